@@ -1,0 +1,217 @@
+// Package wire holds the messages between the command lines, the supervisor
+// and the controller. Every message is JSON, at most [MaxMessage] bytes, and a
+// connection starts with a [Hello] that names the protocol version.
+package wire
+
+import (
+	"time"
+)
+
+// MaxMessage is the largest message, in bytes. Bulk data never travels in one.
+const MaxMessage = 4 << 20
+
+// Version is a protocol version. Another major version is refused.
+type Version struct {
+	Major int `json:"major"`
+	Minor int `json:"minor"`
+}
+
+// Current is the version this build speaks.
+var Current = Version{Major: 1, Minor: 0}
+
+// Hello is the first message of the supervisor on a connection.
+type Hello struct {
+	Version      Version  `json:"version"`
+	Build        string   `json:"build"`
+	BootID       string   `json:"boot_id"`
+	Instance     string   `json:"instance"` // random, one per supervisor process
+	PolicyDigest string   `json:"policy_digest"`
+	Capabilities []string `json:"capabilities"` // verified at start, for example "exec_notify"
+}
+
+// PolicySource is one policy file with its content.
+type PolicySource struct {
+	Name string `json:"name"`
+	Data []byte `json:"data"`
+}
+
+// Bootstrap tells a new supervisor what to hold. It travels over a descriptor,
+// never in arguments or the environment.
+type Bootstrap struct {
+	Version       Version           `json:"version"`
+	Policy        []PolicySource    `json:"policy"` // the main file first, then what it extends
+	Vars          map[string]string `json:"vars"`
+	EnvInject     map[string]string `json:"env_inject"` // the operator's config; the policy's own wins
+	Governed      []Governed        `json:"governed"`
+	EnvDir        string            `json:"env_dir"`        // .env.d inside the sandbox; empty: none
+	Home          string            `json:"home"`           // inside the sandbox
+	AuditPath     string            `json:"audit_path"`     // outside the sandbox
+	HostKey       []byte            `json:"host_key"`       // OpenSSH private key of the supervisor
+	AuthorizedKey []byte            `json:"authorized_key"` // OpenSSH public key of the controller
+	Network       bool              `json:"network"`        // true: share the caller's network, said loudly
+	LeaseSeconds  int               `json:"lease_seconds"`  // the sandbox deletes itself this long after its controller went; 0: at once
+}
+
+// Governed is a directory shown inside the sandbox under file policy.
+type Governed struct {
+	Backing string `json:"backing"` // outside
+	Path    string `json:"path"`    // inside
+}
+
+// ExecRequest asks for one command.
+type ExecRequest struct {
+	ID           string   `json:"request_id"`
+	Argv         []string `json:"argv"`
+	Cwd          string   `json:"cwd"`             // absolute, inside the sandbox; empty: the workspace
+	Env          []string `json:"env,omitempty"`   // NAME=value
+	Stdin        bool     `json:"stdin,omitempty"` // false: /dev/null
+	TTY          *TTY     `json:"tty,omitempty"`   // nil: pipes
+	DeadlineMS   int64    `json:"deadline_ms,omitempty"`
+	OnDisconnect string   `json:"on_disconnect,omitempty"` // kill (default) or keep
+	Output       string   `json:"output,omitempty"`        // block (default) or drop_middle
+}
+
+// TTY is a terminal request.
+type TTY struct {
+	Term string `json:"term"`
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// Kinds of [Exit].
+const (
+	ExitExited      = "exited"
+	ExitSignaled    = "signaled"
+	ExitDeadline    = "deadline"
+	ExitOOM         = "oom"
+	ExitDenied      = "denied"
+	ExitSpawnFailed = "spawn_failed"
+	ExitLost        = "lost"
+)
+
+// Exit is how a command ended. Code is meaningful for "exited" only.
+type Exit struct {
+	Kind    string  `json:"kind"`
+	Code    int     `json:"code"`
+	Signal  int     `json:"signal,omitempty"`
+	Message string  `json:"message,omitempty"` // denied and spawn_failed: one sentence
+	Hint    string  `json:"hint,omitempty"`
+	Rule    *RuleAt `json:"rule,omitempty"` // denied: the rule
+	Rusage  Rusage  `json:"rusage"`
+}
+
+// ExitCode is the exit status a command line reports for e: the command's own,
+// 124 deadline, 125 ours, 126 denied, 127 not found, 128+n signal.
+func (e Exit) ExitCode() int {
+	switch e.Kind {
+	case ExitExited:
+		return e.Code
+	case ExitSignaled, ExitOOM:
+		return 128 + e.Signal
+	case ExitDeadline:
+		return 124
+	case ExitDenied:
+		return 126
+	case ExitSpawnFailed:
+		return e.Code
+	default:
+		return 125
+	}
+}
+
+// Rusage is what a command used, children it waited for included.
+type Rusage struct {
+	UserMicros   int64 `json:"user_us"`
+	SystemMicros int64 `json:"system_us"`
+	MaxRSSBytes  int64 `json:"max_rss_bytes"`
+}
+
+// RuleAt names a rule and where it is written.
+type RuleAt struct {
+	Name string `json:"name"`
+	At   string `json:"at"` // file:line:column; empty for a default
+}
+
+// TreeEmpty says that no process of a command is left, or names what is.
+type TreeEmpty struct {
+	Leftover []int `json:"leftover,omitempty"` // process ids inside the sandbox
+}
+
+// Event types.
+const (
+	EventSession = "session" // begin, end
+	EventCommand = "command" // begin, end of a top-level command
+	EventExec    = "exec"    // a nested program
+	EventFile    = "file"
+	EventNet     = "net"
+	EventSignal  = "signal"
+	EventEnv     = "env"
+	EventFault   = "fault" // the supervisor could not decide and denied
+)
+
+// Event is one line of the audit log.
+type Event struct {
+	Seq       uint64    `json:"seq"`
+	Time      time.Time `json:"time"`
+	MonoNanos int64     `json:"mono_ns"`
+	Session   string    `json:"session,omitempty"`
+	Command   string    `json:"command,omitempty"` // request id of the top-level command
+	Type      string    `json:"type"`
+	Phase     string    `json:"phase,omitempty"` // begin, end
+	Process   *Process  `json:"process,omitempty"`
+	Argv      []string  `json:"argv,omitempty"`
+	Path      string    `json:"path,omitempty"`      // program, file, socket
+	Target    string    `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
+	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name
+	Decision  string    `json:"decision,omitempty"`  // allow, deny, ...
+	Mechanism string    `json:"mechanism,omitempty"` // what enforced it: seccomp, fuse, mount, launch, ...
+	Rule      *RuleAt   `json:"rule,omitempty"`
+	Message   string    `json:"message,omitempty"`
+	Hint      string    `json:"hint,omitempty"`
+	Exit      *Exit     `json:"exit,omitempty"`
+	Env       []string  `json:"env,omitempty"` // names only, never values
+	Prev      string    `json:"prev,omitempty"`
+	Hash      string    `json:"hash,omitempty"`
+}
+
+// Process identifies a process beyond pid reuse.
+type Process struct {
+	PID       int    `json:"pid"`        // thread group id, supervisor's view
+	StartTime uint64 `json:"start_time"` // clock ticks since boot, proc(5) field 22
+	Exe       string `json:"exe,omitempty"`
+	Cwd       string `json:"cwd,omitempty"`
+}
+
+// FileInfo is one file as the files channel reports it.
+type FileInfo struct {
+	Name    string    `json:"name"`
+	Size    int64     `json:"size"`
+	Mode    uint32    `json:"mode"` // permission bits
+	Type    string    `json:"type"` // file, dir, symlink, other
+	ModTime time.Time `json:"mtime"`
+	Target  string    `json:"target,omitempty"` // symlink
+}
+
+// Change is one entry of the change record of a governed directory.
+type Change struct {
+	Path string `json:"path"` // relative to the governed directory
+	Kind string `json:"kind"` // created, modified, deleted, renamed
+	From string `json:"from,omitempty"`
+}
+
+// ManifestEntry is one file of an archive.
+type ManifestEntry struct {
+	Path   string `json:"path"`
+	Type   string `json:"type"` // file, dir, symlink
+	Mode   uint32 `json:"mode"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256,omitempty"`
+	Target string `json:"target,omitempty"`
+}
+
+// Manifest lists an archive; it comes last, so that a truncated archive shows.
+type Manifest struct {
+	Entries []ManifestEntry `json:"entries"`
+	Deleted []string        `json:"deleted,omitempty"`
+	Skipped []string        `json:"skipped,omitempty"` // path: reason
+}

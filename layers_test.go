@@ -1,0 +1,143 @@
+package agentsh
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// ranks is the layer of every package. Imports only go down.
+var ranks = map[string]int{
+	"policy/glob":              0,
+	"policy":                   0,
+	"policy/env":               0,
+	"internal/wire":            0,
+	"policy/policytest":        1,
+	"seccomp":                  1,
+	"seccomp/target":           1,
+	"fuse":                     1,
+	"internal/channel":         1,
+	"internal/tarfs":           1,
+	"internal/testenv":         1,
+	"controller/harness":       1,
+	"controller/scan":          1,
+	"controller/sandbox":       1,
+	"controller/sandbox/local": 2,
+	"controller/provider":      2,
+	"controller/bootstrap":     2,
+	"controller/extract":       2,
+	"controller/runtime":       2,
+	"supervisor/launch":        2,
+	"supervisor/notify":        2,
+	"supervisor/proc":          2,
+	"supervisor/audit":         2,
+	"supervisor":               3,
+	"controller":               3,
+	"cmd/agentsh":              4,
+	"cmd/agentctl":             4,
+	"":                         5,
+}
+
+// beside lists the imports allowed within one rank: a leaf below its owner.
+var beside = map[string][]string{
+	"policy":           {"policy/glob", "policy/env"},
+	"policy/env":       {"policy/glob"},
+	"internal/channel": {"internal/tarfs"},
+	"seccomp/target":   {"seccomp"},
+}
+
+// owners lists the packages that may import a library.
+var owners = map[string][]string{
+	"github.com/seccomp/libseccomp-golang": {"seccomp"},
+	"github.com/hanwen/go-fuse/v2":         {"fuse"},
+	"github.com/mdlayher/vsock":            {"internal/channel"},
+	"golang.org/x/crypto/ssh":              {"internal/channel"},
+	"os/exec":                              {"supervisor/launch", "controller/sandbox/local"},
+}
+
+func TestImportsOnlyGoDown(t *testing.T) {
+	for file, imports := range sourceImports(t) {
+		pkg := path.Dir(file)
+		if pkg == "." {
+			pkg = ""
+		}
+		rank, known := ranks[pkg]
+		if !known {
+			t.Errorf("%s: package %s has no layer: add it to the table and say why", file, pkg)
+			continue
+		}
+		for _, imported := range imports {
+			checkImport(t, file, pkg, rank, imported)
+		}
+	}
+}
+
+func checkImport(t *testing.T, file, pkg string, rank int, imported string) {
+	t.Helper()
+	for library, allowed := range owners {
+		if (imported == library || strings.HasPrefix(imported, library+"/")) && !contains(allowed, pkg) {
+			t.Errorf("%s: %s is imported only in %s", file, library, strings.Join(allowed, ", "))
+		}
+	}
+	own, ok := strings.CutPrefix(imported, "agentsh/")
+	if !ok {
+		return
+	}
+	if ranks[own] < rank || contains(beside[pkg], own) {
+		return
+	}
+	t.Errorf("%s: %s (layer %d) imports %s (layer %d)", file, pkg, rank, own, ranks[own])
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// sourceImports returns the imports of every non-test Go file of the module.
+func sourceImports(t *testing.T) map[string][]string {
+	t.Helper()
+	imports := map[string][]string{}
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && skipDir(name, d.Name()) {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		imports[name] = nil
+		for _, i := range f.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			imports[name] = append(imports[name], p)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return imports
+}
+
+// skipDir reports directories that hold no packages of the product.
+func skipDir(name, base string) bool {
+	return strings.HasPrefix(base, ".") || base == "testdata" || name == "examples" || name == "bin" || name == "out" || name == "bench"
+}
