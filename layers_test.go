@@ -57,7 +57,7 @@ var owners = map[string][]string{
 	"github.com/hanwen/go-fuse/v2":         {"fuse"},
 	"github.com/mdlayher/vsock":            {"internal/channel"},
 	"golang.org/x/crypto/ssh":              {"internal/channel"},
-	"os/exec":                              {"supervisor/launch", "controller/sandbox/local"},
+	"os/exec":                              {"supervisor/launch", "controller/sandbox/local", "controller/sandbox/host", "internal/testenv"},
 }
 
 func TestImportsOnlyGoDown(t *testing.T) {
