@@ -1,0 +1,55 @@
+# agentsh: build, test, demo. A target that needs something installs it.
+GO       ?= go
+TOOLS    := $(CURDIR)/.tools
+LINT     := $(TOOLS)/golangci-lint-v2.12.0
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+STATIC   := -trimpath -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
+SANDBOX  := $(GO) build $(STATIC)
+CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+
+.PHONY: all build demo test check lint race cross deps deps-check clean
+
+all: build
+
+build: deps
+	$(SANDBOX) -o bin/agentsh ./cmd/agentsh
+	$(CONTROL) -o bin/agentctl ./cmd/agentctl
+
+demo: build
+	rm -rf out/fix-bug
+	examples/fix-bug/prepare.sh
+	bin/agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug
+
+# Kernel tests included; a missing kernel feature fails.
+test: deps-check build
+	AGENTSH_TEST_STRICT=1 $(GO) test ./...
+
+check: lint race cross
+
+lint: $(LINT)
+	$(LINT) run ./...
+	shellcheck bash_startup.sh packaging/*.sh examples/*/*.sh .ci/run
+
+race: deps-check build
+	AGENTSH_TEST_STRICT=1 $(GO) test -race -timeout 30m ./...
+
+cross: deps-check
+	GOARCH=amd64 $(SANDBOX) -o bin/amd64/agentsh ./cmd/agentsh
+	GOARCH=arm64 CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc \
+		PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig $(SANDBOX) -o bin/arm64/agentsh ./cmd/agentsh
+	GOARCH=amd64 $(CONTROL) -o bin/amd64/agentctl ./cmd/agentctl
+	GOARCH=arm64 $(CONTROL) -o bin/arm64/agentctl ./cmd/agentctl
+
+$(LINT):
+	GOBIN=$(TOOLS)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
+	mv $(TOOLS)/bin/golangci-lint $@
+
+deps:
+	packaging/deps.sh build
+
+deps-check:
+	packaging/deps.sh build check
+
+clean:
+	rm -rf bin out dist

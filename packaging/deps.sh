@@ -1,0 +1,31 @@
+#!/bin/sh
+# Install the Debian packages that a set of make targets needs: build, check.
+# Does nothing, and needs no network, when they are all there.
+set -eu
+
+missing=
+want() {
+	dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed || missing="$missing $1"
+}
+
+for set in "$@"; do
+	case $set in
+	build) for p in gcc libc6-dev pkg-config libseccomp-dev git ca-certificates curl; do want "$p"; done ;;
+	check) for p in bash dash busybox-static fuse3 strace python3 shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64; do want "$p"; done ;;
+	*)
+		echo "deps.sh: unknown set $set: use build or check" >&2
+		exit 2
+		;;
+	esac
+done
+[ -n "$missing" ] || exit 0
+
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+case $missing in
+*:arm64*) $sudo dpkg --add-architecture arm64 ;;
+esac
+echo "installing:$missing" >&2
+$sudo apt-get -qq -o DPkg::Lock::Timeout=900 update
+# shellcheck disable=SC2086 # a list of package names
+DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq -o DPkg::Lock::Timeout=900 install -y --no-install-recommends $missing >&2
