@@ -28,6 +28,7 @@ var ranks = map[string]int{
 	"controller/scan":          1,
 	"controller/sandbox":       1,
 	"controller/sandbox/local": 2,
+	"controller/sandbox/host":  2,
 	"controller/provider":      2,
 	"controller/bootstrap":     2,
 	"controller/extract":       2,

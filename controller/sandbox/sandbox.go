@@ -1,0 +1,105 @@
+// Package sandbox says what the controller needs of a place where an agent
+// runs. A backend creates the place and a byte stream to the supervisor in it;
+// everything that happens inside goes through the [Executor], which is the
+// same for every backend.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"time"
+
+	"agentsh/internal/wire"
+)
+
+// Backend creates sandboxes of one kind. Safe for concurrent use.
+type Backend interface {
+	// Name is the word that selects the backend.
+	Name() string
+	// Check reports what this machine or s lacks, before anything is created.
+	Check(ctx context.Context, s Spec) error
+	// Create makes a place and starts a supervisor in it. When it fails nothing
+	// is left. The sandbox answers once [Sandbox.Ready] returned.
+	Create(ctx context.Context, s Spec) (Sandbox, error)
+	// Collect deletes sandboxes whose controller is gone and returns them. A
+	// sandbox whose controller lives is never touched.
+	Collect(ctx context.Context) ([]Leftover, error)
+}
+
+// Spec is what a sandbox is created from.
+type Spec struct {
+	RunID     string // names the sandbox; letters, digits and dashes
+	Policy    []wire.PolicySource
+	Vars      map[string]string // ${NAME} of the policy
+	EnvInject map[string]string // the operator's; the policy's own wins
+	EnvDir    string            // .env.d, inside
+	Home      string            // inside
+	Lifetime  time.Duration     // the sandbox ends by itself after it; 0: with its controller only
+	NeedBytes int64             // disk space that must be free
+}
+
+// Sandbox is one place.
+type Sandbox interface {
+	Executor
+	// ID names the sandbox on its backend.
+	ID() string
+	// Ready waits until the supervisor answers, and returns what it says of
+	// itself.
+	Ready(ctx context.Context) (wire.Hello, error)
+	// Gone is closed when the supervisor has ended; Cause then says why.
+	Gone() <-chan struct{}
+	Cause() error
+	// AuditLog opens the sandbox's audit log, which ends with the sandbox's last
+	// event once the supervisor was stopped. The caller closes it.
+	AuditLog(ctx context.Context) (io.ReadCloser, error)
+	// Stop ends every process in the sandbox and the supervisor; what it wrote
+	// stays until Delete. Stopping twice is no error.
+	Stop(ctx context.Context) error
+	// Delete removes the sandbox with everything in it, running or not. Deleting
+	// twice is no error.
+	Delete(ctx context.Context) error
+}
+
+// Executor runs commands and moves files inside a sandbox. Paths are absolute
+// paths inside it; they are resolved there and never leave the governed tree.
+// Safe for concurrent use.
+type Executor interface {
+	// Run starts a command and waits for it. The error is not nil when the end
+	// of the command is not known; how it ended is in the exit otherwise.
+	Run(ctx context.Context, req wire.ExecRequest, s Streams) (wire.Exit, error)
+	Stat(ctx context.Context, name string) (wire.FileInfo, error)
+	List(ctx context.Context, name string) ([]wire.FileInfo, error)
+	// ReadFile reads a file of at most limit bytes.
+	ReadFile(ctx context.Context, name string, limit int64) ([]byte, error)
+	// WriteFile replaces a file atomically.
+	WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error
+	// CopyIn unpacks an archive below dest.
+	CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error)
+	// CopyOut packs the paths, which lie below root, into an archive.
+	CopyOut(ctx context.Context, root string, paths []string, w io.Writer) (wire.Manifest, error)
+	// Changes is the change record of the governed tree since bootstrap.
+	Changes(ctx context.Context) ([]wire.Change, error)
+	// Events calls fn with each audit event from sequence number from on, until
+	// ctx ends, fn returns an error or the supervisor is gone.
+	Events(ctx context.Context, from uint64, fn func(wire.Event) error) error
+}
+
+// Streams are the standard streams of a command. A nil Stdin is empty; nil
+// outputs are discarded.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Leftover is a sandbox that [Backend.Collect] found without its controller.
+type Leftover struct {
+	ID    string `json:"id"`
+	RunID string `json:"run_id,omitempty"`
+	Err   error  `json:"-"` // it could not be deleted
+}
+
+// ErrGone is in the chain of errors of calls on a sandbox whose supervisor has
+// ended.
+var ErrGone = errors.New("sandbox is gone")
