@@ -1,0 +1,251 @@
+package seccomp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrGone says that a notification no longer waits: the thread was killed, a
+// signal interrupted its call before it was received, or it has its answer.
+var ErrGone = errors.New("notification is gone")
+
+// Notification is one system call that waits for an answer.
+type Notification struct {
+	ID      uint64
+	TID     int // thread, in the pid namespace of the listener's reader; 0: not visible there
+	Syscall int // number for Arch
+	Arch    uint32
+	Args    [6]uint64
+}
+
+// Listener receives and answers the notifications of one filter. It is safe
+// for concurrent use. See seccomp_unotify(2).
+type Listener struct {
+	file *os.File
+	fd   int
+	stop int // eventfd, readable once Close was called
+	turn int // eventfd as a semaphore of one: the thread that waits in poll
+
+	mu     sync.RWMutex // held shared during each ioctl, exclusively to close
+	closed bool
+}
+
+// Sizes and request numbers of linux/seccomp.h; they are equal on amd64 and
+// arm64.
+const (
+	notificationSize = 80
+	responseSize     = 24
+
+	ioctlReceive = 0xc0502100
+	ioctlSend    = 0xc0182101
+	ioctlIDValid = 0x40082102
+
+	responseContinue = 1 // SECCOMP_USER_NOTIF_FLAG_CONTINUE
+)
+
+// NewListener takes over the descriptor that seccomp(2) returned for
+// SECCOMP_FILTER_FLAG_NEW_LISTENER; [Listener.Close] closes it.
+func NewListener(f *os.File) (*Listener, error) {
+	fd := int(f.Fd())
+	if name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
+		return nil, fmt.Errorf("look at the listener: %w", err)
+	} else if name != "anon_inode:seccomp notify" {
+		return nil, fmt.Errorf("descriptor %d is %s, not a seccomp listener", fd, name)
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	turn, err := unix.Eventfd(1, unix.EFD_CLOEXEC|unix.EFD_SEMAPHORE)
+	if err != nil {
+		_ = unix.Close(stop)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	return &Listener{file: f, fd: fd, stop: stop, turn: turn}, nil
+}
+
+// Receive waits for the next notification and stores it in n. Callers take
+// turns: one waits in the kernel, the others behind it.
+//
+// It returns [ErrGone] when the notification vanished before it was received,
+// io.EOF when no task uses the filter any more and [os.ErrClosed] after Close.
+func (l *Listener) Receive(n *Notification) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return os.ErrClosed
+	}
+	if err := l.takeTurn(); err != nil {
+		return err
+	}
+	defer l.passTurn()
+	// Polling first keeps Close able to end the wait: the ioctl itself
+	// restarts after every signal that has a Go handler.
+	fds := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.stop), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(fds, -1)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for a notification: %w", err)
+		}
+	}
+	switch {
+	case fds[1].Revents != 0:
+		return os.ErrClosed
+	case fds[0].Revents&unix.POLLIN != 0:
+		return l.receive(n)
+	default: // POLLHUP: the last task that had the filter is gone
+		return io.EOF
+	}
+}
+
+func (l *Listener) receive(n *Notification) error {
+	var buf [notificationSize]byte // the kernel refuses a buffer that is not zero
+	switch errno := l.ioctl(ioctlReceive, unsafe.Pointer(&buf)); errno {
+	case 0:
+	case unix.ENOENT, unix.EINTR:
+		return ErrGone
+	default:
+		return fmt.Errorf("receive a notification: %w", errno)
+	}
+	ne := binary.NativeEndian
+	n.ID = ne.Uint64(buf[0:])
+	n.TID = int(int32(ne.Uint32(buf[8:])))
+	n.Syscall = int(int32(ne.Uint32(buf[16:])))
+	n.Arch = ne.Uint32(buf[20:])
+	for i := range n.Args {
+		n.Args[i] = ne.Uint64(buf[32+8*i:])
+	}
+	return nil
+}
+
+// takeTurn and passTurn wait outside the Go scheduler: handing a channel value
+// between goroutines that are locked to threads costs two more thread switches.
+func (l *Listener) takeTurn() error {
+	var one [8]byte
+	for {
+		_, err := unix.Read(l.turn, one[:])
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for the turn to receive: %w", err)
+		}
+	}
+}
+
+func (l *Listener) passTurn() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	for {
+		if _, err := unix.Write(l.turn, one[:]); !errors.Is(err, unix.EINTR) {
+			return // a semaphore of one never overflows
+		}
+	}
+}
+
+// Valid reports whether the thread still waits for the answer to id. What was
+// read from the thread's memory before a true answer belongs to that thread.
+func (l *Listener) Valid(id uint64) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return false
+	}
+	for {
+		switch l.ioctl(ioctlIDValid, unsafe.Pointer(&id)) {
+		case 0:
+			return true
+		case unix.EINTR:
+		default:
+			return false
+		}
+	}
+}
+
+// Continue lets the call go ahead as the thread made it. Its pointers are read
+// again by the kernel, so nothing behind them has been decided.
+func (l *Listener) Continue(id uint64) error {
+	return l.respond(response{id: id, flags: responseContinue})
+}
+
+// Deny makes the call return errno, which is positive.
+func (l *Listener) Deny(id uint64, errno unix.Errno) error {
+	return l.respond(response{id: id, errno: -int32(errno)})
+}
+
+// Value makes the call return v without running.
+func (l *Listener) Value(id uint64, v int64) error {
+	return l.respond(response{id: id, value: v})
+}
+
+// response is struct seccomp_notif_resp.
+type response struct {
+	id    uint64
+	value int64
+	errno int32
+	flags uint32
+}
+
+var _ [responseSize]byte = [unsafe.Sizeof(response{})]byte{}
+
+func (l *Listener) respond(r response) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return os.ErrClosed
+	}
+	for {
+		switch errno := l.ioctl(ioctlSend, unsafe.Pointer(&r)); errno {
+		case 0:
+			return nil
+		case unix.EINTR: // interrupted before the answer was queued
+		case unix.ENOENT, unix.EINPROGRESS:
+			return ErrGone
+		default:
+			return fmt.Errorf("answer a notification: %w", errno)
+		}
+	}
+}
+
+func (l *Listener) ioctl(request uintptr, arg unsafe.Pointer) unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), request, uintptr(arg))
+	return errno
+}
+
+// Close ends every Receive and closes the listener. Calls that wait for an
+// answer and later ones then fail with ENOSYS in their threads.
+func (l *Listener) Close() error {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	l.mu.RLock()
+	if l.closed {
+		l.mu.RUnlock()
+		return os.ErrClosed
+	}
+	_, err := unix.Write(l.stop, one[:])
+	l.mu.RUnlock()
+	if err != nil {
+		return fmt.Errorf("stop the listener: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return os.ErrClosed
+	}
+	l.closed = true
+	_, _ = unix.Close(l.stop), unix.Close(l.turn)
+	err = l.file.Close()
+	runtime.KeepAlive(l.file)
+	return err
+}
