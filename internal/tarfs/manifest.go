@@ -1,0 +1,122 @@
+package tarfs
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"agentsh/internal/wire"
+)
+
+// readManifest decodes a manifest and compares its entries one by one with
+// what arrived, so that a manifest cannot take more memory than the archive.
+func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifest, error) {
+	m := wire.Manifest{Entries: got}
+	listed, seen := 0, map[string]bool{}
+	d := json.NewDecoder(r)
+	if err := expect(d, json.Delim('{')); err != nil {
+		return m, err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return m, err
+		}
+		name, _ := key.(string) // an object's token before a value is its key
+		if seen[name] {
+			return m, fmt.Errorf("key %q appears twice", name)
+		}
+		seen[name] = true
+		switch name {
+		case "entries":
+			err = eachElement(d, func() error {
+				var e wire.ManifestEntry
+				if err := d.Decode(&e); err != nil {
+					return err
+				}
+				listed++
+				if listed > len(got) {
+					return fmt.Errorf("lists more than the %d entries of the archive", len(got))
+				}
+				return sameEntry(listed, got[listed-1], e)
+			})
+		case "deleted":
+			m.Deleted, err = names(d, t, t.checkName)
+		case "skipped":
+			m.Skipped, err = names(d, t, nil)
+		default:
+			err = fmt.Errorf("unknown key %q", name)
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	if err := expect(d, json.Delim('}')); err != nil {
+		return m, err
+	}
+	if listed != len(got) {
+		return m, fmt.Errorf("lists %d entries, the archive has %d", listed, len(got))
+	}
+	return m, nil
+}
+
+// sameEntry compares what arrived with what the manifest says.
+func sameEntry(i int, got, listed wire.ManifestEntry) error {
+	if got == listed {
+		return nil
+	}
+	return fmt.Errorf("entry %d: listed as %s, arrived as %s", i, describe(listed), describe(got))
+}
+
+func describe(e wire.ManifestEntry) string {
+	return fmt.Sprintf("%.200q %s mode %o size %d sha256 %.12s", e.Path, e.Type, e.Mode, e.Size, e.SHA256)
+}
+
+// names reads an array of strings, as many as the archive may have entries.
+func names(d *json.Decoder, t *tally, check func(string) error) ([]string, error) {
+	var all []string
+	err := eachElement(d, func() error {
+		var s string
+		if err := d.Decode(&s); err != nil {
+			return err
+		}
+		if len(all) >= t.limits.Files {
+			return fmt.Errorf("more than %d names: %w", t.limits.Files, ErrLimit)
+		}
+		all = append(all, s)
+		if check == nil {
+			return nil
+		}
+		return check(s)
+	})
+	return all, err
+}
+
+// eachElement calls one for each element of the array that d stands before;
+// null is an empty array.
+func eachElement(d *json.Decoder, one func() error) error {
+	t, err := d.Token()
+	if err != nil || t == nil {
+		return err
+	}
+	if t != json.Delim('[') {
+		return fmt.Errorf("found %v where an array belongs", t)
+	}
+	for d.More() {
+		if err := one(); err != nil {
+			return err
+		}
+	}
+	return expect(d, json.Delim(']'))
+}
+
+func expect(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err != nil {
+		return err
+	}
+	if t != want {
+		return fmt.Errorf("found %v where %v belongs", t, want)
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+package tarfs
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"sort"
+	"syscall"
+
+	"agentsh/internal/wire"
+)
+
+// PackOptions say what is packed.
+type PackOptions struct {
+	Paths   []string          // slash paths beneath the root, each with all below it; empty: everything
+	SkipGit bool              // leave out every .git
+	Deleted []string          // recorded in the manifest
+	Skip    func(string) bool // leave out this path and all below it; nil: nothing
+	Limits  Limits
+}
+
+// Pack writes the tree beneath root as one stream to w and returns its
+// manifest. What cannot travel (devices, sockets, links that leave the tree,
+// names that are not UTF-8) is left out and named in Skipped. A path of
+// opts.Paths that does not exist is an error. Pack never follows a symbolic
+// link and never waits on a fifo.
+func Pack(ctx context.Context, root *os.Root, opts PackOptions, w io.Writer) (wire.Manifest, error) {
+	p := &packer{
+		ctx:    ctx,
+		skip:   opts.Skip,
+		git:    opts.SkipGit,
+		tw:     tar.NewWriter(w),
+		tally:  tally{limits: opts.Limits.withDefaults()},
+		buffer: make([]byte, copyBuffer),
+	}
+	p.manifest.Deleted = opts.Deleted
+	if len(opts.Paths) == 0 {
+		if err := p.dir(root, "."); err != nil {
+			return wire.Manifest{}, fmt.Errorf("pack: %w", err)
+		}
+	}
+	for _, name := range opts.Paths {
+		if err := p.path(root, name); err != nil {
+			return wire.Manifest{}, fmt.Errorf("pack: %w", err)
+		}
+	}
+	if err := p.finish(); err != nil {
+		return wire.Manifest{}, fmt.Errorf("pack manifest: %w", err)
+	}
+	return p.manifest, nil
+}
+
+// packer is the state of one [Pack].
+type packer struct {
+	ctx      context.Context
+	skip     func(string) bool
+	git      bool
+	tw       *tar.Writer
+	tally    tally
+	buffer   []byte
+	manifest wire.Manifest
+}
+
+// path packs one path of the options and what is below it.
+func (p *packer) path(root *os.Root, name string) error {
+	if name == "." {
+		return p.dir(root, ".")
+	}
+	if err := p.tally.checkName(name); err != nil {
+		return err
+	}
+	parent, err := openParent(root, path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer release(parent)
+	info, err := parent.Lstat(path.Base(name))
+	if err != nil {
+		return err
+	}
+	return p.entry(parent, name, info)
+}
+
+// openParent opens the directory dir beneath root and refuses to pass a
+// symbolic link on the way, since the archive would show a directory there.
+func openParent(root *os.Root, dir string) (*os.Root, error) {
+	for d := dir; d != "."; d = path.Dir(d) {
+		info, err := root.Lstat(d)
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			return nil, refuse(d, "not a directory")
+		}
+	}
+	return root.OpenRoot(dir)
+}
+
+// dir packs what is in the directory that root is open at.
+func (p *packer) dir(root *os.Root, name string) error {
+	f, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	entries, err := f.ReadDir(-1)
+	f.Close()
+	if err != nil {
+		return err
+	}
+	sort.Slice(entries, func(i, j int) bool { return entries[i].Name() < entries[j].Name() })
+	for _, e := range entries {
+		info, err := root.Lstat(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile by whoever owns the tree
+		}
+		if err != nil {
+			return err
+		}
+		if err := p.entry(root, path.Join(name, e.Name()), info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entry packs one name of the directory that parent is open at.
+func (p *packer) entry(parent *os.Root, name string, info fs.FileInfo) error {
+	if err := p.ctx.Err(); err != nil {
+		return err
+	}
+	base := path.Base(name)
+	if p.git && IsGitDir(base) || p.skip != nil && p.skip(name) {
+		return nil
+	}
+	if err := p.tally.checkName(name); err != nil {
+		return p.leaveOut(name, err)
+	}
+	if name == manifestName {
+		return p.leaveOut(name, refuse(name, "name is reserved"))
+	}
+	switch info.Mode().Type() {
+	case 0:
+		return p.file(parent, name)
+	case fs.ModeDir:
+		return p.subdir(parent, name, info)
+	case fs.ModeSymlink:
+		target, err := parent.Readlink(base)
+		if err != nil {
+			return err
+		}
+		if err := p.tally.checkTarget(name, target); err != nil {
+			return p.leaveOut(name, err)
+		}
+		return p.header(wire.ManifestEntry{Path: name, Type: typeSymlink, Mode: 0o777, Target: target})
+	default:
+		return p.leaveOut(name, refuse(name, "neither file, directory nor link"))
+	}
+}
+
+// leaveOut records a refused entry; an exceeded limit ends the archive.
+func (p *packer) leaveOut(name string, err error) error {
+	if !errors.Is(err, ErrRefused) {
+		return err
+	}
+	if len(p.manifest.Skipped) >= p.tally.limits.Files {
+		return fmt.Errorf("%q: too many entries left out: %w", name, ErrLimit)
+	}
+	p.manifest.Skipped = append(p.manifest.Skipped, err.Error())
+	return nil
+}
+
+func (p *packer) subdir(parent *os.Root, name string, info fs.FileInfo) error {
+	sub, err := openDirNoFollow(parent, path.Base(name))
+	if err != nil {
+		return err
+	}
+	defer release(sub)
+	if err := p.header(wire.ManifestEntry{Path: name, Type: typeDir, Mode: uint32(info.Mode().Perm() & permBits)}); err != nil {
+		return err
+	}
+	return p.dir(sub, name)
+}
+
+// openDirNoFollow opens the directory base as a root and checks that it is
+// still the directory that has that name, not one behind a link put there.
+func openDirNoFollow(parent *os.Root, base string) (*os.Root, error) {
+	sub, err := parent.OpenRoot(base)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := sub.Stat(".")
+	if err != nil {
+		release(sub)
+		return nil, err
+	}
+	named, err := parent.Lstat(base)
+	if err != nil || !os.SameFile(opened, named) {
+		release(sub)
+		return nil, errors.Join(refuse(base, "replaced while it was packed"), err)
+	}
+	return sub, nil
+}
+
+// file packs one regular file: as many bytes as it had when it was opened.
+func (p *packer) file(parent *os.Root, name string) error {
+	f, err := parent.OpenFile(path.Base(name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed meanwhile by whoever owns the tree
+	}
+	if errors.Is(err, syscall.ELOOP) {
+		return p.leaveOut(name, refuse(name, "replaced while it was packed"))
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return p.leaveOut(name, refuse(name, "replaced while it was packed"))
+	}
+	e := wire.ManifestEntry{Path: name, Type: typeFile, Mode: uint32(info.Mode().Perm() & permBits), Size: info.Size()}
+	if e.Size <= int64(len(p.buffer)) {
+		return p.small(f, e)
+	}
+	if err := p.header(e); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	n, err := io.CopyBuffer(io.MultiWriter(p.tw, sum), onlyReader{io.LimitReader(f, e.Size)}, p.buffer)
+	if err != nil {
+		return fmt.Errorf("%q: %w", name, err)
+	}
+	if n != e.Size {
+		return fmt.Errorf("%q shrank from %d to %d bytes while it was packed", name, e.Size, n)
+	}
+	p.manifest.Entries[len(p.manifest.Entries)-1].SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return nil
+}
+
+// small packs a file that fits the buffer, with the size it really has.
+func (p *packer) small(f *os.File, e wire.ManifestEntry) error {
+	n, err := io.ReadFull(f, p.buffer[:e.Size])
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%q: %w", e.Path, err)
+	}
+	sum := sha256.Sum256(p.buffer[:n])
+	e.Size, e.SHA256 = int64(n), hex.EncodeToString(sum[:])
+	if err := p.header(e); err != nil {
+		return err
+	}
+	_, err = p.tw.Write(p.buffer[:n])
+	return err
+}
+
+// header counts and writes one entry.
+func (p *packer) header(e wire.ManifestEntry) error {
+	if err := p.tally.entry(e.Path, e.Size); err != nil {
+		return err
+	}
+	h := &tar.Header{Name: e.Path, Mode: int64(e.Mode), Size: e.Size, Linkname: e.Target, Format: tar.FormatPAX}
+	switch e.Type {
+	case typeFile:
+		h.Typeflag = tar.TypeReg
+	case typeDir:
+		h.Typeflag, h.Name = tar.TypeDir, e.Path+"/"
+	case typeSymlink:
+		h.Typeflag = tar.TypeSymlink
+	}
+	if err := p.tw.WriteHeader(h); err != nil {
+		return fmt.Errorf("%q: %w", e.Path, err)
+	}
+	p.manifest.Entries = append(p.manifest.Entries, e)
+	return nil
+}
+
+// finish writes the manifest and ends the archive.
+func (p *packer) finish() error {
+	if err := writeManifest(p.tw, p.manifest); err != nil {
+		return err
+	}
+	return p.tw.Close()
+}
+
+func writeManifest(tw *tar.Writer, m wire.Manifest) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: manifestName, Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX}
+	if err := tw.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = tw.Write(data)
+	return err
+}
+
+// onlyReader hides every method but Read, so that the caller's buffer is used.
+type onlyReader struct{ io.Reader }

@@ -1,0 +1,152 @@
+package tarfs
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+
+	"agentsh/internal/wire"
+)
+
+// PartialSuffix ends the name of a directory that holds an incomplete tree.
+const PartialSuffix = ".partial"
+
+// Receive unpacks r into a fresh directory and publishes it as name beneath
+// parent by rename, when every entry matched the manifest. name must be one
+// path component that does not exist. On an error nothing appears as name; with
+// keepPartial what arrived whole or in part is kept as name.partial, otherwise
+// it is removed. The manifest then lists the entries that arrived whole.
+func Receive(ctx context.Context, parent *os.Root, name string, r io.Reader, opts ReceiveOptions) (wire.Manifest, error) {
+	if !fs.ValidPath(name) || name == "." || path.Base(name) != name {
+		return wire.Manifest{}, fmt.Errorf("receive: %q is not one path component", name)
+	}
+	if err := requireAbsent(parent, name); err != nil {
+		return wire.Manifest{}, fmt.Errorf("receive: %w", err)
+	}
+	staging, m, err := stage(ctx, parent, r, opts.UnpackOptions)
+	if err == nil {
+		err = parent.Rename(staging, name)
+	}
+	if err == nil {
+		return m, nil
+	}
+	err = fmt.Errorf("receive %s: %w", name, err)
+	if staging == "" {
+		return m, err
+	}
+	if !opts.KeepPartial {
+		return m, errors.Join(err, removeAll(parent, staging))
+	}
+	if absent := requireAbsent(parent, name+PartialSuffix); absent != nil {
+		return m, errors.Join(err, absent, removeAll(parent, staging))
+	}
+	return m, errors.Join(err, parent.Rename(staging, name+PartialSuffix))
+}
+
+// ReceiveOptions are the options of [Receive].
+type ReceiveOptions struct {
+	UnpackOptions
+	KeepPartial bool
+}
+
+// Install unpacks r beneath a hidden directory in dir and, when every entry
+// matched the manifest, moves what it holds into dir: directories merge, files
+// and links replace files and links, each by one rename. Nothing is moved when
+// a directory would meet a file. An interrupted install leaves dir as it was or
+// with some of the new files, each of them whole.
+func Install(ctx context.Context, dir *os.Root, r io.Reader, opts UnpackOptions) (wire.Manifest, error) {
+	staging, m, err := stage(ctx, dir, r, opts)
+	if staging != "" {
+		defer func() { _ = removeAll(dir, staging) }()
+	}
+	if err != nil {
+		return m, fmt.Errorf("install: %w", err)
+	}
+	moves, err := planMoves(dir, staging, ".")
+	if err != nil {
+		return m, fmt.Errorf("install: %w", err)
+	}
+	for _, name := range moves {
+		if err := dir.Rename(path.Join(staging, name), name); err != nil {
+			return m, fmt.Errorf("install: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// stage unpacks r into a new directory beside what it will become. The name is
+// empty when there is nothing to clean up.
+func stage(ctx context.Context, parent *os.Root, r io.Reader, opts UnpackOptions) (string, wire.Manifest, error) {
+	staging := ".agentsh-incoming-" + rand.Text()
+	if err := parent.Mkdir(staging, 0o700); err != nil {
+		return "", wire.Manifest{}, err
+	}
+	sub, err := parent.OpenRoot(staging)
+	if err != nil {
+		return staging, wire.Manifest{}, err
+	}
+	defer release(sub)
+	m, err := Unpack(ctx, sub, r, opts)
+	return staging, m, err
+}
+
+// planMoves lists the renames that bring staging/at to at, without doing any.
+func planMoves(dir *os.Root, staging, at string) ([]string, error) {
+	entries, err := fs.ReadDir(dir.FS(), path.Join(staging, at))
+	if err != nil {
+		return nil, err
+	}
+	var moves []string
+	for _, e := range entries {
+		name := path.Join(at, e.Name())
+		old, err := dir.Lstat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			moves = append(moves, name)
+		case err != nil:
+			return nil, err
+		case old.IsDir() && e.IsDir():
+			below, err := planMoves(dir, staging, name)
+			if err != nil {
+				return nil, err
+			}
+			moves = append(moves, below...)
+		case old.IsDir() || e.IsDir():
+			return nil, refuse(name, "a directory and something else meet")
+		default:
+			moves = append(moves, name)
+		}
+	}
+	return moves, nil
+}
+
+func requireAbsent(parent *os.Root, name string) error {
+	_, err := parent.Lstat(name)
+	if err == nil {
+		return fmt.Errorf("%q: %w", name, fs.ErrExist)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// removeAll removes a tree whose directories may lack write permission.
+func removeAll(parent *os.Root, name string) error {
+	err := parent.RemoveAll(name)
+	if err == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	walk := fs.WalkDir(parent.FS(), name, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = parent.Chmod(p, 0o700)
+		}
+		return err
+	})
+	return errors.Join(walk, parent.RemoveAll(name))
+}

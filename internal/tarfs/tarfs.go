@@ -1,0 +1,189 @@
+// Package tarfs packs and unpacks a tree of files beneath an [os.Root].
+//
+// The stream is an ordinary tar archive whose last entry is a manifest with
+// the SHA-256 of every file, so a truncated or altered stream shows. Only
+// regular files, directories and symbolic links that stay beneath the root
+// travel; owners, devices, hard links and special mode bits never do. Both ends
+// hold the same limits, so neither has to trust the other.
+package tarfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"unicode/utf8"
+)
+
+// manifestName is the name of the last entry of a stream.
+const manifestName = ".agentsh-manifest.json"
+
+// The entry types of a manifest.
+const (
+	typeFile    = "file"
+	typeDir     = "dir"
+	typeSymlink = "symlink"
+)
+
+// permBits are the mode bits that travel: set-user-id, set-group-id, sticky
+// and write permission for everybody do not.
+const permBits fs.FileMode = 0o775
+
+// copyBuffer is the size, in bytes, of the buffer a file's content passes.
+const copyBuffer = 256 << 10
+
+// Limits bound one archive. Zero means the default.
+type Limits struct {
+	Files     int   // entries of any kind; default 300,000
+	Bytes     int64 // sum of the content of all files; default 16 GiB
+	FileBytes int64 // content of one file; default Bytes
+	Depth     int   // components of one path; default 64
+	NameBytes int   // length of one path; default 4096
+}
+
+// withDefaults returns l with every zero replaced.
+func (l Limits) withDefaults() Limits {
+	d := Limits{Files: 300_000, Bytes: 16 << 30, Depth: 64, NameBytes: 4096}
+	if l.Files > 0 {
+		d.Files = l.Files
+	}
+	if l.Bytes > 0 {
+		d.Bytes = l.Bytes
+	}
+	d.FileBytes = d.Bytes
+	if l.FileBytes > 0 {
+		d.FileBytes = l.FileBytes
+	}
+	if l.Depth > 0 {
+		d.Depth = l.Depth
+	}
+	if l.NameBytes > 0 {
+		d.NameBytes = l.NameBytes
+	}
+	return d
+}
+
+// manifestBytes bounds the encoded manifest: what the other limits leave
+// room for, at most 64 MiB.
+func (l Limits) manifestBytes() int64 {
+	return min(64<<20, int64(l.Files)*int64(2*l.NameBytes+256)+4096)
+}
+
+// ErrLimit is in the chain of every error about a limit.
+var ErrLimit = errors.New("archive limit exceeded")
+
+// ErrRefused is in the chain of every error about an entry that must not be
+// unpacked.
+var ErrRefused = errors.New("archive entry refused")
+
+func refuse(name, format string, args ...any) error {
+	return fmt.Errorf("%q: %s: %w", name, fmt.Sprintf(format, args...), ErrRefused)
+}
+
+// tally counts what passed against the limits.
+type tally struct {
+	limits Limits
+	files  int
+	bytes  int64
+}
+
+// entry counts one entry of size bytes.
+func (t *tally) entry(name string, size int64) error {
+	t.files++
+	if t.files > t.limits.Files {
+		return fmt.Errorf("%q is entry %d of at most %d: %w", name, t.files, t.limits.Files, ErrLimit)
+	}
+	if size < 0 || size > t.limits.FileBytes {
+		return fmt.Errorf("%q has %d bytes, at most %d: %w", name, size, t.limits.FileBytes, ErrLimit)
+	}
+	t.bytes += size
+	if t.bytes > t.limits.Bytes {
+		return fmt.Errorf("%q brings the archive to %d bytes, at most %d: %w", name, t.bytes, t.limits.Bytes, ErrLimit)
+	}
+	return nil
+}
+
+// checkName refuses every name that is not a plain path beneath the root.
+func (t *tally) checkName(name string) error {
+	switch {
+	case len(name) > t.limits.NameBytes:
+		return fmt.Errorf("%.64q... is a name of %d bytes, at most %d: %w", name, len(name), t.limits.NameBytes, ErrLimit)
+	case !utf8.ValidString(name):
+		return refuse(name, "name is not UTF-8")
+	case strings.ContainsRune(name, 0):
+		return refuse(name, "name holds a NUL")
+	case !fs.ValidPath(name) || name == ".":
+		return refuse(name, "name is not a clean relative path")
+	case strings.Count(name, "/") >= t.limits.Depth:
+		return fmt.Errorf("%.64q... is deeper than %d directories: %w", name, t.limits.Depth, ErrLimit)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if len(part) > 255 {
+			return fmt.Errorf("%.64q...: a component of %d bytes, at most 255: %w", name, len(part), ErrLimit)
+		}
+	}
+	return nil
+}
+
+// checkTarget refuses the target of a symbolic link unless it stays beneath
+// the root. Dot-dot is taken only at the front: a link's own directory is a
+// real one, so leading dot-dots resolve as written, while one behind a name
+// could climb out of another link's target.
+func (t *tally) checkTarget(name, target string) error {
+	switch {
+	case target == "" || len(target) > t.limits.NameBytes:
+		return refuse(name, "link target of %d bytes", len(target))
+	case !utf8.ValidString(target) || strings.ContainsRune(target, 0):
+		return refuse(name, "link target is not text")
+	case path.IsAbs(target):
+		return refuse(name, "link target %q is absolute", target)
+	}
+	room, named := strings.Count(name, "/"), false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			room--
+			if named || room < 0 {
+				return refuse(name, "link target %q leaves the tree", target)
+			}
+		default:
+			named = true
+		}
+	}
+	return nil
+}
+
+// IsGitDir reports whether a path component names git's own directory on any
+// common file system: .git in any case, with trailing dots or spaces, and its
+// short form git~1.
+func IsGitDir(component string) bool {
+	c := strings.ToLower(strings.Map(dropIgnorable, component))
+	c = strings.TrimRight(c, ". ")
+	return c == ".git" || strings.HasPrefix(c, "git~") || strings.HasPrefix(c, ".git:")
+}
+
+// dropIgnorable removes the characters that HFS+ ignores when it compares names.
+func dropIgnorable(r rune) rune {
+	switch {
+	case r >= 0x200c && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x206a && r <= 0x206f, r == 0xfeff:
+		return -1
+	}
+	return r
+}
+
+// hasGitDir reports whether any component of name is git's own directory.
+func hasGitDir(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if IsGitDir(part) {
+			return true
+		}
+	}
+	return false
+}
+
+// release closes a directory. Closing one that was only looked up in or
+// written beneath reports nothing that matters.
+func release(root *os.Root) { _ = root.Close() }

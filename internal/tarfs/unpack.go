@@ -1,0 +1,314 @@
+package tarfs
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"agentsh/internal/wire"
+)
+
+// Owner is a numeric user and group.
+type Owner struct{ UID, GID int }
+
+// UnpackOptions say what is accepted and how it is written.
+type UnpackOptions struct {
+	Limits    Limits
+	RefuseGit bool   // refuse every entry in or at a .git
+	Owner     *Owner // give everything to this owner; nil: to the caller. Owners in the stream are never used
+}
+
+// Unpack writes the stream r into root, which must be an empty directory, and
+// returns its manifest once every entry matched it. On an error the entries
+// that arrived whole are in the returned manifest and the files in root are to
+// be thrown away or marked partial; see [Receive].
+func Unpack(ctx context.Context, root *os.Root, r io.Reader, opts UnpackOptions) (wire.Manifest, error) {
+	u := &unpacker{
+		ctx:   ctx,
+		root:  root,
+		opts:  opts,
+		tally: tally{limits: opts.Limits.withDefaults()},
+		names: map[string]nameKind{".": explicitDir},
+		cur:   root, curName: ".",
+		buffer: make([]byte, copyBuffer),
+	}
+	defer u.leave()
+	if err := requireEmpty(root); err != nil {
+		return wire.Manifest{}, fmt.Errorf("unpack: %w", err)
+	}
+	m, err := u.run(tar.NewReader(r))
+	if err != nil {
+		return wire.Manifest{Entries: u.entries}, fmt.Errorf("unpack: %w", err)
+	}
+	return m, nil
+}
+
+// requireEmpty refuses a directory that already holds something.
+func requireEmpty(root *os.Root) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(1)
+	if len(names) > 0 {
+		return fmt.Errorf("the directory already holds %q", names[0])
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// nameKind is what a name of the archive was used for.
+type nameKind byte
+
+const (
+	leaf        nameKind = iota + 1
+	implicitDir          // the parent of an entry, not yet named itself
+	explicitDir
+)
+
+// unpacker is the state of one [Unpack].
+type unpacker struct {
+	ctx     context.Context
+	root    *os.Root
+	opts    UnpackOptions
+	tally   tally
+	names   map[string]nameKind
+	entries []wire.ManifestEntry
+	buffer  []byte
+
+	cur     *os.Root // the directory of the last entry
+	curName string
+}
+
+// run reads entries up to the manifest, compares, and sets directory modes last.
+func (u *unpacker) run(tr *tar.Reader) (wire.Manifest, error) {
+	for {
+		if err := u.ctx.Err(); err != nil {
+			return wire.Manifest{}, err
+		}
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return wire.Manifest{}, fmt.Errorf("stream ends after %d entries without a manifest: %w", len(u.entries), io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return wire.Manifest{}, fmt.Errorf("read entry %d: %w", len(u.entries)+1, err)
+		}
+		if h.Name == manifestName {
+			return u.finish(tr, h)
+		}
+		if err := u.entry(tr, h); err != nil {
+			return wire.Manifest{}, err
+		}
+	}
+}
+
+// finish checks the manifest and that nothing follows it.
+func (u *unpacker) finish(tr *tar.Reader, h *tar.Header) (wire.Manifest, error) {
+	if limit := u.tally.limits.manifestBytes(); h.Typeflag != tar.TypeReg || h.Size > limit {
+		return wire.Manifest{}, fmt.Errorf("manifest of type %q with %d bytes, at most %d: %w", h.Typeflag, h.Size, limit, ErrLimit)
+	}
+	m, err := readManifest(tr, u.entries, &u.tally)
+	if err != nil {
+		return wire.Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	switch h, err := tr.Next(); {
+	case err == nil:
+		return wire.Manifest{}, refuse(h.Name, "comes after the manifest")
+	case !errors.Is(err, io.EOF):
+		return wire.Manifest{}, fmt.Errorf("after the manifest: %w", err)
+	}
+	u.leave()
+	for i := len(u.entries) - 1; i >= 0; i-- {
+		if e := u.entries[i]; e.Type == typeDir {
+			if err := u.root.Chmod(e.Path, fs.FileMode(e.Mode)); err != nil {
+				return wire.Manifest{}, err
+			}
+		}
+	}
+	return m, nil
+}
+
+// entry judges one header and writes what it describes.
+func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
+	e := wire.ManifestEntry{Path: strings.TrimSuffix(h.Name, "/"), Mode: uint32(h.Mode), Size: h.Size, Target: h.Linkname}
+	switch h.Typeflag {
+	case tar.TypeReg:
+		e.Type, e.Path, e.Target = typeFile, h.Name, ""
+	case tar.TypeDir:
+		e.Type, e.Target = typeDir, ""
+	case tar.TypeSymlink:
+		e.Type, e.Mode = typeSymlink, 0o777
+	default:
+		return refuse(h.Name, "type %q is neither file, directory nor symbolic link", h.Typeflag)
+	}
+	if err := u.tally.checkName(e.Path); err != nil {
+		return err
+	}
+	if err := u.tally.entry(e.Path, e.Size); err != nil {
+		return err
+	}
+	if u.opts.RefuseGit && hasGitDir(e.Path) {
+		return refuse(e.Path, "git's own directory")
+	}
+	if e.Type != typeSymlink && (h.Mode < 0 || fs.FileMode(h.Mode)&^permBits != 0 || h.Mode > 0o7777) {
+		return refuse(e.Path, "mode %o has bits other than %o", h.Mode, permBits)
+	}
+	if e.Type != typeFile && e.Size != 0 {
+		return refuse(e.Path, "a %s with %d bytes of content", e.Type, e.Size)
+	}
+	if err := u.claim(e); err != nil {
+		return err
+	}
+	if err := u.enter(path.Dir(e.Path)); err != nil {
+		return err
+	}
+	switch e.Type {
+	case typeDir:
+		return u.dir(e)
+	case typeSymlink:
+		return u.symlink(e)
+	default:
+		return u.file(tr, e)
+	}
+}
+
+// claim refuses a name used before. A directory made for an entry below it
+// may still be named once.
+func (u *unpacker) claim(e wire.ManifestEntry) error {
+	kind, used := u.names[e.Path]
+	if used && (kind != implicitDir || e.Type != typeDir) {
+		return refuse(e.Path, "name appears twice")
+	}
+	if e.Type == typeDir {
+		return nil // dir claims it, when it knows whether it exists
+	}
+	u.names[e.Path] = leaf
+	return nil
+}
+
+// enter makes dir the current directory, and its parents where they are missing.
+func (u *unpacker) enter(dir string) error {
+	if dir == u.curName {
+		return nil
+	}
+	if err := u.parents(dir); err != nil {
+		return err
+	}
+	u.leave()
+	sub, err := u.root.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	u.cur, u.curName = sub, dir
+	return nil
+}
+
+// leave goes back to the root.
+func (u *unpacker) leave() {
+	if u.cur != u.root {
+		release(u.cur)
+	}
+	u.cur, u.curName = u.root, "."
+}
+
+// parents makes dir and what is missing above it.
+func (u *unpacker) parents(dir string) error {
+	switch u.names[dir] {
+	case leaf:
+		return refuse(dir, "has entries below it but is not a directory")
+	case implicitDir, explicitDir:
+		return nil
+	}
+	if err := u.parents(path.Dir(dir)); err != nil {
+		return err
+	}
+	u.names[dir] = implicitDir
+	if len(u.names) > 2*u.tally.limits.Files {
+		return fmt.Errorf("%q: more than %d directories: %w", dir, u.tally.limits.Files, ErrLimit)
+	}
+	if err := u.root.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return u.own(u.root, dir)
+}
+
+func (u *unpacker) own(parent *os.Root, name string) error {
+	if u.opts.Owner == nil {
+		return nil
+	}
+	return parent.Lchown(name, u.opts.Owner.UID, u.opts.Owner.GID)
+}
+
+func (u *unpacker) dir(e wire.ManifestEntry) error {
+	made := u.names[e.Path] == implicitDir
+	u.names[e.Path] = explicitDir
+	u.entries = append(u.entries, e)
+	if made {
+		return nil
+	}
+	if err := u.cur.Mkdir(path.Base(e.Path), 0o700); err != nil {
+		return err
+	}
+	return u.own(u.cur, path.Base(e.Path))
+}
+
+func (u *unpacker) symlink(e wire.ManifestEntry) error {
+	if err := u.tally.checkTarget(e.Path, e.Target); err != nil {
+		return err
+	}
+	if err := u.cur.Symlink(e.Target, path.Base(e.Path)); err != nil {
+		return err
+	}
+	u.entries = append(u.entries, e)
+	return u.own(u.cur, path.Base(e.Path))
+}
+
+func (u *unpacker) file(tr *tar.Reader, e wire.ManifestEntry) error {
+	f, err := u.cur.OpenFile(path.Base(e.Path), os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	if err := u.fill(f, io.TeeReader(tr, sum), e); err != nil {
+		f.Close()
+		return fmt.Errorf("%q: %w", e.Path, err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("%q: %w", e.Path, err)
+	}
+	e.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	u.entries = append(u.entries, e)
+	return nil
+}
+
+// fill writes one file's content and sets its owner and mode.
+func (u *unpacker) fill(f *os.File, r io.Reader, e wire.ManifestEntry) error {
+	n, err := io.CopyBuffer(onlyWriter{f}, r, u.buffer)
+	if err != nil {
+		return err
+	}
+	if n != e.Size {
+		return fmt.Errorf("%d of %d bytes: %w", n, e.Size, io.ErrUnexpectedEOF)
+	}
+	if u.opts.Owner != nil {
+		if err := f.Chown(u.opts.Owner.UID, u.opts.Owner.GID); err != nil {
+			return err
+		}
+	}
+	return f.Chmod(fs.FileMode(e.Mode))
+}
+
+// onlyWriter hides every method but Write, so that the caller's buffer is used.
+type onlyWriter struct{ io.Writer }
