@@ -60,15 +60,19 @@ type Governed struct {
 
 // ExecRequest asks for one command.
 type ExecRequest struct {
-	ID           string   `json:"request_id"`
-	Argv         []string `json:"argv"`
-	Cwd          string   `json:"cwd"`             // absolute, inside the sandbox; empty: the workspace
-	Env          []string `json:"env,omitempty"`   // NAME=value
-	Stdin        bool     `json:"stdin,omitempty"` // false: /dev/null
-	TTY          *TTY     `json:"tty,omitempty"`   // nil: pipes
-	DeadlineMS   int64    `json:"deadline_ms,omitempty"`
-	OnDisconnect string   `json:"on_disconnect,omitempty"` // kill (default) or keep
-	Output       string   `json:"output,omitempty"`        // block (default) or drop_middle
+	ID   string   `json:"request_id"`
+	Argv []string `json:"argv"`
+	Cwd  string   `json:"cwd"`           // absolute, inside the sandbox; empty: the workspace
+	Env  []string `json:"env,omitempty"` // NAME=value
+	// Run are the variables of the run, which only the controller sets: names
+	// start with AGENTSH_. They join the supervisor's own layer, above every
+	// file and filter.
+	Run          map[string]string `json:"run,omitempty"`
+	Stdin        bool              `json:"stdin,omitempty"` // false: /dev/null
+	TTY          *TTY              `json:"tty,omitempty"`   // nil: pipes
+	DeadlineMS   int64             `json:"deadline_ms,omitempty"`
+	OnDisconnect string            `json:"on_disconnect,omitempty"` // kill (default) or keep
+	Output       string            `json:"output,omitempty"`        // block (default) or drop_middle
 }
 
 // TTY is a terminal request.
