@@ -194,6 +194,7 @@ type FileInfo struct {
 	Type    string    `json:"type"` // file, dir, symlink, other
 	ModTime time.Time `json:"mtime"`
 	Target  string    `json:"target,omitempty"` // symlink
+	SHA256  string    `json:"sha256,omitempty"` // write: of what was written
 }
 
 // Change is one entry of the change record of a governed directory.

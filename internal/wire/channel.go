@@ -1,0 +1,136 @@
+package wire
+
+import (
+	"io"
+	"io/fs"
+)
+
+// Started says that a command's program is about to run.
+type Started struct {
+	PID int `json:"pid"` // inside the sandbox; 0: not known
+}
+
+// OutputEnd says how many bytes a command wrote in all.
+type OutputEnd struct {
+	Stdout int64 `json:"stdout"`
+	Stderr int64 `json:"stderr"`
+}
+
+// Control acts on a running command. Exactly one of its parts is set.
+type Control struct {
+	Kill   bool `json:"kill,omitempty"`   // the whole tree, after the supervisor's grace
+	Signal int  `json:"signal,omitempty"` // to the command's process group
+	TTY    *TTY `json:"tty,omitempty"`    // a new size; Term is ignored
+}
+
+// Stdio is the caller's side of one command. A nil Stdin is /dev/null, a nil
+// writer discards. Control may be nil; it is read until the command ended.
+type Stdio struct {
+	Stdin     io.Reader
+	Stdout    io.Writer
+	Stderr    io.Writer
+	Control   <-chan Control
+	OnStarted func(Started) // may be nil; called at most once
+}
+
+// Ended is how a command ended and what it left running.
+type Ended struct {
+	Exit   Exit
+	Output OutputEnd
+	Tree   TreeEmpty
+}
+
+// Codes of [Error].
+const (
+	CodeNotFound    = "not_found"
+	CodeExists      = "exists"
+	CodePermission  = "permission"
+	CodeOutside     = "outside"  // not beneath a served directory
+	CodeMismatch    = "mismatch" // the content is not the expected one
+	CodeLimit       = "limit"
+	CodeRefused     = "refused"
+	CodeUnsupported = "unsupported"
+	CodeVersion     = "version"
+	CodeInternal    = "internal"
+)
+
+// Error is an error that crosses the channel.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Is makes errors.Is work with the sentinels of io/fs.
+func (e *Error) Is(target error) bool {
+	switch e.Code {
+	case CodeNotFound:
+		return target == fs.ErrNotExist
+	case CodeExists:
+		return target == fs.ErrExist
+	case CodePermission:
+		return target == fs.ErrPermission
+	}
+	return false
+}
+
+// Operations of [FileRequest].
+const (
+	OpStat    = "stat"
+	OpList    = "list"
+	OpRead    = "read"
+	OpWrite   = "write"
+	OpMkdir   = "mkdir"
+	OpRemove  = "remove"
+	OpCopyIn  = "copy_in"
+	OpCopyOut = "copy_out"
+	OpChanges = "changes"
+)
+
+// FileRequest is one operation of the files channel. Exactly the part that
+// belongs to Op is read.
+type FileRequest struct {
+	Op        string     `json:"op"`
+	Path      string     `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
+	Mode      uint32     `json:"mode,omitempty"`      // mkdir
+	Recursive bool       `json:"recursive,omitempty"` // remove
+	Read      *ReadRange `json:"read,omitempty"`
+	Write     *WriteFile `json:"write,omitempty"`
+	Out       *CopyOut   `json:"out,omitempty"`
+}
+
+// FileReply ends every operation of the files channel.
+type FileReply struct {
+	Error *Error    `json:"error,omitempty"`
+	Info  *FileInfo `json:"info,omitempty"` // stat, read, write
+}
+
+// ReadRange names bytes of a file.
+type ReadRange struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset,omitempty"`
+	Length int64  `json:"length,omitempty"` // 0: to the end
+}
+
+// WriteFile replaces a file as a whole: a reader sees the old content or the
+// new, never a part.
+type WriteFile struct {
+	Path     string `json:"path"`
+	Mode     uint32 `json:"mode"`                // permission bits of the new file
+	IfMatch  string `json:"if_match,omitempty"`  // hex SHA-256 the old content must have
+	IfAbsent bool   `json:"if_absent,omitempty"` // there must be no file
+}
+
+// CopyOut asks for a directory, or some paths of it, as one archive.
+type CopyOut struct {
+	Dir     string   `json:"dir"`                // absolute, inside the sandbox
+	Paths   []string `json:"paths,omitempty"`    // relative to Dir; empty: everything
+	SkipGit bool     `json:"skip_git,omitempty"` // leave out every .git
+	Deleted []string `json:"deleted,omitempty"`  // copied into the manifest
+}
+
+// EventRequest opens the events channel.
+type EventRequest struct {
+	From uint64 `json:"from"` // the first sequence number wanted
+}
