@@ -75,10 +75,12 @@ type Executor interface {
 	ReadFile(ctx context.Context, name string, limit int64) ([]byte, error)
 	// WriteFile replaces a file atomically.
 	WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error
-	// CopyIn unpacks an archive below dest.
+	// CopyIn unpacks an archive of package tarfs below dest, which is made when
+	// it is missing. Nothing changes unless the archive is whole.
 	CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error)
-	// CopyOut packs the paths, which lie below root, into an archive.
-	CopyOut(ctx context.Context, root string, paths []string, w io.Writer) (wire.Manifest, error)
+	// CopyOut writes such an archive to w. What was written before an error has
+	// no manifest at its end.
+	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error)
 	// Changes is the change record of the governed tree since bootstrap.
 	Changes(ctx context.Context) ([]wire.Change, error)
 	// Events calls fn with each audit event from sequence number from on, until
@@ -86,12 +88,8 @@ type Executor interface {
 	Events(ctx context.Context, from uint64, fn func(wire.Event) error) error
 }
 
-// Streams are the standard streams of a command. A nil Stdin is empty; nil
-// outputs are discarded.
-type Streams struct {
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-}
+// Streams are the standard streams of a command.
+type Streams = wire.Streams
 
 // Leftover is a sandbox that [Backend.Collect] found without its controller.
 type Leftover struct {

@@ -23,21 +23,11 @@ type Control struct {
 	TTY    *TTY `json:"tty,omitempty"`    // a new size; Term is ignored
 }
 
-// Stdio is the caller's side of one command. A nil Stdin is /dev/null, a nil
-// writer discards. Control may be nil; it is read until the command ended.
-type Stdio struct {
-	Stdin     io.Reader
-	Stdout    io.Writer
-	Stderr    io.Writer
-	Control   <-chan Control
-	OnStarted func(Started) // may be nil; called at most once
-}
-
-// Ended is how a command ended and what it left running.
-type Ended struct {
-	Exit   Exit
-	Output OutputEnd
-	Tree   TreeEmpty
+// Streams are the caller's side of one command's standard streams. A nil Stdin
+// is empty; nil outputs are discarded.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
 }
 
 // Codes of [Error].
