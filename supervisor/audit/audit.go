@@ -1,0 +1,298 @@
+// Package audit writes the log of what commands did and what was decided about
+// it: JSON lines, numbered, each with the hash of the one before it.
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+)
+
+// Log is an open audit log. There is one writer per file; its methods are safe
+// for concurrent use.
+//
+// An error of [Log.Append] means that the event is not in the log: whoever
+// asked must then be refused what the event tells of.
+type Log struct {
+	opts   Options
+	file   *os.File
+	anchor *anchor
+
+	syncMu sync.Mutex // taken before mu
+	synced uint64     // highest sequence number known to be on disk
+
+	mu     sync.Mutex
+	size   int64 // bytes of whole lines in the file
+	head   Head
+	broken error // set once the file cannot be trusted to grow further
+	closed bool
+	grown  chan struct{} // closed at the next append; nil while nobody waits
+
+	dirty   chan struct{} // holds a token when a batched event waits for fsync
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+// Options are the inputs of [Open] besides the path. The zero value lacks only
+// the key file.
+type Options struct {
+	// KeyFile holds the key of the anchor. It is created, mode 0600, together
+	// with a new log, and must be out of reach of every sandbox.
+	KeyFile string
+	// Redact may change an event before it is numbered and hashed. The slices
+	// of the event it gets are its own. Nil changes nothing.
+	Redact func(*wire.Event)
+	// SyncDelay bounds how long an allowed request may be missing from the
+	// disk; 0 is one second. Everything else is on disk when Append returns.
+	SyncDelay time.Duration
+}
+
+// MaxLine is the longest line, in bytes, its newline included.
+const MaxLine = 1 << 20
+
+// Open opens the log at path, or creates it with mode 0600, and continues its
+// chain. Bytes after the last newline, which a crash leaves behind, are moved
+// to a file beside it and the log says so. It refuses a log that another
+// process has open, that ends in a line that is not a valid event, or that has
+// become shorter than its anchor says.
+func Open(path string, opts Options) (*Log, error) {
+	if opts.SyncDelay == 0 {
+		opts.SyncDelay = time.Second
+	}
+	f, err := openLocked(path)
+	if err != nil {
+		return nil, fmt.Errorf("open audit log %s: %w", path, err)
+	}
+	l := &Log{opts: opts, file: f, dirty: make(chan struct{}, 1), stop: make(chan struct{})}
+	if err := l.resume(path); err != nil {
+		return nil, errors.Join(fmt.Errorf("open audit log %s: %w", path, err), f.Close())
+	}
+	l.stopped.Add(1)
+	go l.flush()
+	return l, nil
+}
+
+func openLocked(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = errors.New("not a regular file")
+	case info.Mode().Perm()&0o077 != 0:
+		err = fmt.Errorf("mode %04o lets others in, want 0600", info.Mode().Perm())
+	default:
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("another process writes it")
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// resume reads where the log ends, compares that with the anchor and sets an
+// unfinished last line aside.
+func (l *Log) resume(path string) error {
+	end, err := readEnd(l.file)
+	if err != nil {
+		return err
+	}
+	l.size, l.head, l.synced = end.size, end.head, end.head.Seq
+	l.anchor, err = openAnchor(path, l.opts.KeyFile, end.head.Seq == 0)
+	if err != nil {
+		return err
+	}
+	if err := l.anchor.check(end.head); err != nil {
+		return errors.Join(err, l.anchor.close())
+	}
+	if len(end.torn) == 0 {
+		return nil
+	}
+	aside := fmt.Sprintf("%s.torn-%d", path, time.Now().UnixNano())
+	err = writeNew(aside, end.torn)
+	if err == nil {
+		err = l.file.Truncate(l.size)
+	}
+	if err == nil {
+		err = l.Append(wire.Event{Type: wire.EventFault, Path: aside, Message: fmt.Sprintf(
+			"the log ended in an unfinished line: its %d bytes were moved to %s", len(end.torn), aside)})
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("set the unfinished last line aside: %w", err), l.anchor.close())
+	}
+	return nil
+}
+
+func writeNew(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// Append numbers e, chains it to the event before and writes it. Denials,
+// faults and the begin and end of sessions are on disk when it returns, allowed
+// requests within [Options.SyncDelay].
+func (l *Log) Append(e wire.Event) error {
+	if l.opts.Redact != nil {
+		e.Argv, e.Env = slices.Clone(e.Argv), slices.Clone(e.Env)
+		l.opts.Redact(&e)
+	}
+	stamp(&e)
+	seq, err := l.write(e)
+	if err != nil {
+		return fmt.Errorf("write audit event: %w", err)
+	}
+	if durable(e) {
+		return l.sync(seq)
+	}
+	select {
+	case l.dirty <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func stamp(e *wire.Event) {
+	if e.Time.IsZero() {
+		e.Time = time.Now().UTC()
+	}
+	if e.MonoNanos == 0 {
+		var ts unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) == nil {
+			e.MonoNanos = ts.Nano()
+		}
+	}
+}
+
+func durable(e wire.Event) bool {
+	if e.Type == wire.EventSession || e.Type == wire.EventFault {
+		return true
+	}
+	return e.Decision != "" && e.Decision != "allow" && e.Decision != "audit"
+}
+
+func (l *Log) write(e wire.Event) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0, os.ErrClosed
+	}
+	if l.broken != nil {
+		return 0, l.broken
+	}
+	line, head, err := encode(e, l.head)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := l.file.WriteAt(line, l.size); err != nil {
+		// A part of the line may be there; without it the log stays valid.
+		if cut := l.file.Truncate(l.size); cut != nil {
+			l.broken = errors.Join(err, cut)
+		}
+		return 0, err
+	}
+	l.size += int64(len(line))
+	l.head = head
+	if l.grown != nil {
+		close(l.grown)
+		l.grown = nil
+	}
+	return head.Seq, nil
+}
+
+// sync brings everything up to seq to disk. Callers that wait for each other
+// share one fsync.
+func (l *Log) sync(seq uint64) error {
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	if l.synced >= seq {
+		return nil
+	}
+	l.mu.Lock()
+	head, broken := l.head, l.broken
+	l.mu.Unlock()
+	if broken != nil {
+		return broken
+	}
+	err := unix.Fdatasync(int(l.file.Fd()))
+	if err == nil {
+		err = l.anchor.write(head)
+	}
+	if err != nil {
+		// After a failed fsync the kernel may have dropped what it could not
+		// write, so nothing later can be promised either. See fsync(2).
+		err = fmt.Errorf("bring the audit log to disk: %w", err)
+		l.mu.Lock()
+		l.broken = err
+		l.mu.Unlock()
+		return err
+	}
+	l.synced = head.Seq
+	return nil
+}
+
+// flush syncs batched events until Close. A failure stays in l.broken, where
+// the next Append meets it.
+func (l *Log) flush() {
+	defer l.stopped.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for {
+		select {
+		case <-l.dirty:
+		case <-l.stop:
+			return
+		}
+		timer.Reset(l.opts.SyncDelay)
+		select {
+		case <-timer.C:
+			_ = l.sync(l.Head().Seq)
+		case <-l.stop:
+			return
+		}
+	}
+}
+
+// Head is the last event of the log.
+func (l *Log) Head() Head {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.head
+}
+
+// Close brings the log to disk, ends its followers and closes it.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return os.ErrClosed
+	}
+	l.closed = true
+	if l.grown != nil {
+		close(l.grown)
+		l.grown = nil
+	}
+	last := l.head.Seq
+	l.mu.Unlock()
+	close(l.stop)
+	l.stopped.Wait()
+	err := l.sync(last)
+	return errors.Join(err, l.anchor.close(), l.file.Close())
+}

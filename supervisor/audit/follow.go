@@ -1,0 +1,111 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+)
+
+// Follower reads the events of a log in order while it grows. It reads the file
+// itself, so a slow one misses nothing and costs the writer no memory. It is
+// for one goroutine, which closes it.
+type Follower struct {
+	log  *Log
+	from uint64
+	next int64 // offset of the next line
+	in   *bufio.Reader
+	src  *section
+}
+
+// section gives the bytes of a log from next up to a limit that moves.
+type section struct {
+	file       *os.File
+	pos, limit int64
+}
+
+func (s *section) Read(p []byte) (int, error) {
+	if s.pos >= s.limit {
+		return 0, io.EOF
+	}
+	n, err := s.file.ReadAt(p[:min(int64(len(p)), s.limit-s.pos)], s.pos)
+	s.pos += int64(n)
+	if n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// Subscribe returns a follower that starts with event from; 0 and 1 are the
+// first event of the log.
+func (l *Log) Subscribe(from uint64) (*Follower, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, os.ErrClosed
+	}
+	// The follower's own descriptor outlives the log's: it can read to the end.
+	fd, err := unix.FcntlInt(l.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("follow the audit log: %w", err)
+	}
+	src := &section{file: os.NewFile(uintptr(fd), l.file.Name())}
+	return &Follower{log: l, from: from, src: src, in: bufio.NewReaderSize(src, 16<<10)}, nil
+}
+
+// Close ends the follower.
+func (f *Follower) Close() error { return f.src.file.Close() }
+
+// Next waits for the next event. It returns [os.ErrClosed] after the last event
+// of a closed log, and the error of ctx when that ends first.
+func (f *Follower) Next(ctx context.Context) (wire.Event, error) {
+	for {
+		if err := f.wait(ctx); err != nil {
+			return wire.Event{}, err
+		}
+		line, err := readLine(f.in)
+		if err != nil {
+			return wire.Event{}, fmt.Errorf("follow the audit log: %w", err)
+		}
+		f.next += int64(len(line)) + 1
+		var e wire.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return wire.Event{}, fmt.Errorf("follow the audit log: %w", err)
+		}
+		if e.Seq >= f.from {
+			return e, nil
+		}
+	}
+}
+
+// wait returns nil once a whole line can be read.
+func (f *Follower) wait(ctx context.Context) error {
+	for {
+		l := f.log
+		l.mu.Lock()
+		size, closed := l.size, l.closed
+		if l.grown == nil {
+			l.grown = make(chan struct{})
+		}
+		grown := l.grown
+		l.mu.Unlock()
+		if size > f.next {
+			f.src.limit = size
+			return nil
+		}
+		if closed {
+			return os.ErrClosed
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
