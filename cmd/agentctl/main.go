@@ -1,0 +1,18 @@
+// Command agentctl runs agents in sandboxes: it merges and checks harness
+// files, prepares providers, and starts, watches and collects a run.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	root := newRoot()
+	code := report(root.ExecuteContext(ctx), os.Stderr)
+	stop()
+	os.Exit(code)
+}

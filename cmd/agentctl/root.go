@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes of agentctl.
+const (
+	exitDone       = 0
+	exitAgent      = 1 // the agent failed
+	exitUsage      = 2 // usage or configuration
+	exitScan       = 3 // blocked by a scan
+	exitSandbox    = 4 // sandbox or backend
+	exitTimeout    = 5
+	exitValidation = 6
+	exitPostScript = 7
+	exitInterrupt  = 130 // SIGINT
+	exitTerminate  = 143 // SIGTERM
+)
+
+// newRoot returns the command line of agentctl.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "agentctl",
+		Short: "Run agents in sandboxes",
+		Long: `agentctl describes agents in harness files and runs them in sandboxes.
+
+Exit codes: 0 done, 1 the agent failed, 2 usage or configuration, 3 blocked by
+a scan, 4 sandbox or backend, 5 timeout, 6 validation failed, 7 post_script
+failed, 130 and 143 cancelled.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddCommand(newLintCommand())
+	return root
+}
+
+// failure is an error with the exit code it asks for.
+type failure struct {
+	code int
+	err  error  // nil: what is wrong was printed already
+	hint string // what to do, may be empty
+}
+
+func (f *failure) Error() string {
+	if f.err == nil {
+		return fmt.Sprintf("exit code %d", f.code)
+	}
+	return f.err.Error()
+}
+
+func (f *failure) Unwrap() error { return f.err }
+
+// report prints the error a command ended with and returns the exit code. It
+// is the one place that prints errors. An error that names no exit code is one
+// of usage or configuration.
+func report(err error, w io.Writer) int {
+	if err == nil {
+		return exitDone
+	}
+	f := &failure{code: exitUsage, err: err}
+	errors.As(err, &f)
+	if f.err != nil {
+		fmt.Fprintf(w, "agentctl: %v\n", f.err)
+	}
+	if f.hint != "" {
+		fmt.Fprintf(w, "agentctl: hint: %s\n", f.hint)
+	}
+	return f.code
+}

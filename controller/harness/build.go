@@ -1,0 +1,381 @@
+package harness
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// builder checks the nodes of one file against the table and makes trees.
+type builder struct {
+	file  string
+	layer string
+	ps    *Problems
+}
+
+func (b *builder) at(n *yaml.Node) Origin {
+	return Origin{File: b.file, Line: n.Line, Column: n.Column, Layer: b.layer}
+}
+
+// plain refuses what makes YAML more than a notation for values: anchors,
+// aliases, merge keys, foreign tags, deep nesting. It reports each.
+func (b *builder) plain(n *yaml.Node, depth int) bool {
+	if depth > maxDepth {
+		b.ps.errorf(b.at(n), RuleSyntax, "nested deeper than %d levels", maxDepth)
+		return false
+	}
+	ok := true
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		b.ps.errorf(b.at(n), RuleSyntax, "anchors and aliases are not accepted")
+		b.ps.hint("write the value out, or share it through base")
+		return false
+	}
+	if n.Style&yaml.TaggedStyle != 0 && !coreTags[n.ShortTag()] {
+		b.ps.errorf(b.at(n), RuleSyntax, "the tag %s is not accepted", n.Tag)
+		ok = false
+	}
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Value == "<<" && c.Style == 0 {
+			b.ps.errorf(b.at(c), RuleSyntax, "merge keys are not accepted")
+			b.ps.hint("share settings through base")
+			ok = false
+			continue
+		}
+		ok = b.plain(c, depth+1) && ok
+	}
+	return ok
+}
+
+// isNull reports whether a node is written as null.
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && scalarOf(n) == scalarNull }
+
+// mapping checks the keys of a mapping against a schema and builds each value.
+// Values with problems are left out.
+func (b *builder) mapping(n *yaml.Node, schema []field, where string) *tree {
+	out := newDict(b.at(n))
+	if n.Kind != yaml.MappingNode {
+		b.ps.errorf(b.at(n), RuleType, "%s is a mapping of keys to values, this is %s", nameOr(where, "the file"), describe(n))
+		return nil
+	}
+	seen := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if !b.freshKey(key, seen) {
+			continue
+		}
+		f := find(schema, key.Value)
+		if f == nil {
+			b.unknown(key, schema, where)
+			continue
+		}
+		if t := b.value(value, f, join(where, f.name)); t != nil {
+			out.put(f.name, t)
+		}
+	}
+	return out
+}
+
+// freshKey reports a key that is no text or was written before.
+func (b *builder) freshKey(key *yaml.Node, seen map[string]*yaml.Node) bool {
+	if key.Kind != yaml.ScalarNode {
+		b.ps.errorf(b.at(key), RuleType, "a key is a word, this is %s", describe(key))
+		return false
+	}
+	if first, ok := seen[key.Value]; ok {
+		b.ps.errorf(b.at(key), RuleDuplicate, "%s is written twice, first in line %d", quoted(key.Value), first.Line)
+		return false
+	}
+	seen[key.Value] = key
+	return true
+}
+
+func (b *builder) unknown(key *yaml.Node, schema []field, where string) {
+	if where != "" && find(fields, key.Value) != nil && find(schema, "when") == nil && find(schema, "pre_script") == nil {
+		b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s; it belongs to the top level", where, quoted(key.Value))
+		return
+	}
+	if find(schema, "pre_script") != nil && find(fields, key.Value) != nil {
+		b.ps.errorf(b.at(key), RuleForge, "%s may not differ in %s", quoted(key.Value), where)
+		b.ps.hint("write it at the top level, or in a harness of its own with base")
+		return
+	}
+	b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s", nameOr(where, "a harness"), quoted(key.Value))
+	names := make([]string, len(schema))
+	for i := range schema {
+		names[i] = schema[i].name
+	}
+	if s := nearest(key.Value, names); s != "" {
+		b.ps.hint("did you mean %s?", s)
+	}
+}
+
+// value builds the value of one field; nil after a problem.
+func (b *builder) value(n *yaml.Node, f *field, where string) *tree {
+	if isNull(n) {
+		return &tree{shape: shapeNull, at: b.at(n)}
+	}
+	switch f.kind {
+	case kindList:
+		return b.list(n, where, func(c *yaml.Node, where string) *tree { return b.text(c, f, where) })
+	case kindMap:
+		return b.dict(n, f, where)
+	case kindStruct:
+		return b.mapping(n, f.fields, where)
+	case kindStructs:
+		return b.list(n, where, func(c *yaml.Node, where string) *tree { return b.entry(c, f.fields, where) })
+	case kindRefs:
+		return b.list(n, where, func(c *yaml.Node, where string) *tree { return b.ref(c, f, where) })
+	case kindForge, kindOverlay:
+		return nil // built per layer
+	}
+	return b.scalar(n, f, where)
+}
+
+func (b *builder) list(n *yaml.Node, where string, entry func(*yaml.Node, string) *tree) *tree {
+	if n.Kind != yaml.SequenceNode {
+		b.ps.errorf(b.at(n), RuleType, "%s is a list, this is %s", where, describe(n))
+		return nil
+	}
+	out := &tree{shape: shapeList, at: b.at(n)}
+	for i, c := range n.Content {
+		where := where + "[" + strconv.Itoa(i) + "]"
+		if isNull(c) {
+			b.ps.errorf(b.at(c), RuleType, "%s is empty", where)
+			b.ps.hint("null removes a whole list, not an entry")
+			continue
+		}
+		if t := entry(c, where); t != nil {
+			out.items = append(out.items, t)
+		}
+	}
+	return out
+}
+
+// dict builds a map of texts; a null removes the key a weaker layer wrote.
+func (b *builder) dict(n *yaml.Node, f *field, where string) *tree {
+	if n.Kind != yaml.MappingNode {
+		b.ps.errorf(b.at(n), RuleType, "%s is a mapping of keys to values, this is %s", where, describe(n))
+		return nil
+	}
+	out := newDict(b.at(n))
+	seen := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if !b.freshKey(key, seen) {
+			continue
+		}
+		if f.keys != nil && !f.keys.MatchString(key.Value) {
+			b.ps.errorf(b.at(key), RuleName, "%s: the key %s is not %s", where, quoted(key.Value), f.keysSay)
+			continue
+		}
+		var t *tree
+		if isNull(value) {
+			t = &tree{shape: shapeNull, at: b.at(key)}
+		} else if t = b.text(value, f, join(where, key.Value)); t != nil {
+			t.at = b.at(key)
+		}
+		if t != nil {
+			out.put(key.Value, t)
+		}
+	}
+	return out
+}
+
+// entry builds one mapping of a list; its required keys must be there.
+func (b *builder) entry(n *yaml.Node, schema []field, where string) *tree {
+	t := b.mapping(n, schema, where)
+	if t == nil {
+		return nil
+	}
+	whole := true
+	for i := range schema {
+		f := &schema[i]
+		v, ok := t.dict[f.name]
+		switch {
+		case ok && v.shape == shapeNull:
+			b.ps.errorf(v.at, RuleType, "%s.%s is empty", where, f.name)
+			whole = false
+		case f.required && !ok:
+			whole = false
+			if !hasKey(n, f.name) {
+				b.ps.errorf(b.at(n), RuleRequired, "%s has no %s", where, f.name)
+			}
+		}
+	}
+	if !whole {
+		return nil
+	}
+	return t
+}
+
+func hasKey(n *yaml.Node, name string) bool {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == name {
+			return true
+		}
+	}
+	return false
+}
+
+// ref builds an entry that is a path, or a mapping with a path and options. A
+// skill with overrides may also be written {path: {file: local}}.
+func (b *builder) ref(n *yaml.Node, f *field, where string) *tree {
+	if n.Kind == yaml.MappingNode && !hasKey(n, "path") && find(f.fields, "overrides") != nil && len(n.Content) == 2 {
+		out := newDict(b.at(n))
+		overrides := b.value(n.Content[1], find(f.fields, "overrides"), join(where, "overrides"))
+		if overrides == nil || n.Content[0].Kind != yaml.ScalarNode {
+			return nil
+		}
+		out.put("path", &tree{at: b.at(n.Content[0]), text: n.Content[0].Value})
+		out.put("overrides", overrides)
+		return out
+	}
+	if n.Kind == yaml.MappingNode {
+		return b.entry(n, f.fields, where)
+	}
+	t := b.text(n, find(f.fields, "path"), where)
+	if t == nil {
+		return nil
+	}
+	out := newDict(t.at)
+	out.put("path", t)
+	return out
+}
+
+// text builds a scalar as it is written; numbers and words like true keep
+// their spelling.
+func (b *builder) text(n *yaml.Node, f *field, where string) *tree {
+	if n.Kind != yaml.ScalarNode {
+		b.ps.errorf(b.at(n), RuleType, "%s is a text, this is %s", where, describe(n))
+		return nil
+	}
+	if problem := f.checkText(n.Value); problem != "" {
+		b.ps.errorf(b.at(n), RuleValue, "%s: %s", where, problem)
+		if s := nearest(n.Value, f.words); s != "" {
+			b.ps.hint("did you mean %s?", s)
+		}
+		return nil
+	}
+	return &tree{at: b.at(n), text: n.Value}
+}
+
+// checkText says what is wrong with a text, or "".
+func (f *field) checkText(s string) string {
+	if strings.ContainsRune(s, 0) {
+		return "holds a NUL byte"
+	}
+	if f.words != nil {
+		for _, w := range f.words {
+			if s == w {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%s is not one of %s", quoted(s), strings.Join(f.words, ", "))
+	}
+	if f.pattern != nil && !f.pattern.MatchString(s) {
+		return fmt.Sprintf("%s is not %s", quoted(s), f.says)
+	}
+	return ""
+}
+
+// scalar builds a single value of the field's type.
+func (b *builder) scalar(n *yaml.Node, f *field, where string) *tree {
+	if f.kind == kindText {
+		t := b.text(n, f, where)
+		if t != nil && t.text == "" && (f.required || f.path != notPath) {
+			b.ps.errorf(t.at, RuleValue, "%s is empty", where)
+			b.ps.hint("leave the key out, or write null to remove what a base wrote")
+			return nil
+		}
+		return t
+	}
+	want := map[kind]string{kindInt: "a whole number", kindNumber: "a number", kindBool: "true or false"}[f.kind]
+	got := scalarText
+	if n.Kind == yaml.ScalarNode {
+		got = scalarOf(n)
+	}
+	switch {
+	case f.kind == kindBool && got == scalarBool:
+		return &tree{at: b.at(n), text: strings.ToLower(n.Value)}
+	case f.kind == kindInt && got == scalarInt:
+		return b.number(n, f, where)
+	case f.kind == kindNumber && (got == scalarNumber || got == scalarInt):
+		return b.number(n, f, where)
+	}
+	b.ps.errorf(b.at(n), RuleType, "%s is %s, this is %s", where, want, describe(n))
+	return nil
+}
+
+// number checks the range of a number and keeps its decimal spelling.
+func (b *builder) number(n *yaml.Node, f *field, where string) *tree {
+	var value float64
+	text := n.Value
+	if f.kind == kindInt {
+		i, err := parseInt(n.Value)
+		if err != nil {
+			b.ps.errorf(b.at(n), RuleValue, "%s: %s is too large", where, n.Value)
+			return nil
+		}
+		value, text = float64(i), strconv.Itoa(i)
+	} else {
+		v, err := strconv.ParseFloat(n.Value, 64)
+		if err != nil {
+			b.ps.errorf(b.at(n), RuleValue, "%s: %s is not a number that can be used", where, n.Value)
+			return nil
+		}
+		value = v
+	}
+	if value < float64(f.min) || f.max > 0 && value > float64(f.max) || value != value {
+		b.ps.errorf(b.at(n), RuleValue, "%s: %s is not between %d and %d", where, n.Value, f.min, f.max)
+		return nil
+	}
+	return &tree{at: b.at(n), text: text}
+}
+
+// describe names what a node is, for messages.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.ScalarNode:
+		switch scalarOf(n) {
+		case scalarNull:
+			return "empty"
+		case scalarBool:
+			return "the truth value " + n.Value
+		case scalarInt, scalarNumber:
+			return "the number " + clip(n.Value)
+		}
+		return "the text " + quoted(n.Value)
+	}
+	return "something else"
+}
+
+// quoted is a text in quotes, control characters escaped, long texts cut.
+func quoted(s string) string { return strconv.Quote(clip(s)) }
+
+func clip(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
+
+func nameOr(where, name string) string {
+	if where == "" {
+		return name
+	}
+	return where
+}
+
+func join(where, name string) string {
+	if where == "" {
+		return name
+	}
+	return where + "." + name
+}

@@ -1,0 +1,106 @@
+package harness
+
+import "strings"
+
+// Consumers names the step that acts on each leaf of the schema. A leaf that
+// is not here has its reason in Unsupported: it is accepted so that the file
+// stays portable, lint warns about it and a run refuses it.
+var Consumers = map[string]string{
+	"version":                        "load",
+	"base":                           "load",
+	"agent":                          "bootstrap",
+	"description":                    "record",
+	"doc":                            "record",
+	"role":                           "record",
+	"slug":                           "record",
+	"runtime":                        "runtime",
+	"command":                        "runtime",
+	"policy":                         "create sandbox",
+	"model":                          "runtime",
+	"providers":                      "reconcile providers",
+	"host_files.src":                 "bootstrap",
+	"host_files.dest":                "bootstrap",
+	"host_files.expand":              "expand",
+	"host_files.optional":            "expand",
+	"env.runner":                     "pre_script",
+	"env.sandbox":                    "bootstrap",
+	"env.both":                       "load",
+	"runner_env":                     "load",
+	"pre_script":                     "pre_script",
+	"post_script":                    "post_script",
+	"agent_input":                    "bootstrap",
+	"timeout_minutes":                "runtime",
+	"validation_loop.script":         "validate",
+	"validation_loop.schema":         "validate",
+	"validation_loop.max_iterations": "validate",
+	"validation_loop.feedback_mode":  "validate",
+}
+
+// Unsupported says why nothing acts on a leaf; a path covers what is below it.
+var Unsupported = map[string]string{
+	"image":                           "no backend here takes an image",
+	"effort":                          "no runtime here takes a reasoning effort",
+	"readonly_repo":                   "the repository is not mounted read-only yet; write it in the policy",
+	"openshell":                       "there is no openshell backend here",
+	"skills":                          "no runtime here loads skills",
+	"plugins":                         "no runtime here loads plugins",
+	"preflight_check":                 "no step runs it; put the check into pre_script",
+	"validation_loop.preflight_check": "no step runs it; put the check into pre_script",
+	"sandbox_timeout_seconds":         "the sandbox is ready when it is created",
+	"container":                       "the agent always runs in the sandbox of the local backend",
+	"security":                        "no scanner or hook reads it",
+	"trigger":                         "agentctl does not wait for events",
+	"steer":                           "a running agent takes no updates",
+	"api_servers":                     "no step starts servers on the host",
+	"privilege_levels":                "no step mints tokens",
+	"allowed_remote_resources":        "resources are never fetched",
+	"allow_runtime_fetch":             "resources are never fetched",
+	"max_runtime_fetches":             "resources are never fetched",
+}
+
+// Refusals are the settings of the harness that nothing acts on, as errors.
+// A run refuses them before it creates anything.
+func (h *Harness) Refusals() Problems {
+	ps := h.unsupported(Error)
+	for _, p := range h.skipped {
+		p.Severity = Error
+		ps = append(ps, p)
+	}
+	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
+		if f.path != notPath && f.path != pathHost && strings.Contains(t.text, "://") {
+			ps.errorf(t.at, RuleUnsupport, "%s is a URL, which is not supported here", where)
+		}
+	})
+	return ps.Sorted()
+}
+
+// unsupported reports the leaves that nothing acts on. What is switched off in
+// so many words asks for nothing.
+func (h *Harness) unsupported(s Severity) Problems {
+	var ps Problems
+	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
+		if _, ok := Consumers[where]; ok {
+			return
+		}
+		if f.off != "" && t.text == f.off {
+			return
+		}
+		ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: " + reason(where)})
+	})
+	return ps
+}
+
+// reason is the text of Unsupported for a leaf.
+func reason(where string) string {
+	for p := where; p != ""; {
+		if r, ok := Unsupported[p]; ok {
+			return r
+		}
+		i := strings.LastIndexByte(p, '.')
+		if i < 0 {
+			break
+		}
+		p = p[:i]
+	}
+	return "no step acts on it"
+}

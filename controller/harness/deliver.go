@@ -1,0 +1,325 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+
+	"agentsh/policy/env"
+)
+
+// File is one file to deliver into the sandbox.
+type File struct {
+	Dest   string      // absolute path in the sandbox
+	Source string      // file of the host to copy as it is; empty: Data is the content
+	Data   []byte      // content that was generated or expanded
+	Mode   fs.FileMode // permission bits
+	At     Origin      // what asked for it
+}
+
+// Files is what the harness delivers into the sandbox: the host files in the
+// order written, then generated.env when env.sandbox holds anything. An
+// optional file that the host does not have is left out.
+func (x *Expanded) Files() ([]File, Problems) {
+	var files []File
+	e := newExpander(x.lookup)
+	for _, h := range x.Sources {
+		f, ok := x.hostFile(e, h)
+		if ok {
+			files = append(files, f)
+		}
+	}
+	ps := e.problems()
+	if len(x.Sandbox) > 0 {
+		data, err := x.generated()
+		first := x.Sandbox[sortedKeys(x.Sandbox)[0]].At
+		if err != nil {
+			ps.errorf(first, RuleReserved, "env.sandbox: %v", err)
+		}
+		files = append(files, File{Dest: GeneratedEnv, Data: data, Mode: 0o600, At: first})
+	}
+	if ps.HasErrors() {
+		return nil, ps.Sorted()
+	}
+	return files, nil
+}
+
+// generated is the content of generated.env, sorted by name.
+func (x *Expanded) generated() ([]byte, error) {
+	vars := make([]env.Var, 0, len(x.Sandbox))
+	for _, name := range sortedKeys(x.Sandbox) {
+		vars = append(vars, env.Var{Name: name, Value: x.Sandbox[name].V})
+	}
+	return env.Format(vars)
+}
+
+// hostFile is one host file; not ok when it is left out or has a problem.
+func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
+	src := x.Path(h.Src)
+	f := File{Dest: h.Dest.V, Source: src, At: h.Src.At}
+	if src == "" {
+		if !h.Optional.V {
+			e.ps.errorf(h.Src.At, RulePath, "host_files.src is empty once expanded")
+		}
+		return f, false
+	}
+	info, err := os.Stat(src)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && h.Optional.V:
+		return f, false
+	case err != nil:
+		e.ps.errorf(h.Src.At, RulePath, "host_files.src: %v", plainError(err))
+		return f, false
+	case !info.Mode().IsRegular():
+		e.ps.errorf(h.Src.At, RulePath, "host_files.src is not a regular file")
+		return f, false
+	}
+	f.Mode = info.Mode().Perm()
+	if !isEnvFile(h.Dest.V) && !h.Expand.V {
+		return f, true
+	}
+	data, err := readFile(src)
+	if err != nil {
+		e.ps.errorf(h.Src.At, RuleFile, "host_files.src: %v", err)
+		return f, false
+	}
+	f.Source = ""
+	name := shownName(h.Src)
+	if isEnvFile(h.Dest.V) {
+		f.Data = e.envFile(name, data, h)
+	} else {
+		f.Data = e.content(name, data)
+	}
+	return f, true
+}
+
+// shownName is the source as it is shown in problems: as written when it needs
+// no expansion.
+func shownName(src Text) string { return filepath.Clean(src.V) }
+
+// isEnvFile reports whether the supervisor reads the file as variables.
+func isEnvFile(dest string) bool {
+	return path.Dir(dest) == envDir && path.Ext(dest) == ".env"
+}
+
+// content expands the content of a file.
+func (e *expander) content(name string, data []byte) []byte {
+	segs, bad, err := segments(string(data))
+	if err != nil {
+		e.ps.errorf(offsetIn(name, data, bad), RuleExpansion, "%v", err)
+		return nil
+	}
+	var out strings.Builder
+	for _, s := range segs {
+		if s.name == "" {
+			out.WriteString(s.literal)
+			continue
+		}
+		v, ok := s.value(e.lookup)
+		if !ok {
+			e.unset[s.name] = append(e.unset[s.name], offsetIn(name, data, s.from))
+		}
+		out.WriteString(v)
+	}
+	return []byte(out.String())
+}
+
+func offsetIn(name string, data []byte, offset int) Origin {
+	before := string(data[:offset])
+	return Origin{File: name, Line: strings.Count(before, "\n") + 1, Column: offset - (strings.LastIndexByte(before, '\n') + 1) + 1}
+}
+
+// envFile reads a .env file, refuses reserved names, and writes it again with
+// its references replaced. Replacing in the values and not in the text keeps
+// a value with quotes or line breaks from becoming syntax.
+func (e *expander) envFile(name string, data []byte, h HostFile) []byte {
+	vars, ps := e.envVars(name, data, h.Expand.V)
+	e.ps = append(e.ps, ps...)
+	out, err := env.Format(vars)
+	if err != nil {
+		e.ps.errorf(Origin{File: name, Line: 1, Column: 1}, RuleReserved, "%v", err)
+	}
+	return out
+}
+
+// envVars are the variables of a .env file, expanded when asked for.
+func (e *expander) envVars(name string, data []byte, expand bool) ([]env.Var, Problems) {
+	var ps Problems
+	text, refs := string(data), []segment(nil)
+	mark := unusedWord(text)
+	if expand {
+		segs, bad, err := segments(text)
+		if err != nil {
+			ps.errorf(offsetIn(name, data, bad), RuleExpansion, "%v", err)
+			return nil, ps
+		}
+		text, refs = marked(segs, mark)
+	}
+	vars, err := env.Parse(name, []byte(text))
+	if err != nil {
+		return nil, append(ps, parseProblems(name, err)...)
+	}
+	for i, v := range vars {
+		at := Origin{File: name, Line: lineOf(text, v.Name), Column: 1}
+		if strings.Contains(v.Name, mark) {
+			ps.errorf(at, RuleExpansion, "the name of a variable is not expanded")
+			continue
+		}
+		if why := reservedInSandbox(v.Name); why != "" {
+			ps.errorf(at, RuleReserved, "%s %s", v.Name, why)
+		}
+		vars[i].Value = e.unmark(v.Value, mark, refs, at)
+	}
+	return vars, ps
+}
+
+// marked is the text with each reference replaced by a word that no quoting
+// changes.
+func marked(segs []segment, mark string) (string, []segment) {
+	var out strings.Builder
+	var refs []segment
+	for _, s := range segs {
+		if s.name == "" {
+			out.WriteString(strings.ReplaceAll(s.literal, "$", mark+"d_"))
+			continue
+		}
+		fmt.Fprintf(&out, "%s%d_", mark, len(refs))
+		refs = append(refs, s)
+	}
+	return out.String(), refs
+}
+
+// unmark replaces the words of marked by the values of their references.
+func (e *expander) unmark(s, mark string, refs []segment, at Origin) string {
+	var out strings.Builder
+	for {
+		before, after, found := strings.Cut(s, mark)
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		id, rest, _ := strings.Cut(after, "_")
+		s = rest
+		if id == "d" {
+			out.WriteByte('$')
+			continue
+		}
+		n, err := strconv.Atoi(id)
+		if err != nil || n >= len(refs) {
+			panic("harness: a mark that was not written")
+		}
+		v, ok := refs[n].value(e.lookup)
+		if !ok {
+			e.unset[refs[n].name] = append(e.unset[refs[n].name], at)
+		}
+		out.WriteString(v)
+	}
+}
+
+// unusedWord is a word of letters that the text does not hold.
+func unusedWord(text string) string {
+	for word := "reference"; ; word += "x" {
+		if !strings.Contains(text, word) {
+			return word
+		}
+	}
+}
+
+// lineOf is the line that sets a variable.
+func lineOf(text, name string) int {
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "export "))
+		if strings.HasPrefix(line, name+"=") {
+			return i + 1
+		}
+	}
+	return 1
+}
+
+// parseProblems turns the errors of a .env file into problems.
+func parseProblems(name string, err error) Problems {
+	var ps Problems
+	var many interface{ Unwrap() []error }
+	list := []error{err}
+	if errors.As(err, &many) {
+		list = many.Unwrap()
+	}
+	for _, err := range list {
+		at := Origin{File: name, Line: 1, Column: 1}
+		text := err.Error()
+		var syntax *env.SyntaxError
+		if errors.As(err, &syntax) {
+			at.Line, at.Column, text = syntax.Line, syntax.Column, syntax.Msg
+		}
+		ps.errorf(at, RuleSyntax, "%s", text)
+	}
+	return ps
+}
+
+// EnvFiles are the .env files among the delivered ones in the order the
+// supervisor reads them: by name, generated.env last whatever the names are.
+func EnvFiles(files []File) []env.File {
+	var out []env.File
+	var last []env.File
+	sorted := append([]File(nil), files...)
+	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Dest < sorted[j].Dest })
+	for _, f := range sorted {
+		switch {
+		case f.Dest == GeneratedEnv:
+			last = append(last, env.File{Name: f.Dest, Data: f.Data})
+		case isEnvFile(f.Dest):
+			out = append(out, env.File{Name: f.Dest, Data: f.Data})
+		}
+	}
+	return append(out, last...)
+}
+
+// checkEnvFiles reads the .env files among the host files as far as their
+// sources are known without expanding: reserved names are errors, names that
+// env.sandbox hides are warnings.
+func (h *Harness) checkEnvFiles(ps *Problems) {
+	for _, f := range h.HostFiles {
+		segs, _, err := segments(f.Src.V)
+		if err != nil {
+			ps.errorf(f.Src.At, RuleExpansion, "host_files.src: %v", err)
+			continue
+		}
+		if len(segs) != 1 || segs[0].name != "" {
+			continue
+		}
+		src := Text{V: segs[0].literal, At: f.Src.At}
+		h.checkSource(ps, f, src)
+	}
+}
+
+func (h *Harness) checkSource(ps *Problems, f HostFile, src Text) {
+	name := h.Path(src)
+	if !isEnvFile(f.Dest.V) {
+		if _, err := os.Stat(name); err != nil && !f.Optional.V && !filepath.IsAbs(src.V) {
+			ps.errorf(src.At, RulePath, "host_files.src: %s: %v", clip(src.V), plainError(err))
+		}
+		return
+	}
+	data, err := readFile(name)
+	if err != nil {
+		if !f.Optional.V || !errors.Is(err, fs.ErrNotExist) {
+			ps.errorf(src.At, RulePath, "host_files.src: %s: %v", clip(src.V), err)
+		}
+		return
+	}
+	known := newExpander(func(string) (string, bool) { return "", true })
+	vars, problems := known.envVars(shownName(src), data, f.Expand.V)
+	*ps = append(*ps, problems...)
+	for _, v := range vars {
+		if own, ok := h.Env.Sandbox[v.Name]; ok {
+			ps.warnf(own.At, RuleShadowed, "env.sandbox wins over %s in %s:%d", v.Name, shownName(src), lineOf(string(data), v.Name))
+			ps.hint("write the variable in one of the two places")
+		}
+	}
+}

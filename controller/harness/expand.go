@@ -1,0 +1,213 @@
+package harness
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// Lookup is the host's environment, like os.LookupEnv.
+type Lookup func(name string) (string, bool)
+
+// segment is a part of a text: literal, or a reference to a variable.
+type segment struct {
+	literal  string
+	name     string // of a reference
+	def      string // what ${NAME:-def} gives when NAME is unset or empty
+	hasDef   bool
+	from, to int // byte offsets in the text
+}
+
+// segments splits a text at its references: $NAME, ${NAME}, ${NAME:-default}
+// and $$ for a dollar. A dollar before anything that is no name stands for
+// itself, except where a shell would expand it: that is an error at its offset.
+func segments(s string) (out []segment, bad int, err error) {
+	var lit strings.Builder
+	start := 0
+	flush := func(end int) {
+		if lit.Len() > 0 {
+			out = append(out, segment{literal: lit.String(), from: start, to: end})
+			lit.Reset()
+		}
+	}
+	for i := 0; i < len(s); {
+		if s[i] != '$' || i+1 == len(s) {
+			lit.WriteByte(s[i])
+			i++
+			continue
+		}
+		switch c := s[i+1]; {
+		case c == '$':
+			lit.WriteByte('$')
+			i += 2
+		case c == '{':
+			ref, end, err := braced(s, i)
+			if err != nil {
+				return nil, i, err
+			}
+			flush(i)
+			out = append(out, ref)
+			i, start = end, end
+		case isNameByte(c, true):
+			end := i + 1
+			for end < len(s) && isNameByte(s[end], false) {
+				end++
+			}
+			flush(i)
+			out = append(out, segment{name: s[i+1 : end], from: i, to: end})
+			i, start = end, end
+		case strings.IndexByte("0123456789*#@!?-", c) >= 0:
+			return nil, i, fmt.Errorf("$%c is no variable of the host; write $$ for a dollar", c)
+		default:
+			lit.WriteByte('$')
+			i++
+		}
+	}
+	flush(len(s))
+	return out, 0, nil
+}
+
+// braced reads ${NAME} or ${NAME:-default} at offset i.
+func braced(s string, i int) (segment, int, error) {
+	end := strings.IndexByte(s[i:], '}')
+	if end < 0 {
+		return segment{}, 0, fmt.Errorf("${ is not closed; write $$ for a dollar")
+	}
+	body := s[i+2 : i+end]
+	name, def, hasDef := strings.Cut(body, ":-")
+	if !identRE.MatchString(name) {
+		return segment{}, 0, fmt.Errorf("%s is neither ${NAME} nor ${NAME:-default}", quoted("${"+body+"}"))
+	}
+	if strings.Contains(def, "$") {
+		return segment{}, 0, fmt.Errorf("the default of ${%s:-...} is a plain text, without references", name)
+	}
+	return segment{name: name, def: def, hasDef: hasDef, from: i, to: i + end + 1}, i + end + 1, nil
+}
+
+func isNameByte(c byte, first bool) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || !first && c >= '0' && c <= '9'
+}
+
+// value is the text of a reference; not ok: the variable is unset.
+func (s segment) value(lookup Lookup) (string, bool) {
+	v, ok := lookup(s.name)
+	if s.hasDef && v == "" {
+		return s.def, true
+	}
+	return v, ok
+}
+
+// expander replaces references and collects the names that are unset.
+type expander struct {
+	lookup Lookup
+	unset  map[string][]Origin
+	ps     Problems
+}
+
+func newExpander(lookup Lookup) *expander {
+	return &expander{lookup: lookup, unset: map[string][]Origin{}}
+}
+
+// text expands one text written at a place.
+func (e *expander) text(t Text) Text {
+	segs, _, err := segments(t.V)
+	if err != nil {
+		e.ps.errorf(t.At, RuleExpansion, "%v", err)
+		return t
+	}
+	var out strings.Builder
+	for _, s := range segs {
+		if s.name == "" {
+			out.WriteString(s.literal)
+			continue
+		}
+		v, ok := s.value(e.lookup)
+		if !ok {
+			e.unset[s.name] = append(e.unset[s.name], t.At)
+		}
+		out.WriteString(v)
+	}
+	t.V = out.String()
+	return t
+}
+
+func (e *expander) texts(m Map) Map {
+	out := make(Map, len(m))
+	for _, k := range sortedKeys(m) {
+		out[k] = e.text(m[k])
+	}
+	return out
+}
+
+// problems are the problems met, all unset names in one.
+func (e *expander) problems() Problems {
+	if len(e.unset) == 0 {
+		return e.ps
+	}
+	names := sortedKeys(e.unset)
+	first := e.unset[names[0]][0]
+	parts := make([]string, len(names))
+	for i, n := range names {
+		at := e.unset[n][0]
+		parts[i] = fmt.Sprintf("%s (%s:%d)", n, at.File, at.Line)
+	}
+	noun := "variable is"
+	if len(names) > 1 {
+		noun = "variables are"
+	}
+	out := append(Problems(nil), e.ps...)
+	out.errorf(first, RuleUnset, "%d %s not set on the host: %s", len(names), noun, strings.Join(parts, ", "))
+	out.hint("set them, or write ${NAME:-default}")
+	return out
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// Expanded is a harness with its references replaced. It holds values of the
+// host's environment: show its names, never its texts.
+type Expanded struct {
+	*Harness
+	Runner      Map                 // env.runner
+	Sandbox     Map                 // env.sandbox
+	Sources     []HostFile          // host_files with their sources expanded; those left out are optional and unset
+	Credentials map[string]Provider // the providers with credentials and config expanded
+	lookup      Lookup
+}
+
+// Expand replaces ${NAME} references by the host's variables. One problem
+// lists every name that is unset. An optional host file whose source names an
+// unset variable is left out.
+func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
+	e := newExpander(lookup)
+	x := &Expanded{Harness: h, Runner: e.texts(h.Env.Runner), Sandbox: e.texts(h.Env.Sandbox), lookup: lookup}
+	for _, f := range h.HostFiles {
+		try := newExpander(lookup)
+		src := try.text(f.Src)
+		if f.Optional.V && len(try.unset) > 0 && len(try.ps) == 0 {
+			continue
+		}
+		for name, at := range try.unset {
+			e.unset[name] = append(e.unset[name], at...)
+		}
+		e.ps = append(e.ps, try.ps...)
+		f.Src = src
+		x.Sources = append(x.Sources, f)
+	}
+	x.Credentials = make(map[string]Provider, len(h.Definitions))
+	for _, name := range sortedKeys(h.Definitions) {
+		p := h.Definitions[name]
+		p.Credentials, p.Config = e.texts(p.Credentials), e.texts(p.Config)
+		x.Credentials[name] = p
+	}
+	if ps := e.problems(); ps.HasErrors() {
+		return nil, ps
+	}
+	return x, nil
+}

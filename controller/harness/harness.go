@@ -1,0 +1,235 @@
+// Package harness loads the YAML files that describe an agent.
+//
+// [Load] reads a file and the bases it names, checks every layer strictly
+// against one table, merges the layers and reports all problems at once, each
+// with its place. [Harness.Expand] replaces ${NAME} references,
+// [Harness.Refusals] names what no step of a run acts on, and
+// [Expanded.Files] is what is delivered into the sandbox.
+package harness
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// Value is one setting and the place that wrote it.
+type Value[T any] struct {
+	V  T
+	At Origin
+}
+
+// IsSet reports whether a layer wrote the value; a written zero counts.
+func (v Value[T]) IsSet() bool { return !v.At.IsZero() }
+
+// Or is the value, or def when no layer wrote it.
+func (v Value[T]) Or(def T) T {
+	if v.IsSet() {
+		return v.V
+	}
+	return def
+}
+
+// The values of a harness.
+type (
+	// Text is a string setting.
+	Text = Value[string]
+	// Texts is a list of strings, each with its own place.
+	Texts = []Text
+	// Map is a map of strings, each with its own place.
+	Map = map[string]Text
+)
+
+// Harness describes one agent: the file and all its layers, merged. It is not
+// changed after Load and may be read by several goroutines.
+type Harness struct {
+	File  string // the file as it was named
+	Root  string // absolute directory that relative paths start from, links resolved
+	Forge string // the forge whose blocks were merged; empty: none
+
+	Version         Value[int]          `harness:"version"`
+	Agent           Text                `harness:"agent"`
+	Description     Text                `harness:"description"`
+	Doc             Text                `harness:"doc"`
+	Role            Text                `harness:"role"`
+	Slug            Text                `harness:"slug"`
+	Runtime         Text                `harness:"runtime"`
+	Command         Texts               `harness:"command"`
+	Image           Text                `harness:"image"`
+	Policy          Text                `harness:"policy"`
+	Model           Text                `harness:"model"`
+	Effort          Text                `harness:"effort"`
+	Skills          []Resource          `harness:"skills"`
+	Plugins         []Resource          `harness:"plugins"`
+	Providers       Texts               `harness:"providers"`
+	HostFiles       []HostFile          `harness:"host_files"`
+	Env             Env                 `harness:"env"`
+	PreScript       Text                `harness:"pre_script"`
+	PostScript      Text                `harness:"post_script"`
+	AgentInput      Text                `harness:"agent_input"`
+	ValidationLoop  ValidationLoop      `harness:"validation_loop"`
+	TimeoutMinutes  Value[int]          `harness:"timeout_minutes"`
+	SandboxTimeout  Value[int]          `harness:"sandbox_timeout_seconds"` // seconds
+	ReadonlyRepo    Value[bool]         `harness:"readonly_repo"`
+	Container       Container           `harness:"container"`
+	Security        Security            `harness:"security"`
+	OpenShell       OpenShell           `harness:"openshell"`
+	Trigger         Text                `harness:"trigger"`
+	Steer           Steer               `harness:"steer"`
+	APIServers      []APIServer         `harness:"api_servers"`
+	PrivilegeLevels Map                 `harness:"privilege_levels"`
+	RemoteResources Texts               `harness:"allowed_remote_resources"`
+	RuntimeFetch    Value[bool]         `harness:"allow_runtime_fetch"`
+	MaxFetches      Value[int]          `harness:"max_runtime_fetches"`
+	PreflightCheck  Text                `harness:"preflight_check"`
+	Definitions     map[string]Provider // the providers named by Providers, by name
+
+	merged  *tree
+	skipped Problems // blocks that were not merged because their guard is not understood
+}
+
+// Env are the variables of a run.
+type Env struct {
+	Runner  Map `harness:"runner"`  // host scripts only
+	Sandbox Map `harness:"sandbox"` // delivered into the sandbox
+}
+
+// HostFile is a file of the host delivered into the sandbox.
+type HostFile struct {
+	Src      Text        `harness:"src"`  // relative to the root, or absolute
+	Dest     Text        `harness:"dest"` // absolute, clean, inside the sandbox
+	Expand   Value[bool] `harness:"expand"`
+	Optional Value[bool] `harness:"optional"`
+}
+
+// Resource is a skill or plugin directory.
+type Resource struct {
+	Path Text `harness:"path"`
+	// Env and Args are options of a plugin that a runtime loads as code.
+	Env  Map   `harness:"env"`
+	Args Texts `harness:"pi.args"`
+	// Overrides replaces files of a skill: path inside it, to a local file.
+	Overrides Map `harness:"overrides"`
+}
+
+// Name is the last element of the directory's path.
+func (r Resource) Name() string { return filepath.Base(r.Path.V) }
+
+// ValidationLoop says how output is validated on the host.
+type ValidationLoop struct {
+	Script         Text       `harness:"script"`
+	Schema         Text       `harness:"schema"`
+	MaxIterations  Value[int] `harness:"max_iterations"`
+	FeedbackMode   Text       `harness:"feedback_mode"`
+	PreflightCheck Text       `harness:"preflight_check"`
+}
+
+// Container says where the agent itself runs.
+type Container struct {
+	Harness        Value[bool] `harness:"harness"`
+	Backend        Text        `harness:"backend"`
+	EnvPassthrough Texts       `harness:"env_passthrough"`
+}
+
+// Security configures scanners and hooks.
+type Security struct {
+	Enabled      Value[bool]  `harness:"enabled"`
+	FailMode     Text         `harness:"fail_mode"`
+	HostScanners HostScanners `harness:"host_scanners"`
+	SandboxHooks SandboxHooks `harness:"sandbox_hooks"`
+	Escalation   Escalation   `harness:"escalation"`
+	Trace        Switch       `harness:"trace"`
+}
+
+// HostScanners switches the scanners that run before anything is uploaded.
+type HostScanners struct {
+	Unicode          Value[bool] `harness:"unicode_normalizer"`
+	ContextInjection Value[bool] `harness:"context_injection"`
+	SSRF             Value[bool] `harness:"ssrf_validator"`
+	Secrets          Value[bool] `harness:"secret_redactor"`
+	LLMGuard         LLMGuard    `harness:"llm_guard"`
+}
+
+// LLMGuard configures the model-based scanner.
+type LLMGuard struct {
+	Enabled   Value[bool]    `harness:"enabled"`
+	Threshold Value[float64] `harness:"threshold"` // 0 to 1
+	MatchType Text           `harness:"match_type"`
+}
+
+// SandboxHooks switches the hooks around an agent's tools.
+type SandboxHooks struct {
+	Tirith          Tirith      `harness:"tirith"`
+	SSRF            Value[bool] `harness:"ssrf_pretool"`
+	SecretRedact    Value[bool] `harness:"secret_redact_posttool"`
+	Unicode         Value[bool] `harness:"unicode_posttool"`
+	ContextSuppress Value[bool] `harness:"context_suppress_posttool"`
+	CanaryPre       Value[bool] `harness:"canary_pretool"`
+	CanaryPost      Value[bool] `harness:"canary_posttool"`
+	ToolAllowlist   Switch      `harness:"tool_allowlist_pretool"`
+}
+
+// Tirith configures the scanner of shell commands.
+type Tirith struct {
+	Enabled Value[bool] `harness:"enabled"`
+	FailOn  Text        `harness:"fail_on"`
+}
+
+// Switch is a block with nothing but enabled.
+type Switch struct {
+	Enabled Value[bool] `harness:"enabled"`
+}
+
+// Escalation says what follows a critical finding.
+type Escalation struct {
+	OnCritical  Text `harness:"on_critical"`
+	ReviewLabel Text `harness:"review_label"`
+}
+
+// OpenShell holds what only the openshell backend reads.
+type OpenShell struct {
+	Profiles Texts `harness:"profiles"`
+}
+
+// Steer lets updates reach a running agent.
+type Steer struct {
+	Enabled      Value[bool] `harness:"enabled"`
+	MaxSteers    Value[int]  `harness:"max_steers"`
+	PollInterval Value[int]  `harness:"poll_interval_seconds"` // seconds
+}
+
+// APIServer is a server of the host that the sandbox may call.
+type APIServer struct {
+	Name   Text       `harness:"name"`
+	Script Text       `harness:"script"`
+	Port   Value[int] `harness:"port"`
+	Env    Map        `harness:"env"`
+}
+
+// AgentName is the base name of the agent definition without its extension.
+func (h *Harness) AgentName() string {
+	return strings.TrimSuffix(filepath.Base(h.Agent.V), ".md")
+}
+
+// Path is a path of the harness as an absolute path: relative ones start from
+// the root. The empty path stays empty.
+func (h *Harness) Path(p Text) string {
+	if p.V == "" || filepath.IsAbs(p.V) {
+		return p.V
+	}
+	return filepath.Join(h.Root, p.V)
+}
+
+// Options are the inputs of [Load] that do not come from the file.
+type Options struct {
+	Forge  string   // merge the blocks of this forge; empty: none
+	Forges []string // names of forges besides github, gitlab, forgejo and jira
+	// Root is the directory relative paths start from and no base may leave.
+	// Empty: the directory of the file, or its parent when that is named harness.
+	Root string
+	// Event and Config are what overlay guards see as event and config.
+	Event, Config map[string]any
+}
+
+// Load reads the harness at path with all its layers. The harness is nil when
+// one of the problems is an error.
+func Load(path string, o Options) (*Harness, Problems) { return NewLoader(o).Load(path) }

@@ -1,0 +1,311 @@
+package harness
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"gopkg.in/yaml.v3"
+)
+
+// maxBases is how many bases a chain may have.
+const maxBases = 5
+
+// knownForges are the forges that need no configuration.
+var knownForges = []string{"github", "gitlab", "forgejo", "jira"}
+
+// Loader loads several harnesses and reads each file once. It is safe for
+// concurrent use.
+type Loader struct {
+	options Options
+	mu      sync.Mutex
+	files   map[string]*file // by name as shown and by root
+}
+
+// NewLoader returns a loader that has read nothing.
+func NewLoader(o Options) *Loader {
+	return &Loader{options: o, files: map[string]*file{}}
+}
+
+// file is one parsed file. It is not changed once built.
+type file struct {
+	name     string
+	problems Problems
+	top      *tree // the plain fields
+	base     *tree // nil: no base
+	forges   map[string]*tree
+	order    []string // the forges as written
+	overlays []overlay
+}
+
+// overlay is a block behind a guard.
+type overlay struct {
+	when  guard
+	block *tree
+}
+
+// read parses and checks one file, once.
+func (l *Loader) read(name string) *file {
+	l.mu.Lock()
+	f, ok := l.files[name]
+	l.mu.Unlock()
+	if ok {
+		return f
+	}
+	f = l.load(name)
+	l.mu.Lock()
+	l.files[name] = f
+	l.mu.Unlock()
+	return f
+}
+
+func (l *Loader) load(name string) *file {
+	f := &file{name: name, forges: map[string]*tree{}}
+	data, err := readFile(name)
+	if err != nil {
+		f.problems.errorf(Origin{File: name, Line: 1, Column: 1}, RuleFile, "%v", err)
+		return f
+	}
+	n, ps := parse(name, data)
+	f.problems = ps
+	if n == nil {
+		return f
+	}
+	b := &builder{file: name, ps: &f.problems}
+	if !b.plain(n, 0) {
+		return f
+	}
+	top := b.mapping(n, fields, "")
+	if top == nil {
+		return f
+	}
+	f.base = top.dict["base"]
+	if f.base != nil && f.base.shape == shapeNull {
+		f.base = nil
+	}
+	f.top = b.fold(top.without("base"), "")
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		switch value := n.Content[i+1]; n.Content[i].Value {
+		case "forge":
+			l.forgeBlocks(b, value, f)
+		case "overlays":
+			l.overlayBlocks(b, value, f)
+		}
+	}
+	return f
+}
+
+// forgeBlocks builds the blocks of forge; an unknown forge is an error.
+func (l *Loader) forgeBlocks(b *builder, n *yaml.Node, f *file) {
+	if isNull(n) {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		b.ps.errorf(b.at(n), RuleType, "forge is a mapping of forges to settings, this is %s", describe(n))
+		return
+	}
+	seen := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if !b.freshKey(key, seen) {
+			continue
+		}
+		known := l.forgeNames()
+		if !contains(known, key.Value) {
+			b.ps.errorf(b.at(key), RuleForge, "%s is not a forge that is known: %s", quoted(key.Value), strings.Join(known, ", "))
+			if s := nearest(key.Value, known); s != "" {
+				b.ps.hint("did you mean %s?", s)
+			}
+			continue
+		}
+		if isNull(value) {
+			continue
+		}
+		in := &builder{file: b.file, layer: "forge." + key.Value, ps: b.ps}
+		if t := in.mapping(value, layered, in.layer); t != nil {
+			f.forges[key.Value] = in.fold(t, in.layer)
+			f.order = append(f.order, key.Value)
+		}
+	}
+}
+
+// overlayBlocks builds the overlays with their guards.
+func (l *Loader) overlayBlocks(b *builder, n *yaml.Node, f *file) {
+	if isNull(n) {
+		return
+	}
+	if n.Kind != yaml.SequenceNode {
+		b.ps.errorf(b.at(n), RuleType, "overlays is a list, this is %s", describe(n))
+		return
+	}
+	for i, c := range n.Content {
+		in := &builder{file: b.file, layer: "overlays[" + strconv.Itoa(i) + "]", ps: b.ps}
+		t := in.mapping(c, overlayFields, in.layer)
+		if t == nil {
+			continue
+		}
+		when := t.dict["when"]
+		if when == nil || when.shape == shapeNull {
+			if when != nil || !hasKey(c, "when") {
+				b.ps.errorf(in.at(c), RuleRequired, "%s has no when", in.layer)
+			}
+			continue
+		}
+		f.overlays = append(f.overlays, overlay{when: parseGuard(when), block: in.fold(t.without("when"), in.layer)})
+	}
+}
+
+func (l *Loader) forgeNames() []string {
+	return append(append([]string(nil), knownForges...), l.options.Forges...)
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// fold replaces what is short for something else within one layer: runner_env
+// and env.both become env.runner and env.sandbox, where the long form wins.
+func (b *builder) fold(t *tree, where string) *tree {
+	old, env := t.dict["runner_env"], t.dict["env"]
+	if old != nil {
+		b.deprecated(old, env, where)
+	}
+	both := env.get("both")
+	if old == nil && both == nil {
+		b.checkNames(env)
+		return t
+	}
+	folded := newDict(t.at)
+	if env != nil && env.shape == shapeDict {
+		folded = env.without("both")
+		folded.at = env.at
+	} else if old != nil {
+		folded.at = old.at
+	}
+	for _, to := range []string{"runner", "sandbox"} {
+		v := folded.dict[to]
+		if to == "runner" {
+			v = under(v, old)
+		}
+		if v = under(v, both); v != nil {
+			folded.put(to, v)
+		}
+	}
+	out := t.without("runner_env", "env")
+	if env == nil || env.shape != shapeNull {
+		out.put("env", folded)
+	} else {
+		out.put("env", env)
+	}
+	b.checkNames(out.dict["env"])
+	return out
+}
+
+// under is strong with the keys of weak that it does not write itself.
+func under(strong, weak *tree) *tree {
+	if weak == nil || strong != nil && (strong.shape != shapeDict || weak.shape != shapeDict) {
+		return strong
+	}
+	if strong == nil {
+		return weak
+	}
+	out := newDict(strong.at)
+	for _, t := range []*tree{weak, strong} {
+		for _, k := range t.keys {
+			out.put(k, t.dict[k])
+		}
+	}
+	return out
+}
+
+// deprecated says what becomes of runner_env.
+func (b *builder) deprecated(old, env *tree, where string) {
+	name := join(where, "runner_env")
+	if env.get("runner") != nil {
+		b.ps.warnf(old.at, RuleDeprecated, "%s is deprecated and env.runner is written too: env.runner wins", name)
+	} else {
+		b.ps.warnf(old.at, RuleDeprecated, "%s is deprecated: migrate to env.runner", name)
+	}
+	b.ps.hint("agentctl migrate %s", b.file)
+}
+
+// chain returns the files of a harness from the root-most base to the file
+// itself.
+func (l *Loader) chain(name, root string, ps *Problems) []*file {
+	var files []*file
+	var names, real []string
+	for at := (Origin{File: name, Line: 1, Column: 1}); ; {
+		resolved, err := filepath.EvalSymlinks(name)
+		if err != nil {
+			ps.errorf(at, RuleFile, "%s: %v", name, plainError(err))
+			break
+		}
+		if len(files) > 0 && !beneath(root, resolved) {
+			ps.errorf(at, RuleBase, "the base %s leaves the root %s", name, root)
+			break
+		}
+		if i := index(real, resolved); i >= 0 {
+			ps.errorf(at, RuleBase, "the bases go in a circle: %s", strings.Join(append(names[i:], name), " -> "))
+			break
+		}
+		if len(files) > maxBases {
+			ps.errorf(at, RuleBase, "more than %d bases: %s", maxBases, strings.Join(append(names, name), " -> "))
+			break
+		}
+		f := l.read(name)
+		*ps = append(*ps, f.problems...)
+		files, names, real = append(files, f), append(names, name), append(real, resolved)
+		if f.base == nil {
+			break
+		}
+		at = f.base.at
+		if strings.Contains(f.base.text, "://") {
+			ps.errorf(at, RuleBase, "the base is a URL, which is not supported here")
+			ps.hint("keep a copy of the file beneath the root and name that")
+			break
+		}
+		next := filepath.Join(filepath.Dir(name), filepath.FromSlash(f.base.text))
+		if filepath.IsAbs(f.base.text) {
+			next = filepath.Clean(f.base.text)
+		}
+		name = next
+	}
+	for i, j := 0, len(files)-1; i < j; i, j = i+1, j-1 {
+		files[i], files[j] = files[j], files[i]
+	}
+	return files
+}
+
+func index(list []string, s string) int {
+	for i, x := range list {
+		if x == s {
+			return i
+		}
+	}
+	return -1
+}
+
+// beneath reports whether an absolute clean path is root or below it.
+func beneath(root, name string) bool {
+	return name == root || root == "/" || strings.HasPrefix(name, root+"/")
+}
+
+// rootOf is the root of a harness file: the directory of the file, or its
+// parent when that is named harness.
+func rootOf(name string) (string, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Dir(abs)
+	if filepath.Base(dir) == "harness" {
+		dir = filepath.Dir(dir)
+	}
+	return filepath.EvalSymlinks(dir)
+}

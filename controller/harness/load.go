@@ -1,0 +1,156 @@
+package harness
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Load reads the harness at name with all its layers. The harness is nil when
+// one of the problems is an error.
+func (l *Loader) Load(name string) (*Harness, Problems) {
+	var ps Problems
+	start := Origin{File: name, Line: 1, Column: 1}
+	if forge := l.options.Forge; forge != "" && !contains(l.forgeNames(), forge) {
+		ps.errorf(start, RuleForge, "%s is not a forge that is known: %s", quoted(forge), strings.Join(l.forgeNames(), ", "))
+		return nil, ps
+	}
+	root, err := l.root(name)
+	if err != nil {
+		ps.errorf(start, RuleFile, "%v", plainError(err))
+		return nil, ps
+	}
+	files := l.chain(name, root, &ps)
+	if ps.HasErrors() || len(files) == 0 {
+		return nil, ps.Sorted()
+	}
+	h := &Harness{File: name, Root: root, Forge: l.options.Forge}
+	h.merged, h.skipped = l.merge(files, &ps)
+	ps = append(ps, h.skipped...)
+	decode(h.merged, h)
+	h.check(&ps)
+	ps = append(ps, h.unsupported(Warning)...)
+	if ps.HasErrors() {
+		return nil, ps.Sorted()
+	}
+	return h, ps.Sorted()
+}
+
+func (l *Loader) root(name string) (string, error) {
+	if l.options.Root == "" {
+		return rootOf(name)
+	}
+	abs, err := filepath.Abs(l.options.Root)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
+}
+
+// check reports what is wrong with the merged harness as a whole.
+func (h *Harness) check(ps *Problems) {
+	start := Origin{File: h.File, Line: 1, Column: 1}
+	for i := range fields {
+		if f := &fields[i]; f.required && h.merged.dict[f.name] == nil {
+			ps.errorf(start, RuleRequired, "no layer writes %s", f.name)
+		}
+	}
+	if h.Agent.IsSet() && !nameRE.MatchString(h.AgentName()) {
+		ps.errorf(h.Agent.At, RuleValue, "agent: the name %s is not letters, digits, _ and -", quoted(h.AgentName()))
+	}
+	if h.Runtime.V == "command" && len(h.Command) == 0 {
+		ps.errorf(h.Runtime.At, RuleRequired, "the runtime command needs command, the program and its arguments")
+	}
+	if h.Runtime.V != "command" && len(h.Command) > 0 {
+		ps.errorf(h.Command[0].At, RuleNoEffect, "command is only read by the runtime command")
+		ps.hint("write runtime: command, or remove it")
+	}
+	if v := h.merged.dict["validation_loop"]; v != nil && !h.ValidationLoop.Script.IsSet() {
+		ps.errorf(v.at, RuleRequired, "validation_loop has no script")
+	}
+	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
+		if f.path != notPath && f.path != pathHost {
+			h.checkPath(ps, where, f.path, t)
+		}
+	})
+	for _, f := range h.HostFiles {
+		checkDest(ps, f.Dest)
+	}
+	h.loadProviders(ps)
+	h.checkEnvFiles(ps)
+}
+
+// checkPath checks that a path is there, is what it should be and stays
+// beneath the root once links are resolved.
+func (h *Harness) checkPath(ps *Problems, where string, want place, t *tree) {
+	if strings.Contains(t.text, "://") {
+		ps.warnf(t.at, RuleUnsupport, "%s is a URL, which is not supported here", where)
+		return
+	}
+	resolved, err := filepath.EvalSymlinks(h.Path(Text{V: filepath.FromSlash(t.text)}))
+	if err != nil {
+		ps.errorf(t.at, RulePath, "%s: %s: %v", where, clip(t.text), plainError(err))
+		ps.hint("paths start from %s", h.Root)
+		return
+	}
+	if !beneath(h.Root, resolved) {
+		ps.errorf(t.at, RulePath, "%s: %s leaves the root %s", where, clip(t.text), h.Root)
+		return
+	}
+	info, err := os.Stat(resolved)
+	switch {
+	case err != nil:
+		ps.errorf(t.at, RulePath, "%s: %s: %v", where, clip(t.text), plainError(err))
+	case want == pathDir && !info.IsDir():
+		ps.errorf(t.at, RulePath, "%s: %s is not a directory", where, clip(t.text))
+	case want == pathFile && !info.Mode().IsRegular():
+		ps.errorf(t.at, RulePath, "%s: %s is not a regular file", where, clip(t.text))
+	}
+	if want == pathDir && where == "skills.path" && err == nil {
+		if _, err := os.Stat(filepath.Join(resolved, "SKILL.md")); err != nil {
+			ps.errorf(t.at, RulePath, "%s: %s has no SKILL.md", where, clip(t.text))
+		}
+	}
+}
+
+// The directories of a sandbox that a host file may go to.
+const (
+	sandboxDir   = "/sandbox"
+	workspaceDir = sandboxDir + "/workspace"
+	envDir       = workspaceDir + "/.env.d"
+	// GeneratedEnv is where env.sandbox is delivered.
+	GeneratedEnv = envDir + "/generated.env"
+)
+
+// ownDests are places that belong to the supervisor and the runtime: a file,
+// or a directory with all below it.
+var ownDests = []string{
+	workspaceDir + "/.env", GeneratedEnv, workspaceDir + "/.claude", sandboxDir + "/claude-config",
+	workspaceDir + "/bin", sandboxDir + "/bin", workspaceDir + "/agent-input", workspaceDir + "/.agentsh", sandboxDir + "/.agentsh",
+}
+
+// checkDest refuses destinations outside the sandbox's own directories and
+// those that replace a file of the supervisor.
+func checkDest(ps *Problems, d Text) {
+	switch {
+	case !path.IsAbs(d.V):
+		ps.errorf(d.At, RulePath, "host_files.dest: %s is not an absolute path", quoted(d.V))
+		return
+	case path.Clean(d.V) != d.V:
+		ps.errorf(d.At, RulePath, "host_files.dest: %s is not clean, write %s", quoted(d.V), path.Clean(d.V))
+		return
+	case !strings.HasPrefix(d.V, sandboxDir+"/") && !strings.HasPrefix(d.V, "/tmp/"):
+		ps.errorf(d.At, RulePath, "host_files.dest: %s is not under /sandbox or /tmp", quoted(d.V))
+		return
+	case strings.ContainsAny(d.V, "\x00\n\r"):
+		ps.errorf(d.At, RulePath, "host_files.dest: %s holds a line break", quoted(d.V))
+		return
+	}
+	for _, own := range ownDests {
+		if d.V == own || strings.HasPrefix(d.V, own+"/") || strings.HasPrefix(own, d.V+"/") {
+			ps.errorf(d.At, RuleReserved, "host_files.dest: %s belongs to the supervisor", d.V)
+			return
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package harness
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// Severity is how much a problem matters.
+type Severity uint8
+
+// The severities. Only an error stops a run.
+const (
+	Warning Severity = iota
+	Error
+)
+
+// String is the severity as printed.
+func (s Severity) String() string {
+	if s == Error {
+		return "error"
+	}
+	return "warning"
+}
+
+// Origin is the place a value comes from. Lines and columns count from 1; the
+// zero Origin means that nothing was written.
+type Origin struct {
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Layer  string `json:"layer,omitempty"` // "forge.github", "overlays[0]"; empty: the file itself
+}
+
+// String is "file:line:column".
+func (o Origin) String() string { return fmt.Sprintf("%s:%d:%d", o.File, o.Line, o.Column) }
+
+// IsZero reports whether nothing was written.
+func (o Origin) IsZero() bool { return o.Line == 0 }
+
+// Problem is one thing wrong with a file.
+type Problem struct {
+	At       Origin   `json:"at"`
+	Severity Severity `json:"-"`
+	Rule     string   `json:"rule"` // stable name, for filters and SARIF
+	Message  string   `json:"message"`
+	Hint     string   `json:"hint,omitempty"`
+}
+
+// String is the problem on one line, without its hint.
+func (p Problem) String() string {
+	return fmt.Sprintf("%s: %s: %s", p.At, p.Severity, p.Message)
+}
+
+// Problems are all problems of a file and its bases, ordered by place.
+type Problems []Problem
+
+// Error lists the problems, one a line.
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// HasErrors reports whether one of the problems stops a run.
+func (ps Problems) HasErrors() bool {
+	for _, p := range ps {
+		if p.Severity == Error {
+			return true
+		}
+	}
+	return false
+}
+
+// Errors are the problems that stop a run.
+func (ps Problems) Errors() Problems {
+	var out Problems
+	for _, p := range ps {
+		if p.Severity == Error {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Strict is ps with the deprecations as errors.
+func (ps Problems) Strict() Problems {
+	out := append(Problems(nil), ps...)
+	for i := range out {
+		if out[i].Rule == RuleDeprecated {
+			out[i].Severity = Error
+		}
+	}
+	return out
+}
+
+// Sorted is ps by file, line and column, each problem once.
+func (ps Problems) Sorted() Problems {
+	out := append(Problems(nil), ps...)
+	sort.SliceStable(out, func(i, j int) bool {
+		a, b := out[i].At, out[j].At
+		switch {
+		case a.File != b.File:
+			return a.File < b.File
+		case a.Line != b.Line:
+			return a.Line < b.Line
+		}
+		return a.Column < b.Column
+	})
+	seen := map[Problem]bool{}
+	kept := out[:0]
+	for _, p := range out {
+		key := p
+		key.At.Layer = ""
+		if !seen[key] {
+			seen[key] = true
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+func (ps *Problems) errorf(at Origin, rule, format string, args ...any) {
+	*ps = append(*ps, Problem{At: at, Severity: Error, Rule: rule, Message: fmt.Sprintf(format, args...)})
+}
+
+func (ps *Problems) warnf(at Origin, rule, format string, args ...any) {
+	*ps = append(*ps, Problem{At: at, Severity: Warning, Rule: rule, Message: fmt.Sprintf(format, args...)})
+}
+
+// hint adds a hint to the problem added last.
+func (ps Problems) hint(format string, args ...any) {
+	ps[len(ps)-1].Hint = fmt.Sprintf(format, args...)
+}
+
+// The rules, as problems name them.
+const (
+	RuleFile       = "file"           // cannot be read, too large, not UTF-8
+	RuleSyntax     = "yaml-syntax"    // not YAML, or YAML that is not accepted
+	RuleUnknownKey = "unknown-key"    // a key that is not in the schema
+	RuleDuplicate  = "duplicate-key"  // a key written twice
+	RuleType       = "type"           // a value of the wrong type
+	RuleValue      = "value"          // a value outside its range or pattern
+	RuleRequired   = "required"       // a required field is missing after merging
+	RuleBase       = "base"           // the chain of bases
+	RuleForge      = "forge"          // forge and overlay blocks
+	RulePath       = "path"           // a path that leaves the root or is not there
+	RuleReserved   = "reserved-name"  // a name that belongs to the supervisor
+	RuleName       = "variable-name"  // not a name of a variable
+	RuleUnset      = "unset-variable" // ${NAME} that the host does not set
+	RuleExpansion  = "expansion"      // a dollar that is no reference
+	RuleDeprecated = "deprecated"     // still works, has a successor
+	RuleShadowed   = "shadowed"       // a value that another one hides
+	RuleNoEffect   = "no-effect"      // something that does nothing as written
+	RuleUnsupport  = "not-supported"  // a known key that nothing here acts on
+	RuleProvider   = "provider"       // provider definitions and references
+	RuleSecret     = "secret-tier"    // where a secret ends up
+)

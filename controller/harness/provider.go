@@ -1,0 +1,185 @@
+package harness
+
+import (
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+)
+
+// Provider is one credential source, as its file describes it.
+type Provider struct {
+	File        string
+	At          Origin     // of name
+	Version     Value[int] `harness:"version"`
+	Name        Text       `harness:"name"`
+	Type        Text       `harness:"type"`
+	Description Text       `harness:"description"`
+	Credentials Map        `harness:"credentials"`
+	Config      Map        `harness:"config"`
+	Endpoints   Texts      `harness:"endpoints"`
+	Header      Text       `harness:"header"`
+	Query       Text       `harness:"query"`
+}
+
+// LoadProvider reads one provider file strictly. The name shown in problems is
+// shown; the provider is nil when one of the problems is an error.
+func LoadProvider(name, shown string) (*Provider, Problems) {
+	var ps Problems
+	start := Origin{File: shown, Line: 1, Column: 1}
+	data, err := readFile(name)
+	if err != nil {
+		ps.errorf(start, RuleFile, "%v", err)
+		return nil, ps
+	}
+	n, ps := parse(shown, data)
+	b := &builder{file: shown, ps: &ps}
+	if n == nil || !b.plain(n, 0) {
+		return nil, ps
+	}
+	t := b.mapping(n, providerFields, "")
+	if t == nil {
+		return nil, ps
+	}
+	t = settled(t)
+	for i := range providerFields {
+		if f := &providerFields[i]; f.required && t.dict[f.name] == nil && !hasKey(n, f.name) {
+			ps.errorf(start, RuleRequired, "the provider has no %s", f.name)
+		}
+	}
+	p := &Provider{File: shown}
+	decode(t, p)
+	p.At = p.Name.At
+	p.check(&ps)
+	if ps.HasErrors() {
+		return nil, ps.Sorted()
+	}
+	return p, ps.Sorted()
+}
+
+// check refuses secrets written into the file and placements without a place.
+func (p *Provider) check(ps *Problems) {
+	for _, k := range sortedKeys(p.Credentials) {
+		c := p.Credentials[k]
+		segs, _, err := segments(c.V)
+		switch {
+		case err != nil:
+			ps.errorf(c.At, RuleExpansion, "credentials.%s: %v", k, err)
+		case len(segs) != 1 || segs[0].name == "" || segs[0].hasDef:
+			ps.errorf(c.At, RuleProvider, "credentials.%s is not ${NAME}: a secret is never written into a file", k)
+		}
+	}
+	if p.Header.IsSet() && p.Query.IsSet() {
+		ps.errorf(p.Query.At, RuleProvider, "header and query are both written: a credential goes to one place")
+	}
+	if (p.Header.IsSet() || p.Query.IsSet()) && len(p.Endpoints) == 0 {
+		ps.errorf(firstOf(p.Header, p.Query).At, RuleProvider, "header and query need endpoints, the hosts where the credential may be used")
+	}
+}
+
+func firstOf(a, b Text) Text {
+	if a.IsSet() {
+		return a
+	}
+	return b
+}
+
+// loadProviders finds the definition of each provider the harness names: a
+// path of a file, or a name defined in a file of the directory providers.
+func (h *Harness) loadProviders(ps *Problems) {
+	if len(h.Providers) == 0 {
+		return
+	}
+	h.Definitions = map[string]Provider{}
+	var names Texts
+	for _, entry := range h.Providers {
+		switch {
+		case strings.Contains(entry.V, "://"):
+			ps.warnf(entry.At, RuleUnsupport, "providers: %s is a URL, which is not supported here", clip(entry.V))
+		case isPathLike(entry.V):
+			h.loadProviderFile(ps, entry)
+		case !nameRE.MatchString(entry.V):
+			ps.errorf(entry.At, RuleValue, "providers: %s is neither a name nor a path", quoted(entry.V))
+		default:
+			names = append(names, entry)
+		}
+	}
+	if len(names) > 0 {
+		h.findProviders(ps, names)
+	}
+}
+
+func (h *Harness) loadProviderFile(ps *Problems, entry Text) {
+	before := len(*ps)
+	h.checkPath(ps, "providers", pathFile, &tree{text: entry.V, at: entry.At})
+	if len(*ps) > before {
+		return
+	}
+	p, problems := LoadProvider(h.Path(entry), filepath.Clean(entry.V))
+	*ps = append(*ps, problems...)
+	if p != nil {
+		h.define(ps, *p, entry)
+	}
+}
+
+// define adds a definition; two files may not define one name.
+func (h *Harness) define(ps *Problems, p Provider, entry Text) {
+	if old, ok := h.Definitions[p.Name.V]; ok && old.File != p.File {
+		ps.errorf(entry.At, RuleProvider, "the provider %s is defined in %s and in %s", p.Name.V, old.File, p.File)
+		return
+	}
+	h.Definitions[p.Name.V] = p
+}
+
+// findProviders looks names up in the files of the directory providers.
+func (h *Harness) findProviders(ps *Problems, names Texts) {
+	all, problems := LoadProviders(filepath.Join(h.Root, "providers"), "providers")
+	known := make([]string, 0, len(all))
+	for _, p := range all {
+		known = append(known, p.Name.V)
+	}
+	for _, entry := range names {
+		found := false
+		for _, p := range all {
+			if p.Name.V == entry.V {
+				found = true
+				h.define(ps, p, entry)
+			}
+		}
+		if found {
+			continue
+		}
+		ps.errorf(entry.At, RuleProvider, "the provider %s is not defined in %s", quoted(entry.V), filepath.Join(h.Root, "providers"))
+		if s := nearest(entry.V, known); s != "" {
+			ps.hint("did you mean %s?", s)
+		}
+		*ps = append(*ps, problems...)
+	}
+}
+
+// LoadProviders reads the provider files of a directory, by name. A directory
+// that is not there holds none. Files with errors are left out and reported;
+// names in problems start with shown.
+func LoadProviders(dir, shown string) ([]Provider, Problems) {
+	var ps Problems
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		if !os.IsNotExist(err) {
+			ps.errorf(Origin{File: shown, Line: 1, Column: 1}, RuleFile, "%v", plainError(err))
+		}
+		return nil, ps
+	}
+	var out []Provider
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); e.IsDir() || ext != ".yaml" && ext != ".yml" {
+			continue
+		}
+		p, problems := LoadProvider(filepath.Join(dir, e.Name()), filepath.Join(shown, e.Name()))
+		ps = append(ps, problems...)
+		if p != nil {
+			out = append(out, *p)
+		}
+	}
+	sort.SliceStable(out, func(i, j int) bool { return out[i].Name.V < out[j].Name.V })
+	return out, ps.Sorted()
+}

@@ -1,0 +1,247 @@
+package harness
+
+import "regexp"
+
+// kind is the shape of a field's value.
+type kind uint8
+
+const (
+	kindText    kind = iota
+	kindInt          // whole number
+	kindNumber       // number with a fraction
+	kindBool         // true or false
+	kindList         // list of texts
+	kindMap          // text to text
+	kindStruct       // the keys in fields
+	kindStructs      // list of mappings with the keys in fields
+	kindRefs         // list of texts or mappings with the keys in fields
+	kindForge        // forge name to the layered fields
+	kindOverlay      // list of the layered fields behind a guard
+)
+
+// mergeRule is what happens when two layers write a field.
+type mergeRule uint8
+
+const (
+	mergeDefault mergeRule = iota // scalars: the stronger; maps and structs: per key; lists: appended
+	mergeReplace                  // lists: the stronger replaces the whole list
+)
+
+// place is what a path must point to.
+type place uint8
+
+const (
+	notPath  place = iota
+	pathFile       // a regular file beneath the root
+	pathDir        // a directory beneath the root
+	pathHost       // anything on the host
+)
+
+// field is one key of the schema. The table drives strict loading, merging,
+// the JSON Schema, the reference and the test that every key is consumed.
+type field struct {
+	name     string
+	kind     kind
+	doc      string // one sentence for the JSON Schema
+	merge    mergeRule
+	own      bool // a base does not pass it on
+	layered  bool // may be written in forge and overlay blocks
+	required bool // must be there after merging, or in each mapping of a list
+	path     place
+	words    []string           // the values allowed
+	pattern  *regexp.Regexp     // what a text, list entry or map value must match
+	says     string             // the pattern in words
+	min, max int                // of whole numbers; max 0: no limit
+	keys     *regexp.Regexp     // what the keys of a map must match
+	keysSay  string             // the same in words
+	expands  bool               // ${NAME} is replaced by [Harness.Expand]
+	off      string             // the value that asks for nothing
+	identity func(*tree) string // keyed lists: the key of an entry
+	fields   []field
+}
+
+var (
+	identRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	roleRE     = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+	slugRE     = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]*$`)
+	modelRE    = regexp.MustCompile(`^[a-zA-Z0-9_.@:/-]+$`)
+	nameRE     = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+	levelRE    = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+	stageRE    = regexp.MustCompile(`^(pre_script|runtime|post_script|default)$`)
+	hostnameRE = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$`)
+	headerRE   = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	noNewline  = regexp.MustCompile(`^[^\n\r]*$`)
+)
+
+const identSays = "letters, digits and _, not starting with a digit"
+
+// envFields are the keys of env. The keys of the maps are checked as names of
+// variables, with the reserved ones, in [checkNames].
+var envFields = []field{
+	{name: "runner", kind: kindMap, expands: true, doc: "Variables of the pre and post scripts and the validation loop, on the host only."},
+	{name: "sandbox", kind: kindMap, expands: true, doc: "Variables delivered into the sandbox in generated.env."},
+	{name: "both", kind: kindMap, expands: true, doc: "Variables written once for runner and sandbox."},
+}
+
+var hostFileFields = []field{
+	{name: "src", kind: kindText, required: true, path: pathHost, expands: true, doc: "File on the host; ${NAME} is replaced."},
+	{name: "dest", kind: kindText, required: true, doc: "Absolute path in the sandbox, under /sandbox or /tmp."},
+	{name: "expand", kind: kindBool, doc: "Replace ${NAME} in the content."},
+	{name: "optional", kind: kindBool, doc: "Skip the file when the host does not have it."},
+}
+
+var validationFields = []field{
+	{name: "script", kind: kindText, path: pathFile, doc: "Validator, run on the host; exit 0 passes."},
+	{name: "schema", kind: kindText, path: pathFile, doc: "JSON Schema given to the validator."},
+	{name: "max_iterations", kind: kindInt, max: 100, doc: "Most runs of the agent in one run."},
+	{name: "feedback_mode", kind: kindText, words: []string{"append", "none"}, doc: "Whether the validator's text goes back to the agent."},
+	{name: "preflight_check", kind: kindText, doc: "Shell command that must succeed on the host before the run."},
+}
+
+var containerFields = []field{
+	{name: "harness", kind: kindBool, doc: "Run the agent itself in the sandbox."},
+	{name: "backend", kind: kindText, pattern: nameRE, says: "letters, digits, _ and -", doc: "Kind of sandbox."},
+	{name: "env_passthrough", kind: kindList, pattern: identRE, says: identSays, doc: "Host variables that cross into the sandbox."},
+}
+
+var securityFields = []field{
+	{name: "enabled", kind: kindBool, doc: "Scan at all; on unless written false."},
+	{name: "fail_mode", kind: kindText, words: []string{"closed", "open"}, doc: "Whether a critical finding stops the run."},
+	{name: "host_scanners", kind: kindStruct, doc: "Scanners that run before anything is uploaded.", fields: []field{
+		{name: "unicode_normalizer", kind: kindBool, doc: "Find hidden and misleading characters."},
+		{name: "context_injection", kind: kindBool, doc: "Find instructions hidden in context files."},
+		{name: "ssrf_validator", kind: kindBool, doc: "Find URLs of internal services."},
+		{name: "secret_redactor", kind: kindBool, doc: "Find secrets."},
+		{name: "llm_guard", kind: kindStruct, doc: "Model-based scanner.", fields: []field{
+			{name: "enabled", kind: kindBool, doc: "Use the model-based scanner."},
+			{name: "threshold", kind: kindNumber, max: 1, doc: "Score from which a finding counts, 0 to 1."},
+			{name: "match_type", kind: kindText, words: []string{"sentence", "full"}, doc: "What is scored at a time."},
+		}},
+	}},
+	{name: "sandbox_hooks", kind: kindStruct, doc: "Hooks around the agent's tools.", fields: []field{
+		{name: "tirith", kind: kindStruct, doc: "Scan of shell commands.", fields: []field{
+			{name: "enabled", kind: kindBool, doc: "Scan shell commands."},
+			{name: "fail_on", kind: kindText, words: []string{"critical", "high", "medium"}, doc: "Least severity that blocks."},
+		}},
+		{name: "ssrf_pretool", kind: kindBool, doc: "Refuse URLs of internal services."},
+		{name: "secret_redact_posttool", kind: kindBool, doc: "Hide secrets in tool output."},
+		{name: "unicode_posttool", kind: kindBool, doc: "Normalise tool output."},
+		{name: "context_suppress_posttool", kind: kindBool, doc: "Drop instructions from tool output."},
+		{name: "canary_pretool", kind: kindBool, doc: "Find the canary in tool input."},
+		{name: "canary_posttool", kind: kindBool, doc: "Find the canary in tool output."},
+		{name: "tool_allowlist_pretool", kind: kindStruct, doc: "Allow only listed tools.", fields: []field{
+			{name: "enabled", kind: kindBool, doc: "Allow only listed tools."},
+		}},
+	}},
+	{name: "escalation", kind: kindStruct, doc: "What follows a critical finding.", fields: []field{
+		{name: "on_critical", kind: kindText, words: []string{"halt", "review"}, doc: "Stop, or ask for a review."},
+		{name: "review_label", kind: kindText, doc: "Label that asks for a review."},
+	}},
+	{name: "trace", kind: kindStruct, doc: "Identifier that joins findings of one run.", fields: []field{
+		{name: "enabled", kind: kindBool, doc: "Write the identifier."},
+	}},
+}
+
+var skillFields = []field{
+	{name: "path", kind: kindText, required: true, path: pathDir, doc: "Directory of the skill."},
+	{name: "overrides", kind: kindMap, doc: "Files of the skill replaced by local files."},
+}
+
+var pluginFields = []field{
+	{name: "path", kind: kindText, required: true, path: pathDir, doc: "Directory of the plugin."},
+	{name: "env", kind: kindMap, keys: identRE, keysSay: identSays, doc: "Variables exported before the runtime starts."},
+	{name: "pi", kind: kindStruct, doc: "Options of the pi runtime.", fields: []field{
+		{name: "args", kind: kindList, doc: "Flags the plugin registers."},
+	}},
+}
+
+// fields is the schema of a harness file, in the order it is rendered.
+var fields = []field{
+	{name: "version", kind: kindInt, own: true, min: 1, max: 1, doc: "Version of this language; 1."},
+	{name: "base", kind: kindText, own: true, doc: "Harness this one builds on, relative to the file that names it."},
+	{name: "agent", kind: kindText, required: true, path: pathFile, doc: "Markdown definition of the agent; its base name is the agent's name."},
+	{name: "description", kind: kindText, doc: "One line for people."},
+	{name: "doc", kind: kindText, doc: "Where the agent is documented; for people."},
+	{name: "role", kind: kindText, required: true, pattern: roleRE, says: "small letters, digits, _ and -, starting with a letter", doc: "What the agent does."},
+	{name: "slug", kind: kindText, pattern: slugRE, says: "letters, digits, _ and -, starting with a letter or digit", doc: "Short name for people and forges."},
+	{name: "runtime", kind: kindText, pattern: nameRE, says: "letters, digits, _ and -", doc: "Agent program: claude (default), codex, gemini, opencode, command."},
+	{name: "command", kind: kindList, merge: mergeReplace, doc: "Program and arguments of the runtime command."},
+	{name: "image", kind: kindText, pattern: noNewline, says: "one line", doc: "Container image of the sandbox."},
+	{name: "policy", kind: kindText, layered: true, path: pathFile, doc: "Policy the supervisor enforces."},
+	{name: "model", kind: kindText, pattern: modelRE, says: "letters, digits and _ . @ : / -", doc: "Model the runtime uses."},
+	{name: "effort", kind: kindText, words: []string{"low", "medium", "high", "xhigh", "max"}, doc: "Reasoning effort the runtime asks for."},
+	{name: "readonly_repo", kind: kindBool, off: "false", doc: "The agent may not change the repository."},
+	{name: "providers", kind: kindList, layered: true, doc: "Credential sources, by name or path."},
+	{name: "openshell", kind: kindStruct, layered: true, doc: "What only the openshell backend reads.", fields: []field{
+		{name: "profiles", kind: kindList, doc: "Provider profiles."},
+	}},
+	{name: "skills", kind: kindRefs, layered: true, identity: baseName, doc: "Directories with a SKILL.md.", fields: skillFields},
+	{name: "plugins", kind: kindRefs, identity: baseName, doc: "Plugin directories.", fields: pluginFields},
+	{name: "host_files", kind: kindStructs, layered: true, identity: cleanDest, doc: "Files of the host delivered into the sandbox.", fields: hostFileFields},
+	{name: "env", kind: kindStruct, layered: true, doc: "Variables of the run.", fields: envFields},
+	{name: "runner_env", kind: kindMap, layered: true, doc: "Deprecated: env.runner."},
+	{name: "pre_script", kind: kindText, layered: true, path: pathFile, doc: "Script run on the host before the sandbox exists."},
+	{name: "post_script", kind: kindText, layered: true, path: pathFile, doc: "Script run on the host after the agent."},
+	{name: "agent_input", kind: kindText, path: pathDir, doc: "Directory copied to /sandbox/workspace/agent-input."},
+	{name: "preflight_check", kind: kindText, doc: "Shell command that must succeed on the host before the run."},
+	{name: "validation_loop", kind: kindStruct, layered: true, doc: "How output is validated.", fields: validationFields},
+	{name: "timeout_minutes", kind: kindInt, max: 60 * 24 * 7, doc: "Minutes one iteration may take; 0: the default."},
+	{name: "sandbox_timeout_seconds", kind: kindInt, max: 86400, doc: "Seconds the sandbox may take to be ready; 0: the default."},
+	{name: "container", kind: kindStruct, doc: "Where the agent itself runs.", fields: containerFields},
+	{name: "security", kind: kindStruct, doc: "Scanners and hooks.", fields: securityFields},
+	{name: "trigger", kind: kindText, doc: "Expression over events that starts the agent."},
+	{name: "steer", kind: kindStruct, doc: "Updates that reach a running agent.", fields: []field{
+		{name: "enabled", kind: kindBool, off: "false", doc: "Let updates in."},
+		{name: "max_steers", kind: kindInt, max: 1000, doc: "Updates one run takes."},
+		{name: "poll_interval_seconds", kind: kindInt, max: 600, doc: "Seconds between looks for an update."},
+	}},
+	{name: "api_servers", kind: kindStructs, doc: "Servers of the host that the sandbox may call.", fields: []field{
+		{name: "name", kind: kindText, required: true, pattern: nameRE, says: "letters, digits, _ and -", doc: "Name of the server."},
+		{name: "script", kind: kindText, required: true, path: pathFile, doc: "Program of the server."},
+		{name: "port", kind: kindInt, required: true, min: 1, max: 65535, doc: "Port the sandbox connects to."},
+		{name: "env", kind: kindMap, expands: true, keys: identRE, keysSay: identSays, doc: "Variables of the server."},
+	}},
+	{name: "privilege_levels", kind: kindMap, pattern: levelRE, says: "small letters, digits, _ and -", keys: stageRE, keysSay: "pre_script, runtime, post_script or default", doc: "Privilege of the token of each stage."},
+	{name: "allowed_remote_resources", kind: kindList, own: true, doc: "URL prefixes resources may be fetched from."},
+	{name: "allow_runtime_fetch", kind: kindBool, own: true, off: "false", doc: "The agent may fetch resources."},
+	{name: "max_runtime_fetches", kind: kindInt, own: true, min: 1, max: 1000, doc: "Most resources the agent may fetch."},
+	{name: "forge", kind: kindForge, own: true, doc: "What differs per forge."},
+	{name: "overlays", kind: kindOverlay, own: true, doc: "What differs where a guard holds."},
+}
+
+// find is the field named name, or nil.
+func find(fields []field, name string) *field {
+	for i := range fields {
+		if fields[i].name == name {
+			return &fields[i]
+		}
+	}
+	return nil
+}
+
+// layered are the fields a forge or overlay block may write.
+var layered = func() []field {
+	var out []field
+	for _, f := range fields {
+		if f.layered {
+			out = append(out, f)
+		}
+	}
+	return out
+}()
+
+// overlayFields are the keys of an overlay.
+var overlayFields = append([]field{{name: "when", kind: kindText, required: true, doc: "Guard; the overlay is merged where it holds."}}, layered...)
+
+// providerFields is the schema of a provider file.
+var providerFields = []field{
+	{name: "version", kind: kindInt, min: 1, max: 1, doc: "Version of this language; 1."},
+	{name: "name", kind: kindText, required: true, pattern: nameRE, says: "letters, digits, _ and -", doc: "Name that harnesses use."},
+	{name: "type", kind: kindText, required: true, pattern: nameRE, says: "letters, digits, _ and -", doc: "Kind of provider, as the gateway knows it."},
+	{name: "description", kind: kindText, doc: "One line for people."},
+	{name: "credentials", kind: kindMap, keys: identRE, keysSay: identSays, expands: true, doc: "Secrets; each value is ${NAME} of the host."},
+	{name: "config", kind: kindMap, keys: identRE, keysSay: identSays, expands: true, doc: "Settings that are no secrets."},
+	{name: "endpoints", kind: kindList, pattern: hostnameRE, says: "a host name, *.host or host:port", doc: "Hosts where the credential may be used."},
+	{name: "header", kind: kindText, pattern: headerRE, says: "the name of an HTTP header", doc: "HTTP header that carries the credential."},
+	{name: "query", kind: kindText, pattern: identRE, says: identSays, doc: "Query parameter that carries the credential."},
+}
