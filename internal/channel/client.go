@@ -1,0 +1,238 @@
+package channel
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/wire"
+)
+
+// ClientConfig is what a client is made of.
+type ClientConfig struct {
+	Key       []byte // own OpenSSH private key
+	HostKey   []byte // the server's public key; no other is accepted
+	Build     string // told to the server
+	Instance  string // names this client across its connections; empty: a random one
+	Server    string // instance the server must be; empty: any that holds the host key
+	Keepalive Keepalive
+}
+
+// Client is the controller's end of one connection. It is safe for concurrent
+// use.
+type Client struct {
+	conn   ssh.Conn
+	hello  wire.Hello
+	cancel func()
+	wg     sync.WaitGroup
+
+	done chan struct{} // closed when the connection ended
+	err  error         // why; set before done is closed
+}
+
+// NewClient authenticates both sides over conn and says hello. It owns conn,
+// also when it fails. ctx bounds the handshake only; [Client.Close] ends the
+// connection. A server that speaks another major version, or is another
+// instance than the configured one, is refused.
+func NewClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, error) {
+	c, err := newClient(ctx, conn, cfg)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, error) {
+	signer, host, err := parseKeys(cfg.Key, cfg.HostKey)
+	if err != nil {
+		return nil, fmt.Errorf("channel: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if err := conn.SetDeadline(time.Now().Add(handshakeLimit)); err != nil {
+		return nil, fmt.Errorf("channel deadline: %w", err)
+	}
+	sc, chans, reqs, err := ssh.NewClientConn(conn, "agentsh", &ssh.ClientConfig{
+		Config:            sshConfig(),
+		User:              "agentsh",
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
+		HostKeyCallback:   ssh.FixedHostKey(host),
+		HostKeyAlgorithms: []string{ssh.KeyAlgoED25519},
+		ClientVersion:     "SSH-2.0-agentctl",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("channel handshake: %w", errors.Join(err, ctx.Err()))
+	}
+	c := &Client{conn: sc, done: make(chan struct{})}
+	c.wg.Go(func() { answer(reqs) })
+	c.wg.Go(func() {
+		for n := range chans {
+			_ = n.Reject(ssh.Prohibited, "the server opens nothing")
+		}
+	})
+	if c.hello, err = sayHello(sc, cfg); err != nil {
+		_ = sc.Close()
+		c.wg.Wait()
+		return nil, fmt.Errorf("channel hello: %w", errors.Join(err, ctx.Err()))
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("channel deadline: %w", err)
+	}
+	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c.cancel = cancel
+	dead := make(chan error, 1)
+	c.wg.Go(func() { dead <- keepalive(live, sc, cfg.Keepalive) })
+	c.wg.Go(func() {
+		err := sc.Wait()
+		cancel()
+		c.err = errors.Join(<-dead, err)
+		close(c.done)
+	})
+	return c, nil
+}
+
+// sayHello exchanges hellos and judges the server's.
+func sayHello(conn ssh.Conn, cfg ClientConfig) (wire.Hello, error) {
+	if cfg.Instance == "" {
+		cfg.Instance = rand.Text()
+	}
+	data, err := json.Marshal(wire.Hello{Version: wire.Current, Build: cfg.Build, Instance: cfg.Instance})
+	if err != nil {
+		return wire.Hello{}, err
+	}
+	_, answer, err := conn.SendRequest(reqHello, true, data)
+	if err != nil {
+		return wire.Hello{}, err
+	}
+	var reply helloReply
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return wire.Hello{}, fmt.Errorf("answer is not readable: %w", err)
+	}
+	if err := sameMajor(reply.Hello.Version); err != nil {
+		return wire.Hello{}, err
+	}
+	if reply.Error != nil {
+		return wire.Hello{}, fmt.Errorf("refused by the supervisor: %w", reply.Error)
+	}
+	if cfg.Server != "" && reply.Hello.Instance != cfg.Server {
+		return wire.Hello{}, &wire.Error{Code: wire.CodeRefused, Message: fmt.Sprintf(
+			"the supervisor is instance %.64s, this sandbox had %.64s: it was restarted or replaced", reply.Hello.Instance, cfg.Server)}
+	}
+	return reply.Hello, nil
+}
+
+// Hello is what the server said of itself.
+func (c *Client) Hello() wire.Hello { return c.hello }
+
+// Done is closed when the connection has ended; Err then says why.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Err is nil until Done is closed.
+func (c *Client) Err() error {
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
+	}
+}
+
+// Close ends the connection, and with it every command on it, and waits for
+// the goroutines of the connection. Closing twice is no error.
+func (c *Client) Close() error {
+	c.cancel()
+	_ = c.conn.Close() // it may have ended by itself, which is what is wanted
+	c.wg.Wait()
+	return nil
+}
+
+// open opens a channel with its first message.
+func (c *Client) open(ctx context.Context, kind string, first any) (ssh.Channel, <-chan *ssh.Request, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	extra, frame, err := firstMessage(first)
+	if err != nil {
+		return nil, nil, err
+	}
+	ch, reqs, err := c.conn.OpenChannel(kind, extra)
+	if err != nil {
+		return nil, nil, c.cause(err)
+	}
+	if frame != nil {
+		if err := writeRawFrame(ch, frame); err != nil {
+			_ = ch.Close()
+			go ssh.DiscardRequests(reqs) // ends with the channel
+			return nil, nil, c.cause(err)
+		}
+	}
+	return ch, reqs, nil
+}
+
+// cause adds why the connection ended to an error that came of it.
+func (c *Client) cause(err error) error {
+	select {
+	case <-c.done:
+		return fmt.Errorf("the channel has ended: %w", errors.Join(err, c.err))
+	default:
+		return err
+	}
+}
+
+// Events calls fn with each audit event from a sequence number on, until ctx
+// is done, fn returns an error or the stream ends.
+func (c *Client) Events(ctx context.Context, from uint64, fn func(wire.Event) error) error {
+	ch, reqs, err := c.open(ctx, typeEvents, wire.EventRequest{From: from})
+	if err != nil {
+		return fmt.Errorf("events: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
+	defer stop()
+	told := make(chan error, 1)
+	go func() { told <- lastError(reqs) }()
+	for {
+		var e wire.Event
+		if err = readFrame(ch, &e); err != nil {
+			break
+		}
+		if err = fn(e); err != nil {
+			break
+		}
+	}
+	_ = ch.Close()
+	said := <-told
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !errors.Is(err, io.EOF):
+		return fmt.Errorf("events: %w", c.cause(err))
+	case said != nil:
+		return fmt.Errorf("events: %w", said)
+	}
+	return c.cause(nil)
+}
+
+// lastError waits for the end of a channel and returns the error the server
+// told on it.
+func lastError(reqs <-chan *ssh.Request) error {
+	var last error
+	for r := range reqs {
+		var e wire.Error
+		if r.Type == reqError && json.Unmarshal(r.Payload, &e) == nil {
+			last = &e
+		}
+		if r.WantReply {
+			_ = r.Reply(false, nil)
+		}
+	}
+	return last
+}

@@ -1,0 +1,192 @@
+package channel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/wire"
+)
+
+// maxListing bounds what a list, a change record or a manifest may take in
+// memory, in bytes.
+const maxListing = 64 << 20
+
+// Stat describes one file and does not follow a symbolic link at its end.
+func (c *Client) Stat(ctx context.Context, name string) (wire.FileInfo, error) {
+	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpStat, Path: name}, body{})
+	return info, wrap("stat", name, err)
+}
+
+// List describes what a directory holds, sorted by name.
+func (c *Client) List(ctx context.Context, name string) ([]wire.FileInfo, error) {
+	var list []wire.FileInfo
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: name}, body{listing: &list})
+	return list, wrap("list", name, err)
+}
+
+// Read writes bytes of a regular file to w and returns what the file is.
+func (c *Client) Read(ctx context.Context, r wire.ReadRange, w io.Writer) (wire.FileInfo, error) {
+	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpRead, Read: &r}, body{out: w})
+	return info, wrap("read", r.Path, err)
+}
+
+// ReadFile reads a regular file of at most limit bytes.
+func (c *Client) ReadFile(ctx context.Context, name string, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	info, err := c.Read(ctx, wire.ReadRange{Path: name, Length: limit + 1}, &b)
+	if err != nil {
+		return nil, err
+	}
+	if int64(b.Len()) > limit {
+		return nil, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("read %s: %d bytes, at most %d", name, info.Size, limit)}
+	}
+	return b.Bytes(), nil
+}
+
+// Write replaces a file by what r holds: a reader sees the old content or the
+// new, never a part. What r's error cut off is not written.
+func (c *Client) Write(ctx context.Context, f wire.WriteFile, r io.Reader) (wire.FileInfo, error) {
+	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpWrite, Write: &f}, body{in: r})
+	return info, wrap("write", f.Path, err)
+}
+
+// WriteFile replaces a file by data.
+func (c *Client) WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error {
+	_, err := c.Write(ctx, wire.WriteFile{Path: name, Mode: uint32(mode.Perm())}, bytes.NewReader(data))
+	return err
+}
+
+// Mkdir makes a directory and what is missing above it.
+func (c *Client) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpMkdir, Path: name, Mode: uint32(mode.Perm())}, body{})
+	return wrap("mkdir", name, err)
+}
+
+// Remove removes a file or directory; a directory with content only when
+// recursive.
+func (c *Client) Remove(ctx context.Context, name string, recursive bool) error {
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRemove, Path: name, Recursive: recursive}, body{})
+	return wrap("remove", name, err)
+}
+
+// CopyIn unpacks an archive of package tarfs below dest, which is made when it
+// is missing. Nothing changes unless the archive is whole. After an early
+// refusal a goroutine reads archive until its next Read returns.
+func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
+	var m wire.Manifest
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: dest}, body{in: archive, listing: &m})
+	return m, wrap("copy into", dest, err)
+}
+
+// CopyOut writes an archive of package tarfs to w. What was written before an
+// error has no manifest at its end.
+func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
+	var m wire.Manifest
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: &m})
+	return m, wrap("copy out of", req.Dir, err)
+}
+
+// Changes is the change record of the governed directories.
+func (c *Client) Changes(ctx context.Context) ([]wire.Change, error) {
+	var list []wire.Change
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpChanges}, body{listing: &list})
+	return list, wrap("changes", "", err)
+}
+
+func wrap(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if name != "" {
+		op += " " + name
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// body is what goes along with one file operation.
+type body struct {
+	in      io.Reader // to the server
+	out     io.Writer // from the server
+	listing any       // from the server, as JSON
+}
+
+// file does one file operation on a channel of its own.
+func (c *Client) file(ctx context.Context, req wire.FileRequest, b body) (wire.FileInfo, error) {
+	ch, reqs, err := c.open(ctx, typeFiles, req)
+	if err != nil {
+		return wire.FileInfo{}, err
+	}
+	go ssh.DiscardRequests(reqs)      // ends with the channel
+	defer func() { _ = ch.Close() }() // the server closed it, or it has to be
+	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
+	defer stop()
+	sent := make(chan error, 1)
+	if b.in != nil {
+		go func() { sent <- send(ch, b.in) }() // ends with the channel and b.in
+	}
+	info, err := receive(bufio.NewReaderSize(ch, copyBuffer), b)
+	if err == nil {
+		return info, nil
+	}
+	var told *wire.Error
+	select {
+	case failed := <-sent: // what the caller's reader said explains more
+		if failed != nil && !errors.As(err, &told) {
+			err = errors.Join(err, failed)
+		}
+	default:
+	}
+	return wire.FileInfo{}, c.cause(errors.Join(err, ctx.Err()))
+}
+
+// send writes a whole body. When in fails the body has no end and the channel
+// is closed, so that the server does not take it for whole.
+func send(ch ssh.Channel, in io.Reader) error {
+	w := newBodyWriter(ch)
+	if _, err := io.CopyBuffer(onlyWriter{w}, onlyReader{in}, make([]byte, copyBuffer)); err != nil {
+		return errors.Join(err, ch.Close())
+	}
+	return w.end()
+}
+
+// receive reads the bytes, the listing and the reply of an operation.
+func receive(r io.Reader, b body) (wire.FileInfo, error) {
+	out := b.out
+	if out == nil {
+		out = io.Discard
+	}
+	if _, err := io.CopyBuffer(onlyWriter{out}, &bodyReader{r: r}, make([]byte, copyBuffer)); err != nil {
+		return wire.FileInfo{}, err
+	}
+	listing, err := io.ReadAll(io.LimitReader(&bodyReader{r: r}, maxListing+1))
+	if err != nil {
+		return wire.FileInfo{}, err
+	}
+	if len(listing) > maxListing {
+		return wire.FileInfo{}, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d bytes", maxListing)}
+	}
+	var reply wire.FileReply
+	if err := readFrame(r, &reply); err != nil {
+		return wire.FileInfo{}, noEOF(err)
+	}
+	if reply.Error != nil {
+		return wire.FileInfo{}, reply.Error
+	}
+	if b.listing != nil {
+		if err := json.Unmarshal(listing, b.listing); err != nil {
+			return wire.FileInfo{}, fmt.Errorf("listing: %w", err)
+		}
+	}
+	if reply.Info == nil {
+		return wire.FileInfo{}, nil
+	}
+	return *reply.Info, nil
+}

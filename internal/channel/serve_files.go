@@ -1,0 +1,124 @@
+package channel
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/tarfs"
+	"agentsh/internal/wire"
+)
+
+// Files is what the files channel serves. Paths are absolute and inside the
+// sandbox. Methods are called concurrently.
+type Files interface {
+	Stat(ctx context.Context, path string) (wire.FileInfo, error)
+	List(ctx context.Context, path string) ([]wire.FileInfo, error)
+	// Read writes the bytes of the range to w.
+	Read(ctx context.Context, r wire.ReadRange, w io.Writer) (wire.FileInfo, error)
+	WriteFile(ctx context.Context, f wire.WriteFile, r io.Reader) (wire.FileInfo, error)
+	Mkdir(ctx context.Context, path string, mode fs.FileMode) error
+	Remove(ctx context.Context, path string, recursive bool) error
+	CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error)
+	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error)
+}
+
+// serveFiles serves one file operation: the request, a body from the client
+// where the operation has one, then the bytes, the listing and the reply.
+func (s *Server) serveFiles(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.wg.Go(func() { watch(cancel, reqs) })
+	defer cancel()
+	var req wire.FileRequest
+	var reply wire.FileReply
+	var listing any
+	w := bufio.NewWriter(ch)
+	out := newBodyWriter(w)
+	err := readFirst(extra, ch, &req)
+	if err == nil {
+		reply.Info, listing, err = s.file(ctx, req, &bodyReader{r: bufio.NewReaderSize(ch, copyBuffer)}, out)
+	}
+	reply.Error = asWireError(err)
+	if finish(w, out, listing, reply) == nil {
+		_ = w.Flush() // a client that went reads no reply
+	}
+}
+
+// finish ends the bytes of an operation and writes its listing and reply.
+func finish(w io.Writer, out *bodyWriter, listing any, reply wire.FileReply) error {
+	if err := out.end(); err != nil {
+		return err
+	}
+	if listing != nil && reply.Error == nil {
+		if err := json.NewEncoder(out).Encode(listing); err != nil {
+			return err
+		}
+	}
+	if err := out.end(); err != nil {
+		return err
+	}
+	return writeFrame(w, reply)
+}
+
+// file does one operation. The listing is nil where it has none.
+func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, out io.Writer) (*wire.FileInfo, any, error) {
+	files := s.cfg.Handler.Files()
+	switch {
+	case req.Op == wire.OpStat:
+		info, err := files.Stat(ctx, req.Path)
+		return &info, nil, err
+	case req.Op == wire.OpList:
+		list, err := files.List(ctx, req.Path)
+		return nil, list, err
+	case req.Op == wire.OpRead && req.Read != nil:
+		info, err := files.Read(ctx, *req.Read, out)
+		return &info, nil, err
+	case req.Op == wire.OpWrite && req.Write != nil:
+		info, err := files.WriteFile(ctx, *req.Write, in)
+		return &info, nil, err
+	case req.Op == wire.OpMkdir:
+		return nil, nil, files.Mkdir(ctx, req.Path, fs.FileMode(req.Mode))
+	case req.Op == wire.OpRemove:
+		return nil, nil, files.Remove(ctx, req.Path, req.Recursive)
+	case req.Op == wire.OpCopyIn:
+		m, err := files.CopyIn(ctx, req.Path, in)
+		return nil, m, err
+	case req.Op == wire.OpCopyOut && req.Out != nil:
+		m, err := files.CopyOut(ctx, *req.Out, out)
+		return nil, m, err
+	case req.Op == wire.OpChanges:
+		changes, err := s.cfg.Handler.Changes(ctx)
+		return nil, changes, err
+	}
+	return nil, nil, &wire.Error{Code: wire.CodeUnsupported, Message: fmt.Sprintf("file operation %.64q is not offered", req.Op)}
+}
+
+// asWireError gives an error the code that the client branches on.
+func asWireError(err error) *wire.Error {
+	if err == nil {
+		return nil
+	}
+	e := &wire.Error{Code: wire.CodeInternal, Message: clip(err.Error())}
+	var known *wire.Error
+	switch {
+	case errors.As(err, &known):
+		e.Code = known.Code
+	case errors.Is(err, fs.ErrNotExist):
+		e.Code = wire.CodeNotFound
+	case errors.Is(err, fs.ErrExist):
+		e.Code = wire.CodeExists
+	case errors.Is(err, fs.ErrPermission):
+		e.Code = wire.CodePermission
+	case errors.Is(err, tarfs.ErrLimit):
+		e.Code = wire.CodeLimit
+	case errors.Is(err, tarfs.ErrRefused):
+		e.Code = wire.CodeRefused
+	}
+	return e
+}

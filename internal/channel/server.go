@@ -1,0 +1,307 @@
+package channel
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/wire"
+)
+
+// Handler does the work of a server. Its methods are called concurrently.
+type Handler interface {
+	// Exec runs one command to its end: the program's own and that of every
+	// process it left. It ends soon after ctx is done, with nothing left running.
+	// An error means that how the command ended is not known.
+	Exec(ctx context.Context, req wire.ExecRequest, s Streams) (wire.Exit, wire.TreeEmpty, error)
+	// Files serves the files of the sandbox.
+	Files() Files
+	// Changes is the change record of the governed directories.
+	Changes(ctx context.Context) ([]wire.Change, error)
+	// Events yields audit events from a sequence number on, until ctx is done
+	// or after an error.
+	Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error]
+}
+
+// ServerConfig is what a server is made of.
+type ServerConfig struct {
+	HostKey       []byte // own OpenSSH private key
+	AuthorizedKey []byte // the only client's public key
+	Hello         wire.Hello
+	Handler       Handler
+	Clients       *Clients // shared by the servers of one supervisor; nil: this connection's own
+	Keepalive     Keepalive
+}
+
+// Clients remembers across connections which client instance came first and
+// which request ids were used. The zero value is ready; it is safe for
+// concurrent use.
+type Clients struct {
+	mu       sync.Mutex
+	instance string
+	used     map[string]bool
+	order    []string // of used, oldest first
+}
+
+// maxUsed is how many request ids are remembered.
+const maxUsed = 16384
+
+// pin accepts the first instance that says hello, and then only that one.
+func (c *Clients) pin(instance string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if instance == "" {
+		return &wire.Error{Code: wire.CodeRefused, Message: "the client names no instance"}
+	}
+	if c.instance == "" {
+		c.instance = instance
+	}
+	if c.instance != instance {
+		return &wire.Error{Code: wire.CodeRefused, Message: "another client instance holds this sandbox"}
+	}
+	return nil
+}
+
+// claim takes a request id, once.
+func (c *Clients) claim(id string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id == "" || len(id) > 128 {
+		return fmt.Errorf("request id of %d bytes, 1 to 128 are taken", len(id))
+	}
+	if c.used[id] {
+		return fmt.Errorf("request id %s was used before: a command cannot be attached to, use a new id", id)
+	}
+	if len(c.order) == maxUsed {
+		delete(c.used, c.order[0])
+		c.order = c.order[1:]
+	}
+	if c.used == nil {
+		c.used = map[string]bool{}
+	}
+	c.used[id], c.order = true, append(c.order, id)
+	return nil
+}
+
+// Server is the supervisor's end of one connection.
+type Server struct {
+	conn  net.Conn
+	cfg   ServerConfig
+	slots chan struct{}
+	wg    sync.WaitGroup
+}
+
+// NewServer makes the server of one connection. Serve closes conn.
+func NewServer(conn net.Conn, cfg ServerConfig) *Server {
+	if cfg.Clients == nil {
+		cfg.Clients = &Clients{}
+	}
+	cfg.Hello.Version = wire.Current
+	return &Server{conn: conn, cfg: cfg, slots: make(chan struct{}, maxOpen)}
+}
+
+// Serve authenticates the client and serves it until it disconnects (nil),
+// goes silent, or ctx is done. When Serve returns, every command of the
+// connection has ended and every goroutine of it too.
+func (s *Server) Serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer func() { _ = s.conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.Close() })
+	defer stop()
+	if err := s.conn.SetDeadline(time.Now().Add(handshakeLimit)); err != nil {
+		return fmt.Errorf("channel deadline: %w", err)
+	}
+	cfg, err := s.sshConfig()
+	if err != nil {
+		return fmt.Errorf("channel: %w", err)
+	}
+	conn, chans, reqs, err := ssh.NewServerConn(s.conn, cfg)
+	if err != nil {
+		return fmt.Errorf("channel handshake: %w", err)
+	}
+	if err := s.hello(chans, reqs); err != nil {
+		_ = conn.Close()
+		s.wg.Wait()
+		return fmt.Errorf("channel hello: %w", err)
+	}
+	if err := s.conn.SetDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("channel deadline: %w", err)
+	}
+	dead := make(chan error, 1)
+	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive) })
+	s.wg.Go(func() { answer(reqs) })
+	for c := range chans {
+		s.open(ctx, c)
+	}
+	ended := ctx.Err()
+	cancel() // ends the commands of a client that went
+	s.wg.Wait()
+	if err := <-dead; err != nil {
+		return fmt.Errorf("channel: %w", err)
+	}
+	if err := conn.Wait(); ended == nil && err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("channel: %w", err)
+	}
+	return ended
+}
+
+// sshConfig accepts one client key and nothing else.
+func (s *Server) sshConfig() (*ssh.ServerConfig, error) {
+	signer, client, err := parseKeys(s.cfg.HostKey, s.cfg.AuthorizedKey)
+	if err != nil {
+		return nil, err
+	}
+	want := client.Marshal()
+	cfg := &ssh.ServerConfig{
+		Config:        sshConfig(),
+		MaxAuthTries:  2, // the question whether the key is known, and the signature
+		ServerVersion: "SSH-2.0-agentsh",
+		PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+			if subtle.ConstantTimeCompare(key.Marshal(), want) != 1 {
+				return nil, errors.New("unknown client key")
+			}
+			return nil, nil
+		},
+	}
+	cfg.AddHostKey(signer)
+	return cfg, nil
+}
+
+// hello answers the client's first request, or refuses it and ends the
+// connection. Nothing may be opened before.
+func (s *Server) hello(chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) error {
+	var req *ssh.Request
+	var ok bool
+	select {
+	case req, ok = <-reqs:
+	case c, more := <-chans:
+		if more {
+			_ = c.Reject(ssh.Prohibited, "hello comes first")
+		}
+	}
+	if !ok {
+		s.wg.Go(func() { ssh.DiscardRequests(reqs) })
+		return errors.New("the client did not say hello")
+	}
+	err := s.judgeHello(req)
+	reply := helloReply{Hello: s.cfg.Hello, Error: asWireError(err)}
+	data, mErr := json.Marshal(reply)
+	if err = errors.Join(err, mErr, req.Reply(err == nil, data)); err != nil {
+		// The client closes when it has read the refusal; until then, and at
+		// most until the deadline, nothing else is answered.
+		s.wg.Go(func() { ssh.DiscardRequests(reqs) })
+		for c := range chans {
+			_ = c.Reject(ssh.Prohibited, "refused")
+		}
+		return err
+	}
+	return nil
+}
+
+// helloReply answers a hello. On a refusal Hello still names the version.
+type helloReply struct {
+	Hello wire.Hello  `json:"hello"`
+	Error *wire.Error `json:"error,omitempty"`
+}
+
+func (s *Server) judgeHello(req *ssh.Request) error {
+	if req.Type != reqHello || !req.WantReply {
+		return &wire.Error{Code: wire.CodeRefused, Message: "hello comes first"}
+	}
+	var h wire.Hello
+	if err := json.Unmarshal(req.Payload, &h); err != nil {
+		return &wire.Error{Code: wire.CodeRefused, Message: "hello is not readable: " + clip(err.Error())}
+	}
+	if err := sameMajor(h.Version); err != nil {
+		return err
+	}
+	return s.cfg.Clients.pin(h.Instance)
+}
+
+// answer replies to global requests: the keepalive with yes, the rest with no.
+func answer(reqs <-chan *ssh.Request) {
+	for r := range reqs {
+		if r.WantReply {
+			_ = r.Reply(r.Type == reqKeepalive, nil) // a dead connection ends reqs
+		}
+	}
+}
+
+// open starts the goroutine of a new channel. It must not block: what reads
+// the connection waits for it.
+func (s *Server) open(ctx context.Context, c ssh.NewChannel) {
+	serve := map[string]func(context.Context, ssh.Channel, <-chan *ssh.Request, []byte){
+		typeExec:   s.serveExec,
+		typeFiles:  s.serveFiles,
+		typeEvents: s.serveEvents,
+	}[c.ChannelType()]
+	if serve == nil {
+		s.wg.Go(func() { _ = c.Reject(ssh.UnknownChannelType, "no channel type "+clip(c.ChannelType())) })
+		return
+	}
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		s.wg.Go(func() { _ = c.Reject(ssh.ResourceShortage, fmt.Sprintf("%d channels are open", maxOpen)) })
+		return
+	}
+	s.wg.Go(func() {
+		defer func() { <-s.slots }()
+		ch, reqs, err := c.Accept()
+		if err != nil {
+			return // the connection ended
+		}
+		defer func() { _ = ch.Close() }() // fails only when the client closed it
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		serve(ctx, ch, reqs, c.ExtraData())
+	})
+}
+
+// watch drains the requests of a channel that has none and cancels when the
+// client closes it.
+func watch(cancel func(), reqs <-chan *ssh.Request) {
+	answer(reqs)
+	cancel()
+}
+
+// serveEvents streams audit events until the client closes the channel.
+func (s *Server) serveEvents(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.wg.Go(func() { watch(cancel, reqs) })
+	defer cancel()
+	var req wire.EventRequest
+	err := readFirst(extra, ch, &req)
+	if err == nil {
+		for e, failed := range s.cfg.Handler.Events(ctx, req.From) {
+			if err = failed; err != nil {
+				break
+			}
+			if err = writeFrame(ch, e); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		notify(ch, reqError, asWireError(err))
+	}
+}
+
+// notify sends one typed message beside the data of a channel. A channel that
+// is gone has nobody to tell.
+func notify(ch ssh.Channel, name string, msg any) {
+	data, err := json.Marshal(msg)
+	if err == nil {
+		_, _ = ch.SendRequest(name, false, data)
+	}
+}

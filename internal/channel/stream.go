@@ -1,0 +1,133 @@
+package channel
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Pair makes a connected pair of Unix stream sockets: this process's end, and
+// the other as a file that is given to a child. The caller closes both.
+func Pair() (net.Conn, *os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+	}
+	own, other := os.NewFile(uintptr(fds[0]), "channel"), os.NewFile(uintptr(fds[1]), "channel peer")
+	defer own.Close()
+	conn, err := FromFile(own)
+	if err != nil {
+		other.Close()
+		return nil, nil, err
+	}
+	return conn, other, nil
+}
+
+// FromFile makes a connection of a connected socket, for example one that a
+// parent gave. It duplicates the descriptor; the caller closes f.
+func FromFile(f *os.File) (net.Conn, error) {
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("use descriptor %q as channel: %w", f.Name(), err)
+	}
+	return conn, nil
+}
+
+// Dial connects to a stream. The only scheme is unix:///path.
+func Dial(ctx context.Context, address string) (net.Conn, error) {
+	file, err := unixPath(address)
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", file)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+// Listen listens for streams. The only scheme is unix:///path; the socket is
+// its owner's alone from the moment it can be reached, replaces a socket that
+// nobody listens on, and is removed when the listener is closed.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	file, err := unixPath(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := requireFree(ctx, file); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	dir := filepath.Join(filepath.Dir(file), "."+rand.Text()[:8])
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // an empty directory of this function
+	made := filepath.Join(dir, "s")
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "unix", made)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, file)); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, errors.Join(err, l.Close()))
+	}
+	return &unixListener{l, file}, nil
+}
+
+// unixListener removes its socket when it is closed.
+type unixListener struct {
+	net.Listener
+	file string
+}
+
+func (l *unixListener) Close() error {
+	err := l.Listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return errors.Join(err, os.Remove(l.file))
+}
+
+func unixPath(address string) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", fmt.Errorf("channel address: %w", err)
+	}
+	if u.Scheme != "unix" || u.Host != "" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("channel address %q: only unix:///path is offered", address)
+	}
+	return u.Path, nil
+}
+
+// requireFree refuses a path that holds anything but a socket nobody serves.
+func requireFree(ctx context.Context, file string) error {
+	info, err := os.Lstat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s is not a socket", file)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", file)
+	if err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("somebody listens on %s", file)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return nil
+}
