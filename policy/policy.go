@@ -6,7 +6,11 @@
 // call: files are read by the caller, through [Options.ReadFile].
 package policy
 
-import "agentsh/policy/env"
+import (
+	"time"
+
+	"agentsh/policy/env"
+)
 
 // Source is one policy file as it was read.
 type Source struct {
@@ -22,6 +26,8 @@ type Options struct {
 	// ReadFile returns a file named by extends, relative names being already
 	// joined to the directory of the file that names them. Nil refuses extends.
 	ReadFile func(name string) ([]byte, error)
+	// OutsideWorkspace allows a PROJECT_ROOT that is not in WORKSPACE.
+	OutsideWorkspace bool
 }
 
 // Position is a place in a policy file. Lines and columns count from 1.
@@ -47,15 +53,26 @@ const (
 
 // Rule is one compiled rule, as decisions and diagnostics refer to it.
 type Rule struct {
-	Name     string
-	Group    Group
-	Pos      Position
-	Effect   Effect
-	Message  string        // the author's message, may be empty
-	Redirect *RedirectTo   // set when Effect is Redirect
-	Env      *env.Filter   // command rules: env_allow, env_deny, env_max_*; nil when not given
-	Limits   *Limits       // command rules: limits and timeout; nil when not given
-	match    compiledMatch // what the rule selects
+	Name           string
+	Description    string
+	Group          Group
+	Pos            Position
+	Effect         Effect
+	Message        string        // the author's message as written, may be empty
+	ApproveTimeout time.Duration // how long Approve waits; 0: as approvals say
+	Redirect       *RedirectTo   // set when Effect is Redirect
+	Env            *env.Filter   // command rules: env_allow, env_deny, env_max_*; nil when not given
+	Limits         *Limits       // command rules: limits and timeout; nil when not given
+
+	message message
+	filter  env.Filter // Env merged with env_policy
+
+	// What the rule selects: the one of its group is set.
+	command *commandMatch
+	file    *fileMatch
+	network *networkMatch
+	socket  *socketMatch
+	signal  *signalMatch
 }
 
 // Decision is the outcome of one request.
@@ -93,17 +110,24 @@ const (
 type Request interface{ group() Group }
 
 // Program is one executable file of a command.
+//
+// The name a program is called by is chosen by whoever calls it, so it can
+// make a rule deny but makes a rule permit only where it is trustworthy: the
+// link it names stands in a directory the file rules let nobody change, or the
+// caller of Evaluate lists it in Names.
 type Program struct {
-	Called string   // the name it was called by (argv[0] or the path given to execve)
+	Called string   // the name it was called by: the path given to execve, or a bare name
 	Path   string   // resolved absolute path inside the sandbox; empty: not resolved
+	Names  []string // absolute paths of links on the sandbox's own PATH that lead to this file
 	Same   []string // paths of denied programs this file is identical to (inode or content)
+	Args   []string // of Chain only: its argument vector, Args[0] included; nil: not known
 }
 
 // CommandRequest asks to run a program.
 type CommandRequest struct {
 	Program
 	Argv        []string  // whole argument vector, Argv[0] included
-	Chain       []Program // interpreters of a script, loaders, wrapper payloads; outermost last
+	Chain       []Program // interpreters of a script, loaders' programs, wrapper payloads; outermost last
 	Cwd         string    // absolute, inside the sandbox
 	Depth       int       // 0: asked for by the operator; n: n execs below
 	Parent      string    // path of the calling program; empty at depth 0
@@ -143,13 +167,18 @@ type FileRequest struct {
 	Op   FileOp // exactly one bit
 }
 
-// NetworkRequest asks for a connection, a bind or a datagram.
+// Intercepted as the Method of a NetworkRequest says that every HTTP request on
+// the connection will be asked about by itself.
+const Intercepted = "*"
+
+// NetworkRequest asks for a connection, a bind or a datagram. A request made
+// before its host is resolved is made again with the address.
 type NetworkRequest struct {
 	Domain   string // host name as normalised; empty when only an address is known
 	Addr     string // IP address; empty when not resolved yet
 	Port     int
 	Protocol string // tcp, udp
-	Method   string // HTTP method when intercepted
+	Method   string // HTTP method; empty: nobody looks into the connection; or Intercepted
 	Path     string // HTTP path when intercepted
 	Binary   string // path of the calling program
 }
@@ -166,6 +195,8 @@ type SignalRequest struct {
 	Target string // self, children, descendants, siblings, session, parent, external, system
 	PID    int    // inside the sandbox
 	Name   string // base name of the target's program
+	// SameUser: the target runs as the sender's user.
+	SameUser bool
 }
 
 func (*CommandRequest) group() Group    { return GroupCommand }

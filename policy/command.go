@@ -1,0 +1,222 @@
+package policy
+
+import (
+	"regexp"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"agentsh/policy/env"
+	"agentsh/policy/glob"
+)
+
+// commandMatch is what a command rule selects.
+type commandMatch struct {
+	entries  []nameEntry
+	patterns []*regexp.Regexp // any of them
+	words    []wordPattern    // all of them, as one pattern; nil: any arguments
+	wordsAll bool             // words must cover every argument
+	depth    depthRange
+	parent   []nameEntry
+	ancestor []nameEntry
+	cwd      []*glob.Glob
+	tty      int8 // 0: either, 1: interactive, -1: not
+	byName   bool // identity: name
+	env      envSettings
+	sources  []string // args_patterns as written, for lint
+}
+
+type depthRange struct {
+	min, max int // max -1: no end
+}
+
+var identityWords = []string{"content", "name"}
+
+func commandKeys() []key[draft] {
+	return append(commonKeys(Allow, Deny, Audit, Approve, Redirect), []key[draft]{
+		{field{name: "commands", doc: "Base names, or with a slash paths, of programs; globs in both.", shape: listOf(shape{}), required: true},
+			func(r *reader, n *yaml.Node, d *draft) { d.rule.command.entries = r.names(r.texts(n)) }},
+		{field{name: "args_patterns", doc: "Go regular expressions, any of which must match the arguments joined by spaces.", shape: listOf(shape{})}, readArgsPatterns},
+		{field{name: "args", doc: "Word patterns the arguments must match: operands in order, options anywhere, ** for any words, a|b for either.", shape: listOf(shape{})}, readArgs},
+		{field{name: "context", doc: "direct: asked for by the operator; nested: started by another command; or a range of depths.",
+			shape: shape{words: contextWords, others: []shape{listOf(shape{words: contextWords}), objectOf(func() []field { return fieldsOf(depthKeys) })}}}, readContext},
+		{field{name: "when", doc: "Further conditions on who asks.", shape: objectOf(func() []field { return fieldsOf(whenKeys) })},
+			func(r *reader, n *yaml.Node, d *draft) { readObject(r, n, "when", whenKeys, d.rule.command) }},
+		{field{name: "redirect_to", doc: "The program that runs instead.", shape: objectOf(func() []field { return fieldsOf(redirectKeys) })},
+			func(r *reader, n *yaml.Node, d *draft) {
+				d.redirect = n
+				d.rule.Redirect = &RedirectTo{}
+				readObject(r, n, "redirect_to", redirectKeys, d.rule.Redirect)
+			}},
+		{field{name: "env_allow", doc: "As env_policy.allow, for this rule; both must let a variable through.", shape: listOf(shape{})}, ruleEnv("allow")},
+		{field{name: "env_deny", doc: "As env_policy.deny, for this rule.", shape: listOf(shape{})}, ruleEnv("deny")},
+		{field{name: "env_max_bytes", doc: "As env_policy.max_bytes, for this rule.", shape: shape{kind: shapeInt}}, ruleEnv("max_bytes")},
+		{field{name: "env_max_keys", doc: "As env_policy.max_keys, for this rule.", shape: shape{kind: shapeInt}}, ruleEnv("max_keys")},
+		{field{name: "env_block_iteration", doc: "Must be false: a command can always list its own variables.", shape: shape{kind: shapeBool}}, ruleEnv("block_iteration")},
+		{field{name: "limits", doc: "As resource_limits, for this command; the stricter of both holds.", shape: objectOf(func() []field { return fieldsOf(limitKeys) })},
+			func(r *reader, n *yaml.Node, d *draft) {
+				d.rule.Limits = &Limits{}
+				readObject(r, n, "limits", limitKeys, d.rule.Limits)
+			}},
+		{field{name: "identity", doc: "content: a copy or link of a denied program is denied too; name: only its names are.", shape: shape{words: identityWords}},
+			func(r *reader, n *yaml.Node, d *draft) {
+				i, _ := r.word(n, "identity", identityWords)
+				d.rule.command.byName = i == 1
+			}},
+	}...)
+}
+
+// ruleEnv reads one env_* key of a rule by the key of env_policy it is named
+// after.
+func ruleEnv(name string) func(*reader, *yaml.Node, *draft) {
+	return func(r *reader, n *yaml.Node, d *draft) {
+		s := &d.rule.command.env
+		s.used = true
+		envKeys[findKey(envKeys, name)].read(r, n, s)
+	}
+}
+
+var readCommandRules = func(r *reader, n *yaml.Node, doc *document) {
+	readRules(GroupCommand, commandKeys(), func(rule *Rule) {
+		rule.command = &commandMatch{depth: depthRange{0, -1}}
+	}, finishCommand)(r, n, doc)
+}
+
+func finishCommand(_ *reader, _ *yaml.Node, d *draft) {
+	c := d.rule.command
+	c.wordsAll = d.rule.Effect.permits()
+	if c.env.used {
+		filter := c.env.filter
+		d.rule.Env = &env.Filter{Allow: filter.Allow, Deny: filter.Deny, MaxBytes: filter.MaxBytes, MaxKeys: filter.MaxKeys}
+	}
+	if !d.rule.Effect.permits() {
+		// A newline in an argument must not hide what follows it.
+		for i, p := range c.patterns {
+			c.patterns[i] = regexp.MustCompile("(?s:" + p.String() + ")")
+		}
+	}
+}
+
+func readArgsPatterns(r *reader, n *yaml.Node, d *draft) {
+	for _, l := range r.texts(n) {
+		text, err := expand(l.text, r.vars, regexp.QuoteMeta)
+		if err != nil {
+			r.fail(l.node, "", "pattern %q: %v", shorten(l.text), err)
+			continue
+		}
+		p, err := regexp.Compile(text)
+		if err != nil {
+			r.fail(l.node, "", "%v", err)
+			continue
+		}
+		d.rule.command.patterns = append(d.rule.command.patterns, p)
+		d.rule.command.sources = append(d.rule.command.sources, l.text)
+	}
+}
+
+func readArgs(r *reader, n *yaml.Node, d *draft) {
+	d.rule.command.words = []wordPattern{}
+	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+		return // no arguments at all
+	}
+	for _, l := range r.texts(n) {
+		w, err := r.wordPattern(l)
+		if err != nil {
+			r.fail(l.node, "", "word %q: %v", shorten(l.text), err)
+			continue
+		}
+		d.rule.command.words = append(d.rule.command.words, w)
+	}
+}
+
+var contextWords = []string{"direct", "nested"}
+
+var depthKeys = []key[depthRange]{
+	{field{name: "min_depth", doc: "The least depth; 0 is a command the operator asked for.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, d *depthRange) {
+		v, _ := r.number(n, 0, 1000)
+		d.min = int(v)
+	}},
+	{field{name: "max_depth", doc: "The greatest depth.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, d *depthRange) {
+		v, _ := r.number(n, 0, 1000)
+		d.max = int(v)
+	}},
+}
+
+func readContext(r *reader, n *yaml.Node, d *draft) {
+	depth := &d.rule.command.depth
+	if n.Kind == yaml.MappingNode {
+		readObject(r, n, "context", depthKeys, depth)
+		if depth.max >= 0 && depth.max < depth.min {
+			r.fail(n, "", "no depth is at least %d and at most %d", depth.min, depth.max)
+		}
+		return
+	}
+	var direct, nested bool
+	for _, l := range r.oneOrMore(n) {
+		i, ok := r.word(l.node, "context", contextWords)
+		direct = direct || ok && i == 0
+		nested = nested || ok && i == 1
+	}
+	switch {
+	case direct && !nested:
+		*depth = depthRange{0, 0}
+	case nested && !direct:
+		*depth = depthRange{1, -1}
+	}
+}
+
+var whenKeys = []key[commandMatch]{
+	{field{name: "parent", doc: "Names or paths of the program that starts this one.", shape: oneOrList(shape{})}, func(r *reader, n *yaml.Node, c *commandMatch) { c.parent = r.names(r.oneOrMore(n)) }},
+	{field{name: "ancestor", doc: "Names or paths of any program above this one.", shape: oneOrList(shape{})}, func(r *reader, n *yaml.Node, c *commandMatch) { c.ancestor = r.names(r.oneOrMore(n)) }},
+	{field{name: "cwd", doc: "Path globs of the working directory.", shape: oneOrList(shape{})}, func(r *reader, n *yaml.Node, c *commandMatch) {
+		for _, l := range r.oneOrMore(n) {
+			if g := r.pattern(l.node, glob.Path, l.text); g != nil {
+				c.cwd = append(c.cwd, g)
+			}
+		}
+	}},
+	{field{name: "interactive", doc: "Whether the command has a terminal.", shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, c *commandMatch) {
+		on, ok := r.flag(n)
+		c.tty = -1
+		if on || !ok {
+			c.tty = 1
+		}
+	}},
+}
+
+var redirectKeys = []key[RedirectTo]{
+	{field{name: "command", doc: "The program to run: a name on the sandbox's PATH or an absolute path.", required: true}, func(r *reader, n *yaml.Node, t *RedirectTo) {
+		s, ok := r.expanded(n)
+		if ok && (s == "" || strings.Contains(s, "/") && !strings.HasPrefix(s, "/")) {
+			r.fail(n, "", "redirect_to.command is a name or an absolute path")
+		}
+		t.Command = s
+	}},
+	{field{name: "args", doc: "Arguments before those of the request.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, t *RedirectTo) { t.Args = values(r.texts(n)) }},
+	{field{name: "args_append", doc: "Arguments after those of the request.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, t *RedirectTo) { t.ArgsAppend = values(r.texts(n)) }},
+	{field{name: "environment", doc: "Variables set for the replacement.", shape: shape{kind: shapeMap, item: &shape{}}}, func(r *reader, n *yaml.Node, t *RedirectTo) {
+		t.Environment = map[string]string{}
+		r.dictionary(n, func(name, value *yaml.Node) {
+			if !validName(name.Value) {
+				r.fail(name, "", "%q is not the name of a variable", shorten(name.Value))
+			}
+			if s, ok := r.text(value); ok {
+				t.Environment[name.Value] = s
+			}
+		})
+	}},
+}
+
+// expanded reads a text and fills its variables in.
+func (r *reader) expanded(n *yaml.Node) (string, bool) {
+	s, ok := r.text(n)
+	if !ok {
+		return "", false
+	}
+	s, err := expand(s, r.vars, func(v string) string { return v })
+	if err != nil {
+		r.fail(n, "", "%v", err)
+		return "", false
+	}
+	return s, true
+}

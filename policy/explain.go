@@ -1,0 +1,84 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+)
+
+// explain says why a request was not permitted and what to do about it.
+func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
+	g := Diagnostic{Rule: "default"}
+	if d.Rule != nil {
+		g.Rule, g.Pos = d.Rule.Name, d.Rule.Pos
+	}
+	switch {
+	case why.text != "":
+		g.Message = why.text
+		if why.about != "" {
+			g.Message += ": " + printable(why.about)
+		}
+	case d.Rule != nil && d.Rule.Message != "":
+		g.Message = d.Rule.message.render(r, d.Rule.Name)
+	case d.Rule != nil:
+		g.Message = fmt.Sprintf("%s is %s by rule %s", describe(r, why), participle(d.Effect), d.Rule.Name)
+	default:
+		g.Message = fmt.Sprintf("no rule allows %s", describe(r, why))
+	}
+	g.Hint = p.hint(r, d)
+	return g
+}
+
+func participle(e Effect) string {
+	switch e {
+	case Approve:
+		return "to be approved by a person"
+	case Redirect:
+		return "redirected"
+	case SoftDelete:
+		return "kept in the trash"
+	case Absorb:
+		return "absorbed"
+	default:
+		return "denied"
+	}
+}
+
+// describe names what a request wants.
+func describe(r Request, why reason) string {
+	switch r := r.(type) {
+	case *CommandRequest:
+		if why.about != "" {
+			return "running " + printable(why.about)
+		}
+		return "running " + printable(r.Called)
+	case *FileRequest:
+		return r.Op.String() + " of " + printable(r.Path)
+	case *NetworkRequest:
+		host := r.Domain
+		if host == "" {
+			host = r.Addr
+		}
+		return fmt.Sprintf("reaching %s port %d", printable(host), r.Port)
+	case *UnixSocketRequest:
+		return printable(r.Op) + " of socket " + printable(r.Path)
+	case *SignalRequest:
+		return signalName(r.Signal) + " to " + printable(r.Target)
+	}
+	return "the request"
+}
+
+// printable keeps control characters of names that commands choose out of
+// terminals and logs.
+func printable(s string) string {
+	if len(s) > 200 {
+		s = s[:200] + "..."
+	}
+	for _, c := range s {
+		if c < ' ' || c == 0x7f || c == '�' || c >= 0x80 && c < 0xa0 {
+			return strings.Trim(fmt.Sprintf("%q", s), `"`)
+		}
+	}
+	return s
+}
+
+func (p *Policy) hint(r Request, d Decision) string { return "" }

@@ -1,0 +1,289 @@
+// Package glob matches paths, names, argument words and host names against
+// patterns. It does no I/O, and a match takes time linear in the pattern times
+// the text at worst, whatever the pattern.
+//
+// The pattern language, in every [Kind]:
+//
+//   - any run of characters inside one part (a path segment, a host label)
+//     **       any run of characters, separators included
+//     ?        one character, not the separator
+//     [a-z]    one character of the set; [!a-z] one that is not in it
+//     {a,b}    either alternative; alternatives nest
+//     \x       the character x itself
+//
+// Of a path, dir/** is dir itself and everything below it. Of a host,
+// *.example.com is every name below example.com at any depth, not example.com
+// itself. Names and words have no separator: * matches anything there.
+package glob
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MaxPattern is the longest pattern, in bytes.
+const MaxPattern = 4096
+
+// MaxAlternatives bounds what the braces of one pattern multiply out to.
+const MaxAlternatives = 256
+
+// Kind says what a pattern is matched against.
+type Kind uint8
+
+// The kinds of text.
+const (
+	Text Kind = iota // names and argument words: no separator
+	Path             // clean absolute paths: the separator is a slash
+	Host             // host names in lower case: the separator is a dot
+	URL              // paths of a URL: as Path, but not checked to be clean
+)
+
+// separator is the byte * does not cross; 0 when there is none.
+func (k Kind) separator() byte {
+	switch k {
+	case Path, URL:
+		return '/'
+	case Host:
+		return '.'
+	default:
+		return 0
+	}
+}
+
+// Glob is a compiled pattern, safe for concurrent use.
+type Glob struct {
+	source string
+	kind   Kind
+	alts   []alt
+}
+
+// alt is one alternative of a pattern, braces multiplied out: a literal, or
+// literals at both ends of a list of tokens.
+type alt struct {
+	prefix string
+	middle []token
+	suffix string
+	tree   bool // prefix alone, or prefix followed by a slash and anything
+	sep    byte
+}
+
+// Compile reads a pattern. The error says what is wrong with it and does not
+// repeat it. A path pattern that no clean absolute path can match is an error.
+func Compile(kind Kind, pattern string) (*Glob, error) {
+	if len(pattern) > MaxPattern {
+		return nil, fmt.Errorf("pattern is %d bytes long, the most is %d", len(pattern), MaxPattern)
+	}
+	texts, err := multiplyOut(pattern)
+	if err != nil {
+		return nil, err
+	}
+	g := &Glob{source: pattern, kind: kind, alts: make([]alt, 0, len(texts))}
+	for _, text := range texts {
+		alts, err := compileAlternative(kind, text)
+		if err != nil {
+			return nil, err
+		}
+		g.alts = append(g.alts, alts...)
+	}
+	return g, nil
+}
+
+// compileAlternative compiles a pattern without braces.
+func compileAlternative(kind Kind, text string) ([]alt, error) {
+	if kind == Path {
+		if err := checkPath(text); err != nil {
+			return nil, err
+		}
+	}
+	if kind == Path || kind == URL {
+		if stem, ok := strings.CutSuffix(text, "/**"); ok && !strings.HasSuffix(stem, `\`) {
+			return compileTree(stem)
+		}
+	}
+	if kind == Host {
+		if rest, ok := strings.CutPrefix(text, "*."); ok {
+			text = "?**." + rest
+		}
+	}
+	tokens, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	return []alt{newAlt(tokens, kind.separator())}, nil
+}
+
+// checkPath refuses patterns that match no clean absolute path. text holds no
+// braces.
+func checkPath(text string) error {
+	switch {
+	case text == "":
+		return errors.New("an empty pattern matches no path")
+	case text[0] != '/' && !strings.HasPrefix(text, "**"):
+		return errors.New("it matches no path: paths begin with a slash, so the pattern begins with / or **/")
+	case strings.Contains(text, "//"):
+		return errors.New("it matches no path: a double slash is never part of one")
+	case text != "/" && strings.HasSuffix(text, "/"):
+		return errors.New("it matches no path: write dir for the directory or dir/** for all of it, without a slash at the end")
+	}
+	for part := range strings.SplitSeq(text, "/") {
+		if part == "." || part == ".." {
+			return errors.New("it matches no path: . and .. are resolved before matching")
+		}
+	}
+	return nil
+}
+
+// compileTree compiles stem/**, which is stem and everything below it.
+func compileTree(stem string) ([]alt, error) {
+	tokens, err := parse(stem)
+	if err != nil {
+		return nil, err
+	}
+	at := newAlt(tokens, '/')
+	if len(at.middle) == 0 && at.suffix == "" {
+		at.tree = true
+		return []alt{at}, nil
+	}
+	below := newAlt(append(tokens, token{op: opLiteral, text: "/"}, token{op: opDeep}), '/')
+	return []alt{at, below}, nil
+}
+
+// newAlt splits the literals off both ends of a token list.
+func newAlt(tokens []token, sep byte) alt {
+	a := alt{sep: sep}
+	tokens = joinLiterals(tokens)
+	if len(tokens) > 0 && tokens[0].op == opLiteral {
+		a.prefix, tokens = tokens[0].text, tokens[1:]
+	}
+	if n := len(tokens); n > 0 && tokens[n-1].op == opLiteral {
+		a.suffix, tokens = tokens[n-1].text, tokens[:n-1]
+	}
+	a.middle = tokens
+	return a
+}
+
+// Match reports whether the whole of s matches.
+func (g *Glob) Match(s string) bool {
+	for i := range g.alts {
+		if g.alts[i].match(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// String is the pattern as it was written.
+func (g *Glob) String() string { return g.source }
+
+// Literal returns the only text the pattern matches, if there is only one.
+func (g *Glob) Literal() (string, bool) {
+	if len(g.alts) != 1 || !g.alts[0].literal() {
+		return "", false
+	}
+	return g.alts[0].prefix, true
+}
+
+// Literals returns every text the pattern matches, if they can be listed: a
+// pattern without wildcards, or with braces around such.
+func (g *Glob) Literals() ([]string, bool) {
+	texts := make([]string, 0, len(g.alts))
+	for i := range g.alts {
+		if !g.alts[i].literal() {
+			return nil, false
+		}
+		texts = append(texts, g.alts[i].prefix)
+	}
+	return texts, true
+}
+
+func (a *alt) literal() bool { return len(a.middle) == 0 && a.suffix == "" && !a.tree }
+
+func (a *alt) match(s string) bool {
+	if !strings.HasPrefix(s, a.prefix) {
+		return false
+	}
+	rest := s[len(a.prefix):]
+	if a.tree {
+		return rest == "" || rest[0] == '/'
+	}
+	if len(a.middle) == 0 {
+		return rest == a.suffix
+	}
+	if !strings.HasSuffix(rest, a.suffix) {
+		return false
+	}
+	return matchTokens(a.middle, rest[:len(rest)-len(a.suffix)], a.sep)
+}
+
+// Quote escapes s so that a pattern made of it matches s alone.
+func Quote(s string) string {
+	if !strings.ContainsAny(s, special) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if strings.IndexByte(special, s[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+const special = `*?[]{},\`
+
+// Contains reports whether g certainly matches everything that other matches.
+// It may answer false where a closer look would find true, never the reverse.
+func (g *Glob) Contains(other *Glob) bool {
+	for i := range other.alts {
+		if !g.holds(&other.alts[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *Glob) holds(b *alt) bool {
+	for i := range g.alts {
+		if g.alts[i].holds(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports whether a certainly matches all that b matches.
+func (a *alt) holds(b *alt) bool {
+	if b.literal() {
+		return a.match(b.prefix)
+	}
+	if a.prefix == b.prefix && a.suffix == b.suffix && a.tree == b.tree && sameTokens(a.middle, b.middle) {
+		return true
+	}
+	if a.tree {
+		return b.tree && a.match(b.prefix) || strings.HasPrefix(b.prefix, a.prefix+"/")
+	}
+	wide := len(a.middle) == 1 && (a.middle[0].op == opDeep || a.middle[0].op == opAny && a.sep == 0)
+	if !wide || !strings.HasPrefix(b.prefix, a.prefix) {
+		return false
+	}
+	if b.tree {
+		return a.suffix == "" && len(a.prefix) <= len(b.prefix)
+	}
+	// What b matches begins with its prefix and ends with its suffix, which
+	// do not overlap, so a's suffix must lie in b's.
+	return strings.HasSuffix(b.suffix, a.suffix)
+}
+
+func sameTokens(a, b []token) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].op != b[i].op || a[i].text != b[i].text || a[i].op == opSet {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,117 @@
+package glob
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// stepBudget is how many steps the quick matcher may take before the one whose
+// time is bounded takes over.
+const stepBudget = 4096
+
+// matchTokens matches all of s. The quick way keeps one place to come back to
+// for the last * and one for the last **: an earlier star never needs to give
+// more, since the later one can take whatever the earlier leaves.
+func matchTokens(tokens []token, s string, sep byte) bool {
+	if len(tokens) == 1 && tokens[0].op == opDeep {
+		return true
+	}
+	var at, any, deep mark
+	any.token, deep.token = -1, -1
+	for steps := 0; ; steps++ {
+		if steps > stepBudget {
+			return matchSlow(tokens, s, sep)
+		}
+		if at.token == len(tokens) && at.pos == len(s) {
+			return true
+		}
+		if at.token < len(tokens) {
+			switch t := &tokens[at.token]; t.op {
+			case opAny:
+				any = at
+				at.token++
+				continue
+			case opDeep:
+				deep = at
+				any.token = -1
+				at.token++
+				continue
+			default:
+				if n := t.take(s[at.pos:], sep); n > 0 {
+					at.token++
+					at.pos += n
+					continue
+				}
+			}
+		}
+		switch {
+		case any.token >= 0 && any.pos < len(s) && (sep == 0 || s[any.pos] != sep):
+			any.pos++
+			at = mark{any.token + 1, any.pos}
+		case deep.token >= 0 && deep.pos < len(s):
+			deep.pos++
+			any.token = -1
+			at = mark{deep.token + 1, deep.pos}
+		default:
+			return false
+		}
+	}
+}
+
+// mark is a place in the pattern and in the text.
+type mark struct{ token, pos int }
+
+// take returns how many bytes of s a token that is not a star matches, 0 when
+// it does not match.
+func (t *token) take(s string, sep byte) int {
+	if t.op == opLiteral {
+		if strings.HasPrefix(s, t.text) {
+			return len(t.text)
+		}
+		return 0
+	}
+	if s == "" || (sep != 0 && s[0] == sep) {
+		return 0
+	}
+	c, n := utf8.DecodeRuneInString(s)
+	if t.op == opSet && !t.set.contains(c) {
+		return 0
+	}
+	return n
+}
+
+// matchSlow follows every way at once: for each token, the set of places in s
+// that can be reached before it.
+func matchSlow(tokens []token, s string, sep byte) bool {
+	reach, next := make([]bool, len(s)+1), make([]bool, len(s)+1)
+	reach[0] = true
+	for i := range tokens {
+		clear(next)
+		advance(&tokens[i], s, sep, reach, next)
+		reach, next = next, reach
+	}
+	return reach[len(s)]
+}
+
+// advance marks in next the places one token leads to from those in reach.
+func advance(t *token, s string, sep byte, reach, next []bool) {
+	running := false
+	for pos := range reach {
+		running = running || reach[pos]
+		switch t.op {
+		case opDeep:
+			next[pos] = running
+		case opAny:
+			next[pos] = running
+			if pos < len(s) && sep != 0 && s[pos] == sep {
+				running = false
+			}
+		default:
+			if reach[pos] {
+				if n := t.take(s[pos:], sep); n > 0 {
+					next[pos+n] = true
+				}
+			}
+		}
+	}
+}

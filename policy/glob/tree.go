@@ -1,0 +1,76 @@
+package glob
+
+import "strings"
+
+// Dirs returns, for each alternative, the longest directory or whole path that
+// all its matches lie at or below.
+func (g *Glob) Dirs() []string {
+	out := make([]string, 0, len(g.alts))
+	for i := range g.alts {
+		out = append(out, g.alts[i].dir())
+	}
+	return out
+}
+
+// dir is the literal directory an alternative's matches lie at or below.
+func (a *alt) dir() string {
+	if a.tree || a.literal() {
+		if a.prefix == "" {
+			return "/"
+		}
+		return a.prefix
+	}
+	at := strings.LastIndexByte(a.prefix, '/')
+	if at <= 0 {
+		return "/"
+	}
+	return a.prefix[:at]
+}
+
+// Covers reports whether the pattern certainly matches root and everything
+// below it.
+func (g *Glob) Covers(root string) bool {
+	for i := range g.alts {
+		a := &g.alts[i]
+		if a.tree && a.match(root) {
+			return true
+		}
+		if n := len(a.middle); !a.tree && a.suffix == "" && n > 0 && a.middle[n-1].op == opDeep && a.match(root) {
+			return true
+		}
+	}
+	return false
+}
+
+// Below returns, for each alternative that may match something at or below
+// root, the literal path at or below root that its matches there lie at or
+// below. None means that the pattern certainly matches nothing there.
+func (g *Glob) Below(root string) []string {
+	var out []string
+	for i := range g.alts {
+		a := &g.alts[i]
+		dir := a.dir()
+		switch {
+		case under(dir, root):
+			out = append(out, dir)
+		case !under(root, dir):
+		case a.literal():
+		case !a.tree && !a.reaches(root):
+		default:
+			out = append(out, root)
+		}
+	}
+	return out
+}
+
+// under reports whether name is dir or lies below it.
+func under(name, dir string) bool {
+	return dir == "/" || strings.HasPrefix(name, dir) && (len(name) == len(dir) || name[len(dir)] == '/')
+}
+
+// reaches reports whether the alternative may match root or something below
+// it, its literal prefix ending above root. False is certain.
+func (a *alt) reaches(root string) bool {
+	n := min(len(a.prefix), len(root))
+	return a.prefix[:n] == root[:n]
+}

@@ -1,0 +1,285 @@
+package policy
+
+import (
+	"path"
+	"strings"
+)
+
+// subject is one program of a request, as the rules see it.
+type subject struct {
+	program *Program
+	argv    []string
+	request *CommandRequest
+}
+
+// command decides a command: the program itself, every program of its chain,
+// and, for wrappers, what their arguments name. The strictest answer holds.
+func (p *Policy) command(q *CommandRequest) (Decision, reason) {
+	s := subject{program: &q.Program, argv: q.Argv, request: q}
+	d, why := p.subject(&s)
+	for i := range q.Chain {
+		link := subject{program: &q.Chain[i], argv: q.Chain[i].Args, request: q}
+		if link.argv == nil {
+			link.argv = scriptArgv(link.program, q)
+		}
+		e, w := p.subject(&link)
+		d, why = stricterOf(d, why, notRedirected(e), w)
+	}
+	if d.Effect != Deny && p.wraps(&q.Program, q.Argv) {
+		e, w := p.payloads(q)
+		d, why = stricterOf(d, why, notRedirected(e), w)
+	}
+	return d, why
+}
+
+func stricterOf(d Decision, why reason, e Decision, w reason) (Decision, reason) {
+	if strictness[e.Effect] < strictness[d.Effect] {
+		return e, w
+	}
+	return d, why
+}
+
+// notRedirected turns the redirection of a program that is not the one asked
+// for into a denial: the replacement would run without the rest of the command.
+func notRedirected(d Decision) Decision {
+	if d.Effect == Redirect {
+		d.Effect = Deny
+	}
+	return d
+}
+
+// scriptArgv is the argument vector of an interpreter whose own is not known:
+// its name, the script, the script's arguments. See execve(2), Interpreter
+// scripts.
+func scriptArgv(interpreter *Program, q *CommandRequest) []string {
+	argv := make([]string, 0, len(q.Argv)+1)
+	argv = append(argv, interpreter.Called, q.Called)
+	if len(q.Argv) > 1 {
+		argv = append(argv, q.Argv[1:]...)
+	}
+	return argv
+}
+
+// subject decides for one program under all its names. What is certain about
+// it (its file, trusted links to it) must be permitted; what its caller could
+// choose (the name it is called by) and what it resembles can only deny.
+func (p *Policy) subject(s *subject) (Decision, reason) {
+	pr := s.program
+	switch {
+	case pr.Called == "" && pr.Path == "":
+		return Decision{}, reason{text: "the request names no program"}
+	case pr.Path != "" && !cleanPath(pr.Path):
+		return Decision{}, reason{text: "the program's path is not absolute and resolved", about: pr.Path}
+	case !p.runsFrom(pr.Path):
+		return Decision{}, reason{text: "programs run only from the directories of exec_from", about: pr.Path}
+	}
+	var certain, doubtful *Rule
+	multi := multiCall(pr.Path)
+	if applet := appletName(s.argv); multi && !multiCall(applet) {
+		certain = p.first(applet, s, false)
+		doubtful = p.first(pr.Path, s, false)
+	} else {
+		certain = p.first(pr.Path, s, false)
+		for _, name := range pr.Names {
+			certain = stricterRule(certain, p.first(name, s, false))
+		}
+		if len(s.argv) > 0 && s.argv[0] != pr.Called {
+			doubtful = p.first(base(s.argv[0]), s, false)
+		}
+	}
+	if pr.Called != pr.Path {
+		called := p.first(p.calledName(s), s, false)
+		if certain == nil && !multi && pr.Path != "" && p.trustworthy(pr.Called) {
+			certain = called
+		}
+		doubtful = stricterRule(doubtful, called)
+	}
+	if !multi {
+		for _, same := range pr.Same {
+			doubtful = stricterRule(doubtful, p.first(same, s, true))
+		}
+	}
+	return p.settle(s, certain, doubtful)
+}
+
+// settle puts together what the certain and the doubtful names say.
+func (p *Policy) settle(s *subject, certain, doubtful *Rule) (Decision, reason) {
+	d := p.fallback(defaultCommand)
+	why := reason{about: s.program.Path}
+	if certain != nil {
+		d = Decision{Effect: certain.Effect, Rule: certain}
+	} else if s.program.Path == "" && d.Permits() {
+		d, why.text = Decision{}, "the program was not found"
+	}
+	if doubtful != nil && strictness[doubtful.Effect] < strictness[d.Effect] {
+		d = Decision{Effect: doubtful.Effect, Rule: doubtful}
+		why = reason{about: s.program.Called}
+	}
+	return d, why
+}
+
+// stricterRule returns the stricter of two rules, the earlier argument when
+// they are alike; nil is no opinion.
+func stricterRule(a, b *Rule) *Rule {
+	if a == nil || b != nil && strictness[b.Effect] < strictness[a.Effect] {
+		return b
+	}
+	return a
+}
+
+// first returns the first rule that is about a name, an absolute path or a
+// base name, and about the rest of the request. identical says that the
+// program only has the same content as the file of that name.
+func (p *Policy) first(name string, s *subject, identical bool) *Rule {
+	if name == "" {
+		return nil
+	}
+	for _, rule := range p.groups[GroupCommand].rules {
+		c := rule.command
+		if identical && c.byName || !c.named(name) {
+			continue
+		}
+		if c.selects(s, rule.Effect) {
+			return rule
+		}
+	}
+	return nil
+}
+
+// named reports whether the rule is about a path or base name.
+func (c *commandMatch) named(name string) bool {
+	for i := range c.entries {
+		if c.entries[i].path && name[0] != '/' {
+			continue
+		}
+		if c.entries[i].matches(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// selects reports whether everything but the program's name fits.
+func (c *commandMatch) selects(s *subject, effect Effect) bool {
+	q := s.request
+	switch {
+	case q.Depth < c.depth.min || c.depth.max >= 0 && q.Depth > c.depth.max:
+		return false
+	case c.tty != 0 && (c.tty > 0) != q.Interactive:
+		return false
+	case len(c.parent) > 0 && !matchesAny(c.parent, q.Parent):
+		return false
+	case len(c.ancestor) > 0 && !c.matchesAncestor(q.Ancestors):
+		return false
+	case len(c.cwd) > 0 && !c.matchesCwd(q.Cwd):
+		return false
+	}
+	var args []string
+	if len(s.argv) > 1 {
+		args = s.argv[1:]
+	}
+	if len(c.patterns) > 0 && !c.matchesJoined(args, effect) {
+		return false
+	}
+	return c.words == nil || matchWords(c.words, args, c.wordsAll)
+}
+
+func (c *commandMatch) matchesAncestor(ancestors []string) bool {
+	for _, a := range ancestors {
+		if matchesAny(c.ancestor, a) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *commandMatch) matchesCwd(cwd string) bool {
+	for _, g := range c.cwd {
+		if g.Match(cwd) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxJoined is the longest argument text that patterns are tried on, in bytes.
+// Longer ones match every rule that refuses and none that permits.
+const maxJoined = 2 << 20
+
+func (c *commandMatch) matchesJoined(args []string, effect Effect) bool {
+	total := 0
+	for _, a := range args {
+		total += len(a) + 1
+	}
+	if total > maxJoined {
+		return !effect.permits()
+	}
+	text := strings.Join(args, " ")
+	for _, re := range c.patterns {
+		if re.MatchString(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// runsFrom reports whether exec_from, if given, allows a program's directory.
+func (p *Policy) runsFrom(file string) bool {
+	if len(p.execFrom) == 0 {
+		return true
+	}
+	for _, g := range p.execFrom {
+		if file != "" && g.Match(file) {
+			return true
+		}
+	}
+	return false
+}
+
+// calledName is the called name as rules see it: a path when it is one.
+func (p *Policy) calledName(s *subject) string {
+	called := s.program.Called
+	if called == "" || called[0] == '/' || !strings.Contains(called, "/") {
+		return called
+	}
+	if s.request.Cwd == "" {
+		return base(called)
+	}
+	return path.Join(s.request.Cwd, called)
+}
+
+// trustworthy reports whether a link of that name could not have been made by
+// a command: it is a clean absolute path, not one of the kernel's, in a
+// directory where the file rules let nobody make or replace anything.
+func (p *Policy) trustworthy(name string) bool {
+	if !cleanPath(name) || within(name, "/proc") || within(name, "/dev") || within(name, "/sys") {
+		return false
+	}
+	for _, op := range [...]FileOp{OpCreate, OpSymlink, OpRename, OpLink} {
+		effect := Deny
+		if rule := p.fileRule(name, op); rule != nil {
+			effect = rule.Effect
+		} else {
+			effect = p.fallback(defaultFileWrite).Effect
+		}
+		if effect != Deny {
+			return false
+		}
+	}
+	return true
+}
+
+// fileRule is the first rule about an operation on a path.
+func (p *Policy) fileRule(name string, op FileOp) *Rule {
+	for _, rule := range p.groups[GroupFile].rules {
+		if rule.file.ops&op == 0 {
+			continue
+		}
+		for _, g := range rule.file.paths {
+			if g.Match(name) {
+				return rule
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// messageFields are the fields an author may use in a message. None of them
+// can hold a secret: of arguments only their number is shown.
+var messageFields = []string{"Path", "Command", "Args", "Operation", "Domain", "RemoteAddr", "RemotePort", "Signal", "Target", "Rule"}
+
+// message is an author's text cut at its fields: text, field, text, ...
+type message []string
+
+// parseMessage cuts "... {{.Path}} ..." at its fields.
+func parseMessage(text string) (message, error) {
+	var m message
+	for {
+		before, rest, found := strings.Cut(text, "{{")
+		m = append(m, before)
+		if !found {
+			return m, nil
+		}
+		field, after, closed := strings.Cut(rest, "}}")
+		if !closed {
+			return nil, errors.New("{{ without its }}")
+		}
+		name := strings.TrimPrefix(strings.TrimSpace(field), ".")
+		known := false
+		for _, f := range messageFields {
+			known = known || f == name
+		}
+		if !known {
+			return nil, fmt.Errorf("unknown field {{%s}} (%s)", shorten(field), didYouMean(name, messageFields))
+		}
+		m = append(m, name)
+		text = after
+	}
+}
+
+// render fills the fields in for one request.
+func (m message) render(r Request, rule string) string {
+	var b strings.Builder
+	for i, part := range m {
+		if i%2 == 1 {
+			part = messageField(part, r, rule)
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+func messageField(name string, r Request, rule string) string {
+	if name == "Rule" {
+		return rule
+	}
+	switch r := r.(type) {
+	case *CommandRequest:
+		switch name {
+		case "Path", "Command":
+			return r.Called
+		case "Args":
+			return strconv.Itoa(max(len(r.Argv)-1, 0)) + " arguments"
+		}
+	case *FileRequest:
+		switch name {
+		case "Path":
+			return r.Path
+		case "Operation":
+			return r.Op.String()
+		}
+	case *NetworkRequest:
+		return networkField(name, r)
+	case *UnixSocketRequest:
+		switch name {
+		case "Path":
+			return r.Path
+		case "Operation":
+			return r.Op
+		}
+	case *SignalRequest:
+		switch name {
+		case "Signal":
+			return signalName(r.Signal)
+		case "Target":
+			return r.Target
+		case "Command":
+			return r.Name
+		}
+	}
+	return "unknown"
+}
+
+func networkField(name string, r *NetworkRequest) string {
+	switch name {
+	case "Domain":
+		return r.Domain
+	case "RemoteAddr":
+		if r.Addr != "" {
+			return r.Addr
+		}
+		return r.Domain
+	case "RemotePort":
+		return strconv.Itoa(r.Port)
+	case "Path":
+		return r.Path
+	case "Command":
+		return r.Binary
+	case "Operation":
+		return r.Method
+	}
+	return "unknown"
+}

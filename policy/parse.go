@@ -1,0 +1,164 @@
+package policy
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// The bounds of one policy. What exceeds them is refused before it costs
+// memory: a file is scanned once for its size and for the marks that make
+// nodes before the YAML parser sees it.
+const (
+	MaxSource     = 4 << 20   // bytes of one file
+	maxMarks      = 400_000   // line ends and : , - [ { of one file, which bound its nodes
+	maxDepth      = 12        // levels of nesting
+	maxSources    = 64        // files reached by extends
+	maxRules      = 50_000    // rules of a whole policy
+	maxTotalBytes = 16 << 20  // bytes of all files together
+	maxText       = 64 * 1024 // bytes of one value
+)
+
+// parseYAML returns the root mapping of a file, nil when there is none to
+// read. Problems go to r.
+func parseYAML(r *reader, data []byte) *yaml.Node {
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if !checkBytes(r, data) {
+		return nil
+	}
+	var document yaml.Node
+	if err := unmarshal(data, &document); err != nil {
+		r.failAt(yamlPosition(r.file, err), "", yamlMessage(err))
+		return nil
+	}
+	if document.Kind == 0 || len(document.Content) == 0 {
+		r.failAt(Position{r.file, 1, 1}, "a policy begins with version: 1", "the file is empty")
+		return nil
+	}
+	if !checkNode(r, document.Content[0], 0) {
+		return nil
+	}
+	return document.Content[0]
+}
+
+// checkBytes refuses what no policy file holds and what would cost the parser
+// too much.
+func checkBytes(r *reader, data []byte) bool {
+	if len(data) > MaxSource {
+		r.failAt(Position{r.file, 1, 1}, "split it with extends", fmt.Sprintf("the file is %d bytes long, the most is %d", len(data), MaxSource))
+		return false
+	}
+	marks, line, start := 0, 1, 0
+	for i := 0; i < len(data); {
+		c := data[i]
+		if c >= utf8.RuneSelf {
+			_, n := utf8.DecodeRune(data[i:])
+			if n == 1 {
+				r.failAt(Position{r.file, line, i - start + 1}, "save the file as UTF-8", fmt.Sprintf("byte 0x%02x is not UTF-8", c))
+				return false
+			}
+			i += n
+			continue
+		}
+		switch {
+		case c == '\n' || c == ',' || c == ':' || c == '-' || c == '[' || c == '{' || c == '?':
+			marks++
+		case c == '\t' && len(bytes.TrimLeft(data[start:i], " \t-")) == 0 && indents(data[i:]):
+			r.failAt(Position{r.file, line, i - start + 1}, "indent with spaces", "a tab is not indentation")
+			return false
+		case c < ' ' && c != '\t' && c != '\r' || c == 0x7f:
+			r.failAt(Position{r.file, line, i - start + 1}, "", fmt.Sprintf("control character 0x%02x", c))
+			return false
+		}
+		i++
+		if c == '\n' {
+			line, start = line+1, i
+		}
+	}
+	if marks > maxMarks {
+		r.failAt(Position{r.file, 1, 1}, "split it with extends", fmt.Sprintf("the file has more than %d entries", maxMarks))
+		return false
+	}
+	return true
+}
+
+// indents reports whether the blank at the start of text stands before
+// something other than a comment or the end of its line.
+func indents(text []byte) bool {
+	rest := bytes.TrimLeft(text, " \t\r")
+	return len(rest) > 0 && rest[0] != '\n' && rest[0] != '#'
+}
+
+// unmarshal turns a panic of the parser into an error: a malformed file must
+// not end the program that reads it.
+func unmarshal(data []byte, into *yaml.Node) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("yaml: not readable: %v", p)
+		}
+	}()
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(into); err != nil {
+		if err.Error() == "EOF" {
+			return nil
+		}
+		return err
+	}
+	var second yaml.Node
+	if err := decoder.Decode(&second); err == nil {
+		return fmt.Errorf("yaml: line %d: the file holds a second document", second.Line)
+	} else if err.Error() != "EOF" {
+		return err
+	}
+	return nil
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// yamlPosition finds the line in a parser error; the parser tells no column.
+func yamlPosition(file string, err error) Position {
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		if line, err := strconv.Atoi(m[1]); err == nil {
+			return Position{file, line, 1}
+		}
+	}
+	return Position{file, 1, 1}
+}
+
+func yamlMessage(err error) string {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	return "not YAML: " + yamlLine.ReplaceAllString(text, "")
+}
+
+// checkNode refuses the parts of YAML the language does without: anchors,
+// aliases and merges, which make small files big, tags, and deep nesting.
+func checkNode(r *reader, n *yaml.Node, depth int) bool {
+	switch {
+	case depth > maxDepth:
+		r.fail(n, "", "nested more than %d levels deep", maxDepth)
+		return false
+	case n.Kind == yaml.AliasNode || n.Anchor != "":
+		r.fail(n, "write the value out, or put it in a file named by extends", "anchors and aliases are not part of the policy language")
+		return false
+	case n.Tag == "!!merge":
+		r.fail(n, "use extends", "merge keys are not part of the policy language")
+		return false
+	case n.Style&yaml.TaggedStyle != 0:
+		r.fail(n, "", "tags are not part of the policy language")
+		return false
+	case len(n.Value) > maxText:
+		r.fail(n, "", "value is %d bytes long, the most is %d", len(n.Value), maxText)
+		return false
+	}
+	for _, c := range n.Content {
+		if !checkNode(r, c, depth+1) {
+			return false
+		}
+	}
+	return true
+}

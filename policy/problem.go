@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// Severity is how bad a problem is.
+type Severity uint8
+
+// The severities. Only errors stop a policy from loading.
+const (
+	SeverityError Severity = iota
+	SeverityWarning
+)
+
+// String is "error" or "warning".
+func (s Severity) String() string {
+	if s == SeverityWarning {
+		return "warning"
+	}
+	return "error"
+}
+
+// Problem is one thing wrong with a policy file.
+type Problem struct {
+	Pos      Position `json:"pos"`
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`
+	Hint     string   `json:"hint,omitempty"` // what to write instead, may be empty
+}
+
+// String is "file:line:column: message (hint)".
+func (p Problem) String() string {
+	text := p.Pos.String() + ": " + p.Message
+	if p.Hint != "" {
+		text += " (" + p.Hint + ")"
+	}
+	return text
+}
+
+// Problems are all the problems of one load, in file order.
+type Problems []Problem
+
+// maxProblems is how many problems one load reports before it stops counting.
+const maxProblems = 100
+
+// Error lists the problems, one a line.
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// sorted orders problems by file in order of appearance, line and column.
+func (ps Problems) sorted() Problems {
+	order := map[string]int{}
+	for _, p := range ps {
+		if _, seen := order[p.Pos.File]; !seen {
+			order[p.Pos.File] = len(order)
+		}
+	}
+	sort.SliceStable(ps, func(i, j int) bool {
+		a, b := ps[i].Pos, ps[j].Pos
+		if a.File != b.File {
+			return order[a.File] < order[b.File]
+		}
+		if a.Line != b.Line {
+			return a.Line < b.Line
+		}
+		return a.Column < b.Column
+	})
+	return ps
+}
+
+// String is "file:line:column", or "default" for the zero position.
+func (p Position) String() string {
+	if p == (Position{}) {
+		return "default"
+	}
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+}
+
+// nearest returns the word of words closest to s, if any is close enough to
+// be what the author meant.
+func nearest(s string, words []string) string {
+	best, bestDistance := "", len(s)/3+1
+	if bestDistance > 3 {
+		bestDistance = 3
+	}
+	for _, w := range words {
+		if strings.EqualFold(s, w) {
+			return w
+		}
+		if d := distance(s, w, bestDistance); d <= bestDistance && (best == "" || d < bestDistance) {
+			best, bestDistance = w, d
+		}
+	}
+	return best
+}
+
+// didYouMean is the hint that names the nearest word, or lists a short choice.
+func didYouMean(s string, words []string) string {
+	if w := nearest(s, words); w != "" {
+		return fmt.Sprintf("did you mean %q?", w)
+	}
+	if len(words) <= 24 {
+		return "one of: " + strings.Join(words, ", ")
+	}
+	return ""
+}
+
+// distance is the number of edits, a swap of neighbours counting as one, that
+// turn a into b; more than limit is reported as limit+1.
+func distance(a, b string, limit int) int {
+	if len(a) > 64 || len(b) > 64 || len(a)-len(b) > limit || len(b)-len(a) > limit {
+		return limit + 1
+	}
+	rows := [3][65]int{}
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return min(last[len(b)], limit+1)
+}

@@ -1,0 +1,239 @@
+package policy
+
+import (
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"agentsh/policy/glob"
+)
+
+// draft is a rule being read.
+type draft struct {
+	rule     *Rule
+	redirect *yaml.Node // redirect_to, to complain about
+	timeout  *yaml.Node
+	wait     time.Duration
+	selected bool // something says what the rule is about
+}
+
+// The decisions a group knows, as words of a policy file in the order of
+// [Effect].
+var effectWords = [...]string{
+	Deny: "deny", Allow: "allow", Audit: "audit", Approve: "approve",
+	Redirect: "redirect", SoftDelete: "soft_delete", Absorb: "absorb",
+}
+
+// String is the word a policy file uses.
+func (e Effect) String() string {
+	if int(e) < len(effectWords) {
+		return effectWords[e]
+	}
+	return "deny"
+}
+
+var groupWords = [...]string{
+	GroupCommand: "command", GroupFile: "file", GroupNetwork: "network",
+	GroupUnixSocket: "unix_socket", GroupSignal: "signal",
+}
+
+// String is the group as a word: command, file, network, unix_socket, signal.
+func (g Group) String() string {
+	if int(g) < len(groupWords) {
+		return groupWords[g]
+	}
+	return "unknown"
+}
+
+const groupCount = len(groupWords)
+
+// permits reports whether the effect lets a request go ahead as it was made.
+func (e Effect) permits() bool { return e == Allow || e == Audit }
+
+// strictness orders effects for requests with several names: the lowest wins.
+var strictness = [...]int{
+	Deny: 0, Approve: 1, Absorb: 2, Redirect: 3, SoftDelete: 4, Audit: 5, Allow: 6,
+}
+
+// commonKeys are the keys every rule has. effects are the decisions of the
+// group.
+func commonKeys(effects ...Effect) []key[draft] {
+	words := make([]string, len(effects))
+	for i, e := range effects {
+		words[i] = e.String()
+	}
+	return []key[draft]{
+		{field{name: "name", doc: "Names the rule in decisions, events and tests.", required: true}, readRuleName},
+		{field{name: "description", doc: "Says what the rule is for."}, func(r *reader, n *yaml.Node, d *draft) {
+			d.rule.Description, _ = r.text(n)
+		}},
+		{field{name: "decision", doc: "What happens to a request the rule matches.", shape: shape{words: words}, required: true},
+			func(r *reader, n *yaml.Node, d *draft) {
+				if i, ok := r.word(n, "decision", words); ok {
+					d.rule.Effect = effects[i]
+				}
+			}},
+		{field{name: "message", doc: "Shown to the person or agent whose request was denied; {{.Path}} and the like are filled in."}, readMessage},
+		{field{name: "timeout", doc: "How long decision: approve waits for an answer before it denies; for other command rules, how long the command may run.", shape: shape{kind: shapeDuration}},
+			func(r *reader, n *yaml.Node, d *draft) {
+				d.timeout = n
+				d.wait, _ = r.duration(n)
+			}},
+	}
+}
+
+func readRuleName(r *reader, n *yaml.Node, d *draft) {
+	s, ok := r.text(n)
+	if !ok {
+		return
+	}
+	if s == "" || len(s) > 128 || s == "default" || strings.ContainsAny(s, "\n\r\t") {
+		r.fail(n, "", "a rule name is 1 to 128 characters on one line and not \"default\"")
+		return
+	}
+	d.rule.Name = s
+}
+
+func readMessage(r *reader, n *yaml.Node, d *draft) {
+	s, ok := r.text(n)
+	if !ok {
+		return
+	}
+	m, err := parseMessage(s)
+	if err != nil {
+		r.fail(n, "", "message: %v", err)
+		return
+	}
+	d.rule.Message, d.rule.message = s, m
+}
+
+// readRules reads one group's list of rules.
+func readRules(g Group, keys []key[draft], start func(*Rule), finish func(*reader, *yaml.Node, *draft)) func(*reader, *yaml.Node, *document) {
+	what := "a " + g.String() + " rule"
+	return func(r *reader, n *yaml.Node, doc *document) {
+		doc.given[g] = true
+		doc.rules[g] = make([]*Rule, 0, len(n.Content))
+		r.list(n, func(item *yaml.Node) {
+			d := &draft{rule: &Rule{Group: g, Pos: r.pos(item)}}
+			start(d.rule)
+			readObject(r, item, what, keys, d)
+			if item.Kind != yaml.MappingNode {
+				return
+			}
+			finishRule(r, item, d)
+			finish(r, item, d)
+			doc.rules[g] = append(doc.rules[g], d.rule)
+		})
+	}
+}
+
+// finishRule checks what the keys of one rule say together.
+func finishRule(r *reader, n *yaml.Node, d *draft) {
+	rule := d.rule
+	switch {
+	case rule.Effect == Redirect && d.redirect == nil:
+		r.fail(n, "", "decision: redirect without redirect_to")
+	case rule.Effect != Redirect && d.redirect != nil:
+		r.fail(d.redirect, "", "redirect_to is for decision: redirect")
+	}
+	if d.timeout == nil || d.wait == 0 {
+		return
+	}
+	switch {
+	case rule.Effect == Approve:
+		rule.ApproveTimeout = d.wait
+	case rule.Group == GroupCommand:
+		if rule.Limits == nil {
+			rule.Limits = &Limits{}
+		}
+		rule.Limits.CommandTimeout = d.wait
+	default:
+		r.fail(d.timeout, "", "timeout is for decision: approve")
+	}
+}
+
+// pattern expands and compiles one glob.
+func (r *reader) pattern(n *yaml.Node, kind glob.Kind, text string) *glob.Glob {
+	if (kind == glob.Path) && strings.HasPrefix(text, "~") {
+		r.fail(n, "write ${HOME}"+text[1:], "~ is not expanded")
+		return nil
+	}
+	expanded, err := expand(text, r.vars, glob.Quote)
+	if err != nil {
+		r.fail(n, "", "pattern %q: %v", shorten(text), err)
+		return nil
+	}
+	g, err := glob.Compile(kind, expanded)
+	if err != nil {
+		r.fail(n, "", "pattern %q: %v", shorten(text), err)
+		return nil
+	}
+	return g
+}
+
+// paths reads a list of path globs.
+func (r *reader) paths(n *yaml.Node) []*glob.Glob {
+	var out []*glob.Glob
+	for _, l := range r.texts(n) {
+		if g := r.pattern(l.node, glob.Path, l.text); g != nil {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// names reads a list of entries that are base names or, with a slash, paths.
+func (r *reader) names(list []located) []nameEntry {
+	out := make([]nameEntry, 0, len(list))
+	for _, l := range list {
+		kind := glob.Text
+		if strings.Contains(l.text, "/") || strings.HasPrefix(l.text, "${") {
+			kind = glob.Path
+		}
+		switch l.text {
+		case "":
+			r.fail(l.node, "", "an empty name matches nothing")
+			continue
+		case ".", "..":
+			r.fail(l.node, "", "%s is never the name of a program", l.text)
+			continue
+		case "**":
+			r.fail(l.node, `write "*"`, "** is for paths")
+			continue
+		}
+		if g := r.pattern(l.node, kind, l.text); g != nil {
+			out = append(out, nameEntry{glob: g, path: kind == glob.Path})
+		}
+	}
+	return out
+}
+
+// nameEntry is one entry of commands, parent, ancestor or binaries.
+type nameEntry struct {
+	glob *glob.Glob
+	path bool // matched on the whole path, not the base name
+}
+
+// matches reports whether a program at path, an absolute one, is named.
+func (e nameEntry) matches(path string) bool {
+	if path == "" {
+		return false
+	}
+	if e.path {
+		return e.glob.Match(path)
+	}
+	return e.glob.Match(base(path))
+}
+
+func matchesAny(list []nameEntry, path string) bool {
+	for _, e := range list {
+		if e.matches(path) {
+			return true
+		}
+	}
+	return false
+}
+
+// base is what follows the last slash.
+func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

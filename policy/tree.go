@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"slices"
+
+	"agentsh/policy/glob"
+)
+
+// Roots are the literal prefixes of the file rules that allow or audit
+// anything, sorted: the directories and files a sandbox has to show.
+func (p *Policy) Roots() []string {
+	var out []string
+	for _, rule := range p.groups[GroupFile].rules {
+		if !rule.Effect.permits() {
+			continue
+		}
+		for _, g := range rule.file.paths {
+			out = append(out, g.Dirs()...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Tree says whether every path at or below root gets the same effect for every
+// operation in ops, and which parts of the tree may not. root is a clean
+// absolute path. The answer is never Uniform where a rule could differ.
+func (p *Policy) Tree(root string, ops FileOp) TreeVerdict {
+	v := TreeVerdict{Effect: Allow}
+	first := true
+	for bit := range len(opWords) {
+		op := FileOp(1) << bit
+		if ops&op == 0 {
+			continue
+		}
+		effect, except := p.treeOf(root, op)
+		if !first && effect != v.Effect {
+			// The operations differ as a whole: the tree is no unit.
+			except = append(except, root)
+			if strictness[v.Effect] < strictness[effect] {
+				effect = v.Effect
+			}
+		}
+		v.Effect = effect
+		v.Except = append(v.Except, except...)
+		first = false
+	}
+	if first {
+		return TreeVerdict{Effect: Deny, Except: []string{root}}
+	}
+	slices.Sort(v.Except)
+	v.Except = slices.Compact(v.Except)
+	v.Uniform = len(v.Except) == 0
+	return v
+}
+
+// treeOf is Tree for one operation.
+func (p *Policy) treeOf(root string, op FileOp) (Effect, []string) {
+	type part struct {
+		prefix string
+		effect Effect
+	}
+	var parts []part
+	effect := p.fallback(defaultFileWrite).Effect
+	if op&fileReads != 0 {
+		effect = p.fallback(defaultFileRead).Effect
+	}
+	for _, rule := range p.groups[GroupFile].rules {
+		if rule.file.ops&op == 0 {
+			continue
+		}
+		if coversTree(rule.file.paths, root) {
+			effect = rule.Effect
+			break
+		}
+		for _, g := range rule.file.paths {
+			for _, prefix := range g.Below(root) {
+				parts = append(parts, part{prefix, rule.Effect})
+			}
+		}
+	}
+	var except []string
+	for _, x := range parts {
+		if x.effect != effect {
+			except = append(except, x.prefix)
+		}
+	}
+	return effect, except
+}
+
+func coversTree(paths []*glob.Glob, root string) bool {
+	for _, g := range paths {
+		if g.Covers(root) {
+			return true
+		}
+	}
+	return false
+}
