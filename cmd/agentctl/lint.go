@@ -1,28 +1,197 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/controller/harness"
+	"agentsh/controller/provider"
 )
 
+// loadFlags are the flags of every command that loads a harness.
+type loadFlags struct {
+	forge string
+	root  string
+	event string
+}
+
+func (f *loadFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.forge, "forge", "", "merge the blocks of this forge (github, gitlab, forgejo, jira)")
+	cmd.Flags().StringVar(&f.root, "root", "", "directory that paths start from (default: of the file, or its parent when named harness)")
+	cmd.Flags().StringVar(&f.event, "event", "", "JSON file that overlay guards see as event")
+	complete(cmd, "forge", []string{"github", "gitlab", "forgejo", "jira"})
+}
+
+// complete offers words for a flag.
+func complete(cmd *cobra.Command, flag string, words []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic("agentctl: flag " + flag + ": " + err.Error())
+	}
+}
+
+// maxEvent is the largest event file, in bytes.
+const maxEvent = 4 << 20
+
+// options are the options of a loader.
+func (f *loadFlags) options() (harness.Options, error) {
+	o := harness.Options{Forge: f.forge, Root: f.root}
+	if f.event == "" {
+		return o, nil
+	}
+	info, err := os.Stat(f.event)
+	if err != nil {
+		return o, fmt.Errorf("read the event: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxEvent {
+		return o, fmt.Errorf("read the event: %s is not a file of at most %d bytes", f.event, maxEvent)
+	}
+	data, err := os.ReadFile(f.event)
+	if err != nil {
+		return o, fmt.Errorf("read the event: %w", err)
+	}
+	if err := json.Unmarshal(data, &o.Event); err != nil {
+		return o, fmt.Errorf("read the event %s: %w", f.event, err)
+	}
+	return o, nil
+}
+
 func newLintCommand() *cobra.Command {
-	var forge string
+	var flags loadFlags
+	var output string
+	var strict bool
 	cmd := &cobra.Command{
-		Use:   "lint FILE",
+		Use:   "lint [FILE|DIR]...",
 		Short: "Check harness files",
-		Args:  cobra.ExactArgs(1),
+		Long: `lint checks harness files with their bases and reports every problem with its
+place. A directory stands for its harness files; without an argument that is
+the current one. Without --forge the blocks of all forges are checked in turn.
+
+Exit code 2 when a problem is an error.`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, ps := harness.Load(args[0], harness.Options{Forge: forge})
-			for _, p := range ps {
-				cmd.Println(p)
+			if !slices.Contains(problemFormats, output) {
+				return fmt.Errorf("unknown output format %q: one of %s", output, strings.Join(problemFormats, ", "))
+			}
+			o, err := flags.options()
+			if err != nil {
+				return err
+			}
+			ps, files, err := lintAll(args, o)
+			if err != nil {
+				return err
+			}
+			if strict {
+				ps = ps.Strict()
+			}
+			if err := printProblems(cmd.OutOrStdout(), ps, output); err != nil {
+				return err
 			}
 			if ps.HasErrors() {
 				return &failure{code: exitUsage}
 			}
+			if output == formatText && len(ps) == 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d files: no problems\n", files)
+			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&forge, "forge", "", "merge the blocks of this forge")
+	flags.add(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", formatText, "text, json, github or sarif")
+	cmd.Flags().BoolVar(&strict, "strict", false, "deprecations are errors")
+	complete(cmd, "output", problemFormats)
 	return cmd
+}
+
+// completeYAML completes YAML files and directories.
+func completeYAML(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+}
+
+// lintAll checks files and the harness files of directories. It returns the
+// problems and the number of files.
+func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
+	if len(args) == 0 {
+		args = []string{"."}
+	}
+	var named, found []string
+	for _, arg := range args {
+		info, err := os.Stat(arg)
+		if err != nil || !info.IsDir() {
+			named = append(named, arg) // the loader says what is wrong with it
+			continue
+		}
+		files, err := harnessFiles(arg)
+		if err != nil {
+			return nil, 0, err
+		}
+		found = append(found, files...)
+	}
+	l := harness.NewLoader(o)
+	var ps harness.Problems
+	for _, name := range named {
+		ps = append(ps, lintFile(l, name, o.Forge)...)
+	}
+	bases := map[string]bool{}
+	for _, name := range found {
+		for _, base := range l.Bases(name) {
+			bases[filepath.Clean(base)] = true
+		}
+	}
+	for _, name := range found {
+		for _, p := range lintFile(l, name, o.Forge) {
+			// A base need not be whole: those that build on it are checked.
+			if p.Rule != harness.RuleRequired || p.At.File != name || !bases[filepath.Clean(name)] {
+				ps = append(ps, p)
+			}
+		}
+	}
+	return ps.Sorted(), len(named) + len(found), nil
+}
+
+// harnessFiles are the YAML files of a directory, or of its directory harness.
+func harnessFiles(dir string) ([]string, error) {
+	if info, err := os.Stat(filepath.Join(dir, "harness")); err == nil && info.IsDir() {
+		dir = filepath.Join(dir, "harness")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list harness files: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); !e.IsDir() && (ext == ".yaml" || ext == ".yml") {
+			out = append(out, filepath.Join(dir, e.Name()))
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no harness files in %s", dir)
+	}
+	sort.Strings(out)
+	return out, nil
+}
+
+// lintFile checks one file for one forge, or without and with each of its own.
+func lintFile(l *harness.Loader, name, forge string) harness.Problems {
+	forges := []string{forge}
+	if forge == "" {
+		forges = append(forges, l.Forges(name)...)
+	}
+	var ps harness.Problems
+	for _, forge := range forges {
+		h, problems := l.With(forge).Load(name)
+		ps = append(ps, problems...)
+		if h != nil {
+			ps = append(ps, provider.Lint(h)...)
+		}
+	}
+	return ps.Sorted()
 }

@@ -37,7 +37,14 @@ failed, 130 and 143 cancelled.`,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newLintCommand())
+	root.AddCommand(
+		newInitCommand(),
+		newLintCommand(),
+		newRenderCommand(),
+		newMigrateCommand(),
+		newSchemaCommand(),
+		newProvidersCommand(),
+	)
 	return root
 }
 

@@ -258,6 +258,12 @@ func (b *builder) text(n *yaml.Node, f *field, where string) *tree {
 		}
 		return nil
 	}
+	if f.expands {
+		if _, _, err := segments(n.Value); err != nil {
+			b.ps.errorf(b.at(n), RuleExpansion, "%s: %v", where, err)
+			return nil
+		}
+	}
 	return &tree{at: b.at(n), text: n.Value}
 }
 
@@ -327,11 +333,23 @@ func (b *builder) number(n *yaml.Node, f *field, where string) *tree {
 		}
 		value = v
 	}
+	if f.min == f.max && int(value) != f.min {
+		b.ps.errorf(b.at(n), RuleValue, "%s %s is not known, only %d", where, text, f.min)
+		return nil
+	}
 	if value < float64(f.min) || f.max > 0 && value > float64(f.max) || value != value {
-		b.ps.errorf(b.at(n), RuleValue, "%s: %s is not between %d and %d", where, n.Value, f.min, f.max)
+		b.ps.errorf(b.at(n), RuleValue, "%s: %s is not %s", where, n.Value, f.bounds())
 		return nil
 	}
 	return &tree{at: b.at(n), text: text}
+}
+
+// bounds is the range of a number in words.
+func (f *field) bounds() string {
+	if f.max > 0 {
+		return fmt.Sprintf("between %d and %d", f.min, f.max)
+	}
+	return fmt.Sprintf("%d or more", f.min)
 }
 
 // describe names what a node is, for messages.

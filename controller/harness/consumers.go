@@ -6,6 +6,7 @@ import "strings"
 // is not here has its reason in Unsupported: it is accepted so that the file
 // stays portable, lint warns about it and a run refuses it.
 var Consumers = map[string]string{
+	"schema_version":                 "load",
 	"version":                        "load",
 	"base":                           "load",
 	"agent":                          "bootstrap",
@@ -17,6 +18,7 @@ var Consumers = map[string]string{
 	"command":                        "runtime",
 	"policy":                         "create sandbox",
 	"model":                          "runtime",
+	"skills.path":                    "bootstrap",
 	"providers":                      "reconcile providers",
 	"host_files.src":                 "bootstrap",
 	"host_files.dest":                "bootstrap",
@@ -42,7 +44,7 @@ var Unsupported = map[string]string{
 	"effort":                          "no runtime here takes a reasoning effort",
 	"readonly_repo":                   "the repository is not mounted read-only yet; write it in the policy",
 	"openshell":                       "there is no openshell backend here",
-	"skills":                          "no runtime here loads skills",
+	"skills.overrides":                "skills are delivered as they are",
 	"plugins":                         "no runtime here loads plugins",
 	"preflight_check":                 "no step runs it; put the check into pre_script",
 	"validation_loop.preflight_check": "no step runs it; put the check into pre_script",
@@ -74,6 +76,11 @@ func (h *Harness) Refusals() Problems {
 	return ps.Sorted()
 }
 
+// noProxy says why a provider with credentials is refused.
+func noProxy(name string) string {
+	return "the credentials of the provider " + name + " are not supported here: no gateway swaps their placeholders"
+}
+
 // unsupported reports the leaves that nothing acts on. What is switched off in
 // so many words asks for nothing.
 func (h *Harness) unsupported(s Severity) Problems {
@@ -87,8 +94,16 @@ func (h *Harness) unsupported(s Severity) Problems {
 		}
 		ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: " + reason(where)})
 	})
+	for _, name := range sortedKeys(h.Definitions) {
+		if p := h.Definitions[name]; len(p.Credentials) > 0 {
+			ps = append(ps, Problem{At: p.At, Severity: s, Rule: RuleUnsupport, Message: noProxy(name)})
+		}
+	}
 	return ps
 }
+
+// noStep is the reason of a leaf that has none; a test finds it.
+const noStep = "no step acts on it"
 
 // reason is the text of Unsupported for a leaf.
 func reason(where string) string {
@@ -102,5 +117,5 @@ func reason(where string) string {
 		}
 		p = p[:i]
 	}
-	return "no step acts on it"
+	return noStep
 }

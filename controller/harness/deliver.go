@@ -84,7 +84,7 @@ func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
 	if !isEnvFile(h.Dest.V) && !h.Expand.V {
 		return f, true
 	}
-	data, err := readFile(src)
+	data, err := ReadFile(src)
 	if err != nil {
 		e.ps.errorf(h.Src.At, RuleFile, "host_files.src: %v", err)
 		return f, false
@@ -286,12 +286,8 @@ func EnvFiles(files []File) []env.File {
 func (h *Harness) checkEnvFiles(ps *Problems) {
 	for _, f := range h.HostFiles {
 		segs, _, err := segments(f.Src.V)
-		if err != nil {
-			ps.errorf(f.Src.At, RuleExpansion, "host_files.src: %v", err)
-			continue
-		}
-		if len(segs) != 1 || segs[0].name != "" {
-			continue
+		if err != nil || len(segs) != 1 || segs[0].name != "" {
+			continue // not known before the run
 		}
 		src := Text{V: segs[0].literal, At: f.Src.At}
 		h.checkSource(ps, f, src)
@@ -306,7 +302,7 @@ func (h *Harness) checkSource(ps *Problems, f HostFile, src Text) {
 		}
 		return
 	}
-	data, err := readFile(name)
+	data, err := ReadFile(name)
 	if err != nil {
 		if !f.Optional.V || !errors.Is(err, fs.ErrNotExist) {
 			ps.errorf(src.At, RulePath, "host_files.src: %s: %v", clip(src.V), err)
@@ -317,8 +313,10 @@ func (h *Harness) checkSource(ps *Problems, f HostFile, src Text) {
 	vars, problems := known.envVars(shownName(src), data, f.Expand.V)
 	*ps = append(*ps, problems...)
 	for _, v := range vars {
+		at := Origin{File: shownName(src), Line: lineOf(string(data), v.Name), Column: 1}
+		h.EnvFileVars = append(h.EnvFileVars, Text{v.Name, at})
 		if own, ok := h.Env.Sandbox[v.Name]; ok {
-			ps.warnf(own.At, RuleShadowed, "env.sandbox wins over %s in %s:%d", v.Name, shownName(src), lineOf(string(data), v.Name))
+			ps.warnf(own.At, RuleShadowed, "env.sandbox wins over %s in %s:%d", v.Name, at.File, at.Line)
 			ps.hint("write the variable in one of the two places")
 		}
 	}

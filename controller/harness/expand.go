@@ -211,3 +211,19 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 	}
 	return x, nil
 }
+
+// References are the names of the variables a text refers to, in order; none
+// when the text cannot be expanded.
+func References(s string) []string {
+	segs, _, err := segments(s)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, seg := range segs {
+		if seg.name != "" {
+			names = append(names, seg.name)
+		}
+	}
+	return names
+}

@@ -47,6 +47,7 @@ type Harness struct {
 	Forge string // the forge whose blocks were merged; empty: none
 
 	Version         Value[int]          `harness:"version"`
+	SchemaVersion   Value[int]          `harness:"schema_version"`
 	Agent           Text                `harness:"agent"`
 	Description     Text                `harness:"description"`
 	Doc             Text                `harness:"doc"`
@@ -82,6 +83,7 @@ type Harness struct {
 	MaxFetches      Value[int]          `harness:"max_runtime_fetches"`
 	PreflightCheck  Text                `harness:"preflight_check"`
 	Definitions     map[string]Provider // the providers named by Providers, by name
+	EnvFileVars     Texts               // the variables of .env files among HostFiles whose content is known, by name
 
 	merged  *tree
 	skipped Problems // blocks that were not merged because their guard is not understood

@@ -20,7 +20,7 @@ var knownForges = []string{"github", "gitlab", "forgejo", "jira"}
 type Loader struct {
 	options Options
 	mu      sync.Mutex
-	files   map[string]*file // by name as shown and by root
+	files   map[string]*file // by name as shown
 }
 
 // NewLoader returns a loader that has read nothing.
@@ -62,7 +62,7 @@ func (l *Loader) read(name string) *file {
 
 func (l *Loader) load(name string) *file {
 	f := &file{name: name, forges: map[string]*tree{}}
-	data, err := readFile(name)
+	data, err := ReadFile(name)
 	if err != nil {
 		f.problems.errorf(Origin{File: name, Line: 1, Column: 1}, RuleFile, "%v", err)
 		return f
@@ -72,13 +72,19 @@ func (l *Loader) load(name string) *file {
 	if n == nil {
 		return f
 	}
-	b := &builder{file: name, ps: &f.problems}
+	l.build(n, f, l.forgeNames())
+	return f
+}
+
+// build checks the nodes of a file and makes its layers.
+func (l *Loader) build(n *yaml.Node, f *file, forges []string) {
+	b := &builder{file: f.name, ps: &f.problems}
 	if !b.plain(n, 0) {
-		return f
+		return
 	}
 	top := b.mapping(n, fields, "")
 	if top == nil {
-		return f
+		return
 	}
 	f.base = top.dict["base"]
 	if f.base != nil && f.base.shape == shapeNull {
@@ -88,16 +94,15 @@ func (l *Loader) load(name string) *file {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		switch value := n.Content[i+1]; n.Content[i].Value {
 		case "forge":
-			l.forgeBlocks(b, value, f)
+			b.forgeBlocks(value, f, forges)
 		case "overlays":
-			l.overlayBlocks(b, value, f)
+			b.overlayBlocks(value, f)
 		}
 	}
-	return f
 }
 
 // forgeBlocks builds the blocks of forge; an unknown forge is an error.
-func (l *Loader) forgeBlocks(b *builder, n *yaml.Node, f *file) {
+func (b *builder) forgeBlocks(n *yaml.Node, f *file, known []string) {
 	if isNull(n) {
 		return
 	}
@@ -111,7 +116,6 @@ func (l *Loader) forgeBlocks(b *builder, n *yaml.Node, f *file) {
 		if !b.freshKey(key, seen) {
 			continue
 		}
-		known := l.forgeNames()
 		if !contains(known, key.Value) {
 			b.ps.errorf(b.at(key), RuleForge, "%s is not a forge that is known: %s", quoted(key.Value), strings.Join(known, ", "))
 			if s := nearest(key.Value, known); s != "" {
@@ -131,7 +135,7 @@ func (l *Loader) forgeBlocks(b *builder, n *yaml.Node, f *file) {
 }
 
 // overlayBlocks builds the overlays with their guards.
-func (l *Loader) overlayBlocks(b *builder, n *yaml.Node, f *file) {
+func (b *builder) overlayBlocks(n *yaml.Node, f *file) {
 	if isNull(n) {
 		return
 	}
@@ -197,14 +201,31 @@ func (b *builder) fold(t *tree, where string) *tree {
 			folded.put(to, v)
 		}
 	}
-	out := t.without("runner_env", "env")
-	if env == nil || env.shape != shapeNull {
-		out.put("env", folded)
-	} else {
-		out.put("env", env)
+	if removes := firstNull(env, env.get("runner"), env.get("sandbox")); removes != nil && (both != nil || removes == env) {
+		b.ps.errorf(removes.at, RuleNoEffect, "%s is removed here, so %s cannot set it", join(where, "env"), shortForm(both))
+		b.ps.hint("write the variables in env.runner and env.sandbox, null for each one to remove")
 	}
+	out := t.without("runner_env", "env")
+	out.put("env", folded)
 	b.checkNames(out.dict["env"])
 	return out
+}
+
+// firstNull is the first of some values that is written as null.
+func firstNull(list ...*tree) *tree {
+	for _, t := range list {
+		if t != nil && t.shape == shapeNull {
+			return t
+		}
+	}
+	return nil
+}
+
+func shortForm(both *tree) string {
+	if both != nil {
+		return "env.both"
+	}
+	return "runner_env"
 }
 
 // under is strong with the keys of weak that it does not write itself.

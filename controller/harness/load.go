@@ -48,6 +48,51 @@ func (l *Loader) root(name string) (string, error) {
 	return filepath.EvalSymlinks(abs)
 }
 
+// Forges are the forges whose blocks the file at name and its bases have.
+func (l *Loader) Forges(name string) []string {
+	var out []string
+	for _, f := range l.known(name) {
+		for _, forge := range f.order {
+			if !contains(out, forge) {
+				out = append(out, forge)
+			}
+		}
+	}
+	return out
+}
+
+// Bases are the files the file at name builds on, the nearest first.
+func (l *Loader) Bases(name string) []string {
+	var out []string
+	for _, f := range l.known(name) {
+		if f.name != name {
+			out = append([]string{f.name}, out...)
+		}
+	}
+	return out
+}
+
+func (l *Loader) known(name string) []*file {
+	var ps Problems
+	root, err := l.root(name)
+	if err != nil {
+		return nil
+	}
+	return l.chain(name, root, &ps)
+}
+
+// With is a loader for other options that shares what was read.
+func (l *Loader) With(forge string) *Loader {
+	out := &Loader{options: l.options, files: map[string]*file{}}
+	out.options.Forge = forge
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k, v := range l.files {
+		out.files[k] = v
+	}
+	return out
+}
+
 // check reports what is wrong with the merged harness as a whole.
 func (h *Harness) check(ps *Problems) {
 	start := Origin{File: h.File, Line: 1, Column: 1}
@@ -81,8 +126,7 @@ func (h *Harness) check(ps *Problems) {
 	h.checkEnvFiles(ps)
 }
 
-// checkPath checks that a path is there, is what it should be and stays
-// beneath the root once links are resolved.
+// checkPath checks that a path is there and is what it should be.
 func (h *Harness) checkPath(ps *Problems, where string, want place, t *tree) {
 	if strings.Contains(t.text, "://") {
 		ps.warnf(t.at, RuleUnsupport, "%s is a URL, which is not supported here", where)
@@ -92,10 +136,6 @@ func (h *Harness) checkPath(ps *Problems, where string, want place, t *tree) {
 	if err != nil {
 		ps.errorf(t.at, RulePath, "%s: %s: %v", where, clip(t.text), plainError(err))
 		ps.hint("paths start from %s", h.Root)
-		return
-	}
-	if !beneath(h.Root, resolved) {
-		ps.errorf(t.at, RulePath, "%s: %s leaves the root %s", where, clip(t.text), h.Root)
 		return
 	}
 	info, err := os.Stat(resolved)

@@ -11,16 +11,20 @@ type Severity uint8
 
 // The severities. Only an error stops a run.
 const (
-	Warning Severity = iota
+	Note Severity = iota
+	Warning
 	Error
 )
 
 // String is the severity as printed.
 func (s Severity) String() string {
-	if s == Error {
+	switch s {
+	case Error:
 		return "error"
+	case Warning:
+		return "warning"
 	}
-	return "warning"
+	return "note"
 }
 
 // Origin is the place a value comes from. Lines and columns count from 1; the

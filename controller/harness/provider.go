@@ -27,7 +27,7 @@ type Provider struct {
 func LoadProvider(name, shown string) (*Provider, Problems) {
 	var ps Problems
 	start := Origin{File: shown, Line: 1, Column: 1}
-	data, err := readFile(name)
+	data, err := ReadFile(name)
 	if err != nil {
 		ps.errorf(start, RuleFile, "%v", err)
 		return nil, ps

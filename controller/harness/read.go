@@ -21,9 +21,9 @@ const maxFile = 1 << 20
 // maxDepth is how deep mappings and lists of a file may nest.
 const maxDepth = 32
 
-// readFile reads a regular file of at most maxFile bytes. It does not wait for
+// ReadFile reads a regular file of at most maxFile bytes. It does not wait for
 // a writer when the file is a pipe.
-func readFile(name string) ([]byte, error) {
+func ReadFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, plainError(err)

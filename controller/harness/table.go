@@ -32,8 +32,8 @@ type place uint8
 
 const (
 	notPath  place = iota
-	pathFile       // a regular file beneath the root
-	pathDir        // a directory beneath the root
+	pathFile       // a regular file
+	pathDir        // a directory
 	pathHost       // anything on the host
 )
 
@@ -158,6 +158,7 @@ var pluginFields = []field{
 // fields is the schema of a harness file, in the order it is rendered.
 var fields = []field{
 	{name: "version", kind: kindInt, own: true, min: 1, max: 1, doc: "Version of this language; 1."},
+	{name: "schema_version", kind: kindInt, own: true, min: 1, max: 1, doc: "The same as version."},
 	{name: "base", kind: kindText, own: true, doc: "Harness this one builds on, relative to the file that names it."},
 	{name: "agent", kind: kindText, required: true, path: pathFile, doc: "Markdown definition of the agent; its base name is the agent's name."},
 	{name: "description", kind: kindText, doc: "One line for people."},
@@ -179,7 +180,7 @@ var fields = []field{
 	{name: "plugins", kind: kindRefs, identity: baseName, doc: "Plugin directories.", fields: pluginFields},
 	{name: "host_files", kind: kindStructs, layered: true, identity: cleanDest, doc: "Files of the host delivered into the sandbox.", fields: hostFileFields},
 	{name: "env", kind: kindStruct, layered: true, doc: "Variables of the run.", fields: envFields},
-	{name: "runner_env", kind: kindMap, layered: true, doc: "Deprecated: env.runner."},
+	{name: "runner_env", kind: kindMap, layered: true, expands: true, doc: "Deprecated: env.runner."},
 	{name: "pre_script", kind: kindText, layered: true, path: pathFile, doc: "Script run on the host before the sandbox exists."},
 	{name: "post_script", kind: kindText, layered: true, path: pathFile, doc: "Script run on the host after the agent."},
 	{name: "agent_input", kind: kindText, path: pathDir, doc: "Directory copied to /sandbox/workspace/agent-input."},

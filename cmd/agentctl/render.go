@@ -1,0 +1,62 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller/harness"
+)
+
+func newRenderCommand() *cobra.Command {
+	var flags loadFlags
+	var expand bool
+	cmd := &cobra.Command{
+		Use:   "render FILE",
+		Short: "Print a harness with its bases and forge block merged",
+		Long: `render prints the merged harness as YAML. Each line ends with the place that
+wrote its value. With --expand the references of env and host_files are
+replaced by the host's variables: the output then holds their values.`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeYAML,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			h, err := loadFor(cmd, args[0], &flags)
+			if err != nil {
+				return err
+			}
+			if !expand {
+				return h.Render(cmd.OutOrStdout())
+			}
+			x, ps := h.Expand(os.LookupEnv)
+			if err := stderrProblems(cmd, ps); err != nil {
+				return err
+			}
+			return x.Render(cmd.OutOrStdout())
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&expand, "expand", false, "replace references by the host's variables")
+	return cmd
+}
+
+// loadFor loads a harness; problems go to standard error.
+func loadFor(cmd *cobra.Command, name string, flags *loadFlags) (*harness.Harness, error) {
+	o, err := flags.options()
+	if err != nil {
+		return nil, err
+	}
+	h, ps := harness.Load(name, o)
+	return h, stderrProblems(cmd, ps)
+}
+
+// stderrProblems prints problems to standard error. The error is a failure
+// when one of them stops a run.
+func stderrProblems(cmd *cobra.Command, ps harness.Problems) error {
+	if err := printProblems(cmd.ErrOrStderr(), ps, formatText); err != nil {
+		return err
+	}
+	if ps.HasErrors() {
+		return &failure{code: exitUsage}
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package provider
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Local is the gateway of the local backend. It remembers what it was told in
+// a state file: names and digests, never values. It is used by one goroutine.
+type Local struct {
+	dir string
+	key []byte
+}
+
+// state is the state file.
+type state struct {
+	Version   int      `json:"version"`
+	Providers []record `json:"providers"`
+}
+
+// record is one provider of the state file: names and digests, no values.
+type record struct {
+	Name        string    `json:"name"`
+	Type        string    `json:"type"`
+	Digest      string    `json:"digest"`
+	Credentials []string  `json:"credentials,omitempty"` // names
+	Endpoints   []string  `json:"endpoints,omitempty"`
+	Header      string    `json:"header,omitempty"`
+	Query       string    `json:"query,omitempty"`
+	Updated     time.Time `json:"updated"`
+}
+
+const (
+	stateVersion = 1
+	stateName    = "providers.json"
+	keyName      = "digest.key"
+	lockName     = "lock"
+	maxState     = 1 << 20 // bytes of the state file
+	keySize      = 32      // bytes of the digest key
+)
+
+// OpenLocal opens the gateway whose files are in dir, which is created when it
+// is not there, for its owner only.
+func OpenLocal(dir string) (*Local, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open the local gateway: %w", err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the local gateway: %w", err)
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("open the local gateway: others may write to %s", dir)
+	}
+	key, err := digestKey(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the local gateway: %w", err)
+	}
+	return &Local{dir: dir, key: key}, nil
+}
+
+// PeekLocal opens the gateway in dir for planning only: nothing is written. A
+// directory that is not there has no providers.
+func PeekLocal(dir string) (*Local, error) {
+	key, err := os.ReadFile(filepath.Join(dir, keyName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open the local gateway: %w", err)
+	}
+	return &Local{dir: dir, key: key}, nil
+}
+
+// digestKey reads the key of the digests, and makes one the first time. The
+// key appears whole under its name, also when two controllers start at once.
+func digestKey(dir string) ([]byte, error) {
+	name := filepath.Join(dir, keyName)
+	key, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		fresh := make([]byte, keySize)
+		if _, err := rand.Read(fresh); err != nil {
+			return nil, err
+		}
+		if err := publishOnce(dir, name, fresh); err != nil {
+			return nil, err
+		}
+		key, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(key) != keySize {
+		return nil, fmt.Errorf("%s has %d bytes instead of %d", name, len(key), keySize)
+	}
+	return key, nil
+}
+
+// publishOnce gives a file its name unless the name is taken.
+func publishOnce(dir, name string, data []byte) error {
+	tmp, err := writeTemp(dir, data)
+	if err != nil {
+		return err
+	}
+	err = os.Link(tmp, name)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return errors.Join(err, os.Remove(tmp))
+}
+
+// writeTemp writes a file of mode 0600 beside the others and returns its name.
+func writeTemp(dir string, data []byte) (string, error) {
+	f, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return f.Name(), nil
+}
+
+// Lock waits until no other controller changes the gateway, or ctx is done.
+func (g *Local) Lock(ctx context.Context) (func() error, error) {
+	f, err := os.OpenFile(filepath.Join(g.dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		for {
+			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			if !errors.Is(err, unix.EINTR) {
+				locked <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-locked:
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f.Close, nil
+	case <-ctx.Done():
+		// The goroutine ends when the lock is free; the file is closed then,
+		// which gives the lock up again.
+		go func() { <-locked; f.Close() }()
+		return nil, ctx.Err()
+	}
+}
+
+// Digest is the keyed digest the state file holds.
+func (g *Local) Digest(d Definition) string { return d.Digest(g.key) }
+
+// Providers are the providers of the state file.
+func (g *Local) Providers(context.Context) ([]State, error) {
+	s, err := g.read()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]State, len(s.Providers))
+	for i, p := range s.Providers {
+		out[i] = State{Name: p.Name, Digest: p.Digest}
+	}
+	return out, nil
+}
+
+// read reads the state file; one that is not there is empty.
+func (g *Local) read() (state, error) {
+	name := filepath.Join(g.dir, stateName)
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return state{Version: stateVersion}, nil
+	}
+	if err != nil {
+		return state{}, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxState+1))
+	if err != nil {
+		return state{}, err
+	}
+	var s state
+	if len(data) > maxState {
+		return state{}, fmt.Errorf("%s is larger than %d bytes", name, maxState)
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return state{}, fmt.Errorf("%s: %w", name, err)
+	}
+	if s.Version != stateVersion {
+		return state{}, fmt.Errorf("%s has version %d, this program reads %d", name, s.Version, stateVersion)
+	}
+	return s, nil
+}
+
+// Apply records a provider.
+func (g *Local) Apply(_ context.Context, c Change) error {
+	s, err := g.read()
+	if err != nil {
+		return err
+	}
+	d := c.Definition
+	r := record{
+		Name: d.Name, Type: d.Type, Digest: c.Digest, Endpoints: d.Endpoints, Header: d.Header, Query: d.Query,
+		Updated: time.Now().UTC().Truncate(time.Second),
+	}
+	for name := range d.Credentials {
+		r.Credentials = append(r.Credentials, name)
+	}
+	sort.Strings(r.Credentials)
+	if i := slices.IndexFunc(s.Providers, func(p record) bool { return p.Name == d.Name }); i >= 0 {
+		s.Providers[i] = r
+	} else {
+		s.Providers = append(s.Providers, r)
+	}
+	return g.write(s)
+}
+
+// write replaces the state file in one step.
+func (g *Local) write(s state) error {
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp, err := writeTemp(g.dir, append(data, '\n'))
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(g.dir, stateName)); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return nil
+}

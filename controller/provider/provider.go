@@ -1,0 +1,75 @@
+// Package provider prepares credential sources before a sandbox exists.
+//
+// [Wanted] makes definitions from an expanded harness, [Plan] compares them
+// with what a gateway has, [Reconcile] carries the plan out. [Secrets] tells
+// for each secret of a harness how far it travels.
+package provider
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"sort"
+
+	"agentsh/controller/harness"
+)
+
+// Definition is one provider as it is wanted, with the values of its secrets.
+type Definition struct {
+	Name, Type  string
+	Config      map[string]string
+	Credentials map[string]string // name to value; the values are secrets
+	Endpoints   []string
+	Header      string // where the credential goes; header Authorization when both are empty
+	Query       string
+}
+
+// Wanted are the definitions of a harness, sorted by name.
+func Wanted(x *harness.Expanded) []Definition {
+	var out []Definition
+	for _, p := range x.Credentials {
+		d := Definition{
+			Name: p.Name.V, Type: p.Type.V, Header: p.Header.V, Query: p.Query.V,
+			Config: texts(p.Config), Credentials: texts(p.Credentials),
+		}
+		for _, e := range p.Endpoints {
+			d.Endpoints = append(d.Endpoints, e.V)
+		}
+		out = append(out, d)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+func texts(m harness.Map) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		out[k] = v.V
+	}
+	return out
+}
+
+// Digest is a keyed digest of the whole definition, in hex. Without the key it
+// cannot be used to try values.
+func (d Definition) Digest(key []byte) string {
+	// The encoding sorts the keys of maps and cannot fail for these types.
+	text, err := json.Marshal(d)
+	if err != nil {
+		panic("provider: a definition that cannot be encoded: " + err.Error())
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write(text)
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// secrets are the values that may not appear in any text.
+func secrets(list []Definition) []string {
+	var out []string
+	for _, d := range list {
+		for _, v := range d.Credentials {
+			out = append(out, v)
+		}
+	}
+	return out
+}

@@ -1,0 +1,97 @@
+package provider
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// shortest is the length in bytes from which a value is replaced in place. A
+// text that holds a shorter one is withheld whole: replacing single letters
+// would tell the value by what is missing.
+const shortest = 4
+
+// Scrub is err with a text that holds none of the values, nor their common
+// encodings. The result wraps nothing, so that no value can be taken out of
+// it, except that errors.Is still finds the causes in keep.
+func Scrub(err error, values []string, keep ...error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	clean := scrubText(text, values)
+	if clean == text && !holds(err, values) {
+		return err
+	}
+	out := scrubbed{text: clean}
+	for _, k := range keep {
+		if errors.Is(err, k) {
+			out.causes = append(out.causes, k)
+		}
+	}
+	return out
+}
+
+// holds reports whether an error below err has a text with a value.
+func holds(err error, values []string) bool {
+	for e := errors.Unwrap(err); e != nil; e = errors.Unwrap(e) {
+		if scrubText(e.Error(), values) != e.Error() {
+			return true
+		}
+	}
+	return false
+}
+
+type scrubbed struct {
+	text   string
+	causes []error
+}
+
+func (s scrubbed) Error() string   { return s.text }
+func (s scrubbed) Unwrap() []error { return s.causes }
+
+// scrubText replaces every value in a text.
+func scrubText(text string, values []string) string {
+	var forms []string
+	for _, v := range values {
+		forms = append(forms, encodings(v)...)
+	}
+	sort.Slice(forms, func(i, j int) bool { return len(forms[i]) > len(forms[j]) })
+	for _, f := range forms {
+		if !strings.Contains(text, f) {
+			continue
+		}
+		if len(f) < shortest {
+			return "(text withheld: it holds the value of a credential)"
+		}
+		text = strings.ReplaceAll(text, f, "***")
+	}
+	return text
+}
+
+// encodings are the ways a value is usually written in texts. Lines of a value
+// count by themselves.
+func encodings(v string) []string {
+	if v == "" {
+		return nil
+	}
+	quoted := strconv.Quote(v)
+	out := []string{v, quoted[1 : len(quoted)-1], url.QueryEscape(v), url.PathEscape(v),
+		base64.StdEncoding.EncodeToString([]byte(v)), base64.RawStdEncoding.EncodeToString([]byte(v)),
+		base64.URLEncoding.EncodeToString([]byte(v)), base64.RawURLEncoding.EncodeToString([]byte(v))}
+	if j, err := json.Marshal(v); err == nil {
+		out = append(out, string(j[1:len(j)-1]))
+	}
+	if lines := strings.Split(v, "\n"); len(lines) > 1 {
+		for _, line := range lines {
+			if line = strings.TrimSpace(line); len(line) >= shortest {
+				out = append(out, line)
+			}
+		}
+	}
+	return out
+}
