@@ -43,7 +43,7 @@ then nothing is written at all.`,
 }
 
 // writeExample writes the example below dir and returns the names written.
-func writeExample(dir string) ([]string, error) {
+func writeExample(dir string) (names []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("write the example: %w", err)
 	}
@@ -51,12 +51,11 @@ func writeExample(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the example: %w", err)
 	}
-	defer root.Close()
+	defer func() { err = errors.Join(err, root.Close()) }()
 	source, err := fs.Sub(example, "example")
 	if err != nil {
 		return nil, fmt.Errorf("write the example: %w", err)
 	}
-	var names []string
 	err = fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

@@ -99,7 +99,11 @@ Exit code 2 when a problem is an error.`,
 				return &failure{code: exitUsage}
 			}
 			if output == formatText && len(ps) == 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "%d files: no problems\n", files)
+				noun := "files"
+				if files == 1 {
+					noun = "file"
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%d %s: no problems\n", files, noun)
 			}
 			return nil
 		},

@@ -59,8 +59,8 @@ type Harness struct {
 	Policy          Text                `harness:"policy"`
 	Model           Text                `harness:"model"`
 	Effort          Text                `harness:"effort"`
-	Skills          []Resource          `harness:"skills"`
-	Plugins         []Resource          `harness:"plugins"`
+	Skills          []Skill             `harness:"skills"`
+	Plugins         []Plugin            `harness:"plugins"`
 	Providers       Texts               `harness:"providers"`
 	HostFiles       []HostFile          `harness:"host_files"`
 	Env             Env                 `harness:"env"`
@@ -103,18 +103,24 @@ type HostFile struct {
 	Optional Value[bool] `harness:"optional"`
 }
 
-// Resource is a skill or plugin directory.
-type Resource struct {
-	Path Text `harness:"path"`
-	// Env and Args are options of a plugin that a runtime loads as code.
-	Env  Map   `harness:"env"`
-	Args Texts `harness:"pi.args"`
-	// Overrides replaces files of a skill: path inside it, to a local file.
-	Overrides Map `harness:"overrides"`
+// Skill is a directory with a SKILL.md.
+type Skill struct {
+	Path      Text `harness:"path"`
+	Overrides Map  `harness:"overrides"` // path inside the skill, to a local file
 }
 
 // Name is the last element of the directory's path.
-func (r Resource) Name() string { return filepath.Base(r.Path.V) }
+func (s Skill) Name() string { return filepath.Base(s.Path.V) }
+
+// Plugin is a directory that a runtime loads.
+type Plugin struct {
+	Path Text  `harness:"path"`
+	Env  Map   `harness:"env"`
+	Args Texts `harness:"pi.args"`
+}
+
+// Name is the last element of the directory's path.
+func (p Plugin) Name() string { return filepath.Base(p.Path.V) }
 
 // ValidationLoop says how output is validated on the host.
 type ValidationLoop struct {
