@@ -1,0 +1,168 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process names one process beyond the reuse of its number.
+type Process struct {
+	PID   int    // thread group id, as seen here
+	Start uint64 // clock ticks since boot
+}
+
+// Identity says which process a thread belongs to.
+type Identity struct {
+	Process
+	Parent int // thread group id of the parent; 0: outside the namespace seen here
+}
+
+// Identity reads the identity of the thread's process.
+func (t *Target) Identity() (Identity, error) {
+	s, err := readStat(t.proc, "stat")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify thread %d: %w", t.TID, err)
+	}
+	if s.threads == 1 {
+		return Identity{Process{t.TID, s.start}, s.parent}, nil
+	}
+	text, err := readProc(t.proc, "status")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify thread %d: %w", t.TID, err)
+	}
+	pid, err := strconv.Atoi(statusField(text, "Tgid"))
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify thread %d: its status names no thread group", t.TID)
+	}
+	id, err := Identify(pid)
+	if err != nil {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+// Identify returns the identity of the process pid.
+func Identify(pid int) (Identity, error) {
+	s, err := readStat(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
+	}
+	return Identity{Process{pid, s.start}, s.parent}, nil
+}
+
+// stat is the part of /proc/PID/stat that is used. See proc_pid_stat(5).
+type stat struct {
+	parent, threads int
+	start           uint64
+}
+
+func readStat(dir int, name string) (stat, error) {
+	text, err := readProc(dir, name)
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(text)
+}
+
+// parseStat reads the fields after the command name, which may hold spaces and
+// parentheses of its own.
+func parseStat(text []byte) (stat, error) {
+	bad := errors.New("its stat file cannot be read")
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 20 {
+		return stat{}, bad
+	}
+	var s stat
+	var errs [3]error
+	s.parent, errs[0] = strconv.Atoi(string(fields[1]))
+	s.threads, errs[1] = strconv.Atoi(string(fields[17]))
+	s.start, errs[2] = strconv.ParseUint(string(fields[19]), 10, 64)
+	if errors.Join(errs[:]...) != nil {
+		return stat{}, bad
+	}
+	return s, nil
+}
+
+// readProc reads a small file of procfs at once.
+func readProc(dir int, name string) ([]byte, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	buf := make([]byte, 4096)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return nil, err
+	}
+	return buf[:n], nil
+}
+
+// statusField returns a field of /proc/PID/status.
+func statusField(text []byte, name string) string {
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// Exe is the path of the program the process runs and Cwd its working
+// directory, both inside its root. They are empty when they have no path there.
+func (t *Target) Exe() string { return t.linkInside("exe") }
+
+// Cwd is described with [Target.Exe].
+func (t *Target) Cwd() string { return t.linkInside("cwd") }
+
+func (t *Target) linkInside(name string) string {
+	path, err := readlinkat(t.proc, name)
+	if err != nil {
+		return ""
+	}
+	root, err := readlinkat(t.proc, "root")
+	if err != nil {
+		return ""
+	}
+	inside, ok := insideRoot(path, root)
+	if !ok || strings.HasSuffix(inside, deletedSuffix) {
+		return ""
+	}
+	return inside
+}
+
+const deletedSuffix = " (deleted)"
+
+// insideRoot turns a path as the kernel prints it into the path below root.
+func insideRoot(path, root string) (string, bool) {
+	if !strings.HasPrefix(path, "/") {
+		return "", false
+	}
+	switch root {
+	case "/":
+		return path, true
+	case path:
+		return "/", true
+	}
+	rest, ok := strings.CutPrefix(path, root)
+	return rest, ok && strings.HasPrefix(rest, "/")
+}
+
+func readlinkat(dir int, name string) (string, error) {
+	buf := make([]byte, 256)
+	for {
+		n, err := unix.Readlinkat(dir, name, buf)
+		if err != nil {
+			return "", err
+		}
+		if n < len(buf) {
+			return string(buf[:n]), nil
+		}
+		buf = make([]byte, 4*len(buf))
+	}
+}

@@ -1,0 +1,229 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Handle is one file, held by an O_PATH descriptor, so that it stays the same
+// file whatever happens to its names.
+type Handle struct {
+	// Path is its path inside the root of the thread it was resolved for, links
+	// resolved. Empty: it has none, as a memfd or an unlinked file.
+	Path string
+	Stat unix.Stat_t
+	fd   int
+}
+
+// Close closes the handle.
+func (h *Handle) Close() { _ = unix.Close(h.fd) }
+
+// Same reports whether both are the same file.
+func (h *Handle) Same(dev, ino uint64) bool { return h.Stat.Dev == dev && h.Stat.Ino == ino }
+
+// Regular reports whether the handle is a regular file.
+func (h *Handle) Regular() bool { return h.Stat.Mode&unix.S_IFMT == unix.S_IFREG }
+
+// Open opens the file for reading. Only regular files are opened: others could
+// block, or act.
+func (h *Handle) Open() (*os.File, error) {
+	if !h.Regular() {
+		return nil, fmt.Errorf("open %s: not a regular file: %w", h.Path, unix.EACCES)
+	}
+	fd, err := unix.Open(procFD(h.fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", h.Path, err)
+	}
+	return os.NewFile(uintptr(fd), h.Path), nil
+}
+
+// Head returns the first bytes of the file, at most n.
+func (h *Handle) Head(n int) ([]byte, error) {
+	f, err := h.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	buf := make([]byte, n)
+	n, err = io.ReadFull(f, buf)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, fmt.Errorf("read %s: %w", h.Path, err)
+	}
+	return buf[:n], nil
+}
+
+func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// Lookup is a path as a system call takes it.
+type Lookup struct {
+	Dir      int    // directory descriptor of the thread, or AT_FDCWD
+	Path     string // empty with EmptyPath: the descriptor itself
+	NoFollow bool   // the last component must not be a symbolic link
+}
+
+// Resolve finds the file that the thread means by l: in its root, from its
+// working directory or descriptor, with /proc/self and the links below it as
+// the thread sees them. The caller closes the handle. The error holds the errno
+// that the kernel would give.
+func (t *Target) Resolve(l Lookup) (*Handle, error) {
+	fd, err := t.lookup(l)
+	if err != nil {
+		return nil, fmt.Errorf("resolve %q: %w", l.Path, err)
+	}
+	h := &Handle{fd: fd}
+	if err := unix.Fstat(fd, &h.Stat); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("resolve %q: %w", l.Path, err)
+	}
+	if h.Stat.Mode&unix.S_IFMT == unix.S_IFLNK {
+		h.Close()
+		return nil, fmt.Errorf("resolve %q: %w", l.Path, unix.ELOOP)
+	}
+	if err := t.name(h); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("resolve %q: %w", l.Path, err)
+	}
+	return h, nil
+}
+
+func (t *Target) lookup(l Lookup) (int, error) {
+	if l.Path == "" {
+		if l.Dir < 0 {
+			return -1, unix.ENOENT
+		}
+		return t.descriptor(l.Dir)
+	}
+	root, err := t.rootFD()
+	if err != nil {
+		return -1, err
+	}
+	start := root
+	resolve := uint64(unix.RESOLVE_IN_ROOT)
+	if !strings.HasPrefix(l.Path, "/") {
+		if start, err = t.start(l.Dir); err != nil {
+			return -1, err
+		}
+		defer func() { _ = unix.Close(start) }()
+		// A link to an absolute path, or a .. above the start, fails here and
+		// is walked below.
+		resolve = unix.RESOLVE_BENEATH
+	}
+	flags := uint64(unix.O_PATH | unix.O_CLOEXEC)
+	if l.NoFollow {
+		flags |= unix.O_NOFOLLOW
+	}
+	fd, err := openat2(start, l.Path, &unix.OpenHow{Flags: flags, Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS})
+	switch {
+	case err == nil:
+		return fd, nil
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
+		return -1, err
+	case errors.Is(err, unix.ENOENT) && !strings.Contains(l.Path, "/"):
+		// Nothing that procfs shows differently to us can be in the way of the
+		// usual miss, a name without a directory.
+		return -1, err
+	}
+	return t.walk(start, l)
+}
+
+func openat2(dir int, path string, how *unix.OpenHow) (int, error) {
+	for range 16 {
+		fd, err := unix.Openat2(dir, path, how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+	return -1, unix.EAGAIN // something in the path is renamed all the time
+}
+
+// rootFD opens the thread's root once.
+func (t *Target) rootFD() (int, error) {
+	if t.root >= 0 {
+		return t.root, nil
+	}
+	fd, err := unix.Openat(t.proc, "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	t.root = fd
+	return fd, nil
+}
+
+// start opens the directory that a relative path starts from.
+func (t *Target) start(dir int) (int, error) {
+	if dir == unix.AT_FDCWD {
+		return unix.Openat(t.proc, "cwd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	fd, err := t.descriptor(dir)
+	if err != nil {
+		return -1, err
+	}
+	var s unix.Stat_t
+	if err := unix.Fstat(fd, &s); err != nil || s.Mode&unix.S_IFMT != unix.S_IFDIR {
+		_ = unix.Close(fd)
+		return -1, unix.ENOTDIR
+	}
+	return fd, nil
+}
+
+// descriptor opens the file behind one of the thread's descriptors.
+func (t *Target) descriptor(n int) (int, error) {
+	if n < 0 {
+		return -1, unix.EBADF
+	}
+	fd, err := unix.Openat(t.proc, "fd/"+strconv.Itoa(n), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		err = unix.EBADF
+	}
+	return fd, err
+}
+
+// name finds the path of h inside the thread's root. A file that is not below
+// the root is refused; one without any name keeps an empty path.
+func (t *Target) name(h *Handle) error {
+	if h.Stat.Nlink == 0 {
+		return nil
+	}
+	path, err := readlinkat(unix.AT_FDCWD, procFD(h.fd))
+	if err != nil {
+		return err
+	}
+	root, err := readlinkat(t.proc, "root")
+	if err != nil {
+		return err
+	}
+	inside, ok := insideRoot(path, root)
+	if !ok {
+		return fmt.Errorf("%s is outside the thread's root: %w", path, unix.EACCES)
+	}
+	if t.means(inside, h) {
+		h.Path = inside
+	} else if !strings.HasSuffix(inside, deletedSuffix) {
+		return fmt.Errorf("%s is not what the thread would find there: %w", path, unix.EACCES)
+	}
+	return nil
+}
+
+// means reports whether path, without links in it, is h in the thread's root.
+func (t *Target) means(path string, h *Handle) bool {
+	root, err := t.rootFD()
+	if err != nil {
+		return false
+	}
+	fd, err := openat2(root, path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var s unix.Stat_t
+	return unix.Fstat(fd, &s) == nil && h.Same(s.Dev, s.Ino)
+}

@@ -1,0 +1,348 @@
+package target
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stopped is a process at the ptrace stop of its own execve: the new program is
+// there and none of its instructions has run. What is read from it is what the
+// program will see, as long as no other process may write into it. Its methods
+// are for the thread that traces it.
+//
+// See PTRACE_EVENT_EXEC in ptrace(2), and create_elf_tables in fs/binfmt_elf.c
+// for the stack.
+type Stopped struct {
+	PID     int
+	Dev     uint64 // of the program's file
+	Ino     uint64
+	Args    []string
+	Secure  bool // AT_SECURE: the program distrusts its environment
+	mem     int
+	sp      uint64
+	stack   []byte // memory from sp on, as far as it was needed
+	buffer  *[]byte
+	environ []uint64 // addresses of the environment's strings
+	vectors []byte   // the auxiliary vector, its end included
+	regs    [regsSize]byte
+}
+
+// stackReach is how far above the stack pointer strings are looked for: the
+// kernel takes 6 MiB of them, and the vectors come on top.
+const stackReach = 8 << 20
+
+// firstRead covers the stack of most programs in one call.
+const firstRead = 16 << 10
+
+var stackPool = sync.Pool{New: func() any { b := make([]byte, 0, firstRead); return &b }}
+
+// OpenStopped reads the process pid, which the calling thread holds at its exec
+// stop. The caller closes the result.
+func OpenStopped(pid int) (*Stopped, error) {
+	s := &Stopped{PID: pid, mem: -1, buffer: stackPool.Get().(*[]byte)}
+	s.stack = (*s.buffer)[:0]
+	if err := s.open(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("read process %d after its exec: %w", pid, err)
+	}
+	return s, nil
+}
+
+func (s *Stopped) open() error {
+	dir := "/proc/" + strconv.Itoa(s.PID)
+	var exe unix.Stat_t
+	if err := unix.Stat(dir+"/exe", &exe); err != nil {
+		return err
+	}
+	s.Dev, s.Ino = exe.Dev, exe.Ino
+	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {
+		return err
+	}
+	s.sp = binary.NativeEndian.Uint64(s.regs[regsStackAt:])
+	var err error
+	if s.mem, err = unix.Open(dir+"/mem", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return err
+	}
+	return s.parse()
+}
+
+// Close closes the descriptors. The process stays as it is.
+func (s *Stopped) Close() {
+	if s.mem >= 0 {
+		_ = unix.Close(s.mem)
+		s.mem = -1
+	}
+	if s.buffer != nil && cap(s.stack) <= 4*firstRead {
+		*s.buffer = s.stack[:0]
+		stackPool.Put(s.buffer)
+	}
+	s.stack, s.buffer = nil, nil
+}
+
+// registers gets or sets the general registers. A program of another register
+// layout, as a 32-bit one, is refused.
+func (s *Stopped) registers(request uintptr) error {
+	const general = 1 // NT_PRSTATUS
+	iov := unix.Iovec{Base: &s.regs[0]}
+	iov.SetLen(len(s.regs))
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, request, uintptr(s.PID), general, uintptr(unsafe.Pointer(&iov)), 0, 0)
+	runtime.KeepAlive(s)
+	if errno != 0 {
+		return fmt.Errorf("registers: %w", errno)
+	}
+	if iov.Len != regsSize {
+		return errors.New("not a 64-bit program")
+	}
+	return nil
+}
+
+// parse reads the initial stack: argc, argv, envp, auxv.
+func (s *Stopped) parse() error {
+	argc, err := s.word(s.sp)
+	if err != nil {
+		return err
+	}
+	if argc > uint64(ExecCaps.Count) {
+		return ErrTooBig
+	}
+	at := s.sp + 8
+	s.Args = make([]string, 0, argc)
+	for range argc {
+		text, err := s.pointed(at)
+		if err != nil {
+			return err
+		}
+		s.Args = append(s.Args, string(text))
+		at += 8
+	}
+	if end, err := s.word(at); err != nil || end != 0 {
+		return errors.Join(errors.New("its argument vector has no end"), err)
+	}
+	for at += 8; ; at += 8 {
+		pointer, err := s.word(at)
+		if err != nil {
+			return err
+		}
+		if pointer == 0 {
+			break
+		}
+		if len(s.environ) >= ExecCaps.Count {
+			return ErrTooBig
+		}
+		s.environ = append(s.environ, pointer)
+	}
+	return s.parseAuxiliary(at + 8)
+}
+
+func (s *Stopped) parseAuxiliary(start uint64) error {
+	const atNull, atSecure, most = 0, 23, 128
+	for i := range uint64(most) {
+		key, err := s.word(start + 16*i)
+		if err != nil {
+			return err
+		}
+		value, err := s.word(start + 16*i + 8)
+		if err != nil {
+			return err
+		}
+		switch key {
+		case atSecure:
+			s.Secure = value != 0
+		case atNull:
+			s.vectors = s.stack[start-s.sp : start+16*(i+1)-s.sp]
+			return nil
+		}
+	}
+	return errors.New("its auxiliary vector has no end")
+}
+
+// upto makes the stack readable up to addr, exclusively.
+func (s *Stopped) upto(addr uint64) error {
+	if addr < s.sp || addr-s.sp > stackReach {
+		return ErrFault
+	}
+	for want := int(addr - s.sp); len(s.stack) < want; {
+		have := len(s.stack)
+		grown := max(firstRead, 2*have)
+		if cap(s.stack) < grown {
+			s.stack = append(make([]byte, 0, grown), s.stack...)
+		}
+		n, err := readMem(s.mem, s.stack[have:grown], s.sp+uint64(have))
+		if err != nil {
+			return err
+		}
+		s.stack = s.stack[:have+n]
+	}
+	return nil
+}
+
+func (s *Stopped) word(addr uint64) (uint64, error) {
+	if err := s.upto(addr + 8); err != nil {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint64(s.stack[addr-s.sp:]), nil
+}
+
+// pointed returns the string that the pointer at addr points to, valid until
+// the next call.
+func (s *Stopped) pointed(addr uint64) ([]byte, error) {
+	pointer, err := s.word(addr)
+	if err != nil {
+		return nil, err
+	}
+	return s.text(pointer)
+}
+
+func (s *Stopped) text(addr uint64) ([]byte, error) {
+	if err := s.upto(addr + 1); err != nil {
+		return nil, err
+	}
+	for from := int(addr - s.sp); ; {
+		if end := bytes.IndexByte(s.stack[from:], 0); end >= 0 {
+			return s.stack[addr-s.sp : from+end], nil
+		}
+		if len(s.stack)-int(addr-s.sp) > ExecCaps.String {
+			return nil, ErrTooBig
+		}
+		from = len(s.stack)
+		if err := s.upto(s.sp + uint64(from) + 1); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Env returns the environment.
+func (s *Stopped) Env() ([]string, error) {
+	env := make([]string, 0, len(s.environ))
+	for _, addr := range s.environ {
+		text, err := s.text(addr)
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, string(text))
+	}
+	return env, nil
+}
+
+// Missing returns the entries of want, each NAME=value, that the environment
+// does not hold exactly once and with that value.
+func (s *Stopped) Missing(want []string) ([]string, error) {
+	found := make([]int, len(want))
+	for _, addr := range s.environ {
+		text, err := s.text(addr)
+		if err != nil {
+			return nil, err
+		}
+		for i, w := range want {
+			switch {
+			case string(text) == w:
+				found[i]++
+			case sameName(text, w):
+				found[i] += 2
+			}
+		}
+	}
+	var missing []string
+	for i, w := range want {
+		if found[i] != 1 {
+			missing = append(missing, w)
+		}
+	}
+	return missing, nil
+}
+
+// sameName reports whether text sets the variable that entry sets.
+func sameName(text []byte, entry string) bool {
+	name, _, _ := strings.Cut(entry, "=")
+	return len(text) >= len(name) && string(text[:len(name)]) == name && (len(text) == len(name) || text[len(name)] == '=')
+}
+
+// SetEnv replaces the variables that entries name, each NAME=value, and adds
+// those that were missing. The new strings and vectors are written below the
+// old ones and the stack pointer is moved there; the strings that were replaced
+// are wiped, so that /proc/PID/environ does not show them either.
+func (s *Stopped) SetEnv(entries []string) error {
+	if s.Secure {
+		return errors.New("the program runs with AT_SECURE and would ignore parts of its environment")
+	}
+	keep := make([]uint64, 0, len(s.environ)+len(entries))
+	for _, addr := range s.environ {
+		text, err := s.text(addr)
+		if err != nil {
+			return err
+		}
+		if !names(entries, text) {
+			keep = append(keep, addr)
+			continue
+		}
+		if err := s.write(addr, make([]byte, len(text))); err != nil {
+			return fmt.Errorf("wipe a variable: %w", err)
+		}
+	}
+	var texts []byte
+	for _, e := range entries {
+		texts = append(append(texts, e...), 0)
+	}
+	base := (s.sp - uint64(len(texts))) &^ 15
+	next := base
+	for _, e := range entries {
+		keep = append(keep, next)
+		next += uint64(len(e)) + 1
+	}
+	vectors := s.layOut(keep)
+	sp := (base - uint64(len(vectors))) &^ 15
+	if err := errors.Join(s.write(base, texts), s.write(sp, vectors)); err != nil {
+		return fmt.Errorf("write the environment: %w", err)
+	}
+	binary.NativeEndian.PutUint64(s.regs[regsStackAt:], sp)
+	return s.registers(unix.PTRACE_SETREGSET)
+}
+
+func names(entries []string, text []byte) bool {
+	for _, e := range entries {
+		if sameName(text, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// layOut makes the vectors that start at the stack pointer.
+func (s *Stopped) layOut(environ []uint64) []byte {
+	arguments := s.stack[:8*(len(s.Args)+2)] // argc, the pointers and their end
+	out := make([]byte, 0, len(arguments)+8*(len(environ)+1)+len(s.vectors))
+	out = append(out, arguments...)
+	for _, addr := range environ {
+		out = binary.NativeEndian.AppendUint64(out, addr)
+	}
+	out = binary.NativeEndian.AppendUint64(out, 0)
+	return append(out, s.vectors...)
+}
+
+// write writes through /proc/PID/mem, which grows the stack where that is
+// needed; process_vm_writev(2) does not.
+func (s *Stopped) write(addr uint64, data []byte) error {
+	for len(data) > 0 {
+		n, err := unix.Pwrite(s.mem, data, int64(addr))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return ErrFault
+		}
+		data, addr = data[n:], addr+uint64(n)
+	}
+	return nil
+}

@@ -1,0 +1,328 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/seccomp/target"
+)
+
+// attempt is one execve on its way through reading, judging and verifying.
+type attempt struct {
+	process target.Identity
+	caller  caller
+	called  string // the path as the kernel names it to an interpreter
+	argv    []string
+	files   []*target.Handle // the file named, then its interpreters
+	prefix  []string         // what the kernel puts before argv[1:] for a script
+	request policy.CommandRequest
+	verdict
+}
+
+// verdict is a decision with its explanation.
+type verdict struct {
+	decision   policy.Decision
+	diagnostic policy.Diagnostic
+	judged     *Judged // set when the supervisor had decided before
+}
+
+func (w *worker) execve(c *call) error {
+	return w.exec(c, execArgs{dir: unix.AT_FDCWD, path: c.Args[0], argv: c.Args[1]})
+}
+
+func (w *worker) execveat(c *call) error {
+	const check = 0x10000 // AT_EXECVE_CHECK: the kernel tells whether it would, and does nothing
+	flags := int(uint32(c.Args[4]))
+	if flags&^(unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|check) != 0 {
+		return fmt.Errorf("execveat flags %#x: %w", flags, unix.EINVAL)
+	}
+	return w.exec(c, execArgs{dir: int(int32(c.Args[0])), path: c.Args[1], argv: c.Args[2], flags: flags})
+}
+
+// execArgs are the arguments that execve and execveat share. Each integer
+// argument is as wide as the kernel takes it.
+type execArgs struct {
+	dir        int
+	path, argv uint64
+	flags      int
+}
+
+// exec judges one execve and answers it.
+func (w *worker) exec(c *call, args execArgs) error {
+	t, err := target.Open(c.TID)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if !c.valid() {
+		return errGone
+	}
+	a := &attempt{}
+	defer a.close()
+	if err := w.read(t, a, args); err != nil {
+		if !c.valid() {
+			return errGone
+		}
+		if errno, ok := hopeless(err); ok {
+			c.deny(errno) // there is nothing to judge
+			return nil
+		}
+		return err
+	}
+	if err := w.describe(t, a); err != nil {
+		return err
+	}
+	if !c.valid() {
+		return errGone
+	}
+	if err := w.judge(a); err != nil {
+		return err
+	}
+	if !a.permits() {
+		c.deny(unix.EACCES)
+		w.loop.emit(w.event(a, "deny"))
+		return nil
+	}
+	return w.verify(c, a)
+}
+
+// errNoProgram says that the kernel would refuse the file for what it is.
+var errNoProgram = errors.New("not a program")
+
+// hopeless reports errors that the kernel would give as well, with its errno.
+func hopeless(err error) (unix.Errno, bool) {
+	errno, ok := asErrno(err)
+	switch errno {
+	case unix.ENOENT, unix.ENOTDIR, unix.ENAMETOOLONG, unix.EBADF, unix.ELOOP:
+		return errno, ok
+	}
+	return errno, ok && errors.Is(err, errNoProgram)
+}
+
+func (a *attempt) close() {
+	for _, f := range a.files {
+		f.Close()
+	}
+}
+
+// read reads the path and the arguments and finds the files they mean.
+func (w *worker) read(t *target.Target, a *attempt, args execArgs) error {
+	name, err := t.String(args.path, target.MaxPath)
+	if err != nil {
+		return fmt.Errorf("read the path of the program: %w", err)
+	}
+	if name == "" && args.flags&unix.AT_EMPTY_PATH == 0 {
+		return unix.ENOENT
+	}
+	if a.argv, err = t.Strings(args.argv, target.ExecCaps); err != nil {
+		return fmt.Errorf("read the arguments: %w", err)
+	}
+	if len(a.argv) == 0 {
+		a.argv = []string{""} // as the kernel makes it, since Linux 5.18
+	}
+	a.called = calledName(args.dir, name)
+	return a.resolve(t, target.Lookup{Dir: args.dir, Path: name, NoFollow: args.flags&unix.AT_SYMLINK_NOFOLLOW != 0})
+}
+
+// calledName is the name that the kernel gives to an interpreter. See
+// alloc_bprm in fs/exec.c.
+func calledName(dir int, name string) string {
+	switch {
+	case dir == unix.AT_FDCWD, strings.HasPrefix(name, "/"):
+		return name
+	case name == "":
+		return fmt.Sprintf("/dev/fd/%d", dir)
+	default:
+		return fmt.Sprintf("/dev/fd/%d/%s", dir, name)
+	}
+}
+
+// maxInterpreters is how often one exec goes from a script to its interpreter,
+// the first file included. See exec_binprm in fs/exec.c.
+const maxInterpreters = 6
+
+// resolve opens the file and, while it is a script, its interpreter.
+func (a *attempt) resolve(t *target.Target, l target.Lookup) error {
+	called := a.called
+	for range maxInterpreters {
+		h, err := t.Resolve(l)
+		if err != nil {
+			return err
+		}
+		a.files = append(a.files, h)
+		if !h.Regular() {
+			return fmt.Errorf("%w: %w", errNoProgram, unix.EACCES)
+		}
+		head, err := h.Head(target.HeadSize)
+		if err != nil {
+			return err
+		}
+		interpreter, argument, script, err := target.Shebang(head)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errNoProgram, err)
+		}
+		if !script {
+			return nil
+		}
+		front := []string{interpreter}
+		if argument != "" {
+			front = append(front, argument)
+		}
+		front = append(front, called)
+		if len(a.prefix) > 0 {
+			front = append(front, a.prefix[1:]...) // the name of the script before is there already
+		}
+		a.prefix = front
+		called = interpreter
+		l = target.Lookup{Dir: unix.AT_FDCWD, Path: interpreter}
+	}
+	return fmt.Errorf("more than %d interpreters: %w", maxInterpreters-1, unix.ELOOP)
+}
+
+// describe makes the request for the policy.
+func (w *worker) describe(t *target.Target, a *attempt) error {
+	var err error
+	if a.process, err = t.Identity(); err != nil {
+		return err
+	}
+	if a.caller, err = w.loop.images.of(a.process); err != nil {
+		return err
+	}
+	if a.caller.path == "" && a.caller.depth >= 0 {
+		a.caller.path = t.Exe() // an orphan: its own program is still known
+		a.caller.deepest.path = a.caller.path
+	}
+	programs := make([]policy.Program, len(a.files))
+	for i, f := range a.files {
+		if f.Path == "" {
+			return fmt.Errorf("program %q has no name in the sandbox: a memory file or one that was deleted: %w", a.called, unix.EACCES)
+		}
+		programs[i] = policy.Program{Called: f.Path, Path: f.Path}
+		if w.loop.cfg.Same != nil {
+			if programs[i].Same, err = w.loop.cfg.Same(f); err != nil {
+				return err
+			}
+		}
+	}
+	programs[0].Called = a.called
+	a.request = policy.CommandRequest{
+		Program:     programs[0],
+		Argv:        a.argv,
+		Chain:       programs[1:],
+		Cwd:         t.Cwd(),
+		Interactive: a.caller.command.Interactive,
+	}
+	return nil
+}
+
+// judge decides the request: by every name the program is called, and for an
+// orphan at both ends of where it can stand. The strictest decision counts.
+func (w *worker) judge(a *attempt) error {
+	a.request.Argv = a.argv
+	if j := a.caller.command.Judged; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && equal(j.Argv, a.argv) {
+		a.verdict = verdict{judged: j}
+		return nil
+	}
+	a.judged = nil
+	places := []*image{a.caller.image}
+	if a.caller.deepest != nil {
+		places = append(places, a.caller.deepest)
+	}
+	names := []string{a.called}
+	if path.Base(a.argv[0]) != path.Base(a.called) {
+		names = append(names, a.argv[0])
+	}
+	for i, place := range places {
+		next, err := place.next(a.files[0].Path)
+		if err != nil {
+			return err
+		}
+		for j, name := range names {
+			r := a.request
+			r.Called, r.Depth, r.Parent, r.Ancestors = name, next.depth, place.path, next.ancestors
+			decision, diagnostic := w.loop.cfg.Evaluate(&r)
+			if i+j == 0 || !decision.Permits() {
+				a.verdict = verdict{decision: decision, diagnostic: diagnostic}
+			}
+			if !decision.Permits() {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+func (v verdict) permits() bool { return v.judged != nil || v.decision.Permits() }
+
+// event describes the attempt for the audit log.
+func (w *worker) event(a *attempt, decision string) wire.Event {
+	e := wire.Event{
+		Type:      wire.EventExec,
+		Session:   w.loop.cfg.Session,
+		Command:   a.caller.command.ID,
+		Process:   &wire.Process{PID: a.process.PID, StartTime: a.process.Start, Exe: a.caller.path, Cwd: a.request.Cwd},
+		Argv:      shorten(a.argv),
+		Path:      a.files[0].Path,
+		Decision:  decision,
+		Mechanism: "seccomp",
+		Message:   a.diagnostic.Message,
+		Hint:      a.diagnostic.Hint,
+		Rule:      &wire.RuleAt{Name: a.diagnostic.Rule},
+	}
+	if a.diagnostic.Pos.Line > 0 {
+		p := a.diagnostic.Pos
+		e.Rule.At = fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+	}
+	if a.judged != nil {
+		e.Rule = a.judged.Rule
+	}
+	if to := redirect(a.decision); to != nil {
+		replacement := strings.Join(append(append([]string{to.Command}, to.Args...), to.ArgsAppend...), " ")
+		e.Hint = strings.TrimSpace(e.Hint + " use instead: " + replacement)
+	}
+	return e
+}
+
+func redirect(d policy.Decision) *policy.RedirectTo {
+	if d.Effect != policy.Redirect || d.Rule == nil {
+		return nil
+	}
+	return d.Rule.Redirect
+}
+
+// Bounds of an argument vector in an event.
+const (
+	eventArgs  = 256
+	eventBytes = 16 << 10
+)
+
+// shorten cuts an argument vector for an event and says so.
+func shorten(argv []string) []string {
+	total := 0
+	for i, arg := range argv {
+		total += len(arg)
+		if i == eventArgs || total > eventBytes {
+			rest := fmt.Sprintf("... %d more arguments", len(argv)-i)
+			return append(append([]string{}, argv[:i]...), rest)
+		}
+	}
+	return argv
+}
+
+func equal(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,171 @@
+// Package notify answers the system calls that the filter cannot decide by
+// itself: above all execve(2), judged by policy and verified before the new
+// program runs its first instruction.
+//
+// Every branch that is not an answer of the policy denies: what cannot be read,
+// is unknown, late, too much, or panics.
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/seccomp"
+	"agentsh/seccomp/target"
+)
+
+// Loop serves one listener.
+type Loop struct {
+	cfg    Config
+	images *images
+
+	idle    atomic.Int32 // workers that wait to receive
+	mu      sync.Mutex
+	workers []*worker
+	running sync.WaitGroup
+	failed  error // what ended the first worker, when that was an error
+}
+
+// Config is what a [Loop] works with.
+type Config struct {
+	// Listener is closed when Run ends.
+	Listener *seccomp.Listener
+	// Evaluate decides a request, as Policy.Evaluate does. It is called from
+	// several goroutines.
+	Evaluate func(policy.Request) (policy.Decision, policy.Diagnostic)
+	// Emit writes an audit event. Its error means that the event is lost; what
+	// it tells of is then denied. It is called from several goroutines.
+	Emit func(wire.Event) error
+	// Same names the denied programs that a file is identical to; nil: none.
+	Same func(*target.Handle) ([]string, error)
+	// Inject holds variables, each NAME=value, that every program has: an exec
+	// that lacks one gets it back before it runs.
+	Inject []string
+	// Session is the id that events carry.
+	Session string
+	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
+	// further calls are denied.
+	Workers int
+	// Deadline bounds the time from receiving a call to its answer; 0 is 5 s.
+	Deadline time.Duration
+	// Log gets what an operator of the supervisor has to know; nil: nothing.
+	Log *slog.Logger
+}
+
+// CommandInfo describes the top-level command that a process is about to
+// become.
+type CommandInfo struct {
+	ID          string
+	Interactive bool
+	// Judged is set when the supervisor has decided this command already, for
+	// example because the policy put it in the place of another one. The exec
+	// of exactly this file and argument vector is then not judged again.
+	Judged *Judged
+}
+
+// Judged is a command with the decision it has.
+type Judged struct {
+	Path string // of the file, inside the sandbox, links resolved
+	Argv []string
+	Rule *wire.RuleAt
+}
+
+// New returns a loop; [Loop.Run] runs it.
+func New(cfg Config) *Loop {
+	if cfg.Workers == 0 {
+		cfg.Workers = 64
+	}
+	cfg.Workers = max(cfg.Workers, 2)
+	if cfg.Deadline == 0 {
+		cfg.Deadline = 5 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Loop{cfg: cfg, images: newImages()}
+}
+
+// Register says that the process pid is about to execute a top-level command:
+// its next exec is the command itself, at depth 0. It must be called after the
+// process was forked and before it may exec.
+func (l *Loop) Register(pid int, c CommandInfo) error {
+	id, err := target.Identify(pid)
+	if err != nil {
+		return fmt.Errorf("register command %s: %w", c.ID, err)
+	}
+	l.images.register(id, c)
+	return nil
+}
+
+// Run answers notifications until ctx ends or no task uses the filter any
+// more. It closes the listener: calls that are notified later fail in their
+// threads with ENOSYS.
+func (l *Loop) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.cfg.Listener.Close() })
+	l.grow()
+	l.grow()
+	watch, unwatch := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() { l.watch(watch) })
+	l.running.Wait()
+	unwatch()
+	watching.Wait()
+	if stop() {
+		_ = l.cfg.Listener.Close()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed
+}
+
+// grow adds a worker if there may be one more.
+func (l *Loop) grow() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.workers) >= l.cfg.Workers {
+		return false
+	}
+	w := &worker{loop: l}
+	l.workers = append(l.workers, w)
+	l.running.Go(func() {
+		if err := onThread(w.serve); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+			l.cfg.Log.Error("stopped answering notifications", "error", err)
+			l.mu.Lock()
+			l.failed = errors.Join(l.failed, err)
+			l.mu.Unlock()
+			_ = l.cfg.Listener.Close() // the session cannot go on half served
+		}
+	})
+	return true
+}
+
+// watch denies calls that have waited for longer than the deadline. The worker
+// that is busy with one may be stuck in a read of memory that never returns.
+func (l *Loop) watch(ctx context.Context) {
+	ticker := time.NewTicker(max(l.cfg.Deadline/4, time.Millisecond))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		workers := l.workers // only ever appended to
+		l.mu.Unlock()
+		for _, w := range workers {
+			if c := w.current.Load(); c != nil && time.Since(c.start) > l.cfg.Deadline {
+				c.fault(fmt.Errorf("no decision within %v", l.cfg.Deadline))
+			}
+		}
+	}
+}

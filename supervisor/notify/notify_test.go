@@ -1,0 +1,308 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/seccomp"
+	"agentsh/seccomp/target"
+)
+
+// session is a program under a loop.
+type session struct {
+	t      testing.TB
+	loop   *Loop
+	prog   *testenv.Filtered
+	out    bytes.Buffer
+	done   chan error
+	mu     sync.Mutex
+	events []wire.Event
+}
+
+// denying is a policy that denies the named programs, by path or as they are
+// called, and every argument "denied".
+func denying(names ...string) func(policy.Request) (policy.Decision, policy.Diagnostic) {
+	return func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		q := r.(*policy.CommandRequest)
+		programs := append([]policy.Program{q.Program}, q.Chain...)
+		for _, p := range programs {
+			if slices.Contains(names, path.Base(p.Path)) || slices.Contains(names, path.Base(p.Called)) || len(p.Same) > 0 {
+				return policy.Decision{Effect: policy.Deny}, policy.Diagnostic{Rule: "no-" + path.Base(p.Path), Pos: policy.Position{File: "p.yaml", Line: 3, Column: 5}, Message: "not here", Hint: "ask"}
+			}
+		}
+		if slices.Contains(q.Argv, "denied") {
+			return policy.Decision{Effect: policy.Deny}, policy.Diagnostic{Rule: "argument"}
+		}
+		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{Rule: "rest"}
+	}
+}
+
+// run runs a command under a loop to its end.
+func run(t testing.TB, cfg Config, argv ...string) *session {
+	t.Helper()
+	s := begin(t, cfg, CommandInfo{ID: "c1"}, argv...)
+	s.end()
+	return s
+}
+
+// begin starts a command under a loop; end must follow.
+func begin(t testing.TB, cfg Config, info CommandInfo, argv ...string) *session {
+	t.Helper()
+	testenv.Need(t, testenv.UserNotif)
+	s := &session{t: t, done: make(chan error, 1)}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = &s.out, &s.out
+	s.start(cfg, info, cmd)
+	return s
+}
+
+func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...int) {
+	s.t.Helper()
+	s.prog = testenv.StartFiltered(s.t, cmd, append(numbers, unix.SYS_EXECVE, unix.SYS_EXECVEAT)...)
+	listener, err := seccomp.NewListener(s.prog.Listener)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg.Listener = listener
+	if cfg.Evaluate == nil {
+		cfg.Evaluate = denying()
+	}
+	if cfg.Emit == nil {
+		cfg.Emit = s.emit
+	}
+	s.loop = New(cfg)
+	go func() { s.done <- s.loop.Run(context.Background()) }()
+	if info.ID != "" {
+		if err := s.loop.Register(s.prog.Cmd.Process.Pid, info); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if err := s.prog.Begin(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *session) emit(e wire.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+	return nil
+}
+
+// end waits for the command and for the loop, which ends with its last process.
+func (s *session) end() {
+	s.t.Helper()
+	_ = s.prog.Wait()
+	select {
+	case err := <-s.done:
+		if err != nil {
+			s.t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		s.t.Fatal("the loop did not end with its last process")
+	}
+}
+
+// event returns the first event for which ok is true.
+func (s *session) event(ok func(wire.Event) bool) *wire.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.events {
+		if ok(s.events[i]) {
+			return &s.events[i]
+		}
+	}
+	return nil
+}
+
+func (s *session) fault(text string) {
+	s.t.Helper()
+	if s.event(func(e wire.Event) bool { return e.Type == wire.EventFault && strings.Contains(e.Message, text) }) == nil {
+		s.t.Errorf("no fault event with %q in %+v", text, s.events)
+	}
+}
+
+func (s *session) printed(want string) {
+	s.t.Helper()
+	if got := s.out.String(); got != want {
+		s.t.Errorf("printed %q, want %q; events %+v", got, want, s.events)
+	}
+}
+
+func TestAllowedProgramsRunAndAreRecorded(t *testing.T) {
+	s := run(t, Config{Session: "s1"}, "/bin/sh", "-c", "/bin/echo one; cd /; ls -d /bin/sh >/dev/null && env echo two")
+	s.printed("one\ntwo\n")
+	e := s.event(func(e wire.Event) bool { return len(e.Argv) == 2 && e.Argv[1] == "two" && e.Argv[0] == "echo" })
+	if e == nil {
+		t.Fatalf("no event of the nested echo in %+v", s.events)
+	}
+	if e.Session != "s1" || e.Command != "c1" || e.Decision != "allow" || e.Rule.Name != "rest" || e.Path != "/usr/bin/echo" ||
+		e.Process.Exe != "/usr/bin/env" || e.Process.Cwd != "/" || e.Process.StartTime == 0 {
+		t.Errorf("the event is %+v of %+v", e, e.Process)
+	}
+}
+
+func TestADeniedProgramFailsAndSaysWhy(t *testing.T) {
+	s := run(t, Config{Evaluate: denying("kill")}, "/bin/sh", "-c", "/bin/kill -0 $$ 2>/dev/null || echo $?")
+	s.printed("126\n")
+	e := s.event(func(e wire.Event) bool { return e.Decision == "deny" })
+	if e == nil {
+		t.Fatalf("no denial in %+v", s.events)
+	}
+	if e.Type != wire.EventExec || e.Rule.Name != "no-kill" || e.Rule.At != "p.yaml:3:5" || e.Message != "not here" || e.Hint != "ask" ||
+		len(e.Argv) != 3 || e.Argv[1] != "-0" || e.Process.PID == 0 {
+		t.Errorf("the event is %+v", e)
+	}
+}
+
+func TestARedirectBelowTheCommandIsDeniedWithTheReplacement(t *testing.T) {
+	rule := &policy.Rule{Redirect: &policy.RedirectTo{Command: "/usr/bin/fetch", Args: []string{"--safe"}}}
+	s := run(t, Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		if q := r.(*policy.CommandRequest); path.Base(q.Path) == "true" {
+			return policy.Decision{Effect: policy.Redirect, Rule: rule}, policy.Diagnostic{Rule: "fetch"}
+		}
+		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+	}}, "/bin/sh", "-c", "/bin/true || echo no")
+	if e := s.event(func(e wire.Event) bool { return e.Decision == "deny" }); e == nil || !strings.Contains(e.Hint, "/usr/bin/fetch --safe") {
+		t.Errorf("the event is %+v", e)
+	}
+	if !strings.Contains(s.out.String(), "no\n") {
+		t.Errorf("printed %q", &s.out)
+	}
+}
+
+func TestApproveWithoutAnApproverDenies(t *testing.T) {
+	s := run(t, Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		if q := r.(*policy.CommandRequest); path.Base(q.Path) == "true" {
+			return policy.Decision{Effect: policy.Approve}, policy.Diagnostic{}
+		}
+		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+	}}, "/bin/sh", "-c", "/bin/true 2>/dev/null || echo no")
+	if !strings.Contains(s.out.String(), "no\n") {
+		t.Errorf("printed %q", &s.out)
+	}
+}
+
+func TestRequestsSayWhereTheyComeFrom(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh -e\nenv true \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	requests := map[string]policy.CommandRequest{}
+	run(t, Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		mu.Lock()
+		defer mu.Unlock()
+		q := *r.(*policy.CommandRequest)
+		requests[path.Base(q.Path)] = q
+		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+	}}, "/bin/bash", "-c", "cd "+dir+"; ./script x; exit")
+	sh, err := filepath.EvalSymlinks("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := requests["script"]
+	if s.Depth != 1 || s.Called != "./script" || s.Path != script || len(s.Chain) != 1 || s.Chain[0].Path != sh || s.Cwd != dir ||
+		!slices.Equal(s.Argv, []string{"./script", "x"}) || s.Parent != "/usr/bin/bash" {
+		t.Errorf("the script: %+v", s)
+	}
+	e := requests["true"]
+	if e.Depth != 3 || e.Parent != "/usr/bin/env" || !slices.Equal(e.Ancestors, []string{"/usr/bin/env", script, "/usr/bin/bash"}) {
+		t.Errorf("true: %+v", e)
+	}
+	if b := requests["bash"]; b.Depth != 0 || b.Parent != "" || len(b.Ancestors) != 0 {
+		t.Errorf("bash: %+v", b)
+	}
+}
+
+func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
+	tries := []string{"/bin/sh", "-c", "/bin/true 2>/dev/null && echo ran; exit 0"}
+	onTrue := func(f func()) Config {
+		return Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+			if path.Base(r.(*policy.CommandRequest).Path) == "true" {
+				f()
+			}
+			return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+		}}
+	}
+	t.Run("a panic", func(t *testing.T) {
+		s := run(t, onTrue(func() { panic("broken") }), tries...)
+		s.printed("")
+		s.fault("panic: broken")
+	})
+	t.Run("a decision that comes late", func(t *testing.T) {
+		release := make(chan struct{})
+		cfg := onTrue(func() { <-release })
+		cfg.Deadline = 50 * time.Millisecond
+		s := begin(t, cfg, CommandInfo{ID: "c"}, tries...)
+		_ = s.prog.Wait()
+		close(release)
+		s.end()
+		s.printed("")
+		s.fault("no decision within 50ms")
+	})
+	t.Run("no worker that is free", func(t *testing.T) {
+		entered, release := make(chan struct{}, 8), make(chan struct{})
+		cfg := onTrue(func() { entered <- struct{}{}; <-release })
+		cfg.Workers = 2
+		cfg.Deadline = time.Minute
+		s := begin(t, cfg, CommandInfo{ID: "c"}, "/bin/sh", "-c", "/bin/true & read go; /bin/echo ran 2>/dev/null; wait")
+		<-entered
+		close(release)
+		s.end()
+	})
+	t.Run("a process of no command", func(t *testing.T) {
+		s := begin(t, Config{}, CommandInfo{}, tries...)
+		s.end()
+		s.fault("belongs to no command")
+	})
+	t.Run("an audit log that takes nothing", func(t *testing.T) {
+		s := &session{t: t, done: make(chan error, 1)}
+		cmd := exec.Command(tries[0], tries[1:]...)
+		cmd.Stdout = &s.out
+		s.start(Config{Emit: func(e wire.Event) error {
+			if e.Path == "/usr/bin/true" && e.Type == wire.EventExec {
+				return errors.New("disk full")
+			}
+			return s.emit(e)
+		}}, CommandInfo{ID: "c"}, cmd)
+		s.end()
+		s.printed("")
+		s.fault("audit: disk full")
+	})
+	t.Run("a call without a handler", func(t *testing.T) {
+		s := &session{t: t, done: make(chan error, 1)}
+		cmd := exec.Command("/bin/sh", "-c", "kill -0 $$ 2>/dev/null || echo no")
+		cmd.Stdout = &s.out
+		s.start(Config{}, CommandInfo{ID: "c"}, cmd, unix.SYS_KILL)
+		s.end()
+		s.printed("no\n")
+		s.fault("has no handler")
+	})
+	t.Run("an identity that cannot be determined", func(t *testing.T) {
+		s := run(t, Config{Same: func(h *target.Handle) ([]string, error) {
+			if path.Base(h.Path) == "true" {
+				return nil, errors.New("digest: unreadable")
+			}
+			return nil, nil
+		}}, tries...)
+		s.printed("")
+		s.fault("digest: unreadable")
+	})
+}

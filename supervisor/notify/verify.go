@@ -1,0 +1,157 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/seccomp/target"
+)
+
+// verify lets the exec go ahead under ptrace and looks at what it became before
+// that runs. The order matters: the interrupt is requested before the call
+// continues, so that exactly one stop follows, at the exec when it succeeds and
+// with its errno set when it fails. See PTRACE_SEIZE in ptrace(2).
+func (w *worker) verify(c *call, a *attempt) error {
+	if err := w.seize(c.TID); err != nil {
+		return err
+	}
+	err := errGone
+	if c.valid() {
+		err = interrupt(c.TID)
+	}
+	if err == nil && c.claim() {
+		c.answer(w.loop.cfg.Listener.Continue(c.ID))
+		w.current.Store(nil) // answered: no deadline from here on
+		w.settle(a)
+		return nil
+	}
+	c.fault(err) // before the release: an unanswered thread does not stop
+	w.release()
+	return nil
+}
+
+// settle waits for what became of the exec and lets it run or kills it.
+func (w *worker) settle(a *attempt) {
+	if !w.wait() {
+		return
+	}
+	if err := w.accept(w.stopped, a); err != nil {
+		w.kill()
+		w.refused(a, err)
+		return
+	}
+	w.detach()
+}
+
+// refused tells of a program that was killed before its first instruction.
+func (w *worker) refused(a *attempt, err error) {
+	e := w.event(a, "deny")
+	e.Mechanism, e.Message = "ptrace", err.Error()
+	if errors.Is(err, errSwitched) {
+		e.Op = "exec_switched"
+	} else {
+		e.Type = wire.EventFault
+	}
+	w.loop.emit(e)
+}
+
+// errSwitched says that the program is not the one that was judged.
+var errSwitched = errors.New("the exec was switched while it was judged")
+
+// accept compares the program at its exec stop with what was judged, judges its
+// arguments again if they differ, completes its environment and records it.
+func (w *worker) accept(pid int, a *attempt) error {
+	if pid != a.process.PID {
+		return fmt.Errorf("%w: process %d became the program, not %d", errSwitched, pid, a.process.PID)
+	}
+	s, err := target.OpenStopped(pid)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if program := a.files[len(a.files)-1]; !program.Same(s.Dev, s.Ino) {
+		return fmt.Errorf("%w: the program is not %s", errSwitched, program.Path)
+	}
+	if err := w.reviewArguments(s, a); err != nil {
+		return err
+	}
+	if err := w.completeEnvironment(s); err != nil {
+		return err
+	}
+	img, err := a.image()
+	if err != nil {
+		return err
+	}
+	if err := w.loop.cfg.Emit(w.event(a, a.word())); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return w.loop.images.executed(a.process.Process, img)
+}
+
+// image is what the process runs after a successful exec.
+func (a *attempt) image() (*image, error) {
+	from := a.caller.image
+	if a.caller.deepest != nil {
+		from = a.caller.deepest
+	}
+	return from.next(a.files[0].Path)
+}
+
+// word is the decision as events name it.
+func (a *attempt) word() string {
+	if a.judged == nil && a.decision.Effect == policy.Audit {
+		return "audit"
+	}
+	return "allow"
+}
+
+// reviewArguments judges the arguments that the program really has, when they
+// are not those that were judged.
+func (w *worker) reviewArguments(s *target.Stopped, a *attempt) error {
+	argv := s.Args
+	if n := len(a.prefix); n > 0 {
+		if len(argv) < n || !equal(argv[:n], a.prefix) {
+			return fmt.Errorf("%w: it is not run as the script %s", errSwitched, a.called)
+		}
+		argv = append([]string{a.argv[0]}, argv[n:]...)
+	}
+	if equal(argv, a.argv) {
+		return nil
+	}
+	a.argv = argv
+	if err := w.judge(a); err != nil {
+		return err
+	}
+	if !a.permits() {
+		return fmt.Errorf("%w: its arguments are now denied", errSwitched)
+	}
+	return nil
+}
+
+// completeEnvironment puts back the variables that every program has.
+func (w *worker) completeEnvironment(s *target.Stopped) error {
+	if len(w.loop.cfg.Inject) == 0 {
+		return nil
+	}
+	missing, err := s.Missing(w.loop.cfg.Inject)
+	if err != nil {
+		return fmt.Errorf("read the environment: %w", err)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := s.SetEnv(missing); err != nil {
+		return fmt.Errorf("complete the environment: %w", err)
+	}
+	return nil
+}
+
+func asErrno(err error) (unix.Errno, bool) {
+	var errno unix.Errno
+	ok := errors.As(err, &errno)
+	return errno, ok
+}

@@ -1,0 +1,175 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/seccomp"
+	"agentsh/seccomp/target"
+)
+
+// handlers are the system calls that are answered, each by one function. The
+// function answers the call or returns why it must be denied.
+var handlers = map[int]func(*worker, *call) error{
+	unix.SYS_EXECVE:   (*worker).execve,
+	unix.SYS_EXECVEAT: (*worker).execveat,
+}
+
+// worker is one thread that receives and answers. It is the tracer of at most
+// one process at a time.
+type worker struct {
+	loop    *Loop
+	current atomic.Pointer[call]
+	traced  int // thread that is seized and not yet let go; 0: none
+	stopped int // process that it holds at an exec stop; 0: none
+}
+
+// call is one notification on its way to its answer.
+type call struct {
+	seccomp.Notification
+	loop     *Loop
+	start    time.Time
+	answered atomic.Bool
+}
+
+// onThread runs f on a thread of its own that is not the leader of the process:
+// orphans of a subreaper become children of the leader, and a worker's wait
+// would take them. The thread ends with f, since its signal mask stays changed.
+func onThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			result <- onThread(f) // this thread waits meanwhile, so it is another one
+			runtime.UnlockOSThread()
+			return
+		}
+		blockSignals()
+		result <- f()
+	}()
+	return <-result
+}
+
+// blockSignals blocks what could interrupt an ioctl or a wait, the preemption
+// signal of the Go runtime above all. The signals of a fault in the thread's
+// own code stay, so that a panic can be recovered from.
+func blockSignals() {
+	var set unix.Sigset_t
+	for i := range set.Val {
+		set.Val[i] = ^set.Val[i]
+	}
+	for _, s := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGSYS, unix.SIGPROF} {
+		set.Val[0] &^= 1 << (s - 1)
+	}
+	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil) // fails for a bad argument only
+}
+
+// serve receives and answers until the listener ends.
+func (w *worker) serve() error {
+	l := w.loop
+	for {
+		c := &call{loop: l}
+		l.idle.Add(1)
+		err := l.cfg.Listener.Receive(&c.Notification)
+		// One worker always waits, so that a call is received at once: until
+		// then its thread can be interrupted.
+		alone := l.idle.Add(-1) == 0
+		if errors.Is(err, seccomp.ErrGone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c.start = time.Now()
+		if alone && !l.grow() && l.idle.Load() == 0 {
+			c.fault(fmt.Errorf("all %d workers are busy", l.cfg.Workers))
+			continue
+		}
+		w.current.Store(c)
+		w.handle(c)
+		w.current.Store(nil)
+	}
+}
+
+// handle answers one call, exactly once.
+func (w *worker) handle(c *call) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.loop.cfg.Log.Error("panic while answering a call", "panic", p, "stack", string(debug.Stack()))
+			c.fault(fmt.Errorf("panic: %v", p))
+			w.abandon()
+		}
+	}()
+	handler := handlers[c.Syscall]
+	var err error
+	switch {
+	case c.Arch != nativeArch:
+		err = fmt.Errorf("call of architecture %#x", c.Arch)
+	case handler == nil:
+		err = fmt.Errorf("call %d has no handler", c.Syscall)
+	default:
+		err = handler(w, c)
+	}
+	if err != nil {
+		c.fault(err)
+	}
+}
+
+// valid reports whether the call still waits: only then what was read from the
+// thread's number belongs to it.
+func (c *call) valid() bool { return c.loop.cfg.Listener.Valid(c.ID) }
+
+// errGone says that the caller went away: there is nobody to answer.
+var errGone = errors.New("the calling thread is gone")
+
+// claim reports whether the caller of this method is the one to answer.
+func (c *call) claim() bool { return c.answered.CompareAndSwap(false, true) }
+
+// deny answers with errno unless there is an answer.
+func (c *call) deny(errno unix.Errno) {
+	if c.claim() {
+		c.answer(c.loop.cfg.Listener.Deny(c.ID, errno))
+	}
+}
+
+func (c *call) answer(err error) {
+	if err != nil && !errors.Is(err, seccomp.ErrGone) && !errors.Is(err, os.ErrClosed) {
+		// Without an answer the thread stays where it is, which is a denial.
+		c.loop.cfg.Log.Error("answer a notification", "error", err)
+	}
+}
+
+// fault denies the call because it could not be decided, and says so in the
+// audit log. An errno in err is what the caller gets.
+func (c *call) fault(err error) {
+	if !c.claim() {
+		return
+	}
+	errno := unix.EACCES
+	if e := unix.Errno(0); errors.As(err, &e) && e != 0 && !errors.Is(err, target.ErrGone) {
+		errno = e
+	}
+	c.answer(c.loop.cfg.Listener.Deny(c.ID, errno))
+	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) {
+		return
+	}
+	e := wire.Event{Type: wire.EventFault, Session: c.loop.cfg.Session, Decision: "deny", Mechanism: "seccomp", Message: err.Error()}
+	e.Process = &wire.Process{PID: c.TID}
+	c.loop.emit(e)
+}
+
+// emit writes an event about something that is denied already: its loss is
+// logged and changes nothing.
+func (l *Loop) emit(e wire.Event) {
+	if err := l.cfg.Emit(e); err != nil {
+		l.cfg.Log.Error("audit event lost", "type", e.Type, "error", err)
+	}
+}
