@@ -11,13 +11,13 @@ require (
 	github.com/mdlayher/vsock v1.4.0 // indirect
 	github.com/pkg/sftp v1.13.12 // indirect
 	github.com/rogpeppe/go-internal v1.16.0 // indirect
-	github.com/seccomp/libseccomp-golang v0.11.1 // indirect
+	github.com/seccomp/libseccomp-golang v0.11.1
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.62.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/sys v0.49.0
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/tools v0.51.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect

@@ -1,0 +1,118 @@
+package seccomp
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Plan says what a filter does with each system call.
+type Plan struct {
+	Refused  []Refusal
+	Notified []Notice
+}
+
+// Refusal is a set of calls that fail with Errno. An empty When refuses every
+// call; else a call is refused when one of the cases holds.
+type Refusal struct {
+	Syscalls []string
+	When     []Case
+	Errno    syscall.Errno
+	Reason   string
+}
+
+// Notice is a set of calls that wait for the supervisor's answer. When works as
+// in [Refusal]. No case may overlap a refusal of the same call.
+type Notice struct {
+	Syscalls []string
+	When     []Case
+}
+
+// Case holds when all of its conditions hold. An argument may occur once.
+type Case []Condition
+
+// Condition is a comparison of one argument register.
+type Condition struct {
+	Arg   uint // 0 to 5
+	Op    Op
+	Value uint64
+}
+
+// Op is a comparison.
+type Op uint8
+
+// The comparisons. The kernel reads int arguments from the low half of a
+// register and ignores the rest, so a refusal of one int value compares the low
+// half only: a caller can put anything above it.
+const (
+	Is32     Op = iota // the low 32 bits equal Value
+	Not                // the whole register differs from Value
+	Above              // the whole register is greater than Value
+	HasBits            // every bit of Value is set
+	LacksBit           // the one bit of Value is not set
+	Is                 // the whole register equals Value
+)
+
+// PlanOptions choose what a plan notifies and the refusals that are not for
+// every policy.
+type PlanOptions struct {
+	// NoExecMemfd refuses memfd_create without MFD_NOEXEC_SEAL: an executable
+	// memory file would pass every path rule about programs.
+	NoExecMemfd bool
+	Signals     bool // notify the kill family and pidfd_send_signal
+	Umask       bool // notify umask
+	Limits      bool // notify setrlimit, and prlimit64 that sets a limit
+	Connect     bool // notify connect and bind
+	Datagrams   bool // notify sendto with an address, sendmsg and sendmmsg
+}
+
+// TagLimit is the resource limit whose hard value marks the processes of one
+// command: every process inherits it, and no command may change it.
+const TagLimit = unix.RLIMIT_RTTIME
+
+// DefaultPlan is the plan of a session: execve and execveat are always notified.
+func DefaultPlan(o PlanOptions) Plan {
+	p := Plan{Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
+	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, socketRefusals, descriptorRefusals} {
+		p.Refused = append(p.Refused, list...)
+	}
+	if o.NoExecMemfd {
+		p.Refused = append(p.Refused, Refusal{
+			Syscalls: []string{"memfd_create"},
+			When:     []Case{{{1, LacksBit, unix.MFD_NOEXEC_SEAL}}},
+			Errno:    unix.EPERM,
+			Reason:   "an executable memory file has no path that exec_from could judge",
+		})
+	}
+	if o.Signals {
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{
+			"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"}})
+	}
+	if o.Umask {
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"umask"}})
+	}
+	if o.Limits {
+		p.Notified = append(p.Notified, limitNotices()...)
+	}
+	if o.Connect {
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"connect", "bind"}})
+	}
+	if o.Datagrams {
+		p.Notified = append(p.Notified,
+			Notice{Syscalls: []string{"sendto"}, When: []Case{{{3, LacksBit, unix.MSG_FASTOPEN}, {4, Not, 0}}}},
+			Notice{Syscalls: []string{"sendmsg"}, When: []Case{{{2, LacksBit, unix.MSG_FASTOPEN}}}},
+			Notice{Syscalls: []string{"sendmmsg"}, When: []Case{{{3, LacksBit, unix.MSG_FASTOPEN}}}})
+	}
+	return p
+}
+
+// limitNotices are the limit calls that no refusal covers: the caller's own
+// limits, every resource but TagLimit.
+func limitNotices() []Notice {
+	var set, pr []Case
+	for r := range uint64(TagLimit) {
+		set = append(set, Case{{0, Is32, r}})
+		pr = append(pr, Case{{0, Is, 0}, {1, Is32, r}, {2, Not, 0}})
+	}
+	return []Notice{{[]string{"setrlimit"}, set}, {[]string{"prlimit64"}, pr}}
+}

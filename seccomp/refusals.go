@@ -1,0 +1,144 @@
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+// always is the missing condition: every call is refused.
+var always []Case
+
+// kernelRefusals close parts of the kernel that no ordinary program needs.
+var kernelRefusals = []Refusal{
+	{[]string{"io_uring_setup", "io_uring_enter", "io_uring_register"}, always, unix.EPERM,
+		"its operations open and connect without a system call a filter could see"},
+	{[]string{"bpf"}, always, unix.EPERM, "loads programs into the kernel"},
+	{[]string{"perf_event_open"}, always, unix.EPERM, "measures other processes and the kernel"},
+	{[]string{"userfaultfd"}, always, unix.EPERM, "stops a reader of the caller's memory at will, the supervisor included"},
+	{[]string{"add_key", "request_key", "keyctl"}, always, unix.EPERM, "keyrings outlive the sandbox and are shared by uid"},
+	{[]string{"kexec_load", "kexec_file_load", "reboot"}, always, unix.EPERM, "replaces or stops the kernel"},
+	{[]string{"init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms"},
+		always, unix.EPERM, "kernel modules"},
+	{[]string{"swapon", "swapoff"}, always, unix.EPERM, "swap of the machine"},
+	{[]string{"acct"}, always, unix.EPERM, "process accounting of the machine"},
+	{[]string{"quotactl", "quotactl_fd"}, always, unix.EPERM, "quotas of the machine"},
+	{[]string{"settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "stime"}, always, unix.EPERM, "clock of the machine"},
+	{[]string{"sethostname", "setdomainname"}, always, unix.EPERM, "name of the sandbox is the operator's"},
+	{[]string{"syslog"}, always, unix.EPERM, "the kernel log tells addresses and other tenants' names"},
+	{[]string{"fanotify_init", "fanotify_mark"}, always, unix.EPERM, "watches and holds opens of other processes"},
+	{[]string{"modify_ldt", "iopl", "ioperm", "vm86", "vm86old"}, always, unix.EPERM, "x86 segments and ports, rich in kernel faults"},
+	{[]string{"memfd_secret"}, always, unix.EPERM, "memory that the supervisor cannot read when it verifies an exec"},
+	{[]string{"uselib", "_sysctl", "nfsservctl", "lookup_dcookie", "ustat", "sysfs", "vserver", "afs_syscall", "tuxcall", "security"},
+		always, unix.ENOSYS, "retired calls"},
+	{[]string{"seccomp"}, []Case{{{0, Is32, unix.SECCOMP_SET_MODE_FILTER}, {1, HasBits, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER}}},
+		unix.EPERM, "a filter with its own listener would answer CONTINUE in the supervisor's place"},
+	{[]string{"personality"}, []Case{{{0, Not, 0}}}, unix.EPERM, "switches off address randomisation and changes the call table"},
+}
+
+// mountRefusals keep the view of files and namespaces as the session made it.
+var mountRefusals = []Refusal{
+	{[]string{"mount", "umount", "umount2", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr", "move_mount", "mount_setattr"},
+		always, unix.EPERM, "the mount table is what hides files and makes them read-only"},
+	{[]string{"chroot", "pivot_root"}, always, unix.EPERM, "another root makes every path mean something else"},
+	{[]string{"setns"}, always, unix.EPERM, "enters another namespace"},
+	{[]string{"unshare"}, bits(0, unix.CLONE_NEWTIME, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,
+		unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM, "a user namespace gives every capability over new kernel objects"},
+	{[]string{"clone"}, bits(0, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,
+		unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM, "a user namespace gives every capability over new kernel objects"},
+	{[]string{"clone3"}, always, unix.ENOSYS, "its flags are in memory; libraries fall back to clone"},
+	{[]string{"open_by_handle_at"}, always, unix.EPERM, "opens by inode number, past every path"},
+}
+
+// processRefusals keep processes out of each other and of the session init.
+var processRefusals = []Refusal{
+	{[]string{"ptrace"}, always, unix.EPERM, "rewrites a process after its exec was judged; a tracer blocks the supervisor's own"},
+	{[]string{"process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease"}, always, unix.EPERM,
+		"memory of another process"},
+	{[]string{"pidfd_getfd"}, always, unix.EPERM, "descriptors of another process"},
+	{[]string{"kcmp"}, always, unix.EPERM, "compares kernel objects of other processes"},
+	{[]string{"prlimit64"}, []Case{{{0, Not, 0}}, {{1, Is32, TagLimit}, {2, Not, 0}}}, unix.EPERM,
+		"limits of another process; the limit that marks a command's processes"},
+	{[]string{"setrlimit"}, []Case{{{0, Is32, TagLimit}}}, unix.EPERM, "the limit that marks a command's processes"},
+	{[]string{"sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"}, []Case{{{0, Is32, 1}}}, unix.EPERM,
+		"process 1 is the session init: a starved init cannot end commands"},
+	{[]string{"setpriority", "ioprio_set"}, []Case{{{1, Is32, 1}}}, unix.EPERM, "process or group 1 is the session init"},
+	{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_USER}}}, unix.EPERM, "the session init has the same user"},
+	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoUser}}}, unix.EPERM, "the session init has the same user"},
+}
+
+// ioprioWhoUser is IOPRIO_WHO_USER. See ioprio_set(2).
+const ioprioWhoUser = 3
+
+// Protocols that reach a network past connect and bind, or past their judges.
+const (
+	protoSCTP = unix.IPPROTO_SCTP // connects by setsockopt
+	protoSMC  = 256               // falls back to TCP beneath
+)
+
+// socketRefusals leave UNIX, INET, INET6 and route netlink.
+var socketRefusals = []Refusal{
+	{[]string{"socket", "socketpair"}, families(), unix.EPERM, "families that reach the machine, other machines or old kernel code"},
+	{[]string{"socket"}, netlinkProtocols(), unix.EPERM, "netlink other than route configures or watches the machine"},
+	{[]string{"socket", "socketpair"}, equal(2, unix.IPPROTO_MPTCP, protoSCTP, unix.IPPROTO_DCCP, protoSMC, unix.IPPROTO_UDPLITE),
+		unix.EPERM, "protocols with further addresses that connect does not show"},
+	{[]string{"sendto"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
+	{[]string{"sendmsg"}, []Case{{{2, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
+	{[]string{"sendmmsg"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
+}
+
+// ioctl requests. See ioctl_tty(2) and socket(7).
+const (
+	fiosetown  = 0x8901
+	siocspgrp  = 0x8902
+	tioclinux  = 0x541c
+	fSetOwnEx  = 15
+	fSetSig    = 10
+	ioctlReq   = 1
+	fcntlCmd   = 1
+	fcntlValue = 2
+)
+
+// descriptorRefusals are operations on descriptors that type or signal for
+// somebody else. Of the owner calls only what a register proves harmless is
+// left: F_SETOWN and F_SETSIG with 0, which clear.
+var descriptorRefusals = []Refusal{
+	{[]string{"ioctl"}, equal(ioctlReq, unix.TIOCSTI, tioclinux), unix.EPERM, "types into a terminal that others read"},
+	{[]string{"ioctl"}, equal(ioctlReq, fiosetown, siocspgrp), unix.EPERM, "has the kernel signal a process chosen in memory"},
+	{[]string{"fcntl"}, []Case{
+		{{fcntlCmd, Is32, unix.F_SETOWN}, {fcntlValue, Not, 0}},
+		{{fcntlCmd, Is32, fSetSig}, {fcntlValue, Not, 0}},
+		{{fcntlCmd, Is32, fSetOwnEx}},
+	}, unix.EPERM, "has the kernel signal another process, without kill"},
+}
+
+// bits is one case for each flag of a register.
+func bits(arg uint, flags ...uint64) []Case {
+	var cases []Case
+	for _, f := range flags {
+		cases = append(cases, Case{{arg, HasBits, f}})
+	}
+	return cases
+}
+
+// equal is one case for each value of an int argument.
+func equal(arg uint, values ...uint64) []Case {
+	var cases []Case
+	for _, v := range values {
+		cases = append(cases, Case{{arg, Is32, v}})
+	}
+	return cases
+}
+
+// families are the socket families that are refused.
+func families() []Case {
+	var cases []Case
+	for f := range uint64(unix.AF_NETLINK) {
+		if f != unix.AF_UNIX && f != unix.AF_INET && f != unix.AF_INET6 {
+			cases = append(cases, Case{{0, Is32, f}})
+		}
+	}
+	return append(cases, Case{{0, Above, unix.AF_NETLINK}})
+}
+
+// netlinkProtocols are the netlink protocols that are refused: all but
+// NETLINK_ROUTE, which is 0.
+func netlinkProtocols() []Case {
+	return []Case{{{0, Is32, unix.AF_NETLINK}, {2, Not, unix.NETLINK_ROUTE}}}
+}
