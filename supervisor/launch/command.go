@@ -1,0 +1,443 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrSessionEnded means that the session's init, and every process with it, is
+// gone.
+var ErrSessionEnded = errors.New("session has ended")
+
+// Command is one command to start.
+type Command struct {
+	Path   string   // program inside; a name without a slash is looked up in PATH of Env
+	Argv   []string // Argv[0] included
+	Dir    string   // absolute, inside
+	Env    []string // NAME=value, nothing is added
+	Stdin  *os.File // nil: /dev/null, as for the others; they stay the caller's
+	Stdout *os.File
+	Stderr *os.File
+	TTY    bool // Stdin is a terminal of [Init.OpenPTY] and becomes the controlling one
+	Umask  int  // 0: 022
+	Limits []Rlimit
+	// OnPID is called with the process id in the supervisor's pid namespace
+	// after the fork and before the execve may begin. It must not block on the
+	// command.
+	OnPID func(pid int)
+}
+
+// StartError is a command that could not be started.
+type StartError struct {
+	Step  string // "exec /usr/bin/x", "change directory to /y", ...
+	Errno syscall.Errno
+}
+
+// Error names the step and the errno.
+func (e *StartError) Error() string { return e.Step + ": " + e.Errno.Error() }
+
+// Unwrap makes errors.Is work with the errno.
+func (e *StartError) Unwrap() error { return e.Errno }
+
+// ExitCode is what a shell reports: 127 when the program is not there, else 126.
+func (e *StartError) ExitCode() int {
+	if e.Errno == unix.ENOENT || e.Errno == unix.ENOTDIR {
+		return 127
+	}
+	return 126
+}
+
+// Status is how a command's first process ended.
+type Status struct {
+	wait   syscall.WaitStatus
+	Rusage Rusage
+}
+
+// Rusage is what the process used, with the children it waited for.
+type Rusage struct {
+	User, System time.Duration
+	MaxRSS       int64 // bytes
+}
+
+// Signaled reports whether a signal ended it.
+func (s Status) Signaled() bool { return s.wait.Signaled() }
+
+// Signal is the signal that ended it.
+func (s Status) Signal() syscall.Signal { return s.wait.Signal() }
+
+// ExitCode is its exit status, or 128 and the signal's number.
+func (s Status) ExitCode() int {
+	if s.wait.Signaled() {
+		return 128 + int(s.wait.Signal())
+	}
+	return s.wait.ExitStatus()
+}
+
+// Process is a started command with everything it starts.
+type Process struct {
+	init   *Init
+	serial uint64
+	pid    int
+	marked chan struct{} // closed when the init has marked the first process
+	exited chan struct{}
+	empty  chan struct{}
+
+	mu       sync.Mutex
+	status   Status
+	err      error
+	leftover []int
+}
+
+// Start starts a command: the only way to do so. It returns when the program
+// has been executed, or a [StartError] when it could not be. ctx ends the
+// start, not the command.
+func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
+	file, err := c.spec().file()
+	if err != nil {
+		return nil, fmt.Errorf("start command: %w", err)
+	}
+	defer file.Close()
+	ours, theirs, err := pair()
+	if err != nil {
+		return nil, fmt.Errorf("start command: %w", err)
+	}
+	defer ours.Close()
+	err = passCredentials(ours)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		theirs.Close()
+		return nil, fmt.Errorf("start command: %w", err)
+	}
+	p := i.add()
+	err = i.request(p, &c, file, theirs)
+	theirs.Close()
+	if err != nil {
+		i.drop(p, err)
+		return nil, fmt.Errorf("start command: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { ours.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := p.follow(ours, c.OnPID); err != nil {
+		if ctx.Err() == nil {
+			return nil, err
+		}
+		// It may have been started all the same.
+		return nil, errors.Join(ctx.Err(), p.Kill(0))
+	}
+	return p, nil
+}
+
+// spec is the command as the child reads it.
+func (c *Command) spec() *spec {
+	s := newSpec()
+	s.str(c.Path)
+	s.str(c.Dir)
+	flags := uint32(0)
+	if c.TTY {
+		flags = commandTTY
+	}
+	s.u32(flags)
+	mask := c.Umask
+	if mask == 0 {
+		mask = 0o022
+	}
+	s.u32(uint32(mask))
+	s.u32(uint32(len(c.Limits)))
+	for _, l := range c.Limits {
+		s.limit(l)
+	}
+	s.strs(c.Argv)
+	s.strs(c.Env)
+	switch {
+	case c.Path == "" || len(c.Argv) == 0:
+		s.err = errors.New("command without a program")
+	case c.Dir == "" || c.Dir[0] != '/':
+		s.err = fmt.Errorf("directory %q is not absolute", c.Dir)
+	case len(c.Limits) > 32:
+		s.err = fmt.Errorf("%d resource limits: at most 32", len(c.Limits))
+	}
+	return s
+}
+
+// passCredentials has the kernel name the sender of each message.
+func passCredentials(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	})
+	return errors.Join(err, set)
+}
+
+// add enters a new command.
+func (i *Init) add() *Process {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.serial++
+	p := &Process{init: i, serial: i.serial, marked: make(chan struct{}), exited: make(chan struct{}), empty: make(chan struct{})}
+	i.commands[p.serial] = p
+	return p
+}
+
+// drop removes a command that has no process.
+func (i *Init) drop(p *Process, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.commands[p.serial] == p {
+		delete(i.commands, p.serial)
+		p.lost(err)
+	}
+}
+
+// request asks the init to fork.
+func (i *Init) request(p *Process, c *Command, spec, socket *os.File) error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	files := []*os.File{spec, socket, c.Stdin, c.Stdout, c.Stderr}
+	for n, f := range files {
+		if f == nil {
+			files[n] = null
+		}
+	}
+	b := order.AppendUint64([]byte{msgCommand, 0, 0, 0, 0, 0, 0, 0}, p.serial)
+	i.starting.Lock()
+	defer i.starting.Unlock()
+	if err := send(i.start, b, files...); err != nil {
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) {
+			return ErrSessionEnded
+		}
+		return err
+	}
+	return nil
+}
+
+// follow talks to the child until its execve: it names itself, OnPID runs, the
+// init has marked it, it goes on, and the socket closes with the execve.
+func (p *Process) follow(c *net.UnixConn, onPID func(int)) error {
+	m, err := receive(c)
+	if err != nil {
+		return p.startLost(err)
+	}
+	if m.kind == msgFailed {
+		return p.startFailed(m)
+	}
+	if m.kind != msgStarted || m.pid <= 0 {
+		return errors.Join(fmt.Errorf("start command: its process id is not visible to the supervisor"), p.Kill(0))
+	}
+	p.pid = m.pid
+	if onPID != nil {
+		onPID(m.pid)
+	}
+	select {
+	case <-p.marked:
+	case <-p.exited:
+	}
+	if err := send(c, []byte{msgGo}); err != nil {
+		return p.startLost(err)
+	}
+	m, err = receive(c)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		return p.startLost(err)
+	}
+	return p.startFailed(m)
+}
+
+// startFailed is the error a child reported before its execve. A child that was
+// never forked leaves no trace.
+func (p *Process) startFailed(m *message) error {
+	step, errno := m.failure()
+	err := &StartError{Step: step, Errno: errno}
+	if m.pid == p.init.PID() {
+		p.init.drop(p, err)
+	}
+	return err
+}
+
+// startLost is the error of a child that ended without a word.
+func (p *Process) startLost(err error) error {
+	select {
+	case <-p.init.Dead():
+		return fmt.Errorf("start command: %w", ErrSessionEnded)
+	default:
+		return fmt.Errorf("start command: its process ended before its execve: %w", err)
+	}
+}
+
+// PID is the process id of the command's first process, in the supervisor's pid
+// namespace.
+func (p *Process) PID() int { return p.pid }
+
+// Wait waits until the command's first process has ended. Others of its tree
+// may be left: see TreeEmpty.
+func (p *Process) Wait() (Status, error) {
+	<-p.exited
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status, p.err
+}
+
+// Exited is closed when Wait returns at once.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// TreeEmpty is closed when the first process has ended and no process the
+// command started is left, whatever session, group or parent it gave itself.
+func (p *Process) TreeEmpty() <-chan struct{} { return p.empty }
+
+// Leftover are processes that were left when the first one ended: at most 64,
+// as numbered inside.
+func (p *Process) Leftover() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]int(nil), p.leftover...)
+}
+
+// Signal sends a signal to the command's process group, or to all that is left
+// of its tree when its first process has ended.
+func (p *Process) Signal(s syscall.Signal) error { return p.sendKill(s, false) }
+
+// killBound is how long the processes of a command may take to die of SIGKILL.
+const killBound = 10 * time.Second
+
+// Kill ends the command's tree: SIGTERM to its group, after grace SIGKILL to
+// every process. It returns when none is left, or an error when some process is
+// stuck in the kernel; Init.Close is what then remains.
+func (p *Process) Kill(grace time.Duration) error {
+	if grace > 0 {
+		if err := p.sendKill(unix.SIGTERM, false); err != nil {
+			return err
+		}
+		if p.waitEmpty(grace) {
+			return nil
+		}
+	}
+	if err := p.sendKill(unix.SIGKILL, true); err != nil {
+		return err
+	}
+	if !p.waitEmpty(killBound) {
+		return fmt.Errorf("kill command: a process is left after %s", killBound)
+	}
+	return nil
+}
+
+// waitEmpty waits until the tree is empty, at most d.
+func (p *Process) waitEmpty(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-p.empty:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+func (p *Process) sendKill(s syscall.Signal, whole bool) error {
+	b := []byte{msgKill, 0, 0, 0}
+	if whole {
+		b[1] = 1
+	}
+	b = order.AppendUint32(b, uint32(s))
+	b = order.AppendUint64(b, p.serial)
+	err := send(p.init.control, b)
+	select {
+	case <-p.init.Dead():
+		return nil // nothing is left
+	default:
+	}
+	if err != nil {
+		return fmt.Errorf("kill command: %w", err)
+	}
+	return nil
+}
+
+// lost ends a command whose init has ended.
+func (p *Process) lost(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.exited:
+	default:
+		p.err = err
+		close(p.exited)
+	}
+	close(p.empty)
+}
+
+// find is the command of a report, whose data starts with padding of pad bytes
+// and the serial.
+func (i *Init) find(data []byte, pad, least int) *Process {
+	if len(data) < least {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.commands[order.Uint64(data[pad:])]
+}
+
+func (i *Init) reportMarked(b []byte) {
+	if p := i.find(b, 7, 15); p != nil {
+		close(p.marked)
+	}
+}
+
+// reportExit handles struct exit_msg of init.h, after its first byte.
+func (i *Init) reportExit(b []byte) {
+	p := i.find(b, 7, 39)
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status = Status{
+		wait: syscall.WaitStatus(order.Uint32(b[3:])),
+		Rusage: Rusage{
+			User:   time.Duration(order.Uint64(b[15:])) * time.Microsecond,
+			System: time.Duration(order.Uint64(b[23:])) * time.Microsecond,
+			MaxRSS: int64(order.Uint64(b[31:])) << 10,
+		},
+	}
+	close(p.exited)
+}
+
+func (i *Init) reportTree(b []byte) {
+	p := i.find(b, 7, 15)
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for b = b[15:]; len(b) >= 4; b = b[4:] {
+		p.leftover = append(p.leftover, int(order.Uint32(b)))
+	}
+}
+
+func (i *Init) reportEmpty(b []byte) {
+	p := i.find(b, 7, 15)
+	if p == nil {
+		return
+	}
+	i.mu.Lock()
+	delete(i.commands, p.serial)
+	i.mu.Unlock()
+	close(p.empty)
+}

@@ -1,0 +1,332 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config is a session as its init sets it up.
+type Config struct {
+	// Mounts fill the new root, in this order. The root itself is an empty
+	// tmpfs, read-only once it is filled. Missing mount points are made.
+	Mounts []Mount
+	// UID and GID run the init and every command. UID 0 needs UserNS.
+	UID, GID int
+	Groups   []int // supplementary groups, kept only when the supervisor is root
+	// UserNS makes a user namespace in which UID and GID are the only ids. A
+	// supervisor without privilege needs it, and can then only map itself.
+	UserNS bool
+	// HostUID and HostGID are what UID and GID of a user namespace are outside.
+	// Zero values mean those of the supervisor, which root may not use.
+	HostUID, HostGID int
+	Hostname         string
+	Network          bool     // share the supervisor's network
+	Listen           []Listen // sockets to open on the session's own loopback
+	Limits           []Rlimit // of the init and every command
+	Landlock         *Landlock
+	Filter           []byte   // program of seccomp.Plan.Compile
+	ReadOnly         []string // paths inside for which writing must fail: proven before the init is ready
+	Cgroup           *os.File // cgroup v2 directory the session starts in; nil: the supervisor's
+}
+
+// Kind is a kind of mount.
+type Kind uint8
+
+// The kinds of mount.
+const (
+	Bind    Kind = iota // Source, from the supervisor's view, with what is mounted below it
+	Tmpfs               // empty, Size bytes at most
+	Proc                // processes of the session; system files that tell or change more are covered
+	Dev                 // null zero full random urandom tty, ptmx and pts, shm, fd, stdin stdout stderr
+	FUSE                // announced by its Tag, served by somebody else
+	Dir                 // a directory of mode Mode
+	File                // a file with Data of mode Mode
+	Symlink             // a symbolic link to Source
+	Mask                // covers a file or directory by an empty one; a missing one is left alone
+	Rebind              // Source is a path inside the new root
+)
+
+// Mount is one step of building the new root.
+type Mount struct {
+	Kind     Kind
+	Source   string
+	Target   string // absolute, inside
+	ReadOnly bool
+	NoExec   bool
+	Device   bool // device nodes work; else nodev
+	Optional bool // a missing Source is no error
+	Mode     uint32
+	Size     int64    // bytes; 0: 64 MiB
+	Data     []byte   // of a File
+	Options  []string // further mount options of Tmpfs and FUSE
+	Tag      string   // of FUSE, at most 200 bytes
+}
+
+// Listen is a TCP socket on 127.0.0.1 of the session's network, handed to the
+// supervisor under its tag.
+type Listen struct {
+	Tag  string
+	Port int // 0: any
+}
+
+// Rlimit is a resource limit. See getrlimit(2).
+type Rlimit struct {
+	Resource   int
+	Soft, Hard uint64
+}
+
+// Mount attributes. See mount_setattr(2).
+const (
+	attrReadOnly = unix.MOUNT_ATTR_RDONLY
+	attrNoSuid   = unix.MOUNT_ATTR_NOSUID
+	attrNoDev    = unix.MOUNT_ATTR_NODEV
+	attrNoExec   = unix.MOUNT_ATTR_NOEXEC
+)
+
+// attrs are the attributes of a mount: nosuid always.
+func (m *Mount) attrs() uint64 {
+	a := uint64(attrNoSuid)
+	if m.ReadOnly {
+		a |= attrReadOnly
+	}
+	if m.NoExec {
+		a |= attrNoExec
+	}
+	if !m.Device {
+		a |= attrNoDev
+	}
+	return a
+}
+
+func (m *Mount) size() string {
+	size := m.Size
+	if size == 0 {
+		size = 64 << 20
+	}
+	return fmt.Sprintf("size=%d", size)
+}
+
+// check reports what the kernel would not, or only late.
+func (c *Config) check() error {
+	switch {
+	case len(c.Filter) == 0:
+		return fmt.Errorf("session without a filter")
+	case !c.UserNS && os.Geteuid() != 0:
+		return fmt.Errorf("session without a user namespace: the supervisor is not root")
+	case !c.UserNS && (c.UID == 0 || c.GID == 0):
+		return fmt.Errorf("session as root of the machine")
+	case c.UserNS && os.Geteuid() == 0 && (c.HostUID == 0 || c.HostGID == 0):
+		return fmt.Errorf("user namespace mapped to root of the machine")
+	case c.UID < 0 || c.GID < 0:
+		return fmt.Errorf("user %d, group %d: negative", c.UID, c.GID)
+	case len(c.Groups) > 256:
+		return fmt.Errorf("%d supplementary groups: at most 256", len(c.Groups))
+	case len(c.ReadOnly) > 64:
+		return fmt.Errorf("%d paths to prove: at most 64", len(c.ReadOnly))
+	}
+	for _, m := range c.Mounts {
+		if err := m.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Mount) check() error {
+	if !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/" {
+		return fmt.Errorf("mount target %q is not a clean absolute path below /", m.Target)
+	}
+	if m.Kind == FUSE && (m.Tag == "" || len(m.Tag) > 200) {
+		return fmt.Errorf("FUSE mount %s: tag %q", m.Target, m.Tag)
+	}
+	for _, o := range m.Options {
+		if strings.ContainsAny(o, ",\x00") {
+			return fmt.Errorf("mount %s: option %q", m.Target, o)
+		}
+	}
+	return nil
+}
+
+// setup is the session as operations for the init, in order: the new root,
+// network, host name, the change of root, limits, user, Landlock, filter.
+func (c *Config) setup() *spec {
+	s := newSpec()
+	s.u32(opRoot)
+	s.u64(16 << 20)
+	for i := range c.Mounts {
+		c.mountOps(s, &c.Mounts[i])
+	}
+	s.attr("/", attrReadOnly|attrNoSuid|attrNoDev)
+	if !c.Network {
+		s.u32(opLoopback)
+	}
+	for _, l := range c.Listen {
+		s.u32(opListen)
+		s.str(l.Tag)
+		s.u32(uint32(l.Port))
+	}
+	if c.Hostname != "" {
+		s.u32(opHostname)
+		s.str(c.Hostname)
+	}
+	s.u32(opPivot)
+	for _, l := range c.Limits {
+		s.u32(opRlimit)
+		s.limit(l)
+	}
+	c.credsOp(s)
+	if c.Landlock != nil {
+		c.Landlock.op(s)
+	}
+	s.u32(opFilter)
+	s.bytes(c.Filter)
+	for _, p := range c.ReadOnly {
+		s.u32(opProbe)
+		s.str(p)
+	}
+	s.u32(opEnd)
+	if os.Geteuid() != 0 {
+		// Files below /proc/PID of an undumpable process belong to root: a
+		// supervisor that is not root could not read what it judges.
+		s.u32(endDumpable)
+	} else {
+		s.u32(0)
+	}
+	return s
+}
+
+func (s *spec) limit(l Rlimit) {
+	s.u32(uint32(l.Resource))
+	s.u64(l.Soft)
+	s.u64(l.Hard)
+}
+
+func (c *Config) credsOp(s *spec) {
+	s.u32(opCreds)
+	s.u32(uint32(c.UID))
+	s.u32(uint32(c.GID))
+	flags := uint32(0)
+	if c.UserNS {
+		s.u32(0) // a user namespace made without privilege forbids setgroups
+	} else {
+		flags = credsSetGroups | credsSetIDs
+		s.u32(uint32(len(c.Groups)))
+		for _, g := range c.Groups {
+			s.u32(uint32(g))
+		}
+	}
+	s.u32(flags)
+}
+
+func (c *Config) mountOps(s *spec, m *Mount) {
+	switch m.Kind {
+	case Bind, Rebind:
+		flags := uint32(flagRecursive)
+		if m.Optional {
+			flags |= flagOptional
+		}
+		if m.Kind == Rebind {
+			flags |= flagBeneath
+		}
+		s.bind(m.Source, m.Target, m.attrs(), flags)
+	case Tmpfs:
+		mode := m.Mode
+		if mode == 0 {
+			mode = 0o755
+		}
+		options := append([]string{m.size(), fmt.Sprintf("mode=%#o", mode), fmt.Sprintf("uid=%d", c.UID), fmt.Sprintf("gid=%d", c.GID)}, m.Options...)
+		s.fs("tmpfs", m.Target, m.attrs(), "", options)
+	case FUSE:
+		options := append([]string{"source=" + m.Tag, "rootmode=40000", fmt.Sprintf("user_id=%d", c.UID), fmt.Sprintf("group_id=%d", c.GID)}, m.Options...)
+		s.fs("fuse", m.Target, m.attrs(), m.Tag, options)
+	case Proc:
+		procOps(s, m.Target)
+	case Dev:
+		devOps(s, m.Target)
+	case Dir:
+		s.u32(opDir)
+		s.str(m.Target)
+		s.u32(m.Mode)
+	case File:
+		s.u32(opFile)
+		s.str(m.Target)
+		s.u32(m.Mode)
+		s.bytes(m.Data)
+	case Symlink:
+		s.symlink(m.Target, m.Source)
+	case Mask:
+		s.u32(opMask)
+		s.str(m.Target)
+	default:
+		s.err = fmt.Errorf("mount %s: kind %d is unknown", m.Target, m.Kind)
+	}
+}
+
+func (s *spec) bind(source, target string, attrs uint64, flags uint32) {
+	s.u32(opBind)
+	s.str(source)
+	s.str(target)
+	s.u64(attrs)
+	s.u32(flags)
+}
+
+func (s *spec) fs(kind, target string, attrs uint64, tag string, options []string) {
+	s.u32(opFS)
+	s.str(kind)
+	s.str(target)
+	s.u64(attrs)
+	s.str(tag)
+	s.strs(options)
+}
+
+func (s *spec) attr(target string, attrs uint64) {
+	s.u32(opAttr)
+	s.str(target)
+	s.u64(attrs)
+	s.u32(0)
+}
+
+func (s *spec) symlink(target, text string) {
+	s.u32(opSymlink)
+	s.str(target)
+	s.str(text)
+}
+
+// procOps mount /proc. With hidepid=2 a process that a command may not trace is
+// not listed, the init first of all. What is left of the machine is read-only or
+// covered.
+func procOps(s *spec, target string) {
+	const attrs = attrNoSuid | attrNoDev | attrNoExec
+	s.fs("proc", target, attrs, "", []string{"hidepid=2"})
+	for _, name := range []string{"sys", "irq", "bus", "fs", "sysrq-trigger"} {
+		at := path.Join(target, name)
+		s.bind(at, at, attrs|attrReadOnly, flagBeneath|flagOptional)
+	}
+	for _, name := range []string{"kcore", "keys", "key-users", "kmsg", "kallsyms", "timer_list", "latency_stats", "sched_debug", "scsi", "acpi", "asound"} {
+		s.u32(opMask)
+		s.str(path.Join(target, name))
+	}
+}
+
+// devOps make a minimal /dev: nodes of the machine that are safe to share, and
+// terminals and shared memory of the session's own.
+func devOps(s *spec, target string) {
+	const attrs = attrNoSuid | attrNoExec
+	in := func(name string) string { return path.Join(target, name) }
+	s.fs("tmpfs", target, attrs, "", []string{"size=65536", "mode=0755"})
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		s.bind("/dev/"+name, in(name), attrs, 0)
+	}
+	s.fs("devpts", in("pts"), attrs, "", []string{"ptmxmode=0666", "mode=0620"})
+	s.symlink(in("ptmx"), "pts/ptmx")
+	s.symlink(in("fd"), "/proc/self/fd")
+	s.symlink(in("stdin"), "/proc/self/fd/0")
+	s.symlink(in("stdout"), "/proc/self/fd/1")
+	s.symlink(in("stderr"), "/proc/self/fd/2")
+	s.fs("tmpfs", in("shm"), attrs|attrNoDev, "", []string{"size=50%", "mode=1777"})
+	s.attr(target, attrs|attrReadOnly)
+}

@@ -1,0 +1,398 @@
+package launch
+
+// #cgo CFLAGS: -O2 -Wall -Wextra -Wshadow -std=gnu11
+// #cgo LDFLAGS: -pthread
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Init is the running init of one session. Its methods are safe for concurrent
+// use.
+type Init struct {
+	control  *net.UnixConn
+	start    *net.UnixConn
+	child    *child
+	listener *os.File
+	sockets  map[string]*os.File
+	refused  []Proof
+	done     chan struct{} // closed when the reader of control has ended
+
+	starting sync.Mutex // one message on start at a time
+	ptys     chan *message
+	ptyTurn  sync.Mutex // one terminal request at a time
+
+	mu       sync.Mutex
+	serial   uint64
+	commands map[uint64]*Process
+	failure  error // why the init ended, when it said so
+}
+
+// Proof is one thing the init tried after restricting itself. It failed with
+// Errno, as it must.
+type Proof struct {
+	What  string
+	Errno syscall.Errno
+}
+
+// NewInit starts a session and returns when its init has proven that the
+// restrictions hold. For every FUSE mount it calls onFUSE with the mount's tag
+// and its descriptor, which onFUSE takes over, and goes on when onFUSE returns:
+// the mount must have a server then. ctx ends the setup, not the session.
+func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File) error) (*Init, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("start session: %w", err)
+	}
+	file, err := c.setup().file()
+	if err != nil {
+		return nil, fmt.Errorf("plan session: %w", err)
+	}
+	defer file.Close()
+	i, err := spawnInit(&c)
+	if err != nil {
+		return nil, fmt.Errorf("start session init: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { i.control.SetReadDeadline(time.Unix(1, 0)) })
+	err = i.handshake(file, onFUSE)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(ctx.Err(), err)
+		}
+		i.abandon()
+		return nil, fmt.Errorf("set up session: %w", err)
+	}
+	go i.read()
+	return i, nil
+}
+
+// spawnInit executes this program as the init, in its namespaces.
+func spawnInit(c *Config) (*Init, error) {
+	control, theirControl, err := pair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirControl.Close()
+	start, theirStart, err := pair()
+	if err != nil {
+		return nil, errors.Join(err, control.Close())
+	}
+	defer theirStart.Close()
+	cmd := &exec.Cmd{
+		Path:        "/proc/self/exe",
+		Args:        []string{"agentsh-init"},
+		Env:         []string{},
+		Dir:         "/",
+		ExtraFiles:  []*os.File{theirControl, theirStart},
+		SysProcAttr: c.attributes(),
+	}
+	child, err := startChild(cmd)
+	if err != nil {
+		return nil, errors.Join(err, control.Close(), start.Close())
+	}
+	return &Init{
+		control: control, start: start, child: child,
+		sockets: map[string]*os.File{}, commands: map[uint64]*Process{},
+		done: make(chan struct{}), ptys: make(chan *message),
+	}, nil
+}
+
+// attributes are the namespaces and, in a user namespace, the ids of the init.
+func (c *Config) attributes() *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
+	}
+	if !c.Network {
+		a.Cloneflags |= unix.CLONE_NEWNET
+	}
+	if c.Cgroup != nil {
+		a.UseCgroupFD = true
+		a.CgroupFD = int(c.Cgroup.Fd())
+	}
+	if !c.UserNS {
+		return a
+	}
+	uid, gid := c.HostUID, c.HostGID
+	if uid == 0 && gid == 0 {
+		uid, gid = os.Geteuid(), os.Getegid()
+	}
+	a.Cloneflags |= unix.CLONE_NEWUSER
+	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: c.UID, HostID: uid, Size: 1}}
+	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: c.GID, HostID: gid, Size: 1}}
+	a.Credential = &syscall.Credential{Uid: uint32(c.UID), Gid: uint32(c.GID), NoSetGroups: true}
+	// execve by another id than 0 keeps ambient capabilities only
+	a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP}
+	return a
+}
+
+// handshake sends the setup and serves the init until it is ready.
+func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error) error {
+	if err := send(i.control, []byte{msgSetup}, setup); err != nil {
+		return fmt.Errorf("send setup: %w", err)
+	}
+	for {
+		m, err := receive(i.control)
+		if err != nil {
+			return fmt.Errorf("session init ended: %w", err)
+		}
+		switch m.kind {
+		case msgReady:
+			return i.checkReady()
+		case msgProbes:
+			err = i.readProofs(m.data)
+		default:
+			err = i.setupMessage(m, onFUSE)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (i *Init) setupMessage(m *message, onFUSE func(string, *os.File) error) error {
+	if m.kind == msgDied {
+		step, errno := m.failure()
+		return fmt.Errorf("%s: %w", step, errno)
+	}
+	fds, err := m.take(1)
+	if err != nil {
+		return err
+	}
+	switch m.kind {
+	case msgListener:
+		i.listener = fds[0]
+		return nil
+	case msgListen:
+		i.sockets[string(m.data)] = fds[0]
+		return nil
+	case msgFUSE:
+		if onFUSE == nil {
+			m.closeFDs()
+			return fmt.Errorf("FUSE mount %s: nobody serves it", m.data)
+		}
+		if err := onFUSE(string(m.data), fds[0]); err != nil {
+			return fmt.Errorf("serve FUSE mount %s: %w", m.data, err)
+		}
+		return send(i.control, []byte{msgServed})
+	default:
+		m.closeFDs()
+		return fmt.Errorf("message %q from the session init is unknown", m.kind)
+	}
+}
+
+// readProofs checks what the init tried: each must have been refused.
+func (i *Init) readProofs(b []byte) error {
+	for len(b) > 0 {
+		if len(b) < 5 || len(b) < 5+int(b[4]) {
+			return fmt.Errorf("proof of restrictions: malformed message")
+		}
+		p := Proof{What: string(b[5 : 5+int(b[4])]), Errno: syscall.Errno(order.Uint32(b))}
+		b = b[5+int(b[4]):]
+		if !refusal(p.Errno) {
+			return fmt.Errorf("proof of restrictions: could %s, or %s proves nothing (errno %d)", p.What, p.What, p.Errno)
+		}
+		i.refused = append(i.refused, p)
+	}
+	return nil
+}
+
+// refusal reports whether an errno says that something is forbidden.
+func refusal(e syscall.Errno) bool {
+	return e == unix.EPERM || e == unix.EACCES || e == unix.EROFS
+}
+
+func (i *Init) checkReady() error {
+	if i.listener == nil || len(i.refused) == 0 {
+		return fmt.Errorf("session init is ready without a listener or without proof")
+	}
+	return nil
+}
+
+// abandon ends an init whose setup failed.
+func (i *Init) abandon() {
+	i.child.kill()
+	<-i.child.done
+	i.control.Close()
+	i.start.Close()
+	if i.listener != nil {
+		i.listener.Close()
+	}
+	for _, s := range i.sockets {
+		s.Close()
+	}
+}
+
+// Listener is the listener of the session's filter. The caller closes it.
+func (i *Init) Listener() *os.File { return i.listener }
+
+// Socket is the listening socket that Config.Listen asked for under tag, or nil.
+// The caller closes it.
+func (i *Init) Socket(tag string) *os.File { return i.sockets[tag] }
+
+// Refused is what the init tried and could not do.
+func (i *Init) Refused() []Proof { return i.refused }
+
+// PID is the init's process id in the supervisor's pid namespace.
+func (i *Init) PID() int { return i.child.pid }
+
+// Dead is closed when the init has ended, and every process of the session with
+// it.
+func (i *Init) Dead() <-chan struct{} { return i.child.done }
+
+// Close ends the session: it kills the init, and with it the kernel kills
+// every process of the pid namespace. It returns when none is left. A second
+// Close waits as well.
+func (i *Init) Close() error {
+	i.child.kill()
+	<-i.child.done
+	i.control.Close()
+	i.start.Close()
+	<-i.done
+	return nil
+}
+
+// read handles what the init reports until it ends. Close waits for it.
+func (i *Init) read() {
+	defer close(i.done)
+	for {
+		m, err := receive(i.control)
+		if err != nil {
+			i.lose(err)
+			return
+		}
+		i.report(m)
+	}
+}
+
+// report handles one message of a running init.
+func (i *Init) report(m *message) {
+	switch m.kind {
+	case msgMarked:
+		i.reportMarked(m.data)
+	case msgExit:
+		i.reportExit(m.data)
+	case msgTree:
+		i.reportTree(m.data)
+	case msgEmpty:
+		i.reportEmpty(m.data)
+	case msgPTY:
+		select {
+		case i.ptys <- m:
+		default:
+			m.closeFDs() // whoever asked has gone
+		}
+	case msgDied:
+		step, errno := m.failure()
+		i.mu.Lock()
+		i.failure = fmt.Errorf("%s: %w", step, errno)
+		i.mu.Unlock()
+	default:
+		m.closeFDs()
+	}
+}
+
+// lose ends all commands of an init that has ended.
+func (i *Init) lose(err error) {
+	i.child.kill()
+	<-i.child.done
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.failure != nil {
+		err = i.failure
+	} else if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) {
+		err = ErrSessionEnded
+	}
+	for serial, p := range i.commands {
+		p.lost(err)
+		delete(i.commands, serial)
+	}
+	i.failure = err
+}
+
+// OpenPTY opens a terminal in the session's own devpts, so that its name is
+// right inside. The caller closes both ends; the slave is what a command gets
+// as its three streams, with Command.TTY.
+func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) {
+	i.ptyTurn.Lock()
+	defer i.ptyTurn.Unlock()
+	if err := send(i.control, []byte{msgOpenPTY}); err != nil {
+		return nil, nil, fmt.Errorf("ask for a terminal: %w", err)
+	}
+	select {
+	case m := <-i.ptys:
+		if len(m.data) < 7 {
+			m.closeFDs()
+			return nil, nil, fmt.Errorf("open terminal: malformed message")
+		}
+		if errno := syscall.Errno(order.Uint32(m.data[3:])); errno != 0 {
+			return nil, nil, fmt.Errorf("open terminal: %w", errno)
+		}
+		fds, err := m.take(2)
+		if err != nil {
+			return nil, nil, fmt.Errorf("open terminal: %w", err)
+		}
+		return fds[0], fds[1], nil
+	case <-i.done:
+		return nil, nil, fmt.Errorf("open terminal: %w", ErrSessionEnded)
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("open terminal: %w", ctx.Err())
+	}
+}
+
+// child is a process of this program. Its thread stays: the kernel takes the
+// end of the thread that forked for the end of the parent (prctl(2),
+// PR_SET_PDEATHSIG).
+type child struct {
+	pid  int
+	proc *os.Process
+	done chan struct{} // closed after the wait
+	err  error         // of the wait; read after done
+}
+
+// startChild starts cmd on a thread of its own, which also waits for it.
+func startChild(cmd *exec.Cmd) (*child, error) {
+	c := &child{done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if err == nil {
+			c.proc, c.pid = cmd.Process, cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			c.err = cmd.Wait()
+			close(c.done)
+		}
+	}()
+	return c, <-started
+}
+
+// kill sends SIGKILL; a child that has ended is no error.
+func (c *child) kill() { _ = c.proc.Kill() }
+
+// exitText says how a child ended.
+func (c *child) exitText() string {
+	<-c.done
+	if c.err == nil {
+		return "exit status 0"
+	}
+	return strings.TrimSpace(c.err.Error())
+}

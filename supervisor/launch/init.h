@@ -1,0 +1,145 @@
+/* The session init: process 1 of a session's pid namespace. See init.c. */
+#ifndef AGENTSH_INIT_H
+#define AGENTSH_INIT_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Descriptors the init is started with. */
+enum { FD_CONTROL = 3, FD_START = 4 };
+
+/* Messages, one byte each. Keep in step with protocol.go. */
+enum {
+	/* init to supervisor, on the control socket */
+	MSG_DIED = 'E',     /* u32 errno, text */
+	MSG_FUSE = 'F',     /* tag; one descriptor */
+	MSG_LISTEN = 'N',   /* tag; one descriptor */
+	MSG_LISTENER = 'L', /* one descriptor */
+	MSG_PROBES = 'P',   /* {u32 errno, u8 length, name}... */
+	MSG_READY = 'R',
+	MSG_EXIT = 'X',  /* struct exit_msg */
+	MSG_TREE = 'T',  /* u64 serial, u32 pid... */
+	MSG_EMPTY = 'Z', /* u64 serial */
+	MSG_MARKED = 'M', /* u64 serial: the child carries its mark */
+	MSG_PTY = 'Y',   /* u32 errno; two descriptors when 0 */
+	/* supervisor to init, on the control socket */
+	MSG_SETUP = 'S',  /* one descriptor: the setup */
+	MSG_SERVED = 'f', /* the FUSE mount just announced has a server */
+	MSG_KILL = 'K',   /* struct kill_msg */
+	MSG_OPENPTY = 'y',
+	/* supervisor to init, on the start socket */
+	MSG_COMMAND = 'C', /* u64 serial; five descriptors */
+	/* a command's own socket */
+	MSG_STARTED = 's',
+	MSG_GO = 'g',
+	MSG_FAILED = 'e', /* u32 errno, text */
+};
+
+struct kill_msg {
+	uint8_t type, whole, pad[2];
+	uint32_t sig;
+	uint64_t serial;
+};
+
+struct exit_msg {
+	uint8_t type, pad[3];
+	uint32_t status;
+	uint64_t serial, user_us, system_us, maxrss_kb;
+};
+
+/* Hard RLIMIT_RTTIME of command n is TAG_BASE + n: the mark of its processes. */
+#define TAG_BASE (1ULL << 62)
+
+enum { MAX_COMMANDS = 1024, MAX_SPEC = 4 << 20, MAX_TEXT = 8192, MAX_ITEMS = 65536 };
+
+/* A checked reader: after the first fault every read gives zero, and bad is set. */
+struct reader {
+	const uint8_t *p, *end;
+	int bad;
+};
+
+uint32_t read_u32(struct reader *r);
+uint64_t read_u64(struct reader *r);
+/* A string without an inner NUL, NUL-terminated in place. "" when bad. */
+const char *read_str(struct reader *r);
+const uint8_t *read_bytes(struct reader *r, uint32_t *len);
+/* Maps a specification and checks its frame. 0, or an errno. */
+int map_spec(int fd, struct reader *r);
+
+/* Ends the init with a message that names the step and the object. */
+__attribute__((noreturn)) void die(int err, const char *step, const char *object);
+/* Sends a message with up to two descriptors; -1 and errno when it cannot. */
+int send_msg(int sock, const void *data, size_t len, const int *fds, int nfds);
+/* Receives a message; the number of descriptors goes to *nfds. Length, 0 at
+   end of file, or -1. Descriptors beyond max are closed. */
+ssize_t recv_msg(int sock, void *data, size_t len, int *fds, int max, int *nfds);
+
+/* The state the two threads share; mu guards the table. */
+struct command {
+	uint64_t serial; /* 0: free */
+	pid_t pid;
+	uint8_t marked, exited, reported, killing;
+	uint32_t found; /* of the last scan */
+};
+
+struct init_state {
+	pthread_mutex_t mu;
+	struct command commands[MAX_COMMANDS];
+	int proc;     /* /proc of this pid namespace, without hidepid */
+	int root;     /* the new root while it is built, then -1 */
+	int dumpable; /* commands become dumpable before their execve */
+	/* what the setup left for the forking thread */
+	const uint8_t *filter;
+	uint32_t filter_len;
+	int prober[2]; /* forking thread to main thread and back */
+	int forked;    /* eventfd: the forking thread has forked */
+	int listener, listener_errno;
+	const char *probes[64];
+	uint32_t nprobes;
+};
+
+extern struct init_state S;
+
+void run_setup(struct reader *r);
+void setup_mount_op(uint32_t op, struct reader *r);
+void open_scan_proc(void);
+void pivot(void);
+void drop_privileges(struct reader *r);
+void restrict_landlock(struct reader *r);
+int load_filter(void);
+void run_probes(void);
+void start_forking_thread(void);
+void run_loop(void);
+void scan(uint64_t only, int sig);
+__attribute__((noreturn)) void run_command(int fds[5]);
+
+/* Operations of a setup. Keep in step with protocol.go. */
+enum {
+	OP_ROOT = 1, /* u64 size */
+	OP_DIR,      /* target, u32 mode */
+	OP_FILE,     /* target, u32 mode, bytes */
+	OP_SYMLINK,  /* target, text */
+	OP_BIND,     /* source, target, u64 attributes, u32 flags */
+	OP_FS,       /* type, target, u64 attributes, tag, u32 n, n options */
+	OP_ATTR,     /* target, u64 attributes, u32 flags */
+	OP_MASK,     /* target */
+	OP_LISTEN,   /* tag, u32 port */
+	OP_LOOPBACK,
+	OP_HOSTNAME, /* text */
+	OP_PIVOT,
+	OP_RLIMIT,   /* u32 resource, u64 soft, u64 hard */
+	OP_CREDS,    /* u32 uid, u32 gid, u32 n, n gids, u32 flags */
+	OP_LANDLOCK, /* u64 fs, u64 net, u64 scope, u32 n, n {u64 access, path} */
+	OP_FILTER,   /* bytes */
+	OP_PROBE,    /* path */
+	OP_END,      /* u32 flags */
+};
+
+/* BENEATH: the source is a name in the new root, not in the old one */
+enum { FLAG_RECURSIVE = 1, FLAG_OPTIONAL = 2, FLAG_BENEATH = 4 };
+enum { CREDS_SETGROUPS = 1, CREDS_SETIDS = 2 };
+enum { END_DUMPABLE = 1 };
+
+#endif

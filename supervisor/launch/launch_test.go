@@ -1,0 +1,151 @@
+package launch_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"agentsh/internal/testenv"
+	"agentsh/seccomp"
+	"agentsh/supervisor/launch"
+)
+
+// system is a root with the programs of the machine, read-only, and a writable
+// /tmp.
+func system() []launch.Mount {
+	mounts := []launch.Mount{
+		{Kind: launch.Bind, Source: "/usr", Target: "/usr", ReadOnly: true},
+		{Kind: launch.Bind, Source: "/etc", Target: "/etc", ReadOnly: true, NoExec: true},
+		{Kind: launch.Proc, Target: "/proc"},
+		{Kind: launch.Dev, Target: "/dev"},
+		{Kind: launch.Tmpfs, Target: "/tmp", Mode: 0o1777},
+	}
+	for _, name := range []string{"bin", "lib", "lib64", "sbin"} {
+		to, err := os.Readlink("/" + name)
+		if err == nil {
+			mounts = append(mounts, launch.Mount{Kind: launch.Symlink, Source: to, Target: "/" + name})
+		}
+	}
+	return mounts
+}
+
+// session is a running session with a listener loop that lets every call go on.
+type session struct {
+	*launch.Init
+	loop     sync.WaitGroup
+	listener *seccomp.Listener
+}
+
+func compile(t testing.TB) []byte {
+	t.Helper()
+	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{}).Compile(runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filter
+}
+
+// config is a session of the machine's programs for a user that is not root.
+func config(t testing.TB) launch.Config {
+	return launch.Config{
+		Mounts: system(), UID: 1000, GID: 1000, Hostname: "sandbox", Filter: compile(t),
+		Landlock: &launch.Landlock{Scope: true},
+		ReadOnly: []string{"/usr", "/etc/passwd", "/"},
+	}
+}
+
+func start(t testing.TB, c launch.Config) *session {
+	t.Helper()
+	i, err := launch.NewInit(context.Background(), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := seccomp.NewListener(i.Listener())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{Init: i, listener: l}
+	for range 2 {
+		s.loop.Add(1)
+		go s.serve(t)
+	}
+	t.Cleanup(s.end)
+	return s
+}
+
+func (s *session) end() {
+	s.Init.Close()
+	s.listener.Close()
+	s.loop.Wait()
+}
+
+func (s *session) serve(t testing.TB) {
+	defer s.loop.Done()
+	for {
+		var n seccomp.Notification
+		err := s.listener.Receive(&n)
+		if err == io.EOF || errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := s.listener.Continue(n.ID); err != nil && !errors.Is(err, seccomp.ErrGone) {
+			t.Error(err)
+		}
+	}
+}
+
+// run runs a shell script and returns its exit code and output.
+func (s *session) run(t testing.TB, script string) (int, string) {
+	t.Helper()
+	return s.command(t, launch.Command{Path: "/bin/bash", Argv: []string{"bash", "-c", script}})
+}
+
+func (s *session) command(t testing.TB, c launch.Command) (int, string) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c.Stdout, c.Stderr = w, w
+	if c.Dir == "" {
+		c.Dir = "/tmp"
+	}
+	if c.Env == nil {
+		c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}
+	}
+	p, err := s.Start(context.Background(), c)
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	io.Copy(&out, r)
+	status, err := p.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status.ExitCode(), strings.TrimSpace(out.String())
+}
+
+func TestACommandRunsInTheSession(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif)
+	s := start(t, config(t))
+	for _, p := range s.Refused() {
+		t.Logf("refused: %s: %v", p.What, p.Errno)
+	}
+	code, out := s.run(t, `id; hostname; echo $$; pwd; ls -la / /dev /proc | head -60; ps aux; ip a; ulimit -R; exit 3`)
+	t.Log(out)
+	if code != 3 {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,429 @@
+/* The two threads of the init after the setup, and the trees of commands.
+ *
+ * Membership: every process of command n has the hard limit RLIMIT_RTTIME
+ * TAG_BASE + n. The main thread sets it while the child waits for leave to
+ * execute anything; every process inherits it, and the filter refuses to change
+ * it. It survives setsid, double forks and the death of parents, and needs no
+ * cgroup and no helper process that a command could kill: the init itself gets
+ * no signal from inside.
+ *
+ * Completeness: a scan walks /proc upwards by number while it is live, so a new
+ * process comes after its parent unless numbers wrap; a tree is empty when two
+ * scans in a row find nothing. The last process of a tree has lost its parents,
+ * so it is the init's child, and its end wakes the main thread.
+ */
+#define _GNU_SOURCE
+#include "init.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* -- the forking thread -- */
+
+static pid_t plain_fork(void)
+{
+	return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+}
+
+/* Adds a command to the table; the caller holds mu. */
+static struct command *add_command(uint64_t serial)
+{
+	for (int i = 0; i < MAX_COMMANDS; i++)
+		if (S.commands[i].serial == 0) {
+			S.commands[i] = (struct command){ .serial = serial };
+			return &S.commands[i];
+		}
+	return NULL;
+}
+
+static void refuse_command(int sock, int err, const char *text)
+{
+	char msg[128];
+	uint32_t e = (uint32_t)err;
+	size_t n = strlen(text);
+	msg[0] = MSG_FAILED;
+	memcpy(msg + 1, &e, 4);
+	memcpy(msg + 5, text, n);
+	send_msg(sock, msg, 5 + n, NULL, 0);
+}
+
+static void start_command(uint64_t serial, int fds[5])
+{
+	pthread_mutex_lock(&S.mu);
+	struct command *c = add_command(serial);
+	if (!c) {
+		pthread_mutex_unlock(&S.mu);
+		refuse_command(fds[1], EAGAIN, "start command: too many are running");
+		return;
+	}
+	pid_t pid = plain_fork();
+	if (pid == 0)
+		run_command(fds);
+	int err = errno;
+	if (pid < 0)
+		c->serial = 0;
+	else
+		c->pid = pid;
+	pthread_mutex_unlock(&S.mu);
+	uint64_t one = 1;
+	if (pid < 0)
+		refuse_command(fds[1], err, "fork command");
+	else if (write(S.forked, &one, sizeof one) != sizeof one)
+		die(errno, "wake the main thread", "");
+}
+
+static void serve_starts(void)
+{
+	for (;;) {
+		struct {
+			uint8_t type, pad[7];
+			uint64_t serial;
+		} m;
+		int fds[5], nfds;
+		ssize_t n = recv_msg(FD_START, &m, sizeof m, fds, 5, &nfds);
+		if (n == 0)
+			return; /* the main thread ends the init */
+		if (n != sizeof m || nfds != 5 || m.type != MSG_COMMAND || m.serial == 0)
+			die(n < 0 ? errno : EBADMSG, "receive command", "");
+		start_command(m.serial, fds);
+		for (int i = 0; i < 5; i++)
+			close(fds[i]);
+	}
+}
+
+static void *forking_thread(void *unused)
+{
+	char byte = 0;
+	(void)unused;
+	S.listener = load_filter();
+	S.listener_errno = errno;
+	if (write(S.prober[0], &byte, 1) != 1 || read(S.prober[0], &byte, 1) != 1)
+		die(errno, "hand over the listener", "");
+	pid_t pid = plain_fork();
+	if (pid < 0)
+		die(errno, "fork prober", "");
+	if (pid == 0)
+		run_probes();
+	if (write(S.prober[0], &byte, 1) != 1 || read(S.prober[0], &byte, 1) != 1)
+		die(errno, "wait for prober", "");
+	close(S.prober[0]);
+	serve_starts();
+	return NULL;
+}
+
+/* Starts the forking thread, hands its listener over and has it prove that the
+   restrictions hold. */
+void start_forking_thread(void)
+{
+	pthread_t thread;
+	char byte = 0;
+	S.forked = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (S.forked < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, S.prober) < 0)
+		die(errno, "connect the threads", "");
+	int err = pthread_create(&thread, NULL, forking_thread, NULL);
+	if (err)
+		die(err, "start the forking thread", "");
+	if (read(S.prober[1], &byte, 1) != 1)
+		die(errno, "wait for the filter", "");
+	if (S.listener < 0)
+		die(S.listener_errno, S.listener_errno == EINVAL ? "load the filter: the kernel may lack WAIT_KILLABLE_RECV (Linux 5.19)" :
+		                      S.listener_errno == EBUSY  ? "load the filter: another supervisor's listener is above this one" :
+		                                                   "load the filter", "");
+	byte = MSG_LISTENER;
+	if (send_msg(FD_CONTROL, &byte, 1, &S.listener, 1) < 0)
+		die(errno, "hand over the listener", "");
+	close(S.listener);
+	if (write(S.prober[1], &byte, 1) != 1 || read(S.prober[1], &byte, 1) != 1)
+		die(errno, "start prober", "");
+	int status;
+	if (waitpid(-1, &status, __WALL) < 0 || status != 0)
+		die(ECHILD, "run prober", "");
+	if (write(S.prober[1], &byte, 1) != 1)
+		die(errno, "finish prober", "");
+	close(S.prober[1]);
+	byte = MSG_READY;
+	if (send_msg(FD_CONTROL, &byte, 1, NULL, 0) < 0)
+		die(errno, "report ready", "");
+}
+
+/* -- trees -- */
+
+struct dirent_raw { /* struct linux_dirent64 */
+	uint64_t ino;
+	int64_t off;
+	unsigned short len;
+	unsigned char type;
+	char name[];
+};
+
+static struct command *by_serial(uint64_t serial)
+{
+	for (int i = 0; serial && i < MAX_COMMANDS; i++)
+		if (S.commands[i].serial == serial)
+			return &S.commands[i];
+	return NULL;
+}
+
+/* Counts one process for its command and signals it when it is wanted. The
+   pidfd is taken first: what the limit was read of later is either that process
+   or the signal goes nowhere. */
+static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
+{
+	struct rlimit l;
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	if (pidfd < 0)
+		return;
+	if (prlimit(pid, RLIMIT_RTTIME, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > TAG_BASE) {
+		struct command *c = by_serial(l.rlim_max - TAG_BASE);
+		if (c) {
+			if (leftover && c->exited && !c->reported && c->found < 64)
+				leftover[(c - S.commands) * 64 + c->found] = (uint32_t)pid;
+			c->found++;
+			int s = c->killing ? SIGKILL : c->serial == only ? sig : 0;
+			if (s)
+				syscall(SYS_pidfd_send_signal, pidfd, s, NULL, 0);
+		}
+	}
+	close(pidfd);
+}
+
+static void walk(uint64_t only, int sig, uint32_t *leftover)
+{
+	char buf[16384] __attribute__((aligned(8)));
+	for (int i = 0; i < MAX_COMMANDS; i++)
+		S.commands[i].found = 0;
+	lseek(S.proc, 0, SEEK_SET);
+	for (;;) {
+		long n = syscall(SYS_getdents64, S.proc, buf, sizeof buf);
+		if (n < 0)
+			die(errno, "list processes", "");
+		if (n == 0)
+			return;
+		for (long at = 0; at < n;) {
+			struct dirent_raw *d = (struct dirent_raw *)(buf + at);
+			at += d->len;
+			int pid = atoi(d->name);
+			if (pid > 1)
+				visit(pid, only, sig, leftover);
+		}
+	}
+}
+
+static void report_tree(struct command *c, const uint32_t *pids)
+{
+	struct {
+		uint8_t type, pad[7];
+		uint64_t serial;
+		uint32_t pids[64];
+	} m = { .type = MSG_TREE, .serial = c->serial };
+	uint32_t n = c->found < 64 ? c->found : 64;
+	memcpy(m.pids, pids, n * sizeof pids[0]);
+	if (send_msg(FD_CONTROL, &m, 16 + n * sizeof pids[0], NULL, 0) < 0)
+		_exit(125);
+	c->reported = 1;
+}
+
+/* Looks at the trees of all commands: kills what is to be killed, sends sig to
+   the tree of command only, reports what a command left and which are empty. */
+void scan(uint64_t only, int sig)
+{
+	static uint32_t leftover[MAX_COMMANDS * 64];
+	static uint8_t empty[MAX_COMMANDS];
+	walk(only, sig, leftover);
+	int again = 0;
+	for (int i = 0; i < MAX_COMMANDS; i++) {
+		struct command *c = &S.commands[i];
+		empty[i] = c->serial && c->exited && c->found == 0;
+		again |= empty[i];
+		if (c->serial && c->exited && c->found && !c->reported)
+			report_tree(c, leftover + i * 64);
+	}
+	if (!again)
+		return;
+	walk(0, 0, NULL);
+	for (int i = 0; i < MAX_COMMANDS; i++) {
+		struct command *c = &S.commands[i];
+		if (!empty[i] || c->found)
+			continue;
+		struct {
+			uint8_t type, pad[7];
+			uint64_t serial;
+		} m = { .type = MSG_EMPTY, .serial = c->serial };
+		if (send_msg(FD_CONTROL, &m, sizeof m, NULL, 0) < 0)
+			_exit(125);
+		c->serial = 0;
+	}
+}
+
+/* -- the main thread -- */
+
+static uint64_t micros(struct timeval t)
+{
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_usec;
+}
+
+static void report_exit(struct command *c, int status, const struct rusage *u)
+{
+	struct exit_msg m = { .type = MSG_EXIT, .status = (uint32_t)status, .serial = c->serial,
+		              .user_us = micros(u->ru_utime), .system_us = micros(u->ru_stime), .maxrss_kb = (uint64_t)u->ru_maxrss };
+	if (send_msg(FD_CONTROL, &m, sizeof m, NULL, 0) < 0)
+		_exit(125);
+	c->exited = 1;
+}
+
+static void reap(void)
+{
+	int status;
+	struct rusage u;
+	pid_t pid;
+	while ((pid = wait4(-1, &status, WNOHANG | __WALL, &u)) > 0)
+		for (int i = 0; i < MAX_COMMANDS; i++)
+			if (S.commands[i].serial && S.commands[i].pid == pid && !S.commands[i].exited)
+				report_exit(&S.commands[i], status, &u);
+}
+
+/* Marks the children that were forked since, and says so: only then does the
+   supervisor let them go on. */
+static void mark_forked(void)
+{
+	for (int i = 0; i < MAX_COMMANDS; i++) {
+		struct command *c = &S.commands[i];
+		if (!c->serial || c->marked || c->exited)
+			continue;
+		struct rlimit l = { TAG_BASE + c->serial, TAG_BASE + c->serial };
+		struct {
+			uint8_t type, pad[7];
+			uint64_t serial;
+		} m = { .type = MSG_MARKED, .serial = c->serial };
+		if (prlimit(c->pid, RLIMIT_RTTIME, &l, NULL) < 0)
+			die(errno, "mark command", "");
+		if (send_msg(FD_CONTROL, &m, sizeof m, NULL, 0) < 0)
+			_exit(125);
+		c->marked = 1;
+	}
+}
+
+static int unfinished(void)
+{
+	for (int i = 0; i < MAX_COMMANDS; i++)
+		if (S.commands[i].serial && (S.commands[i].exited || S.commands[i].killing))
+			return 1;
+	return 0;
+}
+
+static int killing(void)
+{
+	for (int i = 0; i < MAX_COMMANDS; i++)
+		if (S.commands[i].serial && S.commands[i].killing)
+			return 1;
+	return 0;
+}
+
+/* Signals the group of a command, or what is left of its tree when its first
+   process is gone, or starts killing all of it. */
+static void end_command(const struct kill_msg *m)
+{
+	struct command *c = by_serial(m->serial);
+	if (!c)
+		return;
+	if (m->whole) {
+		c->killing = 1;
+		/* it may not have marked itself yet */
+		if (!c->exited)
+			kill(c->pid, SIGKILL);
+		scan(0, 0);
+	} else if (!c->exited) {
+		if (kill(-c->pid, (int)m->sig) < 0)
+			kill(c->pid, (int)m->sig);
+	} else {
+		scan(c->serial, (int)m->sig);
+	}
+}
+
+static void open_pty(void)
+{
+	struct {
+		uint8_t type, pad[3];
+		uint32_t err;
+	} m = { .type = MSG_PTY };
+	int fds[2] = { -1, -1 }, unlock = 0;
+	fds[0] = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (fds[0] < 0 || ioctl(fds[0], TIOCSPTLCK, &unlock) < 0 ||
+	    (fds[1] = ioctl(fds[0], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
+		m.err = (uint32_t)errno;
+	if (send_msg(FD_CONTROL, &m, sizeof m, fds, m.err ? 0 : 2) < 0)
+		_exit(125);
+	if (fds[0] >= 0)
+		close(fds[0]);
+	if (fds[1] >= 0)
+		close(fds[1]);
+}
+
+static void serve_control(void)
+{
+	union {
+		uint8_t type;
+		struct kill_msg kill;
+	} m;
+	int nfds;
+	ssize_t n = recv_msg(FD_CONTROL, &m, sizeof m, NULL, 0, &nfds);
+	if (n == 0)
+		_exit(0); /* the supervisor is gone, or closes the session */
+	if (n == sizeof m.kill && m.type == MSG_KILL && m.kill.sig < 65)
+		end_command(&m.kill);
+	else if (n == 1 && m.type == MSG_OPENPTY)
+		open_pty();
+	else
+		die(n < 0 ? errno : EBADMSG, "receive request", "");
+}
+
+void run_loop(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	int sfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (sfd < 0)
+		die(errno, "open signalfd", "");
+	int wait_ms = -1;
+	for (;;) {
+		struct pollfd p[3] = { { .fd = FD_CONTROL, .events = POLLIN }, { .fd = sfd, .events = POLLIN }, { .fd = S.forked, .events = POLLIN } };
+		int n = poll(p, 3, wait_ms);
+		if (n < 0 && errno != EINTR)
+			die(errno, "poll", "");
+		pthread_mutex_lock(&S.mu);
+		if (n > 0 && p[1].revents) {
+			struct signalfd_siginfo si;
+			while (read(sfd, &si, sizeof si) > 0)
+				;
+			reap();
+		}
+		if (n > 0 && p[2].revents) {
+			uint64_t count;
+			ssize_t ignored = read(S.forked, &count, sizeof count);
+			(void)ignored;
+			mark_forked();
+		}
+		if (n > 0 && p[0].revents)
+			serve_control();
+		if (unfinished())
+			scan(0, 0);
+		/* A killed process may need a moment, and one that was being forked
+		   may have been missed: look again. */
+		wait_ms = killing() ? 20 : -1;
+		pthread_mutex_unlock(&S.mu);
+	}
+}

@@ -1,0 +1,134 @@
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Donation is a descriptor for a server, known there by its name.
+type Donation struct {
+	Name string
+	File *os.File
+}
+
+// Server is a running server process of this program.
+type Server struct {
+	name  string
+	child *child
+}
+
+// donated is what a server reads from its descriptor 3: the name of each
+// further descriptor, from 4 on.
+type donated struct {
+	Names []string `json:"names"`
+}
+
+// donationsFD is where a server finds the names.
+const donationsFD = 3
+
+// StartServer executes this program again under another name, such as
+// "agentsh-fuse", and gives it descriptors. It inherits nothing else: its
+// environment is empty and it dies with the supervisor. The files stay the
+// caller's.
+func StartServer(name string, extra []Donation) (*Server, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	defer r.Close()
+	defer w.Close()
+	var d donated
+	files := []*os.File{r}
+	for _, x := range extra {
+		d.Names = append(d.Names, x.Name)
+		files = append(files, x.File)
+	}
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{name}, Env: []string{}, Dir: "/",
+		Stderr: os.Stderr, ExtraFiles: files, SysProcAttr: serverAttributes(),
+	}
+	b, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	const pipeSize = 64 << 10
+	if len(b) > pipeSize {
+		return nil, fmt.Errorf("start %s: %d descriptors are too many", name, len(extra))
+	}
+	if _, err := w.Write(b); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	c, err := startChild(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return &Server{name: name, child: c}, nil
+}
+
+// Donations returns the descriptors a server was given, by name. A server calls
+// it once, first of all.
+func Donations() (map[string]*os.File, error) {
+	f := os.NewFile(donationsFD, "donations")
+	if f == nil {
+		return nil, fmt.Errorf("read donations: no descriptor %d", donationsFD)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("read donations: %w", err)
+	}
+	var d donated
+	if err := json.Unmarshal(b, &d); err != nil {
+		return nil, fmt.Errorf("read donations: %w", err)
+	}
+	files := map[string]*os.File{}
+	for n, name := range d.Names {
+		if files[name] != nil {
+			return nil, fmt.Errorf("read donations: %q is given twice", name)
+		}
+		fd := donationsFD + 1 + n
+		unix.CloseOnExec(fd)
+		files[name] = os.NewFile(uintptr(fd), name)
+	}
+	return files, nil
+}
+
+// PID is the server's process id.
+func (s *Server) PID() int { return s.child.pid }
+
+// Dead is closed when the server has ended.
+func (s *Server) Dead() <-chan struct{} { return s.child.done }
+
+// Err waits for the server's end and says how it ended.
+func (s *Server) Err() error {
+	return fmt.Errorf("%s ended: %s", s.name, s.child.exitText())
+}
+
+// Stop waits until the server ends by itself, as it does when its control
+// socket closes, and kills it when ctx is done.
+func (s *Server) Stop(ctx context.Context) {
+	select {
+	case <-s.child.done:
+	case <-ctx.Done():
+		s.Kill()
+	}
+}
+
+// Kill ends the server and waits for it.
+func (s *Server) Kill() {
+	s.child.kill()
+	<-s.child.done
+}
+
+// serverAttributes have a server die with the thread that started it, which
+// lives as long as the server does.
+func serverAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setsid: true}
+}

@@ -1,0 +1,153 @@
+/* The setup: operations in the order in which the supervisor planned them. */
+#define _GNU_SOURCE
+#include "init.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <signal.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void bring_up_loopback(void)
+{
+	struct ifreq ifr;
+	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (s < 0)
+		die(errno, "bring up loopback", "");
+	memset(&ifr, 0, sizeof ifr);
+	memcpy(ifr.ifr_name, "lo", 3);
+	if (ioctl(s, SIOCGIFFLAGS, &ifr) < 0)
+		die(errno, "bring up loopback", "");
+	ifr.ifr_flags |= IFF_UP | IFF_RUNNING;
+	if (ioctl(s, SIOCSIFFLAGS, &ifr) < 0)
+		die(errno, "bring up loopback", "");
+	close(s);
+}
+
+/* A listening socket of the session's own network, served by the supervisor. */
+static void make_listener(struct reader *r)
+{
+	const char *tag = read_str(r);
+	uint32_t port = read_u32(r);
+	if (r->bad || port > 65535)
+		return;
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	int one = 1;
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (s < 0 || setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0 ||
+	    bind(s, (struct sockaddr *)&a, sizeof a) < 0 || listen(s, 128) < 0)
+		die(errno, "listen for", tag);
+	char msg[1 + 256];
+	int n = snprintf(msg, sizeof msg, "%c%s", MSG_LISTEN, tag);
+	if (n < 1 || n >= (int)sizeof msg || send_msg(FD_CONTROL, msg, (size_t)n, &s, 1) < 0)
+		die(errno, "hand over listener", tag);
+	close(s);
+}
+
+static void limit(struct reader *r)
+{
+	uint32_t what = read_u32(r);
+	struct rlimit l = { .rlim_cur = read_u64(r) };
+	l.rlim_max = read_u64(r);
+	if (r->bad)
+		return;
+	if (setrlimit((int)what, &l) < 0) {
+		char name[16];
+		snprintf(name, sizeof name, "%u", what);
+		die(errno, "set resource limit", name);
+	}
+}
+
+static void run_op(uint32_t op, struct reader *r)
+{
+	const char *text;
+	switch (op) {
+	case OP_LISTEN:
+		make_listener(r);
+		return;
+	case OP_LOOPBACK:
+		bring_up_loopback();
+		return;
+	case OP_HOSTNAME:
+		text = read_str(r);
+		if (!r->bad && sethostname(text, strlen(text)) < 0)
+			die(errno, "set host name", text);
+		return;
+	case OP_PIVOT:
+		pivot();
+		return;
+	case OP_RLIMIT:
+		limit(r);
+		return;
+	case OP_CREDS:
+		drop_privileges(r);
+		return;
+	case OP_LANDLOCK:
+		restrict_landlock(r);
+		return;
+	case OP_FILTER:
+		S.filter = read_bytes(r, &S.filter_len);
+		return;
+	case OP_PROBE:
+		text = read_str(r);
+		if (S.nprobes == sizeof S.probes / sizeof S.probes[0])
+			r->bad = 1;
+		else
+			S.probes[S.nprobes++] = text;
+		return;
+	default:
+		setup_mount_op(op, r);
+	}
+}
+
+/* The mark of a command's processes is above every hard limit that is set. */
+static void check_tag_limit(void)
+{
+	struct rlimit l;
+	if (getrlimit(RLIMIT_RTTIME, &l) < 0)
+		die(errno, "read resource limit", "RLIMIT_RTTIME");
+	if (l.rlim_max < TAG_BASE + (1ULL << 32))
+		die(ERANGE, "mark commands: the hard limit RLIMIT_RTTIME must be unlimited", "");
+}
+
+void run_setup(struct reader *r)
+{
+	check_tag_limit();
+	open_scan_proc();
+	for (uint32_t i = 0;; i++) {
+		uint32_t op = read_u32(r);
+		if (op == OP_END)
+			break;
+		if (!r->bad)
+			run_op(op, r);
+		if (r->bad) {
+			char name[32];
+			snprintf(name, sizeof name, "%u (operation %u)", i, op);
+			die(EBADMSG, "read setup: malformed record", name);
+		}
+	}
+	uint32_t flags = read_u32(r);
+	if (r->bad || r->p != r->end || (flags & ~END_DUMPABLE))
+		die(EBADMSG, "read setup: malformed end", "");
+	S.dumpable = flags & END_DUMPABLE;
+	if (S.root >= 0 || !S.filter)
+		die(EBADMSG, "read setup: no new root or no filter", "");
+	/* Changing the user cleared this. The control socket covers a supervisor
+	   that ended in between. */
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+		die(errno, "die with the supervisor", "");
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0)
+		die(errno, "open", "/dev/null");
+	if (null > 2)
+		close(null);
+	start_forking_thread();
+}
