@@ -110,7 +110,7 @@ func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start command: %w", err)
 	}
-	defer ours.Close()
+	defer func() { _ = ours.Close() }()
 	err = passCredentials(ours)
 	if err == nil {
 		err = ctx.Err()
@@ -126,7 +126,7 @@ func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
 		i.drop(p, err)
 		return nil, fmt.Errorf("start command: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { ours.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := p.follow(ours, c.OnPID); err != nil {
 		if ctx.Err() == nil {
@@ -383,26 +383,26 @@ func (p *Process) lost(err error) {
 	close(p.empty)
 }
 
-// find is the command of a report, whose data starts with padding of pad bytes
-// and the serial.
-func (i *Init) find(data []byte, pad, least int) *Process {
+// find is the command of a report of at least so many bytes after the first: it
+// starts with 7 bytes of padding and the serial.
+func (i *Init) find(data []byte, least int) *Process {
 	if len(data) < least {
 		return nil
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.commands[order.Uint64(data[pad:])]
+	return i.commands[order.Uint64(data[7:])]
 }
 
 func (i *Init) reportMarked(b []byte) {
-	if p := i.find(b, 7, 15); p != nil {
+	if p := i.find(b, 15); p != nil {
 		close(p.marked)
 	}
 }
 
 // reportExit handles struct exit_msg of init.h, after its first byte.
 func (i *Init) reportExit(b []byte) {
-	p := i.find(b, 7, 39)
+	p := i.find(b, 39)
 	if p == nil {
 		return
 	}
@@ -420,7 +420,7 @@ func (i *Init) reportExit(b []byte) {
 }
 
 func (i *Init) reportTree(b []byte) {
-	p := i.find(b, 7, 15)
+	p := i.find(b, 15)
 	if p == nil {
 		return
 	}
@@ -432,7 +432,7 @@ func (i *Init) reportTree(b []byte) {
 }
 
 func (i *Init) reportEmpty(b []byte) {
-	p := i.find(b, 7, 15)
+	p := i.find(b, 15)
 	if p == nil {
 		return
 	}

@@ -66,7 +66,7 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 	if err != nil {
 		return nil, fmt.Errorf("start session init: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { i.control.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = i.control.SetReadDeadline(time.Unix(1, 0)) })
 	err = i.handshake(file, onFUSE)
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -205,7 +205,7 @@ func (i *Init) readProofs(b []byte) error {
 		p := Proof{What: string(b[5 : 5+int(b[4])]), Errno: syscall.Errno(order.Uint32(b))}
 		b = b[5+int(b[4]):]
 		if !refusal(p.Errno) {
-			return fmt.Errorf("proof of restrictions: could %s, or %s proves nothing (errno %d)", p.What, p.What, p.Errno)
+			return fmt.Errorf("proof of restrictions: could %s, or %s proves nothing (%w)", p.What, p.What, p.Errno)
 		}
 		i.refused = append(i.refused, p)
 	}
@@ -228,8 +228,7 @@ func (i *Init) checkReady() error {
 func (i *Init) abandon() {
 	i.child.kill()
 	<-i.child.done
-	i.control.Close()
-	i.start.Close()
+	_, _ = i.control.Close(), i.start.Close()
 	if i.listener != nil {
 		i.listener.Close()
 	}
@@ -261,8 +260,7 @@ func (i *Init) Dead() <-chan struct{} { return i.child.done }
 func (i *Init) Close() error {
 	i.child.kill()
 	<-i.child.done
-	i.control.Close()
-	i.start.Close()
+	_, _ = i.control.Close(), i.start.Close()
 	<-i.done
 	return nil
 }

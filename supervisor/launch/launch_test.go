@@ -80,7 +80,7 @@ func start(t testing.TB, c launch.Config) *session {
 }
 
 func (s *session) end() {
-	s.Init.Close()
+	s.Close()
 	s.listener.Close()
 	s.loop.Wait()
 }
@@ -90,8 +90,11 @@ func (s *session) serve(t testing.TB) {
 	for {
 		var n seccomp.Notification
 		err := s.listener.Receive(&n)
-		if err == io.EOF || errors.Is(err, os.ErrClosed) {
+		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
 			return
+		}
+		if errors.Is(err, seccomp.ErrGone) {
+			continue
 		}
 		if err != nil {
 			t.Error(err)
