@@ -134,9 +134,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.wg.Wait()
 		return fmt.Errorf("channel hello: %w", err)
 	}
-	if err := s.conn.SetDeadline(time.Time{}); err != nil {
-		return fmt.Errorf("channel deadline: %w", err)
-	}
+	_ = s.conn.SetDeadline(time.Time{}) // fails when the connection has ended, as chans tells
 	dead := make(chan error, 1)
 	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive) })
 	s.wg.Go(func() { answer(reqs) })
