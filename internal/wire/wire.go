@@ -172,6 +172,7 @@ type Event struct {
 	Rule      *RuleAt   `json:"rule,omitempty"`
 	Message   string    `json:"message,omitempty"`
 	Hint      string    `json:"hint,omitempty"`
+	Count     int       `json:"count,omitempty"` // repeats within a second that this event stands for
 	Exit      *Exit     `json:"exit,omitempty"`
 	Env       []string  `json:"env,omitempty"` // names only, never values
 	Prev      string    `json:"prev,omitempty"`
@@ -180,8 +181,9 @@ type Event struct {
 
 // Process identifies a process beyond pid reuse.
 type Process struct {
-	PID       int    `json:"pid"`        // thread group id, supervisor's view
-	StartTime uint64 `json:"start_time"` // clock ticks since boot, proc(5) field 22
+	PID       int    `json:"pid"`                  // thread group id, supervisor's view; 0: already gone
+	Inside    int    `json:"pid_inside,omitempty"` // thread id in the session's own pid namespace
+	StartTime uint64 `json:"start_time"`           // clock ticks since boot, proc(5) field 22
 	Exe       string `json:"exe,omitempty"`
 	Cwd       string `json:"cwd,omitempty"`
 }

@@ -1,0 +1,117 @@
+package fuse
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"agentsh/internal/wire"
+)
+
+// Sizes of the control socket. A message travels in packets, because one packet
+// must fit the socket's send buffer.
+const (
+	packetBytes  = 48 << 10
+	messageBytes = 4 * wire.MaxMessage
+)
+
+// request is a message of the supervisor.
+type request struct {
+	ID        uint64  `json:"id"`
+	Configure *Config `json:"configure,omitempty"`
+	Changes   string  `json:"changes,omitempty"`    // tag of a mount
+	Baseline  bool    `json:"baseline,omitempty"`   // of all mounts
+	Forget    []byte  `json:"invalidate,omitempty"` // path inside the sandbox
+	Init      int     `json:"init,omitempty"`       // pid of the session's init
+}
+
+// reply is a message of the server: an event, or the answer to a request.
+type reply struct {
+	ID      uint64      `json:"id,omitempty"`
+	Error   string      `json:"error,omitempty"`
+	Changes []change    `json:"changes,omitempty"`
+	More    bool        `json:"more,omitempty"` // further changes follow under the same id
+	Event   *wire.Event `json:"event,omitempty"`
+}
+
+// change is a [wire.Change] whose names may be any bytes.
+type change struct {
+	Path []byte `json:"path"`
+	Kind string `json:"kind"`
+	From []byte `json:"from,omitempty"`
+}
+
+// channel sends and receives JSON messages over a SOCK_SEQPACKET socket. One
+// goroutine receives; any number may send.
+type channel struct {
+	conn net.Conn
+	in   []byte
+
+	sendMu sync.Mutex
+	out    []byte
+}
+
+// newChannel takes f over.
+func newChannel(f *os.File) (*channel, error) {
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	return &channel{conn: conn, in: make([]byte, packetBytes+1), out: make([]byte, 0, packetBytes+1)}, nil
+}
+
+// send writes one message. The first byte of a packet tells whether more follow.
+func (c *channel) send(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(data) > messageBytes {
+		return fmt.Errorf("message of %d bytes is larger than %d", len(data), messageBytes)
+	}
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	for {
+		n := min(len(data), packetBytes)
+		last := byte(0)
+		if n == len(data) {
+			last = 1
+		}
+		c.out = append(append(c.out[:0], last), data[:n]...)
+		if _, err := c.conn.Write(c.out); err != nil {
+			return err
+		}
+		if data = data[n:]; last == 1 {
+			return nil
+		}
+	}
+}
+
+// receive reads one message into v. The end of the connection is io.EOF.
+func (c *channel) receive(v any) error {
+	var data []byte
+	for {
+		n, err := c.conn.Read(c.in)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return io.EOF
+		}
+		data = append(data, c.in[1:n]...)
+		if len(data) > messageBytes {
+			return errors.New("message is too large")
+		}
+		if c.in[0] == 1 {
+			return json.Unmarshal(data, v)
+		}
+	}
+}
+
+// close ends the connection; the receiver gets an error.
+func (c *channel) close() { _ = c.conn.Close() }

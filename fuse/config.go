@@ -1,0 +1,100 @@
+package fuse
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// Config is the first message of the supervisor.
+type Config struct {
+	Session string              `json:"session"` // name in events
+	Mounts  []MountConfig       `json:"mounts"`
+	Policy  []wire.PolicySource `json:"policy"` // the main file first, then what it extends
+	Vars    map[string]string   `json:"vars"`
+	Owner   Owner               `json:"owner"`
+}
+
+// MountConfig is one governed directory or file. The server has got two
+// descriptors for it: [DeviceName] and [BackingName].
+type MountConfig struct {
+	Tag  string `json:"tag"`
+	Path string `json:"path"` // inside the sandbox, absolute and clean
+}
+
+// Owner maps the owner of the backing to the user of the sandbox: what belongs
+// to the outside ids is shown as the inside ids, and everything made in the
+// mount belongs to the outside ids. Other owners are shown as they are.
+type Owner struct {
+	InsideUID  uint32 `json:"inside_uid"`
+	InsideGID  uint32 `json:"inside_gid"`
+	OutsideUID uint32 `json:"outside_uid"`
+	OutsideGID uint32 `json:"outside_gid"`
+}
+
+// DeviceName names the donated /dev/fuse descriptor of a mount. The mount must
+// have been made with default_permissions, and with allow_other unless the
+// agent is the user that mounted.
+func DeviceName(tag string) string { return "fuse:" + tag }
+
+// BackingName names the donated descriptor of a mount's backing: a directory or
+// a regular file, opened O_PATH or for reading.
+func BackingName(tag string) string { return "backing:" + tag }
+
+// maxMounts bounds the governed mounts of one session.
+const maxMounts = 256
+
+// check reports everything wrong with c.
+func (c *Config) check() error {
+	var problems []error
+	if len(c.Mounts) == 0 || len(c.Mounts) > maxMounts {
+		problems = append(problems, fmt.Errorf("%d mounts: from 1 to %d are served", len(c.Mounts), maxMounts))
+	}
+	tags := map[string]bool{}
+	for _, mc := range c.Mounts {
+		if mc.Tag == "" || tags[mc.Tag] {
+			problems = append(problems, fmt.Errorf("mount tag %q is empty or used twice", mc.Tag))
+		}
+		tags[mc.Tag] = true
+		if !strings.HasPrefix(mc.Path, "/") || path.Clean(mc.Path) != mc.Path {
+			problems = append(problems, fmt.Errorf("mount path %q is not absolute and clean", mc.Path))
+		}
+	}
+	if len(c.Policy) == 0 {
+		problems = append(problems, errors.New("no policy"))
+	}
+	return errors.Join(problems...)
+}
+
+// load compiles the policy from the sources in the message; no file is read.
+func (c *Config) load() (Rules, error) {
+	read := func(name string) ([]byte, error) {
+		for _, s := range c.Policy[1:] {
+			if s.Name == name {
+				return s.Data, nil
+			}
+		}
+		return nil, fmt.Errorf("policy file %s was not sent", name)
+	}
+	p, err := policy.Load(policy.Source(c.Policy[0]), policy.Options{Vars: c.Vars, ReadFile: read})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// supported refuses rules this server cannot hold.
+func supported(r Rules) error {
+	var problems []error
+	for _, rule := range r.Rules(policy.GroupFile) {
+		if rule.Effect == policy.Redirect || rule.Effect == policy.SoftDelete {
+			problems = append(problems, fmt.Errorf("%s:%d:%d: rule %s: %s is not available for governed mounts",
+				rule.Pos.File, rule.Pos.Line, rule.Pos.Column, rule.Name, effectWords[rule.Effect]))
+		}
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,163 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"agentsh/internal/wire"
+)
+
+// Control is the supervisor's end of a file server's control socket. It is safe
+// for concurrent use.
+type Control struct {
+	ch      *channel
+	onEvent func(wire.Event)
+	done    chan struct{} // closed when the receiver has ended
+
+	mu      sync.Mutex
+	waiting map[uint64]chan reply
+	next    uint64
+	err     error // why the receiver ended
+}
+
+// ErrServerGone says that the file server has ended; its mounts are dead.
+var ErrServerGone = errors.New("the file server has ended")
+
+// NewControl takes over the supervisor's end of the socket. onEvent is called
+// for every event, in order and from one goroutine; it must not call c.
+func NewControl(socket *os.File, onEvent func(wire.Event)) (*Control, error) {
+	ch, err := newChannel(socket)
+	if err != nil {
+		return nil, err
+	}
+	c := &Control{ch: ch, onEvent: onEvent, done: make(chan struct{}), waiting: map[uint64]chan reply{}}
+	go c.receive() // Close waits for it
+	return c, nil
+}
+
+func (c *Control) receive() {
+	defer close(c.done)
+	var err error
+	for {
+		var r reply
+		if err = c.ch.receive(&r); err != nil {
+			break
+		}
+		if r.Event != nil {
+			c.onEvent(*r.Event)
+			continue
+		}
+		c.mu.Lock()
+		answer := c.waiting[r.ID]
+		c.mu.Unlock()
+		if answer != nil {
+			answer <- r
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+	for id, answer := range c.waiting {
+		close(answer)
+		delete(c.waiting, id)
+	}
+}
+
+// Done is closed when the server has ended or the socket was closed.
+func (c *Control) Done() <-chan struct{} { return c.done }
+
+// Close ends the server, and with it every mount it serves, and waits for the
+// last event.
+func (c *Control) Close() {
+	c.ch.close()
+	<-c.done
+}
+
+// Configure sends the configuration and returns when all mounts are served.
+func (c *Control) Configure(ctx context.Context, cfg Config) error {
+	return c.call(ctx, request{Configure: &cfg}, nil)
+}
+
+// SetInit tells the pid of the session's init, as the server sees it, so that
+// events name processes by it. Until then they carry thread ids as the session
+// has them.
+func (c *Control) SetInit(ctx context.Context, pid int) error {
+	return c.call(ctx, request{Init: pid}, nil)
+}
+
+// Changes returns the net changes of a mount since its start or the last
+// Baseline, sorted by path.
+func (c *Control) Changes(ctx context.Context, tag string) ([]wire.Change, error) {
+	var out []wire.Change
+	err := c.call(ctx, request{Changes: tag}, func(r reply) {
+		for _, ch := range r.Changes {
+			out = append(out, wire.Change{Path: string(ch.Path), Kind: ch.Kind, From: string(ch.From)})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Baseline makes the present state the start of the change record.
+func (c *Control) Baseline(ctx context.Context) error {
+	return c.call(ctx, request{Baseline: true}, nil)
+}
+
+// Invalidate makes the kernel forget what it knows at and below a path inside
+// the sandbox. The supervisor calls it after it wrote to a backing itself.
+func (c *Control) Invalidate(ctx context.Context, path string) error {
+	return c.call(ctx, request{Forget: []byte(path)}, nil)
+}
+
+// call sends one request and hands every part of the answer to each.
+func (c *Control) call(ctx context.Context, r request, each func(reply)) error {
+	answer := make(chan reply, 1)
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return ErrServerGone
+	}
+	c.next++
+	r.ID = c.next
+	c.waiting[r.ID] = answer
+	c.mu.Unlock()
+	defer c.forget(r.ID, answer)
+	if err := c.ch.send(r); err != nil {
+		return fmt.Errorf("ask the file server: %w", err)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case a, ok := <-answer:
+			switch {
+			case !ok:
+				return ErrServerGone
+			case a.Error != "":
+				return errors.New(a.Error)
+			}
+			if each != nil {
+				each(a)
+			}
+			if !a.More {
+				return nil
+			}
+		}
+	}
+}
+
+// forget ends the wait for an answer and takes what the receiver still holds.
+func (c *Control) forget(id uint64, answer chan reply) {
+	c.mu.Lock()
+	delete(c.waiting, id)
+	c.mu.Unlock()
+	select {
+	case <-answer:
+	default:
+	}
+}

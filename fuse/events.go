@@ -1,0 +1,212 @@
+package fuse
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// Bounds of the event stream: within a window a repeat is counted instead of
+// sent, and of one rule and operation only the first paths are sent singly.
+const (
+	eventWindow  = time.Second
+	eventQueue   = 4096
+	eventsPerOp  = 64
+	eventsTotal  = 4096 // different events of one window that are told apart
+	mechanism    = "fuse"
+	approveWords = "approval is needed and nobody can give it here"
+)
+
+// report is one decision worth an event.
+type report struct {
+	tid   uint32
+	event wire.Event
+}
+
+// eventKey tells when two reports are the same.
+type eventKey struct {
+	tid                    uint32
+	path, target, op, rule string
+}
+
+// burstKey groups reports that differ only in who and where.
+type burstKey struct{ op, rule, decision string }
+
+// tally counts what was not sent singly.
+type tally struct {
+	report report
+	sent   int
+	more   int
+}
+
+// reporter turns decisions into events without holding up the operation, and
+// without letting a walk over a denied tree flood the log.
+type reporter struct {
+	session string
+	resolve *resolver
+	send    func(wire.Event)
+	queue   chan report
+
+	mu     sync.Mutex
+	seen   map[eventKey]*tally
+	bursts map[burstKey]*tally
+	lost   int // did not fit in the queue
+}
+
+func newReporter(session string, resolve *resolver, send func(wire.Event)) *reporter {
+	return &reporter{
+		session: session, resolve: resolve, send: send,
+		queue:  make(chan report, eventQueue),
+		seen:   map[eventKey]*tally{},
+		bursts: map[burstKey]*tally{},
+	}
+}
+
+// run sends events until ctx is done, then what is left.
+func (r *reporter) run(ctx context.Context) {
+	tick := time.NewTicker(eventWindow)
+	defer tick.Stop()
+	for {
+		select {
+		case rep := <-r.queue:
+			r.deliver(rep)
+		case <-tick.C:
+			r.flush()
+		case <-ctx.Done():
+			for {
+				select {
+				case rep := <-r.queue:
+					r.deliver(rep)
+				default:
+					r.flush()
+					return
+				}
+			}
+		}
+	}
+}
+
+func (r *reporter) deliver(rep report) {
+	if rep.tid != 0 {
+		rep.event.Process = r.resolve.process(rep.tid)
+	}
+	r.send(rep.event)
+}
+
+// add takes one decision; it never blocks.
+func (r *reporter) add(rep report) {
+	e := &rep.event
+	e.Time, e.Session, e.Type, e.Mechanism = time.Now(), r.session, wire.EventFile, mechanism
+	var rule string
+	if e.Rule != nil {
+		rule = e.Rule.Name + " " + e.Rule.At
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := eventKey{rep.tid, e.Path, e.Target, e.Op, rule}
+	if t := r.seen[key]; t != nil {
+		t.more++
+		return
+	}
+	group := burstKey{e.Op, rule, e.Decision}
+	burst := r.bursts[group]
+	if burst == nil {
+		burst = &tally{report: rep}
+		r.bursts[group] = burst
+	}
+	if burst.sent >= eventsPerOp || len(r.seen) >= eventsTotal {
+		burst.more++
+		return
+	}
+	select {
+	case r.queue <- rep:
+		burst.sent++
+		r.seen[key] = &tally{report: rep}
+	default:
+		r.lost++
+	}
+}
+
+// flush sends the counts of the window that ends.
+func (r *reporter) flush() {
+	r.mu.Lock()
+	seen, bursts, lost := r.seen, r.bursts, r.lost
+	if len(seen)+len(bursts)+lost == 0 {
+		r.mu.Unlock()
+		return
+	}
+	r.seen, r.bursts, r.lost = map[eventKey]*tally{}, map[burstKey]*tally{}, 0
+	r.mu.Unlock()
+	for _, t := range seen {
+		if t.more > 0 {
+			t.report.event.Count = t.more
+			r.deliver(t.report)
+		}
+	}
+	for _, t := range bursts {
+		if t.more > 0 {
+			e := t.report.event
+			e.Path, e.Target, e.Count = "", "", t.more
+			e.Message = strings.TrimSpace(e.Message + " (on further paths)")
+			r.send(e)
+		}
+	}
+	if lost > 0 {
+		r.send(wire.Event{Time: time.Now(), Session: r.session, Type: wire.EventFault, Mechanism: mechanism,
+			Count: lost, Message: fmt.Sprintf("%d file events came too fast to be told singly", lost)})
+	}
+}
+
+// report makes an event of a verdict on this mount.
+func (m *mount) report(tid uint32, target string, v verdict) {
+	e := wire.Event{
+		Path:     shown(m.inside(v.rel)),
+		Target:   shown(target),
+		Op:       opWord(v.op),
+		Decision: effectWords[v.dec.Effect],
+		Message:  v.diag.Message,
+		Hint:     v.diag.Hint,
+	}
+	if v.dec.Rule != nil {
+		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: at(v.dec.Rule.Pos)}
+	}
+	if v.dec.Effect == policy.Approve {
+		e.Decision = "deny"
+		e.Message = strings.TrimSpace(e.Message + " (" + approveWords + ")")
+	}
+	m.reporter.add(report{tid, e})
+}
+
+var effectWords = [...]string{"deny", "allow", "audit", "approve", "redirect", "soft_delete", "absorb"}
+
+var operationWords = [...]string{"read", "write", "create", "delete", "rename", "list", "stat", "chmod", "chown",
+	"link", "symlink", "mkdir", "rmdir", "mknod", "xattr", "utime", "execute"}
+
+func opWord(op policy.FileOp) string { return operationWords[bits.TrailingZeros32(uint32(op))] }
+
+func at(p policy.Position) string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// shown shows a file name in text: bytes that are not UTF-8 as \xNN.
+func shown(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		c, size := utf8.DecodeRuneInString(s)
+		if c == utf8.RuneError && size == 1 {
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		} else {
+			b.WriteString(s[:size])
+		}
+		s = s[size:]
+	}
+	return b.String()
+}

@@ -1,0 +1,323 @@
+package fuse
+
+import (
+	"errors"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/policy"
+)
+
+// fmodeExec marks the open of an execve. User space cannot set it. See
+// __FMODE_EXEC in include/linux/fs.h.
+const fmodeExec = 0x20
+
+// keptFlags are the open(2) flags that matter to the backing.
+const keptFlags = unix.O_ACCMODE | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_NOATIME
+
+// openOps are the operations an open asks for.
+func openOps(flags uint32) []policy.FileOp {
+	var ops []policy.FileOp
+	switch {
+	case flags&fmodeExec != 0:
+		ops = []policy.FileOp{policy.OpExecute}
+	case flags&unix.O_ACCMODE == unix.O_WRONLY:
+		ops = []policy.FileOp{policy.OpWrite}
+	case flags&unix.O_ACCMODE == unix.O_RDONLY:
+		ops = []policy.FileOp{policy.OpRead}
+	default:
+		ops = []policy.FileOp{policy.OpRead, policy.OpWrite}
+	}
+	if flags&unix.O_TRUNC != 0 && flags&unix.O_ACCMODE == unix.O_RDONLY {
+		ops = append(ops, policy.OpWrite)
+	}
+	return ops
+}
+
+// Open judges on every path that binds the file and opens it.
+func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	m.tree.moves.RLock()
+	defer m.tree.moves.RUnlock()
+	n := m.tree.node(in.NodeId)
+	if n == nil {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	if code := m.permitNode(in.Pid, n, openOps(in.Flags)...); !code.Ok() {
+		return code
+	}
+	fd, err := m.openNode(n, in.Flags)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	h := &handle{node: n, fd: fd, flags: in.Flags}
+	if err := m.prepare(h, in); err != nil {
+		closeFD(fd)
+		return gofuse.Status(errno(err))
+	}
+	m.beginIO(h, &h.before, out)
+	return gofuse.OK
+}
+
+// openNode opens a regular file by one of its names, or by descriptor when it
+// has none, and makes sure it is that file.
+func (m *mount) openNode(n *node, flags uint32) (int, error) {
+	keep := int(flags & keptFlags)
+	for _, rel := range m.tree.paths(n) {
+		p, err := m.backing.locate(rel)
+		if err != nil {
+			continue
+		}
+		fd, err := p.open(keep|unix.O_NONBLOCK, 0)
+		p.close()
+		if err != nil {
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) {
+				continue
+			}
+			return -1, err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err == nil && (inodeOf(&st) == n.key || n == m.tree.root) {
+			return fd, nil
+		}
+		closeFD(fd)
+	}
+	fd, err := m.nameless(n)
+	if err != nil {
+		return -1, err
+	}
+	defer closeFD(fd)
+	return reopen(fd, keep)
+}
+
+// prepare truncates where asked and remembers what the file was.
+func (m *mount) prepare(h *handle, in *gofuse.OpenIn) error {
+	if err := unix.Fstat(h.fd, &h.before); err != nil {
+		return err
+	}
+	if in.Flags&unix.O_ACCMODE == unix.O_RDONLY && in.Flags&unix.O_TRUNC == 0 {
+		return nil
+	}
+	h.mayChange = true
+	if in.Flags&unix.O_TRUNC == 0 {
+		return nil
+	}
+	if in.Mode&gofuse.OPEN_KILL_SUIDGID != 0 {
+		if err := stripSuid(h.fd); err != nil {
+			return err
+		}
+	}
+	if err := truncate(h.fd, 0); err != nil {
+		return err
+	}
+	m.markChanged(h.node)
+	return unix.Fstat(h.fd, &h.before)
+}
+
+func truncate(fd int, size int64) error {
+	if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBADF) {
+		return err
+	}
+	return unix.Truncate(procPath(fd), size) // not open for writing, or O_PATH
+}
+
+// stripSuid takes the bits away that a write by an ordinary user would take:
+// the kernel leaves that to the server with HANDLE_KILLPRIV_V2.
+func stripSuid(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	return unix.Chmod(procPath(fd), st.Mode&0o7777&^(unix.S_ISUID|unix.S_ISGID))
+}
+
+// markChanged records a change of a file under its present names.
+func (m *mount) markChanged(n *node) {
+	for _, rel := range m.tree.paths(n) {
+		m.changes.modified(rel)
+	}
+}
+
+// noteWrites records what was written through h without passing here.
+func (m *mount) noteWrites(h *handle) {
+	if !h.mayChange {
+		return
+	}
+	var now unix.Stat_t
+	if unix.Fstat(h.fd, &now) != nil {
+		return
+	}
+	if now.Size != h.before.Size || now.Mtim != h.before.Mtim {
+		m.markChanged(h.node)
+	}
+}
+
+// Release closes a handle.
+func (m *mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	h := m.dropHandle(in.Fh)
+	if h == nil {
+		return
+	}
+	m.tree.moves.RLock()
+	m.noteWrites(h)
+	m.tree.moves.RUnlock()
+	m.putHandle(h)
+}
+
+// inlineRead is the size in bytes up to which data is copied; more is spliced.
+const inlineRead = 64 << 10
+
+// Read reads through an open handle, which was judged when it was opened.
+func (m *mount) Read(_ <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	h := m.handle(in.Fh)
+	if h == nil {
+		return nil, gofuse.EBADF
+	}
+	if len(buf) > inlineRead {
+		return &spliced{gofuse.ReadResultFd(uintptr(h.fd), int64(in.Offset), len(buf)), m, h}, gofuse.OK
+	}
+	defer m.putHandle(h)
+	size, err := retry(func() (int, error) { return unix.Pread(h.fd, buf, int64(in.Offset)) })
+	if err != nil {
+		return nil, gofuse.Status(errno(err))
+	}
+	return gofuse.ReadResultData(buf[:size]), gofuse.OK
+}
+
+// spliced keeps its handle open until the data is on its way.
+type spliced struct {
+	gofuse.ReadResult
+	m *mount
+	h *handle
+}
+
+func (r *spliced) Seekable() (fd uintptr, off int64, sz int) {
+	return r.ReadResult.(interface {
+		Seekable() (uintptr, int64, int)
+	}).Seekable()
+}
+
+func (r *spliced) Done() {
+	r.ReadResult.Done()
+	r.m.putHandle(r.h)
+}
+
+func retry(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// Writev is never used: requests arrive in one piece.
+func (m *mount) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data [][]byte) (uint32, gofuse.Status) {
+	var sum uint32
+	at := *in
+	for _, part := range data {
+		n, code := m.Write(cancel, &at, part)
+		sum += n
+		if !code.Ok() || int(n) < len(part) {
+			if sum > 0 {
+				code = gofuse.OK
+			}
+			return sum, code
+		}
+		at.Offset += uint64(n)
+	}
+	return sum, gofuse.OK
+}
+
+// Write writes through an open handle.
+func (m *mount) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
+	h := m.handle(in.Fh)
+	if h == nil {
+		return 0, gofuse.EBADF
+	}
+	defer m.putHandle(h)
+	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 {
+		if err := stripSuid(h.fd); err != nil {
+			return 0, gofuse.Status(errno(err))
+		}
+	}
+	size, err := retry(func() (int, error) { return unix.Pwrite(h.fd, data, int64(in.Offset)) })
+	if err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	return uint32(size), gofuse.OK
+}
+
+// Flush has nothing to do; the kernel stops asking.
+func (m *mount) Flush(<-chan struct{}, *gofuse.FlushIn) gofuse.Status { return gofuse.ENOSYS }
+
+// Fsync makes a file durable. See FUSE_FSYNC_FDATASYNC in uapi/linux/fuse.h.
+func (m *mount) Fsync(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	h := m.handle(in.Fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer m.putHandle(h)
+	if in.FsyncFlags&1 != 0 {
+		return gofuse.Status(errno(unix.Fdatasync(h.fd)))
+	}
+	return gofuse.Status(errno(unix.Fsync(h.fd)))
+}
+
+// Fallocate reserves or punches space through a handle open for writing.
+func (m *mount) Fallocate(_ <-chan struct{}, in *gofuse.FallocateIn) gofuse.Status {
+	h := m.handle(in.Fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer m.putHandle(h)
+	if err := stripSuid(h.fd); err != nil {
+		return gofuse.Status(errno(err))
+	}
+	return gofuse.Status(errno(unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))))
+}
+
+// Lseek finds data and holes.
+func (m *mount) Lseek(_ <-chan struct{}, in *gofuse.LseekIn, out *gofuse.LseekOut) gofuse.Status {
+	h := m.handle(in.Fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer m.putHandle(h)
+	off, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	out.Offset = uint64(off)
+	return gofuse.OK
+}
+
+// CopyFileRange copies between two handles, both judged when opened.
+func (m *mount) CopyFileRange(_ <-chan struct{}, in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status) {
+	from, to := m.handle(in.FhIn), m.handle(in.FhOut)
+	if from != nil {
+		defer m.putHandle(from)
+	}
+	if to != nil {
+		defer m.putHandle(to)
+	}
+	if from == nil || to == nil {
+		return 0, gofuse.EBADF
+	}
+	if err := stripSuid(to.fd); err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	offIn, offOut := int64(in.OffIn), int64(in.OffOut)
+	size := int(min(in.Len, 1<<30))
+	n, err := retry(func() (int, error) {
+		return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, size, int(in.Flags))
+	})
+	if err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	return uint32(n), gofuse.OK
+}

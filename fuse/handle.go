@@ -1,0 +1,166 @@
+package fuse
+
+import (
+	"sync"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// handle is one open file or directory of the kernel.
+type handle struct {
+	node  *node
+	fd    int
+	flags uint32 // open(2) flags
+	uses  int    // guarded by mount.handleMu; the descriptor closes at zero
+	id    uint64
+
+	dirMu sync.Mutex // directories: position of fd
+
+	// Files open for writing: what the file was when it was opened, to tell at
+	// release whether it changed. Writes may bypass the server.
+	before    unix.Stat_t
+	direct    bool // passthrough
+	mayChange bool
+}
+
+// ioState tells how the open handles of a file do their input and output. The
+// kernel allows one way at a time for an inode, and one backing id. See
+// fs/fuse/iomode.c. Guarded by mount.handleMu.
+type ioState struct {
+	backingID int32
+	direct    int  // handles that bypass the server
+	cached    int  // handles that use the page cache of the mount
+	stale     bool // written around the page cache of the mount since the last cached open
+	open      map[*handle]struct{}
+}
+
+// addHandle registers h with one use and returns its number.
+func (m *mount) addHandle(h *handle) uint64 {
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	return m.addHandleLocked(h)
+}
+
+func (m *mount) addHandleLocked(h *handle) uint64 {
+	h.id = m.nextHandle
+	h.uses = 1
+	m.nextHandle++
+	m.handles[h.id] = h
+	if h.node.io.open == nil {
+		h.node.io.open = map[*handle]struct{}{}
+	}
+	h.node.io.open[h] = struct{}{}
+	return h.id
+}
+
+// handle returns an open handle with a use of its own, or nil.
+func (m *mount) handle(id uint64) *handle {
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	h := m.handles[id]
+	if h != nil {
+		h.uses++
+	}
+	return h
+}
+
+// anyHandle returns some open handle of n with a use of its own, or nil.
+func (m *mount) anyHandle(n *node) *handle {
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	for h := range n.io.open {
+		h.uses++
+		return h
+	}
+	return nil
+}
+
+// putHandle gives a use back.
+func (m *mount) putHandle(h *handle) {
+	m.handleMu.Lock()
+	h.uses--
+	last := h.uses == 0
+	m.handleMu.Unlock()
+	if last {
+		closeFD(h.fd)
+	}
+}
+
+// dropHandle takes a handle out of the table; its first use is now the
+// caller's to give back.
+func (m *mount) dropHandle(id uint64) *handle {
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	h := m.handles[id]
+	if h == nil {
+		return nil
+	}
+	delete(m.handles, id)
+	delete(h.node.io.open, h)
+	m.endIO(h)
+	return h
+}
+
+// directMin is the size in bytes from which a file that is only read bypasses
+// the server. Smaller files are read once and served from the page cache,
+// which saves the attribute refresh a bypassed read costs.
+const directMin = 128 << 10
+
+// beginIO registers h and chooses how it reads and writes: around the server
+// where the kernel can and nothing forbids it, else through the page cache.
+func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	out.Fh = m.addHandleLocked(h)
+	io := &h.node.io
+	writes := h.flags&unix.O_ACCMODE != unix.O_RDONLY
+	switch {
+	case io.direct > 0: // the kernel refuses anything else
+		h.direct = true
+	case io.cached > 0 || !m.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
+	case writes || st.Size >= directMin:
+		h.direct = m.registerBacking(io, h.fd)
+	}
+	if h.direct {
+		io.direct++
+		io.stale = io.stale || writes
+		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH
+		out.BackingID = io.backingID
+		return
+	}
+	io.cached++
+	if !io.stale {
+		out.OpenFlags = gofuse.FOPEN_KEEP_CACHE
+	}
+	io.stale = false
+}
+
+// registerBacking hands a descriptor to the kernel. It fails where the server
+// lacks CAP_SYS_ADMIN or the backing is stacked too deep; the mount then goes
+// on without.
+func (m *mount) registerBacking(io *ioState, fd int) bool {
+	id, err := m.server.RegisterBackingFd(&gofuse.BackingMap{Fd: int32(fd)})
+	if err != 0 {
+		m.passthrough = false
+		return false
+	}
+	io.backingID = id
+	return true
+}
+
+func (m *mount) endIO(h *handle) {
+	if h.node.kind == unix.S_IFDIR {
+		return
+	}
+	io := &h.node.io
+	if !h.direct {
+		io.cached--
+		return
+	}
+	io.direct--
+	if io.direct == 0 {
+		_ = m.server.UnregisterBackingFd(io.backingID) // fails only when the mount is gone
+		io.backingID = 0
+	}
+}

@@ -1,0 +1,151 @@
+package fuse
+
+import (
+	"strings"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/policy"
+)
+
+// Rules is what the server needs of a policy; *[policy.Policy] is one. Evaluate
+// is called for every operation and must be fast and safe for concurrent use.
+type Rules interface {
+	Evaluate(policy.Request) (policy.Decision, policy.Diagnostic)
+	Tree(root string, ops policy.FileOp) policy.TreeVerdict
+	Roots() []string
+	Rules(policy.Group) []*policy.Rule
+}
+
+// ask is one operation on one path relative to the mount.
+type ask struct {
+	op  policy.FileOp
+	rel string
+}
+
+// verdict is the answer to an ask.
+type verdict struct {
+	ask
+	dec  policy.Decision
+	diag policy.Diagnostic
+}
+
+// strictness orders effects; the strictest of several verdicts holds.
+func strictness(e policy.Effect) int {
+	switch e {
+	case policy.Allow:
+		return 0
+	case policy.Audit:
+		return 1
+	case policy.Redirect:
+		return 2
+	case policy.SoftDelete:
+		return 3
+	case policy.Approve:
+		return 4
+	default:
+		return 5
+	}
+}
+
+// inside is the path of rel as the sandbox sees it.
+func (m *mount) inside(rel string) string {
+	switch {
+	case rel == "":
+		return m.path
+	case m.path == "/":
+		return "/" + rel
+	}
+	return m.path + "/" + rel
+}
+
+func (m *mount) decide(a ask) verdict {
+	dec, diag := m.rules.Evaluate(&policy.FileRequest{Path: m.inside(a.rel), Op: a.op})
+	if dec.Effect == policy.Deny && dec.Rule == nil && a.op == policy.OpStat && m.traversable(a.rel) {
+		dec = policy.Decision{Effect: policy.Allow}
+	}
+	return verdict{a, dec, diag}
+}
+
+// traversable reports paths whose attributes are shown although no rule speaks
+// of stat: the way to what the policy lets through, and what it lets through.
+func (m *mount) traversable(rel string) bool {
+	if rel == "" && m.backing.dir {
+		return true
+	}
+	path := m.inside(rel)
+	for _, root := range m.roots {
+		if root == path || strings.HasPrefix(root, path) && root[len(path)] == '/' {
+			return true
+		}
+	}
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		if op == policy.OpStat {
+			continue
+		}
+		dec, _ := m.rules.Evaluate(&policy.FileRequest{Path: path, Op: op})
+		if dec.Permits() {
+			return true
+		}
+	}
+	return false
+}
+
+// permit decides all asks of one request. The strictest verdict holds; the
+// caller's thread id and the second name are for the event.
+func (m *mount) permit(tid uint32, target string, asks ...ask) gofuse.Status {
+	worst := verdict{dec: policy.Decision{Effect: policy.Allow}}
+	for _, a := range asks {
+		v := m.decide(a)
+		if strictness(v.dec.Effect) > strictness(worst.dec.Effect) {
+			worst = v
+		}
+	}
+	switch worst.dec.Effect {
+	case policy.Allow:
+		return gofuse.OK
+	case policy.Audit:
+		m.report(tid, target, worst)
+		return gofuse.OK
+	default:
+		m.report(tid, target, worst)
+		return gofuse.EACCES
+	}
+}
+
+// permitNode decides operations on all the paths that bind a node.
+func (m *mount) permitNode(tid uint32, n *node, ops ...policy.FileOp) gofuse.Status {
+	_, all := m.tree.bindings(n)
+	if len(all) == 0 {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	asks := make([]ask, 0, len(all)*len(ops))
+	for _, op := range ops {
+		for _, rel := range all {
+			asks = append(asks, ask{op, rel})
+		}
+	}
+	return m.permit(tid, "", asks...)
+}
+
+// refuse reports a refusal that no rule of the policy made.
+func (m *mount) refuse(tid uint32, a ask, message, hint string) gofuse.Status {
+	m.report(tid, "", verdict{a, policy.Decision{}, policy.Diagnostic{Message: message, Hint: hint}})
+	return gofuse.EPERM
+}
+
+// createOp is the operation that makes a file of the given mode.
+func createOp(mode uint32) policy.FileOp {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return policy.OpMkdir
+	case unix.S_IFLNK:
+		return policy.OpSymlink
+	case unix.S_IFREG:
+		return policy.OpCreate
+	default:
+		return policy.OpMknod
+	}
+}

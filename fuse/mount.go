@@ -1,0 +1,141 @@
+package fuse
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/policy"
+)
+
+// cacheTime is how long the kernel keeps names, attributes and the absence of
+// names. The mount is the only way to the backing for everyone but the
+// supervisor, which announces its own writes.
+const cacheTime = 10 * time.Minute
+
+// mount is one governed directory or file: the answers to the kernel.
+type mount struct {
+	gofuse.RawFileSystem // answers ENOSYS for what is not defined below
+
+	tag      string
+	path     string // inside the sandbox, absolute and clean
+	backing  backing
+	tree     *tree
+	rules    Rules
+	roots    []string // prefixes the policy lets something through
+	owner    Owner
+	changes  *changes
+	reporter *reporter
+
+	server      *gofuse.Server
+	noOpenDir   bool // listings need no handle
+	passthrough bool // reads and writes may bypass the server
+
+	handleMu   sync.Mutex
+	handles    map[uint64]*handle
+	nextHandle uint64
+}
+
+// newMount prepares a mount over backing, which it takes over.
+func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
+	defer backingFile.Close()
+	fd, err := unix.FcntlInt(backingFile.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("backing of %s: %w", c.Path, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		closeFD(fd)
+		return nil, fmt.Errorf("backing of %s: %w", c.Path, err)
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
+		closeFD(fd)
+		return nil, fmt.Errorf("backing of %s: neither a directory nor a regular file", c.Path)
+	}
+	return &mount{
+		RawFileSystem: gofuse.NewDefaultRawFileSystem(),
+		tag:           c.Tag,
+		path:          c.Path,
+		backing:       backing{fd: fd, dir: kind == unix.S_IFDIR},
+		tree:          newTree(&st),
+		changes:       newChanges(),
+		handles:       map[uint64]*handle{},
+		nextHandle:    1,
+	}, nil
+}
+
+// attach starts answering on the FUSE descriptor, which it takes over. It
+// returns after the kernel's INIT; [gofuse.Server.Serve] runs the loop.
+func (m *mount) attach(dev *os.File) error {
+	defer dev.Close()
+	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return fmt.Errorf("fuse descriptor of %s: %w", m.path, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(m.backing.fd, &fs); err != nil {
+		closeFD(fd)
+		return fmt.Errorf("backing of %s: %w", m.path, err)
+	}
+	m.noOpenDir = m.backing.dir && stableOffsets(fs.Type) && m.listsFreely()
+	opts := &gofuse.MountOptions{
+		Name:                 "agentsh",
+		FsName:               "agentsh",
+		MaxBackground:        64,
+		MaxWrite:             1 << 20,
+		EnableSymlinkCaching: true,
+		MaxStackDepth:        1,
+		ExtraCapabilities: gofuse.CAP_READDIRPLUS_AUTO | gofuse.CAP_HANDLE_KILLPRIV_V2 |
+			gofuse.CAP_ATOMIC_O_TRUNC | gofuse.CAP_NO_OPENDIR_SUPPORT,
+	}
+	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		opts.MaxStackDepth = 2
+	}
+	srv, err := gofuse.NewServer(m, fmt.Sprintf("/dev/fd/%d", fd), opts)
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", m.path, err)
+	}
+	m.server = srv
+	m.passthrough = srv.KernelSettings().Flags64()&gofuse.CAP_PASSTHROUGH != 0
+	return nil
+}
+
+// listsFreely reports whether listing is allowed without audit everywhere, so
+// that the kernel may cache listings without asking.
+func (m *mount) listsFreely() bool {
+	v := m.rules.Tree(m.path, policy.OpList)
+	return v.Uniform && v.Effect == policy.Allow
+}
+
+// stableOffsets reports filesystems whose directory offsets stay valid in
+// another open of the same directory, which is what listing without a handle
+// needs.
+func stableOffsets(magic int64) bool {
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC:
+		return true
+	case unix.TMPFS_MAGIC:
+		return kernelAtLeast(6, 6)
+	}
+	return false
+}
+
+func kernelAtLeast(major, minor int) bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var a, b int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a > major || a == major && b >= minor
+}
+
+// String is shown as the filesystem's name.
+func (m *mount) String() string { return "agentsh" }

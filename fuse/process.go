@@ -1,0 +1,103 @@
+package fuse
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"agentsh/internal/wire"
+)
+
+// maxScanned bounds the processes looked at to find one.
+const maxScanned = 4096
+
+// resolver finds the process behind the thread id of a request. The kernel
+// gives that id in the pid namespace the mount was made in. It reads nothing a
+// process could have mapped from our own mounts.
+type resolver struct {
+	mu   sync.Mutex
+	init int // the namespace's first process as we see it; 0: ids are our own
+}
+
+func (r *resolver) setInit(pid int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.init = pid
+}
+
+// process describes a thread's process, as far as it is still there.
+func (r *resolver) process(tid uint32) *wire.Process {
+	r.mu.Lock()
+	first := r.init
+	r.mu.Unlock()
+	p := &wire.Process{Inside: int(tid)}
+	id := strconv.Itoa(int(tid))
+	if first == 0 {
+		p.PID, _ = strconv.Atoi(statusField("/proc/"+id+"/status", "Tgid:"))
+	} else {
+		p.PID = findInside(first, id)
+	}
+	if p.PID == 0 {
+		return p
+	}
+	dir := "/proc/" + strconv.Itoa(p.PID)
+	p.StartTime = startTime(dir + "/stat")
+	p.Exe, _ = os.Readlink(dir + "/exe")
+	p.Cwd, _ = os.Readlink(dir + "/cwd")
+	return p
+}
+
+// findInside walks the process tree below first for the thread that calls
+// itself tid in the innermost namespace, and returns its process.
+func findInside(first int, tid string) int {
+	queue := []string{strconv.Itoa(first)}
+	for i := 0; i < len(queue) && i < maxScanned; i++ {
+		tasks, err := os.ReadDir("/proc/" + queue[i] + "/task")
+		if err != nil {
+			continue
+		}
+		for _, task := range tasks {
+			dir := "/proc/" + queue[i] + "/task/" + task.Name()
+			ids := strings.Fields(statusField(dir+"/status", "NSpid:"))
+			if len(ids) > 0 && ids[len(ids)-1] == tid {
+				pid, _ := strconv.Atoi(queue[i])
+				return pid
+			}
+			children, err := os.ReadFile(dir + "/children")
+			if err == nil {
+				queue = append(queue, strings.Fields(string(children))...)
+			}
+		}
+	}
+	return 0
+}
+
+// statusField returns one line of proc_pid_status(5).
+func statusField(file, name string) string {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, name); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// startTime is field 22 of proc_pid_stat(5), after the name in parentheses.
+func startTime(file string) uint64 {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	if len(fields) < 20 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(string(fields[19]), 10, 64)
+	return n
+}

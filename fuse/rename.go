@@ -1,0 +1,240 @@
+package fuse
+
+import (
+	"errors"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/policy"
+)
+
+// maxMovedEntries bounds the entries judged when a directory whose tree the
+// rules do not treat alike is renamed.
+const maxMovedEntries = 100_000
+
+// contentOps are the operations a rename could launder: what is denied under
+// the old name must not be permitted under the new one.
+const contentOps = policy.OpAll &^ (policy.OpRename | policy.OpCreate | policy.OpMkdir | policy.OpSymlink |
+	policy.OpMknod | policy.OpLink)
+
+// movement is one entry about to get another name.
+type movement struct {
+	from, to string // relative to the mount
+	st       unix.Stat_t
+	at       place
+}
+
+// Rename moves an entry, or swaps two. Both names are judged, for an entry that
+// is replaced too, and below a directory every entry whose rules may differ.
+func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName string) gofuse.Status {
+	if in.Flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
+		return gofuse.EINVAL
+	}
+	m.tree.moves.Lock()
+	defer m.tree.moves.Unlock()
+	oldParent, from, code := m.child(in.NodeId, oldName)
+	if !code.Ok() {
+		return code
+	}
+	newParent, to, code := m.child(in.Newdir, newName)
+	if !code.Ok() {
+		return code
+	}
+	src := movement{from: from, to: to}
+	dst := movement{from: to, to: from}
+	exists, err := m.locateBoth(&src, &dst)
+	defer src.at.close()
+	defer dst.at.close()
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	exchange := in.Flags&unix.RENAME_EXCHANGE != 0
+	if code := m.permitMove(in.Pid, &src, &dst, exists, exchange); !code.Ok() {
+		return code
+	}
+	gone := 0
+	if exists && !exchange {
+		if gone, err = dst.at.lastName(&dst.st); err != nil {
+			return gofuse.Status(errno(err))
+		}
+	}
+	err = unix.Renameat2(src.at.dirfd, src.at.name, dst.at.dirfd, dst.at.name, uint(in.Flags))
+	if err != nil || exists && !exchange && inodeOf(&src.st) == inodeOf(&dst.st) {
+		if gone != 0 {
+			closeFD(gone)
+		}
+		return gofuse.Status(errno(err)) // two names of one file: rename(2) does nothing
+	}
+	a, b := link{oldParent, oldName}, link{newParent, newName}
+	if exchange {
+		m.tree.exchange(a, b)
+		m.changes.exchanged(from, to)
+		return gofuse.OK
+	}
+	if exists {
+		m.tree.unlink(newParent, newName, gone)
+	}
+	m.tree.move(a, b)
+	m.changes.renamed(from, to, src.st.Mode&unix.S_IFMT == unix.S_IFDIR, exists)
+	return gofuse.OK
+}
+
+// locateBoth opens the directories of both names and reports whether the new
+// name exists.
+func (m *mount) locateBoth(src, dst *movement) (exists bool, err error) {
+	if src.at, err = m.backing.locate(src.from); err != nil {
+		return false, err
+	}
+	if err := src.at.stat(&src.st); err != nil {
+		return false, err
+	}
+	if dst.at, err = m.backing.locate(dst.from); err != nil {
+		return false, err
+	}
+	switch err := dst.at.stat(&dst.st); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// permitMove judges the entry at the old name, what is at the new one, and both
+// ways when they are exchanged.
+func (m *mount) permitMove(tid uint32, src, dst *movement, exists, exchange bool) gofuse.Status {
+	if exists && !exchange {
+		asks := []ask{{policy.OpRename, dst.from}, {policy.OpWrite, dst.from}}
+		if dst.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			asks[1].op = policy.OpRmdir
+		}
+		if code := m.permit(tid, m.inside(src.from), asks...); !code.Ok() {
+			return code
+		}
+	}
+	if code := m.permitTree(tid, src); !code.Ok() {
+		return code
+	}
+	if exchange && exists {
+		return m.permitTree(tid, dst)
+	}
+	return gofuse.OK
+}
+
+// permitTree judges one moved entry and, for a directory, all below it that
+// the rules may treat differently from it.
+func (m *mount) permitTree(tid uint32, mv *movement) gofuse.Status {
+	if code := m.permitOne(tid, mv.from, mv.to, mv.st.Mode); !code.Ok() {
+		return code
+	}
+	if mv.st.Mode&unix.S_IFMT != unix.S_IFDIR || m.alike(mv.from) && m.alike(mv.to) {
+		return gofuse.OK
+	}
+	p, err := m.backing.openDir(mv.from)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	defer p.close()
+	left := maxMovedEntries
+	return m.permitBelow(tid, mv.from, mv.to, p, &left)
+}
+
+// alike reports whether everything at and below rel is allowed every operation.
+func (m *mount) alike(rel string) bool {
+	v := m.rules.Tree(m.inside(rel), policy.OpAll)
+	return v.Uniform && v.Effect == policy.Allow
+}
+
+// permitOne judges the move of one entry: leaving the old name, coming to be at
+// the new one, and not escaping a denial that holds at the old one.
+func (m *mount) permitOne(tid uint32, from, to string, mode uint32) gofuse.Status {
+	target := m.inside(to)
+	code := m.permit(tid, target, ask{policy.OpRename, from}, ask{policy.OpRename, to}, ask{createOp(mode), to})
+	if !code.Ok() {
+		return code
+	}
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		if op&contentOps == 0 {
+			continue
+		}
+		at := m.decide(ask{op, from})
+		if at.dec.Permits() {
+			continue
+		}
+		if m.decide(ask{op, to}).dec.Permits() {
+			at.diag.Hint = "the rename would lift a denial that holds for the old name"
+			m.report(tid, target, at)
+			return gofuse.EACCES
+		}
+	}
+	return gofuse.OK
+}
+
+// permitBelow judges the entries of an open directory, deepest last.
+func (m *mount) permitBelow(tid uint32, from, to string, dir place, left *int) gofuse.Status {
+	names, err := entries(dir, left)
+	if err != nil {
+		if errors.Is(err, unix.E2BIG) {
+			return m.refuse(tid, ask{policy.OpRename, from}, "the directory holds too many entries to judge its rename",
+				"rename the directories in it one by one")
+		}
+		return gofuse.Status(errno(err))
+	}
+	for _, e := range names {
+		oldRel, newRel := joinPath(from, e.Name), joinPath(to, e.Name)
+		if code := m.permitOne(tid, oldRel, newRel, e.Mode); !code.Ok() {
+			return code
+		}
+		if e.Mode&unix.S_IFMT != unix.S_IFDIR {
+			continue
+		}
+		fd, err := unix.Openat(dir.dirfd, e.Name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return gofuse.Status(errno(err))
+		}
+		sub := place{dirfd: fd, own: true}
+		code := m.permitBelow(tid, oldRel, newRel, sub, left)
+		sub.close()
+		if !code.Ok() {
+			return code
+		}
+	}
+	return gofuse.OK
+}
+
+// entries lists a directory with the file types, at most *left of them.
+func entries(dir place, left *int) ([]gofuse.DirEntry, error) {
+	fd, err := unix.Openat(dir.dirfd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFD(fd)
+	var out []gofuse.DirEntry
+	buf := make([]byte, 16<<10)
+	for {
+		size, err := retry(func() (int, error) { return unix.Getdents(fd, buf) })
+		if err != nil || size == 0 {
+			return out, err
+		}
+		for rest := buf[:size]; len(rest) > 0; {
+			var e gofuse.DirEntry
+			rest = rest[e.Parse(rest):]
+			if e.Name == "." || e.Name == ".." {
+				continue
+			}
+			if *left--; *left < 0 {
+				return nil, unix.E2BIG
+			}
+			if e.Mode&unix.S_IFMT == 0 {
+				var st unix.Stat_t
+				if err := (place{dirfd: fd, name: e.Name}).stat(&st); err != nil {
+					return nil, err
+				}
+				e.Mode = st.Mode & unix.S_IFMT
+			}
+			out = append(out, e)
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// server is the file server of one session.
+type server struct {
+	load    func(*Config) (Rules, error)
+	ch      *channel
+	donated map[string]*os.File
+	mounts  []*mount
+	resolve resolver
+	report  *reporter
+	events  sync.WaitGroup
+}
+
+// Run serves the governed mounts of one session until the control socket closes
+// or ctx is done. It takes over all descriptors. The process must end when Run
+// returns: its descriptors keep the mounts alive, and the goroutines that wait
+// for the kernel cannot be called back. Run changes the umask and the limit of
+// open files of the process.
+func Run(ctx context.Context, control *os.File, donated map[string]*os.File) error {
+	return run(ctx, control, donated, (*Config).load)
+}
+
+func run(ctx context.Context, control *os.File, donated map[string]*os.File, load func(*Config) (Rules, error)) error {
+	ch, err := newChannel(control)
+	if err != nil {
+		return err
+	}
+	defer ch.close()
+	unix.Umask(0) // modes arrive with the caller's umask applied
+	raiseOpenFiles()
+	stop := context.AfterFunc(ctx, func() { ch.close() })
+	defer stop()
+	s := &server{load: load, ch: ch, donated: donated}
+	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
+	defer s.events.Wait()
+	defer endReports()
+	for {
+		var r request
+		if err := ch.receive(&r); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("control socket: %w", err)
+		}
+		answer := reply{ID: r.ID}
+		if err := s.handle(reports, r); err != nil {
+			answer.Error = err.Error()
+		}
+		if err := ch.send(answer); err != nil {
+			return fmt.Errorf("control socket: %w", err)
+		}
+		if r.Configure != nil && answer.Error != "" {
+			return errors.New(answer.Error)
+		}
+	}
+}
+
+// raiseOpenFiles lifts the soft limit to the hard one: every file a command has
+// open is open here too.
+func raiseOpenFiles() {
+	var lim unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil && lim.Cur < lim.Max {
+		lim.Cur = lim.Max
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &lim) // without it programs see EMFILE earlier
+	}
+}
+
+func (s *server) handle(ctx context.Context, r request) error {
+	switch {
+	case r.Configure != nil:
+		return s.configure(ctx, r.Configure)
+	case len(s.mounts) == 0:
+		return errors.New("not configured")
+	case r.Changes != "":
+		return s.changes(r.ID, r.Changes)
+	case r.Baseline:
+		for _, m := range s.mounts {
+			m.baseline()
+		}
+		return nil
+	case r.Forget != nil:
+		return s.invalidate(string(r.Forget))
+	case r.Init != 0:
+		s.resolve.setInit(r.Init)
+		return nil
+	}
+	return errors.New("unknown request")
+}
+
+func (s *server) configure(ctx context.Context, c *Config) error {
+	if len(s.mounts) > 0 {
+		return errors.New("configured already")
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	rules, err := s.load(c)
+	if err != nil {
+		return err
+	}
+	if err := supported(rules); err != nil {
+		return err
+	}
+	s.report = newReporter(c.Session, &s.resolve, func(e wire.Event) {
+		_ = s.ch.send(reply{Event: &e}) // a broken socket ends the receiving side
+	})
+	for _, mc := range c.Mounts {
+		m, err := s.open(mc, c.Owner, rules)
+		if err != nil {
+			return err
+		}
+		s.mounts = append(s.mounts, m)
+	}
+	if len(s.donated) > 0 {
+		return fmt.Errorf("descriptors without a mount: %s", strings.Join(names(s.donated), ", "))
+	}
+	s.events.Go(func() { s.report.run(ctx) })
+	for _, m := range s.mounts {
+		go m.server.Serve() // ends with the mount or the process
+	}
+	return nil
+}
+
+func names(files map[string]*os.File) []string {
+	var out []string
+	for name := range files {
+		out = append(out, name)
+	}
+	return out
+}
+
+// open prepares one mount and waits for the kernel's first request.
+func (s *server) open(mc MountConfig, owner Owner, rules Rules) (*mount, error) {
+	dev, back := s.donated[DeviceName(mc.Tag)], s.donated[BackingName(mc.Tag)]
+	if dev == nil || back == nil {
+		return nil, fmt.Errorf("mount %s: no descriptors named %s and %s", mc.Path, DeviceName(mc.Tag), BackingName(mc.Tag))
+	}
+	delete(s.donated, DeviceName(mc.Tag))
+	delete(s.donated, BackingName(mc.Tag))
+	m, err := newMount(mc, back)
+	if err != nil {
+		dev.Close()
+		return nil, err
+	}
+	m.rules, m.roots, m.owner, m.reporter = rules, rules.Roots(), owner, s.report
+	return m, m.attach(dev)
+}
+
+// changesPart is how many changes travel in one message.
+const changesPart = 2000
+
+func (s *server) changes(id uint64, tag string) error {
+	for _, m := range s.mounts {
+		if m.tag != tag {
+			continue
+		}
+		list, err := m.listChanges()
+		if err != nil {
+			return err
+		}
+		for len(list) > 0 {
+			n := min(len(list), changesPart)
+			part := reply{ID: id, More: true}
+			for _, c := range list[:n] {
+				part.Changes = append(part.Changes, change{[]byte(c.Path), c.Kind, []byte(c.From)})
+			}
+			if err := s.ch.send(part); err != nil {
+				return err
+			}
+			list = list[n:]
+		}
+		return nil
+	}
+	return fmt.Errorf("no mount is called %q", tag)
+}
+
+// listChanges returns the change record, what is being written included.
+func (m *mount) listChanges() ([]wire.Change, error) {
+	m.tree.moves.Lock()
+	defer m.tree.moves.Unlock()
+	m.noteOpenWrites()
+	return m.changes.list(func(rel string) bool {
+		p, err := m.backing.locate(rel)
+		if err != nil {
+			return false
+		}
+		defer p.close()
+		var st unix.Stat_t
+		return p.stat(&st) == nil
+	})
+}
+
+// noteOpenWrites records writes through handles that are still open.
+func (m *mount) noteOpenWrites() {
+	m.handleMu.Lock()
+	var open []*handle
+	for _, h := range m.handles {
+		if h.mayChange {
+			h.uses++
+			open = append(open, h)
+		}
+	}
+	m.handleMu.Unlock()
+	for _, h := range open {
+		m.noteWrites(h)
+		m.putHandle(h)
+	}
+}
+
+// baseline starts the change record anew.
+func (m *mount) baseline() {
+	m.tree.moves.Lock()
+	defer m.tree.moves.Unlock()
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	for _, h := range m.handles {
+		if h.mayChange {
+			_ = unix.Fstat(h.fd, &h.before) // an unreadable file keeps the older state and counts as changed
+		}
+	}
+	m.changes.reset()
+}
+
+// invalidate drops what the kernel knows at and below a path.
+func (s *server) invalidate(path string) error {
+	var best *mount
+	for _, m := range s.mounts {
+		if (path == m.path || strings.HasPrefix(path, strings.TrimSuffix(m.path, "/")+"/")) &&
+			(best == nil || len(m.path) > len(best.path)) {
+			best = m
+		}
+	}
+	if best == nil {
+		return fmt.Errorf("%s is in no governed mount", shown(path))
+	}
+	best.invalidate(strings.Trim(path[len(best.path):], "/"))
+	return nil
+}
+
+// invalidate tells the kernel. No lock is held meanwhile: the kernel may wait
+// for an answer of this server first.
+func (m *mount) invalidate(rel string) {
+	n, unknown := m.tree.walk(rel)
+	if unknown != "" {
+		m.server.InodeNotify(n.id, 0, 0) // the listing of the deepest known directory
+		m.server.EntryNotify(n.id, unknown)
+		return
+	}
+	for _, known := range m.tree.below(n) {
+		m.server.InodeNotify(known.id, 0, 0)
+		for _, l := range known.links {
+			m.server.InodeNotify(l.parent.id, 0, 0)
+			m.server.EntryNotify(l.parent.id, l.name)
+		}
+	}
+}
+
+var _ Rules = (*policy.Policy)(nil)
