@@ -24,6 +24,7 @@ var ranks = map[string]int{
 	"internal/channel":         1,
 	"internal/tarfs":           1,
 	"internal/testenv":         1,
+	"internal/statedir":        0,
 	"controller/harness":       1,
 	"controller/scan":          1,
 	"controller/sandbox":       1,

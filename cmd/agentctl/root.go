@@ -38,6 +38,8 @@ failed, 130 and 143 cancelled.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(
+		newRunCommand(),
+		newGCCommand(),
 		newInitCommand(),
 		newLintCommand(),
 		newRenderCommand(),

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,12 +21,14 @@ import (
 //	controller                         guard                      command
 //	    | -- spec (one JSON object) ----> | -- fork, execve ---------> |
 //	    | -- 'T' -----------------------> | -- SIGTERM to its group -> |
-//	    | -- 'K', or the socket closes -> | -- SIGKILL --------------> |
+//	    | -- 'K' -----------------------> | -- SIGKILL --------------> |
+//	    | -- the socket closes ---------> | -- SIGTERM, then SIGKILL > |
 //	    |                                 | <- ends ------------------ |
 //	    |                                 | kills what is left of the tree
 //	    | <- answer (one JSON object) --- |
 //
-// A controller that is killed closes the socket: nothing is left behind. The
+// A controller that is killed closes the socket: nothing is left behind, and git
+// gets the time to remove its lock files. The
 // guard is a child subreaper, so a process that leaves the group or detaches
 // comes back to it. See prctl(2), PR_SET_CHILD_SUBREAPER.
 const (
@@ -35,6 +38,7 @@ const (
 	orderKill      = 'K'
 	maxSpec        = 8 << 20 // bytes; arguments and environment together are bounded by execve(2) well below
 	maxAnswer      = 64 << 10
+	orphanGrace    = 500 * time.Millisecond // when the controller is gone
 )
 
 // guardSpec is what the guard starts.
@@ -112,7 +116,12 @@ func (m *mainProcess) obey(control io.Reader) {
 	for {
 		_, err := io.ReadFull(control, order)
 		switch {
-		case err != nil || order[0] == orderKill:
+		case err != nil:
+			m.signal(syscall.SIGTERM)
+			<-time.After(orphanGrace)
+			m.signal(syscall.SIGKILL)
+			return
+		case order[0] == orderKill:
 			m.signal(syscall.SIGKILL)
 			return
 		case order[0] == orderTerminate:

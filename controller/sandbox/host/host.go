@@ -29,9 +29,9 @@ type Command struct {
 	Dir       string        // absolute; empty: /
 	Env       []string      // the whole environment; nothing is inherited
 	Stdin     io.Reader     // nil: /dev/null
-	Stdout    io.Writer     // nil: kept in Result.Stdout
-	Stderr    io.Writer     // nil: kept in Result.Stderr
-	MaxOutput int           // bytes kept of each stream, the middle is dropped beyond it; 0: 1 MiB
+	Stdout    io.Writer     // gets all of it, besides what Result keeps; may be nil
+	Stderr    io.Writer     // the same
+	MaxOutput int           // bytes that Result keeps of each stream, the middle is dropped beyond it; 0: 1 MiB
 	Timeout   time.Duration // 0: only the context ends it
 	Grace     time.Duration // between SIGTERM to the group and SIGKILL to the whole tree; 0: 2 s
 }
@@ -171,10 +171,10 @@ func startGuard(c Command) (*guarded, error) {
 		WaitDelay:   answerWait, // a Stdin that never ends must not hold Run
 	}
 	if c.Stdout != nil {
-		g.cmd.Stdout = c.Stdout
+		g.cmd.Stdout = io.MultiWriter(g.stdout, c.Stdout)
 	}
 	if c.Stderr != nil {
-		g.cmd.Stderr = c.Stderr
+		g.cmd.Stderr = io.MultiWriter(g.stderr, c.Stderr)
 	}
 	if err := g.cmd.Start(); err != nil {
 		_ = conn.Close()

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"agentsh/controller"
+)
+
+// stepTexts are the steps of a run in words.
+var stepTexts = map[string]string{
+	"load":           "read the harness",
+	"expand":         "expand variables",
+	"preflight":      "check what can be checked",
+	"pre_script":     "run pre_script",
+	"create_sandbox": "create the sandbox",
+	"wait_ready":     "wait for the supervisor",
+	"bootstrap":      "bring the repository and the agent in",
+	"iterations":     "run the agent",
+	"deliver":        "take the results out",
+	"post_script":    "run post_script",
+	"delete":         "delete the sandbox",
+}
+
+// progress shows a run as it goes: one line for each step, coloured on a
+// terminal. Safe for concurrent use.
+type progress struct {
+	mu     sync.Mutex
+	out    io.Writer
+	errs   io.Writer
+	quiet  bool
+	colour bool
+	step   string
+	start  time.Time
+}
+
+func newProgress(out, errs io.Writer, quiet bool) *progress {
+	return &progress{out: out, errs: errs, quiet: quiet, colour: colours(out)}
+}
+
+// paint colours a text on a terminal.
+func (p *progress) paint(code, text string) string {
+	if !p.colour {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (p *progress) update(u controller.Update) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch u.Kind {
+	case controller.UpdateStep:
+		p.step, p.start = u.Step, time.Now()
+		fmt.Fprintf(p.out, "%s %s\n", p.paint("36", u.Step+":"), stepTexts[u.Step])
+	case controller.UpdateWarning:
+		fmt.Fprintf(p.errs, "agentctl: %s %s\n", p.paint("33", "warning:"), u.Text)
+	case controller.UpdateOutput:
+		if !p.quiet {
+			// The bar also keeps a line from being read as a command of a CI system.
+			fmt.Fprintf(p.out, "  | %s\n", u.Text)
+		}
+	case controller.UpdateRefusal:
+		fmt.Fprintf(p.out, "  %s %s\n", p.paint("31", "refused:"), refusalText(u.Refusal))
+	}
+}
+
+// end is called when the run is over.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.step = ""
+}
+
+// refusalText is a refusal on one line: what, the rule and where it stands.
+func refusalText(r controller.Refusal) string {
+	text := r.Type + " " + r.What
+	if r.Rule != "" {
+		text += "  [" + strings.TrimSpace(r.Rule+" "+r.At) + "]"
+	}
+	if r.Message != "" {
+		text += " " + r.Message
+	}
+	return text
+}
+
+// printResult prints what was done and what was refused.
+func printResult(w io.Writer, r controller.Result) {
+	fmt.Fprintf(w, "\n%s  %s, run %s, %s\n", r.Agent, strings.ReplaceAll(r.Status, "_", " "), r.RunID, since(r.Started, r.Ended))
+	if r.Commands > 0 {
+		fmt.Fprintf(w, "\nran %d programs: %s\n", r.Commands, programsText(r.Programs))
+	}
+	if r.Refusals > 0 {
+		fmt.Fprintf(w, "\nrefused %d times:\n", r.Refusals)
+		for _, x := range r.Refused {
+			count := ""
+			if x.Count > 1 {
+				count = fmt.Sprintf("  (%d times)", x.Count)
+			}
+			fmt.Fprintf(w, "  %s%s\n", refusalText(x), count)
+		}
+	}
+	printWork(w, r)
+}
+
+// programsText names the programs that ran most.
+func programsText(programs []controller.Program) string {
+	const few = 12
+	var parts []string
+	for i, p := range programs {
+		if i == few {
+			parts = append(parts, fmt.Sprintf("and %d others", len(programs)-few))
+			break
+		}
+		if p.Count > 1 {
+			parts = append(parts, fmt.Sprintf("%s (%d)", p.Name, p.Count))
+		} else {
+			parts = append(parts, p.Name)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// printWork prints what the agent made and where it is.
+func printWork(w io.Writer, r controller.Result) {
+	if len(r.Changed) > 0 {
+		fmt.Fprintf(w, "\nchanged:\n")
+		for _, c := range r.Changed {
+			fmt.Fprintf(w, "  %-8s %s\n", c.Status, c.Path)
+		}
+	}
+	if len(r.Commits) > 0 {
+		fmt.Fprintf(w, "\ncommits:\n")
+		for _, c := range r.Commits {
+			fmt.Fprintf(w, "  %.12s %s\n", c.ID, c.Subject)
+		}
+	}
+	if r.Partial {
+		fmt.Fprintln(w, "\nthe results are partial")
+	}
+	rows := [][2]string{{"branch", r.Branch}, {"repository", r.Repo}}
+	if r.Audit != "" {
+		rows = append(rows, [2]string{"results", r.Out + "/result.json"}, [2]string{"audit log", r.Audit})
+	}
+	fmt.Fprintln(w)
+	for _, row := range rows {
+		if row[1] != "" {
+			fmt.Fprintf(w, "%-11s %s\n", row[0], row[1])
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/controller/sandbox"
+	"agentsh/controller/sandbox/local"
+	"agentsh/internal/statedir"
+)
+
+// runFlags are the flags of agentctl run.
+type runFlags struct {
+	repo       string
+	out        string
+	forge      string
+	root       string
+	backend    string
+	agentsh    string
+	json       bool
+	quiet      bool
+	allowDirty bool
+}
+
+func newRunCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run FILE --repo DIR [--out DIR]",
+		Short: "Run an agent in a sandbox",
+		Long: `run checks a harness file, creates a sandbox, brings the repository and the
+agent in, runs the agent and takes its work out: its commits on a branch of the
+repository, and in the output directory the changed files, the audit log and
+result.json. The sandbox is deleted whatever happens.
+
+The agent starts from the commit that HEAD of the repository points to.
+Uncommitted changes are refused, unless --allow-dirty leaves them out.
+
+The first Ctrl-C stops the agent and takes out what there is; the second one
+deletes the sandbox without that.`,
+		Example: "  agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+		ValidArgsFunction: completeYAML,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.repo, "repo", ".", "git repository the agent works on: its top `DIR`")
+	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
+	flags.StringVar(&f.forge, "forge", "", "merge the blocks of this forge (github, gitlab, forgejo, jira)")
+	flags.StringVar(&f.root, "root", "", "directory that paths of the harness start from (default: of the file, or its parent when named harness)")
+	flags.StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+local.Name)
+	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
+	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
+	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
+	complete(cmd, "backend", []string{local.Name})
+	return cmd
+}
+
+func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Writer) error {
+	state, backend, err := openState(f.backend, f.agentsh)
+	if err != nil {
+		return err
+	}
+	out := f.out
+	if out == "" {
+		name := filepath.Base(file)
+		out = filepath.Join("out", name[:len(name)-len(filepath.Ext(name))])
+	}
+	progress := newProgress(stdout, stderr, f.quiet)
+	if f.json {
+		progress = newProgress(stderr, stderr, f.quiet)
+	}
+	ctx, hurry, stop := interruptible(ctx)
+	defer stop()
+	result, err := controller.Run(ctx, controller.Options{
+		Harness: file, Root: f.root, Forge: f.forge, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
+		Backend: backend, State: state, Environ: os.Environ(), Progress: progress.update, Hurry: hurry,
+	})
+	progress.end()
+	if f.json {
+		if err := writeJSON(stdout, result); err != nil {
+			return err
+		}
+	} else if result.Agent != "" {
+		printResult(stdout, result)
+	}
+	return runFailure(stderr, err)
+}
+
+// openState opens the state directory and the backend.
+func openState(backend, agentsh string) (statedir.Dir, sandbox.Backend, error) {
+	if backend != local.Name {
+		return statedir.Dir{}, nil, &failure{code: exitUsage, err: fmt.Errorf("unknown backend %q", backend), hint: "this build has: " + local.Name}
+	}
+	path, err := statedir.Path(os.Getenv, os.Geteuid())
+	if err != nil {
+		return statedir.Dir{}, nil, &failure{code: exitUsage, err: err}
+	}
+	state, err := statedir.Open(path)
+	if err != nil {
+		return statedir.Dir{}, nil, &failure{code: exitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
+	}
+	return state, local.New(local.Config{State: state, Agentsh: agentsh}), nil
+}
+
+// interruptible makes a context that the first SIGINT or SIGTERM ends, with the
+// signal as its cause, and one that the second ends.
+func interruptible(parent context.Context) (first, second context.Context, stop func()) {
+	parent = context.WithoutCancel(parent)
+	first, cancelFirst := context.WithCancelCause(parent)
+	second, cancelSecond := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, cancel := range []context.CancelCauseFunc{cancelFirst, cancelSecond} {
+			select {
+			case s := <-signals:
+				if number, ok := s.(syscall.Signal); ok {
+					cancel(controller.Interrupted{Signal: number})
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return first, second, func() {
+		signal.Stop(signals)
+		close(done)
+		<-ended
+		cancelFirst(nil)
+		cancelSecond(nil)
+	}
+}
+
+// runFailure prints the problems of a run that failed and returns the error
+// with the run's exit code.
+func runFailure(stderr io.Writer, err error) error {
+	if err == nil {
+		return nil
+	}
+	var f *controller.Failure
+	if !errors.As(err, &f) {
+		return &failure{code: exitSandbox, err: err}
+	}
+	if len(f.Problems) > 0 {
+		if err := printProblems(stderr, f.Problems, formatText); err != nil {
+			return err
+		}
+		return &failure{code: f.Code}
+	}
+	return &failure{code: f.Code, err: f, hint: f.Hint}
+}
+
+// since is a duration for people.
+func since(start, end time.Time) time.Duration { return end.Sub(start).Round(100 * time.Millisecond) }

@@ -1,0 +1,203 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"agentsh/controller/sandbox/host"
+)
+
+// gitEnv is the whole environment of git on the host. It reads no file of the
+// user or the system, speaks no protocol but to files of this machine, asks
+// nothing, and takes no locks to refresh what it only reads.
+var gitEnv = []string{
+	"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/nonexistent",
+	"GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1",
+	"GIT_ALLOW_PROTOCOL=file", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false", "GIT_OPTIONAL_LOCKS=0",
+	"GIT_NO_LAZY_FETCH=1", "GIT_NO_REPLACE_OBJECTS=1", "GIT_PAGER=cat", "GIT_EDITOR=/bin/false",
+}
+
+// gitSafe are settings that outrank those of any repository: each names a
+// program that git would run, or makes it trust objects without a look.
+var gitSafe = []string{
+	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.attributesFile=/dev/null", "core.excludesFile=/dev/null",
+	"core.alternateRefsCommand=true", "core.sshCommand=/bin/false", "core.gitProxy=/bin/false", "core.editor=/bin/false", "core.pager=cat",
+	"credential.helper=", "diff.external=", "gpg.program=/bin/false", "commit.gpgSign=false",
+	"protocol.ext.allow=never", "protocol.allow=never", "protocol.file.allow=always", "uploadpack.packObjectsHook=",
+	"transfer.fsckObjects=true", "fetch.fsckObjects=true", "receive.fsckObjects=true",
+	"submodule.recurse=false", "fetch.recurseSubmodules=false", "gc.auto=0", "maintenance.auto=false", "advice.detachedHead=false",
+}
+
+const (
+	gitTimeout = 10 * time.Minute // a large repository on a slow disk
+	gitOutput  = 8 << 20          // bytes of one answer
+)
+
+// errNotRepository reports a directory that is no git repository of its own.
+var errNotRepository = errors.New("not a git repository")
+
+// gitTool runs git on the host.
+type gitTool struct {
+	// global is the file git reads in place of the user's configuration. It
+	// vouches for the owner of the target: the operator named it.
+	global string
+}
+
+// newGitTool writes the configuration into dir, which the caller removes.
+func newGitTool(dir string) (gitTool, error) {
+	g := gitTool{global: filepath.Join(dir, "gitconfig")}
+	if err := os.WriteFile(g.global, []byte("[safe]\n\tdirectory = *\n"), 0o600); err != nil {
+		return gitTool{}, fmt.Errorf("write git configuration: %w", err)
+	}
+	return g, nil
+}
+
+// run runs git in dir and returns its standard output without the last line
+// end. A status other than 0 is an error with git's own last line.
+func (g gitTool) run(ctx context.Context, dir string, args ...string) (string, error) {
+	return g.feed(ctx, dir, "", args...)
+}
+
+// feed is run with a standard input.
+func (g gitTool) feed(ctx context.Context, dir, stdin string, args ...string) (string, error) {
+	argv := []string{"git", "--no-pager"}
+	for _, setting := range gitSafe {
+		argv = append(argv, "-c", setting)
+	}
+	argv = append(argv, args...)
+	// A directory inside another repository is not that repository.
+	env := append([]string{"GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir), "GIT_CONFIG_GLOBAL=" + g.global}, gitEnv...)
+	res, err := host.Run(ctx, host.Command{Argv: argv, Dir: dir, Env: env, Stdin: strings.NewReader(stdin), MaxOutput: gitOutput, Timeout: gitTimeout})
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		return "", fmt.Errorf("git %s in %s: %w", args[0], dir, err)
+	}
+	return strings.TrimRight(string(res.Stdout), "\n"), nil
+}
+
+// target is the operator's repository.
+type target struct {
+	git    gitTool
+	dir    string // absolute, links resolved
+	head   string // commit
+	branch string // the branch HEAD is on; empty: detached
+}
+
+// open finds out where HEAD of the repository at dir is.
+func (g gitTool) open(ctx context.Context, dir string) (target, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return target{}, err
+	}
+	if abs, err = filepath.EvalSymlinks(abs); err != nil {
+		return target{}, err
+	}
+	if _, err := os.Lstat(filepath.Join(abs, ".git")); err != nil {
+		return target{}, fmt.Errorf("%s: %w", dir, errNotRepository)
+	}
+	t := target{git: g, dir: abs}
+	if top, err := g.run(ctx, abs, "rev-parse", "--show-toplevel"); err != nil || top != abs {
+		return target{}, errors.Join(fmt.Errorf("%s: %w", dir, errNotRepository), err)
+	}
+	if t.head, err = g.run(ctx, abs, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}"); err != nil {
+		return target{}, fmt.Errorf("%s has no commit yet", dir)
+	}
+	if ref, err := g.run(ctx, abs, "symbolic-ref", "--quiet", "HEAD"); err == nil {
+		t.branch = strings.TrimPrefix(ref, "refs/heads/")
+	}
+	return t, nil
+}
+
+// clone makes a fresh repository at dest with the history of the target's HEAD
+// and nothing else of it: no configuration, hook, remote, tag or other branch.
+// The working tree is checked out without filters.
+func (t target) clone(ctx context.Context, dest, author string) error {
+	branch := t.branch
+	if branch == "" {
+		branch = "work"
+	}
+	if _, err := t.git.run(ctx, filepath.Dir(dest), "init", "--quiet", "--template=", "--initial-branch="+branch, "--", dest); err != nil {
+		return err
+	}
+	steps := [][]string{
+		{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-head-ok", "--update-shallow",
+			"--", t.dir, "+" + t.head + ":refs/heads/" + branch},
+		{"config", "user.name", author},
+		{"config", "user.email", author + "@agentctl.invalid"},
+		{"config", "gc.auto", "0"},
+		{"reset", "--quiet", "--hard"},
+	}
+	for _, args := range steps {
+		if _, err := t.git.run(ctx, dest, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// uncommitted lists tracked files of the target that differ from HEAD. It
+// looks at them through a clone, so that no filter or monitor of the target's
+// configuration runs.
+func (t target) uncommitted(ctx context.Context, clone string) ([]string, error) {
+	out, err := t.git.run(ctx, t.dir, "--git-dir="+filepath.Join(clone, ".git"), "--work-tree="+t.dir,
+		"diff", "--name-only", "-z", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "HEAD", "--")
+	if err != nil {
+		return nil, err
+	}
+	return splitNUL(out), nil
+}
+
+// takeBundle fetches the HEAD of a bundle into a branch of the target and
+// returns its commits, newest first. The bundle is of the agent: it is first
+// fetched into scratch, a repository that has the base, with every object
+// checked, and from there into the target. A branch that exists is an error.
+func (t target) takeBundle(ctx context.Context, bundle, scratch, branch string) ([]Commit, error) {
+	const taken = "refs/agentctl/taken"
+	fetch := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-shallow", "--"}
+	if _, err := t.git.run(ctx, scratch, append(fetch, bundle, "HEAD:"+taken)...); err != nil {
+		return nil, fmt.Errorf("take commits: %w", err)
+	}
+	commits, err := t.commits(ctx, scratch, taken)
+	if err != nil {
+		return nil, fmt.Errorf("take commits: %w", err)
+	}
+	if _, err := t.git.run(ctx, t.dir, append(fetch, scratch, taken+":refs/heads/"+branch)...); err != nil {
+		return nil, fmt.Errorf("put commits on branch %s: %w", branch, err)
+	}
+	return commits, nil
+}
+
+// maxCommits bounds the commits that a result lists.
+const maxCommits = 200
+
+// commits lists what is in ref and not in the base.
+func (t target) commits(ctx context.Context, dir, ref string) ([]Commit, error) {
+	out, err := t.git.run(ctx, dir, "log", "-z", "--no-show-signature", "--no-ext-diff", "--max-count="+strconv.Itoa(maxCommits), "--format=%H %s", ref, "^"+t.head)
+	if err != nil {
+		return nil, err
+	}
+	commits := []Commit{}
+	for _, line := range splitNUL(out) {
+		id, subject, _ := strings.Cut(line, " ")
+		commits = append(commits, Commit{ID: id, Subject: short(subject)})
+	}
+	return commits, nil
+}
+
+func splitNUL(s string) []string {
+	var out []string
+	for _, part := range strings.Split(s, "\x00") {
+		if part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}

@@ -1,0 +1,105 @@
+package controller
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/statedir"
+)
+
+// Record is what the state directory holds about a run, as JSON, written again
+// at each step.
+type Record struct {
+	Version  int          `json:"version"` // 1
+	RunID    string       `json:"run_id"`
+	Harness  string       `json:"harness"`
+	Repo     string       `json:"repo"`
+	Out      string       `json:"out"`
+	Staging  string       `json:"staging,omitempty"` // results before they are published
+	Backend  string       `json:"backend"`
+	Sandbox  string       `json:"sandbox,omitempty"`
+	Status   string       `json:"status"` // running, then the result's
+	Started  time.Time    `json:"started"`
+	Ended    *time.Time   `json:"ended,omitempty"`
+	Steps    []StepRecord `json:"steps"`
+	ExitCode int          `json:"exit_code"`
+}
+
+// StepRecord is one step of a run.
+type StepRecord struct {
+	Name    string     `json:"name"`
+	Started time.Time  `json:"started"`
+	Ended   *time.Time `json:"ended,omitempty"`
+	Error   string     `json:"error,omitempty"`
+}
+
+// The states of a run besides those of a result.
+const (
+	statusRunning   = "running"
+	statusAbandoned = "abandoned" // its controller is gone
+)
+
+// recordDir is the directory of one run: record.json, a lock that the
+// controller holds as long as it lives, and work, which is removed at the end.
+type recordDir struct {
+	path string
+	lock *os.File
+}
+
+// newRunID is a name that sorts by time and meets no other.
+func newRunID(now time.Time) string {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails, see crypto/rand
+	return now.UTC().Format("20060102t150405") + "-" + hex.EncodeToString(b[:])
+}
+
+// createRecordDir makes the directory of a run and takes its lock.
+func createRecordDir(state statedir.Dir, runID string) (*recordDir, error) {
+	unlock, err := state.Lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	d := &recordDir{path: filepath.Join(state.Runs(), runID)}
+	if err := os.MkdirAll(d.work(), 0o700); err != nil {
+		return nil, fmt.Errorf("create run record: %w", err)
+	}
+	if d.lock, err = statedir.TakeLock(filepath.Join(d.path, "lock"), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("create run record: %w", err)
+	}
+	return d, nil
+}
+
+// work holds files of the host that a run needs for its time.
+func (d *recordDir) work() string { return filepath.Join(d.path, "work") }
+
+// write replaces the record.
+func (d *recordDir) write(r Record) error {
+	if err := statedir.WriteJSON(filepath.Join(d.path, "record.json"), r); err != nil {
+		return fmt.Errorf("write run record: %w", err)
+	}
+	return nil
+}
+
+// close removes the work directory and gives the lock back.
+func (d *recordDir) close() error {
+	err := statedir.RemoveTree(d.work())
+	return errors.Join(err, d.lock.Close())
+}
+
+func readRecord(dir string) (Record, error) {
+	var r Record
+	data, err := os.ReadFile(filepath.Join(dir, "record.json"))
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(data, &r)
+}

@@ -1,0 +1,348 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
+)
+
+// Options are the inputs of [Run].
+type Options struct {
+	Harness    string // file
+	Root       string // of the harness; empty: its directory
+	Forge      string
+	Repo       string // the target repository
+	Out        string // directory of the results, made or replaced
+	AllowDirty bool   // run from HEAD although tracked files differ from it
+	Backend    sandbox.Backend
+	State      statedir.Dir
+	Environ    []string // the host's environment, NAME=value
+	Progress   func(Update)
+	Hurry      context.Context // when it ends, results of a stopped run are no longer waited for; may be nil
+}
+
+// Kinds of [Update].
+const (
+	UpdateStep    = "step"    // a step begins
+	UpdateWarning = "warning" // something to know
+	UpdateOutput  = "output"  // a line of the agent or of a script
+	UpdateRefusal = "refusal" // the policy refused something for the first time
+)
+
+// Update is what a run tells while it goes. Texts are clean, see
+// [runtime.Clean].
+type Update struct {
+	Kind    string
+	Step    string
+	Text    string // warning, output
+	Stream  string // output: stdout or stderr
+	Refusal Refusal
+}
+
+// Statuses of a [Result].
+const (
+	StatusDone             = "done"
+	StatusAgentFailed      = "agent_failed"
+	StatusTimeout          = "timeout"
+	StatusValidationFailed = "validation_failed"
+	StatusPostScriptFailed = "post_script_failed"
+	StatusFailed           = "failed"
+	StatusCancelled        = "cancelled"
+)
+
+// Result is what a run leaves, as result.json.
+type Result struct {
+	Version    int               `json:"version"` // 1
+	RunID      string            `json:"run_id"`
+	Status     string            `json:"status"`
+	ExitCode   int               `json:"exit_code"`
+	Error      *ResultError      `json:"error,omitempty"`
+	Harness    string            `json:"harness"`
+	Agent      string            `json:"agent,omitempty"`
+	Role       string            `json:"role,omitempty"`
+	Slug       string            `json:"slug,omitempty"`
+	About      string            `json:"description,omitempty"`
+	Doc        string            `json:"doc,omitempty"`
+	Runtime    string            `json:"runtime,omitempty"`
+	Backend    string            `json:"backend"`
+	Policy     string            `json:"policy_digest,omitempty"`
+	Repo       string            `json:"repo"`
+	Base       string            `json:"base_commit,omitempty"`
+	Branch     string            `json:"branch,omitempty"` // in the target repository; empty: no commit was made
+	Commits    []Commit          `json:"commits"`
+	Changed    []Changed         `json:"changed"`
+	Partial    bool              `json:"partial"` // the agent was stopped, or some of its work could not be taken out
+	Iterations []IterationResult `json:"iterations"`
+	Commands   int               `json:"commands"` // programs started
+	Programs   []Program         `json:"programs"`
+	Refusals   int               `json:"refusals"`
+	Refused    []Refusal         `json:"refused"`
+	AuditGaps  int               `json:"audit_gaps"` // events that never came
+	Out        string            `json:"out"`
+	Audit      string            `json:"audit,omitempty"`
+	Record     string            `json:"record,omitempty"`
+	Started    time.Time         `json:"started"`
+	Ended      time.Time         `json:"ended"`
+}
+
+// ResultError is why a run did not succeed.
+type ResultError struct {
+	Step     string           `json:"step"`
+	Message  string           `json:"message"`
+	Hint     string           `json:"hint,omitempty"`
+	Problems harness.Problems `json:"problems,omitempty"`
+}
+
+// Commit is one commit of the agent.
+type Commit struct {
+	ID      string `json:"id"`
+	Subject string `json:"subject"`
+}
+
+// Changed is one path of the repository that differs from the base commit.
+type Changed struct {
+	Path   string `json:"path"`
+	Status string `json:"status"` // added, modified, deleted, type_changed
+}
+
+// IterationResult is how the agent ended in one iteration.
+type IterationResult struct {
+	Number     int           `json:"number"`
+	Exit       wire.Exit     `json:"exit"`
+	Validation string        `json:"validation,omitempty"` // passed, failed, timeout
+	Feedback   string        `json:"feedback,omitempty"`   // what the validator said
+	Duration   time.Duration `json:"duration_ns"`
+}
+
+// run is the state that the steps of one run share.
+type run struct {
+	o       Options
+	dir     *recordDir
+	record  Record
+	result  Result
+	tally   *tally
+	events  chan struct{} // closed when the event stream has ended
+	lookup  harness.Lookup
+	cleanup []func() error // host files to remove at the end, last first
+
+	harness *harness.Harness
+	x       *harness.Expanded
+	files   []harness.File
+	runtime runtime.Runtime
+	invoke  runtime.Invocation
+	spec    sandbox.Spec
+	git     gitTool
+	target  target
+	clone   string // fresh repository on the host that goes into the sandbox
+	repoDir string // the repository inside
+	box     sandbox.Sandbox
+	results *results
+
+	mu       sync.Mutex // guards what the agent's two streams share
+	logError error
+
+	agentRan bool
+	stopping atomic.Bool // the end of the event stream is expected
+}
+
+// Run runs an agent. The result says how far it came, also when the error is
+// not nil; the error is then a [*Failure]. Whatever happens, the sandbox is
+// deleted and no process is left, unless the controller itself is killed: then
+// [Collect] does it. Cancel ctx with the cause [Interrupted] to stop the run:
+// the agent is stopped and what there is is taken out.
+func Run(ctx context.Context, o Options) (Result, error) {
+	r := &run{o: o, events: make(chan struct{}), lookup: lookupIn(o.Environ)}
+	close(r.events)
+	r.tally = newTally(func(x Refusal) { r.tell(Update{Kind: UpdateRefusal, Refusal: x}) })
+	r.result = Result{
+		Version: 1, Status: statusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out, Started: time.Now().UTC(),
+		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{},
+	}
+	err := r.open(ctx)
+	if err == nil {
+		err = r.steps(ctx)
+	}
+	return r.finish(ctx, err)
+}
+
+// open makes the run record, after what killed controllers left was removed.
+func (r *run) open(ctx context.Context) error {
+	left, err := Collect(ctx, r.o.State, r.o.Backend)
+	if err != nil && ctx.Err() == nil {
+		r.warn("earlier runs: %v", err)
+	}
+	for _, l := range left {
+		r.warn("removed what the killed run %s had left", l.RunID)
+	}
+	id := newRunID(r.result.Started)
+	r.result.RunID = id
+	if r.dir, err = createRecordDir(r.o.State, id); err != nil {
+		return asFailure(ctx, "record", err)
+	}
+	r.record = Record{
+		Version: 1, RunID: id, Harness: r.o.Harness, Repo: r.o.Repo, Out: r.o.Out, Backend: r.o.Backend.Name(),
+		Status: statusRunning, Started: r.result.Started, Steps: []StepRecord{},
+	}
+	r.result.Record = r.dir.path
+	if err := r.dir.write(r.record); err != nil {
+		return asFailure(ctx, "record", err)
+	}
+	return nil
+}
+
+// step is one named part of a run.
+type step struct {
+	name    string
+	do      func(*run, context.Context) error
+	salvage bool // also after a failure, when an agent ran: its work is taken out
+}
+
+// steps are the parts of a run in their order. Up to preflight nothing outside
+// the run record is touched.
+var steps = []step{
+	{name: "load", do: (*run).load},
+	{name: "expand", do: (*run).expand},
+	{name: "preflight", do: (*run).preflight},
+	{name: "pre_script", do: (*run).preScript},
+	{name: "create_sandbox", do: (*run).createSandbox},
+	{name: "wait_ready", do: (*run).waitReady},
+	{name: "bootstrap", do: (*run).bootstrap},
+	{name: "iterations", do: (*run).iterations},
+	{name: "deliver", do: (*run).deliver, salvage: true},
+	{name: "post_script", do: (*run).postScript},
+}
+
+// steps runs the steps. The first failure is the run's.
+func (r *run) steps(ctx context.Context) error {
+	var failed error
+	for _, s := range steps {
+		if failed != nil && (!s.salvage || !r.agentRan) {
+			continue
+		}
+		err := r.step(ctx, s)
+		if failed == nil {
+			failed = err
+		} else if err != nil {
+			r.warn("%v", err)
+		}
+	}
+	return failed
+}
+
+// step runs one step and notes it in the record.
+func (r *run) step(ctx context.Context, s step) error {
+	now := time.Now().UTC()
+	r.record.Steps = append(r.record.Steps, StepRecord{Name: s.name, Started: now})
+	if err := r.dir.write(r.record); err != nil {
+		return asFailure(ctx, s.name, err)
+	}
+	r.tell(Update{Kind: UpdateStep, Step: s.name})
+	err := context.Cause(ctx)
+	if err == nil || s.salvage {
+		err = s.do(r, ctx)
+	}
+	ended := time.Now().UTC()
+	note := &r.record.Steps[len(r.record.Steps)-1]
+	note.Ended = &ended
+	if err != nil {
+		f := asFailure(ctx, s.name, err)
+		note.Error = f.Err.Error()
+		return f
+	}
+	return nil
+}
+
+// cleanupTime bounds what happens after a run was stopped.
+const cleanupTime = 2 * time.Minute
+
+// salvage is a context for what is done after the run's own has ended. A
+// second interruption ends it.
+func (r *run) salvage(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New(what+" took too long"))
+	if r.o.Hurry == nil {
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(r.o.Hurry, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// finish deletes the sandbox, writes the result and closes the record.
+func (r *run) finish(ctx context.Context, failed error) (Result, error) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
+	defer cancel()
+	if r.box != nil {
+		if err := r.step(ctx, step{name: "delete", do: (*run).deleteSandbox, salvage: true}); err != nil && failed == nil {
+			failed = err
+		}
+	}
+	r.result.Ended = time.Now().UTC()
+	r.result.Status, r.result.ExitCode = StatusDone, ExitDone
+	if failed != nil {
+		r.noteFailure(failed)
+	}
+	r.tally.into(&r.result)
+	if r.results != nil {
+		if err := r.results.writeResult(r.result); err != nil && failed == nil {
+			failed = asFailure(ctx, "deliver", fmt.Errorf("write result: %w", err))
+			r.noteFailure(failed)
+		}
+	}
+	for i := len(r.cleanup) - 1; i >= 0; i-- {
+		if err := r.cleanup[i](); err != nil {
+			r.warn("clean up: %v", err)
+		}
+	}
+	if r.dir != nil {
+		r.record.Status, r.record.ExitCode, r.record.Ended = r.result.Status, r.result.ExitCode, &r.result.Ended
+		if err := errors.Join(r.dir.write(r.record), r.dir.close()); err != nil {
+			r.warn("%v", err)
+		}
+	}
+	return r.result, failed
+}
+
+// noteFailure writes why the run failed into the result.
+func (r *run) noteFailure(err error) {
+	var f *Failure
+	if !errors.As(err, &f) {
+		f = &Failure{Step: "run", Code: ExitSandbox, Err: err}
+	}
+	r.result.ExitCode = f.Code
+	r.result.Error = &ResultError{Step: f.Step, Message: f.Err.Error(), Hint: f.Hint, Problems: f.Problems}
+	switch {
+	case f.Code > exitSignalBase:
+		r.result.Status, r.result.Partial = StatusCancelled, true
+	case f.Code == ExitAgentFailed:
+		r.result.Status = StatusAgentFailed
+	case f.Code == ExitTimeout:
+		r.result.Status = StatusTimeout
+	case f.Code == ExitValidationFailed:
+		r.result.Status = StatusValidationFailed
+	case f.Code == ExitPostScriptFailed:
+		r.result.Status = StatusPostScriptFailed
+	default:
+		r.result.Status = StatusFailed
+	}
+}
+
+func (r *run) tell(u Update) {
+	if r.o.Progress != nil {
+		r.o.Progress(u)
+	}
+}
+
+func (r *run) warn(format string, args ...any) {
+	r.tell(Update{Kind: UpdateWarning, Text: runtime.Clean(fmt.Sprintf(format, args...))})
+}

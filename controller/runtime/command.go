@@ -1,0 +1,55 @@
+package runtime
+
+import (
+	"errors"
+	"io"
+	"strings"
+)
+
+// command runs the program that the harness names with command. It is the
+// runtime of agents that are scripts, and of any program without an adapter.
+type command struct{}
+
+func (command) Name() string { return "command" }
+
+func (command) Check(in Invocation) error {
+	switch {
+	case len(in.Argv) == 0:
+		return errors.New("runtime command needs a command: a list, the program first")
+	case in.Argv[0] == "":
+		return errors.New("the program of command is empty")
+	}
+	for _, a := range in.Argv {
+		if strings.ContainsRune(a, 0) {
+			return errors.New("an argument of command holds a NUL")
+		}
+	}
+	return nil
+}
+
+func (command) Command(in Invocation) (Command, error) {
+	run, env := runVars(in)
+	return Command{Argv: in.Argv, Cwd: in.RepoDir, Env: env, Run: run}, nil
+}
+
+func (command) Parser(emit func(Event)) Parser { return newLineParser(emit) }
+
+// lineParser makes each line of output an event.
+type lineParser struct {
+	stdout, stderr *Lines
+}
+
+func newLineParser(emit func(Event)) *lineParser {
+	line := func(stream string) *Lines {
+		return NewLines(func(text string) { emit(Event{Kind: EventLine, Stream: stream, Text: text}) })
+	}
+	return &lineParser{stdout: line("stdout"), stderr: line("stderr")}
+}
+
+func (p *lineParser) Stdout() io.Writer { return p.stdout }
+func (p *lineParser) Stderr() io.Writer { return p.stderr }
+
+func (p *lineParser) Close() {
+	p.stdout.Flush()
+	p.stderr.Flush()
+}

@@ -1,0 +1,148 @@
+// Package runtime starts agent programs. A [Runtime] is the adapter of one of
+// them: it says which command to run in the sandbox and reads its output into
+// [Event] values that are the same for every program.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/wire"
+)
+
+// Runtime adapts one agent program. It holds no state of a run.
+type Runtime interface {
+	// Name is the word a harness selects it by.
+	Name() string
+	// Check reports what the invocation lacks, before a sandbox exists.
+	Check(in Invocation) error
+	// Command is what to run in the sandbox for one iteration.
+	Command(in Invocation) (Command, error)
+	// Parser reads the program's output and calls emit for each event, in order.
+	Parser(emit func(Event)) Parser
+}
+
+// Parser takes the output of a program as it comes. Its methods may be called
+// by two goroutines, one for each stream.
+type Parser interface {
+	Stdout() io.Writer
+	Stderr() io.Writer
+	// Close emits what an unfinished last line holds.
+	Close()
+}
+
+// Invocation is what one iteration is about. Paths are paths in the sandbox.
+type Invocation struct {
+	Agent      string   // name
+	Definition string   // the agent definition
+	Argv       []string // runtime command: program and arguments
+	Model      string
+	Effort     string
+	ConfigDir  string // agents, skills, plugins
+	RepoDir    string // working directory
+	OutputDir  string // results that are no changes of the repository
+	Feedback   string // file with the validator's text; empty in the first iteration
+	RunID      string
+	Iteration  int       // from 1
+	Deadline   time.Time // of this iteration
+	Trace      string    // TRACEPARENT
+}
+
+// Command is one program to run.
+type Command struct {
+	Argv []string
+	Cwd  string
+	Env  []string          // NAME=value, subject to the policy's env_policy
+	Run  map[string]string // AGENTSH_ variables, see [wire.ExecRequest]
+}
+
+// Kinds of [Event].
+const (
+	EventLine = "line" // a line of output
+)
+
+// Event is one thing an agent said or did.
+type Event struct {
+	Kind   string `json:"kind"`
+	Stream string `json:"stream,omitempty"` // stdout or stderr
+	Text   string `json:"text"`             // clean, see [Clean]
+}
+
+// registered are the runtimes a harness can name.
+var registered = map[string]Runtime{}
+
+func register(r Runtime) { registered[r.Name()] = r }
+
+func init() { register(command{}) }
+
+// ErrUnknown reports a runtime that is not registered.
+var ErrUnknown = errors.New("unknown runtime")
+
+// Lookup finds a runtime by name.
+func Lookup(name string) (Runtime, error) {
+	if r, ok := registered[name]; ok {
+		return r, nil
+	}
+	return nil, fmt.Errorf("%w %q: this build has %s", ErrUnknown, name, strings.Join(Names(), ", "))
+}
+
+// Names are the registered runtimes, sorted.
+func Names() []string {
+	var names []string
+	for name := range registered {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Run runs one iteration in a sandbox and waits for its end. The error is not
+// nil when the end of the agent is not known.
+func Run(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, emit func(Event)) (wire.Exit, error) {
+	c, err := r.Command(in)
+	if err != nil {
+		return wire.Exit{}, fmt.Errorf("prepare runtime %s: %w", r.Name(), err)
+	}
+	p := r.Parser(emit)
+	defer p.Close()
+	req := wire.ExecRequest{
+		ID:   in.RunID + "-" + strconv.Itoa(in.Iteration),
+		Argv: c.Argv, Cwd: c.Cwd, Env: c.Env, Run: c.Run,
+		DeadlineMS: max(time.Until(in.Deadline).Milliseconds(), 1),
+	}
+	exit, err := ex.Run(ctx, req, wire.Streams{Stdout: p.Stdout(), Stderr: p.Stderr()})
+	if err != nil {
+		return exit, fmt.Errorf("run agent %s: %w", in.Agent, err)
+	}
+	return exit, nil
+}
+
+// runVars are the variables that tell an agent about its run. Each is also
+// given under the name older agents read, where there is one.
+func runVars(in Invocation) (run map[string]string, env []string) {
+	run = map[string]string{
+		"AGENTSH_AGENT":      in.Agent,
+		"AGENTSH_AGENT_FILE": in.Definition,
+		"AGENTSH_DEADLINE":   in.Deadline.UTC().Format(time.RFC3339),
+		"AGENTSH_RUN_ID":     in.RunID,
+		"AGENTSH_ITERATION":  strconv.Itoa(in.Iteration),
+		"AGENTSH_OUTPUT_DIR": in.OutputDir,
+	}
+	if in.Feedback != "" {
+		run["AGENTSH_FEEDBACK_FILE"] = in.Feedback
+	}
+	for _, name := range []string{"DEADLINE", "RUN_ID", "ITERATION", "OUTPUT_DIR"} {
+		env = append(env, "FULLSEND_"+name+"="+run["AGENTSH_"+name])
+	}
+	if in.Trace != "" {
+		env = append(env, "TRACEPARENT="+in.Trace)
+	}
+	return run, env
+}

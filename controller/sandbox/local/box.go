@@ -1,0 +1,289 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+)
+
+// box is one running sandbox.
+type box struct {
+	*channel.Client // set by Ready
+
+	place *place
+	cmd   *exec.Cmd
+	keys  keys
+	log   tail // what the supervisor wrote to standard error
+
+	gone  chan struct{} // closed when the supervisor was waited for
+	cause error         // set before gone is closed
+
+	mu      sync.Mutex
+	conn    net.Conn // until Ready or Stop takes it
+	client  *channel.Client
+	stopped bool
+}
+
+// keys authenticate one sandbox and its controller to each other.
+type keys struct {
+	host, client             []byte // private halves
+	hostPublic, clientPublic []byte
+}
+
+func newKeys() (k keys, err error) {
+	if k.host, k.hostPublic, err = channel.NewKeyPair(); err != nil {
+		return keys{}, err
+	}
+	if k.client, k.clientPublic, err = channel.NewKeyPair(); err != nil {
+		return keys{}, err
+	}
+	return k, nil
+}
+
+const (
+	streamFD    = 3 // SSH
+	bootstrapFD = 4 // one wire.Bootstrap, then the end
+	stopWait    = 5 * time.Second
+)
+
+// supervisorEnv is the whole environment of the supervisor.
+var supervisorEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
+
+// start starts the supervisor of a place and hands it its bootstrap.
+func start(ctx context.Context, p *place, program string, s sandbox.Spec) (*box, error) {
+	b := &box{place: p, gone: make(chan struct{})}
+	var err error
+	if b.keys, err = newKeys(); err != nil {
+		return nil, err
+	}
+	message, err := json.Marshal(b.bootstrap(s))
+	if err != nil {
+		return nil, fmt.Errorf("encode bootstrap: %w", err)
+	}
+	if len(message) > wire.MaxMessage {
+		return nil, fmt.Errorf("bootstrap of %d bytes, at most %d: the policy is too large", len(message), wire.MaxMessage)
+	}
+	ours, theirs, err := streamPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		_ = ours.Close()
+		return nil, fmt.Errorf("make bootstrap pipe: %w", err)
+	}
+	defer read.Close()
+	defer write.Close()
+	b.conn = ours
+	b.cmd = &exec.Cmd{
+		Path: program, Args: []string{"agentsh", "serve", "--stream-fd", fmt.Sprint(streamFD), "--bootstrap-fd", fmt.Sprint(bootstrapFD)},
+		Env: supervisorEnv, Dir: "/", Stdout: &b.log, Stderr: &b.log,
+		ExtraFiles: []*os.File{theirs, read},
+		// A session of its own: Ctrl-C is for the controller, which stops the
+		// supervisor when the results are out.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		WaitDelay:   time.Second, // standard error may be held open by what outlives it
+	}
+	if err := b.cmd.Start(); err != nil {
+		_ = ours.Close()
+		return nil, err
+	}
+	go b.wait()
+	if err := b.introduce(ctx, read, write, message); err != nil {
+		return nil, errors.Join(err, b.kill())
+	}
+	return b, nil
+}
+
+// streamPair is a connected pair of stream sockets.
+func streamPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make stream: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "stream")
+	ours := os.NewFile(uintptr(fds[0]), "stream")
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("make stream: %w", err)
+	}
+	return conn, theirs, nil
+}
+
+func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
+	return wire.Bootstrap{
+		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
+		Governed: []wire.Governed{{Backing: b.place.tree(), Path: Root}},
+		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.place.auditLog(),
+		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic,
+	}
+}
+
+// introduce records the supervisor's process and sends its bootstrap. The pipe
+// may be smaller than the message: a supervisor that does not read ends it.
+func (b *box) introduce(ctx context.Context, read, write *os.File, message []byte) error {
+	var err error
+	b.place.info.PID = b.cmd.Process.Pid
+	if b.place.info.Start, err = startTime(b.cmd.Process.Pid); err != nil {
+		return b.orCause(err)
+	}
+	if err := b.place.writeInfo(); err != nil {
+		return err
+	}
+	read.Close() // so that a supervisor that is gone breaks the pipe
+	stop := context.AfterFunc(ctx, func() { _ = write.SetWriteDeadline(time.Now()) })
+	defer stop()
+	if err := write.SetWriteDeadline(time.Now().Add(stopWait)); err != nil {
+		return fmt.Errorf("send bootstrap: %w", err)
+	}
+	if _, err := write.Write(message); err != nil {
+		return b.orCause(fmt.Errorf("send bootstrap: %w", errors.Join(err, ctx.Err())))
+	}
+	return nil
+}
+
+// wait reaps the supervisor; every box has one of these goroutines, which ends
+// with the supervisor.
+func (b *box) wait() {
+	err := b.cmd.Wait()
+	switch last := b.log.lastLine(); {
+	case last != "":
+		b.cause = fmt.Errorf("%w: supervisor: %s", sandbox.ErrGone, last)
+	case err != nil:
+		b.cause = fmt.Errorf("%w: supervisor: %w", sandbox.ErrGone, err)
+	default:
+		b.cause = sandbox.ErrGone
+	}
+	close(b.gone)
+}
+
+// orCause is what the supervisor said when it ended, which explains err, else
+// err.
+func (b *box) orCause(err error) error {
+	t := time.NewTimer(time.Second) // a broken stream and the end come close together
+	defer t.Stop()
+	select {
+	case <-b.gone:
+		return b.cause
+	case <-t.C:
+		return err
+	}
+}
+
+// ID implements [sandbox.Sandbox].
+func (b *box) ID() string { return b.place.info.ID }
+
+// Gone implements [sandbox.Sandbox].
+func (b *box) Gone() <-chan struct{} { return b.gone }
+
+// Cause implements [sandbox.Sandbox].
+func (b *box) Cause() error {
+	select {
+	case <-b.gone:
+		return b.cause
+	default:
+		return nil
+	}
+}
+
+// Ready implements [sandbox.Sandbox]. It is called once.
+func (b *box) Ready(ctx context.Context) (wire.Hello, error) {
+	b.mu.Lock()
+	conn := b.conn
+	b.conn = nil
+	b.mu.Unlock()
+	if conn == nil {
+		return wire.Hello{}, sandbox.ErrGone
+	}
+	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{Key: b.keys.client, HostKey: b.keys.hostPublic, Build: "agentctl"})
+	if err != nil {
+		return wire.Hello{}, b.orCause(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return wire.Hello{}, errors.Join(sandbox.ErrGone, client.Close())
+	}
+	b.client, b.Client = client, client
+	return client.Hello(), nil
+}
+
+// AuditLog implements [sandbox.Sandbox].
+func (b *box) AuditLog(context.Context) (io.ReadCloser, error) { return os.Open(b.place.auditLog()) }
+
+// Stop implements [sandbox.Sandbox].
+func (b *box) Stop(ctx context.Context) error {
+	b.mu.Lock()
+	b.stopped = true
+	conn, client := b.conn, b.client
+	b.conn, b.client = nil, nil
+	b.mu.Unlock()
+	if client != nil {
+		_ = client.Close() // its error is the end of the connection
+	}
+	if conn != nil {
+		_ = conn.Close()
+	}
+	// The closed stream ends the supervisor; a wedged one is killed, and its
+	// session with it.
+	t := time.NewTimer(stopWait)
+	defer t.Stop()
+	select {
+	case <-b.gone:
+		return nil
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return b.kill()
+}
+
+// kill ends the supervisor now.
+func (b *box) kill() error {
+	b.mu.Lock()
+	b.stopped = true
+	conn := b.conn
+	b.conn = nil
+	b.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+	if err := b.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill supervisor: %w", err)
+	}
+	t := time.NewTimer(endWait)
+	defer t.Stop()
+	select {
+	case <-b.gone:
+		return nil
+	case <-t.C:
+		return fmt.Errorf("supervisor %d does not end", b.cmd.Process.Pid)
+	}
+}
+
+// Delete implements [sandbox.Sandbox].
+func (b *box) Delete(ctx context.Context) error {
+	if err := b.Stop(ctx); err != nil {
+		return fmt.Errorf("delete sandbox %s: %w", b.ID(), err)
+	}
+	if err := b.place.remove(); err != nil {
+		return fmt.Errorf("delete sandbox %s: %w", b.ID(), err)
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+// Package local makes sandboxes on this machine: a directory for the governed
+// tree and a supervisor (agentsh serve) that is connected by a socketpair.
+// There is no daemon and no image: the sandbox sees this machine's programs as
+// far as the policy shows them.
+//
+// The supervisor ends when the controller's end of the socketpair closes, for
+// whatever reason. The directory of a controller that was killed is found by
+// its lease, a lock that ended with the controller, and removed by Collect.
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/statedir"
+)
+
+// Root is the governed directory inside every sandbox.
+const Root = "/sandbox"
+
+// Name selects this backend.
+const Name = "local"
+
+// Config is what a backend is made of.
+type Config struct {
+	State   statedir.Dir
+	Agentsh string // path of the supervisor's program; empty: see [FindAgentsh]
+}
+
+// Backend makes local sandboxes.
+type Backend struct{ cfg Config }
+
+// New makes a backend; nothing is touched before [Backend.Create].
+func New(cfg Config) *Backend { return &Backend{cfg: cfg} }
+
+// Name implements [sandbox.Backend].
+func (*Backend) Name() string { return Name }
+
+// installed is where the packages put the supervisor.
+const installed = "/usr/lib/agentsh/agentsh"
+
+// FindAgentsh finds the supervisor's program: beside this one, where the
+// packages install it, on the PATH.
+func FindAgentsh() (string, error) {
+	var tried []string
+	if self, err := os.Executable(); err == nil {
+		tried = append(tried, filepath.Join(filepath.Dir(self), "agentsh"))
+	}
+	tried = append(tried, installed)
+	for _, p := range tried {
+		if err := unix.Access(p, unix.X_OK); err == nil {
+			return p, nil
+		}
+	}
+	if p, err := exec.LookPath("agentsh"); err == nil && filepath.IsAbs(p) {
+		return p, nil
+	}
+	return "", fmt.Errorf("agentsh is not at %s and not on PATH", joinPaths(tried))
+}
+
+func joinPaths(paths []string) string {
+	s := ""
+	for i, p := range paths {
+		if i > 0 {
+			s += ", "
+		}
+		s += p
+	}
+	return s
+}
+
+func (b *Backend) agentsh() (string, error) {
+	if b.cfg.Agentsh != "" {
+		return b.cfg.Agentsh, unix.Access(b.cfg.Agentsh, unix.X_OK)
+	}
+	return FindAgentsh()
+}
+
+// Check implements [sandbox.Backend]: the supervisor's program, and room on the
+// disk.
+func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
+	if _, err := b.agentsh(); err != nil {
+		return fmt.Errorf("find supervisor: %w", err)
+	}
+	return CheckRoom(b.cfg.State.Sandboxes(), s.NeedBytes)
+}
+
+// CheckRoom reports a file system with less than need free bytes.
+func CheckRoom(dir string, need int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("free space of %s: %w", dir, err)
+	}
+	free := int64(st.Bavail) * st.Bsize
+	if free < need {
+		return fmt.Errorf("%s has %d MiB free, %d MiB are needed: %w", dir, free>>20, need>>20, unix.ENOSPC)
+	}
+	return nil
+}
+
+// info is what the directory of a sandbox says about it, for Collect.
+type info struct {
+	Version int       `json:"version"` // 1
+	ID      string    `json:"id"`
+	RunID   string    `json:"run_id"`
+	Created time.Time `json:"created"`
+	PID     int       `json:"pid,omitempty"`        // the supervisor
+	Start   uint64    `json:"start_time,omitempty"` // its start, proc(5) field 22
+}
+
+// place is the directory of one sandbox.
+type place struct {
+	path  string
+	lease *os.File
+	info  info
+}
+
+func (p *place) tree() string     { return filepath.Join(p.path, "tree") }
+func (p *place) auditLog() string { return filepath.Join(p.path, "audit.jsonl") }
+
+// idPattern is what a run may be called.
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+
+// makePlace makes the directory of a sandbox and takes its lease.
+func (b *Backend) makePlace(runID string) (_ *place, err error) {
+	if !idPattern.MatchString(runID) {
+		return nil, fmt.Errorf("run id %q: letters, digits and dashes only", runID)
+	}
+	unlock, err := b.cfg.State.Lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	p := &place{path: filepath.Join(b.cfg.State.Sandboxes(), runID)}
+	if err := os.Mkdir(p.path, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.remove())
+		}
+	}()
+	if p.lease, err = statedir.TakeLock(leaseOf(p.path), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(p.tree(), 0o755); err != nil {
+		return nil, err
+	}
+	p.info = info{Version: 1, ID: runID, RunID: runID, Created: time.Now().UTC()}
+	return p, p.writeInfo()
+}
+
+func leaseOf(dir string) string { return filepath.Join(dir, "lease") }
+
+func (p *place) writeInfo() error {
+	return statedir.WriteJSON(filepath.Join(p.path, "info.json"), p.info)
+}
+
+// remove deletes the directory and gives up the lease last.
+func (p *place) remove() error {
+	err := statedir.RemoveTree(p.path)
+	if p.lease != nil {
+		err = errors.Join(err, p.lease.Close())
+		p.lease = nil
+	}
+	return err
+}
+
+// Create implements [sandbox.Backend].
+func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	program, err := b.agentsh()
+	if err != nil {
+		return nil, fmt.Errorf("find supervisor: %w", err)
+	}
+	p, err := b.makePlace(s.RunID)
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	box, err := start(ctx, p, program, s)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start supervisor: %w", err), p.remove())
+	}
+	return box, nil
+}
+
+// Collect implements [sandbox.Backend].
+func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
+	unlock, err := b.cfg.State.Lock()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(b.cfg.State.Sandboxes())
+	if err != nil {
+		unlock()
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	var dead []*place
+	for _, e := range entries {
+		if p := orphan(filepath.Join(b.cfg.State.Sandboxes(), e.Name())); p != nil {
+			dead = append(dead, p)
+		}
+	}
+	unlock() // a lease that is held keeps other collectors off
+	var found []sandbox.Leftover
+	for _, p := range dead {
+		l := sandbox.Leftover{ID: filepath.Base(p.path), RunID: p.info.RunID}
+		l.Err = errors.Join(endProcess(ctx, p.info), p.remove())
+		found = append(found, l)
+	}
+	return found, ctx.Err()
+}
+
+// orphan takes the lease of a sandbox whose controller is gone; nil when it
+// lives.
+func orphan(dir string) *place {
+	p := &place{path: dir}
+	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
+		return nil
+	}
+	lease, err := statedir.TakeLock(leaseOf(dir), unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		return nil
+	}
+	p.lease = lease
+	if data, err := os.ReadFile(filepath.Join(dir, "info.json")); err == nil {
+		// A record that a crash cut short names no process; its supervisor ended
+		// with the controller's socket.
+		_ = json.Unmarshal(data, &p.info)
+	}
+	return p
+}

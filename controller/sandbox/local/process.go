@@ -1,0 +1,78 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// endWait is how long a killed supervisor may take to be gone.
+const endWait = 10 * time.Second
+
+// startTime is when a process started, in clock ticks since boot. See proc(5),
+// /proc/PID/stat, field 22; the name in field 2 may hold anything.
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	const field = 22 - 3
+	if len(fields) <= field {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	return strconv.ParseUint(string(fields[field]), 10, 64)
+}
+
+// endProcess kills the supervisor of a sandbox when it is still there and waits
+// until it is gone. Another process with its number is left alone.
+func endProcess(ctx context.Context, i info) error {
+	if i.PID <= 1 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(i.PID, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open supervisor %d: %w", i.PID, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	// Read after the descriptor is open: it is then the same process or none.
+	if start, err := startTime(i.PID); err != nil || start != i.Start {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill supervisor %d: %w", i.PID, err)
+	}
+	return waitPidfd(ctx, fd, i.PID)
+}
+
+// waitPidfd waits until a process has ended. See pidfd_open(2): the descriptor
+// becomes readable.
+func waitPidfd(ctx context.Context, fd, pid int) error {
+	deadline := time.Now().Add(endWait)
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return fmt.Errorf("supervisor %d does not end", pid)
+		}
+		const look = 200 * time.Millisecond // how soon a cancelled context is seen
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(min(left, look).Milliseconds())+1)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for supervisor %d: %w", pid, err)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}

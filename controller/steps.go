@@ -1,0 +1,336 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/wire"
+)
+
+// load reads the harness with its layers and refuses what no step acts on.
+func (r *run) load(context.Context) error {
+	h, ps := harness.Load(r.o.Harness, harness.Options{Forge: r.o.Forge, Root: r.o.Root})
+	if h != nil {
+		ps = append(ps, h.Refusals()...)
+		ps = append(ps, notYetRun(h)...)
+	}
+	for _, p := range ps {
+		if p.Severity != harness.Error && !refused(ps, p) {
+			r.warn("%s", warningText(p))
+		}
+	}
+	if ps.HasErrors() {
+		return problemsFailure(ps)
+	}
+	r.harness = h
+	r.result.Agent, r.result.Role, r.result.Slug = h.AgentName(), h.Role.V, h.Slug.V
+	r.result.About, r.result.Doc = h.Description.V, h.Doc.V
+	r.result.Runtime = h.Runtime.Or(defaultRuntime)
+	return nil
+}
+
+// defaultRuntime is the runtime of a harness that names none.
+const defaultRuntime = "claude"
+
+// notYetRun are settings that lint accepts and that this controller cannot act
+// on: a run that ignored them would not be the one that was described.
+func notYetRun(h *harness.Harness) harness.Problems {
+	var ps harness.Problems
+	for _, p := range h.Providers {
+		ps = append(ps, harness.Problem{
+			At: p.At, Severity: harness.Error, Rule: harness.RuleUnsupport,
+			Message: "providers need a gateway, and the local backend has none",
+			Hint:    "deliver a scoped token with env.sandbox, or fetch what is needed in pre_script",
+		})
+	}
+	return ps
+}
+
+// refused reports whether a warning is also among the errors.
+func refused(ps harness.Problems, warning harness.Problem) bool {
+	for _, p := range ps {
+		if p.Severity == harness.Error && p.At == warning.At && p.Message == warning.Message {
+			return true
+		}
+	}
+	return false
+}
+
+func warningText(p harness.Problem) string {
+	text := p.At.String() + ": " + p.Message
+	if p.Hint != "" {
+		text += " (" + p.Hint + ")"
+	}
+	return text
+}
+
+// expand replaces the references to the host's variables.
+func (r *run) expand(context.Context) error {
+	x, ps := r.harness.Expand(r.lookup)
+	if !ps.HasErrors() {
+		r.files, ps = x.Files()
+	}
+	if ps.HasErrors() {
+		return problemsFailure(ps)
+	}
+	r.x = x
+	return nil
+}
+
+// preflight checks all that can be checked before anything is created.
+func (r *run) preflight(ctx context.Context) error {
+	var err error
+	if r.git, err = newGitTool(r.dir.work()); err != nil {
+		return err
+	}
+	if err := r.openRepo(ctx); err != nil {
+		return err
+	}
+	if err := r.checkRuntime(); err != nil {
+		return err
+	}
+	if !r.harness.Policy.IsSet() {
+		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
+	}
+	vars := policyVars(r.repoDir)
+	sources, err := loadPolicy(r.harness.Path(r.harness.Policy), vars)
+	if err != nil {
+		return err
+	}
+	for _, script := range []harness.Text{r.harness.PreScript, r.harness.PostScript, r.harness.ValidationLoop.Script} {
+		if err := r.checkScript(script); err != nil {
+			return err
+		}
+	}
+	if r.results, err = newResults(r.o.Out, r.result.RunID); err != nil {
+		return err
+	}
+	r.cleanup = append(r.cleanup, r.results.discard)
+	r.record.Staging = r.results.staging
+	if err := r.cloneRepo(ctx); err != nil {
+		return err
+	}
+	r.spec = sandbox.Spec{
+		RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: envDir, Home: homeDir, NeedBytes: needBytes,
+	}
+	if err := r.o.Backend.Check(ctx, r.spec); err != nil {
+		return fail(ExitSandbox, "", fmt.Errorf("backend %s: %w", r.o.Backend.Name(), err))
+	}
+	return nil
+}
+
+// needBytes is the disk space a run asks for, besides what it measures.
+const needBytes = 64 << 20
+
+// openRepo finds the commit the agent starts from.
+func (r *run) openRepo(ctx context.Context) error {
+	t, err := r.git.open(ctx, r.o.Repo)
+	switch {
+	case errors.Is(err, errNotRepository):
+		return badConfig("name the top directory of a git repository with --repo, or make one: git init && git add -A && git commit", "%w", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return badConfig("name the top directory of a git repository with --repo", "repository: %w", err)
+	case err != nil && ctx.Err() == nil:
+		return badConfig("the agent starts from a commit: git commit", "repository: %w", err)
+	case err != nil:
+		return err
+	}
+	r.target = t
+	r.result.Repo, r.result.Base = t.dir, t.head
+	r.repoDir = path.Join(workspace, repoName(t.dir))
+	return nil
+}
+
+// cloneRepo makes the repository that goes into the sandbox.
+func (r *run) cloneRepo(ctx context.Context) error {
+	r.clone = r.staged(r.repoDir)
+	if err := os.MkdirAll(filepath.Dir(r.clone), 0o755); err != nil {
+		return err
+	}
+	if err := r.target.clone(ctx, r.clone, r.harness.AgentName()); err != nil {
+		return fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
+	}
+	dirty, err := r.target.uncommitted(ctx, r.clone)
+	if err != nil {
+		return err
+	}
+	if len(dirty) == 0 {
+		return nil
+	}
+	list := listed(dirty)
+	if !r.o.AllowDirty {
+		return badConfig("commit or stash them, or leave them out with --allow-dirty",
+			"%s has changes that are not committed, and the agent would not see them: %s", r.o.Repo, list)
+	}
+	r.warn("the agent does not see what is not committed: %s", list)
+	return nil
+}
+
+// listed names a few of many paths.
+func listed(paths []string) string {
+	const few = 5
+	shown := paths
+	if len(shown) > few {
+		shown = shown[:few]
+	}
+	text := runtime.Clean(strings.Join(shown, ", "))
+	if n := len(paths) - len(shown); n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
+}
+
+// checkRuntime finds the runtime and asks it what the harness lacks.
+func (r *run) checkRuntime() error {
+	at := r.harness.Runtime.At
+	if at.IsZero() {
+		at = harness.Origin{File: r.o.Harness, Line: 1, Column: 1}
+	}
+	rt, err := runtime.Lookup(r.result.Runtime)
+	if err == nil {
+		var argv []string
+		for _, a := range r.harness.Command {
+			argv = append(argv, a.V)
+		}
+		r.invoke = runtime.Invocation{
+			Agent: r.harness.AgentName(), Definition: path.Join(configDir, "agents", r.harness.AgentName()+".md"), Argv: argv,
+			Model: r.harness.Model.V, ConfigDir: configDir, RepoDir: r.repoDir, OutputDir: outputDir,
+			RunID: r.result.RunID, Trace: traceparent(r.lookup),
+		}
+		err = rt.Check(r.invoke)
+	}
+	if err != nil {
+		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)
+	}
+	r.runtime = rt
+	return nil
+}
+
+// checkScript reports a script that could not be started later.
+func (r *run) checkScript(script harness.Text) error {
+	if !script.IsSet() || script.V == "" {
+		return nil
+	}
+	name := r.harness.Path(script)
+	info, err := os.Stat(name)
+	if err != nil {
+		return badConfig("", "%s: %w", script.At, err)
+	}
+	if !info.Mode().IsRegular() || unix.Access(name, unix.X_OK) != nil {
+		return badConfig("chmod +x "+shortName(name), "%s: %s is not an executable file", script.At, shortName(name))
+	}
+	return nil
+}
+
+// preScript runs the operator's script before the sandbox exists. It may
+// change the target, so the repository is looked at again.
+func (r *run) preScript(ctx context.Context) error {
+	if r.harness.PreScript.V == "" {
+		return nil
+	}
+	res, err := r.script(ctx, r.harness.PreScript, nil)
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		return fail(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", fmt.Errorf("%s: %w", r.harness.PreScript.At, err))
+	}
+	before := r.target
+	if err := r.openRepo(ctx); err != nil || r.target == before {
+		return err
+	}
+	if err := os.RemoveAll(r.clone); err != nil {
+		return err
+	}
+	return r.cloneRepo(ctx)
+}
+
+// createSandbox makes the place and starts its supervisor.
+func (r *run) createSandbox(ctx context.Context) error {
+	box, err := r.o.Backend.Create(ctx, r.spec)
+	if err != nil {
+		return err
+	}
+	r.box = box
+	r.record.Sandbox = box.ID()
+	return r.dir.write(r.record)
+}
+
+// defaultReady is how long a sandbox may take to answer.
+const defaultReady = 60 * time.Second
+
+// waitReady waits for the supervisor and begins to follow its events.
+func (r *run) waitReady(ctx context.Context) error {
+	limit := defaultReady
+	if s := r.harness.SandboxTimeout.V; s > 0 {
+		limit = time.Duration(s) * time.Second
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the sandbox did not answer within %s", limit))
+	defer cancel()
+	hello, err := r.box.Ready(ctx)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return fmt.Errorf("sandbox %s: %w", r.box.ID(), err)
+	}
+	r.result.Policy = hello.PolicyDigest
+	r.events = make(chan struct{})
+	go r.follow(context.WithoutCancel(ctx))
+	return nil
+}
+
+// follow counts events until the supervisor is gone; stopSandbox waits for it.
+// A stream that breaks early loses nothing: the log is read again at the end.
+func (r *run) follow(ctx context.Context) {
+	defer close(r.events)
+	err := r.box.Events(ctx, 0, func(e wire.Event) error {
+		r.tally.add(e)
+		return nil
+	})
+	if err != nil && r.box.Cause() == nil && !r.stopping.Load() {
+		r.warn("the event stream ended early: %v", err)
+	}
+}
+
+// stopSandbox ends everything in the sandbox.
+func (r *run) stopSandbox(ctx context.Context) error {
+	r.stopping.Store(true)
+	err := r.box.Stop(ctx)
+	<-r.events
+	return err
+}
+
+// deleteSandbox removes the sandbox.
+func (r *run) deleteSandbox(ctx context.Context) error {
+	return errors.Join(r.stopSandbox(ctx), r.box.Delete(ctx))
+}
+
+// postScript runs the operator's script after the results are out.
+func (r *run) postScript(ctx context.Context) error {
+	if r.harness.PostScript.V == "" {
+		return nil
+	}
+	res, err := r.script(ctx, r.harness.PostScript, []string{
+		"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName),
+	})
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		return fail(ExitPostScriptFailed, "the results are in "+r.results.out, fmt.Errorf("%s: %w", r.harness.PostScript.At, err))
+	}
+	return nil
+}

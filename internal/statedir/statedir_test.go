@@ -1,0 +1,129 @@
+package statedir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestPathIsWhereTheUserKeepsState(t *testing.T) {
+	tests := []struct {
+		name string
+		env  map[string]string
+		uid  int
+		want string
+		err  string
+	}{
+		{"root", nil, 0, "/var/lib/agentctl", ""},
+		{"a user", map[string]string{"HOME": "/home/u"}, 1000, "/home/u/.local/state/agentctl", ""},
+		{"XDG_STATE_HOME wins", map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "/data"}, 1000, "/data/agentctl", ""},
+		{"also for root", map[string]string{"XDG_STATE_HOME": "/data"}, 0, "/data/agentctl", ""},
+		{"a relative XDG_STATE_HOME is ignored, as its specification says", map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "data"}, 1000, "/home/u/.local/state/agentctl", ""},
+		{"no home", nil, 1000, "", "HOME is not set"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Path(func(k string) string { return tt.env[k] }, tt.uid)
+			if got != tt.want || (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)) {
+				t.Errorf("Path = %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestOpenRefusesADirectoryOthersCanWrite(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if _, err := Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "nobody else may write") {
+		t.Errorf("a world-writable directory was taken: %v", err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(link); err == nil {
+		t.Error("a link was taken for the directory")
+	}
+}
+
+func TestALockEndsWithItsFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	f, err := TakeLock(name, unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := TakeLock(name, unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Fatalf("a second lock: %v", err)
+	}
+	f.Close()
+	if f, err = TakeLock(name, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
+func TestAReaderNeverSeesHalfAFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "record.json")
+	long := strings.Repeat("x", 100_000)
+	var writers sync.WaitGroup
+	for range 4 {
+		writers.Go(func() {
+			for range 20 {
+				if err := WriteJSON(name, long); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { writers.Wait(); close(done) }()
+	for {
+		data, err := os.ReadFile(name)
+		if err == nil && string(data) != `"`+long+"\"\n" {
+			t.Fatalf("read %d bytes", len(data))
+		}
+		select {
+		case <-done:
+			left, err := os.ReadDir(filepath.Dir(name))
+			if err != nil || len(left) != 1 {
+				t.Errorf("left behind: %v %v", left, err)
+			}
+			return
+		default:
+		}
+	}
+}
+
+func TestRemoveTreeTakesWhatItsOwnerMayNotEnter(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "tree")
+	if err := os.MkdirAll(filepath.Join(root, "a/b/c"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "a/b/c/f"), nil, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"a/b/c", "a/b", "a"} {
+		if err := os.Chmod(filepath.Join(root, d), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := RemoveTree(root); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(root); !os.IsNotExist(err) {
+		t.Errorf("still there: %v", err)
+	}
+	if err := RemoveTree(root); err != nil {
+		t.Errorf("a tree that is not there: %v", err)
+	}
+}
