@@ -16,7 +16,9 @@ type Config struct {
 	Mounts []Mount
 	// UID and GID run the init and every command. UID 0 needs UserNS.
 	UID, GID int
-	Groups   []int // supplementary groups, kept only when the supervisor is root
+	// Groups are the supplementary groups. In a user namespace there are none to
+	// choose: root's are dropped, those of another supervisor stay.
+	Groups []int
 	// UserNS makes a user namespace in which UID and GID are the only ids. A
 	// supervisor without privilege needs it, and can then only map itself.
 	UserNS bool
@@ -133,7 +135,7 @@ func (c *Config) check() error {
 			return err
 		}
 	}
-	return nil
+	return c.Landlock.check(LandlockABI())
 }
 
 func (m *Mount) check() error {

@@ -109,7 +109,7 @@ func spawnInit(c *Config) (*Init, error) {
 	return &Init{
 		control: control, start: start, child: child,
 		sockets: map[string]*os.File{}, commands: map[uint64]*Process{},
-		done: make(chan struct{}), ptys: make(chan *message),
+		done: make(chan struct{}), ptys: make(chan *message, 1),
 	}, nil
 }
 
@@ -135,7 +135,10 @@ func (c *Config) attributes() *syscall.SysProcAttr {
 	a.Cloneflags |= unix.CLONE_NEWUSER
 	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: c.UID, HostID: uid, Size: 1}}
 	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: c.GID, HostID: gid, Size: 1}}
-	a.Credential = &syscall.Credential{Uid: uint32(c.UID), Gid: uint32(c.GID), NoSetGroups: true}
+	// Root must not take its groups along. Others cannot change theirs.
+	root := os.Geteuid() == 0
+	a.GidMappingsEnableSetgroups = root
+	a.Credential = &syscall.Credential{Uid: uint32(c.UID), Gid: uint32(c.GID), NoSetGroups: !root}
 	// execve by another id than 0 keeps ambient capabilities only
 	a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP}
 	return a
@@ -262,6 +265,7 @@ func (i *Init) Close() error {
 	<-i.child.done
 	_, _ = i.control.Close(), i.start.Close()
 	<-i.done
+	i.dropPTY()
 	return nil
 }
 
@@ -329,6 +333,7 @@ func (i *Init) lose(err error) {
 func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) {
 	i.ptyTurn.Lock()
 	defer i.ptyTurn.Unlock()
+	i.dropPTY() // of somebody who did not wait
 	if err := send(i.control, []byte{msgOpenPTY}); err != nil {
 		return nil, nil, fmt.Errorf("ask for a terminal: %w", err)
 	}
@@ -350,6 +355,15 @@ func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) 
 		return nil, nil, fmt.Errorf("open terminal: %w", ErrSessionEnded)
 	case <-ctx.Done():
 		return nil, nil, fmt.Errorf("open terminal: %w", ctx.Err())
+	}
+}
+
+// dropPTY closes an answer that nobody waits for.
+func (i *Init) dropPTY() {
+	select {
+	case m := <-i.ptys:
+		m.closeFDs()
+	default:
 	}
 }
 

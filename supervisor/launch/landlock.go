@@ -1,19 +1,40 @@
 package launch
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
 
 // Landlock is the floor beneath the other layers: what the kernel grants at
 // most. See landlock(7).
 type Landlock struct {
 	// Handled are the file rights that only Rules grant; 0 leaves files alone.
-	// Rights the kernel does not know are dropped: LandlockABI tells.
 	Handled uint64
 	Rules   []LandlockRule
 	// Net are the TCP rights that are refused altogether.
 	Net uint64
-	// Scope keeps signals and abstract Unix sockets inside the session, where
-	// the kernel has scopes (ABI 6).
+	// Scope keeps signals and abstract Unix sockets inside the session.
 	Scope bool
+}
+
+// check refuses what this kernel cannot hold. A caller that can do without asks
+// for less.
+func (l *Landlock) check(abi int) error {
+	switch {
+	case l == nil:
+		return nil
+	case abi == 0:
+		return errors.New("the kernel has no Landlock")
+	case l.Handled&^supported(abi) != 0:
+		return fmt.Errorf("the kernel's Landlock (ABI %d) lacks the file rights %#x", abi, l.Handled&^supported(abi))
+	case l.Net != 0 && abi < 4:
+		return fmt.Errorf("the kernel's Landlock (ABI %d) lacks network rights", abi)
+	case l.Scope && abi < 6:
+		return fmt.Errorf("the kernel's Landlock (ABI %d) lacks scopes", abi)
+	}
+	return nil
 }
 
 // LandlockRule grants rights on a path inside and all below it. A path that is
@@ -23,7 +44,7 @@ type LandlockRule struct {
 	Access uint64
 }
 
-// Sets of file rights.
+// Sets of file rights. Mask them with SupportedRights.
 const (
 	LandlockRead = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	LandlockExec = unix.LANDLOCK_ACCESS_FS_EXECUTE
@@ -49,6 +70,9 @@ func LandlockABI() int {
 
 // supported are the file rights an ABI knows.
 func supported(abi int) uint64 {
+	if abi == 0 {
+		return 0
+	}
 	rights := uint64(unix.LANDLOCK_ACCESS_FS_REFER) - 1
 	if abi >= 2 {
 		rights |= unix.LANDLOCK_ACCESS_FS_REFER
@@ -62,29 +86,25 @@ func supported(abi int) uint64 {
 	return rights
 }
 
+// SupportedRights are the file rights of this kernel's Landlock.
+func SupportedRights() uint64 { return supported(LandlockABI()) }
+
 func (l *Landlock) op(s *spec) {
-	const (
-		scopes = 3 // abstract Unix sockets, signals
-		tcp    = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
-	)
-	abi := LandlockABI()
-	handled, net, scope := l.Handled&supported(abi), uint64(0), uint64(0)
-	if abi >= 4 {
-		net = l.Net & tcp
-	}
-	if abi >= 6 && l.Scope {
+	const scopes = 3 // abstract Unix sockets, signals
+	scope := uint64(0)
+	if l.Scope {
 		scope = scopes
 	}
-	if abi == 0 || handled|net|scope == 0 {
+	if l.Handled|l.Net|scope == 0 {
 		return
 	}
 	s.u32(opLandlock)
-	s.u64(handled)
-	s.u64(net)
+	s.u64(l.Handled)
+	s.u64(l.Net)
 	s.u64(scope)
 	s.u32(uint32(len(l.Rules)))
 	for _, r := range l.Rules {
-		s.u64(r.Access & handled)
+		s.u64(r.Access & l.Handled)
 		s.str(r.Path)
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"agentsh/internal/testenv"
@@ -51,13 +53,39 @@ func compile(t testing.TB) []byte {
 	return filter
 }
 
-// config is a session of the machine's programs for a user that is not root.
+// config is a session of the machine's programs for whoever runs the test: user
+// 1000 for root, else the user itself in a namespace of its own.
 func config(t testing.TB) launch.Config {
-	return launch.Config{
+	c := launch.Config{
 		Mounts: system(), UID: 1000, GID: 1000, Hostname: "sandbox", Filter: compile(t),
 		Landlock: &launch.Landlock{Scope: true},
 		ReadOnly: []string{"/usr", "/etc/passwd", "/"},
 	}
+	if os.Geteuid() != 0 {
+		c.UserNS, c.UID, c.GID = true, os.Geteuid(), os.Getegid()
+	}
+	return c
+}
+
+// both runs a test as root and again as user 1000 without any capability, in a
+// process of its own.
+func both(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	testenv.Need(t, testenv.UserNotif, testenv.UserNS)
+	if os.Geteuid() != 0 {
+		f(t)
+		return
+	}
+	t.Run("as root", f)
+	t.Run("as user 1000", func(t *testing.T) {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+strings.Split(t.Name(), "/")[0]+"$", "-test.v")
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "--- PASS") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 }
 
 func start(t testing.TB, c launch.Config) *session {
@@ -141,14 +169,15 @@ func (s *session) command(t testing.TB, c launch.Command) (int, string) {
 }
 
 func TestACommandRunsInTheSession(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.UserNotif)
-	s := start(t, config(t))
-	for _, p := range s.Refused() {
-		t.Logf("refused: %s: %v", p.What, p.Errno)
-	}
-	code, out := s.run(t, `id; hostname; echo $$; pwd; ls -la / /dev /proc | head -60; ps aux; ip a; ulimit -R; exit 3`)
-	t.Log(out)
-	if code != 3 {
-		t.Errorf("exit code %d", code)
-	}
+	both(t, func(t *testing.T) {
+		s := start(t, config(t))
+		for _, p := range s.Refused() {
+			t.Logf("refused: %s: %v", p.What, p.Errno)
+		}
+		code, out := s.run(t, `id; hostname; echo $$; pwd; ls -la / /dev /proc | head -60; ps aux; ip a; ulimit -R; exit 3`)
+		t.Log(out)
+		if code != 3 {
+			t.Errorf("exit code %d", code)
+		}
+	})
 }

@@ -1,0 +1,269 @@
+package seccomp
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	scmp "github.com/seccomp/libseccomp-golang"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	actAllow  = 0x7fff0000
+	actNotify = 0x7fc00000
+	actKill   = 0x80000000
+)
+
+// everything is the plan with all that can be notified or refused.
+func everything() Plan {
+	return DefaultPlan(PlanOptions{NoExecMemfd: true, Signals: true, Umask: true, Limits: true, Connect: true, Datagrams: true})
+}
+
+// holds says what a case means, apart from the compiler.
+func (c Case) holds(args [6]uint64) bool {
+	for _, one := range c {
+		v := args[one.Arg]
+		ok := false
+		switch one.Op {
+		case Is32:
+			ok = uint32(v) == uint32(one.Value)
+		case Is:
+			ok = v == one.Value
+		case Not:
+			ok = v != one.Value
+		case Above:
+			ok = v > one.Value
+		case HasBits:
+			ok = v&one.Value == one.Value
+		case LacksBit:
+			ok = v&one.Value == 0
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func anyHolds(cases []Case, args [6]uint64) bool {
+	return len(cases) == 0 || slices.ContainsFunc(cases, func(c Case) bool { return c.holds(args) })
+}
+
+// expected is what p says about a call, and whether it says it once only.
+func expected(p Plan, name string, args [6]uint64) (uint32, error) {
+	action := uint32(actAllow)
+	for _, r := range p.Refused {
+		if slices.Contains(r.Syscalls, name) && anyHolds(r.When, args) {
+			a := retErrno | uint32(r.Errno)
+			if action != actAllow && action != a {
+				return 0, fmt.Errorf("%s %#x is refused in two ways", name, args)
+			}
+			action = a
+		}
+	}
+	for _, n := range p.Notified {
+		if slices.Contains(n.Syscalls, name) && anyHolds(n.When, args) {
+			if action != actAllow {
+				return 0, fmt.Errorf("%s %#x is refused and notified", name, args)
+			}
+			return actNotify, nil
+		}
+	}
+	return action, nil
+}
+
+// edges are the argument vectors worth trying for a call: both ends of every
+// register, and around every value the plan compares with, garbage above an int
+// included.
+func edges(p Plan, name string) [][6]uint64 {
+	values := [6][]uint64{}
+	for i := range values {
+		values[i] = []uint64{0, ^uint64(0)}
+	}
+	add := func(cases []Case) {
+		for _, c := range cases {
+			for _, one := range c {
+				v := one.Value
+				values[one.Arg] = append(values[one.Arg], 1, v-1, v, v+1, v|1<<32, v|0xffffffff<<32, uint64(uint32(v-1)))
+			}
+		}
+	}
+	for _, r := range p.Refused {
+		if slices.Contains(r.Syscalls, name) {
+			add(r.When)
+		}
+	}
+	for _, n := range p.Notified {
+		if slices.Contains(n.Syscalls, name) {
+			add(n.When)
+		}
+	}
+	vectors := [][6]uint64{{}, {^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}}
+	for arg, list := range values {
+		slices.Sort(list)
+		list = slices.Compact(list)
+		if len(list) == 2 && len(vectors) > 1000 {
+			continue
+		}
+		var next [][6]uint64
+		for _, v := range vectors {
+			for _, x := range list {
+				v[arg] = x
+				next = append(next, v)
+			}
+		}
+		vectors = next
+	}
+	return vectors
+}
+
+func TestEveryNumberIsJudgedAsThePlanSays(t *testing.T) {
+	for arch, a := range arches {
+		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{})} {
+			program, err := p.Compile(arch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code := decode(program)
+			for nr := uint32(0); nr < newest+40; nr++ {
+				name, err := scmp.ScmpSyscall(nr).GetNameByArch(a.lib)
+				if err != nil {
+					name = ""
+				}
+				for late, number := range shared {
+					if number == nr {
+						name = late
+					}
+				}
+				for _, args := range edges(p, name) {
+					want, err := expected(p, name, args)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if nr > newest {
+						want = retErrno | uint32(unix.ENOSYS)
+					}
+					got, err := evaluate(code, &data{nr: nr, arch: a.audit, args: args})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got != want {
+						t.Fatalf("%s, %s: %s (%d) %#x gives %#x, the plan says %#x", arch, label, name, nr, args, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestOtherArchitecturesAreKilled(t *testing.T) {
+	for arch, a := range arches {
+		program, err := everything().Compile(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := decode(program)
+		for _, other := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64, 0, ^uint32(0)} {
+			for nr := uint32(0); nr < newest+40; nr++ {
+				if got, err := evaluate(code, &data{nr: nr, arch: other}); other != a.audit && (err != nil || got != actKill) {
+					t.Fatalf("%s: call %d of architecture %#x gives %#x, %v", arch, nr, other, got, err)
+				}
+			}
+		}
+		if arch != "amd64" {
+			continue
+		}
+		for nr := uint32(x32Bit); nr < x32Bit+newest+600; nr++ {
+			if got, err := evaluate(code, &data{nr: nr, arch: a.audit}); err != nil || got != actKill {
+				t.Fatalf("x32 call %d gives %#x, %v", nr-x32Bit, got, err)
+			}
+		}
+	}
+}
+
+// The list of what a session must refuse, written apart from the plan.
+func TestTheRefusalListIsComplete(t *testing.T) {
+	const top = 1 << 32
+	var none [6]uint64
+	arg := func(i int, v uint64) (a [6]uint64) { a[i] = v; return }
+	two := func(i int, v uint64, j int, w uint64) (a [6]uint64) { a[i], a[j] = v, w; return }
+	refused := []struct {
+		name  string
+		args  [6]uint64
+		errno syscall.Errno
+	}{
+		{"clone3", none, unix.ENOSYS},
+		{"unshare", arg(0, unix.CLONE_NEWUSER), unix.EPERM},
+		{"unshare", arg(0, unix.CLONE_NEWTIME), unix.EPERM},
+		{"unshare", arg(0, unix.CLONE_FS|unix.CLONE_NEWNET), unix.EPERM},
+		{"clone", arg(0, unix.CLONE_NEWUSER|unix.CLONE_VM), unix.EPERM},
+		{"clone", arg(0, unix.CLONE_NEWPID|top), unix.EPERM},
+		{"socket", arg(0, unix.AF_VSOCK), unix.EPERM},
+		{"socket", arg(0, unix.AF_PACKET|top), unix.EPERM},
+		{"socket", arg(0, unix.AF_ALG), unix.EPERM},
+		{"socket", two(0, unix.AF_NETLINK, 2, unix.NETLINK_NETFILTER), unix.EPERM},
+		{"socket", two(0, unix.AF_INET, 2, unix.IPPROTO_MPTCP), unix.EPERM},
+		{"socketpair", arg(0, unix.AF_TIPC), unix.EPERM},
+		{"sendto", arg(3, unix.MSG_FASTOPEN|unix.MSG_NOSIGNAL), unix.EPERM},
+		{"sendmsg", arg(2, unix.MSG_FASTOPEN), unix.EPERM},
+		{"sendmmsg", arg(3, unix.MSG_FASTOPEN), unix.EPERM},
+		{"seccomp", two(0, 1, 1, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_TSYNC), unix.EPERM},
+		{"personality", arg(0, 0x0040000), unix.EPERM},
+		{"prlimit64", arg(0, 2), unix.EPERM},
+		{"prlimit64", two(1, TagLimit|top, 2, 1), unix.EPERM},
+		{"ioctl", arg(1, unix.TIOCSTI), unix.EPERM},
+		{"ioctl", arg(1, unix.TIOCSTI|top), unix.EPERM},
+		{"ioctl", arg(1, 0x541c), unix.EPERM},
+		{"ioctl", arg(1, 0x8901), unix.EPERM},
+		{"fcntl", two(1, unix.F_SETOWN, 2, 77), unix.EPERM},
+		{"fcntl", two(1, unix.F_SETOWN|top, 2, ^uint64(0)), unix.EPERM},
+		{"fcntl", two(1, 15, 2, 0x7fff0000), unix.EPERM},
+		{"fcntl", two(1, 10, 2, 9), unix.EPERM},
+		{"memfd_create", none, unix.EPERM},
+		{"sched_setaffinity", arg(0, 1), unix.EPERM},
+	}
+	for _, name := range []string{"io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "userfaultfd",
+		"add_key", "request_key", "keyctl", "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module",
+		"mount", "umount2", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr", "move_mount", "mount_setattr",
+		"setns", "chroot", "pivot_root", "open_by_handle_at", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise",
+		"pidfd_getfd", "kcmp", "memfd_secret", "quotactl", "quotactl_fd", "swapon", "swapoff", "acct", "reboot", "settimeofday",
+		"clock_settime", "clock_adjtime", "adjtimex", "fanotify_init", "fanotify_mark"} {
+		for _, args := range [][6]uint64{none, {^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}} {
+			refused = append(refused, struct {
+				name  string
+				args  [6]uint64
+				errno syscall.Errno
+			}{name, args, unix.EPERM})
+		}
+	}
+	for arch, a := range arches {
+		program, err := everything().Compile(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := decode(program)
+		for _, r := range refused {
+			nr, known := shared[r.name]
+			if !known {
+				call, err := scmp.GetSyscallFromNameByArch(r.name, a.lib)
+				if err != nil || call < 0 {
+					t.Fatalf("%s: %s: %v", arch, r.name, err)
+				}
+				nr = uint32(call)
+			}
+			if got, err := evaluate(code, &data{nr: nr, arch: a.audit, args: r.args}); err != nil || got != retErrno|uint32(r.errno) {
+				t.Errorf("%s: %s %#x gives %#x, %v", arch, r.name, r.args, got, err)
+			}
+		}
+	}
+}
+
+func TestEveryRefusalHasAReason(t *testing.T) {
+	for _, r := range everything().Refused {
+		if len(r.Reason) < 10 || len(r.Syscalls) == 0 || r.Errno == 0 {
+			t.Errorf("%v has the reason %q", r.Syscalls, r.Reason)
+		}
+	}
+}
