@@ -180,7 +180,7 @@ func TestBadProviderFilesAreRefused(t *testing.T) {
 		{"type: t\n", "the provider has no name"},
 		{"name: n\n", "the provider has no type"},
 		{"name: a b\ntype: t\n", `name: "a b" is not letters`},
-		{"name: n\ntype: t\ncredentails: {}\n", `a provider has no key "credentails"`},
+		{"name: n\ntype: t\ncredentialz: {}\n", `a provider has no key "credentialz"`},
 		{"name: n\ntype: t\ncredentials: {K: secret}\n", "credentials.K is not ${NAME}: a secret is never written into a file"},
 		{"name: n\ntype: t\ncredentials: {K: 'x${A}'}\n", "credentials.K is not ${NAME}"},
 		{"name: n\ntype: t\ncredentials: {K: '${A:-s}'}\n", "credentials.K is not ${NAME}"},

@@ -165,7 +165,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 func TestAllProblemsOfAFileAreReportedAtOnceWithTheirPlaces(t *testing.T) {
 	dir := lay(t, tests{"harness/a.yaml": `agent: agents/a.md
 role: Big Boss
-modle: x
+modell: x
 runtime: claude
 slug: -x
 timeout_minutes: soon
@@ -199,7 +199,7 @@ role: twice
 	}
 	equalText(t, "problems", short(dir, ps), strings.TrimSpace(`
 harness/a.yaml:2:7: error: role: "Big Boss" is not small letters, digits, _ and -, starting with a letter
-harness/a.yaml:3:1: error: a harness has no key "modle"
+harness/a.yaml:3:1: error: a harness has no key "modell"
 harness/a.yaml:5:7: error: slug: "-x" is not letters, digits, _ and -, starting with a letter or digit
 harness/a.yaml:6:18: error: timeout_minutes is a whole number, this is the text "soon"
 harness/a.yaml:8:3: error: env has no key "sandbx"
