@@ -75,5 +75,6 @@ func newRoot() *cobra.Command {
 			return cmd.Help()
 		},
 	}
+	root.AddCommand(newPolicyCommand(), newEnvCommand())
 	return root
 }
