@@ -27,6 +27,7 @@ type request struct {
 	Baseline  bool    `json:"baseline,omitempty"`   // of all mounts
 	Forget    []byte  `json:"invalidate,omitempty"` // path inside the sandbox
 	Init      int     `json:"init,omitempty"`       // pid of the session's init
+	Drain     bool    `json:"drain,omitempty"`      // answer when every event so far was sent
 }
 
 // reply is a message of the server: an event, or the answer to a request.

@@ -81,11 +81,17 @@ func (c *Control) Configure(ctx context.Context, cfg Config) error {
 	return c.call(ctx, request{Configure: &cfg}, nil)
 }
 
-// SetInit tells the pid of the session's init, as the server sees it, so that
-// events name processes by it. Until then they carry thread ids as the session
-// has them.
+// SetInit tells the pid of the session's init, as the server sees it, by which
+// events name processes. Events are sent from then on: before, only the set-up
+// of the session looks at the mounts.
 func (c *Control) SetInit(ctx context.Context, pid int) error {
 	return c.call(ctx, request{Init: pid}, nil)
+}
+
+// Drain returns when every event of operations that have ended was given to
+// onEvent.
+func (c *Control) Drain(ctx context.Context) error {
+	return c.call(ctx, request{Drain: true}, nil)
 }
 
 // Changes returns the net changes of a mount since its start or the last

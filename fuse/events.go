@@ -28,6 +28,7 @@ const (
 type report struct {
 	tid   uint32
 	event wire.Event
+	done  chan struct{} // not an event: closed when all before it were sent
 }
 
 // eventKey tells when two reports are the same.
@@ -55,6 +56,7 @@ type reporter struct {
 	queue   chan report
 
 	mu     sync.Mutex
+	begun  bool
 	seen   map[eventKey]*tally
 	bursts map[burstKey]*tally
 	lost   int // did not fit in the queue
@@ -94,10 +96,37 @@ func (r *reporter) run(ctx context.Context) {
 }
 
 func (r *reporter) deliver(rep report) {
+	if rep.done != nil {
+		r.flush()
+		close(rep.done)
+		return
+	}
 	if rep.tid != 0 {
 		rep.event.Process = r.resolve.process(rep.tid)
 	}
 	r.send(rep.event)
+}
+
+// begin starts the event stream: what came before was the set-up of the
+// session, which looks at the mounts it makes.
+func (r *reporter) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun = true
+}
+
+// drain waits until every decision taken so far was sent.
+func (r *reporter) drain(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case r.queue <- report{done: done}:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // add takes one decision; it never blocks.
@@ -110,6 +139,9 @@ func (r *reporter) add(rep report) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.begun {
+		return
+	}
 	key := eventKey{rep.tid, e.Path, e.Target, e.Op, rule}
 	if t := r.seen[key]; t != nil {
 		t.more++
@@ -181,7 +213,7 @@ func (m *mount) report(tid uint32, target string, v verdict) {
 		e.Decision = "deny"
 		e.Message = strings.TrimSpace(e.Message + " (" + approveWords + ")")
 	}
-	m.reporter.add(report{tid, e})
+	m.reporter.add(report{tid: tid, event: e})
 }
 
 var effectWords = [...]string{"deny", "allow", "audit", "approve", "redirect", "soft_delete", "absorb"}

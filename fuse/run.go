@@ -97,6 +97,10 @@ func (s *server) handle(ctx context.Context, r request) error {
 		return s.invalidate(string(r.Forget))
 	case r.Init != 0:
 		s.resolve.setInit(r.Init)
+		s.report.begin()
+		return nil
+	case r.Drain:
+		s.report.drain(ctx)
 		return nil
 	}
 	return errors.New("unknown request")

@@ -5,7 +5,7 @@ set -eu
 
 missing=
 want() {
-	dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed || missing="$missing $1"
+	dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed || missing="$missing $1"
 }
 
 for set in "$@"; do

@@ -6,9 +6,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"agentsh/supervisor"
 )
 
+// version is set by the build.
+var version = "unknown"
+
 func main() {
+	supervisor.Reexec()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:])
 	stop()

@@ -70,11 +70,12 @@ func newRoot() *cobra.Command {
 		Short:         "Run commands under policy",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version,
 		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
 	}
-	root.AddCommand(newPolicyCommand(), newEnvCommand())
+	root.AddCommand(newExecCommand())
 	return root
 }

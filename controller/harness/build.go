@@ -13,7 +13,6 @@ type builder struct {
 	file  string
 	layer string
 	ps    *Problems
-	whole string // what the file describes, for messages; empty: a harness
 }
 
 func (b *builder) at(n *yaml.Node) Origin {
@@ -102,7 +101,7 @@ func (b *builder) unknown(key *yaml.Node, schema []field, where string) {
 		b.ps.hint("write it at the top level, or in a harness of its own with base")
 		return
 	}
-	b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s", nameOr(where, nameOr(b.whole, "a harness")), quoted(key.Value))
+	b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s", nameOr(where, "a harness"), quoted(key.Value))
 	names := make([]string, len(schema))
 	for i := range schema {
 		names[i] = schema[i].name

@@ -286,7 +286,7 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 			break
 		}
 		at = f.base.at
-		if isURL(f.base.text) {
+		if strings.Contains(f.base.text, "://") {
 			ps.errorf(at, RuleBase, "the base is a URL, which is not supported here")
 			ps.hint("keep a copy of the file beneath the root and name that")
 			break

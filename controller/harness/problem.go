@@ -126,23 +126,6 @@ func (ps Problems) Sorted() Problems {
 	return kept
 }
 
-// maxProblems is how many problems are told of one harness.
-const maxProblems = 200
-
-// told is ps sorted, the first [maxProblems] of them.
-func (ps Problems) told() Problems {
-	ps = ps.Sorted()
-	if len(ps) <= maxProblems {
-		return ps
-	}
-	rest := ps[maxProblems:]
-	more := Problem{At: rest[0].At, Severity: Warning, Rule: RuleFile, Message: fmt.Sprintf("more than %d problems", maxProblems)}
-	if rest.HasErrors() {
-		more.Severity = Error
-	}
-	return append(ps[:maxProblems:maxProblems], more)
-}
-
 func (ps *Problems) errorf(at Origin, rule, format string, args ...any) {
 	*ps = append(*ps, Problem{At: at, Severity: Error, Rule: rule, Message: fmt.Sprintf(format, args...)})
 }

@@ -50,6 +50,7 @@ const (
 	Symlink             // a symbolic link to Source
 	Mask                // covers a file or directory by an empty one; a missing one is left alone
 	Rebind              // Source is a path inside the new root
+	Overlay             // layers of the machine named by Options, as lowerdir=A:B
 )
 
 // Mount is one step of building the new root.
@@ -64,8 +65,9 @@ type Mount struct {
 	Mode     uint32
 	Size     int64    // bytes; 0: 64 MiB
 	Data     []byte   // of a File
-	Options  []string // further mount options of Tmpfs and FUSE
+	Options  []string // further mount options of Tmpfs, FUSE and Overlay
 	Tag      string   // of FUSE, at most 200 bytes
+	Single   bool     // FUSE: Target is one regular file
 }
 
 // Listen is a TCP socket on 127.0.0.1 of the session's network, handed to the
@@ -242,8 +244,14 @@ func (c *Config) mountOps(s *spec, m *Mount) {
 		}
 		options := append([]string{m.size(), fmt.Sprintf("mode=%#o", mode), fmt.Sprintf("uid=%d", c.UID), fmt.Sprintf("gid=%d", c.GID)}, m.Options...)
 		s.fs("tmpfs", m.Target, m.attrs(), "", options)
+	case Overlay:
+		s.fs("overlay", m.Target, m.attrs(), "", m.Options)
 	case FUSE:
-		options := append([]string{"source=" + m.Tag, "rootmode=40000", fmt.Sprintf("user_id=%d", c.UID), fmt.Sprintf("group_id=%d", c.GID)}, m.Options...)
+		rootmode := "rootmode=40000"
+		if m.Single {
+			rootmode = "rootmode=100000"
+		}
+		options := append([]string{"source=" + m.Tag, rootmode, fmt.Sprintf("user_id=%d", c.UID), fmt.Sprintf("group_id=%d", c.GID)}, m.Options...)
 		s.fs("fuse", m.Target, m.attrs(), m.Tag, options)
 	case Proc:
 		procOps(s, m.Target)

@@ -124,10 +124,14 @@ static void add_path_rule(int ruleset, uint64_t access, const char *path)
 	struct stat st;
 	struct path_beneath p = { .access = access };
 	p.fd = open(path, O_PATH | O_CLOEXEC);
-	if (p.fd < 0 && errno == ENOENT)
-		return; /* nothing there to allow */
-	if (p.fd < 0 || fstat(p.fd, &st) < 0)
-		die(errno, "open Landlock path", path);
+	int err = p.fd < 0 || fstat(p.fd, &st) < 0 ? errno : 0;
+	if (err == ENOENT || err == EACCES) {
+		if (p.fd >= 0)
+			close(p.fd);
+		return; /* nothing there to allow, or a mount whose policy refuses */
+	}
+	if (err)
+		die(err, "open Landlock path", path);
 	if (!S_ISDIR(st.st_mode))
 		p.access &= LANDLOCK_FILE_RIGHTS;
 	if (p.access && syscall(SYS_landlock_add_rule, ruleset, 1 /* PATH_BENEATH */, &p, 0) < 0)

@@ -1,0 +1,158 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// DefaultConfigPath is where the packages install the operator's configuration.
+const DefaultConfigPath = "/etc/agentsh/config.yaml"
+
+// maxConfig is the largest configuration file, in bytes.
+const maxConfig = 1 << 20
+
+// OperatorConfig is the operator's configuration file.
+type OperatorConfig struct {
+	// Policy is the policy file used when a command line names none.
+	Policy string
+	// Audit is the audit log used when a command line names none.
+	Audit string
+	// Vars are further ${NAME} values for policies.
+	Vars map[string]string
+	// EnvInject is set in the environment of every command; a policy's own
+	// env_inject wins key by key.
+	EnvInject map[string]string
+	// User is the name of the user that commands run as when the supervisor
+	// runs as root.
+	User string
+	// Path is PATH of commands, and where their programs are looked up.
+	Path string
+}
+
+// configDefaults is the configuration without a file.
+var configDefaults = OperatorConfig{
+	User: "sandbox",
+	Path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
+}
+
+// ReadConfig reads a configuration file strictly: every unknown key, wrong type
+// and duplicate is reported with file:line:column, all at once. A missing file
+// gives the defaults when optional is set.
+func ReadConfig(path string, optional bool) (OperatorConfig, error) {
+	info, err := os.Stat(path)
+	if optional && errors.Is(err, os.ErrNotExist) {
+		return configDefaults, nil
+	}
+	if err != nil {
+		return OperatorConfig{}, fmt.Errorf("config: %w", err)
+	}
+	if info.Size() > maxConfig {
+		return OperatorConfig{}, fmt.Errorf("config %s: %d bytes, at most %d", path, info.Size(), maxConfig)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return OperatorConfig{}, fmt.Errorf("config: %w", err)
+	}
+	return parseConfig(path, data)
+}
+
+func parseConfig(path string, data []byte) (OperatorConfig, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return OperatorConfig{}, fmt.Errorf("config %s: %w", path, err)
+	}
+	c := configDefaults
+	if len(doc.Content) == 0 {
+		return c, nil
+	}
+	r := configReader{path: path}
+	r.mapping(doc.Content[0], "the configuration", map[string]func(*yaml.Node){
+		"version": r.version,
+		"policy":  r.text(&c.Policy),
+		"vars":    r.texts(&c.Vars),
+		"audit": func(n *yaml.Node) {
+			r.mapping(n, "audit", map[string]func(*yaml.Node){"path": r.text(&c.Audit)})
+		},
+		"sandbox": func(n *yaml.Node) {
+			r.mapping(n, "sandbox", map[string]func(*yaml.Node){
+				"env_inject": r.texts(&c.EnvInject),
+				"user":       r.text(&c.User),
+				"path":       r.text(&c.Path),
+			})
+		},
+	})
+	if len(r.problems) > 0 {
+		return OperatorConfig{}, errors.New(strings.Join(r.problems, "\n"))
+	}
+	return c, nil
+}
+
+// configReader walks the nodes of a configuration file and collects problems.
+type configReader struct {
+	path     string
+	problems []string
+}
+
+func (r *configReader) problem(n *yaml.Node, format string, args ...any) {
+	r.problems = append(r.problems, fmt.Sprintf("%s:%d:%d: %s", r.path, n.Line, n.Column, fmt.Sprintf(format, args...)))
+}
+
+func (r *configReader) mapping(n *yaml.Node, what string, keys map[string]func(*yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		r.problem(n, "%s must be a mapping", what)
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		read, known := keys[key.Value]
+		switch {
+		case seen[key.Value]:
+			r.problem(key, "%s has the key %q twice", what, key.Value)
+		case !known:
+			r.problem(key, "%s has no key %q", what, key.Value)
+		default:
+			read(value)
+		}
+		seen[key.Value] = true
+	}
+}
+
+func (r *configReader) version(n *yaml.Node) {
+	if n.Value != "1" {
+		r.problem(n, "version %q: this build reads version 1", n.Value)
+	}
+}
+
+func (r *configReader) text(into *string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+			r.problem(n, "must be a text")
+			return
+		}
+		*into = n.Value
+	}
+}
+
+func (r *configReader) texts(into *map[string]string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		values := map[string]string{}
+		keys := map[string]func(*yaml.Node){}
+		if n.Kind == yaml.MappingNode {
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				name := n.Content[i].Value
+				keys[name] = func(v *yaml.Node) {
+					var text string
+					r.text(&text)(v)
+					values[name] = text
+				}
+			}
+		}
+		r.mapping(n, "a map of texts", keys)
+		*into = values
+	}
+}

@@ -1,0 +1,52 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestConfigIsReadStrictly(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       []string
+	}{
+		{"every key", "version: 1\npolicy: /p.yaml\naudit: {path: /a}\nvars: {A: b}\nsandbox:\n  user: me\n  env_inject: {BASH_ENV: /x}\n", nil},
+		{"an empty file", "", nil},
+		{"all problems are told at once", "nope: 1\nsandbox: {env_inject: [a], users: x}\n",
+			[]string{`c.yaml:1:1: the configuration has no key "nope"`, "c.yaml:2:23: a map of texts must be a mapping", `c.yaml:2:28: sandbox has no key "users"`}},
+		{"a duplicate key", "policy: a\npolicy: b\n", []string{"twice"}},
+		{"another version", "version: 2\n", []string{"c.yaml:1:10: version \"2\""}},
+		{"a null is not a text", "policy: ~\n", []string{"must be a text"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := parseConfig("c.yaml", []byte(tt.text))
+			if (err == nil) != (tt.want == nil) {
+				t.Fatalf("error %v", err)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error %q does not say %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+func TestMissingConfigIsOnlyFineWhenItWasNotAskedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none.yaml")
+	if c, err := ReadConfig(path, true); err != nil || c.User != "sandbox" {
+		t.Errorf("optional: %+v, %v", c, err)
+	}
+	if _, err := ReadConfig(path, false); err == nil {
+		t.Error("a configuration that was asked for and is missing was accepted")
+	}
+	if err := os.WriteFile(path, make([]byte, maxConfig+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadConfig(path, true); err == nil || !strings.Contains(err.Error(), "at most") {
+		t.Errorf("a huge file gave %v", err)
+	}
+}

@@ -1,0 +1,116 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"agentsh/internal/wire"
+	"agentsh/policy/env"
+)
+
+// baseShell is the SHELL of every command.
+const baseShell = "/bin/bash"
+
+// maxEnvFiles bounds the .env files of one directory.
+const maxEnvFiles = 256
+
+// generatedEnv is the file that the controller writes; it is read last.
+const generatedEnv = "generated.env"
+
+// buildEnv builds the environment of a command. It is the only place that does.
+func (s *Session) buildEnv(c *command) *wire.Exit {
+	files, err := s.envFiles()
+	if err != nil {
+		return spawnFailed(125, err.Error(), "")
+	}
+	built, err := env.Build(env.Layers{
+		Baseline:   env.Baseline(env.Place{Home: s.cfg.Home, User: s.who.name, Shell: baseShell, Path: s.cfg.Path}),
+		Request:    c.req.Env,
+		Filter:     s.cfg.Policy.EnvFilter(c.decision.Rule),
+		Files:      files,
+		Supervisor: []env.Var{{Name: "AGENTSH_SESSION", Value: s.id}, {Name: "AGENTSH_COMMAND", Value: c.req.ID}},
+		Inject:     []env.Inject{{Source: "config", Vars: s.cfg.Inject}, {Source: "policy", Vars: s.cfg.Policy.EnvInject()}},
+	})
+	if err != nil {
+		return spawnFailed(125, "environment: "+err.Error(), "")
+	}
+	c.env = built.Env
+	return nil
+}
+
+// envFiles reads .env.d of the sandbox through its backing directory: *.env in
+// lexical order, generated.env last. A file that cannot be read fails the command.
+func (s *Session) envFiles() ([]env.File, error) {
+	if s.cfg.EnvDir == "" {
+		return nil, nil
+	}
+	root, rel, err := s.openGoverned(s.cfg.EnvDir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.cfg.EnvDir, err)
+	}
+	if len(entries) > maxEnvFiles {
+		return nil, fmt.Errorf("%s has %d files, at most %d", s.cfg.EnvDir, len(entries), maxEnvFiles)
+	}
+	var files []env.File
+	var generated []env.File
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".env") {
+			continue
+		}
+		f, err := readEnvFile(root, path.Join(rel, e.Name()), path.Join(s.cfg.EnvDir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if e.Name() == generatedEnv {
+			generated = append(generated, f)
+		} else {
+			files = append(files, f)
+		}
+	}
+	return append(files, generated...), nil
+}
+
+func readEnvFile(root *os.Root, rel, shown string) (env.File, error) {
+	info, err := root.Lstat(rel)
+	if err != nil {
+		return env.File{}, fmt.Errorf("read %s: %w", shown, err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > env.MaxFile {
+		return env.File{}, fmt.Errorf("read %s: not a regular file of at most %d bytes", shown, env.MaxFile)
+	}
+	data, err := root.ReadFile(rel)
+	if err != nil {
+		return env.File{}, fmt.Errorf("read %s: %w", shown, err)
+	}
+	return env.File{Name: shown, Data: data}, nil
+}
+
+// openGoverned opens the backing directory that holds a path inside, and gives
+// the path relative to it.
+func (s *Session) openGoverned(inside string) (*os.Root, string, error) {
+	for _, g := range s.cfg.Governed {
+		if !below(inside, g.Path) {
+			continue
+		}
+		rel, err := filepath.Rel(g.Path, inside)
+		if err != nil {
+			return nil, "", err
+		}
+		root, err := os.OpenRoot(g.Backing)
+		return root, rel, err
+	}
+	return nil, "", fmt.Errorf("%s is not in a governed directory", inside)
+}

@@ -1,0 +1,303 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/launch"
+	"agentsh/supervisor/notify"
+)
+
+// killGrace is how long a command has between TERM and KILL.
+const killGrace = 2 * time.Second
+
+// Exec runs one command in the session and waits for it. The error is nil
+// whenever the command's fate is known, a denial included; it is set when the
+// session itself cannot go on. Cancelling ctx kills the command's whole tree;
+// otherwise processes it leaves behind go on and are named in the result.
+func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+	if err := s.enter(); err != nil {
+		return lost(err), wire.TreeEmpty{}, err
+	}
+	defer s.commands.Done()
+	defer s.denials.Delete(req.ID)
+	c, exit := s.prepare(req)
+	var left wire.TreeEmpty
+	err := s.emitBegin(c, exit)
+	if exit == nil && err == nil {
+		exit, left, err = s.run(ctx, &c, streams)
+	}
+	if err != nil {
+		exit = ref(lost(err))
+	}
+	if streams.Exited != nil {
+		streams.Exited(*exit)
+	}
+	return *exit, left, errors.Join(err, s.emitEnd(c, *exit))
+}
+
+// enter counts a command in, unless the session has ended.
+func (s *Session) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault != nil {
+		return s.fault
+	}
+	s.commands.Add(1)
+	return nil
+}
+
+// command is one request on its way: judged, with its environment built.
+type command struct {
+	req      wire.ExecRequest
+	argv     []string
+	path     string // resolved, inside
+	cwd      string
+	env      []string
+	limits   policy.Limits
+	decision policy.Decision
+	diag     policy.Diagnostic
+	judged   *notify.Judged // the operator's replacement of what was asked for
+}
+
+// prepare judges a request and builds its environment. A request that must not
+// run comes back with the exit that says so.
+func (s *Session) prepare(req wire.ExecRequest) (command, *wire.Exit) {
+	c := command{req: req, argv: req.Argv, cwd: s.cwd(req.Cwd)}
+	if len(c.argv) == 0 || c.argv[0] == "" {
+		return c, spawnFailed(125, "no command given", "name a program after --")
+	}
+	if req.TTY != nil {
+		return c, spawnFailed(125, "terminals are not available here", "run the command without a terminal")
+	}
+	if exit := s.judge(&c); exit != nil {
+		return c, exit
+	}
+	if c.decision.Effect == policy.Redirect {
+		if exit := s.redirect(&c); exit != nil {
+			return c, exit
+		}
+	}
+	c.limits = s.cfg.Policy.Limits(c.decision.Rule)
+	return c, s.buildEnv(&c)
+}
+
+// cwd is where a command starts: absolute and inside.
+func (s *Session) cwd(asked string) string {
+	if asked == "" {
+		return s.cfg.Cwd
+	}
+	if path.IsAbs(asked) {
+		return path.Clean(asked)
+	}
+	return path.Join(s.cfg.Cwd, asked)
+}
+
+// judge resolves the program and decides. The notification of the command's own
+// execve decides again, on what the kernel then runs.
+func (s *Session) judge(c *command) *wire.Exit {
+	program, err := s.lookup(c.argv[0], c.cwd)
+	if err != nil {
+		return lookupFailed(c.argv[0], err)
+	}
+	c.path = program.Path
+	request := policy.CommandRequest{Program: program, Argv: c.argv, Cwd: c.cwd}
+	c.decision, c.diag = s.cfg.Policy.Evaluate(&request)
+	if c.decision.Permits() || c.decision.Effect == policy.Redirect {
+		return nil
+	}
+	return denied(c.diag)
+}
+
+// redirect replaces a command by what its rule names. The rule is the operator's
+// word for the replacement: it is not judged again.
+func (s *Session) redirect(c *command) *wire.Exit {
+	to := c.decision.Rule.Redirect
+	rest := c.argv[1:]
+	if to.Args != nil {
+		rest = to.Args
+	}
+	c.argv = append(append([]string{to.Command}, rest...), to.ArgsAppend...)
+	for name, value := range to.Environment {
+		c.req.Env = append(c.req.Env, name+"="+value)
+	}
+	program, err := s.lookup(to.Command, c.cwd)
+	if err != nil {
+		return lookupFailed(to.Command, err)
+	}
+	c.path = program.Path
+	c.judged = &notify.Judged{Path: program.Path, Argv: c.argv, Rule: ruleAt(c.diag)}
+	return nil
+}
+
+func lost(err error) wire.Exit { return wire.Exit{Kind: wire.ExitLost, Message: err.Error()} }
+
+func ref(e wire.Exit) *wire.Exit { return &e }
+
+func denied(d policy.Diagnostic) *wire.Exit {
+	return &wire.Exit{Kind: wire.ExitDenied, Message: d.Message, Hint: d.Hint, Rule: ruleAt(d)}
+}
+
+func spawnFailed(code int, message, hint string) *wire.Exit {
+	return &wire.Exit{Kind: wire.ExitSpawnFailed, Code: code, Message: message, Hint: hint}
+}
+
+func ruleAt(d policy.Diagnostic) *wire.RuleAt {
+	r := &wire.RuleAt{Name: d.Rule}
+	if d.Pos.Line > 0 {
+		r.At = d.Pos.String()
+	}
+	return r
+}
+
+// run starts a prepared command and waits for its end, its deadline or the
+// caller's cancellation.
+func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) (*wire.Exit, wire.TreeEmpty, error) {
+	p, err := newPipes(wire.Streams{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr})
+	if err != nil {
+		return nil, wire.TreeEmpty{}, fmt.Errorf("pipes: %w", err)
+	}
+	process, err := s.init.Start(ctx, s.launchCommand(c, p))
+	p.release()
+	if err != nil {
+		p.abandon()
+		return s.startError(c, err)
+	}
+	if streams.Started != nil {
+		streams.Started(wire.Started{})
+	}
+	p.start(streams.Stdin)
+	exit, err := s.wait(ctx, c, process, streams.Control)
+	rest, copyErr := p.finish()
+	s.outputs.Go(func() { <-rest })
+	if copyErr != nil {
+		s.cfg.Log.Warn("output of a command was cut short", "command", c.req.ID, "error", copyErr)
+	}
+	return exit, wire.TreeEmpty{Leftover: process.Leftover()}, err
+}
+
+func (s *Session) launchCommand(c *command, p *pipes) launch.Command {
+	return launch.Command{
+		Path: c.path, Argv: c.argv, Dir: c.cwd, Env: c.env,
+		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], Limits: c.rlimits(),
+		OnPID: func(pid int) {
+			// Without the registration its execve is refused as unknown.
+			if err := s.loop.Register(pid, notify.CommandInfo{ID: c.req.ID, Judged: c.judged}); err != nil {
+				s.cfg.Log.Warn("command is not registered", "command", c.req.ID, "error", err)
+			}
+		},
+	}
+}
+
+// startError turns a failed start into an exit: refused at its execve, not
+// there, or no session to start it in.
+func (s *Session) startError(c *command, err error) (*wire.Exit, wire.TreeEmpty, error) {
+	if exit, found := s.denials.LoadAndDelete(c.req.ID); found {
+		return exit.(*wire.Exit), wire.TreeEmpty{}, nil
+	}
+	var start *launch.StartError
+	if errors.As(err, &start) {
+		return spawnFailed(start.ExitCode(), start.Error(), ""), wire.TreeEmpty{}, nil
+	}
+	return nil, wire.TreeEmpty{}, err
+}
+
+// wait follows a running command to its end.
+func (s *Session) wait(ctx context.Context, c *command, process *launch.Process, control <-chan wire.Control) (*wire.Exit, error) {
+	var timeout <-chan time.Time
+	if d := c.deadline(); d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	for {
+		select {
+		case <-process.Exited():
+			return ended(process)
+		case <-timeout:
+			if err := process.Kill(killGrace); err != nil {
+				return nil, err
+			}
+			exit, err := ended(process)
+			if err == nil {
+				exit.Kind, exit.Message = wire.ExitDeadline, fmt.Sprintf("ended after its deadline of %s", c.deadline())
+			}
+			return exit, err
+		case <-ctx.Done():
+			if err := process.Kill(killGrace); err != nil {
+				return nil, err
+			}
+			return ended(process)
+		case m := <-control:
+			if err := act(process, m); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// act carries out what the caller asks of a running command.
+func act(process *launch.Process, m wire.Control) error {
+	switch {
+	case m.Kill:
+		return process.Kill(killGrace)
+	case m.Signal > 0:
+		return process.Signal(syscall.Signal(m.Signal))
+	}
+	return nil // a size means nothing without a terminal
+}
+
+// ended is how a command's first process ended.
+func ended(process *launch.Process) (*wire.Exit, error) {
+	status, err := process.Wait()
+	if err != nil {
+		return nil, err
+	}
+	exit := &wire.Exit{Kind: wire.ExitExited, Code: status.ExitCode(), Rusage: wire.Rusage{
+		UserMicros: status.Rusage.User.Microseconds(), SystemMicros: status.Rusage.System.Microseconds(), MaxRSSBytes: status.Rusage.MaxRSS,
+	}}
+	if status.Signaled() {
+		exit.Kind, exit.Code, exit.Signal = wire.ExitSignaled, 0, int(status.Signal())
+	}
+	return exit, nil
+}
+
+// emitBegin records that a command was asked for and what was decided. An event
+// that cannot be written stops the command.
+func (s *Session) emitBegin(c command, refused *wire.Exit) error {
+	e := wire.Event{
+		Type: wire.EventCommand, Phase: "begin", Command: c.req.ID, Argv: c.req.Argv, Path: c.path,
+		Decision: c.decision.Effect.String(), Mechanism: "launch", Env: names(c.env),
+	}
+	if c.diag.Rule != "" {
+		e.Rule, e.Message, e.Hint = ruleAt(c.diag), c.diag.Message, c.diag.Hint
+	}
+	if refused != nil {
+		e.Decision, e.Message, e.Hint = policy.Deny.String(), refused.Message, refused.Hint
+		if refused.Kind == wire.ExitSpawnFailed {
+			e.Decision = ""
+		}
+	}
+	return s.emit(e)
+}
+
+func (s *Session) emitEnd(c command, exit wire.Exit) error {
+	return s.emit(wire.Event{Type: wire.EventCommand, Phase: "end", Command: c.req.ID, Argv: c.argv, Path: c.path, Exit: &exit})
+}
+
+// names are the names of an environment; values are never recorded.
+func names(environment []string) []string {
+	out := make([]string, len(environment))
+	for i, e := range environment {
+		out[i], _, _ = strings.Cut(e, "=")
+	}
+	return out
+}

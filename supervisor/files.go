@@ -1,0 +1,198 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse"
+	"agentsh/internal/wire"
+	"agentsh/supervisor/launch"
+)
+
+// serverName is the name under which this program is its own file server.
+const serverName = "agentsh-fuse"
+
+// controlName is the file server's name for its control socket.
+const controlName = "control"
+
+// stopGrace is how long a file server may take to end by itself.
+const stopGrace = 5 * time.Second
+
+// fileServer is the process that serves the governed mounts of a session. It is
+// started when the last mount has been made: one process serves them all. A nil
+// fileServer serves nothing and never dies.
+type fileServer struct {
+	session  *Session
+	governed []governed
+	owner    fuse.Owner
+	devices  map[string]*os.File // by tag, until the server has them
+	backings map[string]*os.File
+
+	process *launch.Server
+	control *fuse.Control
+}
+
+// startFileServer opens what the governed mounts show.
+func (s *Session) startFileServer(list []governed) (*fileServer, error) {
+	f := &fileServer{session: s, governed: list, devices: map[string]*os.File{}, backings: map[string]*os.File{}}
+	for _, g := range list {
+		backing, err := os.OpenFile(g.backing, unix.O_PATH|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			f.closeDevices()
+			return nil, fmt.Errorf("governed %s: %w", g.path, err)
+		}
+		f.backings[g.path] = backing
+	}
+	info, err := os.Stat(list[0].backing)
+	if err != nil {
+		f.closeDevices()
+		return nil, fmt.Errorf("workspace: %w", err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	f.owner = fuse.Owner{InsideUID: uint32(s.who.uid), InsideGID: uint32(s.who.gid), OutsideUID: owner.Uid, OutsideGID: owner.Gid}
+	return f, nil
+}
+
+// closeDevices closes this process's descriptors of what the server serves.
+func (f *fileServer) closeDevices() {
+	for _, files := range []map[string]*os.File{f.devices, f.backings} {
+		for _, file := range files {
+			file.Close()
+		}
+	}
+}
+
+// serveMount takes the descriptor of one mount from the session's first
+// process; with the last one the server starts.
+func (s *Session) serveMount(tag string, device *os.File) error {
+	f := s.files
+	if f == nil || f.backings[tag] == nil || f.devices[tag] != nil {
+		device.Close()
+		return fmt.Errorf("mount %s was not planned", tag)
+	}
+	f.devices[tag] = device
+	if len(f.devices) < len(f.governed) {
+		return nil
+	}
+	return f.start()
+}
+
+// start runs the server process and waits until it serves.
+func (f *fileServer) start() error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("file server: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), controlName), os.NewFile(uintptr(pair[1]), controlName)
+	defer theirs.Close()
+	donations := []launch.Donation{{Name: controlName, File: theirs}}
+	for _, g := range f.governed {
+		donations = append(donations,
+			launch.Donation{Name: fuse.DeviceName(g.path), File: f.devices[g.path]},
+			launch.Donation{Name: fuse.BackingName(g.path), File: f.backings[g.path]})
+	}
+	if f.process, err = launch.StartServer(serverName, donations); err != nil {
+		ours.Close()
+		return err
+	}
+	if f.control, err = fuse.NewControl(ours, f.event); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return f.control.Configure(ctx, f.config())
+}
+
+// startTimeout bounds the start of a part of the session.
+const startTimeout = 10 * time.Second
+
+func (f *fileServer) config() fuse.Config {
+	c := fuse.Config{Session: f.session.id, Vars: f.session.cfg.Policy.Vars(), Owner: f.owner}
+	for _, source := range f.session.cfg.Policy.Sources() {
+		c.Policy = append(c.Policy, wire.PolicySource(source))
+	}
+	for _, g := range f.governed {
+		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: g.path, Path: g.path})
+	}
+	return c
+}
+
+// event records what the server decided. The operation itself was answered
+// already; a log that cannot be written ends the session.
+func (f *fileServer) event(e wire.Event) {
+	if err := f.session.emit(e); err != nil {
+		go f.session.end(fmt.Errorf("audit: %w", err)) // the caller must not wait for the server's end
+	}
+}
+
+func (f *fileServer) dead() <-chan struct{} {
+	if f == nil || f.process == nil {
+		return nil
+	}
+	return f.process.Dead()
+}
+
+func (f *fileServer) cause() error {
+	if f == nil {
+		return errors.New("no file server")
+	}
+	return f.process.Err()
+}
+
+func (f *fileServer) changes(ctx context.Context) ([]wire.Change, error) {
+	if f == nil {
+		return nil, nil
+	}
+	return f.control.Changes(ctx, f.governed[0].path)
+}
+
+func (f *fileServer) baseline(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	return f.control.Baseline(ctx)
+}
+
+func (f *fileServer) invalidate(ctx context.Context, path string) error {
+	if f == nil {
+		return nil
+	}
+	return f.control.Invalidate(ctx, path)
+}
+
+// begin has the server report events from now on.
+func (f *fileServer) begin(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	return f.control.SetInit(ctx, f.session.init.PID())
+}
+
+// drain waits until the events of everything that happened are in the log.
+func (f *fileServer) drain() error {
+	if f == nil || f.control == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	return f.control.Drain(ctx)
+}
+
+// close ends the server: its control socket first, by force when it hangs.
+func (f *fileServer) close() {
+	if f == nil || f.process == nil {
+		return
+	}
+	if f.control != nil {
+		f.control.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	f.process.Stop(ctx)
+}

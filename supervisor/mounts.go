@@ -1,0 +1,250 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// readOps are the operations a read-only bind mount grants; one mount cannot
+// tell them apart, so a tree whose rules do is governed instead.
+const readOps = policy.OpRead | policy.OpList | policy.OpStat | policy.OpExecute
+
+// writeOps are the operations that change something.
+const writeOps = policy.OpAll &^ readOps
+
+// scratchDirs are private to a session when the policy lets commands write
+// there: nothing of the machine shows in them.
+var scratchDirs = []string{"/tmp", "/var/tmp"}
+
+// kernelDirs come from the kernel and are always the session's own; file rules
+// below them refine nothing.
+var kernelDirs = []string{"/proc", "/dev", "/sys"}
+
+// topLinks are the links of a merged /usr, kept where the machine has them.
+var topLinks = []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+// view is what the commands of a session see: the plan of their mount namespace.
+type view struct {
+	binds    []bind
+	links    []link
+	scratch  []string   // private tmpfs directories
+	governed []governed // served by the file server
+	masked   []string   // special files that must not be reachable
+}
+
+type bind struct {
+	path   string
+	noExec bool
+}
+
+type link struct{ path, target string }
+
+// governed is one path inside whose operations the file server decides.
+type governed struct {
+	path    string // inside
+	backing string // outside
+	dir     bool
+	closed  bool // no operation is allowed at or below it
+}
+
+// viewPlanner turns file rules into mounts: what no rule allows does not exist,
+// what is allowed to be read as a whole is bound read-only, and what needs a
+// decision per operation is governed.
+type viewPlanner struct {
+	policy    *policy.Policy
+	workspace []wire.Governed
+	home      string
+	scratch   func(path string) (backing string, err error) // makes an empty directory outside
+	view      view
+}
+
+func (p *viewPlanner) plan() (view, error) {
+	for _, g := range p.workspace {
+		p.govern(g.Path, g.Backing, true)
+	}
+	for _, dir := range append(slices.Clone(scratchDirs), p.home) {
+		if err := p.addScratch(dir); err != nil {
+			return view{}, err
+		}
+	}
+	for _, root := range p.roots() {
+		if err := p.addRoot(root); err != nil {
+			return view{}, err
+		}
+	}
+	p.addTopLinks()
+	return p.view, nil
+}
+
+// addScratch gives the session a directory of its own where the policy allows
+// writing: a tmpfs, or a governed directory when rules differ inside it.
+func (p *viewPlanner) addScratch(dir string) error {
+	if dir == "" || p.covered(dir) {
+		return nil
+	}
+	all := p.policy.Tree(dir, policy.OpAll)
+	switch {
+	case p.whole(all) && all.Effect == policy.Deny:
+		return nil
+	case p.whole(all) && all.Effect == policy.Allow:
+		p.view.scratch = append(p.view.scratch, dir)
+		return nil
+	}
+	backing, err := p.scratch(dir)
+	if err != nil {
+		return fmt.Errorf("scratch directory for %s: %w", dir, err)
+	}
+	p.govern(dir, backing, true)
+	return nil
+}
+
+// whole reports whether a tree is decided as a whole, governed places inside it
+// aside.
+func (p *viewPlanner) whole(v policy.TreeVerdict) bool {
+	return v.Uniform || !slices.ContainsFunc(v.Except, func(e string) bool { return !p.governedAt(e) })
+}
+
+// govern has the file server decide at a path.
+func (p *viewPlanner) govern(path, backing string, dir bool) {
+	all := p.policy.Tree(path, policy.OpAll)
+	closed := all.Uniform && all.Effect == policy.Deny
+	p.view.governed = append(p.view.governed, governed{path, backing, dir, closed})
+}
+
+// roots are the places that rules allow something in; "/" stands for what is
+// in it.
+func (p *viewPlanner) roots() []string {
+	var roots []string
+	for _, root := range p.policy.Roots() {
+		if root != "/" {
+			roots = append(roots, path.Clean(root))
+			continue
+		}
+		entries, err := os.ReadDir("/")
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			roots = append(roots, "/"+e.Name())
+		}
+	}
+	slices.Sort(roots)
+	return slices.Compact(roots)
+}
+
+// addRoot plans one place outside the workspace. A place that does not exist
+// has nothing to show.
+func (p *viewPlanner) addRoot(root string) error {
+	if p.covered(root) || below(root, kernelDirs...) {
+		return nil
+	}
+	info, err := os.Lstat(root)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("plan %s: %w", root, err)
+	}
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(root)
+		if err != nil {
+			return fmt.Errorf("plan %s: %w", root, err)
+		}
+		p.view.links = append(p.view.links, link{root, target})
+		return nil
+	case info.IsDir(), info.Mode().IsRegular():
+		return p.addTree(root, info)
+	}
+	return nil // a device or socket is never shown
+}
+
+// addTree binds a tree that is readable as a whole and governs where rules
+// differ: the tree itself when they differ at its root, else each exception.
+func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
+	write := p.policy.Tree(root, writeOps)
+	read := p.policy.Tree(root, readOps&^policy.OpExecute)
+	exec := p.policy.Tree(root, policy.OpExecute)
+	bindable := read.Effect == policy.Allow && write.Effect == policy.Deny && (exec.Effect == policy.Allow || exec.Effect == policy.Deny)
+	exceptions := slices.Concat(read.Except, exec.Except, write.Except)
+	slices.Sort(exceptions)
+	exceptions = slices.Compact(exceptions)
+	switch {
+	case read.Uniform && read.Effect == policy.Deny && write.Uniform && write.Effect == policy.Deny:
+		return nil
+	case !bindable || slices.Contains(exceptions, root):
+		p.govern(root, root, info.IsDir())
+		return nil
+	}
+	p.view.binds = append(p.view.binds, bind{path: root, noExec: exec.Effect == policy.Deny})
+	for _, e := range exceptions {
+		if err := p.addException(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addException governs a place inside a bound tree. A place that is not there
+// cannot appear: the tree is read-only. A link is judged where it points to.
+func (p *viewPlanner) addException(e string) error {
+	if p.governedAt(e) {
+		return nil
+	}
+	info, err := os.Lstat(e)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("plan %s: %w", e, err)
+	}
+	switch {
+	case info.IsDir(), info.Mode().IsRegular():
+		p.govern(e, e, info.IsDir())
+	case info.Mode()&fs.ModeSymlink == 0:
+		p.view.masked = append(p.view.masked, e)
+	}
+	return nil
+}
+
+// addTopLinks keeps /bin and its like when what they point to is visible.
+func (p *viewPlanner) addTopLinks() {
+	for _, name := range topLinks {
+		target, err := os.Readlink(name)
+		if err != nil || slices.ContainsFunc(p.view.links, func(l link) bool { return l.path == name }) {
+			continue
+		}
+		if p.covered(filepath.Join("/", target)) {
+			p.view.links = append(p.view.links, link{name, target})
+		}
+	}
+}
+
+// covered reports whether a path is already below something planned.
+func (p *viewPlanner) covered(name string) bool {
+	return p.governedAt(name) || below(name, p.view.scratch...) ||
+		slices.ContainsFunc(p.view.binds, func(b bind) bool { return below(name, b.path) })
+}
+
+func (p *viewPlanner) governedAt(name string) bool {
+	return slices.ContainsFunc(p.view.governed, func(g governed) bool { return below(name, g.path) })
+}
+
+// below reports whether name is one of the directories or inside one.
+func below(name string, dirs ...string) bool {
+	for _, d := range dirs {
+		if name == d || d == "/" || strings.HasPrefix(name, d+"/") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,158 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh"
+	"agentsh/supervisor/launch"
+)
+
+// startupDir is where the packages install bash_startup.sh. It is always there
+// inside, in the version of this build.
+const startupDir = "/usr/lib/agentsh"
+
+// mounts are the steps that make a view: trees first, what lies inside others
+// after them, the governed ones last because they answer only once served.
+func (s *Session) mounts(v view) ([]launch.Mount, error) {
+	var out []launch.Mount
+	for _, b := range v.binds {
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: b.path, Target: b.path, ReadOnly: true, NoExec: b.noExec})
+	}
+	for _, l := range v.links {
+		out = append(out, launch.Mount{Kind: launch.Symlink, Source: l.target, Target: l.path})
+	}
+	out = append(out, launch.Mount{Kind: launch.Proc, Target: "/proc"}, launch.Mount{Kind: launch.Dev, Target: "/dev"})
+	for _, dir := range v.scratch {
+		mode := uint32(0o1777)
+		if dir == s.cfg.Home {
+			mode = 0o700
+		}
+		out = append(out, launch.Mount{Kind: launch.Tmpfs, Target: dir, Size: scratchBytes, Mode: mode})
+	}
+	for _, name := range v.masked {
+		out = append(out, launch.Mount{Kind: launch.Mask, Target: name})
+	}
+	own, err := s.ownFiles(v)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, own...)
+	for _, g := range v.governed {
+		out = append(out, launch.Mount{Kind: launch.FUSE, Target: g.path, Tag: g.path, Single: !g.dir, Options: fuseOptions(s.who)})
+	}
+	return out, nil
+}
+
+// scratchBytes bounds one private directory; it is memory.
+const scratchBytes = 4 << 30
+
+// fuseOptions let the kernel check permissions of what the server shows, and
+// let the sandbox's user in when it is not the one that mounts.
+func fuseOptions(who identity) []string {
+	options := []string{"default_permissions"}
+	if !who.mapped {
+		options = append(options, "allow_other")
+	}
+	return options
+}
+
+// ownFiles are the files a session brings along: the startup script, and the
+// account of the user that commands run as.
+func (s *Session) ownFiles(v view) ([]launch.Mount, error) {
+	var out []launch.Mount
+	shown := func(name string) bool {
+		return slices.ContainsFunc(v.binds, func(b bind) bool { return below(name, b.path) })
+	}
+	if shown("/etc/passwd") && shown("/etc/group") {
+		passwd, group := s.who.accounts(s.cfg.Home, baseShell)
+		for name, data := range map[string][]byte{"/etc/passwd": passwd, "/etc/group": group} {
+			m, err := s.ownFile(name, data)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, m)
+		}
+	}
+	if !shown(startupDir) {
+		return out, nil
+	}
+	return append(out, s.startupMount()), s.writeStartup()
+}
+
+// ownFile binds a file of the session over one of the machine.
+func (s *Session) ownFile(name string, data []byte) (launch.Mount, error) {
+	source := filepath.Join(s.state, path.Base(name))
+	if err := os.WriteFile(source, data, 0o644); err != nil {
+		return launch.Mount{}, fmt.Errorf("session file %s: %w", name, err)
+	}
+	return launch.Mount{Kind: launch.Bind, Source: source, Target: name, ReadOnly: true, NoExec: true}, nil
+}
+
+// writeStartup writes the startup script where startupMount takes it from.
+func (s *Session) writeStartup() error {
+	dir := filepath.Join(s.state, "lib", filepath.Base(startupDir))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("startup script: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bash_startup.sh"), []byte(agentsh.BashStartup), 0o644); err != nil {
+		return fmt.Errorf("startup script: %w", err)
+	}
+	return os.Chmod(s.state, 0o711) // the user namespace's user looks the script up below it
+}
+
+// startupMount puts the script's directory in place: over the installed one, or
+// beside what /usr/lib holds, by an overlay of both.
+func (s *Session) startupMount() launch.Mount {
+	lib := filepath.Join(s.state, "lib")
+	if info, err := os.Stat(startupDir); err == nil && info.IsDir() {
+		return launch.Mount{Kind: launch.Bind, Source: filepath.Join(lib, filepath.Base(startupDir)), Target: startupDir, ReadOnly: true, NoExec: true}
+	}
+	return launch.Mount{Kind: launch.Overlay, Target: filepath.Dir(startupDir), ReadOnly: true,
+		Options: []string{"lowerdir=" + lib + ":" + filepath.Dir(startupDir)}}
+}
+
+// landlock is the floor beneath the mounts: the same view once more, held by
+// another mechanism, and signals and abstract sockets kept inside.
+func landlock(v view) *launch.Landlock {
+	const all = launch.LandlockRead | launch.LandlockExec | launch.LandlockWrite
+	l := &launch.Landlock{Handled: all | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, Scope: true}
+	grant := func(access uint64, paths ...string) {
+		for _, p := range paths {
+			l.Rules = append(l.Rules, launch.LandlockRule{Path: p, Access: access})
+		}
+	}
+	grant(unix.LANDLOCK_ACCESS_FS_READ_DIR, "/")
+	for _, b := range v.binds {
+		access := uint64(launch.LandlockRead | launch.LandlockExec)
+		if b.noExec {
+			access = launch.LandlockRead
+		}
+		grant(access, b.path)
+	}
+	for _, g := range v.governed {
+		if !g.closed {
+			grant(all, g.path)
+		}
+	}
+	grant(all, v.scratch...)
+	grant(launch.LandlockRead|unix.LANDLOCK_ACCESS_FS_WRITE_FILE, "/proc")
+	grant(all|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, "/dev")
+	return l
+}
+
+// readOnly are paths whose writing must fail before the first command runs.
+func readOnly(v view) []string {
+	out := []string{"/"}
+	for _, b := range v.binds {
+		if len(out) < 8 {
+			out = append(out, b.path)
+		}
+	}
+	return out
+}

@@ -1,0 +1,26 @@
+package supervisor
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// readNow reads what is there from a non-blocking descriptor; at the end, on an
+// error or when it would block it returns 0 or less.
+func readNow(raw syscall.RawConn, buf []byte) int {
+	n := 0
+	err := raw.Read(func(fd uintptr) bool {
+		for {
+			var err error
+			n, err = unix.Read(int(fd), buf)
+			if err != unix.EINTR {
+				return true
+			}
+		}
+	})
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,37 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"agentsh/fuse"
+	"agentsh/supervisor/launch"
+)
+
+// Reexec must be called first in main, and in TestMain of tests that open
+// sessions: this program is also its own file server, and then never returns.
+// The session's first process does not come this far.
+func Reexec() {
+	if len(os.Args) != 1 || os.Args[0] != serverName {
+		return
+	}
+	if err := serveFiles(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", serverName, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func serveFiles() error {
+	files, err := launch.Donations()
+	if err != nil {
+		return err
+	}
+	control := files[controlName]
+	if control == nil {
+		return fmt.Errorf("no control socket")
+	}
+	delete(files, controlName)
+	return fuse.Run(context.Background(), control, files)
+}

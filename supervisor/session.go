@@ -1,0 +1,244 @@
+// Package supervisor runs commands under a policy. A [Session] is a place with
+// its own namespaces, filter and file server; [Session.Exec] runs one command
+// in it and is the only caller of the environment and launch packages.
+package supervisor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/seccomp"
+	"agentsh/seccomp/target"
+	"agentsh/supervisor/audit"
+	"agentsh/supervisor/launch"
+	"agentsh/supervisor/notify"
+)
+
+// Config is what a session holds. Policy, Governed, Cwd, Path, Audit and Log
+// are required.
+type Config struct {
+	Policy   *policy.Policy
+	Governed []wire.Governed   // directories under file policy; the first is the workspace
+	Inject   map[string]string // the operator's env_inject
+	EnvDir   string            // directory of .env files inside; empty: none
+	Home     string            // HOME of commands, inside
+	Cwd      string            // where commands start by default, inside
+	Path     string            // PATH of commands; programs are looked up there
+	User     string            // who commands run as when the supervisor is root
+	Network  bool              // share the caller's network instead of having none
+	Audit    *audit.Log
+	Log      *slog.Logger
+}
+
+// Session runs commands. It is safe for concurrent use; Close ends it.
+type Session struct {
+	cfg   Config
+	id    string
+	who   identity
+	state string // directory outside, removed at the end
+
+	files    *fileServer // nil: nothing is governed
+	init     *launch.Init
+	loop     *notify.Loop
+	loopDone chan struct{}
+	stopLoop context.CancelFunc
+	timeout  *time.Timer // of the session; nil: none
+
+	same func(*target.Handle) ([]string, error) // denied programs that a file is identical to
+
+	denials  sync.Map // by command id: the *wire.Exit of one refused at its own execve
+	mu       sync.Mutex
+	fault    error // why the session can run nothing any more
+	commands sync.WaitGroup
+	outputs  sync.WaitGroup // of commands that left writers behind
+}
+
+// ErrEnded is in the chain of every error of a session that has ended.
+var ErrEnded = errors.New("session has ended")
+
+// Open builds a session: namespaces, mounts, file server, filter. Whatever the
+// policy asks for that this build or machine cannot hold is refused here.
+func Open(ctx context.Context, cfg Config) (*Session, error) {
+	if problems := cfg.Policy.Unheld(held); len(problems) > 0 {
+		return nil, problems
+	}
+	who, err := commandIdentity(cfg.User)
+	if err != nil {
+		return nil, err
+	}
+	state, err := os.MkdirTemp("", "agentsh-")
+	if err != nil {
+		return nil, fmt.Errorf("session state: %w", err)
+	}
+	s := &Session{cfg: cfg, id: rand.Text()[:12], who: who, state: state}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Session) open(ctx context.Context) error {
+	planner := viewPlanner{policy: s.cfg.Policy, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: s.scratchDir}
+	v, err := planner.plan()
+	if err != nil {
+		return err
+	}
+	if err := s.startInit(ctx, v); err != nil {
+		return err
+	}
+	if err := s.files.begin(ctx); err != nil {
+		return err
+	}
+	if err := s.startLoop(); err != nil {
+		return err
+	}
+	s.watch()
+	return s.emit(wire.Event{Type: wire.EventSession, Phase: "begin", Message: "policy " + s.cfg.Policy.Name() + " " + s.cfg.Policy.Digest()})
+}
+
+// scratchDir makes the backing of a governed scratch directory.
+func (s *Session) scratchDir(path string) (string, error) {
+	dir, err := os.MkdirTemp(s.state, filepath.Base(path)+"-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chown(dir, s.who.uid, s.who.gid)
+}
+
+// startInit starts the session's first process in the view.
+func (s *Session) startInit(ctx context.Context, v view) error {
+	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{}).Compile(runtime.GOARCH)
+	if err != nil {
+		return err
+	}
+	mounts, err := s.mounts(v)
+	if err != nil {
+		return err
+	}
+	cfg := launch.Config{
+		Mounts: mounts, UID: s.who.uid, GID: s.who.gid, UserNS: s.who.mapped, Hostname: "sandbox",
+		Network: s.cfg.Network, Landlock: landlock(v), Filter: filter, ReadOnly: readOnly(v),
+		Limits: []launch.Rlimit{{Resource: limitCore}},
+	}
+	if len(v.governed) > 0 {
+		if s.files, err = s.startFileServer(v.governed); err != nil {
+			return err
+		}
+		defer s.files.closeDevices()
+	}
+	s.init, err = launch.NewInit(ctx, cfg, s.serveMount)
+	return err
+}
+
+// startLoop answers the session's notifications from now on.
+func (s *Session) startLoop() error {
+	listener, err := seccomp.NewListener(s.init.Listener())
+	if err != nil {
+		return err
+	}
+	if s.same, err = s.identities(); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	s.loop = notify.New(notify.Config{
+		Listener: listener, Evaluate: s.cfg.Policy.Evaluate, Emit: s.emitExec, Same: s.same,
+		Inject: s.nestedInject(), Session: s.id, Log: s.cfg.Log,
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	s.stopLoop, s.loopDone = stop, make(chan struct{})
+	go func() {
+		defer close(s.loopDone)
+		if err := s.loop.Run(ctx); err != nil && ctx.Err() == nil {
+			s.end(fmt.Errorf("notification loop: %w", err))
+		}
+	}()
+	return nil
+}
+
+// watch ends the session when one of its parts dies or its time is up.
+func (s *Session) watch() {
+	if limit := s.cfg.Policy.Limits(nil).SessionTimeout; limit > 0 {
+		s.timeout = time.AfterFunc(limit, func() { s.end(fmt.Errorf("session_timeout of %s is over", limit)) })
+	}
+	go func() { // ends with the session's first process at the latest
+		select {
+		case <-s.files.dead():
+			s.end(s.files.cause())
+		case <-s.init.Dead():
+			s.end(errors.New("its first process is gone"))
+		}
+	}()
+}
+
+// end stops everything in the session for a reason that later calls report.
+func (s *Session) end(reason error) {
+	s.mu.Lock()
+	first := s.fault == nil
+	if first {
+		s.fault = fmt.Errorf("%w: %w", ErrEnded, reason)
+	}
+	s.mu.Unlock()
+	if first {
+		s.cfg.Log.Warn("session ended", "session", s.id, "reason", reason)
+		_ = s.init.Close() // Close reports what could not be ended
+	}
+}
+
+// emit writes one event of this session to the audit log. When it fails, what
+// the event tells of must not happen.
+func (s *Session) emit(e wire.Event) error {
+	e.Session = s.id
+	return s.cfg.Audit.Append(e)
+}
+
+// emitExec is emit for the notification loop. What a command was refused at its
+// own execve becomes its exit.
+func (s *Session) emitExec(e wire.Event) error {
+	if e.Type == wire.EventExec && e.Decision == policy.Deny.String() {
+		s.denials.Store(e.Command, &wire.Exit{Kind: wire.ExitDenied, Message: e.Message, Hint: e.Hint, Rule: e.Rule})
+	}
+	return s.emit(e)
+}
+
+// Changes is the change record of the governed directories.
+func (s *Session) Changes(ctx context.Context) ([]wire.Change, error) {
+	return s.files.changes(ctx)
+}
+
+// Baseline makes the present state the one that Changes compares with.
+func (s *Session) Baseline(ctx context.Context) error { return s.files.baseline(ctx) }
+
+// Close kills every command, ends the file server and removes what the session
+// made. It returns what could not be ended or written.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	if s.fault == nil {
+		s.fault = ErrEnded
+	}
+	s.mu.Unlock()
+	if s.timeout != nil {
+		s.timeout.Stop()
+	}
+	var errs []error
+	if s.init != nil {
+		errs = append(errs, s.init.Close())
+	}
+	s.commands.Wait()
+	s.outputs.Wait()
+	if s.stopLoop != nil {
+		s.stopLoop()
+		<-s.loopDone
+		errs = append(errs, s.files.drain(), s.emit(wire.Event{Type: wire.EventSession, Phase: "end"}))
+	}
+	s.files.close()
+	return errors.Join(append(errs, os.RemoveAll(s.state))...)
+}

@@ -1,0 +1,158 @@
+package supervisor
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"agentsh/internal/wire"
+)
+
+// pipes are the descriptors of one command and the copying between them and the
+// caller's streams. A command never holds a descriptor of the caller: it could
+// open it again with another mode through /proc/self/fd.
+type pipes struct {
+	child          [3]*os.File // stdin, stdout, stderr of the command
+	stdin          *os.File    // our end, nil for /dev/null
+	stdout, stderr output
+	copying        sync.WaitGroup // the output copies; the stdin copy ends by closing its pipe
+}
+
+// output copies one stream of a command until everything it wrote is read.
+type output struct {
+	from *os.File
+	to   io.Writer
+	err  error
+}
+
+// newPipes opens the pipes of a command; close them with release and finish.
+func newPipes(s wire.Streams) (*pipes, error) {
+	p := &pipes{stdout: output{to: s.Stdout}, stderr: output{to: s.Stderr}}
+	var err error
+	if s.Stdin == nil {
+		p.child[0], err = os.Open(os.DevNull)
+	} else {
+		p.child[0], p.stdin, err = os.Pipe()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, out := range []*output{&p.stdout, &p.stderr} {
+		if out.from, p.child[i+1], err = os.Pipe(); err != nil {
+			p.release()
+			p.abandon()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// start begins copying. The goroutine that feeds stdin ends when the pipe is
+// closed or its source ends; it may outlive the command when the source blocks.
+func (p *pipes) start(stdin io.Reader) {
+	if p.stdin != nil {
+		go func() {
+			_, _ = io.Copy(p.stdin, stdin) // the command may close its stdin at any time
+			p.stdin.Close()
+		}()
+	}
+	for _, out := range []*output{&p.stdout, &p.stderr} {
+		p.copying.Go(out.copy)
+	}
+}
+
+// release closes the command's ends in this process once it has them.
+func (p *pipes) release() {
+	for _, f := range p.child {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// abandon closes our ends without reading what is left.
+func (p *pipes) abandon() {
+	for _, f := range []*os.File{p.stdin, p.stdout.from, p.stderr.from} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// finish waits until everything that was written before the command ended has
+// been delivered. What background processes write later is read and dropped
+// until they end, so that they do not fail; the returned channel closes then.
+func (p *pipes) finish() (rest <-chan struct{}, err error) {
+	if p.stdin != nil {
+		p.stdin.Close()
+	}
+	now := time.Now()
+	for _, out := range []*output{&p.stdout, &p.stderr} {
+		if err := out.from.SetReadDeadline(now); err != nil && !errors.Is(err, os.ErrClosed) {
+			return nil, err
+		}
+	}
+	p.copying.Wait()
+	done := make(chan struct{})
+	var drops sync.WaitGroup
+	for _, out := range []*output{&p.stdout, &p.stderr} {
+		drops.Go(out.drop)
+	}
+	go func() {
+		drops.Wait()
+		close(done)
+	}()
+	return done, errors.Join(p.stdout.err, p.stderr.err)
+}
+
+// copy moves the stream until its end, or until the deadline that finish sets
+// and then whatever the pipe still holds.
+func (o *output) copy() {
+	to := o.to
+	if to == nil {
+		to = io.Discard
+	}
+	_, err := io.Copy(writerOnly{to}, readerOnly{o.from})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = o.rest(to)
+	}
+	o.err = err
+	if err != nil {
+		o.from.Close() // the caller is gone: the command gets EPIPE as it would from a closed pipe
+	}
+}
+
+// rest reads what a pipe holds without waiting for more.
+func (o *output) rest(to io.Writer) error {
+	if err := o.from.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	raw, err := o.from.SyscallConn()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n := readNow(raw, buf)
+		if n <= 0 {
+			return nil
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+// drop reads the stream to its end so that late writers do not fail.
+func (o *output) drop() {
+	_, _ = io.Copy(io.Discard, readerOnly{o.from}) // a closed or failed pipe ends it
+	o.from.Close()
+}
+
+// readerOnly and writerOnly hide ReadFrom and WriteTo, which would splice and
+// ignore the read deadline.
+type readerOnly struct{ io.Reader }
+
+type writerOnly struct{ io.Writer }
