@@ -405,7 +405,8 @@ func (r *Roots) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wir
 		return wire.Manifest{}, err
 	}
 	defer closeRoot(dir)
-	return tarfs.Pack(ctx, dir, tarfs.PackOptions{Paths: req.Paths, SkipGit: req.SkipGit, Deleted: req.Deleted, Limits: r.cfg.Limits}, w)
+	return tarfs.Pack(ctx, dir, tarfs.PackOptions{
+		Paths: req.Paths, Names: req.Names, Gone: req.Gone, SkipGit: req.SkipGit, Deleted: req.Deleted, Limits: r.cfg.Limits}, w)
 }
 
 // closeRoot closes a directory that was only resolved in.

@@ -20,10 +20,11 @@ import (
 
 // PackOptions say what is packed.
 type PackOptions struct {
-	Paths   []string          // slash paths beneath the root, each with all below it; empty: everything
-	SkipGit bool              // leave out every .git
-	Deleted []string          // recorded in the manifest
-	Skip    func(string) bool // leave out this path and all below it; nil: nothing
+	Paths   []string // slash paths beneath the root, each with all below it
+	Names   []string // slash paths beneath the root, each alone; no Paths and no Names: everything
+	Gone    bool     // a path that does not exist is left out and named, instead of an error
+	SkipGit bool     // leave out every .git
+	Deleted []string // recorded in the manifest
 	Limits  Limits
 }
 
@@ -35,20 +36,24 @@ type PackOptions struct {
 func Pack(ctx context.Context, root *os.Root, opts PackOptions, w io.Writer) (wire.Manifest, error) {
 	p := &packer{
 		ctx:    ctx,
-		skip:   opts.Skip,
-		git:    opts.SkipGit,
+		opts:   opts,
 		tw:     tar.NewWriter(w),
 		tally:  tally{limits: opts.Limits.withDefaults()},
 		buffer: make([]byte, copyBuffer),
 	}
 	p.manifest.Deleted = opts.Deleted
-	if len(opts.Paths) == 0 {
+	if len(opts.Paths)+len(opts.Names) == 0 {
 		if err := p.dir(root, "."); err != nil {
 			return wire.Manifest{}, fmt.Errorf("pack: %w", err)
 		}
 	}
 	for _, name := range opts.Paths {
-		if err := p.path(root, name); err != nil {
+		if err := p.path(root, name, true); err != nil {
+			return wire.Manifest{}, fmt.Errorf("pack: %w", err)
+		}
+	}
+	for _, name := range opts.Names {
+		if err := p.path(root, name, false); err != nil {
 			return wire.Manifest{}, fmt.Errorf("pack: %w", err)
 		}
 	}
@@ -61,32 +66,38 @@ func Pack(ctx context.Context, root *os.Root, opts PackOptions, w io.Writer) (wi
 // packer is the state of one [Pack].
 type packer struct {
 	ctx      context.Context
-	skip     func(string) bool
-	git      bool
+	opts     PackOptions
 	tw       *tar.Writer
 	tally    tally
 	buffer   []byte
 	manifest wire.Manifest
+	shallow  bool // a directory is packed without what is below it
 }
 
-// path packs one path of the options and what is below it.
-func (p *packer) path(root *os.Root, name string) error {
+// path packs one path of the options, and what is below it when deep is true.
+func (p *packer) path(root *os.Root, name string, deep bool) error {
 	if name == "." {
 		return p.dir(root, ".")
 	}
 	if err := p.tally.checkName(name); err != nil {
-		return err
+		return p.leaveOut(name, err)
+	}
+	if p.opts.SkipGit && hasGitDir(name) {
+		return nil
 	}
 	parent, err := openParent(root, path.Dir(name))
-	if err != nil {
-		return err
+	if err == nil {
+		defer release(parent)
+		var info fs.FileInfo
+		if info, err = parent.Lstat(path.Base(name)); err == nil {
+			p.shallow = !deep
+			return p.entry(parent, name, info)
+		}
 	}
-	defer release(parent)
-	info, err := parent.Lstat(path.Base(name))
-	if err != nil {
-		return err
+	if p.opts.Gone && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrRefused)) {
+		return p.leaveOut(name, fmt.Errorf("%w: %w", err, ErrRefused))
 	}
-	return p.entry(parent, name, info)
+	return err
 }
 
 // openParent opens the directory dir beneath root and refuses to pass a
@@ -137,7 +148,7 @@ func (p *packer) entry(parent *os.Root, name string, info fs.FileInfo) error {
 		return err
 	}
 	base := path.Base(name)
-	if p.git && IsGitDir(base) || p.skip != nil && p.skip(name) {
+	if p.opts.SkipGit && IsGitDir(base) {
 		return nil
 	}
 	if err := p.tally.checkName(name); err != nil {
@@ -185,6 +196,9 @@ func (p *packer) subdir(parent *os.Root, name string, info fs.FileInfo) error {
 	defer release(sub)
 	if err := p.header(wire.ManifestEntry{Path: name, Type: typeDir, Mode: uint32(info.Mode().Perm() & permBits)}); err != nil {
 		return err
+	}
+	if p.shallow {
+		return nil
 	}
 	return p.dir(sub, name)
 }

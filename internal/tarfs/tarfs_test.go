@@ -161,10 +161,19 @@ func TestPackTakesOnlyTheNamedPaths(t *testing.T) {
 	if have := listing(t, dst); !slices.Equal(have, want) {
 		t.Errorf("arrived %q, want %q", have, want)
 	}
-	for _, name := range []string{"missing", "../e", "/e", "alias/b"} {
+	for _, name := range []string{"missing", "alias/b"} {
 		if _, err := Pack(context.Background(), openRoot(t, src), PackOptions{Paths: []string{name}}, io.Discard); err == nil {
 			t.Errorf("%q was packed", name)
 		}
+	}
+	for _, name := range []string{"missing", "missing/x", "e/x", "alias/b", "../e", "/e"} {
+		_, m := pack(t, src, PackOptions{Names: []string{name}, Gone: true})
+		if len(m.Entries) != 0 || len(m.Skipped) != 1 {
+			t.Errorf("%q: %+v", name, m)
+		}
+	}
+	if _, m := pack(t, src, PackOptions{Names: []string{"a"}}); len(m.Entries) != 1 {
+		t.Errorf("a directory alone: %+v", m.Entries)
 	}
 }
 

@@ -115,7 +115,9 @@ type WriteFile struct {
 // CopyOut asks for a directory, or some paths of it, as one archive.
 type CopyOut struct {
 	Dir     string   `json:"dir"`                // absolute, inside the sandbox
-	Paths   []string `json:"paths,omitempty"`    // relative to Dir; empty: everything
+	Paths   []string `json:"paths,omitempty"`    // relative to Dir, each with all below it
+	Names   []string `json:"names,omitempty"`    // relative to Dir, each alone; no Paths and no Names: everything
+	Gone    bool     `json:"gone,omitempty"`     // a path that does not exist is skipped and named, instead of an error
 	SkipGit bool     `json:"skip_git,omitempty"` // leave out every .git
 	Deleted []string `json:"deleted,omitempty"`  // copied into the manifest
 }

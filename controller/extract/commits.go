@@ -1,0 +1,410 @@
+package extract
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/wire"
+)
+
+// Bounds of what the sandbox's git may say.
+const (
+	maxBranches = 32       // branches with new commits
+	maxCommits  = 1000     // commit ids in a result
+	maxSaid     = 1 << 20  // bytes of one command's output
+	maxHeader   = 64 << 10 // bytes before a bundle's pack
+)
+
+// GitEnv is the whole environment of every git the host runs here: no system
+// or user configuration, no prompt, nothing inherited.
+func GitEnv() []string {
+	return []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/nonexistent", "LC_ALL=C", "TZ=UTC",
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1",
+		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1",
+		"GIT_PAGER=cat", "GIT_EDITOR=/bin/false",
+	}
+}
+
+// hardened are the settings of every git the host runs here. They beat what
+// the target repository's own configuration says.
+var hardened = []string{
+	"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.sshCommand=/bin/false",
+	"-c", "protocol.allow=never", "-c", "protocol.file.allow=always",
+	"-c", "transfer.fsckObjects=true", "-c", "fetch.fsckObjects=true", "-c", "receive.fsckObjects=true",
+	"-c", "fetch.recurseSubmodules=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
+	"-c", "credential.helper=", "-c", "safe.bareRepository=all", "-c", "safe.directory=*",
+}
+
+// host runs one hardened git on the host.
+func (in Input) host(ctx context.Context, dir string, args ...string) (string, error) {
+	out, err := in.Git(ctx, dir, append(append([]string{}, hardened...), args...)...)
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", args[0], err)
+	}
+	return strings.TrimSpace(out), nil
+}
+
+// tip is one branch of the agent with new commits. Its name is the agent's
+// choice and never a part of a host path.
+type tip struct {
+	ref string // HEAD, or refs/heads/...
+	id  string
+}
+
+// collectCommits brings new commits into the target: those of HEAD as
+// in.Branch, those of other branches beside it.
+func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
+	if in.Base != "" {
+		if _, err := in.host(ctx, in.Target, "cat-file", "-e", in.Base+"^{commit}"); err != nil {
+			return fmt.Errorf("commits: base %s is not in the target: %w", in.Base, err)
+		}
+	}
+	tips, err := newTips(ctx, ex, in)
+	if err != nil {
+		return fmt.Errorf("commits: %w", err)
+	}
+	if len(tips) == 0 {
+		return nil
+	}
+	work, err := os.MkdirTemp(in.Out, ".agentsh-bundle-")
+	if err != nil {
+		return fmt.Errorf("commits: %w", err)
+	}
+	err = fetch(ctx, ex, in, tips, work)
+	if err == nil {
+		err = in.publish(ctx, tips, work, res)
+	}
+	if err = errors.Join(err, os.RemoveAll(work)); err != nil {
+		return fmt.Errorf("commits: %w", err)
+	}
+	return nil
+}
+
+// newTips asks the sandbox for HEAD and branches with commits that base has
+// not. The answers are the agent's word: they only choose what to ask for.
+func newTips(ctx context.Context, ex sandbox.Executor, in Input) ([]tip, error) {
+	head, err := ask(ctx, ex, in, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}")
+	var no *refusal
+	if err != nil && (!errors.As(err, &no) || no.exit.Kind != wire.ExitExited || no.exit.Code != 1) {
+		return nil, err
+	}
+	if head != "" && !isObjectID(head) {
+		return nil, fmt.Errorf("the sandbox's git names %.100q as its HEAD", head)
+	}
+	args := []string{"for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/"}
+	if known := cmp.Or(head, in.Base); known != "" {
+		args = append(args, "--no-merged="+known)
+	}
+	list, err := ask(ctx, ex, in, args...)
+	if err != nil {
+		return nil, err
+	}
+	candidates := []tip{}
+	if head != "" {
+		candidates = append(candidates, tip{"HEAD", head})
+	}
+	for line := range strings.Lines(list) {
+		id, ref, _ := strings.Cut(strings.TrimSpace(line), " ")
+		candidates = append(candidates, tip{ref, id})
+	}
+	var tips []tip
+	for _, t := range candidates {
+		if !isObjectID(t.id) || t.ref != "HEAD" && !strings.HasPrefix(t.ref, "refs/heads/") || strings.ContainsAny(t.ref, " \x00") {
+			return nil, fmt.Errorf("the sandbox's git names %.100q %.100q", t.id, t.ref)
+		}
+		isNew, err := hasNew(ctx, ex, in, t.id)
+		if err != nil {
+			return nil, err
+		}
+		if isNew {
+			tips = append(tips, t)
+		}
+		if len(tips) > maxBranches {
+			return nil, fmt.Errorf("more than %d branches have new commits", maxBranches)
+		}
+	}
+	return tips, nil
+}
+
+// hasNew reports whether a commit brings any that base has not.
+func hasNew(ctx context.Context, ex sandbox.Executor, in Input, id string) (bool, error) {
+	if id == in.Base {
+		return false, nil
+	}
+	args := []string{"rev-list", "--max-count=1", id}
+	if in.Base != "" {
+		args = append(args, "^"+in.Base)
+	}
+	out, err := ask(ctx, ex, in, args...)
+	return out != "", err
+}
+
+// refusal is a git of the sandbox that did not exit with 0.
+type refusal struct {
+	exit wire.Exit
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// ask runs one git in the sandbox and returns what it printed.
+func ask(ctx context.Context, ex sandbox.Executor, in Input, args ...string) (string, error) {
+	var out bytes.Buffer
+	err := runGit(ctx, ex, in, output{&out, maxSaid, time.Minute}, args...)
+	return strings.TrimSpace(out.String()), err
+}
+
+// output is where the output of a git in the sandbox goes, and its bounds.
+type output struct {
+	w     io.Writer
+	bytes int64
+	time  time.Duration
+}
+
+// runGit runs one git in the sandbox, where the agent's configuration may do
+// what the agent may. It is killed when it writes too much or takes too long.
+func runGit(ctx context.Context, ex sandbox.Executor, in Input, out output, args ...string) error {
+	ctx, done := context.WithTimeoutCause(ctx, out.time, fmt.Errorf("took more than %s", out.time))
+	defer done()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	said := &firstBytes{left: 4096}
+	exit, err := ex.Run(ctx, wire.ExecRequest{
+		Argv: append([]string{"git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "--no-pager"}, args...),
+		Cwd:  in.Repo,
+		Env:  []string{"LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_REPLACE_OBJECTS=1"},
+	}, sandbox.Streams{Stdout: &bounded{out.w, out.bytes, stop}, Stderr: said})
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("git %s in the sandbox: %w", args[0], cause)
+	}
+	if err != nil {
+		return fmt.Errorf("git %s in the sandbox: %w", args[0], err)
+	}
+	if exit.Kind != wire.ExitExited || exit.Code != 0 {
+		text := cmp.Or(exit.Message, strings.TrimSpace(said.String()))
+		return &refusal{exit, fmt.Sprintf("git %s in the sandbox: %s %d: %q", args[0], exit.Kind, exit.ExitCode(), text)}
+	}
+	return nil
+}
+
+// bounded stops the command that writes too much.
+type bounded struct {
+	w    io.Writer
+	left int64
+	stop context.CancelCauseFunc
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		err := errors.New("wrote more bytes than are taken")
+		b.stop(err)
+		return 0, err
+	}
+	return b.w.Write(p)
+}
+
+// firstBytes keeps the first bytes and drops the rest.
+type firstBytes struct {
+	bytes.Buffer
+	left int
+}
+
+func (f *firstBytes) Write(p []byte) (int, error) {
+	n := min(len(p), f.left)
+	f.left -= n
+	f.Buffer.Write(p[:n])
+	return len(p), nil
+}
+
+// fetch brings the tips into a fresh repository in work that borrows the
+// target's objects. Nothing of the agent but objects gets there.
+func fetch(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, work string) error {
+	file := filepath.Join(work, "bundle")
+	if err := receiveBundle(ctx, ex, in, tips, file); err != nil {
+		return err
+	}
+	if err := checkHeader(file, tips); err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	format, err := in.host(ctx, in.Target, "rev-parse", "--show-object-format")
+	if err != nil {
+		return err
+	}
+	objects, err := in.host(ctx, in.Target, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+	if err != nil {
+		return err
+	}
+	if _, err := in.host(ctx, work, "init", "--quiet", "--bare", "--template=", "--object-format="+format, "repo"); err != nil {
+		return err
+	}
+	repo := filepath.Join(work, "repo")
+	if err := os.MkdirAll(filepath.Join(repo, "objects", "info"), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(objects+"\n"), 0o600); err != nil {
+		return err
+	}
+	if in.Base != "" { // a bundle may only build on what was uploaded
+		if _, err := in.host(ctx, repo, "update-ref", "refs/base", in.Base); err != nil {
+			return err
+		}
+	}
+	args := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", file}
+	for i, t := range tips {
+		args = append(args, fmt.Sprintf("%s:refs/heads/%d", t.ref, i))
+	}
+	_, err = in.host(ctx, repo, args...)
+	return err
+}
+
+// receiveBundle streams a bundle of the tips' new commits into file.
+func receiveBundle(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	args := []string{"bundle", "create", "--quiet", "-"}
+	for _, t := range tips {
+		args = append(args, t.ref)
+	}
+	if in.Base != "" {
+		args = append(args, "^"+in.Base)
+	}
+	err = runGit(ctx, ex, in, output{f, in.MaxBundle, 10 * time.Minute}, args...)
+	return errors.Join(err, f.Close())
+}
+
+// checkHeader reads what stands before a bundle's pack: the format, what it
+// builds on, and the refs, which must be the tips and nothing else. A bundle
+// that was filtered is refused.
+// See gitformat-bundle(5).
+func checkHeader(file string, tips []tip) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := bufio.NewReader(io.LimitReader(f, maxHeader))
+	line, err := r.ReadString('\n')
+	if err != nil || line != "# v2 git bundle\n" && line != "# v3 git bundle\n" {
+		return fmt.Errorf("starts with %.40q", line)
+	}
+	seen := map[string]bool{}
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("header does not end within %d bytes", maxHeader)
+		}
+		if line = strings.TrimSuffix(line, "\n"); line == "" {
+			break
+		}
+		switch line[0] {
+		case '@':
+			if line != "@object-format=sha1" && line != "@object-format=sha256" {
+				return fmt.Errorf("needs %.100q", line)
+			}
+		case '-':
+			if id, _, _ := strings.Cut(line[1:], " "); !isObjectID(id) {
+				return fmt.Errorf("builds on %.100q", line)
+			}
+		default:
+			id, ref, _ := strings.Cut(line, " ")
+			if !contains(tips, tip{ref, id}) || seen[ref] {
+				return fmt.Errorf("holds %.200q, which was not asked for", line)
+			}
+			seen[ref] = true
+		}
+	}
+	if len(seen) != len(tips) {
+		return fmt.Errorf("holds %d of %d branches", len(seen), len(tips))
+	}
+	return nil
+}
+
+func contains(tips []tip, t tip) bool {
+	for _, x := range tips {
+		if x == t {
+			return true
+		}
+	}
+	return false
+}
+
+// publish moves the checked objects into the target and makes the branches.
+// fetch over a local path runs git's object checks; fetching a bundle does not
+// in every version of git.
+func (in Input) publish(ctx context.Context, tips []tip, work string, res *Result) error {
+	args := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--atomic", filepath.Join(work, "repo")}
+	names := make([]string, len(tips))
+	for i, t := range tips {
+		names[i] = branchName(in.Branch, t.ref)
+		for _, other := range names[:i] {
+			if other == names[i] {
+				names[i] = fmt.Sprintf("%s-%d", names[i], i)
+			}
+		}
+		if _, err := in.host(ctx, in.Target, "rev-parse", "--verify", "--quiet", "refs/heads/"+names[i]); err == nil {
+			return fmt.Errorf("branch %s exists in the target", names[i])
+		}
+		args = append(args, fmt.Sprintf("refs/heads/%d:refs/heads/%s", i, names[i]))
+	}
+	if _, err := in.host(ctx, in.Target, args...); err != nil {
+		return err
+	}
+	for i, t := range tips {
+		if t.ref != "HEAD" {
+			res.Branches = append(res.Branches, names[i])
+			continue
+		}
+		res.Branch = names[i]
+		list := []string{"rev-list", fmt.Sprintf("--max-count=%d", maxCommits), "refs/heads/" + names[i]}
+		if in.Base != "" {
+			list = append(list, "^"+in.Base)
+		}
+		out, err := in.host(ctx, in.Target, list...)
+		if err != nil {
+			return err
+		}
+		res.Commits = strings.Fields(out)
+	}
+	return nil
+}
+
+// branchName is the host's name for a ref of the agent.
+func branchName(branch, ref string) string {
+	if ref == "HEAD" {
+		return branch
+	}
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
+			return r
+		}
+		return '-'
+	}, strings.TrimPrefix(ref, "refs/heads/"))
+	return branch + "-" + name[:min(len(name), 64)]
+}
+
+// isObjectID reports whether s is a whole SHA-1 or SHA-256 object name.
+func isObjectID(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// isBranch reports whether s is a branch name without surprises.
+// See git-check-ref-format(1).
+func isBranch(s string) bool {
+	ok := s != "" && len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") == ""
+	return ok && !strings.Contains(s, "..") && !strings.Contains(s, "//") && !strings.Contains(s, "/.") && !strings.Contains(s, "./") &&
+		!strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, ".") &&
+		!strings.HasSuffix(s, "/") && !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, ".lock") && !strings.Contains(s, ".lock/")
+}

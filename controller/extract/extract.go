@@ -1,0 +1,273 @@
+// Package extract brings the result of a run out of a sandbox: commits as a
+// bundle that is fetched into the operator's own repository, and changed files
+// as an archive that is unpacked into a fresh directory. The agent's .git never
+// reaches the host, and git never runs in a directory the agent wrote.
+package extract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
+	"agentsh/controller/sandbox"
+	"agentsh/internal/tarfs"
+	"agentsh/internal/wire"
+)
+
+// Git runs git on the host in dir with [GitEnv] as its whole environment and
+// returns its standard output. An error holds what git said.
+type Git func(ctx context.Context, dir string, args ...string) (stdout string, err error)
+
+// Input says what to collect and where to put it.
+type Input struct {
+	Governed string // governed directory inside the sandbox, which the change record is relative to
+	Repo     string // repository inside the sandbox, at or below Governed
+	Base     string // commit id the repository had when it was uploaded; empty: it had none
+
+	Target string // the operator's repository on the host; empty: commits are not collected
+	Branch string // branch to make there; it must not exist
+	Git    Git
+
+	Out  string // existing directory on the host, which no agent writes
+	Name string // of the directory made in Out for changed files; it must not exist
+
+	MaxBundle int64        // bytes; 0: 1 GiB
+	Limits    tarfs.Limits // of the changed files
+}
+
+// Result is what was collected.
+type Result struct {
+	Branch   string   // made in the target; empty: no new commits
+	Branches []string // further ones, of other branches of the agent
+	Commits  []string // new commit ids of Branch, newest first, at most 1000
+
+	Dir     string               // directory with the changed files; empty: none changed
+	Changed []wire.ManifestEntry // what is in Dir, paths relative to the repository
+	Deleted []string             // relative to the repository: to be removed before Dir is laid over
+	Skipped []string             // what cannot leave a sandbox, each with the reason
+
+	Partial bool // something is missing; the error says what
+}
+
+// Collect collects commits and changed files. When one of them fails the other
+// is still collected, and the result is marked partial beside the error.
+func Collect(ctx context.Context, ex sandbox.Executor, in Input) (Result, error) {
+	var res Result
+	if err := in.check(); err != nil {
+		return res, fmt.Errorf("extract: %w", err)
+	}
+	var commits error
+	if in.Target != "" {
+		commits = collectCommits(ctx, ex, in, &res)
+	}
+	files := collectFiles(ctx, ex, in, &res)
+	if err := errors.Join(commits, files); err != nil {
+		res.Partial = true
+		return res, fmt.Errorf("extract: %w", err)
+	}
+	return res, nil
+}
+
+// check refuses an input that names something other than it says.
+func (in *Input) check() error {
+	if in.MaxBundle == 0 {
+		in.MaxBundle = 1 << 30
+	}
+	rel, below := strings.CutPrefix(in.Repo+"/", strings.TrimSuffix(in.Governed, "/")+"/")
+	switch {
+	case !path.IsAbs(in.Governed) || path.Clean(in.Repo) != in.Repo || !below || strings.HasPrefix(rel, "/"):
+		return fmt.Errorf("repository %q is not beneath the governed directory %q", in.Repo, in.Governed)
+	case in.Base != "" && !isObjectID(in.Base):
+		return fmt.Errorf("base %.100q is not a commit id", in.Base)
+	case in.Target != "" && !isBranch(in.Branch):
+		return fmt.Errorf("branch %.100q is not a plain branch name", in.Branch)
+	case in.Target != "" && in.Git == nil:
+		return errors.New("no git to fetch commits with")
+	case in.Name == "" || filepath.Base(in.Name) != in.Name || strings.HasPrefix(in.Name, "."):
+		return fmt.Errorf("directory name %.100q is not one plain component", in.Name)
+	}
+	return nil
+}
+
+// collectFiles receives what changed in the working tree.
+func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
+	changes, err := ex.Changes(ctx)
+	if err != nil {
+		return fmt.Errorf("changed files: %w", err)
+	}
+	w := worktree(changes, relative(in))
+	res.Deleted = w.deleted
+	if len(w.trees)+len(w.names) == 0 {
+		return nil
+	}
+	out, err := os.OpenRoot(in.Out)
+	if err != nil {
+		return fmt.Errorf("changed files: %w", err)
+	}
+	defer func() { _ = out.Close() }()
+	m, err := receive(ctx, ex, wire.CopyOut{Dir: in.Repo, Paths: w.trees, Names: w.names, Gone: true, SkipGit: true}, received{out, in})
+	res.Changed, res.Skipped, res.Deleted = m.Entries, m.Skipped, without(w.deleted, m.Entries)
+	dir := in.Name
+	if err != nil {
+		dir += tarfs.PartialSuffix
+	}
+	if _, missing := out.Lstat(dir); missing == nil {
+		res.Dir = filepath.Join(in.Out, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("changed files: %w", err)
+	}
+	return nil
+}
+
+// received is where changed files go.
+type received struct {
+	out *os.Root
+	in  Input
+}
+
+// receive pipes the archive from the sandbox into a fresh directory.
+func receive(ctx context.Context, ex sandbox.Executor, req wire.CopyOut, to received) (wire.Manifest, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, w := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := ex.CopyOut(ctx, req, w)
+		_ = w.CloseWithError(err) // never fails; without an error it is the end
+		sent <- err
+	}()
+	m, err := tarfs.Receive(ctx, to.out, to.in.Name, r, tarfs.ReceiveOptions{
+		UnpackOptions: tarfs.UnpackOptions{Limits: to.in.Limits, RefuseGit: true},
+		KeepPartial:   true,
+	})
+	if err != nil {
+		cancel()
+	}
+	_, _ = io.Copy(io.Discard, r) // what follows the manifest says nothing
+	_ = r.CloseWithError(err)
+	if failed := <-sent; err == nil {
+		return m, nil // the manifest matched: the archive is whole, whatever came after
+	} else if failed != nil && !errors.Is(err, failed) {
+		err = errors.Join(err, failed)
+	}
+	return m, err
+}
+
+// relative is the repository's path in the change record; empty: the whole.
+func relative(in Input) string {
+	return strings.Trim(strings.TrimPrefix(in.Repo, strings.TrimSuffix(in.Governed, "/")), "/")
+}
+
+// changed is what a change record comes to. Paths are relative to the
+// repository and sorted.
+type changed struct {
+	trees   []string // with everything below
+	names   []string // alone
+	deleted []string
+}
+
+// worktree replays a change record and keeps what lies below repo and not in a
+// .git. A path that cannot be one of the record's is ignored.
+func worktree(changes []wire.Change, repo string) changed {
+	s := replay{now: map[string]kind{}, gone: map[string]bool{}}
+	for _, c := range changes {
+		name, ok := below(c.Path, repo)
+		if from, moved := below(c.From, repo); moved && c.Kind == "renamed" {
+			s.remove(from)
+		}
+		switch {
+		case !ok:
+		case c.Kind == "deleted":
+			s.remove(name)
+		case c.Kind == "created" || c.Kind == "renamed":
+			s.now[name] = tree
+		case s.now[name] != tree:
+			s.now[name] = alone
+		}
+	}
+	var w changed
+	for name := range s.gone {
+		w.deleted = append(w.deleted, name)
+	}
+	for name, k := range s.now {
+		switch {
+		case s.covered(name):
+		case k == tree:
+			w.trees = append(w.trees, name)
+		default:
+			w.names = append(w.names, name)
+		}
+	}
+	sort.Strings(w.trees)
+	sort.Strings(w.names)
+	sort.Strings(w.deleted)
+	return w
+}
+
+// kind is what became of a path that is there.
+type kind int
+
+const (
+	alone kind = iota + 1 // its content or mode changed
+	tree                  // it is new, with all below it
+)
+
+// replay is the state of a working tree while its record is read.
+type replay struct {
+	now  map[string]kind
+	gone map[string]bool // was removed at some time, perhaps to be made again
+}
+
+func (s *replay) remove(name string) {
+	delete(s.now, name)
+	s.gone[name] = true
+}
+
+// covered reports whether name needs no mention: a directory above it travels
+// as a whole, or is gone.
+func (s *replay) covered(name string) bool {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if s.now[dir] == tree || s.gone[dir] && s.now[dir] == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// without returns the deleted names that were not made again as something
+// other than a directory.
+func without(deleted []string, made []wire.ManifestEntry) []string {
+	again := map[string]bool{}
+	for _, e := range made {
+		again[e.Path] = e.Type != "dir"
+	}
+	return slices.DeleteFunc(deleted, func(name string) bool { return again[name] })
+}
+
+// below returns name relative to repo when it lies below it and outside every .git.
+func below(name, repo string) (string, bool) {
+	if repo != "" {
+		var ok bool
+		if name, ok = strings.CutPrefix(name, repo+"/"); !ok {
+			return "", false
+		}
+	}
+	if !fs.ValidPath(name) || name == "." {
+		return "", false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if tarfs.IsGitDir(part) {
+			return "", false
+		}
+	}
+	return name, true
+}
