@@ -76,6 +76,6 @@ func newRoot() *cobra.Command {
 			return cmd.Help()
 		},
 	}
-	root.AddCommand(newExecCommand())
+	root.AddCommand(newExecCommand(), newServeCommand())
 	return root
 }

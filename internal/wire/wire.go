@@ -38,18 +38,18 @@ type PolicySource struct {
 // Bootstrap tells a new supervisor what to hold. It travels over a descriptor,
 // never in arguments or the environment.
 type Bootstrap struct {
-	Version       Version           `json:"version"`
-	Policy        []PolicySource    `json:"policy"` // the main file first, then what it extends
-	Vars          map[string]string `json:"vars"`
-	EnvInject     map[string]string `json:"env_inject"` // the operator's config; the policy's own wins
-	Governed      []Governed        `json:"governed"`
-	EnvDir        string            `json:"env_dir"`        // .env.d inside the sandbox; empty: none
-	Home          string            `json:"home"`           // inside the sandbox
-	AuditPath     string            `json:"audit_path"`     // outside the sandbox
-	HostKey       []byte            `json:"host_key"`       // OpenSSH private key of the supervisor
-	AuthorizedKey []byte            `json:"authorized_key"` // OpenSSH public key of the controller
-	Network       bool              `json:"network"`        // true: share the caller's network, said loudly
-	LeaseSeconds  int               `json:"lease_seconds"`  // the sandbox deletes itself this long after its controller went; 0: at once
+	Version         Version           `json:"version"`
+	Policy          []PolicySource    `json:"policy"` // the main file first, then what it extends
+	Vars            map[string]string `json:"vars"`
+	EnvInject       map[string]string `json:"env_inject"` // the operator's config; the policy's own wins
+	Governed        []Governed        `json:"governed"`
+	EnvDir          string            `json:"env_dir"`          // .env.d inside the sandbox; empty: none
+	Home            string            `json:"home"`             // inside the sandbox
+	AuditPath       string            `json:"audit_path"`       // outside the sandbox
+	HostKey         []byte            `json:"host_key"`         // OpenSSH private key of the supervisor
+	AuthorizedKey   []byte            `json:"authorized_key"`   // OpenSSH public key of the controller
+	Network         bool              `json:"network"`          // true: share the caller's network, said loudly
+	LifetimeSeconds int               `json:"lifetime_seconds"` // the sandbox ends by itself after it; 0: with its controller only
 }
 
 // Governed is a directory shown inside the sandbox under file policy.

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
+)
+
+// newServeCommand serves a controller over descriptors that it hands down.
+func newServeCommand() *cobra.Command {
+	var stream, bootstrap int
+	var config string
+	cmd := &cobra.Command{
+		Use:   "serve --stream-fd N --bootstrap-fd N",
+		Short: "Hold a session for a controller",
+		Long: `Hold a session for a controller that started this program.
+
+The controller describes the session on one descriptor and speaks over the other;
+neither arguments nor the environment carry anything of it. The session ends with
+the stream.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			operator, err := supervisor.ReadConfig(orDefault(config, supervisor.DefaultConfigPath), config == "")
+			if err != nil {
+				return fail(exitOurs, err, "")
+			}
+			boot, err := readBootstrap(bootstrap)
+			if err != nil {
+				return fail(exitOurs, err, "agentctl starts this command; to run one command use 'agentsh exec'")
+			}
+			conn, err := channel.FromFile(os.NewFile(uintptr(stream), "stream"))
+			if err != nil {
+				return fail(exitOurs, fmt.Errorf("stream: %w", err), "")
+			}
+			if err := supervisor.Serve(cmd.Context(), conn, boot, operator, version); err != nil {
+				return fail(exitOurs, err, "")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
+	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	return cmd
+}
+
+// maxBootstrap bounds the description of a session, in bytes.
+const maxBootstrap = 4 * wire.MaxMessage
+
+// readBootstrap reads the session's description to its end.
+func readBootstrap(fd int) (wire.Bootstrap, error) {
+	var boot wire.Bootstrap
+	if fd <= 2 {
+		return boot, errors.New("no --bootstrap-fd")
+	}
+	f := os.NewFile(uintptr(fd), "bootstrap")
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBootstrap+1))
+	if err != nil {
+		return boot, fmt.Errorf("bootstrap: %w", err)
+	}
+	if len(data) > maxBootstrap {
+		return boot, fmt.Errorf("bootstrap: more than %d bytes", maxBootstrap)
+	}
+	if err := json.Unmarshal(data, &boot); err != nil {
+		return boot, fmt.Errorf("bootstrap: %w", err)
+	}
+	return boot, nil
+}

@@ -1,0 +1,190 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/audit"
+)
+
+// Serve holds one session for a controller: it opens what boot describes,
+// answers on conn until the controller goes or ctx ends, and closes everything.
+// operator gives what boot leaves open. build is told in the hello.
+func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, operator OperatorConfig, build string) error {
+	if boot.Version.Major != wire.Current.Major {
+		return fmt.Errorf("bootstrap version %d: this build speaks %d", boot.Version.Major, wire.Current.Major)
+	}
+	if boot.LifetimeSeconds > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(boot.LifetimeSeconds)*time.Second)
+		defer cancel()
+	}
+	p, err := bootPolicy(boot)
+	if err != nil {
+		return err
+	}
+	log, err := audit.Open(boot.AuditPath, audit.Options{KeyFile: boot.AuditPath + ".key"})
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	h := &host{log: log}
+	if h.session, err = Open(ctx, h.config(boot, operator, p)); err != nil {
+		return err
+	}
+	err = h.serve(ctx, conn, boot, build)
+	return errors.Join(err, h.session.Close(), h.close())
+}
+
+// bootPolicy loads the policy of a bootstrap; what it extends must be there too.
+func bootPolicy(boot wire.Bootstrap) (*policy.Policy, error) {
+	if len(boot.Policy) == 0 {
+		return nil, errors.New("bootstrap without a policy")
+	}
+	read := func(name string) ([]byte, error) {
+		for _, s := range boot.Policy[1:] {
+			if s.Name == name {
+				return s.Data, nil
+			}
+		}
+		return nil, fmt.Errorf("policy file %s was not sent", name)
+	}
+	return policy.Load(policy.Source(boot.Policy[0]), policy.Options{Vars: boot.Vars, ReadFile: read})
+}
+
+// host answers a controller for one session.
+type host struct {
+	session *Session
+	log     *audit.Log
+	files   *channel.Roots
+	roots   []*os.Root
+}
+
+func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Policy) Config {
+	inject := map[string]string{}
+	for _, m := range []map[string]string{operator.EnvInject, boot.EnvInject} {
+		for name, value := range m {
+			inject[name] = value
+		}
+	}
+	c := Config{
+		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home,
+		Path: operator.Path, User: operator.User, Network: boot.Network, Audit: h.log,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if len(boot.Governed) > 0 {
+		c.Cwd = boot.Governed[0].Path
+	}
+	return c
+}
+
+func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, build string) error {
+	var mounts []channel.Mount
+	for _, g := range boot.Governed {
+		root, err := os.OpenRoot(g.Backing)
+		if err != nil {
+			return err
+		}
+		h.roots = append(h.roots, root)
+		mounts = append(mounts, channel.Mount{Path: g.Path, Root: root})
+	}
+	var err error
+	if h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed}); err != nil {
+		return err
+	}
+	server := channel.NewServer(conn, channel.ServerConfig{
+		HostKey: boot.HostKey, AuthorizedKey: boot.AuthorizedKey, Handler: h,
+		Hello: wire.Hello{
+			Version: wire.Current, Build: build, BootID: bootID(), Instance: h.session.id,
+			PolicyDigest: h.session.cfg.Policy.Digest(), Capabilities: h.session.capabilities(),
+		},
+	})
+	return server.Serve(ctx)
+}
+
+func (h *host) close() error {
+	var errs []error
+	for _, r := range h.roots {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// changed has commands see what the controller wrote behind the mount.
+func (h *host) changed(paths []string) {
+	for _, p := range paths {
+		if err := h.session.files.invalidate(context.Background(), p); err != nil {
+			h.session.end(fmt.Errorf("file server: %w", err))
+			return
+		}
+	}
+}
+
+// Exec runs one command. See [Session.Exec].
+func (h *host) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+	return h.session.Exec(ctx, req, s)
+}
+
+// Files are the governed directories.
+func (h *host) Files() channel.Files { return h.files }
+
+// Changes is the change record of the workspace.
+func (h *host) Changes(ctx context.Context) ([]wire.Change, error) {
+	if err := h.session.files.drain(); err != nil {
+		return nil, err
+	}
+	return h.session.Changes(ctx)
+}
+
+// Events follows the audit log.
+func (h *host) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error] {
+	return func(yield func(wire.Event, error) bool) {
+		f, err := h.log.Subscribe(from)
+		if err != nil {
+			yield(wire.Event{}, err)
+			return
+		}
+		defer f.Close()
+		for {
+			e, err := f.Next(ctx)
+			if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) {
+				return
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// bootID tells machines and boots apart. See proc_sys_kernel(5).
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// capabilities are what the session proved at its start.
+func (s *Session) capabilities() []string {
+	out := []string{"exec_notify"}
+	if s.files != nil {
+		out = append(out, "file_rules")
+	}
+	for _, proof := range s.init.Refused() {
+		out = append(out, "refused: "+proof.What)
+	}
+	return out
+}
