@@ -7,23 +7,33 @@ import (
 	"agentsh/policy/glob"
 )
 
-// wordPattern is one element of args: alternatives of globs, or ** for any
-// words.
+// wordPattern is one element of args: alternatives, or ** for any words.
+//
+// Operands and options are matched apart, since programs take them in any
+// order: operand elements in order, option elements anywhere before a --. A
+// rule that permits must cover every word, options with their values
+// (--output=*), while a rule that refuses ignores words after its last element
+// and matches an option with any value and in any abbreviation. Each side
+// reads the pattern in the stricter way.
 type wordPattern struct {
 	any    bool
-	option bool // begins with a dash: matched against options, anywhere
+	option bool
 	globs  []*glob.Glob
+	source string
 }
 
 // wordPattern reads one element of args.
 func (r *reader) wordPattern(l located) (wordPattern, error) {
 	if l.text == "**" {
-		return wordPattern{any: true}, nil
+		return wordPattern{any: true, source: l.text}, nil
 	}
-	var w wordPattern
+	w := wordPattern{source: l.text}
 	for i, part := range splitBar(l.text) {
-		option := len(part) > 1 && part[0] == '-' && part != "--"
-		if i > 0 && option != w.option {
+		option := len(part) > 1 && part[0] == '-'
+		switch {
+		case part == "--":
+			return w, errors.New("-- only ends the options: leave it out")
+		case i > 0 && option != w.option:
 			return w, errors.New("options and operands do not mix in one word")
 		}
 		w.option = option
@@ -71,62 +81,114 @@ func (w *wordPattern) matches(word string) bool {
 	return false
 }
 
-// matchWords reports whether the arguments (without the program's name) match.
-// all asks that every word is covered, as rules that permit must.
-func matchWords(pattern []wordPattern, args []string, all bool) bool {
-	var operands []string
-	var options []string
-	ended := false
-	for _, a := range args {
-		switch {
-		case !ended && a == "--":
-			ended = true
-		case !ended && len(a) > 1 && a[0] == '-':
-			options = append(options, a)
-		default:
-			operands = append(operands, a)
-		}
+// matchesOption reports whether an option is one of the alternatives. exact
+// asks that its value is covered too.
+func (w *wordPattern) matchesOption(o *argWord, g *grammar, exact bool) bool {
+	if o.hasValue && (w.withValue(o.name, o.value) || w.withValue(o.long, o.value)) {
+		return true
 	}
-	return matchOptions(pattern, options, all) && matchOperands(pattern, operands, all)
+	if o.hasValue && exact {
+		return false
+	}
+	if w.matches(o.name) || o.long != "" && w.matches(o.long) {
+		return true
+	}
+	return !exact && w.abbreviated(o.name, g)
 }
 
-func matchOptions(pattern []wordPattern, options []string, all bool) bool {
-	covered, open := 0, false
+// withValue reports whether "name=value" is one of the alternatives.
+func (w *wordPattern) withValue(name, value string) bool {
+	if name == "" {
+		return false
+	}
+	for _, g := range w.globs {
+		if strings.Contains(g.String(), "=") || strings.Contains(g.String(), "*") {
+			if g.Match(name + "=" + value) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// abbreviated reports whether name may be short for one of the alternatives,
+// as getopt_long(3) allows.
+func (w *wordPattern) abbreviated(name string, g *grammar) bool {
+	if len(name) < 3 || !strings.HasPrefix(name, "--") {
+		return false
+	}
+	if g != nil && (contains(g.long, name) || contains(g.values, name)) {
+		return false
+	}
+	for _, pattern := range w.globs {
+		literals, ok := pattern.Literals()
+		for i := 0; ok && i < len(literals); i++ {
+			if strings.HasPrefix(literals[i], name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// matchWords reports whether the arguments, without the program's name, match.
+// all asks that every word is covered.
+func matchWords(pattern []wordPattern, program string, args []string, all bool) bool {
+	var operandSpace [32]string
+	var optionSpace [16]argWord
+	operands, options := operandSpace[:0], optionSpace[:0]
+	in := argReader{grammar: grammarOf(program), args: args}
+	for {
+		w, ok := in.next()
+		if !ok {
+			break
+		}
+		if w.option {
+			options = append(options, w)
+		} else {
+			operands = append(operands, w.name)
+		}
+	}
+	return matchOptions(pattern, options, in.grammar, all) && matchOperands(pattern, operands, all)
+}
+
+// matchOptions looks for every option element among the options.
+func matchOptions(pattern []wordPattern, options []argWord, g *grammar, all bool) bool {
+	open := false
 	for i := range pattern {
 		w := &pattern[i]
 		open = open || w.any
-		if !w.option {
-			continue
-		}
-		found := false
-		for _, o := range options {
-			name, _, _ := strings.Cut(o, "=")
-			if w.matches(o) || !all && w.matches(name) {
-				found = true
-			}
-		}
-		if !found {
+		if w.option && !anyOption(w, options, g, all) {
 			return false
 		}
 	}
 	if !all || open {
 		return true
 	}
-	for _, o := range options {
-		for i := range pattern {
-			if pattern[i].option && pattern[i].matches(o) {
-				covered++
-				break
-			}
+	for i := range options {
+		covered := false
+		for j := range pattern {
+			covered = covered || pattern[j].option && pattern[j].matchesOption(&options[i], g, true)
+		}
+		if !covered {
+			return false
 		}
 	}
-	return covered == len(options)
+	return true
+}
+
+func anyOption(w *wordPattern, options []argWord, g *grammar, exact bool) bool {
+	for i := range options {
+		if w.matchesOption(&options[i], g, exact) {
+			return true
+		}
+	}
+	return false
 }
 
 // matchOperands matches operands in order; ** takes any number of them.
 func matchOperands(pattern []wordPattern, operands []string, all bool) bool {
-	at, back, from := 0, -1, 0
-	next := 0
+	at, next, back, from := 0, 0, -1, 0
 	for {
 		for next < len(pattern) && pattern[next].option {
 			next++

@@ -82,9 +82,12 @@ var readCommandRules = func(r *reader, n *yaml.Node, doc *document) {
 	}, finishCommand)(r, n, doc)
 }
 
-func finishCommand(_ *reader, _ *yaml.Node, d *draft) {
+func finishCommand(r *reader, n *yaml.Node, d *draft) {
 	c := d.rule.command
 	c.wordsAll = d.rule.Effect.permits()
+	if c.words != nil && len(c.words) == 0 && !c.wordsAll {
+		r.fail(n, "allow the forms without arguments first", "args: [] in a rule that does not allow selects nothing")
+	}
 	if c.env.used {
 		filter := c.env.filter
 		d.rule.Env = &env.Filter{Allow: filter.Allow, Deny: filter.Deny, MaxBytes: filter.MaxBytes, MaxKeys: filter.MaxKeys}

@@ -25,6 +25,11 @@ type Policy struct {
 	transparent       map[string]bool
 	execFrom          []*glob.Glob
 	settings          []Setting
+
+	commands commandIndex
+	files    *glob.Set
+	domains  *glob.Set
+	anyHost  []int32 // network rules that are not found by a domain
 }
 
 // group is the rules of one kind, in the order they are tried.

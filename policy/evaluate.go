@@ -173,14 +173,24 @@ func (p *Policy) destination(to destination) (Decision, reason) {
 	if to.addr.IsValid() {
 		at = guard(to.addr)
 	}
-	for _, rule := range p.groups[GroupNetwork].rules {
-		if !rule.network.matches(&to, rule.Effect) {
-			continue
+	rules := p.groups[GroupNetwork].rules
+	accept := func(id int32) bool {
+		rule := rules[id]
+		return rule.network.matches(&to, rule.Effect) &&
+			(at < 0 || rule.Effect == Deny || rule.network.names(to.addr, at, to.domain))
+	}
+	found := none
+	for _, id := range p.anyHost {
+		if accept(id) {
+			found = id
+			break
 		}
-		if at >= 0 && rule.Effect != Deny && !rule.network.names(to.addr, at, to.domain) {
-			continue
-		}
-		return Decision{Effect: rule.Effect, Rule: rule}, reason{}
+	}
+	if to.domain != "" {
+		found = p.domains.First(to.domain, found, accept)
+	}
+	if found != none {
+		return Decision{Effect: rules[found].Effect, Rule: rules[found]}, reason{}
 	}
 	if at >= 0 {
 		return Decision{}, reason{text: guarded[at].what + " addresses are refused unless a rule names them", about: to.addr.String()}

@@ -15,7 +15,7 @@ func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
 	case why.text != "":
 		g.Message = why.text
 		if why.about != "" {
-			g.Message += ": " + printable(why.about)
+			g.Message += ": " + shown(why.about)
 		}
 	case d.Rule != nil && d.Rule.Message != "":
 		g.Message = d.Rule.message.render(r, d.Rule.Name)
@@ -48,28 +48,28 @@ func describe(r Request, why reason) string {
 	switch r := r.(type) {
 	case *CommandRequest:
 		if why.about != "" {
-			return "running " + printable(why.about)
+			return "running " + shown(why.about)
 		}
-		return "running " + printable(r.Called)
+		return "running " + shown(r.Called)
 	case *FileRequest:
-		return r.Op.String() + " of " + printable(r.Path)
+		return r.Op.String() + " of " + shown(r.Path)
 	case *NetworkRequest:
 		host := r.Domain
 		if host == "" {
 			host = r.Addr
 		}
-		return fmt.Sprintf("reaching %s port %d", printable(host), r.Port)
+		return fmt.Sprintf("reaching %s port %d", shown(host), r.Port)
 	case *UnixSocketRequest:
-		return printable(r.Op) + " of socket " + printable(r.Path)
+		return shown(r.Op) + " of socket " + shown(r.Path)
 	case *SignalRequest:
-		return signalName(r.Signal) + " to " + printable(r.Target)
+		return signalName(r.Signal) + " to " + shown(r.Target)
 	}
 	return "the request"
 }
 
-// printable keeps control characters of names that commands choose out of
+// shown keeps control characters of names that commands choose out of
 // terminals and logs.
-func printable(s string) string {
+func shown(s string) string {
 	if len(s) > 200 {
 		s = s[:200] + "..."
 	}

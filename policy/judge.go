@@ -3,6 +3,7 @@ package policy
 import (
 	"path"
 	"strings"
+	"sync"
 )
 
 // subject is one program of a request, as the rules see it.
@@ -17,19 +18,43 @@ type subject struct {
 func (p *Policy) command(q *CommandRequest) (Decision, reason) {
 	s := subject{program: &q.Program, argv: q.Argv, request: q}
 	d, why := p.subject(&s)
+	name := p.wrapped(q)
+	if name == "" && len(q.Chain) == 0 {
+		return d, why
+	}
+	inside, err := payloads(name, q.Argv, p.isTransparent)
 	for i := range q.Chain {
-		link := subject{program: &q.Chain[i], argv: q.Chain[i].Args, request: q}
-		if link.argv == nil {
-			link.argv = scriptArgv(link.program, q)
-		}
+		link := subject{program: &q.Chain[i], argv: chainArgv(&q.Chain[i], q, inside), request: q}
 		e, w := p.subject(&link)
 		d, why = stricterOf(d, why, notRedirected(e), w)
 	}
-	if d.Effect != Deny && p.wraps(&q.Program, q.Argv) {
-		e, w := p.payloads(q)
+	for i := range inside {
+		if inChain(q, inside[i].Program) {
+			continue
+		}
+		e, w := p.payload(&inside[i], q)
 		d, why = stricterOf(d, why, notRedirected(e), w)
 	}
+	if err != nil && (name == loaderName || name == boxName) && d.Effect != Deny {
+		return Decision{}, reason{text: err.Error(), about: q.Called}
+	}
 	return d, why
+}
+
+func (p *Policy) isTransparent(name string) bool { return p.transparent[name] }
+
+// chainArgv is the argument vector of one program of the chain: as it is
+// given, else that of the payload of that name, else that of an interpreter.
+func chainArgv(link *Program, q *CommandRequest, inside []Payload) []string {
+	if link.Args != nil {
+		return link.Args
+	}
+	for i := range inside {
+		if inside[i].Program == link.Called {
+			return inside[i].Argv
+		}
+	}
+	return scriptArgv(link, q)
 }
 
 func stricterOf(d Decision, why reason, e Decision, w reason) (Decision, reason) {
@@ -134,33 +159,20 @@ func (p *Policy) first(name string, s *subject, identical bool) *Rule {
 	if name == "" {
 		return nil
 	}
-	for _, rule := range p.groups[GroupCommand].rules {
-		c := rule.command
-		if identical && c.byName || !c.named(name) {
-			continue
-		}
-		if c.selects(s, rule.Effect) {
-			return rule
-		}
+	rules := p.groups[GroupCommand].rules
+	id := p.commands.first(name, func(id int32) bool {
+		c := rules[id].command
+		return (!identical || !c.byName) && c.selects(s, name, rules[id].Effect)
+	})
+	if id == none {
+		return nil
 	}
-	return nil
+	return rules[id]
 }
 
-// named reports whether the rule is about a path or base name.
-func (c *commandMatch) named(name string) bool {
-	for i := range c.entries {
-		if c.entries[i].path && name[0] != '/' {
-			continue
-		}
-		if c.entries[i].matches(name) {
-			return true
-		}
-	}
-	return false
-}
-
-// selects reports whether everything but the program's name fits.
-func (c *commandMatch) selects(s *subject, effect Effect) bool {
+// selects reports whether everything but the program's name, by which its
+// option grammar is known, fits.
+func (c *commandMatch) selects(s *subject, name string, effect Effect) bool {
 	q := s.request
 	switch {
 	case q.Depth < c.depth.min || c.depth.max >= 0 && q.Depth > c.depth.max:
@@ -181,7 +193,7 @@ func (c *commandMatch) selects(s *subject, effect Effect) bool {
 	if len(c.patterns) > 0 && !c.matchesJoined(args, effect) {
 		return false
 	}
-	return c.words == nil || matchWords(c.words, args, c.wordsAll)
+	return c.words == nil || matchWords(c.words, name, args, c.wordsAll)
 }
 
 func (c *commandMatch) matchesAncestor(ancestors []string) bool {
@@ -214,14 +226,27 @@ func (c *commandMatch) matchesJoined(args []string, effect Effect) bool {
 	if total > maxJoined {
 		return !effect.permits()
 	}
-	text := strings.Join(args, " ")
+	buffer := joined.Get().(*[]byte)
+	defer joined.Put(buffer)
+	text := (*buffer)[:0]
+	for i, a := range args {
+		if i > 0 {
+			text = append(text, ' ')
+		}
+		text = append(text, a...)
+	}
+	*buffer = text
 	for _, re := range c.patterns {
-		if re.MatchString(text) {
+		if re.Match(text) {
 			return true
 		}
 	}
 	return false
 }
+
+// joined keeps the space arguments are joined in, which is used on every exec
+// that a rule with patterns is about.
+var joined = sync.Pool{New: func() any { return new([]byte) }}
 
 // runsFrom reports whether exec_from, if given, allows a program's directory.
 func (p *Policy) runsFrom(file string) bool {
@@ -255,12 +280,17 @@ func (p *Policy) trustworthy(name string) bool {
 	if !cleanPath(name) || within(name, "/proc") || within(name, "/dev") || within(name, "/sys") {
 		return false
 	}
-	for _, op := range [...]FileOp{OpCreate, OpSymlink, OpRename, OpLink} {
-		effect := Deny
+	const planting = OpCreate | OpSymlink | OpRename | OpLink
+	if p.fileRule(name, planting) == nil {
+		return p.fallback(defaultFileWrite).Effect == Deny
+	}
+	for op := OpRead; op <= planting; op <<= 1 {
+		if planting&op == 0 {
+			continue
+		}
+		effect := p.fallback(defaultFileWrite).Effect
 		if rule := p.fileRule(name, op); rule != nil {
 			effect = rule.Effect
-		} else {
-			effect = p.fallback(defaultFileWrite).Effect
 		}
 		if effect != Deny {
 			return false
@@ -271,15 +301,10 @@ func (p *Policy) trustworthy(name string) bool {
 
 // fileRule is the first rule about an operation on a path.
 func (p *Policy) fileRule(name string, op FileOp) *Rule {
-	for _, rule := range p.groups[GroupFile].rules {
-		if rule.file.ops&op == 0 {
-			continue
-		}
-		for _, g := range rule.file.paths {
-			if g.Match(name) {
-				return rule
-			}
-		}
+	rules := p.groups[GroupFile].rules
+	id := p.files.First(name, none, func(id int32) bool { return rules[id].file.ops&op != 0 })
+	if id == none {
+		return nil
 	}
-	return nil
+	return rules[id]
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"golang.org/x/net/idna"
@@ -116,11 +115,32 @@ func parsePart(digits string) (uint64, bool) {
 	case len(digits) > 1 && digits[0] == '0':
 		radix = 8
 	}
-	if digits == "" || digits[0] == '+' || digits[0] == '-' || strings.Contains(digits, "_") {
-		return 0, false
+	return parseDigits(digits, uint64(radix))
+}
+
+// parseDigits reads up to 32 bits. It is strconv.ParseUint without the error,
+// which costs an allocation for every host name.
+func parseDigits(digits string, radix uint64) (uint64, bool) {
+	value := uint64(0)
+	for i := 0; i < len(digits); i++ {
+		c := digits[i]
+		digit := uint64(99)
+		switch {
+		case '0' <= c && c <= '9':
+			digit = uint64(c - '0')
+		case 'a' <= c && c <= 'f':
+			digit = uint64(c-'a') + 10
+		case 'A' <= c && c <= 'F':
+			digit = uint64(c-'A') + 10
+		}
+		if digit >= radix {
+			return 0, false
+		}
+		if value = value*radix + digit; value > 1<<32-1 {
+			return 0, false
+		}
 	}
-	n, err := strconv.ParseUint(digits, radix, 33)
-	return n, err == nil
+	return value, digits != ""
 }
 
 var (

@@ -1,11 +1,96 @@
 package policy
 
-var wrappers = map[string]bool{"env": true}
+import "strings"
 
-func (p *Policy) wraps(pr *Program, _ []string) bool {
-	return p.transparent[base(pr.Path)] || p.transparent[base(pr.Called)]
+// multiCallNames are programs that are many programs in one file and choose by
+// the name they are called by.
+var multiCallNames = []string{boxName, "toybox", "coreutils"}
+
+// multiCall reports whether a program, by path or name, is a multi-call one.
+func multiCall(program string) bool {
+	name := base(program)
+	for _, m := range multiCallNames {
+		if strings.HasPrefix(name, m) && (len(name) == len(m) || name[len(m)] == '.' || name[len(m)] == '-') {
+			return true
+		}
+	}
+	return false
 }
 
-func (p *Policy) payloads(q *CommandRequest) (Decision, reason) {
-	return Decision{Effect: Allow}, reason{}
+// appletName is the applet a multi-call program acts as: the base of its
+// argv[0], less the dash of a login shell.
+func appletName(argv []string) string {
+	if len(argv) == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(base(argv[0]), "-")
+}
+
+// transparentWords are the wrappers whose payload is judged, as the files say:
+// the nearest file has the last word on each.
+func transparentWords(documents []*document) map[string]bool {
+	words := map[string]bool{}
+	for name := range wrappers {
+		words[name] = true
+	}
+	for i := len(documents) - 1; i >= 0; i-- {
+		for _, w := range documents[i].remove {
+			delete(words, wrapperName(w))
+		}
+		for _, w := range documents[i].add {
+			words[wrapperName(w)] = true
+		}
+	}
+	return words
+}
+
+// wrapped returns the name of the wrapper a program is, empty when it is none.
+// What the program's file is called counts, and so does what it was called by,
+// since a copy of a wrapper still wraps.
+func (p *Policy) wrapped(q *CommandRequest) string {
+	if multiCall(q.Path) {
+		if applet := appletName(q.Argv); !multiCall(applet) {
+			if p.transparent[applet] {
+				return applet
+			}
+			return ""
+		}
+	}
+	if name := wrapperName(q.Path); p.transparent[name] {
+		return name
+	}
+	if name := wrapperName(q.Called); p.transparent[name] {
+		return name
+	}
+	return ""
+}
+
+func inChain(q *CommandRequest, program string) bool {
+	for i := range q.Chain {
+		if q.Chain[i].Called == program {
+			return true
+		}
+	}
+	return false
+}
+
+// payload decides for one payload by its name alone. One that gets an execve
+// of its own is judged then by its file: here a rule may only refuse it early.
+// An applet or a loader's program gets none, so it must be permitted here.
+func (p *Policy) payload(pl *Payload, q *CommandRequest) (Decision, reason) {
+	s := subject{program: &Program{Called: pl.Program}, argv: pl.Argv, request: q}
+	rule := p.first(p.calledName(&s), &s, false)
+	if argv0 := appletName(pl.Argv); pl.InProcess && argv0 != pl.Program {
+		rule = stricterRule(rule, p.first(argv0, &s, false))
+	}
+	why := reason{about: pl.Program}
+	switch {
+	case rule != nil && (!rule.Effect.permits() || pl.Applet):
+		return Decision{Effect: rule.Effect, Rule: rule}, why
+	case pl.Applet:
+		return p.fallback(defaultCommand), why
+	case pl.InProcess:
+		return Decision{}, reason{text: "the program given to the loader was not found", about: pl.Program}
+	}
+	return Decision{Effect: Allow}, why
 }

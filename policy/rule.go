@@ -202,7 +202,11 @@ func (r *reader) names(list []located) []nameEntry {
 			r.fail(l.node, `write "*"`, "** is for paths")
 			continue
 		}
-		if g := r.pattern(l.node, kind, l.text); g != nil {
+		text := l.text
+		if text == "[" { // the program, not the start of a set
+			text = `\[`
+		}
+		if g := r.pattern(l.node, kind, text); g != nil {
 			out = append(out, nameEntry{glob: g, path: kind == glob.Path})
 		}
 	}

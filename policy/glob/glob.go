@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // MaxPattern is the longest pattern, in bytes.
@@ -73,6 +74,9 @@ type alt struct {
 func Compile(kind Kind, pattern string) (*Glob, error) {
 	if len(pattern) > MaxPattern {
 		return nil, fmt.Errorf("pattern is %d bytes long, the most is %d", len(pattern), MaxPattern)
+	}
+	if !utf8.ValidString(pattern) {
+		return nil, errors.New("pattern is not UTF-8")
 	}
 	texts, err := multiplyOut(pattern)
 	if err != nil {

@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// manyRules is a policy of n rules, a quarter in each of four groups, in the
+// shapes real files use.
+func manyRules(n int) Source {
+	var b strings.Builder
+	b.WriteString("version: 1\nname: many\ncommand_rules:\n")
+	for i := range n / 4 {
+		fmt.Fprintf(&b, "  - name: command-%d\n    commands: [tool%d, \"/opt/tool%d/bin/*\"]\n    args_patterns: ['--force%d']\n    decision: deny\n", i, i, i, i)
+	}
+	b.WriteString("  - name: allow-git\n    commands: [git, python3]\n    decision: allow\nfile_rules:\n")
+	for i := range n / 4 {
+		fmt.Fprintf(&b, "  - name: file-%d\n    paths: [\"/srv/%d/**\", \"**/secret%d/*.pem\"]\n    operations: [read, write]\n    decision: deny\n", i, i, i)
+	}
+	b.WriteString("  - name: allow-workspace\n    paths: [\"/workspace/**\"]\n    operations: [\"*\"]\n    decision: allow\nnetwork_rules:\n")
+	for i := range n / 4 {
+		fmt.Fprintf(&b, "  - name: network-%d\n    domains: [host%d.example.com, \"*.zone%d.example.org\"]\n    ports: [443]\n    decision: allow\n", i, i, i)
+	}
+	b.WriteString("unix_socket_rules:\n")
+	for i := range n / 4 {
+		fmt.Fprintf(&b, "  - name: socket-%d\n    paths: [\"/run/%d.sock\"]\n    decision: allow\n", i, i)
+	}
+	return Source{Name: "many.yaml", Data: []byte(b.String())}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	src := manyRules(10_000)
+	b.SetBytes(int64(len(src.Data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Load(src, Options{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// decisions are requests that a policy of many rules permits, one a group and
+// the slower ways besides.
+func decisions() map[string]Request {
+	return map[string]Request{
+		"command":         &CommandRequest{Program: Program{Called: "/usr/bin/git", Path: "/usr/bin/git"}, Argv: []string{"git", "push", "origin"}, Cwd: "/workspace"},
+		"command by link": &CommandRequest{Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}, Argv: []string{"python3"}, Cwd: "/workspace"},
+		"file":            &FileRequest{Path: "/workspace/src/a/b/c/d/main.go", Op: OpRead},
+		"network":         &NetworkRequest{Domain: "host7.example.com", Addr: "192.0.2.7", Port: 443, Protocol: "tcp"},
+		"unix socket":     &UnixSocketRequest{Path: "/run/7.sock", Op: "connect"},
+	}
+}
+
+func BenchmarkEvaluate(b *testing.B) {
+	p, err := Load(manyRules(1000), Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, request := range decisions() {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if d, g := p.Evaluate(request); !d.Permits() {
+					b.Fatal(g)
+				}
+			}
+		})
+	}
+}
+
+func TestADecisionThatPermitsAllocatesNothing(t *testing.T) {
+	p, err := Load(manyRules(1000), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, request := range decisions() {
+		if d, g := p.Evaluate(request); !d.Permits() {
+			t.Errorf("%s: %+v", name, g)
+		}
+		if n := testing.AllocsPerRun(100, func() { p.Evaluate(request) }); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
