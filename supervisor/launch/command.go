@@ -275,12 +275,11 @@ func (p *Process) startFailed(m *message) error {
 
 // startLost is the error of a child that ended without a word.
 func (p *Process) startLost(err error) error {
-	select {
-	case <-p.init.Dead():
-		return fmt.Errorf("start command: %w", ErrSessionEnded)
-	default:
-		return fmt.Errorf("start command: its process ended before its execve: %w", err)
+	<-p.exited
+	if _, lost := p.Wait(); lost != nil {
+		return fmt.Errorf("start command: %w", lost)
 	}
+	return fmt.Errorf("start command: its process ended before its execve: %w", err)
 }
 
 // PID is the process id of the command's first process, in the supervisor's pid
