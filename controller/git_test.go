@@ -1,0 +1,282 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// shell runs a script of the test in dir with git's configuration set aside.
+func shell(t *testing.T, dir, script string) string {
+	t.Helper()
+	g := gitTool{global: "/dev/null"}
+	res, err := runShell(g, dir, script)
+	if err != nil {
+		t.Fatalf("%s\n%v\n%s", script, err, res)
+	}
+	return strings.TrimSpace(res)
+}
+
+// newRepo makes a repository with one commit.
+func newRepo(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "project")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	shell(t, dir, `git init -q -b main && echo one > a.txt && mkdir sub && echo two > sub/b.txt && git add -A && git commit -q -m first`)
+	return dir
+}
+
+func newTestGit(t *testing.T) gitTool {
+	t.Helper()
+	g, err := newGitTool(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestOpenRefusesWhatIsNoRepositoryOfItsOwn(t *testing.T) {
+	repo := newRepo(t)
+	empty := t.TempDir()
+	unborn := t.TempDir()
+	shell(t, unborn, "git init -q")
+	broken := t.TempDir()
+	if err := os.WriteFile(filepath.Join(broken, ".git"), []byte("gitdir: /nowhere\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name, dir string
+		is        error
+		says      string
+	}{
+		{"a directory without .git", empty, errNotRepository, "not a git repository"},
+		{"a directory inside a repository", filepath.Join(repo, "sub"), errNotRepository, "not a git repository"},
+		{"a directory that is not there", filepath.Join(empty, "x"), os.ErrNotExist, "no such file"},
+		{"a .git that leads nowhere", broken, errNotRepository, "not a git repository"},
+		{"a repository without a commit", unborn, nil, "has no commit yet"},
+	}
+	g := newTestGit(t)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := g.open(context.Background(), tt.dir)
+			if err == nil || (tt.is != nil && !errors.Is(err, tt.is)) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("err = %v, want %v", err, tt.says)
+			}
+		})
+	}
+}
+
+func TestACloneHoldsTheHistoryOfHeadAndNothingElse(t *testing.T) {
+	tests := []struct {
+		name   string
+		setup  string
+		branch string
+		check  string // must print nothing in the clone
+	}{
+		{"a branch", "", "main", ""},
+		{"a branch with slashes", "git checkout -q -b feature/x", "feature/x", ""},
+		{"a detached head", "git checkout -q --detach", "work", ""},
+		{"other branches, tags, notes and stashes stay outside", `git tag v1 && git branch other && git notes add -m n && echo x > a.txt && git stash -q`, "main",
+			"git for-each-ref | grep -v refs/heads/main || true"},
+		{"remotes and their credentials stay outside", "git remote add origin https://user:secret@example.com/x.git", "main",
+			"git remote; grep -r secret .git || true"},
+		{"hooks and configuration stay outside", "printf '#!/bin/sh\n' > .git/hooks/pre-commit; git config alias.x '!true'; git config http.extraheader secret", "main",
+			"ls .git/hooks 2>/dev/null || true; git config --local --get-regexp 'alias|http' || true"},
+		{"unreachable objects stay outside", "echo secret | git hash-object -w --stdin", "main", "git cat-file -p $(echo secret | git hash-object --stdin) 2>/dev/null || true"},
+	}
+	g := newTestGit(t)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			repo := newRepo(t)
+			shell(t, repo, tt.setup+"\ntrue")
+			target, err := g.open(context.Background(), repo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			clone := filepath.Join(t.TempDir(), "clone")
+			if err := target.clone(context.Background(), clone, "agent"); err != nil {
+				t.Fatal(err)
+			}
+			if got := shell(t, clone, "git branch --show-current"); got != tt.branch {
+				t.Errorf("branch = %q, want %q", got, tt.branch)
+			}
+			if got := shell(t, clone, "git rev-parse HEAD"); got != target.head {
+				t.Errorf("HEAD = %s, want %s", got, target.head)
+			}
+			if got := shell(t, clone, "git status --porcelain; cat a.txt"); got != "one" {
+				t.Errorf("working tree: %q", got)
+			}
+			if got := shell(t, clone, tt.check); got != "" {
+				t.Errorf("came along: %s", got)
+			}
+		})
+	}
+}
+
+func TestAShallowTargetIsCloned(t *testing.T) {
+	repo := newRepo(t)
+	shell(t, repo, "echo more > a.txt && git commit -q -am second")
+	shallow := filepath.Join(t.TempDir(), "shallow")
+	shell(t, repo, "git clone -q --depth 1 file://"+repo+" "+shallow)
+	g := newTestGit(t)
+	target, err := g.open(context.Background(), shallow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(t.TempDir(), "clone")
+	if err := target.clone(context.Background(), clone, "agent"); err != nil {
+		t.Fatal(err)
+	}
+	if got := shell(t, clone, "cat a.txt; git log --oneline | wc -l"); got != "more\n1" {
+		t.Errorf("clone: %q", got)
+	}
+	shell(t, clone, "echo agent > a.txt && git commit -q -am third && git bundle create -q ../x.bundle HEAD ^"+target.head)
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	if err := target.clone(context.Background(), scratch, "agent"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.takeBundle(context.Background(), filepath.Join(filepath.Dir(clone), "x.bundle"), scratch, "agentctl/a/1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := shell(t, shallow, "git show agentctl/a/1:a.txt"); got != "agent" {
+		t.Errorf("branch holds %q", got)
+	}
+}
+
+func TestUncommittedSeesTrackedChangesOnly(t *testing.T) {
+	tests := []struct{ name, setup, want string }{
+		{"a clean tree", "", ""},
+		{"a touched file", "touch -d 2001-01-01 a.txt", ""},
+		{"a changed file", "echo x > a.txt", "a.txt"},
+		{"a staged file", "echo x > a.txt && git add a.txt", "a.txt"},
+		{"a deleted file", "rm sub/b.txt", "sub/b.txt"},
+		{"a changed mode", "chmod +x a.txt", "a.txt"},
+		{"an untracked file", "echo x > new", ""},
+	}
+	g := newTestGit(t)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			repo := newRepo(t)
+			target, err := g.open(context.Background(), repo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shell(t, repo, tt.setup+"\ntrue")
+			clone := filepath.Join(t.TempDir(), "clone")
+			if err := target.clone(context.Background(), clone, "agent"); err != nil {
+				t.Fatal(err)
+			}
+			got, err := target.uncommitted(context.Background(), clone)
+			if err != nil || strings.Join(got, " ") != tt.want {
+				t.Errorf("uncommitted = %q, %v; want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestNoCodeOfAHostileTargetRuns does everything that a run does with a
+// target, with every setting in place that makes git start a program.
+func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
+	tests := []struct{ name, setup, refused string }{
+		{name: "fsmonitor", setup: `git config core.fsmonitor ./evil`},
+		{name: "hooksPath", setup: `mkdir h && for h in reference-transaction post-checkout pre-commit post-index-change pre-auto-gc post-merge update post-update; do cp evil h/$h; done; git config core.hooksPath h`},
+		{name: "hooks", setup: `for h in reference-transaction post-checkout pre-auto-gc update post-update; do cp evil .git/hooks/$h; done`},
+		{name: "clean and smudge filters", setup: `echo '*.txt filter=x' > .gitattributes; git add -A; git commit -q -m attrs; git config filter.x.clean ./evil; git config filter.x.smudge ./evil; git config filter.x.process ./evil`},
+		{name: "textconv and external diff", setup: `echo '*.txt diff=x' > .git/info/attributes; git config diff.x.textconv ./evil; git config diff.x.command ./evil; git config diff.external ./evil`},
+		{name: "transports", setup: `git config core.sshCommand ./evil; git config protocol.ext.allow always; git config protocol.allow always; git config url."ext::sh -c ./evil %".insteadOf "$PWD"; git config url."ext::sh -c ./evil %".insteadOf /`, refused: "transport 'ext' not allowed"},
+		{name: "signatures and pagers", setup: `git config gpg.program ./evil; git config log.showSignature true; git config core.pager ./evil; git config pager.log ./evil; git config pager.diff ./evil`},
+		{name: "alternates", setup: `mkdir alt && git init -q --bare alt/x.git && echo "$PWD/alt/x.git/objects" > .git/objects/info/alternates; git config core.alternateRefsCommand ./evil`},
+		{name: "uploadpack", setup: `git config uploadpack.packObjectsHook ./evil; git config remote.origin.uploadpack ./evil`},
+		{name: "an included file", setup: `printf '[core]\n\tfsmonitor = ./evil\n\thooksPath = .\n' > inc; cp evil reference-transaction; git config include.path ../inc`},
+		{name: "a credential helper and askpass", setup: `git config credential.helper '!./evil'; git config core.askPass ./evil`},
+		{name: "a gc that is due", setup: `git config gc.auto 1; git config gc.autoDetach false; git config gc.recentObjectsHook ./evil`},
+	}
+	g := newTestGit(t)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			repo := newRepo(t)
+			mark := filepath.Join(t.TempDir(), "ran")
+			evil := "#!/bin/sh\necho \"$0 $*\" >> " + mark + "\nexit 0\n"
+			if err := os.WriteFile(filepath.Join(repo, "evil"), []byte(evil), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			shell(t, repo, tt.setup)
+			_ = os.Remove(mark) // the set-up itself may run it
+			ctx := context.Background()
+			target, err := g.open(ctx, repo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			clone := filepath.Join(t.TempDir(), "clone")
+			if err := target.clone(ctx, clone, "agent"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := target.uncommitted(ctx, clone); err != nil {
+				t.Fatal(err)
+			}
+			work := filepath.Join(t.TempDir(), "work")
+			if err := target.clone(ctx, work, "agent"); err != nil {
+				t.Fatal(err)
+			}
+			shell(t, work, "echo agent > a.txt && git commit -q -am 'agent work' && git bundle create -q ../x.bundle HEAD ^"+target.head)
+			commits, err := target.takeBundle(ctx, filepath.Join(filepath.Dir(work), "x.bundle"), clone, "agentctl/a/1")
+			if tt.refused != "" && err != nil && strings.Contains(err.Error(), tt.refused) {
+				commits = nil
+			} else if err != nil || len(commits) != 1 || commits[0].Subject != "agent work" {
+				t.Fatalf("takeBundle = %v, %v", commits, err)
+			}
+			if ran, err := os.ReadFile(mark); err == nil {
+				t.Errorf("code of the target ran: %s", ran)
+			}
+			if tt.refused != "" {
+				return
+			}
+			raw, err := os.ReadFile(filepath.Join(repo, ".git/refs/heads/agentctl/a/1"))
+			if err != nil || strings.TrimSpace(string(raw)) != commits[0].ID {
+				t.Errorf("branch = %s, %v", raw, err)
+			}
+		})
+	}
+}
+
+// TestABundleIsCheckedBeforeItReachesTheTarget feeds what an agent that writes
+// its own git could send.
+func TestABundleIsCheckedBeforeItReachesTheTarget(t *testing.T) {
+	tests := []struct{ name, make string }{
+		{"no bundle at all", `echo "not a bundle" > ../x.bundle`},
+		{"a bundle cut short", `echo x > a.txt; git commit -q -am x; git bundle create -q ../y HEAD ^$BASE; head -c $(( $(wc -c < ../y) - 20 )) ../y > ../x.bundle`},
+		{"a tree that holds .git", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\tconfig\n' $b | git mktree); t=$(printf '040000 tree %s\t.git\n' $t | git mktree --missing);
+c=$(git commit-tree -p $BASE -m x $t); git update-ref HEAD $c; git bundle create -q ../x.bundle HEAD ^$BASE`},
+		{"a tree that holds dot-dot", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\t..\n' $b | git mktree); c=$(git commit-tree -p $BASE -m x $t); git update-ref HEAD $c; git bundle create -q ../x.bundle HEAD ^$BASE`},
+		{"a .gitmodules that runs a command", `printf '[submodule "x"]\n\tpath = x\n\turl = -u./evil\n' > .gitmodules; git add .gitmodules; git commit -q -m x; git bundle create -q ../x.bundle HEAD ^$BASE`},
+	}
+	g := newTestGit(t)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := context.Background()
+			repo := newRepo(t)
+			target, err := g.open(ctx, repo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			work, scratch := filepath.Join(t.TempDir(), "work"), filepath.Join(t.TempDir(), "scratch")
+			for _, dir := range []string{work, scratch} {
+				if err := target.clone(ctx, dir, "agent"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			shell(t, work, "BASE="+target.head+"\n"+tt.make)
+			if _, err := target.takeBundle(ctx, filepath.Join(filepath.Dir(work), "x.bundle"), scratch, "agentctl/a/1"); err == nil {
+				t.Error("the bundle was taken")
+			}
+			if got := shell(t, repo, "git branch --format='%(refname:short)'; git count-objects"); !strings.HasPrefix(got, "main\n5 objects") {
+				t.Errorf("the target changed: %s", got)
+			}
+		})
+	}
+}
