@@ -126,7 +126,11 @@ func (r *run) preflight(ctx context.Context) error {
 		RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: envDir, Home: homeDir, NeedBytes: needBytes,
 	}
 	if err := r.o.Backend.Check(ctx, r.spec); err != nil {
-		return fail(ExitSandbox, "", fmt.Errorf("backend %s: %w", r.o.Backend.Name(), err))
+		hint := ""
+		if errors.Is(err, fs.ErrNotExist) {
+			hint = "install agentsh beside agentctl, or name it with --agentsh"
+		}
+		return fail(ExitSandbox, hint, fmt.Errorf("backend %s: %w", r.o.Backend.Name(), err))
 	}
 	return nil
 }

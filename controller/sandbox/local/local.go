@@ -13,10 +13,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,18 +67,7 @@ func FindAgentsh() (string, error) {
 	if p, err := exec.LookPath("agentsh"); err == nil && filepath.IsAbs(p) {
 		return p, nil
 	}
-	return "", fmt.Errorf("agentsh is not at %s and not on PATH", joinPaths(tried))
-}
-
-func joinPaths(paths []string) string {
-	s := ""
-	for i, p := range paths {
-		if i > 0 {
-			s += ", "
-		}
-		s += p
-	}
-	return s
+	return "", fmt.Errorf("agentsh is not at %s and not on PATH: %w", strings.Join(tried, ", "), fs.ErrNotExist)
 }
 
 func (b *Backend) agentsh() (string, error) {
