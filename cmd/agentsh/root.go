@@ -76,6 +76,6 @@ func newRoot() *cobra.Command {
 			return cmd.Help()
 		},
 	}
-	root.AddCommand(newExecCommand(), newServeCommand())
+	root.AddCommand(newExecCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand())
 	return root
 }

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/policy"
+)
+
+// exitFailed is the exit code of a check or test that found something wrong.
+const exitFailed = 1
+
+func newPolicyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Check, explain, test and compare policies",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		newCheckCommand(), newExplainCommand(), newTestCommand(), newDiffCommand(),
+		newReplayCommand(), newLearnCommand(),
+	)
+	return cmd
+}
+
+// places are the flags that say what the variables of a policy stand for.
+type places struct {
+	workspace string
+	home      string
+	vars      []string
+}
+
+func (p *places) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&p.workspace, "workspace", "", "what ${WORKSPACE} stands for (default: the current directory)")
+	cmd.Flags().StringVar(&p.home, "home", "", "what ${HOME} stands for (default: your home directory)")
+	cmd.Flags().StringArrayVar(&p.vars, "var", nil, "NAME=VALUE of a variable in patterns; may be repeated")
+}
+
+// values are the variables to load a policy with.
+func (p *places) values() (map[string]string, error) {
+	workspace := p.workspace
+	if workspace == "" {
+		dir, err := os.Getwd()
+		if err != nil {
+			return nil, fmt.Errorf("current directory: %w", err)
+		}
+		workspace = dir
+	}
+	workspace, err := filepath.Abs(workspace)
+	if err != nil {
+		return nil, fmt.Errorf("workspace: %w", err)
+	}
+	home := p.home
+	if home == "" {
+		if home, err = os.UserHomeDir(); err != nil {
+			home = "/"
+		}
+	}
+	vars := map[string]string{
+		"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace, "HOME": home, "TMPDIR": os.TempDir(),
+	}
+	for _, v := range p.vars {
+		name, text, ok := strings.Cut(v, "=")
+		if !ok || name == "" {
+			return nil, fail(exitUsage, fmt.Errorf("--var %s is not NAME=VALUE", v), "")
+		}
+		vars[name] = text
+	}
+	return vars, nil
+}
+
+// load loads a policy file and what it extends.
+func (p *places) load(file string) (*policy.Policy, error) {
+	vars, err := p.values()
+	if err != nil {
+		return nil, err
+	}
+	return loadPolicy(file, vars)
+}
+
+func loadPolicy(file string, vars map[string]string) (*policy.Policy, error) {
+	data, err := readBounded(file)
+	if err != nil {
+		return nil, fail(exitFailed, fmt.Errorf("policy: %w", err), "")
+	}
+	p, err := policy.Load(policy.Source{Name: file, Data: data}, policy.Options{Vars: vars, ReadFile: readBounded})
+	if err != nil {
+		return nil, fail(exitFailed, err, "")
+	}
+	return p, nil
+}
+
+// readBounded reads a file of at most [policy.MaxSource] bytes.
+func readBounded(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, policy.MaxSource+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(data) > policy.MaxSource {
+		return nil, fmt.Errorf("%s: more than %d bytes", name, policy.MaxSource)
+	}
+	return data, nil
+}
+
+// usage is an error in how a command was called.
+func usage(format string, args ...any) error {
+	return fail(exitUsage, fmt.Errorf(format, args...), "run with --help for usage")
+}
+
+func newCheckCommand() *cobra.Command {
+	var at places
+	cmd := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Load policies and name their errors and weak places",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			vars, err := at.values()
+			if err != nil {
+				return err
+			}
+			return check(cmd.OutOrStdout(), files, vars)
+		},
+	}
+	at.flags(cmd)
+	return cmd
+}
+
+// check prints every problem of every file, then one line for each good file.
+func check(out io.Writer, files []string, vars map[string]string) error {
+	bad := 0
+	for _, file := range files {
+		p, err := loadPolicy(file, vars)
+		if err != nil {
+			bad++
+			if !printProblems(out, err) {
+				fmt.Fprintf(out, "%s: error: %v\n", file, err)
+			}
+			continue
+		}
+		fmt.Fprintf(out, "%s: ok, %d rules\n", file, countRules(p))
+	}
+	if bad > 0 {
+		return fail(exitFailed, fmt.Errorf("%d of %d files are not good", bad, len(files)), "")
+	}
+	return nil
+}
+
+// printProblems prints the problems an error holds, if it holds any.
+func printProblems(out io.Writer, err error) bool {
+	var problems policy.Problems
+	if !errors.As(err, &problems) {
+		return false
+	}
+	for _, p := range problems {
+		fmt.Fprintf(out, "%s: %s: %s\n", p.Pos, p.Severity, withHint(p))
+	}
+	return true
+}
+
+func withHint(p policy.Problem) string {
+	if p.Hint == "" {
+		return p.Message
+	}
+	return p.Message + " (" + p.Hint + ")"
+}
+
+var ruleGroups = []policy.Group{
+	policy.GroupCommand, policy.GroupFile, policy.GroupNetwork, policy.GroupUnixSocket, policy.GroupSignal,
+}
+
+func countRules(p *policy.Policy) int {
+	n := 0
+	for _, g := range ruleGroups {
+		n += len(p.Rules(g))
+	}
+	return n
+}

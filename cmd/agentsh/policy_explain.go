@@ -1,0 +1,224 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/policy"
+	"agentsh/policy/policytest"
+)
+
+// question is what explain is asked about.
+type question struct {
+	at          places
+	policy      string
+	file        string
+	op          string
+	net         string
+	protocol    string
+	socket      string
+	signal      string
+	target      string
+	cwd         string
+	depth       int
+	interactive bool
+	parent      string
+}
+
+func newExplainCommand() *cobra.Command {
+	var q question
+	cmd := &cobra.Command{
+		Use:   "explain [-p FILE] {-- COMMAND [ARG...] | --file PATH | --net HOST:PORT | --socket PATH | --signal SIGNAL}",
+		Short: "Say what a policy decides about one request, and why",
+		Example: `  agentsh policy explain -p strict.yaml -- git push --force
+  agentsh policy explain -p strict.yaml --file /etc/shadow --op read
+  agentsh policy explain -p strict.yaml --net example.com:443`,
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			request, err := q.request(argv)
+			if err != nil {
+				return err
+			}
+			p, err := q.at.load(q.policy)
+			if err != nil {
+				return err
+			}
+			return explain(cmd.OutOrStdout(), p, request)
+		},
+	}
+	q.at.flags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&q.policy, "policy", "p", "", "the policy file")
+	f.StringVar(&q.file, "file", "", "a path inside the sandbox")
+	f.StringVar(&q.op, "op", "read", "the operation on --file or --socket")
+	f.StringVar(&q.net, "net", "", "a destination, HOST:PORT")
+	f.StringVar(&q.protocol, "protocol", "tcp", "the protocol of --net, tcp or udp")
+	f.StringVar(&q.socket, "socket", "", "a Unix socket, or @name")
+	f.StringVar(&q.signal, "signal", "", "a signal, by name or number")
+	f.StringVar(&q.target, "target", "external", "what the process that gets --signal is to the sender")
+	f.StringVar(&q.cwd, "cwd", "", "the working directory of the command (default: the workspace)")
+	f.IntVar(&q.depth, "depth", 0, "how many programs stand between the operator and the command")
+	f.StringVar(&q.parent, "parent", "", "the program that starts the command")
+	f.BoolVar(&q.interactive, "interactive", false, "the command has a terminal")
+	return cmd
+}
+
+// request reads the question; exactly one must be asked.
+func (q *question) request(argv []string) (policy.Request, error) {
+	asked := 0
+	for _, given := range []bool{len(argv) > 0, q.file != "", q.net != "", q.socket != "", q.signal != ""} {
+		if given {
+			asked++
+		}
+	}
+	switch {
+	case asked != 1:
+		return nil, usage("ask about one of: a command after --, --file, --net, --socket, --signal")
+	case q.policy == "":
+		return nil, usage("name the policy with -p FILE")
+	case q.file != "":
+		return q.fileRequest()
+	case q.net != "":
+		return networkRequest(q.net, q.protocol)
+	case q.socket != "":
+		op := q.op
+		if op == "read" {
+			op = "connect"
+		}
+		return &policy.UnixSocketRequest{Path: q.socket, Op: op}, nil
+	case q.signal != "":
+		number, ok := policy.ParseSignal(q.signal)
+		if !ok {
+			return nil, usage("%s is not a signal", q.signal)
+		}
+		return &policy.SignalRequest{Signal: number, Target: q.target}, nil
+	}
+	return q.command(argv)
+}
+
+func (q *question) fileRequest() (policy.Request, error) {
+	op, ok := policy.ParseFileOp(q.op)
+	if !ok || op&(op-1) != 0 {
+		return nil, usage("--op %s is not one operation of file_rules", q.op)
+	}
+	file, err := filepath.Abs(q.file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", q.file, err)
+	}
+	return &policy.FileRequest{Path: file, Op: op}, nil
+}
+
+func networkRequest(destination, protocol string) (policy.Request, error) {
+	host, port, err := net.SplitHostPort(destination)
+	if err != nil {
+		return nil, usage("--net %s is not HOST:PORT", destination)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return nil, usage("--net %s: the port is not a number", destination)
+	}
+	r := &policy.NetworkRequest{Port: number, Protocol: protocol}
+	if _, err := netip.ParseAddr(host); err == nil {
+		r.Addr = host
+	} else {
+		r.Domain = host
+	}
+	return r, nil
+}
+
+// command resolves the program on this machine, as the sandbox would.
+func (q *question) command(argv []string) (policy.Request, error) {
+	r := policytest.Command(argv)
+	if file := findProgram(argv[0]); file != "" {
+		r.Path = file
+	}
+	r.Cwd, r.Depth, r.Interactive, r.Parent = q.cwd, q.depth, q.interactive, q.parent
+	if r.Cwd == "" {
+		vars, err := q.at.values()
+		if err != nil {
+			return nil, err
+		}
+		r.Cwd = vars["WORKSPACE"]
+	}
+	if r.Parent != "" {
+		r.Ancestors = []string{r.Parent}
+		r.Depth = max(r.Depth, 1)
+	}
+	return r, nil
+}
+
+// findProgram is the file a name stands for, links resolved; empty when there
+// is none here.
+func findProgram(name string) string {
+	var candidates []string
+	if strings.Contains(name, "/") {
+		candidates = []string{name}
+	} else {
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			candidates = append(candidates, filepath.Join(dir, name))
+		}
+	}
+	for _, c := range candidates {
+		info, err := os.Stat(c)
+		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
+			continue
+		}
+		if resolved, err := filepath.EvalSymlinks(c); err == nil {
+			if absolute, err := filepath.Abs(resolved); err == nil {
+				return absolute
+			}
+		}
+	}
+	return ""
+}
+
+// heldBy says what carries out decisions of a group in a sandbox.
+func heldBy(g policy.Group) string {
+	switch g {
+	case policy.GroupCommand:
+		return "the notification of each execve, verified before the program's first instruction"
+	case policy.GroupFile:
+		return "the mounts of the sandbox; below the workspace, its file server"
+	case policy.GroupNetwork:
+		return "the sandbox's own network, and the notification of each connect"
+	case policy.GroupUnixSocket:
+		return "the mounts of the sandbox, and the notification of each connect"
+	case policy.GroupSignal:
+		return "the process namespace of the sandbox, and the notification of each signal"
+	}
+	return ""
+}
+
+// explain prints one decision. The exit code tells a denial from the rest.
+func explain(out io.Writer, p *policy.Policy, request policy.Request) error {
+	d, diagnostic := p.Evaluate(request)
+	fmt.Fprintf(out, "request:  %s\n", policytest.Describe(request))
+	fmt.Fprintf(out, "decision: %s\n", d.Effect)
+	if d.Rule != nil {
+		fmt.Fprintf(out, "rule:     %s at %s\n", d.Rule.Name, d.Rule.Pos)
+	} else {
+		fmt.Fprintf(out, "rule:     none, the default of the %s group\n", policytest.GroupOf(request))
+	}
+	if diagnostic.Message != "" {
+		fmt.Fprintf(out, "because:  %s\n", diagnostic.Message)
+	}
+	if diagnostic.Hint != "" {
+		fmt.Fprintf(out, "hint:     %s\n", diagnostic.Hint)
+	}
+	if d.Effect == policy.Redirect && d.Rule != nil && d.Rule.Redirect != nil {
+		to := d.Rule.Redirect
+		fmt.Fprintf(out, "instead:  %s\n", strings.TrimSpace(strings.Join(append([]string{to.Command, to.Path}, to.Args...), " ")))
+	}
+	fmt.Fprintf(out, "held by:  %s\n", heldBy(policytest.GroupOf(request)))
+	if d.Permits() {
+		return nil
+	}
+	return fail(exitFailed, nil, "")
+}

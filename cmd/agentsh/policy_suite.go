@@ -1,0 +1,178 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/policy"
+	"agentsh/policy/policytest"
+)
+
+// testOptions are the flags of policy test.
+type testOptions struct {
+	output   string
+	coverage bool
+	minimum  int
+	mutate   bool
+}
+
+func newTestCommand() *cobra.Command {
+	var o testOptions
+	cmd := &cobra.Command{
+		Use:   "test DIR|FILE...",
+		Short: "Run the *_test.yaml files beside policies",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains([]string{"text", "tap", "junit", "json"}, o.output) {
+				return usage("-o %s is not text, tap, junit or json", o.output)
+			}
+			return runTests(cmd.OutOrStdout(), args, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "text", "text, tap, junit or json")
+	f.BoolVar(&o.coverage, "coverage", false, "name the rules that no test reaches")
+	f.IntVar(&o.minimum, "min", 0, "fail when less than this percentage of the rules is reached; implies --coverage")
+	f.BoolVar(&o.mutate, "mutate", false, "delete, invert and reorder each rule and name the changes that no test notices")
+	return cmd
+}
+
+// tested is what came of all test files of one policy.
+type tested struct {
+	policy   *policy.Policy
+	reports  []policytest.Report
+	coverage *policytest.Coverage
+	mutation *policytest.Mutation
+}
+
+// failures counts what must make the exit code 1.
+func (t *tested) failures(o testOptions) int {
+	n := 0
+	for _, r := range t.reports {
+		n += r.Failed()
+	}
+	if t.coverage != nil && t.coverage.Percent() < o.minimum {
+		n++
+	}
+	if t.mutation != nil {
+		n += len(t.mutation.Survivors)
+	}
+	return n
+}
+
+// runTests runs every suite found, groups them by policy and prints.
+func runTests(out io.Writer, args []string, o testOptions) error {
+	files, err := findSuites(args)
+	if err != nil {
+		return err
+	}
+	suites, err := loadSuites(files)
+	if err != nil {
+		return err
+	}
+	var all []*tested
+	failures := 0
+	for _, key := range slices.Sorted(maps.Keys(suites)) {
+		t, err := runGroup(suites[key], o)
+		if err != nil {
+			return fail(exitFailed, err, "")
+		}
+		failures += t.failures(o)
+		all = append(all, t)
+	}
+	if err := printTests(out, all, o); err != nil {
+		return err
+	}
+	if failures > 0 {
+		return fail(exitFailed, nil, "")
+	}
+	return nil
+}
+
+// findSuites lists the test files that args name or hold.
+func findSuites(args []string) ([]string, error) {
+	var files []string
+	for _, arg := range args {
+		info, err := os.Stat(arg)
+		if err != nil {
+			return nil, fail(exitUsage, err, "")
+		}
+		if !info.IsDir() {
+			files = append(files, arg)
+			continue
+		}
+		err = filepath.WalkDir(arg, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && strings.HasSuffix(name, "_test.yaml") {
+				files = append(files, name)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fail(exitFailed, err, "")
+		}
+	}
+	if len(files) == 0 {
+		return nil, fail(exitUsage, fmt.Errorf("no *_test.yaml in %s", strings.Join(args, ", ")), "a test file names its policy and lists requests with what is expected")
+	}
+	return files, nil
+}
+
+// loadSuites parses test files and groups those of one policy with the same
+// variables.
+func loadSuites(files []string) (map[string][]*policytest.Suite, error) {
+	suites := map[string][]*policytest.Suite{}
+	var errs []error
+	for _, file := range files {
+		data, err := readBounded(file)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s, err := policytest.ParseSuite(file, data)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		name := path.Join(path.Dir(file), s.Policy)
+		key := name + fmt.Sprint(s.Vars)
+		suites[key] = append(suites[key], s)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fail(exitFailed, err, "")
+	}
+	return suites, nil
+}
+
+// runGroup runs the suites of one policy.
+func runGroup(suites []*policytest.Suite, o testOptions) (*tested, error) {
+	p, err := policytest.LoadPolicy(suites[0], readBounded)
+	if err != nil {
+		return nil, err
+	}
+	t := &tested{policy: p}
+	for _, s := range suites {
+		t.reports = append(t.reports, policytest.Run(s, p))
+	}
+	if o.coverage || o.minimum > 0 {
+		c := policytest.Cover(t.reports...)
+		t.coverage = &c
+	}
+	if o.mutate {
+		m, err := policytest.Mutate(p, suites)
+		if err != nil {
+			return nil, err
+		}
+		t.mutation = &m
+	}
+	return t, nil
+}

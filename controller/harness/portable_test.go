@@ -1,0 +1,163 @@
+package harness
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A harness in the shape that public agent collections use: overlays and forge
+// blocks, provider profiles, credentials as files, settings no step here acts
+// on.
+var portable = tests{
+	"harness/triage.yaml": `---
+agent: agents/a.md
+doc: docs/a.md
+model: opus
+effort: high
+image: registry.example.com/sandbox@sha256:0011
+policy: policies/base.yaml
+openshell:
+  profiles:
+    - profiles/model.yaml
+providers:
+  - providers/model.yaml
+role: triage
+slug: example-triage
+host_files:
+  - src: env/cloud.env
+    dest: /sandbox/workspace/.env.d/cloud.env
+    expand: true
+  - src: ${CLOUD_CREDENTIALS_FILE}
+    dest: /tmp/.credentials.json
+  - src: ${OIDC_FILE}
+    dest: /sandbox/workspace/.oidc
+    optional: true
+skills:
+  - skills/estimate
+pre_script: scripts/pre.sh
+post_script: scripts/post.sh
+validation_loop:
+  script: scripts/validate.sh
+  schema: schemas/result.json
+  max_iterations: 2
+  feedback_mode: append
+  preflight_check: 'python3 -c "import json"'
+timeout_minutes: 10
+trigger: "event.entity.kind == 'work_item'"
+steer:
+  enabled: true
+  max_steers: 2
+env:
+  runner:
+    AUTO: "on"
+  sandbox:
+    MAX_TOKENS: 100
+overlays:
+  - when: 'runtime.forge == "github"'
+    providers:
+      - providers/github.yaml
+    openshell:
+      profiles:
+        - profiles/github.yaml
+    skills:
+      - skills/labels/github
+    host_files:
+      - src: env/github.env
+        dest: /sandbox/workspace/.env.d/forge.env
+        expand: true
+    env:
+      runner:
+        ISSUE: ${GITHUB_ISSUE_URL}
+      sandbox:
+        ISSUE: "${GITHUB_ISSUE_URL}"
+  - when: 'has(event.source) && event.source.system == "jira"'
+    pre_script: scripts/pre-jira.sh
+`,
+	"harness/fix.yaml": `base: triage.yaml
+role: fixer
+readonly_repo: true
+steer: {enabled: false}
+privilege_levels: {pre_script: write, runtime: read}
+plugins:
+  - plugins/lsp
+  - path: plugins/ext
+    env: {MODE: "1"}
+    pi: {args: ["--mode"]}
+runner_env:
+  PR: ${PR_NUMBER}
+forge:
+  github:
+    runner_env:
+      TOKEN: ${GH_TOKEN}
+  gitlab:
+    policy: policies/gitlab.yaml
+api_servers:
+  - {name: api, script: scripts/pre.sh, port: 8080, env: {KEY: "${KEY}"}}
+security:
+  enabled: true
+  fail_mode: closed
+  sandbox_hooks: {tirith: {enabled: true, fail_on: high}}
+`,
+	"policies/base.yaml": "version: 1\n", "policies/gitlab.yaml": "version: 1\n", "env/cloud.env": "export PROJECT=\"${CLOUD_PROJECT}\"\n", "env/github.env": "export REPO=${REPO}\n",
+	"skills/estimate/SKILL.md": "", "skills/labels/github/SKILL.md": "", "scripts/pre.sh": "", "scripts/pre-jira.sh": "", "scripts/post.sh": "", "scripts/validate.sh": "", "schemas/result.json": "{}",
+	"providers/model.yaml": "name: model\ntype: example-model\n", "providers/github.yaml": "name: github\ntype: example-github\n", "plugins/lsp/plugin.json": "{}", "plugins/ext/index.js": "",
+}
+
+func TestAPortableHarnessLoadsAndWhatIsNotSupportedIsSaid(t *testing.T) {
+	dir := lay(t, portable)
+	h, ps := loaded(t, dir, "harness/triage.yaml", Options{Forge: "github"})
+	for _, p := range ps {
+		if p.Rule != RuleUnsupport || p.Severity != Warning || p.At.IsZero() {
+			t.Errorf("not expected: %v", p)
+		}
+	}
+	equalText(t, "problems", short(dir, ps), strings.TrimSpace(`
+harness/triage.yaml:5:9: warning: effort is not supported here: no runtime here takes a reasoning effort
+harness/triage.yaml:6:8: warning: image is not supported here: no backend here takes an image
+harness/triage.yaml:33:20: warning: validation_loop.preflight_check is not supported here: no step runs it; put the check into pre_script
+harness/triage.yaml:35:10: warning: trigger is not supported here: agentctl does not wait for events
+harness/triage.yaml:37:12: warning: steer.enabled is not supported here: a running agent takes no updates
+harness/triage.yaml:38:15: warning: steer.max_steers is not supported here: a running agent takes no updates
+harness/triage.yaml:50:9: warning: openshell.profiles is not supported here: there is no openshell backend here`))
+	equalText(t, "skills", skillNames(h), "skills/estimate skills/labels/github")
+	equalText(t, "providers", list(h.Providers), "providers/model.yaml providers/github.yaml")
+	equalText(t, "sandbox", show(h.Env.Sandbox), "ISSUE=${GITHUB_ISSUE_URL} MAX_TOKENS=100")
+	if r := h.Refusals(); len(r) != len(ps) || len(r.Errors()) != len(r) {
+		t.Errorf("a run refuses %v", r)
+	}
+}
+
+func TestAPortableHarnessOnABaseLoads(t *testing.T) {
+	dir := lay(t, portable)
+	h, ps := loaded(t, dir, "harness/fix.yaml", Options{Forge: "github"})
+	rules := map[string]int{}
+	for _, p := range ps {
+		rules[p.Rule]++
+	}
+	if rules[RuleUnknownKey] != 0 || rules[RuleDeprecated] != 2 {
+		t.Errorf("%v", ps)
+	}
+	for _, want := range []string{"readonly_repo is", "plugins.path is", "plugins.env is", "plugins.pi.args is", "privilege_levels is", "api_servers.name is", "security.fail_mode is", "security.sandbox_hooks.tirith.fail_on is"} {
+		if !strings.Contains(short(dir, ps), want+" not supported here: ") {
+			t.Errorf("%s not supported is not said", want)
+		}
+	}
+	if strings.Contains(short(dir, ps), "steer.enabled") {
+		t.Error("what is switched off asks for nothing")
+	}
+	equalText(t, "runner", show(h.Env.Runner), "AUTO=on ISSUE=${GITHUB_ISSUE_URL} PR=${PR_NUMBER} TOKEN=${GH_TOKEN}")
+	equalText(t, "host files", hostFiles(h), "env/cloud.env>/sandbox/workspace/.env.d/cloud.env ${CLOUD_CREDENTIALS_FILE}>/tmp/.credentials.json "+
+		"${OIDC_FILE}>/sandbox/workspace/.oidc env/github.env>/sandbox/workspace/.env.d/forge.env")
+}
+
+func TestResourcesByURLAreSaidAndRefused(t *testing.T) {
+	dir := lay(t, tests{"a.yaml": "agent: https://example.com/a.md#sha256=00\nrole: r\nproviders: ['https://example.com/p.yaml#sha256=00']\nskills: ['https://example.com/tree/s#sha256=00']\n"})
+	h, ps := Load(filepath.Join(dir, "a.yaml"), Options{})
+	if h == nil || len(ps) != 3 {
+		t.Fatalf("%v", ps)
+	}
+	if r := h.Refusals(); len(r.Errors()) != 3 {
+		t.Errorf("%v", r)
+	}
+}

@@ -1,0 +1,313 @@
+package policytest
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/policy/glob"
+)
+
+// crowd is how many names in one directory become a pattern for all of it.
+const crowd = 4
+
+// Learn writes a policy that allows what a recorded session was allowed to do
+// and denies everything else. Programs are grouped into one rule, paths by
+// what was done to them, with a directory standing for many of its files
+// unless something below it was denied. What was denied and the written policy
+// allows all the same, as where a program was denied for its arguments, is
+// returned too.
+func Learn(log io.Reader, name string, vars map[string]string) ([]byte, []policy.Request, error) {
+	l := &learner{vars: vars, files: map[string]policy.FileOp{}, hosts: map[string]map[string]bool{}, sockets: map[string]map[string]bool{}, signals: map[string]map[string]bool{}, commands: map[string]bool{}}
+	if err := Events(log, l.event); err != nil {
+		return nil, nil, err
+	}
+	if len(l.seen) == 0 {
+		return nil, nil, errors.New("the log holds no request that was allowed")
+	}
+	text, err := l.policy(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	widened, err := l.check(text)
+	return text, widened, err
+}
+
+// learner collects what was allowed.
+type learner struct {
+	vars     map[string]string
+	seen     []policy.Request
+	denied   []policy.Request
+	commands map[string]bool            // names or paths
+	files    map[string]policy.FileOp   // by path
+	hosts    map[string]map[string]bool // "tcp 443" to domains and addresses
+	sockets  map[string]map[string]bool // operation to paths
+	signals  map[string]map[string]bool // target to signals
+}
+
+func (l *learner) event(e wire.Event) error {
+	if e.Decision != policy.Allow.String() && e.Decision != policy.Audit.String() {
+		l.denied = append(l.denied, Requests(e)...)
+		return nil
+	}
+	for _, q := range Requests(e) {
+		l.seen = append(l.seen, q)
+		switch q := q.(type) {
+		case *policy.CommandRequest:
+			l.commands[l.program(q.Path)] = true
+		case *policy.FileRequest:
+			l.files[q.Path] |= q.Op
+		case *policy.NetworkRequest:
+			add(l.hosts, fmt.Sprintf("%s %d", q.Protocol, q.Port), cmp.Or(q.Domain, q.Addr))
+		case *policy.UnixSocketRequest:
+			add(l.sockets, q.Op, q.Path)
+		case *policy.SignalRequest:
+			add(l.signals, q.Target, SignalName(q.Signal))
+		}
+	}
+	return nil
+}
+
+func add(m map[string]map[string]bool, key, item string) {
+	if m[key] == nil {
+		m[key] = map[string]bool{}
+	}
+	m[key][item] = true
+}
+
+// program is the base name of a program in a system directory, else its path.
+func (l *learner) program(file string) string {
+	switch path.Dir(file) {
+	case "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin":
+		return glob.Quote(path.Base(file))
+	}
+	return l.abstract(file)
+}
+
+// abstract writes a path with the longest variable it lies under.
+func (l *learner) abstract(file string) string {
+	best, bestValue := "", ""
+	for _, name := range append([]string{"WORKSPACE"}, slices.Sorted(maps.Keys(l.vars))...) {
+		v := l.vars[name]
+		if len(v) > len(bestValue) && v != "/" && (file == v || strings.HasPrefix(file, v+"/")) {
+			best, bestValue = name, v
+		}
+	}
+	if best == "" {
+		return glob.Quote(file)
+	}
+	return "${" + best + "}" + glob.Quote(file[len(bestValue):])
+}
+
+// The parts of a learned policy, in the order they are written.
+type learned struct {
+	Version    int           `yaml:"version"`
+	Name       string        `yaml:"name"`
+	Commands   []learnedRule `yaml:"command_rules,omitempty"`
+	Files      []learnedRule `yaml:"file_rules,omitempty"`
+	Network    []learnedRule `yaml:"network_rules,omitempty"`
+	UnixSocket []learnedRule `yaml:"unix_socket_rules,omitempty"`
+	Signals    []learnedRule `yaml:"signal_rules,omitempty"`
+}
+
+type learnedRule struct {
+	Name       string            `yaml:"name"`
+	Commands   []string          `yaml:"commands,flow,omitempty"`
+	Paths      []string          `yaml:"paths,omitempty"`
+	Domains    []string          `yaml:"domains,flow,omitempty"`
+	CIDRs      []string          `yaml:"cidrs,flow,omitempty"`
+	Ports      []string          `yaml:"ports,flow,omitempty"`
+	Protocols  []string          `yaml:"protocols,flow,omitempty"`
+	Signals    []string          `yaml:"signals,flow,omitempty"`
+	Target     map[string]string `yaml:"target,flow,omitempty"`
+	Operations []string          `yaml:"operations,flow,omitempty"`
+	Decision   string            `yaml:"decision"`
+}
+
+func (l *learner) policy(name string) ([]byte, error) {
+	p := learned{Version: 1, Name: name, Files: l.fileRules(), Network: l.networkRules()}
+	if len(l.commands) > 0 {
+		p.Commands = []learnedRule{{Name: "programs", Commands: sorted(l.commands), Decision: "allow"}}
+	}
+	for _, op := range slices.Sorted(maps.Keys(l.sockets)) {
+		var paths []string
+		for _, file := range sorted(l.sockets[op]) {
+			if !strings.HasPrefix(file, "@") {
+				file = l.abstract(file)
+			}
+			paths = append(paths, file)
+		}
+		p.UnixSocket = append(p.UnixSocket, learnedRule{Name: "sockets-" + op, Paths: paths, Operations: []string{op}, Decision: "allow"})
+	}
+	for _, target := range slices.Sorted(maps.Keys(l.signals)) {
+		p.Signals = append(p.Signals, learnedRule{Name: "signals-" + target, Signals: sorted(l.signals[target]), Target: map[string]string{"type": target}, Decision: "allow"})
+	}
+	var text bytes.Buffer
+	encoder := yaml.NewEncoder(&text)
+	encoder.SetIndent(2)
+	err := encoder.Encode(p)
+	return text.Bytes(), err
+}
+
+func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
+
+// looking are the operations that change nothing; one of them brings the rest.
+const looking = policy.OpRead | policy.OpList | policy.OpStat
+
+// fileRules groups paths that saw the same operations. What was looked at and
+// what was changed are grouped apart: reading many files of a directory says
+// nothing about writing one.
+func (l *learner) fileRules() []learnedRule {
+	byOps := map[policy.FileOp]map[string]bool{}
+	for _, part := range []policy.FileOp{looking, policy.OpExecute, policy.OpAll &^ (looking | policy.OpExecute)} {
+		l.filePart(part, byOps)
+	}
+	var rules []learnedRule
+	for _, ops := range slices.Sorted(maps.Keys(byOps)) {
+		rules = append(rules, learnedRule{
+			Name: fmt.Sprintf("files-%d", len(rules)+1), Paths: sorted(byOps[ops]), Operations: opWords(ops), Decision: "allow",
+		})
+	}
+	return rules
+}
+
+// filePart collects the patterns for the operations in part.
+func (l *learner) filePart(part policy.FileOp, byOps map[policy.FileOp]map[string]bool) {
+	byPath := map[string]policy.FileOp{}
+	for file, ops := range l.files {
+		switch {
+		case ops&part == 0:
+		case part == looking:
+			byPath[file] = looking
+		default:
+			byPath[file] = ops & part
+		}
+	}
+	crowds := l.crowds(byPath)
+	for file, ops := range byPath {
+		pattern := l.abstract(file)
+		if dir := crowdOf(crowds, file); dir != "" {
+			pattern, ops = l.abstract(dir)+"/**", crowds[dir]
+		}
+		if byOps[ops] == nil {
+			byOps[ops] = map[string]bool{}
+		}
+		byOps[ops][pattern] = true
+	}
+}
+
+func opWords(ops policy.FileOp) []string {
+	var words []string
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		if ops&op != 0 {
+			words = append(words, op.String())
+		}
+	}
+	return words
+}
+
+// crowds are the directories that stand for what lies in them, with the
+// operations seen there. The outermost ones are kept. A directory two levels
+// below the root at least: nobody means all of /etc or /home.
+func (l *learner) crowds(byPath map[string]policy.FileOp) map[string]policy.FileOp {
+	members := map[string]int{}
+	ops := map[string]policy.FileOp{}
+	for file, o := range byPath {
+		for dir := path.Dir(file); l.collapsible(dir); dir = path.Dir(dir) {
+			members[dir]++
+			ops[dir] |= o
+		}
+	}
+	out := map[string]policy.FileOp{}
+	for dir, n := range members {
+		if n >= crowd {
+			out[dir] = ops[dir]
+		}
+	}
+	for dir := range out {
+		if crowdOf(out, path.Dir(dir)) != "" {
+			delete(out, dir)
+		}
+	}
+	return out
+}
+
+func (l *learner) collapsible(dir string) bool {
+	for _, q := range l.denied {
+		if f, ok := q.(*policy.FileRequest); ok && strings.HasPrefix(f.Path, dir+"/") {
+			return false
+		}
+	}
+	if dir == "/usr" || dir == l.vars["WORKSPACE"] {
+		return true
+	}
+	return dir != l.vars["HOME"] && strings.Count(dir, "/") >= 2
+}
+
+// crowdOf is the outermost crowd that file is or lies in.
+func crowdOf(crowds map[string]policy.FileOp, file string) string {
+	found := ""
+	for dir := file; dir != "/"; dir = path.Dir(dir) {
+		if _, ok := crowds[dir]; ok {
+			found = dir
+		}
+	}
+	return found
+}
+
+func (l *learner) networkRules() []learnedRule {
+	var rules []learnedRule
+	for _, key := range slices.Sorted(maps.Keys(l.hosts)) {
+		protocol, port, _ := strings.Cut(key, " ")
+		var domains, addresses []string
+		for _, host := range sorted(l.hosts[key]) {
+			if strings.ContainsAny(host, ":") || strings.Trim(host, "0123456789.") == "" {
+				addresses = append(addresses, host)
+				continue
+			}
+			domains = append(domains, glob.Quote(host))
+		}
+		base := learnedRule{Ports: []string{port}, Protocols: []string{protocol}, Decision: "allow"}
+		if len(domains) > 0 {
+			rule := base
+			rule.Name, rule.Domains = fmt.Sprintf("hosts-%s-%s", protocol, port), domains
+			rules = append(rules, rule)
+		}
+		if len(addresses) > 0 {
+			rule := base
+			rule.Name, rule.CIDRs = fmt.Sprintf("addresses-%s-%s", protocol, port), addresses
+			rules = append(rules, rule)
+		}
+	}
+	return rules
+}
+
+// check makes sure that the written policy allows all it was learned from, and
+// returns what it allows although it was denied.
+func (l *learner) check(text []byte) (widened []policy.Request, err error) {
+	p, err := policy.Load(policy.Source{Name: "learned", Data: text}, policy.Options{Vars: l.vars})
+	if err != nil {
+		return nil, fmt.Errorf("the learned policy does not load: %w", err)
+	}
+	for _, q := range l.seen {
+		if d, diagnostic := p.Evaluate(q); !d.Permits() {
+			return nil, fmt.Errorf("the learned policy denies %s: %s", Describe(q), diagnostic.Message)
+		}
+	}
+	for _, q := range l.denied {
+		if d, _ := p.Evaluate(q); d.Permits() {
+			widened = append(widened, q)
+		}
+	}
+	return widened, nil
+}

@@ -1,0 +1,186 @@
+package policytest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path"
+	"strconv"
+	"strings"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// MaxEvents is the most events read from one log.
+const MaxEvents = 10_000_000
+
+// Events calls each for every event of an audit log, a JSON object on each
+// line. The error names the line.
+func Events(r io.Reader, each func(wire.Event) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, wire.MaxMessage)
+	n := 0
+	for lines.Scan() {
+		n++
+		if n > MaxEvents {
+			return fmt.Errorf("line %d: more than %d events", n, MaxEvents)
+		}
+		if len(strings.TrimSpace(lines.Text())) == 0 {
+			continue
+		}
+		var e wire.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("line %d: not an audit event: %w", n, err)
+		}
+		if err := each(e); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("line %d: %w", n+1, err)
+	}
+	return nil
+}
+
+// Requests are what an event recorded as asked for: none, one, or two for a
+// rename or link. An event that does not say enough to be judged has none.
+func Requests(e wire.Event) []policy.Request {
+	if e.Decision == "" {
+		return nil
+	}
+	switch e.Type {
+	case wire.EventCommand, wire.EventExec:
+		return commandEvent(e)
+	case wire.EventFile:
+		return fileEvent(e)
+	case wire.EventNet:
+		return netEvent(e)
+	case wire.EventSignal:
+		return signalEvent(e)
+	}
+	return nil
+}
+
+func commandEvent(e wire.Event) []policy.Request {
+	if len(e.Argv) == 0 {
+		return nil
+	}
+	q := Command(e.Argv)
+	if e.Path != "" {
+		q.Path = e.Path
+	}
+	if e.Process != nil {
+		q.Cwd = e.Process.Cwd
+	}
+	if e.Type == wire.EventExec {
+		q.Depth = 1
+		if e.Process != nil && e.Process.Exe != "" {
+			q.Parent = e.Process.Exe
+			q.Ancestors = []string{q.Parent}
+		}
+	}
+	return []policy.Request{q}
+}
+
+func fileEvent(e wire.Event) []policy.Request {
+	op, ok := policy.ParseFileOp(e.Op)
+	if !ok || op&(op-1) != 0 {
+		return nil
+	}
+	var out []policy.Request
+	for _, name := range []string{e.Path, e.Target} {
+		if path.IsAbs(name) {
+			out = append(out, &policy.FileRequest{Path: path.Clean(name), Op: op})
+		}
+	}
+	return out
+}
+
+func netEvent(e wire.Event) []policy.Request {
+	if e.Target == "" && e.Path != "" {
+		return []policy.Request{&policy.UnixSocketRequest{Path: e.Path, Op: e.Op}}
+	}
+	host, port, err := net.SplitHostPort(e.Target)
+	if err != nil {
+		return nil
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return nil
+	}
+	q := &policy.NetworkRequest{Port: n, Protocol: "tcp"}
+	if e.Op == "udp" {
+		q.Protocol = "udp"
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		q.Addr = host
+	} else {
+		q.Domain = strings.ToLower(host)
+	}
+	if e.Process != nil {
+		q.Binary = e.Process.Exe
+	}
+	return []policy.Request{q}
+}
+
+// signalEvent reads a target as the relation, then the process if it is known.
+func signalEvent(e wire.Event) []policy.Request {
+	signal, ok := policy.ParseSignal(e.Op)
+	words := strings.Fields(e.Target)
+	if !ok || len(words) == 0 {
+		return nil
+	}
+	q := &policy.SignalRequest{Signal: signal, Target: words[0]}
+	if len(words) > 1 {
+		q.PID, _ = strconv.Atoi(words[1])
+	}
+	return []policy.Request{q}
+}
+
+// Replayed is one recorded request judged again.
+type Replayed struct {
+	Seq        uint64
+	Request    policy.Request
+	Was        string // the recorded decision
+	Now        policy.Decision
+	Diagnostic policy.Diagnostic
+}
+
+// Changed reports whether the policy decides otherwise than was recorded.
+func (r Replayed) Changed() bool { return r.Was != r.Now.Effect.String() }
+
+// ReplayCount sums a replay up.
+type ReplayCount struct {
+	Judged  int // requests
+	Changed int
+	Skipped int // events with a decision that do not say what was asked
+}
+
+// Replay judges a recorded session by another policy and calls each for every
+// request.
+func Replay(p *policy.Policy, log io.Reader, each func(Replayed) error) (ReplayCount, error) {
+	var count ReplayCount
+	err := Events(log, func(e wire.Event) error {
+		requests := Requests(e)
+		if len(requests) == 0 && e.Decision != "" {
+			count.Skipped++
+		}
+		for _, q := range requests {
+			r := Replayed{Seq: e.Seq, Request: q, Was: e.Decision}
+			r.Now, r.Diagnostic = p.Evaluate(q)
+			count.Judged++
+			if r.Changed() {
+				count.Changed++
+			}
+			if err := each(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return count, err
+}
