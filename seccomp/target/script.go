@@ -10,13 +10,19 @@ import (
 // BINPRM_BUF_SIZE in linux/binfmts.h.
 const HeadSize = 256
 
-// Shebang reads the first line of a script as the kernel does: the interpreter
-// and at most one argument. ok is false for a file that is not a script, and
-// the error is ENOEXEC for a line the kernel refuses. head holds up to
-// [HeadSize] bytes of the file. See fs/binfmt_script.c.
-func Shebang(head []byte) (interpreter, argument string, ok bool, err error) {
+// Script is the first line of a script.
+type Script struct {
+	Interpreter string
+	Argument    string // everything after the interpreter; empty: none
+}
+
+// Shebang reads the first line of a script as the kernel does. It returns nil
+// for a file that is not a script, and ENOEXEC for a line that the kernel
+// refuses. head holds up to [HeadSize] bytes of the file. See
+// fs/binfmt_script.c.
+func Shebang(head []byte) (*Script, error) {
 	if !bytes.HasPrefix(head, []byte("#!")) {
-		return "", "", false, nil
+		return nil, nil
 	}
 	buf := make([]byte, HeadSize)
 	copy(buf, head)
@@ -25,24 +31,23 @@ func Shebang(head []byte) (interpreter, argument string, ok bool, err error) {
 		// Without an end within the buffer the name may be cut, unless
 		// something ends it.
 		name := bytes.TrimLeft(line, " \t")
-		if len(name) == 0 || bytes.IndexAny(name, " \t\x00") < 0 {
-			return "", "", false, unix.ENOEXEC
+		if !bytes.ContainsAny(name, " \t\x00") {
+			return nil, unix.ENOEXEC
 		}
 		line = line[:len(line)-1]
 	}
 	line = bytes.Trim(line, " \t")
 	if len(line) == 0 {
-		return "", "", false, unix.ENOEXEC
+		return nil, unix.ENOEXEC
 	}
 	end := bytes.IndexAny(line, " \t\x00")
 	if end < 0 {
-		return string(line), "", true, nil
+		return &Script{Interpreter: string(line)}, nil
 	}
-	name, rest := line[:end], line[end:]
-	if rest[0] == 0 {
-		return string(name), "", true, nil
+	s := &Script{Interpreter: string(line[:end])}
+	if line[end] != 0 {
+		argument, _, _ := bytes.Cut(bytes.TrimLeft(line[end:], " \t"), []byte{0})
+		s.Argument = string(argument)
 	}
-	rest = bytes.TrimLeft(rest, " \t")
-	rest, _, _ = bytes.Cut(rest, []byte{0})
-	return string(name), string(rest), true, nil
+	return s, nil
 }

@@ -163,24 +163,24 @@ func (a *attempt) resolve(t *target.Target, l target.Lookup) error {
 		if err != nil {
 			return err
 		}
-		interpreter, argument, script, err := target.Shebang(head)
+		script, err := target.Shebang(head)
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNoProgram, err)
 		}
-		if !script {
+		if script == nil {
 			return nil
 		}
-		front := []string{interpreter}
-		if argument != "" {
-			front = append(front, argument)
+		front := []string{script.Interpreter}
+		if script.Argument != "" {
+			front = append(front, script.Argument)
 		}
 		front = append(front, called)
 		if len(a.prefix) > 0 {
 			front = append(front, a.prefix[1:]...) // the name of the script before is there already
 		}
 		a.prefix = front
-		called = interpreter
-		l = target.Lookup{Dir: unix.AT_FDCWD, Path: interpreter}
+		called = script.Interpreter
+		l = target.Lookup{Dir: unix.AT_FDCWD, Path: script.Interpreter}
 	}
 	return fmt.Errorf("more than %d interpreters: %w", maxInterpreters-1, unix.ELOOP)
 }
