@@ -227,3 +227,63 @@ func (t *Target) means(path string, h *Handle) bool {
 	var s unix.Stat_t
 	return unix.Fstat(fd, &s) == nil && h.Same(s.Dev, s.Ino)
 }
+
+// ResolveIn opens the file that an absolute path means in the root directory
+// root, without the help of a thread: links of procfs are refused. The caller
+// closes the handle.
+func ResolveIn(root *os.File, path string) (*Handle, error) {
+	fd, err := openat2(int(root.Fd()), path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", path, err)
+	}
+	h := &Handle{fd: fd}
+	if err := h.nameIn(root); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("resolve %s: %w", path, err)
+	}
+	return h, nil
+}
+
+func (h *Handle) nameIn(root *os.File) error {
+	if err := unix.Fstat(h.fd, &h.Stat); err != nil {
+		return err
+	}
+	path, err := readlinkat(unix.AT_FDCWD, procFD(h.fd))
+	if err != nil {
+		return err
+	}
+	top, err := readlinkat(unix.AT_FDCWD, procFD(int(root.Fd())))
+	if err != nil {
+		return err
+	}
+	inside, ok := insideRoot(path, top)
+	if !ok {
+		return unix.EACCES
+	}
+	h.Path = inside
+	return nil
+}
+
+// Refresh reads the file's status again and reports whether its content may
+// have changed since it was read last.
+func (h *Handle) Refresh() (changed bool, err error) {
+	before := h.Stat
+	if err := unix.Fstat(h.fd, &h.Stat); err != nil {
+		return true, err
+	}
+	return h.Stat.Size != before.Size || h.Stat.Mtim != before.Mtim || h.Stat.Ctim != before.Ctim, nil
+}
+
+// ReadDir lists a directory.
+func (h *Handle) ReadDir() ([]os.DirEntry, error) {
+	fd, err := unix.Openat(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", h.Path, err)
+	}
+	f := os.NewFile(uintptr(fd), h.Path)
+	defer f.Close()
+	return f.ReadDir(-1)
+}

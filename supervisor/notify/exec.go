@@ -3,7 +3,7 @@ package notify
 import (
 	"errors"
 	"fmt"
-	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +21,7 @@ type attempt struct {
 	argv    []string
 	files   []*target.Handle // the file named, then its interpreters
 	prefix  []string         // what the kernel puts before argv[1:] for a script
+	loader  bool             // the program is the dynamic loader
 	request policy.CommandRequest
 	verdict
 }
@@ -199,60 +200,59 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 		a.caller.deepest.path = a.caller.path
 	}
 	programs := make([]policy.Program, len(a.files))
+	var like Likeness
 	for i, f := range a.files {
-		if f.Path == "" {
-			return fmt.Errorf("program %q has no name in the sandbox: a memory file or one that was deleted: %w", a.called, unix.EACCES)
-		}
-		programs[i] = policy.Program{Called: f.Path, Path: f.Path}
-		if w.loop.cfg.Same != nil {
-			if programs[i].Same, err = w.loop.cfg.Same(f); err != nil {
-				return err
-			}
+		if programs[i], like, err = w.program(f); err != nil {
+			return fmt.Errorf("program %q: %w", a.called, err)
 		}
 	}
 	programs[0].Called = a.called
 	a.request = policy.CommandRequest{
 		Program:     programs[0],
-		Argv:        a.argv,
 		Chain:       programs[1:],
 		Cwd:         t.Cwd(),
 		Interactive: a.caller.command.Interactive,
 	}
+	argv := a.finalArgv()
+	if n := len(a.request.Chain); n > 0 {
+		a.request.Chain[n-1].Args = argv
+	}
+	a.loader = like.Loader
+	if a.loader {
+		return w.addPayload(t, a, argv)
+	}
 	return nil
 }
 
-// judge decides the request: by every name the program is called, and for an
-// orphan at both ends of where it can stand. The strictest decision counts.
+// finalArgv is the argument vector that the last of the files gets.
+func (a *attempt) finalArgv() []string {
+	if len(a.prefix) == 0 {
+		return a.argv
+	}
+	return slices.Concat(a.prefix, a.argv[1:])
+}
+
+// judge decides the request. An orphan is judged at both ends of where it can
+// stand, and the stricter decision counts.
 func (w *worker) judge(a *attempt) error {
 	a.request.Argv = a.argv
-	if j := a.caller.command.Judged; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && equal(j.Argv, a.argv) {
+	if j := a.caller.command.Judged; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && slices.Equal(j.Argv, a.argv) {
 		a.verdict = verdict{judged: j}
 		return nil
 	}
-	a.judged = nil
-	places := []*image{a.caller.image}
-	if a.caller.deepest != nil {
-		places = append(places, a.caller.deepest)
-	}
-	names := []string{a.called}
-	if path.Base(a.argv[0]) != path.Base(a.called) {
-		names = append(names, a.argv[0])
-	}
-	for i, place := range places {
+	for _, place := range []*image{a.caller.image, a.caller.deepest} {
+		if place == nil {
+			continue
+		}
 		next, err := place.next(a.files[0].Path)
 		if err != nil {
 			return err
 		}
-		for j, name := range names {
-			r := a.request
-			r.Called, r.Depth, r.Parent, r.Ancestors = name, next.depth, place.path, next.ancestors
-			decision, diagnostic := w.loop.cfg.Evaluate(&r)
-			if i+j == 0 || !decision.Permits() {
-				a.verdict = verdict{decision: decision, diagnostic: diagnostic}
-			}
-			if !decision.Permits() {
-				return nil
-			}
+		a.request.Depth, a.request.Parent, a.request.Ancestors = next.depth, place.path, next.ancestors
+		decision, diagnostic := w.loop.cfg.Evaluate(&a.request)
+		a.verdict = verdict{decision: decision, diagnostic: diagnostic}
+		if !decision.Permits() {
+			return nil
 		}
 	}
 	return nil
@@ -313,16 +313,4 @@ func shorten(argv []string) []string {
 		}
 	}
 	return argv
-}
-
-func equal(a, b []string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }

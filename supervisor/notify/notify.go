@@ -45,8 +45,9 @@ type Config struct {
 	// Emit writes an audit event. Its error means that the event is lost; what
 	// it tells of is then denied. It is called from several goroutines.
 	Emit func(wire.Event) error
-	// Same names the denied programs that a file is identical to; nil: none.
-	Same func(*target.Handle) ([]string, error)
+	// Identify tells what is known about a file, as [Identities.Of] does; nil:
+	// nothing. Programs of a dynamic loader are then not looked for.
+	Identify func(*target.Handle) (Likeness, error)
 	// Inject holds variables, each NAME=value, that every program has: an exec
 	// that lacks one gets it back before it runs.
 	Inject []string

@@ -296,11 +296,11 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 		s.fault("has no handler")
 	})
 	t.Run("an identity that cannot be determined", func(t *testing.T) {
-		s := run(t, Config{Same: func(h *target.Handle) ([]string, error) {
+		s := run(t, Config{Identify: func(h *target.Handle) (Likeness, error) {
 			if path.Base(h.Path) == "true" {
-				return nil, errors.New("digest: unreadable")
+				return Likeness{}, errors.New("digest: unreadable")
 			}
-			return nil, nil
+			return Likeness{}, nil
 		}}, tries...)
 		s.printed("")
 		s.fault("digest: unreadable")

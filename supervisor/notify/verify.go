@@ -3,6 +3,7 @@ package notify
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -76,7 +77,7 @@ func (w *worker) accept(pid int, a *attempt) error {
 	if program := a.files[len(a.files)-1]; !program.Same(s.Dev, s.Ino) {
 		return fmt.Errorf("%w: the program is not %s", errSwitched, program.Path)
 	}
-	if err := w.reviewArguments(s, a); err != nil {
+	if err := w.review(s, a); err != nil {
 		return err
 	}
 	if err := w.completeEnvironment(s); err != nil {
@@ -109,27 +110,64 @@ func (a *attempt) word() string {
 	return "allow"
 }
 
-// reviewArguments judges the arguments that the program really has, when they
-// are not those that were judged.
-func (w *worker) reviewArguments(s *target.Stopped, a *attempt) error {
+// review looks again at what can have changed since it was judged: the content
+// of the program, which from here on nobody can write to, and the arguments,
+// which are now the ones that the program has.
+func (w *worker) review(s *target.Stopped, a *attempt) error {
+	same, err := w.sameContent(a)
+	if err != nil {
+		return err
+	}
 	argv := s.Args
 	if n := len(a.prefix); n > 0 {
-		if len(argv) < n || !equal(argv[:n], a.prefix) {
+		if len(argv) < n || !slices.Equal(argv[:n], a.prefix) {
 			return fmt.Errorf("%w: it is not run as the script %s", errSwitched, a.called)
 		}
 		argv = append([]string{a.argv[0]}, argv[n:]...)
 	}
-	if equal(argv, a.argv) {
+	if same && slices.Equal(argv, a.argv) {
 		return nil
 	}
+	if a.loader {
+		return fmt.Errorf("%w: the dynamic loader has other arguments", errSwitched)
+	}
 	a.argv = argv
+	if n := len(a.request.Chain); n > 0 {
+		a.request.Chain[n-1].Args = a.finalArgv()
+	}
 	if err := w.judge(a); err != nil {
 		return err
 	}
 	if !a.permits() {
-		return fmt.Errorf("%w: its arguments are now denied", errSwitched)
+		return fmt.Errorf("%w: what it is now is denied", errSwitched)
 	}
 	return nil
+}
+
+// sameContent reports whether the program is still like what it was judged as.
+func (w *worker) sameContent(a *attempt) (bool, error) {
+	if w.loop.cfg.Identify == nil {
+		return true, nil
+	}
+	last := len(a.files) - 1
+	program := &a.request.Program
+	if last > 0 {
+		program = &a.request.Chain[last-1]
+	}
+	changed, err := a.files[last].Refresh()
+	if err != nil {
+		return false, err
+	}
+	if !changed && settled(a.files[last]) {
+		return true, nil
+	}
+	like, err := w.loop.cfg.Identify(a.files[last])
+	if err != nil {
+		return false, err
+	}
+	same := like.Loader == a.loader && slices.Equal(like.Same, program.Same)
+	program.Same = like.Same
+	return same, nil
 }
 
 // completeEnvironment puts back the variables that every program has.

@@ -1,0 +1,315 @@
+package notify
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/policy/glob"
+	"agentsh/seccomp/target"
+)
+
+// Identities knows the files that denied names stand for, so that a copy, a
+// hard link or another name of one is recognised. It is safe for concurrent
+// use.
+type Identities struct {
+	root    Root
+	links   map[fileID][]string // links on the PATH, by the file they lead to
+	known   map[fileID]*original
+	bySize  map[int64][]*original
+	mu      sync.Mutex
+	digests map[fileVersion][sha256.Size]byte
+}
+
+// Root is a file system as commands see it.
+type Root struct {
+	Dir  *os.File // its root directory; stays the caller's and open
+	Path []string // absolute directories where programs are looked for
+}
+
+// Likeness is what is known about a file besides its own path.
+type Likeness struct {
+	Names  []string // absolute paths of links on the PATH that lead to it
+	Same   []string // paths of denied programs it is identical to
+	Loader bool     // it is, or is a copy of, the dynamic loader
+}
+
+type fileID struct{ dev, ino uint64 }
+
+// fileVersion is a file with the times that change with its content.
+type fileVersion struct {
+	fileID
+	size         int64
+	mtime, ctime unix.Timespec
+}
+
+// original is a file that copies are compared with.
+type original struct {
+	paths  []string // denied names that lead to it
+	loader bool
+	path   string // where it is read
+	id     fileID
+	digest func() ([sha256.Size]byte, error)
+}
+
+// Bounds of what is looked at.
+const (
+	maxEntries = 1 << 16
+	maxDigests = 1 << 12
+)
+
+// loaderDirs are where dynamic loaders are found, besides symbolic links to
+// them.
+var loaderDirs = []string{"/lib64", "/lib", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"}
+
+// BuildIdentities resolves the names and path patterns in denied, as
+// policy.DeniedPrograms lists them: names on root.Path, paths as they are. What
+// does not exist yet has no identity and is recognised by its name only.
+func BuildIdentities(denied []string, root Root) (*Identities, error) {
+	ids := &Identities{root: root, links: map[fileID][]string{}, known: map[fileID]*original{},
+		bySize: map[int64][]*original{}, digests: map[fileVersion][sha256.Size]byte{}}
+	words, paths, err := compile(denied)
+	if err != nil {
+		return nil, err
+	}
+	left := maxEntries
+	for _, dir := range root.Path {
+		err := ids.each(dir, &left, func(name string, link bool) error {
+			file := path.Join(dir, name)
+			if matches(words, name) || matches(paths, file) {
+				return ids.add(file, false)
+			}
+			if link {
+				return ids.addLink(file)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("identify programs: %w", err)
+		}
+	}
+	for _, g := range paths {
+		literals, _ := g.Literals()
+		for _, file := range literals {
+			if err := ids.add(file, false); err != nil {
+				return nil, fmt.Errorf("identify programs: %w", err)
+			}
+		}
+	}
+	for _, dir := range loaderDirs {
+		err := ids.each(dir, &left, func(name string, _ bool) error {
+			if strings.HasPrefix(name, "ld-") && strings.Contains(name, ".so") {
+				return ids.add(path.Join(dir, name), true)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("identify programs: %w", err)
+		}
+	}
+	return ids, nil
+}
+
+func compile(denied []string) (words, paths []*glob.Glob, err error) {
+	for _, pattern := range denied {
+		kind := glob.Text
+		if strings.Contains(pattern, "/") {
+			kind = glob.Path
+		}
+		g, err := glob.Compile(kind, pattern)
+		switch {
+		case err != nil:
+			return nil, nil, fmt.Errorf("program pattern %q: %w", pattern, err)
+		case kind == glob.Path:
+			paths = append(paths, g)
+		default:
+			words = append(words, g)
+		}
+	}
+	return words, paths, nil
+}
+
+func matches(globs []*glob.Glob, s string) bool {
+	return slices.ContainsFunc(globs, func(g *glob.Glob) bool { return g.Match(s) })
+}
+
+// each calls f for the files and links of a directory; one that is missing has
+// none.
+func (ids *Identities) each(dir string, left *int, f func(name string, link bool) error) error {
+	h, err := target.ResolveIn(ids.root.Dir, dir)
+	if absent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	entries, err := h.ReadDir()
+	if absent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if *left -= len(entries); *left < 0 {
+		return fmt.Errorf("more than %d files in the directories of PATH", maxEntries)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
+		if err := f(e.Name(), e.Type()&os.ModeSymlink != 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func absent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// file resolves a path to a regular file; nil: there is none.
+func (ids *Identities) file(name string) (*target.Handle, error) {
+	h, err := target.ResolveIn(ids.root.Dir, name)
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !h.Regular() {
+		h.Close()
+		return nil, nil
+	}
+	return h, nil
+}
+
+func (ids *Identities) addLink(name string) error {
+	h, err := ids.file(name)
+	if h == nil {
+		return err
+	}
+	defer h.Close()
+	id := fileID{h.Stat.Dev, h.Stat.Ino}
+	ids.links[id] = append(ids.links[id], name)
+	return nil
+}
+
+func (ids *Identities) add(name string, loader bool) error {
+	h, err := ids.file(name)
+	if h == nil {
+		return err
+	}
+	defer h.Close()
+	id := fileID{h.Stat.Dev, h.Stat.Ino}
+	o := ids.known[id]
+	if o == nil {
+		o = &original{path: h.Path, id: id}
+		o.digest = sync.OnceValues(func() ([sha256.Size]byte, error) { return ids.originalDigest(o) })
+		ids.known[id] = o
+		if h.Stat.Size > 0 {
+			ids.bySize[h.Stat.Size] = append(ids.bySize[h.Stat.Size], o)
+		}
+	}
+	o.loader = o.loader || loader
+	if !loader && !slices.Contains(o.paths, name) {
+		o.paths = append(o.paths, name)
+	}
+	return nil
+}
+
+// Of looks a file up. Its content is read only when its size is that of a
+// denied program.
+func (ids *Identities) Of(h *target.Handle) (Likeness, error) {
+	id := fileID{h.Stat.Dev, h.Stat.Ino}
+	like := Likeness{Names: ids.links[id]}
+	if o := ids.known[id]; o != nil {
+		like.Same, like.Loader = o.paths, o.loader
+		return like, nil
+	}
+	candidates := ids.bySize[h.Stat.Size]
+	if len(candidates) == 0 {
+		return like, nil
+	}
+	digest, err := ids.digest(h)
+	if err != nil {
+		return like, fmt.Errorf("compare %s with the denied programs: %w", h.Path, err)
+	}
+	for _, o := range candidates {
+		other, err := o.digest()
+		if err != nil {
+			return like, fmt.Errorf("compare %s with %s: %w", h.Path, o.path, err)
+		}
+		if other == digest {
+			like.Same = append(like.Same, o.paths...)
+			like.Loader = like.Loader || o.loader
+		}
+	}
+	return like, nil
+}
+
+// originalDigest reads a denied program once. If another file has taken its
+// path, the identity of the one that was there is lost, which is an error.
+func (ids *Identities) originalDigest(o *original) ([sha256.Size]byte, error) {
+	h, err := target.ResolveIn(ids.root.Dir, o.path)
+	if err != nil {
+		return [sha256.Size]byte{}, err
+	}
+	defer h.Close()
+	if !h.Same(o.id.dev, o.id.ino) {
+		return [sha256.Size]byte{}, errors.New("it was replaced since the session began")
+	}
+	return ids.digest(h)
+}
+
+// digest returns the SHA-256 of a file, from the cache if it has not changed.
+func (ids *Identities) digest(h *target.Handle) (sum [sha256.Size]byte, err error) {
+	key := fileVersion{fileID{h.Stat.Dev, h.Stat.Ino}, h.Stat.Size, h.Stat.Mtim, h.Stat.Ctim}
+	ids.mu.Lock()
+	sum, ok := ids.digests[key]
+	ids.mu.Unlock()
+	if ok {
+		return sum, nil
+	}
+	f, err := h.Open()
+	if err != nil {
+		return sum, err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	n, err := io.Copy(hash, io.LimitReader(f, h.Stat.Size+1))
+	if err != nil {
+		return sum, err
+	}
+	if n != h.Stat.Size {
+		return sum, errors.New("it changed while it was read")
+	}
+	hash.Sum(sum[:0])
+	if !settled(h) {
+		return sum, nil
+	}
+	ids.mu.Lock()
+	defer ids.mu.Unlock()
+	if len(ids.digests) >= maxDigests {
+		clear(ids.digests)
+	}
+	ids.digests[key] = sum
+	return sum, nil
+}
+
+// settled reports whether the file was changed long enough ago that a change
+// from now on gives it another time: the kernel's clock for files moves in
+// steps of some milliseconds.
+func settled(h *target.Handle) bool {
+	return time.Since(time.Unix(h.Stat.Ctim.Unix())) > time.Second
+}
