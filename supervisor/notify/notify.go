@@ -28,7 +28,7 @@ type Loop struct {
 	cfg    Config
 	images *images
 
-	idle    atomic.Int32 // workers that wait to receive
+	idle    atomic.Int32 // workers that are about to receive, or wait for it
 	mu      sync.Mutex
 	workers []*worker
 	running sync.WaitGroup
@@ -135,6 +135,7 @@ func (l *Loop) grow() bool {
 	if len(l.workers) >= l.cfg.Workers {
 		return false
 	}
+	l.idle.Add(1)
 	w := &worker{loop: l}
 	l.workers = append(l.workers, w)
 	l.running.Go(func() {

@@ -52,6 +52,17 @@ func denying(names ...string) func(policy.Request) (policy.Decision, policy.Diag
 	}
 }
 
+// denying2 denies a program and an argument.
+func denying2(name, arg string) func(policy.Request) (policy.Decision, policy.Diagnostic) {
+	return func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		q := r.(*policy.CommandRequest)
+		if path.Base(q.Path) == name || slices.Contains(q.Argv, arg) {
+			return policy.Decision{}, policy.Diagnostic{Rule: "denied"}
+		}
+		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+	}
+}
+
 // run runs a command under a loop to its end.
 func run(t testing.TB, cfg Config, argv ...string) *session {
 	t.Helper()
@@ -260,12 +271,29 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 	t.Run("no worker that is free", func(t *testing.T) {
 		entered, release := make(chan struct{}, 8), make(chan struct{})
 		cfg := onTrue(func() { entered <- struct{}{}; <-release })
-		cfg.Workers = 2
-		cfg.Deadline = time.Minute
-		s := begin(t, cfg, CommandInfo{ID: "c"}, "/bin/sh", "-c", "/bin/true & read go; /bin/echo ran 2>/dev/null; wait")
+		cfg.Workers, cfg.Deadline = 2, time.Minute
+		s := &session{t: t, done: make(chan error, 1)}
+		cmd := exec.Command("/bin/sh", "-c", "/bin/true & read go; /bin/echo ran 2>/dev/null || echo refused; echo done >&4; wait")
+		cmd.Stdout = &s.out
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		reading, writing, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reading.Close()
+		cmd.ExtraFiles = []*os.File{writing} // 4, after the socket of the filter
+		s.start(cfg, CommandInfo{ID: "c"}, cmd)
+		writing.Close()
 		<-entered
+		stdin.Write([]byte("go\n"))
+		reading.Read(make([]byte, 8))
 		close(release)
 		s.end()
+		s.printed("refused\n")
+		s.fault("all 2 workers are busy")
 	})
 	t.Run("a process of no command", func(t *testing.T) {
 		s := begin(t, Config{}, CommandInfo{}, tries...)

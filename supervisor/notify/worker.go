@@ -77,11 +77,7 @@ func (w *worker) serve() error {
 	l := w.loop
 	for {
 		c := &call{loop: l}
-		l.idle.Add(1)
 		err := l.cfg.Listener.Receive(&c.Notification)
-		// One worker always waits, so that a call is received at once: until
-		// then its thread can be interrupted.
-		alone := l.idle.Add(-1) == 0
 		if errors.Is(err, seccomp.ErrGone) {
 			continue
 		}
@@ -89,13 +85,16 @@ func (w *worker) serve() error {
 			return err
 		}
 		c.start = time.Now()
-		if alone && !l.grow() && l.idle.Load() == 0 {
+		// One worker always waits, so that a call is received at once: until
+		// then its thread can be interrupted.
+		if l.idle.Add(-1) > 0 || l.grow() || l.idle.Load() > 0 {
+			w.current.Store(c)
+			w.handle(c)
+			w.current.Store(nil)
+		} else {
 			c.fault(fmt.Errorf("all %d workers are busy", l.cfg.Workers))
-			continue
 		}
-		w.current.Store(c)
-		w.handle(c)
-		w.current.Store(nil)
+		l.idle.Add(1)
 	}
 }
 
