@@ -85,13 +85,14 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 	for _, dir := range root.Path {
 		err := ids.each(dir, &left, func(name string, link bool) error {
 			file := path.Join(dir, name)
-			if matches(words, name) || matches(paths, file) {
-				return ids.add(file, false)
-			}
+			var err error
 			if link {
-				return ids.addLink(file)
+				err = ids.addLink(file)
 			}
-			return nil
+			if err == nil && (matches(words, name) || matches(paths, file)) {
+				err = ids.add(file, false)
+			}
+			return err
 		})
 		if err != nil {
 			return nil, fmt.Errorf("identify programs: %w", err)
