@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +33,8 @@ the stream.`,
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}
+			syscall.CloseOnExec(stream)
+			syscall.CloseOnExec(bootstrap)
 			boot, err := readBootstrap(bootstrap)
 			if err != nil {
 				return fail(exitOurs, err, "agentctl starts this command; to run one command use 'agentsh exec'")
