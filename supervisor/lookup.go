@@ -17,7 +17,7 @@ import (
 // lookup finds a program as the session's first process sees it: a name without
 // a slash on PATH, any other relative to cwd.
 func (s *Session) lookup(name, cwd string) (policy.Program, error) {
-	t, err := target.Open(s.init.PID())
+	t, err := target.OpenView(s.init.PID())
 	if err != nil {
 		return policy.Program{}, err
 	}
