@@ -1,10 +1,13 @@
 package fuse
 
 import (
+	"cmp"
 	"errors"
 	"sort"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
 )
@@ -32,11 +35,22 @@ type changes struct {
 	overflow bool
 }
 
-// entry is a present file that differs.
+// entry is a present file that differs, or may.
 type entry struct {
-	from     string // where the baseline had it; empty: nowhere
+	fresh    bool   // the baseline had it nowhere
+	from     string // else where the baseline had it
 	modified bool
+	was      *stamp // it could be written unseen since it looked like this
 }
+
+// stamp tells whether a file was written.
+type stamp struct {
+	ino   inode
+	size  int64
+	mtime unix.Timespec
+}
+
+func stampOf(st *unix.Stat_t) stamp { return stamp{inodeOf(st), st.Size, st.Mtim} }
 
 func newChanges() *changes {
 	return &changes{entries: map[string]entry{}, gone: map[string]struct{}{}}
@@ -49,21 +63,21 @@ func (c *changes) reset() {
 	c.entries, c.gone, c.overflow = map[string]entry{}, map[string]struct{}{}, false
 }
 
-// implied is where the baseline had the file now at rel when no entry speaks
-// of rel itself: the same place, unless a directory above it was moved or made.
-func (c *changes) implied(rel string) string {
+// implied is the entry of the file now at rel when none speaks of rel itself:
+// the baseline had it there, unless a directory above it was moved or made.
+func (c *changes) implied(rel string) entry {
 	for i := len(rel) - 1; i > 0; i-- {
 		if rel[i] != '/' {
 			continue
 		}
 		if e, ok := c.entries[rel[:i]]; ok {
-			if e.from == "" {
-				return ""
+			if e.fresh {
+				return entry{fresh: true}
 			}
-			return e.from + rel[i:]
+			return entry{from: e.from + rel[i:]}
 		}
 	}
-	return rel
+	return entry{from: rel}
 }
 
 // at is the entry of the file now at rel.
@@ -71,19 +85,19 @@ func (c *changes) at(rel string) entry {
 	if e, ok := c.entries[rel]; ok {
 		return e
 	}
-	return entry{from: c.implied(rel)}
+	return c.implied(rel)
 }
 
 // put records the file now at rel, unless it is just what the baseline had.
 func (c *changes) put(rel string, e entry) {
 	implied := c.implied(rel)
-	if _, deleted := c.gone[implied]; deleted && e.from == "" {
-		e = entry{from: implied, modified: true} // a new file in the place of an old one
+	if _, deleted := c.gone[implied.from]; deleted && e.fresh && !implied.fresh {
+		e = entry{from: implied.from, modified: true} // a new file in the place of an old one
 	}
-	if e.from != "" {
+	if !e.fresh {
 		delete(c.gone, e.from)
 	}
-	if e == (entry{from: implied}) && implied != "" {
+	if e == implied && !e.fresh {
 		delete(c.entries, rel)
 		return
 	}
@@ -97,15 +111,24 @@ func (c *changes) put(rel string, e entry) {
 func (c *changes) created(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.put(rel, entry{})
+	c.put(rel, entry{fresh: true})
 }
 
 func (c *changes) modified(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.at(rel)
-	if e.from != "" && !e.modified {
-		e.modified = true
+	if e := c.at(rel); !e.fresh && !e.modified {
+		e.modified, e.was = true, nil
+		c.put(rel, e)
+	}
+}
+
+// watched records that a file may be written without a sign from now on.
+func (c *changes) watched(rel string, was stamp) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.at(rel); !e.fresh && !e.modified && e.was == nil {
+		e.was = &was
 		c.put(rel, e)
 	}
 }
@@ -117,16 +140,16 @@ func (c *changes) deleted(rel string) {
 }
 
 func (c *changes) remove(rel string) {
-	from := c.at(rel).from
+	e := c.at(rel)
 	delete(c.entries, rel)
-	if from == "" {
+	if e.fresh {
 		return
 	}
 	if len(c.entries)+len(c.gone) >= maxChanges {
 		c.overflow = true
 		return
 	}
-	c.gone[from] = struct{}{}
+	c.gone[e.from] = struct{}{}
 }
 
 // take removes the entry of rel and, for a directory, those below it. They are
@@ -180,28 +203,29 @@ func (c *changes) exchanged(a, b string) {
 
 // list returns the net changes sorted by path. A renamed file that was also
 // written has two entries. A renamed directory has one; what is in it moved
-// along. exists tells whether a path is there at present.
-func (c *changes) list(exists func(rel string) bool) ([]wire.Change, error) {
+// along. A mount of one file calls it ".". stat looks at a present path.
+func (c *changes) list(stat func(rel string, st *unix.Stat_t) error) ([]wire.Change, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.overflow {
 		return nil, errManyChanges
 	}
 	out := make([]wire.Change, 0, len(c.entries)+len(c.gone))
+	var st unix.Stat_t
 	for rel, e := range c.entries {
-		switch implied := c.implied(rel); {
-		case e.from == "":
+		switch {
+		case e.fresh:
 			out = append(out, wire.Change{Path: rel, Kind: changeCreated})
 			continue
-		case e.from != implied:
+		case e.from != c.implied(rel).from:
 			out = append(out, wire.Change{Path: rel, Kind: changeRenamed, From: e.from})
 		}
-		if e.modified {
-			out = append(out, wire.Change{Path: rel, Kind: changeModified})
+		if e.modified || e.was != nil && (stat(rel, &st) != nil || stampOf(&st) != *e.was) {
+			out = append(out, wire.Change{Path: cmp.Or(rel, "."), Kind: changeModified})
 		}
 	}
 	for rel := range c.gone {
-		if !exists(rel) {
+		if stat(rel, &st) != nil {
 			out = append(out, wire.Change{Path: rel, Kind: changeDeleted})
 		}
 	}

@@ -92,8 +92,8 @@ func supported(r Rules) error {
 	var problems []error
 	for _, rule := range r.Rules(policy.GroupFile) {
 		if rule.Effect == policy.Redirect || rule.Effect == policy.SoftDelete {
-			problems = append(problems, fmt.Errorf("%s:%d:%d: rule %s: %s is not available for governed mounts",
-				rule.Pos.File, rule.Pos.Line, rule.Pos.Column, rule.Name, effectWords[rule.Effect]))
+			problems = append(problems, fmt.Errorf("%s: rule %s: %s is not available for governed mounts",
+				rule.Pos, rule.Name, rule.Effect))
 		}
 	}
 	return errors.Join(problems...)

@@ -109,7 +109,9 @@ func (c *Control) Changes(ctx context.Context, tag string) ([]wire.Change, error
 	return out, nil
 }
 
-// Baseline makes the present state the start of the change record.
+// Baseline makes the present state the start of the change record. What is
+// written later through a shared mapping whose descriptor was closed before is
+// not seen: call it before commands run, or when none is left.
 func (c *Control) Baseline(ctx context.Context) error {
 	return c.call(ctx, request{Baseline: true}, nil)
 }

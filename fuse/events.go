@@ -3,7 +3,6 @@ package fuse
 import (
 	"context"
 	"fmt"
-	"math/bits"
 	"strings"
 	"sync"
 	"time"
@@ -201,29 +200,20 @@ func (m *mount) report(tid uint32, target string, v verdict) {
 	e := wire.Event{
 		Path:     shown(m.inside(v.rel)),
 		Target:   shown(target),
-		Op:       opWord(v.op),
-		Decision: effectWords[v.dec.Effect],
+		Op:       v.op.String(),
+		Decision: v.dec.Effect.String(),
 		Message:  v.diag.Message,
 		Hint:     v.diag.Hint,
 	}
 	if v.dec.Rule != nil {
-		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: at(v.dec.Rule.Pos)}
+		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
 	}
 	if v.dec.Effect == policy.Approve {
-		e.Decision = "deny"
+		e.Decision = policy.Deny.String()
 		e.Message = strings.TrimSpace(e.Message + " (" + approveWords + ")")
 	}
 	m.reporter.add(report{tid: tid, event: e})
 }
-
-var effectWords = [...]string{"deny", "allow", "audit", "approve", "redirect", "soft_delete", "absorb"}
-
-var operationWords = [...]string{"read", "write", "create", "delete", "rename", "list", "stat", "chmod", "chown",
-	"link", "symlink", "mkdir", "rmdir", "mknod", "xattr", "utime", "execute"}
-
-func opWord(op policy.FileOp) string { return operationWords[bits.TrailingZeros32(uint32(op))] }
-
-func at(p policy.Position) string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
 // shown shows a file name in text: bytes that are not UTF-8 as \xNN.
 func shown(s string) string {

@@ -151,8 +151,15 @@ func (m *mount) noteWrites(h *handle) {
 	if unix.Fstat(h.fd, &now) != nil {
 		return
 	}
-	if now.Size != h.before.Size || now.Mtim != h.before.Mtim {
+	if stampOf(&now) != stampOf(&h.before) {
 		m.markChanged(h.node)
+		return
+	}
+	if h.direct && h.flags&unix.O_ACCMODE == unix.O_RDWR {
+		// A mapping made around the server outlives the handle.
+		for _, rel := range m.tree.paths(h.node) {
+			m.changes.watched(rel, stampOf(&h.before))
+		}
 	}
 }
 

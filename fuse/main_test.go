@@ -64,7 +64,7 @@ func serveForTest(tags []string) int {
 		donated[DeviceName(tag)] = os.NewFile(uintptr(4+2*i), tag)
 		donated[BackingName(tag)] = os.NewFile(uintptr(5+2*i), tag)
 	}
-	if err := run(context.Background(), os.NewFile(3, "control"), donated, loadForTest); err != nil {
+	if err := Run(context.Background(), os.NewFile(3, "control"), donated); err != nil {
 		fmt.Fprintln(os.Stderr, "file server:", err)
 		return 1
 	}
@@ -107,6 +107,8 @@ func start(t testing.TB, o options) *session {
 	s := &session{t: t, dir: filepath.Join(base, "ws"), backing: o.backing, signal: make(chan struct{}, 1)}
 	if s.backing == "" {
 		s.backing = filepath.Join(base, "backing")
+	}
+	if _, err := os.Lstat(s.backing); err != nil {
 		must(t, os.Mkdir(s.backing, 0o755))
 	}
 	if o.file {
@@ -139,6 +141,7 @@ func start(t testing.TB, o options) *session {
 		Policy:  []wire.PolicySource{{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + text)}},
 		Owner:   o.owner,
 	}))
+	must(t, s.control.SetInit(t.Context(), os.Getpid()))
 	return s
 }
 

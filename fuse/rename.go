@@ -129,7 +129,7 @@ func (m *mount) permitTree(tid uint32, mv *movement) gofuse.Status {
 	if code := m.permitOne(tid, mv.from, mv.to, mv.st.Mode); !code.Ok() {
 		return code
 	}
-	if mv.st.Mode&unix.S_IFMT != unix.S_IFDIR || m.alike(mv.from) && m.alike(mv.to) {
+	if mv.st.Mode&unix.S_IFMT != unix.S_IFDIR || m.alike(mv.from, mv.to) {
 		return gofuse.OK
 	}
 	p, err := m.backing.openDir(mv.from)
@@ -141,10 +141,18 @@ func (m *mount) permitTree(tid uint32, mv *movement) gofuse.Status {
 	return m.permitBelow(tid, mv.from, mv.to, p, &left)
 }
 
-// alike reports whether everything at and below rel is allowed every operation.
-func (m *mount) alike(rel string) bool {
-	v := m.rules.Tree(m.inside(rel), policy.OpAll)
-	return v.Uniform && v.Effect == policy.Allow
+// alike reports whether every entry that could be moved from one tree to the
+// other would be judged like the directory itself: the rules treat neither tree
+// in parts, and any kind of entry may be made in the second.
+func (m *mount) alike(from, to string) bool {
+	const made = policy.OpCreate | policy.OpMkdir | policy.OpSymlink | policy.OpMknod
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		a, b := m.rules.Tree(m.inside(from), op), m.rules.Tree(m.inside(to), op)
+		if !a.Uniform || !b.Uniform || op&made != 0 && b.Effect != policy.Allow {
+			return false
+		}
+	}
+	return true
 }
 
 // permitOne judges the move of one entry: leaving the old name, coming to be at

@@ -17,7 +17,6 @@ import (
 
 // server is the file server of one session.
 type server struct {
-	load    func(*Config) (Rules, error)
 	ch      *channel
 	donated map[string]*os.File
 	mounts  []*mount
@@ -32,10 +31,6 @@ type server struct {
 // for the kernel cannot be called back. Run changes the umask and the limit of
 // open files of the process.
 func Run(ctx context.Context, control *os.File, donated map[string]*os.File) error {
-	return run(ctx, control, donated, (*Config).load)
-}
-
-func run(ctx context.Context, control *os.File, donated map[string]*os.File, load func(*Config) (Rules, error)) error {
 	ch, err := newChannel(control)
 	if err != nil {
 		return err
@@ -45,7 +40,7 @@ func run(ctx context.Context, control *os.File, donated map[string]*os.File, loa
 	raiseOpenFiles()
 	stop := context.AfterFunc(ctx, func() { ch.close() })
 	defer stop()
-	s := &server{load: load, ch: ch, donated: donated}
+	s := &server{ch: ch, donated: donated}
 	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	defer s.events.Wait()
 	defer endReports()
@@ -113,7 +108,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	rules, err := s.load(c)
+	rules, err := c.load()
 	if err != nil {
 		return err
 	}
@@ -198,14 +193,13 @@ func (m *mount) listChanges() ([]wire.Change, error) {
 	m.tree.moves.Lock()
 	defer m.tree.moves.Unlock()
 	m.noteOpenWrites()
-	return m.changes.list(func(rel string) bool {
+	return m.changes.list(func(rel string, st *unix.Stat_t) error {
 		p, err := m.backing.locate(rel)
 		if err != nil {
-			return false
+			return err
 		}
 		defer p.close()
-		var st unix.Stat_t
-		return p.stat(&st) == nil
+		return p.stat(st)
 	})
 }
 
