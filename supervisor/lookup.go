@@ -60,8 +60,8 @@ func (s *Session) program(t *target.Target, name string) (policy.Program, error)
 	if !h.Regular() || h.Stat.Mode&0o111 == 0 {
 		return policy.Program{}, fmt.Errorf("not a program: %w", fs.ErrPermission)
 	}
-	same, err := s.same(h)
-	return policy.Program{Path: h.Path, Same: same}, err
+	like, err := s.known.Of(h)
+	return policy.Program{Path: h.Path, Names: like.Names, Same: like.Same}, err
 }
 
 func lookupFailed(name string, err error) *wire.Exit {

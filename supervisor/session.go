@@ -18,7 +18,6 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp"
-	"agentsh/seccomp/target"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
@@ -54,7 +53,8 @@ type Session struct {
 	stopLoop context.CancelFunc
 	timeout  *time.Timer // of the session; nil: none
 
-	same func(*target.Handle) ([]string, error) // denied programs that a file is identical to
+	root  *os.File           // the root directory that commands see
+	known *notify.Identities // what files are beside their names
 
 	denials  sync.Map // by command id: the *wire.Exit of one refused at its own execve
 	mu       sync.Mutex
@@ -146,11 +146,11 @@ func (s *Session) startLoop() error {
 	if err != nil {
 		return err
 	}
-	if s.same, err = s.identities(); err != nil {
+	if err := s.buildIdentities(); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	s.loop = notify.New(notify.Config{
-		Listener: listener, Evaluate: s.cfg.Policy.Evaluate, Emit: s.emitExec, Same: s.same,
+		Listener: listener, Evaluate: s.cfg.Policy.Evaluate, Emit: s.emitExec, Identify: s.known.Of,
 		Inject: s.nestedInject(), Session: s.id, Log: s.cfg.Log,
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -238,6 +238,9 @@ func (s *Session) Close() error {
 		s.stopLoop()
 		<-s.loopDone
 		errs = append(errs, s.files.drain(), s.emit(wire.Event{Type: wire.EventSession, Phase: "end"}))
+	}
+	if s.root != nil {
+		s.root.Close()
 	}
 	s.files.close()
 	return errors.Join(append(errs, os.RemoveAll(s.state))...)

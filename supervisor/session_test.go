@@ -1,0 +1,371 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/audit"
+)
+
+func TestMain(m *testing.M) {
+	Reexec()
+	os.Exit(m.Run())
+}
+
+// testPolicy lets ordinary commands work and refuses a few things.
+const testPolicy = `version: 1
+name: test
+command_rules:
+  - {name: no-kill, commands: [kill, /usr/bin/kill], decision: deny, message: no signals, }
+  - {name: swapped, commands: [hostid], decision: redirect, redirect_to: {command: echo, args: [instead]}}
+  - {name: short, commands: [sleep], decision: allow, timeout: 10s}
+  - {name: rest, commands: ['*'], decision: allow}
+file_rules:
+  - {name: guarded, paths: ['${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'], operations: [write, create, delete, rename, mkdir, link, symlink, mknod], decision: deny}
+  - {name: secret, paths: [/etc/shadow], operations: ['*'], decision: deny, message: not yours}
+  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
+  - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
+env_policy: {allow: [PASSED, PATH, HOME, SHLVL, LANG]}
+env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh, BOTH: policy}
+`
+
+// box is a session for a test with its audit log.
+type box struct {
+	*Session
+	workspace string
+	log       string
+	audit     *audit.Log
+}
+
+func testConfig(t testing.TB, text string) (Config, string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	workspace := filepath.Join(dir, "work")
+	if err := os.Mkdir(workspace, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(text)},
+		policy.Options{Vars: map[string]string{"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "audit.jsonl")
+	log, err := audit.Open(path, audit.Options{KeyFile: filepath.Join(dir, "key")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	return Config{
+		Policy: p, Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Cwd: workspace, Home: "/home/sandbox",
+		Path: configDefaults.Path, User: "sandbox", Inject: map[string]string{"BOTH": "config", "FROM_CONFIG": "yes"},
+		Audit: log, Log: slog.New(slog.DiscardHandler),
+	}, path
+}
+
+func openBox(t testing.TB, text string) *box {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	cfg, log := testConfig(t, text)
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+}
+
+// run runs a command and returns how it ended and what it printed.
+func (b *box) run(t testing.TB, argv ...string) (wire.Exit, string) {
+	t.Helper()
+	return b.request(t, wire.ExecRequest{ID: t.Name(), Argv: argv})
+}
+
+func (b *box) request(t testing.TB, req wire.ExecRequest) (wire.Exit, string) {
+	t.Helper()
+	var out lockedBuffer
+	exit, _, err := b.Exec(context.Background(), req, channel.Streams{Stdout: &out, Stderr: &out})
+	if err != nil {
+		t.Fatalf("%q: %v", req.Argv, err)
+	}
+	return exit, out.String()
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// events are the events of the log that want describes.
+func (b *box) events(t testing.TB, want func(wire.Event) bool) []wire.Event {
+	t.Helper()
+	if err := b.files.drain(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(b.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []wire.Event
+	d := json.NewDecoder(bytes.NewReader(data))
+	for {
+		var e wire.Event
+		if err := d.Decode(&e); errors.Is(err, io.EOF) {
+			return out
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if want(e) {
+			out = append(out, e)
+		}
+	}
+}
+
+func TestCommandsEndAsTheyWould(t *testing.T) {
+	b := openBox(t, testPolicy)
+	tests := []struct {
+		name string
+		argv []string
+		kind string
+		code int
+		out  string
+	}{
+		{"success", []string{"echo", "hi"}, wire.ExitExited, 0, "hi\n"},
+		{"a failure keeps its status", []string{"sh", "-c", "exit 7"}, wire.ExitExited, 7, ""},
+		{"a signal is told", []string{"python3", "-c", "import os; os.abort()"}, wire.ExitSignaled, 134, ""},
+		{"a program that is not there", []string{"no-such-program"}, wire.ExitSpawnFailed, 127, ""},
+		{"a directory is no program", []string{"/usr"}, wire.ExitSpawnFailed, 126, ""},
+		{"a denied program", []string{"kill", "-0", "1"}, wire.ExitDenied, 126, ""},
+		{"a denied program by its path", []string{"/bin/kill", "-0", "1"}, wire.ExitDenied, 126, ""},
+		{"a redirected program", []string{"hostid", "x"}, wire.ExitExited, 0, "instead\n"},
+		{"both streams", []string{"sh", "-c", "echo a; echo b >&2"}, wire.ExitExited, 0, "a\nb\n"},
+		{"the working directory", []string{"pwd"}, wire.ExitExited, 0, b.workspace + "\n"},
+		{"not root of the machine", []string{"id", "-u"}, wire.ExitExited, 0, fmt.Sprintf("%d\n", b.who.uid)},
+		{"no command", nil, wire.ExitSpawnFailed, 125, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			exit, out := b.run(t, tt.argv...)
+			if exit.Kind != tt.kind || exit.ExitCode() != tt.code {
+				t.Errorf("exit %+v, want %s %d", exit, tt.kind, tt.code)
+			}
+			if out != tt.out {
+				t.Errorf("printed %q, want %q", out, tt.out)
+			}
+		})
+	}
+}
+
+func TestARefusalNamesItsRule(t *testing.T) {
+	b := openBox(t, testPolicy)
+	exit, _ := b.run(t, "kill", "1")
+	if exit.Rule == nil || exit.Rule.Name != "no-kill" || exit.Rule.At != "test.yaml:4:5" || exit.Message != "no signals" {
+		t.Errorf("exit %+v, rule %+v", exit, exit.Rule)
+	}
+	b.run(t, "sh", "-c", "/usr/bin/kill 1; mkdir guarded; cat /etc/shadow; exit 0")
+	for _, want := range []struct{ kind, path, rule string }{
+		{wire.EventExec, "/usr/bin/kill", "no-kill"},
+		{wire.EventFile, b.workspace + "/guarded", "guarded"},
+		{wire.EventFile, "/etc/shadow", "secret"},
+	} {
+		found := b.events(t, func(e wire.Event) bool {
+			return e.Type == want.kind && e.Path == want.path && e.Decision == "deny" && e.Rule != nil && e.Rule.Name == want.rule &&
+				strings.HasPrefix(e.Rule.At, "test.yaml:")
+		})
+		if len(found) == 0 {
+			t.Errorf("no event of type %s about %s", want.kind, want.path)
+		}
+	}
+}
+
+func TestWhatNoRuleAllowsIsNotThere(t *testing.T) {
+	b := openBox(t, testPolicy)
+	for _, name := range []string{"/root", "/home", "/var", "/sys", "/work", b.log} {
+		if exit, out := b.run(t, "stat", name); exit.Code == 0 {
+			t.Errorf("%s is visible: %s", name, out)
+		}
+	}
+	if _, out := b.run(t, "sh", "-c", "echo x 2>&1 >/usr/bin/new; echo x 2>&1 >/new; echo x >/etc/passwd"); strings.Contains(out, "x\n") {
+		t.Errorf("wrote: %s", out)
+	}
+}
+
+func TestEveryCommandHasTheEnvironmentOfThePolicy(t *testing.T) {
+	b := openBox(t, testPolicy)
+	want := []string{"BASH_ENV=/usr/lib/agentsh/bash_startup.sh", "BOTH=policy", "FROM_CONFIG=yes", "PASSED=1"}
+	_, out := b.request(t, wire.ExecRequest{ID: "env", Argv: []string{"env"}, Env: []string{"PASSED=1", "SECRET=2", "BASH_ENV=/tmp/mine", "LD_PRELOAD=/x"}})
+	lines := strings.Split(out, "\n")
+	for _, w := range want {
+		if !slices.Contains(lines, w) {
+			t.Errorf("%s is missing in %q", w, lines)
+		}
+	}
+	if strings.Contains(out, "SECRET") || strings.Contains(out, "LD_PRELOAD") || strings.Contains(out, "/tmp/mine") {
+		t.Errorf("not filtered: %q", lines)
+	}
+	if _, out := b.run(t, "bash", "-c", "kill -0 $$ && echo alive"); strings.Contains(out, "alive") {
+		t.Errorf("bash's own kill acts: %s", out)
+	}
+}
+
+func TestADeadlineEndsTheWholeTree(t *testing.T) {
+	b := openBox(t, testPolicy)
+	exit, _ := b.request(t, wire.ExecRequest{ID: "deadline", DeadlineMS: 300,
+		Argv: []string{"sh", "-c", "(setsid sleep 1000 &) ; trap '' TERM; while :; do sleep 0.05; done"}})
+	if exit.Kind != wire.ExitDeadline || exit.ExitCode() != 124 {
+		t.Errorf("exit %+v", exit)
+	}
+	if _, out := b.run(t, "ps", "ax", "-o", "comm"); strings.Contains(out, "sleep") {
+		t.Errorf("left over: %s", out)
+	}
+}
+
+func TestCancellingEndsACommand(t *testing.T) {
+	b := openBox(t, testPolicy)
+	ctx, cancel := context.WithCancel(context.Background())
+	started := make(chan struct{})
+	go func() { <-started; cancel() }()
+	exit, _, err := b.Exec(ctx, wire.ExecRequest{ID: "cancel", Argv: []string{"sleep", "1000"}},
+		channel.Streams{Started: func(wire.Started) { close(started) }})
+	if err != nil || exit.Kind != wire.ExitSignaled {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+}
+
+func TestBackgroundProcessesGoOnUnderTheSamePolicy(t *testing.T) {
+	b := openBox(t, testPolicy)
+	var out lockedBuffer
+	exit, left, err := b.Exec(context.Background(), wire.ExecRequest{ID: "bg", Argv: []string{"sh", "-c",
+		"(while [ ! -e go ]; do sleep 0.02; done; /usr/bin/kill 1 || echo refused >done) & echo started"}}, channel.Streams{Stdout: &out, Stderr: &out})
+	if err != nil || exit.Code != 0 || out.String() != "started\n" || len(left.Leftover) == 0 {
+		t.Fatalf("exit %+v, left %v, out %q, %v", exit, left, out.String(), err)
+	}
+	if exit, out := b.run(t, "sh", "-c", "touch go; while [ ! -s done ]; do sleep 0.02; done; cat done"); out != "refused\n" {
+		t.Errorf("exit %+v, out %q", exit, out)
+	}
+}
+
+func TestCommandsRunInParallel(t *testing.T) {
+	b := openBox(t, testPolicy)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			var out lockedBuffer
+			word := fmt.Sprintf("n%d", i)
+			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: word, Argv: []string{"sh", "-c", "cat; echo " + word}},
+				channel.Streams{Stdin: strings.NewReader("in "), Stdout: &out})
+			if err != nil || exit.Code != 0 || out.String() != "in "+word+"\n" {
+				t.Errorf("%s: exit %+v, %q, %v", word, exit, out.String(), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestTheChangeRecordNamesWhatCommandsChanged(t *testing.T) {
+	b := openBox(t, testPolicy)
+	if err := os.WriteFile(filepath.Join(b.workspace, "old"), []byte("1"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "sh", "-c", "echo 2 >>old; echo 3 >new; echo 4 >gone; rm gone")
+	changes, err := b.Changes(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range changes {
+		got = append(got, c.Kind+" "+c.Path)
+	}
+	if want := []string{"created new", "modified old"}; !slices.Equal(got, want) {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+}
+
+func TestAPolicyThatCannotBeHeldIsRefused(t *testing.T) {
+	cfg, _ := testConfig(t, testPolicy+"resource_limits: {max_memory_mb: 64}\n")
+	_, err := Open(context.Background(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "test.yaml:") || !strings.Contains(err.Error(), "max_memory_mb") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestASessionTimeoutEndsEverything(t *testing.T) {
+	b := openBox(t, testPolicy+"resource_limits: {session_timeout: 1s}\n")
+	_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sleep", "1000"}}, channel.Streams{})
+	if !errors.Is(err, ErrEnded) && err == nil {
+		t.Errorf("error %v", err)
+	}
+	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(err, ErrEnded) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestCloseLeavesNothingBehind(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	cfg, _ := testConfig(t, testPolicy)
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	started := make(chan struct{})
+	go func() {
+		_, _, err := s.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sleep", "1000"}},
+			channel.Streams{Started: func(wire.Started) { close(started) }})
+		ended <- err
+	}()
+	<-started
+	server := s.files.process.PID()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a command outlives its session")
+	}
+	for _, pid := range []int{s.init.PID(), server} {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+	if _, err := os.Stat(s.state); err == nil {
+		t.Errorf("%s is left", s.state)
+	}
+}
