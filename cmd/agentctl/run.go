@@ -93,7 +93,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 		if err := writeJSON(stdout, result); err != nil {
 			return err
 		}
-	} else if result.Agent != "" {
+	} else if len(result.Iterations) > 0 {
 		printResult(stdout, result)
 	}
 	return runFailure(stderr, err)
