@@ -203,7 +203,8 @@ func (r *run) open(ctx context.Context) error {
 type step struct {
 	name    string
 	do      func(*run, context.Context) error
-	salvage bool // also after a failure, when an agent ran: its work is taken out
+	salvage bool            // also after a failure, when an agent ran: its work is taken out
+	when    func(*run) bool // nil: always
 }
 
 // steps are the parts of a run in their order. Up to preflight nothing outside
@@ -212,13 +213,13 @@ var steps = []step{
 	{name: "load", do: (*run).load},
 	{name: "expand", do: (*run).expand},
 	{name: "preflight", do: (*run).preflight},
-	{name: "pre_script", do: (*run).preScript},
+	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.harness.PreScript.V != "" }},
 	{name: "create_sandbox", do: (*run).createSandbox},
 	{name: "wait_ready", do: (*run).waitReady},
 	{name: "bootstrap", do: (*run).bootstrap},
 	{name: "iterations", do: (*run).iterations},
 	{name: "deliver", do: (*run).deliver, salvage: true},
-	{name: "post_script", do: (*run).postScript},
+	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.harness.PostScript.V != "" }},
 }
 
 // steps runs the steps. The first failure is the run's.
@@ -226,6 +227,9 @@ func (r *run) steps(ctx context.Context) error {
 	var failed error
 	for _, s := range steps {
 		if failed != nil && (!s.salvage || !r.agentRan) {
+			continue
+		}
+		if s.when != nil && !s.when(r) {
 			continue
 		}
 		err := r.step(ctx, s)

@@ -241,9 +241,6 @@ func (r *run) checkScript(script harness.Text) error {
 // preScript runs the operator's script before the sandbox exists. It may
 // change the target, so the repository is looked at again.
 func (r *run) preScript(ctx context.Context) error {
-	if r.harness.PreScript.V == "" {
-		return nil
-	}
 	res, err := r.script(ctx, r.harness.PreScript, nil)
 	if err == nil {
 		err = res.Err()
@@ -324,9 +321,6 @@ func (r *run) deleteSandbox(ctx context.Context) error {
 
 // postScript runs the operator's script after the results are out.
 func (r *run) postScript(ctx context.Context) error {
-	if r.harness.PostScript.V == "" {
-		return nil
-	}
 	res, err := r.script(ctx, r.harness.PostScript, []string{
 		"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName),
 	})
