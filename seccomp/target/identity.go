@@ -55,6 +55,29 @@ func Identify(pid int) (Identity, error) {
 	return Identity{Process{pid, s.start}, s.parent}, nil
 }
 
+// Mark is the hard limit that every process of one command inherits and none
+// can change, seccomp.TagLimit; ok is false for a process that has none. See
+// proc_pid_limits(5).
+func (t *Target) Mark() (mark uint64, ok bool, err error) {
+	text, err := readProc(t.proc, "limits")
+	if err != nil {
+		return 0, false, fmt.Errorf("read the mark of thread %d: %w", t.TID, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		rest, found := strings.CutPrefix(line, "Max realtime timeout")
+		if !found {
+			continue
+		}
+		fields := strings.Fields(rest)
+		if len(fields) < 2 || fields[1] == "unlimited" {
+			return 0, false, nil
+		}
+		mark, err := strconv.ParseUint(fields[1], 10, 64)
+		return mark, err == nil, err
+	}
+	return 0, false, fmt.Errorf("read the mark of thread %d: it is not among its limits", t.TID)
+}
+
 // stat is the part of /proc/PID/stat that is used. See proc_pid_stat(5).
 type stat struct {
 	parent, threads int
