@@ -1,0 +1,74 @@
+package notify
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/audit"
+)
+
+// BenchmarkNestedExec compares posix_spawn of /bin/true below a command with
+// the same outside, in turn, each exec judged by a policy, verified, with its
+// environment completed and an event written to an audit log. It reports the
+// medians and their ratio.
+func BenchmarkNestedExec(b *testing.B) {
+	bin, _ := place(b)
+	text := "version: 1\nname: bench\ncommand_rules:\n- {name: no-kill, commands: [kill, curl], decision: deny}\n- {name: all, commands: ['*'], decision: allow}\n"
+	p, err := policy.Load(policy.Source{Name: "bench.yaml", Data: []byte(text)}, policy.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	top, err := os.Open("/")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer top.Close()
+	ids, err := BuildIdentities(p.DeniedPrograms(), Root{Dir: top, Path: []string{"/usr/bin", "/bin"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir := b.TempDir()
+	log, err := audit.Open(filepath.Join(dir, "log"), audit.Options{KeyFile: filepath.Join(dir, "key")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer log.Close()
+	cfg := Config{Evaluate: p.Evaluate, Identify: ids.Of, Emit: func(e wire.Event) error { return log.Append(e) }}
+	const each = "300"
+	var native, supervised, injected []float64
+	nanos := func(text string) float64 {
+		n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+		if err != nil {
+			b.Fatalf("printed %q", text)
+		}
+		return n
+	}
+	for b.Loop() {
+		out, err := exec.Command(filepath.Join(bin, "spawn"), "/bin/true", each).Output()
+		if err != nil {
+			b.Fatal(err)
+		}
+		native = append(native, nanos(string(out)))
+		supervised = append(supervised, nanos(run(b, cfg, filepath.Join(bin, "spawn"), "/bin/true", each).out.String()))
+		cfg := cfg
+		cfg.Inject = []string{"BASH_ENV=/opt/start.sh"}
+		injected = append(injected, nanos(run(b, cfg, filepath.Join(bin, "spawn"), "/bin/true", each).out.String()))
+	}
+	b.ReportMetric(median(native)/1e3, "us/native")
+	b.ReportMetric(median(supervised)/1e3, "us/supervised")
+	b.ReportMetric(median(supervised)/median(native), "ratio")
+	b.ReportMetric(median(injected)/median(native), "ratio-env")
+	b.ReportMetric(0, "ns/op")
+}
+
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[len(x)/2]
+}
