@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -10,6 +11,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"agentctl": main})
 }
 
+var update = flag.Bool("update", false, "rewrite the expected outputs of the scripts")
+
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true})
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, UpdateScripts: *update})
 }

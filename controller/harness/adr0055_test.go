@@ -66,13 +66,13 @@ func TestADR0055RunnerEnvAlwaysWarns(t *testing.T) {
 		"empty.yaml": head + "runner_env: {}\n",
 	})
 	for _, c := range []struct{ name, forge, runner, want string }{
-		{"alone.yaml", "", "A=old", "alone.yaml:3:13: warning: runner_env is deprecated: migrate to env.runner"},
-		{"both.yaml", "", "A=new B=old", "both.yaml:3:13: warning: runner_env is deprecated and env.runner is written too: env.runner wins"},
-		{"other.yaml", "", "A=old", "other.yaml:3:13: warning: runner_env is deprecated: migrate to env.runner"},
-		{"forge.yaml", "github", "A=new", "forge.yaml:5:17: warning: forge.github.runner_env is deprecated and env.runner is written too: env.runner wins\n" +
-			"forge.yaml:8:17: warning: forge.gitlab.runner_env is deprecated: migrate to env.runner"},
-		{"base.yaml", "", "A=old", "alone.yaml:3:13: warning: runner_env is deprecated: migrate to env.runner"},
-		{"empty.yaml", "", "", "empty.yaml:3:13: warning: runner_env is deprecated: migrate to env.runner"},
+		{"alone.yaml", "", "A=old", "alone.yaml:3:1: warning: runner_env is deprecated: migrate to env.runner"},
+		{"both.yaml", "", "A=new B=old", "both.yaml:3:1: warning: runner_env is deprecated and env.runner is written too: env.runner wins"},
+		{"other.yaml", "", "A=old", "other.yaml:3:1: warning: runner_env is deprecated: migrate to env.runner"},
+		{"forge.yaml", "github", "A=new", "forge.yaml:5:5: warning: forge.github.runner_env is deprecated and env.runner is written too: env.runner wins\n" +
+			"forge.yaml:8:5: warning: forge.gitlab.runner_env is deprecated: migrate to env.runner"},
+		{"base.yaml", "", "A=old", "alone.yaml:3:1: warning: runner_env is deprecated: migrate to env.runner"},
+		{"empty.yaml", "", "", "empty.yaml:3:1: warning: runner_env is deprecated: migrate to env.runner"},
 	} {
 		h, ps := loaded(t, dir, c.name, Options{Forge: c.forge})
 		equalText(t, c.name, short(dir, ps), c.want)

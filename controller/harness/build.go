@@ -13,6 +13,7 @@ type builder struct {
 	file  string
 	layer string
 	ps    *Problems
+	whole string // what the file describes, for messages; empty: a harness
 }
 
 func (b *builder) at(n *yaml.Node) Origin {
@@ -71,6 +72,9 @@ func (b *builder) mapping(n *yaml.Node, schema []field, where string) *tree {
 			continue
 		}
 		if t := b.value(value, f, join(where, f.name)); t != nil {
+			if t.shape == shapeDict || t.shape == shapeList {
+				t.at = b.at(key) // a block begins with its key
+			}
 			out.put(f.name, t)
 		}
 	}
@@ -101,7 +105,7 @@ func (b *builder) unknown(key *yaml.Node, schema []field, where string) {
 		b.ps.hint("write it at the top level, or in a harness of its own with base")
 		return
 	}
-	b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s", nameOr(where, "a harness"), quoted(key.Value))
+	b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s", nameOr(where, nameOr(b.whole, "a harness")), quoted(key.Value))
 	names := make([]string, len(schema))
 	for i := range schema {
 		names[i] = schema[i].name

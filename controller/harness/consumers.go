@@ -68,11 +68,6 @@ func (h *Harness) Refusals() Problems {
 		p.Severity = Error
 		ps = append(ps, p)
 	}
-	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
-		if f.path != notPath && f.path != pathHost && strings.Contains(t.text, "://") {
-			ps.errorf(t.at, RuleUnsupport, "%s is a URL, which is not supported here", where)
-		}
-	})
 	return ps.Sorted()
 }
 
@@ -93,6 +88,13 @@ func (h *Harness) unsupported(s Severity) Problems {
 			return
 		}
 		ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: " + reason(where)})
+	})
+	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
+		for _, v := range append([]*tree{t}, t.items...) {
+			if (f.path != notPath && f.path != pathHost || where == "providers") && isURL(v.text) {
+				ps = append(ps, Problem{At: v.at, Severity: s, Rule: RuleUnsupport, Message: where + " names a URL, which is not supported here: resources are never fetched"})
+			}
+		}
 	})
 	for _, name := range sortedKeys(h.Definitions) {
 		if p := h.Definitions[name]; len(p.Credentials) > 0 {

@@ -100,5 +100,8 @@ func paths(schema []field, where string) []string {
 
 // isPathLike reports whether a provider entry names a file rather than a name.
 func isPathLike(s string) bool {
-	return strings.ContainsAny(s, "/.") || strings.Contains(s, "://")
+	return strings.ContainsAny(s, "/.")
 }
+
+// isURL reports whether a path is a resource to fetch.
+func isURL(s string) bool { return strings.Contains(s, "://") }

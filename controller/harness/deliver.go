@@ -90,7 +90,7 @@ func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
 		return f, false
 	}
 	f.Source = ""
-	name := shownName(h.Src)
+	name := shownName(src)
 	if isEnvFile(h.Dest.V) {
 		f.Data = e.envFile(name, data, h)
 	} else {
@@ -99,9 +99,19 @@ func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
 	return f, true
 }
 
-// shownName is the source as it is shown in problems: as written when it needs
-// no expansion.
-func shownName(src Text) string { return filepath.Clean(src.V) }
+// shownName is an absolute name as problems show it: relative to the working
+// directory when it lies below.
+func shownName(name string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return name
+	}
+	rel, err := filepath.Rel(here, name)
+	if err != nil || !filepath.IsLocal(rel) {
+		return name
+	}
+	return rel
+}
 
 // isEnvFile reports whether the supervisor reads the file as variables.
 func isEnvFile(dest string) bool {
@@ -310,10 +320,10 @@ func (h *Harness) checkSource(ps *Problems, f HostFile, src Text) {
 		return
 	}
 	known := newExpander(func(string) (string, bool) { return "", true })
-	vars, problems := known.envVars(shownName(src), data, f.Expand.V)
+	vars, problems := known.envVars(shownName(name), data, f.Expand.V)
 	*ps = append(*ps, problems...)
 	for _, v := range vars {
-		at := Origin{File: shownName(src), Line: lineOf(string(data), v.Name), Column: 1}
+		at := Origin{File: shownName(name), Line: lineOf(string(data), v.Name), Column: 1}
 		h.EnvFileVars = append(h.EnvFileVars, Text{v.Name, at})
 		if own, ok := h.Env.Sandbox[v.Name]; ok {
 			ps.warnf(own.At, RuleShadowed, "env.sandbox wins over %s in %s:%d", v.Name, at.File, at.Line)

@@ -91,7 +91,7 @@ func isNameByte(c byte, first bool) bool {
 // value is the text of a reference; not ok: the variable is unset.
 func (s segment) value(lookup Lookup) (string, bool) {
 	v, ok := lookup(s.name)
-	if s.hasDef && v == "" {
+	if s.hasDef && (!ok || v == "") {
 		return s.def, true
 	}
 	return v, ok
@@ -204,6 +204,11 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 	for _, name := range sortedKeys(h.Definitions) {
 		p := h.Definitions[name]
 		p.Credentials, p.Config = e.texts(p.Credentials), e.texts(p.Config)
+		for _, k := range sortedKeys(p.Credentials) {
+			if c := p.Credentials[k]; c.V == "" && len(e.unset[References(h.Definitions[name].Credentials[k].V)[0]]) == 0 {
+				e.ps.errorf(c.At, RuleProvider, "credentials.%s of the provider %s is empty on the host", k, name)
+			}
+		}
 		x.Credentials[name] = p
 	}
 	if ps := e.problems(); ps.HasErrors() {

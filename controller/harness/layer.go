@@ -262,7 +262,7 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 	var files []*file
 	var names, real []string
 	for at := (Origin{File: name, Line: 1, Column: 1}); ; {
-		resolved, err := filepath.EvalSymlinks(name)
+		resolved, err := resolve(name)
 		if err != nil {
 			ps.errorf(at, RuleFile, "%s: %v", name, plainError(err))
 			break
@@ -286,7 +286,7 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 			break
 		}
 		at = f.base.at
-		if strings.Contains(f.base.text, "://") {
+		if isURL(f.base.text) {
 			ps.errorf(at, RuleBase, "the base is a URL, which is not supported here")
 			ps.hint("keep a copy of the file beneath the root and name that")
 			break
@@ -301,6 +301,15 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 		files[i], files[j] = files[j], files[i]
 	}
 	return files
+}
+
+// resolve is the absolute name of a file, links resolved.
+func resolve(name string) (string, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
 }
 
 func index(list []string, s string) int {

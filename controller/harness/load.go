@@ -23,7 +23,7 @@ func (l *Loader) Load(name string) (*Harness, Problems) {
 	}
 	files := l.chain(name, root, &ps)
 	if ps.HasErrors() || len(files) == 0 {
-		return nil, ps.Sorted()
+		return nil, ps.told()
 	}
 	h := &Harness{File: name, Root: root, Forge: l.options.Forge}
 	h.merged, h.skipped = l.merge(files, &ps)
@@ -32,20 +32,16 @@ func (l *Loader) Load(name string) (*Harness, Problems) {
 	h.check(&ps)
 	ps = append(ps, h.unsupported(Warning)...)
 	if ps.HasErrors() {
-		return nil, ps.Sorted()
+		return nil, ps.told()
 	}
-	return h, ps.Sorted()
+	return h, ps.told()
 }
 
 func (l *Loader) root(name string) (string, error) {
 	if l.options.Root == "" {
 		return rootOf(name)
 	}
-	abs, err := filepath.Abs(l.options.Root)
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(abs)
+	return resolve(l.options.Root)
 }
 
 // Forges are the forges whose blocks the file at name and its bases have.
@@ -101,7 +97,7 @@ func (h *Harness) check(ps *Problems) {
 			ps.errorf(start, RuleRequired, "no layer writes %s", f.name)
 		}
 	}
-	if h.Agent.IsSet() && !nameRE.MatchString(h.AgentName()) {
+	if h.Agent.IsSet() && !isURL(h.Agent.V) && !nameRE.MatchString(h.AgentName()) {
 		ps.errorf(h.Agent.At, RuleValue, "agent: the name %s is not letters, digits, _ and -", quoted(h.AgentName()))
 	}
 	if h.Runtime.V == "command" && len(h.Command) == 0 {
@@ -128,9 +124,8 @@ func (h *Harness) check(ps *Problems) {
 
 // checkPath checks that a path is there and is what it should be.
 func (h *Harness) checkPath(ps *Problems, where string, want place, t *tree) {
-	if strings.Contains(t.text, "://") {
-		ps.warnf(t.at, RuleUnsupport, "%s is a URL, which is not supported here", where)
-		return
+	if isURL(t.text) {
+		return // never fetched, see unsupported
 	}
 	resolved, err := filepath.EvalSymlinks(h.Path(Text{V: filepath.FromSlash(t.text)}))
 	if err != nil {

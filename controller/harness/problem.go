@@ -3,7 +3,9 @@ package harness
 import (
 	"fmt"
 	"sort"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Severity is how much a problem matters.
@@ -37,7 +39,7 @@ type Origin struct {
 }
 
 // String is "file:line:column".
-func (o Origin) String() string { return fmt.Sprintf("%s:%d:%d", o.File, o.Line, o.Column) }
+func (o Origin) String() string { return fmt.Sprintf("%s:%d:%d", printable(o.File), o.Line, o.Column) }
 
 // IsZero reports whether nothing was written.
 func (o Origin) IsZero() bool { return o.Line == 0 }
@@ -126,17 +128,57 @@ func (ps Problems) Sorted() Problems {
 	return kept
 }
 
+// maxProblems is how many problems are told of one harness.
+const maxProblems = 200
+
+// told is ps sorted, the first [maxProblems] of them.
+func (ps Problems) told() Problems {
+	ps = ps.Sorted()
+	if len(ps) <= maxProblems {
+		return ps
+	}
+	rest := ps[maxProblems:]
+	more := Problem{At: rest[0].At, Severity: Warning, Rule: RuleFile, Message: fmt.Sprintf("more than %d problems", maxProblems)}
+	if rest.HasErrors() {
+		more.Severity = Error
+	}
+	return append(ps[:maxProblems:maxProblems], more)
+}
+
+// errorf adds an error. Thousands of them tell no more than the first ones, so
+// what follows is dropped.
 func (ps *Problems) errorf(at Origin, rule, format string, args ...any) {
-	*ps = append(*ps, Problem{At: at, Severity: Error, Rule: rule, Message: fmt.Sprintf(format, args...)})
+	if n := len(*ps); n > 10*maxProblems && (*ps)[n-1].Severity == Error {
+		return
+	}
+	*ps = append(*ps, Problem{At: at, Severity: Error, Rule: rule, Message: printable(fmt.Sprintf(format, args...))})
 }
 
 func (ps *Problems) warnf(at Origin, rule, format string, args ...any) {
-	*ps = append(*ps, Problem{At: at, Severity: Warning, Rule: rule, Message: fmt.Sprintf(format, args...)})
+	*ps = append(*ps, Problem{At: at, Severity: Warning, Rule: rule, Message: printable(fmt.Sprintf(format, args...))})
 }
 
 // hint adds a hint to the problem added last.
 func (ps Problems) hint(format string, args ...any) {
-	ps[len(ps)-1].Hint = fmt.Sprintf(format, args...)
+	ps[len(ps)-1].Hint = printable(fmt.Sprintf(format, args...))
+}
+
+// printable is a text on one line without control characters: a file must not
+// be able to write lines of its own, or to a terminal.
+func printable(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return s
+	}
+	var out strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			out.WriteRune(r)
+			continue
+		}
+		q := strconv.QuoteRune(r)
+		out.WriteString(q[1 : len(q)-1])
+	}
+	return out.String()
 }
 
 // The rules, as problems name them.

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
-	"strings"
 )
 
 // Provider is one credential source, as its file describes it.
@@ -33,7 +32,7 @@ func LoadProvider(name, shown string) (*Provider, Problems) {
 		return nil, ps
 	}
 	n, ps := parse(shown, data)
-	b := &builder{file: shown, ps: &ps}
+	b := &builder{file: shown, ps: &ps, whole: "a provider"}
 	if n == nil || !b.plain(n, 0) {
 		return nil, ps
 	}
@@ -94,8 +93,7 @@ func (h *Harness) loadProviders(ps *Problems) {
 	var names Texts
 	for _, entry := range h.Providers {
 		switch {
-		case strings.Contains(entry.V, "://"):
-			ps.warnf(entry.At, RuleUnsupport, "providers: %s is a URL, which is not supported here", clip(entry.V))
+		case isURL(entry.V): // never fetched, see unsupported
 		case isPathLike(entry.V):
 			h.loadProviderFile(ps, entry)
 		case !nameRE.MatchString(entry.V):
@@ -115,7 +113,7 @@ func (h *Harness) loadProviderFile(ps *Problems, entry Text) {
 	if len(*ps) > before {
 		return
 	}
-	p, problems := LoadProvider(h.Path(entry), filepath.Clean(entry.V))
+	p, problems := LoadProvider(h.Path(entry), shownName(h.Path(entry)))
 	*ps = append(*ps, problems...)
 	if p != nil {
 		h.define(ps, *p, entry)
@@ -133,7 +131,8 @@ func (h *Harness) define(ps *Problems, p Provider, entry Text) {
 
 // findProviders looks names up in the files of the directory providers.
 func (h *Harness) findProviders(ps *Problems, names Texts) {
-	all, problems := LoadProviders(filepath.Join(h.Root, "providers"), "providers")
+	dir := filepath.Join(h.Root, "providers")
+	all, problems := LoadProviders(dir, shownName(dir))
 	known := make([]string, 0, len(all))
 	for _, p := range all {
 		known = append(known, p.Name.V)
@@ -149,7 +148,7 @@ func (h *Harness) findProviders(ps *Problems, names Texts) {
 		if found {
 			continue
 		}
-		ps.errorf(entry.At, RuleProvider, "the provider %s is not defined in %s", quoted(entry.V), filepath.Join(h.Root, "providers"))
+		ps.errorf(entry.At, RuleProvider, "the provider %s is not defined in %s", quoted(entry.V), shownName(dir))
 		if s := nearest(entry.V, known); s != "" {
 			ps.hint("did you mean %s?", s)
 		}
