@@ -39,7 +39,7 @@ type Origin struct {
 }
 
 // String is "file:line:column".
-func (o Origin) String() string { return fmt.Sprintf("%s:%d:%d", printable(o.File), o.Line, o.Column) }
+func (o Origin) String() string { return fmt.Sprintf("%s:%d:%d", oneLine(o.File), o.Line, o.Column) }
 
 // IsZero reports whether nothing was written.
 func (o Origin) IsZero() bool { return o.Line == 0 }
@@ -151,21 +151,21 @@ func (ps *Problems) errorf(at Origin, rule, format string, args ...any) {
 	if n := len(*ps); n > 10*maxProblems && (*ps)[n-1].Severity == Error {
 		return
 	}
-	*ps = append(*ps, Problem{At: at, Severity: Error, Rule: rule, Message: printable(fmt.Sprintf(format, args...))})
+	*ps = append(*ps, Problem{At: at, Severity: Error, Rule: rule, Message: oneLine(fmt.Sprintf(format, args...))})
 }
 
 func (ps *Problems) warnf(at Origin, rule, format string, args ...any) {
-	*ps = append(*ps, Problem{At: at, Severity: Warning, Rule: rule, Message: printable(fmt.Sprintf(format, args...))})
+	*ps = append(*ps, Problem{At: at, Severity: Warning, Rule: rule, Message: oneLine(fmt.Sprintf(format, args...))})
 }
 
 // hint adds a hint to the problem added last.
 func (ps Problems) hint(format string, args ...any) {
-	ps[len(ps)-1].Hint = printable(fmt.Sprintf(format, args...))
+	ps[len(ps)-1].Hint = oneLine(fmt.Sprintf(format, args...))
 }
 
-// printable is a text on one line without control characters: a file must not
+// oneLine is a text on one line without control characters: a file must not
 // be able to write lines of its own, or to a terminal.
-func printable(s string) string {
+func oneLine(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return s
 	}
