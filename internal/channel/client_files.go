@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"sync/atomic"
 
 	"golang.org/x/crypto/ssh"
 
@@ -128,33 +129,45 @@ func (c *Client) file(ctx context.Context, req wire.FileRequest, b body) (wire.F
 	defer func() { _ = ch.Close() }() // the server closed it, or it has to be
 	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
 	defer stop()
-	sent := make(chan error, 1)
+	in := &noted{Reader: b.in}
 	if b.in != nil {
-		go func() { sent <- send(ch, b.in) }() // ends with the channel and b.in
+		go send(ch, in) // ends with the channel and b.in
 	}
 	info, err := receive(bufio.NewReaderSize(ch, copyBuffer), b)
 	if err == nil {
 		return info, nil
 	}
-	var told *wire.Error
-	select {
-	case failed := <-sent: // what the caller's reader said explains more
-		if failed != nil && !errors.As(err, &told) {
-			err = errors.Join(err, failed)
-		}
-	default:
+	if own := in.err.Load(); own != nil { // explains more than what the server says of it
+		return wire.FileInfo{}, *own
 	}
 	return wire.FileInfo{}, c.cause(errors.Join(err, ctx.Err()))
 }
 
-// send writes a whole body. When in fails the body has no end and the channel
-// is closed, so that the server does not take it for whole.
-func send(ch ssh.Channel, in io.Reader) error {
-	w := newBodyWriter(ch)
-	if _, err := io.CopyBuffer(onlyWriter{w}, onlyReader{in}, make([]byte, copyBuffer)); err != nil {
-		return errors.Join(err, ch.Close())
+// noted remembers the error of a reader.
+type noted struct {
+	io.Reader
+	err atomic.Pointer[error]
+}
+
+func (n *noted) Read(p []byte) (int, error) {
+	read, err := n.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		n.err.Store(&err)
 	}
-	return w.end()
+	return read, err
+}
+
+// send writes a whole body. When in fails the server is told, undoes what it
+// did and answers. A write fails only when the server has answered or is gone.
+func send(ch ssh.Channel, in *noted) {
+	w := newBodyWriter(ch)
+	_, err := io.CopyBuffer(onlyWriter{w}, onlyReader{in}, make([]byte, copyBuffer))
+	switch {
+	case err == nil:
+		_ = w.end()
+	case in.err.Load() != nil:
+		_ = w.abort()
+	}
 }
 
 // receive reads the bytes, the listing and the reply of an operation.

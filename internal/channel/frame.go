@@ -3,6 +3,7 @@ package channel
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -92,6 +93,17 @@ func (b *bodyWriter) end() error {
 	return err
 }
 
+// aborted is the length that says that the writer has given up.
+const aborted = 1<<32 - 1
+
+var errAborted = errors.New("the sender gave up")
+
+// abort ends the body as one that is not whole.
+func (b *bodyWriter) abort() error {
+	_, err := b.w.Write(binary.BigEndian.AppendUint32(nil, aborted))
+	return err
+}
+
 // bodyReader reads what a bodyWriter wrote. It returns io.EOF only at the end
 // that was written, and io.ErrUnexpectedEOF where the stream was cut off.
 type bodyReader struct {
@@ -127,6 +139,9 @@ func (b *bodyReader) next() error {
 	n := binary.BigEndian.Uint32(head[:])
 	if n == 0 {
 		return io.EOF
+	}
+	if n == aborted {
+		return errAborted
 	}
 	if n > bodySize {
 		return fmt.Errorf("chunk of %d bytes, at most %d", n, bodySize)

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -147,10 +148,21 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := <-dead; err != nil {
 		return fmt.Errorf("channel: %w", err)
 	}
-	if err := conn.Wait(); ended == nil && err != nil && !errors.Is(err, io.EOF) {
+	if err := conn.Wait(); ended == nil && !disconnected(err) {
 		return fmt.Errorf("channel: %w", err)
 	}
 	return ended
+}
+
+// disconnected reports whether an error is that of a peer that went, perhaps
+// with something unread.
+func disconnected(err error) bool {
+	for _, end := range []error{nil, io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
 }
 
 // sshConfig accepts one client key and nothing else.

@@ -35,11 +35,9 @@ type PackOptions struct {
 // link and never waits on a fifo.
 func Pack(ctx context.Context, root *os.Root, opts PackOptions, w io.Writer) (wire.Manifest, error) {
 	p := &packer{
+		Writer: NewWriter(w, opts.Limits),
 		ctx:    ctx,
 		opts:   opts,
-		tw:     tar.NewWriter(w),
-		tally:  tally{limits: opts.Limits.withDefaults()},
-		buffer: make([]byte, copyBuffer),
 	}
 	p.manifest.Deleted = opts.Deleted
 	if len(opts.Paths)+len(opts.Names) == 0 {
@@ -57,21 +55,19 @@ func Pack(ctx context.Context, root *os.Root, opts PackOptions, w io.Writer) (wi
 			return wire.Manifest{}, fmt.Errorf("pack: %w", err)
 		}
 	}
-	if err := p.finish(); err != nil {
+	m, err := p.Close()
+	if err != nil {
 		return wire.Manifest{}, fmt.Errorf("pack manifest: %w", err)
 	}
-	return p.manifest, nil
+	return m, nil
 }
 
 // packer is the state of one [Pack].
 type packer struct {
-	ctx      context.Context
-	opts     PackOptions
-	tw       *tar.Writer
-	tally    tally
-	buffer   []byte
-	manifest wire.Manifest
-	shallow  bool // a directory is packed without what is below it
+	*Writer
+	ctx     context.Context
+	opts    PackOptions
+	shallow bool // a directory is packed without what is below it
 }
 
 // path packs one path of the options, and what is below it when deep is true.
@@ -176,18 +172,6 @@ func (p *packer) entry(parent *os.Root, name string, info fs.FileInfo) error {
 	}
 }
 
-// leaveOut records a refused entry; an exceeded limit ends the archive.
-func (p *packer) leaveOut(name string, err error) error {
-	if !errors.Is(err, ErrRefused) {
-		return err
-	}
-	if len(p.manifest.Skipped) >= p.tally.limits.Files {
-		return fmt.Errorf("%q: too many entries left out: %w", name, ErrLimit)
-	}
-	p.manifest.Skipped = append(p.manifest.Skipped, err.Error())
-	return nil
-}
-
 func (p *packer) subdir(parent *os.Root, name string, info fs.FileInfo) error {
 	sub, err := openDirNoFollow(parent, path.Base(name))
 	if err != nil {
@@ -250,16 +234,8 @@ func (p *packer) file(parent *os.Root, name string) error {
 	if err := p.header(e); err != nil {
 		return err
 	}
-	sum := sha256.New()
-	n, err := io.CopyBuffer(io.MultiWriter(p.tw, sum), onlyReader{io.LimitReader(f, e.Size)}, p.buffer)
-	if err != nil {
-		return fmt.Errorf("%q: %w", name, err)
-	}
-	if n != e.Size {
-		return fmt.Errorf("%q shrank from %d to %d bytes while it was packed", name, e.Size, n)
-	}
-	p.manifest.Entries[len(p.manifest.Entries)-1].SHA256 = hex.EncodeToString(sum.Sum(nil))
-	return nil
+	_, err = p.fill(f)
+	return err
 }
 
 // small packs a file that fits the buffer, with the size it really has.
@@ -275,35 +251,6 @@ func (p *packer) small(f *os.File, e wire.ManifestEntry) error {
 	}
 	_, err = p.tw.Write(p.buffer[:n])
 	return err
-}
-
-// header counts and writes one entry.
-func (p *packer) header(e wire.ManifestEntry) error {
-	if err := p.tally.entry(e.Path, e.Size); err != nil {
-		return err
-	}
-	h := &tar.Header{Name: e.Path, Mode: int64(e.Mode), Size: e.Size, Linkname: e.Target, Format: tar.FormatPAX}
-	switch e.Type {
-	case typeFile:
-		h.Typeflag = tar.TypeReg
-	case typeDir:
-		h.Typeflag, h.Name = tar.TypeDir, e.Path+"/"
-	case typeSymlink:
-		h.Typeflag = tar.TypeSymlink
-	}
-	if err := p.tw.WriteHeader(h); err != nil {
-		return fmt.Errorf("%q: %w", e.Path, err)
-	}
-	p.manifest.Entries = append(p.manifest.Entries, e)
-	return nil
-}
-
-// finish writes the manifest and ends the archive.
-func (p *packer) finish() error {
-	if err := writeManifest(p.tw, p.manifest); err != nil {
-		return err
-	}
-	return p.tw.Close()
 }
 
 func writeManifest(tw *tar.Writer, m wire.Manifest) error {

@@ -1,0 +1,258 @@
+package bootstrap
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"agentsh/internal/tarfs"
+)
+
+// permBits are the mode bits that travel.
+const permBits fs.FileMode = 0o775
+
+// builder collects entries and problems.
+type builder struct {
+	entries  map[string]Entry
+	problems []error
+}
+
+func (b *builder) problem(err error) { b.problems = append(b.problems, err) }
+
+// add puts an entry in its place, which must be free. Directories meet.
+func (b *builder) add(e Entry) {
+	if old, used := b.entries[e.Dest]; used && (old.Kind != KindDir || e.Kind != KindDir) {
+		b.problem(fmt.Errorf("%s is delivered twice", e.Dest))
+		return
+	}
+	b.entries[e.Dest] = e
+}
+
+// hostFile adds a file of the harness. It may replace one of the repository.
+func (b *builder) hostFile(f File) {
+	if err := checkDest(f.Dest); err != nil {
+		b.problem(err)
+		return
+	}
+	if old, used := b.entries[f.Dest]; used && old.tree != "" && old.Kind != KindDir {
+		delete(b.entries, f.Dest)
+	}
+	b.file(f)
+}
+
+// file adds one file.
+func (b *builder) file(f File) {
+	if f.Mode&^0o777 != 0 {
+		b.problem(fmt.Errorf("%s: mode %v has more than permission bits", f.Dest, f.Mode))
+		return
+	}
+	e := Entry{Dest: f.Dest, Kind: KindFile, Mode: f.Mode & permBits, source: f.Source, data: f.Data}
+	if err := e.digest(); err != nil {
+		b.problem(fmt.Errorf("%s: %w", f.Dest, err))
+		return
+	}
+	b.add(e)
+}
+
+// digest fills in size and SHA-256.
+func (e *Entry) digest() error {
+	sum := sha256.New()
+	if e.source == "" {
+		sum.Write(e.data)
+		e.Size = int64(len(e.data))
+	} else {
+		f, err := e.open()
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if e.Size, err = io.Copy(sum, f); err != nil {
+			return err
+		}
+	}
+	e.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return nil
+}
+
+// openRegular opens a regular file without waiting on anything else.
+func openRegular(open func(flag int) (*os.File, error)) (*os.File, error) {
+	f, err := open(os.O_RDONLY | syscall.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", f.Name())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// operatorTree adds a directory of the operator, all of which must travel.
+// Git's own directory stays.
+func (b *builder) operatorTree(dest, dir string) {
+	err := b.tree(dest, dir, func(name string) bool {
+		return tarfs.IsGitDir(path.Base(name))
+	}, func(name, why string) {
+		b.problem(fmt.Errorf("%s: %s", filepath.Join(dir, name), why))
+	})
+	if err != nil {
+		b.problem(fmt.Errorf("%s: %w", dir, err))
+	}
+}
+
+// tree adds a directory and what is below it. skip leaves an entry out; refused
+// is told what cannot travel.
+func (b *builder) tree(dest, dir string, skip func(string) bool, refused func(name, why string)) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if skip(name) && d.IsDir() {
+			return fs.SkipDir
+		} else if skip(name) {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		e := Entry{Dest: path.Join(dest, name), Mode: info.Mode().Perm() & permBits, tree: dir, source: filepath.FromSlash(name)}
+		switch info.Mode().Type() {
+		case fs.ModeDir:
+			e.Kind = KindDir
+		case fs.ModeSymlink:
+			e.Kind, e.Mode = KindSymlink, 0o777
+			if e.Target, err = root.Readlink(name); err != nil {
+				return err
+			}
+			if !stays(name, e.Target) {
+				refused(name, fmt.Sprintf("link to %.200q leaves the directory", e.Target))
+				return nil
+			}
+		case 0:
+			e.Kind = KindFile
+			if err := e.digest(); err != nil {
+				return err
+			}
+		default:
+			refused(name, "neither file, directory nor link")
+			return nil
+		}
+		b.add(e)
+		return nil
+	})
+}
+
+// stays reports whether a link named name leads to a place beneath the tree,
+// by the rule of package tarfs: dot-dot only at the front.
+func stays(name, target string) bool {
+	if target == "" || path.IsAbs(target) {
+		return false
+	}
+	room, named := strings.Count(name, "/"), false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if room--; named || room < 0 {
+				return false
+			}
+		default:
+			named = true
+		}
+	}
+	return true
+}
+
+// Texts that are added to a repository.
+const (
+	rulesName  = "AGENTS.md"
+	bridgeName = "CLAUDE.md"
+	bridge     = "The rules of this project are in AGENTS.md:\n\n@AGENTS.md\n"
+)
+
+// repository adds the clone, the organisation's AGENTS.md when it has none and
+// a CLAUDE.md that points to it when the runtime needs one. Both are listed in
+// .git/info/exclude, so that the agent does not commit them. It returns what
+// cannot travel.
+func (b *builder) repository(in Input) []string {
+	if in.Repo == "" {
+		return nil
+	}
+	dest := path.Join(Workspace, in.RepoName)
+	has := map[string]bool{}
+	var skipped []string
+	err := b.tree(dest, in.Repo, func(name string) bool {
+		has[name] = true
+		return false
+	}, func(name, why string) {
+		skipped = append(skipped, fmt.Sprintf("%q: %s", name, why))
+	})
+	if err != nil {
+		b.problem(fmt.Errorf("repository %s: %w", in.Repo, err))
+		return nil
+	}
+	var added []string
+	if !has[rulesName] && in.AgentsMD != nil {
+		b.file(File{Dest: path.Join(dest, rulesName), Data: in.AgentsMD, Mode: 0o644})
+		has[rulesName] = true
+		added = append(added, rulesName)
+	}
+	if in.Bridge && has[rulesName] && !has[bridgeName] {
+		b.file(File{Dest: path.Join(dest, bridgeName), Data: []byte(bridge), Mode: 0o644})
+		added = append(added, bridgeName)
+	}
+	b.exclude(path.Join(dest, ".git"), added)
+	return skipped
+}
+
+// exclude lists the added files in .git/info/exclude.
+func (b *builder) exclude(git string, added []string) {
+	if d, ok := b.entries[git]; len(added) == 0 || !ok || d.Kind != KindDir {
+		return
+	}
+	dest := path.Join(git, "info", "exclude")
+	var text bytes.Buffer
+	if old, ok := b.entries[dest]; ok {
+		if old.Kind != KindFile {
+			b.problem(fmt.Errorf("%s is a %s", old.Source(), old.Kind))
+			return
+		}
+		f, err := old.open()
+		if err != nil {
+			b.problem(err)
+			return
+		}
+		_, err = text.ReadFrom(io.LimitReader(f, 1<<20))
+		f.Close()
+		if err != nil {
+			b.problem(err)
+			return
+		}
+		delete(b.entries, dest)
+	}
+	if text.Len() > 0 && !bytes.HasSuffix(text.Bytes(), []byte("\n")) {
+		text.WriteByte('\n')
+	}
+	for _, name := range added {
+		fmt.Fprintf(&text, "/%s\n", name)
+	}
+	b.file(File{Dest: dest, Data: text.Bytes(), Mode: 0o644})
+}

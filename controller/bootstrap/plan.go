@@ -1,0 +1,219 @@
+// Package bootstrap plans what a new sandbox holds and sends it there. The
+// plan is a list of files with modes and digests: making one writes nothing,
+// what is scanned is what is planned, and what is planned is what arrives.
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"agentsh/internal/tarfs"
+)
+
+// The layout of a sandbox.
+const (
+	Root         = "/sandbox"
+	ConfigDir    = Root + "/claude-config"
+	Workspace    = Root + "/workspace"
+	EnvFile      = Workspace + "/.env"
+	EnvDir       = Workspace + "/.env.d"
+	GeneratedEnv = EnvDir + "/generated.env"
+	RuntimeDir   = Workspace + "/.claude"
+	AgentInput   = Workspace + "/agent-input"
+	tmp          = "/tmp"
+)
+
+// reserved are places that host files must not take: a file, or a directory
+// with all below it.
+var reserved = []string{
+	EnvFile, GeneratedEnv, RuntimeDir, ConfigDir, AgentInput, Workspace + "/bin", Root + "/bin", Workspace + "/.agentsh", Root + "/.agentsh",
+}
+
+// Input is what a sandbox is planned from. Paths without a comment are paths
+// of the host.
+type Input struct {
+	Agent      string   // name; letters, digits, dash and underscore
+	Definition string   // the agent's markdown file
+	Skills     []string // directories; the base name is the skill's
+	Plugins    []string // directories; the base name is the plugin's
+
+	Repo     string // a clone prepared for the sandbox, its .git included
+	RepoName string // directory of the workspace
+	AgentsMD []byte // default of the organisation for a repository without AGENTS.md; nil: none
+	Bridge   bool   // the runtime reads CLAUDE.md only, as Claude Code does
+
+	Files     []File // host files and .env.d files
+	Env       []byte // content of workspace/.env; nil: none
+	Generated []byte // content of generated.env; nil: none
+	Runtime   []File // hooks and settings; Dest is relative to workspace/.claude
+	Input     string // directory for agent-input; empty: none
+
+	Limits tarfs.Limits
+}
+
+// File is one file to deliver.
+type File struct {
+	Dest   string // absolute, inside the sandbox
+	Source string // file of the host, a symbolic link is followed; empty: Data is the content
+	Data   []byte
+	Mode   fs.FileMode // permission bits
+}
+
+// Plan is what a sandbox gets, sorted by destination.
+type Plan struct {
+	Entries []Entry
+	Skipped []string // of the repository: what cannot travel, with the reason
+	limits  tarfs.Limits
+}
+
+// Kinds of an [Entry].
+const (
+	KindFile    = "file"
+	KindDir     = "dir"
+	KindSymlink = "symlink"
+)
+
+// Entry is one file, directory or symbolic link of a plan.
+type Entry struct {
+	Dest   string // absolute, inside the sandbox
+	Kind   string
+	Mode   fs.FileMode
+	Size   int64
+	SHA256 string // hex, of a file
+	Target string // of a symbolic link
+
+	data   []byte // the content, when it has no source
+	tree   string // directory of the host that source is beneath; empty: source stands alone
+	source string
+}
+
+// Source is the file of the host that the content comes from, or empty.
+func (e Entry) Source() string {
+	if e.tree == "" {
+		return e.source
+	}
+	return filepath.Join(e.tree, e.source)
+}
+
+// New makes a plan. It reads the host's files for their digests and writes
+// nothing. All problems of the input are in the error.
+func New(in Input) (Plan, error) {
+	if err := in.check(); err != nil {
+		return Plan{}, fmt.Errorf("plan sandbox: %w", err)
+	}
+	b := &builder{entries: map[string]Entry{}}
+	b.file(File{Dest: path.Join(ConfigDir, "agents", in.Agent+".md"), Source: in.Definition, Mode: 0o644})
+	for _, dir := range in.Skills {
+		b.operatorTree(path.Join(ConfigDir, "skills", filepath.Base(dir)), dir)
+	}
+	for _, dir := range in.Plugins {
+		b.operatorTree(path.Join(ConfigDir, "plugins", filepath.Base(dir)), dir)
+	}
+	if in.Input != "" {
+		b.operatorTree(AgentInput, in.Input)
+	}
+	skipped := b.repository(in)
+	if in.Env != nil {
+		b.file(File{Dest: EnvFile, Data: in.Env, Mode: 0o600})
+	}
+	for _, f := range in.Runtime {
+		f.Dest = path.Join(RuntimeDir, f.Dest)
+		b.file(f)
+	}
+	for _, f := range in.Files {
+		b.hostFile(f)
+	}
+	if in.Generated != nil {
+		b.file(File{Dest: GeneratedEnv, Data: in.Generated, Mode: 0o600})
+	}
+	p := Plan{Skipped: skipped, limits: in.Limits}
+	for _, e := range b.entries {
+		p.Entries = append(p.Entries, e)
+	}
+	sort.Slice(p.Entries, func(i, j int) bool { return p.Entries[i].Dest < p.Entries[j].Dest })
+	b.checkParents(p.Entries)
+	if err := errors.Join(b.problems...); err != nil {
+		return Plan{}, fmt.Errorf("plan sandbox: %w", err)
+	}
+	return p, nil
+}
+
+// check refuses names that would put something in another place.
+func (in Input) check() error {
+	var problems []error
+	if strings.Trim(in.Agent, nameChars) != "" || in.Agent == "" {
+		problems = append(problems, fmt.Errorf("agent name %.100q: only letters, digits, - and _", in.Agent))
+	}
+	taken := map[string]bool{path.Base(AgentInput): true, "bin": true}
+	if in.RepoName == "" || in.RepoName[0] == '.' || in.RepoName[0] == '-' || strings.Trim(in.RepoName, nameChars+".") != "" || taken[in.RepoName] {
+		problems = append(problems, fmt.Errorf("repository name %.100q: only letters, digits, -, _ and inner dots, and not the name of another directory there", in.RepoName))
+	}
+	for _, list := range [][]string{in.Skills, in.Plugins} {
+		seen := map[string]string{}
+		for _, dir := range list {
+			base := filepath.Base(dir)
+			if base[0] == '.' || base[0] == '-' || strings.Trim(base, nameChars+".") != "" {
+				problems = append(problems, fmt.Errorf("directory name %.100q: only letters, digits, -, _ and inner dots", base))
+			}
+			if other, ok := seen[base]; ok {
+				problems = append(problems, fmt.Errorf("%s and %s have one name", other, dir))
+			}
+			seen[base] = dir
+		}
+	}
+	for _, f := range in.Runtime {
+		if !fs.ValidPath(f.Dest) || f.Dest == "." {
+			problems = append(problems, fmt.Errorf("runtime file %.200q is not a clean relative path", f.Dest))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+
+// checkDest refuses a host file outside the sandbox's directories, or in the
+// place of a file of the supervisor or the runtime.
+func checkDest(dest string) error {
+	if path.Clean(dest) != dest || strings.ContainsAny(dest, "\x00\n\r") {
+		return fmt.Errorf("destination %.200q is not a clean path", dest)
+	}
+	if !strings.HasPrefix(dest, Root+"/") && !strings.HasPrefix(dest, tmp+"/") {
+		return fmt.Errorf("destination %.200q is not under %s or %s", dest, Root, tmp)
+	}
+	for _, own := range reserved {
+		if dest == own || strings.HasPrefix(dest, own+"/") || strings.HasPrefix(own, dest+"/") {
+			return fmt.Errorf("destination %.200q belongs to the supervisor", dest)
+		}
+	}
+	return nil
+}
+
+// checkParents refuses an entry below something that is no directory.
+func (b *builder) checkParents(entries []Entry) {
+	for _, e := range entries {
+		for dir := path.Dir(e.Dest); dir != "/"; dir = path.Dir(dir) {
+			if above, ok := b.entries[dir]; ok && above.Kind != KindDir {
+				b.problem(fmt.Errorf("%s is a %s, %s cannot be below it", dir, above.Kind, e.Dest))
+			}
+		}
+	}
+}
+
+// open opens the content of a file entry. The caller closes it.
+func (e Entry) open() (*os.File, error) {
+	if e.tree == "" {
+		return openRegular(func(flag int) (*os.File, error) { return os.OpenFile(e.source, flag, 0) })
+	}
+	root, err := os.OpenRoot(e.tree)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	return openRegular(func(flag int) (*os.File, error) { return root.OpenFile(e.source, flag, 0) })
+}
