@@ -43,8 +43,12 @@ func qualityLines(t *tested, o testOptions) []line {
 		}
 		out = append(out, l)
 	}
+	const noticing = "tests notice every change of a rule"
+	if t.notMutated != nil {
+		out = append(out, line{name, noticing, name, t.notMutated.Error()})
+	}
 	if m := t.mutation; m != nil {
-		l := line{suite: name, name: "tests notice every change of a rule", at: name}
+		l := line{suite: name, name: noticing, at: name}
 		if n := len(m.Survivors); n > 0 {
 			l.problem = fmt.Sprintf("%d of %d mutants survive, first: %s", n, m.Mutants, survivor(m.Survivors[0]))
 		}

@@ -53,6 +53,8 @@ type tested struct {
 	reports  []policytest.Report
 	coverage *policytest.Coverage
 	mutation *policytest.Mutation
+
+	notMutated error // why no mutant was tried
 }
 
 // failures counts what must make the exit code 1.
@@ -167,11 +169,16 @@ func runGroup(suites []*policytest.Suite, o testOptions) (*tested, error) {
 		c := policytest.Cover(t.reports...)
 		t.coverage = &c
 	}
-	if o.mutate {
-		m, err := policytest.Mutate(p, suites)
-		if err != nil {
-			return nil, err
-		}
+	if !o.mutate {
+		return t, nil
+	}
+	m, err := policytest.Mutate(p, suites)
+	switch {
+	case errors.Is(err, policytest.ErrFailing):
+		t.notMutated = err
+	case err != nil:
+		return nil, err
+	default:
 		t.mutation = &m
 	}
 	return t, nil

@@ -2,6 +2,7 @@ package policytest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -30,6 +31,9 @@ func (m Mutant) String() string {
 	}
 }
 
+// ErrFailing says that a suite fails without any mutant.
+var ErrFailing = errors.New("mutants are tried when every test passes")
+
 // Mutation is what came of all mutants of a policy.
 type Mutation struct {
 	Mutants    int
@@ -40,8 +44,12 @@ type Mutation struct {
 // Mutate deletes, inverts and reorders each rule in turn and says which
 // mutants none of the suites notices. A mutant that decides every probe like
 // the policy itself is no defect of the tests: it is counted, not reported.
-// Every suite must be of p.
+// Every suite must be of p, and pass: a case that fails anyway would be taken to
+// notice everything.
 func Mutate(p *policy.Policy, suites []*Suite) (Mutation, error) {
+	if noticed(suites, p) {
+		return Mutation{}, ErrFailing
+	}
 	probes, err := NewProbes(p)
 	if err != nil {
 		return Mutation{}, err

@@ -39,52 +39,89 @@ func NewProbes(policies ...*policy.Policy) (Probes, error) {
 	}, nil
 }
 
-// commandProbes pairs every program with the arguments of every rule, and
-// varies who asks.
+// commandProbes pairs every program with the arguments of its own rules, then
+// with those of every other rule, and varies who asks.
 func commandProbes(rules []writtenRule) []policy.Request {
 	names := []string{"some-other-program"}
 	arguments := [][]string{nil, {"some-argument"}}
-	callers := []string{"/usr/bin/bash"}
-	cwds := []string{"/"}
-	depths := []int{1, 4}
+	var who callers
+	var out []policy.Request
 	for _, r := range rules {
-		names = append(names, all(r.texts("commands"), globTexts)...)
-		for _, text := range all(r.texts("args_patterns"), regexTexts) {
-			arguments = append(arguments, strings.Fields(text))
-		}
-		arguments = append(arguments, wordTexts(r.texts("args"))...)
-		callers = append(callers, all(r.texts("when", "parent"), globTexts)...)
-		callers = append(callers, all(r.texts("when", "ancestor"), globTexts)...)
-		cwds = append(cwds, all(r.texts("when", "cwd"), globTexts)...)
-		for _, text := range append(r.texts("context", "min_depth"), r.texts("context", "max_depth")...) {
-			if n, err := strconv.Atoi(text); err == nil {
-				depths = append(depths, n, n+1)
+		own := programs(all(r.texts("commands"), globTexts))
+		lists := argumentLists(r)
+		for _, name := range own {
+			for _, args := range lists {
+				out = append(out, Command(append([]string{name}, args...)))
 			}
 		}
+		names = append(names, own...)
+		arguments = append(arguments, lists...)
+		who.add(r)
 	}
-	depths = depths[:min(len(depths), 20)]
-	names, callers, cwds = bounded(names, 2000), bounded(callers, 20), bounded(cwds, 20)
-	var out []policy.Request
+	names, arguments = bounded(names, 5000), uniqueLists(arguments)
 	for _, name := range names {
-		if name == "" || strings.HasSuffix(name, "/") {
-			continue
-		}
-		for _, args := range uniqueLists(arguments) {
+		out = append(out, who.probes(name)...)
+	}
+	for _, args := range arguments {
+		for _, name := range names {
+			if len(out) >= maxProbes {
+				return out
+			}
 			out = append(out, Command(append([]string{name}, args...)))
 		}
-		for _, caller := range callers {
-			for _, depth := range depths {
-				out = append(out, nested(name, caller, depth))
-			}
+	}
+	return out
+}
+
+// programs drops the texts that name no program.
+func programs(texts []string) []string {
+	var out []string
+	for _, s := range texts {
+		if s != "" && !strings.HasSuffix(s, "/") {
+			out = append(out, s)
 		}
-		for _, cwd := range cwds {
-			c := Command([]string{name})
-			c.Cwd, c.Interactive = cwd, true
-			out = append(out, c)
+	}
+	return out
+}
+
+// argumentLists are arguments that a rule selects and some that it misses.
+func argumentLists(r writtenRule) [][]string {
+	lists := wordTexts(r.texts("args"))
+	for _, text := range all(r.texts("args_patterns"), regexTexts) {
+		lists = append(lists, strings.Fields(text))
+	}
+	return lists
+}
+
+// callers are the conditions of rules on who asks.
+type callers struct {
+	parents, cwds []string
+	depths        []int
+}
+
+func (c *callers) add(r writtenRule) {
+	c.parents = append(c.parents, all(r.texts("when", "parent"), globTexts)...)
+	c.parents = append(c.parents, all(r.texts("when", "ancestor"), globTexts)...)
+	c.cwds = append(c.cwds, all(r.texts("when", "cwd"), globTexts)...)
+	for _, text := range append(r.texts("context", "min_depth"), r.texts("context", "max_depth")...) {
+		if n, err := strconv.Atoi(text); err == nil {
+			c.depths = append(c.depths, n, n+1)
 		}
-		if len(out) > maxProbes {
-			break
+	}
+}
+
+// probes are a program asked for in different ways.
+func (c *callers) probes(name string) []policy.Request {
+	var out []policy.Request
+	for _, parent := range bounded(append([]string{"/usr/bin/bash"}, c.parents...), 20) {
+		for _, depth := range append([]int{1, 4}, c.depths[:min(len(c.depths), 20)]...) {
+			out = append(out, nested(name, parent, depth))
 		}
+	}
+	for _, cwd := range bounded(append([]string{"/"}, c.cwds...), 20) {
+		q := Command([]string{name})
+		q.Cwd, q.Interactive = cwd, true
+		out = append(out, q)
 	}
 	return out
 }
