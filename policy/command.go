@@ -53,10 +53,11 @@ func commandKeys() []key[draft] {
 		{field{name: "env_max_bytes", doc: "As env_policy.max_bytes, for this rule.", shape: shape{kind: shapeInt}}, ruleEnv("max_bytes")},
 		{field{name: "env_max_keys", doc: "As env_policy.max_keys, for this rule.", shape: shape{kind: shapeInt}}, ruleEnv("max_keys")},
 		{field{name: "env_block_iteration", doc: "Must be false: a command can always list its own variables.", shape: shape{kind: shapeBool}}, ruleEnv("block_iteration")},
-		{field{name: "limits", doc: "As resource_limits, for this command; the stricter of both holds.", shape: objectOf(func() []field { return fieldsOf(limitKeys) })},
+		{field{name: "limits", doc: "As resource_limits, for this command; the stricter of both holds.", shape: objectOf(func() []field { return fieldsOf(commandLimitKeys()) })},
 			func(r *reader, n *yaml.Node, d *draft) {
 				d.rule.Limits = &Limits{}
-				readObject(r, n, "limits", limitKeys, d.rule.Limits)
+				r.note(&d.settings, n, "command_rules.limits")
+				readObject(r, n, "limits", commandLimitKeys(), d.rule.Limits)
 			}},
 		{field{name: "identity", doc: "content: a copy or link of a denied program is denied too; name: only its names are.", shape: shape{words: identityWords}},
 			func(r *reader, n *yaml.Node, d *draft) {

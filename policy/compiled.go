@@ -313,8 +313,10 @@ func (p *Policy) Unheld(held func(key string) bool) Problems {
 }
 
 // Settings lists what other parts of the product carry out: the keys of
-// resource_limits, approvals and audit that are given, exec_from, and for each group that has rules or a default, its name, as "signal_rules";
-// of command rules also "redirect_to" and "limits".
+// resource_limits, approvals and audit that are given, exec_from, the keys of
+// groups that have rules or a default, as "signal_rules", the decisions redirect,
+// soft_delete and absorb by group, as "file_rules.soft_delete", and of command
+// rules also "command_rules.timeout" and "command_rules.limits.KEY".
 func (p *Policy) Settings() []Setting {
 	out := slices.Clone(p.settings)
 	for g := range groupCount {
@@ -327,12 +329,12 @@ func (p *Policy) Settings() []Setting {
 		}
 		out = append(out, s)
 	}
-	for _, rule := range p.groups[GroupCommand].rules {
-		if rule.Redirect != nil {
-			out = append(out, Setting{Key: "command_rules.redirect_to", Pos: rule.Pos})
-		}
-		if rule.Limits != nil {
-			out = append(out, Setting{Key: "command_rules.limits", Pos: rule.Pos})
+	for g := range groupCount {
+		for _, rule := range p.groups[g].rules {
+			switch rule.Effect {
+			case Redirect, SoftDelete, Absorb:
+				out = append(out, Setting{Key: Group(g).String() + "_rules." + rule.Effect.String(), Pos: rule.Pos})
+			}
 		}
 	}
 	return out

@@ -1,6 +1,11 @@
 package policy
 
-import "net/netip"
+import (
+	"net/netip"
+	"net/url"
+	"path"
+	"strings"
+)
 
 // Evaluate decides one request. It is pure and safe for concurrent use; a
 // decision that permits allocates nothing unless a rule looks at joined
@@ -126,6 +131,7 @@ type destination struct {
 	*NetworkRequest
 	domain string
 	addr   netip.Addr // zero: not resolved yet
+	path   string     // of the HTTP request, decoded and without dots
 }
 
 func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
@@ -155,6 +161,13 @@ func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
 	if q.Port < 0 || q.Port > 65535 {
 		return Decision{}, reason{text: "the port is not known"}
 	}
+	if q.Method != "" && q.Method != Intercepted {
+		file, ok := requestPath(q.Path)
+		if !ok {
+			return Decision{}, reason{text: "the path of the request is malformed"}
+		}
+		to.path = file
+	}
 	d, why := p.destination(to)
 	if inner, ok := embedded(to.addr); ok {
 		// A translator on the way makes an IPv4 connection of it: the
@@ -165,6 +178,35 @@ func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
 		}
 	}
 	return d, why
+}
+
+// requestPath is the path of an HTTP request as a server would see it: without
+// the query, decoded once, its dots resolved. It fails for what is not a path.
+func requestPath(target string) (string, bool) {
+	if at := strings.IndexAny(target, "?#"); at >= 0 {
+		target = target[:at]
+	}
+	if target == "" {
+		return "/", true
+	}
+	if target[0] != '/' {
+		return "", false
+	}
+	if strings.Contains(target, "%") {
+		decoded, err := url.PathUnescape(target)
+		if err != nil || strings.IndexByte(decoded, 0) >= 0 {
+			return "", false
+		}
+		target = decoded
+	}
+	if !strings.Contains(target, "//") && !strings.Contains(target, "/.") {
+		return target, true
+	}
+	clean := path.Clean(target)
+	if strings.HasSuffix(target, "/") && clean != "/" {
+		clean += "/"
+	}
+	return clean, true
 }
 
 // destination decides for one address.
@@ -237,7 +279,7 @@ func (m *networkMatch) matchesHTTP(to *destination, unknown bool) bool {
 		return true
 	}
 	for _, g := range m.paths {
-		if g.Match(to.Path) {
+		if g.Match(to.path) {
 			return true
 		}
 	}

@@ -80,5 +80,3 @@ func shown(s string) string {
 	}
 	return s
 }
-
-func (p *Policy) hint(r Request, d Decision) string { return "" }

@@ -33,7 +33,12 @@ func parseYAML(r *reader, data []byte) *yaml.Node {
 	}
 	var document yaml.Node
 	if err := unmarshal(data, &document); err != nil {
-		r.failAt(yamlPosition(r.file, err), "", yamlMessage(err))
+		pos := yamlPosition(r.file, err)
+		if tab, found := indentedByTab(r.file, data); found && (tab.Line == pos.Line || tab.Line == pos.Line+1) {
+			r.failAt(tab, "indent with spaces", "a tab is not indentation")
+			return nil
+		}
+		r.failAt(pos, "", yamlMessage(err))
 		return nil
 	}
 	if document.Kind == 0 || len(document.Content) == 0 {
@@ -68,9 +73,6 @@ func checkBytes(r *reader, data []byte) bool {
 		switch {
 		case c == '\n' || c == ',' || c == ':' || c == '-' || c == '[' || c == '{' || c == '?':
 			marks++
-		case c == '\t' && len(bytes.TrimLeft(data[start:i], " \t-")) == 0 && indents(data[i:]):
-			r.failAt(Position{r.file, line, i - start + 1}, "indent with spaces", "a tab is not indentation")
-			return false
 		case c < ' ' && c != '\t' && c != '\r' || c == 0x7f:
 			r.failAt(Position{r.file, line, i - start + 1}, "", fmt.Sprintf("control character 0x%02x", c))
 			return false
@@ -87,11 +89,17 @@ func checkBytes(r *reader, data []byte) bool {
 	return true
 }
 
-// indents reports whether the blank at the start of text stands before
-// something other than a comment or the end of its line.
-func indents(text []byte) bool {
-	rest := bytes.TrimLeft(text, " \t\r")
-	return len(rest) > 0 && rest[0] != '\n' && rest[0] != '#'
+// indentedByTab finds the first line indented with a tab, which is why YAML
+// that looks right is not.
+func indentedByTab(file string, data []byte) (Position, bool) {
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		if blank := len(line) - len(bytes.TrimLeft(line, " ")); blank < len(line) && line[blank] == '\t' {
+			return Position{file, number, blank + 1}, true
+		}
+	}
+	return Position{}, false
 }
 
 // unmarshal turns a panic of the parser into an error: a malformed file must

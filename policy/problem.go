@@ -29,6 +29,7 @@ type Problem struct {
 	Severity Severity `json:"severity"`
 	Message  string   `json:"message"`
 	Hint     string   `json:"hint,omitempty"` // what to write instead, may be empty
+	Code     string   `json:"code,omitempty"` // of a warning: its kind, as "shadowed"
 }
 
 // String is "file:line:column: message (hint)".

@@ -16,6 +16,7 @@ type draft struct {
 	timeout  *yaml.Node
 	wait     time.Duration
 	selected bool // something says what the rule is about
+	settings []Setting
 }
 
 // The decisions a group knows, as words of a policy file in the order of
@@ -124,6 +125,7 @@ func readRules(g Group, keys []key[draft], start func(*Rule), finish func(*reade
 			finishRule(r, item, d)
 			finish(r, item, d)
 			doc.rules[g] = append(doc.rules[g], d.rule)
+			doc.settings = append(doc.settings, d.settings...)
 		})
 	}
 }
@@ -148,6 +150,7 @@ func finishRule(r *reader, n *yaml.Node, d *draft) {
 			rule.Limits = &Limits{}
 		}
 		rule.Limits.CommandTimeout = d.wait
+		d.settings = append(d.settings, Setting{Key: "command_rules.timeout", Pos: r.pos(d.timeout)})
 	default:
 		r.fail(d.timeout, "", "timeout is for decision: approve")
 	}

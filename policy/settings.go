@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -120,6 +121,14 @@ var limitKeys = []key[Limits]{
 	timeKey("command_timeout", "How long one command may run.", func(l *Limits, d time.Duration) { l.CommandTimeout = d }),
 	timeKey("session_timeout", "How long the session may last.", func(l *Limits, d time.Duration) { l.SessionTimeout = d }),
 	timeKey("idle_timeout", "How long the session may be idle.", func(l *Limits, d time.Duration) { l.IdleTimeout = d }),
+}
+
+// commandLimitKeys are the limits one command can have: those of a session are
+// not among them.
+func commandLimitKeys() []key[Limits] {
+	return slices.DeleteFunc(slices.Clone(limitKeys), func(k key[Limits]) bool {
+		return k.name == "session_timeout" || k.name == "idle_timeout"
+	})
 }
 
 func limitKey(name, doc string, high int64, set func(*Limits, int64)) key[Limits] {

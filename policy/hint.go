@@ -1,0 +1,162 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// mostNamed is how many allowed things a hint names.
+const mostNamed = 8
+
+// hint says what would be allowed instead of a request that was not.
+func (p *Policy) hint(r Request, d Decision) string {
+	if d.Effect == Approve {
+		return "a person can approve it; without an answer it is denied"
+	}
+	if d.Rule != nil && d.Rule.Redirect != nil && d.Rule.Redirect.Command != "" {
+		return "run " + d.Rule.Redirect.Command + " instead"
+	}
+	switch r := r.(type) {
+	case *CommandRequest:
+		return p.commandHint(r)
+	case *FileRequest:
+		return p.fileHint(r)
+	case *NetworkRequest:
+		return p.networkHint()
+	case *UnixSocketRequest:
+		return namedHint("allowed sockets: ", p.permitted(GroupUnixSocket, func(rule *Rule) []string {
+			return patternTexts(append(slices.Clone(rule.socket.paths), rule.socket.abstract...))
+		}))
+	case *SignalRequest:
+		return p.signalHint(r)
+	}
+	return ""
+}
+
+// permitted lists what the permitting rules of a group name, in file order.
+func (p *Policy) permitted(g Group, texts func(*Rule) []string) []string {
+	var out []string
+	for _, rule := range p.groups[g].rules {
+		if !rule.Effect.permits() {
+			continue
+		}
+		for _, text := range texts(rule) {
+			if !slices.Contains(out, text) {
+				out = append(out, text)
+			}
+		}
+		if len(out) > 1000 {
+			break
+		}
+	}
+	return out
+}
+
+func namedHint(lead string, names []string) string {
+	switch {
+	case len(names) == 0:
+		return ""
+	case len(names) > mostNamed:
+		return fmt.Sprintf("%s%s and %d more", lead, strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
+	}
+	return lead + strings.Join(names, ", ")
+}
+
+func patternTexts[T fmt.Stringer](globs []T) []string {
+	out := make([]string, len(globs))
+	for i, g := range globs {
+		out[i] = g.String()
+	}
+	return out
+}
+
+// commandHint names the forms of the same program a rule permits, or else the
+// programs that are.
+func (p *Policy) commandHint(q *CommandRequest) string {
+	for _, name := range [...]string{q.Path, q.Called} {
+		for _, rule := range p.groups[GroupCommand].rules {
+			c := rule.command
+			if name == "" || !rule.Effect.permits() || !matchesAny(c.entries, name) {
+				continue
+			}
+			if form := c.form(); form != "" {
+				return fmt.Sprintf("rule %s allows %s %s", rule.Name, shown(base(name)), form)
+			}
+		}
+	}
+	return namedHint("allowed programs: ", p.permitted(GroupCommand, func(rule *Rule) []string {
+		texts := make([]string, len(rule.command.entries))
+		for i, e := range rule.command.entries {
+			texts[i] = e.glob.String()
+		}
+		return texts
+	}))
+}
+
+// form says what a rule asks of a request beside the program.
+func (c *commandMatch) form() string {
+	var parts []string
+	if c.words != nil {
+		words := make([]string, len(c.words))
+		for i := range c.words {
+			words[i] = c.words[i].source
+		}
+		parts = append(parts, strings.TrimSpace("with the arguments "+strings.Join(words, " ")))
+	}
+	if len(c.sources) > 0 {
+		parts = append(parts, "with arguments like "+strings.Join(c.sources, " or "))
+	}
+	if c.depth.max == 0 {
+		parts = append(parts, "when the operator asks for it")
+	} else if c.depth.min > 0 {
+		parts = append(parts, "when another command starts it")
+	}
+	if len(c.cwd) > 0 {
+		parts = append(parts, "in "+strings.Join(patternTexts(c.cwd), " or "))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// fileHint names the operations that are allowed on the path, or else where
+// the operation is.
+func (p *Policy) fileHint(q *FileRequest) string {
+	var allowed FileOp
+	if cleanPath(q.Path) {
+		for op := FileOp(1); op < OpAll; op <<= 1 {
+			if d, _ := p.file(&FileRequest{Path: q.Path, Op: op}); d.Permits() {
+				allowed |= op
+			}
+		}
+	}
+	if allowed != 0 {
+		return "allowed there: " + strings.ReplaceAll(allowed.String(), ",", ", ")
+	}
+	return namedHint(q.Op.String()+" is allowed at ", p.permitted(GroupFile, func(rule *Rule) []string {
+		if rule.file.ops&q.Op == 0 {
+			return nil
+		}
+		return patternTexts(rule.file.paths)
+	}))
+}
+
+func (p *Policy) networkHint() string {
+	return namedHint("allowed destinations: ", p.permitted(GroupNetwork, func(rule *Rule) []string {
+		m := rule.network
+		texts := patternTexts(m.domains)
+		for _, c := range slices.Concat(m.addresses, m.cidrs) {
+			texts = append(texts, c.String())
+		}
+		return texts
+	}))
+}
+
+func (p *Policy) signalHint(q *SignalRequest) string {
+	var targets []string
+	for _, rule := range p.groups[GroupSignal].rules {
+		if q.Signal >= 0 && q.Signal <= maxSignal && rule.Effect.permits() && rule.signal.signals&signalBit(q.Signal) != 0 {
+			targets = append(targets, rule.signal.kind)
+		}
+	}
+	return namedHint(signalName(q.Signal)+" is allowed to: ", targets)
+}
