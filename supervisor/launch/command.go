@@ -220,7 +220,7 @@ func (i *Init) request(p *Process, c *Command, spec, socket *os.File) error {
 	i.starting.Lock()
 	defer i.starting.Unlock()
 	if err := send(i.start, b, files...); err != nil {
-		if errors.Is(err, unix.EPIPE) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) {
+		if ended(err) {
 			return ErrSessionEnded
 		}
 		return err
@@ -358,15 +358,20 @@ func (p *Process) sendKill(s syscall.Signal, whole bool) error {
 	b = order.AppendUint32(b, uint32(s))
 	b = order.AppendUint64(b, p.serial)
 	err := send(p.init.control, b)
-	select {
-	case <-p.init.Dead():
-		return nil // nothing is left
-	default:
+	if ended(err) {
+		<-p.init.Dead() // then nothing is left
+		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("kill command: %w", err)
+		return fmt.Errorf("signal command: %w", err)
 	}
 	return nil
+}
+
+// ended reports whether an error of a socket says that the init has closed its
+// end or that Close was called.
+func ended(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
 
 // lost ends a command whose init has ended.

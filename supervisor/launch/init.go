@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -317,7 +316,7 @@ func (i *Init) lose(err error) {
 	defer i.mu.Unlock()
 	if i.failure != nil {
 		err = i.failure
-	} else if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) {
+	} else if ended(err) {
 		err = ErrSessionEnded
 	}
 	for serial, p := range i.commands {
