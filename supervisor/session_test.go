@@ -99,7 +99,8 @@ func openBox(t testing.TB, text string) *box {
 	return &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
 }
 
-// run runs a command and returns how it ended and what it printed.
+// run runs a command and returns how it ended and what it printed, standard
+// output first.
 func (b *box) run(t testing.TB, argv ...string) (wire.Exit, string) {
 	t.Helper()
 	return b.request(t, wire.ExecRequest{ID: t.Name(), Argv: argv})
@@ -107,29 +108,12 @@ func (b *box) run(t testing.TB, argv ...string) (wire.Exit, string) {
 
 func (b *box) request(t testing.TB, req wire.ExecRequest) (wire.Exit, string) {
 	t.Helper()
-	var out lockedBuffer
-	exit, _, err := b.Exec(context.Background(), req, channel.Streams{Stdout: &out, Stderr: &out})
+	var stdout, stderr bytes.Buffer
+	exit, _, err := b.Exec(context.Background(), req, channel.Streams{Stdout: &stdout, Stderr: &stderr})
 	if err != nil {
 		t.Fatalf("%q: %v", req.Argv, err)
 	}
-	return exit, out.String()
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	return exit, stdout.String() + stderr.String()
 }
 
 // events are the events of the log that want describes.
@@ -270,9 +254,9 @@ func TestCancellingEndsACommand(t *testing.T) {
 
 func TestBackgroundProcessesGoOnUnderTheSamePolicy(t *testing.T) {
 	b := openBox(t, testPolicy)
-	var out lockedBuffer
+	var out bytes.Buffer
 	exit, left, err := b.Exec(context.Background(), wire.ExecRequest{ID: "bg", Argv: []string{"sh", "-c",
-		"(while [ ! -e go ]; do sleep 0.02; done; /usr/bin/kill 1 || echo refused >done) & echo started"}}, channel.Streams{Stdout: &out, Stderr: &out})
+		"(while [ ! -e go ]; do sleep 0.02; done; /usr/bin/kill 1 || echo refused >done) & echo started"}}, channel.Streams{Stdout: &out})
 	if err != nil || exit.Code != 0 || out.String() != "started\n" || len(left.Leftover) == 0 {
 		t.Fatalf("exit %+v, left %v, out %q, %v", exit, left, out.String(), err)
 	}
@@ -286,7 +270,7 @@ func TestCommandsRunInParallel(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			var out lockedBuffer
+			var out bytes.Buffer
 			word := fmt.Sprintf("n%d", i)
 			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: word, Argv: []string{"sh", "-c", "cat; echo " + word}},
 				channel.Streams{Stdin: strings.NewReader("in "), Stdout: &out})

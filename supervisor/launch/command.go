@@ -89,6 +89,7 @@ type Process struct {
 	pid    int
 	marked chan struct{} // closed when the init has marked the first process
 	exited chan struct{}
+	told   chan struct{} // closed when it is known what was left at the end
 	empty  chan struct{}
 
 	mu       sync.Mutex
@@ -188,7 +189,7 @@ func (i *Init) add() *Process {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.serial++
-	p := &Process{init: i, serial: i.serial, marked: make(chan struct{}), exited: make(chan struct{}), empty: make(chan struct{})}
+	p := &Process{init: i, serial: i.serial, marked: make(chan struct{}), exited: make(chan struct{}), told: make(chan struct{}), empty: make(chan struct{})}
 	i.commands[p.serial] = p
 	return p
 }
@@ -302,9 +303,10 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // command started is left, whatever session, group or parent it gave itself.
 func (p *Process) TreeEmpty() <-chan struct{} { return p.empty }
 
-// Leftover are processes that were left when the first one ended: at most 64,
-// as numbered inside.
+// Leftover waits until the first process has ended and names the processes that
+// were left then: at most 64, as numbered inside.
 func (p *Process) Leftover() []int {
+	<-p.told
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]int(nil), p.leftover...)
@@ -384,7 +386,17 @@ func (p *Process) lost(err error) {
 		p.err = err
 		close(p.exited)
 	}
+	p.tell()
 	close(p.empty)
+}
+
+// tell says that what was left is known; mu is held.
+func (p *Process) tell() {
+	select {
+	case <-p.told:
+	default:
+		close(p.told)
+	}
 }
 
 // find is the command of a report of at least so many bytes after the first: it
@@ -433,6 +445,7 @@ func (i *Init) reportTree(b []byte) {
 	for b = b[15:]; len(b) >= 4; b = b[4:] {
 		p.leftover = append(p.leftover, int(order.Uint32(b)))
 	}
+	p.tell()
 }
 
 func (i *Init) reportEmpty(b []byte) {
@@ -443,5 +456,8 @@ func (i *Init) reportEmpty(b []byte) {
 	i.mu.Lock()
 	delete(i.commands, p.serial)
 	i.mu.Unlock()
+	p.mu.Lock()
+	p.tell()
+	p.mu.Unlock()
 	close(p.empty)
 }

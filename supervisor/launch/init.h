@@ -112,7 +112,7 @@ int load_filter(void);
 void run_probes(void);
 void start_forking_thread(void);
 void run_loop(void);
-void scan(uint64_t only, int sig);
+int scan(uint64_t only, int sig);
 __attribute__((noreturn)) void run_command(int fds[5]);
 
 /* Operations of a setup. Keep in step with protocol.go. */

@@ -237,8 +237,9 @@ static void report_tree(struct command *c, const uint32_t *pids)
 }
 
 /* Looks at the trees of all commands: kills what is to be killed, sends sig to
-   the tree of command only, reports what a command left and which are empty. */
-void scan(uint64_t only, int sig)
+   the tree of command only, reports what a command left and which are empty.
+   Nonzero when a tree that seemed empty was not: look again soon. */
+int scan(uint64_t only, int sig)
 {
 	static uint32_t leftover[MAX_COMMANDS * 64];
 	static uint8_t empty[MAX_COMMANDS];
@@ -252,12 +253,17 @@ void scan(uint64_t only, int sig)
 			report_tree(c, leftover + i * 64);
 	}
 	if (!again)
-		return;
+		return 0;
+	again = 0;
 	walk(0, 0, NULL);
 	for (int i = 0; i < MAX_COMMANDS; i++) {
 		struct command *c = &S.commands[i];
-		if (!empty[i] || c->found)
+		if (!empty[i])
 			continue;
+		if (c->found) {
+			again = 1;
+			continue;
+		}
 		struct {
 			uint8_t type, pad[7];
 			uint64_t serial;
@@ -266,6 +272,7 @@ void scan(uint64_t only, int sig)
 			_exit(125);
 		c->serial = 0;
 	}
+	return again;
 }
 
 /* -- the main thread -- */
@@ -419,11 +426,10 @@ void run_loop(void)
 		}
 		if (n > 0 && p[0].revents)
 			serve_control();
-		if (unfinished())
-			scan(0, 0);
+		int again = unfinished() && scan(0, 0);
 		/* A killed process may need a moment, and one that was being forked
 		   may have been missed: look again. */
-		wait_ms = killing() ? 20 : -1;
+		wait_ms = again || killing() ? 20 : -1;
 		pthread_mutex_unlock(&S.mu);
 	}
 }
