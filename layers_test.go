@@ -36,7 +36,6 @@ var ranks = map[string]int{
 	"controller/runtime":       2,
 	"supervisor/launch":        2,
 	"supervisor/notify":        2,
-	"supervisor/proc":          2,
 	"supervisor/audit":         2,
 	"supervisor":               3,
 	"controller":               3,
