@@ -192,12 +192,8 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 	if a.process, err = t.Identity(); err != nil {
 		return err
 	}
-	if a.caller, err = w.loop.images.of(a.process); err != nil {
+	if a.caller, err = w.loop.images.of(t, a.process); err != nil {
 		return err
-	}
-	if a.caller.path == "" && a.caller.depth >= 0 {
-		a.caller.path = t.Exe() // an orphan: its own program is still known
-		a.caller.deepest.path = a.caller.path
 	}
 	programs := make([]policy.Program, len(a.files))
 	var like Likeness

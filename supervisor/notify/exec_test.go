@@ -25,6 +25,7 @@ var programs = sync.OnceValues(func() (string, error) {
 		{"-static", "-DCODE=0", "-o", "prize-a", "testdata/prize.c"},
 		{"-static", "-DCODE=42", "-o", "prize-b", "testdata/prize.c"},
 		{"-pthread", "-o", "matrix", "testdata/matrix.c"},
+		{"-o", "spawn", "testdata/spawn.c"},
 		{"-static", "-o", "hello", "testdata/hello.c"},
 		{"-o", "hello-dynamic", "testdata/hello.c"},
 	} {

@@ -3,6 +3,7 @@ package notify
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -29,8 +30,8 @@ type command struct {
 type images struct {
 	mu    sync.Mutex
 	table map[target.Process]*image
-	stems map[target.Process]*command // the parent of a command's first process, which adopts its orphans
-	limit int                         // size at which dead processes are looked for
+	marks map[uint64]*command // by the mark that the processes of a command inherit
+	limit int                 // size at which dead processes are looked for
 }
 
 // Bounds on what one command can make the table hold.
@@ -42,19 +43,28 @@ const (
 )
 
 func newImages() *images {
-	return &images{table: map[target.Process]*image{}, stems: map[target.Process]*command{}, limit: firstLimit}
+	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, limit: firstLimit}
 }
 
 func (m *images) register(id target.Identity, info CommandInfo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &command{CommandInfo: info, deepest: -1}
-	m.table[id.Process] = &image{command: c, depth: -1}
-	// A stem outside the namespace, or one that is gone, adopts nothing.
-	if stem, err := target.Identify(id.Parent); err == nil {
-		m.stems[stem.Process] = c
-	}
+	m.table[id.Process] = &image{command: &command{CommandInfo: info, deepest: -1}, depth: -1}
 	m.prune()
+}
+
+// mark notes the mark of a command's first process, before its first exec.
+func (m *images) mark(mark uint64, c *command) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.marks[mark] = c
+}
+
+// forget drops what is kept for the orphans of a command.
+func (m *images) forget(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.marks, func(_ uint64, c *command) bool { return c.ID == id })
 }
 
 // caller is what an exec comes from. An orphan's real ancestors are not known
@@ -65,37 +75,63 @@ type caller struct {
 	deepest *image // nil unless an orphan
 }
 
-// of finds the image of a process.
-func (m *images) of(id target.Identity) (caller, error) {
+// of finds the image of the process that t belongs to.
+func (m *images) of(t *target.Target, id target.Identity) (caller, error) {
+	img, err := m.nearest(id)
+	if err != nil {
+		return m.orphan(t, err)
+	}
+	if img.depth >= 0 {
+		return caller{image: img}, nil
+	}
+	mark, ok, err := t.Mark()
+	if err != nil {
+		return caller{}, err
+	}
+	if ok {
+		m.mark(mark, img.command)
+	}
+	return caller{image: img}, nil
+}
+
+// nearest finds the image of a process or of its nearest ancestor.
+func (m *images) nearest(id target.Identity) (*image, error) {
 	for range maxParents {
 		m.mu.Lock()
-		img, stem := m.table[id.Process], m.stems[id.Process]
+		img := m.table[id.Process]
 		m.mu.Unlock()
 		if img != nil {
-			return caller{image: img}, nil
-		}
-		if stem != nil {
-			return m.orphan(stem), nil
+			return img, nil
 		}
 		parent, err := target.Identify(id.Parent)
 		if err != nil {
-			return caller{}, fmt.Errorf("process %d belongs to no command: its ancestors are gone: %w", id.PID, err)
+			return nil, fmt.Errorf("process %d belongs to no command: %w", id.PID, err)
 		}
 		if parent.Start > id.Start {
-			return caller{}, fmt.Errorf("process %d belongs to no command: its parent's number was used again", id.PID)
+			return nil, fmt.Errorf("process %d belongs to no command: its parent's number was used again", id.PID)
 		}
 		id = parent
 	}
-	return caller{}, errors.New("more parents than are followed")
+	return nil, errors.New("more parents than are followed")
 }
 
-func (m *images) orphan(c *command) caller {
+// orphan finds the command of a process without known ancestors by its mark.
+func (m *images) orphan(t *target.Target, why error) (caller, error) {
+	mark, ok, err := t.Mark()
+	if err != nil || !ok {
+		return caller{}, errors.Join(why, err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return caller{
-		image:   &image{command: c},
-		deepest: &image{command: c, depth: max(c.deepest, 0), ancestors: slices.Clone(c.programs)},
+	c := m.marks[mark]
+	if c == nil {
+		return caller{}, why
 	}
+	exe := t.Exe()
+	return caller{
+		image:   &image{command: c, path: exe},
+		deepest: &image{command: c, path: exe, depth: max(c.deepest, 0), ancestors: slices.Clone(c.programs)},
+	}, nil
 }
 
 // next is the image that c becomes when it executes path.
@@ -137,20 +173,11 @@ func (m *images) executed(p target.Process, img *image) error {
 // prune forgets dead processes, each time the table has doubled. Nothing refers
 // to them: their children were adopted. It is called with mu held.
 func (m *images) prune() {
-	if len(m.table)+len(m.stems) < m.limit {
+	if len(m.table) < m.limit {
 		return
 	}
-	for p := range m.table {
-		if !alive(p) {
-			delete(m.table, p)
-		}
-	}
-	for p := range m.stems {
-		if !alive(p) {
-			delete(m.stems, p)
-		}
-	}
-	m.limit = max(firstLimit, 2*(len(m.table)+len(m.stems)))
+	maps.DeleteFunc(m.table, func(p target.Process, _ *image) bool { return !alive(p) })
+	m.limit = max(firstLimit, 2*len(m.table))
 }
 
 func alive(p target.Process) bool {

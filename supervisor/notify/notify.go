@@ -107,6 +107,9 @@ func (l *Loop) Register(pid int, c CommandInfo) error {
 	return nil
 }
 
+// Forget drops what the loop keeps for a command whose last process is gone.
+func (l *Loop) Forget(id string) { l.images.forget(id) }
+
 // Run answers notifications until ctx ends or no task uses the filter any
 // more. It closes the listener: calls that are notified later fail in their
 // threads with ENOSYS.

@@ -32,6 +32,7 @@ type session struct {
 	done   chan error
 	mu     sync.Mutex
 	events []wire.Event
+	before func(pid int) // called before the command's first exec
 }
 
 // denying is a policy that denies the named programs, by path or as they are
@@ -102,6 +103,9 @@ func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...
 		if err := s.loop.Register(s.prog.Cmd.Process.Pid, info); err != nil {
 			s.t.Fatal(err)
 		}
+	}
+	if s.before != nil {
+		s.before(s.prog.Cmd.Process.Pid)
 	}
 	if err := s.prog.Begin(); err != nil {
 		s.t.Fatal(err)
