@@ -2,13 +2,25 @@ package main
 
 import (
 	"flag"
+	"os"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"agentctl": main})
+	testscript.Main(cleaning{m}, map[string]func(){"agentctl": main})
+}
+
+// cleaning removes the programs that the tests built.
+type cleaning struct{ m *testing.M }
+
+func (c cleaning) Run() int {
+	code := c.m.Run()
+	if programsDir != "" {
+		_ = os.RemoveAll(programsDir)
+	}
+	return code
 }
 
 var update = flag.Bool("update", false, "rewrite the expected outputs of the scripts")

@@ -1,0 +1,607 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller"
+	"agentsh/internal/testenv"
+)
+
+// programs builds both commands once.
+var programs = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "agentsh-e2e-")
+	if err != nil {
+		return "", err
+	}
+	programsDir = dir
+	for _, args := range [][]string{
+		{"build", "-tags", "netgo,osusergo", "-o", dir + "/agentsh", "agentsh/cmd/agentsh"},
+		{"build", "-o", dir + "/agentctl", "agentsh/cmd/agentctl"},
+	} {
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			return dir, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return dir, nil
+})
+
+// programsDir is where programs put them; empty: not built.
+var programsDir string
+
+// place is a target repository with a harness beside it.
+type place struct {
+	t     *testing.T
+	bin   string
+	dir   string // holds harness.yaml, repo, out, state
+	state string
+}
+
+// newPlace makes a place. The agent is a script; more is added to the harness.
+func newPlace(t *testing.T, agent, more string) *place {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
+	bin, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{t: t, bin: bin, dir: t.TempDir()}
+	p.state = filepath.Join(p.dir, "state")
+	policy, err := filepath.Abs("../../examples/policies/demo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.write("policy.yaml", string(data), 0o644)
+	p.write("agents/tester.md", "# tester\n", 0o644)
+	p.write("skills/task/SKILL.md", "# task\n", 0o644)
+	p.write("skills/task/run.sh", "#!/bin/bash\n"+agent+"\n", 0o755)
+	p.write("harness.yaml", `agent: agents/tester.md
+role: tester
+runtime: command
+command: [/sandbox/claude-config/skills/task/run.sh]
+policy: policy.yaml
+skills: [skills/task]
+timeout_minutes: 5
+`+more+"\n", 0o644)
+	p.write("repo/a.txt", "one\n", 0o644)
+	p.git("init", "-q", "-b", "main")
+	p.git("add", "-A")
+	p.git("commit", "-q", "-m", "first")
+	t.Cleanup(p.checkClean)
+	return p
+}
+
+func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
+
+func (p *place) write(name, text string, mode fs.FileMode) {
+	p.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(p.path(name)), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(p.path(name), []byte(text), mode); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *place) read(name string) string {
+	p.t.Helper()
+	data, err := os.ReadFile(p.path(name))
+	if err != nil {
+		p.t.Error(err)
+	}
+	return string(data)
+}
+
+// git runs git in the target, as its owner would.
+func (p *place) git(args ...string) string {
+	p.t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = p.path("repo")
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@example.com",
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// command is agentctl with arguments, in the place.
+func (p *place) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(p.bin+"/agentctl", args...)
+	cmd.Dir = p.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state}
+	return cmd
+}
+
+func (p *place) runArgs(more ...string) []string {
+	return append([]string{"run", "harness.yaml", "--repo", "repo", "--out", "out"}, more...)
+}
+
+// run runs the harness and returns the result object and the exit code.
+func (p *place) run(more ...string) (controller.Result, int) {
+	p.t.Helper()
+	cmd := p.command(p.runArgs(append([]string{"--json"}, more...)...)...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	_ = cmd.Run()
+	p.t.Logf("%s", errs.String())
+	var r controller.Result
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		p.t.Fatalf("--json: %v\n%s\n%s", err, out.String(), errs.String())
+	}
+	return r, cmd.ProcessState.ExitCode()
+}
+
+// checkClean fails the test for anything a run left besides its results and
+// its record.
+func (p *place) checkClean() {
+	p.t.Helper()
+	for _, dir := range []string{"state/agentctl/sandboxes"} {
+		entries, err := os.ReadDir(p.path(dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			p.t.Error(err)
+		}
+		for _, e := range entries {
+			p.t.Errorf("left behind: %s/%s", dir, e.Name())
+		}
+	}
+	for _, pattern := range []string{".agentctl-*", "state/agentctl/runs/*/work", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
+		left, _ := filepath.Glob(p.path(pattern))
+		for _, name := range left {
+			p.t.Errorf("left behind: %s", name)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || bytes.Contains(mounts, []byte(p.dir)) {
+		p.t.Errorf("a mount is left below %s: %v", p.dir, err)
+	}
+}
+
+func TestTheExampleRunsEndToEnd(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
+	bin, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{t: t, bin: bin, dir: t.TempDir()}
+	p.state = p.path("state")
+	if err := os.CopyFS(p.path("examples"), os.DirFS("../../examples")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(p.path("examples/fix-bug/repo")); err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{"prepare.sh", "skills/fix-bug/fix.sh"} {
+		if err := os.Chmod(p.path("examples/fix-bug/"+script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command(p.path("examples/fix-bug/prepare.sh")).CombinedOutput(); err != nil {
+		t.Fatalf("prepare.sh: %v\n%s", err, out)
+	}
+	t.Cleanup(p.checkClean)
+	cmd := p.command("run", "examples/fix-bug/harness.yaml", "--repo", "examples/fix-bug/repo", "--out", "out/fix-bug")
+	start := time.Now()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if took := time.Since(start); took > time.Minute {
+		t.Errorf("took %s, promised is a minute", took)
+	}
+	var r controller.Result
+	if err := json.Unmarshal([]byte(p.read("out/fix-bug/result.json")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Status != controller.StatusDone || r.Partial || r.ExitCode != 0 || len(r.Commits) != 1 || r.AuditGaps != 0 {
+		t.Errorf("result: %+v", r)
+	}
+	for _, rule := range []string{"block-kill", "git-hooks", "git-config", "machine-secrets", "block-metadata-service"} {
+		i := slices.IndexFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule == rule })
+		if i < 0 || !strings.HasPrefix(r.Refused[i].At, "examples/policies/demo.yaml:") || r.Refused[i].Message == "" {
+			t.Errorf("no refusal by %s with its place: %+v", rule, r.Refused)
+			continue
+		}
+		if !strings.Contains(string(out), "["+rule+" "+r.Refused[i].At+"]") {
+			t.Errorf("the refusal by %s is not printed:\n%s", rule, out)
+		}
+	}
+	if !strings.Contains(p.read("out/fix-bug/files/slot.go"), "s.From <= out[last].To") {
+		t.Error("the changed file is not the mended one")
+	}
+	repo := exec.Command("git", "-C", p.path("examples/fix-bug/repo"), "show", r.Branch+":slot.go")
+	if mended, err := repo.CombinedOutput(); err != nil || !bytes.Contains(mended, []byte("s.From <= out[last].To")) {
+		t.Errorf("branch %s: %v %s", r.Branch, err, mended)
+	}
+	if log := p.read("out/fix-bug/audit.jsonl"); !strings.Contains(log, `"block-kill"`) {
+		t.Error("the audit log has no denial")
+	}
+}
+
+func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
+	tests := []struct {
+		name, agent, more string
+		code              int
+		status, says      string
+		partial           bool
+	}{
+		{"an agent that does nothing", "true", "", 0, controller.StatusDone, "", false},
+		{"an agent that fails", "echo x > new.txt; exit 3", "", 1, controller.StatusAgentFailed, "status 3", true},
+		{"an agent that is killed", "exec sh -c 'kill -KILL $$'", "", 1, controller.StatusAgentFailed, "killed by signal 9", true},
+		{"an agent whose status looks like a timeout", "exit 124", "", 1, controller.StatusAgentFailed, "status 124", true},
+		{"an agent that leaves a process behind", "sleep 1000 & disown; exit 0", "", 0, controller.StatusDone, "", false},
+		{"a post script that fails", "true", "post_script: fail.sh", 7, controller.StatusPostScriptFailed, "exit status 9", false},
+		{"output that never is valid", "true", "validation_loop: {script: fail.sh, max_iterations: 2}", 6, controller.StatusValidationFailed, "after 2 iteration(s)", false},
+		{"a pre script that fails", "true", "pre_script: fail.sh", 2, controller.StatusFailed, "exit status 9", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlace(t, tt.agent, tt.more)
+			p.write("fail.sh", "#!/bin/sh\necho bad >&2\nexit 9\n", 0o755)
+			r, code := p.run()
+			says := ""
+			if r.Error != nil {
+				says = r.Error.Message
+			}
+			if code != tt.code || r.ExitCode != tt.code || r.Status != tt.status || r.Partial != tt.partial || !strings.Contains(says, tt.says) {
+				t.Errorf("exit %d, result %d %s partial %v: %q", code, r.ExitCode, r.Status, r.Partial, says)
+			}
+		})
+	}
+}
+
+func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
+	p := newPlace(t, "true", "")
+	p.write("harness.yaml", strings.ReplaceAll(p.read("harness.yaml"), "[/sandbox/claude-config/skills/task/run.sh]", "[/bin/kill, '-0', '1']"), 0o644)
+	r, code := p.run()
+	if code != 1 || r.Error == nil || !strings.Contains(r.Error.Message, "block-kill policy.yaml:7") {
+		t.Errorf("exit %d: %+v", code, r.Error)
+	}
+}
+
+func TestWhatAnAgentMakesComesOut(t *testing.T) {
+	p := newPlace(t, `
+echo two > a.txt
+mkdir -p deep/er; echo new > deep/er/file.txt
+printf '#!/bin/sh\n' > tool; chmod 755 tool
+ln -s a.txt good-link; ln -s /etc/passwd bad-link; mkfifo pipe
+echo gone > gone.txt; rm gone.txt
+git add a.txt tool; git commit -q -m 'Change a'
+git checkout -q -b side; echo three > a.txt; git commit -q -a -m 'Another'
+echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
+`, "")
+	r, code := p.run()
+	if code != 0 || len(r.Commits) != 2 || r.Commits[0].Subject != "Another" {
+		t.Fatalf("exit %d: %+v", code, r)
+	}
+	if got := p.read("out/files/a.txt") + p.read("out/files/deep/er/file.txt") + p.read("out/output/report.txt"); got != "three\nnew\nreport\n" {
+		t.Errorf("files: %q", got)
+	}
+	if info, err := os.Stat(p.path("out/files/tool")); err != nil || info.Mode().Perm()&0o111 == 0 {
+		t.Errorf("mode: %v %v", info, err)
+	}
+	for _, name := range []string{"bad-link", "pipe", ".git"} {
+		if _, err := os.Lstat(p.path("out/files/" + name)); err == nil {
+			t.Errorf("%s came out", name)
+		}
+	}
+	if !r.Partial {
+		t.Error("what cannot travel was left out in silence")
+	}
+	if got := p.git("show", r.Branch+":a.txt"); got != "three" {
+		t.Errorf("branch: %q", got)
+	}
+	if got := p.git("status", "--porcelain"); got != "" {
+		t.Errorf("the target's working tree changed: %s", got)
+	}
+}
+
+func TestVariablesReachTheirSideOnly(t *testing.T) {
+	p := newPlace(t, `env > "$AGENTSH_OUTPUT_DIR/env"`, `host_files:
+  - {src: tool.env, dest: /sandbox/workspace/.env.d/zz-tool.env}
+env:
+  runner: {ONLY_RUNNER: "yes"}
+  sandbox: {ONLY_SANDBOX: "it's \"quoted\" $$x", BOTH_FILES: generated}
+pre_script: pre.sh
+post_script: post.sh`)
+	p.write("tool.env", "BOTH_FILES=file\nFROM_FILE=1\n", 0o644)
+	p.write("pre.sh", "#!/bin/sh\nenv > pre.env.txt; mv pre.env.txt ..\n", 0o755)
+	p.write("post.sh", "#!/bin/sh\nenv > ../post.env.txt\n", 0o755)
+	r, code := p.run()
+	if code != 0 {
+		t.Fatalf("exit %d: %+v", code, r.Error)
+	}
+	inside, pre, post := p.read("out/output/env"), p.read("pre.env.txt"), p.read("post.env.txt")
+	for _, want := range []string{`ONLY_SANDBOX=it's "quoted" $x`, "BOTH_FILES=generated", "FROM_FILE=1", "AGENTSH_RUN_ID=" + r.RunID, "AGENTSH_ITERATION=1", "AGENTSH_DEADLINE=20", "FULLSEND_RUN_ID=" + r.RunID, "TRACEPARENT=00-", "BASH_ENV="} {
+		if !strings.Contains("\n"+inside, "\n"+want) {
+			t.Errorf("not inside: %s\n%s", want, inside)
+		}
+	}
+	if strings.Contains(inside, "ONLY_RUNNER") || strings.Contains(inside, "XDG_STATE_HOME") {
+		t.Errorf("host variables are inside:\n%s", inside)
+	}
+	for name, env := range map[string]string{"pre": pre, "post": post} {
+		if !strings.Contains(env, "ONLY_RUNNER=yes") || strings.Contains(env, "ONLY_SANDBOX") || !strings.Contains(env, "TARGET_REPO_DIR="+p.path("repo")) {
+			t.Errorf("%s_script:\n%s", name, env)
+		}
+	}
+	if !strings.Contains(post, "AGENTSH_BRANCH=") || !strings.Contains(post, "AGENTSH_RESULT="+p.path("out/result.json")) {
+		t.Errorf("post_script is not told of the results:\n%s", post)
+	}
+}
+
+func TestAValidatorSendsTheAgentBack(t *testing.T) {
+	p := newPlace(t, `
+if [ -n "${AGENTSH_FEEDBACK_FILE:-}" ]; then cat "$AGENTSH_FEEDBACK_FILE" > a.txt; fi
+echo "$AGENTSH_ITERATION" > "$AGENTSH_OUTPUT_DIR/number"`, "validation_loop: {script: validate.sh, max_iterations: 3}")
+	p.write("validate.sh", `#!/bin/sh
+grep -q 2 "$AGENTSH_OUTPUT_DIR/number" && exit 0
+echo "number must be 2"
+exit 1
+`, 0o755)
+	r, code := p.run()
+	if code != 0 || len(r.Iterations) != 2 || r.Iterations[0].Validation != "failed" || r.Iterations[1].Validation != "passed" {
+		t.Fatalf("exit %d: %+v %+v", code, r.Iterations, r.Error)
+	}
+	if got := p.read("out/files/a.txt"); !strings.Contains(got, "number must be 2") {
+		t.Errorf("the agent got %q", got)
+	}
+}
+
+func TestOutputOfAnAgentIsShownClean(t *testing.T) {
+	p := newPlace(t, `printf '\033[31mred\033[0m\n::set-env name=X::y\n##[error]z\n'; head -c 40000000 /dev/zero | tr '\0' x; echo; echo last`, "")
+	out, err := p.command(p.runArgs()...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%.2000s", err, out)
+	}
+	log := p.read("out/agent.log")
+	for name, text := range map[string]string{"shown": string(out), "agent.log": log} {
+		if strings.ContainsAny(text, "\x1b\x00") || strings.Contains(text, "##[") || strings.Contains("\n"+text, "\n::") {
+			t.Errorf("%s holds what acts", name)
+		}
+		if !strings.Contains(text, "last\n") || !strings.Contains(text, "red\n") {
+			t.Errorf("%s lost a line", name)
+		}
+	}
+}
+
+func TestTwoRunsOnOneRepositoryDoNotMeet(t *testing.T) {
+	p := newPlace(t, `echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"`, "")
+	var wg sync.WaitGroup
+	results := make([]controller.Result, 3)
+	for i := range results {
+		wg.Go(func() {
+			cmd := p.command(append(p.runArgs("--json"), "--out", fmt.Sprintf("out%d", i))...)
+			out, err := cmd.Output()
+			if err = errors.Join(err, json.Unmarshal(out, &results[i])); err != nil {
+				t.Errorf("run %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	for i, r := range results {
+		if r.Branch == "" || p.git("show", r.Branch+":a.txt") != r.RunID || strings.TrimSpace(p.read(fmt.Sprintf("out%d/files/a.txt", i))) != r.RunID {
+			t.Errorf("run %d: %+v", i, r)
+		}
+	}
+}
+
+// adopt makes orphans of the runs children of this process until the test
+// ends, so that their end can be waited for.
+func adopt(t *testing.T) {
+	t.Helper()
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
+}
+
+// waitOrphans reaps until there is no child left; one that does not end fails
+// the test, and is killed.
+func waitOrphans(t *testing.T) {
+	t.Helper()
+	watchdog := time.AfterFunc(10*time.Second, func() {
+		for _, pid := range children() {
+			cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			t.Errorf("process %d is left: %q", pid, cmdline)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	defer watchdog.Stop()
+	for {
+		_, err := syscall.Wait4(-1, nil, 0, nil)
+		if errors.Is(err, syscall.ECHILD) {
+			return
+		}
+		if err != nil && !errors.Is(err, syscall.EINTR) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// children are the processes whose parent is this one.
+func children() []int {
+	var pids []int
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, list := range lists {
+		data, _ := os.ReadFile(list)
+		for _, word := range strings.Fields(string(data)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// stopAt runs the harness, sends a signal when a step begins, and waits for
+// the end.
+func (p *place) stopAt(step string, sig syscall.Signal) (string, *os.ProcessState) {
+	p.t.Helper()
+	cmd := p.command(p.runArgs()...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out := &watcher{want: []byte(step), found: func() { _ = cmd.Process.Signal(sig) }}
+	cmd.Stdout = out
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		p.t.Fatal(err)
+	}
+	if !out.done {
+		p.t.Errorf("step %s was not reached:\n%s%s", step, out.all.String(), errs.String())
+	}
+	return out.all.String() + errs.String(), cmd.ProcessState
+}
+
+// watcher calls found once when want was written.
+type watcher struct {
+	all   bytes.Buffer
+	want  []byte
+	found func()
+	done  bool
+}
+
+func (w *watcher) Write(b []byte) (int, error) {
+	w.all.Write(b)
+	if !w.done && bytes.Contains(w.all.Bytes(), w.want) {
+		w.done = true
+		w.found()
+	}
+	return len(b), nil
+}
+
+// runSteps are where a run is stopped: the beginning of each step, and the
+// agent and the scripts at work.
+var runSteps = []string{
+	"load:", "expand:", "preflight:", "pre_script:", "| in pre_script", "create_sandbox:", "wait_ready:", "bootstrap:",
+	"iterations:", "| agent at work", "| agent stops", "deliver:", "post_script:", "| in post_script", "delete:",
+}
+
+func newStoppable(t *testing.T, waits bool) *place {
+	agent := "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "
+	if waits {
+		agent += "sleep 1000"
+	} else {
+		agent += "echo agent stops"
+	}
+	p := newPlace(t, agent, "pre_script: pre.sh\npost_script: post.sh")
+	p.write("pre.sh", "#!/bin/sh\necho in pre_script\n(setsid sh -c 'while :; do sleep 1; done' &)\nexit 0\n", 0o755)
+	p.write("post.sh", "#!/bin/sh\necho in post_script\ntouch ../post-ran\nexit 0\n", 0o755)
+	return p
+}
+
+func TestAKilledRunLeavesNothingAtAnyStep(t *testing.T) {
+	for _, step := range runSteps {
+		t.Run(step, func(t *testing.T) {
+			p := newStoppable(t, step == "| agent at work")
+			adopt(t)
+			p.stopAt(step, syscall.SIGKILL)
+			waitOrphans(t)
+			if out, err := p.command("gc").CombinedOutput(); err != nil {
+				t.Errorf("gc: %v\n%s", err, out)
+			}
+			if out, err := p.command("gc").CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("the second gc: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+func TestAnInterruptedRunLeavesNothingAtAnyStep(t *testing.T) {
+	for _, step := range runSteps {
+		t.Run(step, func(t *testing.T) {
+			p := newStoppable(t, step == "| agent at work")
+			adopt(t)
+			out, state := p.stopAt(step, syscall.SIGINT)
+			waitOrphans(t)
+			late := step == "post_script:" || step == "| in post_script" || step == "delete:"
+			if code := state.ExitCode(); code != 130 && (code != 0 || !late) {
+				t.Errorf("exit code %d\n%s", code, out)
+			}
+		})
+	}
+}
+
+func TestAnInterruptedAgentsWorkIsKept(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			p := newStoppable(t, true)
+			adopt(t)
+			_, state := p.stopAt("| agent at work", sig)
+			waitOrphans(t)
+			if code := state.ExitCode(); code != 128+int(sig) {
+				t.Errorf("exit code %d", code)
+			}
+			var r controller.Result
+			if err := json.Unmarshal([]byte(p.read("out/result.json")), &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Status != controller.StatusCancelled || !r.Partial || len(r.Commits) != 1 || p.read("out/files/b.txt") != "more\n" {
+				t.Errorf("result: %+v", r)
+			}
+			if _, err := os.Stat(p.path("post-ran")); err == nil {
+				t.Error("post_script ran")
+			}
+		})
+	}
+}
+
+func TestAFullDiskIsOneClearLine(t *testing.T) {
+	p := newPlace(t, "true", "")
+	p.write("big", "", 0o644)
+	if err := os.Truncate(p.path("big"), 0); err != nil {
+		t.Fatal(err)
+	}
+	random := exec.Command("sh", "-c", "head -c 60000000 /dev/urandom > repo/big.bin")
+	random.Dir = p.dir
+	if out, err := random.CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	p.git("add", "-A")
+	p.git("commit", "-q", "-m", "big")
+	for _, size := range []string{"16m", "100m"} { // seen by preflight, and met on the way
+		t.Run(size, func(t *testing.T) {
+			script := `mount -t tmpfs -o size=` + size + ` none state && "$0" "$@"; code=$?; find state/agentctl/sandboxes state/agentctl/runs/*/work -mindepth 1 2>/dev/null; exit $code`
+			args := append([]string{"-m", "--propagation", "private", "sh", "-c", script}, append([]string{p.bin + "/agentctl"}, p.runArgs()...)...)
+			if err := os.MkdirAll(p.state, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("unshare", args...)
+			cmd.Dir, cmd.Env = p.dir, p.command().Env
+			var out, errs bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &errs
+			_ = cmd.Run()
+			if code := cmd.ProcessState.ExitCode(); code != 4 {
+				t.Errorf("exit code %d", code)
+			}
+			if !strings.Contains(errs.String(), "no space left") || !strings.Contains(errs.String(), "hint: free some disk space") {
+				t.Errorf("it says %s", errs.String())
+			}
+			if strings.Contains(out.String(), "state/agentctl") {
+				t.Errorf("left behind:\n%s", out.String())
+			}
+		})
+	}
+}
