@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"agentsh/internal/wire"
@@ -33,7 +35,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Request:    c.req.Env,
 		Filter:     s.cfg.Policy.EnvFilter(c.decision.Rule),
 		Files:      files,
-		Supervisor: []env.Var{{Name: "AGENTSH_SESSION", Value: s.id}, {Name: "AGENTSH_COMMAND", Value: c.req.ID}},
+		Supervisor: s.supervisorVars(c.req),
 		Inject:     []env.Inject{{Source: "config", Vars: s.cfg.Inject}, {Source: "policy", Vars: s.cfg.Policy.EnvInject()}},
 	})
 	if err != nil {
@@ -41,6 +43,16 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 	}
 	c.env = built.Env
 	return nil
+}
+
+// supervisorVars are the supervisor's own variables: the controller's variables
+// of the run, then the two that name the session and the command.
+func (s *Session) supervisorVars(req wire.ExecRequest) []env.Var {
+	var vars []env.Var
+	for _, name := range slices.Sorted(maps.Keys(req.Run)) {
+		vars = append(vars, env.Var{Name: name, Value: req.Run[name]})
+	}
+	return append(vars, env.Var{Name: "AGENTSH_SESSION", Value: s.id}, env.Var{Name: "AGENTSH_COMMAND", Value: req.ID})
 }
 
 // envFiles reads .env.d of the sandbox through its backing directory: *.env in
