@@ -69,7 +69,9 @@ type viewPlanner struct {
 
 func (p *viewPlanner) plan() (view, error) {
 	for _, g := range p.workspace {
-		p.govern(g.Path, g.Backing, true)
+		if err := p.govern(g.Path, g.Backing, true); err != nil {
+			return view{}, err
+		}
 	}
 	for _, dir := range append(slices.Clone(scratchDirs), p.home) {
 		if err := p.addScratch(dir); err != nil {
@@ -103,8 +105,7 @@ func (p *viewPlanner) addScratch(dir string) error {
 	if err != nil {
 		return fmt.Errorf("scratch directory for %s: %w", dir, err)
 	}
-	p.govern(dir, backing, true)
-	return nil
+	return p.govern(dir, backing, true)
 }
 
 // whole reports whether a tree is decided as a whole, governed places inside it
@@ -113,11 +114,18 @@ func (p *viewPlanner) whole(v policy.TreeVerdict) bool {
 	return v.Uniform || !slices.ContainsFunc(v.Except, func(e string) bool { return !p.governedAt(e) })
 }
 
-// govern has the file server decide at a path.
-func (p *viewPlanner) govern(path, backing string, dir bool) {
+// govern has the file server decide at a path. One governed place cannot lie in
+// another: it would have to be made through a mount that nobody serves yet.
+func (p *viewPlanner) govern(path, backing string, dir bool) error {
+	for _, g := range p.view.governed {
+		if below(g.path, path) {
+			return fmt.Errorf("the file rules differ inside %s, which holds %s: allow or deny it as a whole, or move one of them", path, g.path)
+		}
+	}
 	all := p.policy.Tree(path, policy.OpAll)
 	closed := all.Uniform && all.Effect == policy.Deny
 	p.view.governed = append(p.view.governed, governed{path, backing, dir, closed})
+	return nil
 }
 
 // roots are the places that rules allow something in; "/" stands for what is
@@ -182,8 +190,7 @@ func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
 	case read.Uniform && read.Effect == policy.Deny && write.Uniform && write.Effect == policy.Deny:
 		return nil
 	case !bindable || slices.Contains(exceptions, root):
-		p.govern(root, root, info.IsDir())
-		return nil
+		return p.govern(root, root, info.IsDir())
 	}
 	p.view.binds = append(p.view.binds, bind{path: root, noExec: exec.Effect == policy.Deny})
 	for _, e := range exceptions {
@@ -209,7 +216,7 @@ func (p *viewPlanner) addException(e string) error {
 	}
 	switch {
 	case info.IsDir(), info.Mode().IsRegular():
-		p.govern(e, e, info.IsDir())
+		return p.govern(e, e, info.IsDir())
 	case info.Mode()&fs.ModeSymlink == 0:
 		p.view.masked = append(p.view.masked, e)
 	}
