@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"agentsh/internal/testenv"
+	"agentsh/supervisor"
+)
+
+func TestMain(m *testing.M) {
+	supervisor.Reexec()
+	testscript.Main(m, map[string]func(){"agentsh": main})
+}
+
+// TestScripts runs the command line as a person would. Commands really run
+// under a policy, as root and, where a script says so, as another user.
+func TestScripts(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
+			e.Setenv("NO_COLOR", "1")
+			// The work directory belongs to the test; commands of another user
+			// have to be able to reach what lies in it.
+			for dir := e.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+				if err := os.Chmod(dir, 0o755); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+}
