@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"agentsh/controller/harness"
@@ -82,7 +83,7 @@ func asFailure(ctx context.Context, step string, err error) *Failure {
 // hintFor is what to do about errors of the machine.
 func hintFor(err error) string {
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):
 		return "free some disk space, or set XDG_STATE_HOME to a larger file system; 'agentctl gc' removes what earlier runs left"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return "check who owns the path and who may write it"

@@ -102,5 +102,5 @@ func (d *recordDir) collect() (bool, error) {
 	}
 	now := time.Now().UTC()
 	r.Status, r.Ended, r.ExitCode = statusAbandoned, &now, exitSignalBase+int(unix.SIGKILL)
-	return true, errors.Join(err, d.write(r), d.close())
+	return true, errors.Join(err, d.removeWork(), d.write(r), d.lock.Close())
 }

@@ -116,6 +116,27 @@ func (g gitTool) open(ctx context.Context, dir string) (target, error) {
 	return t, nil
 }
 
+// size is what the target's objects take on the disk, in bytes.
+func (t target) size(ctx context.Context) (int64, error) {
+	out, err := t.git.run(ctx, t.dir, "count-objects", "-v")
+	if err != nil {
+		return 0, err
+	}
+	var total int64
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if name != "size" && name != "size-pack" {
+			continue
+		}
+		kib, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("git count-objects in %s: %w", t.dir, err)
+		}
+		total += kib << 10
+	}
+	return total, nil
+}
+
 // clone makes a fresh repository at dest with the history of the target's HEAD
 // and nothing else of it: no configuration, hook, remote, tag or other branch.
 // The working tree is checked out without filters.

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -89,11 +88,8 @@ func (d *recordDir) write(r Record) error {
 	return nil
 }
 
-// close removes the work directory and gives the lock back.
-func (d *recordDir) close() error {
-	err := statedir.RemoveTree(d.work())
-	return errors.Join(err, d.lock.Close())
-}
+// removeWork removes the work directory.
+func (d *recordDir) removeWork() error { return statedir.RemoveTree(d.work()) }
 
 func readRecord(dir string) (Record, error) {
 	var r Record

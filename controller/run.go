@@ -310,7 +310,7 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	}
 	if r.dir != nil {
 		r.record.Status, r.record.ExitCode, r.record.Ended = r.result.Status, r.result.ExitCode, &r.result.Ended
-		if err := errors.Join(r.dir.write(r.record), r.dir.close()); err != nil {
+		if err := errors.Join(r.dir.removeWork(), r.dir.write(r.record), r.dir.lock.Close()); err != nil {
 			r.warn("%v", err)
 		}
 	}

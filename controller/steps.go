@@ -16,6 +16,7 @@ import (
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
 
@@ -119,11 +120,22 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.cleanup = append(r.cleanup, r.results.discard)
 	r.record.Staging = r.results.staging
-	if err := r.cloneRepo(ctx); err != nil {
+	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: envDir, Home: homeDir}
+	if err := r.checkBackend(ctx); err != nil {
 		return err
 	}
-	r.spec = sandbox.Spec{
-		RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: envDir, Home: homeDir, NeedBytes: needBytes,
+	return r.cloneRepo(ctx)
+}
+
+// checkBackend asks for room on the disks and for what the backend needs.
+func (r *run) checkBackend(ctx context.Context) error {
+	size, err := r.target.size(ctx)
+	if err != nil {
+		return err
+	}
+	r.spec.NeedBytes = needBytes + 2*size // on the host, and in the sandbox
+	if err := statedir.CheckRoom(filepath.Dir(r.results.out), needBytes); err != nil {
+		return fail(ExitSandbox, "free some disk space, or name another directory with --out", err)
 	}
 	if err := r.o.Backend.Check(ctx, r.spec); err != nil {
 		hint := ""
@@ -135,8 +147,9 @@ func (r *run) preflight(ctx context.Context) error {
 	return nil
 }
 
-// needBytes is the disk space a run asks for, besides what it measures.
-const needBytes = 64 << 20
+// needBytes is the disk space, in bytes, that a run asks for besides that of
+// the repository.
+const needBytes = 32 << 20
 
 // openRepo finds the commit the agent starts from.
 func (r *run) openRepo(ctx context.Context) error {

@@ -104,6 +104,12 @@ func openState(backend, agentsh string) (statedir.Dir, sandbox.Backend, error) {
 	if backend != local.Name {
 		return statedir.Dir{}, nil, &failure{code: exitUsage, err: fmt.Errorf("unknown backend %q", backend), hint: "this build has: " + local.Name}
 	}
+	if agentsh != "" {
+		var err error
+		if agentsh, err = filepath.Abs(agentsh); err != nil {
+			return statedir.Dir{}, nil, err
+		}
+	}
 	path, err := statedir.Path(os.Getenv, os.Geteuid())
 	if err != nil {
 		return statedir.Dir{}, nil, &failure{code: exitUsage, err: err}

@@ -80,3 +80,16 @@ func RemoveTree(root string) error {
 	})
 	return errors.Join(os.RemoveAll(root), walkErr)
 }
+
+// CheckRoom reports a file system with less than need free bytes.
+func CheckRoom(dir string, need int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("free space of %s: %w", dir, err)
+	}
+	free := int64(st.Bavail) * st.Bsize
+	if free < need {
+		return fmt.Errorf("%s has %d MiB free, %d MiB are needed: %w", dir, free>>20, need>>20, unix.ENOSPC)
+	}
+	return nil
+}

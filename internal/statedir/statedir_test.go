@@ -127,3 +127,10 @@ func TestRemoveTreeTakesWhatItsOwnerMayNotEnter(t *testing.T) {
 		t.Errorf("a tree that is not there: %v", err)
 	}
 }
+
+func TestCheckRoomNamesWhatIsMissing(t *testing.T) {
+	err := CheckRoom(t.TempDir(), 1<<62)
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "MiB are needed") {
+		t.Errorf("err = %v", err)
+	}
+}

@@ -83,20 +83,7 @@ func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 	if _, err := b.agentsh(); err != nil {
 		return fmt.Errorf("find supervisor: %w", err)
 	}
-	return CheckRoom(b.cfg.State.Sandboxes(), s.NeedBytes)
-}
-
-// CheckRoom reports a file system with less than need free bytes.
-func CheckRoom(dir string, need int64) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("free space of %s: %w", dir, err)
-	}
-	free := int64(st.Bavail) * st.Bsize
-	if free < need {
-		return fmt.Errorf("%s has %d MiB free, %d MiB are needed: %w", dir, free>>20, need>>20, unix.ENOSPC)
-	}
-	return nil
+	return statedir.CheckRoom(b.cfg.State.Sandboxes(), s.NeedBytes)
 }
 
 // info is what the directory of a sandbox says about it, for Collect.

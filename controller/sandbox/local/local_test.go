@@ -58,11 +58,6 @@ func serve() error {
 		return errors.New("the policy cannot be held here")
 	case "silent":
 		select {}
-	case "wedged":
-		go func() { // keeps the process when its stream closes
-			select {}
-		}()
-		b.LeaseSeconds = 1
 	}
 	conn, err := net.FileConn(os.NewFile(streamFD, "stream"))
 	if err != nil {
@@ -384,11 +379,4 @@ func TestCollectTakesNoOtherProcessForTheSupervisor(t *testing.T) {
 		t.Fatalf("Collect = %+v, %v", found, err)
 	}
 	empty(t, state.Sandboxes()) // and this process still lives
-}
-
-func TestCheckRoomNamesWhatIsMissing(t *testing.T) {
-	err := CheckRoom(t.TempDir(), 1<<62)
-	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "MiB are needed") {
-		t.Errorf("err = %v", err)
-	}
 }
