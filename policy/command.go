@@ -110,7 +110,11 @@ func readArgsPatterns(r *reader, n *yaml.Node, d *draft) {
 		}
 		p, err := regexp.Compile(text)
 		if err != nil {
-			r.fail(l.node, "", "%v", err)
+			hint := ""
+			if strings.HasPrefix(text, "*") {
+				hint = "it is a regular expression, not a glob: begin it with .*"
+			}
+			r.fail(l.node, hint, "%v", err)
 			continue
 		}
 		d.rule.command.patterns = append(d.rule.command.patterns, p)

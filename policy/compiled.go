@@ -316,7 +316,8 @@ func (p *Policy) Unheld(held func(key string) bool) Problems {
 // resource_limits, approvals and audit that are given, exec_from, the keys of
 // groups that have rules or a default, as "signal_rules", the decisions redirect,
 // soft_delete and absorb by group, as "file_rules.soft_delete", and of command
-// rules also "command_rules.timeout" and "command_rules.limits.KEY".
+// rules also "command_rules.timeout" and "command_rules.limits.KEY". Whoever
+// holds signal_rules holds "signal_rules.fallback" too: it is never needed.
 func (p *Policy) Settings() []Setting {
 	out := slices.Clone(p.settings)
 	for g := range groupCount {

@@ -134,6 +134,7 @@ var keyCases = map[string][3]string{
 	"signal_rules.target.min":               {oneSignal, "type: pid_range, min: 1, max: 800", "type: pid_range, min: 500, max: 800"},
 	"signal_rules.target.max":               {oneSignal, "type: pid_range, min: 1, max: 800", "type: pid_range, min: 1, max: 80"},
 	"signal_rules.redirect_to":              {"signal_rules: [{name: r, signals: [KILL], target: {type: children}, decision: redirect, redirect_to: %s}]", "TERM", "INT"},
+	"signal_rules.fallback":                 {"signal_rules: [{name: r, signals: [KILL], target: {type: children}, decision: deny%s}]", "", ", fallback: audit"},
 	"env_policy.allow":                      {"env_policy: {%s}", "", "allow: [A]"},
 	"env_policy.deny":                       {"env_policy: {%s}", "", "deny: [A]"},
 	"env_policy.max_bytes":                  {"env_policy: {%s}", "", "max_bytes: 9"},

@@ -23,7 +23,7 @@ var effects = []struct {
 // wrappers whose payload was chosen not to be looked at.
 func (l *linter) reach() {
 	for _, rule := range l.p.groups[GroupCommand].rules {
-		if rule.Effect.permits() || !rule.command.unconditional() {
+		if rule.Effect.permits() || !rule.command.unconditional() || rule.wholeGroup() {
 			continue
 		}
 		for _, e := range effects {

@@ -24,6 +24,9 @@ func NormalHost(name string) (string, error) {
 		return "", errors.New("not a host name")
 	}
 	ascii = strings.TrimSuffix(ascii, ".")
+	if again, err := hosts.ToASCII(ascii); err != nil || again != ascii {
+		return "", errors.New("not a host name")
+	}
 	if ascii == "" || len(ascii) > 253 || strings.Contains(ascii, "..") {
 		return "", errors.New("not a host name")
 	}

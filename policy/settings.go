@@ -218,7 +218,8 @@ func auditAlways(name, doc string) key[auditSettings] {
 	}}
 }
 
-// quiet are the audit keys whose value false asks for nothing.
+// readAudit notes the keys that ask for something: false asks for nothing, and
+// denials and approvals are always logged.
 func readAudit(r *reader, n *yaml.Node, d *document) {
 	var asked []Setting
 	r.note(&asked, n, "audit")

@@ -125,9 +125,16 @@ func signalKeys() []key[draft] {
 			}
 			d.rule.Redirect = &RedirectTo{Signal: number}
 		}},
-		{field{name: "fallback", doc: "Refused: a rule that cannot be held stops the start instead.", refused: "a rule that cannot be held stops the start, it is not replaced by a weaker one"}, nil},
+		{field{name: "fallback", doc: "What another program would do where it cannot hold the rule; here such a rule stops the start.", shape: shape{words: fallbackWords}},
+			func(r *reader, n *yaml.Node, d *draft) {
+				if _, ok := r.word(n, "fallback", fallbackWords); ok {
+					d.settings = append(d.settings, Setting{Key: "signal_rules.fallback", Pos: r.pos(n)})
+				}
+			}},
 	}...)
 }
+
+var fallbackWords = []string{"allow", "deny", "audit", "approve"}
 
 var readSignalRules = func(r *reader, n *yaml.Node, doc *document) {
 	readRules(GroupSignal, signalKeys(), func(rule *Rule) { rule.signal = &signalMatch{} }, func(*reader, *yaml.Node, *draft) {})(r, n, doc)
