@@ -1,4 +1,64 @@
-// Package agentsh is the map of the project; doc is written with the walks.
+// Package agentsh is the map of the project.
+//
+// Two programs share one policy and one channel. agentsh is the supervisor: it
+// runs commands under policy in a session. agentctl is the controller: it makes
+// a sandbox on the host, runs an agent in it and takes its results out.
+//
+//	agentctl ── channel (SSH over a socketpair) ── agentsh serve
+//	                                                ├─ session init (C, process 1 of the session)
+//	                                                │   └─ commands
+//	                                                └─ file server (agentsh-fuse)
+//
+// The session init and the file server are this same binary under other names:
+// the init is a constructor that never reaches Go (supervisor/launch/init.c),
+// the file server starts in supervisor.Reexec.
+//
+// # A command
+//
+//  1. cmd/agentsh newExecCommand, or the exec channel (internal/channel.Server)
+//     of a controller, calls [agentsh/supervisor.Session.Exec].
+//  2. prepare: judge finds the program as the session sees it and asks
+//     policy.Policy.Evaluate; buildEnv makes its environment by env.Build, the
+//     only place that does.
+//  3. launch.Init.Start, the only function that starts a command: the init forks
+//     a child that waits until notify.Loop.Register knows it, sets limits,
+//     changes directory and calls execve, which is the first notification.
+//  4. wait follows it to its end, its deadline or the caller's word; emitBegin
+//     and emitEnd write the audit log.
+//
+// # A nested execve
+//
+//  1. The filter (seccomp.DefaultPlan, compiled by libseccomp) stops the thread;
+//     seccomp.Listener.Receive gets the notification in a worker of notify.Loop.
+//  2. target.Open reads path and arguments; Target.Resolve opens the file the
+//     caller means; Identities.Of recognises copies of denied programs.
+//  3. policy.Policy.Evaluate decides. Deny: EACCES and an event.
+//  4. Allow: the thread is traced, the call goes on, and before the new image runs
+//     its first instruction it is compared with what was judged; env_inject is put
+//     back. A mismatch is killed.
+//
+// # A harness
+//
+//  1. cmd/agentctl newRunCommand calls harness.Load (merge, check) and
+//     controller.Run, whose steps are the list in controller/steps.go.
+//  2. sandbox/local makes a directory and starts agentsh serve on a socketpair;
+//     supervisor.Serve opens the session.
+//  3. bootstrap.Apply sends everything in as one archive; runtime runs the agent,
+//     each of its commands being the first walk.
+//  4. extract.Collect takes commits out as a bundle and changed files as an archive
+//     with a manifest; the sandbox is deleted in every case.
+//
+// # Layers
+//
+// layers_test.go holds the table of packages: imports only go down, and each
+// library has one owner. doc/decisions says why things are as they are, and
+// doc/threat-model.md what is promised.
+//
+// # Tests
+//
+// make test runs everything, strictly: a kernel feature that is missing fails.
+// On a laptop "go test ./..." skips what the machine lacks; internal/testenv
+// asks for it.
 package agentsh
 
 import _ "embed"

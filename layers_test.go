@@ -41,7 +41,7 @@ var ranks = map[string]int{
 	"controller":               3,
 	"cmd/agentsh":              4,
 	"cmd/agentctl":             4,
-	"":                         5,
+	"":                         0,
 }
 
 // beside lists the imports allowed within one rank: a leaf below its owner.
