@@ -152,13 +152,19 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 	}
 	for _, name := range found {
 		for _, p := range lintFile(l, name, o.Forge) {
-			// A base need not be whole: those that build on it are checked.
-			if p.Rule != harness.RuleRequired || p.At.File != name || !bases[filepath.Clean(name)] {
+			if !bases[filepath.Clean(name)] || !aboutTheWhole(p, name) {
 				ps = append(ps, p)
 			}
 		}
 	}
 	return ps.Sorted(), len(named) + len(found), nil
+}
+
+// aboutTheWhole reports a problem of what a file does not write. A base need
+// not be whole: those that build on it are checked.
+func aboutTheWhole(p harness.Problem, name string) bool {
+	start := p.At == harness.Origin{File: name, Line: 1, Column: 1}
+	return start && (p.Rule == harness.RuleRequired || p.Rule == harness.RuleUnsupport)
 }
 
 // harnessFiles are the YAML files of a directory, or of its directory harness.

@@ -19,7 +19,6 @@ var Consumers = map[string]string{
 	"policy":                         "create sandbox",
 	"model":                          "runtime",
 	"skills.path":                    "bootstrap",
-	"providers":                      "reconcile providers",
 	"host_files.src":                 "bootstrap",
 	"host_files.dest":                "bootstrap",
 	"host_files.expand":              "expand",
@@ -39,11 +38,16 @@ var Consumers = map[string]string{
 	"validation_loop.feedback_mode":  "validate",
 }
 
+// Runtimes are the runtimes that a run can start. Others may be written, so
+// that files stay portable; a run refuses them.
+var Runtimes = []string{"command"}
+
 // Unsupported says why nothing acts on a leaf; a path covers what is below it.
 var Unsupported = map[string]string{
 	"image":                           "no backend here takes an image",
 	"effort":                          "no runtime here takes a reasoning effort",
 	"readonly_repo":                   "the repository is not mounted read-only yet; write it in the policy",
+	"providers":                       "no backend here has a gateway",
 	"openshell":                       "there is no openshell backend here",
 	"skills.overrides":                "skills are delivered as they are",
 	"plugins":                         "no runtime here loads plugins",
@@ -71,16 +75,22 @@ func (h *Harness) Refusals() Problems {
 	return ps.Sorted()
 }
 
-// noProxy says why a provider with credentials is refused.
-func noProxy(name string) string {
-	return "the credentials of the provider " + name + " are not supported here: no gateway swaps their placeholders"
-}
-
 // unsupported reports the leaves that nothing acts on. What is switched off in
 // so many words asks for nothing.
 func (h *Harness) unsupported(s Severity) Problems {
 	var ps Problems
+	if runtime := h.Runtime.Or("claude"); s == Warning && !contains(Runtimes, runtime) {
+		at := h.Runtime.At
+		if at.IsZero() {
+			at = Origin{File: h.File, Line: 1, Column: 1}
+		}
+		ps.warnf(at, RuleUnsupport, "the runtime %s is not supported here, only %s", runtime, strings.Join(Runtimes, ", "))
+	}
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
+		if where == "model" && h.Runtime.V == "command" {
+			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: "model is not supported here: the runtime command has none"})
+			return
+		}
 		if _, ok := Consumers[where]; ok {
 			return
 		}
@@ -90,17 +100,10 @@ func (h *Harness) unsupported(s Severity) Problems {
 		ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: " + reason(where)})
 	})
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
-		for _, v := range append([]*tree{t}, t.items...) {
-			if (f.path != notPath && f.path != pathHost || where == "providers") && isURL(v.text) {
-				ps = append(ps, Problem{At: v.at, Severity: s, Rule: RuleUnsupport, Message: where + " names a URL, which is not supported here: resources are never fetched"})
-			}
+		if f.path != notPath && f.path != pathHost && isURL(t.text) {
+			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " names a URL, which is not supported here: resources are never fetched"})
 		}
 	})
-	for _, name := range sortedKeys(h.Definitions) {
-		if p := h.Definitions[name]; len(p.Credentials) > 0 {
-			ps = append(ps, Problem{At: p.At, Severity: s, Rule: RuleUnsupport, Message: noProxy(name)})
-		}
-	}
 	return ps
 }
 

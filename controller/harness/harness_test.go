@@ -9,6 +9,30 @@ import (
 	"testing"
 )
 
+// The tests are about the language, not about which runtimes there are.
+func TestMain(m *testing.M) {
+	Runtimes = append(Runtimes, "claude")
+	m.Run()
+}
+
+func TestARuntimeThatNothingStartsIsSaid(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                 "1:1: warning: the runtime claude is not supported here, only command",
+		"runtime: codex\n": "3:10: warning: the runtime codex is not supported here, only command",
+		"runtime: command\ncommand: [x]\nmodel: m\n": "5:8: warning: model is not supported here: the runtime command has none",
+	} {
+		Runtimes = []string{"command"}
+		h, ps := one(t, text)
+		Runtimes = append(Runtimes, "claude")
+		if len(ps) != 1 || !strings.HasSuffix(ps[0].String(), want) || ps[0].Rule != RuleUnsupport {
+			t.Errorf("%q: %v", text, ps)
+		}
+		if (len(h.Refusals()) == 1) != strings.Contains(text, "model") {
+			t.Errorf("%q: a run refuses %v", text, h.Refusals())
+		}
+	}
+}
+
 // tests are the content of files by name.
 type tests = map[string]string
 
