@@ -120,6 +120,7 @@ func (h *Harness) check(ps *Problems) {
 	}
 	h.loadProviders(ps)
 	h.checkEnvFiles(ps)
+	h.checkInjected(ps)
 }
 
 // checkPath checks that a path is there and is what it should be.

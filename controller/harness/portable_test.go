@@ -99,7 +99,7 @@ security:
   fail_mode: closed
   sandbox_hooks: {tirith: {enabled: true, fail_on: high}}
 `,
-	"policies/base.yaml": "version: 1\n", "policies/gitlab.yaml": "version: 1\n", "env/cloud.env": "export PROJECT=\"${CLOUD_PROJECT}\"\n", "env/github.env": "export REPO=${REPO}\n",
+	"policies/base.yaml": "version: 1\nname: base\n", "policies/gitlab.yaml": "version: 1\nname: gitlab\n", "env/cloud.env": "export PROJECT=\"${CLOUD_PROJECT}\"\n", "env/github.env": "export REPO=${REPO}\n",
 	"skills/estimate/SKILL.md": "", "skills/labels/github/SKILL.md": "", "scripts/pre.sh": "", "scripts/pre-jira.sh": "", "scripts/post.sh": "", "scripts/validate.sh": "", "schemas/result.json": "{}",
 	"providers/model.yaml": "name: model\ntype: example-model\n", "providers/github.yaml": "name: github\ntype: example-github\n", "plugins/lsp/plugin.json": "{}", "plugins/ext/index.js": "",
 }

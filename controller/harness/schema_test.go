@@ -2,9 +2,16 @@ package harness
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"gopkg.in/yaml.v3"
 )
 
 // A leaf that nothing consumes is a defect: it must be consumed by a named
@@ -105,6 +112,150 @@ func TestTheSchemasAreJSON(t *testing.T) {
 		text, err := make()
 		if err != nil || !json.Valid(text) {
 			t.Errorf("%v: %s", err, text)
+		}
+	}
+}
+
+// schemaOf is a JSON Schema as an editor reads it.
+func schemaOf(t *testing.T, make func() ([]byte, error)) *jsonschema.Resolved {
+	t.Helper()
+	text, err := make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func instance(t *testing.T, text string) any {
+	t.Helper()
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestTheSchemaAcceptsWhatLoads(t *testing.T) {
+	s := schemaOf(t, Schema)
+	for name, text := range portable {
+		if strings.HasPrefix(name, "harness/") {
+			if err := s.Validate(instance(t, text)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	for _, text := range []string{
+		"model: ~\nskills: ~\nenv: {runner: {A: ~, B: 1, C: true}, sandbox: ~}\nsecurity: ~\n", "skills: [a, {path: b}, {c: {f: g, h: ~}}]\n",
+		"plugins: [{path: x, env: {A: b}, pi: {args: [--x]}}]\n", "overlays: [{when: x, env: {}}]\nforge: {other: {policy: p}, github: ~}\n",
+	} {
+		if err := s.Validate(instance(t, text)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := schemaOf(t, ProviderSchema).Validate(instance(t, "name: n\ntype: t\ncredentials: {K: '${V}'}\nendpoints: ['*.example.com', 'x:443']\nheader: Authorization\n")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheSchemaRefusesWhatDoesNotLoad(t *testing.T) {
+	s := schemaOf(t, Schema)
+	for _, text := range []string{
+		"modell: x\n", "model: a b\n", "model: [x]\n", "version: 2\n", "timeout_minutes: soon\n", "timeout_minutes: -1\n", "timeout_minutes: 1.5\n", "readonly_repo: 'yes'\n", "effort: hgih\n",
+		"env: {sandbx: {}}\n", "env: {runner: [x]}\n", "env: {runner: {9A: x}}\n", "host_files: [{src: a}]\n", "host_files: [{src: a, dest: b, mode: c}]\n", "skills: [[a]]\n", "forge: {github: {model: x}}\n",
+		"overlays: [{env: {}}]\n", "security: {host_scanners: {llm_guard: {threshold: 2}}}\n", "agent: ''\n", "slug: ''\n",
+	} {
+		if s.Validate(instance(t, text)) == nil {
+			t.Errorf("accepted: %s", text)
+		}
+	}
+	p := schemaOf(t, ProviderSchema)
+	for _, text := range []string{"name: n\n", "name: n\ntype: t\nx: y\n", "name: a b\ntype: t\n", "name: n\ntype: t\nendpoints: ['https://x/']\n"} {
+		if p.Validate(instance(t, text)) == nil {
+			t.Errorf("accepted: %s", text)
+		}
+	}
+}
+
+// selectors are the names that the code of a directory selects from values.
+func selectors(t *testing.T, dir string, into map[string]bool) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				into[s.Sel.Name] = true
+			}
+			return true
+		})
+	}
+}
+
+// goNames maps the dotted paths of a struct to the names of its fields.
+func goNames(v reflect.Type, where string, names []string, out map[string][]string) {
+	for i := range v.NumField() {
+		f := v.Field(i)
+		tag := f.Tag.Get("harness")
+		if tag == "" {
+			continue
+		}
+		kind := f.Type
+		if kind.Kind() == reflect.Slice {
+			kind = kind.Elem()
+		}
+		path := append(append([]string(nil), names...), f.Name)
+		if _, value := reflect.PointerTo(kind).MethodByName("IsSet"); !value && kind.Kind() == reflect.Struct {
+			goNames(kind, join(where, tag), path, out)
+			continue
+		}
+		out[join(where, tag)] = path
+	}
+}
+
+// A step that is said to act on a field reads it: its Go name is selected
+// somewhere in the code of a run.
+func TestWhatIsConsumedIsReadByTheCode(t *testing.T) {
+	read := map[string]bool{}
+	for _, dir := range []string{".", "..", "../provider", "../runtime", "../../cmd/agentctl"} {
+		selectors(t, dir, read)
+	}
+	names := map[string][]string{}
+	goNames(reflect.TypeFor[Harness](), "", nil, names)
+	for path, step := range Consumers {
+		if step == "load" {
+			continue // folded or checked while loading
+		}
+		for _, name := range names[path] {
+			if !read[name] {
+				t.Errorf("%s is consumed by the step %s, but nothing reads %s", path, step, name)
+			}
+		}
+		if names[path] == nil {
+			t.Errorf("%s has no field", path)
 		}
 	}
 }

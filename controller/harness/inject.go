@@ -1,0 +1,65 @@
+package harness
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"agentsh/policy"
+)
+
+// policyVars are stand-ins for what a run gives a policy: the names matter
+// here, not the values.
+var policyVars = map[string]string{
+	"WORKSPACE": workspaceDir, "PROJECT_ROOT": workspaceDir + "/repo", "GIT_ROOT": workspaceDir + "/repo",
+	"HOME": sandboxDir + "/home", "TMPDIR": "/tmp",
+}
+
+// checkInjected refuses variables that the policy's env_inject sets: they
+// would be dropped. A policy that does not load is said; a run refuses it.
+func (h *Harness) checkInjected(ps *Problems) {
+	if !h.Policy.IsSet() || isURL(h.Policy.V) {
+		return
+	}
+	name := h.Path(h.Policy)
+	data, err := ReadFile(name)
+	if err != nil {
+		return // checkPath tells
+	}
+	p, err := policy.Load(policy.Source{Name: shownName(name), Data: data}, policy.Options{Vars: policyVars, ReadFile: readPolicy})
+	if err != nil {
+		ps.warnf(h.Policy.At, RuleUnsupport, "policy: %s is no policy that can be enforced here: %s", clip(h.Policy.V), firstLine(err))
+		ps.hint("agentsh policy check %s", shownName(name))
+		return
+	}
+	injected := p.EnvInject()
+	for _, k := range sortedKeys(injected) {
+		if v, ok := h.Env.Sandbox[k]; ok {
+			ps.errorf(v.At, RuleReserved, "env.sandbox: %s is set by env_inject of the policy %s", k, clip(h.Policy.V))
+		}
+	}
+	for _, v := range h.EnvFileVars {
+		if _, ok := injected[v.V]; ok {
+			ps.errorf(v.At, RuleReserved, "%s is set by env_inject of the policy %s", v.V, clip(h.Policy.V))
+		}
+	}
+}
+
+// readPolicy reads what a policy extends.
+func readPolicy(name string) ([]byte, error) {
+	data, err := ReadFile(filepath.FromSlash(name))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return data, nil
+}
+
+// firstLine is the first problem of several.
+func firstLine(err error) string {
+	text := err.Error()
+	for i := range len(text) {
+		if text[i] == '\n' {
+			return text[:i]
+		}
+	}
+	return text
+}
