@@ -73,6 +73,9 @@ const (
 // environment have another limit in the kernel: see execve(2).
 const maxSpec = 4 << 20
 
+// maxMessage is the largest message of an init, in bytes: report of restrict.c.
+const maxMessage = 8 << 10
+
 var order = binary.NativeEndian
 
 // spec is a setup or a command on its way to the init: a frame of "agsh",
@@ -167,10 +170,10 @@ func (m *message) failure() (step string, errno unix.Errno) {
 	return string(m.data[4:]), unix.Errno(order.Uint32(m.data))
 }
 
-// receive reads one message of at most 64 KiB. It returns io.EOF when the other
+// receive reads one message. The largest is the list of proofs. It returns io.EOF when the other
 // side is gone.
 func receive(c *net.UnixConn) (*message, error) {
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, maxMessage)
 	oob := make([]byte, unix.CmsgSpace(4*8)+unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob)
 	if err != nil {
