@@ -304,6 +304,47 @@ func TestSessionsDoNotReachEachOther(t *testing.T) {
 	})
 }
 
+func TestASessionStartsInItsCgroup(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif)
+	// The one hierarchy of cgroup v2, mounted nowhere.
+	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		t.Fatal(err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(mount)
+	name := fmt.Sprintf("agentsh-test-%d", os.Getpid())
+	if err := unix.Mkdirat(mount, name, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unlinkat(mount, name, unix.AT_REMOVEDIR); err != nil {
+			t.Error(err)
+		}
+	}()
+	fd, err := unix.Openat(mount, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config(t)
+	c.Cgroup = os.NewFile(uintptr(fd), name)
+	defer c.Cgroup.Close()
+	s := start(t, c)
+	p := s.begin(t, "exec sleep 60")
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.PID()))
+	if err != nil || !strings.Contains(string(b), "0::/"+name+"\n") {
+		t.Errorf("%v %q", err, b)
+	}
+	s.end()
+}
+
 func TestClosedSessionsLeaveNothing(t *testing.T) {
 	both(t, func(t *testing.T) {
 		before := descriptors(t)
