@@ -72,8 +72,10 @@ func TestTheOutsideOwnerIsShownAsTheInsideUser(t *testing.T) {
 	must(t, os.Chown(s.backing, 2000, 2001))
 	s.seed(map[string]string{"mine": "x", "roots": "x"})
 	must(t, os.Chown(s.back("mine"), 2000, 2001))
+	s.seed(map[string]string{"strangers": "x"})
+	must(t, os.Chown(s.back("strangers"), 1000, 1000)) // outside another user
 	for _, c := range []struct{ script, want string }{
-		{"stat -c %u:%g mine roots .", "1000:1000\n0:0\n1000:1000"},
+		{"stat -c %u:%g mine roots strangers .", "1000:1000\n0:0\n65534:65534\n1000:1000"},
 		{"echo y > mine; echo y > new; mkdir d; ln -s new l; mkfifo p; stat -c %u:%g new d l p", "1000:1000\n1000:1000\n1000:1000\n1000:1000"},
 		{"chmod 600 new && chown 1000:1000 new && touch new && echo fine", "fine"},
 	} {
@@ -81,7 +83,7 @@ func TestTheOutsideOwnerIsShownAsTheInsideUser(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %q", c.script, got, err, c.want)
 		}
 	}
-	for _, script := range []string{"echo z > roots", "chmod 600 roots", "chown 0 mine", "chown 2000 mine", "touch roots", "cat /proc/self/root" + s.back("none")} {
+	for _, script := range []string{"echo z > roots", "echo z > strangers", "chmod 777 strangers", "chmod 600 roots", "chown 0 mine", "chown 2000 mine", "touch roots", "cat /proc/self/root" + s.back("none")} {
 		if got, err := asUser(s.dir, script); err == nil {
 			t.Errorf("%s succeeded: %s", script, got)
 		}

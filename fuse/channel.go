@@ -26,6 +26,7 @@ type request struct {
 	Changes   string  `json:"changes,omitempty"`    // tag of a mount
 	Baseline  bool    `json:"baseline,omitempty"`   // of all mounts
 	Forget    []byte  `json:"invalidate,omitempty"` // path inside the sandbox
+	Restore   string  `json:"restore,omitempty"`    // id in the trash
 	Init      int     `json:"init,omitempty"`       // pid of the session's init
 	Drain     bool    `json:"drain,omitempty"`      // answer when every event so far was sent
 }

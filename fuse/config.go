@@ -17,6 +17,7 @@ type Config struct {
 	Policy  []wire.PolicySource `json:"policy"` // the main file first, then what it extends
 	Vars    map[string]string   `json:"vars"`
 	Owner   Owner               `json:"owner"`
+	Trash   TrashLimits         `json:"trash"` // of the directory donated as [TrashName]
 }
 
 // MountConfig is one governed directory or file. The server has got two
@@ -88,12 +89,14 @@ func (c *Config) load() (Rules, error) {
 }
 
 // supported refuses rules this server cannot hold.
-func supported(r Rules) error {
+func supported(r Rules, trash bool) error {
 	var problems []error
 	for _, rule := range r.Rules(policy.GroupFile) {
-		if rule.Effect == policy.Redirect || rule.Effect == policy.SoftDelete {
-			problems = append(problems, fmt.Errorf("%s: rule %s: %s is not available for governed mounts",
-				rule.Pos, rule.Name, rule.Effect))
+		switch {
+		case rule.Effect == policy.Redirect:
+			problems = append(problems, fmt.Errorf("%s: rule %s: redirect is not available for governed mounts", rule.Pos, rule.Name))
+		case rule.Effect == policy.SoftDelete && !trash:
+			problems = append(problems, fmt.Errorf("%s: rule %s: soft_delete needs a trash directory", rule.Pos, rule.Name))
 		}
 	}
 	return errors.Join(problems...)

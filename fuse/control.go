@@ -122,6 +122,12 @@ func (c *Control) Invalidate(ctx context.Context, path string) error {
 	return c.call(ctx, request{Forget: []byte(path)}, nil)
 }
 
+// Restore puts a file that soft_delete kept back under its name, which must be
+// free. The id is that of the manifest and of the event.
+func (c *Control) Restore(ctx context.Context, id string) error {
+	return c.call(ctx, request{Restore: id}, nil)
+}
+
 // call sends one request and hands every part of the answer to each.
 func (c *Control) call(ctx context.Context, r request, each func(reply)) error {
 	answer := make(chan reply, 1)

@@ -67,15 +67,15 @@ func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out 
 	if !code.Ok() {
 		return code
 	}
-	asks := []ask{{policy.OpCreate, rel}}
-	for _, op := range openOps(in.Flags &^ unix.O_TRUNC) {
-		asks = append(asks, ask{op, rel})
-	}
-	if code := m.permit(in.Pid, "", asks...); !code.Ok() {
-		return code
+	making := ask{policy.OpCreate, rel}
+	v := m.weigh(append([]ask{making}, product([]string{rel}, openOps(in.Flags&^unix.O_TRUNC)...)...)...)
+	if v.op != policy.OpWrite || v.dec.Effect != policy.SoftDelete { // a new file has nothing to keep
+		if code := m.settle(in.Pid, "", v); !code.Ok() {
+			return code
+		}
 	}
 	if in.Mode&suidBits != 0 {
-		return m.refuse(in.Pid, asks[0], suidMessage, "create the file without the bits")
+		return m.refuse(in.Pid, making, suidMessage, "create the file without the bits")
 	}
 	p, err := m.backing.locate(rel)
 	if err != nil {

@@ -165,6 +165,19 @@ func (r *reporter) add(rep report) {
 	}
 }
 
+// fault reports a failure of the server itself.
+func (r *reporter) fault(message string) {
+	rep := report{event: wire.Event{Time: time.Now(), Session: r.session, Type: wire.EventFault, Mechanism: mechanism,
+		Decision: policy.Deny.String(), Message: message}}
+	select {
+	case r.queue <- rep:
+	default:
+		r.mu.Lock()
+		r.lost++
+		r.mu.Unlock()
+	}
+}
+
 // flush sends the counts of the window that ends.
 func (r *reporter) flush() {
 	r.mu.Lock()

@@ -44,12 +44,26 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 	if n == nil {
 		return gofuse.Status(syscall.ESTALE)
 	}
-	if code := m.permitNode(in.Pid, n, openOps(in.Flags)...); !code.Ok() {
-		return code
+	_, all := m.tree.bindings(n)
+	if len(all) == 0 {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	v := m.weigh(product(all, openOps(in.Flags)...)...)
+	soft := v.op == policy.OpWrite && v.dec.Effect == policy.SoftDelete
+	if !soft {
+		if code := m.settle(in.Pid, "", v); !code.Ok() {
+			return code
+		}
 	}
 	fd, err := m.openNode(n, in.Flags)
 	if err != nil {
 		return gofuse.Status(errno(err))
+	}
+	if soft {
+		if err := m.keepContent(in.Pid, v, fd); err != nil {
+			closeFD(fd)
+			return gofuse.Status(errno(err))
+		}
 	}
 	h := &handle{node: n, fd: fd, flags: in.Flags}
 	if err := m.prepare(h, in); err != nil {
@@ -58,6 +72,16 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 	}
 	m.beginIO(h, &h.before, out)
 	return gofuse.OK
+}
+
+// keepContent saves what an open file holds before it is written to.
+func (m *mount) keepContent(tid uint32, v verdict, fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size == 0 {
+		return err
+	}
+	_, err := m.softDelete(tid, v, place{dirfd: fd}, &st)
+	return err
 }
 
 // openNode opens a regular file by one of its names, or by descriptor when it

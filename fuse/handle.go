@@ -32,6 +32,7 @@ type ioState struct {
 	direct    int  // handles that bypass the server
 	cached    int  // handles that use the page cache of the mount
 	stale     bool // written around the page cache of the mount since the last cached open
+	mapped    bool // may be mapped for writing around the mount, also after its handles closed
 	open      map[*handle]struct{}
 }
 
@@ -119,12 +120,13 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	case io.direct > 0: // the kernel refuses anything else
 		h.direct = true
 	case io.cached > 0 || !m.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
-	case writes || st.Size >= directMin:
+	case writes || io.mapped || st.Size >= directMin:
 		h.direct = m.registerBacking(io, h.fd)
 	}
 	if h.direct {
 		io.direct++
 		io.stale = io.stale || writes
+		io.mapped = io.mapped || h.flags&unix.O_ACCMODE == unix.O_RDWR
 		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH
 		out.BackingID = io.backingID
 		return
@@ -142,7 +144,9 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 func (m *mount) registerBacking(io *ioState, fd int) bool {
 	id, err := m.server.RegisterBackingFd(&gofuse.BackingMap{Fd: int32(fd)})
 	if err != 0 {
-		m.passthrough = false
+		if err == unix.EPERM || err == unix.ELOOP || err == unix.EOPNOTSUPP {
+			m.passthrough = false
+		}
 		return false
 	}
 	io.backingID = id

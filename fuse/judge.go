@@ -93,9 +93,8 @@ func (m *mount) traversable(rel string) bool {
 	return false
 }
 
-// permit decides all asks of one request. The strictest verdict holds; the
-// caller's thread id and the second name are for the event.
-func (m *mount) permit(tid uint32, target string, asks ...ask) gofuse.Status {
+// weigh decides all asks of one request and returns the strictest verdict.
+func (m *mount) weigh(asks ...ask) verdict {
 	worst := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	for _, a := range asks {
 		v := m.decide(a)
@@ -103,16 +102,32 @@ func (m *mount) permit(tid uint32, target string, asks ...ask) gofuse.Status {
 			worst = v
 		}
 	}
-	switch worst.dec.Effect {
+	return worst
+}
+
+// permit decides all asks of one request by the strictest verdict. Effects that
+// only some operations know deny here. The caller's thread id and the second
+// name are for the event.
+func (m *mount) permit(tid uint32, target string, asks ...ask) gofuse.Status {
+	return m.settle(tid, target, m.weigh(asks...))
+}
+
+// settle turns a verdict into a status and reports it where it must be.
+func (m *mount) settle(tid uint32, target string, v verdict) gofuse.Status {
+	switch v.dec.Effect {
 	case policy.Allow:
 		return gofuse.OK
 	case policy.Audit:
-		m.report(tid, target, worst)
+		m.report(tid, target, v)
 		return gofuse.OK
-	default:
-		m.report(tid, target, worst)
-		return gofuse.EACCES
+	case policy.SoftDelete:
+		v.diag.Message = strings.TrimSpace(v.diag.Message + " (soft_delete knows delete, rmdir, write and names that are replaced)")
 	}
+	if v.dec.Effect != policy.Approve {
+		v.dec.Effect = policy.Deny
+	}
+	m.report(tid, target, v)
+	return gofuse.EACCES
 }
 
 // permitNode decides operations on all the paths that bind a node.
@@ -121,13 +136,18 @@ func (m *mount) permitNode(tid uint32, n *node, ops ...policy.FileOp) gofuse.Sta
 	if len(all) == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}
-	asks := make([]ask, 0, len(all)*len(ops))
+	return m.permit(tid, "", product(all, ops...)...)
+}
+
+// product asks every operation on every path.
+func product(paths []string, ops ...policy.FileOp) []ask {
+	asks := make([]ask, 0, len(paths)*len(ops))
 	for _, op := range ops {
-		for _, rel := range all {
+		for _, rel := range paths {
 			asks = append(asks, ask{op, rel})
 		}
 	}
-	return m.permit(tid, "", asks...)
+	return asks
 }
 
 // refuse reports a refusal that no rule of the policy made.

@@ -63,7 +63,7 @@ func (m *mount) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *
 		return code
 	}
 	v := m.decide(ask{policy.OpStat, rel})
-	if code := m.settle(h.Pid, v); !code.Ok() {
+	if code := m.settle(h.Pid, "", v); !code.Ok() {
 		return code
 	}
 	p, err := m.backing.locate(rel)
@@ -86,20 +86,6 @@ func (m *mount) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *
 	n := m.tree.adopt(parent, name, &st)
 	m.fillEntry(out, n, &st, v.dec.Effect == policy.Allow)
 	return gofuse.OK
-}
-
-// settle turns one verdict into a status and reports it where it must be.
-func (m *mount) settle(tid uint32, v verdict) gofuse.Status {
-	switch v.dec.Effect {
-	case policy.Allow:
-		return gofuse.OK
-	case policy.Audit:
-		m.report(tid, "", v)
-		return gofuse.OK
-	default:
-		m.report(tid, "", v)
-		return gofuse.EACCES
-	}
 }
 
 // fillEntry answers with a node. Without cache the kernel asks at every use,
@@ -126,12 +112,23 @@ func (m *mount) fillAttr(a *gofuse.Attr, st *unix.Stat_t) {
 		Rdev:    uint32(st.Rdev),
 		Blksize: uint32(st.Blksize),
 	}
-	if st.Uid == m.owner.OutsideUID {
-		a.Uid = m.owner.InsideUID
+	a.Uid = shownID(st.Uid, m.owner.OutsideUID, m.owner.InsideUID)
+	a.Gid = shownID(st.Gid, m.owner.OutsideGID, m.owner.InsideGID)
+}
+
+// nobody is the id of an owner the sandbox has no name for.
+const nobody = 65534
+
+// shownID maps an id of the backing. Another's id that happens to be the inside
+// user's must not make that user the owner.
+func shownID(id, outside, inside uint32) uint32 {
+	switch id {
+	case outside:
+		return inside
+	case inside:
+		return nobody
 	}
-	if st.Gid == m.owner.OutsideGID {
-		a.Gid = m.owner.InsideGID
-	}
+	return id
 }
 
 // Forget takes references back.
@@ -189,7 +186,7 @@ func (m *mount) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Att
 	cache := true
 	for _, rel := range all {
 		v := m.decide(ask{policy.OpStat, rel})
-		if code := m.settle(in.Pid, v); !code.Ok() {
+		if code := m.settle(in.Pid, "", v); !code.Ok() {
 			return code
 		}
 		cache = cache && v.dec.Effect == policy.Allow

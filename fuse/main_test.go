@@ -61,6 +61,10 @@ func runInside() int {
 func serveForTest(tags []string) int {
 	donated := map[string]*os.File{}
 	for i, tag := range tags {
+		if tag == TrashName {
+			donated[TrashName] = os.NewFile(uintptr(4+2*i), TrashName)
+			break
+		}
 		donated[DeviceName(tag)] = os.NewFile(uintptr(4+2*i), tag)
 		donated[BackingName(tag)] = os.NewFile(uintptr(5+2*i), tag)
 	}
@@ -90,7 +94,9 @@ type options struct {
 	policy  string // YAML with WS for the path of the mount; empty: everything is allowed
 	backing string
 	owner   Owner
-	file    bool // govern the file backing instead of a directory
+	file    bool   // govern the file backing instead of a directory
+	trash   string // directory for soft_delete
+	limits  TrashLimits
 }
 
 const allowAll = `
@@ -124,6 +130,12 @@ func start(t testing.TB, o options) *session {
 	s.server.Args[0] = serverName
 	s.server.Stderr = os.Stderr
 	s.server.ExtraFiles = []*os.File{theirs, dev, back}
+	if o.trash != "" {
+		dir, err := os.Open(o.trash)
+		must(t, err)
+		s.server.Args = append(s.server.Args, TrashName)
+		s.server.ExtraFiles = append(s.server.ExtraFiles, dir)
+	}
 	must(t, s.server.Start())
 	for _, f := range s.server.ExtraFiles {
 		f.Close()
@@ -140,6 +152,7 @@ func start(t testing.TB, o options) *session {
 		Mounts:  []MountConfig{{Tag: "ws", Path: s.dir}},
 		Policy:  []wire.PolicySource{{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + text)}},
 		Owner:   o.owner,
+		Trash:   o.limits,
 	}))
 	must(t, s.control.SetInit(t.Context(), os.Getpid()))
 	return s

@@ -2,6 +2,8 @@ package fuse
 
 import (
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"sync"
 	"time"
@@ -30,6 +32,7 @@ type mount struct {
 	owner    Owner
 	changes  *changes
 	reporter *reporter
+	trash    *trash // nil: no rule needs it
 
 	server      *gofuse.Server
 	noOpenDir   bool // listings need no handle
@@ -90,6 +93,8 @@ func (m *mount) attach(dev *os.File) error {
 		MaxWrite:             1 << 20,
 		EnableSymlinkCaching: true,
 		MaxStackDepth:        1,
+		Logger:               log.New(io.Discard, "", 0), // what matters is an event
+		PanicHandler:         m.panicked,
 		ExtraCapabilities: gofuse.CAP_READDIRPLUS_AUTO | gofuse.CAP_HANDLE_KILLPRIV_V2 |
 			gofuse.CAP_ATOMIC_O_TRUNC | gofuse.CAP_NO_OPENDIR_SUPPORT,
 	}
@@ -103,6 +108,12 @@ func (m *mount) attach(dev *os.File) error {
 	m.server = srv
 	m.passthrough = srv.KernelSettings().Flags64()&gofuse.CAP_PASSTHROUGH != 0
 	return nil
+}
+
+// panicked denies the operation during which the server's own code failed.
+func (m *mount) panicked(cause any) gofuse.Status {
+	m.reporter.fault(fmt.Sprintf("file server of %s: %v", m.path, cause))
+	return gofuse.EACCES
 }
 
 // listsFreely reports whether listing is allowed without audit everywhere, so

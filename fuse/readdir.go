@@ -25,7 +25,7 @@ func (m *mount) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOu
 		return code
 	}
 	v := m.decide(ask{policy.OpList, rel})
-	if code := m.settle(in.Pid, v); !code.Ok() {
+	if code := m.settle(in.Pid, "", v); !code.Ok() {
 		return code
 	}
 	fd, err := m.openList(rel)

@@ -24,8 +24,12 @@ func (m *mount) remove(h *gofuse.InHeader, name string, op policy.FileOp, flags 
 	if !code.Ok() {
 		return code
 	}
-	if code := m.permit(h.Pid, "", ask{op, rel}); !code.Ok() {
-		return code
+	v := m.weigh(ask{op, rel})
+	soft := v.dec.Effect == policy.SoftDelete
+	if !soft {
+		if code := m.settle(h.Pid, "", v); !code.Ok() {
+			return code
+		}
 	}
 	p, err := m.backing.locate(rel)
 	if err != nil {
@@ -40,7 +44,15 @@ func (m *mount) remove(h *gofuse.InHeader, name string, op policy.FileOp, flags 
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	if err := unix.Unlinkat(p.dirfd, p.name, flags); err != nil {
+	var kept string
+	if soft {
+		kept, err = m.softDelete(h.Pid, v, p, &st)
+	}
+	if err == nil {
+		err = unix.Unlinkat(p.dirfd, p.name, flags)
+	}
+	if err != nil {
+		m.keepUndone(kept)
 		if gone != 0 {
 			closeFD(gone)
 		}

@@ -23,6 +23,7 @@ type movement struct {
 	from, to string // relative to the mount
 	st       unix.Stat_t
 	at       place
+	keep     *verdict // it is replaced, and a soft_delete keeps it
 }
 
 // Rename moves an entry, or swaps two. Both names are judged, for an entry that
@@ -53,18 +54,15 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 	if code := m.permitMove(in.Pid, &src, &dst, exists, exchange); !code.Ok() {
 		return code
 	}
-	gone := 0
-	if exists && !exchange {
-		if gone, err = dst.at.lastName(&dst.st); err != nil {
-			return gofuse.Status(errno(err))
-		}
+	if in.Flags&unix.RENAME_NOREPLACE != 0 && exists {
+		return gofuse.Status(unix.EEXIST)
 	}
-	err = unix.Renameat2(src.at.dirfd, src.at.name, dst.at.dirfd, dst.at.name, uint(in.Flags))
-	if err != nil || exists && !exchange && inodeOf(&src.st) == inodeOf(&dst.st) {
-		if gone != 0 {
-			closeFD(gone)
-		}
-		return gofuse.Status(errno(err)) // two names of one file: rename(2) does nothing
+	if exists && !exchange && inodeOf(&src.st) == inodeOf(&dst.st) {
+		return gofuse.OK // two names of one file: rename(2) does nothing
+	}
+	gone, err := m.replace(in, &src, &dst, exists && !exchange)
+	if err != nil {
+		return gofuse.Status(errno(err))
 	}
 	a, b := link{oldParent, oldName}, link{newParent, newName}
 	if exchange {
@@ -78,6 +76,31 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 	m.tree.move(a, b)
 	m.changes.renamed(from, to, src.st.Mode&unix.S_IFMT == unix.S_IFDIR, exists)
 	return gofuse.OK
+}
+
+// replace renames, and returns a descriptor to keep of a replaced file that had
+// no other name, or 0.
+func (m *mount) replace(in *gofuse.RenameIn, src, dst *movement, replaces bool) (gone int, err error) {
+	var kept string
+	if replaces {
+		if gone, err = dst.at.lastName(&dst.st); err != nil {
+			return 0, err
+		}
+		if dst.keep != nil {
+			kept, err = m.softDelete(in.Pid, *dst.keep, dst.at, &dst.st)
+		}
+	}
+	if err == nil {
+		err = unix.Renameat2(src.at.dirfd, src.at.name, dst.at.dirfd, dst.at.name, uint(in.Flags))
+	}
+	if err != nil {
+		m.keepUndone(kept)
+		if gone != 0 {
+			closeFD(gone)
+		}
+		return 0, err
+	}
+	return gone, nil
 }
 
 // locateBoth opens the directories of both names and reports whether the new
@@ -106,11 +129,7 @@ func (m *mount) locateBoth(src, dst *movement) (exists bool, err error) {
 // ways when they are exchanged.
 func (m *mount) permitMove(tid uint32, src, dst *movement, exists, exchange bool) gofuse.Status {
 	if exists && !exchange {
-		asks := []ask{{policy.OpRename, dst.from}, {policy.OpWrite, dst.from}}
-		if dst.st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			asks[1].op = policy.OpRmdir
-		}
-		if code := m.permit(tid, m.inside(src.from), asks...); !code.Ok() {
+		if code := m.permitReplace(tid, src, dst); !code.Ok() {
 			return code
 		}
 	}
@@ -121,6 +140,30 @@ func (m *mount) permitMove(tid uint32, src, dst *movement, exists, exchange bool
 		return m.permitTree(tid, dst)
 	}
 	return gofuse.OK
+}
+
+// permitReplace judges the loss of what is at the new name: a file is written
+// over, a directory removed. Where deleting it is a soft_delete it is kept.
+func (m *mount) permitReplace(tid uint32, src, dst *movement) gofuse.Status {
+	if code := m.permit(tid, m.inside(src.from), ask{policy.OpRename, dst.from}); !code.Ok() {
+		return code
+	}
+	lost := ask{policy.OpWrite, dst.from}
+	if dst.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		lost.op = policy.OpRmdir
+	}
+	v := m.decide(lost)
+	if v.dec.Effect == policy.Allow || v.dec.Effect == policy.Audit {
+		if d := m.decide(ask{policy.OpDelete, dst.from}); d.dec.Effect == policy.SoftDelete {
+			v = d
+		}
+	}
+	if v.dec.Effect == policy.SoftDelete {
+		v.op = policy.OpRename
+		dst.keep = &v
+		return gofuse.OK
+	}
+	return m.settle(tid, m.inside(src.from), v)
 }
 
 // permitTree judges one moved entry and, for a directory, all below it that

@@ -20,6 +20,7 @@ type server struct {
 	ch      *channel
 	donated map[string]*os.File
 	mounts  []*mount
+	trash   *trash
 	resolve resolver
 	report  *reporter
 	events  sync.WaitGroup
@@ -90,6 +91,8 @@ func (s *server) handle(ctx context.Context, r request) error {
 		return nil
 	case r.Forget != nil:
 		return s.invalidate(string(r.Forget))
+	case r.Restore != "":
+		return s.restore(r.Restore)
 	case r.Init != 0:
 		s.resolve.setInit(r.Init)
 		s.report.begin()
@@ -112,7 +115,13 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	if err != nil {
 		return err
 	}
-	if err := supported(rules); err != nil {
+	if dir := s.donated[TrashName]; dir != nil {
+		delete(s.donated, TrashName)
+		if s.trash, err = openTrash(dir, c.Trash, c.Session); err != nil {
+			return err
+		}
+	}
+	if err := supported(rules, s.trash != nil); err != nil {
 		return err
 	}
 	s.report = newReporter(c.Session, &s.resolve, func(e wire.Event) {
@@ -156,7 +165,7 @@ func (s *server) open(mc MountConfig, owner Owner, rules Rules) (*mount, error) 
 		dev.Close()
 		return nil, err
 	}
-	m.rules, m.roots, m.owner, m.reporter = rules, rules.Roots(), owner, s.report
+	m.rules, m.roots, m.owner, m.reporter, m.trash = rules, rules.Roots(), owner, s.report, s.trash
 	return m, m.attach(dev)
 }
 
@@ -236,6 +245,16 @@ func (m *mount) baseline() {
 
 // invalidate drops what the kernel knows at and below a path.
 func (s *server) invalidate(path string) error {
+	m := s.mountOf(path)
+	if m == nil {
+		return fmt.Errorf("%s is in no governed mount", shown(path))
+	}
+	m.invalidate(strings.Trim(path[len(m.path):], "/"))
+	return nil
+}
+
+// mountOf returns the innermost mount that holds a path inside the sandbox.
+func (s *server) mountOf(path string) *mount {
 	var best *mount
 	for _, m := range s.mounts {
 		if (path == m.path || strings.HasPrefix(path, strings.TrimSuffix(m.path, "/")+"/")) &&
@@ -243,11 +262,7 @@ func (s *server) invalidate(path string) error {
 			best = m
 		}
 	}
-	if best == nil {
-		return fmt.Errorf("%s is in no governed mount", shown(path))
-	}
-	best.invalidate(strings.Trim(path[len(best.path):], "/"))
-	return nil
+	return best
 }
 
 // invalidate tells the kernel. No lock is held meanwhile: the kernel may wait

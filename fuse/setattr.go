@@ -9,7 +9,7 @@ import (
 	"agentsh/policy"
 )
 
-// setOps are the operations a SETATTR asks for.
+// setOps are the operations a SETATTR asks for, but for the size.
 func setOps(valid uint32) []policy.FileOp {
 	var ops []policy.FileOp
 	if valid&gofuse.FATTR_MODE != 0 {
@@ -17,9 +17,6 @@ func setOps(valid uint32) []policy.FileOp {
 	}
 	if valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0 {
 		ops = append(ops, policy.OpChown)
-	}
-	if valid&gofuse.FATTR_SIZE != 0 {
-		ops = append(ops, policy.OpWrite)
 	}
 	if valid&(gofuse.FATTR_ATIME|gofuse.FATTR_MTIME|gofuse.FATTR_ATIME_NOW|gofuse.FATTR_MTIME_NOW) != 0 {
 		ops = append(ops, policy.OpUtime)
@@ -46,12 +43,18 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 			defer m.putHandle(h)
 		}
 	}
-	judged := in.Valid
-	if h != nil && h.flags&unix.O_ACCMODE != unix.O_RDONLY {
-		judged &^= gofuse.FATTR_SIZE
-	}
-	if code := m.permitSet(in, judged, all); !code.Ok() {
+	writable := h != nil && h.flags&unix.O_ACCMODE != unix.O_RDONLY
+	if code := m.permit(in.Pid, "", product(all, setOps(in.Valid)...)...); !code.Ok() {
 		return code
+	}
+	size := verdict{dec: policy.Decision{Effect: policy.Allow}}
+	if in.Valid&gofuse.FATTR_SIZE != 0 && !writable {
+		size = m.weigh(product(all, policy.OpWrite)...)
+		if size.dec.Effect != policy.SoftDelete {
+			if code := m.settle(in.Pid, "", size); !code.Ok() {
+				return code
+			}
+		}
 	}
 	if code := m.checkSet(in, n, all); !code.Ok() {
 		return code
@@ -62,6 +65,11 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	}
 	if own {
 		defer closeFD(fd)
+	}
+	if size.dec.Effect == policy.SoftDelete {
+		if err := m.keepContent(in.Pid, size, fd); err != nil {
+			return gofuse.Status(errno(err))
+		}
 	}
 	if err := m.applySet(fd, n, in); err != nil {
 		return gofuse.Status(errno(err))
@@ -78,16 +86,6 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	m.fillAttr(&out.Attr, &st)
 	out.SetTimeout(cacheTime)
 	return gofuse.OK
-}
-
-func (m *mount) permitSet(in *gofuse.SetAttrIn, valid uint32, all []string) gofuse.Status {
-	var asks []ask
-	for _, op := range setOps(valid) {
-		for _, rel := range all {
-			asks = append(asks, ask{op, rel})
-		}
-	}
-	return m.permit(in.Pid, "", asks...)
 }
 
 // checkSet refuses what no policy may allow.
