@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -36,15 +37,14 @@ const (
 	typeFiles  = "files@agentsh"
 	typeEvents = "events@agentsh"
 
-	reqHello     = "hello@agentsh"      // global; client to server
-	reqKeepalive = "keepalive@agentsh"  // global; either way
-	reqControl   = "control@agentsh"    // exec; client to server
-	reqStdinEnd  = "stdin-end@agentsh"  // exec; client to server
-	reqStarted   = "started@agentsh"    // exec; server to client
-	reqExit      = "exit@agentsh"       // exec; server to client
-	reqOutputEnd = "output-end@agentsh" // exec; server to client
-	reqTreeEmpty = "tree-empty@agentsh" // exec; server to client
-	reqError     = "error@agentsh"      // events; server to client
+	reqHello     = "hello@agentsh"     // global; client to server
+	reqKeepalive = "keepalive@agentsh" // global; either way
+	reqControl   = "control@agentsh"   // exec; client to server
+	reqStdinEnd  = "stdin-end@agentsh" // exec; client to server
+	reqStarted   = "started@agentsh"   // exec; server to client
+	reqExit      = "exit@agentsh"      // exec; server to client, when the output goes on after it
+	reqEnd       = "end@agentsh"       // exec; server to client, last
+	reqError     = "error@agentsh"     // events; server to client
 )
 
 // Sizes and times that both ends hold.
@@ -166,6 +166,23 @@ func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive) error {
 		}
 	}
 }
+
+// copyBuffer is the size, in bytes, of the buffer a stream passes.
+const copyBuffer = 128 << 10
+
+var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// copyStream copies r to w to its end, without the shortcuts of either that
+// would take a buffer of their own.
+func copyStream(w io.Writer, r io.Reader) (int64, error) {
+	buf := buffers.Get().(*[copyBuffer]byte)
+	defer buffers.Put(buf)
+	return io.CopyBuffer(onlyWriter{w}, onlyReader{r}, buf[:])
+}
+
+// onlyReader and onlyWriter hide other methods, so that the given buffer is used.
+type onlyReader struct{ io.Reader }
+type onlyWriter struct{ io.Writer }
 
 // firstMessage is the extra data of an open request, and what has to follow it.
 func firstMessage(msg any) (extra, frame []byte, err error) {

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"agentsh/internal/wire"
 )
@@ -374,6 +376,50 @@ func TestTheExitIsToldBeforeTheTreeIsEmpty(t *testing.T) {
 	if err != nil || exit.Code != 7 || len(exit.Message) > maxText+3 || out.String() != "late" {
 		t.Errorf("%d %d %v %q", exit.Code, len(exit.Message), err, out.String())
 	}
+}
+
+// packets counts writes.
+type packets struct{ n, bytes int }
+
+func (p *packets) Write(b []byte) (int, error) {
+	p.n++
+	p.bytes += len(b)
+	return len(b), nil
+}
+
+func TestSmallOutputIsGatheredAndNeverHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p packets
+		g := newGatherer(&p)
+		g.last = time.Now().Add(-time.Second)
+		expect := func(when string, n, bytes int) {
+			t.Helper()
+			synctest.Wait()
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if p.n != n || p.bytes != bytes {
+				t.Errorf("%s: %d packets with %d bytes, want %d with %d", when, p.n, p.bytes, n, bytes)
+			}
+		}
+		g.Write([]byte("a"))
+		expect("after a pause", 1, 1)
+		for range 1000 {
+			g.Write([]byte("b"))
+		}
+		expect("in a burst", 1, 1)
+		<-time.After(gatherTime)
+		expect("after the gather time", 2, 1001)
+		g.Write(make([]byte, gatherSize))
+		expect("much at once", 3, 1001+gatherSize)
+		g.Write([]byte("c"))
+		if n := g.close(); n != int64(1002+gatherSize) {
+			t.Errorf("%d bytes sent", n)
+		}
+		expect("at the end", 4, 1002+gatherSize)
+		if _, err := g.Write([]byte("d")); err == nil {
+			t.Error("took output after the end")
+		}
+	})
 }
 
 func TestAHandlerThatFailsLosesOnlyItsCommand(t *testing.T) {

@@ -133,7 +133,7 @@ func (c *Client) file(ctx context.Context, req wire.FileRequest, b body) (wire.F
 	if b.in != nil {
 		go send(ch, in) // ends with the channel and b.in
 	}
-	info, err := receive(bufio.NewReaderSize(ch, copyBuffer), b)
+	info, err := receive(bufio.NewReader(ch), b)
 	if err == nil {
 		return info, nil
 	}
@@ -161,7 +161,7 @@ func (n *noted) Read(p []byte) (int, error) {
 // did and answers. A write fails only when the server has answered or is gone.
 func send(ch ssh.Channel, in *noted) {
 	w := newBodyWriter(ch)
-	_, err := io.CopyBuffer(onlyWriter{w}, onlyReader{in}, make([]byte, copyBuffer))
+	_, err := copyStream(w, in)
 	switch {
 	case err == nil:
 		_ = w.end()
@@ -176,7 +176,7 @@ func receive(r io.Reader, b body) (wire.FileInfo, error) {
 	if out == nil {
 		out = io.Discard
 	}
-	if _, err := io.CopyBuffer(onlyWriter{out}, &bodyReader{r: r}, make([]byte, copyBuffer)); err != nil {
+	if _, err := copyStream(out, &bodyReader{r: r}); err != nil {
 		return wire.FileInfo{}, err
 	}
 	listing, err := io.ReadAll(io.LimitReader(&bodyReader{r: r}, maxListing+1))

@@ -45,8 +45,7 @@ type Cmd struct {
 	ended  chan struct{} // closed when the channel's requests ended
 
 	exit   *wire.Exit
-	output *wire.OutputEnd
-	tree   *wire.TreeEmpty
+	end    *execEnd
 	bad    error // a message that could not be read
 	out    copied
 	errOut copied
@@ -115,13 +114,13 @@ func (c *Cmd) Wait() (wire.Exit, error) {
 	c.wg.Wait()
 	c.stop()
 	_ = c.ch.Close() // it was closed by the server, or has to be
-	if c.exit == nil || c.output == nil || c.tree == nil {
+	if c.exit == nil || c.end == nil {
 		err := errors.Join(c.client.cause(errors.New("the command's end was not told")), c.bad, c.ctx.Err())
 		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
 	}
-	if c.out.n != c.output.Stdout || c.errOut.n != c.output.Stderr {
+	if c.out.n != c.end.Output.Stdout || c.errOut.n != c.end.Output.Stderr {
 		return *c.exit, fmt.Errorf("output cut off: %d of %d bytes of stdout and %d of %d of stderr arrived",
-			c.out.n, c.output.Stdout, c.errOut.n, c.output.Stderr)
+			c.out.n, c.end.Output.Stdout, c.errOut.n, c.end.Output.Stderr)
 	}
 	if err := errors.Join(c.out.err, c.errOut.err); err != nil {
 		return *c.exit, fmt.Errorf("deliver output: %w", err)
@@ -131,10 +130,10 @@ func (c *Cmd) Wait() (wire.Exit, error) {
 
 // Leftover are the processes that the supervisor could not end, after Wait.
 func (c *Cmd) Leftover() []int {
-	if c.tree == nil {
+	if c.end == nil {
 		return nil
 	}
-	return c.tree.Leftover
+	return c.end.Tree.Leftover
 }
 
 // Kill ends the command's whole tree. A command that does not end within 15
@@ -196,10 +195,13 @@ func (c *Cmd) message(r *ssh.Request) {
 		if err = once(r.Payload, &c.exit); err == nil && c.OnExit != nil {
 			c.OnExit(*c.exit)
 		}
-	case reqOutputEnd:
-		err = once(r.Payload, &c.output)
-	case reqTreeEmpty:
-		err = once(r.Payload, &c.tree)
+	case reqEnd:
+		if err = once(r.Payload, &c.end); err == nil && c.end.Exit != nil {
+			c.exit = c.end.Exit
+			if c.OnExit != nil {
+				c.OnExit(*c.exit)
+			}
+		}
 	}
 	if err != nil {
 		c.bad = fmt.Errorf("%s: %w", r.Type, err)
@@ -237,7 +239,7 @@ func (c *Cmd) reap() {
 
 // feed sends the command's input, and how long it was.
 func (c *Cmd) feed() {
-	n, err := io.CopyBuffer(onlyWriter{c.ch}, onlyReader{c.Stdin}, make([]byte, copyBuffer))
+	n, err := copyStream(c.ch, c.Stdin)
 	if err != nil {
 		return // no end was told: the command never sees a cut input as a whole one
 	}
@@ -250,9 +252,6 @@ func (c *Cmd) feed() {
 	}
 }
 
-// copyBuffer is the size, in bytes, of the buffer a stream passes.
-const copyBuffer = 128 << 10
-
 // drain copies r to w to its end; when w fails it goes on reading, so that the
 // command is not held up by it.
 func drain(w io.Writer, r io.Reader) copied {
@@ -260,9 +259,9 @@ func drain(w io.Writer, r io.Reader) copied {
 		w = io.Discard
 	}
 	var n atomic.Int64
-	_, err := io.CopyBuffer(onlyWriter{w}, &countReader{r, &n}, make([]byte, copyBuffer))
+	_, err := copyStream(w, &countReader{r, &n})
 	if err != nil {
-		_, _ = io.CopyBuffer(onlyWriter{io.Discard}, &countReader{r, &n}, make([]byte, copyBuffer))
+		_, _ = copyStream(io.Discard, &countReader{r, &n})
 	}
 	return copied{n.Load(), err}
 }
@@ -277,7 +276,3 @@ func (c *countReader) Read(p []byte) (int, error) {
 	c.n.Add(int64(n))
 	return n, err
 }
-
-// onlyReader and onlyWriter hide other methods, so that the given buffer is used.
-type onlyReader struct{ io.Reader }
-type onlyWriter struct{ io.Writer }

@@ -194,7 +194,7 @@ func (r *Roots) Read(_ context.Context, rng wire.ReadRange, w io.Writer) (wire.F
 		length = min(length, rng.Length)
 	}
 	section := io.NewSectionReader(f, rng.Offset, length)
-	if _, err := io.CopyBuffer(onlyWriter{w}, onlyReader{section}, make([]byte, copyBuffer)); err != nil {
+	if _, err := copyStream(w, section); err != nil {
 		return wire.FileInfo{}, err
 	}
 	return describe(root, rel, info), nil
@@ -246,7 +246,7 @@ func (r *Roots) writeTemp(parent *os.Root, temp string, f wire.WriteFile, conten
 	defer file.Close()
 	sum := sha256.New()
 	limited := io.LimitReader(content, r.cfg.Limits.FileBytes+1)
-	n, err := io.CopyBuffer(io.MultiWriter(file, sum), onlyReader{limited}, make([]byte, copyBuffer))
+	n, err := copyStream(io.MultiWriter(file, sum), limited)
 	if err != nil {
 		return "", err
 	}

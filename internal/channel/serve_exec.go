@@ -8,7 +8,7 @@ import (
 	"path"
 	"strings"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -21,8 +21,8 @@ type Streams struct {
 	// client ended its input, and io.ErrUnexpectedEOF when the client went: the
 	// command's input must then stay open until the command was killed.
 	Stdin io.Reader
-	// Stdout and Stderr block while the client does not read. Each may be used by
-	// one goroutine at a time.
+	// Stdout and Stderr block while the client does not read. They take nothing
+	// more once Exec has returned.
 	Stdout, Stderr io.Writer
 	// Control carries kills, signals and sizes. It is never closed.
 	Control <-chan wire.Control
@@ -51,7 +51,7 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 			}
 		}
 	})
-	out, errOut := &countWriter{w: ch}, &countWriter{w: ch.Stderr()}
+	out, errOut := newGatherer(ch), newGatherer(ch.Stderr())
 	var once sync.Once
 	exited := func(e wire.Exit) {
 		e.Message, e.Hint = clip(e.Message), clip(e.Hint)
@@ -77,12 +77,23 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 			exit = wire.Exit{Kind: wire.ExitLost, Message: err.Error()}
 		}
 	}
-	exited(exit)
 	if len(tree.Leftover) > maxLeftover {
 		tree.Leftover = tree.Leftover[:maxLeftover]
 	}
-	notify(ch, reqOutputEnd, wire.OutputEnd{Stdout: out.n.Load(), Stderr: errOut.n.Load()})
-	notify(ch, reqTreeEmpty, tree)
+	end := execEnd{Output: wire.OutputEnd{Stdout: out.close(), Stderr: errOut.close()}, Tree: tree}
+	once.Do(func() {
+		exit.Message, exit.Hint = clip(exit.Message), clip(exit.Hint)
+		end.Exit = &exit
+	})
+	notify(ch, reqEnd, end)
+}
+
+// execEnd is the last message of a command: its output has ended and its tree
+// is empty. Exit is nil when it was told before.
+type execEnd struct {
+	Exit   *wire.Exit     `json:"exit,omitempty"`
+	Output wire.OutputEnd `json:"output"`
+	Tree   wire.TreeEmpty `json:"tree"`
 }
 
 // execRequest takes one request beside the data of a command.
@@ -176,14 +187,97 @@ func (s *stdinReader) ended(total int64) error {
 	return io.EOF
 }
 
-// countWriter counts what went through. One goroutine at a time may write.
-type countWriter struct {
+// gatherTime and gatherSize bound how long and how much small output is
+// gathered before it is sent. A packet costs its receiver far more memory than
+// the byte it may hold, and a vsock connection with many small unread packets
+// is reset by some kernels.
+const (
+	gatherTime = 2 * time.Millisecond
+	gatherSize = 32 << 10 // bytes
+)
+
+// gatherer sends a stream's output: at once when nothing was sent lately,
+// otherwise gathered. Its lock is held while its own stream is blocked, which
+// is what holds up whoever writes to that stream.
+type gatherer struct {
 	w io.Writer
-	n atomic.Int64
+
+	mu     sync.Mutex
+	buf    []byte
+	last   time.Time // of the last packet
+	timer  *time.Timer
+	sent   int64
+	err    error // of the stream, for good
+	closed bool
 }
 
-func (c *countWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n.Add(int64(n))
-	return n, err
+func newGatherer(w io.Writer) *gatherer {
+	g := &gatherer{w: w}
+	g.timer = time.AfterFunc(time.Hour, g.tick)
+	g.timer.Stop()
+	return g
+}
+
+func (g *gatherer) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return 0, io.ErrClosedPipe
+	}
+	if len(g.buf)+len(p) > gatherSize {
+		g.flush()
+	}
+	if len(p) >= gatherSize {
+		g.send(p)
+		return g.result(p)
+	}
+	wait := gatherTime - time.Since(g.last)
+	if len(g.buf) == 0 && wait > 0 {
+		g.timer.Reset(wait)
+	}
+	g.buf = append(g.buf, p...)
+	if wait <= 0 {
+		g.flush()
+	}
+	return g.result(p)
+}
+
+func (g *gatherer) result(p []byte) (int, error) {
+	if g.err != nil {
+		return 0, g.err
+	}
+	return len(p), nil
+}
+
+func (g *gatherer) tick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.flush()
+}
+
+func (g *gatherer) flush() {
+	if len(g.buf) > 0 {
+		g.send(g.buf)
+		g.buf = g.buf[:0]
+	}
+}
+
+func (g *gatherer) send(p []byte) {
+	if g.err != nil {
+		return
+	}
+	var n int
+	n, g.err = g.w.Write(p)
+	g.sent += int64(n)
+	g.last = time.Now()
+}
+
+// close sends what is left and returns how many bytes were sent in all.
+func (g *gatherer) close() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.flush()
+	g.closed = true
+	g.timer.Stop() // a tick that comes later finds nothing to send
+	return g.sent
 }

@@ -42,7 +42,7 @@ func (s *Server) serveFiles(ctx context.Context, ch ssh.Channel, reqs <-chan *ss
 	out := newBodyWriter(w)
 	err := readFirst(extra, ch, &req)
 	if err == nil {
-		reply.Info, listing, err = s.file(ctx, req, &bodyReader{r: bufio.NewReaderSize(ch, copyBuffer)}, out)
+		reply.Info, listing, err = s.file(ctx, req, &bodyReader{r: bufio.NewReader(ch)}, out)
 	}
 	reply.Error = asWireError(err)
 	if finish(w, out, listing, reply) == nil {
