@@ -12,7 +12,7 @@ import (
 
 func TestProblemsAreAllReportedWithPositionAndHint(t *testing.T) {
 	const data = `version: 1
-nmae: x
+nama: x
 command_rules:
   - name: a
     comands: [x]
@@ -47,7 +47,7 @@ env_inject: {"A=B": x, AGENTSH_X: y}
 	got := all.Error()
 	for _, want := range []string{
 		`dir/p.yaml:1:1: the policy has no name`,
-		`dir/p.yaml:2:1: the policy has no key "nmae" (did you mean "name"?)`,
+		`dir/p.yaml:2:1: the policy has no key "nama" (did you mean "name"?)`,
 		`dir/p.yaml:4:5: a command rule has no commands`,
 		`dir/p.yaml:5:5: a command rule has no key "comands" (did you mean "commands"?)`,
 		`dir/p.yaml:6:15: unknown decision "alow" (did you mean "allow"?)`,

@@ -56,7 +56,7 @@ func commandKeys() []key[draft] {
 		{field{name: "limits", doc: "As resource_limits, for this command; the stricter of both holds.", shape: objectOf(func() []field { return fieldsOf(commandLimitKeys()) })},
 			func(r *reader, n *yaml.Node, d *draft) {
 				d.rule.Limits = &Limits{}
-				r.note(&d.settings, n, "command_rules.limits")
+				r.note(&d.settings, n, "resource_limits")
 				readObject(r, n, "limits", commandLimitKeys(), d.rule.Limits)
 			}},
 		{field{name: "identity", doc: "content: a copy or link of a denied program is denied too; name: only its names are.", shape: shape{words: identityWords}},

@@ -313,11 +313,11 @@ func (p *Policy) Unheld(held func(key string) bool) Problems {
 }
 
 // Settings lists what other parts of the product carry out: the keys of
-// resource_limits, approvals and audit that are given, exec_from, the keys of
-// groups that have rules or a default, as "signal_rules", the decisions redirect,
-// soft_delete and absorb by group, as "file_rules.soft_delete", and of command
-// rules also "command_rules.timeout" and "command_rules.limits.KEY". Whoever
-// holds signal_rules holds "signal_rules.fallback" too: it is never needed.
+// resource_limits, also where a command rule's limits or timeout give them,
+// those of approvals and audit, exec_from, the key of each group that has rules
+// or a default, as "signal_rules", command_rules.redirect_to,
+// signal_rules.redirect_to and signal_rules.absorb. Whoever holds signal_rules
+// holds signal_rules.fallback too: it is never needed.
 func (p *Policy) Settings() []Setting {
 	out := slices.Clone(p.settings)
 	for g := range groupCount {
@@ -330,11 +330,13 @@ func (p *Policy) Settings() []Setting {
 		}
 		out = append(out, s)
 	}
-	for g := range groupCount {
+	for _, g := range [...]Group{GroupCommand, GroupSignal} {
 		for _, rule := range p.groups[g].rules {
 			switch rule.Effect {
-			case Redirect, SoftDelete, Absorb:
-				out = append(out, Setting{Key: Group(g).String() + "_rules." + rule.Effect.String(), Pos: rule.Pos})
+			case Redirect:
+				out = append(out, Setting{Key: g.String() + "_rules.redirect_to", Pos: rule.Pos})
+			case Absorb:
+				out = append(out, Setting{Key: g.String() + "_rules.absorb", Pos: rule.Pos})
 			}
 		}
 	}

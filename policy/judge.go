@@ -14,31 +14,43 @@ type subject struct {
 }
 
 // command decides a command: the program itself, every program of its chain,
-// and, for wrappers, what their arguments name. The strictest answer holds.
+// and, where these are wrappers, what their arguments name. The strictest
+// answer holds.
 func (p *Policy) command(q *CommandRequest) (Decision, reason) {
 	s := subject{program: &q.Program, argv: q.Argv, request: q}
 	d, why := p.subject(&s)
-	name := p.wrapped(q)
-	if name == "" && len(q.Chain) == 0 {
-		return d, why
-	}
-	inside, err := payloads(name, q.Argv, p.isTransparent)
+	inside, e, w := p.inside(&s)
+	d, why = stricterOf(d, why, e, w)
 	for i := range q.Chain {
 		link := subject{program: &q.Chain[i], argv: chainArgv(&q.Chain[i], q, inside), request: q}
 		e, w := p.subject(&link)
 		d, why = stricterOf(d, why, notRedirected(e), w)
+		_, e, w = p.inside(&link)
+		d, why = stricterOf(d, why, e, w)
 	}
-	for i := range inside {
-		if inChain(q, inside[i].Program) {
+	return d, why
+}
+
+// inside decides for the payloads of one program, if it is a wrapper. Those
+// that the chain holds are judged there, by their files.
+func (p *Policy) inside(s *subject) ([]Payload, Decision, reason) {
+	d, why := Decision{Effect: Allow}, reason{}
+	name := p.wrapped(s)
+	if name == "" {
+		return nil, d, why
+	}
+	list, err := payloads(name, s.argv, p.isTransparent)
+	for i := range list {
+		if inChain(s.request, list[i].Program) {
 			continue
 		}
-		e, w := p.payload(&inside[i], q)
+		e, w := p.payload(&list[i], s.request)
 		d, why = stricterOf(d, why, notRedirected(e), w)
 	}
 	if err != nil && (name == loaderName || name == boxName) && d.Effect != Deny {
-		return Decision{}, reason{text: err.Error(), about: q.Called}
+		d, why = Decision{}, reason{text: err.Error(), about: s.program.Called}
 	}
-	return d, why
+	return list, d, why
 }
 
 func (p *Policy) isTransparent(name string) bool { return p.transparent[name] }

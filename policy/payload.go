@@ -47,19 +47,19 @@ func transparentWords(documents []*document) map[string]bool {
 // wrapped returns the name of the wrapper a program is, empty when it is none.
 // What the program's file is called counts, and so does what it was called by,
 // since a copy of a wrapper still wraps.
-func (p *Policy) wrapped(q *CommandRequest) string {
-	if multiCall(q.Path) {
-		if applet := appletName(q.Argv); !multiCall(applet) {
+func (p *Policy) wrapped(s *subject) string {
+	if multiCall(s.program.Path) {
+		if applet := appletName(s.argv); !multiCall(applet) {
 			if p.transparent[applet] {
 				return applet
 			}
 			return ""
 		}
 	}
-	if name := wrapperName(q.Path); p.transparent[name] {
+	if name := wrapperName(s.program.Path); p.transparent[name] {
 		return name
 	}
-	if name := wrapperName(q.Called); p.transparent[name] {
+	if name := wrapperName(s.program.Called); p.transparent[name] {
 		return name
 	}
 	return ""

@@ -108,6 +108,8 @@ func TestCommandsAreJudgedByAllTheirNames(t *testing.T) {
 		{"a busybox applet no rule is about", run("busybox", "nc"), "deny by default"},
 		{"a busybox applet through a wrapper applet", run("busybox", "env", "nc"), "deny by default"},
 		{"an applet by its link", &CommandRequest{Program: Program{Called: "/bin/ls", Path: "/bin/busybox", Same: []string{"/bin/kill"}}, Argv: []string{"ls"}}, "allow by allow-some"},
+		{"a script for a busybox applet", &CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git"}, Argv: []string{"git"}, Chain: []Program{{Called: "/bin/busybox", Path: "/bin/busybox", Args: []string{"/bin/busybox", "kill", "/ws/git"}}}}, "deny by block-kill"},
+		{"a copied loader that runs busybox", &CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git"}, Argv: []string{"git", "/bin/busybox", "nc"}, Chain: []Program{{Called: "/bin/busybox", Path: "/bin/busybox", Args: []string{"/bin/busybox", "nc"}}}}, "deny by default"},
 		{"another applet by an allowed link", &CommandRequest{Program: Program{Called: "/bin/ls", Path: "/bin/busybox"}, Argv: []string{"nc"}}, "deny by default"},
 		{"a denied applet by an allowed link", &CommandRequest{Program: Program{Called: "/bin/ls", Path: "/bin/busybox"}, Argv: []string{"-kill"}}, "deny by block-kill"},
 	}

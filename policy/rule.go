@@ -150,7 +150,7 @@ func finishRule(r *reader, n *yaml.Node, d *draft) {
 			rule.Limits = &Limits{}
 		}
 		rule.Limits.CommandTimeout = d.wait
-		d.settings = append(d.settings, Setting{Key: "command_rules.timeout", Pos: r.pos(d.timeout)})
+		d.settings = append(d.settings, Setting{Key: "resource_limits.command_timeout", Pos: r.pos(d.timeout)})
 	default:
 		r.fail(d.timeout, "", "timeout is for decision: approve")
 	}
