@@ -80,8 +80,8 @@ func (t *Target) Mark() (mark uint64, ok bool, err error) {
 
 // stat is the part of /proc/PID/stat that is used. See proc_pid_stat(5).
 type stat struct {
-	parent, threads int
-	start           uint64
+	parent, group, threads int
+	start                  uint64
 }
 
 func readStat(dir int, name string) (stat, error) {
@@ -101,10 +101,11 @@ func parseStat(text []byte) (stat, error) {
 		return stat{}, bad
 	}
 	var s stat
-	var errs [3]error
+	var errs [4]error
 	s.parent, errs[0] = strconv.Atoi(string(fields[1]))
-	s.threads, errs[1] = strconv.Atoi(string(fields[17]))
-	s.start, errs[2] = strconv.ParseUint(string(fields[19]), 10, 64)
+	s.group, errs[1] = strconv.Atoi(string(fields[2]))
+	s.threads, errs[2] = strconv.Atoi(string(fields[17]))
+	s.start, errs[3] = strconv.ParseUint(string(fields[19]), 10, 64)
 	if errors.Join(errs[:]...) != nil {
 		return stat{}, bad
 	}

@@ -157,7 +157,7 @@ func TestIdentityNamesTheProcessOfAThread(t *testing.T) {
 func TestStatFilesWithAnyNameAreRead(t *testing.T) {
 	rest := " S 7 3 3 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 5 0 424242 9 9"
 	for _, name := range []string{"(sh)", "(a b)", "(a) S 1 (b)", "(\n)"} {
-		if s, err := parseStat([]byte("12 " + name + rest)); err != nil || s != (stat{parent: 7, threads: 5, start: 424242}) {
+		if s, err := parseStat([]byte("12 " + name + rest)); err != nil || s != (stat{parent: 7, group: 3, threads: 5, start: 424242}) {
 			t.Errorf("%q: %+v %v", name, s, err)
 		}
 	}

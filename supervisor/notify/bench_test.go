@@ -68,6 +68,24 @@ func BenchmarkNestedExec(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkInterruptedExec counts the execs that end with EINTR when a timer of
+// 1 kHz fires without SA_RESTART: until a call is received its thread can be
+// interrupted.
+func BenchmarkInterruptedExec(b *testing.B) {
+	bin, dir := place(b)
+	var counts []float64
+	for b.Loop() {
+		s := run(b, Config{}, filepath.Join(bin, "matrix"), "handlers", dir)
+		n, err := strconv.ParseFloat(strings.TrimSpace(s.out.String()), 64)
+		if err != nil {
+			b.Fatalf("printed %q", &s.out)
+		}
+		counts = append(counts, n)
+	}
+	b.ReportMetric(median(counts), "EINTR/1000")
+	b.ReportMetric(0, "ns/op")
+}
+
 func median(x []float64) float64 {
 	slices.Sort(x)
 	return x[len(x)/2]

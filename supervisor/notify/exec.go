@@ -269,11 +269,7 @@ func (w *worker) event(a *attempt, decision string) wire.Event {
 		Mechanism: "seccomp",
 		Message:   a.diagnostic.Message,
 		Hint:      a.diagnostic.Hint,
-		Rule:      &wire.RuleAt{Name: a.diagnostic.Rule},
-	}
-	if a.diagnostic.Pos.Line > 0 {
-		p := a.diagnostic.Pos
-		e.Rule.At = fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+		Rule:      ruleAt(a.diagnostic),
 	}
 	if a.judged != nil {
 		e.Rule = a.judged.Rule
@@ -283,6 +279,14 @@ func (w *worker) event(a *attempt, decision string) wire.Event {
 		e.Hint = strings.TrimSpace(e.Hint + " use instead: " + replacement)
 	}
 	return e
+}
+
+func ruleAt(d policy.Diagnostic) *wire.RuleAt {
+	at := &wire.RuleAt{Name: d.Rule}
+	if d.Pos.Line > 0 {
+		at.At = d.Pos.String()
+	}
+	return at
 }
 
 func redirect(d policy.Decision) *policy.RedirectTo {

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -26,6 +25,7 @@ var programs = sync.OnceValues(func() (string, error) {
 		{"-static", "-DCODE=42", "-o", "prize-b", "testdata/prize.c"},
 		{"-pthread", "-o", "matrix", "testdata/matrix.c"},
 		{"-o", "spawn", "testdata/spawn.c"},
+		{"-o", "signal", "testdata/signal.c"},
 		{"-static", "-o", "hello", "testdata/hello.c"},
 		{"-o", "hello-dynamic", "testdata/hello.c"},
 	} {
@@ -116,16 +116,6 @@ func TestProgramsThatCannotBeBoundAreRefused(t *testing.T) {
 			s.fault(c.fault)
 		})
 	}
-}
-
-func TestExecsAreSeldomInterruptedByHandlersWithoutRestart(t *testing.T) {
-	bin, dir := place(t)
-	s := run(t, Config{}, filepath.Join(bin, "matrix"), "handlers", dir)
-	n, err := strconv.Atoi(strings.TrimSpace(s.out.String()))
-	if err != nil || n > 50 {
-		t.Errorf("%q of 1000 execs were interrupted by a timer of 1 kHz", &s.out)
-	}
-	t.Logf("%d of 1000 interrupted", n)
 }
 
 // The attack flips the path and the argument between what is allowed and what

@@ -320,9 +320,9 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 	})
 	t.Run("a call without a handler", func(t *testing.T) {
 		s := &session{t: t, done: make(chan error, 1)}
-		cmd := exec.Command("/bin/sh", "-c", "kill -0 $$ 2>/dev/null || echo no")
+		cmd := exec.Command("/bin/sh", "-c", "cd / 2>/dev/null || echo no")
 		cmd.Stdout = &s.out
-		s.start(Config{}, CommandInfo{ID: "c"}, cmd, unix.SYS_KILL)
+		s.start(Config{}, CommandInfo{ID: "c"}, cmd, unix.SYS_CHDIR)
 		s.end()
 		s.printed("no\n")
 		s.fault("has no handler")

@@ -19,8 +19,14 @@ import (
 // handlers are the system calls that are answered, each by one function. The
 // function answers the call or returns why it must be denied.
 var handlers = map[int]func(*worker, *call) error{
-	unix.SYS_EXECVE:   (*worker).execve,
-	unix.SYS_EXECVEAT: (*worker).execveat,
+	unix.SYS_EXECVE:            (*worker).execve,
+	unix.SYS_EXECVEAT:          (*worker).execveat,
+	unix.SYS_KILL:              (*worker).killProcess,
+	unix.SYS_TKILL:             (*worker).sigqueue,
+	unix.SYS_TGKILL:            (*worker).tgkill,
+	unix.SYS_RT_SIGQUEUEINFO:   (*worker).sigqueue,
+	unix.SYS_RT_TGSIGQUEUEINFO: (*worker).tgkill,
+	unix.SYS_PIDFD_SEND_SIGNAL: (*worker).pidfdSendSignal,
 }
 
 // worker is one thread that receives and answers. It is the tracer of at most
