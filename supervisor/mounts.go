@@ -95,8 +95,8 @@ func (p *viewPlanner) addScratch(dir string) error {
 	}
 	all := p.policy.Tree(dir, policy.OpAll)
 	switch {
-	case p.whole(all) && all.Effect == policy.Deny:
-		return nil
+	case all.Effect == policy.Deny:
+		return nil // places inside that are allowed are shown as they are outside
 	case p.whole(all) && all.Effect == policy.Allow:
 		p.view.scratch = append(p.view.scratch, dir)
 		return nil
@@ -179,9 +179,11 @@ func (p *viewPlanner) addRoot(root string) error {
 // addTree binds a tree that is readable as a whole and governs where rules
 // differ: the tree itself when they differ at its root, else each exception.
 func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
-	write := p.policy.Tree(root, writeOps)
-	read := p.policy.Tree(root, readOps&^policy.OpExecute)
-	exec := p.policy.Tree(root, policy.OpExecute)
+	tree := p.policy.Tree
+	if !info.IsDir() {
+		tree = p.file
+	}
+	write, read, exec := tree(root, writeOps), tree(root, readOps&^policy.OpExecute), tree(root, policy.OpExecute)
 	bindable := read.Effect == policy.Allow && write.Effect == policy.Deny && (exec.Effect == policy.Allow || exec.Effect == policy.Deny)
 	exceptions := slices.Concat(read.Except, exec.Except, write.Except)
 	slices.Sort(exceptions)
@@ -199,6 +201,23 @@ func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
 		}
 	}
 	return nil
+}
+
+// file is Tree for a file, below which there is nothing.
+func (p *viewPlanner) file(path string, ops policy.FileOp) policy.TreeVerdict {
+	v := policy.TreeVerdict{Uniform: true}
+	for op, first := policy.FileOp(1), true; op < policy.OpAll; op <<= 1 {
+		if op&ops == 0 {
+			continue
+		}
+		d, _ := p.policy.Evaluate(&policy.FileRequest{Path: path, Op: op})
+		if first {
+			v.Effect, first = d.Effect, false
+		} else if d.Effect != v.Effect {
+			return policy.TreeVerdict{Except: []string{path}}
+		}
+	}
+	return v
 }
 
 // addException governs a place inside a bound tree. A place that is not there

@@ -87,7 +87,7 @@ func (s *Session) ownFiles(v view) ([]launch.Mount, error) {
 
 // ownFile binds a file of the session over one of the machine.
 func (s *Session) ownFile(name string, data []byte) (launch.Mount, error) {
-	source := filepath.Join(s.state, path.Base(name))
+	source := filepath.Join(s.state.dir, path.Base(name))
 	if err := os.WriteFile(source, data, 0o644); err != nil {
 		return launch.Mount{}, fmt.Errorf("session file %s: %w", name, err)
 	}
@@ -96,20 +96,20 @@ func (s *Session) ownFile(name string, data []byte) (launch.Mount, error) {
 
 // writeStartup writes the startup script where startupMount takes it from.
 func (s *Session) writeStartup() error {
-	dir := filepath.Join(s.state, "lib", filepath.Base(startupDir))
+	dir := filepath.Join(s.state.dir, "lib", filepath.Base(startupDir))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("startup script: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "bash_startup.sh"), []byte(agentsh.BashStartup), 0o644); err != nil {
 		return fmt.Errorf("startup script: %w", err)
 	}
-	return os.Chmod(s.state, 0o711) // the user namespace's user looks the script up below it
+	return os.Chmod(s.state.dir, 0o711) // the user namespace's user looks the script up below it
 }
 
 // startupMount puts the script's directory in place: over the installed one, or
 // beside what /usr/lib holds, by an overlay of both.
 func (s *Session) startupMount() launch.Mount {
-	lib := filepath.Join(s.state, "lib")
+	lib := filepath.Join(s.state.dir, "lib")
 	if info, err := os.Stat(startupDir); err == nil && info.IsDir() {
 		return launch.Mount{Kind: launch.Bind, Source: filepath.Join(lib, filepath.Base(startupDir)), Target: startupDir, ReadOnly: true, NoExec: true}
 	}

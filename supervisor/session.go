@@ -44,7 +44,7 @@ type Session struct {
 	cfg   Config
 	id    string
 	who   identity
-	state string // directory outside, removed at the end
+	state *state
 
 	files    *fileServer // nil: nothing is governed
 	init     *launch.Init
@@ -76,9 +76,9 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	state, err := os.MkdirTemp("", "agentsh-")
+	state, err := newState()
 	if err != nil {
-		return nil, fmt.Errorf("session state: %w", err)
+		return nil, err
 	}
 	s := &Session{cfg: cfg, id: rand.Text()[:12], who: who, state: state}
 	if err := s.open(ctx); err != nil {
@@ -108,7 +108,7 @@ func (s *Session) open(ctx context.Context) error {
 
 // scratchDir makes the backing of a governed scratch directory.
 func (s *Session) scratchDir(path string) (string, error) {
-	dir, err := os.MkdirTemp(s.state, filepath.Base(path)+"-")
+	dir, err := os.MkdirTemp(s.state.dir, filepath.Base(path)+"-")
 	if err != nil {
 		return "", err
 	}
@@ -243,5 +243,5 @@ func (s *Session) Close() error {
 		s.root.Close()
 	}
 	s.files.close()
-	return errors.Join(append(errs, os.RemoveAll(s.state))...)
+	return errors.Join(append(errs, s.state.remove())...)
 }

@@ -349,7 +349,35 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 			t.Errorf("process %d is left", pid)
 		}
 	}
-	if _, err := os.Stat(s.state); err == nil {
-		t.Errorf("%s is left", s.state)
+	if _, err := os.Stat(s.state.dir); err == nil {
+		t.Errorf("%s is left", s.state.dir)
+	}
+}
+
+func TestStateOfAKilledSupervisorIsRemovedByTheNext(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	killed, err := newState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	living, err := newState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.lock.Close() // as the kernel does with the descriptors of a killed process
+	next, err := newState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(killed.dir); err == nil {
+		t.Errorf("%s is left", killed.dir)
+	}
+	for _, s := range []*state{living, next} {
+		if _, err := os.Stat(s.dir); err != nil {
+			t.Errorf("a living session lost its state: %v", err)
+		}
+		if err := s.remove(); err != nil {
+			t.Error(err)
+		}
 	}
 }

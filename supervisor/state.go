@@ -1,0 +1,78 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// statePattern names the directories that sessions keep outside.
+const statePattern = "agentsh-session-"
+
+// stateLock is the file in a state directory that its session holds locked.
+const stateLock = "lock"
+
+// state is a session's directory outside. It is locked while the session lives,
+// so that one whose supervisor was killed can be told and removed.
+type state struct {
+	dir  string
+	lock *os.File
+}
+
+// newState makes a state directory and removes those of sessions that are gone.
+func newState() (*state, error) {
+	sweepStates()
+	dir, err := os.MkdirTemp("", statePattern)
+	if err != nil {
+		return nil, fmt.Errorf("session state: %w", err)
+	}
+	lock, err := lockState(dir, os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, fmt.Errorf("session state: %w", err)
+	}
+	return &state{dir, lock}, nil
+}
+
+// lockState takes the lock of a state directory, or fails at once.
+func lockState(dir string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, stateLock), os.O_RDWR|unix.O_NOFOLLOW|flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// sweepStates removes what killed supervisors of this user left. What cannot be
+// judged or removed stays: it holds no secret.
+func sweepStates() {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), statePattern+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
+			continue
+		}
+		lock, err := lockState(dir, 0)
+		if err != nil {
+			continue // its session lives, or is just being made
+		}
+		os.RemoveAll(dir)
+		lock.Close()
+	}
+}
+
+// remove removes the directory with everything in it.
+func (s *state) remove() error {
+	defer s.lock.Close()
+	return os.RemoveAll(s.dir)
+}
