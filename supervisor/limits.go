@@ -16,7 +16,6 @@ const limitCore = unix.RLIMIT_CORE
 var heldSettings = map[string]bool{
 	"command_rules":                   true,
 	"command_rules.redirect_to":       true,
-	"command_rules.limits":            true,
 	"file_rules":                      true,
 	"resource_limits.pids_max":        true,
 	"resource_limits.open_files":      true,
