@@ -36,7 +36,7 @@ func commandKeys() []key[draft] {
 	return append(commonKeys(Allow, Deny, Audit, Approve, Redirect), []key[draft]{
 		{field{name: "commands", doc: "Base names, or with a slash paths, of programs; globs in both.", shape: listOf(shape{}), required: true},
 			func(r *reader, n *yaml.Node, d *draft) { d.rule.command.entries = r.names(r.texts(n)) }},
-		{field{name: "args_patterns", doc: "Go regular expressions, any of which must match the arguments joined by spaces.", shape: listOf(shape{})}, readArgsPatterns},
+		{field{name: "args_patterns", doc: "Go regular expressions, any of which must match the arguments joined by spaces.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *draft) { d.patterns = r.texts(n) }},
 		{field{name: "args", doc: "Word patterns the arguments must match: operands in order, options anywhere, ** for any words, a|b for either.", shape: listOf(shape{})}, readArgs},
 		{field{name: "context", doc: "direct: asked for by the operator; nested: started by another command; or a range of depths.",
 			shape: shape{words: contextWords, others: []shape{listOf(shape{words: contextWords}), objectOf(func() []field { return fieldsOf(depthKeys) })}}}, readContext},
@@ -93,33 +93,39 @@ func finishCommand(r *reader, n *yaml.Node, d *draft) {
 		filter := c.env.filter
 		d.rule.Env = &env.Filter{Allow: filter.Allow, Deny: filter.Deny, MaxBytes: filter.MaxBytes, MaxKeys: filter.MaxKeys}
 	}
-	if !d.rule.Effect.permits() {
-		// A newline in an argument must not hide what follows it.
-		for i, p := range c.patterns {
-			c.patterns[i] = regexp.MustCompile("(?s:" + p.String() + ")")
+	for _, l := range d.patterns {
+		if re := r.argsPattern(l, d.rule.Effect); re != nil {
+			c.patterns = append(c.patterns, re)
+			c.sources = append(c.sources, l.text)
 		}
 	}
 }
 
-func readArgsPatterns(r *reader, n *yaml.Node, d *draft) {
-	for _, l := range r.texts(n) {
-		text, err := expand(l.text, r.vars, regexp.QuoteMeta)
-		if err != nil {
-			r.fail(l.node, "", "pattern %q: %v", shorten(l.text), err)
-			continue
-		}
-		p, err := regexp.Compile(text)
-		if err != nil {
-			hint := ""
-			if strings.HasPrefix(text, "*") {
-				hint = "it is a regular expression, not a glob: begin it with .*"
-			}
-			r.fail(l.node, hint, "%v", err)
-			continue
-		}
-		d.rule.command.patterns = append(d.rule.command.patterns, p)
-		d.rule.command.sources = append(d.rule.command.sources, l.text)
+// argsPattern compiles one of args_patterns. In a rule that refuses, a newline
+// in an argument must not hide what follows it, so . matches one there.
+func (r *reader) argsPattern(l located, effect Effect) *regexp.Regexp {
+	text, err := expand(l.text, r.vars, regexp.QuoteMeta)
+	if err != nil {
+		r.fail(l.node, "", "pattern %q: %v", shorten(l.text), err)
+		return nil
 	}
+	whole := text
+	if !effect.permits() {
+		whole = "(?s:" + text + ")"
+	}
+	re, err := regexp.Compile(whole)
+	if err == nil {
+		return re
+	}
+	if _, plain := regexp.Compile(text); plain != nil {
+		err = plain // without what was put around it
+	}
+	hint := ""
+	if strings.HasPrefix(text, "*") {
+		hint = "it is a regular expression, not a glob: begin it with .*"
+	}
+	r.fail(l.node, hint, "%v", err)
+	return nil
 }
 
 func readArgs(r *reader, n *yaml.Node, d *draft) {

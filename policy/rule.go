@@ -17,6 +17,7 @@ type draft struct {
 	wait     time.Duration
 	selected bool // something says what the rule is about
 	settings []Setting
+	patterns []located // args_patterns, compiled once the decision is known
 }
 
 // The decisions a group knows, as words of a policy file in the order of
