@@ -306,12 +306,13 @@ func (s *spec) symlink(target, text string) {
 	s.str(text)
 }
 
-// procOps mount /proc. With hidepid=2 a process that a command may not trace is
-// not listed, the init first of all. What is left of the machine is read-only or
-// covered.
+// procOps mount /proc, read-only: a command that could open /proc/PID/mem of
+// another process for writing would change its arguments after they were judged.
+// With hidepid=2 a process that a command may not trace is not listed, the init
+// first of all. What is left of the machine is read-only twice or covered.
 func procOps(s *spec, target string) {
 	const attrs = attrNoSuid | attrNoDev | attrNoExec
-	s.fs("proc", target, attrs, "", []string{"hidepid=2"})
+	s.fs("proc", target, attrs|attrReadOnly, "", []string{"hidepid=2"})
 	for _, name := range []string{"sys", "irq", "bus", "fs", "sysrq-trigger"} {
 		at := path.Join(target, name)
 		s.bind(at, at, attrs|attrReadOnly, flagBeneath|flagOptional)
