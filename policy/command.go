@@ -2,6 +2,7 @@ package policy
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -22,8 +23,11 @@ type commandMatch struct {
 	cwd      []*glob.Glob
 	tty      int8 // 0: either, 1: interactive, -1: not
 	byName   bool // identity: name
-	env      envSettings
-	sources  []string // args_patterns as written, for lint
+	// everything: an entry matches every program. A rule that refuses so is
+	// the file's own default, not a statement about one program.
+	everything bool
+	env        envSettings
+	sources    []string // args_patterns as written, for lint
 }
 
 type depthRange struct {
@@ -86,6 +90,7 @@ var readCommandRules = func(r *reader, n *yaml.Node, doc *document) {
 func finishCommand(r *reader, n *yaml.Node, d *draft) {
 	c := d.rule.command
 	c.wordsAll = d.rule.Effect.permits()
+	c.everything = slices.ContainsFunc(c.entries, nameEntry.all)
 	if c.words != nil && len(c.words) == 0 && !c.wordsAll {
 		r.fail(n, "allow the forms without arguments first", "args: [] in a rule that does not allow selects nothing")
 	}

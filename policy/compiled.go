@@ -26,6 +26,7 @@ type Policy struct {
 	execFrom          []*glob.Glob
 	settings          []Setting
 
+	planting []string // directories whose content came from outside
 	commands commandIndex
 	files    *glob.Set
 	domains  *glob.Set

@@ -81,7 +81,8 @@ func (ix *commandIndex) first(name string, accept func(int32) bool) int32 {
 
 // DeniedPrograms are the names and path globs of the command rules that do not
 // permit and go by content: a program of the same content as a file one of
-// them names is judged as that file. Sorted.
+// them names is judged as that file. Entries for every program are left out,
+// since they name none. Sorted.
 func (p *Policy) DeniedPrograms() []string {
 	var out []string
 	for _, rule := range p.groups[GroupCommand].rules {
@@ -89,7 +90,9 @@ func (p *Policy) DeniedPrograms() []string {
 			continue
 		}
 		for _, e := range rule.command.entries {
-			out = append(out, e.glob.String())
+			if !e.all() {
+				out = append(out, e.glob.String())
+			}
 		}
 	}
 	slices.Sort(out)

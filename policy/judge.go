@@ -110,46 +110,85 @@ func (p *Policy) subject(s *subject) (Decision, reason) {
 	case !p.runsFrom(pr.Path):
 		return Decision{}, reason{text: "programs run only from the directories of exec_from", about: pr.Path}
 	}
-	var certain, doubtful *Rule
-	multi := multiCall(pr.Path)
-	if applet := appletName(s.argv); multi && !multiCall(applet) {
-		certain = p.first(applet, s, false)
-		doubtful = p.first(pr.Path, s, false)
+	var said opinions
+	if multi := multiCall(pr.Path); multi && !multiCall(appletName(s.argv)) {
+		said.add(p.first(appletName(s.argv), s, false), true)
+		said.add(p.first(pr.Path, s, false), false)
+		said.add(p.first(p.calledName(s), s, false), false)
 	} else {
-		certain = p.first(pr.Path, s, false)
-		for _, name := range pr.Names {
-			certain = stricterRule(certain, p.first(name, s, false))
-		}
-		if len(s.argv) > 0 && s.argv[0] != pr.Called {
-			doubtful = p.first(base(s.argv[0]), s, false)
-		}
+		p.names(s, &said, multi)
+	}
+	return p.settle(s, said)
+}
+
+// names asks about every name of a program that does not choose by its name
+// what it is.
+func (p *Policy) names(s *subject, said *opinions, multi bool) {
+	pr := s.program
+	said.add(p.first(pr.Path, s, false), true)
+	for _, name := range pr.Names {
+		said.add(p.first(name, s, false), !p.planted(name))
+	}
+	if len(s.argv) > 0 && s.argv[0] != pr.Called {
+		said.add(p.first(base(s.argv[0]), s, false), false)
 	}
 	if pr.Called != pr.Path {
 		called := p.first(p.calledName(s), s, false)
-		if certain == nil && !multi && pr.Path != "" && p.trustworthy(pr.Called) {
-			certain = called
-		}
-		doubtful = stricterRule(doubtful, called)
+		sure := called != nil && said.certain == nil && pr.Path != "" && p.trustworthy(pr.Called)
+		said.add(called, sure)
 	}
-	if !multi {
-		for _, same := range pr.Same {
-			doubtful = stricterRule(doubtful, p.first(same, s, true))
-		}
+	for i := 0; i < len(pr.Same) && !multi; i++ {
+		said.add(p.first(pr.Same[i], s, true), false)
 	}
-	return p.settle(s, certain, doubtful)
 }
 
-// settle puts together what the certain and the doubtful names say.
-func (p *Policy) settle(s *subject, certain, doubtful *Rule) (Decision, reason) {
+// opinions are what the rules say to the names of one program.
+type opinions struct {
+	certain  *Rule // the strictest for names that are certain
+	doubtful *Rule // the strictest for names its caller could choose
+	closing  *Rule // one about every program, which stands in for the default
+}
+
+func (o *opinions) add(rule *Rule, certain bool) {
+	switch {
+	case rule == nil:
+	case rule.command.everything && !rule.Effect.permits():
+		// It says nothing about this name: another name may be permitted.
+		if certain {
+			o.closing = stricterRule(o.closing, rule)
+		}
+	case certain:
+		o.certain = stricterRule(o.certain, rule)
+	default:
+		o.doubtful = stricterRule(o.doubtful, rule)
+	}
+}
+
+// planted reports whether a link may have come with the workspace, or leads
+// where its reader stands, as those of /proc do.
+func (p *Policy) planted(link string) bool {
+	for _, dir := range p.planting {
+		if within(link, dir) {
+			return true
+		}
+	}
+	return !cleanPath(link)
+}
+
+// settle puts together what the rules say to all names.
+func (p *Policy) settle(s *subject, said opinions) (Decision, reason) {
 	d := p.fallback(defaultCommand)
 	why := reason{about: s.program.Path}
-	if certain != nil {
-		d = Decision{Effect: certain.Effect, Rule: certain}
-	} else if s.program.Path == "" && d.Permits() {
+	switch {
+	case said.certain != nil:
+		d = Decision{Effect: said.certain.Effect, Rule: said.certain}
+	case said.closing != nil:
+		d = Decision{Effect: said.closing.Effect, Rule: said.closing}
+	case s.program.Path == "" && d.Permits():
 		d, why.text = Decision{}, "the program was not found"
 	}
-	if doubtful != nil && strictness[doubtful.Effect] < strictness[d.Effect] {
-		d = Decision{Effect: doubtful.Effect, Rule: doubtful}
+	if said.doubtful != nil && strictness[said.doubtful.Effect] < strictness[d.Effect] {
+		d = Decision{Effect: said.doubtful.Effect, Rule: said.doubtful}
 		why = reason{about: s.program.Called}
 	}
 	return d, why
@@ -286,10 +325,10 @@ func (p *Policy) calledName(s *subject) string {
 }
 
 // trustworthy reports whether a link of that name could not have been made by
-// a command: it is a clean absolute path, not one of the kernel's, in a
-// directory where the file rules let nobody make or replace anything.
+// a command: it did not come with the workspace, and stands in a directory
+// where the file rules let nobody make or replace anything.
 func (p *Policy) trustworthy(name string) bool {
-	if !cleanPath(name) || within(name, "/proc") || within(name, "/dev") || within(name, "/sys") {
+	if p.planted(name) {
 		return false
 	}
 	const planting = OpCreate | OpSymlink | OpRename | OpLink

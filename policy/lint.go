@@ -79,7 +79,7 @@ func (l *linter) order(g Group) {
 func (rule *Rule) wholeGroup() bool {
 	switch {
 	case rule.command != nil:
-		return slices.ContainsFunc(rule.command.entries, func(e nameEntry) bool { return e.glob.String() == "*" })
+		return rule.command.everything
 	case rule.file != nil:
 		return slices.ContainsFunc(rule.file.paths, func(g *glob.Glob) bool { return g.Covers("/") })
 	case rule.network != nil:

@@ -136,6 +136,12 @@ func (l *loader) compile() *Policy {
 		p.add(d)
 	}
 	p.transparent = transparentWords(l.documents)
+	p.planting = []string{"/tmp", "/var/tmp", "/dev", "/proc", "/sys"}
+	for _, name := range [...]string{"WORKSPACE", "PROJECT_ROOT", "GIT_ROOT", "HOME", "TMPDIR"} {
+		if dir := l.vars[name]; dir != "" {
+			p.planting = append(p.planting, dir)
+		}
+	}
 	total := 0
 	for g := range p.groups {
 		total += len(p.groups[g].rules)

@@ -128,6 +128,29 @@ func TestALinkIsOnlyTrustedWhereNobodyCanMakeOne(t *testing.T) {
 	expect(t, p, link, "allow by allow-some")
 }
 
+func TestAClosingRuleSaysNothingAboutOneName(t *testing.T) {
+	rules := "command_rules:\n  - {name: some, commands: [python3, perl], decision: allow}\n  - {name: rest, commands: ['*'], decision: %s}\n"
+	for _, effect := range []string{"deny", "approve"} {
+		p := load(t, strings.Replace(rules, "%s", effect, 1))
+		expect(t, p, &CommandRequest{Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}}, "allow by some")
+		expect(t, p, &CommandRequest{Program: Program{Called: "python3", Path: "/usr/bin/python3.11", Names: []string{"/usr/bin/py", "/usr/bin/python3"}}}, "allow by some")
+		expect(t, p, &CommandRequest{Program: Program{Called: "/usr/bin/perl", Path: "/usr/bin/perl", Same: []string{"/usr/bin/perl5.36"}}}, "allow by some")
+		expect(t, p, run("nmap"), effect+" by rest")
+		expect(t, p, &CommandRequest{Program: Program{Called: "/ws/perl", Path: "/usr/bin/nmap"}, Cwd: "/ws"}, effect+" by rest")
+		if got := p.DeniedPrograms(); len(got) != 0 {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
+func TestALinkThatCameWithTheWorkspaceVouchesForNothing(t *testing.T) {
+	p := load(t, commands)
+	for _, dir := range []string{"/ws/bin", "/home/agent/bin", "/tmp", "/proc/self/cwd"} {
+		expect(t, p, &CommandRequest{Program: Program{Called: "ls", Path: "/usr/bin/nmap", Names: []string{dir + "/ls"}}}, "deny by default")
+		expect(t, p, &CommandRequest{Program: Program{Called: "ls", Path: "/usr/bin/git", Names: []string{dir + "/kill"}}}, "deny by block-kill")
+	}
+}
+
 func TestIdentityNameGoesByNamesOnly(t *testing.T) {
 	copied := &CommandRequest{Program: Program{Called: "/ws/x", Path: "/ws/x", Same: []string{"/usr/bin/kill"}}}
 	rules := "command_rules:\n  - {name: k, commands: [kill], decision: deny%s}\n  - {name: all, commands: ['*'], decision: allow}\n"

@@ -234,6 +234,11 @@ func (e nameEntry) matches(path string) bool {
 	return e.glob.Match(base(path))
 }
 
+// all reports whether the entry names every program.
+func (e nameEntry) all() bool {
+	return !e.path && e.glob.String() == "*" || e.path && e.glob.Covers("/")
+}
+
 func matchesAny(list []nameEntry, path string) bool {
 	for _, e := range list {
 		if e.matches(path) {
