@@ -22,7 +22,7 @@ func newEnvCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newEnvExplainCommand())
+	cmd.AddCommand(newEnvExplainCommand(), newEnvProbeCommand())
 	return cmd
 }
 

@@ -24,8 +24,8 @@ func newPolicyCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		newCheckCommand(), newExplainCommand(), newTestCommand(), newDiffCommand(),
-		newReplayCommand(), newLearnCommand(),
+		newCheckCommand(), newExplainCommand(), newTestCommand(), newProbeCommand(), newDiffCommand(),
+		newReplayCommand(), newLearnCommand(), newSchemaCommand(),
 	)
 	return cmd
 }
@@ -121,6 +121,7 @@ func usage(format string, args ...any) error {
 
 func newCheckCommand() *cobra.Command {
 	var at places
+	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Load policies and name their errors and weak places",
@@ -130,15 +131,16 @@ func newCheckCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return check(cmd.OutOrStdout(), files, vars)
+			return check(cmd.OutOrStdout(), files, vars, strict)
 		},
 	}
 	at.flags(cmd)
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings as well")
 	return cmd
 }
 
 // check prints every problem of every file, then one line for each good file.
-func check(out io.Writer, files []string, vars map[string]string) error {
+func check(out io.Writer, files []string, vars map[string]string, strict bool) error {
 	bad := 0
 	for _, file := range files {
 		p, err := loadPolicy(file, vars)
@@ -149,7 +151,15 @@ func check(out io.Writer, files []string, vars map[string]string) error {
 			}
 			continue
 		}
-		fmt.Fprintf(out, "%s: ok, %d rules\n", file, countRules(p))
+		warnings := policy.Lint(p)
+		for _, w := range warnings {
+			fmt.Fprintf(out, "%s: %s: %s\n", w.Pos, w.Severity, withHint(w))
+		}
+		if strict && len(warnings) > 0 {
+			bad++
+			continue
+		}
+		fmt.Fprintf(out, "%s: ok, %d rules, %d warnings\n", file, countRules(p), len(warnings))
 	}
 	if bad > 0 {
 		return fail(exitFailed, fmt.Errorf("%d of %d files are not good", bad, len(files)), "")
@@ -186,4 +196,20 @@ func countRules(p *policy.Policy) int {
 		n += len(p.Rules(g))
 	}
 	return n
+}
+
+func newSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of policy files, for editors",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			schema, err := policy.Schema()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", schema)
+			return err
+		},
+	}
 }

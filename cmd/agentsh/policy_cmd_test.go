@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"agentsh/policy/policytest"
 )
 
 const testPolicy = `version: 1
@@ -60,6 +62,7 @@ func TestPolicyCommandLines(t *testing.T) {
 	files := map[string]string{
 		"p.yaml": testPolicy, "p_test.yaml": testSuite, "log.jsonl": log, "broken.yaml": "version: 1\nname: x\ncommand_rule: []\n",
 		"q.yaml":       strings.Replace(testPolicy, "[git]", "[git, ls]", 1),
+		"weak.yaml":    "version: 1\nname: weak\ncommand_rules:\n  - {name: all, commands: ['*'], decision: allow}\n  - {name: never, commands: [ls], decision: deny}\n",
 		"bad_test.yml": strings.Replace(testSuite, "expect: allow", "expect: deny", 1),
 	}
 	tests := []struct {
@@ -68,7 +71,7 @@ func TestPolicyCommandLines(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"a good policy", "policy check p.yaml", 0, []string{"p.yaml: ok, 3 rules"}},
+		{"a good policy", "policy check p.yaml", 0, []string{"p.yaml: ok, 3 rules, 0 warnings"}},
 		{"a policy with an unknown key", "policy check p.yaml broken.yaml", 1, []string{"p.yaml: ok", "broken.yaml:3:1: error: ", `did you mean "command_rules"?`, "1 of 2 files"}},
 		{"a policy that is not there", "policy check none.yaml", 1, []string{"none.yaml"}},
 		{"no policy to check", "policy check", 2, []string{"hint"}},
@@ -78,6 +81,10 @@ func TestPolicyCommandLines(t *testing.T) {
 		{"why a destination is denied", "policy explain -p p.yaml --net example.com:443", 1, []string{"tcp example.com:443", "decision: deny"}},
 		{"why a signal is denied", "policy explain -p p.yaml --signal KILL", 1, []string{"signal KILL to external", "decision: deny"}},
 		{"why a socket is denied", "policy explain -p p.yaml --socket /run/docker.sock", 1, []string{"connect /run/docker.sock"}},
+		{"what a shell text does", "policy explain -p p.yaml -- bash -c git;kill", 1, []string{"inside:   git: allow by rule git", "inside:   kill: deny by rule block-kill"}},
+		{"warnings", "policy check weak.yaml", 0, []string{"weak.yaml:5:5: warning: ", "weak.yaml: ok, 2 rules, 1 warnings"}},
+		{"warnings that fail", "policy check --strict weak.yaml", 1, []string{"1 of 1 files"}},
+		{"the schema", "policy schema", 0, []string{`"$schema"`, `"command_rules"`}},
 		{"nothing to explain", "policy explain -p p.yaml", 2, []string{"ask about one of"}},
 		{"two things to explain", "policy explain -p p.yaml --file /a --net a:1", 2, []string{"ask about one of"}},
 		{"an unknown operation", "policy explain -p p.yaml --file /a --op look", 2, []string{"--op look"}},
@@ -151,4 +158,14 @@ func TestEnvExplainReadsFilesInTheirOrder(t *testing.T) {
 			t.Errorf("code %d, printed is\n%s\nwant %q", code, out, want)
 		}
 	}
+}
+
+// wantOf is the expectation of a decision's word.
+func wantOf(t *testing.T, word string) policytest.Want {
+	t.Helper()
+	s, err := policytest.ParseSuite("x_test.yaml", []byte("policy: p\ntests: [{name: x, command: [x], expect: "+word+"}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Cases[0].Want
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -217,8 +218,44 @@ func explain(out io.Writer, p *policy.Policy, request policy.Request) error {
 		fmt.Fprintf(out, "instead:  %s\n", strings.TrimSpace(strings.Join(append([]string{to.Command, to.Path}, to.Args...), " ")))
 	}
 	fmt.Fprintf(out, "held by:  %s\n", heldBy(policytest.GroupOf(request)))
-	if d.Permits() {
+	inner := explainText(out, p, request)
+	if d.Permits() && inner {
 		return nil
 	}
 	return fail(exitFailed, nil, "")
+}
+
+// explainText says what is decided about each command that the text of a
+// shell's -c names, and whether all are allowed. The words a shell would have
+// to compute are taken as they are written.
+func explainText(out io.Writer, p *policy.Policy, request policy.Request) bool {
+	q, ok := request.(*policy.CommandRequest)
+	if !ok || !isShell(q.Argv[0]) {
+		return true
+	}
+	at := slices.IndexFunc(q.Argv, func(w string) bool { return len(w) > 1 && w[0] == '-' && w[1] != '-' && strings.HasSuffix(w, "c") })
+	if at < 0 || at+1 >= len(q.Argv) {
+		return true
+	}
+	commands, err := policy.ShellCommands(q.Argv[at+1])
+	if err != nil {
+		fmt.Fprintf(out, "inside:   %v\n", err)
+		return true
+	}
+	allowed := true
+	for _, c := range commands {
+		inner := policytest.Command(c.Argv)
+		if file := findProgram(c.Argv[0]); file != "" {
+			inner.Path = file
+		}
+		inner.Cwd, inner.Depth, inner.Parent, inner.Ancestors = q.Cwd, q.Depth+1, q.Path, []string{q.Path}
+		d, diagnostic := p.Evaluate(inner)
+		allowed = allowed && d.Permits()
+		fmt.Fprintf(out, "inside:   %s: %s by rule %s\n", policytest.Describe(policytest.Command(c.Argv)), d.Effect, diagnostic.Rule)
+	}
+	return allowed
+}
+
+func isShell(name string) bool {
+	return slices.Contains([]string{"bash", "sh", "dash", "ksh", "zsh"}, filepath.Base(name))
 }

@@ -17,8 +17,8 @@ type line struct {
 	problem string // empty: it passed
 }
 
-// lines are the tests of all policies in order: the cases,
-// coverage and mutants.
+// lines are the tests of all policies in order: the cases, what
+// really happened, coverage and mutants.
 func lines(all []*tested, o testOptions) []line {
 	var out []line
 	for _, t := range all {
@@ -27,6 +27,9 @@ func lines(all []*tested, o testOptions) []line {
 				c := r.Results[i]
 				out = append(out, line{r.Suite.File, c.Case.Name, c.Case.Pos.String(), c.Problem})
 			}
+		}
+		for _, l := range t.live {
+			out = append(out, line{l.file, l.name + " (live)", l.at, l.problem})
 		}
 		out = append(out, qualityLines(t, o)...)
 	}

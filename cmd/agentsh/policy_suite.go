@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ type testOptions struct {
 	coverage bool
 	minimum  int
 	mutate   bool
+	live     bool
 }
 
 func newTestCommand() *cobra.Command {
@@ -36,7 +38,7 @@ func newTestCommand() *cobra.Command {
 			if !slices.Contains([]string{"text", "tap", "junit", "json"}, o.output) {
 				return usage("-o %s is not text, tap, junit or json", o.output)
 			}
-			return runTests(cmd.OutOrStdout(), args, o)
+			return runTests(cmd.Context(), cmd.OutOrStdout(), args, o)
 		},
 	}
 	f := cmd.Flags()
@@ -44,6 +46,7 @@ func newTestCommand() *cobra.Command {
 	f.BoolVar(&o.coverage, "coverage", false, "name the rules that no test reaches")
 	f.IntVar(&o.minimum, "min", 0, "fail when less than this percentage of the rules is reached; implies --coverage")
 	f.BoolVar(&o.mutate, "mutate", false, "delete, invert and reorder each rule and name the changes that no test notices")
+	f.BoolVar(&o.live, "live", false, "also run each command in a scratch sandbox and compare what happens")
 	return cmd
 }
 
@@ -51,6 +54,7 @@ func newTestCommand() *cobra.Command {
 type tested struct {
 	policy   *policy.Policy
 	reports  []policytest.Report
+	live     []liveResult
 	coverage *policytest.Coverage
 	mutation *policytest.Mutation
 
@@ -63,6 +67,11 @@ func (t *tested) failures(o testOptions) int {
 	for _, r := range t.reports {
 		n += r.Failed()
 	}
+	for _, l := range t.live {
+		if l.problem != "" {
+			n++
+		}
+	}
 	if t.coverage != nil && t.coverage.Percent() < o.minimum {
 		n++
 	}
@@ -73,7 +82,7 @@ func (t *tested) failures(o testOptions) int {
 }
 
 // runTests runs every suite found, groups them by policy and prints.
-func runTests(out io.Writer, args []string, o testOptions) error {
+func runTests(ctx context.Context, out io.Writer, args []string, o testOptions) error {
 	files, err := findSuites(args)
 	if err != nil {
 		return err
@@ -85,7 +94,7 @@ func runTests(out io.Writer, args []string, o testOptions) error {
 	var all []*tested
 	failures := 0
 	for _, key := range slices.Sorted(maps.Keys(suites)) {
-		t, err := runGroup(suites[key], o)
+		t, err := runGroup(ctx, suites[key], o)
 		if err != nil {
 			return fail(exitFailed, err, "")
 		}
@@ -156,7 +165,7 @@ func loadSuites(files []string) (map[string][]*policytest.Suite, error) {
 }
 
 // runGroup runs the suites of one policy.
-func runGroup(suites []*policytest.Suite, o testOptions) (*tested, error) {
+func runGroup(ctx context.Context, suites []*policytest.Suite, o testOptions) (*tested, error) {
 	p, err := policytest.LoadPolicy(suites[0], readBounded)
 	if err != nil {
 		return nil, err
@@ -168,6 +177,11 @@ func runGroup(suites []*policytest.Suite, o testOptions) (*tested, error) {
 	if o.coverage || o.minimum > 0 {
 		c := policytest.Cover(t.reports...)
 		t.coverage = &c
+	}
+	if o.live {
+		if t.live, err = runLive(ctx, p, suites); err != nil {
+			return nil, err
+		}
 	}
 	if !o.mutate {
 		return t, nil

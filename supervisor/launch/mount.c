@@ -196,6 +196,10 @@ static void op_fs(struct reader *r)
 		options[i] = read_str(r);
 	if (r->bad)
 		return;
+	int is_dir = 1;
+	for (uint32_t i = 0; i < n; i++)
+		if (strcmp(options[i], "rootmode=100000") == 0)
+			is_dir = 0; /* a single file can only be mounted on a file */
 	int dev = -1;
 	if (tag[0]) {
 		/* opened here: the kernel wants the opener's user namespace to be the
@@ -206,7 +210,7 @@ static void op_fs(struct reader *r)
 		snprintf(fd_option, sizeof fd_option, "fd=%d", dev);
 		options[n++] = fd_option;
 	}
-	attach(make_fs(type, target, attrs, options, n), target, 1);
+	attach(make_fs(type, target, attrs, options, n), target, is_dir);
 	if (dev >= 0)
 		announce_fuse(dev, tag);
 }

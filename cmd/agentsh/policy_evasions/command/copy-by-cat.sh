@@ -1,0 +1,1 @@
+cat "$T" > ./innocent; chmod 755 ./innocent; ./innocent $A

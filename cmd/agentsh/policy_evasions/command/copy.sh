@@ -1,0 +1,1 @@
+cp "$T" ./innocent && ./innocent $A

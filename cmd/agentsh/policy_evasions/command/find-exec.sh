@@ -1,0 +1,1 @@
+find . -maxdepth 0 -exec "$T" $A ";"

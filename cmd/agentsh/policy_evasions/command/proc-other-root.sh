@@ -1,0 +1,1 @@
+"/proc/1/root$T" $A; "/proc/$PPID/root$T" $A

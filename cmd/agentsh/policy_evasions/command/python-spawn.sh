@@ -1,0 +1,7 @@
+type python3 >/dev/null 2>&1 || { echo CANNOT TRY; exit; }
+exec python3 - <<'END'
+import os
+T, A = os.environ["T"], os.environ.get("A", "")
+p = os.posix_spawn(T, [T, A], {})
+os.waitpid(p, 0)
+END

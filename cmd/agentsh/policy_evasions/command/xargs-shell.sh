@@ -1,0 +1,1 @@
+echo "$T" | xargs -I{} sh -c "{} $A"

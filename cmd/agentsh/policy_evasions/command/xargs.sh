@@ -1,0 +1,1 @@
+echo "$A" | xargs "$T"

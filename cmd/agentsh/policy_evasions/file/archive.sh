@@ -1,0 +1,1 @@
+tar cf - "$T" 2>/dev/null | tar xOf -

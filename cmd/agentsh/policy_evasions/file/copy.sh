@@ -1,0 +1,1 @@
+cp "$T" ./innocent && cat ./innocent

@@ -1,0 +1,1 @@
+dd if="$T" 2>/dev/null

@@ -1,0 +1,1 @@
+ln "$T" ./innocent && cat ./innocent

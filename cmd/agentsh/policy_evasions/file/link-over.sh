@@ -1,0 +1,1 @@
+echo BROKEN > ./new; ln -f ./new "$T"; ln -sf ./new "$T"

@@ -1,0 +1,1 @@
+cd "${T%/*}" && cat "/proc/self/cwd/${T##*/}"

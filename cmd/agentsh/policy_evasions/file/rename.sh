@@ -1,0 +1,1 @@
+mv "$T" ./innocent && cat ./innocent

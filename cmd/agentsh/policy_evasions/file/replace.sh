@@ -1,0 +1,1 @@
+echo BROKEN > ./new; mv -f ./new "$T"

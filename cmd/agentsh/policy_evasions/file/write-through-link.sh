@@ -1,0 +1,1 @@
+ln -s "$T" ./innocent; echo BROKEN > ./innocent
