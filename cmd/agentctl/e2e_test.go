@@ -499,23 +499,26 @@ var runSteps = []string{
 	"iterations:", "| agent at work", "| agent stops", "deliver:", "post_script:", "| in post_script", "delete:",
 }
 
-func newStoppable(t *testing.T, waits bool) *place {
-	agent := "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "
-	if waits {
-		agent += "sleep 1000"
-	} else {
-		agent += "echo agent stops"
+// newStoppable is a place where something waits for ever at the step, when the
+// step is one where something can.
+func newStoppable(t *testing.T, step string) *place {
+	wait := func(at string) string {
+		if step == at {
+			return "sleep 1000"
+		}
+		return "true"
 	}
-	p := newPlace(t, agent, "pre_script: pre.sh\npost_script: post.sh")
-	p.write("pre.sh", "#!/bin/sh\necho in pre_script\n(setsid sh -c 'while :; do sleep 1; done' &)\nexit 0\n", 0o755)
-	p.write("post.sh", "#!/bin/sh\necho in post_script\ntouch ../post-ran\nexit 0\n", 0o755)
+	p := newPlace(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
+		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh")
+	p.write("pre.sh", "#!/bin/sh\n(setsid sh -c 'while :; do sleep 1; done' &)\necho in pre_script\n"+wait("| in pre_script")+"\n", 0o755)
+	p.write("post.sh", "#!/bin/sh\n(setsid sleep 1000 &)\necho in post_script\ntouch ../post-ran\n"+wait("| in post_script")+"\n", 0o755)
 	return p
 }
 
 func TestAKilledRunLeavesNothingAtAnyStep(t *testing.T) {
 	for _, step := range runSteps {
 		t.Run(step, func(t *testing.T) {
-			p := newStoppable(t, step == "| agent at work")
+			p := newStoppable(t, step)
 			adopt(t)
 			p.stopAt(step, syscall.SIGKILL)
 			waitOrphans(t)
@@ -532,11 +535,11 @@ func TestAKilledRunLeavesNothingAtAnyStep(t *testing.T) {
 func TestAnInterruptedRunLeavesNothingAtAnyStep(t *testing.T) {
 	for _, step := range runSteps {
 		t.Run(step, func(t *testing.T) {
-			p := newStoppable(t, step == "| agent at work")
+			p := newStoppable(t, step)
 			adopt(t)
 			out, state := p.stopAt(step, syscall.SIGINT)
 			waitOrphans(t)
-			late := step == "post_script:" || step == "| in post_script" || step == "delete:"
+			late := step == "post_script:" || step == "delete:"
 			if code := state.ExitCode(); code != 130 && (code != 0 || !late) {
 				t.Errorf("exit code %d\n%s", code, out)
 			}
@@ -547,7 +550,7 @@ func TestAnInterruptedRunLeavesNothingAtAnyStep(t *testing.T) {
 func TestAnInterruptedAgentsWorkIsKept(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
-			p := newStoppable(t, true)
+			p := newStoppable(t, "| agent at work")
 			adopt(t)
 			_, state := p.stopAt("| agent at work", sig)
 			waitOrphans(t)
