@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -176,24 +178,22 @@ func (t target) uncommitted(ctx context.Context, clone string) ([]string, error)
 	return splitNUL(out), nil
 }
 
-// takeBundle fetches the HEAD of a bundle into a branch of the target and
-// returns its commits, newest first. The bundle is of the agent: it is first
-// fetched into scratch, a repository that has the base, with every object
-// checked, and from there into the target. A branch that exists is an error.
-func (t target) takeBundle(ctx context.Context, bundle, scratch, branch string) ([]Commit, error) {
-	const taken = "refs/agentctl/taken"
-	fetch := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-shallow", "--"}
-	if _, err := t.git.run(ctx, scratch, append(fetch, bundle, "HEAD:"+taken)...); err != nil {
-		return nil, fmt.Errorf("take commits: %w", err)
+// take fetches branches of the host's fresh repository, which the agent's
+// commits came to, into the target, with every object checked. branches maps
+// their names there to those in the target. A branch that exists is an error.
+func (t target) take(ctx context.Context, scratch string, branches map[string]string) error {
+	args := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-shallow", "--atomic", "--", scratch}
+	for _, from := range slices.Sorted(maps.Keys(branches)) {
+		to := "refs/heads/" + branches[from]
+		if _, err := t.git.run(ctx, t.dir, "rev-parse", "--verify", "--quiet", to); err == nil {
+			return fmt.Errorf("branch %s exists in %s", branches[from], t.dir)
+		}
+		args = append(args, "refs/heads/"+from+":"+to)
 	}
-	commits, err := t.commits(ctx, scratch, taken)
-	if err != nil {
-		return nil, fmt.Errorf("take commits: %w", err)
+	if _, err := t.git.run(ctx, t.dir, args...); err != nil {
+		return fmt.Errorf("take commits: %w", err)
 	}
-	if _, err := t.git.run(ctx, t.dir, append(fetch, scratch, taken+":refs/heads/"+branch)...); err != nil {
-		return nil, fmt.Errorf("put commits on branch %s: %w", branch, err)
-	}
-	return commits, nil
+	return nil
 }
 
 // maxCommits bounds the commits that a result lists.

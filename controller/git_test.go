@@ -135,12 +135,8 @@ func TestAShallowTargetIsCloned(t *testing.T) {
 	if got := shell(t, clone, "cat a.txt; git log --oneline | wc -l"); got != "more\n1" {
 		t.Errorf("clone: %q", got)
 	}
-	shell(t, clone, "echo agent > a.txt && git commit -q -am third && git bundle create -q ../x.bundle HEAD ^"+target.head)
-	scratch := filepath.Join(t.TempDir(), "scratch")
-	if err := target.clone(context.Background(), scratch, "agent"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := target.takeBundle(context.Background(), filepath.Join(filepath.Dir(clone), "x.bundle"), scratch, "agentctl/a/1"); err != nil {
+	shell(t, clone, "git checkout -q -b taken && echo agent > a.txt && git commit -q -am third")
+	if err := target.take(context.Background(), clone, map[string]string{"taken": "agentctl/a/1"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := shell(t, shallow, "git show agentctl/a/1:a.txt"); got != "agent" {
@@ -219,16 +215,14 @@ func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 			if _, err := target.uncommitted(ctx, clone); err != nil {
 				t.Fatal(err)
 			}
-			work := filepath.Join(t.TempDir(), "work")
-			if err := target.clone(ctx, work, "agent"); err != nil {
-				t.Fatal(err)
+			shell(t, clone, "git checkout -q -b taken && echo agent > a.txt && git commit -q -am 'agent work'")
+			commits, err := target.commits(ctx, clone, "refs/heads/taken")
+			if err != nil || len(commits) != 1 || commits[0].Subject != "agent work" {
+				t.Fatalf("commits = %v, %v", commits, err)
 			}
-			shell(t, work, "echo agent > a.txt && git commit -q -am 'agent work' && git bundle create -q ../x.bundle HEAD ^"+target.head)
-			commits, err := target.takeBundle(ctx, filepath.Join(filepath.Dir(work), "x.bundle"), clone, "agentctl/a/1")
-			if tt.refused != "" && err != nil && strings.Contains(err.Error(), tt.refused) {
-				commits = nil
-			} else if err != nil || len(commits) != 1 || commits[0].Subject != "agent work" {
-				t.Fatalf("takeBundle = %v, %v", commits, err)
+			err = target.take(ctx, clone, map[string]string{"taken": "agentctl/a/1"})
+			if err != nil && (tt.refused == "" || !strings.Contains(err.Error(), tt.refused)) {
+				t.Fatal(err)
 			}
 			if ran, err := os.ReadFile(mark); err == nil {
 				t.Errorf("code of the target ran: %s", ran)
@@ -244,16 +238,13 @@ func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 	}
 }
 
-// TestABundleIsCheckedBeforeItReachesTheTarget feeds what an agent that writes
-// its own git could send.
-func TestABundleIsCheckedBeforeItReachesTheTarget(t *testing.T) {
+// TestCommitsAreCheckedBeforeTheyReachTheTarget has what an agent that writes
+// its own objects could bring.
+func TestCommitsAreCheckedBeforeTheyReachTheTarget(t *testing.T) {
 	tests := []struct{ name, make string }{
-		{"no bundle at all", `echo "not a bundle" > ../x.bundle`},
-		{"a bundle cut short", `echo x > a.txt; git commit -q -am x; git bundle create -q ../y HEAD ^$BASE; head -c $(( $(wc -c < ../y) - 20 )) ../y > ../x.bundle`},
-		{"a tree that holds .git", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\tconfig\n' $b | git mktree); t=$(printf '040000 tree %s\t.git\n' $t | git mktree --missing);
-c=$(git commit-tree -p $BASE -m x $t); git update-ref HEAD $c; git bundle create -q ../x.bundle HEAD ^$BASE`},
-		{"a tree that holds dot-dot", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\t..\n' $b | git mktree); c=$(git commit-tree -p $BASE -m x $t); git update-ref HEAD $c; git bundle create -q ../x.bundle HEAD ^$BASE`},
-		{"a .gitmodules that runs a command", `printf '[submodule "x"]\n\tpath = x\n\turl = -u./evil\n' > .gitmodules; git add .gitmodules; git commit -q -m x; git bundle create -q ../x.bundle HEAD ^$BASE`},
+		{"a tree that holds .git", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\tconfig\n' $b | git mktree); t=$(printf '040000 tree %s\t.git\n' $t | git mktree --missing); git update-ref refs/heads/taken $(git commit-tree -p HEAD -m x $t)`},
+		{"a tree that holds dot-dot", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\t..\n' $b | git mktree); git update-ref refs/heads/taken $(git commit-tree -p HEAD -m x $t)`},
+		{"a .gitmodules that runs a command", `printf '[submodule "x"]\n\tpath = x\n\turl = -u./evil\n' > .gitmodules; git checkout -q -b taken; git add .gitmodules; git commit -q -m x`},
 	}
 	g := newTestGit(t)
 	for _, tt := range tests {
@@ -264,19 +255,37 @@ c=$(git commit-tree -p $BASE -m x $t); git update-ref HEAD $c; git bundle create
 			if err != nil {
 				t.Fatal(err)
 			}
-			work, scratch := filepath.Join(t.TempDir(), "work"), filepath.Join(t.TempDir(), "scratch")
-			for _, dir := range []string{work, scratch} {
-				if err := target.clone(ctx, dir, "agent"); err != nil {
-					t.Fatal(err)
-				}
+			scratch := filepath.Join(t.TempDir(), "scratch")
+			if err := target.clone(ctx, scratch, "agent"); err != nil {
+				t.Fatal(err)
 			}
-			shell(t, work, "BASE="+target.head+"\n"+tt.make)
-			if _, err := target.takeBundle(ctx, filepath.Join(filepath.Dir(work), "x.bundle"), scratch, "agentctl/a/1"); err == nil {
-				t.Error("the bundle was taken")
+			shell(t, scratch, tt.make)
+			if err := target.take(ctx, scratch, map[string]string{"taken": "agentctl/a/1"}); err == nil {
+				t.Error("the commits were taken")
 			}
 			if got := shell(t, repo, "git branch --format='%(refname:short)'; git count-objects"); !strings.HasPrefix(got, "main\n5 objects") {
 				t.Errorf("the target changed: %s", got)
 			}
 		})
+	}
+}
+
+func TestABranchOfTheTargetIsNeverReplaced(t *testing.T) {
+	g := newTestGit(t)
+	repo := newRepo(t)
+	target, err := g.open(context.Background(), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	if err := target.clone(context.Background(), scratch, "agent"); err != nil {
+		t.Fatal(err)
+	}
+	shell(t, scratch, "git checkout -q -b taken && git commit -q --allow-empty -m x")
+	for _, name := range []string{"main", "kept"} {
+		shell(t, repo, "git branch -f kept main")
+		if err := target.take(context.Background(), scratch, map[string]string{"taken": name}); err == nil || !strings.Contains(err.Error(), "exists") {
+			t.Errorf("branch %s: %v", name, err)
+		}
 	}
 }

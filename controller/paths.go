@@ -5,22 +5,20 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"agentsh/controller/bootstrap"
 )
 
 // Where things are inside a sandbox.
 const (
-	sandboxRoot = "/sandbox"
-	workspace   = sandboxRoot + "/workspace"
-	configDir   = sandboxRoot + "/claude-config" // agents, skills, plugins
-	homeDir     = sandboxRoot + "/home"
-	envDir      = workspace + "/.env.d"
-	inputDir    = workspace + "/agent-input"
+	workspace   = bootstrap.Workspace
+	homeDir     = bootstrap.Root + "/home"
 	outputDir   = workspace + "/output"
 	feedbackDir = workspace + "/feedback" // what validators said
 )
 
 // taken are the names in the workspace that a repository cannot have.
-var taken = map[string]bool{".env": true, ".env.d": true, ".claude": true, path.Base(inputDir): true, path.Base(outputDir): true, path.Base(feedbackDir): true}
+var taken = map[string]bool{"bin": true, path.Base(bootstrap.AgentInput): true, path.Base(outputDir): true, path.Base(feedbackDir): true}
 
 var badInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 

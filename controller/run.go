@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentsh/controller/extract"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
@@ -77,7 +78,8 @@ type Result struct {
 	Policy     string            `json:"policy_digest,omitempty"`
 	Repo       string            `json:"repo"`
 	Base       string            `json:"base_commit,omitempty"`
-	Branch     string            `json:"branch,omitempty"` // in the target repository; empty: no commit was made
+	Branch     string            `json:"branch,omitempty"`           // in the target repository; empty: no commit was made
+	Branches   []string          `json:"further_branches,omitempty"` // of other branches of the agent
 	Commits    []Commit          `json:"commits"`
 	Changed    []Changed         `json:"changed"`
 	Partial    bool              `json:"partial"` // the agent was stopped, or some of its work could not be taken out
@@ -143,6 +145,7 @@ type run struct {
 	git     gitTool
 	target  target
 	clone   string // fresh repository on the host that goes into the sandbox
+	taken   extract.Result
 	repoDir string // the repository inside
 	box     sandbox.Sandbox
 	results *results

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/controller/bootstrap"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
@@ -55,6 +56,15 @@ func notYetRun(h *harness.Harness) harness.Problems {
 			Message: "providers need a gateway, and the local backend has none",
 			Hint:    "deliver a scoped token with env.sandbox, or fetch what is needed in pre_script",
 		})
+	}
+	for _, f := range h.HostFiles {
+		if strings.HasPrefix(f.Dest.V, "/tmp/") {
+			ps = append(ps, harness.Problem{
+				At: f.Dest.At, Severity: harness.Error, Rule: harness.RuleUnsupport,
+				Message: "/tmp of the local backend belongs to the commands alone",
+				Hint:    "deliver the file below " + workspace,
+			})
+		}
 	}
 	return ps
 }
@@ -120,7 +130,7 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.cleanup = append(r.cleanup, r.results.discard)
 	r.record.Staging = r.results.staging
-	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: envDir, Home: homeDir}
+	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir}
 	if err := r.checkBackend(ctx); err != nil {
 		return err
 	}
@@ -172,10 +182,7 @@ func (r *run) openRepo(ctx context.Context) error {
 
 // cloneRepo makes the repository that goes into the sandbox.
 func (r *run) cloneRepo(ctx context.Context) error {
-	r.clone = r.staged(r.repoDir)
-	if err := os.MkdirAll(filepath.Dir(r.clone), 0o755); err != nil {
-		return err
-	}
+	r.clone = filepath.Join(r.dir.work(), "repo")
 	if err := r.target.clone(ctx, r.clone, r.harness.AgentName()); err != nil {
 		return fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
 	}
@@ -222,8 +229,8 @@ func (r *run) checkRuntime() error {
 			argv = append(argv, a.V)
 		}
 		r.invoke = runtime.Invocation{
-			Agent: r.harness.AgentName(), Definition: path.Join(configDir, "agents", r.harness.AgentName()+".md"), Argv: argv,
-			Model: r.harness.Model.V, ConfigDir: configDir, RepoDir: r.repoDir, OutputDir: outputDir,
+			Agent: r.harness.AgentName(), Definition: path.Join(bootstrap.ConfigDir, "agents", r.harness.AgentName()+".md"), Argv: argv,
+			Model: r.harness.Model.V, ConfigDir: bootstrap.ConfigDir, RepoDir: r.repoDir, OutputDir: outputDir,
 			RunID: r.result.RunID, Trace: traceparent(r.lookup),
 		}
 		err = rt.Check(r.invoke)
