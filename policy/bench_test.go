@@ -83,6 +83,29 @@ func BenchmarkEvaluate(b *testing.B) {
 	}
 }
 
+// BenchmarkDeny measures denials, which carry a message and a hint.
+func BenchmarkDeny(b *testing.B) {
+	p, err := Load(manyRules(1000), Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, request := range map[string]Request{
+		"command":     &CommandRequest{Program: Program{Called: "nmap", Path: "/usr/bin/nmap"}, Argv: []string{"nmap"}, Cwd: "/workspace"},
+		"file":        &FileRequest{Path: "/etc/shadow", Op: OpRead},
+		"network":     &NetworkRequest{Domain: "example.net", Addr: "192.0.2.7", Port: 443, Protocol: "tcp"},
+		"unix socket": &UnixSocketRequest{Path: "/run/x.sock", Op: "connect"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if d, _ := p.Evaluate(request); d.Permits() {
+					b.Fatal("permitted")
+				}
+			}
+		})
+	}
+}
+
 func TestADecisionThatPermitsAllocatesNothing(t *testing.T) {
 	p, err := Load(manyRules(1000), Options{})
 	if err != nil {

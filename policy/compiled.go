@@ -30,7 +30,9 @@ type Policy struct {
 	commands commandIndex
 	files    *glob.Set
 	domains  *glob.Set
-	anyHost  []int32 // network rules that are not found by a domain
+	sockets  *glob.Set // absolute paths
+	abstract *glob.Set // names with their @
+	anyHost  []int32   // network rules that are not found by a domain
 }
 
 // group is the rules of one kind, in the order they are tried.

@@ -103,10 +103,14 @@ func (p *Policy) socket(q *UnixSocketRequest) (Decision, reason) {
 	if !cleanPath(q.Path) && (q.Path == "" || q.Path[0] != '@') {
 		return Decision{}, reason{text: "the socket's path is not absolute and resolved"}
 	}
-	for _, rule := range p.groups[GroupUnixSocket].rules {
-		if rule.socket.matches(q, rule.Effect) {
-			return Decision{Effect: rule.Effect, Rule: rule}, reason{}
-		}
+	rules := p.groups[GroupUnixSocket].rules
+	among := p.sockets
+	if q.Path[0] == '@' {
+		among = p.abstract
+	}
+	id := among.First(q.Path, none, func(id int32) bool { return rules[id].socket.governs(q.Op, rules[id].Effect) })
+	if id != none {
+		return Decision{Effect: rules[id].Effect, Rule: rules[id]}, reason{}
 	}
 	return p.fallback(defaultUnixSocket), reason{}
 }

@@ -34,7 +34,8 @@ func (p *Policy) hint(r Request, d Decision) string {
 	return ""
 }
 
-// permitted lists what the permitting rules of a group name, in file order.
+// permitted lists what the permitting rules of a group name, in file order, no
+// more than a hint needs: denials can be frequent.
 func (p *Policy) permitted(g Group, texts func(*Rule) []string) []string {
 	var out []string
 	for _, rule := range p.groups[g].rules {
@@ -46,7 +47,7 @@ func (p *Policy) permitted(g Group, texts func(*Rule) []string) []string {
 				out = append(out, text)
 			}
 		}
-		if len(out) > 1000 {
+		if len(out) > mostNamed {
 			break
 		}
 	}
@@ -58,7 +59,7 @@ func namedHint(lead string, names []string) string {
 	case len(names) == 0:
 		return ""
 	case len(names) > mostNamed:
-		return fmt.Sprintf("%s%s and %d more", lead, strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
+		return lead + strings.Join(names[:mostNamed], ", ") + " and others"
 	}
 	return lead + strings.Join(names, ", ")
 }
@@ -74,15 +75,14 @@ func patternTexts[T fmt.Stringer](globs []T) []string {
 // commandHint names the forms of the same program a rule permits, or else the
 // programs that are.
 func (p *Policy) commandHint(q *CommandRequest) string {
+	rules := p.groups[GroupCommand].rules
 	for _, name := range [...]string{q.Path, q.Called} {
-		for _, rule := range p.groups[GroupCommand].rules {
-			c := rule.command
-			if name == "" || !rule.Effect.permits() || !matchesAny(c.entries, name) {
-				continue
-			}
-			if form := c.form(); form != "" {
-				return fmt.Sprintf("rule %s allows %s %s", rule.Name, shown(base(name)), form)
-			}
+		if name == "" {
+			continue
+		}
+		id := p.commands.first(name, func(id int32) bool { return rules[id].Effect.permits() && rules[id].command.form() != "" })
+		if id != none {
+			return fmt.Sprintf("rule %s allows %s %s", rules[id].Name, shown(base(name)), rules[id].command.form())
 		}
 	}
 	return namedHint("allowed programs: ", p.permitted(GroupCommand, func(rule *Rule) []string {
@@ -123,11 +123,7 @@ func (c *commandMatch) form() string {
 func (p *Policy) fileHint(q *FileRequest) string {
 	var allowed FileOp
 	if cleanPath(q.Path) {
-		for op := FileOp(1); op < OpAll; op <<= 1 {
-			if d, _ := p.file(&FileRequest{Path: q.Path, Op: op}); d.Permits() {
-				allowed |= op
-			}
-		}
+		allowed = p.allowedAt(q.Path)
 	}
 	if allowed != 0 {
 		return "allowed there: " + strings.ReplaceAll(allowed.String(), ",", ", ")
@@ -138,6 +134,32 @@ func (p *Policy) fileHint(q *FileRequest) string {
 		}
 		return patternTexts(rule.file.paths)
 	}))
+}
+
+// allowedAt is the set of operations a path permits, found in one pass over
+// the rules about it.
+func (p *Policy) allowedAt(name string) FileOp {
+	var allowed FileOp
+	open := OpAll
+	rules := p.groups[GroupFile].rules
+	for last := int32(-1); open != 0; {
+		id := p.files.First(name, none, func(id int32) bool { return id > last && rules[id].file.ops&open != 0 })
+		if id == none {
+			break
+		}
+		if rules[id].Effect.permits() {
+			allowed |= rules[id].file.ops & open
+		}
+		open &^= rules[id].file.ops
+		last = id
+	}
+	if p.fallback(defaultFileRead).Permits() {
+		allowed |= open & fileReads
+	}
+	if p.fallback(defaultFileWrite).Permits() {
+		allowed |= open &^ fileReads
+	}
+	return allowed
 }
 
 func (p *Policy) networkHint() string {

@@ -56,6 +56,16 @@ func (p *Policy) index() {
 		}
 	}
 	p.domains = glob.NewSet(glob.Host, domains)
+	var sockets, abstract []glob.Numbered
+	for i, rule := range p.groups[GroupUnixSocket].rules {
+		for _, g := range rule.socket.paths {
+			sockets = append(sockets, glob.Numbered{Glob: g, ID: int32(i)})
+		}
+		for _, g := range rule.socket.abstract {
+			abstract = append(abstract, glob.Numbered{Glob: g, ID: int32(i)})
+		}
+	}
+	p.sockets, p.abstract = glob.NewSet(glob.Path, sockets), glob.NewSet(glob.Text, abstract)
 }
 
 // none is the number no rule has.

@@ -45,7 +45,7 @@ func (m message) render(r Request, rule string) string {
 	var b strings.Builder
 	for i, part := range m {
 		if i%2 == 1 {
-			part = messageField(part, r, rule)
+			part = shown(messageField(part, r, rule))
 		}
 		b.WriteString(part)
 	}

@@ -76,29 +76,13 @@ var readSocketRules = func(r *reader, n *yaml.Node, doc *document) {
 	}, func(*reader, *yaml.Node, *draft) {})(r, n, doc)
 }
 
-// matches reports whether the rule is about the request. An unknown operation
+// governs reports whether the rule is about an operation. An unknown one
 // matches rules that refuse and none that permits.
-func (s *socketMatch) matches(q *UnixSocketRequest, effect Effect) bool {
-	known := false
+func (s *socketMatch) governs(op string, effect Effect) bool {
 	for i, w := range socketOps {
-		if w == q.Op {
-			known = true
-			if s.ops&(1<<i) == 0 {
-				return false
-			}
+		if w == op {
+			return s.ops&(1<<i) != 0
 		}
 	}
-	if !known && effect.permits() {
-		return false
-	}
-	list := s.paths
-	if strings.HasPrefix(q.Path, "@") {
-		list = s.abstract
-	}
-	for _, g := range list {
-		if g.Match(q.Path) {
-			return true
-		}
-	}
-	return false
+	return !effect.permits()
 }

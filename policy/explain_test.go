@@ -1,0 +1,79 @@
+package policy
+
+import (
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestDenialsSayWhyAndWhatIsAllowed(t *testing.T) {
+	p := load(t, `
+command_rules:
+  - {name: push, commands: [git], args: [push], decision: deny, message: "{{.Command}} push is for people ({{.Args}}, rule {{.Rule}})"}
+  - {name: read, commands: [git], args: ["status|diff", "**"], decision: allow}
+  - {name: fetch, commands: [curl], decision: redirect, redirect_to: {command: agent-fetch}}
+  - {name: ask, commands: [npm], decision: approve}
+  - {name: tools, commands: [a, b, c, d, e, f, g, h, i, j], decision: allow}
+file_rules:
+  - {name: look, paths: ["/srv/**"], operations: [read, list, stat], decision: allow}
+  - {name: work, paths: ["/ws/**"], operations: ["*"], decision: allow}
+network_rules:
+  - {name: api, domains: [api.example.com], cidrs: [192.0.2.0/24], decision: allow}
+signal_rules:
+  - {name: own, signals: [TERM], target: {type: children}, decision: allow}
+unix_socket_rules:
+  - {name: bus, paths: ["/run/bus", "@bus"], decision: allow}
+`)
+	for _, test := range []struct {
+		r             Request
+		message, hint string
+	}{
+		{run("git", "push", "secret"), "git push is for people (2 arguments, rule push)", "rule read allows git with the arguments status|diff **"},
+		{run("git", "gc"), "no rule allows running /usr/bin/git", "rule read allows git with the arguments status|diff **"},
+		{run("curl"), "running /usr/bin/curl is redirected by rule fetch", "run agent-fetch instead"},
+		{run("npm"), "running /usr/bin/npm is to be approved by a person by rule ask", "a person can approve it; without an answer it is denied"},
+		{run("nmap"), "no rule allows running /usr/bin/nmap", "allowed programs: git, a, b, c, d, e, f, g and others"},
+		{&FileRequest{Path: "/srv/x", Op: OpWrite}, "no rule allows write of /srv/x", "allowed there: read, list, stat"},
+		{&FileRequest{Path: "/etc/x", Op: OpWrite}, "no rule allows write of /etc/x", "write is allowed at /ws/**"},
+		{&NetworkRequest{Domain: "x.example", Port: 443}, "no rule allows reaching x.example port 443", "allowed destinations: api.example.com, 192.0.2.0/24"},
+		{&NetworkRequest{Addr: "169.254.169.254", Port: 80}, "cloud metadata addresses are refused unless a rule names them: 169.254.169.254", "allowed destinations: api.example.com, 192.0.2.0/24"},
+		{&SignalRequest{Signal: 15, Target: "external"}, "no rule allows SIGTERM to external", "SIGTERM is allowed to: children"},
+		{&UnixSocketRequest{Path: "/run/x", Op: "connect"}, "no rule allows connect of socket /run/x", "allowed sockets: /run/bus, @bus"},
+		{&CommandRequest{Program: Program{Called: "x\n\x1b[2J", Path: "/ws/x\n\x1b[2J"}}, `no rule allows running /ws/x\n\x1b[2J`, ""},
+	} {
+		_, g := p.Evaluate(test.r)
+		if g.Message != test.message || !strings.HasPrefix(g.Hint, test.hint) {
+			t.Errorf("%q, %q", g.Message, g.Hint)
+		}
+	}
+}
+
+func TestMessagesKeepControlCharactersOut(t *testing.T) {
+	p := load(t, "file_rules: [{name: a, paths: ['**'], operations: ['*'], decision: deny, message: 'no {{.Path}}'}]\n")
+	_, g := p.Evaluate(&FileRequest{Path: "/a\x1b[2J\n" + strings.Repeat("x", 5000), Op: OpRead})
+	if strings.ContainsAny(g.Message, "\x1b\n") || len(g.Message) > 400 {
+		t.Errorf("%q", g.Message)
+	}
+}
+
+func TestDecisionsAreSafeForConcurrentUse(t *testing.T) {
+	p := load(t, commands+files+"network_rules: [{name: n, domains: ['*.example.com'], decision: allow}]\n")
+	var want []Decision
+	for _, r := range battery() {
+		d, _ := p.Evaluate(r)
+		want = append(want, d)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 20 {
+				for i, r := range battery() {
+					if d, _ := p.Evaluate(r); d != want[i] {
+						t.Errorf("request %d: %v, before %v", i, d, want[i])
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
