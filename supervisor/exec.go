@@ -169,8 +169,13 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 	p.release()
 	if err != nil {
 		p.abandon()
+		s.loop.Forget(c.req.ID)
 		return s.startError(c, err)
 	}
+	s.outputs.Go(func() {
+		<-process.TreeEmpty()
+		s.loop.Forget(c.req.ID)
+	})
 	if streams.Started != nil {
 		streams.Started(wire.Started{})
 	}

@@ -189,9 +189,11 @@ func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
 	slices.Sort(exceptions)
 	exceptions = slices.Compact(exceptions)
 	switch {
-	case read.Uniform && read.Effect == policy.Deny && write.Uniform && write.Effect == policy.Deny:
-		return nil
-	case !bindable || slices.Contains(exceptions, root):
+	case slices.Contains(exceptions, root):
+		return p.govern(root, root, info.IsDir())
+	case read.Effect == policy.Deny && write.Effect == policy.Deny && exec.Effect == policy.Deny:
+		return nil // places inside that are allowed are roots of their own
+	case !bindable:
 		return p.govern(root, root, info.IsDir())
 	}
 	p.view.binds = append(p.view.binds, bind{path: root, noExec: exec.Effect == policy.Deny})

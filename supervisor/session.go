@@ -60,7 +60,7 @@ type Session struct {
 	mu       sync.Mutex
 	fault    error // why the session can run nothing any more
 	commands sync.WaitGroup
-	outputs  sync.WaitGroup // of commands that left writers behind
+	outputs  sync.WaitGroup // of commands, until the last of their processes is gone
 }
 
 // ErrEnded is in the chain of every error of a session that has ended.
@@ -117,7 +117,7 @@ func (s *Session) scratchDir(path string) (string, error) {
 
 // startInit starts the session's first process in the view.
 func (s *Session) startInit(ctx context.Context, v view) error {
-	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{}).Compile(runtime.GOARCH)
+	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{Signals: s.cfg.Policy.Governs(policy.GroupSignal)}).Compile(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
