@@ -59,7 +59,7 @@ type PlanOptions struct {
 	// NoExecMemfd refuses memfd_create without MFD_NOEXEC_SEAL: an executable
 	// memory file would pass every path rule about programs.
 	NoExecMemfd bool
-	Signals     bool // notify the kill family and pidfd_send_signal
+	Signals     bool // notify the kill family, refuse pidfd_send_signal
 	Umask       bool // notify umask
 	Limits      bool // notify setrlimit, and prlimit64 that sets a limit
 	Connect     bool // notify connect and bind
@@ -85,8 +85,12 @@ func DefaultPlan(o PlanOptions) Plan {
 		})
 	}
 	if o.Signals {
+		p.Refused = append(p.Refused, Refusal{
+			Syscalls: []string{"pidfd_send_signal"}, Errno: unix.ENOSYS,
+			Reason: "another thread could exchange the descriptor after it was judged; programs fall back to kill",
+		})
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{
-			"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"}})
+			"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"}})
 	}
 	if o.Umask {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"umask"}})

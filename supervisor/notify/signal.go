@@ -41,17 +41,6 @@ func (w *worker) signalThread(c *call, number, signal int) error {
 	return w.signal(c, number, signal)
 }
 
-// pidfdSendSignal refuses: another thread could put another process's
-// descriptor in the place of the one that was judged.
-func (w *worker) pidfdSendSignal(c *call) error {
-	c.deny(unix.EPERM)
-	w.loop.emit(wire.Event{
-		Type: wire.EventSignal, Session: w.loop.cfg.Session, Process: &wire.Process{PID: c.TID}, Op: "pidfd_send_signal",
-		Decision: "deny", Mechanism: "seccomp", Message: "signals by process descriptor are refused", Hint: "use kill(2)",
-	})
-	return nil
-}
-
 const maxSignal = 64
 
 // signal judges one signal to number, as kill(2) takes it.

@@ -27,7 +27,7 @@ signal_rules:
 - {name: outside, signals: ['@all'], target: {type: external}, decision: deny, message: not yours}
 `
 
-var signalCalls = []int{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_SEND_SIGNAL}
+var signalCalls = []int{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO}
 
 // signalling runs a shell text with the kill family notified.
 func signalling(t *testing.T, text string) *session {
@@ -74,7 +74,6 @@ func TestSignalsAreDecidedByWhomTheyReach(t *testing.T) {
 		"outside, no signal":         {send + "kill " + outside + " 0", "EPERM\n", "deny"},
 		"outside, by thread":         {send + "tgkill " + outside + " 9", "EPERM\n", "deny"},
 		"outside, queued":            {send + "rt_sigqueueinfo " + outside + " 9", "EPERM\n", "deny"},
-		"outside, by descriptor":     {send + "pidfd " + outside + " 9", "EPERM\n", "deny"},
 		"outside, by builtin":        {"kill -9 " + outside + " 2>/dev/null || echo no", "no\n", "deny"},
 		"the first process":          {send + "kill 1 0", "EPERM\n", "deny"},
 		"everything":                 {send + "kill -1 9", "EPERM\n", "deny"},

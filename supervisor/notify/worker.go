@@ -26,7 +26,6 @@ var handlers = map[int]func(*worker, *call) error{
 	unix.SYS_TGKILL:            (*worker).tgkill,
 	unix.SYS_RT_SIGQUEUEINFO:   (*worker).sigqueue,
 	unix.SYS_RT_TGSIGQUEUEINFO: (*worker).tgkill,
-	unix.SYS_PIDFD_SEND_SIGNAL: (*worker).pidfdSendSignal,
 }
 
 // worker is one thread that receives and answers. It is the tracer of at most
