@@ -14,6 +14,7 @@ import (
 type fileMatch struct {
 	paths []*glob.Glob
 	ops   FileOp
+	alias string // a word of opAliases that was used, for lint
 }
 
 // opWords are the names of the operations, in the order of their bits.
@@ -85,6 +86,9 @@ func readOperations(r *reader, n *yaml.Node, d *draft) {
 	for _, l := range r.texts(n) {
 		if i, ok := r.word(l.node, "operation", words); ok {
 			op, _ := ParseFileOp(words[i])
+			if words[i] == "open" || words[i] == "readlink" {
+				d.rule.file.alias = words[i]
+			}
 			d.rule.file.ops |= op
 		}
 	}

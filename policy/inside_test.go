@@ -219,6 +219,8 @@ func TestLint(t *testing.T) {
 		{"approve without anybody to ask", "command_rules:\n- {name: a, commands: [x], decision: approve}\n", "a:nobody-asked"},
 		{"arguments in a message", "command_rules:\n- {name: a, commands: [x], decision: deny, message: '{{.Args}}'}\n", "a:args-hidden"},
 		{"a wide network rule", "network_rules:\n- {name: a, cidrs: [0.0.0.0/0], decision: allow}\n", "a:guarded"},
+		{"another word for an operation", "file_rules: [{name: a, paths: [/a], operations: [open], decision: allow}]\n", "a:operation-alias"},
+		{"a fallback", "signal_rules: [{name: a, signals: [KILL], target: {type: system}, decision: deny, fallback: audit}]\n", ":fallback"},
 		{"capitals", "command_rules:\n- {name: a, commands: [Make], decision: allow}\n", "a:case"},
 		{"env_allow beside env_policy", "env_policy: {allow: [A]}\ncommand_rules:\n- {name: a, commands: [x], decision: allow, env_allow: [B]}\n", "a:env-narrows"},
 		{"identity by name", "command_rules:\n- {name: a, commands: [x], decision: deny, identity: name}\n", "a:by-name"},

@@ -88,6 +88,18 @@ func (l *linter) meaning() {
 			}
 		}
 	}
+	for _, s := range l.p.settings {
+		if s.Key == "signal_rules.fallback" {
+			l.problems = append(l.problems, Problem{Pos: s.Pos, Severity: SeverityWarning, Code: "fallback",
+				Message: "fallback is never used: a rule that cannot be held stops the start", Hint: "remove it"})
+		}
+	}
+	for _, rule := range l.p.groups[GroupFile].rules {
+		if word := rule.file.alias; word != "" {
+			l.warn(rule, "operation-alias", "write "+opAliases[word].String(), "%s stands for %s; writing is judged by itself", word, opAliases[word])
+			break
+		}
+	}
 	for _, rule := range l.p.groups[GroupNetwork].rules {
 		m := rule.network
 		wide := m.any || !m.hosts && len(m.cidrs) == 0 || slices.ContainsFunc(m.cidrs, zeroBits)

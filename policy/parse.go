@@ -58,28 +58,24 @@ func checkBytes(r *reader, data []byte) bool {
 		r.failAt(Position{r.file, 1, 1}, "split it with extends", fmt.Sprintf("the file is %d bytes long, the most is %d", len(data), MaxSource))
 		return false
 	}
-	marks, line, start := 0, 1, 0
+	marks, line, column := 0, 1, 1
 	for i := 0; i < len(data); {
-		c := data[i]
-		if c >= utf8.RuneSelf {
-			_, n := utf8.DecodeRune(data[i:])
-			if n == 1 {
-				r.failAt(Position{r.file, line, i - start + 1}, "save the file as UTF-8", fmt.Sprintf("byte 0x%02x is not UTF-8", c))
-				return false
-			}
-			i += n
-			continue
-		}
+		c, n := utf8.DecodeRune(data[i:])
+		i += n
 		switch {
+		case c == utf8.RuneError && n == 1:
+			r.failAt(Position{r.file, line, column}, "save the file as UTF-8", fmt.Sprintf("byte 0x%02x is not UTF-8", data[i-1]))
+			return false
+		case c == '\r' && i < len(data) && data[i] == '\n':
+		case unseen(c):
+			r.failAt(Position{r.file, line, column}, "remove it", fmt.Sprintf("control character %U: the file would not read as it looks", c))
+			return false
 		case c == '\n' || c == ',' || c == ':' || c == '-' || c == '[' || c == '{' || c == '?':
 			marks++
-		case c < ' ' && c != '\t' && c != '\r' || c == 0x7f:
-			r.failAt(Position{r.file, line, i - start + 1}, "", fmt.Sprintf("control character 0x%02x", c))
-			return false
 		}
-		i++
+		column++
 		if c == '\n' {
-			line, start = line+1, i
+			line, column = line+1, 1
 		}
 	}
 	if marks > maxMarks {
@@ -87,6 +83,19 @@ func checkBytes(r *reader, data []byte) bool {
 		return false
 	}
 	return true
+}
+
+// unseen reports characters that make a file look other than it reads: controls,
+// line ends of YAML that editors do not show as such, and the marks that turn
+// the direction of writing.
+func unseen(c rune) bool {
+	switch {
+	case c == '\n' || c == '\t':
+		return false
+	case c < ' ' || c >= 0x7f && c < 0xa0:
+		return true
+	}
+	return c >= 0x2028 && c <= 0x202e || c >= 0x2066 && c <= 0x2069 || c == 0xfeff
 }
 
 // indentedByTab finds the first line indented with a tab, which is why YAML

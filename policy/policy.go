@@ -1,9 +1,21 @@
-// Package policy loads command policies and decides requests.
+// Package policy loads policies and decides requests by them.
 //
-// A policy is one YAML file and the files it extends. [Load] parses them
-// strictly, reports every problem at once with its position and compiles the
-// rules; [Policy.Evaluate] decides one request. The package makes no system
-// call: files are read by the caller, through [Options.ReadFile].
+// A policy is a YAML file and the files it extends. [Load] reads them strictly,
+// by one table of keys from which [Schema] is made too, and reports every
+// problem at once with its place. [Policy.Evaluate] decides one request: rules of
+// its group are tried in file order, the first that matches decides, and what no
+// rule matches is denied unless the file's defaults say otherwise. [Lint] names
+// what loads but is probably not meant.
+//
+// The rest are facts of a policy for those who hold it: [Policy.Roots] and
+// [Policy.Tree] for mounts, [Policy.EnvFilter], [Policy.EnvInject] and
+// [Policy.Limits] for starting commands, [Policy.DeniedPrograms] for telling
+// programs by content, [Policy.Unheld] for refusing what cannot be held.
+// [Payloads], [Shebang], [Identities] and [ShellCommands] are pure readers of
+// what a command is made of.
+//
+// The package makes no system call: files are read by the caller, through
+// [Options.ReadFile], and facts about programs come in a request.
 package policy
 
 import (
