@@ -38,6 +38,12 @@ func TestSetUserIDBitsAreRefused(t *testing.T) {
 	if fi, err := os.Stat(s.back("d/below")); err != nil || fi.Mode()&os.ModeSetgid == 0 {
 		t.Errorf("the bit is not inherited: %v %v", fi, err)
 	}
+	must(t, os.Chown(s.back("d"), 0, 50))
+	must(t, os.WriteFile(s.path("d/f"), nil, 0o644))
+	var st unix.Stat_t
+	if err := unix.Stat(s.back("d/f"), &st); err != nil || st.Gid != 50 {
+		t.Errorf("group %d is not the directory's, %v", st.Gid, err)
+	}
 	capability := make([]byte, 20) // struct vfs_cap_data, revision 2
 	capability[3] = 2
 	for _, name := range []string{"security.capability", "trusted.x", "security.selinux"} {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -323,6 +325,9 @@ func TestSharedMappingsReachTheBacking(t *testing.T) {
 	must(t, err)
 	must(t, s.control.Baseline(t.Context()))
 	f.Close()
+	for slices.Contains(openFiles(s), s.back("f")) { // until the release was answered
+		runtime.Gosched()
+	}
 	copy(data[5000:], "mapped")
 	must(t, unix.Msync(data, unix.MS_SYNC))
 	must(t, unix.Munmap(data))
@@ -334,16 +339,79 @@ func TestSharedMappingsReachTheBacking(t *testing.T) {
 	if got, _ := os.ReadFile(s.path("f")); string(got[5000:5006]) != "mapped" {
 		t.Error("the mount lacks what was written through the mapping")
 	}
-	deadline := time.Now().Add(5 * time.Second)
-	for { // the release of the last mapping is asynchronous
-		list, err := s.control.Changes(t.Context(), "ws")
-		must(t, err)
-		if len(list) == 1 {
-			break
+	if list, err := s.control.Changes(t.Context(), "ws"); err != nil || len(list) != 1 {
+		t.Errorf("changes %v, %v", list, err)
+	}
+}
+
+// openFiles are the files the server has open.
+func openFiles(s *session) []string {
+	dir := fmt.Sprintf("/proc/%d/fd", s.server.Process.Pid)
+	list, err := os.ReadDir(dir)
+	must(s.t, err)
+	var out []string
+	for _, e := range list {
+		if name, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil {
+			out = append(out, name)
 		}
+	}
+	return out
+}
+
+func TestTheServerClosesWhatNobodyNeeds(t *testing.T) {
+	s := start(t, options{policy: readOnly})
+	work := func() {
+		for i := range 50 {
+			p := s.path(fmt.Sprintf("d%d", i))
+			must(t, os.Mkdir(p, 0o755))
+			must(t, os.WriteFile(p+"/f", []byte("x"), 0o644))
+			must(t, os.WriteFile(p+"/g", []byte("x"), 0o644))
+			must(t, os.Rename(p+"/f", p+"/g"))
+			_, err := os.ReadDir(p)
+			must(t, err)
+			must(t, os.RemoveAll(p))
+		}
+	}
+	work()
+	before := len(openFiles(s))
+	work()
+	work()
+	for deadline := time.Now().Add(5 * time.Second); len(openFiles(s)) > before+5; runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatalf("changes %v", list)
+			t.Fatalf("%d descriptors, before %d: %v", len(openFiles(s)), before, openFiles(s))
 		}
+	}
+}
+
+func TestAnUnlinkedFileStaysUsable(t *testing.T) {
+	s := start(t, options{})
+	must(t, os.WriteFile(s.path("f"), []byte("text"), 0o644))
+	fd, err := unix.Open(s.path("f"), unix.O_PATH, 0)
+	must(t, err)
+	defer closeFD(fd)
+	f, err := os.OpenFile(s.path("f"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	must(t, os.Remove(s.path("f")))
+	must(t, os.WriteFile(s.path("f"), []byte("another"), 0o644))
+	if got, err := os.ReadFile(procPath(fd)); err != nil || string(got) != "text" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	must(t, unix.Fchmod(int(f.Fd()), 0o600))
+	must(t, unix.Ftruncate(int(f.Fd()), 2))
+	var st unix.Stat_t
+	must(t, unix.Fstat(fd, &st))
+	if st.Nlink != 0 || st.Size != 2 || st.Mode&0o777 != 0o600 {
+		t.Errorf("nlink %d size %d mode %o", st.Nlink, st.Size, st.Mode)
+	}
+	must(t, os.Mkdir(s.path("d"), 0o755))
+	dir, err := unix.Open(s.path("d"), unix.O_PATH, 0)
+	must(t, err)
+	defer closeFD(dir)
+	must(t, os.Remove(s.path("d")))
+	must(t, unix.Fstat(dir, &st))
+	if _, err := unix.Openat(dir, "x", unix.O_CREAT|unix.O_WRONLY, 0o644); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("create in a removed directory: %v", err)
 	}
 }
 

@@ -327,6 +327,23 @@ func TestLinksInTheWorkspaceDoNotLeadTheServerOutside(t *testing.T) {
 	if err := os.Remove(s.path("dir/file")); err == nil {
 		t.Error("unlinked through a link in the backing")
 	}
+	// Nor through one that stays in the backing: the path that was judged is
+	// the path that is used.
+	must(t, os.Mkdir(s.path("other"), 0o755))
+	must(t, os.WriteFile(s.path("other/file"), []byte("original"), 0o644))
+	must(t, os.Mkdir(s.path("dir2"), 0o755))
+	must(t, os.WriteFile(s.path("dir2/file"), nil, 0o644))
+	dir2, err := unix.Open(s.path("dir2"), unix.O_PATH, 0)
+	must(t, err)
+	defer closeFD(dir2)
+	must(t, os.RemoveAll(s.back("dir2")))
+	must(t, os.Symlink("other", s.back("dir2")))
+	if err := unix.Unlinkat(dir2, "file", 0); err == nil {
+		t.Error("unlinked through a link within the backing")
+	}
+	if got, err := os.ReadFile(s.back("other/file")); err != nil || string(got) != "original" {
+		t.Errorf("the other file holds %q, %v", got, err)
+	}
 	if got, err := os.ReadFile(outside); err != nil || string(got) != "original" {
 		t.Errorf("the outside file holds %q, %v", got, err)
 	}
