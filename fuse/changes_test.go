@@ -204,7 +204,7 @@ file_rules:
   - {name: rest, paths: ["WS", "WS/**"], operations: ["*"], decision: allow}
 `
 			}
-			s := start(t, options{policy: policy})
+			s := start(t, options{policy: policy, plain: seed%3 == 2})
 			model := t.TempDir()
 			for _, rel := range []string{"f0", "d0/f1", "d0/e/f2", "d1/f3"} {
 				s.seed(map[string]string{rel: "seed " + rel})

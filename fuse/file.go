@@ -189,14 +189,12 @@ func (m *mount) noteWrites(h *handle) {
 
 // Release closes a handle.
 func (m *mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
-	h := m.dropHandle(in.Fh)
-	if h == nil {
-		return
+	m.tree.moves.RLock() // the change record is asked for under this lock: no write falls between
+	defer m.tree.moves.RUnlock()
+	if h := m.dropHandle(in.Fh); h != nil {
+		m.noteWrites(h)
+		m.putHandle(h)
 	}
-	m.tree.moves.RLock()
-	m.noteWrites(h)
-	m.tree.moves.RUnlock()
-	m.putHandle(h)
 }
 
 // inlineRead is the size in bytes up to which data is copied; more is spliced.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -97,6 +98,7 @@ type options struct {
 	file    bool   // govern the file backing instead of a directory
 	trash   string // directory for soft_delete
 	limits  TrashLimits
+	plain   bool // the server lacks CAP_SYS_ADMIN: no passthrough
 }
 
 const allowAll = `
@@ -136,7 +138,7 @@ func start(t testing.TB, o options) *session {
 		s.server.Args = append(s.server.Args, TrashName)
 		s.server.ExtraFiles = append(s.server.ExtraFiles, dir)
 	}
-	must(t, s.server.Start())
+	startServer(t, s.server, o.plain)
 	for _, f := range s.server.ExtraFiles {
 		f.Close()
 	}
@@ -156,6 +158,24 @@ func start(t testing.TB, o options) *session {
 	}))
 	must(t, s.control.SetInit(t.Context(), os.Getpid()))
 	return s
+}
+
+func startServer(t testing.TB, cmd *exec.Cmd, plain bool) {
+	t.Helper()
+	if !plain {
+		must(t, cmd.Start())
+		return
+	}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with what it dropped
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+	}()
+	must(t, <-started)
 }
 
 func (s *session) end() {

@@ -12,11 +12,13 @@ func TestPOSIX(t *testing.T) {
 		if name == "FcntlFlockLocksFile" {
 			continue // expects flock and fcntl locks to exclude each other: no local filesystem does that
 		}
-		t.Run(name, func(t *testing.T) {
-			s := start(t, options{})
-			dir := s.path("d")
-			must(t, os.Mkdir(dir, 0o755))
-			test(t, dir)
-		})
+		for mode, plain := range map[string]bool{"": false, " without passthrough": true} {
+			t.Run(name+mode, func(t *testing.T) {
+				s := start(t, options{plain: plain})
+				dir := s.path("d")
+				must(t, os.Mkdir(dir, 0o755))
+				test(t, dir)
+			})
+		}
 	}
 }
