@@ -241,6 +241,12 @@ func (leaky) Apply(_ context.Context, c Change) error {
 	return fmt.Errorf("run create --credential %q: %w", v, errors.New("bad value "+v+" / "+base64.StdEncoding.EncodeToString([]byte(v))))
 }
 
+// quiet is an error that says less than its cause.
+type quiet struct{ cause error }
+
+func (*quiet) Error() string   { return "quiet" }
+func (q *quiet) Unwrap() error { return q.cause }
+
 func TestErrorsHoldNoValues(t *testing.T) {
 	g, err := OpenLocal(t.TempDir())
 	if err != nil {
@@ -261,6 +267,16 @@ func TestErrorsHoldNoValues(t *testing.T) {
 		if len(v) >= shortest && !strings.Contains(err.Error(), "create provider one: run create --credential \"***") {
 			t.Errorf("%v", err)
 		}
+	}
+	hidden := &quiet{errors.New("bad value " + secret)}
+	if err := Scrub(hidden, []string{secret}); errors.Unwrap(err) != nil || err.Error() != "quiet" {
+		t.Errorf("the cause can be taken out: %v", errors.Unwrap(err))
+	}
+	if err := Scrub(fmt.Errorf("%w: %w", context.Canceled, hidden), []string{secret}); errors.Is(err, hidden) {
+		t.Errorf("a cause among several can be taken out: %v", err)
+	}
+	if err := Scrub(fmt.Errorf("%w: %w", context.Canceled, hidden), []string{"quiet"}, context.Canceled); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cause that is kept is lost: %v", err)
 	}
 	if err := errors.New("nothing in it"); !errors.Is(Scrub(err, []string{secret, ""}), err) {
 		t.Error("an error without values changes")

@@ -76,7 +76,7 @@ func Plan(wanted []Definition, actual []State, digest func(Definition) string) [
 // second call does nothing. After an error the changes returned are those
 // carried out. Error texts hold no values of credentials.
 func Reconcile(ctx context.Context, g Gateway, wanted []Definition) (done []Change, err error) {
-	defer func() { err = Scrub(err, secrets(wanted)) }()
+	defer func() { err = Scrub(err, secrets(wanted), context.Canceled, context.DeadlineExceeded) }()
 	unlock, err := g.Lock(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("lock the gateway: %w", err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/url"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -22,12 +23,10 @@ func Scrub(err error, values []string, keep ...error) error {
 	if err == nil {
 		return nil
 	}
-	text := err.Error()
-	clean := scrubText(text, values)
-	if clean == text && !holds(err, values) {
+	if !holds(err, values) {
 		return err
 	}
-	out := scrubbed{text: clean}
+	out := scrubbed{text: scrubText(err.Error(), values)}
 	for _, k := range keep {
 		if errors.Is(err, k) {
 			out.causes = append(out.causes, k)
@@ -36,12 +35,19 @@ func Scrub(err error, values []string, keep ...error) error {
 	return out
 }
 
-// holds reports whether an error below err has a text with a value.
+// holds reports whether the text of an error, or of one below it, has a value.
 func holds(err error, values []string) bool {
-	for e := errors.Unwrap(err); e != nil; e = errors.Unwrap(e) {
-		if scrubText(e.Error(), values) != e.Error() {
-			return true
-		}
+	if err == nil {
+		return false
+	}
+	if text := err.Error(); scrubText(text, values) != text {
+		return true
+	}
+	switch e := err.(type) { //nolint:errorlint // every error of the tree is looked at
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return holds(err, values) })
+	case interface{ Unwrap() error }:
+		return holds(e.Unwrap(), values)
 	}
 	return false
 }
