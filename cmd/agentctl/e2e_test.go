@@ -318,6 +318,27 @@ echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
 	}
 }
 
+func TestLinksThatLeadOutAreNotCommittedAsDeleted(t *testing.T) {
+	p := newPlace(t, "git status --porcelain; echo two > a.txt; git add -A; git commit -q -m all", "")
+	for name, to := range map[string]string{"out": "/etc/hostname", "up": "../../x", "in": "a.txt", "odd\nname": "/etc/hostname"} {
+		if err := os.Symlink(to, p.path("repo/"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.git("add", "-A")
+	p.git("commit", "-q", "-m", "links")
+	r, code := p.run()
+	if code != 0 || r.Branch == "" {
+		t.Fatalf("exit %d: %+v", code, r.Error)
+	}
+	if got := p.git("diff", "--name-only", r.Base, r.Branch); got != "a.txt" {
+		t.Errorf("the agent's commit changes %q", got)
+	}
+	if log := p.read("out/agent.log"); log != "" {
+		t.Errorf("git status inside: %q", log)
+	}
+}
+
 func TestVariablesReachTheirSideOnly(t *testing.T) {
 	p := newPlace(t, `env > "$AGENTSH_OUTPUT_DIR/env"`, `host_files:
   - {src: tool.env, dest: /sandbox/workspace/.env.d/zz-tool.env}
