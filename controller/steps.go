@@ -26,7 +26,6 @@ func (r *run) load(context.Context) error {
 	h, ps := harness.Load(r.o.Harness, harness.Options{Forge: r.o.Forge, Root: r.o.Root})
 	if h != nil {
 		ps = append(ps, h.Refusals()...)
-		ps = append(ps, notYetRun(h)...)
 	}
 	for _, p := range ps {
 		if p.Severity != harness.Error && !refused(ps, p) {
@@ -45,29 +44,6 @@ func (r *run) load(context.Context) error {
 
 // defaultRuntime is the runtime of a harness that names none.
 const defaultRuntime = "claude"
-
-// notYetRun are settings that lint accepts and that this controller cannot act
-// on: a run that ignored them would not be the one that was described.
-func notYetRun(h *harness.Harness) harness.Problems {
-	var ps harness.Problems
-	for _, p := range h.Providers {
-		ps = append(ps, harness.Problem{
-			At: p.At, Severity: harness.Error, Rule: harness.RuleUnsupport,
-			Message: "providers need a gateway, and the local backend has none",
-			Hint:    "deliver a scoped token with env.sandbox, or fetch what is needed in pre_script",
-		})
-	}
-	for _, f := range h.HostFiles {
-		if strings.HasPrefix(f.Dest.V, "/tmp/") {
-			ps = append(ps, harness.Problem{
-				At: f.Dest.At, Severity: harness.Error, Rule: harness.RuleUnsupport,
-				Message: "/tmp of the local backend belongs to the commands alone",
-				Hint:    "deliver the file below " + workspace,
-			})
-		}
-	}
-	return ps
-}
 
 // refused reports whether a warning is also among the errors.
 func refused(ps harness.Problems, warning harness.Problem) bool {

@@ -47,7 +47,7 @@ var Unsupported = map[string]string{
 	"image":                           "no backend here takes an image",
 	"effort":                          "no runtime here takes a reasoning effort",
 	"readonly_repo":                   "the repository is not mounted read-only yet; write it in the policy",
-	"providers":                       "no backend here has a gateway",
+	"providers":                       "no backend here has a gateway; deliver a scoped token with env.sandbox, or fetch what is needed in pre_script",
 	"openshell":                       "there is no openshell backend here",
 	"skills.overrides":                "skills are delivered as they are",
 	"plugins":                         "no runtime here loads plugins",
