@@ -134,10 +134,11 @@ func (w *wordPattern) abbreviated(name string, g *grammar) bool {
 // matchWords reports whether the arguments, without the program's name, match.
 // all asks that every word is covered.
 func matchWords(pattern []wordPattern, program string, args []string, all bool) bool {
-	var operandSpace [32]string
+	var operandSpace [32]operand
 	var optionSpace [16]argWord
 	operands, options := operandSpace[:0], optionSpace[:0]
 	in := argReader{grammar: grammarOf(program), args: args}
+	value := false
 	for {
 		w, ok := in.next()
 		if !ok {
@@ -145,8 +146,10 @@ func matchWords(pattern []wordPattern, program string, args []string, all bool) 
 		}
 		if w.option {
 			options = append(options, w)
+			value = w.unknown && !w.hasValue
 		} else {
-			operands = append(operands, w.name)
+			operands = append(operands, operand{w.name, value && !in.dashes})
+			value = false
 		}
 	}
 	return matchOptions(pattern, options, in.grammar, all) && matchOperands(pattern, operands, all)
@@ -186,28 +189,51 @@ func anyOption(w *wordPattern, options []argWord, g *grammar, exact bool) bool {
 	return false
 }
 
-// matchOperands matches operands in order; ** takes any number of them.
-func matchOperands(pattern []wordPattern, operands []string, all bool) bool {
-	at, next, back, from := 0, 0, -1, 0
-	for {
-		for next < len(pattern) && pattern[next].option {
-			next++
-		}
-		switch {
-		case next == len(pattern) && (at == len(operands) || !all):
+// operand is one word that is not an option.
+type operand struct {
+	text string
+	// value: it follows an option nobody knows here, whose value it may be.
+	value bool
+}
+
+// maxWords is how many elements args may have.
+const maxWords = 60
+
+// matchOperands matches operands in order; ** takes any number of them. It
+// follows every way at once: a bit of at says that the elements before it have
+// been matched. What may be the value of an option can be left out when a rule
+// refuses.
+func matchOperands(pattern []wordPattern, operands []operand, all bool) bool {
+	end := uint64(1) << len(pattern)
+	at := skipOptions(pattern, 1)
+	for i := range operands {
+		if at&end != 0 && !all {
 			return true
-		case next < len(pattern) && pattern[next].any:
-			back, from = next, at
-			next++
-			continue
-		case next < len(pattern) && at < len(operands) && pattern[next].matches(operands[at]):
-			next, at = next+1, at+1
-			continue
 		}
-		if back < 0 || from >= len(operands) {
-			return false
+		next := uint64(0)
+		for j := range pattern {
+			if at&(1<<j) == 0 {
+				continue
+			}
+			w := &pattern[j]
+			if w.any || operands[i].value && !all {
+				next |= 1 << j
+			}
+			if !w.any && !w.option && w.matches(operands[i].text) {
+				next |= 1 << (j + 1)
+			}
 		}
-		from++
-		next, at = back+1, from
+		at = skipOptions(pattern, next)
 	}
+	return at&end != 0
+}
+
+// skipOptions adds the places after elements that need no operand.
+func skipOptions(pattern []wordPattern, at uint64) uint64 {
+	for j := range pattern {
+		if at&(1<<j) != 0 && (pattern[j].option || pattern[j].any) {
+			at |= 1 << (j + 1)
+		}
+	}
+	return at
 }

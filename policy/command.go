@@ -138,6 +138,10 @@ func readArgs(r *reader, n *yaml.Node, d *draft) {
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
 		return // no arguments at all
 	}
+	if len(n.Content) > maxWords {
+		r.fail(n, "", "args has %d words, the most is %d", len(n.Content), maxWords)
+		return
+	}
 	for _, l := range r.texts(n) {
 		w, err := r.wordPattern(l)
 		if err != nil {

@@ -98,7 +98,7 @@ func FuzzWords(f *testing.F) {
 	f.Add("**\n+*", "git\n-c\na=b\npush\n+x")
 	f.Fuzz(func(t *testing.T, pattern, args string) {
 		argv := strings.Split(args, "\n")
-		if len(pattern) > 200 || len(argv) > 50 {
+		if len(pattern) > 100 || len(argv) > 50 || strings.Count(pattern, "\n") >= maxWords {
 			return
 		}
 		var ps Problems

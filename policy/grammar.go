@@ -1,6 +1,9 @@
 package policy
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // grammar is what is known of a program's options: enough to take bundles
 // apart, to tell values from operands and to know two spellings of one option.
@@ -67,6 +70,7 @@ type argWord struct {
 	long     string // the long spelling of a letter, if there is one
 	value    string
 	hasValue bool
+	unknown  bool // an option that is not in the table
 }
 
 // argReader takes an argument list apart.
@@ -75,6 +79,7 @@ type argReader struct {
 	args    []string
 	bundle  string // letters still to come out of one word
 	ended   bool   // past -- or past the first operand of a strict grammar
+	dashes  bool   // past --
 	started bool   // past the first operand
 }
 
@@ -93,7 +98,7 @@ func (a *argReader) next() (argWord, bool) {
 		a.operand(word)
 		return argWord{name: word}, true
 	case word == "--":
-		a.ended = true
+		a.ended, a.dashes = true, true
 		return a.next()
 	case strings.HasPrefix(word, "--"):
 		return a.long(word), true
@@ -125,12 +130,13 @@ func (a *argReader) operand(word string) {
 
 func plainOption(word string) argWord {
 	name, value, has := strings.Cut(word, "=")
-	return argWord{option: true, name: name, value: value, hasValue: has}
+	return argWord{option: true, name: name, value: value, hasValue: has, unknown: true}
 }
 
 // long reads a long option and, where its grammar says so, takes its value.
 func (a *argReader) long(word string) argWord {
 	w := plainOption(word)
+	w.unknown = a.grammar == nil || !knows(a.grammar, w.name)
 	if !w.hasValue && a.grammar != nil && takesValue(a.grammar, w.name) && len(a.args) > 0 {
 		w.value, w.hasValue = a.args[0], true
 		a.args = a.args[1:]
@@ -161,12 +167,23 @@ func takesValue(g *grammar, name string) bool {
 	return valued > 0 && plain == 0
 }
 
+// knows reports whether a long option, or one it abbreviates, is in the table.
+func knows(g *grammar, name string) bool {
+	begins := func(l string) bool { return strings.HasPrefix(l, name) }
+	return slices.ContainsFunc(g.long, begins) || slices.ContainsFunc(g.values, begins)
+}
+
 var letters [128]string
 
 func init() {
 	for i := range letters {
 		letters[i] = "-" + string(rune(i))
 	}
+}
+
+// letterless reports whether a letter is not in the table.
+func (g *grammar) letterless(c byte) bool {
+	return strings.IndexByte(g.flags, c) < 0 && strings.IndexByte(g.valued, c) < 0 && strings.IndexByte(g.attached, c) < 0
 }
 
 // fromBundle takes the next letter out of a bundle.
@@ -179,6 +196,9 @@ func (a *argReader) fromBundle() argWord {
 	}
 	w := argWord{option: true, name: letters[c], letter: letters[c], long: a.grammar.same[c]}
 	switch {
+	case a.grammar.letterless(c):
+		w.unknown = true
+		a.bundle = rest
 	case strings.IndexByte(a.grammar.attached, c) >= 0:
 		w.value, w.hasValue = rest, rest != ""
 	case strings.IndexByte(a.grammar.valued, c) < 0:
