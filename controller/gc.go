@@ -47,7 +47,7 @@ func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend) (
 		errs = append(errs, err)
 	}
 	for _, d := range runs {
-		unfinished, err := d.collect()
+		unfinished, err := d.collect(state)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("run %s: %w", filepath.Base(d.path), err))
 		}
@@ -85,14 +85,14 @@ func abandonedRuns(state statedir.Dir) ([]*recordDir, error) {
 
 // collect cleans up after one run whose lock it holds, and gives the lock back.
 // It reports whether the run had not been finished.
-func (d *recordDir) collect() (bool, error) {
+func (d *recordDir) collect(state statedir.Dir) (bool, error) {
 	r, err := readRecord(d.path)
 	if err != nil { // the first record was never written: there is nothing else
-		return true, errors.Join(statedir.RemoveTree(d.path), d.lock.Close())
+		return true, errors.Join(d.remove(state), d.lock.Close())
 	}
 	if r.Status != statusRunning {
 		if r.Ended != nil && time.Since(*r.Ended) > keepRecords {
-			err = statedir.RemoveTree(d.path)
+			err = d.remove(state)
 		}
 		return false, errors.Join(err, d.lock.Close())
 	}
@@ -103,4 +103,15 @@ func (d *recordDir) collect() (bool, error) {
 	now := time.Now().UTC()
 	r.Status, r.Ended, r.ExitCode = statusAbandoned, &now, exitSignalBase+int(unix.SIGKILL)
 	return true, errors.Join(err, d.removeWork(), d.write(r), d.lock.Close())
+}
+
+// remove deletes a run's directory under the state's lock, so that no other
+// collector makes a new lock file in it.
+func (d *recordDir) remove(state statedir.Dir) error {
+	unlock, err := state.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return statedir.RemoveTree(d.path)
 }

@@ -592,6 +592,29 @@ func TestAnInterruptedAgentsWorkIsKept(t *testing.T) {
 	}
 }
 
+func TestADeadSupervisorEndsTheRun(t *testing.T) {
+	p := newStoppable(t, "| agent at work")
+	adopt(t)
+	cmd := p.command(p.runArgs()...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	cmd.Stdout = &watcher{want: []byte("| agent at work"), found: func() {
+		files, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*/info.json"))
+		var info struct{ PID int }
+		if len(files) != 1 || json.Unmarshal([]byte(p.read(strings.TrimPrefix(files[0], p.dir+"/"))), &info) != nil || info.PID == 0 {
+			t.Errorf("no supervisor in %v", files)
+			return
+		}
+		_ = syscall.Kill(info.PID, syscall.SIGKILL)
+	}}
+	_ = cmd.Run()
+	waitOrphans(t)
+	t.Logf("%s", errs.String())
+	if code := cmd.ProcessState.ExitCode(); code != 4 || !strings.Contains(errs.String(), "agentctl: iterations: ") {
+		t.Errorf("exit code %d\n%s", code, errs.String())
+	}
+}
+
 func TestAFullDiskIsOneClearLine(t *testing.T) {
 	p := newPlace(t, "true", "")
 	random := exec.Command("sh", "-c", "head -c 60000000 /dev/urandom > repo/big.bin")

@@ -98,6 +98,7 @@ type info struct {
 
 // place is the directory of one sandbox.
 type place struct {
+	state statedir.Dir
 	path  string
 	lease *os.File
 	info  info
@@ -119,13 +120,16 @@ func (b *Backend) makePlace(runID string) (_ *place, err error) {
 		return nil, err
 	}
 	defer unlock()
-	p := &place{path: filepath.Join(b.cfg.State.Sandboxes(), runID)}
+	p := &place{state: b.cfg.State, path: filepath.Join(b.cfg.State.Sandboxes(), runID)}
 	if err := os.Mkdir(p.path, 0o700); err != nil {
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.remove())
+		if err != nil { // the state is locked here
+			err = errors.Join(err, statedir.RemoveTree(p.path))
+			if p.lease != nil {
+				p.lease.Close()
+			}
 		}
 	}()
 	if p.lease, err = statedir.TakeLock(leaseOf(p.path), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -138,15 +142,34 @@ func (b *Backend) makePlace(runID string) (_ *place, err error) {
 	return p, p.writeInfo()
 }
 
-func leaseOf(dir string) string { return filepath.Join(dir, "lease") }
+// leaseName is the file whose lock says that the controller lives.
+const leaseName = "lease"
+
+func leaseOf(dir string) string { return filepath.Join(dir, leaseName) }
 
 func (p *place) writeInfo() error {
 	return statedir.WriteJSON(filepath.Join(p.path, "info.json"), p.info)
 }
 
-// remove deletes the directory and gives up the lease last.
+// remove deletes the directory and gives up the lease last. The lease and the
+// directory go under the state's lock: a collector never meets a directory
+// without its lease, for which it would make a new one.
 func (p *place) remove() error {
-	err := statedir.RemoveTree(p.path)
+	entries, err := os.ReadDir(p.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // it was removed before
+	}
+	for _, e := range entries {
+		if e.Name() != leaseName {
+			err = errors.Join(err, statedir.RemoveTree(filepath.Join(p.path, e.Name())))
+		}
+	}
+	unlock, lockErr := p.state.Lock()
+	if lockErr != nil {
+		return errors.Join(err, lockErr)
+	}
+	defer unlock()
+	err = errors.Join(err, statedir.RemoveTree(p.path))
 	if p.lease != nil {
 		err = errors.Join(err, p.lease.Close())
 		p.lease = nil
@@ -184,7 +207,7 @@ func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
 	}
 	var dead []*place
 	for _, e := range entries {
-		if p := orphan(filepath.Join(b.cfg.State.Sandboxes(), e.Name())); p != nil {
+		if p := b.orphan(filepath.Join(b.cfg.State.Sandboxes(), e.Name())); p != nil {
 			dead = append(dead, p)
 		}
 	}
@@ -200,8 +223,8 @@ func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
 
 // orphan takes the lease of a sandbox whose controller is gone; nil when it
 // lives.
-func orphan(dir string) *place {
-	p := &place{path: dir}
+func (b *Backend) orphan(dir string) *place {
+	p := &place{state: b.cfg.State, path: dir}
 	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
 		return nil
 	}
