@@ -90,7 +90,7 @@ func TestEveryWayToExecEndsAsItWouldWithoutSupervision(t *testing.T) {
 	bin, dir := place(t)
 	for _, name := range []string{"thread", "leader-gone", "race", "spinners", "errnos", "at-empty", "at-cloexec", "at-path", "at-dir",
 		"at-dir-up", "at-nofollow", "at-flags", "at-bad", "at-script", "link", "relative", "relative-up", "script", "script-of-script",
-		"null-argv", "self-exe", "self-fd", "dev-fd", "self-cwd", "self-root", "usr1", "kill", "stop", "undumpable", "many", "parallel"} {
+		"null-argv", "self-exe", "self-fd", "dev-fd", "self-cwd", "self-root", "usr1", "kill", "stop", "many", "parallel"} {
 		t.Run(name, func(t *testing.T) {
 			_ = os.Remove(filepath.Join(dir, "sub"))
 			native, _ := exec.Command(filepath.Join(bin, "matrix"), name, dir).CombinedOutput()
@@ -101,6 +101,18 @@ func TestEveryWayToExecEndsAsItWouldWithoutSupervision(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The memory of an undumpable process is for a privileged supervisor only.
+func TestAnUndumpableProcessExecsUnderAPrivilegedSupervisorOnly(t *testing.T) {
+	bin, dir := place(t)
+	s := run(t, Config{}, filepath.Join(bin, "matrix"), "undumpable", dir)
+	if os.Geteuid() == 0 {
+		s.printed("undumpable\n")
+		return
+	}
+	s.printed("execveat: Permission denied\n")
+	s.fault("permission denied")
 }
 
 func TestProgramsThatCannotBeBoundAreRefused(t *testing.T) {

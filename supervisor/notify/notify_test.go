@@ -277,7 +277,7 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 		cfg := onTrue(func() { entered <- struct{}{}; <-release })
 		cfg.Workers, cfg.Deadline = 2, time.Minute
 		s := &session{t: t, done: make(chan error, 1)}
-		cmd := exec.Command("/bin/sh", "-c", "/bin/true & read go; /bin/echo ran 2>/dev/null || echo refused; echo done >&4; wait")
+		cmd := exec.Command("/bin/sh", "-c", "(until /bin/true; do :; done) 2>/dev/null & read go; /bin/echo ran 2>/dev/null || echo refused; echo done >&4; wait")
 		cmd.Stdout = &s.out
 		stdin, err := cmd.StdinPipe()
 		if err != nil {
