@@ -65,7 +65,7 @@ func (s *Session) envFiles() ([]env.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }() // opened for reading
 	entries, err := fs.ReadDir(root.FS(), rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -22,7 +22,7 @@ func (s *Session) lookup(name, cwd string) (policy.Program, error) {
 		return policy.Program{}, err
 	}
 	defer t.Close()
-	var last error = fs.ErrNotExist
+	last := fs.ErrNotExist
 	for _, candidate := range s.candidates(name, cwd) {
 		program, err := s.program(t, candidate)
 		if err == nil {

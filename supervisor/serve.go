@@ -38,10 +38,9 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, operator Ope
 	if err != nil {
 		return err
 	}
-	defer log.Close()
 	h := &host{log: log}
 	if h.session, err = Open(ctx, h.config(boot, operator, p)); err != nil {
-		return err
+		return errors.Join(err, log.Close())
 	}
 	err = h.serve(ctx, conn, boot, build)
 	return errors.Join(err, h.session.Close(), h.close())
@@ -118,7 +117,7 @@ func (h *host) close() error {
 	for _, r := range h.roots {
 		errs = append(errs, r.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, h.log.Close())...)
 }
 
 // changed has commands see what the controller wrote behind the mount.
@@ -155,7 +154,7 @@ func (h *host) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, er
 			yield(wire.Event{}, err)
 			return
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }() // opened for reading
 		for {
 			e, err := f.Next(ctx)
 			if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,8 +32,7 @@ func newState() (*state, error) {
 	}
 	lock, err := lockState(dir, os.O_CREATE|os.O_EXCL)
 	if err != nil {
-		os.RemoveAll(dir)
-		return nil, fmt.Errorf("session state: %w", err)
+		return nil, fmt.Errorf("session state: %w", errors.Join(err, os.RemoveAll(dir)))
 	}
 	return &state{dir, lock}, nil
 }
@@ -66,7 +66,7 @@ func sweepStates() {
 		if err != nil {
 			continue // its session lives, or is just being made
 		}
-		os.RemoveAll(dir)
+		_ = os.RemoveAll(dir) // the next session tries again
 		lock.Close()
 	}
 }

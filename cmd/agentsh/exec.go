@@ -71,18 +71,17 @@ func (o *execOptions) run(ctx context.Context, argv []string, stdin io.Reader, s
 	if err != nil {
 		return err
 	}
-	defer place.audit.Close()
 	before := place.audit.Head().Seq
 	session, err := supervisor.Open(ctx, place.config)
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return fail(exitOurs, errors.Join(err, place.audit.Close()), "")
 	}
 	request := wire.ExecRequest{ID: "exec", Argv: argv, Cwd: place.cwd, Env: environment, DeadlineMS: o.timeout.Milliseconds()}
 	exit, _, err := session.Exec(ctx, request, channel.Streams{Stdin: stdin, Stdout: stdout, Stderr: stderr})
 	err = errors.Join(err, session.Close())
 	refused, auditErr := refusals(ctx, place.audit, before+1)
 	refused.print(stderr, place.auditPath)
-	err = errors.Join(err, auditErr)
+	err = errors.Join(err, auditErr, place.audit.Close())
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}
@@ -262,17 +261,17 @@ func refusals(ctx context.Context, log *audit.Log, from uint64) (*denials, error
 	if err != nil {
 		return &d, err
 	}
-	defer follower.Close()
-	for {
-		e, err := follower.Next(context.WithoutCancel(ctx))
-		if err != nil {
-			return &d, err
+	for err == nil {
+		var e wire.Event
+		if e, err = follower.Next(context.WithoutCancel(ctx)); err != nil {
+			break
 		}
 		d.note(e)
 		if e.Seq >= last {
-			return &d, nil
+			break
 		}
 	}
+	return &d, errors.Join(err, follower.Close())
 }
 
 // note takes one audit event.
