@@ -256,6 +256,9 @@ func (w *wireEnd) Write(p []byte) (int, error) {
 	select {
 	case <-w.stop:
 		return len(p), nil
+	default:
+	}
+	select {
 	case <-w.closed:
 		return 0, net.ErrClosed
 	case w.out <- slices.Clone(p):
