@@ -303,3 +303,13 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
+
+func TestAnInputOfAnotherLengthIsNoWholeOne(t *testing.T) {
+	for total, want := range map[int64]error{3: nil, 4: io.ErrUnexpectedEOF} {
+		s := &stdinReader{r: strings.NewReader("abc"), end: make(chan int64, 1)}
+		s.end <- total
+		if data, err := io.ReadAll(s); !errors.Is(err, want) || string(data) != "abc" {
+			t.Errorf("announced %d: %q %v", total, data, err)
+		}
+	}
+}

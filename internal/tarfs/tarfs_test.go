@@ -520,3 +520,22 @@ func BenchmarkPackUnpack(b *testing.B) {
 		}
 	}
 }
+
+func TestNothingComesAfterTheManifest(t *testing.T) {
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	writeManifest(tw, wire.Manifest{})
+	tw.WriteHeader(&tar.Header{Name: "late", Mode: 0o644, Typeflag: tar.TypeReg})
+	tw.Close()
+	if _, err := Unpack(context.Background(), openRoot(t, t.TempDir()), &b, UnpackOptions{}); !errors.Is(err, ErrRefused) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestADirectoryThatHoldsSomethingIsNotUnpackedInto(t *testing.T) {
+	dst := t.TempDir()
+	write(t, dst, "there", "x", 0o644)
+	if _, err := Unpack(context.Background(), openRoot(t, dst), bytes.NewReader(signed(t, tar.Header{Name: "f"})), UnpackOptions{}); err == nil {
+		t.Error("accepted")
+	}
+}
