@@ -19,8 +19,7 @@ import (
 // Options are the inputs of [Run].
 type Options struct {
 	Harness    string // file
-	Root       string // of the harness; empty: its directory
-	Forge      string
+	Load       harness.Options
 	Repo       string // the target repository
 	Out        string // directory of the results, made or replaced
 	AllowDirty bool   // run from HEAD although tracked files differ from it

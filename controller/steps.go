@@ -23,7 +23,7 @@ import (
 
 // load reads the harness with its layers and refuses what no step acts on.
 func (r *run) load(context.Context) error {
-	h, ps := harness.Load(r.o.Harness, harness.Options{Forge: r.o.Forge, Root: r.o.Root})
+	h, ps := harness.Load(r.o.Harness, r.o.Load)
 	if h != nil {
 		ps = append(ps, h.Refusals()...)
 	}

@@ -17,13 +17,15 @@ import (
 
 // loadFlags are the flags of every command that loads a harness.
 type loadFlags struct {
-	forge string
-	root  string
-	event string
+	forge  string
+	forges []string
+	root   string
+	event  string
 }
 
 func (f *loadFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.forge, "forge", "", "merge the blocks of this forge (github, gitlab, forgejo, jira)")
+	cmd.Flags().StringSliceVar(&f.forges, "known-forge", nil, "further names of forges that blocks may have")
 	cmd.Flags().StringVar(&f.root, "root", "", "directory that paths start from (default: of the file, or its parent when named harness)")
 	cmd.Flags().StringVar(&f.event, "event", "", "JSON file that overlay guards see as event")
 	complete(cmd, "forge", []string{"github", "gitlab", "forgejo", "jira"})
@@ -42,7 +44,7 @@ const maxEvent = 4 << 20
 
 // options are the options of a loader.
 func (f *loadFlags) options() (harness.Options, error) {
-	o := harness.Options{Forge: f.forge, Root: f.root}
+	o := harness.Options{Forge: f.forge, Forges: f.forges, Root: f.root}
 	if f.event == "" {
 		return o, nil
 	}

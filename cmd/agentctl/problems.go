@@ -139,8 +139,9 @@ type (
 		Runs    []sarifRun `json:"runs"`
 	}
 	sarifRun struct {
-		Tool    sarifTool     `json:"tool"`
-		Results []sarifResult `json:"results"`
+		Tool       sarifTool     `json:"tool"`
+		ColumnKind string        `json:"columnKind"`
+		Results    []sarifResult `json:"results"`
 	}
 	sarifTool struct {
 		Driver sarifDriver `json:"driver"`
@@ -179,7 +180,7 @@ type (
 )
 
 func sarifProblems(w io.Writer, ps harness.Problems) error {
-	run := sarifRun{Tool: sarifTool{sarifDriver{Name: "agentctl", Rules: []sarifRule{}}}, Results: []sarifResult{}}
+	run := sarifRun{Tool: sarifTool{sarifDriver{Name: "agentctl", Rules: []sarifRule{}}}, ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	index := map[string]int{}
 	for _, p := range ps {
 		if _, ok := index[p.Rule]; !ok {

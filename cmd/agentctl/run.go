@@ -21,10 +21,9 @@ import (
 
 // runFlags are the flags of agentctl run.
 type runFlags struct {
+	load       loadFlags
 	repo       string
 	out        string
-	forge      string
-	root       string
 	backend    string
 	agentsh    string
 	json       bool
@@ -57,18 +56,21 @@ deletes the sandbox without that.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.repo, "repo", ".", "git repository the agent works on: its top `DIR`")
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
-	flags.StringVar(&f.forge, "forge", "", "merge the blocks of this forge (github, gitlab, forgejo, jira)")
-	flags.StringVar(&f.root, "root", "", "directory that paths of the harness start from (default: of the file, or its parent when named harness)")
 	flags.StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+local.Name)
 	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
 	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
+	f.load.add(cmd)
 	complete(cmd, "backend", []string{local.Name})
 	return cmd
 }
 
 func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Writer) error {
+	load, err := f.load.options()
+	if err != nil {
+		return err
+	}
 	state, backend, err := openState(f.backend, f.agentsh)
 	if err != nil {
 		return err
@@ -85,7 +87,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	ctx, hurry, stop := interruptible(ctx)
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
-		Harness: file, Root: f.root, Forge: f.forge, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
+		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
 		Backend: backend, State: state, Environ: os.Environ(), Progress: progress.update, Hurry: hurry,
 	})
 	progress.end()

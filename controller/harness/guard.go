@@ -7,7 +7,7 @@ import (
 )
 
 // guard is the condition of an overlay: a small part of the Common Expression
-// Language. Names are runtime.forge, event.* and config.*; operators are ==,
+// Language. Names are runtime.forge and event.*; operators are ==,
 // !=, in, &&, ||, !, has() and parentheses over texts and truth values.
 type guard struct {
 	at   Origin
@@ -17,8 +17,8 @@ type guard struct {
 
 // guardInput is what a guard sees.
 type guardInput struct {
-	forge         string
-	event, config map[string]any
+	forge string
+	event map[string]any
 }
 
 // expr is one node of a guard. It yields a text, a truth value, a list of
@@ -291,7 +291,7 @@ func lookup(name string, in guardInput, check bool) (any, error) {
 	switch {
 	case name == "runtime.forge":
 		return in.forge, nil
-	case rest != "" && (first == "event" || first == "config") && !strings.Contains("."+rest+".", ".."):
+	case rest != "" && first == "event" && !strings.Contains("."+rest+".", ".."):
 	case name == "":
 		return nil, fmt.Errorf("it ends early")
 	default:
@@ -301,9 +301,6 @@ func lookup(name string, in guardInput, check bool) (any, error) {
 		return nil, nil
 	}
 	var v any = in.event
-	if first == "config" {
-		v = in.config
-	}
 	for _, key := range strings.Split(rest, ".") {
 		m, _ := v.(map[string]any)
 		next, ok := m[key]

@@ -233,9 +233,8 @@ type Options struct {
 	Forges []string // names of forges besides github, gitlab, forgejo and jira
 	// Root is the directory relative paths start from and no base may leave.
 	// Empty: the directory of the file, or its parent when that is named harness.
-	Root string
-	// Event and Config are what overlay guards see as event and config.
-	Event, Config map[string]any
+	Root  string
+	Event map[string]any // what overlay guards see as event
 }
 
 // Load reads the harness at path with all its layers. The harness is nil when

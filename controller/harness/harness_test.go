@@ -1,8 +1,10 @@
 package harness
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -324,5 +326,20 @@ func TestTheWholeHarnessMustMakeSense(t *testing.T) {
 		if h != nil || !strings.Contains(short(dir, ps), c.want) {
 			t.Errorf("%q gives %q, want %q", c.text, short(dir, ps), c.want)
 		}
+	}
+}
+
+func TestProblemsKeepTheirSeverityInJSON(t *testing.T) {
+	in := Problems{{At: Origin{File: "a", Line: 1, Column: 2, Layer: "forge.github"}, Severity: Error, Rule: "r", Message: "m"}, {Severity: Note}, {Severity: Warning, Hint: "h"}}
+	text, err := json.Marshal(in)
+	if err != nil || !strings.Contains(string(text), `"severity":"error"`) {
+		t.Fatalf("%s %v", text, err)
+	}
+	var out Problems
+	if err := json.Unmarshal(text, &out); err != nil || !slices.Equal(in, out) {
+		t.Errorf("%+v %v", out, err)
+	}
+	if err := json.Unmarshal([]byte(`[{"severity":"fatal"}]`), &out); err == nil {
+		t.Error("an unknown severity is read")
 	}
 }

@@ -168,7 +168,7 @@ func (l *Loader) merge(files []*file, ps *Problems) (*tree, Problems) {
 			out = m.dict(fields, out, block, "")
 		}
 		for _, o := range f.overlays {
-			holds, why := o.when.holds(guardInput{forge: l.options.Forge, event: l.options.Event, config: l.options.Config})
+			holds, why := o.when.holds(guardInput{forge: l.options.Forge, event: l.options.Event})
 			if why != "" {
 				skipped.warnf(o.when.at, RuleUnsupport, "the overlay is not merged: %s", why)
 			} else if holds {

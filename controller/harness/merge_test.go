@@ -182,6 +182,7 @@ func TestAGuardThatIsNotUnderstoodRefusesTheRun(t *testing.T) {
 		{"size(event.labels) == 2", `"size" is not a name that is known`},
 		{"event.source.system == 'jira'", "the guard cannot be decided: event.source.system is not given"},
 		{"event.labels.exists(l, l == 'x')", "is not expected"},
+		{"config.tier == 'gold'", `"config.tier" is not a name that is known`},
 		{"'text'", "the guard is not a condition"},
 		{"runtime.forge ==", "it ends early"},
 		{"runtime.forge = 'x'", `"=" is not expected`},
@@ -202,7 +203,7 @@ func TestAGuardThatIsNotUnderstoodRefusesTheRun(t *testing.T) {
 }
 
 func TestGuardsFollowTheCommonExpressionLanguage(t *testing.T) {
-	in := guardInput{forge: "github", event: map[string]any{"kind": "issue", "fork": true, "source": map[string]any{"system": "jira"}}, config: map[string]any{"tier": "gold"}}
+	in := guardInput{forge: "github", event: map[string]any{"kind": "issue", "fork": true, "source": map[string]any{"system": "jira"}}}
 	for _, c := range []struct {
 		when string
 		want bool
@@ -211,7 +212,7 @@ func TestGuardsFollowTheCommonExpressionLanguage(t *testing.T) {
 		{`runtime.forge == "github"`, true}, {`"github" == runtime.forge`, true}, {`runtime.forge != 'gitlab'`, true},
 		{`runtime.forge in ["gitlab", "github"]`, true}, {`runtime.forge in []`, false}, {`!(runtime.forge in ['x'])`, true},
 		{`event.fork`, true}, {`!event.fork`, false}, {`event.fork == true`, true},
-		{`has(event.none)`, false}, {`has(event.source.system)`, true}, {`has(config.tier) && config.tier == "gold"`, true},
+		{`has(event.none)`, false}, {`has(event.source.system)`, true},
 		{`false || true && true`, true}, {`true || false && false`, true}, {`(true || false) && false`, false},
 		{`event.none.deep || true`, true}, {`true || event.none`, true}, {`event.none && false`, false}, {`false && event.none`, false},
 		{`event.kind == "issue" && event.source.system == "jira"`, true}, {`event.kind == true`, false},

@@ -29,6 +29,20 @@ func (s Severity) String() string {
 	return "note"
 }
 
+// MarshalText makes a severity its word in JSON.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the word of a severity.
+func (s *Severity) UnmarshalText(text []byte) error {
+	for _, v := range []Severity{Note, Warning, Error} {
+		if v.String() == string(text) {
+			*s = v
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a severity", text)
+}
+
 // Origin is the place a value comes from. Lines and columns count from 1; the
 // zero Origin means that nothing was written.
 type Origin struct {
@@ -47,7 +61,7 @@ func (o Origin) IsZero() bool { return o.Line == 0 }
 // Problem is one thing wrong with a file.
 type Problem struct {
 	At       Origin   `json:"at"`
-	Severity Severity `json:"-"`
+	Severity Severity `json:"severity"`
 	Rule     string   `json:"rule"` // stable name, for filters and SARIF
 	Message  string   `json:"message"`
 	Hint     string   `json:"hint,omitempty"`

@@ -103,7 +103,7 @@ func badByte(name string, data []byte) (Origin, string) {
 	}
 	before := data[:bad]
 	line := bytes.Count(before, []byte("\n")) + 1
-	column := len(before) - (bytes.LastIndexByte(before, '\n') + 1) + 1
+	column := utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
 	return Origin{File: name, Line: line, Column: column}, what
 }
 
