@@ -53,6 +53,7 @@ type reporter struct {
 	resolve *resolver
 	send    func(wire.Event)
 	queue   chan report
+	known   map[uint32]*wire.Process // found in this window; used by run alone
 
 	mu     sync.Mutex
 	begun  bool
@@ -65,6 +66,7 @@ func newReporter(session string, resolve *resolver, send func(wire.Event)) *repo
 	return &reporter{
 		session: session, resolve: resolve, send: send,
 		queue:  make(chan report, eventQueue),
+		known:  map[uint32]*wire.Process{},
 		seen:   map[eventKey]*tally{},
 		bursts: map[burstKey]*tally{},
 	}
@@ -101,7 +103,12 @@ func (r *reporter) deliver(rep report) {
 		return
 	}
 	if rep.tid != 0 {
-		rep.event.Process = r.resolve.process(rep.tid)
+		p := r.known[rep.tid]
+		if p == nil {
+			p = r.resolve.process(rep.tid)
+			r.known[rep.tid] = p
+		}
+		rep.event.Process = p
 	}
 	r.send(rep.event)
 }
@@ -202,6 +209,7 @@ func (r *reporter) flush() {
 			r.send(e)
 		}
 	}
+	clear(r.known)
 	if lost > 0 {
 		r.send(wire.Event{Time: time.Now(), Session: r.session, Type: wire.EventFault, Mechanism: mechanism,
 			Count: lost, Message: fmt.Sprintf("%d file events came too fast to be told singly", lost)})

@@ -12,7 +12,7 @@ func TestPOSIX(t *testing.T) {
 		if name == "FcntlFlockLocksFile" {
 			continue // expects flock and fcntl locks to exclude each other: no local filesystem does that
 		}
-		for mode, plain := range map[string]bool{"": false, " without passthrough": true} {
+		for mode, plain := range map[string]bool{"": false, ", no passthrough": true} {
 			t.Run(name+mode, func(t *testing.T) {
 				s := start(t, options{plain: plain})
 				dir := s.path("d")
