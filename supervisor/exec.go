@@ -161,7 +161,7 @@ func ruleAt(d policy.Diagnostic) *wire.RuleAt {
 // run starts a prepared command and waits for its end, its deadline or the
 // caller's cancellation.
 func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) (*wire.Exit, wire.TreeEmpty, error) {
-	p, err := newPipes(wire.Streams{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr})
+	p, err := newPipes(wire.Streams{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr}, s.who)
 	if err != nil {
 		return nil, wire.TreeEmpty{}, fmt.Errorf("pipes: %w", err)
 	}

@@ -158,6 +158,7 @@ func TestCommandsEndAsTheyWould(t *testing.T) {
 		{"a denied program", []string{"kill", "-0", "1"}, wire.ExitDenied, 126, ""},
 		{"a denied program by its path", []string{"/bin/kill", "-0", "1"}, wire.ExitDenied, 126, ""},
 		{"a redirected program", []string{"hostid", "x"}, wire.ExitExited, 0, "instead\n"},
+		{"streams by their names", []string{"sh", "-c", "echo a >/dev/stdout; echo b >/dev/stderr"}, wire.ExitExited, 0, "a\nb\n"},
 		{"both streams", []string{"sh", "-c", "echo a; echo b >&2"}, wire.ExitExited, 0, "a\nb\n"},
 		{"the working directory", []string{"pwd"}, wire.ExitExited, 0, b.workspace + "\n"},
 		{"not root of the machine", []string{"id", "-u"}, wire.ExitExited, 0, fmt.Sprintf("%d\n", b.who.uid)},

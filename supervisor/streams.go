@@ -27,8 +27,9 @@ type output struct {
 	err  error
 }
 
-// newPipes opens the pipes of a command; close them with release and finish.
-func newPipes(s wire.Streams) (*pipes, error) {
+// newPipes opens the pipes of a command; close them with release and finish. They
+// belong to who, so that the command can open /dev/stdout and its like.
+func newPipes(s wire.Streams, who identity) (*pipes, error) {
 	p := &pipes{stdout: output{to: s.Stdout}, stderr: output{to: s.Stderr}}
 	var err error
 	if s.Stdin == nil {
@@ -46,7 +47,23 @@ func newPipes(s wire.Streams) (*pipes, error) {
 			return nil, err
 		}
 	}
+	for _, f := range p.child {
+		if err := own(f, who); err != nil {
+			p.release()
+			p.abandon()
+			return nil, err
+		}
+	}
 	return p, nil
+}
+
+// own gives a pipe to the user of commands where that is another one.
+func own(f *os.File, who identity) error {
+	info, err := f.Stat()
+	if err != nil || who.mapped || info.Mode()&os.ModeNamedPipe == 0 {
+		return err
+	}
+	return f.Chown(who.uid, who.gid)
 }
 
 // start begins copying. The goroutine that feeds stdin ends when the pipe is

@@ -12,7 +12,7 @@ import (
 
 func TestOutputWrittenBeforeTheEndIsDelivered(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	p, err := newPipes(wire.Streams{Stdout: &stdout, Stderr: &stderr})
+	p, err := newPipes(wire.Streams{Stdout: &stdout, Stderr: &stderr}, identity{mapped: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestOutputWrittenBeforeTheEndIsDelivered(t *testing.T) {
 }
 
 func TestStdinIsPassedAndEnds(t *testing.T) {
-	p, err := newPipes(wire.Streams{Stdin: strings.NewReader("hello")})
+	p, err := newPipes(wire.Streams{Stdin: strings.NewReader("hello")}, identity{mapped: true})
 	if err != nil {
 		t.Fatal(err)
 	}
