@@ -77,8 +77,17 @@ func asFailure(ctx context.Context, step string, err error) *Failure {
 	if f.Hint == "" {
 		f.Hint = hintFor(f.Err)
 	}
+	if f.Code == ExitSandbox {
+		f.Err = oneLine{f.Err}
+	}
 	return f
 }
+
+// oneLine is an error whose joined parts are told on one line.
+type oneLine struct{ error }
+
+func (o oneLine) Error() string { return strings.ReplaceAll(o.error.Error(), "\n", "; ") }
+func (o oneLine) Unwrap() error { return o.error }
 
 // hintFor is what to do about errors of the machine.
 func hintFor(err error) string {

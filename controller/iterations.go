@@ -88,7 +88,7 @@ func agentFailure(exit wire.Exit, err error, limit time.Duration) error {
 		if exit.Code == 0 {
 			return nil
 		}
-		return fail(ExitAgentFailed, "what it printed is in "+agentLogName, fmt.Errorf("the agent exited with status %d", exit.Code))
+		return fail(ExitAgentFailed, "what it printed is in "+agentLogName+", beside result.json", fmt.Errorf("the agent exited with status %d", exit.Code))
 	case wire.ExitSignaled:
 		return fail(ExitAgentFailed, "", fmt.Errorf("the agent was killed by signal %d", exit.Signal))
 	case wire.ExitOOM:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -261,6 +262,9 @@ func (r *run) step(ctx context.Context, s step) error {
 	note.Ended = &ended
 	if err != nil {
 		f := asFailure(ctx, s.name, err)
+		if cause := r.sandboxGone(); cause != nil && f.Code == ExitSandbox {
+			f.Err = oneLine{cause}
+		}
 		note.Error = f.Err.Error()
 		return f
 	}
@@ -350,5 +354,6 @@ func (r *run) tell(u Update) {
 }
 
 func (r *run) warn(format string, args ...any) {
-	r.tell(Update{Kind: UpdateWarning, Text: runtime.Clean(fmt.Sprintf(format, args...))})
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
+	r.tell(Update{Kind: UpdateWarning, Text: runtime.Clean(text)})
 }

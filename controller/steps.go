@@ -297,8 +297,24 @@ func (r *run) follow(ctx context.Context) {
 		r.tally.add(e)
 		return nil
 	})
-	if err != nil && r.box.Cause() == nil && !r.stopping.Load() {
+	if err != nil && !r.stopping.Load() && r.sandboxGone() == nil {
 		r.warn("the event stream ended early: %v", err)
+	}
+}
+
+// sandboxGone is why the supervisor ended, when it did without being told to.
+// A broken connection and the end come close together: it waits a moment.
+func (r *run) sandboxGone() error {
+	if r.box == nil || r.stopping.Load() {
+		return nil
+	}
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-r.box.Gone():
+		return r.box.Cause()
+	case <-t.C:
+		return nil
 	}
 }
 

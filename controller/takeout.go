@@ -29,6 +29,9 @@ func (r *run) takeOut(ctx context.Context, failed bool) error {
 	ctx, cancel := r.salvage(ctx, "taking the work out")
 	defer cancel()
 	r.result.Partial = failed
+	if failed && r.box.Cause() != nil {
+		return nil // there is nobody to ask
+	}
 	err := errors.Join(r.takeWork(ctx), r.takeOutput(ctx))
 	if err == nil {
 		return nil
