@@ -7,6 +7,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // hundred lays out 100 harnesses, each on five bases of its own, with the
@@ -45,6 +48,7 @@ func BenchmarkHundredHarnesses(b *testing.B) {
 	dir := hundred(b)
 	var peak uint64
 	b.ReportAllocs()
+	before := cpuTime(b)
 	for b.Loop() {
 		l := NewLoader(Options{Forge: "github"})
 		for i := range 100 {
@@ -61,4 +65,16 @@ func BenchmarkHundredHarnesses(b *testing.B) {
 		peak = max(peak, m.HeapSys-m.HeapReleased)
 	}
 	b.ReportMetric(float64(peak)/1e6, "MB-heap")
+	b.ReportMetric(float64((cpuTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+}
+
+// cpuTime is the processor time of the process: other work on the machine does
+// not count.
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
