@@ -22,12 +22,15 @@ import (
 const (
 	serverName = "agentsh-fuse"    // argv[0] of a file server of the tests
 	insideName = "agentsh-fuse-ns" // argv[0] of the tests in their own mount namespace
+	userNSName = "agentsh-userns"  // argv[0] of a session in a user namespace
 )
 
 func TestMain(m *testing.M) {
 	switch os.Args[0] {
 	case serverName:
 		os.Exit(serveForTest(os.Args[1:]))
+	case userNSName:
+		os.Exit(mountInUserNS(os.Args[1], os.Args[2]))
 	case insideName:
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			fmt.Fprintln(os.Stderr, "private mounts:", err)
