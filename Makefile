@@ -8,7 +8,7 @@ STATIC   := -trimpath -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode extern
 SANDBOX  := $(GO) build $(STATIC)
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race cross deps deps-check clean
+.PHONY: all build demo test check lint race cross evasions bench deps deps-check clean
 
 all: build
 
@@ -29,7 +29,7 @@ check: lint race cross
 
 lint: $(LINT)
 	$(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh examples/*/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh examples/*/*.sh test/evasions/*.sh bench/*.sh .ci/run
 
 race: deps-check build
 	AGENTSH_TEST_STRICT=1 $(GO) test -race -timeout 30m ./...
@@ -44,6 +44,15 @@ cross: deps-check
 $(LINT):
 	GOBIN=$(TOOLS)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 	mv $(TOOLS)/bin/golangci-lint $@
+
+# The corpus is not a part of this tree: EVASIONS says where it is.
+EVASIONS ?= $(CURDIR)/../shared/evasions
+evasions: build
+	EVASIONS=$(EVASIONS) test/evasions/run.sh
+
+# Minutes, on a machine that does nothing else: doc/performance.md.
+bench: build
+	bench/run.sh
 
 deps:
 	packaging/deps.sh build

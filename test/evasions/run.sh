@@ -1,0 +1,102 @@
+#!/bin/bash
+# Run the corpus of bypasses under our own policies and print one table.
+#
+#   run.sh [category ...]      default: command args shell file signal supervisor kernel env control
+#
+# EVASIONS  the corpus (default: shared/evasions beside the clone)
+# RACE_N    tries of each probe that races (2000)
+# KEEP      set: keep the directory with the probes' audit logs
+#
+# A verdict is ok, "not held" (the attack worked, changed nothing outside, and
+# not-held.tsv says why) or FAIL: everything else, a probe that could not judge
+# and a control that did not work included. The exit status is 0 without a FAIL.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+corpus=${EVASIONS:-$root/../shared/evasions}
+if [ ! -x "$corpus/run-all.sh" ] || [ ! -r "$corpus/MANIFEST.tsv" ]; then
+	echo "evasions: no corpus in $corpus: set EVASIONS to its directory" >&2
+	exit 2
+fi
+[ "$(id -u)" = 0 ] || { echo "evasions: needs root: the outside is only out of reach when it could be reached" >&2; exit 2; }
+[ -x "$root/bin/agentsh" ] || { echo "evasions: no $root/bin/agentsh: run 'make build'" >&2; exit 2; }
+[ $# -gt 0 ] || set -- command args shell file signal supervisor kernel env control
+
+place=$(mktemp -d /var/tmp/evasions.XXXXXX) || exit 2
+secret=
+end() {
+	[ -n "$secret" ] && kill "$secret" 2>/dev/null
+	if [ -n "${KEEP:-}" ]; then echo "evasions: logs are in $place" >&2; else rm -rf "$place"; fi
+}
+trap end EXIT
+chmod 755 "$place"
+cp "$root/bin/agentsh" "$root/bash_startup.sh" "$place/"
+cp -r "$here/policies" "$place/policies"
+sed -i "s,\.\./\.\./\.\./packaging/policies,$root/packaging/policies," "$place/policies/args.yaml"
+cp "$here/launch.sh" "$place/launch.sh"
+export EV_AGENTSH=$place/agentsh EV_CONFIG=$place/config.yaml EV_WORKSPACE EV_POLICY EV_AUDIT
+# A secret on the command line of a process outside, which no command may see.
+bash -c 'exec -a "tool --token=ghp_corpus_secret_value" sleep 3600' &
+secret=$!
+
+# workspace makes the directory of one category; the probes are read there.
+workspace() {
+	EV_WORKSPACE=$place/$1/work
+	mkdir -p "$EV_WORKSPACE/probes" "$EV_WORKSPACE/project/.git/hooks" "$place/$1/prepared" "$place/$1/outside"
+	cp -r "$corpus/$1" "$EV_WORKSPACE/probes/"
+	printf 'version: 1\nvars: {STARTUP: "%s", PROTECTED: "%s"}\nsandbox: {env_inject: {BASH_ENV: "%s"}}\n' \
+		"$place/bash_startup.sh" "$EV_WORKSPACE/project/.git/hooks" "$place/bash_startup.sh" >"$EV_CONFIG"
+	EV_POLICY=$place/policies/$1.yaml
+	EV_AUDIT=$place/$1/audit.jsonl
+}
+
+# standing are the files of the supervisor; a change of one is a breach.
+standing() {
+	sha256sum "$EV_POLICY" "$EV_CONFIG" "$place/bash_startup.sh" "$EV_AGENTSH" 2>&1
+	find "$EV_WORKSPACE/project" -exec stat -c '%n %s %a' {} +
+}
+
+extra() {
+	local words=(WORKDIR="$EV_WORKSPACE" RACE_N="${RACE_N:-2000}" CONFIG_FILE="$EV_POLICY" STARTUP_FILE="$place/bash_startup.sh"
+		AUDIT_LOG="$EV_AUDIT" CONTROL_SOCK=/run/agentsh/agentsh.sock SUP_CLI_CMD="$EV_AGENTSH")
+	[ "$1" = file ] && words+=(PROTECTED="$EV_WORKSPACE/project/.git/hooks")
+	echo "${words[*]}"
+}
+
+# judge prints the verdict on one probe. A probe that could not judge has failed.
+judge() {
+	case $2 in
+	must-work:allowed:*) echo ok ;;
+	must-work:* | *:error*) echo FAIL ;;
+	*:blocked:intact) if listed "$1"; then echo "ok, but listed"; else echo ok; fi ;;
+	*:allowed:intact) if listed "$1"; then echo "not held"; else echo FAIL; fi ;;
+	*) echo FAIL ;;
+	esac
+}
+
+listed() { cut -f1 "$here/not-held.tsv" | grep -qx "$1"; }
+
+failed=0 open=0 total=0
+printf '%-28s %-11s %-9s %-34s %-26s %s\n' id category claim result outside verdict
+for category; do
+	if [ ! -d "$corpus/$category" ] || [ ! -r "$here/policies/$category.yaml" ]; then
+		echo "evasions: no category $category here" >&2
+		exit 2
+	fi
+	workspace "$category"
+	before=$(standing)
+	while IFS=$'\t' read -r id _ result _ outside; do
+		claim=$(awk -F'\t' -v id="$id" '$1 == id { print $4 }' "$corpus/MANIFEST.tsv")
+		now=$(standing)
+		[ "$now" = "$before" ] || outside=${outside#intact}+supervisor-files-changed
+		before=$now
+		verdict=$(judge "$id" "$claim:$result:$outside")
+		total=$((total + 1))
+		[ "$verdict" = FAIL ] && failed=$((failed + 1))
+		[ "$verdict" = "not held" ] && open=$((open + 1))
+		printf '%-28s %-11s %-9s %-34s %-26s %s\n' "$id" "$category" "$claim" "${result:0:34}" "$outside" "$verdict"
+	done < <(LAUNCH=$place/launch.sh PREPARED_DIR=$place/$category/prepared OUTSIDE=$place/$category/outside EXTRA=$(extra "$category") \
+		"$corpus/run-all.sh" "$EV_WORKSPACE"/probes/"$category"/*.sh 2>/dev/null)
+done
+echo "$total probes, $failed failed, $open not held"
+[ "$failed" = 0 ]
