@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
@@ -89,16 +90,10 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 }
 
 func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, build string) error {
-	var mounts []channel.Mount
-	for _, g := range boot.Governed {
-		root, err := os.OpenRoot(g.Backing)
-		if err != nil {
-			return err
-		}
-		h.roots = append(h.roots, root)
-		mounts = append(mounts, channel.Mount{Path: g.Path, Root: root})
+	mounts, err := h.mounts(boot)
+	if err != nil {
+		return err
 	}
-	var err error
 	if h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed}); err != nil {
 		return err
 	}
@@ -112,6 +107,33 @@ func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, bu
 	return server.Serve(ctx)
 }
 
+// mounts are the directories of the files channel: those behind the governed
+// mounts, and the session's own scratch directories.
+func (h *host) mounts(boot wire.Bootstrap) ([]channel.Mount, error) {
+	var out []channel.Mount
+	open := func(path, outside string, owner *tarfs.Owner) error {
+		root, err := os.OpenRoot(outside)
+		if err != nil {
+			return err
+		}
+		h.roots = append(h.roots, root)
+		out = append(out, channel.Mount{Path: path, Root: root, Owner: owner})
+		return nil
+	}
+	for _, g := range boot.Governed {
+		if err := open(g.Path, g.Backing, nil); err != nil {
+			return nil, err
+		}
+	}
+	for _, dir := range h.session.scratch {
+		outside := fmt.Sprintf("/proc/%d/root%s", h.session.init.PID(), dir)
+		if err := open(dir, outside, h.session.who.owner()); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 func (h *host) close() error {
 	var errs []error
 	for _, r := range h.roots {
@@ -123,6 +145,9 @@ func (h *host) close() error {
 // changed has commands see what the controller wrote behind the mount.
 func (h *host) changed(paths []string) {
 	for _, p := range paths {
+		if below(p, h.session.scratch...) {
+			continue // a tmpfs hides nothing from anybody
+		}
 		if err := h.session.files.invalidate(context.Background(), p); err != nil {
 			h.session.end(fmt.Errorf("file server: %w", err))
 			return

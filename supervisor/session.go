@@ -46,6 +46,7 @@ type Session struct {
 	who   identity
 	state *state
 
+	scratch  []string    // private tmpfs directories, inside
 	files    *fileServer // nil: nothing is governed
 	init     *launch.Init
 	loop     *notify.Loop
@@ -93,6 +94,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.scratch = v.scratch
 	if err := s.startInit(ctx, v); err != nil {
 		return err
 	}

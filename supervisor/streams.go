@@ -71,8 +71,10 @@ func own(f *os.File, who identity) error {
 func (p *pipes) start(stdin io.Reader) {
 	if p.stdin != nil {
 		go func() {
-			_, _ = io.Copy(p.stdin, stdin) // the command may close its stdin at any time
-			p.stdin.Close()
+			_, err := io.Copy(p.stdin, stdin) // the command may close its stdin at any time
+			if !errors.Is(err, io.ErrUnexpectedEOF) {
+				p.stdin.Close()
+			} // else the caller went: half an input must not look whole
 		}()
 	}
 	for _, out := range []*output{&p.stdout, &p.stderr} {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+
+	"agentsh/internal/tarfs"
 )
 
 // dedicatedID is the uid and gid of commands under a root supervisor on a
@@ -35,6 +37,15 @@ func commandIdentity(name string) (identity, error) {
 		return identity{}, fmt.Errorf("sandbox.user %s has uid %s and gid %s: commands never run as root", name, u.Uid, u.Gid)
 	}
 	return identity{uid: uid, gid: gid, name: u.Username}, nil
+}
+
+// owner is who owns what the supervisor makes for commands; nil where they are
+// the same user.
+func (id identity) owner() *tarfs.Owner {
+	if id.mapped {
+		return nil
+	}
+	return &tarfs.Owner{UID: id.uid, GID: id.gid}
 }
 
 func callerName(uid int) string {

@@ -21,14 +21,14 @@ import (
 
 // Mount shows the directory that Root is open at as Path inside the sandbox.
 type Mount struct {
-	Path string // absolute and clean
-	Root *os.Root
+	Path  string // absolute and clean
+	Root  *os.Root
+	Owner *tarfs.Owner // owner of everything made in it; nil: the process
 }
 
 // RootsConfig is what [Roots] are made of.
 type RootsConfig struct {
 	Mounts []Mount      // the longest matching path serves a request; the caller closes the roots
-	Owner  *tarfs.Owner // owner of everything made; nil: the process
 	Limits tarfs.Limits // of archives; Files also bounds a list, FileBytes a written file
 	// Changed is told the sandbox paths that were made, replaced or removed,
 	// before the operation is answered; nil: nobody is.
@@ -73,6 +73,16 @@ func (r *Roots) find(name string) (*os.Root, string, error) {
 		}
 	}
 	return nil, "", &wire.Error{Code: wire.CodeOutside, Message: fmt.Sprintf("%.200q is not beneath a served directory", name)}
+}
+
+// owner is the owner of what is made at name.
+func (r *Roots) owner(name string) *tarfs.Owner {
+	for _, m := range r.cfg.Mounts {
+		if name == m.Path || strings.HasPrefix(name, strings.TrimSuffix(m.Path, "/")+"/") {
+			return m.Owner
+		}
+	}
+	return nil
 }
 
 // findBelow is find for a name that must not be a served directory itself.
@@ -253,8 +263,8 @@ func (r *Roots) writeTemp(parent *os.Root, temp string, f wire.WriteFile, conten
 	if n > r.cfg.Limits.FileBytes {
 		return "", &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("%q has more than %d bytes", f.Path, r.cfg.Limits.FileBytes)}
 	}
-	if r.cfg.Owner != nil {
-		if err := file.Chown(r.cfg.Owner.UID, r.cfg.Owner.GID); err != nil {
+	if o := r.owner(f.Path); o != nil {
+		if err := file.Chown(o.UID, o.GID); err != nil {
 			return "", err
 		}
 	}
@@ -312,7 +322,7 @@ func (r *Roots) Mkdir(_ context.Context, name string, mode fs.FileMode) error {
 	if mode&^0o777 != 0 {
 		return &wire.Error{Code: wire.CodeRefused, Message: fmt.Sprintf("mode %o has more than permission bits", mode)}
 	}
-	made, err := r.mkdirs(root, rel, mode)
+	made, err := r.mkdirs(root, rel, mode, r.owner(name))
 	if made > 0 {
 		parts := strings.Split(name, "/")
 		for i := range made {
@@ -323,7 +333,7 @@ func (r *Roots) Mkdir(_ context.Context, name string, mode fs.FileMode) error {
 }
 
 // mkdirs makes rel and its parents and returns how many were missing.
-func (r *Roots) mkdirs(root *os.Root, rel string, mode fs.FileMode) (int, error) {
+func (r *Roots) mkdirs(root *os.Root, rel string, mode fs.FileMode, o *tarfs.Owner) (int, error) {
 	info, err := root.Stat(rel)
 	if err == nil && !info.IsDir() {
 		return 0, &wire.Error{Code: wire.CodeExists, Message: fmt.Sprintf("%q is not a directory", rel)}
@@ -331,7 +341,7 @@ func (r *Roots) mkdirs(root *os.Root, rel string, mode fs.FileMode) (int, error)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
-	made, err := r.mkdirs(root, path.Dir(rel), 0o755)
+	made, err := r.mkdirs(root, path.Dir(rel), 0o755, o)
 	if err != nil {
 		return made, err
 	}
@@ -339,8 +349,8 @@ func (r *Roots) mkdirs(root *os.Root, rel string, mode fs.FileMode) (int, error)
 		return made, err
 	}
 	made++
-	if r.cfg.Owner != nil {
-		if err := root.Lchown(rel, r.cfg.Owner.UID, r.cfg.Owner.GID); err != nil {
+	if o != nil {
+		if err := root.Lchown(rel, o.UID, o.GID); err != nil {
 			return made, err
 		}
 	}
@@ -373,7 +383,7 @@ func (r *Roots) CopyIn(ctx context.Context, dest string, archive io.Reader) (wir
 	if err != nil {
 		return wire.Manifest{}, err
 	}
-	if _, err := r.mkdirs(root, rel, 0o755); err != nil {
+	if _, err := r.mkdirs(root, rel, 0o755, r.owner(dest)); err != nil {
 		return wire.Manifest{}, err
 	}
 	dir, err := root.OpenRoot(rel)
@@ -381,7 +391,7 @@ func (r *Roots) CopyIn(ctx context.Context, dest string, archive io.Reader) (wir
 		return wire.Manifest{}, err
 	}
 	defer closeRoot(dir)
-	m, err := tarfs.Install(ctx, dir, archive, tarfs.UnpackOptions{Limits: r.cfg.Limits, Owner: r.cfg.Owner})
+	m, err := tarfs.Install(ctx, dir, archive, tarfs.UnpackOptions{Limits: r.cfg.Limits, Owner: r.owner(dest)})
 	if err != nil {
 		return wire.Manifest{}, err
 	}
