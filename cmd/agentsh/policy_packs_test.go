@@ -1,10 +1,16 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"agentsh/internal/testenv"
+	"agentsh/policy/policytest"
 )
 
 const packs = "../../packaging/policies"
@@ -35,5 +41,104 @@ func TestPacksAreTestedOneByOne(t *testing.T) {
 		if stem, isTest := strings.CutSuffix(f, "_test.yaml"); !isTest && !slices.Contains(files, strings.TrimSuffix(f, ".yaml")+"_test.yaml") {
 			t.Errorf("%s has no tests", stem)
 		}
+	}
+}
+
+// openPack opens a sandbox under a shipped policy on a project with one commit.
+func openPack(t *testing.T, name string) *scratch {
+	t.Helper()
+	p, err := loadPolicy(filepath.Join(packs, name+".yaml"), policytest.Vars())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := openScratch(t.Context(), p, func(s *scratch) error { return makeProject(t, s.dir) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// makeProject makes a repository of a small program in several languages.
+func makeProject(t *testing.T, dir string) error {
+	t.Helper()
+	files := map[string]string{
+		"go.mod": "module day\n\ngo 1.26\n", "a.go": "package day\n\n// Two is 2.\nfunc Two() int { return 2 }\n",
+		"hello/main.go": "package main\n\nfunc main() { println(\"hello\") }\n",
+		"c/a.c":         "#include <stdio.h>\nint main(void) { puts(\"built\"); return 0; }\n", "Makefile": "a.out: c/a.c\n\tcc -o a.out c/a.c\n",
+		"test_a.py": "import unittest\n\n\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(2, 1 + 1)\n",
+		"lib.json":  `{"name": "lib", "version": "1.0.0"}`, "package.json": `{"name": "day", "version": "1.0.0"}`, ".gitlab-ci.yml": "x: 1\n",
+	}
+	for name, text := range files {
+		if err := plant(dir, filepath.Join(dir, name), []byte(text)); err != nil {
+			return err
+		}
+	}
+	script := `git init -q . && git config user.name day && git config user.email day@example.com && git add . && git commit -qm first && chmod -R a+rwX .`
+	cmd := exec.Command("sh", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir + "/.."}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// TestPacksStartAndDoADaysWork runs what a developer runs, and what an attacker
+// tries, under each policy.
+func TestPacksStartAndDoADaysWork(t *testing.T) {
+	needSandbox(t)
+	testenv.Need(t, testenv.Program("git"), testenv.Program("go"), testenv.Program("node"), testenv.Program("npm"), testenv.Program("make"), testenv.Program("cc"))
+	const all = "default agent-sandbox agent-strict ci-strict dev-safe observe"
+	const building = "default agent-sandbox ci-strict dev-safe observe"
+	tests := []struct{ packs, script, want string }{
+		{all, "git status --short && git log --oneline | wc -l", "1"},
+		{all, "echo x >> a.txt && git add a.txt && git commit -qm second && git log --format=%s -1", "second"},
+		{all, "git switch -qc topic && git branch --show-current", "topic"},
+		{"default agent-sandbox dev-safe observe", "git stash list; git tag v1; git merge -q topic; git worktree list | wc -l", "1"},
+		{"default agent-sandbox observe", "git init -q --bare sub.git && git push -q ./sub.git HEAD:refs/heads/topic && git -C sub.git log --oneline topic | wc -l", "2"},
+		{all, "gofmt -l . && go list ./...", "day"},
+		{"agent-sandbox", "go run ./hello 2>&1", "hello"},
+		{building, "make -s && ./a.out", "built"},
+		{"agent-strict", "make -s; ./a.out || echo refused", "refused"},
+		{all, "python3 -m unittest -q 2>&1", "OK"},
+		{all, "node -e 'console.log(6*7)'", "42"},
+		{building, "mkdir lib && cp lib.json lib/package.json && npm install --offline --no-audit --no-fund ./lib >/dev/null && ls node_modules", "lib"},
+		{all, "ls *.go | xargs grep -l Two | sort | head -1", "a.go"},
+		{all, "tar cf x.tar a.go && tar tf x.tar", "a.go"},
+		{all, "timeout 5 sh -c 'echo timed'", "timed"},
+		{"default agent-sandbox ci-strict observe", "mkdir -p d/e && rm -rf d && ls -d d 2>/dev/null || echo removed", "removed"},
+
+		{"default agent-sandbox agent-strict ci-strict dev-safe", "echo x > .git/hooks/pre-commit || echo refused", "refused"},
+		{"default agent-sandbox agent-strict ci-strict dev-safe", "git config core.pager x || echo refused", "refused"},
+		{"default agent-sandbox agent-strict ci-strict dev-safe", "cat /etc/shadow || echo refused", "refused"},
+		{"agent-sandbox agent-strict ci-strict dev-safe", "echo x > new && mv new .gitlab-ci.yml || echo refused", "refused"},
+		{"agent-sandbox agent-strict ci-strict dev-safe", "git push -f . HEAD:main || echo refused", "refused"},
+		{"agent-sandbox agent-strict ci-strict", "cp /bin/kill k && ./k -l || echo refused", "refused"},
+		{"agent-sandbox", "git -c alias.p='push -f' p || echo refused", "refused"},
+		{"dev-safe agent-strict", "rm -rf d || echo refused", "refused"},
+		{all, "cat /root/.bashrc || ls -d /home/* 2>/dev/null | grep -v '^/home/agent' | grep / || echo refused", "refused"},
+		{all, "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 2)' 2>/dev/null || echo refused", "refused"},
+	}
+	for name := range strings.FieldsSeq(all) {
+		t.Run(name, func(t *testing.T) {
+			s := openPack(t, name)
+			for _, tt := range tests {
+				if !slices.Contains(strings.Fields(tt.packs), name) {
+					continue
+				}
+				o, err := s.run(t.Context(), "bash", "-c", tt.script)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.ContainsFunc(strings.Fields(string(o.output)), func(w string) bool { return w == tt.want }) {
+					t.Errorf("%s\nended as %s %d %s, printed\n%swant %s in it", tt.script, o.exit.Kind, o.exit.Code, o.exit.Message, o.output, tt.want)
+				}
+			}
+		})
 	}
 }

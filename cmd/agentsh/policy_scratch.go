@@ -23,7 +23,7 @@ import (
 const maxTrialOutput = 1 << 20
 
 // trialTime is how long one trial may take.
-const trialTime = 20 * time.Second
+const trialTime = time.Minute
 
 // scratch is a session for trials, with a workspace of its own. Nothing of it
 // outlives it.

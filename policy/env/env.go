@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -327,7 +326,7 @@ func (b *build) result() (Result, error) {
 	if total > MaxTotal {
 		return Result{}, fmt.Errorf("environment of %d bytes: at most %d can be given to a command", total, MaxTotal)
 	}
-	sort.Slice(r.Origins, func(i, j int) bool { return r.Origins[i].Name < r.Origins[j].Name })
+	slices.SortFunc(r.Origins, func(a, b Origin) int { return strings.Compare(a.Name, b.Name) })
 	for _, o := range r.Origins {
 		r.Env = append(r.Env, o.Name+"="+b.vars[o.Name].value)
 	}

@@ -99,6 +99,10 @@ func TestRequestIsFiltered(t *testing.T) {
 		{"a lone star does not mean the hooks", Filter{Allow: []string{"*"}}, "LD_PRELOAD=/x", "loader"},
 		{"a star and a name let both through", Filter{Allow: []string{"*", "PYTHONPATH"}}, "PYTHONPATH=/x", ""},
 		{"deny beats allow", Filter{Allow: []string{"CI"}, Deny: []string{"C?"}}, "CI=1", "pattern C?"},
+		{"a pattern with braces denies", Filter{Deny: []string{"{CI,CD}"}}, "CI=1", "pattern {CI,CD}"},
+		{"a pattern with a set allows", Filter{Allow: []string{"C[A-I]"}}, "CI=1", ""},
+		{"a pattern that cannot be read denies", Filter{Deny: []string{"[X"}}, "CI=1", "pattern [X"},
+		{"a pattern that cannot be read allows nothing", Filter{Allow: []string{"[X"}}, "CI=1", "allow list"},
 		{"names are case-sensitive", Filter{Deny: []string{"ci"}}, "CI=1", ""},
 		{"a merged filter denies too", Filter{}.Merge(Filter{Source: "rule x", Deny: []string{"CI"}}), "CI=1", "denied by rule x"},
 		{"a merged allow list narrows", Filter{Allow: []string{"*"}}.Merge(Filter{Source: "rule x", Allow: []string{"B"}}), "CI=1", "allow list of rule x"},
@@ -230,6 +234,25 @@ func TestBaselineIsAllowedByItsOwnRules(t *testing.T) {
 		if err := checkVar(v); err != nil || v.Value == "" {
 			t.Errorf("%s=%q: %v", v.Name, v.Value, err)
 		}
+	}
+}
+
+// TestDropListPatternsHaveOneStarAtAnEnd: the index knows no others.
+func TestDropListPatternsHaveOneStarAtAnEnd(t *testing.T) {
+	n := 0
+	for _, c := range dropList {
+		for _, p := range strings.Fields(c.patterns) {
+			n++
+			if stem := strings.Trim(p, "*"); !ValidName(stem) || len(p)-len(stem) > 1 {
+				t.Errorf("pattern %s", p)
+			}
+			if name := strings.Replace(p, "*", "X", 1); builtin(name) == "" {
+				t.Errorf("%s is not dropped by %s", name, p)
+			}
+		}
+	}
+	if n < 150 {
+		t.Errorf("only %d patterns", n)
 	}
 }
 

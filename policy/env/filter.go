@@ -3,11 +3,14 @@ package env
 import (
 	"fmt"
 	"slices"
+	"strings"
+
+	"agentsh/policy/glob"
 )
 
 // Filter is what env_policy and a rule's env_* let through from the request.
-// Names are matched case-sensitively; in patterns * is any text and ? any one
-// byte.
+// Patterns are those of [glob.Text]; case counts. One that cannot be read
+// denies what it would deny or allow.
 type Filter struct {
 	Source   string   // shown in reasons, for example "env_policy"
 	Allow    []string // nil: everything but the built-in drop list
@@ -57,7 +60,7 @@ func (f Filter) allowsAll(name string) (rule, reason string) {
 
 func (f Filter) denies(name string) (reason string, denied bool) {
 	for _, p := range f.Deny {
-		if matchName(p, name) {
+		if matchName(p, name, true) {
 			return "denied by " + f.source() + " pattern " + p, true
 		}
 	}
@@ -78,7 +81,7 @@ func (f Filter) allows(name string) (rule, reason string) {
 			everything = true
 			continue
 		}
-		if matchName(p, name) {
+		if matchName(p, name, false) {
 			return f.source() + " pattern " + p, ""
 		}
 	}
@@ -114,8 +117,21 @@ func (f Filter) fits(bytes, keys int) error {
 	return nil
 }
 
-// matchName matches a pattern of * and ? against a variable name.
-func matchName(pattern, name string) bool {
+// matchName matches a pattern against a variable name; unread is the answer
+// for a pattern that cannot be read. Patterns of nothing but text, * and ? are
+// matched as they stand: they are all that most policies have.
+func matchName(pattern, name string, unread bool) bool {
+	if strings.ContainsAny(pattern, `{}[]\`) {
+		g, err := glob.Compile(glob.Text, pattern)
+		if err != nil {
+			return unread
+		}
+		return g.Match(name)
+	}
+	return matchStars(pattern, name)
+}
+
+func matchStars(pattern, name string) bool {
 	p, n, star, mark := 0, 0, -1, 0
 	for n < len(name) {
 		switch {

@@ -106,26 +106,47 @@ var dropList = []class{
 		*_AUTH npm_config__auth* NPM_CONFIG__AUTH*`},
 }
 
-// drops is dropList with its patterns split, once.
+// drops is dropList by the kind of pattern, made once: a name is looked at for
+// every command.
 var drops = split(dropList)
 
-type dropPattern struct{ pattern, why string }
+type dropIndex struct {
+	names    map[string]string // to the reason
+	prefixes []dropPattern     // of X*
+	suffixes []dropPattern     // of *X
+}
 
-func split(list []class) []dropPattern {
-	var out []dropPattern
+type dropPattern struct{ text, why string }
+
+func split(list []class) dropIndex {
+	d := dropIndex{names: map[string]string{}}
 	for _, c := range list {
 		for _, p := range strings.Fields(c.patterns) {
-			out = append(out, dropPattern{p, c.why})
+			if prefix, ok := strings.CutSuffix(p, "*"); ok {
+				d.prefixes = append(d.prefixes, dropPattern{prefix, c.why})
+			} else if suffix, ok := strings.CutPrefix(p, "*"); ok {
+				d.suffixes = append(d.suffixes, dropPattern{suffix, c.why})
+			} else {
+				d.names[p] = c.why
+			}
 		}
 	}
-	return out
+	return d
 }
 
 // builtin says why the built-in list drops name, or nothing.
 func builtin(name string) string {
-	for _, d := range drops {
-		if matchName(d.pattern, name) {
-			return d.why
+	if why, ok := drops.names[name]; ok {
+		return why
+	}
+	for _, p := range drops.prefixes {
+		if strings.HasPrefix(name, p.text) {
+			return p.why
+		}
+	}
+	for _, s := range drops.suffixes {
+		if strings.HasSuffix(name, s.text) {
+			return s.why
 		}
 	}
 	return ""

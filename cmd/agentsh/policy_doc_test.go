@@ -1,0 +1,202 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mvdan.cc/sh/v3/shell"
+
+	"agentsh/internal/testenv"
+	"agentsh/policy"
+	"agentsh/policy/policytest"
+)
+
+// block is a fenced block of a page.
+type block struct {
+	kind string // yaml, console
+	text string
+	line int // of the text
+}
+
+func blocksOf(t *testing.T, file string) []block {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []block
+	var open *block
+	for i, l := range strings.Split(string(data), "\n") {
+		kind, fence := strings.CutPrefix(l, "```")
+		switch {
+		case fence && open == nil:
+			open = &block{kind: kind, line: i + 2}
+		case fence:
+			out = append(out, *open)
+			open = nil
+		case open != nil:
+			open.text += l + "\n"
+		}
+	}
+	return out
+}
+
+const policyPage = "../../doc/policy.md"
+
+// TestExamplesOfTheReference loads every policy of the page, runs its cases
+// and the command lines below it.
+func TestExamplesOfTheReference(t *testing.T) {
+	page, err := filepath.Abs(policyPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	ran := map[string]int{}
+	for _, b := range blocksOf(t, page) {
+		at := fmt.Sprintf("doc/policy.md:%d", b.line)
+		switch {
+		case b.kind == "console":
+			ran["console"]++
+			runConsole(t, at, dir, b.text)
+		case strings.HasPrefix(b.text, "tests:"):
+			ran["tests"]++
+			write(t, filepath.Join(dir, "policy_test.yaml"), "policy: policy.yaml\n"+b.text)
+			if out, code := agentsh(t, dir, "policy", "test", "policy_test.yaml"); code != 0 {
+				t.Errorf("%s: exit code %d\n%s", at, code, out)
+			}
+		default:
+			ran["policy"]++
+			keepLast(t, dir)
+			write(t, filepath.Join(dir, "policy.yaml"), b.text)
+			p, err := loadPolicy(filepath.Join(dir, "policy.yaml"), policytest.Vars())
+			if err != nil {
+				t.Errorf("%s: %v", at, err)
+				continue
+			}
+			write(t, filepath.Join(dir, p.Name()+".yaml"), b.text) // what extends names
+		}
+	}
+	if ran["policy"] < 25 || ran["tests"] < 20 || ran["console"] < 3 {
+		t.Errorf("ran %v: the page was not read", ran)
+	}
+}
+
+// keepLast gives the policy before this one the name the page compares with.
+func keepLast(t *testing.T, dir string) {
+	t.Helper()
+	if data, err := os.ReadFile(filepath.Join(dir, "policy.yaml")); err == nil {
+		write(t, filepath.Join(dir, "before.yaml"), string(data))
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runConsole runs the lines after "$ agentsh" and looks for the lines below
+// each in what it prints, in their order.
+func runConsole(t *testing.T, at, dir, text string) {
+	t.Helper()
+	rest := ""
+	for l := range strings.Lines(text) {
+		l = strings.TrimSuffix(l, "\n")
+		if command, ok := strings.CutPrefix(l, "$ agentsh "); ok {
+			words, err := shell.Fields(command, func(string) string { return "" })
+			if err != nil {
+				t.Fatalf("%s: %v", at, err)
+			}
+			rest, _ = agentsh(t, dir, words...)
+			continue
+		}
+		_, after, found := strings.Cut(rest, l+"\n")
+		if !found {
+			t.Errorf("%s: %q is not printed, what is left is\n%s", at, l, rest)
+		}
+		rest = after
+	}
+}
+
+// TestTheReferenceShowsEveryKey: a key of the language that no example uses is
+// not documented.
+func TestTheReferenceShowsEveryKey(t *testing.T) {
+	var text strings.Builder
+	for _, b := range blocksOf(t, policyPage) {
+		text.WriteString(b.text)
+	}
+	data, err := policy.Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	walkSchema(schema, func(key string) {
+		seen++
+		if !strings.Contains(text.String(), key+":") && key != "description" && key != "fallback" {
+			t.Errorf("no example has %s", key)
+		}
+	})
+	if seen < 80 {
+		t.Errorf("the schema has only %d keys", seen)
+	}
+}
+
+func walkSchema(node any, key func(string)) {
+	switch n := node.(type) {
+	case map[string]any:
+		if properties, ok := n["properties"].(map[string]any); ok {
+			for name := range properties {
+				key(name)
+			}
+		}
+		for _, v := range n {
+			walkSchema(v, key)
+		}
+	case []any:
+		for _, v := range n {
+			walkSchema(v, key)
+		}
+	}
+}
+
+// TestWhatSessionsDoNotHoldTheyRefuse: the page says so of these keys.
+func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	const base = "version: 1\nname: x\nfile_rules: [{name: w, paths: ['${WORKSPACE}/**', '/tmp/**'], operations: ['*'], decision: allow}]\n"
+	tests := []struct{ key, text string }{
+		{"network_rules", "network_rules: [{name: n, domains: [a.example], decision: allow}]\n"},
+		{"unix_socket_rules", "unix_socket_rules: [{name: u, paths: [/x], decision: allow}]\n"},
+		{"signal_rules", "signal_rules: [{name: s, signals: [TERM], target: {type: self}, decision: allow}]\n"},
+		{"exec_from", "exec_from: [/usr]\n"},
+		{"approvals", "approvals: {via: tty}\n"},
+		{"audit", "audit: {log_allowed: true}\n"},
+		{"resource_limits.max_memory_mb", "resource_limits: {max_memory_mb: 100}\n"},
+		{"resource_limits.idle_timeout", "resource_limits: {idle_timeout: 1m}\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.key, func(t *testing.T) {
+			p, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte(base + tt.text)}, policy.Options{Vars: policytest.Vars()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := openScratch(t.Context(), p, nil)
+			if err == nil {
+				err = s.Close()
+				t.Errorf("a session started (closed: %v)", err)
+				return
+			}
+			if !strings.Contains(err.Error(), tt.key) || !strings.Contains(err.Error(), "p.yaml:4:") {
+				t.Errorf("error is %v, want %s and its line", err, tt.key)
+			}
+		})
+	}
+}
