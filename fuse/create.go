@@ -158,7 +158,8 @@ func (m *mount) Symlink(_ <-chan struct{}, h *gofuse.InHeader, text, name string
 }
 
 // Link gives a file a second name. Both names are judged now, and the stricter
-// holds at every later use, whichever name is used.
+// holds at every later use, whichever name is used. A name that permits more
+// than the file's others is refused: a later session would not know of them.
 func (m *mount) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
 	m.tree.moves.RLock()
 	defer m.tree.moves.RUnlock()
@@ -180,6 +181,11 @@ func (m *mount) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out *gof
 	}
 	if code := m.permit(in.Pid, m.inside(rel), asks...); !code.Ok() {
 		return code
+	}
+	for _, old := range all {
+		if code := m.keepDenials(in.Pid, old, rel); !code.Ok() {
+			return code
+		}
 	}
 	from, err := m.reach(n)
 	if err != nil {

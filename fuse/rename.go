@@ -13,7 +13,7 @@ import (
 // rules do not treat alike is renamed.
 const maxMovedEntries = 100_000
 
-// contentOps are the operations a rename could launder: what is denied under
+// contentOps are the operations another name could launder: what is denied under
 // the old name must not be permitted under the new one.
 const contentOps = policy.OpAll &^ (policy.OpRename | policy.OpCreate | policy.OpMkdir | policy.OpSymlink |
 	policy.OpMknod | policy.OpLink)
@@ -206,6 +206,12 @@ func (m *mount) permitOne(tid uint32, from, to string, mode uint32) gofuse.Statu
 	if !code.Ok() {
 		return code
 	}
+	return m.keepDenials(tid, from, to)
+}
+
+// keepDenials refuses a second or other name under which something would be
+// permitted that is denied under the first.
+func (m *mount) keepDenials(tid uint32, from, to string) gofuse.Status {
 	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
 		if op&contentOps == 0 {
 			continue
@@ -215,8 +221,9 @@ func (m *mount) permitOne(tid uint32, from, to string, mode uint32) gofuse.Statu
 			continue
 		}
 		if m.decide(ask{op, to}).dec.Permits() {
-			at.diag.Hint = "the rename would lift a denial that holds for the old name"
-			m.report(tid, target, at)
+			at.dec.Effect = policy.Deny
+			at.diag.Hint = "the new name would lift a denial that holds for the old one; copy the file if it may be read"
+			m.report(tid, m.inside(to), at)
 			return gofuse.EACCES
 		}
 	}
