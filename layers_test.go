@@ -1,6 +1,7 @@
 package agentsh
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -141,4 +142,37 @@ func sourceImports(t *testing.T) map[string][]string {
 // skipDir reports directories that hold no packages of the product.
 func skipDir(name, base string) bool {
 	return strings.HasPrefix(base, ".") || base == "testdata" || name == "examples" || name == "bin" || name == "out" || name == "bench"
+}
+
+// callers lists the files that may call a function that must have one way in.
+var callers = map[string][]string{
+	"env.Build":           {"supervisor/env.go", "cmd/agentsh/env_cmd.go", "policy/policytest/run.go"}, // the last two explain, they start nothing
+	"launch.NewInit":      {"supervisor/session.go"},
+	"seccomp.NewListener": {"supervisor/session.go"},
+	"os.StartProcess":     {},
+	"syscall.ForkExec":    {"controller/sandbox/host/guard.go"}, // the guard of a host command starts it
+	"syscall.Exec":        {},
+}
+
+func TestOneWayIntoEachVerb(t *testing.T) {
+	for file := range sourceImports(t) {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := s.X.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			if allowed, one := callers[x.Name+"."+s.Sel.Name]; one && !contains(allowed, file) {
+				t.Errorf("%s uses %s.%s: only %s may", file, x.Name, s.Sel.Name, strings.Join(allowed, ", "))
+			}
+			return true
+		})
+	}
 }
