@@ -9,6 +9,9 @@ import (
 	"syscall"
 )
 
+// version is set by the build.
+var version = "unknown"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	root := newRoot()
