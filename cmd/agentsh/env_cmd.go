@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"agentsh/policy"
 	"agentsh/policy/env"
+	"agentsh/supervisor"
 )
 
 func newEnvCommand() *cobra.Command {
@@ -51,7 +53,7 @@ func newEnvExplainCommand() *cobra.Command {
 	f.StringVarP(&o.policy, "policy", "p", "", "the policy file")
 	f.StringArrayVarP(&o.request, "env", "e", nil, "NAME=VALUE that the request sets, or NAME to pass on; may be repeated")
 	f.BoolVar(&o.inherit, "inherit", false, "let the request set every variable of this shell")
-	f.StringArrayVar(&o.inject, "inject", nil, "NAME=VALUE of the configuration's env_inject; may be repeated")
+	f.StringArrayVar(&o.inject, "inject", nil, "NAME=VALUE beside the configuration's env_inject; may be repeated")
 	f.StringVar(&o.dir, "env-dir", "", "a directory of .env files, as the sandbox's .env.d")
 	f.BoolVar(&o.values, "values", false, "print values too")
 	return cmd
@@ -99,7 +101,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 	if err != nil {
 		return env.Layers{}, err
 	}
-	inject, err := pairs(o.inject)
+	inject, err := o.injected()
 	if err != nil {
 		return env.Layers{}, err
 	}
@@ -128,6 +130,24 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 		l.Request = append(l.Request, e)
 	}
 	return l, nil
+}
+
+// injected is env_inject of the configuration, and of --inject.
+func (o *envOptions) injected() (map[string]string, error) {
+	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	if err != nil {
+		return nil, fail(exitFailed, err, "")
+	}
+	given, err := pairs(o.inject)
+	if err != nil {
+		return nil, err
+	}
+	out := maps.Clone(operator.EnvInject)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, given)
+	return out, nil
 }
 
 func pairs(list []string) (map[string]string, error) {

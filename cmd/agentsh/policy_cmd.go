@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/policy"
+	"agentsh/supervisor"
 )
 
 // exitFailed is the exit code of a check or test that found something wrong.
@@ -39,7 +40,7 @@ type places struct {
 
 func (p *places) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.workspace, "workspace", "", "what ${WORKSPACE} stands for (default: the current directory)")
-	cmd.Flags().StringVar(&p.home, "home", "", "what ${HOME} stands for (default: your home directory)")
+	cmd.Flags().StringVar(&p.home, "home", "", "what ${HOME} stands for (default: "+sandboxHome+")")
 	cmd.Flags().StringArrayVar(&p.vars, "var", nil, "NAME=VALUE of a variable in patterns; may be repeated")
 }
 
@@ -57,14 +58,13 @@ func (p *places) values() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspace: %w", err)
 	}
-	home := p.home
-	if home == "" {
-		if home, err = os.UserHomeDir(); err != nil {
-			home = "/"
-		}
+	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	if err != nil {
+		return nil, fail(exitFailed, err, "")
 	}
-	vars := map[string]string{
-		"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace, "HOME": home, "TMPDIR": os.TempDir(),
+	vars := policyVars(workspace, operator.Vars)
+	if p.home != "" {
+		vars["HOME"] = p.home
 	}
 	for _, v := range p.vars {
 		name, text, ok := strings.Cut(v, "=")

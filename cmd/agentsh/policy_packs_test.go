@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"agentsh/internal/testenv"
+	"agentsh/policy"
 	"agentsh/policy/policytest"
 )
 
@@ -140,5 +141,43 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestALearnedPolicyDoesTheSameAgain records a session under observe, writes a
+// policy from its log, and runs the same commands under that policy.
+func TestALearnedPolicyDoesTheSameAgain(t *testing.T) {
+	needSandbox(t)
+	const work = "git log --oneline | wc -l; cp a.go b.go; mv b.go c.go; rm c.go; python3 -c 'print(6*7)'"
+	observed := openPack(t, "observe")
+	o, err := observed.run(t.Context(), "bash", "-c", work)
+	if err != nil || !strings.Contains(string(o.output), "42") {
+		t.Fatalf("%v: %s", err, o.output)
+	}
+	log, err := os.Open(filepath.Join(observed.state, "audit.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	text, _, err := policytest.Learn(log, "learned", policytest.Vars())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.Load(policy.Source{Name: "learned.yaml", Data: text}, policy.Options{Vars: policytest.Vars()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := openScratch(t.Context(), p, func(s *scratch) error { return makeProject(t, s.dir) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	again, err := s.run(t.Context(), "bash", "-c", work)
+	if err != nil || string(again.output) != string(o.output) {
+		t.Errorf("%v: under the learned policy it prints\n%sat first it printed\n%s\n%s", err, again.output, o.output, text)
+	}
+	other, err := s.run(t.Context(), "bash", "-c", "ls || echo x > other || echo refused")
+	if err != nil || !strings.Contains(string(other.output), "refused") {
+		t.Errorf("%v: what was not recorded goes through: %s", err, other.output)
 	}
 }

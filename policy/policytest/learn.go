@@ -24,7 +24,8 @@ const crowd = 4
 // Learn writes a policy that allows what a recorded session was allowed to do
 // and denies everything else. Programs are grouped into one rule, paths by
 // what was done to them, with a directory standing for many of its files
-// unless something below it was denied. What was denied and the written policy
+// unless something below it was denied, and the trees that a session shows
+// without logging them. What was denied and the written policy
 // allows all the same, as where a program was denied for its arguments, is
 // returned too.
 func Learn(log io.Reader, name string, vars map[string]string) ([]byte, []policy.Request, error) {
@@ -49,6 +50,7 @@ type learner struct {
 	seen     []policy.Request
 	denied   []policy.Request
 	commands map[string]bool            // names or paths
+	moves    [][2]string                // old and new names of renames
 	files    map[string]policy.FileOp   // by path
 	hosts    map[string]map[string]bool // "tcp 443" to domains and addresses
 	sockets  map[string]map[string]bool // operation to paths
@@ -60,6 +62,11 @@ func (l *learner) event(e wire.Event) error {
 		l.denied = append(l.denied, Requests(e)...)
 		return nil
 	}
+	if e.Type == wire.EventFile && e.Op == policy.OpRename.String() && path.IsAbs(e.Target) {
+		from, to := path.Clean(e.Path), path.Clean(e.Target)
+		l.files[to] |= l.makes(from)
+		l.moves = append(l.moves, [2]string{from, to})
+	}
 	for _, q := range Requests(e) {
 		l.seen = append(l.seen, q)
 		switch q := q.(type) {
@@ -67,6 +74,9 @@ func (l *learner) event(e wire.Event) error {
 			l.commands[l.program(q.Path)] = true
 		case *policy.FileRequest:
 			l.files[q.Path] |= q.Op
+			if q.Op == policy.OpCreate {
+				l.files[q.Path] |= policy.OpWrite // the same open, one event
+			}
 		case *policy.NetworkRequest:
 			add(l.hosts, fmt.Sprintf("%s %d", q.Protocol, q.Port), cmp.Or(q.Domain, q.Addr))
 		case *policy.UnixSocketRequest:
@@ -76,6 +86,35 @@ func (l *learner) event(e wire.Event) error {
 		}
 	}
 	return nil
+}
+
+// makes is the operation that a rename of file is at its new name, beside the
+// rename itself.
+func (l *learner) makes(file string) policy.FileOp {
+	if made := l.files[file] & (policy.OpMkdir | policy.OpSymlink); made != 0 {
+		return made
+	}
+	return policy.OpCreate
+}
+
+// makingOps give a name to something; the others are about what has it.
+const makingOps = policy.OpRename | policy.OpCreate | policy.OpMkdir | policy.OpSymlink | policy.OpMknod | policy.OpLink
+
+// evenMoves lets both names of a rename do the same to what is moved: a new
+// name that permits more than the old one is refused.
+func (l *learner) evenMoves() {
+	for changed := true; changed; {
+		changed = false
+		for _, m := range l.moves {
+			both := (l.files[m[0]] | l.files[m[1]]) &^ makingOps
+			for _, name := range m {
+				if l.files[name]|both != l.files[name] {
+					l.files[name] |= both
+					changed = true
+				}
+			}
+		}
+	}
 }
 
 func add(m map[string]map[string]bool, key, item string) {
@@ -135,7 +174,8 @@ type learnedRule struct {
 }
 
 func (l *learner) policy(name string) ([]byte, error) {
-	p := learned{Version: 1, Name: name, Files: l.fileRules(), Network: l.networkRules()}
+	l.evenMoves()
+	p := learned{Version: 1, Name: name, Files: append(l.fileRules(), surroundings...), Network: l.networkRules()}
 	if len(l.commands) > 0 {
 		p.Commands = []learnedRule{{Name: "programs", Commands: sorted(l.commands), Decision: "allow"}}
 	}
@@ -157,6 +197,26 @@ func (l *learner) policy(name string) ([]byte, error) {
 	encoder.SetIndent(2)
 	err := encoder.Encode(p)
 	return text.Bytes(), err
+}
+
+// surroundings are what a session shows as a whole and does not log: without
+// them no program starts.
+// What else the workspace holds is kept out first: it may lie in a scratch
+// directory.
+var surroundings = []learnedRule{
+	{Name: "rest-of-the-workspace", Paths: []string{"${WORKSPACE}/**"}, Operations: []string{"*"}, Decision: "deny"},
+	{
+		Name:       "machine-secrets",
+		Paths:      []string{"/etc/{shadow,shadow-,gshadow,gshadow-,sudoers,krb5.keytab}", "/etc/{sudoers.d,agentsh,ssl/private}/**", "/etc/ssh/ssh_host_*"},
+		Operations: []string{"*"}, Decision: "deny",
+	},
+	{
+		Name:       "system",
+		Paths:      []string{"/usr/**", "/bin/**", "/sbin/**", "/lib/**", "/lib32/**", "/lib64/**", "/etc/**"},
+		Operations: []string{"read", "list", "stat", "execute"}, Decision: "allow",
+	},
+	{Name: "scratch", Paths: []string{"${HOME}/**", "/tmp/**", "/dev/shm/**"}, Operations: []string{"*"}, Decision: "allow"},
+	{Name: "kernel", Paths: []string{"/dev/**", "/proc/**"}, Operations: []string{"read", "write", "list", "stat"}, Decision: "allow"},
 }
 
 func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
@@ -251,7 +311,12 @@ func (l *learner) collapsible(dir string) bool {
 	if dir == "/usr" || dir == l.vars["WORKSPACE"] {
 		return true
 	}
-	return dir != l.vars["HOME"] && strings.Count(dir, "/") >= 2
+	for _, name := range []string{"WORKSPACE", "HOME"} {
+		if strings.HasPrefix(l.vars[name]+"/", dir+"/") {
+			return false // more than the place a command works in
+		}
+	}
+	return strings.Count(dir, "/") >= 2
 }
 
 // crowdOf is the outermost crowd that file is or lies in.

@@ -151,7 +151,13 @@ type Replayed struct {
 }
 
 // Changed reports whether the policy decides otherwise than was recorded.
-func (r Replayed) Changed() bool { return r.Was != r.Now.Effect.String() }
+// Whether what goes ahead is logged makes no difference.
+func (r Replayed) Changed() bool {
+	if went := r.Was == policy.Allow.String() || r.Was == policy.Audit.String(); went || r.Now.Permits() {
+		return went != r.Now.Permits()
+	}
+	return r.Was != r.Now.Effect.String()
+}
 
 // ReplayCount sums a replay up.
 type ReplayCount struct {

@@ -46,7 +46,8 @@ func TestLearnAllowsWhatWasDoneAndNothingElse(t *testing.T) {
 	}
 	denied := []policy.Request{
 		Command([]string{"ls"}), &policy.FileRequest{Path: "/etc/shadow", Op: policy.OpRead}, &policy.FileRequest{Path: "/etc/hosts", Op: policy.OpWrite},
-		&policy.FileRequest{Path: "/etc/passwd", Op: policy.OpRead}, &policy.NetworkRequest{Domain: "proxy.example", Port: 80, Protocol: "tcp"},
+		&policy.FileRequest{Path: "/srv/x", Op: policy.OpRead}, &policy.FileRequest{Path: "/workspace/a.go", Op: policy.OpWrite},
+		&policy.NetworkRequest{Domain: "proxy.example", Port: 80, Protocol: "tcp"},
 		&policy.NetworkRequest{Domain: "other.example", Port: 443, Protocol: "tcp"}, &policy.UnixSocketRequest{Path: "/run/x.sock", Op: "bind"},
 		&policy.SignalRequest{Signal: 9, Target: "children"}, &policy.SignalRequest{Signal: 15, Target: "external"},
 	}
@@ -65,7 +66,7 @@ func TestLearnAllowsWhatWasDoneAndNothingElse(t *testing.T) {
 
 func TestLearnPutsADirectoryForManyFiles(t *testing.T) {
 	var log strings.Builder
-	for _, name := range strings.Fields("/workspace/a /workspace/b /workspace/c/d /workspace/c/e /usr/lib/x /usr/lib/y /usr/bin/z /usr/share/w /etc/a /etc/b /etc/c /etc/d /home/agent/a /home/agent/b /home/agent/c /home/agent/d") {
+	for _, name := range strings.Fields("/workspace/a /workspace/b /workspace/c/d /workspace/c/e /usr/lib/x /usr/lib/y /usr/bin/z /usr/share/w /etc/a /etc/b /etc/c /etc/d /home/agent/a /home/agent/b /home/agent/c /home/agent/d /home/other/a") {
 		log.WriteString(`{"type":"file","op":"read","path":"` + name + `","decision":"allow"}` + "\n")
 	}
 	text, _, err := Learn(strings.NewReader(log.String()), "made", Vars())
@@ -77,14 +78,18 @@ func TestLearnPutsADirectoryForManyFiles(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
-	for _, never := range []string{"/etc/**", "${HOME}/**", "${WORKSPACE}/a"} {
+	for _, never := range []string{"/home/**", "${WORKSPACE}/a"} {
 		if strings.Contains(string(text), "- "+never+"\n") {
 			t.Errorf("%s in\n%s", never, text)
 		}
 	}
 	withDenial := log.String() + `{"type":"file","op":"read","path":"/workspace/secret","decision":"deny"}` + "\n"
-	if text, _, err = Learn(strings.NewReader(withDenial), "made", Vars()); err != nil || strings.Contains(string(text), "${WORKSPACE}/**") {
-		t.Errorf("%v: a denied file lies below a pattern:\n%s", err, text)
+	if text, _, err = Learn(strings.NewReader(withDenial), "made", Vars()); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := mustLoad(t, string(text)).Evaluate(&policy.FileRequest{Path: "/workspace/secret", Op: policy.OpRead})
+	if d.Permits() || !strings.Contains(string(text), "${WORKSPACE}/a\n") {
+		t.Errorf("a denied file lies below a pattern:\n%s", text)
 	}
 }
 
