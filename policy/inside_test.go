@@ -1,9 +1,7 @@
 package policy
 
 import (
-	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,7 +62,7 @@ func TestPayloads(t *testing.T) {
 		for i := range argv {
 			argv[i] = strings.ReplaceAll(argv[i], "|", " ")
 		}
-		list, err := Payloads(argv)
+		list, err := allPayloads(argv)
 		var parts []string
 		for _, p := range list {
 			text := strings.Join(p.Argv, " ")
@@ -83,6 +81,43 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
+func TestTheProgramOfALoaderIsFound(t *testing.T) {
+	for _, c := range []struct{ argv, want string }{
+		{"ld.so", ""},
+		{"ld.so /bin/ls -l", "/bin/ls: /bin/ls -l"},
+		{"any-name --list /bin/ls", "/bin/ls: /bin/ls"},
+		{"ld.so --argv0 x /bin/ls --argv0", "/bin/ls: x --argv0"},
+		{"ld.so --library-path=/x /bin/ls", "/bin/ls: /bin/ls"},
+		{"ld.so -- /bin/ls", "/bin/ls: /bin/ls"},
+		{"ld.so -- --weird/x", "--weird/x: --weird/x"},
+		{"ld.so --preload /a", ""},
+		{"ld.so --preload", ""},
+		{"ld.so --what /bin/ls", "error"},
+		{"ld.so -x /bin/ls", "error"},
+		{"ld.so --list=1 /bin/ls", "error"},
+	} {
+		p, err := LoaderPayload(strings.Fields(c.argv))
+		got := ""
+		switch {
+		case err != nil:
+			got = "error"
+		case p.Program != "":
+			got = p.Program + ": " + strings.Join(p.Argv, " ")
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.argv, got, c.want)
+		}
+	}
+}
+
+// allPayloads follows the arguments of any built-in wrapper.
+func allPayloads(argv []string) ([]Payload, error) {
+	return payloads(wrapperName(argv[0]), argv, func(name string) bool {
+		_, known := wrappers[name]
+		return known
+	})
+}
+
 func TestSplitString(t *testing.T) {
 	for text, want := range map[string]string{
 		`a b`: "a|b", ` a  b `: "a|b", `a\_b`: "a|b", `"a\_b" c`: "a b|c", `'a b'c`: "a bc", `a # c`: "a", `a\#b`: "a#b",
@@ -96,58 +131,6 @@ func TestSplitString(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
-	}
-}
-
-func TestShebang(t *testing.T) {
-	long := "#!/" + strings.Repeat("a", 300)
-	for head, want := range map[string]string{
-		"#!/bin/sh\necho":                       "/bin/sh||true",
-		"#! \t/bin/sh \t\n":                     "/bin/sh||true",
-		"#!/usr/bin/env python3 -u\n":           "/usr/bin/env|python3 -u|true",
-		"#!/bin/sh -e":                          "/bin/sh|-e|true",
-		"#!/bin/sh\r\n":                         "/bin/sh\r||true",
-		"#!":                                    "||false",
-		"#!\n":                                  "||false",
-		"#!   \n/bin/sh\n":                      "||false",
-		"# !/bin/sh\n":                          "||false",
-		"\x7fELF":                               "||false",
-		"":                                      "||false",
-		"#!/bin/sh\x00 x\n":                     "/bin/sh||true",
-		long:                                    "||false",
-		"#!/bin/sh " + strings.Repeat("b", 300): "/bin/sh|" + strings.Repeat("b", ShebangSize-11) + "|true",
-		"#!" + strings.Repeat(" ", 300) + "/bin/sh\n": "||false",
-	} {
-		interpreter, argument, ok := Shebang([]byte(head))
-		if got := fmt.Sprintf("%s|%s|%v", interpreter, argument, ok); got != want {
-			t.Errorf("%.40q: %q, want %q", head, got, want)
-		}
-	}
-}
-
-func TestIdentities(t *testing.T) {
-	kill := Identity{Path: "/usr/bin/kill", ID: FileID{1, 2}, Size: 100, Digest: sha256.Sum256([]byte("kill"))}
-	other := Identity{Path: "/usr/bin/nc", ID: FileID{1, 3}, Size: 100, Digest: sha256.Sum256([]byte("nc"))}
-	ids := NewIdentities([]Identity{kill, other, kill})
-	asked := 0
-	digest := func(text string) func() ([sha256.Size]byte, error) {
-		return func() ([sha256.Size]byte, error) { asked++; return sha256.Sum256([]byte(text)), nil }
-	}
-	if got := ids.Same(FileID{1, 2}, 100, digest("x")); !slices.Equal(got, []string{"/usr/bin/kill"}) || asked != 0 {
-		t.Errorf("the same inode: %q, digest asked %d times", got, asked)
-	}
-	if got := ids.Same(FileID{9, 9}, 99, digest("kill")); got != nil || asked != 0 {
-		t.Errorf("another size: %q, digest asked %d times", got, asked)
-	}
-	if got := ids.Same(FileID{9, 9}, 100, digest("kill")); !slices.Equal(got, []string{"/usr/bin/kill"}) {
-		t.Errorf("a copy: %q", got)
-	}
-	if got := ids.Same(FileID{9, 9}, 100, digest("other")); got != nil {
-		t.Errorf("another file of that size: %q", got)
-	}
-	unreadable := func() ([sha256.Size]byte, error) { return [sha256.Size]byte{}, errors.New("unreadable") }
-	if got := ids.Same(FileID{9, 9}, 100, unreadable); len(got) != 2 {
-		t.Errorf("a file that cannot be read: %q", got)
 	}
 }
 

@@ -11,8 +11,8 @@
 // [Policy.Tree] for mounts, [Policy.EnvFilter], [Policy.EnvInject] and
 // [Policy.Limits] for starting commands, [Policy.DeniedPrograms] for telling
 // programs by content, [Policy.Unheld] for refusing what cannot be held.
-// [Payloads], [Shebang], [Identities] and [ShellCommands] are pure readers of
-// what a command is made of.
+// [LoaderPayload], [Shebang] and [ShellCommands] are pure readers of what a
+// command is made of.
 //
 // The package makes no system call: files are read by the caller, through
 // [Options.ReadFile], and facts about programs come in a request.

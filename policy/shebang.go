@@ -1,45 +1,59 @@
 package policy
 
-import "bytes"
+import (
+	"bytes"
+	"errors"
+)
 
-// ShebangSize is how many bytes of a file the kernel looks at for #!. See
-// BINPRM_BUF_SIZE in linux/binfmts.h.
+// ShebangSize is how many bytes of a file the kernel looks at to find out what
+// it is. See BINPRM_BUF_SIZE in linux/binfmts.h.
 const ShebangSize = 256
 
 // MaxInterpreters is how many interpreters deep the kernel follows scripts
-// before execve fails with ELOOP. See execve(2).
+// before execve fails with ELOOP. See exec_binprm in fs/exec.c.
 const MaxInterpreters = 5
 
-// Shebang reads the interpreter line of a script from the first bytes of its
-// file, at least [ShebangSize] of them or all there are, the way the kernel
-// does: one optional argument, which keeps its inner blanks. It is false when
-// the kernel would not run the file as a script. See fs/binfmt_script.c.
-func Shebang(head []byte) (interpreter, argument string, ok bool) {
+// ErrScriptLine says that a file begins with #! but that the kernel does not
+// take it for a script: execve fails with ENOEXEC.
+var ErrScriptLine = errors.New("its #! line names no interpreter")
+
+// Script is the first line of a script.
+type Script struct {
+	Interpreter string // empty where a NUL stands for the name: execve then fails
+	Argument    string // all that follows, with its inner blanks; empty: none
+}
+
+// Shebang reads the first line of a script as the kernel does, from the first
+// [ShebangSize] bytes of its file or all there are. It is nil for a file that
+// is not a script. See load_script in fs/binfmt_script.c.
+func Shebang(head []byte) (*Script, error) {
 	if !bytes.HasPrefix(head, []byte("#!")) {
-		return "", "", false
+		return nil, nil
 	}
-	whole := len(head) < ShebangSize
-	line := head[2:min(len(head), ShebangSize)]
-	ended := whole
-	if nul := bytes.IndexByte(line, 0); nul >= 0 {
-		line, ended = line[:nul], true
+	buf := make([]byte, ShebangSize)
+	copy(buf, head)
+	line, _, whole := bytes.Cut(buf[2:], []byte("\n"))
+	if !whole {
+		// Without an end within the buffer the name may be cut, unless
+		// something ends it.
+		name := bytes.TrimLeft(line, " \t")
+		if !bytes.ContainsAny(name, " \t\x00") {
+			return nil, ErrScriptLine
+		}
+		line = line[:len(line)-1]
 	}
-	if end := bytes.IndexByte(line, '\n'); end >= 0 {
-		line, ended = line[:end], true
-	} else if !whole {
-		line = line[:min(len(line), ShebangSize-3)] // the last byte of the buffer stays NUL
+	line = bytes.Trim(line, " \t")
+	if len(line) == 0 {
+		return nil, ErrScriptLine
 	}
-	start := bytes.TrimLeft(line, " \t")
-	blank := bytes.IndexAny(start, " \t")
-	if !ended && blank < 0 {
-		return "", "", false // the path may go on beyond the buffer
+	end := bytes.IndexAny(line, " \t\x00")
+	if end < 0 {
+		return &Script{Interpreter: string(line)}, nil
 	}
-	start = bytes.TrimRight(start, " \t")
-	if len(start) == 0 {
-		return "", "", false
+	s := &Script{Interpreter: string(line[:end])}
+	if line[end] != 0 {
+		argument, _, _ := bytes.Cut(bytes.TrimLeft(line[end:], " \t"), []byte{0})
+		s.Argument = string(argument)
 	}
-	if blank < 0 || blank >= len(start) {
-		return string(start), "", true
-	}
-	return string(start[:blank]), string(bytes.TrimLeft(start[blank:], " \t")), true
+	return s, nil
 }

@@ -82,21 +82,14 @@ func isLoader(name string) bool {
 
 var errNotFollowed = errors.New("its arguments cannot be followed to the program they run")
 
-// Payloads returns the commands named in the arguments of a wrapper, outermost
-// first: of "nice env -i kill 1" those are "env -i kill 1" and "kill 1". There
-// are none when argv is not a built-in wrapper or names no program. The error
-// says that the arguments cannot be followed.
-func Payloads(argv []string) ([]Payload, error) {
-	if len(argv) == 0 {
-		return nil, nil
-	}
-	return payloads(wrapperName(argv[0]), argv, func(name string) bool {
-		_, known := wrappers[name]
-		return known
-	})
-}
+// LoaderPayload returns the program that a dynamic loader with these arguments
+// runs, Program being empty when it runs none. Argv[0] is what --argv0 makes it.
+// The error says that the arguments cannot be followed. See ld.so(8).
+func LoaderPayload(argv []string) (Payload, error) { return unwrap(loaderName, argv) }
 
-// payloads follows argv, which name wraps, down to the innermost command.
+// payloads returns the commands named in the arguments of a wrapper, outermost
+// first: of "nice env -i kill 1" those are "env -i kill 1" and "kill 1". known
+// says which names wrap. The error says that the arguments cannot be followed.
 func payloads(name string, argv []string, known func(string) bool) ([]Payload, error) {
 	var out []Payload
 	inProcess := false

@@ -59,7 +59,8 @@ func (s *Session) enter() error {
 type command struct {
 	req      wire.ExecRequest
 	argv     []string
-	path     string // resolved, inside
+	file     string // as it is executed, inside
+	path     string // what that resolves to
 	cwd      string
 	env      []string
 	limits   policy.Limits
@@ -104,13 +105,12 @@ func (s *Session) cwd(asked string) string {
 // judge resolves the program and decides. The notification of the command's own
 // execve decides again, on what the kernel then runs.
 func (s *Session) judge(c *command) *wire.Exit {
-	program, err := s.lookup(c.argv[0], c.cwd)
+	program, err := s.find(c.argv, c.cwd)
 	if err != nil {
 		return lookupFailed(c.argv[0], err)
 	}
-	c.path = program.Path
-	request := policy.CommandRequest{Program: program, Argv: c.argv, Cwd: c.cwd}
-	c.decision, c.diag = s.cfg.Policy.Evaluate(&request)
+	c.file, c.path = program.file, program.request.Path
+	c.decision, c.diag = s.cfg.Policy.Evaluate(&program.request)
 	if c.decision.Permits() || c.decision.Effect == policy.Redirect {
 		return nil
 	}
@@ -129,12 +129,12 @@ func (s *Session) redirect(c *command) *wire.Exit {
 	for name, value := range to.Environment {
 		c.req.Env = append(c.req.Env, name+"="+value)
 	}
-	program, err := s.lookup(to.Command, c.cwd)
+	program, err := s.find(c.argv, c.cwd)
 	if err != nil {
 		return lookupFailed(to.Command, err)
 	}
-	c.path = program.Path
-	c.judged = &notify.Judged{Path: program.Path, Argv: c.argv, Rule: ruleAt(c.diag)}
+	c.file, c.path = program.file, program.request.Path
+	c.judged = &notify.Judged{Path: c.path, Argv: c.argv, Rule: ruleAt(c.diag)}
 	return nil
 }
 
@@ -191,7 +191,7 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 
 func (s *Session) launchCommand(c *command, p *pipes) launch.Command {
 	return launch.Command{
-		Path: c.path, Argv: c.argv, Dir: c.cwd, Env: c.env,
+		Path: c.file, Argv: c.argv, Dir: c.cwd, Env: c.env,
 		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], Limits: c.rlimits(),
 		OnPID: func(pid int) {
 			// Without the registration its execve is refused as unknown.

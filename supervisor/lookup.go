@@ -12,36 +12,42 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify"
 )
 
-// lookup finds a program as the session's first process sees it: a name without
-// a slash on PATH, any other relative to cwd.
-func (s *Session) lookup(name, cwd string) (policy.Program, error) {
+// found is a program as the session's first process finds it.
+type found struct {
+	file    string // what its execve is called with, in the command's directory
+	request policy.CommandRequest
+}
+
+// find looks a command's program up: a name without a slash on PATH, any other
+// relative to cwd. The request is the one that the command's own execve makes.
+func (s *Session) find(argv []string, cwd string) (found, error) {
 	t, err := target.OpenView(s.init.PID())
 	if err != nil {
-		return policy.Program{}, err
+		return found{}, err
 	}
 	defer t.Close()
+	if err := t.Enter(cwd); err != nil {
+		return found{}, &directoryError{cwd, err}
+	}
 	last := fs.ErrNotExist
-	for _, candidate := range s.candidates(name, cwd) {
-		program, err := s.program(t, candidate)
+	for _, file := range s.candidates(argv[0]) {
+		request, err := notify.Describe(t, target.Lookup{Dir: unix.AT_FDCWD, Path: file}, argv, s.known.Of)
 		if err == nil {
-			program.Called = name
-			return program, nil
+			return found{file, request}, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			last = err
 		}
 	}
-	return policy.Program{}, last
+	return found{}, last
 }
 
-func (s *Session) candidates(name, cwd string) []string {
-	if path.IsAbs(name) {
-		return []string{name}
-	}
+func (s *Session) candidates(name string) []string {
 	if strings.Contains(name, "/") {
-		return []string{path.Join(cwd, name)}
+		return []string{name}
 	}
 	var out []string
 	for _, dir := range strings.Split(s.cfg.Path, ":") {
@@ -50,21 +56,19 @@ func (s *Session) candidates(name, cwd string) []string {
 	return out
 }
 
-// program resolves one path to a file that can be executed.
-func (s *Session) program(t *target.Target, name string) (policy.Program, error) {
-	h, err := t.Resolve(target.Lookup{Dir: unix.AT_FDCWD, Path: name})
-	if err != nil {
-		return policy.Program{}, err
-	}
-	defer h.Close()
-	if !h.Regular() || h.Stat.Mode&0o111 == 0 {
-		return policy.Program{}, fmt.Errorf("not a program: %w", fs.ErrPermission)
-	}
-	like, err := s.known.Of(h)
-	return policy.Program{Path: h.Path, Names: like.Names, Same: like.Same}, err
+// directoryError says that a command has no directory to start in.
+type directoryError struct {
+	dir string
+	err error
 }
 
+func (e *directoryError) Error() string { return fmt.Sprintf("start in %s: %v", e.dir, e.err) }
+
 func lookupFailed(name string, err error) *wire.Exit {
+	var directory *directoryError
+	if errors.As(err, &directory) {
+		return spawnFailed(126, err.Error(), "name a directory that the policy's file_rules allow")
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return spawnFailed(127, name+": not found", "a command sees only what the policy's file_rules allow")
 	}

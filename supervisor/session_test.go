@@ -143,6 +143,9 @@ func (b *box) events(t testing.TB, want func(wire.Event) bool) []wire.Event {
 
 func TestCommandsEndAsTheyWould(t *testing.T) {
 	b := openBox(t, testPolicy)
+	if err := os.WriteFile(filepath.Join(b.workspace, "bad"), []byte("#! \n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		name string
 		argv []string
@@ -155,6 +158,7 @@ func TestCommandsEndAsTheyWould(t *testing.T) {
 		{"a signal is told", []string{"python3", "-c", "import os; os.abort()"}, wire.ExitSignaled, 134, ""},
 		{"a program that is not there", []string{"no-such-program"}, wire.ExitSpawnFailed, 127, ""},
 		{"a directory is no program", []string{"/usr"}, wire.ExitSpawnFailed, 126, ""},
+		{"a script without an interpreter", []string{"./bad"}, wire.ExitSpawnFailed, 126, ""},
 		{"a denied program", []string{"kill", "-0", "1"}, wire.ExitDenied, 126, ""},
 		{"a denied program by its path", []string{"/bin/kill", "-0", "1"}, wire.ExitDenied, 126, ""},
 		{"a redirected program", []string{"hostid", "x"}, wire.ExitExited, 0, "instead\n"},
@@ -164,6 +168,12 @@ func TestCommandsEndAsTheyWould(t *testing.T) {
 		{"not root of the machine", []string{"id", "-u"}, wire.ExitExited, 0, fmt.Sprintf("%d\n", b.who.uid)},
 		{"no command", nil, wire.ExitSpawnFailed, 125, ""},
 	}
+	t.Run("a directory that is not there", func(t *testing.T) {
+		exit, _ := b.request(t, wire.ExecRequest{ID: "lost", Argv: []string{"echo"}, Cwd: "nowhere"})
+		if exit.Kind != wire.ExitSpawnFailed || exit.Code != 126 || !strings.HasPrefix(exit.Message, "start in "+b.workspace+"/nowhere:") {
+			t.Errorf("exit %+v", exit)
+		}
+	})
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			exit, out := b.run(t, tt.argv...)
@@ -196,6 +206,66 @@ func TestARefusalNamesItsRule(t *testing.T) {
 		if len(found) == 0 {
 			t.Errorf("no event of type %s about %s", want.kind, want.path)
 		}
+	}
+}
+
+// What a command's own execve would be denied for, it is denied before anything
+// of it is started.
+func TestACommandIsJudgedAsItsExecveWillBe(t *testing.T) {
+	testenv.Need(t, testenv.Program("python3"), testenv.Program("busybox"))
+	b := openBox(t, strings.ReplaceAll(testPolicy, "commands: [kill, /usr/bin/kill]", "commands: [kill, /usr/bin/kill, busybox, id.sh]"))
+	for name, text := range map[string]string{
+		"id.sh": "#!/bin/sh\nid", "ok.sh": "#!/bin/sh\necho $0 $1", "killer": "#! /usr/bin/kill -l\n", "nested": "#!./killer\n", "box": "#!/bin/busybox sh\n",
+	} {
+		if err := os.WriteFile(filepath.Join(b.workspace, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill, err := os.ReadFile("/usr/bin/kill")
+	if err == nil {
+		err = errors.Join(os.WriteFile(filepath.Join(b.workspace, "copy"), kill, 0o755), os.Symlink("copy", filepath.Join(b.workspace, "link")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader, err := filepath.Glob("/lib64/ld-linux*")
+	if err != nil || len(loader) == 0 {
+		loader = []string{"/lib/ld-linux-aarch64.so.1"}
+	}
+	for _, c := range []struct {
+		name string
+		argv []string
+		out  string // empty: denied
+	}{
+		{"a denied script", []string{"./id.sh"}, ""},
+		{"a script of a denied interpreter", []string{"./killer"}, ""},
+		{"a script of such a script", []string{"./nested"}, ""},
+		{"a script of a denied multi-call program", []string{"./box"}, ""},
+		{"a copy", []string{"./copy", "1"}, ""},
+		{"a link to a copy", []string{"../work/link", "1"}, ""},
+		{"a denied program run by the loader", []string{loader[0], "--argv0", "x", "./copy", "1"}, ""},
+		{"an applet", []string{"busybox", "kill", "1"}, ""},
+		{"a script", []string{"./ok.sh", "x"}, "./ok.sh x\n"},
+		{"a program run by the loader", []string{loader[0], "/bin/echo", "x"}, "x\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			exit, out := b.run(t, c.argv...)
+			if c.out != "" {
+				if exit.Kind != wire.ExitExited || exit.Code != 0 || out != c.out {
+					t.Errorf("%+v %q", exit, out)
+				}
+				return
+			}
+			if exit.Kind != wire.ExitDenied || out != "" {
+				t.Errorf("%+v %q", exit, out)
+			}
+			events := b.events(t, func(e wire.Event) bool { return e.Command == t.Name() })
+			for _, e := range events {
+				if e.Type != wire.EventCommand || e.Phase == "begin" && e.Decision != "deny" {
+					t.Errorf("event %+v", e)
+				}
+			}
+		})
 	}
 }
 

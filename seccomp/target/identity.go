@@ -141,8 +141,14 @@ func statusField(text []byte, name string) string {
 // directory, both inside its root. They are empty when they have no path there.
 func (t *Target) Exe() string { return t.linkInside("exe") }
 
-// Cwd is described with [Target.Exe].
-func (t *Target) Cwd() string { return t.linkInside("cwd") }
+// Cwd is described with [Target.Exe]. After [Target.Enter] it is what that
+// entered.
+func (t *Target) Cwd() string {
+	if t.cwd != nil {
+		return t.cwd.Path
+	}
+	return t.linkInside("cwd")
+}
 
 func (t *Target) linkInside(name string) string {
 	path, err := readlinkat(t.proc, name)

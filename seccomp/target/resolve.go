@@ -157,6 +157,9 @@ func (t *Target) rootFD() (int, error) {
 
 // start opens the directory that a relative path starts from.
 func (t *Target) start(dir int) (int, error) {
+	if dir == unix.AT_FDCWD && t.cwd != nil {
+		return unix.Openat(t.cwd.fd, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
 	if dir == unix.AT_FDCWD {
 		return unix.Openat(t.proc, "cwd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	}

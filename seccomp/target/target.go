@@ -42,9 +42,10 @@ const MaxPath = 4096
 // can end at any time; every method then returns an error.
 type Target struct {
 	TID  int
-	proc int // O_PATH descriptor of /proc/TID: stays with this thread
-	mem  int // -1: not open
-	root int // -1: not open
+	proc int     // O_PATH descriptor of /proc/TID: stays with this thread
+	mem  int     // -1: not open
+	root int     // -1: not open
+	cwd  *Handle // nil: the thread's own
 	*pages
 }
 
@@ -92,6 +93,10 @@ func (t *Target) Close() {
 		}
 	}
 	t.proc, t.mem, t.root = -1, -1, -1
+	if t.cwd != nil {
+		t.cwd.Close()
+		t.cwd = nil
+	}
 	pagePool.Put(t.pages)
 	t.pages = nil
 }

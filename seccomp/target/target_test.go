@@ -192,49 +192,6 @@ func TestPathsAreMadeRelativeToARoot(t *testing.T) {
 	}
 }
 
-func TestTheFirstLineOfAScriptIsReadAsTheKernelDoes(t *testing.T) {
-	pad := strings.Repeat("x", 300)
-	for _, c := range []struct {
-		name, text string
-		want       *Script
-		err        error
-	}{
-		{"no script", "\x7fELF", nil, nil},
-		{"empty", "", nil, nil},
-		{"an interpreter", "#!/bin/sh\n", &Script{"/bin/sh", ""}, nil},
-		{"without newline", "#!/bin/sh", &Script{"/bin/sh", ""}, nil},
-		{"blanks around", "#! \t/bin/sh \t \necho", &Script{"/bin/sh", ""}, nil},
-		{"an argument of several words", "#!/usr/bin/env -S python3  -u \n", &Script{"/usr/bin/env", "-S python3  -u"}, nil},
-		{"an argument cut by a null", "#!/bin/sh a\x00b\n", &Script{"/bin/sh", "a"}, nil},
-		{"a name cut by a null", "#!/bin/sh\x00x y\n", &Script{"/bin/sh", ""}, nil},
-		{"a carriage return", "#!/bin/sh\r\n", &Script{"/bin/sh\r", ""}, nil},
-		{"a relative interpreter", "#!sh\n", &Script{"sh", ""}, nil},
-		{"nothing", "#!\n", nil, unix.ENOEXEC},
-		{"blanks only", "#!  \t \n", nil, unix.ENOEXEC},
-		{"a name that is cut", "#!/" + pad, nil, unix.ENOEXEC},
-		{"an argument that is cut", "#!/bin/sh " + pad, &Script{"/bin/sh", pad[:HeadSize-2-len("/bin/sh ")-1]}, nil},
-		{"all blanks", "#!" + strings.Repeat(" ", 300), nil, unix.ENOEXEC},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got, err := Shebang([]byte(c.text)[:min(len(c.text), HeadSize)])
-			if !errors.Is(err, c.err) || (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
-				t.Errorf("got %+v %v, want %+v %v", got, err, c.want, c.err)
-			}
-		})
-	}
-}
-
-func FuzzShebang(f *testing.F) {
-	f.Add([]byte("#!/bin/sh -e\n"))
-	f.Add([]byte("#! \x00"))
-	f.Fuzz(func(t *testing.T, head []byte) {
-		head = head[:min(len(head), HeadSize)]
-		if s, err := Shebang(head); err == nil && s != nil && strings.ContainsAny(s.Interpreter, " \t\n\x00") {
-			t.Errorf("%q has the interpreter %q", head, s.Interpreter)
-		}
-	})
-}
-
 // jail is a shell in a mount and pid namespace of its own. root is a directory
 // it has chrooted to, or empty.
 func jail(t *testing.T, root string) *Target {

@@ -17,3 +17,21 @@ func OpenView(pid int) (*Target, error) {
 	}
 	return &Target{TID: pid, proc: proc, mem: -1, root: -1, pages: pagePool.Get().(*pages)}, nil
 }
+
+// Enter makes dir, found as the thread finds it, the directory that relative
+// paths start from, as chdir(2) would for the thread.
+func (t *Target) Enter(dir string) error {
+	h, err := t.Resolve(Lookup{Dir: unix.AT_FDCWD, Path: dir})
+	if err != nil {
+		return err
+	}
+	if h.Stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		h.Close()
+		return fmt.Errorf("enter %s: %w", dir, unix.ENOTDIR)
+	}
+	if t.cwd != nil {
+		t.cwd.Close()
+	}
+	t.cwd = h
+	return nil
+}

@@ -17,12 +17,7 @@ import (
 type attempt struct {
 	process target.Identity
 	caller  caller
-	called  string // the path as the kernel names it to an interpreter
-	argv    []string
-	files   []*target.Handle // the file named, then its interpreters
-	prefix  []string         // what the kernel puts before argv[1:] for a script
-	loader  bool             // the program is the dynamic loader
-	request policy.CommandRequest
+	subject
 	verdict
 }
 
@@ -93,9 +88,6 @@ func (w *worker) exec(c *call, args execArgs) error {
 	return w.verify(c, a)
 }
 
-// errNoProgram says that the kernel would refuse the file for what it is.
-var errNoProgram = errors.New("not a program")
-
 // hopeless reports errors that the kernel would give as well, with its errno.
 func hopeless(err error) (unix.Errno, bool) {
 	errno, ok := asErrno(err)
@@ -104,12 +96,6 @@ func hopeless(err error) (unix.Errno, bool) {
 		return errno, ok
 	}
 	return errno, ok && errors.Is(err, errNoProgram)
-}
-
-func (a *attempt) close() {
-	for _, f := range a.files {
-		f.Close()
-	}
 }
 
 // read reads the path and the arguments and finds the files they mean.
@@ -127,63 +113,7 @@ func (w *worker) read(t *target.Target, a *attempt, args execArgs) error {
 	if len(a.argv) == 0 {
 		a.argv = []string{""} // as the kernel makes it, since Linux 5.18
 	}
-	a.called = calledName(args.dir, name)
-	return a.resolve(t, target.Lookup{Dir: args.dir, Path: name, NoFollow: args.flags&unix.AT_SYMLINK_NOFOLLOW != 0})
-}
-
-// calledName is the name that the kernel gives to an interpreter. See
-// alloc_bprm in fs/exec.c.
-func calledName(dir int, name string) string {
-	switch {
-	case dir == unix.AT_FDCWD, strings.HasPrefix(name, "/"):
-		return name
-	case name == "":
-		return fmt.Sprintf("/dev/fd/%d", dir)
-	default:
-		return fmt.Sprintf("/dev/fd/%d/%s", dir, name)
-	}
-}
-
-// maxInterpreters is how often one exec goes from a script to its interpreter,
-// the first file included. See exec_binprm in fs/exec.c.
-const maxInterpreters = 6
-
-// resolve opens the file and, while it is a script, its interpreter.
-func (a *attempt) resolve(t *target.Target, l target.Lookup) error {
-	called := a.called
-	for range maxInterpreters {
-		h, err := t.Resolve(l)
-		if err != nil {
-			return err
-		}
-		a.files = append(a.files, h)
-		if !h.Regular() {
-			return fmt.Errorf("%w: %w", errNoProgram, unix.EACCES)
-		}
-		head, err := h.Head(target.HeadSize)
-		if err != nil {
-			return err
-		}
-		script, err := target.Shebang(head)
-		if err != nil {
-			return fmt.Errorf("%w: %w", errNoProgram, err)
-		}
-		if script == nil {
-			return nil
-		}
-		front := []string{script.Interpreter}
-		if script.Argument != "" {
-			front = append(front, script.Argument)
-		}
-		front = append(front, called)
-		if len(a.prefix) > 0 {
-			front = append(front, a.prefix[1:]...) // the name of the script before is there already
-		}
-		a.prefix = front
-		called = script.Interpreter
-		l = target.Lookup{Dir: unix.AT_FDCWD, Path: script.Interpreter}
-	}
-	return fmt.Errorf("more than %d interpreters: %w", maxInterpreters-1, unix.ELOOP)
+	return a.find(t, target.Lookup{Dir: args.dir, Path: name, NoFollow: args.flags&unix.AT_SYMLINK_NOFOLLOW != 0})
 }
 
 // describe makes the request for the policy.
@@ -195,37 +125,11 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 	if a.caller, err = w.loop.images.of(t, a.process); err != nil {
 		return err
 	}
-	programs := make([]policy.Program, len(a.files))
-	var like Likeness
-	for i, f := range a.files {
-		if programs[i], like, err = w.program(f); err != nil {
-			return fmt.Errorf("program %q: %w", a.called, err)
-		}
+	if err := a.subject.describe(t, w.loop.cfg.Identify); err != nil {
+		return err
 	}
-	programs[0].Called = a.called
-	a.request = policy.CommandRequest{
-		Program:     programs[0],
-		Chain:       programs[1:],
-		Cwd:         t.Cwd(),
-		Interactive: a.caller.command.Interactive,
-	}
-	argv := a.finalArgv()
-	if n := len(a.request.Chain); n > 0 {
-		a.request.Chain[n-1].Args = argv
-	}
-	a.loader = like.Loader
-	if a.loader {
-		return w.addPayload(t, a, argv)
-	}
+	a.request.Interactive = a.caller.command.Interactive
 	return nil
-}
-
-// finalArgv is the argument vector that the last of the files gets.
-func (a *attempt) finalArgv() []string {
-	if len(a.prefix) == 0 {
-		return a.argv
-	}
-	return slices.Concat(a.prefix, a.argv[1:])
 }
 
 // judge decides the request. An orphan is judged at both ends of where it can

@@ -157,29 +157,3 @@ func TestCopiesAndLoadersOfDeniedProgramsAreDenied(t *testing.T) {
 		s.printed("fine\n")
 	})
 }
-
-func TestTheProgramOfALoaderIsFound(t *testing.T) {
-	for _, c := range []struct {
-		argv []string
-		want int
-		bad  bool
-	}{
-		{[]string{"ld.so"}, 0, false},
-		{[]string{"ld.so", "/bin/ls"}, 1, false},
-		{[]string{"ld.so", "--list", "/bin/ls"}, 2, false},
-		{[]string{"ld.so", "--argv0", "x", "/bin/ls", "--argv0"}, 3, false},
-		{[]string{"ld.so", "--library-path=/x", "/bin/ls"}, 2, false},
-		{[]string{"ld.so", "--", "/bin/ls"}, 2, false},
-		{[]string{"ld.so", "--", "--weird/x"}, 2, false},
-		{[]string{"ld.so", "--preload", "/a"}, 0, false},
-		{[]string{"ld.so", "--what", "/bin/ls"}, 0, true},
-		{[]string{"ld.so", "-x", "/bin/ls"}, 0, true},
-		{[]string{"ld.so", "ls"}, 0, true},
-		{[]string{"ld.so", "--list=1", "/bin/ls"}, 0, true},
-	} {
-		got, err := payload(c.argv)
-		if got != c.want && err == nil || (err != nil) != c.bad {
-			t.Errorf("%q: %d %v, want %d", c.argv, got, err, c.want)
-		}
-	}
-}

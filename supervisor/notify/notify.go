@@ -47,7 +47,7 @@ type Config struct {
 	Emit func(wire.Event) error
 	// Identify tells what is known about a file, as [Identities.Of] does; nil:
 	// nothing. Programs of a dynamic loader are then not looked for.
-	Identify func(*target.Handle) (Likeness, error)
+	Identify Identify
 	// Inject holds variables, each NAME=value, that every program has: an exec
 	// that lacks one gets it back before it runs.
 	Inject []string

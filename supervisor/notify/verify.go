@@ -132,9 +132,7 @@ func (w *worker) review(s *target.Stopped, a *attempt) error {
 		return fmt.Errorf("%w: the dynamic loader has other arguments", errSwitched)
 	}
 	a.argv = argv
-	if n := len(a.request.Chain); n > 0 {
-		a.request.Chain[n-1].Args = a.finalArgv()
-	}
+	a.nameArgs()
 	if err := w.judge(a); err != nil {
 		return err
 	}
