@@ -1,0 +1,54 @@
+#!/bin/bash
+# The cold start of one command, /bin/true: native, bubblewrap, agentsh exec, and
+# what the processes of one session and of ten keep in memory.
+#
+#   starts.sh N
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+agentsh=$here/../bin/agentsh policy=$here/../packaging/policies/default.yaml
+dir=$(mktemp -d /var/tmp/agentsh-starts.XXXXXX)
+trap 'rm -rf "$dir"' EXIT
+mkdir "$dir/work"
+
+native() { env /bin/true; }
+bubblewrap() { bwrap --dev-bind / / --unshare-all --proc /proc --die-with-parent -- /bin/true; }
+supervised() { "$agentsh" exec -p "$policy" -w "$dir/work" --cwd "$dir/work" --audit "$dir/audit" -- /bin/true; }
+
+median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+for _ in $(seq "$1"); do
+	for who in native bubblewrap supervised; do
+		began=${EPOCHREALTIME/./}
+		$who
+		echo $((${EPOCHREALTIME/./} - began)) >>"$dir/$who"
+	done
+done
+for who in native bubblewrap supervised; do
+	printf 'cold start of /bin/true, %-11s %8.2f ms (median of %d)\n' "$who" "$(median <"$dir/$who" | awk '{ print $1 / 1e3 }')" "$1"
+done
+
+# memory holds one fifo open per session, whose command waits for it to close.
+memory() {
+	local n=$1 pids=() i pid total=0
+	mkfifo "$dir/hold"
+	exec 9<>"$dir/hold"
+	for i in $(seq "$n"); do
+		mkdir -p "$dir/m$i"
+		"$agentsh" exec -p "$policy" -w "$dir/m$i" --cwd "$dir/m$i" --audit "$dir/audit$i" -- sh -c 'echo up; read x' <"$dir/hold" >"$dir/out$i" 2>"$dir/err$i" &
+		pids+=($!)
+	done
+	for i in $(seq "$n"); do until [ -s "$dir/out$i" ]; do kill -0 "${pids[i - 1]}" || { cat "$dir/err$i" >&2; return 1; }; read -rt 0.02 _ <>"$dir/never" || :; done; done
+	for pid in "${pids[@]}"; do
+		for pid in "$pid" $(pgrep -P "$pid"); do
+			[ "$(readlink "/proc/$pid/exe")" = "$(readlink -f "$agentsh")" ] || continue
+			total=$((total + $(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup")))
+		done
+	done
+	printf 'memory of supervisor, file server and init, %2d sessions: %.1f MiB (proportional set size)\n' "$n" "$(awk "BEGIN { print $total / 1024 }")"
+	for i in $(seq "$n"); do echo >&9; done
+	exec 9>&-
+	wait
+	rm -f "$dir/hold"
+}
+mkfifo "$dir/never"
+memory 1
+memory 10
