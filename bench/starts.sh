@@ -36,12 +36,16 @@ memory() {
 		"$agentsh" exec -p "$policy" -w "$dir/m$i" --cwd "$dir/m$i" --audit "$dir/audit$i" -- sh -c 'echo up; read x' <"$dir/hold" >"$dir/out$i" 2>"$dir/err$i" &
 		pids+=($!)
 	done
-	for i in $(seq "$n"); do until [ -s "$dir/out$i" ]; do kill -0 "${pids[i - 1]}" || { cat "$dir/err$i" >&2; return 1; }; read -rt 0.02 _ <>"$dir/never" || :; done; done
-	for pid in "${pids[@]}"; do
-		for pid in "$pid" $(pgrep -P "$pid"); do
-			[ "$(readlink "/proc/$pid/exe")" = "$(readlink -f "$agentsh")" ] || continue
-			total=$((total + $(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup")))
+	for i in $(seq "$n"); do
+		until [ -s "$dir/out$i" ]; do
+			kill -0 "${pids[i - 1]}" 2>/dev/null || { cat "$dir/err$i" >&2; return 1; }
+			read -rt 0.02 _ <>"$dir/never" || :
 		done
+	done
+	# shellcheck disable=SC2046 # numbers
+	for pid in "${pids[@]}" $(for i in "${pids[@]}"; do pgrep -P "$i"; done); do
+		[ "$(readlink "/proc/$pid/exe")" = "$(readlink -f "$agentsh")" ] || continue
+		total=$((total + $(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup")))
 	done
 	printf 'memory of supervisor, file server and init, %2d sessions: %.1f MiB (proportional set size)\n' "$n" "$(awk "BEGIN { print $total / 1024 }")"
 	for i in $(seq "$n"); do echo >&9; done

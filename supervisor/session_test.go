@@ -425,6 +425,29 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+func TestSessionsThatStartTogetherKeepTheirState(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				s, err := newState()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := os.Stat(filepath.Join(s.dir, stateLock)); err != nil {
+					t.Error(err)
+				}
+				if err := s.remove(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 func TestStateOfAKilledSupervisorIsRemovedByTheNext(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	killed, err := newState()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +13,9 @@ import (
 
 // statePattern names the directories that sessions keep outside.
 const statePattern = "agentsh-session-"
+
+// startingPattern names one that is not locked yet.
+const startingPattern = "agentsh-starting-"
 
 // stateLock is the file in a state directory that its session holds locked.
 const stateLock = "lock"
@@ -24,15 +28,21 @@ type state struct {
 }
 
 // newState makes a state directory and removes those of sessions that are gone.
+// The directory gets the name that others look for when it is locked: before,
+// a session that starts at the same moment would take it for one left behind.
 func newState() (*state, error) {
 	sweepStates()
-	dir, err := os.MkdirTemp("", statePattern)
+	fresh, err := os.MkdirTemp("", startingPattern)
 	if err != nil {
 		return nil, fmt.Errorf("session state: %w", err)
 	}
-	lock, err := lockState(dir, os.O_CREATE|os.O_EXCL)
+	lock, err := lockState(fresh, os.O_CREATE|os.O_EXCL)
 	if err != nil {
-		return nil, fmt.Errorf("session state: %w", errors.Join(err, os.RemoveAll(dir)))
+		return nil, fmt.Errorf("session state: %w", errors.Join(err, os.RemoveAll(fresh)))
+	}
+	dir := filepath.Join(os.TempDir(), statePattern+strings.TrimPrefix(filepath.Base(fresh), startingPattern))
+	if err := os.Rename(fresh, dir); err != nil {
+		return nil, fmt.Errorf("session state: %w", errors.Join(err, lock.Close(), os.RemoveAll(fresh)))
 	}
 	return &state{dir, lock}, nil
 }
@@ -64,7 +74,7 @@ func sweepStates() {
 		}
 		lock, err := lockState(dir, 0)
 		if err != nil {
-			continue // its session lives, or is just being made
+			continue // its session lives
 		}
 		_ = os.RemoveAll(dir) // the next session tries again
 		lock.Close()
