@@ -175,7 +175,6 @@ func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
 	tests := []struct{ key, text string }{
 		{"network_rules", "network_rules: [{name: n, domains: [a.example], decision: allow}]\n"},
 		{"unix_socket_rules", "unix_socket_rules: [{name: u, paths: [/x], decision: allow}]\n"},
-		{"signal_rules", "signal_rules: [{name: s, signals: [TERM], target: {type: self}, decision: allow}]\n"},
 		{"exec_from", "exec_from: [/usr]\n"},
 		{"approvals", "approvals: {via: tty}\n"},
 		{"audit", "audit: {log_allowed: true}\n"},

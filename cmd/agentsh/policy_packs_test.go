@@ -114,6 +114,8 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 		{all, "timeout 5 sh -c 'echo timed'", "timed"},
 		{"default agent-sandbox ci-strict observe", "mkdir -p d/e && rm -rf d && ls -d d 2>/dev/null || echo removed", "removed"},
 
+		{all, "python3 -c 'import subprocess; p = subprocess.Popen([\"sleep\", \"30\"]); p.terminate(); print(p.wait())'", "-15"},
+		{all, "python3 -c 'import os; os.kill(1, 15)' 2>/dev/null || echo refused", "refused"},
 		{"default agent-sandbox agent-strict ci-strict dev-safe", "echo x > .git/hooks/pre-commit || echo refused", "refused"},
 		{"default agent-sandbox agent-strict ci-strict dev-safe", "git config core.pager x || echo refused", "refused"},
 		{"default agent-sandbox agent-strict ci-strict dev-safe", "cat /etc/shadow || echo refused", "refused"},

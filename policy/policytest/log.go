@@ -127,7 +127,8 @@ func netEvent(e wire.Event) []policy.Request {
 	return []policy.Request{q}
 }
 
-// signalEvent reads a target as the relation, then the process if it is known.
+// signalEvent reads a target as the relation, then the process id and the name
+// of its program where they are known.
 func signalEvent(e wire.Event) []policy.Request {
 	signal, ok := policy.ParseSignal(e.Op)
 	words := strings.Fields(e.Target)
@@ -137,6 +138,9 @@ func signalEvent(e wire.Event) []policy.Request {
 	q := &policy.SignalRequest{Signal: signal, Target: words[0]}
 	if len(words) > 1 {
 		q.PID, _ = strconv.Atoi(words[1])
+	}
+	if len(words) > 2 {
+		q.Name = strings.Join(words[2:], " ")
 	}
 	return []policy.Request{q}
 }

@@ -20,7 +20,7 @@ const recorded = `{"seq":1,"type":"session","phase":"begin"}
 {"seq":11,"type":"net","op":"tcp","target":"proxy.example:443","decision":"allow","process":{"pid":9,"start_time":1,"exe":"/usr/bin/curl"}}
 {"seq":12,"type":"net","op":"tcp","target":"[2001:db8::1]:443","decision":"allow"}
 {"seq":13,"type":"net","op":"connect","path":"/run/x.sock","decision":"allow"}
-{"seq":14,"type":"signal","op":"TERM","target":"children 12","decision":"allow"}
+{"seq":14,"type":"signal","op":"SIGTERM","target":"children 12 sleep","decision":"allow"}
 {"seq":15,"type":"signal","op":"KILL","target":"external 1","decision":"deny"}
 {"seq":16,"type":"file","op":"unheard-of","path":"/a","decision":"allow"}
 {"seq":17,"type":"command","phase":"end"}
@@ -125,7 +125,7 @@ func TestReplayJudgesARecordedSession(t *testing.T) {
 	if count != (ReplayCount{Judged: 15, Changed: 6, Skipped: 1}) {
 		t.Errorf("count is %+v, changed are %q", count, changed)
 	}
-	for _, want := range []string{"allow>deny make test (in /workspace)", "allow>deny read /etc/hosts", "allow>deny signal TERM to children pid 12"} {
+	for _, want := range []string{"allow>deny make test (in /workspace)", "allow>deny read /etc/hosts", "allow>deny signal TERM to children sleep pid 12"} {
 		if !strings.Contains(strings.Join(changed, "\n"), want) {
 			t.Errorf("changed are %q, want %q in them", changed, want)
 		}
