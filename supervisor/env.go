@@ -30,8 +30,12 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 	if err != nil {
 		return spawnFailed(125, err.Error(), "")
 	}
+	at := env.Place{Home: s.cfg.Home, User: s.who.name, Shell: baseShell, Path: s.cfg.Path}
+	if c.req.TTY != nil {
+		at.Term = c.req.TTY.Term
+	}
 	built, err := env.Build(env.Layers{
-		Baseline:   env.Baseline(env.Place{Home: s.cfg.Home, User: s.who.name, Shell: baseShell, Path: s.cfg.Path}),
+		Baseline:   env.Baseline(at),
 		Request:    c.req.Env,
 		Filter:     s.cfg.Policy.EnvFilter(c.decision.Rule),
 		Files:      files,

@@ -76,8 +76,8 @@ func (s *Session) prepare(req wire.ExecRequest) (command, *wire.Exit) {
 	if len(c.argv) == 0 || c.argv[0] == "" {
 		return c, spawnFailed(125, "no command given", "name a program after --")
 	}
-	if req.TTY != nil {
-		return c, spawnFailed(125, "terminals are not available here", "run the command without a terminal")
+	if exit := checkTTY(req.TTY); exit != nil {
+		return c, exit
 	}
 	if exit := s.judge(&c); exit != nil {
 		return c, exit
@@ -90,6 +90,9 @@ func (s *Session) prepare(req wire.ExecRequest) (command, *wire.Exit) {
 	c.limits = s.cfg.Policy.Limits(c.decision.Rule)
 	return c, s.buildEnv(&c)
 }
+
+// interactive reports whether a command has a terminal.
+func (c *command) interactive() bool { return c.req.TTY != nil }
 
 // cwd is where a command starts: absolute and inside.
 func (s *Session) cwd(asked string) string {
@@ -110,6 +113,7 @@ func (s *Session) judge(c *command) *wire.Exit {
 		return lookupFailed(c.argv[0], err)
 	}
 	c.file, c.path = program.file, program.request.Path
+	program.request.Interactive = c.interactive()
 	c.decision, c.diag = s.cfg.Policy.Evaluate(&program.request)
 	if c.decision.Permits() || c.decision.Effect == policy.Redirect {
 		return nil
@@ -161,9 +165,9 @@ func ruleAt(d policy.Diagnostic) *wire.RuleAt {
 // run starts a prepared command and waits for its end, its deadline or the
 // caller's cancellation.
 func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) (*wire.Exit, wire.TreeEmpty, error) {
-	p, err := newPipes(wire.Streams{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr}, s.who)
+	p, err := s.openStreams(ctx, c, wire.Streams{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr})
 	if err != nil {
-		return nil, wire.TreeEmpty{}, fmt.Errorf("pipes: %w", err)
+		return nil, wire.TreeEmpty{}, fmt.Errorf("streams: %w", err)
 	}
 	process, err := s.init.Start(ctx, s.launchCommand(c, p))
 	p.release()
@@ -180,7 +184,7 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 		streams.Started(wire.Started{})
 	}
 	p.start(streams.Stdin)
-	exit, err := s.wait(ctx, c, process, streams.Control)
+	exit, err := running{c, process, p}.wait(ctx, streams.Control)
 	rest, copyErr := p.finish()
 	s.outputs.Go(func() { <-rest })
 	if copyErr != nil {
@@ -192,10 +196,10 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 func (s *Session) launchCommand(c *command, p *pipes) launch.Command {
 	return launch.Command{
 		Path: c.file, Argv: c.argv, Dir: c.cwd, Env: c.env,
-		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], Limits: c.rlimits(),
+		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], TTY: c.interactive(), Limits: c.rlimits(),
 		OnPID: func(pid int) {
 			// Without the registration its execve is refused as unknown.
-			if err := s.loop.Register(pid, notify.CommandInfo{ID: c.req.ID, Judged: c.judged}); err != nil {
+			if err := s.loop.Register(pid, notify.CommandInfo{ID: c.req.ID, Interactive: c.interactive(), Judged: c.judged}); err != nil {
 				s.cfg.Log.Warn("command is not registered", "command", c.req.ID, "error", err)
 			}
 		},
@@ -215,49 +219,72 @@ func (s *Session) startError(c *command, err error) (*wire.Exit, wire.TreeEmpty,
 	return nil, wire.TreeEmpty{}, err
 }
 
+// running is a started command with what it reads and writes.
+type running struct {
+	*command
+	process *launch.Process
+	pipes   *pipes
+}
+
 // wait follows a running command to its end.
-func (s *Session) wait(ctx context.Context, c *command, process *launch.Process, control <-chan wire.Control) (*wire.Exit, error) {
+func (r running) wait(ctx context.Context, control <-chan wire.Control) (*wire.Exit, error) {
 	var timeout <-chan time.Time
-	if d := c.deadline(); d > 0 {
+	if d := r.deadline(); d > 0 {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		timeout = timer.C
 	}
 	for {
 		select {
-		case <-process.Exited():
-			return ended(process)
+		case <-r.process.Exited():
+			return ended(r.process)
 		case <-timeout:
-			if err := process.Kill(killGrace); err != nil {
+			if err := r.kill(); err != nil {
 				return nil, err
 			}
-			exit, err := ended(process)
+			exit, err := ended(r.process)
 			if err == nil {
-				exit.Kind, exit.Message = wire.ExitDeadline, fmt.Sprintf("ended after its deadline of %s", c.deadline())
+				exit.Kind, exit.Message = wire.ExitDeadline, fmt.Sprintf("ended after its deadline of %s", r.deadline())
 			}
 			return exit, err
 		case <-ctx.Done():
-			if err := process.Kill(killGrace); err != nil {
+			if err := r.kill(); err != nil {
 				return nil, err
 			}
-			return ended(process)
+			return ended(r.process)
 		case m := <-control:
-			if err := act(process, m); err != nil {
+			if err := r.act(m); err != nil {
 				return nil, err
 			}
 		}
 	}
 }
 
+// maxSignal is the highest number of a signal. See signal(7).
+const maxSignal = 64
+
 // act carries out what the caller asks of a running command.
-func act(process *launch.Process, m wire.Control) error {
+func (r running) act(m wire.Control) error {
 	switch {
 	case m.Kill:
-		return process.Kill(killGrace)
-	case m.Signal > 0:
-		return process.Signal(syscall.Signal(m.Signal))
+		return r.kill()
+	case m.Signal > 0 && m.Signal <= maxSignal:
+		return r.process.Signal(syscall.Signal(m.Signal))
+	case m.TTY != nil:
+		_ = r.pipes.resize(m.TTY) // the terminal may have gone
 	}
-	return nil // a size means nothing without a terminal
+	return nil
+}
+
+// kill ends the whole tree. One with a terminal is told first that the terminal
+// is gone: interactive shells ignore TERM.
+func (r running) kill() error {
+	if r.interactive() {
+		if err := r.process.Signal(syscall.SIGHUP); err != nil {
+			return err
+		}
+	}
+	return r.process.Kill(killGrace)
 }
 
 // ended is how a command's first process ended.

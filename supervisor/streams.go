@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/internal/wire"
 )
 
@@ -14,10 +16,11 @@ import (
 // caller's streams. A command never holds a descriptor of the caller: it could
 // open it again with another mode through /proc/self/fd.
 type pipes struct {
-	child          [3]*os.File // stdin, stdout, stderr of the command
-	stdin          *os.File    // our end, nil for /dev/null
-	stdout, stderr output
-	copying        sync.WaitGroup // the output copies; the stdin copy ends by closing its pipe
+	child    [3]*os.File // stdin, stdout, stderr of the command
+	stdin    *os.File    // our end, nil for /dev/null
+	terminal *os.File    // our end of the terminal that all three are; nil: pipes
+	outputs  []*output
+	copying  sync.WaitGroup // the output copies; the stdin copy ends by closing its pipe
 }
 
 // output copies one stream of a command until everything it wrote is read.
@@ -30,7 +33,7 @@ type output struct {
 // newPipes opens the pipes of a command; close them with release and finish. They
 // belong to who, so that the command can open /dev/stdout and its like.
 func newPipes(s wire.Streams, who identity) (*pipes, error) {
-	p := &pipes{stdout: output{to: s.Stdout}, stderr: output{to: s.Stderr}}
+	p := &pipes{outputs: []*output{{to: s.Stdout}, {to: s.Stderr}}}
 	var err error
 	if s.Stdin == nil {
 		p.child[0], err = os.Open(os.DevNull)
@@ -40,7 +43,7 @@ func newPipes(s wire.Streams, who identity) (*pipes, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, out := range []*output{&p.stdout, &p.stderr} {
+	for i, out := range p.outputs {
 		if out.from, p.child[i+1], err = os.Pipe(); err != nil {
 			p.release()
 			p.abandon()
@@ -69,7 +72,11 @@ func own(f *os.File, who identity) error {
 // start begins copying. The goroutine that feeds stdin ends when the pipe is
 // closed or its source ends; it may outlive the command when the source blocks.
 func (p *pipes) start(stdin io.Reader) {
-	if p.stdin != nil {
+	switch {
+	case p.stdin == nil:
+	case p.terminal != nil:
+		go p.typeIn(stdin)
+	default:
 		go func() {
 			_, err := io.Copy(p.stdin, stdin) // the command may close its stdin at any time
 			if !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -77,7 +84,7 @@ func (p *pipes) start(stdin io.Reader) {
 			} // else the caller went: half an input must not look whole
 		}()
 	}
-	for _, out := range []*output{&p.stdout, &p.stderr} {
+	for _, out := range p.outputs {
 		p.copying.Go(out.copy)
 	}
 }
@@ -93,9 +100,12 @@ func (p *pipes) release() {
 
 // abandon closes our ends without reading what is left.
 func (p *pipes) abandon() {
-	for _, f := range []*os.File{p.stdin, p.stdout.from, p.stderr.from} {
-		if f != nil {
-			f.Close()
+	if p.stdin != nil {
+		p.stdin.Close()
+	}
+	for _, out := range p.outputs {
+		if out.from != nil {
+			out.from.Close()
 		}
 	}
 }
@@ -104,11 +114,11 @@ func (p *pipes) abandon() {
 // been delivered. What background processes write later is read and dropped
 // until they end, so that they do not fail; the returned channel closes then.
 func (p *pipes) finish() (rest <-chan struct{}, err error) {
-	if p.stdin != nil {
+	if p.stdin != nil && p.terminal == nil {
 		p.stdin.Close()
 	}
 	now := time.Now()
-	for _, out := range []*output{&p.stdout, &p.stderr} {
+	for _, out := range p.outputs {
 		if err := out.from.SetReadDeadline(now); err != nil && !errors.Is(err, os.ErrClosed) {
 			return nil, err
 		}
@@ -116,14 +126,18 @@ func (p *pipes) finish() (rest <-chan struct{}, err error) {
 	p.copying.Wait()
 	done := make(chan struct{})
 	var drops sync.WaitGroup
-	for _, out := range []*output{&p.stdout, &p.stderr} {
+	for _, out := range p.outputs {
 		drops.Go(out.drop)
 	}
 	go func() {
 		drops.Wait()
 		close(done)
 	}()
-	return done, errors.Join(p.stdout.err, p.stderr.err)
+	var failed []error
+	for _, out := range p.outputs {
+		failed = append(failed, out.err)
+	}
+	return done, errors.Join(failed...)
 }
 
 // copy moves the stream until its end, or until the deadline that finish sets
@@ -173,5 +187,14 @@ func (o *output) drop() {
 // readerOnly and writerOnly hide ReadFrom and WriteTo, which would splice and
 // ignore the read deadline.
 type readerOnly struct{ io.Reader }
+
+// Read takes the error of a terminal that nobody holds any more for its end.
+func (r readerOnly) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if errors.Is(err, unix.EIO) {
+		err = io.EOF
+	}
+	return n, err
+}
 
 type writerOnly struct{ io.Writer }

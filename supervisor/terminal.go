@@ -1,0 +1,134 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+)
+
+// terminalTypes are the values of TERM that a request may ask for.
+var terminalTypes = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+
+// checkTTY refuses a terminal that cannot be given as it was asked for.
+func checkTTY(t *wire.TTY) *wire.Exit {
+	if t == nil || t.Term == "" || terminalTypes.MatchString(t.Term) {
+		return nil
+	}
+	return spawnFailed(125, fmt.Sprintf("terminal type %.64q is not a name", t.Term), "letters, digits and ._+- make one, at most 64")
+}
+
+// openStreams opens what a command reads and writes: pipes, or a terminal of the
+// session's own devpts that stands for all three.
+func (s *Session) openStreams(ctx context.Context, c *command, streams wire.Streams) (*pipes, error) {
+	if c.req.TTY == nil {
+		return newPipes(streams, s.who)
+	}
+	master, slave, err := s.init.OpenPTY(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ours, err := pollable(master)
+	if err != nil {
+		slave.Close()
+		return nil, err
+	}
+	p := newTerminal(ours, slave, streams)
+	if err := p.resize(c.req.TTY); err != nil {
+		p.release()
+		p.abandon()
+		return nil, err
+	}
+	return p, nil
+}
+
+// pollable replaces f by a descriptor whose reads can have a deadline.
+func pollable(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("terminal: %w", errors.Join(err, unix.Close(fd)))
+	}
+	return os.NewFile(uintptr(fd), "terminal"), nil
+}
+
+// newTerminal is newPipes for a terminal: what the command writes is one
+// stream, the caller's standard output.
+func newTerminal(master, slave *os.File, s wire.Streams) *pipes {
+	p := &pipes{child: [3]*os.File{slave, slave, slave}, terminal: master, outputs: []*output{{from: master, to: s.Stdout}}}
+	if s.Stdin != nil {
+		p.stdin = master
+	}
+	return p
+}
+
+// resize gives the terminal a size in characters; the kernel tells the
+// foreground processes. Without a terminal a size means nothing.
+func (p *pipes) resize(t *wire.TTY) error {
+	if p.terminal == nil {
+		return nil
+	}
+	err := p.control(func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: t.Rows, Col: t.Cols})
+	})
+	if err != nil {
+		return fmt.Errorf("size of the terminal: %w", err)
+	}
+	return nil
+}
+
+// control runs f with the terminal's descriptor, which stays as it is.
+func (p *pipes) control(f func(fd int) error) error {
+	raw, err := p.terminal.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var done error
+	err = raw.Control(func(fd uintptr) { done = f(int(fd)) })
+	return errors.Join(err, done)
+}
+
+// typeIn copies the caller's input into the terminal. Its end is typed as a
+// person would, where the terminal reads lines; a raw terminal has no end.
+func (p *pipes) typeIn(stdin io.Reader) {
+	in := &typed{r: stdin}
+	if _, err := io.Copy(writerOnly{p.terminal}, in); err != nil {
+		return // the command, or the caller, is gone
+	}
+	var mode *unix.Termios
+	err := p.control(func(fd int) (err error) {
+		mode, err = unix.IoctlGetTermios(fd, unix.TCGETS)
+		return err
+	})
+	if err != nil || mode.Lflag&unix.ICANON == 0 {
+		return
+	}
+	end := []byte{mode.Cc[unix.VEOF]}
+	if in.last != '\n' && in.last != 0 {
+		end = append(end, end[0]) // the first one only ends the line
+	}
+	_, _ = p.terminal.Write(end) // the command may be gone
+}
+
+// typed remembers the last byte that was read.
+type typed struct {
+	r    io.Reader
+	last byte
+}
+
+func (t *typed) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if n > 0 {
+		t.last = p[n-1]
+	}
+	return n, err
+}
