@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
@@ -31,6 +31,8 @@ type execOptions struct {
 	env       []string
 	timeout   time.Duration
 	network   bool
+	tty       bool
+	json      bool
 }
 
 func newExecCommand() *cobra.Command {
@@ -42,50 +44,101 @@ func newExecCommand() *cobra.Command {
 
 The command sees the workspace and what the policy's file_rules allow; every
 program it starts is judged. The exit status is the command's own; 124 means the
-timeout, 125 that agentsh could not run it, 126 denied, 127 not found.`,
+timeout, 125 that agentsh could not run it, 126 denied, 127 not found.
+
+With --json nothing but one JSON object is printed, when the command has ended:
+  exit_code  the exit status of agentsh, as above
+  exit       how it ended: kind (exited, signaled, deadline, denied, spawn_failed,
+             lost), code, signal, message, hint, rule, rusage
+  stdout     text (base64 when it is not UTF-8), bytes (how many it wrote) and
+  stderr     truncated; at most the first 1 MiB of each is kept
+  denials    what was refused, each with what, rule, at (file:line:column), message,
+             hint and count; denials_dropped counts those beyond 1000
+  audit      path of the audit log`,
 		Example: "  agentsh exec --policy examples/policies/demo.yaml -- git status",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return o.run(cmd.Context(), args, stdio{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()})
 		},
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVarP(&o.policy, "policy", "p", "", "policy `FILE` (default: the configuration's)")
-	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
-	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
-	f.StringVar(&o.cwd, "cwd", "", "`DIR` to start in (default: the current directory, else the workspace)")
-	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "set `NAME=VALUE` for the command, subject to env_policy; NAME alone passes it on")
-	f.DurationVar(&o.timeout, "timeout", 0, "end the command after this long")
-	f.BoolVar(&o.network, "share-network", false, "share this machine's network instead of having none; not governed by the policy")
+	o.placeFlags(f)
+	o.commandFlags(f)
+	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal, and pass this one's size and keys on")
+	f.BoolVar(&o.json, "json", false, "print one JSON object at the end")
+	cmd.MarkFlagsMutuallyExclusive("tty", "json")
 	return cmd
 }
 
-func (o *execOptions) run(ctx context.Context, argv []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	environment, err := o.environment()
-	if err != nil {
-		return err
+// placeFlags are the flags that make a session.
+func (o *execOptions) placeFlags(f *pflag.FlagSet) {
+	f.StringVarP(&o.policy, "policy", "p", "", "policy `FILE` (default: the configuration's)")
+	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
+	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
+	f.BoolVar(&o.network, "share-network", false, "share this machine's network instead of having none; not governed by the policy")
+}
+
+// commandFlags are the flags of one command.
+func (o *execOptions) commandFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.cwd, "cwd", "", "`DIR` to start in (default: the current directory, else the workspace)")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "set `NAME=VALUE` for the command, subject to env_policy; NAME alone passes it on")
+	f.DurationVar(&o.timeout, "timeout", 0, "end the command after this long")
+}
+
+// stdio are the streams of this process, or of a test.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// result is how a command ended, with what was refused meanwhile.
+type result struct {
+	exit      wire.Exit
+	refused   denials
+	auditPath string
+}
+
+// execute runs one command somewhere.
+type execute func(context.Context, wire.ExecRequest, channel.Streams) (result, error)
+
+func (o *execOptions) run(ctx context.Context, argv []string, std stdio) error {
+	if o.json {
+		return o.runJSON(ctx, argv, std)
 	}
 	place, err := o.place()
 	if err != nil {
 		return err
 	}
-	before := place.audit.Head().Seq
-	session, err := supervisor.Open(ctx, place.config)
+	return o.runAt(ctx, place, argv, std)
+}
+
+// runAt runs one command in a session of its own, on the caller's streams.
+func (o *execOptions) runAt(ctx context.Context, p *place, argv []string, std stdio) error {
+	request, err := o.request(argv, p.cwd)
 	if err != nil {
-		return fail(exitOurs, errors.Join(err, place.audit.Close()), "")
+		return errors.Join(err, p.audit.Close())
 	}
-	request := wire.ExecRequest{ID: "exec", Argv: argv, Cwd: place.cwd, Env: environment, DeadlineMS: o.timeout.Milliseconds()}
-	exit, _, err := session.Exec(ctx, request, channel.Streams{Stdin: stdin, Stdout: stdout, Stderr: stderr})
-	err = errors.Join(err, session.Close())
-	refused, auditErr := refusals(ctx, place.audit, before+1)
-	refused.print(stderr, place.auditPath)
-	err = errors.Join(err, auditErr, place.audit.Close())
+	run := p.execute
+	if o.tty {
+		run = onTerminal(std.in, run)
+	}
+	r, err := run(ctx, request, channel.Streams{Stdin: std.in, Stdout: std.out, Stderr: std.err})
+	r.refused.print(std.err, r.auditPath)
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}
-	return exitFailure(argv[0], exit)
+	return exitFailure(argv[0], r.exit)
+}
+
+// request is the command that the flags describe.
+func (o *execOptions) request(argv []string, cwd string) (wire.ExecRequest, error) {
+	environment, err := o.environment()
+	if err != nil {
+		return wire.ExecRequest{}, err
+	}
+	return wire.ExecRequest{ID: "exec", Argv: argv, Cwd: cwd, Env: environment, DeadlineMS: o.timeout.Milliseconds()}, nil
 }
 
 // exitFailure turns the end of a command into the exit of this one. A denial was
@@ -110,6 +163,22 @@ type place struct {
 	cwd       string
 	audit     *audit.Log
 	auditPath string
+}
+
+// execute runs one command in a session that ends with it, and closes the audit
+// log.
+func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (result, error) {
+	r := result{exit: wire.Exit{Kind: wire.ExitLost}, auditPath: p.auditPath}
+	before := p.audit.Head().Seq
+	session, err := supervisor.Open(ctx, p.config)
+	if err != nil {
+		return r, errors.Join(err, p.audit.Close())
+	}
+	r.exit, _, err = session.Exec(ctx, request, streams)
+	err = errors.Join(err, session.Close())
+	var auditErr error
+	r.refused, auditErr = refusals(ctx, p.audit, before+1)
+	return r, errors.Join(err, auditErr, p.audit.Close())
 }
 
 // place reads the configuration and the policy and opens the audit log.
@@ -242,77 +311,4 @@ func orDefault(value, fallback string) string {
 		return fallback
 	}
 	return value
-}
-
-// maxDenials is how many refusals are printed after a command.
-const maxDenials = 20
-
-// denials collects the refusals of a session for the person at the terminal.
-type denials struct{ lines []string }
-
-// refusals reads what was refused since event from.
-func refusals(ctx context.Context, log *audit.Log, from uint64) (*denials, error) {
-	var d denials
-	last := log.Head().Seq
-	if last < from {
-		return &d, nil
-	}
-	follower, err := log.Subscribe(from)
-	if err != nil {
-		return &d, err
-	}
-	for err == nil {
-		var e wire.Event
-		if e, err = follower.Next(context.WithoutCancel(ctx)); err != nil {
-			break
-		}
-		d.note(e)
-		if e.Seq >= last {
-			break
-		}
-	}
-	return &d, errors.Join(err, follower.Close())
-}
-
-// note takes one audit event.
-func (d *denials) note(e wire.Event) {
-	if e.Decision != policy.Deny.String() {
-		return
-	}
-	what := strings.Join(e.Argv, " ")
-	if what == "" {
-		what = strings.TrimSpace(e.Op + " " + e.Path + " " + e.Target)
-	}
-	line := "agentsh: denied: " + printable(what)
-	if e.Rule != nil {
-		line += fmt.Sprintf(" (rule %s, %s)", e.Rule.Name, orDefault(e.Rule.At, "the policy's default"))
-	}
-	if e.Message != "" {
-		line += ": " + printable(e.Message)
-	}
-	if e.Hint != "" {
-		line += "\nagentsh: hint: " + printable(e.Hint)
-	}
-	if !slices.Contains(d.lines, line) {
-		d.lines = append(d.lines, line)
-	}
-}
-
-func (d *denials) print(w io.Writer, auditPath string) {
-	for _, line := range d.lines[:min(len(d.lines), maxDenials)] {
-		fmt.Fprintln(w, line)
-	}
-	if more := len(d.lines) - maxDenials; more > 0 {
-		fmt.Fprintf(w, "agentsh: %d more refusals in %s\n", more, auditPath)
-	}
-}
-
-// printable removes control characters: an agent chooses these texts.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return '?'
-		}
-		return r
-	}, s)
 }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/audit"
+)
+
+// maxDenials is how many refusals are printed after a command, and
+// maxKeptDenials how many different ones are remembered.
+const (
+	maxDenials     = 20
+	maxKeptDenials = 1000
+)
+
+// denial is one refusal, and how often it happened.
+type denial struct {
+	What    string `json:"what"`
+	Rule    string `json:"rule,omitempty"`
+	At      string `json:"at,omitempty"` // file:line:column; empty: the policy's default
+	Message string `json:"message,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+	Count   int    `json:"count"`
+}
+
+// denials collects the refusals of a session, in the order they first happened.
+// The zero value is empty.
+type denials struct {
+	list    []*denial
+	known   map[denial]*denial
+	dropped int // different ones beyond what is kept
+}
+
+// refusals reads what was refused since event from.
+func refusals(ctx context.Context, log *audit.Log, from uint64) (denials, error) {
+	var d denials
+	last := log.Head().Seq
+	if last < from {
+		return d, nil
+	}
+	follower, err := log.Subscribe(from)
+	if err != nil {
+		return d, err
+	}
+	for err == nil {
+		var e wire.Event
+		if e, err = follower.Next(context.WithoutCancel(ctx)); err != nil {
+			break
+		}
+		d.note(e)
+		if e.Seq >= last {
+			break
+		}
+	}
+	return d, errors.Join(err, follower.Close())
+}
+
+// note takes one audit event.
+func (d *denials) note(e wire.Event) {
+	if e.Decision != policy.Deny.String() {
+		return
+	}
+	what := strings.Join(e.Argv, " ")
+	if what == "" {
+		what = strings.TrimSpace(e.Op + " " + e.Path + " " + e.Target)
+	}
+	n := denial{What: printable(what), Message: printable(e.Message), Hint: printable(e.Hint)}
+	if e.Rule != nil {
+		n.Rule, n.At = e.Rule.Name, e.Rule.At
+	}
+	if d.known == nil {
+		d.known = map[denial]*denial{}
+	}
+	times := max(e.Count, 1)
+	switch known := d.known[n]; {
+	case known != nil:
+		known.Count += times
+	case len(d.list) == maxKeptDenials:
+		d.dropped++
+	default:
+		counted := n
+		counted.Count = times
+		d.known[n] = &counted
+		d.list = append(d.list, &counted)
+	}
+}
+
+// line is a denial as people are told.
+func (n *denial) line() string {
+	line := "agentsh: denied: " + n.What
+	if n.Rule != "" {
+		line += fmt.Sprintf(" (rule %s, %s)", n.Rule, orDefault(n.At, "the policy's default"))
+	}
+	if n.Message != "" {
+		line += ": " + n.Message
+	}
+	if n.Hint != "" {
+		line += "\nagentsh: hint: " + n.Hint
+	}
+	return line
+}
+
+func (d *denials) print(w io.Writer, auditPath string) {
+	for _, n := range d.list[:min(len(d.list), maxDenials)] {
+		fmt.Fprintln(w, n.line())
+	}
+	if more := len(d.list) + d.dropped - maxDenials; more > 0 {
+		fmt.Fprintf(w, "agentsh: %d more refusals in %s\n", more, auditPath)
+	}
+}
+
+// printable removes control characters: an agent chooses these texts.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
+			return '?'
+		}
+		return r
+	}, s)
+}
