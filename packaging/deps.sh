@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the Debian packages that a set of make targets needs: build, check.
+# Install the Debian packages that a set of make targets needs: build, check, bench.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -8,12 +8,23 @@ want() {
 	dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed || missing="$missing $1"
 }
 
+# A program may come from elsewhere than a package.
+tool() {
+	command -v "$1" >/dev/null || want "$2"
+}
+
 for set in "$@"; do
 	case $set in
 	build) for p in gcc libc6-dev pkg-config libseccomp-dev git ca-certificates curl; do want "$p"; done ;;
-	check) for p in bash dash busybox-static fuse3 strace python3 shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64; do want "$p"; done ;;
+	check)
+		for p in bash dash busybox-static make procps shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64; do want "$p"; done
+		tool python3 python3
+		tool node nodejs
+		tool npm npm
+		;;
+	bench) want bubblewrap ;;
 	*)
-		echo "deps.sh: unknown set $set: use build or check" >&2
+		echo "deps.sh: unknown set $set: use build, check or bench" >&2
 		exit 2
 		;;
 	esac
