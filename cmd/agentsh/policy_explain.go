@@ -188,9 +188,9 @@ func heldBy(g policy.Group) string {
 	case policy.GroupFile:
 		return "the mounts of the sandbox; below the workspace, its file server"
 	case policy.GroupNetwork:
-		return "the sandbox's own network, and the notification of each connect"
+		return "the sandbox's own network, which has no way out; a session refuses network_rules"
 	case policy.GroupUnixSocket:
-		return "the mounts of the sandbox, and the notification of each connect"
+		return "the mounts of the sandbox, which show no socket of the machine; a session refuses unix_socket_rules"
 	case policy.GroupSignal:
 		return "the process namespace of the sandbox, and the notification of each signal"
 	}

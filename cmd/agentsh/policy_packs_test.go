@@ -123,6 +123,8 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 		{"agent-sandbox agent-strict ci-strict dev-safe", "git push -f . HEAD:main || echo refused", "refused"},
 		{"agent-sandbox agent-strict ci-strict", "cp /bin/kill k && ./k -l || echo refused", "refused"},
 		{"agent-sandbox", "git -c alias.p='push -f' p || echo refused", "refused"},
+		{"agent-sandbox", "tar cf t.tar a.go; TAR_OPTIONS='--to-command=cat' tar xf t.tar >got; [ -s got ] || echo refused", "refused"},
+		{"agent-sandbox", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=user.name GIT_CONFIG_VALUE_0=eve git config --get user.name", "day"},
 		{"dev-safe agent-strict", "rm -rf d || echo refused", "refused"},
 		{all, "cat /root/.bashrc || ls -d /home/* 2>/dev/null | grep -v '^/home/agent' | grep / || echo refused", "refused"},
 		{all, "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 2)' 2>/dev/null || echo refused", "refused"},
