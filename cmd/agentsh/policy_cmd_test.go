@@ -62,6 +62,7 @@ func TestPolicyCommandLines(t *testing.T) {
 	files := map[string]string{
 		"p.yaml": testPolicy, "p_test.yaml": testSuite, "log.jsonl": log, "broken.yaml": "version: 1\nname: x\ncommand_rule: []\n",
 		"q.yaml":       strings.Replace(testPolicy, "[git]", "[git, ls]", 1),
+		"r.yaml":       strings.Replace(testPolicy, "SECRET_*", "OTHER_*", 1),
 		"weak.yaml":    "version: 1\nname: weak\ncommand_rules:\n  - {name: all, commands: ['*'], decision: allow}\n  - {name: never, commands: [ls], decision: deny}\n",
 		"bad_test.yml": strings.Replace(testSuite, "expect: allow", "expect: deny", 1),
 	}
@@ -98,6 +99,7 @@ func TestPolicyCommandLines(t *testing.T) {
 		{"mutants", "policy test --mutate .", 1, []string{"2 survivors", "rule workspace deleted: no test notices", "a test of this request would:"}},
 		{"an unknown format", "policy test -o html .", 2, []string{"-o html"}},
 		{"policies that differ", "policy diff p.yaml q.yaml", 1, []string{"becomes allowed: command: allow by git, was deny by default", "ls"}},
+		{"policies that give other variables", "policy diff p.yaml r.yaml", 1, []string{"variable SECRET_x of a request reaches commands"}},
 		{"policies that do not", "policy diff p.yaml p.yaml", 0, []string{"decide alike"}},
 		{"a session that another policy judges", "policy replay -p p.yaml log.jsonl", 1, []string{"event 2: ls: was allow, now deny by rule default", "2 requests judged, 1 decided otherwise"}},
 		{"a session that the policy allows", "policy replay -p q.yaml log.jsonl", 0, []string{"2 requests judged, 0 decided otherwise"}},

@@ -51,7 +51,14 @@ func diff(out io.Writer, a, b *policy.Policy) error {
 			}
 		}
 	}
-	if len(differences) == 0 {
+	settings, err := policytest.DiffSettings(a, b)
+	if err != nil {
+		return fail(exitFailed, err, "")
+	}
+	for _, sentence := range settings {
+		fmt.Fprintln(out, sentence)
+	}
+	if len(differences)+len(settings) == 0 {
 		fmt.Fprintln(out, "both policies decide alike")
 		return nil
 	}

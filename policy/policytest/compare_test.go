@@ -142,3 +142,34 @@ func FuzzTexts(f *testing.F) {
 		cidrProbes(s)
 	})
 }
+
+func TestDiffTellsWhatCommandsGetOtherwise(t *testing.T) {
+	const head = "version: 1\nname: x\n"
+	tests := []struct {
+		name, a, b string
+		want       []string
+	}{
+		{"nothing", small, small, nil},
+		{"a denied variable", head, head + "env_policy: {deny: ['INTERNAL_*']}\n", []string{"variable INTERNAL_x of a request no longer reaches commands"}},
+		{"an allow list", head, head + "env_policy: {allow: [CI]}\n", []string{"variable SOME_OTHER_VARIABLE of a request no longer reaches commands"}},
+		{"a hook let through", head, head + "env_policy: {allow: ['*', LD_PRELOAD]}\n", []string{"variable LD_PRELOAD of a request reaches commands"}},
+		{"an injected variable", head + "env_inject: {A: hunter2, B: '1'}\n", head + "env_inject: {A: hunter3, C: '1'}\n", []string{"env_inject sets another A", "env_inject no longer sets B", "env_inject sets C"}},
+		{"a limit", head + "resource_limits: {open_files: 10}\n", head + "resource_limits: {open_files: 20, command_timeout: 5m}\n", []string{"limit OpenFiles is 20, was 10", "limit CommandTimeout is 5m0s, was 0s"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := DiffSettings(mustLoad(t, tt.a), mustLoad(t, tt.b))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tt.want {
+				if !slices.Contains(got, want) {
+					t.Errorf("differences are %q, want %q", got, want)
+				}
+			}
+			if strings.Contains(strings.Join(got, ""), "hunter") || (len(got) > 0) != (len(tt.want) > 0) {
+				t.Errorf("differences are %q", got)
+			}
+		})
+	}
+}

@@ -98,6 +98,13 @@ func reaches(v *Variable, p *policy.Policy) (policy.Effect, policy.Diagnostic) {
 	return policy.Allow, policy.Diagnostic{Rule: "default", Message: "reaches the command"}
 }
 
+// passes reports whether a variable of a request passes a filter.
+func passes(name string, f env.Filter) bool {
+	f.MaxBytes, f.MaxKeys = 0, 0
+	r, err := env.Build(env.Layers{Request: []string{name + "=x"}, Filter: f})
+	return err == nil && len(r.Env) == 1
+}
+
 // compare says what is not as expected.
 func (w Want) compare(r Result) string {
 	name := "default"
