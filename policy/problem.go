@@ -103,6 +103,10 @@ func nearest(s string, words []string) string {
 	return best
 }
 
+// DidYouMean is the advice about a word that is none of words: the nearest one,
+// or the list where it is short. It may be empty.
+func DidYouMean(s string, words []string) string { return didYouMean(s, words) }
+
 // didYouMean is the hint that names the nearest word, or lists a short choice.
 func didYouMean(s string, words []string) string {
 	if w := nearest(s, words); w != "" {

@@ -31,6 +31,8 @@ type OperatorConfig struct {
 	User string
 	// Path is PATH of commands, and where their programs are looked up.
 	Path string
+	// Require is what must be proven before a session opens.
+	Require []Requirement
 }
 
 // configDefaults is the configuration without a file.
@@ -74,6 +76,7 @@ func parseConfig(path string, data []byte) (OperatorConfig, error) {
 		"version": r.version,
 		"policy":  r.text(&c.Policy),
 		"vars":    r.texts(&c.Vars),
+		"require": r.require(&c.Require),
 		"audit": func(n *yaml.Node) {
 			r.mapping(n, "audit", map[string]func(*yaml.Node){"path": r.text(&c.Audit)})
 		},

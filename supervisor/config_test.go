@@ -18,6 +18,10 @@ func TestConfigIsReadStrictly(t *testing.T) {
 			[]string{`c.yaml:1:1: the configuration has no key "nope"`, "c.yaml:2:23: a map of texts must be a mapping", `c.yaml:2:28: sandbox has no key "users"`}},
 		{"a duplicate key", "policy: a\npolicy: b\n", []string{"twice"}},
 		{"another version", "version: 2\n", []string{"c.yaml:1:10: version \"2\""}},
+		{"what must be proven", "require: [exec_verify, cgroup]\n", nil},
+		{"an unknown requirement", "require: [exec_verfy]\n", []string{`c.yaml:1:11: require has no word "exec_verfy" (did you mean "exec_verify"?)`}},
+		{"a requirement that is no word", "require: [{a: b}, ~]\n", []string{"c.yaml:1:11: must be a text", "c.yaml:1:19: must be a text"}},
+		{"requirements that are no list", "require: landlock\n", []string{"require must be a list of words"}},
 		{"a null is not a text", "policy: ~\n", []string{"must be a text"}},
 	}
 	for _, tt := range tests {

@@ -10,14 +10,20 @@ import (
 )
 
 // Reexec must be called first in main, and in TestMain of tests that open
-// sessions: this program is also its own file server, and then never returns.
-// The session's first process does not come this far.
+// sessions: this program is also its own file server and the process in which
+// detection tries things, and then never returns. The session's first process
+// does not come this far.
 func Reexec() {
-	if len(os.Args) != 1 || os.Args[0] != serverName {
+	if len(os.Args) != 1 {
 		return
 	}
-	if err := serveFiles(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", serverName, err)
+	roles := map[string]func() error{serverName: serveFiles, probeName: serveProbe}
+	role := roles[os.Args[0]]
+	if role == nil {
+		return
+	}
+	if err := role(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", os.Args[0], err)
 		os.Exit(1)
 	}
 	os.Exit(0)

@@ -80,7 +80,7 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 	}
 	c := Config{
 		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home,
-		Path: operator.Path, User: operator.User, Network: boot.Network, Audit: h.log,
+		Path: operator.Path, User: operator.User, Require: operator.Require, Network: boot.Network, Audit: h.log,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if len(boot.Governed) > 0 {

@@ -34,6 +34,7 @@ type Config struct {
 	Cwd      string            // where commands start by default, inside
 	Path     string            // PATH of commands; programs are looked up there
 	User     string            // who commands run as when the supervisor is root
+	Require  []Requirement     // what must be proven before the session opens
 	Network  bool              // share the caller's network instead of having none
 	Audit    *audit.Log
 	Log      *slog.Logger
@@ -72,6 +73,9 @@ var ErrEnded = errors.New("session has ended")
 func Open(ctx context.Context, cfg Config) (*Session, error) {
 	if problems := cfg.Policy.Unheld(held); len(problems) > 0 {
 		return nil, problems
+	}
+	if err := cfg.meets(); err != nil {
+		return nil, err
 	}
 	who, err := commandIdentity(cfg.User)
 	if err != nil {

@@ -207,7 +207,7 @@ func (o *execOptions) place() (*place, error) {
 		audit: log, auditPath: path, cwd: here,
 		config: supervisor.Config{
 			Policy: p, Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Inject: operator.EnvInject,
-			Home: sandboxHome, Cwd: here, Path: operator.Path, User: operator.User, Network: o.network, Audit: log,
+			Home: sandboxHome, Cwd: here, Path: operator.Path, User: operator.User, Require: operator.Require, Network: o.network, Audit: log,
 			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		},
 	}, nil

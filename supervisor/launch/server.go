@@ -38,6 +38,10 @@ const donationsFD = 3
 // environment is empty and it dies with the supervisor. The files stay the
 // caller's.
 func StartServer(name string, extra []Donation) (*Server, error) {
+	return startServer(name, extra, serverAttributes())
+}
+
+func startServer(name string, extra []Donation, attributes *syscall.SysProcAttr) (*Server, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -52,7 +56,7 @@ func StartServer(name string, extra []Donation) (*Server, error) {
 	}
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{name}, Env: []string{}, Dir: "/",
-		Stderr: os.Stderr, ExtraFiles: files, SysProcAttr: serverAttributes(),
+		Stderr: os.Stderr, ExtraFiles: files, SysProcAttr: attributes,
 	}
 	b, err := json.Marshal(d)
 	if err != nil {

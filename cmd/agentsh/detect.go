@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/supervisor"
+)
+
+// detectOptions are the flags of agentsh detect.
+type detectOptions struct {
+	json   bool
+	policy string
+	config string
+}
+
+// newDetectCommand tells what this machine can hold.
+func newDetectCommand() *cobra.Command {
+	var o detectOptions
+	cmd := &cobra.Command{
+		Use:   "detect [--json] [--policy FILE]",
+		Short: "Tell what holds the rules on this machine",
+		Long: `Tell what holds the rules on this machine.
+
+Everything sessions are made of is tried by using it, in processes that end with
+the trial; no version is compared. A scratch session then proves itself. Nothing
+is left behind. With --policy a session under that policy is opened too.
+
+The exit status is 0 when a session can be opened here, 1 when not.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.json, "json", false, "print one JSON object")
+	f.StringVarP(&o.policy, "policy", "p", "", "tell what of the policy `FILE` holds here, for the current directory as workspace")
+	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	return cmd
+}
+
+// detected is the report with what was asked for beside it.
+type detected struct {
+	*supervisor.Report
+	Policy *policyHeld `json:"policy,omitempty"`
+}
+
+// policyHeld is what becomes of a policy here.
+type policyHeld struct {
+	Name  string   `json:"name"`
+	Opens bool     `json:"opens"`
+	Why   []string `json:"why,omitempty"`
+}
+
+func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
+	operator, err := supervisor.ReadConfig(orDefault(o.config, supervisor.DefaultConfigPath), o.config == "")
+	if err != nil {
+		return fail(exitOurs, err, "")
+	}
+	report, err := supervisor.Detect(ctx, operator)
+	if err != nil {
+		return fail(exitOurs, err, "")
+	}
+	d := detected{Report: report}
+	if o.policy != "" {
+		if d.Policy, err = o.tryPolicy(ctx); err != nil {
+			return err
+		}
+	}
+	if o.json {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		err = e.Encode(d)
+	} else {
+		_, err = io.WriteString(w, d.text())
+	}
+	if err != nil {
+		return fail(exitOurs, err, "")
+	}
+	if !report.Session.Opens || d.Policy != nil && !d.Policy.Opens {
+		return fail(1, nil, "")
+	}
+	return nil
+}
+
+// tryPolicy opens a session as exec would, runs nothing in it and closes it.
+func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyHeld, err error) {
+	dir, err := os.MkdirTemp("", "agentsh-detect-")
+	if err != nil {
+		return nil, fail(exitOurs, err, "")
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	exec := execOptions{policy: o.policy, config: o.config, audit: filepath.Join(dir, "audit.jsonl")}
+	place, err := exec.place()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, place.audit.Close()) }()
+	held := &policyHeld{Name: place.config.Policy.Name()}
+	session, err := supervisor.Open(ctx, place.config)
+	if err != nil {
+		held.Why = strings.Split(err.Error(), "\n")
+		return held, nil
+	}
+	held.Opens = true
+	return held, session.Close()
+}
+
+// text is the report for a person.
+func (d *detected) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Linux %s, %s, uid %d, capabilities: %s\n\n", d.Kernel, d.Architecture, d.User, orDefault(strings.Join(d.Capabilities, " "), "none that matter"))
+	for _, p := range d.Primitives {
+		fmt.Fprintf(&b, "%-4s %-46s %s\n", yes(p.Works), p.What, printable(p.Detail))
+		if !p.Works {
+			fmt.Fprintf(&b, "     why:    %s\n     change: %s\n", indented(p.Why), p.Change)
+		}
+	}
+	for _, s := range d.Shells {
+		fmt.Fprintf(&b, "%-4s %s reads BASH_ENV\n", yes(s.BashEnv), s.Path)
+	}
+	b.WriteString("\nWhat holds the rules here:\n\n")
+	for _, g := range d.Groups {
+		fmt.Fprintf(&b, "%-28s %-11s %s\n", g.Group, g.By, g.How)
+		if len(g.Missing) > 0 {
+			fmt.Fprintf(&b, "%-40s missing: %s\n", "", strings.Join(g.Missing, ", "))
+		}
+		if g.Failed != "" {
+			fmt.Fprintf(&b, "%-40s tried: %s\n", "", indented(g.Failed))
+		}
+		if len(g.Refused) > 0 {
+			fmt.Fprintf(&b, "%-40s refused in a policy: %s\n", "", strings.Join(g.Refused, ", "))
+		}
+	}
+	b.WriteString("\n" + d.verdict())
+	return b.String()
+}
+
+// verdict is the end of the report: what a session said.
+func (d *detected) verdict() string {
+	if !d.Session.Opens {
+		return "No session can be opened here, and nothing runs without one:\n  " + indented(d.Session.Why) + "\n"
+	}
+	text := "A session can be opened here; its first process could not: " + strings.Join(d.Session.Proofs, ", ") + "\n"
+	switch {
+	case d.Policy == nil:
+		return text
+	case d.Policy.Opens:
+		return text + "Policy " + printable(d.Policy.Name) + " holds here as a whole.\n"
+	}
+	text += "Policy " + printable(d.Policy.Name) + " does not hold here, and no session is opened with it:\n"
+	for _, line := range d.Policy.Why {
+		text += "  " + printable(line) + "\n"
+	}
+	return text
+}
+
+func yes(works bool) string {
+	if works {
+		return "yes"
+	}
+	return "no"
+}
+
+// indented is a text of several lines beneath its first.
+func indented(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	return strings.Join(lines, "\n          ")
+}

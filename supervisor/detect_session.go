@@ -1,0 +1,154 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/audit"
+)
+
+// Trial is what a scratch session showed. What has no value was not tried.
+type Trial struct {
+	Opens  bool     `json:"opens"`
+	Why    string   `json:"why,omitempty"`    // it does not
+	Proofs []string `json:"proofs,omitempty"` // what its first process could not do
+	// Checks are the outcomes by name: empty when held, else what happened.
+	Checks map[string]string `json:"checks,omitempty"`
+}
+
+// Shell is a shell of this machine.
+type Shell struct {
+	Path    string `json:"path"`
+	BashEnv bool   `json:"reads_bash_env"`
+}
+
+// trialPolicy is the policy of the scratch session.
+const trialPolicy = `version: 1
+name: detect
+command_rules:
+  - {name: refused, commands: ['${WORKSPACE}/refused'], decision: deny}
+  - {name: rest, commands: ['*'], decision: allow}
+file_rules:
+  - {name: closed, paths: ['${WORKSPACE}/closed', '${WORKSPACE}/closed/**'], operations: [write, create, delete, rename], decision: deny}
+  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
+  - {name: system, paths: ['/usr/**', '/bin/**', '/sbin/**', '/lib/**', '/lib64/**', '/nix/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
+env_inject: {BASH_ENV: ` + startupDir + `/bash_startup.sh, DETECTED: injected}
+`
+
+// checks are scripts for /bin/sh in the workspace of the scratch session. Each
+// prints "held", or what happened instead.
+var checks = map[string]string{
+	"command":    `if ./refused; then echo a denied program ran; elif ./allowed; then echo held; else echo an allowed program did not run; fi`,
+	"file":       `if (echo x > closed/file); then echo a denied file was written; elif echo x > open; then echo held; else echo an allowed file was not written; fi`,
+	"outside":    `if [ -e "$1" ]; then echo a file that no rule shows is there; else echo held; fi`,
+	"env_nested": `[ "$(env -i sh -c 'echo $DETECTED')" = injected ] && echo held || echo a nested program started without env_inject`,
+	"network":    `{ read -r head; if read -r line; then echo there is a route out; else echo held; fi; } </proc/net/route`,
+}
+
+// trialShells are looked for on this machine.
+var trialShells = []string{"/bin/sh", "/bin/bash", "/bin/dash", "/bin/ash", "/bin/zsh", "/bin/ksh"}
+
+// trySession opens a session like any other and has it prove itself.
+func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err error) {
+	dir, err := os.MkdirTemp("", "agentsh-detect-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	workspace, err := trialWorkspace(dir)
+	if err != nil {
+		return err
+	}
+	p, err := policy.Load(policy.Source{Name: "detect.yaml", Data: []byte(trialPolicy)}, policy.Options{Vars: map[string]string{"WORKSPACE": workspace}})
+	if err != nil {
+		return err
+	}
+	log, err := audit.Open(filepath.Join(dir, "audit.jsonl"), audit.Options{KeyFile: filepath.Join(dir, "audit.key")})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	session, err := Open(ctx, Config{
+		Policy: p, Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox", Cwd: workspace,
+		Path: operator.Path, User: operator.User, Audit: log, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		r.Session.Why = err.Error()
+		return nil
+	}
+	r.Session.Opens = true
+	for _, proof := range session.init.Refused() {
+		r.Session.Proofs = append(r.Session.Proofs, proof.What)
+	}
+	r.runChecks(ctx, session, dir)
+	return session.Close()
+}
+
+// trialWorkspace makes the workspace of a scratch session, for everybody.
+func trialWorkspace(dir string) (string, error) {
+	workspace := filepath.Join(dir, "work")
+	for _, d := range []string{workspace, filepath.Join(workspace, "closed")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return "", err
+		}
+	}
+	for _, name := range []string{"refused", "allowed"} { // a copy of a denied program would be denied as well
+		if err := os.WriteFile(filepath.Join(workspace, name), []byte("#!/bin/sh\n# "+name+"\n"), 0o755); err != nil {
+			return "", err
+		}
+	}
+	return workspace, os.Chmod(dir, 0o755)
+}
+
+// runChecks runs the checks and looks at every shell.
+func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
+	run := func(argv ...string) string {
+		var out bytes.Buffer
+		exit, _, err := s.Exec(ctx, wire.ExecRequest{ID: "detect", Argv: argv, DeadlineMS: probeTimeout.Milliseconds()}, channel.Streams{Stdout: &out})
+		switch {
+		case err != nil:
+			return err.Error()
+		case exit.Message != "":
+			return exit.Message
+		}
+		return strings.TrimSpace(out.String())
+	}
+	r.Session.Checks = map[string]string{}
+	for name, script := range checks {
+		got := run("/bin/sh", "-c", script, "sh", filepath.Join(dir, "audit.key"))
+		switch got {
+		case "held":
+			got = ""
+		case "":
+			got = "no result"
+		}
+		r.Session.Checks[name] = got
+	}
+	for _, shell := range trialShells {
+		if _, err := os.Stat(shell); err == nil {
+			kind := run(shell, "-c", "type kill")
+			r.Shells = append(r.Shells, Shell{Path: shell, BashEnv: kind != "" && !strings.Contains(kind, "builtin")})
+		}
+	}
+}
+
+// check is the outcome of one check: nil when it held.
+func (t *Trial) check(name string) error {
+	got, tried := t.Checks[name]
+	if !tried {
+		return fmt.Errorf("no session: %s", t.Why)
+	}
+	if got != "" {
+		return errors.New(got)
+	}
+	return nil
+}

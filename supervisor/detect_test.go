@@ -1,0 +1,192 @@
+package supervisor
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
+)
+
+func detect(t *testing.T) *Report {
+	t.Helper()
+	r, err := Detect(context.Background(), configDefaults)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestAMachineWithEverythingHoldsEverything(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+	before := leftovers(t)
+	r := detect(t)
+	for _, p := range r.Primitives {
+		if !p.Works && !slices.Contains([]string{"cgroup", "vsock", "fuse_passthrough"}, p.Name) {
+			t.Errorf("%s: %s", p.Name, p.Why)
+		}
+	}
+	for _, g := range r.Groups {
+		if g.By == NotHeld {
+			t.Errorf("%s is not held: %v %s", g.Group, g.Missing, g.Failed)
+		}
+	}
+	if !r.Session.Opens || len(r.Session.Proofs) == 0 || len(r.Session.Checks) != len(checks) {
+		t.Errorf("session: %+v", r.Session)
+	}
+	i := slices.IndexFunc(r.Shells, func(s Shell) bool { return s.Path == "/bin/bash" })
+	if i < 0 || !r.Shells[i].BashEnv {
+		t.Errorf("shells: %+v", r.Shells)
+	}
+	if after := leftovers(t); after != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// leftovers are scratch directories, control groups and mounts.
+func leftovers(t *testing.T) string {
+	t.Helper()
+	var out []string
+	for _, pattern := range []string{filepath.Join(os.TempDir(), "agentsh-[dp]*"), "/sys/fs/cgroup/*/agentsh-probe-*", "/sys/fs/cgroup/agentsh-probe-*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, found...)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(append(out, string(mounts)), "\n")
+}
+
+// The same test binary runs again with something taken away.
+func TestWhatIsTakenAwayIsMissed(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+	if os.Getenv("AGENTSH_TEST_TAKEN") != "" {
+		testTaken(t, strings.Split(os.Getenv("AGENTSH_TEST_TAKEN"), " "))
+		return
+	}
+	tests := []struct {
+		name, how string
+		missing   []string
+	}{
+		{"no /dev/fuse", "mount --bind /dev/null /dev/fuse; exec \"$@\"", []string{"fuse", "fuse_passthrough"}},
+		{"root without CAP_SYS_ADMIN", "exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin \"$@\"",
+			[]string{"mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "overlayfs", "fuse", "fuse_passthrough"}},
+		{"no user namespaces", "exec unshare -U -r sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"' sh \"$@\"", []string{"user_namespace"}},
+		{"a hard limit on real time", "ulimit -R 1000000; exec \"$@\"", []string{"limits"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("unshare", "-m", "bash", "-ec", tt.how, "bash", self, "-test.run=^TestWhatIsTakenAwayIsMissed$", "-test.v")
+			cmd.Env = append(os.Environ(), "AGENTSH_TEST_TAKEN="+strings.Join(tt.missing, " "), "AGENTSH_TEST_STRICT=")
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "looked at what is left") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// testTaken checks that all of missing is missing, with what to change, and that
+// what needs it is not said to be held.
+func testTaken(t *testing.T, missing []string) {
+	r := detect(t)
+	for _, p := range r.Primitives {
+		if slices.Contains(missing, p.Name) && (p.Works || p.Why == "" || p.Change == "") {
+			t.Errorf("%s is gone, and detection says %+v", p.Name, p)
+		}
+	}
+	for _, g := range groupTable {
+		i := slices.IndexFunc(r.Groups, func(h Held) bool { return h.Group == g.name })
+		lost := slices.ContainsFunc(g.needs, func(n string) bool { return slices.Contains(missing, n) })
+		if lost && r.Groups[i].By != NotHeld {
+			t.Errorf("%s: %+v", g.name, r.Groups[i])
+		}
+	}
+	if r.Session.Opens && !slices.Equal(missing, []string{"user_namespace"}) {
+		t.Error("a session opened all the same")
+	}
+	for _, word := range []string{"exec_verify", "file_governed", "net_namespace"} {
+		lost := slices.ContainsFunc(requirements[word].primitives, func(n string) bool { return slices.Contains(missing, n) })
+		cfg, _ := testConfig(t, testPolicy)
+		cfg.Require = []Requirement{{Word: word, At: "c.yaml:1:1"}}
+		if err := cfg.meets(); (err != nil) != lost {
+			t.Errorf("require %s with %v missing: %v", word, missing, err)
+		}
+	}
+	t.Log("looked at what is left")
+}
+
+func TestAProbeThatDiesIsAnError(t *testing.T) {
+	if _, err := try("no such trial", place{}); err == nil || !strings.Contains(err.Error(), "exit status 1") {
+		t.Errorf("%v", err)
+	}
+	if _, err := try(trialNothing, place{namespaces: unix.CLONE_NEWNS}); err != nil && os.Geteuid() == 0 {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestControlGroupsAreFoundWhereTheyAreMounted(t *testing.T) {
+	tests := []struct {
+		name, mounts, own string
+		want              []hierarchy
+	}{
+		{"version 2", "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw", "0::/user.slice/a.scope", []hierarchy{{2, "/sys/fs/cgroup/user.slice/a.scope"}}},
+		{"in a container", "30 23 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw", "0::/docker/x", []hierarchy{{2, "/sys/fs/cgroup"}}},
+		{"version 1", "1 2 0:3 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct", "4:cpu,cpuacct:/a\n5:devices:/b", []hierarchy{{1, "/sys/fs/cgroup/cpu,cpuacct/a"}}},
+		{"what limits nothing", "1 2 0:3 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer", "4:freezer:/a", nil},
+		{"rubbish", "x\n - \n1 2 3", "::\nx", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := hierarchies(tt.mounts, tt.own); !slices.Equal(got, tt.want) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestARequirementOfTheSession(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	cfg, _ := testConfig(t, testPolicy)
+	cfg.Network, cfg.Governed = true, nil
+	cfg.Require = []Requirement{{"net_namespace", "c.yaml:3:5"}, {"file_governed", "c.yaml:4:5"}, {"landlock", "c.yaml:5:5"}}
+	_, err := Open(context.Background(), cfg)
+	if err == nil || err.Error() != "c.yaml:3:5: require net_namespace: the session shares the network of this machine\n"+
+		"c.yaml:4:5: require file_governed: the session has no workspace under file policy" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestEveryRequirementCanBeTried(t *testing.T) {
+	for word, r := range requirements {
+		for _, name := range r.primitives {
+			if !slices.ContainsFunc(candidates, func(c candidate) bool { return c.name == name }) {
+				t.Errorf("%s asks for %s, which nothing tries", word, name)
+			}
+		}
+	}
+	for _, g := range groupTable {
+		for _, name := range g.needs {
+			if !slices.ContainsFunc(candidates, func(c candidate) bool { return c.name == name }) {
+				t.Errorf("%s needs %s, which nothing tries", g.name, name)
+			}
+		}
+		if _, known := checks[g.check]; g.check != "" && !known {
+			t.Errorf("%s is checked by %s, which does not exist", g.name, g.check)
+		}
+	}
+}
