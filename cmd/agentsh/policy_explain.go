@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"agentsh/policy"
 	"agentsh/policy/policytest"
+	"agentsh/supervisor"
 )
 
 // question is what explain is asked about.
@@ -32,6 +34,7 @@ type question struct {
 	depth       int
 	interactive bool
 	parent      string
+	here        bool
 }
 
 func newExplainCommand() *cobra.Command {
@@ -51,7 +54,13 @@ func newExplainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return explain(cmd.OutOrStdout(), p, request)
+			by := heldBy(policytest.GroupOf(request))
+			if q.here {
+				if by, err = heldHere(cmd.Context(), p, request); err != nil {
+					return fail(exitOurs, err, "")
+				}
+			}
+			return explain(cmd.OutOrStdout(), p, request, by)
 		},
 	}
 	q.at.flags(cmd)
@@ -68,6 +77,7 @@ func newExplainCommand() *cobra.Command {
 	f.IntVar(&q.depth, "depth", 0, "how many programs stand between the operator and the command")
 	f.StringVar(&q.parent, "parent", "", "the program that starts the command")
 	f.BoolVar(&q.interactive, "interactive", false, "the command has a terminal")
+	f.BoolVar(&q.here, "here", false, "try what holds the decision on this machine")
 	return cmd
 }
 
@@ -197,8 +207,34 @@ func heldBy(g policy.Group) string {
 	return ""
 }
 
+// heldHere tries the mechanisms of this machine and says which of them carries
+// out a decision.
+func heldHere(ctx context.Context, p *policy.Policy, request policy.Request) (string, error) {
+	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	if err != nil {
+		return "", err
+	}
+	report, err := supervisor.Detect(ctx, operator)
+	if err != nil {
+		return "", err
+	}
+	name := map[policy.Group]string{
+		policy.GroupCommand: "commands", policy.GroupFile: "files outside the workspace", policy.GroupNetwork: "network",
+		policy.GroupUnixSocket: "unix sockets", policy.GroupSignal: "signals",
+	}[policytest.GroupOf(request)]
+	if f, ok := request.(*policy.FileRequest); ok && strings.HasPrefix(f.Path+"/", p.Vars()["WORKSPACE"]+"/") {
+		name = "files in the workspace"
+	}
+	for _, g := range report.Groups {
+		if g.Group == name {
+			return fmt.Sprintf("%s: %s", g.By, g.How), nil
+		}
+	}
+	return "", fmt.Errorf("nothing is known of what holds %s", name)
+}
+
 // explain prints one decision. The exit code tells a denial from the rest.
-func explain(out io.Writer, p *policy.Policy, request policy.Request) error {
+func explain(out io.Writer, p *policy.Policy, request policy.Request, by string) error {
 	d, diagnostic := p.Evaluate(request)
 	fmt.Fprintf(out, "request:  %s\n", policytest.Describe(request))
 	fmt.Fprintf(out, "decision: %s\n", d.Effect)
@@ -217,7 +253,7 @@ func explain(out io.Writer, p *policy.Policy, request policy.Request) error {
 		to := d.Rule.Redirect
 		fmt.Fprintf(out, "instead:  %s\n", strings.TrimSpace(strings.Join(append([]string{to.Command, to.Path}, to.Args...), " ")))
 	}
-	fmt.Fprintf(out, "held by:  %s\n", heldBy(policytest.GroupOf(request)))
+	fmt.Fprintf(out, "held by:  %s\n", by)
 	inner := explainText(out, p, request)
 	if d.Permits() && inner {
 		return nil

@@ -183,3 +183,23 @@ func TestEnvProbeTellsTheShellsApart(t *testing.T) {
 		t.Errorf("without a startup script: exit code %d:\n%s", code, out)
 	}
 }
+
+// TestExplainTriesWhatHoldsADecision: each group has an answer on a machine
+// that has everything.
+func TestExplainTriesWhatHoldsADecision(t *testing.T) {
+	needSandbox(t)
+	dir := tree(t, map[string]string{"p.yaml": strings.Replace(probed, "IDENTITY", "", 1)})
+	for _, tt := range []struct{ args, want string }{
+		{"--here -- tac", "held by:  supervisor: "},
+		{"--here --workspace /w --file /w/secret", "held by:  supervisor: "},
+		{"--here --workspace /w --file /etc/shadow", "held by:  kernel: "},
+		{"--here --net 192.0.2.1:80", "held by:  kernel: "},
+		{"--here --socket /run/x", "held by:  kernel: "},
+		{"--here --signal TERM", "held by:  kernel: "},
+	} {
+		out, _ := agentsh(t, dir, append([]string{"policy", "explain", "-p", "p.yaml"}, strings.Fields(tt.args)...)...)
+		if !strings.Contains(out, tt.want) {
+			t.Errorf("%s: printed is\n%s\nwant %q", tt.args, out, tt.want)
+		}
+	}
+}
