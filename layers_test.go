@@ -38,6 +38,7 @@ var ranks = map[string]int{
 	"supervisor/launch":        2,
 	"supervisor/notify":        2,
 	"supervisor/audit":         2,
+	"supervisor/cgroup":        2,
 	"supervisor":               3,
 	"controller":               3,
 	"cmd/agentsh":              4,

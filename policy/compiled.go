@@ -303,13 +303,14 @@ func (p *Policy) ExecFrom() []string {
 }
 
 // Unheld lists, as problems, the settings and rule groups of the policy that
-// another part must carry out and for which held is false. A supervisor
-// refuses to start with any of them: nothing in a file is ignored.
-func (p *Policy) Unheld(held func(key string) bool) Problems {
+// another part must carry out and for which unheld gives a reason why it does
+// not. A supervisor refuses to start with any of them: nothing in a file is
+// ignored.
+func (p *Policy) Unheld(unheld func(key string) error) Problems {
 	var out Problems
 	for _, s := range p.Settings() {
-		if !held(s.Key) {
-			out = append(out, Problem{Pos: s.Pos, Message: s.Key + " cannot be held here", Hint: "remove it, or run where it can be held"})
+		if err := unheld(s.Key); err != nil {
+			out = append(out, Problem{Pos: s.Pos, Message: s.Key + " cannot be held here: " + err.Error(), Hint: "remove it, or run where it can be held"})
 		}
 	}
 	return out.sorted()

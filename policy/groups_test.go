@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -269,8 +270,13 @@ func TestDefaultsAndGoverns(t *testing.T) {
 	if !load(t, "network_rules: []\n").Governs(GroupNetwork) {
 		t.Error("an empty group is not governed")
 	}
-	unheld := p.Unheld(func(key string) bool { return key != "signal_rules" })
-	if len(unheld) != 1 || !strings.Contains(unheld.Error(), "signal_rules cannot be held here") {
+	unheld := p.Unheld(func(key string) error {
+		if key == "signal_rules" {
+			return errors.New("no signals")
+		}
+		return nil
+	})
+	if len(unheld) != 1 || !strings.Contains(unheld.Error(), "signal_rules cannot be held here: no signals") {
 		t.Errorf("%v", unheld)
 	}
 }

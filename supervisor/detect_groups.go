@@ -37,7 +37,8 @@ type group struct {
 
 // limitSettings are the limits that a policy can set.
 var limitSettings = []string{
-	"resource_limits.pids_max", "resource_limits.open_files", "resource_limits.max_memory_mb", "resource_limits.cpu_quota_percent",
+	"resource_limits.pids_max", "resource_limits.open_files", "resource_limits.max_memory_mb",
+	"resource_limits.memory_swap_max_mb", "resource_limits.cpu_quota_percent",
 	"resource_limits.disk_write_mb", "resource_limits.disk_read_bps_max", "resource_limits.disk_write_bps_max",
 	"resource_limits.net_bandwidth_mbps", "resource_limits.command_timeout", "resource_limits.session_timeout", "resource_limits.idle_timeout",
 }
@@ -56,7 +57,7 @@ var groupTable = []group{
 		[]string{"net_namespace"}, "network", []string{"network_rules"}},
 	{"unix sockets", ByKernel, "sockets of the machine are not in the session's root; Landlock scopes keep abstract ones inside",
 		[]string{"mount_namespace", "landlock_scopes"}, "", []string{"unix_socket_rules"}},
-	{"limits", ByKernel, "hard resource limits from before the execve",
+	{"limits", ByKernel, "hard resource limits and control groups from before the execve",
 		[]string{"limits"}, "", limitSettings},
 	{"env_inject", BySupervisor, "every environment is built in one place",
 		nil, "", nil},
@@ -83,7 +84,7 @@ func groups(works map[string]bool, trial Trial) []Held {
 			}
 		}
 		for _, key := range g.settings {
-			if !held(key) {
+			if !held(key, works["cgroup"]) {
 				h.Refused = append(h.Refused, key)
 			}
 		}

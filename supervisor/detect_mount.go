@@ -1,17 +1,19 @@
 package supervisor
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/cgroup"
 )
 
 // closeFD closes a descriptor of a process that is about to end.
@@ -205,102 +207,25 @@ func (d *fuseDevice) answerInit(flags uint64) error {
 	return nil
 }
 
-// controllerNames are the controllers that sessions can be limited by.
-var controllerNames = []string{"memory", "pids", "cpu"}
-
-// tryCgroup makes a control group below this process's own and sets limits in
+// tryCgroup makes a control group as sessions do, sets limits in it and removes
 // it. It runs in the caller: a group is no part of a process.
-func tryCgroup() (string, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return "", err
-	}
-	var works []string
-	var last error
-	for _, h := range hierarchies(string(mounts), string(own)) {
-		controllers, err := h.try()
-		works = append(works, controllers...)
-		if err != nil {
-			last = err
+func tryCgroup() (works string, err error) {
+	limits := cgroup.Limits{MemoryBytes: 64 << 20, CPUPercent: 50, Pids: 64}
+	group, unheld := cgroup.New("agentsh-probe-"+rand.Text(), limits.Kinds())
+	defer func() { err = errors.Join(err, group.Close()) }()
+	for kind, err := range group.Limit(limits) {
+		if unheld[kind] == nil {
+			unheld[kind] = err
 		}
 	}
-	detail := strings.Join(works, " ")
-	for _, needed := range []string{"memory", "pids"} {
-		if !strings.Contains(detail, needed) {
-			return detail, errors.Join(fmt.Errorf("no control group here can limit %s", needed), last)
+	var names []string
+	var problems []error
+	for _, kind := range limits.Kinds() {
+		if unheld[kind] == nil {
+			names = append(names, kind.String())
+		} else {
+			problems = append(problems, fmt.Errorf("%s: %w", kind, unheld[kind]))
 		}
 	}
-	return detail, nil
-}
-
-// hierarchy is one mounted hierarchy of control groups and this process's place.
-type hierarchy struct {
-	version int
-	dir     string
-}
-
-// hierarchies finds them in the texts of mountinfo and cgroup below /proc/self.
-func hierarchies(mountinfo, own string) []hierarchy {
-	place := map[string]string{} // by controllers, "" for version 2
-	for _, line := range strings.Split(strings.TrimSpace(own), "\n") {
-		if parts := strings.SplitN(line, ":", 3); len(parts) == 3 {
-			place[parts[1]] = parts[2]
-		}
-	}
-	var out []hierarchy
-	for _, line := range strings.Split(mountinfo, "\n") {
-		before, after, found := strings.Cut(line, " - ")
-		left, right := strings.Fields(before), strings.Fields(after)
-		if !found || len(left) < 5 || len(right) < 3 {
-			continue
-		}
-		root, mount := left[3], left[4]
-		for controllers, path := range place {
-			version := 1
-			if controllers == "" {
-				version = 2
-			}
-			if (version == 2) != (right[0] == "cgroup2") || (version == 1 && (right[0] != "cgroup" || !hasOptions(right[2], controllers))) {
-				continue
-			}
-			if version == 1 && !slices.ContainsFunc(strings.Split(controllers, ","), func(c string) bool { return slices.Contains(controllerNames, c) }) {
-				continue // it limits nothing that is asked for
-			}
-			out = append(out, hierarchy{version, filepath.Join(mount, strings.TrimPrefix(path, root))})
-		}
-	}
-	return out
-}
-
-func hasOptions(options, wanted string) bool {
-	for _, w := range strings.Split(wanted, ",") {
-		if !strings.Contains(","+options+",", ","+w+",") {
-			return false
-		}
-	}
-	return true
-}
-
-// try makes a group, limits memory and processes in it as far as it can and
-// removes it. The controllers that took are named with the version.
-func (h hierarchy) try() (works []string, err error) {
-	dir, err := os.MkdirTemp(h.dir, "agentsh-probe-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, unix.Rmdir(dir)) }()
-	files := map[string][]string{"memory": {"memory.max", "memory.limit_in_bytes"}, "pids": {"pids.max"}, "cpu": {"cpu.max", "cpu.cfs_quota_us"}}
-	values := map[string]string{"memory": "67108864", "pids": "64", "cpu": "50000"}
-	for _, controller := range controllerNames {
-		for _, name := range files[controller] {
-			if os.WriteFile(filepath.Join(dir, name), []byte(values[controller]), 0) == nil {
-				works = append(works, fmt.Sprintf("%s (v%d)", controller, h.version))
-			}
-		}
-	}
-	return works, nil
+	return strings.Join(names, " "), errors.Join(problems...)
 }

@@ -139,26 +139,6 @@ func TestAProbeThatDiesIsAnError(t *testing.T) {
 	}
 }
 
-func TestControlGroupsAreFoundWhereTheyAreMounted(t *testing.T) {
-	tests := []struct {
-		name, mounts, own string
-		want              []hierarchy
-	}{
-		{"version 2", "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw", "0::/user.slice/a.scope", []hierarchy{{2, "/sys/fs/cgroup/user.slice/a.scope"}}},
-		{"in a container", "30 23 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw", "0::/docker/x", []hierarchy{{2, "/sys/fs/cgroup"}}},
-		{"version 1", "1 2 0:3 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct", "4:cpu,cpuacct:/a\n5:devices:/b", []hierarchy{{1, "/sys/fs/cgroup/cpu,cpuacct/a"}}},
-		{"what limits nothing", "1 2 0:3 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer", "4:freezer:/a", nil},
-		{"rubbish", "x\n - \n1 2 3", "::\nx", nil},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := hierarchies(tt.mounts, tt.own); !slices.Equal(got, tt.want) {
-				t.Errorf("%+v", got)
-			}
-		})
-	}
-}
-
 func TestARequirementOfTheSession(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	cfg, _ := testConfig(t, testPolicy)

@@ -12,6 +12,7 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/supervisor/cgroup"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
 )
@@ -27,7 +28,7 @@ func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams channe
 	if err := s.enter(); err != nil {
 		return lost(err), wire.TreeEmpty{}, err
 	}
-	defer s.commands.Done()
+	defer s.leave()
 	defer s.denials.Delete(req.ID)
 	c, exit := s.prepare(req)
 	var left wire.TreeEmpty
@@ -52,6 +53,7 @@ func (s *Session) enter() error {
 		return s.fault
 	}
 	s.commands.Add(1)
+	s.count(1)
 	return nil
 }
 
@@ -64,6 +66,7 @@ type command struct {
 	cwd      string
 	env      []string
 	limits   policy.Limits
+	group    *cgroup.Command // nil: no limit needs one
 	decision policy.Decision
 	diag     policy.Diagnostic
 	judged   *notify.Judged // the operator's replacement of what was asked for
@@ -169,10 +172,16 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 	if err != nil {
 		return nil, wire.TreeEmpty{}, fmt.Errorf("streams: %w", err)
 	}
+	if err := c.makeGroup(s); err != nil {
+		p.release()
+		p.abandon()
+		return nil, wire.TreeEmpty{}, err
+	}
 	process, err := s.init.Start(ctx, s.launchCommand(c, p))
 	p.release()
 	if err != nil {
 		p.abandon()
+		c.leaveGroup(s)
 		s.loop.Forget(c.req.ID)
 		return s.startError(c, err)
 	}
@@ -185,6 +194,13 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 	}
 	p.start(streams.Stdin)
 	exit, err := running{c, process, p}.wait(ctx, streams.Control)
+	if err == nil {
+		err = c.outOfMemory(exit)
+	}
+	s.outputs.Go(func() {
+		<-process.TreeEmpty()
+		c.leaveGroup(s)
+	})
 	rest, copyErr := p.finish()
 	s.outputs.Go(func() { <-rest })
 	if copyErr != nil {
@@ -196,12 +212,10 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 func (s *Session) launchCommand(c *command, p *pipes) launch.Command {
 	return launch.Command{
 		Path: c.file, Argv: c.argv, Dir: c.cwd, Env: c.env,
-		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], TTY: c.interactive(), Limits: c.rlimits(),
-		OnPID: func(pid int) {
-			// Without the registration its execve is refused as unknown.
-			if err := s.loop.Register(pid, notify.CommandInfo{ID: c.req.ID, Interactive: c.interactive(), Judged: c.judged}); err != nil {
-				s.cfg.Log.Warn("command is not registered", "command", c.req.ID, "error", err)
-			}
+		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], TTY: c.interactive(), Limits: c.rlimits(s.pidsGrouped),
+		OnPID: func(pid int) error {
+			info := notify.CommandInfo{ID: c.req.ID, Interactive: c.interactive(), Judged: c.judged}
+			return errors.Join(s.loop.Register(pid, info), c.confine(pid))
 		},
 	}
 }

@@ -11,8 +11,9 @@ import (
 // limitCore is set to 0: a core file is a copy of memory that no rule sees.
 const limitCore = unix.RLIMIT_CORE
 
-// heldSettings are the policy settings that this build carries out. A session
-// refuses a policy with any other: nothing is accepted and ignored.
+// heldSettings are the policy settings that this build carries out on every
+// machine; those of groupSettings depend on it. A session refuses a policy with
+// any other: nothing is accepted and ignored.
 var heldSettings = map[string]bool{
 	"command_rules":                   true,
 	"command_rules.redirect_to":       true,
@@ -21,13 +22,11 @@ var heldSettings = map[string]bool{
 	"signal_rules.redirect_to":        true,
 	"signal_rules.absorb":             true,
 	"signal_rules.fallback":           true,
-	"resource_limits.pids_max":        true,
 	"resource_limits.open_files":      true,
 	"resource_limits.command_timeout": true,
 	"resource_limits.session_timeout": true,
+	"resource_limits.idle_timeout":    true,
 }
-
-func held(key string) bool { return heldSettings[key] }
 
 // deadline is how long a command may run: the shorter of the request's and the
 // policy's; 0 means as long as the session.
@@ -40,12 +39,17 @@ func (c *command) deadline() time.Duration {
 }
 
 // rlimits are the limits a command starts with. They are hard: no command can
-// raise them. See getrlimit(2).
-func (c *command) rlimits() []launch.Rlimit {
+// raise them. Where no control group counts processes, the kernel counts those
+// of the user. See getrlimit(2).
+func (c *command) rlimits(pidsGrouped bool) []launch.Rlimit {
 	var out []launch.Rlimit
+	pids := c.limits.Pids
+	if pidsGrouped {
+		pids = 0
+	}
 	for _, l := range []struct {
 		resource, value int
-	}{{unix.RLIMIT_NPROC, c.limits.Pids}, {unix.RLIMIT_NOFILE, c.limits.OpenFiles}} {
+	}{{unix.RLIMIT_NPROC, pids}, {unix.RLIMIT_NOFILE, c.limits.OpenFiles}} {
 		if l.value > 0 {
 			out = append(out, launch.Rlimit{Resource: l.resource, Soft: uint64(l.value), Hard: uint64(l.value)})
 		}

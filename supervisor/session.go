@@ -13,12 +13,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/cgroup"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
 )
@@ -55,12 +57,19 @@ type Session struct {
 	stopLoop context.CancelFunc
 	timeout  *time.Timer // of the session; nil: none
 
+	group       *cgroup.Group // nil: no limit needs one
+	groups      atomic.Uint64 // made for commands so far
+	pidsGrouped bool          // the group counts processes
+
 	root  *os.File           // the root directory that commands see
 	known *notify.Identities // what files are beside their names
 
 	denials  sync.Map // by command id: the *wire.Exit of one refused at its own execve
 	mu       sync.Mutex
-	fault    error // why the session can run nothing any more
+	fault    error       // why the session can run nothing any more
+	active   int         // commands
+	quiet    time.Time   // when the last of them ended
+	idle     *time.Timer // of a session without commands; nil: none
 	commands sync.WaitGroup
 	outputs  sync.WaitGroup // of commands, until the last of their processes is gone
 }
@@ -71,9 +80,6 @@ var ErrEnded = errors.New("session has ended")
 // Open builds a session: namespaces, mounts, file server, filter. Whatever the
 // policy asks for that this build or machine cannot hold is refused here.
 func Open(ctx context.Context, cfg Config) (*Session, error) {
-	if problems := cfg.Policy.Unheld(held); len(problems) > 0 {
-		return nil, problems
-	}
 	if err := cfg.meets(); err != nil {
 		return nil, err
 	}
@@ -93,6 +99,9 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 }
 
 func (s *Session) open(ctx context.Context) error {
+	if err := s.hold(); err != nil {
+		return err
+	}
 	planner := viewPlanner{policy: s.cfg.Policy, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: s.scratchDir}
 	v, err := planner.plan()
 	if err != nil {
@@ -175,6 +184,7 @@ func (s *Session) watch() {
 	if limit := s.cfg.Policy.Limits(nil).SessionTimeout; limit > 0 {
 		s.timeout = time.AfterFunc(limit, func() { s.end(fmt.Errorf("session_timeout of %s is over", limit)) })
 	}
+	s.watchIdle()
 	go func() { // ends with the session's first process at the latest
 		select {
 		case <-s.files.dead():
@@ -186,9 +196,12 @@ func (s *Session) watch() {
 }
 
 // end stops everything in the session for a reason that later calls report.
-func (s *Session) end(reason error) {
+func (s *Session) end(reason error) { s.endIf(func() bool { return true }, reason) }
+
+// endIf ends the session if a condition holds, which is asked with mu held.
+func (s *Session) endIf(condition func() bool, reason error) {
 	s.mu.Lock()
-	first := s.fault == nil
+	first := s.fault == nil && condition()
 	if first {
 		s.fault = fmt.Errorf("%w: %w", ErrEnded, reason)
 	}
@@ -230,6 +243,9 @@ func (s *Session) Close() error {
 	if s.fault == nil {
 		s.fault = ErrEnded
 	}
+	if s.idle != nil {
+		s.idle.Stop()
+	}
 	s.mu.Unlock()
 	if s.timeout != nil {
 		s.timeout.Stop()
@@ -249,5 +265,8 @@ func (s *Session) Close() error {
 		s.root.Close()
 	}
 	s.files.close()
+	if s.group != nil {
+		errs = append(errs, s.group.Close())
+	}
 	return errors.Join(append(errs, s.state.remove())...)
 }

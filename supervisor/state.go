@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/cgroup"
 )
 
 // statePattern names the directories that sessions keep outside.
@@ -47,6 +49,38 @@ func newState() (*state, error) {
 	return &state{dir, lock}, nil
 }
 
+// groupsFile is the file in a state directory that names the control groups of
+// its session, one a line.
+const groupsFile = "cgroups"
+
+// note records the session's control groups, to be removed with the state.
+func (s *state) note(groups []string) error {
+	text := strings.Join(groups, "\n")
+	if err := os.WriteFile(filepath.Join(s.dir, groupsFile), []byte(text), 0o600); err != nil {
+		return fmt.Errorf("session state: %w", err)
+	}
+	return nil
+}
+
+// sweepGroups removes the control groups of a session that is gone. Only those
+// named after its state are its own.
+func sweepGroups(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, groupsFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var groups []string
+	for group := range strings.Lines(string(text)) {
+		if group = strings.TrimSuffix(group, "\n"); filepath.IsAbs(group) && filepath.Base(group) == filepath.Base(dir) {
+			groups = append(groups, group)
+		}
+	}
+	return cgroup.Remove(groups)
+}
+
 // lockState takes the lock of a state directory, or fails at once.
 func lockState(dir string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, stateLock), os.O_RDWR|unix.O_NOFOLLOW|flags, 0o600)
@@ -76,7 +110,9 @@ func sweepStates() {
 		if err != nil {
 			continue // its session lives
 		}
-		_ = os.RemoveAll(dir) // the next session tries again
+		if sweepGroups(dir) == nil { // else its commands are still dying
+			_ = os.RemoveAll(dir) // the next session tries again
+		}
 		lock.Close()
 	}
 }

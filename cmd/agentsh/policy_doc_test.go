@@ -178,8 +178,8 @@ func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
 		{"exec_from", "exec_from: [/usr]\n"},
 		{"approvals", "approvals: {via: tty}\n"},
 		{"audit", "audit: {log_allowed: true}\n"},
-		{"resource_limits.max_memory_mb", "resource_limits: {max_memory_mb: 100}\n"},
-		{"resource_limits.idle_timeout", "resource_limits: {idle_timeout: 1m}\n"},
+		{"resource_limits.disk_write_mb", "resource_limits: {disk_write_mb: 100}\n"},
+		{"resource_limits.net_bandwidth_mbps", "resource_limits: {net_bandwidth_mbps: 1}\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.key, func(t *testing.T) {

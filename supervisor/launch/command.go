@@ -32,8 +32,8 @@ type Command struct {
 	Limits []Rlimit
 	// OnPID is called with the process id in the supervisor's pid namespace
 	// after the fork and before the execve may begin. It must not block on the
-	// command.
-	OnPID func(pid int)
+	// command. When it fails the command is killed before its execve.
+	OnPID func(pid int) error
 }
 
 // StartError is a command that could not be started.
@@ -231,7 +231,7 @@ func (i *Init) request(p *Process, c *Command, spec, socket *os.File) error {
 
 // follow talks to the child until its execve: it names itself, OnPID runs, the
 // init has marked it, it goes on, and the socket closes with the execve.
-func (p *Process) follow(c *net.UnixConn, onPID func(int)) error {
+func (p *Process) follow(c *net.UnixConn, onPID func(int) error) error {
 	m, err := receive(c)
 	if err != nil {
 		return p.startLost(err)
@@ -244,7 +244,9 @@ func (p *Process) follow(c *net.UnixConn, onPID func(int)) error {
 	}
 	p.pid = m.pid
 	if onPID != nil {
-		onPID(m.pid)
+		if err := onPID(m.pid); err != nil {
+			return errors.Join(fmt.Errorf("start command: %w", err), p.Kill(0))
+		}
 	}
 	select {
 	case <-p.marked:

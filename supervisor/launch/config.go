@@ -32,7 +32,6 @@ type Config struct {
 	Landlock         *Landlock
 	Filter           []byte   // program of seccomp.Plan.Compile
 	ReadOnly         []string // paths inside for which writing must fail: proven before the init is ready
-	Cgroup           *os.File // cgroup v2 directory the session starts in; nil: the supervisor's
 }
 
 // Kind is a kind of mount.

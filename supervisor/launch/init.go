@@ -120,10 +120,6 @@ func (c *Config) attributes() *syscall.SysProcAttr {
 	if !c.Network {
 		a.Cloneflags |= unix.CLONE_NEWNET
 	}
-	if c.Cgroup != nil {
-		a.UseCgroupFD = true
-		a.CgroupFD = int(c.Cgroup.Fd())
-	}
 	if !c.UserNS {
 		return a
 	}

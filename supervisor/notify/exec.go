@@ -125,7 +125,7 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 	if a.caller, err = w.loop.images.of(t, a.process); err != nil {
 		return err
 	}
-	if err := a.subject.describe(t, w.loop.cfg.Identify); err != nil {
+	if err := a.describe(t, w.loop.cfg.Identify); err != nil {
 		return err
 	}
 	a.request.Interactive = a.caller.command.Interactive

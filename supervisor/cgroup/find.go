@@ -1,0 +1,178 @@
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is where this process stands in one hierarchy.
+type place struct {
+	dir     string // of its group, in the file system
+	unified bool   // cgroup v2
+}
+
+// find returns the hierarchy that has a controller: the unified one where it
+// is there, else that of cgroup v1.
+func find(controller string) (place, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return place{}, err
+	}
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return place{}, err
+	}
+	return findIn(controller, string(mounts), string(groups), has)
+}
+
+// has reports whether the group dir of the unified hierarchy has a controller.
+func has(dir, controller string) bool {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	return err == nil && slices.Contains(strings.Fields(string(text)), controller)
+}
+
+// findIn is find with the texts of /proc. See proc_pid_mountinfo(5), cgroups(7).
+func findIn(controller, mounts, groups string, has func(dir, controller string) bool) (place, error) {
+	legacy := place{}
+	for line := range strings.Lines(mounts) {
+		front, back, _ := strings.Cut(line, " - ")
+		fields, kind := strings.Fields(front), strings.Fields(back)
+		if len(fields) < 6 || len(kind) < 3 {
+			continue
+		}
+		unified := kind[0] == "cgroup2"
+		if !unified && (kind[0] != "cgroup" || !slices.Contains(strings.Split(kind[2], ","), controller)) {
+			continue
+		}
+		own, ok := ownGroup(groups, controller, unified)
+		if !ok || strings.HasPrefix(own, "/..") {
+			continue // none, or outside of what a namespace shows
+		}
+		rel, err := filepath.Rel(unescape(fields[3]), own)
+		if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+			continue // this mount shows another part of the hierarchy
+		}
+		p := place{filepath.Join(unescape(fields[4]), rel), unified}
+		if !unified {
+			legacy = p
+		} else if has(p.dir, controller) || has(filepath.Dir(p.dir), controller) && filepath.Base(p.dir) == supervisorGroup {
+			return p, nil
+		}
+	}
+	if legacy.dir == "" {
+		return place{}, fmt.Errorf("no control group hierarchy with the %s controller is mounted", controller)
+	}
+	return legacy, nil
+}
+
+// ownGroup is the path of this process's group in a hierarchy.
+func ownGroup(groups, controller string, unified bool) (string, bool) {
+	for line := range strings.Lines(groups) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		if unified && fields[0] == "0" && fields[1] == "" || !unified && slices.Contains(strings.Split(fields[1], ","), controller) {
+			return fields[2], true
+		}
+	}
+	return "", false
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
+
+// supervisorGroup is the group that a delegated group's processes are moved to:
+// in the unified hierarchy a group with limits below it has none of its own.
+const supervisorGroup = "agentsh-supervisor"
+
+// open makes controllers of the unified hierarchy available to groups below p,
+// and returns the directory they are made in.
+func (p place) open(controllers []string) (string, error) {
+	dir := p.dir
+	if filepath.Base(dir) == supervisorGroup {
+		dir = filepath.Dir(dir)
+	}
+	err := enable(dir, controllers)
+	if !errors.Is(err, unix.EBUSY) {
+		return dir, err
+	}
+	if !delegated(dir) {
+		return "", fmt.Errorf("%w: the group has processes of its own; start the supervisor in one that is delegated to it (systemd: Delegate=yes)", err)
+	}
+	if err := evacuate(dir); err != nil {
+		return "", err
+	}
+	return dir, enable(dir, controllers)
+}
+
+// enable makes controllers available to the groups in dir.
+func enable(dir string, controllers []string) error {
+	return write(dir, "cgroup.subtree_control", "+"+strings.Join(controllers, " +"))
+}
+
+// delegated reports whether a group was given to this process to divide: by
+// systemd, or by making it its user's.
+func delegated(dir string) bool {
+	for _, name := range []string{"trusted.delegate", "user.delegate"} {
+		value := make([]byte, 8)
+		if n, err := unix.Getxattr(dir, name, value); err == nil && string(value[:n]) == "1" {
+			return true
+		}
+	}
+	return os.Geteuid() != 0 && unix.Access(filepath.Join(dir, "cgroup.subtree_control"), unix.W_OK) == nil
+}
+
+// evacuate moves the processes of a group to one below it.
+func evacuate(dir string) error {
+	leaf := filepath.Join(dir, supervisorGroup)
+	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	for range 64 { // they may fork meanwhile
+		pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			return err
+		}
+		if len(bytes.TrimSpace(pids)) == 0 {
+			return nil
+		}
+		for pid := range strings.FieldsSeq(string(pids)) {
+			if err := write(leaf, "cgroup.procs", pid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("move the processes of %s: there are always new ones", dir)
+}
+
+// write writes one value to a file of a group.
+func write(dir, name, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
