@@ -31,20 +31,34 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, operator Ope
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(boot.LifetimeSeconds)*time.Second)
 		defer cancel()
 	}
-	p, err := bootPolicy(boot)
+	h, err := openHost(ctx, boot, operator)
 	if err != nil {
 		return err
-	}
-	log, err := audit.Open(boot.AuditPath, audit.Options{KeyFile: boot.AuditPath + ".key"})
-	if err != nil {
-		return err
-	}
-	h := &host{log: log}
-	if h.session, err = Open(ctx, h.config(boot, operator, p)); err != nil {
-		return errors.Join(err, log.Close())
 	}
 	err = h.serve(ctx, conn, boot, build)
 	return errors.Join(err, h.session.Close(), h.close())
+}
+
+// openHost opens the session that boot describes; the caller closes it and the
+// host.
+func openHost(ctx context.Context, boot wire.Bootstrap, operator OperatorConfig) (*host, error) {
+	p, err := bootPolicy(boot)
+	if err != nil {
+		return nil, err
+	}
+	key := boot.AuditKey
+	if key == "" {
+		key = boot.AuditPath + ".key"
+	}
+	log, err := audit.Open(boot.AuditPath, audit.Options{KeyFile: key})
+	if err != nil {
+		return nil, err
+	}
+	h := &host{log: log}
+	if h.session, err = Open(ctx, h.config(boot, operator, p)); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return h, nil
 }
 
 // bootPolicy loads the policy of a bootstrap; what it extends must be there too.
@@ -90,21 +104,20 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 }
 
 func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, build string) error {
+	if err := h.openFiles(boot); err != nil {
+		return err
+	}
+	return channel.NewServer(conn, h.server(boot, build)).Serve(ctx)
+}
+
+// openFiles opens the directories of the files channel.
+func (h *host) openFiles(boot wire.Bootstrap) error {
 	mounts, err := h.mounts(boot)
 	if err != nil {
 		return err
 	}
-	if h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed}); err != nil {
-		return err
-	}
-	server := channel.NewServer(conn, channel.ServerConfig{
-		HostKey: boot.HostKey, AuthorizedKey: boot.AuthorizedKey, Handler: h,
-		Hello: wire.Hello{
-			Version: wire.Current, Build: build, BootID: bootID(), Instance: h.session.id,
-			PolicyDigest: h.session.cfg.Policy.Digest(), Capabilities: h.session.capabilities(),
-		},
-	})
-	return server.Serve(ctx)
+	h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed})
+	return err
 }
 
 // mounts are the directories of the files channel: those behind the governed
@@ -132,6 +145,17 @@ func (h *host) mounts(boot wire.Bootstrap) ([]channel.Mount, error) {
 		}
 	}
 	return out, nil
+}
+
+// server is what the servers of all connections have in common.
+func (h *host) server(boot wire.Bootstrap, build string) channel.ServerConfig {
+	return channel.ServerConfig{
+		HostKey: boot.HostKey, AuthorizedKey: boot.AuthorizedKey, Handler: h,
+		Hello: wire.Hello{
+			Version: wire.Current, Build: build, BootID: bootID(), Instance: h.session.id,
+			PolicyDigest: h.session.cfg.Policy.Digest(), Capabilities: h.session.capabilities(),
+		},
+	}
 }
 
 func (h *host) close() error {

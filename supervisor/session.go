@@ -107,6 +107,9 @@ func (s *Session) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := v.hideRegistry(); err != nil {
+		return err
+	}
 	s.scratch = v.scratch
 	if err := s.startInit(ctx, v); err != nil {
 		return err

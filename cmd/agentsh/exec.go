@@ -33,6 +33,7 @@ type execOptions struct {
 	network   bool
 	tty       bool
 	json      bool
+	session   string
 }
 
 func newExecCommand() *cobra.Command {
@@ -40,7 +41,8 @@ func newExecCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] -- COMMAND [ARG ...]",
 		Short: "Run one command under a policy",
-		Long: `Run one command under a policy, in a session of its own that ends with it.
+		Long: `Run one command under a policy, in a session of its own that ends with it, or in
+a running one.
 
 The command sees the workspace and what the policy's file_rules allow; every
 program it starts is judged. The exit status is the command's own; 124 means the
@@ -54,7 +56,8 @@ With --json nothing but one JSON object is printed, when the command has ended:
   stderr     truncated; at most the first 1 MiB of each is kept
   denials    what was refused, each with what, rule, at (file:line:column), message,
              hint and count; denials_dropped counts those beyond 1000
-  audit      path of the audit log`,
+  audit      path of the audit log
+In a running session denials hold everything that was refused in it meanwhile.`,
 		Example: "  agentsh exec --policy examples/policies/demo.yaml -- git status",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,7 +70,11 @@ With --json nothing but one JSON object is printed, when the command has ended:
 	o.commandFlags(f)
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal, and pass this one's size and keys on")
 	f.BoolVar(&o.json, "json", false, "print one JSON object at the end")
+	f.StringVarP(&o.session, "session", "s", "", "run in the running session `NAME` of 'agentsh session create'")
 	cmd.MarkFlagsMutuallyExclusive("tty", "json")
+	for _, made := range []string{"policy", "config", "workspace", "audit", "share-network"} {
+		cmd.MarkFlagsMutuallyExclusive("session", made) // settled when the session was made
+	}
 	return cmd
 }
 
@@ -107,20 +114,36 @@ func (o *execOptions) run(ctx context.Context, argv []string, std stdio) error {
 	if o.json {
 		return o.runJSON(ctx, argv, std)
 	}
-	place, err := o.place()
+	w, err := o.where(ctx)
 	if err != nil {
 		return err
 	}
-	return o.runAt(ctx, place, argv, std)
+	return o.runAt(ctx, w, argv, std)
 }
 
-// runAt runs one command in a session of its own, on the caller's streams.
-func (o *execOptions) runAt(ctx context.Context, p *place, argv []string, std stdio) error {
-	request, err := o.request(argv, p.cwd)
-	if err != nil {
-		return errors.Join(err, p.audit.Close())
+// where a command runs: in a session of its own, or in a running one.
+type where interface {
+	// cwd is where it starts when nothing else is asked for.
+	start() string
+	// execute runs it; afterwards the place is closed.
+	execute(context.Context, wire.ExecRequest, channel.Streams) (result, error)
+	close() error
+}
+
+func (o *execOptions) where(ctx context.Context) (where, error) {
+	if o.session != "" {
+		return o.attach(ctx)
 	}
-	run := p.execute
+	return o.place()
+}
+
+// runAt runs one command on the caller's streams.
+func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std stdio) error {
+	request, err := o.request(argv, w.start())
+	if err != nil {
+		return errors.Join(err, w.close())
+	}
+	run := w.execute
 	if o.tty {
 		run = onTerminal(std.in, run)
 	}
@@ -165,6 +188,10 @@ type place struct {
 	auditPath string
 }
 
+func (p *place) start() string { return p.cwd }
+
+func (p *place) close() error { return p.audit.Close() }
+
 // execute runs one command in a session that ends with it, and closes the audit
 // log.
 func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (result, error) {
@@ -181,8 +208,16 @@ func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams c
 	return r, errors.Join(err, auditErr, p.audit.Close())
 }
 
-// place reads the configuration and the policy and opens the audit log.
-func (o *execOptions) place() (*place, error) {
+// plan is what the flags that make a session come to.
+type plan struct {
+	operator        supervisor.OperatorConfig
+	policy          *policy.Policy
+	here, workspace string
+	auditPath       string
+}
+
+// plan reads the configuration and the policy.
+func (o *execOptions) plan() (*plan, error) {
 	operator, err := supervisor.ReadConfig(orDefault(o.config, supervisor.DefaultConfigPath), o.config == "")
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
@@ -199,15 +234,25 @@ func (o *execOptions) place() (*place, error) {
 	if path == "" {
 		path = defaultAuditPath()
 	}
-	log, err := openAudit(path)
+	return &plan{operator, p, here, workspace, path}, nil
+}
+
+// place is the plan with its audit log open.
+func (o *execOptions) place() (*place, error) {
+	plan, err := o.plan()
+	if err != nil {
+		return nil, err
+	}
+	log, err := openAudit(plan.auditPath)
 	if err != nil {
 		return nil, fail(exitOurs, err, "name a writable file with --audit")
 	}
 	return &place{
-		audit: log, auditPath: path, cwd: here,
+		audit: log, auditPath: plan.auditPath, cwd: plan.here,
 		config: supervisor.Config{
-			Policy: p, Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Inject: operator.EnvInject,
-			Home: sandboxHome, Cwd: here, Path: operator.Path, User: operator.User, Require: operator.Require, Network: o.network, Audit: log,
+			Policy: plan.policy, Governed: []wire.Governed{{Backing: plan.workspace, Path: plan.workspace}}, Inject: plan.operator.EnvInject,
+			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require,
+			Network: o.network, Audit: log,
 			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		},
 	}, nil
@@ -227,14 +272,20 @@ func (o *execOptions) directories() (cwd, workspace string, err error) {
 	if o.cwd != "" {
 		return o.cwd, workspace, nil
 	}
+	here, err := hereIn(workspace)
+	return here, workspace, err
+}
+
+// hereIn is the current directory when it is in the workspace, else that.
+func hereIn(workspace string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	if here != workspace && !strings.HasPrefix(here, workspace+"/") {
 		here = workspace
 	}
-	return here, workspace, nil
+	return here, nil
 }
 
 // environment is what the flags ask for; NAME alone takes this process's value.
@@ -281,14 +332,22 @@ func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
 // openAudit opens an audit log and makes its directory, for the owner only. The
 // key of its anchor lies in the state directory, which no session shows.
 func openAudit(path string) (*audit.Log, error) {
-	key := filepath.Join(stateDir(), "audit.key")
-	for _, dir := range []string{filepath.Dir(path), filepath.Dir(key)} {
+	if err := auditDirectories(path); err != nil {
+		return nil, err
+	}
+	return audit.Open(path, audit.Options{KeyFile: auditKey()})
+}
+
+func auditDirectories(path string) error {
+	for _, dir := range []string{filepath.Dir(path), filepath.Dir(auditKey())} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return audit.Open(path, audit.Options{KeyFile: key})
+	return nil
 }
+
+func auditKey() string { return filepath.Join(stateDir(), "audit.key") }
 
 // stateDir is where agentsh keeps what outlives a session.
 func stateDir() string {

@@ -57,15 +57,15 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 }
 
 func (o *execOptions) captured(ctx context.Context, argv []string, streams channel.Streams) (result, error) {
-	p, err := o.place()
+	w, err := o.where(ctx)
 	if err != nil {
 		return result{}, err
 	}
-	request, err := o.request(argv, p.cwd)
+	request, err := o.request(argv, w.start())
 	if err != nil {
-		return result{}, errors.Join(err, p.audit.Close())
+		return result{}, errors.Join(err, w.close())
 	}
-	return p.execute(ctx, request, streams)
+	return w.execute(ctx, request, streams)
 }
 
 // oursAsExit is the exit of a command that agentsh itself could not run.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,20 +19,24 @@ import (
 // newServeCommand serves a controller over descriptors that it hands down.
 func newServeCommand() *cobra.Command {
 	var stream, bootstrap int
-	var config string
+	var config, socket string
 	cmd := &cobra.Command{
-		Use:   "serve --stream-fd N --bootstrap-fd N",
+		Use:   "serve {--stream-fd N --bootstrap-fd N | --socket PATH}",
 		Short: "Hold a session for a controller",
 		Long: `Hold a session for a controller that started this program.
 
 The controller describes the session on one descriptor and speaks over the other;
 neither arguments nor the environment carry anything of it. The session ends with
-the stream.`,
+the stream. With --socket the session is one of 'agentsh session create', which
+starts this command, and commands arrive over the socket.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			operator, err := supervisor.ReadConfig(orDefault(config, supervisor.DefaultConfigPath), config == "")
 			if err != nil {
 				return fail(exitOurs, err, "")
+			}
+			if socket != "" {
+				return serveSocket(cmd.Context(), socket, operator)
 			}
 			syscall.CloseOnExec(stream)
 			syscall.CloseOnExec(bootstrap)
@@ -49,10 +54,21 @@ the stream.`,
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&socket, "socket", "", "`PATH` of the socket to answer on")
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
 	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	cmd.MarkFlagsMutuallyExclusive("socket", "stream-fd")
+	cmd.MarkFlagsMutuallyExclusive("socket", "bootstrap-fd")
 	return cmd
+}
+
+// serveSocket holds a session that others find by its name.
+func serveSocket(ctx context.Context, socket string, operator supervisor.OperatorConfig) error {
+	if err := supervisor.ServeSocket(ctx, socket, operator, version); err != nil {
+		return fail(exitOurs, err, "'agentsh session create' starts this command")
+	}
+	return nil
 }
 
 // maxBootstrap bounds the description of a session, in bytes.

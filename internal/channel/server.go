@@ -47,6 +47,10 @@ type ServerConfig struct {
 // which request ids were used. The zero value is ready; it is safe for
 // concurrent use.
 type Clients struct {
+	// Shared lets every client instance in that holds the key, one after the
+	// other or at once; false: the first one only.
+	Shared bool
+
 	mu       sync.Mutex
 	instance string
 	used     map[string]bool
@@ -66,7 +70,7 @@ func (c *Clients) pin(instance string) error {
 	if c.instance == "" {
 		c.instance = instance
 	}
-	if c.instance != instance {
+	if c.instance != instance && !c.Shared {
 		return &wire.Error{Code: wire.CodeRefused, Message: "another client instance holds this sandbox"}
 	}
 	return nil

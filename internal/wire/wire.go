@@ -46,6 +46,7 @@ type Bootstrap struct {
 	EnvDir          string            `json:"env_dir"`          // .env.d inside the sandbox; empty: none
 	Home            string            `json:"home"`             // inside the sandbox
 	AuditPath       string            `json:"audit_path"`       // outside the sandbox
+	AuditKey        string            `json:"audit_key"`        // file of the key of the log's anchor; empty: AuditPath and ".key"
 	HostKey         []byte            `json:"host_key"`         // OpenSSH private key of the supervisor
 	AuthorizedKey   []byte            `json:"authorized_key"`   // OpenSSH public key of the controller
 	Network         bool              `json:"network"`          // true: share the caller's network, said loudly

@@ -42,6 +42,25 @@ func StartServer(name string, extra []Donation) (*Server, error) {
 }
 
 func startServer(name string, extra []Donation, attributes *syscall.SysProcAttr) (*Server, error) {
+	return startProgram(&exec.Cmd{Args: []string{name}, Env: []string{}, Dir: "/", Stderr: os.Stderr, SysProcAttr: attributes}, extra)
+}
+
+// StartDetached executes this program again with an argument vector and gives it
+// descriptors, as StartServer does. It has a session of its own and outlives
+// this process; output is its standard output and error.
+func StartDetached(argv []string, output *os.File, extra []Donation) (*Server, error) {
+	environment := []string{}
+	if dir, set := os.LookupEnv("TMPDIR"); set {
+		environment = append(environment, "TMPDIR="+dir)
+	}
+	return startProgram(&exec.Cmd{
+		Args: argv, Env: environment, Dir: "/", Stdout: output, Stderr: output, SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}, extra)
+}
+
+// startProgram executes this program again.
+func startProgram(cmd *exec.Cmd, extra []Donation) (*Server, error) {
+	name := cmd.Args[0]
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -54,10 +73,7 @@ func startServer(name string, extra []Donation, attributes *syscall.SysProcAttr)
 		d.Names = append(d.Names, x.Name)
 		files = append(files, x.File)
 	}
-	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{name}, Env: []string{}, Dir: "/",
-		Stderr: os.Stderr, ExtraFiles: files, SysProcAttr: attributes,
-	}
+	cmd.Path, cmd.ExtraFiles = "/proc/self/exe", files
 	b, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
+)
+
+func newSessionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "session",
+		Short: "Keep sessions running for many commands",
+		Long: `Keep sessions running for many commands.
+
+A session has a supervisor in the background, which answers this user alone on a
+socket below XDG_RUNTIME_DIR, or below /run for root. Commands inside cannot reach it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSessionCreateCommand(), newSessionListCommand(), newSessionDestroyCommand())
+	return cmd
+}
+
+func newSessionCreateCommand() *cobra.Command {
+	var o execOptions
+	var name string
+	cmd := &cobra.Command{
+		Use:     "create [flags]",
+		Short:   "Start a session in the background and print its name",
+		Example: "  agentsh session create --policy examples/policies/demo.yaml --name work\n  agentsh exec --session work -- git status",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			one, err := o.create(cmd.Context(), orDefault(name, "s"+strings.ToLower(rand.Text()[:8])))
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), one.Name)
+			return nil
+		},
+	}
+	o.placeFlags(cmd.Flags())
+	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the session (default: a random one)")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "end the session after this long, in whole seconds")
+	return cmd
+}
+
+// create starts the session that the flags describe.
+func (o *execOptions) create(ctx context.Context, name string) (supervisor.Running, error) {
+	var none supervisor.Running
+	if o.timeout < 0 || o.timeout%time.Second != 0 {
+		return none, usage("--timeout %s: whole seconds", o.timeout)
+	}
+	plan, err := o.plan()
+	if err != nil {
+		return none, err
+	}
+	boot, err := o.bootstrap(plan)
+	if err != nil {
+		return none, fail(exitOurs, err, "")
+	}
+	config := o.config
+	if config != "" {
+		if config, err = filepath.Abs(config); err != nil {
+			return none, fail(exitOurs, err, "")
+		}
+	}
+	registry, err := supervisor.OpenRegistry()
+	if err != nil {
+		return none, fail(exitOurs, err, "")
+	}
+	one, err := registry.Create(ctx, name, config, boot)
+	if err != nil {
+		return none, fail(exitOurs, err, "")
+	}
+	return one, nil
+}
+
+// bootstrap describes a session to its supervisor.
+func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
+	path, err := filepath.Abs(p.auditPath)
+	if err != nil {
+		return wire.Bootstrap{}, err
+	}
+	if err := auditDirectories(path); err != nil {
+		return wire.Bootstrap{}, err
+	}
+	boot := wire.Bootstrap{
+		Version: wire.Current, Vars: p.policy.Vars(), Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
+		Home: sandboxHome, AuditPath: path, AuditKey: auditKey(), Network: o.network, LifetimeSeconds: int(o.timeout / time.Second),
+	}
+	for _, source := range p.policy.Sources() {
+		boot.Policy = append(boot.Policy, wire.PolicySource(source))
+	}
+	return boot, nil
+}
+
+func newSessionListCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List running sessions",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			registry, err := supervisor.OpenRegistry()
+			if err != nil {
+				return fail(exitOurs, err, "")
+			}
+			list, err := registry.List()
+			if err != nil {
+				return fail(exitOurs, err, "")
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(append([]supervisor.Running{}, list...))
+			}
+			return printSessions(cmd.OutOrStdout(), list, time.Now())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	return cmd
+}
+
+// printSessions prints a table; without sessions, nothing.
+func printSessions(out io.Writer, list []supervisor.Running, now time.Time) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tPOLICY\tWORKSPACE\tSTARTED\tENDS\tAUDIT")
+	for _, one := range list {
+		ends := "-"
+		if one.Ends != nil {
+			ends = "in " + one.Ends.Sub(now).Round(time.Second).String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", one.Name, printable(one.Policy), printable(one.Workspace),
+			one.Started.Format(time.RFC3339), ends, printable(one.Audit))
+	}
+	return w.Flush()
+}
+
+func newSessionDestroyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "destroy NAME ...",
+		Short: "End sessions and wait until nothing of them is left",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			registry, err := supervisor.OpenRegistry()
+			if err != nil {
+				return fail(exitOurs, err, "")
+			}
+			for _, name := range names {
+				if err := registry.Destroy(cmd.Context(), name); err != nil {
+					return sessionFailure(err)
+				}
+			}
+			return nil
+		},
+	}
+}

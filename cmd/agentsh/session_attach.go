@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
+	"agentsh/supervisor/audit"
+)
+
+// attached is a running session that a command runs in.
+type attached struct {
+	client *channel.Client
+	one    supervisor.Running
+	cwd    string
+}
+
+// attach connects to the session that the flags name.
+func (o *execOptions) attach(ctx context.Context) (where, error) {
+	registry, err := supervisor.OpenRegistry()
+	if err != nil {
+		return nil, fail(exitOurs, err, "")
+	}
+	client, one, err := registry.Attach(ctx, o.session, version)
+	if err != nil {
+		return nil, sessionFailure(err)
+	}
+	a := &attached{client: client, one: one, cwd: o.cwd}
+	if a.cwd == "" {
+		if a.cwd, err = hereIn(one.Workspace); err != nil {
+			return nil, fail(exitOurs, errors.Join(err, client.Close()), "")
+		}
+	}
+	return a, nil
+}
+
+// sessionFailure says what to do when there is no such session.
+func sessionFailure(err error) error {
+	if errors.Is(err, supervisor.ErrNoSession) {
+		return fail(exitOurs, err, "'agentsh session list' names those that run")
+	}
+	return fail(exitOurs, err, "")
+}
+
+func (a *attached) start() string { return a.cwd }
+
+func (a *attached) close() error { return a.client.Close() }
+
+// execute runs one command in the session and disconnects.
+func (a *attached) execute(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (result, error) {
+	r := result{exit: wire.Exit{Kind: wire.ExitLost}, auditPath: a.one.Audit}
+	before, err := logSize(a.one.Audit)
+	if err != nil {
+		return r, errors.Join(err, a.close())
+	}
+	request.ID = rand.Text()
+	cmd := a.client.Command(ctx, request)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
+	if r.exit, err = runResizable(cmd, streams.Control); err != nil {
+		return r, errors.Join(err, a.close())
+	}
+	r.refused, err = refusedSince(a.one.Audit, before)
+	return r, errors.Join(err, a.close())
+}
+
+// runResizable runs a command and passes sizes of its terminal on.
+func runResizable(cmd *channel.Cmd, control <-chan wire.Control) (wire.Exit, error) {
+	if err := cmd.Start(); err != nil {
+		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case m := <-control:
+				_ = cmd.Resize(m.TTY.Rows, m.TTY.Cols) // the command's end tells of a lost connection
+			}
+		}
+	})
+	exit, err := cmd.Wait()
+	close(done)
+	wg.Wait()
+	return exit, err
+}
+
+func logSize(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, fmt.Errorf("audit log: %w", err)
+	}
+	return info.Size(), nil
+}
+
+// refusedSince reads what was refused since the log had a size. The supervisor
+// has written everything about a command when it tells of its end; the last
+// line may be of another command and not whole.
+func refusedSince(path string, from int64) (denials, error) {
+	var d denials
+	f, err := os.Open(path)
+	if err != nil {
+		return d, fmt.Errorf("audit log: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return d, fmt.Errorf("audit log: %w", err)
+	}
+	lines := bufio.NewReaderSize(io.NewSectionReader(f, from, info.Size()-from), audit.MaxLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if errors.Is(err, io.EOF) {
+			return d, nil
+		}
+		var e wire.Event
+		if err == nil {
+			err = json.Unmarshal(line, &e)
+		}
+		if err != nil {
+			return d, fmt.Errorf("audit log %s: %w", path, err)
+		}
+		d.note(e)
+	}
+}

@@ -1,0 +1,307 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/seccomp/target"
+	"agentsh/supervisor/launch"
+)
+
+// Descriptors that a session's supervisor is started with.
+const (
+	donatedBoot  = "bootstrap" // what to hold
+	donatedReady = "ready"     // gets nothing when the session is ready, else why it is not
+	donatedLock  = "lock"      // held until the process ends
+)
+
+// maxReason is the longest reason for a failed start that is passed on, in bytes.
+const maxReason = 64 << 10
+
+// startDaemon starts the supervisor of a reserved session and waits until the
+// session is ready.
+func startDaemon(ctx context.Context, v *reservation, config string, boot wire.Bootstrap) error {
+	data, err := json.Marshal(boot)
+	if err != nil {
+		return err
+	}
+	description, err := memoryFile(data)
+	if err != nil {
+		return err
+	}
+	defer description.Close()
+	output, err := os.OpenFile(filepath.Join(v.dir, registryLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer output.Close()
+	told, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer told.Close()
+	argv := []string{"agentsh", "serve", "--socket", filepath.Join(v.dir, registrySocket)}
+	if config != "" {
+		argv = append(argv, "--config", config)
+	}
+	server, err := launch.StartDetached(argv, output, []launch.Donation{
+		{Name: donatedBoot, File: description}, {Name: donatedReady, File: tell}, {Name: donatedLock, File: v.lock}})
+	tell.Close()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = told.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := ready(told); err != nil {
+		server.Kill()
+		return errors.Join(err, ctx.Err())
+	}
+	return nil
+}
+
+// ready waits for the word of a session's supervisor: one byte, or why not.
+func ready(told io.Reader) error {
+	said, err := io.ReadAll(io.LimitReader(told, maxReason))
+	switch {
+	case err != nil:
+		return fmt.Errorf("its supervisor: %w", err)
+	case len(said) == 0:
+		return errors.New("its supervisor ended without a word")
+	case said[0] != 0:
+		return errors.New(string(said))
+	}
+	return nil
+}
+
+// memoryFile is data in a file that has no name.
+func memoryFile(data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(donatedBoot, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memory file: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), donatedBoot)
+	if _, err := f.WriteAt(data, 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("memory file: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// daemon is the supervisor of one session of a registry.
+type daemon struct {
+	*host
+	boot   wire.Bootstrap
+	build  string
+	socket string
+	ready  *os.File
+	lock   *os.File
+	server channel.ServerConfig
+}
+
+// ServeSocket is the supervisor of one session that [Registry.Create] starts: it
+// opens what it is told over its descriptors, answers on the socket until ctx
+// ends, the session ends or its time is up, and removes its directory.
+func ServeSocket(ctx context.Context, socket string, operator OperatorConfig, build string) error {
+	d := &daemon{socket: socket, build: build}
+	if err := d.receive(); err != nil {
+		return err
+	}
+	if seconds := d.boot.LifetimeSeconds; seconds > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		defer cancel()
+	}
+	err := d.serve(ctx, operator)
+	return errors.Join(err, d.leave(err), d.lock.Close())
+}
+
+// receive takes the descriptors this process was started with.
+func (d *daemon) receive() error {
+	files, err := launch.Donations()
+	if err != nil {
+		return err
+	}
+	description := files[donatedBoot]
+	d.ready, d.lock = files[donatedReady], files[donatedLock]
+	if description == nil || d.ready == nil || d.lock == nil {
+		return errors.New("a descriptor is missing")
+	}
+	defer description.Close()
+	data, err := io.ReadAll(io.NewSectionReader(description, 0, 4*wire.MaxMessage))
+	if err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	if err := json.NewDecoder(bytes.NewReader(data)).Decode(&d.boot); err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	return nil
+}
+
+// serve holds the session until it ends.
+func (d *daemon) serve(ctx context.Context, operator OperatorConfig) error {
+	var err error
+	if d.host, err = openHost(ctx, d.boot, operator); err != nil {
+		return err
+	}
+	err = d.answer(ctx)
+	return errors.Join(err, d.session.Close(), d.close())
+}
+
+// answer takes connections until the session ends, and waits for their ends.
+func (d *daemon) answer(ctx context.Context) error {
+	if err := d.openFiles(d.boot); err != nil {
+		return err
+	}
+	d.server = d.host.server(d.boot, d.build)
+	d.server.Clients = &channel.Clients{Shared: true}
+	l, err := channel.Listen(ctx, "unix://"+d.socket)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	connections.Go(func() {
+		select {
+		case <-d.session.init.Dead():
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	if err := d.announce(ctx); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("take a connection: %w", err)
+		}
+		connections.Go(func() { d.connection(ctx, conn) })
+	}
+}
+
+// announce writes the session's record and tells its creator that it is ready.
+func (d *daemon) announce(ctx context.Context) error {
+	self, err := target.Identify(os.Getpid())
+	if err != nil {
+		return err
+	}
+	cfg := d.session.cfg
+	one := Running{
+		Name: filepath.Base(filepath.Dir(d.socket)), Session: d.session.id, PID: os.Getpid(), StartTime: self.Start,
+		Parts: []int{d.session.init.PID()}, Policy: cfg.Policy.Name(), Digest: cfg.Policy.Digest(), Workspace: cfg.Cwd,
+		Audit: d.boot.AuditPath, Started: time.Now().UTC(), Build: d.build,
+	}
+	if d.session.files != nil {
+		one.Parts = append(one.Parts, d.session.files.process.PID())
+	}
+	if ends, ok := ctx.Deadline(); ok {
+		ends = ends.UTC()
+		one.Ends = &ends
+	}
+	data, err := json.Marshal(one)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(d.socket)
+	fresh := filepath.Join(dir, registryRecord+".new")
+	if err := os.WriteFile(fresh, data, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, filepath.Join(dir, registryRecord)); err != nil {
+		return err
+	}
+	_, err = d.ready.Write([]byte{0})
+	return errors.Join(err, d.ready.Close())
+}
+
+// leave removes the session's directory, and tells a creator that still waits
+// why there is no session.
+func (d *daemon) leave(err error) error {
+	if err != nil {
+		_, _ = d.ready.WriteString(err.Error()) // fails when the session was ready
+		_ = d.ready.Close()
+	}
+	return os.RemoveAll(filepath.Dir(d.socket))
+}
+
+// connection serves one caller.
+func (d *daemon) connection(ctx context.Context, conn net.Conn) {
+	if err := ownCaller(conn); err != nil {
+		d.session.cfg.Log.Warn("connection refused", "reason", err)
+		_ = conn.Close()
+		return
+	}
+	server := d.server
+	server.Handler = afterwards{d.host}
+	if err := channel.NewServer(conn, server).Serve(ctx); err != nil && ctx.Err() == nil {
+		d.session.cfg.Log.Warn("connection ended", "reason", err)
+	}
+}
+
+// afterwards answers like the host; when a command's end is told, what the file
+// server refused it is in the audit log.
+type afterwards struct{ *host }
+
+// Exec runs one command. See [Session.Exec].
+func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+	exit, left, err := a.session.Exec(ctx, req, s)
+	return exit, left, errors.Join(err, a.session.files.drain())
+}
+
+// ownCaller refuses callers other than this user and root, and such that run in
+// another pid namespace, as every command does. See unix(7), SO_PEERCRED.
+func ownCaller(conn net.Conn) error {
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var asked error
+	if err := raw.Control(func(fd uintptr) { peer, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	switch {
+	case asked != nil:
+		return asked
+	case peer.Uid != 0 && int(peer.Uid) != os.Geteuid():
+		return fmt.Errorf("process %d of user %d is not of this user", peer.Pid, peer.Uid)
+	case peer.Pid == 0:
+		return errors.New("a process of another pid namespace")
+	case peer.Uid == 0 && os.Geteuid() != 0:
+		return nil // root's namespaces are not for this user to see
+	}
+	own, err := os.Stat("/proc/self/ns/pid")
+	if err != nil {
+		return err
+	}
+	theirs, err := os.Stat("/proc/" + strconv.Itoa(int(peer.Pid)) + "/ns/pid")
+	if err != nil {
+		return fmt.Errorf("process %d: %w", peer.Pid, err)
+	}
+	if !os.SameFile(own, theirs) {
+		return fmt.Errorf("process %d runs in another pid namespace", peer.Pid)
+	}
+	return nil
+}

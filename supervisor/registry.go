@@ -1,0 +1,319 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+)
+
+// Registry holds the running sessions of one user: a directory for each, named
+// after it, whose lock its supervisor holds for as long as it lives.
+type Registry struct{ dir string }
+
+// Files of a session's directory.
+const (
+	registrySocket = "socket"
+	registryRecord = "session.json"
+	registryKeys   = "keys.json"
+	registryLog    = "log"
+)
+
+// startingName is how the directory of a session that is being reserved is called.
+const startingName = ".starting-"
+
+// sessionName is a name of a session: it is also that of a directory.
+var sessionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
+
+// maxSocketPath is the longest path of a socket, in bytes. See unix(7).
+const maxSocketPath = 107
+
+// ErrNoSession means that no session of that name runs.
+var ErrNoSession = errors.New("no such session")
+
+// Running is a running session, as its record tells.
+type Running struct {
+	Name      string     `json:"name"`
+	Session   string     `json:"session"` // id, as in the audit log
+	PID       int        `json:"pid"`     // of its supervisor
+	StartTime uint64     `json:"start_time"`
+	Parts     []int      `json:"parts"` // processes that end with it: the session's first, the file server
+	Policy    string     `json:"policy"`
+	Digest    string     `json:"policy_digest"`
+	Workspace string     `json:"workspace"`
+	Audit     string     `json:"audit"`
+	Started   time.Time  `json:"started"`
+	Ends      *time.Time `json:"ends,omitempty"` // by its timeout; nil: not by itself
+	Build     string     `json:"build"`
+}
+
+// sessionKeys are what a client of a session needs.
+type sessionKeys struct {
+	Key     []byte `json:"key"`      // the client's private half
+	HostKey []byte `json:"host_key"` // the session's public half
+}
+
+// registryDir is where the sessions of this user are: below XDG_RUNTIME_DIR, or
+// /run for root.
+func registryDir() (string, error) {
+	base := os.Getenv("XDG_RUNTIME_DIR")
+	if base == "" && os.Geteuid() == 0 {
+		base = "/run"
+	}
+	if base == "" {
+		return "", errors.New("XDG_RUNTIME_DIR is not set: it names a directory of this user alone")
+	}
+	if !filepath.IsAbs(base) {
+		return "", fmt.Errorf("XDG_RUNTIME_DIR %q is not an absolute path", base)
+	}
+	base, err := filepath.EvalSymlinks(base)
+	if err != nil {
+		return "", fmt.Errorf("runtime directory: %w", err)
+	}
+	return filepath.Join(base, "agentsh"), nil
+}
+
+// OpenRegistry opens the registry of this user, makes it where it is missing,
+// and removes what killed supervisors left. One that others could change is
+// refused.
+func OpenRegistry() (*Registry, error) {
+	dir, err := registryDir()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("runtime directory: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("runtime directory: %w", err)
+	}
+	if owner := int(info.Sys().(*syscall.Stat_t).Uid); !info.IsDir() || owner != os.Geteuid() || info.Mode().Perm() != 0o700 {
+		return nil, fmt.Errorf("runtime directory %s is not a directory of mode 0700 of user %d", dir, os.Geteuid())
+	}
+	r := &Registry{dir}
+	return r, r.sweep()
+}
+
+// sweep removes the directories whose supervisor is gone.
+func (r *Registry) sweep() error {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return fmt.Errorf("runtime directory: %w", err)
+	}
+	for _, e := range entries {
+		if sessionName.MatchString(e.Name()) {
+			r.removeDead(e.Name())
+		}
+	}
+	return nil
+}
+
+// removeDead removes a session's directory if nobody holds its lock. Who holds
+// the lock that lies there now is the only one to remove it: another may have
+// been faster, and a new session may have the name already.
+func (r *Registry) removeDead(name string) {
+	dir := filepath.Join(r.dir, name)
+	lock, err := lockState(dir, 0)
+	if err != nil {
+		return
+	}
+	defer lock.Close()
+	held, err := lock.Stat()
+	if err != nil {
+		return
+	}
+	if there, err := os.Lstat(filepath.Join(dir, stateLock)); err == nil && os.SameFile(held, there) {
+		_ = os.RemoveAll(dir) // the next one tries again
+	}
+}
+
+// reservation is a name that is taken, with its lock.
+type reservation struct {
+	name, dir string
+	lock      *os.File
+}
+
+// reserve takes a name: its directory appears locked and complete, or not at all.
+func (r *Registry) reserve(name string, keys sessionKeys) (*reservation, error) {
+	if !sessionName.MatchString(name) {
+		return nil, fmt.Errorf("session name %.64q: 1 to 32 lower case letters, digits, _ and -, no sign first", name)
+	}
+	dir := filepath.Join(r.dir, name)
+	if socket := filepath.Join(dir, registrySocket); len(socket) > maxSocketPath {
+		return nil, fmt.Errorf("session socket %s: the path is longer than %d bytes", socket, maxSocketPath)
+	}
+	fresh, err := os.MkdirTemp(r.dir, startingName)
+	if err != nil {
+		return nil, fmt.Errorf("session %s: %w", name, err)
+	}
+	lock, err := lockState(fresh, os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return nil, fmt.Errorf("session %s: %w", name, errors.Join(err, os.RemoveAll(fresh)))
+	}
+	data, err := json.Marshal(keys)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(fresh, registryKeys), data, 0o600)
+	}
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, fresh, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE)
+	}
+	switch {
+	case err == nil:
+		return &reservation{name, dir, lock}, nil
+	case errors.Is(err, unix.EEXIST):
+		err = errors.New("a session of this name runs, or is just being made")
+	}
+	return nil, fmt.Errorf("session %s: %w", name, errors.Join(err, os.RemoveAll(fresh), lock.Close()))
+}
+
+// cancel gives the name back.
+func (v *reservation) cancel() error { return errors.Join(os.RemoveAll(v.dir), v.lock.Close()) }
+
+// List is every running session, by name.
+func (r *Registry) List() ([]Running, error) {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return nil, fmt.Errorf("runtime directory: %w", err)
+	}
+	var out []Running
+	for _, e := range entries {
+		if !sessionName.MatchString(e.Name()) {
+			continue
+		}
+		one, err := r.Find(e.Name())
+		if errors.Is(err, ErrNoSession) {
+			continue // it is being made, or has just ended
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b Running) int { return a.Started.Compare(b.Started) })
+	return out, nil
+}
+
+// Find is one running session; the error has ErrNoSession in its chain when
+// there is none.
+func (r *Registry) Find(name string) (Running, error) {
+	var one Running
+	if !sessionName.MatchString(name) {
+		return one, fmt.Errorf("session %.64q: %w", name, ErrNoSession)
+	}
+	if err := readRecord(filepath.Join(r.dir, name, registryRecord), &one); err != nil {
+		return one, fmt.Errorf("session %s: %w", name, err)
+	}
+	return one, nil
+}
+
+// maxRecord is the largest record of a session, in bytes.
+const maxRecord = 64 << 10
+
+func readRecord(file string, into any) error {
+	info, err := os.Lstat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNoSession
+	}
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxRecord {
+		return fmt.Errorf("%s is not a file of at most %d bytes", file, maxRecord)
+	}
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNoSession
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
+}
+
+// Attach connects to a running session. The caller closes the client.
+func (r *Registry) Attach(ctx context.Context, name, build string) (*channel.Client, Running, error) {
+	one, err := r.Find(name)
+	if err != nil {
+		return nil, one, err
+	}
+	var keys sessionKeys
+	if err := readRecord(filepath.Join(r.dir, name, registryKeys), &keys); err != nil {
+		return nil, one, fmt.Errorf("session %s: %w", name, err)
+	}
+	conn, err := channel.Dial(ctx, "unix://"+filepath.Join(r.dir, name, registrySocket))
+	if err != nil {
+		return nil, one, fmt.Errorf("session %s: %w", name, err)
+	}
+	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{Key: keys.Key, HostKey: keys.HostKey, Build: build, Server: one.Session})
+	if err != nil {
+		return nil, one, fmt.Errorf("session %s: %w", name, err)
+	}
+	return client, one, nil
+}
+
+// Create starts a session with a supervisor of its own, which outlives this
+// process, and returns when it is ready. boot describes the session; its keys
+// are made here. config is the operator's configuration file; empty: the default.
+func (r *Registry) Create(ctx context.Context, name, config string, boot wire.Bootstrap) (Running, error) {
+	keys, err := makeKeys(&boot)
+	if err != nil {
+		return Running{}, err
+	}
+	v, err := r.reserve(name, keys)
+	if err != nil {
+		return Running{}, err
+	}
+	if err := startDaemon(ctx, v, config, boot); err != nil {
+		return Running{}, fmt.Errorf("session %s: %w", name, errors.Join(err, v.cancel()))
+	}
+	one, err := r.Find(name)
+	return one, errors.Join(err, v.lock.Close())
+}
+
+// makeKeys gives both sides of a session their keys.
+func makeKeys(boot *wire.Bootstrap) (sessionKeys, error) {
+	var k sessionKeys
+	var err error
+	if boot.HostKey, k.HostKey, err = channel.NewKeyPair(); err != nil {
+		return k, err
+	}
+	k.Key, boot.AuthorizedKey, err = channel.NewKeyPair()
+	return k, err
+}
+
+// hideRegistry keeps the sockets of all sessions of this user out of a view:
+// what the policy shows around them is covered, and what commands may change
+// must not hold them.
+func (v *view) hideRegistry() error {
+	dir, err := registryDir()
+	if err != nil {
+		return nil // there can be no session then
+	}
+	for _, g := range v.governed {
+		if below(dir, g.backing) || below(g.backing, dir) {
+			return fmt.Errorf("%s holds the sockets of sessions and cannot be shown: leave it out of the workspace and give no different rules around it", dir)
+		}
+	}
+	covered := slices.ContainsFunc(v.binds, func(b bind) bool { return below(dir, b.path) || below(b.path, dir) })
+	if !covered {
+		return nil
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("hide %s: %w", dir, err) // made later, it would show
+	}
+	v.masked = append(v.masked, dir)
+	return nil
+}
