@@ -298,21 +298,43 @@ func makeKeys(boot *wire.Bootstrap) (sessionKeys, error) {
 // what the policy shows around them is covered, and what commands may change
 // must not hold them.
 func (v *view) hideRegistry() error {
-	dir, err := registryDir()
-	if err != nil {
-		return nil // there can be no session then
+	for _, dir := range registryDirs() {
+		if err := v.hide(dir); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// registryDirs are the places where sessions of this user may be, also those
+// made with another environment.
+func registryDirs() []string {
+	uid := os.Geteuid()
+	dirs := []string{fmt.Sprintf("/run/user/%d/agentsh", uid)}
+	if uid == 0 {
+		dirs = append(dirs, "/run/agentsh")
+	}
+	if dir, err := registryDir(); err == nil {
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// hide covers a registry. One that is missing is made where it would show
+// later.
+func (v *view) hide(dir string) error {
 	for _, g := range v.governed {
-		if below(dir, g.backing) || below(g.backing, dir) {
+		if !g.closed && (below(dir, g.backing) || below(g.backing, dir)) {
 			return fmt.Errorf("%s holds the sockets of sessions and cannot be shown: leave it out of the workspace and give no different rules around it", dir)
 		}
 	}
-	covered := slices.ContainsFunc(v.binds, func(b bind) bool { return below(dir, b.path) || below(b.path, dir) })
-	if !covered {
+	if !slices.ContainsFunc(v.binds, func(b bind) bool { return below(dir, b.path) || below(b.path, dir) }) {
 		return nil
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("hide %s: %w", dir, err) // made later, it would show
+	err := os.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("hide %s: %w", dir, err)
 	}
 	v.masked = append(v.masked, dir)
 	return nil

@@ -25,6 +25,11 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("NO_COLOR", "1")
+			run := e.WorkDir + "-run" // no workspace may hold it
+			e.Setenv("XDG_RUNTIME_DIR", run)
+			if err := os.Mkdir(run, 0o700); err != nil {
+				return err
+			}
 			// The work directory belongs to the test; commands of another user
 			// have to be able to reach what lies in it.
 			for dir := e.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {

@@ -47,11 +47,14 @@ func startServer(name string, extra []Donation, attributes *syscall.SysProcAttr)
 
 // StartDetached executes this program again with an argument vector and gives it
 // descriptors, as StartServer does. It has a session of its own and outlives
-// this process; output is its standard output and error.
+// this process; output is its standard output and error. Of the environment it
+// has where temporary and runtime files are.
 func StartDetached(argv []string, output *os.File, extra []Donation) (*Server, error) {
 	environment := []string{}
-	if dir, set := os.LookupEnv("TMPDIR"); set {
-		environment = append(environment, "TMPDIR="+dir)
+	for _, name := range []string{"TMPDIR", "XDG_RUNTIME_DIR"} {
+		if dir, set := os.LookupEnv(name); set {
+			environment = append(environment, name+"="+dir)
+		}
 	}
 	return startProgram(&exec.Cmd{
 		Args: argv, Env: environment, Dir: "/", Stdout: output, Stderr: output, SysProcAttr: &syscall.SysProcAttr{Setsid: true},
