@@ -41,7 +41,7 @@ does the same when it starts.`,
 				}
 			}
 			if failed != nil {
-				return &failure{code: exitSandbox, err: failed}
+				return &failure{code: controller.ExitSandbox, err: failed}
 			}
 			return nil
 		},

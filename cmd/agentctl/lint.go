@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
 )
@@ -98,7 +99,7 @@ Exit code 2 when a problem is an error.`,
 				return err
 			}
 			if ps.HasErrors() {
-				return &failure{code: exitUsage}
+				return &failure{code: controller.ExitConfiguration}
 			}
 			if output == formatText && len(ps) == 0 {
 				noun := "files"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
 )
@@ -167,7 +168,7 @@ func printPlan(cmd *cobra.Command, x *harness.Expanded, dir, output string) erro
 	}
 	actual, err := g.Providers(cmd.Context())
 	if err != nil {
-		return &failure{code: exitSandbox, err: fmt.Errorf("read the local gateway: %w", err)}
+		return &failure{code: controller.ExitSandbox, err: fmt.Errorf("read the local gateway: %w", err)}
 	}
 	rows := []changeJSON{}
 	for _, c := range provider.Plan(provider.Wanted(x), actual, g.Digest) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/controller"
 	"agentsh/controller/harness"
 )
 
@@ -56,7 +57,7 @@ func stderrProblems(cmd *cobra.Command, ps harness.Problems) error {
 		return err
 	}
 	if ps.HasErrors() {
-		return &failure{code: exitUsage}
+		return &failure{code: controller.ExitConfiguration}
 	}
 	return nil
 }

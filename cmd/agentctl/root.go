@@ -6,20 +6,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-)
 
-// The exit codes of agentctl.
-const (
-	exitDone       = 0
-	exitAgent      = 1 // the agent failed
-	exitUsage      = 2 // usage or configuration
-	exitScan       = 3 // blocked by a scan
-	exitSandbox    = 4 // sandbox or backend
-	exitTimeout    = 5
-	exitValidation = 6
-	exitPostScript = 7
-	exitInterrupt  = 130 // SIGINT
-	exitTerminate  = 143 // SIGTERM
+	"agentsh/controller"
 )
 
 // newRoot returns the command line of agentctl.
@@ -72,9 +60,9 @@ func (f *failure) Unwrap() error { return f.err }
 // of usage or configuration.
 func report(err error, w io.Writer) int {
 	if err == nil {
-		return exitDone
+		return controller.ExitDone
 	}
-	f := &failure{code: exitUsage, err: err}
+	f := &failure{code: controller.ExitConfiguration, err: err}
 	errors.As(err, &f)
 	if f.err != nil {
 		fmt.Fprintf(w, "agentctl: %v\n", f.err)

@@ -104,7 +104,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 // openState opens the state directory and the backend.
 func openState(backend, agentsh string) (statedir.Dir, sandbox.Backend, error) {
 	if backend != local.Name {
-		return statedir.Dir{}, nil, &failure{code: exitUsage, err: fmt.Errorf("unknown backend %q", backend), hint: "this build has: " + local.Name}
+		return statedir.Dir{}, nil, &failure{code: controller.ExitConfiguration, err: fmt.Errorf("unknown backend %q", backend), hint: "this build has: " + local.Name}
 	}
 	if agentsh != "" {
 		var err error
@@ -114,11 +114,11 @@ func openState(backend, agentsh string) (statedir.Dir, sandbox.Backend, error) {
 	}
 	path, err := statedir.Path(os.Getenv, os.Geteuid())
 	if err != nil {
-		return statedir.Dir{}, nil, &failure{code: exitUsage, err: err}
+		return statedir.Dir{}, nil, &failure{code: controller.ExitConfiguration, err: err}
 	}
 	state, err := statedir.Open(path)
 	if err != nil {
-		return statedir.Dir{}, nil, &failure{code: exitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
+		return statedir.Dir{}, nil, &failure{code: controller.ExitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
 	}
 	return state, local.New(local.Config{State: state, Agentsh: agentsh}), nil
 }
@@ -163,7 +163,7 @@ func runFailure(stderr io.Writer, err error) error {
 	}
 	var f *controller.Failure
 	if !errors.As(err, &f) {
-		return &failure{code: exitSandbox, err: err}
+		return &failure{code: controller.ExitSandbox, err: err}
 	}
 	if len(f.Problems) > 0 {
 		if err := printProblems(stderr, f.Problems, formatText); err != nil {
