@@ -17,11 +17,12 @@
 //
 //  1. cmd/agentsh newExecCommand, or the exec channel (internal/channel.Server)
 //     of a controller, calls [agentsh/supervisor.Session.Exec].
-//  2. prepare: judge finds the program as the session sees it and asks
+//  2. prepare: judge finds what its execve will run (notify.Describe) and asks
 //     policy.Policy.Evaluate; buildEnv makes its environment by env.Build, the
 //     only place that does.
 //  3. launch.Init.Start, the only function that starts a command: the init forks
-//     a child that waits until notify.Loop.Register knows it, sets limits,
+//     a child that waits until notify.Loop.Register knows it and its control
+//     group (supervisor/cgroup) has it, sets limits,
 //     changes directory and calls execve, which is the first notification.
 //  4. wait follows it to its end, its deadline or the caller's word; emitBegin
 //     and emitEnd write the audit log.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,6 +122,67 @@ func TestLimitsAreTriedAndRemoved(t *testing.T) {
 	}
 }
 
+// confined runs a shell command in a group below the given limits and returns
+// what it printed.
+func confined(t *testing.T, limits Limits, text string) (kills int, out string) {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	g, unheld := New("agentsh-test-"+strconv.Itoa(os.Getpid()), limits.Kinds())
+	defer func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, problems := range []map[Kind]error{unheld, g.Limit(limits)} {
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+	}
+	c, err := g.Command("1", Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", "read x; "+text)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed strings.Builder
+	cmd.Stdout = &printed
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	err = c.Add(cmd.Process.Pid)
+	if _, write := stdin.Write([]byte("go\n")); err != nil || write != nil {
+		t.Error(err, write)
+	}
+	_ = cmd.Wait() // how it ends is told by what it printed
+	if len(c.dirs) > 0 && slices.Contains(limits.Kinds(), Memory) {
+		if kills, err = c.OOMKills(); err != nil {
+			t.Error(err)
+		}
+	}
+	g.Release(c)
+	return kills, printed.String()
+}
+
+func TestProcessesAreBounded(t *testing.T) {
+	const hog = "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; echo $?"
+	small := Limits{MemoryBytes: 64 << 20, CPUPercent: 50, Pids: 3}
+	if kills, out := confined(t, small, hog); kills != 1 || out != "137\n" {
+		t.Errorf("over the limit on memory: %d kills, %q", kills, out)
+	}
+	if kills, out := confined(t, Limits{MemoryBytes: 400 << 20, Pids: 3}, hog); kills != 0 || out != "0\n" {
+		t.Errorf("below the limit on memory: %d kills, %q", kills, out)
+	}
+	// A shell that cannot fork ends.
+	for pids, want := range map[int]string{1: "before\n", 2: "before\nafter\n"} {
+		if _, out := confined(t, Limits{Pids: pids, CPUPercent: 50}, "echo before; /bin/true; echo after"); out != want {
+			t.Errorf("with %d processes: %q", pids, out)
+		}
+	}
+}
+
 func TestSwapNeedsALimitOnMemoryInTheFirstVersion(t *testing.T) {
 	if err := (directory{path: t.TempDir()}).set(Swap, Limits{SwapLimited: true}); err == nil || !strings.Contains(err.Error(), "max_memory_mb") {
 		t.Error(err)
@@ -194,8 +256,11 @@ func TestADelegatedGroupIsDivided(t *testing.T) {
 	if err := write(dir, "cgroup.procs", strconv.Itoa(cmd.Process.Pid)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (place{dir, true}).open([]string{controller}); !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "Delegate=yes") {
+	if _, err := (place{dir, true}).open([]string{controller}); err == nil || !strings.Contains(err.Error(), "Delegate=yes") {
 		t.Errorf("a group with processes that is nobody's to divide: %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control")); err != nil || len(strings.TrimSpace(string(text))) > 0 {
+		t.Errorf("what was refused has changed the group: %q %v", text, err)
 	}
 	if err := unix.Setxattr(dir, "trusted.delegate", []byte("1"), 0); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -114,17 +113,41 @@ func (p place) open(controllers []string) (string, error) {
 	if filepath.Base(dir) == supervisorGroup {
 		dir = filepath.Dir(dir)
 	}
-	err := enable(dir, controllers)
-	if !errors.Is(err, unix.EBUSY) {
-		return dir, err
-	}
-	if !delegated(dir) {
-		return "", fmt.Errorf("%w: the group has processes of its own; start the supervisor in one that is delegated to it (systemd: Delegate=yes)", err)
-	}
-	if err := evacuate(dir); err != nil {
+	inhabited, err := inhabited(dir)
+	if err != nil {
 		return "", err
 	}
+	if inhabited {
+		if !delegated(dir) {
+			return "", fmt.Errorf("the group %s has processes of its own; start the supervisor in one that is delegated to it (systemd: Delegate=yes)", dir)
+		}
+		if err := evacuate(dir); err != nil {
+			return "", err
+		}
+	}
 	return dir, enable(dir, controllers)
+}
+
+// inhabited reports whether a group has processes that are in the way of groups
+// below it. In the root they are not. In any other the kernel refuses some
+// controllers then, and takes others (cpu, pids) only to make the groups below
+// unusable. See cgroups(7), "no internal processes" and "Thread mode".
+func inhabited(dir string) (bool, error) {
+	_, err := os.Stat(filepath.Join(dir, "cgroup.type"))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // the root
+	}
+	if err != nil {
+		return false, err
+	}
+	pids, err := processes(dir)
+	return len(pids) > 0, err
+}
+
+// processes are the processes of a group.
+func processes(dir string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	return strings.Fields(string(text)), err
 }
 
 // enable makes controllers available to the groups in dir.
@@ -151,14 +174,11 @@ func evacuate(dir string) error {
 		return err
 	}
 	for range 64 { // they may fork meanwhile
-		pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if err != nil {
+		pids, err := processes(dir)
+		if err != nil || len(pids) == 0 {
 			return err
 		}
-		if len(bytes.TrimSpace(pids)) == 0 {
-			return nil
-		}
-		for pid := range strings.FieldsSeq(string(pids)) {
+		for _, pid := range pids {
 			if err := write(leaf, "cgroup.procs", pid); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
