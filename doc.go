@@ -11,7 +11,9 @@
 //
 // The session init and the file server are this same binary under other names:
 // the init is a constructor that never reaches Go (supervisor/launch/init.c),
-// the file server starts in supervisor.Reexec.
+// the file server starts in supervisor.Reexec, and so do the processes in which
+// agentsh detect tries what the kernel holds. Started as sh or bash it is a shim
+// (cmd/agentsh runShim): the first walk below, for the shell it stands in for.
 //
 // # A command
 //

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -29,6 +30,9 @@ type OperatorConfig struct {
 	// User is the name of the user that commands run as when the supervisor
 	// runs as root.
 	User string
+	// Workspace is the directory that commands work in where a command line
+	// names none; empty: the current one.
+	Workspace string
 	// Path is PATH of commands, and where their programs are looked up.
 	Path string
 	// Require is what must be proven before a session opens.
@@ -44,8 +48,8 @@ var configDefaults = OperatorConfig{
 // ReadConfig reads a configuration file strictly: every unknown key, wrong type
 // and duplicate is reported with file:line:column, all at once. A missing file
 // gives the defaults when optional is set.
-func ReadConfig(path string, optional bool) (OperatorConfig, error) {
-	info, err := os.Stat(path)
+func ReadConfig(name string, optional bool) (OperatorConfig, error) {
+	info, err := os.Stat(name)
 	if optional && errors.Is(err, os.ErrNotExist) {
 		return configDefaults, nil
 	}
@@ -53,25 +57,25 @@ func ReadConfig(path string, optional bool) (OperatorConfig, error) {
 		return OperatorConfig{}, fmt.Errorf("config: %w", err)
 	}
 	if info.Size() > maxConfig {
-		return OperatorConfig{}, fmt.Errorf("config %s: %d bytes, at most %d", path, info.Size(), maxConfig)
+		return OperatorConfig{}, fmt.Errorf("config %s: %d bytes, at most %d", name, info.Size(), maxConfig)
 	}
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(name)
 	if err != nil {
 		return OperatorConfig{}, fmt.Errorf("config: %w", err)
 	}
-	return parseConfig(path, data)
+	return parseConfig(name, data)
 }
 
-func parseConfig(path string, data []byte) (OperatorConfig, error) {
+func parseConfig(name string, data []byte) (OperatorConfig, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return OperatorConfig{}, fmt.Errorf("config %s: %w", path, err)
+		return OperatorConfig{}, fmt.Errorf("config %s: %w", name, err)
 	}
 	c := configDefaults
 	if len(doc.Content) == 0 {
 		return c, nil
 	}
-	r := configReader{path: path}
+	r := configReader{path: name}
 	r.mapping(doc.Content[0], "the configuration", map[string]func(*yaml.Node){
 		"version": r.version,
 		"policy":  r.text(&c.Policy),
@@ -85,6 +89,7 @@ func parseConfig(path string, data []byte) (OperatorConfig, error) {
 				"env_inject": r.texts(&c.EnvInject),
 				"user":       r.text(&c.User),
 				"path":       r.text(&c.Path),
+				"workspace":  r.directory(&c.Workspace),
 			})
 		},
 	})
@@ -138,6 +143,16 @@ func (r *configReader) text(into *string) func(*yaml.Node) {
 			return
 		}
 		*into = n.Value
+	}
+}
+
+// directory reads an absolute path: a configuration means the same everywhere.
+func (r *configReader) directory(into *string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		r.text(into)(n)
+		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" && !path.IsAbs(n.Value) {
+			r.problem(n, "%q is no absolute path", n.Value)
+		}
 	}
 }
 

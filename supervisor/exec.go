@@ -111,9 +111,13 @@ func (s *Session) cwd(asked string) string {
 // judge resolves the program and decides. The notification of the command's own
 // execve decides again, on what the kernel then runs.
 func (s *Session) judge(c *command) *wire.Exit {
-	program, err := s.find(c.argv, c.cwd)
+	name := c.argv[0]
+	if c.req.Program != "" {
+		name = c.req.Program
+	}
+	program, err := s.find(name, c.argv, c.cwd)
 	if err != nil {
-		return lookupFailed(c.argv[0], err)
+		return lookupFailed(name, err)
 	}
 	c.file, c.path = program.file, program.request.Path
 	program.request.Interactive = c.interactive()
@@ -136,7 +140,7 @@ func (s *Session) redirect(c *command) *wire.Exit {
 	for name, value := range to.Environment {
 		c.req.Env = append(c.req.Env, name+"="+value)
 	}
-	program, err := s.find(c.argv, c.cwd)
+	program, err := s.find(to.Command, c.argv, c.cwd)
 	if err != nil {
 		return lookupFailed(to.Command, err)
 	}

@@ -21,9 +21,9 @@ type found struct {
 	request policy.CommandRequest
 }
 
-// find looks a command's program up: a name without a slash on PATH, any other
+// find looks the program name of a command up: a name without a slash on PATH, any other
 // relative to cwd. The request is the one that the command's own execve makes.
-func (s *Session) find(argv []string, cwd string) (found, error) {
+func (s *Session) find(name string, argv []string, cwd string) (found, error) {
 	t, err := target.OpenView(s.init.PID())
 	if err != nil {
 		return found{}, err
@@ -33,7 +33,7 @@ func (s *Session) find(argv []string, cwd string) (found, error) {
 		return found{}, &directoryError{cwd, err}
 	}
 	last := fs.ErrNotExist
-	for _, file := range s.candidates(argv[0]) {
+	for _, file := range s.candidates(name) {
 		request, err := notify.Describe(t, target.Lookup{Dir: unix.AT_FDCWD, Path: file}, argv, s.known.Of)
 		if err == nil {
 			return found{file, request}, nil

@@ -1,7 +1,9 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -43,6 +45,11 @@ func (s *Session) mounts(v view) ([]launch.Mount, error) {
 		return nil, err
 	}
 	out = append(out, own...)
+	shells, err := realShells(v)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, shells...)
 	for _, g := range v.governed {
 		out = append(out, launch.Mount{Kind: launch.FUSE, Target: g.path, Tag: g.path, Single: !g.dir, Options: fuseOptions(s.who)})
 	}
@@ -72,6 +79,9 @@ func (s *Session) ownFiles(v view) ([]launch.Mount, error) {
 	if shown("/etc/passwd") && shown("/etc/group") {
 		passwd, group := s.who.accounts(s.cfg.Home, baseShell)
 		for name, data := range map[string][]byte{"/etc/passwd": passwd, "/etc/group": group} {
+			if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+				continue // a minimal image: there is nothing to cover in a read-only tree
+			}
 			m, err := s.ownFile(name, data)
 			if err != nil {
 				return nil, err

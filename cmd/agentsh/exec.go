@@ -31,6 +31,8 @@ type execOptions struct {
 	env       []string
 	timeout   time.Duration
 	network   bool
+	program   string // the file to execute; empty: what the command names
+	inherit   bool   // ask for all of this process's environment
 	tty       bool
 	json      bool
 	session   string
@@ -161,7 +163,7 @@ func (o *execOptions) request(argv []string, cwd string) (wire.ExecRequest, erro
 	if err != nil {
 		return wire.ExecRequest{}, err
 	}
-	return wire.ExecRequest{ID: "exec", Argv: argv, Cwd: cwd, Env: environment, DeadlineMS: o.timeout.Milliseconds()}, nil
+	return wire.ExecRequest{ID: "exec", Argv: argv, Program: o.program, Cwd: cwd, Env: environment, DeadlineMS: o.timeout.Milliseconds()}, nil
 }
 
 // exitFailure turns the end of a command into the exit of this one. A denial was
@@ -222,7 +224,7 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
-	here, workspace, err := o.directories()
+	here, workspace, err := o.directories(operator.Workspace)
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
@@ -262,12 +264,16 @@ func (o *execOptions) place() (*place, error) {
 const sandboxHome = "/home/sandbox"
 
 // directories are where the command starts and its workspace, links resolved.
-func (o *execOptions) directories() (cwd, workspace string, err error) {
-	if workspace, err = filepath.Abs(orDefault(o.workspace, ".")); err != nil {
+// configured is the workspace of the configuration, if any.
+func (o *execOptions) directories(configured string) (cwd, workspace string, err error) {
+	if workspace, err = filepath.Abs(orDefault(o.workspace, orDefault(configured, "."))); err != nil {
 		return "", "", err
 	}
 	if workspace, err = filepath.EvalSymlinks(workspace); err != nil {
 		return "", "", fmt.Errorf("workspace: %w", err)
+	}
+	if workspace == "/" {
+		return "", "", errors.New("the workspace would be /: start in a directory of the project, or set sandbox.workspace in the configuration")
 	}
 	if o.cwd != "" {
 		return o.cwd, workspace, nil
@@ -291,6 +297,9 @@ func hereIn(workspace string) (string, error) {
 // environment is what the flags ask for; NAME alone takes this process's value.
 func (o *execOptions) environment() ([]string, error) {
 	var out []string
+	if o.inherit {
+		out = os.Environ()
+	}
 	for _, e := range o.env {
 		if !strings.Contains(e, "=") {
 			value, set := os.LookupEnv(e)

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"agentsh/internal/shim"
 	"agentsh/supervisor"
 )
 
@@ -16,7 +17,18 @@ var version = "unknown"
 func main() {
 	supervisor.Reexec()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:])
+	code := dispatch(ctx)
 	stop()
 	os.Exit(code)
+}
+
+// dispatch runs the shell that this program was started as, or the command line.
+// A program that cannot find its own file, as without /proc, is no shell that
+// anybody installed: runShim refuses it.
+func dispatch(ctx context.Context) int {
+	executable, _ := os.Executable()
+	if len(os.Args) == 0 || shim.Name(os.Args[0], executable) {
+		return runShim(ctx, executable, os.Args)
+	}
+	return run(ctx, os.Args[1:])
 }

@@ -76,6 +76,6 @@ func newRoot() *cobra.Command {
 			return cmd.Help()
 		},
 	}
-	root.AddCommand(newExecCommand(), newShellCommand(), newSessionCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand(), newDetectCommand())
+	root.AddCommand(newExecCommand(), newShellCommand(), newSessionCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand(), newDetectCommand(), newShimCommand())
 	return root
 }

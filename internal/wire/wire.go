@@ -63,8 +63,10 @@ type Governed struct {
 type ExecRequest struct {
 	ID   string   `json:"request_id"`
 	Argv []string `json:"argv"`
-	Cwd  string   `json:"cwd"`           // absolute, inside the sandbox; empty: the workspace
-	Env  []string `json:"env,omitempty"` // NAME=value
+	// Program is the file to execute, absolute, inside; empty: what argv[0] names.
+	Program string   `json:"program,omitempty"`
+	Cwd     string   `json:"cwd"`           // absolute, inside the sandbox; empty: the workspace
+	Env     []string `json:"env,omitempty"` // NAME=value
 	// Run are the variables of the run, which only the controller sets: names
 	// start with AGENTSH_. They join the supervisor's own layer, above every
 	// file and filter.

@@ -1,0 +1,33 @@
+package supervisor
+
+import (
+	"fmt"
+	"slices"
+
+	"agentsh/internal/shim"
+	"agentsh/supervisor/launch"
+)
+
+// realShells show the shells of the machine where agentsh stands in for them:
+// what a command starts as /bin/sh is a shell, judged like any other program.
+func realShells(v view) ([]launch.Mount, error) {
+	shells, err := shim.Shells("/")
+	if err != nil {
+		return nil, err
+	}
+	var out []launch.Mount
+	for _, s := range shells {
+		target := "/" + s.Path
+		for _, g := range v.governed {
+			if below(target, g.path) {
+				return nil, fmt.Errorf("the file rules differ inside %s, where the shim stands in for %s: allow reading it as a whole", g.path, target)
+			}
+		}
+		i := slices.IndexFunc(v.binds, func(b bind) bool { return below(target, b.path) })
+		if i < 0 {
+			continue // no rule shows it
+		}
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: "/" + s.Real, Target: target, ReadOnly: true, NoExec: v.binds[i].noExec})
+	}
+	return out, nil
+}
