@@ -244,18 +244,17 @@ for fd in glob.glob("/proc/[0-9]*/fd/*"):
         print("CONNECTED", fd)
     except OSError:
         pass
-for where in (run, "/run", ""):
-    for line in (["session", "list"], ["exec", "--session", "one", "--", "true"], ["session", "destroy", "one"]):
-        p = subprocess.run([agentsh] + line, env={"XDG_RUNTIME_DIR": where}, capture_output=True, text=True)
-        if p.returncode == 0 and (p.stdout or line[0] != "session"):
-            print("ANSWERED", line, p.stdout)
+for line in (["session", "list"], ["exec", "--session", "one", "--", "true"], ["session", "destroy", "one"]):
+    p = subprocess.run([agentsh] + line, env={"XDG_RUNTIME_DIR": run}, capture_output=True, text=True)
+    if p.returncode == 0 and (p.stdout or line[0] != "session"):
+        print("ANSWERED", line, p.stdout)
 print("LOOKED")
 `
 
 func TestCommandsCannotReachTheirSession(t *testing.T) {
 	dir := workDir(t)
 	run := filepath.Join(dir, "run")
-	shown := strings.Replace(entryPolicy, "'/usr/**', ", fmt.Sprintf("'%s', '%s/**', '/run', '/run/**', '/usr/**', ", run, run), 1)
+	shown := strings.Replace(entryPolicy, "'/usr/**', ", fmt.Sprintf("'%s', '%s/**', '/usr/**', ", run, run), 1)
 	shown = strings.Replace(shown, ", /tmp, '/tmp/**'", "", 1)
 	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(shown), 0o644); err != nil {
 		t.Fatal(err)
@@ -373,6 +372,63 @@ func TestDestroyLeavesNothing(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Join(dir, "run", "agentsh")); len(left) != 0 {
 		t.Errorf("left %v", left)
+	}
+}
+
+func TestAVanishedCallerEndsItsCommand(t *testing.T) {
+	dir := workDir(t)
+	session(t, dir, "one")
+	for _, flags := range [][]string{{"-t"}, {}} {
+		s := newSeat(t)
+		cmd := s.sit(t, dir, append(append([]string{"exec", "-s", "one"}, flags...), "--", "bash", "-c", "echo $$ >pid; echo ready; exec sleep 1000")...)
+		s.see(t, "ready")
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was killed
+		out, err := program(t, dir, "exec", "-s", "one", "--timeout", "20s", "--", "sh", "-c", "while [ -e /proc/$(cat pid) ]; do :; done; echo gone").CombinedOutput()
+		if string(out) != "gone\n" {
+			t.Errorf("%q: %v %s", flags, err, out)
+		}
+	}
+}
+
+func TestAnInterruptEndsTheCommandOfARunningSession(t *testing.T) {
+	dir := workDir(t)
+	session(t, dir, "one")
+	s := newSeat(t)
+	cmd := s.sit(t, dir, "exec", "-s", "one", "--", "bash", "-c", "echo ready; exec sleep 1000")
+	s.see(t, "ready")
+	s.typeIn(t, "\x03")
+	if code := exitCode(cmd.Wait()); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit %d: %s", code, s.text())
+	}
+}
+
+func TestACutCharacterIsLeftOut(t *testing.T) {
+	for _, tt := range []struct {
+		name, written string
+		text          string
+		base64        bool
+	}{
+		{"text is kept whole", "añb", "añb", false},
+		{"a character cut by the bound", strings.Repeat("x", maxCaptured-1) + "ñ", strings.Repeat("x", maxCaptured-1), false},
+		{"one that just fits", strings.Repeat("x", maxCaptured-2) + "ñ", strings.Repeat("x", maxCaptured-2) + "ñ", false},
+		{"half a character that was all", "a\xc3", "", true},
+		{"bytes", "\xff\xfe", "", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var c capture
+			for part := range slices.Chunk([]byte(tt.written), 1000) {
+				if n, err := c.Write(part); n != len(part) || err != nil {
+					t.Fatal(n, err)
+				}
+			}
+			s := c.stream()
+			if s.Text != tt.text || (s.Base64 != nil) != tt.base64 || s.Bytes != int64(len(tt.written)) || s.Truncated != (len(tt.written) > maxCaptured) {
+				t.Errorf("%d bytes of text, %d others, %d in all, truncated %t", len(s.Text), len(s.Base64), s.Bytes, s.Truncated)
+			}
+		})
 	}
 }
 
