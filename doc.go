@@ -17,8 +17,9 @@
 //
 // # A command
 //
-//  1. cmd/agentsh newExecCommand, or the exec channel (internal/channel.Server)
-//     of a controller, calls [agentsh/supervisor.Session.Exec].
+//  1. cmd/agentsh newExecCommand or newShellCommand, or the exec channel
+//     (internal/channel.Server) of a controller or of exec --session, which
+//     supervisor.ServeSocket answers, calls [agentsh/supervisor.Session.Exec].
 //  2. prepare: judge finds what its execve will run (notify.Describe) and asks
 //     policy.Policy.Evaluate; buildEnv makes its environment by env.Build, the
 //     only place that does.
