@@ -26,6 +26,7 @@ var ranks = map[string]int{
 	"internal/tarfs":           1,
 	"internal/testenv":         1,
 	"internal/statedir":        0,
+	"internal/selfexec":        0,
 	"internal/shim":            0, // the command installs, sessions show the originals
 	"controller/harness":       1,
 	"controller/scan":          1,

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/selfexec"
 )
 
 // Donation is a descriptor for a server, known there by its name.
@@ -42,7 +44,7 @@ func StartServer(name string, extra []Donation) (*Server, error) {
 }
 
 func startServer(name string, extra []Donation, attributes *syscall.SysProcAttr) (*Server, error) {
-	return startProgram(&exec.Cmd{Args: []string{name}, Env: []string{}, Dir: "/", Stderr: os.Stderr, SysProcAttr: attributes}, extra)
+	return startProgram(&exec.Cmd{Args: []string{name}, Env: selfexec.Environment(), Dir: "/", Stderr: os.Stderr, SysProcAttr: attributes}, extra)
 }
 
 // StartDetached executes this program again with an argument vector and gives it

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/selfexec"
 )
 
 // Command is one process on the host.
@@ -162,7 +164,7 @@ func startGuard(c Command) (*guarded, error) {
 	}
 	g := &guarded{control: conn, stdout: newBounded(limit), stderr: newBounded(limit)}
 	g.cmd = &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{guardName}, Env: []string{}, Dir: "/",
+		Path: "/proc/self/exe", Args: []string{guardName}, Env: selfexec.Environment(), Dir: "/",
 		Stdin: c.Stdin, Stdout: io.Writer(g.stdout), Stderr: io.Writer(g.stderr),
 		ExtraFiles: []*os.File{theirs},
 		// A session of its own: no terminal to ask a password on, and Ctrl-C

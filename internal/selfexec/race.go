@@ -1,0 +1,5 @@
+//go:build race
+
+package selfexec
+
+var environment = []string{"GORACE=atexit_sleep_ms=0"}
