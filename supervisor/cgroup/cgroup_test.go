@@ -147,8 +147,8 @@ func confined(t *testing.T, limits Limits, text string) (kills int, out string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	var printed strings.Builder
-	cmd.Stdout = &printed
+	var said strings.Builder
+	cmd.Stdout = &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func confined(t *testing.T, limits Limits, text string) (kills int, out string) 
 		}
 	}
 	g.Release(c)
-	return kills, printed.String()
+	return kills, said.String()
 }
 
 func TestProcessesAreBounded(t *testing.T) {
