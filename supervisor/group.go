@@ -143,6 +143,7 @@ func (c *command) outOfMemory(exit *wire.Exit) error {
 	if kills > 0 {
 		exit.Kind, exit.Code, exit.Signal = wire.ExitOOM, 0, int(syscall.SIGKILL)
 		exit.Message = "killed: the memory that resource_limits allow is used up"
+		exit.Hint = "use less at a time, or raise max_memory_mb"
 	}
 	return nil
 }

@@ -19,6 +19,12 @@ import (
 	"agentsh/supervisor/cgroup"
 )
 
+// controlGroups is what sessions need for limits that a control group holds.
+var controlGroups = testenv.That("control groups that can be limited", func() error {
+	_, err := tryCgroup()
+	return err
+})
+
 // answers fails the test unless another command of the session starts, runs and
 // ends within a second.
 func (b *box) answers(t *testing.T) {
@@ -81,7 +87,7 @@ while True:
 `
 
 func TestAForkBombStaysInside(t *testing.T) {
-	testenv.Need(t, testenv.Cgroups, testenv.Program("python3"))
+	testenv.Need(t, controlGroups, testenv.Program("python3"))
 	b := openBox(t, testPolicy+"resource_limits: {pids_max: 40, cpu_quota_percent: 50}\n")
 	end := b.background(t, "python3", "-c", forkBomb)
 	for range 5 {
@@ -107,7 +113,7 @@ func TestAForkBombStaysInside(t *testing.T) {
 }
 
 func TestAMemoryBombStaysInside(t *testing.T) {
-	testenv.Need(t, testenv.Cgroups, testenv.Program("python3"))
+	testenv.Need(t, controlGroups, testenv.Program("python3"))
 	b := openBox(t, testPolicy+"resource_limits: {max_memory_mb: 64, memory_swap_max_mb: 0}\n")
 	const bomb = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 	for _, c := range []struct {
@@ -150,7 +156,7 @@ time.sleep(600)`)
 }
 
 func TestProcessorTimeIsBounded(t *testing.T) {
-	testenv.Need(t, testenv.Cgroups, testenv.Program("python3"))
+	testenv.Need(t, controlGroups, testenv.Program("python3"))
 	b := openBox(t, testPolicy+"resource_limits: {cpu_quota_percent: 20}\n")
 	exit, out := b.run(t, "python3", "-c", `
 import time
@@ -163,7 +169,7 @@ print("much" if time.process_time() - used > 0.4 else "little")`)
 }
 
 func TestARuleLimitsItsCommands(t *testing.T) {
-	testenv.Need(t, testenv.Cgroups, testenv.Program("python3"))
+	testenv.Need(t, controlGroups, testenv.Program("python3"))
 	rule := "command_rules:\n  - {name: small, commands: ['python3*'], decision: allow, limits: {max_memory_mb: 64, pids_max: 5}}\n"
 	b := openBox(t, strings.Replace(testPolicy, "command_rules:\n", rule, 1)+"resource_limits: {max_memory_mb: 1024}\n")
 	if exit, _ := b.run(t, "python3", "-c", "x = b'x' * (200 << 20)"); exit.Kind != wire.ExitOOM {
@@ -187,7 +193,7 @@ os.kill(0, 9)`)
 }
 
 func TestNothingOfAGroupIsLeft(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Cgroups)
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, controlGroups)
 	cfg, _ := testConfig(t, testPolicy+"resource_limits: {pids_max: 100, max_memory_mb: 512}\n")
 	s, err := Open(context.Background(), cfg)
 	if err != nil {
@@ -266,7 +272,7 @@ func TestLimitsThatCannotBeHeldAreRefused(t *testing.T) {
 }
 
 func TestGroupsOfAKilledSupervisorAreRemovedByTheNext(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	testenv.Need(t, testenv.Root, controlGroups)
 	t.Setenv("TMPDIR", t.TempDir())
 	killed, err := newState()
 	if err != nil {

@@ -173,6 +173,8 @@ func exitFailure(name string, exit wire.Exit) error {
 	switch exit.Kind {
 	case wire.ExitDeadline:
 		return fail(code, fmt.Errorf("%s: ended by its timeout", name), "")
+	case wire.ExitOOM:
+		return fail(code, fmt.Errorf("%s: %s", name, exit.Message), exit.Hint)
 	case wire.ExitSpawnFailed, wire.ExitLost:
 		return fail(code, errors.New(exit.Message), exit.Hint)
 	}

@@ -2,7 +2,6 @@
 package testenv
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -25,8 +24,11 @@ var (
 	FUSE      = Feature{"/dev/fuse", probeFUSE}
 	Landlock  = Feature{"Landlock", probeLandlock}
 	UserNS    = Feature{"user namespaces", probeUserNS}
-	Cgroups   = Feature{"control groups", probeCgroups}
 )
+
+// That is a feature whose probe belongs to the package under test; nil: it is
+// there.
+func That(name string, probe func() error) Feature { return Feature{name, probe} }
 
 // Program is the feature that a program can be found on PATH.
 func Program(name string) Feature {
@@ -69,21 +71,6 @@ func probeFUSE() error {
 		return err
 	}
 	return f.Close()
-}
-
-// The supervisor finds out by itself whether limits can be held; here it is
-// enough that somebody with privilege could make a group.
-func probeCgroups() error {
-	unified := unix.Access("/sys/fs/cgroup/cgroup.subtree_control", unix.W_OK)
-	if unified == nil {
-		return nil
-	}
-	for _, controller := range []string{"memory", "cpu", "pids"} {
-		if err := unix.Access("/sys/fs/cgroup/"+controller, unix.W_OK); err != nil {
-			return fmt.Errorf("cgroup v2: %w; cgroup v1, %s: %w", unified, controller, err)
-		}
-	}
-	return nil
 }
 
 // See landlock_create_ruleset(2), LANDLOCK_CREATE_RULESET_VERSION.

@@ -101,7 +101,7 @@ type Exit struct {
 	Kind    string  `json:"kind"`
 	Code    int     `json:"code"`
 	Signal  int     `json:"signal,omitempty"`
-	Message string  `json:"message,omitempty"` // denied and spawn_failed: one sentence
+	Message string  `json:"message,omitempty"` // one sentence; denied, spawn_failed, oom and deadline have one
 	Hint    string  `json:"hint,omitempty"`
 	Rule    *RuleAt `json:"rule,omitempty"` // denied: the rule
 	Rusage  Rusage  `json:"rusage"`

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"bufio"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,14 @@ import (
 
 	"agentsh/internal/testenv"
 )
+
+// controlGroups are groups below this process's own that can be limited.
+var controlGroups = testenv.That("control groups that can be limited", func() error {
+	limits := Limits{MemoryBytes: 64 << 20, CPUPercent: 50, Pids: 64}
+	g, unheld := New("agentsh-test-"+strconv.Itoa(os.Getpid()), limits.Kinds())
+	maps.Copy(unheld, g.Limit(limits))
+	return errors.Join(append(slices.Collect(maps.Values(unheld)), g.Close())...)
+})
 
 const (
 	legacyMounts = `30 23 0:26 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -79,7 +88,7 @@ func TestTheCountOfKillsIsRead(t *testing.T) {
 }
 
 func TestLimitsAreTriedAndRemoved(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	testenv.Need(t, testenv.Root, controlGroups)
 	g, unheld := New("agentsh-test-"+strconv.Itoa(os.Getpid()), []Kind{Memory, CPU, Pids})
 	if len(unheld) > 0 {
 		t.Fatal(unheld)
@@ -126,7 +135,7 @@ func TestLimitsAreTriedAndRemoved(t *testing.T) {
 // what it printed.
 func confined(t *testing.T, limits Limits, text string) (kills int, out string) {
 	t.Helper()
-	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	testenv.Need(t, testenv.Root, controlGroups)
 	g, unheld := New("agentsh-test-"+strconv.Itoa(os.Getpid()), limits.Kinds())
 	defer func() {
 		if err := g.Close(); err != nil {
@@ -192,7 +201,7 @@ func TestSwapNeedsALimitOnMemoryInTheFirstVersion(t *testing.T) {
 // unifiedRoot mounts cgroup v2 in a directory and returns a controller it has.
 func unifiedRoot(t *testing.T) (dir, controller string) {
 	t.Helper()
-	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	testenv.Need(t, testenv.Root, controlGroups)
 	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
