@@ -30,6 +30,7 @@ func TestScripts(t *testing.T) {
 			if err := os.Mkdir(run, 0o700); err != nil {
 				return err
 			}
+			e.Defer(func() { destroyAll(t, run) })
 			// The work directory belongs to the test; commands of another user
 			// have to be able to reach what lies in it.
 			for dir := e.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
@@ -40,4 +41,16 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 	})
+}
+
+// destroyAll ends the sessions that a script which failed left.
+func destroyAll(t testing.TB, run string) {
+	left, _ := filepath.Glob(filepath.Join(run, "agentsh", "*", "session.json"))
+	for _, record := range left {
+		cmd := program(t, run, "session", "destroy", filepath.Base(filepath.Dir(record)))
+		cmd.Env = append(cmd.Env, "XDG_RUNTIME_DIR="+run)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
 }
