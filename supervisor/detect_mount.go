@@ -96,7 +96,7 @@ func probeOverlay() (detail string, err error) {
 // fuseDevice is a FUSE mount, attached nowhere, whose kernel side waits for the
 // answer to its first request.
 type fuseDevice struct {
-	device       *os.File
+	device       int // not an os.File: the runtime would poll a device that is not mounted yet, and believe its error
 	mount        int
 	unique       uint64
 	major, minor uint32
@@ -106,23 +106,23 @@ type fuseDevice struct {
 // mountFUSE mounts and reads what the kernel offers. See fuse(4) and
 // linux/fuse.h.
 func mountFUSE() (*fuseDevice, error) {
-	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	f, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open /dev/fuse: %w", err)
 	}
 	mount, err := fileSystem("fuse", map[string]string{
-		"fd": strconv.Itoa(int(f.Fd())), "rootmode": "40000",
+		"fd": strconv.Itoa(f), "rootmode": "40000",
 		"user_id": strconv.Itoa(os.Geteuid()), "group_id": strconv.Itoa(os.Getegid()),
 	})
 	if err != nil {
-		f.Close()
+		closeFD(f)
 		return nil, err
 	}
 	buf := make([]byte, 256<<10) // the kernel wants room for its largest request
-	n, err := f.Read(buf)
+	n, err := unix.Read(f, buf)
 	const header, init = 40, 26 // size of fuse_in_header, FUSE_INIT
 	if err != nil || n < header+16 || binary.NativeEndian.Uint32(buf[4:]) != init {
-		f.Close()
+		closeFD(f)
 		return nil, errors.Join(fmt.Errorf("first request of the kernel: %d bytes", n), err, unix.Close(mount))
 	}
 	ne := binary.NativeEndian
@@ -135,8 +135,8 @@ func mountFUSE() (*fuseDevice, error) {
 }
 
 func (d *fuseDevice) close() {
-	d.device.Close() // aborts the connection
-	_ = unix.Close(d.mount)
+	closeFD(d.device) // aborts the connection
+	closeFD(d.mount)
 }
 
 func probeFUSE() (string, error) {
@@ -180,7 +180,7 @@ func probePassthrough() (string, error) {
 		flags   uint32
 		padding uint64
 	}{fd: int32(file.Fd())}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, d.device.Fd(), ioctlBackingOpen, uintptr(unsafe.Pointer(&backing))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(d.device), ioctlBackingOpen, uintptr(unsafe.Pointer(&backing))); errno != 0 {
 		return "", fmt.Errorf("FUSE_DEV_IOC_BACKING_OPEN: %w", errno)
 	}
 	return "", nil
@@ -201,7 +201,7 @@ func (d *fuseDevice) answerInit(flags uint64) error {
 	ne.PutUint32(out[24:], 1)    // time granularity, nanoseconds
 	ne.PutUint32(out[32:], uint32(flags>>32))
 	ne.PutUint32(out[36:], 1) // stacked file systems below
-	if _, err := d.device.Write(b); err != nil {
+	if _, err := unix.Write(d.device, b); err != nil {
 		return fmt.Errorf("answer the kernel's first request: %w", err)
 	}
 	return nil
