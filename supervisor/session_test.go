@@ -475,3 +475,24 @@ func TestStateOfAKilledSupervisorIsRemovedByTheNext(t *testing.T) {
 		}
 	}
 }
+
+// TestADeniedProgramWrittenThroughAMappingIsStillDenied: a program that was run
+// once becomes a copy of a denied one by stores to mapped memory, which change
+// no time of the file before they are written back.
+func TestADeniedProgramWrittenThroughAMappingIsStillDenied(t *testing.T) {
+	b := openBox(t, testPolicy)
+	const script = `
+import mmap, os, shutil, subprocess, time
+kill = open("/usr/bin/kill", "rb").read()
+shutil.copy("/usr/bin/true", "x")
+os.truncate("x", len(kill))
+while time.time() - os.stat("x").st_ctime < 1.2: time.sleep(0.1) # until its times say that it rests
+print(subprocess.run(["./x"]).returncode)
+with open("x", "r+b") as f, mmap.mmap(f.fileno(), len(kill)) as m: m[:] = kill
+try: print(subprocess.run(["./x", "-l"], stdout=subprocess.DEVNULL).returncode)
+except PermissionError: print("refused")
+`
+	if _, out := b.run(t, "python3", "-c", script); !strings.HasSuffix(out, "refused\n") {
+		t.Errorf("printed %q", out)
+	}
+}

@@ -27,6 +27,18 @@ func (h *Handle) Close() { _ = unix.Close(h.fd) }
 // Same reports whether both are the same file.
 func (h *Handle) Same(dev, ino uint64) bool { return h.Stat.Dev == dev && h.Stat.Ino == ino }
 
+// ReadOnly reports whether the file's mount is read-only for the thread: then no
+// command of its session changes the content. Times tell less: those of a file
+// on a FUSE mount may be the kernel's memory of them, and a write to mapped
+// memory changes none before it is written back. See statfs(2), f_flags.
+func (h *Handle) ReadOnly() (bool, error) {
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(h.fd, &s); err != nil {
+		return false, fmt.Errorf("look at the mount of %s: %w", h.Path, err)
+	}
+	return s.Flags&unix.ST_RDONLY != 0, nil
+}
+
 // Regular reports whether the handle is a regular file.
 func (h *Handle) Regular() bool { return h.Stat.Mode&unix.S_IFMT == unix.S_IFREG }
 
@@ -270,15 +282,8 @@ func (h *Handle) nameIn(root *os.File) error {
 	return nil
 }
 
-// Refresh reads the file's status again and reports whether its content may
-// have changed since it was read last.
-func (h *Handle) Refresh() (changed bool, err error) {
-	before := h.Stat
-	if err := unix.Fstat(h.fd, &h.Stat); err != nil {
-		return true, err
-	}
-	return h.Stat.Size != before.Size || h.Stat.Mtim != before.Mtim || h.Stat.Ctim != before.Ctim, nil
-}
+// Refresh reads the file's status again.
+func (h *Handle) Refresh() error { return unix.Fstat(h.fd, &h.Stat) }
 
 // ReadDir lists a directory.
 func (h *Handle) ReadDir() ([]os.DirEntry, error) {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -273,14 +272,21 @@ func (ids *Identities) originalDigest(o *original) ([sha256.Size]byte, error) {
 	return ids.digest(h)
 }
 
-// digest returns the SHA-256 of a file, from the cache if it has not changed.
+// digest returns the SHA-256 of a file, from the cache where no command can
+// change the file.
 func (ids *Identities) digest(h *target.Handle) (sum [sha256.Size]byte, err error) {
+	fixed, err := h.ReadOnly()
+	if err != nil {
+		return sum, err
+	}
 	key := fileVersion{fileID{h.Stat.Dev, h.Stat.Ino}, h.Stat.Size, h.Stat.Mtim, h.Stat.Ctim}
-	ids.mu.Lock()
-	sum, ok := ids.digests[key]
-	ids.mu.Unlock()
-	if ok {
-		return sum, nil
+	if fixed {
+		ids.mu.Lock()
+		sum, known := ids.digests[key]
+		ids.mu.Unlock()
+		if known {
+			return sum, nil
+		}
 	}
 	f, err := h.Open()
 	if err != nil {
@@ -296,7 +302,7 @@ func (ids *Identities) digest(h *target.Handle) (sum [sha256.Size]byte, err erro
 		return sum, errors.New("it changed while it was read")
 	}
 	hash.Sum(sum[:0])
-	if !settled(h) {
+	if !fixed {
 		return sum, nil
 	}
 	ids.mu.Lock()
@@ -306,11 +312,4 @@ func (ids *Identities) digest(h *target.Handle) (sum [sha256.Size]byte, err erro
 	}
 	ids.digests[key] = sum
 	return sum, nil
-}
-
-// settled reports whether the file was changed long enough ago that a change
-// from now on gives it another time: the kernel's clock for files moves in
-// steps of some milliseconds.
-func settled(h *target.Handle) bool {
-	return time.Since(time.Unix(h.Stat.Ctim.Unix())) > time.Second
 }

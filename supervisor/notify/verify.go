@@ -152,12 +152,12 @@ func (w *worker) sameContent(a *attempt) (bool, error) {
 	if last > 0 {
 		program = &a.request.Chain[last-1]
 	}
-	changed, err := a.files[last].Refresh()
-	if err != nil {
-		return false, err
+	fixed, err := a.files[last].ReadOnly()
+	if err != nil || fixed {
+		return fixed, err
 	}
-	if !changed && settled(a.files[last]) {
-		return true, nil
+	if err := a.files[last].Refresh(); err != nil {
+		return false, err
 	}
 	like, err := w.loop.cfg.Identify(a.files[last])
 	if err != nil {
