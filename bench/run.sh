@@ -16,7 +16,7 @@ rounds=${ROUNDS:-5}
 # go_bench PACKAGE PATTERN [TIME] prints each benchmark once, every figure the
 # median of the rounds.
 go_bench() {
-	go test "$1" -run '^$' -bench "$2" -benchtime "${3:-1s}" -count "$rounds" -benchmem | awk '
+	go test "$1" -run '^$' -bench "$2" -benchtime "${3:-0.3s}" -count "$rounds" -benchmem | awk '
 		/^Benchmark/ {
 			name = $1
 			if (!(name in n)) order[++names] = name
@@ -56,15 +56,14 @@ for section; do
 		;;
 	supervisor)
 		go_bench ./supervisor/notify NestedExec 5x
-		go_bench ./supervisor/launch . 200x
+		go_bench ./supervisor/launch . 100x
 		go_bench ./supervisor/audit Append
 		;;
 	controller)
 		go_bench ./controller/harness Hundred
-		go_bench ./internal/tarfs .
 		;;
 	channel) go_bench ./internal/channel . ;;
-	files) go_bench ./fuse 'Mount/disk' "${rounds}x" ;;
+	files) go_bench ./fuse 'Mount' "${rounds}x" ;;
 	sandboxes)
 		place=${PLACE:-$(mktemp -d /var/tmp/agentsh-bench.XXXXXX)}
 		bench/sandboxes.sh "$place/work" "$rounds" spawn find du status grep read write pwrite create build

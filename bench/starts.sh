@@ -26,14 +26,14 @@ for who in native bubblewrap supervised; do
 	printf 'cold start of /bin/true, %-11s %8.2f ms (median of %d)\n' "$who" "$(median <"$dir/$who" | awk '{ print $1 / 1e3 }')" "$1"
 done
 
-# memory holds one fifo open per session, whose command waits for it to close.
+# memory holds a fifo open for writing: the commands of all sessions wait for its end.
 memory() {
 	local n=$1 pids=() i pid total=0
 	mkfifo "$dir/hold"
 	exec 9<>"$dir/hold"
 	for i in $(seq "$n"); do
 		mkdir -p "$dir/m$i"
-		"$agentsh" exec -p "$policy" -w "$dir/m$i" --cwd "$dir/m$i" --audit "$dir/audit$i" -- sh -c 'echo up; read x' <"$dir/hold" >"$dir/out$i" 2>"$dir/err$i" &
+		"$agentsh" exec -p "$policy" -w "$dir/m$i" --cwd "$dir/m$i" --audit "$dir/audit$i" -- sh -c 'echo up; read x' <"$dir/hold" >"$dir/out$i" 2>"$dir/err$i" 9>&- &
 		pids+=($!)
 	done
 	for i in $(seq "$n"); do
@@ -48,7 +48,6 @@ memory() {
 		total=$((total + $(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup")))
 	done
 	printf 'memory of supervisor, file server and init, %2d sessions: %.1f MiB (proportional set size)\n' "$n" "$(awk "BEGIN { print $total / 1024 }")"
-	for i in $(seq "$n"); do echo >&9; done
 	exec 9>&-
 	wait
 	rm -f "$dir/hold"

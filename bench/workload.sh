@@ -34,10 +34,12 @@ for name; do
 		for _ in 1 2 3; do echo "pwrite $(./calls pwrite 100000)"; done
 		;;
 	create)
+		sync -f .
 		./calls create 500 >/dev/null
 		echo "create $(./calls create 5000)"
 		;;
 	write)
+		sync -f . # what was written before is not this run's to wait for
 		timed write
 		rm out
 		;;
