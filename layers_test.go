@@ -28,6 +28,8 @@ var ranks = map[string]int{
 	"internal/statedir":        0,
 	"internal/selfexec":        0,
 	"internal/shim":            0, // the command installs, sessions show the originals
+	"internal/text":            0, // both commands and the supervisor show text of agents
+	"supervisor/audit/report":  1, // knows events only, not how they are stored
 	"controller/harness":       1,
 	"controller/scan":          1,
 	"controller/sandbox":       1,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
@@ -115,12 +116,5 @@ func (d *denials) print(w io.Writer, auditPath string) {
 	}
 }
 
-// printable removes control characters: an agent chooses these texts.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+// printable writes out what a terminal would obey: an agent chooses these texts.
+func printable(s string) string { return text.Visible(s) }

@@ -31,6 +31,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Defer(func() { destroyAll(t, run) })
+			e.Setenv("KEY", auditKey())
 			// The work directory belongs to the test; commands of another user
 			// have to be able to reach what lies in it.
 			for dir := e.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {

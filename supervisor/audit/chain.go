@@ -69,6 +69,16 @@ func decode(line []byte) (head Head, prev string, err error) {
 	return Head{Seq: e.Seq, Hash: hash}, e.Prev, nil
 }
 
+// LineError is what is wrong with one line of a log.
+type LineError struct {
+	Line int // from 1
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+func (e *LineError) Unwrap() error { return e.Err }
+
 // Verify reads a log and returns its last event. The error names the first
 // line that was changed, moved, added or follows a removed one. A log cut after
 // a whole line verifies here; only its anchor shows that, see [VerifyFile].
@@ -91,7 +101,7 @@ func verify(r io.Reader, visit func(Head) error) (Head, error) {
 			err = visit(last)
 		}
 		if err != nil {
-			return last, fmt.Errorf("line %d: %w", number, err)
+			return last, &LineError{number, err}
 		}
 	}
 }

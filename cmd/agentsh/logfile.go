@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"agentsh/supervisor"
+)
+
+// logFile is the audit log a command line means: the one it names, else the
+// configuration's, else the newest in the state directory.
+func logFile(args []string) (string, error) {
+	if len(args) > 0 {
+		return args[0], nil
+	}
+	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	if err != nil {
+		return "", fail(exitOurs, err, "")
+	}
+	if operator.Audit != "" {
+		return operator.Audit, nil
+	}
+	path, err := newestLog(filepath.Dir(defaultAuditPath()))
+	if err != nil {
+		return "", fail(exitOurs, err, "name the log: FILE")
+	}
+	return path, nil
+}
+
+// newestLog is the log in dir that was written to last.
+func newestLog(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	var newest string
+	var when time.Time
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".jsonl") || !e.Type().IsRegular() {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if newest == "" || info.ModTime().After(when) {
+			newest, when = filepath.Join(dir, e.Name()), info.ModTime()
+		}
+	}
+	if newest == "" {
+		return "", fmt.Errorf("no audit log in %s", dir)
+	}
+	return newest, nil
+}
+
+// keyFile is the key of the anchor of a log: the one beside it where there is
+// one, as a served session has it, else the one in the state directory.
+func keyFile(log string) string {
+	beside := log + ".key"
+	if _, err := os.Lstat(beside); err == nil {
+		return beside
+	}
+	return auditKey()
+}

@@ -1,0 +1,87 @@
+// Package text shows text that a command, a file or a message chose, so that it
+// can neither move the cursor, hide a part of itself nor be taken for more or
+// less than it is.
+package text
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Visible returns s with everything that does not print as itself written out:
+// control characters, line ends, invisible and direction-changing characters as
+// \x1b or \u202e, bytes that are not UTF-8 as \xff.
+func Visible(s string) string {
+	clean := true
+	for _, r := range s {
+		clean = clean && r != utf8.RuneError && unicode.IsPrint(r)
+	}
+	if clean {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		i += size
+	}
+	return b.String()
+}
+
+// Short is [Visible] of at most limit characters; of longer text it shows the
+// beginning and says how many bytes there are.
+func Short(s string, limit int) string {
+	seen := 0
+	for i := range s {
+		if seen == limit {
+			return fmt.Sprintf("%s... (%d bytes)", Visible(s[:i]), len(s))
+		}
+		seen++
+	}
+	return Visible(s)
+}
+
+// Args shows an argument vector on one line of about limit characters. An
+// argument that could be misread is quoted as in Go; of the rest it says how
+// much there is.
+func Args(argv []string, limit int) string {
+	var b strings.Builder
+	for i, arg := range argv {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if b.Len() >= limit {
+			fmt.Fprintf(&b, "... (%d more arguments)", len(argv)-i)
+			break
+		}
+		b.WriteString(argument(arg, limit-b.Len()))
+	}
+	return b.String()
+}
+
+func argument(s string, limit int) string {
+	short, rest := s, ""
+	if len(s) > limit {
+		cut := limit
+		for cut > 0 && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		short, rest = s[:cut], fmt.Sprintf("... (%d bytes)", len(s))
+	}
+	quoted := strconv.Quote(short)
+	if short == "" || strings.ContainsAny(short, " \"'`\\") || quoted != `"`+short+`"` {
+		return quoted + rest
+	}
+	return short + rest
+}

@@ -1,0 +1,168 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+)
+
+// Reader reads the events of a log file, also while another process writes it.
+// It does not check the chain, see [Verify]. It is for one goroutine, which
+// closes it.
+type Reader struct {
+	src    *section
+	in     *bufio.Reader
+	next   int64 // offset of the next line
+	number int   // of the last line read
+	line   []byte
+	watch  *os.File // inotify; nil until somebody waits
+}
+
+// OpenReader opens the log at path at its first event.
+func OpenReader(path string) (*Reader, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	src := &section{file: f}
+	return &Reader{src: src, in: bufio.NewReaderSize(src, 64<<10)}, nil
+}
+
+// Close ends the reader.
+func (r *Reader) Close() error {
+	var err error
+	if r.watch != nil {
+		err = r.watch.Close()
+	}
+	return errors.Join(err, r.src.file.Close())
+}
+
+// Next returns the next event. At the end of the file it returns [io.EOF], or
+// [io.ErrUnexpectedEOF] when the last line is unfinished, as it is while it is
+// being written; either way a later call goes on where this one stopped. Other
+// errors are a [LineError] for a line that is not an event.
+func (r *Reader) Next() (wire.Event, error) {
+	if err := r.refill(); err != nil {
+		return wire.Event{}, err
+	}
+	line, err := readLine(r.in)
+	if err != nil {
+		return wire.Event{}, &LineError{r.number + 1, err}
+	}
+	r.next += int64(len(line)) + 1
+	r.number++
+	r.line = line
+	var e wire.Event
+	if err := json.Unmarshal(line, &e); err != nil {
+		return wire.Event{}, &LineError{r.number, fmt.Errorf("not an audit event: %w", err)}
+	}
+	return e, nil
+}
+
+// Line is the last event as it is in the file, without its newline, valid until
+// the next call of [Reader.Next].
+func (r *Reader) Line() []byte { return r.line }
+
+// refill moves the limit of what is read to the last newline of the file, when
+// everything before it was read.
+func (r *Reader) refill() error {
+	if r.next < r.src.limit {
+		return nil
+	}
+	size, err := r.size()
+	if err != nil {
+		return err
+	}
+	if size == r.next {
+		return io.EOF
+	}
+	tail := make([]byte, min(size-r.next, MaxLine+1))
+	n, err := r.src.file.ReadAt(tail, r.next)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for ; n > 0 && tail[n-1] != '\n'; n-- {
+	}
+	if n == 0 && int64(len(tail)) <= MaxLine {
+		return io.ErrUnexpectedEOF
+	}
+	if n == 0 {
+		return &LineError{r.number + 1, fmt.Errorf("longer than %d bytes", MaxLine)}
+	}
+	r.src.pos, r.src.limit = r.next, r.next+int64(n)
+	r.in.Reset(r.src)
+	return nil
+}
+
+func (r *Reader) size() (int64, error) {
+	info, err := r.src.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if info.Size() < r.next {
+		return 0, fmt.Errorf("the log was cut to %d bytes while it was read", info.Size())
+	}
+	return info.Size(), nil
+}
+
+// ErrRemoved says that a log that was followed is gone.
+var ErrRemoved = errors.New("the log was removed")
+
+// Wait returns nil once the file has changed since the last call of
+// [Reader.Next], the error of ctx when that ends first, and [ErrRemoved] when no
+// name leads to the file any more.
+func (r *Reader) Wait(ctx context.Context) error {
+	if r.watch == nil {
+		if err := r.startWatch(); err != nil {
+			return fmt.Errorf("watch the log: %w", err)
+		}
+		return nil // what came before the watch began is not told by it
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(r.src.file.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Nlink == 0 {
+		return ErrRemoved
+	}
+	stop := context.AfterFunc(ctx, func() { _ = r.watch.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buf := make([]byte, 4096)
+	_, err := r.watch.Read(buf)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// startWatch has the kernel tell of changes of the open file, whatever its name
+// is by now. See inotify(7).
+func (r *Reader) startWatch() error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	watch := os.NewFile(uintptr(fd), "inotify")
+	self := fmt.Sprintf("/proc/self/fd/%d", r.src.file.Fd())
+	if _, err := unix.InotifyAddWatch(fd, self, unix.IN_MODIFY|unix.IN_ATTRIB); err != nil {
+		return errors.Join(err, watch.Close())
+	}
+	r.watch = watch
+	return nil
+}

@@ -1,0 +1,155 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Markdown writes the report as CommonMark. Every text that a command could
+// choose stands in a code span, where nothing of it has a meaning.
+func (r *Report) Markdown(w io.Writer) error {
+	m := &markdown{}
+	m.line("# Audit report")
+	m.line("")
+	m.line("- log: %s", code(r.Source))
+	m.line("- %s", code(r.Check))
+	if r.Omitted > 0 {
+		m.line("- %d events of further sessions are not shown", r.Omitted)
+	}
+	for _, s := range r.Sessions {
+		m.session(s)
+	}
+	_, err := io.WriteString(w, m.String())
+	return err
+}
+
+type markdown struct{ strings.Builder }
+
+func (m *markdown) line(format string, args ...any) {
+	fmt.Fprintf(m, format+"\n", args...)
+}
+
+func (m *markdown) session(s *Session) {
+	m.line("\n## Session %s\n", code(s.ID))
+	m.line("- %s", code(s.About))
+	m.line("- from %s to %s, %s%s", stamp(s.Begin), stamp(s.End), span(s.End.Sub(s.Begin)), unended(s))
+	if s.Omitted > 0 {
+		m.line("- %d events do not fit on this page; `agentsh events` shows them", s.Omitted)
+	}
+	m.line("\n### Commands\n")
+	for _, c := range s.Commands {
+		m.command(c)
+	}
+	m.line("\n### Refusals by rule\n")
+	for _, f := range s.Refusals {
+		m.line("- %d × %s%s", f.Count, code(f.Rule), said(f.Message))
+		for _, e := range f.Examples {
+			m.line("  - %s", code(e))
+		}
+		if f.Hint != "" {
+			m.line("  - hint: %s", code(f.Hint))
+		}
+	}
+	if len(s.Refusals) == 0 {
+		m.line("None.")
+	}
+	for _, t := range s.Tables() {
+		m.line("\n### %s\n", t.Title)
+		for _, r := range t.Rows {
+			m.line("- %s %s %d × %s%s%s", clock(r.At), code(r.Decision), r.Count, code(r.What), by(r.Rule), said(r.Message))
+		}
+	}
+}
+
+func (m *markdown) command(c *Command) {
+	m.line("- %s %s %s: %s, %s%s%s", clock(c.Begin), code(c.Decision), code(c.Argv), code(c.ended()), span(c.Duration()), by(c.Rule), said(c.Message))
+	for _, p := range c.Programs {
+		m.line("  - %s %s %s%s%s", clock(p.At), code(p.Decision), code(p.Argv), by(p.Rule), said(p.Message))
+	}
+}
+
+func (c *Command) ended() string {
+	if c.Exit == "" {
+		return "its end is not in the log"
+	}
+	return c.Exit
+}
+
+// code makes a code span whose fence is longer than every run of backticks in
+// it. See CommonMark, section 6.1.
+func code(s string) string {
+	if s == "" {
+		return "-"
+	}
+	longest, run := 0, 0
+	for _, r := range s {
+		if r == '`' {
+			run++
+		} else {
+			run = 0
+		}
+		longest = max(longest, run)
+	}
+	fence := strings.Repeat("`", longest+1)
+	if longest > 0 {
+		return fence + " " + s + " " + fence
+	}
+	return fence + s + fence
+}
+
+func by(rule string) string {
+	if rule == "" {
+		return ""
+	}
+	return " by " + code(rule)
+}
+
+func said(message string) string {
+	if message == "" {
+		return ""
+	}
+	return " – " + code(message)
+}
+
+func unended(s *Session) string {
+	if s.Ended {
+		return ""
+	}
+	return ", its end is not in the log"
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+
+// span shows a duration to about three digits.
+func span(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(time.Microsecond).String()
+}
+
+// Table is a part of a session's page.
+type Table struct {
+	Title string
+	Rows  []*Row
+}
+
+// Tables are the tables of the session that have rows.
+func (s *Session) Tables() []Table {
+	var out []Table
+	for _, t := range []Table{{"Files", s.Files}, {"Signals", s.Signals}, {"Network", s.Network}, {"Faults", s.Faults}, {"Other events", s.Others}} {
+		if len(t.Rows) > 0 {
+			out = append(out, t)
+		}
+	}
+	return out
+}

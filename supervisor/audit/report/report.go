@@ -1,0 +1,284 @@
+// Package report makes one page of the events of an audit log: what ran, how it
+// ended, what was refused and by which rule.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// Report is what a page shows. Its texts were chosen by commands; the writers
+// of pages make them harmless.
+type Report struct {
+	Source   string // the log
+	Verified bool   // what Check says is good
+	Check    string // one sentence on whether the log is whole
+	Sessions []*Session
+	Omitted  int // events of sessions beyond the bound
+}
+
+// Bounds of a page. What does not fit is counted.
+const (
+	maxSessions = 100
+	maxCommands = 500  // of a session
+	maxPrograms = 2000 // of a session
+	maxRows     = 500  // of a table
+	maxExamples = 5    // of a rule that refused
+	argvShown   = 400  // characters
+	textShown   = 1000 // characters
+)
+
+// Session is one session of the log.
+type Session struct {
+	ID       string
+	About    string // what its first event says
+	Begin    time.Time
+	End      time.Time
+	Ended    bool // its end is in the log
+	Commands []*Command
+	Refusals []*Refusal // by rule, most frequent first
+	Files    []*Row
+	Signals  []*Row
+	Network  []*Row
+	Faults   []*Row
+	Others   []*Row
+	Omitted  int // events that are in no table
+
+	programs int
+	command  map[string]*Command
+	refusal  map[string]*Refusal
+	rows     map[string]*Row
+}
+
+// Command is one request and the programs that it started.
+type Command struct {
+	ID       string
+	Argv     string
+	Path     string
+	Decision string
+	Rule     string
+	Message  string
+	Begin    time.Time
+	End      time.Time
+	Exit     string // empty: its end is not in the log
+	Bad      bool   // it did not exit with 0
+	Programs []Program
+	Refused  int
+}
+
+// Duration is how long the command ran; 0 while its end is not known.
+func (c *Command) Duration() time.Duration {
+	if c.Exit == "" {
+		return 0
+	}
+	return c.End.Sub(c.Begin)
+}
+
+// Program is one nested program.
+type Program struct {
+	At       time.Time
+	PID      int
+	Argv     string
+	Path     string
+	Decision string
+	Rule     string
+	Message  string
+}
+
+// Refusal is a rule that refused something.
+type Refusal struct {
+	Rule     string
+	Message  string
+	Hint     string
+	Count    int
+	Examples []string
+}
+
+// Row is something that happened once or more.
+type Row struct {
+	At       time.Time // first
+	Command  string
+	Decision string
+	What     string
+	Rule     string
+	Message  string
+	Count    int
+}
+
+// Add takes the next event of the log.
+func (r *Report) Add(e wire.Event) {
+	e.Decision = text.Short(e.Decision, 20)
+	s := r.session(e)
+	if s == nil {
+		r.Omitted++
+		return
+	}
+	s.End = e.Time
+	switch e.Type {
+	case wire.EventSession:
+		s.bound(e)
+	case wire.EventCommand:
+		s.addCommand(e)
+	case wire.EventExec:
+		s.addProgram(e)
+	case wire.EventFile:
+		s.addRow(&s.Files, e)
+	case wire.EventSignal:
+		s.addRow(&s.Signals, e)
+	case wire.EventNet:
+		s.addRow(&s.Network, e)
+	case wire.EventFault:
+		s.addRow(&s.Faults, e)
+	default:
+		s.addRow(&s.Others, e)
+	}
+	if e.Decision == "deny" {
+		s.addRefusal(e)
+	}
+}
+
+// Finish brings everything into the order of the page.
+func (r *Report) Finish() {
+	for _, s := range r.Sessions {
+		slices.SortStableFunc(s.Refusals, func(a, b *Refusal) int { return cmp.Compare(b.Count, a.Count) })
+	}
+}
+
+func (r *Report) session(e wire.Event) *Session {
+	for _, s := range slices.Backward(r.Sessions) {
+		if s.ID == text.Short(e.Session, 80) {
+			return s
+		}
+	}
+	if len(r.Sessions) == maxSessions {
+		return nil
+	}
+	s := &Session{
+		ID: text.Short(e.Session, 80), Begin: e.Time, End: e.Time,
+		command: map[string]*Command{}, refusal: map[string]*Refusal{}, rows: map[string]*Row{},
+	}
+	r.Sessions = append(r.Sessions, s)
+	return s
+}
+
+func (s *Session) bound(e wire.Event) {
+	if e.Phase == "end" {
+		s.Ended = true
+		return
+	}
+	s.About = text.Short(e.Message, textShown)
+}
+
+func (s *Session) addCommand(e wire.Event) {
+	if e.Phase == "begin" {
+		if len(s.Commands) == maxCommands {
+			s.Omitted++
+			return
+		}
+		c := &Command{
+			ID: text.Short(e.Command, 80), Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), Decision: e.Decision,
+			Rule: rule(e), Message: text.Short(e.Message, textShown), Begin: e.Time, End: e.Time,
+		}
+		s.Commands = append(s.Commands, c)
+		s.command[e.Command] = c // an id that is used again means the later one
+		return
+	}
+	if c := s.command[e.Command]; c != nil && e.Exit != nil {
+		c.End, c.Exit = e.Time, exitText(*e.Exit)
+		c.Bad = e.Exit.Kind != wire.ExitExited || e.Exit.Code != 0
+	}
+}
+
+func (s *Session) addProgram(e wire.Event) {
+	c := s.command[e.Command]
+	if c == nil || s.programs == maxPrograms {
+		s.Omitted++
+		return
+	}
+	s.programs++
+	p := Program{
+		At: e.Time, Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), Decision: e.Decision,
+		Rule: rule(e), Message: text.Short(e.Message, textShown),
+	}
+	if e.Process != nil {
+		p.PID = e.Process.PID
+	}
+	c.Programs = append(c.Programs, p)
+}
+
+// addRow counts e in the row of a table for the same thing.
+func (s *Session) addRow(table *[]*Row, e wire.Event) {
+	key := strings.Join([]string{e.Type, e.Command, e.Decision, e.Op, e.Path, e.Target, rule(e), e.Message}, "\x00")
+	row := s.rows[key]
+	if row == nil {
+		if len(*table) == maxRows {
+			s.Omitted++
+			return
+		}
+		row = &Row{
+			At: e.Time, Command: text.Short(e.Command, 80), Decision: e.Decision, What: what(e), Rule: rule(e),
+			Message: text.Short(e.Message, textShown),
+		}
+		s.rows[key] = row
+		*table = append(*table, row)
+	}
+	row.Count += times(e)
+}
+
+func (s *Session) addRefusal(e wire.Event) {
+	if c := s.command[e.Command]; c != nil {
+		c.Refused += times(e)
+	}
+	key := rule(e) + "\x00" + e.Message
+	f := s.refusal[key]
+	if f == nil {
+		if len(s.Refusals) == maxRows {
+			s.Omitted++
+			return
+		}
+		f = &Refusal{Rule: rule(e), Message: text.Short(e.Message, textShown), Hint: text.Short(e.Hint, textShown)}
+		s.refusal[key] = f
+		s.Refusals = append(s.Refusals, f)
+	}
+	f.Count += times(e)
+	if example := what(e); len(f.Examples) < maxExamples && !slices.Contains(f.Examples, example) {
+		f.Examples = append(f.Examples, example)
+	}
+}
+
+// times is how many occurrences an event stands for.
+func times(e wire.Event) int { return max(e.Count, 1) }
+
+// what is the thing an event is about, as a person names it.
+func what(e wire.Event) string {
+	if len(e.Argv) > 0 {
+		return text.Args(e.Argv, argvShown)
+	}
+	return text.Short(strings.Join(strings.Fields(e.Op+" "+e.Path+" "+e.Target), " "), textShown)
+}
+
+func rule(e wire.Event) string {
+	if e.Rule == nil {
+		return ""
+	}
+	if e.Rule.At == "" {
+		return text.Short(e.Rule.Name, 200)
+	}
+	return text.Short(e.Rule.Name+" ("+e.Rule.At+")", 400)
+}
+
+func exitText(e wire.Exit) string {
+	switch e.Kind {
+	case wire.ExitExited:
+		return fmt.Sprintf("exit %d", e.Code)
+	case wire.ExitSignaled, wire.ExitOOM:
+		return fmt.Sprintf("%s, signal %d", text.Short(e.Kind, 20), e.Signal)
+	}
+	return text.Short(strings.ReplaceAll(e.Kind, "_", " ")+": "+e.Message, textShown)
+}
