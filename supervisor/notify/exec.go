@@ -81,8 +81,8 @@ func (w *worker) exec(c *call, args execArgs) error {
 		return err
 	}
 	if !a.permits() {
+		w.loop.emit(w.event(a, "deny")) // first: what follows from the answer comes later in the log
 		c.deny(unix.EACCES)
-		w.loop.emit(w.event(a, "deny"))
 		return nil
 	}
 	return w.verify(c, a)

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -182,6 +184,46 @@ func TestADeniedProgramFailsAndSaysWhy(t *testing.T) {
 	if e.Type != wire.EventExec || e.Rule.Name != "no-kill" || e.Rule.At != "p.yaml:3:5" || e.Message != "not here" || e.Hint != "ask" ||
 		len(e.Argv) != 3 || e.Argv[1] != "-0" || e.Process.PID == 0 {
 		t.Errorf("the event is %+v", e)
+	}
+}
+
+// Otherwise the log could tell of the end of a command before its refusal, and
+// a command that was refused at its own execve would not know why.
+func TestADenialIsWrittenBeforeItsCallerGoesOn(t *testing.T) {
+	p, err := policy.Load(policy.Source{Name: "s.yaml", Data: []byte(signalPolicy)}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := denying("kill")
+	s := &session{t: t, done: make(chan error, 1)}
+	cmd := exec.Command("/bin/bash", "-c", "for i in {1..20}; do /bin/kill -0 1; kill -0 1; done 2>/dev/null; exit 0")
+	seen := map[string]int{}
+	s.start(Config{
+		Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+			if _, ok := r.(*policy.SignalRequest); ok {
+				return p.Evaluate(r)
+			}
+			return programs(r)
+		},
+		Emit: func(e wire.Event) error {
+			if e.Decision != "deny" {
+				return nil
+			}
+			calls := map[string][]int{wire.EventExec: {unix.SYS_EXECVE}, wire.EventSignal: {unix.SYS_KILL}}[e.Type]
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", e.Process.PID))
+			number, _, _ := strings.Cut(string(text), " ")
+			if n, bad := strconv.Atoi(number); err != nil || bad != nil || !slices.Contains(calls, n) {
+				t.Errorf("%s: the caller is in system call %q, %v", e.Type, text, err)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			seen[e.Type]++
+			return nil
+		},
+	}, CommandInfo{ID: "c"}, cmd, signalCalls...)
+	s.end()
+	if seen[wire.EventExec] != 20 || seen[wire.EventSignal] != 20 {
+		t.Errorf("denials: %v", seen)
 	}
 }
 

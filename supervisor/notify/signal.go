@@ -227,10 +227,10 @@ func (w *worker) answerSignal(c *call, s *sender, j *judgedSignal) error {
 		}
 	}
 	event := w.signalEvent(s, j, word) // now, while the sender waits
-	if word != "deny" {
-		if err := w.loop.cfg.Emit(event); err != nil {
-			return fmt.Errorf("audit: %w", err)
-		}
+	if word == "deny" {
+		w.loop.emit(event)
+	} else if err := w.loop.cfg.Emit(event); err != nil {
+		return fmt.Errorf("audit: %w", err)
 	}
 	if !c.claim() {
 		return nil
@@ -248,7 +248,6 @@ func (w *worker) answerSignal(c *call, s *sender, j *judgedSignal) error {
 		c.answer(listener.Value(c.ID, 0))
 	default:
 		c.answer(listener.Deny(c.ID, unix.EPERM))
-		w.loop.emit(event)
 	}
 	return nil
 }
