@@ -243,16 +243,37 @@ func (t *Target) means(path string, h *Handle) bool {
 	return unix.Fstat(fd, &s) == nil && h.Same(s.Dev, s.Ino)
 }
 
-// ResolveIn opens the file that an absolute path means in the root directory
-// root, without the help of a thread: links of procfs are refused. The caller
-// closes the handle.
-func ResolveIn(root *os.File, path string) (*Handle, error) {
+// StatIn tells what file a path leads to in a root, without its name there. It
+// is [ResolveIn] for who asks about many.
+func StatIn(root *os.File, path string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	fd, err := openIn(root, path)
+	if err != nil {
+		return st, err
+	}
+	err = unix.Fstat(fd, &st)
+	_ = unix.Close(fd)
+	return st, err
+}
+
+func openIn(root *os.File, path string) (int, error) {
 	fd, err := openat2(int(root.Fd()), path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("resolve %s: %w", path, err)
+		return -1, fmt.Errorf("resolve %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+// ResolveIn opens the file that an absolute path means in the root directory
+// root, without the help of a thread: links of procfs are refused. The caller
+// closes the handle.
+func ResolveIn(root *os.File, path string) (*Handle, error) {
+	fd, err := openIn(root, path)
+	if err != nil {
+		return nil, err
 	}
 	h := &Handle{fd: fd}
 	if err := h.nameIn(root); err != nil {

@@ -81,12 +81,13 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 		return nil, err
 	}
 	left := maxEntries
+	seen := map[fileID]map[string]fileID{} // where the links of a directory lead: /bin and /usr/bin may be one
 	for _, dir := range root.Path {
-		err := ids.each(dir, &left, func(name string, link bool) error {
+		err := ids.each(dir, &left, func(at fileID, name string, link bool) error {
 			file := path.Join(dir, name)
 			var err error
 			if link {
-				err = ids.addLink(file)
+				err = ids.addLink(seen, at, name, file)
 			}
 			if err == nil && (matches(words, name) || matches(paths, file)) {
 				err = ids.add(file, false)
@@ -106,7 +107,7 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 		}
 	}
 	for _, dir := range loaderDirs {
-		err := ids.each(dir, &left, func(name string, _ bool) error {
+		err := ids.each(dir, &left, func(_ fileID, name string, _ bool) error {
 			if strings.HasPrefix(name, "ld-") && strings.Contains(name, ".so") {
 				return ids.add(path.Join(dir, name), true)
 			}
@@ -142,9 +143,9 @@ func matches(globs []*glob.Glob, s string) bool {
 	return slices.ContainsFunc(globs, func(g *glob.Glob) bool { return g.Match(s) })
 }
 
-// each calls f for the files and links of a directory; one that is missing has
-// none.
-func (ids *Identities) each(dir string, left *int, f func(name string, link bool) error) error {
+// each calls f for the files and links of a directory, with the directory's own
+// identity; one that is missing has none.
+func (ids *Identities) each(dir string, left *int, f func(at fileID, name string, link bool) error) error {
 	h, err := target.ResolveIn(ids.root.Dir, dir)
 	if absent(err) {
 		return nil
@@ -153,6 +154,7 @@ func (ids *Identities) each(dir string, left *int, f func(name string, link bool
 		return err
 	}
 	defer h.Close()
+	at := fileID{h.Stat.Dev, h.Stat.Ino}
 	entries, err := h.ReadDir()
 	if absent(err) {
 		return nil
@@ -167,7 +169,7 @@ func (ids *Identities) each(dir string, left *int, f func(name string, link bool
 		if e.IsDir() {
 			continue
 		}
-		if err := f(e.Name(), e.Type()&os.ModeSymlink != 0); err != nil {
+		if err := f(at, e.Name(), e.Type()&os.ModeSymlink != 0); err != nil {
 			return err
 		}
 	}
@@ -194,14 +196,25 @@ func (ids *Identities) file(name string) (*target.Handle, error) {
 	return h, nil
 }
 
-func (ids *Identities) addLink(name string) error {
-	h, err := ids.file(name)
-	if h == nil {
-		return err
+// addLink notes the link name in the directory at, known as file.
+func (ids *Identities) addLink(seen map[fileID]map[string]fileID, at fileID, name, file string) error {
+	id, known := seen[at][name]
+	if !known {
+		st, err := target.StatIn(ids.root.Dir, file)
+		if err != nil && !absent(err) {
+			return err
+		}
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			id = fileID{st.Dev, st.Ino}
+		}
+		if seen[at] == nil {
+			seen[at] = map[string]fileID{}
+		}
+		seen[at][name] = id
 	}
-	defer h.Close()
-	id := fileID{h.Stat.Dev, h.Stat.Ino}
-	ids.links[id] = append(ids.links[id], name)
+	if id != (fileID{}) {
+		ids.links[id] = append(ids.links[id], file)
+	}
 	return nil
 }
 
