@@ -286,8 +286,15 @@ func (p *Policy) Limits(r *Rule) Limits {
 	return a
 }
 
-// Audit says what the audit log holds.
-func (p *Policy) Audit() AuditSettings { return p.audit.AuditSettings }
+// Audit says what the audit log holds. What was allowed is logged unless the
+// policy says otherwise.
+func (p *Policy) Audit() AuditSettings {
+	a := p.audit.AuditSettings
+	if p.audit.given&auditLogAllowed == 0 {
+		a.LogAllowed = true
+	}
+	return a
+}
 
 // Approvals says how a person is asked.
 func (p *Policy) Approvals() Approvals { return p.approvals }

@@ -170,7 +170,7 @@ func readApprovals(r *reader, n *yaml.Node, d *document) {
 // AuditSettings say what the audit log holds beside denials, approvals and
 // audited requests, which it always holds.
 type AuditSettings struct {
-	LogAllowed         bool // also what was allowed
+	LogAllowed         bool // also programs that were allowed
 	Redact             bool // arguments and paths are recorded as digests
 	IncludeStdout      bool
 	IncludeStderr      bool
@@ -185,8 +185,11 @@ type auditSettings struct {
 	given uint32
 }
 
+// auditLogAllowed is the bit of log_allowed among the keys that were given.
+const auditLogAllowed = 1 << 0
+
 var auditKeys = []key[auditSettings]{
-	auditFlag("log_allowed", "Also log what was allowed.", 0, func(a *AuditSettings, on bool) { a.LogAllowed = on }),
+	auditFlag("log_allowed", "Also log the programs that were allowed; true unless given.", 0, func(a *AuditSettings, on bool) { a.LogAllowed = on }),
 	auditFlag("redact", "Record arguments and paths as digests.", 1, func(a *AuditSettings, on bool) { a.Redact = on }),
 	auditAlways("log_denied", "Denials are always logged: true is the only value."),
 	auditAlways("log_approved", "Approvals are always logged: true is the only value."),

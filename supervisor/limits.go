@@ -22,6 +22,8 @@ var heldSettings = map[string]bool{
 	"signal_rules.redirect_to":        true,
 	"signal_rules.absorb":             true,
 	"signal_rules.fallback":           true,
+	"audit.log_allowed":               true,
+	"audit.redact":                    true,
 	"resource_limits.open_files":      true,
 	"resource_limits.command_timeout": true,
 	"resource_limits.session_timeout": true,

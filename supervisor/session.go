@@ -219,6 +219,13 @@ func (s *Session) endIf(condition func() bool, reason error) {
 // the event tells of must not happen.
 func (s *Session) emit(e wire.Event) error {
 	e.Session = s.id
+	settings := s.cfg.Policy.Audit()
+	if !settings.LogAllowed && e.Type == wire.EventExec && e.Decision == policy.Allow.String() {
+		return nil
+	}
+	if settings.Redact {
+		redact(&e, s.cfg.Audit.Digest)
+	}
 	return s.cfg.Audit.Append(e)
 }
 

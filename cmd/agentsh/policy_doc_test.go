@@ -177,7 +177,8 @@ func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
 		{"unix_socket_rules", "unix_socket_rules: [{name: u, paths: [/x], decision: allow}]\n"},
 		{"exec_from", "exec_from: [/usr]\n"},
 		{"approvals", "approvals: {via: tty}\n"},
-		{"audit", "audit: {log_allowed: true}\n"},
+		{"audit.include_stdout", "audit: {include_stdout: true}\n"},
+		{"audit.retention_days", "audit: {retention_days: 30}\n"},
 		{"resource_limits.disk_write_mb", "resource_limits: {disk_write_mb: 100}\n"},
 		{"resource_limits.net_bandwidth_mbps", "resource_limits: {net_bandwidth_mbps: 1}\n"},
 	}

@@ -155,6 +155,15 @@ func (a *anchor) write(h Head) error {
 	return nil
 }
 
+// Digest stands for a text in events that must not show it. It is made with the
+// key of the anchor: who can only read the log cannot try out what it stands
+// for, and who has the key can compare.
+func (l *Log) Digest(s string) string {
+	m := hmac.New(sha256.New, l.anchor.key)
+	fmt.Fprintf(m, "agentsh redacted text\n%s", s)
+	return "redacted:" + hex.EncodeToString(m.Sum(nil)[:16])
+}
+
 func (a *anchor) close() error { return errors.Join(a.file.Sync(), a.file.Close()) }
 
 // VerifyFile verifies the log at path as [Verify] does and against its anchor,
