@@ -327,8 +327,7 @@ func (p *Policy) Unheld(unheld func(key string) error) Problems {
 // resource_limits, also where a command rule's limits or timeout give them,
 // those of approvals and audit, exec_from, the key of each group that has rules
 // or a default, as "signal_rules", command_rules.redirect_to,
-// signal_rules.redirect_to and signal_rules.absorb. Whoever holds signal_rules
-// holds signal_rules.fallback too: it is never needed.
+// signal_rules.redirect_to, signal_rules.absorb and signal_rules.fallback.
 func (p *Policy) Settings() []Setting {
 	out := slices.Clone(p.settings)
 	for g := range groupCount {

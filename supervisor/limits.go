@@ -21,7 +21,6 @@ var heldSettings = map[string]bool{
 	"signal_rules":                    true,
 	"signal_rules.redirect_to":        true,
 	"signal_rules.absorb":             true,
-	"signal_rules.fallback":           true,
 	"audit.log_allowed":               true,
 	"audit.redact":                    true,
 	"resource_limits.open_files":      true,
