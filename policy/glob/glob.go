@@ -11,7 +11,8 @@
 //     {a,b}    either alternative; alternatives nest
 //     \x       the character x itself
 //
-// Of a path, dir/** is dir itself and everything below it. Of a host,
+// Of a path, dir/** is dir itself and everything below it, and a/**/b is also
+// a/b. Of a host,
 // *.example.com is every name below example.com at any depth, not example.com
 // itself. Names and words have no separator: * matches anything there.
 package glob
@@ -83,6 +84,11 @@ func Compile(kind Kind, pattern string) (*Glob, error) {
 		return nil, err
 	}
 	g := &Glob{source: pattern, kind: kind, alts: make([]alt, 0, len(texts))}
+	if kind == Path || kind == URL {
+		if texts, err = withoutDirectories(texts); err != nil {
+			return nil, err
+		}
+	}
 	for _, text := range texts {
 		alts, err := compileAlternative(kind, text)
 		if err != nil {

@@ -162,6 +162,43 @@ func joinLiterals(tokens []token) []token {
 	return out
 }
 
+// withoutDirectories adds to patterns without braces what they are where a /**/
+// stands for no directory at all.
+func withoutDirectories(texts []string) ([]string, error) {
+	var out []string
+	for _, text := range texts {
+		all, err := eachDepth(text)
+		if err != nil {
+			return nil, err
+		}
+		if out = append(out, all...); len(out) > MaxAlternatives {
+			return nil, errTooMany
+		}
+	}
+	return out, nil
+}
+
+func eachDepth(text string) ([]string, error) {
+	head, tail, found := strings.Cut(text, "/**/")
+	if !found {
+		return []string{text}, nil
+	}
+	rests, err := eachDepth("/" + tail)
+	if err != nil {
+		return nil, err
+	}
+	if 2*len(rests) > MaxAlternatives {
+		return nil, errTooMany
+	}
+	var out []string
+	for _, rest := range rests {
+		out = append(out, head+"/**"+rest, head+rest)
+	}
+	return out, nil
+}
+
+var errTooMany = fmt.Errorf("braces and /**/ multiply out to more than %d patterns", MaxAlternatives)
+
 // multiplyOut expands the braces of a pattern. Sets and escapes are kept.
 func multiplyOut(pattern string) ([]string, error) {
 	open := findBrace(pattern)
@@ -183,7 +220,7 @@ func multiplyOut(pattern string) ([]string, error) {
 			return nil, err
 		}
 		if len(out)+len(heads)*len(tails) > MaxAlternatives {
-			return nil, fmt.Errorf("braces multiply out to more than %d patterns", MaxAlternatives)
+			return nil, errTooMany
 		}
 		for _, head := range heads {
 			for _, tail := range tails {
