@@ -85,13 +85,17 @@ func (p *Policy) commandHint(q *CommandRequest) string {
 			return fmt.Sprintf("rule %s allows %s %s", rules[id].Name, shown(base(name)), rules[id].command.form())
 		}
 	}
-	return namedHint("allowed programs: ", p.permitted(GroupCommand, func(rule *Rule) []string {
+	names := p.permitted(GroupCommand, func(rule *Rule) []string {
 		texts := make([]string, len(rule.command.entries))
 		for i, e := range rule.command.entries {
 			texts[i] = e.glob.String()
 		}
 		return texts
-	}))
+	})
+	if slices.Contains(names, "*") {
+		return "" // every other program: that helps nobody
+	}
+	return namedHint("allowed programs: ", names)
 }
 
 // form says what a rule asks of a request beside the program.
