@@ -25,17 +25,6 @@ const (
 	maxHeader   = 64 << 10 // bytes before a bundle's pack
 )
 
-// GitEnv is the whole environment of every git the host runs here: no system
-// or user configuration, no prompt, nothing inherited.
-func GitEnv() []string {
-	return []string{
-		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/nonexistent", "LC_ALL=C", "TZ=UTC",
-		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1",
-		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1",
-		"GIT_PAGER=cat", "GIT_EDITOR=/bin/false",
-	}
-}
-
 // hardened are the settings of every git the host runs here. They beat what
 // the target repository's own configuration says.
 var hardened = []string{

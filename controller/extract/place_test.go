@@ -174,7 +174,7 @@ func (p *place) sh(dir, script string) string {
 // git is what a controller gives to Collect.
 func git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir, cmd.Env = dir, GitEnv()
+	cmd.Dir, cmd.Env = dir, gitEnv()
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()
@@ -205,10 +205,21 @@ func (p *place) outside() {
 	p.t.Helper()
 	for _, script := range []string{"git status", "git log --all -p", "git diff main HEAD", "git branch -a", "git fsck", "git checkout -q main"} {
 		cmd := exec.Command("/bin/sh", "-c", script)
-		cmd.Dir, cmd.Env = p.target, append(GitEnv(), "HIT="+p.hit)
+		cmd.Dir, cmd.Env = p.target, append(gitEnv(), "HIT="+p.hit)
 		cmd.Run()
 	}
 	if _, err := os.Lstat(p.hit); err == nil {
 		p.t.Error("code of the agent ran on the host")
+	}
+}
+
+// gitEnv is the whole environment of every git of the tests: no system
+// or user configuration, no prompt, nothing inherited.
+func gitEnv() []string {
+	return []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/nonexistent", "LC_ALL=C", "TZ=UTC",
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1",
+		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1",
+		"GIT_PAGER=cat", "GIT_EDITOR=/bin/false",
 	}
 }

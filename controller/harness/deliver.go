@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -271,24 +270,6 @@ func parseProblems(name string, err error) Problems {
 		ps.errorf(at, RuleSyntax, "%s", text)
 	}
 	return ps
-}
-
-// EnvFiles are the .env files among the delivered ones in the order the
-// supervisor reads them: by name, generated.env last whatever the names are.
-func EnvFiles(files []File) []env.File {
-	var out []env.File
-	var last []env.File
-	sorted := append([]File(nil), files...)
-	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Dest < sorted[j].Dest })
-	for _, f := range sorted {
-		switch {
-		case f.Dest == GeneratedEnv:
-			last = append(last, env.File{Name: f.Dest, Data: f.Data})
-		case isEnvFile(f.Dest):
-			out = append(out, env.File{Name: f.Dest, Data: f.Data})
-		}
-	}
-	return append(out, last...)
 }
 
 // checkEnvFiles reads the .env files among the host files as far as their

@@ -259,3 +259,20 @@ func TestWhatIsConsumedIsReadByTheCode(t *testing.T) {
 		}
 	}
 }
+
+// paths lists the dotted paths of the leaves of a schema.
+func paths(schema []field, where string) []string {
+	var out []string
+	for i := range schema {
+		f := &schema[i]
+		if f.kind == kindForge || f.kind == kindOverlay {
+			continue
+		}
+		if f.fields != nil {
+			out = append(out, paths(f.fields, join(where, f.name))...)
+			continue
+		}
+		out = append(out, join(where, f.name))
+	}
+	return out
+}

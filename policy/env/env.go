@@ -289,20 +289,6 @@ func (b *build) inject(list []Inject) error {
 	return errors.Join(errs...)
 }
 
-// Injected merges env_inject maps, later ones winning, sorted by name. These
-// are the variables that a nested program is given again.
-func Injected(list []Inject) []Var {
-	merged := map[string]string{}
-	for _, i := range list {
-		maps.Copy(merged, i.Vars)
-	}
-	vars := make([]Var, 0, len(merged))
-	for _, name := range slices.Sorted(maps.Keys(merged)) {
-		vars = append(vars, Var{name, merged[name]})
-	}
-	return vars
-}
-
 // checkVar refuses what no program can be given.
 func checkVar(v Var) error {
 	switch {

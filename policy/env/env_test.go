@@ -222,13 +222,6 @@ func TestDroppedVariablesDoNotCountForTheLimits(t *testing.T) {
 	build1(t, Layers{Request: []string{"LD_PRELOAD=1", "A=1", "A=2"}, Filter: Filter{MaxKeys: 1}})
 }
 
-func TestInjectedIsMergedAndSorted(t *testing.T) {
-	got := Injected([]Inject{{"config", map[string]string{"B": "1", "A": "1"}}, {"policy", map[string]string{"B": "2"}}})
-	if want := []Var{{"A", "1"}, {"B", "2"}}; !slices.Equal(got, want) {
-		t.Errorf("injected are %v, want %v", got, want)
-	}
-}
-
 func TestBaselineIsAllowedByItsOwnRules(t *testing.T) {
 	for _, v := range Baseline(Place{Home: "/home/a", Shell: "/bin/bash"}) {
 		if err := checkVar(v); err != nil || v.Value == "" {

@@ -86,9 +86,6 @@ func supported(abi int) uint64 {
 	return rights
 }
 
-// SupportedRights are the file rights of this kernel's Landlock.
-func SupportedRights() uint64 { return supported(LandlockABI()) }
-
 func (l *Landlock) op(s *spec) {
 	const scopes = 3 // abstract Unix sockets, signals
 	scope := uint64(0)
