@@ -34,7 +34,7 @@ lint: $(LINT)
 	shellcheck bash_startup.sh packaging/*.sh examples/*/*.sh test/evasions/*.sh bench/*.sh .ci/run
 
 race: deps-check build
-	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test -race -timeout 30m ./...
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 30m ./...
 
 cross: deps-check
 	GOARCH=amd64 $(SANDBOX) -o bin/amd64/agentsh ./cmd/agentsh
