@@ -18,6 +18,8 @@ for set in "$@"; do
 	build) for p in gcc libc6-dev pkg-config libseccomp-dev git ca-certificates curl; do want "$p"; done ;;
 	check)
 		for p in bash dash busybox-static make procps shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64; do want "$p"; done
+		tool jq jq
+		tool strace strace
 		tool python3 python3
 		tool node nodejs
 		tool npm npm
