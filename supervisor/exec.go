@@ -12,6 +12,7 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/env"
 	"agentsh/supervisor/cgroup"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
@@ -70,6 +71,7 @@ type command struct {
 	decision policy.Decision
 	diag     policy.Diagnostic
 	judged   *notify.Judged // the operator's replacement of what was asked for
+	set      env.Inject     // variables of that replacement: the operator's too
 }
 
 // prepare judges a request and builds its environment. A request that must not
@@ -137,9 +139,7 @@ func (s *Session) redirect(c *command) *wire.Exit {
 		rest = to.Args
 	}
 	c.argv = append(append([]string{to.Command}, rest...), to.ArgsAppend...)
-	for name, value := range to.Environment {
-		c.req.Env = append(c.req.Env, name+"="+value)
-	}
+	c.set = env.Inject{Source: "rule " + c.decision.Rule.Name, Vars: to.Environment}
 	program, err := s.find(to.Command, c.argv, c.cwd)
 	if err != nil {
 		return lookupFailed(to.Command, err)

@@ -152,13 +152,6 @@ func (f *fileServer) changes(ctx context.Context) ([]wire.Change, error) {
 	return f.control.Changes(ctx, f.governed[0].path)
 }
 
-func (f *fileServer) baseline(ctx context.Context) error {
-	if f == nil {
-		return nil
-	}
-	return f.control.Baseline(ctx)
-}
-
 func (f *fileServer) invalidate(ctx context.Context, path string) error {
 	if f == nil {
 		return nil

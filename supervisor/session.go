@@ -243,9 +243,6 @@ func (s *Session) Changes(ctx context.Context) ([]wire.Change, error) {
 	return s.files.changes(ctx)
 }
 
-// Baseline makes the present state the one that Changes compares with.
-func (s *Session) Baseline(ctx context.Context) error { return s.files.baseline(ctx) }
-
 // Close kills every command, ends the file server and removes what the session
 // made. It returns what could not be ended or written.
 func (s *Session) Close() error {

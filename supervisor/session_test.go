@@ -33,7 +33,7 @@ const testPolicy = `version: 1
 name: test
 command_rules:
   - {name: no-kill, commands: [kill, /usr/bin/kill], decision: deny, message: no signals, }
-  - {name: swapped, commands: [hostid], decision: redirect, redirect_to: {command: echo, args: [instead]}}
+  - {name: swapped, commands: [hostid], decision: redirect, redirect_to: {command: sh, args: [-c, "echo instead $MARK"], environment: {MARK: set}}}
   - {name: short, commands: [sleep], decision: allow, timeout: 10s}
   - {name: rest, commands: ['*'], decision: allow}
 file_rules:
@@ -161,7 +161,7 @@ func TestCommandsEndAsTheyWould(t *testing.T) {
 		{"a script without an interpreter", []string{"./bad"}, wire.ExitSpawnFailed, 126, ""},
 		{"a denied program", []string{"kill", "-0", "1"}, wire.ExitDenied, 126, ""},
 		{"a denied program by its path", []string{"/bin/kill", "-0", "1"}, wire.ExitDenied, 126, ""},
-		{"a redirected program", []string{"hostid", "x"}, wire.ExitExited, 0, "instead\n"},
+		{"a redirected program, with the variables of its rule", []string{"hostid", "x"}, wire.ExitExited, 0, "instead set\n"},
 		{"streams by their names", []string{"sh", "-c", "echo a >/dev/stdout; echo b >/dev/stderr"}, wire.ExitExited, 0, "a\nb\n"},
 		{"both streams", []string{"sh", "-c", "echo a; echo b >&2"}, wire.ExitExited, 0, "a\nb\n"},
 		{"the working directory", []string{"pwd"}, wire.ExitExited, 0, b.workspace + "\n"},

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"time"
 
 	"agentsh/internal/wire"
 )
@@ -36,7 +35,6 @@ type Spec struct {
 	EnvInject map[string]string // the operator's; the policy's own wins
 	EnvDir    string            // .env.d, inside
 	Home      string            // inside
-	Lifetime  time.Duration     // the sandbox ends by itself after it; 0: with its controller only
 	NeedBytes int64             // disk space that must be free
 }
 
