@@ -30,7 +30,7 @@ test: deps-check build
 check: lint race cross
 
 lint: $(LINT)
-	$(LINT) run ./...
+	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
 	shellcheck bash_startup.sh packaging/*.sh examples/*/*.sh test/evasions/*.sh bench/*.sh .ci/run
 
 race: deps-check build
