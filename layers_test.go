@@ -43,6 +43,7 @@ var ranks = map[string]int{
 	"supervisor/notify":        2,
 	"supervisor/audit":         2,
 	"supervisor/cgroup":        2,
+	"supervisor/approve":       2, // who is asked is nothing to those that ask: they know wire.Question only
 	"supervisor":               3,
 	"controller":               3,
 	"cmd/agentsh":              4,

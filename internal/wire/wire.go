@@ -154,6 +154,9 @@ const (
 	EventSignal  = "signal"
 	EventEnv     = "env"
 	EventFault   = "fault" // the supervisor could not decide and denied
+	// EventApproval is a question to a person: begin when it is asked, end with
+	// the decision and who made it.
+	EventApproval = "approval"
 )
 
 // Event is one line of the audit log.
@@ -171,6 +174,7 @@ type Event struct {
 	Target    string    `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
 	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name
 	Decision  string    `json:"decision,omitempty"`  // allow, deny, ...
+	By        string    `json:"by,omitempty"`        // approval: who answered
 	Mechanism string    `json:"mechanism,omitempty"` // what enforced it: seccomp, fuse, mount, launch, ...
 	Rule      *RuleAt   `json:"rule,omitempty"`
 	Message   string    `json:"message,omitempty"`

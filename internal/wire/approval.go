@@ -1,0 +1,56 @@
+package wire
+
+import "time"
+
+// Kinds of [Question].
+const (
+	AskExec   = "exec"
+	AskFile   = "file"
+	AskNet    = "net"
+	AskSignal = "signal"
+)
+
+// Largest parts of a [Question], in bytes. What is longer cannot be shown to a
+// person as a whole, and is denied.
+const (
+	MaxSubject  = 4 << 10
+	MaxQuestion = 32 << 10
+)
+
+// Question is one thing that a person decides. An allow covers exactly what it
+// says: whoever asks holds what happens to it.
+type Question struct {
+	Session string   `json:"session"`
+	Command string   `json:"command"` // request id of the top-level command
+	Kind    string   `json:"kind"`
+	Subject string   `json:"subject"`        // exec: the program's path; file: "write /path"; net: "tcp host:port"
+	Argv    []string `json:"argv,omitempty"` // exec
+	Cwd     string   `json:"cwd,omitempty"`  // exec
+	Process *Process `json:"process,omitempty"`
+	Rule    *RuleAt  `json:"rule,omitempty"`
+	Message string   `json:"message,omitempty"` // the rule author's
+	// TimeoutMS is how long an answer is waited for; 0: as approvals say.
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+}
+
+// Answer is what became of a question. The zero value denies.
+type Answer struct {
+	Allow  bool   `json:"allow"`
+	By     string `json:"by,omitempty"`     // who answered; empty: nobody
+	Reason string `json:"reason,omitempty"` // why it is denied when nobody answered
+}
+
+// Pending is a question that waits for its answer.
+type Pending struct {
+	ID string `json:"id"`
+	Question
+	Asked time.Time `json:"asked"`
+	Ends  time.Time `json:"ends"` // denied then
+}
+
+// ApprovalAnswer is somebody's answer to the question of an id.
+type ApprovalAnswer struct {
+	ID    string `json:"id"`
+	Allow bool   `json:"allow"`
+	By    string `json:"by"`
+}
