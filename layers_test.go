@@ -44,6 +44,7 @@ var ranks = map[string]int{
 	"supervisor/audit":         2,
 	"supervisor/cgroup":        2,
 	"supervisor/approve":       2, // who is asked is nothing to those that ask: they know wire.Question only
+	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
 	"supervisor":               3,
 	"controller":               3,
 	"cmd/agentsh":              4,

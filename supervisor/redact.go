@@ -27,6 +27,11 @@ func redact(e *wire.Event, digest func(string) string) {
 		hide(&p.Cwd)
 		e.Process = &p
 	}
+	if e.Net != nil {
+		n := *e.Net
+		hide(&n.Address)
+		e.Net = &n
+	}
 	e.Message, e.Hint = "", ""
 	if e.Exit != nil {
 		x := *e.Exit

@@ -181,6 +181,7 @@ type Event struct {
 	Hint      string    `json:"hint,omitempty"`
 	Count     int       `json:"count,omitempty"` // repeats within a second that this event stands for
 	Exit      *Exit     `json:"exit,omitempty"`
+	Net       *Net      `json:"net,omitempty"`
 	Env       []string  `json:"env,omitempty"` // names only, never values
 	Prev      string    `json:"prev,omitempty"`
 	Hash      string    `json:"hash,omitempty"`

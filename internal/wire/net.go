@@ -1,0 +1,24 @@
+package wire
+
+import "time"
+
+// Net is what an event of a connection tells beside its target and rule.
+type Net struct {
+	ID       uint64 `json:"id"`                 // of the connection, in its session; 0: there was none
+	Address  string `json:"address,omitempty"`  // what was dialled, as IP:port
+	Via      string `json:"via,omitempty"`      // connect, http, socks, transparent, dns
+	Looked   bool   `json:"looked,omitempty"`   // its requests were looked into
+	Sent     int64  `json:"sent,omitempty"`     // bytes to the destination
+	Received int64  `json:"received,omitempty"` // bytes from it
+	Millis   int64  `json:"ms,omitempty"`       // how long it was open
+}
+
+// Connection is an open connection of a session.
+type Connection struct {
+	Net
+	Target  string    `json:"target"` // host:port as the session named it
+	Command string    `json:"command,omitempty"`
+	Process *Process  `json:"process,omitempty"`
+	Rule    *RuleAt   `json:"rule,omitempty"`
+	Started time.Time `json:"started"`
+}
