@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race cross evasions bench deps deps-check clean
+.PHONY: all build demo test check lint race cross evasions soak bench deps deps-check clean
 
 all: build
 
@@ -51,6 +51,13 @@ $(LINT):
 EVASIONS ?= $(CURDIR)/../shared/evasions
 evasions: build
 	EVASIONS=$(EVASIONS) test/evasions/run.sh
+
+# Full size: 100,000 execs, 10,000 live processes, storms of signals, and the
+# concurrent tests a hundred times under the race detector. About an hour.
+soak: deps-check build
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test ./supervisor -run 'ManyCommands|ThousandsOf|AStormOf' -v -soak -timeout 60m
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -count=100 -p 1 -timeout 120m \
+		./seccomp ./seccomp/target ./supervisor/notify ./supervisor/launch
 
 # Minutes, on a machine that does nothing else: doc/performance.md.
 bench: build

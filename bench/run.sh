@@ -58,6 +58,7 @@ for section; do
 		go_bench ./supervisor/notify NestedExec 5x
 		go_bench ./supervisor/launch . 100x
 		go_bench ./supervisor/audit Append
+		go_bench ./supervisor Flood 1x
 		;;
 	controller)
 		go_bench ./controller/harness Hundred
