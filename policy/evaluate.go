@@ -138,32 +138,40 @@ type destination struct {
 	path   string     // of the HTTP request, decoded and without dots
 }
 
-func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
+// destination reads what a request is about; the reason is empty unless it is
+// malformed.
+func (q *NetworkRequest) destination() (destination, reason) {
 	to := destination{NetworkRequest: q}
 	if q.Domain != "" {
-		if a, ok := ParseAddress(q.Domain); ok {
-			to.addr = a
-		} else if name, err := NormalHost(q.Domain); err == nil {
-			to.domain = name
-		} else {
-			return Decision{}, reason{text: "the host name is malformed"}
+		host, err := ParseHost(q.Domain)
+		if err != nil {
+			return to, reason{text: "the host name is malformed"}
 		}
+		to.domain, to.addr = host.name, host.addr
 	}
 	if q.Addr != "" {
 		a, ok := ParseAddress(q.Addr)
 		if !ok {
-			return Decision{}, reason{text: "the address is malformed"}
+			return to, reason{text: "the address is malformed"}
 		}
 		if to.addr.IsValid() && to.addr != a {
-			return Decision{}, reason{text: "the host and the address disagree"}
+			return to, reason{text: "the host and the address disagree"}
 		}
 		to.addr = a
 	}
 	if to.domain == "" && !to.addr.IsValid() {
-		return Decision{}, reason{text: "the request names no destination"}
+		return to, reason{text: "the request names no destination"}
 	}
 	if q.Port < 0 || q.Port > 65535 {
-		return Decision{}, reason{text: "the port is not known"}
+		return to, reason{text: "the port is not known"}
+	}
+	return to, reason{}
+}
+
+func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
+	to, why := q.destination()
+	if why.text != "" {
+		return Decision{}, why
 	}
 	if q.Method != "" && q.Method != Intercepted {
 		file, ok := requestPath(q.Path)
@@ -172,12 +180,12 @@ func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
 		}
 		to.path = file
 	}
-	d, why := p.destination(to)
+	d, why := p.toward(to)
 	if inner, ok := embedded(to.addr); ok {
 		// A translator on the way makes an IPv4 connection of it: the
 		// stricter of both answers holds.
 		to.addr = inner
-		if e, w := p.destination(to); strictness[e.Effect] < strictness[d.Effect] {
+		if e, w := p.toward(to); strictness[e.Effect] < strictness[d.Effect] {
 			d, why = e, w
 		}
 	}
@@ -213,8 +221,8 @@ func requestPath(target string) (string, bool) {
 	return clean, true
 }
 
-// destination decides for one address.
-func (p *Policy) destination(to destination) (Decision, reason) {
+// toward decides for one address.
+func (p *Policy) toward(to destination) (Decision, reason) {
 	at := -1
 	if to.addr.IsValid() {
 		at = guard(to.addr)

@@ -28,7 +28,7 @@ func TestAFileWithEveryGroupLoadsAndDecides(t *testing.T) {
 		{&FileRequest{Path: "/var/out/a", Op: OpCreate}, "redirect by sent-elsewhere"},
 		{&FileRequest{Path: "/etc/shadow", Op: OpRead}, "deny by rest"},
 		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: "192.0.2.1", Port: 443}, "allow by registries"},
-		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: "10.0.0.1", Port: 443}, "allow by registries"},
+		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: "10.0.0.1", Port: 443}, "deny by private"},
 		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: "169.254.169.254", Port: 443}, "deny by private"},
 		{&NetworkRequest{Addr: "127.0.0.1", Port: 9}, "allow by own-proxy"},
 		{&NetworkRequest{Domain: "example.org", Addr: "192.0.2.1", Port: 443}, "approve by other-https"},
