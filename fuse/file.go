@@ -197,42 +197,36 @@ func (m *mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	}
 }
 
-// inlineRead is the size in bytes up to which data is copied; more is spliced.
-const inlineRead = 64 << 10
-
-// Read reads through an open handle, which was judged when it was opened.
+// Read reads through an open handle, which was judged when it was opened. What
+// the backing does not have in memory is waited for beside the loop.
 func (m *mount) Read(_ <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
 	h := m.handle(in.Fh)
 	if h == nil {
 		return nil, gofuse.EBADF
 	}
-	if len(buf) > inlineRead {
-		return &spliced{gofuse.ReadResultFd(uintptr(h.fd), int64(in.Offset), len(buf)), m, h}, gofuse.OK
-	}
 	defer m.putHandle(h)
-	size, err := retry(func() (int, error) { return unix.Pread(h.fd, buf, int64(in.Offset)) })
-	if err != nil {
-		return nil, gofuse.Status(errno(err))
+	size := 0
+	for size < len(buf) {
+		n, err := m.readSome(h.fd, buf[size:], int64(in.Offset)+int64(size))
+		if err != nil && size == 0 {
+			return nil, gofuse.Status(errno(err))
+		}
+		if err != nil || n == 0 {
+			break
+		}
+		size += n
 	}
 	return gofuse.ReadResultData(buf[:size]), gofuse.OK
 }
 
-// spliced keeps its handle open until the data is on its way.
-type spliced struct {
-	gofuse.ReadResult
-	m *mount
-	h *handle
-}
-
-func (r *spliced) Seekable() (fd uintptr, off int64, sz int) {
-	return r.ReadResult.(interface {
-		Seekable() (uintptr, int64, int)
-	}).Seekable()
-}
-
-func (r *spliced) Done() {
-	r.ReadResult.Done()
-	r.m.putHandle(r.h)
+// readSome reads what is in memory, or waits for the disk beside the loop.
+func (m *mount) readSome(fd int, buf []byte, off int64) (int, error) {
+	n, err := unix.Preadv2(fd, [][]byte{buf}, off, unix.RWF_NOWAIT)
+	if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return n, err
+	}
+	m.loop.stepAside()
+	return retry(func() (int, error) { return unix.Pread(fd, buf, off) })
 }
 
 func retry(f func() (int, error)) (int, error) {
@@ -291,6 +285,7 @@ func (m *mount) Fsync(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 		return gofuse.EBADF
 	}
 	defer m.putHandle(h)
+	m.loop.stepAside()
 	if in.FsyncFlags&1 != 0 {
 		return gofuse.Status(errno(unix.Fdatasync(h.fd)))
 	}
@@ -340,6 +335,7 @@ func (m *mount) CopyFileRange(_ <-chan struct{}, in *gofuse.CopyFileRangeIn) (ui
 	if err := stripSuid(to.fd); err != nil {
 		return 0, gofuse.Status(errno(err))
 	}
+	m.loop.stepAside()
 	offIn, offOut := int64(in.OffIn), int64(in.OffOut)
 	size := int(min(in.Len, 1<<30))
 	n, err := retry(func() (int, error) {

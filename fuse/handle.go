@@ -142,7 +142,7 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 // lacks CAP_SYS_ADMIN or the backing is stacked too deep; the mount then goes
 // on without.
 func (m *mount) registerBacking(io *ioState, fd int) bool {
-	id, err := m.server.RegisterBackingFd(&gofuse.BackingMap{Fd: int32(fd)})
+	id, err := m.loop.openBacking(fd)
 	if err != 0 {
 		if err == unix.EPERM || err == unix.ELOOP || err == unix.EOPNOTSUPP {
 			m.passthrough = false
@@ -164,7 +164,7 @@ func (m *mount) endIO(h *handle) {
 	}
 	io.direct--
 	if io.direct == 0 {
-		_ = m.server.UnregisterBackingFd(io.backingID) // fails only when the mount is gone
+		m.loop.closeBacking(io.backingID)
 		io.backingID = 0
 	}
 }

@@ -34,7 +34,7 @@ type mount struct {
 	reporter *reporter
 	trash    *trash // nil: no rule needs it
 
-	server      *gofuse.Server
+	loop        *loop
 	noOpenDir   bool // listings need no handle
 	passthrough bool // reads and writes may bypass the server
 
@@ -73,7 +73,7 @@ func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
 }
 
 // attach starts answering on the FUSE descriptor, which it takes over. It
-// returns after the kernel's INIT; [gofuse.Server.Serve] runs the loop.
+// returns after the kernel's INIT; [loop.serve] answers what follows.
 func (m *mount) attach(dev *os.File) error {
 	defer dev.Close()
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -101,12 +101,13 @@ func (m *mount) attach(dev *os.File) error {
 	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
 		opts.MaxStackDepth = 2
 	}
-	srv, err := gofuse.NewServer(m, fmt.Sprintf("/dev/fd/%d", fd), opts)
+	l, err := newLoop(m, fd, opts)
 	if err != nil {
+		closeFD(fd)
 		return fmt.Errorf("serve %s: %w", m.path, err)
 	}
-	m.server = srv
-	m.passthrough = srv.KernelSettings().Flags64()&gofuse.CAP_PASSTHROUGH != 0
+	m.loop = l
+	m.passthrough = l.kernel&gofuse.CAP_PASSTHROUGH != 0
 	return nil
 }
 

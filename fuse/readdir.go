@@ -169,6 +169,7 @@ func (m *mount) FsyncDir(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 		return gofuse.Status(errno(err))
 	}
 	defer closeFD(fd)
+	m.loop.stepAside()
 	return gofuse.Status(errno(unix.Fsync(fd)))
 }
 

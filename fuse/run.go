@@ -139,7 +139,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	}
 	s.events.Go(func() { s.report.run(ctx) })
 	for _, m := range s.mounts {
-		go m.server.Serve() // ends with the mount or the process
+		go m.loop.serve() // ends with the mount or the process
 	}
 	return nil
 }
@@ -270,15 +270,15 @@ func (s *server) mountOf(path string) *mount {
 func (m *mount) invalidate(rel string) {
 	n, unknown := m.tree.walk(rel)
 	if unknown != "" {
-		m.server.InodeNotify(n.id, 0, 0) // the listing of the deepest known directory
-		m.server.EntryNotify(n.id, unknown)
+		m.loop.notifyInode(n.id) // the listing of the deepest known directory
+		m.loop.notifyEntry(n.id, unknown)
 		return
 	}
 	for _, known := range m.tree.below(n) {
-		m.server.InodeNotify(known.id, 0, 0)
+		m.loop.notifyInode(known.id)
 		for _, l := range known.links {
-			m.server.InodeNotify(l.parent.id, 0, 0)
-			m.server.EntryNotify(l.parent.id, l.name)
+			m.loop.notifyInode(l.parent.id)
+			m.loop.notifyEntry(l.parent.id, l.name)
 		}
 	}
 }

@@ -235,6 +235,7 @@ func (t *trash) find(id string) (Trashed, string, error) {
 // softDelete keeps what is at p for the rule of v and reports it. On failure
 // the operation is denied.
 func (m *mount) softDelete(tid uint32, v verdict, p place, st *unix.Stat_t) (id string, err error) {
+	m.loop.stepAside()
 	id, err = m.trash.keep(p, st, m.inside(v.rel), v)
 	if err != nil {
 		v.dec.Effect = policy.Deny

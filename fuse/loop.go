@@ -1,0 +1,256 @@
+package fuse
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of a loop.
+const (
+	maxWorkers   = 256                  // requests that wait at one time; further ones stay in the kernel
+	keptBuffers  = 4                    // pairs of buffers kept for the next worker
+	watchPeriod  = 2 * time.Millisecond // a request that takes as long as that is left to its worker
+	messageSpace = 4096                 // headers beside the data of a request or an answer
+)
+
+// loop reads the kernel's requests of one mount and answers them. One worker
+// reads at a time and answers on the spot: the kernel then wakes one thread,
+// always the same. A worker that is about to wait, or that the watch finds
+// waiting, leaves the reading to another and ends after its answer.
+type loop struct {
+	m        *mount
+	fd       int
+	protocol *gofuse.ProtocolServer
+	kernel   uint64 // capabilities the kernel offered
+
+	reader  atomic.Pointer[worker]
+	workers atomic.Int32
+	drowsy  atomic.Bool   // the watch sleeps
+	wake    chan struct{} // wakes it
+
+	mu   sync.Mutex
+	free []buffers
+
+	ended chan struct{} // closed when nobody reads any more
+	end   sync.Once
+}
+
+// buffers hold a request and its answer, at most 1 MiB of data each. They are
+// mapped: what no request has needed takes no memory.
+type buffers struct{ in, out []byte }
+
+// worker answers requests, one at a time.
+type worker struct {
+	buffers
+	requests atomic.Uint64 // odd while it answers one
+}
+
+// newLoop takes the FUSE descriptor over and answers the kernel's first request.
+func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
+	l := &loop{m: m, fd: fd, protocol: gofuse.NewProtocolServer(m, opts), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	w, err := l.newWorker(opts.MaxWrite)
+	if err != nil {
+		return nil, err
+	}
+	n, err := retry(func() (int, error) { return unix.Read(l.fd, w.in) })
+	if err != nil {
+		return nil, fmt.Errorf("read the first request: %w", err)
+	}
+	first := (*gofuse.InitIn)(unsafe.Pointer(&w.in[0]))
+	if n < int(unsafe.Offsetof(first.Unused)) {
+		return nil, fmt.Errorf("the first request has %d bytes", n)
+	}
+	l.kernel = first.Flags64()
+	if err := l.answer(w, n); err != nil {
+		return nil, fmt.Errorf("answer the first request: %w", err)
+	}
+	l.reader.Store(w)
+	return l, nil
+}
+
+func (l *loop) newWorker(maxWrite int) (*worker, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := &worker{}
+	if n := len(l.free); n > 0 {
+		w.buffers, l.free = l.free[n-1], l.free[:n-1]
+		return w, nil
+	}
+	var err error
+	for _, b := range []*[]byte{&w.in, &w.out} {
+		if *b, err = unix.Mmap(-1, 0, maxWrite+messageSpace, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+			return nil, fmt.Errorf("buffers of a worker: %w", err)
+		}
+	}
+	return w, nil
+}
+
+// serve reads and answers until the mount is gone.
+func (l *loop) serve() {
+	w := l.reader.Load()
+	l.workers.Add(1)
+	go l.watch() // ends with the loop
+	l.work(w)
+	<-l.ended
+}
+
+// work is the life of a worker: it reads and answers until another reads in
+// its place.
+func (l *loop) work(w *worker) {
+	defer l.drop(w)
+	for l.reader.Load() == w {
+		n, err := unix.Read(l.fd, w.in)
+		switch {
+		case err == nil:
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT): // ENOENT: the request was given up
+			continue
+		default: // ENODEV: the mount is gone
+			l.end.Do(func() { close(l.ended) })
+			return
+		}
+		w.requests.Add(1)
+		if l.drowsy.Load() && l.drowsy.CompareAndSwap(true, false) {
+			l.wake <- struct{}{}
+		}
+		_ = l.answer(w, n) // ENOENT: the caller is gone; ENODEV: the next read tells
+		w.requests.Add(1)
+	}
+}
+
+// answer handles the request of n bytes in w.
+func (l *loop) answer(w *worker, n int) error {
+	size, code := l.protocol.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out})
+	if !code.Ok() {
+		l.m.reporter.fault(fmt.Sprintf("file server of %s: a request of %d bytes: %v", l.m.path, n, code))
+		size = l.refusal(w)
+	}
+	if size == 0 {
+		return nil
+	}
+	_, err := unix.Write(l.fd, w.out[:size])
+	return err
+}
+
+// refusal answers a request that could not be understood.
+func (l *loop) refusal(w *worker) int {
+	in, out := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0])), (*gofuse.OutHeader)(unsafe.Pointer(&w.out[0]))
+	*out = gofuse.OutHeader{Length: uint32(unsafe.Sizeof(*out)), Status: -int32(unix.EIO), Unique: in.Unique}
+	return int(out.Length)
+}
+
+// stepAside has another worker read while the present one waits. A handler
+// calls it before it does what may take long.
+func (l *loop) stepAside() { l.replace(l.reader.Load()) }
+
+// replace puts another worker in the place of w, which ends after its answer.
+func (l *loop) replace(w *worker) {
+	if l.workers.Load() >= maxWorkers {
+		return
+	}
+	next, err := l.newWorker(len(w.in) - messageSpace)
+	if err != nil {
+		return // w goes on reading when it is done
+	}
+	if !l.reader.CompareAndSwap(w, next) {
+		l.drop(next)
+		return
+	}
+	l.workers.Add(1)
+	go l.work(next) // ends with the mount or the process
+}
+
+// watch relieves workers that wait where no handler said so: for a disk, or for
+// a lock. It sleeps while nothing is asked.
+func (l *loop) watch() {
+	tick := time.NewTicker(watchPeriod)
+	defer tick.Stop()
+	var last *worker
+	var seen uint64
+	for {
+		select {
+		case <-tick.C:
+		case <-l.ended:
+			return
+		}
+		w := l.reader.Load()
+		now := w.requests.Load()
+		if w != last || now != seen {
+			last, seen = w, now
+			continue
+		}
+		if now%2 == 1 {
+			l.replace(w)
+			continue
+		}
+		tick.Stop()
+		l.drowsy.Store(true)
+		select {
+		case <-l.wake:
+		case <-l.ended:
+			return
+		}
+		tick.Reset(watchPeriod)
+	}
+}
+
+// drop gives the buffers of a worker that ends back.
+func (l *loop) drop(w *worker) {
+	l.workers.Add(-1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.free) < keptBuffers {
+		l.free = append(l.free, w.buffers)
+		return
+	}
+	_ = unix.Munmap(w.in) // made by newWorker
+	_ = unix.Munmap(w.out)
+}
+
+// notifyInode drops what the kernel knows of a node: attributes, and data or
+// listing. See FUSE_NOTIFY_INVAL_INODE in uapi/linux/fuse.h. The kernel may wait
+// for answers first: no lock may be held that a handler needs.
+func (l *loop) notifyInode(id uint64) {
+	body := gofuse.NotifyInvalInodeOut{Ino: id}
+	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
+}
+
+// notifyEntry drops a name, or its absence. See FUSE_NOTIFY_INVAL_ENTRY.
+func (l *loop) notifyEntry(parent uint64, name string) {
+	body := gofuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name))}
+	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
+}
+
+// notify sends what is no answer. The kernel says ENOENT of what it does not
+// know, which needs nothing done.
+func (l *loop) notify(code gofuse.Status, body []byte, name string) {
+	head := gofuse.OutHeader{Status: -int32(code)}
+	head.Length = uint32(unsafe.Sizeof(head)) + uint32(len(body)+len(name))
+	message := append(unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)), body...)
+	_, _ = unix.Write(l.fd, append(message, name...))
+}
+
+// Calls of the FUSE device. See FUSE_DEV_IOC_BACKING_OPEN and _CLOSE in
+// uapi/linux/fuse.h.
+const (
+	backingOpen  = 0x4010e501
+	backingClose = 0x4004e502
+)
+
+// openBacking hands a file to the kernel, which then reads and writes it itself.
+func (l *loop) openBacking(fd int) (int32, unix.Errno) {
+	b := gofuse.BackingMap{Fd: int32(fd)}
+	id, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), backingOpen, uintptr(unsafe.Pointer(&b)))
+	return int32(id), err
+}
+
+// closeBacking takes it back; that fails only when the mount is gone.
+func (l *loop) closeBacking(id int32) {
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), backingClose, uintptr(unsafe.Pointer(&id)))
+}
