@@ -40,6 +40,7 @@ var ranks = map[string]int{
 	"controller/extract":       2,
 	"controller/runtime":       2,
 	"supervisor/launch":        2,
+	"supervisor/divert":        2, // sets a namespace up; knows no rules
 	"supervisor/notify":        2,
 	"supervisor/audit":         2,
 	"supervisor/cgroup":        2,

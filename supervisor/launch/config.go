@@ -26,9 +26,10 @@ type Config struct {
 	// Zero values mean those of the supervisor, which root may not use.
 	HostUID, HostGID int
 	Hostname         string
-	Network          bool     // share the supervisor's network
-	Listen           []Listen // sockets to open on the session's own loopback
-	Limits           []Rlimit // of the init and every command
+	Network          bool      // share the supervisor's network
+	Sockets          []Socket  // to open in the session's own network
+	Netlink          []Netlink // further setup of that network, after Sockets
+	Limits           []Rlimit  // of the init and every command
 	Landlock         *Landlock
 	Filter           []byte   // program of seccomp.Plan.Compile
 	ReadOnly         []string // paths inside for which writing must fail: proven before the init is ready
@@ -69,11 +70,26 @@ type Mount struct {
 	Single   bool     // FUSE: Target is one regular file
 }
 
-// Listen is a TCP socket on 127.0.0.1 of the session's network, handed to the
-// supervisor under its tag.
-type Listen struct {
-	Tag  string
-	Port int // 0: any
+// Socket is a socket of the session's network, handed to the supervisor under
+// its tag. One of AF_INET or AF_INET6 is bound to a port of loopback, and a
+// stream listens; one of AF_NETLINK is of a protocol.
+type Socket struct {
+	Tag      string
+	Family   int
+	Type     int  // SOCK_STREAM, SOCK_DGRAM or SOCK_RAW
+	Port     int  // 0: any; of AF_NETLINK the protocol
+	Optional bool // [Init.Missing] tells a failure
+}
+
+// Netlink are messages to the kernel about the session's network, sent with
+// CAP_NET_ADMIN over it. See netlink(7).
+type Netlink struct {
+	Tag      string
+	Protocol int
+	Messages []byte
+	Acks     int  // messages with NLM_F_ACK
+	Optional bool // [Init.Missing] tells a failure
+	After    bool // only when the entry before did not fail
 }
 
 // Rlimit is a resource limit. See getrlimit(2).
@@ -130,6 +146,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d supplementary groups: at most 256", len(c.Groups))
 	case len(c.ReadOnly) > 64:
 		return fmt.Errorf("%d paths to prove: at most 64", len(c.ReadOnly))
+	case c.Network && len(c.Sockets)+len(c.Netlink) > 0:
+		return fmt.Errorf("network of its own to set up in a session that shares one")
 	}
 	for _, m := range c.Mounts {
 		if err := m.check(); err != nil {
@@ -167,11 +185,7 @@ func (c *Config) setup() *spec {
 	if !c.Network {
 		s.u32(opLoopback)
 	}
-	for _, l := range c.Listen {
-		s.u32(opListen)
-		s.str(l.Tag)
-		s.u32(uint32(l.Port))
-	}
+	c.networkOps(s)
 	if c.Hostname != "" {
 		s.u32(opHostname)
 		s.str(c.Hostname)
@@ -200,6 +214,36 @@ func (c *Config) setup() *spec {
 		s.u32(0)
 	}
 	return s
+}
+
+func (c *Config) networkOps(s *spec) {
+	for _, l := range c.Sockets {
+		s.u32(opSocket)
+		s.str(l.Tag)
+		s.u32(uint32(l.Family))
+		s.u32(uint32(l.Type))
+		s.u32(uint32(l.Port))
+		s.u32(optional(l.Optional))
+	}
+	for _, n := range c.Netlink {
+		flags := optional(n.Optional)
+		if n.After {
+			flags |= flagAfter
+		}
+		s.u32(opNetlink)
+		s.str(n.Tag)
+		s.u32(uint32(n.Protocol))
+		s.u32(uint32(n.Acks))
+		s.u32(flags)
+		s.bytes(n.Messages)
+	}
+}
+
+func optional(yes bool) uint32 {
+	if yes {
+		return flagOptional
+	}
+	return 0
 }
 
 func (s *spec) limit(l Rlimit) {

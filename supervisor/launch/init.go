@@ -28,6 +28,7 @@ type Init struct {
 	child    *child
 	listener *os.File
 	sockets  map[string]*os.File
+	missing  map[string]error // optional parts of the setup that failed
 	refused  []Proof
 	done     chan struct{} // closed when the reader of control has ended
 
@@ -107,7 +108,7 @@ func spawnInit(c *Config) (*Init, error) {
 	}
 	return &Init{
 		control: control, start: start, child: child,
-		sockets: map[string]*os.File{}, commands: map[uint64]*Process{},
+		sockets: map[string]*os.File{}, missing: map[string]error{}, commands: map[uint64]*Process{},
 		done: make(chan struct{}), ptys: make(chan *message, 1),
 	}, nil
 }
@@ -135,7 +136,7 @@ func (c *Config) attributes() *syscall.SysProcAttr {
 	a.GidMappingsEnableSetgroups = root
 	a.Credential = &syscall.Credential{Uid: uint32(c.UID), Gid: uint32(c.GID), NoSetGroups: !root}
 	// execve by another id than 0 keeps ambient capabilities only
-	a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP}
+	a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE, unix.CAP_SETPCAP}
 	return a
 }
 
@@ -168,6 +169,11 @@ func (i *Init) setupMessage(m *message, onFUSE func(string, *os.File) error) err
 		step, errno := m.failure()
 		return fmt.Errorf("%s: %w", step, errno)
 	}
+	if m.kind == msgMissing {
+		tag, errno := m.failure()
+		i.missing[tag] = errno
+		return nil
+	}
 	fds, err := m.take(1)
 	if err != nil {
 		return err
@@ -176,7 +182,7 @@ func (i *Init) setupMessage(m *message, onFUSE func(string, *os.File) error) err
 	case msgListener:
 		i.listener = fds[0]
 		return nil
-	case msgListen:
+	case msgSocket:
 		i.sockets[string(m.data)] = fds[0]
 		return nil
 	case msgFUSE:
@@ -238,9 +244,12 @@ func (i *Init) abandon() {
 // Listener is the listener of the session's filter. The caller closes it.
 func (i *Init) Listener() *os.File { return i.listener }
 
-// Socket is the listening socket that Config.Listen asked for under tag, or nil.
-// The caller closes it.
+// Socket is the socket that Config.Sockets asked for under tag, or nil. The
+// caller closes it.
 func (i *Init) Socket(tag string) *os.File { return i.sockets[tag] }
+
+// Missing is why the optional part of the setup with this tag failed, or nil.
+func (i *Init) Missing(tag string) error { return i.missing[tag] }
 
 // Refused is what the init tried and could not do.
 func (i *Init) Refused() []Proof { return i.refused }

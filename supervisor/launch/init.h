@@ -15,7 +15,8 @@ enum {
 	/* init to supervisor, on the control socket */
 	MSG_DIED = 'E',     /* u32 errno, text */
 	MSG_FUSE = 'F',     /* tag; one descriptor */
-	MSG_LISTEN = 'N',   /* tag; one descriptor */
+	MSG_SOCKET = 'N',   /* tag; one descriptor */
+	MSG_MISSING = 'W',  /* u32 errno, tag of an optional operation that failed */
 	MSG_LISTENER = 'L', /* one descriptor */
 	MSG_PROBES = 'P',   /* {u32 errno, u8 length, name}... */
 	MSG_READY = 'R',
@@ -104,6 +105,9 @@ extern struct init_state S;
 
 void run_setup(struct reader *r);
 void setup_mount_op(uint32_t op, struct reader *r);
+void bring_up_loopback(void);
+void make_socket(struct reader *r);
+void send_netlink(struct reader *r);
 void open_scan_proc(void);
 void pivot(void);
 void drop_privileges(struct reader *r);
@@ -125,7 +129,8 @@ enum {
 	OP_FS,       /* type, target, u64 attributes, tag, u32 n, n options */
 	OP_ATTR,     /* target, u64 attributes, u32 flags */
 	OP_MASK,     /* target */
-	OP_LISTEN,   /* tag, u32 port */
+	OP_SOCKET,   /* tag, u32 family, u32 type, u32 port or protocol, u32 flags */
+	OP_NETLINK,  /* tag, u32 protocol, u32 acknowledgements, u32 flags, bytes */
 	OP_LOOPBACK,
 	OP_HOSTNAME, /* text */
 	OP_PIVOT,
@@ -138,7 +143,8 @@ enum {
 };
 
 /* BENEATH: the source is a name in the new root, not in the old one */
-enum { FLAG_RECURSIVE = 1, FLAG_OPTIONAL = 2, FLAG_BENEATH = 4 };
+/* AFTER: only when the operation of its kind before it did not fail */
+enum { FLAG_RECURSIVE = 1, FLAG_OPTIONAL = 2, FLAG_BENEATH = 4, FLAG_AFTER = 8 };
 enum { CREDS_SETGROUPS = 1, CREDS_SETIDS = 2 };
 enum { END_DUMPABLE = 1 };
 

@@ -15,7 +15,8 @@ import (
 const (
 	msgDied     = 'E'
 	msgFUSE     = 'F'
-	msgListen   = 'N'
+	msgSocket   = 'N'
+	msgMissing  = 'W'
 	msgListener = 'L'
 	msgProbes   = 'P'
 	msgReady    = 'R'
@@ -44,7 +45,8 @@ const (
 	opFS
 	opAttr
 	opMask
-	opListen
+	opSocket
+	opNetlink
 	opLoopback
 	opHostname
 	opPivot
@@ -60,6 +62,7 @@ const (
 	flagRecursive = 1
 	flagOptional  = 2
 	flagBeneath   = 4
+	flagAfter     = 8
 
 	credsSetGroups = 1
 	credsSetIDs    = 2

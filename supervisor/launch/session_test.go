@@ -208,7 +208,7 @@ func TestATerminalIsTheSessionsOwn(t *testing.T) {
 func TestAListenerOfTheSessionReachesTheSupervisor(t *testing.T) {
 	both(t, func(t *testing.T) {
 		c := config(t)
-		c.Listen = []launch.Listen{{Tag: "proxy", Port: 3128}}
+		c.Sockets = []launch.Socket{{Tag: "proxy", Family: unix.AF_INET, Type: unix.SOCK_STREAM, Port: 3128}}
 		s := start(t, c)
 		file := s.Socket("proxy")
 		defer file.Close()

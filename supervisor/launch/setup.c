@@ -2,55 +2,14 @@
 #define _GNU_SOURCE
 #include "init.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
 #include <signal.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
-
-static void bring_up_loopback(void)
-{
-	struct ifreq ifr;
-	int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (s < 0)
-		die(errno, "bring up loopback", "");
-	memset(&ifr, 0, sizeof ifr);
-	memcpy(ifr.ifr_name, "lo", 3);
-	if (ioctl(s, SIOCGIFFLAGS, &ifr) < 0)
-		die(errno, "bring up loopback", "");
-	ifr.ifr_flags |= IFF_UP | IFF_RUNNING;
-	if (ioctl(s, SIOCSIFFLAGS, &ifr) < 0)
-		die(errno, "bring up loopback", "");
-	close(s);
-}
-
-/* A listening socket of the session's own network, served by the supervisor. */
-static void make_listener(struct reader *r)
-{
-	const char *tag = read_str(r);
-	uint32_t port = read_u32(r);
-	if (r->bad || port > 65535)
-		return;
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
-	int one = 1;
-	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (s < 0 || setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0 ||
-	    bind(s, (struct sockaddr *)&a, sizeof a) < 0 || listen(s, 128) < 0)
-		die(errno, "listen for", tag);
-	char msg[1 + 256];
-	int n = snprintf(msg, sizeof msg, "%c%s", MSG_LISTEN, tag);
-	if (n < 1 || n >= (int)sizeof msg || send_msg(FD_CONTROL, msg, (size_t)n, &s, 1) < 0)
-		die(errno, "hand over listener", tag);
-	close(s);
-}
 
 static void limit(struct reader *r)
 {
@@ -70,8 +29,11 @@ static void run_op(uint32_t op, struct reader *r)
 {
 	const char *text;
 	switch (op) {
-	case OP_LISTEN:
-		make_listener(r);
+	case OP_SOCKET:
+		make_socket(r);
+		return;
+	case OP_NETLINK:
+		send_netlink(r);
 		return;
 	case OP_LOOPBACK:
 		bring_up_loopback();
