@@ -55,6 +55,10 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 			return code
 		}
 	}
+	if in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && m.tree.isSmall(n) &&
+		m.beginLate(&handle{node: n, fd: -1, late: true, flags: in.Flags}, out) {
+		return gofuse.OK
+	}
 	fd, err := m.openNode(n, in.Flags)
 	if err != nil {
 		return gofuse.Status(errno(err))
@@ -175,6 +179,7 @@ func (m *mount) noteWrites(h *handle) {
 	if unix.Fstat(h.fd, &now) != nil {
 		return
 	}
+	m.tree.seen(h.node, &now)
 	if stampOf(&now) != stampOf(&h.before) {
 		m.markChanged(h.node)
 		return
@@ -205,9 +210,13 @@ func (m *mount) Read(_ <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.R
 		return nil, gofuse.EBADF
 	}
 	defer m.putHandle(h)
+	fd, err := m.fdOf(h)
+	if err != nil {
+		return nil, gofuse.Status(errno(err))
+	}
 	size := 0
 	for size < len(buf) {
-		n, err := m.readSome(h.fd, buf[size:], int64(in.Offset)+int64(size))
+		n, err := m.readSome(fd, buf[size:], int64(in.Offset)+int64(size))
 		if err != nil && size == 0 {
 			return nil, gofuse.Status(errno(err))
 		}
@@ -285,11 +294,15 @@ func (m *mount) Fsync(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
 		return gofuse.EBADF
 	}
 	defer m.putHandle(h)
+	fd, err := m.fdOf(h)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
 	m.loop.stepAside()
 	if in.FsyncFlags&1 != 0 {
-		return gofuse.Status(errno(unix.Fdatasync(h.fd)))
+		return gofuse.Status(errno(unix.Fdatasync(fd)))
 	}
-	return gofuse.Status(errno(unix.Fsync(h.fd)))
+	return gofuse.Status(errno(unix.Fsync(fd)))
 }
 
 // Fallocate reserves or punches space through a handle open for writing.
@@ -312,7 +325,11 @@ func (m *mount) Lseek(_ <-chan struct{}, in *gofuse.LseekIn, out *gofuse.LseekOu
 		return gofuse.EBADF
 	}
 	defer m.putHandle(h)
-	off, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
+	fd, err := m.fdOf(h)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	off, err := unix.Seek(fd, int64(in.Offset), int(in.Whence))
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
@@ -332,6 +349,10 @@ func (m *mount) CopyFileRange(_ <-chan struct{}, in *gofuse.CopyFileRangeIn) (ui
 	if from == nil || to == nil {
 		return 0, gofuse.EBADF
 	}
+	source, err := m.fdOf(from)
+	if err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
 	if err := stripSuid(to.fd); err != nil {
 		return 0, gofuse.Status(errno(err))
 	}
@@ -339,7 +360,7 @@ func (m *mount) CopyFileRange(_ <-chan struct{}, in *gofuse.CopyFileRangeIn) (ui
 	offIn, offOut := int64(in.OffIn), int64(in.OffOut)
 	size := int(min(in.Len, 1<<30))
 	n, err := retry(func() (int, error) {
-		return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, size, int(in.Flags))
+		return unix.CopyFileRange(source, &offIn, to.fd, &offOut, size, int(in.Flags))
 	})
 	if err != nil {
 		return 0, gofuse.Status(errno(err))

@@ -10,10 +10,15 @@ import (
 // handle is one open file or directory of the kernel.
 type handle struct {
 	node  *node
-	fd    int
+	fd    int    // -1 until it is needed, if late
+	late  bool   // opened in the backing by [mount.fdOf]
 	flags uint32 // open(2) flags
 	uses  int    // guarded by mount.handleMu; the descriptor closes at zero
 	id    uint64
+
+	lateMu sync.Mutex // guards fd where late
+
+	next, prev *handle // of the same node; guarded by mount.handleMu
 
 	dirMu sync.Mutex // directories: position of fd
 
@@ -33,7 +38,7 @@ type ioState struct {
 	cached    int  // handles that use the page cache of the mount
 	stale     bool // written around the page cache of the mount since the last cached open
 	mapped    bool // may be mapped for writing around the mount, also after its handles closed
-	open      map[*handle]struct{}
+	open      *handle
 }
 
 // addHandle registers h with one use and returns its number.
@@ -48,10 +53,11 @@ func (m *mount) addHandleLocked(h *handle) uint64 {
 	h.uses = 1
 	m.nextHandle++
 	m.handles[h.id] = h
-	if h.node.io.open == nil {
-		h.node.io.open = map[*handle]struct{}{}
+	io := &h.node.io
+	if h.next = io.open; h.next != nil {
+		h.next.prev = h
 	}
-	h.node.io.open[h] = struct{}{}
+	io.open = h
 	return h.id
 }
 
@@ -66,15 +72,50 @@ func (m *mount) handle(id uint64) *handle {
 	return h
 }
 
-// anyHandle returns some open handle of n with a use of its own, or nil.
+// anyHandle returns some handle of n that is open in the backing, with a use of
+// its own, or nil.
 func (m *mount) anyHandle(n *node) *handle {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	for h := range n.io.open {
-		h.uses++
-		return h
+	for h := n.io.open; h != nil; h = h.next {
+		if h.opened() >= 0 {
+			h.uses++
+			return h
+		}
 	}
 	return nil
+}
+
+// opened is the handle's descriptor, or -1 when nothing has needed it yet.
+func (h *handle) opened() int {
+	if !h.late {
+		return h.fd
+	}
+	h.lateMu.Lock()
+	defer h.lateMu.Unlock()
+	return h.fd
+}
+
+// fdOf is the handle's descriptor. A caller that holds tree.moves uses
+// [handle.opened].
+func (m *mount) fdOf(h *handle) (int, error) {
+	if fd := h.opened(); fd >= 0 {
+		return fd, nil
+	}
+	m.tree.moves.RLock()
+	defer m.tree.moves.RUnlock()
+	fd, err := m.openNode(h.node, h.flags)
+	if err != nil {
+		return -1, err
+	}
+	h.lateMu.Lock()
+	defer h.lateMu.Unlock()
+	if h.fd >= 0 { // another request was faster
+		closeFD(fd)
+		return h.fd, nil
+	}
+	h.fd = fd
+	return fd, nil
 }
 
 // putHandle gives a use back.
@@ -83,8 +124,8 @@ func (m *mount) putHandle(h *handle) {
 	h.uses--
 	last := h.uses == 0
 	m.handleMu.Unlock()
-	if last {
-		closeFD(h.fd)
+	if fd := h.opened(); last && fd >= 0 {
+		closeFD(fd)
 	}
 }
 
@@ -98,7 +139,14 @@ func (m *mount) dropHandle(id uint64) *handle {
 		return nil
 	}
 	delete(m.handles, id)
-	delete(h.node.io.open, h)
+	if h.prev == nil {
+		h.node.io.open = h.next
+	} else {
+		h.prev.next = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
 	m.endIO(h)
 	return h
 }
@@ -131,6 +179,25 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		out.BackingID = io.backingID
 		return
 	}
+	io.cache(out)
+}
+
+// beginLate registers h without opening the file, for reading from what the
+// kernel has cached. It reports false where the kernel must go around the server.
+func (m *mount) beginLate(h *handle, out *gofuse.OpenOut) bool {
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	io := &h.node.io
+	if io.direct > 0 || io.mapped {
+		return false
+	}
+	out.Fh = m.addHandleLocked(h)
+	io.cache(out)
+	return true
+}
+
+// cache counts a handle that uses the page cache of the mount.
+func (io *ioState) cache(out *gofuse.OpenOut) {
 	io.cached++
 	if !io.stale {
 		out.OpenFlags = gofuse.FOPEN_KEEP_CACHE

@@ -166,7 +166,7 @@ func (m *mount) nameless(n *node) (int, error) {
 	}
 	if h := m.anyHandle(n); h != nil {
 		defer m.putHandle(h)
-		return unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 3)
+		return unix.FcntlInt(uintptr(h.opened()), unix.F_DUPFD_CLOEXEC, 3)
 	}
 	return -1, unix.ESTALE
 }
@@ -195,6 +195,7 @@ func (m *mount) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Att
 	if err := m.statNode(n, names, &st); err != nil {
 		return gofuse.Status(errno(err))
 	}
+	m.tree.seen(n, &st)
 	m.fillAttr(&out.Attr, &st)
 	if cache {
 		out.SetTimeout(cacheTime)

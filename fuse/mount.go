@@ -85,7 +85,7 @@ func (m *mount) attach(dev *os.File) error {
 		closeFD(fd)
 		return fmt.Errorf("backing of %s: %w", m.path, err)
 	}
-	m.noOpenDir = m.backing.dir && stableOffsets(fs.Type) && m.listsFreely()
+	m.noOpenDir = m.backing.dir && stableOffsets(fs.Type) && m.listsSilently()
 	opts := &gofuse.MountOptions{
 		Name:                 "agentsh",
 		FsName:               "agentsh",
@@ -117,11 +117,17 @@ func (m *mount) panicked(cause any) gofuse.Status {
 	return gofuse.EACCES
 }
 
-// listsFreely reports whether listing is allowed without audit everywhere, so
-// that the kernel may cache listings without asking.
-func (m *mount) listsFreely() bool {
-	v := m.rules.Tree(m.path, policy.OpList)
-	return v.Uniform && v.Effect == policy.Allow
+// listsSilently reports whether no listing has to be told or asked for, so that
+// the kernel may answer from a listing it once got. What it may not list it
+// never gets: a denied listing is not cached, and a directory that is moved to
+// where listing is denied is forgotten ([mount.Rename]).
+func (m *mount) listsSilently() bool {
+	for _, rule := range m.rules.Rules(policy.GroupFile) {
+		if rule.Concerns(policy.OpList) && rule.Effect != policy.Allow && rule.Effect != policy.Deny {
+			return false
+		}
+	}
+	return true
 }
 
 // stableOffsets reports filesystems whose directory offsets stay valid in

@@ -11,8 +11,8 @@ import (
 	"agentsh/policy"
 )
 
-// OpenDir judges listing and opens a handle. Where listing is free everywhere
-// it answers ENOSYS instead, after which the kernel lists without handles and
+// OpenDir judges listing and opens a handle. Where listings may be kept it
+// answers ENOSYS instead, after which the kernel lists without handles and
 // keeps listings, and readDir judges. See fuse_file_open in fs/fuse/file.c.
 func (m *mount) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	if m.noOpenDir {

@@ -68,6 +68,8 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 	if exchange {
 		m.tree.exchange(a, b)
 		m.changes.exchanged(from, to)
+		m.forgetListings(from)
+		m.forgetListings(to)
 		return gofuse.OK
 	}
 	if exists {
@@ -75,7 +77,26 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 	}
 	m.tree.move(a, b)
 	m.changes.renamed(from, to, src.st.Mode&unix.S_IFMT == unix.S_IFDIR, exists)
+	m.forgetListings(to)
 	return gofuse.OK
+}
+
+// forgetListings drops the listings the kernel keeps of a directory that was
+// moved and of all below it, where listing is not allowed as a whole. The rename
+// itself holds no lock the kernel needs for that.
+func (m *mount) forgetListings(rel string) {
+	if v := m.rules.Tree(m.inside(rel), policy.OpList); !m.noOpenDir || v.Uniform && v.Effect == policy.Allow {
+		return
+	}
+	n, unknown := m.tree.walk(rel)
+	if unknown != "" {
+		return
+	}
+	for _, known := range m.tree.below(n) {
+		if known.kind == unix.S_IFDIR {
+			m.loop.notifyInode(known.id)
+		}
+	}
 }
 
 // replace renames, and returns a descriptor to keep of a replaced file that had

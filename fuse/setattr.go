@@ -83,6 +83,7 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	if err := unix.Fstat(fd, &st); err != nil {
 		return gofuse.Status(errno(err))
 	}
+	m.tree.seen(n, &st)
 	m.fillAttr(&out.Attr, &st)
 	out.SetTimeout(cacheTime)
 	return gofuse.OK
@@ -107,8 +108,8 @@ func (m *mount) checkSet(in *gofuse.SetAttrIn, n *node, all []string) gofuse.Sta
 
 // pinNode returns a descriptor of the node itself and whether it is to be closed.
 func (m *mount) pinNode(n *node, h *handle) (fd int, own bool, err error) {
-	if h != nil {
-		return h.fd, false, nil
+	if h != nil && h.opened() >= 0 {
+		return h.opened(), false, nil
 	}
 	p, err := m.reach(n)
 	if err != nil {

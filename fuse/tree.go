@@ -28,6 +28,7 @@ type node struct {
 	lookups  uint64           // references of the kernel
 	links    []link           // known names; none: unlinked. The root has none either
 	children map[string]*node // known entries of a directory
+	small    bool             // as [isSmall] saw it last
 	linked   bool             // has got a name by link(2) here: all its names bind it for the session
 	former   []string         // lost names that still bind: of a linked node all, else the last
 	gone     int              // O_PATH descriptor once the last name went; 0: none
@@ -149,8 +150,29 @@ func (t *tree) adopt(parent *node, name string, st *unix.Stat_t) *node {
 		t.byID[n.id], t.byKey[key] = n, n
 	}
 	n.lookups++
+	n.small = isSmall(st)
 	t.addLink(n, link{parent, name})
 	return n
+}
+
+// isSmall reports files that are read through the page cache of the mount and
+// may be opened in the backing when something is really read: every name they
+// have from now on is one the tree knows.
+func isSmall(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&unix.S_IRUSR != 0 && st.Size < directMin && st.Nlink == 1
+}
+
+// seen takes the present attributes of n in.
+func (t *tree) seen(n *node, st *unix.Stat_t) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.small = isSmall(st)
+}
+
+func (t *tree) isSmall(n *node) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return n.small
 }
 
 func (t *tree) addLink(n *node, l link) {
@@ -337,7 +359,7 @@ func (t *tree) below(n *node) []node {
 		for _, child := range n.children {
 			visit(child)
 		}
-		out = append(out, node{id: n.id, links: append([]link(nil), n.links...)})
+		out = append(out, node{id: n.id, kind: n.kind, links: append([]link(nil), n.links...)})
 	}
 	visit(n)
 	return out

@@ -22,6 +22,9 @@ func (p *Policy) Roots() []string {
 	return slices.Compact(out)
 }
 
+// Concerns reports whether r is a file rule that speaks of one of the operations.
+func (r *Rule) Concerns(ops FileOp) bool { return r.file != nil && r.file.ops&ops != 0 }
+
 // Tree says whether every path at or below root gets the same effect for every
 // operation in ops, and which parts of the tree may not. root is a clean
 // absolute path. The answer is never Uniform where a rule could differ.
