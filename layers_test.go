@@ -28,6 +28,7 @@ var ranks = map[string]int{
 	"internal/statedir":        0,
 	"internal/selfexec":        0,
 	"internal/shim":            0, // the command installs, sessions show the originals
+	"internal/keep":            1, // the file server keeps what is lost, the command gives it back
 	"internal/text":            0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":  1, // knows events only, not how they are stored
 	"controller/harness":       1,
@@ -58,6 +59,7 @@ var beside = map[string][]string{
 	"policy":           {"policy/glob", "policy/env"},
 	"policy/env":       {"policy/glob"},
 	"internal/channel": {"internal/tarfs"},
+	"fuse":             {"internal/keep"},
 	"seccomp/target":   {"seccomp"},
 }
 

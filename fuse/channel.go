@@ -21,14 +21,21 @@ const (
 
 // request is a message of the supervisor.
 type request struct {
-	ID        uint64  `json:"id"`
-	Configure *Config `json:"configure,omitempty"`
-	Changes   string  `json:"changes,omitempty"`    // tag of a mount
-	Baseline  bool    `json:"baseline,omitempty"`   // of all mounts
-	Forget    []byte  `json:"invalidate,omitempty"` // path inside the sandbox
-	Restore   string  `json:"restore,omitempty"`    // id in the trash
-	Init      int     `json:"init,omitempty"`       // pid of the session's init
-	Drain     bool    `json:"drain,omitempty"`      // answer when every event so far was sent
+	ID        uint64          `json:"id"`
+	Configure *Config         `json:"configure,omitempty"`
+	Changes   string          `json:"changes,omitempty"`    // tag of a mount
+	Baseline  bool            `json:"baseline,omitempty"`   // of all mounts
+	Forget    []byte          `json:"invalidate,omitempty"` // path inside the sandbox
+	Purge     []string        `json:"purge,omitempty"`      // ids in the trash
+	Restore   *restoreRequest `json:"restore,omitempty"`
+	Init      int             `json:"init,omitempty"`  // pid of the session's init
+	Drain     bool            `json:"drain,omitempty"` // answer when every event so far was sent
+}
+
+// restoreRequest asks for one file of the trash.
+type restoreRequest struct {
+	ID    string `json:"id"`
+	Force bool   `json:"force,omitempty"` // replace what has the name now
 }
 
 // reply is a message of the server: an event, or the answer to a request.

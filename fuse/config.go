@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 
+	"agentsh/internal/keep"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -17,7 +18,7 @@ type Config struct {
 	Policy  []wire.PolicySource `json:"policy"` // the main file first, then what it extends
 	Vars    map[string]string   `json:"vars"`
 	Owner   Owner               `json:"owner"`
-	Trash   TrashLimits         `json:"trash"` // of the directory donated as [TrashName]
+	Trash   keep.TrashLimits    `json:"trash"` // of the directory donated as [TrashName]
 }
 
 // MountConfig is one governed directory or file. The server has got two

@@ -123,9 +123,14 @@ func (c *Control) Invalidate(ctx context.Context, path string) error {
 }
 
 // Restore puts a file that soft_delete kept back under its name, which must be
-// free. The id is that of the manifest and of the event.
-func (c *Control) Restore(ctx context.Context, id string) error {
-	return c.call(ctx, request{Restore: id}, nil)
+// free unless force is set. The id is that of the manifest and of the event.
+func (c *Control) Restore(ctx context.Context, id string, force bool) error {
+	return c.call(ctx, request{Restore: &restoreRequest{id, force}}, nil)
+}
+
+// Purge removes files that soft_delete kept for good.
+func (c *Control) Purge(ctx context.Context, ids ...string) error {
+	return c.call(ctx, request{Purge: ids}, nil)
 }
 
 // call sends one request and hands every part of the answer to each.

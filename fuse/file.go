@@ -84,7 +84,7 @@ func (m *mount) keepContent(tid uint32, v verdict, fd int) error {
 	if err := unix.Fstat(fd, &st); err != nil || st.Size == 0 {
 		return err
 	}
-	_, err := m.softDelete(tid, v, place{dirfd: fd}, &st)
+	_, err := m.softDelete(tid, v, place{dirfd: fd})
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/keep"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -100,7 +101,7 @@ type options struct {
 	owner   Owner
 	file    bool   // govern the file backing instead of a directory
 	trash   string // directory for soft_delete
-	limits  TrashLimits
+	limits  keep.TrashLimits
 	plain   bool // the server lacks CAP_SYS_ADMIN: no passthrough
 }
 

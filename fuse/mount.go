@@ -11,6 +11,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/keep"
 	"agentsh/policy"
 )
 
@@ -32,7 +33,7 @@ type mount struct {
 	owner    Owner
 	changes  *changes
 	reporter *reporter
-	trash    *trash // nil: no rule needs it
+	trash    *keep.Trash // nil: no rule needs it
 
 	loop        *loop
 	noOpenDir   bool // listings need no handle

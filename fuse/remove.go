@@ -46,7 +46,7 @@ func (m *mount) remove(h *gofuse.InHeader, name string, op policy.FileOp, flags 
 	}
 	var kept string
 	if soft {
-		kept, err = m.softDelete(h.Pid, v, p, &st)
+		kept, err = m.softDelete(h.Pid, v, p)
 	}
 	if err == nil {
 		err = unix.Unlinkat(p.dirfd, p.name, flags)

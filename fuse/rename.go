@@ -108,7 +108,7 @@ func (m *mount) replace(in *gofuse.RenameIn, src, dst *movement, replaces bool) 
 			return 0, err
 		}
 		if dst.keep != nil {
-			kept, err = m.softDelete(in.Pid, *dst.keep, dst.at, &dst.st)
+			kept, err = m.softDelete(in.Pid, *dst.keep, dst.at)
 		}
 	}
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/keep"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -20,7 +21,7 @@ type server struct {
 	ch      *channel
 	donated map[string]*os.File
 	mounts  []*mount
-	trash   *trash
+	trash   *keep.Trash
 	resolve resolver
 	report  *reporter
 	events  sync.WaitGroup
@@ -91,8 +92,10 @@ func (s *server) handle(ctx context.Context, r request) error {
 		return nil
 	case r.Forget != nil:
 		return s.invalidate(string(r.Forget))
-	case r.Restore != "":
+	case r.Restore != nil:
 		return s.restore(r.Restore)
+	case len(r.Purge) > 0:
+		return s.purge(r.Purge)
 	case r.Init != 0:
 		s.resolve.setInit(r.Init)
 		s.report.begin()
@@ -117,7 +120,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	}
 	if dir := s.donated[TrashName]; dir != nil {
 		delete(s.donated, TrashName)
-		if s.trash, err = openTrash(dir, c.Trash, c.Session); err != nil {
+		if s.trash, err = keep.OpenTrash(dir, c.Trash, c.Session); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/keep"
 	"agentsh/internal/wire"
 )
 
@@ -21,7 +22,7 @@ file_rules:
   - {name: rest, paths: ["WS", "WS/**"], operations: ["*"], decision: allow}
 `
 
-func startSoft(t *testing.T, trash string, limits TrashLimits) *session {
+func startSoft(t *testing.T, trash string, limits keep.TrashLimits) *session {
 	s := start(t, options{policy: softPolicy, trash: trash, limits: limits})
 	s.seed(map[string]string{"soft/a": "text of a", "soft/b": "text of b", "soft/d/e": "deep", "plain": "p"})
 	must(t, os.Symlink("a", s.back("soft/l")))
@@ -29,14 +30,14 @@ func startSoft(t *testing.T, trash string, limits TrashLimits) *session {
 }
 
 // manifest returns what is in the trash, by path below the mount.
-func manifest(t *testing.T, s *session, dir string) map[string][]Trashed {
+func manifest(t *testing.T, s *session, dir string) map[string][]keep.Trashed {
 	t.Helper()
-	f, err := os.Open(filepath.Join(dir, manifestName))
+	f, err := os.Open(filepath.Join(dir, "manifest.jsonl"))
 	must(t, err)
 	defer f.Close()
-	out := map[string][]Trashed{}
+	out := map[string][]keep.Trashed{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var e Trashed
+		var e keep.Trashed
 		must(t, json.Unmarshal(lines.Bytes(), &e))
 		rel := strings.TrimPrefix(e.Path, s.dir+"/")
 		out[rel] = append(out[rel], e)
@@ -44,7 +45,7 @@ func manifest(t *testing.T, s *session, dir string) map[string][]Trashed {
 	return out
 }
 
-var roomy = TrashLimits{Bytes: 1 << 20, Entries: 100}
+var roomy = keep.TrashLimits{Bytes: 1 << 20, Entries: 100}
 
 func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
 	cases := []struct {
@@ -95,7 +96,7 @@ func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
 				}
 				os.Remove(s.back(c.path))
 				must(t, s.control.Invalidate(t.Context(), s.path(c.path)))
-				must(t, s.control.Restore(t.Context(), list[0].ID))
+				must(t, s.control.Restore(t.Context(), list[0].ID, false))
 				if c.kept == "" {
 					if got, err := os.Readlink(s.path(c.path)); err != nil || got != "a" {
 						t.Errorf("restored %q, %v", got, err)
@@ -103,7 +104,7 @@ func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
 				} else if got, err := os.ReadFile(s.path(c.path)); err != nil || string(got) != c.kept {
 					t.Errorf("restored %q, %v", got, err)
 				}
-				if err := s.control.Restore(t.Context(), list[0].ID); err == nil {
+				if err := s.control.Restore(t.Context(), list[0].ID, false); err == nil {
 					t.Error("restored twice")
 				}
 			})
@@ -124,7 +125,7 @@ func TestRecursiveRemovalIsKept(t *testing.T) {
 }
 
 func TestAFullTrashDenies(t *testing.T) {
-	for name, limits := range map[string]TrashLimits{"bytes": {Bytes: 10, Entries: 100}, "entries": {Bytes: 1 << 20, Entries: 1}} {
+	for name, limits := range map[string]keep.TrashLimits{"bytes": {Bytes: 10, Entries: 100}, "entries": {Bytes: 1 << 20, Entries: 1}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := startSoft(t, dir, limits)
@@ -148,10 +149,11 @@ func TestAFullTrashDenies(t *testing.T) {
 
 func TestANewServerGoesOnWithTheTrash(t *testing.T) {
 	dir := t.TempDir()
-	limits := TrashLimits{Bytes: 1 << 20, Entries: 2}
+	limits := keep.TrashLimits{Bytes: 1 << 20, Entries: 2}
 	for range 2 {
 		s := startSoft(t, dir, limits)
 		must(t, os.Remove(s.path("soft/a")))
+		s.end()
 	}
 	s := startSoft(t, dir, limits)
 	if err := os.Remove(s.path("soft/a")); !errors.Is(err, unix.EDQUOT) {

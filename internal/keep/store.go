@@ -1,0 +1,282 @@
+package keep
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
+)
+
+// keptSessions is how many sessions without a file in their trash are
+// remembered.
+const keptSessions = 100
+
+// DefaultTrash bounds the trash of all sessions of a user together.
+var DefaultTrash = TrashLimits{Bytes: 4 << 30, Entries: 200_000}
+
+// Store is the directory in which one user's sessions keep things.
+type Store struct{ dir string }
+
+// Record tells which session a directory belongs to.
+type Record struct {
+	Session   string          `json:"session"`
+	Policy    string          `json:"policy"`
+	Workspace []wire.Governed `json:"workspace"` // directories under file policy; the first is the workspace
+	Started   time.Time       `json:"started"`
+}
+
+// Names of a session's directory.
+const (
+	recordName  = "session.json"
+	lockName    = "lock"
+	trashName   = "trash"
+	changesName = "changes.json"
+	beforeName  = "before"
+)
+
+var sessionID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// OpenStore opens a store and makes it where it is missing. One that others
+// could change is refused.
+func OpenStore(dir string) (*Store, error) {
+	for _, d := range []string{dir, filepath.Join(dir, "sessions"), filepath.Join(dir, "checkpoints")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if owner := int(info.Sys().(*syscall.Stat_t).Uid); !info.IsDir() || owner != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("store %s is not a directory of mode 0700 of user %d", dir, os.Geteuid())
+	}
+	return &Store{dir}, nil
+}
+
+// Session is what the store has of one session.
+type Session struct {
+	Record
+	dir  string
+	lock *os.File // of the session itself; nil: only looked at
+}
+
+// NewSession makes the directory of a session that begins. Those of old
+// sessions with nothing in their trash go.
+func (s *Store) NewSession(r Record) (*Session, error) {
+	if !sessionID.MatchString(r.Session) {
+		return nil, fmt.Errorf("store: session %.70q is no name", r.Session)
+	}
+	one := &Session{Record: r, dir: filepath.Join(s.dir, "sessions", r.Session)}
+	if err := os.Mkdir(one.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	var err error
+	if one.lock, err = statedir.TakeLock(filepath.Join(one.dir, lockName), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	for _, d := range []string{trashName, beforeName} {
+		if err := os.Mkdir(filepath.Join(one.dir, d), 0o700); err != nil {
+			return nil, fmt.Errorf("store: %w", errors.Join(err, one.Close()))
+		}
+	}
+	if err := one.writeJSON(recordName, r); err != nil {
+		return nil, errors.Join(err, one.Close())
+	}
+	return one, s.forgetOld()
+}
+
+// writeJSON makes a file that appears whole. It is not made durable: what it
+// tells of is not, either.
+func (s *Session) writeJSON(name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	temp := filepath.Join(s.dir, tempName())
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return fmt.Errorf("store: %w", errors.Join(err, os.Remove(temp)))
+	}
+	if err := os.Rename(temp, filepath.Join(s.dir, name)); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	return nil
+}
+
+// Close says that the session has ended.
+func (s *Session) Close() error {
+	if s.lock == nil {
+		return nil
+	}
+	return s.lock.Close()
+}
+
+// Running reports whether the session has not ended.
+func (s *Session) Running() bool {
+	lock, err := os.Open(filepath.Join(s.dir, lockName))
+	if err != nil {
+		return false
+	}
+	defer lock.Close()
+	return unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
+}
+
+// Sessions are the sessions that are known, oldest first.
+func (s *Store) Sessions() ([]*Session, error) {
+	entries, err := os.ReadDir(filepath.Join(s.dir, "sessions"))
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	var out []*Session
+	for _, e := range entries {
+		one := &Session{dir: filepath.Join(s.dir, "sessions", e.Name())}
+		data, err := os.ReadFile(filepath.Join(one.dir, recordName))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is being made, or removed
+		}
+		if err == nil {
+			err = json.Unmarshal(data, &one.Record)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("store: session %s: %w", e.Name(), err)
+		}
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b *Session) int { return a.Started.Compare(b.Started) })
+	return out, nil
+}
+
+// forgetOld removes all but the newest sessions, except those that run or whose
+// trash holds something.
+func (s *Store) forgetOld() error {
+	all, err := s.Sessions()
+	if err != nil {
+		return err
+	}
+	for _, one := range all[:max(0, len(all)-keptSessions)] {
+		if one.Running() {
+			continue
+		}
+		if trashed, err := one.Trashed(); err != nil || len(trashed) > 0 {
+			continue // what cannot be read may be wanted
+		}
+		if err := os.RemoveAll(one.dir); err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+	}
+	return nil
+}
+
+// TrashLeft is what limits leave for a session that begins: the trash of the
+// other sessions counts too.
+func (s *Store) TrashLeft(limits TrashLimits) (TrashLimits, error) {
+	all, err := s.Sessions()
+	if err != nil {
+		return limits, err
+	}
+	for _, one := range all {
+		trashed, err := one.Trashed()
+		if err != nil {
+			return limits, err
+		}
+		limits.Entries -= len(trashed)
+		for _, e := range trashed {
+			limits.Bytes -= e.Size
+		}
+	}
+	return limits, nil
+}
+
+// Trashed is what the session's trash holds, oldest first.
+func (s *Session) Trashed() ([]Trashed, error) { return ReadTrash(filepath.Join(s.dir, trashName)) }
+
+// TrashDir opens the directory of the session's trash, for [OpenTrash].
+func (s *Session) TrashDir() (*os.File, error) { return os.Open(filepath.Join(s.dir, trashName)) }
+
+// BeforeDir opens the directory in which the file server keeps what changed
+// files held.
+func (s *Session) BeforeDir() (*os.File, error) { return os.Open(filepath.Join(s.dir, beforeName)) }
+
+// Backing is where a path inside the session's sandbox lies outside: the
+// directory under policy and the rest of the path.
+func (s *Session) Backing(inside string) (dir, rel string, ok bool) {
+	for _, g := range s.Workspace {
+		if inside == g.Path {
+			return g.Backing, "", true
+		}
+		if n := len(g.Path); len(inside) > n && inside[:n] == g.Path && inside[n] == '/' {
+			return g.Backing, inside[n+1:], true
+		}
+	}
+	return "", "", false
+}
+
+// Restore puts a file of an ended session's trash back; see [Trash.PutBack].
+// Directories that are missing above it are made. The entry is then gone.
+func (s *Session) Restore(id string, force bool) (path string, err error) {
+	t, err := s.openTrash()
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	e, err := t.Find(id)
+	if err != nil {
+		return "", err
+	}
+	dir, rel, ok := s.Backing(e.Name())
+	if !ok || rel == "" {
+		return "", fmt.Errorf("restore %s: it was in no workspace that is known", e.Path)
+	}
+	root, err := OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	above, name := split(rel)
+	fd, err := OpenBeneath(root, above, true)
+	if err != nil {
+		return "", fmt.Errorf("restore %s: %w", e.Path, err)
+	}
+	defer closeFD(fd)
+	if err := t.PutBack(e, fd, name, force); err != nil {
+		return "", fmt.Errorf("restore %s: %w", e.Path, err)
+	}
+	return filepath.Join(dir, rel), t.Drop(id, "restored")
+}
+
+// Purge removes files of an ended session's trash for good.
+func (s *Session) Purge(ids ...string) (err error) {
+	t, err := s.openTrash()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	for _, id := range ids {
+		if err := t.Drop(id, "purged"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Session) openTrash() (*Trash, error) {
+	dir, err := s.TrashDir()
+	if err != nil {
+		return nil, fmt.Errorf("trash: %w", err)
+	}
+	return OpenTrash(dir, TrashLimits{}, s.Record.Session)
+}
+
+// closeFD closes a descriptor that nothing was written through.
+func closeFD(fd int) { _ = unix.Close(fd) }

@@ -1,0 +1,377 @@
+package keep
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+)
+
+const manifestName = "manifest.jsonl"
+
+// ErrInUse says that a running session holds the trash.
+var ErrInUse = errors.New("a running session uses this trash")
+
+// ErrTrashFull says that the limits of the trash are reached.
+var ErrTrashFull error = unix.EDQUOT
+
+// TrashLimits bound what a trash keeps.
+type TrashLimits struct {
+	Bytes   int64 `json:"bytes"`
+	Entries int   `json:"entries"`
+}
+
+// Trashed is one line of the manifest. A later line with the same id and Undone
+// says that the file is not in the trash any more.
+type Trashed struct {
+	ID      string       `json:"id"`
+	Time    time.Time    `json:"time"`
+	Session string       `json:"session,omitempty"`
+	Path    string       `json:"path,omitempty"` // inside the sandbox
+	Raw     []byte       `json:"raw,omitempty"`  // the path, when it is not UTF-8
+	Op      string       `json:"op,omitempty"`   // delete, rmdir, write, rename
+	Type    string       `json:"type,omitempty"` // file, dir, symlink, other
+	Mode    uint32       `json:"mode,omitempty"` // permission bits
+	UID     uint32       `json:"uid"`            // outside
+	GID     uint32       `json:"gid"`
+	Mtime   time.Time    `json:"mtime,omitzero"`
+	Size    int64        `json:"size,omitempty"`   // bytes
+	Target  []byte       `json:"target,omitempty"` // of a symbolic link
+	Linked  bool         `json:"linked,omitempty"` // the file itself is kept, not a copy
+	Rule    *wire.RuleAt `json:"rule,omitempty"`
+	Undone  string       `json:"undone,omitempty"` // restored, purged, failed
+}
+
+// Name is the path inside the sandbox, as the file was called.
+func (e *Trashed) Name() string {
+	if e.Raw != nil {
+		return string(e.Raw)
+	}
+	return e.Path
+}
+
+// Trash holds the files that soft_delete saved in one session. It is safe for
+// concurrent use; one process at a time has it open.
+type Trash struct {
+	dir     int // descriptor of the directory
+	limits  TrashLimits
+	session string
+
+	mu       sync.Mutex
+	manifest *os.File // locked
+	kept     map[string]Trashed
+	order    []string
+	bytes    int64
+	next     int
+}
+
+// OpenTrash takes a directory over and reads its manifest. ErrInUse is in the
+// chain of the error when another process has it open.
+func OpenTrash(dir *os.File, limits TrashLimits, session string) (*Trash, error) {
+	defer dir.Close()
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("trash: %w", err)
+	}
+	t := &Trash{dir: fd, limits: limits, session: session, kept: map[string]Trashed{}, next: 1}
+	mf, err := unix.Openat(fd, manifestName, unix.O_CREAT|unix.O_RDWR|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("trash: %s: %w", manifestName, err), unix.Close(fd))
+	}
+	t.manifest = os.NewFile(uintptr(mf), manifestName)
+	if err := unix.Flock(mf, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrInUse
+		}
+		return nil, errors.Join(fmt.Errorf("trash: %w", err), t.Close())
+	}
+	if err := t.read(); err != nil {
+		return nil, errors.Join(fmt.Errorf("trash: %s: %w", manifestName, err), t.Close())
+	}
+	return t, t.sweep()
+}
+
+// sweep removes what the manifest does not name: a process was killed before it
+// could write its line, or after it had written that the file is gone.
+func (t *Trash) sweep() error {
+	fd, err := unix.Openat(t.dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("trash: %w", err)
+	}
+	dir := os.NewFile(uintptr(fd), "trash")
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("trash: %w", err)
+	}
+	for _, name := range names {
+		if _, kept := t.kept[name]; kept || name == manifestName {
+			continue
+		}
+		if err := unix.Unlinkat(t.dir, name, 0); err != nil {
+			return fmt.Errorf("trash: %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Close gives the directory back.
+func (t *Trash) Close() error { return errors.Join(t.manifest.Close(), unix.Close(t.dir)) }
+
+// read takes the manifest in. A last line without its end is what a killed
+// process left: its file is not listed, and the line is cut off.
+func (t *Trash) read() error {
+	whole, err := eachLine(t.manifest, func(e Trashed) { t.count(e) })
+	if err != nil {
+		return err
+	}
+	return t.manifest.Truncate(whole)
+}
+
+// eachLine calls f for every whole line and returns how many bytes they have.
+func eachLine(r io.Reader, f func(Trashed)) (whole int64, err error) {
+	lines := bufio.NewReader(r)
+	for n := 1; ; n++ {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return whole, nil
+		}
+		if err != nil {
+			return whole, err
+		}
+		var e Trashed
+		if err := json.Unmarshal(line, &e); err != nil {
+			return whole, fmt.Errorf("line %d: %w", n, err)
+		}
+		whole += int64(len(line))
+		f(e)
+	}
+}
+
+// count takes one manifest line into account.
+func (t *Trash) count(e Trashed) {
+	var number int
+	if _, err := fmt.Sscanf(e.ID, "%d", &number); err == nil && number >= t.next {
+		t.next = number + 1
+	}
+	if e.Undone != "" {
+		t.bytes -= t.kept[e.ID].Size
+		delete(t.kept, e.ID)
+		return
+	}
+	t.bytes += e.Size
+	t.kept[e.ID] = e
+	t.order = append(t.order, e.ID)
+}
+
+// write appends a line. What a full disk took of it is cut off again.
+func (t *Trash) write(e Trashed) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	end, err := t.manifest.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if _, err := t.manifest.Write(append(line, '\n')); err != nil {
+		return errors.Join(err, t.manifest.Truncate(end))
+	}
+	t.count(e)
+	return nil
+}
+
+// List is what the trash holds, oldest first.
+func (t *Trash) List() []Trashed {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []Trashed
+	for _, id := range t.order {
+		if e, ok := t.kept[id]; ok {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// ReadTrash is what the trash in a directory holds, oldest first, also while a
+// session uses it. A directory without a trash holds nothing.
+func ReadTrash(dir string) ([]Trashed, error) {
+	f, err := os.Open(dir + "/" + manifestName)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("trash: %w", err)
+	}
+	defer f.Close()
+	t := &Trash{kept: map[string]Trashed{}}
+	if _, err := eachLine(f, func(e Trashed) { t.count(e) }); err != nil {
+		return nil, fmt.Errorf("trash %s: %w", f.Name(), err)
+	}
+	return t.List(), nil
+}
+
+// Keep saves the file called name in dir, or dir itself when name is empty,
+// before something changes or removes it, and returns its id. e has the path,
+// the operation and the rule. With link the file is only removed: where the
+// trash is on its filesystem it is kept by another link instead of a copy.
+func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error) {
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, flags); err != nil {
+		return "", err
+	}
+	e.Time, e.Session, e.Mode, e.UID, e.GID, e.Type = time.Now(), t.session, st.Mode&0o7777, st.Uid, st.Gid, "other"
+	e.Mtime = time.Unix(st.Mtim.Unix())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.ID = fmt.Sprintf("%08d", t.next)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		e.Type, e.Size = "file", st.Size
+	case unix.S_IFDIR:
+		e.Type = "dir"
+	case unix.S_IFLNK:
+		e.Type = "symlink"
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(dir, name, buf)
+		if err != nil {
+			return "", err
+		}
+		e.Target = buf[:n]
+	}
+	if len(t.kept) >= t.limits.Entries || t.bytes+e.Size > t.limits.Bytes {
+		return "", ErrTrashFull
+	}
+	if e.Type == "file" {
+		var err error
+		if e.Linked, err = t.save(dir, name, e.ID, link && name != ""); err != nil {
+			return "", err
+		}
+	}
+	if err := t.write(e); err != nil {
+		_ = unix.Unlinkat(t.dir, e.ID, 0) // the manifest's failure is what the caller hears
+		return "", err
+	}
+	return e.ID, nil
+}
+
+// save links or copies a file into the trash.
+func (t *Trash) save(dir int, name, id string, mayLink bool) (linked bool, err error) {
+	if mayLink {
+		err := unix.Linkat(dir, name, t.dir, id, 0)
+		if err == nil || !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EMLINK) {
+			return err == nil, err
+		}
+	}
+	from, err := openAt(dir, name)
+	if err != nil {
+		return false, err
+	}
+	defer from.Close()
+	to, err := unix.Openat(t.dir, id, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return false, err
+	}
+	out := os.NewFile(uintptr(to), id)
+	if err := errors.Join(copyContent(out, from), out.Close()); err != nil {
+		_ = unix.Unlinkat(t.dir, id, 0) // the copy's failure is what the caller hears
+		return false, err
+	}
+	return false, nil
+}
+
+// Find returns one entry.
+func (t *Trash) Find(id string) (Trashed, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, ok := t.kept[id]
+	if !ok {
+		return e, fmt.Errorf("the trash has no entry %q", id)
+	}
+	return e, nil
+}
+
+// Drop takes an entry out of the trash and says why: restored, purged, failed.
+func (t *Trash) Drop(id, why string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.kept[id]; !ok {
+		return fmt.Errorf("the trash has no entry %q", id)
+	}
+	if err := t.write(Trashed{ID: id, Time: time.Now(), Undone: why}); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(t.dir, id, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
+// PutBack makes the file of an entry again, as it was: content, mode, owner and
+// time. An existing name is an error unless force is set; a directory is never
+// replaced. The entry stays.
+func (t *Trash) PutBack(e Trashed, dir int, name string, force bool) error {
+	a := attributes{e.Mode, e.UID, e.GID, unix.NsecToTimespec(e.Mtime.UnixNano())}
+	switch e.Type {
+	case "dir":
+		err := unix.Mkdirat(dir, name, 0o700)
+		if err != nil && !(force && errors.Is(err, unix.EEXIST) && isDir(dir, name)) {
+			return err
+		}
+		return a.set(dir, name)
+	case "symlink":
+		temp := tempName()
+		if err := unix.Symlinkat(string(e.Target), dir, temp); err != nil {
+			return err
+		}
+		err := errors.Join(chown(dir, temp, e.UID, e.GID), a.times(dir, temp), moveInto(dir, temp, dir, name, force))
+		if err != nil {
+			_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
+		}
+		return err
+	case "file":
+		return t.putFileBack(e, a, dir, name, force)
+	}
+	return errors.New("only files, directories and symbolic links are restored")
+}
+
+func isDir(dir int, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+}
+
+// putFileBack links the kept file back where it is the file itself, else it
+// makes a copy.
+func (t *Trash) putFileBack(e Trashed, a attributes, dir int, name string, force bool) error {
+	if e.Linked {
+		temp := tempName()
+		err := unix.Linkat(t.dir, e.ID, dir, temp, 0)
+		if err == nil {
+			if err = moveInto(dir, temp, dir, name, force); err != nil {
+				_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
+			}
+		}
+		if !errors.Is(err, unix.EXDEV) {
+			return err
+		}
+	}
+	from, err := openAt(t.dir, e.ID)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return placeFile(dir, name, a, force, func(to *os.File) error { return copyContent(to, from) })
+}
