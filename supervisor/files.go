@@ -97,6 +97,15 @@ func (f *fileServer) start() error {
 			launch.Donation{Name: fuse.DeviceName(g.path), File: f.devices[g.path]},
 			launch.Donation{Name: fuse.BackingName(g.path), File: f.backings[g.path]})
 	}
+	kept, err := f.donateKept()
+	if err != nil {
+		ours.Close()
+		return err
+	}
+	for _, d := range kept {
+		defer d.File.Close()
+	}
+	donations = append(donations, kept...)
 	if f.process, err = launch.StartServer(serverName, donations); err != nil {
 		ours.Close()
 		return err
@@ -113,7 +122,7 @@ func (f *fileServer) start() error {
 const startTimeout = 10 * time.Second
 
 func (f *fileServer) config() fuse.Config {
-	c := fuse.Config{Session: f.session.id, Vars: f.session.cfg.Policy.Vars(), Owner: f.owner}
+	c := fuse.Config{Session: f.session.id, Vars: f.session.cfg.Policy.Vars(), Owner: f.owner, Trash: f.session.trashLimits}
 	for _, source := range f.session.cfg.Policy.Sources() {
 		c.Policy = append(c.Policy, wire.PolicySource(source))
 	}

@@ -299,7 +299,7 @@ func makeKeys(boot *wire.Bootstrap) (sessionKeys, error) {
 // must not hold them.
 func (v *view) hideRegistry() error {
 	for _, dir := range registryDirs() {
-		if err := v.hide(dir); err != nil {
+		if err := v.hide(dir, "the sockets of sessions"); err != nil {
 			return err
 		}
 	}
@@ -321,12 +321,12 @@ func registryDirs() []string {
 	return slices.Compact(dirs)
 }
 
-// hide covers a registry. One that is missing is made where it would show
-// later.
-func (v *view) hide(dir string) error {
+// hide covers a directory that holds what commands must not see. One that is
+// missing is made where it would show later.
+func (v *view) hide(dir, what string) error {
 	for _, g := range v.governed {
 		if !g.closed && (below(dir, g.backing) || below(g.backing, dir)) {
-			return fmt.Errorf("%s holds the sockets of sessions and cannot be shown: leave it out of the workspace and give no different rules around it", dir)
+			return fmt.Errorf("%s holds %s and cannot be shown: leave it out of the workspace and give no different rules around it", dir, what)
 		}
 	}
 	if !slices.ContainsFunc(v.binds, func(b bind) bool { return below(dir, b.path) || below(b.path, dir) }) {

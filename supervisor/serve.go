@@ -93,7 +93,7 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 		}
 	}
 	c := Config{
-		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home,
+		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home, Keep: boot.KeepDir,
 		Path: operator.Path, User: operator.User, Require: operator.Require, Network: boot.Network, Audit: h.log,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}

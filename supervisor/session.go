@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentsh/internal/keep"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp"
@@ -37,6 +38,7 @@ type Config struct {
 	Path     string            // PATH of commands; programs are looked up there
 	User     string            // who commands run as when the supervisor is root
 	Require  []Requirement     // what must be proven before the session opens
+	Keep     string            // store of what users may want back; empty: nothing is kept
 	Network  bool              // share the caller's network instead of having none
 	Audit    *audit.Log
 	Log      *slog.Logger
@@ -48,6 +50,10 @@ type Session struct {
 	id    string
 	who   identity
 	state *state
+
+	kept        *keep.Session // nil: nothing is kept
+	keepDir     string        // the store, outside
+	trashLimits keep.TrashLimits
 
 	scratch  []string    // private tmpfs directories, inside
 	files    *fileServer // nil: nothing is governed
@@ -102,6 +108,9 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.hold(); err != nil {
 		return err
 	}
+	if err := s.openKeep(); err != nil {
+		return err
+	}
 	planner := viewPlanner{policy: s.cfg.Policy, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: s.scratchDir}
 	v, err := planner.plan()
 	if err != nil {
@@ -109,6 +118,11 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	if err := v.hideRegistry(); err != nil {
 		return err
+	}
+	if s.keepDir != "" {
+		if err := v.hide(s.keepDir, "what sessions keep"); err != nil {
+			return err
+		}
 	}
 	s.scratch = v.scratch
 	if err := s.startInit(ctx, v); err != nil {
@@ -272,6 +286,9 @@ func (s *Session) Close() error {
 		s.root.Close()
 	}
 	s.files.close()
+	if s.kept != nil {
+		errs = append(errs, s.kept.Close())
+	}
 	if s.group != nil {
 		errs = append(errs, s.group.Close())
 	}

@@ -256,7 +256,7 @@ func (o *execOptions) place() (*place, error) {
 		config: supervisor.Config{
 			Policy: plan.policy, Governed: []wire.Governed{{Backing: plan.workspace, Path: plan.workspace}}, Inject: plan.operator.EnvInject,
 			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require,
-			Network: o.network, Audit: log,
+			Network: o.network, Audit: log, Keep: keepDir(),
 			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		},
 	}, nil
@@ -357,6 +357,9 @@ func auditDirectories(path string) error {
 	}
 	return nil
 }
+
+// keepDir is the store of what users may want back.
+func keepDir() string { return filepath.Join(stateDir(), "keep") }
 
 func auditKey() string { return filepath.Join(stateDir(), "audit.key") }
 

@@ -32,6 +32,7 @@ func TestScripts(t *testing.T) {
 			}
 			e.Defer(func() { destroyAll(t, run) })
 			e.Setenv("KEY", auditKey())
+			e.Setenv("STATE", stateDir())
 			// The work directory belongs to the test; commands of another user
 			// have to be able to reach what lies in it.
 			for dir := e.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {

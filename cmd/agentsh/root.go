@@ -77,6 +77,6 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.AddCommand(newExecCommand(), newShellCommand(), newSessionCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand(), newDetectCommand(), newShimCommand(),
-		newEventsCommand(), newReportCommand(), newAuditCommand())
+		newEventsCommand(), newReportCommand(), newAuditCommand(), newTrashCommand())
 	return root
 }

@@ -102,6 +102,12 @@ func (c *Client) Changes(ctx context.Context) ([]wire.Change, error) {
 	return list, wrap("changes", "", err)
 }
 
+// Keep asks about what the session keeps for its user.
+func (c *Client) Keep(ctx context.Context, r wire.KeepRequest) error {
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &r}, body{})
+	return wrap("keep", "", err)
+}
+
 func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil

@@ -33,6 +33,11 @@ type Handler interface {
 	Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error]
 }
 
+// Keeper is a [Handler] whose session keeps things for its user.
+type Keeper interface {
+	Keep(ctx context.Context, r wire.KeepRequest) error
+}
+
 // ServerConfig is what a server is made of.
 type ServerConfig struct {
 	HostKey       []byte // own OpenSSH private key

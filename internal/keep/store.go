@@ -275,7 +275,7 @@ func (s *Session) openTrash() (*Trash, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trash: %w", err)
 	}
-	return OpenTrash(dir, TrashLimits{}, s.Record.Session)
+	return OpenTrash(dir, TrashLimits{}, s.Session)
 }
 
 // closeFD closes a descriptor that nothing was written through.

@@ -328,7 +328,7 @@ func (t *Trash) PutBack(e Trashed, dir int, name string, force bool) error {
 	switch e.Type {
 	case "dir":
 		err := unix.Mkdirat(dir, name, 0o700)
-		if err != nil && !(force && errors.Is(err, unix.EEXIST) && isDir(dir, name)) {
+		if err != nil && (!force || !errors.Is(err, unix.EEXIST) || !isDir(dir, name)) {
 			return err
 		}
 		return a.set(dir, name)

@@ -76,18 +76,29 @@ const (
 	OpCopyIn  = "copy_in"
 	OpCopyOut = "copy_out"
 	OpChanges = "changes"
+	OpKeep    = "keep"
 )
 
 // FileRequest is one operation of the files channel. Exactly the part that
 // belongs to Op is read.
 type FileRequest struct {
-	Op        string     `json:"op"`
-	Path      string     `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
-	Mode      uint32     `json:"mode,omitempty"`      // mkdir
-	Recursive bool       `json:"recursive,omitempty"` // remove
-	Read      *ReadRange `json:"read,omitempty"`
-	Write     *WriteFile `json:"write,omitempty"`
-	Out       *CopyOut   `json:"out,omitempty"`
+	Op        string       `json:"op"`
+	Path      string       `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
+	Mode      uint32       `json:"mode,omitempty"`      // mkdir
+	Recursive bool         `json:"recursive,omitempty"` // remove
+	Read      *ReadRange   `json:"read,omitempty"`
+	Write     *WriteFile   `json:"write,omitempty"`
+	Out       *CopyOut     `json:"out,omitempty"`
+	Keep      *KeepRequest `json:"keep,omitempty"`
+}
+
+// KeepRequest is about what a session keeps for its user. Exactly one part is
+// set.
+type KeepRequest struct {
+	Restore string   `json:"restore,omitempty"` // id in the session's trash
+	Force   bool     `json:"force,omitempty"`   // restore: replace what has the name now
+	Purge   []string `json:"purge,omitempty"`   // ids in the session's trash
+	Changed []string `json:"changed,omitempty"` // paths inside that were written behind the mounts
 }
 
 // FileReply ends every operation of the files channel.

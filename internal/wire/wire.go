@@ -43,14 +43,15 @@ type Bootstrap struct {
 	Vars            map[string]string `json:"vars"`
 	EnvInject       map[string]string `json:"env_inject"` // the operator's config; the policy's own wins
 	Governed        []Governed        `json:"governed"`
-	EnvDir          string            `json:"env_dir"`          // .env.d inside the sandbox; empty: none
-	Home            string            `json:"home"`             // inside the sandbox
-	AuditPath       string            `json:"audit_path"`       // outside the sandbox
-	AuditKey        string            `json:"audit_key"`        // file of the key of the log's anchor; empty: AuditPath and ".key"
-	HostKey         []byte            `json:"host_key"`         // OpenSSH private key of the supervisor
-	AuthorizedKey   []byte            `json:"authorized_key"`   // OpenSSH public key of the controller
-	Network         bool              `json:"network"`          // true: share the caller's network, said loudly
-	LifetimeSeconds int               `json:"lifetime_seconds"` // the sandbox ends by itself after it; 0: with its controller only
+	EnvDir          string            `json:"env_dir"`            // .env.d inside the sandbox; empty: none
+	Home            string            `json:"home"`               // inside the sandbox
+	AuditPath       string            `json:"audit_path"`         // outside the sandbox
+	AuditKey        string            `json:"audit_key"`          // file of the key of the log's anchor; empty: AuditPath and ".key"
+	KeepDir         string            `json:"keep_dir,omitempty"` // store of what users may want back, outside; empty: none
+	HostKey         []byte            `json:"host_key"`           // OpenSSH private key of the supervisor
+	AuthorizedKey   []byte            `json:"authorized_key"`     // OpenSSH public key of the controller
+	Network         bool              `json:"network"`            // true: share the caller's network, said loudly
+	LifetimeSeconds int               `json:"lifetime_seconds"`   // the sandbox ends by itself after it; 0: with its controller only
 }
 
 // Governed is a directory shown inside the sandbox under file policy.

@@ -91,7 +91,15 @@ func readKey(name string) ([]byte, error) {
 func makeKey(name string) ([]byte, error) {
 	key := make([]byte, keySize)
 	_, _ = rand.Read(key) // never fails, see crypto/rand
-	return key, writeNew(name, []byte(hex.EncodeToString(key)+"\n"))
+	fresh := name + "." + rand.Text()
+	if err := writeNew(fresh, []byte(hex.EncodeToString(key)+"\n")); err != nil {
+		return nil, err
+	}
+	err := os.Link(fresh, name) // whole from its first moment: another may be opening its first log, too
+	if errors.Is(err, os.ErrExist) {
+		key, err = readKey(name)
+	}
+	return key, errors.Join(err, os.Remove(fresh))
 }
 
 func (a *anchor) read(fresh bool) error {

@@ -460,3 +460,25 @@ func BenchmarkAppend(b *testing.B) {
 		}
 	}
 }
+
+func TestFirstLogsMayBeOpenedAtTheSameTime(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			log, err := Open(filepath.Join(dir, fmt.Sprint(i)), Options{KeyFile: key})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(log.Append(wire.Event{Type: wire.EventSession}), log.Close()); err != nil {
+				t.Error(err)
+			}
+			if _, err := VerifyFile(filepath.Join(dir, fmt.Sprint(i)), key); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}

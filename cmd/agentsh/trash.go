@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/internal/keep"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
+)
+
+func newTrashCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trash",
+		Short: "Show, restore and purge files that soft_delete kept",
+		Long: `Show, restore and purge files that soft_delete kept.
+
+Where a policy says soft_delete, what a command deletes, empties or writes over is
+kept outside every session. The trash of all sessions of a user has 4 GiB and
+200,000 files; when it is full, such operations are denied.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newTrashListCommand(), newTrashRestoreCommand(), newTrashPurgeCommand())
+	return cmd
+}
+
+// trashEntry is one kept file as the commands show it.
+type trashEntry struct {
+	ID      string       `json:"id"` // of the session, a slash, and in its trash
+	Path    string       `json:"path"`
+	Type    string       `json:"type"`
+	Op      string       `json:"op"`
+	Size    int64        `json:"size"`
+	Time    time.Time    `json:"time"`
+	Session string       `json:"session"`
+	Running bool         `json:"running"`
+	Rule    *wire.RuleAt `json:"rule,omitempty"`
+
+	session *keep.Session
+	id      string
+}
+
+// trashEntries are the kept files that lie below dir; of all sessions when dir
+// is empty.
+func trashEntries(dir string) ([]trashEntry, error) {
+	store, err := keep.OpenStore(keepDir())
+	if err != nil {
+		return nil, fail(exitOurs, err, "")
+	}
+	sessions, err := store.Sessions()
+	if err != nil {
+		return nil, fail(exitOurs, err, "")
+	}
+	out := []trashEntry{}
+	for _, s := range sessions {
+		list, err := s.Trashed()
+		if err != nil {
+			return nil, fail(exitOurs, err, "")
+		}
+		running := len(list) > 0 && s.Running()
+		for _, e := range list {
+			backing, rel, ok := s.Backing(e.Name())
+			path := filepath.Join(backing, rel)
+			if !ok {
+				path = e.Name()
+			}
+			if dir != "" && path != dir && !strings.HasPrefix(path, dir+"/") {
+				continue
+			}
+			out = append(out, trashEntry{
+				ID: s.Session + "/" + strings.TrimLeft(e.ID, "0"), Path: path, Type: e.Type, Op: e.Op, Size: e.Size, Time: e.Time,
+				Session: s.Session, Running: running, Rule: e.Rule, session: s, id: e.ID,
+			})
+		}
+	}
+	return out, nil
+}
+
+// trashHere is the directory whose files are meant: the current one, unless all
+// are.
+func trashHere(all bool) (string, error) {
+	if all {
+		return "", nil
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return "", fail(exitOurs, err, "")
+	}
+	return here, nil
+}
+
+func newTrashListCommand() *cobra.Command {
+	var asJSON, all bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the kept files that lay below the current directory",
+		Example: "  agentsh trash list\n  agentsh trash list --all --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			here, err := trashHere(all)
+			if err != nil {
+				return err
+			}
+			list, err := trashEntries(here)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+			}
+			return printTrash(cmd.OutOrStdout(), here, list)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	cmd.Flags().BoolVar(&all, "all", false, "wherever they lay")
+	return cmd
+}
+
+// printTrash prints a table; of an empty trash, nothing.
+func printTrash(out io.Writer, here string, list []trashEntry) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tKEPT\tBY\tTYPE\tSIZE\tPATH")
+	for _, e := range list {
+		path := e.Path
+		if rel, err := filepath.Rel(here, path); here != "" && err == nil {
+			path = rel
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", e.ID, e.Time.Format(time.RFC3339), e.Op, e.Type, e.Size, text.Visible(path))
+	}
+	return w.Flush()
+}
+
+func newTrashRestoreCommand() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "restore ID ...",
+		Short: "Put kept files back where they lay",
+		Long: `Put kept files back where they lay, with their content, mode, owner and time.
+
+What has the name now is not overwritten without --force. Directories come before
+what lay in them, whatever the order of the arguments.`,
+		Example: "  agentsh trash restore 3kq0c1r7x2ab/4",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			entries, err := findTrash(ids)
+			if err != nil {
+				return err
+			}
+			for _, dirs := range []bool{true, false} {
+				for _, e := range inOrder(entries) {
+					if (e.Type == "dir") != dirs {
+						continue
+					}
+					if err := e.restore(cmd.Context(), force); err != nil {
+						return trashFailure(err)
+					}
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "replace files that have the names now")
+	return cmd
+}
+
+// inOrder has the shortest paths first: a directory before what is in it.
+func inOrder(list []trashEntry) []trashEntry {
+	return slices.SortedStableFunc(slices.Values(list), func(a, b trashEntry) int { return len(a.Path) - len(b.Path) })
+}
+
+// findTrash finds kept files by the ids that list prints.
+func findTrash(ids []string) ([]trashEntry, error) {
+	all, err := trashEntries("")
+	if err != nil {
+		return nil, err
+	}
+	var out []trashEntry
+next:
+	for _, id := range ids {
+		for _, e := range all {
+			if e.ID == id {
+				out = append(out, e)
+				continue next
+			}
+		}
+		return nil, fail(exitOurs, fmt.Errorf("the trash has no file %q", id), "'agentsh trash list --all' names them")
+	}
+	return out, nil
+}
+
+func trashFailure(err error) error {
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return fail(exitOurs, err, "--force replaces what has the name now")
+	case errors.Is(err, keep.ErrInUse):
+		return fail(exitOurs, err, "wait until its command has ended")
+	}
+	return fail(exitOurs, err, "")
+}
+
+// restore puts one file back, by its session while that runs.
+func (e *trashEntry) restore(ctx context.Context, force bool) error {
+	done, err := e.ask(ctx, wire.KeepRequest{Restore: e.id, Force: force})
+	if done || err != nil {
+		return err
+	}
+	path, err := e.session.Restore(e.id, force)
+	if err != nil {
+		return err
+	}
+	return announce(ctx, path)
+}
+
+// purge removes one file for good.
+func (e *trashEntry) purge(ctx context.Context) error {
+	done, err := e.ask(ctx, wire.KeepRequest{Purge: []string{e.id}})
+	if done || err != nil {
+		return err
+	}
+	return e.session.Purge(e.id)
+}
+
+// ask has the entry's session do something if it runs and can be reached.
+func (e *trashEntry) ask(ctx context.Context, r wire.KeepRequest) (done bool, err error) {
+	if !e.Running {
+		return false, nil
+	}
+	return eachRunning(ctx, func(one supervisor.Running) (wire.KeepRequest, bool) {
+		return r, one.Session == e.session.Session
+	})
+}
+
+// announce tells the running sessions that show a path that it was written.
+func announce(ctx context.Context, path string) error {
+	_, err := eachRunning(ctx, func(one supervisor.Running) (wire.KeepRequest, bool) {
+		return wire.KeepRequest{Changed: []string{path}}, path == one.Workspace || strings.HasPrefix(path, one.Workspace+"/")
+	})
+	return err
+}
+
+// eachRunning asks every running session for which want has a request, and
+// reports whether there was one.
+func eachRunning(ctx context.Context, want func(supervisor.Running) (wire.KeepRequest, bool)) (asked bool, err error) {
+	registry, err := supervisor.OpenRegistry()
+	if err != nil {
+		return false, nil //nolint:nilerr // without a runtime directory no session can be running in the background
+	}
+	list, err := registry.List()
+	if err != nil {
+		return false, err
+	}
+	for _, one := range list {
+		r, ok := want(one)
+		if !ok {
+			continue
+		}
+		client, _, err := registry.Attach(ctx, one.Name, version)
+		if errors.Is(err, supervisor.ErrNoSession) {
+			continue
+		}
+		if err != nil {
+			return asked, err
+		}
+		asked = true
+		if err := errors.Join(client.Keep(ctx, r), client.Close()); err != nil {
+			return asked, err
+		}
+	}
+	return asked, nil
+}
+
+func newTrashPurgeCommand() *cobra.Command {
+	var all bool
+	var older time.Duration
+	cmd := &cobra.Command{
+		Use:   "purge [ID ...]",
+		Short: "Remove kept files for good",
+		Long: `Remove kept files for good: those that are named, or with --all or --older those
+of every session.`,
+		Example: "  agentsh trash purge 3kq0c1r7x2ab/4\n  agentsh trash purge --older 168h",
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			if (len(ids) > 0) == (all || older > 0) {
+				return usage("name files, or give --all or --older")
+			}
+			entries, err := findTrash(ids)
+			if len(ids) == 0 {
+				entries, err = trashEntries("")
+			}
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				if older > 0 && time.Since(e.Time) < older {
+					continue
+				}
+				if err := e.purge(cmd.Context()); err != nil {
+					return trashFailure(err)
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all files of all sessions")
+	cmd.Flags().DurationVar(&older, "older", 0, "all files that were kept longer than `DURATION` ago")
+	return cmd
+}

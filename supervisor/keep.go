@@ -1,0 +1,95 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"agentsh/fuse"
+	"agentsh/internal/keep"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/launch"
+)
+
+// openKeep makes the session's part of the store. A store that commands could
+// reach by their workspace is none.
+func (s *Session) openKeep() error {
+	if s.cfg.Keep == "" || len(s.cfg.Governed) == 0 {
+		return nil
+	}
+	above, err := filepath.EvalSymlinks(filepath.Dir(s.cfg.Keep))
+	if errors.Is(err, os.ErrNotExist) {
+		above, err = filepath.Dir(s.cfg.Keep), nil
+	}
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	dir := filepath.Join(above, filepath.Base(s.cfg.Keep))
+	for _, g := range s.cfg.Governed {
+		if below(dir, g.Backing) {
+			if s.softDeletes() {
+				return fmt.Errorf("soft_delete: the trash %s would lie in the workspace", dir)
+			}
+			return nil
+		}
+	}
+	store, err := keep.OpenStore(dir)
+	if err != nil {
+		return err
+	}
+	s.trashLimits, err = store.TrashLeft(keep.DefaultTrash)
+	if err != nil {
+		return err
+	}
+	s.kept, err = store.NewSession(keep.Record{
+		Session: s.id, Policy: s.cfg.Policy.Name(), Workspace: s.cfg.Governed, Started: time.Now(),
+	})
+	s.keepDir = dir
+	return err
+}
+
+// softDeletes reports whether a rule of the policy needs a trash.
+func (s *Session) softDeletes() bool {
+	for _, rule := range s.cfg.Policy.Rules(policy.GroupFile) {
+		if rule.Effect == policy.SoftDelete {
+			return true
+		}
+	}
+	return false
+}
+
+// donateKept opens what of the store the file server needs.
+func (f *fileServer) donateKept() ([]launch.Donation, error) {
+	s := f.session
+	if s.kept == nil || !s.softDeletes() {
+		return nil, nil
+	}
+	dir, err := s.kept.TrashDir()
+	if err != nil {
+		return nil, fmt.Errorf("trash: %w", err)
+	}
+	return []launch.Donation{{Name: fuse.TrashName, File: dir}}, nil
+}
+
+// Keep carries out what the session's user asks of its trash and of what was
+// written behind its mounts.
+func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
+	f := h.session.files
+	if f == nil {
+		return errors.New("the session has no file server")
+	}
+	switch {
+	case r.Restore != "":
+		return f.control.Restore(ctx, r.Restore, r.Force)
+	case len(r.Purge) > 0:
+		return f.control.Purge(ctx, r.Purge...)
+	case len(r.Changed) > 0:
+		h.changed(r.Changed)
+		return nil
+	}
+	return errors.New("nothing was asked")
+}
