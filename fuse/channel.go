@@ -28,8 +28,22 @@ type request struct {
 	Forget    []byte          `json:"invalidate,omitempty"` // path inside the sandbox
 	Purge     []string        `json:"purge,omitempty"`      // ids in the trash
 	Restore   *restoreRequest `json:"restore,omitempty"`
-	Init      int             `json:"init,omitempty"`  // pid of the session's init
-	Drain     bool            `json:"drain,omitempty"` // answer when every event so far was sent
+	Init      int             `json:"init,omitempty"`   // pid of the session's init
+	Answer    *answered       `json:"answer,omitempty"` // has no reply
+	Drain     bool            `json:"drain,omitempty"`  // answer when every event so far was sent
+}
+
+// asked is a question to a person, or without one the word that it needs no
+// answer any more.
+type asked struct {
+	ID       uint64         `json:"id"`
+	Question *wire.Question `json:"question,omitempty"`
+}
+
+// answered is the answer to a question.
+type answered struct {
+	ID uint64 `json:"id"`
+	wire.Answer
 }
 
 // restoreRequest asks for one file of the trash.
@@ -45,6 +59,7 @@ type reply struct {
 	Changes []change    `json:"changes,omitempty"`
 	More    bool        `json:"more,omitempty"` // further changes follow under the same id
 	Event   *wire.Event `json:"event,omitempty"`
+	Ask     *asked      `json:"ask,omitempty"`
 }
 
 // change is a [wire.Change] whose names may be any bytes.

@@ -18,7 +18,8 @@ type Config struct {
 	Policy  []wire.PolicySource `json:"policy"` // the main file first, then what it extends
 	Vars    map[string]string   `json:"vars"`
 	Owner   Owner               `json:"owner"`
-	Trash   keep.TrashLimits    `json:"trash"` // of the directory donated as [TrashName]
+	Trash   keep.TrashLimits    `json:"trash"`   // of the directory donated as [TrashName]
+	Approve bool                `json:"approve"` // the supervisor has a person asked
 }
 
 // MountConfig is one governed directory or file. The server has got two

@@ -15,10 +15,13 @@ import (
 type Control struct {
 	ch      *channel
 	onEvent func(wire.Event)
+	onAsk   func(context.Context, wire.Question) wire.Answer
 	done    chan struct{} // closed when the receiver has ended
+	asks    sync.WaitGroup
 
 	mu      sync.Mutex
 	waiting map[uint64]chan reply
+	asking  map[uint64]context.CancelFunc
 	next    uint64
 	err     error // why the receiver ended
 }
@@ -28,12 +31,14 @@ var ErrServerGone = errors.New("the file server has ended")
 
 // NewControl takes over the supervisor's end of the socket. onEvent is called
 // for every event, in order and from one goroutine; it must not call c.
-func NewControl(socket *os.File, onEvent func(wire.Event)) (*Control, error) {
+// onAsk is called for every question to a person, each in a goroutine of its
+// own; its context ends when who asked is gone. nil: nobody is asked.
+func NewControl(socket *os.File, onEvent func(wire.Event), onAsk func(context.Context, wire.Question) wire.Answer) (*Control, error) {
 	ch, err := newChannel(socket)
 	if err != nil {
 		return nil, err
 	}
-	c := &Control{ch: ch, onEvent: onEvent, done: make(chan struct{}), waiting: map[uint64]chan reply{}}
+	c := &Control{ch: ch, onEvent: onEvent, onAsk: onAsk, done: make(chan struct{}), waiting: map[uint64]chan reply{}, asking: map[uint64]context.CancelFunc{}}
 	go c.receive() // Close waits for it
 	return c, nil
 }
@@ -50,6 +55,10 @@ func (c *Control) receive() {
 			c.onEvent(*r.Event)
 			continue
 		}
+		if r.Ask != nil {
+			c.ask(r.Ask)
+			continue
+		}
 		c.mu.Lock()
 		answer := c.waiting[r.ID]
 		c.mu.Unlock()
@@ -64,6 +73,34 @@ func (c *Control) receive() {
 		close(answer)
 		delete(c.waiting, id)
 	}
+	for _, cancel := range c.asking {
+		cancel()
+	}
+}
+
+// ask has a question answered, or ends the wait for its answer.
+func (c *Control) ask(a *asked) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.Question == nil {
+		if cancel := c.asking[a.ID]; cancel != nil {
+			cancel()
+		}
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.asking[a.ID] = cancel
+	c.asks.Go(func() { // Close waits for it
+		defer cancel()
+		answer := wire.Answer{Reason: approveWords}
+		if c.onAsk != nil {
+			answer = c.onAsk(ctx, *a.Question)
+		}
+		c.mu.Lock()
+		delete(c.asking, a.ID)
+		c.mu.Unlock()
+		_ = c.ch.send(request{Answer: &answered{a.ID, answer}}) // a broken socket ends the server
+	})
 }
 
 // Done is closed when the server has ended or the socket was closed.
@@ -74,6 +111,7 @@ func (c *Control) Done() <-chan struct{} { return c.done }
 func (c *Control) Close() {
 	c.ch.close()
 	<-c.done
+	c.asks.Wait()
 }
 
 // Configure sends the configuration and returns when all mounts are served.

@@ -68,7 +68,7 @@ func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out 
 		return code
 	}
 	making := ask{policy.OpCreate, rel}
-	v := m.weigh(append([]ask{making}, product([]string{rel}, openOps(in.Flags&^unix.O_TRUNC)...)...)...)
+	v := m.weigh(in.Pid, append([]ask{making}, product([]string{rel}, openOps(in.Flags&^unix.O_TRUNC)...)...)...)
 	if v.op != policy.OpWrite || v.dec.Effect != policy.SoftDelete { // a new file has nothing to keep
 		if code := m.settle(in.Pid, "", v); !code.Ok() {
 			return code

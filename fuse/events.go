@@ -229,10 +229,6 @@ func (m *mount) report(tid uint32, target string, v verdict) {
 	if v.dec.Rule != nil {
 		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
 	}
-	if v.dec.Effect == policy.Approve {
-		e.Decision = policy.Deny.String()
-		e.Message = strings.TrimSpace(e.Message + " (" + approveWords + ")")
-	}
 	m.reporter.add(report{tid: tid, event: e})
 }
 

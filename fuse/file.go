@@ -48,7 +48,7 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 	if len(all) == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}
-	v := m.weigh(product(all, openOps(in.Flags)...)...)
+	v := m.weigh(in.Pid, product(all, openOps(in.Flags)...)...)
 	soft := v.op == policy.OpWrite && v.dec.Effect == policy.SoftDelete
 	if !soft {
 		if code := m.settle(in.Pid, "", v); !code.Ok() {

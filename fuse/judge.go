@@ -86,7 +86,7 @@ func (m *mount) traversable(rel string) bool {
 			continue
 		}
 		dec, _ := m.rules.Evaluate(&policy.FileRequest{Path: path, Op: op})
-		if dec.Permits() {
+		if dec.Effect != policy.Deny {
 			return true
 		}
 	}
@@ -94,10 +94,14 @@ func (m *mount) traversable(rel string) bool {
 }
 
 // weigh decides all asks of one request and returns the strictest verdict.
-func (m *mount) weigh(asks ...ask) verdict {
+// What a person allowed for the request of the thread counts as allowed.
+func (m *mount) weigh(tid uint32, asks ...ask) verdict {
 	worst := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	for _, a := range asks {
 		v := m.decide(a)
+		if v.dec.Effect == policy.Approve && m.asks.allowed(tid, a) {
+			continue
+		}
 		if strictness(v.dec.Effect) > strictness(worst.dec.Effect) {
 			worst = v
 		}
@@ -109,7 +113,7 @@ func (m *mount) weigh(asks ...ask) verdict {
 // only some operations know deny here. The caller's thread id and the second
 // name are for the event.
 func (m *mount) permit(tid uint32, target string, asks ...ask) gofuse.Status {
-	return m.settle(tid, target, m.weigh(asks...))
+	return m.settle(tid, target, m.weigh(tid, asks...))
 }
 
 // settle turns a verdict into a status and reports it where it must be.
@@ -120,12 +124,20 @@ func (m *mount) settle(tid uint32, target string, v verdict) gofuse.Status {
 	case policy.Audit:
 		m.report(tid, target, v)
 		return gofuse.OK
+	case policy.Approve:
+		switch {
+		case m.asks.allowed(tid, v.ask):
+			return gofuse.OK
+		case m.asks.can(tid):
+			m.asks.wait(tid, v)
+			return statusAsk
+		}
+		v.dec.Effect = policy.Deny
+		v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + approveWords + ")")
 	case policy.SoftDelete:
 		v.diag.Message = strings.TrimSpace(v.diag.Message + " (soft_delete knows delete, rmdir, write and names that are replaced)")
 	}
-	if v.dec.Effect != policy.Approve {
-		v.dec.Effect = policy.Deny
-	}
+	v.dec.Effect = policy.Deny
 	m.report(tid, target, v)
 	return gofuse.EACCES
 }

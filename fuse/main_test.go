@@ -102,7 +102,8 @@ type options struct {
 	file    bool   // govern the file backing instead of a directory
 	trash   string // directory for soft_delete
 	limits  keep.TrashLimits
-	plain   bool // the server lacks CAP_SYS_ADMIN: no passthrough
+	ask     func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
+	plain   bool                                             // the server lacks CAP_SYS_ADMIN: no passthrough
 }
 
 const allowAll = `
@@ -146,7 +147,7 @@ func start(t testing.TB, o options) *session {
 	for _, f := range s.server.ExtraFiles {
 		f.Close()
 	}
-	s.control, err = NewControl(ours, s.event)
+	s.control, err = NewControl(ours, s.event, o.ask)
 	must(t, err)
 	t.Cleanup(s.end)
 	if o.policy == "" {
@@ -159,6 +160,7 @@ func start(t testing.TB, o options) *session {
 		Policy:  []wire.PolicySource{{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + text)}},
 		Owner:   o.owner,
 		Trash:   o.limits,
+		Approve: o.ask != nil,
 	}))
 	must(t, s.control.SetInit(t.Context(), os.Getpid()))
 	return s

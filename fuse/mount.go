@@ -34,6 +34,7 @@ type mount struct {
 	changes  *changes
 	reporter *reporter
 	trash    *keep.Trash // nil: no rule needs it
+	asks     *approvals
 
 	loop        *loop
 	noOpenDir   bool // listings need no handle

@@ -24,7 +24,7 @@ func (m *mount) remove(h *gofuse.InHeader, name string, op policy.FileOp, flags 
 	if !code.Ok() {
 		return code
 	}
-	v := m.weigh(ask{op, rel})
+	v := m.weigh(h.Pid, ask{op, rel})
 	soft := v.dec.Effect == policy.SoftDelete
 	if !soft {
 		if code := m.settle(h.Pid, "", v); !code.Ok() {

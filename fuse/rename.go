@@ -173,7 +173,7 @@ func (m *mount) permitReplace(tid uint32, src, dst *movement) gofuse.Status {
 	if dst.st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		lost.op = policy.OpRmdir
 	}
-	v := m.decide(lost)
+	v := m.weigh(tid, lost)
 	if v.dec.Effect == policy.Allow || v.dec.Effect == policy.Audit {
 		if d := m.decide(ask{policy.OpDelete, dst.from}); d.dec.Effect == policy.SoftDelete {
 			v = d

@@ -24,6 +24,8 @@ type server struct {
 	trash   *keep.Trash
 	resolve resolver
 	report  *reporter
+	asks    *approvals
+	people  questions
 	events  sync.WaitGroup
 }
 
@@ -42,7 +44,7 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 	raiseOpenFiles()
 	stop := context.AfterFunc(ctx, func() { ch.close() })
 	defer stop()
-	s := &server{ch: ch, donated: donated}
+	s := &server{ch: ch, donated: donated, people: questions{ch: ch, open: map[uint64]chan wire.Answer{}}}
 	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	defer s.events.Wait()
 	defer endReports()
@@ -53,6 +55,10 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 				return nil
 			}
 			return fmt.Errorf("control socket: %w", err)
+		}
+		if r.Answer != nil {
+			s.people.answer(r.Answer)
+			continue
 		}
 		answer := reply{ID: r.ID}
 		if err := s.handle(reports, r); err != nil {
@@ -130,6 +136,10 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	s.report = newReporter(c.Session, &s.resolve, func(e wire.Event) {
 		_ = s.ch.send(reply{Event: &e}) // a broken socket ends the receiving side
 	})
+	s.asks = newApprovals(nil)
+	if c.Approve {
+		s.asks.put = s.people.put
+	}
 	for _, mc := range c.Mounts {
 		m, err := s.open(mc, c.Owner, rules)
 		if err != nil {
@@ -168,7 +178,7 @@ func (s *server) open(mc MountConfig, owner Owner, rules Rules) (*mount, error) 
 		dev.Close()
 		return nil, err
 	}
-	m.rules, m.roots, m.owner, m.reporter, m.trash = rules, rules.Roots(), owner, s.report, s.trash
+	m.rules, m.roots, m.owner, m.reporter, m.trash, m.asks = rules, rules.Roots(), owner, s.report, s.trash, s.asks
 	return m, m.attach(dev)
 }
 

@@ -49,7 +49,7 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	}
 	size := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	if in.Valid&gofuse.FATTR_SIZE != 0 && !writable {
-		size = m.weigh(product(all, policy.OpWrite)...)
+		size = m.weigh(in.Pid, product(all, policy.OpWrite)...)
 		if size.dec.Effect != policy.SoftDelete {
 			if code := m.settle(in.Pid, "", size); !code.Ok() {
 				return code

@@ -112,7 +112,7 @@ func serve(t *testing.T, dev *os.File, backing string, cfg Config) *Control {
 	for _, f := range cmd.ExtraFiles {
 		f.Close()
 	}
-	c, err := NewControl(ours, func(wire.Event) {})
+	c, err := NewControl(ours, func(wire.Event) {}, nil)
 	must(t, err)
 	t.Cleanup(func() { c.Close(); cmd.Wait() })
 	must(t, c.Configure(t.Context(), cfg))

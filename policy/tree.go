@@ -6,12 +6,12 @@ import (
 	"agentsh/policy/glob"
 )
 
-// Roots are the literal prefixes of the file rules that allow or audit
-// anything, sorted: the directories and files a sandbox has to show.
+// Roots are the literal prefixes of the file rules that do anything but deny,
+// sorted: the directories and files a sandbox has to show.
 func (p *Policy) Roots() []string {
 	var out []string
 	for _, rule := range p.groups[GroupFile].rules {
-		if !rule.Effect.permits() {
+		if rule.Effect == Deny {
 			continue
 		}
 		for _, g := range rule.file.paths {

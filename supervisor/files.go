@@ -110,7 +110,7 @@ func (f *fileServer) start() error {
 		ours.Close()
 		return err
 	}
-	if f.control, err = fuse.NewControl(ours, f.event); err != nil {
+	if f.control, err = fuse.NewControl(ours, f.event, f.ask); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -122,7 +122,7 @@ func (f *fileServer) start() error {
 const startTimeout = 10 * time.Second
 
 func (f *fileServer) config() fuse.Config {
-	c := fuse.Config{Session: f.session.id, Vars: f.session.cfg.Policy.Vars(), Owner: f.owner, Trash: f.session.trashLimits}
+	c := fuse.Config{Session: f.session.id, Vars: f.session.cfg.Policy.Vars(), Owner: f.owner, Approve: f.session.asker != nil, Trash: f.session.trashLimits}
 	for _, source := range f.session.cfg.Policy.Sources() {
 		c.Policy = append(c.Policy, wire.PolicySource(source))
 	}
@@ -138,6 +138,11 @@ func (f *fileServer) event(e wire.Event) {
 	if err := f.session.emit(e); err != nil {
 		go f.session.end(fmt.Errorf("audit: %w", err)) // the caller must not wait for the server's end
 	}
+}
+
+// ask puts a question of the server to whoever answers those of the session.
+func (f *fileServer) ask(ctx context.Context, q wire.Question) wire.Answer {
+	return f.session.asker.Ask(ctx, q)
 }
 
 func (f *fileServer) dead() <-chan struct{} {

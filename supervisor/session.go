@@ -20,6 +20,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp"
+	"agentsh/supervisor/approve"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/cgroup"
 	"agentsh/supervisor/launch"
@@ -51,6 +52,7 @@ type Session struct {
 	who   identity
 	state *state
 
+	asker       approve.Asker // nil: nobody can be asked
 	kept        *keep.Session // nil: nothing is kept
 	keepDir     string        // the store, outside
 	trashLimits keep.TrashLimits

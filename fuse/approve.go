@@ -1,0 +1,301 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// statusAsk is what a judgement returns when a person has to be asked first. It
+// never reaches the kernel: [asking] asks and judges anew.
+const statusAsk gofuse.Status = -1
+
+// killPeriod is how often a waiting caller is looked at: the kernel tells the
+// server of its first signal only, and it cannot end before it has an answer.
+const killPeriod = 250 * time.Millisecond
+
+// approvals are the questions and answers of the requests that wait. A thread
+// has one request at a time, so it stands for the request.
+type approvals struct {
+	put func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
+
+	mu      sync.Mutex
+	open    map[uint32]verdict // what a request waits for, by thread
+	granted map[uint32][]ask   // what was allowed for the request of a thread
+}
+
+func newApprovals(put func(context.Context, wire.Question) wire.Answer) *approvals {
+	return &approvals{put: put, open: map[uint32]verdict{}, granted: map[uint32][]ask{}}
+}
+
+// can reports whether a person may be asked for a thread.
+func (a *approvals) can(tid uint32) bool { return a.put != nil && tid != 0 }
+
+func (a *approvals) allowed(tid uint32, x ask) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, g := range a.granted[tid] {
+		if g == x {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *approvals) wait(tid uint32, v verdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open[tid] = v
+}
+
+func (a *approvals) take(tid uint32) verdict {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	v := a.open[tid]
+	delete(a.open, tid)
+	return v
+}
+
+func (a *approvals) grant(tid uint32, x ask) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.granted[tid] = append(a.granted[tid], x)
+}
+
+func (a *approvals) forget(tid uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.granted, tid)
+}
+
+// asking is a mount whose judgements may ask a person. While one waits no lock
+// is held and other requests go on; afterwards everything is judged anew, so
+// the answer counts only for the path it was given for.
+type asking struct{ *mount }
+
+func (m asking) judged(tid uint32, do func() gofuse.Status) gofuse.Status {
+	code := do()
+	if code != statusAsk {
+		return code
+	}
+	m.loop.stepAside()
+	defer m.asks.forget(tid)
+	for code == statusAsk {
+		v := m.asks.take(tid)
+		if !m.approved(tid, v) {
+			return gofuse.EACCES
+		}
+		m.asks.grant(tid, v.ask)
+		code = do()
+	}
+	return code
+}
+
+// approved asks for one verdict and reports the answer.
+func (m asking) approved(tid uint32, v verdict) bool {
+	p := m.reporter.resolve.process(tid)
+	q := wire.Question{
+		Kind: wire.EventFile, Subject: v.op.String() + " " + shown(m.inside(v.rel)), Process: p, Message: v.diag.Message,
+	}
+	if v.dec.Rule != nil {
+		q.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
+		q.TimeoutMS = v.dec.Rule.ApproveTimeout.Milliseconds()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go whenKilled(ctx, p.PID, cancel) // ends with ctx
+	answer := m.asks.put(ctx, q)
+	words := answer.Reason
+	if answer.By != "" {
+		words = strings.TrimSpace("by " + answer.By + " " + words)
+	}
+	v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + words + ")")
+	if !answer.Allow {
+		v.dec.Effect = policy.Deny
+	}
+	m.report(tid, "", v)
+	return answer.Allow
+}
+
+// whenKilled calls back when a process is gone or about to be.
+func whenKilled(ctx context.Context, pid int, dead func()) {
+	if pid == 0 {
+		return
+	}
+	tick := time.NewTicker(killPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if killed(pid) {
+				dead()
+				return
+			}
+		}
+	}
+}
+
+// killed reports whether a thread of a process has SIGKILL pending, as all have
+// of a process that a signal ends. See complete_signal in kernel/signal.c.
+func killed(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task"
+	tasks, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return true
+	}
+	const sigkill = 1 << 8
+	for _, task := range tasks {
+		pending, err := strconv.ParseUint(statusField(dir+"/"+task.Name()+"/status", "SigPnd:"), 16, 64)
+		if err == nil && pending&sigkill != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (m asking) Lookup(c <-chan struct{}, h *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
+	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Lookup(c, h, name, out) })
+}
+
+func (m asking) GetAttr(c <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.GetAttr(c, in, out) })
+}
+
+func (m asking) SetAttr(c <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.SetAttr(c, in, out) })
+}
+
+func (m asking) Mknod(c <-chan struct{}, in *gofuse.MknodIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Mknod(c, in, name, out) })
+}
+
+func (m asking) Mkdir(c <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Mkdir(c, in, name, out) })
+}
+
+func (m asking) Symlink(c <-chan struct{}, h *gofuse.InHeader, text, name string, out *gofuse.EntryOut) gofuse.Status {
+	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Symlink(c, h, text, name, out) })
+}
+
+func (m asking) Link(c <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Link(c, in, name, out) })
+}
+
+func (m asking) Rename(c <-chan struct{}, in *gofuse.RenameIn, oldName, newName string) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Rename(c, in, oldName, newName) })
+}
+
+func (m asking) Unlink(c <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
+	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Unlink(c, h, name) })
+}
+
+func (m asking) Rmdir(c <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
+	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Rmdir(c, h, name) })
+}
+
+func (m asking) Readlink(c <-chan struct{}, h *gofuse.InHeader) (text []byte, code gofuse.Status) {
+	code = m.judged(h.Pid, func() gofuse.Status {
+		text, code = m.mount.Readlink(c, h)
+		return code
+	})
+	return text, code
+}
+
+func (m asking) Create(c <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Create(c, in, name, out) })
+}
+
+func (m asking) Open(c <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Open(c, in, out) })
+}
+
+func (m asking) OpenDir(c <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.OpenDir(c, in, out) })
+}
+
+func (m asking) ReadDir(c <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.ReadDir(c, in, out) })
+}
+
+func (m asking) ReadDirPlus(c <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.ReadDirPlus(c, in, out) })
+}
+
+func (m asking) GetXAttr(c <-chan struct{}, h *gofuse.InHeader, name string, dest []byte) (size uint32, code gofuse.Status) {
+	code = m.judged(h.Pid, func() gofuse.Status {
+		size, code = m.mount.GetXAttr(c, h, name, dest)
+		return code
+	})
+	return size, code
+}
+
+func (m asking) ListXAttr(c <-chan struct{}, h *gofuse.InHeader, dest []byte) (size uint32, code gofuse.Status) {
+	code = m.judged(h.Pid, func() gofuse.Status {
+		size, code = m.mount.ListXAttr(c, h, dest)
+		return code
+	})
+	return size, code
+}
+
+func (m asking) SetXAttr(c <-chan struct{}, in *gofuse.SetXAttrIn, name string, data []byte) gofuse.Status {
+	return m.judged(in.Pid, func() gofuse.Status { return m.mount.SetXAttr(c, in, name, data) })
+}
+
+func (m asking) RemoveXAttr(c <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
+	return m.judged(h.Pid, func() gofuse.Status { return m.mount.RemoveXAttr(c, h, name) })
+}
+
+// questions are those that the server has put to the supervisor.
+type questions struct {
+	ch *channel
+
+	mu   sync.Mutex
+	next uint64
+	open map[uint64]chan wire.Answer
+}
+
+// put asks the supervisor and waits for its answer or the end of ctx.
+func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer {
+	answer := make(chan wire.Answer, 1)
+	q.mu.Lock()
+	q.next++
+	id := q.next
+	q.open[id] = answer
+	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		delete(q.open, id)
+		q.mu.Unlock()
+	}()
+	if err := q.ch.send(reply{Ask: &asked{ID: id, Question: &question}}); err != nil {
+		return wire.Answer{Reason: "the supervisor cannot be asked: " + err.Error()}
+	}
+	select {
+	case a := <-answer:
+		return a
+	case <-ctx.Done():
+		_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends everything
+		return wire.Answer{Reason: "who asked for it is gone"}
+	}
+}
+
+// answer takes an answer of the supervisor.
+func (q *questions) answer(a *answered) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if waiting := q.open[a.ID]; waiting != nil {
+		waiting <- a.Answer
+		delete(q.open, a.ID)
+	}
+}
