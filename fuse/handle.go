@@ -10,6 +10,7 @@ import (
 // handle is one open file or directory of the kernel.
 type handle struct {
 	node  *node
+	io    *ioState
 	fd    int    // -1 until it is needed, if late
 	late  bool   // opened in the backing by [mount.fdOf]
 	flags uint32 // open(2) flags
@@ -17,8 +18,6 @@ type handle struct {
 	id    uint64
 
 	lateMu sync.Mutex // guards fd where late
-
-	next, prev *handle // of the same node; guarded by mount.handleMu
 
 	dirMu sync.Mutex // directories: position of fd
 
@@ -34,11 +33,10 @@ type handle struct {
 // fs/fuse/iomode.c. Guarded by mount.handleMu.
 type ioState struct {
 	backingID int32
-	direct    int  // handles that bypass the server
-	cached    int  // handles that use the page cache of the mount
-	stale     bool // written around the page cache of the mount since the last cached open
-	mapped    bool // may be mapped for writing around the mount, also after its handles closed
-	open      *handle
+	direct    int32 // handles that bypass the server
+	cached    int32 // handles that use the page cache of the mount
+	stale     bool  // written around the page cache of the mount since the last cached open
+	mapped    bool  // may be mapped for writing around the mount, also after its handles closed
 }
 
 // addHandle registers h with one use and returns its number.
@@ -53,11 +51,7 @@ func (m *mount) addHandleLocked(h *handle) uint64 {
 	h.uses = 1
 	m.nextHandle++
 	m.handles[h.id] = h
-	io := &h.node.io
-	if h.next = io.open; h.next != nil {
-		h.next.prev = h
-	}
-	io.open = h
+	h.io = m.tree.open(h.node)
 	return h.id
 }
 
@@ -77,8 +71,8 @@ func (m *mount) handle(id uint64) *handle {
 func (m *mount) anyHandle(n *node) *handle {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	for h := n.io.open; h != nil; h = h.next {
-		if h.opened() >= 0 {
+	for _, h := range m.handles {
+		if h.node == n && h.opened() >= 0 {
 			h.uses++
 			return h
 		}
@@ -123,6 +117,9 @@ func (m *mount) putHandle(h *handle) {
 	m.handleMu.Lock()
 	h.uses--
 	last := h.uses == 0
+	if last {
+		m.tree.close(h.node)
+	}
 	m.handleMu.Unlock()
 	if fd := h.opened(); last && fd >= 0 {
 		closeFD(fd)
@@ -138,17 +135,13 @@ func (m *mount) dropHandle(id uint64) *handle {
 	if h == nil {
 		return nil
 	}
-	delete(m.handles, id)
-	if h.prev == nil {
-		h.node.io.open = h.next
-	} else {
-		h.prev.next = h.next
-	}
-	if h.next != nil {
-		h.next.prev = h.prev
-	}
-	m.endIO(h)
+	m.dropHandleLocked(h)
 	return h
+}
+
+func (m *mount) dropHandleLocked(h *handle) {
+	delete(m.handles, h.id)
+	m.endIO(h)
 }
 
 // directMin is the size in bytes from which a file that is only read bypasses
@@ -162,7 +155,7 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
 	out.Fh = m.addHandleLocked(h)
-	io := &h.node.io
+	io := h.io
 	writes := h.flags&unix.O_ACCMODE != unix.O_RDONLY
 	switch {
 	case io.direct > 0: // the kernel refuses anything else
@@ -187,12 +180,14 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 func (m *mount) beginLate(h *handle, out *gofuse.OpenOut) bool {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	io := &h.node.io
-	if io.direct > 0 || io.mapped {
+	out.Fh = m.addHandleLocked(h)
+	if h.io.direct > 0 || h.io.mapped {
+		h.io.cached++
+		m.dropHandleLocked(h)
+		m.tree.close(h.node)
 		return false
 	}
-	out.Fh = m.addHandleLocked(h)
-	io.cache(out)
+	h.io.cache(out)
 	return true
 }
 
@@ -224,7 +219,7 @@ func (m *mount) endIO(h *handle) {
 	if h.node.kind == unix.S_IFDIR {
 		return
 	}
-	io := &h.node.io
+	io := h.io
 	if !h.direct {
 		io.cached--
 		return

@@ -91,7 +91,7 @@ func (m *mount) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *
 // fillEntry answers with a node. Without cache the kernel asks at every use,
 // as an audited stat needs.
 func (m *mount) fillEntry(out *gofuse.EntryOut, n *node, st *unix.Stat_t, cache bool) {
-	out.NodeId = n.id
+	out.NodeId = uint64(n.id)
 	out.Generation = 1
 	m.fillAttr(&out.Attr, st)
 	if cache {
@@ -159,10 +159,8 @@ func (m *mount) statNode(n *node, names []string, st *unix.Stat_t) error {
 // nameless returns a descriptor of a file that none of its known names leads
 // to any more.
 func (m *mount) nameless(n *node) (int, error) {
-	m.tree.mu.Lock()
-	defer m.tree.mu.Unlock()
-	if n.gone != 0 {
-		return unix.FcntlInt(uintptr(n.gone), unix.F_DUPFD_CLOEXEC, 3)
+	if fd, err := m.tree.dupGone(n); fd > 0 || err != nil {
+		return fd, err
 	}
 	if h := m.anyHandle(n); h != nil {
 		defer m.putHandle(h)

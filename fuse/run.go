@@ -283,15 +283,15 @@ func (s *server) mountOf(path string) *mount {
 func (m *mount) invalidate(rel string) {
 	n, unknown := m.tree.walk(rel)
 	if unknown != "" {
-		m.loop.notifyInode(n.id) // the listing of the deepest known directory
-		m.loop.notifyEntry(n.id, unknown)
+		m.loop.notifyInode(uint64(n.id)) // the listing of the deepest known directory
+		m.loop.notifyEntry(uint64(n.id), unknown)
 		return
 	}
 	for _, known := range m.tree.below(n) {
 		m.loop.notifyInode(known.id)
-		for _, l := range known.links {
-			m.loop.notifyInode(l.parent.id)
-			m.loop.notifyEntry(l.parent.id, l.name)
+		for _, at := range known.names {
+			m.loop.notifyInode(at.parent)
+			m.loop.notifyEntry(at.parent, at.name)
 		}
 	}
 }

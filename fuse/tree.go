@@ -1,39 +1,12 @@
 package fuse
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
-
-// inode identifies a file of the backing.
-type inode struct{ dev, ino uint64 }
-
-func inodeOf(st *unix.Stat_t) inode { return inode{st.Dev, st.Ino} }
-
-// link is one name of a node.
-type link struct {
-	parent *node
-	name   string
-}
-
-// node is one file the kernel knows, or knew and that something still needs.
-// All fields but the first three are guarded by tree.mu.
-type node struct {
-	id   uint64
-	key  inode
-	kind uint32 // S_IFMT bits
-
-	lookups  uint64           // references of the kernel
-	links    []link           // known names; none: unlinked. The root has none either
-	children map[string]*node // known entries of a directory
-	small    bool             // as [isSmall] saw it last
-	linked   bool             // has got a name by link(2) here: all its names bind it for the session
-	former   []string         // lost names that still bind: of a linked node all, else the last
-	gone     int              // O_PATH descriptor once the last name went; 0: none
-	io       ioState
-}
 
 // tree maps kernel node numbers to names below the mount.
 type tree struct {
@@ -41,28 +14,23 @@ type tree struct {
 	// by rename: a path cannot change its meaning between the two.
 	moves sync.RWMutex
 
-	mu     sync.Mutex
-	root   *node
-	byID   map[uint64]*node
-	byKey  map[inode]*node
-	nextID uint64
+	mu   sync.Mutex
+	root *node
+	nodes
 }
 
 func newTree(st *unix.Stat_t) *tree {
-	root := &node{id: 1, key: inodeOf(st), kind: st.Mode & unix.S_IFMT, lookups: 1}
-	return &tree{
-		root:   root,
-		byID:   map[uint64]*node{1: root},
-		byKey:  map[inode]*node{root.key: root},
-		nextID: 2,
-	}
+	t := &tree{nodes: newNodes()}
+	t.root = t.add(inodeOf(st), st.Mode&unix.S_IFMT)
+	t.root.lookups = 1
+	return t
 }
 
 // node returns the node of a kernel number, or nil.
 func (t *tree) node(id uint64) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.byID[id]
+	return t.get(id)
 }
 
 // paths returns the names of n relative to the mount; the root is "". An
@@ -77,16 +45,18 @@ func (t *tree) pathsLocked(n *node) []string {
 	if n == t.root {
 		return []string{""}
 	}
-	if len(n.links) == 1 {
-		if p, ok := t.join(n.links[0]); ok {
-			return []string{p}
-		}
+	if n.parent == nil {
 		return nil
 	}
-	out := make([]string, 0, len(n.links))
-	for _, l := range n.links {
-		if p, ok := t.join(l); ok {
-			out = append(out, p)
+	out := make([]string, 0, 1)
+	if p, ok := t.join(n.link); ok {
+		out = append(out, p)
+	}
+	if n.more != nil {
+		for _, l := range n.more.links {
+			if p, ok := t.join(l); ok {
+				out = append(out, p)
+			}
 		}
 	}
 	return out
@@ -98,20 +68,20 @@ func (t *tree) bindings(n *node) (names, all []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	names = t.pathsLocked(n)
-	if len(n.former) == 0 {
+	if n.more == nil || len(n.more.former) == 0 {
 		return names, names
 	}
-	return names, append(append([]string(nil), names...), n.former...)
+	return names, slices.Concat(names, n.more.former)
 }
 
 // join builds the path of a name, last element first.
 func (t *tree) join(l link) (string, bool) {
 	size, depth := len(l.name), 1
-	for p := l.parent; p != t.root; p = p.links[0].parent {
-		if len(p.links) == 0 {
+	for p := l.parent; p != t.root; p = p.parent {
+		if p.parent == nil {
 			return "", false
 		}
-		size += len(p.links[0].name) + 1
+		size += len(p.name) + 1
 		depth++
 	}
 	if depth == 1 {
@@ -127,7 +97,7 @@ func (t *tree) join(l link) (string, bool) {
 		}
 		at--
 		buf[at] = '/'
-		l = l.parent.links[0]
+		l = l.parent.link
 	}
 }
 
@@ -136,105 +106,147 @@ func (t *tree) join(l link) (string, bool) {
 func (t *tree) adopt(parent *node, name string, st *unix.Stat_t) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key := inodeOf(st)
-	n := t.byKey[key]
-	if n != nil && (n.kind != st.Mode&unix.S_IFMT || n == t.root) {
-		n = nil // the number was used again
+	key, kind := inodeOf(st), uint16(st.Mode&unix.S_IFMT)
+	n := t.findInode(key)
+	if n != nil && n.kind != kind {
+		t.unhash(n) // the number was used again
+		n = nil
 	}
-	if old := parent.children[name]; old != nil && old != n {
+	if n == t.root {
+		n = nil
+	}
+	if old := t.child(parent, name); old != nil && old != n {
 		t.dropLink(old, link{parent, name})
 	}
 	if n == nil {
-		n = &node{id: t.nextID, key: key, kind: st.Mode & unix.S_IFMT}
-		t.nextID++
-		t.byID[n.id], t.byKey[key] = n, n
+		n = t.add(key, uint32(kind))
 	}
-	n.lookups++
-	n.small = isSmall(st)
+	if n.lookups < manyLookups {
+		n.lookups++
+	}
+	t.setSmall(n, st)
 	t.addLink(n, link{parent, name})
 	return n
 }
 
-// isSmall reports files that are read through the page cache of the mount and
+// smallFile reports files that are read through the page cache of the mount and
 // may be opened in the backing when something is really read: every name they
 // have from now on is one the tree knows.
-func isSmall(st *unix.Stat_t) bool {
+func smallFile(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&unix.S_IRUSR != 0 && st.Size < directMin && st.Nlink == 1
+}
+
+func (t *tree) setSmall(n *node, st *unix.Stat_t) {
+	n.flags &^= isSmall
+	if smallFile(st) {
+		n.flags |= isSmall
+	}
 }
 
 // seen takes the present attributes of n in.
 func (t *tree) seen(n *node, st *unix.Stat_t) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n.small = isSmall(st)
+	t.setSmall(n, st)
 }
 
 func (t *tree) isSmall(n *node) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return n.small
+	return n.flags&isSmall != 0
+}
+
+// open counts a handle of n, which keeps it.
+func (t *tree) open(n *node) *ioState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := n.extras()
+	x.handles++
+	return &x.io
+}
+
+// close takes back what open counted.
+func (t *tree) close(n *node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := n.more
+	x.handles--
+	if x.handles == 0 && x.gone == 0 && len(x.links)+len(x.former) == 0 && x.io == (ioState{}) {
+		n.more = nil
+	}
+	t.release(n)
+}
+
+// gone returns the descriptor of a file whose last name went, or 0. t.mu is held.
+func (t *tree) gone(n *node) int {
+	if n.more == nil {
+		return 0
+	}
+	return n.more.gone
+}
+
+// dupGone returns a copy of that descriptor, or 0.
+func (t *tree) dupGone(n *node) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fd := t.gone(n)
+	if fd == 0 {
+		return 0, nil
+	}
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
 func (t *tree) addLink(n *node, l link) {
-	if l.parent.children[l.name] == n {
+	if t.child(l.parent, l.name) == n {
 		return
 	}
-	if n.kind == unix.S_IFDIR {
-		for _, old := range append([]link(nil), n.links...) {
-			t.dropLink(n, old) // a directory has one name
-		}
+	if n.kind == unix.S_IFDIR && n.parent != nil { // a directory has one name
+		old := n.link
+		t.detach(n, old)
+		defer t.release(old.parent)
 	}
-	if l.parent.children == nil {
-		l.parent.children = map[string]*node{}
-	}
-	l.parent.children[l.name] = n
-	n.links = append(n.links, l)
+	t.attach(n, l)
 }
 
 // dropLink removes a name of n. The node stays for as long as the kernel
 // refers to it.
 func (t *tree) dropLink(n *node, l link) {
-	if n.linked {
+	if n.flags&isLinked != 0 {
 		t.remember(n, l)
 	}
-	for i, have := range n.links {
-		if have == l {
-			n.links = append(n.links[:i], n.links[i+1:]...)
-			break
-		}
-	}
-	delete(l.parent.children, l.name)
+	t.detach(n, l)
 	t.release(n)
 	t.release(l.parent)
 }
 
 // remember keeps a name that n is about to lose as one that binds it.
 func (t *tree) remember(n *node, l link) {
-	if p, ok := t.join(l); ok && len(n.former) < maxFormerNames {
-		n.former = append(n.former, p)
+	if p, ok := t.join(l); ok && len(n.extras().former) < maxFormerNames {
+		n.more.former = append(n.more.former, p)
 	}
+}
+
+// needed reports whether something refers to n beside its names.
+func (t *tree) needed(n *node) bool {
+	return n == t.root || n.lookups > 0 || n.children > 0 || n.more != nil && n.more.handles > 0 ||
+		n.flags&isLinked != 0 && n.parent != nil
 }
 
 // release forgets nodes nothing needs any more, upwards.
 func (t *tree) release(n *node) {
-	for n != t.root && n.lookups == 0 && len(n.children) == 0 && (!n.linked || len(n.links) == 0) {
-		delete(t.byID, n.id)
-		if t.byKey[n.key] == n {
-			delete(t.byKey, n.key)
-		}
-		if n.gone != 0 {
-			closeFD(n.gone)
-			n.gone = 0
-		}
-		if len(n.links) == 0 {
-			return
-		}
-		l := n.links[0]
-		for _, l := range n.links {
-			delete(l.parent.children, l.name)
-		}
-		n.links = nil
-		n = l.parent
+	if n.id == 0 || t.needed(n) {
+		return
+	}
+	if n.more != nil && n.more.gone != 0 {
+		closeFD(n.more.gone)
+	}
+	names := n.names()
+	for _, l := range names {
+		t.detach(n, l)
+	}
+	t.remove(n)
+	for _, l := range names {
+		t.release(l.parent)
 	}
 }
 
@@ -242,11 +254,11 @@ func (t *tree) release(n *node) {
 func (t *tree) forget(id, count uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.byID[id]
-	if n == nil || n == t.root {
+	n := t.get(id)
+	if n == nil || n == t.root || n.lookups == manyLookups {
 		return
 	}
-	n.lookups -= min(count, n.lookups)
+	n.lookups -= uint32(min(count, uint64(n.lookups)))
 	t.release(n)
 }
 
@@ -256,21 +268,19 @@ func (t *tree) forget(id, count uint64) {
 func (t *tree) unlink(parent *node, name string, gone int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := parent.children[name]
-	if n == nil || n.gone != 0 {
+	n := t.child(parent, name)
+	if n == nil || t.gone(n) != 0 {
 		if gone != 0 {
 			closeFD(gone)
 		}
 		return
 	}
 	if gone != 0 {
-		n.gone = gone
-		if !n.linked {
+		n.extras().gone = gone
+		if n.flags&isLinked == 0 {
 			t.remember(n, link{parent, name})
 		}
-		if t.byKey[n.key] == n {
-			delete(t.byKey, n.key) // the number may be used again at once
-		}
+		t.unhash(n) // the number may be used again at once
 	}
 	t.dropLink(n, link{parent, name})
 }
@@ -279,7 +289,7 @@ func (t *tree) unlink(parent *node, name string, gone int) {
 func (t *tree) hardLinked(n *node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n.linked = true
+	n.flags |= isLinked
 }
 
 // move renames an entry; what the new name referred to must be unlinked first.
@@ -287,7 +297,7 @@ func (t *tree) hardLinked(n *node) {
 func (t *tree) move(from, to link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := from.parent.children[from.name]
+	n := t.child(from.parent, from.name)
 	if n == nil {
 		return
 	}
@@ -301,34 +311,19 @@ func (t *tree) move(from, to link) {
 func (t *tree) exchange(a, b link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x, y := a.parent.children[a.name], b.parent.children[b.name]
-	t.swapEntry(x, a, b)
-	t.swapEntry(y, b, a)
-	setChild(a, y)
-	setChild(b, x)
-}
-
-func (t *tree) swapEntry(n *node, from, to link) {
-	if n == nil {
-		return
+	x, y := t.child(a.parent, a.name), t.child(b.parent, b.name)
+	if x != nil {
+		t.detach(x, a)
 	}
-	for i := range n.links {
-		if n.links[i] == from {
-			n.links[i] = to
-			return
-		}
+	if y != nil {
+		t.detach(y, b)
+		t.attach(y, a)
 	}
-}
-
-func setChild(l link, n *node) {
-	if n == nil {
-		delete(l.parent.children, l.name)
-		return
+	if x != nil {
+		t.attach(x, b)
 	}
-	if l.parent.children == nil {
-		l.parent.children = map[string]*node{}
-	}
-	l.parent.children[l.name] = n
+	t.release(a.parent)
+	t.release(b.parent)
 }
 
 // walk finds the node at a path relative to the mount. When an element is not
@@ -340,7 +335,7 @@ func (t *tree) walk(rel string) (n *node, unknown string) {
 	for rel != "" {
 		var name string
 		name, rel, _ = strings.Cut(rel, "/")
-		next := n.children[name]
+		next := t.child(n, name)
 		if next == nil {
 			return n, name
 		}
@@ -349,20 +344,58 @@ func (t *tree) walk(rel string) (n *node, unknown string) {
 	return n, ""
 }
 
-// below returns copies of n and the known nodes below it, deepest first.
-func (t *tree) below(n *node) []node {
+// known is a copy of what the tree knows of a node.
+type known struct {
+	id    uint64
+	kind  uint16
+	names []knownName
+	depth int
+}
+
+type knownName struct {
+	parent uint64
+	name   string
+}
+
+// below returns n and the known nodes below it, deepest first.
+func (t *tree) below(n *node) []known {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var out []node
-	var visit func(*node)
-	visit = func(n *node) {
-		for _, child := range n.children {
-			visit(child)
-		}
-		out = append(out, node{id: n.id, kind: n.kind, links: append([]link(nil), n.links...)})
+	out := []known{describe(n, 0)}
+	if n.children == 0 {
+		return out
 	}
-	visit(n)
+	for _, chunk := range t.chunks {
+		for i := range chunk {
+			if depth := depthBelow(&chunk[i], n); depth > 0 {
+				out = append(out, describe(&chunk[i], depth))
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b known) int { return b.depth - a.depth })
 	return out
+}
+
+func describe(n *node, depth int) known {
+	k := known{id: uint64(n.id), kind: n.kind, depth: depth}
+	for _, l := range n.names() {
+		k.names = append(k.names, knownName{uint64(l.parent.id), l.name})
+	}
+	return k
+}
+
+// depthBelow is how far n lies below top by one of its names; 0: not below it.
+func depthBelow(n, top *node) int {
+	for _, l := range n.names() {
+		depth := 1
+		for p := l.parent; p != nil; p = p.parent {
+			if p == top {
+				return depth
+			}
+			depth++
+		}
+	}
+	return 0
 }
 
 // joinPath appends a name to a path relative to the mount.

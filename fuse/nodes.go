@@ -1,0 +1,277 @@
+package fuse
+
+import (
+	"hash/maphash"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+)
+
+// inode identifies a file of the backing.
+type inode struct{ dev, ino uint64 }
+
+func inodeOf(st *unix.Stat_t) inode { return inode{st.Dev, st.Ino} }
+
+// link is one name of a node.
+type link struct {
+	parent *node
+	name   string
+}
+
+// node is one file the kernel knows, or knew and that something still needs. A
+// tree of a million files has a million of them: what few have is in more. All
+// fields but id, key and kind are guarded by tree.mu.
+type node struct {
+	key       inode
+	link      // its first known name; without parent: the root, or unlinked
+	more      *extra
+	id        uint32 // 0: not in use
+	lookups   uint32 // references of the kernel; manyLookups: for good
+	children  uint32 // known entries of a directory
+	nextName  uint32 // in the bucket of names; of a node not in use: the next such
+	nextInode uint32 // in the bucket of inodes
+	kind      uint16 // S_IFMT bits
+	flags     nodeFlags
+}
+
+type nodeFlags uint16
+
+const (
+	isHashed nodeFlags = 1 << iota // found by its inode
+	isLinked                       // has got a name by link(2) here: all its names bind it for the session
+	isSmall                        // as [smallFile] saw it last
+)
+
+const manyLookups = 1<<32 - 1
+
+// extra is what few nodes have.
+type extra struct {
+	links   []link   // further known names
+	former  []string // lost names that still bind: of a linked node all, else the last
+	gone    int      // O_PATH descriptor once the last name went; 0: none
+	handles int      // open handles
+	io      ioState
+}
+
+// extras returns the node's extra, made when there is none. tree.mu is held.
+func (n *node) extras() *extra {
+	if n.more == nil {
+		n.more = &extra{}
+	}
+	return n.more
+}
+
+// names are the known names of n; tree.mu is held.
+func (n *node) names() []link {
+	if n.parent == nil {
+		return nil
+	}
+	out := []link{n.link}
+	if n.more != nil {
+		out = append(out, n.more.links...)
+	}
+	return out
+}
+
+const (
+	chunkNodes = 512
+	manyNodes  = 64 << 10 // from here on the collector keeps the heap smaller
+)
+
+// nodes stores nodes by number and finds them by name and by inode. The two
+// tables chain nodes by number, which costs 8 bytes a node.
+type nodes struct {
+	chunks  []*[chunkNodes]node
+	used    int
+	unused  uint32 // first node that may be used again
+	seed    maphash.Seed
+	byName  []uint32
+	byInode []uint32
+	others  map[otherName]*node // names beside the first of a file
+}
+
+type otherName struct {
+	parent uint32
+	name   string
+}
+
+func newNodes() nodes {
+	return nodes{seed: maphash.MakeSeed(), byName: make([]uint32, 64), byInode: make([]uint32, 64), others: map[otherName]*node{}}
+}
+
+// at is the node of a number that was given out.
+func (t *nodes) at(id uint32) *node { return &t.chunks[(id-1)/chunkNodes][(id-1)%chunkNodes] }
+
+// get is the node of a kernel number, or nil.
+func (t *nodes) get(id uint64) *node {
+	if id == 0 || id > uint64(len(t.chunks)*chunkNodes) {
+		return nil
+	}
+	if n := t.at(uint32(id)); n.id != 0 {
+		return n
+	}
+	return nil
+}
+
+// add makes a node that is found by its inode.
+func (t *nodes) add(key inode, kind uint32) *node {
+	if t.unused == 0 {
+		t.grow()
+	}
+	n := t.at(t.unused)
+	n.id, t.unused = t.unused, n.nextName
+	n.key, n.kind, n.nextName = key, uint16(kind), 0
+	t.used++
+	if t.used > len(t.byInode) {
+		t.rehash()
+	}
+	t.hash(n)
+	return n
+}
+
+// grow makes room for further nodes.
+func (t *nodes) grow() {
+	chunk := &[chunkNodes]node{}
+	first := uint32(len(t.chunks)*chunkNodes) + 1
+	t.chunks = append(t.chunks, chunk)
+	for i := range chunk[:chunkNodes-1] {
+		chunk[i].nextName = first + uint32(i) + 1
+	}
+	t.unused = first
+	if len(t.chunks) == manyNodes/chunkNodes {
+		debug.SetGCPercent(25) // the nodes are most of the heap, and little of it is garbage
+	}
+}
+
+// remove gives a node back that has no names.
+func (t *nodes) remove(n *node) {
+	t.unhash(n)
+	id := n.id
+	*n = node{nextName: t.unused}
+	t.unused = id
+	t.used--
+}
+
+func (t *nodes) rehash() {
+	t.byName, t.byInode = make([]uint32, 2*len(t.byName)), make([]uint32, 2*len(t.byInode))
+	for _, chunk := range t.chunks {
+		for i := range chunk {
+			n := &chunk[i]
+			if n.id == 0 {
+				continue
+			}
+			if n.parent != nil {
+				t.nameIn(n)
+			}
+			if n.flags&isHashed != 0 {
+				t.hash(n)
+			}
+		}
+	}
+}
+
+func (t *nodes) inodeBucket(key inode) *uint32 {
+	const mix = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
+	h := (key.ino ^ key.dev<<40) * mix
+	return &t.byInode[h>>32&uint64(len(t.byInode)-1)]
+}
+
+func (t *nodes) hash(n *node) {
+	b := t.inodeBucket(n.key)
+	n.nextInode, *b = *b, n.id
+	n.flags |= isHashed
+}
+
+// unhash makes n not found by its inode, whose number may be used again.
+func (t *nodes) unhash(n *node) {
+	if n.flags&isHashed == 0 {
+		return
+	}
+	at := t.inodeBucket(n.key)
+	for *at != n.id {
+		at = &t.at(*at).nextInode
+	}
+	*at = n.nextInode
+	n.flags &^= isHashed
+}
+
+func (t *nodes) findInode(key inode) *node {
+	for id := *t.inodeBucket(key); id != 0; {
+		n := t.at(id)
+		if n.key == key {
+			return n
+		}
+		id = n.nextInode
+	}
+	return nil
+}
+
+func (t *nodes) nameBucket(parent uint32, name string) *uint32 {
+	h := maphash.String(t.seed, name) + uint64(parent)*0x9e3779b97f4a7c15
+	return &t.byName[h>>20&uint64(len(t.byName)-1)]
+}
+
+func (t *nodes) nameIn(n *node) {
+	b := t.nameBucket(n.parent.id, n.name)
+	n.nextName, *b = *b, n.id
+}
+
+func (t *nodes) nameOut(n *node) {
+	at := t.nameBucket(n.parent.id, n.name)
+	for *at != n.id {
+		at = &t.at(*at).nextName
+	}
+	*at = n.nextName
+}
+
+// child is the known entry of a directory, or nil.
+func (t *nodes) child(parent *node, name string) *node {
+	for id := *t.nameBucket(parent.id, name); id != 0; {
+		n := t.at(id)
+		if n.parent == parent && n.name == name {
+			return n
+		}
+		id = n.nextName
+	}
+	if len(t.others) == 0 {
+		return nil
+	}
+	return t.others[otherName{parent.id, name}]
+}
+
+// attach gives n a name that it has not got.
+func (t *nodes) attach(n *node, l link) {
+	l.parent.children++
+	if n.parent == nil {
+		n.link = l
+		t.nameIn(n)
+		return
+	}
+	x := n.extras()
+	x.links = append(x.links, l)
+	t.others[otherName{l.parent.id, l.name}] = n
+}
+
+// detach takes a name of n away.
+func (t *nodes) detach(n *node, l link) {
+	l.parent.children--
+	if n.link != l {
+		delete(t.others, otherName{l.parent.id, l.name})
+		for i, have := range n.more.links {
+			if have == l {
+				n.more.links = append(n.more.links[:i], n.more.links[i+1:]...)
+				break
+			}
+		}
+		return
+	}
+	t.nameOut(n)
+	n.link, n.nextName = link{}, 0
+	if x := n.more; x != nil && len(x.links) > 0 {
+		last := x.links[len(x.links)-1]
+		x.links = x.links[:len(x.links)-1]
+		delete(t.others, otherName{last.parent.id, last.name})
+		n.link = last
+		t.nameIn(n)
+	}
+}
