@@ -1,13 +1,286 @@
 package egress
 
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"agentsh/policy"
+)
+
 // Credential is a secret that the session knows by a placeholder only.
 type Credential struct {
 	Name        string // shown in events and refusals
-	Placeholder string // what the session holds; not part of any real text
-	Value       string // the secret; in no event, error or answer
-	// Endpoints are the hosts where the credential may be used: a name, *.name,
-	// either with :port (443 without).
+	Placeholder string // what the session holds: 16 or more letters, digits, - and _
+	Value       string // the secret, 8 bytes or more; in no event, error or answer
+	// Endpoints are the hosts where the credential may be used: a name or
+	// *.name, with :port unless that is 443.
 	Endpoints []string
-	Header    string // the only header it may stand in; empty with Query: anywhere
+	Header    string // the only header it may stand in; empty with Query: any header, the query and the path
 	Query     string // the only query parameter it may stand in
+}
+
+// secret is a credential with what it is recognised by.
+type secret struct {
+	Credential
+	mark      []byte // the placeholder
+	endpoints []endpoint
+	forms     []form // how servers may write the value
+}
+
+// endpoint is where a credential may be used.
+type endpoint struct {
+	name string
+	addr policy.Host
+	tail bool // names below name
+	port uint16
+}
+
+// secrets are the credentials of a session.
+type secrets struct {
+	list    []*secret
+	longest int // of the placeholders
+}
+
+const (
+	shortestMark  = 16
+	shortestValue = 8
+)
+
+func newSecrets(list []Credential) (secrets, error) {
+	var s secrets
+	for _, c := range list {
+		one, err := newSecret(c)
+		if err != nil {
+			return secrets{}, fmt.Errorf("credential %s: %w", c.Name, err)
+		}
+		for _, other := range s.list {
+			if strings.Contains(one.Placeholder, other.Placeholder) || strings.Contains(other.Placeholder, one.Placeholder) {
+				return secrets{}, fmt.Errorf("credentials %s and %s: their placeholders cannot be told apart", other.Name, one.Name)
+			}
+		}
+		s.list = append(s.list, one)
+		s.longest = max(s.longest, len(one.mark))
+	}
+	return s, nil
+}
+
+func newSecret(c Credential) (*secret, error) {
+	switch {
+	case c.Name == "":
+		return nil, errors.New("it has no name")
+	case len(c.Placeholder) < shortestMark || strings.Trim(c.Placeholder, "-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") != "":
+		return nil, fmt.Errorf("a placeholder is %d or more letters, digits, - and _", shortestMark)
+	case len(c.Value) < shortestValue:
+		return nil, fmt.Errorf("a value of less than %d bytes cannot be told from other text", shortestValue)
+	case strings.ContainsFunc(c.Value, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		return nil, errors.New("the value has control characters")
+	case strings.Contains(c.Value, c.Placeholder):
+		return nil, errors.New("the value holds its placeholder")
+	case c.Header != "" && c.Query != "":
+		return nil, errors.New("it goes to a header and to the query")
+	case len(c.Endpoints) == 0:
+		return nil, errors.New("it has no endpoints")
+	}
+	s := &secret{Credential: c, mark: []byte(c.Placeholder), forms: formsOf(c)}
+	for _, text := range c.Endpoints {
+		e, err := parseEndpoint(text)
+		if err != nil {
+			return nil, fmt.Errorf("endpoint %s: %w", text, err)
+		}
+		s.endpoints = append(s.endpoints, e)
+	}
+	return s, nil
+}
+
+func parseEndpoint(text string) (endpoint, error) {
+	rest, tail := strings.CutPrefix(text, "*.")
+	to, err := parseDestination(rest, "443")
+	if err != nil {
+		return endpoint{}, err
+	}
+	if tail && to.host.Name() == "" {
+		return endpoint{}, errors.New("no names are below an address")
+	}
+	return endpoint{name: to.host.Name(), addr: to.host, tail: tail, port: to.port}, nil
+}
+
+func (s *secret) at(host policy.Host, port uint16) bool {
+	for _, e := range s.endpoints {
+		if e.port != port {
+			continue
+		}
+		if e.tail && strings.HasSuffix(host.Name(), "."+e.name) || !e.tail && host == e.addr {
+			return true
+		}
+	}
+	return false
+}
+
+// endpoint reports whether a credential may be used at a destination.
+func (s *secrets) endpoint(to destination) bool {
+	for _, one := range s.list {
+		if one.at(to.host, to.port) {
+			return true
+		}
+	}
+	return false
+}
+
+// in finds a placeholder.
+func (s *secrets) in(text []byte) *secret {
+	for _, one := range s.list {
+		if bytes.Contains(text, one.mark) {
+			return one
+		}
+	}
+	return nil
+}
+
+// inName finds a placeholder in a host name, which has no capitals.
+func (s *secrets) inName(name string) *secret {
+	for _, one := range s.list {
+		if strings.Contains(name, strings.ToLower(one.Placeholder)) {
+			return one
+		}
+	}
+	return nil
+}
+
+// misplaced is the refusal of a placeholder where it has no place.
+func (s *secret) misplaced(where string) *refusal {
+	place := "a header, the query or the path of a request"
+	switch {
+	case s.Header != "":
+		place = "the header " + s.Header
+	case s.Query != "":
+		place = "the query parameter " + s.Query
+	}
+	return against("credential "+s.Name, "the placeholder of the credential "+s.Name+" stands in "+where,
+		"it may stand in "+place+" over TLS to "+strings.Join(s.Endpoints, ", "))
+}
+
+// ready puts real values in the place of placeholders in a request, and refuses
+// placeholders that stand elsewhere.
+func (x *exchange) ready(r *http.Request) *refusal {
+	all := &x.f.client.p.secrets
+	if len(all.list) == 0 {
+		return nil
+	}
+	host, _ := policy.ParseHost(x.f.serverName()) // it is one
+	var here []*secret
+	for _, s := range all.list {
+		if x.f.secured && s.at(host, x.f.to.port) {
+			here = append(here, s)
+		}
+	}
+	used := false
+	swap := func(text, where string, in func(*secret) bool, encode func(string) string) (string, *refusal) {
+		for _, s := range here {
+			if in(s) && strings.Contains(text, s.Placeholder) {
+				text = strings.ReplaceAll(text, s.Placeholder, encode(s.Value))
+				used = true
+			}
+		}
+		if s := all.in([]byte(text)); s != nil {
+			return "", s.misplaced(where + " to " + x.f.shown())
+		}
+		return text, nil
+	}
+	if refused := swapHeaders(r.Header, swap); refused != nil {
+		return refused
+	}
+	if refused := swapURL(r.URL, swap); refused != nil {
+		return refused
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		x.refused = &bodyRefusal{}
+		r.Body = &scannedBody{ReadCloser: r.Body, x: x, secrets: all}
+	}
+	if len(here) > 0 {
+		x.scrub = &scrubbing{secrets: here}
+		// What comes back must be readable, and no part of a value alone.
+		r.Header.Set("Accept-Encoding", "identity")
+		r.Header.Del("Sec-Websocket-Extensions")
+		if used {
+			r.Header.Del("Range")
+			r.Header.Del("If-Range")
+		}
+	}
+	return nil
+}
+
+// swapper replaces placeholders in one text; in tells which credentials have a
+// place there.
+type swapper func(text, where string, in func(*secret) bool, encode func(string) string) (string, *refusal)
+
+func plainText(s string) string { return s }
+
+func swapHeaders(h http.Header, swap swapper) *refusal {
+	nowhere := func(*secret) bool { return false }
+	for name, values := range h {
+		if _, refused := swap(name, "the name of a header", nowhere, plainText); refused != nil {
+			return refused
+		}
+		in := func(s *secret) bool { return s.Query == "" && (s.Header == "" || strings.EqualFold(s.Header, name)) }
+		for i, value := range values {
+			var refused *refusal
+			if values[i], refused = swapBasic(value, name, in, swap); refused != nil {
+				return refused
+			}
+			if values[i], refused = swap(values[i], "the header "+name, in, plainText); refused != nil {
+				return refused
+			}
+		}
+	}
+	return nil
+}
+
+// swapBasic looks into the encoding of basic authentication, RFC 7617.
+func swapBasic(value, name string, in func(*secret) bool, swap swapper) (string, *refusal) {
+	scheme, encoded, found := strings.Cut(value, " ")
+	if !found || !strings.EqualFold(scheme, "basic") {
+		return value, nil
+	}
+	pair, err := base64.StdEncoding.DecodeString(strings.TrimSpace(encoded))
+	if err != nil {
+		return value, nil
+	}
+	swapped, refused := swap(string(pair), "the header "+name, in, plainText)
+	if refused != nil || swapped == string(pair) {
+		return value, refused
+	}
+	return scheme + " " + base64.StdEncoding.EncodeToString([]byte(swapped)), nil
+}
+
+func swapURL(u *url.URL, swap swapper) *refusal {
+	anywhere := func(s *secret) bool { return s.Header == "" && s.Query == "" }
+	path, refused := swap(u.EscapedPath(), "the path of a request", anywhere, url.PathEscape)
+	if refused != nil {
+		return refused
+	}
+	if path != u.EscapedPath() {
+		plain, err := url.PathUnescape(path)
+		if err != nil {
+			return against("request", "the path of the request is malformed", "")
+		}
+		u.Path, u.RawPath = plain, path
+	}
+	if u.RawQuery == "" {
+		return nil
+	}
+	pairs := strings.Split(u.RawQuery, "&")
+	for i, pair := range pairs {
+		name, _, _ := strings.Cut(pair, "=")
+		in := func(s *secret) bool { return s.Header == "" && (s.Query == "" || s.Query == name) }
+		if pairs[i], refused = swap(pair, "the query of a request", in, url.QueryEscape); refused != nil {
+			return refused
+		}
+	}
+	u.RawQuery = strings.Join(pairs, "&")
+	return nil
 }

@@ -10,11 +10,16 @@ package egress
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,25 +30,26 @@ import (
 // Options are what a [Proxy] works with. Policy and Emit are required; the zero
 // value of everything else is the strict one.
 type Options struct {
-	// Session is the id that events carry.
-	Session string
 	// Policy is the policy in force. It is called for every decision, from
 	// several goroutines; after it has changed call [Proxy.Recheck].
 	Policy func() *policy.Policy
 	// Emit writes an audit event. What cannot be recorded is refused. It is
 	// called from several goroutines.
 	Emit func(wire.Event) error
-	// Approve asks a person about a connection and returns nil when it may go
-	// ahead, else why not. Nil: nobody can be asked, so it is refused.
-	Approve func(context.Context, Question) error
-	// Identify tells which process made a connection, by the addresses of a
-	// connection that a listener accepted. Nil or an error: the process is not
-	// known, and a rule that names programs permits nothing.
+	// Approve asks a person about a connection or a request. Nil: nobody can be
+	// asked, so it is refused.
+	Approve func(context.Context, wire.Question) wire.Answer
+	// Identify tells which process made a connection that a listener accepted.
+	// Nil or an error: the process is not known, and a rule that names programs
+	// permits nothing.
 	Identify func(net.Conn) (Caller, error)
+	// IdentifyPacket is Identify for the source of a DNS query over UDP.
+	IdentifyPacket func(from net.Addr) (Caller, error)
 	// Resolvers are the name servers asked; none: those of this machine, as its
 	// configuration and hosts file say.
 	Resolvers []netip.AddrPort
-	// Roots verify servers of intercepted connections; nil: those of this machine.
+	// Roots verify servers of connections that are looked into; nil: those of
+	// this machine.
 	Roots *x509.CertPool
 	// Dial connects to an address that was judged; nil: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -61,10 +67,9 @@ type Options struct {
 // value that its comment names.
 type Limits struct {
 	Connections    int           // open at once, 4096
-	Questions      int           // put to a person at once, 16
 	Lookups        int           // names being resolved at once, 128
 	HeaderBytes    int           // of one HTTP request, 64 KiB
-	OpeningTimeout time.Duration // from accepting a connection to knowing where it goes, 30 s
+	OpeningTimeout time.Duration // from accepting a connection to knowing what it carries, 30 s
 	DialTimeout    time.Duration // for all addresses of one name, 30 s
 }
 
@@ -74,25 +79,27 @@ type Caller struct {
 	Process wire.Process
 }
 
-// Question is a connection that a person is asked about.
-type Question struct {
-	Caller     Caller
-	Request    policy.NetworkRequest
-	Decision   policy.Decision
-	Diagnostic policy.Diagnostic
-}
-
-// Connection is one connection as [Proxy.Connections] tells of it.
-type Connection = wire.Connection
-
 // Proxy serves one session. It is safe for concurrent use; Close ends it.
 type Proxy struct {
-	opts Options
+	opts    Options
+	names   *names
+	secrets secrets
+	bucket  *bucket // nil: unbounded
+	ca      authority
+	web     *http.Server
+	shown   *tls.Config // to clients whose TLS ends here
+	handed  *handover
 
-	mu        sync.Mutex
-	listeners map[interface{ Close() error }]struct{}
-	closed    bool
-	serving   sync.WaitGroup
+	ctx  context.Context // ends with the proxy
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	closers map[io.Closer]struct{} // listeners
+	clients map[*client]struct{}
+	flows   map[uint64]*flow
+	next    uint64
+	closed  bool
+	serving sync.WaitGroup
 }
 
 // ErrClosed is returned by the Serve methods after [Proxy.Close].
@@ -103,88 +110,177 @@ func New(opts Options) (*Proxy, error) {
 	if opts.Policy == nil || opts.Emit == nil {
 		return nil, errors.New("egress: no policy or nowhere to record")
 	}
-	return &Proxy{opts: opts, listeners: map[interface{ Close() error }]struct{}{}}, nil
+	opts.setDefaults()
+	hidden, err := newSecrets(opts.Credentials)
+	if err != nil {
+		return nil, fmt.Errorf("egress: %w", err)
+	}
+	p := &Proxy{
+		opts: opts, secrets: hidden, names: newNames(opts.Resolvers, opts.Limits.Lookups),
+		closers: map[io.Closer]struct{}{}, clients: map[*client]struct{}{}, flows: map[uint64]*flow{},
+	}
+	if err := p.ca.make(); err != nil {
+		return nil, fmt.Errorf("egress: session authority: %w", err)
+	}
+	if opts.Bandwidth > 0 {
+		p.bucket = newBucket(opts.Bandwidth)
+	}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.handed = newHandover()
+	p.web = p.newWeb()
+	p.serving.Go(func() { _ = p.web.Serve(p.handed) }) // ends with Close
+	return p, nil
+}
+
+func (o *Options) setDefaults() {
+	set := func(v *int, to int) {
+		if *v <= 0 {
+			*v = to
+		}
+	}
+	set(&o.Limits.Connections, 4096)
+	set(&o.Limits.Lookups, 128)
+	set(&o.Limits.HeaderBytes, 64<<10)
+	if o.Limits.OpeningTimeout <= 0 {
+		o.Limits.OpeningTimeout = 30 * time.Second
+	}
+	if o.Limits.DialTimeout <= 0 {
+		o.Limits.DialTimeout = 30 * time.Second
+	}
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 }
 
 // ServeProxy answers HTTP, CONNECT and SOCKS5 on one listener, told apart by
 // the first byte of a connection, until the listener or the proxy is closed. It
 // closes the listener. After [Proxy.Close] it returns [ErrClosed].
 func (p *Proxy) ServeProxy(l net.Listener) error {
-	return p.accept(l, func(c net.Conn) { _ = c.Close() })
+	return p.accept(l, func(c *client) { c.serveProxy() })
 }
 
 // ServeTransparent answers connections that their programs meant for another
 // address, which original tells. Otherwise it is like [Proxy.ServeProxy].
 func (p *Proxy) ServeTransparent(l net.Listener, original func(net.Conn) (netip.AddrPort, error)) error {
-	return p.accept(l, func(c net.Conn) { _, _ = original(c); _ = c.Close() })
+	return p.accept(l, func(c *client) {
+		to, err := original(c.conn)
+		if err != nil {
+			p.opts.Log.Warn("diverted connection", "error", err)
+			c.reset()
+			return
+		}
+		c.serveDiverted(to)
+	})
 }
 
-// ServeDNS answers DNS queries over UDP and TCP, either of which may be nil.
-// It closes both.
-func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
-	if udp != nil {
-		_ = udp.Close()
+// accept serves the connections of one listener.
+func (p *Proxy) accept(l net.Listener, serve func(*client)) error {
+	if !p.hold(l) {
+		return errors.Join(ErrClosed, l.Close())
 	}
-	if tcp != nil {
-		_ = tcp.Close()
+	defer p.release(l)
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+		case p.ctx.Err() != nil:
+			return ErrClosed
+		default:
+			return err
+		}
+		c := p.admit(conn)
+		if c == nil {
+			_ = conn.Close()
+			continue
+		}
+		p.serving.Go(func() {
+			c.identify()
+			serve(c)
+			c.leave()
+		})
 	}
-	return ErrClosed
+}
+
+// hold registers what Close closes; false: it is too late.
+func (p *Proxy) hold(c io.Closer) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.closers[c] = struct{}{}
+	p.serving.Add(1)
+	return true
+}
+
+func (p *Proxy) release(c io.Closer) {
+	p.mu.Lock()
+	delete(p.closers, c)
+	p.mu.Unlock()
+	_ = c.Close() // Close may have been faster
+	p.serving.Done()
 }
 
 // Connections are the connections that are open, oldest first.
-func (p *Proxy) Connections() []Connection { return nil }
+func (p *Proxy) Connections() []wire.Connection {
+	p.mu.Lock()
+	list := make([]*flow, 0, len(p.flows))
+	for _, f := range p.flows {
+		list = append(list, f)
+	}
+	p.mu.Unlock()
+	slices.SortFunc(list, func(a, b *flow) int { return int(a.id) - int(b.id) })
+	out := make([]wire.Connection, len(list))
+	for i, f := range list {
+		out[i] = f.describe()
+	}
+	return out
+}
 
 // Recheck judges every open connection by the policy in force now and closes
-// those that it does not permit.
-func (p *Proxy) Recheck() {}
+// those that it does not permit, or whose requests it wants looked into.
+func (p *Proxy) Recheck() {
+	p.mu.Lock()
+	list := make([]*flow, 0, len(p.flows))
+	for _, f := range p.flows {
+		list = append(list, f)
+	}
+	p.mu.Unlock()
+	for _, f := range list {
+		f.recheck()
+	}
+}
 
 // Intercepts reports whether the policy or a credential has the proxy look into
 // TLS. The session must then trust [Proxy.CA].
-func (p *Proxy) Intercepts() bool { return false }
+func (p *Proxy) Intercepts() bool {
+	return len(p.secrets.list) > 0 || p.opts.Policy().InspectsAny()
+}
 
 // CA is the certificate of the session's own authority, in PEM. Its key exists
 // in this process alone.
-func (p *Proxy) CA() []byte { return nil }
-
-// CABundle is [Proxy.CA] together with the authorities this machine trusts, in
-// PEM: what programs of a session whose TLS is looked into are told to trust.
-func (p *Proxy) CABundle() ([]byte, error) { return nil, errors.New("egress: no authority") }
+func (p *Proxy) CA() []byte { return slices.Clone(p.ca.pem) }
 
 // Close ends every connection and listener and waits until nothing is left.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	p.closed = true
-	var errs []error
-	for l := range p.listeners {
-		errs = append(errs, l.Close())
+	p.stop()
+	for c := range p.closers {
+		_ = c.Close() // its Serve method closes it too
+	}
+	clients := make([]*client, 0, len(p.clients))
+	for c := range p.clients {
+		clients = append(clients, c)
 	}
 	p.mu.Unlock()
+	for _, c := range clients {
+		c.kill()
+	}
+	err := p.web.Close()
 	p.serving.Wait()
-	return errors.Join(errs...)
-}
-
-// accept serves the connections of one listener.
-func (p *Proxy) accept(l net.Listener, serve func(net.Conn)) error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return errors.Join(ErrClosed, l.Close())
-	}
-	p.listeners[l] = struct{}{}
-	p.serving.Add(1)
-	p.mu.Unlock()
-	defer p.serving.Done()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			delete(p.listeners, l)
-			if p.closed {
-				return ErrClosed
-			}
-			return err
-		}
-		p.serving.Go(func() { serve(c) })
-	}
+	return err
 }

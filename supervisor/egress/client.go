@@ -1,0 +1,161 @@
+package egress
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// client is one connection that came from the session.
+type client struct {
+	p      *Proxy
+	conn   net.Conn // as accepted
+	caller Caller
+	via    string
+	ctx    context.Context // ends when the client is gone
+	stop   context.CancelFunc
+
+	mu     sync.Mutex
+	flows  map[destination]*flow // the ways it has
+	handed bool                  // the web server ends it
+	gone   bool
+}
+
+// destination is where a client wants to go, as it said it.
+type destination struct {
+	host policy.Host
+	port uint16
+}
+
+func (d destination) String() string {
+	return net.JoinHostPort(d.host.String(), portText(d.port))
+}
+
+func portText(port uint16) string { return strconv.Itoa(int(port)) }
+
+// admit registers a connection; nil: there are too many, or it is too late.
+func (p *Proxy) admit(conn net.Conn) *client {
+	p.mu.Lock()
+	full := len(p.clients) >= p.opts.Limits.Connections
+	closed := p.closed
+	var c *client
+	if !full && !closed {
+		c = &client{p: p, conn: conn, flows: map[destination]*flow{}}
+		c.ctx, c.stop = context.WithCancel(p.ctx)
+		p.clients[c] = struct{}{}
+	}
+	p.mu.Unlock()
+	if full && !closed {
+		p.opts.Log.Warn("connection refused: too many are open", "limit", p.opts.Limits.Connections)
+	}
+	return c
+}
+
+// identify finds out which process connected.
+func (c *client) identify() {
+	if c.p.opts.Identify == nil {
+		return
+	}
+	caller, err := c.p.opts.Identify(c.conn)
+	if err != nil {
+		c.p.opts.Log.Warn("who connected is not known", "error", err)
+		return
+	}
+	c.caller = caller
+}
+
+// leave ends a client when its goroutine is done, unless it was handed to the
+// web server.
+func (c *client) leave() {
+	c.mu.Lock()
+	handed := c.handed
+	c.mu.Unlock()
+	if !handed {
+		c.end()
+	}
+}
+
+// end closes everything a client has and records its ways. Later calls do
+// nothing.
+func (c *client) end() {
+	c.mu.Lock()
+	if c.gone {
+		c.mu.Unlock()
+		return
+	}
+	c.gone = true
+	flows := c.flows
+	c.flows = nil
+	c.mu.Unlock()
+	c.stop()
+	_ = c.conn.Close()
+	for _, f := range flows {
+		f.end()
+	}
+	c.p.mu.Lock()
+	delete(c.p.clients, c)
+	c.p.mu.Unlock()
+}
+
+// kill makes whoever serves the client end.
+func (c *client) kill() {
+	c.stop()
+	_ = c.conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.flows {
+		f.cut()
+	}
+}
+
+// reset ends a connection in a way that its program sees as a refusal.
+func (c *client) reset() {
+	if t, ok := c.conn.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+	_ = c.conn.Close()
+}
+
+// limitTime bounds how long a client may take to say what it wants.
+func (c *client) limitTime(conn net.Conn) {
+	_ = conn.SetReadDeadline(time.Now().Add(c.p.opts.Limits.OpeningTimeout))
+}
+
+func noLimit(conn net.Conn) { _ = conn.SetReadDeadline(time.Time{}) }
+
+// request is what the policy is asked about a way of this client.
+func (c *client) request(name string, addr netip.Addr, port uint16) *policy.NetworkRequest {
+	q := &policy.NetworkRequest{Domain: name, Port: int(port), Protocol: "tcp", Binary: c.caller.Process.Exe}
+	if addr.IsValid() {
+		q.Addr = addr.String()
+	}
+	return q
+}
+
+// event begins an event about a target.
+func (c *client) event(target string) wire.Event {
+	e := wire.Event{Type: wire.EventNet, Command: c.caller.Command, Target: target, Mechanism: "proxy", Net: &wire.Net{Via: c.via}}
+	if c.caller.Process != (wire.Process{}) {
+		process := c.caller.Process
+		e.Process = &process
+	}
+	return e
+}
+
+// serveDiverted serves a connection that was meant for an address.
+func (c *client) serveDiverted(to netip.AddrPort) {
+	c.via = viaTransparent
+	f, refused := c.open(destination{policy.HostOf(to.Addr()), to.Port()})
+	if refused == nil {
+		refused = c.tunnel(f, c.conn, func() error { return nil })
+	}
+	if refused != nil {
+		c.reset()
+	}
+}

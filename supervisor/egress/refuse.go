@@ -1,0 +1,112 @@
+package egress
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// Ways a connection comes by, as events name them.
+const (
+	viaConnect     = "connect"
+	viaHTTP        = "http"
+	viaSOCKS       = "socks"
+	viaTransparent = "transparent"
+	viaDNS         = "dns"
+)
+
+// refusal is why something does not go ahead, told to the client and, when it
+// is a denial, recorded.
+type refusal struct {
+	failure bool // the destination failed; nothing was denied
+	diag    policy.Diagnostic
+}
+
+// failed is a refusal for what is nobody's decision.
+func failed(format string, args ...any) *refusal {
+	return &refusal{failure: true, diag: policy.Diagnostic{Message: fmt.Sprintf(format, args...)}}
+}
+
+// against is a refusal by the proxy's own rules, which hold whatever the policy
+// says.
+func against(rule, message, hint string) *refusal {
+	return &refusal{diag: policy.Diagnostic{Rule: rule, Message: message, Hint: hint}}
+}
+
+// denied is a refusal by the policy.
+func denied(diag policy.Diagnostic) *refusal { return &refusal{diag: diag} }
+
+// status is the HTTP status that tells of the refusal.
+func (r *refusal) status() int {
+	if r.failure {
+		return http.StatusBadGateway
+	}
+	return http.StatusForbidden
+}
+
+// text is the refusal for whoever was refused: what, by which rule, and what
+// would be allowed.
+func (r *refusal) text() string {
+	var b strings.Builder
+	if r.failure {
+		fmt.Fprintf(&b, "agentsh: %s\n", r.diag.Message)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "agentsh: denied: %s\n", r.diag.Message)
+	if r.diag.Pos.Line > 0 {
+		fmt.Fprintf(&b, "agentsh: rule: %s at %s\n", r.diag.Rule, r.diag.Pos)
+	} else {
+		fmt.Fprintf(&b, "agentsh: rule: %s\n", r.diag.Rule)
+	}
+	if r.diag.Hint != "" {
+		fmt.Fprintf(&b, "agentsh: hint: %s\n", r.diag.Hint)
+	}
+	return b.String()
+}
+
+// respond answers a request that is refused.
+func (r *refusal) respond(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(r.status())
+	_, _ = io.WriteString(w, r.text()) // the client may be gone
+}
+
+// write answers a CONNECT that is refused and says that the connection ends.
+func (r *refusal) write(w io.Writer) {
+	text := r.text()
+	status := r.status()
+	_, _ = fmt.Fprintf(w, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n%s",
+		status, http.StatusText(status), len(text), text) // the client may be gone
+}
+
+// refuse records a denial and returns it. It stays a denial when it cannot be
+// recorded.
+func (c *client) refuse(target string, r *refusal) *refusal {
+	if r.failure {
+		return r
+	}
+	e := c.event(target)
+	e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), r.diag.Message, r.diag.Hint, ruleAt(r.diag)
+	if err := c.p.opts.Emit(e); err != nil {
+		c.p.opts.Log.Error("a refusal could not be recorded", "error", err)
+	}
+	return r
+}
+
+func ruleAt(d policy.Diagnostic) *wire.RuleAt {
+	if d.Rule == "" {
+		return nil
+	}
+	at := &wire.RuleAt{Name: d.Rule}
+	if d.Pos.Line > 0 {
+		at.At = d.Pos.String()
+	}
+	return at
+}

@@ -1,0 +1,159 @@
+package egress
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"time"
+)
+
+// What a client speaks, by what it sends first.
+const (
+	isOpaque = iota
+	isTLS
+	isHTTP
+)
+
+// sniffed is what a client sent first.
+type sniffed struct {
+	kind   int
+	seen   []byte
+	server string // TLS: the server name; empty: none
+	hidden bool   // TLS: the real server name is encrypted
+}
+
+// conn is the client's connection with what was seen put back.
+func (s sniffed) conn(in net.Conn) net.Conn { return &replayed{Conn: in, seen: s.seen} }
+
+// replayed is a connection that begins with bytes read earlier.
+type replayed struct {
+	net.Conn
+	seen []byte
+}
+
+func (r *replayed) Read(b []byte) (int, error) {
+	if len(r.seen) == 0 {
+		r.seen = nil
+		return r.Conn.Read(b)
+	}
+	n := copy(b, r.seen)
+	r.seen = r.seen[n:]
+	return n, nil
+}
+
+// helloMost is the most of a TLS handshake that is read before it is understood,
+// and lineMost of the first line of a request, in bytes.
+const (
+	helloMost = 64 << 10
+	lineMost  = 16 << 10
+)
+
+var errUnclear = errors.New("the connection begins with neither TLS nor HTTP nor anything else that can be told in time")
+
+// sniff reads what a client sends first, without limit of time for the first
+// byte. An error beside bytes that were seen means that they cannot be judged.
+func sniff(c *client, in net.Conn) (sniffed, error) {
+	defer noLimit(in)
+	first := make([]byte, 2048)
+	n, err := in.Read(first)
+	if n == 0 {
+		return sniffed{}, err
+	}
+	c.limitTime(in)
+	s := sniffed{seen: slices.Clip(first[:n])}
+	if s.seen[0] == 0x16 { // a handshake record, RFC 8446 section 5.1
+		return sniffTLS(s, in)
+	}
+	for {
+		kind, clear := guess(s.seen)
+		if clear {
+			s.kind = kind
+			return s, nil
+		}
+		if len(s.seen) >= lineMost {
+			return s, errUnclear
+		}
+		n, err := in.Read(first)
+		s.seen = append(s.seen, first[:n]...)
+		if n > 0 {
+			continue
+		}
+		if errors.Is(err, io.EOF) { // all there is: no request without its line
+			return s, nil
+		}
+		return s, errUnclear
+	}
+}
+
+// guess tells HTTP by its first line. It is clear when the line is complete, or
+// cannot become one of HTTP: servers skip empty lines before a request.
+func guess(seen []byte) (kind int, clear bool) {
+	text := bytes.TrimLeft(seen, "\r\n")
+	line, _, whole := bytes.Cut(text, []byte("\n"))
+	for _, b := range line {
+		if (b < 0x20 && b != '\t' && b != '\r') || b == 0x7f {
+			return isOpaque, true
+		}
+	}
+	if !whole {
+		return isOpaque, false
+	}
+	if bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) {
+		return isHTTP, true
+	}
+	return isOpaque, true
+}
+
+// errHeard ends the handshake that is only listened to.
+var errHeard = errors.New("heard")
+
+// encryptedHello is the extension of Encrypted Client Hello, RFC 9849.
+const encryptedHello = 0xfe0d
+
+// sniffTLS reads a ClientHello with the TLS library, which then goes no further.
+func sniffTLS(s sniffed, in net.Conn) (sniffed, error) {
+	ear := &listener{Conn: in, seen: s.seen, left: helloMost}
+	ear.pending = ear.seen
+	heard := false
+	server := tls.Server(ear, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		heard = true
+		s.server = hello.ServerName
+		s.hidden = slices.Contains(hello.Extensions, encryptedHello)
+		return nil, errHeard
+	}})
+	err := server.Handshake()
+	s.seen, s.kind = ear.seen, isTLS
+	if heard {
+		return s, nil
+	}
+	return s, err
+}
+
+// listener reads a connection, keeps what it read, and says nothing.
+type listener struct {
+	net.Conn
+	seen, pending []byte
+	left          int
+}
+
+func (l *listener) Read(b []byte) (int, error) {
+	if len(l.pending) > 0 {
+		n := copy(b, l.pending)
+		l.pending = l.pending[n:]
+		return n, nil
+	}
+	if l.left <= 0 {
+		return 0, errUnclear
+	}
+	n, err := l.Conn.Read(b[:min(len(b), l.left)])
+	l.seen = append(l.seen, b[:n]...)
+	l.left -= n
+	return n, err
+}
+
+func (l *listener) Write(b []byte) (int, error)      { return len(b), nil }
+func (l *listener) SetDeadline(time.Time) error      { return nil }
+func (l *listener) SetWriteDeadline(time.Time) error { return nil }
