@@ -57,6 +57,24 @@ func (p *Policy) Tree(root string, ops FileOp) TreeVerdict {
 	return v
 }
 
+// Splitters are the file rules that keep the tree at root from being allowed or
+// denied as a whole for each of ops: those that decide inside it, and those whose
+// effect is neither.
+func (p *Policy) Splitters(root string, ops FileOp) []*Rule {
+	var out []*Rule
+	for _, rule := range p.groups[GroupFile].rules {
+		if rule.file.ops&ops == 0 {
+			continue
+		}
+		inside := slices.ContainsFunc(rule.file.paths, func(g *glob.Glob) bool { return len(g.Below(root)) > 0 })
+		covers := coversTree(rule.file.paths, root)
+		if inside && !covers || covers && rule.Effect != Allow && rule.Effect != Deny {
+			out = append(out, rule)
+		}
+	}
+	return out
+}
+
 // treeOf is Tree for one operation.
 func (p *Policy) treeOf(root string, op FileOp) (Effect, []string) {
 	type part struct {

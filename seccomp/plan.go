@@ -59,6 +59,7 @@ type PlanOptions struct {
 	// NoExecMemfd refuses memfd_create without MFD_NOEXEC_SEAL: an executable
 	// memory file would pass every path rule about programs.
 	NoExecMemfd bool
+	NoInternet  bool // refuse sockets of every family but UNIX, where no network namespace holds them
 	Signals     bool // notify the kill family, refuse pidfd_send_signal
 	Umask       bool // notify umask
 	Limits      bool // notify setrlimit, and prlimit64 that sets a limit
@@ -82,6 +83,15 @@ func DefaultPlan(o PlanOptions) Plan {
 			When:     []Case{{{1, LacksBit, unix.MFD_NOEXEC_SEAL}}},
 			Errno:    unix.EPERM,
 			Reason:   "an executable memory file has no path that exec_from could judge",
+		})
+	}
+	if o.NoInternet {
+		p.Refused = append(p.Refused, Refusal{
+			Syscalls: []string{"socket"}, When: equal(0, unix.AF_INET, unix.AF_INET6), Errno: unix.EPERM,
+			Reason: "without a network namespace the socket would be one of the machine's network",
+		}, Refusal{
+			Syscalls: []string{"socket"}, When: []Case{{{0, Is32, unix.AF_NETLINK}, {2, Is, unix.NETLINK_ROUTE}}}, Errno: unix.EPERM,
+			Reason: "without a network namespace it tells about the machine's network",
 		})
 	}
 	if o.Signals {

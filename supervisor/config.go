@@ -37,6 +37,8 @@ type OperatorConfig struct {
 	Path string
 	// Require is what must be proven before a session opens.
 	Require []Requirement
+	// Degraded is what a session may lack where the machine has none.
+	Degraded []Degradation
 }
 
 // configDefaults is the configuration without a file.
@@ -77,10 +79,11 @@ func parseConfig(name string, data []byte) (OperatorConfig, error) {
 	}
 	r := configReader{path: name}
 	r.mapping(doc.Content[0], "the configuration", map[string]func(*yaml.Node){
-		"version": r.version,
-		"policy":  r.text(&c.Policy),
-		"vars":    r.texts(&c.Vars),
-		"require": r.require(&c.Require),
+		"version":  r.version,
+		"policy":   r.text(&c.Policy),
+		"vars":     r.texts(&c.Vars),
+		"require":  r.require(&c.Require),
+		"degraded": r.degraded(&c.Degraded),
 		"audit": func(n *yaml.Node) {
 			r.mapping(n, "audit", map[string]func(*yaml.Node){"path": r.text(&c.Audit)})
 		},

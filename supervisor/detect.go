@@ -19,6 +19,7 @@ type Primitive struct {
 	Detail string `json:"detail,omitempty"`
 	Why    string `json:"why,omitempty"`    // it does not
 	Change string `json:"change,omitempty"` // what would make it work
+	Word   string `json:"word,omitempty"`   // of degraded, with which sessions do without it
 }
 
 // Report is what a machine can hold.
@@ -57,7 +58,7 @@ func Detect(ctx context.Context, operator OperatorConfig) (*Report, error) {
 	if err := r.trySession(ctx, operator); err != nil {
 		return nil, err
 	}
-	r.Groups = groups(works, r.Session)
+	r.Groups = groups(works, r.Session, operator.Degraded)
 	return r, nil
 }
 
@@ -72,7 +73,7 @@ func (c *candidate) primitive() Primitive {
 	detail, err := c.try()
 	p := Primitive{Name: c.name, What: c.what, Works: err == nil, Detail: detail}
 	if err != nil {
-		p.Why, p.Change = err.Error(), c.change
+		p.Why, p.Change, p.Word = err.Error(), c.change, wordOf(c.name)
 	}
 	return p
 }
@@ -88,7 +89,8 @@ const (
 
 // candidates are all things that are tried, in the order of the report.
 var candidates = []candidate{
-	{"seccomp_notify", "seccomp user notification", asIs("seccomp_notify"), "Linux 5.19 or newer, and a container whose profile allows seccomp(2); gVisor has no listener"},
+	{"seccomp_notify", "seccomp user notification", asIs("seccomp_notify"), "Linux 5.6 or newer, and a container whose profile allows seccomp(2); gVisor has no listener"},
+	{"wait_killable", "calls that signals do not interrupt", asIs("wait_killable"), "Linux 5.19 or newer"},
 	{"ptrace", "trace a descendant", tryTrace, changePtrace},
 	{"proc_mem", "read a descendant's memory by /proc/PID/mem", tryMemory, changePtrace},
 	{"landlock", "Landlock", asIs("landlock"), "lsm=landlock,... on the kernel's command line; Linux 5.13 or newer"},
@@ -99,6 +101,7 @@ var candidates = []candidate{
 	{"pid_namespace", "pid namespace", within(trialNothing, unix.CLONE_NEWPID), changeContainer},
 	{"net_namespace", "network namespace", within("net_namespace", unix.CLONE_NEWNET), changeContainer},
 	{"other_namespaces", "ipc, uts and cgroup namespaces", within(trialNothing, unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP), changeContainer},
+	{"private_proc", "a /proc of its own", within("private_proc", unix.CLONE_NEWNS|unix.CLONE_NEWPID), "in a container: a /proc without masked paths (podman: --security-opt unmask=ALL)"},
 	{"mount_api", "new mount API", within("mount_api", unix.CLONE_NEWNS), changeContainer},
 	{"overlayfs", "overlayfs", within("overlayfs", unix.CLONE_NEWNS), "needed only where " + startupDir + " is not installed: install the package"},
 	{"fuse", "FUSE mount", within("fuse", unix.CLONE_NEWNS), changeFUSE},

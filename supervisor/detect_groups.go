@@ -21,6 +21,8 @@ type Held struct {
 	By      Holding  `json:"held_by"`
 	How     string   `json:"how"`
 	Missing []string `json:"missing,omitempty"` // primitives
+	Words   []string `json:"words,omitempty"`   // of degraded, with which sessions open all the same
+	With    string   `json:"with,omitempty"`    // what would hold it with those words, where they are not given
 	Failed  string   `json:"failed,omitempty"`  // what the scratch session showed instead
 	Refused []string `json:"refused,omitempty"` // settings with which no session is opened
 }
@@ -48,7 +50,7 @@ var groupTable = []group{
 	{"commands", BySupervisor, "every execve waits for its verdict and is verified before its first instruction",
 		[]string{"seccomp_notify", "ptrace", "proc_mem"}, "command", []string{"command_rules", "exec_from"}},
 	{"files outside the workspace", ByKernel, "a root of its own: what no rule allows is not there; Landlock beneath",
-		[]string{"mount_namespace", "mount_api", "landlock"}, "outside", []string{"file_rules"}},
+		[]string{"mount_namespace", "mount_api", "private_proc", "landlock"}, "outside", []string{"file_rules"}},
 	{"files in the workspace", BySupervisor, "a file server decides every operation",
 		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
 	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; signal_rules are judged by notification",
@@ -67,9 +69,38 @@ var groupTable = []group{
 		nil, "", nil},
 }
 
-// groups tells for every group what holds it, from what works and what the
-// scratch session showed.
-func groups(works map[string]bool, trial Trial) []Held {
+// lesser is what holds a group in a session that does without something.
+type lesser struct {
+	word string
+	by   Holding
+	how  string
+}
+
+// lesserTable tells for each group what is left by each word, the greatest loss
+// first.
+var lesserTable = map[string][]lesser{
+	"commands": {{lossVerify, BySupervisor, "every execve waits for its verdict; what another thread exchanges meanwhile is not seen"}},
+	"files outside the workspace": {
+		{lossNamespaces, ByKernel, "Landlock: what no rule allows cannot be opened; names, sizes and modes can be seen"},
+		{lossLandlock, ByKernel, "a root of its own: what no rule allows is not there"}},
+	"files in the workspace": {
+		{lossNamespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
+		{lossFileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"}},
+	"signals": {
+		{lossNamespaces, BySupervisor, "notification refuses signals to processes of others; Landlock scopes beneath where the kernel has them"},
+		{lossLandlock, ByKernel, "a pid namespace keeps them inside; signal_rules are judged by notification"},
+		{lossScopes, ByKernel, "a pid namespace keeps them inside; signal_rules are judged by notification"}},
+	"network": {{lossNamespaces, ByKernel, "the filter refuses every socket but UNIX"}},
+	"unix sockets": {
+		{lossNamespaces, NotHeld, "by the permissions of the file system alone; Landlock scopes keep abstract ones inside where the kernel has them"},
+		{lossLandlock, ByKernel, "sockets of the machine are not in the session's root; the network namespace keeps abstract ones inside"},
+		{lossScopes, ByKernel, "sockets of the machine are not in the session's root; the network namespace keeps abstract ones inside"}},
+	"env_inject, nested": {{lossVerify, NotHeld, "an execve without it goes on without it"}},
+}
+
+// groups tells for every group what holds it, from what works, what the scratch
+// session showed and what the operator lets sessions do without.
+func groups(works map[string]bool, trial Trial, degraded []Degradation) []Held {
 	var out []Held
 	for _, g := range groupTable {
 		h := Held{Group: g.name, By: g.by, How: g.how}
@@ -88,10 +119,48 @@ func groups(works map[string]bool, trial Trial) []Held {
 				h.Refused = append(h.Refused, key)
 			}
 		}
-		if len(h.Missing) > 0 || h.Failed != "" {
+		if len(h.Missing) > 0 {
+			h.degrade(g.name, works, degraded)
+		}
+		if h.Failed != "" {
 			h.By = NotHeld
 		}
 		out = append(out, h)
 	}
 	return slices.Clip(out)
+}
+
+// degrade tells what is left of a group that lacks something: with the words
+// that the operator gave, or what would be with words that nobody gave.
+func (h *Held) degrade(name string, works map[string]bool, degraded []Degradation) {
+	h.By = NotHeld
+	for _, primitive := range h.Missing {
+		if word := wordOf(primitive); !slices.Contains(h.Words, word) {
+			h.Words = append(h.Words, word)
+		}
+	}
+	if slices.Contains(h.Words, "") {
+		h.Words = nil // no word helps
+		return
+	}
+	h.Words = shortest(h.Words)
+	namespaces := losses[lossNamespaces].needs(isRoot())
+	for _, left := range lesserTable[name] {
+		lacking := slices.Contains(h.Words, left.word) ||
+			left.word == lossNamespaces && slices.ContainsFunc(namespaces, func(p string) bool { return !works[p] })
+		if !lacking {
+			continue
+		}
+		if slices.ContainsFunc(h.Words, func(w string) bool { return !given(w, degraded) }) {
+			h.With = string(left.by) + ", " + left.how
+			return
+		}
+		h.By, h.How = left.by, left.how
+		return
+	}
+}
+
+// given reports whether the operator gave a word, or one that includes it.
+func given(word string, degraded []Degradation) bool {
+	return slices.ContainsFunc(degraded, func(d Degradation) bool { return d.Word == word || d.Word == implies[word] })
 }

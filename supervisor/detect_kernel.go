@@ -47,8 +47,9 @@ const (
 )
 
 // probeSeccomp answers a call of one of its own threads. The thread's filter
-// notifies getppid, which nothing else here calls.
-func probeSeccomp() (string, error) {
+// notifies getppid, which nothing else here calls. flags are further ones of
+// seccomp(2).
+func probeSeccomp(flags uintptr) (string, error) {
 	const value = 424242
 	type call struct {
 		value uintptr
@@ -56,7 +57,7 @@ func probeSeccomp() (string, error) {
 	}
 	listeners, calls := make(chan *os.File, 1), make(chan call, 1)
 	go func() { // ends with its call: close below makes that fail at the latest
-		f, err := notifyParentID()
+		f, err := notifyParentID(flags)
 		if err != nil {
 			close(listeners)
 			calls <- call{err: err}
@@ -92,11 +93,11 @@ func probeSeccomp() (string, error) {
 	if got.err == nil && got.value != value {
 		got.err = fmt.Errorf("the call returned %d instead of the answer", got.value)
 	}
-	return "listener, receive, answer, WAIT_KILLABLE_RECV", got.err
+	return "listener, receive, answer", got.err
 }
 
 // notifyParentID loads a filter on this thread that notifies getppid.
-func notifyParentID() (*os.File, error) {
+func notifyParentID(flags uintptr) (*os.File, error) {
 	if err := restrict(); err != nil {
 		return nil, fmt.Errorf("no_new_privs: %w", err)
 	}
@@ -107,9 +108,9 @@ func notifyParentID() (*os.File, error) {
 		{Code: bpfReturn, K: seccompReturnAllow},
 	}
 	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, seccompSetModeFilter, seccompNewListener|seccompWaitKillableRecv, uintptr(unsafe.Pointer(&fprog)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, seccompSetModeFilter, seccompNewListener|flags, uintptr(unsafe.Pointer(&fprog)))
 	if errno != 0 {
-		return nil, fmt.Errorf("seccomp with NEW_LISTENER and WAIT_KILLABLE_RECV: %w", errno)
+		return nil, fmt.Errorf("seccomp with NEW_LISTENER%s: %w", map[bool]string{true: " and WAIT_KILLABLE_RECV"}[flags&seccompWaitKillableRecv != 0], errno)
 	}
 	return os.NewFile(fd, "listener"), nil
 }

@@ -23,7 +23,9 @@ const (
 // trials are what a probe process can try. Each changes that process only.
 var trials = map[string]func() (answer, error){
 	trialParent:        probeParent,
-	"seccomp_notify":   said(probeSeccomp),
+	"seccomp_notify":   said(func() (string, error) { return probeSeccomp(0) }),
+	"wait_killable":    said(probeKillable),
+	"private_proc":     said(probePrivateProc),
 	"landlock":         said(probeLandlock),
 	"landlock_scopes":  said(probeLandlockScopes),
 	"landlock_net":     said(probeLandlockNet),
@@ -99,6 +101,22 @@ func probeParent() (answer, error) {
 func restrict() error {
 	runtime.LockOSThread()
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
+
+// probeKillable loads a filter whose waits only the end of the caller breaks.
+func probeKillable() (string, error) {
+	_, err := probeSeccomp(seccompWaitKillableRecv)
+	return "WAIT_KILLABLE_RECV", err
+}
+
+// probePrivateProc mounts a procfs, which the kernel refuses in a user namespace
+// where the one that is there is covered in parts.
+func probePrivateProc() (string, error) {
+	mount, err := fileSystem("proc", map[string]string{"hidepid": "2"})
+	if err != nil {
+		return "", err
+	}
+	return "", unix.Close(mount)
 }
 
 func probePidfd() (string, error) {

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"agentsh/internal/channel"
@@ -19,6 +19,7 @@ import (
 // Trial is what a scratch session showed. What has no value was not tried.
 type Trial struct {
 	Opens  bool     `json:"opens"`
+	Words  []string `json:"words,omitempty"`  // of degraded, without which none opens here
 	Why    string   `json:"why,omitempty"`    // it does not
 	Proofs []string `json:"proofs,omitempty"` // what its first process could not do
 	// Checks are the outcomes by name: empty when held, else what happened.
@@ -31,6 +32,9 @@ type Shell struct {
 	BashEnv bool   `json:"reads_bash_env"`
 }
 
+// trialClosed is a rule of the scratch session that only a file server holds.
+const trialClosed = "  - {name: closed, paths: ['${WORKSPACE}/closed', '${WORKSPACE}/closed/**'], operations: [write, create, delete, rename], decision: deny}\n"
+
 // trialPolicy is the policy of the scratch session.
 const trialPolicy = `version: 1
 name: detect
@@ -38,8 +42,7 @@ command_rules:
   - {name: refused, commands: ['${WORKSPACE}/refused'], decision: deny}
   - {name: rest, commands: ['*'], decision: allow}
 file_rules:
-  - {name: closed, paths: ['${WORKSPACE}/closed', '${WORKSPACE}/closed/**'], operations: [write, create, delete, rename], decision: deny}
-  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
+` + trialClosed + `  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
   - {name: system, paths: ['/usr/**', '/bin/**', '/sbin/**', '/lib/**', '/lib64/**', '/nix/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
 env_inject: {BASH_ENV: ` + startupDir + `/bash_startup.sh, DETECTED: injected}
 `
@@ -49,7 +52,7 @@ env_inject: {BASH_ENV: ` + startupDir + `/bash_startup.sh, DETECTED: injected}
 var checks = map[string]string{
 	"command":    `if ./refused; then echo a denied program ran; elif ./allowed; then echo held; else echo an allowed program did not run; fi`,
 	"file":       `if (echo x > closed/file); then echo a denied file was written; elif echo x > open; then echo held; else echo an allowed file was not written; fi`,
-	"outside":    `if [ -e "$1" ]; then echo a file that no rule shows is there; else echo held; fi`,
+	"outside":    `if [ -e "$1" ] && (: <"$1") 2>/dev/null; then echo a file that no rule shows can be read; else echo held; fi`,
 	"env_nested": `[ "$(env -i sh -c 'echo $DETECTED')" = injected ] && echo held || echo a nested program started without env_inject`,
 	"network":    `{ read -r head; if read -r line; then echo there is a route out; else echo held; fi; } </proc/net/route`,
 }
@@ -68,22 +71,24 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 	if err != nil {
 		return err
 	}
-	p, err := policy.Load(policy.Source{Name: "detect.yaml", Data: []byte(trialPolicy)}, policy.Options{Vars: map[string]string{"WORKSPACE": workspace}})
-	if err != nil {
-		return err
-	}
 	log, err := audit.Open(filepath.Join(dir, "audit.jsonl"), audit.Options{KeyFile: filepath.Join(dir, "audit.key")})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	session, err := Open(ctx, Config{
-		Policy: p, Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox", Cwd: workspace,
-		Path: operator.Path, User: operator.User, Audit: log, Log: slog.New(slog.DiscardHandler),
-	})
+	cfg := Config{
+		Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox", Cwd: workspace,
+		Path: operator.Path, User: operator.User, Degraded: operator.Degraded, Audit: log, Log: slog.New(slog.DiscardHandler),
+	}
+	session, err := cfg.openTrial(ctx, workspace)
 	if err != nil {
 		r.Session.Why = err.Error()
-		return nil
+		cfg.Degraded = everyWord()
+		if session, err = cfg.openTrial(ctx, workspace); err != nil {
+			return nil // not even with every word
+		}
+		r.Session.Words = slices.DeleteFunc(shortest(session.lost.words()), func(word string) bool { return given(word, operator.Degraded) || word == lossGroups })
+		return session.Close()
 	}
 	r.Session.Opens = true
 	for _, proof := range session.init.Refused() {
@@ -91,6 +96,30 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 	}
 	r.runChecks(ctx, session, dir)
 	return session.Close()
+}
+
+// openTrial opens the scratch session under a policy that the place can hold.
+func (c *Config) openTrial(ctx context.Context, workspace string) (*Session, error) {
+	lost, err := c.survey()
+	if err != nil {
+		return nil, err
+	}
+	text := trialPolicy
+	if lost.has(lossFileServer) {
+		text = strings.Replace(text, trialClosed, "", 1)
+		who, err := commandIdentity(c.User, true)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Chown(workspace, who.uid, who.gid); err != nil {
+			return nil, err
+		}
+	}
+	c.Policy, err = policy.Load(policy.Source{Name: "detect.yaml", Data: []byte(text)}, policy.Options{Vars: map[string]string{"WORKSPACE": workspace}})
+	if err != nil {
+		return nil, err
+	}
+	return Open(ctx, *c)
 }
 
 // trialWorkspace makes the workspace of a scratch session, for everybody.
@@ -124,6 +153,9 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 	}
 	r.Session.Checks = map[string]string{}
 	for name, script := range checks {
+		if s.cannot(name) {
+			continue
+		}
 		got := run("/bin/sh", "-c", script, "sh", filepath.Join(dir, "audit.key"))
 		switch got {
 		case "held":
@@ -141,11 +173,25 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 	}
 }
 
+// cannot reports whether a session does without what a check looks at: it is
+// then not claimed.
+func (s *Session) cannot(check string) bool {
+	switch check {
+	case "file":
+		return s.lost.has(lossFileServer)
+	case "env_nested":
+		return s.lost.has(lossVerify)
+	case "network":
+		return s.plain() // the machine's routes can be read; its sockets cannot be had
+	}
+	return false
+}
+
 // check is the outcome of one check: nil when it held.
 func (t *Trial) check(name string) error {
 	got, tried := t.Checks[name]
 	if !tried {
-		return fmt.Errorf("no session: %s", t.Why)
+		return nil // this session does not claim it
 	}
 	if got != "" {
 		return errors.New(got)

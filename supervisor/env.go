@@ -40,7 +40,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Filter:     s.cfg.Policy.EnvFilter(c.decision.Rule),
 		Files:      files,
 		Supervisor: s.supervisorVars(c.req),
-		Inject:     []env.Inject{{Source: "config", Vars: s.cfg.Inject}, {Source: "policy", Vars: s.cfg.Policy.EnvInject()}, c.set},
+		Inject:     []env.Inject{{Source: "config", Vars: s.injected(s.cfg.Inject)}, {Source: "policy", Vars: s.injected(s.cfg.Policy.EnvInject())}, c.set},
 	})
 	if err != nil {
 		return spawnFailed(125, "environment: "+err.Error(), "")

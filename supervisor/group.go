@@ -49,6 +49,8 @@ func (s *Session) hold() error {
 		switch {
 		case held(key, grouped && unheld[kind] == nil):
 			return nil
+		case grouped && s.lost.has(lossGroups):
+			return nil
 		case grouped:
 			return unheld[kind]
 		}
@@ -63,6 +65,9 @@ func (s *Session) hold() error {
 // makeGroup makes the group for the limits of the policy and of its rules, each
 // of which is tried. For each kind that cannot be held it returns the reason.
 func (s *Session) makeGroup() (map[cgroup.Kind]error, error) {
+	if s.lost.has(lossGroups) {
+		return nil, nil
+	}
 	limits := groupLimits(s.cfg.Policy.Limits(nil))
 	wanted := limits.Kinds()
 	var rules []cgroup.Limits

@@ -15,7 +15,7 @@ import (
 // buildIdentities remembers the files that the policy denies, as the session's
 // first process sees them, so that copies and links of them are recognised.
 func (s *Session) buildIdentities() error {
-	name := fmt.Sprintf("/proc/%d/root", s.init.PID())
+	name := s.rootName()
 	root, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return fmt.Errorf("identities of denied programs: %w", err)
@@ -28,12 +28,10 @@ func (s *Session) buildIdentities() error {
 // nestedInject are the injected variables that every program gets back at its
 // execve: the operator's, and those of the policy that are enforced there.
 func (s *Session) nestedInject() []string {
-	values := maps.Clone(s.cfg.Inject)
-	if values == nil {
-		values = map[string]string{}
-	}
+	values := map[string]string{}
+	maps.Copy(values, s.injected(s.cfg.Inject))
 	nested := s.cfg.Policy.EnvNested()
-	for name, value := range s.cfg.Policy.EnvInject() {
+	for name, value := range s.injected(s.cfg.Policy.EnvInject()) {
 		if slices.Contains(nested, name) {
 			values[name] = value
 		} else {

@@ -274,7 +274,7 @@ func TestLimitsThatCannotBeHeldAreRefused(t *testing.T) {
 func TestGroupsOfAKilledSupervisorAreRemovedByTheNext(t *testing.T) {
 	testenv.Need(t, testenv.Root, controlGroups)
 	t.Setenv("TMPDIR", t.TempDir())
-	killed, err := newState()
+	killed, err := newState(os.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestGroupsOfAKilledSupervisorAreRemovedByTheNext(t *testing.T) {
 		t.Error(err)
 	}
 	killed.lock.Close() // as the kernel does with the descriptors of a killed process
-	sweepStates()
+	sweepStates(os.TempDir())
 	if _, err := os.Stat(killed.dir); err != nil {
 		t.Errorf("forgotten while a process of it lives: %v", err)
 	}
@@ -310,7 +310,7 @@ func TestGroupsOfAKilledSupervisorAreRemovedByTheNext(t *testing.T) {
 	if err := command.Wait(); err != nil {
 		t.Error(err)
 	}
-	sweepStates()
+	sweepStates(os.TempDir())
 	for _, name := range append(group.Paths(), killed.dir) {
 		if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is left: %v", name, err)

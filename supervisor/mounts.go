@@ -38,6 +38,7 @@ type view struct {
 	links    []link
 	scratch  []string   // private tmpfs directories
 	governed []governed // served by the file server
+	open     []openTree // without a file server: reached as they are
 	masked   []string   // special files that must not be reachable
 }
 
@@ -64,6 +65,7 @@ type viewPlanner struct {
 	workspace []wire.Governed
 	home      string
 	scratch   func(path string) (backing string, err error) // makes an empty directory outside
+	whole     bool                                          // without a file server: every tree is allowed or denied as a whole
 	view      view
 }
 
@@ -97,9 +99,12 @@ func (p *viewPlanner) addScratch(dir string) error {
 	switch {
 	case all.Effect == policy.Deny:
 		return nil // places inside that are allowed are shown as they are outside
-	case p.whole(all) && all.Effect == policy.Allow:
+	case p.unit(all) && all.Effect == policy.Allow:
 		p.view.scratch = append(p.view.scratch, dir)
 		return nil
+	}
+	if p.whole {
+		return p.splits(dir, policy.OpAll)
 	}
 	backing, err := p.scratch(dir)
 	if err != nil {
@@ -108,15 +113,18 @@ func (p *viewPlanner) addScratch(dir string) error {
 	return p.govern(dir, backing, true)
 }
 
-// whole reports whether a tree is decided as a whole, governed places inside it
+// unit reports whether a tree is decided as a whole, governed places inside it
 // aside.
-func (p *viewPlanner) whole(v policy.TreeVerdict) bool {
+func (p *viewPlanner) unit(v policy.TreeVerdict) bool {
 	return v.Uniform || !slices.ContainsFunc(v.Except, func(e string) bool { return !p.governedAt(e) })
 }
 
 // govern has the file server decide at a path. One governed place cannot lie in
 // another: it would have to be made through a mount that nobody serves yet.
 func (p *viewPlanner) govern(path, backing string, dir bool) error {
+	if p.whole {
+		return p.openTree(path, backing)
+	}
 	for _, g := range p.view.governed {
 		if below(g.path, path) {
 			return fmt.Errorf("the file rules differ inside %s, which holds %s: allow or deny it as a whole, or move one of them", path, g.path)
@@ -236,6 +244,8 @@ func (p *viewPlanner) addException(e string) error {
 		return fmt.Errorf("plan %s: %w", e, err)
 	}
 	switch {
+	case p.whole && p.closed(e, info.IsDir()):
+		p.view.masked = append(p.view.masked, e)
 	case info.IsDir(), info.Mode().IsRegular():
 		return p.govern(e, e, info.IsDir())
 	case info.Mode()&fs.ModeSymlink == 0:
@@ -260,6 +270,7 @@ func (p *viewPlanner) addTopLinks() {
 // covered reports whether a path is already below something planned.
 func (p *viewPlanner) covered(name string) bool {
 	return p.governedAt(name) || below(name, p.view.scratch...) ||
+		slices.ContainsFunc(p.view.open, func(o openTree) bool { return below(name, o.path) }) ||
 		slices.ContainsFunc(p.view.binds, func(b bind) bool { return below(name, b.path) })
 }
 

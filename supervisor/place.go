@@ -29,6 +29,9 @@ func (s *Session) mounts(v view) ([]launch.Mount, error) {
 	for _, l := range v.links {
 		out = append(out, launch.Mount{Kind: launch.Symlink, Source: l.target, Target: l.path})
 	}
+	for _, o := range v.open {
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: o.backing, Target: o.path, ReadOnly: !o.write, NoExec: o.noExec})
+	}
 	out = append(out, launch.Mount{Kind: launch.Proc, Target: "/proc"}, launch.Mount{Kind: launch.Dev, Target: "/dev"})
 	for _, dir := range v.scratch {
 		mode := uint32(0o1777)
@@ -106,7 +109,7 @@ func (s *Session) ownFile(name string, data []byte) (launch.Mount, error) {
 
 // writeStartup writes the startup script where startupMount takes it from.
 func (s *Session) writeStartup() error {
-	dir := filepath.Join(s.state.dir, "lib", filepath.Base(startupDir))
+	dir := s.startupFiles()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("startup script: %w", err)
 	}
@@ -129,13 +132,26 @@ func (s *Session) startupMount() launch.Mount {
 
 // landlock is the floor beneath the mounts: the same view once more, held by
 // another mechanism, and signals and abstract sockets kept inside.
-func landlock(v view) *launch.Landlock {
+func (s *Session) landlock(v view) *launch.Landlock {
 	const all = launch.LandlockRead | launch.LandlockExec | launch.LandlockWrite
+	if s.lost.has(lossLandlock) {
+		return nil
+	}
 	l := &launch.Landlock{Handled: all | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, Scope: true}
+	if s.lost.has(lossScopes) {
+		l.Handled, l.Scope = l.Handled&launch.LandlockRights(), false
+	}
 	grant := func(access uint64, paths ...string) {
 		for _, p := range paths {
 			l.Rules = append(l.Rules, launch.LandlockRule{Path: p, Access: access})
 		}
+	}
+	for _, o := range v.open {
+		grant(o.rights(), o.path)
+	}
+	if s.plain() {
+		s.grantPlain(v, grant)
+		return l
 	}
 	grant(unix.LANDLOCK_ACCESS_FS_READ_DIR, "/")
 	for _, b := range v.binds {

@@ -101,19 +101,25 @@ func tryCandidate(name string) error {
 // require reads the words of require.
 func (r *configReader) require(into *[]Requirement) func(*yaml.Node) {
 	return func(n *yaml.Node) {
-		if n.Kind != yaml.SequenceNode {
-			r.problem(n, "require must be a list of words")
-			return
+		r.words(n, "require", slices.Sorted(maps.Keys(requirements)), func(word, at string) {
+			*into = append(*into, Requirement{word, at})
+		})
+	}
+}
+
+// words reads a list of known words, each with where it stands.
+func (r *configReader) words(n *yaml.Node, key string, known []string, add func(word, at string)) {
+	if n.Kind != yaml.SequenceNode {
+		r.problem(n, "%s must be a list of words", key)
+		return
+	}
+	for _, item := range n.Content {
+		var word string
+		r.text(&word)(item)
+		if !slices.Contains(known, word) && item.Kind == yaml.ScalarNode {
+			r.problem(item, "%s has no word %q (%s)", key, word, policy.DidYouMean(word, known))
+			continue
 		}
-		words := slices.Sorted(maps.Keys(requirements))
-		for _, item := range n.Content {
-			var word string
-			r.text(&word)(item)
-			if _, known := requirements[word]; !known && item.Kind == yaml.ScalarNode {
-				r.problem(item, "require has no word %q (%s)", word, policy.DidYouMean(word, words))
-				continue
-			}
-			*into = append(*into, Requirement{Word: word, At: fmt.Sprintf("%s:%d:%d", r.path, item.Line, item.Column)})
-		}
+		add(word, fmt.Sprintf("%s:%d:%d", r.path, item.Line, item.Column))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -94,7 +95,7 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 	}
 	c := Config{
 		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home, Keep: boot.KeepDir,
-		Path: operator.Path, User: operator.User, Require: operator.Require, Network: boot.Network, Audit: h.log,
+		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded), Network: boot.Network, Audit: h.log,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if len(boot.Governed) > 0 {
@@ -139,7 +140,7 @@ func (h *host) mounts(boot wire.Bootstrap) ([]channel.Mount, error) {
 		}
 	}
 	for _, dir := range h.session.scratch {
-		outside := fmt.Sprintf("/proc/%d/root%s", h.session.init.PID(), dir)
+		outside := filepath.Join(h.session.rootName(), dir)
 		if err := open(dir, outside, h.session.who.owner()); err != nil {
 			return nil, err
 		}

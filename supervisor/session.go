@@ -40,6 +40,7 @@ type Config struct {
 	User     string            // who commands run as when the supervisor is root
 	Require  []Requirement     // what must be proven before the session opens
 	Keep     string            // store of what users may want back; empty: nothing is kept
+	Degraded []Degradation     // what it may lack where the machine has none
 	Network  bool              // share the caller's network instead of having none
 	Audit    *audit.Log
 	Log      *slog.Logger
@@ -50,6 +51,7 @@ type Session struct {
 	cfg   Config
 	id    string
 	who   identity
+	lost  lacks // what it does without, by the operator's word
 	state *state
 
 	asker       approve.Asker // nil: nobody can be asked
@@ -91,15 +93,19 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	if err := cfg.meets(); err != nil {
 		return nil, err
 	}
-	who, err := commandIdentity(cfg.User)
+	lost, err := cfg.survey()
 	if err != nil {
 		return nil, err
 	}
-	state, err := newState()
+	who, err := commandIdentity(cfg.User, lost.has(lossNamespaces))
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, id: rand.Text()[:12], who: who, state: state}
+	state, err := newState(cfg.statePlace(lost))
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{cfg: cfg, id: rand.Text()[:12], who: who, lost: lost, state: state}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -113,22 +119,20 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.openKeep(); err != nil {
 		return err
 	}
-	planner := viewPlanner{policy: s.cfg.Policy, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: s.scratchDir}
+	planner := viewPlanner{
+		policy: s.cfg.Policy, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: s.scratchDir,
+		whole: s.lost.has(lossFileServer),
+	}
 	v, err := planner.plan()
 	if err != nil {
 		return err
 	}
-	if err := v.hideRegistry(); err != nil {
+	if err := s.settle(&v); err != nil {
 		return err
-	}
-	if s.keepDir != "" {
-		if err := v.hide(s.keepDir, "what sessions keep"); err != nil {
-			return err
-		}
 	}
 	s.scratch = v.scratch
 	if err := s.startInit(ctx, v); err != nil {
-		return err
+		return s.cfg.explain(err, s.lost)
 	}
 	if err := s.files.begin(ctx); err != nil {
 		return err
@@ -137,7 +141,32 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	s.watch()
-	return s.emit(wire.Event{Type: wire.EventSession, Phase: "begin", Message: "policy " + s.cfg.Policy.Name() + " " + s.cfg.Policy.Digest()})
+	return s.emit(s.beginning())
+}
+
+// beginning is the event of a session's start: its policy, and what it lacks.
+func (s *Session) beginning() wire.Event {
+	e := wire.Event{Type: wire.EventSession, Phase: "begin", Message: "policy " + s.cfg.Policy.Name() + " " + s.cfg.Policy.Digest()}
+	if len(s.lost) > 0 {
+		e.Decision, e.Hint = "degraded", s.lost.tell()
+	}
+	return e
+}
+
+// settle makes of the plan what the place can hold.
+func (s *Session) settle(v *view) error {
+	if s.plain() {
+		return s.settlePlain(v)
+	}
+	if err := s.reaches(*v); err != nil {
+		return err
+	}
+	if s.keepDir != "" {
+		if err := v.hide(s.keepDir, "what sessions keep"); err != nil {
+			return err
+		}
+	}
+	return v.hideRegistry()
 }
 
 // scratchDir makes the backing of a governed scratch directory.
@@ -151,18 +180,24 @@ func (s *Session) scratchDir(path string) (string, error) {
 
 // startInit starts the session's first process in the view.
 func (s *Session) startInit(ctx context.Context, v view) error {
-	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{Signals: s.cfg.Policy.Governs(policy.GroupSignal)}).Compile(runtime.GOARCH)
-	if err != nil {
+	if err := s.traces(); err != nil {
 		return err
 	}
-	mounts, err := s.mounts(v)
+	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{
+		Signals: s.cfg.Policy.Governs(policy.GroupSignal) || s.plain(), NoInternet: s.plain() && !s.cfg.Network,
+	}).Compile(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
 	cfg := launch.Config{
-		Mounts: mounts, UID: s.who.uid, GID: s.who.gid, UserNS: s.who.mapped, Hostname: "sandbox",
-		Network: s.cfg.Network, Landlock: landlock(v), Filter: filter, ReadOnly: readOnly(v),
+		UID: s.who.uid, GID: s.who.gid, UserNS: s.who.mapped, Hostname: "sandbox", Plain: s.plain(), Interruptible: s.lost.has(lossKillable),
+		Network: s.cfg.Network, Landlock: s.landlock(v), Filter: filter, ReadOnly: readOnly(v),
 		Limits: []launch.Rlimit{{Resource: limitCore}},
+	}
+	if !s.plain() {
+		if cfg.Mounts, err = s.mounts(v); err != nil {
+			return err
+		}
 	}
 	if len(v.governed) > 0 {
 		if s.files, err = s.startFileServer(v.governed); err != nil {
@@ -184,8 +219,9 @@ func (s *Session) startLoop() error {
 		return errors.Join(err, listener.Close())
 	}
 	s.loop = notify.New(notify.Config{
-		Listener: listener, Evaluate: s.cfg.Policy.Evaluate, Emit: s.emitExec, Identify: s.known.Of,
+		Listener: listener, Evaluate: s.evaluate(), Emit: s.emitExec, Identify: s.known.Of,
 		Inject: s.nestedInject(), Session: s.id, Log: s.cfg.Log,
+		Unverified: s.lost.has(lossVerify), Shared: s.plain(), As: s.tracer(),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stopLoop, s.loopDone = stop, make(chan struct{})
@@ -256,6 +292,9 @@ func (s *Session) emitExec(e wire.Event) error {
 
 // Changes is the change record of the governed directories.
 func (s *Session) Changes(ctx context.Context) ([]wire.Change, error) {
+	if s.lost.has(lossFileServer) {
+		return nil, fmt.Errorf("change record: the session is without a file server: %w", s.lost[lossFileServer])
+	}
 	return s.files.changes(ctx)
 }
 

@@ -431,7 +431,7 @@ func TestSessionsThatStartTogetherKeepTheirState(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 50 {
-				s, err := newState()
+				s, err := newState(os.TempDir())
 				if err != nil {
 					t.Error(err)
 					return
@@ -450,16 +450,16 @@ func TestSessionsThatStartTogetherKeepTheirState(t *testing.T) {
 
 func TestStateOfAKilledSupervisorIsRemovedByTheNext(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	killed, err := newState()
+	killed, err := newState(os.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	living, err := newState()
+	living, err := newState(os.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	killed.lock.Close() // as the kernel does with the descriptors of a killed process
-	next, err := newState()
+	next, err := newState(os.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

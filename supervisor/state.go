@@ -29,12 +29,12 @@ type state struct {
 	lock *os.File
 }
 
-// newState makes a state directory and removes those of sessions that are gone.
+// newState makes a state directory below place and removes those of sessions that are gone.
 // The directory gets the name that others look for when it is locked: before,
 // a session that starts at the same moment would take it for one left behind.
-func newState() (*state, error) {
-	sweepStates()
-	fresh, err := os.MkdirTemp("", startingPattern)
+func newState(place string) (*state, error) {
+	sweepStates(place)
+	fresh, err := os.MkdirTemp(place, startingPattern)
 	if err != nil {
 		return nil, fmt.Errorf("session state: %w", err)
 	}
@@ -42,7 +42,7 @@ func newState() (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("session state: %w", errors.Join(err, os.RemoveAll(fresh)))
 	}
-	dir := filepath.Join(os.TempDir(), statePattern+strings.TrimPrefix(filepath.Base(fresh), startingPattern))
+	dir := filepath.Join(place, statePattern+strings.TrimPrefix(filepath.Base(fresh), startingPattern))
 	if err := os.Rename(fresh, dir); err != nil {
 		return nil, fmt.Errorf("session state: %w", errors.Join(err, lock.Close(), os.RemoveAll(fresh)))
 	}
@@ -96,8 +96,8 @@ func lockState(dir string, flags int) (*os.File, error) {
 
 // sweepStates removes what killed supervisors of this user left. What cannot be
 // judged or removed stays: it holds no secret.
-func sweepStates() {
-	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), statePattern+"*"))
+func sweepStates(place string) {
+	dirs, err := filepath.Glob(filepath.Join(place, statePattern+"*"))
 	if err != nil {
 		return
 	}

@@ -22,10 +22,11 @@ type identity struct {
 }
 
 // commandIdentity picks the user of commands: never root of the machine. Under
-// a supervisor that is not root it is the caller, in a user namespace.
-func commandIdentity(name string) (identity, error) {
+// a supervisor that is not root it is the caller, in a user namespace unless the
+// session is plain.
+func commandIdentity(name string, plain bool) (identity, error) {
 	if uid := os.Geteuid(); uid != 0 {
-		return identity{uid: uid, gid: os.Getegid(), name: callerName(uid), mapped: true}, nil
+		return identity{uid: uid, gid: os.Getegid(), name: callerName(uid), mapped: !plain}, nil
 	}
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -39,10 +40,13 @@ func commandIdentity(name string) (identity, error) {
 	return identity{uid: uid, gid: gid, name: u.Username}, nil
 }
 
+// isRoot reports whether the supervisor is root.
+func isRoot() bool { return os.Geteuid() == 0 }
+
 // owner is who owns what the supervisor makes for commands; nil where they are
 // the same user.
 func (id identity) owner() *tarfs.Owner {
-	if id.mapped {
+	if id.mapped || !isRoot() {
 		return nil
 	}
 	return &tarfs.Owner{UID: id.uid, GID: id.gid}

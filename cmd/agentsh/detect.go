@@ -17,9 +17,10 @@ import (
 
 // detectOptions are the flags of agentsh detect.
 type detectOptions struct {
-	json   bool
-	policy string
-	config string
+	json     bool
+	policy   string
+	config   string
+	degraded []string
 }
 
 // newDetectCommand tells what this machine can hold.
@@ -42,6 +43,7 @@ The exit status is 0 when a session can be opened here, 1 when not.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
+	f.StringSliceVar(&o.degraded, "degraded", nil, "as 'agentsh exec --degraded' would: without what `WORD,...` names")
 	f.StringVarP(&o.policy, "policy", "p", "", "tell what of the policy `FILE` holds here, for the current directory as workspace")
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
 	return cmd
@@ -65,7 +67,7 @@ func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}
-	report, err := supervisor.Detect(ctx, operator)
+	report, err := supervisor.Detect(ctx, operator.WithDegraded(o.degraded))
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}
@@ -98,7 +100,7 @@ func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyHeld, err error
 		return nil, fail(exitOurs, err, "")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	exec := execOptions{policy: o.policy, config: o.config, audit: filepath.Join(dir, "audit.jsonl")}
+	exec := execOptions{policy: o.policy, config: o.config, degraded: o.degraded, audit: filepath.Join(dir, "audit.jsonl")}
 	place, err := exec.place()
 	if err != nil {
 		return nil, err
@@ -122,6 +124,9 @@ func (d *detected) text() string {
 		fmt.Fprintf(&b, "%-4s %-46s %s\n", yes(p.Works), p.What, printable(p.Detail))
 		if !p.Works {
 			fmt.Fprintf(&b, "     why:    %s\n     change: %s\n", indented(p.Why), p.Change)
+			if p.Word != "" {
+				fmt.Fprintf(&b, "     word:   degraded: [%s]\n", p.Word)
+			}
 		}
 	}
 	for _, s := range d.Shells {
@@ -132,6 +137,9 @@ func (d *detected) text() string {
 		fmt.Fprintf(&b, "%-28s %-11s %s\n", g.Group, g.By, g.How)
 		if len(g.Missing) > 0 {
 			fmt.Fprintf(&b, "%-40s missing: %s\n", "", strings.Join(g.Missing, ", "))
+		}
+		if g.With != "" {
+			fmt.Fprintf(&b, "%-40s with degraded: [%s]: %s\n", "", strings.Join(g.Words, ", "), g.With)
 		}
 		if g.Failed != "" {
 			fmt.Fprintf(&b, "%-40s tried: %s\n", "", indented(g.Failed))
@@ -146,7 +154,11 @@ func (d *detected) text() string {
 
 // verdict is the end of the report: what a session said.
 func (d *detected) verdict() string {
-	if !d.Session.Opens {
+	switch {
+	case d.Session.Opens:
+	case len(d.Session.Words) > 0:
+		return "A session opens here only with degraded: [" + strings.Join(d.Session.Words, ", ") + "] in the configuration, or the same words after --degraded:\n  " + indented(d.Session.Why) + "\n"
+	default:
 		return "No session can be opened here, and nothing runs without one:\n  " + indented(d.Session.Why) + "\n"
 	}
 	text := "A session can be opened here; its first process could not: " + strings.Join(d.Session.Proofs, ", ") + "\n"

@@ -31,8 +31,9 @@ type execOptions struct {
 	env       []string
 	timeout   time.Duration
 	network   bool
-	program   string // the file to execute; empty: what the command names
-	inherit   bool   // ask for all of this process's environment
+	degraded  []string // words of degraded
+	program   string   // the file to execute; empty: what the command names
+	inherit   bool     // ask for all of this process's environment
 	tty       bool
 	json      bool
 	session   string
@@ -74,7 +75,7 @@ In a running session denials hold everything that was refused in it meanwhile.`,
 	f.BoolVar(&o.json, "json", false, "print one JSON object at the end")
 	f.StringVarP(&o.session, "session", "s", "", "run in the running session `NAME` of 'agentsh session create'")
 	cmd.MarkFlagsMutuallyExclusive("tty", "json")
-	for _, made := range []string{"policy", "config", "workspace", "audit", "share-network"} {
+	for _, made := range []string{"policy", "config", "workspace", "audit", "share-network", "degraded"} {
 		cmd.MarkFlagsMutuallyExclusive("session", made) // settled when the session was made
 	}
 	return cmd
@@ -86,6 +87,7 @@ func (o *execOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
 	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
 	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
+	f.StringSliceVar(&o.degraded, "degraded", nil, "start without what `WORD,...` names where this machine lacks it; see 'agentsh detect'")
 	f.BoolVar(&o.network, "share-network", false, "share this machine's network instead of having none; not governed by the policy")
 }
 
@@ -226,6 +228,7 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
+	operator = operator.WithDegraded(o.degraded)
 	here, workspace, err := o.directories(operator.Workspace)
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
@@ -255,7 +258,7 @@ func (o *execOptions) place() (*place, error) {
 		audit: log, auditPath: plan.auditPath, cwd: plan.here,
 		config: supervisor.Config{
 			Policy: plan.policy, Governed: []wire.Governed{{Backing: plan.workspace, Path: plan.workspace}}, Inject: plan.operator.EnvInject,
-			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require,
+			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require, Degraded: plan.operator.Degraded,
 			Network: o.network, Audit: log, Keep: keepDir(),
 			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		},

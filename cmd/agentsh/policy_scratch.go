@@ -82,7 +82,7 @@ func (s *scratch) open(ctx context.Context, p *policy.Policy, prepare func(*scra
 	vars := p.Vars()
 	s.session, err = supervisor.Open(ctx, supervisor.Config{
 		Policy: p, Governed: []wire.Governed{{Backing: s.dir, Path: vars["WORKSPACE"]}}, Home: vars["HOME"], Cwd: vars["WORKSPACE"],
-		Path: operator.Path, User: operator.User, Audit: s.log, Log: slog.New(slog.DiscardHandler),
+		Path: operator.Path, User: operator.User, Degraded: operator.Degraded, Audit: s.log, Log: slog.New(slog.DiscardHandler),
 	})
 	return err
 }

@@ -51,6 +51,7 @@ type Bootstrap struct {
 	HostKey         []byte            `json:"host_key"`           // OpenSSH private key of the supervisor
 	AuthorizedKey   []byte            `json:"authorized_key"`     // OpenSSH public key of the controller
 	Network         bool              `json:"network"`            // true: share the caller's network, said loudly
+	Degraded        []string          `json:"degraded,omitempty"` // what the session may lack where the machine has none
 	LifetimeSeconds int               `json:"lifetime_seconds"`   // the sandbox ends by itself after it; 0: with its controller only
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -275,6 +276,14 @@ func (l *Log) Head() Head {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.head
+}
+
+// Path is the name of the log's file, absolute where the machine tells.
+func (l *Log) Path() string {
+	if path, err := filepath.Abs(l.file.Name()); err == nil {
+		return path
+	}
+	return l.file.Name()
 }
 
 // Close brings the log to disk, ends its followers and closes it.

@@ -22,6 +22,13 @@ type Config struct {
 	// UserNS makes a user namespace in which UID and GID are the only ids. A
 	// supervisor without privilege needs it, and can then only map itself.
 	UserNS bool
+	// Plain makes no namespaces and no mounts: what runs sees the machine as it
+	// is, and Landlock and Filter alone hold it. A supervisor without privilege
+	// can then only run what it starts as itself.
+	Plain bool
+	// Interruptible loads the filter without WAIT_KILLABLE_RECV, which came with
+	// Linux 5.19: a signal then interrupts a call that waits for its answer.
+	Interruptible bool
 	// HostUID and HostGID are what UID and GID of a user namespace are outside.
 	// Zero values mean those of the supervisor, which root may not use.
 	HostUID, HostGID int
@@ -33,6 +40,8 @@ type Config struct {
 	Landlock         *Landlock
 	Filter           []byte   // program of seccomp.Plan.Compile
 	ReadOnly         []string // paths inside for which writing must fail: proven before the init is ready
+
+	tagBase uint64 // of a plain session: see init.h
 }
 
 // Kind is a kind of mount.
@@ -134,7 +143,11 @@ func (c *Config) check() error {
 	switch {
 	case len(c.Filter) == 0:
 		return fmt.Errorf("session without a filter")
-	case !c.UserNS && os.Geteuid() != 0:
+	case c.Plain && (c.UserNS || len(c.Mounts) > 0 || len(c.Sockets) > 0):
+		return fmt.Errorf("plain session with namespaces or mounts")
+	case c.Plain && os.Geteuid() != 0 && c.UID != os.Geteuid():
+		return fmt.Errorf("plain session of user %d: the supervisor is not root", c.UID)
+	case !c.UserNS && !c.Plain && os.Geteuid() != 0:
 		return fmt.Errorf("session without a user namespace: the supervisor is not root")
 	case !c.UserNS && (c.UID == 0 || c.GID == 0):
 		return fmt.Errorf("session as root of the machine")
@@ -176,21 +189,12 @@ func (m *Mount) check() error {
 // network, host name, the change of root, limits, user, Landlock, filter.
 func (c *Config) setup() *spec {
 	s := newSpec()
-	s.u32(opRoot)
-	s.u64(16 << 20)
-	for i := range c.Mounts {
-		c.mountOps(s, &c.Mounts[i])
+	if c.Plain {
+		s.u32(opPlain)
+		s.u64(c.tagBase)
+	} else {
+		c.placeOps(s)
 	}
-	s.attr("/", attrReadOnly|attrNoSuid|attrNoDev)
-	if !c.Network {
-		s.u32(opLoopback)
-	}
-	c.networkOps(s)
-	if c.Hostname != "" {
-		s.u32(opHostname)
-		s.str(c.Hostname)
-	}
-	s.u32(opPivot)
 	for _, l := range c.Limits {
 		s.u32(opRlimit)
 		s.limit(l)
@@ -206,14 +210,36 @@ func (c *Config) setup() *spec {
 		s.str(p)
 	}
 	s.u32(opEnd)
-	if os.Geteuid() != 0 {
+	flags := uint32(0)
+	if os.Geteuid() != 0 || c.Plain {
 		// Files below /proc/PID of an undumpable process belong to root: a
-		// supervisor that is not root could not read what it judges.
-		s.u32(endDumpable)
-	} else {
-		s.u32(0)
+		// supervisor without the capability to trace could not read what it judges.
+		flags |= endDumpable
 	}
+	if c.Interruptible {
+		flags |= endInterruptible
+	}
+	s.u32(flags)
 	return s
+}
+
+// placeOps make the session's own root, network and host name.
+func (c *Config) placeOps(s *spec) {
+	s.u32(opRoot)
+	s.u64(16 << 20)
+	for i := range c.Mounts {
+		c.mountOps(s, &c.Mounts[i])
+	}
+	s.attr("/", attrReadOnly|attrNoSuid|attrNoDev)
+	if !c.Network {
+		s.u32(opLoopback)
+	}
+	c.networkOps(s)
+	if c.Hostname != "" {
+		s.u32(opHostname)
+		s.str(c.Hostname)
+	}
+	s.u32(opPivot)
 }
 
 func (c *Config) networkOps(s *spec) {
@@ -257,7 +283,10 @@ func (c *Config) credsOp(s *spec) {
 	s.u32(uint32(c.UID))
 	s.u32(uint32(c.GID))
 	flags := uint32(0)
-	if c.UserNS {
+	if c.Plain && os.Geteuid() != 0 {
+		flags = credsKeep
+	}
+	if c.UserNS || flags != 0 {
 		s.u32(0) // a user namespace made without privilege forbids setgroups
 	} else {
 		flags = credsSetGroups | credsSetIDs

@@ -13,6 +13,10 @@
  * As process 1 it gets no signal from inside its namespace, and when it ends the
  * kernel kills all the others. It ends when the supervisor's end of the control
  * socket closes. It keeps no capability, and nothing it reads comes from inside.
+ *
+ * In a plain session, where there are no namespaces, it is a subreaper instead:
+ * it is no child of its own tree, the supervisor refuses signals to it, and at
+ * the end of the control socket it kills all processes with its marks.
  */
 #define _GNU_SOURCE
 #include "init.h"
@@ -31,7 +35,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-struct init_state S = { .mu = PTHREAD_MUTEX_INITIALIZER, .proc = -1, .root = -1, .listener = -1 };
+struct init_state S = { .mu = PTHREAD_MUTEX_INITIALIZER, .proc = -1, .root = -1, .listener = -1, .tag_base = TAG_BASE };
 
 void die(int err, const char *step, const char *object)
 {
@@ -208,8 +212,6 @@ static void receive_setup(struct reader *r)
 
 __attribute__((noreturn)) static void init_main(void)
 {
-	if (getpid() != 1)
-		die(EINVAL, "start session init: it is not process 1", "");
 	reset_signals();
 	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		die(errno, "become undumpable", "");

@@ -30,6 +30,7 @@ type Init struct {
 	sockets  map[string]*os.File
 	missing  map[string]error // optional parts of the setup that failed
 	refused  []Proof
+	tagBase  uint64        // of a plain session; 0: the kernel ends its processes
 	done     chan struct{} // closed when the reader of control has ended
 
 	starting sync.Mutex // one message on start at a time
@@ -56,6 +57,9 @@ type Proof struct {
 func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File) error) (*Init, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("start session: %w", err)
+	}
+	if c.Plain {
+		c.tagBase = newTagBase()
 	}
 	file, err := c.setup().file()
 	if err != nil {
@@ -109,12 +113,15 @@ func spawnInit(c *Config) (*Init, error) {
 	return &Init{
 		control: control, start: start, child: child,
 		sockets: map[string]*os.File{}, missing: map[string]error{}, commands: map[uint64]*Process{},
-		done: make(chan struct{}), ptys: make(chan *message, 1),
+		done: make(chan struct{}), ptys: make(chan *message, 1), tagBase: c.tagBase,
 	}, nil
 }
 
 // attributes are the namespaces and, in a user namespace, the ids of the init.
 func (c *Config) attributes() *syscall.SysProcAttr {
+	if c.Plain {
+		return &syscall.SysProcAttr{}
+	}
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
 	}
@@ -265,12 +272,28 @@ func (i *Init) Dead() <-chan struct{} { return i.child.done }
 // every process of the pid namespace. It returns when none is left. A second
 // Close waits as well.
 func (i *Init) Close() error {
-	i.child.kill()
-	<-i.child.done
-	_, _ = i.control.Close(), i.start.Close()
+	i.stop()
 	<-i.done
 	i.dropPTY()
 	return nil
+}
+
+// stop ends the init and all processes of the session, and waits for their end.
+func (i *Init) stop() {
+	if i.tagBase != 0 {
+		// The end of its sockets has the init kill the tree, which it knows best.
+		_, _ = i.control.Close(), i.start.Close()
+		select {
+		case <-i.child.done:
+		case <-time.After(plainGrace):
+		}
+	}
+	i.child.kill()
+	<-i.child.done
+	_, _ = i.control.Close(), i.start.Close()
+	if i.tagBase != 0 {
+		killMarked(i.tagBase) // what an init that was killed left
+	}
 }
 
 // read handles what the init reports until it ends. Close waits for it.
@@ -315,8 +338,7 @@ func (i *Init) report(m *message) {
 
 // lose ends all commands of an init that has ended.
 func (i *Init) lose(err error) {
-	i.child.kill()
-	<-i.child.done
+	i.stop()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.failure != nil {

@@ -50,7 +50,8 @@ struct exit_msg {
 	uint64_t serial, user_us, system_us, maxrss_kb;
 };
 
-/* Hard RLIMIT_RTTIME of command n is TAG_BASE + n: the mark of its processes. */
+/* Hard RLIMIT_RTTIME of command n is S.tag_base + n: the mark of its processes.
+   A plain session has a base of its own above TAG_BASE. */
 #define TAG_BASE (1ULL << 62)
 
 enum { MAX_COMMANDS = 1024, MAX_SPEC = 4 << 20, MAX_TEXT = 8192, MAX_ITEMS = 65536 };
@@ -91,6 +92,10 @@ struct init_state {
 	int proc;     /* /proc of this pid namespace, without hidepid */
 	int root;     /* the new root while it is built, then -1 */
 	int dumpable; /* commands become dumpable before their execve */
+	int bounded;  /* no capability can come back, not even without no_new_privs */
+	int plain;    /* no namespaces: process 1 is somebody else */
+	int interruptible; /* load the filter without WAIT_KILLABLE_RECV */
+	uint64_t tag_base;
 	/* what the setup left for the forking thread */
 	const uint8_t *filter;
 	uint32_t filter_len;
@@ -140,12 +145,14 @@ enum {
 	OP_FILTER,   /* bytes */
 	OP_PROBE,    /* path */
 	OP_END,      /* u32 flags */
+	OP_PLAIN,    /* u64 tag base; the first operation or none */
 };
 
 /* BENEATH: the source is a name in the new root, not in the old one */
 /* AFTER: only when the operation of its kind before it did not fail */
 enum { FLAG_RECURSIVE = 1, FLAG_OPTIONAL = 2, FLAG_BENEATH = 4, FLAG_AFTER = 8 };
-enum { CREDS_SETGROUPS = 1, CREDS_SETIDS = 2 };
-enum { END_DUMPABLE = 1 };
+/* KEEP: a user without privilege gives up what it has; there is nothing to lock */
+enum { CREDS_SETGROUPS = 1, CREDS_SETIDS = 2, CREDS_KEEP = 4 };
+enum { END_DUMPABLE = 1, END_INTERRUPTIBLE = 2 };
 
 #endif

@@ -44,7 +44,7 @@ type LandlockRule struct {
 	Access uint64
 }
 
-// Sets of file rights. Mask them with SupportedRights.
+// Sets of file rights. Mask them with LandlockRights.
 const (
 	LandlockRead = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	LandlockExec = unix.LANDLOCK_ACCESS_FS_EXECUTE
@@ -67,6 +67,9 @@ func LandlockABI() int {
 	}
 	return int(abi)
 }
+
+// LandlockRights are the file rights that this kernel knows.
+func LandlockRights() uint64 { return supported(LandlockABI()) }
 
 // supported are the file rights an ABI knows.
 func supported(abi int) uint64 {

@@ -1,7 +1,7 @@
 /* The two threads of the init after the setup, and the trees of commands.
  *
  * Membership: every process of command n has the hard limit RLIMIT_RTTIME
- * TAG_BASE + n. The main thread sets it while the child waits for leave to
+ * tag_base + n. The main thread sets it while the child waits for leave to
  * execute anything; every process inherits it, and the filter refuses to change
  * it. It survives setsid, double forks and the death of parents, and needs no
  * cgroup and no helper process that a command could kill: the init itself gets
@@ -30,6 +30,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+__attribute__((noreturn)) static void end_session(void);
 
 /* -- the forking thread -- */
 
@@ -186,8 +188,8 @@ static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
 	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (pidfd < 0)
 		return;
-	if (prlimit(pid, RLIMIT_RTTIME, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > TAG_BASE) {
-		struct command *c = by_serial(l.rlim_max - TAG_BASE);
+	if (prlimit(pid, RLIMIT_RTTIME, NULL, &l) == 0 && l.rlim_max != RLIM_INFINITY && l.rlim_max > S.tag_base) {
+		struct command *c = by_serial(l.rlim_max - S.tag_base);
 		if (c) {
 			if (leftover && c->exited && !c->reported && c->found < 64)
 				leftover[(c - S.commands) * 64 + c->found] = (uint32_t)pid;
@@ -232,7 +234,7 @@ static void report_tree(struct command *c, const uint32_t *pids)
 	uint32_t n = c->found < 64 ? c->found : 64;
 	memcpy(m.pids, pids, n * sizeof pids[0]);
 	if (send_msg(FD_CONTROL, &m, 16 + n * sizeof pids[0], NULL, 0) < 0)
-		_exit(125);
+		end_session();
 	c->reported = 1;
 }
 
@@ -269,7 +271,7 @@ int scan(uint64_t only, int sig)
 			uint64_t serial;
 		} m = { .type = MSG_EMPTY, .serial = c->serial };
 		if (send_msg(FD_CONTROL, &m, sizeof m, NULL, 0) < 0)
-			_exit(125);
+			end_session();
 		c->serial = 0;
 	}
 	return again;
@@ -287,7 +289,7 @@ static void report_exit(struct command *c, int status, const struct rusage *u)
 	struct exit_msg m = { .type = MSG_EXIT, .status = (uint32_t)status, .serial = c->serial,
 		              .user_us = micros(u->ru_utime), .system_us = micros(u->ru_stime), .maxrss_kb = (uint64_t)u->ru_maxrss };
 	if (send_msg(FD_CONTROL, &m, sizeof m, NULL, 0) < 0)
-		_exit(125);
+		end_session();
 	c->exited = 1;
 }
 
@@ -310,7 +312,7 @@ static void mark_forked(void)
 		struct command *c = &S.commands[i];
 		if (!c->serial || c->marked || c->exited)
 			continue;
-		struct rlimit l = { TAG_BASE + c->serial, TAG_BASE + c->serial };
+		struct rlimit l = { S.tag_base + c->serial, S.tag_base + c->serial };
 		struct {
 			uint8_t type, pad[7];
 			uint64_t serial;
@@ -318,7 +320,7 @@ static void mark_forked(void)
 		if (prlimit(c->pid, RLIMIT_RTTIME, &l, NULL) < 0)
 			die(errno, "mark command", "");
 		if (send_msg(FD_CONTROL, &m, sizeof m, NULL, 0) < 0)
-			_exit(125);
+			end_session();
 		c->marked = 1;
 	}
 }
@@ -372,11 +374,43 @@ static void open_pty(void)
 	    (fds[1] = ioctl(fds[0], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
 		m.err = (uint32_t)errno;
 	if (send_msg(FD_CONTROL, &m, sizeof m, fds, m.err ? 0 : 2) < 0)
-		_exit(125);
+		end_session();
 	if (fds[0] >= 0)
 		close(fds[0]);
 	if (fds[1] >= 0)
 		close(fds[1]);
+}
+
+/* Kills every process of a plain session; a pid namespace needs no such help.
+   Killed ones lose their parents and become the init's children. */
+static void end_all(void)
+{
+	for (int left = 1, quiet = 0; left || quiet < 2; quiet = left ? 0 : quiet + 1) {
+		left = 0;
+		for (int i = 0; i < MAX_COMMANDS; i++)
+			if (S.commands[i].serial) {
+				S.commands[i].killing = 1;
+				if (!S.commands[i].exited)
+					kill(S.commands[i].pid, SIGKILL);
+			}
+		walk(0, 0, NULL);
+		for (int i = 0; i < MAX_COMMANDS; i++)
+			left |= S.commands[i].serial && S.commands[i].found;
+		for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG | __WALL)) > 0;)
+			for (int i = 0; i < MAX_COMMANDS; i++)
+				if (S.commands[i].pid == pid)
+					S.commands[i].exited = 1;
+		if (left)
+			poll(NULL, 0, 5);
+	}
+}
+
+/* The supervisor is gone, or closes the session. */
+__attribute__((noreturn)) static void end_session(void)
+{
+	if (S.plain)
+		end_all();
+	_exit(0);
 }
 
 static void serve_control(void)
@@ -388,7 +422,7 @@ static void serve_control(void)
 	int nfds;
 	ssize_t n = recv_msg(FD_CONTROL, &m, sizeof m, NULL, 0, &nfds);
 	if (n == 0)
-		_exit(0); /* the supervisor is gone, or closes the session */
+		end_session();
 	if (n == sizeof m.kill && m.type == MSG_KILL && m.kill.sig < 65)
 		end_command(&m.kill);
 	else if (n == 1 && m.type == MSG_OPENPTY)

@@ -56,6 +56,7 @@ const (
 	opFilter
 	opProbe
 	opEnd
+	opPlain
 )
 
 const (
@@ -66,8 +67,10 @@ const (
 
 	credsSetGroups = 1
 	credsSetIDs    = 2
+	credsKeep      = 4
 
-	endDumpable = 1
+	endDumpable      = 1
+	endInterruptible = 2
 
 	commandTTY = 1
 )

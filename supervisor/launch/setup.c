@@ -40,7 +40,8 @@ static void run_op(uint32_t op, struct reader *r)
 		return;
 	case OP_HOSTNAME:
 		text = read_str(r);
-		if (!r->bad && sethostname(text, strlen(text)) < 0)
+		/* a container's profile may leave namespaces and still forbid this */
+		if (!r->bad && sethostname(text, strlen(text)) < 0 && errno != EPERM)
 			die(errno, "set host name", text);
 		return;
 	case OP_PIVOT:
@@ -76,16 +77,49 @@ static void check_tag_limit(void)
 	struct rlimit l;
 	if (getrlimit(RLIMIT_RTTIME, &l) < 0)
 		die(errno, "read resource limit", "RLIMIT_RTTIME");
-	if (l.rlim_max < TAG_BASE + (1ULL << 32))
+	if (l.rlim_max != RLIM_INFINITY)
 		die(ERANGE, "mark commands: the hard limit RLIMIT_RTTIME must be unlimited", "");
+}
+
+static void become_plain(uint64_t tag_base)
+{
+	S.plain = 1;
+	S.tag_base = tag_base;
+	S.proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (S.proc < 0)
+		die(errno, "open", "/proc");
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
+		die(errno, "adopt orphans", "");
+	/* It outlives the supervisor by the time it takes to end the commands. */
+	if (prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0) < 0)
+		die(errno, "outlive the supervisor", "");
+}
+
+/* What holds the processes of the session: a pid namespace with this process as
+   its first, or marks that no other session has. */
+static int hold_processes(uint32_t first, struct reader *r)
+{
+	if (first == OP_PLAIN) {
+		uint64_t base = read_u64(r);
+		if (base < TAG_BASE || base > TAG_BASE + (TAG_BASE >> 1))
+			r->bad = 1;
+		if (!r->bad)
+			become_plain(base);
+		return 1;
+	}
+	if (getpid() != 1)
+		die(EINVAL, "start session init: it is not process 1", "");
+	open_scan_proc();
+	return 0;
 }
 
 void run_setup(struct reader *r)
 {
 	check_tag_limit();
-	open_scan_proc();
 	for (uint32_t i = 0;; i++) {
 		uint32_t op = read_u32(r);
+		if (i == 0 && hold_processes(op, r) && !r->bad)
+			continue;
 		if (op == OP_END)
 			break;
 		if (!r->bad)
@@ -97,14 +131,15 @@ void run_setup(struct reader *r)
 		}
 	}
 	uint32_t flags = read_u32(r);
-	if (r->bad || r->p != r->end || (flags & ~END_DUMPABLE))
+	if (r->bad || r->p != r->end || (flags & ~(END_DUMPABLE | END_INTERRUPTIBLE)))
 		die(EBADMSG, "read setup: malformed end", "");
 	S.dumpable = flags & END_DUMPABLE;
+	S.interruptible = flags & END_INTERRUPTIBLE;
 	if (S.root >= 0 || !S.filter)
 		die(EBADMSG, "read setup: no new root or no filter", "");
 	/* Changing the user cleared this. The control socket covers a supervisor
 	   that ended in between. */
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+	if (prctl(PR_SET_PDEATHSIG, S.plain ? 0 : SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		die(errno, "die with the supervisor", "");
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0)

@@ -85,6 +85,9 @@ func (w *worker) exec(c *call, args execArgs) error {
 		c.deny(unix.EACCES)
 		return nil
 	}
+	if w.loop.cfg.Unverified {
+		return w.trust(c, a)
+	}
 	return w.verify(c, a)
 }
 

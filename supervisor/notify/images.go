@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/seccomp/target"
 )
 
@@ -32,6 +34,9 @@ type images struct {
 	table map[target.Process]*image
 	marks map[uint64]*command // by the mark that the processes of a command inherit
 	limit int                 // size at which dead processes are looked for
+
+	// awaited are execs that nobody saw succeed: see [Config.Unverified].
+	awaited map[target.Process]expected
 }
 
 // Bounds on what one command can make the table hold.
@@ -42,8 +47,14 @@ const (
 	firstLimit   = 512
 )
 
+// expected is what a process becomes if its exec succeeds.
+type expected struct {
+	*image
+	dev, ino uint64 // of the program that the kernel runs
+}
+
 func newImages() *images {
-	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, limit: firstLimit}
+	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, limit: firstLimit, awaited: map[target.Process]expected{}}
 }
 
 func (m *images) register(id target.Identity, info CommandInfo) {
@@ -97,9 +108,7 @@ func (m *images) of(t *target.Target, id target.Identity) (caller, error) {
 // nearest finds the image of a process or of its nearest ancestor.
 func (m *images) nearest(id target.Identity) (*image, error) {
 	for range maxParents {
-		m.mu.Lock()
-		img := m.table[id.Process]
-		m.mu.Unlock()
+		img := m.current(id.Process)
 		if img != nil {
 			return img, nil
 		}
@@ -113,6 +122,37 @@ func (m *images) nearest(id target.Identity) (*image, error) {
 		id = parent
 	}
 	return nil, errors.New("more parents than are followed")
+}
+
+// current is the image of a process, nil if it has none of its own. An exec that
+// was let go is believed when the process runs its program.
+func (m *images) current(p target.Process) *image {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	next, waits := m.awaited[p]
+	if !waits {
+		return m.table[p]
+	}
+	var exe unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.PID), &exe); err != nil || exe.Dev != next.dev || exe.Ino != next.ino {
+		return m.table[p]
+	}
+	delete(m.awaited, p)
+	m.table[p] = next.image
+	return next.image
+}
+
+// expect notes an exec that is let go without a look at what becomes of it.
+func (m *images) expect(p target.Process, e expected) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := e.command
+	if !slices.Contains(c.programs, e.path) && len(c.programs) < maxPrograms {
+		c.programs = append(c.programs, e.path)
+	}
+	c.deepest = max(c.deepest, e.depth)
+	m.awaited[p] = e
+	m.prune()
 }
 
 // orphan finds the command of a process without known ancestors by its mark.
@@ -173,11 +213,12 @@ func (m *images) executed(p target.Process, img *image) error {
 // prune forgets dead processes, each time the table has doubled. Nothing refers
 // to them: their children were adopted. It is called with mu held.
 func (m *images) prune() {
-	if len(m.table) < m.limit {
+	if len(m.table)+len(m.awaited) < m.limit {
 		return
 	}
 	maps.DeleteFunc(m.table, func(p target.Process, _ *image) bool { return !alive(p) })
-	m.limit = max(firstLimit, 2*len(m.table))
+	maps.DeleteFunc(m.awaited, func(p target.Process, _ expected) bool { return !alive(p) })
+	m.limit = max(firstLimit, 2*(len(m.table)+len(m.awaited)))
 }
 
 func alive(p target.Process) bool {

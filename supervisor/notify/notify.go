@@ -51,6 +51,15 @@ type Config struct {
 	// Inject holds variables, each NAME=value, that every program has: an exec
 	// that lacks one gets it back before it runs.
 	Inject []string
+	// Unverified lets an exec go on without ptrace, where that is forbidden: it
+	// is judged by what was read before, and Inject is not put back.
+	Unverified bool
+	// Shared says that the commands have no pid namespace of their own: signals
+	// to processes that are not theirs are denied whatever the policy says.
+	Shared bool
+	// As is the user whose processes the workers may look at and trace; nil: the
+	// supervisor has the capability to trace them.
+	As *Credential
 	// Session is the id that events carry.
 	Session string
 	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
@@ -61,6 +70,9 @@ type Config struct {
 	// Log gets what an operator of the supervisor has to know; nil: nothing.
 	Log *slog.Logger
 }
+
+// Credential is a user and a group.
+type Credential struct{ UID, GID int }
 
 // CommandInfo describes the top-level command that a process is about to
 // become.
@@ -142,7 +154,7 @@ func (l *Loop) grow() bool {
 	w := &worker{loop: l}
 	l.workers = append(l.workers, w)
 	l.running.Go(func() {
-		if err := onThread(w.serve); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+		if err := onThread(w.start); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
 			l.cfg.Log.Error("stopped answering notifications", "error", err)
 			l.mu.Lock()
 			l.failed = errors.Join(l.failed, err)

@@ -201,6 +201,10 @@ func (w *worker) judgeSignal(s *sender, p target.Peer, signal int) (*judgedSigna
 		return nil, err
 	}
 	j := &judgedSignal{peer: p, request: &policy.SignalRequest{Signal: signal, Target: relation, PID: p.PID, Name: p.Name, SameUser: p.UID == s.self.UID}}
+	if w.loop.cfg.Shared && (relation == "external" || relation == "system") {
+		j.diagnostic.Message = "not a process of this session"
+		return j, nil // denied: the zero decision
+	}
 	j.decision, j.diagnostic = w.loop.cfg.Evaluate(j.request)
 	return j, nil
 }

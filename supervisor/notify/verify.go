@@ -35,6 +35,27 @@ func (w *worker) verify(c *call, a *attempt) error {
 	return nil
 }
 
+// trust lets the exec go ahead on what was read before it, which other threads
+// may have changed since. Whether it succeeds shows when the process is looked
+// at again.
+func (w *worker) trust(c *call, a *attempt) error {
+	img, err := a.image()
+	if err != nil {
+		return err
+	}
+	e := w.event(a, a.word())
+	e.Mechanism = "seccomp, unverified"
+	if err := w.loop.cfg.Emit(e); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	program := a.files[len(a.files)-1]
+	w.loop.images.expect(a.process.Process, expected{img, program.Stat.Dev, program.Stat.Ino})
+	if c.claim() {
+		c.answer(w.loop.cfg.Listener.Continue(c.ID))
+	}
+	return nil
+}
+
 // settle waits for what became of the exec and lets it run or kills it.
 func (w *worker) settle(a *attempt) {
 	if !w.wait() {

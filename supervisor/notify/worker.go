@@ -77,6 +77,37 @@ func blockSignals() {
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil) // fails for a bad argument only
 }
 
+// start serves, as the user whose processes it looks at.
+func (w *worker) start() error {
+	if as := w.loop.cfg.As; as != nil {
+		if err := as.become(); err != nil {
+			return err
+		}
+	}
+	return w.serve()
+}
+
+// become makes the calling thread, and it alone, one of this user for what
+// ptrace(2) checks: the real ids for tracing, those of the file system for
+// /proc/PID. It keeps its effective ids and permitted capabilities, so that
+// nobody who is not the supervisor may trace it. The thread must end with its work.
+func (c *Credential) become() error {
+	keep := ^uintptr(0)
+	for _, call := range []struct{ number, id uintptr }{{unix.SYS_SETRESGID, uintptr(c.GID)}, {unix.SYS_SETRESUID, uintptr(c.UID)}} {
+		if _, _, errno := unix.RawSyscall(call.number, call.id, keep, keep); errno != 0 {
+			return fmt.Errorf("look at processes of user %d: %w", c.UID, errno)
+		}
+	}
+	// These report no error: what was set shows when they are asked again.
+	for _, call := range []struct{ number, id uintptr }{{unix.SYS_SETFSGID, uintptr(c.GID)}, {unix.SYS_SETFSUID, uintptr(c.UID)}} {
+		_, _, _ = unix.RawSyscall(call.number, call.id, 0, 0)
+		if was, _, _ := unix.RawSyscall(call.number, keep, 0, 0); was != call.id {
+			return fmt.Errorf("look at files as user %d: %w", c.UID, unix.EPERM)
+		}
+	}
+	return nil
+}
+
 // serve receives and answers until the listener ends.
 func (w *worker) serve() error {
 	l := w.loop

@@ -1,0 +1,277 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+)
+
+// wholePolicy is one that a place without a file server can hold.
+const wholePolicy = `version: 1
+name: whole
+command_rules:
+  - {name: no-id, commands: [id], decision: deny}
+  - {name: rest, commands: ['*'], decision: allow}
+file_rules:
+  - {name: secret, paths: [/etc/shadow], operations: ['*'], decision: deny}
+  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', '${HOME}', '${HOME}/**'], operations: ['*'], decision: allow}
+  - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
+env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh, INJECTED: 'yes'}
+`
+
+// place is one that lacks something, and what holds in it.
+type lackingPlace struct {
+	name    string
+	without []string // for testenv.Without
+	prefix  []string // starts the place otherwise; nil: nothing
+	word    string
+	steps   []string // of the refusal without the word
+	events  []string // in the hint of the session's first event
+	nested  bool     // env_inject is put back at nested programs
+}
+
+var lackingPlaces = []lackingPlace{
+	{name: "no Landlock", without: []string{testenv.WithoutLandlock}, word: "landlock", steps: []string{"the kernel has no Landlock"},
+		events: []string{"without landlock (", "without landlock_scopes ("}, nested: true},
+	{name: "no WAIT_KILLABLE_RECV", without: []string{testenv.WithoutKillable}, word: "wait_killable", steps: []string{"load the filter"},
+		events: []string{"without wait_killable ("}, nested: true},
+	{name: "no ptrace", without: []string{testenv.WithoutPtrace}, word: "exec_verify", steps: []string{"verify programs by ptrace"},
+		events: []string{"without exec_verify (", "env_inject is not put back"}},
+	{name: "no FUSE", prefix: []string{"unshare", "-m", "sh", "-ec", `mount --bind /dev/null /dev/fuse; exec "$@"`, "sh"}, word: "file_server",
+		steps: []string{"create file system fuse"}, events: []string{"without file_server ("}, nested: true},
+	{name: "no namespaces", without: []string{testenv.WithoutNamespaces}, word: "namespaces", steps: []string{"start session init"},
+		events: []string{"without namespaces (", "without file_server (", "Landlock alone"}, nested: true},
+}
+
+const lackingEnv = "AGENTSH_TEST_LACKING"
+
+// Each place is a run of this test in a process that lacks something.
+func TestAPlaceThatLacksSomething(t *testing.T) {
+	for _, p := range lackingPlaces {
+		if os.Getenv(lackingEnv) == p.name {
+			t.Run("inside", p.test)
+			return
+		}
+	}
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+	for _, p := range lackingPlaces {
+		t.Run(p.name, func(t *testing.T) {
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			argv := slices.Concat(p.prefix, []string{self, "-test.run=^TestAPlaceThatLacksSomething$", "-test.v"})
+			if argv[0], err = exec.LookPath(argv[0]); err != nil {
+				t.Fatal(err)
+			}
+			cmd := &exec.Cmd{Path: argv[0], Args: argv}
+			if len(p.without) > 0 {
+				cmd = testenv.Without(t, p.without, argv...)
+			}
+			cmd.Env = append(os.Environ(), lackingEnv+"="+p.name)
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held without "+p.word) {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+func (p lackingPlace) test(t *testing.T) {
+	cfg, log := testConfig(t, wholePolicy)
+	if err := os.Chown(cfg.Cwd, dedicatedID, dedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	p.refused(t, cfg)
+	cfg.Degraded = []Degradation{{Word: p.word, At: "c.yaml:2:3"}}
+	required := cfg
+	required.Require = []Requirement{{Word: map[string]string{"file_server": "file_governed", "namespaces": "mount_namespace"}[p.word], At: "c.yaml:1:1"}}
+	if required.Require[0].Word == "" {
+		required.Require[0].Word = p.word
+	}
+	if _, known := requirements[required.Require[0].Word]; known {
+		if _, err := Open(context.Background(), required); err == nil || !strings.HasPrefix(err.Error(), "c.yaml:1:1: require ") {
+			t.Errorf("require and degraded: %v", err)
+		}
+	}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	p.holds(t, b)
+	_, left := b.run(t, "bash", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat("/proc/" + strings.TrimSpace(left)); p.word == lossNamespaces && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("process %s outlives its session: %v", left, err)
+	}
+	t.Log("held without " + p.word)
+}
+
+// refused checks what is said without the word.
+func (p lackingPlace) refused(t *testing.T, cfg Config) {
+	s, err := Open(context.Background(), cfg)
+	if err == nil {
+		_ = s.Close()
+		t.Fatal("a session opened without the word")
+	}
+	for _, want := range append(p.steps, "degraded: ["+p.word+"]", losses[p.word].lost) {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the refusal does not say %q: %v", want, err)
+		}
+	}
+}
+
+// holds runs commands and looks at what they could do.
+func (p lackingPlace) holds(t *testing.T, b *box) {
+	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
+	for _, want := range p.events {
+		if len(begin) != 1 || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, want) {
+			t.Errorf("the first event does not say %q: %+v", want, begin)
+		}
+	}
+	if exit, out := b.run(t, "true"); exit.Kind != wire.ExitExited || exit.Code != 0 {
+		t.Errorf("true: %+v %s", exit, out)
+	}
+	if exit, _ := b.run(t, "id"); exit.Kind != wire.ExitDenied {
+		t.Errorf("a denied command: %+v", exit)
+	}
+	for _, c := range []struct{ name, script string }{
+		{"a denied program, nested", `! /usr/bin/id`},
+		{"a denied file", `! cat /etc/shadow | grep .`},
+		{"writing outside", `! { : >/etc/agentsh-test; } 2>/dev/null`},
+		{"reading what no rule allows", `! { : <"` + filepath.Dir(b.workspace) + `/audit.jsonl"; } 2>/dev/null`},
+		{"the workspace", `echo x >file && [ "$(cat file)" = x ]`},
+		{"a signal outside", `! kill -0 ` + strconv.Itoa(os.Getpid()) + ` 2>/dev/null`},
+		{"a namespace of one's own", `! unshare -U true`},
+		{"env_inject", `[ "$INJECTED" = yes ]`},
+	} {
+		if exit, out := b.run(t, "bash", "-c", c.script); exit.Kind != wire.ExitExited || exit.Code != 0 {
+			t.Errorf("%s: %+v %s", c.name, exit, out)
+		}
+	}
+	exit, out := b.run(t, "bash", "-c", `env -i sh -c '[ "$INJECTED" = yes ]'`)
+	if put := exit.Code == 0; put != p.nested {
+		t.Errorf("env_inject at a nested program: %+v %s", exit, out)
+	}
+	_, err := b.Changes(context.Background())
+	if lost := b.lost.has(lossFileServer); lost != (err != nil) {
+		t.Errorf("change record: %v", err)
+	}
+}
+
+func TestAWordForWhatWorksChangesNothing(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+	cfg, log := testConfig(t, testPolicy)
+	for _, word := range []string{"landlock_scopes", "landlock", "wait_killable", "exec_verify", "file_server", "namespaces"} {
+		cfg.Degraded = append(cfg.Degraded, Degradation{word, "--degraded"})
+	}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession })
+	if len(s.lost) > 0 || s.files == nil || begin[0].Decision != "" {
+		t.Errorf("lost %v, event %+v", s.lost, begin[0])
+	}
+}
+
+func TestRulesThatOnlyAFileServerHoldsAreRefusedByLine(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	cfg, _ := testConfig(t, testPolicy)
+	cfg.Degraded = []Degradation{{"file_server", "--degraded"}}
+	planner := viewPlanner{policy: cfg.Policy, workspace: cfg.Governed, home: cfg.Home, whole: true}
+	_, err := planner.plan()
+	var refused *ruleError
+	want := "test.yaml:9:5: rule guarded cannot be held here: without a file server " + cfg.Cwd + " is allowed or denied as a whole"
+	if !errors.As(err, &refused) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestWordsOfDegraded(t *testing.T) {
+	c, err := parseConfig("c.yaml", []byte("version: 1\ndegraded: [cgroup, exec_verify]\n"))
+	if err != nil || len(c.Degraded) != 2 || c.Degraded[1] != (Degradation{"exec_verify", "c.yaml:2:20"}) {
+		t.Errorf("%v %v", c.Degraded, err)
+	}
+	if _, err := parseConfig("c.yaml", []byte("degraded: [exec_verfy]\n")); err == nil || !strings.Contains(err.Error(), `c.yaml:1:12: degraded has no word "exec_verfy" (`) {
+		t.Errorf("%v", err)
+	}
+	cfg := Config{Degraded: c.WithDegraded([]string{"nothing"}).Degraded}
+	if _, err := cfg.survey(); err == nil || !strings.HasPrefix(err.Error(), `--degraded: degraded has no word "nothing"`) {
+		t.Errorf("%v", err)
+	}
+	for word, l := range losses {
+		for _, name := range l.primitives {
+			if err := tryCandidate(name); err != nil && strings.Contains(err.Error(), "nothing is known to try") {
+				t.Errorf("%s: %v", word, err)
+			}
+		}
+	}
+}
+
+func TestNoWordOpensASessionWithoutAListener(t *testing.T) {
+	if os.Getenv(lackingEnv) == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := testenv.Without(t, []string{testenv.WithoutListener}, self, "-test.run=^TestNoWordOpensASessionWithoutAListener$", "-test.v")
+		cmd.Env = append(os.Environ(), lackingEnv+"=listener")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "refused with every word") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	cfg, _ := testConfig(t, wholePolicy)
+	if err := os.Chown(cfg.Cwd, dedicatedID, dedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Degraded = everyWord()
+	_, err := Open(context.Background(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "no word opens a session here") {
+		t.Fatalf("%v", err)
+	}
+	t.Log("refused with every word")
+}
+
+func TestWhatIsGrantedAroundHiddenNames(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "closed/x", "half/open", "half/shut"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("closed", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	in := func(names ...string) []string {
+		for i := range names {
+			names[i] = filepath.Join(dir, names[i])
+		}
+		return names
+	}
+	got := carve(dir, in("closed", "half/shut"))
+	if want := in("a", "half/open"); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := carve(dir, nil); !slices.Equal(got, []string{dir}) {
+		t.Errorf("nothing hidden: %q", got)
+	}
+	if got := carve(dir, []string{dir}); got != nil {
+		t.Errorf("all hidden: %q", got)
+	}
+}

@@ -1,0 +1,72 @@
+package launch
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// plainGrace bounds how long the init of a plain session may take to end its
+// processes before the supervisor does.
+const plainGrace = 10 * time.Second
+
+// A plain session has no pid namespace: its processes are told from those of
+// other sessions by the range of their marks. Keep in step with init.h.
+const (
+	tagBase  = 1 << 62
+	tagSpan  = 1 << 24 // commands of one session
+	tagSpans = 1 << 36 // ranges to choose from
+)
+
+// newTagBase is the start of a range of marks that nobody else has.
+func newTagBase() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: see its documentation
+	return tagBase + (1+binary.NativeEndian.Uint64(b[:])%tagSpans)*tagSpan
+}
+
+// killMarked kills every process whose mark is in the range of base, until two
+// looks in a row find none. One that the kernel holds on to is left to it.
+func killMarked(base uint64) {
+	deadline := time.Now().Add(plainGrace)
+	for quiet := 0; quiet < 2 && time.Now().Before(deadline); quiet++ {
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if pid, err := strconv.Atoi(e.Name()); err == nil && killIfMarked(pid, base) {
+				quiet = -1
+			}
+		}
+	}
+}
+
+// killIfMarked kills one process. Its descriptor is taken before its mark is
+// read, so that a number that is used again is left alone.
+func killIfMarked(pid int, base uint64) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	if err != nil {
+		return false
+	}
+	_, rest, found := strings.Cut(string(text), "Max realtime timeout")
+	fields := strings.Fields(rest)
+	if !found || len(fields) < 2 {
+		return false
+	}
+	mark, err := strconv.ParseUint(fields[1], 10, 64)
+	if err != nil || mark <= base || mark >= base+tagSpan {
+		return false
+	}
+	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+}

@@ -1,0 +1,125 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/policy"
+	"agentsh/supervisor/launch"
+)
+
+// openTree is a tree that is reached as it is, where no file server decides for
+// each operation: the rules say one thing for the whole of it.
+type openTree struct {
+	path    string // inside
+	backing string // outside
+	write   bool
+	noExec  bool
+}
+
+// rights are what Landlock grants of the tree.
+func (o openTree) rights() uint64 {
+	rights := uint64(launch.LandlockRead)
+	if o.write {
+		rights |= launch.LandlockWrite
+	}
+	if !o.noExec {
+		rights |= launch.LandlockExec
+	}
+	return rights
+}
+
+// openTree shows a tree whose rules differ nowhere inside. Reading must be
+// allowed; writing and executing are allowed or denied.
+func (p *viewPlanner) openTree(path, backing string) error {
+	reads := readOps &^ policy.OpExecute
+	for _, ops := range []policy.FileOp{reads, writeOps, policy.OpExecute} {
+		v := p.policy.Tree(path, ops)
+		if !v.Uniform || v.Effect != policy.Allow && (v.Effect != policy.Deny || ops == reads) {
+			return p.splits(path, ops)
+		}
+	}
+	p.view.open = append(p.view.open, openTree{
+		path: path, backing: backing,
+		write:  p.policy.Tree(path, writeOps).Effect == policy.Allow,
+		noExec: p.policy.Tree(path, policy.OpExecute).Effect == policy.Deny,
+	})
+	return nil
+}
+
+// splits is the error that names the rules which only a file server holds.
+func (p *viewPlanner) splits(path string, ops policy.FileOp) error {
+	var lines []string
+	for _, rule := range p.policy.Splitters(path, ops) {
+		lines = append(lines, fmt.Sprintf("%s: rule %s cannot be held here: without a file server %s is allowed or denied as a whole", rule.Pos, rule.Name, path))
+	}
+	if len(lines) == 0 {
+		lines = append(lines, fmt.Sprintf("the file rules do not allow reading %s, and without a file server nothing else shows it", path))
+	}
+	return &ruleError{strings.Join(lines, "\n")}
+}
+
+// ruleError is a policy that this place cannot hold.
+type ruleError struct{ text string }
+
+func (e *ruleError) Error() string { return e.text }
+
+// closed reports whether nothing is allowed at a path or below it.
+func (p *viewPlanner) closed(path string, dir bool) bool {
+	tree := p.file // below a file there is nothing
+	if dir {
+		tree = p.policy.Tree
+	}
+	v := tree(path, policy.OpAll)
+	return v.Uniform && v.Effect == policy.Deny
+}
+
+// reaches checks that the user of commands can work in trees that no file server
+// shows as theirs.
+func (s *Session) reaches(v view) error {
+	for _, o := range v.open {
+		info, err := os.Stat(o.backing)
+		if err != nil {
+			return fmt.Errorf("workspace: %w", err)
+		}
+		owner, mode := info.Sys().(*syscall.Stat_t), info.Mode().Perm()
+		write := unix.W_OK
+		if !o.write {
+			write = 0
+		}
+		need := os.FileMode(unix.R_OK | unix.X_OK | write)
+		switch {
+		case int(owner.Uid) == s.who.uid:
+			mode >>= 6
+		case int(owner.Gid) == s.who.gid:
+			mode >>= 3
+		}
+		if info.IsDir() && mode&need != need {
+			return fmt.Errorf("%s belongs to user %d, and commands run as user %d, who may not use it: without a file server give it to them (chown -R %d:%d), or name its owner as sandbox.user",
+				o.path, owner.Uid, s.who.uid, s.who.uid, s.who.gid)
+		}
+	}
+	return nil
+}
+
+// statePlace is the directory for the session's state: the temporary one, or in
+// a plain session one that commands cannot write to.
+func (c *Config) statePlace(lost lacks) string {
+	if !lost.has(lossNamespaces) {
+		return os.TempDir()
+	}
+	for _, dir := range []string{os.Getenv("XDG_RUNTIME_DIR"), "/run", os.TempDir(), "/var/tmp", "/dev/shm"} {
+		if dir == "" || unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
+			continue
+		}
+		if v := c.Policy.Tree(dir, writeOps); v.Uniform && v.Effect == policy.Deny && !slices.ContainsFunc(v.Except, func(e string) bool { return below(e, dir) }) {
+			return dir
+		}
+	}
+	return os.TempDir()
+}
