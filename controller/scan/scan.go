@@ -1,0 +1,163 @@
+// Package scan finds what tries to lead an agent astray or must not leave with
+// its results: hidden characters, injected instructions, addresses of internal
+// services, secrets, canaries, and settings that start programs.
+//
+// A [Scanner] reads streams of any size in bounded memory. What is encoded
+// (base64, hex, percent and character references, rot13) or hidden (comments,
+// tag characters) is decoded and scanned again, and a finding in it is graver
+// than the same in plain sight. Nothing here is a boundary: a scan advises, the
+// supervisor enforces.
+package scan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"agentsh/internal/text"
+)
+
+// Severity is how much a finding matters.
+type Severity uint8
+
+// The severities. Only a critical finding stops a run.
+const (
+	Low Severity = iota
+	Medium
+	High
+	Critical
+)
+
+var severityNames = []string{"low", "medium", "high", "critical"}
+
+// String is the severity as printed.
+func (s Severity) String() string { return severityNames[min(int(s), len(severityNames)-1)] }
+
+// MarshalText makes a severity its word in JSON.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the word of a severity.
+func (s *Severity) UnmarshalText(word []byte) error {
+	i := slices.Index(severityNames, string(word))
+	if i < 0 {
+		return fmt.Errorf("%q is not a severity", word)
+	}
+	*s = Severity(i)
+	return nil
+}
+
+// Finding is one thing found in a text.
+type Finding struct {
+	File     string   `json:"file"`
+	Line     int      `json:"line"`   // from 1
+	Column   int      `json:"column"` // in characters, from 1
+	Rule     string   `json:"rule"`   // stable name, for filters and SARIF
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`
+	Excerpt  string   `json:"excerpt,omitempty"` // what does not print as itself is written out; never a whole secret
+	Hint     string   `json:"hint,omitempty"`    // what to do
+}
+
+// String is the finding on one line, without its hint.
+func (f Finding) String() string {
+	line := fmt.Sprintf("%s:%d:%d %s %s %s", text.Visible(f.File), f.Line, f.Column, f.Rule, f.Severity, f.Message)
+	if f.Excerpt != "" {
+		line += ": " + f.Excerpt
+	}
+	return line
+}
+
+// The rules, as findings name them.
+const (
+	RuleHidden     = "hidden-characters" // characters that a reader does not see
+	RuleBidi       = "bidi-control"      // characters that change the order of what a reader sees
+	RuleHomoglyph  = "homoglyph"         // letters that look like those of another script
+	RuleInjection  = "prompt-injection"  // instructions that would replace those of the operator
+	RuleConceal    = "conceal"           // instructions to keep something from the user
+	RuleExfiltrate = "exfiltrate"        // instructions to send secrets away
+	RuleRole       = "role-change"       // the agent is told to be something else
+	RuleMarker     = "role-marker"       // text that poses as a message of the system
+	RuleURL        = "internal-url"      // address of an internal service
+	RuleSecret     = "secret"            // credential
+	RuleCanary     = "canary"            // a planted value that nobody has a reason to use
+	RuleSettings   = "starts-program"    // a setting that makes a tool start a program
+	RuleCommand    = "command"           // a shell command that looks like an attack
+	RuleModel      = "model"             // what a model-based scanner reports
+	RuleLimit      = "limit"             // more findings than are listed
+)
+
+// Kind is what a text is for: the same words weigh more where an agent takes
+// its instructions from.
+type Kind uint8
+
+// The kinds of text.
+const (
+	Ordinary     Kind = iota // source code, documentation
+	Instructions             // what an agent obeys: AGENTS.md, SKILL.md, ...
+	Settings                 // configuration of tools
+	Output                   // what leaves a sandbox
+)
+
+// Options switch the scanners. The zero value switches all off but canaries.
+type Options struct {
+	Unicode   bool
+	Injection bool
+	URLs      bool
+	Secrets   bool
+	Settings  bool
+	Canaries  []string // planted values; shorter than 8 bytes are ignored
+	Values    []string // secrets of the run, found as they are; shorter than 8 bytes are ignored
+	Model     Model    // nil: none
+	Threshold float64  // score of the model from which a finding counts
+	Sentences bool     // the model scores sentence by sentence, else blocks
+}
+
+// All are the options with every scanner that needs nothing else.
+func All() Options {
+	return Options{Unicode: true, Injection: true, URLs: true, Secrets: true, Settings: true}
+}
+
+// Scanner scans texts. Make one with [New]. Safe for concurrent use when its
+// model is.
+type Scanner struct {
+	options Options
+	planted []planted
+}
+
+// New makes a scanner.
+func New(o Options) *Scanner {
+	s := &Scanner{options: o}
+	s.plant(o.Canaries, RuleCanary)
+	s.plant(o.Values, RuleSecret)
+	return s
+}
+
+// maxFindings bounds the findings of one text.
+const maxFindings = 200
+
+// Text scans one stream, named name in its findings, and returns them by place.
+// An error is one of reading, of the model or of ctx; findings so far are
+// returned with it.
+func (s *Scanner) Text(ctx context.Context, name string, kind Kind, r io.Reader) ([]Finding, error) {
+	j := &job{scanner: s, ctx: ctx, name: name, kind: kind, seen: map[Finding]bool{}, line: 1, column: 1}
+	err := j.read(r)
+	j.escalate()
+	slices.SortStableFunc(j.found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if err != nil {
+		err = fmt.Errorf("scan %s: %w", name, err)
+	}
+	return j.found, err
+}
+
+// Worst is the highest severity of findings, and whether there is one.
+func Worst(fs []Finding) (Severity, bool) {
+	worst := Low
+	for _, f := range fs {
+		worst = max(worst, f.Severity)
+	}
+	return worst, len(fs) > 0
+}
