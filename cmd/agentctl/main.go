@@ -9,8 +9,11 @@ import (
 	"syscall"
 )
 
-// version is set by the build.
-var version = "unknown"
+// version and commit are set by the build.
+var (
+	version = "unknown"
+	commit  string
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/internal/cli"
 )
 
 // newRoot returns the command line of agentctl.
@@ -35,6 +36,8 @@ failed, 130 and 143 cancelled.`,
 		newMigrateCommand(),
 		newSchemaCommand(),
 		newProvidersCommand(),
+		cli.NewVersion(cli.Build{Program: "agentctl", Version: version, Commit: commit}),
+		cli.NewMan("agentctl"),
 	)
 	return root
 }

@@ -11,8 +11,11 @@ import (
 	"agentsh/supervisor"
 )
 
-// version is set by the build.
-var version = "unknown"
+// version and commit are set by the build.
+var (
+	version = "unknown"
+	commit  string
+)
 
 func main() {
 	supervisor.Reexec()

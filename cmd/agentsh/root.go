@@ -8,6 +8,9 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"agentsh/internal/cli"
+	"agentsh/seccomp"
 )
 
 // Exit codes of agentsh itself; a command's own status passes through.
@@ -78,5 +81,6 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(newExecCommand(), newShellCommand(), newSessionCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand(), newDetectCommand(), newShimCommand(),
 		newEventsCommand(), newReportCommand(), newAuditCommand(), newTrashCommand())
+	root.AddCommand(cli.NewVersion(cli.Build{Program: "agentsh", Version: version, Commit: commit, Libseccomp: seccomp.LibraryVersion()}), cli.NewMan("agentsh"))
 	return root
 }
