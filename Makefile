@@ -11,6 +11,7 @@ AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
 .PHONY: all build demo test check lint race cross evasions soak bench deps deps-check clean
+.PHONY: deps-packages packages package-files release-check reproduce install-test
 
 all: build
 
@@ -29,12 +30,13 @@ test: deps-check build
 
 check: lint race cross
 
-lint: $(LINT)
+lint: $(LINT) $(TOOLS)/actionlint-v1.7.7
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh examples/*/*.sh test/evasions/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/install/*.sh bench/*.sh .ci/run
+	$(TOOLS)/actionlint-v1.7.7
 
 race: deps-check build
-	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 30m ./...
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -p 1 -timeout 30m ./...
 
 cross: deps-check
 	GOARCH=amd64 $(SANDBOX) -o bin/amd64/agentsh ./cmd/agentsh
@@ -46,6 +48,48 @@ cross: deps-check
 $(LINT):
 	GOBIN=$(TOOLS)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 	mv $(TOOLS)/bin/golangci-lint $@
+
+# Packages. The version is the tag's, or counts the commits since none; every file
+# has the time of the commit. GOFLAGS of the machine must not change what is built.
+export PACKAGE_VERSION ?= $(shell packaging/version.sh)
+export SOURCE_DATE_EPOCH   ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+export COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo none)
+NFPM    := $(TOOLS)/nfpm-v2.45.2
+RELEASE := $(GO) run ./packaging/release
+
+packages: deps-packages $(NFPM)
+	$(RELEASE) packages --version $(PACKAGE_VERSION) --commit $(COMMIT) --epoch $(SOURCE_DATE_EPOCH) --nfpm $(NFPM)
+
+# What .goreleaser.yml packs besides programs and files of this tree.
+package-files:
+	$(RELEASE) files --version $(PACKAGE_VERSION) --commit $(COMMIT) --epoch $(SOURCE_DATE_EPOCH) --out out/host
+
+# About 8 minutes when goreleaser has to be built.
+release-check: packages $(TOOLS)/goreleaser-v2.15.2
+	packaging/release-check.sh $(TOOLS)/goreleaser-v2.15.2
+
+# A second build, of a copy elsewhere, without anything that the first left.
+reproduce: packages
+	packaging/reproduce.sh $(NFPM)
+
+# The packages in roots of their own: 2 minutes, and one more for the first root.
+install-test: packages $(TOOLS)/root-bookworm.tar
+	$(AS_ROOT) test/install/run.sh out/packages $(TOOLS)/root-bookworm.tar $(NFPM)
+
+$(TOOLS)/root-bookworm.tar: packaging/root.sh
+	$(AS_ROOT) packaging/root.sh bookworm $@
+
+$(NFPM):
+	GOBIN=$(TOOLS)/bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+	mv $(TOOLS)/bin/nfpm $@
+
+$(TOOLS)/goreleaser-v2.15.2:
+	GOBIN=$(TOOLS)/bin $(GO) install github.com/goreleaser/goreleaser/v2@v2.15.2
+	mv $(TOOLS)/bin/goreleaser $@
+
+$(TOOLS)/actionlint-v1.7.7:
+	GOBIN=$(TOOLS)/bin $(GO) install github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
+	mv $(TOOLS)/bin/actionlint $@
 
 # The corpus is not a part of this tree: EVASIONS says where it is.
 EVASIONS ?= $(CURDIR)/../shared/evasions
@@ -68,6 +112,9 @@ deps:
 
 deps-check:
 	packaging/deps.sh build check
+
+deps-packages:
+	packaging/deps.sh build check packages
 
 clean:
 	rm -rf bin out dist

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the Debian packages that a set of make targets needs: build, check, bench.
+# Install the Debian packages that a set of make targets needs: build, check, packages, bench.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -24,9 +24,10 @@ for set in "$@"; do
 		tool node nodejs
 		tool npm npm
 		;;
+	packages) for p in mmdebstrap rpm pacman-package-manager zstd musl musl-tools busybox-static qemu-user-static systemd man-db; do want "$p"; done ;;
 	bench) want bubblewrap ;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check or bench" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages or bench" >&2
 		exit 2
 		;;
 	esac

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// generated is where .goreleaser.yml finds the files that a build makes.
+const generated = "out/package"
+
+// generate makes the manual, the completions, the notices and the scripts, by
+// programs that run on this machine.
+func (m *maker) generate(ctx context.Context, programs []binary) error {
+	if err := os.RemoveAll(generated); err != nil {
+		return err
+	}
+	for _, d := range []string{"man", "completions", "scripts"} {
+		if err := os.MkdirAll(filepath.Join(generated, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, p := range programs {
+		if err := m.document(ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	notices, err := m.notices(ctx, programs)
+	if err != nil {
+		return fmt.Errorf("notices: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(generated, "THIRD_PARTY_NOTICES"), notices, 0o644); err != nil {
+		return err
+	}
+	scripts, err := filepath.Glob("packaging/scripts/*.sh")
+	if err != nil || len(scripts) == 0 {
+		return errors.Join(errors.New("no packaging/scripts"), err)
+	}
+	for _, s := range scripts {
+		if err := copyFile(s, filepath.Join(generated, "scripts", filepath.Base(s)), 0o755); err != nil {
+			return err
+		}
+	}
+	// nfpm gives the scripts of an apk the times of their files.
+	return filepath.WalkDir(generated, func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chtimes(name, m.release.time, m.release.time))
+	})
+}
+
+// document has a program write its manual and its completions.
+func (m *maker) document(ctx context.Context, p binary) error {
+	path, err := filepath.Abs(p.path)
+	if err != nil {
+		return err
+	}
+	pages := filepath.Join(generated, "man")
+	if err := m.run(ctx, nil, os.Stderr, path, "man", "--dir", pages); err != nil {
+		return err
+	}
+	found, err := filepath.Glob(filepath.Join(pages, "*.1"))
+	if err != nil {
+		return err
+	}
+	for _, page := range found {
+		if err := zip(page); err != nil {
+			return err
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		var script bytes.Buffer
+		if err := m.run(ctx, nil, &script, path, "completion", shell); err != nil {
+			return err
+		}
+		if !strings.Contains(script.String(), p.name) {
+			return fmt.Errorf("completion %s does not name the program", shell)
+		}
+		if err := os.WriteFile(filepath.Join(generated, "completions", p.name+"."+shell), script.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// zip replaces a file by its compressed form, which has no name and time in it.
+func zip(name string) error {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(name+".gz", b.Bytes(), 0o644), os.Remove(name))
+}
+
+// copyFile copies a file; the mode is what is said, whatever the umask.
+func copyFile(from, to string, mode fs.FileMode) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(to, data, mode), os.Chmod(to, mode))
+}
