@@ -21,6 +21,8 @@ const (
 type backing struct {
 	fd  int  // O_PATH descriptor of the directory or file; the mount closes it
 	dir bool // false: the backing is one regular file
+
+	away redirects
 }
 
 // place is a name in an open directory: the argument pair of the *at calls.
@@ -38,8 +40,17 @@ func (p place) close() {
 
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// openDir opens the directory at rel for *at calls.
+// openDir opens the directory at rel, or the one a redirected name leads to, for
+// *at calls.
 func (b *backing) openDir(rel string) (place, error) {
+	if to, ok := b.away.find(rel); ok {
+		return to.m.backing.openDirRaw(to.rel)
+	}
+	return b.openDirRaw(rel)
+}
+
+// openDirRaw is openDir whatever is redirected.
+func (b *backing) openDirRaw(rel string) (place, error) {
 	if rel == "" {
 		return place{dirfd: b.fd}, nil
 	}
@@ -71,13 +82,21 @@ func (b *backing) openDir(rel string) (place, error) {
 	return place{dirfd: at, own: true}, nil
 }
 
-// locate opens the directory that holds rel.
+// locate opens the directory that holds rel, or what a redirected name leads to.
 func (b *backing) locate(rel string) (place, error) {
+	if to, ok := b.away.find(rel); ok {
+		return to.m.backing.locateRaw(to.rel)
+	}
+	return b.locateRaw(rel)
+}
+
+// locateRaw is locate whatever is redirected.
+func (b *backing) locateRaw(rel string) (place, error) {
 	if rel == "" {
 		return place{dirfd: b.fd}, nil
 	}
 	dir, name := splitPath(rel)
-	p, err := b.openDir(dir)
+	p, err := b.openDirRaw(dir)
 	p.name = name
 	return p, err
 }

@@ -33,6 +33,7 @@ type changes struct {
 	entries  map[string]entry    // present paths whose file is not what the baseline had there
 	gone     map[string]struct{} // baseline paths whose file was deleted
 	overflow bool
+	away     *redirects // names of the mount whose changes are those of another place
 }
 
 // entry is a present file that differs, or may.
@@ -53,7 +54,7 @@ type stamp struct {
 func stampOf(st *unix.Stat_t) stamp { return stamp{inodeOf(st), st.Size, st.Mtim} }
 
 func newChanges() *changes {
-	return &changes{entries: map[string]entry{}, gone: map[string]struct{}{}}
+	return &changes{entries: map[string]entry{}, gone: map[string]struct{}{}, away: &redirects{}}
 }
 
 // reset makes the present state the baseline.
@@ -108,13 +109,30 @@ func (c *changes) put(rel string, e entry) {
 	c.entries[rel] = e
 }
 
+// created records a new file, where a redirected name leads.
 func (c *changes) created(rel string) {
+	if to, ok := c.away.find(rel); ok {
+		to.m.changes.createdHere(to.rel)
+		return
+	}
+	c.createdHere(rel)
+}
+
+func (c *changes) createdHere(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.put(rel, entry{fresh: true})
 }
 
 func (c *changes) modified(rel string) {
+	if to, ok := c.away.find(rel); ok {
+		to.m.changes.modifiedHere(to.rel)
+		return
+	}
+	c.modifiedHere(rel)
+}
+
+func (c *changes) modifiedHere(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.at(rel); !e.fresh && !e.modified {
@@ -125,6 +143,14 @@ func (c *changes) modified(rel string) {
 
 // watched records that a file may be written without a sign from now on.
 func (c *changes) watched(rel string, was stamp) {
+	if to, ok := c.away.find(rel); ok {
+		to.m.changes.watchedHere(to.rel, was)
+		return
+	}
+	c.watchedHere(rel, was)
+}
+
+func (c *changes) watchedHere(rel string, was stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.at(rel); !e.fresh && !e.modified && e.was == nil {
@@ -134,6 +160,14 @@ func (c *changes) watched(rel string, was stamp) {
 }
 
 func (c *changes) deleted(rel string) {
+	if to, ok := c.away.find(rel); ok {
+		to.m.changes.deletedHere(to.rel)
+		return
+	}
+	c.deletedHere(rel)
+}
+
+func (c *changes) deletedHere(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(rel)
@@ -184,6 +218,11 @@ func (c *changes) place(rel string, moved map[string]entry) {
 // renamed records the move of a file or directory; replaced says that the new
 // name was taken.
 func (c *changes) renamed(from, to string, dir, replaced bool) {
+	if c.away.has(from) || c.away.has(to) {
+		c.deleted(from)
+		c.created(to)
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if replaced {

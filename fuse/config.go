@@ -95,8 +95,6 @@ func supported(r Rules, trash bool) error {
 	var problems []error
 	for _, rule := range r.Rules(policy.GroupFile) {
 		switch {
-		case rule.Effect == policy.Redirect:
-			problems = append(problems, fmt.Errorf("%s: rule %s: redirect is not available for governed mounts", rule.Pos, rule.Name))
 		case rule.Effect == policy.SoftDelete && !trash:
 			problems = append(problems, fmt.Errorf("%s: rule %s: soft_delete needs a trash directory", rule.Pos, rule.Name))
 		}

@@ -70,7 +70,7 @@ func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out 
 	making := ask{policy.OpCreate, rel}
 	v := m.weigh(in.Pid, append([]ask{making}, product([]string{rel}, openOps(in.Flags&^unix.O_TRUNC)...)...)...)
 	if v.op != policy.OpWrite || v.dec.Effect != policy.SoftDelete { // a new file has nothing to keep
-		if code := m.settle(in.Pid, "", v); !code.Ok() {
+		if _, code := m.makeAway(in.Pid, v); !code.Ok() {
 			return code
 		}
 	}
@@ -108,7 +108,8 @@ func (m *mount) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.
 		return code
 	}
 	a := ask{createOp(mode), rel}
-	if code := m.permit(in.Pid, "", a); !code.Ok() {
+	away, code := m.makeAway(in.Pid, m.weigh(in.Pid, a))
+	if !code.Ok() {
 		return code
 	}
 	switch kind := mode & unix.S_IFMT; {
@@ -122,7 +123,7 @@ func (m *mount) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.
 		return gofuse.Status(errno(err))
 	}
 	defer p.close()
-	if err := do(p); err != nil {
+	if err := do(p); err != nil && !(away && mode&unix.S_IFMT == unix.S_IFDIR && errors.Is(err, unix.EEXIST)) {
 		return gofuse.Status(errno(err))
 	}
 	if _, _, err := m.adopted(parent, rel, p, out); err != nil {

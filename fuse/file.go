@@ -50,7 +50,12 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 	}
 	v := m.weigh(in.Pid, product(all, openOps(in.Flags)...)...)
 	soft := v.op == policy.OpWrite && v.dec.Effect == policy.SoftDelete
-	if !soft {
+	switch {
+	case v.dec.Effect == policy.Redirect:
+		if code := m.writeAway(in.Pid, v, n, in.Flags&unix.O_TRUNC == 0); !code.Ok() {
+			return code
+		}
+	case !soft:
 		if code := m.settle(in.Pid, "", v); !code.Ok() {
 			return code
 		}
@@ -198,6 +203,9 @@ func (m *mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	defer m.tree.moves.RUnlock()
 	if h := m.dropHandle(in.Fh); h != nil {
 		m.noteWrites(h)
+		if h.mayChange {
+			m.seenAway(h.node)
+		}
 		m.putHandle(h)
 	}
 }

@@ -35,6 +35,7 @@ type mount struct {
 	reporter *reporter
 	trash    *keep.Trash // nil: no rule needs it
 	asks     *approvals
+	mountAt  func(path string) *mount // that serves a path inside the sandbox
 
 	loop        *loop
 	noOpenDir   bool // listings need no handle
@@ -62,7 +63,7 @@ func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
 		closeFD(fd)
 		return nil, fmt.Errorf("backing of %s: neither a directory nor a regular file", c.Path)
 	}
-	return &mount{
+	m := &mount{
 		RawFileSystem: gofuse.NewDefaultRawFileSystem(),
 		tag:           c.Tag,
 		path:          c.Path,
@@ -71,7 +72,9 @@ func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
 		changes:       newChanges(),
 		handles:       map[uint64]*handle{},
 		nextHandle:    1,
-	}, nil
+	}
+	m.changes.away = &m.backing.away
+	return m, nil
 }
 
 // attach starts answering on the FUSE descriptor, which it takes over. It

@@ -24,6 +24,7 @@ type movement struct {
 	st       unix.Stat_t
 	at       place
 	keep     *verdict // it is replaced, and a soft_delete keeps it
+	away     *verdict // its new name is redirected
 }
 
 // Rename moves an entry, or swaps two. Both names are judged, for an entry that
@@ -54,6 +55,12 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 	if code := m.permitMove(in.Pid, &src, &dst, exists, exchange); !code.Ok() {
 		return code
 	}
+	sent := src.away != nil && !m.backing.away.has(to)
+	if sent {
+		if exists, err = m.moveAway(in.Pid, &src, &dst); err != nil {
+			return gofuse.Status(errno(err))
+		}
+	}
 	if in.Flags&unix.RENAME_NOREPLACE != 0 && exists {
 		return gofuse.Status(unix.EEXIST)
 	}
@@ -62,6 +69,9 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 	}
 	gone, err := m.replace(in, &src, &dst, exists && !exchange)
 	if err != nil {
+		if sent {
+			m.backing.away.drop(to)
+		}
 		return gofuse.Status(errno(err))
 	}
 	a, b := link{oldParent, oldName}, link{newParent, newName}
@@ -158,9 +168,26 @@ func (m *mount) permitMove(tid uint32, src, dst *movement, exists, exchange bool
 		return code
 	}
 	if exchange && exists {
-		return m.permitTree(tid, dst)
+		if src.away != nil {
+			return m.settle(tid, m.inside(src.from), *src.away)
+		}
+		if code := m.permitTree(tid, dst); !code.Ok() || dst.away == nil {
+			return code
+		}
+		return m.settle(tid, m.inside(dst.from), *dst.away)
 	}
 	return gofuse.OK
+}
+
+// moveAway sends the new name of a rename away, so that the entry moves there.
+func (m *mount) moveAway(tid uint32, src, dst *movement) (exists bool, err error) {
+	if err := m.sendAway(tid, *src.away, false); err != nil {
+		return false, err
+	}
+	src.at.close()
+	dst.at.close()
+	src.at, dst.at = place{}, place{}
+	return m.locateBoth(src, dst)
 }
 
 // permitReplace judges the loss of what is at the new name: a file is written
@@ -179,6 +206,10 @@ func (m *mount) permitReplace(tid uint32, src, dst *movement) gofuse.Status {
 			v = d
 		}
 	}
+	if v.dec.Effect == policy.Redirect {
+		src.away = &v
+		return gofuse.OK
+	}
 	if v.dec.Effect == policy.SoftDelete {
 		v.op = policy.OpRename
 		dst.keep = &v
@@ -190,7 +221,7 @@ func (m *mount) permitReplace(tid uint32, src, dst *movement) gofuse.Status {
 // permitTree judges one moved entry and, for a directory, all below it that
 // the rules may treat differently from it.
 func (m *mount) permitTree(tid uint32, mv *movement) gofuse.Status {
-	if code := m.permitOne(tid, mv.from, mv.to, mv.st.Mode); !code.Ok() {
+	if code := m.permitOne(tid, mv.from, mv.to, mv.st.Mode, mv); !code.Ok() {
 		return code
 	}
 	if mv.st.Mode&unix.S_IFMT != unix.S_IFDIR || m.alike(mv.from, mv.to) {
@@ -221,10 +252,12 @@ func (m *mount) alike(from, to string) bool {
 
 // permitOne judges the move of one entry: leaving the old name, coming to be at
 // the new one, and not escaping a denial that holds at the old one.
-func (m *mount) permitOne(tid uint32, from, to string, mode uint32) gofuse.Status {
-	target := m.inside(to)
-	code := m.permit(tid, target, ask{policy.OpRename, from}, ask{policy.OpRename, to}, ask{createOp(mode), to})
-	if !code.Ok() {
+// The rename itself, mv, may go to a redirected name; what is below it may not.
+func (m *mount) permitOne(tid uint32, from, to string, mode uint32, mv *movement) gofuse.Status {
+	v := m.weigh(tid, ask{policy.OpRename, from}, ask{policy.OpRename, to}, ask{createOp(mode), to})
+	if v.dec.Effect == policy.Redirect && mv != nil {
+		mv.away = &v
+	} else if code := m.settle(tid, m.inside(to), v); !code.Ok() {
 		return code
 	}
 	return m.keepDenials(tid, from, to)
@@ -238,7 +271,7 @@ func (m *mount) keepDenials(tid uint32, from, to string) gofuse.Status {
 			continue
 		}
 		at := m.decide(ask{op, from})
-		if at.dec.Permits() {
+		if at.dec.Permits() || at.dec.Effect == policy.Redirect && m.backing.away.has(from) {
 			continue
 		}
 		if m.decide(ask{op, to}).dec.Permits() {
@@ -263,7 +296,7 @@ func (m *mount) permitBelow(tid uint32, from, to string, dir place, left *int) g
 	}
 	for _, e := range names {
 		oldRel, newRel := joinPath(from, e.Name), joinPath(to, e.Name)
-		if code := m.permitOne(tid, oldRel, newRel, e.Mode); !code.Ok() {
+		if code := m.permitOne(tid, oldRel, newRel, e.Mode, nil); !code.Ok() {
 			return code
 		}
 		if e.Mode&unix.S_IFMT != unix.S_IFDIR {

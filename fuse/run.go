@@ -147,6 +147,9 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		}
 		s.mounts = append(s.mounts, m)
 	}
+	if err := s.checkRedirects(rules); err != nil {
+		return err
+	}
 	if len(s.donated) > 0 {
 		return fmt.Errorf("descriptors without a mount: %s", strings.Join(names(s.donated), ", "))
 	}
@@ -178,7 +181,7 @@ func (s *server) open(mc MountConfig, owner Owner, rules Rules) (*mount, error) 
 		dev.Close()
 		return nil, err
 	}
-	m.rules, m.roots, m.owner, m.reporter, m.trash, m.asks = rules, rules.Roots(), owner, s.report, s.trash, s.asks
+	m.rules, m.roots, m.owner, m.reporter, m.trash, m.asks, m.mountAt = rules, rules.Roots(), owner, s.report, s.trash, s.asks, s.mountOf
 	return m, m.attach(dev)
 }
 

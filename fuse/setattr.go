@@ -50,7 +50,13 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	size := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	if in.Valid&gofuse.FATTR_SIZE != 0 && !writable {
 		size = m.weigh(in.Pid, product(all, policy.OpWrite)...)
-		if size.dec.Effect != policy.SoftDelete {
+		switch size.dec.Effect {
+		case policy.SoftDelete:
+		case policy.Redirect:
+			if code := m.writeAway(in.Pid, size, n, true); !code.Ok() {
+				return code
+			}
+		default:
 			if code := m.settle(in.Pid, "", size); !code.Ok() {
 				return code
 			}

@@ -25,6 +25,18 @@ func (p *Policy) Roots() []string {
 // Concerns reports whether r is a file rule that speaks of one of the operations.
 func (r *Rule) Concerns(ops FileOp) bool { return r.file != nil && r.file.ops&ops != 0 }
 
+// PathsBelow are the patterns of a file rule, variables expanded, that match
+// something at or below a directory.
+func (r *Rule) PathsBelow(dir string) []string {
+	var out []string
+	for _, g := range r.file.paths {
+		if g.Covers(dir) || len(g.Below(dir)) > 0 {
+			out = append(out, g.String())
+		}
+	}
+	return out
+}
+
 // Tree says whether every path at or below root gets the same effect for every
 // operation in ops, and which parts of the tree may not. root is a clean
 // absolute path. The answer is never Uniform where a rule could differ.

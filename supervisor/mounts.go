@@ -80,6 +80,12 @@ func (p *viewPlanner) plan() (view, error) {
 			return view{}, err
 		}
 	}
+	if err := p.holdKernelRules(); err != nil {
+		return view{}, err
+	}
+	if err := p.addTargets(); err != nil {
+		return view{}, err
+	}
 	for _, root := range p.roots() {
 		if err := p.addRoot(root); err != nil {
 			return view{}, err
@@ -111,6 +117,39 @@ func (p *viewPlanner) addScratch(dir string) error {
 		return fmt.Errorf("scratch directory for %s: %w", dir, err)
 	}
 	return p.govern(dir, backing, true)
+}
+
+// addTargets governs the directories that redirects write to: one in a private
+// directory begins empty, any other is that of the machine.
+func (p *viewPlanner) addTargets() error {
+	for _, rule := range p.policy.Rules(policy.GroupFile) {
+		if rule.Effect != policy.Redirect || p.governedAt(rule.Redirect.Path) {
+			continue
+		}
+		dir := rule.Redirect.Path
+		refused := func(why string) error {
+			return fmt.Errorf("%s: rule %s: redirect_to %s: %s", rule.Pos, rule.Name, dir, why)
+		}
+		backing := dir
+		switch info, err := os.Stat(dir); {
+		case below(dir, kernelDirs...):
+			return refused("the kernel's own directories take no files")
+		case slices.Contains(p.view.scratch, dir):
+			return refused("name a directory in it")
+		case below(dir, p.view.scratch...):
+			if backing, err = p.scratch(dir); err != nil {
+				return refused(err.Error())
+			}
+		case err != nil:
+			return refused(err.Error())
+		case !info.IsDir():
+			return refused("it is no directory")
+		}
+		if err := p.govern(dir, backing, true); err != nil {
+			return refused(err.Error())
+		}
+	}
+	return nil
 }
 
 // unit reports whether a tree is decided as a whole, governed places inside it

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"agentsh/internal/keep"
@@ -169,13 +170,23 @@ func (s *Session) settle(v *view) error {
 	return v.hideRegistry()
 }
 
-// scratchDir makes the backing of a governed scratch directory.
+// scratchDir makes the backing of a governed scratch directory. Its owner is that
+// of the workspace, which is shown as the commands' user in every mount.
 func (s *Session) scratchDir(path string) (string, error) {
 	dir, err := os.MkdirTemp(s.state.dir, filepath.Base(path)+"-")
 	if err != nil {
 		return "", err
 	}
-	return dir, os.Chown(dir, s.who.uid, s.who.gid)
+	uid, gid := s.who.uid, s.who.gid
+	if len(s.cfg.Governed) > 0 {
+		info, err := os.Stat(s.cfg.Governed[0].Backing)
+		if err != nil {
+			return "", err
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		uid, gid = int(owner.Uid), int(owner.Gid)
+	}
+	return dir, os.Chown(dir, uid, gid)
 }
 
 // startInit starts the session's first process in the view.
