@@ -29,6 +29,7 @@ var ranks = map[string]int{
 	"internal/selfexec":        0,
 	"internal/shim":            0, // the command installs, sessions show the originals
 	"internal/keep":            1, // the file server keeps what is lost, the command gives it back
+	"internal/agentfile":       0, // every backend starts or sends it
 	"internal/cli":             1, // the commands that both programs have
 	"internal/text":            0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":  1, // knows events only, not how they are stored

@@ -15,15 +15,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/sandbox"
+	"agentsh/internal/agentfile"
 	"agentsh/internal/statedir"
 )
 
@@ -36,7 +36,7 @@ const Name = "local"
 // Config is what a backend is made of.
 type Config struct {
 	State   statedir.Dir
-	Agentsh string // path of the supervisor's program; empty: see [FindAgentsh]
+	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
 }
 
 // Backend makes local sandboxes.
@@ -48,33 +48,12 @@ func New(cfg Config) *Backend { return &Backend{cfg: cfg} }
 // Name implements [sandbox.Backend].
 func (*Backend) Name() string { return Name }
 
-// installed is where the packages put the supervisor.
-const installed = "/usr/lib/agentsh/agentsh"
-
-// FindAgentsh finds the supervisor's program: beside this one, where the
-// packages install it, on the PATH.
-func FindAgentsh() (string, error) {
-	var tried []string
-	if self, err := os.Executable(); err == nil {
-		tried = append(tried, filepath.Join(filepath.Dir(self), "agentsh"))
-	}
-	tried = append(tried, installed)
-	for _, p := range tried {
-		if err := unix.Access(p, unix.X_OK); err == nil {
-			return p, nil
-		}
-	}
-	if p, err := exec.LookPath("agentsh"); err == nil && filepath.IsAbs(p) {
-		return p, nil
-	}
-	return "", fmt.Errorf("agentsh is not at %s and not on PATH: %w", strings.Join(tried, ", "), fs.ErrNotExist)
-}
-
+// agentsh is the supervisor's program for this machine.
 func (b *Backend) agentsh() (string, error) {
 	if b.cfg.Agentsh != "" {
-		return b.cfg.Agentsh, unix.Access(b.cfg.Agentsh, unix.X_OK)
+		return b.cfg.Agentsh, agentfile.Check(b.cfg.Agentsh, runtime.GOARCH)
 	}
-	return FindAgentsh()
+	return agentfile.Find(runtime.GOARCH)
 }
 
 // Check implements [sandbox.Backend]: the supervisor's program, and room on the

@@ -1,0 +1,104 @@
+// Package agentfile finds the file of the supervisor that a controller starts or
+// sends into a sandbox: the one for the sandbox's architecture.
+package agentfile
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// installed is where the packages and operators put supervisors for others to
+// use.
+const installed = "/usr/lib/agentsh"
+
+// machines are the architectures, by GOARCH, that agentsh is built for.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// errNoProgram is the error of a file that is not in ELF.
+var errNoProgram = errors.New("is no program")
+
+// Find returns the path of an agentsh for an architecture (GOARCH): agentsh or
+// agentsh-ARCH beside this program, then in /usr/lib/agentsh, then agentsh on
+// the PATH. The error names every place that was looked at and what was there;
+// it is a [fs.ErrNotExist].
+func Find(arch string) (string, error) {
+	dirs := []string{installed}
+	if self, err := os.Executable(); err == nil {
+		dirs = []string{filepath.Dir(self), installed}
+	}
+	return find(arch, dirs, filepath.SplitList(os.Getenv("PATH")))
+}
+
+func find(arch string, dirs, path []string) (string, error) {
+	var candidates []string
+	for _, dir := range dirs {
+		candidates = append(candidates, filepath.Join(dir, "agentsh"), filepath.Join(dir, "agentsh-"+arch))
+	}
+	for _, dir := range path {
+		if filepath.IsAbs(dir) { // the current directory is not the operator's word
+			candidates = append(candidates, filepath.Join(dir, "agentsh"))
+		}
+	}
+	var seen []string
+	for _, c := range candidates {
+		err := Check(c, arch)
+		if err == nil {
+			return c, nil
+		}
+		if reason := c + ": " + cause(err).Error(); !slices.Contains(seen, reason) {
+			seen = append(seen, reason)
+		}
+	}
+	return "", fmt.Errorf("no agentsh for linux/%s: %w: looked at %s", arch, fs.ErrNotExist, strings.Join(seen, "; "))
+}
+
+// Check says why a file is no program for an architecture (GOARCH).
+func Check(name, arch string) error {
+	want, known := machines[arch]
+	if !known {
+		return fmt.Errorf("%s: agentsh is not built for %s", name, arch)
+	}
+	if err := unix.Access(name, unix.X_OK); err != nil {
+		return &fs.PathError{Op: "execute", Path: name, Err: err}
+	}
+	f, err := elf.Open(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, errNoProgram)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	if f.Machine != want {
+		return fmt.Errorf("%s: %w", name, otherMachine(f.Machine))
+	}
+	return nil
+}
+
+// otherMachine is the error of a program for another architecture.
+type otherMachine elf.Machine
+
+func (m otherMachine) Error() string {
+	for arch, machine := range machines {
+		if machine == elf.Machine(m) {
+			return "is for " + arch
+		}
+	}
+	return "is for " + elf.Machine(m).String()
+}
+
+// cause is the error without the name of the file.
+func cause(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
