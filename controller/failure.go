@@ -15,6 +15,7 @@ const (
 	ExitDone             = 0
 	ExitAgentFailed      = 1
 	ExitConfiguration    = 2
+	ExitScan             = 3
 	ExitSandbox          = 4
 	ExitTimeout          = 5
 	ExitValidationFailed = 6

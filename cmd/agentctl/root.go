@@ -38,6 +38,7 @@ failed, 130 and 143 cancelled.`,
 		newProvidersCommand(),
 		cli.NewVersion(cli.Build{Program: "agentctl", Version: version, Commit: commit}),
 		cli.NewMan("agentctl"),
+		newScanCommand(),
 	)
 	return root
 }

@@ -1,0 +1,84 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+)
+
+// Tree scans the files of a directory that an agent takes in without being told
+// to, or all of them. Links are followed only as far as fsys lets them. Git's
+// own directory is left out but for its configuration. It calls each with the
+// findings of one file and returns how many files it scanned. What cannot be
+// read is an error: it was not judged.
+func (s *Scanner) Tree(ctx context.Context, fsys fs.FS, all bool, each func([]Finding)) (int, error) {
+	return s.walk(ctx, fsys, func(name string) (Kind, bool) {
+		kind, context := Classify(name)
+		return kind, context || all
+	}, each)
+}
+
+// OutputTree scans every file of a directory as what leaves a sandbox.
+func (s *Scanner) OutputTree(ctx context.Context, fsys fs.FS, each func([]Finding)) (int, error) {
+	return s.walk(ctx, fsys, func(string) (Kind, bool) { return Output, true }, each)
+}
+
+// walk scans the files that want takes.
+func (s *Scanner) walk(ctx context.Context, fsys fs.FS, want func(name string) (Kind, bool), each func([]Finding)) (int, error) {
+	files := 0
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if path.Base(path.Dir(name)) == ".git" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if path.Base(path.Dir(name)) == ".git" && path.Base(name) != "config" {
+			return nil
+		}
+		kind, wanted := want(name)
+		if !wanted {
+			return nil
+		}
+		found, err := s.file(ctx, fsys, name, kind)
+		if errors.Is(err, errNotFile) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		files++
+		each(found)
+		return nil
+	})
+	return files, err
+}
+
+var errNotFile = errors.New("not a regular file")
+
+// file scans one file. A link that leads out of the tree or nowhere, and what
+// is no regular file, is [errNotFile]: an agent cannot read it either, or not
+// from the repository.
+func (s *Scanner) file(ctx context.Context, fsys fs.FS, name string, kind Kind) ([]Finding, error) {
+	info, err := fs.Stat(fsys, name)
+	if link, linkErr := fs.Lstat(fsys, name); err != nil && linkErr == nil && link.Mode()&fs.ModeSymlink != 0 {
+		return nil, errNotFile
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNotFile
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("scan: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	return s.Text(ctx, name, kind, f)
+}
