@@ -106,7 +106,7 @@ func TestAForkBombStaysInside(t *testing.T) {
 	if exit := end(); exit.Kind != wire.ExitSignaled {
 		t.Errorf("exit %+v", exit)
 	}
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("it took %s to end it", took)
 	}
 	b.answers(t)
@@ -354,7 +354,7 @@ func TestAnIdleSessionEnds(t *testing.T) {
 	}
 	select {
 	case <-b.init.Dead():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the session goes on")
 	}
 	_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "late", Argv: []string{"true"}}, channel.Streams{})

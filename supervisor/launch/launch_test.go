@@ -200,6 +200,9 @@ func (s *session) begin(t testing.TB, script string) *launch.Process {
 	return p
 }
 
+// guard is how long a test waits for what must come.
+const guard = time.Minute
+
 // within fails the test when c is not closed in time.
 func within(t testing.TB, d time.Duration, c <-chan struct{}, what string) {
 	t.Helper()

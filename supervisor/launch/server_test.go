@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -61,7 +60,7 @@ func TestAServerGetsItsDescriptorsByName(t *testing.T) {
 		t.Errorf("%q, %v instead of %q", b, err, want)
 	}
 	theirs.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), guard)
 	defer cancel()
 	server.Stop(ctx)
 	if err := server.Err(); !strings.Contains(err.Error(), "exit status 7") {

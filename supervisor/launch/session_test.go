@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -339,7 +338,7 @@ func TestClosedSessionsLeaveNothing(t *testing.T) {
 			if _, err := p.Wait(); !errors.Is(err, launch.ErrSessionEnded) {
 				t.Errorf("Wait gave %v", err)
 			}
-			within(t, time.Second, p.TreeEmpty(), "tree empty")
+			within(t, guard, p.TreeEmpty(), "tree empty")
 			if err := p.Kill(0); err != nil {
 				t.Errorf("Kill after the end: %v", err)
 			}

@@ -92,12 +92,12 @@ func TestATreeThatEndsByItselfIsNoticed(t *testing.T) {
 		if _, err := p.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		within(t, 5*time.Second, p.TreeEmpty(), "tree empty")
+		within(t, guard, p.TreeEmpty(), "tree empty")
 		if n := len(p.Leftover()); n == 0 {
 			t.Error("nothing was left over")
 		}
 		p = s.begin(t, "true")
-		within(t, 5*time.Second, p.TreeEmpty(), "tree empty")
+		within(t, guard, p.TreeEmpty(), "tree empty")
 		if len(p.Leftover()) != 0 {
 			t.Errorf("left over: %v", p.Leftover())
 		}
@@ -120,8 +120,8 @@ func TestACommandCannotReachTheInit(t *testing.T) {
 			}
 		}
 		nice, err := unix.Getpriority(unix.PRIO_PROCESS, s.PID())
-		if err != nil || nice != 20 {
-			t.Errorf("the init has priority %d (20 is normal), %v", nice, err)
+		if own, mine := unix.Getpriority(unix.PRIO_PROCESS, 0); err != nil || mine != nil || nice != own {
+			t.Errorf("the init has priority %d, who started it %d, %v", nice, own, errors.Join(err, mine))
 		}
 		select {
 		case <-s.Dead():
@@ -214,13 +214,17 @@ func TestAKilledSupervisorTakesItsCommandsAlong(t *testing.T) {
 		if testing.Short() {
 			times = 3
 		}
+		var longest time.Duration
 		for range times {
-			killSupervisor(t)
+			longest = max(longest, killSupervisor(t))
 		}
+		t.Logf("the last process ended at most %s after its supervisor", longest)
 	})
 }
 
-func killSupervisor(t *testing.T) {
+// killSupervisor returns how long its processes lived on. That they end within a
+// second is for a machine that runs them at once; here they end, whatever else it does.
+func killSupervisor(t *testing.T) time.Duration {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "LAUNCH_TEST_SUPERVISOR=1")
@@ -265,16 +269,17 @@ func killSupervisor(t *testing.T) {
 	for _, fd := range fds {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		for {
-			n, err := unix.Poll(poll, 1000)
+			n, err := unix.Poll(poll, int(guard.Milliseconds()))
 			if err == unix.EINTR {
 				continue
 			}
-			if n != 1 || time.Since(begin) > time.Second {
+			if n != 1 {
 				t.Fatalf("a process lives %s after its supervisor (%v)", time.Since(begin), err)
 			}
 			break
 		}
 	}
+	return time.Since(begin)
 }
 
 // children are the processes whose parent is pid.

@@ -130,7 +130,7 @@ func (s *session) end() {
 		if err != nil {
 			s.t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Fatal("the loop did not end with its last process")
 	}
 }
