@@ -40,7 +40,7 @@ func BenchmarkNestedExec(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer log.Close()
-	cfg := Config{Evaluate: p.Evaluate, Identify: ids.Of, Emit: func(e wire.Event) error { return log.Append(e) }}
+	cfg := Config{Rules: Rules{Evaluate: p.Evaluate, Identify: ids.Of}, Emit: func(e wire.Event) error { return log.Append(e) }}
 	const each = "300"
 	var native, supervised, injected []float64
 	nanos := func(text string) float64 {

@@ -17,7 +17,7 @@ var injected = []string{"BASH_ENV=/opt/start.sh", "TEAM=blue green"}
 // envOf runs argv, which ends in a program that prints its environment.
 func envOf(t *testing.T, argv ...string) []string {
 	t.Helper()
-	s := run(t, Config{Inject: injected}, argv...)
+	s := run(t, Config{Rules: Rules{Inject: injected}}, argv...)
 	lines := strings.Split(strings.TrimSuffix(s.out.String(), "\n"), "\n")
 	if e := s.events; len(e) == 0 {
 		t.Errorf("no events; printed %q", lines)
@@ -67,7 +67,7 @@ func TestOtherVariablesAndArgumentsSurviveTheRebuild(t *testing.T) {
 			t.Errorf("%q is missing in %q", want, env)
 		}
 	}
-	s := run(t, Config{Inject: injected}, "/usr/bin/env", "-i", filepath.Join(dir, "hello"), "one", "", "three")
+	s := run(t, Config{Rules: Rules{Inject: injected}}, "/usr/bin/env", "-i", filepath.Join(dir, "hello"), "one", "", "three")
 	s.printed("one  three\n")
 }
 
@@ -86,7 +86,7 @@ func TestProgramsRunWithARebuiltStack(t *testing.T) {
 			continue
 		}
 		tried++
-		s := run(t, Config{Inject: injected}, append([]string{"/usr/bin/env", "-i"}, argv...)...)
+		s := run(t, Config{Rules: Rules{Inject: injected}}, append([]string{"/usr/bin/env", "-i"}, argv...)...)
 		s.printed("blue green\n")
 	}
 	if tried < 2 {
@@ -100,12 +100,12 @@ func TestManyArgumentsSurviveTheRebuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := run(t, Config{Inject: injected}, "/usr/bin/env", "-i", filepath.Join(bin, "matrix"), "many", dir)
+	s := run(t, Config{Rules: Rules{Inject: injected}}, "/usr/bin/env", "-i", filepath.Join(bin, "matrix"), "many", dir)
 	s.printed(string(native))
 }
 
 func TestReplacedValuesAreGoneFromProcEnviron(t *testing.T) {
-	s := run(t, Config{Inject: injected}, "/usr/bin/env", "-i", "TEAM=secretvalue", "/bin/cat", "/proc/self/environ")
+	s := run(t, Config{Rules: Rules{Inject: injected}}, "/usr/bin/env", "-i", "TEAM=secretvalue", "/bin/cat", "/proc/self/environ")
 	if strings.Contains(s.out.String(), "secretvalue") {
 		t.Errorf("/proc/self/environ shows %q", &s.out)
 	}

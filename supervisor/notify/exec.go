@@ -15,6 +15,7 @@ import (
 
 // attempt is one execve on its way through reading, judging and verifying.
 type attempt struct {
+	rules   Rules
 	process target.Identity
 	caller  caller
 	subject
@@ -25,7 +26,8 @@ type attempt struct {
 type verdict struct {
 	decision   policy.Decision
 	diagnostic policy.Diagnostic
-	judged     *Judged // set when the supervisor had decided before
+	judged     *Judged   // set when the supervisor had decided before
+	approval   *approval // set when a person allowed it
 }
 
 func (w *worker) execve(c *call) error {
@@ -59,8 +61,13 @@ func (w *worker) exec(c *call, args execArgs) error {
 	if !c.valid() {
 		return errGone
 	}
-	a := &attempt{}
-	defer a.close()
+	a := &attempt{rules: c.rules}
+	asked := false
+	defer func() {
+		if !asked {
+			a.close()
+		}
+	}()
 	if err := w.read(t, a, args); err != nil {
 		if !c.valid() {
 			return errGone
@@ -79,6 +86,14 @@ func (w *worker) exec(c *call, args execArgs) error {
 	}
 	if err := w.judge(a); err != nil {
 		return err
+	}
+	if a.decision.Effect == policy.Approve && a.judged == nil && w.loop.cfg.Ask != nil {
+		if w.loop.cfg.Unverified {
+			return fmt.Errorf("an approval covers what is verified, and no exec is verified here: %w", unix.EACCES)
+		}
+		asked = true
+		w.loop.askExec(c, a)
+		return nil
 	}
 	if !a.permits() {
 		w.loop.emit(w.event(a, "deny")) // first: what follows from the answer comes later in the log
@@ -128,7 +143,7 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 	if a.caller, err = w.loop.images.of(t, a.process); err != nil {
 		return err
 	}
-	if err := a.describe(t, w.loop.cfg.Identify); err != nil {
+	if err := a.describe(t, a.rules.Identify); err != nil {
 		return err
 	}
 	a.request.Interactive = a.caller.command.Interactive
@@ -136,14 +151,16 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 }
 
 // judge decides the request. An orphan is judged at both ends of where it can
-// stand, and the stricter decision counts.
+// stand, and the stricter decision counts: a person is asked about what neither
+// denies.
 func (w *worker) judge(a *attempt) error {
 	a.request.Argv = a.argv
 	if j := a.caller.command.Judged; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && slices.Equal(j.Argv, a.argv) {
 		a.verdict = verdict{judged: j}
 		return nil
 	}
-	for _, place := range []*image{a.caller.image, a.caller.deepest} {
+	a.verdict = verdict{}
+	for i, place := range []*image{a.caller.image, a.caller.deepest} {
 		if place == nil {
 			continue
 		}
@@ -152,16 +169,21 @@ func (w *worker) judge(a *attempt) error {
 			return err
 		}
 		a.request.Depth, a.request.Parent, a.request.Ancestors = next.depth, place.path, next.ancestors
-		decision, diagnostic := w.loop.cfg.Evaluate(&a.request)
+		decision, diagnostic := a.rules.Evaluate(&a.request)
+		if i > 0 && a.decision.Effect == policy.Approve && decision.Permits() {
+			continue
+		}
 		a.verdict = verdict{decision: decision, diagnostic: diagnostic}
-		if !decision.Permits() {
+		if !decision.Permits() && decision.Effect != policy.Approve {
 			return nil
 		}
 	}
 	return nil
 }
 
-func (v verdict) permits() bool { return v.judged != nil || v.decision.Permits() }
+func (v verdict) permits() bool {
+	return v.judged != nil || v.approval != nil || v.decision.Permits()
+}
 
 // event describes the attempt for the audit log.
 func (w *worker) event(a *attempt, decision string) wire.Event {
@@ -180,6 +202,9 @@ func (w *worker) event(a *attempt, decision string) wire.Event {
 	}
 	if a.judged != nil {
 		e.Rule = a.judged.Rule
+	}
+	if a.approval != nil {
+		e.By = a.approval.by
 	}
 	if to := redirect(a.decision); to != nil {
 		replacement := strings.Join(append(append([]string{to.Command}, to.Args...), to.ArgsAppend...), " ")

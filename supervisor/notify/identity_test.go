@@ -143,7 +143,7 @@ func TestCopiesAndLoadersOfDeniedProgramsAreDenied(t *testing.T) {
 		"an unknown option":      loader + " --unknown " + dynamic + " ran",
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := Config{Identify: ids.Of, Evaluate: denying("hello-dynamic")}
+			cfg := Config{Rules: Rules{Identify: ids.Of, Evaluate: denying("hello-dynamic")}}
 			s := run(t, cfg, "/bin/sh", "-c", "{ "+script+"; } 2>/dev/null || echo no")
 			s.printed("no\n")
 		})
@@ -153,7 +153,7 @@ func TestCopiesAndLoadersOfDeniedProgramsAreDenied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := run(t, Config{Identify: ids.Of, Evaluate: denying("hello-dynamic")}, loader, truth, "fine")
+		s := run(t, Config{Rules: Rules{Identify: ids.Of, Evaluate: denying("hello-dynamic")}}, loader, truth, "fine")
 		s.printed("fine\n")
 	})
 }

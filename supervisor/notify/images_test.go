@@ -37,14 +37,14 @@ func TestAnOrphanIsJudgedAtBothEndsOfItsCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.start(Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+	s.start(Config{Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 		if q := r.(*policy.CommandRequest); path.Base(q.Path) == "echo" {
 			mu.Lock()
 			defer mu.Unlock()
 			requests = append(requests, *q)
 		}
 		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
-	}}, CommandInfo{ID: "c"}, cmd)
+	}}}, CommandInfo{ID: "c"}, cmd)
 	s.end()
 	s.printed("orphan\n")
 	if len(requests) != 2 || requests[0].Depth != 1 || len(requests[0].Ancestors) != 1 || requests[1].Depth != 4 ||

@@ -28,6 +28,10 @@ type Loop struct {
 	cfg    Config
 	images *images
 
+	swap   sync.RWMutex // held for writing while the rules change
+	rules  Rules
+	asking context.Context // of the questions that wait for a person; set by Run
+
 	idle    atomic.Int32 // workers that are about to receive, or wait for it
 	mu      sync.Mutex
 	workers []*worker
@@ -39,18 +43,15 @@ type Loop struct {
 type Config struct {
 	// Listener is closed when Run ends.
 	Listener *seccomp.Listener
-	// Evaluate decides a request, as Policy.Evaluate does. It is called from
-	// several goroutines.
-	Evaluate func(policy.Request) (policy.Decision, policy.Diagnostic)
+	// Rules are those that the loop starts with. See [Loop.Reload].
+	Rules
+	// Ask has a person decide, and returns when ctx ends at the latest. It is
+	// called away from the workers, from many goroutines. Nil: nobody can be
+	// asked, and decision approve denies.
+	Ask func(context.Context, wire.Question) wire.Answer
 	// Emit writes an audit event. Its error means that the event is lost; what
 	// it tells of is then denied. It is called from several goroutines.
 	Emit func(wire.Event) error
-	// Identify tells what is known about a file, as [Identities.Of] does; nil:
-	// nothing. Programs of a dynamic loader are then not looked for.
-	Identify Identify
-	// Inject holds variables, each NAME=value, that every program has: an exec
-	// that lacks one gets it back before it runs.
-	Inject []string
 	// Unverified lets an exec go on without ptrace, where that is forbidden: it
 	// is judged by what was read before, and Inject is not put back.
 	Unverified bool
@@ -73,6 +74,39 @@ type Config struct {
 
 // Credential is a user and a group.
 type Credential struct{ UID, GID int }
+
+// Rules are what calls are decided by. A call takes them once, when it is
+// received: it never meets a part of other ones.
+type Rules struct {
+	// Evaluate decides a request, as Policy.Evaluate does. It is called from
+	// several goroutines.
+	Evaluate func(policy.Request) (policy.Decision, policy.Diagnostic)
+	// Identify tells what is known about a file, as [Identities.Of] does; nil:
+	// nothing. Programs of a dynamic loader are then not looked for.
+	Identify Identify
+	// Inject holds variables, each NAME=value, that every program has: an exec
+	// that lacks one gets it back before it runs.
+	Inject []string
+}
+
+// Reload replaces the rules. Calls that are received while commit runs wait for
+// it; when it fails, the rules stay as they are.
+func (l *Loop) Reload(r Rules, commit func() error) error {
+	l.swap.Lock()
+	defer l.swap.Unlock()
+	if err := commit(); err != nil {
+		return err
+	}
+	l.rules = r
+	return nil
+}
+
+// current are the rules for a call that was just received.
+func (l *Loop) current() Rules {
+	l.swap.RLock()
+	defer l.swap.RUnlock()
+	return l.rules
+}
 
 // CommandInfo describes the top-level command that a process is about to
 // become.
@@ -104,7 +138,7 @@ func New(cfg Config) *Loop {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Loop{cfg: cfg, images: newImages()}
+	return &Loop{cfg: cfg, images: newImages(), rules: cfg.Rules}
 }
 
 // Register says that the process pid is about to execute a top-level command:
@@ -127,6 +161,7 @@ func (l *Loop) Forget(id string) { l.images.forget(id) }
 // threads with ENOSYS.
 func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.cfg.Listener.Close() })
+	l.asking = ctx
 	l.grow()
 	l.grow()
 	watch, unwatch := context.WithCancel(context.Background())

@@ -175,7 +175,7 @@ func TestAllowedProgramsRunAndAreRecorded(t *testing.T) {
 }
 
 func TestADeniedProgramFailsAndSaysWhy(t *testing.T) {
-	s := run(t, Config{Evaluate: denying("kill")}, "/bin/sh", "-c", "/bin/kill -0 $$ 2>/dev/null || echo $?")
+	s := run(t, Config{Rules: Rules{Evaluate: denying("kill")}}, "/bin/sh", "-c", "/bin/kill -0 $$ 2>/dev/null || echo $?")
 	s.printed("126\n")
 	e := s.event(func(e wire.Event) bool { return e.Decision == "deny" })
 	if e == nil {
@@ -199,12 +199,12 @@ func TestADenialIsWrittenBeforeItsCallerGoesOn(t *testing.T) {
 	cmd := exec.Command("/bin/bash", "-c", "for i in {1..20}; do /bin/kill -0 1; kill -0 1; done 2>/dev/null; exit 0")
 	seen := map[string]int{}
 	s.start(Config{
-		Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 			if _, ok := r.(*policy.SignalRequest); ok {
 				return p.Evaluate(r)
 			}
 			return programs(r)
-		},
+		}},
 		Emit: func(e wire.Event) error {
 			if e.Decision != "deny" {
 				return nil
@@ -229,12 +229,12 @@ func TestADenialIsWrittenBeforeItsCallerGoesOn(t *testing.T) {
 
 func TestARedirectBelowTheCommandIsDeniedWithTheReplacement(t *testing.T) {
 	rule := &policy.Rule{Redirect: &policy.RedirectTo{Command: "/usr/bin/fetch", Args: []string{"--safe"}}}
-	s := run(t, Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+	s := run(t, Config{Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 		if q := r.(*policy.CommandRequest); path.Base(q.Path) == "true" {
 			return policy.Decision{Effect: policy.Redirect, Rule: rule}, policy.Diagnostic{Rule: "fetch"}
 		}
 		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
-	}}, "/bin/sh", "-c", "/bin/true || echo no")
+	}}}, "/bin/sh", "-c", "/bin/true || echo no")
 	if e := s.event(func(e wire.Event) bool { return e.Decision == "deny" }); e == nil || !strings.Contains(e.Hint, "/usr/bin/fetch --safe") {
 		t.Errorf("the event is %+v", e)
 	}
@@ -244,12 +244,12 @@ func TestARedirectBelowTheCommandIsDeniedWithTheReplacement(t *testing.T) {
 }
 
 func TestApproveWithoutAnApproverDenies(t *testing.T) {
-	s := run(t, Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+	s := run(t, Config{Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 		if q := r.(*policy.CommandRequest); path.Base(q.Path) == "true" {
 			return policy.Decision{Effect: policy.Approve}, policy.Diagnostic{}
 		}
 		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
-	}}, "/bin/sh", "-c", "/bin/true 2>/dev/null || echo no")
+	}}}, "/bin/sh", "-c", "/bin/true 2>/dev/null || echo no")
 	if !strings.Contains(s.out.String(), "no\n") {
 		t.Errorf("printed %q", &s.out)
 	}
@@ -263,13 +263,13 @@ func TestRequestsSayWhereTheyComeFrom(t *testing.T) {
 	}
 	var mu sync.Mutex
 	requests := map[string]policy.CommandRequest{}
-	run(t, Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+	run(t, Config{Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 		mu.Lock()
 		defer mu.Unlock()
 		q := *r.(*policy.CommandRequest)
 		requests[path.Base(q.Path)] = q
 		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
-	}}, "/bin/bash", "-c", "cd "+dir+"; ./script x; exit")
+	}}}, "/bin/bash", "-c", "cd "+dir+"; ./script x; exit")
 	sh, err := filepath.EvalSymlinks("/bin/sh")
 	if err != nil {
 		t.Fatal(err)
@@ -291,12 +291,12 @@ func TestRequestsSayWhereTheyComeFrom(t *testing.T) {
 func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 	tries := []string{"/bin/sh", "-c", "/bin/true 2>/dev/null && echo ran; exit 0"}
 	onTrue := func(f func()) Config {
-		return Config{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		return Config{Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 			if path.Base(r.(*policy.CommandRequest).Path) == "true" {
 				f()
 			}
 			return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
-		}}
+		}}}
 	}
 	t.Run("a panic", func(t *testing.T) {
 		s := run(t, onTrue(func() { panic("broken") }), tries...)
@@ -370,12 +370,12 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 		s.fault("has no handler")
 	})
 	t.Run("an identity that cannot be determined", func(t *testing.T) {
-		s := run(t, Config{Identify: func(h *target.Handle) (Likeness, error) {
+		s := run(t, Config{Rules: Rules{Identify: func(h *target.Handle) (Likeness, error) {
 			if path.Base(h.Path) == "true" {
 				return Likeness{}, errors.New("digest: unreadable")
 			}
 			return Likeness{}, nil
-		}}, tries...)
+		}}}, tries...)
 		s.printed("")
 		s.fault("digest: unreadable")
 	})

@@ -53,7 +53,12 @@ func (w *worker) signal(c *call, number, signal int) error {
 	if err != nil {
 		return err
 	}
-	defer t.Close()
+	asked := false
+	defer func() {
+		if !asked {
+			t.Close()
+		}
+	}()
 	s, err := w.loop.sender(t)
 	if err != nil {
 		return err
@@ -71,18 +76,24 @@ func (w *worker) signal(c *call, number, signal int) error {
 	}
 	var first *judgedSignal
 	for _, p := range targets {
-		j, err := w.judgeSignal(s, p, signal)
+		j, err := c.judgeSignal(s, p, signal)
 		if err != nil {
 			return err
 		}
 		// The strictest counts; among the permitted the one that is not plain.
+		approve := j.decision.Effect == policy.Approve
 		if first == nil || !j.decision.Permits() || first.decision.Effect == policy.Allow {
 			first = j
 		}
-		if !j.decision.Permits() && len(targets) > 1 {
+		if !j.decision.Permits() && !approve && len(targets) > 1 {
 			first.decision.Effect = policy.Deny // a part of a group cannot be redirected
 			break
 		}
+	}
+	if first.decision.Effect == policy.Approve && w.loop.cfg.Ask != nil {
+		asked = true
+		w.loop.askSignal(c, s, first, number, targets)
+		return nil
 	}
 	return w.answerSignal(c, s, first)
 }
@@ -195,17 +206,17 @@ type judgedSignal struct {
 	diagnostic policy.Diagnostic
 }
 
-func (w *worker) judgeSignal(s *sender, p target.Peer, signal int) (*judgedSignal, error) {
+func (c *call) judgeSignal(s *sender, p target.Peer, signal int) (*judgedSignal, error) {
 	relation, err := s.relation(p)
 	if err != nil {
 		return nil, err
 	}
 	j := &judgedSignal{peer: p, request: &policy.SignalRequest{Signal: signal, Target: relation, PID: p.PID, Name: p.Name, SameUser: p.UID == s.self.UID}}
-	if w.loop.cfg.Shared && (relation == "external" || relation == "system") {
+	if c.loop.cfg.Shared && (relation == "external" || relation == "system") {
 		j.diagnostic.Message = "not a process of this session"
 		return j, nil // denied: the zero decision
 	}
-	j.decision, j.diagnostic = w.loop.cfg.Evaluate(j.request)
+	j.decision, j.diagnostic = c.rules.Evaluate(j.request)
 	return j, nil
 }
 
@@ -230,7 +241,7 @@ func (w *worker) answerSignal(c *call, s *sender, j *judgedSignal) error {
 			word = "redirect"
 		}
 	}
-	event := w.signalEvent(s, j, word) // now, while the sender waits
+	event := w.loop.signalEvent(s, j, word) // now, while the sender waits
 	if word == "deny" {
 		w.loop.emit(event)
 	} else if err := w.loop.cfg.Emit(event); err != nil {
@@ -256,14 +267,14 @@ func (w *worker) answerSignal(c *call, s *sender, j *judgedSignal) error {
 	return nil
 }
 
-func (w *worker) signalEvent(s *sender, j *judgedSignal, word string) wire.Event {
+func (l *Loop) signalEvent(s *sender, j *judgedSignal, word string) wire.Event {
 	name := unix.SignalName(unix.Signal(j.request.Signal))
 	if name == "" {
 		name = strconv.Itoa(j.request.Signal)
 	}
 	e := wire.Event{
 		Type:      wire.EventSignal,
-		Session:   w.loop.cfg.Session,
+		Session:   l.cfg.Session,
 		Op:        name,
 		Target:    fmt.Sprintf("%s %d %s", j.request.Target, j.request.PID, j.request.Name),
 		Decision:  word,

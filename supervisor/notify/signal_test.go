@@ -39,7 +39,7 @@ func signalling(t *testing.T, text string) *session {
 	s := &session{t: t, done: make(chan error, 1)}
 	cmd := exec.Command("/bin/bash", "-c", text)
 	cmd.Stdout, cmd.Stderr = &s.out, &s.out
-	s.start(Config{Evaluate: p.Evaluate}, CommandInfo{ID: "c"}, cmd, signalCalls...)
+	s.start(Config{Rules: Rules{Evaluate: p.Evaluate}}, CommandInfo{ID: "c"}, cmd, signalCalls...)
 	s.end()
 	return s
 }

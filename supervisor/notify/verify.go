@@ -101,7 +101,10 @@ func (w *worker) accept(pid int, a *attempt) error {
 	if err := w.review(s, a); err != nil {
 		return err
 	}
-	if err := w.completeEnvironment(s); err != nil {
+	if err := a.approval.holds(a.files); err != nil {
+		return err
+	}
+	if err := completeEnvironment(s, a.rules.Inject); err != nil {
 		return err
 	}
 	img, err := a.image()
@@ -125,7 +128,10 @@ func (a *attempt) image() (*image, error) {
 
 // word is the decision as events name it.
 func (a *attempt) word() string {
-	if a.judged == nil && a.decision.Effect == policy.Audit {
+	switch {
+	case a.approval != nil:
+		return "approve"
+	case a.judged == nil && a.decision.Effect == policy.Audit:
 		return "audit"
 	}
 	return "allow"
@@ -165,7 +171,7 @@ func (w *worker) review(s *target.Stopped, a *attempt) error {
 
 // sameContent reports whether the program is still like what it was judged as.
 func (w *worker) sameContent(a *attempt) (bool, error) {
-	if w.loop.cfg.Identify == nil {
+	if a.rules.Identify == nil {
 		return true, nil
 	}
 	last := len(a.files) - 1
@@ -180,7 +186,7 @@ func (w *worker) sameContent(a *attempt) (bool, error) {
 	if err := a.files[last].Refresh(); err != nil {
 		return false, err
 	}
-	like, err := w.loop.cfg.Identify(a.files[last])
+	like, err := a.rules.Identify(a.files[last])
 	if err != nil {
 		return false, err
 	}
@@ -190,11 +196,11 @@ func (w *worker) sameContent(a *attempt) (bool, error) {
 }
 
 // completeEnvironment puts back the variables that every program has.
-func (w *worker) completeEnvironment(s *target.Stopped) error {
-	if len(w.loop.cfg.Inject) == 0 {
+func completeEnvironment(s *target.Stopped, inject []string) error {
+	if len(inject) == 0 {
 		return nil
 	}
-	missing, err := s.Missing(w.loop.cfg.Inject)
+	missing, err := s.Missing(inject)
 	if err != nil {
 		return fmt.Errorf("read the environment: %w", err)
 	}

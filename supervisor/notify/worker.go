@@ -41,6 +41,7 @@ type worker struct {
 type call struct {
 	seccomp.Notification
 	loop     *Loop
+	rules    Rules
 	start    time.Time
 	answered atomic.Bool
 }
@@ -125,6 +126,7 @@ func (w *worker) serve() error {
 		// then its thread can be interrupted.
 		if l.idle.Add(-1) > 0 || l.grow() || l.idle.Load() > 0 {
 			w.current.Store(c)
+			c.rules = l.current()
 			w.handle(c)
 			w.current.Store(nil)
 		} else {
@@ -136,13 +138,7 @@ func (w *worker) serve() error {
 
 // handle answers one call, exactly once.
 func (w *worker) handle(c *call) {
-	defer func() {
-		if p := recover(); p != nil {
-			w.loop.cfg.Log.Error("panic while answering a call", "panic", p, "stack", string(debug.Stack()))
-			c.fault(fmt.Errorf("panic: %v", p))
-			w.abandon()
-		}
-	}()
+	defer func() { w.recovered(c, recover()) }()
 	handler := handlers[c.Syscall]
 	var err error
 	switch {
@@ -156,6 +152,16 @@ func (w *worker) handle(c *call) {
 	if err != nil {
 		c.fault(err)
 	}
+}
+
+// recovered denies a call whose handler panicked with p, if it did.
+func (w *worker) recovered(c *call, p any) {
+	if p == nil {
+		return
+	}
+	w.loop.cfg.Log.Error("panic while answering a call", "panic", p, "stack", string(debug.Stack()))
+	c.fault(fmt.Errorf("panic: %v", p))
+	w.abandon()
 }
 
 // valid reports whether the call still waits: only then what was read from the
