@@ -83,6 +83,20 @@ func (a *approvals) forget(tid uint32) {
 type asking struct{ *mount }
 
 func (m asking) judged(tid uint32, do func() gofuse.Status) gofuse.Status {
+	return m.judgedBy(tid, m.approved, do)
+}
+
+// judgedKept is judged for requests whose answers the kernel keeps: while a
+// person is asked, rules may be exchanged. See [current.answering].
+func (m asking) judgedKept(tid uint32, do func() gofuse.Status) gofuse.Status {
+	return m.judgedBy(tid, func(tid uint32, v verdict) bool {
+		m.rules.caching.RUnlock()
+		defer m.rules.caching.RLock()
+		return m.approved(tid, v)
+	}, do)
+}
+
+func (m asking) judgedBy(tid uint32, approved func(uint32, verdict) bool, do func() gofuse.Status) gofuse.Status {
 	code := do()
 	if code != statusAsk {
 		return code
@@ -91,7 +105,7 @@ func (m asking) judged(tid uint32, do func() gofuse.Status) gofuse.Status {
 	defer m.asks.forget(tid)
 	for code == statusAsk {
 		v := m.asks.take(tid)
-		if !m.approved(tid, v) {
+		if !approved(tid, v) {
 			return gofuse.EACCES
 		}
 		m.asks.grant(tid, v.ask)
@@ -165,11 +179,11 @@ func killed(pid int) bool {
 }
 
 func (m asking) Lookup(c <-chan struct{}, h *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Lookup(c, h, name, out) })
+	return m.judgedKept(h.Pid, func() gofuse.Status { return m.mount.Lookup(c, h, name, out) })
 }
 
 func (m asking) GetAttr(c <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.GetAttr(c, in, out) })
+	return m.judgedKept(in.Pid, func() gofuse.Status { return m.mount.GetAttr(c, in, out) })
 }
 
 func (m asking) SetAttr(c <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
@@ -205,7 +219,7 @@ func (m asking) Rmdir(c <-chan struct{}, h *gofuse.InHeader, name string) gofuse
 }
 
 func (m asking) Readlink(c <-chan struct{}, h *gofuse.InHeader) (text []byte, code gofuse.Status) {
-	code = m.judged(h.Pid, func() gofuse.Status {
+	code = m.judgedKept(h.Pid, func() gofuse.Status {
 		text, code = m.mount.Readlink(c, h)
 		return code
 	})
@@ -225,11 +239,11 @@ func (m asking) OpenDir(c <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOu
 }
 
 func (m asking) ReadDir(c <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.ReadDir(c, in, out) })
+	return m.judgedKept(in.Pid, func() gofuse.Status { return m.mount.ReadDir(c, in, out) })
 }
 
 func (m asking) ReadDirPlus(c <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.ReadDirPlus(c, in, out) })
+	return m.judgedKept(in.Pid, func() gofuse.Status { return m.mount.ReadDirPlus(c, in, out) })
 }
 
 func (m asking) GetXAttr(c <-chan struct{}, h *gofuse.InHeader, name string, dest []byte) (size uint32, code gofuse.Status) {

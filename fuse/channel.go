@@ -23,6 +23,8 @@ const (
 type request struct {
 	ID        uint64          `json:"id"`
 	Configure *Config         `json:"configure,omitempty"`
+	Prepare   *Config         `json:"prepare,omitempty"` // rules that Commit puts in place
+	Commit    bool            `json:"commit,omitempty"`
 	Changes   string          `json:"changes,omitempty"`    // tag of a mount
 	Baseline  bool            `json:"baseline,omitempty"`   // of all mounts
 	Forget    []byte          `json:"invalidate,omitempty"` // path inside the sandbox

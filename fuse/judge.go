@@ -61,9 +61,11 @@ func (m *mount) inside(rel string) string {
 	return m.path + "/" + rel
 }
 
-func (m *mount) decide(a ask) verdict {
-	dec, diag := m.rules.Evaluate(&policy.FileRequest{Path: m.inside(a.rel), Op: a.op})
-	if dec.Effect == policy.Deny && dec.Rule == nil && a.op == policy.OpStat && m.traversable(a.rel) {
+func (m *mount) decide(a ask) verdict { return m.decideBy(m.rules.now(), a) }
+
+func (m *mount) decideBy(r *ruleset, a ask) verdict {
+	dec, diag := r.policy.Evaluate(&policy.FileRequest{Path: m.inside(a.rel), Op: a.op})
+	if dec.Effect == policy.Deny && dec.Rule == nil && a.op == policy.OpStat && m.traversable(r, a.rel) {
 		dec = policy.Decision{Effect: policy.Allow}
 	}
 	return verdict{a, dec, diag}
@@ -71,12 +73,12 @@ func (m *mount) decide(a ask) verdict {
 
 // traversable reports paths whose attributes are shown although no rule speaks
 // of stat: the way to what the policy lets through, and what it lets through.
-func (m *mount) traversable(rel string) bool {
+func (m *mount) traversable(r *ruleset, rel string) bool {
 	if rel == "" && m.backing.dir {
 		return true
 	}
 	path := m.inside(rel)
-	for _, root := range m.roots {
+	for _, root := range r.roots {
 		if root == path || strings.HasPrefix(root, path) && root[len(path)] == '/' {
 			return true
 		}
@@ -85,7 +87,7 @@ func (m *mount) traversable(rel string) bool {
 		if op == policy.OpStat {
 			continue
 		}
-		dec, _ := m.rules.Evaluate(&policy.FileRequest{Path: path, Op: op})
+		dec, _ := r.policy.Evaluate(&policy.FileRequest{Path: path, Op: op})
 		if dec.Effect != policy.Deny {
 			return true
 		}
@@ -97,8 +99,9 @@ func (m *mount) traversable(rel string) bool {
 // What a person allowed for the request of the thread counts as allowed.
 func (m *mount) weigh(tid uint32, asks ...ask) verdict {
 	worst := verdict{dec: policy.Decision{Effect: policy.Allow}}
+	rules := m.rules.now()
 	for _, a := range asks {
-		v := m.decide(a)
+		v := m.decideBy(rules, a)
 		if v.dec.Effect == policy.Approve && m.asks.allowed(tid, a) {
 			continue
 		}

@@ -126,6 +126,8 @@ func (l *loop) work(w *worker) {
 
 // answer handles the request of n bytes in w.
 func (l *loop) answer(w *worker, n int) error {
+	done := l.m.rules.answering((*gofuse.InHeader)(unsafe.Pointer(&w.in[0])))
+	defer done()
 	size, code := l.protocol.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out})
 	if !code.Ok() {
 		l.m.reporter.fault(fmt.Sprintf("file server of %s: a request of %d bytes: %v", l.m.path, n, code))

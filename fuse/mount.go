@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/keep"
-	"agentsh/policy"
 )
 
 // cacheTime is how long the kernel keeps names, attributes and the absence of
@@ -28,8 +27,7 @@ type mount struct {
 	path     string // inside the sandbox, absolute and clean
 	backing  backing
 	tree     *tree
-	rules    Rules
-	roots    []string // prefixes the policy lets something through
+	rules    *current
 	owner    Owner
 	changes  *changes
 	reporter *reporter
@@ -127,12 +125,7 @@ func (m *mount) panicked(cause any) gofuse.Status {
 // never gets: a denied listing is not cached, and a directory that is moved to
 // where listing is denied is forgotten ([mount.Rename]).
 func (m *mount) listsSilently() bool {
-	for _, rule := range m.rules.Rules(policy.GroupFile) {
-		if rule.Concerns(policy.OpList) && rule.Effect != policy.Allow && rule.Effect != policy.Deny {
-			return false
-		}
-	}
-	return true
+	return silent(m.rules.now().policy)
 }
 
 // stableOffsets reports filesystems whose directory offsets stay valid in

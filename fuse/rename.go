@@ -95,7 +95,7 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 // moved and of all below it, where listing is not allowed as a whole. The rename
 // itself holds no lock the kernel needs for that.
 func (m *mount) forgetListings(rel string) {
-	if v := m.rules.Tree(m.inside(rel), policy.OpList); !m.noOpenDir || v.Uniform && v.Effect == policy.Allow {
+	if v := m.rules.now().policy.Tree(m.inside(rel), policy.OpList); !m.noOpenDir || v.Uniform && v.Effect == policy.Allow {
 		return
 	}
 	n, unknown := m.tree.walk(rel)
@@ -242,7 +242,7 @@ func (m *mount) permitTree(tid uint32, mv *movement) gofuse.Status {
 func (m *mount) alike(from, to string) bool {
 	const made = policy.OpCreate | policy.OpMkdir | policy.OpSymlink | policy.OpMknod
 	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
-		a, b := m.rules.Tree(m.inside(from), op), m.rules.Tree(m.inside(to), op)
+		a, b := m.rules.now().policy.Tree(m.inside(from), op), m.rules.now().policy.Tree(m.inside(to), op)
 		if !a.Uniform || !b.Uniform || op&made != 0 && b.Effect != policy.Allow {
 			return false
 		}

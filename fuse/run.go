@@ -21,6 +21,8 @@ type server struct {
 	ch      *channel
 	donated map[string]*os.File
 	mounts  []*mount
+	rules   *current
+	next    Rules // prepared, not yet committed; nil: none
 	trash   *keep.Trash
 	resolve resolver
 	report  *reporter
@@ -89,6 +91,10 @@ func (s *server) handle(ctx context.Context, r request) error {
 		return s.configure(ctx, r.Configure)
 	case len(s.mounts) == 0:
 		return errors.New("not configured")
+	case r.Prepare != nil:
+		return s.prepare(r.Prepare)
+	case r.Commit:
+		return s.commit()
 	case r.Changes != "":
 		return s.changes(r.ID, r.Changes)
 	case r.Baseline:
@@ -133,6 +139,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	if err := supported(rules, s.trash != nil); err != nil {
 		return err
 	}
+	s.rules = newCurrent(rules)
 	s.report = newReporter(c.Session, &s.resolve, func(e wire.Event) {
 		_ = s.ch.send(reply{Event: &e}) // a broken socket ends the receiving side
 	})
@@ -141,7 +148,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		s.asks.put = s.people.put
 	}
 	for _, mc := range c.Mounts {
-		m, err := s.open(mc, c.Owner, rules)
+		m, err := s.open(mc, c.Owner)
 		if err != nil {
 			return err
 		}
@@ -169,7 +176,7 @@ func names(files map[string]*os.File) []string {
 }
 
 // open prepares one mount and waits for the kernel's first request.
-func (s *server) open(mc MountConfig, owner Owner, rules Rules) (*mount, error) {
+func (s *server) open(mc MountConfig, owner Owner) (*mount, error) {
 	dev, back := s.donated[DeviceName(mc.Tag)], s.donated[BackingName(mc.Tag)]
 	if dev == nil || back == nil {
 		return nil, fmt.Errorf("mount %s: no descriptors named %s and %s", mc.Path, DeviceName(mc.Tag), BackingName(mc.Tag))
@@ -181,7 +188,7 @@ func (s *server) open(mc MountConfig, owner Owner, rules Rules) (*mount, error) 
 		dev.Close()
 		return nil, err
 	}
-	m.rules, m.roots, m.owner, m.reporter, m.trash, m.asks, m.mountAt = rules, rules.Roots(), owner, s.report, s.trash, s.asks, s.mountOf
+	m.rules, m.owner, m.reporter, m.trash, m.asks, m.mountAt = s.rules, owner, s.report, s.trash, s.asks, s.mountOf
 	return m, m.attach(dev)
 }
 

@@ -37,10 +37,10 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 	built, err := env.Build(env.Layers{
 		Baseline:   env.Baseline(at),
 		Request:    c.req.Env,
-		Filter:     s.cfg.Policy.EnvFilter(c.decision.Rule),
+		Filter:     c.rules.policy.EnvFilter(c.decision.Rule),
 		Files:      files,
 		Supervisor: s.supervisorVars(c.req),
-		Inject:     []env.Inject{{Source: "config", Vars: s.injected(s.cfg.Inject)}, {Source: "policy", Vars: s.injected(s.cfg.Policy.EnvInject())}, c.set},
+		Inject:     []env.Inject{{Source: "config", Vars: s.injected(s.cfg.Inject)}, {Source: "policy", Vars: s.injected(c.rules.policy.EnvInject())}, c.set},
 	})
 	if err != nil {
 		return spawnFailed(125, "environment: "+err.Error(), "")

@@ -61,6 +61,7 @@ func (s *Session) enter() error {
 // command is one request on its way: judged, with its environment built.
 type command struct {
 	req      wire.ExecRequest
+	rules    *rules
 	argv     []string
 	file     string // as it is executed, inside
 	path     string // what that resolves to
@@ -77,7 +78,7 @@ type command struct {
 // prepare judges a request and builds its environment. A request that must not
 // run comes back with the exit that says so.
 func (s *Session) prepare(req wire.ExecRequest) (command, *wire.Exit) {
-	c := command{req: req, argv: req.Argv, cwd: s.cwd(req.Cwd)}
+	c := command{req: req, rules: s.rules.Load(), argv: req.Argv, cwd: s.cwd(req.Cwd)}
 	if len(c.argv) == 0 || c.argv[0] == "" {
 		return c, spawnFailed(125, "no command given", "name a program after --")
 	}
@@ -92,7 +93,7 @@ func (s *Session) prepare(req wire.ExecRequest) (command, *wire.Exit) {
 			return c, exit
 		}
 	}
-	c.limits = s.cfg.Policy.Limits(c.decision.Rule)
+	c.limits = c.rules.policy.Limits(c.decision.Rule)
 	return c, s.buildEnv(&c)
 }
 
@@ -117,14 +118,15 @@ func (s *Session) judge(c *command) *wire.Exit {
 	if c.req.Program != "" {
 		name = c.req.Program
 	}
-	program, err := s.find(name, c.argv, c.cwd)
+	program, err := s.find(c.rules, name, c.argv, c.cwd)
 	if err != nil {
 		return lookupFailed(name, err)
 	}
 	c.file, c.path = program.file, program.request.Path
 	program.request.Interactive = c.interactive()
-	c.decision, c.diag = s.cfg.Policy.Evaluate(&program.request)
-	if c.decision.Permits() || c.decision.Effect == policy.Redirect {
+	c.decision, c.diag = c.rules.policy.Evaluate(&program.request)
+	switch c.decision.Effect {
+	case policy.Allow, policy.Audit, policy.Redirect, policy.Approve: // a person is asked at its execve
 		return nil
 	}
 	return denied(c.diag)
@@ -140,7 +142,7 @@ func (s *Session) redirect(c *command) *wire.Exit {
 	}
 	c.argv = append(append([]string{to.Command}, rest...), to.ArgsAppend...)
 	c.set = env.Inject{Source: "rule " + c.decision.Rule.Name, Vars: to.Environment}
-	program, err := s.find(to.Command, c.argv, c.cwd)
+	program, err := s.find(c.rules, to.Command, c.argv, c.cwd)
 	if err != nil {
 		return lookupFailed(to.Command, err)
 	}
@@ -218,7 +220,7 @@ func (s *Session) launchCommand(c *command, p *pipes) launch.Command {
 		Path: c.file, Argv: c.argv, Dir: c.cwd, Env: c.env,
 		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], TTY: c.interactive(), Limits: c.rlimits(s.pidsGrouped),
 		OnPID: func(pid int) error {
-			info := notify.CommandInfo{ID: c.req.ID, Interactive: c.interactive(), Judged: c.judged}
+			info := notify.CommandInfo{ID: c.req.ID, Interactive: c.interactive(), Judged: c.judged, Rules: c.rules.notify()}
 			return errors.Join(s.loop.Register(pid, info), c.confine(pid))
 		},
 	}

@@ -12,6 +12,7 @@ import (
 
 	"agentsh/fuse"
 	"agentsh/internal/wire"
+	"agentsh/policy"
 	"agentsh/supervisor/launch"
 )
 
@@ -122,14 +123,36 @@ func (f *fileServer) start() error {
 const startTimeout = 10 * time.Second
 
 func (f *fileServer) config() fuse.Config {
-	c := fuse.Config{Session: f.session.id, Vars: f.session.cfg.Policy.Vars(), Owner: f.owner, Approve: f.session.asker != nil, Trash: f.session.trashLimits}
-	for _, source := range f.session.cfg.Policy.Sources() {
-		c.Policy = append(c.Policy, wire.PolicySource(source))
-	}
+	c := policyFor(f.session.cfg.Policy)
+	c.Session, c.Owner, c.Approve, c.Trash = f.session.id, f.owner, true, f.session.trashLimits
 	for _, g := range f.governed {
 		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: g.path, Path: g.path})
 	}
 	return c
+}
+
+// policyFor is the part of a file server's configuration that a reload replaces.
+func policyFor(p *policy.Policy) fuse.Config {
+	c := fuse.Config{Vars: p.Vars()}
+	for _, source := range p.Sources() {
+		c.Policy = append(c.Policy, wire.PolicySource(source))
+	}
+	return c
+}
+
+// prepare has the server load another policy, which commit puts in place.
+func (f *fileServer) prepare(ctx context.Context, p *policy.Policy) error {
+	if f == nil {
+		return nil
+	}
+	return f.control.Prepare(ctx, policyFor(p))
+}
+
+func (f *fileServer) commit(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	return f.control.Commit(ctx)
 }
 
 // event records what the server decided. The operation itself was answered
@@ -142,7 +165,7 @@ func (f *fileServer) event(e wire.Event) {
 
 // ask puts a question of the server to whoever answers those of the session.
 func (f *fileServer) ask(ctx context.Context, q wire.Question) wire.Answer {
-	return f.session.asker.Ask(ctx, q)
+	return f.session.approvals.Ask(ctx, q)
 }
 
 func (f *fileServer) dead() <-chan struct{} {

@@ -23,7 +23,7 @@ type found struct {
 
 // find looks the program name of a command up: a name without a slash on PATH, any other
 // relative to cwd. The request is the one that the command's own execve makes.
-func (s *Session) find(name string, argv []string, cwd string) (found, error) {
+func (s *Session) find(r *rules, name string, argv []string, cwd string) (found, error) {
 	t, err := target.OpenView(s.viewer())
 	if err != nil {
 		return found{}, err
@@ -34,7 +34,7 @@ func (s *Session) find(name string, argv []string, cwd string) (found, error) {
 	}
 	last := fs.ErrNotExist
 	for _, file := range s.candidates(name) {
-		request, err := notify.Describe(t, target.Lookup{Dir: unix.AT_FDCWD, Path: file}, argv, s.known.Of)
+		request, err := notify.Describe(t, target.Lookup{Dir: unix.AT_FDCWD, Path: file}, argv, r.known.Of)
 		if err == nil {
 			return found{file, request}, nil
 		}

@@ -52,15 +52,15 @@ func (s *Session) tracer() *notify.Credential {
 
 // evaluate is the policy's own judgement. A plain session asks about every
 // signal; one that no rule speaks about stays inside and is allowed.
-func (s *Session) evaluate() func(policy.Request) (policy.Decision, policy.Diagnostic) {
-	if !s.plain() || s.cfg.Policy.Governs(policy.GroupSignal) {
-		return s.cfg.Policy.Evaluate
+func (s *Session) evaluate(p *policy.Policy) func(policy.Request) (policy.Decision, policy.Diagnostic) {
+	if !s.plain() || p.Governs(policy.GroupSignal) {
+		return p.Evaluate
 	}
 	return func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 		if _, signal := r.(*policy.SignalRequest); signal {
 			return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
 		}
-		return s.cfg.Policy.Evaluate(r)
+		return p.Evaluate(r)
 	}
 }
 

@@ -95,7 +95,7 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 	}
 	c := Config{
 		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home, Keep: boot.KeepDir,
-		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded), Network: boot.Network, Audit: h.log,
+		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded), Network: boot.Network, Channel: true, Audit: h.log,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if len(boot.Governed) > 0 {
@@ -151,7 +151,7 @@ func (h *host) mounts(boot wire.Bootstrap) ([]channel.Mount, error) {
 // server is what the servers of all connections have in common.
 func (h *host) server(boot wire.Bootstrap, build string) channel.ServerConfig {
 	return channel.ServerConfig{
-		HostKey: boot.HostKey, AuthorizedKey: boot.AuthorizedKey, Handler: h,
+		HostKey: boot.HostKey, AuthorizedKey: boot.AuthorizedKey, Handler: h, Operator: operation{h.session, boot.Vars},
 		Hello: wire.Hello{
 			Version: wire.Current, Build: build, BootID: bootID(), Instance: h.session.id,
 			PolicyDigest: h.session.cfg.Policy.Digest(), Capabilities: h.session.capabilities(),

@@ -43,6 +43,7 @@ type Config struct {
 	Keep     string            // store of what users may want back; empty: nothing is kept
 	Degraded []Degradation     // what it may lack where the machine has none
 	Network  bool              // share the caller's network instead of having none
+	Channel  bool              // somebody may answer over a channel: see [Session.Approvals]
 	Audit    *audit.Log
 	Log      *slog.Logger
 }
@@ -55,7 +56,6 @@ type Session struct {
 	lost  lacks // what it does without, by the operator's word
 	state *state
 
-	asker       approve.Asker // nil: nobody can be asked
 	kept        *keep.Session // nil: nothing is kept
 	keepDir     string        // the store, outside
 	trashLimits keep.TrashLimits
@@ -72,8 +72,10 @@ type Session struct {
 	groups      atomic.Uint64 // made for commands so far
 	pidsGrouped bool          // the group counts processes
 
-	root  *os.File           // the root directory that commands see
-	known *notify.Identities // what files are beside their names
+	root      *os.File // the root directory that commands see
+	rules     atomic.Pointer[rules]
+	reloading sync.Mutex // one reload at a time
+	approvals *approve.Queue
 
 	denials  sync.Map // by command id: the *wire.Exit of one refused at its own execve
 	mu       sync.Mutex
@@ -107,6 +109,8 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{cfg: cfg, id: rand.Text()[:12], who: who, lost: lost, state: state}
+	s.rules.Store(&rules{policy: cfg.Policy})
+	s.approvals = approve.New(approve.Config{Session: s.id, Emit: s.emit, Settings: s.approvalSettings})
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -226,12 +230,13 @@ func (s *Session) startLoop() error {
 	if err != nil {
 		return err
 	}
-	if err := s.buildIdentities(); err != nil {
+	first, err := s.firstRules()
+	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	s.rules.Store(first)
 	s.loop = notify.New(notify.Config{
-		Listener: listener, Evaluate: s.evaluate(), Emit: s.emitExec, Identify: s.known.Of,
-		Inject: s.nestedInject(), Session: s.id, Log: s.cfg.Log,
+		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log,
 		Unverified: s.lost.has(lossVerify), Shared: s.plain(), As: s.tracer(),
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -274,6 +279,7 @@ func (s *Session) endIf(condition func() bool, reason error) {
 	s.mu.Unlock()
 	if first {
 		s.cfg.Log.Warn("session ended", "session", s.id, "reason", reason)
+		s.approvals.Close()
 		_ = s.init.Close() // Close reports what could not be ended
 	}
 }
@@ -282,7 +288,7 @@ func (s *Session) endIf(condition func() bool, reason error) {
 // the event tells of must not happen.
 func (s *Session) emit(e wire.Event) error {
 	e.Session = s.id
-	settings := s.cfg.Policy.Audit()
+	settings := s.policy().Audit()
 	if !settings.LogAllowed && e.Type == wire.EventExec && e.Decision == policy.Allow.String() {
 		return nil
 	}
@@ -327,6 +333,7 @@ func (s *Session) Close() error {
 	if s.init != nil {
 		errs = append(errs, s.init.Close())
 	}
+	s.approvals.Close()
 	s.commands.Wait()
 	s.outputs.Wait()
 	if s.stopLoop != nil {

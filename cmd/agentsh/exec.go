@@ -207,8 +207,10 @@ func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams c
 	if err != nil {
 		return r, errors.Join(err, p.audit.Close())
 	}
+	ended := askHere(ctx, session.Approvals(), p.config.Policy.Approvals().Via, request.TTY != nil, &streams)
 	r.exit, _, err = session.Exec(ctx, request, streams)
 	err = errors.Join(err, session.Close())
+	ended()
 	var auditErr error
 	r.refused, auditErr = refusals(ctx, p.audit, before+1)
 	return r, errors.Join(err, auditErr, p.audit.Close())

@@ -28,7 +28,7 @@ socket below XDG_RUNTIME_DIR, or below /run for root. Commands inside cannot rea
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newSessionCreateCommand(), newSessionListCommand(), newSessionDestroyCommand())
+	cmd.AddCommand(newSessionCreateCommand(), newSessionListCommand(), newSessionReloadCommand(), newSessionDestroyCommand())
 	return cmd
 }
 

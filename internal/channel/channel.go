@@ -9,6 +9,7 @@
 //	exec@agentsh    one command: request, standard streams, typed end
 //	files@agentsh   one file operation: request, bytes in or out, reply
 //	events@agentsh  audit events from a sequence number on
+//	session@agentsh approvals and the policy of the session as a whole
 //
 // The first message of a channel is JSON. It travels in the extra data of the
 // open request, or as the first frame when it does not fit there.
@@ -33,9 +34,10 @@ import (
 
 // Channel types and requests.
 const (
-	typeExec   = "exec@agentsh"
-	typeFiles  = "files@agentsh"
-	typeEvents = "events@agentsh"
+	typeExec    = "exec@agentsh"
+	typeFiles   = "files@agentsh"
+	typeEvents  = "events@agentsh"
+	typeSession = "session@agentsh"
 
 	reqHello     = "hello@agentsh"     // global; client to server
 	reqKeepalive = "keepalive@agentsh" // global; either way

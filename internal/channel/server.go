@@ -44,6 +44,7 @@ type ServerConfig struct {
 	AuthorizedKey []byte // the only client's public key
 	Hello         wire.Hello
 	Handler       Handler
+	Operator      Operator // nil: nothing about the session as a whole is offered
 	Clients       *Clients // shared by the servers of one supervisor; nil: this connection's own
 	Keepalive     Keepalive
 }
@@ -260,9 +261,10 @@ func answer(reqs <-chan *ssh.Request) {
 // the connection waits for it.
 func (s *Server) open(ctx context.Context, c ssh.NewChannel) {
 	serve := map[string]func(context.Context, ssh.Channel, <-chan *ssh.Request, []byte){
-		typeExec:   s.serveExec,
-		typeFiles:  s.serveFiles,
-		typeEvents: s.serveEvents,
+		typeExec:    s.serveExec,
+		typeFiles:   s.serveFiles,
+		typeEvents:  s.serveEvents,
+		typeSession: s.serveSession,
 	}[c.ChannelType()]
 	if serve == nil {
 		s.wg.Go(func() { _ = c.Reject(ssh.UnknownChannelType, "no channel type "+clip(c.ChannelType())) })

@@ -54,3 +54,38 @@ type ApprovalAnswer struct {
 	Allow bool   `json:"allow"`
 	By    string `json:"by"`
 }
+
+// Operations of [SessionRequest].
+const (
+	OpApprovals = "approvals" // what waits
+	OpFollow    = "follow"    // what waits, now and after each change
+	OpAnswer    = "answer"
+	OpReload    = "reload"
+)
+
+// SessionRequest asks something of a session as a whole. Exactly the part that
+// belongs to Op is read.
+type SessionRequest struct {
+	Op     string          `json:"op"`
+	Answer *ApprovalAnswer `json:"answer,omitempty"`
+	Reload *Reload         `json:"reload,omitempty"`
+}
+
+// SessionReply answers a [SessionRequest]; follow has many.
+type SessionReply struct {
+	Error    *Error    `json:"error,omitempty"`
+	Pending  []Pending `json:"pending,omitempty"`
+	Reloaded *Reloaded `json:"reloaded,omitempty"`
+}
+
+// Reload replaces a session's policy.
+type Reload struct {
+	Policy []PolicySource `json:"policy"` // the main file first, then what it extends
+}
+
+// Reloaded tells of the policy that was replaced and of the one that holds.
+type Reloaded struct {
+	Policy string `json:"policy"` // name
+	From   string `json:"from"`   // digests
+	To     string `json:"to"`
+}

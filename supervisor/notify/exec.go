@@ -143,6 +143,9 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 	if a.caller, err = w.loop.images.of(t, a.process); err != nil {
 		return err
 	}
+	if own := a.caller.command.Rules; a.caller.depth < 0 && own.Evaluate != nil {
+		a.rules = own
+	}
 	if err := a.describe(t, a.rules.Identify); err != nil {
 		return err
 	}

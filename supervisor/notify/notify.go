@@ -117,6 +117,10 @@ type CommandInfo struct {
 	// example because the policy put it in the place of another one. The exec
 	// of exactly this file and argument vector is then not judged again.
 	Judged *Judged
+	// Rules are those that the command was asked for under, and that its own
+	// exec is judged by. What it starts meets the loop's. Without Evaluate: the
+	// loop's too.
+	Rules Rules
 }
 
 // Judged is a command with the decision it has.

@@ -168,8 +168,13 @@ func (r *Report) session(e wire.Event) *Session {
 }
 
 func (s *Session) bound(e wire.Event) {
-	if e.Phase == "end" {
+	switch e.Phase {
+	case "end":
 		s.Ended = true
+		return
+	case "begin":
+	default:
+		s.addRow(&s.Others, e)
 		return
 	}
 	s.About = text.Short(e.Message, textShown)

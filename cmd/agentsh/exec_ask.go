@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/supervisor/approve"
+)
+
+// resetTerminal takes back what a command may have set on a terminal it writes
+// to: another screen, margins, a hidden cursor, characters and colours.
+const resetTerminal = "\x1b[?1049l\x1b[!p\x1b[r\x1b(B\x0f\x1b[0m\x1b[?25h\r\n"
+
+// askHere asks the questions of a one-shot session on this process's terminal,
+// where the policy wants that and the command neither reads that terminal nor
+// has it as its own. Meanwhile what the command writes there waits, so that a
+// question is the last thing on the screen. Without such a terminal nobody is
+// there, and what needs an approval is denied. The function that is returned
+// must be called when the session has been closed.
+func askHere(ctx context.Context, queue *approve.Queue, via string, ownTerminal bool, streams *channel.Streams) (ended func()) {
+	if via != "tty" || ownTerminal || isTerminal(streams.Stdin) {
+		return func() {}
+	}
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return func() {}
+	}
+	if group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP); err != nil || group != unix.Getpgrp() {
+		tty.Close() // reading it in the background would stop this process
+		return func() {}
+	}
+	gate := &sync.Mutex{}
+	streams.Stdout, streams.Stderr = held(streams.Stdout, gate), held(streams.Stderr, gate)
+	p := newPrompt(tty, resetting{tty}, gate, queue.Answer)
+	var following sync.WaitGroup
+	there := make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(there) })
+	following.Go(func() {
+		defer p.end()
+		defer arrive()
+		_ = queue.Follow(ctx, func(list []wire.Pending) error { // ends with the session
+			arrive()
+			return p.update(list)
+		})
+	})
+	<-there
+	return func() {
+		following.Wait()
+		tty.Close()
+	}
+}
+
+// resetting puts a terminal in order before each text.
+type resetting struct{ io.Writer }
+
+func (r resetting) Write(b []byte) (int, error) {
+	if _, err := io.WriteString(r.Writer, resetTerminal); err != nil {
+		return 0, err
+	}
+	return r.Writer.Write(b)
+}
+
+// held has writes to a terminal wait for the gate. Other writers stay as they are.
+func held(w io.Writer, gate sync.Locker) io.Writer {
+	f, ok := w.(*os.File)
+	if !ok || !isTerminal(f) {
+		return w
+	}
+	return heldWriter{f, gate}
+}
+
+type heldWriter struct {
+	w    io.Writer
+	gate sync.Locker
+}
+
+func (h heldWriter) Write(b []byte) (int, error) {
+	h.gate.Lock()
+	defer h.gate.Unlock()
+	return h.w.Write(b)
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
+)
+
+func newSessionReloadCommand() *cobra.Command {
+	var file, config string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "reload SESSION",
+		Short: "Replace the policy of a running session",
+		Long: `Replace the policy of a running session. Every later decision is made by the new
+policy; every command sees one of both as a whole. A file that does not load, or
+that asks for what was settled when the session was made, changes nothing: each
+such place is named.`,
+		Example: "  agentsh session reload work --policy examples/policies/demo.yaml",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			operator, err := supervisor.ReadConfig(orDefault(config, supervisor.DefaultConfigPath), config == "")
+			if err != nil {
+				return fail(exitOurs, err, "")
+			}
+			client, one, err := attachOne(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			p, err := readPolicy(orDefault(file, operator.Policy), policyVars(one.Workspace, operator.Vars))
+			if err != nil {
+				return err
+			}
+			var r wire.Reload
+			for _, source := range p.Sources() {
+				r.Policy = append(r.Policy, wire.PolicySource(source))
+			}
+			done, err := client.Reload(cmd.Context(), r)
+			if err != nil {
+				return fail(exitOurs, err, "the old policy holds")
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(done)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "policy %s %.12s holds in place of %.12s\n", printable(done.Policy), done.To, done.From)
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&file, "policy", "p", "", "policy `FILE` (default: the configuration's)")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}

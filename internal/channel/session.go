@@ -1,0 +1,147 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/wire"
+)
+
+// Operator does what concerns a session as a whole.
+type Operator interface {
+	// Approvals is what waits for a person.
+	Approvals() []wire.Pending
+	// Follow calls fn with what waits, now and after each change, until ctx ends
+	// or fn returns an error. Meanwhile somebody is there to answer.
+	Follow(ctx context.Context, fn func([]wire.Pending) error) error
+	// Answer answers one question.
+	Answer(wire.ApprovalAnswer) error
+	// Reload replaces the policy, or changes nothing.
+	Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error)
+}
+
+// serveSession serves one request about the session.
+func (s *Server) serveSession(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.wg.Go(func() { watch(cancel, reqs) })
+	defer cancel()
+	var req wire.SessionRequest
+	var reply wire.SessionReply
+	err := readFirst(extra, ch, &req)
+	if err == nil {
+		reply, err = s.session(ctx, ch, req)
+	}
+	if err != nil {
+		reply = wire.SessionReply{Error: asWireError(err)}
+	}
+	_ = writeFrame(ch, reply) // a client that went reads none
+}
+
+func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequest) (wire.SessionReply, error) {
+	o := s.cfg.Operator
+	unknown := &wire.Error{Code: wire.CodeUnsupported, Message: fmt.Sprintf("operation %.64q is not offered", req.Op)}
+	if o == nil {
+		return wire.SessionReply{}, unknown
+	}
+	switch {
+	case req.Op == wire.OpApprovals:
+		return wire.SessionReply{Pending: o.Approvals()}, nil
+	case req.Op == wire.OpFollow:
+		err := o.Follow(ctx, func(list []wire.Pending) error { return writeFrame(ch, wire.SessionReply{Pending: list}) })
+		if err == nil {
+			err = &wire.Error{Code: wire.CodeNotFound, Message: "the session has ended"}
+		}
+		return wire.SessionReply{}, err
+	case req.Op == wire.OpAnswer && req.Answer != nil:
+		return wire.SessionReply{}, o.Answer(*req.Answer)
+	case req.Op == wire.OpReload && req.Reload != nil:
+		done, err := o.Reload(ctx, *req.Reload)
+		return wire.SessionReply{Reloaded: &done}, err
+	}
+	return wire.SessionReply{}, unknown
+}
+
+// Approvals is what waits for a person in the session.
+func (c *Client) Approvals(ctx context.Context) ([]wire.Pending, error) {
+	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpApprovals})
+	return reply.Pending, err
+}
+
+// Answer answers one question.
+func (c *Client) Answer(ctx context.Context, a wire.ApprovalAnswer) error {
+	_, err := c.session(ctx, wire.SessionRequest{Op: wire.OpAnswer, Answer: &a})
+	return err
+}
+
+// Reload replaces the session's policy, or changes nothing and says why.
+func (c *Client) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error) {
+	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpReload, Reload: &r})
+	if err == nil && reply.Reloaded == nil {
+		err = errors.New("session: the answer tells of no reload")
+	}
+	if err != nil {
+		return wire.Reloaded{}, err
+	}
+	return *reply.Reloaded, nil
+}
+
+// FollowApprovals calls fn with what waits, now and after each change, until ctx
+// ends, fn returns an error or the session ends. Meanwhile the session has an
+// approver.
+func (c *Client) FollowApprovals(ctx context.Context, fn func([]wire.Pending) error) error {
+	ch, err := c.openSession(ctx, wire.SessionRequest{Op: wire.OpFollow})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
+	defer stop()
+	for {
+		reply, err := c.sessionReply(ctx, ch)
+		if err != nil {
+			return err
+		}
+		if err := fn(reply.Pending); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Client) openSession(ctx context.Context, req wire.SessionRequest) (ssh.Channel, error) {
+	ch, reqs, err := c.open(ctx, typeSession, req)
+	if err != nil {
+		return nil, fmt.Errorf("session: %w", err)
+	}
+	go ssh.DiscardRequests(reqs) // ends with the channel
+	return ch, nil
+}
+
+// session asks for one thing.
+func (c *Client) session(ctx context.Context, req wire.SessionRequest) (wire.SessionReply, error) {
+	ch, err := c.openSession(ctx, req)
+	if err != nil {
+		return wire.SessionReply{}, err
+	}
+	defer func() { _ = ch.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
+	defer stop()
+	return c.sessionReply(ctx, ch)
+}
+
+func (c *Client) sessionReply(ctx context.Context, ch io.Reader) (wire.SessionReply, error) {
+	var reply wire.SessionReply
+	err := readFrame(ch, &reply)
+	switch {
+	case ctx.Err() != nil:
+		return reply, ctx.Err()
+	case err != nil:
+		return reply, fmt.Errorf("session: %w", c.cause(err))
+	case reply.Error != nil:
+		return reply, fmt.Errorf("session: %w", reply.Error)
+	}
+	return reply, nil
+}
