@@ -30,7 +30,9 @@ type request struct {
 	Forget    []byte          `json:"invalidate,omitempty"` // path inside the sandbox
 	Purge     []string        `json:"purge,omitempty"`      // ids in the trash
 	Restore   *restoreRequest `json:"restore,omitempty"`
-	Init      int             `json:"init,omitempty"`   // pid of the session's init
+	Init      int             `json:"init,omitempty"` // pid of the session's init
+	Hold      bool            `json:"hold,omitempty"`
+	Release   *released       `json:"release,omitempty"`
 	Answer    *answered       `json:"answer,omitempty"` // has no reply
 	Drain     bool            `json:"drain,omitempty"`  // answer when every event so far was sent
 }
@@ -46,6 +48,13 @@ type asked struct {
 type answered struct {
 	ID uint64 `json:"id"`
 	wire.Answer
+}
+
+// released ends a hold and tells what was written meanwhile, in the mount of a
+// tag.
+type released struct {
+	Tag     string   `json:"tag,omitempty"`
+	Changes []change `json:"changes,omitempty"`
 }
 
 // restoreRequest asks for one file of the trash.

@@ -166,6 +166,21 @@ func (c *Control) Restore(ctx context.Context, id string, force bool) error {
 	return c.call(ctx, request{Restore: &restoreRequest{id, force}}, nil)
 }
 
+// Hold waits for what runs and lets nothing be opened, made, changed in name or
+// removed until Release; files that are open are read and written. Other calls
+// but Drain fail meanwhile.
+func (c *Control) Hold(ctx context.Context) error { return c.call(ctx, request{Hold: true}, nil) }
+
+// Release ends a hold. list is what was written behind the mount of a tag
+// meanwhile.
+func (c *Control) Release(ctx context.Context, tag string, list []wire.Change) error {
+	r := &released{Tag: tag}
+	for _, ch := range list {
+		r.Changes = append(r.Changes, change{Path: []byte(ch.Path), Kind: ch.Kind})
+	}
+	return c.call(ctx, request{Release: r}, nil)
+}
+
 // Purge removes files that soft_delete kept for good.
 func (c *Control) Purge(ctx context.Context, ids ...string) error {
 	return c.call(ctx, request{Purge: ids}, nil)

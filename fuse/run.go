@@ -28,6 +28,7 @@ type server struct {
 	report  *reporter
 	asks    *approvals
 	people  questions
+	held    bool // for a checkpoint: every tree.moves is locked
 	events  sync.WaitGroup
 }
 
@@ -91,6 +92,13 @@ func (s *server) handle(ctx context.Context, r request) error {
 		return s.configure(ctx, r.Configure)
 	case len(s.mounts) == 0:
 		return errors.New("not configured")
+	case r.Release != nil:
+		return s.release(r.Release)
+	case s.held && !r.Drain:
+		return errors.New("the files are held for a checkpoint: try again")
+	case r.Hold:
+		s.hold()
+		return nil
 	case r.Prepare != nil:
 		return s.prepare(r.Prepare)
 	case r.Commit:

@@ -2,8 +2,10 @@ package supervisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -92,4 +94,40 @@ func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
 		return nil
 	}
 	return errors.New("nothing was asked")
+}
+
+// holdTime bounds how long the files of a session are held.
+const holdTime = 15 * time.Minute
+
+// Hold holds the files for a checkpoint or a rollback. See [channel.Keeper].
+func (h *host) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
+	f := h.session.files
+	if f == nil {
+		return errors.New("the session has no file server")
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdTime)
+	defer cancel()
+	if err := f.control.Hold(ctx); err != nil {
+		return err
+	}
+	list, err := whatWasWritten(ctx, in, out)
+	release, end := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer end()
+	return errors.Join(err, f.control.Release(release, f.governed[0].path, list))
+}
+
+// whatWasWritten says that the files are held and waits for the word that they
+// need not be any more.
+func whatWasWritten(ctx context.Context, in io.Reader, out io.Writer) (list []wire.Change, err error) {
+	if _, err := out.Write([]byte{0}); err != nil {
+		return nil, err
+	}
+	said := make(chan error, 1)
+	go func() { said <- json.NewDecoder(in).Decode(&list) }() // ends with the connection at the latest
+	select {
+	case err := <-said:
+		return list, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }

@@ -80,7 +80,8 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.AddCommand(newExecCommand(), newShellCommand(), newSessionCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand(), newDetectCommand(), newShimCommand(),
-		newEventsCommand(), newReportCommand(), newAuditCommand(), newTrashCommand(), newApproveCommand(), newApprovalsCommand())
+		newEventsCommand(), newReportCommand(), newAuditCommand(), newApproveCommand(), newApprovalsCommand(),
+		newTrashCommand(), newCheckpointCommand())
 	root.AddCommand(cli.NewVersion(cli.Build{Program: "agentsh", Version: version, Commit: commit, Libseccomp: seccomp.LibraryVersion()}), cli.NewMan("agentsh"))
 	return root
 }

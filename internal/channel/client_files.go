@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/crypto/ssh"
@@ -106,6 +107,40 @@ func (c *Client) Changes(ctx context.Context) ([]wire.Change, error) {
 func (c *Client) Keep(ctx context.Context, r wire.KeepRequest) error {
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &r}, body{})
 	return wrap("keep", "", err)
+}
+
+// Hold has the session hold its files. release ends that and tells what was
+// written behind its mounts; it must be called.
+func (c *Client) Hold(ctx context.Context) (release func([]wire.Change) error, err error) {
+	told, tell := io.Pipe()
+	held := &heldSign{held: make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() { // release waits for it, or the failure below
+		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &wire.KeepRequest{Hold: true}}, body{in: told, out: held})
+		_ = told.CloseWithError(io.ErrClosedPipe) // release must not wait for a reader
+		ended <- wrap("hold", "", err)
+	}()
+	select {
+	case <-held.held:
+	case err := <-ended:
+		return nil, errors.Join(err, tell.Close())
+	}
+	return func(list []wire.Change) error {
+		err := json.NewEncoder(tell).Encode(append([]wire.Change{}, list...))
+		_ = tell.Close() // never fails
+		return errors.Join(err, <-ended)
+	}, nil
+}
+
+// heldSign is where the server says that the files are held.
+type heldSign struct {
+	once sync.Once
+	held chan struct{}
+}
+
+func (h *heldSign) Write(p []byte) (int, error) {
+	h.once.Do(func() { close(h.held) })
+	return len(p), nil
 }
 
 func wrap(op, name string, err error) error {

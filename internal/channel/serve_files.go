@@ -97,10 +97,27 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 		return nil, changes, err
 	case req.Op == wire.OpKeep && req.Keep != nil:
 		if k, ok := s.cfg.Handler.(Keeper); ok {
+			if req.Keep.Hold {
+				return nil, nil, k.Hold(ctx, in, atOnce{out})
+			}
 			return nil, nil, k.Keep(ctx, *req.Keep)
 		}
 	}
 	return nil, nil, &wire.Error{Code: wire.CodeUnsupported, Message: fmt.Sprintf("file operation %.64q is not offered", req.Op)}
+}
+
+// atOnce is the body of an operation that the client must have before it goes on.
+type atOnce struct{ io.Writer }
+
+func (a atOnce) Write(p []byte) (int, error) {
+	n, err := a.Writer.Write(p)
+	if b, ok := a.Writer.(*bodyWriter); ok && err == nil {
+		err = b.flush()
+		if w, ok := b.w.(*bufio.Writer); ok && err == nil {
+			err = w.Flush()
+		}
+	}
+	return n, err
 }
 
 // asWireError gives an error the code that the client branches on.

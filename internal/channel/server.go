@@ -36,6 +36,9 @@ type Handler interface {
 // Keeper is a [Handler] whose session keeps things for its user.
 type Keeper interface {
 	Keep(ctx context.Context, r wire.KeepRequest) error
+	// Hold holds the files, writes a byte to out, and releases them when in has
+	// told what was written meanwhile or ends.
+	Hold(ctx context.Context, in io.Reader, out io.Writer) error
 }
 
 // ServerConfig is what a server is made of.

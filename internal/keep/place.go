@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ErrNotKept says that what a file held before was not kept.
+var ErrNotKept = errors.New("its old content was not kept")
+
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
 // tempPrefix starts the names of files that are not in place yet. What a killed
@@ -114,11 +117,7 @@ func placeFile(dir int, name string, a attributes, replace bool, fill func(*os.F
 		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	err = fill(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
+	if err = errors.Join(fill(f), f.Close()); err == nil {
 		err = a.set(dir, temp)
 	}
 	if err == nil {

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/internal/keep"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
+)
+
+// checkpointOptions are the flags that say whose checkpoints are meant.
+type checkpointOptions struct {
+	workspace string
+	session   string
+	json      bool
+}
+
+func newCheckpointCommand() *cobra.Command {
+	var o checkpointOptions
+	cmd := &cobra.Command{
+		Use:   "checkpoint",
+		Short: "Remember a workspace and go back to it",
+		Long: `Remember a workspace and go back to it.
+
+A checkpoint holds every file of a workspace: content, mode, owner, time, links. Content
+is stored once, under its SHA-256, and shared with the workspace where the filesystem
+can; what did not change since the last checkpoint is not read again. Checkpoints lie in
+the state directory, outside every session. They are made and gone back to while a
+session runs in the workspace, too.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.PersistentFlags().StringVarP(&o.workspace, "workspace", "w", ".", "`DIR` that is meant")
+	cmd.PersistentFlags().StringVar(&o.session, "session", "", "the workspace of this running session")
+	cmd.AddCommand(newCheckpointCreateCommand(&o), newCheckpointListCommand(&o), newCheckpointDiffCommand(&o),
+		newCheckpointRollbackCommand(&o), newCheckpointDeleteCommand(&o))
+	return cmd
+}
+
+// open opens the checkpoints of the workspace that the flags name.
+func (o *checkpointOptions) open() (*keep.Checkpoints, string, error) {
+	dir := o.workspace
+	if o.session != "" {
+		registry, err := supervisor.OpenRegistry()
+		if err != nil {
+			return nil, "", fail(exitOurs, err, "")
+		}
+		one, err := registry.Find(o.session)
+		if err != nil {
+			return nil, "", sessionFailure(err)
+		}
+		dir = one.Workspace
+	}
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return nil, "", fail(exitOurs, fmt.Errorf("workspace: %w", err), "")
+	}
+	store, err := keep.OpenStore(keepDir())
+	if err != nil {
+		return nil, "", fail(exitOurs, err, "")
+	}
+	c, err := store.Checkpoints(dir)
+	if err != nil {
+		return nil, "", fail(exitOurs, err, "")
+	}
+	return c, dir, nil
+}
+
+// checkpointFailure says what to do about an error.
+func checkpointFailure(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(exitOurs, err, "'agentsh checkpoint list' names those of this workspace")
+	}
+	return fail(exitOurs, err, "")
+}
+
+func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:     "create",
+		Short:   "Remember the workspace as it is and print the checkpoint's number",
+		Example: "  agentsh checkpoint create --name 'before the refactoring'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			c, dir, err := o.open()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.Close()) }()
+			one, err := c.Create(name, func() (func() error, error) {
+				release, err := holdWorkspace(cmd.Context(), dir)
+				return func() error { return release(nil) }, err
+			})
+			if err != nil {
+				return checkpointFailure(err)
+			}
+			if o.json {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(one)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), one.ID)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "what it is called in the list")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print the checkpoint as JSON")
+	return cmd
+}
+
+// holdWorkspace has the running sessions whose workspace overlaps dir hold their
+// files. Sessions of a single command cannot be asked.
+func holdWorkspace(ctx context.Context, dir string) (release func([]wire.Change) error, err error) {
+	var held []func([]wire.Change) error
+	release = func(list []wire.Change) error {
+		var errs []error
+		for _, one := range held {
+			errs = append(errs, one(list))
+		}
+		return errors.Join(errs...)
+	}
+	asked := map[string]bool{}
+	if registry, err := supervisor.OpenRegistry(); err == nil { // without a runtime directory none runs in the background
+		list, err := registry.List()
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range list {
+			if one.Workspace != dir {
+				continue
+			}
+			asked[one.Session] = true
+			hold, err := holdSession(ctx, registry, one.Name)
+			if err != nil {
+				return nil, errors.Join(err, release(nil))
+			}
+			held = append(held, hold)
+		}
+	}
+	if err := othersIn(dir, asked); err != nil {
+		return nil, errors.Join(err, release(nil))
+	}
+	return release, nil
+}
+
+// holdSession has one session hold its files.
+func holdSession(ctx context.Context, registry *supervisor.Registry, name string) (func([]wire.Change) error, error) {
+	client, _, err := registry.Attach(ctx, name, version)
+	if errors.Is(err, supervisor.ErrNoSession) {
+		return func([]wire.Change) error { return nil }, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	release, err := client.Hold(ctx)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("session %s: %w", name, err), client.Close())
+	}
+	return func(list []wire.Change) error { return errors.Join(release(list), client.Close()) }, nil
+}
+
+// othersIn refuses when a session that was not asked uses files of dir.
+func othersIn(dir string, asked map[string]bool) error {
+	store, err := keep.OpenStore(keepDir())
+	if err != nil {
+		return err
+	}
+	sessions, err := store.Sessions()
+	if err != nil {
+		return err
+	}
+	for _, s := range sessions {
+		for _, g := range s.Workspace {
+			if overlap(g.Backing, dir) && !asked[s.Session] && s.Running() {
+				return fmt.Errorf("a command runs in %s: wait until it has ended, or run it in a session (agentsh session create)", g.Backing)
+			}
+		}
+	}
+	return nil
+}
+
+func overlap(a, b string) bool {
+	return a == b || strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
+}
+
+func newCheckpointListCommand(o *checkpointOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the checkpoints of the workspace",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			c, _, err := o.open()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.Close()) }()
+			list, err := c.List()
+			if err != nil {
+				return checkpointFailure(err)
+			}
+			if o.json {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+			}
+			return printCheckpoints(cmd.OutOrStdout(), list)
+		},
+	}
+	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON list")
+	return cmd
+}
+
+func printCheckpoints(out io.Writer, list []keep.Checkpoint) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tMADE\tFILES\tBYTES\tSTORED\tNAME")
+	for _, one := range list {
+		name := text.Visible(one.Name)
+		if one.Unfinished {
+			name = strings.TrimSpace(name + " (a rollback to it was broken off: do it again)")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", one.ID, one.Time.Format(time.RFC3339), one.Files, one.Bytes, one.Stored, name)
+	}
+	return w.Flush()
+}
+
+func newCheckpointDiffCommand(o *checkpointOptions) *cobra.Command {
+	var content bool
+	cmd := &cobra.Command{
+		Use:     "diff ID [ID]",
+		Short:   "Show what changed since a checkpoint, or between two",
+		Example: "  agentsh checkpoint diff 1\n  agentsh checkpoint diff 1 2 --diff",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, ids []string) (err error) {
+			c, dir, err := o.open()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.Close()) }()
+			until := ""
+			if len(ids) == 2 {
+				until = ids[1]
+			}
+			list, err := c.Diff(ids[0], until)
+			if err != nil {
+				return checkpointFailure(err)
+			}
+			p := changePrinter{json: o.json, diff: content}
+			if content {
+				if err := p.between(c, dir, ids[0], until); err != nil {
+					return checkpointFailure(err)
+				}
+			}
+			return p.print(cmd.OutOrStdout(), list)
+		},
+	}
+	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON list")
+	cmd.Flags().BoolVar(&content, "diff", false, "show the lines that changed")
+	return cmd
+}
+
+func newCheckpointRollbackCommand(o *checkpointOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollback ID",
+		Short: "Make the workspace what it was at a checkpoint",
+		Long: `Make the workspace what it was at a checkpoint: content, names, modes, owners, times
+and links. What was made since is removed. Each file changes in one step; a rollback that
+was broken off is done again. Programs of a running session that have files open keep
+the old ones.`,
+		Example: "  agentsh checkpoint rollback 1",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, ids []string) (err error) {
+			c, dir, err := o.open()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.Close()) }()
+			list, err := c.Rollback(ids[0], func() (func([]wire.Change) error, error) { return holdWorkspace(cmd.Context(), dir) })
+			if err != nil {
+				return checkpointFailure(err)
+			}
+			p := changePrinter{json: o.json}
+			return p.print(cmd.OutOrStdout(), list)
+		},
+	}
+	cmd.Flags().BoolVar(&o.json, "json", false, "print what was changed as a JSON list")
+	return cmd
+}
+
+func newCheckpointDeleteCommand(o *checkpointOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete ID ...",
+		Short: "Forget checkpoints and remove content that no other needs",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, ids []string) (err error) {
+			c, _, err := o.open()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.Close()) }()
+			if err := c.Delete(ids...); err != nil {
+				return checkpointFailure(err)
+			}
+			return nil
+		},
+	}
+}

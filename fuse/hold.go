@@ -1,0 +1,51 @@
+package fuse
+
+import "errors"
+
+// hold stops everything that is judged by path in all mounts. What is open may
+// still be read and written.
+func (s *server) hold() {
+	for _, m := range s.mounts {
+		m.tree.moves.Lock()
+		m.noteOpenWrites()
+	}
+	s.held = true
+}
+
+// release ends a hold. What was written meanwhile enters the change record, and
+// the kernel forgets what it knew.
+func (s *server) release(r *released) error {
+	if !s.held {
+		return errors.New("the files are not held")
+	}
+	s.held = false
+	var written *mount
+	for _, m := range s.mounts {
+		if m.tag == r.Tag && len(r.Changes) > 0 {
+			written = m
+			m.replay(r.Changes)
+		}
+		m.tree.moves.Unlock()
+	}
+	if written != nil {
+		written.invalidate("")
+		for _, c := range r.Changes { // names that the kernel knows not to be there are no nodes
+			written.invalidate(string(c.Path))
+		}
+	}
+	return nil
+}
+
+// replay records what somebody else did to the backing, in its order.
+func (m *mount) replay(list []change) {
+	for _, c := range list {
+		switch c.Kind {
+		case changeCreated:
+			m.changes.created(string(c.Path))
+		case changeModified:
+			m.changes.modified(string(c.Path))
+		case changeDeleted:
+			m.changes.deleted(string(c.Path))
+		}
+	}
+}

@@ -1,0 +1,334 @@
+package keep
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/statedir"
+)
+
+// Checkpoint is the state of a workspace at one moment.
+type Checkpoint struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name,omitempty"`
+	Time      time.Time `json:"time"`
+	Workspace string    `json:"workspace"`
+	Files     int       `json:"files"`
+	Bytes     int64     `json:"bytes"`  // of all files
+	Stored    int64     `json:"stored"` // of those whose content no earlier checkpoint had
+	// Unfinished says that a rollback to it was broken off.
+	Unfinished bool `json:"unfinished,omitempty"`
+}
+
+// Checkpoints are those of one workspace. Content is stored once, under its
+// SHA-256. One process at a time changes them.
+type Checkpoints struct {
+	dir       string
+	workspace string
+	root      *os.File
+	lock      *os.File
+}
+
+const (
+	objectsName  = "objects"
+	rollbackName = "rollback.json"
+	manifestEnd  = ".jsonl"
+)
+
+// Checkpoints opens those of a workspace and takes their lock. The caller closes
+// them.
+func (s *Store) Checkpoints(workspace string) (*Checkpoints, error) {
+	sum := sha256.Sum256([]byte(workspace))
+	c := &Checkpoints{dir: filepath.Join(s.dir, "checkpoints", hex.EncodeToString(sum[:8])), workspace: workspace}
+	if err := os.MkdirAll(filepath.Join(c.dir, objectsName), 0o700); err != nil {
+		return nil, fmt.Errorf("checkpoints: %w", err)
+	}
+	var err error
+	if c.lock, err = statedir.TakeLock(filepath.Join(c.dir, lockName), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("checkpoints: %w", err)
+	}
+	if c.root, err = OpenRoot(workspace); err != nil {
+		return nil, errors.Join(err, c.lock.Close())
+	}
+	return c, c.sweep()
+}
+
+// Close gives the lock back.
+func (c *Checkpoints) Close() error { return errors.Join(c.root.Close(), c.lock.Close()) }
+
+// sweep removes what a killed process left half written.
+func (c *Checkpoints) sweep() error {
+	for _, dir := range []string{c.dir, filepath.Join(c.dir, objectsName)} {
+		left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
+		if err != nil {
+			return err
+		}
+		for _, name := range left {
+			if err := os.Remove(name); err != nil {
+				return fmt.Errorf("checkpoints: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// List is every checkpoint, oldest first.
+func (c *Checkpoints) List() ([]Checkpoint, error) {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoints: %w", err)
+	}
+	unfinished, err := c.unfinished()
+	if err != nil {
+		return nil, err
+	}
+	out := []Checkpoint{}
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), manifestEnd)
+		if !ok || strings.HasPrefix(id, ".") {
+			continue
+		}
+		one, _, err := c.read(id, false)
+		if err != nil {
+			return nil, err
+		}
+		one.Unfinished = unfinished == id
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b Checkpoint) int { return number(a.ID) - number(b.ID) })
+	return out, nil
+}
+
+func number(id string) int {
+	n, _ := strconv.Atoi(id) // ids are made by next
+	return n
+}
+
+// read reads one checkpoint, with its entries when they are wanted. The first
+// line is the checkpoint, each further one an entry.
+func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error) {
+	var one Checkpoint
+	if _, err := strconv.ParseUint(id, 10, 31); err != nil {
+		return one, nil, fmt.Errorf("checkpoint %q: %w", id, fs.ErrNotExist)
+	}
+	f, err := os.Open(filepath.Join(c.dir, id+manifestEnd))
+	if err != nil {
+		return one, nil, fmt.Errorf("checkpoint %s: %w", id, err)
+	}
+	defer f.Close()
+	lines := json.NewDecoder(bufio.NewReader(f))
+	if err := lines.Decode(&one); err != nil {
+		return one, nil, fmt.Errorf("checkpoint %s: %w", id, err)
+	}
+	if !entries {
+		return one, nil, nil
+	}
+	l := &listing{at: one.Time}
+	for {
+		var e Entry
+		err := lines.Decode(&e)
+		if errors.Is(err, io.EOF) && len(l.entries) == one.Files {
+			return one, l, nil
+		}
+		if err != nil {
+			return one, nil, fmt.Errorf("checkpoint %s: entry %d of %d: %w", id, len(l.entries), one.Files, err)
+		}
+		l.entries = append(l.entries, e)
+	}
+}
+
+// Create makes a checkpoint. hold is called when the content of most files was
+// stored already: from then on until release nothing new is made, moved or opened
+// in the workspace.
+func (c *Checkpoints) Create(name string, hold func() (release func() error, err error)) (one Checkpoint, err error) {
+	if id, err := c.unfinished(); err != nil || id != "" {
+		return one, errors.Join(err, c.unfinishedError(id))
+	}
+	list, err := c.List()
+	if err != nil {
+		return one, err
+	}
+	known := &listing{}
+	next := 1
+	if len(list) > 0 {
+		newest := list[len(list)-1].ID
+		next = number(newest) + 1
+		if _, known, err = c.read(newest, true); err != nil {
+			return one, err
+		}
+	}
+	var stored int64
+	first, err := c.store(known, &stored)
+	if err != nil {
+		return one, fmt.Errorf("checkpoint: %w", err)
+	}
+	release, err := hold()
+	if err != nil {
+		return one, err
+	}
+	second, err := c.store(first, &stored)
+	if err = errors.Join(err, release()); err != nil {
+		return one, fmt.Errorf("checkpoint: %w", err)
+	}
+	one = Checkpoint{ID: strconv.Itoa(next), Name: name, Time: second.at, Workspace: c.workspace, Files: len(second.entries), Stored: stored}
+	for i := range second.entries {
+		if e := &second.entries[i]; len(e.Link) == 0 {
+			one.Bytes += e.Size
+		}
+	}
+	if err := c.write(one, second); err != nil {
+		return one, fmt.Errorf("checkpoint: %w", err)
+	}
+	return one, nil
+}
+
+// store puts the content of every file that changed since known into the store.
+func (c *Checkpoints) store(known *listing, stored *int64) (*listing, error) {
+	old := known.byPath()
+	return scan(c.root, func(dir int, name string, e *Entry) error {
+		if was := old[string(e.Path)]; was != nil && was.SHA256 != "" && e.untouched(was, known.at) {
+			e.SHA256 = was.SHA256
+			return nil
+		}
+		return steady(dir, name, e, func(f *os.File) (string, error) { return c.add(f, stored) })
+	})
+}
+
+// object is the path of some content.
+func (c *Checkpoints) object(sum string) string { return filepath.Join(c.dir, objectsName, sum) }
+
+// add stores the content of a file, unless it is there, and returns its digest.
+func (c *Checkpoints) add(f *os.File, stored *int64) (sum string, err error) {
+	temp, err := os.OpenFile(filepath.Join(c.dir, objectsName, tempName()), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, temp.Close(), removeIfThere(temp.Name())) }()
+	if unix.IoctlFileClone(int(temp.Fd()), int(f.Fd())) == nil {
+		sum, err = digest(temp)
+	} else {
+		h := sha256.New()
+		_, err = io.Copy(io.MultiWriter(temp, h), f)
+		sum = hex.EncodeToString(h.Sum(nil))
+	}
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Lstat(c.object(sum)); err == nil {
+		return sum, nil
+	}
+	info, err := temp.Stat()
+	if err != nil {
+		return "", err
+	}
+	*stored += info.Size()
+	return sum, os.Rename(temp.Name(), c.object(sum))
+}
+
+func removeIfThere(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// write makes a checkpoint appear, when all it needs is on the disk.
+func (c *Checkpoints) write(one Checkpoint, l *listing) error {
+	temp, err := os.OpenFile(filepath.Join(c.dir, tempName()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(temp)
+	lines := json.NewEncoder(w)
+	err = lines.Encode(one)
+	for i := 0; i < len(l.entries) && err == nil; i++ {
+		err = lines.Encode(&l.entries[i])
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = unix.Syncfs(int(temp.Fd())) // the objects too
+	}
+	if err = errors.Join(err, temp.Close()); err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, temp.Name(), unix.AT_FDCWD, filepath.Join(c.dir, one.ID+manifestEnd), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		return errors.Join(err, removeIfThere(temp.Name()))
+	}
+	return c.syncDir()
+}
+
+func (c *Checkpoints) syncDir() error {
+	dir, err := os.Open(c.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// Delete removes checkpoints, and content that no other needs.
+func (c *Checkpoints) Delete(ids ...string) error {
+	for _, id := range ids {
+		if _, _, err := c.read(id, false); err != nil {
+			return err
+		}
+	}
+	if id, err := c.unfinished(); err != nil || slices.Contains(ids, id) {
+		return errors.Join(err, c.unfinishedError(id))
+	}
+	for _, id := range ids {
+		if err := os.Remove(filepath.Join(c.dir, id+manifestEnd)); err != nil {
+			return fmt.Errorf("checkpoint %s: %w", id, err)
+		}
+	}
+	if err := c.syncDir(); err != nil {
+		return err
+	}
+	return c.collect()
+}
+
+// collect removes content that no checkpoint needs.
+func (c *Checkpoints) collect() error {
+	list, err := c.List()
+	if err != nil {
+		return err
+	}
+	needed := map[string]bool{}
+	for _, one := range list {
+		_, l, err := c.read(one.ID, true)
+		if err != nil {
+			return err
+		}
+		for i := range l.entries {
+			needed[l.entries[i].SHA256] = true
+		}
+	}
+	objects, err := os.ReadDir(filepath.Join(c.dir, objectsName))
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if !needed[o.Name()] {
+			if err := os.Remove(c.object(o.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

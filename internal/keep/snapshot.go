@@ -1,0 +1,244 @@
+package keep
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxEntries bounds the files of one checkpoint.
+const maxEntries = 2_000_000
+
+// steadyTries is how often a file that is written meanwhile is read again.
+const steadyTries = 5
+
+// racy is how long after its last change a file may change again unseen by its
+// times, on filesystems with coarse ones.
+const racy = 2 * time.Second
+
+// Types of an [Entry].
+const (
+	typeFile    = "file"
+	typeDir     = "dir"
+	typeSymlink = "symlink"
+	typeOther   = "other"
+)
+
+// Entry is one file of a checkpoint.
+type Entry struct {
+	Path   []byte `json:"path"` // relative to the workspace; the root is ""
+	Type   string `json:"type"`
+	Mode   uint32 `json:"mode"`
+	UID    uint32 `json:"uid"`
+	GID    uint32 `json:"gid"`
+	Mtime  int64  `json:"mtime"` // nanoseconds since 1970
+	Size   int64  `json:"size,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
+	Target []byte `json:"target,omitempty"`
+	Link   []byte `json:"link,omitempty"` // the first path of the same file, in the order of the checkpoint
+
+	// What tells that a file was not touched since: see stat(2).
+	Dev   uint64 `json:"dev"`
+	Ino   uint64 `json:"ino"`
+	Ctime int64  `json:"ctime"`
+	Nlink uint64 `json:"nlink"`
+}
+
+func entryOf(rel string, st *unix.Stat_t) Entry {
+	e := Entry{
+		Path: []byte(rel), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: st.Mtim.Nano(),
+		Dev: st.Dev, Ino: st.Ino, Ctime: st.Ctim.Nano(), Nlink: uint64(st.Nlink), Type: typeOther,
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		e.Type, e.Size = typeFile, st.Size
+	case unix.S_IFDIR:
+		e.Type = typeDir
+	case unix.S_IFLNK:
+		e.Type = typeSymlink
+	}
+	return e
+}
+
+// untouched reports whether the file of e is the one that was looked at as old,
+// at a time.
+func (e *Entry) untouched(old *Entry, at time.Time) bool {
+	return old.Type == e.Type && old.Dev == e.Dev && old.Ino == e.Ino && old.Size == e.Size && old.Mtime == e.Mtime && old.Ctime == e.Ctime &&
+		e.Ctime < at.Add(-racy).UnixNano()
+}
+
+func (e *Entry) attributes() attributes {
+	return attributes{e.Mode, e.UID, e.GID, unix.NsecToTimespec(e.Mtime)}
+}
+
+// listing is a workspace as it was looked at.
+type listing struct {
+	at      time.Time // before the first look
+	entries []Entry   // sorted by path: a directory before what is in it
+}
+
+func (l *listing) byPath() map[string]*Entry {
+	out := make(map[string]*Entry, len(l.entries))
+	for i := range l.entries {
+		out[string(l.entries[i].Path)] = &l.entries[i]
+	}
+	return out
+}
+
+// scan looks at every file of a workspace. content gives the digest of a regular
+// file; files that vanish meanwhile are left out.
+func scan(root *os.File, content func(dir int, name string, e *Entry) error) (*listing, error) {
+	l := &listing{at: time.Now()}
+	s := scanner{listing: l, content: content, links: map[[2]uint64]int{}}
+	fd, err := OpenBeneath(root, "", false)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFD(fd)
+	var st unix.Stat_t
+	if err := unix.Fstatat(fd, "", &st, unix.AT_EMPTY_PATH); err != nil {
+		return nil, err
+	}
+	l.entries = append(l.entries, entryOf("", &st))
+	if err := s.directory(fd, ""); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(l.entries, func(a, b Entry) int { return slices.Compare(a.Path, b.Path) })
+	return l, nil
+}
+
+type scanner struct {
+	*listing
+	content func(dir int, name string, e *Entry) error
+	links   map[[2]uint64]int // entries of files with several names
+}
+
+func (s *scanner) directory(fd int, rel string) error {
+	names, err := namesIn(fd)
+	if err != nil {
+		return fmt.Errorf("%s: %w", cmp.Or(rel, "."), err)
+	}
+	for _, name := range names {
+		if err := s.entry(fd, name, join(rel, name)); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scanner) entry(dir int, name, rel string) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("%s: %w", rel, err)
+	}
+	if len(s.entries) >= maxEntries {
+		return fmt.Errorf("the workspace holds more than %d files", maxEntries)
+	}
+	e := entryOf(rel, &st)
+	switch e.Type {
+	case typeDir:
+		s.entries = append(s.entries, e)
+		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath}
+		fd, err := unix.Openat2(dir, name, &how)
+		if err != nil {
+			return fmt.Errorf("%s: %w", rel, err)
+		}
+		defer closeFD(fd)
+		return s.directory(fd, rel)
+	case typeSymlink:
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(dir, name, buf)
+		if err != nil {
+			return fmt.Errorf("%s: %w", rel, err)
+		}
+		e.Target = buf[:n]
+	case typeFile:
+		id := [2]uint64{e.Dev, e.Ino}
+		if first, seen := s.links[id]; seen && e.Nlink > 1 {
+			e.SHA256, e.Link = s.entries[first].SHA256, s.entries[first].Path
+			break
+		}
+		if err := s.content(dir, name, &e); err != nil {
+			return fmt.Errorf("%s: %w", rel, err)
+		}
+		if e.Nlink > 1 {
+			s.links[id] = len(s.entries)
+		}
+	}
+	s.entries = append(s.entries, e)
+	return nil
+}
+
+// namesIn lists a directory that is open for *at calls, sorted: the first name of
+// a file with several is the same at each look.
+func namesIn(fd int) ([]string, error) {
+	open, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(open), ".")
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	slices.Sort(names)
+	return names, err
+}
+
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// steady reads a file until it did not change meanwhile, and takes over how it
+// looked then.
+func steady(dir int, name string, e *Entry, read func(*os.File) (sum string, err error)) error {
+	f, err := openAt(dir, name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for range steadyTries {
+		var before, after unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &before); err != nil {
+			return err
+		}
+		if before.Mode&unix.S_IFMT != unix.S_IFREG {
+			return unix.ENOENT // it was replaced
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		sum, err := read(f)
+		if err != nil {
+			return err
+		}
+		if err := unix.Fstat(int(f.Fd()), &after); err != nil {
+			return err
+		}
+		if before.Size == after.Size && before.Mtim == after.Mtim && before.Ctim == after.Ctim {
+			path := e.Path
+			*e = entryOf("", &after)
+			e.Path, e.SHA256 = path, sum
+			return nil
+		}
+	}
+	return errors.New("it is written all the time: nothing whole can be kept of it")
+}
+
+// digest is the SHA-256 of what r holds, in hexadecimal.
+func digest(r io.Reader) (string, error) {
+	h := sha256.New()
+	if _, err := io.Copy(h, r); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
