@@ -84,7 +84,7 @@ func (s *server) prepare(c *Config) error {
 	if err != nil {
 		return err
 	}
-	if err := supported(rules, s.trash != nil); err != nil {
+	if err := errors.Join(supported(rules, s.trash != nil), s.checkRedirects(rules)); err != nil {
 		return err
 	}
 	for _, m := range s.mounts {
