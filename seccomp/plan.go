@@ -63,8 +63,11 @@ type PlanOptions struct {
 	Signals     bool // notify the kill family, refuse pidfd_send_signal
 	Umask       bool // notify umask
 	Limits      bool // notify setrlimit, and prlimit64 that sets a limit
-	Connect     bool // notify connect and bind
-	Datagrams   bool // notify sendto with an address, sendmsg and sendmmsg
+	Connect     bool // notify connect
+	Bind        bool // notify bind, and sendto with an address
+	// SharedNetwork refuses sockets of the Internet other than TCP and notifies
+	// listen: nothing beneath holds them where the network is the machine's.
+	SharedNetwork bool
 }
 
 // TagLimit is the resource limit whose hard value marks the processes of one
@@ -109,13 +112,18 @@ func DefaultPlan(o PlanOptions) Plan {
 		p.Notified = append(p.Notified, limitNotices()...)
 	}
 	if o.Connect {
-		p.Notified = append(p.Notified, Notice{Syscalls: []string{"connect", "bind"}})
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"connect"}})
 	}
-	if o.Datagrams {
-		p.Notified = append(p.Notified,
-			Notice{Syscalls: []string{"sendto"}, When: []Case{{{3, LacksBit, unix.MSG_FASTOPEN}, {4, Not, 0}}}},
-			Notice{Syscalls: []string{"sendmsg"}, When: []Case{{{2, LacksBit, unix.MSG_FASTOPEN}}}},
-			Notice{Syscalls: []string{"sendmmsg"}, When: []Case{{{3, LacksBit, unix.MSG_FASTOPEN}}}})
+	if o.Bind {
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"bind"}},
+			Notice{Syscalls: []string{"sendto"}, When: []Case{{{3, LacksBit, unix.MSG_FASTOPEN}, {4, Not, 0}}}})
+	}
+	if o.SharedNetwork {
+		p.Refused = append(p.Refused, Refusal{
+			Syscalls: []string{"socket"}, When: datagramSockets(), Errno: unix.EPERM,
+			Reason: "each datagram has an address of its own, in memory; only TCP is judged connection by connection",
+		})
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"listen"}})
 	}
 	return p
 }

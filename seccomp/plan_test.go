@@ -18,7 +18,7 @@ const (
 
 // everything is the plan with all that can be notified or refused.
 func everything() Plan {
-	return DefaultPlan(PlanOptions{NoExecMemfd: true, Signals: true, Umask: true, Limits: true, Connect: true, Datagrams: true})
+	return DefaultPlan(PlanOptions{NoExecMemfd: true, Signals: true, Umask: true, Limits: true, Connect: true, Bind: true, SharedNetwork: true})
 }
 
 // holds says what a case means, apart from the compiler.
@@ -206,6 +206,9 @@ func TestTheRefusalListIsComplete(t *testing.T) {
 		{"socket", two(0, unix.AF_NETLINK, 2, unix.NETLINK_NETFILTER), unix.EPERM},
 		{"socket", two(0, unix.AF_INET, 2, unix.IPPROTO_MPTCP), unix.EPERM},
 		{"socketpair", arg(0, unix.AF_TIPC), unix.EPERM},
+		{"socket", two(0, unix.AF_INET, 1, unix.SOCK_DGRAM), unix.EPERM},
+		{"socket", two(0, unix.AF_INET6|top, 1, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|top), unix.EPERM},
+		{"socket", two(0, unix.AF_INET, 1, unix.SOCK_RAW|unix.SOCK_NONBLOCK), unix.EPERM},
 		{"sendto", arg(3, unix.MSG_FASTOPEN|unix.MSG_NOSIGNAL), unix.EPERM},
 		{"sendmsg", arg(2, unix.MSG_FASTOPEN), unix.EPERM},
 		{"sendmmsg", arg(3, unix.MSG_FASTOPEN), unix.EPERM},

@@ -137,6 +137,20 @@ func families() []Case {
 	return append(cases, Case{{0, Above, unix.AF_NETLINK}})
 }
 
+// datagramSockets are the sockets of the Internet that are no streams. See
+// socket(2): the type shares its argument with two flags.
+func datagramSockets() []Case {
+	var cases []Case
+	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
+		for _, kind := range []uint64{unix.SOCK_DGRAM, unix.SOCK_RAW, unix.SOCK_RDM, unix.SOCK_SEQPACKET, unix.SOCK_DCCP, unix.SOCK_PACKET} {
+			for _, flags := range []uint64{0, unix.SOCK_NONBLOCK, unix.SOCK_CLOEXEC, unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC} {
+				cases = append(cases, Case{{0, Is32, family}, {1, Is32, kind | flags}})
+			}
+		}
+	}
+	return cases
+}
+
 // netlinkProtocols are the netlink protocols that are refused: all but
 // NETLINK_ROUTE, which is 0.
 func netlinkProtocols() []Case {

@@ -100,6 +100,7 @@ var candidates = []candidate{
 	{"mount_namespace", "mount namespace", within(trialNothing, unix.CLONE_NEWNS), changeContainer},
 	{"pid_namespace", "pid namespace", within(trialNothing, unix.CLONE_NEWPID), changeContainer},
 	{"net_namespace", "network namespace", within("net_namespace", unix.CLONE_NEWNET), changeContainer},
+	{"net_divert", "nf_tables in a network namespace", within("net_divert", unix.CLONE_NEWNET), "programs that ignore proxy variables are helped by notification then, slower; for the kernel to do it: the nf_tables, nft_chain_nat and nft_redir modules"},
 	{"other_namespaces", "ipc, uts and cgroup namespaces", within(trialNothing, unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP), changeContainer},
 	{"private_proc", "a /proc of its own", within("private_proc", unix.CLONE_NEWNS|unix.CLONE_NEWPID), "in a container: a /proc without masked paths (podman: --security-opt unmask=ALL)"},
 	{"mount_api", "new mount API", within("mount_api", unix.CLONE_NEWNS), changeContainer},
@@ -109,6 +110,7 @@ var candidates = []candidate{
 	{"cgroup", "control groups", tryCgroup, "a writable cgroup with the memory and pids controllers (systemd: Delegate=yes; in a container: a writable /sys/fs/cgroup)"},
 	{"limits", "resource limits", asIs("limits"), "start agentsh without a hard RLIMIT_RTTIME"},
 	{"pidfd", "process descriptors", asIs("pidfd"), changeKernel},
+	{"pidfd_getfd", "descriptors of another process", asIs("pidfd_getfd"), "in a container a seccomp profile that allows pidfd_getfd"},
 	{"subreaper", "child subreaper", asIs("subreaper"), changeKernel},
 	{"vsock", "AF_VSOCK", asIs("vsock"), "only for controllers that reach a virtual machine by it: the vsock modules"},
 }

@@ -42,7 +42,7 @@ var limitSettings = []string{
 	"resource_limits.pids_max", "resource_limits.open_files", "resource_limits.max_memory_mb",
 	"resource_limits.memory_swap_max_mb", "resource_limits.cpu_quota_percent",
 	"resource_limits.disk_write_mb", "resource_limits.disk_read_bps_max", "resource_limits.disk_write_bps_max",
-	"resource_limits.net_bandwidth_mbps", "resource_limits.command_timeout", "resource_limits.session_timeout", "resource_limits.idle_timeout",
+	"resource_limits.command_timeout", "resource_limits.session_timeout", "resource_limits.idle_timeout",
 }
 
 // groupTable is every group of rules, with what it needs.
@@ -55,9 +55,13 @@ var groupTable = []group{
 		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
 	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; signal_rules are judged by notification",
 		[]string{"pid_namespace", "landlock_scopes", "seccomp_notify"}, "", []string{"signal_rules"}},
-	{"network", ByKernel, "a network of its own without a way out",
-		[]string{"net_namespace"}, "network", []string{"network_rules"}},
-	{"unix sockets", ByKernel, "sockets of the machine are not in the session's root; Landlock scopes keep abstract ones inside",
+	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
+		[]string{"net_namespace"}, "network", []string{"network_rules", "resource_limits.net_bandwidth_mbps"}},
+	{"network, without a proxy", ByKernel, "TCP and DNS of programs that ignore proxy variables are diverted to it; other datagrams are dropped",
+		[]string{"net_namespace", "net_divert"}, "", nil},
+	{"network, shared", BySupervisor, "Landlock refuses TCP connections, the filter all other sockets of the Internet; the supervisor connects what it has judged",
+		[]string{"landlock_net", "seccomp_notify", "pidfd_getfd"}, "", nil},
+	{"unix sockets", ByKernel, "only sockets of the machine that a rule names are in the session's root; Landlock scopes keep abstract ones inside",
 		[]string{"mount_namespace", "landlock_scopes"}, "", []string{"unix_socket_rules"}},
 	{"limits", ByKernel, "hard resource limits and control groups from before the execve",
 		[]string{"limits"}, "", limitSettings},

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/supervisor/divert"
 	"agentsh/supervisor/launch"
 )
 
@@ -31,11 +32,13 @@ var trials = map[string]func() (answer, error){
 	"landlock_net":     said(probeLandlockNet),
 	trialNothing:       said(func() (string, error) { return "", nil }),
 	"net_namespace":    said(probeLoopback),
+	"net_divert":       said(probeDivert),
 	"mount_api":        said(probeMountAPI),
 	"overlayfs":        said(probeOverlay),
 	"fuse":             said(probeFUSE),
 	"fuse_passthrough": said(probePassthrough),
 	"pidfd":            said(probePidfd),
+	"pidfd_getfd":      said(probeGetfd),
 	"subreaper":        said(probeSubreaper),
 	"limits":           said(probeLimits),
 	"vsock":            said(probeVsock),
@@ -131,6 +134,21 @@ func probePidfd() (string, error) {
 	return "", nil
 }
 
+// probeGetfd duplicates a descriptor of this process as if it were another's.
+func probeGetfd() (string, error) {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return "", fmt.Errorf("pidfd_open: %w", err)
+	}
+	defer closeFD(fd)
+	own, err := unix.PidfdGetfd(fd, 0, 0)
+	if err != nil {
+		return "", fmt.Errorf("pidfd_getfd: %w", err)
+	}
+	closeFD(own)
+	return "", nil
+}
+
 func probeSubreaper() (string, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return "", err
@@ -214,4 +232,24 @@ func probeLoopback() (string, error) {
 		return "", fmt.Errorf("a new network has %d interfaces", len(interfaces))
 	}
 	return "", nil
+}
+
+// probeDivert has every connection of a new network end at one port.
+func probeDivert() (string, error) {
+	if _, err := probeLoopback(); err != nil {
+		return "", err
+	}
+	families := "IPv4"
+	rules, route := divert.IPv4(divert.Ports{TCP: divertPort, DNS: dnsPort})
+	if err := rules.Send(); err != nil {
+		return "", fmt.Errorf("rules: %w", err)
+	}
+	if err := route.Send(); err != nil {
+		return "", fmt.Errorf("route: %w", err)
+	}
+	rules, route = divert.IPv6(divert.Ports{TCP: divertPort, DNS: dnsPort})
+	if rules.Send() == nil && route.Send() == nil {
+		families += ", IPv6"
+	}
+	return families, nil
 }

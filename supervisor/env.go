@@ -39,6 +39,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Request:    c.req.Env,
 		Filter:     c.rules.policy.EnvFilter(c.decision.Rule),
 		Files:      files,
+		Network:    s.networkVars(),
 		Supervisor: s.supervisorVars(c.req),
 		Inject:     []env.Inject{{Source: "config", Vars: s.injected(s.cfg.Inject)}, {Source: "policy", Vars: s.injected(c.rules.policy.EnvInject())}, c.set},
 	})

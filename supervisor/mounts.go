@@ -40,6 +40,7 @@ type view struct {
 	governed []governed // served by the file server
 	open     []openTree // without a file server: reached as they are
 	masked   []string   // special files that must not be reachable
+	sockets  []string   // of the machine, shown alone
 }
 
 type bind struct {

@@ -43,6 +43,9 @@ func (s *Session) mounts(v view) ([]launch.Mount, error) {
 	for _, name := range v.masked {
 		out = append(out, launch.Mount{Kind: launch.Mask, Target: name})
 	}
+	for _, name := range v.sockets {
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: name, Target: name, ReadOnly: true, NoExec: true, Optional: true})
+	}
 	own, err := s.ownFiles(v)
 	if err != nil {
 		return nil, err
@@ -92,6 +95,13 @@ func (s *Session) ownFiles(v view) ([]launch.Mount, error) {
 			out = append(out, m)
 		}
 	}
+	if s.network != nil {
+		m, err := s.resolverFile(v)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m...)
+	}
 	if !shown(startupDir) {
 		return out, nil
 	}
@@ -107,7 +117,29 @@ func (s *Session) ownFile(name string, data []byte) (launch.Mount, error) {
 	return launch.Mount{Kind: launch.Bind, Source: source, Target: name, ReadOnly: true, NoExec: true}, nil
 }
 
-// writeStartup writes the startup script where startupMount takes it from.
+// resolverFile has the C library ask the session's own name server. Where the
+// network is shared there are no datagrams. See resolv.conf(5). A machine
+// without the file needs none: 127.0.0.1 is asked then.
+func (s *Session) resolverFile(v view) ([]launch.Mount, error) {
+	const name = "/etc/resolv.conf"
+	at, err := filepath.EvalSymlinks(name)
+	if errors.Is(err, fs.ErrNotExist) || !slices.ContainsFunc(v.binds, func(b bind) bool { return below(name, b.path) }) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("session file %s: %w", name, err)
+	}
+	text := "nameserver 127.0.0.1\n"
+	if s.network.shared {
+		text += "options use-vc\n"
+	}
+	m, err := s.ownFile(name, []byte(text))
+	m.Target = at
+	return []launch.Mount{m}, err
+}
+
+// writeStartup writes the startup script where startupMount takes it from, and
+// beside it the authorities of a session whose TLS is looked into.
 func (s *Session) writeStartup() error {
 	dir := s.startupFiles()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -115,6 +147,15 @@ func (s *Session) writeStartup() error {
 	}
 	if err := os.WriteFile(filepath.Join(dir, "bash_startup.sh"), []byte(agentsh.BashStartup), 0o644); err != nil {
 		return fmt.Errorf("startup script: %w", err)
+	}
+	if s.network != nil && s.network.proxy.Intercepts() {
+		bundle, err := s.network.proxy.CABundle()
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, path.Base(caBundle)), bundle, 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("authorities of the session: %w", err)
+		}
 	}
 	return os.Chmod(s.state.dir, 0o711) // the user namespace's user looks the script up below it
 }

@@ -42,8 +42,9 @@ type Config struct {
 	Require  []Requirement     // what must be proven before the session opens
 	Keep     string            // store of what users may want back; empty: nothing is kept
 	Degraded []Degradation     // what it may lack where the machine has none
-	Network  bool              // share the caller's network instead of having none
 	Channel  bool              // somebody may answer over a channel: see [Session.Approvals]
+	Network  bool              // share the caller's network instead of having one of its own
+	Egress   Egress            // of a session whose policy governs the network
 	Audit    *audit.Log
 	Log      *slog.Logger
 }
@@ -62,6 +63,7 @@ type Session struct {
 
 	scratch  []string    // private tmpfs directories, inside
 	files    *fileServer // nil: nothing is governed
+	network  *network    // nil: the policy does not govern it
 	init     *launch.Init
 	loop     *notify.Loop
 	loopDone chan struct{}
@@ -136,15 +138,22 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	s.scratch = v.scratch
+	if err := s.openNetwork(); err != nil {
+		return err
+	}
 	if err := s.startInit(ctx, v); err != nil {
 		return s.cfg.explain(err, s.lost)
 	}
 	if err := s.files.begin(ctx); err != nil {
 		return err
 	}
+	if err := s.listen(); err != nil {
+		return err
+	}
 	if err := s.startLoop(); err != nil {
 		return err
 	}
+	s.serveNetwork()
 	s.watch()
 	return s.emit(s.beginning())
 }
@@ -171,7 +180,7 @@ func (s *Session) settle(v *view) error {
 			return err
 		}
 	}
-	return v.hideRegistry()
+	return errors.Join(v.hideRegistry(), v.addSockets(s.cfg.Policy))
 }
 
 // scratchDir makes the backing of a governed scratch directory. Its owner is that
@@ -198,8 +207,10 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	if err := s.traces(); err != nil {
 		return err
 	}
+	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
 	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{
-		Signals: s.cfg.Policy.Governs(policy.GroupSignal) || s.plain(), NoInternet: s.plain() && !s.cfg.Network,
+		Signals: s.cfg.Policy.Governs(policy.GroupSignal) || s.plain(), NoInternet: s.plain() && !s.cfg.Network && s.network == nil,
+		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
 	}).Compile(runtime.GOARCH)
 	if err != nil {
 		return err
@@ -214,6 +225,7 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 			return err
 		}
 	}
+	s.networkSetup(&cfg)
 	if len(v.governed) > 0 {
 		if s.files, err = s.startFileServer(v.governed); err != nil {
 			return err
@@ -238,6 +250,7 @@ func (s *Session) startLoop() error {
 	s.loop = notify.New(notify.Config{
 		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log,
 		Unverified: s.lost.has(lossVerify), Shared: s.plain(), As: s.tracer(),
+		Network: s.networkCalls(),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stopLoop, s.loopDone = stop, make(chan struct{})
@@ -336,6 +349,7 @@ func (s *Session) Close() error {
 	s.approvals.Close()
 	s.commands.Wait()
 	s.outputs.Wait()
+	errs = append(errs, s.network.close())
 	if s.stopLoop != nil {
 		s.stopLoop()
 		<-s.loopDone

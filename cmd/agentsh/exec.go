@@ -88,7 +88,7 @@ func (o *execOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
 	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
 	f.StringSliceVar(&o.degraded, "degraded", nil, "start without what `WORD,...` names where this machine lacks it; see 'agentsh detect'")
-	f.BoolVar(&o.network, "share-network", false, "share this machine's network instead of having none; not governed by the policy")
+	f.BoolVar(&o.network, "share-network", false, "share this machine's network; network_rules hold TCP connections there, and without them the policy does not govern it")
 }
 
 // commandFlags are the flags of one command.

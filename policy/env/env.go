@@ -19,6 +19,7 @@ type Layers struct {
 	Request    []string // "NAME=value" as received: duplicates and malformed entries included
 	Filter     Filter   // what Request may set
 	Files      []File   // .env files in reading order, generated.env last
+	Network    []Var    // where the session's proxy and its authorities are
 	Supervisor []Var    // the supervisor's own AGENTSH_*
 	Inject     []Inject // the operator's config, then the policy's
 }
@@ -44,6 +45,7 @@ const (
 	LayerBaseline Layer = iota
 	LayerRequest
 	LayerFile
+	LayerNetwork
 	LayerSupervisor
 	LayerInject
 )
@@ -57,6 +59,8 @@ func (l Layer) String() string {
 		return "request"
 	case LayerFile:
 		return "file"
+	case LayerNetwork:
+		return "network"
 	case LayerSupervisor:
 		return "supervisor"
 	case LayerInject:
@@ -125,6 +129,7 @@ func Build(l Layers) (Result, error) {
 	err := errors.Join(
 		b.request(l.Request, l.Filter),
 		b.files(l.Files, l.Filter),
+		b.network(l.Network, l.Filter),
 		b.supervisor(l.Supervisor),
 		b.inject(l.Inject),
 	)
@@ -257,6 +262,25 @@ func (b *build) fileVar(v located, f Filter) {
 		return
 	}
 	b.set(Origin{Name: v.Name, Layer: LayerFile, Source: v.at}, v.Value)
+}
+
+// network is not subject to the allow list: without these variables a program
+// finds no way out. What a request or file says of them would lead nowhere.
+func (b *build) network(vars []Var, f Filter) error {
+	for _, v := range vars {
+		if err := checkVar(v); err != nil {
+			return fmt.Errorf("network variable %w", err)
+		}
+		if b.reserved(v.Name, LayerNetwork) {
+			continue
+		}
+		if reason, denied := f.denies(v.Name); denied {
+			b.drop(v.Name, LayerNetwork, reason)
+			continue
+		}
+		b.set(Origin{Name: v.Name, Layer: LayerNetwork}, v.Value)
+	}
+	return nil
 }
 
 func (b *build) supervisor(vars []Var) error {

@@ -61,6 +61,8 @@ type Config struct {
 	// As is the user whose processes the workers may look at and trace; nil: the
 	// supervisor has the capability to trace them.
 	As *Credential
+	// Network is how calls about sockets are answered.
+	Network Network
 	// Session is the id that events carry.
 	Session string
 	// Workers is the most threads used; 0 is 64, at least 2. When all are busy

@@ -26,6 +26,10 @@ var handlers = map[int]func(*worker, *call) error{
 	unix.SYS_TGKILL:            (*worker).tgkill,
 	unix.SYS_RT_SIGQUEUEINFO:   (*worker).sigqueue,
 	unix.SYS_RT_TGSIGQUEUEINFO: (*worker).tgkill,
+	unix.SYS_CONNECT:           (*worker).connect,
+	unix.SYS_BIND:              (*worker).bind,
+	unix.SYS_SENDTO:            (*worker).sendto,
+	unix.SYS_LISTEN:            (*worker).listen,
 }
 
 // worker is one thread that receives and answers. It is the tracer of at most

@@ -1,0 +1,246 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/seccomp/target"
+)
+
+// socket is a duplicate of a descriptor of the session: the same open file.
+type socket struct {
+	fd     int
+	domain int
+}
+
+// openTCP duplicates a socket of a thread. The error is errNotTCP for another
+// kind, whose descriptor is not kept.
+func openTCP(t *target.Target, fd int) (*socket, error) {
+	f, err := t.Duplicate(fd)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // not the copy below
+	own, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	runtime.KeepAlive(f)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate socket: %w", err)
+	}
+	s := &socket{fd: own}
+	var kind, protocol int
+	for _, o := range []struct {
+		name int
+		to   *int
+	}{{unix.SO_DOMAIN, &s.domain}, {unix.SO_TYPE, &kind}, {unix.SO_PROTOCOL, &protocol}} {
+		if *o.to, err = unix.GetsockoptInt(own, unix.SOL_SOCKET, o.name); err != nil {
+			s.close()
+			return nil, fmt.Errorf("look at socket: %w", err)
+		}
+	}
+	if s.domain != unix.AF_INET && s.domain != unix.AF_INET6 || kind != unix.SOCK_STREAM || protocol != unix.IPPROTO_TCP {
+		s.close()
+		return nil, errNotTCP
+	}
+	return s, nil
+}
+
+func (s *socket) close() { _ = unix.Close(s.fd) }
+
+// carry connects the caller's socket to where the carry says. native says that
+// the call is not its business.
+func (w *worker) carry(c *call, t *target.Target, fd int, a sockaddr, to *Carry) (errno unix.Errno, native bool, err error) {
+	s, err := openTCP(t, fd)
+	if errors.Is(err, errNotTCP) {
+		return unix.EPERM, !w.loop.cfg.Network.Shared, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	defer s.close()
+	if !c.valid() {
+		return 0, false, errGone
+	}
+	if s.domain != a.family {
+		return unix.EAFNOSUPPORT, false, nil
+	}
+	peer, errno := s.peer(a.inet.Addr(), to)
+	if errno != 0 {
+		return errno, false, nil
+	}
+	if _, err := unix.Getpeername(s.fd); err == nil {
+		errno, _ = asErrno(unix.Connect(s.fd, peer)) // connected already: what the kernel says to that
+		return errno, false, nil
+	}
+	local, err := s.bound(a.inet.Addr())
+	if err != nil {
+		return 0, false, err
+	}
+	forget := to.Register(local)
+	errno, _ = asErrno(unix.Connect(s.fd, peer))
+	if errno != 0 && errno != unix.EINPROGRESS && errno != unix.EALREADY {
+		forget()
+	}
+	return errno, false, nil
+}
+
+// peer is the address to connect to, of the socket's family.
+func (s *socket) peer(asked netip.Addr, to *Carry) (unix.Sockaddr, unix.Errno) {
+	if s.domain == unix.AF_INET {
+		return sockaddrOf(to.V4, false), 0
+	}
+	if !asked.Is4In6() && to.V6.IsValid() {
+		return sockaddrOf(to.V6, true), 0
+	}
+	if only, err := unix.GetsockoptInt(s.fd, unix.SOL_IPV6, unix.IPV6_V6ONLY); err != nil || only != 0 {
+		return nil, unix.ENETUNREACH
+	}
+	return sockaddrOf(to.V4, true), 0
+}
+
+func sockaddrOf(a netip.AddrPort, six bool) unix.Sockaddr {
+	if six {
+		return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+}
+
+var (
+	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	loopback6 = netip.IPv6Loopback()
+)
+
+// bound is the address that the socket's connection to loopback comes from. An
+// unbound socket gets a port now.
+func (s *socket) bound(asked netip.Addr) (netip.AddrPort, error) {
+	local, err := s.name()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	from := loopback4
+	if s.domain == unix.AF_INET6 && !asked.Is4In6() {
+		from = loopback6
+	}
+	if local.Port() == 0 {
+		bindTo := from
+		if s.domain == unix.AF_INET6 && from == loopback4 {
+			bindTo = netip.AddrFrom16(from.As16())
+		}
+		if err := unix.Bind(s.fd, sockaddrOf(netip.AddrPortFrom(bindTo, 0), s.domain == unix.AF_INET6)); err != nil {
+			return netip.AddrPort{}, fmt.Errorf("bind socket: %w", err)
+		}
+		if local, err = s.name(); err != nil {
+			return netip.AddrPort{}, err
+		}
+	}
+	if !local.Addr().IsUnspecified() {
+		from = local.Addr()
+	}
+	return netip.AddrPortFrom(from.Unmap(), local.Port()), nil
+}
+
+// name is the socket's own address.
+func (s *socket) name() (netip.AddrPort, error) {
+	sa, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("address of socket: %w", err)
+	}
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)), nil
+	}
+	return netip.AddrPort{}, errNotTCP
+}
+
+// listen has a socket listen where nothing beneath keeps it on loopback. It is
+// done on a duplicate, so that the descriptor cannot mean another socket
+// meanwhile; a socket without an address gets one of loopback first.
+func (w *worker) listen(c *call) error {
+	t, err := target.Open(c.TID)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	fd, backlog := int(int32(c.Args[0])), int(int32(c.Args[1]))
+	s, err := openTCP(t, fd)
+	if errors.Is(err, errNotTCP) {
+		return w.listenOther(c, t, fd, backlog)
+	}
+	if errno, ok := asErrno(err); ok {
+		c.deny(errno)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if !c.valid() {
+		return errGone
+	}
+	local, err := s.bound(loopback6)
+	if err != nil {
+		return err
+	}
+	if at, err := s.name(); err != nil || !at.Addr().IsLoopback() {
+		w.refuseListen(t, netip.AddrPortFrom(at.Addr(), local.Port()))
+		c.deny(unix.EACCES)
+		return nil
+	}
+	w.answerErrno(c, unix.Listen(s.fd, backlog))
+	return nil
+}
+
+func (w *worker) answerErrno(c *call, err error) {
+	if errno, ok := asErrno(err); ok {
+		c.deny(errno)
+	} else if c.claim() {
+		c.answer(w.loop.cfg.Listener.Value(c.ID, 0))
+	}
+}
+
+// listenOther is listen of another kind of socket, done as the user of the
+// commands: who connects to a Unix socket is told who listens.
+func (w *worker) listenOther(c *call, t *target.Target, fd, backlog int) error {
+	f, err := t.Duplicate(fd)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if !c.valid() {
+		return errGone
+	}
+	n := w.loop.cfg.Network
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the identity it took
+		for _, id := range []struct {
+			call   uintptr
+			number int
+		}{{unix.SYS_SETRESGID, n.GID}, {unix.SYS_SETRESUID, n.UID}} {
+			if _, _, errno := unix.RawSyscall(id.call, uintptr(id.number), uintptr(id.number), uintptr(id.number)); errno != 0 {
+				result <- errno
+				return
+			}
+		}
+		result <- unix.Listen(int(f.Fd()), backlog)
+	}()
+	w.answerErrno(c, <-result)
+	return nil
+}
+
+func (w *worker) refuseListen(t *target.Target, at netip.AddrPort) {
+	e := wire.Event{
+		Type: wire.EventNet, Session: w.loop.cfg.Session, Target: at.String(), Op: "listen", Decision: "deny", Mechanism: "seccomp",
+		Message: "the network is the machine's: sockets listen on its loopback only", Hint: "bind to 127.0.0.1 or ::1",
+	}
+	if p, command, err := w.who(t); err == nil {
+		e.Process, e.Command = &p, command
+	}
+	w.loop.emit(e)
+}
