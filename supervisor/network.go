@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -36,7 +37,8 @@ type Egress struct {
 	Roots       *x509.CertPool      // verify servers of intercepted connections; nil: the machine's
 	Credentials []egress.Credential // swapped for their placeholders on the way out
 
-	withoutDivert bool // as on a kernel without nf_tables
+	withoutDivert bool                                                                 // as on a kernel without nf_tables
+	dial          func(ctx context.Context, network, address string) (net.Conn, error) // nil: to the machine's network
 }
 
 // network is the way out of a session.
@@ -69,13 +71,16 @@ func (s *Session) openNetwork() error {
 		return errors.New("network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own")
 	}
 	n := &network{callers: newCallers(), shared: s.cfg.Network}
-	var err error
-	n.proxy, err = egress.New(egress.Options{
-		Session: s.id, Policy: func() *policy.Policy { return s.cfg.Policy }, Emit: s.emit, Identify: n.identify,
-		Resolvers: s.cfg.Egress.Resolvers, Roots: s.cfg.Egress.Roots, Credentials: s.cfg.Egress.Credentials,
+	options := egress.Options{
+		Policy: func() *policy.Policy { return s.cfg.Policy }, Emit: s.emit, Identify: n.identify, IdentifyPacket: n.identifyPacket,
+		Resolvers: s.cfg.Egress.Resolvers, Roots: s.cfg.Egress.Roots, Credentials: s.cfg.Egress.Credentials, Dial: s.cfg.Egress.dial,
 		Bandwidth: int64(s.cfg.Policy.Limits(nil).NetworkMbps) * 1e6 / 8, Log: s.cfg.Log,
-	})
-	if err != nil {
+	}
+	if s.asker != nil {
+		options.Approve = s.asker.Ask
+	}
+	var err error
+	if n.proxy, err = egress.New(options); err != nil {
 		return err
 	}
 	s.network = n
@@ -299,7 +304,23 @@ func (n *network) identify(c net.Conn) (egress.Caller, error) {
 		}
 		peer = to
 	}
-	inode, err := n.sockets.Inode(remote(c), peer)
+	inode, err := n.sockets.TCP(remote(c), peer)
+	if err != nil {
+		return egress.Caller{}, err
+	}
+	return n.callers.connected(inode)
+}
+
+// identifyPacket tells which process asked the name server. Only a socket that
+// was connected to it is known, as the C library's is.
+func (n *network) identifyPacket(from net.Addr) (egress.Caller, error) {
+	udp, ok := from.(*net.UDPAddr)
+	if !ok || n.sockets == nil {
+		return egress.Caller{}, errNoCaller
+	}
+	own := udp.AddrPort()
+	own = netip.AddrPortFrom(own.Addr().Unmap(), own.Port())
+	inode, err := n.sockets.UDP(own, netip.AddrPortFrom(own.Addr(), dnsPort))
 	if err != nil {
 		return egress.Caller{}, err
 	}

@@ -219,7 +219,7 @@ func echo(t *testing.T, l net.Listener, diag *divert.Sockets) {
 			t.Error(err)
 		}
 		known := "known"
-		if inode, err := diag.Inode(c.RemoteAddr().(*net.TCPAddr).AddrPort(), to); err != nil || inode == 0 {
+		if inode, err := diag.TCP(c.RemoteAddr().(*net.TCPAddr).AddrPort(), to); err != nil || inode == 0 {
 			known = "unknown: " + err.Error()
 		}
 		_, _ = c.Write([]byte(to.String() + " " + known + "\n"))
@@ -236,7 +236,7 @@ func TestASocketThatIsNotThereIsNotFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer diag.Close()
-		if inode, err := diag.Inode(netip.MustParseAddrPort("127.0.0.1:4000"), netip.MustParseAddrPort("192.0.2.1:443")); !errors.Is(err, unix.ENOENT) {
+		if inode, err := diag.TCP(netip.MustParseAddrPort("127.0.0.1:4000"), netip.MustParseAddrPort("192.0.2.1:443")); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%d, %v", inode, err)
 		}
 	})

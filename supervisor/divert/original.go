@@ -85,14 +85,24 @@ const diagTimeout = 5 * time.Second
 // Close closes the lookup socket.
 func (s *Sockets) Close() error { return s.file.Close() }
 
-// Inode is the inode number of the socket with these two ends: its own address,
-// and the one it connected to. See sock_diag(7).
-func (s *Sockets) Inode(own, peer netip.AddrPort) (uint64, error) {
+// TCP is the inode number of the TCP socket with these two ends: its own
+// address, and the one it connected to. See sock_diag(7).
+func (s *Sockets) TCP(own, peer netip.AddrPort) (uint64, error) {
+	return s.inode(unix.IPPROTO_TCP, own, peer)
+}
+
+// UDP is [Sockets.TCP] for UDP. The kernel looks it up as for a packet that
+// comes in, with the ends the other way round. See udp_dump_one in net/ipv4/udp_diag.c.
+func (s *Sockets) UDP(own, peer netip.AddrPort) (uint64, error) {
+	return s.inode(unix.IPPROTO_UDP, peer, own)
+}
+
+func (s *Sockets) inode(protocol byte, own, peer netip.AddrPort) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seq++
 	m := &messages{}
-	m.message(unix.SOCK_DIAG_BY_FAMILY, 0, inetRequest(own, peer), func(*attributes) {})
+	m.message(unix.SOCK_DIAG_BY_FAMILY, 0, inetRequest(protocol, own, peer), func(*attributes) {})
 	binary.NativeEndian.PutUint16(m.data[6:], unix.NLM_F_REQUEST)
 	binary.NativeEndian.PutUint32(m.data[8:], s.seq)
 	fd := int(s.file.Fd())
@@ -111,18 +121,18 @@ func (s *Sockets) Inode(own, peer netip.AddrPort) (uint64, error) {
 		if n < unix.NLMSG_HDRLEN || binary.NativeEndian.Uint32(answer[8:]) != s.seq {
 			continue // the answer to a question that nobody waited for
 		}
-		return inode(answer[:n])
+		return inodeIn(answer[:n])
 	}
 }
 
 // inetRequest is struct inet_diag_req_v2. See linux/inet_diag.h.
-func inetRequest(own, peer netip.AddrPort) []byte {
+func inetRequest(protocol byte, own, peer netip.AddrPort) []byte {
 	b := make([]byte, 0, 56)
 	family := byte(unix.AF_INET6)
 	if own.Addr().Is4() {
 		family = unix.AF_INET
 	}
-	b = append(b, family, unix.IPPROTO_TCP, 0, 0)
+	b = append(b, family, protocol, 0, 0)
 	b = binary.NativeEndian.AppendUint32(b, ^uint32(0)) // every state
 	b = binary.BigEndian.AppendUint16(b, own.Port())
 	b = binary.BigEndian.AppendUint16(b, peer.Port())
@@ -135,8 +145,8 @@ func inetRequest(own, peer netip.AddrPort) []byte {
 	return binary.NativeEndian.AppendUint64(b, ^uint64(0)) // any cookie
 }
 
-// inode reads struct inet_diag_msg, which ends with the inode number.
-func inode(answer []byte) (uint64, error) {
+// inodeIn reads struct inet_diag_msg, which ends with the inode number.
+func inodeIn(answer []byte) (uint64, error) {
 	const head, size, at = unix.NLMSG_HDRLEN, 72, 68
 	if binary.NativeEndian.Uint16(answer[4:]) == unix.NLMSG_ERROR && len(answer) >= head+4 {
 		return 0, fmt.Errorf("socket lookup: %w", unix.Errno(-int32(binary.NativeEndian.Uint32(answer[head:]))))

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Run the corpus of bypasses under our own policies and print one table.
 #
-#   run.sh [category ...]      default: command args shell file signal supervisor kernel env control
+#   run.sh [category ...]      default: command args shell file net signal supervisor kernel env control
 #
 # EVASIONS  the corpus (default: shared/evasions beside the clone)
 # RACE_N    tries of each probe that races (2000)
 # KEEP      set: keep the directory with the probes' audit logs
+# SHARE_NETWORK  set: sessions share the network of the machine
 #
 # A verdict is ok, "not held" (the attack worked, changed nothing outside, and
 # not-held.tsv says why) or FAIL: everything else, a probe that could not judge
@@ -20,7 +21,15 @@ if [ ! -x "$corpus/run-all.sh" ] || [ ! -r "$corpus/MANIFEST.tsv" ]; then
 fi
 [ "$(id -u)" = 0 ] || { echo "evasions: needs root: the outside is only out of reach when it could be reached" >&2; exit 2; }
 [ -x "$root/bin/agentsh" ] || { echo "evasions: no $root/bin/agentsh: run 'make build'" >&2; exit 2; }
-[ $# -gt 0 ] || set -- command args shell file signal supervisor kernel env control
+[ $# -gt 0 ] || set -- command args shell file net signal supervisor kernel env control
+
+# The services that probes aim at have an address that is no loopback, in a
+# network that ends with this run: the metadata address among them.
+if [ -z "${EV_NETWORK:-}" ]; then
+	EV_NETWORK=own exec unshare -n -- "$0" "$@"
+fi
+ip link set lo up && ip address add 198.51.100.77/32 dev lo && ip address add 169.254.169.254/32 dev lo || exit 2
+export DENIED_HOST=198.51.100.77
 
 place=$(mktemp -d /var/tmp/evasions.XXXXXX) || exit 2
 secret=
