@@ -67,17 +67,14 @@ func (s *Session) openNetwork() error {
 	if err := s.boundBandwidth(governed); err != nil || !governed {
 		return err
 	}
-	if s.cfg.Network && launch.LandlockABI() < landlockNet {
+	if (s.cfg.Network || s.plain()) && (launch.LandlockABI() < landlockNet || s.lost.has(lossLandlock)) {
 		return errors.New("network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own")
 	}
-	n := &network{callers: newCallers(), shared: s.cfg.Network}
+	n := &network{callers: newCallers(), shared: s.cfg.Network || s.plain()}
 	options := egress.Options{
-		Policy: func() *policy.Policy { return s.cfg.Policy }, Emit: s.emit, Identify: n.identify, IdentifyPacket: n.identifyPacket,
+		Policy: s.networkPolicy, Approve: s.approvals.Ask, Emit: s.emit, Identify: n.identify, IdentifyPacket: n.identifyPacket,
 		Resolvers: s.cfg.Egress.Resolvers, Roots: s.cfg.Egress.Roots, Credentials: s.cfg.Egress.Credentials, Dial: s.cfg.Egress.dial,
 		Bandwidth: int64(s.cfg.Policy.Limits(nil).NetworkMbps) * 1e6 / 8, Log: s.cfg.Log,
-	}
-	if s.asker != nil {
-		options.Approve = s.asker.Ask
 	}
 	var err error
 	if n.proxy, err = egress.New(options); err != nil {
@@ -85,6 +82,21 @@ func (s *Session) openNetwork() error {
 	}
 	s.network = n
 	return nil
+}
+
+// networkPolicy is the policy in force: until the session runs, its first one.
+func (s *Session) networkPolicy() *policy.Policy {
+	if s.rules.Load() == nil {
+		return s.cfg.Policy
+	}
+	return s.policy()
+}
+
+// recheck judges what is open by the policy in force now.
+func (n *network) recheck() {
+	if n != nil {
+		n.proxy.Recheck()
+	}
 }
 
 // boundBandwidth refuses limits that the proxy cannot hold: of a network that it

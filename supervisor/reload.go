@@ -60,6 +60,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		s.end(fmt.Errorf("policy reload: %w", err)) // which policy the files follow is not known
 		return done, err
 	}
+	s.network.recheck()
 	return done, nil
 }
 
@@ -82,6 +83,9 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 		if old.Governs(g) != p.Governs(g) {
 			refuse(groupPosition(p, g), "whether %s_rules hold", g)
 		}
+	}
+	if s.network != nil && p.InspectsAny() && !s.network.proxy.Intercepts() {
+		refuse(groupPosition(p, policy.GroupNetwork), "whether requests are looked into")
 	}
 	if !slices.Equal(old.ExecFrom(), p.ExecFrom()) {
 		refuse(settingPosition(p, "exec_from"), "exec_from")

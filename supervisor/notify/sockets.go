@@ -200,23 +200,31 @@ func (w *worker) unixSocket(c *call, t *target.Target, name, op string) error {
 	if !c.valid() {
 		return errGone
 	}
-	decision, diagnostic := w.loop.cfg.Evaluate(&policy.UnixSocketRequest{Path: resolved, Op: op})
+	decision, diagnostic := c.rules.Evaluate(&policy.UnixSocketRequest{Path: resolved, Op: op})
 	if decision.Effect == policy.Allow {
 		w.goOn(c)
 		return nil
 	}
-	word := "deny"
-	if decision.Effect == policy.Audit {
-		word = "audit"
-	}
 	e := wire.Event{
-		Type: wire.EventNet, Session: w.loop.cfg.Session, Path: resolved, Op: op, Decision: word, Mechanism: "seccomp",
+		Type: wire.EventNet, Session: w.loop.cfg.Session, Path: resolved, Op: op, Decision: "deny", Mechanism: "seccomp",
 		Message: diagnostic.Message, Hint: diagnostic.Hint, Rule: ruleAt(diagnostic),
 	}
 	if p, command, err := w.who(t); err == nil {
 		e.Process, e.Command = &p, command
 	}
-	if word == "deny" {
+	switch {
+	case decision.Effect == policy.Audit:
+		e.Decision = "audit"
+	case decision.Effect == policy.Approve && w.loop.cfg.Ask != nil:
+		w.loop.askSocket(c, e, decision, diagnostic)
+		return nil
+	}
+	return w.answerSocket(c, e)
+}
+
+// answerSocket records the decision of an event and carries it out.
+func (w *worker) answerSocket(c *call, e wire.Event) error {
+	if e.Decision == "deny" {
 		w.loop.emit(e)
 		c.deny(unix.EACCES)
 		return nil
@@ -226,6 +234,29 @@ func (w *worker) unixSocket(c *call, t *target.Target, name, op string) error {
 	}
 	w.goOn(c)
 	return nil
+}
+
+// askSocket has a person decide a call about a Unix socket, while no worker
+// waits.
+func (l *Loop) askSocket(c *call, e wire.Event, d policy.Decision, why policy.Diagnostic) {
+	l.running.Go(func() {
+		w := &worker{loop: l}
+		defer func() { w.recovered(c, recover()) }()
+		q := wire.Question{Command: e.Command, Kind: wire.AskNet, Subject: e.Op + " " + e.Path, Process: e.Process}
+		answer := l.person(c, asked(q, d, why))
+		if !c.valid() {
+			return
+		}
+		e.By = answer.By
+		if answer.Allow {
+			e.Decision = "approve"
+		} else {
+			e.Message = because(why, answer)
+		}
+		if err := w.answerSocket(c, e); err != nil {
+			c.fault(err)
+		}
+	})
 }
 
 // socketPath is the name of a socket as rules have it: of an abstract one with
