@@ -141,7 +141,7 @@ func (s *secrets) in(text []byte) *secret {
 	return nil
 }
 
-// inName finds a placeholder in a host name, which has no capitals.
+// inName finds a placeholder in a name that has no capitals.
 func (s *secrets) inName(name string) *secret {
 	for _, one := range s.list {
 		if strings.Contains(name, strings.ToLower(one.Placeholder)) {
@@ -191,7 +191,7 @@ func (x *exchange) ready(r *http.Request) *refusal {
 		}
 		return text, nil
 	}
-	if refused := swapHeaders(r.Header, swap); refused != nil {
+	if refused := all.swapHeaders(r.Header, swap); refused != nil {
 		return refused
 	}
 	if refused := swapURL(r.URL, swap); refused != nil {
@@ -220,11 +220,10 @@ type swapper func(text, where string, in func(*secret) bool, encode func(string)
 
 func plainText(s string) string { return s }
 
-func swapHeaders(h http.Header, swap swapper) *refusal {
-	nowhere := func(*secret) bool { return false }
+func (all *secrets) swapHeaders(h http.Header, swap swapper) *refusal {
 	for name, values := range h {
-		if _, refused := swap(name, "the name of a header", nowhere, plainText); refused != nil {
-			return refused
+		if s := all.inName(strings.ToLower(name)); s != nil {
+			return s.misplaced("the name of a header")
 		}
 		in := func(s *secret) bool { return s.Query == "" && (s.Header == "" || strings.EqualFold(s.Header, name)) }
 		for i, value := range values {

@@ -3,6 +3,7 @@ package egress
 import (
 	"errors"
 	"io"
+	"net"
 	"sync"
 )
 
@@ -76,7 +77,7 @@ func (b *scannedBody) Read(p []byte) (int, error) {
 }
 
 // scanned copies what is neither TLS nor HTTP, up to a placeholder.
-func (f *flow) scanned(up io.Writer, in io.Reader) *refusal {
+func (f *flow) scanned(up net.Conn, in io.Reader) *refusal {
 	p := f.client.p
 	look := finder{secrets: &p.secrets}
 	buf := pumpBuffers.Get().(*[]byte)
@@ -90,16 +91,13 @@ func (f *flow) scanned(up io.Writer, in io.Reader) *refusal {
 		m, werr := up.Write((*buf)[:n])
 		f.sent.Add(int64(m))
 		switch {
-		case werr != nil:
-			_ = f.client.conn.Close()
+		case werr == nil && err == nil:
+		case errors.Is(err, io.EOF) && werr == nil:
+			closeWrite(up)
 			return nil
-		case errors.Is(err, io.EOF):
-			if w, ok := up.(interface{ CloseWrite() error }); ok {
-				_ = w.CloseWrite()
-			}
-			return nil
-		case err != nil:
+		default:
 			_ = f.client.conn.Close()
+			_ = up.Close()
 			return nil
 		}
 	}

@@ -87,7 +87,9 @@ func (c *client) relay(f *flow, in, up net.Conn) *refusal {
 	}
 	if s.kind != isHTTP {
 		refused := c.forward(f, in, up, s)
-		<-back
+		if refused == nil {
+			<-back
+		}
 		stop()
 		return refused
 	}
@@ -165,6 +167,7 @@ func (c *client) forward(f *flow, in, up net.Conn, s sniffed) *refusal {
 	f.sent.Add(int64(n))
 	if err != nil {
 		_ = c.conn.Close()
+		_ = up.Close()
 		return nil
 	}
 	f.pump(up, plainConn(in), &f.sent)

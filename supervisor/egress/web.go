@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -73,7 +74,17 @@ func (c *client) handWeb(f *flow, in net.Conn) {
 	h := &handed{Conn: in, c: c, f: f}
 	conn := net.Conn(h)
 	if f != nil && f.secured {
-		conn = tls.Server(h, c.p.shown)
+		secure := tls.Server(h, c.p.shown)
+		// Here and not in the server: the deep stack of a handshake ends with
+		// this goroutine instead of staying with the connection.
+		c.limitTime(in)
+		if err := secure.HandshakeContext(c.ctx); err != nil {
+			f.fail(fmt.Errorf("TLS with the client: %w", err))
+			_ = h.Close()
+			return
+		}
+		noLimit(in)
+		conn = secure
 	}
 	select {
 	case c.p.handed.conns <- conn:
@@ -153,11 +164,14 @@ func (p *Proxy) newWeb() *http.Server {
 	return s
 }
 
-// buffers are what answers are copied through.
+// buffers are what answers are copied through. One is held by each request on
+// its way, also by one that is silent for hours.
 type buffers struct{}
 
-func (buffers) Get() []byte  { return *pumpBuffers.Get().(*[]byte) }
-func (buffers) Put(b []byte) { pumpBuffers.Put(&b) }
+var answerBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+
+func (buffers) Get() []byte  { return *answerBuffers.Get().(*[]byte) }
+func (buffers) Put(b []byte) { answerBuffers.Put(&b) }
 
 // serveRequest judges one request and sends it on.
 func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward http.Handler) {
@@ -373,7 +387,7 @@ func (f *flow) carriage(second bool) *http.Transport {
 		},
 		Protocols: protocols, ForceAttemptHTTP2: second, DisableCompression: true,
 		MaxConnsPerHost: upstreamsMost, MaxIdleConnsPerHost: 2, IdleConnTimeout: 90 * time.Second,
-		ReadBufferSize: 2 << 10, WriteBufferSize: 2 << 10, MaxResponseHeaderBytes: 256 << 10,
+		ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, MaxResponseHeaderBytes: 256 << 10,
 	}
 	return f.carrier
 }

@@ -254,3 +254,31 @@ func hello(name string) http.HandlerFunc {
 		fmt.Fprintf(w, "%s %s %s %s", name, r.Proto, r.Host, r.URL.RequestURI())
 	}
 }
+
+// settledAfter ends a client's idle connections first.
+func (w *world) settledAfter(c *http.Client) []wire.Event {
+	w.t.Helper()
+	c.CloseIdleConnections()
+	return w.settled()
+}
+
+// sink is a server that takes one connection and gives all it read.
+func sink(t testing.TB) (string, <-chan string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	got := make(chan string, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		defer c.Close()
+		b, _ := io.ReadAll(c)
+		got <- string(b)
+	}()
+	return l.Addr().String(), got
+}

@@ -1,0 +1,234 @@
+package egress
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// The proxy of the memory measurements is a process of its own, so that clients
+// and servers do not count.
+const childVariable = "EGRESS_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if target := os.Getenv(childVariable); target != "" {
+		child(target)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// child runs a proxy until its standard input ends. Every name leads to target.
+func child(target string) {
+	looked := load(&childTB{}, `
+network_rules:
+  - {name: looked, domains: [looked.test], methods: [GET], decision: allow}
+  - {name: all, domains: ["*"], decision: allow}
+`)
+	roots := x509.NewCertPool()
+	pem, err := os.ReadFile(os.Getenv(childVariable + "_ROOTS"))
+	if err != nil {
+		panic(err)
+	}
+	roots.AppendCertsFromPEM(pem)
+	p, err := New(Options{
+		Policy: func() *policy.Policy { return looked }, Emit: func(wire.Event) error { return nil }, Roots: roots,
+		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, target)
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	p.names.ask = func(context.Context, string) ([]netip.Addr, time.Duration, error) {
+		return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, time.Minute, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	go func() { _ = p.ServeProxy(l) }()
+	fmt.Println(l.Addr())
+	fmt.Println(strings.ReplaceAll(string(p.CA()), "\n", "|"))
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = p.Close()
+}
+
+type childTB struct{ testing.TB }
+
+func (*childTB) Helper()           {}
+func (*childTB) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
+
+// held is a proxy process with an HTTPS server behind it.
+type remote struct {
+	proxy string
+	roots *x509.CertPool
+	pid   int
+}
+
+func startRemote(t testing.TB, h http.Handler) *remote {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	ca := &authority{}
+	if err := ca.make(); err != nil {
+		t.Fatal(err)
+	}
+	s.TLS = &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return ca.certificate(hello.ServerName) }}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	roots := t.TempDir() + "/roots.pem"
+	if err := os.WriteFile(roots, ca.pem, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+s.Listener.Addr().String(), childVariable+"_ROOTS="+roots)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		_ = stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	in := bufio.NewReader(out)
+	r := &remote{roots: x509.NewCertPool(), pid: cmd.Process.Pid}
+	addr, err := in.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := in.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.proxy = strings.TrimSpace(addr)
+	r.roots.AppendCertsFromPEM([]byte(strings.ReplaceAll(own, "|", "\n")))
+	r.roots.AppendCertsFromPEM(ca.pem)
+	return r
+}
+
+// resident is the memory of the proxy's process, in bytes.
+func (r *remote) resident(t testing.TB) int64 {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := bytes.Cut(data, []byte("VmRSS:"))
+	var kib int64
+	if _, err := fmt.Sscan(string(rest), &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
+// stream opens a tunnel, asks for the endless answer by TLS and reads its first
+// piece.
+func (r *remote) stream(host string) (net.Conn, error) {
+	c, err := net.Dial("tcp", r.proxy)
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetDeadline(time.Now().Add(guard))
+	fmt.Fprintf(c, "CONNECT %s:443 HTTP/1.1\r\nHost: %s:443\r\n\r\n", host, host)
+	res, err := http.ReadResponse(bufio.NewReaderSize(c, 64), &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return c, err
+	}
+	if res.StatusCode != 200 {
+		return c, fmt.Errorf("status %d", res.StatusCode)
+	}
+	s := tls.Client(c, &tls.Config{RootCAs: r.roots, ServerName: host})
+	if _, err := fmt.Fprintf(s, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
+		return c, err
+	}
+	var all []byte
+	for buf := make([]byte, 512); !bytes.Contains(all, []byte("first")); {
+		n, err := s.Read(buf)
+		if err != nil {
+			return c, err
+		}
+		all = append(all, buf[:n]...)
+	}
+	return s, nil
+}
+
+// endless answers with one piece and then waits for its client to go.
+func endless(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	fmt.Fprint(w, "data: first\n\n")
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+// holds opens n streams through the proxy and returns what its memory grew by.
+func holds(t testing.TB, host string, n int) int64 {
+	r := startRemote(t, http.HandlerFunc(endless))
+	first, err := r.stream(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	before := r.resident(t)
+	conns := make([]net.Conn, n)
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 50)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			conns[i], errs[i] = r.stream(host)
+		})
+	}
+	wg.Wait()
+	grown := r.resident(t) - before
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("%s %d: %v", host, i, err)
+		}
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	return grown
+}
+
+// BenchmarkMemory reports what a proxy's process grows by with 1,000 open
+// connections: tunnels, and such that are looked into.
+func BenchmarkMemory(b *testing.B) {
+	for _, host := range []string{"tunnel.test", "looked.test"} {
+		b.Run(strings.TrimSuffix(host, ".test"), func(b *testing.B) {
+			for b.Loop() {
+				b.ReportMetric(float64(holds(b, host, 1000))/(1<<20), "MiB")
+			}
+		})
+	}
+}
