@@ -49,7 +49,9 @@ a running one.
 
 The command sees the workspace and what the policy's file_rules allow; every
 program it starts is judged. The exit status is the command's own; 124 means the
-timeout, 125 that agentsh could not run it, 126 denied, 127 not found.
+timeout, 125 that agentsh could not run it, 126 denied, 127 not found, and 128 and
+its number that a signal ended it. The command gets SIGINT, SIGTERM, SIGHUP and
+SIGQUIT that are sent to agentsh; the second of a kind ends all that it started.
 
 With --json nothing but one JSON object is printed, when the command has ended:
   exit_code  the exit status of agentsh, as above
@@ -147,7 +149,7 @@ func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std std
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
-	run := w.execute
+	run := passSignals(w.execute)
 	if o.tty {
 		run = onTerminal(std.in, run)
 	}

@@ -65,7 +65,7 @@ func (o *execOptions) captured(ctx context.Context, argv []string, streams chann
 	if err != nil {
 		return result{}, errors.Join(err, w.close())
 	}
-	return w.execute(ctx, request, streams)
+	return passSignals(w.execute)(ctx, request, streams)
 }
 
 // oursAsExit is the exit of a command that agentsh itself could not run.

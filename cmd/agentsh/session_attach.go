@@ -65,17 +65,20 @@ func (a *attached) execute(ctx context.Context, request wire.ExecRequest, stream
 	request.ID = rand.Text()
 	cmd := a.client.Command(ctx, request)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
-	if r.exit, err = runResizable(cmd, streams.Control); err != nil {
+	if r.exit, err = runControlled(cmd, streams); err != nil {
 		return r, errors.Join(err, a.close())
 	}
 	r.refused, err = refusedSince(a.one.Audit, before)
 	return r, errors.Join(err, a.close())
 }
 
-// runResizable runs a command and passes sizes of its terminal on.
-func runResizable(cmd *channel.Cmd, control <-chan wire.Control) (wire.Exit, error) {
+// runControlled runs a command and passes signals and sizes of its terminal on.
+func runControlled(cmd *channel.Cmd, streams channel.Streams) (wire.Exit, error) {
 	if err := cmd.Start(); err != nil {
 		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
+	}
+	if streams.Started != nil {
+		streams.Started(wire.Started{})
 	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -84,8 +87,12 @@ func runResizable(cmd *channel.Cmd, control <-chan wire.Control) (wire.Exit, err
 			select {
 			case <-done:
 				return
-			case m := <-control:
-				_ = cmd.Resize(m.TTY.Rows, m.TTY.Cols) // the command's end tells of a lost connection
+			case m := <-streams.Control: // the command's end tells of a lost connection
+				if m.TTY != nil {
+					_ = cmd.Resize(m.TTY.Rows, m.TTY.Cols)
+				} else {
+					_ = cmd.Signal(m.Signal)
+				}
 			}
 		}
 	})

@@ -400,7 +400,7 @@ func TestAnInterruptEndsTheCommandOfARunningSession(t *testing.T) {
 	cmd := s.sit(t, dir, "exec", "-s", "one", "--", "bash", "-c", "echo ready; exec sleep 1000")
 	s.see(t, "ready")
 	s.typeIn(t, "\x03")
-	if code := exitCode(cmd.Wait()); code != 128+int(syscall.SIGTERM) {
+	if code := exitCode(cmd.Wait()); code != 128+int(syscall.SIGINT) {
 		t.Errorf("exit %d: %s", code, s.text())
 	}
 }

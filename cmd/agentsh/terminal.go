@@ -30,18 +30,19 @@ func onTerminal(in io.Reader, f execute) execute {
 		if !isTerminal(in) {
 			return f(ctx, request, streams)
 		}
-		ctx, stop := signal.NotifyContext(ctx, endingSignals()...)
-		defer stop()
 		fd := int(in.(*os.File).Fd())
 		if cols, rows, err := term.GetSize(fd); err == nil {
 			request.TTY.Rows, request.TTY.Cols = clampSize(rows), clampSize(cols)
 		}
+		caught := make(chan os.Signal, 1) // none ends this process while the terminal is raw
+		signal.Notify(caught, passed()...)
+		defer signal.Stop(caught)
 		before, err := term.MakeRaw(fd)
 		if err != nil {
 			return result{exit: wire.Exit{Kind: wire.ExitLost}}, fmt.Errorf("terminal: %w", err)
 		}
 		defer func() {
-			if restored := term.Restore(fd, before); restored != nil && ctx.Err() == nil {
+			if restored := term.Restore(fd, before); restored != nil && !errors.Is(restored, syscall.EIO) { // EIO: it is gone
 				err = errors.Join(err, fmt.Errorf("terminal: %w", restored))
 			}
 		}()
@@ -50,16 +51,6 @@ func onTerminal(in io.Reader, f execute) execute {
 		defer forwardSizes(fd, control)()
 		return f(ctx, request, streams)
 	}
-}
-
-// endingSignals are those that end this process and are not caught by main. One
-// that was ignored from the start, as nohup(1) does, stays so.
-func endingSignals() []os.Signal {
-	list := []os.Signal{syscall.SIGQUIT}
-	if !signal.Ignored(syscall.SIGHUP) {
-		list = append(list, syscall.SIGHUP)
-	}
-	return list
 }
 
 // forwardSizes sends the terminal's new sizes to control until the returned

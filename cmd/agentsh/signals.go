@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+)
+
+// passSignals runs a command that gets the signals of this process: the first of
+// each, to its process group. A second one ends its whole tree, and so does any
+// before the program runs. A signal that was ignored when this process started,
+// as nohup(1) and background jobs have it, stays ignored. The context is that of
+// main, which such a signal ends: it is not what ends the command.
+func passSignals(f execute) execute {
+	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (result, error) {
+		got := make(chan os.Signal, 8)
+		signal.Notify(got, passed()...)
+		defer signal.Stop(got)
+		if ctx.Err() != nil {
+			return result{exit: wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGINT)}}, nil
+		}
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		p := &passing{cancel: cancel, hangup: request.TTY != nil, to: make(chan wire.Control, 8), sizes: streams.Control, seen: map[os.Signal]bool{}}
+		streams.Control, streams.Started = p.to, p.start
+		var wg sync.WaitGroup
+		wg.Go(func() { p.follow(ctx, got) })
+		r, err := f(ctx, request, streams)
+		cancel()
+		wg.Wait()
+		if p.early != 0 && (err == nil || errors.Is(err, context.Canceled)) {
+			r.exit, err = wire.Exit{Kind: wire.ExitSignaled, Signal: p.early}, nil
+		}
+		return r, err
+	}
+}
+
+// passed are the signals that a command gets.
+func passed() []os.Signal {
+	var list []os.Signal
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !ignored[s] {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// ignored are the signals that this process was started with as ignored. It is
+// asked before anything else takes one.
+var ignored = func() map[os.Signal]bool {
+	list := map[os.Signal]bool{}
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		list[s] = signal.Ignored(s)
+	}
+	return list
+}()
+
+// passing is one command with the signals for it.
+type passing struct {
+	cancel func()
+	hangup bool // SIGHUP says that its terminal is gone
+	to     chan wire.Control
+	sizes  <-chan wire.Control // of its terminal; nil: none
+	seen   map[os.Signal]bool
+	early  int // the signal that came before the program ran
+
+	mu      sync.Mutex
+	started bool
+}
+
+func (p *passing) start(wire.Started) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started = true
+}
+
+// follow passes on until ctx ends.
+func (p *passing) follow(ctx context.Context, got <-chan os.Signal) {
+	for {
+		var m wire.Control
+		select {
+		case <-ctx.Done():
+			return
+		case m = <-p.sizes:
+		case s := <-got:
+			if p.ends(s) {
+				p.cancel()
+				return
+			}
+			m.Signal = int(s.(syscall.Signal)) // os/signal gives no others
+		}
+		select {
+		case p.to <- m:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ends reports whether a signal ends the whole tree.
+func (p *passing) ends(s os.Signal) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.started {
+		p.early = int(s.(syscall.Signal))
+		return true
+	}
+	again := p.seen[s]
+	p.seen[s] = true
+	return again || p.hangup && s == syscall.SIGHUP
+}
