@@ -34,6 +34,7 @@ type request struct {
 	Hold      bool            `json:"hold,omitempty"`
 	Release   *released       `json:"release,omitempty"`
 	Answer    *answered       `json:"answer,omitempty"` // has no reply
+	Ping      bool            `json:"ping,omitempty"`   // answer
 	Drain     bool            `json:"drain,omitempty"`  // answer when every event so far was sent
 }
 

@@ -52,6 +52,7 @@ func (c *Control) receive() {
 			break
 		}
 		if r.Event != nil {
+			showProcess(r.Event.Process)
 			c.onEvent(*r.Event)
 			continue
 		}
@@ -94,6 +95,7 @@ func (c *Control) ask(a *asked) {
 		defer cancel()
 		answer := wire.Answer{Reason: approveWords}
 		if c.onAsk != nil {
+			showProcess(a.Question.Process)
 			answer = c.onAsk(ctx, *a.Question)
 		}
 		c.mu.Lock()
@@ -124,6 +126,12 @@ func (c *Control) Configure(ctx context.Context, cfg Config) error {
 // of the session looks at the mounts.
 func (c *Control) SetInit(ctx context.Context, pid int) error {
 	return c.call(ctx, request{Init: pid}, nil)
+}
+
+// Ping returns when the server has answered. One that never does is stopped or
+// hangs, and everything that uses its mounts with it.
+func (c *Control) Ping(ctx context.Context) error {
+	return c.call(ctx, request{Ping: true}, nil)
 }
 
 // Drain returns when every event of operations that have ended was given to

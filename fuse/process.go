@@ -44,9 +44,21 @@ func (r *resolver) process(tid uint32) *wire.Process {
 	}
 	dir := "/proc/" + strconv.Itoa(p.PID)
 	p.StartTime = startTime(dir + "/stat")
-	p.Exe, _ = os.Readlink(dir + "/exe")
-	p.Cwd, _ = os.Readlink(dir + "/cwd")
 	return p
+}
+
+// showProcess adds where a process is and what it runs. Only the supervisor may read
+// that: Landlock keeps the server from it. See ptrace(2), access mode checking.
+func showProcess(p *wire.Process) {
+	if p == nil || p.PID == 0 {
+		return
+	}
+	dir := "/proc/" + strconv.Itoa(p.PID)
+	exe, _ := os.Readlink(dir + "/exe")
+	cwd, _ := os.Readlink(dir + "/cwd")
+	if startTime(dir+"/stat") == p.StartTime { // else the process is gone
+		p.Exe, p.Cwd = exe, cwd
+	}
 }
 
 // findInside walks the process tree below first for the thread that calls

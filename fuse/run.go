@@ -120,6 +120,8 @@ func (s *server) handle(ctx context.Context, r request) error {
 		s.resolve.setInit(r.Init)
 		s.report.begin()
 		return nil
+	case r.Ping:
+		return nil
 	case r.Drain:
 		s.report.drain(ctx)
 		return nil

@@ -121,7 +121,7 @@ func edges(p Plan, name string) [][6]uint64 {
 
 func TestEveryNumberIsJudgedAsThePlanSays(t *testing.T) {
 	for arch, a := range arches {
-		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{})} {
+		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{}), "server": ServerPlan()} {
 			program, err := p.Compile(arch)
 			if err != nil {
 				t.Fatal(err)

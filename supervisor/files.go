@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,7 @@ type fileServer struct {
 
 	process *launch.Server
 	control *fuse.Control
+	hung    atomic.Bool // it was killed because it did not answer
 }
 
 // startFileServer opens what the governed mounts show.
@@ -107,7 +109,7 @@ func (f *fileServer) start() error {
 		defer d.File.Close()
 	}
 	donations = append(donations, kept...)
-	if f.process, err = launch.StartServer(serverName, donations); err != nil {
+	if err := f.run(donations); err != nil {
 		ours.Close()
 		return err
 	}
@@ -116,7 +118,51 @@ func (f *fileServer) start() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return f.control.Configure(ctx, f.config())
+	if err := f.control.Configure(ctx, f.config()); err != nil {
+		return err
+	}
+	go f.watch(pulse, patience) // ends with the server
+	return nil
+}
+
+// A file server is asked every pulse whether it is there, and killed when it has
+// not answered for as long as patience: a busy machine is slow, a server that
+// hangs holds every command that touches a file.
+const (
+	pulse    = 5 * time.Second
+	patience = 60 * time.Second
+)
+
+// watch kills a server that does not answer, which ends the session: its mounts
+// answer ENOTCONN then, and nobody waits for them any more.
+func (f *fileServer) watch(pulse, patience time.Duration) {
+	tick := time.NewTicker(pulse)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-f.process.Dead():
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		err := f.control.Ping(ctx)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			f.hung.Store(true)
+			f.process.Kill()
+		}
+	}
+}
+
+// run starts the process, confined to what it is given.
+func (f *fileServer) run(donations []launch.Donation) error {
+	c, release, err := confinement(donations)
+	if err != nil {
+		return fmt.Errorf("file server: %w", err)
+	}
+	defer release()
+	f.process, err = launch.StartConfined(serverName, donations, c)
+	return err
 }
 
 // startTimeout bounds the start of a part of the session.
@@ -178,6 +224,9 @@ func (f *fileServer) dead() <-chan struct{} {
 func (f *fileServer) cause() error {
 	if f == nil {
 		return errors.New("no file server")
+	}
+	if f.hung.Load() {
+		return fmt.Errorf("%s did not answer and was killed", serverName)
 	}
 	return f.process.Err()
 }

@@ -30,6 +30,9 @@ func Reexec() {
 }
 
 func serveFiles() error {
+	if err := proveConfinement(); err != nil {
+		return err
+	}
 	files, err := launch.Donations()
 	if err != nil {
 		return err

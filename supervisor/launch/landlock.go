@@ -57,6 +57,9 @@ const (
 		unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
+// landlockScopes keep abstract Unix sockets and signals inside.
+const landlockScopes = 3
+
 // LandlockABI is the kernel's version of Landlock; 0: it has none, or it is
 // switched off. From 6 on it has scopes.
 func LandlockABI() int {
@@ -90,10 +93,9 @@ func supported(abi int) uint64 {
 }
 
 func (l *Landlock) op(s *spec) {
-	const scopes = 3 // abstract Unix sockets, signals
 	scope := uint64(0)
 	if l.Scope {
-		scope = scopes
+		scope = landlockScopes
 	}
 	if l.Handled|l.Net|scope == 0 {
 		return

@@ -11,5 +11,5 @@ func StartScratch(name string, extra []Donation, c Config, only uintptr) (*Serve
 	a.Cloneflags &= only | unix.CLONE_NEWUSER
 	s := serverAttributes()
 	a.Pdeathsig, a.Setsid = s.Pdeathsig, s.Setsid
-	return startServer(name, extra, a)
+	return startServer(name, extra, nil, a)
 }

@@ -26,13 +26,13 @@ type Server struct {
 	child *child
 }
 
-// donated is what a server reads from its descriptor 3: the name of each
-// further descriptor, from 4 on.
+// donated is what a server reads from its first descriptor: the name of each
+// further one.
 type donated struct {
 	Names []string `json:"names"`
 }
 
-// donationsFD is where a server finds the names.
+// donationsFD is where a server that is not confined finds the names.
 const donationsFD = 3
 
 // StartServer executes this program again under another name, such as
@@ -40,11 +40,24 @@ const donationsFD = 3
 // environment is empty and it dies with the supervisor. The files stay the
 // caller's.
 func StartServer(name string, extra []Donation) (*Server, error) {
-	return startServer(name, extra, serverAttributes())
+	return startServer(name, extra, nil, serverAttributes())
 }
 
-func startServer(name string, extra []Donation, attributes *syscall.SysProcAttr) (*Server, error) {
-	return startProgram(&exec.Cmd{Args: []string{name}, Env: selfexec.Environment(), Dir: "/", Stderr: os.Stderr, SysProcAttr: attributes}, extra)
+// StartConfined is StartServer for a process that is left with little.
+func StartConfined(name string, extra []Donation, c Confinement) (*Server, error) {
+	spec, ruleset, err := c.files()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	defer spec.Close()
+	defer ruleset.Close()
+	return startServer(name, extra, []*os.File{spec, ruleset}, serverAttributes())
+}
+
+func startServer(name string, extra []Donation, first []*os.File, attributes *syscall.SysProcAttr) (*Server, error) {
+	return startProgram(&exec.Cmd{
+		Args: []string{name}, Env: selfexec.Environment(), Dir: "/", Stderr: os.Stderr, SysProcAttr: attributes, ExtraFiles: first,
+	}, extra)
 }
 
 // StartDetached executes this program again with an argument vector and gives it
@@ -63,7 +76,8 @@ func StartDetached(argv []string, output *os.File, extra []Donation) (*Server, e
 	}, extra)
 }
 
-// startProgram executes this program again.
+// startProgram executes this program again. The files of cmd come before the
+// donations.
 func startProgram(cmd *exec.Cmd, extra []Donation) (*Server, error) {
 	name := cmd.Args[0]
 	r, w, err := os.Pipe()
@@ -73,7 +87,7 @@ func startProgram(cmd *exec.Cmd, extra []Donation) (*Server, error) {
 	defer r.Close()
 	defer w.Close()
 	var d donated
-	files := []*os.File{r}
+	files := append(cmd.ExtraFiles, r)
 	for _, x := range extra {
 		d.Names = append(d.Names, x.Name)
 		files = append(files, x.File)
@@ -100,9 +114,10 @@ func startProgram(cmd *exec.Cmd, extra []Donation) (*Server, error) {
 // Donations returns the descriptors a server was given, by name. A server calls
 // it once, first of all.
 func Donations() (map[string]*os.File, error) {
-	f := os.NewFile(donationsFD, "donations")
+	first := firstDonation()
+	f := os.NewFile(uintptr(first), "donations")
 	if f == nil {
-		return nil, fmt.Errorf("read donations: no descriptor %d", donationsFD)
+		return nil, fmt.Errorf("read donations: no descriptor %d", first)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, 64<<10))
@@ -118,7 +133,7 @@ func Donations() (map[string]*os.File, error) {
 		if files[name] != nil {
 			return nil, fmt.Errorf("read donations: %q is given twice", name)
 		}
-		fd := donationsFD + 1 + n
+		fd := first + 1 + n
 		unix.CloseOnExec(fd)
 		files[name] = os.NewFile(uintptr(fd), name)
 	}

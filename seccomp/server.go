@@ -1,0 +1,52 @@
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+// serverRefusals are what a server process never does: it has its descriptors
+// when it starts, and answers.
+var serverRefusals = []Refusal{
+	{[]string{"execve", "execveat"}, always, unix.EPERM, "it runs one program, which it is"},
+	{[]string{"fork", "vfork"}, always, unix.EPERM, "it never forks"},
+	{[]string{"clone"}, []Case{{{0, LacksBit, unix.CLONE_THREAD}}}, unix.EPERM, "it makes threads only"},
+	{[]string{"socket", "socketpair", "connect", "bind", "listen", "accept", "accept4"}, always, unix.EPERM,
+		"its control socket was made for it"},
+	{[]string{"kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal"}, always, unix.EPERM,
+		"it signals its own threads only, by tgkill"},
+	{[]string{"unshare"}, always, unix.EPERM, "its namespaces are the supervisor's choice"},
+	{[]string{"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid", "setgroups", "capset"}, always, unix.EPERM,
+		"its identity does not change"},
+	{[]string{"mknod"}, always, unix.EPERM, "mknodat is judged below"},
+	{[]string{"mknodat"}, []Case{{{2, HasBits, unix.S_IFCHR}}}, unix.EPERM, "it makes no devices: the bit is that of both kinds"},
+	{[]string{"memfd_create", "shmget", "shmat", "shmctl", "semget", "msgget", "mq_open"}, always, unix.EPERM, "it shares no memory"},
+	{[]string{"name_to_handle_at", "mbind", "set_mempolicy", "migrate_pages", "move_pages", "vhangup"},
+		always, unix.EPERM, "nothing needs it"},
+}
+
+// ServerPlan is the plan of a server process of a session, such as the file
+// server: no notification, and none of what a session's commands are refused.
+func ServerPlan() Plan {
+	var p Plan
+	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, descriptorRefusals} {
+		for _, r := range list {
+			if !overlaps(r) {
+				p.Refused = append(p.Refused, r)
+			}
+		}
+	}
+	p.Refused = append(p.Refused, serverRefusals...)
+	return p
+}
+
+// overlaps reports refusals whose calls serverRefusals refuse altogether.
+func overlaps(r Refusal) bool {
+	for _, own := range serverRefusals {
+		for _, a := range own.Syscalls {
+			for _, b := range r.Syscalls {
+				if a == b && len(own.When) == 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,67 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse"
+	"agentsh/seccomp"
+	"agentsh/supervisor/launch"
+)
+
+// serverFilter is the filter of file servers; compiling takes milliseconds.
+var serverFilter = sync.OnceValues(func() ([]byte, error) { return seccomp.ServerPlan().Compile(runtime.GOARCH) })
+
+// serverCapabilities are what a file server needs of root: the rights of any
+// owner on the backing, and SYS_ADMIN, which the kernel asks for before it reads
+// and writes around the server.
+const serverCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_FSETID | 1<<unix.CAP_SYS_ADMIN
+
+// confinement leaves a file server what it was given and /proc, where it finds
+// who asked.
+func confinement(donations []launch.Donation) (launch.Confinement, func(), error) {
+	filter, err := serverFilter()
+	if err != nil {
+		return launch.Confinement{}, nil, err
+	}
+	proc, err := os.OpenFile("/proc", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return launch.Confinement{}, nil, err
+	}
+	c := launch.Confinement{Filter: filter, Capabilities: serverCapabilities, Trees: []launch.Tree{{File: proc, Access: launch.LandlockRead}}}
+	for _, d := range donations {
+		if d.Name != controlName && !strings.HasPrefix(d.Name, fuse.DeviceName("")) {
+			c.Trees = append(c.Trees, launch.Tree{File: d.File, Access: launch.LandlockRead | launch.LandlockWrite})
+		}
+	}
+	return c, func() { proc.Close() }, nil
+}
+
+// proveConfinement tries what a file server must not be able to do.
+func proveConfinement() error {
+	if !launch.Confined() {
+		return errors.New("the file server is not confined")
+	}
+	if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); !errors.Is(err, unix.EPERM) {
+		_ = unix.Close(fd)
+		return fmt.Errorf("the file server can open a socket: %v", err)
+	}
+	if err := unix.Exec("", nil, nil); !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("the file server can execute: %v", err)
+	}
+	if launch.LandlockABI() == 0 {
+		return nil
+	}
+	if f, err := os.Open("/"); !errors.Is(err, unix.EACCES) {
+		f.Close()
+		return fmt.Errorf("the file server can read outside its trees: %v", err)
+	}
+	return nil
+}
