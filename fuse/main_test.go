@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 	switch os.Args[0] {
 	case serverName:
 		os.Exit(serveForTest(os.Args[1:]))
+	case lockerName:
+		os.Exit(lockForTest(os.Args[1], os.Args[2]))
 	case userNSName:
 		os.Exit(mountInUserNS(os.Args[1], os.Args[2]))
 	case insideName:

@@ -109,10 +109,10 @@ func (m *mount) RemoveXAttr(_ <-chan struct{}, h *gofuse.InHeader, name string) 
 	})
 }
 
-// refuseXattr answers for attributes that are not user.*: access lists are not
-// supported, the rest is not permitted.
+// refuseXattr answers for attributes that are not user.*: what changes the rights
+// of a program is not permitted, access lists and the rest are not supported.
 func (m *mount) refuseXattr(h *gofuse.InHeader, name string) gofuse.Status {
-	if strings.HasPrefix(name, "system.") {
+	if !strings.HasPrefix(name, "security.") && !strings.HasPrefix(name, "trusted.") {
 		return gofuse.ENOTSUP
 	}
 	m.tree.moves.RLock()
