@@ -24,6 +24,11 @@ var serverFilter = sync.OnceValues(func() ([]byte, error) { return seccomp.Serve
 const serverCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_FSETID | 1<<unix.CAP_SYS_ADMIN
 
+// treeRights are all but devices. The right to execute is for the kernel, which
+// opens what a command executes with the rights of the server when it goes
+// around it; the server itself cannot execute.
+const treeRights = launch.LandlockRead | launch.LandlockWrite | launch.LandlockExec
+
 // confinement leaves a file server what it was given and /proc, where it finds
 // who asked.
 func confinement(donations []launch.Donation) (launch.Confinement, func(), error) {
@@ -38,7 +43,7 @@ func confinement(donations []launch.Donation) (launch.Confinement, func(), error
 	c := launch.Confinement{Filter: filter, Capabilities: serverCapabilities, Trees: []launch.Tree{{File: proc, Access: launch.LandlockRead}}}
 	for _, d := range donations {
 		if d.Name != controlName && !strings.HasPrefix(d.Name, fuse.DeviceName("")) {
-			c.Trees = append(c.Trees, launch.Tree{File: d.File, Access: launch.LandlockRead | launch.LandlockWrite})
+			c.Trees = append(c.Trees, launch.Tree{File: d.File, Access: treeRights})
 		}
 	}
 	return c, func() { proc.Close() }, nil

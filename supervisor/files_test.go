@@ -50,7 +50,7 @@ func TestTheFileServerIsConfined(t *testing.T) {
 		t.Fatal(err)
 	}
 	exit, out := b.run(t, "sh", "-c", `set -e; echo a > f; mkdir d; mv f d/g; ln d/g h; echo b >> h; cat d/g; rm -r d
-		mkfifo p; ln -s h l; cat l; chmod 600 h; truncate -s 1 h; touch -d @1 h; stat -c '%s %Y' h; (echo no > guarded/x) 2>/dev/null || echo refused`)
+		mkfifo p; ln -s h l; cat l; cp /bin/bash t; ./t -c :; chmod 600 h; truncate -s 1 h; touch -d @1 h; stat -c '%s %Y' h; (echo no > guarded/x) 2>/dev/null || echo refused`)
 	if want := "a\nb\na\nb\n1 1\nrefused\n"; exit.Code != 0 || out != want {
 		t.Errorf("%+v: %q instead of %q", exit, out, want)
 	}
