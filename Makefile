@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race cross evasions soak bench deps deps-check clean
+.PHONY: all build demo test check lint race fsx cross evasions soak bench deps deps-check clean
 .PHONY: deps-packages packages package-files release-check reproduce install-test
 
 all: build
@@ -34,6 +34,11 @@ lint: $(LINT) $(TOOLS)/actionlint-v1.7.7
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
 	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/install/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
+
+# One file, eight seeds of a million operations each, half of them without
+# passthrough: half an hour.
+fsx: deps-check
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 FSX_STEPS=1000000 $(GO) test -timeout 3h -v -run TestOneFileHoldsWhatWasWrittenToIt ./fuse
 
 race: deps-check build
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -p 1 -timeout 30m ./...
