@@ -38,7 +38,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 func (r *run) planInput() bootstrap.Input {
 	in := bootstrap.Input{
 		Agent: r.harness.AgentName(), Definition: r.harness.Path(r.harness.Agent),
-		Repo: r.clone, RepoName: repoName(r.target.dir), Input: r.harness.Path(r.harness.AgentInput),
+		Repo: r.clone, Tree: r.tree, Objects: r.target.objects(r.clone), RepoName: repoName(r.target.dir), Input: r.harness.Path(r.harness.AgentInput),
 	}
 	for _, s := range r.harness.Skills {
 		in.Skills = append(in.Skills, r.harness.Path(s.Path))

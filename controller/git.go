@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -68,14 +70,7 @@ func (g gitTool) run(ctx context.Context, dir string, args ...string) (string, e
 
 // feed is run with a standard input.
 func (g gitTool) feed(ctx context.Context, dir, stdin string, args ...string) (string, error) {
-	argv := []string{"git", "--no-pager"}
-	for _, setting := range gitSafe {
-		argv = append(argv, "-c", setting)
-	}
-	argv = append(argv, args...)
-	// A directory inside another repository is not that repository.
-	env := append([]string{"GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir), "GIT_CONFIG_GLOBAL=" + g.global}, gitEnv...)
-	res, err := host.Run(ctx, host.Command{Argv: argv, Dir: dir, Env: env, Stdin: strings.NewReader(stdin), MaxOutput: gitOutput, Timeout: gitTimeout})
+	res, err := host.Run(ctx, g.command(dir, gitOutput, strings.NewReader(stdin), args))
 	if err == nil {
 		err = res.Err()
 	}
@@ -83,6 +78,56 @@ func (g gitTool) feed(ctx context.Context, dir, stdin string, args ...string) (s
 		return "", fmt.Errorf("git %s in %s: %w", args[0], dir, err)
 	}
 	return strings.TrimRight(string(res.Stdout), "\n"), nil
+}
+
+// stream runs git and returns its standard output as it comes, however much it
+// is. A status other than 0 is the error of the last read. Closing it ends git.
+func (g gitTool) stream(ctx context.Context, dir string, stdin io.Reader, args ...string) io.ReadCloser {
+	ctx, cancel := context.WithCancel(ctx)
+	r, w := io.Pipe()
+	c := g.command(dir, gitOutput, stdin, args)
+	c.Stdout, c.MaxOutput = w, 4<<10
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		res, err := host.Run(ctx, c)
+		if err == nil {
+			err = res.Err()
+		}
+		if err != nil {
+			err = fmt.Errorf("git %s in %s: %w", args[0], dir, err)
+		}
+		_ = w.CloseWithError(err) // never fails; without an error it is the end
+	}()
+	return &gitStream{r, func() {
+		cancel()
+		<-ended
+	}}
+}
+
+// gitStream is the output of a running git.
+type gitStream struct {
+	*io.PipeReader
+	end func()
+}
+
+// Close ends git and waits for its end.
+func (s *gitStream) Close() error {
+	err := s.PipeReader.Close()
+	s.end()
+	return err
+}
+
+// command is git with arguments, hardened.
+func (g gitTool) command(dir string, output int, stdin io.Reader, args []string) host.Command {
+	argv := []string{"git", "--no-pager"}
+	for _, setting := range gitSafe {
+		argv = append(argv, "-c", setting)
+	}
+	argv = append(argv, args...)
+	// A directory inside another repository is not that repository.
+	env := append([]string{"GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir), "GIT_CONFIG_GLOBAL=" + g.global}, gitEnv...)
+	return host.Command{Argv: argv, Dir: dir, Env: env, Stdin: stdin, MaxOutput: output, Timeout: gitTimeout}
 }
 
 // target is the operator's repository.
@@ -141,7 +186,7 @@ func (t target) size(ctx context.Context) (int64, error) {
 
 // clone makes a fresh repository at dest with the history of the target's HEAD
 // and nothing else of it: no configuration, hook, remote, tag or other branch.
-// The working tree is checked out without filters.
+// Its working tree is empty: files travel from the objects, see [target.tree].
 func (t target) clone(ctx context.Context, dest, author string) error {
 	branch := t.branch
 	if branch == "" {
@@ -151,12 +196,12 @@ func (t target) clone(ctx context.Context, dest, author string) error {
 		return err
 	}
 	steps := [][]string{
-		{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-head-ok", "--update-shallow",
+		// What the operator has is not checked again: git inside only works with it.
+		{"-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObjects=false", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-head-ok", "--update-shallow",
 			"--", t.dir, "+" + t.head + ":refs/heads/" + branch},
 		{"config", "user.name", author},
 		{"config", "user.email", author + "@agentctl.invalid"},
 		{"config", "gc.auto", "0"},
-		{"reset", "--quiet", "--hard"},
 	}
 	for _, args := range steps {
 		if _, err := t.git.run(ctx, dest, args...); err != nil {
@@ -166,16 +211,65 @@ func (t target) clone(ctx context.Context, dest, author string) error {
 	return nil
 }
 
-// uncommitted lists tracked files of the target that differ from HEAD. It
-// looks at them through a clone, so that no filter or monitor of the target's
-// configuration runs.
+// uncommitted lists tracked files of the target that differ from HEAD, and
+// leaves the index of the clone as HEAD is. It looks at them through the clone,
+// so that no filter or monitor of the target's configuration runs, with a copy
+// of the target's index: a file with the times and size noted there is not read.
 func (t target) uncommitted(ctx context.Context, clone string) ([]string, error) {
-	out, err := t.git.run(ctx, t.dir, "--git-dir="+filepath.Join(clone, ".git"), "--work-tree="+t.dir,
-		"diff", "--name-only", "-z", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "HEAD", "--")
-	if err != nil {
+	index := filepath.Join(clone, ".git", "index")
+	diff := func() (string, error) {
+		return t.git.run(ctx, t.dir, "--git-dir="+filepath.Join(clone, ".git"), "--work-tree="+t.dir,
+			"diff", "--name-only", "-z", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "HEAD", "--")
+	}
+	fresh := func() error {
+		if err := os.Remove(index); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		_, err := t.git.run(ctx, clone, "read-tree", "HEAD")
+		return err
+	}
+	err := t.copyIndex(ctx, index)
+	var out string
+	if err == nil {
+		out, err = diff()
+	}
+	// An index that is split, or written by a newer git, does not work alone.
+	again := err != nil
+	if err := fresh(); err != nil {
 		return nil, err
 	}
+	if again {
+		if out, err = diff(); err != nil {
+			return nil, err
+		}
+	}
 	return splitNUL(out), nil
+}
+
+// maxIndex bounds the index that is copied, in bytes.
+const maxIndex = 1 << 30
+
+func (t target) copyIndex(ctx context.Context, to string) error {
+	from, err := t.git.run(ctx, t.dir, "rev-parse", "--path-format=absolute", "--git-path", "index")
+	if err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, io.LimitReader(in, maxIndex))
+	info, statErr := in.Stat()
+	if err = errors.Join(err, statErr, out.Close()); err != nil {
+		return err
+	}
+	// Git reads a file again that was written in the second the index was.
+	return os.Chtimes(to, info.ModTime(), info.ModTime())
 }
 
 // take fetches branches of the host's fresh repository, which the agent's

@@ -1,12 +1,18 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"agentsh/controller/bootstrap"
 )
 
 // shell runs a script of the test in dir with git's configuration set aside.
@@ -108,7 +114,7 @@ func TestACloneHoldsTheHistoryOfHeadAndNothingElse(t *testing.T) {
 			if got := shell(t, clone, "git rev-parse HEAD"); got != target.head {
 				t.Errorf("HEAD = %s, want %s", got, target.head)
 			}
-			if got := shell(t, clone, "git status --porcelain; cat a.txt"); got != "one" {
+			if got := shell(t, clone, "git reset -q --hard; git status --porcelain; cat a.txt"); got != "one" {
 				t.Errorf("working tree: %q", got)
 			}
 			if got := shell(t, clone, tt.check); got != "" {
@@ -132,7 +138,7 @@ func TestAShallowTargetIsCloned(t *testing.T) {
 	if err := target.clone(context.Background(), clone, "agent"); err != nil {
 		t.Fatal(err)
 	}
-	if got := shell(t, clone, "cat a.txt; git log --oneline | wc -l"); got != "more\n1" {
+	if got := shell(t, clone, "git reset -q --hard; cat a.txt; git log --oneline | wc -l"); got != "more\n1" {
 		t.Errorf("clone: %q", got)
 	}
 	shell(t, clone, "git checkout -q -b taken && echo agent > a.txt && git commit -q -am third")
@@ -153,6 +159,9 @@ func TestUncommittedSeesTrackedChangesOnly(t *testing.T) {
 		{"a deleted file", "rm sub/b.txt", "sub/b.txt"},
 		{"a changed mode", "chmod +x a.txt", "a.txt"},
 		{"an untracked file", "echo x > new", ""},
+		{"a changed file and an index in two parts", "git update-index --split-index; echo x > a.txt", "a.txt"},
+		{"an index that is gone", "rm .git/index", ""},
+		{"a file with the size and times of the index", "touch -r a.txt ref; echo two > a.txt; touch -r ref a.txt", "a.txt"},
 	}
 	g := newTestGit(t)
 	for _, tt := range tests {
@@ -172,6 +181,52 @@ func TestUncommittedSeesTrackedChangesOnly(t *testing.T) {
 				t.Errorf("uncommitted = %q, %v; want %q", got, err, tt.want)
 			}
 		})
+	}
+}
+
+func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
+	repo := newRepo(t)
+	shell(t, repo, `printf '#!/bin/sh\n' > run.sh; chmod +x run.sh; ln -s sub/b.txt link; ln -s /etc/passwd out; : > empty; printf 'a\0b\n' > binary
+		printf x > "$(printf 'odd\n\tname')"; mkdir -p deep/er; echo y > deep/er/f; git add -A
+		git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),module; git commit -q -m more`)
+	ctx := context.Background()
+	target, err := newTestGit(t).open(ctx, repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(t.TempDir(), "clone")
+	if err := target.clone(ctx, clone, "agent"); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := target.tree(ctx, clone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	var ids []string
+	for _, b := range tree {
+		got = append(got, fmt.Sprintf("%s %q %o %d %s", b.Kind, b.Path, b.Mode, b.Size, b.Target))
+		if b.Kind == bootstrap.KindFile {
+			ids = append(ids, b.ID)
+		}
+	}
+	want := []string{
+		`file "a.txt" 644 4 `, `file "binary" 644 4 `, `dir "deep" 755 0 `, `dir "deep/er" 755 0 `, `file "deep/er/f" 644 2 `, `file "empty" 644 0 `,
+		`symlink "link" 777 9 sub/b.txt`, `dir "module" 755 0 `, `file "odd\n\tname" 644 1 `, `symlink "out" 777 11 /etc/passwd`, `file "run.sh" 755 10 `, `dir "sub" 755 0 `, `file "sub/b.txt" 644 4 `,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("tree:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	out, err := target.objects(clone)(ctx, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(out)
+	if err != nil || out.Close() != nil || !bytes.Contains(all, []byte(" blob 4\na\x00b\n\n")) {
+		t.Errorf("objects: %q %v", all, err)
+	}
+	if _, err := io.ReadAll(target.git.stream(ctx, clone, strings.NewReader(""), "cat-file", "blob", "HEAD:nothing")); err == nil {
+		t.Error("a git that fails is no error")
 	}
 }
 

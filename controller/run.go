@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentsh/controller/bootstrap"
 	"agentsh/controller/extract"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
@@ -144,7 +145,8 @@ type run struct {
 	spec    sandbox.Spec
 	git     gitTool
 	target  target
-	clone   string // fresh repository on the host that goes into the sandbox
+	clone   string           // fresh repository on the host that goes into the sandbox, without its files
+	tree    []bootstrap.Blob // those files
 	taken   extract.Result
 	repoDir string // the repository inside
 	box     sandbox.Sandbox

@@ -163,6 +163,9 @@ func (r *run) cloneRepo(ctx context.Context) error {
 		return fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
 	}
 	dirty, err := r.target.uncommitted(ctx, r.clone)
+	if err == nil {
+		r.tree, err = r.target.tree(ctx, r.clone)
+	}
 	if err != nil {
 		return err
 	}

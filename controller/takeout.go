@@ -70,7 +70,8 @@ func (r *run) takeWork(ctx context.Context) error {
 	if writeErr := statedir.WriteJSON(filepath.Join(r.results.staging, manifestName), m); writeErr != nil {
 		return errors.Join(err, writeErr)
 	}
-	return errors.Join(err, r.noteChanged(m))
+	r.noteChanged(m)
+	return err
 }
 
 // noteSkipped tells what stays behind with the sandbox.
@@ -82,18 +83,14 @@ func (r *run) noteSkipped(skipped []string) {
 }
 
 // noteChanged lists the changed files: what the base has is modified.
-func (r *run) noteChanged(m wire.Manifest) error {
-	base, err := os.OpenRoot(r.clone)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = base.Close() }()
+func (r *run) noteChanged(m wire.Manifest) {
+	inBase := r.inBase()
 	for _, e := range m.Entries {
 		if e.Type == "dir" {
 			continue
 		}
 		status := "added"
-		if _, err := base.Lstat(e.Path); err == nil {
+		if inBase(e.Path) {
 			status = "modified"
 		}
 		r.result.Changed = append(r.result.Changed, Changed{Path: runtime.Clean(e.Path), Status: status})
@@ -102,7 +99,6 @@ func (r *run) noteChanged(m wire.Manifest) error {
 		r.result.Changed = append(r.result.Changed, Changed{Path: runtime.Clean(name), Status: "deleted"})
 	}
 	sort.Slice(r.result.Changed, func(i, j int) bool { return r.result.Changed[i].Path < r.result.Changed[j].Path })
-	return nil
 }
 
 // takeOutput takes what the agent wrote to its output directory, whole or not

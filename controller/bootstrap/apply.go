@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -27,7 +28,7 @@ func Apply(ctx context.Context, ex sandbox.Executor, p Plan) error {
 		if len(part) == 0 {
 			continue
 		}
-		if err := send(ctx, ex, root, Plan{Entries: part, limits: p.limits}); err != nil {
+		if err := send(ctx, ex, root, Plan{Entries: part, limits: p.limits, objects: p.objects}); err != nil {
 			return fmt.Errorf("fill %s: %w", root, err)
 		}
 	}
@@ -38,8 +39,14 @@ func Apply(ctx context.Context, ex sandbox.Executor, p Plan) error {
 func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
+	var sums []string // what was sent, by entry
 	go func() {
-		err := p.write(ctx, root, w)
+		// Heads and padding are small writes; the other end takes large ones.
+		coalesced := bufio.NewWriterSize(w, 256<<10)
+		var err error
+		if sums, err = p.write(ctx, root, coalesced); err == nil {
+			err = coalesced.Flush()
+		}
 		_ = w.CloseWithError(err) // never fails; without an error it is the end
 		packed <- err
 	}()
@@ -56,36 +63,88 @@ func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 	}
 	for i, e := range p.Entries {
 		got := m.Entries[i]
-		if root+"/"+got.Path != e.Dest || got.Type != e.Kind || got.SHA256 != e.SHA256 {
+		if root+"/"+got.Path != e.Dest || got.Type != e.Kind || got.SHA256 != sums[i] {
 			return fmt.Errorf("%s arrived as %.200q %s %s", e.Dest, got.Path, got.Type, got.SHA256)
 		}
 	}
 	return nil
 }
 
-// write packs the entries, named relative to root.
-func (p Plan) write(ctx context.Context, root string, to io.Writer) error {
+// write packs the entries, named relative to root, and returns the SHA-256 of
+// each that is a file.
+func (p Plan) write(ctx context.Context, root string, to io.Writer) (sums []string, err error) {
+	blobs, err := p.openBlobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = blobs.Close() }() // what it says after the last object says nothing
 	w := tarfs.NewWriter(to, p.limits)
-	for _, e := range p.Entries {
+	sums = make([]string, len(p.Entries))
+	for i, e := range p.Entries {
 		if err := ctx.Err(); err != nil {
-			return err
+			return nil, err
 		}
 		name := strings.TrimPrefix(e.Dest, root+"/")
 		var err error
-		switch e.Kind {
-		case KindDir:
+		switch {
+		case e.Kind == KindDir:
 			err = w.Dir(name, e.Mode)
-		case KindSymlink:
+		case e.Kind == KindSymlink:
 			err = w.Symlink(name, e.Target)
+		case e.blob != "":
+			sums[i], err = blobs.write(w, name, e)
 		default:
-			err = writeFile(w, name, e)
+			sums[i], err = e.SHA256, writeFile(w, name, e)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	_, err := w.Close()
-	return err
+	_, err = w.Close()
+	return sums, err
+}
+
+// blobs are the objects of a plan in the order of its entries.
+type blobs struct {
+	io.Closer
+	r *bufio.Reader
+}
+
+func (p Plan) openBlobs(ctx context.Context) (blobs, error) {
+	var ids []string
+	for _, e := range p.Entries {
+		if e.Kind == KindFile && e.blob != "" {
+			ids = append(ids, e.blob)
+		}
+	}
+	if len(ids) == 0 {
+		return blobs{io.NopCloser(nil), nil}, nil
+	}
+	r, err := p.objects(ctx, ids)
+	if err != nil {
+		return blobs{}, fmt.Errorf("read objects: %w", err)
+	}
+	return blobs{r, bufio.NewReaderSize(r, 256<<10)}, nil
+}
+
+// write packs the next object, which must be that of e.
+// See git-cat-file(1), BATCH OUTPUT.
+func (b blobs) write(w *tarfs.Writer, name string, e Entry) (string, error) {
+	head, err := b.r.ReadString('\n')
+	if err != nil {
+		return "", fmt.Errorf("read object %s of %s: %w", e.blob, name, err)
+	}
+	if want := fmt.Sprintf("%s blob %d\n", e.blob, e.Size); head != want {
+		return "", fmt.Errorf("read object of %s: got %q, want %q", name, head, want)
+	}
+	sum, err := w.File(name, e.Mode, e.Size, io.LimitReader(b.r, e.Size))
+	if err != nil {
+		return "", err
+	}
+	if end, err := b.r.ReadByte(); err != nil || end != '\n' {
+		return "", errors.Join(fmt.Errorf("read object %s of %s: it does not end", e.blob, name), err)
+	}
+	return sum, nil
 }
 
 // writeFile packs one file and compares it with what was planned.

@@ -209,6 +209,20 @@ func (b *builder) repository(in Input) []string {
 		b.problem(fmt.Errorf("repository %s: %w", in.Repo, err))
 		return nil
 	}
+	for _, f := range in.Tree {
+		e := Entry{Dest: path.Join(dest, f.Path), Kind: f.Kind, Mode: f.Mode & permBits, Size: f.Size, Target: f.Target, tree: in.Repo, blob: f.ID}
+		if e.Kind == KindSymlink {
+			e.Mode = 0o777
+		}
+		switch has[f.Path] = true; {
+		case tarfs.IsGitDir(path.Base(f.Path)) || !fs.ValidPath(f.Path):
+			skipped = append(skipped, fmt.Sprintf("%q: not a name that travels", f.Path))
+		case e.Kind == KindSymlink && !stays(f.Path, f.Target):
+			skipped = append(skipped, fmt.Sprintf("%q: link to %.200q leaves the directory", f.Path, f.Target))
+		default:
+			b.add(e)
+		}
+	}
 	var added []string
 	if !has[rulesName] && in.AgentsMD != nil {
 		b.file(File{Dest: path.Join(dest, rulesName), Data: in.AgentsMD, Mode: 0o644})

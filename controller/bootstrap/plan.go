@@ -4,8 +4,10 @@
 package bootstrap
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -44,6 +46,8 @@ type Input struct {
 	Plugins    []string // directories; the base name is the plugin's
 
 	Repo     string // a clone prepared for the sandbox, its .git included
+	Tree     []Blob // files of the repository that are in its objects only
+	Objects  Objects
 	RepoName string // directory of the workspace
 	AgentsMD []byte // default of the organisation for a repository without AGENTS.md; nil: none
 	Bridge   bool   // the runtime reads CLAUDE.md only, as Claude Code does
@@ -65,11 +69,26 @@ type File struct {
 	Mode   fs.FileMode // permission bits
 }
 
+// Blob is a file, directory or link of a repository's commit.
+type Blob struct {
+	Path   string // relative to the repository
+	Kind   string
+	Mode   fs.FileMode // permission bits
+	Size   int64       // bytes, of a file
+	ID     string      // object name, of a file
+	Target string      // of a symbolic link
+}
+
+// Objects opens the output of git cat-file --batch for object names, in their
+// order. The caller closes it, early or not.
+type Objects func(ctx context.Context, ids []string) (io.ReadCloser, error)
+
 // Plan is what a sandbox gets, sorted by destination.
 type Plan struct {
 	Entries []Entry
 	Skipped []string // of the repository: what cannot travel, with the reason
 	limits  tarfs.Limits
+	objects Objects
 }
 
 // Kinds of an [Entry].
@@ -85,17 +104,18 @@ type Entry struct {
 	Kind   string
 	Mode   fs.FileMode
 	Size   int64
-	SHA256 string // hex, of a file
+	SHA256 string // hex, of a file; empty when the content is an object of the repository
 	Target string // of a symbolic link
 
 	data   []byte // the content, when it has no source
 	tree   string // directory of the host that source is beneath; empty: source stands alone
 	source string
+	blob   string // name of the object that is the content
 }
 
 // Source is the file of the host that the content comes from, or empty.
 func (e Entry) Source() string {
-	if e.tree == "" {
+	if e.tree == "" || e.blob != "" {
 		return e.source
 	}
 	return filepath.Join(e.tree, e.source)
@@ -132,7 +152,7 @@ func New(in Input) (Plan, error) {
 	if in.Generated != nil {
 		b.file(File{Dest: GeneratedEnv, Data: in.Generated, Mode: 0o600})
 	}
-	p := Plan{Skipped: skipped, limits: in.Limits}
+	p := Plan{Skipped: skipped, limits: in.Limits, objects: in.Objects}
 	for _, e := range b.entries {
 		p.Entries = append(p.Entries, e)
 	}
