@@ -53,9 +53,9 @@ type reporter struct {
 	resolve *resolver
 	send    func(wire.Event)
 	queue   chan report
-	known   map[uint32]*wire.Process // found in this window; used by run alone
 
 	mu     sync.Mutex
+	known  map[uint32]*wire.Process // found in this window
 	begun  bool
 	seen   map[eventKey]*tally
 	bursts map[burstKey]*tally
@@ -102,15 +102,25 @@ func (r *reporter) deliver(rep report) {
 		close(rep.done)
 		return
 	}
-	if rep.tid != 0 {
-		p := r.known[rep.tid]
-		if p == nil {
-			p = r.resolve.process(rep.tid)
-			r.known[rep.tid] = p
-		}
-		rep.event.Process = p
-	}
 	r.send(rep.event)
+}
+
+// identify finds the process behind a request that is still waiting for its
+// answer: afterwards it may be gone.
+func (r *reporter) identify(rep *report) {
+	if rep.tid == 0 {
+		return
+	}
+	r.mu.Lock()
+	p := r.known[rep.tid]
+	r.mu.Unlock()
+	if p == nil {
+		p = r.resolve.process(rep.tid)
+		r.mu.Lock()
+		r.known[rep.tid] = p
+		r.mu.Unlock()
+	}
+	rep.event.Process = p
 }
 
 // begin starts the event stream: what came before was the set-up of the
@@ -135,8 +145,25 @@ func (r *reporter) drain(ctx context.Context) {
 	}
 }
 
-// add takes one decision; it never blocks.
+// add takes one decision; it waits for nobody. A decision that is sent singly
+// has its process looked up at once.
 func (r *reporter) add(rep report) {
+	if !r.single(&rep) {
+		return
+	}
+	r.identify(&rep)
+	select {
+	case r.queue <- rep:
+	default:
+		r.mu.Lock()
+		r.lost++
+		r.mu.Unlock()
+	}
+}
+
+// single fills a report in and says whether it is sent singly; else it is
+// counted.
+func (r *reporter) single(rep *report) bool {
 	e := &rep.event
 	e.Time, e.Session, e.Type, e.Mechanism = time.Now(), r.session, wire.EventFile, mechanism
 	var rule string
@@ -146,30 +173,26 @@ func (r *reporter) add(rep report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.begun {
-		return
+		return false
 	}
 	key := eventKey{rep.tid, e.Path, e.Target, e.Op, rule}
 	if t := r.seen[key]; t != nil {
 		t.more++
-		return
+		return false
 	}
 	group := burstKey{e.Op, rule, e.Decision}
 	burst := r.bursts[group]
 	if burst == nil {
-		burst = &tally{report: rep}
+		burst = &tally{report: *rep}
 		r.bursts[group] = burst
 	}
 	if burst.sent >= eventsPerOp || len(r.seen) >= eventsTotal {
 		burst.more++
-		return
+		return false
 	}
-	select {
-	case r.queue <- rep:
-		burst.sent++
-		r.seen[key] = &tally{report: rep}
-	default:
-		r.lost++
-	}
+	burst.sent++
+	r.seen[key] = &tally{report: *rep}
+	return true
 }
 
 // fault reports a failure of the server itself.
@@ -198,6 +221,9 @@ func (r *reporter) flush() {
 	for _, t := range seen {
 		if t.more > 0 {
 			t.report.event.Count = t.more
+			r.mu.Lock()
+			t.report.event.Process = r.known[t.report.tid]
+			r.mu.Unlock()
 			r.deliver(t.report)
 		}
 	}
@@ -209,7 +235,9 @@ func (r *reporter) flush() {
 			r.send(e)
 		}
 	}
+	r.mu.Lock()
 	clear(r.known)
+	r.mu.Unlock()
 	if lost > 0 {
 		r.send(wire.Event{Time: time.Now(), Session: r.session, Type: wire.EventFault, Mechanism: mechanism,
 			Count: lost, Message: fmt.Sprintf("%d file events came too fast to be told singly", lost)})

@@ -44,6 +44,7 @@ func (r *resolver) process(tid uint32) *wire.Process {
 	}
 	dir := "/proc/" + strconv.Itoa(p.PID)
 	p.StartTime = startTime(dir + "/stat")
+	p.Mark = markOf(dir + "/limits")
 	return p
 }
 
@@ -59,6 +60,20 @@ func showProcess(p *wire.Process) {
 	if startTime(dir+"/stat") == p.StartTime { // else the process is gone
 		p.Exe, p.Cwd = exe, cwd
 	}
+}
+
+// markOf is the limit by which the processes of one command are known: see
+// seccomp.TagLimit. 0: none.
+func markOf(file string) uint64 {
+	limits := strings.Fields(statusField(file, "Max realtime timeout"))
+	if len(limits) < 2 {
+		return 0
+	}
+	mark, err := strconv.ParseUint(limits[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return mark
 }
 
 // findInside walks the process tree below first for the thread that calls

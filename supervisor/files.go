@@ -204,13 +204,29 @@ func (f *fileServer) commit(ctx context.Context) error {
 // event records what the server decided. The operation itself was answered
 // already; a log that cannot be written ends the session.
 func (f *fileServer) event(e wire.Event) {
+	e.Command = f.command(e.Process)
 	if err := f.session.emit(e); err != nil {
 		go f.session.end(fmt.Errorf("audit: %w", err)) // the caller must not wait for the server's end
 	}
 }
 
+// command is the command that a process belongs to, by the mark that the server
+// read, which goes no further.
+func (f *fileServer) command(p *wire.Process) string {
+	if p == nil || f.session.loop == nil {
+		return ""
+	}
+	mark := p.Mark
+	p.Mark = 0
+	if mark == 0 {
+		return ""
+	}
+	return f.session.loop.Marked(mark)
+}
+
 // ask puts a question of the server to whoever answers those of the session.
 func (f *fileServer) ask(ctx context.Context, q wire.Question) wire.Answer {
+	q.Command = f.command(q.Process)
 	return f.session.approvals.Ask(ctx, q)
 }
 

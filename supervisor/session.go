@@ -144,13 +144,13 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.startInit(ctx, v); err != nil {
 		return s.cfg.explain(err, s.lost)
 	}
-	if err := s.files.begin(ctx); err != nil {
-		return err
-	}
 	if err := s.listen(); err != nil {
 		return err
 	}
 	if err := s.startLoop(); err != nil {
+		return err
+	}
+	if err := s.files.begin(ctx); err != nil { // its events are then told with the commands of the loop
 		return err
 	}
 	s.serveNetwork()

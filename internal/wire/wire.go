@@ -196,6 +196,7 @@ type Process struct {
 	StartTime uint64 `json:"start_time"`           // clock ticks since boot, proc(5) field 22
 	Exe       string `json:"exe,omitempty"`
 	Cwd       string `json:"cwd,omitempty"`
+	Mark      uint64 `json:"mark,omitempty"` // of its command, between the parts of a supervisor; never in a log
 }
 
 // FileInfo is one file as the files channel reports it.

@@ -33,6 +33,7 @@ type images struct {
 	mu    sync.Mutex
 	table map[target.Process]*image
 	marks map[uint64]*command // by the mark that the processes of a command inherit
+	past  map[uint64]string   // ids of the last commands that were forgotten, for what is told of them late
 	limit int                 // size at which dead processes are looked for
 
 	// awaited are execs that nobody saw succeed: see [Config.Unverified].
@@ -45,6 +46,7 @@ const (
 	maxPrograms  = 1024
 	maxParents   = 4096
 	firstLimit   = 512
+	maxPast      = 1024
 )
 
 // expected is what a process becomes if its exec succeeds.
@@ -54,7 +56,7 @@ type expected struct {
 }
 
 func newImages() *images {
-	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, limit: firstLimit, awaited: map[target.Process]expected{}}
+	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, past: map[uint64]string{}, limit: firstLimit, awaited: map[target.Process]expected{}}
 }
 
 func (m *images) register(id target.Identity, info CommandInfo) {
@@ -75,7 +77,26 @@ func (m *images) mark(mark uint64, c *command) {
 func (m *images) forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.marks, func(_ uint64, c *command) bool { return c.ID == id })
+	maps.DeleteFunc(m.marks, func(mark uint64, c *command) bool {
+		if c.ID != id {
+			return false
+		}
+		if len(m.past) >= maxPast {
+			clear(m.past)
+		}
+		m.past[mark] = id
+		return true
+	})
+}
+
+// marked is the id of the command whose processes have a mark; empty: none.
+func (m *images) marked(mark uint64) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.marks[mark]; c != nil {
+		return c.ID
+	}
+	return m.past[mark]
 }
 
 // caller is what an exec comes from. An orphan's real ancestors are not known

@@ -162,6 +162,10 @@ func (l *Loop) Register(pid int, c CommandInfo) error {
 // Forget drops what the loop keeps for a command whose last process is gone.
 func (l *Loop) Forget(id string) { l.images.forget(id) }
 
+// Marked is the id of the top-level command whose processes carry a mark, see
+// seccomp.TagLimit; empty: of none.
+func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
+
 // Run answers notifications until ctx ends or no task uses the filter any
 // more. It closes the listener: calls that are notified later fail in their
 // threads with ENOSYS.
