@@ -47,6 +47,8 @@ func (s *Session) hold() error {
 	problems := s.cfg.Policy.Unheld(func(key string) error {
 		kind, grouped := groupSettings[key]
 		switch {
+		case key == "exec_from" && s.lost.has(lossLandlock):
+			return errors.New("it needs Landlock, which this session does without")
 		case held(key, grouped && unheld[kind] == nil):
 			return nil
 		case grouped && s.lost.has(lossGroups):

@@ -23,6 +23,7 @@ var heldSettings = map[string]bool{
 	"signal_rules.absorb":                true,
 	"network_rules":                      true,
 	"unix_socket_rules":                  true,
+	"exec_from":                          true,
 	"approvals.via":                      true,
 	"approvals.timeout":                  true,
 	"approvals.command":                  true,

@@ -59,6 +59,7 @@ func (s *Session) mounts(v view) ([]launch.Mount, error) {
 	for _, g := range v.governed {
 		out = append(out, launch.Mount{Kind: launch.FUSE, Target: g.path, Tag: g.path, Single: !g.dir, Options: fuseOptions(s.who)})
 	}
+	s.forbidExec(out)
 	return out, nil
 }
 
@@ -192,6 +193,7 @@ func (s *Session) landlock(v view) *launch.Landlock {
 	}
 	if s.plain() {
 		s.grantPlain(v, grant)
+		s.execOnly(l)
 		return l
 	}
 	grant(unix.LANDLOCK_ACCESS_FS_READ_DIR, "/")
@@ -210,6 +212,7 @@ func (s *Session) landlock(v view) *launch.Landlock {
 	grant(all, v.scratch...)
 	grant(launch.LandlockRead, "/proc") // writing to /proc/PID/mem would change what was judged
 	grant(all|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, "/dev")
+	s.execOnly(l)
 	return l
 }
 

@@ -210,7 +210,8 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
 	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{
 		Signals: s.cfg.Policy.Governs(policy.GroupSignal) || s.plain(), NoInternet: s.plain() && !s.cfg.Network && s.network == nil,
-		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
+		NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0,
+		Connect:     sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
 	}).Compile(runtime.GOARCH)
 	if err != nil {
 		return err

@@ -176,8 +176,6 @@ func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
 		{"network_rules", "network_rules: [{name: n, domains: [a.example], decision: allow}]\n"},
 		{"unix_socket_rules", "unix_socket_rules: [{name: u, paths: [/x], decision: allow}]\n"},
 		{"signal_rules.fallback", "signal_rules: [{name: s, signals: [KILL], target: {type: children}, decision: deny, fallback: audit}]\n"},
-		{"exec_from", "exec_from: [/usr]\n"},
-		{"approvals", "approvals: {via: tty}\n"},
 		{"audit.include_stdout", "audit: {include_stdout: true}\n"},
 		{"audit.retention_days", "audit: {retention_days: 30}\n"},
 		{"resource_limits.disk_write_mb", "resource_limits: {disk_write_mb: 100}\n"},

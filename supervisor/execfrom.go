@@ -1,0 +1,70 @@
+package supervisor
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"agentsh/supervisor/launch"
+)
+
+// loaderGlobs are the dynamic loaders. The kernel opens one to execute it with
+// each dynamic program, wherever that lies: see elf(5), PT_INTERP.
+var loaderGlobs = []string{"/lib/ld-*", "/lib64/ld-*", "/lib/*/ld-*", "/usr/lib/ld-*", "/usr/lib64/ld-*", "/usr/lib/*/ld-*"}
+
+// execTrees are the directories that exec_from names, and the loaders; none when
+// the policy does not say. Of a pattern it is what comes before its first
+// wildcard: the notification of each execve knows the rest.
+func (s *Session) execTrees() []string {
+	var trees []string
+	for _, pattern := range s.cfg.Policy.ExecFrom() {
+		tree := strings.TrimSuffix(pattern, "/**")
+		if i := strings.IndexAny(tree, `*?[{\`); i >= 0 {
+			tree = filepath.Dir(tree[:i] + "x")
+		}
+		trees = append(trees, filepath.Clean("/"+tree))
+	}
+	if trees == nil {
+		return nil
+	}
+	for _, g := range loaderGlobs {
+		found, err := filepath.Glob(g)
+		if err == nil { // only for a bad pattern
+			trees = append(trees, found...)
+		}
+	}
+	return trees
+}
+
+// noExec reports whether no program may run from a whole place.
+func noExec(trees []string, place string) bool {
+	return trees != nil && !slices.ContainsFunc(trees, func(tree string) bool { return below(tree, place) || below(place, tree) })
+}
+
+// forbidExec mounts noexec what holds none of the directories that programs run
+// from. Code of libraries cannot be mapped from there either.
+func (s *Session) forbidExec(mounts []launch.Mount) {
+	trees := s.execTrees()
+	for i, m := range mounts {
+		switch m.Kind {
+		case launch.Bind, launch.Tmpfs, launch.FUSE, launch.Overlay:
+			mounts[i].NoExec = m.NoExec || noExec(trees, m.Target)
+		}
+	}
+}
+
+// execOnly takes the right to execute from every rule and gives it to the
+// directories that programs run from.
+func (s *Session) execOnly(l *launch.Landlock) {
+	trees := s.execTrees()
+	if trees == nil {
+		return
+	}
+	for i := range l.Rules {
+		l.Rules[i].Access &^= launch.LandlockExec
+	}
+	l.Rules = slices.DeleteFunc(l.Rules, func(r launch.LandlockRule) bool { return r.Access == 0 })
+	for _, tree := range trees {
+		l.Rules = append(l.Rules, launch.LandlockRule{Path: tree, Access: launch.LandlockExec})
+	}
+}
