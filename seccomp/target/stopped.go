@@ -28,6 +28,7 @@ type Stopped struct {
 	Args    []string
 	Secure  bool // AT_SECURE: the program distrusts its environment
 	mem     int
+	poke    bool // mem is not for writing
 	sp      uint64
 	stack   []byte // memory from sp on, as far as it was needed
 	buffer  *[]byte
@@ -68,11 +69,21 @@ func (s *Stopped) open() error {
 		return err
 	}
 	s.sp = binary.NativeEndian.Uint64(s.regs[regsStackAt:])
-	var err error
-	if s.mem, err = unix.Open(dir+"/mem", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+	if err := s.openMemory(dir + "/mem"); err != nil {
 		return err
 	}
 	return s.parse()
+}
+
+// openMemory opens the memory to read and write. Where a Landlock domain that
+// this process is in keeps /proc read-only, only ptrace writes.
+func (s *Stopped) openMemory(name string) (err error) {
+	s.mem, err = unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.EACCES) {
+		s.poke = true
+		s.mem, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	return err
 }
 
 // Close closes the descriptors. The process stays as it is.
@@ -328,11 +339,11 @@ func (s *Stopped) layOut(environ []uint64) []byte {
 	return append(out, s.vectors...)
 }
 
-// write writes through /proc/PID/mem, which grows the stack where that is
-// needed; process_vm_writev(2) does not.
+// write writes through /proc/PID/mem or ptrace, which grow the stack where that
+// is needed; process_vm_writev(2) does not.
 func (s *Stopped) write(addr uint64, data []byte) error {
 	for len(data) > 0 {
-		n, err := unix.Pwrite(s.mem, data, int64(addr))
+		n, err := s.writeSome(addr, data)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -345,4 +356,11 @@ func (s *Stopped) write(addr uint64, data []byte) error {
 		data, addr = data[n:], addr+uint64(n)
 	}
 	return nil
+}
+
+func (s *Stopped) writeSome(addr uint64, data []byte) (int, error) {
+	if s.poke {
+		return unix.PtracePokeData(s.PID, uintptr(addr), data)
+	}
+	return unix.Pwrite(s.mem, data, int64(addr))
 }

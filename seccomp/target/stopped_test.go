@@ -1,0 +1,63 @@
+package target
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The variables of a program at its exec stop are changed through its memory's
+// file and, where that cannot be opened for writing, by ptrace: a few bytes, and
+// more than the stack has room for.
+func TestSetEnvByEitherWay(t *testing.T) {
+	large := "LARGE=" + strings.Repeat("x", 100_000)
+	for _, poke := range []bool{false, true} {
+		for _, added := range []string{"ADDED=yes", large} {
+			if out := runWith(t, poke, added); !strings.Contains(out, added+"\n") || !strings.Contains(out, "OWN=1\n") {
+				t.Errorf("by ptrace %v: the program saw %.200q", poke, out)
+			}
+		}
+	}
+}
+
+// runWith runs env with a variable that is put in at its exec stop, and returns
+// what it printed.
+func runWith(t *testing.T, poke bool, added string) string {
+	t.Helper()
+	runtime.LockOSThread() // the thread that starts a traced program is its tracer
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command("/usr/bin/env")
+	cmd.Env = []string{"OWN=1"}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(cmd.Process.Pid, &status, 0, nil); err != nil || !status.Stopped() {
+		t.Fatalf("no exec stop: %v, %v", status, err)
+	}
+	s, err := OpenStopped(cmd.Process.Pid)
+	if err == nil {
+		s.poke = poke
+		err = s.SetEnv([]string{added})
+		s.Close()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if err := unix.PtraceDetach(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	return out.String()
+}
