@@ -25,7 +25,7 @@ func TestPacksHoldWhatTheirTestsSay(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
-	for _, name := range []string{"default", "agent-sandbox", "agent-strict", "ci-strict", "dev-safe", "observe"} {
+	for _, name := range []string{"default", "agent-sandbox", "agent-strict", "ci-strict", "dev-safe", "observe", "plain"} {
 		if !strings.Contains(out, name+".yaml: coverage 100 %") || !strings.Contains(out, name+".yaml: ") {
 			t.Errorf("%s was not tested:\n%s", name, out)
 		}
@@ -35,7 +35,7 @@ func TestPacksHoldWhatTheirTestsSay(t *testing.T) {
 // TestPacksAreTestedOneByOne: a file without tests beside it would not be seen.
 func TestPacksAreTestedOneByOne(t *testing.T) {
 	files, err := filepath.Glob(packs + "/*.yaml")
-	if err != nil || len(files) != 12 {
+	if err != nil || len(files) != 14 {
 		t.Fatalf("%v, files are %q", err, files)
 	}
 	for _, f := range files {
@@ -94,8 +94,8 @@ func makeProject(t *testing.T, dir string) error {
 func TestPacksStartAndDoADaysWork(t *testing.T) {
 	needSandbox(t)
 	testenv.Need(t, testenv.Program("git"), testenv.Program("go"), testenv.Program("node"), testenv.Program("npm"), testenv.Program("make"), testenv.Program("cc"))
-	const all = "default agent-sandbox agent-strict ci-strict dev-safe observe"
-	const building = "default agent-sandbox ci-strict dev-safe observe"
+	const all = "default agent-sandbox agent-strict ci-strict dev-safe observe plain"
+	const building = "default agent-sandbox ci-strict dev-safe observe plain"
 	tests := []struct{ packs, script, want string }{
 		{all, "git status --short && git log --oneline | wc -l", "1"},
 		{all, "echo x >> a.txt && git add a.txt && git commit -qm second && git log --format=%s -1", "second"},
@@ -118,7 +118,7 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 		{all, "python3 -c 'import os; os.kill(1, 15)' 2>/dev/null || echo refused", "refused"},
 		{"default agent-sandbox agent-strict ci-strict dev-safe", "echo x > .git/hooks/pre-commit || echo refused", "refused"},
 		{"default agent-sandbox agent-strict ci-strict dev-safe", "git config core.pager x || echo refused", "refused"},
-		{"default agent-sandbox agent-strict ci-strict dev-safe", "cat /etc/shadow || echo refused", "refused"},
+		{"default agent-sandbox agent-strict ci-strict dev-safe plain", "cat /etc/shadow || echo refused", "refused"},
 		{"agent-sandbox agent-strict ci-strict dev-safe", "echo x > new && mv new .gitlab-ci.yml || echo refused", "refused"},
 		{"agent-sandbox agent-strict ci-strict dev-safe", "git push -f . HEAD:main || echo refused", "refused"},
 		{"agent-sandbox agent-strict ci-strict", "cp /bin/kill k && ./k -l || echo refused", "refused"},
