@@ -57,8 +57,8 @@ $(LINT):
 # Packages. The version is the tag's, or counts the commits since none; every file
 # has the time of the commit. GOFLAGS of the machine must not change what is built.
 export PACKAGE_VERSION ?= $(shell packaging/version.sh)
-export SOURCE_DATE_EPOCH   ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-export COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo none)
+export SOURCE_DATE_EPOCH   ?= $(shell git -c safe.directory='*' log -1 --format=%ct 2>/dev/null || echo 0)
+export COMMIT  ?= $(shell git -c safe.directory='*' rev-parse HEAD 2>/dev/null || echo none)
 NFPM    := $(TOOLS)/nfpm-v2.45.2
 RELEASE := $(GO) run ./packaging/release
 
@@ -70,8 +70,8 @@ package-files:
 	$(RELEASE) files --version $(PACKAGE_VERSION) --commit $(COMMIT) --epoch $(SOURCE_DATE_EPOCH) --out out/host
 
 # About 8 minutes when goreleaser has to be built.
-release-check: packages $(TOOLS)/goreleaser-v2.15.2
-	packaging/release-check.sh $(TOOLS)/goreleaser-v2.15.2
+release-check: deps-packages $(NFPM) $(TOOLS)/goreleaser-v2.15.2
+	packaging/release-check.sh $(TOOLS)/goreleaser-v2.15.2 $(NFPM)
 
 # A second build, of a copy elsewhere, without anything that the first left.
 reproduce: packages

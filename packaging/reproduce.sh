@@ -5,16 +5,15 @@
 set -euo pipefail
 nfpm=$(realpath "$1")
 copy=$(mktemp -d /var/tmp/agentsh-reproduce-XXXXXX)
-trap 'chmod -R u+w "$copy"; rm -rf "$copy"' EXIT
-mkdir "$copy/elsewhere"
-# What is committed or would be.
-git ls-files -z --cached --others --exclude-standard | tar --null --ignore-failed-read -T - -cf - | (umask 077 && tar --no-same-permissions -xf - -C "$copy/elsewhere")
+trap 'rm -rf "$copy"' EXIT
+mkdir "$copy/elsewhere" "$copy/home"
+GOMODCACHE=$(go env GOMODCACHE) # sources, which go.sum holds
+export GOMODCACHE
 (
-	cd "$copy/elsewhere"
 	umask 077
-	export TZ=Asia/Kathmandu LC_ALL=C HOME=$copy/home GOCACHE=$copy/cache GOMODCACHE
-	GOMODCACHE=$(go env GOMODCACHE)
-	mkdir "$HOME"
+	packaging/copy.sh "$copy/elsewhere"
+	cd "$copy/elsewhere"
+	export TZ=Asia/Kathmandu LC_ALL=C HOME=$copy/home GOCACHE=$copy/cache
 	go run ./packaging/release packages --version "$PACKAGE_VERSION" --commit "$COMMIT" --epoch "$SOURCE_DATE_EPOCH" --nfpm "$nfpm"
 )
 if ! diff out/packages/checksums.txt "$copy/elsewhere/out/packages/checksums.txt"; then

@@ -17,5 +17,19 @@ cp /bin/busybox run/busybox
 pivot_root . .
 /run/busybox umount -l .
 cd /work
+# By its path: busybox would take many a name for one of its own.
+program=$1
+shift
+case $program in
+*/*) ;;
+*)
+	for dir in /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
+		if [ -x "$dir/$program" ]; then
+			program=$dir/$program
+			break
+		fi
+	done
+	;;
+esac
 # This is process 1 here: it waits, so that what the command leaves ends with it.
-/run/busybox env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "$@" </dev/null
+/run/busybox env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "$program" "$@" </dev/null

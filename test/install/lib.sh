@@ -65,14 +65,12 @@ held() {
 	[ "$(digests "$root")" = "$before" ] || fail "the shells are not what they were"
 }
 
-# held_in_bash ROOT: bash has to ask the policy before it signals. The control has
-# the same kill, allowed.
-held_in_bash() {
-	local root=$1
-	cat >"$root/etc/agentsh/block-kill.yaml" <<-'YAML'
+# block_kill ROOT BASE: a policy that refuses kill, over one that is installed.
+block_kill() {
+	cat >"$1/etc/agentsh/block-kill.yaml" <<-YAML
 		version: 1
 		name: block-kill
-		extends: [/etc/agentsh/policies/default.yaml]
+		extends: [/etc/agentsh/policies/$2.yaml]
 		env_inject:
 		  BASH_ENV: "/usr/lib/agentsh/bash_startup.sh"
 		command_rules:
@@ -80,6 +78,13 @@ held_in_bash() {
 		    commands: [kill]
 		    decision: deny
 	YAML
+}
+
+# held_in_bash ROOT: bash has to ask the policy before it signals. The control has
+# the same kill, allowed.
+held_in_bash() {
+	local root=$1
+	block_kill "$root" default
 	# shellcheck disable=SC2016 # the inner shell expands it
 	local text='kill -0 $$'
 	expect 0 'file' enter "$root" agentsh exec -- bash -c 'type -t kill'

@@ -45,6 +45,6 @@ one() {
 	(. "$HERE/$1.sh")
 	echo "install-test: $1: $((SECONDS - start)) s"
 }
-for name in deb rpm archlinux apk archive arm64; do
+for name in deb rpm archlinux apk archive beneath arm64; do
 	one "$name"
 done
