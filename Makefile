@@ -100,6 +100,7 @@ $(TOOLS)/actionlint-v1.7.7:
 EVASIONS ?= $(CURDIR)/../shared/evasions
 evasions: build
 	EVASIONS=$(EVASIONS) test/evasions/run.sh
+	EVASIONS=$(EVASIONS) SHARE_NETWORK=1 test/evasions/run.sh net control
 
 # Full size: 100,000 execs, 10,000 live processes, storms of signals, and the
 # concurrent tests a hundred times under the race detector. About an hour.

@@ -27,6 +27,7 @@ type Options struct {
 	AllowDirty bool   // run from HEAD although tracked files differ from it
 	Backend    sandbox.Backend
 	State      statedir.Dir
+	Gateway    string   // directory of the local gateway, see provider.OpenLocal
 	Environ    []string // the host's environment, NAME=value
 	Progress   func(Update)
 	Hurry      context.Context // when it ends, results of a stopped run are no longer waited for; may be nil
@@ -143,6 +144,7 @@ type run struct {
 	runtime runtime.Runtime
 	invoke  runtime.Invocation
 	spec    sandbox.Spec
+	secrets []wire.Credential // of the providers, with their values
 	git     gitTool
 	target  target
 	clone   string           // fresh repository on the host that goes into the sandbox, without its files
@@ -219,6 +221,7 @@ var steps = []step{
 	{name: "expand", do: (*run).expand},
 	{name: "preflight", do: (*run).preflight},
 	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.harness.PreScript.V != "" }},
+	{name: "providers", do: (*run).providers, when: func(r *run) bool { return len(r.harness.Providers) > 0 }},
 	{name: "create_sandbox", do: (*run).createSandbox},
 	{name: "wait_ready", do: (*run).waitReady},
 	{name: "bootstrap", do: (*run).bootstrap},

@@ -67,6 +67,9 @@ func warningText(p harness.Problem) string {
 func (r *run) expand(context.Context) error {
 	x, ps := r.harness.Expand(r.lookup)
 	if !ps.HasErrors() {
+		ps = r.credentials(x)
+	}
+	if !ps.HasErrors() {
 		r.files, ps = x.Files()
 	}
 	if ps.HasErrors() {
@@ -106,7 +109,7 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.cleanup = append(r.cleanup, r.results.discard)
 	r.record.Staging = r.results.staging
-	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir}
+	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir, Credentials: r.secrets}
 	if err := r.checkBackend(ctx); err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ type OperatorConfig struct {
 	Path string
 	// Require is what must be proven before a session opens.
 	Require []Requirement
+	// Egress is how sessions reach what their policies allow; its credentials
+	// are not the operator's to configure here.
+	Egress Egress
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []Degradation
 }
@@ -79,10 +82,16 @@ func parseConfig(name string, data []byte) (OperatorConfig, error) {
 	}
 	r := configReader{path: name}
 	r.mapping(doc.Content[0], "the configuration", map[string]func(*yaml.Node){
-		"version":  r.version,
-		"policy":   r.text(&c.Policy),
-		"vars":     r.texts(&c.Vars),
-		"require":  r.require(&c.Require),
+		"version": r.version,
+		"policy":  r.text(&c.Policy),
+		"vars":    r.texts(&c.Vars),
+		"require": r.require(&c.Require),
+		"network": func(n *yaml.Node) {
+			r.mapping(n, "network", map[string]func(*yaml.Node){
+				"resolvers": r.resolvers(&c.Egress.Resolvers),
+				"ca_files":  r.roots(&c.Egress.Roots),
+			})
+		},
 		"degraded": r.degraded(&c.Degraded),
 		"audit": func(n *yaml.Node) {
 			r.mapping(n, "audit", map[string]func(*yaml.Node){"path": r.text(&c.Audit)})

@@ -266,13 +266,25 @@ func (n *network) arriving(l net.Listener) net.Listener {
 	return l
 }
 
-// connect is told of each connection that a program is about to make.
+// connect is told of each connection that a program is about to make. What
+// cannot be permitted is refused now; where the namespace holds, that is a
+// courtesy, as the proxy refuses it too.
 func (n *network) connect(q notify.Connect) *notify.Carry {
 	q.To = netip.AddrPortFrom(q.To.Addr().Unmap(), q.To.Port())
-	local := q.To.Addr().IsLoopback() || q.To.Addr().IsUnspecified()
-	if !n.carries || !n.shared && local {
+	local := !n.shared && (q.To.Addr().IsLoopback() || q.To.Addr().IsUnspecified())
+	forbidden := func() bool {
+		end := q.To.Port() == dnsPort || q.To == n.at4.proxy || q.To == n.at6.proxy
+		return q.Stream && !local && !end && n.proxy.Forbidden(q.To, callerOf(q))
+	}
+	if !n.carries || local {
+		if forbidden() {
+			return &notify.Carry{Refused: unix.EACCES}
+		}
 		n.callers.connects(q)
 		return nil
+	}
+	if forbidden() {
+		return &notify.Carry{Refused: unix.EACCES}
 	}
 	carry := &notify.Carry{V4: n.at4.tcp, V6: n.at6.tcp, Register: n.callers.register(q)}
 	switch {

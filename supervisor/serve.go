@@ -18,6 +18,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/egress"
 )
 
 // Serve holds one session for a controller: it opens what boot describes,
@@ -95,13 +96,22 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 	}
 	c := Config{
 		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home, Keep: boot.KeepDir,
-		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded), Network: boot.Network, Channel: true, Audit: h.log,
+		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded), Network: boot.Network, Egress: bootEgress(boot, operator), Channel: true, Audit: h.log,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if len(boot.Governed) > 0 {
 		c.Cwd = boot.Governed[0].Path
 	}
 	return c
+}
+
+// bootEgress is the operator's way out with the credentials of the controller.
+func bootEgress(boot wire.Bootstrap, operator OperatorConfig) Egress {
+	out := operator.Egress
+	for _, c := range boot.Credentials {
+		out.Credentials = append(out.Credentials, egress.Credential(c))
+	}
+	return out
 }
 
 func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, build string) error {

@@ -19,7 +19,7 @@ runs whose agentctl was killed. Runs that are going on are not touched. A run
 does the same when it starts.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			state, backend, err := openState(local.Name, "")
+			state, backend, err := openState(local.Name, "", "")
 			if err != nil {
 				return err
 			}

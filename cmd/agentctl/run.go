@@ -26,6 +26,7 @@ type runFlags struct {
 	out        string
 	backend    string
 	agentsh    string
+	config     string
 	json       bool
 	quiet      bool
 	allowDirty bool
@@ -58,6 +59,7 @@ deletes the sandbox without that.`,
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
 	flags.StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+local.Name)
 	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
+	flags.StringVar(&f.config, "agentsh-config", "", "configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)")
 	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
@@ -71,7 +73,11 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
-	state, backend, err := openState(f.backend, f.agentsh)
+	gateway, err := gatewayDir()
+	if err != nil {
+		return &failure{code: controller.ExitConfiguration, err: err}
+	}
+	state, backend, err := openState(f.backend, f.agentsh, f.config)
 	if err != nil {
 		return err
 	}
@@ -88,7 +94,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
-		Backend: backend, State: state, Environ: os.Environ(), Progress: progress.update, Hurry: hurry,
+		Backend: backend, State: state, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry,
 	})
 	progress.end()
 	if f.json {
@@ -102,13 +108,19 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 }
 
 // openState opens the state directory and the backend.
-func openState(backend, agentsh string) (statedir.Dir, sandbox.Backend, error) {
+func openState(backend, agentsh, config string) (statedir.Dir, sandbox.Backend, error) {
 	if backend != local.Name {
 		return statedir.Dir{}, nil, &failure{code: controller.ExitConfiguration, err: fmt.Errorf("unknown backend %q", backend), hint: "this build has: " + local.Name}
 	}
 	if agentsh != "" {
 		var err error
 		if agentsh, err = filepath.Abs(agentsh); err != nil {
+			return statedir.Dir{}, nil, err
+		}
+	}
+	if config != "" {
+		var err error
+		if config, err = filepath.Abs(config); err != nil {
 			return statedir.Dir{}, nil, err
 		}
 	}
@@ -120,7 +132,7 @@ func openState(backend, agentsh string) (statedir.Dir, sandbox.Backend, error) {
 	if err != nil {
 		return statedir.Dir{}, nil, &failure{code: controller.ExitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
 	}
-	return state, local.New(local.Config{State: state, Agentsh: agentsh}), nil
+	return state, local.New(local.Config{State: state, Agentsh: agentsh, Operator: config}), nil
 }
 
 // interruptible makes a context that the first SIGINT or SIGTERM ends, with the

@@ -27,6 +27,7 @@ var Consumers = map[string]string{
 	"env.sandbox":                    "bootstrap",
 	"env.both":                       "load",
 	"runner_env":                     "load",
+	"providers":                      "providers",
 	"pre_script":                     "pre_script",
 	"post_script":                    "post_script",
 	"agent_input":                    "bootstrap",
@@ -47,7 +48,6 @@ var Unsupported = map[string]string{
 	"image":                           "no backend here takes an image",
 	"effort":                          "no runtime here takes a reasoning effort",
 	"readonly_repo":                   "the repository is not mounted read-only yet; write it in the policy",
-	"providers":                       "no backend here has a gateway; deliver a scoped token with env.sandbox, or fetch what is needed in pre_script",
 	"openshell":                       "there is no openshell backend here",
 	"skills.overrides":                "skills are delivered as they are",
 	"plugins":                         "no runtime here loads plugins",
@@ -104,6 +104,11 @@ func (h *Harness) unsupported(s Severity) Problems {
 			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " names a URL, which is not supported here: resources are never fetched"})
 		}
 	})
+	for _, entry := range h.Providers {
+		if isURL(entry.V) {
+			ps = append(ps, Problem{At: entry.At, Severity: s, Rule: RuleUnsupport, Message: "providers names a URL, which is not supported here: resources are never fetched"})
+		}
+	}
 	return ps
 }
 

@@ -119,7 +119,6 @@ harness/triage.yaml:33:20: warning: validation_loop.preflight_check is not suppo
 harness/triage.yaml:35:10: warning: trigger is not supported here: agentctl does not wait for events
 harness/triage.yaml:37:12: warning: steer.enabled is not supported here: a running agent takes no updates
 harness/triage.yaml:38:15: warning: steer.max_steers is not supported here: a running agent takes no updates
-harness/triage.yaml:46:5: warning: providers is not supported here: no backend here has a gateway; deliver a scoped token with env.sandbox, or fetch what is needed in pre_script
 harness/triage.yaml:49:7: warning: openshell.profiles is not supported here: there is no openshell backend here`))
 	equalText(t, "skills", skillNames(h), "skills/estimate skills/labels/github")
 	equalText(t, "providers", list(h.Providers), "providers/model.yaml providers/github.yaml")

@@ -36,6 +36,9 @@ type Spec struct {
 	EnvDir    string            // .env.d, inside
 	Home      string            // inside
 	NeedBytes int64             // disk space that must be free
+	// Credentials are swapped for their placeholders on the way out of the
+	// sandbox. A backend that cannot refuses them in Check.
+	Credentials []wire.Credential
 }
 
 // Sandbox is one place.

@@ -43,16 +43,28 @@ type Bootstrap struct {
 	Vars            map[string]string `json:"vars"`
 	EnvInject       map[string]string `json:"env_inject"` // the operator's config; the policy's own wins
 	Governed        []Governed        `json:"governed"`
-	EnvDir          string            `json:"env_dir"`            // .env.d inside the sandbox; empty: none
-	Home            string            `json:"home"`               // inside the sandbox
-	AuditPath       string            `json:"audit_path"`         // outside the sandbox
-	AuditKey        string            `json:"audit_key"`          // file of the key of the log's anchor; empty: AuditPath and ".key"
-	KeepDir         string            `json:"keep_dir,omitempty"` // store of what users may want back, outside; empty: none
-	HostKey         []byte            `json:"host_key"`           // OpenSSH private key of the supervisor
-	AuthorizedKey   []byte            `json:"authorized_key"`     // OpenSSH public key of the controller
-	Network         bool              `json:"network"`            // true: share the caller's network, said loudly
-	Degraded        []string          `json:"degraded,omitempty"` // what the session may lack where the machine has none
-	LifetimeSeconds int               `json:"lifetime_seconds"`   // the sandbox ends by itself after it; 0: with its controller only
+	EnvDir          string            `json:"env_dir"`               // .env.d inside the sandbox; empty: none
+	Home            string            `json:"home"`                  // inside the sandbox
+	AuditPath       string            `json:"audit_path"`            // outside the sandbox
+	AuditKey        string            `json:"audit_key"`             // file of the key of the log's anchor; empty: AuditPath and ".key"
+	KeepDir         string            `json:"keep_dir,omitempty"`    // store of what users may want back, outside; empty: none
+	HostKey         []byte            `json:"host_key"`              // OpenSSH private key of the supervisor
+	AuthorizedKey   []byte            `json:"authorized_key"`        // OpenSSH public key of the controller
+	Network         bool              `json:"network"`               // true: share the caller's network, said loudly
+	Credentials     []Credential      `json:"credentials,omitempty"` // the only place where their values travel
+	Degraded        []string          `json:"degraded,omitempty"`    // what the session may lack where the machine has none
+	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends by itself after it; 0: with its controller only
+}
+
+// Credential is a secret that commands know by a placeholder: the supervisor's
+// proxy puts the value in its place, on the way to the endpoints only.
+type Credential struct {
+	Name        string   `json:"name"` // shown in events and refusals
+	Placeholder string   `json:"placeholder"`
+	Value       string   `json:"value"`
+	Endpoints   []string `json:"endpoints"`        // a name or *.name, with :port unless that is 443
+	Header      string   `json:"header,omitempty"` // the only header it may stand in; empty with Query: any header, the query and the path
+	Query       string   `json:"query,omitempty"`  // the only query parameter it may stand in
 }
 
 // Governed is a directory shown inside the sandbox under file policy.

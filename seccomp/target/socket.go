@@ -46,21 +46,41 @@ func (t *Target) SocketInode(fd int) (uint64, error) {
 // Duplicate returns a descriptor of this process for the open file behind one
 // of the thread's. The caller closes it. See pidfd_getfd(2).
 func (t *Target) Duplicate(fd int) (*os.File, error) {
+	own, err := t.duplicate(fd)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(own), "duplicate"), nil
+}
+
+// Stream reports whether one of the thread's descriptors is a stream socket.
+// What cannot be looked at is none.
+func (t *Target) Stream(fd int) bool {
+	own, err := t.duplicate(fd)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(own) }()
+	kind, err := unix.GetsockoptInt(own, unix.SOL_SOCKET, unix.SO_TYPE)
+	return err == nil && kind == unix.SOCK_STREAM
+}
+
+func (t *Target) duplicate(fd int) (int, error) {
 	pidfd, err := unix.PidfdOpen(t.TID, unix.PIDFD_THREAD)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.9
 		id, idErr := t.Identity()
 		if idErr != nil {
-			return nil, idErr
+			return -1, idErr
 		}
 		pidfd, err = unix.PidfdOpen(id.PID, 0)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open thread %d: %w", t.TID, err)
+		return -1, fmt.Errorf("open thread %d: %w", t.TID, err)
 	}
 	defer func() { _ = unix.Close(pidfd) }()
 	own, err := unix.PidfdGetfd(pidfd, fd, 0)
 	if err != nil {
-		return nil, fmt.Errorf("duplicate descriptor %d of thread %d: %w", fd, t.TID, err)
+		return -1, fmt.Errorf("duplicate descriptor %d of thread %d: %w", fd, t.TID, err)
 	}
-	return os.NewFile(uintptr(own), "duplicate"), nil
+	return own, nil
 }

@@ -37,12 +37,14 @@ type Connect struct {
 	Command string // request id of the top-level command
 	Process wire.Process
 	Inode   uint64 // of the socket
+	Stream  bool   // it looked like one; another thread can exchange it
 	To      netip.AddrPort
 }
 
 // Carry says where a socket is connected instead of where its program asked for.
 type Carry struct {
-	V4, V6 netip.AddrPort // one of them may be missing
+	Refused unix.Errno     // nowhere
+	V4, V6  netip.AddrPort // one of them may be missing
 	// Register is told the local address of the socket before it connects; the
 	// function it returns is called when the connection did not come about.
 	Register func(local netip.AddrPort) (forget func())
@@ -150,9 +152,14 @@ func (w *worker) inetConnect(c *call, t *target.Target, a sockaddr) error {
 	if !c.valid() {
 		return errGone
 	}
+	question.Stream = t.Stream(fd)
 	carry := w.loop.cfg.Network.Connect(question)
-	if carry == nil {
+	switch {
+	case carry == nil:
 		w.goOn(c)
+		return nil
+	case carry.Refused != 0:
+		c.deny(carry.Refused)
 		return nil
 	}
 	errno, native, err := w.carry(c, t, fd, a, carry)

@@ -64,7 +64,7 @@ const (
 var supervisorEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
 
 // start starts the supervisor of a place and hands it its bootstrap.
-func start(ctx context.Context, p *place, program string, s sandbox.Spec) (*box, error) {
+func start(ctx context.Context, p *place, operator, program string, s sandbox.Spec) (*box, error) {
 	b := &box{place: p, gone: make(chan struct{})}
 	var err error
 	if b.keys, err = newKeys(); err != nil {
@@ -90,8 +90,12 @@ func start(ctx context.Context, p *place, program string, s sandbox.Spec) (*box,
 	defer read.Close()
 	defer write.Close()
 	b.conn = ours
+	args := []string{"agentsh", "serve", "--stream-fd", fmt.Sprint(streamFD), "--bootstrap-fd", fmt.Sprint(bootstrapFD)}
+	if operator != "" {
+		args = append(args, "--config", operator)
+	}
 	b.cmd = &exec.Cmd{
-		Path: program, Args: []string{"agentsh", "serve", "--stream-fd", fmt.Sprint(streamFD), "--bootstrap-fd", fmt.Sprint(bootstrapFD)},
+		Path: program, Args: args,
 		Env: supervisorEnv, Dir: "/", Stdout: &b.log, Stderr: &b.log,
 		ExtraFiles: []*os.File{theirs, read},
 		// A session of its own: Ctrl-C is for the controller, which stops the
@@ -132,7 +136,7 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Backing: b.place.tree(), Path: Root}},
 		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.place.auditLog(),
-		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic,
+		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials,
 	}
 }
 

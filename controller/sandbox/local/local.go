@@ -37,6 +37,9 @@ const Name = "local"
 type Config struct {
 	State   statedir.Dir
 	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
+	// Operator is the supervisor's configuration file, absolute; empty: the one
+	// it finds by itself.
+	Operator string
 }
 
 // Backend makes local sandboxes.
@@ -166,7 +169,7 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
-	box, err := start(ctx, p, program, s)
+	box, err := start(ctx, p, b.cfg.Operator, program, s)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start supervisor: %w", err), p.remove())
 	}

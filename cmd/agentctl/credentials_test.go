@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"agentsh/controller"
+	"agentsh/internal/testenv"
+)
+
+// standIn is a provider's server: it knows the real value only.
+type standIn struct {
+	mu   sync.Mutex
+	seen []string // what stood in Authorization
+	port string
+	ca   []byte
+	dns  string // address of a name server that knows it as api.provider.test
+}
+
+const realValue = "real-value-of-the-token-8841"
+
+func newStandIn(t *testing.T) *standIn {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "stand-in"}, NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, DNSNames: []string{"api.provider.test"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &standIn{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+	server := httptest.NewUnstartedServer(s)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	_, s.port, err = net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serveNames(t)
+	return s
+}
+
+// ServeHTTP lets in who has the real value, and says it back.
+func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, r.Header.Get("Authorization"))
+	fmt.Fprintf(w, "you are %s\n", r.Header.Get("Authorization"))
+}
+
+// serveNames answers every question about an address with 127.0.0.1.
+func (s *standIn) serveNames(t *testing.T) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	s.dns = conn.LocalAddr().String()
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if err := m.Unpack(buf[:n]); err != nil || len(m.Questions) != 1 {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+				}}
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(answer, from)
+			}
+		}
+	}()
+}
+
+func TestACredentialIsSwappedAtItsProviderOnly(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
+	s := newStandIn(t)
+	p := newPlace(t, `
+curl -sS -H "Authorization: Bearer $TOKEN" https://api.provider.test:`+s.port+`/ >answer.txt 2>&1
+curl -sS -H "X-Other: $TOKEN" https://api.provider.test:`+s.port+`/ >misplaced.txt 2>&1
+env >variables.txt
+cat /sandbox/workspace/.env.d/* >>variables.txt
+git add -A
+git -c user.name=a -c user.email=a@example.com commit -q -m answers`, "providers: [github]")
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:"+s.port+"']\n", 0o644)
+	p.write("policy.yaml", p.read("policy.yaml")+`
+network_rules:
+  - {name: provider, domains: [api.provider.test], cidrs: [127.0.0.1/32], decision: allow}
+`, 0o644)
+	p.write("ca.pem", string(s.ca), 0o644)
+	p.write("config.yaml", "network: {resolvers: ['"+s.dns+"'], ca_files: ['"+p.path("ca.pem")+"']}\n", 0o644)
+	cmd := p.command(p.runArgs("--agentsh-config", "config.yaml")...)
+	cmd.Env = append(cmd.Env, "HOST_TOKEN="+realValue)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if !strings.Contains(string(out), "provider github: create") {
+		t.Errorf("the run does not say what it did with the provider:\n%s", out)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.seen) != 1 || s.seen[0] != "Bearer "+realValue {
+		t.Errorf("the server saw %q", s.seen)
+	}
+	commit := p.git("rev-list", "--all", "--max-count=1")
+	for name, want := range map[string]string{
+		"answer.txt":    "you are Bearer ****", // scrubbed on the way back
+		"misplaced.txt": "the header X-Other",
+		"variables.txt": "TOKEN=agentsh-placeholder-",
+	} {
+		if text := p.git("show", commit+":"+name); !strings.Contains(text, want) || strings.Contains(text, realValue) {
+			t.Errorf("%s: %q", name, text)
+		}
+	}
+	p.withoutValue(out)
+}
+
+// withoutValue fails the test where the real value stands in what was printed or
+// kept.
+func (p *place) withoutValue(out []byte) {
+	p.t.Helper()
+	if bytes.Contains(out, []byte(realValue)) {
+		p.t.Errorf("the value was printed:\n%s", out)
+	}
+	for _, dir := range []string{"out", "state", "repo"} {
+		err := filepath.WalkDir(p.path(dir), func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			data, err := os.ReadFile(name)
+			if bytes.Contains(data, []byte(realValue)) {
+				p.t.Errorf("the value is in %s", name)
+			}
+			return err
+		})
+		if err != nil {
+			p.t.Error(err)
+		}
+	}
+}
+
+func TestAProviderWithoutAPlaceToUseItIsRefused(t *testing.T) {
+	p := newPlace(t, "true", "providers: [github]")
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\n", 0o644)
+	cmd := p.command(p.runArgs()...)
+	cmd.Env = append(cmd.Env, "HOST_TOKEN="+realValue)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != controller.ExitConfiguration || !strings.Contains(string(out), "names no endpoints") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
