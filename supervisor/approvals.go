@@ -51,6 +51,14 @@ type operation struct {
 // Approvals is what waits for a person.
 func (o operation) Approvals() []wire.Pending { return o.session.approvals.List() }
 
+// Connections are those that are open to the outside.
+func (o operation) Connections() []wire.Connection {
+	if o.session.network == nil {
+		return nil
+	}
+	return o.session.network.proxy.Connections()
+}
+
 // Follow follows what waits. See [approve.Queue.Follow].
 func (o operation) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
 	return o.session.approvals.Follow(ctx, fn)

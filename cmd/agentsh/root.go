@@ -80,7 +80,7 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.AddCommand(newExecCommand(), newShellCommand(), newSessionCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand(), newDetectCommand(), newShimCommand(),
-		newEventsCommand(), newReportCommand(), newAuditCommand(), newApproveCommand(), newApprovalsCommand(),
+		newEventsCommand(), newReportCommand(), newAuditCommand(), newApproveCommand(), newApprovalsCommand(), newNetCommand(),
 		newTrashCommand(), newCheckpointCommand())
 	root.AddCommand(cli.NewVersion(cli.Build{Program: "agentsh", Version: version, Commit: commit, Libseccomp: seccomp.LibraryVersion()}), cli.NewMan("agentsh"))
 	return root

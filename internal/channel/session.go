@@ -20,6 +20,8 @@ type Operator interface {
 	Follow(ctx context.Context, fn func([]wire.Pending) error) error
 	// Answer answers one question.
 	Answer(wire.ApprovalAnswer) error
+	// Connections are those that are open to the outside, oldest first.
+	Connections() []wire.Connection
 	// Reload replaces the policy, or changes nothing.
 	Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error)
 }
@@ -50,6 +52,8 @@ func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequ
 	switch {
 	case req.Op == wire.OpApprovals:
 		return wire.SessionReply{Pending: o.Approvals()}, nil
+	case req.Op == wire.OpNet:
+		return wire.SessionReply{Connections: o.Connections()}, nil
 	case req.Op == wire.OpFollow:
 		err := o.Follow(ctx, func(list []wire.Pending) error { return writeFrame(ch, wire.SessionReply{Pending: list}) })
 		if err == nil {
@@ -69,6 +73,13 @@ func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequ
 func (c *Client) Approvals(ctx context.Context) ([]wire.Pending, error) {
 	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpApprovals})
 	return reply.Pending, err
+}
+
+// Connections are the connections of the session that are open to the outside,
+// oldest first.
+func (c *Client) Connections(ctx context.Context) ([]wire.Connection, error) {
+	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpNet})
+	return reply.Connections, err
 }
 
 // Answer answers one question.

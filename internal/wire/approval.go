@@ -61,6 +61,7 @@ const (
 	OpFollow    = "follow"    // what waits, now and after each change
 	OpAnswer    = "answer"
 	OpReload    = "reload"
+	OpNet       = "net" // the connections that are open
 )
 
 // SessionRequest asks something of a session as a whole. Exactly the part that
@@ -76,6 +77,8 @@ type SessionReply struct {
 	Error    *Error    `json:"error,omitempty"`
 	Pending  []Pending `json:"pending,omitempty"`
 	Reloaded *Reloaded `json:"reloaded,omitempty"`
+
+	Connections []Connection `json:"connections,omitempty"`
 }
 
 // Reload replaces a session's policy.
