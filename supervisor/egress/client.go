@@ -94,10 +94,10 @@ func (c *client) end() {
 	c.flows = nil
 	c.mu.Unlock()
 	c.stop()
-	_ = c.conn.Close()
 	for _, f := range flows {
 		f.end()
 	}
+	_ = c.conn.Close() // last: whoever sees the end finds it recorded
 	c.p.mu.Lock()
 	delete(c.p.clients, c)
 	c.p.mu.Unlock()
