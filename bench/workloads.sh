@@ -41,7 +41,7 @@ fetch() {
 		touch git.done
 	fi
 	if [ ! -e lua.done ]; then
-		mkdir -p lists
+		mkdir -p lists state/partial
 		sed 's/^deb /deb-src /; s/^Types: deb$/Types: deb-src/' /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources 2>/dev/null >lists/x || true
 		if grep -q ^Types lists/x; then mv lists/x lists/src.sources; else mv lists/x lists/src.list; fi
 		apt-get -qq -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$PWD/lists" -o Dir::State::lists="$PWD/state" -o APT::Sandbox::User=root update

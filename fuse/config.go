@@ -83,7 +83,7 @@ func (c *Config) load() (Rules, error) {
 		}
 		return nil, fmt.Errorf("policy file %s was not sent", name)
 	}
-	p, err := policy.Load(policy.Source(c.Policy[0]), policy.Options{Vars: c.Vars, ReadFile: read})
+	p, err := policy.Load(policy.Source(c.Policy[0]), policy.Options{Vars: c.Vars, OutsideWorkspace: true, ReadFile: read})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/policy"
 )
 
 // TestFileEventsNameTheirCommandAndProcess: also of a process that is gone at
@@ -49,5 +50,38 @@ func TestFileEventsNameTheirCommandAndProcess(t *testing.T) {
 	}
 	if seen["one"] < 5 || seen["two"] < 5 || seen["orphan"] < 1 {
 		t.Errorf("events %v", seen)
+	}
+}
+
+// TestRulesSpeakOfThePathInside: the workspace lies elsewhere outside.
+func TestRulesSpeakOfThePathInside(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	for _, pattern := range []string{"/workspace", "${PROJECT_ROOT}", "${WORKSPACE}"} {
+		cfg, log := testConfig(t, testPolicy)
+		outside := cfg.Governed[0].Backing
+		cfg.Governed[0].Path, cfg.Cwd = "/workspace", "/workspace"
+		text := strings.NewReplacer("'${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'", "'"+pattern+"/guarded/**'",
+			"'${WORKSPACE}', '${WORKSPACE}/**'", "'"+pattern+"/**'").Replace(testPolicy)
+		var err error
+		cfg.Policy, err = policy.Load(policy.Source{Name: "test.yaml", Data: []byte(text)}, policy.Options{Vars: map[string]string{
+			"WORKSPACE": "/workspace", "PROJECT_ROOT": "/workspace", "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &box{Session: s, workspace: outside, log: log, audit: cfg.Audit}
+		exit, out := b.run(t, "sh", "-c", "pwd; echo a >a; mkdir guarded || echo refused; ls "+outside)
+		if !strings.HasPrefix(out, "/workspace\nrefused\n") || exit.Code == 0 {
+			t.Errorf("%s: %+v, %q", pattern, exit, out)
+		}
+		if _, err := os.Stat(filepath.Join(outside, "a")); err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -167,7 +167,7 @@ func (p *viewPlanner) govern(path, backing string, dir bool) error {
 	}
 	for _, g := range p.view.governed {
 		if below(g.path, path) {
-			return fmt.Errorf("the file rules differ inside %s, which holds %s: allow or deny it as a whole, or move one of them", path, g.path)
+			return fmt.Errorf("the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s the workspace", path, g.path, path)
 		}
 	}
 	all := p.policy.Tree(path, policy.OpAll)

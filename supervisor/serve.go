@@ -64,6 +64,7 @@ func openHost(ctx context.Context, boot wire.Bootstrap, operator OperatorConfig)
 }
 
 // bootPolicy loads the policy of a bootstrap; what it extends must be there too.
+// Who made the bootstrap settled where the project root may be.
 func bootPolicy(boot wire.Bootstrap) (*policy.Policy, error) {
 	if len(boot.Policy) == 0 {
 		return nil, errors.New("bootstrap without a policy")
@@ -76,7 +77,7 @@ func bootPolicy(boot wire.Bootstrap) (*policy.Policy, error) {
 		}
 		return nil, fmt.Errorf("policy file %s was not sent", name)
 	}
-	return policy.Load(policy.Source(boot.Policy[0]), policy.Options{Vars: boot.Vars, ReadFile: read})
+	return policy.Load(policy.Source(boot.Policy[0]), policy.Options{Vars: boot.Vars, OutsideWorkspace: true, ReadFile: read})
 }
 
 // host answers a controller for one session.

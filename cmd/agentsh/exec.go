@@ -331,7 +331,8 @@ func policyVars(workspace string, more map[string]string) map[string]string {
 	return vars
 }
 
-// readPolicy loads a policy file and what it extends.
+// readPolicy loads a policy file and what it extends. Only vars of the operator's
+// configuration can move the project root out of the workspace.
 func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
 	if path == "" {
 		return nil, fail(exitOurs, errors.New("no policy"), "name one with --policy FILE or in "+supervisor.DefaultConfigPath)
@@ -340,7 +341,7 @@ func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, fail(exitOurs, fmt.Errorf("policy: %w", err), "")
 	}
-	p, err := policy.Load(policy.Source{Name: path, Data: data}, policy.Options{Vars: vars, ReadFile: os.ReadFile})
+	p, err := policy.Load(policy.Source{Name: path, Data: data}, policy.Options{Vars: vars, OutsideWorkspace: true, ReadFile: os.ReadFile})
 	if err != nil {
 		return nil, fail(exitOurs, err, "run 'agentsh policy check "+path+"'")
 	}

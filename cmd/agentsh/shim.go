@@ -155,7 +155,7 @@ func checkImage(root string) error {
 		return err
 	}
 	_, err = policy.Load(policy.Source{Name: operator.Policy, Data: data},
-		policy.Options{Vars: policyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars), ReadFile: read})
+		policy.Options{Vars: policyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars), OutsideWorkspace: true, ReadFile: read})
 	return err
 }
 
