@@ -275,3 +275,37 @@ func TestWhatIsGrantedAroundHiddenNames(t *testing.T) {
 		t.Errorf("all hidden: %q", got)
 	}
 }
+
+// A kernel without mount_setattr(2) holds the same by remounting, also what is
+// mounted inside a tree that is shown.
+func TestMountsAreReadOnlyOnOldKernels(t *testing.T) {
+	const inside = "AGENTSH_TEST_OLD_MOUNTS"
+	if os.Getenv(inside) == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		unshare, err := exec.LookPath("unshare")
+		if err != nil {
+			t.Fatal(err)
+		}
+		below := t.TempDir()
+		cmd := testenv.Without(t, []string{testenv.WithoutSetAttr}, unshare, "-m", "sh", "-ec",
+			`mount -t tmpfs -o mode=1777 "a b" /usr/share; exec "$@"`, "sh", self, "-test.run=^TestMountsAreReadOnlyOnOldKernels$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"="+below)
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "read-only all the same") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	b := openBox(t, testPolicy)
+	exit, out := b.run(t, "bash", "-c", `for dir in / /usr /usr/share /etc; do { : >$dir/file; } 2>/dev/null && echo $dir; done; { : >/etc/hosts; } 2>/dev/null && echo hosts; : >file`)
+	if exit.Code != 0 || out != "" {
+		t.Errorf("written: %q, %+v", out, exit)
+	}
+	if exit, out := b.run(t, "grep", " /usr/share ", "/proc/self/mounts"); !strings.Contains(out, "/usr/share tmpfs ro,nosuid,nodev") {
+		t.Errorf("%+v %s", exit, out)
+	}
+	t.Log("read-only all the same")
+}

@@ -64,14 +64,22 @@ func probeMountAPI() (string, error) {
 		return "", fmt.Errorf("open_tree: %w", err)
 	}
 	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attributes); err != nil {
+	how, err := "mount_setattr", unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attributes)
+	old := errors.Is(err, unix.ENOSYS) // before Linux 5.12: a mount gets its attributes once it is in its place
+	if err != nil && !old {
 		return "", fmt.Errorf("mount_setattr: %w", err)
 	}
 	if err := unix.MoveMount(tree, "", root, "tree", byDescriptor); err != nil {
 		return "", fmt.Errorf("move_mount: %w", err)
 	}
+	if old {
+		how = "mount"
+		if err := unix.Mount("", fmt.Sprintf("/proc/self/fd/%d/tree", root), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+			return "", fmt.Errorf("remount: %w", err)
+		}
+	}
 	_, err = unix.Openat(root, "tree/.agentsh-probe", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	return "open_tree, mount_setattr, move_mount, fsmount", mustFail("writing to a read-only mount", err, unix.EROFS)
+	return "open_tree, " + how + ", move_mount, fsmount", mustFail("writing to a read-only mount", err, unix.EROFS)
 }
 
 // probeOverlay lays one directory over another.

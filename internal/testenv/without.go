@@ -31,7 +31,8 @@ const (
 	WithoutKillable   = "wait_killable" // Linux before 5.19
 	WithoutLandlock   = "landlock"
 	WithoutPtrace     = "ptrace"
-	WithoutListener   = "listener" // gVisor
+	WithoutListener   = "listener"      // gVisor
+	WithoutSetAttr    = "mount_setattr" // Linux before 5.12
 )
 
 // Without is a command that runs with something taken away, for itself and all
@@ -81,6 +82,8 @@ func taken(thing string) []unix.SockFilter {
 		return refuseBits(unix.SYS_SECCOMP, 1, listening, unix.EINVAL)
 	case WithoutLandlock:
 		return refuseCall(unix.SYS_LANDLOCK_CREATE_RULESET, unix.ENOSYS)
+	case WithoutSetAttr:
+		return refuseCall(unix.SYS_MOUNT_SETATTR, unix.ENOSYS)
 	case WithoutPtrace:
 		return refuseCall(unix.SYS_PTRACE, unix.EPERM)
 	}

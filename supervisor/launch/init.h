@@ -115,6 +115,9 @@ void make_socket(struct reader *r);
 void send_netlink(struct reader *r);
 void open_scan_proc(void);
 void pivot(void);
+/* Sets attributes of the mount at a target, and of those below it, without
+   mount_setattr(2). */
+void remount(const char *target, uint64_t attrs, int recursive, int (*open_target)(const char *));
 void drop_privileges(struct reader *r);
 void restrict_landlock(struct reader *r);
 int load_filter(void);

@@ -125,6 +125,26 @@ static int set_attr(int mnt, uint64_t attrs, int recursive)
 	return (int)syscall(SYS_mount_setattr, mnt, "", AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0), &a, sizeof a);
 }
 
+static int open_mounted(const char *target)
+{
+	return open_beneath(target, O_PATH);
+}
+
+/* Sets the attributes of a mount and puts it in its place; in the other order
+   where the kernel wants that. */
+static void attach_with(int mnt, uint64_t attrs, int recursive, const char *target, int is_dir)
+{
+	int late = 0;
+	if (set_attr(mnt, attrs, recursive) < 0) {
+		late = errno == ENOSYS;
+		if (!late)
+			die(errno, "set mount attributes of", target);
+	}
+	attach(mnt, target, is_dir);
+	if (late)
+		remount(target, attrs, recursive, open_mounted);
+}
+
 /* -- file systems -- */
 
 /* A file system context with its options ("name" or "name=value"). */
@@ -300,9 +320,9 @@ static void op_bind(struct reader *r)
 	if (from >= 0)
 		close(from);
 	struct stat st;
-	if (fstat(mnt, &st) < 0 || set_attr(mnt, attrs, rec) < 0)
-		die(errno, "set mount attributes of", target);
-	attach(mnt, target, S_ISDIR(st.st_mode));
+	if (fstat(mnt, &st) < 0)
+		die(errno, "look at", target);
+	attach_with(mnt, attrs, rec, target, S_ISDIR(st.st_mode));
 }
 
 static void op_attr(struct reader *r)
@@ -318,8 +338,11 @@ static void op_attr(struct reader *r)
 			return;
 		die(errno, "open mount", target);
 	}
-	if (set_attr(fd, attrs, flags & FLAG_RECURSIVE) < 0)
-		die(errno, "set mount attributes of", target);
+	if (set_attr(fd, attrs, flags & FLAG_RECURSIVE) < 0) {
+		if (errno != ENOSYS)
+			die(errno, "set mount attributes of", target);
+		remount(target, attrs, flags & FLAG_RECURSIVE, open_mounted);
+	}
 	close(fd);
 }
 
@@ -343,9 +366,9 @@ static void op_mask(struct reader *r)
 		return;
 	}
 	int mnt = (int)syscall(SYS_open_tree, AT_FDCWD, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	if (mnt < 0 || set_attr(mnt, attrs, 0) < 0)
+	if (mnt < 0)
 		die(errno, "mask", target);
-	attach(mnt, target, 0);
+	attach_with(mnt, attrs, 0, target, 0);
 }
 
 void setup_mount_op(uint32_t op, struct reader *r)
