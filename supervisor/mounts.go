@@ -163,7 +163,7 @@ func (p *viewPlanner) unit(v policy.TreeVerdict) bool {
 // another: it would have to be made through a mount that nobody serves yet.
 func (p *viewPlanner) govern(path, backing string, dir bool) error {
 	if p.whole {
-		return p.openTree(path, backing)
+		return p.openTree(path, backing, dir)
 	}
 	for _, g := range p.view.governed {
 		if below(g.path, path) {

@@ -162,14 +162,16 @@ func (s *Session) writeStartup() error {
 }
 
 // startupMount puts the script's directory in place: over the installed one, or
-// beside what /usr/lib holds, by an overlay of both.
+// beside what its parent holds, by an overlay of both.
 func (s *Session) startupMount() launch.Mount {
-	lib := filepath.Join(s.state.dir, "lib")
 	if info, err := os.Stat(startupDir); err == nil && info.IsDir() {
-		return launch.Mount{Kind: launch.Bind, Source: filepath.Join(lib, filepath.Base(startupDir)), Target: startupDir, ReadOnly: true, NoExec: true}
+		return launch.Mount{Kind: launch.Bind, Source: s.startupFiles(), Target: startupDir, ReadOnly: true, NoExec: true}
 	}
-	return launch.Mount{Kind: launch.Overlay, Target: filepath.Dir(startupDir), ReadOnly: true,
-		Options: []string{"lowerdir=" + lib + ":" + filepath.Dir(startupDir)}}
+	over := filepath.Dir(startupDir)
+	if _, err := os.Stat(over); errors.Is(err, fs.ErrNotExist) {
+		over = filepath.Dir(over) // a minimal root has no /usr/lib
+	}
+	return launch.Mount{Kind: launch.Overlay, Target: over, ReadOnly: true, Options: []string{"lowerdir=" + filepath.Join(s.state.dir, over) + ":" + over}}
 }
 
 // landlock is the floor beneath the mounts: the same view once more, held by

@@ -76,6 +76,10 @@ func (s *Session) traces() error {
 	return nil
 }
 
+// sharedMemory is where semaphores and shared memory have their names. See
+// shm_overview(7).
+const sharedMemory = "/dev/shm"
+
 // minPlainABI is the Landlock that holds truncation too.
 const minPlainABI = 3
 
@@ -95,6 +99,9 @@ func (s *Session) settlePlain(v *view) error {
 		if o.path != o.backing {
 			return fmt.Errorf("%s is %s outside, and without mounts it has no other name", o.path, o.backing)
 		}
+	}
+	if all := s.cfg.Policy.Tree(sharedMemory, policy.OpAll); all.Uniform && all.Effect == policy.Allow {
+		v.scratch = append(v.scratch, sharedMemory) // the machine's own: a session with a /dev has its own always
 	}
 	if err := s.ownScratch(v); err != nil {
 		return err
@@ -170,7 +177,7 @@ func (s *Session) injected(vars map[string]string) map[string]string {
 
 // startupFiles is where the session keeps the startup script outside.
 func (s *Session) startupFiles() string {
-	return filepath.Join(s.state.dir, "lib", filepath.Base(startupDir))
+	return filepath.Join(s.state.dir, startupDir)
 }
 
 // plainDevices are the devices of a command, as in a /dev of its own.

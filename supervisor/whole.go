@@ -36,18 +36,21 @@ func (o openTree) rights() uint64 {
 
 // openTree shows a tree whose rules differ nowhere inside. Reading must be
 // allowed; writing and executing are allowed or denied.
-func (p *viewPlanner) openTree(path, backing string) error {
-	reads := readOps &^ policy.OpExecute
+func (p *viewPlanner) openTree(path, backing string, dir bool) error {
+	tree, reads := p.policy.Tree, readOps&^policy.OpExecute
+	if !dir {
+		tree, reads = p.file, reads&^policy.OpList // a file has no names to list
+	}
 	for _, ops := range []policy.FileOp{reads, writeOps, policy.OpExecute} {
-		v := p.policy.Tree(path, ops)
+		v := tree(path, ops)
 		if !v.Uniform || v.Effect != policy.Allow && (v.Effect != policy.Deny || ops == reads) {
 			return p.splits(path, ops)
 		}
 	}
 	p.view.open = append(p.view.open, openTree{
 		path: path, backing: backing,
-		write:  p.policy.Tree(path, writeOps).Effect == policy.Allow,
-		noExec: p.policy.Tree(path, policy.OpExecute).Effect == policy.Deny,
+		write:  tree(path, writeOps).Effect == policy.Allow,
+		noExec: tree(path, policy.OpExecute).Effect == policy.Deny,
 	})
 	return nil
 }

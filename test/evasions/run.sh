@@ -7,6 +7,8 @@
 # RACE_N    tries of each probe that races (2000)
 # KEEP      set: keep the directory with the probes' audit logs
 # SHARE_NETWORK  set: sessions share the network of the machine
+# DEGRADED  words of degraded, where the place needs them
+# PROBE_BIN_DIR  programs of the probes, where there is no compiler
 #
 # A verdict is ok, "not held" (the attack worked, changed nothing outside, and
 # not-held.tsv says why) or FAIL: everything else, a probe that could not judge
@@ -55,6 +57,11 @@ workspace() {
 	cp -r "$corpus/$1" "$EV_WORKSPACE/probes/"
 	printf 'version: 1\nvars: {STARTUP: "%s", PROTECTED: "%s"}\nsandbox: {env_inject: {BASH_ENV: "%s"}}\n' \
 		"$place/bash_startup.sh" "$EV_WORKSPACE/project/.git/hooks" "$place/bash_startup.sh" >"$EV_CONFIG"
+	if [ -n "${PROBE_BIN_DIR:-}" ]; then cp -r "$PROBE_BIN_DIR" "$EV_WORKSPACE/built"; fi
+	if [ -n "${DEGRADED:-}" ]; then
+		echo "degraded: [$DEGRADED]" >>"$EV_CONFIG"
+		chown -R 60700:60700 "$EV_WORKSPACE" # no file server shows it as the commands' own
+	fi
 	EV_POLICY=$place/policies/$1.yaml
 	EV_AUDIT=$place/$1/audit.jsonl
 }
@@ -69,6 +76,7 @@ extra() {
 	local words=(WORKDIR="$EV_WORKSPACE" RACE_N="${RACE_N:-2000}" CONFIG_FILE="$EV_POLICY" STARTUP_FILE="$place/bash_startup.sh"
 		AUDIT_LOG="$EV_AUDIT" CONTROL_SOCK=/run/agentsh/agentsh.sock SUP_CLI_CMD="$EV_AGENTSH")
 	[ "$1" = file ] && words+=(PROTECTED="$EV_WORKSPACE/project/.git/hooks")
+	[ -z "${PROBE_BIN_DIR:-}" ] || words+=(PROBE_BIN_DIR="$EV_WORKSPACE/built")
 	echo "${words[*]}"
 }
 

@@ -1,0 +1,116 @@
+#!/bin/sh
+# Runs in a place, as the user that agentsh is to run as, with what busybox has.
+# Prints one line for each check: its name, a tab and what came out.
+#
+#   check.sh DIR     DIR holds agentsh and policy.yaml; a scratch directory is made in $SCRATCH (/var/tmp)
+# shellcheck disable=SC2016 # scripts that run inside
+here=$1
+work=$(mktemp -d "${SCRATCH:-/var/tmp}/places.XXXXXX") || exit 2
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+mkdir "$work/ws" "$work/outside"
+echo secret >"$work/outside/secret"
+chmod 644 "$work/outside/secret"
+printf '#!/bin/sh\n# the program that the policy denies\necho ran\n' >"$work/ws/forbidden"
+chmod 755 "$work/ws/forbidden"
+[ "$(id -u)" != 0 ] || chown 60700:60700 "$work/ws"
+export HOME="$work/home" XDG_STATE_HOME="$work/state" TMPDIR="$work"
+cd "$work/ws" || exit 2
+
+say() { printf '%s\t%s\n' "$1" "$2"; }
+
+# running counts the processes that sleep for so many seconds.
+running() {
+	n=0
+	for f in /proc/[0-9]*/cmdline; do
+		[ "$(tr '\0' ' ' <"$f" 2>/dev/null)" != "sleep $1 " ] || n=$((n + 1))
+	done
+	echo $n
+}
+
+# gone waits until none of them is left.
+gone() {
+	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+		[ "$(running "$1")" -gt 0 ] || { echo ended; return; }
+		sleep 1
+	done
+	echo "still there"
+}
+
+"$here/agentsh" detect >"$work/detect" 2>&1
+words=$(sed -n 's/^A session opens here only with degraded: \[\([^]]*\)\].*/\1/p' "$work/detect" | tr -d ' ')
+if grep -q '^No session can be opened' "$work/detect"; then
+	say words none-help
+	"$here/agentsh" exec -p "$here/policy.yaml" -- true >"$work/refusal" 2>&1
+	say refused "exit $?"
+	say reason "$(grep -c 'no word opens a session here' "$work/refusal")"
+	cat "$work/detect" >&2
+	exit 0
+fi
+say words "${words:--}"
+sed -n 's/^\(commands\|files outside the workspace\|files in the workspace\|signals\|network\|unix sockets\|env_inject, nested\) *\(kernel\|supervisor\|advisory\|not held\) .*/held: \1	\2/p' <<D >"$work/held"
+$("$here/agentsh" detect --degraded "$words" 2>/dev/null)
+D
+cat "$work/held"
+if [ -n "$words" ]; then
+	"$here/agentsh" exec -p "$here/policy.yaml" -- true >"$work/refusal" 2>&1
+	say refused "exit $?, $(grep -c '^  degraded: \[' "$work/refusal") words"
+fi
+
+# x runs a command under the policy, with the words that the place needs.
+x() { "$here/agentsh" exec -p "$here/policy.yaml" --audit "$work/audit.jsonl" --degraded "$words" "$@" 2>>"$work/errors"; }
+
+# status runs a script inside and gives its exit status.
+status() {
+	x -- sh -c "$1" >/dev/null
+	echo $?
+}
+
+x -- true
+say true "exit $?"
+x -- ./forbidden >/dev/null
+say "denied command" "exit $?"
+say "denied command, nested" "exit $(status ./forbidden)"
+say "denied program by another name" "exit $(status 'cp forbidden other && ./other')"
+say "env_inject" "$(x -- sh -c 'echo "$INJECTED"')"
+say "env_inject, nested" "$(x -- sh -c "env -i $(command -v sh) -c 'echo \"\$INJECTED\"'")"
+say "file outside, read" "exit $(status ": <$work/outside/secret")"
+say "file outside, written" "exit $(status ": >$work/outside/secret")"
+say "secret in a tree that is shown" "exit $(status 'grep -q . /etc/shadow')"
+say "system, written" "exit $(status ': >/etc/places')"
+x -- sh -c 'echo made >file'
+say "workspace, written" "$(cat file 2>/dev/null)"
+sleep 7654 &
+say "signal outside" "exit $(status "kill -0 $!")"
+kill $! 2>/dev/null
+if command -v python3 >/dev/null; then
+	mkfifo "$work/port"
+	python3 -c 'import socket, time
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], file=open("'"$work/port"'", "w"))
+time.sleep(600)' &
+	listener=$!
+	read -r port <"$work/port"
+	connect="import socket; socket.create_connection(('127.0.0.1', $port), 5)"
+	python3 -c "$connect" || say network "no listener outside"
+	say network "exit $(status "python3 -c \"$connect\"")"
+	kill $listener
+fi
+say "a namespace of one's own" "exit $(status 'unshare -U true')"
+x --timeout 1s -- sleep 7655
+say "timeout" "exit $?, $(gone 7655)"
+x -- sh -c 'setsid sleep 7656 >/dev/null 2>&1 & sleep 0'
+say "background processes after the session" "$(gone 7656)"
+"$here/agentsh" exec -p "$here/policy.yaml" --degraded "$words" -- sh -c 'setsid sleep 7657 & sleep 7657' >/dev/null 2>&1 &
+supervisor=$!
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+	[ "$(running 7657)" -ge 2 ] && break
+	sleep 1
+done
+[ "$(running 7657)" -ge 2 ] || say "supervisor killed" "its commands did not start"
+kill -9 $supervisor
+say "supervisor killed" "$(gone 7657)"
+"$here/agentsh" audit verify "$work/audit.jsonl" >/dev/null 2>>"$work/errors"
+say "audit log" "exit $?"
+say "losses in the first event" "$(head -1 "$work/audit.jsonl" | grep -o 'without [a-z_]* (' | sort -u | sed 's/without //; s/ (//' | tr '\n' ' ')"
+cat "$work/errors" >&2

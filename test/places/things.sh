@@ -1,0 +1,53 @@
+# shellcheck shell=bash disable=SC2154,SC2016
+# What places are made of. Sourced by run.sh.
+
+# bundle makes a directory with what runs in a place.
+bundle() {
+	local to=$1 binary=${2:-$root/bin/agentsh}
+	mkdir -p "$to"
+	cp "$binary" "$to/agentsh"
+	cp "$here/check.sh" "$here/policy.yaml" "$to/"
+	chmod -R a+rX "$to"
+	chmod 755 "$(dirname "$to")"
+}
+
+# with_probes adds the corpus to a bundle, with its programs built.
+with_probes() {
+	local to=$1
+	wants_probes "$2" || return 0
+	mkdir -p "$to/corpus" "$to/repo/bin" "$to/repo/test" "$to/built"
+	cp -r "$corpus/." "$to/corpus/"
+	cp -r "$root/test/evasions" "$to/repo/test/"
+	cp -r "$root/packaging" "$root/bash_startup.sh" "$to/repo/"
+	ln "$to/agentsh" "$to/repo/bin/agentsh"
+	cp "$here/probes.sh" "$to/"
+	local probe
+	for probe in "$corpus"/*/*.sh; do
+		if grep -q cbuild "$probe"; then
+			BUILD_ONLY=$to/built timeout 60 bash "$probe" >/dev/null 2>&1 </dev/null || true
+		fi
+	done
+	chmod -R a+rX "$to"
+}
+
+# mirror is where this machine gets its packages.
+mirror() {
+	local found
+	found=$(sed -n 's/^URIs: *\(http[^ ]*\/debian\)\/* *$/\1/p; s/^deb \(\[[^]]*\] \)\?\(http[^ ]*\/debian\)\/* .*/\2/p' \
+		/etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list 2>/dev/null | head -1)
+	echo "${found:-http://deb.debian.org/debian}"
+}
+
+# debian_root makes a root file system with what the probes need, once.
+debian_root() {
+	local arch=${1:-amd64} dir
+	dir=$CACHE/root-$arch
+	if [ ! -e "$dir/.complete" ]; then
+		rm -rf --one-file-system "$dir"
+		mmdebstrap --quiet --variant=minbase --mode=root --architectures="$arch" \
+			--include=bash,python3,procps,perl-base,kmod,iproute2,passwd,busybox-static,make bookworm "$dir" "$(mirror)" >&2
+		mkdir -p "$dir/places" "$dir/scratch"
+		: >"$dir/.complete"
+	fi
+	echo "$dir"
+}
