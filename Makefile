@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race fsx cross evasions soak bench deps deps-check clean
+.PHONY: all build demo test check lint race fsx cross evasions soak bench deps deps-check clean places
 .PHONY: deps-packages packages package-files release-check reproduce install-test
 
 all: build
@@ -108,6 +108,12 @@ soak: deps-check build
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test ./supervisor -run 'ManyCommands|ThousandsOf|AStormOf' -v -soak -timeout 60m
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -count=100 -p 1 -timeout 120m \
 		./seccomp ./seccomp/target ./supervisor/notify ./supervisor/launch
+
+# The same checks in containers, on other kernels and in small roots: doc/platforms/places.md.
+PLACES ?= musl no-fuse no-userns docker-root docker-user podman podman-unmasked gvisor kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest
+places: build
+	packaging/deps.sh places $(if $(filter arm64-%,$(PLACES)),places-arm64)
+	GO="$(GO)" EVASIONS=$(EVASIONS) test/places/run.sh $(PLACES)
 
 # Minutes, on a machine that does nothing else: doc/performance.md.
 bench: build

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install the Debian packages that a set of make targets needs: build, check, packages, bench.
+# Install the Debian packages that a set of make targets needs: build, check, packages, bench,
+# places, places-arm64.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -26,8 +27,12 @@ for set in "$@"; do
 		;;
 	packages) for p in mmdebstrap rpm pacman-package-manager zstd musl musl-tools busybox-static qemu-user-static systemd man-db; do want "$p"; done ;;
 	bench) want bubblewrap ;;
+	places)
+		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
+		;;
+	places-arm64) for p in qemu-system-arm qemu-user-static; do want "$p"; done ;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages or bench" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places or places-arm64" >&2
 		exit 2
 		;;
 	esac

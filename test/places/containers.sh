@@ -4,7 +4,6 @@
 # docker_ready starts a daemon of our own, in network and mount namespaces of its
 # own, and imports the root. docker is then the client of it.
 docker_ready() {
-	[ -z "$daemon" ] || return 0
 	local dir
 	dir=$(debian_root)
 	setsid unshare -n -m bash -c 'ip link set lo up; exec dockerd --data-root "$1/docker" --exec-root "$1/docker-exec" \
@@ -18,6 +17,14 @@ docker_ready() {
 		sleep 0.5
 	done
 	tar -C "$dir" --exclude=./places --exclude=./scratch -cf - . | docker import - places:root >/dev/null
+}
+
+# stop_daemon ends the daemon and what it started.
+stop_daemon() {
+	[ -n "$daemon" ] || return 0
+	kill -TERM -- "-$daemon" 2>/dev/null || true
+	wait "$daemon" 2>/dev/null || true
+	rm -rf --one-file-system "$work/docker" "$work/docker-exec"
 }
 
 docker_bundle() {

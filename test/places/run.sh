@@ -21,12 +21,7 @@ corpus=${EVASIONS:-$root/../shared/evasions}
 mkdir -p "$CACHE"
 work=$(mktemp -d /var/tmp/places-run.XXXXXX)
 chmod 755 "$work"
-daemon=
-end() {
-	[ -z "$daemon" ] || { kill -- "-$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null; } || true
-	[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$work"
-}
-trap end EXIT
+trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$work"' EXIT
 
 # shellcheck source=test/places/things.sh
 . "$here/things.sh"
@@ -40,8 +35,18 @@ trap end EXIT
 failed=0
 # one runs a place and prints its part of the table.
 one() {
-	local place=$1 out=$work/$1.out log=$work/$1.log result=ok
-	"place_${place//[-.]/_}" "$place" >"$out" 2>"$log" || result="FAIL: $(tail -1 "$log")"
+	local place=$1 out=$work/$1.out log=$work/$1.log result=ok status
+	rm -rf "$work/places" "$work/diff"
+	set +e # a shell of its own stops at its first failure; in a condition it would not
+	(
+		set -e
+		daemon=
+		trap stop_daemon EXIT
+		"place_${place//[-.]/_}" "$place"
+	) >"$out" 2>"$log"
+	status=$?
+	set -e
+	[ "$status" = 0 ] || result="FAIL: exit $status, $(tail -1 "$log")"
 	grep -a $'\t' "$out" | tr -d '\r' | sed "s/^/$place\t/" >"$work/$place.tsv" || true
 	[ -s "$work/$place.tsv" ] || result="FAIL: nothing ran"
 	if [ -n "${UPDATE:-}" ] && [ "$result" = ok ]; then

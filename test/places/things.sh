@@ -42,6 +42,8 @@ mirror() {
 debian_root() {
 	local arch=${1:-amd64} dir
 	dir=$CACHE/root-$arch
+	exec 8>"$CACHE/root-$arch.lock"
+	flock 8 # two runs may want it
 	if [ ! -e "$dir/.complete" ]; then
 		rm -rf --one-file-system "$dir"
 		mmdebstrap --quiet --variant=minbase --mode=root --architectures="$arch" \
@@ -49,5 +51,6 @@ debian_root() {
 		mkdir -p "$dir/places" "$dir/scratch"
 		: >"$dir/.complete"
 	fi
+	exec 8>&-
 	echo "$dir"
 }
