@@ -42,6 +42,10 @@ type OperatorConfig struct {
 	Egress Egress
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []Degradation
+	// Confine gives up what this process does not need once its session runs:
+	// see [Session.Confine]. It is no setting; the caller says that the process
+	// is there for this session alone.
+	Confine bool
 }
 
 // configDefaults is the configuration without a file.

@@ -87,6 +87,9 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 	if s.network != nil && p.InspectsAny() && !s.network.proxy.Intercepts() {
 		refuse(groupPosition(p, policy.GroupNetwork), "whether requests are looked into")
 	}
+	if s.confined.Load() && p.Approvals().Via == "command" && old.Approvals().Via != "command" {
+		refuse(settingPosition(p, "approvals.via"), "approvals.via: command, for which the supervisor must be able to execute a program,")
+	}
 	if !slices.Equal(old.ExecFrom(), p.ExecFrom()) {
 		refuse(settingPosition(p, "exec_from"), "exec_from")
 	}

@@ -60,6 +60,11 @@ func openHost(ctx context.Context, boot wire.Bootstrap, operator OperatorConfig)
 	if h.session, err = Open(ctx, h.config(boot, operator, p)); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
+	if operator.Confine {
+		if err := h.session.Confine(); err != nil {
+			return nil, errors.Join(err, h.session.Close(), log.Close())
+		}
+	}
 	return h, nil
 }
 

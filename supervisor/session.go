@@ -78,6 +78,7 @@ type Session struct {
 	rules     atomic.Pointer[rules]
 	reloading sync.Mutex // one reload at a time
 	approvals *approve.Queue
+	confined  atomic.Bool // see [Session.Confine]
 
 	denials  sync.Map // by command id: the *wire.Exit of one refused at its own execve
 	mu       sync.Mutex

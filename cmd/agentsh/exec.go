@@ -209,6 +209,9 @@ func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams c
 	if err != nil {
 		return r, errors.Join(err, p.audit.Close())
 	}
+	if err := session.Confine(); err != nil {
+		return r, errors.Join(err, session.Close(), p.audit.Close())
+	}
 	ended := askHere(ctx, session.Approvals(), p.config.Policy.Approvals().Via, request.TTY != nil, &streams)
 	r.exit, _, err = session.Exec(ctx, request, streams)
 	err = errors.Join(err, session.Close())

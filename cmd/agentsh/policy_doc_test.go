@@ -173,13 +173,10 @@ func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	const base = "version: 1\nname: x\nfile_rules: [{name: w, paths: ['${WORKSPACE}/**', '/tmp/**'], operations: ['*'], decision: allow}]\n"
 	tests := []struct{ key, text string }{
-		{"network_rules", "network_rules: [{name: n, domains: [a.example], decision: allow}]\n"},
-		{"unix_socket_rules", "unix_socket_rules: [{name: u, paths: [/x], decision: allow}]\n"},
 		{"signal_rules.fallback", "signal_rules: [{name: s, signals: [KILL], target: {type: children}, decision: deny, fallback: audit}]\n"},
 		{"audit.include_stdout", "audit: {include_stdout: true}\n"},
 		{"audit.retention_days", "audit: {retention_days: 30}\n"},
 		{"resource_limits.disk_write_mb", "resource_limits: {disk_write_mb: 100}\n"},
-		{"resource_limits.net_bandwidth_mbps", "resource_limits: {net_bandwidth_mbps: 1}\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.key, func(t *testing.T) {

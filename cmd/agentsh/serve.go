@@ -35,6 +35,7 @@ starts this command, and commands arrive over the socket.`,
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}
+			operator.Confine = true // this process is one session's alone
 			if socket != "" {
 				return serveSocket(cmd.Context(), socket, operator)
 			}

@@ -1,0 +1,58 @@
+package supervisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp"
+)
+
+// Confine gives up, for this whole process and for good, what a supervisor does
+// not need once its session runs: mounts, namespaces, parts of the kernel, and
+// other programs unless the policy has one asked. It proves that this took. The
+// process can open no further session.
+func (s *Session) Confine() error {
+	program, err := seccomp.SelfPlan(s.policy().Approvals().Via == "command").Compile(runtime.GOARCH)
+	if err == nil {
+		err = seccomp.RestrictSelf(program)
+	}
+	if err == nil {
+		err = provenConfined()
+	}
+	if err != nil {
+		return fmt.Errorf("confine the supervisor: %w", err)
+	}
+	s.confined.Store(true)
+	return nil
+}
+
+// provenConfined tries what must now fail and looks at every thread. See
+// keyctl(2) and proc_pid_status(5).
+func provenConfined() error {
+	if _, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_PROCESS_KEYRING, false); !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("a refused call is not refused: %w", err)
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil || len(threads) == 0 {
+		return errors.Join(errors.New("the threads cannot be listed"), err)
+	}
+	for _, name := range threads {
+		status, err := os.ReadFile(name)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			return err
+		}
+		if !bytes.Contains(status, []byte("\nSeccomp:\t2\n")) {
+			return fmt.Errorf("%s: not filtered", filepath.Dir(name))
+		}
+	}
+	return nil
+}
