@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race fsx cross evasions soak bench deps deps-check clean places
+.PHONY: all build demo test check lint race fsx million cross evasions soak bench deps deps-check clean places
 .PHONY: deps-packages packages package-files release-check reproduce install-test
 
 all: build
@@ -39,6 +39,10 @@ lint: $(LINT) $(TOOLS)/actionlint-v1.7.7
 # passthrough: half an hour.
 fsx: deps-check
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 FSX_STEPS=1000000 $(GO) test -timeout 3h -v -run TestOneFileHoldsWhatWasWrittenToIt ./fuse
+
+# What a file server remembers of a million files.
+million: deps-check
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test -run XXX -bench MillionFiles -benchtime 1x ./fuse
 
 race: deps-check build
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -p 1 -timeout 30m ./...
