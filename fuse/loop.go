@@ -108,7 +108,7 @@ func (l *loop) work(w *worker) {
 	for l.reader.Load() == w {
 		n, err := unix.Read(l.fd, w.in)
 		switch {
-		case err == nil:
+		case err == nil && n >= int(unsafe.Sizeof(gofuse.InHeader{})):
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT): // ENOENT: the request was given up
 			continue
 		default: // ENODEV: the mount is gone
@@ -160,11 +160,11 @@ func (l *loop) replace(w *worker) {
 	if err != nil {
 		return // w goes on reading when it is done
 	}
+	l.workers.Add(1)
 	if !l.reader.CompareAndSwap(w, next) {
 		l.drop(next)
 		return
 	}
-	l.workers.Add(1)
 	go l.work(next) // ends with the mount or the process
 }
 

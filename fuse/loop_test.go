@@ -1,0 +1,114 @@
+package fuse
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+	"unsafe"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// stub answers GETATTR; of node 2 when it is told to, of node 3 beside the loop.
+type stub struct {
+	gofuse.RawFileSystem
+	loop    *loop
+	release chan struct{}
+}
+
+func (s *stub) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	switch in.NodeId {
+	case 2:
+		<-s.release
+	case 3:
+		s.loop.stepAside()
+		<-s.release
+	}
+	out.Ino = in.NodeId
+	return gofuse.OK
+}
+
+// kernelSide plays the kernel: a packet is a request or an answer.
+type kernelSide struct {
+	t    *testing.T
+	fd   int
+	loop *loop
+}
+
+func playKernel(t *testing.T) (*kernelSide, *stub) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	fs := &stub{RawFileSystem: gofuse.NewDefaultRawFileSystem(), release: make(chan struct{})}
+	l := &loop{
+		m: &mount{rules: &current{}}, fd: pair[1], protocol: gofuse.NewProtocolServer(fs, &gofuse.MountOptions{}),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	fs.loop = l
+	w, err := l.newWorker(4096)
+	must(t, err)
+	l.reader.Store(w)
+	go l.serve()
+	k := &kernelSide{t: t, fd: pair[0], loop: l}
+	t.Cleanup(func() {
+		closeFD(pair[0]) // the reader gets an empty packet, which is the end here
+		<-l.ended
+		closeFD(pair[1])
+	})
+	return k, fs
+}
+
+func (k *kernelSide) ask(unique, node uint64) {
+	k.t.Helper()
+	const getattr = 3
+	in := gofuse.GetAttrIn{InHeader: gofuse.InHeader{Length: uint32(unsafe.Sizeof(gofuse.GetAttrIn{})), Opcode: getattr, Unique: unique, NodeId: node}}
+	_, err := unix.Write(k.fd, unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in)))
+	must(k.t, err)
+}
+
+// answered is the number of the request that is answered next.
+func (k *kernelSide) answered() uint64 {
+	k.t.Helper()
+	must(k.t, unix.SetsockoptTimeval(k.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}))
+	buf := make([]byte, 4096)
+	n, err := retry(func() (int, error) { return unix.Read(k.fd, buf) })
+	must(k.t, err)
+	if n < 16 {
+		k.t.Fatalf("an answer of %d bytes", n)
+	}
+	return binary.NativeEndian.Uint64(buf[8:])
+}
+
+func TestARequestThatWaitsHoldsUpNoOther(t *testing.T) {
+	for name, node := range map[string]uint64{"found by the watch": 2, "says so": 3} {
+		t.Run(name, func(t *testing.T) {
+			k, fs := playKernel(t)
+			for i := range uint64(10) {
+				k.ask(100+i, node)
+				for j := range uint64(3) {
+					k.ask(10*i+j, 7)
+					if got := k.answered(); got != 10*i+j {
+						t.Fatalf("answer to %d, want %d", got, 10*i+j)
+					}
+				}
+			}
+			close(fs.release)
+			seen := map[uint64]bool{}
+			for range 10 {
+				seen[k.answered()] = true
+			}
+			for i := range uint64(10) {
+				if !seen[100+i] {
+					t.Errorf("request %d has no answer", 100+i)
+				}
+			}
+			for guard := time.Now().Add(60 * time.Second); k.loop.workers.Load() != 1; {
+				if time.Now().After(guard) {
+					t.Fatalf("%d workers are left", k.loop.workers.Load())
+				}
+				k.ask(1, 7) // who is not the reader ends after its answer
+				k.answered()
+			}
+		})
+	}
+}
