@@ -15,6 +15,12 @@ expect 0 '' enter "$root" dpkg -i /new.deb # asks nothing: the package's file is
 edited "$root"
 installed "$root"
 expect 0 '' enter "$root" dpkg --verify agentsh
+units=$WORK/units
+mkdir -p "$units/etc" "$units/usr/bin" "$units/usr/lib/systemd/system"
+cp -a /usr/lib/systemd/system/. "$units/usr/lib/systemd/system/" # what the unit needs of others
+cp "$root/usr/lib/systemd/system/agentsh@.service" "$units/usr/lib/systemd/system/"
+cp "$root/usr/bin/agentsh" "$units/usr/bin/"
+expect 0 '' systemd-analyze --root="$units" --man=no --recursive-errors=one verify agentsh@x.service
 held "$root"
 held_in_bash "$root"
 

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"agentsh/policy"
+	"agentsh/supervisor"
+)
+
+// TestConfigurationsOfTheInstallPages reads every configuration and policy of the
+// pages about installing, whose policies are the packaged ones.
+func TestConfigurationsOfTheInstallPages(t *testing.T) {
+	pages, err := filepath.Glob("../../doc/platforms/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := func(name string) string {
+		return strings.Replace(name, "/etc/agentsh/policies", packs, 1)
+	}
+	vars := policyVars("/work", nil)
+	read := 0
+	for _, page := range append(pages, "../../doc/install.md") {
+		for _, b := range blocksOf(t, page) {
+			if b.kind != "yaml" || !strings.HasPrefix(b.text, "version: 1\n") {
+				continue
+			}
+			read++
+			at := fmt.Sprintf("%s:%d", page, b.line)
+			if strings.Contains(b.text, "\nname: ") {
+				source := policy.Source{Name: at, Data: []byte(b.text)}
+				_, err := policy.Load(source, policy.Options{Vars: vars, ReadFile: func(name string) ([]byte, error) { return os.ReadFile(installed(name)) }})
+				if err != nil {
+					t.Errorf("%s: %v", at, err)
+				}
+				continue
+			}
+			file := filepath.Join(t.TempDir(), "config.yaml")
+			if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := supervisor.ReadConfig(file, false)
+			if err != nil {
+				t.Errorf("%s: %v", at, err)
+				continue
+			}
+			if _, err := os.Stat(installed(c.Policy)); err != nil || c.EnvInject["BASH_ENV"] == "" {
+				t.Errorf("%s: policy %s (%v), env_inject %v", at, c.Policy, err, c.EnvInject)
+			}
+		}
+	}
+	if read < 6 {
+		t.Errorf("only %d configurations were found", read)
+	}
+}
+
+// TestPackagedConfiguration: what the packages install names what they install.
+func TestPackagedConfiguration(t *testing.T) {
+	c, err := supervisor.ReadConfig("../../packaging/config.yaml", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Policy != "/etc/agentsh/policies/default.yaml" || c.EnvInject["BASH_ENV"] != "/usr/lib/agentsh/bash_startup.sh" {
+		t.Errorf("policy %s, env_inject %v", c.Policy, c.EnvInject)
+	}
+}
