@@ -50,7 +50,7 @@ out when only one runs. 'agentsh events --follow --type net' shows them as they 
 			if err != nil {
 				return err
 			}
-			defer client.Close()
+			defer func() { _ = client.Close() }()
 			open, err := client.Connections(cmd.Context())
 			if err != nil {
 				return fail(exitOurs, err, "")

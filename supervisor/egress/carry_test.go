@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -549,9 +550,11 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 }
 
 func TestRulesOfPrograms(t *testing.T) {
-	exe := "/usr/bin/git"
+	var who atomic.Value
+	who.Store("")
 	w := newWorld(t, `network_rules: [{name: git, domains: [plain.test], binaries: [git], decision: allow}]`, func(o *Options) {
 		o.Identify = func(net.Conn) (Caller, error) {
+			exe := who.Load().(string)
 			if exe == "" {
 				return Caller{}, errors.New("gone")
 			}
@@ -563,12 +566,14 @@ func TestRulesOfPrograms(t *testing.T) {
 		exe  string
 		code int
 	}{{"/usr/bin/git", 200}, {"/usr/bin/curl", 403}, {"", 403}} {
-		exe = test.exe
-		if code, body := w.get(w.client(false), "http://plain.test/"); code != test.code {
+		who.Store(test.exe)
+		c := w.client(false)
+		if code, body := w.get(c, "http://plain.test/"); code != test.code {
 			t.Errorf("%q: %d %s", test.exe, code, body)
 		}
+		c.CloseIdleConnections()
 	}
-	if e := w.events[0]; e.Command != "c1" || e.Process.PID != 7 {
+	if e := w.settled()[0]; e.Command != "c1" || e.Process.PID != 7 {
 		t.Errorf("%+v", e)
 	}
 }

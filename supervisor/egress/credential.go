@@ -220,12 +220,14 @@ type swapper func(text, where string, in func(*secret) bool, encode func(string)
 
 func plainText(s string) string { return s }
 
-func (all *secrets) swapHeaders(h http.Header, swap swapper) *refusal {
+func (s *secrets) swapHeaders(h http.Header, swap swapper) *refusal {
 	for name, values := range h {
-		if s := all.inName(strings.ToLower(name)); s != nil {
-			return s.misplaced("the name of a header")
+		if one := s.inName(strings.ToLower(name)); one != nil {
+			return one.misplaced("the name of a header")
 		}
-		in := func(s *secret) bool { return s.Query == "" && (s.Header == "" || strings.EqualFold(s.Header, name)) }
+		in := func(one *secret) bool {
+			return one.Query == "" && (one.Header == "" || strings.EqualFold(one.Header, name))
+		}
 		for i, value := range values {
 			var refused *refusal
 			if values[i], refused = swapBasic(value, name, in, swap); refused != nil {

@@ -35,12 +35,12 @@ func askServer(ctx context.Context, server netip.AddrPort, name string, kind uin
 		if err != nil {
 			return nil, 0, err
 		}
-		addrs, life, truncated, err := readAnswer(message, name, dnsmessage.Type(kind))
-		if !truncated {
+		addrs, life, err := readAnswer(message, name, dnsmessage.Type(kind))
+		if !errors.Is(err, errTruncated) {
 			return addrs, life, err
 		}
 	}
-	return nil, 0, errors.New("the answer is cut short")
+	return nil, 0, errTruncated
 }
 
 func buildQuery(name string, kind uint16) ([]byte, uint16, error) {
@@ -84,7 +84,7 @@ func exchangeDNS(ctx context.Context, network string, server netip.AddrPort, que
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline)
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
@@ -120,32 +120,33 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return message, err
 }
 
+var errTruncated = errors.New("the answer is cut short")
+
 // readAnswer takes the addresses out of an answer to a question for name,
 // following its aliases, and how long they may be kept.
-func readAnswer(message []byte, name string, kind dnsmessage.Type) (addrs []netip.Addr, life time.Duration, truncated bool, err error) {
+func readAnswer(message []byte, name string, kind dnsmessage.Type) ([]netip.Addr, time.Duration, error) {
 	var p dnsmessage.Parser
 	head, err := p.Start(message)
 	if err != nil {
-		return nil, 0, false, err
+		return nil, 0, err
 	}
 	question, err := p.Question()
 	switch {
 	case err != nil:
-		return nil, 0, false, err
+		return nil, 0, err
 	case !head.Response || question.Type != kind || !sameName(question.Name, name):
-		return nil, 0, false, errors.New("an answer to another question")
+		return nil, 0, errors.New("an answer to another question")
 	case head.Truncated:
-		return nil, 0, true, nil
+		return nil, 0, errTruncated
 	case head.RCode == dnsmessage.RCodeNameError:
-		return nil, 0, false, errNoAddress
+		return nil, 0, errNoAddress
 	case head.RCode != dnsmessage.RCodeSuccess:
-		return nil, 0, false, errors.New("the name server says " + strings.TrimPrefix(head.RCode.String(), "RCode"))
+		return nil, 0, errors.New("the name server says " + strings.TrimPrefix(head.RCode.String(), "RCode"))
 	}
 	if err := p.SkipAllQuestions(); err != nil {
-		return nil, 0, false, err
+		return nil, 0, err
 	}
-	addrs, life, err = readRecords(&p, name, kind)
-	return addrs, life, false, err
+	return readRecords(&p, name, kind)
 }
 
 func sameName(n dnsmessage.Name, name string) bool { return strings.EqualFold(n.String(), name+".") }

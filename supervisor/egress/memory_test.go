@@ -65,8 +65,8 @@ network_rules:
 		panic(err)
 	}
 	go func() { _ = p.ServeProxy(l) }()
-	fmt.Println(l.Addr())
-	fmt.Println(strings.ReplaceAll(string(p.CA()), "\n", "|"))
+	fmt.Fprintln(os.Stdout, l.Addr())
+	fmt.Fprintln(os.Stdout, strings.ReplaceAll(string(p.CA()), "\n", "|"))
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	_ = p.Close()
 }

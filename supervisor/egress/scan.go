@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -34,7 +35,7 @@ type finder struct {
 // find looks at the next piece.
 func (f *finder) find(piece []byte) *secret {
 	keep := f.secrets.longest - 1
-	border := append(f.tail, piece[:min(len(piece), keep)]...)
+	border := slices.Concat(f.tail, piece[:min(len(piece), keep)])
 	if s := f.secrets.in(border); s != nil {
 		return s
 	}

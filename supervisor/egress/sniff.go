@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -65,7 +66,7 @@ func sniff(c *client, in net.Conn) (sniffed, error) {
 	c.limitTime(in)
 	s := sniffed{seen: slices.Clip(first[:n])}
 	if s.seen[0] == 0x16 { // a handshake record, RFC 8446 section 5.1
-		return sniffTLS(s, in)
+		return sniffTLS(c.ctx, s, in)
 	}
 	for {
 		kind, clear := guess(s.seen)
@@ -114,7 +115,7 @@ var errHeard = errors.New("heard")
 const encryptedHello = 0xfe0d
 
 // sniffTLS reads a ClientHello with the TLS library, which then goes no further.
-func sniffTLS(s sniffed, in net.Conn) (sniffed, error) {
+func sniffTLS(ctx context.Context, s sniffed, in net.Conn) (sniffed, error) {
 	ear := &listener{Conn: in, seen: s.seen, left: helloMost}
 	ear.pending = ear.seen
 	heard := false
@@ -124,7 +125,7 @@ func sniffTLS(s sniffed, in net.Conn) (sniffed, error) {
 		s.hidden = slices.Contains(hello.Extensions, encryptedHello)
 		return nil, errHeard
 	}})
-	err := server.Handshake()
+	err := server.HandshakeContext(ctx)
 	s.seen, s.kind = ear.seen, isTLS
 	if heard {
 		return s, nil

@@ -36,7 +36,8 @@ type world struct {
 	mu      sync.Mutex
 	policy  *policy.Policy
 	events  []wire.Event
-	broken  error // of recording
+	more    chan struct{} // there are more events than when it was last read
+	broken  error         // of recording
 	names   map[string][]netip.Addr
 	lookups []string
 	servers map[string]string // judged address to real one
@@ -56,7 +57,7 @@ func load(t testing.TB, text string) *policy.Policy {
 
 func newWorld(t testing.TB, text string, change func(*Options)) *world {
 	t.Helper()
-	w := &world{t: t, policy: load(t, text), names: map[string][]netip.Addr{}, servers: map[string]string{}, roots: x509.NewCertPool(), ca: &authority{}}
+	w := &world{t: t, policy: load(t, text), names: map[string][]netip.Addr{}, servers: map[string]string{}, roots: x509.NewCertPool(), ca: &authority{}, more: make(chan struct{}, 1)}
 	if err := w.ca.make(); err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +107,10 @@ func (w *world) emit(e wire.Event) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.events = append(w.events, e)
+	select {
+	case w.more <- struct{}{}:
+	default:
+	}
 	return w.broken
 }
 
@@ -215,11 +220,12 @@ func (w *world) connect(to string) (net.Conn, *bufio.Reader, int, string) {
 // settled waits until every connection is recorded and returns the events.
 func (w *world) settled() []wire.Event {
 	w.t.Helper()
-	for deadline := time.Now().Add(guard); len(w.p.Connections()) > 0; {
-		if time.Now().After(deadline) {
+	for late := time.After(guard); len(w.p.Connections()) > 0; {
+		select {
+		case <-w.more:
+		case <-late:
 			w.t.Fatalf("still open: %+v", w.p.Connections())
 		}
-		time.Sleep(time.Millisecond)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
