@@ -32,7 +32,7 @@ check: lint race cross
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/install/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/install/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 # One file, eight seeds of a million operations each, half of them without

@@ -120,4 +120,5 @@ for category; do
 		"$corpus/run-all.sh" "$EV_WORKSPACE"/probes/"$category"/*.sh 2>/dev/null)
 done
 echo "$total probes, $failed failed, $open not held"
+"$here/own.sh" || failed=$((failed + 1))
 [ "$failed" = 0 ]
