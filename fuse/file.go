@@ -133,6 +133,7 @@ func (m *mount) prepare(h *handle, in *gofuse.OpenIn) error {
 		return nil
 	}
 	h.mayChange = true
+	m.rememberBefore(m.tree.paths(h.node), place{dirfd: h.fd})
 	if in.Flags&unix.O_TRUNC == 0 {
 		return nil
 	}

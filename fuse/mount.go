@@ -33,6 +33,7 @@ type mount struct {
 	reporter *reporter
 	trash    *keep.Trash // nil: no rule needs it
 	asks     *approvals
+	old      *before                  // nil: the old content of changed files is not kept
 	mountAt  func(path string) *mount // that serves a path inside the sandbox
 
 	loop        *loop

@@ -44,6 +44,7 @@ func (m *mount) remove(h *gofuse.InHeader, name string, op policy.FileOp, flags 
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
+	m.rememberBefore([]string{rel}, p)
 	var kept string
 	if soft {
 		kept, err = m.softDelete(h.Pid, v, p)

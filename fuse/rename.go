@@ -114,6 +114,7 @@ func (m *mount) forgetListings(rel string) {
 func (m *mount) replace(in *gofuse.RenameIn, src, dst *movement, replaces bool) (gone int, err error) {
 	var kept string
 	if replaces {
+		m.rememberBefore([]string{dst.from}, dst.at)
 		if gone, err = dst.at.lastName(&dst.st); err != nil {
 			return 0, err
 		}

@@ -94,7 +94,7 @@ func (s *server) handle(ctx context.Context, r request) error {
 		return errors.New("not configured")
 	case r.Release != nil:
 		return s.release(r.Release)
-	case s.held && !r.Drain:
+	case s.held && !r.Drain && !r.Ping && r.Forget == nil:
 		return errors.New("the files are held for a checkpoint: try again")
 	case r.Hold:
 		s.hold()
@@ -146,6 +146,15 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 			return err
 		}
 	}
+	var old *before
+	if dir := s.donated[BeforeName]; dir != nil {
+		delete(s.donated, BeforeName)
+		kept, err := keep.OpenBefore(dir)
+		if err != nil {
+			return err
+		}
+		old = &before{kept: kept}
+	}
 	if err := supported(rules, s.trash != nil); err != nil {
 		return err
 	}
@@ -161,6 +170,9 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		m, err := s.open(mc, c.Owner)
 		if err != nil {
 			return err
+		}
+		if len(s.mounts) == 0 {
+			m.old = old
 		}
 		s.mounts = append(s.mounts, m)
 	}

@@ -77,6 +77,9 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 			return gofuse.Status(errno(err))
 		}
 	}
+	if in.Valid&gofuse.FATTR_SIZE != 0 {
+		m.rememberBefore(names, place{dirfd: fd})
+	}
 	if err := m.applySet(fd, n, in); err != nil {
 		return gofuse.Status(errno(err))
 	}

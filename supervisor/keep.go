@@ -67,14 +67,46 @@ func (s *Session) softDeletes() bool {
 // donateKept opens what of the store the file server needs.
 func (f *fileServer) donateKept() ([]launch.Donation, error) {
 	s := f.session
-	if s.kept == nil || !s.softDeletes() {
+	if s.kept == nil {
 		return nil, nil
+	}
+	old, err := s.kept.BeforeDir()
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	out := []launch.Donation{{Name: fuse.BeforeName, File: old}}
+	if !s.softDeletes() {
+		return out, nil
 	}
 	dir, err := s.kept.TrashDir()
 	if err != nil {
-		return nil, fmt.Errorf("trash: %w", err)
+		return nil, fmt.Errorf("trash: %w", errors.Join(err, old.Close()))
 	}
-	return []launch.Donation{{Name: fuse.TrashName, File: dir}}, nil
+	return append(out, launch.Donation{Name: fuse.TrashName, File: dir}), nil
+}
+
+// closeKeep remembers what the session changed and says that it has ended. A
+// file server that died takes its record along.
+func (s *Session) closeKeep() error {
+	if s.kept == nil {
+		return nil
+	}
+	if s.files == nil || s.files.control == nil {
+		return s.kept.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	list, err := s.files.changes(ctx)
+	switch {
+	case err == nil:
+		err = s.kept.SaveChanges(list)
+	case errors.Is(err, fuse.ErrServerGone):
+		err = nil
+	default:
+		s.cfg.Log.Warn("the change record is not remembered", "session", s.id, "reason", err)
+		err = nil
+	}
+	return errors.Join(err, s.kept.Close())
 }
 
 // Keep carries out what the session's user asks of its trash and of what was

@@ -360,10 +360,8 @@ func (s *Session) Close() error {
 	if s.root != nil {
 		s.root.Close()
 	}
+	errs = append(errs, s.closeKeep())
 	s.files.close()
-	if s.kept != nil {
-		errs = append(errs, s.kept.Close())
-	}
 	if s.group != nil {
 		errs = append(errs, s.group.Close())
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,19 +10,130 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	linediff "github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/keep"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
+	"agentsh/supervisor"
 )
 
 // maxShown is the largest file whose lines are compared, in bytes.
 const maxShown = 1 << 20
+
+func newChangesCommand() *cobra.Command {
+	var p changePrinter
+	cmd := &cobra.Command{
+		Use:   "changes [SESSION]",
+		Short: "Show what a session changed in its workspace",
+		Long: `Show what a session changed in its workspace: the net difference since it began. What
+was made and removed again is not listed; what a program only touched is not, either.
+
+SESSION is the name of a running session or the id of one that has ended; without it,
+the last one in the current directory. With --diff, the lines of text files of at most
+1 MiB are compared with what they held when the session began.`,
+		Example: "  agentsh changes\n  agentsh changes work --diff",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := p.ofSession(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return p.print(cmd.OutOrStdout(), list)
+		},
+	}
+	cmd.Flags().BoolVar(&p.json, "json", false, "print a JSON list")
+	cmd.Flags().BoolVar(&p.diff, "diff", false, "show the lines that changed")
+	return cmd
+}
+
+// ofSession reads the change record of a session, and where what it changed is.
+func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Change, error) {
+	store, err := keep.OpenStore(keepDir())
+	if err != nil {
+		return nil, fail(exitOurs, err, "")
+	}
+	sessions, err := store.Sessions()
+	if err != nil {
+		return nil, fail(exitOurs, err, "")
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return nil, fail(exitOurs, err, "")
+	}
+	running := runningSessions()
+	for _, s := range slices.Backward(sessions) {
+		if len(s.Workspace) == 0 {
+			continue
+		}
+		work := s.Workspace[0]
+		one, runs := running[s.Session]
+		if len(args) == 0 && work.Backing != here && !strings.HasPrefix(here, work.Backing+"/") || len(args) == 1 && args[0] != s.Session && args[0] != one.Name {
+			continue
+		}
+		created := map[string]bool{}
+		list, err := s.Changes()
+		if runs {
+			list, err = changesOf(ctx, one.Name)
+		}
+		if err != nil {
+			return nil, fail(exitOurs, err, "")
+		}
+		for _, c := range list {
+			created[c.Path] = created[c.Path] || c.Kind == "created"
+		}
+		p.after = inWorkspace(work.Backing)
+		p.before = func(path string) (io.ReadCloser, error) {
+			if created[path] {
+				return nil, fs.ErrNotExist
+			}
+			return s.Before(path)
+		}
+		return list, nil
+	}
+	if len(args) == 1 {
+		return nil, fail(exitOurs, fmt.Errorf("session %s is not known", args[0]), "'agentsh session list' names those that run")
+	}
+	return nil, fail(exitOurs, fmt.Errorf("no session was in %s", here), "name a session, or go to its workspace")
+}
+
+// runningSessions are the sessions in the background by their id; without a
+// runtime directory there are none.
+func runningSessions() map[string]supervisor.Running {
+	out := map[string]supervisor.Running{}
+	registry, err := supervisor.OpenRegistry()
+	if err != nil {
+		return out
+	}
+	list, err := registry.List()
+	if err != nil {
+		return out
+	}
+	for _, one := range list {
+		out[one.Session] = one
+	}
+	return out
+}
+
+// changesOf asks a running session.
+func changesOf(ctx context.Context, name string) ([]wire.Change, error) {
+	registry, err := supervisor.OpenRegistry()
+	if err != nil {
+		return nil, err
+	}
+	client, _, err := registry.Attach(ctx, name, version)
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.Changes(ctx)
+	return list, errors.Join(err, client.Close())
+}
 
 // changePrinter prints what changed in a workspace.
 type changePrinter struct {
