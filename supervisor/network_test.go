@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -18,8 +19,10 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +30,8 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/egress"
 )
 
 // outside is what a session may reach: names that a server answers, and one web
@@ -239,4 +244,90 @@ except OSError as e: print("refused" if e.errno == 101 else e)'`, "refused"},
 			t.Error("what is audited is not in the log")
 		}
 	})
+}
+
+func TestCredentialsNeverEnterTheSession(t *testing.T) {
+	const value = "the-real-value-9021"
+	var mu sync.Mutex
+	var seen []string
+	o := newOutside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, r.Host+" "+r.Header.Get("Authorization"))
+		fmt.Fprintf(w, "you said %s", r.Header.Get("Authorization"))
+	}))
+	const mark = "placeholder-of-the-token"
+	b := o.open(t, netRules, func(c *Config) {
+		c.Egress.Credentials = []egress.Credential{{Name: "api.TOKEN", Placeholder: mark, Value: value, Endpoints: []string{"allowed.test"}, Header: "Authorization"}}
+	})
+	exit, out := b.run(t, "bash", "-c", `for header in Authorization X-Other; do curl -sS -H "$header: token `+mark+`" https://allowed.test/; echo; done
+env -u HTTPS_PROXY -u https_proxy -u ALL_PROXY -u all_proxy curl -sS -u user:`+mark+` https://allowed.test/; echo
+python3 -c 'import urllib.request as u; print(u.urlopen("https://allowed.test/").read())'
+cat /usr/lib/agentsh/ca-bundle.pem; env`)
+	if exit.Code != 0 || strings.Contains(out, value) || !strings.Contains(out, "you said token ****") || !strings.Contains(out, "SSL_CERT_FILE="+caBundle) {
+		t.Errorf("%+v\n%s", exit, out)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	basic := "allowed.test Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+value))
+	if len(seen) != 3 || seen[0] != "allowed.test token "+value || seen[1] != basic || seen[2] != "allowed.test " {
+		t.Errorf("the server saw %q\n%.1500s", seen, out)
+	}
+	data, err := os.ReadFile(b.log)
+	if err != nil || strings.Contains(string(data), value) {
+		t.Errorf("the log holds the value, or %v", err)
+	}
+	if denied := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventNet && e.Decision == "deny" }); len(denied) == 0 {
+		t.Error("the placeholder in another header is not in the log")
+	}
+}
+
+func TestAReloadClosesWhatIsNoLongerPermitted(t *testing.T) {
+	o := newOutside(t, http.HandlerFunc(greet))
+	b := o.open(t, netRules, func(*Config) {})
+	exit, out := b.run(t, "curl", "-sS", "--cacert", "ca.pem", "https://allowed.test/")
+	if exit.Code != 0 || out != "hello from allowed.test" {
+		t.Fatalf("%+v %s", exit, out)
+	}
+	text := strings.Replace(testPolicy, "env_policy:", strings.Replace(netRules, "allowed.test, ", "", 1), 1)
+	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(text)},
+		policy.Options{Vars: map[string]string{"WORKSPACE": b.workspace, "PROJECT_ROOT": b.workspace, "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Reload(context.Background(), p); err != nil {
+		t.Fatal(err)
+	}
+	if exit, out := b.run(t, "curl", "-sS", "--cacert", "ca.pem", "https://allowed.test/"); exit.Code == 0 {
+		t.Errorf("%+v %s", exit, out)
+	}
+}
+
+// Another user than root opens its sessions in user namespaces.
+func TestTheNetworkHoldsWithoutPrivilege(t *testing.T) {
+	testenv.Need(t, testenv.UserNotif, testenv.FUSE, testenv.Landlock, testenv.UserNS)
+	if os.Geteuid() == 0 {
+		self, err := os.Open("/proc/self/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer self.Close()
+		cmd := exec.Command("unshare", "-m", "sh", "-ec", `mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse; mkdir -m 777 /mnt/tmp; exec env TMPDIR=/mnt/tmp "$@"`,
+			"sh", "setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "/proc/self/fd/3", "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Dir, cmd.ExtraFiles = "/", []*os.File{self}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	o := newOutside(t, http.HandlerFunc(greet))
+	for name, change := range netModes {
+		b := o.open(t, netRules, change)
+		exit, out := b.run(t, "bash", "-c", `curl -sS --cacert ca.pem https://allowed.test/; echo; curl -sS --cacert ca.pem https://curl.test/; echo
+env -u HTTPS_PROXY -u https_proxy -u ALL_PROXY -u all_proxy curl -sS --cacert ca.pem https://allowed.test/; echo
+curl -sS --cacert ca.pem https://refused.test/ 2>/dev/null || echo refused`)
+		if exit.Code != 0 || out != "hello from allowed.test\nhello from curl.test\nhello from allowed.test\nrefused\n" {
+			t.Errorf("%s: %+v %s", name, exit, out)
+		}
+	}
 }

@@ -127,7 +127,7 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 		{"agent-sandbox", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=user.name GIT_CONFIG_VALUE_0=eve git config --get user.name", "day"},
 		{"dev-safe agent-strict", "rm -rf d || echo refused", "refused"},
 		{all, "cat /root/.bashrc || ls -d /home/* 2>/dev/null | grep -v '^/home/agent' | grep / || echo refused", "refused"},
-		{all, "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 2)' 2>/dev/null || echo refused", "refused"},
+		{all, "python3 -c 'import socket; socket.create_connection((\"169.254.169.254\", 80), 2)' 2>/dev/null || echo refused", "refused"},
 	}
 	for name := range strings.FieldsSeq(all) {
 		t.Run(name, func(t *testing.T) {

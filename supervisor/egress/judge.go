@@ -72,8 +72,11 @@ func (f *flow) judgeAddress() *refusal {
 	var asked *policy.Decision
 	var ask policy.Diagnostic
 	var askName string
+	looked := false // by one of the names: which of them, only the handshake tells
+	defer func() { f.looked = f.looked || looked }()
 	consider := func(name string) bool {
 		f.looked = f.wants(name)
+		looked = looked || f.looked
 		d, diag := f.evaluate(name, addr)
 		if d.Effect == policy.Approve && asked == nil {
 			asked, ask, askName = &d, diag, name
