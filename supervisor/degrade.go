@@ -90,7 +90,11 @@ func (c *Config) survey() (lacks, error) {
 		if !known {
 			return nil, fmt.Errorf("%s: degraded has no word %q (%s)", d.At, d.Word, policy.DidYouMean(d.Word, slices.Sorted(maps.Keys(losses))))
 		}
-		if err := l.missing(); err != nil {
+		err := l.missing()
+		if errors.Is(err, errUndecided) {
+			return nil, fmt.Errorf("%s: degraded %s: %w", d.At, d.Word, err) // what may be there is not given up
+		}
+		if err != nil {
 			lost[d.Word] = err
 		}
 	}

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -308,4 +309,18 @@ func TestMountsAreReadOnlyOnOldKernels(t *testing.T) {
 		t.Errorf("%+v %s", exit, out)
 	}
 	t.Log("read-only all the same")
+}
+
+func TestWhatCouldNotBeDecidedIsNotGivenUp(t *testing.T) {
+	undecided := candidate{"undecided", "a trial", func() (string, error) { return "", fmt.Errorf("no result: %w", errUndecided) }, "less load"}
+	candidates = append(candidates, undecided)
+	losses["undecided"] = loss{[]string{"undecided"}, "nothing"}
+	defer func() {
+		candidates = candidates[:len(candidates)-1]
+		delete(losses, "undecided")
+	}()
+	cfg := Config{Degraded: []Degradation{{"undecided", "c.yaml:1:1"}}}
+	if lost, err := cfg.survey(); !errors.Is(err, errUndecided) || lost != nil {
+		t.Errorf("%v, %v", lost, err)
+	}
 }

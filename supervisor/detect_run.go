@@ -18,7 +18,11 @@ import (
 const probeName = "agentsh-probe"
 
 // probeTimeout bounds one trial, its process included.
-const probeTimeout = 10 * time.Second
+const probeTimeout = 60 * time.Second
+
+// errUndecided is in the chain of the error of a trial that had no result in
+// time: on a machine with much to do it says nothing about what is there.
+var errUndecided = errors.New("the trial was not decided")
 
 // answer is what a probe process reports, as JSON.
 type answer struct {
@@ -94,7 +98,7 @@ func (p *scratchProcess) ask(trial string) (answer, error) {
 		return a, p.process.Err() // it ended without a word
 	}
 	if err != nil {
-		return a, fmt.Errorf("no result after %s", probeTimeout)
+		return a, fmt.Errorf("no result after %s: %w", probeTimeout, errUndecided)
 	}
 	if a.Error != "" {
 		return a, errors.New(a.Error)

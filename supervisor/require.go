@@ -90,8 +90,8 @@ func tryCandidate(name string) error {
 		if c.name != name {
 			continue
 		}
-		if p := c.primitive(); !p.Works {
-			return fmt.Errorf("%s: %s (to change: %s)", p.What, p.Why, p.Change)
+		if _, err := c.try(); err != nil {
+			return fmt.Errorf("%s: %w (to change: %s)", c.what, err, c.change)
 		}
 		return nil
 	}
