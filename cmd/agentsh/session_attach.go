@@ -74,11 +74,11 @@ func (a *attached) execute(ctx context.Context, request wire.ExecRequest, stream
 
 // runControlled runs a command and passes signals and sizes of its terminal on.
 func runControlled(cmd *channel.Cmd, streams channel.Streams) (wire.Exit, error) {
+	if streams.Started != nil {
+		streams.Started(wire.Started{}) // signals reach it from now on
+	}
 	if err := cmd.Start(); err != nil {
 		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
-	}
-	if streams.Started != nil {
-		streams.Started(wire.Started{})
 	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
