@@ -53,6 +53,7 @@ var ranks = map[string]int{
 	"controller":               3,
 	"cmd/agentsh":              4,
 	"cmd/agentctl":             4,
+	"test/evasions/controller": 4, // lets the corpus attack packages of the controller
 	"packaging/release":        4, // a tool of the build
 	"":                         0,
 }

@@ -11,25 +11,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/controller/scan"
 	"agentsh/internal/statedir"
 )
 
 // Record is what the state directory holds about a run, as JSON, written again
 // at each step.
 type Record struct {
-	Version  int          `json:"version"` // 1
-	RunID    string       `json:"run_id"`
-	Harness  string       `json:"harness"`
-	Repo     string       `json:"repo"`
-	Out      string       `json:"out"`
-	Staging  string       `json:"staging,omitempty"` // results before they are published
-	Backend  string       `json:"backend"`
-	Sandbox  string       `json:"sandbox,omitempty"`
-	Status   string       `json:"status"` // running, then the result's
-	Started  time.Time    `json:"started"`
-	Ended    *time.Time   `json:"ended,omitempty"`
-	Steps    []StepRecord `json:"steps"`
-	ExitCode int          `json:"exit_code"`
+	Version  int            `json:"version"` // 1
+	RunID    string         `json:"run_id"`
+	Harness  string         `json:"harness"`
+	Repo     string         `json:"repo"`
+	Out      string         `json:"out"`
+	Staging  string         `json:"staging,omitempty"` // results before they are published
+	Backend  string         `json:"backend"`
+	Sandbox  string         `json:"sandbox,omitempty"`
+	Status   string         `json:"status"` // running, then the result's
+	Started  time.Time      `json:"started"`
+	Ended    *time.Time     `json:"ended,omitempty"`
+	Steps    []StepRecord   `json:"steps"`
+	ExitCode int            `json:"exit_code"`
+	Findings []scan.Finding `json:"findings,omitempty"` // of the scans
 }
 
 // StepRecord is one step of a run.

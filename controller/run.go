@@ -14,6 +14,7 @@ import (
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
+	"agentsh/controller/scan"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -58,6 +59,7 @@ const (
 	StatusTimeout          = "timeout"
 	StatusValidationFailed = "validation_failed"
 	StatusPostScriptFailed = "post_script_failed"
+	StatusBlocked          = "blocked" // by a scan
 	StatusFailed           = "failed"
 	StatusCancelled        = "cancelled"
 )
@@ -91,6 +93,7 @@ type Result struct {
 	Refusals   int               `json:"refusals"`
 	Refused    []Refusal         `json:"refused"`
 	AuditGaps  int               `json:"audit_gaps"` // events that never came
+	Findings   []scan.Finding    `json:"findings"`   // of the scans
 	Out        string            `json:"out"`
 	Audit      string            `json:"audit,omitempty"`
 	Record     string            `json:"record,omitempty"`
@@ -158,6 +161,8 @@ type run struct {
 	logError error
 
 	agentRan bool
+	critical int         // findings
+	blocked  bool        // a scan holds the results back
 	stopping atomic.Bool // the end of the event stream is expected
 }
 
@@ -172,7 +177,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	r.tally = newTally(func(x Refusal) { r.tell(Update{Kind: UpdateRefusal, Refusal: x}) })
 	r.result = Result{
 		Version: 1, Status: statusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out, Started: time.Now().UTC(),
-		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{},
+		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{}, Findings: []scan.Finding{},
 	}
 	err := r.open(ctx)
 	if err == nil {
@@ -220,13 +225,15 @@ var steps = []step{
 	{name: "load", do: (*run).load},
 	{name: "expand", do: (*run).expand},
 	{name: "preflight", do: (*run).preflight},
+	{name: "scan_context", do: (*run).scanContext, when: (*run).scans},
 	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.harness.PreScript.V != "" }},
 	{name: "providers", do: (*run).providers, when: func(r *run) bool { return len(r.harness.Providers) > 0 }},
 	{name: "create_sandbox", do: (*run).createSandbox},
 	{name: "wait_ready", do: (*run).waitReady},
 	{name: "bootstrap", do: (*run).bootstrap},
 	{name: "iterations", do: (*run).iterations},
-	{name: "deliver", do: (*run).deliver, salvage: true},
+	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
+	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
 	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.harness.PostScript.V != "" }},
 }
 
@@ -320,6 +327,7 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		}
 	}
 	if r.dir != nil {
+		r.record.Findings = r.result.Findings
 		r.record.Status, r.record.ExitCode, r.record.Ended = r.result.Status, r.result.ExitCode, &r.result.Ended
 		if err := errors.Join(r.dir.removeWork(), r.dir.write(r.record), r.dir.lock.Close()); err != nil {
 			r.warn("%v", err)
@@ -341,6 +349,8 @@ func (r *run) noteFailure(err error) {
 		r.result.Status, r.result.Partial = StatusCancelled, true
 	case f.Code == ExitAgentFailed:
 		r.result.Status = StatusAgentFailed
+	case f.Code == ExitScan:
+		r.result.Status = StatusBlocked
 	case f.Code == ExitTimeout:
 		r.result.Status = StatusTimeout
 	case f.Code == ExitValidationFailed:

@@ -257,7 +257,10 @@ func (r *run) preScript(ctx context.Context) error {
 	if err := os.RemoveAll(r.clone); err != nil {
 		return err
 	}
-	return r.cloneRepo(ctx)
+	if err := r.cloneRepo(ctx); err != nil || !r.scans() {
+		return err
+	}
+	return r.scanContext(ctx)
 }
 
 // createSandbox makes the place and starts its supervisor.

@@ -37,6 +37,12 @@ var Consumers = map[string]string{
 	"validation_loop.schema":         "validate",
 	"validation_loop.max_iterations": "validate",
 	"validation_loop.feedback_mode":  "validate",
+	"security.enabled":               "scan context",
+	"security.fail_mode":             "scan context",
+	"security.host_scanners.unicode_normalizer": "scan context",
+	"security.host_scanners.context_injection":  "scan context",
+	"security.host_scanners.ssrf_validator":     "scan context",
+	"security.host_scanners.secret_redactor":    "scan context",
 }
 
 // Runtimes are the runtimes that a run can start. Others may be written, so
@@ -45,23 +51,26 @@ var Runtimes = []string{"command"}
 
 // Unsupported says why nothing acts on a leaf; a path covers what is below it.
 var Unsupported = map[string]string{
-	"image":                           "no backend here takes an image",
-	"effort":                          "no runtime here takes a reasoning effort",
-	"readonly_repo":                   "the repository is not mounted read-only yet; write it in the policy",
-	"openshell":                       "there is no openshell backend here",
-	"skills.overrides":                "skills are delivered as they are",
-	"plugins":                         "no runtime here loads plugins",
-	"preflight_check":                 "no step runs it; put the check into pre_script",
-	"validation_loop.preflight_check": "no step runs it; put the check into pre_script",
-	"container":                       "the agent always runs in the sandbox of the local backend",
-	"security":                        "no scanner or hook reads it",
-	"trigger":                         "agentctl does not wait for events",
-	"steer":                           "a running agent takes no updates",
-	"api_servers":                     "no step starts servers on the host",
-	"privilege_levels":                "no step mints tokens",
-	"allowed_remote_resources":        "resources are never fetched",
-	"allow_runtime_fetch":             "resources are never fetched",
-	"max_runtime_fetches":             "resources are never fetched",
+	"image":                            "no backend here takes an image",
+	"effort":                           "no runtime here takes a reasoning effort",
+	"readonly_repo":                    "the repository is not mounted read-only yet; write it in the policy",
+	"openshell":                        "there is no openshell backend here",
+	"skills.overrides":                 "skills are delivered as they are",
+	"plugins":                          "no runtime here loads plugins",
+	"preflight_check":                  "no step runs it; put the check into pre_script",
+	"validation_loop.preflight_check":  "no step runs it; put the check into pre_script",
+	"container":                        "the agent always runs in the sandbox of the local backend",
+	"security.host_scanners.llm_guard": "no model comes with it",
+	"security.sandbox_hooks":           "no runtime here has hooks",
+	"security.escalation":              "a critical finding stops the run, or with fail_mode open does not",
+	"security.trace":                   "findings of a run are in its result, under its id",
+	"trigger":                          "agentctl does not wait for events",
+	"steer":                            "a running agent takes no updates",
+	"api_servers":                      "no step starts servers on the host",
+	"privilege_levels":                 "no step mints tokens",
+	"allowed_remote_resources":         "resources are never fetched",
+	"allow_runtime_fetch":              "resources are never fetched",
+	"max_runtime_fetches":              "resources are never fetched",
 }
 
 // Refusals are the settings of the harness that nothing acts on, as errors.

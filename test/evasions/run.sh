@@ -1,7 +1,7 @@
 #!/bin/bash
 # Run the corpus of bypasses under our own policies and print one table.
 #
-#   run.sh [category ...]      default: command args shell file net signal supervisor kernel env control
+#   run.sh [category ...]      default: command args shell file net signal supervisor kernel env control controller
 #
 # EVASIONS  the corpus (default: shared/evasions beside the clone)
 # RACE_N    tries of each probe that races (2000)
@@ -23,7 +23,7 @@ if [ ! -x "$corpus/run-all.sh" ] || [ ! -r "$corpus/MANIFEST.tsv" ]; then
 fi
 [ "$(id -u)" = 0 ] || { echo "evasions: needs root: the outside is only out of reach when it could be reached" >&2; exit 2; }
 [ -x "$root/bin/agentsh" ] || { echo "evasions: no $root/bin/agentsh: run 'make build'" >&2; exit 2; }
-[ $# -gt 0 ] || set -- command args shell file net signal supervisor kernel env control
+[ $# -gt 0 ] || set -- command args shell file net signal supervisor kernel env control controller
 
 # The services that probes aim at have an address that is no loopback, in a
 # network that ends with this run: the metadata address among them.
@@ -100,6 +100,14 @@ listed() {
 failed=0 open=0 total=0
 printf '%-28s %-11s %-9s %-34s %-26s %s\n' id category claim result outside verdict
 for category; do
+	if [ "$category" = controller ]; then
+		while IFS=$'\t' read -r id claim result outside verdict; do
+			total=$((total + 1))
+			[ "$verdict" = FAIL ] && failed=$((failed + 1))
+			printf '%-28s %-11s %-9s %-34s %-26s %s\n' "$id" "$category" "$claim" "${result:0:34}" "$outside" "$verdict"
+		done < <(EVASIONS=$corpus "$here/controller.sh")
+		continue
+	fi
 	if [ ! -d "$corpus/$category" ] || [ ! -r "$here/policies/$category.yaml" ]; then
 		echo "evasions: no category $category here" >&2
 		exit 2
