@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race fsx million cross evasions soak bench deps deps-check clean places
+.PHONY: all build demo test check lint race fsx million cross evasions soak bench workloads deps deps-check clean places
 .PHONY: deps-packages packages package-files release-check reproduce install-test
 
 all: build
@@ -122,6 +122,11 @@ places: build
 # Minutes, on a machine that does nothing else: doc/performance.md.
 bench: build
 	bench/run.sh
+
+# Real work natively and in a session: the results must be the same. 2 GiB in /var/tmp.
+workloads: build
+	packaging/deps.sh bench
+	bench/workloads.sh /var/tmp/agentsh-workloads
 
 deps:
 	packaging/deps.sh build

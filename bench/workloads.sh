@@ -166,7 +166,7 @@ fi
 fetch
 logs=$(mktemp -d /var/tmp/agentsh-workloads.XXXXXX)
 trap 'rm -rf "$logs" "$dir/native" "$dir/session"' EXIT
-cp "$0" "$dir/workloads.sh"
+cp "$here/workloads.sh" "$dir/workloads.sh"
 failed=0
 printf '%-10s %12s %12s %8s   %s\n' workload 'native (s)' 'session (s)' ratio result
 for name; do

@@ -94,8 +94,7 @@ func (c *Config) load() (Rules, error) {
 func supported(r Rules, trash bool) error {
 	var problems []error
 	for _, rule := range r.Rules(policy.GroupFile) {
-		switch {
-		case rule.Effect == policy.SoftDelete && !trash:
+		if rule.Effect == policy.SoftDelete && !trash {
 			problems = append(problems, fmt.Errorf("%s: rule %s: soft_delete needs a trash directory", rule.Pos, rule.Name))
 		}
 	}

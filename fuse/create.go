@@ -123,7 +123,11 @@ func (m *mount) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.
 		return gofuse.Status(errno(err))
 	}
 	defer p.close()
-	if err := do(p); err != nil && !(away && mode&unix.S_IFMT == unix.S_IFDIR && errors.Is(err, unix.EEXIST)) {
+	err = do(p)
+	if errors.Is(err, unix.EEXIST) && away && mode&unix.S_IFMT == unix.S_IFDIR {
+		err = nil // the target has it already
+	}
+	if err != nil {
 		return gofuse.Status(errno(err))
 	}
 	if _, _, err := m.adopted(parent, rel, p, out); err != nil {

@@ -26,7 +26,10 @@ for set in "$@"; do
 		tool npm npm
 		;;
 	packages) for p in mmdebstrap rpm pacman-package-manager zstd musl musl-tools busybox-static qemu-user-static systemd man-db; do want "$p"; done ;;
-	bench) want bubblewrap ;;
+	bench)
+		want bubblewrap
+		tool sqlite3 sqlite3
+		;;
 	places)
 		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
 		;;

@@ -168,7 +168,7 @@ func inWorkspace(dir string) func(string) (io.ReadCloser, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer root.Close()
+		defer func() { _ = root.Close() }() // opened for reading
 		info, err := root.Lstat(filepath.FromSlash(path))
 		if err != nil {
 			return nil, err

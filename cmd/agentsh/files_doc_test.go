@@ -38,10 +38,10 @@ func TestTheFilesPageIsTrue(t *testing.T) {
 	}
 	ran := 0
 	for _, b := range blocksOf(t, "../../doc/files.md") {
-		switch {
-		case b.kind == "yaml":
+		switch b.kind {
+		case "yaml":
 			write(t, filepath.Join(work, "policy.yaml"), b.text)
-		case b.kind == "console":
+		case "console":
 			for _, c := range transcript(b.text) {
 				ran++
 				cmd := exec.Command("bash", "-c", c.command)

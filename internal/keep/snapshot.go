@@ -55,7 +55,7 @@ type Entry struct {
 func entryOf(rel string, st *unix.Stat_t) Entry {
 	e := Entry{
 		Path: []byte(rel), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: st.Mtim.Nano(),
-		Dev: st.Dev, Ino: st.Ino, Ctime: st.Ctim.Nano(), Nlink: uint64(st.Nlink), Type: typeOther,
+		Dev: st.Dev, Ino: st.Ino, Ctime: st.Ctim.Nano(), Nlink: uint64(st.Nlink), Type: typeOther, //nolint:unconvert // 32 bits on arm64
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
