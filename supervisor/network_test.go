@@ -158,7 +158,7 @@ var netModes = map[string]func(*Config){
 	"shared":   func(c *Config) { c.Network = true },
 }
 
-// openNet opens a session with rules about the network.
+// open opens a session with rules about the network.
 func (o *outside) open(t *testing.T, rules string, change func(*Config)) *box {
 	t.Helper()
 	testenv.Need(t, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
@@ -182,8 +182,7 @@ func (o *outside) open(t *testing.T, rules string, change func(*Config)) *box {
 
 func greet(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "hello from %s", r.Host) }
 
-// each runs a test in every mode, as root and, for what may differ, as another
-// user.
+// eachMode runs a test in every mode.
 func eachMode(t *testing.T, f func(t *testing.T, change func(*Config))) {
 	t.Helper()
 	for name, change := range netModes {
@@ -192,6 +191,7 @@ func eachMode(t *testing.T, f func(t *testing.T, change func(*Config))) {
 }
 
 func TestProgramsReachWhatRulesAllow(t *testing.T) {
+	testenv.Need(t, testenv.Program("curl"), testenv.Program("node"), testenv.Program("python3"))
 	eachMode(t, func(t *testing.T, change func(*Config)) {
 		b := newOutside(t, http.HandlerFunc(greet)).open(t, netRules, change)
 		const direct = "env -u HTTPS_PROXY -u https_proxy -u ALL_PROXY -u all_proxy -u HTTP_PROXY -u http_proxy "
