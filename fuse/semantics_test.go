@@ -415,7 +415,7 @@ func lockForTest(file, kind string) int {
 	} else if err == nil {
 		err = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	}
-	fmt.Print(err)
+	fmt.Fprint(os.Stdout, err)
 	return 0
 }
 

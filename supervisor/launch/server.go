@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +88,7 @@ func startProgram(cmd *exec.Cmd, extra []Donation) (*Server, error) {
 	defer r.Close()
 	defer w.Close()
 	var d donated
-	files := append(cmd.ExtraFiles, r)
+	files := slices.Concat(cmd.ExtraFiles, []*os.File{r})
 	for _, x := range extra {
 		d.Names = append(d.Names, x.Name)
 		files = append(files, x.File)
