@@ -27,6 +27,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	testenv.DefaultSignals()
 	switch os.Args[0] {
 	case serverName:
 		os.Exit(serveForTest(os.Args[1:]))

@@ -25,6 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	Reexec()
+	testenv.DefaultSignals()
 	os.Exit(m.Run())
 }
 

@@ -6,9 +6,12 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"agentsh/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
+	testenv.DefaultSignals()
 	testscript.Main(cleaning{m}, map[string]func(){"agentctl": main})
 }
 

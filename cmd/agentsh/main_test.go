@@ -13,6 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	supervisor.Reexec()
+	testenv.DefaultSignals()
 	testscript.Main(m, map[string]func(){"agentsh": main})
 }
 

@@ -4,24 +4,13 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
 
 	"agentsh/internal/testenv"
 )
-
-// takeSignals has the programs that a test starts begin with no signal ignored:
-// what this process catches is the default in them. See execve(2).
-func takeSignals(t *testing.T) {
-	t.Helper()
-	taken := make(chan os.Signal, 8)
-	signal.Notify(taken, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	t.Cleanup(func() { signal.Stop(taken) })
-}
 
 // signalled is agentsh exec with a command that has said that it runs.
 type signalled struct {
@@ -71,7 +60,6 @@ func (s *signalled) end(t *testing.T, want int) {
 
 func TestACommandGetsTheSignalsOfExec(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	takeSignals(t)
 	dir := workDir(t)
 	session(t, dir, "one")
 	ways := map[string][]string{
@@ -83,7 +71,7 @@ func TestACommandGetsTheSignalsOfExec(t *testing.T) {
 	for way, flags := range ways {
 		t.Run(way, func(t *testing.T) {
 			for name, sig := range map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "QUIT": syscall.SIGQUIT, "HUP": syscall.SIGHUP} {
-				s := startSignalled(t, dir, flags, "echo ready; while :; do sleep 1000; done")
+				s := startSignalled(t, dir, flags, "echo ready; exec sleep 1000")
 				s.send(t, sig)
 				s.end(t, 128+int(sig))
 				if name == "HUP" && len(flags) != 0 && flags[len(flags)-1] == "-t" {
@@ -100,7 +88,6 @@ func TestACommandGetsTheSignalsOfExec(t *testing.T) {
 
 func TestASecondSignalEndsAll(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	takeSignals(t)
 	dir := workDir(t)
 	session(t, dir, "one")
 	for _, flags := range [][]string{{"-p", "policy.yaml", "-w", "work"}, {"--session", "one"}} {
@@ -115,7 +102,6 @@ func TestASecondSignalEndsAll(t *testing.T) {
 // What a process that started this one ignores is not passed on.
 func TestIgnoredSignalsStayIgnored(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	takeSignals(t)
 	dir := workDir(t)
 	inner := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--", "sh", "-c", "trap 'echo got' HUP INT; echo ready; read line; echo $line")
 	cmd := exec.Command("/bin/bash", append([]string{"-c", `trap '' HUP INT; exec -a agentsh "$@"`, "sh", inner.Path}, inner.Args[1:]...)...)

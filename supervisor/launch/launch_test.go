@@ -219,6 +219,7 @@ func within(t testing.TB, d time.Duration, c <-chan struct{}, what string) {
 }
 
 func TestMain(m *testing.M) {
+	testenv.DefaultSignals()
 	if len(os.Args) > 0 && os.Args[0] == confinedName {
 		os.Exit(confined())
 	}

@@ -43,6 +43,7 @@ var programs = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	testenv.DefaultSignals()
 	code := m.Run()
 	if dir, err := programs(); err == nil && dir != "" {
 		os.RemoveAll(dir)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
 )
 
 var shellEnv = []string{"PATH=/usr/bin:/bin"}
@@ -191,6 +193,7 @@ func TestOutputIsBoundedAndSaysSo(t *testing.T) {
 // TestMain runs as the controller of TestAKilledControllerLeavesNothing when
 // it is told to by its first argument.
 func TestMain(m *testing.M) {
+	testenv.DefaultSignals()
 	if len(os.Args) == 3 && os.Args[1] == "controller" {
 		_, err := Run(context.Background(), Command{
 			Argv: []string{"sh", "-c", tree + "sleep 1000", "tree", os.Args[2]}, Env: shellEnv, Stdout: os.Stdout,

@@ -25,11 +25,14 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
+
+	"agentsh/internal/testenv"
 )
 
 // TestMain is also the supervisor of these tests, which holds nothing, and the
 // controller that gets killed.
 func TestMain(m *testing.M) {
+	testenv.DefaultSignals()
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "serve":
 		if err := serve(); err != nil {
