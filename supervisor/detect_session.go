@@ -68,6 +68,7 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	workspace, err := trialWorkspace(dir)
+	defer func() { _ = os.Chown(workspace, os.Geteuid(), os.Getegid()) }() // root may lack the capability to remove what is another's
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ boot() {
 		return 1
 	fi
 	sed -n '/^=== end/,$p' "$work/console" >&2
-	sed -n '/^=== begin/,/^=== end/p' "$work/console"
+	sed -n '/=== begin/,/^=== end/p' "$work/console"
 }
 
 # kernel_place SUITE META runs the checks on an amd64 kernel.
