@@ -517,8 +517,8 @@ func (w *watcher) Write(b []byte) (int, error) {
 // runSteps are where a run is stopped: the beginning of each step, and the
 // agent and the scripts at work.
 var runSteps = []string{
-	"load:", "expand:", "preflight:", "pre_script:", "| in pre_script", "create_sandbox:", "wait_ready:", "bootstrap:",
-	"iterations:", "| agent at work", "| agent stops", "deliver:", "post_script:", "| in post_script", "delete:",
+	"load:", "expand:", "preflight:", "scan_context:", "pre_script:", "| in pre_script", "create_sandbox:", "wait_ready:", "bootstrap:",
+	"iterations:", "| agent at work", "| agent stops", "scan_output:", "deliver:", "post_script:", "| in post_script", "delete:",
 }
 
 // newStoppable is a place where something waits for ever at the step, when the
