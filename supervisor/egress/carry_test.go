@@ -281,7 +281,7 @@ func TestServersThatSpeakFirstAreHeard(t *testing.T) {
 		t.Errorf("%q", rest)
 	}
 	w.settled()
-	w.wantDenial("spoke before an HTTP request")
+	w.wantDenial("spoke before a request")
 }
 
 // socks asks for a destination by SOCKS 5 and returns the code of the answer.
@@ -380,7 +380,10 @@ func query(t *testing.T, addr net.Addr, name string, kind dnsmessage.Type) (dnsm
 }
 
 func TestNamesAndDivertedConnections(t *testing.T) {
-	w := newWorld(t, simple+`  - {name: six, domains: [six.test], decision: allow}`+"\n", nil)
+	w := newWorld(t, simple+`
+  - {name: six, domains: [six.test], decision: allow}
+  - {name: looked, domains: [looked.test], methods: [GET], decision: allow}
+`, nil)
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -397,6 +400,7 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 	w.place(talker(t, ""), "192.0.2.1", 80)
 	w.place(talker(t, ""), "198.51.100.1", 25)
 	w.place(w.web(false, hello("x")), "2001:db8::1", 80, "six.test")
+	w.place(w.web(true, hello("s")), "192.0.2.9", 443, "looked.test")
 	reach := func(addr string, port uint16, first string) string {
 		c, err := net.Dial("tcp", diverted.Addr().String())
 		if err != nil {
@@ -445,7 +449,24 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 			t.Errorf("%s %d %q: %s, want %s", test.addr, test.port, test.first, got, test.want)
 		}
 	}
-	w.settled()
+	if code, _ := query(t, udp.LocalAddr(), "looked.test.", dnsmessage.TypeA); code != 0 {
+		t.Errorf("%v", code)
+	}
+	if got := reach("192.0.2.9", 443, "\x01no TLS\n"); got != "refused" {
+		t.Errorf("to be looked into: %s", got)
+	}
+	pool := w.roots.Clone()
+	pool.AppendCertsFromPEM(w.p.CA())
+	c := &http.Client{Timeout: guard, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		to <- netip.MustParseAddrPort("192.0.2.9:443")
+		return net.Dial("tcp", diverted.Addr().String())
+	}}}
+	for method, want := range map[string]int{"GET": 200, "POST": 403} {
+		if code, body := do(t, c, method, "https://looked.test/", ""); code != want {
+			t.Errorf("diverted and looked into, %s: %d %s", method, code, body)
+		}
+	}
+	w.settledAfter(c)
 	_ = w.p.Close()
 	for range 2 {
 		if err := <-served; !errors.Is(err, ErrClosed) {

@@ -12,14 +12,15 @@ import (
 // so at once, instead of ending them at the proxy.
 func (p *Proxy) Forbidden(to netip.AddrPort, who Caller) bool {
 	c := &client{p: p, caller: who, via: viaTransparent, ctx: p.ctx}
-	f := &flow{client: c, to: destination{policy.HostOf(to.Addr()), to.Port()}, addrs: []netip.Addr{to.Addr()}}
-	for _, name := range append(p.names.of(to.Addr()), "") {
-		f.looked = f.wants(name)
-		if d, _ := f.evaluate(name, to.Addr()); d.Effect != policy.Deny {
+	addr := policy.HostOf(to.Addr()).Addr()
+	f := &flow{client: c, to: destination{policy.HostOf(addr), to.Port()}, addrs: []netip.Addr{addr}}
+	for _, name := range append(p.names.of(addr), "") {
+		f.looked.Store(f.wants(name))
+		if d, _ := f.evaluate(name, addr); d.Effect != policy.Deny {
 			return false
 		}
 	}
-	_, diag := f.evaluate("", to.Addr())
+	_, diag := f.evaluate("", addr)
 	_ = c.refuse(f.to.String(), denied(diag)) // recorded; there is nobody to answer
 	return true
 }

@@ -24,16 +24,16 @@ type flow struct {
 	names   []string // names the address was answered for, permitted
 	direct  bool     // the address is permitted by itself
 	addrs   []netip.Addr
-	looked  bool // its requests are looked into
-	secured bool // by TLS that ends here
+	looked  atomic.Bool // its requests are looked into
+	secured bool        // by TLS that ends here
 	started time.Time
 
-	approved map[*policy.Rule]bool // by a person, for the whole connection
 	sent     atomic.Int64
 	received atomic.Int64
 
 	mu       sync.Mutex
-	name     string // of the destination, as far as one is known
+	approved map[*policy.Rule]bool // by a person, for the whole connection
+	name     string                // of the destination, as far as one is known
 	decision policy.Decision
 	diag     policy.Diagnostic
 	address  string // last dialled
@@ -97,7 +97,7 @@ func (f *flow) event(phase string) wire.Event {
 // tell is what there is to count. mu is held.
 func (f *flow) tell() wire.Net {
 	return wire.Net{
-		ID: f.id, Address: f.address, Via: f.client.via, Looked: f.looked,
+		ID: f.id, Address: f.address, Via: f.client.via, Looked: f.looked.Load(),
 		Sent: f.sent.Load(), Received: f.received.Load(), Millis: time.Since(f.started).Milliseconds(),
 	}
 }
@@ -207,7 +207,7 @@ func (f *flow) drop(conn net.Conn) error {
 // recheck ends the flow if the policy of now does not let it go on as it is.
 func (f *flow) recheck() {
 	f.mu.Lock()
-	name, ended := f.name, f.ended
+	name, ended, asked := f.name, f.ended, len(f.approved) > 0
 	f.mu.Unlock()
 	if ended {
 		return
@@ -215,15 +215,15 @@ func (f *flow) recheck() {
 	pol := f.client.p.opts.Policy()
 	for _, a := range f.addrs {
 		q := f.client.request(name, a, f.to.port)
-		if !f.looked && pol.Inspects(q) {
+		if !f.looked.Load() && pol.Inspects(q) {
 			f.withdraw(policy.Diagnostic{Rule: "reload", Message: "the policy in force now wants the requests to " + f.shown() + " looked into", Hint: "connect again"})
 			return
 		}
-		if f.looked {
+		if f.looked.Load() {
 			q.Method = policy.Intercepted
 		}
 		d, diag := pol.Evaluate(q)
-		if !d.Permits() && (d.Effect != policy.Approve || len(f.approved) == 0) {
+		if !d.Permits() && (d.Effect != policy.Approve || !asked) {
 			f.withdraw(diag)
 			return
 		}

@@ -44,7 +44,7 @@ func (f *flow) judgeName() *refusal {
 	if err != nil {
 		return failed("look up %s: %v", f.name, err)
 	}
-	f.looked = p.secrets.endpoint(f.to) || f.inspects(f.name, addrs)
+	f.looked.Store(p.secrets.endpoint(f.to) || f.inspects(f.name, addrs))
 	var first *refusal
 	for _, a := range addrs {
 		d, diag := f.evaluate(f.name, a)
@@ -72,11 +72,8 @@ func (f *flow) judgeAddress() *refusal {
 	var asked *policy.Decision
 	var ask policy.Diagnostic
 	var askName string
-	looked := false // by one of the names: which of them, only the handshake tells
-	defer func() { f.looked = f.looked || looked }()
 	consider := func(name string) bool {
-		f.looked = f.wants(name)
-		looked = looked || f.looked
+		f.looked.Store(f.wants(name))
 		d, diag := f.evaluate(name, addr)
 		if d.Effect == policy.Approve && asked == nil {
 			asked, ask, askName = &d, diag, name
@@ -135,7 +132,7 @@ func (f *flow) inspects(name string, addrs []netip.Addr) bool {
 // evaluate decides about the connection as a whole.
 func (f *flow) evaluate(name string, addr netip.Addr) (policy.Decision, policy.Diagnostic) {
 	q := f.client.request(name, addr, f.to.port)
-	if f.looked {
+	if f.looked.Load() {
 		q.Method = policy.Intercepted
 	}
 	return f.client.p.opts.Policy().Evaluate(q)
@@ -155,14 +152,23 @@ func (f *flow) admit(d policy.Decision, diag policy.Diagnostic, shown string) *r
 		return nil
 	case d.Effect != policy.Approve:
 		return denied(diag)
-	case f.approved[d.Rule]:
+	case f.isApproved(d.Rule):
 		return nil
 	}
 	if refused := f.client.ask(f.client.ctx, d, diag, "tcp "+shown); refused != nil {
 		return refused
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.approved[d.Rule] = true
 	return nil
+}
+
+// isApproved reports whether a person permitted the connection by a rule.
+func (f *flow) isApproved(r *policy.Rule) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.approved[r]
 }
 
 // ask puts a question to a person. No answer is a denial.
@@ -225,11 +231,10 @@ func (f *flow) adopt(host policy.Host) *refusal {
 		return against("agreement", "the connection is to "+f.to.String()+", which was not answered for "+name+" or is not allowed by it",
 			"look the name up first, or connect through the proxy that HTTPS_PROXY names")
 	}
-	was := f.looked
-	f.looked = f.wants(name)
+	was := f.looked.Swap(f.wants(name))
 	d, diag := f.evaluate(name, f.to.host.Addr())
 	if refused := f.admit(d, diag, name+" ("+f.to.String()+")"); refused != nil {
-		f.looked = was
+		f.looked.Store(was)
 		return refused
 	}
 	f.mu.Lock()
@@ -252,7 +257,7 @@ func (f *flow) judgeRequest(ctx context.Context, method, path string) (policy.De
 		}
 	}
 	switch {
-	case worst.Permits(), worst.Effect == policy.Approve && f.approved[worst.Rule]:
+	case worst.Permits(), worst.Effect == policy.Approve && f.isApproved(worst.Rule):
 		return worst, diag, nil
 	case worst.Effect == policy.Approve:
 		return worst, diag, f.client.ask(ctx, worst, diag, "tcp "+f.shown()+" "+method+" "+path)

@@ -217,6 +217,7 @@ func (n *names) of(a netip.Addr) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	list := slices.Clone(n.told[a])
+	slices.Reverse(list)
 	slices.SortStableFunc(list, func(x, y told) int { return y.until.Compare(x.until) })
 	var out []string
 	for _, t := range list {

@@ -17,7 +17,7 @@ import (
 // may go on. A refusal that comes before that is returned, for the client to be
 // told; later ones are recorded here and end the connection.
 func (c *client) tunnel(f *flow, in net.Conn, opened func() error) *refusal {
-	if f.looked {
+	if f.looked.Load() {
 		if err := opened(); err != nil {
 			return nil
 		}
@@ -85,7 +85,9 @@ func (c *client) relay(f *flow, in, up net.Conn) *refusal {
 		stop()
 		return refused
 	}
-	if s.kind != isHTTP {
+	// A name that only the handshake told may be one to look into.
+	f.secured = s.kind == isTLS && f.looked.Load()
+	if s.kind != isHTTP && !f.secured {
 		refused := c.forward(f, in, up, s)
 		if refused == nil {
 			<-back
@@ -95,7 +97,7 @@ func (c *client) relay(f *flow, in, up net.Conn) *refusal {
 	}
 	if server.spoke() {
 		stop()
-		return against("agreement", "the server of "+f.shown()+" spoke before an HTTP request came", "")
+		return against("agreement", "the server of "+f.shown()+" spoke before a request that is to be looked into", "")
 	}
 	if server.silence() {
 		<-back
@@ -179,18 +181,31 @@ func (c *client) permitTunnel(f *flow, s sniffed, err error) *refusal {
 	switch {
 	case err != nil:
 		return failed("nothing to be understood came from the client: %v", err)
-	case s.kind != isTLS:
+	case s.kind == isOpaque:
+		return f.settleOpaque()
+	case s.kind == isHTTP:
 		return nil
 	case s.hidden && !f.direct:
 		return hiddenName(f)
 	}
-	if refused := f.settle(s.server); refused != nil {
-		return refused
+	return f.settle(s.server)
+}
+
+// settleOpaque gives a way by address the name it counts for, when what it
+// carries tells none: the last one looked up whose requests nobody looks into.
+func (f *flow) settleOpaque() *refusal {
+	if f.to.host.Name() != "" || f.direct {
+		return nil
 	}
-	if f.looked { // by the name that only the handshake told
-		return against("agreement", "requests to "+f.shown()+" are looked into, and the connection to it was opened as one that is not", "connect through the proxy that HTTPS_PROXY names")
+	for _, name := range f.names {
+		if !f.wants(name) {
+			f.mu.Lock()
+			f.name = name
+			f.mu.Unlock()
+			return nil
+		}
 	}
-	return nil
+	return against("looked into", "requests to "+f.to.String()+" are looked into, and this is neither TLS nor HTTP", "")
 }
 
 func hiddenName(f *flow) *refusal {
