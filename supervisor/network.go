@@ -206,7 +206,7 @@ func (n *network) open(loopback string, at *ends) error {
 		end  *netip.AddrPort
 		into *[]net.Listener
 	}{{&at.proxy, &n.listening}, {&at.tcp, &n.listening}, {&at.dns, &n.dns}} {
-		listener, err := net.Listen("tcp", net.JoinHostPort(loopback, "0"))
+		listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort(loopback, "0"))
 		if err != nil {
 			return fmt.Errorf("listen for the session: %w", err)
 		}
@@ -217,7 +217,7 @@ func (n *network) open(loopback string, at *ends) error {
 
 // openSix is open for IPv6, which a machine need not have.
 func (n *network) openSix() error {
-	probe, err := net.Listen("tcp6", "[::1]:0")
+	probe, err := new(net.ListenConfig).Listen(context.Background(), "tcp6", "[::1]:0")
 	if err != nil {
 		return nil
 	}
