@@ -93,7 +93,7 @@ work_git() {
 	git commit -qm move
 	git rebase -q main
 	git gc -q --prune=now
-	git fsck --strict --no-progress
+	git fsck --strict --no-progress --no-dangling
 	git status --porcelain
 	git rev-parse HEAD
 	digests .
@@ -118,7 +118,7 @@ work_parallel() {
 		) &
 	done
 	wait
-	git -C shared.git fsck --strict --no-progress
+	git -C shared.git fsck --strict --no-progress --no-dangling
 	git clone -q shared.git result
 	git -C result rev-list --count HEAD
 	digests result
