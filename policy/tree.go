@@ -22,14 +22,14 @@ func (p *Policy) Roots() []string {
 	return slices.Compact(out)
 }
 
-// Concerns reports whether r is a file rule that speaks of one of the operations.
-func (r *Rule) Concerns(ops FileOp) bool { return r.file != nil && r.file.ops&ops != 0 }
+// Concerns reports whether rule is a file rule that speaks of one of the operations.
+func (rule *Rule) Concerns(ops FileOp) bool { return rule.file != nil && rule.file.ops&ops != 0 }
 
 // PathsBelow are the patterns of a file rule, variables expanded, that match
 // something at or below a directory.
-func (r *Rule) PathsBelow(dir string) []string {
+func (rule *Rule) PathsBelow(dir string) []string {
 	var out []string
-	for _, g := range r.file.paths {
+	for _, g := range rule.file.paths {
 		if g.Covers(dir) || len(g.Below(dir)) > 0 {
 			out = append(out, g.String())
 		}

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -54,19 +53,22 @@ func proveConfinement() error {
 	if !launch.Confined() {
 		return errors.New("the file server is not confined")
 	}
-	if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); !errors.Is(err, unix.EPERM) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
 		_ = unix.Close(fd)
-		return fmt.Errorf("the file server can open a socket: %v", err)
 	}
-	if err := unix.Exec("", nil, nil); !errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("the file server can execute: %v", err)
+	if err := mustFail("a socket of the file server", err, unix.EPERM); err != nil {
+		return err
+	}
+	if err := mustFail("an execve of the file server", unix.Exec("", nil, nil), unix.EPERM); err != nil {
+		return err
 	}
 	if launch.LandlockABI() == 0 {
 		return nil
 	}
-	if f, err := os.Open("/"); !errors.Is(err, unix.EACCES) {
+	f, err := os.Open("/")
+	if err == nil {
 		f.Close()
-		return fmt.Errorf("the file server can read outside its trees: %v", err)
 	}
-	return nil
+	return mustFail("a look of the file server outside its trees", err, unix.EACCES)
 }

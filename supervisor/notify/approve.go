@@ -156,7 +156,7 @@ func (a *attempt) question() wire.Question {
 		Command: a.caller.command.ID, Kind: wire.AskExec, Subject: a.request.Path, Argv: a.argv, Cwd: a.request.Cwd,
 		Process: &wire.Process{PID: a.process.PID, StartTime: a.process.Start, Exe: a.caller.path, Cwd: a.request.Cwd},
 	}
-	return asked(q, a.verdict.decision, a.verdict.diagnostic)
+	return asked(q, a.decision, a.diagnostic)
 }
 
 // asked completes a question with its rule.
