@@ -48,7 +48,7 @@ func newApprovalsListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = client.Close() }() // the session ended or goes on without us
+			defer func() { _ = client.Close() }() // the session goes on without us
 			list, err := client.Approvals(cmd.Context())
 			if err != nil {
 				return fail(exitOurs, err, "")
@@ -108,7 +108,7 @@ func newAnswerCommand(word string, allow bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = client.Close() }() // the session ended or goes on without us
+			defer func() { _ = client.Close() }() // the session goes on without us
 			answer := wire.ApprovalAnswer{ID: args[0], Allow: allow, By: answerer()}
 			if err := client.Answer(cmd.Context(), answer); err != nil {
 				return fail(exitOurs, err, "'agentsh approvals list' shows what waits")
@@ -173,7 +173,7 @@ interrupted. While it runs the session has an approver, which a policy with
 			if err != nil {
 				return err
 			}
-			defer func() { _ = client.Close() }() // the session ended or goes on without us
+			defer func() { _ = client.Close() }() // the session goes on without us
 			p := newPrompt(cmd.InOrStdin(), cmd.OutOrStdout(), &sync.Mutex{}, func(a wire.ApprovalAnswer) error { return client.Answer(cmd.Context(), a) })
 			var once sync.Once
 			err = client.FollowApprovals(cmd.Context(), func(list []wire.Pending) error {

@@ -31,7 +31,7 @@ such place is named.`,
 			if err != nil {
 				return err
 			}
-			defer client.Close()
+			defer func() { _ = client.Close() }() // the session goes on without us
 			p, err := readPolicy(orDefault(file, operator.Policy), policyVars(one.Workspace, operator.Vars))
 			if err != nil {
 				return err
