@@ -41,6 +41,24 @@
 //     its first instruction it is compared with what was judged; env_inject is put
 //     back. A mismatch is killed.
 //
+// # A connection
+//
+//  1. The session's network namespace has loopback only. The init opened the
+//     listeners in it, and netlink messages that supervisor/divert composed send
+//     every other TCP connection to one of them (supervisor.Session.networkSetup).
+//  2. egress.Proxy takes it, as a proxy's client or diverted, and asks its own name
+//     server's memory and policy.Policy.Evaluate: name and address must agree.
+//  3. Allow: it dials the judged address, and looks into TLS where a rule or a
+//     credential needs it. Where there is no namespace or no nf_tables, notify
+//     carries the connection to the same listener.
+//
+// # A file operation
+//
+// fuse.loop reads requests from /dev/fuse and answers them on the spot: the name
+// inside the sandbox is judged, the operation runs beneath a handle of the backing
+// directory. What a person must decide goes to supervisor/approve over the server's
+// control socket; what is deleted, remembered or changed is kept by internal/keep.
+//
 // # A harness
 //
 //  1. cmd/agentctl newRunCommand calls harness.Load (merge, check) and
