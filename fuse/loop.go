@@ -64,7 +64,7 @@ func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
 		return nil, fmt.Errorf("read the first request: %w", err)
 	}
 	first := (*gofuse.InitIn)(unsafe.Pointer(&w.in[0]))
-	if n < int(unsafe.Offsetof(first.Unused)) {
+	if n < int(unsafe.Offsetof(first.Flags2)) { // which came with Linux 5.17: before, it is zero
 		return nil, fmt.Errorf("the first request has %d bytes", n)
 	}
 	l.kernel = first.Flags64()

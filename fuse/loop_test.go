@@ -112,3 +112,32 @@ func TestARequestThatWaitsHoldsUpNoOther(t *testing.T) {
 		})
 	}
 }
+
+// Linux before 5.17 has a shorter first request. See fuse_init_in in
+// linux/fuse.h.
+func TestTheFirstRequestOfOldKernels(t *testing.T) {
+	for _, size := range []int{56, 60, 104} {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		const initialize = 26
+		in := gofuse.InitIn{InHeader: gofuse.InHeader{Length: uint32(size), Opcode: initialize, Unique: 9}, Major: 7, Minor: 32, Flags: gofuse.CAP_ASYNC_READ, Flags2: 1}
+		_, err = unix.Write(pair[0], unsafe.Slice((*byte)(unsafe.Pointer(&in)), size))
+		must(t, err)
+		l, err := newLoop(&mount{rules: &current{}}, pair[1], &gofuse.MountOptions{MaxWrite: 4096})
+		if err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		want := uint64(gofuse.CAP_ASYNC_READ)
+		if size > 56 {
+			want |= 1 << 32
+		}
+		if l.kernel != want {
+			t.Errorf("%d bytes: flags %#x, want %#x", size, l.kernel, want)
+		}
+		if got := (&kernelSide{t: t, fd: pair[0]}).answered(); got != 9 {
+			t.Errorf("%d bytes: answer to %d", size, got)
+		}
+		closeFD(pair[0])
+		closeFD(pair[1])
+	}
+}
