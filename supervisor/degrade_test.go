@@ -249,6 +249,30 @@ func TestNoWordOpensASessionWithoutAListener(t *testing.T) {
 	t.Log("refused with every word")
 }
 
+func TestDetectionTellsWhyNoWordHelps(t *testing.T) {
+	if os.Getenv(lackingEnv) == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := testenv.Without(t, []string{testenv.WithoutNamespaces, testenv.WithoutLandlock}, self, "-test.run=^TestDetectionTellsWhyNoWordHelps$", "-test.v")
+		cmd.Env = append(os.Environ(), lackingEnv+"=both")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "no word helps") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	r, err := Detect(context.Background(), OperatorConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Session.Opens || len(r.Session.Words) > 0 || !strings.Contains(r.Session.Why, "\nwith every word of degraded: neither namespaces nor Landlock of ABI 3") {
+		t.Fatalf("%+v", r.Session)
+	}
+	t.Log("no word helps")
+}
+
 func TestWhatIsGrantedAroundHiddenNames(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "closed/x", "half/open", "half/shut"} {

@@ -86,7 +86,10 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 		r.Session.Why = err.Error()
 		cfg.Degraded = everyWord()
 		if session, err = cfg.openTrial(ctx, workspace); err != nil {
-			return nil // not even with every word
+			if again := err.Error(); again != r.Session.Why {
+				r.Session.Why += "\nwith every word of degraded: " + again
+			}
+			return nil
 		}
 		r.Session.Words = slices.DeleteFunc(shortest(session.lost.words()), func(word string) bool { return given(word, operator.Degraded) || word == lossGroups })
 		return session.Close()
