@@ -85,11 +85,13 @@ podman_run() {
 place_podman() { podman_run podman; }
 place_podman_unmasked() { podman_run podman-unmasked --security-opt unmask=ALL; }
 
+# runsc_version is of 2026-09-05, on the branch that `go install` can build.
+runsc_version=v0.0.0-20260905035102-160fafc42237
 
 place_gvisor() {
-	local dir runsc=$CACHE/bin/runsc
+	local dir runsc=$CACHE/runsc-$runsc_version/runsc status=0
 	if [ ! -x "$runsc" ]; then
-		CGO_ENABLED=0 GOBIN=$CACHE/bin GOFLAGS=-mod=mod "${GO:-go}" install gvisor.dev/gvisor/runsc@"${RUNSC_VERSION:-latest}" >&2
+		CGO_ENABLED=0 GOBIN=${runsc%/*} GOFLAGS=-mod=mod "${GO:-go}" install "gvisor.dev/gvisor/runsc@$runsc_version" >&2
 	fi
 	dir=$(debian_root)
 	bundle "$work/places"
@@ -98,10 +100,12 @@ place_gvisor() {
 		{"ociVersion": "1.0.0", "hostname": "places", "root": {"path": "$dir", "readonly": false},
 		 "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sh", "/places/check.sh", "/places"],
 		  "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SCRATCH=/tmp"],
-		  "capabilities": {"bounding": ["CAP_CHOWN","CAP_SETUID","CAP_SETGID","CAP_KILL"], "effective": ["CAP_CHOWN","CAP_SETUID","CAP_SETGID","CAP_KILL"], "permitted": ["CAP_CHOWN","CAP_SETUID","CAP_SETGID","CAP_KILL"]}},
+		  "capabilities": {"bounding": ["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_SETUID","CAP_SETGID","CAP_KILL"], "effective": ["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_SETUID","CAP_SETGID","CAP_KILL"], "permitted": ["CAP_CHOWN","CAP_DAC_OVERRIDE","CAP_SETUID","CAP_SETGID","CAP_KILL"]}},
 		 "mounts": [{"destination": "/proc", "type": "proc"}, {"destination": "/tmp", "type": "tmpfs"},
 		  {"destination": "/places", "type": "bind", "source": "$work/places", "options": ["ro", "rbind"]}],
 		 "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "network"}]}}
 	JSON
-	"$runsc" --root="$work/runsc" --platform=systrap --network=none --ignore-cgroups run --bundle "$work/bundle" "places$$"
+	"$runsc" --root="$work/runsc" --platform=systrap --network=none --ignore-cgroups run --bundle "$work/bundle" "places$$" || status=$?
+	umount "$work/runsc/null-netns" 2>/dev/null || true # runsc leaves it behind
+	return $status
 }

@@ -8,6 +8,7 @@
 #
 # CACHE     kernels, root file systems and images, made when they are missing (/var/tmp/agentsh-places)
 # EVASIONS  the corpus of bypasses; its probes run in the places that have what they need
+# RACE_N    tries of its races (200, in virtual machines 20)
 #
 # A place fails when a check differs from golden.tsv, when it prints nothing, and when its
 # probes did not run or one of them was not held. The exit status is 0 without a failure.

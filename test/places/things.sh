@@ -21,6 +21,7 @@ with_probes() {
 	cp -r "$root/packaging" "$root/bash_startup.sh" "$to/repo/"
 	ln "$to/agentsh" "$to/repo/bin/agentsh"
 	cp "$here/probes.sh" "$to/"
+	echo "${RACE_N:-200}" >"$to/tries"
 	local probe
 	for probe in "$corpus"/*/*.sh; do
 		if grep -q cbuild "$probe"; then
