@@ -226,7 +226,7 @@ func (s *session) event(e wire.Event) {
 // waitEvent returns the first event for which want is true.
 func (s *session) waitEvent(want func(wire.Event) bool) wire.Event {
 	s.t.Helper()
-	deadline := time.After(3 * time.Second)
+	deadline := time.After(60 * time.Second)
 	for {
 		s.mu.Lock()
 		for _, e := range s.events {

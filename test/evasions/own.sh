@@ -4,9 +4,15 @@
 #   own.sh          confined: each is blocked, those of control work
 #   own.sh --bare   without agentsh: each attack works, which is what makes "blocked" mean something
 #
-# A probe ends with RESULT allowed, RESULT blocked or RESULT error WHY.
+# A probe ends with RESULT allowed, RESULT blocked or RESULT error WHY. One whose
+# header says "contained" sees its work succeed: what counts is that the outside is intact.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
+# What the sessions of root keep lies in a place of this run.
+if [ "$(id -u)" = 0 ] && [ -z "${OWN_MOUNTS:-}" ]; then
+	mkdir -p /var/lib/agentsh
+	OWN_MOUNTS=1 exec unshare -m -- "$0" "$@"
+fi
 root=$(cd "$here/../.." && pwd)
 place=$(mktemp -d /var/tmp/own-evasions.XXXXXX) || exit 2
 trap 'rm -rf "$place"' EXIT
@@ -14,26 +20,57 @@ chmod 755 "$place"
 mkdir -p "$place/work"
 cp -r "$here/own" "$place/work/probes"
 : >"$place/outside"
+mkdir -p "$place/state/agentsh" && mkdir -m 700 "$place/state/agentsh/keep"
+store=$place/state/agentsh/keep
+export XDG_STATE_HOME=$place/state
+if [ "$(id -u)" = 0 ]; then
+	mount --bind "$place/state/agentsh" /var/lib/agentsh || exit 2
+	store=/var/lib/agentsh/keep
+	trap 'umount /var/lib/agentsh; rm -rf "$place"' EXIT
+fi
 
-confined() {
-	(exec bash -c 'exec "$0" exec --config /dev/null -p "$1" -w "$2" --cwd "$2" --audit "$3" -- /usr/bin/env WORKDIR="$2" SUPERVISOR_PID=$$ /bin/bash "$4"' \
-		"$root/bin/agentsh" "$here/own/policy.yaml" "$place/work" "$place/audit.jsonl" "$1") </dev/null 2>/dev/null
+# What the file probes aim at, as it is before each.
+precious=(truncated cut opened covered removed patched other)
+fixtures() {
+	rm -rf "$place"/work/{keep,led,away,soft}
+	mkdir -p "$place"/work/{keep/.guarded,led,away,soft}
+	echo kept >"$place/work/keep/.guarded/f"
+	echo original >"$place/work/led/original"
+	for name in "${precious[@]}"; do echo "precious $name" >"$place/work/soft/$name"; done
 }
 
-bare() { env WORKDIR="$place/work" MARK=outside SUPERVISOR_PID=$$ bash "$1" </dev/null 2>/dev/null; }
+# outside tells whether all of that is still to be had.
+outside() {
+	[ "$(cat "$place/work/keep/.guarded/f" "$place/work/led/original" 2>/dev/null)" = $'kept\noriginal' ] || { echo changed; return; }
+	for name in "${precious[@]}"; do
+		grep -rqx "precious $name" "$place/work/soft" "$store" || { echo lost; return; }
+	done
+	if [ -e "$store/x" ]; then echo changed; else echo intact; fi
+}
+
+confined() {
+	(exec bash -c 'exec "$0" exec --config /dev/null -p "$1" -w "$2" --cwd "$2" --audit "$3" -- /usr/bin/env WORKDIR="$2" STORE="$5" SUPERVISOR_PID=$$ /bin/bash "$4"' \
+		"$root/bin/agentsh" "$here/own/policy.yaml" "$place/work" "$place/audit.jsonl" "$1" "$store") </dev/null 2>/dev/null
+}
+
+bare() { env WORKDIR="$place/work" STORE="$store" MARK=outside SUPERVISOR_PID=$$ bash "$1" </dev/null 2>/dev/null; }
 
 run=confined
 [ "${1:-}" = --bare ] && run=bare
 failed=0 total=0
 for probe in "$place"/work/probes/*/*.sh; do
 	category=$(basename "$(dirname "$probe")") id=$(basename "$probe" .sh)
+	fixtures
 	result=$($run "$probe" | sed -n 's/^RESULT //p' | tail -1)
-	want=blocked
-	if [ "$category" = control ] || [ $run = bare ]; then want=allowed; fi
+	result+=:$(outside)
+	want=blocked:intact
+	if [ "$category" = control ] || [ $run = bare ] || grep -q '^# contained' "$probe"; then want=allowed:intact; fi
+	if [ $run = bare ] && grep -q '^# contained' "$probe"; then want='allowed:[cl]*'; fi
 	verdict=ok
-	[ "$result" = $want ] || verdict=FAIL failed=$((failed + 1))
+	# shellcheck disable=SC2053 # a pattern
+	[[ $result == $want ]] || verdict=FAIL failed=$((failed + 1))
 	total=$((total + 1))
-	printf '%-28s %-11s %-20s %s\n' "$id" "$category" "${result:-none}" "$verdict"
+	printf '%-28s %-11s %-28s %s\n' "$id" "$category" "$result" "$verdict"
 done
 echo "$total own probes, $failed failed"
 [ "$failed" = 0 ]
