@@ -6,6 +6,7 @@ cd "$(mktemp -d "${WORKDIR:-/tmp}/own.XXXXXX")" || { echo "RESULT error workdir"
 result() { echo "RESULT $*"; exit; }
 f=$WORKDIR/led/original worked=0
 try() { "$@" >/dev/null 2>&1 && worked=1; }
+# shellcheck disable=SC2016 # the inner shell expands it
 try bash -c 'echo x >"$0"' "$f"
 try truncate -s 0 "$f"
 try python3 -c 'import os, sys; os.truncate(sys.argv[1], 0)' "$f"
