@@ -327,7 +327,9 @@ func (p *Policy) Unheld(unheld func(key string) error) Problems {
 // resource_limits, also where a command rule's limits or timeout give them,
 // those of approvals and audit, exec_from, the key of each group that has rules
 // or a default, as "signal_rules", command_rules.redirect_to,
-// signal_rules.redirect_to, signal_rules.absorb and signal_rules.fallback.
+// signal_rules.redirect_to, signal_rules.absorb and signal_rules.fallback,
+// network_rules.protocols.udp of rules that do not deny and
+// unix_socket_rules.operations.listen.
 func (p *Policy) Settings() []Setting {
 	out := slices.Clone(p.settings)
 	for g := range groupCount {

@@ -204,6 +204,8 @@ func TestLint(t *testing.T) {
 		{"a wide network rule", "network_rules:\n- {name: a, cidrs: [0.0.0.0/0], decision: allow}\n", "a:guarded"},
 		{"another word for an operation", "file_rules: [{name: a, paths: [/a], operations: [open], decision: allow}]\n", "a:operation-alias"},
 		{"a fallback", "signal_rules: [{name: a, signals: [KILL], target: {type: system}, decision: deny, fallback: audit}]\n", ":fallback"},
+		{"datagrams that are permitted", "network_rules: [{name: a, domains: [a.example], protocols: [udp], decision: allow}]\n", ":datagrams"},
+		{"a rule about listening", "unix_socket_rules: [{name: a, paths: [/a], operations: [listen], decision: deny}]\n", ":listen"},
 		{"capitals", "command_rules:\n- {name: a, commands: [Make], decision: allow}\n", "a:case"},
 		{"env_allow beside env_policy", "env_policy: {allow: [A]}\ncommand_rules:\n- {name: a, commands: [x], decision: allow, env_allow: [B]}\n", "a:env-narrows"},
 		{"identity by name", "command_rules:\n- {name: a, commands: [x], decision: deny, identity: name}\n", "a:by-name"},

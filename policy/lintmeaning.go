@@ -89,9 +89,16 @@ func (l *linter) meaning() {
 		}
 	}
 	for _, s := range l.p.settings {
-		if s.Key == "signal_rules.fallback" {
-			l.problems = append(l.problems, Problem{Pos: s.Pos, Severity: SeverityWarning, Code: "fallback",
-				Message: "fallback is never used: a rule that cannot be held stops the start", Hint: "remove it"})
+		warn := func(code, message, hint string) {
+			l.problems = append(l.problems, Problem{Pos: s.Pos, Severity: SeverityWarning, Code: code, Message: message, Hint: hint})
+		}
+		switch s.Key {
+		case "signal_rules.fallback":
+			warn("fallback", "fallback is never used: a rule that cannot be held stops the start", "remove it")
+		case "network_rules.protocols.udp":
+			warn("datagrams", "no session starts with it: datagrams do not leave a session", "permit protocols: [tcp]; a rule that denies udp is fine")
+		case "unix_socket_rules.operations.listen":
+			warn("listen", "no session starts with it: a socket that was bound may listen", "write bind")
 		}
 	}
 	for _, rule := range l.p.groups[GroupFile].rules {

@@ -37,14 +37,7 @@ func networkKeys() []key[draft] {
 		{field{name: "domains", doc: "Host names; *.example.com is every name below it, * is every destination.", shape: listOf(shape{})}, readDomains},
 		{field{name: "cidrs", doc: "Addresses or networks.", shape: listOf(shape{})}, readCIDRs},
 		{field{name: "ports", doc: "Ports, or ranges as \"8000-8080\".", shape: listOf(shape{kind: shapeInt, others: []shape{{}}})}, readPorts},
-		{field{name: "protocols", doc: "tcp or udp.", shape: listOf(shape{words: protocolWords})}, func(r *reader, n *yaml.Node, d *draft) {
-			d.selected = true
-			for _, l := range r.texts(n) {
-				if i, ok := r.word(l.node, "protocol", protocolWords); ok {
-					d.rule.network.protocols = append(d.rule.network.protocols, protocolWords[i])
-				}
-			}
-		}},
+		{field{name: "protocols", doc: "tcp or udp; a session refuses udp in a rule that permits.", shape: listOf(shape{words: protocolWords})}, readProtocols},
 		{field{name: "methods", doc: "HTTP methods. A rule that denies by method also matches a connection whose requests nobody looks into.", shape: listOf(shape{words: methodWords})}, func(r *reader, n *yaml.Node, d *draft) {
 			d.selected = true
 			for _, l := range r.texts(n) {
@@ -70,9 +63,28 @@ func networkKeys() []key[draft] {
 	}...)
 }
 
+// readProtocols notes where datagrams are named, as a setting that somebody must
+// carry out.
+func readProtocols(r *reader, n *yaml.Node, d *draft) {
+	d.selected = true
+	for _, l := range r.texts(n) {
+		i, ok := r.word(l.node, "protocol", protocolWords)
+		if !ok {
+			continue
+		}
+		d.rule.network.protocols = append(d.rule.network.protocols, protocolWords[i])
+		if protocolWords[i] == "udp" {
+			d.settings = append(d.settings, Setting{Key: "network_rules.protocols.udp", Pos: r.pos(l.node)})
+		}
+	}
+}
+
 var readNetworkRules = func(r *reader, n *yaml.Node, doc *document) {
 	readRules(GroupNetwork, networkKeys(), func(rule *Rule) { rule.network = &networkMatch{} },
 		func(r *reader, n *yaml.Node, d *draft) {
+			if d.rule.Effect == Deny {
+				d.settings = nil // datagrams that are denied need nobody to carry them
+			}
 			if !d.selected {
 				r.fail(n, `write domains: ["*"] to mean every destination`, "the rule selects nothing")
 			}

@@ -31,6 +31,18 @@ func held(key string, groups bool) bool {
 	return heldSettings[key]
 }
 
+// notHeld is why a session does not carry out a setting, and what to write
+// instead.
+func notHeld(key string) error {
+	switch key {
+	case "network_rules.protocols.udp":
+		return errors.New("datagrams do not leave a session (permit protocols: [tcp]; a rule that denies udp is fine)")
+	case "unix_socket_rules.operations.listen":
+		return errors.New("a socket that was bound may listen (write bind)")
+	}
+	return errors.New("this session does not carry it out")
+}
+
 // groupLimits are the limits of l that a control group holds.
 func groupLimits(l policy.Limits) cgroup.Limits {
 	return cgroup.Limits{MemoryBytes: l.MemoryBytes, SwapLimited: l.SwapLimited, SwapBytes: l.SwapBytes, CPUPercent: l.CPUPercent, Pids: l.Pids}
@@ -56,7 +68,7 @@ func (s *Session) hold() error {
 		case grouped:
 			return unheld[kind]
 		}
-		return errors.New("this build does not carry it out")
+		return notHeld(key)
 	})
 	if len(problems) > 0 {
 		return problems

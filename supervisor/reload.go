@@ -3,7 +3,6 @@ package supervisor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,7 +70,7 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 		if held(key, s.group != nil || s.lost.has(lossGroups)) {
 			return nil
 		}
-		return errors.New("this session does not carry it out")
+		return notHeld(key)
 	})
 	refuse := func(pos policy.Position, format string, args ...any) {
 		problems = append(problems, policy.Problem{Pos: pos, Message: fmt.Sprintf(format, args...) + " was settled when the session was made", Hint: "make a new session for it"})

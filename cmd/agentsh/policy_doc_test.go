@@ -176,6 +176,9 @@ func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
 		{"signal_rules.fallback", "signal_rules: [{name: s, signals: [KILL], target: {type: children}, decision: deny, fallback: audit}]\n"},
 		{"audit.include_stdout", "audit: {include_stdout: true}\n"},
 		{"audit.retention_days", "audit: {retention_days: 30}\n"},
+		{"network_rules.protocols.udp", "network_rules: [{name: n, domains: [a.example], protocols: [tcp, udp], decision: allow}]\n"},
+		{"network_rules.protocols.udp", "network_rules: [{name: n, domains: ['*'], protocols: [udp], decision: approve}]\n"},
+		{"unix_socket_rules.operations.listen", "unix_socket_rules: [{name: u, paths: [/tmp/a], operations: [bind, listen], decision: deny}]\n"},
 		{"resource_limits.disk_write_mb", "resource_limits: {disk_write_mb: 100}\n"},
 	}
 	for _, tt := range tests {
