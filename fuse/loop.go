@@ -193,6 +193,10 @@ func (l *loop) watch() {
 		}
 		tick.Stop()
 		l.drowsy.Store(true)
+		if w.requests.Load() != now && l.drowsy.CompareAndSwap(true, false) { // it began before it could see that
+			tick.Reset(watchPeriod)
+			continue
+		}
 		select {
 		case <-l.wake:
 		case <-l.ended:
