@@ -32,6 +32,8 @@ func TestInjectedVariablesSurviveEveryWayToDropThem(t *testing.T) {
 	for name, argv := range map[string][]string{
 		"an empty environment":               {"/usr/bin/env", "-i", hello, "env"},
 		"an empty one, dynamically linked":   {"/usr/bin/env", "-i", dynamic, "env"},
+		"posix_spawn with none at all":       {filepath.Join(bin, "spawn"), hello, "1", "env"},
+		"the same, dynamically linked":       {filepath.Join(bin, "spawn"), dynamic, "1", "env"},
 		"three levels":                       {"/usr/bin/env", "-i", "/bin/sh", "-c", "exec env -i /bin/bash -c 'exec env -i " + hello + " env'"},
 		"another value":                      {"/usr/bin/env", "-i", "BASH_ENV=/tmp/mine", "TEAM=", hello, "env"},
 		"one of two missing":                 {"/usr/bin/env", "-u", "TEAM", hello, "env"},

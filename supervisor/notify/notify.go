@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"agentsh/internal/wire"
@@ -32,9 +31,11 @@ type Loop struct {
 	rules  Rules
 	asking context.Context // of the questions that wait for a person; set by Run
 
-	idle    atomic.Int32 // workers that are about to receive, or wait for it
 	mu      sync.Mutex
 	workers []*worker
+	idle    int       // workers that are about to receive, or wait for it
+	queue   []*call   // received and not begun, oldest first; empty unless one worker is idle
+	begun   time.Time // when a call of the queue was begun last
 	running sync.WaitGroup
 	failed  error // what ended the first worker, when that was an error
 }
@@ -66,9 +67,12 @@ type Config struct {
 	// Session is the id that events carry.
 	Session string
 	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
-	// further calls are denied.
+	// further calls wait in a queue.
 	Workers int
-	// Deadline bounds the time from receiving a call to its answer; 0 is 5 s.
+	// Queue is how many calls wait at most; 0 is 65,536. Further ones are denied.
+	Queue int
+	// Deadline bounds the time from beginning a call to its answer, and how long
+	// calls wait while none of them is begun; 0 is 5 s.
 	Deadline time.Duration
 	// Log gets what an operator of the supervisor has to know; nil: nothing.
 	Log *slog.Logger
@@ -78,7 +82,7 @@ type Config struct {
 type Credential struct{ UID, GID int }
 
 // Rules are what calls are decided by. A call takes them once, when it is
-// received: it never meets a part of other ones.
+// begun: it never meets a part of other ones.
 type Rules struct {
 	// Evaluate decides a request, as Policy.Evaluate does. It is called from
 	// several goroutines.
@@ -91,7 +95,7 @@ type Rules struct {
 	Inject []string
 }
 
-// Reload replaces the rules. Calls that are received while commit runs wait for
+// Reload replaces the rules. Calls that are begun while commit runs wait for
 // it; when it fails, the rules stay as they are.
 func (l *Loop) Reload(r Rules, commit func() error) error {
 	l.swap.Lock()
@@ -103,7 +107,7 @@ func (l *Loop) Reload(r Rules, commit func() error) error {
 	return nil
 }
 
-// current are the rules for a call that was just received.
+// current are the rules for a call that is just begun.
 func (l *Loop) current() Rules {
 	l.swap.RLock()
 	defer l.swap.RUnlock()
@@ -138,6 +142,9 @@ func New(cfg Config) *Loop {
 		cfg.Workers = 64
 	}
 	cfg.Workers = max(cfg.Workers, 2)
+	if cfg.Queue == 0 {
+		cfg.Queue = 1 << 16
+	}
 	if cfg.Deadline == 0 {
 		cfg.Deadline = 5 * time.Second
 	}
@@ -172,8 +179,10 @@ func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
 func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.cfg.Listener.Close() })
 	l.asking = ctx
+	l.mu.Lock()
 	l.grow()
 	l.grow()
+	l.mu.Unlock()
 	watch, unwatch := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	watching.Go(func() { l.watch(watch) })
@@ -188,14 +197,12 @@ func (l *Loop) Run(ctx context.Context) error {
 	return l.failed
 }
 
-// grow adds a worker if there may be one more.
+// grow adds a worker if there may be one more. It is called with mu held.
 func (l *Loop) grow() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if len(l.workers) >= l.cfg.Workers {
 		return false
 	}
-	l.idle.Add(1)
+	l.idle++
 	w := &worker{loop: l}
 	l.workers = append(l.workers, w)
 	l.running.Go(func() {
@@ -221,13 +228,15 @@ func (l *Loop) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		l.mu.Lock()
-		workers := l.workers // only ever appended to
-		l.mu.Unlock()
+		late := fmt.Errorf("no decision within %v", l.cfg.Deadline)
+		workers, waiting := l.overdue()
 		for _, w := range workers {
 			if c := w.current.Load(); c != nil && time.Since(c.start) > l.cfg.Deadline {
-				c.fault(fmt.Errorf("no decision within %v", l.cfg.Deadline))
+				c.fault(late)
 			}
+		}
+		for _, c := range waiting {
+			c.fault(late)
 		}
 	}
 }

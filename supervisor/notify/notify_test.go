@@ -314,32 +314,18 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 		s.printed("")
 		s.fault("no decision within 50ms")
 	})
-	t.Run("no worker that is free", func(t *testing.T) {
+	t.Run("a queue that is full", func(t *testing.T) {
 		entered, release := make(chan struct{}, 8), make(chan struct{})
 		cfg := onTrue(func() { entered <- struct{}{}; <-release })
-		cfg.Workers, cfg.Deadline = 2, time.Minute
-		s := &session{t: t, done: make(chan error, 1)}
-		cmd := exec.Command("/bin/sh", "-c", "(until /bin/true; do :; done) 2>/dev/null & read go; /bin/echo ran 2>/dev/null || echo refused; echo done >&4; wait")
-		cmd.Stdout = &s.out
-		stdin, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		reading, writing, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer reading.Close()
-		cmd.ExtraFiles = []*os.File{writing} // 4, after the socket of the filter
-		s.start(cfg, CommandInfo{ID: "c"}, cmd)
-		writing.Close()
+		cfg.Workers, cfg.Queue, cfg.Deadline = 2, 1, time.Minute
+		s, full := crowd(t, cfg, "/bin/true & read go; for i in 1 2; do (/bin/echo ran 2>/dev/null || { echo refused; echo >&4; }) & done; wait")
 		<-entered
-		stdin.Write([]byte("go\n"))
-		reading.Read(make([]byte, 8))
+		s.stdin.Write([]byte("go\n"))
+		full.Read(make([]byte, 8))
 		close(release)
 		s.end()
-		s.printed("refused\n")
-		s.fault("all 2 workers are busy")
+		s.printed("refused\nran\n")
+		s.fault("all 2 workers are busy and 1 calls wait")
 	})
 	t.Run("a process of no command", func(t *testing.T) {
 		s := begin(t, Config{}, CommandInfo{}, tries...)

@@ -125,18 +125,15 @@ func (w *worker) serve() error {
 		if err != nil {
 			return err
 		}
-		c.start = time.Now()
-		// One worker always waits, so that a call is received at once: until
-		// then its thread can be interrupted.
-		if l.idle.Add(-1) > 0 || l.grow() || l.idle.Load() > 0 {
+		if !l.admit(c) {
+			continue
+		}
+		for ; c != nil; c = l.next() {
 			w.current.Store(c)
 			c.rules = l.current()
 			w.handle(c)
 			w.current.Store(nil)
-		} else {
-			c.fault(fmt.Errorf("all %d workers are busy", l.cfg.Workers))
 		}
-		l.idle.Add(1)
 	}
 }
 

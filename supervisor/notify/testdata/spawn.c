@@ -1,5 +1,5 @@
-/* spawn PROGRAM N: runs it N times with an empty environment, prints the
- * nanoseconds for each. */
+/* spawn PROGRAM N ARGUMENT...: runs it N times with an empty environment, prints
+ * the nanoseconds for each. */
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <stdio.h>
@@ -12,12 +12,13 @@ int main(int argc, char **argv)
 	if (argc < 3)
 		return 2;
 	int n = atoi(argv[2]);
+	argv[2] = argv[1]; /* the program's own vector starts here */
 	struct timespec a, b;
 	clock_gettime(CLOCK_MONOTONIC, &a);
 	for (int i = 0; i < n; i++) {
 		pid_t pid;
 		int status;
-		if (posix_spawn(&pid, argv[1], NULL, NULL, (char *[]){ argv[1], NULL }, (char *[]){ NULL }) || waitpid(pid, &status, 0) != pid || status)
+		if (posix_spawn(&pid, argv[2], NULL, NULL, argv + 2, (char *[]){ NULL }) || waitpid(pid, &status, 0) != pid || status)
 			return 1;
 	}
 	clock_gettime(CLOCK_MONOTONIC, &b);
