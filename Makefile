@@ -116,7 +116,7 @@ soak: deps-check build
 # The same checks in containers and small roots, as recorded: doc/platforms/places.md. Further
 # places: gvisor kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 PLACES ?= musl no-fuse no-userns docker-root docker-user podman podman-unmasked
-places: build
+places: build $(if $(filter arm64-%,$(PLACES)),cross)
 	packaging/deps.sh places $(if $(filter arm64-%,$(PLACES)),places-arm64)
 	GO="$(GO)" EVASIONS=$(EVASIONS) test/places/run.sh $(PLACES)
 

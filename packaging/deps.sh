@@ -33,7 +33,7 @@ for set in "$@"; do
 	places)
 		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
 		;;
-	places-arm64) for p in qemu-system-arm qemu-user-static; do want "$p"; done ;;
+	places-arm64) want qemu-system-arm ;;
 	*)
 		echo "deps.sh: unknown set $set: use build, check, packages, bench, places or places-arm64" >&2
 		exit 2

@@ -39,7 +39,8 @@ mirror() {
 	echo "${found:-http://deb.debian.org/debian}"
 }
 
-# debian_root makes a root file system with what the probes need, once.
+# debian_root makes a root file system with what the probes need, once. That of
+# another architecture is unpacked alone: its programs do not run here.
 debian_root() {
 	local arch=${1:-amd64} dir
 	dir=$CACHE/root-$arch
@@ -47,8 +48,18 @@ debian_root() {
 	flock 8 # two runs may want it
 	if [ ! -e "$dir/.complete" ]; then
 		rm -rf --one-file-system "$dir"
-		mmdebstrap --quiet --variant=minbase --mode=root --architectures="$arch" \
-			--include=bash,python3,procps,perl-base,kmod,iproute2,passwd,busybox-static,make bookworm "$dir" "$(mirror)" >&2
+		local packages=bash,python3,procps,perl-base,kmod,iproute2,passwd,busybox-static,make how=(--variant=minbase)
+		if [ "$arch" != "$(dpkg --print-architecture)" ]; then
+			packages+=,base-files,base-passwd,dash,coreutils,grep,sed,findutils,util-linux,mount,hostname,libc-bin
+			how=(--variant=extract --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr)
+		fi
+		mmdebstrap --quiet "${how[@]}" --mode=root --architectures="$arch" --include="$packages" bookworm "$dir" "$(mirror)" >&2
+		if [ ! -e "$dir/etc/passwd" ]; then
+			cp "$dir/usr/share/base-passwd/passwd.master" "$dir/etc/passwd"
+			cp "$dir/usr/share/base-passwd/group.master" "$dir/etc/group"
+			echo 'root:*:20000:0:99999:7:::' >"$dir/etc/shadow"
+			chmod 640 "$dir/etc/shadow"
+		fi
 		mkdir -p "$dir/places" "$dir/scratch"
 		: >"$dir/.complete"
 	fi
