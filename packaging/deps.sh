@@ -18,7 +18,7 @@ for set in "$@"; do
 	case $set in
 	build) for p in gcc libc6-dev pkg-config libseccomp-dev git ca-certificates curl; do want "$p"; done ;;
 	check)
-		for p in bash dash busybox-static make procps shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64; do want "$p"; done
+		for p in bash dash busybox-static make procps shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64 qemu-user-static; do want "$p"; done
 		tool jq jq
 		tool strace strace
 		tool python3 python3

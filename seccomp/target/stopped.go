@@ -285,18 +285,29 @@ func (s *Stopped) SetEnv(entries []string) error {
 	if s.Secure {
 		return errors.New("the program runs with AT_SECURE and would ignore parts of its environment")
 	}
+	sp, err := s.rebuild(entries)
+	if err != nil {
+		return err
+	}
+	binary.NativeEndian.PutUint64(s.regs[regsStackAt:], sp)
+	return s.registers(unix.PTRACE_SETREGSET)
+}
+
+// rebuild writes the stack for [Stopped.SetEnv] and returns where it starts, a
+// multiple of 16 as the ABIs of amd64 and arm64 want it.
+func (s *Stopped) rebuild(entries []string) (sp uint64, err error) {
 	keep := make([]uint64, 0, len(s.environ)+len(entries))
 	for _, addr := range s.environ {
 		text, err := s.text(addr)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if !names(entries, text) {
 			keep = append(keep, addr)
 			continue
 		}
 		if err := s.write(addr, make([]byte, len(text))); err != nil {
-			return fmt.Errorf("wipe a variable: %w", err)
+			return 0, fmt.Errorf("wipe a variable: %w", err)
 		}
 	}
 	var texts []byte
@@ -310,12 +321,11 @@ func (s *Stopped) SetEnv(entries []string) error {
 		next += uint64(len(e)) + 1
 	}
 	vectors := s.layOut(keep)
-	sp := (base - uint64(len(vectors))) &^ 15
+	sp = (base - uint64(len(vectors))) &^ 15
 	if err := errors.Join(s.write(base, texts), s.write(sp, vectors)); err != nil {
-		return fmt.Errorf("write the environment: %w", err)
+		return 0, fmt.Errorf("write the environment: %w", err)
 	}
-	binary.NativeEndian.PutUint64(s.regs[regsStackAt:], sp)
-	return s.registers(unix.PTRACE_SETREGSET)
+	return sp, nil
 }
 
 func names(entries []string, text []byte) bool {
