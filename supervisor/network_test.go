@@ -194,7 +194,6 @@ func TestProgramsReachWhatRulesAllow(t *testing.T) {
 	testenv.Need(t, testenv.Program("curl"), testenv.Program("node"), testenv.Program("python3"))
 	eachMode(t, func(t *testing.T, change func(*Config)) {
 		b := newOutside(t, http.HandlerFunc(greet)).open(t, netRules, change)
-		const direct = "env -u HTTPS_PROXY -u https_proxy -u ALL_PROXY -u all_proxy -u HTTP_PROXY -u http_proxy "
 		const curl = "curl -sS --cacert ca.pem "
 		python := `python3 -c 'import ssl, sys, urllib.request as u; print(u.urlopen(sys.argv[1], context=ssl.create_default_context(cafile="ca.pem")).read().decode())' `
 		node := `NODE_EXTRA_CA_CERTS=ca.pem node -e 'require("https").get(process.argv[1], r => r.pipe(process.stdout)).on("error", e => console.log(e.code))' `

@@ -39,7 +39,8 @@ func (d destination) String() string {
 
 func portText(port uint16) string { return strconv.Itoa(int(port)) }
 
-// admit registers a connection; nil: there are too many, or it is too late.
+// admit registers a connection; nil: it is too late, or there are too many,
+// which is recorded.
 func (p *Proxy) admit(conn net.Conn) *client {
 	p.mu.Lock()
 	full := len(p.clients) >= p.opts.Limits.Connections
@@ -52,9 +53,15 @@ func (p *Proxy) admit(conn net.Conn) *client {
 	}
 	p.mu.Unlock()
 	if full && !closed {
-		p.opts.Log.Warn("connection refused: too many are open", "limit", p.opts.Limits.Connections)
+		p.turnAway(conn)
 	}
 	return c
+}
+
+// turnAway records that a connection was refused unread. Who made it is not
+// looked up: that would be work for whoever opens too many.
+func (p *Proxy) turnAway(conn net.Conn) {
+	_ = (&client{p: p, conn: conn}).refuse("connection", against("connections", "there are "+strconv.Itoa(p.opts.Limits.Connections)+" connections open already", "close some first"))
 }
 
 // identify finds out which process connected.

@@ -220,7 +220,7 @@ func (w *world) connect(to string) (net.Conn, *bufio.Reader, int, string) {
 // settled waits until every connection is recorded and returns the events.
 func (w *world) settled() []wire.Event {
 	w.t.Helper()
-	for late := time.After(guard); len(w.p.Connections()) > 0; {
+	for late := time.After(guard); len(w.p.Connections()) > 0 || w.unended() > 0; {
 		select {
 		case <-w.more:
 		case <-late:
@@ -230,6 +230,23 @@ func (w *world) settled() []wire.Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.events)
+}
+
+// unended is how many connections have a recorded begin and no end yet: they
+// are forgotten before their end is recorded.
+func (w *world) unended() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, e := range w.events {
+		switch e.Phase {
+		case "begin":
+			n++
+		case "end":
+			n--
+		}
+	}
+	return n
 }
 
 // denials are the events that refuse, in short.
