@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -187,6 +188,16 @@ func TestStartKillAndCloseInAnyOrder(t *testing.T) {
 	all.Wait()
 }
 
+// taker tries for as long as it lives to get a listener: one of its own, and one
+// that a process it sees holds. It tells of each on descriptor 3, and once on its
+// output that it has begun.
+const taker = `open(my $tell, ">&=3"); my $allow = pack("SCCL", 6, 0, 0, 0x7fff0000); my $program = pack("Sx6P", 1, $allow); my $begun;
+while (1) {
+	syswrite $tell, "installed a listener\n" if syscall(%d, 1, 8, $program) >= 0;
+	for (glob "/proc/[0-9]*/fd/*") { syswrite $tell, "found a listener\n" if (readlink || "") =~ /seccomp/ && open(my $f, "+<", $_) }
+	syswrite STDOUT, "ready\n" unless $begun++;
+}`
+
 // supervise is a supervisor to be killed: it starts a session with processes of
 // every kind, prints their ids and waits.
 func supervise() int {
@@ -196,19 +207,21 @@ func supervise() int {
 	if err != nil {
 		return 1
 	}
-	p, err := s.Start(context.Background(), launch.Command{Path: "/bin/bash", Dir: "/", Env: []string{"PATH=/usr/bin"}, Stdout: w, Argv: []string{"bash", "-c",
-		"setsid sleep 60 & (trap '' TERM HUP INT; (echo ready; exec sleep 60) & sleep 60) & exec sleep 60"}})
+	p, err := s.Start(context.Background(), launch.Command{Path: "/bin/bash", Dir: "/", Env: []string{"PATH=/usr/bin"}, Stdout: w, Stderr: os.Stdout, Argv: []string{"bash", "-c",
+		`exec 3>&2 2>/dev/null; setsid sleep 60 & (trap '' TERM HUP INT; (echo ready; exec sleep 60) & sleep 60) & exec perl -e "$0"`, fmt.Sprintf(taker, unix.SYS_SECCOMP)}})
 	if err != nil {
 		return 1
 	}
-	if _, err := r.Read(make([]byte, 8)); err != nil {
+	if _, err := io.ReadFull(r, make([]byte, 2*len("ready\n"))); err != nil {
 		return 1
 	}
 	fmt.Fprintln(os.Stdout, s.PID(), p.PID())
 	select {}
 }
 
+// Nor does a command get hold of a listener while that happens.
 func TestAKilledSupervisorTakesItsCommandsAlong(t *testing.T) {
+	testenv.Need(t, testenv.Program("perl"))
 	both(t, func(t *testing.T) {
 		times := 100
 		if testing.Short() {
@@ -238,7 +251,8 @@ func killSupervisor(t *testing.T) time.Duration {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	line, err := bufio.NewReader(out).ReadString('\n')
+	said := bufio.NewReader(out)
+	line, err := said.ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +293,12 @@ func killSupervisor(t *testing.T) time.Duration {
 			break
 		}
 	}
-	return time.Since(begin)
+	took := time.Since(begin)
+	// The pipe ends with the last process that holds it, known here or not.
+	if rest, err := io.ReadAll(said); err != nil || len(rest) > 0 {
+		t.Errorf("a command %s (%v)", rest, err)
+	}
+	return took
 }
 
 // children are the processes whose parent is pid.
