@@ -56,7 +56,7 @@ const (
 // PlanOptions choose what a plan notifies and the refusals that are not for
 // every policy.
 type PlanOptions struct {
-	// NoExecMemfd refuses memfd_create without MFD_NOEXEC_SEAL: an executable
+	// NoExecMemfd notifies memfd_create without MFD_NOEXEC_SEAL: an executable
 	// memory file would pass every path rule about programs.
 	NoExecMemfd bool
 	NoInternet  bool // refuse sockets of every family but UNIX, where no network namespace holds them
@@ -81,12 +81,7 @@ func DefaultPlan(o PlanOptions) Plan {
 		p.Refused = append(p.Refused, list...)
 	}
 	if o.NoExecMemfd {
-		p.Refused = append(p.Refused, Refusal{
-			Syscalls: []string{"memfd_create"},
-			When:     []Case{{{1, LacksBit, unix.MFD_NOEXEC_SEAL}}},
-			Errno:    unix.EPERM,
-			Reason:   "an executable memory file has no path that exec_from could judge",
-		})
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"memfd_create"}, When: []Case{{{1, LacksBit, unix.MFD_NOEXEC_SEAL}}}})
 	}
 	if o.NoInternet {
 		p.Refused = append(p.Refused, Refusal{

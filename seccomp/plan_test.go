@@ -224,7 +224,6 @@ func TestTheRefusalListIsComplete(t *testing.T) {
 		{"fcntl", two(1, unix.F_SETOWN|top, 2, ^uint64(0)), unix.EPERM},
 		{"fcntl", two(1, 15, 2, 0x7fff0000), unix.EPERM},
 		{"fcntl", two(1, 10, 2, 9), unix.EPERM},
-		{"memfd_create", none, unix.EPERM},
 		{"sched_setaffinity", arg(0, 1), unix.EPERM},
 	}
 	for _, name := range []string{"io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "userfaultfd",

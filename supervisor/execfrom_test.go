@@ -87,4 +87,8 @@ done; /usr/bin/true; echo true $?`
 	if out != "-1 1\n" {
 		t.Errorf("memfd_create without and with MFD_NOEXEC_SEAL: %q", out)
 	}
+	told := b.events(t, func(e wire.Event) bool { return e.Op == "memfd_create" })
+	if len(told) != 1 || told[0].Decision != "deny" || told[0].Command == "" || !strings.HasSuffix(told[0].Process.Exe, "/perl") {
+		t.Errorf("events: %+v", told)
+	}
 }

@@ -30,6 +30,7 @@ var handlers = map[int]func(*worker, *call) error{
 	unix.SYS_BIND:              (*worker).bind,
 	unix.SYS_SENDTO:            (*worker).sendto,
 	unix.SYS_LISTEN:            (*worker).listen,
+	unix.SYS_MEMFD_CREATE:      (*worker).memoryFile,
 }
 
 // worker is one thread that receives and answers. It is the tracer of at most
