@@ -21,7 +21,7 @@ fetch_kernel() {
 		apt_suite "$suite" "$arch"
 		# the image the meta package depends on, and its parts where it is split
 		packages=$(apt-cache "${apt_options[@]}" depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "$meta" |
-			grep -oE '^linux-(image|binary|modules)-[0-9][^ :]*' | sort -u)
+			grep -oE '^linux-(image|base|binary|modules)-[0-9][^ :]*' | sort -u)
 		[ -n "$packages" ] || { echo "no kernel behind $meta in $suite" >&2; return 1; }
 		rm -rf "$to"
 		mkdir -p "$to/debs"
@@ -30,6 +30,10 @@ fetch_kernel() {
 		for packages in "$to"/debs/*.deb; do dpkg-deb -x "$packages" "$to"; done
 		rm -rf "$to/debs"
 		[ -d "$to/lib/modules" ] || ln -s ../usr/lib/modules "$to/lib/modules" 2>/dev/null || { mkdir -p "$to/lib" && ln -s ../usr/lib/modules "$to/lib/modules"; }
+		if [ ! -d "$to/boot" ]; then # newer ones have it among their modules
+			mkdir "$to/boot"
+			ln "$to"/lib/modules/*/vmlinuz "$to/boot/vmlinuz-$(basename "$to"/lib/modules/*)"
+		fi
 		: >"$to/.complete"
 	fi
 	echo "$to"
