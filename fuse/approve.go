@@ -274,15 +274,41 @@ func (m asking) RemoveXAttr(c <-chan struct{}, h *gofuse.InHeader, name string) 
 type questions struct {
 	ch *channel
 
-	mu   sync.Mutex
-	next uint64
-	open map[uint64]chan wire.Answer
+	mu      sync.Mutex
+	next    uint64
+	open    map[uint64]chan wire.Answer
+	refused int // how many callers of refuse have not resumed
+}
+
+// exchanged is the answer to a question by rules that hold no more.
+var exchanged = wire.Answer{Reason: "the rules were exchanged meanwhile: try again"}
+
+// refuse answers every question with no until resume is called.
+func (q *questions) refuse() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.refused++
+	for id, waiting := range q.open {
+		waiting <- exchanged
+		delete(q.open, id)
+	}
+}
+
+// resume has people asked again.
+func (q *questions) resume() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.refused--
 }
 
 // put asks the supervisor and waits for its answer or the end of ctx.
 func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer {
 	answer := make(chan wire.Answer, 1)
 	q.mu.Lock()
+	if q.refused > 0 {
+		q.mu.Unlock()
+		return exchanged
+	}
 	q.next++
 	id := q.next
 	q.open[id] = answer
@@ -297,6 +323,9 @@ func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer
 	}
 	select {
 	case a := <-answer:
+		if a == exchanged {
+			_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends everything
+		}
 		return a
 	case <-ctx.Done():
 		_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends everything

@@ -14,9 +14,9 @@ func (s *server) hold() {
 
 // release ends a hold. What was written meanwhile enters the change record, and
 // the kernel forgets what it knew.
-func (s *server) release(r *released) error {
+func (s *server) release(r *released) (forget func(), err error) {
 	if !s.held {
-		return errors.New("the files are not held")
+		return nil, errors.New("the files are not held")
 	}
 	s.held = false
 	var written *mount
@@ -27,13 +27,15 @@ func (s *server) release(r *released) error {
 		}
 		m.tree.moves.Unlock()
 	}
-	if written != nil {
+	if written == nil {
+		return nil, nil
+	}
+	return func() {
 		written.invalidate("")
 		for _, c := range r.Changes { // names that the kernel knows not to be there are no nodes
 			written.invalidate(string(c.Path))
 		}
-	}
-	return nil
+	}, nil
 }
 
 // replay records what somebody else did to the backing, in its order.

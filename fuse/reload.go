@@ -69,8 +69,8 @@ func (c *Control) Prepare(ctx context.Context, cfg Config) error {
 }
 
 // Commit has the rules that were prepared hold for every later request; what the
-// kernel remembers by the old ones is forgotten when it returns. Files that are
-// open stay so.
+// kernel remembers by the old ones is forgotten when it returns. What waits for a
+// person is refused, files that are open stay so.
 func (c *Control) Commit(ctx context.Context) error {
 	return c.call(ctx, request{Commit: true}, nil)
 }
@@ -96,17 +96,22 @@ func (s *server) prepare(c *Config) error {
 	return nil
 }
 
-// commit has the prepared rules hold.
-func (s *server) commit() error {
+// commit has the prepared rules hold. What a person is asked for by the old ones
+// is refused, and so is what would be asked for until the kernel has forgotten:
+// it would have to wait for the answer.
+func (s *server) commit() (forget func(), err error) {
 	if s.next == nil {
-		return errors.New("nothing was prepared")
+		return nil, errors.New("nothing was prepared")
 	}
+	s.people.refuse()
 	s.rules.replace(s.next)
 	s.next = nil
-	for _, m := range s.mounts {
-		m.invalidate("")
-	}
-	return nil
+	return func() {
+		defer s.people.resume()
+		for _, m := range s.mounts {
+			m.invalidate("")
+		}
+	}, nil
 }
 
 // silent reports whether no listing has to be told or asked for.

@@ -64,8 +64,16 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 			continue
 		}
 		answer := reply{ID: r.ID}
-		if err := s.handle(reports, r); err != nil {
+		forget, err := s.handle(reports, r)
+		if err != nil {
 			answer.Error = err.Error()
+		}
+		if forget != nil {
+			go func() { // ends with the process: the kernel may wait for the answer of a person
+				forget()
+				_ = ch.send(answer) // a broken socket ends the loop
+			}()
+			continue
 		}
 		if err := ch.send(answer); err != nil {
 			return fmt.Errorf("control socket: %w", err)
@@ -86,23 +94,39 @@ func raiseOpenFiles() {
 	}
 }
 
-func (s *server) handle(ctx context.Context, r request) error {
+// handle carries a request out. forget, if there is one, is to be called before
+// it is answered, and not where answers of people are taken: the kernel drops a
+// name only when nothing is made or removed beside it, which may be what a person
+// is asked for.
+func (s *server) handle(ctx context.Context, r request) (forget func(), err error) {
+	switch {
+	case len(s.mounts) == 0 || r.Configure != nil:
+	case r.Release != nil:
+		return s.release(r.Release)
+	case r.Forget != nil:
+		return s.invalidate(string(r.Forget))
+	case r.Restore != nil && !s.held:
+		return s.restore(r.Restore)
+	case r.Commit && !s.held:
+		return s.commit()
+	}
+	return nil, s.handleAtOnce(ctx, r)
+}
+
+// handleAtOnce carries out what waits for nobody.
+func (s *server) handleAtOnce(ctx context.Context, r request) error {
 	switch {
 	case r.Configure != nil:
 		return s.configure(ctx, r.Configure)
 	case len(s.mounts) == 0:
 		return errors.New("not configured")
-	case r.Release != nil:
-		return s.release(r.Release)
-	case s.held && !r.Drain && !r.Ping && r.Forget == nil:
+	case s.held && !r.Drain && !r.Ping:
 		return errors.New("the files are held for a checkpoint: try again")
 	case r.Hold:
 		s.hold()
 		return nil
 	case r.Prepare != nil:
 		return s.prepare(r.Prepare)
-	case r.Commit:
-		return s.commit()
 	case r.Changes != "":
 		return s.changes(r.ID, r.Changes)
 	case r.Baseline:
@@ -110,10 +134,6 @@ func (s *server) handle(ctx context.Context, r request) error {
 			m.baseline()
 		}
 		return nil
-	case r.Forget != nil:
-		return s.invalidate(string(r.Forget))
-	case r.Restore != nil:
-		return s.restore(r.Restore)
 	case len(r.Purge) > 0:
 		return s.purge(r.Purge)
 	case r.Init != 0:
@@ -288,14 +308,13 @@ func (m *mount) baseline() {
 	m.changes.reset()
 }
 
-// invalidate drops what the kernel knows at and below a path.
-func (s *server) invalidate(path string) error {
+// invalidate finds what the kernel knows at and below a path, for [server.handle].
+func (s *server) invalidate(path string) (forget func(), err error) {
 	m := s.mountOf(path)
 	if m == nil {
-		return fmt.Errorf("%s is in no governed mount", shown(path))
+		return nil, fmt.Errorf("%s is in no governed mount", shown(path))
 	}
-	m.invalidate(strings.Trim(path[len(m.path):], "/"))
-	return nil
+	return func() { m.invalidate(strings.Trim(path[len(m.path):], "/")) }, nil
 }
 
 // mountOf returns the innermost mount that holds a path inside the sandbox.

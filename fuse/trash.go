@@ -53,25 +53,24 @@ func (m *mount) keepUndone(id string) {
 
 // restore puts a kept file back under its name. Directories that are missing
 // above it are not made.
-func (s *server) restore(r *restoreRequest) error {
+func (s *server) restore(r *restoreRequest) (forget func(), err error) {
 	if s.trash == nil {
-		return errors.New("there is no trash")
+		return nil, errors.New("there is no trash")
 	}
 	e, err := s.trash.Find(r.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	path := e.Name()
 	m := s.mountOf(path)
 	if m == nil {
-		return fmt.Errorf("%s is in no governed mount", shown(path))
+		return nil, fmt.Errorf("%s is in no governed mount", shown(path))
 	}
 	rel := strings.Trim(path[len(m.path):], "/")
 	if err := m.putBack(s.trash, e, rel, r.Force); err != nil {
-		return fmt.Errorf("restore %s: %w", shown(path), err)
+		return nil, fmt.Errorf("restore %s: %w", shown(path), err)
 	}
-	m.invalidate(rel)
-	return s.trash.Drop(r.ID, "restored")
+	return func() { m.invalidate(rel) }, s.trash.Drop(r.ID, "restored")
 }
 
 // putBack makes the entry at rel again.
