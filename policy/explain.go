@@ -58,6 +58,9 @@ func describe(r Request, why reason) string {
 		if host == "" {
 			host = r.Addr
 		}
+		if r.Port == 0 { // whether the name may be looked up at all
+			return "reaching " + shown(host)
+		}
 		return fmt.Sprintf("reaching %s port %d", shown(host), r.Port)
 	case *UnixSocketRequest:
 		return shown(r.Op) + " of socket " + shown(r.Path)

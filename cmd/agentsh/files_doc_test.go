@@ -11,11 +11,25 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// TestTheFilesPageIsTrue runs the commands of doc/files.md in a workspace with
-// the policy above them and compares what they print: spaces count as one, and
-// "..." stands for any text of a line.
 func TestTheFilesPageIsTrue(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	if ran := runPage(t, "doc/files.md"); ran < 5 {
+		t.Errorf("%d commands: the page was not read", ran)
+	}
+}
+
+func TestTheNetworkPageIsTrue(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock, testenv.Program("curl"))
+	if ran := runPage(t, "doc/network.md"); ran == 0 {
+		t.Error("the page was not read")
+	}
+}
+
+// runPage runs the commands of a page in a workspace with the policy above them
+// and compares what they print: spaces count as one, and "..." stands for any
+// text of a line. It returns how many there were.
+func runPage(t *testing.T, page string) int {
+	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(d, 0o755); err != nil {
@@ -37,11 +51,11 @@ func TestTheFilesPageIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	ran := 0
-	for _, b := range blocksOf(t, "../../doc/files.md") {
-		switch b.kind {
-		case "yaml":
+	for _, b := range blocksOf(t, "../../"+page) {
+		switch {
+		case strings.HasPrefix(b.text, "version:"):
 			write(t, filepath.Join(work, "policy.yaml"), b.text)
-		case "console":
+		case b.kind == "console":
 			for _, c := range transcript(b.text) {
 				ran++
 				cmd := exec.Command("bash", "-c", c.command)
@@ -50,14 +64,12 @@ func TestTheFilesPageIsTrue(t *testing.T) {
 					"XDG_STATE_HOME=" + filepath.Join(dir, "state"), "HOME=" + dir, "LC_ALL=C", "TZ=UTC"}
 				out, _ := cmd.CombinedOutput() // its status shows in what it prints
 				if !c.printed(string(out)) {
-					t.Errorf("doc/files.md, block at line %d:\n$ %s\nprinted\n%s\nthe page says\n%s", b.line, c.command, out, strings.Join(c.output, "\n"))
+					t.Errorf("%s, block at line %d:\n$ %s\nprinted\n%s\nthe page says\n%s", page, b.line, c.command, out, strings.Join(c.output, "\n"))
 				}
 			}
 		}
 	}
-	if ran < 5 {
-		t.Errorf("%d commands: the page was not read", ran)
-	}
+	return ran
 }
 
 // shownCommand is one command of a page and the lines it prints.
