@@ -26,12 +26,15 @@ fi
 [ $# -gt 0 ] || set -- command args shell file net signal supervisor kernel env control controller
 
 # The services that probes aim at have an address that is no loopback, in a
-# network that ends with this run: the metadata address among them.
-if [ -z "${EV_NETWORK:-}" ]; then
+# network that ends with this run: the metadata address among them. A container
+# that may not make one has its own already, and runs no probe of the network.
+if [ -z "${EV_NETWORK:-}" ] && { [[ " $* " == *" net "* ]] || unshare -n true 2>/dev/null; }; then
 	EV_NETWORK=own exec unshare -n -- "$0" "$@"
 fi
-ip link set lo up && ip address add 198.51.100.77/32 dev lo && ip address add 169.254.169.254/32 dev lo || exit 2
-export DENIED_HOST=198.51.100.77
+if [ "${EV_NETWORK:-}" = own ]; then
+	ip link set lo up && ip address add 198.51.100.77/32 dev lo && ip address add 169.254.169.254/32 dev lo || exit 2
+	export DENIED_HOST=198.51.100.77
+fi
 
 place=$(mktemp -d /var/tmp/evasions.XXXXXX) || exit 2
 secret=
@@ -55,6 +58,8 @@ workspace() {
 	EV_WORKSPACE=$place/$1/work
 	mkdir -p "$EV_WORKSPACE/probes" "$EV_WORKSPACE/project/.git/hooks" "$place/$1/prepared" "$place/$1/outside"
 	cp -r "$corpus/$1" "$EV_WORKSPACE/probes/"
+	# The service that this control reaches has an address of the network made above.
+	[ "${EV_NETWORK:-}" = own ] || rm -f "$EV_WORKSPACE/probes/control/ok-connect-allowed.sh"
 	printf 'version: 1\nvars: {STARTUP: "%s", PROTECTED: "%s"}\nsandbox: {env_inject: {BASH_ENV: "%s"}}\n' \
 		"$place/bash_startup.sh" "$EV_WORKSPACE/project/.git/hooks" "$place/bash_startup.sh" >"$EV_CONFIG"
 	if [ -n "${PROBE_BIN_DIR:-}" ]; then cp -r "$PROBE_BIN_DIR" "$EV_WORKSPACE/built"; fi
