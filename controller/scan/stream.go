@@ -72,9 +72,19 @@ func (j *job) slide(buf []byte) []byte {
 
 // block runs the scanners over one block.
 func (j *job) block(b []byte) error {
-	o := j.scanner.options
 	s := span{job: j, raw: b}
-	j.scanner.findPlanted(&s)
+	s.look()
+	s.decode()
+	if j.scanner.options.Model != nil {
+		return s.model()
+	}
+	return nil
+}
+
+// look runs the scanners that look at text as it stands.
+func (s *span) look() {
+	o := s.job.scanner.options
+	s.job.scanner.findPlanted(s)
 	if o.Unicode {
 		s.unicode()
 	}
@@ -87,11 +97,6 @@ func (j *job) block(b []byte) error {
 	if o.Injection {
 		s.injection()
 	}
-	s.decode()
-	if o.Model != nil {
-		return s.model()
-	}
-	return nil
 }
 
 // span is a piece of text under the scanners: a block, or what was decoded from
@@ -114,20 +119,7 @@ func (s *span) derive(raw []byte, at int, how string) {
 	if s.block != nil {
 		inner.at, inner.block, inner.how = s.at, s.block, s.how+" in "+how
 	}
-	o := s.job.scanner.options
-	s.job.scanner.findPlanted(&inner)
-	if o.Unicode {
-		inner.unicode()
-	}
-	if o.Secrets {
-		inner.secrets()
-	}
-	if o.URLs {
-		inner.urls()
-	}
-	if o.Injection {
-		inner.injection()
-	}
+	inner.look()
 	inner.decode()
 }
 
