@@ -31,6 +31,7 @@ var ranks = map[string]int{
 	"internal/keep":            1, // the file server keeps what is lost, the command gives it back
 	"internal/agentfile":       0, // every backend starts or sends it
 	"internal/cli":             1, // the commands that both programs have
+	"internal/fakemodel":       0, // tests of agents talk to it
 	"internal/text":            0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":  1, // knows events only, not how they are stored
 	"controller/harness":       1,

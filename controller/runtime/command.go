@@ -12,6 +12,14 @@ type command struct{}
 
 func (command) Name() string { return "command" }
 
+func (command) Traits() Traits { return Traits{} }
+
+func (command) Files(Invocation) ([]File, error) { return nil, nil }
+
+func (command) State(Invocation) []string { return nil }
+
+func (command) Transcripts(Invocation) []string { return nil }
+
 func (command) Check(in Invocation) error {
 	switch {
 	case len(in.Argv) == 0:

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"sort"
 	"strconv"
 	"strings"
@@ -21,12 +22,48 @@ import (
 type Runtime interface {
 	// Name is the word a harness selects it by.
 	Name() string
+	// Traits say what the program reads and takes.
+	Traits() Traits
 	// Check reports what the invocation lacks, before a sandbox exists.
 	Check(in Invocation) error
+	// Files configure the program: settings, definitions in its own form, the
+	// wiring of its hooks. They are the same for every iteration.
+	Files(in Invocation) ([]File, error)
 	// Command is what to run in the sandbox for one iteration.
 	Command(in Invocation) (Command, error)
 	// Parser reads the program's output and calls emit for each event, in order.
 	Parser(emit func(Event)) Parser
+	// State lists what the program keeps for itself, absolute paths in the
+	// sandbox. It is removed before a next iteration starts.
+	State(in Invocation) []string
+	// Transcripts lists the files and directories in which the program writes
+	// down what it did, absolute paths in the sandbox. They are taken out after
+	// each iteration; one that is missing is no error.
+	Transcripts(in Invocation) []string
+}
+
+// Traits are what a program can be given.
+type Traits struct {
+	Program string // started when the harness names no command; empty: it must
+	Bridge  bool   // reads CLAUDE.md and not AGENTS.md
+	Model   bool   // takes a model
+	Effort  bool   // takes a reasoning effort
+	Plugins bool   // loads plugins
+	Hooks   bool   // calls hooks around its tools
+}
+
+// File is a file of the sandbox.
+type File struct {
+	Dest string // absolute
+	Data []byte
+	Mode fs.FileMode // permission bits
+}
+
+// Hook is a program that looks at a tool's call before or after it.
+type Hook struct {
+	After bool     // the call; otherwise before
+	Tools string   // names of tools, a|b; empty: all
+	Argv  []string // reads the call on stdin; status 2 refuses
 }
 
 // Parser takes the output of a program as it comes. Its methods may be called
@@ -42,13 +79,14 @@ type Parser interface {
 type Invocation struct {
 	Agent      string   // name
 	Definition string   // the agent definition
-	Argv       []string // runtime command: program and arguments
+	Argv       []string // program and first arguments; empty: [Traits.Program]
 	Model      string
 	Effort     string
 	ConfigDir  string // agents, skills, plugins
 	RepoDir    string // working directory
 	OutputDir  string // results that are no changes of the repository
 	Feedback   string // file with the validator's text; empty in the first iteration
+	Hooks      []Hook
 	RunID      string
 	Iteration  int       // from 1
 	Deadline   time.Time // of this iteration
@@ -65,14 +103,35 @@ type Command struct {
 
 // Kinds of [Event].
 const (
-	EventLine = "line" // a line of output
+	EventLine       = "line"        // a line of output that says nothing else
+	EventSaid       = "said"        // text of the model
+	EventToolCall   = "tool_call"   // the model uses a tool
+	EventToolResult = "tool_result" // what the tool answered
+	EventUsage      = "usage"       // tokens used since the usage before
+	EventError      = "error"       // what the program reports as an error
+	EventResult     = "result"      // how the program says it ended
 )
 
-// Event is one thing an agent said or did.
+// Event is one thing an agent said or did. Texts are clean, see [Clean].
 type Event struct {
 	Kind   string `json:"kind"`
 	Stream string `json:"stream,omitempty"` // stdout or stderr
-	Text   string `json:"text"`             // clean, see [Clean]
+	Text   string `json:"text"`             // of a tool call: its input in short
+	Tool   string `json:"tool,omitempty"`   // name of the tool
+	Call   string `json:"call,omitempty"`   // joins a tool's call and its result
+	Failed bool   `json:"failed,omitempty"` // of a tool result, of the result
+	Usage  *Usage `json:"usage,omitempty"`
+}
+
+// Usage is what a model's work took.
+type Usage struct {
+	Model      string  `json:"model,omitempty"`
+	Turns      int     `json:"turns"`
+	Input      int64   `json:"input_tokens"`
+	Output     int64   `json:"output_tokens"`
+	CacheRead  int64   `json:"cache_read_tokens"`
+	CacheWrite int64   `json:"cache_write_tokens"`
+	CostUSD    float64 `json:"cost_usd"` // as the program says; 0: it does not say
 }
 
 // registered are the runtimes a harness can name.
