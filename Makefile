@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race fsx million cross evasions soak bench workloads deps deps-check clean places
+.PHONY: all build demo test check lint race fsx million cross evasions race-probes soak bench workloads deps deps-check clean places
 .PHONY: deps-packages packages package-files release-check reproduce install-test
 
 all: build
@@ -105,6 +105,11 @@ EVASIONS ?= $(CURDIR)/../shared/evasions
 evasions: build
 	EVASIONS=$(EVASIONS) test/evasions/run.sh
 	EVASIONS=$(EVASIONS) SHARE_NETWORK=1 test/evasions/run.sh net control
+
+# The probes that race, each 100,000 times. Hours.
+race-probes: build
+	RACE_N=100000 PROBE_TIMEOUT=20000 ONLY="$$(cd $(EVASIONS) && grep -l RACE_N */*.sh | xargs -n1 basename -s .sh | tr '\n' ' ')" \
+		EVASIONS=$(EVASIONS) test/evasions/run.sh command file net
 
 # Full size: 100,000 execs, 10,000 live processes, storms of signals, and the
 # concurrent tests a hundred times under the race detector. About an hour.
