@@ -43,6 +43,12 @@ func (r *run) planInput() bootstrap.Input {
 	for _, s := range r.harness.Skills {
 		in.Skills = append(in.Skills, r.harness.Path(s.Path))
 	}
+	for _, p := range r.harness.Plugins {
+		in.Plugins = append(in.Plugins, r.harness.Path(p.Path))
+	}
+	for _, f := range r.own {
+		in.Runtime = append(in.Runtime, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode})
+	}
 	for _, f := range r.files {
 		if f.Dest == harness.GeneratedEnv {
 			in.Generated = f.Data

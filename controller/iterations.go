@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -31,6 +32,12 @@ func (r *run) iterations(ctx context.Context) error {
 	for n := 1; ; n++ {
 		it, err := r.iterate(ctx, n)
 		r.result.Iterations = append(r.result.Iterations, it)
+		if it.Usage != nil {
+			if r.result.Usage == nil {
+				r.result.Usage = &runtime.Usage{}
+			}
+			r.result.Usage.Add(*it.Usage)
+		}
 		if err != nil || it.Validation == "" || it.Validation == validationPassed {
 			return err
 		}
@@ -51,13 +58,20 @@ func (r *run) iterate(ctx context.Context, n int) (IterationResult, error) {
 	}
 	start := time.Now()
 	r.invoke.Iteration, r.invoke.Deadline = n, start.Add(limit)
+	if err := r.forget(ctx); err != nil {
+		return IterationResult{Number: n}, err
+	}
 	r.agentRan = true
-	exit, err := runtime.Run(ctx, r.box, r.runtime, r.invoke, r.agentSaid)
+	heard := r.listen(n)
+	exit, err := runtime.Run(ctx, r.box, r.runtime, r.invoke, heard.said)
 	it := IterationResult{Number: n, Exit: exit, Duration: time.Since(start)}
-	failed := agentFailure(exit, err, limit)
+	heard.into(&it)
+	r.logError = errors.Join(r.logError, heard.failed)
+	failed := heard.verdict(agentFailure(exit, err, limit), r.runtime.Traits().Ends)
 	if failed != nil && ctx.Err() != nil {
 		failed = context.Cause(ctx)
 	}
+	it.Transcripts = r.takeTranscripts(ctx)
 	if err := r.takeOut(ctx, failed != nil); err != nil {
 		return it, errors.Join(failed, err)
 	}
@@ -67,15 +81,31 @@ func (r *run) iterate(ctx context.Context, n int) (IterationResult, error) {
 	return r.validate(ctx, it)
 }
 
-// agentSaid shows and keeps a line of the agent. It is called by two
-// goroutines, one for each stream.
-func (r *run) agentSaid(e runtime.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.results.line(e.Text); err != nil && r.logError == nil {
-		r.logError = err // told once, by deliver
+// forget removes what the program kept for itself in the iteration before.
+func (r *run) forget(ctx context.Context) error {
+	if r.invoke.Iteration == 1 {
+		return nil
 	}
-	r.tell(Update{Kind: UpdateOutput, Stream: e.Stream, Text: e.Text})
+	for _, name := range r.runtime.State(r.invoke) {
+		if err := r.box.Remove(ctx, name, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("clear what the agent kept: %w", err)
+		}
+	}
+	return nil
+}
+
+// agentLogHint says where more is to be read.
+const agentLogHint = "what it printed is in " + agentLogName + ", beside " + resultName
+
+// addToFailure adds to a failure what the agent said of it.
+func addToFailure(err error, said string) error {
+	var f *Failure
+	if said == "" || !errors.As(err, &f) {
+		return err
+	}
+	more := *f
+	more.Err = fmt.Errorf("%w: %s", f.Err, said)
+	return &more
 }
 
 // agentFailure is nil when the agent exited with status 0.
@@ -88,7 +118,7 @@ func agentFailure(exit wire.Exit, err error, limit time.Duration) error {
 		if exit.Code == 0 {
 			return nil
 		}
-		return fail(ExitAgentFailed, "what it printed is in "+agentLogName+", beside result.json", fmt.Errorf("the agent exited with status %d", exit.Code))
+		return fail(ExitAgentFailed, agentLogHint, fmt.Errorf("the agent exited with status %d", exit.Code))
 	case wire.ExitSignaled:
 		return fail(ExitAgentFailed, "", fmt.Errorf("the agent was killed by signal %d", exit.Signal))
 	case wire.ExitOOM:
@@ -150,7 +180,7 @@ func validationFailure(it IterationResult, most int) error {
 
 // feedBack gives the validator's text to the next iteration.
 func (r *run) feedBack(ctx context.Context, it IterationResult) error {
-	r.invoke.Feedback = ""
+	r.invoke.Feedback, r.invoke.Objection = "", ""
 	if r.harness.ValidationLoop.FeedbackMode.V == "none" {
 		return nil
 	}
@@ -158,7 +188,7 @@ func (r *run) feedBack(ctx context.Context, it IterationResult) error {
 	if err := r.box.WriteFile(ctx, name, []byte(it.Feedback), 0o644); err != nil {
 		return fmt.Errorf("hand over feedback: %w", err)
 	}
-	r.invoke.Feedback = name
+	r.invoke.Feedback, r.invoke.Objection = name, it.Feedback
 	return nil
 }
 

@@ -1,13 +1,18 @@
 package controller
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"agentsh/controller/bootstrap"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -17,13 +22,18 @@ const maxPolicyFile = 4 << 20
 
 // loadPolicy reads the policy at name with what it extends, and checks it: a
 // policy that the supervisor would refuse is refused before a sandbox exists.
-func loadPolicy(name string, vars map[string]string) ([]wire.PolicySource, error) {
+// Rules of the run itself are tried before those of the policy.
+func loadPolicy(name string, own []policyRule, vars map[string]string) ([]wire.PolicySource, error) {
 	name = shortName(name)
 	data, err := readBounded(name, maxPolicyFile)
 	if err != nil {
 		return nil, badConfig("", "policy: %w", err)
 	}
-	p, err := policy.Load(policy.Source{Name: name, Data: data}, policy.Options{
+	main := policy.Source{Name: name, Data: data}
+	if len(own) > 0 {
+		main = ownPolicy(name, own)
+	}
+	p, err := policy.Load(main, policy.Options{
 		Vars:     vars,
 		ReadFile: func(name string) ([]byte, error) { return readBounded(name, maxPolicyFile) },
 	})
@@ -35,6 +45,84 @@ func loadPolicy(name string, vars map[string]string) ([]wire.PolicySource, error
 		out = append(out, wire.PolicySource{Name: s.Name, Data: s.Data})
 	}
 	return out, nil
+}
+
+// policyRule is a file rule of the run.
+type policyRule struct {
+	Name       string   `json:"name"`
+	Paths      []string `json:"paths"`
+	Operations []string `json:"operations"`
+	Decision   string   `json:"decision"`
+	Message    string   `json:"message,omitempty"`
+}
+
+// ownPolicyName is shown with the refusals of the run's own rules.
+const ownPolicyName = "agentctl-run.yaml"
+
+// ownPolicy is a policy that tries rules before those of the file name. JSON
+// is YAML.
+func ownPolicy(name string, rules []policyRule) policy.Source {
+	data, err := json.MarshalIndent(struct {
+		Version int          `json:"version"`
+		Name    string       `json:"name"`
+		Extends []string     `json:"extends"`
+		Files   []policyRule `json:"file_rules"`
+	}{1, "agentctl-run", []string{name}, rules}, "", "  ")
+	if err != nil {
+		panic(err) // texts only
+	}
+	return policy.Source{Name: ownPolicyName, Data: data}
+}
+
+// changing are the operations that change a file or directory.
+var changing = []string{"write", "create", "delete", "rename", "chmod", "chown", "link", "symlink", "mkdir", "rmdir", "mknod", "xattr", "utime"}
+
+// guarded are the rules that a run adds to its policy: the agent writes nothing
+// that its program is configured by, the program may write what it keeps for
+// itself, and a read-only repository is one.
+func (r *run) guarded() []policyRule {
+	var rules []policyRule
+	if r.harness.ReadonlyRepo.V {
+		rules = append(rules, policyRule{
+			Name: "readonly-repo", Paths: []string{r.repoDir, r.repoDir + "/**"}, Operations: changing, Decision: "deny",
+			Message: "the harness says readonly_repo: the repository is not changed",
+		})
+	}
+	if len(r.own) == 0 {
+		return rules
+	}
+	var files []string
+	above := map[string]bool{}
+	for _, f := range r.own {
+		files = append(files, f.Dest)
+		for dir := path.Dir(f.Dest); dir != "/"; dir = path.Dir(dir) {
+			above[dir] = true
+		}
+	}
+	const message = "what the controller delivered stays as it is"
+	for _, dir := range []string{"agents", "skills", "plugins"} {
+		dir = path.Join(bootstrap.ConfigDir, dir)
+		files = append(files, dir, dir+"/**")
+	}
+	rules = append(rules,
+		policyRule{Name: "delivered-files", Paths: files, Operations: changing, Decision: "deny", Message: message},
+		policyRule{
+			Name: "above-delivered-files", Paths: slices.Sorted(maps.Keys(above)), Operations: []string{"delete", "rename", "rmdir", "chmod", "chown", "symlink"},
+			Decision: "deny", Message: message,
+		})
+	var state []string
+	for _, name := range r.runtime.State(r.invoke) {
+		state = append(state, name, name+"/**")
+	}
+	if len(state) > 0 {
+		rules = append(rules, policyRule{
+			Name: "runtime-state", Paths: state, Operations: append([]string{"read", "list", "stat"}, changing...), Decision: "allow",
+		})
+	}
+	return append(rules, policyRule{
+		Name: "runtime-configuration", Paths: []string{bootstrap.ConfigDir, bootstrap.ConfigDir + "/**"}, Operations: changing,
+		Decision: "deny", Message: message,
+	})
 }
 
 // shortName is name relative to the working directory when it lies below it:

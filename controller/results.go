@@ -22,6 +22,8 @@ const (
 	filesName    = "files"         // the changed files of the repository
 	manifestName = "manifest.json" // of files, with their SHA-256
 	outputName   = "output"        // what the agent wrote to its output directory
+	eventsName   = "agent.jsonl"   // what it said and did, one event a line
+	recordsName  = "transcripts"   // what the program itself wrote down, by iteration
 )
 
 // results is the directory of the results of one run: filled beside its place,
@@ -33,6 +35,7 @@ type results struct {
 	made      bool // staging exists
 	published bool
 	log       *os.File
+	events    *os.File
 }
 
 // newResults checks that results can be put at out, and makes nothing yet but
@@ -118,8 +121,27 @@ func (r *results) make() error {
 	}
 	r.made = true
 	var err error
-	r.log, err = os.OpenFile(filepath.Join(r.staging, agentLogName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if r.log, err = r.create(agentLogName); err != nil {
+		return err
+	}
+	r.events, err = r.create(eventsName)
 	return err
+}
+
+func (r *results) create(name string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(r.staging, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+}
+
+// closeLogs closes the logs of the agent. Closing twice is an error of the
+// second time.
+func (r *results) closeLogs() error {
+	var errs []error
+	for _, f := range []*os.File{r.log, r.events} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // line adds a line to the agent's log.
@@ -128,9 +150,15 @@ func (r *results) line(text string) error {
 	return err
 }
 
+// event adds a line to the agent's event log.
+func (r *results) event(line []byte) error {
+	_, err := r.events.Write(append(line, '\n'))
+	return err
+}
+
 // copyAudit takes the audit log.
 func (r *results) copyAudit(from io.Reader) (err error) {
-	f, err := os.OpenFile(filepath.Join(r.staging, auditName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := r.create(auditName)
 	if err != nil {
 		return err
 	}
@@ -150,7 +178,7 @@ func (r *results) writeResult(v Result) error {
 // publish puts the staging directory at its place. Earlier results are
 // exchanged for it in one step and then removed.
 func (r *results) publish() error {
-	if err := r.log.Close(); err != nil {
+	if err := r.closeLogs(); err != nil {
 		return fmt.Errorf("write agent log: %w", err)
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, r.staging, unix.AT_FDCWD, r.out, unix.RENAME_NOREPLACE)
@@ -173,9 +201,7 @@ func (r *results) publish() error {
 
 // discard removes results that were not published.
 func (r *results) discard() error {
-	if r.log != nil {
-		_ = r.log.Close() // closed already when it was published
-	}
+	_ = r.closeLogs() // closed already when it was published
 	if r.published || !r.made {
 		return nil
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -88,7 +87,8 @@ type Result struct {
 	Changed    []Changed         `json:"changed"`
 	Partial    bool              `json:"partial"` // the agent was stopped, or some of its work could not be taken out
 	Iterations []IterationResult `json:"iterations"`
-	Commands   int               `json:"commands"` // programs started
+	Usage      *runtime.Usage    `json:"usage,omitempty"` // of all iterations
+	Commands   int               `json:"commands"`        // programs started
 	Programs   []Program         `json:"programs"`
 	Refusals   int               `json:"refusals"`
 	Refused    []Refusal         `json:"refused"`
@@ -128,6 +128,11 @@ type IterationResult struct {
 	Validation string        `json:"validation,omitempty"` // passed, failed, timeout
 	Feedback   string        `json:"feedback,omitempty"`   // what the validator said
 	Duration   time.Duration `json:"duration_ns"`
+
+	Usage       *runtime.Usage `json:"usage,omitempty"`       // as the program reports it
+	Tools       []Tool         `json:"tools,omitempty"`       // used, in order of their first call
+	Errors      []string       `json:"errors,omitempty"`      // the program reported, at most 20
+	Transcripts string         `json:"transcripts,omitempty"` // directory of the program's own records, below the results
 }
 
 // run is the state that the steps of one run share.
@@ -146,6 +151,7 @@ type run struct {
 	files   []harness.File
 	runtime runtime.Runtime
 	invoke  runtime.Invocation
+	own     []runtime.File // configure the runtime, no command writes them
 	spec    sandbox.Spec
 	secrets []wire.Credential // of the providers, with their values
 	git     gitTool
@@ -157,8 +163,7 @@ type run struct {
 	box     sandbox.Sandbox
 	results *results
 
-	mu       sync.Mutex // guards what the agent's two streams share
-	logError error
+	logError error // of the agent's logs
 
 	agentRan bool
 	critical int         // findings

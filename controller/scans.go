@@ -111,6 +111,9 @@ func (r *run) scanHarness(ctx context.Context, s *scan.Scanner) error {
 	for _, skill := range r.harness.Skills {
 		dirs = append(dirs, r.harness.Path(skill.Path))
 	}
+	for _, plugin := range r.harness.Plugins {
+		dirs = append(dirs, r.harness.Path(plugin.Path))
+	}
 	for _, dir := range dirs {
 		if dir == "" {
 			continue

@@ -95,7 +95,7 @@ func (r *run) preflight(ctx context.Context) error {
 		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
 	}
 	vars := policyVars(r.repoDir)
-	sources, err := loadPolicy(r.harness.Path(r.harness.Policy), vars)
+	sources, err := loadPolicy(r.harness.Path(r.harness.Policy), r.guarded(), vars)
 	if err != nil {
 		return err
 	}
@@ -212,10 +212,17 @@ func (r *run) checkRuntime() error {
 		}
 		r.invoke = runtime.Invocation{
 			Agent: r.harness.AgentName(), Definition: path.Join(bootstrap.ConfigDir, "agents", r.harness.AgentName()+".md"), Argv: argv,
-			Model: r.harness.Model.V, ConfigDir: bootstrap.ConfigDir, RepoDir: r.repoDir, OutputDir: outputDir,
+			Model: r.harness.Model.V, Effort: r.harness.Effort.V,
+			ConfigDir: bootstrap.ConfigDir, RepoDir: r.repoDir, OutputDir: outputDir,
 			RunID: r.result.RunID, Trace: traceparent(r.lookup),
 		}
+		for _, p := range r.harness.Plugins {
+			r.invoke.Plugins = append(r.invoke.Plugins, path.Join(bootstrap.ConfigDir, "plugins", p.Name()))
+		}
 		err = rt.Check(r.invoke)
+	}
+	if err == nil {
+		r.own, err = rt.Files(r.invoke)
 	}
 	if err != nil {
 		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)

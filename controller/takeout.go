@@ -107,26 +107,9 @@ func (r *run) takeOutput(ctx context.Context) error {
 	if err := statedir.RemoveTree(filepath.Join(r.results.staging, outputName)); err != nil {
 		return err
 	}
-	staging, err := os.OpenRoot(r.results.staging)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = staging.Close() }()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	read, write := io.Pipe()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := r.box.CopyOut(ctx, wire.CopyOut{Dir: outputDir, SkipGit: true}, write)
-		_ = write.CloseWithError(err) // never fails; without an error it is the end
-		sent <- err
-	}()
-	m, err := tarfs.Receive(ctx, staging, outputName, read, tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true}})
-	if err != nil {
-		cancel()
-	}
-	_, _ = io.Copy(io.Discard, read) // what follows the manifest says nothing
-	failed := <-sent
+	m, failed, err := r.receive(ctx, wire.CopyOut{Dir: outputDir, SkipGit: true}, outputName, tarfs.ReceiveOptions{
+		UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true},
+	})
 	r.noteSkipped(m.Skipped)
 	switch {
 	case err == nil:
@@ -137,6 +120,65 @@ func (r *run) takeOutput(ctx context.Context) error {
 		return fmt.Errorf("output of the agent: %w", failed)
 	}
 	return fmt.Errorf("output of the agent: %w", err)
+}
+
+// receive makes name below the staging directory from an archive of the
+// sandbox. failed is what the sandbox says of it.
+func (r *run) receive(ctx context.Context, what wire.CopyOut, name string, o tarfs.ReceiveOptions) (m wire.Manifest, failed, err error) {
+	staging, err := os.OpenRoot(filepath.Dir(filepath.Join(r.results.staging, name)))
+	if err != nil {
+		return m, nil, err
+	}
+	defer func() { _ = staging.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	read, write := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := r.box.CopyOut(ctx, what, write)
+		_ = write.CloseWithError(err) // never fails; without an error it is the end
+		sent <- err
+	}()
+	m, err = tarfs.Receive(ctx, staging, filepath.Base(name), read, o)
+	if err != nil {
+		cancel()
+	}
+	_, _ = io.Copy(io.Discard, read) // what follows the manifest says nothing
+	return m, <-sent, err
+}
+
+// transcriptLimits bound what an agent program may write down about itself.
+var transcriptLimits = tarfs.Limits{Files: 10_000, Bytes: 1 << 30}
+
+// takeTranscripts takes what the program wrote down about the iteration. It is
+// for people to read: what cannot be taken is a warning.
+func (r *run) takeTranscripts(ctx context.Context) string {
+	var paths []string
+	for _, name := range r.runtime.Transcripts(r.invoke) {
+		if rel, below := strings.CutPrefix(name, bootstrap.Root+"/"); below {
+			paths = append(paths, rel)
+		}
+	}
+	if len(paths) == 0 || r.box.Cause() != nil {
+		return ""
+	}
+	ctx, cancel := r.salvage(ctx, "taking the transcripts out")
+	defer cancel()
+	name := filepath.Join(recordsName, fmt.Sprintf("iteration-%d", r.invoke.Iteration))
+	err := os.MkdirAll(filepath.Join(r.results.staging, recordsName), 0o755)
+	if err == nil {
+		_, _, err = r.receive(ctx, wire.CopyOut{Dir: bootstrap.Root, Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
+			UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true}, KeepPartial: true,
+		})
+	}
+	if err != nil {
+		r.warn("the transcripts are not complete: %v", err)
+		name += tarfs.PartialSuffix
+	}
+	if _, err := os.Lstat(filepath.Join(r.results.staging, name)); err != nil {
+		return ""
+	}
+	return name
 }
 
 // takeCommits puts the agent's commits on branches of the target: those of its

@@ -62,7 +62,7 @@ func input(t *testing.T) Input {
 		Repo: repo, RepoName: "app", AgentsMD: []byte("# Rules\n"), Bridge: true,
 		Files: []File{{Dest: EnvDir + "/tool.env", Data: []byte("A='b'\n"), Mode: 0o600}, {Dest: "/tmp/key.json", Source: filepath.Join(h, "key.json"), Mode: 0o400}},
 		Env:   []byte("export CLAUDE_CONFIG_DIR=/sandbox/claude-config\n"), Generated: []byte("X='1'\n"),
-		Runtime: []File{{Dest: "settings.json", Data: []byte("{}"), Mode: 0o644}, {Dest: "hooks/pre", Data: []byte("#!"), Mode: 0o755}},
+		Runtime: []File{{Dest: RuntimeDir + "/settings.json", Data: []byte("{}"), Mode: 0o644}, {Dest: RuntimeDir + "/hooks/pre", Data: []byte("#!"), Mode: 0o755}},
 		Input:   filepath.Join(h, "in"),
 	}
 }
@@ -178,7 +178,8 @@ func TestAnInputThatWouldPutThingsElsewhereIsRefused(t *testing.T) {
 		"a missing definition":          func(_ *testing.T, in *Input) { in.Definition = "/nonexistent" },
 		"a definition that is a folder": func(_ *testing.T, in *Input) { in.Definition = "/" },
 		"a missing repository":          func(_ *testing.T, in *Input) { in.Repo = "/nonexistent" },
-		"a runtime file above":          func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: "../.env"}} },
+		"a runtime file above":          func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: RuntimeDir + "/../.env"}} },
+		"a runtime file elsewhere":      func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: "/etc/passwd"}} },
 		"a set-user-id file":            func(_ *testing.T, in *Input) { in.Files[0].Mode = os.ModeSetuid | 0o755 },
 		"one destination twice":         func(_ *testing.T, in *Input) { in.Files = append(in.Files, in.Files[0]) },
 		"below a file":                  file("/sandbox/workspace/app/README/x"),

@@ -55,7 +55,7 @@ type Input struct {
 	Files     []File // host files and .env.d files
 	Env       []byte // content of workspace/.env; nil: none
 	Generated []byte // content of generated.env; nil: none
-	Runtime   []File // hooks and settings; Dest is relative to workspace/.claude
+	Runtime   []File // hooks and settings of the agent program, anywhere below the root
 	Input     string // directory for agent-input; empty: none
 
 	Limits tarfs.Limits
@@ -143,7 +143,6 @@ func New(in Input) (Plan, error) {
 		b.file(File{Dest: EnvFile, Data: in.Env, Mode: 0o600})
 	}
 	for _, f := range in.Runtime {
-		f.Dest = path.Join(RuntimeDir, f.Dest)
 		b.file(f)
 	}
 	for _, f := range in.Files {
@@ -188,8 +187,8 @@ func (in Input) check() error {
 		}
 	}
 	for _, f := range in.Runtime {
-		if !fs.ValidPath(f.Dest) || f.Dest == "." {
-			problems = append(problems, fmt.Errorf("runtime file %.200q is not a clean relative path", f.Dest))
+		if path.Clean(f.Dest) != f.Dest || !strings.HasPrefix(f.Dest, Root+"/") || strings.ContainsAny(f.Dest, "\x00\n\r") {
+			problems = append(problems, fmt.Errorf("runtime file %.200q is not a clean path below %s", f.Dest, Root))
 		}
 	}
 	return errors.Join(problems...)

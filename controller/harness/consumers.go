@@ -1,6 +1,10 @@
 package harness
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Consumers names the step that acts on each leaf of the schema. A leaf that
 // is not here has its reason in Unsupported: it is accepted so that the file
@@ -18,6 +22,9 @@ var Consumers = map[string]string{
 	"command":                        "runtime",
 	"policy":                         "create sandbox",
 	"model":                          "runtime",
+	"effort":                         "runtime",
+	"readonly_repo":                  "create sandbox",
+	"plugins.path":                   "bootstrap",
 	"skills.path":                    "bootstrap",
 	"host_files.src":                 "bootstrap",
 	"host_files.dest":                "bootstrap",
@@ -45,18 +52,29 @@ var Consumers = map[string]string{
 	"security.host_scanners.secret_redactor":    "scan context",
 }
 
-// Runtimes are the runtimes that a run can start. Others may be written, so
-// that files stay portable; a run refuses them.
-var Runtimes = []string{"command"}
+// Runtimes are the runtimes that a run can start, each with the leaves of
+// [Particular] that it acts on. Others may be written, so that files stay
+// portable; a run refuses them.
+var Runtimes = map[string][]string{
+	"claude":  {"model", "effort", "plugins.path"},
+	"command": {},
+}
+
+// Particular are the leaves that not every runtime acts on, with what they
+// give to it.
+var Particular = map[string]string{
+	"model":        "a model",
+	"effort":       "a reasoning effort",
+	"plugins.path": "plugins",
+}
 
 // Unsupported says why nothing acts on a leaf; a path covers what is below it.
 var Unsupported = map[string]string{
 	"image":                            "no backend here takes an image",
-	"effort":                           "no runtime here takes a reasoning effort",
-	"readonly_repo":                    "the repository is not mounted read-only yet; write it in the policy",
 	"openshell":                        "there is no openshell backend here",
 	"skills.overrides":                 "skills are delivered as they are",
-	"plugins":                          "no runtime here loads plugins",
+	"plugins.env":                      "plugins get no variables of their own; write env.sandbox",
+	"plugins.pi":                       "no runtime here takes arguments for plugins",
 	"preflight_check":                  "no step runs it; put the check into pre_script",
 	"validation_loop.preflight_check":  "no step runs it; put the check into pre_script",
 	"container":                        "the agent always runs in the sandbox of the local backend",
@@ -88,16 +106,18 @@ func (h *Harness) Refusals() Problems {
 // so many words asks for nothing.
 func (h *Harness) unsupported(s Severity) Problems {
 	var ps Problems
-	if runtime := h.Runtime.Or("claude"); s == Warning && !contains(Runtimes, runtime) {
+	runtime := h.Runtime.Or("claude")
+	takes, known := Runtimes[runtime]
+	if s == Warning && !known {
 		at := h.Runtime.At
 		if at.IsZero() {
 			at = Origin{File: h.File, Line: 1, Column: 1}
 		}
-		ps.warnf(at, RuleUnsupport, "the runtime %s is not supported here, only %s", runtime, strings.Join(Runtimes, ", "))
+		ps.warnf(at, RuleUnsupport, "the runtime %s is not supported here, only %s", runtime, strings.Join(slices.Sorted(maps.Keys(Runtimes)), ", "))
 	}
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
-		if where == "model" && h.Runtime.V == "command" {
-			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: "model is not supported here: the runtime command has none"})
+		if what, ok := Particular[where]; ok && known && !contains(takes, where) {
+			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: the runtime " + runtime + " takes no " + strings.TrimPrefix(what, "a ")})
 			return
 		}
 		if _, ok := Consumers[where]; ok {

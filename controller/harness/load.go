@@ -103,10 +103,6 @@ func (h *Harness) check(ps *Problems) {
 	if h.Runtime.V == "command" && len(h.Command) == 0 {
 		ps.errorf(h.Runtime.At, RuleRequired, "the runtime command needs command, the program and its arguments")
 	}
-	if h.Runtime.V != "command" && len(h.Command) > 0 {
-		ps.errorf(h.Command[0].At, RuleNoEffect, "command is only read by the runtime command")
-		ps.hint("write runtime: command, or remove it")
-	}
 	if v := h.merged.dict["validation_loop"]; v != nil && !h.ValidationLoop.Script.IsSet() {
 		ps.errorf(v.at, RuleRequired, "validation_loop has no script")
 	}

@@ -166,7 +166,7 @@ var fields = []field{
 	{name: "role", kind: kindText, required: true, pattern: roleRE, says: "small letters, digits, _ and -, starting with a letter", doc: "What the agent does."},
 	{name: "slug", kind: kindText, pattern: slugRE, says: "letters, digits, _ and -, starting with a letter or digit", doc: "Short name for people and forges."},
 	{name: "runtime", kind: kindText, pattern: nameRE, says: "letters, digits, _ and -", doc: "Agent program: claude (default), codex, gemini, opencode, command."},
-	{name: "command", kind: kindList, merge: mergeReplace, doc: "Program and arguments of the runtime command."},
+	{name: "command", kind: kindList, merge: mergeReplace, doc: "Program of the runtime and its first arguments; required for the runtime command."},
 	{name: "image", kind: kindText, pattern: noNewline, says: "one line", doc: "Container image of the sandbox."},
 	{name: "policy", kind: kindText, layered: true, path: pathFile, doc: "Policy the supervisor enforces."},
 	{name: "model", kind: kindText, pattern: modelRE, says: "letters, digits and _ . @ : / -", doc: "Model the runtime uses."},

@@ -3,7 +3,6 @@ package runtime
 import (
 	"errors"
 	"io"
-	"strings"
 )
 
 // command runs the program that the harness names with command. It is the
@@ -21,18 +20,10 @@ func (command) State(Invocation) []string { return nil }
 func (command) Transcripts(Invocation) []string { return nil }
 
 func (command) Check(in Invocation) error {
-	switch {
-	case len(in.Argv) == 0:
+	if len(in.Argv) == 0 {
 		return errors.New("runtime command needs a command: a list, the program first")
-	case in.Argv[0] == "":
-		return errors.New("the program of command is empty")
 	}
-	for _, a := range in.Argv {
-		if strings.ContainsRune(a, 0) {
-			return errors.New("an argument of command holds a NUL")
-		}
-	}
-	return nil
+	return in.checkArgv()
 }
 
 func (command) Command(in Invocation) (Command, error) {

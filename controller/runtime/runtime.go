@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -50,6 +51,7 @@ type Traits struct {
 	Effort  bool   // takes a reasoning effort
 	Plugins bool   // loads plugins
 	Hooks   bool   // calls hooks around its tools
+	Ends    bool   // says how it ended by an [EventResult]; without one it failed
 }
 
 // File is a file of the sandbox.
@@ -82,15 +84,38 @@ type Invocation struct {
 	Argv       []string // program and first arguments; empty: [Traits.Program]
 	Model      string
 	Effort     string
-	ConfigDir  string // agents, skills, plugins
-	RepoDir    string // working directory
-	OutputDir  string // results that are no changes of the repository
-	Feedback   string // file with the validator's text; empty in the first iteration
+	ConfigDir  string   // agents, skills, plugins
+	Plugins    []string // directories below ConfigDir
+	RepoDir    string   // working directory
+	OutputDir  string   // results that are no changes of the repository
+	Feedback   string   // file with the validator's text; empty in the first iteration
+	Objection  string   // that text
 	Hooks      []Hook
 	RunID      string
 	Iteration  int       // from 1
 	Deadline   time.Time // of this iteration
 	Trace      string    // TRACEPARENT
+}
+
+// program is the program with its first arguments.
+func (in Invocation) program(t Traits) []string {
+	if len(in.Argv) > 0 {
+		return slices.Clone(in.Argv)
+	}
+	return []string{t.Program}
+}
+
+// checkArgv refuses words that cannot be arguments.
+func (in Invocation) checkArgv() error {
+	for i, a := range in.Argv {
+		if i == 0 && a == "" {
+			return errors.New("the program of command is empty")
+		}
+		if strings.ContainsRune(a, 0) {
+			return errors.New("an argument of command holds a NUL")
+		}
+	}
+	return nil
 }
 
 // Command is one program to run.
@@ -132,6 +157,19 @@ type Usage struct {
 	CacheRead  int64   `json:"cache_read_tokens"`
 	CacheWrite int64   `json:"cache_write_tokens"`
 	CostUSD    float64 `json:"cost_usd"` // as the program says; 0: it does not say
+}
+
+// Add adds what v took. The model is the last one named.
+func (u *Usage) Add(v Usage) {
+	if v.Model != "" {
+		u.Model = v.Model
+	}
+	u.Turns += v.Turns
+	u.Input += v.Input
+	u.Output += v.Output
+	u.CacheRead += v.CacheRead
+	u.CacheWrite += v.CacheWrite
+	u.CostUSD += v.CostUSD
 }
 
 // registered are the runtimes a harness can name.

@@ -76,6 +76,8 @@ type Executor interface {
 	ReadFile(ctx context.Context, name string, limit int64) ([]byte, error)
 	// WriteFile replaces a file atomically.
 	WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error
+	// Remove removes a file, or a directory with all below it.
+	Remove(ctx context.Context, name string, recursive bool) error
 	// CopyIn unpacks an archive of package tarfs below dest, which is made when
 	// it is missing. Nothing changes unless the archive is whole.
 	CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error)
