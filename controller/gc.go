@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -87,10 +88,13 @@ func abandonedRuns(state statedir.Dir) ([]*recordDir, error) {
 // It reports whether the run had not been finished.
 func (d *recordDir) collect(state statedir.Dir) (bool, error) {
 	r, err := readRecord(d.path)
-	if err != nil { // the first record was never written: there is nothing else
+	if errors.Is(err, fs.ErrNotExist) { // the first record was never written: there is nothing else
 		return true, errors.Join(d.remove(state), d.lock.Close())
 	}
-	if r.Status != statusRunning {
+	if err != nil {
+		return false, errors.Join(err, d.lock.Close())
+	}
+	if r.Status != StatusRunning {
 		if r.Ended != nil && time.Since(*r.Ended) > keepRecords {
 			err = d.remove(state)
 		}
@@ -101,7 +105,7 @@ func (d *recordDir) collect(state statedir.Dir) (bool, error) {
 		err = removeStaging(r.Staging, r.RunID)
 	}
 	now := time.Now().UTC()
-	r.Status, r.Ended, r.ExitCode = statusAbandoned, &now, exitSignalBase+int(unix.SIGKILL)
+	r.Status, r.Ended, r.ExitCode = StatusAbandoned, &now, exitSignalBase+int(unix.SIGKILL)
 	return true, errors.Join(err, d.removeWork(), d.write(r), d.lock.Close())
 }
 

@@ -206,6 +206,9 @@ func (r *run) deliver(ctx context.Context) error {
 	if err := r.takeCommits(ctx); err != nil {
 		return err
 	}
+	if err := r.keepChanges(ctx); err != nil {
+		r.warn("%v", err)
+	}
 	if err := errors.Join(r.logError, r.results.publish()); err != nil {
 		return err
 	}

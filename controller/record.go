@@ -21,6 +21,7 @@ type Record struct {
 	Version  int            `json:"version"` // 1
 	RunID    string         `json:"run_id"`
 	Harness  string         `json:"harness"`
+	Agent    string         `json:"agent,omitempty"`
 	Repo     string         `json:"repo"`
 	Out      string         `json:"out"`
 	Staging  string         `json:"staging,omitempty"` // results before they are published
@@ -32,6 +33,7 @@ type Record struct {
 	Steps    []StepRecord   `json:"steps"`
 	ExitCode int            `json:"exit_code"`
 	Findings []scan.Finding `json:"findings,omitempty"` // of the scans
+	Kept     []Kept         `json:"kept,omitempty"`     // files beside this one
 }
 
 // StepRecord is one step of a run.
@@ -44,9 +46,12 @@ type StepRecord struct {
 
 // The states of a run besides those of a result.
 const (
-	statusRunning   = "running"
-	statusAbandoned = "abandoned" // its controller is gone
+	StatusRunning   = "running"
+	StatusAbandoned = "abandoned" // its controller was killed
 )
+
+// recordName is the file of a [Record].
+const recordName = "record.json"
 
 // recordDir is the directory of one run: record.json, a lock that the
 // controller holds as long as it lives, and work, which is removed at the end.
@@ -84,7 +89,7 @@ func (d *recordDir) work() string { return filepath.Join(d.path, "work") }
 
 // write replaces the record.
 func (d *recordDir) write(r Record) error {
-	if err := statedir.WriteJSON(filepath.Join(d.path, "record.json"), r); err != nil {
+	if err := statedir.WriteJSON(filepath.Join(d.path, recordName), r); err != nil {
 		return fmt.Errorf("write run record: %w", err)
 	}
 	return nil
@@ -93,11 +98,22 @@ func (d *recordDir) write(r Record) error {
 // removeWork removes the work directory.
 func (d *recordDir) removeWork() error { return statedir.RemoveTree(d.work()) }
 
+// readRecord reads and checks the record of a run; the error names its file.
 func readRecord(dir string) (Record, error) {
 	var r Record
-	data, err := os.ReadFile(filepath.Join(dir, "record.json"))
+	file := filepath.Join(dir, recordName)
+	data, err := readBounded(file, maxKeptJSON)
 	if err != nil {
-		return r, err
+		return r, fmt.Errorf("read run record: %w", err)
 	}
-	return r, json.Unmarshal(data, &r)
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Record{}, fmt.Errorf("read run record %s: %w", file, err)
+	}
+	switch {
+	case r.Version != 1:
+		return Record{}, fmt.Errorf("read run record %s: version %d is not known here", file, r.Version)
+	case r.RunID != filepath.Base(dir):
+		return Record{}, fmt.Errorf("read run record %s: it is of run %.64q", file, r.RunID)
+	}
+	return r, nil
 }

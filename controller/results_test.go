@@ -122,10 +122,10 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 		record Record
 		living bool
 	}{
-		{"killed", Record{RunID: "killed", Status: statusRunning, Staging: stagingName(outs, "killed")}, false},
-		{"living", Record{RunID: "living", Status: statusRunning, Staging: stagingName(outs, "living")}, true},
-		{"ended", Record{RunID: "ended", Status: StatusDone, Ended: &now}, false},
-		{"ended-long-ago", Record{RunID: "ended-long-ago", Status: StatusDone, Ended: &old}, false},
+		{"killed", Record{Version: 1, RunID: "killed", Status: StatusRunning, Staging: stagingName(outs, "killed")}, false},
+		{"living", Record{Version: 1, RunID: "living", Status: StatusRunning, Staging: stagingName(outs, "living")}, true},
+		{"ended", Record{Version: 1, RunID: "ended", Status: StatusDone, Ended: &now}, false},
+		{"ended-long-ago", Record{Version: 1, RunID: "ended-long-ago", Status: StatusDone, Ended: &old}, false},
 	}
 	for _, r := range runs {
 		d, err := createRecordDir(state, r.id)
@@ -167,7 +167,7 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 			t.Errorf("%s there: %v, want %v", name, err == nil, want)
 		}
 	}
-	if r, err := readRecord(filepath.Join(state.Runs(), "killed")); err != nil || r.Status != statusAbandoned {
+	if r, err := readRecord(filepath.Join(state.Runs(), "killed")); err != nil || r.Status != StatusAbandoned {
 		t.Errorf("record of the killed run: %+v, %v", r, err)
 	}
 }

@@ -181,7 +181,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	close(r.events)
 	r.tally = newTally(func(x Refusal) { r.tell(Update{Kind: UpdateRefusal, Refusal: x}) })
 	r.result = Result{
-		Version: 1, Status: statusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out, Started: time.Now().UTC(),
+		Version: 1, Status: StatusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out, Started: time.Now().UTC(),
 		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{}, Findings: []scan.Finding{},
 	}
 	err := r.open(ctx)
@@ -207,7 +207,7 @@ func (r *run) open(ctx context.Context) error {
 	}
 	r.record = Record{
 		Version: 1, RunID: id, Harness: r.o.Harness, Repo: r.o.Repo, Out: r.o.Out, Backend: r.o.Backend.Name(),
-		Status: statusRunning, Started: r.result.Started, Steps: []StepRecord{},
+		Status: StatusRunning, Started: r.result.Started, Steps: []StepRecord{},
 	}
 	r.result.Record = r.dir.path
 	if err := r.dir.write(r.record); err != nil {
@@ -324,6 +324,11 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		if err := r.results.writeResult(r.result); err != nil && failed == nil {
 			failed = asFailure(ctx, "deliver", fmt.Errorf("write result: %w", err))
 			r.noteFailure(failed)
+		}
+	}
+	if r.dir != nil {
+		if err := r.keepResult(); err != nil {
+			r.warn("%v", err)
 		}
 	}
 	for i := len(r.cleanup) - 1; i >= 0; i-- {

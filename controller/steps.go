@@ -37,6 +37,7 @@ func (r *run) load(context.Context) error {
 	}
 	r.harness = h
 	r.result.Agent, r.result.Role, r.result.Slug = h.AgentName(), h.Role.V, h.Slug.V
+	r.record.Agent = r.result.Agent
 	r.result.About, r.result.Doc = h.Description.V, h.Doc.V
 	r.result.Runtime = h.Runtime.Or(defaultRuntime)
 	return nil
@@ -108,7 +109,7 @@ func (r *run) preflight(ctx context.Context) error {
 		return err
 	}
 	r.cleanup = append(r.cleanup, r.results.discard)
-	r.record.Staging = r.results.staging
+	r.record.Out, r.record.Staging = r.results.out, r.results.staging
 	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir, Credentials: r.secrets}
 	if err := r.checkBackend(ctx); err != nil {
 		return err
@@ -155,6 +156,7 @@ func (r *run) openRepo(ctx context.Context) error {
 	}
 	r.target = t
 	r.result.Repo, r.result.Base = t.dir, t.head
+	r.record.Repo = t.dir
 	r.repoDir = path.Join(workspace, repoName(t.dir))
 	return nil
 }
@@ -342,9 +344,13 @@ func (r *run) stopSandbox(ctx context.Context) error {
 	return err
 }
 
-// deleteSandbox removes the sandbox.
+// deleteSandbox removes the sandbox. Its audit log stays with the record.
 func (r *run) deleteSandbox(ctx context.Context) error {
-	return errors.Join(r.stopSandbox(ctx), r.box.Delete(ctx))
+	err := r.stopSandbox(ctx)
+	if kept := r.keepAudit(ctx); kept != nil {
+		r.warn("%v", kept)
+	}
+	return errors.Join(err, r.box.Delete(ctx))
 }
 
 // postScript runs the operator's script after the results are out.

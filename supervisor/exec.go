@@ -326,7 +326,7 @@ func ended(process *launch.Process) (*wire.Exit, error) {
 // that cannot be written stops the command.
 func (s *Session) emitBegin(c command, refused *wire.Exit) error {
 	e := wire.Event{
-		Type: wire.EventCommand, Phase: "begin", Command: c.req.ID, Argv: c.req.Argv, Path: c.path,
+		Type: wire.EventCommand, Phase: "begin", Command: c.req.ID, By: c.req.By, Argv: c.req.Argv, Path: c.path,
 		Decision: c.decision.Effect.String(), Mechanism: "launch", Env: names(c.env),
 	}
 	if c.diag.Rule != "" {

@@ -208,7 +208,7 @@ func (p *changePrinter) print(out io.Writer, list []wire.Change) error {
 			fmt.Fprintf(out, "  (%s)\n", why)
 		}
 		for l := range strings.Lines(lines) {
-			fmt.Fprintln(out, visibleLine(strings.TrimSuffix(l, "\n")))
+			fmt.Fprintln(out, text.Line(strings.TrimSuffix(l, "\n")))
 		}
 	}
 	return nil
@@ -228,15 +228,6 @@ func (p *changePrinter) printJSON(out io.Writer, list []wire.Change) error {
 		all = append(all, one)
 	}
 	return json.NewEncoder(out).Encode(all)
-}
-
-// visibleLine shows a line of a file; tabs stay what they are.
-func visibleLine(s string) string {
-	parts := strings.Split(s, "\t")
-	for i := range parts {
-		parts[i] = text.Visible(parts[i])
-	}
-	return strings.Join(parts, "\t")
 }
 
 const binaryWords = "binary"

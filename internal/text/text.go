@@ -39,6 +39,15 @@ func Visible(s string) string {
 	return b.String()
 }
 
+// Line is [Visible] of a line of a file: tabs stay what they are.
+func Line(s string) string {
+	parts := strings.Split(s, "\t")
+	for i := range parts {
+		parts[i] = Visible(parts[i])
+	}
+	return strings.Join(parts, "\t")
+}
+
 // Short is [Visible] of at most limit characters; of longer text it shows the
 // beginning and says how many bytes there are.
 func Short(s string, limit int) string {

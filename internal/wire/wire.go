@@ -85,6 +85,7 @@ type ExecRequest struct {
 	// start with AGENTSH_. They join the supervisor's own layer, above every
 	// file and filter.
 	Run          map[string]string `json:"run,omitempty"`
+	By           string            `json:"by,omitempty"`    // who asks, when it is not the run itself; it is recorded
 	Stdin        bool              `json:"stdin,omitempty"` // false: /dev/null
 	TTY          *TTY              `json:"tty,omitempty"`   // nil: pipes
 	DeadlineMS   int64             `json:"deadline_ms,omitempty"`
@@ -188,7 +189,7 @@ type Event struct {
 	Target    string    `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
 	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name
 	Decision  string    `json:"decision,omitempty"`  // allow, deny, ...
-	By        string    `json:"by,omitempty"`        // approval: who answered
+	By        string    `json:"by,omitempty"`        // approval: who answered; command: who asked, when it was not the session's owner
 	Mechanism string    `json:"mechanism,omitempty"` // what enforced it: seccomp, fuse, mount, launch, ...
 	Rule      *RuleAt   `json:"rule,omitempty"`
 	Message   string    `json:"message,omitempty"`

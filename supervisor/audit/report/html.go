@@ -13,25 +13,43 @@ import (
 //go:embed page.html
 var pageText string
 
+//go:embed parts.html
+var partsText string
+
 //go:embed page.css
 var pageStyle string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
+var parts = template.Must(template.New("parts").Funcs(template.FuncMap{
 	"clock": clock, "stamp": stamp, "span": span,
 	"tone": tone,
-}).Parse(pageText))
+}).Parse(partsText))
+
+var page = template.Must(Parts().New("page").Parse(pageText))
+
+// Parts are the templates of a page's parts, for pages that show more than a
+// log: timeline (a [Timeline]), commands, refusals and rows (lists of them),
+// with the functions clock, stamp, span and tone. Each call makes them anew.
+func Parts() *template.Template { return template.Must(parts.Clone()) }
+
+// Style is the style of the parts.
+func Style() string { return pageStyle }
+
+// ContentPolicy is the content security policy of a page with one style: it
+// allows that and nothing more.
+func ContentPolicy(style string) string {
+	sum := sha256.Sum256([]byte(style))
+	return fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; base-uri 'none'; form-action 'none'", base64.StdEncoding.EncodeToString(sum[:]))
+}
 
 // HTML writes the report as one page that needs nothing else: no script, no
 // address to load from. Its content security policy allows the style it brings
 // and nothing more.
 func (r *Report) HTML(w io.Writer) error {
-	sum := sha256.Sum256([]byte(pageStyle))
 	err := page.Execute(w, struct {
 		*Report
 		Style  template.CSS
 		Policy string
-	}{r, template.CSS(pageStyle), fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; base-uri 'none'; form-action 'none'",
-		base64.StdEncoding.EncodeToString(sum[:]))})
+	}{r, template.CSS(pageStyle), ContentPolicy(pageStyle)})
 	if err != nil {
 		return fmt.Errorf("report page: %w", err)
 	}

@@ -13,8 +13,8 @@ func (r *Report) Markdown(w io.Writer) error {
 	m := &markdown{}
 	m.line("# Audit report")
 	m.line("")
-	m.line("- log: %s", code(r.Source))
-	m.line("- %s", code(r.Check))
+	m.line("- log: %s", Code(r.Source))
+	m.line("- %s", Code(r.Check))
 	if r.Omitted > 0 {
 		m.line("- %d events of further sessions are not shown", r.Omitted)
 	}
@@ -25,6 +25,13 @@ func (r *Report) Markdown(w io.Writer) error {
 	return err
 }
 
+// Markdown is a session as CommonMark, with headings of the second level.
+func (s *Session) Markdown() string {
+	m := &markdown{}
+	m.session(s)
+	return m.String()
+}
+
 type markdown struct{ strings.Builder }
 
 func (m *markdown) line(format string, args ...any) {
@@ -32,8 +39,8 @@ func (m *markdown) line(format string, args ...any) {
 }
 
 func (m *markdown) session(s *Session) {
-	m.line("\n## Session %s\n", code(s.ID))
-	m.line("- %s", code(s.About))
+	m.line("\n## Session %s\n", Code(s.ID))
+	m.line("- %s", Code(s.About))
 	m.line("- from %s to %s, %s%s", stamp(s.Begin), stamp(s.End), span(s.End.Sub(s.Begin)), unended(s))
 	if s.Omitted > 0 {
 		m.line("- %d events do not fit on this page; `agentsh events` shows them", s.Omitted)
@@ -44,12 +51,12 @@ func (m *markdown) session(s *Session) {
 	}
 	m.line("\n### Refusals by rule\n")
 	for _, f := range s.Refusals {
-		m.line("- %d × %s%s", f.Count, code(f.Rule), said(f.Message))
+		m.line("- %d × %s%s", f.Count, Code(f.Rule), said(f.Message))
 		for _, e := range f.Examples {
-			m.line("  - %s", code(e))
+			m.line("  - %s", Code(e))
 		}
 		if f.Hint != "" {
-			m.line("  - hint: %s", code(f.Hint))
+			m.line("  - hint: %s", Code(f.Hint))
 		}
 	}
 	if len(s.Refusals) == 0 {
@@ -58,15 +65,19 @@ func (m *markdown) session(s *Session) {
 	for _, t := range s.Tables() {
 		m.line("\n### %s\n", t.Title)
 		for _, r := range t.Rows {
-			m.line("- %s %s %d × %s%s%s", clock(r.At), code(r.Decision), r.Count, code(r.What), by(r.Rule), said(r.Message))
+			m.line("- %s %s %d × %s%s%s", clock(r.At), Code(r.Decision), r.Count, Code(r.What), by(r.Rule), said(r.Message))
 		}
 	}
 }
 
 func (m *markdown) command(c *Command) {
-	m.line("- %s %s %s: %s, %s%s%s", clock(c.Begin), code(c.Decision), code(c.Argv), code(c.ended()), span(c.Duration()), by(c.Rule), said(c.Message))
+	asked := ""
+	if c.By != "" {
+		asked = ", asked for by " + Code(c.By)
+	}
+	m.line("- %s %s %s%s: %s, %s%s%s", clock(c.Begin), Code(c.Decision), Code(c.Argv), asked, Code(c.ended()), span(c.Duration()), by(c.Rule), said(c.Message))
 	for _, p := range c.Programs {
-		m.line("  - %s %s %s%s%s", clock(p.At), code(p.Decision), code(p.Argv), by(p.Rule), said(p.Message))
+		m.line("  - %s %s %s%s%s", clock(p.At), Code(p.Decision), Code(p.Argv), by(p.Rule), said(p.Message))
 	}
 }
 
@@ -77,9 +88,9 @@ func (c *Command) ended() string {
 	return c.Exit
 }
 
-// code makes a code span whose fence is longer than every run of backticks in
+// Code makes a code span whose fence is longer than every run of backticks in
 // it. See CommonMark, section 6.1.
-func code(s string) string {
+func Code(s string) string {
 	if s == "" {
 		return "-"
 	}
@@ -103,14 +114,14 @@ func by(rule string) string {
 	if rule == "" {
 		return ""
 	}
-	return " by " + code(rule)
+	return " by " + Code(rule)
 }
 
 func said(message string) string {
 	if message == "" {
 		return ""
 	}
-	return " – " + code(message)
+	return " – " + Code(message)
 }
 
 func unended(s *Session) string {

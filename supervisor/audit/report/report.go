@@ -61,6 +61,7 @@ type Command struct {
 	ID       string
 	Argv     string
 	Path     string
+	By       string // who asked, when it was not the run itself
 	Decision string
 	Rule     string
 	Message  string
@@ -187,7 +188,7 @@ func (s *Session) addCommand(e wire.Event) {
 			return
 		}
 		c := &Command{
-			ID: text.Short(e.Command, 80), Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), Decision: e.Decision,
+			ID: text.Short(e.Command, 80), Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), By: text.Short(e.By, 80), Decision: e.Decision,
 			Rule: rule(e), Message: text.Short(e.Message, textShown), Begin: e.Time, End: e.Time,
 		}
 		s.Commands = append(s.Commands, c)

@@ -35,7 +35,7 @@ func example(t *testing.T) *Report {
 	for i, h := range hostile {
 		id := fmt.Sprint("c", i)
 		at := &wire.RuleAt{Name: "rule " + h, At: h}
-		add(wire.Event{Type: wire.EventCommand, Phase: "begin", Command: id, Argv: []string{h, h}, Path: h, Decision: "allow", Rule: at})
+		add(wire.Event{Type: wire.EventCommand, Phase: "begin", Command: id, By: h, Argv: []string{h, h}, Path: h, Decision: "allow", Rule: at})
 		add(wire.Event{Type: wire.EventExec, Command: id, Argv: []string{h}, Path: h, Decision: "deny", Rule: at, Message: h, Hint: h})
 		add(wire.Event{Type: wire.EventFile, Op: "write", Path: h, Target: h, Decision: "deny", Rule: at, Message: h, Count: 3})
 		add(wire.Event{Type: wire.EventSignal, Command: id, Op: h, Target: h, Decision: h, Message: h})

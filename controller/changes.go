@@ -1,0 +1,270 @@
+package controller
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	linediff "github.com/rogpeppe/go-internal/diff"
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/bootstrap"
+	"agentsh/internal/statedir"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// Bounds of [Changes].
+const (
+	maxDiffs    = 500       // files
+	maxDiffFile = 512 << 10 // bytes of a file whose lines are compared
+	maxDiffAll  = 2 << 20   // bytes of all lines
+)
+
+// Changes are the files of a run's repository with the lines that differ from
+// the commit the agent started from.
+type Changes struct {
+	Version int        `json:"version"` // 1
+	Files   []FileDiff `json:"files"`
+	Omitted int        `json:"omitted,omitempty"` // files beyond the bound
+}
+
+// FileDiff is one path that differs.
+type FileDiff struct {
+	Path    string `json:"path"` // what does not print as itself is written out
+	Status  string `json:"status"`
+	OldMode uint32 `json:"old_mode,omitempty"` // permission bits; 0: there was no file
+	NewMode uint32 `json:"new_mode,omitempty"`
+	OldSize int64  `json:"old_size"`
+	NewSize int64  `json:"new_size"`
+	Added   int    `json:"added"` // lines
+	Removed int    `json:"removed"`
+	Why     string `json:"why,omitempty"`  // why no lines are here
+	Diff    string `json:"diff,omitempty"` // unified, without a head
+}
+
+// differ compares what was taken out with the commit of the base. Nothing of
+// git's but reading objects has a part in it: attributes and configuration that
+// an agent writes cannot hide a line.
+type differ struct {
+	base   map[string]bootstrap.Blob
+	old    map[string][]byte // contents of the base
+	files  *os.Root          // nil: nothing was taken out but deletions
+	budget int
+}
+
+// keepChanges writes down what the agent changed, for those who read of the run
+// later.
+func (r *run) keepChanges(ctx context.Context) error {
+	c, err := r.changes(ctx)
+	if err == nil {
+		err = statedir.WriteJSON(filepath.Join(r.dir.path, KeptChanges), c)
+	}
+	if err != nil {
+		return fmt.Errorf("compare changed files: %w", err)
+	}
+	return nil
+}
+
+func (r *run) changes(ctx context.Context) (Changes, error) {
+	out := Changes{Version: 1, Files: []FileDiff{}}
+	entries := slices.DeleteFunc(slices.Clone(r.taken.Changed), func(e wire.ManifestEntry) bool { return e.Type == "dir" })
+	for _, name := range r.taken.Deleted {
+		entries = append(entries, wire.ManifestEntry{Path: name})
+	}
+	slices.SortFunc(entries, func(a, b wire.ManifestEntry) int { return strings.Compare(a.Path, b.Path) })
+	if len(entries) > maxDiffs {
+		out.Omitted = len(entries) - maxDiffs
+		entries = entries[:maxDiffs]
+	}
+	d, err := r.newDiffer(ctx, entries)
+	if err != nil {
+		return out, err
+	}
+	if d.files != nil {
+		defer func() { _ = d.files.Close() }() // opened for reading
+	}
+	for _, e := range entries {
+		f, err := d.file(e)
+		if err != nil {
+			return out, err
+		}
+		out.Files = append(out.Files, f)
+	}
+	return out, nil
+}
+
+// newDiffer reads the old contents of entries.
+func (r *run) newDiffer(ctx context.Context, entries []wire.ManifestEntry) (*differ, error) {
+	d := &differ{base: map[string]bootstrap.Blob{}, old: map[string][]byte{}, budget: maxDiffAll}
+	wanted := map[string]bool{}
+	for _, e := range entries {
+		wanted[e.Path] = true
+	}
+	var blobs []bootstrap.Blob
+	var ids []string
+	for _, b := range r.tree {
+		if !wanted[b.Path] {
+			continue
+		}
+		d.base[b.Path] = b
+		if b.Kind == bootstrap.KindFile && b.Size <= maxDiffFile {
+			blobs, ids = append(blobs, b), append(ids, b.ID)
+		}
+	}
+	if err := d.readOld(ctx, r.target.objects(r.clone), blobs, ids); err != nil {
+		return nil, err
+	}
+	if r.taken.Dir == "" {
+		return d, nil
+	}
+	files, err := os.OpenRoot(r.taken.Dir)
+	if err != nil {
+		return nil, err
+	}
+	d.files = files
+	return d, nil
+}
+
+func (d *differ) readOld(ctx context.Context, objects bootstrap.Objects, blobs []bootstrap.Blob, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	out, err := objects(ctx, ids)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }() // an error before the end was reported by a read
+	in := bufio.NewReader(out)
+	for _, b := range blobs {
+		content, err := object(in, b)
+		if err != nil {
+			return err
+		}
+		if d.old[b.Path], err = io.ReadAll(content); err != nil {
+			return err
+		}
+		if _, err := in.Discard(1); err != nil {
+			return fmt.Errorf("read object of %q: %w", b.Path, err)
+		}
+	}
+	return nil
+}
+
+// file compares one path. An entry without a type was deleted.
+func (d *differ) file(e wire.ManifestEntry) (FileDiff, error) {
+	f := FileDiff{Path: text.Visible(e.Path), Status: "added", NewMode: e.Mode & 0o7777, NewSize: e.Size}
+	old, had := d.base[e.Path]
+	if had {
+		f.Status, f.OldMode, f.OldSize = "modified", uint32(old.Mode.Perm()), old.Size
+	}
+	if e.Type == "" {
+		f.Status = "deleted"
+	}
+	before, why := d.before(old, had)
+	after, whyAfter, err := d.after(e)
+	if err != nil {
+		return f, err
+	}
+	if whyAfter != "" {
+		why = whyAfter
+	}
+	if f.Why = why; why != "" {
+		return f, nil
+	}
+	lines := string(linediff.Diff("a", before, "b", after))
+	lines = hunks(lines)
+	if len(lines) > d.budget {
+		f.Why = "the differences of all files are too long to be shown"
+		return f, nil
+	}
+	d.budget -= len(lines)
+	f.Diff = lines
+	for l := range strings.Lines(lines) {
+		switch l[0] {
+		case '+':
+			f.Added++
+		case '-':
+			f.Removed++
+		}
+	}
+	return f, nil
+}
+
+// hunks is a difference without its first lines, which name the two files.
+func hunks(lines string) string {
+	at := strings.Index(lines, "\n@@ ")
+	if at < 0 {
+		return ""
+	}
+	return lines[at+1:]
+}
+
+const (
+	whyBinary = "binary"
+	whyLarge  = "larger than 512 KiB"
+)
+
+// before is the old content of a path, or why it is not compared.
+func (d *differ) before(b bootstrap.Blob, had bool) ([]byte, string) {
+	if !had {
+		return nil, ""
+	}
+	switch b.Kind {
+	case bootstrap.KindSymlink:
+		return linkText(b.Target), ""
+	case bootstrap.KindDir:
+		return nil, "it was a directory or a submodule"
+	}
+	data, read := d.old[b.Path]
+	if !read {
+		return nil, whyLarge
+	}
+	return asText(data)
+}
+
+// after is the new content of a path, or why it is not compared.
+func (d *differ) after(e wire.ManifestEntry) ([]byte, string, error) {
+	switch {
+	case e.Type == "":
+		return nil, "", nil
+	case e.Type == "symlink":
+		return linkText(e.Target), "", nil
+	case e.Size > maxDiffFile:
+		return nil, whyLarge, nil
+	case d.files == nil:
+		return nil, "", fmt.Errorf("%q was not taken out", e.Path)
+	}
+	f, err := d.files.OpenFile(filepath.FromSlash(e.Path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "it was not taken out", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxDiffFile+1))
+	if err != nil {
+		return nil, "", err
+	}
+	lines, why := asText(data)
+	return lines, why, nil
+}
+
+func linkText(target string) []byte { return []byte("symbolic link to " + target + "\n") }
+
+func asText(data []byte) ([]byte, string) {
+	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
+		return nil, whyBinary
+	}
+	return data, ""
+}
