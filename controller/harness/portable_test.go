@@ -113,7 +113,6 @@ func TestAPortableHarnessLoadsAndWhatIsNotSupportedIsSaid(t *testing.T) {
 		}
 	}
 	equalText(t, "problems", short(dir, ps), strings.TrimSpace(`
-harness/triage.yaml:5:9: warning: effort is not supported here: no runtime here takes a reasoning effort
 harness/triage.yaml:6:8: warning: image is not supported here: no backend here takes an image
 harness/triage.yaml:33:20: warning: validation_loop.preflight_check is not supported here: no step runs it; put the check into pre_script
 harness/triage.yaml:35:10: warning: trigger is not supported here: agentctl does not wait for events
@@ -138,7 +137,7 @@ func TestAPortableHarnessOnABaseLoads(t *testing.T) {
 	if rules[RuleUnknownKey] != 0 || rules[RuleDeprecated] != 2 {
 		t.Errorf("%v", ps)
 	}
-	for _, want := range []string{"readonly_repo is", "plugins.path is", "plugins.env is", "plugins.pi.args is", "privilege_levels is", "api_servers.name is", "security.sandbox_hooks.tirith.fail_on is"} {
+	for _, want := range []string{"plugins.env is", "plugins.pi.args is", "privilege_levels is", "api_servers.name is", "security.sandbox_hooks.tirith.fail_on is"} {
 		if !strings.Contains(short(dir, ps), want+" not supported here: ") {
 			t.Errorf("%s not supported is not said", want)
 		}
