@@ -192,8 +192,8 @@ func (r *run) feedBack(ctx context.Context, it IterationResult) error {
 	return nil
 }
 
-// deliver stops the sandbox, puts the results at their place and the agent's
-// commits on a branch of the target.
+// deliver stops the sandbox, puts the agent's commits on a branch of the target
+// and the results at their place.
 func (r *run) deliver(ctx context.Context) error {
 	ctx, cancel := r.salvage(ctx, "taking the results out")
 	defer cancel()
@@ -209,11 +209,28 @@ func (r *run) deliver(ctx context.Context) error {
 	if err := r.keepChanges(ctx); err != nil {
 		r.warn("%v", err)
 	}
-	if err := errors.Join(r.logError, r.results.publish()); err != nil {
+	if r.logError != nil {
+		return r.logError
+	}
+	return r.publish()
+}
+
+// publish puts the results at their place, with a result.json that says how the
+// run ended if nothing fails from here on: post_script reads it, and a controller
+// that is killed leaves it.
+func (r *run) publish() error {
+	staged := r.result.Out
+	r.result.Out, r.result.Audit = r.results.out, filepath.Join(r.results.out, auditName)
+	r.conclude(r.failed)
+	err := r.results.writeResult(r.result)
+	if err == nil {
+		err = r.results.publish()
+	}
+	if err != nil {
+		r.result.Out, r.result.Audit = staged, ""
 		return err
 	}
 	r.record.Staging = ""
-	r.result.Out, r.result.Audit = r.results.out, filepath.Join(r.results.out, auditName)
 	return nil
 }
 

@@ -166,6 +166,7 @@ type run struct {
 	logError error // of the agent's logs
 
 	agentRan bool
+	failed   error       // the first failure of a step
 	critical int         // findings
 	blocked  bool        // a scan holds the results back
 	stopping atomic.Bool // the end of the event stream is expected
@@ -242,24 +243,36 @@ var steps = []step{
 	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.harness.PostScript.V != "" }},
 }
 
+// StepNames are the names of the steps in their order, as progress, record and
+// errors have them. What a harness does not ask for is left out of a run.
+func StepNames() []string {
+	names := make([]string, 0, len(steps)+1)
+	for _, s := range steps {
+		names = append(names, s.name)
+	}
+	return append(names, deleteStep)
+}
+
+// deleteStep is the last step, which comes after a failure too.
+const deleteStep = "delete"
+
 // steps runs the steps. The first failure is the run's.
 func (r *run) steps(ctx context.Context) error {
-	var failed error
 	for _, s := range steps {
-		if failed != nil && (!s.salvage || !r.agentRan) {
+		if r.failed != nil && (!s.salvage || !r.agentRan) {
 			continue
 		}
 		if s.when != nil && !s.when(r) {
 			continue
 		}
 		err := r.step(ctx, s)
-		if failed == nil {
-			failed = err
+		if r.failed == nil {
+			r.failed = err
 		} else if err != nil {
 			r.warn("%v", err)
 		}
 	}
-	return failed
+	return r.failed
 }
 
 // step runs one step and notes it in the record.
@@ -310,16 +323,11 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
 	if r.box != nil {
-		if err := r.step(ctx, step{name: "delete", do: (*run).deleteSandbox, salvage: true}); err != nil && failed == nil {
+		if err := r.step(ctx, step{name: deleteStep, do: (*run).deleteSandbox, salvage: true}); err != nil && failed == nil {
 			failed = err
 		}
 	}
-	r.result.Ended = time.Now().UTC()
-	r.result.Status, r.result.ExitCode = StatusDone, ExitDone
-	if failed != nil {
-		r.noteFailure(failed)
-	}
-	r.tally.into(&r.result)
+	r.conclude(failed)
 	if r.results != nil {
 		if err := r.results.writeResult(r.result); err != nil && failed == nil {
 			failed = asFailure(ctx, "deliver", fmt.Errorf("write result: %w", err))
@@ -344,6 +352,16 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		}
 	}
 	return r.result, failed
+}
+
+// conclude writes how the run ended into the result.
+func (r *run) conclude(failed error) {
+	r.result.Ended = time.Now().UTC()
+	r.result.Status, r.result.ExitCode = StatusDone, ExitDone
+	if failed != nil {
+		r.noteFailure(failed)
+	}
+	r.tally.into(&r.result)
 }
 
 // noteFailure writes why the run failed into the result.

@@ -87,11 +87,7 @@ func digestKey(dir string) ([]byte, error) {
 	name := filepath.Join(dir, keyName)
 	key, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		fresh := make([]byte, keySize)
-		if _, err := rand.Read(fresh); err != nil {
-			return nil, err
-		}
-		if err := publishOnce(dir, name, fresh); err != nil {
+		if err := makeKey(dir, name); err != nil {
 			return nil, err
 		}
 		key, err = os.ReadFile(name)
@@ -103,6 +99,17 @@ func digestKey(dir string) ([]byte, error) {
 		return nil, fmt.Errorf("%s has %d bytes instead of %d", name, len(key), keySize)
 	}
 	return key, nil
+}
+
+// makeKey makes the key unless another controller did.
+func makeKey(dir, name string) error {
+	unlock, err := lock(context.Background(), dir)
+	if err != nil {
+		return err
+	}
+	fresh := make([]byte, keySize)
+	_, _ = rand.Read(fresh) // never fails, see crypto/rand
+	return errors.Join(publishOnce(dir, name, fresh), unlock())
 }
 
 // publishOnce gives a file its name unless the name is taken.
@@ -118,9 +125,21 @@ func publishOnce(dir, name string, data []byte) error {
 	return errors.Join(err, os.Remove(tmp))
 }
 
+// tempPrefix begins the names of files that are not whole yet.
+const tempPrefix = ".new-"
+
+// removeTemp removes what killed controllers left; the gateway is locked.
+func removeTemp(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
+}
+
 // writeTemp writes a file of mode 0600 beside the others and returns its name.
 func writeTemp(dir string, data []byte) (string, error) {
-	f, err := os.CreateTemp(dir, ".new-*")
+	f, err := os.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {
 		return "", err
 	}
@@ -138,8 +157,10 @@ func writeTemp(dir string, data []byte) (string, error) {
 }
 
 // Lock waits until no other controller changes the gateway, or ctx is done.
-func (g *Local) Lock(ctx context.Context) (func() error, error) {
-	f, err := os.OpenFile(filepath.Join(g.dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+func (g *Local) Lock(ctx context.Context) (func() error, error) { return lock(ctx, g.dir) }
+
+func lock(ctx context.Context, dir string) (func() error, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -155,6 +176,9 @@ func (g *Local) Lock(ctx context.Context) (func() error, error) {
 	}()
 	select {
 	case err := <-locked:
+		if err == nil {
+			err = removeTemp(dir)
+		}
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,8 +22,27 @@ func WriteJSON(name string, v any) error {
 	return writeAtomic(name, append(data, '\n'))
 }
 
+// RemoveUnfinished removes what writers of a file that were killed left beside
+// it. Nobody may be writing it.
+func RemoveUnfinished(name string) error {
+	entries, err := os.ReadDir(filepath.Dir(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		number, ours := strings.CutPrefix(e.Name(), unfinished(name))
+		if ours && number != "" && strings.Trim(number, "0123456789") == "" && e.Type().IsRegular() {
+			err = errors.Join(err, os.Remove(filepath.Join(filepath.Dir(name), e.Name())))
+		}
+	}
+	return err
+}
+
+// unfinished begins the names of a file that is being written; digits follow.
+func unfinished(name string) string { return "." + filepath.Base(name) + "." }
+
 func writeAtomic(name string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
+	f, err := os.CreateTemp(filepath.Dir(name), unfinished(name))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"agentsh/controller"
+	"agentsh/internal/wire"
+)
+
+// crashPlace is a place whose run has every step, on a file system of its own,
+// with the results of an earlier run where those of the next go.
+type crashPlace struct {
+	*place
+	opens *opens
+	refs  string // of the target before
+}
+
+func newCrashPlace(t *testing.T, size string) *crashPlace {
+	t.Helper()
+	p := &crashPlace{place: newPlaceAt(t, func(dir string) { mountPlace(t, dir, size) },
+		`echo half > a.txt; git commit -q -a -m half; echo more > b.txt; echo report > "$AGENTSH_OUTPUT_DIR/report.txt"; echo agent at work`,
+		"pre_script: ok.sh\npost_script: ok.sh\nvalidation_loop: {script: ok.sh}\nproviders: [github]")}
+	p.write("ok.sh", "#!/bin/sh\nexit 0\n", 0o755)
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\n", 0o644)
+	p.write("out/result.json", "{}\n", 0o644)
+	p.write("out/old", "old\n", 0o644)
+	p.refs = p.git("for-each-ref")
+	p.opens = p.watchOpens()
+	return p
+}
+
+// start starts a run.
+func (p *crashPlace) start() (*exec.Cmd, *bytes.Buffer) {
+	p.t.Helper()
+	cmd := p.command(p.runArgs()...)
+	cmd.Env = append(cmd.Env, "HOST_TOKEN="+realValue)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	return cmd, &said
+}
+
+// rehearse makes one whole run and returns its steps with the number of files
+// opened in each.
+func rehearse(t *testing.T) (steps []string, counts map[string]int) {
+	t.Helper()
+	p := newCrashPlace(t, "1g")
+	p.opens.begin(func(open) {})
+	cmd, said := p.start()
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	counts = p.opens.end()
+	records, _ := filepath.Glob(p.path("state/agentctl/runs/*/record.json"))
+	var r controller.Record
+	if err := json.Unmarshal([]byte(p.read(strings.TrimPrefix(records[0], p.dir+"/"))), &r); err != nil {
+		t.Fatal(err)
+	}
+	steps = []string{beforeSteps}
+	for _, s := range r.Steps {
+		steps = append(steps, s.Name)
+	}
+	for _, name := range controller.StepNames() {
+		if !slices.Contains(steps, name) {
+			t.Errorf("the rehearsal has no step %s: %s", name, steps)
+		}
+	}
+	return steps, counts
+}
+
+// at calls do once when a run opens file number k in a step, or is past it.
+func (p *crashPlace) at(steps []string, step string, k int, do func()) {
+	var once sync.Once
+	want := slices.Index(steps, step)
+	p.opens.begin(func(o open) {
+		now := slices.Index(steps, o.step)
+		if now == want && o.number >= k || now > want || o.step == afterSteps {
+			once.Do(do)
+		}
+	})
+}
+
+// moments is how often the controller is killed in each step: at the first open
+// of a file, at the last one, which is the record of the next step, and between.
+var moments = flag.Int("moments", 3, "how often a run is killed in each step")
+
+func TestAControllerKilledAtAnyMomentLeavesNothing(t *testing.T) {
+	steps, counts := rehearse(t)
+	t.Logf("opens in each step: %v", counts)
+	for _, step := range steps {
+		n := max(counts[step], 1)
+		for i := range *moments {
+			k := 1 + i*(n-1)/max(*moments-1, 1)
+			t.Run(fmt.Sprintf("%s, at open %d of %d", step, k, n), func(t *testing.T) {
+				p := newCrashPlace(t, "1g")
+				adopt(t)
+				started := make(chan *exec.Cmd, 1)
+				p.at(steps, step, k, func() { _ = (<-started).Process.Kill() })
+				cmd, said := p.start()
+				started <- cmd
+				_ = cmd.Wait()
+				if cmd.ProcessState.ExitCode() != -1 {
+					t.Errorf("it was not killed: %s\n%s", cmd.ProcessState, said)
+				}
+				waitOrphans(t)
+				p.opens.end()
+				p.collect(i%2 == 1)
+				p.checkTarget()
+				p.checkResults()
+				p.checkUnfinished()
+				p.checkNoValue()
+			})
+		}
+	}
+}
+
+// collect has the next command clean up: another run, or gc.
+func (p *crashPlace) collect(byRun bool) {
+	p.t.Helper()
+	if byRun {
+		cmd := p.command("run", "harness.yaml", "--repo", "repo", "--out", "second")
+		cmd.Env = append(cmd.Env, "HOST_TOKEN="+realValue)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			p.t.Errorf("the next run: %v\n%s", err, out)
+		}
+	} else if out, err := p.command("gc").CombinedOutput(); err != nil {
+		p.t.Errorf("gc: %v\n%s", err, out)
+	}
+	if out, err := p.command("gc").CombinedOutput(); err != nil || len(out) > 0 {
+		p.t.Errorf("gc has something left to do: %v\n%s", err, out)
+	}
+}
+
+// checkTarget fails the test when the target is damaged, or has a branch that
+// is not whole.
+func (p *crashPlace) checkTarget() {
+	p.t.Helper()
+	if out := p.git("fsck", "--full", "--strict", "--no-dangling"); out != "" {
+		p.t.Errorf("git fsck: %s", out)
+	}
+	if out := p.git("status", "--porcelain"); out != "" {
+		p.t.Errorf("git status: %s", out)
+	}
+	refs := p.git("for-each-ref")
+	if !strings.Contains(refs, p.refs) {
+		p.t.Errorf("refs were\n%s\nand are\n%s", p.refs, refs)
+	}
+	for line := range strings.Lines(refs) {
+		_, branch, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if strings.HasPrefix(branch, "refs/heads/agentctl/") && p.git("show", branch+":a.txt") != "half" {
+			p.t.Errorf("branch %s is not whole", branch)
+		}
+	}
+}
+
+// checkUnfinished fails the test for every file that was being written when the
+// controller was killed.
+func (p *crashPlace) checkUnfinished() {
+	p.t.Helper()
+	err := filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
+		base := filepath.Base(name)
+		if strings.HasSuffix(base, ".lock") || strings.Contains(base, ".json.") || strings.HasPrefix(base, ".new-") || strings.HasPrefix(base, ".agent") || strings.HasPrefix(base, "tmp_") || strings.HasSuffix(base, ".partial") {
+			p.t.Errorf("left behind: %s", name)
+		}
+		return err
+	})
+	if err != nil {
+		p.t.Error(err)
+	}
+}
+
+// checkResults fails the test when there is anything but the earlier results or
+// whole new ones.
+func (p *crashPlace) checkResults() {
+	p.t.Helper()
+	if _, err := os.Lstat(p.path("out/old")); err == nil {
+		if entries, err := os.ReadDir(p.path("out")); err != nil || len(entries) != 2 {
+			p.t.Errorf("the earlier results are not what they were: %v %v", entries, err)
+		}
+		return
+	}
+	var r controller.Result
+	var m wire.Manifest
+	for name, v := range map[string]any{"out/result.json": &r, "out/manifest.json": &m} {
+		if err := json.Unmarshal([]byte(p.read(name)), v); err != nil {
+			p.t.Errorf("%s: %v", name, err)
+		}
+	}
+	if r.Branch == "" || p.git("show", r.Branch+":a.txt") != "half" || p.read("out/output/report.txt") != "report\n" || !strings.Contains(p.read("out/agent.log"), "agent at work") {
+		p.t.Errorf("the results are not whole: %+v", r)
+	}
+	if log := p.read("out/audit.jsonl"); !strings.HasSuffix(log, "}\n") {
+		p.t.Errorf("the audit log ends with %.100q", log[max(len(log)-100, 0):])
+	}
+	for _, e := range m.Entries {
+		if sum := sha256.Sum256([]byte(p.read("out/files/" + e.Path))); hex.EncodeToString(sum[:]) != e.SHA256 {
+			p.t.Errorf("%s is not what the manifest says", e.Path)
+		}
+	}
+	if len(m.Entries) != 2 {
+		p.t.Errorf("manifest: %+v", m)
+	}
+}
+
+// checkNoValue fails the test when the credential is in a file of the place or
+// in the environment or arguments of any process.
+func (p *crashPlace) checkNoValue() {
+	p.t.Helper()
+	err := filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		if holdsValue(data) {
+			p.t.Errorf("the credential is in %s", name)
+		}
+		return err
+	})
+	if err != nil {
+		p.t.Error(err)
+	}
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, proc := range procs {
+		for _, file := range []string{"environ", "cmdline"} {
+			if data, err := os.ReadFile(filepath.Join(proc, file)); err == nil && holdsValue(data) {
+				p.t.Errorf("the credential is in %s/%s", proc, file)
+			} else if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, fs.ErrPermission) {
+				p.t.Error(err)
+			}
+		}
+	}
+}
+
+// holdsValue reports whether the credential is in data, as it is or encoded.
+func holdsValue(data []byte) bool {
+	for _, form := range valueForms() {
+		if bytes.Contains(data, form) {
+			return true
+		}
+	}
+	return false
+}
+
+// valueForms are the credential and its encodings: base64 at each of the three
+// offsets it may have in a longer text.
+var valueForms = sync.OnceValue(func() [][]byte {
+	forms := [][]byte{[]byte(realValue), []byte(hex.EncodeToString([]byte(realValue))), []byte(strings.ToUpper(hex.EncodeToString([]byte(realValue))))}
+	for offset := range 3 {
+		text := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("\x00", offset) + realValue))
+		text = strings.TrimRight(text, "=")
+		first := (offset*8 + 5) / 6 // the first character that depends on the value alone
+		forms = append(forms, []byte(text[first:len(text)-1]))
+	}
+	return forms
+})
