@@ -59,6 +59,9 @@
 // directory. What a person must decide goes to supervisor/approve over the server's
 // control socket; what is deleted, remembered or changed is kept by internal/keep.
 //
+// Below /proc, where no mount can stand for a file, notify decides on opens that
+// the policy has judged, and launch.Opener carries them out.
+//
 // # A harness
 //
 //  1. cmd/agentctl newRunCommand calls harness.Load (merge, check) and

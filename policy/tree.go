@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 
 	"agentsh/policy/glob"
 )
@@ -35,6 +36,24 @@ func (rule *Rule) PathsBelow(dir string) []string {
 		}
 	}
 	return out
+}
+
+// EvaluateBelow is Evaluate by those patterns alone that name dir, such as
+// dir/** and dir/a, and not by those that match it among others, such as **/a.
+// ok is false when none of them says anything: no default does.
+func (p *Policy) EvaluateBelow(dir string, q *FileRequest) (d Decision, why Diagnostic, ok bool) {
+	for _, rule := range p.groups[GroupFile].rules {
+		if rule.file.ops&q.Op == 0 {
+			continue
+		}
+		for _, g := range rule.file.paths {
+			if strings.HasPrefix(g.String(), dir+"/") && g.Match(q.Path) {
+				d = Decision{Effect: rule.Effect, Rule: rule}
+				return d, p.explain(q, d, reason{}), true
+			}
+		}
+	}
+	return Decision{}, Diagnostic{}, false
 }
 
 // Tree says whether every path at or below root gets the same effect for every

@@ -49,7 +49,7 @@ const (
 	Not                // the whole register differs from Value
 	Above              // the whole register is greater than Value
 	HasBits            // every bit of Value is set
-	LacksBit           // the one bit of Value is not set
+	LacksBit           // no bit of Value is set
 	Is                 // the whole register equals Value
 )
 
@@ -61,6 +61,7 @@ type PlanOptions struct {
 	NoExecMemfd bool
 	NoInternet  bool // refuse sockets of every family but UNIX, where no network namespace holds them
 	Signals     bool // notify the kill family, refuse pidfd_send_signal
+	Opens       bool // notify opens for reading
 	Umask       bool // notify umask
 	Limits      bool // notify setrlimit, and prlimit64 that sets a limit
 	Connect     bool // notify connect
@@ -99,6 +100,12 @@ func DefaultPlan(o PlanOptions) Plan {
 		})
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{
 			"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"}})
+	}
+	if o.Opens {
+		p.Notified = append(p.Notified,
+			Notice{Syscalls: []string{"open"}, When: []Case{{{1, LacksBit, unix.O_ACCMODE | unix.O_PATH}}}},
+			Notice{Syscalls: []string{"openat"}, When: []Case{{{2, LacksBit, unix.O_ACCMODE | unix.O_PATH}}}},
+			Notice{Syscalls: []string{"openat2"}})
 	}
 	if o.Umask {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"umask"}})

@@ -26,7 +26,17 @@ func (s *Session) policy() *policy.Policy { return s.rules.Load().policy }
 
 // notify is what the notification loop needs of the rules.
 func (r *rules) notify() notify.Rules {
-	return notify.Rules{Evaluate: r.evaluate, Identify: r.known.Of, Inject: r.inject}
+	return notify.Rules{Evaluate: r.evaluate, Identify: r.known.Of, Inject: r.inject, EvaluateRead: r.evaluateRead}
+}
+
+// evaluateRead decides on reading a file of the kernel: by the rules that name
+// its directory. Without one everything that a session shows is read.
+func (r *rules) evaluateRead(path string) (policy.Decision, policy.Diagnostic) {
+	d, why, ok := r.policy.EvaluateBelow(notify.Emulated, &policy.FileRequest{Path: path, Op: policy.OpRead})
+	if !ok {
+		d.Effect = policy.Allow
+	}
+	return d, why
 }
 
 // firstRules opens the root that commands see and makes the rules of the policy

@@ -8,7 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/policy"
+	"agentsh/supervisor/launch"
+	"agentsh/supervisor/notify"
 )
 
 // devNames is what a session's /dev holds. See launch.Dev.
@@ -42,7 +46,12 @@ func (p *viewPlanner) holdKernelRules() error {
 // why it cannot be held.
 func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 	name := strings.TrimSuffix(pattern, "/**")
+	if strings.HasPrefix(pattern, notify.Emulated+"/") && onlyReads(rule) {
+		return p.holdReads(pattern)
+	}
 	switch {
+	case rule.Effect != policy.Deny && below(name, notify.Emulated):
+		return "name read as its operation, which is the one that is decided there file by file"
 	case rule.Effect != policy.Deny:
 		return "nothing decides on single operations there"
 	case below(name, "/sys"):
@@ -52,7 +61,7 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 	}
 	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
 		if d, _ := p.policy.Evaluate(&policy.FileRequest{Path: name, Op: op}); d.Effect != policy.Deny && op != policy.OpStat {
-			return "it can only be covered as a whole: deny every operation"
+			return "it can only be covered as a whole: deny every operation, or read alone"
 		}
 	}
 	first, _, _ := strings.Cut(name[len("/proc/"):], "/")
@@ -79,4 +88,70 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 	}
 	p.view.masked = append(p.view.masked, name)
 	return ""
+}
+
+// onlyReads reports whether a rule speaks, of what is possible at all below
+// notify.Emulated, which is mounted read-only, of opening files for reading.
+func onlyReads(rule *policy.Rule) bool {
+	switch rule.Effect {
+	case policy.Deny, policy.Audit, policy.Approve:
+		return rule.Concerns(policy.OpRead) && !rule.Concerns(readOps&^policy.OpRead)
+	}
+	return false
+}
+
+// holdReads has each open of a file below notify.Emulated decided, or says why
+// it cannot be.
+func (p *viewPlanner) holdReads(pattern string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(pattern, notify.Emulated+"/"), "/")
+	switch {
+	case p.noOpens != "":
+		return p.noOpens
+	case first == "self" || first == "thread-self":
+		return "it differs for each process: write " + strings.Replace(pattern, first, "*", 1)
+	case strings.ContainsAny(first, "*?[{\\"):
+	default:
+		if info, err := os.Lstat(notify.Emulated + "/" + first); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return "it is a link to what differs for each process: write " + strings.Replace(pattern, first, "*/"+first, 1)
+		}
+	}
+	p.view.opens = true
+	return ""
+}
+
+// noOpens says why files of the kernel cannot be decided on one by one in this
+// session; empty: they can.
+func (s *Session) noOpens() string {
+	switch {
+	case s.plain():
+		return "in a plain session " + notify.Emulated + " is the machine's"
+	case s.lost.has(lossLandlock), s.lost.has(lossScopes), launch.LandlockABI() < 6:
+		return "it takes Landlock with scopes (Linux 6.12), which keeps commands from opening files there themselves"
+	}
+	return ""
+}
+
+// readable are the places beneath which commands open files themselves: all
+// that Landlock grants them, but for those that are opened one by one.
+func readable(l *launch.Landlock) []string {
+	out := []string{}
+	for _, r := range l.Rules {
+		if r.Access&unix.LANDLOCK_ACCESS_FS_READ_FILE != 0 && r.Path != notify.Emulated {
+			out = append(out, r.Path)
+		}
+	}
+	return out
+}
+
+// openOne is how the notification loop opens a file of the kernel; nil: it is
+// never asked to.
+func (s *Session) openOne() (func(string, int) (*os.File, error), error) {
+	if !s.opens {
+		return nil, nil
+	}
+	var err error
+	if s.opener, err = s.init.Opener(); err != nil {
+		return nil, err
+	}
+	return s.opener.Open, nil
 }

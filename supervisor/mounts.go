@@ -41,6 +41,7 @@ type view struct {
 	open     []openTree // without a file server: reached as they are
 	masked   []string   // special files that must not be reachable
 	sockets  []string   // of the machine, shown alone
+	opens    bool       // files below notify.Emulated are opened one by one
 }
 
 type bind struct {
@@ -67,6 +68,7 @@ type viewPlanner struct {
 	home      string
 	scratch   func(path string) (backing string, err error) // makes an empty directory outside
 	whole     bool                                          // without a file server: every tree is allowed or denied as a whole
+	noOpens   string                                        // why single files of the kernel cannot be decided on; empty: they can
 	view      view
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/supervisor/notify"
 )
 
 // Reload replaces the session's policy from the sources of another one. See
@@ -175,7 +176,7 @@ func viewProblem(p *policy.Policy, place, is, was string) policy.Problem {
 
 // planned is how each place of the view is shown under a policy.
 func (s *Session) planned(p *policy.Policy) (map[string]string, error) {
-	planner := viewPlanner{policy: p, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: func(string) (string, error) { return "", nil }, whole: s.lost.has(lossFileServer)}
+	planner := viewPlanner{policy: p, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: func(string) (string, error) { return "", nil }, whole: s.lost.has(lossFileServer), noOpens: s.noOpens()}
 	v, err := planner.plan()
 	if err != nil {
 		return nil, err
@@ -195,6 +196,9 @@ func (s *Session) planned(p *policy.Policy) (map[string]string, error) {
 	}
 	for _, m := range v.masked {
 		out[m] = "covered"
+	}
+	if v.opens {
+		out[notify.Emulated] = "opened file by file"
 	}
 	return out, nil
 }

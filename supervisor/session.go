@@ -74,7 +74,9 @@ type Session struct {
 	groups      atomic.Uint64 // made for commands so far
 	pidsGrouped bool          // the group counts processes
 
-	root      *os.File // the root directory that commands see
+	opens     bool           // files of the kernel are opened one by one
+	opener    *launch.Opener // nil unless they are
+	root      *os.File       // the root directory that commands see
 	rules     atomic.Pointer[rules]
 	reloading sync.Mutex // one reload at a time
 	approvals *approve.Queue
@@ -129,7 +131,7 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	planner := viewPlanner{
 		policy: s.cfg.Policy, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: s.scratchDir,
-		whole: s.lost.has(lossFileServer),
+		whole: s.lost.has(lossFileServer), noOpens: s.noOpens(),
 	}
 	v, err := planner.plan()
 	if err != nil {
@@ -138,7 +140,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.settle(&v); err != nil {
 		return err
 	}
-	s.scratch = v.scratch
+	s.scratch, s.opens = v.scratch, v.opens
 	if err := s.openNetwork(); err != nil {
 		return err
 	}
@@ -211,8 +213,8 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
 	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{
 		Signals: s.cfg.Policy.Governs(policy.GroupSignal) || s.plain(), NoInternet: s.plain() && !s.cfg.Network && s.network == nil,
-		NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0,
-		Connect:     sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
+		NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0, Opens: v.opens,
+		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
 	}).Compile(runtime.GOARCH)
 	if err != nil {
 		return err
@@ -226,6 +228,9 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 		if cfg.Mounts, err = s.mounts(v); err != nil {
 			return err
 		}
+	}
+	if v.opens {
+		cfg.Opener = readable(cfg.Landlock)
 	}
 	s.networkSetup(&cfg)
 	if len(v.governed) > 0 {
@@ -249,10 +254,14 @@ func (s *Session) startLoop() error {
 		return errors.Join(err, listener.Close())
 	}
 	s.rules.Store(first)
+	open, err := s.openOne()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	s.loop = notify.New(notify.Config{
 		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log,
 		Unverified: s.lost.has(lossVerify), Shared: s.plain(), As: s.tracer(),
-		Network: s.networkCalls(),
+		Network: s.networkCalls(), Open: open,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stopLoop, s.loopDone = stop, make(chan struct{})
@@ -360,6 +369,7 @@ func (s *Session) Close() error {
 	if s.root != nil {
 		s.root.Close()
 	}
+	errs = append(errs, s.opener.Close())
 	errs = append(errs, s.closeKeep())
 	s.files.close()
 	if s.group != nil {

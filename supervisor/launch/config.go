@@ -38,8 +38,12 @@ type Config struct {
 	Netlink          []Netlink // further setup of that network, after Sockets
 	Limits           []Rlimit  // of the init and every command
 	Landlock         *Landlock
-	Filter           []byte   // program of seccomp.Plan.Compile
-	ReadOnly         []string // paths inside for which writing must fail: proven before the init is ready
+	Filter           []byte // program of seccomp.Plan.Compile
+	// Opener has files beneath none of these paths opened for reading by
+	// [Init.Opener] alone: Landlock, which needs scopes, keeps commands out. Nil:
+	// there is none.
+	Opener   []string
+	ReadOnly []string // paths inside for which writing must fail: proven before the init is ready
 
 	tagBase uint64 // of a plain session: see init.h
 }
@@ -155,6 +159,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("user namespace mapped to root of the machine")
 	case c.UID < 0 || c.GID < 0:
 		return fmt.Errorf("user %d, group %d: negative", c.UID, c.GID)
+	case c.Opener != nil && (c.Plain || LandlockABI() < 6):
+		return fmt.Errorf("opener without namespaces or without Landlock's scopes")
 	case len(c.Groups) > 256:
 		return fmt.Errorf("%d supplementary groups: at most 256", len(c.Groups))
 	case len(c.ReadOnly) > 64:
@@ -202,6 +208,10 @@ func (c *Config) setup() *spec {
 	c.credsOp(s)
 	if c.Landlock != nil {
 		c.Landlock.op(s)
+	}
+	if c.Opener != nil {
+		s.u32(opOpener)
+		s.strs(c.Opener)
 	}
 	s.u32(opFilter)
 	s.bytes(c.Filter)

@@ -35,7 +35,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-struct init_state S = { .mu = PTHREAD_MUTEX_INITIALIZER, .proc = -1, .root = -1, .listener = -1, .tag_base = TAG_BASE };
+struct init_state S = { .mu = PTHREAD_MUTEX_INITIALIZER, .proc = -1, .root = -1, .listener = -1, .layer = -1, .tag_base = TAG_BASE };
 
 void die(int err, const char *step, const char *object)
 {

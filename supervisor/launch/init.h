@@ -102,6 +102,7 @@ struct init_state {
 	int prober[2]; /* forking thread to main thread and back */
 	int forked;    /* eventfd: the forking thread has forked */
 	int listener, listener_errno;
+	int layer; /* of Landlock, for commands alone; -1: none */
 	const char *probes[64];
 	uint32_t nprobes;
 };
@@ -120,12 +121,17 @@ void pivot(void);
 void remount(const char *target, uint64_t attrs, int recursive, int (*open_target)(const char *));
 void drop_privileges(struct reader *r);
 void restrict_landlock(struct reader *r);
+/* Allows access beneath a path, if there is anything. */
+void add_path_rule(int ruleset, uint64_t access, const char *path);
+void start_opener(struct reader *r);
 int load_filter(void);
 void run_probes(void);
 void start_forking_thread(void);
 void run_loop(void);
 int scan(uint64_t only, int sig);
 __attribute__((noreturn)) void run_command(int fds[5]);
+
+enum { LANDLOCK_READ_FILE = 1 << 2 };
 
 /* Operations of a setup. Keep in step with protocol.go. */
 enum {
@@ -149,6 +155,7 @@ enum {
 	OP_PROBE,    /* path */
 	OP_END,      /* u32 flags */
 	OP_PLAIN,    /* u64 tag base; the first operation or none */
+	OP_OPENER,   /* u32 n, n paths beneath which commands open files for reading themselves */
 };
 
 /* BENEATH: the source is a name in the new root, not in the old one */

@@ -110,6 +110,8 @@ static void *forking_thread(void *unused)
 {
 	char byte = 0;
 	(void)unused;
+	if (S.layer >= 0 && syscall(SYS_landlock_restrict_self, S.layer, 0) < 0)
+		die(errno, "enter Landlock domain", "of opens");
 	S.listener = load_filter();
 	S.listener_errno = errno;
 	if (write(S.prober[0], &byte, 1) != 1 || read(S.prober[0], &byte, 1) != 1)

@@ -57,6 +57,7 @@ const (
 	opProbe
 	opEnd
 	opPlain
+	opOpener
 )
 
 const (

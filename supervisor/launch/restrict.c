@@ -121,7 +121,7 @@ enum {
 	LANDLOCK_FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15,
 };
 
-static void add_path_rule(int ruleset, uint64_t access, const char *path)
+void add_path_rule(int ruleset, uint64_t access, const char *path)
 {
 	struct stat st;
 	struct path_beneath p = { .access = access };

@@ -56,6 +56,9 @@ static void run_op(uint32_t op, struct reader *r)
 	case OP_LANDLOCK:
 		restrict_landlock(r);
 		return;
+	case OP_OPENER:
+		start_opener(r);
+		return;
 	case OP_FILTER:
 		S.filter = read_bytes(r, &S.filter_len);
 		return;

@@ -64,6 +64,9 @@ type Config struct {
 	As *Credential
 	// Network is how calls about sockets are answered.
 	Network Network
+	// Open opens a file below Emulated for reading as its caller could, were it
+	// not kept out; nil: opens are not notified. See launch.Opener.
+	Open func(path string, flags int) (*os.File, error)
 	// Session is the id that events carry.
 	Session string
 	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
@@ -87,6 +90,8 @@ type Rules struct {
 	// Evaluate decides a request, as Policy.Evaluate does. It is called from
 	// several goroutines.
 	Evaluate func(policy.Request) (policy.Decision, policy.Diagnostic)
+	// EvaluateRead decides on opening a file below Emulated for reading.
+	EvaluateRead func(path string) (policy.Decision, policy.Diagnostic)
 	// Identify tells what is known about a file, as [Identities.Of] does; nil:
 	// nothing. Programs of a dynamic loader are then not looked for.
 	Identify Identify

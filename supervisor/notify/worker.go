@@ -31,6 +31,8 @@ var handlers = map[int]func(*worker, *call) error{
 	unix.SYS_SENDTO:            (*worker).sendto,
 	unix.SYS_LISTEN:            (*worker).listen,
 	unix.SYS_MEMFD_CREATE:      (*worker).memoryFile,
+	unix.SYS_OPENAT:            (*worker).openat,
+	unix.SYS_OPENAT2:           (*worker).openat2,
 }
 
 // worker is one thread that receives and answers. It is the tracer of at most
