@@ -36,6 +36,7 @@ var ranks = map[string]int{
 	"supervisor/audit/report":  1, // knows events only, not how they are stored
 	"controller/harness":       1,
 	"controller/scan":          1,
+	"controller/hook":          2, // judges by scans; the command is started by agent programs
 	"controller/sandbox":       1,
 	"controller/sandbox/local": 2,
 	"controller/sandbox/host":  2,

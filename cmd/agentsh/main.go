@@ -18,6 +18,9 @@ var (
 )
 
 func main() {
+	if code, is := runHook(os.Args, os.Stdin, os.Stdout, os.Stderr); is {
+		os.Exit(code)
+	}
 	supervisor.Reexec()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := dispatch(ctx)

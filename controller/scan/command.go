@@ -1,7 +1,11 @@
 package scan
 
 import (
+	"path"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -28,7 +32,7 @@ var attacks = sync.OnceValue(func() []attack {
 		{Critical, "runs what was encoded", `(?:base64\s+(?:-d|-D|--decode)|xxd\s+-r|openssl\s+enc[^|]*-d)[^|\n]*\|\s*(?:` + shell + `)|eval\b[^\n]*base64|exec\(\s*(?:base64|__import__\(['"]base64)`},
 		{Critical, "sends secrets away", secret + `[^\n]*\|[^\n]*` + upload + `|` + upload + `[^\n]*@?[^\n]*` + secret},
 		{Critical, "sends the environment away", `\b(?:env|printenv|set|export -p)\b\s*\|[^\n]*` + upload + `|` + upload + `[^\n]*\$\(\s*(?:env|printenv)\b`},
-		{Critical, "deletes everything", `\brm\s+(?:-\S+\s+)*-\S*[rR]\S*\s+(?:-\S+\s+)*(?:--no-preserve-root\s+)?["']?(?:/\*?|~/?|\$HOME/?|\$\{HOME\}/?)["']?\s*(?:$|[;&|])|\bmkfs\b|\bdd\b[^\n]*of=/dev/(?:sd|nvme|vd)`},
+		{Critical, "deletes everything", `\brm\s+(?:-\S+\s+)*-\S*[rR]\S*\s+(?:-\S+\s+)*(?:--no-preserve-root\s+)?["']?(?:/\*?|~/?|\$HOME/?|\$\{HOME\}/?)["']?\s*(?:$|[;&|]|--no-preserve-root)|\bmkfs\b|\bdd\b[^\n]*of=/dev/(?:sd|nvme|vd)`},
 		{Critical, "is a fork bomb", `:\(\)\s*\{\s*:\|:`},
 		{High, "runs what it downloads", fetch + `[^|;\n]*\|\s*(?:` + shell + `)|(?:` + shell + `)\s+(?:-c\s+)?["']?(?:<\(|\$\(|` + "`" + `)\s*` + fetch + `|eval\b[^\n]*` + fetch},
 		{High, "lets a way in stay", `authorized_keys|\bcrontab\b|/etc/cron|\bsystemctl\s+enable|(?:>>?|tee\s+(?:-a\s+)?)\s*\S*(?:\.bashrc|\.zshrc|\.profile|\.bash_profile)`},
@@ -45,8 +49,21 @@ var attacks = sync.OnceValue(func() []attack {
 })
 
 // Command judges a shell command that is about to run: what it does, what it
-// hides, which hosts it names.
+// hides, which hosts it names. Quotes are seen through.
 func (s *Scanner) Command(command string) []Finding {
+	found := s.commandText(command)
+	if plain := unquoted(command); plain != command {
+		for _, f := range s.commandText(plain) {
+			if !slices.ContainsFunc(found, func(x Finding) bool { return x.Rule == f.Rule && x.Message == f.Message }) {
+				f.Line, f.Column = 1, 1 // places of another text
+				found = append(found, f)
+			}
+		}
+	}
+	return found
+}
+
+func (s *Scanner) commandText(command string) []Finding {
 	j := &job{scanner: s, name: "command", kind: Settings, seen: map[Finding]bool{}, line: 1, column: 1}
 	b := []byte(command)
 	sp := span{job: j, raw: b}
@@ -59,6 +76,91 @@ func (s *Scanner) Command(command string) []Finding {
 		sp.urls()
 	}
 	return j.found
+}
+
+// unquoted is a command without what a shell drops: quotes, backslashes, and
+// variables that stand for a space. It is for looking at, not for running.
+func unquoted(command string) string {
+	plain := strings.NewReplacer("\\\n", "", "${IFS}", " ", "$IFS$9", " ", "$IFS", " ").Replace(command)
+	if strings.Contains(plain, "$'") {
+		plain = unescape([]byte(strings.ReplaceAll(plain, "$'", "'")))
+	}
+	return strings.NewReplacer("'", "", `"`, "", `\`, "", "$@", "", "${@}", "").Replace(plain)
+}
+
+// fetchers are programs whose operands are hosts and URLs.
+var fetchers = map[string]bool{
+	"curl": true, "wget": true, "aria2c": true, "http": true, "https": true, "xh": true, "nc": true, "ncat": true, "netcat": true, "telnet": true, "socat": true,
+	"lynx": true, "links": true, "w3m": true, "fetch": true, "openssl": true, "ssh": true, "ping": true, "httpie": true, "lwp-request": true, "GET": true,
+}
+
+// Requests judges the hosts that a shell command would reach, as far as it
+// names them: URLs anywhere in it, and operands of programs that fetch. This
+// machine by its own name is nothing to find: in a sandbox that is the sandbox.
+func Requests(command string) []Finding {
+	var found []Finding
+	for _, text := range []string{command, unquoted(command)} {
+		fetch := false
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n\r;|&()<>`{}\"',", r) }) {
+			if fetchers[path.Base(word)] {
+				fetch = true
+				continue
+			}
+			for _, f := range request(word, fetch) {
+				if !slices.ContainsFunc(found, func(x Finding) bool { return x.Message == f.Message }) {
+					found = append(found, f)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// request judges one word of a command; operand says that a program that
+// fetches stands before it.
+func request(word string, operand bool) []Finding {
+	if i := strings.Index(word, "://"); i >= 0 {
+		start := i
+		for start > 0 && (isLetter(word[start-1]) || word[start-1] == '+') {
+			start--
+		}
+		return ownMachine(word[start:], URL(word[start:]))
+	}
+	host := word[strings.LastIndexByte(word, '=')+1:]
+	if !operand || host == "" || host[0] == '-' || host[0] == '$' || !addressLike(host) {
+		return nil
+	}
+	return ownMachine("http://"+host, URL("http://"+host))
+}
+
+// ownMachine drops the finding of a loopback host that is not disguised.
+func ownMachine(raw string, found []Finding) []Finding {
+	scheme, _, _ := strings.Cut(strings.ToLower(raw), ":")
+	if h, err := ParseHost(raw); err != nil || h.Kind == hostLoopback && h.Odd == "" && !oddSchemes[scheme] {
+		return nil
+	}
+	if scheme == "file" {
+		return nil // the file rules are about that
+	}
+	return found
+}
+
+// addressLike reports words that fetching programs take for an address or an
+// internal name, and that are no version or count.
+func addressLike(host string) bool {
+	h, err := ParseHost("http://" + host)
+	if err != nil {
+		return false
+	}
+	if !h.Addr.IsValid() {
+		return h.Kind != hostPublic || h.Odd != ""
+	}
+	name := strings.Trim(host, "[]")
+	if !strings.ContainsAny(name, ".:x") {
+		n, err := strconv.ParseUint(name, 0, 64)
+		return err == nil && n >= 1<<24 && n < 1<<32
+	}
+	return strings.Count(name, ".") == 3 || strings.Contains(name, ":") || strings.HasPrefix(name, "0x") || strings.Contains(name, ".0x")
 }
 
 // command reports the attacks in bytes [from, to) of the span.

@@ -102,20 +102,37 @@ func joined(run []byte) []byte {
 }
 
 // base64 decodes a run. Its beginning may be in the block before, or belong to
-// a path or a word, so each of four places is tried.
+// a path or a word, so each of four places is tried; an equals sign ends a name,
+// or the text before.
 func (s *span) base64(run []byte, at int) {
-	run = bytes.TrimRight(joined(run), "=")
+	probe := 64
+	if line := bytes.IndexByte(run, '\n'); line >= minBase64Part {
+		probe = min(probe, line) // what follows may be other text
+	}
+	run = joined(run)
 	if bytes.ContainsAny(run, "-_") {
 		run = []byte(strings.NewReplacer("-", "+", "_", "/").Replace(string(run)))
 	}
-	if i := bytes.LastIndexByte(run, '='); i >= 0 {
-		run = run[i+1:] // NAME=value
+	for part := range bytes.SplitSeq(run, []byte("=")) {
+		if len(part) >= minBase64Part {
+			s.base64Part(part, at, probe)
+		}
 	}
+}
+
+// minBase64Part is what is left of the shortest run without its padding.
+const minBase64Part = minBase64 - 3
+
+func (s *span) base64Part(run []byte, at, probe int) {
 	for skip := range min(4, len(run)) {
 		part := run[skip:]
 		part = part[:len(part)-len(part)%4+map[int]int{0: 0, 1: 0, 2: 2, 3: 3}[len(part)%4]]
-		data := make([]byte, base64.RawStdEncoding.DecodedLen(min(len(part), 64)))
-		n, err := base64.RawStdEncoding.Decode(data, part[:min(len(part), 64)])
+		first := part[:min(len(part), (probe-skip)/4*4)]
+		if len(part) <= probe-skip {
+			first = part
+		}
+		data := make([]byte, base64.RawStdEncoding.DecodedLen(len(first)))
+		n, err := base64.RawStdEncoding.Decode(data, first)
 		if err != nil || !isText(trimRune(data[:n])) {
 			continue
 		}
@@ -257,16 +274,7 @@ func (s *span) rotated() {
 	if hits < 2 || s.how == "rot13" {
 		return
 	}
-	out := bytes.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
-			return 'a' + (r-'a'+13)%26
-		case r >= 'A' && r <= 'Z':
-			return 'A' + (r-'A'+13)%26
-		}
-		return r
-	}, s.raw[first:])
-	s.derive(out, first, "rot13")
+	s.derive(bytes.Map(turn13, s.raw[first:]), first, "rot13")
 }
 
 // spaced scans text whose letters stand apart: i g n o r e.

@@ -2,19 +2,29 @@ package scan
 
 import (
 	"bytes"
+	"encoding/base32"
 	"encoding/base64"
 	"encoding/hex"
+	"html"
 	"net/url"
+	"slices"
+	"unicode"
+	"unicode/utf8"
 )
 
 // planted is a value that is looked for in several spellings.
 type planted struct {
 	rule      string
 	spellings [][]byte
+	squashed  [][]byte // what is left of spellings by squash; empty: too short
+	encoded   [][]byte // base64 and base32 of it, letters and digits only
+	hex       []byte   // small letters
 }
 
-// minPlanted is the least length, in bytes, of a value that is looked for.
-const minPlanted = 8
+const (
+	minPlanted   = 8  // bytes of a value that is looked for, at least
+	minScattered = 12 // letters and digits of one that is also found in pieces
+)
 
 // plant adds values to look for.
 func (s *Scanner) plant(values []string, rule string) {
@@ -22,67 +32,300 @@ func (s *Scanner) plant(values []string, rule string) {
 		if len(v) < minPlanted {
 			continue
 		}
-		reversed := []byte(v)
-		for i, k := 0, len(reversed)-1; i < k; i, k = i+1, k-1 {
-			reversed[i], reversed[k] = reversed[k], reversed[i]
-		}
-		p := planted{rule: rule, spellings: [][]byte{[]byte(v), reversed, []byte(hex.EncodeToString([]byte(v)))}}
+		p := planted{rule: rule, spellings: [][]byte{[]byte(v), reversed(v), []byte(hex.EncodeToString([]byte(v)))}}
+		turned := bytes.Map(turn13, []byte(v))
 		if q := url.QueryEscape(v); q != v {
 			p.spellings = append(p.spellings, []byte(q))
 		}
-		// In base64 a value looks different at each of three offsets; what its
-		// neighbours leave untouched of it is looked for.
-		for skip := range 3 {
-			text := base64.StdEncoding.EncodeToString(append(make([]byte, skip), v...))
-			p.spellings = append(p.spellings, []byte(text[(skip*8+5)/6:(skip+len(v))*8/6]))
+		encoded := append(offsets(v, 3, 6, base64.StdEncoding.EncodeToString), offsets(v, 5, 5, base32.StdEncoding.EncodeToString)...)
+		p.spellings = append(p.spellings, encoded...)
+		for _, spelling := range [][]byte{[]byte(v), reversed(v), turned, reversed(string(turned))} {
+			if t, _ := squash(spelling, len(spelling)); len(t) >= minScattered {
+				p.squashed = append(p.squashed, t)
+			}
+		}
+		if len(p.squashed) > 0 {
+			p.hex = []byte(hex.EncodeToString([]byte(v)))
+			for _, e := range encoded {
+				if t := keep(e, alnumOnly); len(t) >= minScattered {
+					p.encoded = append(p.encoded, t)
+				}
+			}
 		}
 		s.planted = append(s.planted, p)
 	}
 }
 
+func reversed(v string) []byte {
+	out := []byte(v)
+	slices.Reverse(out)
+	return out
+}
+
+// offsets are the spellings of v in an encoding of bits to a character, at each
+// of the offsets it can have in a text of groups bytes: what its neighbours
+// leave untouched of it.
+func offsets(v string, groups, bits int, encode func([]byte) string) [][]byte {
+	var out [][]byte
+	for skip := range groups {
+		text := encode(append(make([]byte, skip), v...))
+		out = append(out, []byte(text[(skip*8+bits-1)/bits:(skip+len(v))*8/bits]))
+	}
+	return out
+}
+
+// turn13 is rot13.
+func turn13(r rune) rune {
+	switch {
+	case r >= 'a' && r <= 'z':
+		return 'a' + (r-'a'+13)%26
+	case r >= 'A' && r <= 'Z':
+		return 'A' + (r-'A'+13)%26
+	}
+	return r
+}
+
 // findPlanted looks for canaries and secrets of the run.
 func (s *Scanner) findPlanted(in *span) {
+	if len(s.planted) == 0 {
+		return
+	}
+	var pieces scattered
 	for _, p := range s.planted {
-		for i, spelling := range p.spellings {
-			at := bytes.Index(in.raw, spelling)
-			if at < 0 {
-				continue
-			}
-			f := Finding{Rule: p.rule, Severity: Critical, Excerpt: "(not shown)", Hint: "somebody read what the agent has no reason to pass on: look at the audit log"}
-			f.Message = "a canary"
-			if p.rule == RuleSecret {
-				f.Message, f.Hint = "a secret of this run", "change the secret, and keep it out of what the agent sees"
-			}
-			if i > 0 {
-				f.Message += ", encoded"
-			}
-			in.report(at, at+len(spelling), f)
-			break
+		from, to, how := p.find(in.raw)
+		if how == "" && len(p.squashed) > 0 {
+			from, to, how = pieces.find(p, in.raw)
 		}
+		if how == "" {
+			continue
+		}
+		f := Finding{Rule: p.rule, Severity: Critical, Excerpt: "(not shown)", Hint: "somebody read what the agent has no reason to pass on: look at the audit log"}
+		f.Message = "a canary"
+		if p.rule == RuleSecret {
+			f.Message, f.Hint = "a secret of this run", "change the secret, and keep it out of what the agent sees"
+		}
+		if how != plainly {
+			f.Message += ", " + how
+		}
+		in.report(from, to, f)
 	}
 }
 
-// Redact replaces canaries, secrets of the run and known kinds of secrets in a
-// text. It reports how many.
-func (s *Scanner) Redact(b []byte) ([]byte, int) {
-	n := 0
-	for _, p := range s.planted {
-		for _, spelling := range p.spellings {
-			if c := bytes.Count(b, spelling); c > 0 {
-				n += c
-				b = bytes.ReplaceAll(b, spelling, []byte("[redacted "+p.rule+"]"))
+const plainly = "as it is"
+
+// find is where the value stands in one piece, and how; how is empty when it
+// does not.
+func (p *planted) find(b []byte) (from, to int, how string) {
+	for i, spelling := range p.spellings {
+		if at := bytes.Index(b, spelling); at >= 0 {
+			how = "encoded"
+			if i == 0 {
+				how = plainly
+			}
+			return at, at + len(spelling), how
+		}
+	}
+	return 0, 0, ""
+}
+
+// scattered are the readings of a text in which pieces of a value come
+// together; each is made once.
+type scattered struct {
+	made            bool
+	folded          []byte // squashed
+	plain           []byte // squashed, what single characters were escaped; empty: none was
+	letters, digits []byte
+	numbers         [][]byte
+}
+
+// find is where the value stands in pieces: with other characters between, in
+// look-alike letters, as numbers.
+func (r *scattered) find(p planted, b []byte) (from, to int, how string) {
+	if !r.made {
+		r.made = true
+		r.folded, _ = squash(b, len(b))
+		r.letters, r.digits = keep(b, alnumOnly), hexDigits(b)
+		if t := unescaped(b); len(t) < len(b) {
+			r.plain, _ = squash(t, len(t))
+		}
+		r.numbers = append(numbers(b, 10), numbers(b, 8)...)
+	}
+	for _, want := range p.squashed {
+		if at := bytes.Index(r.folded, want); at >= 0 {
+			_, from := squash(b, at)
+			_, to := squash(b, at+len(want))
+			return from, max(from, to), "in pieces"
+		}
+		if bytes.Contains(r.plain, want) {
+			return 0, len(b), "encoded"
+		}
+	}
+	for _, want := range p.encoded {
+		if bytes.Contains(r.letters, want) {
+			return 0, len(b), "encoded and in pieces"
+		}
+	}
+	if bytes.Contains(r.digits, p.hex) {
+		return 0, len(b), "encoded and in pieces"
+	}
+	for _, text := range r.numbers {
+		if bytes.Contains(text, p.spellings[0]) {
+			return 0, len(b), "as numbers"
+		}
+	}
+	return 0, 0, ""
+}
+
+// squash keeps letters and digits in one spelling each: small, without accents,
+// Latin where they look so. It stops at limit bytes, and returns where in b.
+func squash(b []byte, limit int) (out []byte, end int) {
+	out = make([]byte, 0, min(limit, len(b)))
+	i := 0
+	for i < len(b) && len(out) < limit {
+		if c := b[i]; c < utf8.RuneSelf {
+			if low := asciiFold[c]; low > ' ' {
+				out = append(out, low)
+			}
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRune(b[i:])
+		i += size
+		if d, ok := digitValue(r); ok {
+			out = append(out, d)
+			continue
+		}
+		for _, c := range alike(r) {
+			if c != ' ' {
+				out = append(out, c)
 			}
 		}
 	}
+	return out, i
+}
+
+// alike is a character as [fold] writes it, when that is ASCII.
+func alike(r rune) []byte {
+	f := folded{}
+	f.text = append(f.text, ' ')
+	f.rune(r, 0)
+	if len(f.text) > 1 && f.text[1] < utf8.RuneSelf {
+		return f.text[1:]
+	}
+	return nil
+}
+
+// digitValue is the ASCII digit of a decimal digit of any script.
+func digitValue(r rune) (byte, bool) {
+	for _, t := range unicode.Nd.R16 {
+		if r >= rune(t.Lo) && r <= rune(t.Hi) {
+			return byte('0' + (r-rune(t.Lo))%10), true
+		}
+	}
+	for _, t := range unicode.Nd.R32 {
+		if r >= rune(t.Lo) && r <= rune(t.Hi) {
+			return byte('0' + (r-rune(t.Lo))%10), true
+		}
+	}
+	return 0, false
+}
+
+func alnumOnly(c byte) bool { return isLetter(c) || c >= '0' && c <= '9' }
+
+// keep drops the bytes that want does not.
+func keep(b []byte, want func(byte) bool) []byte {
 	out := make([]byte, 0, len(b))
-	at := 0
-	for _, hit := range findSecrets(b) {
-		if hit.from < at {
+	for _, c := range b {
+		if want(c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// unescaped is a text without percent encoding, escapes and character
+// references, however few they are.
+func unescaped(b []byte) []byte {
+	if bytes.IndexByte(b, '\\') >= 0 {
+		b = []byte(unescape(b))
+	}
+	if bytes.Contains(b, []byte("&#")) {
+		b = []byte(html.UnescapeString(string(b)))
+	}
+	if bytes.IndexByte(b, '%') < 0 {
+		return b
+	}
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); i++ {
+		var c [1]byte
+		if b[i] == '%' && i+2 < len(b) {
+			if _, err := hex.Decode(c[:], b[i+1:i+3]); err == nil {
+				out = append(out, c[0])
+				i += 2
+				continue
+			}
+		}
+		out = append(out, b[i])
+	}
+	return out
+}
+
+// hexDigits are the hexadecimal digits of a text in small letters, without what
+// programming languages write before them: 0x, \x, \u00.
+func hexDigits(b []byte) []byte {
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); i++ {
+		c := b[i] | 0x20
+		next := byte(0)
+		if i+1 < len(b) {
+			next = b[i+1] | 0x20
+		}
+		switch {
+		case b[i] == '0' && next == 'x':
+			i++
+		case c == 'u' && next == '0' && i+2 < len(b) && b[i+2] == '0':
+			i += 2
+		case b[i] >= '0' && b[i] <= '9':
+			out = append(out, b[i])
+		case c >= 'a' && c <= 'f' && isLetter(b[i]):
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// numbers are the texts that lists of character codes spell.
+func numbers(b []byte, base int) [][]byte {
+	var out [][]byte
+	var text []byte
+	end := func() {
+		if len(text) >= minPlanted {
+			out = append(out, text)
+		}
+		text = nil
+	}
+	apart := 0 // characters since the last number
+	for i := 0; i < len(b); i++ {
+		if b[i] < '0' || b[i] > '9' {
+			if apart++; apart > 4 {
+				end()
+			}
 			continue
 		}
-		out = append(append(out, b[at:hit.from]...), "[redacted "+hit.what+"]"...)
-		at = hit.to
-		n++
+		apart = 0
+		n := 0
+		for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
+			if n = n*base + int(b[i]-'0'); n > unicode.MaxRune || int(b[i]-'0') >= base {
+				n = 1 << 30
+			}
+		}
+		i--
+		if n < ' ' || n > '~' {
+			end()
+			continue
+		}
+		text = append(text, byte(n))
 	}
-	return append(out, b[at:]...), n
+	end()
+	return out
 }

@@ -107,11 +107,12 @@ type Options struct {
 	URLs      bool
 	Secrets   bool
 	Settings  bool
-	Canaries  []string // planted values; shorter than 8 bytes are ignored
-	Values    []string // secrets of the run, found as they are; shorter than 8 bytes are ignored
-	Model     Model    // nil: none
-	Threshold float64  // score of the model from which a finding counts
-	Sentences bool     // the model scores sentence by sentence, else blocks
+	Canaries  []string     // planted values; shorter than 8 bytes are ignored
+	Values    []string     // secrets of the run, found as they are; shorter than 8 bytes are ignored
+	Prints    Fingerprints // secrets that only [Scanner.Redact] looks for
+	Model     Model        // nil: none
+	Threshold float64      // score of the model from which a finding counts
+	Sentences bool         // the model scores sentence by sentence, else blocks
 }
 
 // All are the options with every scanner that needs nothing else.
@@ -122,13 +123,14 @@ func All() Options {
 // Scanner scans texts. Make one with [New]. Safe for concurrent use when its
 // model is.
 type Scanner struct {
-	options Options
-	planted []planted
+	options      Options
+	planted      []planted
+	fingerprints Fingerprints
 }
 
 // New makes a scanner.
 func New(o Options) *Scanner {
-	s := &Scanner{options: o}
+	s := &Scanner{options: o, fingerprints: o.Prints}
 	s.plant(o.Canaries, RuleCanary)
 	s.plant(o.Values, RuleSecret)
 	return s

@@ -26,6 +26,8 @@ const (
 	wordish = alnum + "_-"
 )
 
+const privateKey = "private key"
+
 // tokens are the kinds, as their issuers document them.
 var tokens = []token{
 	{"AWS access key", "AKIA", upper + "0189", 16, 16, false},
@@ -55,10 +57,10 @@ var tokens = []token{
 	{"DigitalOcean token", "dop_v1_", alnum, 64, 64, false},
 	{"Vault token", "hvs.", wordish, 24, 0, false},
 	{"age key", "AGE-SECRET-KEY-1", upper + "0189", 58, 58, false},
-	{"private key", "-----BEGIN PRIVATE KEY-----", "", 0, 0, true},
-	{"private key", "-----BEGIN RSA PRIVATE KEY-----", "", 0, 0, true},
-	{"private key", "-----BEGIN EC PRIVATE KEY-----", "", 0, 0, true},
-	{"private key", "-----BEGIN OPENSSH PRIVATE KEY-----", "", 0, 0, true},
+	{privateKey, "-----BEGIN PRIVATE KEY-----", "", 0, 0, true},
+	{privateKey, "-----BEGIN RSA PRIVATE KEY-----", "", 0, 0, true},
+	{privateKey, "-----BEGIN EC PRIVATE KEY-----", "", 0, 0, true},
+	{privateKey, "-----BEGIN OPENSSH PRIVATE KEY-----", "", 0, 0, true},
 	{"JSON web token", "eyJ", wordish + ".", 60, 0, true},
 }
 

@@ -24,10 +24,11 @@ type job struct {
 	name    string
 	kind    Kind
 	found   []Finding
-	dropped bool             // more were found than are kept
-	seen    map[Finding]bool // by what they say, as blocks overlap
-	persist settingsBuffer   // the beginning, where the whole is parsed
-	passed  bool             // a byte order mark at the start was seen
+	dropped bool                          // more were found than are kept
+	seen    map[Finding]bool              // by what they say, as blocks overlap
+	persist settingsBuffer                // the beginning, where the whole is parsed
+	passed  bool                          // a byte order mark at the start was seen
+	note    func(from, to int, f Finding) // told each finding with its bytes; nil: nobody
 
 	line, column int // of the first byte of the block
 }
@@ -139,6 +140,13 @@ func (s *span) report(from, to int, f Finding) {
 		block, at = s.block, s.at
 	}
 	f.Line, f.Column = s.job.place(block, at)
+	if s.job.note != nil {
+		end := to
+		if s.block != nil {
+			end = at
+		}
+		s.job.note(at, end, f)
+	}
 	s.job.add(f)
 }
 

@@ -1,0 +1,190 @@
+package hook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"agentsh/controller/scan"
+	"agentsh/internal/text"
+)
+
+// judge is one call under the hooks.
+type judge struct {
+	settings Settings
+	call     call
+	command  bool // the tool runs commands
+	canaries *scan.Scanner
+}
+
+func newJudge(s Settings, c call) *judge {
+	j := &judge{settings: s, call: c, command: tools[c.Tool] || strings.HasPrefix(c.Tool, serverTool)}
+	if s.Canary != "" {
+		j.canaries = scan.New(scan.Options{Canaries: []string{s.Canary}})
+	}
+	return j
+}
+
+// refuse is the refusal of a call, in words for the agent.
+func (j *judge) refuse(hook, format string, args ...any) error {
+	reason := fmt.Sprintf(format, args...)
+	if j.settings.Trace != "" {
+		reason += " (run " + j.settings.Trace + ")"
+	}
+	return Refused{Hook: hook, Reason: reason}
+}
+
+// allowlist refuses tools that are not listed.
+func (j *judge) allowlist() error {
+	if slices.ContainsFunc(j.settings.Allow, func(entry string) bool {
+		beginning, any := strings.CutSuffix(entry, "*")
+		return entry == j.call.Tool || any && strings.HasPrefix(j.call.Tool, beginning)
+	}) {
+		return nil
+	}
+	return j.refuse(ToolAllowlist, "the tool %s is not one of this run: use %s", j.call.Tool, strings.Join(j.settings.Allow, ", "))
+}
+
+// commandKeys are where tools take a command.
+var commandKeys = map[string]bool{"command": true, "cmd": true, "script": true, "code": true, "args": true, "argv": true, "shell": true, "commands": true}
+
+// lines are the commands of the call. Of a list of words they are all words and
+// each: a shell is often given its script as one.
+func (j *judge) lines() []string {
+	if !j.command {
+		return nil
+	}
+	var out, words []string
+	texts(j.call.Input, "", func(key, s string) {
+		if commandKeys[key] {
+			out, words = append(out, s), append(words, s)
+		}
+	})
+	if len(words) > 1 {
+		out = append(out, strings.Join(words, " "))
+	}
+	return out
+}
+
+// commands refuses shell commands that look like an attack.
+func (j *judge) commands() error {
+	s := scan.New(scan.Options{Unicode: true})
+	for _, line := range j.lines() {
+		for _, f := range s.Command(line) {
+			if f.Severity >= j.settings.FailOn {
+				return j.refuse(Tirith, "%s (%s): %s", f.Message, f.Severity, f.Excerpt)
+			}
+		}
+	}
+	return nil
+}
+
+// requests refuses requests to internal services.
+func (j *judge) requests() error {
+	var found []scan.Finding
+	for _, line := range j.lines() {
+		found = append(found, scan.Requests(line)...)
+	}
+	fetches := strings.HasPrefix(j.call.Tool, "Web") || strings.HasPrefix(j.call.Tool, serverTool)
+	texts(j.call.Input, "", func(key, s string) {
+		switch {
+		case key == "url" || key == "uri" || key == "urls":
+			if !strings.Contains(s, ":") {
+				s = "http://" + s
+			}
+			found = append(found, scan.URL(s)...)
+		case fetches && key != "":
+			found = append(found, scan.Requests(s)...)
+		}
+	})
+	if len(found) > 0 {
+		return j.refuse(SSRF, "%s: %s", found[0].Message, found[0].Excerpt)
+	}
+	return nil
+}
+
+// canary refuses to pass on what was planted in the agent's context.
+func (j *judge) canary() error {
+	all, values := bytes.NewBufferString(j.call.Tool), &bytes.Buffer{}
+	texts(j.call.Input, "", func(key, s string) {
+		all.WriteString("\n" + s)
+		if key != "" {
+			values.WriteString(s) // a value in two fields has no name between
+		}
+	})
+	for _, text := range []*bytes.Buffer{all, values} {
+		found, err := j.canaries.Text(context.Background(), "input", scan.Output, text)
+		if err != nil {
+			return err
+		}
+		if len(found) > 0 {
+			return j.refuse(CanaryBefore, "the input of %s gives away what stands in the agent's own instructions (%s)", j.call.Tool, found[0].Message)
+		}
+	}
+	return nil
+}
+
+// rewrite answers with what the tool answered, after the hooks.
+func (j *judge) rewrite(selected []one) ([]byte, error) {
+	counts := make([]int, len(selected))
+	out, changed := replaced(j.call.Response, func(s string) string {
+		b := []byte(s)
+		for i, h := range selected {
+			var n int
+			b, n = h.after(j, b)
+			counts[i] += n
+		}
+		return string(b)
+	})
+	if !changed {
+		return nil, nil
+	}
+	var did []string
+	for i, h := range selected {
+		if counts[i] > 0 {
+			did = append(did, fmt.Sprintf("%s (%d)", h.did, counts[i]))
+		}
+	}
+	type specific struct {
+		Event   string `json:"hookEventName"`
+		Output  any    `json:"updatedToolOutput"`
+		Context string `json:"additionalContext"`
+	}
+	return marshal(map[string]any{"hookSpecificOutput": specific{eventAfter, out, "agentsh: " + text.Visible(strings.Join(did, "; "))}})
+}
+
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("write the answer: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+func (j *judge) normalize(b []byte) ([]byte, int) {
+	return scan.New(scan.Options{Unicode: true}).Normalize(b)
+}
+
+func (j *judge) hideCanary(b []byte) ([]byte, int) {
+	out, n := j.canaries.Redact(b)
+	if n > 0 {
+		return out, n
+	}
+	if found, err := j.canaries.Text(context.Background(), "answer", scan.Output, bytes.NewReader(b)); err != nil || len(found) > 0 {
+		return []byte("[redacted " + scan.RuleCanary + "]"), 1
+	}
+	return b, 0
+}
+
+func (j *judge) redact(b []byte) ([]byte, int) {
+	return scan.New(scan.Options{Secrets: true, Prints: j.settings.Secrets}).Redact(b)
+}
+
+func (j *judge) suppress(b []byte) ([]byte, int) {
+	return scan.New(scan.Options{Unicode: true, Injection: true}).Suppress(b)
+}
