@@ -104,9 +104,10 @@ func (d *recordDir) collect(state statedir.Dir) (bool, error) {
 	if r.Staging != "" {
 		err = removeStaging(r.Staging, r.RunID)
 	}
-	for _, unfinished := range []string{filepath.Join(d.path, "record.json"), filepath.Join(r.Out, resultName)} {
-		err = errors.Join(err, statedir.RemoveUnfinished(unfinished))
+	for _, name := range []string{"record.json", KeptResult, KeptChanges} {
+		err = errors.Join(err, statedir.RemoveUnfinished(filepath.Join(d.path, name)))
 	}
+	err = errors.Join(err, statedir.RemoveUnfinished(filepath.Join(r.Out, resultName)))
 	now := time.Now().UTC()
 	r.Status, r.Ended, r.ExitCode = StatusAbandoned, &now, exitSignalBase+int(unix.SIGKILL)
 	return true, errors.Join(err, d.removeWork(), d.write(r), d.lock.Close())

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"agentsh/controller/bootstrap"
@@ -279,11 +281,16 @@ func (r *run) steps(ctx context.Context) error {
 func (r *run) step(ctx context.Context, s step) error {
 	now := time.Now().UTC()
 	r.record.Steps = append(r.record.Steps, StepRecord{Name: s.name, Started: now})
-	if err := r.dir.write(r.record); err != nil {
+	err := r.dir.write(r.record)
+	if err != nil && s.salvage { // what scans, keeps and removes is done without a note of it
+		r.warn("%v", err)
+		err = nil
+	}
+	if err != nil {
 		return asFailure(ctx, s.name, err)
 	}
 	r.tell(Update{Kind: UpdateStep, Step: s.name})
-	err := context.Cause(ctx)
+	err = context.Cause(ctx)
 	if err == nil || s.salvage {
 		err = s.do(r, ctx)
 	}
@@ -295,10 +302,36 @@ func (r *run) step(ctx context.Context, s step) error {
 		if cause := r.sandboxGone(); cause != nil && f.Code == ExitSandbox {
 			f.Err = oneLine{cause}
 		}
+		r.noteFull(f)
 		note.Error = f.Err.Error()
 		return f
 	}
 	return nil
+}
+
+// fewBytes is less room than a small file needs, in bytes.
+const fewBytes = 64 << 10
+
+// noteFull adds to a failure that a disk is full, when it is: what git and others
+// say of it does not always tell.
+func (r *run) noteFull(f *Failure) {
+	if f.Code != ExitSandbox || f.Hint != "" {
+		return
+	}
+	dirs := []string{r.dir.path}
+	if r.results != nil {
+		dirs = append(dirs, filepath.Dir(r.results.out))
+	}
+	if r.target.dir != "" {
+		dirs = append(dirs, r.target.dir)
+	}
+	for _, dir := range dirs {
+		if full := statedir.CheckRoom(dir, fewBytes); errors.Is(full, syscall.ENOSPC) {
+			f.Err = oneLine{fmt.Errorf("%w (%w)", f.Err, full)}
+			f.Hint = hintFor(f.Err)
+			return
+		}
+	}
 }
 
 // cleanupTime bounds what happens after a run was stopped.
