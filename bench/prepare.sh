@@ -22,6 +22,8 @@ awk 'BEGIN {
 	}
 }'
 git -C repo init -q
+git -C repo config gc.auto 0 # it would pack the objects while they are counted
+git -C repo config maintenance.auto false
 git -C repo add -A
 git -C repo -c user.name=a -c user.email=a@b commit -qm all
 head -c 1G /dev/zero >big

@@ -87,7 +87,7 @@ func (m asking) judged(tid uint32, do func() gofuse.Status) gofuse.Status {
 }
 
 // judgedKept is judged for requests whose answers the kernel keeps: while a
-// person is asked, rules may be exchanged. See [current.answering].
+// person is asked, rules may be exchanged. See [loop.answer].
 func (m asking) judgedKept(tid uint32, do func() gofuse.Status) gofuse.Status {
 	return m.judgedBy(tid, func(tid uint32, v verdict) bool {
 		m.rules.caching.RUnlock()

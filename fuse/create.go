@@ -94,7 +94,8 @@ func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out 
 		closeFD(fd)
 		return gofuse.Status(errno(err))
 	}
-	h := &handle{node: n, fd: fd, flags: in.Flags, before: st, mayChange: in.Flags&unix.O_ACCMODE != unix.O_RDONLY}
+	h := m.newHandle(n, fd, in.Flags)
+	h.before, h.mayChange = st, in.Flags&unix.O_ACCMODE != unix.O_RDONLY
 	m.beginIO(h, &st, &out.OpenOut)
 	return gofuse.OK
 }

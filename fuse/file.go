@@ -40,7 +40,11 @@ func openOps(flags uint32) []policy.FileOp {
 func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	m.tree.moves.RLock()
 	defer m.tree.moves.RUnlock()
-	n := m.tree.node(in.NodeId)
+	reads := in.Flags&(unix.O_ACCMODE|unix.O_TRUNC|fmodeExec) == unix.O_RDONLY
+	n, at := m.tree.standing(in.NodeId, policy.OpRead)
+	if reads && at.allowed && at.small && m.beginLate(n, in.Flags, out) {
+		return gofuse.OK
+	}
 	if n == nil {
 		return gofuse.Status(syscall.ESTALE)
 	}
@@ -49,6 +53,9 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 		return gofuse.Status(syscall.ESTALE)
 	}
 	v := m.weigh(in.Pid, product(all, openOps(in.Flags)...)...)
+	if reads && v.dec.Effect == policy.Allow {
+		m.tree.allow(n, policy.OpRead, at.era)
+	}
 	soft := v.op == policy.OpWrite && v.dec.Effect == policy.SoftDelete
 	switch {
 	case v.dec.Effect == policy.Redirect:
@@ -60,8 +67,7 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 			return code
 		}
 	}
-	if in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && m.tree.isSmall(n) &&
-		m.beginLate(&handle{node: n, fd: -1, late: true, flags: in.Flags}, out) {
+	if in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && at.small && m.beginLate(n, in.Flags, out) {
 		return gofuse.OK
 	}
 	fd, err := m.openNode(n, in.Flags)
@@ -74,7 +80,7 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 			return gofuse.Status(errno(err))
 		}
 	}
-	h := &handle{node: n, fd: fd, flags: in.Flags}
+	h := m.newHandle(n, fd, in.Flags)
 	if err := m.prepare(h, in); err != nil {
 		closeFD(fd)
 		return gofuse.Status(errno(err))
@@ -214,32 +220,39 @@ func (m *mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 // Read reads through an open handle, which was judged when it was opened. What
 // the backing does not have in memory is waited for beside the loop.
 func (m *mount) Read(_ <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	size, code := m.read(in, buf)
+	if !code.Ok() {
+		return nil, code
+	}
+	return gofuse.ReadResultData(buf[:size]), gofuse.OK
+}
+
+func (m *mount) read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status) {
 	h := m.handle(in.Fh)
 	if h == nil {
-		return nil, gofuse.EBADF
+		return 0, gofuse.EBADF
 	}
 	defer m.putHandle(h)
 	fd, err := m.fdOf(h)
 	if err != nil {
-		return nil, gofuse.Status(errno(err))
+		return 0, gofuse.Status(errno(err))
 	}
-	size := 0
 	for size < len(buf) {
 		n, err := m.readSome(fd, buf[size:], int64(in.Offset)+int64(size))
 		if err != nil && size == 0 {
-			return nil, gofuse.Status(errno(err))
+			return 0, gofuse.Status(errno(err))
 		}
 		if err != nil || n == 0 {
 			break
 		}
 		size += n
 	}
-	return gofuse.ReadResultData(buf[:size]), gofuse.OK
+	return size, gofuse.OK
 }
 
 // readSome reads what is in memory, or waits for the disk beside the loop.
 func (m *mount) readSome(fd int, buf []byte, off int64) (int, error) {
-	n, err := unix.Preadv2(fd, [][]byte{buf}, off, unix.RWF_NOWAIT)
+	n, err := preadNow(fd, buf, off)
 	if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return n, err
 	}

@@ -39,6 +39,72 @@ type ioState struct {
 	mapped    bool  // may be mapped for writing around the mount, also after its handles closed
 }
 
+// handles are the open ones by slot. The number of a handle is its slot and, in
+// the upper half, how often slots were taken, so that none is used twice.
+type handles struct {
+	slots []*handle // nil: free
+	free  []uint32
+	taken uint32
+	spare []*handle // to be used again
+}
+
+const keptHandles = 64
+
+func (t *handles) add(h *handle) {
+	slot := uint32(len(t.slots))
+	if n := len(t.free); n > 0 {
+		slot, t.free = t.free[n-1], t.free[:n-1]
+		t.slots[slot] = h
+	} else {
+		t.slots = append(t.slots, h)
+	}
+	t.taken++
+	h.id = uint64(t.taken)<<32 | uint64(slot)
+}
+
+// get is an open handle, or nil.
+func (t *handles) get(id uint64) *handle {
+	slot := id & (1<<32 - 1)
+	if slot >= uint64(len(t.slots)) {
+		return nil
+	}
+	if h := t.slots[slot]; h != nil && h.id == id {
+		return h
+	}
+	return nil
+}
+
+func (t *handles) remove(h *handle) {
+	slot := uint32(h.id)
+	t.slots[slot] = nil
+	t.free = append(t.free, slot)
+}
+
+// all iterates over the open handles.
+func (t *handles) all(yield func(*handle) bool) {
+	for _, h := range t.slots {
+		if h != nil && !yield(h) {
+			return
+		}
+	}
+}
+
+// newHandle returns a handle that is not registered.
+func (m *mount) newHandle(n *node, fd int, flags uint32) *handle {
+	m.handleMu.Lock()
+	defer m.handleMu.Unlock()
+	return m.newHandleLocked(n, fd, flags)
+}
+
+func (m *mount) newHandleLocked(n *node, fd int, flags uint32) *handle {
+	h := &handle{}
+	if last := len(m.handles.spare) - 1; last >= 0 {
+		h, m.handles.spare = m.handles.spare[last], m.handles.spare[:last]
+	}
+	h.node, h.fd, h.flags = n, fd, flags
+	return h
+}
+
 // addHandle registers h with one use and returns its number.
 func (m *mount) addHandle(h *handle) uint64 {
 	m.handleMu.Lock()
@@ -47,10 +113,8 @@ func (m *mount) addHandle(h *handle) uint64 {
 }
 
 func (m *mount) addHandleLocked(h *handle) uint64 {
-	h.id = m.nextHandle
 	h.uses = 1
-	m.nextHandle++
-	m.handles[h.id] = h
+	m.handles.add(h)
 	h.io = m.tree.open(h.node)
 	return h.id
 }
@@ -59,7 +123,7 @@ func (m *mount) addHandleLocked(h *handle) uint64 {
 func (m *mount) handle(id uint64) *handle {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	h := m.handles[id]
+	h := m.handles.get(id)
 	if h != nil {
 		h.uses++
 	}
@@ -71,7 +135,7 @@ func (m *mount) handle(id uint64) *handle {
 func (m *mount) anyHandle(n *node) *handle {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	for _, h := range m.handles {
+	for h := range m.handles.all {
 		if h.node == n && h.opened() >= 0 {
 			h.uses++
 			return h
@@ -116,12 +180,18 @@ func (m *mount) fdOf(h *handle) (int, error) {
 func (m *mount) putHandle(h *handle) {
 	m.handleMu.Lock()
 	h.uses--
-	last := h.uses == 0
-	if last {
-		m.tree.close(h.node)
+	if h.uses > 0 {
+		m.handleMu.Unlock()
+		return
+	}
+	m.tree.close(h.node)
+	fd := h.opened()
+	if len(m.handles.spare) < keptHandles {
+		*h = handle{} // nobody else knows it
+		m.handles.spare = append(m.handles.spare, h)
 	}
 	m.handleMu.Unlock()
-	if fd := h.opened(); last && fd >= 0 {
+	if fd >= 0 {
 		closeFD(fd)
 	}
 }
@@ -131,7 +201,7 @@ func (m *mount) putHandle(h *handle) {
 func (m *mount) dropHandle(id uint64) *handle {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	h := m.handles[id]
+	h := m.handles.get(id)
 	if h == nil {
 		return nil
 	}
@@ -140,7 +210,7 @@ func (m *mount) dropHandle(id uint64) *handle {
 }
 
 func (m *mount) dropHandleLocked(h *handle) {
-	delete(m.handles, h.id)
+	m.handles.remove(h)
 	m.endIO(h)
 }
 
@@ -175,18 +245,17 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	io.cache(out)
 }
 
-// beginLate registers h without opening the file, for reading from what the
-// kernel has cached. It reports false where the kernel must go around the server.
-func (m *mount) beginLate(h *handle, out *gofuse.OpenOut) bool {
+// beginLate registers a handle without opening the file, for reading from what
+// the kernel has cached. It reports false where the kernel must go around the server.
+func (m *mount) beginLate(n *node, flags uint32, out *gofuse.OpenOut) bool {
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	out.Fh = m.addHandleLocked(h)
-	if h.io.direct > 0 || h.io.mapped {
-		h.io.cached++
-		m.dropHandleLocked(h)
-		m.tree.close(h.node)
+	if m.tree.around(n) {
 		return false
 	}
+	h := m.newHandleLocked(n, -1, flags)
+	h.late = true
+	out.Fh = m.addHandleLocked(h)
 	h.io.cache(out)
 	return true
 }

@@ -27,8 +27,9 @@ const (
 type loop struct {
 	m        *mount
 	fd       int
-	protocol *gofuse.ProtocolServer
-	kernel   uint64 // capabilities the kernel offered
+	answers  answers
+	protocol *gofuse.ProtocolServer // for what is not one of quickOps
+	kernel   uint64                 // capabilities the kernel offered
 
 	reader  atomic.Pointer[worker]
 	workers atomic.Int32
@@ -49,12 +50,13 @@ type buffers struct{ in, out []byte }
 // worker answers requests, one at a time.
 type worker struct {
 	buffers
+	msg      message       // what it answers, if that is one of quickOps
 	requests atomic.Uint64 // odd while it answers one
 }
 
 // newLoop takes the FUSE descriptor over and answers the kernel's first request.
 func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
-	l := &loop{m: m, fd: fd, protocol: gofuse.NewProtocolServer(asking{m}, opts), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	l := &loop{m: m, fd: fd, answers: asking{m}, protocol: gofuse.NewProtocolServer(asking{m}, opts), wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	w, err := l.newWorker(opts.MaxWrite)
 	if err != nil {
 		return nil, err
@@ -126,12 +128,17 @@ func (l *loop) work(w *worker) {
 
 // answer handles the request of n bytes in w.
 func (l *loop) answer(w *worker, n int) error {
-	done := l.m.rules.answering((*gofuse.InHeader)(unsafe.Pointer(&w.in[0])))
-	defer done()
-	size, code := l.protocol.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out})
-	if !code.Ok() {
-		l.m.reporter.fault(fmt.Sprintf("file server of %s: a request of %d bytes: %v", l.m.path, n, code))
-		size = l.refusal(w)
+	if cached((*gofuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode) {
+		l.m.rules.caching.RLock()
+		defer l.m.rules.caching.RUnlock()
+	}
+	size, quick := l.quick(w, n)
+	if !quick {
+		var code gofuse.Status
+		if size, code = l.protocol.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out}); !code.Ok() {
+			l.m.reporter.fault(fmt.Sprintf("file server of %s: a request of %d bytes: %v", l.m.path, n, code))
+			size = l.refusal(w)
+		}
 	}
 	if size == 0 {
 		return nil

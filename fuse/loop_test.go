@@ -29,6 +29,8 @@ func (s *stub) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Attr
 	return gofuse.OK
 }
 
+func (s *stub) read(*gofuse.ReadIn, []byte) (int, gofuse.Status) { return 0, gofuse.ENOSYS }
+
 // kernelSide plays the kernel: a packet is a request or an answer.
 type kernelSide struct {
 	t    *testing.T
@@ -41,7 +43,7 @@ func playKernel(t *testing.T) (*kernelSide, *stub) {
 	must(t, err)
 	fs := &stub{RawFileSystem: gofuse.NewDefaultRawFileSystem(), release: make(chan struct{})}
 	l := &loop{
-		m: &mount{rules: &current{}}, fd: pair[1], protocol: gofuse.NewProtocolServer(fs, &gofuse.MountOptions{}),
+		m: &mount{rules: &current{}}, fd: pair[1], answers: fs, protocol: gofuse.NewProtocolServer(fs, &gofuse.MountOptions{}),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	fs.loop = l

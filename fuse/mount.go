@@ -40,9 +40,8 @@ type mount struct {
 	noOpenDir   bool // listings need no handle
 	passthrough bool // reads and writes may bypass the server
 
-	handleMu   sync.Mutex
-	handles    map[uint64]*handle
-	nextHandle uint64
+	handleMu sync.Mutex
+	handles  handles
 }
 
 // newMount prepares a mount over backing, which it takes over.
@@ -69,8 +68,6 @@ func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
 		backing:       backing{fd: fd, dir: kind == unix.S_IFDIR},
 		tree:          newTree(&st),
 		changes:       newChanges(),
-		handles:       map[uint64]*handle{},
-		nextHandle:    1,
 	}
 	m.changes.away = &m.backing.away
 	return m, nil

@@ -32,6 +32,8 @@ type node struct {
 	nextInode uint32 // in the bucket of inodes
 	kind      uint16 // S_IFMT bits
 	flags     nodeFlags
+	allowed   uint16 // operations that the rules allow, in the era allowedIn
+	allowedIn uint32
 }
 
 type nodeFlags uint16
@@ -83,6 +85,7 @@ const (
 type nodes struct {
 	chunks  []*[chunkNodes]node
 	used    int
+	era     uint32 // see allowed.go
 	unused  uint32 // first node that may be used again
 	seed    maphash.Seed
 	byName  []uint32
@@ -96,7 +99,7 @@ type otherName struct {
 }
 
 func newNodes() nodes {
-	return nodes{seed: maphash.MakeSeed(), byName: make([]uint32, 64), byInode: make([]uint32, 64), others: map[otherName]*node{}}
+	return nodes{era: 1, seed: maphash.MakeSeed(), byName: make([]uint32, 64), byInode: make([]uint32, 64), others: map[otherName]*node{}}
 }
 
 // at is the node of a number that was given out.
@@ -241,6 +244,7 @@ func (t *nodes) child(parent *node, name string) *node {
 
 // attach gives n a name that it has not got.
 func (t *nodes) attach(n *node, l link) {
+	t.renamed(n)
 	l.parent.children++
 	if n.parent == nil {
 		n.link = l
@@ -254,6 +258,7 @@ func (t *nodes) attach(n *node, l link) {
 
 // detach takes a name of n away.
 func (t *nodes) detach(n *node, l link) {
+	t.renamed(n)
 	l.parent.children--
 	if n.link != l {
 		delete(t.others, otherName{l.parent.id, l.name})

@@ -32,7 +32,7 @@ func (m *mount) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOu
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	out.Fh = m.addHandle(&handle{node: n, fd: fd})
+	out.Fh = m.addHandle(m.newHandle(n, fd, 0))
 	out.OpenFlags = gofuse.FOPEN_CACHE_DIR | gofuse.FOPEN_KEEP_CACHE
 	return gofuse.OK
 }

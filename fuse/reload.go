@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	gofuse "github.com/hanwen/go-fuse/v2/fuse"
-
 	"agentsh/policy"
 )
 
@@ -16,7 +14,7 @@ import (
 type current struct {
 	loaded atomic.Pointer[ruleset]
 	// caching is held for reading while what the kernel may keep is decided and
-	// answered: when it was held for writing, the kernel has been told all that
+	// answered ([loop.answer]): when it was held for writing, the kernel has been told all that
 	// the rules before allowed, and can be told to forget it.
 	caching sync.RWMutex
 }
@@ -51,15 +49,6 @@ func cached(opcode uint32) bool {
 		return true
 	}
 	return false
-}
-
-// answering holds what is needed while a request is answered.
-func (c *current) answering(in *gofuse.InHeader) (done func()) {
-	if !cached(in.Opcode) {
-		return func() {}
-	}
-	c.caching.RLock()
-	return c.caching.RUnlock
 }
 
 // Prepare has the server load other rules, which hold from Commit on. It refuses
@@ -106,6 +95,9 @@ func (s *server) commit() (forget func(), err error) {
 	s.people.refuse()
 	s.rules.replace(s.next)
 	s.next = nil
+	for _, m := range s.mounts {
+		m.tree.forgetAllowed()
+	}
 	return func() {
 		defer s.people.resume()
 		for _, m := range s.mounts {

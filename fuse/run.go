@@ -281,7 +281,7 @@ func (m *mount) listChanges() ([]wire.Change, error) {
 func (m *mount) noteOpenWrites() {
 	m.handleMu.Lock()
 	var open []*handle
-	for _, h := range m.handles {
+	for h := range m.handles.all {
 		if h.mayChange {
 			h.uses++
 			open = append(open, h)
@@ -300,7 +300,7 @@ func (m *mount) baseline() {
 	defer m.tree.moves.Unlock()
 	m.handleMu.Lock()
 	defer m.handleMu.Unlock()
-	for _, h := range m.handles {
+	for h := range m.handles.all {
 		if h.mayChange {
 			_ = unix.Fstat(h.fd, &h.before) // an unreadable file keeps the older state and counts as changed
 		}

@@ -17,6 +17,7 @@ type tree struct {
 	mu   sync.Mutex
 	root *node
 	nodes
+	spare []*extra // to be used again
 }
 
 func newTree(st *unix.Stat_t) *tree {
@@ -160,6 +161,9 @@ func (t *tree) isSmall(n *node) bool {
 func (t *tree) open(n *node) *ioState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if last := len(t.spare) - 1; n.more == nil && last >= 0 {
+		n.more, t.spare = t.spare[last], t.spare[:last]
+	}
 	x := n.extras()
 	x.handles++
 	return &x.io
@@ -172,9 +176,20 @@ func (t *tree) close(n *node) {
 	x := n.more
 	x.handles--
 	if x.handles == 0 && x.gone == 0 && len(x.links)+len(x.former) == 0 && x.io == (ioState{}) {
-		n.more = nil
+		if n.more = nil; len(t.spare) < keptHandles {
+			*x = extra{}
+			t.spare = append(t.spare, x)
+		}
 	}
 	t.release(n)
+}
+
+// around reports whether a file that is opened now must be read around the
+// server, as it is already.
+func (t *tree) around(n *node) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return n.more != nil && (n.more.io.direct > 0 || n.more.io.mapped)
 }
 
 // gone returns the descriptor of a file whose last name went, or 0. t.mu is held.

@@ -1,0 +1,213 @@
+package fuse
+
+import (
+	"bytes"
+	"unsafe"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	inHeader  = int(unsafe.Sizeof(gofuse.InHeader{}))
+	outHeader = int(unsafe.Sizeof(gofuse.OutHeader{}))
+)
+
+// message is a request that is answered in place: go-fuse's types laid over the
+// buffers of its worker, which are mapped and have no other reader.
+type message struct {
+	in   unsafe.Pointer // the request's structure, header included
+	rest []byte         // what follows it
+	out  unsafe.Pointer // the answer's structure, zeroed
+	data []byte         // what may follow that
+	size int            // how much does
+}
+
+// name is the one file name that follows the structure.
+func (r *message) name() (string, bool) {
+	end := bytes.IndexByte(r.rest, 0)
+	if end < 0 {
+		return "", false
+	}
+	return string(r.rest[:end]), true
+}
+
+// answers is a filesystem of go-fuse's that reads into a buffer it is given.
+type answers interface {
+	gofuse.RawFileSystem
+	read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status)
+}
+
+// quickOp handles one kind of request.
+type quickOp struct {
+	in, out int // sizes of the structures, headers not included in out
+	silent  bool
+	do      func(answers, *message) gofuse.Status
+}
+
+// quickOps are the requests that come most often, by their number; without do for
+// all others. See fuse_opcode in uapi/linux/fuse.h.
+func quickOps(opcode uint32) quickOp {
+	switch opcode {
+	case 1: // LOOKUP
+		return quickOp{in: inHeader, out: int(unsafe.Sizeof(gofuse.EntryOut{})), do: quickLookup}
+	case 2: // FORGET
+		return quickOp{in: int(unsafe.Sizeof(gofuse.ForgetIn{})), do: quickForget, silent: true}
+	case 3: // GETATTR
+		return quickOp{in: int(unsafe.Sizeof(gofuse.GetAttrIn{})), out: int(unsafe.Sizeof(gofuse.AttrOut{})), do: quickGetAttr}
+	case 4: // SETATTR
+		return quickOp{in: int(unsafe.Sizeof(gofuse.SetAttrIn{})), out: int(unsafe.Sizeof(gofuse.AttrOut{})), do: quickSetAttr}
+	case 10: // UNLINK
+		return quickOp{in: inHeader, do: quickUnlink}
+	case 14: // OPEN
+		return quickOp{in: int(unsafe.Sizeof(gofuse.OpenIn{})), out: int(unsafe.Sizeof(gofuse.OpenOut{})), do: quickOpen}
+	case 15: // READ
+		return quickOp{in: int(unsafe.Sizeof(gofuse.ReadIn{})), do: quickRead}
+	case 16: // WRITE
+		return quickOp{in: int(unsafe.Sizeof(gofuse.WriteIn{})), out: int(unsafe.Sizeof(gofuse.WriteOut{})), do: quickWrite}
+	case 18: // RELEASE
+		return quickOp{in: int(unsafe.Sizeof(gofuse.ReleaseIn{})), do: quickRelease}
+	case 35: // CREATE
+		return quickOp{in: int(unsafe.Sizeof(gofuse.CreateIn{})), out: int(unsafe.Sizeof(gofuse.CreateOut{})), do: quickCreate}
+	case 36: // INTERRUPT
+		return quickOp{in: int(unsafe.Sizeof(gofuse.InterruptIn{})), do: quickInterrupt, silent: true}
+	case 42: // BATCH_FORGET
+		return quickOp{in: inHeader + batchHead, do: quickForgets, silent: true}
+	}
+	return quickOp{}
+}
+
+// quick answers a request of quickOps without the memory that go-fuse's way
+// takes. It reports false for every other, and for one that is not as long as it
+// must be. A size of 0 is no answer.
+func (l *loop) quick(w *worker, n int) (size int, ok bool) {
+	in := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0]))
+	op := quickOps(in.Opcode)
+	if op.do == nil || n < op.in || in.TotalExtlen != 0 {
+		return 0, false
+	}
+	end := outHeader + op.out
+	clear(w.out[:end])
+	w.msg = message{in: unsafe.Pointer(in), rest: w.in[op.in:n], out: unsafe.Pointer(&w.out[outHeader]), data: w.out[end:]}
+	code := l.guarded(op.do, &w.msg)
+	if op.silent {
+		return 0, true
+	}
+	size = end + w.msg.size
+	if !code.Ok() {
+		size = outHeader
+	}
+	*(*gofuse.OutHeader)(unsafe.Pointer(&w.out[0])) = gofuse.OutHeader{Length: uint32(size), Status: -int32(code), Unique: in.Unique}
+	return size, true
+}
+
+// guarded denies what panics.
+func (l *loop) guarded(do func(answers, *message) gofuse.Status, r *message) (code gofuse.Status) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			code = l.m.panicked(cause)
+		}
+	}()
+	return do(l.answers, r)
+}
+
+func quickLookup(m answers, r *message) gofuse.Status {
+	name, ok := r.name()
+	if !ok {
+		return gofuse.EINVAL
+	}
+	return m.Lookup(nil, (*gofuse.InHeader)(r.in), name, (*gofuse.EntryOut)(r.out))
+}
+
+func quickForget(m answers, r *message) gofuse.Status {
+	in := (*gofuse.ForgetIn)(r.in)
+	m.Forget(in.NodeId, in.Nlookup)
+	return gofuse.OK
+}
+
+// forgetOne and batchHead are fuse_forget_one and fuse_batch_forget_in.
+type forgetOne struct{ node, lookups uint64 }
+
+const batchHead = 8
+
+func quickForgets(m answers, r *message) gofuse.Status {
+	count := int(*(*uint32)(unsafe.Add(r.in, inHeader)))
+	const each = int(unsafe.Sizeof(forgetOne{}))
+	for rest := r.rest; count > 0 && len(rest) >= each; count-- {
+		one := (*forgetOne)(unsafe.Pointer(&rest[0]))
+		m.Forget(one.node, one.lookups)
+		rest = rest[each:]
+	}
+	return gofuse.OK
+}
+
+func quickGetAttr(m answers, r *message) gofuse.Status {
+	return m.GetAttr(nil, (*gofuse.GetAttrIn)(r.in), (*gofuse.AttrOut)(r.out))
+}
+
+func quickSetAttr(m answers, r *message) gofuse.Status {
+	return m.SetAttr(nil, (*gofuse.SetAttrIn)(r.in), (*gofuse.AttrOut)(r.out))
+}
+
+func quickUnlink(m answers, r *message) gofuse.Status {
+	name, ok := r.name()
+	if !ok {
+		return gofuse.EINVAL
+	}
+	return m.Unlink(nil, (*gofuse.InHeader)(r.in), name)
+}
+
+func quickOpen(m answers, r *message) gofuse.Status {
+	return m.Open(nil, (*gofuse.OpenIn)(r.in), (*gofuse.OpenOut)(r.out))
+}
+
+func quickRead(m answers, r *message) gofuse.Status {
+	in := (*gofuse.ReadIn)(r.in)
+	if int(in.Size) > len(r.data) {
+		return gofuse.EINVAL
+	}
+	size, code := m.read(in, r.data[:in.Size])
+	r.size = size
+	return code
+}
+
+func quickWrite(m answers, r *message) gofuse.Status {
+	in := (*gofuse.WriteIn)(r.in)
+	if int(in.Size) != len(r.rest) {
+		return gofuse.EINVAL
+	}
+	size, code := m.Write(nil, in, r.rest)
+	(*gofuse.WriteOut)(r.out).Size = size
+	return code
+}
+
+func quickRelease(m answers, r *message) gofuse.Status {
+	m.Release(nil, (*gofuse.ReleaseIn)(r.in))
+	return gofuse.OK
+}
+
+func quickCreate(m answers, r *message) gofuse.Status {
+	name, ok := r.name()
+	if !ok {
+		return gofuse.EINVAL
+	}
+	return m.Create(nil, (*gofuse.CreateIn)(r.in), name, (*gofuse.CreateOut)(r.out))
+}
+
+// quickInterrupt does nothing: no handler can be called back, and one that waits
+// for a person looks for the end of who asked. Without an answer the kernel asks
+// no more. See fuse_dev_do_write in fs/fuse/dev.c.
+func quickInterrupt(answers, *message) gofuse.Status { return gofuse.OK }
+
+// preadNow reads what is in memory: EAGAIN says that it is not. See preadv2(2).
+func preadNow(fd int, buf []byte, off int64) (int, error) {
+	if len(buf) == 0 {
+		return 0, nil
+	}
+	part := unix.Iovec{Base: &buf[0], Len: uint64(len(buf))}
+	n, _, err := unix.Syscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&part)), 1, uintptr(off), 0, unix.RWF_NOWAIT)
+	if err != 0 {
+		return 0, err
+	}
+	return int(n), nil
+}
