@@ -471,9 +471,11 @@ func waitOrphans(t *testing.T) {
 }
 
 // children are the processes whose parent is this one.
-func children() []int {
+func children() []int { return childrenOf(os.Getpid()) }
+
+func childrenOf(parent int) []int {
 	var pids []int
-	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	for _, list := range lists {
 		data, _ := os.ReadFile(list)
 		for _, word := range strings.Fields(string(data)) {
@@ -521,11 +523,17 @@ func (w *watcher) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// atWork are lines of the agent and the scripts.
+var atWork = []string{"| in pre_script", "| agent at work", "| agent stops", "| in post_script"}
+
 // runSteps are where a run is stopped: the beginning of each step, and the
 // agent and the scripts at work.
-var runSteps = []string{
-	"load:", "expand:", "preflight:", "scan_context:", "pre_script:", "| in pre_script", "create_sandbox:", "wait_ready:", "bootstrap:",
-	"iterations:", "| agent at work", "| agent stops", "scan_output:", "deliver:", "post_script:", "| in post_script", "delete:",
+func runSteps() []string {
+	var steps []string
+	for _, name := range controller.StepNames() {
+		steps = append(steps, name+":")
+	}
+	return append(steps, atWork...)
 }
 
 // newStoppable is a place where something waits for ever at the step, when the
@@ -538,7 +546,8 @@ func newStoppable(t *testing.T, step string) *place {
 		return "true"
 	}
 	p := newPlace(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
-		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh")
+		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh\nproviders: [github]")
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN:-none}\"}\nendpoints: ['api.provider.test:443']\n", 0o644)
 	p.write("pre.sh", "#!/bin/sh\n(setsid sh -c 'while :; do sleep 1; done' &)\necho in pre_script\n"+wait("| in pre_script")+"\n", 0o755)
 	p.write("post.sh", "#!/bin/sh\n(setsid sleep 1000 &)\necho in post_script\ntouch ../post-ran\n"+wait("| in post_script")+"\n", 0o755)
 	return p
@@ -546,10 +555,7 @@ func newStoppable(t *testing.T, step string) *place {
 
 // The moments between are in TestAControllerKilledAtAnyMomentLeavesNothing.
 func TestAKilledRunLeavesNoProcessOfItsScripts(t *testing.T) {
-	for _, step := range runSteps {
-		if !strings.HasPrefix(step, "|") {
-			continue
-		}
+	for _, step := range atWork {
 		t.Run(step, func(t *testing.T) {
 			p := newStoppable(t, step)
 			adopt(t)
@@ -565,16 +571,47 @@ func TestAKilledRunLeavesNoProcessOfItsScripts(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedRunLeavesNothingAtAnyStep(t *testing.T) {
-	for _, step := range runSteps {
-		t.Run(step, func(t *testing.T) {
-			p := newStoppable(t, step)
+func TestAStoppedRunLeavesNothingAtAnyStep(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		for _, step := range runSteps() {
+			t.Run(sig.String()+" at "+step, func(t *testing.T) {
+				p := newStoppable(t, step)
+				adopt(t)
+				out, state := p.stopAt(step, sig)
+				waitOrphans(t)
+				late := step == "post_script:" || step == "delete:"
+				if code := state.ExitCode(); code != 128+int(sig) && (code != 0 || !late) {
+					t.Errorf("exit code %d\n%s", code, out)
+				}
+			})
+		}
+	}
+}
+
+// The agent leaves a file that takes long to take out; the first signal begins
+// with it, the second one ends it.
+func TestASecondSignalHurries(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			p := newPlaceAt(t, func(dir string) { mountPlace(t, dir, "4g") }, `truncate -s 2500M "$AGENTSH_OUTPUT_DIR/big"; echo agent at work; sleep 1000`, "")
 			adopt(t)
-			out, state := p.stopAt(step, syscall.SIGINT)
+			cmd := p.command(p.runArgs()...)
+			signal := func() { _ = cmd.Process.Signal(sig) }
+			var second sync.Once
+			p.watchOpens().begin(func(o open) {
+				if filepath.Base(o.name) == "big" && strings.Contains(o.name, "/.agentctl-") {
+					second.Do(signal)
+				}
+			})
+			var said bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &watcher{want: []byte("| agent at work"), found: signal}, &said
+			_ = cmd.Run()
 			waitOrphans(t)
-			late := step == "post_script:" || step == "delete:"
-			if code := state.ExitCode(); code != 130 && (code != 0 || !late) {
-				t.Errorf("exit code %d\n%s", code, out)
+			if code := cmd.ProcessState.ExitCode(); code != 128+int(sig) || !strings.Contains(said.String(), "not complete") {
+				t.Errorf("exit code %d\n%s", code, said.String())
+			}
+			if _, err := os.Lstat(p.path("out/output/big")); err == nil {
+				t.Error("the file was taken out all the same")
 			}
 		})
 	}
@@ -605,29 +642,56 @@ func TestAnInterruptedAgentsWorkIsKept(t *testing.T) {
 }
 
 func TestADeadSupervisorEndsTheRun(t *testing.T) {
-	p := newStoppable(t, "| agent at work")
-	adopt(t)
-	cmd := p.command(p.runArgs()...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	cmd.Stdout = &watcher{want: []byte("| agent at work"), found: func() {
-		files, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*/info.json"))
-		var info struct{ PID int }
-		if len(files) != 1 || json.Unmarshal([]byte(p.read(strings.TrimPrefix(files[0], p.dir+"/"))), &info) != nil || info.PID == 0 {
-			t.Errorf("no supervisor in %v", files)
-			return
-		}
-		_ = syscall.Kill(info.PID, syscall.SIGKILL)
-	}}
-	_ = cmd.Run()
-	waitOrphans(t)
-	t.Logf("%s", errs.String())
-	if code := cmd.ProcessState.ExitCode(); code != 4 || !strings.Contains(errs.String(), "agentctl: iterations: ") {
-		t.Errorf("exit code %d\n%s", code, errs.String())
+	for name, victim := range map[string]func(supervisor int) int{
+		"the supervisor":          func(supervisor int) int { return supervisor },
+		"the session's process 1": sessionInit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newStoppable(t, "| agent at work")
+			adopt(t)
+			cmd := p.command(p.runArgs()...)
+			var errs bytes.Buffer
+			cmd.Stderr = &errs
+			cmd.Stdout = &watcher{want: []byte("| agent at work"), found: func() {
+				if pid := victim(p.supervisor()); pid == 0 || syscall.Kill(pid, syscall.SIGKILL) != nil {
+					t.Errorf("process %d was not killed", pid)
+				}
+			}}
+			_ = cmd.Run()
+			waitOrphans(t)
+			t.Logf("%s", errs.String())
+			if code := cmd.ProcessState.ExitCode(); code != controller.ExitSandbox || !strings.Contains(errs.String(), "agentctl: iterations: ") {
+				t.Errorf("exit code %d\n%s", code, errs.String())
+			}
+		})
 	}
 }
 
-func TestAFullDiskIsOneClearLine(t *testing.T) {
+// supervisor is the process of the place's one sandbox; 0: there is none.
+func (p *place) supervisor() int {
+	files, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*/info.json"))
+	var info struct{ PID int }
+	if len(files) != 1 || json.Unmarshal([]byte(p.read(strings.TrimPrefix(files[0], p.dir+"/"))), &info) != nil {
+		p.t.Errorf("no supervisor in %v", files)
+	}
+	return info.PID
+}
+
+// sessionInit is the child of a supervisor that is process 1 of its own
+// namespace; 0: there is none. See proc(5), /proc/PID/status, NSpid.
+func sessionInit(supervisor int) int {
+	for _, pid := range childrenOf(supervisor) {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		for line := range strings.Lines(string(status)) {
+			if f := strings.Fields(line); len(f) > 2 && f[0] == "NSpid:" && f[len(f)-1] == "1" {
+				return pid
+			}
+		}
+	}
+	return 0
+}
+
+func TestADiskThatIsTooSmallIsOneClearLine(t *testing.T) {
 	p := newPlace(t, "true", "")
 	random := exec.Command("sh", "-c", "head -c 60000000 /dev/urandom > repo/big.bin")
 	random.Dir = p.dir
