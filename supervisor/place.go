@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh"
+	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
 )
 
@@ -104,9 +105,30 @@ func (s *Session) ownFiles(v view) ([]launch.Mount, error) {
 		out = append(out, m...)
 	}
 	if !shown(startupDir) {
+		if s.cfg.Program {
+			return nil, fmt.Errorf("%s cannot be shown: the policy shows nothing of %s", wire.OwnProgram, startupDir)
+		}
 		return out, nil
 	}
-	return append(out, s.startupMount()), s.writeStartup()
+	out = append(out, s.startupMount())
+	if s.cfg.Program {
+		m, err := s.programMount()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, s.writeStartup()
+}
+
+// programMount shows this program inside, over an empty file that writeStartup
+// makes.
+func (s *Session) programMount() (launch.Mount, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return launch.Mount{}, fmt.Errorf("own program: %w", err)
+	}
+	return launch.Mount{Kind: launch.Bind, Source: self, Target: wire.OwnProgram, ReadOnly: true}, nil
 }
 
 // ownFile binds a file of the session over one of the machine.
@@ -148,6 +170,11 @@ func (s *Session) writeStartup() error {
 	}
 	if err := os.WriteFile(filepath.Join(dir, "bash_startup.sh"), []byte(agentsh.BashStartup), 0o644); err != nil {
 		return fmt.Errorf("startup script: %w", err)
+	}
+	if s.cfg.Program {
+		if err := os.WriteFile(filepath.Join(dir, path.Base(wire.OwnProgram)), nil, 0o644); err != nil {
+			return fmt.Errorf("own program: %w", err)
+		}
 	}
 	if s.network != nil && s.network.proxy.Intercepts() {
 		bundle, err := s.network.proxy.CABundle()

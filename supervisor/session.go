@@ -42,6 +42,7 @@ type Config struct {
 	Require  []Requirement     // what must be proven before the session opens
 	Keep     string            // store of what users may want back; empty: nothing is kept
 	Degraded []Degradation     // what it may lack where the machine has none
+	Program  bool              // this program is shown inside, at [wire.OwnProgram]
 	Channel  bool              // somebody may answer over a channel: see [Session.Approvals]
 	Network  bool              // share the caller's network instead of having one of its own
 	Egress   Egress            // of a session whose policy governs the network
@@ -228,6 +229,8 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 		if cfg.Mounts, err = s.mounts(v); err != nil {
 			return err
 		}
+	} else if s.cfg.Program {
+		return fmt.Errorf("%s cannot be shown: the session has no mounts of its own", wire.OwnProgram)
 	}
 	if v.opens {
 		cfg.Opener = readable(cfg.Landlock)

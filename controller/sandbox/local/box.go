@@ -136,7 +136,7 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Backing: b.place.tree(), Path: Root}},
 		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.place.auditLog(),
-		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials,
+		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials, Program: s.Program,
 	}
 }
 
