@@ -32,7 +32,7 @@ check: lint race cross
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/install/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 # One file, eight seeds of a million operations each, half of them without
@@ -113,6 +113,12 @@ race-probes: build
 		RACE_N=5000 PROBE_TIMEOUT=600 ONLY="$$(cd $(EVASIONS) && grep -l RACE_N */*.sh | xargs -n1 basename -s .sh | tr '\n' ' ')" \
 			EVASIONS=$(EVASIONS) test/evasions/run.sh command file net || exit; \
 	done
+
+# Real agent programs, installed from npm where they are missing, in sandboxes
+# against a model of the tests.
+agents: deps-check
+	test/agents/install.sh $(TOOLS)/agents
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_AGENTS=$(TOOLS)/agents $(GO) test -timeout 30m ./test/agents
 
 # Full size: 100,000 execs, 10,000 live processes, storms of signals, and the
 # concurrent tests a hundred times under the race detector. About an hour.

@@ -112,7 +112,7 @@ func (r *run) guarded() []policyRule {
 		})
 	var state []string
 	for _, name := range r.runtime.State(r.invoke) {
-		state = append(state, name, name+"/**")
+		state = append(state, name, name+".*", name+"/**") // beside it: locks, and what is renamed to it
 	}
 	if len(state) > 0 {
 		rules = append(rules, policyRule{

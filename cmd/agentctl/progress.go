@@ -17,6 +17,7 @@ var stepTexts = map[string]string{
 	"preflight":      "check what can be checked",
 	"scan_context":   "scan what the agent will take in",
 	"pre_script":     "run pre_script",
+	"providers":      "have the providers known",
 	"create_sandbox": "create the sandbox",
 	"wait_ready":     "wait for the supervisor",
 	"bootstrap":      "bring the repository and the agent in",

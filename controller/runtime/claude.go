@@ -1,0 +1,146 @@
+package runtime
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+)
+
+func init() { register(claude{}) }
+
+// claude is Claude Code, https://code.claude.com/docs/en/cli-reference. What it
+// does with flags, settings and names of agents was measured with version
+// 2.1.197; test/agents asks that version again.
+type claude struct{}
+
+func (claude) Name() string { return "claude" }
+
+func (claude) Traits() Traits {
+	return Traits{Program: "claude", Bridge: true, Model: true, Effort: true, Plugins: true, Hooks: true, Ends: true}
+}
+
+func (claude) Check(in Invocation) error {
+	if strings.HasPrefix(in.Model, "-") {
+		return fmt.Errorf("model %q is an option", in.Model)
+	}
+	return in.checkArgv()
+}
+
+// claudePlugin is the name under which the definition is known: an agent of
+// a plugin is NAME:AGENT, which no file of a repository can take. One of plain
+// name would lose to a repository's .claude/agents.
+const claudePlugin = "operator"
+
+// claudeSettings is the file with the settings of a run.
+func claudeSettings(Invocation) string { return "/sandbox/workspace/.claude/settings.json" }
+
+// Files are the settings of the run, empty ones in the place of the user's own,
+// and the manifest that makes the configuration directory a plugin with one
+// agent: see [claudePlugin].
+func (claude) Files(in Invocation) ([]File, error) {
+	settings, err := claudeSettingsOf(in)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := json.Marshal(map[string]any{
+		"name": claudePlugin, "version": "1.0.0", "description": "The agent of this run.", "agents": []string{"./agents/" + in.Agent + ".md"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []File{
+		{Dest: claudeSettings(in), Data: settings, Mode: 0o644},
+		{Dest: path.Join(in.ConfigDir, "settings.json"), Data: []byte("{}\n"), Mode: 0o644},
+		{Dest: path.Join(in.ConfigDir, ".claude-plugin", "plugin.json"), Data: manifest, Mode: 0o644},
+	}, nil
+}
+
+// hookGroup is one entry of hooks in settings.
+type hookGroup struct {
+	Matcher string     `json:"matcher"`
+	Hooks   []hookCall `json:"hooks"`
+}
+
+type hookCall struct {
+	Type    string `json:"type"`
+	Command string `json:"command"`
+}
+
+// claudeSettingsOf wires the hooks. A repository's settings could switch all
+// hooks off: the settings that come by a flag are stronger, where they say so.
+func claudeSettingsOf(in Invocation) ([]byte, error) {
+	hooks := map[string][]hookGroup{}
+	for _, h := range in.Hooks {
+		if len(h.Argv) == 0 {
+			return nil, errors.New("a hook without a program")
+		}
+		event := "PreToolUse"
+		if h.After {
+			event = "PostToolUse"
+		}
+		matcher := h.Tools
+		if matcher == "" {
+			matcher = "*"
+		}
+		hooks[event] = append(hooks[event], hookGroup{Matcher: matcher, Hooks: []hookCall{{Type: "command", Command: shellWords(h.Argv)}}})
+	}
+	data, err := json.MarshalIndent(map[string]any{
+		"disableAllHooks": false,
+		"hooks":           hooks,
+	}, "", "  ")
+	return append(data, '\n'), err
+}
+
+// shellWords quotes words for sh.
+func shellWords(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	}
+	return strings.Join(quoted, " ")
+}
+
+// Command asks for one answer without a terminal. The sandbox decides what the
+// agent may do, so the program asks nobody for permission. Servers that a
+// repository names in .mcp.json are not started.
+func (c claude) Command(in Invocation) (Command, error) {
+	argv := append(in.program(c.Traits()),
+		"-p", "--agent", claudePlugin+":"+in.Agent, "--plugin-dir", in.ConfigDir,
+		"--settings", claudeSettings(in), "--output-format", "stream-json", "--verbose",
+		"--dangerously-skip-permissions", "--strict-mcp-config")
+	for _, dir := range in.Plugins {
+		argv = append(argv, "--plugin-dir", dir)
+	}
+	if in.Model != "" {
+		argv = append(argv, "--model", in.Model)
+	}
+	if in.Effort != "" {
+		argv = append(argv, "--effort", in.Effort)
+	}
+	run, env := runVars(in)
+	env = append(env,
+		"CLAUDE_CONFIG_DIR="+in.ConfigDir,
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", // telemetry, updates, reports
+		"DISABLE_AUTOUPDATER=1",
+		"IS_SANDBOX=1", // or it refuses to ask nobody where its user is root of a user namespace
+	)
+	return Command{Argv: append(argv, "--", Task(in)), Cwd: in.RepoDir, Env: env, Run: run}, nil
+}
+
+// State is what the program writes below its configuration directory.
+func (claude) State(in Invocation) []string {
+	var out []string
+	for _, name := range []string{
+		".claude.json", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans", "file-history", "statsig", "cache", "debug",
+	} {
+		out = append(out, path.Join(in.ConfigDir, name))
+	}
+	return out
+}
+
+// Transcripts are the conversations, one JSON line each message.
+func (claude) Transcripts(in Invocation) []string {
+	return []string{path.Join(in.ConfigDir, "projects")}
+}

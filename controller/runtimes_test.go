@@ -1,0 +1,32 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/runtime"
+)
+
+// What the harness says of each runtime is what its adapter takes.
+func TestTheHarnessKnowsWhatEachRuntimeTakes(t *testing.T) {
+	if known := slices.Sorted(maps.Keys(harness.Runtimes)); !slices.Equal(known, runtime.Names()) {
+		t.Fatalf("the harness knows %v, there are %v", known, runtime.Names())
+	}
+	for name, takes := range harness.Runtimes {
+		r, err := runtime.Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		traits := r.Traits()
+		for leaf, has := range map[string]bool{"model": traits.Model, "effort": traits.Effort, "plugins.path": traits.Plugins} {
+			if slices.Contains(takes, leaf) != has {
+				t.Errorf("%s: the harness says %v, the adapter takes %s: %v", name, takes, leaf, has)
+			}
+			if harness.Particular[leaf] == "" {
+				t.Errorf("%s is in no table of what only some runtimes take", leaf)
+			}
+		}
+	}
+}
