@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race fsx million cross evasions race-probes soak bench workloads deps deps-check clean places
+.PHONY: all build demo test check lint race report-check fsx million cross evasions race-probes soak bench workloads deps deps-check clean places
 .PHONY: deps-packages packages package-files release-check reproduce install-test
 
 all: build
@@ -119,6 +119,11 @@ race-probes: build
 agents: deps-check
 	test/agents/install.sh $(TOOLS)/agents
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_AGENTS=$(TOOLS)/agents $(GO) test -timeout 30m ./test/agents
+
+# The page of a run in Chromium, which it installs: 400 MB, a minute.
+report-check: deps-check
+	packaging/deps.sh browser
+	REPORT_CHECK=1 $(GO) test -count=1 -run 'Browser|Window' ./controller/report
 
 # Full size: 100,000 execs, 10,000 live processes, storms of signals, and the
 # concurrent tests a hundred times under the race detector. About an hour.

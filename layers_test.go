@@ -53,6 +53,7 @@ var ranks = map[string]int{
 	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
 	"supervisor":               3,
 	"controller":               3,
+	"controller/report":        4, // tells of runs; the command is beside it
 	"cmd/agentsh":              4,
 	"cmd/agentctl":             4,
 	"test/evasions/controller": 4, // lets the corpus attack packages of the controller
@@ -67,6 +68,7 @@ var beside = map[string][]string{
 	"internal/channel": {"internal/tarfs"},
 	"fuse":             {"internal/keep"},
 	"seccomp/target":   {"seccomp"},
+	"cmd/agentctl":     {"controller/report"},
 }
 
 // owners lists the packages that may import a library.

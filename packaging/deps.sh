@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-arm64.
+# places, places-arm64, browser.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -34,8 +34,12 @@ for set in "$@"; do
 		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
 		;;
 	places-arm64) want qemu-system-arm ;;
+	browser)
+		tool chromium chromium
+		want fonts-dejavu-core
+		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places or places-arm64" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64 or browser" >&2
 		exit 2
 		;;
 	esac

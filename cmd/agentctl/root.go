@@ -29,6 +29,7 @@ failed, 130 and 143 cancelled.`,
 	}
 	root.AddCommand(
 		newRunCommand(),
+		newRunsCommand(),
 		newGCCommand(),
 		newInitCommand(),
 		newLintCommand(),

@@ -1,0 +1,79 @@
+package report
+
+import (
+	_ "embed" // the page and its style are files of their own
+	"fmt"
+	"html/template"
+	"io"
+
+	"agentsh/controller/runtime"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+	auditreport "agentsh/supervisor/audit/report"
+)
+
+//go:embed page.html
+var pageText string
+
+//go:embed page.css
+var pageStyle string
+
+var page = template.Must(auditreport.Parts().Funcs(template.FuncMap{
+	"size": size, "count": count, "level": level, "kind": kindText, "exit": ExitText,
+	"short":   func(s string) string { return text.Short(s, 1000) },
+	"several": func(s string) string { return lines(s, textShown) },
+}).New("run").Parse(pageText))
+
+// HTML writes the report as one page that needs nothing else: no script, no
+// address to load from. Its content security policy allows the style it brings
+// and nothing more.
+func (r *Report) HTML(w io.Writer) error {
+	style := auditreport.Style() + pageStyle
+	err := page.Execute(w, struct {
+		*Report
+		Style  template.CSS
+		Policy string
+	}{r, template.CSS(style), auditreport.ContentPolicy(style)})
+	if err != nil {
+		return fmt.Errorf("report page: %w", err)
+	}
+	return nil
+}
+
+// level is the class of a finding's severity.
+func level(severity fmt.Stringer) string {
+	switch s := severity.String(); s {
+	case "critical", "high", "medium":
+		return s
+	}
+	return "low"
+}
+
+// kindText is what an agent did, in words.
+func kindText(kind string) string {
+	switch kind {
+	case runtime.EventSaid:
+		return "says"
+	case runtime.EventToolResult:
+		return "is answered"
+	case runtime.EventError:
+		return "error"
+	case runtime.EventResult:
+		return "result"
+	}
+	return text.Short(kind, 40)
+}
+
+// ExitText is how the agent ended, in words.
+func ExitText(e wire.Exit) string {
+	switch e.Kind {
+	case wire.ExitExited:
+		return fmt.Sprintf("exit %d", e.Code)
+	case wire.ExitSignaled, wire.ExitOOM:
+		return fmt.Sprintf("%s, signal %d", e.Kind, e.Signal)
+	}
+	if e.Message != "" {
+		return text.Short(e.Kind+": "+e.Message, 1000)
+	}
+	return text.Short(e.Kind, 40)
+}

@@ -1,0 +1,310 @@
+package report
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller"
+	"agentsh/controller/runtime"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+	"agentsh/supervisor/audit"
+	auditreport "agentsh/supervisor/audit/report"
+)
+
+// Load reads everything that is left of a run. A file that is missing is a note
+// on the page; one that cannot be read as what it should be is an error that
+// names it.
+func Load(run controller.RunInfo) (*Report, error) {
+	r := &Report{Run: run, Findings: slices.Clone(run.Findings), Operator: run.Operator}
+	l := loader{report: r, out: run.Out}
+	for _, part := range []func() error{l.result, l.results, l.audit, l.agent, l.changes} {
+		if err := part(); err != nil {
+			return nil, err
+		}
+	}
+	r.finish()
+	return r, nil
+}
+
+// loader reads the parts of a report.
+type loader struct {
+	report *Report
+	out    string // the directory of the results while it is there; empty: it is not
+}
+
+func (l *loader) note(format string, args ...any) {
+	l.report.Notes = append(l.report.Notes, text.Short(fmt.Sprintf(format, args...), 1000))
+}
+
+// result reads the result of the run.
+func (l *loader) result() error {
+	var x controller.Result
+	err := l.report.Run.ReadKept(controller.KeptResult, &x)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && l.report.Run.Live:
+		l.note("the run goes on: this is what is known so far")
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		l.note("the run has no result: its agentctl did not come to write one")
+		return nil
+	case err != nil:
+		return err
+	}
+	l.report.Result, l.report.Findings = &x, x.Findings
+	return nil
+}
+
+// results looks whether the directory of the results is still that of this run.
+func (l *loader) results() error {
+	if l.report.Result == nil || l.report.Result.Audit == "" { // nothing was delivered
+		l.out = ""
+		return nil
+	}
+	var x struct {
+		RunID string `json:"run_id"`
+	}
+	data, err := readSmall(filepath.Join(l.out, controller.KeptResult))
+	switch {
+	case err == nil:
+		err = json.Unmarshal(data, &x)
+	case errors.Is(err, fs.ErrNotExist):
+		l.note("the results are no longer at %s; what is shown was kept with the record", l.out)
+		l.out = ""
+		return nil
+	}
+	if err != nil {
+		l.note("the results at %s cannot be read: %v; what is shown was kept with the record", l.out, err)
+		l.out = ""
+		return nil
+	}
+	if x.RunID != l.report.Run.RunID {
+		l.note("%s holds the results of the later run %s now; what is shown was kept with the record", l.out, x.RunID)
+		l.out = ""
+	}
+	return nil
+}
+
+// readSmall reads a result file of an operator's directory.
+func readSmall(file string) ([]byte, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file", file), err)
+	}
+	return io.ReadAll(io.LimitReader(f, 64<<20))
+}
+
+// find is the file of a name that has the most of it: that which was kept when
+// it is whole, else that of the results. cut says that only its beginning is
+// left. An empty path: there is none.
+func (l *loader) find(name string) (path string, cut bool) {
+	at := slices.IndexFunc(l.report.Run.Kept, func(k controller.Kept) bool { return k.Name == name })
+	kept := filepath.Join(l.report.Run.Path, name)
+	if _, err := os.Lstat(kept); err != nil {
+		at = -1
+	}
+	if at >= 0 && l.report.Run.Kept[at].Bytes == l.report.Run.Kept[at].Of {
+		return kept, false
+	}
+	if l.out != "" {
+		if _, err := os.Lstat(filepath.Join(l.out, name)); err == nil {
+			return filepath.Join(l.out, name), false
+		}
+	}
+	if at >= 0 {
+		k := l.report.Run.Kept[at]
+		l.note("%s: only the first %s of %s were kept", name, size(k.Bytes), size(k.Of))
+		return kept, true
+	}
+	return "", false
+}
+
+// audit reads the audit log.
+func (l *loader) audit() error {
+	file, cut := l.find(controller.KeptAudit)
+	if file == "" {
+		if l.report.Run.Sandbox != "" && !l.report.Run.Live {
+			l.note("the audit log was not kept: commands and connections are not shown")
+		}
+		return nil
+	}
+	log, err := audit.OpenReader(file)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	defer func() { _ = log.Close() }() // opened for reading
+	l.report.Log = &auditreport.Report{Source: file}
+	if err := l.check(file, cut); err != nil {
+		return err
+	}
+	for {
+		e, err := log.Next()
+		var line *audit.LineError
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &line) {
+			return nil // the check told of it
+		}
+		if err != nil {
+			return fmt.Errorf("audit log %s: %w", file, err)
+		}
+		l.report.Log.Add(e)
+		if e.Type == wire.EventNet {
+			l.report.connection(e)
+		}
+	}
+}
+
+// check says whether the events of the log follow each other.
+func (l *loader) check(file string, cut bool) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	defer f.Close()
+	head, err := audit.Verify(f)
+	log := l.report.Log
+	log.Verified = err == nil && !cut
+	log.Check = fmt.Sprintf("the chain of %d events is whole; its anchor went with the sandbox", head.Seq)
+	switch {
+	case err != nil:
+		log.Check = fmt.Sprintf("NOT good: %v; good up to event %d", err, head.Seq)
+	case cut:
+		log.Check = fmt.Sprintf("the first %d events are whole, the rest was not kept", head.Seq)
+	}
+	return nil
+}
+
+// connection counts an event of the network. A connection that began is counted
+// then, its bytes when it ends.
+func (r *Report) connection(e wire.Event) {
+	rule, net := "", e.Net
+	if net == nil {
+		net = &wire.Net{}
+	}
+	if e.Rule != nil {
+		rule = strings.TrimSpace(e.Rule.Name + " " + e.Rule.At)
+	}
+	target := strings.Join(strings.Fields(e.Op+" "+e.Target+" "+e.Path), " ")
+	c := Connection{
+		Decision: text.Short(e.Decision, 20), Target: text.Short(target, nameShown), Rule: text.Short(rule, nameShown), Message: text.Short(e.Message, nameShown),
+	}
+	i := slices.IndexFunc(r.Network, func(x *Connection) bool {
+		return x.Decision == c.Decision && x.Target == c.Target && x.Rule == c.Rule && (x.Message == c.Message || e.Phase == "end")
+	})
+	if i < 0 && len(r.Network) == maxTargets {
+		r.NetOmitted++
+		return
+	}
+	if i < 0 {
+		i = len(r.Network)
+		c.open = map[uint64]bool{}
+		r.Network = append(r.Network, &c)
+	}
+	one := r.Network[i]
+	if e.Phase == "end" {
+		one.Sent += net.Sent
+		one.Received += net.Received
+		if one.open[net.ID] {
+			delete(one.open, net.ID)
+			return
+		}
+	}
+	if e.Phase == "begin" && net.ID != 0 {
+		one.open[net.ID] = true
+	}
+	one.Times += max(e.Count, 1)
+}
+
+// agent reads what the agent said and did; of runs without such a log, the
+// lines that it printed.
+func (l *loader) agent() error {
+	file, _ := l.find(controller.KeptAgent)
+	if file != "" {
+		return l.events(file)
+	}
+	if file, _ = l.find(controller.KeptLog); file != "" {
+		return eachLine(file, func(line []byte) error {
+			l.report.said(controller.AgentEvent{Time: l.report.Run.Started, Event: runtime.Event{Kind: runtime.EventLine, Text: string(line)}})
+			return nil
+		})
+	}
+	switch {
+	case l.report.Result == nil:
+	case l.report.Run.Status == controller.StatusBlocked:
+		l.note("a scan blocked the run: what the agent said and changed is not shown")
+	case len(l.report.Result.Iterations) > 0:
+		l.note("what the agent said was not kept")
+	}
+	return nil
+}
+
+func (l *loader) events(file string) error {
+	number := 0
+	return eachLine(file, func(line []byte) error {
+		number++
+		var e controller.AgentEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("%s:%d: %w", file, number, err)
+		}
+		l.report.said(e)
+		return nil
+	})
+}
+
+// maxEvent is the longest line of an agent's log, in bytes.
+const maxEvent = 16 << 20
+
+func eachLine(file string, fn func([]byte) error) error {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	s.Buffer(make([]byte, 64<<10), maxEvent)
+	for s.Scan() {
+		if err := fn(s.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	return nil
+}
+
+// changes reads what the agent changed.
+func (l *loader) changes() error {
+	var c controller.Changes
+	err := l.report.Run.ReadKept(controller.KeptChanges, &c)
+	switch {
+	case err == nil:
+		l.report.setFiles(c)
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	x := l.report.Result
+	if x == nil || len(x.Changed) == 0 || x.Status == controller.StatusBlocked {
+		return nil
+	}
+	l.note("the lines that changed were not kept: only the names of the files are shown")
+	for _, f := range x.Changed {
+		c.Files = append(c.Files, controller.FileDiff{Path: f.Path, Status: f.Status, Why: "not kept"})
+	}
+	l.report.setFiles(c)
+	return nil
+}

@@ -1,0 +1,474 @@
+// Package report makes one page of a run: its steps, what the agent said, did
+// and changed, what the policy decided, and what it took.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"agentsh/controller"
+	"agentsh/controller/runtime"
+	"agentsh/controller/scan"
+	"agentsh/internal/text"
+	auditreport "agentsh/supervisor/audit/report"
+)
+
+// Report is what a page shows. Texts of it that an agent could choose print as
+// themselves only; the writers of pages make them harmless.
+type Report struct {
+	Run      controller.RunInfo
+	Result   *controller.Result // nil: the run has none
+	Notes    []string           // what is missing, and why
+	Facts    []Fact
+	Tiles    []Tile
+	Problem  *Problem // why the run did not succeed
+	Steps    []Step
+	Findings []scan.Finding
+	Log      *auditreport.Report
+	Network  []*Connection
+	Agent    []*Said
+	Usage    []*Usage
+	Files    []File
+
+	AgentOmitted int // events beyond the bound
+	FilesOmitted int
+	NetOmitted   int
+	Operator     []controller.OperatorAct
+}
+
+// Bounds of a page. What does not fit is counted.
+const (
+	maxSaid     = 3000
+	maxTargets  = 500
+	maxModels   = 50
+	textShown   = 8000 // characters of what the agent said
+	resultShown = 4000 // characters of what a tool answered
+	nameShown   = 300  // characters
+)
+
+// Fact is a line of what the run was.
+type Fact struct {
+	Name, Value string
+}
+
+// Tile is a number on top of the page.
+type Tile struct {
+	Name, Value, More string
+	Bad               bool
+}
+
+// Problem is why a run did not succeed.
+type Problem struct {
+	Step, Message, Hint string
+	List                []string
+}
+
+// Step is one step of the run.
+type Step struct {
+	Name    string
+	Began   time.Time
+	Took    time.Duration
+	Ended   bool
+	Error   string
+	X, Wide float64 // of the run's time, in percent
+}
+
+// Said is one thing the agent said or did. Lines that follow each other are
+// one.
+type Said struct {
+	At        time.Time
+	Iteration int
+	New       bool // first of its iteration
+	Kind      string
+	Tool      string
+	Text      string
+	Answer    string // of a tool
+	Answered  bool
+	Failed    bool
+
+	call  string // id of a tool's call that waits for its answer
+	lines int
+}
+
+// Usage is what one model took.
+type Usage struct {
+	Model string
+	runtime.Usage
+}
+
+// Connection is a destination with what the policy decided.
+type Connection struct {
+	Decision, Target, Rule, Message string
+	Times                           int
+	Sent, Received                  int64
+
+	open map[uint64]bool
+}
+
+// File is a file that the agent changed.
+type File struct {
+	controller.FileDiff
+	Open  bool // its lines are shown without being asked for
+	Lines []Line
+}
+
+// Line is a line of a difference.
+type Line struct {
+	Class string // add, remove, hunk; empty: the same on both sides
+	Text  string
+}
+
+// Succeeded reports whether the run did what it was for.
+func (r *Report) Succeeded() bool { return r.Run.Status == controller.StatusDone }
+
+// Status is how the run stands, in words.
+func (r *Report) Status() string { return strings.ReplaceAll(r.Run.Status, "_", " ") }
+
+// Title names the run.
+func (r *Report) Title() string {
+	if r.Run.Agent != "" {
+		return text.Short(r.Run.Agent, nameShown)
+	}
+	return text.Short(r.Run.Harness, nameShown)
+}
+
+// end is when the run ended, or how far is known.
+func (r *Report) end() time.Time {
+	end := r.Run.Started
+	if r.Run.Ended != nil {
+		return *r.Run.Ended
+	}
+	for _, s := range r.Run.Steps {
+		end = later(end, s.Started)
+		if s.Ended != nil {
+			end = later(end, *s.Ended)
+		}
+	}
+	return end
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// setSteps places the steps in the time of the run.
+func (r *Report) setSteps() {
+	all := max(r.end().Sub(r.Run.Started), time.Millisecond)
+	part := func(t time.Time) float64 {
+		return 100 * min(max(float64(t.Sub(r.Run.Started))/float64(all), 0), 1)
+	}
+	for _, s := range r.Run.Steps {
+		step := Step{Name: text.Short(s.Name, 80), Began: s.Started, Error: text.Short(s.Error, textShown), X: part(s.Started)}
+		end := r.end()
+		if s.Ended != nil {
+			end, step.Ended, step.Took = *s.Ended, true, s.Ended.Sub(s.Started)
+		}
+		step.Wide = min(max(part(end)-step.X, 0.4), 100)
+		step.X = min(step.X, 100-step.Wide)
+		r.Steps = append(r.Steps, step)
+	}
+}
+
+// setProblem says why the run did not succeed.
+func (r *Report) setProblem() {
+	if r.Result != nil && r.Result.Error != nil {
+		e := r.Result.Error
+		r.Problem = &Problem{Step: text.Short(e.Step, 80), Message: text.Short(e.Message, textShown), Hint: text.Short(e.Hint, textShown)}
+		for _, p := range e.Problems {
+			r.Problem.List = append(r.Problem.List, text.Short(p.At.String()+": "+p.Message, textShown))
+		}
+		return
+	}
+	if r.Run.Status == controller.StatusAbandoned {
+		r.Problem = &Problem{Message: "agentctl was killed while the run went on", Hint: "what it left is removed by the next run, or by 'agentctl gc'"}
+		if n := len(r.Run.Steps); n > 0 {
+			r.Problem.Step = text.Short(r.Run.Steps[n-1].Name, 80)
+		}
+	}
+}
+
+// setFacts collects what the run was.
+func (r *Report) setFacts() {
+	add := func(name, value string) {
+		if value != "" {
+			r.Facts = append(r.Facts, Fact{name, text.Short(value, textShown)})
+		}
+	}
+	add("run", r.Run.RunID)
+	add("harness", r.Run.Harness)
+	if x := r.Result; x != nil {
+		add("about", x.About)
+		add("role", x.Role)
+		add("runtime", x.Runtime)
+		add("policy", x.Policy)
+	}
+	add("backend", r.Run.Backend)
+	add("repository", r.Run.Repo)
+	if x := r.Result; x != nil {
+		add("base commit", x.Base)
+		add("branch", x.Branch)
+		for _, b := range x.Branches {
+			add("further branch", b)
+		}
+		for _, c := range x.Commits {
+			add("commit", fmt.Sprintf("%.12s %s", c.ID, c.Subject))
+		}
+	}
+	add("results", r.Run.Out)
+	add("record", r.Run.Path)
+}
+
+// setTiles puts the numbers together that are on top.
+func (r *Report) setTiles() {
+	tile := func(name, value, more string, bad bool) { r.Tiles = append(r.Tiles, Tile{name, value, more, bad}) }
+	tile("time", span(r.end().Sub(r.Run.Started)), "", false)
+	if x := r.Result; x != nil {
+		if n := len(x.Iterations); n > 0 {
+			tile("iterations", fmt.Sprint(n), "", false)
+		}
+		tile("programs", fmt.Sprint(x.Commands), "", false)
+		kinds := ""
+		if len(x.Refused) > 0 {
+			kinds = plural(len(x.Refused), "kind")
+		}
+		tile("refused", fmt.Sprint(x.Refusals), kinds, x.Refusals > 0)
+		if x.AuditGaps > 0 {
+			tile("events missing", fmt.Sprint(x.AuditGaps), "", true)
+		}
+	}
+	critical := 0
+	for _, f := range r.Findings {
+		if f.Severity == scan.Critical {
+			critical++
+		}
+	}
+	more := ""
+	if critical > 0 {
+		more = fmt.Sprintf("%d critical", critical)
+	}
+	tile("findings", fmt.Sprint(len(r.Findings)), more, critical > 0)
+	added, removed := 0, 0
+	for _, f := range r.Files {
+		added, removed = added+f.Added, removed+f.Removed
+	}
+	tile("files changed", fmt.Sprint(len(r.Files)+r.FilesOmitted), fmt.Sprintf("+%d −%d", added, removed), false)
+	if u := r.TotalUsage(); u != nil {
+		tile("tokens", count(u.Input+u.Output+u.CacheRead+u.CacheWrite), count(u.Output)+" out", false)
+		if u.CostUSD > 0 {
+			tile("cost", fmt.Sprintf("$%.4f", u.CostUSD), "", false)
+		}
+	}
+	if len(r.Network) > 0 {
+		var sent, received int64
+		for _, c := range r.Network {
+			sent, received = sent+c.Sent, received+c.Received
+		}
+		tile("network", size(sent+received), plural(len(r.Network), "destination"), false)
+	}
+}
+
+// TotalUsage is what all models took; nil: nothing is known.
+func (r *Report) TotalUsage() *runtime.Usage {
+	if len(r.Usage) == 0 {
+		return nil
+	}
+	var all runtime.Usage
+	for _, u := range r.Usage {
+		add(&all, u.Usage)
+	}
+	return &all
+}
+
+func add(u *runtime.Usage, v runtime.Usage) {
+	u.Turns += v.Turns
+	u.Input += v.Input
+	u.Output += v.Output
+	u.CacheRead += v.CacheRead
+	u.CacheWrite += v.CacheWrite
+	u.CostUSD += v.CostUSD
+}
+
+// said adds an event of the agent.
+func (r *Report) said(e controller.AgentEvent) {
+	if e.Kind == runtime.EventUsage {
+		r.used(e.Usage)
+		return
+	}
+	if e.Kind == runtime.EventToolResult && r.answer(e) {
+		return
+	}
+	last := len(r.Agent) - 1
+	if e.Kind == runtime.EventLine && last >= 0 {
+		const most = 200 // lines shown as one
+		if s := r.Agent[last]; s.Kind == e.Kind && s.Tool == e.Stream && s.Iteration == e.Iteration && s.lines < most {
+			s.Text += "\n" + text.Line(clip(e.Text, textShown))
+			s.lines++
+			return
+		}
+	}
+	if len(r.Agent) == maxSaid {
+		r.AgentOmitted++
+		return
+	}
+	s := &Said{
+		At: e.Time, Iteration: e.Iteration, New: last < 0 || r.Agent[last].Iteration != e.Iteration, Kind: text.Short(e.Kind, 40), Tool: text.Short(e.Tool, 80),
+		Text: lines(e.Text, textShown), Failed: e.Failed || e.Kind == runtime.EventError, lines: 1,
+	}
+	switch e.Kind {
+	case runtime.EventLine:
+		s.Tool = text.Short(e.Stream, 20)
+	case runtime.EventToolCall:
+		s.call = e.Call
+	}
+	r.Agent = append(r.Agent, s)
+}
+
+// answer puts a tool's result beside its call.
+func (r *Report) answer(e controller.AgentEvent) bool {
+	if e.Call == "" {
+		return false
+	}
+	for _, s := range slices.Backward(r.Agent) {
+		if s.Kind == runtime.EventToolCall && !s.Answered && s.call == e.Call {
+			s.Answered, s.Failed, s.Answer = true, e.Failed, lines(e.Text, resultShown)
+			return true
+		}
+	}
+	return false
+}
+
+// used sums up what a model took.
+func (r *Report) used(u *runtime.Usage) {
+	if u == nil {
+		return
+	}
+	model := text.Short(u.Model, 80)
+	i := slices.IndexFunc(r.Usage, func(x *Usage) bool { return x.Model == model })
+	if i < 0 && len(r.Usage) == maxModels {
+		i = maxModels - 1
+		r.Usage[i].Model = "(others)"
+	}
+	if i < 0 {
+		i = len(r.Usage)
+		r.Usage = append(r.Usage, &Usage{Model: model})
+	}
+	add(&r.Usage[i].Usage, *u)
+}
+
+// setFiles reads the lines of what changed.
+func (r *Report) setFiles(c controller.Changes) {
+	r.FilesOmitted = c.Omitted
+	const openLines = 400 // of all files
+	shown := 0
+	for _, f := range c.Files {
+		one := File{FileDiff: f}
+		one.Path, one.Why = text.Visible(f.Path), text.Short(f.Why, nameShown)
+		for l := range strings.Lines(f.Diff) {
+			one.Lines = append(one.Lines, Line{class(l), text.Line(strings.TrimSuffix(l, "\n"))})
+		}
+		shown += len(one.Lines)
+		one.Open = shown <= openLines
+		r.Files = append(r.Files, one)
+	}
+}
+
+func class(line string) string {
+	switch line[0] {
+	case '+':
+		return "add"
+	case '-':
+		return "remove"
+	case '@':
+		return "hunk"
+	}
+	return ""
+}
+
+// Mode is a change of a file's permission bits; empty: none.
+func (f File) Mode() string {
+	if f.OldMode == 0 || f.NewMode == 0 || f.OldMode == f.NewMode {
+		return ""
+	}
+	return fmt.Sprintf("mode %o → %o", f.OldMode, f.NewMode)
+}
+
+// finish brings everything into the order of the page.
+func (r *Report) finish() {
+	slices.SortStableFunc(r.Findings, func(a, b scan.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
+	slices.SortStableFunc(r.Network, func(a, b *Connection) int { return strings.Compare(b.Decision, a.Decision) })
+	if r.Log != nil {
+		r.Log.Finish()
+	}
+	r.setSteps()
+	r.setProblem()
+	r.setFacts()
+	r.setTiles()
+}
+
+// lines is a text of several lines of at most limit characters.
+func lines(s string, limit int) string {
+	all := strings.Split(clip(strings.Trim(s, "\n"), limit), "\n")
+	for i := range all {
+		all[i] = text.Line(strings.TrimSuffix(all[i], "\r"))
+	}
+	return strings.Join(all, "\n")
+}
+
+// clip cuts a text and says so.
+func clip(s string, limit int) string {
+	seen := 0
+	for i := range s {
+		if seen == limit {
+			return fmt.Sprintf("%s... (%d bytes)", s[:i], len(s))
+		}
+		seen++
+	}
+	return s
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// count is a number with its thousands apart.
+func count(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:]
+	}
+	return s
+}
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	const k = 1024
+	switch {
+	case n >= k*k*k:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(k*k*k))
+	case n >= k*k:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(k*k))
+	case n >= k:
+		return fmt.Sprintf("%.1f KiB", float64(n)/k)
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+// span shows a duration to about three digits.
+func span(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}
