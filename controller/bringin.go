@@ -47,7 +47,7 @@ func (r *run) planInput() bootstrap.Input {
 		in.Plugins = append(in.Plugins, r.harness.Path(p.Path))
 	}
 	for _, f := range r.own {
-		in.Runtime = append(in.Runtime, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode})
+		in.Runtime = append(in.Runtime, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode, Target: f.Target})
 	}
 	for _, f := range r.files {
 		if f.Dest == harness.GeneratedEnv {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"agentsh/controller/bootstrap"
+	"agentsh/controller/runtime"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -91,6 +92,9 @@ func (r *run) guarded() []policyRule {
 	if len(r.own) == 0 {
 		return rules
 	}
+	if h, hides := r.runtime.(runtime.Hider); hides {
+		rules = append(rules, hiddenFiles(h.Hidden(r.invoke))...)
+	}
 	var files []string
 	above := map[string]bool{}
 	for _, f := range r.own {
@@ -123,6 +127,17 @@ func (r *run) guarded() []policyRule {
 		Name: "runtime-configuration", Paths: []string{bootstrap.ConfigDir, bootstrap.ConfigDir + "/**"}, Operations: changing,
 		Decision: "deny", Message: message,
 	})
+}
+
+// hiddenFiles keeps what is in files from everybody in the sandbox.
+func hiddenFiles(paths []string) []policyRule {
+	if len(paths) == 0 {
+		return nil
+	}
+	return []policyRule{{
+		Name: "hidden-files", Paths: paths, Operations: []string{"read"}, Decision: "deny",
+		Message: "the agent's program would be configured by it; the harness does that",
+	}}
 }
 
 // shortName is name relative to the working directory when it lies below it:

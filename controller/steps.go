@@ -208,19 +208,9 @@ func (r *run) checkRuntime() error {
 	}
 	rt, err := runtime.Lookup(r.result.Runtime)
 	if err == nil {
-		var argv []string
-		for _, a := range r.harness.Command {
-			argv = append(argv, a.V)
-		}
-		r.invoke = runtime.Invocation{
-			Agent: r.harness.AgentName(), Definition: path.Join(bootstrap.ConfigDir, "agents", r.harness.AgentName()+".md"), Argv: argv,
-			Model: r.harness.Model.V, Effort: r.harness.Effort.V,
-			ConfigDir: bootstrap.ConfigDir, RepoDir: r.repoDir, OutputDir: outputDir,
-			RunID: r.result.RunID, Trace: traceparent(r.lookup),
-		}
-		for _, p := range r.harness.Plugins {
-			r.invoke.Plugins = append(r.invoke.Plugins, path.Join(bootstrap.ConfigDir, "plugins", p.Name()))
-		}
+		err = r.makeInvocation()
+	}
+	if err == nil {
 		err = rt.Check(r.invoke)
 	}
 	if err == nil {
@@ -230,6 +220,33 @@ func (r *run) checkRuntime() error {
 		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)
 	}
 	r.runtime = rt
+	return nil
+}
+
+// maxDefinition bounds an agent definition, in bytes.
+const maxDefinition = 1 << 20
+
+// makeInvocation is what every iteration's invocation begins with.
+func (r *run) makeInvocation() error {
+	text, err := readBounded(r.harness.Path(r.harness.Agent), maxDefinition)
+	if err != nil {
+		return fmt.Errorf("agent definition: %w", err)
+	}
+	r.invoke = runtime.Invocation{
+		Agent: r.harness.AgentName(), Definition: path.Join(bootstrap.ConfigDir, "agents", r.harness.AgentName()+".md"), Text: string(text),
+		Model: r.harness.Model.V, Effort: r.harness.Effort.V,
+		ConfigDir: bootstrap.ConfigDir, HomeDir: homeDir, RepoDir: r.repoDir, OutputDir: outputDir,
+		RunID: r.result.RunID, Trace: traceparent(r.lookup),
+	}
+	for _, a := range r.harness.Command {
+		r.invoke.Argv = append(r.invoke.Argv, a.V)
+	}
+	for _, s := range r.harness.Skills {
+		r.invoke.Skills = append(r.invoke.Skills, s.Name())
+	}
+	for _, p := range r.harness.Plugins {
+		r.invoke.Plugins = append(r.invoke.Plugins, path.Join(bootstrap.ConfigDir, "plugins", p.Name()))
+	}
 	return nil
 }
 

@@ -62,6 +62,19 @@ func (b *builder) file(f File) {
 	b.add(e)
 }
 
+// runtimeFile adds a file, or a link that stays below the root, of the agent
+// program.
+func (b *builder) runtimeFile(f File) {
+	switch name, _ := strings.CutPrefix(f.Dest, Root+"/"); {
+	case f.Target == "":
+		b.file(f)
+	case !stays(name, f.Target):
+		b.problem(fmt.Errorf("%s: link to %.200q leaves the sandbox", f.Dest, f.Target))
+	default:
+		b.add(Entry{Dest: f.Dest, Kind: KindSymlink, Mode: 0o777, Target: f.Target})
+	}
+}
+
 // digest fills in size and SHA-256.
 func (e *Entry) digest() error {
 	sum := sha256.New()

@@ -67,6 +67,7 @@ type File struct {
 	Source string // file of the host, a symbolic link is followed; empty: Data is the content
 	Data   []byte
 	Mode   fs.FileMode // permission bits
+	Target string      // of a file of the agent program: not empty makes it a symbolic link
 }
 
 // Blob is a file, directory or link of a repository's commit.
@@ -143,7 +144,7 @@ func New(in Input) (Plan, error) {
 		b.file(File{Dest: EnvFile, Data: in.Env, Mode: 0o600})
 	}
 	for _, f := range in.Runtime {
-		b.file(f)
+		b.runtimeFile(f)
 	}
 	for _, f := range in.Files {
 		b.hostFile(f)

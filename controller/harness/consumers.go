@@ -56,8 +56,11 @@ var Consumers = map[string]string{
 // [Particular] that it acts on. Others may be written, so that files stay
 // portable; a run refuses them.
 var Runtimes = map[string][]string{
-	"claude":  {"model", "effort", "plugins.path"},
-	"command": {},
+	"claude":   {"model", "effort", "plugins.path"},
+	"codex":    {"model", "effort"},
+	"command":  {},
+	"gemini":   {"model"},
+	"opencode": {"model"},
 }
 
 // Particular are the leaves that not every runtime acts on, with what they

@@ -43,6 +43,13 @@ type Runtime interface {
 	Transcripts(in Invocation) []string
 }
 
+// Hider is a [Runtime] that must not read some files: it would take from them
+// what only the harness decides.
+type Hider interface {
+	// Hidden lists them, as paths of the policy in the sandbox.
+	Hidden(in Invocation) []string
+}
+
 // Traits are what a program can be given.
 type Traits struct {
 	Program string // started when the harness names no command; empty: it must
@@ -56,9 +63,10 @@ type Traits struct {
 
 // File is a file of the sandbox.
 type File struct {
-	Dest string // absolute
-	Data []byte
-	Mode fs.FileMode // permission bits
+	Dest   string // absolute
+	Data   []byte
+	Mode   fs.FileMode // permission bits
+	Target string      // not empty: a symbolic link, relative, that stays in the sandbox
 }
 
 // Hook is a program that looks at a tool's call before or after it.
@@ -81,11 +89,14 @@ type Parser interface {
 type Invocation struct {
 	Agent      string   // name
 	Definition string   // the agent definition
+	Text       string   // what is in it
 	Argv       []string // program and first arguments; empty: [Traits.Program]
 	Model      string
 	Effort     string
 	ConfigDir  string   // agents, skills, plugins
+	Skills     []string // names of directories below ConfigDir/skills
 	Plugins    []string // directories below ConfigDir
+	HomeDir    string   // HOME
 	RepoDir    string   // working directory
 	OutputDir  string   // results that are no changes of the repository
 	Feedback   string   // file with the validator's text; empty in the first iteration

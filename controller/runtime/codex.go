@@ -1,0 +1,272 @@
+package runtime
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// codex is OpenAI's Codex CLI, started as "codex exec". It is told everything
+// by its arguments: it reads neither a configuration of the user nor one of the
+// repository.
+type codex struct{}
+
+func init() { register(codex{}) }
+
+func (codex) Name() string { return "codex" }
+
+func (codex) Traits() Traits {
+	return Traits{Program: "codex", Model: true, Effort: true, Ends: true}
+}
+
+func (codex) Check(in Invocation) error {
+	text, err := in.instructions()
+	if err == nil {
+		err = fitsArgument("the agent definition", tomlString(text))
+	}
+	if err == nil {
+		err = in.checkArgv()
+	}
+	return err
+}
+
+func (codex) Hidden(in Invocation) []string { return in.shadowed() }
+
+func (codex) Files(in Invocation) ([]File, error) { return []File{in.skillsLink()}, nil }
+
+// home is where Codex keeps what it needs and what it did.
+func (codex) home(in Invocation) string { return path.Join(in.HomeDir, ".codex") }
+
+func (c codex) State(in Invocation) []string { return []string{c.home(in)} }
+
+func (c codex) Transcripts(in Invocation) []string {
+	return []string{path.Join(c.home(in), "sessions")}
+}
+
+// codexSettings hold for every run. Searches of the provider would go around
+// the sandbox's network.
+var codexSettings = []string{
+	`web_search="disabled"`,
+	`skills.bundled.enabled=false`,
+	`analytics.enabled=false`,
+	`check_for_update_on_startup=false`,
+}
+
+// codexProvider is OpenAI's API over HTTP: a placeholder is not swapped in
+// WebSockets.
+var codexProvider = []string{
+	`model_provider="agentsh"`,
+	`model_providers.agentsh={name="OpenAI", base_url="https://api.openai.com/v1", env_key="OPENAI_API_KEY", wire_api="responses"}`,
+}
+
+func (c codex) Command(in Invocation) (Command, error) {
+	text, err := in.instructions()
+	if err != nil {
+		return Command{}, err
+	}
+	argv := in.program(c.Traits())
+	settings := slices.Clone(codexSettings)
+	if !mentions(argv, "model_provider") {
+		settings = append(settings, codexProvider...)
+	}
+	settings = append(settings, "developer_instructions="+tomlString(text))
+	if in.Effort != "" {
+		settings = append(settings, "model_reasoning_effort="+tomlString(in.Effort))
+	}
+	argv = append(argv, "exec", "--json", "--color", "never", "--skip-git-repo-check",
+		"--dangerously-bypass-approvals-and-sandbox", // nobody answers, and the sandbox is ours
+		"--ignore-user-config", "--ignore-rules", "--disable", "plugins", "--disable", "apps")
+	for _, s := range settings {
+		argv = append(argv, "-c", s)
+	}
+	if in.Model != "" {
+		argv = append(argv, "--model", in.Model)
+	}
+	run, env := runVars(in)
+	return Command{
+		Argv: withEnv([]string{"CODEX_HOME=" + c.home(in)}, append(argv, "--", Task(in))),
+		Cwd:  in.RepoDir, Env: env, Run: run,
+	}, nil
+}
+
+// mentions reports whether an argument holds a word.
+func mentions(argv []string, word string) bool {
+	return slices.ContainsFunc(argv, func(a string) bool { return strings.Contains(a, word) })
+}
+
+// tomlString quotes a text as a basic string of TOML 1.0, which is one of JSON
+// but for U+007F.
+func tomlString(text string) string {
+	return strings.ReplaceAll(jsonString(text), "\x7f", `\u007f`)
+}
+
+// codexRecord is one line of "codex exec --json".
+type codexRecord struct {
+	Type    string     `json:"type"`
+	Message string     `json:"message"` // error
+	Item    *codexItem `json:"item"`    // item.started, item.updated, item.completed
+	Error   *struct {
+		Message string `json:"message"`
+	} `json:"error"` // turn.failed
+	Usage *codexUsage `json:"usage"` // turn.completed
+}
+
+// codexUsage is what the whole thread took so far.
+type codexUsage struct {
+	Input      int64 `json:"input_tokens"` // cached ones too
+	Cached     int64 `json:"cached_input_tokens"`
+	CacheWrite int64 `json:"cache_write_input_tokens"`
+	Output     int64 `json:"output_tokens"`
+}
+
+func (codex) Parser(emit func(Event)) Parser {
+	p := &codexParser{emit: emit, open: map[string]bool{}}
+	return newRecordParser(emit, p.read, func() {})
+}
+
+// codexParser reads the records of one run.
+type codexParser struct {
+	emit func(Event)
+	open map[string]bool // calls that were told, by id
+	last string          // text of the model
+	took codexUsage      // told so far
+}
+
+func (p *codexParser) read(object []byte) bool {
+	var r codexRecord
+	if !decode(object, &r) {
+		return false
+	}
+	switch r.Type {
+	case "thread.started", "turn.started", "item.updated":
+	case "item.started", "item.completed":
+		if r.Item == nil {
+			return false
+		}
+		p.item(*r.Item, r.Type == "item.completed")
+	case "turn.completed":
+		if r.Usage != nil {
+			p.usage(*r.Usage)
+		}
+		p.emit(Event{Kind: EventResult, Text: p.last})
+	case "turn.failed":
+		text := "the turn failed"
+		if r.Error != nil && r.Error.Message != "" {
+			text = clean(r.Error.Message, limitAnswer)
+		}
+		p.emit(Event{Kind: EventResult, Text: text, Failed: true})
+	case "error":
+		kind := EventError
+		if strings.HasPrefix(r.Message, "Reconnecting...") {
+			kind = EventLine // it tries again
+		}
+		p.emit(Event{Kind: kind, Stream: "stdout", Text: clean(r.Message, limitAnswer)})
+	default:
+		return false
+	}
+	return true
+}
+
+// usage tells what the turn took.
+func (p *codexParser) usage(u codexUsage) {
+	was := p.took
+	if u.Input < was.Input || u.Output < was.Output || u.Cached < was.Cached || u.CacheWrite < was.CacheWrite {
+		was = codexUsage{}
+	}
+	p.took = u
+	cached := tokens(u.Cached - was.Cached)
+	p.emit(Event{Kind: EventUsage, Usage: &Usage{
+		Turns: 1, Input: tokens(u.Input - was.Input - cached), Output: tokens(u.Output - was.Output),
+		CacheRead: cached, CacheWrite: tokens(u.CacheWrite - was.CacheWrite),
+	}})
+}
+
+// codexItem is one thing of a thread.
+type codexItem struct {
+	ID      string `json:"id"`
+	Type    string `json:"type"`
+	Status  string `json:"status"`
+	Text    string `json:"text"`    // agent_message, reasoning
+	Message string `json:"message"` // error
+
+	Command  string `json:"command"` // command_execution
+	Output   string `json:"aggregated_output"`
+	ExitCode *int   `json:"exit_code"`
+
+	Changes []struct {
+		Path string `json:"path"`
+		Kind string `json:"kind"`
+	} `json:"changes"` // file_change
+
+	Server string `json:"server"` // mcp_tool_call
+	Tool   string `json:"tool"`   // and collab_tool_call
+	Query  string `json:"query"`  // web_search
+	Error  *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+func (p *codexParser) item(it codexItem, done bool) {
+	switch it.Type {
+	case "agent_message":
+		if done {
+			p.last = clean(it.Text, limitSaid)
+			p.emit(Event{Kind: EventSaid, Text: p.last})
+		}
+		return
+	case "error": // a warning: the turn goes on
+		p.emit(Event{Kind: EventLine, Stream: "stdout", Text: clean(it.Message, limitAnswer)})
+		return
+	}
+	tool, input := it.call()
+	if tool == "" {
+		return // reasoning, plans
+	}
+	id := clean(it.ID, maxName)
+	if !p.open[id] && (done || len(p.open) < maxOpen) {
+		p.open[id] = true
+		p.emit(Event{Kind: EventToolCall, Tool: tool, Call: id, Text: input})
+	}
+	if done {
+		delete(p.open, id)
+		text, failed := it.answer()
+		p.emit(Event{Kind: EventToolResult, Tool: tool, Call: id, Text: text, Failed: failed})
+	}
+}
+
+// call is the tool that an item is a call of, and its input in short.
+func (it codexItem) call() (tool, input string) {
+	switch it.Type {
+	case "command_execution":
+		return "exec_command", clean(it.Command, limitCall)
+	case "file_change":
+		var changes []string
+		for _, c := range it.Changes {
+			changes = append(changes, c.Kind+" "+c.Path)
+		}
+		return "apply_patch", clean(strings.Join(changes, ", "), limitCall)
+	case "mcp_tool_call":
+		return clean("mcp__"+it.Server+"__"+it.Tool, maxName), ""
+	case "collab_tool_call":
+		return clean(it.Tool, maxName), ""
+	case "web_search":
+		return "web_search", clean(it.Query, limitCall)
+	}
+	return "", ""
+}
+
+// answer is what a call that ended brought.
+func (it codexItem) answer() (text string, failed bool) {
+	failed = it.Status == "failed" || it.Status == "declined"
+	text = it.Output
+	if it.ExitCode != nil && *it.ExitCode != 0 {
+		failed = true
+		text = joined(strings.TrimRight(text, "\n"), fmt.Sprintf("exit status %d", *it.ExitCode))
+	}
+	if it.Error != nil {
+		failed = true
+		text = joined(text, it.Error.Message)
+	}
+	return clean(text, limitAnswer), failed
+}

@@ -1,0 +1,255 @@
+package runtime
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"sort"
+	"strings"
+)
+
+// gemini is Google's Gemini CLI without a terminal. Its settings are those of
+// the system, which beat those of the user and of the repository.
+type gemini struct{}
+
+func init() { register(gemini{}) }
+
+func (gemini) Name() string { return "gemini" }
+
+func (gemini) Traits() Traits { return Traits{Program: "gemini", Model: true, Ends: true} }
+
+func (gemini) Check(in Invocation) error {
+	if _, err := in.instructions(); err != nil {
+		return err
+	}
+	return in.checkArgv()
+}
+
+// geminiSettings leave nothing of the repository that starts a program, and
+// no tool that goes around the sandbox's network.
+var geminiSettings = map[string]any{
+	"admin":    map[string]any{"extensions": off, "mcp": off},
+	"advanced": map[string]any{"ignoreLocalEnv": true, "autoConfigureMemory": false},
+	"context":  map[string]any{"fileName": []string{"AGENTS.md"}},
+	"experimental": map[string]any{
+		"enableAgents": false, "gemmaModelRouter": map[string]any{"enabled": false, "autoStartServer": false},
+	},
+	"general":     map[string]any{"enableAutoUpdate": false, "enableAutoUpdateNotification": false, "checkpointing": off},
+	"hooksConfig": off,
+	"ide":         off,
+	"mcp":         map[string]any{"serverCommand": "", "allowed": []string{noServer}},
+	"privacy":     map[string]any{"usageStatisticsEnabled": false},
+	"security": map[string]any{
+		"auth": map[string]any{"selectedType": "gemini-api-key"}, "folderTrust": map[string]any{"enabled": true},
+	},
+	"telemetry": off,
+	"tools": map[string]any{
+		"discoveryCommand": "", "callCommand": "", "sandbox": false, // ours holds
+		"exclude": []string{"google_web_search", "web_fetch"},
+	},
+}
+
+var off = map[string]any{"enabled": false}
+
+// noServer is the name of a tool server that does not exist.
+const noServer = "none"
+
+// Places of the files of Gemini CLI.
+func (gemini) settings(in Invocation) string { return path.Join(in.ConfigDir, "gemini/settings.json") }
+func (gemini) system(in Invocation) string   { return path.Join(in.ConfigDir, "gemini/system.md") }
+func (gemini) home(in Invocation) string     { return path.Join(in.HomeDir, ".gemini") }
+
+func (g gemini) Files(in Invocation) ([]File, error) {
+	text, err := in.instructions()
+	if err != nil {
+		return nil, err
+	}
+	if !strings.Contains(text, "${AgentSkills}") {
+		text += "\n\n${AgentSkills}" // Gemini CLI puts the list of skills there
+	}
+	settings, err := json.MarshalIndent(geminiSettings, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("settings of gemini: %w", err)
+	}
+	return []File{
+		{Dest: g.settings(in), Data: append(settings, '\n'), Mode: 0o644},
+		{Dest: g.system(in), Data: []byte(text + "\n"), Mode: 0o644},
+		in.skillsLink(),
+	}, nil
+}
+
+func (g gemini) State(in Invocation) []string { return []string{g.home(in)} }
+
+func (g gemini) Transcripts(in Invocation) []string { return []string{path.Join(g.home(in), "tmp")} }
+
+// Hidden are also files of variables: Gemini CLI takes those of the working
+// directory and of each above it.
+func (gemini) Hidden(in Invocation) []string {
+	hidden := in.shadowed()
+	for dir := in.RepoDir; ; dir = path.Dir(dir) {
+		hidden = append(hidden, path.Join(dir, ".gemini/.env"))
+		if dir == "/" || dir == "." {
+			return hidden
+		}
+	}
+}
+
+func (g gemini) Command(in Invocation) (Command, error) {
+	argv := append(in.program(g.Traits()), "--output-format", "stream-json",
+		"--approval-mode", "yolo", // nobody answers, and the sandbox is ours
+		"--skip-trust", "--extensions", "none", "--allowed-mcp-server-names", noServer)
+	if in.Model != "" {
+		argv = append(argv, "--model", in.Model)
+	}
+	argv = append(argv, "--prompt", Task(in))
+	run, env := runVars(in)
+	return Command{
+		Argv: withEnv([]string{
+			"GEMINI_CLI_HOME=" + in.HomeDir, "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_CLI_SYSTEM_SETTINGS_PATH=" + g.settings(in),
+			"GEMINI_SYSTEM_MD=" + g.system(in), "NO_COLOR=1",
+		}, argv),
+		Cwd: in.RepoDir, Env: env, Run: run,
+	}, nil
+}
+
+// geminiRecord is one line of the output format stream-json.
+type geminiRecord struct {
+	Type     string `json:"type"`
+	Role     string `json:"role"`    // message
+	Content  string `json:"content"` // message
+	Severity string `json:"severity"`
+	Message  string `json:"message"` // error
+
+	Tool   string          `json:"tool_name"` // tool_use
+	ID     string          `json:"tool_id"`   // and tool_result
+	Input  json.RawMessage `json:"parameters"`
+	Status string          `json:"status"` // tool_result, result
+	Output string          `json:"output"`
+	Error  *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+	Stats *geminiStats `json:"stats"` // result
+}
+
+type geminiStats struct {
+	geminiTokens
+	Models map[string]geminiTokens `json:"models"`
+}
+
+type geminiTokens struct {
+	Input  int64 `json:"input"` // without cached ones
+	Output int64 `json:"output_tokens"`
+	Cached int64 `json:"cached"`
+}
+
+func (gemini) Parser(emit func(Event)) Parser {
+	p := &geminiParser{emit: emit, tools: map[string]string{}}
+	r := newRecordParser(func(e Event) {
+		if e.Stream == "stderr" && strings.Contains(e.Text, geminiUnset) {
+			p.unset = true
+		}
+		emit(e)
+	}, p.read, p.close)
+	return r
+}
+
+// geminiUnset is what Gemini CLI prints when it does not trust who may write to
+// the settings of the system, and goes on without them.
+const geminiUnset = "Skipping system settings file"
+
+// geminiParser reads the records of one run.
+type geminiParser struct {
+	emit  func(Event)
+	say   strings.Builder // pieces of a message
+	last  string          // message of the model
+	tools map[string]string
+	unset bool
+}
+
+func (p *geminiParser) read(object []byte) bool {
+	var r geminiRecord
+	if !decode(object, &r) {
+		return false
+	}
+	if r.Type == "message" {
+		if r.Role == "assistant" && p.say.Len() < limitSaid {
+			p.say.WriteString(r.Content)
+		}
+		return true
+	}
+	p.said()
+	switch r.Type {
+	case "init":
+	case "tool_use":
+		id, tool := clean(r.ID, maxName), clean(r.Tool, maxName)
+		if len(p.tools) < maxOpen {
+			p.tools[id] = tool
+		}
+		p.emit(Event{Kind: EventToolCall, Tool: tool, Call: id, Text: short(r.Input, "command", "file_path", "dir_path", "pattern", "query", "prompt", "name")})
+	case "tool_result":
+		id, text := clean(r.ID, maxName), r.Output
+		if r.Error != nil {
+			text = joined(text, r.Error.Message)
+		}
+		p.emit(Event{Kind: EventToolResult, Tool: p.tools[id], Call: id, Text: clean(text, limitAnswer), Failed: r.Status == "error" || r.Error != nil})
+		delete(p.tools, id)
+	case "error":
+		p.emit(Event{Kind: EventError, Stream: "stdout", Text: clean(r.Message, limitAnswer)})
+	case "result":
+		p.result(r)
+	default:
+		return false
+	}
+	return true
+}
+
+// said tells a message that is complete.
+func (p *geminiParser) said() {
+	if p.say.Len() == 0 {
+		return
+	}
+	p.last = clean(p.say.String(), limitSaid)
+	p.say.Reset()
+	p.emit(Event{Kind: EventSaid, Text: p.last})
+}
+
+func (p *geminiParser) result(r geminiRecord) {
+	if r.Stats != nil {
+		p.usage(*r.Stats)
+	}
+	e := Event{Kind: EventResult, Text: p.last}
+	if r.Status != "success" {
+		e.Failed, e.Text = true, "it ended with the status "+clean(r.Status, maxName)
+		if r.Error != nil && r.Error.Message != "" {
+			e.Text = clean(r.Error.Message, limitAnswer)
+		}
+	}
+	p.emit(e)
+}
+
+// usage tells what each model took.
+func (p *geminiParser) usage(s geminiStats) {
+	if len(s.Models) == 0 {
+		s.Models = map[string]geminiTokens{"": s.geminiTokens}
+	}
+	var models []string
+	for m := range s.Models {
+		models = append(models, m)
+	}
+	sort.Strings(models)
+	for i, m := range models {
+		t := s.Models[m]
+		u := &Usage{Model: clean(m, maxName), Input: tokens(t.Input), Output: tokens(t.Output), CacheRead: tokens(t.Cached)}
+		if i == 0 {
+			u.Turns = 1
+		}
+		p.emit(Event{Kind: EventUsage, Usage: u})
+	}
+}
+
+func (p *geminiParser) close() {
+	p.said()
+	if p.unset {
+		p.emit(Event{Kind: EventResult, Failed: true, Text: "gemini ran without the settings of the run: it does not trust the directory they are in"})
+	}
+}

@@ -1,0 +1,120 @@
+package runtime
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// maxArgument is the longest argument or variable that is made of a text, in
+// bytes. Linux has 128 KiB with the end, see execve(2), MAX_ARG_STRLEN.
+const maxArgument = 120 << 10
+
+// maxOpen bounds the calls of tools that a parser remembers.
+const maxOpen = 1000
+
+// maxName bounds names of tools and calls, in bytes.
+const maxName = 200
+
+func fitsArgument(what, text string) error {
+	if len(text) > maxArgument {
+		return fmt.Errorf("%s is too long: the runtime gets it as an argument of at most %d KiB", what, maxArgument>>10)
+	}
+	return nil
+}
+
+// withEnv starts a program with variables of its own. They are what keeps the
+// repository from configuring the program, so env_policy, which filters
+// [Command.Env], is not asked.
+func withEnv(vars, argv []string) []string {
+	return append(append([]string{"env"}, vars...), argv...)
+}
+
+// skillsLink puts the delivered skills where Codex, Gemini CLI and OpenCode look
+// for those of the user.
+func (in Invocation) skillsLink() File {
+	dest := path.Join(in.HomeDir, ".agents", "skills")
+	up := strings.Repeat("../", strings.Count(path.Dir(dest), "/")-strings.Count(path.Dir(in.ConfigDir), "/"))
+	return File{Dest: dest, Target: up + path.Join(path.Base(in.ConfigDir), "skills")}
+}
+
+// shadowed are skills of the repository that have the name of a delivered one.
+// The programs would offer both, or the repository's.
+func (in Invocation) shadowed() []string {
+	var hidden []string
+	for _, name := range in.Skills {
+		dir := path.Join(in.RepoDir, "{.agents,.codex,.gemini,.opencode}/{skill,skills}", name)
+		hidden = append(hidden, dir, dir+"/**")
+	}
+	return hidden
+}
+
+// plainKeys are the keys of a definition's front matter that only describe it.
+var plainKeys = map[string]bool{"name": true, "description": true, "color": true, "version": true, "author": true, "license": true, "tags": true}
+
+// frontKey is a key of the front matter: YAML in block style.
+var frontKey = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]|$)`)
+
+// instructions are the agent definition without its front matter. A definition
+// whose front matter does more than describe it is refused: it was written for
+// a program that reads it, and what it restricts would be open here.
+func (in Invocation) instructions() (string, error) {
+	text := strings.ReplaceAll(strings.TrimPrefix(in.Text, "\ufeff"), "\r\n", "\n")
+	front, found := strings.CutPrefix(text, "---\n")
+	if !found {
+		return notEmpty(text)
+	}
+	front, body, found := strings.Cut("\n"+front, "\n---\n")
+	if !found {
+		if front, found = strings.CutSuffix(front, "\n---"); !found {
+			return "", errors.New("the front matter of the agent definition has no end")
+		}
+	}
+	for line := range strings.Lines(front) {
+		line = strings.TrimRight(line, "\n")
+		key := frontKey.FindStringSubmatch(line)
+		switch {
+		case line == "" || line[0] == ' ' || line[0] == '\t' || line[0] == '#' || line[0] == '-':
+			// empty, or belongs to the key above
+		case key == nil:
+			return "", fmt.Errorf("the front matter of the agent definition has a line that is no key: %.60q", line)
+		case !plainKeys[key[1]]:
+			return "", fmt.Errorf("the agent definition sets %s, which this runtime does not act on; remove it, or write what it restricts in the policy", key[1])
+		}
+	}
+	return notEmpty(body)
+}
+
+func notEmpty(text string) (string, error) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return "", errors.New("the agent definition says nothing")
+	}
+	if strings.ContainsRune(text, 0) {
+		return "", errors.New("the agent definition holds a NUL")
+	}
+	return text, nil
+}
+
+// jsonString is a text as a string of JSON.
+func jsonString(text string) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(text); err != nil {
+		panic(err) // a text
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// decode reads one object of JSON and reports whether it could. What a program
+// says with another type than it should is left out.
+func decode(object []byte, into any) bool {
+	err := json.Unmarshal(object, into)
+	var kind *json.UnmarshalTypeError
+	return err == nil || errors.As(err, &kind)
+}

@@ -1,0 +1,213 @@
+package runtime
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+)
+
+// opencode is OpenCode without a terminal. What the repository would configure
+// is switched off by variables; the configuration of the run comes as one, too.
+type opencode struct{}
+
+func init() { register(opencode{}) }
+
+func (opencode) Name() string { return "opencode" }
+
+func (opencode) Traits() Traits { return Traits{Program: "opencode", Model: true, Ends: true} }
+
+func (o opencode) Check(in Invocation) error {
+	if in.Model != "" && !strings.Contains(in.Model, "/") {
+		return errors.New("the runtime opencode needs a model with its provider: PROVIDER/MODEL")
+	}
+	config, err := o.config(in)
+	if err == nil {
+		err = fitsArgument("the agent definition", config)
+	}
+	if err == nil {
+		err = in.checkArgv()
+	}
+	return err
+}
+
+func (opencode) Hidden(in Invocation) []string { return in.shadowed() }
+
+func (opencode) Files(in Invocation) ([]File, error) { return []File{in.skillsLink()}, nil }
+
+// Directories of OpenCode below its home.
+var opencodeState = []string{".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".opencode"}
+
+func (opencode) State(in Invocation) []string {
+	var dirs []string
+	for _, d := range opencodeState {
+		dirs = append(dirs, path.Join(in.HomeDir, d))
+	}
+	return dirs
+}
+
+func (opencode) Transcripts(in Invocation) []string {
+	data := path.Join(in.HomeDir, ".local/share/opencode")
+	return []string{path.Join(data, "log"), path.Join(data, "opencode.db"), path.Join(data, "opencode.db-wal")}
+}
+
+// config is the configuration of the run. The repository's AGENTS.md comes by
+// its path: OpenCode looks for no file of a project.
+func (opencode) config(in Invocation) (string, error) {
+	text, err := in.instructions()
+	if err != nil {
+		return "", err
+	}
+	// OpenCode replaces {env:NAME} and {file:NAME} in its configuration.
+	if strings.Contains(text, "{env:") || strings.Contains(text, "{file:") {
+		return "", errors.New("the agent definition holds {env: or {file:, which the runtime opencode would replace")
+	}
+	config := map[string]any{
+		"agent":        map[string]any{in.Agent: map[string]any{"mode": "primary", "prompt": text}, "title": map[string]any{"disable": true}},
+		"autoupdate":   false,
+		"formatter":    false,
+		"instructions": []string{path.Join(in.RepoDir, "AGENTS.md")},
+		"lsp":          false,
+		"permission":   "allow", // nobody answers, and the sandbox is ours
+		"share":        "disabled",
+		"snapshot":     false,
+	}
+	if in.Model != "" {
+		config["model"], config["small_model"] = in.Model, in.Model
+	}
+	b, err := json.Marshal(config)
+	if err != nil {
+		return "", fmt.Errorf("configuration of opencode: %w", err)
+	}
+	return string(b), nil
+}
+
+// opencodeVars switch off what a repository configures, what loads code at the
+// start and what fetches without being asked.
+var opencodeVars = []string{
+	"OPENCODE_DISABLE_PROJECT_CONFIG=1", "OPENCODE_DISABLE_CLAUDE_CODE=1", "OPENCODE_PURE=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
+	"OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_SHARE=1",
+	"OPENCODE_DISABLE_TERMINAL_TITLE=1",
+}
+
+func (o opencode) Command(in Invocation) (Command, error) {
+	config, err := o.config(in)
+	if err != nil {
+		return Command{}, err
+	}
+	vars := append([]string{
+		"OPENCODE_CONFIG_CONTENT=" + config, "XDG_CONFIG_HOME=" + path.Join(in.HomeDir, ".config"), "XDG_DATA_HOME=" + path.Join(in.HomeDir, ".local/share"),
+		"XDG_STATE_HOME=" + path.Join(in.HomeDir, ".local/state"), "XDG_CACHE_HOME=" + path.Join(in.HomeDir, ".cache"),
+	}, opencodeVars...)
+	argv := append(in.program(o.Traits()), "run", "--format", "json", "--agent", in.Agent)
+	if in.Model != "" {
+		argv = append(argv, "--model", in.Model)
+	}
+	run, env := runVars(in)
+	return Command{Argv: withEnv(vars, append(argv, "--", Task(in))), Cwd: in.RepoDir, Env: env, Run: run}, nil
+}
+
+// opencodeRecord is one line of "opencode run --format json".
+type opencodeRecord struct {
+	Type  string       `json:"type"`
+	Part  opencodePart `json:"part"`
+	Error *struct {
+		Name string `json:"name"`
+		Data struct {
+			Message string `json:"message"`
+		} `json:"data"`
+	} `json:"error"`
+}
+
+type opencodePart struct {
+	Text   string  `json:"text"`
+	Tool   string  `json:"tool"`
+	CallID string  `json:"callID"`
+	Reason string  `json:"reason"` // step_finish
+	Cost   float64 `json:"cost"`   // US dollars
+	State  struct {
+		Status   string          `json:"status"`
+		Input    json.RawMessage `json:"input"`
+		Output   string          `json:"output"`
+		Error    string          `json:"error"`
+		Metadata struct {
+			Exit *int `json:"exit"`
+		} `json:"metadata"`
+	} `json:"state"`
+	Tokens struct {
+		Input     int64 `json:"input"`
+		Output    int64 `json:"output"`
+		Reasoning int64 `json:"reasoning"`
+		Cache     struct {
+			Read  int64 `json:"read"`
+			Write int64 `json:"write"`
+		} `json:"cache"`
+	} `json:"tokens"`
+}
+
+func (opencode) Parser(emit func(Event)) Parser {
+	p := &opencodeParser{emit: emit}
+	return newRecordParser(emit, p.read, func() {})
+}
+
+// opencodeParser reads the records of one run.
+type opencodeParser struct {
+	emit func(Event)
+	last string // text of the model
+}
+
+func (p *opencodeParser) read(object []byte) bool {
+	var r opencodeRecord
+	if !decode(object, &r) {
+		return false
+	}
+	switch r.Type {
+	case "step_start", "reasoning":
+	case "text":
+		p.last = clean(r.Part.Text, limitSaid)
+		p.emit(Event{Kind: EventSaid, Text: p.last})
+	case "tool_use":
+		p.tool(r.Part)
+	case "step_finish":
+		p.step(r.Part)
+	case "error":
+		text := "opencode reports an error"
+		if r.Error != nil {
+			text = clean(joined(r.Error.Name, r.Error.Data.Message), limitAnswer)
+		}
+		p.emit(Event{Kind: EventError, Stream: "stdout", Text: text})
+		p.emit(Event{Kind: EventResult, Text: text, Failed: true})
+	default:
+		return false
+	}
+	return true
+}
+
+// tool tells a call that ended: OpenCode says nothing of one before.
+func (p *opencodeParser) tool(part opencodePart) {
+	tool, id, s := clean(part.Tool, maxName), clean(part.CallID, maxName), part.State
+	p.emit(Event{Kind: EventToolCall, Tool: tool, Call: id, Text: short(s.Input, "command", "filePath", "patchText", "pattern", "path", "url", "prompt", "name")})
+	failed, text := s.Status == "error" || tool == "invalid", joined(s.Output, s.Error)
+	if s.Metadata.Exit != nil && *s.Metadata.Exit != 0 {
+		failed, text = true, joined(strings.TrimRight(text, "\n"), fmt.Sprintf("exit status %d", *s.Metadata.Exit))
+	}
+	p.emit(Event{Kind: EventToolResult, Tool: tool, Call: id, Text: clean(text, limitAnswer), Failed: failed})
+}
+
+// step tells what one answer of the model took. After "tool-calls" comes a next
+// one; another reason is the end.
+func (p *opencodeParser) step(part opencodePart) {
+	t := part.Tokens
+	p.emit(Event{Kind: EventUsage, Usage: &Usage{
+		Turns: 1, Input: tokens(t.Input), Output: tokens(t.Output) + tokens(t.Reasoning), CacheRead: tokens(t.Cache.Read), CacheWrite: tokens(t.Cache.Write),
+		CostUSD: max(part.Cost, 0),
+	}})
+	switch part.Reason {
+	case "tool-calls":
+	case "stop":
+		p.emit(Event{Kind: EventResult, Text: p.last})
+	default:
+		p.emit(Event{Kind: EventResult, Text: "the model stopped: " + clean(part.Reason, maxName), Failed: true})
+	}
+}
