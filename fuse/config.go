@@ -20,6 +20,8 @@ type Config struct {
 	Owner   Owner               `json:"owner"`
 	Trash   keep.TrashLimits    `json:"trash"`   // of the directory donated as [TrashName]
 	Approve bool                `json:"approve"` // the supervisor has a person asked
+	// Casefold says that directories may be without case one by one, see [KernelFolds].
+	Casefold bool `json:"casefold"`
 }
 
 // MountConfig is one governed directory or file. The server has got two

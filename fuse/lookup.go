@@ -83,6 +83,9 @@ func (m *mount) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *
 	default:
 		return gofuse.Status(errno(err))
 	}
+	if m.folds(p, rel, &st) {
+		return m.refuseFolding(h.Pid, rel)
+	}
 	n := m.tree.adopt(parent, name, &st)
 	m.fillEntry(out, n, &st, v.dec.Effect == policy.Allow)
 	return gofuse.OK

@@ -40,6 +40,10 @@ type mount struct {
 	noOpenDir   bool // listings need no handle
 	passthrough bool // reads and writes may bypass the server
 
+	device   uint64   // that the backing lies on
+	casefold bool     // its directories may be without case one by one
+	folding  sync.Map // by other device: whether it is without case
+
 	handleMu sync.Mutex
 	handles  handles
 }
@@ -68,6 +72,7 @@ func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
 		backing:       backing{fd: fd, dir: kind == unix.S_IFDIR},
 		tree:          newTree(&st),
 		changes:       newChanges(),
+		device:        st.Dev,
 	}
 	m.changes.away = &m.backing.away
 	return m, nil

@@ -149,6 +149,9 @@ func (m *mount) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEntryList
 	if (place{dirfd: l.fd, name: e.Name}).stat(&st) != nil {
 		return true
 	}
+	if m.folds(place{dirfd: l.fd, name: e.Name}, joinPath(l.rel, e.Name), &st) {
+		return true
+	}
 	n := m.tree.adopt(l.parent, e.Name, &st)
 	out.FixMode(st.Mode)
 	m.fillEntry(entry, n, &st, true)

@@ -191,6 +191,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		if err != nil {
 			return err
 		}
+		m.casefold = c.Casefold
 		if len(s.mounts) == 0 {
 			m.old = old
 		}

@@ -51,6 +51,10 @@ func (s *Session) startFileServer(list []governed) (*fileServer, error) {
 			return nil, fmt.Errorf("governed %s: %w", g.path, err)
 		}
 		f.backings[g.path] = backing
+		if err := s.holdsNames(g); err != nil {
+			f.closeDevices()
+			return nil, err
+		}
 	}
 	info, err := os.Stat(list[0].backing)
 	if err != nil {
@@ -60,6 +64,24 @@ func (s *Session) startFileServer(list []governed) (*fileServer, error) {
 	owner := info.Sys().(*syscall.Stat_t)
 	f.owner = fuse.Owner{InsideUID: uint32(s.who.uid), InsideGID: uint32(s.who.gid), OutsideUID: owner.Uid, OutsideGID: owner.Gid}
 	return f, nil
+}
+
+// holdsNames refuses a directory in which names of another case lead to the files
+// that rules speak of.
+func (s *Session) holdsNames(g governed) error {
+	if !g.dir || s.cfg.Policy.Tree(g.path, policy.OpAll).Uniform {
+		return nil
+	}
+	folds, err := fuse.Folds(g.backing)
+	switch {
+	case errors.Is(err, os.ErrPermission) && unix.Access(g.backing, unix.X_OK) != nil:
+		return nil // nothing in it is reached
+	case err != nil:
+		return fmt.Errorf("governed %s: %w", g.path, err)
+	case folds:
+		return fmt.Errorf("governed %s: names on the filesystem of %s are without case: .GIT would be .git, and a rule about it would not hold; use a filesystem with case, or rules that say the same of the whole tree", g.path, g.backing)
+	}
+	return nil
 }
 
 // closeDevices closes this process's descriptors of what the server serves.
@@ -171,6 +193,7 @@ const startTimeout = 10 * time.Second
 func (f *fileServer) config() fuse.Config {
 	c := policyFor(f.session.cfg.Policy)
 	c.Session, c.Owner, c.Approve, c.Trash = f.session.id, f.owner, true, f.session.trashLimits
+	c.Casefold = fuse.KernelFolds()
 	for _, g := range f.governed {
 		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: g.path, Path: g.path})
 	}
