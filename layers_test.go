@@ -30,6 +30,7 @@ var ranks = map[string]int{
 	"internal/shim":            0, // the command installs, sessions show the originals
 	"internal/keep":            1, // the file server keeps what is lost, the command gives it back
 	"internal/agentfile":       0, // every backend starts or sends it
+	"internal/foreground":      2, // both commands run commands of a channel
 	"internal/cli":             1, // the commands that both programs have
 	"internal/fakemodel":       0, // tests of agents talk to it
 	"internal/text":            0, // both commands and the supervisor show text of agents

@@ -10,9 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -248,7 +246,7 @@ func (d *daemon) leave(err error) error {
 
 // connection serves one caller.
 func (d *daemon) connection(ctx context.Context, conn net.Conn) {
-	if err := ownCaller(conn); err != nil {
+	if _, err := channel.OwnCaller(conn); err != nil {
 		d.session.cfg.Log.Warn("connection refused", "reason", err)
 		_ = conn.Close()
 		return
@@ -268,40 +266,4 @@ type afterwards struct{ *host }
 func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	exit, left, err := a.session.Exec(ctx, req, s)
 	return exit, left, errors.Join(err, a.session.files.drain())
-}
-
-// ownCaller refuses callers other than this user and root, and such that run in
-// another pid namespace, as every command does. See unix(7), SO_PEERCRED.
-func ownCaller(conn net.Conn) error {
-	raw, err := conn.(syscall.Conn).SyscallConn()
-	if err != nil {
-		return err
-	}
-	var peer *unix.Ucred
-	var asked error
-	if err := raw.Control(func(fd uintptr) { peer, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return err
-	}
-	switch {
-	case asked != nil:
-		return asked
-	case peer.Uid != 0 && int(peer.Uid) != os.Geteuid():
-		return fmt.Errorf("process %d of user %d is not of this user", peer.Pid, peer.Uid)
-	case peer.Pid == 0:
-		return errors.New("a process of another pid namespace")
-	case peer.Uid == 0 && os.Geteuid() != 0:
-		return nil // root's namespaces are not for this user to see
-	}
-	own, err := os.Stat("/proc/self/ns/pid")
-	if err != nil {
-		return err
-	}
-	theirs, err := os.Stat("/proc/" + strconv.Itoa(int(peer.Pid)) + "/ns/pid")
-	if err != nil {
-		return fmt.Errorf("process %d: %w", peer.Pid, err)
-	}
-	if !os.SameFile(own, theirs) {
-		return fmt.Errorf("process %d runs in another pid namespace", peer.Pid)
-	}
-	return nil
 }

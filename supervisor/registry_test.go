@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 )
 
@@ -144,7 +145,7 @@ s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)`, socket)
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = ownCaller(conn)
+			_, err = channel.OwnCaller(conn)
 			conn.Close()
 			if err := cmd.Wait(); err != nil {
 				t.Error(err)

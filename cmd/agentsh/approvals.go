@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
@@ -166,7 +167,7 @@ interrupted. While it runs the session has an approver, which a policy with
 		Example: "  agentsh approve work",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !isTerminal(cmd.InOrStdin()) {
+			if !foreground.IsTerminal(cmd.InOrStdin()) {
 				return fail(exitOurs, errors.New("standard input is not a terminal"), "use 'agentsh approvals list' and 'agentsh approvals allow'")
 			}
 			client, one, err := attachOne(cmd.Context(), strings.Join(args, ""))

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor"
@@ -113,8 +114,11 @@ type result struct {
 	auditPath string
 }
 
-// execute runs one command somewhere.
-type execute func(context.Context, wire.ExecRequest, channel.Streams) (result, error)
+// earlier is the result of a command that a signal ended before it ran.
+func earlier(r result, exit wire.Exit) result {
+	r.exit = exit
+	return r
+}
 
 func (o *execOptions) run(ctx context.Context, argv []string, std stdio) error {
 	if o.json {
@@ -149,9 +153,9 @@ func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std std
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
-	run := passSignals(w.execute)
+	run := foreground.PassSignals(w.execute, earlier)
 	if o.tty {
-		run = onTerminal(std.in, run)
+		run = foreground.OnTerminal(std.in, run)
 	}
 	r, err := run(ctx, request, channel.Streams{Stdin: std.in, Stdout: std.out, Stderr: std.err})
 	r.refused.print(std.err, r.auditPath)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/approve"
 )
@@ -24,7 +25,7 @@ const resetTerminal = "\x1b[?1049l\x1b[!p\x1b[r\x1b(B\x0f\x1b[0m\x1b[?25h\r\n"
 // there, and what needs an approval is denied. The function that is returned
 // must be called when the session has been closed.
 func askHere(ctx context.Context, queue *approve.Queue, via string, ownTerminal bool, streams *channel.Streams) (ended func()) {
-	if via != "tty" || ownTerminal || isTerminal(streams.Stdin) {
+	if via != "tty" || ownTerminal || foreground.IsTerminal(streams.Stdin) {
 		return func() {}
 	}
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -69,7 +70,7 @@ func (r resetting) Write(b []byte) (int, error) {
 // held has writes to a terminal wait for the gate. Other writers stay as they are.
 func held(w io.Writer, gate sync.Locker) io.Writer {
 	f, ok := w.(*os.File)
-	if !ok || !isTerminal(f) {
+	if !ok || !foreground.IsTerminal(f) {
 		return w
 	}
 	return heldWriter{f, gate}

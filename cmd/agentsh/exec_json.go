@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 )
 
@@ -65,7 +66,7 @@ func (o *execOptions) captured(ctx context.Context, argv []string, streams chann
 	if err != nil {
 		return result{}, errors.Join(err, w.close())
 	}
-	return passSignals(w.execute)(ctx, request, streams)
+	return foreground.PassSignals(w.execute, earlier)(ctx, request, streams)
 }
 
 // oursAsExit is the exit of a command that agentsh itself could not run.

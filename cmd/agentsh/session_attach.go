@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
@@ -65,41 +65,11 @@ func (a *attached) execute(ctx context.Context, request wire.ExecRequest, stream
 	request.ID = rand.Text()
 	cmd := a.client.Command(ctx, request)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
-	if r.exit, err = runControlled(cmd, streams); err != nil {
+	if r.exit, err = foreground.Run(cmd, streams); err != nil {
 		return r, errors.Join(err, a.close())
 	}
 	r.refused, err = refusedSince(a.one.Audit, before)
 	return r, errors.Join(err, a.close())
-}
-
-// runControlled runs a command and passes signals and sizes of its terminal on.
-func runControlled(cmd *channel.Cmd, streams channel.Streams) (wire.Exit, error) {
-	if streams.Started != nil {
-		streams.Started(wire.Started{}) // signals reach it from now on
-	}
-	if err := cmd.Start(); err != nil {
-		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
-	}
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			case m := <-streams.Control: // the command's end tells of a lost connection
-				if m.TTY != nil {
-					_ = cmd.Resize(m.TTY.Rows, m.TTY.Cols)
-				} else {
-					_ = cmd.Signal(m.Signal)
-				}
-			}
-		}
-	})
-	exit, err := cmd.Wait()
-	close(done)
-	wg.Wait()
-	return exit, err
 }
 
 func logSize(path string) (int64, error) {

@@ -2,11 +2,10 @@ package main
 
 import (
 	"errors"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+
+	"agentsh/internal/foreground"
 )
 
 func newShellCommand() *cobra.Command {
@@ -30,7 +29,7 @@ which bash itself does only where it is not interactive.`,
 }
 
 func (o *execOptions) shell(cmd *cobra.Command, std stdio) error {
-	if !isTerminal(std.in) {
+	if !foreground.IsTerminal(std.in) {
 		return fail(exitOurs, errors.New("standard input is not a terminal"), "run a script with 'agentsh exec -- bash SCRIPT'")
 	}
 	p, err := o.place()
@@ -51,9 +50,4 @@ func (p *place) shell() []string {
 		return []string{"bash"}
 	}
 	return []string{"bash", "--rcfile", startup}
-}
-
-func isTerminal(r io.Reader) bool {
-	f, ok := r.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/internal/foreground"
 	"agentsh/internal/shim"
 	"agentsh/policy"
 	"agentsh/supervisor"
@@ -39,7 +40,7 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 		return fail(exitOurs, fmt.Errorf("%s was started as the shell %s, for which it does not stand in", executable, argv[0]), "run 'agentsh shim install'")
 	}
 	o := execOptions{config: supervisor.DefaultConfigPath, program: executable, inherit: true}
-	o.tty = isTerminal(os.Stdin) && isTerminal(os.Stdout)
+	o.tty = foreground.IsTerminal(os.Stdin) && foreground.IsTerminal(os.Stdout)
 	p, err := o.place()
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -257,7 +258,7 @@ func TestTheTerminalIsRestoredHoweverItEnds(t *testing.T) {
 				t.Error("the terminal was not restored")
 			}
 		}()
-		_, _ = onTerminal(s.slave, func(context.Context, wire.ExecRequest, channel.Streams) (result, error) {
+		_, _ = foreground.OnTerminal(s.slave, func(context.Context, wire.ExecRequest, channel.Streams) (result, error) {
 			if s.mode(t) == before {
 				t.Error("the terminal is not raw")
 			}

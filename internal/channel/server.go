@@ -111,6 +111,7 @@ type Server struct {
 	conn  net.Conn
 	cfg   ServerConfig
 	slots chan struct{}
+	relay *relay // not nil: channels are passed on, and the handler has no part in it
 	wg    sync.WaitGroup
 }
 
@@ -151,7 +152,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	_ = s.conn.SetDeadline(time.Time{}) // fails when the connection has ended, as chans tells
 	dead := make(chan error, 1)
 	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive) })
-	s.wg.Go(func() { answer(reqs) })
+	s.wg.Go(func() { s.globals(reqs) })
 	for c := range chans {
 		s.open(ctx, c)
 	}
@@ -251,6 +252,19 @@ func (s *Server) judgeHello(req *ssh.Request) error {
 	return s.cfg.Clients.pin(h.Instance)
 }
 
+// globals replies to the global requests of the client.
+func (s *Server) globals(reqs <-chan *ssh.Request) {
+	if s.relay == nil {
+		answer(reqs)
+		return
+	}
+	for r := range reqs {
+		if ok := s.relay.global(r); r.WantReply {
+			_ = r.Reply(ok, nil) // a dead connection ends reqs
+		}
+	}
+}
+
 // answer replies to global requests: the keepalive with yes, the rest with no.
 func answer(reqs <-chan *ssh.Request) {
 	for r := range reqs {
@@ -269,6 +283,11 @@ func (s *Server) open(ctx context.Context, c ssh.NewChannel) {
 		typeEvents:  s.serveEvents,
 		typeSession: s.serveSession,
 	}[c.ChannelType()]
+	if kind := c.ChannelType(); s.relay != nil && serve != nil {
+		serve = func(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
+			s.relay.serve(ctx, kind, ch, reqs, extra)
+		}
+	}
 	if serve == nil {
 		s.wg.Go(func() { _ = c.Reject(ssh.UnknownChannelType, "no channel type "+clip(c.ChannelType())) })
 		return

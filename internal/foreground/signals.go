@@ -1,4 +1,6 @@
-package main
+// Package foreground runs a command of a session as if it were a part of this
+// process: on this process's terminal, with the signals that this one gets.
+package foreground
 
 import (
 	"context"
@@ -12,18 +14,23 @@ import (
 	"agentsh/internal/wire"
 )
 
-// passSignals runs a command that gets the signals of this process: the first of
+// Execute runs one command somewhere.
+type Execute[R any] func(context.Context, wire.ExecRequest, channel.Streams) (R, error)
+
+// PassSignals runs a command that gets the signals of this process: the first of
 // each, to its process group. A second one ends its whole tree, and so does any
 // before the program runs. A signal that was ignored when this process started,
 // as nohup(1) and background jobs have it, stays ignored. The context is that of
-// main, which such a signal ends: it is not what ends the command.
-func passSignals(f execute) execute {
-	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (result, error) {
+// main, which such a signal ends: it is not what ends the command. early makes the
+// result of a command that a signal ended before it ran.
+func PassSignals[R any](f Execute[R], early func(R, wire.Exit) R) Execute[R] {
+	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (R, error) {
 		got := make(chan os.Signal, 8)
 		signal.Notify(got, passed()...)
 		defer signal.Stop(got)
 		if ctx.Err() != nil {
-			return result{exit: wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGINT)}}, nil
+			var none R
+			return early(none, wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGINT)}), nil
 		}
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		p := &passing{cancel: cancel, hangup: request.TTY != nil, to: make(chan wire.Control, 8), sizes: streams.Control, seen: map[os.Signal]bool{}}
@@ -34,7 +41,7 @@ func passSignals(f execute) execute {
 		cancel()
 		wg.Wait()
 		if p.early != 0 && (err == nil || errors.Is(err, context.Canceled)) {
-			r.exit, err = wire.Exit{Kind: wire.ExitSignaled, Signal: p.early}, nil
+			r, err = early(r, wire.Exit{Kind: wire.ExitSignaled, Signal: p.early}), nil
 		}
 		return r, err
 	}

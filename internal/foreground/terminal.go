@@ -1,4 +1,4 @@
-package main
+package foreground
 
 import (
 	"context"
@@ -19,15 +19,15 @@ import (
 // defaultSize is the size of a terminal whose caller has none.
 var defaultSize = wire.TTY{Rows: 24, Cols: 80}
 
-// onTerminal has a command run on a terminal. Where in is a terminal itself, it
+// OnTerminal has a command run on a terminal. Where in is a terminal itself, it
 // passes every key on until the command has ended: then, and when f panics or
 // this process is told to end, it is as it was before.
-func onTerminal(in io.Reader, f execute) execute {
-	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (r result, err error) {
+func OnTerminal[R any](in io.Reader, f Execute[R]) Execute[R] {
+	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (r R, err error) {
 		size := defaultSize
 		request.TTY = &size
 		request.TTY.Term = os.Getenv("TERM")
-		if !isTerminal(in) {
+		if !IsTerminal(in) {
 			return f(ctx, request, streams)
 		}
 		fd := int(in.(*os.File).Fd())
@@ -39,7 +39,7 @@ func onTerminal(in io.Reader, f execute) execute {
 		defer signal.Stop(caught)
 		before, err := term.MakeRaw(fd)
 		if err != nil {
-			return result{exit: wire.Exit{Kind: wire.ExitLost}}, fmt.Errorf("terminal: %w", err)
+			return r, fmt.Errorf("terminal: %w", err)
 		}
 		defer func() {
 			if restored := term.Restore(fd, before); restored != nil && !errors.Is(restored, syscall.EIO) { // EIO: it is gone
@@ -86,3 +86,9 @@ func forwardSizes(fd int, control chan wire.Control) (stop func()) {
 
 // clampSize makes a number of rows or columns one that a terminal can have.
 func clampSize(n int) uint16 { return uint16(max(0, min(n, 1<<16-1))) }
+
+// IsTerminal reports whether r is a terminal.
+func IsTerminal(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

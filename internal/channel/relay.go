@@ -1,0 +1,187 @@
+package channel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// reqStop asks a relay to end what it leads to. It is a global request.
+const reqStop = "stop@agentsh"
+
+// RelayConfig is what a relay is made of.
+type RelayConfig struct {
+	HostKey       []byte // the relay's own OpenSSH private key
+	AuthorizedKey []byte // the client's public key
+	By            string // who asks: it is recorded with every command
+	// Note is told of every command and of every file that is brought in or out,
+	// in words; what does not print as itself is written out. An error refuses it.
+	Note func(what string) error
+	// Stop is called when the client asks for the end; nil: it is refused.
+	Stop      func(force bool)
+	Keepalive Keepalive
+}
+
+// Relay lets another client in on conn: until it disconnects or ctx ends, its
+// commands, file operations and followers of events are passed on over this
+// connection. They are held to what the server at its other end holds its own
+// client to; commands say who asked for them, and cannot set the variables of
+// the run. It returns when nothing of the client is left. It owns conn.
+func (c *Client) Relay(ctx context.Context, conn net.Conn, cfg RelayConfig) error {
+	s := NewServer(conn, ServerConfig{
+		HostKey: cfg.HostKey, AuthorizedKey: cfg.AuthorizedKey, Hello: c.hello, Clients: &Clients{Shared: true}, Keepalive: cfg.Keepalive,
+	})
+	s.relay = &relay{to: c, cfg: cfg}
+	return s.Serve(ctx)
+}
+
+// StopRun asks a relay to end what it leads to; force: without taking anything
+// out first.
+func (c *Client) StopRun(force bool) error {
+	data, err := json.Marshal(force)
+	if err != nil {
+		return err
+	}
+	ok, _, err := c.conn.SendRequest(reqStop, true, data)
+	if err != nil {
+		return c.cause(err)
+	}
+	if !ok {
+		return &wire.Error{Code: wire.CodeUnsupported, Message: "this connection leads to nothing that can be stopped"}
+	}
+	return nil
+}
+
+// relay passes channels on.
+type relay struct {
+	to  *Client
+	cfg RelayConfig
+}
+
+// global answers a global request.
+func (r *relay) global(req *ssh.Request) bool {
+	var force bool
+	if req.Type != reqStop || r.cfg.Stop == nil || json.Unmarshal(req.Payload, &force) != nil {
+		return req.Type == reqKeepalive
+	}
+	r.cfg.Stop(force)
+	return true
+}
+
+// serve passes one channel on until both sides have closed it.
+func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
+	up, upReqs, err := r.open(ctx, kind, down, extra)
+	if err != nil {
+		go ssh.DiscardRequests(reqs) // ends with the channel, which the caller closes
+		refuse(kind, down, err)
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := copyStream(up, down); err == nil {
+			_ = up.CloseWrite() // fails only with the channel
+		}
+	})
+	wg.Go(func() {
+		forward(up, reqs)
+		_ = up.Close() // the client has closed: its command ends
+	})
+	var out sync.WaitGroup
+	out.Go(func() { drain(down, up) })
+	out.Go(func() { drain(down.Stderr(), up.Stderr()) })
+	out.Go(func() { forward(down, upReqs) })
+	stop := context.AfterFunc(ctx, func() { _ = up.Close() })
+	out.Wait()
+	stop()
+	_ = up.Close()
+	_ = down.Close() // ends the two above
+	wg.Wait()
+}
+
+// forward passes requests on, with their answers, until there are no more.
+func forward(to ssh.Channel, reqs <-chan *ssh.Request) {
+	for r := range reqs {
+		ok, err := to.SendRequest(r.Type, r.WantReply, r.Payload)
+		if r.WantReply {
+			_ = r.Reply(ok && err == nil, nil) // a channel that is gone asks no more
+		}
+	}
+}
+
+// refuse ends a channel that was not passed on, in the way of its kind.
+func refuse(kind string, down ssh.Channel, err error) {
+	switch kind {
+	case typeExec:
+		notify(down, reqEnd, execEnd{Exit: &wire.Exit{Kind: wire.ExitSpawnFailed, Code: 125, Message: clip("request refused: " + err.Error())}})
+	case typeFiles:
+		_ = finish(down, newBodyWriter(down), nil, wire.FileReply{Error: asWireError(err)})
+	default:
+		notify(down, reqError, asWireError(err))
+	}
+}
+
+// open opens the channel's other half: what the client asks for, and that it
+// asks, is put right first.
+func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
+	var first any
+	var what string
+	switch kind {
+	case typeExec:
+		req := &wire.ExecRequest{}
+		if err := readFirst(extra, down, req); err != nil {
+			return nil, nil, err
+		}
+		if len(req.Run) > 0 {
+			return nil, nil, errors.New("the variables of the run are the run's")
+		}
+		req.By = r.cfg.By
+		first, what = req, "exec "+text.Args(req.Argv, 400)
+	case typeFiles:
+		req := &wire.FileRequest{}
+		if err := readFirst(extra, down, req); err != nil {
+			return nil, nil, err
+		}
+		first, what = req, fileWords(req)
+		if req.Op == wire.OpKeep {
+			return nil, nil, &wire.Error{Code: wire.CodeUnsupported, Message: "what a session keeps is not for this client"}
+		}
+	case typeEvents:
+		req := &wire.EventRequest{}
+		if err := readFirst(extra, down, req); err != nil {
+			return nil, nil, err
+		}
+		first = req
+	default:
+		return nil, nil, fmt.Errorf("no channel type %.64q", kind)
+	}
+	if what != "" && r.cfg.Note != nil {
+		if err := r.cfg.Note(what); err != nil {
+			return nil, nil, err
+		}
+	}
+	return r.to.open(ctx, kind, first)
+}
+
+// fileWords says what a file operation does; empty: it only looks.
+func fileWords(req *wire.FileRequest) string {
+	name := req.Path
+	switch {
+	case req.Op == wire.OpStat || req.Op == wire.OpList || req.Op == wire.OpChanges:
+		return ""
+	case req.Read != nil:
+		name = req.Read.Path
+	case req.Write != nil:
+		name = req.Write.Path
+	case req.Out != nil:
+		name = req.Out.Dir
+	}
+	return text.Short(req.Op+" "+name, 400)
+}
