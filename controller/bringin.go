@@ -19,7 +19,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 		return err
 	}
 	if len(plan.Skipped) > 0 {
-		r.warn("left out of the sandbox: %s", listed(plan.Skipped))
+		r.warn("left out of the sandbox: %s", few(plan.Skipped))
 		if err := r.keepMissing(ctx, plan.Skipped); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,6 +137,7 @@ type target struct {
 	dir    string // absolute, links resolved
 	head   string // commit
 	branch string // the branch HEAD is on; empty: detached
+	index  string // file
 }
 
 // open finds out where HEAD of the repository at dir is.
@@ -150,17 +152,29 @@ func (g gitTool) open(ctx context.Context, dir string) (target, error) {
 	if _, err := os.Lstat(filepath.Join(abs, ".git")); err != nil {
 		return target{}, fmt.Errorf("%s: %w", dir, errNotRepository)
 	}
-	t := target{git: g, dir: abs}
-	if top, err := g.run(ctx, abs, "rev-parse", "--show-toplevel"); err != nil || top != abs {
-		return target{}, errors.Join(fmt.Errorf("%s: %w", dir, errNotRepository), err)
+	out, err := g.run(ctx, abs, "rev-parse", "--path-format=absolute", "HEAD^{commit}", "--symbolic-full-name", "HEAD", "--show-toplevel", "--git-path", "index")
+	if err != nil {
+		return target{}, g.whyNot(ctx, dir, abs)
 	}
-	if t.head, err = g.run(ctx, abs, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}"); err != nil {
-		return target{}, fmt.Errorf("%s has no commit yet", dir)
+	head, rest, _ := strings.Cut(out, "\n")
+	ref, rest, _ := strings.Cut(rest, "\n")
+	index, ok := strings.CutPrefix(rest, abs+"\n") // the directory's own name may hold line ends
+	if !ok {
+		return target{}, fmt.Errorf("%s: %w", dir, errNotRepository)
 	}
-	if ref, err := g.run(ctx, abs, "symbolic-ref", "--quiet", "HEAD"); err == nil {
-		t.branch = strings.TrimPrefix(ref, "refs/heads/")
+	t := target{git: g, dir: abs, head: head, index: index}
+	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
+		t.branch = branch
 	}
 	return t, nil
+}
+
+// whyNot is what a directory lacks to be a target.
+func (g gitTool) whyNot(ctx context.Context, dir, abs string) error {
+	if top, err := g.run(ctx, abs, "rev-parse", "--show-toplevel"); err != nil || top != abs {
+		return errors.Join(fmt.Errorf("%s: %w", dir, errNotRepository), err)
+	}
+	return fmt.Errorf("%s has no commit yet", dir)
 }
 
 // size is what the target's objects take on the disk, in bytes.
@@ -195,21 +209,33 @@ func (t target) clone(ctx context.Context, dest, author string) error {
 	if _, err := t.git.run(ctx, filepath.Dir(dest), "init", "--quiet", "--template=", "--initial-branch="+branch, "--", dest); err != nil {
 		return err
 	}
-	steps := [][]string{
-		// What the operator has is not checked again: git inside only works with it.
-		{"-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObjects=false", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-head-ok", "--update-shallow",
-			"--", t.dir, "+" + t.head + ":refs/heads/" + branch},
-		{"config", "user.name", author},
-		{"config", "user.email", author + "@agentctl.invalid"},
-		{"config", "gc.auto", "0"},
+	if err := addSettings(filepath.Join(dest, ".git", "config"), author); err != nil {
+		return err
 	}
-	for _, args := range steps {
-		if _, err := t.git.run(ctx, dest, args...); err != nil {
-			return err
-		}
+	// What the operator has is not checked again: git inside only works with it.
+	_, err := t.git.run(ctx, dest, "-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObjects=false", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+		"--update-head-ok", "--update-shallow", "--", t.dir, "+"+t.head+":refs/heads/"+branch)
+	return err
+}
+
+// addSettings adds the agent's name to a configuration, and that git does not
+// pack by itself. See git-config(1), Syntax: author needs no quotes.
+func addSettings(config, author string) error {
+	if !plainName.MatchString(author) {
+		return fmt.Errorf("agent name %q: only letters, digits, - and _", author)
+	}
+	f, err := os.OpenFile(config, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("write git configuration: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "[user]\n\tname = %s\n\temail = %s@agentctl.invalid\n[gc]\n\tauto = 0\n", author, author)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write git configuration: %w", err)
 	}
 	return nil
 }
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // uncommitted lists tracked files of the target that differ from HEAD, and
 // leaves the index of the clone as HEAD is. It looks at them through the clone,
@@ -228,7 +254,7 @@ func (t target) uncommitted(ctx context.Context, clone string) ([]string, error)
 		_, err := t.git.run(ctx, clone, "read-tree", "HEAD")
 		return err
 	}
-	err := t.copyIndex(ctx, index)
+	err := t.copyIndex(index)
 	var out string
 	if err == nil {
 		out, err = diff()
@@ -249,12 +275,8 @@ func (t target) uncommitted(ctx context.Context, clone string) ([]string, error)
 // maxIndex bounds the index that is copied, in bytes.
 const maxIndex = 1 << 30
 
-func (t target) copyIndex(ctx context.Context, to string) error {
-	from, err := t.git.run(ctx, t.dir, "rev-parse", "--path-format=absolute", "--git-path", "index")
-	if err != nil {
-		return err
-	}
-	in, err := os.Open(from)
+func (t target) copyIndex(to string) error {
+	in, err := os.Open(t.index)
 	if err != nil {
 		return err
 	}

@@ -203,6 +203,7 @@ func (r *run) deliver(ctx context.Context) error {
 	if err := r.takeAudit(ctx); err != nil {
 		return err
 	}
+	r.beginDelete(ctx)
 	if err := r.takeCommits(ctx); err != nil {
 		return err
 	}

@@ -163,6 +163,7 @@ type run struct {
 	taken   extract.Result
 	repoDir string // the repository inside
 	box     sandbox.Sandbox
+	deleted chan error // how the deletion of box ended; nil: it did not begin
 	results *results
 
 	logError error // of the agent's logs

@@ -167,17 +167,20 @@ func (r *run) cloneRepo(ctx context.Context) error {
 	if err := r.target.clone(ctx, r.clone, r.harness.AgentName()); err != nil {
 		return fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
 	}
-	dirty, err := r.target.uncommitted(ctx, r.clone)
-	if err == nil {
+	listed := make(chan error, 1)
+	go func() {
+		var err error
 		r.tree, err = r.target.tree(ctx, r.clone)
-	}
-	if err != nil {
+		listed <- err
+	}()
+	dirty, err := r.target.uncommitted(ctx, r.clone)
+	if err = errors.Join(err, <-listed); err != nil {
 		return err
 	}
 	if len(dirty) == 0 {
 		return nil
 	}
-	list := listed(dirty)
+	list := few(dirty)
 	if !r.o.AllowDirty {
 		return badConfig("commit or stash them, or leave them out with --allow-dirty",
 			"%s has changes that are not committed, and the agent would not see them: %s", r.o.Repo, list)
@@ -186,12 +189,12 @@ func (r *run) cloneRepo(ctx context.Context) error {
 	return nil
 }
 
-// listed names a few of many paths.
-func listed(paths []string) string {
-	const few = 5
+// few names a few of many paths.
+func few(paths []string) string {
+	const most = 5
 	shown := paths
-	if len(shown) > few {
-		shown = shown[:few]
+	if len(shown) > most {
+		shown = shown[:most]
 	}
 	text := runtime.Clean(strings.Join(shown, ", "))
 	if n := len(paths) - len(shown); n > 0 {
@@ -364,10 +367,21 @@ func (r *run) stopSandbox(ctx context.Context) error {
 // deleteSandbox removes the sandbox. Its audit log stays with the record.
 func (r *run) deleteSandbox(ctx context.Context) error {
 	err := r.stopSandbox(ctx)
-	if kept := r.keepAudit(ctx); kept != nil {
-		r.warn("%v", kept)
+	r.beginDelete(ctx)
+	return errors.Join(err, <-r.deleted)
+}
+
+// beginDelete removes a sandbox that was stopped, beside what follows;
+// deleteSandbox waits for its end.
+func (r *run) beginDelete(ctx context.Context) {
+	if r.deleted != nil {
+		return
 	}
-	return errors.Join(err, r.box.Delete(ctx))
+	if err := r.keepAudit(ctx); err != nil {
+		r.warn("%v", err)
+	}
+	r.deleted = make(chan error, 1)
+	go func() { r.deleted <- r.box.Delete(context.WithoutCancel(ctx)) }()
 }
 
 // postScript runs the operator's script after the results are out.

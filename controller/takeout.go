@@ -78,7 +78,7 @@ func (r *run) takeWork(ctx context.Context) error {
 func (r *run) noteSkipped(skipped []string) {
 	if len(skipped) > 0 {
 		r.result.Partial = true
-		r.warn("not taken out: %s", listed(skipped))
+		r.warn("not taken out: %s", few(skipped))
 	}
 }
 

@@ -46,20 +46,20 @@ var programsDir string
 
 // place is a target repository with a harness beside it.
 type place struct {
-	t     *testing.T
+	t     testing.TB
 	bin   string
 	dir   string // holds harness.yaml, repo, out, state
 	state string
 }
 
 // newPlace makes a place. The agent is a script; more is added to the harness.
-func newPlace(t *testing.T, agent, more string) *place {
+func newPlace(t testing.TB, agent, more string) *place {
 	t.Helper()
 	return newPlaceAt(t, func(string) {}, agent, more)
 }
 
 // newPlaceAt makes a place in a directory that prepare made ready.
-func newPlaceAt(t *testing.T, prepare func(dir string), agent, more string) *place {
+func newPlaceAt(t testing.TB, prepare func(dir string), agent, more string) *place {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
 	bin, err := programs()

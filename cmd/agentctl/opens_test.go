@@ -19,7 +19,7 @@ import (
 // so that something can happen at a known moment of a run: between one open and
 // the next. See fanotify(7), FAN_OPEN_PERM.
 type opens struct {
-	t    *testing.T
+	t    testing.TB
 	runs string // directory of the run records
 	fd   int
 

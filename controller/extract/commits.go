@@ -54,10 +54,9 @@ type tip struct {
 // collectCommits brings new commits into the target: those of HEAD as
 // in.Branch, those of other branches beside it.
 func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
-	if in.Base != "" {
-		if _, err := in.host(ctx, in.Target, "cat-file", "-e", in.Base+"^{commit}"); err != nil {
-			return fmt.Errorf("commits: base %s is not in the target: %w", in.Base, err)
-		}
+	at, err := in.about(ctx)
+	if err != nil {
+		return fmt.Errorf("commits: %w", err)
 	}
 	tips, err := newTips(ctx, ex, in)
 	if err != nil {
@@ -66,18 +65,41 @@ func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Res
 	if len(tips) == 0 {
 		return nil
 	}
-	work, err := os.MkdirTemp(in.Out, ".agentsh-bundle-")
-	if err != nil {
+	if at.work, err = os.MkdirTemp(in.Out, ".agentsh-bundle-"); err != nil {
 		return fmt.Errorf("commits: %w", err)
 	}
-	err = fetch(ctx, ex, in, tips, work)
+	err = fetch(ctx, ex, in, tips, at)
 	if err == nil {
-		err = in.publish(ctx, tips, work, res)
+		err = in.publish(ctx, tips, at.work, res)
 	}
-	if err = errors.Join(err, os.RemoveAll(work)); err != nil {
+	if err = errors.Join(err, os.RemoveAll(at.work)); err != nil {
 		return fmt.Errorf("commits: %w", err)
 	}
 	return nil
+}
+
+// scratch is where commits are looked at before they come into the target.
+type scratch struct {
+	work    string // directory
+	format  string // of object names in the target
+	objects string // directory of the target
+}
+
+// about asks the target what a repository needs to borrow from it, and that it
+// has the base.
+func (in Input) about(ctx context.Context) (scratch, error) {
+	args := []string{"rev-parse", "--path-format=absolute", "--show-object-format", "--git-path", "objects"}
+	if in.Base != "" {
+		args = append(args, in.Base+"^{commit}")
+	}
+	said, err := in.host(ctx, in.Target, args...)
+	if err != nil {
+		return scratch{}, fmt.Errorf("base %s is not in the target: %w", in.Base, err)
+	}
+	at := scratch{}
+	at.format, at.objects, _ = strings.Cut(said, "\n")
+	at.objects = strings.TrimSuffix(at.objects, "\n"+in.Base)
+	return at, nil
 }
 
 // newTips asks the sandbox for HEAD and branches with commits that base has
@@ -218,34 +240,26 @@ func (f *firstBytes) Write(p []byte) (int, error) {
 
 // fetch brings the tips into a fresh repository in work that borrows the
 // target's objects. Nothing of the agent but objects gets there.
-func fetch(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, work string) error {
-	file := filepath.Join(work, "bundle")
+func fetch(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, at scratch) error {
+	file := filepath.Join(at.work, "bundle")
 	if err := receiveBundle(ctx, ex, in, tips, file); err != nil {
 		return err
 	}
 	if err := checkHeader(file, tips); err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	format, err := in.host(ctx, in.Target, "rev-parse", "--show-object-format")
-	if err != nil {
+	if _, err := in.host(ctx, at.work, "init", "--quiet", "--bare", "--template=", "--object-format="+at.format, "repo"); err != nil {
 		return err
 	}
-	objects, err := in.host(ctx, in.Target, "rev-parse", "--path-format=absolute", "--git-path", "objects")
-	if err != nil {
-		return err
-	}
-	if _, err := in.host(ctx, work, "init", "--quiet", "--bare", "--template=", "--object-format="+format, "repo"); err != nil {
-		return err
-	}
-	repo := filepath.Join(work, "repo")
+	repo := filepath.Join(at.work, "repo")
 	if err := os.MkdirAll(filepath.Join(repo, "objects", "info"), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(objects+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(at.objects+"\n"), 0o600); err != nil {
 		return err
 	}
 	if in.Base != "" { // a bundle may only build on what was uploaded
-		if _, err := in.host(ctx, repo, "update-ref", "refs/base", in.Base); err != nil {
+		if err := os.WriteFile(filepath.Join(repo, "refs", "base"), []byte(in.Base+"\n"), 0o600); err != nil {
 			return err
 		}
 	}
@@ -253,7 +267,7 @@ func fetch(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, work 
 	for i, t := range tips {
 		args = append(args, fmt.Sprintf("%s:refs/heads/%d", t.ref, i))
 	}
-	_, err = in.host(ctx, repo, args...)
+	_, err := in.host(ctx, repo, args...)
 	return err
 }
 

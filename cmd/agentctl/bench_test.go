@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"agentsh/controller"
+)
+
+// BenchmarkRun is a whole run around an agent that changes ten files, in
+// repositories of several sizes. What is reported beside the time of the run, in
+// milliseconds: what is not the agent's own, each step, taking the work out, and
+// the processor's time of everything the run started on the host.
+func BenchmarkRun(b *testing.B) {
+	for _, files := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("%dfiles", files), func(b *testing.B) { benchRun(b, files) })
+	}
+}
+
+func benchRun(b *testing.B, files int) {
+	p := newPlace(b, `for i in 0 1 2 3 4 5 6 7 8 9; do echo changed > "d$i/f$i.txt"; done; git commit -q -m changed d0 d1`, "security: {enabled: true}")
+	p.fillRepo(files)
+	sums := map[string]time.Duration{}
+	rss := int64(0)
+	for b.Loop() {
+		cmd := p.command(p.runArgs("--quiet")...)
+		start := time.Now()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("%v\n%s", err, out)
+		}
+		took := time.Since(start)
+		var r controller.Result
+		p.readJSON("out/result.json", &r)
+		var record controller.Record
+		p.readJSON(strings.TrimPrefix(r.Record, p.dir+"/")+"/record.json", &record)
+		agent := r.Iterations[0].Duration
+		sums["overhead"] += took - agent
+		for _, s := range record.Steps {
+			d := s.Ended.Sub(s.Started)
+			if s.Name == "iterations" {
+				d -= agent
+			}
+			sums[s.Name] += d
+		}
+		sums["cpu"] += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+			rss = max(rss, usage.Maxrss)
+		}
+	}
+	for name, sum := range sums {
+		b.ReportMetric(float64(sum.Microseconds())/1000/float64(b.N), name+"-ms")
+	}
+	b.ReportMetric(float64(rss)/1024, "most-MiB")
+}
+
+func (p *place) readJSON(name string, v any) {
+	p.t.Helper()
+	if err := json.Unmarshal([]byte(p.read(name)), v); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// fillRepo commits a number of small files, a hundred in a directory.
+func (p *place) fillRepo(files int) {
+	p.t.Helper()
+	for i := range files {
+		dir := p.path(fmt.Sprintf("repo/d%d", i/100))
+		if i%100 == 0 {
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		text := strings.Repeat(fmt.Sprintf("line of file %d\n", i), 20+i%50)
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%d.txt", i%100)), []byte(text), 0o644); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.git("config", "gc.auto", "0")
+	p.git("config", "maintenance.auto", "false")
+	p.git("add", "-A")
+	p.git("commit", "-q", "-m", "files")
+	p.git("gc", "-q")
+}
