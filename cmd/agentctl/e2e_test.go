@@ -138,7 +138,7 @@ func (p *place) git(args ...string) string {
 func (p *place) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(p.bin+"/agentctl", args...)
 	cmd.Dir = p.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state, "HOST_TOKEN=none"}
 	return cmd
 }
 
@@ -547,7 +547,7 @@ func newStoppable(t *testing.T, step string) *place {
 	}
 	p := newPlace(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
 		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh\nproviders: [github]")
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN:-none}\"}\nendpoints: ['api.provider.test:443']\n", 0o644)
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\n", 0o644)
 	p.write("pre.sh", "#!/bin/sh\n(setsid sh -c 'while :; do sleep 1; done' &)\necho in pre_script\n"+wait("| in pre_script")+"\n", 0o755)
 	p.write("post.sh", "#!/bin/sh\n(setsid sleep 1000 &)\necho in post_script\ntouch ../post-ran\n"+wait("| in post_script")+"\n", 0o755)
 	return p
