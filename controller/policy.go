@@ -16,6 +16,7 @@ import (
 	"agentsh/controller/runtime"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/env"
 )
 
 // maxPolicyFile bounds one policy file, in bytes.
@@ -24,7 +25,7 @@ const maxPolicyFile = 4 << 20
 // loadPolicy reads the policy at name with what it extends, and checks it: a
 // policy that the supervisor would refuse is refused before a sandbox exists.
 // Rules of the run itself are tried before those of the policy.
-func loadPolicy(name string, own []policyRule, vars map[string]string) ([]wire.PolicySource, error) {
+func loadPolicy(name string, own []policyRule, vars map[string]string) (*policy.Policy, error) {
 	name = shortName(name)
 	data, err := readBounded(name, maxPolicyFile)
 	if err != nil {
@@ -41,11 +42,40 @@ func loadPolicy(name string, own []policyRule, vars map[string]string) ([]wire.P
 	if err != nil {
 		return nil, badConfig("run 'agentsh policy check "+name+"'", "policy:\n%w", err)
 	}
+	return p, nil
+}
+
+// sources are the files of a policy, as a supervisor gets them.
+func sources(p *policy.Policy) []wire.PolicySource {
 	var out []wire.PolicySource
 	for _, s := range p.Sources() {
 		out = append(out, wire.PolicySource{Name: s.Name, Data: s.Data})
 	}
-	return out, nil
+	return out
+}
+
+// checkEnv refuses a policy that keeps from the agent's program a variable it is
+// configured by: it would look for its files elsewhere, and say so nowhere.
+func (r *run) checkEnv(p *policy.Policy) error {
+	c, err := r.runtime.Command(r.invoke)
+	if err != nil {
+		return err
+	}
+	built, err := env.Build(env.Layers{Request: c.Env, Filter: p.EnvFilter(nil)})
+	if err != nil {
+		return badConfig("", "environment of the agent: %w", err)
+	}
+	var missing []string
+	for _, d := range built.Dropped {
+		if !c.Told(d.Name) {
+			missing = append(missing, d.Name)
+		}
+	}
+	if len(missing) > 0 {
+		return badConfig("add them to env_policy.allow of "+shortName(r.harness.Path(r.harness.Policy)),
+			"the policy keeps variables from the runtime %s that it is configured by: %s", r.result.Runtime, strings.Join(missing, ", "))
+	}
+	return nil
 }
 
 // policyRule is a file rule of the run.

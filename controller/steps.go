@@ -96,8 +96,11 @@ func (r *run) preflight(ctx context.Context) error {
 		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
 	}
 	vars := policyVars(r.repoDir)
-	sources, err := loadPolicy(r.harness.Path(r.harness.Policy), r.guarded(), vars)
+	rules, err := loadPolicy(r.harness.Path(r.harness.Policy), r.guarded(), vars)
 	if err != nil {
+		return err
+	}
+	if err := r.checkEnv(rules); err != nil {
 		return err
 	}
 	for _, script := range []harness.Text{r.harness.PreScript, r.harness.PostScript, r.harness.ValidationLoop.Script} {
@@ -110,7 +113,7 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.cleanup = append(r.cleanup, r.results.discard)
 	r.record.Out, r.record.Staging = r.results.out, r.results.staging
-	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources, Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir, Credentials: r.secrets}
+	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources(rules), Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir, Credentials: r.secrets}
 	if err := r.checkBackend(ctx); err != nil {
 		return err
 	}

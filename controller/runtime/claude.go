@@ -133,7 +133,7 @@ func (c claude) Command(in Invocation) (Command, error) {
 func (claude) State(in Invocation) []string {
 	var out []string
 	for _, name := range []string{
-		".claude.json", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans", "file-history", "statsig", "cache", "debug",
+		".claude.json", ".last-cleanup", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans", "file-history", "statsig", "cache", "debug",
 	} {
 		out = append(out, path.Join(in.ConfigDir, name))
 	}

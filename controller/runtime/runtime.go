@@ -137,6 +137,12 @@ type Command struct {
 	Run  map[string]string // AGENTSH_ variables, see [wire.ExecRequest]
 }
 
+// Told reports whether a variable of Env only tells the program about its run: it
+// works without it.
+func (c Command) Told(name string) bool {
+	return name == "TRACEPARENT" || strings.HasPrefix(name, "FULLSEND_")
+}
+
 // Kinds of [Event].
 const (
 	EventLine       = "line"        // a line of output that says nothing else
@@ -170,6 +176,10 @@ type Usage struct {
 	CostUSD    float64 `json:"cost_usd"` // as the program says; 0: it does not say
 }
 
+// maxCost is more than a run can have cost: what a program says beyond it, or
+// below nothing, is not counted. The sum must stay a number.
+const maxCost = 1e9
+
 // Add adds what v took. The model is the last one named.
 func (u *Usage) Add(v Usage) {
 	if v.Model != "" {
@@ -180,7 +190,9 @@ func (u *Usage) Add(v Usage) {
 	u.Output += v.Output
 	u.CacheRead += v.CacheRead
 	u.CacheWrite += v.CacheWrite
-	u.CostUSD += v.CostUSD
+	if v.CostUSD > 0 && v.CostUSD < maxCost {
+		u.CostUSD += v.CostUSD
+	}
 }
 
 // registered are the runtimes a harness can name.

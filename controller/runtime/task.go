@@ -15,7 +15,7 @@ func Task(in Invocation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Do the work your instructions describe, in the repository %s.\n", in.RepoDir)
 	fmt.Fprintf(&b, "Commit changes you want to keep. Results that are no changes of the repository go to files in %s.\n", in.OutputDir)
-	b.WriteString("Nobody can answer questions. A refusal of the sandbox is final: do not try to get around it, find another way or say what is missing.\n")
+	b.WriteString("Nobody can answer questions. What the sandbox refuses fails with \"Permission denied\" or \"agentsh: denied\", and that is final: do not try to get around it, find another way or say what is missing.\n")
 	if in.Feedback == "" {
 		return b.String()
 	}

@@ -5,6 +5,7 @@ package agents
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,8 +23,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -98,6 +101,7 @@ type world struct {
 	dir   string
 	model *fakemodel.Server
 	port  string // of the API, at modelHost
+	stop  func() // ends the API
 }
 
 // harness is what a world is made of.
@@ -107,6 +111,7 @@ type harness struct {
 	Env      string   // lines below env.sandbox
 	Provider string   // lines below name and endpoints: credentials, header
 	More     string   // of the harness
+	Minutes  int      // of an iteration; 0: 5
 	Agent    string   // definition; its name is tester
 }
 
@@ -141,7 +146,7 @@ network_rules:
 		t.Fatal(err)
 	}
 	w.write("harness.yaml", "agent: agents/tester.md\nrole: tester\nruntime: "+h.Runtime+"\ncommand: "+string(program)+
-		"\npolicy: claude/test.yaml\nproviders: [model]\ntimeout_minutes: 5\nenv:\n  sandbox:\n"+strings.ReplaceAll(indent(h.Env), "PORT", w.port)+h.More, 0o644)
+		"\npolicy: claude/test.yaml\nproviders: [model]\ntimeout_minutes: "+strconv.Itoa(cmp.Or(h.Minutes, 5))+"\nenv:\n  sandbox:\n"+strings.ReplaceAll(indent(h.Env), "PORT", w.port)+h.More, 0o644)
 	w.write("repo/double.sh", "#!/bin/sh\n# Prints twice its argument.\necho $(($1 + 2))\n", 0o755)
 	w.write("repo/test.sh", "#!/bin/sh\nfor n in 1 2 5; do\n\tgot=$(./double.sh $n)\n\t[ \"$got\" = $((n + n)) ] || { echo \"double $n gives $got\"; exit 1; }\ndone\necho all good\n", 0o755)
 	w.git("init", "-q", "-b", "main")
@@ -179,6 +184,11 @@ func (w *world) write(name, text string, mode fs.FileMode) {
 	if err := os.WriteFile(w.path(name), []byte(text), mode); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+func (w *world) append(name, text string) {
+	w.t.Helper()
+	w.write(name, w.read(name)+text, 0o644)
 }
 
 func (w *world) copy(from, to string) {
@@ -330,6 +340,50 @@ func (w *world) checkClean() {
 	}
 }
 
+// await waits for what an agent does, at most as long as a test may hang.
+func await(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(3 * time.Minute):
+		t.Fatal("the agent did not come so far")
+	}
+}
+
+// killBelow kills the one process below pid whose program's path ends so.
+func killBelow(t *testing.T, pid int, suffix string) {
+	t.Helper()
+	children := map[int][]int{}
+	procs, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range procs {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			continue // ended
+		}
+		// See proc(5): the name in parentheses may hold anything.
+		fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+		child, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		parent, _ := strconv.Atoi(fields[1])
+		children[parent] = append(children[parent], child)
+	}
+	var found []int
+	for todo := []int{pid}; len(todo) > 0; todo = todo[1:] {
+		todo = append(todo, children[todo[0]]...)
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", todo[0])); err == nil && strings.HasSuffix(exe, suffix) {
+			found = append(found, todo[0])
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("processes of %s: %v", suffix, found)
+	}
+	if err := syscall.Kill(found[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // serve serves the model's API over TLS and returns who signed for it.
 func (w *world) serve() (ca []byte) {
 	w.t.Helper()
@@ -348,10 +402,11 @@ func (w *world) serve() (ca []byte) {
 	server := httptest.NewUnstartedServer(w.model)
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	server.StartTLS()
-	w.t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		server.CloseClientConnections()
 		server.Close()
 	})
+	w.t.Cleanup(w.stop)
 	if _, w.port, err = net.SplitHostPort(server.Listener.Addr().String()); err != nil {
 		w.t.Fatal(err)
 	}
