@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -48,6 +49,7 @@ type listener struct {
 	errors []string
 	ended  *runtime.Event // the last result
 	last   string         // text of the model
+	stderr string         // the last line of standard error that is not empty
 	failed error          // to write a log, told once
 }
 
@@ -81,6 +83,9 @@ func (l *listener) said(e runtime.Event) {
 func (l *listener) sum(e runtime.Event) []string {
 	switch e.Kind {
 	case runtime.EventLine:
+		if e.Stream == "stderr" && strings.TrimSpace(e.Text) != "" {
+			l.stderr = e.Text
+		}
 		return []string{e.Text}
 	case runtime.EventSaid:
 		l.last = e.Text
@@ -158,19 +163,18 @@ func (l *listener) into(it *IterationResult) {
 func (l *listener) verdict(exit error, must bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	said := ""
+	said := "it ended without a result"
 	switch {
 	case l.ended != nil && l.ended.Failed:
-		said = l.ended.Text
-	case exit != nil && len(l.errors) > 0:
-		said = l.errors[len(l.errors)-1]
-	case exit == nil && l.ended == nil && must:
-		said = "it ended without a result"
-		if len(l.errors) > 0 {
-			said = l.errors[len(l.errors)-1]
-		}
-	default:
+		said = cmp.Or(l.ended.Text, "it does not say why")
+	case l.ended != nil, exit == nil && !must:
 		return exit
+	case len(l.errors) > 0:
+		said = l.errors[len(l.errors)-1]
+	case exit != nil && !must:
+		return exit
+	case exit != nil:
+		said = l.stderr
 	}
 	said = short(strings.TrimSpace(said))
 	if exit == nil {

@@ -16,7 +16,6 @@ import (
 	"agentsh/controller/runtime"
 	"agentsh/internal/wire"
 	"agentsh/policy"
-	"agentsh/policy/env"
 )
 
 // maxPolicyFile bounds one policy file, in bytes.
@@ -61,14 +60,11 @@ func (r *run) checkEnv(p *policy.Policy) error {
 	if err != nil {
 		return err
 	}
-	built, err := env.Build(env.Layers{Request: c.Env, Filter: p.EnvFilter(nil)})
-	if err != nil {
-		return badConfig("", "environment of the agent: %w", err)
-	}
+	filter := p.EnvFilter(nil)
 	var missing []string
-	for _, d := range built.Dropped {
-		if !c.Told(d.Name) {
-			missing = append(missing, d.Name)
+	for _, v := range c.Env {
+		if name, _, _ := strings.Cut(v, "="); !c.Told(name) && filter.Refuses(name) != "" {
+			missing = append(missing, name)
 		}
 	}
 	if len(missing) > 0 {

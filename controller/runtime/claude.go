@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -21,7 +22,17 @@ func (claude) Traits() Traits {
 	return Traits{Program: "claude", Bridge: true, Model: true, Effort: true, Plugins: true, Hooks: true, Ends: true}
 }
 
+// frontName is the name in a definition's front matter, which is the agent's
+// name for Claude Code, whatever its file is called.
+var frontName = regexp.MustCompile(`(?s)\A---\r?\n(?:.*?\n)?name:[ \t]*([^\r\n]*)`)
+
 func (claude) Check(in Invocation) error {
+	head, _, _ := strings.Cut(in.Text, "\n---")
+	if m := frontName.FindStringSubmatch(head); m != nil {
+		if name := strings.Trim(strings.TrimSpace(m[1]), `"'`); name != in.Agent {
+			return fmt.Errorf("the agent definition says name: %.60s, and its file is called %s.md", name, in.Agent)
+		}
+	}
 	if strings.HasPrefix(in.Model, "-") {
 		return fmt.Errorf("model %q is an option", in.Model)
 	}

@@ -217,3 +217,19 @@ func TestTheTaskHoldsWhatTheValidatorSaid(t *testing.T) {
 		t.Errorf("%d bytes: %.400s", len(text), text)
 	}
 }
+
+func TestTheNameOfAClaudeDefinitionIsItsFiles(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"plain":                              true,
+		"---\nname: fixer\n---\nx":           true,
+		"---\r\nname: \"fixer\"\r\n---\r\nx": true,
+		"---\ndescription: d\nname: 'fixer'\ntools: x\n---\nname: other": true,
+		"---\ndescription: d\n---\nname: other":                          true,
+		"---\nname: other\n---\nx":                                       false,
+		"---\ndescription: d\nname: other\n---\n":                        false,
+	} {
+		if err := (claude{}).Check(Invocation{Agent: "fixer", Text: text}); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -28,6 +28,13 @@ func (f Filter) Merge(g Filter) Filter {
 	return f
 }
 
+// Refuses is the reason why a variable of a request would be dropped, whatever
+// its value; empty: it would not.
+func (f Filter) Refuses(name string) string {
+	_, reason := f.judge(name)
+	return reason
+}
+
 // judge decides one name of a request: either rule says what let it through,
 // or reason says why it is dropped.
 func (f Filter) judge(name string) (rule, reason string) {

@@ -1,0 +1,212 @@
+package controller
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"agentsh/controller/bootstrap"
+	"agentsh/controller/harness"
+	"agentsh/controller/runtime"
+	"agentsh/policy"
+)
+
+// hearing is a listener with logs of its own, and what it shows.
+func hearing(t *testing.T) (l *listener, shown *[]string, read func(name string) string) {
+	t.Helper()
+	r := &run{results: &results{staging: filepath.Join(t.TempDir(), "s")}}
+	if err := r.results.make(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.results.closeLogs() })
+	shown = &[]string{}
+	r.o.Progress = func(u Update) { *shown = append(*shown, u.Text) }
+	return r.listen(2), shown, func(name string) string {
+		data, err := os.ReadFile(filepath.Join(r.results.staging, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+}
+
+func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
+	l, shown, read := hearing(t)
+	for _, e := range []runtime.Event{
+		{Kind: runtime.EventLine, Stream: "stderr", Text: "a line"},
+		{Kind: runtime.EventSaid, Text: "two\nlines"},
+		{Kind: runtime.EventToolCall, Tool: "Bash", Call: "1", Text: "make\ntest"},
+		{Kind: runtime.EventToolCall, Tool: "Edit", Call: "2", Text: "a.go"},
+		{Kind: runtime.EventToolResult, Call: "1", Text: "exit 2\nlong", Failed: true},
+		{Kind: runtime.EventToolResult, Call: "2", Text: "ok"},
+		{Kind: runtime.EventToolCall, Tool: "Bash", Call: "3", Text: "true"},
+		{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: "m", Turns: 2, Input: 5, CostUSD: 0.5}},
+		{Kind: runtime.EventUsage, Usage: &runtime.Usage{Turns: 1, Input: 7, CostUSD: math.MaxFloat64}},
+		{Kind: runtime.EventError, Text: "no such thing"},
+		{Kind: runtime.EventSaid, Text: "done"},
+		{Kind: runtime.EventResult, Text: "done"},
+	} {
+		l.said(e)
+	}
+	want := []string{"a line", "two", "lines", "Bash: make test", "Edit: a.go", "Bash failed: exit 2 long", "Bash: true", "error: no such thing", "done"}
+	if !slices.Equal(*shown, want) {
+		t.Errorf("shown: %q", *shown)
+	}
+	if log := read(agentLogName); log != strings.Join(want, "\n")+"\n" {
+		t.Errorf("log: %q", log)
+	}
+	lines := strings.Split(strings.TrimSpace(read(eventsName)), "\n")
+	var e loggedEvent
+	if err := json.Unmarshal([]byte(lines[4]), &e); err != nil || len(lines) != 12 || e.Iteration != 2 || e.Time.IsZero() || e.Call != "1" || !e.Failed || e.Text != "exit 2\nlong" {
+		t.Errorf("%d events, %+v, %v", len(lines), e, err)
+	}
+	var it IterationResult
+	l.into(&it)
+	if !slices.Equal(it.Tools, []Tool{{"Bash", 2, 1}, {"Edit", 1, 0}}) || !slices.Equal(it.Errors, []string{"no such thing"}) ||
+		*it.Usage != (runtime.Usage{Model: "m", Turns: 3, Input: 12, CostUSD: 0.5}) {
+		t.Errorf("%+v %+v", it, it.Usage)
+	}
+	if _, err := json.Marshal(it); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAgentThatUsesEndlesslyManyToolsIsCounted(t *testing.T) {
+	l, _, _ := hearing(t)
+	for n := range 10_000 {
+		l.said(runtime.Event{Kind: runtime.EventToolCall, Tool: fmt.Sprint("t", n), Call: fmt.Sprint(n)})
+		l.said(runtime.Event{Kind: runtime.EventError, Text: strings.Repeat("x", 1000)})
+	}
+	var it IterationResult
+	l.into(&it)
+	calls := 0
+	for _, tool := range it.Tools {
+		calls += tool.Calls
+	}
+	if calls != 10_000 || len(it.Tools) > maxTools+1 || len(it.Errors) != maxErrors || len(it.Errors[0]) > maxWhat+10 || len(l.calls) > maxRefusals {
+		t.Errorf("%d calls of %d tools, %d errors, %d running", calls, len(it.Tools), len(it.Errors), len(l.calls))
+	}
+}
+
+func TestAProgramThatSaysItFailedHasFailed(t *testing.T) {
+	exit := fail(ExitAgentFailed, "h", errors.New("the agent exited with status 1"))
+	timeout := fail(ExitTimeout, "h", errors.New("the agent did not end"))
+	result := func(text string, failed bool) runtime.Event {
+		return runtime.Event{Kind: runtime.EventResult, Text: text, Failed: failed}
+	}
+	report := runtime.Event{Kind: runtime.EventError, Text: "API\nError"}
+	for name, tt := range map[string]struct {
+		events []runtime.Event
+		exit   error
+		must   bool
+		code   int
+		says   string
+	}{
+		"it is done":                       {[]runtime.Event{result("ok", false)}, nil, true, 0, ""},
+		"a script says nothing":            {nil, nil, false, 0, ""},
+		"failed, with status 0":            {[]runtime.Event{result("API Error", true)}, nil, true, ExitAgentFailed, "the agent failed: API Error"},
+		"failed, and says nothing of it":   {[]runtime.Event{result("", true)}, nil, true, ExitAgentFailed, "the agent failed: it does not say why"},
+		"failed, then done":                {[]runtime.Event{result("x", true), result("ok", false)}, nil, true, 0, ""},
+		"failed, with a status":            {[]runtime.Event{result("API Error", true)}, exit, true, ExitAgentFailed, "the agent exited with status 1: API Error"},
+		"no result":                        {nil, nil, true, ExitAgentFailed, "the agent failed: it ended without a result"},
+		"no result after an error":         {[]runtime.Event{report}, nil, true, ExitAgentFailed, "the agent failed: API Error"},
+		"a status after an error":          {[]runtime.Event{report}, exit, true, ExitAgentFailed, "the agent exited with status 1: API Error"},
+		"a status after a word of it":      {[]runtime.Event{{Kind: runtime.EventLine, Stream: "stderr", Text: "no agent x"}}, exit, true, ExitAgentFailed, "the agent exited with status 1: no agent x"},
+		"a script's status":                {[]runtime.Event{{Kind: runtime.EventLine, Stream: "stderr", Text: "no agent x"}}, exit, false, ExitAgentFailed, "the agent exited with status 1"},
+		"a status after done":              {[]runtime.Event{result("ok", false)}, exit, true, ExitAgentFailed, "the agent exited with status 1"},
+		"a timeout stays one":              {[]runtime.Event{report}, timeout, true, ExitTimeout, "the agent did not end: API Error"},
+		"a timeout after it says it ended": {[]runtime.Event{result("ok", false)}, timeout, true, ExitTimeout, "the agent did not end"},
+	} {
+		l, _, _ := hearing(t)
+		for _, e := range tt.events {
+			l.said(e)
+		}
+		err := l.verdict(tt.exit, tt.must)
+		var f *Failure
+		if errors.As(err, &f); (err == nil) != (tt.code == 0) || err != nil && (f.Code != tt.code || f.Err.Error() != tt.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// guardedRun is a run of Claude Code whose policy permits everything.
+func guardedRun(t *testing.T, more string) (*run, string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a.md": "x", "p.yaml": "version: 1\nname: p\nfile_rules: [{name: all, paths: ['/**'], operations: ['*'], decision: allow}]\n" + more,
+		"h.yaml": "agent: a.md\nrole: r\npolicy: p.yaml\nreadonly_repo: true\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, ps := harness.Load(filepath.Join(dir, "h.yaml"), harness.Options{})
+	if ps.HasErrors() {
+		t.Fatal(ps)
+	}
+	r := &run{harness: h, repoDir: workspace + "/app", lookup: lookupIn(nil)}
+	r.result.Runtime = "claude"
+	if err := r.checkRuntime(); err != nil {
+		t.Fatal(err)
+	}
+	return r, filepath.Join(dir, "p.yaml")
+}
+
+// The rules of a run hold before those of a policy, whatever it says.
+func TestTheRulesOfARunComeFirst(t *testing.T) {
+	r, name := guardedRun(t, "")
+	p, err := loadPolicy(name, r.guarded(), policyVars(r.repoDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		op         policy.FileOp
+		path, rule string
+	}{
+		{policy.OpWrite, "/sandbox/workspace/.claude/settings.json", "delivered-files"},
+		{policy.OpCreate, bootstrap.ConfigDir + "/agents/b.md", "delivered-files"},
+		{policy.OpWrite, bootstrap.ConfigDir + "/skills/x/SKILL.md", "delivered-files"},
+		{policy.OpRename, "/sandbox/workspace/.claude", "above-delivered-files"},
+		{policy.OpDelete, bootstrap.ConfigDir, "above-delivered-files"},
+		{policy.OpCreate, bootstrap.ConfigDir + "/settings.local.json", "runtime-configuration"},
+		{policy.OpCreate, bootstrap.ConfigDir + "/CLAUDE.md", "runtime-configuration"},
+		{policy.OpCreate, bootstrap.ConfigDir + "/projects/x/y.jsonl", "runtime-state"},
+		{policy.OpCreate, bootstrap.ConfigDir + "/.claude.json.tmp.4.ab", "runtime-state"},
+		{policy.OpExecute, bootstrap.ConfigDir + "/projects/tool", "all"},
+		{policy.OpWrite, "/sandbox/workspace/app/a.go", "readonly-repo"},
+		{policy.OpCreate, "/sandbox/workspace/app/.git/index.lock", "readonly-repo"},
+		{policy.OpRead, "/sandbox/workspace/app/a.go", "all"},
+		{policy.OpWrite, "/sandbox/workspace/output/a", "all"},
+	} {
+		if _, why := p.Evaluate(&policy.FileRequest{Op: tt.op, Path: tt.path}); why.Rule != tt.rule {
+			t.Errorf("%v %s: %+v, want %s", tt.op, tt.path, why, tt.rule)
+		}
+	}
+}
+
+func TestAPolicyThatKeepsTheRuntimesVariablesIsRefused(t *testing.T) {
+	for more, want := range map[string]string{
+		"": "",
+		"env_policy: {allow: ['CLAUDE_*', IS_SANDBOX, DISABLE_AUTOUPDATER]}\n": "",
+		"env_policy: {allow: [PATH]}\n":                                        "CLAUDE_CONFIG_DIR",
+		"env_policy: {deny: ['CLAUDE_CODE*']}\n":                               "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
+	} {
+		r, name := guardedRun(t, more)
+		p, err := loadPolicy(name, r.guarded(), policyVars(r.repoDir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.checkEnv(p)
+		var f *Failure
+		if want == "" && err != nil || want != "" && (!errors.As(err, &f) || f.Code != ExitConfiguration || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v", more, err)
+		}
+	}
+}
