@@ -10,6 +10,7 @@ import (
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/harness"
+	"agentsh/controller/runtime"
 )
 
 // bootstrap brings everything the agent needs into the sandbox.
@@ -38,7 +39,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 func (r *run) planInput() bootstrap.Input {
 	in := bootstrap.Input{
 		Agent: r.harness.AgentName(), Definition: r.harness.Path(r.harness.Agent),
-		Repo: r.clone, Tree: r.tree, Objects: r.target.objects(r.clone), RepoName: repoName(r.target.dir), Input: r.harness.Path(r.harness.AgentInput),
+		Repo: r.clone, Tree: r.tree, Hidden: r.hidden(), Objects: r.target.objects(r.clone), RepoName: repoName(r.target.dir), Input: r.harness.Path(r.harness.AgentInput),
 	}
 	for _, s := range r.harness.Skills {
 		in.Skills = append(in.Skills, r.harness.Path(s.Path))
@@ -57,6 +58,14 @@ func (r *run) planInput() bootstrap.Input {
 		in.Files = append(in.Files, bootstrap.File{Dest: f.Dest, Source: f.Source, Data: f.Data, Mode: f.Mode})
 	}
 	return in
+}
+
+// hidden are the files of the repository that the agent's program must not find.
+func (r *run) hidden() []string {
+	if h, hides := r.runtime.(runtime.Hider); hides {
+		return h.Hidden(r.invoke)
+	}
+	return nil
 }
 
 // keepMissing tells git that what cannot travel is meant to be missing: the

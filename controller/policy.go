@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"agentsh/controller/bootstrap"
-	"agentsh/controller/runtime"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -105,8 +104,8 @@ func ownPolicy(name string, rules []policyRule) policy.Source {
 var changing = []string{"write", "create", "delete", "rename", "chmod", "chown", "link", "symlink", "mkdir", "rmdir", "mknod", "xattr", "utime"}
 
 // guarded are the rules that a run adds to its policy: the agent writes nothing
-// that its program is configured by, the program may write what it keeps for
-// itself, and a read-only repository is one.
+// that its program is configured by, which it may read, the program may write
+// what it keeps for itself, and a read-only repository is one.
 func (r *run) guarded() []policyRule {
 	var rules []policyRule
 	if r.harness.ReadonlyRepo.V {
@@ -118,9 +117,7 @@ func (r *run) guarded() []policyRule {
 	if len(r.own) == 0 {
 		return rules
 	}
-	if h, hides := r.runtime.(runtime.Hider); hides {
-		rules = append(rules, hiddenFiles(h.Hidden(r.invoke))...)
-	}
+	rules = append(rules, hiddenFiles(r.repoDir, r.hidden())...)
 	var files []string
 	above := map[string]bool{}
 	for _, f := range r.own {
@@ -152,18 +149,36 @@ func (r *run) guarded() []policyRule {
 	return append(rules, policyRule{
 		Name: "runtime-configuration", Paths: []string{bootstrap.ConfigDir, bootstrap.ConfigDir + "/**"}, Operations: changing,
 		Decision: "deny", Message: message,
+	}, policyRule{
+		Name: "delivered-configuration", Paths: []string{bootstrap.ConfigDir, bootstrap.ConfigDir + "/**"},
+		Operations: []string{"read", "list", "stat", "execute"}, Decision: "allow",
+	}, policyRule{ // programs look for files of theirs in every directory above the repository
+		Name: "sandbox-root", Paths: []string{bootstrap.Root, bootstrap.Root + "/*"}, Operations: []string{"list", "stat"}, Decision: "allow",
 	})
 }
 
-// hiddenFiles keeps what is in files from everybody in the sandbox.
-func hiddenFiles(paths []string) []policyRule {
-	if len(paths) == 0 {
+// hiddenFiles keeps the agent from making files of the repository that its
+// program would be configured by, and from leading to others in their place.
+func hiddenFiles(repo string, names []string) []policyRule {
+	if len(names) == 0 {
 		return nil
 	}
-	return []policyRule{{
-		Name: "hidden-files", Paths: paths, Operations: []string{"read"}, Decision: "deny",
-		Message: "the agent's program would be configured by it; the harness does that",
-	}}
+	var files []string
+	above := map[string]bool{}
+	for _, name := range names {
+		files = append(files, path.Join(repo, name), path.Join(repo, name)+"/**")
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			above[path.Join(repo, dir)] = true
+		}
+	}
+	const message = "the agent's program would be configured by it; the harness does that"
+	return []policyRule{
+		{Name: "hidden-files", Paths: files, Operations: append([]string{"read"}, changing...), Decision: "deny", Message: message},
+		{
+			Name: "above-hidden-files", Paths: slices.Sorted(maps.Keys(above)), Operations: []string{"rename", "symlink", "link"},
+			Decision: "deny", Message: message,
+		},
+	}
 }
 
 // shortName is name relative to the working directory when it lies below it:

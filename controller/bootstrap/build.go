@@ -232,6 +232,8 @@ func (b *builder) repository(in Input) []string {
 			skipped = append(skipped, fmt.Sprintf("%q: not a name that travels", f.Path))
 		case e.Kind == KindSymlink && !stays(f.Path, f.Target):
 			skipped = append(skipped, fmt.Sprintf("%q: link to %.200q leaves the directory", f.Path, f.Target))
+		case f.hidden(in.Hidden):
+			skipped = append(skipped, fmt.Sprintf("%q: the agent's program would be configured by it", f.Path))
 		default:
 			b.add(e)
 		}
@@ -248,6 +250,20 @@ func (b *builder) repository(in Input) []string {
 	}
 	b.exclude(path.Join(dest, ".git"), added)
 	return skipped
+}
+
+// hidden reports whether a file or link is one of the hidden files, lies in
+// a hidden directory, or leads to where one could be.
+func (f Blob) hidden(names []string) bool {
+	if f.Kind == KindDir {
+		return false // nothing of it is left in it
+	}
+	for _, h := range names {
+		if f.Path == h || strings.HasPrefix(f.Path, h+"/") || f.Kind == KindSymlink && strings.HasPrefix(h, f.Path+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // exclude lists the added files in .git/info/exclude.

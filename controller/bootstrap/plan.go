@@ -48,9 +48,10 @@ type Input struct {
 	Repo     string // a clone prepared for the sandbox, its .git included
 	Tree     []Blob // files of the repository that are in its objects only
 	Objects  Objects
-	RepoName string // directory of the workspace
-	AgentsMD []byte // default of the organisation for a repository without AGENTS.md; nil: none
-	Bridge   bool   // the runtime reads CLAUDE.md only, as Claude Code does
+	Hidden   []string // files and directories of it that do not travel, by their slash paths
+	RepoName string   // directory of the workspace
+	AgentsMD []byte   // default of the organisation for a repository without AGENTS.md; nil: none
+	Bridge   bool     // the runtime reads CLAUDE.md only, as Claude Code does
 
 	Files     []File // host files and .env.d files
 	Env       []byte // content of workspace/.env; nil: none

@@ -33,9 +33,10 @@ func (codex) Check(in Invocation) error {
 
 func (codex) Hidden(in Invocation) []string { return in.shadowed() }
 
-func (codex) Files(in Invocation) ([]File, error) { return []File{in.skillsLink()}, nil }
+func (codex) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(in.HomeDir)}, nil }
 
-// home is where Codex keeps what it needs and what it did.
+// home is where Codex keeps what it needs and what it did. Codex makes it, but
+// not one that CODEX_HOME names.
 func (codex) home(in Invocation) string { return path.Join(in.HomeDir, ".codex") }
 
 func (c codex) State(in Invocation) []string { return []string{c.home(in)} }
@@ -76,7 +77,8 @@ func (c codex) Command(in Invocation) (Command, error) {
 	}
 	argv = append(argv, "exec", "--json", "--color", "never", "--skip-git-repo-check",
 		"--dangerously-bypass-approvals-and-sandbox", // nobody answers, and the sandbox is ours
-		"--ignore-user-config", "--ignore-rules", "--disable", "plugins", "--disable", "apps")
+		"--ignore-user-config", "--ignore-rules", "--disable", "plugins", "--disable", "apps",
+		"--disable", "shell_snapshot") // it uses builtins that BASH_ENV of the policy may disable
 	for _, s := range settings {
 		argv = append(argv, "-c", s)
 	}
@@ -85,7 +87,7 @@ func (c codex) Command(in Invocation) (Command, error) {
 	}
 	run, env := runVars(in)
 	return Command{
-		Argv: withEnv([]string{"CODEX_HOME=" + c.home(in)}, append(argv, "--", Task(in))),
+		Argv: withEnv([]string{"-u", "CODEX_HOME"}, append(argv, "--", Task(in))),
 		Cwd:  in.RepoDir, Env: env, Run: run,
 	}, nil
 }

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// gemini is Google's Gemini CLI without a terminal. Its settings are those of
-// the system, which beat those of the user and of the repository.
+// gemini is Google's Gemini CLI without a terminal. It gets a home of its own
+// in the configuration directory: of that, it may only write what it keeps for
+// itself. Settings of a repository would beat those there, so they do not travel.
 type gemini struct{}
 
 func init() { register(gemini{}) }
@@ -54,10 +55,13 @@ var off = map[string]any{"enabled": false}
 // noServer is the name of a tool server that does not exist.
 const noServer = "none"
 
-// Places of the files of Gemini CLI.
-func (gemini) settings(in Invocation) string { return path.Join(in.ConfigDir, "gemini/settings.json") }
-func (gemini) system(in Invocation) string   { return path.Join(in.ConfigDir, "gemini/system.md") }
-func (gemini) home(in Invocation) string     { return path.Join(in.HomeDir, ".gemini") }
+// Places of the files of Gemini CLI. Settings of the system would be the
+// strongest, but it takes them only where root owns every directory above.
+func (gemini) home(in Invocation) string { return path.Join(in.ConfigDir, "gemini") }
+func (g gemini) settings(in Invocation) string {
+	return path.Join(g.home(in), ".gemini/settings.json")
+}
+func (g gemini) system(in Invocation) string { return path.Join(g.home(in), "system.md") }
 
 func (g gemini) Files(in Invocation) ([]File, error) {
 	text, err := in.instructions()
@@ -74,24 +78,30 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 	return []File{
 		{Dest: g.settings(in), Data: append(settings, '\n'), Mode: 0o644},
 		{Dest: g.system(in), Data: []byte(text + "\n"), Mode: 0o644},
-		in.skillsLink(),
+		in.skillsLink(g.home(in)),
 	}, nil
 }
 
-func (g gemini) State(in Invocation) []string { return []string{g.home(in)} }
+// geminiState is what Gemini CLI keeps in its home.
+var geminiState = []string{"history", "projects.json", "tmp", "installation_id", "google_accounts.json", "state.json", "trustedFolders.json"}
 
-func (g gemini) Transcripts(in Invocation) []string { return []string{path.Join(g.home(in), "tmp")} }
-
-// Hidden are also files of variables: Gemini CLI takes those of the working
-// directory and of each above it.
-func (gemini) Hidden(in Invocation) []string {
-	hidden := in.shadowed()
-	for dir := in.RepoDir; ; dir = path.Dir(dir) {
-		hidden = append(hidden, path.Join(dir, ".gemini/.env"))
-		if dir == "/" || dir == "." {
-			return hidden
-		}
+func (g gemini) State(in Invocation) []string {
+	var state []string
+	for _, name := range geminiState {
+		state = append(state, path.Join(g.home(in), ".gemini", name))
 	}
+	return state
+}
+
+func (g gemini) Transcripts(in Invocation) []string {
+	return []string{path.Join(g.home(in), ".gemini/tmp")}
+}
+
+// Hidden is what Gemini CLI takes from a repository that it trusts. Without
+// trust it does not start where nobody can be asked.
+func (gemini) Hidden(in Invocation) []string {
+	return append(in.shadowed(), ".gemini/settings.json", ".gemini/.env", ".gemini/agents", ".gemini/commands", ".gemini/extensions",
+		".gemini/hooks", ".gemini/policies", ".gemini/system.md")
 }
 
 func (g gemini) Command(in Invocation) (Command, error) {
@@ -105,8 +115,7 @@ func (g gemini) Command(in Invocation) (Command, error) {
 	run, env := runVars(in)
 	return Command{
 		Argv: withEnv([]string{
-			"GEMINI_CLI_HOME=" + in.HomeDir, "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_CLI_SYSTEM_SETTINGS_PATH=" + g.settings(in),
-			"GEMINI_SYSTEM_MD=" + g.system(in), "NO_COLOR=1",
+			"GEMINI_CLI_HOME=" + g.home(in), "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_SYSTEM_MD=" + g.system(in), "NO_COLOR=1",
 		}, argv),
 		Cwd: in.RepoDir, Env: env, Run: run,
 	}, nil
@@ -144,26 +153,15 @@ type geminiTokens struct {
 
 func (gemini) Parser(emit func(Event)) Parser {
 	p := &geminiParser{emit: emit, tools: map[string]string{}}
-	r := newRecordParser(func(e Event) {
-		if e.Stream == "stderr" && strings.Contains(e.Text, geminiUnset) {
-			p.unset = true
-		}
-		emit(e)
-	}, p.read, p.close)
-	return r
+	return newRecordParser(emit, p.read, p.said)
 }
-
-// geminiUnset is what Gemini CLI prints when it does not trust who may write to
-// the settings of the system, and goes on without them.
-const geminiUnset = "Skipping system settings file"
 
 // geminiParser reads the records of one run.
 type geminiParser struct {
 	emit  func(Event)
-	say   strings.Builder // pieces of a message
-	last  string          // message of the model
-	tools map[string]string
-	unset bool
+	say   strings.Builder   // pieces of a message
+	last  string            // message of the model
+	tools map[string]string // of running calls, by id
 }
 
 func (p *geminiParser) read(object []byte) bool {
@@ -244,12 +242,5 @@ func (p *geminiParser) usage(s geminiStats) {
 			u.Turns = 1
 		}
 		p.emit(Event{Kind: EventUsage, Usage: u})
-	}
-}
-
-func (p *geminiParser) close() {
-	p.said()
-	if p.unset {
-		p.emit(Event{Kind: EventResult, Failed: true, Text: "gemini ran without the settings of the run: it does not trust the directory they are in"})
 	}
 }

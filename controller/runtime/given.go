@@ -27,28 +27,32 @@ func fitsArgument(what, text string) error {
 	return nil
 }
 
-// withEnv starts a program with variables of its own. They are what keeps the
-// repository from configuring the program, so env_policy, which filters
+// withEnv starts a program with variables of its own, see env(1). They are what
+// keeps the repository from configuring the program, so env_policy, which filters
 // [Command.Env], is not asked.
-func withEnv(vars, argv []string) []string {
-	return append(append([]string{"env"}, vars...), argv...)
+func withEnv(changes, argv []string) []string {
+	return append(append([]string{"env"}, changes...), argv...)
 }
 
 // skillsLink puts the delivered skills where Codex, Gemini CLI and OpenCode look
-// for those of the user.
-func (in Invocation) skillsLink() File {
-	dest := path.Join(in.HomeDir, ".agents", "skills")
+// for those of the user whose home it is.
+func (in Invocation) skillsLink(home string) File {
+	dest := path.Join(home, ".agents", "skills")
 	up := strings.Repeat("../", strings.Count(path.Dir(dest), "/")-strings.Count(path.Dir(in.ConfigDir), "/"))
 	return File{Dest: dest, Target: up + path.Join(path.Base(in.ConfigDir), "skills")}
 }
+
+// skillDirs are where the programs look for skills of a repository.
+var skillDirs = []string{".agents/skills", ".codex/skills", ".gemini/skills", ".opencode/skill", ".opencode/skills"}
 
 // shadowed are skills of the repository that have the name of a delivered one.
 // The programs would offer both, or the repository's.
 func (in Invocation) shadowed() []string {
 	var hidden []string
 	for _, name := range in.Skills {
-		dir := path.Join(in.RepoDir, "{.agents,.codex,.gemini,.opencode}/{skill,skills}", name)
-		hidden = append(hidden, dir, dir+"/**")
+		for _, dir := range skillDirs {
+			hidden = append(hidden, path.Join(dir, name))
+		}
 	}
 	return hidden
 }

@@ -34,7 +34,7 @@ func (o opencode) Check(in Invocation) error {
 
 func (opencode) Hidden(in Invocation) []string { return in.shadowed() }
 
-func (opencode) Files(in Invocation) ([]File, error) { return []File{in.skillsLink()}, nil }
+func (opencode) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(in.HomeDir)}, nil }
 
 // Directories of OpenCode below its home.
 var opencodeState = []string{".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".opencode"}

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -269,11 +270,11 @@ func TestCommandsOfThePrograms(t *testing.T) {
 		want    []string // consecutive arguments, divided by a blank
 	}{
 		{codex{}, []string{
-			"env CODEX_HOME=/sandbox/home/.codex codex exec --json", "--ignore-user-config", "--ignore-rules", `-c web_search="disabled"`,
+			"env -u CODEX_HOME codex exec --json", "--ignore-user-config", "--ignore-rules", `-c web_search="disabled"`,
 			`-c developer_instructions="You mend \"bugs\"."`, "--model vendor/model-1", `-c model_provider="agentsh"`, `-c model_reasoning_effort="high"`,
 		}},
 		{gemini{}, []string{
-			"env GEMINI_CLI_HOME=/sandbox/home", "GEMINI_CLI_SYSTEM_SETTINGS_PATH=/sandbox/claude-config/gemini/settings.json",
+			"env GEMINI_CLI_HOME=/sandbox/claude-config/gemini",
 			"GEMINI_SYSTEM_MD=/sandbox/claude-config/gemini/system.md", "gemini --output-format stream-json", "--model vendor/model-1", "--extensions none",
 		}},
 		{opencode{}, []string{
@@ -313,7 +314,7 @@ func TestTheOperatorsModelProviderIsKept(t *testing.T) {
 func TestDeliveredSkillsShadowThoseOfTheRepository(t *testing.T) {
 	for _, r := range others {
 		hidden := r.(Hider).Hidden(invocation())
-		if !slices.Contains(hidden, "/sandbox/workspace/repo/{.agents,.codex,.gemini,.opencode}/{skill,skills}/lint/**") {
+		if !slices.Contains(hidden, ".agents/skills/lint") {
 			t.Errorf("%s hides %q", r.Name(), hidden)
 		}
 		files, err := r.Files(invocation())
@@ -321,24 +322,12 @@ func TestDeliveredSkillsShadowThoseOfTheRepository(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.ContainsFunc(files, func(f File) bool {
-			return f.Dest == "/sandbox/home/.agents/skills" && f.Target == "../../claude-config/skills"
+			return path.Base(f.Dest) == "skills" && path.Join(path.Dir(f.Dest), f.Target) == "/sandbox/claude-config/skills"
 		}) {
 			t.Errorf("%s: no link to the skills: %+v", r.Name(), files)
 		}
 	}
-	if hidden := (gemini{}).Hidden(invocation()); !slices.Contains(hidden, "/sandbox/workspace/repo/.gemini/.env") || !slices.Contains(hidden, "/.gemini/.env") {
+	if hidden := (gemini{}).Hidden(invocation()); !slices.Contains(hidden, ".gemini/settings.json") || !slices.Contains(hidden, ".gemini/.env") {
 		t.Errorf("gemini hides %q", hidden)
-	}
-}
-
-func TestGeminiWithoutItsSettingsFails(t *testing.T) {
-	output, err := os.ReadFile("testdata/gemini-works.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := heard(t, gemini{}, output, []byte("Security Warning: Skipping system settings file '/x': Symlink\n"))
-	last := got[strings.LastIndex(strings.TrimSpace(got), "\n")+1:]
-	if !strings.Contains(last, `"kind":"result"`) || !strings.Contains(last, `"failed":true`) {
-		t.Errorf("the last event is %s", last)
 	}
 }

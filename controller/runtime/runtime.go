@@ -43,10 +43,11 @@ type Runtime interface {
 	Transcripts(in Invocation) []string
 }
 
-// Hider is a [Runtime] that must not read some files: it would take from them
+// Hider is a [Runtime] whose program would take from files of the repository
 // what only the harness decides.
 type Hider interface {
-	// Hidden lists them, as paths of the policy in the sandbox.
+	// Hidden lists these files and directories, relative to the repository. They
+	// do not travel, and the agent cannot make them.
 	Hidden(in Invocation) []string
 }
 

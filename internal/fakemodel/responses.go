@@ -49,6 +49,8 @@ func (responses) read(_ *http.Request, body []byte, into *Request) error {
 	into.Model, into.System = b.Model, b.Instructions
 	for _, item := range b.Input {
 		switch {
+		case item.Role == "developer" || item.Role == "system":
+			into.System += "\n" + strings.Join(texts(item.Content), "\n")
 		case item.Type == "message" || item.Type == "":
 			into.Texts = append(into.Texts, texts(item.Content)...)
 		case strings.HasSuffix(item.Type, "_call_output"):

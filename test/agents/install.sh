@@ -19,3 +19,6 @@ npm_program() {
 }
 
 npm_program claude @anthropic-ai/claude-code 2.1.197
+npm_program codex @openai/codex 0.169.0
+npm_program gemini @google/gemini-cli 0.61.0
+npm_program opencode opencode-ai 1.18.33
