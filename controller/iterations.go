@@ -203,6 +203,9 @@ func (r *run) deliver(ctx context.Context) error {
 	if err := r.takeAudit(ctx); err != nil {
 		return err
 	}
+	if err := r.takeTrash(ctx); err != nil {
+		return err
+	}
 	r.beginDelete(ctx)
 	if err := r.takeCommits(ctx); err != nil {
 		return err
@@ -233,6 +236,13 @@ func (r *run) publish() error {
 	}
 	r.record.Staging = ""
 	return nil
+}
+
+// takeTrash copies what soft_delete kept to the results: the sandbox goes with
+// the rest.
+func (r *run) takeTrash(ctx context.Context) (err error) {
+	r.result.Trashed, err = r.box.Trash(ctx, filepath.Join(r.results.staging, trashName))
+	return err
 }
 
 // takeAudit copies the audit log and counts what the stream did not bring.

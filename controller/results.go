@@ -23,6 +23,7 @@ const (
 	manifestName = "manifest.json" // of files, with their SHA-256
 	outputName   = "output"        // what the agent wrote to its output directory
 	eventsName   = "agent.jsonl"   // what it said and did, one event a line
+	trashName    = "trash"         // what soft_delete kept, with its manifest
 	recordsName  = "transcripts"   // what the program itself wrote down, by iteration
 )
 

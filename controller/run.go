@@ -98,6 +98,7 @@ type Result struct {
 	Findings   []scan.Finding    `json:"findings"`   // of the scans
 	Out        string            `json:"out"`
 	Audit      string            `json:"audit,omitempty"`
+	Trashed    int               `json:"trashed,omitempty"` // files that soft_delete kept, in the results
 	Record     string            `json:"record,omitempty"`
 	Started    time.Time         `json:"started"`
 	Ended      time.Time         `json:"ended"`

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"agentsh/internal/keep"
 )
 
 // DefaultConfigPath is where the packages install the operator's configuration.
@@ -42,6 +45,8 @@ type OperatorConfig struct {
 	Egress Egress
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []Degradation
+	// Trash bounds what soft_delete keeps for all sessions of a user together.
+	Trash keep.TrashLimits
 	// Confine gives up what this process does not need once its session runs:
 	// see [Session.Confine]. It is no setting; the caller says that the process
 	// is there for this session alone.
@@ -50,8 +55,9 @@ type OperatorConfig struct {
 
 // configDefaults is the configuration without a file.
 var configDefaults = OperatorConfig{
-	User: "sandbox",
-	Path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
+	User:  "sandbox",
+	Trash: keep.DefaultTrash,
+	Path:  "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
 }
 
 // ReadConfig reads a configuration file strictly: every unknown key, wrong type
@@ -97,6 +103,16 @@ func parseConfig(name string, data []byte) (OperatorConfig, error) {
 			})
 		},
 		"degraded": r.degraded(&c.Degraded),
+		"trash": func(n *yaml.Node) {
+			r.mapping(n, "trash", map[string]func(*yaml.Node){
+				"max_size_mb": func(n *yaml.Node) {
+					r.count(n, 1<<30, func(mb int64) { c.Trash.Bytes = mb << 20 })
+				},
+				"max_files": func(n *yaml.Node) {
+					r.count(n, 1<<31-1, func(files int64) { c.Trash.Entries = int(files) })
+				},
+			})
+		},
 		"audit": func(n *yaml.Node) {
 			r.mapping(n, "audit", map[string]func(*yaml.Node){"path": r.text(&c.Audit)})
 		},
@@ -160,6 +176,16 @@ func (r *configReader) text(into *string) func(*yaml.Node) {
 		}
 		*into = n.Value
 	}
+}
+
+// count reads a whole number from 1 to most.
+func (r *configReader) count(n *yaml.Node, most int64, set func(int64)) {
+	v, err := strconv.ParseInt(n.Value, 10, 64)
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil || v < 1 || v > most {
+		r.problem(n, "%q is no number from 1 to %d", n.Value, most)
+		return
+	}
+	set(v)
 }
 
 // directory reads an absolute path: a configuration means the same everywhere.

@@ -14,6 +14,9 @@ func TestConfigIsReadStrictly(t *testing.T) {
 	}{
 		{"every key", "version: 1\npolicy: /p.yaml\naudit: {path: /a}\nvars: {A: b}\nsandbox:\n  user: me\n  workspace: /w\n  env_inject: {BASH_ENV: /x}\n", nil},
 		{"an empty file", "", nil},
+		{"limits of the trash", "trash: {max_size_mb: 100, max_files: 1000}\n", nil},
+		{"a trash without room", "trash: {max_size_mb: 0, max_files: many, age: 1}\n",
+			[]string{`c.yaml:1:22: "0" is no number from 1 to`, `c.yaml:1:36: "many" is no number`, `c.yaml:1:42: trash has no key "age"`}},
 		{"all problems are told at once", "nope: 1\nsandbox: {env_inject: [a], users: x}\n",
 			[]string{`c.yaml:1:1: the configuration has no key "nope"`, "c.yaml:2:23: a map of texts must be a mapping", `c.yaml:2:28: sandbox has no key "users"`}},
 		{"a duplicate key", "policy: a\npolicy: b\n", []string{"twice"}},

@@ -43,7 +43,11 @@ func (s *Session) openKeep() error {
 	if err != nil {
 		return err
 	}
-	s.trashLimits, err = store.TrashLeft(keep.DefaultTrash)
+	limits := s.cfg.Trash
+	if limits == (keep.TrashLimits{}) {
+		limits = keep.DefaultTrash
+	}
+	s.trashLimits, err = store.TrashLeft(limits)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type Config struct {
 	User     string            // who commands run as when the supervisor is root
 	Require  []Requirement     // what must be proven before the session opens
 	Keep     string            // store of what users may want back; empty: nothing is kept
+	Trash    keep.TrashLimits  // of all sessions in that store together; zero: [keep.DefaultTrash]
 	Degraded []Degradation     // what it may lack where the machine has none
 	Program  bool              // this program is shown inside, at [wire.OwnProgram]
 	Channel  bool              // somebody may answer over a channel: see [Session.Approvals]

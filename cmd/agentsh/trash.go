@@ -29,11 +29,15 @@ func newTrashCommand() *cobra.Command {
 
 Where a policy says soft_delete, what a command deletes, empties or writes over is
 kept outside every session. The trash of all sessions of a user has 4 GiB and
-200,000 files; when it is full, such operations are denied.`,
+200,000 files, or what trash: in the configuration says; when it is full, such
+operations are denied. What a run of agentctl kept is in its results: --from names
+that trash.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newTrashListCommand(), newTrashRestoreCommand(), newTrashPurgeCommand())
+	var from string
+	cmd.PersistentFlags().StringVar(&from, "from", "", "the trash of a run, `DIR`/trash of its results")
+	cmd.AddCommand(newTrashListCommand(&from), newTrashRestoreCommand(&from), newTrashPurgeCommand(&from))
 	return cmd
 }
 
@@ -53,14 +57,28 @@ type trashEntry struct {
 	id      string
 }
 
-// trashEntries are the kept files that lie below dir; of all sessions when dir
-// is empty.
-func trashEntries(dir string) ([]trashEntry, error) {
+// trashPlace is whose trash is meant.
+type trashPlace struct {
+	from string // of a run, in its results; empty: that of the user's sessions
+	to   string // stands for the workspace of the run; empty: not known
+}
+
+func (p trashPlace) sessions() ([]*keep.Session, error) {
+	if p.from != "" {
+		one, err := keep.ReadExported(p.from, p.to)
+		return []*keep.Session{one}, err
+	}
 	store, err := keep.OpenStore(keepDir())
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, err
 	}
-	sessions, err := store.Sessions()
+	return store.Sessions()
+}
+
+// entries are the kept files that lie below dir; of all sessions when dir is
+// empty.
+func (p trashPlace) entries(dir string) ([]trashEntry, error) {
+	sessions, err := p.sessions()
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
@@ -70,7 +88,7 @@ func trashEntries(dir string) ([]trashEntry, error) {
 		if err != nil {
 			return nil, fail(exitOurs, err, "")
 		}
-		running := len(list) > 0 && s.Running()
+		running := p.from == "" && len(list) > 0 && s.Running()
 		for _, e := range list {
 			backing, rel, ok := s.Backing(e.Name())
 			path := filepath.Join(backing, rel)
@@ -102,7 +120,7 @@ func trashHere(all bool) (string, error) {
 	return here, nil
 }
 
-func newTrashListCommand() *cobra.Command {
+func newTrashListCommand(from *string) *cobra.Command {
 	var asJSON, all bool
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -110,11 +128,11 @@ func newTrashListCommand() *cobra.Command {
 		Example: "  agentsh trash list\n  agentsh trash list --all --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			here, err := trashHere(all)
+			here, err := trashHere(all || *from != "")
 			if err != nil {
 				return err
 			}
-			list, err := trashEntries(here)
+			list, err := trashPlace{from: *from}.entries(here)
 			if err != nil {
 				return err
 			}
@@ -146,19 +164,25 @@ func printTrash(out io.Writer, here string, list []trashEntry) error {
 	return w.Flush()
 }
 
-func newTrashRestoreCommand() *cobra.Command {
+func newTrashRestoreCommand(from *string) *cobra.Command {
 	var force bool
+	var to string
 	cmd := &cobra.Command{
 		Use:   "restore ID ...",
 		Short: "Put kept files back where they lay",
 		Long: `Put kept files back where they lay, with their content, mode, owner and time.
 
 What has the name now is not overwritten without --force. Directories come before
-what lay in them, whatever the order of the arguments.`,
-		Example: "  agentsh trash restore 3kq0c1r7x2ab/4",
+what lay in them, whatever the order of the arguments. The sandbox of a run is
+gone: --to names the directory that stands for its workspace.`,
+		Example: "  agentsh trash restore 3kq0c1r7x2ab/4\n  agentsh trash restore --from out/trash --to recovered 3kq0c1r7x2ab/4",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
-			entries, err := findTrash(ids)
+			place, err := restorePlace(*from, to)
+			if err != nil {
+				return err
+			}
+			entries, err := place.find(ids)
 			if err != nil {
 				return err
 			}
@@ -176,7 +200,26 @@ what lay in them, whatever the order of the arguments.`,
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "replace files that have the names now")
+	cmd.Flags().StringVar(&to, "to", "", "with --from: the `DIR` that stands for the workspace of the run")
 	return cmd
+}
+
+// restorePlace is the trash of the command line, with where its files go.
+func restorePlace(from, to string) (p trashPlace, err error) {
+	if (from == "") != (to == "") {
+		return p, usage("--from and --to belong together: the trash of a run, and where its files go")
+	}
+	p.from = from
+	if to == "" {
+		return p, nil
+	}
+	if p.to, err = filepath.Abs(to); err == nil {
+		p.to, err = filepath.EvalSymlinks(p.to)
+	}
+	if err != nil {
+		return p, fail(exitOurs, err, "make the directory first")
+	}
+	return p, nil
 }
 
 // inOrder has the shortest paths first: a directory before what is in it.
@@ -184,9 +227,9 @@ func inOrder(list []trashEntry) []trashEntry {
 	return slices.SortedStableFunc(slices.Values(list), func(a, b trashEntry) int { return len(a.Path) - len(b.Path) })
 }
 
-// findTrash finds kept files by the ids that list prints.
-func findTrash(ids []string) ([]trashEntry, error) {
-	all, err := trashEntries("")
+// find finds kept files by the ids that list prints.
+func (p trashPlace) find(ids []string) ([]trashEntry, error) {
+	all, err := p.entries("")
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +328,7 @@ func eachRunning(ctx context.Context, want func(supervisor.Running) (wire.KeepRe
 	return asked, nil
 }
 
-func newTrashPurgeCommand() *cobra.Command {
+func newTrashPurgeCommand(from *string) *cobra.Command {
 	var all bool
 	var older time.Duration
 	cmd := &cobra.Command{
@@ -298,9 +341,10 @@ of every session.`,
 			if (len(ids) > 0) == (all || older > 0) {
 				return usage("name files, or give --all or --older")
 			}
-			entries, err := findTrash(ids)
+			place := trashPlace{from: *from}
+			entries, err := place.find(ids)
 			if len(ids) == 0 {
-				entries, err = trashEntries("")
+				entries, err = place.entries("")
 			}
 			if err != nil {
 				return err

@@ -56,6 +56,10 @@ type Sandbox interface {
 	// AuditLog opens the sandbox's audit log, which ends with the sandbox's last
 	// event once the supervisor was stopped. The caller closes it.
 	AuditLog(ctx context.Context) (io.ReadCloser, error)
+	// Trash copies what soft_delete kept, once the supervisor was stopped, to the
+	// directory to, which it makes if there is anything, and returns how many
+	// files that are.
+	Trash(ctx context.Context, to string) (files int, err error)
 	// Stop ends every process in the sandbox and the supervisor; what it wrote
 	// stays until Delete. Stopping twice is no error.
 	Stop(ctx context.Context) error

@@ -17,6 +17,7 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/channel"
+	"agentsh/internal/keep"
 	"agentsh/internal/wire"
 )
 
@@ -135,7 +136,7 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 	return wire.Bootstrap{
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Backing: b.place.tree(), Path: Root}},
-		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.place.auditLog(),
+		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.place.auditLog(), KeepDir: b.place.kept(),
 		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials, Program: s.Program,
 	}
 }
@@ -231,6 +232,15 @@ func (b *box) Ready(ctx context.Context) (wire.Hello, error) {
 
 // AuditLog implements [sandbox.Sandbox].
 func (b *box) AuditLog(context.Context) (io.ReadCloser, error) { return os.Open(b.place.auditLog()) }
+
+// Trash implements [sandbox.Sandbox].
+func (b *box) Trash(_ context.Context, to string) (int, error) {
+	store, err := keep.OpenStore(b.place.kept())
+	if err != nil {
+		return 0, err
+	}
+	return store.ExportTrash(to)
+}
 
 // Stop implements [sandbox.Sandbox].
 func (b *box) Stop(ctx context.Context) error {

@@ -88,6 +88,7 @@ type place struct {
 
 func (p *place) tree() string     { return filepath.Join(p.path, "tree") }
 func (p *place) auditLog() string { return filepath.Join(p.path, "audit.jsonl") }
+func (p *place) kept() string     { return filepath.Join(p.path, "kept") }
 
 // idPattern is what a run may be called.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
