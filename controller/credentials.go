@@ -38,6 +38,9 @@ func (r *run) credentials(x *harness.Expanded) harness.Problems {
 			case !env.ValidName(name) || env.Reserved(name):
 				refuse(at, "credentials.%s: the sandbox gets it as a variable, and this is no name for one", name)
 				continue
+			case len(value) < wire.ShortestCredential:
+				refuse(at, "credentials.%s: the value has less than %d bytes, and cannot be told from other text", name, wire.ShortestCredential)
+				continue
 			case taken:
 				refuse(at, "credentials.%s: env.sandbox or another provider sets the variable too", name)
 				continue

@@ -25,7 +25,6 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"agentsh/controller"
-	"agentsh/internal/testenv"
 )
 
 // standIn is a provider's server: it knows the real value only.
@@ -108,22 +107,13 @@ func (s *standIn) serveNames(t *testing.T) {
 }
 
 func TestACredentialIsSwappedAtItsProviderOnly(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
-	s := newStandIn(t)
-	p := newPlace(t, `
-curl -sS -H "Authorization: Bearer $TOKEN" https://api.provider.test:`+s.port+`/ >answer.txt 2>&1
-curl -sS -H "X-Other: $TOKEN" https://api.provider.test:`+s.port+`/ >misplaced.txt 2>&1
+	p, s := newProviderPlace(t, `
+curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER >answer.txt 2>&1
+curl -sS -H "X-Other: $TOKEN" PROVIDER >misplaced.txt 2>&1
 env >variables.txt
 cat /sandbox/workspace/.env.d/* >>variables.txt
 git add -A
-git -c user.name=a -c user.email=a@example.com commit -q -m answers`, "providers: [github]")
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:"+s.port+"']\n", 0o644)
-	p.write("policy.yaml", p.read("policy.yaml")+`
-network_rules:
-  - {name: provider, domains: [api.provider.test], cidrs: [127.0.0.1/32], decision: allow}
-`, 0o644)
-	p.write("ca.pem", string(s.ca), 0o644)
-	p.write("config.yaml", "network: {resolvers: ['"+s.dns+"'], ca_files: ['"+p.path("ca.pem")+"']}\n", 0o644)
+git -c user.name=a -c user.email=a@example.com commit -q -m answers`, "")
 	cmd := p.command(p.runArgs("--agentsh-config", "config.yaml")...)
 	cmd.Env = append(cmd.Env, "HOST_TOKEN="+realValue)
 	out, err := cmd.CombinedOutput()
@@ -175,13 +165,20 @@ func (p *place) withoutValue(out []byte) {
 	}
 }
 
-func TestAProviderWithoutAPlaceToUseItIsRefused(t *testing.T) {
-	p := newPlace(t, "true", "providers: [github]")
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\n", 0o644)
-	cmd := p.command(p.runArgs()...)
-	cmd.Env = append(cmd.Env, "HOST_TOKEN="+realValue)
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != controller.ExitConfiguration || !strings.Contains(string(out), "names no endpoints") {
-		t.Errorf("%v\n%s", err, out)
+func TestACredentialThatCannotBeUsedIsRefusedFirst(t *testing.T) {
+	for name, tt := range map[string]struct{ endpoints, value, want string }{
+		"nowhere to use it": {"", realValue, "names no endpoints"},
+		"a short value":     {"endpoints: ['api.provider.test:443']\n", "short", "less than 8 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, "true", "providers: [github]")
+			p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\n"+tt.endpoints, 0o644)
+			cmd := p.command(p.runArgs()...)
+			cmd.Env = append(cmd.Env, "HOST_TOKEN="+tt.value)
+			out, err := cmd.CombinedOutput()
+			if cmd.ProcessState.ExitCode() != controller.ExitConfiguration || !strings.Contains(string(out), tt.want) {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }

@@ -138,7 +138,7 @@ func (p *place) git(args ...string) string {
 func (p *place) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(p.bin+"/agentctl", args...)
 	cmd.Dir = p.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state, "HOST_TOKEN=none"}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state, "HOST_TOKEN=value-of-no-use"}
 	return cmd
 }
 

@@ -73,6 +73,10 @@ type Credential struct {
 	Query       string   `json:"query,omitempty"`  // the only query parameter it may stand in
 }
 
+// ShortestCredential is the least that the value of a credential may have, in
+// bytes: a shorter one cannot be told from other text.
+const ShortestCredential = 8
+
 // Governed is a directory shown inside the sandbox under file policy.
 type Governed struct {
 	Backing string `json:"backing"` // outside

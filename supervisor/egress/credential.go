@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"agentsh/internal/wire"
 	"agentsh/policy"
 )
 
@@ -48,7 +49,7 @@ type secrets struct {
 
 const (
 	shortestMark  = 16
-	shortestValue = 8
+	shortestValue = wire.ShortestCredential
 )
 
 func newSecrets(list []Credential) (secrets, error) {
