@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -22,21 +22,42 @@ func (claude) Traits() Traits {
 	return Traits{Program: "claude", Bridge: true, Model: true, Effort: true, Plugins: true, Hooks: true, Ends: true}
 }
 
-// frontName is the name in a definition's front matter, which is the agent's
-// name for Claude Code, whatever its file is called.
-var frontName = regexp.MustCompile(`(?s)\A---\r?\n(?:.*?\n)?name:[ \t]*([^\r\n]*)`)
-
 func (claude) Check(in Invocation) error {
-	head, _, _ := strings.Cut(in.Text, "\n---")
-	if m := frontName.FindStringSubmatch(head); m != nil {
-		if name := strings.Trim(strings.TrimSpace(m[1]), `"'`); name != in.Agent {
-			return fmt.Errorf("the agent definition says name: %.60s, and its file is called %s.md", name, in.Agent)
-		}
+	if err := checkClaudeFront(in); err != nil {
+		return err
 	}
 	if strings.HasPrefix(in.Model, "-") {
 		return fmt.Errorf("model %q is an option", in.Model)
 	}
 	return in.checkArgv()
+}
+
+// unreadKeys are the keys of a definition's front matter that Claude Code does
+// not act on in the agents of a plugin.
+var unreadKeys = []string{"hooks", "mcpServers", "permissionMode"}
+
+// checkClaudeFront refuses front matter that says what would not happen. The name
+// in it is the agent's, whatever its file is called.
+func checkClaudeFront(in Invocation) error {
+	front, found := strings.CutPrefix(strings.ReplaceAll(strings.TrimPrefix(in.Text, "\ufeff"), "\r\n", "\n"), "---\n")
+	if !found {
+		return nil
+	}
+	for line := range strings.Lines(front) {
+		line = strings.TrimRight(line, "\n")
+		if line == "---" {
+			break
+		}
+		key, value, _ := strings.Cut(line, ":")
+		value = strings.Trim(strings.TrimSpace(value), `"'`)
+		switch {
+		case slices.Contains(unreadKeys, key):
+			return fmt.Errorf("the agent definition sets %s, which nothing acts on: hooks, servers and permissions are those of the harness and its policy", key)
+		case key == "name" && value != in.Agent:
+			return fmt.Errorf("the agent definition says name: %.60s, and its file is called %s.md", value, in.Agent)
+		}
+	}
+	return nil
 }
 
 // claudePlugin is the name under which the definition is known: an agent of

@@ -218,7 +218,7 @@ func TestTheTaskHoldsWhatTheValidatorSaid(t *testing.T) {
 	}
 }
 
-func TestTheNameOfAClaudeDefinitionIsItsFiles(t *testing.T) {
+func TestAClaudeDefinitionThatSaysWhatWouldNotHappenIsRefused(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"plain":                              true,
 		"---\nname: fixer\n---\nx":           true,
