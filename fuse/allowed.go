@@ -39,7 +39,7 @@ func (t *tree) standing(id uint64, op policy.FileOp) (*node, standing) {
 func (t *tree) allow(n *node, op policy.FileOp, era uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if era != t.era || era == math.MaxUint32 || n.parent == nil || n.more != nil && len(n.more.links)+len(n.more.former) > 0 {
+	if era != t.era || era == math.MaxUint32 || n.parent == nil && n != t.root || n.more != nil && len(n.more.links)+len(n.more.former) > 0 {
 		return
 	}
 	if n.allowedIn != era {

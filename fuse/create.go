@@ -19,7 +19,7 @@ const (
 
 // adopted gives a new entry its owner, takes it into the tree and the change
 // record, and answers with it. On failure the entry is removed again.
-func (m *mount) adopted(parent *node, rel string, p place, out *gofuse.EntryOut) (*node, unix.Stat_t, error) {
+func (m *mount) adopted(parent *node, rel string, p made, out *gofuse.EntryOut) (*node, unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := m.own(p, &st)
 	if err != nil {
@@ -36,13 +36,30 @@ func (m *mount) adopted(parent *node, rel string, p place, out *gofuse.EntryOut)
 	return n, st, nil
 }
 
+// made is an entry just made, with a descriptor if it was opened, else -1.
+type made struct {
+	place
+	fd int
+}
+
+func (p made) stat(st *unix.Stat_t) error {
+	if p.fd >= 0 {
+		return unix.Fstat(p.fd, st)
+	}
+	return p.place.stat(st)
+}
+
 // own makes the sandbox user's outside identity the owner of a new entry. A
-// directory with the set-group-id bit passes its group on.
-func (m *mount) own(p place, st *unix.Stat_t) error {
+// directory with the set-group-id bit passes its group on, which the kernel did
+// when it made the entry.
+func (m *mount) own(p made, st *unix.Stat_t) error {
 	if err := p.stat(st); err != nil {
 		return err
 	}
 	uid, gid := m.owner.OutsideUID, m.owner.OutsideGID
+	if st.Uid == uid && st.Gid == gid {
+		return nil
+	}
 	var dir unix.Stat_t
 	if err := (place{dirfd: p.dirfd}).stat(&dir); err != nil {
 		return err
@@ -89,7 +106,7 @@ func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out 
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	n, st, err := m.adopted(parent, rel, p, &out.EntryOut)
+	n, st, err := m.adopted(parent, rel, made{p, fd}, &out.EntryOut)
 	if err != nil {
 		closeFD(fd)
 		return gofuse.Status(errno(err))
@@ -131,7 +148,7 @@ func (m *mount) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	if _, _, err := m.adopted(parent, rel, p, out); err != nil {
+	if _, _, err := m.adopted(parent, rel, made{p, -1}, out); err != nil {
 		return gofuse.Status(errno(err))
 	}
 	return gofuse.OK

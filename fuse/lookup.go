@@ -176,7 +176,7 @@ func (m *mount) nameless(n *node) (int, error) {
 func (m *mount) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	m.tree.moves.RLock()
 	defer m.tree.moves.RUnlock()
-	n := m.tree.node(in.NodeId)
+	n, at := m.tree.standing(in.NodeId, policy.OpStat)
 	if n == nil {
 		return gofuse.Status(syscall.ESTALE)
 	}
@@ -185,12 +185,18 @@ func (m *mount) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Att
 		return gofuse.Status(syscall.ESTALE)
 	}
 	cache := true
+	if at.allowed {
+		all = nil
+	}
 	for _, rel := range all {
 		v := m.decide(ask{policy.OpStat, rel})
 		if code := m.settle(in.Pid, "", v); !code.Ok() {
 			return code
 		}
 		cache = cache && v.dec.Effect == policy.Allow
+	}
+	if cache && !at.allowed {
+		m.tree.allow(n, policy.OpStat, at.era)
 	}
 	var st unix.Stat_t
 	if err := m.statNode(n, names, &st); err != nil {

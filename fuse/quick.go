@@ -67,6 +67,8 @@ func quickOps(opcode uint32) quickOp {
 		return quickOp{in: int(unsafe.Sizeof(gofuse.WriteIn{})), out: int(unsafe.Sizeof(gofuse.WriteOut{})), do: quickWrite}
 	case 18: // RELEASE
 		return quickOp{in: int(unsafe.Sizeof(gofuse.ReleaseIn{})), do: quickRelease}
+	case 22: // GETXATTR
+		return quickOp{in: int(unsafe.Sizeof(gofuse.GetXAttrIn{})), do: quickGetXAttr}
 	case 35: // CREATE
 		return quickOp{in: int(unsafe.Sizeof(gofuse.CreateIn{})), out: int(unsafe.Sizeof(gofuse.CreateOut{})), do: quickCreate}
 	case 36: // INTERRUPT
@@ -90,6 +92,9 @@ func (l *loop) quick(w *worker, n int) (size int, ok bool) {
 	clear(w.out[:end])
 	w.msg = message{in: unsafe.Pointer(in), rest: w.in[op.in:n], out: unsafe.Pointer(&w.out[outHeader]), data: w.out[end:]}
 	code := l.guarded(op.do, &w.msg)
+	if code == statusSlow {
+		return 0, false
+	}
 	if op.silent {
 		return 0, true
 	}
@@ -184,6 +189,18 @@ func quickWrite(m answers, r *message) gofuse.Status {
 func quickRelease(m answers, r *message) gofuse.Status {
 	m.Release(nil, (*gofuse.ReleaseIn)(r.in))
 	return gofuse.OK
+}
+
+// statusSlow leaves a request to go-fuse.
+const statusSlow gofuse.Status = -2
+
+// quickGetXAttr answers what the kernel asks before the first write to a file:
+// whether it has capabilities. See cap_inode_need_killpriv in security/commoncap.c.
+func quickGetXAttr(_ answers, r *message) gofuse.Status {
+	if bytes.HasPrefix(r.rest, []byte(xattrPrefix)) {
+		return statusSlow
+	}
+	return gofuse.ENODATA
 }
 
 func quickCreate(m answers, r *message) gofuse.Status {

@@ -133,7 +133,7 @@ func (m *mount) makeWay(rel string) error {
 		err = unix.Mkdirat(p.dirfd, p.name, 0o755)
 		if err == nil {
 			var st unix.Stat_t
-			err = m.own(p, &st)
+			err = m.own(made{p, -1}, &st)
 			m.changes.createdHere(dir[:at])
 		}
 		p.close()
@@ -189,7 +189,7 @@ func (m *mount) copyTo(to awayTo, rel string) error {
 	}
 	err = errors.Join(err, copied.Close())
 	if err == nil {
-		err = to.m.own(p, &st)
+		err = to.m.own(made{p, -1}, &st)
 	}
 	if err != nil {
 		_ = unix.Unlinkat(p.dirfd, p.name, 0) // the failure is what the caller hears
@@ -240,7 +240,7 @@ func (m *mount) createEmpty(rel string) error {
 	defer closeFD(fd)
 	m.changes.created(rel)
 	var st unix.Stat_t
-	return m.own(p, &st)
+	return m.own(made{p, -1}, &st)
 }
 
 // makeAway settles a verdict about a new name: a redirected one is sent away
