@@ -38,11 +38,21 @@ func (f *Failure) Error() string { return f.Step + ": " + f.Err.Error() }
 // Unwrap is the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Interrupted is the cause of a context that a signal to the controller ended.
-type Interrupted struct{ Signal syscall.Signal }
+// Interrupted is the cause of a context that a signal to the controller ended,
+// or an operator as if by a signal.
+type Interrupted struct {
+	Signal syscall.Signal
+	By     string // the operator; empty: a signal
+}
+
+// endSignal is the signal that an operator's end of a run counts as.
+const endSignal = syscall.SIGTERM
 
 // Error names the signal.
 func (i Interrupted) Error() string {
+	if i.By != "" {
+		return "ended by " + i.By
+	}
 	return fmt.Sprintf("interrupted by signal %d (%s)", int(i.Signal), i.Signal)
 }
 

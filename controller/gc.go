@@ -110,7 +110,7 @@ func (d *recordDir) collect(state statedir.Dir) (bool, error) {
 	err = errors.Join(err, statedir.RemoveUnfinished(filepath.Join(r.Out, resultName)))
 	now := time.Now().UTC()
 	r.Status, r.Ended, r.ExitCode = StatusAbandoned, &now, exitSignalBase+int(unix.SIGKILL)
-	return true, errors.Join(err, d.removeWork(), d.write(r), d.lock.Close())
+	return true, errors.Join(err, d.removeWork(), removeDoor(d.path), d.write(r), d.lock.Close())
 }
 
 // remove deletes a run's directory under the state's lock, so that no other

@@ -34,14 +34,8 @@ type Record struct {
 	ExitCode int            `json:"exit_code"`
 	Findings []scan.Finding `json:"findings,omitempty"` // of the scans
 	Kept     []Kept         `json:"kept,omitempty"`     // files beside this one
-	Operator []OperatorAct  `json:"operator,omitempty"` // what was done in the sandbox besides the run
-}
-
-// OperatorAct is something that was done in a sandbox from outside its run.
-type OperatorAct struct {
-	Time time.Time `json:"time"`
-	By   string    `json:"by"`
-	What string    `json:"what"` // what does not print as itself is written out
+	// KeptUntil is set while the sandbox is kept for operators: the end of its lease.
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
 }
 
 // StepRecord is one step of a run.

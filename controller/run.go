@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,6 +34,7 @@ type Options struct {
 	Environ    []string // the host's environment, NAME=value
 	Progress   func(Update)
 	Hurry      context.Context // when it ends, results of a stopped run are no longer waited for; may be nil
+	Keep       time.Duration   // how long the sandbox of an agent that failed is kept for operators; 0: not
 }
 
 // Kinds of [Update].
@@ -169,6 +171,13 @@ type run struct {
 
 	logError error // of the agent's logs
 
+	door      *door                   // nil: nobody is let in to the sandbox
+	interrupt context.CancelCauseFunc // stops the run as a signal does
+	hurry     context.CancelFunc
+	keeping   atomic.Bool // the sandbox is kept for operators
+	release   chan struct{}
+	released  sync.Once // closes release
+
 	agentRan bool
 	failed   error       // the first failure of a step
 	critical int         // findings
@@ -182,13 +191,20 @@ type run struct {
 // [Collect] does it. Cancel ctx with the cause [Interrupted] to stop the run:
 // the agent is stopped and what there is is taken out.
 func Run(ctx context.Context, o Options) (Result, error) {
-	r := &run{o: o, events: make(chan struct{}), lookup: lookupIn(o.Environ)}
+	r := &run{o: o, events: make(chan struct{}), release: make(chan struct{}), lookup: lookupIn(o.Environ)}
 	close(r.events)
 	r.tally = newTally(func(x Refusal) { r.tell(Update{Kind: UpdateRefusal, Refusal: x}) })
 	r.result = Result{
 		Version: 1, Status: StatusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out, Started: time.Now().UTC(),
 		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{}, Findings: []scan.Finding{},
 	}
+	ctx, r.interrupt = context.WithCancelCause(ctx)
+	defer r.interrupt(nil)
+	if r.o.Hurry == nil {
+		r.o.Hurry = context.Background()
+	}
+	r.o.Hurry, r.hurry = context.WithCancel(r.o.Hurry)
+	defer r.hurry()
 	err := r.open(ctx)
 	if err == nil {
 		err = r.steps(ctx)
@@ -260,9 +276,20 @@ func StepNames() []string {
 // deleteStep is the last step, which comes after a failure too.
 const deleteStep = "delete"
 
+// keepStep comes between an agent that failed and taking its work to the
+// operator, where the sandbox is to be kept.
+var keepStep = step{name: "keep_sandbox", do: (*run).keepSandbox, salvage: true}
+
 // steps runs the steps. The first failure is the run's.
 func (r *run) steps(ctx context.Context) error {
+	kept := r.o.Keep == 0
 	for _, s := range steps {
+		if s.salvage && r.failed != nil && r.agentRan && !kept {
+			kept = true
+			if err := r.step(ctx, keepStep); err != nil {
+				r.warn("%v", err)
+			}
+		}
 		if r.failed != nil && (!s.salvage || !r.agentRan) {
 			continue
 		}
@@ -343,9 +370,6 @@ const cleanupTime = 2 * time.Minute
 // second interruption ends it.
 func (r *run) salvage(ctx context.Context, what string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New(what+" took too long"))
-	if r.o.Hurry == nil {
-		return ctx, cancel
-	}
 	stop := context.AfterFunc(r.o.Hurry, cancel)
 	return ctx, func() {
 		stop()

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"agentsh/controller/runtime"
 	"agentsh/internal/statedir"
+	"agentsh/internal/text"
 )
 
 // RunInfo is a run that the state directory knows.
@@ -155,6 +157,40 @@ func held(state statedir.Dir, lock string) (bool, error) {
 		return true, nil
 	}
 	return false, err
+}
+
+// WaitEnd waits until the controller of the run has ended. A sandbox that it
+// could not delete is an error.
+func (i RunInfo) WaitEnd(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { // ends with the controller
+		f, err := statedir.TakeLock(filepath.Join(i.Path, "lock"), unix.LOCK_SH)
+		if err == nil {
+			err = f.Close()
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	r, err := readRecord(i.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range r.Steps {
+		if s.Name == deleteStep && s.Error != "" {
+			return fmt.Errorf("delete sandbox: %s", text.Visible(s.Error))
+		}
+	}
+	return nil
 }
 
 // ReadKept reads a JSON file of the run's directory.

@@ -327,6 +327,9 @@ func (r *run) waitReady(ctx context.Context) error {
 	r.result.Policy = hello.PolicyDigest
 	r.events = make(chan struct{})
 	go r.follow(context.WithoutCancel(ctx))
+	if err := r.openDoor(ctx); err != nil {
+		r.warn("%v", err)
+	}
 	return nil
 }
 
@@ -362,9 +365,10 @@ func (r *run) sandboxGone() error {
 // stopSandbox ends everything in the sandbox.
 func (r *run) stopSandbox(ctx context.Context) error {
 	r.stopping.Store(true)
+	r.door.shut()
 	err := r.box.Stop(ctx)
 	<-r.events
-	return err
+	return errors.Join(err, r.door.close())
 }
 
 // deleteSandbox removes the sandbox. Its audit log stays with the record.

@@ -174,7 +174,7 @@ func (p *place) checkClean() {
 			p.t.Errorf("left behind: %s/%s", dir, e.Name())
 		}
 	}
-	for _, pattern := range []string{".agentctl-*", "state/agentctl/runs/*/work", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
+	for _, pattern := range []string{".agentctl-*", "state/agentctl/runs/*/work", "state/agentctl/runs/*/socket", "state/agentctl/runs/*/keys.json", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
 		left, _ := filepath.Glob(p.path(pattern))
 		for _, name := range left {
 			p.t.Errorf("left behind: %s", name)

@@ -22,6 +22,7 @@ var stepTexts = map[string]string{
 	"wait_ready":     "wait for the supervisor",
 	"bootstrap":      "bring the repository and the agent in",
 	"iterations":     "run the agent",
+	"keep_sandbox":   "keep the sandbox for a look",
 	"scan_output":    "scan the results",
 	"deliver":        "take the results out",
 	"post_script":    "run post_script",

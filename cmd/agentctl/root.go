@@ -30,6 +30,7 @@ failed, 130 and 143 cancelled.`,
 	root.AddCommand(
 		newRunCommand(),
 		newRunsCommand(),
+		newSandboxCommand(),
 		newGCCommand(),
 		newInitCommand(),
 		newLintCommand(),

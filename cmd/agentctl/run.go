@@ -30,7 +30,11 @@ type runFlags struct {
 	json       bool
 	quiet      bool
 	allowDirty bool
+	keep       time.Duration
 }
+
+// maxKeep is the longest lease of a sandbox that is kept.
+const maxKeep = 24 * time.Hour
 
 func newRunCommand() *cobra.Command {
 	var f runFlags
@@ -63,12 +67,16 @@ deletes the sandbox without that.`,
 	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
+	flags.DurationVar(&f.keep, "keep-sandbox", 0, "when the agent fails, keep its sandbox this `LONG` for a look; see agentctl sandbox")
 	f.load.add(cmd)
 	complete(cmd, "backend", []string{local.Name})
 	return cmd
 }
 
 func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Writer) error {
+	if f.keep < 0 || f.keep > maxKeep {
+		return fmt.Errorf("--keep-sandbox %s: at most %s", f.keep, maxKeep)
+	}
 	load, err := f.load.options()
 	if err != nil {
 		return err
@@ -94,7 +102,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
-		Backend: backend, State: state, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry,
+		Backend: backend, State: state, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry, Keep: f.keep,
 	})
 	progress.end()
 	if f.json {

@@ -26,9 +26,9 @@ import (
 // on the page; one that cannot be read as what it should be is an error that
 // names it.
 func Load(run controller.RunInfo) (*Report, error) {
-	r := &Report{Run: run, Findings: slices.Clone(run.Findings), Operator: run.Operator}
+	r := &Report{Run: run, Findings: slices.Clone(run.Findings)}
 	l := loader{report: r, out: run.Out}
-	for _, part := range []func() error{l.result, l.results, l.audit, l.agent, l.changes} {
+	for _, part := range []func() error{l.result, l.results, l.audit, l.agent, l.changes, l.operator} {
 		if err := part(); err != nil {
 			return nil, err
 		}
@@ -307,4 +307,10 @@ func (l *loader) changes() error {
 	}
 	l.report.setFiles(c)
 	return nil
+}
+
+// operator reads what was done in the sandbox from outside.
+func (l *loader) operator() (err error) {
+	l.report.Operator, err = l.report.Run.Done()
+	return err
 }

@@ -56,7 +56,7 @@ func example(t testing.TB, status string) controller.RunInfo {
 		}
 		run.Steps = append(run.Steps, controller.StepRecord{Name: name, Started: began, Ended: &ended})
 	}
-	run.Operator = []controller.OperatorAct{{Time: at(4000), By: "root", What: "exec ls"}}
+	acts := []controller.OperatorAct{{Time: at(4000), By: "root", What: "exec ls"}}
 	result := controller.Result{
 		Version: 1, RunID: run.RunID, Status: status, Agent: "fix-bug", Runtime: "claude", Role: "tester", Policy: "sha256:abc", Repo: run.Repo, Base: strings.Repeat("a", 40),
 		Branch: "agentctl/fix-bug/x", Out: run.Out, Audit: filepath.Join(run.Out, "audit.jsonl"), Commands: 12, Refusals: 3, Started: start, Ended: end,
@@ -96,11 +96,11 @@ func example(t testing.TB, status string) controller.RunInfo {
 		rule := &wire.RuleAt{Name: h, At: h}
 		log = append(log, add(wire.Event{Time: at(4000 + i), Type: wire.EventExec, Command: "c", Argv: []string{h}, Path: h, Decision: "deny", Rule: rule, Message: h, Hint: h}),
 			add(wire.Event{Time: at(4100 + i), Type: wire.EventNet, Command: "c", Target: h, Op: h, Path: h, Decision: "deny", Rule: rule, Message: h}))
-		run.Operator = append(run.Operator, controller.OperatorAct{By: h, What: h})
+		acts = append(acts, controller.OperatorAct{By: h, What: h})
 	}
 	log = append(log, add(wire.Event{Time: at(8000), Type: wire.EventCommand, Phase: "end", Command: "c", Exit: &wire.Exit{Kind: wire.ExitExited}}),
 		add(wire.Event{Time: at(8100), Type: wire.EventSession, Phase: "end"}))
-	all := files{controller.KeptResult: result, controller.KeptChanges: changes, controller.KeptAgent: events, controller.KeptAudit: log}
+	all := files{controller.KeptResult: result, controller.KeptChanges: changes, controller.KeptAgent: events, controller.KeptAudit: log, "operator.jsonl": acts}
 	if status != controller.StatusDone {
 		result.Error = &controller.ResultError{Step: "iterations", Message: hostile[0], Hint: hostile[1], Problems: harness.Problems{{Message: hostile[2]}}}
 		all[controller.KeptResult] = result
@@ -131,13 +131,9 @@ func (f files) write(t testing.TB, run *controller.RunInfo) {
 		case []wire.Event:
 			data = chain(t, v)
 		case []controller.AgentEvent:
-			for _, e := range v {
-				line, err := json.Marshal(e)
-				if err != nil {
-					t.Fatal(err)
-				}
-				data = append(append(data, line...), '\n')
-			}
+			data = jsonLines(t, v)
+		case []controller.OperatorAct:
+			data = jsonLines(t, v)
 		case string:
 			data = []byte(v)
 		default:
@@ -151,6 +147,18 @@ func (f files) write(t testing.TB, run *controller.RunInfo) {
 		}
 		run.Kept = append(run.Kept, controller.Kept{Name: name, Bytes: int64(len(data)), Of: int64(len(data))})
 	}
+}
+
+func jsonLines[T any](t testing.TB, all []T) (out []byte) {
+	t.Helper()
+	for _, one := range all {
+		line, err := json.Marshal(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(append(out, line...), '\n')
+	}
+	return out
 }
 
 // chain makes the lines of a log.

@@ -24,7 +24,7 @@ type Reader struct {
 	next   int64 // offset of the next line
 	number int   // of the last line read
 	line   []byte
-	watch  *os.File // inotify; nil until somebody waits
+	watch  *FileWatch // nil until somebody waits
 }
 
 // OpenReader opens the log at path at its first event.
@@ -128,41 +128,55 @@ var ErrRemoved = errors.New("the log was removed")
 // [Reader.Next], the error of ctx when that ends first, and [ErrRemoved] when no
 // name leads to the file any more.
 func (r *Reader) Wait(ctx context.Context) error {
-	if r.watch == nil {
-		if err := r.startWatch(); err != nil {
-			return fmt.Errorf("watch the log: %w", err)
-		}
-		return nil // what came before the watch began is not told by it
+	if r.watch != nil {
+		return r.watch.Wait(ctx)
 	}
+	var err error
+	if r.watch, err = WatchFile(r.src.file); err != nil {
+		return fmt.Errorf("watch the log: %w", err)
+	}
+	return nil // what came before the watch began is not told by it
+}
+
+// FileWatch tells of changes of an open file, whatever its name is by now. It is
+// for one goroutine, which closes it.
+type FileWatch struct{ file, notify *os.File }
+
+// WatchFile begins to watch f, which the caller keeps open. What was written
+// before is not told. See inotify(7).
+func WatchFile(f *os.File) (*FileWatch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	notify := os.NewFile(uintptr(fd), "inotify")
+	self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+	if _, err := unix.InotifyAddWatch(fd, self, unix.IN_MODIFY|unix.IN_ATTRIB); err != nil {
+		return nil, errors.Join(err, notify.Close())
+	}
+	return &FileWatch{f, notify}, nil
+}
+
+// Close ends the watch.
+func (w *FileWatch) Close() error { return w.notify.Close() }
+
+// Wait returns nil once the file has changed since the watch began or the last
+// change was told, the error of ctx when that ends first, and [ErrRemoved] when
+// no name leads to the file any more.
+func (w *FileWatch) Wait(ctx context.Context) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(r.src.file.Fd()), &st); err != nil {
+	if err := unix.Fstat(int(w.file.Fd()), &st); err != nil {
 		return err
 	}
 	if st.Nlink == 0 {
 		return ErrRemoved
 	}
-	stop := context.AfterFunc(ctx, func() { _ = r.watch.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = w.notify.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buf := make([]byte, 4096)
-	_, err := r.watch.Read(buf)
+	_, err := w.notify.Read(buf)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return err
-}
-
-// startWatch has the kernel tell of changes of the open file, whatever its name
-// is by now. See inotify(7).
-func (r *Reader) startWatch() error {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return err
-	}
-	watch := os.NewFile(uintptr(fd), "inotify")
-	self := fmt.Sprintf("/proc/self/fd/%d", r.src.file.Fd())
-	if _, err := unix.InotifyAddWatch(fd, self, unix.IN_MODIFY|unix.IN_ATTRIB); err != nil {
-		return errors.Join(err, watch.Close())
-	}
-	r.watch = watch
-	return nil
 }

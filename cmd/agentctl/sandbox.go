@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/internal/channel"
+	"agentsh/internal/text"
+)
+
+func newSandboxCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sandbox",
+		Short: "Look into the sandboxes of runs that go on",
+		Long: `Look into the sandboxes of runs that go on.
+
+A sandbox is there while its run goes on; agentctl run --keep-sandbox keeps that
+of an agent that failed. It is named as its run is: by its id, by a beginning of
+it that no other sandbox has, or by the word latest.
+
+What is done here is held to the policy of the run, and is in its record and its
+audit log as the operator's.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSandboxListCommand(), newSandboxExecCommand(), newSandboxShellCommand(), newSandboxCpCommand(), newSandboxLogsCommand(), newSandboxDeleteCommand())
+	return cmd
+}
+
+// findSandbox finds the run of a sandbox, or says what to do.
+func findSandbox(name string) (controller.RunInfo, error) {
+	state, err := runsState()
+	if err != nil {
+		return controller.RunInfo{}, err
+	}
+	one, err := controller.FindSandbox(state, name)
+	switch {
+	case errors.Is(err, controller.ErrNoSandbox):
+		return one, &failure{code: controller.ExitConfiguration, err: err, hint: "'agentctl sandbox list' names them; 'agentctl runs list' has the runs that ended"}
+	case err != nil:
+		return one, &failure{code: controller.ExitConfiguration, err: err}
+	}
+	return one, nil
+}
+
+// attach connects to a sandbox. The caller closes the client.
+func attach(ctx context.Context, name string) (*channel.Client, controller.RunInfo, error) {
+	one, err := findSandbox(name)
+	if err != nil {
+		return nil, one, err
+	}
+	client, err := one.Attach(ctx, version)
+	if err != nil {
+		return nil, one, &failure{code: controller.ExitSandbox, err: err}
+	}
+	return client, one, nil
+}
+
+// hasSandbox says yes to runs whose sandbox can be looked into.
+func hasSandbox(one controller.RunInfo) bool { return one.Live && one.Sandbox != "" }
+
+// sandboxJSON is one sandbox of the list.
+type sandboxJSON struct {
+	Sandbox string     `json:"sandbox"`
+	RunID   string     `json:"run_id"`
+	Backend string     `json:"backend"`
+	Agent   string     `json:"agent"`
+	Repo    string     `json:"repo"`
+	Step    string     `json:"step"` // what the run does
+	Started time.Time  `json:"started"`
+	Until   *time.Time `json:"kept_until,omitempty"` // it is kept: the end of its lease
+}
+
+func newSandboxListCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List sandboxes, the newest first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			state, err := runsState()
+			if err != nil {
+				return err
+			}
+			all, unread := controller.Sandboxes(state)
+			list := []sandboxJSON{}
+			for _, one := range all {
+				s := sandboxJSON{Sandbox: one.Sandbox, RunID: one.RunID, Backend: one.Backend, Agent: one.Agent, Repo: one.Repo, Started: one.Started, Until: one.KeptUntil}
+				if n := len(one.Steps); n > 0 {
+					s.Step = one.Steps[n-1].Name
+				}
+				list = append(list, s)
+			}
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), list)
+			} else {
+				err = printSandboxes(cmd.OutOrStdout(), list)
+			}
+			if err = errors.Join(err, unread); err != nil {
+				return &failure{code: controller.ExitSandbox, err: err}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	return cmd
+}
+
+// printSandboxes prints a table; without sandboxes, nothing.
+func printSandboxes(out io.Writer, list []sandboxJSON) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SANDBOX\tBACKEND\tAGENT\tSTEP\tSTARTED\tKEPT UNTIL\tREPOSITORY")
+	for _, s := range list {
+		until := "-"
+		if s.Until != nil {
+			until = s.Until.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Sandbox, s.Backend, text.Short(s.Agent, 40), s.Step, s.Started.Local().Format(time.DateTime), until, text.Visible(s.Repo))
+	}
+	return w.Flush()
+}
+
+func newSandboxDeleteCommand() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "delete SANDBOX [--force]",
+		Short: "End the run of a sandbox and wait until nothing of it is left",
+		Long: `End the run of a sandbox and wait until the sandbox is deleted. The agent is stopped
+and what it did so far is taken out, as at Ctrl-C of agentctl run; with --force it
+is not. A sandbox that is kept is given up.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, one, err := attach(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			err = client.StopRun(force)
+			if err = errors.Join(err, client.Close()); err != nil {
+				return &failure{code: controller.ExitSandbox, err: err}
+			}
+			if err := one.WaitEnd(cmd.Context()); err != nil {
+				return &failure{code: controller.ExitSandbox, err: fmt.Errorf("wait for the end of run %s: %w", one.RunID, err)}
+			}
+			return nil
+		},
+		ValidArgsFunction: completeRuns(hasSandbox),
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "take nothing out")
+	return cmd
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/internal/channel"
+	"agentsh/internal/foreground"
+	"agentsh/internal/text"
+	"agentsh/internal/wire"
+)
+
+// exitOurs is the exit code of sandbox exec and shell when agentctl itself could
+// not run the command, so that it is none of the command's.
+const exitOurs = 125
+
+// sandboxExec are the flags of sandbox exec.
+type sandboxExec struct {
+	tty     bool
+	cwd     string
+	env     []string
+	timeout time.Duration
+}
+
+func newSandboxExecCommand() *cobra.Command {
+	var e sandboxExec
+	cmd := &cobra.Command{
+		Use:   "exec [flags] SANDBOX -- COMMAND [ARG ...]",
+		Short: "Run one command in a sandbox",
+		Long: `Run one command in a sandbox, under the policy of its run.
+
+The exit status is the command's own; 124 means the timeout, 125 that agentctl could
+not run it, 126 denied, 127 not found, and 128 and its number that a signal ended it.
+Standard input is passed on, and so are SIGINT, SIGTERM, SIGHUP and SIGQUIT; the
+second of a kind ends all that the command started.`,
+		Example: "  agentctl sandbox exec latest -- git status",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			argv := args[1:]
+			if argv[0] == "--" { // what ends flags behind SANDBOX
+				argv = argv[1:]
+			}
+			if len(argv) == 0 {
+				return errors.New("no command")
+			}
+			return e.run(cmd, args[0], argv)
+		},
+		ValidArgsFunction: completeRuns(hasSandbox),
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.BoolVarP(&e.tty, "tty", "t", false, "give the command a terminal, and pass this one's size and keys on")
+	f.StringVar(&e.cwd, "cwd", "", "`DIR` in the sandbox to start in (default: the workspace)")
+	f.StringArrayVarP(&e.env, "env", "e", nil, "set `NAME=VALUE` for the command, subject to env_policy")
+	f.DurationVar(&e.timeout, "timeout", 0, "end the command after this long")
+	return cmd
+}
+
+func newSandboxShellCommand() *cobra.Command {
+	e := sandboxExec{tty: true}
+	cmd := &cobra.Command{
+		Use:   "shell SANDBOX",
+		Short: "Work in a bash in a sandbox",
+		Long: `Work in an interactive bash in a sandbox, under the policy of its run. What bash's
+own builtins do starts no program: the files and connections they reach are held by
+the policy all the same.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !foreground.IsTerminal(cmd.InOrStdin()) {
+				return &failure{code: exitOurs, err: errors.New("standard input is not a terminal"), hint: "run a script with 'agentctl sandbox exec SANDBOX -- bash SCRIPT'"}
+			}
+			return e.run(cmd, args[0], []string{"bash"})
+		},
+		ValidArgsFunction: completeRuns(hasSandbox),
+	}
+	cmd.Flags().StringVar(&e.cwd, "cwd", "", "`DIR` in the sandbox to start in (default: the workspace)")
+	return cmd
+}
+
+// run runs a command in a sandbox on the streams of this process.
+func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error {
+	if e.timeout < 0 {
+		return fmt.Errorf("--timeout %s: a time from now on", e.timeout)
+	}
+	client, _, err := attach(context.WithoutCancel(cmd.Context()), name)
+	if err != nil {
+		var f *failure
+		if errors.As(err, &f) {
+			f.code = exitOurs
+		}
+		return err
+	}
+	in := cmd.InOrStdin()
+	request := wire.ExecRequest{ID: "operator-" + rand.Text(), Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
+	run := foreground.PassSignals(func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (wire.Exit, error) {
+		c := client.Command(ctx, request)
+		c.Stdin, c.Stdout, c.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
+		return foreground.Run(c, streams)
+	}, func(_, early wire.Exit) wire.Exit { return early })
+	if e.tty {
+		run = foreground.OnTerminal(in, run)
+	}
+	exit, err := run(cmd.Context(), request, channel.Streams{Stdin: in, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()})
+	if err = errors.Join(err, client.Close()); err != nil {
+		return &failure{code: exitOurs, err: err}
+	}
+	return sandboxExit(argv[0], exit)
+}
+
+// sandboxExit turns the end of a command into the exit of this one.
+func sandboxExit(name string, exit wire.Exit) error {
+	code := exit.ExitCode()
+	f := &failure{code: code, hint: text.Visible(exit.Hint)}
+	switch exit.Kind {
+	case wire.ExitDeadline:
+		f.err = fmt.Errorf("%s: ended by its timeout", text.Short(name, 200))
+	case wire.ExitDenied:
+		rule := ""
+		if exit.Rule != nil {
+			rule = " (rule " + text.Visible(exit.Rule.Name+" "+exit.Rule.At) + ")"
+		}
+		f.err = fmt.Errorf("denied: %s: %s%s", text.Short(name, 200), text.Visible(exit.Message), rule)
+	case wire.ExitSpawnFailed, wire.ExitLost, wire.ExitOOM:
+		f.err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(exit.Message))
+	default:
+		f.hint = ""
+		if code == controller.ExitDone {
+			return nil
+		}
+	}
+	return f
+}

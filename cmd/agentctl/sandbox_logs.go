@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+	"agentsh/supervisor/audit"
+)
+
+func newSandboxLogsCommand() *cobra.Command {
+	var follow, events bool
+	cmd := &cobra.Command{
+		Use:   "logs SANDBOX [--follow]",
+		Short: "Print what the agent in a sandbox printed",
+		Long: `Print what the agent in a sandbox printed so far. With --events, the events of the
+audit log are printed instead, one JSON object a line, from the first one on until the
+sandbox ends.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, one, err := attach(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if events {
+				err = printEvents(cmd.Context(), client, cmd.OutOrStdout())
+			} else {
+				err = printLog(cmd.Context(), client, one, cmd.OutOrStdout(), follow)
+			}
+			if errors.Is(err, context.Canceled) {
+				err = nil // Ctrl-C is how one leaves
+			}
+			if err = errors.Join(err, client.Close()); err != nil {
+				return &failure{code: controller.ExitSandbox, err: err}
+			}
+			return nil
+		},
+		ValidArgsFunction: completeRuns(hasSandbox),
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "F", false, "go on until the sandbox ends")
+	cmd.Flags().BoolVar(&events, "events", false, "print audit events, as they come")
+	return cmd
+}
+
+// printLog prints the log of the agent, which is being written.
+func printLog(ctx context.Context, client *channel.Client, one controller.RunInfo, out io.Writer, follow bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-client.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	log, err := os.Open(filepath.Join(one.Staging, controller.KeptLog))
+	if errors.Is(err, os.ErrNotExist) && follow {
+		return errors.New("the agent does not run yet, or its results are being taken out")
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	changes, err := audit.WatchFile(log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = changes.Close() }() // nothing was written
+	for {
+		if _, err := io.Copy(out, log); err != nil || !follow {
+			return err
+		}
+		if err := changes.Wait(ctx); err != nil {
+			_, last := io.Copy(out, log) // what came between
+			if isDone(client) {
+				return last
+			}
+			return errors.Join(err, last)
+		}
+	}
+}
+
+func isDone(client *channel.Client) bool {
+	select {
+	case <-client.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// printEvents prints the events of the audit log until the sandbox ends.
+func printEvents(ctx context.Context, client *channel.Client, out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	err := client.Events(ctx, 0, func(e wire.Event) error { return encoder.Encode(e) })
+	if isDone(client) {
+		return nil
+	}
+	return err
+}

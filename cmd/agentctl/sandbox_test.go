@@ -1,0 +1,421 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller"
+	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+)
+
+// waiting is an agent that works until the file go is there.
+const waiting = `
+mkdir -p d; echo inner > d/f.txt; ln -s f.txt d/in; ln -s /etc/passwd d/out; mkfifo d/pipe; chmod 755 d/f.txt
+ln -s /etc/passwd lone
+echo agent at work
+until [ -e /sandbox/workspace/go ]; do sleep 0.05; done
+echo agent stops
+`
+
+// going is a run whose agent works.
+type going struct {
+	*place
+	cmd  *exec.Cmd
+	errs bytes.Buffer
+}
+
+// start starts a run and returns when its agent has printed text.
+func (p *place) start(text string, more ...string) *going {
+	p.t.Helper()
+	g := &going{place: p, cmd: p.command(p.runArgs(more...)...)}
+	g.cmd.Stderr = &g.errs
+	out, err := g.cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := g.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		if g.cmd.ProcessState == nil {
+			_ = g.cmd.Process.Signal(syscall.SIGTERM)
+			_ = g.cmd.Wait()
+		}
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.Contains(lines.Text(), text) {
+	}
+	if lines.Err() != nil || !strings.Contains(lines.Text(), text) {
+		_ = g.cmd.Wait()
+		p.t.Fatalf("the agent never came to %q: %v\n%s", text, lines.Err(), g.errs.String())
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	return g
+}
+
+// wait waits for the run's end.
+func (g *going) wait() int {
+	g.t.Helper()
+	_ = g.cmd.Wait()
+	g.t.Logf("%s", g.errs.String())
+	return g.cmd.ProcessState.ExitCode()
+}
+
+// try runs agentctl and returns what it printed and its exit code.
+func (p *place) try(stdin string, args ...string) (out, errs string, code int) {
+	p.t.Helper()
+	cmd := p.command(args...)
+	var o, e bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &o, &e
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		p.t.Fatal(err)
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
+	p := newPlace(t, waiting, "")
+	g := p.start("agent at work")
+	var list []sandboxJSON
+	out, _, _ := p.try("", "sandbox", "list", "--json")
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].Step != "iterations" || list[0].Agent != "tester" {
+		t.Fatalf("list: %s", out)
+	}
+	id := list[0].Sandbox
+	repo := "/sandbox/workspace/repo"
+
+	tests := []struct {
+		name, stdin string
+		args        []string
+		code        int
+		out, errs   string // errs: a part
+	}{
+		{"a command", "", []string{"exec", id, "--", "sh", "-c", "pwd; echo oops >&2; exit 7"}, 7, "/sandbox\n", "oops\n"},
+		{"its input", "some\ninput", []string{"exec", "latest", "--", "cat"}, 0, "some\ninput", ""},
+		{"a directory, and a variable that env_policy drops", "", []string{"exec", "--cwd", repo, "-e", "X=1", id, "sh", "-c", "echo $X; cat a.txt"}, 0, "\none\n", ""},
+		{"the policy holds", "", []string{"exec", id, "--", "kill", "-0", "1"}, 126, "", "denied: kill: processes are not signalled from here (rule block-kill policy.yaml:7:5)"},
+		{"the policy holds for files", "", []string{"exec", id, "--", "cat", "/etc/shadow"}, 1, "", "Permission denied"},
+		{"a timeout", "", []string{"exec", "--timeout", "100ms", id, "--", "sleep", "1000"}, 124, "", "ended by its timeout"},
+		{"no such program", "", []string{"exec", id, "--", "nonesuch"}, 127, "", "nonesuch"},
+		{"no such sandbox", "", []string{"exec", "x", "--", "true"}, 125, "", `no such sandbox: "x"`},
+		{"a terminal is needed", "", []string{"shell", id}, 125, "", "standard input is not a terminal"},
+		{"the log", "", []string{"logs", id}, 0, "agent at work\n", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			out, errs, code := p.try(tt.stdin, append([]string{"sandbox"}, tt.args...)...)
+			if code != tt.code || out != tt.out || !strings.Contains(errs, tt.errs) {
+				t.Errorf("exit code %d, out %q, errors %q", code, out, errs)
+			}
+		})
+	}
+
+	t.Run("copies", func(t *testing.T) { p.copies(t, id, repo) })
+	t.Run("terminal", func(t *testing.T) { p.terminal(t, id) })
+	t.Run("another pid namespace", func(t *testing.T) {
+		cmd := p.command()
+		cmd.Path, cmd.Args = "/usr/bin/unshare", append([]string{"unshare", "--pid", "--fork", "--mount-proc", p.bin + "/agentctl"}, "sandbox", "exec", id, "--", "true")
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "channel handshake") {
+			t.Errorf("it was not turned away at the door: %v %s", err, out)
+		}
+	})
+
+	follow := p.command("sandbox", "logs", id, "--follow")
+	var followed bytes.Buffer
+	follow.Stdout = &followed
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	events := p.command("sandbox", "logs", id, "--events")
+	var seen bytes.Buffer
+	events.Stdout = &seen
+	if err := events.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := p.try("", "sandbox", "exec", id, "--", "touch", "/sandbox/workspace/go"); code != 0 {
+		t.Fatalf("touch: %s", errs)
+	}
+	if code := g.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for name, cmd := range map[string]*exec.Cmd{"logs --follow": follow, "logs --events": events} {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if followed.String() != "agent at work\nagent stops\n" {
+		t.Errorf("followed: %q", followed.String())
+	}
+	p.recorded(t, id, seen.Bytes())
+}
+
+// copies copies out and in.
+func (p *place) copies(t *testing.T, id, repo string) {
+	p.write("here/keep.txt", "old\n", 0o644)
+	p.write("here/dir/sub/x.txt", "brought\n", 0o755)
+	p.write("here/dir/.git/hooks/post-commit", "no\n", 0o755)
+	tests := []struct {
+		name     string
+		from, to string
+		code     int
+		errs     string
+		file     string // that is there afterwards
+		text     string
+	}{
+		{"a file into a directory", id + ":" + repo + "/a.txt", "here", 0, "", "here/a.txt", "one\n"},
+		{"a file under another name", id + ":" + repo + "/a.txt", "here/b.txt", 0, "", "here/b.txt", "one\n"},
+		{"a file over a file", id + ":" + repo + "/a.txt", "here/keep.txt", 0, "", "here/keep.txt", "one\n"},
+		{"a directory, without what cannot travel", id + ":" + repo + "/d", "here", 4, `left out: "out"`, "here/d/f.txt", "inner\n"},
+		{"a directory is not merged", id + ":" + repo + "/d", "here", 4, "exists", "", ""},
+		{"a link that leads out", id + ":" + repo + "/lone", "here/passwd", 4, `left out: "lone"`, "", ""},
+		{"a fifo", id + ":" + repo + "/d/pipe", "here/pipe", 4, `left out: "pipe"`, "", ""},
+		{"the agent's git", id + ":" + repo + "/.git/config", "here", 4, "--git copies it", "", ""},
+		{"what is not there", id + ":" + repo + "/none", "here", 4, "no such file", "", ""},
+		{"out of what is served", id + ":/etc/passwd", "here", 4, "not beneath a served directory", "", ""},
+		{"a way out by dots", id + ":/sandbox/../etc/passwd", "here", 4, "not beneath a served directory", "", ""},
+		{"into nowhere", id + ":" + repo + "/a.txt", "nowhere/x", 4, "no such file", "", ""},
+		{"two sandboxes", id + ":/a", id + ":/b", 2, "one of the two", "", ""},
+		{"no sandbox", "here", "there", 2, "one of the two", "", ""},
+		{"in", "here/dir", id + ":/sandbox/workspace", 0, "", "", ""},
+		{"in, a file", "here/keep.txt", id + ":/sandbox/workspace/dir/new.txt", 0, "", "", ""},
+		{"in, to a directory that is not there", "here/keep.txt", id + ":/sandbox/workspace/none/", 4, "does not exist", "", ""},
+		{"in, to a place of the machine", "here/keep.txt", id + ":/etc/motd", 4, "not beneath a served directory", "", ""},
+	}
+	for _, tt := range tests {
+		out, errs, code := p.try("", "sandbox", "cp", tt.from, tt.to)
+		if code != tt.code || out != "" || !strings.Contains(errs, tt.errs) {
+			t.Errorf("%s: exit code %d, %q %q", tt.name, code, out, errs)
+		}
+		if tt.file != "" && p.read(tt.file) != tt.text {
+			t.Errorf("%s: %s is %q", tt.name, tt.file, p.read(tt.file))
+		}
+	}
+	if info, err := os.Lstat(p.path("here/d/f.txt")); err != nil || info.Mode() != 0o755 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if to, err := os.Readlink(p.path("here/d/in")); err != nil || to != "f.txt" {
+		t.Errorf("link %q, %v", to, err)
+	}
+	for _, name := range []string{"here/d/out", "here/d/pipe", "here/passwd", "here/pipe", "here/config", "nowhere"} {
+		if _, err := os.Lstat(p.path(name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s came out: %v", name, err)
+		}
+	}
+	if left, _ := filepath.Glob(p.path("here/.agentctl-*")); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+	out, errs, _ := p.try("", "sandbox", "exec", id, "--", "sh", "-c", "cd /sandbox/workspace/dir; cat sub/x.txt new.txt; ls -A; test -x sub/x.txt && echo runs")
+	if out != "brought\none\nnew.txt\nsub\nruns\n" {
+		t.Errorf("brought in: %q %q", out, errs)
+	}
+}
+
+// terminal runs a command on a terminal.
+func (p *place) terminal(t *testing.T, id string) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	master := os.NewFile(uintptr(fd), "master")
+	defer master.Close()
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	slave := os.NewFile(peer, "slave")
+	size := func(rows, cols uint16) {
+		if err := unix.IoctlSetWinsize(int(peer), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size(31, 97)
+	cmd := p.command("sandbox", "exec", "-t", id, "--", "sh", "-c", `stty size; read word; echo "got $word"; until [ "$(stty size)" = "12 34" ]; do sleep 0.05; done; tty; exit 5`)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill(); master.Close() })
+	defer watchdog.Stop()
+	var shown bytes.Buffer
+	buf := make([]byte, 4096)
+	see := func(text string) {
+		for !strings.Contains(shown.String(), text) {
+			n, err := master.Read(buf)
+			shown.Write(buf[:n])
+			if err != nil {
+				t.Fatalf("%v, shown: %q", err, shown.String())
+			}
+		}
+	}
+	see("31 97")
+	if _, err := master.Write([]byte("word\r")); err != nil {
+		t.Fatal(err)
+	}
+	see("got word")
+	size(12, 34)
+	_ = cmd.Process.Signal(syscall.SIGWINCH)
+	see("/dev/")
+	_ = cmd.Wait()
+	slave.Close()
+	if code := cmd.ProcessState.ExitCode(); code != 5 {
+		t.Errorf("exit code %d, shown: %q", code, shown.String())
+	}
+}
+
+// recorded checks what the record and the audit log say of the operator.
+func (p *place) recorded(t *testing.T, id string, seen []byte) {
+	if !bytes.Contains(seen, []byte(`"by":"operator root"`)) {
+		t.Error("the events do not name the operator")
+	}
+	marked, agents := 0, 0
+	for line := range strings.Lines(p.read("out/audit.jsonl")) {
+		var e wire.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Type != wire.EventCommand || e.Phase != "begin" {
+			continue
+		}
+		if e.By == "operator root" {
+			marked++
+		} else if e.By != "" || strings.HasPrefix(e.Command, "operator-") {
+			t.Errorf("%s", line)
+		} else {
+			agents++
+		}
+	}
+	if marked < 8 || agents == 0 {
+		t.Errorf("%d commands of the operator, %d of the run", marked, agents)
+	}
+	out, _, _ := p.try("", "runs", "show", id)
+	for _, want := range []string{"done by operators:", "operator root: exec touch /sandbox/workspace/go", "operator root: copy_in /sandbox/workspace/dir", "operator root: copy_out " + "/sandbox/workspace/repo"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("runs show does not say %q:\n%s", want, out)
+		}
+	}
+	page, _, _ := p.try("", "runs", "report", id)
+	if !strings.Contains(page, "asked for by operator root") || !strings.Contains(page, `<section id="operator">`) {
+		t.Error("the page does not tell of the operator")
+	}
+	if out, _, _ := p.try("", "sandbox", "list"); out != "" {
+		t.Errorf("still listed: %s", out)
+	}
+}
+
+func TestDeletingASandboxEndsItsRun(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		t.Run(map[bool]string{false: "its work is taken out", true: "by force"}[force], func(t *testing.T) {
+			p := newPlace(t, "echo half > a.txt; git commit -q -a -m half"+waiting, "")
+			adopt(t)
+			g := p.start("agent at work")
+			args := []string{"sandbox", "delete", "latest"}
+			if force {
+				args = append(args, "--force")
+			}
+			if out, errs, code := p.try("", args...); code != 0 || out != "" {
+				t.Errorf("exit code %d, %q %q", code, out, errs)
+			}
+			if left, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*")); len(left) > 0 {
+				t.Errorf("it is there: %s", left)
+			}
+			if code := g.wait(); code != 143 || !strings.Contains(g.errs.String(), "ended by operator root") {
+				t.Errorf("exit code %d", code)
+			}
+			waitOrphans(t)
+			out, _, _ := p.try("", "runs", "show", "latest")
+			if !strings.Contains(out, "ended by operator root") || !strings.Contains(out, "cancelled") {
+				t.Errorf("runs show:\n%s", out)
+			}
+			if _, err := os.Stat(p.path("out/result.json")); !force && err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestASandboxIsKeptForALook(t *testing.T) {
+	tests := []struct{ name, lease, end string }{
+		{"until it is deleted", "1h", "delete"},
+		{"until its lease runs out", "1s", ""},
+		{"until the run is interrupted", "1h", "signal"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlace(t, "echo found > a.txt; exit 3", "")
+			adopt(t)
+			g := p.start("keep_sandbox:", "--keep-sandbox", tt.lease)
+			if tt.end != "" {
+				if out, errs, _ := p.try("", "sandbox", "exec", "latest", "--", "cat", "/sandbox/workspace/repo/a.txt"); out != "found\n" {
+					t.Errorf("a look: %q %q", out, errs)
+				}
+			}
+			switch tt.end {
+			case "delete":
+				if out, _, _ := p.try("", "sandbox", "list"); !strings.Contains(out, "keep_sandbox") {
+					t.Errorf("list: %s", out)
+				}
+				if _, errs, code := p.try("", "sandbox", "delete", "latest"); code != 0 {
+					t.Errorf("delete: %s", errs)
+				}
+			case "signal":
+				_ = g.cmd.Process.Signal(syscall.SIGINT)
+			}
+			if code := g.wait(); code != controller.ExitAgentFailed || !strings.Contains(g.errs.String(), "the sandbox is kept until") {
+				t.Errorf("exit code %d", code)
+			}
+			waitOrphans(t)
+			if p.read("out/files/a.txt") != "found\n" {
+				t.Error("the work was not taken out")
+			}
+		})
+	}
+	t.Run("not after an agent that succeeded", func(t *testing.T) {
+		p := newPlace(t, "true", "")
+		if r, code := p.run("--keep-sandbox", "1h"); code != 0 {
+			t.Errorf("exit code %d: %+v", code, r.Error)
+		}
+	})
+	t.Run("not for ever", func(t *testing.T) {
+		p := newPlace(t, "true", "")
+		if _, errs, code := p.try("", p.runArgs("--keep-sandbox", "25h")...); code != 2 || !strings.Contains(errs, "at most 24h") {
+			t.Errorf("exit code %d: %s", code, errs)
+		}
+	})
+}
+
+func TestAKilledControllerLetsNobodyIn(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	p := newPlace(t, waiting, "")
+	adopt(t)
+	g := p.start("agent at work")
+	_ = g.cmd.Process.Kill()
+	_ = g.cmd.Wait()
+	waitOrphans(t)
+	if _, errs, code := p.try("", "sandbox", "exec", "latest", "--", "true"); code != 125 || !strings.Contains(errs, "no such sandbox") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	if out, _, _ := p.try("", "runs", "list"); !strings.Contains(out, "abandoned") {
+		t.Errorf("runs list: %s", out)
+	}
+	if out, errs, code := p.try("", "gc"); code != 0 {
+		t.Errorf("gc: %s %s", out, errs)
+	}
+}
