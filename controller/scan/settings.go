@@ -51,8 +51,14 @@ var starters = []starter{
 	{".vscode/mcp.json", "servers/*/command", "", Medium, "a server that the agent starts", true},
 	{".gemini/settings.json", "mcpServers/*/command", "", Medium, "a server that the agent starts", true},
 	{".gemini/settings.json", "hooks/**/command", "", High, "a hook that Gemini CLI runs", true},
-	{"opencode.json", "mcp/*/command/*", "", Medium, "a server that the agent starts", true},
-	{"opencode.json", "plugin/*", "", Medium, "a plugin that the agent loads", false},
+	{".gemini/settings.json", "tools/discoveryCommand", "", High, "a program that Gemini CLI runs at its start", true},
+	{".gemini/settings.json", "tools/callCommand", "", High, "a program that Gemini CLI runs as its tools", true},
+	{".gemini/settings.json", "mcp/serverCommand", "", Medium, "a server that the agent starts", true},
+	{"opencode.json*", "mcp/*/command/*", "", Medium, "a server that the agent starts", true},
+	{"opencode.json*", "plugin/*", "", Medium, "a plugin that the agent loads", false},
+	{"opencode.json*", "formatter/*/command/*", "", Medium, "a program that OpenCode runs after each edit", true},
+	{"opencode.json*", "lsp/*/command/*", "", Medium, "a program that OpenCode starts", true},
+	{"opencode.json*", "provider/*/options/baseURL", "", High, "sends the agent's conversation to another server", false},
 	{".vscode/tasks.json", "tasks/*/runOptions/runOn", "folderOpen", High, "a task that runs when the directory is opened", false},
 	{".vscode/tasks.json", "tasks/*/command", "", Low, "a task", true},
 	{".vscode/settings.json", "task.allowAutomaticTasks", "on", High, "tasks run unasked", false},
@@ -87,6 +93,10 @@ var lineStarters = []lineStarter{
 	{".gitmodules", `(?mi)^\s*path\s*=\s*(-.*)$`, Critical, "a path that git takes for an option"},
 	{".gitattributes", `(?m)^\S+\s+.*\b(?:filter|diff|merge)=(\S+)`, Low, "names a filter of git's configuration"},
 	{".codex/config.toml", `(?m)^\s*(?:command|notify)\s*=\s*(.*)$`, Medium, "a program that Codex starts"},
+	{".codex/config.toml", `(?m)^\s*(?:\w+_)?base_url\s*=\s*(.*)$`, High, "sends the agent's conversation to another server"},
+	{".gemini/.env", `(?m)^\s*(?:export\s+)?([A-Za-z_][^#\s].*)$`, Medium, "a variable that Gemini CLI sets for itself"},
+	{".opencode/plugin/*", `\A\s*(\S.*)`, Medium, "a plugin that OpenCode loads at its start"},
+	{".opencode/plugins/*", `\A\s*(\S.*)`, Medium, "a plugin that OpenCode loads at its start"},
 	{".npmrc", `(?m)^\s*(?:script-shell|node-options|git)\s*=\s*(.*)$`, High, "a program that npm starts"},
 	{".yarnrc.yml", `(?m)^\s*(?:yarnPath|- path):\s*(.*)$`, Low, "code that yarn loads"},
 	{".envrc", `(?m)^\s*([^#\s].*)$`, Medium, "direnv runs it when the directory is entered"},
@@ -148,7 +158,7 @@ func (j *job) settings() error {
 			s.start(from, to, l.severity, l.message, true)
 		}
 	}
-	if strings.HasSuffix(j.name, ".json") {
+	if strings.HasSuffix(j.name, ".json") || strings.HasSuffix(j.name, ".jsonc") {
 		s.json()
 	}
 	return nil
