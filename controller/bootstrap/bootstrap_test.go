@@ -372,3 +372,38 @@ func TestAPlanIsTheSameTwice(t *testing.T) {
 		t.Errorf("%v %v", err, err2)
 	}
 }
+
+func TestHiddenFilesDoNotTravel(t *testing.T) {
+	tests := []struct {
+		name string
+		blob Blob
+		want bool
+	}{
+		{"a hidden file", Blob{Path: ".gemini/settings.json", Kind: KindFile}, true},
+		{"what lies below a hidden directory", Blob{Path: ".gemini/agents/a/b.md", Kind: KindFile}, true},
+		{"a hidden link", Blob{Path: ".gemini/settings.json", Kind: KindSymlink, Target: "x"}, true},
+		{"a link in the place of a directory above", Blob{Path: ".gemini", Kind: KindSymlink, Target: "conf"}, true},
+		{"a directory, which is empty then", Blob{Path: ".gemini/agents", Kind: KindDir}, false},
+		{"a file beside", Blob{Path: ".gemini/settings.json5", Kind: KindFile}, false},
+		{"one of the same name elsewhere", Blob{Path: "docs/.gemini/settings.json", Kind: KindFile}, false},
+		{"a file in the place of a directory above", Blob{Path: ".gemini", Kind: KindFile}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.blob.hidden([]string{".gemini/settings.json", ".gemini/agents"}); got != tt.want {
+				t.Errorf("hidden: %v", got)
+			}
+		})
+	}
+}
+
+func TestLinksOfTheProgramStayInTheSandbox(t *testing.T) {
+	for target, want := range map[string]bool{"../../claude-config/skills": true, "../../../etc": false, "/etc": false} {
+		b := builder{entries: map[string]Entry{}}
+		b.runtimeFile(File{Dest: Root + "/home/.agents/skills", Target: target})
+		e, ok := b.entries[Root+"/home/.agents/skills"]
+		if ok != want || (len(b.problems) == 0) != want || ok && (e.Kind != KindSymlink || e.Target != target) {
+			t.Errorf("%s: %+v, %v", target, e, b.problems)
+		}
+	}
+}

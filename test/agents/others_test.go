@@ -26,6 +26,7 @@ type other struct {
 	more     string // of the harness
 	shell    func(command string) fakemodel.Call
 	edit     fakemodel.Call // of double.sh, as the test wants it
+	edited   string         // in what the tool answers
 	tools    []string       // names of the two
 }
 
@@ -65,7 +66,8 @@ var geminiProgram = other{
 	edit: fakemodel.Call{Tool: "replace", Input: map[string]any{
 		"file_path": repoInside + "/double.sh", "instruction": "add the argument", "old_string": "$1 + 2", "new_string": "$1 + $1",
 	}},
-	tools: []string{"run_shell_command", "replace"},
+	edited: "Successfully modified file",
+	tools:  []string{"run_shell_command", "replace"},
 }
 
 var opencodeProgram = other{
@@ -82,7 +84,8 @@ var opencodeProgram = other{
 	edit: fakemodel.Call{Tool: "edit", Input: map[string]any{
 		"filePath": repoInside + "/double.sh", "oldString": "$1 + 2", "newString": "$1 + $1",
 	}},
-	tools: []string{"bash", "edit"},
+	edited: "Edit applied successfully",
+	tools:  []string{"bash", "edit"},
 }
 
 var otherPrograms = []other{codexProgram, geminiProgram, opencodeProgram}
@@ -151,7 +154,7 @@ func TestOtherProgramsMendABug(t *testing.T) {
 			if len(r.Commits) != 1 || !strings.Contains(w.git("show", r.Branch+":double.sh"), "$1 + $1") {
 				t.Errorf("commits: %+v", r.Commits)
 			}
-			for n, want := range []string{"double 1 gives 3", "double.sh", "all good\ncommitted"} {
+			for n, want := range []string{"double 1 gives 3", p.edited, "all good\ncommitted"} {
 				if a := w.answer(n); !strings.Contains(a.Text, want) {
 					t.Errorf("tool call %d: %+v, want %q", n, a, want)
 				}
