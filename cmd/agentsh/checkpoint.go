@@ -113,6 +113,9 @@ func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(one)
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), one.ID)
+			for _, path := range one.LeftOut {
+				fmt.Fprintf(cmd.ErrOrStderr(), "agentsh: left out, since only what listens there or the machine can make it: %s\n", text.Visible(path))
+			}
 			return nil
 		},
 	}
@@ -276,8 +279,8 @@ func newCheckpointRollbackCommand(o *checkpointOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback ID",
 		Short: "Make the workspace what it was at a checkpoint",
-		Long: `Make the workspace what it was at a checkpoint: content, names, modes, owners, times
-and links. What was made since is removed. Each file changes in one step; a rollback that
+		Long: `Make the workspace what it was at a checkpoint: content, names, modes, owners, times,
+extended attributes and links. What was made since is removed. Each file changes in one step; a rollback that
 was broken off is done again. Programs of a running session that have files open keep
 the old ones.`,
 		Example: "  agentsh checkpoint rollback 1",

@@ -30,6 +30,10 @@ type Checkpoint struct {
 	Files     int       `json:"files"`
 	Bytes     int64     `json:"bytes"`  // of all files
 	Stored    int64     `json:"stored"` // of those whose content no earlier checkpoint had
+	// LeftOut are the sockets and devices, which cannot be made again.
+	LeftOut []string `json:"left_out,omitempty"`
+	// Xattrs says that entries have their extended attributes.
+	Xattrs bool `json:"xattrs,omitempty"`
 	// Unfinished says that a rollback to it was broken off.
 	Unfinished bool `json:"unfinished,omitempty"`
 }
@@ -137,7 +141,7 @@ func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error
 	if !entries {
 		return one, nil, nil
 	}
-	l := &listing{at: one.Time}
+	l := &listing{at: one.Time, xattrs: one.Xattrs}
 	for {
 		var e Entry
 		err := lines.Decode(&e)
@@ -184,10 +188,13 @@ func (c *Checkpoints) Create(name string, hold func() (release func() error, err
 	if err = errors.Join(err, release()); err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
-	one = Checkpoint{ID: strconv.Itoa(next), Name: name, Time: second.at, Workspace: c.workspace, Files: len(second.entries), Stored: stored}
+	one = Checkpoint{ID: strconv.Itoa(next), Name: name, Time: second.at, Workspace: c.workspace, Files: len(second.entries), Stored: stored, Xattrs: true}
 	for i := range second.entries {
 		if e := &second.entries[i]; len(e.Link) == 0 {
 			one.Bytes += e.Size
+		}
+		if e := &second.entries[i]; !e.restored() {
+			one.LeftOut = append(one.LeftOut, string(e.Path))
 		}
 	}
 	if err := c.write(one, second); err != nil {
@@ -200,8 +207,8 @@ func (c *Checkpoints) Create(name string, hold func() (release func() error, err
 func (c *Checkpoints) store(known *listing, stored *int64) (*listing, error) {
 	old := known.byPath()
 	return scan(c.root, func(dir int, name string, e *Entry) error {
-		if was := old[string(e.Path)]; was != nil && was.SHA256 != "" && e.untouched(was, known.at) {
-			e.SHA256 = was.SHA256
+		if was := old[string(e.Path)]; was != nil && known.xattrs && was.SHA256 != "" && len(was.Link) == 0 && e.untouched(was, known.at) {
+			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
 			return nil
 		}
 		return steady(dir, name, e, func(f *os.File) (string, error) { return c.add(f, stored) })

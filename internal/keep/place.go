@@ -86,6 +86,7 @@ type attributes struct {
 	mode     uint32 // permission bits
 	uid, gid uint32
 	mtime    unix.Timespec
+	xattrs   *[]Xattr // nil: left as they are
 }
 
 // set gives an entry that is no symbolic link its attributes, the owner first: a
@@ -93,6 +94,11 @@ type attributes struct {
 func (a attributes) set(dir int, name string) error {
 	if err := chown(dir, name, a.uid, a.gid); err != nil {
 		return err
+	}
+	if a.xattrs != nil {
+		if err := setXattrs(dir, name, a.mode, *a.xattrs); err != nil {
+			return err
+		}
 	}
 	if err := unix.Fchmodat(dir, name, a.mode&0o7777, 0); err != nil {
 		return err

@@ -45,28 +45,33 @@ func (c *Checkpoints) Diff(id, until string) ([]wire.Change, error) {
 func (c *Checkpoints) look(known *listing) (*listing, error) {
 	old := known.byPath()
 	return scan(c.root, func(dir int, name string, e *Entry) error {
-		if was := old[string(e.Path)]; was != nil && e.untouched(was, known.at) {
-			e.SHA256 = was.SHA256
+		if was := old[string(e.Path)]; was != nil && known.xattrs && len(was.Link) == 0 && e.untouched(was, known.at) {
+			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
 			return nil
 		}
 		return steady(dir, name, e, func(f *os.File) (string, error) { return digest(f) })
 	})
 }
 
-// same reports whether two files are alike in all that a rollback restores.
+// same reports whether two files are alike in all that a rollback restores. Times
+// of directories are set in any case.
 func (e *Entry) same(other *Entry) bool {
-	return e.Type == other.Type && e.Mode == other.Mode && e.UID == other.UID && e.GID == other.GID && e.sameContent(other) &&
-		(e.Type != typeFile && e.Type != typeSymlink || e.Mtime == other.Mtime)
+	return e.sameAttributes(other) && e.sameContent(other) && (e.Type == typeDir || e.Mtime == other.Mtime)
+}
+
+func (e *Entry) sameAttributes(other *Entry) bool {
+	return e.Mode == other.Mode && e.UID == other.UID && e.GID == other.GID
 }
 
 func (e *Entry) sameContent(other *Entry) bool {
-	return e.Type == other.Type && e.SHA256 == other.SHA256 && string(e.Target) == string(other.Target) && string(e.Link) == string(other.Link)
+	return e.sameType(other) && e.SHA256 == other.SHA256 && string(e.Target) == string(other.Target) && string(e.Link) == string(other.Link)
 }
 
 // compare lists what made the second listing of the first. Times alone are no
 // change.
 func compare(from, to *listing) []wire.Change {
 	old := from.byPath()
+	xattrs := from.xattrs && to.xattrs
 	out := []wire.Change{}
 	add := func(e *Entry, kind string) { out = append(out, wire.Change{Path: string(e.Path), Kind: kind}) }
 	for i := range to.entries {
@@ -76,7 +81,7 @@ func compare(from, to *listing) []wire.Change {
 		switch {
 		case was == nil:
 			add(e, changeCreated)
-		case !was.sameContent(e) || was.Mode != e.Mode || was.UID != e.UID || was.GID != e.GID:
+		case !was.sameContent(e) || !was.sameAttributes(e) || xattrs && !sameXattrs(was.Xattrs, e.Xattrs):
 			if len(e.Path) > 0 {
 				add(e, changeModified)
 			}
@@ -147,10 +152,10 @@ func (c *Checkpoints) unfinishedError(id string) error {
 }
 
 // Rollback makes the workspace what it was at a checkpoint: content, names, modes,
-// owners, times, links, and returns what it changed. Each file changes in one
-// step. What is needed is read and compared with its digest before anything is
+// owners, times, links, extended attributes, and returns what it changed. Each file
+// changes in one step. What is needed is read and compared with its digest before anything is
 // touched. A rollback that is broken off is done again; until then no checkpoint
-// is made. FIFOs and sockets are not made again. hold is as in Create.
+// is made. Sockets and devices are not made again. hold is as in Create.
 func (c *Checkpoints) Rollback(id string, hold func() (release func([]wire.Change) error, err error)) ([]wire.Change, error) {
 	_, want, err := c.read(id, true)
 	if err != nil {
@@ -178,7 +183,7 @@ func (c *Checkpoints) rollback(id string, want *listing) ([]wire.Change, error) 
 	if err := statedir.WriteJSON(filepath.Join(c.dir, rollbackName), id); err != nil {
 		return nil, err
 	}
-	r := rollback{c: c, want: want.byPath(), have: have.byPath()}
+	r := rollback{c: c, want: want.byPath(), have: have.byPath(), xattrs: want.xattrs}
 	if err := errors.Join(r.remove(have), r.make(want)); err != nil {
 		return r.done, err
 	}
@@ -226,6 +231,7 @@ func (c *Checkpoints) check(l *listing) error {
 type rollback struct {
 	c          *Checkpoints
 	want, have map[string]*Entry
+	xattrs     bool // the checkpoint has them
 	done       []wire.Change
 }
 
@@ -246,7 +252,7 @@ func (r *rollback) remove(have *listing) error {
 	for _, e := range slices.Backward(have.entries) {
 		path := string(e.Path)
 		want := r.want[path]
-		if want != nil && want.Type == e.Type {
+		if want != nil && want.sameType(&e) {
 			continue
 		}
 		fd, name, err := r.at(path)
@@ -284,7 +290,7 @@ func (r *rollback) make(want *listing) error {
 		if err != nil {
 			return err
 		}
-		err = e.attributes().set(fd, name)
+		err = r.attributes(&e).set(fd, name)
 		closeFD(fd)
 		if err != nil {
 			return fmt.Errorf("restore %s: %w", e.Path, err)
@@ -296,7 +302,7 @@ func (r *rollback) make(want *listing) error {
 func (r *rollback) makeOne(e *Entry) error {
 	path := string(e.Path)
 	have := r.have[path]
-	if e.Type == typeOther || path == "" || have != nil && have.same(e) {
+	if !e.restored() || path == "" || have != nil && have.same(e) && (!r.xattrs || sameXattrs(have.Xattrs, e.Xattrs)) {
 		return nil
 	}
 	fd, name, err := r.at(path)
@@ -313,8 +319,10 @@ func (r *rollback) makeOne(e *Entry) error {
 		err = r.link(e, fd, name)
 	case e.Type == typeSymlink:
 		err = placeLink(fd, name, e)
+	case e.Type == typeFIFO:
+		err = r.fifo(e, fd, name, have != nil)
 	case have != nil && have.sameContent(e):
-		err = e.attributes().set(fd, name)
+		err = r.attributes(e).set(fd, name)
 	default:
 		err = r.file(e, fd, name)
 	}
@@ -330,6 +338,25 @@ func (r *rollback) makeOne(e *Entry) error {
 	return nil
 }
 
+// attributes are those of an entry as far as the checkpoint has them.
+func (r *rollback) attributes(e *Entry) attributes {
+	a := e.attributes()
+	if r.xattrs && (e.Type == typeFile || e.Type == typeDir) {
+		a.xattrs = &e.Xattrs
+	}
+	return a
+}
+
+// fifo makes a FIFO, or gives one its attributes.
+func (r *rollback) fifo(e *Entry, dir int, name string, there bool) error {
+	if !there {
+		if err := unix.Mknodat(dir, name, unix.S_IFIFO|0o600, 0); err != nil {
+			return err
+		}
+	}
+	return r.attributes(e).set(dir, name)
+}
+
 // file puts a regular file in place. Other names of what was there keep what
 // they have.
 func (r *rollback) file(e *Entry, dir int, name string) error {
@@ -338,7 +365,7 @@ func (r *rollback) file(e *Entry, dir int, name string) error {
 		return err
 	}
 	defer from.Close()
-	return placeFile(dir, name, e.attributes(), true, func(to *os.File) error { return copyContent(to, from) })
+	return placeFile(dir, name, r.attributes(e), true, func(to *os.File) error { return copyContent(to, from) })
 }
 
 // link gives the file that another path leads to one name more.

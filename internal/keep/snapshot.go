@@ -29,7 +29,9 @@ const (
 	typeFile    = "file"
 	typeDir     = "dir"
 	typeSymlink = "symlink"
-	typeOther   = "other"
+	typeFIFO    = "fifo"
+	typeSocket  = "socket"
+	typeOther   = "other" // also of FIFOs and sockets in trashes and old checkpoints
 )
 
 // Entry is one file of a checkpoint.
@@ -44,6 +46,10 @@ type Entry struct {
 	SHA256 string `json:"sha256,omitempty"`
 	Target []byte `json:"target,omitempty"`
 	Link   []byte `json:"link,omitempty"` // the first path of the same file, in the order of the checkpoint
+
+	// Xattrs of a file or directory, sorted; of a file with several names only at
+	// the first.
+	Xattrs []Xattr `json:"xattrs,omitempty"`
 
 	// What tells that a file was not touched since: see stat(2).
 	Dev   uint64 `json:"dev"`
@@ -64,6 +70,10 @@ func entryOf(rel string, st *unix.Stat_t) Entry {
 		e.Type = typeDir
 	case unix.S_IFLNK:
 		e.Type = typeSymlink
+	case unix.S_IFIFO:
+		e.Type = typeFIFO
+	case unix.S_IFSOCK:
+		e.Type = typeSocket
 	}
 	return e
 }
@@ -76,12 +86,24 @@ func (e *Entry) untouched(old *Entry, at time.Time) bool {
 }
 
 func (e *Entry) attributes() attributes {
-	return attributes{e.Mode, e.UID, e.GID, unix.NsecToTimespec(e.Mtime)}
+	return attributes{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: unix.NsecToTimespec(e.Mtime)}
+}
+
+// restored reports whether a rollback can make such a file: a socket is its
+// listener's, and a device the machine's.
+func (e *Entry) restored() bool { return e.Type != typeSocket && e.Type != typeOther }
+
+// sameType reports whether both are files of one type. Old checkpoints have one
+// for all that is not restored.
+func (e *Entry) sameType(other *Entry) bool {
+	special := func(t string) bool { return t == typeFIFO || t == typeSocket || t == typeOther }
+	return e.Type == other.Type || (e.Type == typeOther || other.Type == typeOther) && special(e.Type) && special(other.Type)
 }
 
 // listing is a workspace as it was looked at.
 type listing struct {
 	at      time.Time // before the first look
+	xattrs  bool      // entries have theirs; those of old checkpoints do not
 	entries []Entry   // sorted by path: a directory before what is in it
 }
 
@@ -96,7 +118,7 @@ func (l *listing) byPath() map[string]*Entry {
 // scan looks at every file of a workspace. content gives the digest of a regular
 // file; files that vanish meanwhile are left out.
 func scan(root *os.File, content func(dir int, name string, e *Entry) error) (*listing, error) {
-	l := &listing{at: time.Now()}
+	l := &listing{at: time.Now(), xattrs: true}
 	s := scanner{listing: l, content: content, links: map[[2]uint64]int{}}
 	fd, err := OpenBeneath(root, "", false)
 	if err != nil {
@@ -145,13 +167,16 @@ func (s *scanner) entry(dir int, name, rel string) error {
 	e := entryOf(rel, &st)
 	switch e.Type {
 	case typeDir:
-		s.entries = append(s.entries, e)
 		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath}
 		fd, err := unix.Openat2(dir, name, &how)
 		if err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
 		defer closeFD(fd)
+		if e.Xattrs, err = xattrsOf(fd, ""); err != nil {
+			return fmt.Errorf("%s: %w", rel, err)
+		}
+		s.entries = append(s.entries, e)
 		return s.directory(fd, rel)
 	case typeSymlink:
 		buf := make([]byte, unix.PathMax)
@@ -224,10 +249,14 @@ func steady(dir int, name string, e *Entry, read func(*os.File) (sum string, err
 		if err := unix.Fstat(int(f.Fd()), &after); err != nil {
 			return err
 		}
+		xattrs, err := xattrsOf(int(f.Fd()), "")
+		if err != nil {
+			return err
+		}
 		if before.Size == after.Size && before.Mtim == after.Mtim && before.Ctim == after.Ctim {
 			path := e.Path
 			*e = entryOf("", &after)
-			e.Path, e.SHA256 = path, sum
+			e.Path, e.SHA256, e.Xattrs = path, sum, xattrs
 			return nil
 		}
 	}

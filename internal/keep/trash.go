@@ -324,7 +324,7 @@ func (t *Trash) Drop(id, why string) error {
 // time. An existing name is an error unless force is set; a directory is never
 // replaced. The entry stays.
 func (t *Trash) PutBack(e Trashed, dir int, name string, force bool) error {
-	a := attributes{e.Mode, e.UID, e.GID, unix.NsecToTimespec(e.Mtime.UnixNano())}
+	a := attributes{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: unix.NsecToTimespec(e.Mtime.UnixNano())}
 	switch e.Type {
 	case "dir":
 		err := unix.Mkdirat(dir, name, 0o700)

@@ -1,0 +1,107 @@
+package keep
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Xattr is one extended attribute. See xattr(7).
+type Xattr struct {
+	Name  string `json:"name"`
+	Value []byte `json:"value"`
+}
+
+// keptXattr reports whether an attribute belongs to the file's owner: what
+// programs put there, and access lists. Others are the machine's, as labels are.
+func keptXattr(name string) bool {
+	return strings.HasPrefix(name, "user.") || strings.HasPrefix(name, "system.posix_acl_")
+}
+
+// procName is a path of an entry for the calls that take nothing else.
+func procName(dir int, name string) string {
+	at := "/proc/self/fd/" + strconv.Itoa(dir)
+	if name == "" {
+		return at
+	}
+	return at + "/" + name
+}
+
+// xattrsOf reads the attributes of an entry that is no symbolic link, sorted.
+// Where the filesystem has none there are none.
+func xattrsOf(dir int, name string) ([]Xattr, error) {
+	path := procName(dir, name)
+	list, err := grown(func(buf []byte) (int, error) { return unix.Listxattr(path, buf) })
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list extended attributes: %w", err)
+	}
+	var out []Xattr
+	for attribute := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
+		if !keptXattr(attribute) {
+			continue
+		}
+		value, err := grown(func(buf []byte) (int, error) { return unix.Getxattr(path, attribute, buf) })
+		if errors.Is(err, unix.ENODATA) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read extended attribute %s: %w", attribute, err)
+		}
+		out = append(out, Xattr{attribute, value})
+	}
+	slices.SortFunc(out, func(a, b Xattr) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// grown calls read with a buffer that is as large as it needs.
+func grown(read func([]byte) (int, error)) ([]byte, error) {
+	for {
+		size, err := read(nil)
+		if err != nil || size == 0 {
+			return nil, err
+		}
+		buf := make([]byte, size)
+		size, err = read(buf)
+		if !errors.Is(err, unix.ERANGE) { // it grew meanwhile
+			return buf[:max(size, 0)], err
+		}
+	}
+}
+
+func sameXattrs(a, b []Xattr) bool {
+	return slices.EqualFunc(a, b, func(x, y Xattr) bool { return x.Name == y.Name && bytes.Equal(x.Value, y.Value) })
+}
+
+// setXattrs makes the attributes of an entry those that are wanted. The owner
+// must be allowed to write to a file whose attributes change.
+func setXattrs(dir int, name string, mode uint32, want []Xattr) error {
+	have, err := xattrsOf(dir, name)
+	if err != nil || sameXattrs(have, want) {
+		return err
+	}
+	if err := unix.Fchmodat(dir, name, mode&0o7777|0o200, 0); err != nil {
+		return err
+	}
+	path := procName(dir, name)
+	for _, x := range have {
+		if !slices.ContainsFunc(want, func(w Xattr) bool { return w.Name == x.Name }) {
+			if err := unix.Removexattr(path, x.Name); err != nil {
+				return fmt.Errorf("remove extended attribute %s: %w", x.Name, err)
+			}
+		}
+	}
+	for _, x := range want {
+		if err := unix.Setxattr(path, x.Name, x.Value, 0); err != nil {
+			return fmt.Errorf("set extended attribute %s: %w", x.Name, err)
+		}
+	}
+	return nil
+}
