@@ -130,12 +130,18 @@ func isSettings(name string) bool {
 
 // endsWith reports whether the last elements of a name are those of pattern.
 func endsWith(name, pattern string) bool {
-	parts := strings.Split(name, "/")
-	n := strings.Count(pattern, "/") + 1
-	if len(parts) < n {
-		return false
+	from := len(name)
+	for range strings.Count(pattern, "/") + 1 {
+		if from < 0 {
+			return false
+		}
+		from = strings.LastIndexByte(name[:from], '/')
 	}
-	ok, _ := path.Match(pattern, strings.Join(parts[len(parts)-n:], "/")) // the patterns are constants
+	tail := name[from+1:]
+	if !strings.ContainsAny(pattern, `*?[\`) {
+		return tail == pattern
+	}
+	ok, _ := path.Match(pattern, tail) // the patterns are constants
 	return ok
 }
 
