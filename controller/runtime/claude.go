@@ -140,7 +140,7 @@ func shellWords(words []string) string {
 func (c claude) Command(in Invocation) (Command, error) {
 	argv := append(in.program(c.Traits()),
 		"-p", "--agent", claudePlugin+":"+in.Agent, "--plugin-dir", in.ConfigDir,
-		"--settings", claudeSettings(in), "--output-format", "stream-json", "--verbose",
+		"--settings", claudeSettings(in), "--debug-file", path.Join(in.ConfigDir, "debug", "claude.log"), "--output-format", "stream-json", "--verbose",
 		"--dangerously-skip-permissions", "--strict-mcp-config")
 	for _, dir := range in.Plugins {
 		argv = append(argv, "--plugin-dir", dir)
@@ -172,7 +172,8 @@ func (claude) State(in Invocation) []string {
 	return out
 }
 
-// Transcripts are the conversations, one JSON line each message.
+// Transcripts are the conversations, one JSON line each message, and the log of
+// what the program itself did.
 func (claude) Transcripts(in Invocation) []string {
-	return []string{path.Join(in.ConfigDir, "projects")}
+	return []string{path.Join(in.ConfigDir, "projects"), path.Join(in.ConfigDir, "debug")}
 }

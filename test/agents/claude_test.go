@@ -3,6 +3,7 @@ package agents
 import (
 	"bytes"
 	"encoding/json"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -78,6 +79,9 @@ func TestClaudeMendsABug(t *testing.T) {
 	}
 	if data, err := os.ReadFile(transcripts[0]); err != nil || !bytes.Contains(data, []byte("double 1 gives 3")) {
 		t.Errorf("the transcript does not say what was done: %v", err)
+	}
+	if !strings.Contains(w.read("out/transcripts/iteration-1/claude-config/debug/claude.log"), "double.sh") {
+		t.Error("the program's own log did not come out")
 	}
 }
 
@@ -404,5 +408,45 @@ func TestClaudeCannotChangeWhatItIsConfiguredBy(t *testing.T) {
 	}
 	if len(r.Changed)+len(r.Commits) != 0 {
 		t.Errorf("changed: %+v", r.Changed)
+	}
+}
+
+// An agent may put anything where its program writes what it keeps: nothing but
+// files comes out, and nothing but that is removed before the next iteration.
+func TestWhatClaudeKeepsIsTakenAndClearedSafely(t *testing.T) {
+	w := newWorld(t, claude(t, "validation_loop: {script: validate.sh, max_iterations: 2}\n"), func(r fakemodel.Request) fakemodel.Turn {
+		if len(r.Results) > 0 {
+			return fakemodel.Turn{Say: "done"}
+		}
+		if strings.Contains(strings.Join(r.Texts, "\n"), "once more") {
+			return bash("ls -ld /sandbox/claude-config/todos /sandbox/claude-config/plans; ls; : > $AGENTSH_OUTPUT_DIR/second")
+		}
+		return bash("cd /sandbox/claude-config/projects && ln -s /etc/passwd link && ln -s ../../workspace/repo/test.sh inner && mkfifo pipe && mkdir -p deep/.git && echo x > deep/.git/config && " +
+			"echo kept > deep/file && ln -s ../workspace/repo ../todos && ln -s / ../plans && echo prepared")
+	})
+	w.write("validate.sh", "#!/bin/sh\n[ -e \"$AGENTSH_OUTPUT_DIR/second\" ] || { echo once more; exit 1; }\n", 0o755)
+	r, code := w.run()
+	if code != 0 || len(r.Iterations) != 2 || r.Iterations[0].Transcripts == "" {
+		t.Fatalf("exit %d: %+v %+v", code, r.Error, r.Iterations)
+	}
+	for _, q := range w.model.Requests() {
+		if len(q.Results) == 1 && strings.Contains(strings.Join(q.Texts, "\n"), "once more") {
+			if text := q.Results[0].Text; strings.Count(text, "cannot access") != 2 || !strings.Contains(text, "test.sh") {
+				t.Errorf("the second iteration finds: %s", text)
+			}
+		} else if len(q.Results) == 1 && !strings.HasPrefix(q.Results[0].Text, "prepared") {
+			t.Errorf("nothing was prepared, so this test shows nothing: %+v", q.Results[0])
+		}
+	}
+	var found []string
+	root := w.path("out/transcripts/iteration-1/claude-config/projects")
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !strings.HasSuffix(name, ".jsonl") {
+			found = append(found, strings.TrimPrefix(name, root+"/")+" "+d.Type().String())
+		}
+		return err
+	})
+	if err != nil || !slices.Equal(found, []string{"deep/file ----------", "inner L---------"}) { // inner stays in what came out
+		t.Errorf("came out: %v, %v", found, err)
 	}
 }
