@@ -94,6 +94,26 @@ func TestAnAgentThatUsesEndlesslyManyToolsIsCounted(t *testing.T) {
 	}
 }
 
+func TestAnAgentThatPrintsEndlesslyFillsNoDisk(t *testing.T) {
+	l, shown, read := hearing(t)
+	l.results.log.left, l.results.events.left = 100, 200
+	for range 50 {
+		l.said(runtime.Event{Kind: runtime.EventLine, Text: "more"})
+	}
+	if log := read(agentLogName); len(log) > 200 || !strings.HasSuffix(log, "more\n(what follows was left out)\n") || l.failed != nil {
+		t.Errorf("%q %v", log, l.failed)
+	}
+	for line := range strings.Lines(read(eventsName)) {
+		var e loggedEvent
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Kind != runtime.EventLine {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	if len(*shown) != 50 {
+		t.Errorf("%d lines were shown", len(*shown))
+	}
+}
+
 func TestAProgramThatSaysItFailedHasFailed(t *testing.T) {
 	exit := fail(ExitAgentFailed, "h", errors.New("the agent exited with status 1"))
 	timeout := fail(ExitTimeout, "h", errors.New("the agent did not end"))

@@ -35,8 +35,8 @@ type results struct {
 
 	made      bool // staging exists
 	published bool
-	log       *os.File
-	events    *os.File
+	log       *agentLog
+	events    *agentLog
 }
 
 // newResults checks that results can be put at out, and makes nothing yet but
@@ -122,10 +122,42 @@ func (r *results) make() error {
 	}
 	r.made = true
 	var err error
-	if r.log, err = r.create(agentLogName); err != nil {
+	if r.log, err = r.createLog(agentLogName, "(what follows was left out)"); err != nil {
 		return err
 	}
-	r.events, err = r.create(eventsName)
+	r.events, err = r.createLog(eventsName, `{"kind":"line","text":"(what follows was left out)"}`)
+	return err
+}
+
+// maxAgentLog bounds each log of the agent, in bytes: an agent can print for as
+// long as it runs.
+const maxAgentLog = 256 << 20
+
+// agentLog is a file of lines that ends early when it is full.
+type agentLog struct {
+	file *os.File
+	left int64  // bytes
+	last string // line that says it is full
+	full bool
+}
+
+func (r *results) createLog(name, last string) (*agentLog, error) {
+	f, err := r.create(name)
+	if err != nil {
+		return nil, err
+	}
+	return &agentLog{file: f, left: maxAgentLog, last: last}, nil
+}
+
+// add writes a line.
+func (l *agentLog) add(line string) error {
+	if l.full {
+		return nil
+	}
+	if l.left -= int64(len(line)) + 1; l.left < 0 {
+		line, l.full = l.last, true
+	}
+	_, err := l.file.WriteString(line + "\n")
 	return err
 }
 
@@ -137,9 +169,9 @@ func (r *results) create(name string) (*os.File, error) {
 // second time.
 func (r *results) closeLogs() error {
 	var errs []error
-	for _, f := range []*os.File{r.log, r.events} {
-		if f != nil {
-			errs = append(errs, f.Close())
+	for _, l := range []*agentLog{r.log, r.events} {
+		if l != nil {
+			errs = append(errs, l.file.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -147,14 +179,12 @@ func (r *results) closeLogs() error {
 
 // line adds a line to the agent's log.
 func (r *results) line(text string) error {
-	_, err := r.log.WriteString(text + "\n")
-	return err
+	return r.log.add(text)
 }
 
 // event adds a line to the agent's event log.
 func (r *results) event(line []byte) error {
-	_, err := r.events.Write(append(line, '\n'))
-	return err
+	return r.events.add(string(line))
 }
 
 // copyAudit takes the audit log.
