@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -85,31 +86,77 @@ type stat struct {
 }
 
 func readStat(dir int, name string) (stat, error) {
-	text, err := readProc(dir, name)
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return stat{}, err
 	}
-	return parseStat(text)
+	var buf [1024]byte // 52 numbers and a name of 64 bytes
+	n, err := unix.Read(fd, buf[:])
+	_ = unix.Close(fd)
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(buf[:n])
 }
 
 // parseStat reads the fields after the command name, which may hold spaces and
 // parentheses of its own.
 func parseStat(text []byte) (stat, error) {
-	bad := errors.New("its stat file cannot be read")
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 20 {
-		return stat{}, bad
-	}
 	var s stat
-	var errs [4]error
-	s.parent, errs[0] = strconv.Atoi(string(fields[1]))
-	s.group, errs[1] = strconv.Atoi(string(fields[2]))
-	s.threads, errs[2] = strconv.Atoi(string(fields[17]))
-	s.start, errs[3] = strconv.ParseUint(string(fields[19]), 10, 64)
-	if errors.Join(errs[:]...) != nil {
-		return stat{}, bad
+	var value uint64
+	digits, field := 0, 0
+	for _, c := range text[bytes.LastIndexByte(text, ')')+1:] {
+		switch {
+		case c >= '0' && c <= '9':
+			if value > math.MaxUint64/10-1 {
+				return stat{}, errBadStat
+			}
+			value = 10*value + uint64(c-'0')
+			digits++
+			continue
+		case c != ' ' && c != '\n':
+			digits, value = -len(text), 0 // not a number, or a negative one
+			continue
+		case digits == 0: // between fields
+			continue
+		}
+		if !s.set(field, value, digits > 0) {
+			return stat{}, errBadStat
+		}
+		if field == fieldStart {
+			return s, nil
+		}
+		field, digits, value = field+1, 0, 0
 	}
-	return s, nil
+	return stat{}, errBadStat
+}
+
+var errBadStat = errors.New("its stat file cannot be read")
+
+// Fields of /proc/PID/stat, counted from the state of the process.
+const (
+	fieldParent  = 1
+	fieldGroup   = 2
+	fieldThreads = 17
+	fieldStart   = 19
+)
+
+// set takes one field, and reports whether it can be one.
+func (s *stat) set(field int, value uint64, number bool) bool {
+	switch field {
+	case fieldParent:
+		s.parent = int(value)
+	case fieldGroup:
+		s.group = int(value)
+	case fieldThreads:
+		s.threads = int(value)
+	case fieldStart:
+		s.start = value
+		return number
+	default:
+		return true
+	}
+	return number && value <= math.MaxInt32
 }
 
 // readProc reads a small file of procfs at once.
@@ -155,7 +202,7 @@ func (t *Target) linkInside(name string) string {
 	if err != nil {
 		return ""
 	}
-	root, err := readlinkat(t.proc, "root")
+	root, err := t.rootName()
 	if err != nil {
 		return ""
 	}
@@ -164,6 +211,18 @@ func (t *Target) linkInside(name string) string {
 		return ""
 	}
 	return inside
+}
+
+// rootName is the thread's root directory as procfs names it.
+func (t *Target) rootName() (string, error) {
+	if t.rootAt == "" {
+		at, err := readlinkat(t.proc, "root")
+		if err != nil {
+			return "", err
+		}
+		t.rootAt = at
+	}
+	return t.rootAt, nil
 }
 
 const deletedSuffix = " (deleted)"
@@ -184,8 +243,8 @@ func insideRoot(path, root string) (string, bool) {
 }
 
 func readlinkat(dir int, name string) (string, error) {
-	buf := make([]byte, 256)
-	for {
+	var small [256]byte
+	for buf := small[:]; ; buf = make([]byte, 4*len(buf)) {
 		n, err := unix.Readlinkat(dir, name, buf)
 		if err != nil {
 			return "", err
@@ -193,6 +252,5 @@ func readlinkat(dir int, name string) (string, error) {
 		if n < len(buf) {
 			return string(buf[:n]), nil
 		}
-		buf = make([]byte, 4*len(buf))
 	}
 }

@@ -3,7 +3,6 @@ package target
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -45,29 +44,45 @@ func (h *Handle) Regular() bool { return h.Stat.Mode&unix.S_IFMT == unix.S_IFREG
 // Open opens the file for reading. Only regular files are opened: others could
 // block, or act.
 func (h *Handle) Open() (*os.File, error) {
-	if !h.Regular() {
-		return nil, fmt.Errorf("open %s: not a regular file: %w", h.Path, unix.EACCES)
-	}
-	fd, err := unix.Open(procFD(h.fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := h.open()
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", h.Path, err)
+		return nil, err
 	}
 	return os.NewFile(uintptr(fd), h.Path), nil
 }
 
+func (h *Handle) open() (int, error) {
+	if !h.Regular() {
+		return -1, fmt.Errorf("open %s: not a regular file: %w", h.Path, unix.EACCES)
+	}
+	fd, err := unix.Open(procFD(h.fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", h.Path, err)
+	}
+	return fd, nil
+}
+
 // Head returns the first bytes of the file, at most n.
 func (h *Handle) Head(n int) ([]byte, error) {
-	f, err := h.Open()
+	fd, err := h.open()
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = unix.Close(fd) }()
 	buf := make([]byte, n)
-	n, err = io.ReadFull(f, buf)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fmt.Errorf("read %s: %w", h.Path, err)
+	for have := 0; have < n; {
+		more, err := unix.Pread(fd, buf[have:], int64(have))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", h.Path, err)
+		case more == 0:
+			return buf[:have], nil
+		default:
+			have += more
+		}
 	}
-	return buf[:n], nil
+	return buf, nil
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
@@ -84,7 +99,7 @@ type Lookup struct {
 // the thread sees them. The caller closes the handle. The error holds the errno
 // that the kernel would give.
 func (t *Target) Resolve(l Lookup) (*Handle, error) {
-	fd, err := t.lookup(l)
+	fd, walked, err := t.lookup(l)
 	if err != nil {
 		return nil, fmt.Errorf("resolve %q: %w", l.Path, err)
 	}
@@ -97,51 +112,55 @@ func (t *Target) Resolve(l Lookup) (*Handle, error) {
 		h.Close()
 		return nil, fmt.Errorf("resolve %q: %w", l.Path, unix.ELOOP)
 	}
-	if err := t.name(h); err != nil {
+	if err := t.name(h, walked); err != nil {
 		h.Close()
 		return nil, fmt.Errorf("resolve %q: %w", l.Path, err)
 	}
 	return h, nil
 }
 
-func (t *Target) lookup(l Lookup) (int, error) {
+// lookup opens the file. walked says that the kernel found it on one walk from
+// the thread's root: it is where its name says, and nothing is mounted over it.
+func (t *Target) lookup(l Lookup) (fd int, walked bool, err error) {
 	if l.Path == "" {
 		if l.Dir < 0 {
-			return -1, unix.ENOENT
+			return -1, false, unix.ENOENT
 		}
-		return t.descriptor(l.Dir)
+		fd, err = t.descriptor(l.Dir)
+		return fd, false, err
 	}
 	root, err := t.rootFD()
 	if err != nil {
-		return -1, err
+		return -1, false, err
 	}
-	start := root
+	start, walked := root, true
 	resolve := uint64(unix.RESOLVE_IN_ROOT)
 	if !strings.HasPrefix(l.Path, "/") {
 		if start, err = t.start(l.Dir); err != nil {
-			return -1, err
+			return -1, false, err
 		}
 		defer func() { _ = unix.Close(start) }()
 		// A link to an absolute path, or a .. above the start, fails here and
-		// is walked below.
-		resolve = unix.RESOLVE_BENEATH
+		// is walked below. The start may be a directory that has no name.
+		resolve, walked = unix.RESOLVE_BENEATH, false
 	}
 	flags := uint64(unix.O_PATH | unix.O_CLOEXEC)
 	if l.NoFollow {
 		flags |= unix.O_NOFOLLOW
 	}
-	fd, err := openat2(start, l.Path, &unix.OpenHow{Flags: flags, Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS})
+	fd, err = openat2(start, l.Path, &unix.OpenHow{Flags: flags, Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS})
 	switch {
 	case err == nil:
-		return fd, nil
+		return fd, walked, nil
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
-		return -1, err
+		return -1, false, err
 	case errors.Is(err, unix.ENOENT) && !strings.Contains(l.Path, "/"):
 		// Nothing that procfs shows differently to us can be in the way of the
 		// usual miss, a name without a directory.
-		return -1, err
+		return -1, false, err
 	}
-	return t.walk(start, l)
+	fd, err = t.walk(start, l)
+	return fd, false, err
 }
 
 func openat2(dir int, path string, how *unix.OpenHow) (int, error) {
@@ -200,8 +219,9 @@ func (t *Target) descriptor(n int) (int, error) {
 }
 
 // name finds the path of h inside the thread's root. A file that is not below
-// the root is refused; one without any name keeps an empty path.
-func (t *Target) name(h *Handle) error {
+// the root is refused; one without any name keeps an empty path. What was walked
+// to is at its path; of others that is found out.
+func (t *Target) name(h *Handle, walked bool) error {
 	if h.Stat.Nlink == 0 {
 		return nil
 	}
@@ -209,7 +229,7 @@ func (t *Target) name(h *Handle) error {
 	if err != nil {
 		return err
 	}
-	root, err := readlinkat(t.proc, "root")
+	root, err := t.rootName()
 	if err != nil {
 		return err
 	}
@@ -217,9 +237,10 @@ func (t *Target) name(h *Handle) error {
 	if !ok {
 		return fmt.Errorf("%s is outside the thread's root: %w", path, unix.EACCES)
 	}
-	if t.means(inside, h) {
+	deleted := strings.HasSuffix(inside, deletedSuffix) // or called so
+	if walked && !deleted || t.means(inside, h) {
 		h.Path = inside
-	} else if !strings.HasSuffix(inside, deletedSuffix) {
+	} else if !deleted {
 		return fmt.Errorf("%s is not what the thread would find there: %w", path, unix.EACCES)
 	}
 	return nil

@@ -27,7 +27,7 @@ type Stopped struct {
 	Ino     uint64
 	Args    []string
 	Secure  bool // AT_SECURE: the program distrusts its environment
-	mem     int
+	mem     int  // -1: not open
 	poke    bool // mem is not for writing
 	sp      uint64
 	stack   []byte // memory from sp on, as far as it was needed
@@ -59,9 +59,8 @@ func OpenStopped(pid int) (*Stopped, error) {
 }
 
 func (s *Stopped) open() error {
-	dir := "/proc/" + strconv.Itoa(s.PID)
 	var exe unix.Stat_t
-	if err := unix.Stat(dir+"/exe", &exe); err != nil {
+	if err := unix.Stat("/proc/"+strconv.Itoa(s.PID)+"/exe", &exe); err != nil {
 		return err
 	}
 	s.Dev, s.Ino = exe.Dev, exe.Ino
@@ -69,15 +68,17 @@ func (s *Stopped) open() error {
 		return err
 	}
 	s.sp = binary.NativeEndian.Uint64(s.regs[regsStackAt:])
-	if err := s.openMemory(dir + "/mem"); err != nil {
-		return err
-	}
 	return s.parse()
 }
 
-// openMemory opens the memory to read and write. Where a Landlock domain that
-// this process is in keeps /proc read-only, only ptrace writes.
-func (s *Stopped) openMemory(name string) (err error) {
+// openMemory opens the memory to read and write, unless it is open. Where a
+// Landlock domain that this process is in keeps /proc read-only, only ptrace
+// writes.
+func (s *Stopped) openMemory() (err error) {
+	if s.mem >= 0 {
+		return nil
+	}
+	name := "/proc/" + strconv.Itoa(s.PID) + "/mem"
 	s.mem, err = unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) {
 		s.poke = true
@@ -187,13 +188,27 @@ func (s *Stopped) upto(addr uint64) error {
 		if cap(s.stack) < grown {
 			s.stack = append(make([]byte, 0, grown), s.stack...)
 		}
-		n, err := readMem(s.mem, s.stack[have:grown], s.sp+uint64(have))
+		n, err := s.read(s.stack[have:grown], s.sp+uint64(have))
 		if err != nil {
 			return err
 		}
 		s.stack = s.stack[:have+n]
 	}
 	return nil
+}
+
+// read reads at least one byte at addr. The process is held, so its number means
+// it and nobody else.
+func (s *Stopped) read(p []byte, addr uint64) (int, error) {
+	if s.mem < 0 {
+		if n, err := readByNumber(s.PID, p, addr); err == nil {
+			return n, nil
+		}
+		if err := s.openMemory(); err != nil {
+			return 0, err
+		}
+	}
+	return readMem(s.mem, p, addr)
 }
 
 func (s *Stopped) word(addr uint64) (uint64, error) {
@@ -310,19 +325,23 @@ func (s *Stopped) rebuild(entries []string) (sp uint64, err error) {
 			return 0, fmt.Errorf("wipe a variable: %w", err)
 		}
 	}
-	var texts []byte
+	size := 0
 	for _, e := range entries {
-		texts = append(append(texts, e...), 0)
+		size += len(e) + 1
 	}
-	base := (s.sp - uint64(len(texts))) &^ 15
+	base := (s.sp - uint64(size)) &^ 15
 	next := base
 	for _, e := range entries {
 		keep = append(keep, next)
 		next += uint64(len(e)) + 1
 	}
-	vectors := s.layOut(keep)
-	sp = (base - uint64(len(vectors))) &^ 15
-	if err := errors.Join(s.write(base, texts), s.write(sp, vectors)); err != nil {
+	block := s.layOut(keep)
+	sp = (base - uint64(len(block))) &^ 15
+	block = append(block, make([]byte, base-sp-uint64(len(block)))...)
+	for _, e := range entries {
+		block = append(append(block, e...), 0)
+	}
+	if err := s.write(sp, block); err != nil {
 		return 0, fmt.Errorf("write the environment: %w", err)
 	}
 	return sp, nil
@@ -349,9 +368,22 @@ func (s *Stopped) layOut(environ []uint64) []byte {
 	return append(out, s.vectors...)
 }
 
-// write writes through /proc/PID/mem or ptrace, which grow the stack where that
-// is needed; process_vm_writev(2) does not.
+// write writes to the memory, and grows the stack where that is needed.
 func (s *Stopped) write(addr uint64, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	if s.mem < 0 {
+		local := unix.Iovec{Base: &data[0]}
+		local.SetLen(len(data))
+		// This grows no stack, and may be forbidden: see process_vm_writev(2).
+		if n, err := unix.ProcessVMWritev(s.PID, []unix.Iovec{local}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(data)}}, 0); err == nil && n == len(data) {
+			return nil
+		}
+	}
+	if err := s.openMemory(); err != nil {
+		return err
+	}
 	for len(data) > 0 {
 		n, err := s.writeSome(addr, data)
 		if errors.Is(err, unix.EINTR) {

@@ -12,15 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The variables of a program at its exec stop are changed through its memory's
-// file and, where that cannot be opened for writing, by ptrace: a few bytes, and
-// more than the stack has room for.
-func TestSetEnvByEitherWay(t *testing.T) {
+// The variables of a program at its exec stop are changed by the process's
+// number, through its memory's file and, where that cannot be opened for writing,
+// by ptrace: a few bytes, and more than the stack has room for.
+func TestSetEnvByEveryWay(t *testing.T) {
 	large := "LARGE=" + strings.Repeat("x", 100_000)
-	for _, poke := range []bool{false, true} {
-		for _, added := range []string{"ADDED=yes", large} {
-			if out := runWith(t, poke, added); !strings.Contains(out, added+"\n") || !strings.Contains(out, "OWN=1\n") {
-				t.Errorf("by ptrace %v: the program saw %.200q", poke, out)
+	huge := "LARGE=" + strings.Repeat("x", 131_000) // the stack must grow for it
+	file := func(s *Stopped) error { return s.openMemory() }
+	poke := func(s *Stopped) error { s.poke = true; return s.openMemory() }
+	for name, prepare := range map[string]func(*Stopped) error{"number": func(*Stopped) error { return nil }, "file": file, "ptrace": poke} {
+		for _, added := range []string{"ADDED=yes", large, huge} {
+			if out := runWith(t, prepare, added); !strings.Contains(out, added+"\n") || !strings.Contains(out, "OWN=1\n") {
+				t.Errorf("by %s: the program saw %.200q", name, out)
 			}
 		}
 	}
@@ -28,7 +31,7 @@ func TestSetEnvByEitherWay(t *testing.T) {
 
 // runWith runs env with a variable that is put in at its exec stop, and returns
 // what it printed.
-func runWith(t *testing.T, poke bool, added string) string {
+func runWith(t *testing.T, prepare func(*Stopped) error, added string) string {
 	t.Helper()
 	runtime.LockOSThread() // the thread that starts a traced program is its tracer
 	defer runtime.UnlockOSThread()
@@ -46,8 +49,9 @@ func runWith(t *testing.T, poke bool, added string) string {
 	}
 	s, err := OpenStopped(cmd.Process.Pid)
 	if err == nil {
-		s.poke = poke
-		err = s.SetEnv([]string{added})
+		if err = prepare(s); err == nil {
+			err = s.SetEnv([]string{added})
+		}
 		s.Close()
 	}
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -41,11 +40,13 @@ const MaxPath = 4096
 // Target is a thread of another process. It is for one goroutine. The thread
 // can end at any time; every method then returns an error.
 type Target struct {
-	TID  int
-	proc int     // O_PATH descriptor of /proc/TID: stays with this thread
-	mem  int     // -1: not open
-	root int     // -1: not open
-	cwd  *Handle // nil: the thread's own
+	TID     int
+	proc    int     // O_PATH descriptor of /proc/TID: stays with this thread
+	mem     int     // -1: not open
+	root    int     // -1: not open
+	rootAt  string  // where procfs says that its root is; empty: not asked
+	cwd     *Handle // nil: the thread's own
+	byCalls bool    // memory is read by number, and opened where that fails
 	*pages
 }
 
@@ -71,18 +72,38 @@ func Open(tid int) (*Target, error) {
 	if tid <= 0 {
 		return nil, errors.New("the thread is in a process namespace that is not visible here")
 	}
-	proc, err := unix.Open("/proc/"+strconv.Itoa(tid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	t, err := OpenCall(tid)
 	if err != nil {
-		return nil, fmt.Errorf("open /proc/%d: %w", tid, err)
+		return nil, err
 	}
-	t := &Target{TID: tid, proc: proc, mem: -1, root: -1, pages: pagePool.Get().(*pages)}
-	t.length = [cachedPages]int{}
-	t.mem, err = unix.Openat(proc, "mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if err := t.openMemory(); err != nil {
 		t.Close()
-		return nil, fmt.Errorf("open /proc/%d/mem: %w", tid, err)
+		return nil, err
 	}
 	return t, nil
+}
+
+// OpenCall opens a thread as [Open] does, but reads its memory by the thread's
+// number, which is cheaper. What is read belongs to the thread of a notification
+// only if the notification is still valid after the last read.
+func OpenCall(tid int) (*Target, error) {
+	if tid <= 0 {
+		return nil, errors.New("the thread is in a process namespace that is not visible here")
+	}
+	t, err := OpenView(tid)
+	if err != nil {
+		return nil, err
+	}
+	t.byCalls = true
+	return t, nil
+}
+
+func (t *Target) openMemory() (err error) {
+	t.mem, err = unix.Openat(t.proc, "mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /proc/%d/mem: %w", t.TID, err)
+	}
+	return nil
 }
 
 // Close closes the descriptors.
@@ -113,13 +134,40 @@ func (t *Target) bytesAt(addr uint64) ([]byte, error) {
 	}
 	i := t.next
 	t.next = (i + 1) % cachedPages
-	n, err := readMem(t.mem, t.data[i][:], start)
+	n, err := t.read(t.data[i][:], start)
 	t.address[i], t.length[i] = start, n
 	if err != nil {
 		t.length[i] = 0
 		return nil, err
 	}
 	return after(t.data[i][:n], addr-start)
+}
+
+// read reads at least one byte at addr.
+func (t *Target) read(p []byte, addr uint64) (int, error) {
+	if t.byCalls && t.mem < 0 {
+		if n, err := readByNumber(t.TID, p, addr); err == nil {
+			return n, nil
+		}
+		// Forbidden, or memory that only its file gives: that has the last word.
+		if err := t.openMemory(); err != nil {
+			return 0, err
+		}
+	}
+	return readMem(t.mem, p, addr)
+}
+
+// readByNumber reads at least one byte at addr of a thread's memory. A failure
+// is not the last word: the call may be forbidden where reading the memory's file
+// is not. See process_vm_readv(2).
+func readByNumber(tid int, p []byte, addr uint64) (int, error) {
+	local := unix.Iovec{Base: &p[0]}
+	local.SetLen(len(p))
+	n, err := unix.ProcessVMReadv(tid, []unix.Iovec{local}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)}}, 0)
+	if err == nil && n == 0 {
+		err = ErrFault
+	}
+	return n, err
 }
 
 func after(data []byte, offset uint64) ([]byte, error) {

@@ -344,7 +344,7 @@ func TestFilesOutsideTheRootAreRefused(t *testing.T) {
 	if err := unix.Fstat(fd, &h.Stat); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.name(h); !errors.Is(err, unix.EACCES) {
+	if err := o.name(h, false); !errors.Is(err, unix.EACCES) {
 		t.Errorf("a file outside is %q %v", h.Path, err)
 	}
 }

@@ -15,7 +15,9 @@ func OpenView(pid int) (*Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open /proc/%d: %w", pid, err)
 	}
-	return &Target{TID: pid, proc: proc, mem: -1, root: -1, pages: pagePool.Get().(*pages)}, nil
+	t := &Target{TID: pid, proc: proc, mem: -1, root: -1, pages: pagePool.Get().(*pages)}
+	t.length = [cachedPages]int{}
+	return t, nil
 }
 
 // Enter makes dir, found as the thread finds it, the directory that relative

@@ -53,14 +53,11 @@ type execArgs struct {
 
 // exec judges one execve and answers it.
 func (w *worker) exec(c *call, args execArgs) error {
-	t, err := target.Open(c.TID)
+	t, err := target.OpenCall(c.TID)
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	if !c.valid() {
-		return errGone
-	}
 	a := &attempt{rules: c.rules}
 	asked := false
 	defer func() {

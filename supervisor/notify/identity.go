@@ -292,7 +292,7 @@ func (ids *Identities) digest(h *target.Handle) (sum [sha256.Size]byte, err erro
 	if err != nil {
 		return sum, err
 	}
-	key := fileVersion{fileID{h.Stat.Dev, h.Stat.Ino}, h.Stat.Size, h.Stat.Mtim, h.Stat.Ctim}
+	key := versionOf(h)
 	if fixed {
 		ids.mu.Lock()
 		sum, known := ids.digests[key]

@@ -184,6 +184,7 @@ func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
 func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.cfg.Listener.Close() })
 	l.asking = ctx
+	quietStops()
 	l.mu.Lock()
 	l.grow()
 	l.grow()

@@ -18,6 +18,7 @@ type subject struct {
 	called  string // the path as the kernel names it to an interpreter
 	argv    []string
 	files   []*target.Handle // the file named, then its interpreters
+	heads   [][]byte         // what each begins with
 	prefix  []string         // what the kernel puts before argv[1:] for a script
 	loader  bool             // the program is the dynamic loader
 	request policy.CommandRequest
@@ -61,10 +62,11 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 		if !h.Regular() || h.Stat.Mode&0o111 == 0 {
 			return fmt.Errorf("%w: %w", errNoProgram, unix.EACCES)
 		}
-		head, err := h.Head(policy.ShebangSize)
+		head, err := firstBytes.of(h)
 		if err != nil {
 			return err
 		}
+		s.heads = append(s.heads, head)
 		script, err := policy.Shebang(head)
 		if err != nil {
 			return fmt.Errorf("%w: %w: %w", errNoProgram, err, unix.ENOEXEC)

@@ -3,9 +3,26 @@ package notify
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// quietStops makes the stops of traced threads be told to the thread that waits
+// for them only. Without SA_NOCLDSTOP each is a SIGCHLD as well, which wakes
+// another thread of this process for nothing. The handler, which is the Go
+// runtime's, stays; a failure costs time and nothing else. See sigaction(2).
+var quietStops = sync.OnceFunc(func() {
+	const noStops = 1        // SA_NOCLDSTOP
+	const maskSize = 8       // bytes of the kernel's signal set
+	var action [3 + 1]uint64 // handler, flags, restorer, mask: struct sigaction of amd64 and arm64
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&action)), maskSize, 0, 0); errno != 0 {
+		return
+	}
+	action[1] |= noStops
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&action)), 0, maskSize, 0, 0)
+})
 
 // The functions below are called on the worker's own thread only: the kernel
 // knows tracers by thread.

@@ -180,8 +180,12 @@ func (w *worker) sameContent(a *attempt) (bool, error) {
 		program = &a.request.Chain[last-1]
 	}
 	fixed, err := a.files[last].ReadOnly()
-	if err != nil || fixed {
-		return fixed, err
+	if err != nil {
+		return false, err
+	}
+	if fixed {
+		firstBytes.keep(a.files[last], a.heads[last])
+		return true, nil
 	}
 	if err := a.files[last].Refresh(); err != nil {
 		return false, err
