@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"sort"
+	"strconv"
 	"strings"
 )
 
@@ -82,7 +83,7 @@ func (p Position) String() string {
 	if p == (Position{}) {
 		return "default"
 	}
-	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+	return p.File + ":" + strconv.Itoa(p.Line) + ":" + strconv.Itoa(p.Column)
 }
 
 // nearest returns the word of words closest to s, if any is close enough to

@@ -21,6 +21,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp"
+	"agentsh/seccomp/target"
 	"agentsh/supervisor/approve"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/cgroup"
@@ -262,8 +263,13 @@ func (s *Session) startLoop() error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	// The filter refuses whatever would give a command another root.
+	root, err := target.NewRoot(s.root)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	s.loop = notify.New(notify.Config{
-		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log,
+		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log, Root: root,
 		Unverified: s.lost.has(lossVerify), Shared: s.plain(), As: s.tracer(),
 		Network: s.networkCalls(), Open: open,
 	})

@@ -44,6 +44,7 @@ type Target struct {
 	proc    int     // O_PATH descriptor of /proc/TID: stays with this thread
 	mem     int     // -1: not open
 	root    int     // -1: not open
+	shared  bool    // root is the caller's
 	rootAt  string  // where procfs says that its root is; empty: not asked
 	cwd     *Handle // nil: the thread's own
 	byCalls bool    // memory is read by number, and opened where that fails
@@ -108,7 +109,10 @@ func (t *Target) openMemory() (err error) {
 
 // Close closes the descriptors.
 func (t *Target) Close() {
-	for _, fd := range []int{t.proc, t.mem, t.root} {
+	if t.shared {
+		t.root = -1
+	}
+	for _, fd := range [...]int{t.proc, t.mem, t.root} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}

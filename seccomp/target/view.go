@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -36,4 +37,25 @@ func (t *Target) Enter(dir string) error {
 	}
 	t.cwd = h
 	return nil
+}
+
+// Root is a root directory that many threads have.
+type Root struct {
+	file *os.File
+	name string // as procfs names it
+}
+
+// NewRoot takes a root directory, which stays the caller's and open.
+func NewRoot(f *os.File) (*Root, error) {
+	name, err := readlinkat(unix.AT_FDCWD, procFD(int(f.Fd())))
+	if err != nil {
+		return nil, fmt.Errorf("look at the root directory: %w", err)
+	}
+	return &Root{f, name}, nil
+}
+
+// Within says which root the thread has, so that it is not looked up. It must be
+// certain: a filter refuses chroot, pivot_root and other mount namespaces.
+func (t *Target) Within(r *Root) {
+	t.root, t.rootAt, t.shared = int(r.file.Fd()), r.name, true
 }

@@ -32,7 +32,8 @@ type Log struct {
 	mu     sync.Mutex
 	size   int64 // bytes of whole lines in the file
 	head   Head
-	broken error // set once the file cannot be trusted to grow further
+	line   []byte // its memory is used again
+	broken error  // set once the file cannot be trusted to grow further
 	closed bool
 	grown  chan struct{} // closed at the next append; nil while nobody waits
 
@@ -57,6 +58,9 @@ type Options struct {
 
 // MaxLine is the longest line, in bytes, its newline included.
 const MaxLine = 1 << 20
+
+// keptLine is the longest line whose memory is kept for the next one, in bytes.
+const keptLine = 8 << 10
 
 // Open opens the log at path, or creates it with mode 0600, and continues its
 // chain. Bytes after the last newline, which a crash leaves behind, are moved
@@ -197,9 +201,12 @@ func (l *Log) write(e wire.Event) (uint64, error) {
 	if l.broken != nil {
 		return 0, l.broken
 	}
-	line, head, err := encode(e, l.head)
+	line, head, err := encode(l.line[:0], e, l.head)
 	if err != nil {
 		return 0, err
+	}
+	if l.line = line; cap(line) > keptLine {
+		l.line = nil
 	}
 	if _, err := l.file.WriteAt(line, l.size); err != nil {
 		// A part of the line may be there; without it the log stays valid.

@@ -103,7 +103,7 @@ func TestVerifyNamesTheLineThatWasTamperedWith(t *testing.T) {
 	whole := read(t, filled(t, 5))
 	lines := bytes.SplitAfter(whole, []byte("\n"))[:5]
 	join := func(l ...[]byte) []byte { return bytes.Join(l, nil) }
-	forged, _, err := encode(wire.Event{Type: wire.EventExec}, Head{Seq: 2, Hash: strings.Repeat("0", 64)})
+	forged, _, err := encode(nil, wire.Event{Type: wire.EventExec}, Head{Seq: 2, Hash: strings.Repeat("0", 64)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +433,7 @@ func fullDisk(t *testing.T, dir string) {
 }
 
 func FuzzVerify(f *testing.F) {
-	line, _, _ := encode(wire.Event{Type: wire.EventExec, Argv: []string{"a"}}, Head{})
+	line, _, _ := encode(nil, wire.Event{Type: wire.EventExec, Argv: []string{"a"}}, Head{})
 	f.Add(line)
 	f.Add(append(bytes.Clone(line), line...))
 	f.Fuzz(func(t *testing.T, data []byte) {

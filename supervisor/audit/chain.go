@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"agentsh/internal/wire"
 )
@@ -30,16 +29,16 @@ const (
 	hashTail  = len(hashOpen) + 2*sha256.Size + len(hashClose)
 )
 
-// encode makes the line of the event after head.
-func encode(e wire.Event, head Head) ([]byte, Head, error) {
+// encode appends the line of the event after head to line, which is empty.
+func encode(line []byte, e wire.Event, head Head) ([]byte, Head, error) {
 	e.Seq, e.Prev, e.Hash = head.Seq+1, head.Hash, ""
-	body, err := json.Marshal(e)
+	line, err := appendEvent(line, &e)
 	if err != nil {
 		return nil, head, err
 	}
-	sum := sha256.Sum256(body)
+	sum := sha256.Sum256(line)
 	next := Head{Seq: e.Seq, Hash: hex.EncodeToString(sum[:])}
-	line := slices.Concat(body[:len(body)-1], []byte(hashOpen), []byte(next.Hash), []byte(hashClose+"\n"))
+	line = append(append(append(line[:len(line)-1], hashOpen...), next.Hash...), hashClose+"\n"...)
 	if len(line) > MaxLine {
 		return nil, head, fmt.Errorf("event of %d bytes, at most %d", len(line), MaxLine)
 	}

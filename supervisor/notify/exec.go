@@ -58,6 +58,9 @@ func (w *worker) exec(c *call, args execArgs) error {
 		return err
 	}
 	defer t.Close()
+	if root := w.loop.cfg.Root; root != nil {
+		t.Within(root)
+	}
 	a := &attempt{rules: c.rules}
 	asked := false
 	defer func() {

@@ -36,6 +36,8 @@ type images struct {
 	past  map[uint64]string   // ids of the last commands that were forgotten, for what is told of them late
 	limit int                 // size at which dead processes are looked for
 
+	parents parents
+
 	// awaited are execs that nobody saw succeed: see [Config.Unverified].
 	awaited map[target.Process]expected
 }
@@ -56,7 +58,8 @@ type expected struct {
 }
 
 func newImages() *images {
-	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, past: map[uint64]string{}, limit: firstLimit, awaited: map[target.Process]expected{}}
+	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, past: map[uint64]string{}, limit: firstLimit,
+		parents: parents{held: map[int]parent{}}, awaited: map[target.Process]expected{}}
 }
 
 func (m *images) register(id target.Identity, info CommandInfo) {
@@ -128,10 +131,14 @@ func (m *images) of(t *target.Target, id target.Identity) (caller, error) {
 
 // nearest finds the image of a process or of its nearest ancestor.
 func (m *images) nearest(id target.Identity) (*image, error) {
+	if img := m.current(id.Process); img != nil {
+		return img, nil
+	}
 	for range maxParents {
-		img := m.current(id.Process)
-		if img != nil {
-			return img, nil
+		if held, alive := m.parents.alive(id.Parent); alive && held.Start <= id.Start {
+			if img := m.current(held); img != nil {
+				return img, nil
+			}
 		}
 		parent, err := target.Identify(id.Parent)
 		if err != nil {
@@ -139,6 +146,10 @@ func (m *images) nearest(id target.Identity) (*image, error) {
 		}
 		if parent.Start > id.Start {
 			return nil, fmt.Errorf("process %d belongs to no command: its parent's number was used again", id.PID)
+		}
+		if img := m.current(parent.Process); img != nil {
+			m.parents.saw(parent.Process)
+			return img, nil
 		}
 		id = parent
 	}

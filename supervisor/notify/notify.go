@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -67,6 +68,9 @@ type Config struct {
 	// Open opens a file below Emulated for reading as its caller could, were it
 	// not kept out; nil: opens are not notified. See launch.Opener.
 	Open func(path string, flags int) (*os.File, error)
+	// Root is the root directory of every process, where the filter keeps them
+	// in it. Nil: it is looked up for each.
+	Root *target.Root
 	// Session is the id that events carry.
 	Session string
 	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
@@ -185,6 +189,11 @@ func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.cfg.Listener.Close() })
 	l.asking = ctx
 	quietStops()
+	if runtime.GOMAXPROCS(0) == 1 {
+		// A worker that waits in the kernel has the only one until the runtime
+		// takes it away, for which it then watches all the time.
+		runtime.GOMAXPROCS(2)
+	}
 	l.mu.Lock()
 	l.grow()
 	l.grow()
@@ -195,6 +204,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.running.Wait()
 	unwatch()
 	watching.Wait()
+	l.images.parents.drop()
 	if stop() {
 		_ = l.cfg.Listener.Close()
 	}

@@ -44,8 +44,9 @@ func interrupt(tid int) error {
 	return nil
 }
 
+// ptrace makes a request that does not wait: the Go scheduler need not know.
 func ptrace(request, tid int, data uintptr) error {
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), 0, data, 0, 0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), 0, data, 0, 0)
 	if errno != 0 {
 		return errno
 	}
