@@ -182,7 +182,7 @@ func guardedRun(t *testing.T, more string) (*run, string) {
 // The rules of a run hold before those of a policy, whatever it says.
 func TestTheRulesOfARunComeFirst(t *testing.T) {
 	r, name := guardedRun(t, "")
-	p, err := loadPolicy(name, r.guarded(), policyVars(r.repoDir))
+	p, err := loadPolicy(name, ownRules{files: r.guarded()}, policyVars(r.repoDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestAPolicyThatKeepsTheRuntimesVariablesIsRefused(t *testing.T) {
 		"env_policy: {deny: ['CLAUDE_CODE*']}\n":                               "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
 	} {
 		r, name := guardedRun(t, more)
-		p, err := loadPolicy(name, r.guarded(), policyVars(r.repoDir))
+		p, err := loadPolicy(name, ownRules{files: r.guarded()}, policyVars(r.repoDir))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,6 +28,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 			return err
 		}
 	}
+	r.result.Added = plan.Added
 	for _, dir := range []string{homeDir, outputDir, feedbackDir, bootstrap.EnvDir} {
 		plan.Entries = append(plan.Entries, bootstrap.Entry{Dest: dir, Kind: bootstrap.KindDir, Mode: 0o755})
 	}
@@ -38,8 +39,9 @@ func (r *run) bootstrap(ctx context.Context) error {
 // planInput is what the sandbox is planned from.
 func (r *run) planInput() bootstrap.Input {
 	in := bootstrap.Input{
-		Agent: r.harness.AgentName(), Definition: r.harness.Path(r.harness.Agent),
+		Agent: r.harness.AgentName(), Definition: r.harness.Path(r.harness.Agent), Note: canaryNote(r.canary),
 		Repo: r.clone, Tree: r.tree, Hidden: r.hidden(), Objects: r.target.objects(r.clone), RepoName: repoName(r.target.dir), Input: r.harness.Path(r.harness.AgentInput),
+		AgentsMD: r.rules, Bridge: r.runtime.Traits().Bridge,
 	}
 	for _, s := range r.harness.Skills {
 		in.Skills = append(in.Skills, r.harness.Path(s.Path))

@@ -24,7 +24,7 @@ func TestTheClaudeExampleIsReady(t *testing.T) {
 	if err := r.checkRuntime(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := loadPolicy(filepath.Join("examples/claude", h.Policy.V), r.guarded(), policyVars(r.repoDir))
+	p, err := loadPolicy(filepath.Join("examples/claude", h.Policy.V), ownRules{files: r.guarded()}, policyVars(r.repoDir))
 	if err != nil {
 		t.Fatal(err)
 	}

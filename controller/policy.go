@@ -23,14 +23,14 @@ const maxPolicyFile = 4 << 20
 // loadPolicy reads the policy at name with what it extends, and checks it: a
 // policy that the supervisor would refuse is refused before a sandbox exists.
 // Rules of the run itself are tried before those of the policy.
-func loadPolicy(name string, own []policyRule, vars map[string]string) (*policy.Policy, error) {
+func loadPolicy(name string, own ownRules, vars map[string]string) (*policy.Policy, error) {
 	name = shortName(name)
 	data, err := readBounded(name, maxPolicyFile)
 	if err != nil {
 		return nil, badConfig("", "policy: %w", err)
 	}
 	main := policy.Source{Name: name, Data: data}
-	if len(own) > 0 {
+	if len(own.files)+len(own.commands) > 0 {
 		main = ownPolicy(name, own)
 	}
 	p, err := policy.Load(main, policy.Options{
@@ -39,6 +39,10 @@ func loadPolicy(name string, own []policyRule, vars map[string]string) (*policy.
 	})
 	if err != nil {
 		return nil, badConfig("run 'agentsh policy check "+name+"'", "policy:\n%w", err)
+	}
+	if len(own.commands) > 0 && !runsFrom(p, ownProgramDir) {
+		return nil, badConfig("add "+ownProgramDir+" to exec_from, or write security: {enabled: false} in the harness",
+			"policy %s: exec_from leaves out %s, where hooks and scans of the run are started", name, ownProgramDir)
 	}
 	return p, nil
 }
@@ -73,6 +77,31 @@ func (r *run) checkEnv(p *policy.Policy) error {
 	return nil
 }
 
+// runsFrom reports whether exec_from of a policy covers a directory.
+func runsFrom(p *policy.Policy, dir string) bool {
+	list := p.ExecFrom()
+	return list == nil || slices.ContainsFunc(list, func(pattern string) bool {
+		tree := strings.TrimSuffix(pattern, "/**")
+		return tree == dir || strings.HasPrefix(dir, tree+"/")
+	})
+}
+
+// ownRules are the rules of a run, which are tried before those of its policy.
+type ownRules struct {
+	commands []commandRule
+	files    []policyRule
+}
+
+// commandRule is a command rule of the run.
+type commandRule struct {
+	Name     string   `json:"name"`
+	Commands []string `json:"commands"`
+	Patterns []string `json:"args_patterns,omitempty"`
+	Context  string   `json:"context,omitempty"`
+	Decision string   `json:"decision"`
+	Message  string   `json:"message,omitempty"`
+}
+
 // policyRule is a file rule of the run.
 type policyRule struct {
 	Name       string   `json:"name"`
@@ -87,13 +116,14 @@ const ownPolicyName = "agentctl-run.yaml"
 
 // ownPolicy is a policy that tries rules before those of the file name. JSON
 // is YAML.
-func ownPolicy(name string, rules []policyRule) policy.Source {
+func ownPolicy(name string, own ownRules) policy.Source {
 	data, err := json.MarshalIndent(struct {
-		Version int          `json:"version"`
-		Name    string       `json:"name"`
-		Extends []string     `json:"extends"`
-		Files   []policyRule `json:"file_rules"`
-	}{1, "agentctl-run", []string{name}, rules}, "", "  ")
+		Version  int           `json:"version"`
+		Name     string        `json:"name"`
+		Extends  []string      `json:"extends"`
+		Commands []commandRule `json:"command_rules,omitempty"`
+		Files    []policyRule  `json:"file_rules,omitempty"`
+	}{1, "agentctl-run", []string{name}, own.commands, own.files}, "", "  ")
 	if err != nil {
 		panic(err) // texts only
 	}
@@ -108,6 +138,11 @@ var changing = []string{"write", "create", "delete", "rename", "chmod", "chown",
 // what it keeps for itself, and a read-only repository is one.
 func (r *run) guarded() []policyRule {
 	var rules []policyRule
+	if r.showsProgram() {
+		rules = append(rules, policyRule{
+			Name: "own-program", Paths: []string{wire.OwnProgram}, Operations: []string{"read", "stat", "execute"}, Decision: "allow",
+		})
+	}
 	if r.harness.ReadonlyRepo.V {
 		rules = append(rules, policyRule{
 			Name: "readonly-repo", Paths: []string{r.repoDir, r.repoDir + "/**"}, Operations: changing, Decision: "deny",

@@ -96,8 +96,11 @@ type Result struct {
 	Programs   []Program         `json:"programs"`
 	Refusals   int               `json:"refusals"`
 	Refused    []Refusal         `json:"refused"`
-	AuditGaps  int               `json:"audit_gaps"` // events that never came
-	Findings   []scan.Finding    `json:"findings"`   // of the scans
+	AuditGaps  int               `json:"audit_gaps"`      // events that never came
+	Added      []string          `json:"added,omitempty"` // to the repository in the sandbox, and ignored by git
+	Hooks      Hooks             `json:"hooks"`
+	Trace      string            `json:"trace_id,omitempty"` // joins findings, when the harness says so
+	Findings   []scan.Finding    `json:"findings"`           // of the scans
 	Out        string            `json:"out"`
 	Audit      string            `json:"audit,omitempty"`
 	Trashed    int               `json:"trashed,omitempty"` // files that soft_delete kept, in the results
@@ -156,6 +159,8 @@ type run struct {
 	files   []harness.File
 	runtime runtime.Runtime
 	invoke  runtime.Invocation
+	rules   []byte         // AGENTS.md of a repository without one; nil: none
+	canary  string         // planted in the agent's definition; empty: none
 	own     []runtime.File // configure the runtime, no command writes them
 	spec    sandbox.Spec
 	secrets []wire.Credential // of the providers, with their values
@@ -257,6 +262,7 @@ var steps = []step{
 	{name: "create_sandbox", do: (*run).createSandbox},
 	{name: "wait_ready", do: (*run).waitReady},
 	{name: "bootstrap", do: (*run).bootstrap},
+	{name: "scan_sandbox", do: (*run).scanSandbox, when: (*run).scans},
 	{name: "iterations", do: (*run).iterations},
 	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
 	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},

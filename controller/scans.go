@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"agentsh/controller/bootstrap"
@@ -33,6 +34,9 @@ func (r *run) scanner() *scan.Scanner {
 	}
 	if o.Secrets {
 		o.Values = r.secretValues()
+	}
+	if r.canary != "" {
+		o.Canaries = []string{r.canary}
 	}
 	return scan.New(o)
 }
@@ -107,6 +111,9 @@ func (r *run) scanHarness(ctx context.Context, s *scan.Scanner) error {
 	if err := r.scanFile(ctx, s, r.harness.Path(r.harness.Agent), scan.Instructions); err != nil {
 		return err
 	}
+	if err := r.scanText(ctx, s, defaultRules, scan.Instructions, bytes.NewReader(r.rules)); err != nil {
+		return err
+	}
 	dirs := []string{r.harness.Path(r.harness.AgentInput)}
 	for _, skill := range r.harness.Skills {
 		dirs = append(dirs, r.harness.Path(skill.Path))
@@ -167,7 +174,7 @@ const maxResultFindings = 500
 // those that matter. A finding beyond those that are listed still counts.
 func (r *run) noteFindings(dir string, found []scan.Finding) {
 	for _, f := range found {
-		f.File = path.Join(filepath.ToSlash(dir), f.File)
+		f.File, f.Trace = path.Join(filepath.ToSlash(dir), f.File), r.result.Trace
 		if f.Severity == scan.Critical {
 			r.critical++
 		}
@@ -214,13 +221,21 @@ func (r *run) scanOutput(ctx context.Context) error {
 	return nil
 }
 
+// withoutOwnMark drops canaries in what the agent program itself wrote down: it
+// may keep its instructions there.
+func withoutOwnMark(found []scan.Finding) []scan.Finding {
+	return slices.DeleteFunc(found, func(f scan.Finding) bool {
+		return f.Rule == scan.RuleCanary && strings.HasPrefix(f.File, recordsName+"/")
+	})
+}
+
 func (r *run) scanResults(ctx context.Context, s *scan.Scanner) error {
 	root, err := os.OpenRoot(r.results.staging)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	if _, err := s.OutputTree(ctx, root.FS(), func(found []scan.Finding) { r.noteFindings("", found) }); err != nil {
+	if _, err := s.OutputTree(ctx, root.FS(), func(found []scan.Finding) { r.noteFindings("", withoutOwnMark(found)) }); err != nil {
 		return err
 	}
 	for _, branch := range append(r.taken.Branches, r.taken.Branch) {

@@ -92,11 +92,14 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := r.checkRuntime(); err != nil {
 		return err
 	}
+	if err := r.readRules(); err != nil {
+		return err
+	}
 	if !r.harness.Policy.IsSet() {
 		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
 	}
 	vars := policyVars(r.repoDir)
-	rules, err := loadPolicy(r.harness.Path(r.harness.Policy), r.guarded(), vars)
+	rules, err := loadPolicy(r.harness.Path(r.harness.Policy), ownRules{r.ownCommands(), r.guarded()}, vars)
 	if err != nil {
 		return err
 	}
@@ -113,7 +116,7 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.cleanup = append(r.cleanup, r.results.discard)
 	r.record.Out, r.record.Staging = r.results.out, r.results.staging
-	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources(rules), Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir, Credentials: r.secrets}
+	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources(rules), Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir, Program: r.showsProgram(), Credentials: r.secrets}
 	if err := r.checkBackend(ctx); err != nil {
 		return err
 	}
@@ -219,9 +222,15 @@ func (r *run) checkRuntime() error {
 	if err == nil {
 		err = rt.Check(r.invoke)
 	}
-	if err == nil {
-		r.own, err = rt.Files(r.invoke)
+	if err != nil {
+		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)
 	}
+	r.result.Trace = r.traceOf()
+	if err := r.planHooks(rt); err != nil {
+		return err
+	}
+	files, err := rt.Files(r.invoke)
+	r.own = append(r.own, files...)
 	if err != nil {
 		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)
 	}

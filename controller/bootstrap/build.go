@@ -48,6 +48,34 @@ func (b *builder) hostFile(f File) {
 	b.file(f)
 }
 
+// maxDefinition bounds an agent's definition that gets a note, in bytes.
+const maxDefinition = 1 << 20
+
+// definition adds the agent's definition, with the note at its end.
+func (b *builder) definition(in Input) {
+	f := File{Dest: path.Join(ConfigDir, "agents", in.Agent+".md"), Source: in.Definition, Mode: 0o644}
+	if in.Note == nil {
+		b.file(f)
+		return
+	}
+	source, err := openRegular(func(flag int) (*os.File, error) { return os.OpenFile(in.Definition, flag, 0) })
+	if err != nil {
+		b.problem(fmt.Errorf("%s: %w", f.Dest, err))
+		return
+	}
+	defer source.Close()
+	text, err := io.ReadAll(io.LimitReader(source, maxDefinition+1))
+	if err == nil && len(text) > maxDefinition {
+		err = fmt.Errorf("%s has more than %d bytes", in.Definition, maxDefinition)
+	}
+	if err != nil {
+		b.problem(fmt.Errorf("%s: %w", f.Dest, err))
+		return
+	}
+	f.Source, f.Data = "", append(text, in.Note...)
+	b.file(f)
+}
+
 // file adds one file.
 func (b *builder) file(f File) {
 	if f.Mode&^0o777 != 0 {
@@ -204,14 +232,13 @@ const (
 // repository adds the clone, the organisation's AGENTS.md when it has none and
 // a CLAUDE.md that points to it when the runtime needs one. Both are listed in
 // .git/info/exclude, so that the agent does not commit them. It returns what
-// cannot travel.
-func (b *builder) repository(in Input) []string {
+// cannot travel and what was added.
+func (b *builder) repository(in Input) (skipped, added []string) {
 	if in.Repo == "" {
-		return nil
+		return nil, nil
 	}
 	dest := path.Join(Workspace, in.RepoName)
 	has := map[string]bool{}
-	var skipped []string
 	err := b.tree(dest, in.Repo, func(name string) bool {
 		has[name] = true
 		return false
@@ -220,7 +247,7 @@ func (b *builder) repository(in Input) []string {
 	})
 	if err != nil {
 		b.problem(fmt.Errorf("repository %s: %w", in.Repo, err))
-		return nil
+		return nil, nil
 	}
 	for _, f := range in.Tree {
 		e := Entry{Dest: path.Join(dest, f.Path), Kind: f.Kind, Mode: f.Mode & permBits, Size: f.Size, Target: f.Target, tree: in.Repo, blob: f.ID}
@@ -238,7 +265,6 @@ func (b *builder) repository(in Input) []string {
 			b.add(e)
 		}
 	}
-	var added []string
 	if !has[rulesName] && in.AgentsMD != nil {
 		b.file(File{Dest: path.Join(dest, rulesName), Data: in.AgentsMD, Mode: 0o644})
 		has[rulesName] = true
@@ -249,7 +275,7 @@ func (b *builder) repository(in Input) []string {
 		added = append(added, bridgeName)
 	}
 	b.exclude(path.Join(dest, ".git"), added)
-	return skipped
+	return skipped, added
 }
 
 // hidden reports whether a file or link is one of the hidden files, lies in

@@ -42,6 +42,7 @@ var reserved = []string{
 type Input struct {
 	Agent      string   // name; letters, digits, dash and underscore
 	Definition string   // the agent's markdown file
+	Note       []byte   // added at its end
 	Skills     []string // directories; the base name is the skill's
 	Plugins    []string // directories; the base name is the plugin's
 
@@ -89,6 +90,7 @@ type Objects func(ctx context.Context, ids []string) (io.ReadCloser, error)
 type Plan struct {
 	Entries []Entry
 	Skipped []string // of the repository: what cannot travel, with the reason
+	Added   []string // to the repository
 	limits  tarfs.Limits
 	objects Objects
 }
@@ -130,7 +132,7 @@ func New(in Input) (Plan, error) {
 		return Plan{}, fmt.Errorf("plan sandbox: %w", err)
 	}
 	b := &builder{entries: map[string]Entry{}}
-	b.file(File{Dest: path.Join(ConfigDir, "agents", in.Agent+".md"), Source: in.Definition, Mode: 0o644})
+	b.definition(in)
 	for _, dir := range in.Skills {
 		b.operatorTree(path.Join(ConfigDir, "skills", filepath.Base(dir)), dir)
 	}
@@ -140,7 +142,7 @@ func New(in Input) (Plan, error) {
 	if in.Input != "" {
 		b.operatorTree(AgentInput, in.Input)
 	}
-	skipped := b.repository(in)
+	skipped, added := b.repository(in)
 	if in.Env != nil {
 		b.file(File{Dest: EnvFile, Data: in.Env, Mode: 0o600})
 	}
@@ -153,7 +155,7 @@ func New(in Input) (Plan, error) {
 	if in.Generated != nil {
 		b.file(File{Dest: GeneratedEnv, Data: in.Generated, Mode: 0o600})
 	}
-	p := Plan{Skipped: skipped, limits: in.Limits, objects: in.Objects}
+	p := Plan{Skipped: skipped, Added: added, limits: in.Limits, objects: in.Objects}
 	for _, e := range b.entries {
 		p.Entries = append(p.Entries, e)
 	}

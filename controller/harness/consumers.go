@@ -50,13 +50,24 @@ var Consumers = map[string]string{
 	"security.host_scanners.context_injection":  "scan context",
 	"security.host_scanners.ssrf_validator":     "scan context",
 	"security.host_scanners.secret_redactor":    "scan context",
+
+	"security.sandbox_hooks.tirith.enabled":                 "runtime",
+	"security.sandbox_hooks.tirith.fail_on":                 "runtime",
+	"security.sandbox_hooks.ssrf_pretool":                   "runtime",
+	"security.sandbox_hooks.secret_redact_posttool":         "runtime",
+	"security.sandbox_hooks.unicode_posttool":               "runtime",
+	"security.sandbox_hooks.context_suppress_posttool":      "runtime",
+	"security.sandbox_hooks.canary_pretool":                 "runtime",
+	"security.sandbox_hooks.canary_posttool":                "runtime",
+	"security.sandbox_hooks.tool_allowlist_pretool.enabled": "runtime",
+	"security.trace.enabled":                                "record",
 }
 
 // Runtimes are the runtimes that a run can start, each with the leaves of
 // [Particular] that it acts on. Others may be written, so that files stay
 // portable; a run refuses them.
 var Runtimes = map[string][]string{
-	"claude":   {"model", "effort", "plugins.path"},
+	"claude":   {"model", "effort", "plugins.path", hooksLeaf},
 	"codex":    {"model", "effort"},
 	"command":  {},
 	"gemini":   {"model"},
@@ -69,6 +80,21 @@ var Particular = map[string]string{
 	"model":        "a model",
 	"effort":       "a reasoning effort",
 	"plugins.path": "plugins",
+	hooksLeaf:      "hooks",
+}
+
+// hooksLeaf stands for all that is below it.
+const hooksLeaf = "security.sandbox_hooks"
+
+// particular is the key of [Particular] that a leaf belongs to, or "".
+func particular(where string) string {
+	if strings.HasPrefix(where, hooksLeaf+".") {
+		return hooksLeaf
+	}
+	if _, ok := Particular[where]; ok {
+		return where
+	}
+	return ""
 }
 
 // Unsupported says why nothing acts on a leaf; a path covers what is below it.
@@ -82,9 +108,7 @@ var Unsupported = map[string]string{
 	"validation_loop.preflight_check":  "no step runs it; put the check into pre_script",
 	"container":                        "the agent always runs in the sandbox of the local backend",
 	"security.host_scanners.llm_guard": "no model comes with it",
-	"security.sandbox_hooks":           "no runtime here has hooks",
 	"security.escalation":              "a critical finding stops the run, or with fail_mode open does not",
-	"security.trace":                   "findings of a run are in its result, under its id",
 	"trigger":                          "agentctl does not wait for events",
 	"steer":                            "a running agent takes no updates",
 	"api_servers":                      "no step starts servers on the host",
@@ -119,14 +143,14 @@ func (h *Harness) unsupported(s Severity) Problems {
 		ps.warnf(at, RuleUnsupport, "the runtime %s is not supported here, only %s", runtime, strings.Join(slices.Sorted(maps.Keys(Runtimes)), ", "))
 	}
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
-		if what, ok := Particular[where]; ok && known && !contains(takes, where) {
-			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: the runtime " + runtime + " takes no " + strings.TrimPrefix(what, "a ")})
+		if f.off != "" && t.text == f.off {
+			return
+		}
+		if key := particular(where); key != "" && known && !contains(takes, key) {
+			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: the runtime " + runtime + " takes no " + strings.TrimPrefix(Particular[key], "a ")})
 			return
 		}
 		if _, ok := Consumers[where]; ok {
-			return
-		}
-		if f.off != "" && t.text == f.off {
 			return
 		}
 		ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: " + reason(where)})

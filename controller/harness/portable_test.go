@@ -137,7 +137,7 @@ func TestAPortableHarnessOnABaseLoads(t *testing.T) {
 	if rules[RuleUnknownKey] != 0 || rules[RuleDeprecated] != 2 {
 		t.Errorf("%v", ps)
 	}
-	for _, want := range []string{"plugins.env is", "plugins.pi.args is", "privilege_levels is", "api_servers.name is", "security.sandbox_hooks.tirith.fail_on is"} {
+	for _, want := range []string{"plugins.env is", "plugins.pi.args is", "privilege_levels is", "api_servers.name is"} {
 		if !strings.Contains(short(dir, ps), want+" not supported here: ") {
 			t.Errorf("%s not supported is not said", want)
 		}

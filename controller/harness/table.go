@@ -120,17 +120,17 @@ var securityFields = []field{
 	}},
 	{name: "sandbox_hooks", kind: kindStruct, doc: "Hooks around the agent's tools.", fields: []field{
 		{name: "tirith", kind: kindStruct, doc: "Scan of shell commands.", fields: []field{
-			{name: "enabled", kind: kindBool, doc: "Scan shell commands."},
+			{name: "enabled", kind: kindBool, off: "false", doc: "Scan shell commands."},
 			{name: "fail_on", kind: kindText, words: []string{"critical", "high", "medium"}, doc: "Least severity that blocks."},
 		}},
-		{name: "ssrf_pretool", kind: kindBool, doc: "Refuse URLs of internal services."},
-		{name: "secret_redact_posttool", kind: kindBool, doc: "Hide secrets in tool output."},
-		{name: "unicode_posttool", kind: kindBool, doc: "Normalise tool output."},
-		{name: "context_suppress_posttool", kind: kindBool, doc: "Drop instructions from tool output."},
-		{name: "canary_pretool", kind: kindBool, doc: "Find the canary in tool input."},
-		{name: "canary_posttool", kind: kindBool, doc: "Find the canary in tool output."},
+		{name: "ssrf_pretool", kind: kindBool, off: "false", doc: "Refuse URLs of internal services."},
+		{name: "secret_redact_posttool", kind: kindBool, off: "false", doc: "Hide secrets in tool output."},
+		{name: "unicode_posttool", kind: kindBool, off: "false", doc: "Normalise tool output."},
+		{name: "context_suppress_posttool", kind: kindBool, off: "false", doc: "Drop instructions from tool output."},
+		{name: "canary_pretool", kind: kindBool, off: "false", doc: "Find the canary in tool input."},
+		{name: "canary_posttool", kind: kindBool, off: "false", doc: "Find the canary in tool output."},
 		{name: "tool_allowlist_pretool", kind: kindStruct, doc: "Allow only listed tools.", fields: []field{
-			{name: "enabled", kind: kindBool, doc: "Allow only listed tools."},
+			{name: "enabled", kind: kindBool, off: "false", doc: "Allow only listed tools."},
 		}},
 	}},
 	{name: "escalation", kind: kindStruct, doc: "What follows a critical finding.", fields: []field{

@@ -116,7 +116,7 @@ func claudeSettingsOf(in Invocation) ([]byte, error) {
 		if matcher == "" {
 			matcher = "*"
 		}
-		hooks[event] = append(hooks[event], hookGroup{Matcher: matcher, Hooks: []hookCall{{Type: "command", Command: shellWords(h.Argv)}}})
+		hooks[event] = append(hooks[event], hookGroup{Matcher: matcher, Hooks: []hookCall{{Type: "command", Command: shellWords(h.Argv) + hookElse}}})
 	}
 	data, err := json.MarshalIndent(map[string]any{
 		"disableAllHooks": false,
@@ -124,6 +124,10 @@ func claudeSettingsOf(in Invocation) ([]byte, error) {
 	}, "", "  ")
 	return append(data, '\n'), err
 }
+
+// hookElse makes every way to fail the one that refuses: after another status, as
+// of a program that was killed or could not be started, the tool would be used.
+const hookElse = " || exit 2"
 
 // shellWords quotes words for sh.
 func shellWords(words []string) string {

@@ -58,6 +58,7 @@ type Finding struct {
 	Message  string   `json:"message"`
 	Excerpt  string   `json:"excerpt,omitempty"` // what does not print as itself is written out; never a whole secret
 	Hint     string   `json:"hint,omitempty"`    // what to do
+	Trace    string   `json:"trace,omitempty"`   // of the run that found it
 }
 
 // String is the finding on one line, without its hint.
@@ -88,6 +89,14 @@ const (
 	RuleLimit      = "limit"             // more findings than are listed
 )
 
+// Line is one line of a scan that another process makes: a finding, or at the
+// end how many files were scanned.
+type Line struct {
+	Finding *Finding `json:"finding,omitempty"`
+	Files   int      `json:"files,omitempty"`
+	Done    bool     `json:"done,omitempty"`
+}
+
 // Kind is what a text is for: the same words weigh more where an agent takes
 // its instructions from.
 type Kind uint8
@@ -102,17 +111,18 @@ const (
 
 // Options switch the scanners. The zero value switches all off but canaries.
 type Options struct {
-	Unicode   bool
-	Injection bool
-	URLs      bool
-	Secrets   bool
-	Settings  bool
-	Canaries  []string     // planted values; shorter than 8 bytes are ignored
-	Values    []string     // secrets of the run, found as they are; shorter than 8 bytes are ignored
-	Prints    Fingerprints // secrets that only [Scanner.Redact] looks for
-	Model     Model        // nil: none
-	Threshold float64      // score of the model from which a finding counts
-	Sentences bool         // the model scores sentence by sentence, else blocks
+	Unicode    bool
+	Injection  bool
+	URLs       bool
+	Secrets    bool
+	Settings   bool
+	Unreadable bool         // what may not be read is left out of trees instead of an error
+	Canaries   []string     // planted values; shorter than 8 bytes are ignored
+	Values     []string     // secrets of the run, found as they are; shorter than 8 bytes are ignored
+	Prints     Fingerprints // secrets that only [Scanner.Redact] looks for
+	Model      Model        // nil: none
+	Threshold  float64      // score of the model from which a finding counts
+	Sentences  bool         // the model scores sentence by sentence, else blocks
 }
 
 // All are the options with every scanner that needs nothing else.

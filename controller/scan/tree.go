@@ -29,6 +29,9 @@ func (s *Scanner) OutputTree(ctx context.Context, fsys fs.FS, each func([]Findin
 func (s *Scanner) walk(ctx context.Context, fsys fs.FS, want func(name string) (Kind, bool), each func([]Finding)) (int, error) {
 	files := 0
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil && name != "." && s.leftOut(err) {
+			return fs.SkipDir
+		}
 		if err != nil {
 			return err
 		}
@@ -46,7 +49,7 @@ func (s *Scanner) walk(ctx context.Context, fsys fs.FS, want func(name string) (
 			return nil
 		}
 		found, err := s.file(ctx, fsys, name, kind)
-		if errors.Is(err, errNotFile) {
+		if errors.Is(err, errNotFile) || err != nil && s.leftOut(err) {
 			return nil
 		}
 		if err != nil {
@@ -57,6 +60,11 @@ func (s *Scanner) walk(ctx context.Context, fsys fs.FS, want func(name string) (
 		return nil
 	})
 	return files, err
+}
+
+// leftOut reports errors of what may not be read.
+func (s *Scanner) leftOut(err error) bool {
+	return s.options.Unreadable && errors.Is(err, fs.ErrPermission)
 }
 
 var errNotFile = errors.New("not a regular file")

@@ -1,0 +1,60 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const goodFinding = `{"finding":{"file":"/sandbox/a","line":1,"column":2,"rule":"secret","severity":"critical","message":"m\u001b[31m","excerpt":"e"}}` + "\n"
+
+const goodEnd = `{"files":3,"done":true}` + "\n"
+
+func TestFindingsFromASandboxAreReadStrictly(t *testing.T) {
+	var l scanLines
+	for _, part := range []string{goodFinding[:7], goodFinding[7:], goodEnd} {
+		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if l.err != nil || !l.done || len(l.found) != 1 || l.found[0].Message != `m\x1b[31m` {
+		t.Errorf("%+v", l)
+	}
+	for name, text := range map[string]string{
+		"nothing":           "\n",
+		"no JSON":           "hello\n",
+		"another field":     strings.Replace(goodFinding, `"excerpt"`, `"except"`, 1),
+		"another severity":  strings.Replace(goodFinding, "critical", "fatal", 1),
+		"no line":           strings.Replace(goodFinding, `"line":1`, `"line":0`, 1),
+		"no file":           strings.Replace(goodFinding, "/sandbox/a", "", 1),
+		"a trace":           strings.Replace(goodFinding, `"excerpt"`, `"trace"`, 1),
+		"a text too long":   strings.Replace(goodFinding, `"e"`, `"`+strings.Repeat("x", maxScanField+1)+`"`, 1),
+		"a line too long":   strings.Repeat("x", maxScanLine+1),
+		"an empty object":   "{}\n",
+		"both":              strings.Replace(goodFinding, `{"finding"`, `{"done":true,"finding"`, 1),
+		"after the end":     goodEnd + goodFinding,
+		"two ends":          goodEnd + goodEnd,
+		"too many files":    `{"files":1000000000,"done":true}` + "\n",
+		"too many findings": strings.Repeat(goodFinding, maxScanLines+1),
+	} {
+		var l scanLines
+		if _, err := fmt.Fprint(&l, text); err != nil || l.err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func FuzzFindingsFromASandbox(f *testing.F) {
+	f.Add([]byte(goodFinding + goodEnd))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var l scanLines
+		if n, err := l.Write(text); n != len(text) || err != nil {
+			t.Fatal(n, err)
+		}
+		for _, x := range l.found {
+			if strings.ContainsAny(x.String(), "\n\x1b") {
+				t.Errorf("%q", x)
+			}
+		}
+	})
+}
