@@ -202,6 +202,13 @@ func (d *door) close() error {
 // removeDoor removes what let callers in to a sandbox that is gone.
 func removeDoor(dir string) error {
 	var errs []error
+	entries, err := os.ReadDir(dir)
+	errs = append(errs, err)
+	for _, e := range entries { // a listener that was killed may have left the directory it makes its socket in
+		if e.IsDir() && strings.HasPrefix(e.Name(), ".") {
+			errs = append(errs, statedir.RemoveTree(filepath.Join(dir, e.Name())))
+		}
+	}
 	for _, name := range []string{doorSocket, doorKeys} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -15,22 +15,33 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// keepRecords is how long the record of a finished run is kept.
-const keepRecords = 30 * 24 * time.Hour
+// KeepRecords is how long a run keeps the records of earlier ones.
+const KeepRecords = 30 * 24 * time.Hour
 
-// Collected is what [Collect] removed.
+// CollectOptions say what [Collect] removes.
+type CollectOptions struct {
+	RunsOlderThan time.Duration // since a run ended; its record is removed then
+	DryRun        bool          // nothing is removed
+}
+
+// Collected is what [Collect] removed, or would remove.
 type Collected struct {
 	RunID   string `json:"run_id"`
 	Sandbox string `json:"sandbox,omitempty"`
-	Run     bool   `json:"run"` // the host files of a run that was not finished
+	Run     bool   `json:"run"`    // the host files of a run that was not finished
+	Record  bool   `json:"record"` // the record of a run that ended, with what was kept of it
 }
 
 // Collect removes what killed controllers left: sandboxes with their
 // processes, host files of runs, results that were never published. Runs that
-// are going on are not touched. Records of runs that ended more than 30 days
-// ago go too.
-func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend) ([]Collected, error) {
-	left, err := backend.Collect(ctx)
+// are going on are not touched. Records of runs that ended before the time of
+// the options go too, and records of that age that cannot be read.
+func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o CollectOptions) ([]Collected, error) {
+	collect := backend.Collect
+	if o.DryRun {
+		collect = backend.Leftovers
+	}
+	left, err := collect(ctx)
 	var found []Collected
 	var errs []error
 	if err != nil {
@@ -48,12 +59,12 @@ func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend) (
 		errs = append(errs, err)
 	}
 	for _, d := range runs {
-		unfinished, err := d.collect(state)
-		if err != nil {
+		c, err := d.collect(state, o)
+		if err = errors.Join(err, d.lock.Close()); err != nil {
 			errs = append(errs, fmt.Errorf("run %s: %w", filepath.Base(d.path), err))
 		}
-		if unfinished {
-			found = append(found, Collected{RunID: filepath.Base(d.path), Run: true})
+		if c != nil {
+			found = append(found, *c)
 		}
 	}
 	return found, errors.Join(errs...)
@@ -84,33 +95,54 @@ func abandonedRuns(state statedir.Dir) ([]*recordDir, error) {
 	return out, nil
 }
 
-// collect cleans up after one run whose lock it holds, and gives the lock back.
-// It reports whether the run had not been finished.
-func (d *recordDir) collect(state statedir.Dir) (bool, error) {
+// collect cleans up after one run whose lock it holds, and returns what there
+// was to remove.
+func (d *recordDir) collect(state statedir.Dir, o CollectOptions) (*Collected, error) {
+	c := &Collected{RunID: filepath.Base(d.path)}
 	r, err := readRecord(d.path)
-	if errors.Is(err, fs.ErrNotExist) { // the first record was never written: there is nothing else
-		return true, errors.Join(d.remove(state), d.lock.Close())
-	}
-	if err != nil {
-		return false, errors.Join(err, d.lock.Close())
-	}
-	if r.Status != StatusRunning {
-		if r.Ended != nil && time.Since(*r.Ended) > keepRecords {
-			err = d.remove(state)
+	unfinished := false
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // the first record was never written: there is nothing else
+		c.Run = true
+	case err != nil:
+		info, statErr := os.Stat(filepath.Join(d.path, recordName))
+		if statErr != nil || time.Since(info.ModTime()) < o.RunsOlderThan {
+			return nil, errors.Join(err, statErr)
 		}
-		return false, errors.Join(err, d.lock.Close())
+		c.Record = true
+	case r.Status == StatusRunning:
+		c.Run, unfinished = true, true
+	case r.Ended != nil && time.Since(*r.Ended) >= o.RunsOlderThan:
+		c.Record = true
+	default:
+		return nil, nil
 	}
-	err = nil
+	switch {
+	case o.DryRun:
+		return c, nil
+	case unfinished:
+		return c, d.finish(r)
+	}
+	return c, d.remove(state)
+}
+
+// finish cleans up after a run that was not finished and says so in its record.
+func (d *recordDir) finish(r Record) error {
+	var errs []error
 	if r.Staging != "" {
-		err = removeStaging(r.Staging, r.RunID)
+		errs = append(errs, removeStaging(r.Staging, r.RunID))
 	}
-	for _, name := range []string{"record.json", KeptResult, KeptChanges} {
-		err = errors.Join(err, statedir.RemoveUnfinished(filepath.Join(d.path, name)))
+	for _, name := range []string{recordName, KeptResult, KeptChanges} {
+		errs = append(errs, statedir.RemoveUnfinished(filepath.Join(d.path, name)))
 	}
-	err = errors.Join(err, statedir.RemoveUnfinished(filepath.Join(r.Out, resultName)))
+	errs = append(errs, statedir.RemoveUnfinished(filepath.Join(r.Out, resultName)))
+	// The audit log of a sandbox that was collected was put here, see [sandbox.Backend].
+	if info, err := os.Stat(filepath.Join(d.path, KeptAudit)); err == nil && len(r.Kept) == 0 {
+		r.Kept = []Kept{{Name: KeptAudit, Bytes: info.Size(), Of: info.Size()}}
+	}
 	now := time.Now().UTC()
 	r.Status, r.Ended, r.ExitCode = StatusAbandoned, &now, exitSignalBase+int(unix.SIGKILL)
-	return true, errors.Join(err, d.removeWork(), removeDoor(d.path), d.write(r), d.lock.Close())
+	return errors.Join(errors.Join(errs...), d.removeWork(), removeDoor(d.path), d.write(r))
 }
 
 // remove deletes a run's directory under the state's lock, so that no other

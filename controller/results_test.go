@@ -109,6 +109,8 @@ type noBackend struct{ sandbox.Backend }
 func (noBackend) Name() string                                        { return "none" }
 func (noBackend) Collect(context.Context) ([]sandbox.Leftover, error) { return nil, nil }
 
+func (noBackend) Leftovers(context.Context) ([]sandbox.Leftover, error) { return nil, nil }
+
 func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 	state, err := statedir.Open(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
@@ -116,7 +118,7 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 	}
 	outs := t.TempDir()
 	now := time.Now().UTC()
-	old := now.Add(-keepRecords - time.Hour)
+	old := now.Add(-KeepRecords - time.Hour)
 	runs := []struct {
 		id     string
 		record Record
@@ -146,11 +148,11 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(state.Runs(), "cut-short", "lock"), "")
-	found, err := Collect(context.Background(), state, noBackend{})
+	found, err := Collect(context.Background(), state, noBackend{}, CollectOptions{RunsOlderThan: KeepRecords})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(found) != 2 || found[0].RunID != "cut-short" || found[1].RunID != "killed" {
+	if len(found) != 3 || found[0].RunID != "cut-short" || found[1].RunID != "ended-long-ago" || !found[1].Record || found[2].RunID != "killed" {
 		t.Errorf("collected %+v", found)
 	}
 	for name, want := range map[string]bool{

@@ -219,12 +219,14 @@ func Run(ctx context.Context, o Options) (Result, error) {
 
 // open makes the run record, after what killed controllers left was removed.
 func (r *run) open(ctx context.Context) error {
-	left, err := Collect(ctx, r.o.State, r.o.Backend)
+	left, err := Collect(ctx, r.o.State, r.o.Backend, CollectOptions{RunsOlderThan: KeepRecords})
 	if err != nil && ctx.Err() == nil {
 		r.warn("earlier runs: %v", err)
 	}
 	for _, l := range left {
-		r.warn("removed what the killed run %s had left", l.RunID)
+		if !l.Record {
+			r.warn("removed what the killed run %s had left", l.RunID)
+		}
 	}
 	id := newRunID(r.result.Started)
 	r.result.RunID = id

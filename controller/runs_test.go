@@ -82,7 +82,7 @@ func TestARecordThatCannotBeReadIsNamed(t *testing.T) {
 			if d.lock, err = statedir.TakeLock(filepath.Join(d.path, "lock"), unix.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := d.collect(state); err == nil || !strings.Contains(err.Error(), file) {
+			if _, err := d.collect(state, CollectOptions{RunsOlderThan: time.Hour}); err == nil || !strings.Contains(err.Error(), file) {
 				t.Errorf("collect: %v", err)
 			}
 			if _, err := os.Stat(file); err != nil {
@@ -197,3 +197,72 @@ func TestChangesShowEveryLineAndNothingElse(t *testing.T) {
 		t.Errorf("a link was followed: %+v", f)
 	}
 }
+
+func TestCollectRemovesOldRecordsAndSaysSo(t *testing.T) {
+	make := func() statedir.Dir {
+		state := knownRuns(t, "young", "old", "bad", "killed")
+		for id, r := range map[string]Record{
+			"young":  {Version: 1, RunID: "young", Status: StatusDone, Ended: ref(time.Now().Add(-time.Hour))},
+			"old":    {Version: 1, RunID: "old", Status: StatusFailed, Ended: ref(time.Now().Add(-50 * time.Hour))},
+			"killed": {Version: 1, RunID: "killed", Status: StatusRunning},
+		} {
+			if err := (&recordDir{path: filepath.Join(state.Runs(), id)}).write(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		bad := filepath.Join(state.Runs(), "bad", recordName)
+		if err := errors.Join(os.WriteFile(bad, []byte("{"), 0o600), os.Chtimes(bad, time.Time{}, time.Now().Add(-50*time.Hour))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(state.Runs(), "killed", ".ABCDEFGH"), 0o700); err != nil { // of a listener
+			t.Fatal(err)
+		}
+		return state
+	}
+	tests := []struct {
+		name  string
+		older time.Duration
+		found string
+		left  string
+		bad   bool
+	}{
+		{"of 30 days", KeepRecords, "killed:run", "bad killed old young", true},
+		{"of two days", 48 * time.Hour, "bad:record killed:run old:record", "killed young", false},
+		{"all that ended", 0, "bad:record killed:run old:record young:record", "killed", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			state := make()
+			for _, dry := range []bool{true, false} {
+				before := strings.Join(must(runNames(state)), " ")
+				found, err := Collect(t.Context(), state, noBackend{}, CollectOptions{RunsOlderThan: tt.older, DryRun: dry})
+				var words []string
+				for _, c := range found {
+					words = append(words, c.RunID+map[bool]string{true: ":record", false: ":run"}[c.Record])
+				}
+				if got := strings.Join(words, " "); got != tt.found || (err != nil) != tt.bad {
+					t.Errorf("dry run %v: %s, %v", dry, got, err)
+				}
+				after := strings.Join(must(runNames(state)), " ")
+				if dry && after != before || !dry && after != tt.left {
+					t.Errorf("dry run %v: left %s", dry, after)
+				}
+			}
+			if r, err := readRecord(filepath.Join(state.Runs(), "killed")); err != nil || r.Status != StatusAbandoned {
+				t.Errorf("killed: %+v, %v", r, err)
+			}
+			if _, err := os.Stat(filepath.Join(state.Runs(), "killed", ".ABCDEFGH")); err == nil {
+				t.Error("a part of a socket is left")
+			}
+		})
+	}
+}
+
+func must(names []string, err error) []string {
+	if err != nil {
+		panic(err)
+	}
+	return names
+}
+
+func ref[T any](v T) *T { return &v }

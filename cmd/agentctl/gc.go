@@ -1,44 +1,50 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
+	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
 	"agentsh/controller/sandbox/local"
+	"agentsh/internal/text"
 )
 
 func newGCCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, dryRun bool
+	days := int(controller.KeepRecords / (24 * time.Hour))
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Remove what killed runs left behind",
+		Short: "Remove what killed runs left behind, and old records",
 		Long: `gc removes sandboxes with their processes, files and unpublished results of
-runs whose agentctl was killed. Runs that are going on are not touched. A run
-does the same when it starts.`,
-		Args: cobra.NoArgs,
+runs whose agentctl was killed, and the records of runs that ended long ago. Runs
+that are going on are not touched, and neither are results. A run does the same
+when it starts.
+
+The audit log of a sandbox that is removed stays with the record of its run.`,
+		Example: "  agentctl gc --dry-run --runs-older-than 7",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if days < 0 || days > maxDays {
+				return fmt.Errorf("--runs-older-than %d: a number of days", days)
+			}
 			state, backend, err := openState(local.Name, "", "")
 			if err != nil {
 				return err
 			}
-			found, failed := controller.Collect(cmd.Context(), state, backend)
+			found, failed := controller.Collect(cmd.Context(), state, backend, controller.CollectOptions{
+				RunsOlderThan: time.Duration(days) * 24 * time.Hour, DryRun: dryRun,
+			})
 			if asJSON {
-				if found == nil {
-					found = []controller.Collected{}
-				}
-				if err := writeJSON(cmd.OutOrStdout(), found); err != nil {
-					return err
-				}
+				err = writeJSON(cmd.OutOrStdout(), append([]controller.Collected{}, found...))
 			} else {
-				for _, c := range found {
-					if c.Sandbox != "" {
-						fmt.Fprintf(cmd.OutOrStdout(), "removed sandbox %s\n", c.Sandbox)
-					} else {
-						fmt.Fprintf(cmd.OutOrStdout(), "removed files of run %s\n", c.RunID)
-					}
-				}
+				err = printCollected(cmd.OutOrStdout(), found, dryRun)
+			}
+			if err != nil {
+				return err
 			}
 			if failed != nil {
 				return &failure{code: controller.ExitSandbox, err: failed}
@@ -47,5 +53,29 @@ does the same when it starts.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and tell what would be")
+	cmd.Flags().IntVar(&days, "runs-older-than", days, "remove records of runs that ended more than `DAYS` ago; 0: of all that ended")
 	return cmd
+}
+
+// maxDays is what --runs-older-than takes at most.
+const maxDays = 100_000
+
+func printCollected(out io.Writer, found []controller.Collected, dryRun bool) error {
+	did := "removed"
+	if dryRun {
+		did = "would remove"
+	}
+	w := bufio.NewWriter(out)
+	for _, c := range found {
+		switch {
+		case c.Sandbox != "":
+			fmt.Fprintf(w, "%s sandbox %s\n", did, text.Visible(c.Sandbox))
+		case c.Record:
+			fmt.Fprintf(w, "%s record of run %s\n", did, text.Visible(c.RunID))
+		default:
+			fmt.Fprintf(w, "%s files of run %s\n", did, text.Visible(c.RunID))
+		}
+	}
+	return w.Flush()
 }

@@ -415,7 +415,13 @@ func TestAKilledControllerLetsNobodyIn(t *testing.T) {
 	if out, _, _ := p.try("", "runs", "list"); !strings.Contains(out, "abandoned") {
 		t.Errorf("runs list: %s", out)
 	}
-	if out, errs, code := p.try("", "gc"); code != 0 {
-		t.Errorf("gc: %s %s", out, errs)
+	before, _, _ := p.try("", "gc", "--dry-run")
+	after, errs, code := p.try("", "gc")
+	if code != 0 || strings.ReplaceAll(before, "would remove", "removed") != after || strings.Count(after, "\n") != 2 {
+		t.Errorf("gc: exit code %d, %q, %q before: %s", code, after, before, errs)
+	}
+	page, errs, _ := p.try("", "runs", "report", "latest")
+	if !strings.Contains(page, "agentctl was killed while the run went on") || !strings.Contains(page, "run.sh") {
+		t.Errorf("the page does not tell of the killed run: %s", errs)
 	}
 }

@@ -23,8 +23,11 @@ type Backend interface {
 	// is left. The sandbox answers once [Sandbox.Ready] returned.
 	Create(ctx context.Context, s Spec) (Sandbox, error)
 	// Collect deletes sandboxes whose controller is gone and returns them. A
-	// sandbox whose controller lives is never touched.
+	// sandbox whose controller lives is never touched. The audit log of a run that
+	// has a record is put beside that.
 	Collect(ctx context.Context) ([]Leftover, error)
+	// Leftovers lists what Collect would delete.
+	Leftovers(ctx context.Context) ([]Leftover, error)
 }
 
 // Spec is what a sandbox is created from.

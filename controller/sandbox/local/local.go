@@ -201,13 +201,43 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 
 // Collect implements [sandbox.Backend].
 func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
+	dead, err := b.orphans()
+	if err != nil {
+		return nil, err
+	}
+	var found []sandbox.Leftover
+	for _, p := range dead {
+		l := p.leftover()
+		l.Err = errors.Join(endProcess(ctx, p.info), p.keepAudit(), p.remove())
+		found = append(found, l)
+	}
+	return found, ctx.Err()
+}
+
+// Leftovers implements [sandbox.Backend].
+func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
+	dead, err := b.orphans()
+	if err != nil {
+		return nil, err
+	}
+	var found []sandbox.Leftover
+	for _, p := range dead {
+		found = append(found, p.leftover())
+		err = errors.Join(err, p.lease.Close())
+	}
+	return found, errors.Join(err, ctx.Err())
+}
+
+// orphans takes the leases of the sandboxes whose controller is gone: one that
+// is held keeps other collectors off.
+func (b *Backend) orphans() ([]*place, error) {
 	unlock, err := b.cfg.State.Lock()
 	if err != nil {
 		return nil, err
 	}
+	defer unlock()
 	entries, err := os.ReadDir(b.cfg.State.Sandboxes())
 	if err != nil {
-		unlock()
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
 	var dead []*place
@@ -216,14 +246,22 @@ func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
 			dead = append(dead, p)
 		}
 	}
-	unlock() // a lease that is held keeps other collectors off
-	var found []sandbox.Leftover
-	for _, p := range dead {
-		l := sandbox.Leftover{ID: filepath.Base(p.path), RunID: p.info.RunID}
-		l.Err = errors.Join(endProcess(ctx, p.info), p.remove())
-		found = append(found, l)
+	return dead, nil
+}
+
+func (p *place) leftover() sandbox.Leftover {
+	return sandbox.Leftover{ID: filepath.Base(p.path), RunID: p.info.RunID}
+}
+
+// keepAudit puts the audit log beside the record of the run, which is named as
+// the sandbox is. A run without a record keeps nothing.
+func (p *place) keepAudit() error {
+	to := filepath.Join(p.state.Runs(), filepath.Base(p.path), filepath.Base(p.auditLog()))
+	err := os.Rename(p.auditLog(), to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return found, ctx.Err()
+	return err
 }
 
 // orphan takes the lease of a sandbox whose controller is gone; nil when it
