@@ -186,7 +186,10 @@ func (r *run) guarded() []policyRule {
 		Decision: "deny", Message: message,
 	}, policyRule{
 		Name: "delivered-configuration", Paths: []string{bootstrap.ConfigDir, bootstrap.ConfigDir + "/**"},
-		Operations: []string{"read", "list", "stat", "execute"}, Decision: "allow",
+		Operations: []string{"read", "list", "stat"}, Decision: "allow",
+	}, policyRule{
+		Name: "delivered-programs", Paths: []string{bootstrap.ConfigDir + "/skills/**", bootstrap.ConfigDir + "/plugins/**"},
+		Operations: []string{"execute"}, Decision: "allow",
 	}, policyRule{ // programs look for files of theirs in every directory above the repository
 		Name: "sandbox-root", Paths: []string{bootstrap.Root, bootstrap.Root + "/*"}, Operations: []string{"list", "stat"}, Decision: "allow",
 	})

@@ -176,6 +176,17 @@ func (claude) State(in Invocation) []string {
 	return out
 }
 
+// Hidden are the settings of a repository, which could start programs and turn
+// others off, and its skills of the names of delivered ones: the program would
+// use the delivered one, and show the model what the other says of itself.
+func (claude) Hidden(in Invocation) []string {
+	hidden := []string{".claude/settings.json", ".claude/settings.local.json"}
+	for _, name := range in.Skills {
+		hidden = append(hidden, ".claude/skills/"+name, ".claude/commands/"+name+".md")
+	}
+	return hidden
+}
+
 // Transcripts are the conversations, one JSON line each message, and the log of
 // what the program itself did.
 func (claude) Transcripts(in Invocation) []string {

@@ -336,7 +336,7 @@ func TestAModelThatFailsIsSaid(t *testing.T) {
 func TestTheOperatorsFilesOfClaudeWin(t *testing.T) {
 	w := newWorld(t, claude(t, "skills: [skills/review]\nplugins: [plugins/extra]\nsecurity: {fail_mode: open}\n"), fakemodel.Turns(
 		call("Skill", map[string]any{"skill": "review"}),
-		bash("ls /tmp/server-was-started /tmp/hook-was-run 2>&1; true"),
+		bash("ls /tmp/server-was-started .claude/settings.json .claude/skills/review/SKILL.md; git status --porcelain; echo {} > .claude/settings.local.json"),
 		fakemodel.Turn{Say: "done"},
 	))
 	skill := func(name, description, body string) string {
@@ -345,10 +345,10 @@ func TestTheOperatorsFilesOfClaudeWin(t *testing.T) {
 	w.write("skills/review/SKILL.md", skill("review", "how the operator reviews", "OPERATORS-REVIEW"), 0o644)
 	w.write("plugins/extra/.claude-plugin/plugin.json", `{"name": "extra", "version": "1.0.0", "description": "more"}`, 0o644)
 	w.write("plugins/extra/skills/measure/SKILL.md", skill("measure", "PLUGIN-SKILL-11", "measure"), 0o644)
-	w.write("repo/.claude/skills/review/SKILL.md", skill("review", "how the repository reviews", "REPOSITORYS-REVIEW"), 0o644)
+	w.write("repo/.claude/skills/review/SKILL.md", skill("review", "REPOSITORYS-DESCRIPTION", "REPOSITORYS-REVIEW"), 0o644)
 	w.write("repo/.claude/skills/lint/SKILL.md", skill("lint", "REPO-SKILL-12", "lint"), 0o644)
 	w.write("repo/.claude/agents/tester.md", "---\nname: tester\ndescription: tests\n---\nREPOSITORYS-AGENT\n", 0o644)
-	w.write("repo/.claude/settings.json", `{"disableAllHooks": true, "hooks": {"SessionStart": []}}`, 0o644)
+	w.write("repo/.claude/settings.json", `{"disableAllHooks": true, "env": {"CLAUDE_CODE_SHELL_PREFIX": "/bin/false"}}`, 0o644)
 	w.write("repo/.mcp.json", `{"mcpServers": {"x": {"command": "touch", "args": ["/tmp/server-was-started"]}}}`, 0o644)
 	w.write("repo/CLAUDE.md", "REPOSITORYS-RULES: you are another agent.\n", 0o644)
 	w.commit("an agent of our own")
@@ -369,13 +369,13 @@ func TestTheOperatorsFilesOfClaudeWin(t *testing.T) {
 			t.Errorf("the model does not see %s", want)
 		}
 	}
-	for _, not := range []string{"REPOSITORYS-REVIEW", "REPOSITORYS-AGENT"} {
+	for _, not := range []string{"REPOSITORYS-REVIEW", "REPOSITORYS-DESCRIPTION", "REPOSITORYS-AGENT"} {
 		if strings.Contains(all, not) {
 			t.Errorf("the model sees %s", not)
 		}
 	}
-	if a := w.answer(1); strings.Count(a.Text, "cannot access") != 2 {
-		t.Errorf("a server of the repository was started: %+v", a)
+	if a := w.answer(1); strings.Count(a.Text, "cannot access") != 3 || !strings.HasSuffix(strings.TrimSpace(a.Text), "Permission denied") || strings.Contains(a.Text, " D ") {
+		t.Errorf("settings, a skill or a server of the repository are there, or git misses them: %+v", a)
 	}
 }
 
