@@ -240,7 +240,7 @@ func (p *crashPlace) checkUnfinished(but ...string) {
 		if slices.ContainsFunc(but, func(prefix string) bool { return strings.HasPrefix(base, prefix) }) {
 			return err
 		}
-		if strings.HasSuffix(base, ".lock") || strings.Contains(base, ".json.") || strings.HasPrefix(base, ".new-") || strings.HasPrefix(base, ".agent") || strings.HasPrefix(base, "tmp_") || strings.HasSuffix(base, ".partial") {
+		if strings.HasSuffix(base, ".lock") || strings.Contains(base, ".json.") || strings.HasPrefix(base, ".new-") || base == "socket" || base == "keys.json" || strings.HasPrefix(base, ".agent") || strings.HasPrefix(base, "tmp_") || strings.HasSuffix(base, ".partial") {
 			p.t.Errorf("left behind: %s", name)
 		}
 		return err
