@@ -1,0 +1,137 @@
+package main
+
+import (
+	"encoding/json"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"agentsh/controller"
+)
+
+// What an agent program writes down about itself is taken out for people: none
+// of it may lead out of its directory, act in a terminal or a CI system, or be
+// git's own.
+func TestWhatAProgramWritesDownIsDataOnly(t *testing.T) {
+	p := newPlace(t, `
+projects="$CLAUDE_CONFIG_DIR/projects/x"
+mkdir -p "$projects/.git/hooks" "$projects/deep"
+ln -s /etc/passwd "$projects/outside"
+ln -s / "$projects/root"
+ln -s ../../../../../../etc "$projects/up"
+mkfifo "$projects/fifo"
+printf '#!/bin/sh\n' > "$projects/.git/hooks/post-checkout"
+printf '#!/bin/sh\n' > "$projects/setuid"; chmod 4755 "$projects/setuid"
+echo '{"type":"user"}' > "$projects/deep/said.jsonl"
+printf '{"type":"system","subtype":"init","session_id":"s","model":"m\033[31m","tools":["::set-env name=A::b"]}\n'
+printf '{"type":"assistant","message":{"content":[{"type":"text","text":"\\u001b]0;title\\u0007\\n::error::x\\n##[group]y\\u202e"}]}}\n'
+printf '{"type":"result","subtype":"success","is_error":false,"result":"agent ends\\r::stop-commands::z"}\n'
+printf '::warning::plain\n\033[2J\n{"type":"no such\n'
+`, "")
+	p.asClaude()
+	r, code := p.run()
+	if code != 0 {
+		t.Fatalf("exit %d: %+v", code, r.Error)
+	}
+	if text := p.read("out/transcripts/iteration-1/claude-config/projects/x/deep/said.jsonl"); text != "{\"type\":\"user\"}\n" {
+		t.Errorf("the transcript is %q", text)
+	}
+	err := filepath.WalkDir(p.path("out/transcripts"), func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if d.Name() == ".git" || !d.IsDir() && !info.Mode().IsRegular() || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+			t.Errorf("came out: %s %s", info.Mode(), name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"out/agent.log", "out/agent.jsonl", "out/result.json"} {
+		p.checkData(name)
+	}
+	for _, args := range [][]string{{"runs", "show", r.RunID}, {"runs", "list"}} {
+		out, err := p.command(args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+		checkText(t, strings.Join(args, " "), string(out))
+	}
+}
+
+// asClaude has the place's agent be what Claude Code would be.
+func (p *place) asClaude() {
+	p.t.Helper()
+	p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), "runtime: command", "runtime: claude", 1), 0o644)
+	const allow = "env_policy:\n  allow: ["
+	policy := p.read("policy.yaml")
+	if !strings.Contains(policy, allow) {
+		p.t.Fatal("the policy has no list of variables")
+	}
+	p.write("policy.yaml", strings.Replace(policy, allow, allow+"CLAUDE_CONFIG_DIR, CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC, DISABLE_AUTOUPDATER, IS_SANDBOX, ", 1), 0o644)
+}
+
+// checkData fails the test when a file holds what acts on who shows it, or is
+// JSON lines and one of them is none.
+func (p *place) checkData(name string) {
+	p.t.Helper()
+	text := p.read(name)
+	checkText(p.t, name, text)
+	if !strings.HasSuffix(name, ".jsonl") {
+		return
+	}
+	for line := range strings.Lines(text) {
+		var e controller.AgentEvent
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			p.t.Errorf("%s: %q: %v", name, line, err)
+		}
+		checkText(p.t, name, e.Text)
+	}
+}
+
+// checkText fails the test for control characters and for lines that a CI system
+// takes for commands.
+func checkText(t testing.TB, name, text string) {
+	t.Helper()
+	if i := strings.IndexFunc(text, func(r rune) bool {
+		return r < 0x20 && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e
+	}); i >= 0 {
+		t.Errorf("%s holds %.40q", name, text[i:])
+	}
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "::") || strings.HasPrefix(line, "##[") {
+			t.Errorf("%s holds the line %q", name, line)
+		}
+	}
+}
+
+// The settings by which the hooks of an agent are started are not the agent's to
+// write, by whatever name.
+func TestAnAgentCannotChangeItsHooks(t *testing.T) {
+	p := newPlace(t, `
+for file in $(find /sandbox -name 'settings*.json'); do
+	echo "TRIED $file"
+	for try in 'echo {} > "$1"' 'rm -f "$1"' 'mv "$1" "$1.old"' 'ln -sf /dev/null "$1"' 'mv "$(dirname "$1")" /sandbox/workspace/moved' 'chmod 777 "$1"' 'cp /dev/null "$1"' 'truncate -s 0 "$1"'; do
+		sh -c "$try" sh "$file" 2>/dev/null && echo "CHANGED $file by $try"
+	done
+done
+echo '{"type":"result","subtype":"success","is_error":false,"result":"ends"}'`, "")
+	p.asClaude()
+	r, code := p.run()
+	if code != 0 {
+		t.Fatalf("exit %d: %+v", code, r.Error)
+	}
+	log := p.read("out/agent.log")
+	if strings.Contains(log, "CHANGED") {
+		t.Errorf("the agent changed its settings:\n%s", log)
+	}
+	if !strings.Contains(log, "TRIED /sandbox/workspace/.claude/settings.json") {
+		t.Errorf("the agent found no settings:\n%s", log)
+	}
+}
