@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -97,7 +96,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		return err
 	}
 	in := cmd.InOrStdin()
-	request := wire.ExecRequest{ID: "operator-" + rand.Text(), Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
+	request := wire.ExecRequest{Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
 	run := foreground.PassSignals(func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (wire.Exit, error) {
 		c := client.Command(ctx, request)
 		c.Stdin, c.Stdout, c.Stderr = streams.Stdin, streams.Stdout, streams.Stderr

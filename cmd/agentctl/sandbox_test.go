@@ -41,7 +41,13 @@ type going struct {
 // start starts a run and returns when its agent has printed text.
 func (p *place) start(text string, more ...string) *going {
 	p.t.Helper()
-	g := &going{place: p, cmd: p.command(p.runArgs(more...)...)}
+	return p.startAs(text, p.runArgs(more...))
+}
+
+// startAs is start with all arguments.
+func (p *place) startAs(text string, args []string) *going {
+	p.t.Helper()
+	g := &going{place: p, cmd: p.command(args...)}
 	g.cmd.Stderr = &g.errs
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,9 @@ func (c *Client) StopRun(force bool) error {
 	}
 	return nil
 }
+
+// operatorID begins the request ids of relayed commands.
+const operatorID = "operator-"
 
 // relay passes channels on.
 type relay struct {
@@ -142,7 +146,7 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 		if len(req.Run) > 0 {
 			return nil, nil, errors.New("the variables of the run are the run's")
 		}
-		req.By = r.cfg.By
+		req.By, req.ID = r.cfg.By, operatorID+rand.Text() // no name that a command of the run may get
 		first, what = req, "exec "+text.Args(req.Argv, 400)
 	case typeFiles:
 		req := &wire.FileRequest{}

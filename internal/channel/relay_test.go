@@ -78,7 +78,7 @@ func TestARelaySaysWhoAsksAndTellsOfIt(t *testing.T) {
 		return nil
 	}})
 	ctx := context.Background()
-	if _, err := c.Run(ctx, wire.ExecRequest{Argv: []string{"ls", "\x1b[31m"}, By: "somebody else"}, wire.Streams{}); err != nil {
+	if _, err := c.Run(ctx, wire.ExecRequest{ID: "run-2", Argv: []string{"ls", "\x1b[31m"}, By: "somebody else"}, wire.Streams{}); err != nil {
 		t.Error(err)
 	}
 	exit, err := c.Run(ctx, wire.ExecRequest{Argv: []string{"never"}}, wire.Streams{})
@@ -103,7 +103,7 @@ func TestARelaySaysWhoAsksAndTellsOfIt(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if len(asked) != 1 || asked[0].By != "operator" {
+	if len(asked) != 1 || asked[0].By != "operator" || !strings.HasPrefix(asked[0].ID, operatorID) {
 		t.Errorf("asked: %+v", asked)
 	}
 	if got := strings.Join(told, "|"); got != `exec ls "\x1b[31m"|exec never|mkdir /y\n` {
