@@ -22,6 +22,9 @@ type Config struct {
 	Approve bool                `json:"approve"` // the supervisor has a person asked
 	// Casefold says that directories may be without case one by one, see [KernelFolds].
 	Casefold bool `json:"casefold"`
+	// CacheSeconds is how old what commands see of changes behind the mount may
+	// be; 0: 10 minutes.
+	CacheSeconds int `json:"cache_seconds"`
 }
 
 // MountConfig is one governed directory or file. The server has got two

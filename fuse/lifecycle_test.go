@@ -450,3 +450,29 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatOthersWriteIsSeenInTime: their changes are announced by nobody, and
+// seen when what the kernel remembers is as old as it may be.
+func TestWhatOthersWriteIsSeenInTime(t *testing.T) {
+	s := start(t, options{cacheSeconds: 1})
+	s.seed(map[string]string{"changed": "old", "removed": "old", "dir/a": ""})
+	look := func() string {
+		text, _ := os.ReadFile(s.path("changed"))
+		_, removed := os.Stat(s.path("removed"))
+		_, made := os.Stat(s.path("made"))
+		names, _ := os.ReadDir(s.path("dir"))
+		return fmt.Sprintf("%s %v %v %d", text, removed == nil, made == nil, len(names))
+	}
+	if got := look(); got != "old true false 1" {
+		t.Fatal(got)
+	}
+	must(t, os.WriteFile(s.back("changed"), []byte("new and longer"), 0o644))
+	must(t, os.Remove(s.back("removed")))
+	must(t, os.WriteFile(s.back("made"), nil, 0o644))
+	must(t, os.WriteFile(s.back("dir/b"), nil, 0o644))
+	for deadline := time.Now().Add(2 * time.Minute); look() != "new and longer false true 2"; {
+		if time.Now().After(deadline) {
+			t.Fatalf("seen is %s", look())
+		}
+	}
+}

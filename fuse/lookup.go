@@ -76,7 +76,7 @@ func (m *mount) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *
 	case err == nil:
 	case errors.Is(err, unix.ENOENT):
 		if v.dec.Effect == policy.Allow {
-			out.SetEntryTimeout(cacheTime)
+			out.SetEntryTimeout(m.cache)
 			return gofuse.OK
 		}
 		return gofuse.ENOENT
@@ -98,8 +98,8 @@ func (m *mount) fillEntry(out *gofuse.EntryOut, n *node, st *unix.Stat_t, cache 
 	out.Generation = 1
 	m.fillAttr(&out.Attr, st)
 	if cache {
-		out.SetEntryTimeout(cacheTime)
-		out.SetAttrTimeout(cacheTime)
+		out.SetEntryTimeout(m.cache)
+		out.SetAttrTimeout(m.cache)
 	}
 }
 
@@ -205,7 +205,7 @@ func (m *mount) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Att
 	m.tree.seen(n, &st)
 	m.fillAttr(&out.Attr, &st)
 	if cache {
-		out.SetTimeout(cacheTime)
+		out.SetTimeout(m.cache)
 	}
 	return gofuse.OK
 }

@@ -105,8 +105,10 @@ type options struct {
 	file    bool   // govern the file backing instead of a directory
 	trash   string // directory for soft_delete
 	limits  keep.TrashLimits
-	ask     func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
-	plain   bool                                             // the server lacks CAP_SYS_ADMIN: no passthrough
+	// how old what is seen of the backing may be; 0: as old as usual
+	cacheSeconds int
+	ask          func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
+	plain        bool                                             // the server lacks CAP_SYS_ADMIN: no passthrough
 }
 
 const allowAll = `
@@ -163,7 +165,7 @@ func start(t testing.TB, o options) *session {
 		Policy:  []wire.PolicySource{{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + text)}},
 		Owner:   o.owner,
 		Trash:   o.limits,
-		Approve: o.ask != nil,
+		Approve: o.ask != nil, CacheSeconds: o.cacheSeconds,
 	}))
 	must(t, s.control.SetInit(t.Context(), os.Getpid()))
 	return s

@@ -44,6 +44,8 @@ type mount struct {
 	casefold bool     // its directories may be without case one by one
 	folding  sync.Map // by other device: whether it is without case
 
+	cache time.Duration // how long the kernel keeps names, attributes and the absence of names
+
 	handleMu sync.Mutex
 	handles  handles
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -191,7 +192,10 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		if err != nil {
 			return err
 		}
-		m.casefold = c.Casefold
+		m.casefold, m.cache = c.Casefold, cacheTime
+		if c.CacheSeconds > 0 {
+			m.cache = time.Duration(c.CacheSeconds) * time.Second
+		}
 		if len(s.mounts) == 0 {
 			m.old = old
 		}

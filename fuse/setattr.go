@@ -94,7 +94,7 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	}
 	m.tree.seen(n, &st)
 	m.fillAttr(&out.Attr, &st)
-	out.SetTimeout(cacheTime)
+	out.SetTimeout(m.cache)
 	return gofuse.OK
 }
 

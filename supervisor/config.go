@@ -45,6 +45,9 @@ type OperatorConfig struct {
 	Egress Egress
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []Degradation
+	// CacheSeconds is how old what commands see of changes that others make in
+	// their workspace may be; 0: 10 minutes.
+	CacheSeconds int
 	// Trash bounds what soft_delete keeps for all sessions of a user together.
 	Trash keep.TrashLimits
 	// Confine gives up what this process does not need once its session runs:
@@ -122,6 +125,9 @@ func parseConfig(name string, data []byte) (OperatorConfig, error) {
 				"user":       r.text(&c.User),
 				"path":       r.text(&c.Path),
 				"workspace":  r.directory(&c.Workspace),
+				"cache_seconds": func(n *yaml.Node) {
+					r.count(n, 600, func(seconds int64) { c.CacheSeconds = int(seconds) })
+				},
 			})
 		},
 	})

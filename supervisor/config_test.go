@@ -14,6 +14,8 @@ func TestConfigIsReadStrictly(t *testing.T) {
 	}{
 		{"every key", "version: 1\npolicy: /p.yaml\naudit: {path: /a}\nvars: {A: b}\nsandbox:\n  user: me\n  workspace: /w\n  env_inject: {BASH_ENV: /x}\n", nil},
 		{"an empty file", "", nil},
+		{"how old what is seen may be", "sandbox: {cache_seconds: 2}\n", nil},
+		{"a time that is too long", "sandbox: {cache_seconds: 601}\n", []string{`c.yaml:1:26: "601" is no number from 1 to 600`}},
 		{"limits of the trash", "trash: {max_size_mb: 100, max_files: 1000}\n", nil},
 		{"a trash without room", "trash: {max_size_mb: 0, max_files: many, age: 1}\n",
 			[]string{`c.yaml:1:22: "0" is no number from 1 to`, `c.yaml:1:36: "many" is no number`, `c.yaml:1:42: trash has no key "age"`}},

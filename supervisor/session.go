@@ -43,13 +43,16 @@ type Config struct {
 	Require  []Requirement     // what must be proven before the session opens
 	Keep     string            // store of what users may want back; empty: nothing is kept
 	Trash    keep.TrashLimits  // of all sessions in that store together; zero: [keep.DefaultTrash]
-	Degraded []Degradation     // what it may lack where the machine has none
-	Program  bool              // this program is shown inside, at [wire.OwnProgram]
-	Channel  bool              // somebody may answer over a channel: see [Session.Approvals]
-	Network  bool              // share the caller's network instead of having one of its own
-	Egress   Egress            // of a session whose policy governs the network
-	Audit    *audit.Log
-	Log      *slog.Logger
+	// CacheSeconds is how old what commands see of changes behind the workspace's
+	// mount may be; 0: 10 minutes.
+	CacheSeconds int
+	Degraded     []Degradation // what it may lack where the machine has none
+	Program      bool          // this program is shown inside, at [wire.OwnProgram]
+	Channel      bool          // somebody may answer over a channel: see [Session.Approvals]
+	Network      bool          // share the caller's network instead of having one of its own
+	Egress       Egress        // of a session whose policy governs the network
+	Audit        *audit.Log
+	Log          *slog.Logger
 }
 
 // Session runs commands. It is safe for concurrent use; Close ends it.

@@ -270,7 +270,7 @@ func (o *execOptions) place() (*place, error) {
 		config: supervisor.Config{
 			Policy: plan.policy, Governed: []wire.Governed{{Backing: plan.workspace, Path: plan.workspace}}, Inject: plan.operator.EnvInject,
 			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require, Degraded: plan.operator.Degraded, Egress: plan.operator.Egress,
-			Network: o.network, Audit: log, Keep: keepDir(), Trash: plan.operator.Trash,
+			Network: o.network, Audit: log, Keep: keepDir(), Trash: plan.operator.Trash, CacheSeconds: plan.operator.CacheSeconds,
 			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		},
 	}, nil

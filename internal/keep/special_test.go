@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"agentsh/internal/wire"
 )
 
 // TestARollbackRestoresExtendedAttributes of files and directories: those that
@@ -119,7 +117,7 @@ func TestAnOldCheckpointLeavesAttributesAndFIFOsAlone(t *testing.T) {
 	if err := unix.Setxattr(at("file"), "user.mark", []byte("x"), 0); err != nil {
 		t.Skip("the filesystem of the tests has no extended attributes")
 	}
-	done, err := c.Rollback(one.ID, func() (func([]wire.Change) error, error) { return freely() })
+	done, err := c.Rollback(one.ID, freely)
 	if err != nil || len(done) > 0 {
 		t.Errorf("%v, %v", done, err)
 	}
