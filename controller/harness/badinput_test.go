@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,13 +45,9 @@ func TestBadFilesAreRefusedWithTheirPlace(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir := lay(t, tests{"a.yaml": c.text})
-			start := time.Now()
 			h, ps := Load(filepath.Join(dir, "a.yaml"), Options{})
 			if got := short(dir, ps); h != nil || !strings.Contains(got, c.want) {
 				t.Errorf("%.300s, want %s", got, c.want)
-			}
-			if d := time.Since(start); d > 30*time.Second {
-				t.Errorf("it took %v", d)
 			}
 		})
 	}

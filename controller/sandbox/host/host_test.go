@@ -167,7 +167,7 @@ func checkDead(t *testing.T, name string) {
 func TestATimeLimitIsToldApart(t *testing.T) {
 	res, err := Run(context.Background(), Command{
 		Argv: []string{"sh", "-c", "echo started; exec sleep 1000"}, Env: shellEnv,
-		Timeout: 300 * time.Millisecond, Grace: 50 * time.Millisecond,
+		Timeout: 5 * time.Second, Grace: 50 * time.Millisecond,
 	})
 	if !errors.Is(err, ErrTimeout) {
 		t.Fatalf("err = %v, want %v", err, ErrTimeout)

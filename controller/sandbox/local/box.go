@@ -59,6 +59,7 @@ const (
 	streamFD    = 3 // SSH
 	bootstrapFD = 4 // one wire.Bootstrap, then the end
 	stopWait    = 5 * time.Second
+	readWait    = time.Minute // for a supervisor to read its bootstrap
 )
 
 // supervisorEnv is the whole environment of the supervisor.
@@ -155,7 +156,7 @@ func (b *box) introduce(ctx context.Context, read, write *os.File, message []byt
 	read.Close() // so that a supervisor that is gone breaks the pipe
 	stop := context.AfterFunc(ctx, func() { _ = write.SetWriteDeadline(time.Now()) })
 	defer stop()
-	if err := write.SetWriteDeadline(time.Now().Add(stopWait)); err != nil {
+	if err := write.SetWriteDeadline(time.Now().Add(readWait)); err != nil {
 		return fmt.Errorf("send bootstrap: %w", err)
 	}
 	if _, err := write.Write(message); err != nil {

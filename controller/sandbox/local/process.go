@@ -13,7 +13,7 @@ import (
 )
 
 // endWait is how long a killed supervisor may take to be gone.
-const endWait = 10 * time.Second
+const endWait = time.Minute
 
 // startTime is when a process started, in clock ticks since boot. See proc(5),
 // /proc/PID/stat, field 22; the name in field 2 may hold anything.
