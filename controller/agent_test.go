@@ -173,6 +173,9 @@ func guardedRun(t *testing.T, more string) (*run, string) {
 	}
 	r := &run{harness: h, repoDir: workspace + "/app", lookup: lookupIn(nil)}
 	r.result.Runtime = "claude"
+	if err := r.expand(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.checkRuntime(); err != nil {
 		t.Fatal(err)
 	}

@@ -190,7 +190,7 @@ func TestTheCommandOfClaude(t *testing.T) {
 		t.Fatalf("%v: %s", err, files[0].Data)
 	}
 	before, after := settings.Hooks["PreToolUse"], settings.Hooks["PostToolUse"]
-	if len(before) != 1 || before[0].Matcher != "Bash|Edit" || before[0].Hooks[0].Command != `'/usr/lib/agentsh/agentsh' 'hook' 'it'\''s'` ||
+	if len(before) != 1 || before[0].Matcher != "Bash|Edit" || before[0].Hooks[0].Command != `'/usr/lib/agentsh/agentsh' 'hook' 'it'\''s' || exit 2` ||
 		len(after) != 1 || after[0].Matcher != "*" || after[0].Hooks[0].Type != "command" {
 		t.Errorf("%+v", settings.Hooks)
 	}
