@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"agentsh/controller/bootstrap"
@@ -74,6 +76,35 @@ func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
 	}
 	if _, err := json.Marshal(it); err != nil {
 		t.Error(err)
+	}
+}
+
+// Standard output and error are read by two goroutines.
+func TestBothStreamsOfAnAgentAtOnce(t *testing.T) {
+	l, shown, read := hearing(t)
+	rt, err := runtime.Lookup("claude")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := rt.Parser(l.said)
+	var both sync.WaitGroup
+	for w, line := range map[io.Writer]string{
+		p.Stdout(): `{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"1","name":"Bash","input":{"command":"true"}}]}}`, p.Stderr(): "a line",
+	} {
+		both.Go(func() {
+			for range 100 {
+				if _, err := io.WriteString(w, line+"\n"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	both.Wait()
+	p.Close()
+	var it IterationResult
+	l.into(&it)
+	if len(it.Tools) != 1 || it.Tools[0].Calls != 100 || len(*shown) != 200 || strings.Count(read(eventsName), "\n") != 201 || it.Usage.Turns != 1 {
+		t.Errorf("%+v %+v, %d shown", it.Tools, it.Usage, len(*shown))
 	}
 }
 

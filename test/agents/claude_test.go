@@ -431,6 +431,23 @@ func TestTheOperatorsFilesOfClaudeWin(t *testing.T) {
 	}
 }
 
+// A repository with AGENTS.md alone is bridged, and git does not see it.
+func TestClaudeReadsTheRulesOfARepository(t *testing.T) {
+	w := newWorld(t, claude(t, ""), fakemodel.Turns(bash("git status --porcelain; git log --format=%s; cat CLAUDE.md"), fakemodel.Turn{Say: "done"}))
+	w.write("repo/AGENTS.md", "# Rules\n\nAGENTS-RULES-55: run ./test.sh before each commit.\n", 0o644)
+	w.commit("rules of ours")
+	r, code := w.run()
+	if code != 0 || len(r.Changed) != 0 {
+		t.Fatalf("exit %d: %+v, changed %+v", code, r.Error, r.Changed)
+	}
+	if first := w.model.Requests()[0]; !strings.Contains(strings.Join(first.Texts, "\n"), "AGENTS-RULES-55") || strings.Contains(first.System, "AGENTS-RULES-55") {
+		t.Errorf("the model sees %q", first.Texts)
+	}
+	if a := w.answer(0); !strings.HasPrefix(a.Text, "rules of ours\nfirst\n") || a.Failed {
+		t.Errorf("%+v", a)
+	}
+}
+
 // What configures the agent cannot be changed by it.
 func TestClaudeCannotChangeWhatItIsConfiguredBy(t *testing.T) {
 	attempts := []string{
