@@ -21,6 +21,7 @@ var stepTexts = map[string]string{
 	"create_sandbox": "create the sandbox",
 	"wait_ready":     "wait for the supervisor",
 	"bootstrap":      "bring the repository and the agent in",
+	"scan_sandbox":   "scan what came together in the sandbox",
 	"iterations":     "run the agent",
 	"keep_sandbox":   "keep the sandbox for a look",
 	"scan_output":    "scan the results",
