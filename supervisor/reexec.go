@@ -42,5 +42,6 @@ func serveFiles() error {
 		return fmt.Errorf("no control socket")
 	}
 	delete(files, controlName)
+	giveBackWhenQuiet()
 	return fuse.Run(context.Background(), control, files)
 }

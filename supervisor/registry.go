@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,7 +36,7 @@ const (
 const startingName = ".starting-"
 
 // sessionName is a name of a session: it is also that of a directory.
-var sessionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
+var sessionName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`) })
 
 // maxSocketPath is the longest path of a socket, in bytes. See unix(7).
 const maxSocketPath = 107
@@ -114,7 +115,7 @@ func (r *Registry) sweep() error {
 		return fmt.Errorf("runtime directory: %w", err)
 	}
 	for _, e := range entries {
-		if sessionName.MatchString(e.Name()) {
+		if sessionName().MatchString(e.Name()) {
 			r.removeDead(e.Name())
 		}
 	}
@@ -148,7 +149,7 @@ type reservation struct {
 
 // reserve takes a name: its directory appears locked and complete, or not at all.
 func (r *Registry) reserve(name string, keys sessionKeys) (*reservation, error) {
-	if !sessionName.MatchString(name) {
+	if !sessionName().MatchString(name) {
 		return nil, fmt.Errorf("session name %.64q: 1 to 32 lower case letters, digits, _ and -, no sign first", name)
 	}
 	dir := filepath.Join(r.dir, name)
@@ -190,7 +191,7 @@ func (r *Registry) List() ([]Running, error) {
 	}
 	var out []Running
 	for _, e := range entries {
-		if !sessionName.MatchString(e.Name()) {
+		if !sessionName().MatchString(e.Name()) {
 			continue
 		}
 		one, err := r.Find(e.Name())
@@ -210,7 +211,7 @@ func (r *Registry) List() ([]Running, error) {
 // there is none.
 func (r *Registry) Find(name string) (Running, error) {
 	var one Running
-	if !sessionName.MatchString(name) {
+	if !sessionName().MatchString(name) {
 		return one, fmt.Errorf("session %.64q: %w", name, ErrNoSession)
 	}
 	if err := readRecord(filepath.Join(r.dir, name, registryRecord), &one); err != nil {

@@ -125,6 +125,7 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	giveBackWhenQuiet()
 	return s, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -14,11 +15,11 @@ import (
 )
 
 // terminalTypes are the values of TERM that a request may ask for.
-var terminalTypes = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+var terminalTypes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`) })
 
 // checkTTY refuses a terminal that cannot be given as it was asked for.
 func checkTTY(t *wire.TTY) *wire.Exit {
-	if t == nil || t.Term == "" || terminalTypes.MatchString(t.Term) {
+	if t == nil || t.Term == "" || terminalTypes().MatchString(t.Term) {
 		return nil
 	}
 	return spawnFailed(125, fmt.Sprintf("terminal type %.64q is not a name", t.Term), "letters, digits and ._+- make one, at most 64")

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -45,7 +46,7 @@ const (
 	beforeName  = "before"
 )
 
-var sessionID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) })
 
 // OpenStore opens a store and makes it where it is missing. One that others
 // could change is refused.
@@ -75,7 +76,7 @@ type Session struct {
 // NewSession makes the directory of a session that begins. Those of old
 // sessions with nothing in their trash go.
 func (s *Store) NewSession(r Record) (*Session, error) {
-	if !sessionID.MatchString(r.Session) {
+	if !sessionID().MatchString(r.Session) {
 		return nil, fmt.Errorf("store: session %.70q is no name", r.Session)
 	}
 	one := &Session{Record: r, dir: filepath.Join(s.dir, "sessions", r.Session)}

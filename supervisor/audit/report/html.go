@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"sync"
 	"time"
 )
 
@@ -19,17 +20,21 @@ var partsText string
 //go:embed page.css
 var pageStyle string
 
-var parts = template.Must(template.New("parts").Funcs(template.FuncMap{
-	"clock": clock, "stamp": stamp, "span": span,
-	"tone": tone,
-}).Parse(partsText))
+// parts and page are made when a report asks for them: every supervisor would pay
+// for them at its start.
+var parts = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("parts").Funcs(template.FuncMap{
+		"clock": clock, "stamp": stamp, "span": span,
+		"tone": tone,
+	}).Parse(partsText))
+})
 
-var page = template.Must(Parts().New("page").Parse(pageText))
+var page = sync.OnceValue(func() *template.Template { return template.Must(Parts().New("page").Parse(pageText)) })
 
 // Parts are the templates of a page's parts, for pages that show more than a
 // log: timeline (a [Timeline]), commands, refusals and rows (lists of them),
 // with the functions clock, stamp, span and tone. Each call makes them anew.
-func Parts() *template.Template { return template.Must(parts.Clone()) }
+func Parts() *template.Template { return template.Must(parts().Clone()) }
 
 // Style is the style of the parts.
 func Style() string { return pageStyle }
@@ -45,7 +50,7 @@ func ContentPolicy(style string) string {
 // address to load from. Its content security policy allows the style it brings
 // and nothing more.
 func (r *Report) HTML(w io.Writer) error {
-	err := page.Execute(w, struct {
+	err := page().Execute(w, struct {
 		*Report
 		Style  template.CSS
 		Policy string
