@@ -78,8 +78,10 @@ type Config struct {
 	Workers int
 	// Queue is how many calls wait at most; 0 is 65,536. Further ones are denied.
 	Queue int
-	// Deadline bounds the time from beginning a call to its answer, and how long
-	// calls wait while none of them is begun; 0 is 5 s.
+	// Deadline bounds how long the answer to a call may be blocked in one wait in
+	// the kernel, and how long calls wait while all workers are; 0 is 5 s. Time
+	// without a processor is no such wait. Whatever else it does, a call has
+	// twelve times as long.
 	Deadline time.Duration
 	// Log gets what an operator of the supervisor has to know; nil: nothing.
 	Log *slog.Logger
@@ -231,28 +233,4 @@ func (l *Loop) grow() bool {
 		}
 	})
 	return true
-}
-
-// watch denies calls that have waited for longer than the deadline. The worker
-// that is busy with one may be stuck in a read of memory that never returns.
-func (l *Loop) watch(ctx context.Context) {
-	ticker := time.NewTicker(max(l.cfg.Deadline/4, time.Millisecond))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-		late := fmt.Errorf("no decision within %v", l.cfg.Deadline)
-		workers, waiting := l.overdue()
-		for _, w := range workers {
-			if c := w.current.Load(); c != nil && time.Since(c.start) > l.cfg.Deadline {
-				c.fault(late)
-			}
-		}
-		for _, c := range waiting {
-			c.fault(late)
-		}
-	}
 }

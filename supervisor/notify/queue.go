@@ -46,21 +46,32 @@ func (l *Loop) next() *call {
 	l.queue[0] = nil
 	l.queue = l.queue[1:]
 	l.begun = time.Now()
-	c.start = l.begun
 	return c
 }
 
-// overdue returns all workers, and the calls that have waited for longer than
-// the deadline since they were received and since one of the queue was begun:
-// the workers are stuck then. These calls leave the queue.
-func (l *Loop) overdue() (workers []*worker, waiting []*call) {
+// staff are all workers, and how many of them have nothing to do.
+func (l *Loop) staff() ([]*worker, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.begun) > l.cfg.Deadline {
-		for len(l.queue) > 0 && time.Since(l.queue[0].start) > l.cfg.Deadline {
-			waiting = append(waiting, l.queue[0])
-			l.queue = l.queue[1:]
+	return l.workers, l.idle // workers are only ever appended to
+}
+
+// overdue returns the calls that have waited for too long: for a deadline when
+// the workers are stuck, else for the longest that a call may take while none of
+// the queue was begun. They leave the queue.
+func (l *Loop) overdue(stuck bool) (waiting []*call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limit := l.cfg.Deadline
+	if !stuck {
+		limit *= mostDeadlines
+		if time.Since(l.begun) <= limit {
+			return nil
 		}
 	}
-	return l.workers, waiting // workers are only ever appended to
+	for len(l.queue) > 0 && time.Since(l.queue[0].start) > limit {
+		waiting = append(waiting, l.queue[0])
+		l.queue = l.queue[1:]
+	}
+	return waiting
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,13 +77,23 @@ func (l *Loop) waiting() int {
 
 func TestCallsThatWaitAreLateWhenNoneIsBegun(t *testing.T) {
 	l := New(Config{Deadline: time.Hour})
-	old, fresh := &call{start: time.Now().Add(-2 * time.Hour)}, &call{start: time.Now()}
-	l.queue, l.begun = []*call{old, fresh}, time.Now()
-	if _, late := l.overdue(); len(late) != 0 {
-		t.Errorf("late although others are begun: %v", late)
-	}
-	l.begun = time.Time{}
-	if _, late := l.overdue(); len(late) != 1 || late[0] != old || len(l.queue) != 1 || l.queue[0] != fresh {
-		t.Errorf("late: %v, still waiting: %v", late, l.queue)
+	hours := func(n int) time.Time { return time.Now().Add(time.Duration(-n) * time.Hour) }
+	ancient, old, fresh := &call{start: hours(2 * mostDeadlines)}, &call{start: hours(2)}, &call{start: hours(0)}
+	for _, c := range []struct {
+		name        string
+		stuck       bool
+		begun       time.Time
+		queue, late []*call
+	}{
+		{"workers that are slow", false, hours(0), []*call{ancient, old, fresh}, nil},
+		{"workers that are slower", false, hours(2), []*call{ancient, old, fresh}, nil},
+		{"workers that do nothing", false, time.Time{}, []*call{ancient, old, fresh}, []*call{ancient}},
+		{"workers that are stuck", true, hours(0), []*call{ancient, old, fresh}, []*call{ancient, old}},
+	} {
+		l.queue, l.begun = slices.Clone(c.queue), c.begun
+		late := l.overdue(c.stuck)
+		if !slices.Equal(late, c.late) || !slices.Equal(append(late, l.queue...), c.queue) {
+			t.Errorf("%s: %d calls are late and %d wait", c.name, len(late), len(l.queue))
+		}
 	}
 }

@@ -39,6 +39,7 @@ var handlers = map[int]func(*worker, *call) error{
 // one process at a time.
 type worker struct {
 	loop    *Loop
+	tid     atomic.Int64
 	current atomic.Pointer[call]
 	traced  int // thread that is seized and not yet let go; 0: none
 	stopped int // process that it holds at an exec stop; 0: none
@@ -49,7 +50,7 @@ type call struct {
 	seccomp.Notification
 	loop     *Loop
 	rules    Rules
-	start    time.Time
+	start    time.Time // when it was received
 	answered atomic.Bool
 }
 
@@ -87,6 +88,7 @@ func blockSignals() {
 
 // start serves, as the user whose processes it looks at.
 func (w *worker) start() error {
+	w.tid.Store(int64(unix.Gettid()))
 	if as := w.loop.cfg.As; as != nil {
 		if err := as.become(); err != nil {
 			return err
