@@ -130,6 +130,12 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 		})
 	}
 
+	for args, want := range map[string]string{"sandbox exec": id + "\ttester running\n", "sandbox shell": id, "sandbox cp": id + ":\t", "runs report": id} {
+		out, _, _ := p.try("", append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
+		if !strings.Contains(out, want) {
+			t.Errorf("completion of %s: %q", args, out)
+		}
+	}
 	t.Run("copies", func(t *testing.T) { p.copies(t, id, repo) })
 	t.Run("terminal", func(t *testing.T) { p.terminal(t, id) })
 	t.Run("another pid namespace", func(t *testing.T) {
@@ -300,11 +306,12 @@ func (p *place) recorded(t *testing.T, id string, seen []byte) {
 		if e.Type != wire.EventCommand || e.Phase != "begin" {
 			continue
 		}
-		if e.By == "operator root" {
+		switch {
+		case e.By == "operator root":
 			marked++
-		} else if e.By != "" || strings.HasPrefix(e.Command, "operator-") {
+		case e.By != "" || strings.HasPrefix(e.Command, "operator-"):
 			t.Errorf("%s", line)
-		} else {
+		default:
 			agents++
 		}
 	}

@@ -221,3 +221,28 @@ func TestStopReachesWhoMayStop(t *testing.T) {
 		}
 	}
 }
+
+func TestARelayedClientThatDoesNotReadHoldsUpNoOther(t *testing.T) {
+	first, c := relayed(t, &handler{}, RelayConfig{})
+	ctx, cancel := context.WithCancel(context.Background())
+	held, holds := io.Pipe()
+	stuck := c.Command(ctx, wire.ExecRequest{Argv: []string{"sh", "-c", "exec yes"}})
+	stuck.Stdout = holds
+	if err := stuck.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(held, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", 4<<20)
+	for name, other := range map[string]*Client{"the first": first, "the same": c} {
+		if exit, out, _ := run(t, other, strings.NewReader(long), "cat"); exit.Code != 0 || out != long {
+			t.Errorf("another command of %s client: %+v, %d bytes", name, exit, len(out))
+		}
+	}
+	cancel()
+	held.Close()
+	if exit, _ := stuck.Wait(); exit.Kind != wire.ExitSignaled {
+		t.Errorf("%+v", exit)
+	}
+}
