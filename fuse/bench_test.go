@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/keep"
 	"agentsh/internal/testenv"
 )
 
@@ -128,6 +130,70 @@ func BenchmarkMount(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				b.ReportMetric(median(mounted)/median(native), "x")
 				b.ReportMetric(median(native)*1e3, "native-ms")
+			})
+		}
+	}
+}
+
+const overwritten = 500
+
+// fill makes files of 100 KiB.
+func fill(b *testing.B, dir string) {
+	data := make([]byte, 100<<10)
+	for i := range overwritten {
+		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), data, 0o644))
+	}
+}
+
+// overwrite is how long it takes to put 100 bytes in the place of each.
+func overwrite(b *testing.B, dir string) float64 {
+	data := make([]byte, 100)
+	began := time.Now()
+	for i := range overwritten {
+		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), data, 0o644))
+	}
+	return float64(time.Since(began).Microseconds()) / overwritten
+}
+
+// BenchmarkOverwrite reports what the first write over a file of 100 KiB takes
+// in a session: with nothing of it kept, kept for differences, and kept in the
+// trash.
+func BenchmarkOverwrite(b *testing.B) {
+	testenv.Need(b, testenv.Root, testenv.FUSE)
+	soft := `
+file_rules:
+  - {name: keep, paths: ["WS/**"], operations: [write], decision: soft_delete}
+  - {name: rest, paths: ["WS", "WS/**"], operations: ["*"], decision: allow}
+`
+	for _, place := range []string{"tmpfs", "disk"} {
+		for _, kind := range []string{"nothing", "differences", "trash"} {
+			b.Run(place+"/"+kind, func(b *testing.B) {
+				base := b.TempDir()
+				if place == "tmpfs" {
+					must(b, unix.Mount("tmpfs", base, "tmpfs", 0, "size=1G"))
+					defer func() { _ = unix.Unmount(base, unix.MNT_DETACH) }()
+				}
+				var native, mounted []float64
+				for b.Loop() {
+					o := options{backing: filepath.Join(base, fmt.Sprint("backing", len(native))), limits: keep.TrashLimits{Bytes: 1 << 30, Entries: 10_000}}
+					kept, plain := o.backing+"-kept", o.backing+"-native"
+					must(b, errors.Join(os.Mkdir(o.backing, 0o755), os.Mkdir(plain, 0o755), os.Mkdir(kept, 0o700)))
+					switch kind {
+					case "trash":
+						o.policy, o.trash = soft, kept
+					case "differences":
+						o.before = kept
+					}
+					fill(b, plain)
+					native = append(native, overwrite(b, plain))
+					fill(b, o.backing)
+					s := start(b, o)
+					mounted = append(mounted, overwrite(b, s.dir))
+					s.end()
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(median(native), "native-us")
+				b.ReportMetric(median(mounted), "session-us")
 			})
 		}
 	}

@@ -69,8 +69,8 @@ func runInside() int {
 func serveForTest(tags []string) int {
 	donated := map[string]*os.File{}
 	for i, tag := range tags {
-		if tag == TrashName {
-			donated[TrashName] = os.NewFile(uintptr(4+2*i), TrashName)
+		if tag == TrashName || tag == BeforeName {
+			donated[tag] = os.NewFile(uintptr(4+2*i), tag)
 			break
 		}
 		donated[DeviceName(tag)] = os.NewFile(uintptr(4+2*i), tag)
@@ -104,6 +104,7 @@ type options struct {
 	owner   Owner
 	file    bool   // govern the file backing instead of a directory
 	trash   string // directory for soft_delete
+	before  string // directory for old content, if there is no trash
 	limits  keep.TrashLimits
 	// how old what is seen of the backing may be; 0: as old as usual
 	cacheSeconds int
@@ -142,11 +143,13 @@ func start(t testing.TB, o options) *session {
 	s.server.Args[0] = serverName
 	s.server.Stderr = os.Stderr
 	s.server.ExtraFiles = []*os.File{theirs, dev, back}
-	if o.trash != "" {
-		dir, err := os.Open(o.trash)
-		must(t, err)
-		s.server.Args = append(s.server.Args, TrashName)
-		s.server.ExtraFiles = append(s.server.ExtraFiles, dir)
+	for name, path := range map[string]string{TrashName: o.trash, BeforeName: o.before} {
+		if path != "" {
+			dir, err := os.Open(path)
+			must(t, err)
+			s.server.Args = append(s.server.Args, name)
+			s.server.ExtraFiles = append(s.server.ExtraFiles, dir)
+		}
 	}
 	startServer(t, s.server, o.plain)
 	for _, f := range s.server.ExtraFiles {
