@@ -2,7 +2,7 @@
 # All measurements, printed. What is compared runs in turn in the same run; every
 # figure is a median.
 #
-#   run.sh [sizes|starts|sandboxes|policy|supervisor|network|files|controller|runs|channel ...]
+#   run.sh [sizes|starts|sandboxes|policy|supervisor|network|files|places|controller|runs|channel ...]
 #
 # ROUNDS  rounds of each (5)
 # PLACE   directory for the sandboxes section, about 3 GiB (a new one in /var/tmp)
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/.."
 rounds=${ROUNDS:-5}
 [ "$(id -u)" = 0 ] || { echo "bench: needs root" >&2; exit 2; }
-[ $# -gt 0 ] || set -- sizes starts policy supervisor network controller runs channel files sandboxes
+[ $# -gt 0 ] || set -- sizes starts policy supervisor network controller runs channel files places sandboxes
 
 # go_bench PACKAGE PATTERN [TIME] prints each benchmark once, every figure the
 # median of the rounds.
@@ -70,7 +70,11 @@ for section; do
 		;;
 	runs) go_bench ./cmd/agentctl Run 3x ;;
 	channel) go_bench ./internal/channel . ;;
-	files) go_bench ./fuse 'Mount' "${rounds}x" ;;
+	files)
+		go_bench ./fuse Mount "${rounds}x"
+		go_bench ./fuse Overwrite "${rounds}x"
+		;;
+	places) bench/files.sh "$rounds" ;;
 	sandboxes)
 		place=${PLACE:-$(mktemp -d /var/tmp/agentsh-bench.XXXXXX)}
 		bench/sandboxes.sh "$place/work" "$rounds" spawn find du status grep read write pwrite create build
