@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode"
@@ -83,7 +85,7 @@ func TestRecordedOutputIsUnderstood(t *testing.T) {
 var others = []Runtime{codex{}, gemini{}, opencode{}}
 
 func TestHostileOutputIsSurvived(t *testing.T) {
-	long := strings.Repeat("x", maxRecord+10)
+	long := strings.Repeat("x", maxObject+10)
 	tests := []struct{ name, in, want string }{
 		{"text", "plain\n", `{"kind":"line","stream":"stdout","text":"plain"}`},
 		{"broken JSON is text", "{\"type\":\n", `{"kind":"line","stream":"stdout","text":"{\"type\":"}`},
@@ -91,7 +93,7 @@ func TestHostileOutputIsSurvived(t *testing.T) {
 		{"another type of JSON is text", "[1]\n", `{"kind":"line","stream":"stdout","text":"[1]"}`},
 		{"a workflow command in text", "::add-mask::x", `{"kind":"line","stream":"stdout","text":":add-mask::x"}`},
 		{"a line that is too long is told", "{\"a\":\"" + long + "\"}\nnext\n",
-			`{"kind":"error","stream":"stdout","text":"a line of 4194322 bytes was left out"}` + "\n" + `{"kind":"line","stream":"stdout","text":"next"}`},
+			`{"kind":"line","stream":"stdout","text":"(a line of 4194322 bytes was left out)"}` + "\n" + `{"kind":"line","stream":"stdout","text":"next"}`},
 	}
 	for _, r := range others {
 		for _, tt := range tests {
@@ -166,6 +168,26 @@ func checkEvent(t *testing.T, name string, e Event) {
 	}
 	if u := e.Usage; u != nil && (u.Input < 0 || u.Output < 0 || u.CacheRead < 0 || u.CacheWrite < 0 || u.CostUSD < 0 || len(u.Model) > 2*maxName) {
 		t.Fatalf("%s: usage %+v", name, *u)
+	}
+}
+
+func TestStreamsMayComeAtOnce(t *testing.T) {
+	for _, r := range others {
+		n := 0
+		p := r.Parser(func(Event) { n++ }) // under one mutex, as -race shows
+		var wg sync.WaitGroup
+		for _, w := range []io.Writer{p.Stdout(), p.Stderr()} {
+			wg.Go(func() {
+				for range 100 {
+					_, _ = w.Write([]byte("{\"type\":\"surprise\"}\ntext\n"))
+				}
+			})
+		}
+		wg.Wait()
+		p.Close()
+		if n != 400 {
+			t.Errorf("%s: %d events", r.Name(), n)
+		}
 	}
 }
 

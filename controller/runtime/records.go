@@ -1,7 +1,6 @@
 package runtime
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,10 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// maxRecord is the longest line, in bytes, that [records] holds. What follows
-// of a longer one is dropped.
-const maxRecord = 4 << 20
-
 // Bounds of texts in events, in bytes.
 const (
 	limitSaid   = 64 << 10 // of the model
@@ -21,108 +16,46 @@ const (
 	limitCall   = 2 << 10  // a tool's input in short
 )
 
-// records splits what is written to it into lines, as they are. Not safe for
-// concurrent use.
-type records struct {
-	take    func(line []byte) // valid until it returns
-	dropped func(bytes int)   // of a line that is too long
-	buf     []byte
-	lost    int // bytes of the line that buf does not hold
-}
-
-// Write never fails.
-func (r *records) Write(p []byte) (int, error) {
-	n := len(p)
-	for len(p) > 0 {
-		line, rest, found := bytes.Cut(p, []byte{'\n'})
-		take := min(len(line), maxRecord-len(r.buf))
-		r.buf = append(r.buf, line[:take]...)
-		r.lost += len(line) - take
-		if found {
-			r.end()
-		}
-		p = rest
-	}
-	return n, nil
-}
-
-// end finishes a line. A buffer that a long line made is given back.
-func (r *records) end() {
-	switch {
-	case r.lost > 0:
-		r.dropped(len(r.buf) + r.lost)
-	case len(bytes.TrimSpace(r.buf)) > 0:
-		r.take(r.buf)
-	}
-	r.lost = 0
-	if cap(r.buf) > 64<<10 {
-		r.buf = nil
-	}
-	r.buf = r.buf[:0]
-}
-
-// flush finishes a line without an end.
-func (r *records) flush() {
-	if len(r.buf) > 0 || r.lost > 0 {
-		r.end()
-	}
-}
-
-// recordParser reads a program's output of one JSON object a line. What is none
-// is a line of text. Both streams may be written at once.
+// recordParser reads the output of a program that prints one JSON object a
+// line. Both streams may be written at once.
 type recordParser struct {
-	stdout recordStream
+	mu     sync.Mutex // held while anything is read or emitted
+	stdout *jsonLines
 	stderr *Lines
-}
-
-// recordStream is stdout.
-type recordStream struct {
-	records
-	done func() // at the end
+	done   func()
 }
 
 // newRecordParser calls read with each object of stdout and emits the rest as
 // lines; read reports false for an object it does not know. done is called at the
 // end.
 func newRecordParser(emit func(Event), read func(object []byte) bool, done func()) *recordParser {
-	var mu sync.Mutex // the streams are two goroutines
-	line := func(stream, text string) { emit(Event{Kind: EventLine, Stream: stream, Text: text}) }
-	p := &recordParser{}
-	p.stderr = NewLines(func(text string) {
-		mu.Lock()
-		defer mu.Unlock()
-		line("stderr", text)
-	})
-	text := NewLines(func(text string) { line("stdout", text) })
-	p.stdout.take = func(b []byte) {
-		mu.Lock()
-		defer mu.Unlock()
-		if b = bytes.TrimSpace(b); b[0] == '{' && read(b) {
-			return
-		}
-		_, _ = text.Write(b) // never fails
-		text.Flush()
+	line := func(stream string) func(string) {
+		return func(text string) { emit(Event{Kind: EventLine, Stream: stream, Text: text}) }
 	}
-	p.stdout.dropped = func(n int) {
-		mu.Lock()
-		defer mu.Unlock()
-		emit(Event{Kind: EventError, Stream: "stdout", Text: fmt.Sprintf("a line of %d bytes was left out", n)})
-	}
-	p.stdout.done = func() {
-		mu.Lock()
-		defer mu.Unlock()
-		done()
-	}
-	return p
+	return &recordParser{stdout: newJSONLines(read, line("stdout")), stderr: NewLines(line("stderr")), done: done}
 }
 
-func (p *recordParser) Stdout() io.Writer { return &p.stdout }
-func (p *recordParser) Stderr() io.Writer { return p.stderr }
+func (p *recordParser) Stdout() io.Writer { return lockedWriter{&p.mu, p.stdout} }
+func (p *recordParser) Stderr() io.Writer { return lockedWriter{&p.mu, p.stderr} }
 
 func (p *recordParser) Close() {
-	p.stdout.flush()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stdout.Flush()
 	p.stderr.Flush()
-	p.stdout.done()
+	p.done()
+}
+
+// lockedWriter writes while it holds a mutex.
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 // clean is a text of an event: clean, and not longer than limit bytes and a word

@@ -314,6 +314,42 @@ func TestARepositoryConfiguresNoProgram(t *testing.T) {
 	}
 }
 
+// TestOtherProgramsCannotBeReconfigured has the agent leave settings for a next
+// iteration, and change what was delivered.
+func TestOtherProgramsCannotBeReconfigured(t *testing.T) {
+	targets := map[string][]string{
+		"codex": {"/sandbox/claude-config/config.toml"},
+		"gemini": {
+			"/sandbox/claude-config/gemini/.gemini/settings.json", "/sandbox/claude-config/gemini/.gemini/AGENTS.md", "/sandbox/claude-config/gemini/.gemini/.env",
+			"/sandbox/claude-config/gemini/system.md", repoInside + "/.gemini/.env", repoInside + "/.gemini/settings.json", repoInside + "/.agents/skills/lint/SKILL.md",
+		},
+		"opencode": {repoInside + "/.agents/skills/lint/SKILL.md", repoInside + "/.opencode/skill/lint"},
+	}
+	for _, p := range otherPrograms {
+		t.Run(p.runtime, func(t *testing.T) {
+			files := append(targets[p.runtime], "/sandbox/claude-config/agents/tester.md", "/sandbox/claude-config/skills/lint/SKILL.md")
+			w := newOther(t, p, fakemodel.Turns(
+				p.run("for f in "+strings.Join(files, " ")+"; do mkdir -p ${f%/*} 2>/dev/null; if (echo x >>$f) 2>/dev/null; then echo WROTE $f; fi; done; "+
+					"cd /sandbox; for d in home/.agents claude-config "+repoInside+"/.gemini; do mv $d elsewhere 2>/dev/null && echo MOVED $d; done; "+
+					"ln -s /tmp "+repoInside+"/.gemini 2>/dev/null && echo LINKED; echo tried"),
+				fakemodel.Turn{Say: "Nothing to do."},
+			), "skills: [skills/lint]\n")
+			w.write("skills/lint/SKILL.md", "---\nname: lint\ndescription: lint\n---\nGood.\n", 0o644)
+			r, code := w.run()
+			if code != 0 {
+				t.Fatalf("exit %d: %s %+v", code, r.Status, r.Error)
+			}
+			got := w.answer(0).Text
+			if p.runtime != "gemini" { // to the others, .gemini is a directory like any
+				got = strings.ReplaceAll(strings.ReplaceAll(got, "MOVED "+repoInside+"/.gemini", ""), "LINKED", "")
+			}
+			if !strings.Contains(got, "tried") || strings.Contains(got, "WROTE") || strings.Contains(got, "MOVED") || strings.Contains(got, "LINKED") {
+				t.Errorf("the agent changed what configures it: %s", got)
+			}
+		})
+	}
+}
+
 // TestOtherProgramsAreStopped cancels a run while the model thinks. What was
 // committed before is kept.
 func TestOtherProgramsAreStopped(t *testing.T) {
