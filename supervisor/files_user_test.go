@@ -1,0 +1,147 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+)
+
+// TestADeadFileServerHoldsNobody: as root and as user 1000, with a server that is
+// stopped and one that is killed while commands read, write and list. The commands
+// end, the session says why, no process of it is left in an uninterruptible wait,
+// what was synced is there, and the next session works.
+func TestADeadFileServerHoldsNobody(t *testing.T) {
+	unprivileged := asBoth(t)
+	for what, end := range map[string]func(*box) error{
+		"killed": func(b *box) error { return unix.Kill(b.files.process.PID(), unix.SIGKILL) },
+		"stopped": func(b *box) error {
+			err := unix.Kill(b.files.process.PID(), unix.SIGSTOP)
+			b.files.watch(time.Millisecond, 100*time.Millisecond) // instead of a minute
+			return err
+		},
+	} {
+		cfg, log := testConfig(t, opensPolicy)
+		if unprivileged {
+			cfg.User = ""
+		}
+		s, err := Open(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+		ended := make(chan string, 1)
+		go func() {
+			var out bytes.Buffer
+			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "busy", Argv: []string{"sh", "-c",
+				"echo kept >f; sync f; mkdir d; (while :; do echo x >>d/$$; done) & (while ls -l d; do :; done) & while :; do cat f; stat none; done"}}, channel.Streams{Stdout: &out, Stderr: &out})
+			ended <- fmt.Sprintf("%+v %v", exit, err)
+		}()
+		waitForFile(t, filepath.Join(cfg.Cwd, "d"))
+		tree := session(t, s.init.PID())
+		if err := end(b); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("%s: a command waits for a dead server: %s", what, states(tree))
+		}
+		if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(err, ErrEnded) {
+			t.Errorf("%s: a command afterwards: %v", what, err)
+		}
+		_ = s.Close() // it says what the test asked for
+		if left := states(tree); left != "" {
+			t.Errorf("%s: left are %s", what, left)
+		}
+		if data, err := os.ReadFile(filepath.Join(cfg.Cwd, "f")); err != nil || string(data) != "kept\n" {
+			t.Errorf("%s: the workspace holds %q, %v", what, data, err)
+		}
+		again, err := Open(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, out := (&box{Session: again}).run(t, "cat", "f"); out != "kept\n" {
+			t.Errorf("%s: the next session reads %q", what, out)
+		}
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// waitForFile waits until a name exists.
+func waitForFile(t *testing.T, name string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		if _, err := os.Lstat(name); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not appear", name)
+		}
+	}
+}
+
+// session are the processes of the pid namespace of a process, as directories of
+// /proc, which stay theirs when a number is used again.
+func session(t *testing.T, init int) []*os.File {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parents := map[string]bool{fmt.Sprint(init): true}
+	var out []*os.File
+	for grown := true; grown; {
+		grown = false
+		for _, dir := range all {
+			pid := filepath.Base(dir)
+			if parents[pid] {
+				continue
+			}
+			stat, err := os.ReadFile(dir + "/stat")
+			if err != nil {
+				continue
+			}
+			fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+			if f, err := os.Open(dir); parents[fields[1]] && err == nil {
+				parents[pid], grown = true, true
+				out = append(out, f)
+				t.Cleanup(func() { f.Close() })
+			}
+		}
+	}
+	if len(out) < 3 {
+		t.Fatalf("only %d processes of the session are seen", len(out))
+	}
+	return out
+}
+
+// states tells which of the processes are there and how they wait.
+func states(tree []*os.File) string {
+	var out []string
+	for _, dir := range tree {
+		fd, err := unix.Openat(int(dir.Fd()), "stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		buf := make([]byte, 256)
+		n, err := unix.Read(fd, buf)
+		_ = unix.Close(fd)
+		if err == nil && n > 0 {
+			out = append(out, strings.Join(strings.Fields(string(buf[:n]))[:3], " "))
+		}
+	}
+	return strings.Join(out, ", ")
+}
