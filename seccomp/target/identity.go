@@ -174,14 +174,12 @@ func readProc(dir int, name string) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// statusField returns a field of /proc/PID/status.
+// statusField returns a field of /proc/PID/status. The first, the name, which may
+// hold anything, has no line before it.
 func statusField(text []byte, name string) string {
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, name+":"); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
+	_, after, _ := bytes.Cut(text, []byte("\n"+name+":"))
+	value, _, _ := bytes.Cut(after, []byte("\n"))
+	return string(bytes.TrimSpace(value))
 }
 
 // Exe is the path of the program the process runs and Cwd its working

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -346,5 +347,25 @@ func TestFilesOutsideTheRootAreRefused(t *testing.T) {
 	}
 	if err := o.name(h, false); !errors.Is(err, unix.EACCES) {
 		t.Errorf("a file outside is %q %v", h.Path, err)
+	}
+}
+
+func TestAThreadKnowsItsOwnNumbers(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	o, err := OpenView(unix.Gettid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for number, want := range map[int]bool{os.Getpid(): true, unix.Gettid(): true, os.Getppid(): false, 1: false, 0: false, -os.Getpid(): false} {
+		name, own, err := o.Own(number)
+		if err != nil || own != want || own && name != filepath.Base(program) {
+			t.Errorf("%d: own is %v, program %q, %v", number, own, name, err)
+		}
 	}
 }

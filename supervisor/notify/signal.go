@@ -27,9 +27,13 @@ func (w *worker) sigqueue(c *call) error {
 }
 
 // tgkill is also rt_tgsigqueueinfo: both start with process, thread, signal. The
-// kernel refuses a thread that is not of the process.
+// kernel refuses a thread that is not of the process, so the process is judged.
 func (w *worker) tgkill(c *call) error {
-	return w.signalThread(c, int(int32(c.Args[1])), int(int32(c.Args[2])))
+	if int32(c.Args[1]) <= 0 {
+		c.deny(unix.EINVAL)
+		return nil
+	}
+	return w.signalThread(c, int(int32(c.Args[0])), int(int32(c.Args[2])))
 }
 
 // signalThread is for calls whose number never means a group.
@@ -39,6 +43,29 @@ func (w *worker) signalThread(c *call, number, signal int) error {
 		return nil
 	}
 	return w.signal(c, number, signal)
+}
+
+// own lets a signal go on that its sender sends to itself, as most are, and that
+// is permitted without more ado. It reports whether that is so.
+func (w *worker) own(c *call, t *target.Target, number, signal int) (bool, error) {
+	if number <= 0 {
+		return false, nil
+	}
+	name, own, err := t.Own(number)
+	if err != nil || !own {
+		return false, err
+	}
+	request := &policy.SignalRequest{Signal: signal, Target: "self", PID: number, Name: name, SameUser: true}
+	if decision, _ := c.rules.Evaluate(request); decision.Effect != policy.Allow {
+		return false, nil
+	}
+	if !c.valid() {
+		return false, errGone
+	}
+	if c.claim() {
+		c.answer(w.loop.cfg.Listener.Continue(c.ID))
+	}
+	return true, nil
 }
 
 const maxSignal = 64
@@ -59,6 +86,9 @@ func (w *worker) signal(c *call, number, signal int) error {
 			t.Close()
 		}
 	}()
+	if done, err := w.own(c, t, number, signal); done || err != nil {
+		return err
+	}
 	s, err := w.loop.sender(t)
 	if err != nil {
 		return err
