@@ -1,13 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"agentsh/controller"
+	"agentsh/controller/runtime"
 )
 
 // stepTexts are the steps of a run in words.
@@ -95,6 +98,9 @@ func refusalText(r controller.Refusal) string {
 // printResult prints what was done and what was refused.
 func printResult(w io.Writer, r controller.Result) {
 	fmt.Fprintf(w, "\n%s  %s, run %s, %s\n", r.Agent, strings.ReplaceAll(r.Status, "_", " "), r.RunID, since(r.Started, r.Ended))
+	if r.Usage != nil {
+		fmt.Fprintf(w, "\nagent: %s%s\n", usageText(*r.Usage), toolsText(r.Iterations))
+	}
 	if r.Commands > 0 {
 		fmt.Fprintf(w, "\nran %d programs: %s\n", r.Commands, programsText(r.Programs))
 	}
@@ -109,6 +115,34 @@ func printResult(w io.Writer, r controller.Result) {
 		}
 	}
 	printWork(w, r)
+}
+
+// usageText is what a model's work took, on one line.
+func usageText(u runtime.Usage) string {
+	text := fmt.Sprintf("%d turns, %d tokens in, %d cached, %d out", u.Turns, u.Input, u.CacheRead, u.Output)
+	if u.CostUSD > 0 {
+		text += fmt.Sprintf(", $%.4f", u.CostUSD)
+	}
+	return text
+}
+
+// toolsText names the tools that were used, those used most first.
+func toolsText(iterations []controller.IterationResult) string {
+	calls := map[string]int{}
+	for _, it := range iterations {
+		for _, t := range it.Tools {
+			calls[t.Name] += t.Calls
+		}
+	}
+	var tools []controller.Program
+	for name, n := range calls {
+		tools = append(tools, controller.Program{Name: name, Count: n})
+	}
+	if len(tools) == 0 {
+		return ""
+	}
+	slices.SortFunc(tools, func(a, b controller.Program) int { return cmp.Or(b.Count-a.Count, strings.Compare(a.Name, b.Name)) })
+	return "; tools: " + programsText(tools)
 }
 
 // programsText names the programs that ran most.

@@ -254,11 +254,7 @@ func printIterations(w io.Writer, r *runreport.Report) {
 		fmt.Fprintln(w)
 	}
 	if u := r.TotalUsage(); u != nil {
-		fmt.Fprintf(w, "  %d turns, %d tokens in, %d cached, %d out", u.Turns, u.Input, u.CacheRead, u.Output)
-		if u.CostUSD > 0 {
-			fmt.Fprintf(w, ", $%.4f", u.CostUSD)
-		}
-		fmt.Fprintln(w)
+		fmt.Fprintf(w, "  %s\n", usageText(*u))
 	}
 }
 

@@ -285,13 +285,11 @@ func (r *Report) TotalUsage() *runtime.Usage {
 	return &all
 }
 
+// add adds what v took, whatever its model.
 func add(u *runtime.Usage, v runtime.Usage) {
-	u.Turns += v.Turns
-	u.Input += v.Input
-	u.Output += v.Output
-	u.CacheRead += v.CacheRead
-	u.CacheWrite += v.CacheWrite
-	u.CostUSD += v.CostUSD
+	model := u.Model
+	u.Add(v)
+	u.Model = model
 }
 
 // said adds an event of the agent.
