@@ -357,8 +357,15 @@ func TestClosedSessionsLeaveNothing(t *testing.T) {
 		if after := descriptors(t); after != before {
 			t.Errorf("descriptors before:\n%s\nafter:\n%s", before, after)
 		}
-		if after, _ := os.ReadFile("/proc/self/mountinfo"); !bytes.Equal(after, mounts) {
-			t.Error("the mounts of the machine have changed")
+		after, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// One may go meanwhile: removing its directory elsewhere detaches it here.
+		for line := range strings.Lines(string(after)) {
+			if !strings.Contains(string(mounts), line) {
+				t.Errorf("a mount is left: %s", line)
+			}
 		}
 	})
 }
