@@ -105,6 +105,7 @@ EVASIONS ?= $(CURDIR)/../shared/evasions
 evasions: build
 	EVASIONS=$(EVASIONS) test/evasions/run.sh
 	EVASIONS=$(EVASIONS) SHARE_NETWORK=1 test/evasions/run.sh net control
+	EVASIONS=$(EVASIONS) AS_USER=1000 test/evasions/run.sh file control
 
 # The probes that race, each 100,000 times: in rounds, as the corpus gives a
 # probe ten minutes. An hour.

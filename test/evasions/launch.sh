@@ -19,5 +19,12 @@ for word; do
 done
 flags=()
 [ -z "${SHARE_NETWORK:-}" ] || flags=(--share-network)
-exec "$EV_AGENTSH" exec --config "$EV_CONFIG" -p "$policy" -w "$EV_WORKSPACE" --cwd "$EV_WORKSPACE" --audit "$EV_AUDIT" \
+start=()
+if [ -n "${AS_USER:-}" ]; then
+	# A user whose device of FUSE may be opened, as a distribution has it.
+	export XDG_STATE_HOME=${EV_AUDIT%/*}/state XDG_RUNTIME_DIR=
+	own='mount -t tmpfs none /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse && umount -l /mnt && exec "$@"'
+	start=(unshare -m sh -c "$own" sh setpriv --reuid "$AS_USER" --regid "$AS_USER" --clear-groups)
+fi
+exec "${start[@]}" "$EV_AGENTSH" exec --config "$EV_CONFIG" -p "$policy" -w "$EV_WORKSPACE" --cwd "$EV_WORKSPACE" --audit "$EV_AUDIT" \
 	"${flags[@]}" -- "${@:1:$#-1}" "${supervisor[@]}" "${@: -1}"

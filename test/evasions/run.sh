@@ -9,6 +9,7 @@
 # KEEP      set: keep the directory with the probes' audit logs
 # SHARE_NETWORK  set: sessions share the network of the machine
 # DEGRADED  words of degraded, where the place needs them
+# AS_USER   run the supervisor as this user, who owns what the probes aim at
 # PROBE_BIN_DIR  programs of the probes, where there is no compiler
 #
 # A verdict is ok, "not held" (the attack worked, changed nothing outside, and
@@ -72,6 +73,7 @@ workspace() {
 		echo "degraded: [$DEGRADED]" >>"$EV_CONFIG"
 		chown -R 60700:60700 "$EV_WORKSPACE" # no file server shows it as the commands' own
 	fi
+	[ -z "${AS_USER:-}" ] || chown -R "$AS_USER:$AS_USER" "$place/$1"
 	EV_POLICY=$place/policies/$1.yaml
 	EV_AUDIT=$place/$1/audit.jsonl
 }
