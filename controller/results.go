@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/statedir"
+	"agentsh/internal/tarfs"
 )
 
 // What a directory of results holds.
@@ -185,6 +186,15 @@ func (r *results) line(text string) error {
 // event adds a line to the agent's event log.
 func (r *results) event(line []byte) error {
 	return r.events.add(string(line))
+}
+
+// dropFiles removes the changed files with their manifest.
+func (r *results) dropFiles() error {
+	var errs []error
+	for _, name := range []string{manifestName, filesName, filesName + tarfs.PartialSuffix} {
+		errs = append(errs, statedir.RemoveTree(filepath.Join(r.staging, name)))
+	}
+	return errors.Join(errs...)
 }
 
 // copyAudit takes the audit log.

@@ -350,9 +350,10 @@ func (r *run) step(ctx context.Context, s step) error {
 const fewBytes = 64 << 10
 
 // noteFull adds to a failure that a disk is full, when it is: what git and others
-// say of it does not always tell.
+// say of it does not always tell, and an agent is killed whose audit log cannot
+// be written.
 func (r *run) noteFull(f *Failure) {
-	if f.Code != ExitSandbox || f.Hint != "" {
+	if f.Code != ExitAgentFailed && (f.Code != ExitSandbox || f.Hint != "") {
 		return
 	}
 	dirs := []string{r.dir.path}
@@ -365,7 +366,7 @@ func (r *run) noteFull(f *Failure) {
 	for _, dir := range dirs {
 		if full := statedir.CheckRoom(dir, fewBytes); errors.Is(full, syscall.ENOSPC) {
 			f.Err = oneLine{fmt.Errorf("%w (%w)", f.Err, full)}
-			f.Hint = hintFor(f.Err)
+			f.Code, f.Hint = ExitSandbox, hintFor(f.Err)
 			return
 		}
 	}

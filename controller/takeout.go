@@ -50,10 +50,8 @@ const takenPrefix = "agentctl-taken/"
 
 // takeWork takes commits and changed files.
 func (r *run) takeWork(ctx context.Context) error {
-	for _, name := range []string{filesName, filesName + tarfs.PartialSuffix} {
-		if err := statedir.RemoveTree(filepath.Join(r.results.staging, name)); err != nil {
-			return err
-		}
+	if err := r.results.dropFiles(); err != nil {
+		return err
 	}
 	taken, err := extract.Collect(ctx, r.box, extract.Input{
 		Governed: bootstrap.Root, Repo: r.repoDir, Base: r.target.head,
@@ -68,7 +66,7 @@ func (r *run) takeWork(ctx context.Context) error {
 		m.Entries = []wire.ManifestEntry{}
 	}
 	if writeErr := statedir.WriteJSON(filepath.Join(r.results.staging, manifestName), m); writeErr != nil {
-		return errors.Join(err, writeErr)
+		return errors.Join(err, writeErr, r.results.dropFiles()) // nobody could tell whether they are whole
 	}
 	r.noteChanged(m)
 	return err

@@ -153,11 +153,30 @@ func TestAFullDiskAtAnyStepIsOneClearLine(t *testing.T) {
 					t.Errorf("gc: %v\n%s", err, out)
 				}
 				p.checkTarget()
-				p.checkResults()
+				if !p.isPartial() {
+					p.checkResults()
+				}
 				p.checkUnfinished("tmp_pack_") // of a git without room; git gc removes it
 			})
 		}
 	}
+}
+
+// isPartial reports results that say of themselves that they are not all, and
+// fails the test when they hold changed files without their manifest.
+func (p *crashPlace) isPartial() bool {
+	p.t.Helper()
+	var r controller.Result
+	if _, err := os.Lstat(p.path("out/old")); err == nil {
+		return false
+	}
+	p.readJSON("out/result.json", &r)
+	_, files := os.Lstat(p.path("out/files"))
+	_, manifest := os.Lstat(p.path("out/manifest.json"))
+	if r.Partial && files == nil && manifest != nil {
+		p.t.Error("files without a manifest")
+	}
+	return r.Partial
 }
 
 // fill takes what room the place has left.
@@ -169,7 +188,7 @@ func (p *crashPlace) fill() {
 	}
 	defer f.Close()
 	var st unix.Statfs_t
-	if err := unix.Statfs(p.dir, &st); err == nil {
+	if err = unix.Statfs(p.dir, &st); err == nil {
 		err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize)
 	}
 	if err != nil {
