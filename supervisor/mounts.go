@@ -169,13 +169,23 @@ func (p *viewPlanner) govern(path, backing string, dir bool) error {
 	}
 	for _, g := range p.view.governed {
 		if below(g.path, path) {
-			return fmt.Errorf("the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s the workspace", path, g.path, path)
+			return p.nested(path, g.path)
 		}
 	}
 	all := p.policy.Tree(path, policy.OpAll)
 	closed := all.Uniform && all.Effect == policy.Deny
 	p.view.governed = append(p.view.governed, governed{path, backing, dir, closed})
 	return nil
+}
+
+// nested is the error about a place that holds a governed one; it names the
+// rules that divide it.
+func (p *viewPlanner) nested(path, inside string) error {
+	text := fmt.Sprintf("the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s the workspace", path, inside, path)
+	for _, rule := range p.policy.Splitters(path, policy.OpAll) {
+		text += fmt.Sprintf("\n%s: rule %s divides %s", rule.Pos, rule.Name, path)
+	}
+	return &ruleError{text}
 }
 
 // roots are the places that rules allow something in; "/" stands for what is
