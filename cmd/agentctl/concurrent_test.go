@@ -23,7 +23,7 @@ import (
 func TestRunsOnOneRepositoryDoNotMeet(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n, " runs"), func(t *testing.T) {
-			p := newPlace(t, `echo agent at work; sleep 1000; echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; git branch side; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`, "")
+			p := newPlace(t, `perl -e '$| = 1; print "agent at work\n"; sleep 1000'; echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; git branch side; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`, "")
 			var atWork, ended sync.WaitGroup
 			results := make([]controller.Result, n)
 			for i := range n {
@@ -56,11 +56,12 @@ func TestRunsOnOneRepositoryDoNotMeet(t *testing.T) {
 	}
 }
 
-// wakeAgents ends what the agents sleep by.
+// wakeAgents ends what the agents sleep by: one program that says so first, and
+// so is there.
 func (p *place) wakeAgents() {
 	for _, supervisor := range p.supervisors() {
 		for _, pid := range descendants(supervisor) {
-			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(name) == "sleep\n" {
+			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(name) == "perl\n" {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
