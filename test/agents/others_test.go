@@ -327,7 +327,7 @@ func TestOtherProgramsCannotBeReconfigured(t *testing.T) {
 	}
 	for _, p := range otherPrograms {
 		t.Run(p.runtime, func(t *testing.T) {
-			files := append(targets[p.runtime], "/sandbox/claude-config/agents/tester.md", "/sandbox/claude-config/skills/lint/SKILL.md")
+			files := slices.Concat(targets[p.runtime], []string{"/sandbox/claude-config/agents/tester.md", "/sandbox/claude-config/skills/lint/SKILL.md"})
 			w := newOther(t, p, fakemodel.Turns(
 				p.run("for f in "+strings.Join(files, " ")+"; do mkdir -p ${f%/*} 2>/dev/null; if (echo x >>$f) 2>/dev/null; then echo WROTE $f; fi; done; "+
 					"cd /sandbox; for d in home/.agents claude-config "+repoInside+"/.gemini; do mv $d elsewhere 2>/dev/null && echo MOVED $d; done; "+
