@@ -2,7 +2,7 @@
 # All measurements, printed. What is compared runs in turn in the same run; every
 # figure is a median.
 #
-#   run.sh [sizes|starts|sandboxes|policy|supervisor|network|files|places|controller|runs|channel ...]
+#   run.sh [sizes|starts|sandboxes|policy|supervisor|network|files|places|controller|scan|runs|channel ...]
 #
 # ROUNDS  rounds of each (5)
 # PLACE   directory for the sandboxes section, about 3 GiB (a new one in /var/tmp)
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/.."
 rounds=${ROUNDS:-5}
 [ "$(id -u)" = 0 ] || { echo "bench: needs root" >&2; exit 2; }
-[ $# -gt 0 ] || set -- sizes starts policy supervisor network controller runs channel files places sandboxes
+[ $# -gt 0 ] || set -- sizes starts policy supervisor network controller scan runs channel files places sandboxes
 
 # go_bench PACKAGE PATTERN [TIME] prints each benchmark once, every figure the
 # median of the rounds.
@@ -68,6 +68,7 @@ for section; do
 	controller)
 		go_bench ./controller/harness Hundred
 		;;
+	scan) bench/scan.sh "$rounds" ;;
 	runs) go_bench ./cmd/agentctl Run 3x ;;
 	channel) go_bench ./internal/channel . ;;
 	files)

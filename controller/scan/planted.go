@@ -8,6 +8,7 @@ import (
 	"html"
 	"net/url"
 	"slices"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -47,7 +48,7 @@ func (s *Scanner) plant(values []string, rule string) {
 		if len(p.squashed) > 0 {
 			p.hex = []byte(hex.EncodeToString([]byte(v)))
 			for _, e := range encoded {
-				if t := keep(e, alnumOnly); len(t) >= minScattered {
+				if t := keepAlnum(e); len(t) >= minScattered {
 					p.encoded = append(p.encoded, t)
 				}
 			}
@@ -144,7 +145,7 @@ func (r *scattered) find(p planted, b []byte) (from, to int, how string) {
 	if !r.made {
 		r.made = true
 		r.folded, _ = squash(b, len(b))
-		r.letters, r.digits = keep(b, alnumOnly), hexDigits(b)
+		r.letters, r.digits = keepAlnum(b), hexDigits(b)
 		if t := unescaped(b); len(t) < len(b) {
 			r.plain, _ = squash(t, len(t))
 		}
@@ -180,6 +181,8 @@ func (r *scattered) find(p planted, b []byte) (from, to int, how string) {
 // Latin where they look so. It stops at limit bytes, and returns where in b.
 func squash(b []byte, limit int) (out []byte, end int) {
 	out = make([]byte, 0, min(limit, len(b)))
+	var f folded // of one character
+	alike := asciiAlike()
 	i := 0
 	for i < len(b) && len(out) < limit {
 		if c := b[i]; c < utf8.RuneSelf {
@@ -191,32 +194,51 @@ func squash(b []byte, limit int) (out []byte, end int) {
 		}
 		r, size := utf8.DecodeRune(b[i:])
 		i += size
+		if r < 1<<16 && alike[r>>6]&(1<<(r&63)) == 0 {
+			continue
+		}
 		if d, ok := digitValue(r); ok {
 			out = append(out, d)
 			continue
 		}
-		for _, c := range alike(r) {
-			if c != ' ' {
-				out = append(out, c)
-			}
+		f.text, f.at = append(f.text[:0], ' '), f.at[:0]
+		if f.rune(r, 0); len(f.text) > 1 && f.text[1] < utf8.RuneSelf {
+			out = append(out, f.text[1:]...)
 		}
 	}
 	return out, i
 }
 
-// alike is a character as [fold] writes it, when that is ASCII.
-func alike(r rune) []byte {
-	f := folded{}
-	f.text = append(f.text, ' ')
-	f.rune(r, 0)
-	if len(f.text) > 1 && f.text[1] < utf8.RuneSelf {
-		return f.text[1:]
+// asciiAlike has a bit for each character of the basic plane that squash may
+// write as ASCII.
+var asciiAlike = sync.OnceValue(func() *[1 << 10]uint64 {
+	var bits [1 << 10]uint64
+	set := func(r rune) {
+		if r < 1<<16 {
+			bits[r>>6] |= 1 << (r & 63)
+		}
 	}
-	return nil
-}
+	for r := range plain {
+		set(r)
+	}
+	for _, t := range unicode.Nd.R16 {
+		for r := rune(t.Lo); r <= rune(t.Hi); r++ {
+			set(r)
+		}
+	}
+	for _, area := range [][2]rune{{0xFF01, 0xFF5E}, {0x24B6, 0x24E9}} {
+		for r := area[0]; r <= area[1]; r++ {
+			set(r)
+		}
+	}
+	return &bits
+})
 
 // digitValue is the ASCII digit of a decimal digit of any script.
 func digitValue(r rune) (byte, bool) {
+	if !unicode.IsDigit(r) {
+		return 0, false
+	}
 	for _, t := range unicode.Nd.R16 {
 		if r >= rune(t.Lo) && r <= rune(t.Hi) {
 			return byte('0' + (r-rune(t.Lo))%10), true
@@ -230,13 +252,19 @@ func digitValue(r rune) (byte, bool) {
 	return 0, false
 }
 
-func alnumOnly(c byte) bool { return isLetter(c) || c >= '0' && c <= '9' }
+// alnumTable is true for ASCII letters and digits.
+var alnumTable = func() (table [256]bool) {
+	for _, c := range []byte(alnum) {
+		table[c] = true
+	}
+	return table
+}()
 
-// keep drops the bytes that want does not.
-func keep(b []byte, want func(byte) bool) []byte {
+// keepAlnum drops all but ASCII letters and digits.
+func keepAlnum(b []byte) []byte {
 	out := make([]byte, 0, len(b))
 	for _, c := range b {
-		if want(c) {
+		if alnumTable[c] {
 			out = append(out, c)
 		}
 	}
