@@ -25,7 +25,7 @@ timed() {
 }
 
 if [ -n "${COLD:-}" ]; then
-	find --version >/dev/null; du --version >/dev/null; git --version >/dev/null; grep --version >/dev/null; dd --version >/dev/null; go version >/dev/null
+	find . -maxdepth 0 >/dev/null; du --version >/dev/null; git --version >/dev/null; grep --version >/dev/null; dd --version >/dev/null; go version >/dev/null
 	for name; do timed "$name"; done
 	exit
 fi

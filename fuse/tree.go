@@ -151,12 +151,6 @@ func (t *tree) seen(n *node, st *unix.Stat_t) {
 	t.setSmall(n, st)
 }
 
-func (t *tree) isSmall(n *node) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return n.flags&isSmall != 0
-}
-
 // open counts a handle of n, which keeps it.
 func (t *tree) open(n *node) *ioState {
 	t.mu.Lock()
