@@ -237,7 +237,7 @@ const withheld = "[withheld by agentsh: reads like instructions to an agent]"
 
 func TestOrdinaryAnswersAreLeftAlone(t *testing.T) {
 	for _, text := range []string{
-		"ok  \tagentsh/policy\t0.4s\n", "Größe, naïve, 日本語の説明, emoji 🚀 👩‍👩‍👧‍👦 🏴󠁧󠁢󠁥󠁮󠁧󠁿", "این پروژه می‌تواند برنامه‌های شما را اجرا کند", "# Rules\n- Run make test before you commit.\n- Do not edit generated files.",
+		"ok  \tagentsh/policy\t0.4s\n", "Größe, naïve, 日本語の説明, emoji 🚀 👩‍👩‍👧‍👦 🏴󠁧󠁢󠁥󠁮󠁧󠁿", "این پروژه می\u200cتواند برنامه\u200cهای شما را اجرا کند", "# Rules\n- Run make test before you commit.\n- Do not edit generated files.",
 		"aws_access_key_id = AKIAIOSFODNN7EXAMPLE", "commit 9b2e51d04c68aa11bb22cc33dd44ee55ff667788", "שלום \u2066README.md\u2069 עולם", "", "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==",
 	} {
 		response := map[string]any{"file": map[string]any{"content": text, "numLines": 1}, "persistedOutputPath": "/x", "type": "text"}
