@@ -34,7 +34,7 @@
 //
 //  1. The filter (seccomp.DefaultPlan, compiled by libseccomp) stops the thread;
 //     seccomp.Listener.Receive gets the notification in a worker of notify.Loop.
-//  2. target.Open reads path and arguments; Target.Resolve opens the file the
+//  2. target.OpenCall reads path and arguments; Target.Resolve opens the file the
 //     caller means; Identities.Of recognises copies of denied programs.
 //  3. policy.Policy.Evaluate decides. Deny: EACCES and an event.
 //  4. Allow: the thread is traced, the call goes on, and before the new image runs
