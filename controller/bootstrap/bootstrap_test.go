@@ -407,3 +407,26 @@ func TestLinksOfTheProgramStayInTheSandbox(t *testing.T) {
 		}
 	}
 }
+
+func TestANoteStandsAtTheEndOfTheDefinition(t *testing.T) {
+	in := input(t)
+	text, err := os.ReadFile(in.Definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Note = []byte("\nnote\n")
+	p, err := New(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dest := ConfigDir + "/agents/" + in.Agent + ".md"
+	for _, e := range p.Entries {
+		if e.Dest == dest {
+			if string(e.data) != string(text)+"\nnote\n" || e.Size != int64(len(e.data)) {
+				t.Errorf("%q", e.data)
+			}
+			return
+		}
+	}
+	t.Errorf("no %s", dest)
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -72,7 +73,7 @@ func (b *builder) definition(in Input) {
 		b.problem(fmt.Errorf("%s: %w", f.Dest, err))
 		return
 	}
-	f.Source, f.Data = "", append(text, in.Note...)
+	f.Source, f.Data = "", slices.Concat(text, in.Note)
 	b.file(f)
 }
 
