@@ -288,6 +288,28 @@ func TestRequestsSayWhereTheyComeFrom(t *testing.T) {
 	}
 }
 
+func TestNobodyIsDeniedWhenTheCallerIsDead(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	s := begin(t, Config{Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		if path.Base(r.(*policy.CommandRequest).Path) == "true" {
+			close(entered)
+			<-release
+			panic("no process")
+		}
+		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+	}}}, CommandInfo{ID: "c"}, "/bin/sh", "-c", "exec /bin/true")
+	<-entered
+	if err := s.prog.Cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.prog.Wait()
+	close(release)
+	s.end()
+	if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventFault }); e != nil {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 	tries := []string{"/bin/sh", "-c", "/bin/true 2>/dev/null && echo ran; exit 0"}
 	onTrue := func(f func()) Config {

@@ -204,9 +204,10 @@ func (c *call) fault(err error) {
 	if e := unix.Errno(0); errors.As(err, &e) && e != 0 && !errors.Is(err, target.ErrGone) {
 		errno = e
 	}
-	c.answer(c.loop.cfg.Listener.Deny(c.ID, errno))
-	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) {
-		return
+	denied := c.loop.cfg.Listener.Deny(c.ID, errno)
+	c.answer(denied)
+	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) || errors.Is(denied, seccomp.ErrGone) {
+		return // the caller died meanwhile, which may well be the fault
 	}
 	e := wire.Event{Type: wire.EventFault, Session: c.loop.cfg.Session, Decision: "deny", Mechanism: "seccomp", Message: err.Error()}
 	e.Process = &wire.Process{PID: c.TID}
