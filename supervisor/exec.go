@@ -71,8 +71,9 @@ type command struct {
 	group    *cgroup.Command // nil: no limit needs one
 	decision policy.Decision
 	diag     policy.Diagnostic
-	judged   *notify.Judged // the operator's replacement of what was asked for
-	set      env.Inject     // variables of that replacement: the operator's too
+	judged   *notify.Judged  // the operator's replacement of what was asked for
+	set      env.Inject      // variables of that replacement: the operator's too
+	written  *wire.OutputEnd // nil: it was not started
 }
 
 // prepare judges a request and builds its environment. A request that must not
@@ -208,6 +209,7 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 		c.leaveGroup(s)
 	})
 	rest, copyErr := p.finish()
+	c.written = p.written()
 	s.outputs.Go(func() { <-rest })
 	if copyErr != nil {
 		s.cfg.Log.Warn("output of a command was cut short", "command", c.req.ID, "error", copyErr)
@@ -342,7 +344,7 @@ func (s *Session) emitBegin(c command, refused *wire.Exit) error {
 }
 
 func (s *Session) emitEnd(c command, exit wire.Exit) error {
-	return s.emit(wire.Event{Type: wire.EventCommand, Phase: "end", Command: c.req.ID, Argv: c.argv, Path: c.path, Exit: &exit})
+	return s.emit(wire.Event{Type: wire.EventCommand, Phase: "end", Command: c.req.ID, Argv: c.argv, Path: c.path, Exit: &exit, Output: c.written})
 }
 
 // names are the names of an environment; values are never recorded.

@@ -27,6 +27,7 @@ type pipes struct {
 type output struct {
 	from *os.File
 	to   io.Writer
+	n    int64 // bytes read, whether the caller took them or not
 	err  error
 }
 
@@ -140,6 +141,16 @@ func (p *pipes) finish() (rest <-chan struct{}, err error) {
 	return done, errors.Join(failed...)
 }
 
+// written is how many bytes the command wrote to each stream before it ended,
+// known after finish. A terminal has one stream.
+func (p *pipes) written() *wire.OutputEnd {
+	end := &wire.OutputEnd{Stdout: p.outputs[0].n}
+	if len(p.outputs) > 1 {
+		end.Stderr = p.outputs[1].n
+	}
+	return end
+}
+
 // copy moves the stream until its end, or until the deadline that finish sets
 // and then whatever the pipe still holds.
 func (o *output) copy() {
@@ -147,7 +158,7 @@ func (o *output) copy() {
 	if to == nil {
 		to = io.Discard
 	}
-	_, err := io.Copy(writerOnly{to}, readerOnly{o.from})
+	_, err := io.Copy(writerOnly{to}, counted{readerOnly{o.from}, &o.n})
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = o.rest(to)
 	}
@@ -172,6 +183,7 @@ func (o *output) rest(to io.Writer) error {
 		if n <= 0 {
 			return nil
 		}
+		o.n += int64(n)
 		if _, err := to.Write(buf[:n]); err != nil {
 			return err
 		}
@@ -198,3 +210,15 @@ func (r readerOnly) Read(p []byte) (int, error) {
 }
 
 type writerOnly struct{ io.Writer }
+
+// counted adds up what is read.
+type counted struct {
+	io.Reader
+	n *int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	*c.n += int64(n)
+	return n, err
+}

@@ -36,6 +36,9 @@ func TestOutputWrittenBeforeTheEndIsDelivered(t *testing.T) {
 	if stdout.String() != want || stderr.String() != "e" {
 		t.Errorf("got %d bytes and %q", stdout.Len(), stderr.String())
 	}
+	if got := *p.written(); got != (wire.OutputEnd{Stdout: int64(len(want)), Stderr: 1}) {
+		t.Errorf("counted %+v", got)
+	}
 	if _, err := late.WriteString("late"); err != nil {
 		t.Errorf("a late write fails: %v", err)
 	}

@@ -10,7 +10,8 @@ type Started struct {
 	PID int `json:"pid"` // inside the sandbox; 0: not known
 }
 
-// OutputEnd says how many bytes a command wrote in all.
+// OutputEnd says how many bytes a command wrote in all, what it left behind
+// included as long as the command itself ran.
 type OutputEnd struct {
 	Stdout int64 `json:"stdout"`
 	Stderr int64 `json:"stderr"`

@@ -186,30 +186,31 @@ const (
 
 // Event is one line of the audit log.
 type Event struct {
-	Seq       uint64    `json:"seq"`
-	Time      time.Time `json:"time"`
-	MonoNanos int64     `json:"mono_ns"`
-	Session   string    `json:"session,omitempty"`
-	Command   string    `json:"command,omitempty"` // request id of the top-level command
-	Type      string    `json:"type"`
-	Phase     string    `json:"phase,omitempty"` // begin, end
-	Process   *Process  `json:"process,omitempty"`
-	Argv      []string  `json:"argv,omitempty"`
-	Path      string    `json:"path,omitempty"`      // program, file, socket
-	Target    string    `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
-	Op        string    `json:"op,omitempty"`        // file or socket operation, signal name
-	Decision  string    `json:"decision,omitempty"`  // allow, deny, ...
-	By        string    `json:"by,omitempty"`        // approval: who answered; command: who asked, when it was not the session's owner
-	Mechanism string    `json:"mechanism,omitempty"` // what enforced it: seccomp, fuse, mount, launch, ...
-	Rule      *RuleAt   `json:"rule,omitempty"`
-	Message   string    `json:"message,omitempty"`
-	Hint      string    `json:"hint,omitempty"`
-	Count     int       `json:"count,omitempty"` // repeats within a second that this event stands for
-	Exit      *Exit     `json:"exit,omitempty"`
-	Net       *Net      `json:"net,omitempty"`
-	Env       []string  `json:"env,omitempty"` // names only, never values
-	Prev      string    `json:"prev,omitempty"`
-	Hash      string    `json:"hash,omitempty"`
+	Seq       uint64     `json:"seq"`
+	Time      time.Time  `json:"time"`
+	MonoNanos int64      `json:"mono_ns"`
+	Session   string     `json:"session,omitempty"`
+	Command   string     `json:"command,omitempty"` // request id of the top-level command
+	Type      string     `json:"type"`
+	Phase     string     `json:"phase,omitempty"` // begin, end
+	Process   *Process   `json:"process,omitempty"`
+	Argv      []string   `json:"argv,omitempty"`
+	Path      string     `json:"path,omitempty"`      // program, file, socket
+	Target    string     `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
+	Op        string     `json:"op,omitempty"`        // file or socket operation, signal name
+	Decision  string     `json:"decision,omitempty"`  // allow, deny, ...
+	By        string     `json:"by,omitempty"`        // approval: who answered; command: who asked, when it was not the session's owner
+	Mechanism string     `json:"mechanism,omitempty"` // what enforced it: seccomp, fuse, mount, launch, ...
+	Rule      *RuleAt    `json:"rule,omitempty"`
+	Message   string     `json:"message,omitempty"`
+	Hint      string     `json:"hint,omitempty"`
+	Count     int        `json:"count,omitempty"` // repeats within a second that this event stands for
+	Exit      *Exit      `json:"exit,omitempty"`
+	Output    *OutputEnd `json:"output,omitempty"` // end of a command that ran: what was read of it, taken by its caller or not
+	Net       *Net       `json:"net,omitempty"`
+	Env       []string   `json:"env,omitempty"` // names only, never values
+	Prev      string     `json:"prev,omitempty"`
+	Hash      string     `json:"hash,omitempty"`
 }
 
 // Process identifies a process beyond pid reuse.

@@ -43,6 +43,9 @@ func appendEvent(b []byte, e *wire.Event) ([]byte, error) {
 	if b, err = appendPart(b, "exit", e.Exit); err != nil {
 		return nil, err
 	}
+	if b, err = appendPart(b, "output", e.Output); err != nil {
+		return nil, err
+	}
 	if b, err = appendPart(b, "net", e.Net); err != nil {
 		return nil, err
 	}
