@@ -42,7 +42,7 @@ func (r *run) planHooks(rt runtime.Runtime) error {
 	if !rt.Traits().Hooks {
 		r.result.Hooks.Unavailable = names
 		if rt.Traits().Program != "" && len(names) > 0 {
-			r.warn("the runtime %s calls no hooks: there is no %s; what matters is held by the policy", rt.Name(), strings.Join(names, ", "))
+			r.warn("the runtime %s calls no hooks; what matters is held by the policy", rt.Name())
 		}
 		return nil
 	}

@@ -39,6 +39,9 @@ func (r *run) scanSandbox(ctx context.Context) error {
 		}
 		return fail(ExitScan, "write security: {enabled: false} in the harness to run without scans", fmt.Errorf("the sandbox was not scanned: %w", err))
 	}
+	if found, err = r.withoutOwn(ctx, found); err != nil {
+		return err
+	}
 	r.noteFindings("", r.unknown(found))
 	return r.judge(before, "look at the findings, or write security: {fail_mode: open} in the harness to run all the same")
 }
@@ -78,6 +81,40 @@ func (r *run) skippedScanners() []string {
 		}
 	}
 	return out
+}
+
+// withoutOwn drops the findings that the run's own files for the runtime give
+// as they were made, each at its place. In a file that is another now, what is
+// else is found.
+func (r *run) withoutOwn(ctx context.Context, found []scan.Finding) ([]scan.Finding, error) {
+	hosts := r.harness.Security.HostScanners
+	injection := hosts.ContextInjection.Or(true)
+	s := scan.New(scan.Options{Unicode: hosts.Unicode.Or(true), Injection: injection, Settings: injection, URLs: hosts.SSRF.Or(true)})
+	own := map[scan.Finding]bool{}
+	for _, f := range r.own {
+		if f.Target != "" {
+			continue
+		}
+		name := strings.TrimPrefix(f.Dest, bootstrap.ConfigDir+"/") // the scan inside names it so
+		kind, _ := scan.Classify(name)
+		made, err := s.Text(ctx, name, kind, bytes.NewReader(f.Data))
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range made {
+			x.File = f.Dest
+			own[visible(x)] = true
+		}
+	}
+	return slices.DeleteFunc(found, func(f scan.Finding) bool { return own[f] }), nil
+}
+
+// visible is a finding whose texts print as themselves.
+func visible(f scan.Finding) scan.Finding {
+	for _, s := range []*string{&f.File, &f.Rule, &f.Message, &f.Excerpt, &f.Hint} {
+		*s = text.Visible(*s)
+	}
+	return f
 }
 
 // scannedPaths are what was assembled. Settings that the controller made are
@@ -141,12 +178,12 @@ func (l *scanLines) read(line []byte) error {
 		return fmt.Errorf("more than %d findings", maxScanLines)
 	}
 	f := *x.Finding
-	for _, s := range []*string{&f.File, &f.Rule, &f.Message, &f.Excerpt, &f.Hint} {
-		if len(*s) > maxScanField {
+	for _, s := range []string{f.File, f.Rule, f.Message, f.Excerpt, f.Hint} {
+		if len(s) > maxScanField {
 			return errors.New("a finding that is too long")
 		}
-		*s = text.Visible(*s)
 	}
+	f = visible(f)
 	if f.File == "" || f.Rule == "" || f.Line < 1 || f.Column < 1 || f.Trace != "" {
 		return errors.New("a finding without a place")
 	}

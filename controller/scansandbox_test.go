@@ -1,9 +1,17 @@
 package controller
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"agentsh/controller/bootstrap"
+	"agentsh/controller/harness"
+	"agentsh/controller/runtime"
+	"agentsh/controller/scan"
 )
 
 const goodFinding = `{"finding":{"file":"/sandbox/a","line":1,"column":2,"rule":"secret","severity":"critical","message":"m\u001b[31m","excerpt":"e"}}` + "\n"
@@ -57,4 +65,40 @@ func FuzzFindingsFromASandbox(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestFilesThatTheRunMadeAreNoFindings(t *testing.T) {
+	const dest = bootstrap.ConfigDir + "/gemini/.gemini/settings.json"
+	const made = `{"tools": {"discoveryCommand": "", "callCommand": ""}, "hooks": {"x": {"command": "a"}}}`
+	inside := func(content string) []scan.Finding {
+		o := scan.All()
+		o.Secrets = false
+		found, err := scan.New(o).Text(context.Background(), "gemini/.gemini/settings.json", scan.Settings, bytes.NewReader([]byte(content)))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%v %v", found, err)
+		}
+		for i := range found {
+			found[i] = visible(found[i])
+			found[i].File = dest
+		}
+		return found
+	}
+	r := &run{harness: &harness.Harness{}, own: []runtime.File{{Dest: dest, Data: []byte(made)}, {Dest: bootstrap.ConfigDir + "/link", Target: "x"}}}
+	if left, err := r.withoutOwn(context.Background(), inside(made)); err != nil || len(left) > 0 {
+		t.Errorf("%v %v", left, err)
+	}
+	for _, other := range []string{
+		strings.Replace(made, `"discoveryCommand": ""`, `"discoveryCommand": "b"`, 1), strings.Replace(made, `"a"`, `"b"`, 1), strings.Replace(made, "{", "\n{", 1),
+	} {
+		if left, err := r.withoutOwn(context.Background(), inside(other)); err != nil || len(left) == 0 {
+			t.Errorf("%s: %v %v", other, left, err)
+		}
+	}
+	elsewhere := inside(made)
+	for i := range elsewhere {
+		elsewhere[i].File = "/sandbox/workspace/app/.gemini/settings.json"
+	}
+	if left, err := r.withoutOwn(context.Background(), slices.Clone(elsewhere)); err != nil || len(left) != len(elsewhere) {
+		t.Errorf("%v %v", left, err)
+	}
 }
