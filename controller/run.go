@@ -30,6 +30,7 @@ type Options struct {
 	AllowDirty bool   // run from HEAD although tracked files differ from it
 	Backend    sandbox.Backend
 	State      statedir.Dir
+	Scanner    string   // absolute path of the program of llm_guard; empty: none
 	Gateway    string   // directory of the local gateway, see provider.OpenLocal
 	Environ    []string // the host's environment, NAME=value
 	Progress   func(Update)
@@ -101,6 +102,7 @@ type Result struct {
 	Hooks      Hooks             `json:"hooks"`
 	Trace      string            `json:"trace_id,omitempty"` // joins findings, when the harness says so
 	Findings   []scan.Finding    `json:"findings"`           // of the scans
+	Review     *Review           `json:"review,omitempty"`   // critical findings ask for one
 	Out        string            `json:"out"`
 	Audit      string            `json:"audit,omitempty"`
 	Trashed    int               `json:"trashed,omitempty"` // files that soft_delete kept, in the results
@@ -115,6 +117,11 @@ type ResultError struct {
 	Message  string           `json:"message"`
 	Hint     string           `json:"hint,omitempty"`
 	Problems harness.Problems `json:"problems,omitempty"`
+}
+
+// Review asks a person to look at a run with critical findings.
+type Review struct {
+	Label string `json:"label"` // for the change or ticket of the run; who reads the result sets it
 }
 
 // Commit is one commit of the agent.

@@ -15,18 +15,22 @@ import (
 	"strings"
 
 	"agentsh/controller/bootstrap"
+	"agentsh/controller/harness"
 	"agentsh/controller/scan"
 )
 
 // failOpen is the fail_mode in which critical findings stop nothing.
-const failOpen = "open"
+const failOpen = harness.FailOpen
+
+// defaultReviewLabel is the label of a harness that names none.
+const defaultReviewLabel = "needs-review"
 
 // scans reports whether the harness has scans; they are on unless switched off.
 func (r *run) scans() bool { return r.harness.Security.Enabled.Or(true) }
 
 // scanner makes the scanner of the harness, with the secrets that must not
 // come out.
-func (r *run) scanner() *scan.Scanner {
+func (r *run) scanner(m scan.Model) *scan.Scanner {
 	hosts := r.harness.Security.HostScanners
 	o := scan.Options{
 		Unicode: hosts.Unicode.Or(true), Injection: hosts.ContextInjection.Or(true), URLs: hosts.SSRF.Or(true), Secrets: hosts.Secrets.Or(true),
@@ -38,6 +42,7 @@ func (r *run) scanner() *scan.Scanner {
 	if r.canary != "" {
 		o.Canaries = []string{r.canary}
 	}
+	r.addModel(&o, m)
 	return scan.New(o)
 }
 
@@ -63,11 +68,14 @@ func (r *run) secretValues() []string {
 // the files of the repository that agents read, the agent's definition, the
 // skills, the host files.
 func (r *run) scanContext(ctx context.Context) error {
-	s := r.scanner()
-	for _, scan := range []func(context.Context, *scan.Scanner) error{r.scanRepo, r.scanHarness} {
-		if err := scan(ctx, s); err != nil {
+	err := r.withModel(ctx, func(m scan.Model) error {
+		if err := r.scanRepo(ctx, r.scanner(m)); err != nil {
 			return err
 		}
+		return r.scanHarness(ctx, m)
+	})
+	if err != nil {
+		return err
 	}
 	return r.judge(0, "look at the findings, or write security: {fail_mode: open} in the harness to run all the same")
 }
@@ -107,7 +115,8 @@ func (r *run) scanRepo(ctx context.Context, s *scan.Scanner) error {
 }
 
 // scanHarness scans the operator's own files that reach the agent.
-func (r *run) scanHarness(ctx context.Context, s *scan.Scanner) error {
+func (r *run) scanHarness(ctx context.Context, m scan.Model) error {
+	s := r.scanner(m)
 	if err := r.scanFile(ctx, s, r.harness.Path(r.harness.Agent), scan.Instructions); err != nil {
 		return err
 	}
@@ -136,7 +145,12 @@ func (r *run) scanHarness(ctx context.Context, s *scan.Scanner) error {
 	}
 	o := scan.All()
 	o.Secrets = false // those are there because the harness says so
-	s = scan.New(o)
+	r.addModel(&o, m)
+	return r.scanHostFiles(ctx, scan.New(o))
+}
+
+// scanHostFiles scans what host_files brings.
+func (r *run) scanHostFiles(ctx context.Context, s *scan.Scanner) error {
 	for _, f := range r.files {
 		kind, _ := scan.Classify(strings.TrimPrefix(f.Dest, "/"))
 		if f.Source != "" {
@@ -191,6 +205,9 @@ func (r *run) noteFindings(dir string, found []scan.Finding) {
 // harness lets them pass.
 func (r *run) judge(before int, hint string) error {
 	n := r.critical - before
+	if n > 0 {
+		r.askReview()
+	}
 	if n == 0 || r.harness.Security.FailMode.V == failOpen {
 		return nil
 	}
@@ -203,6 +220,17 @@ func (r *run) judge(before int, hint string) error {
 	return fail(ExitScan, hint, fmt.Errorf("%d critical finding(s): %s", n, first))
 }
 
+// askReview notes that a person is to look at the run, where the harness says
+// so.
+func (r *run) askReview() {
+	e := r.harness.Security.Escalation
+	if e.OnCritical.V != harness.OnCriticalReview || r.result.Review != nil {
+		return
+	}
+	r.result.Review = &Review{Label: e.ReviewLabel.Or(defaultReviewLabel)}
+	r.warn("a person is to review this run: %s", r.result.Review.Label)
+}
+
 // scanOutput scans what was taken out, before anybody sees it: the changed
 // files, the agent's output and log, and every change its commits make. When it
 // blocks, nothing is delivered.
@@ -211,7 +239,7 @@ func (r *run) scanOutput(ctx context.Context) error {
 	defer cancel()
 	before := r.critical
 	r.blocked = true // also when what is there cannot be read
-	if err := r.scanResults(ctx, r.scanner()); err != nil {
+	if err := r.scanResults(ctx, r.scanner(nil)); err != nil {
 		return fail(ExitScan, "", fmt.Errorf("scan results: %w", err))
 	}
 	if err := r.judge(before, "nothing was delivered; the findings are in the run record: "+r.dir.path); err != nil {

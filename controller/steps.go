@@ -92,6 +92,9 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := r.checkRuntime(); err != nil {
 		return err
 	}
+	if err := r.checkModel(); err != nil {
+		return err
+	}
 	if err := r.readRules(); err != nil {
 		return err
 	}

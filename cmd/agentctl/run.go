@@ -31,6 +31,7 @@ type runFlags struct {
 	quiet      bool
 	allowDirty bool
 	keep       time.Duration
+	scanner    string
 }
 
 // maxKeep is the longest lease of a sandbox that is kept.
@@ -68,6 +69,7 @@ deletes the sandbox without that.`,
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
 	flags.DurationVar(&f.keep, "keep-sandbox", 0, "when the agent fails, keep its sandbox this `LONG` for a look; see agentctl sandbox")
+	flags.StringVar(&f.scanner, "scanner", "", "`FILE` of a program that scores texts, for llm_guard of the harness; see agentctl scan context")
 	f.load.add(cmd)
 	complete(cmd, "backend", []string{local.Name})
 	return cmd
@@ -78,6 +80,10 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 		return fmt.Errorf("--keep-sandbox %s: at most %s", f.keep, maxKeep)
 	}
 	load, err := f.load.options()
+	if err != nil {
+		return err
+	}
+	scanner, err := absolute(f.scanner)
 	if err != nil {
 		return err
 	}
@@ -102,7 +108,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
-		Backend: backend, State: state, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry, Keep: f.keep,
+		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry, Keep: f.keep,
 	})
 	progress.end()
 	if f.json {
@@ -120,17 +126,12 @@ func openState(backend, agentsh, config string) (statedir.Dir, sandbox.Backend, 
 	if backend != local.Name {
 		return statedir.Dir{}, nil, &failure{code: controller.ExitConfiguration, err: fmt.Errorf("unknown backend %q", backend), hint: "this build has: " + local.Name}
 	}
-	if agentsh != "" {
-		var err error
-		if agentsh, err = filepath.Abs(agentsh); err != nil {
-			return statedir.Dir{}, nil, err
-		}
+	agentsh, err := absolute(agentsh)
+	if err != nil {
+		return statedir.Dir{}, nil, err
 	}
-	if config != "" {
-		var err error
-		if config, err = filepath.Abs(config); err != nil {
-			return statedir.Dir{}, nil, err
-		}
+	if config, err = absolute(config); err != nil {
+		return statedir.Dir{}, nil, err
 	}
 	path, err := statedir.Path(os.Getenv, os.Geteuid())
 	if err != nil {
@@ -141,6 +142,14 @@ func openState(backend, agentsh, config string) (statedir.Dir, sandbox.Backend, 
 		return statedir.Dir{}, nil, &failure{code: controller.ExitSandbox, err: err, hint: "set XDG_STATE_HOME to a directory of your own"}
 	}
 	return state, local.New(local.Config{State: state, Agentsh: agentsh, Operator: config}), nil
+}
+
+// absolute is the absolute path of a file that a flag names; none stays none.
+func absolute(name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	return filepath.Abs(name)
 }
 
 // interruptible makes a context that the first SIGINT or SIGTERM ends, with the

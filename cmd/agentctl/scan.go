@@ -53,6 +53,7 @@ could not be read.`,
 
 func newScanContextCommand() *cobra.Command {
 	var f scanFlags
+	var m modelFlags
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "context [DIR|FILE]...",
@@ -60,20 +61,70 @@ func newScanContextCommand() *cobra.Command {
 		Long: `context scans the files of a directory that agents read without being told to:
 AGENTS.md, CLAUDE.md, SKILL.md and their like, settings of tools, READMEs. A
 file that is named is always scanned. Without an argument the current directory
-is scanned.`,
+is scanned.
+
+With --scanner a program scores the text too. It reads one JSON object a line,
+{"text": "..."}, and answers each with {"score": 0.5} on one line, from 0 to 1.
+One that ends, answers anything else or takes over a minute makes the exit code
+4.`,
 		Example: "  agentctl scan context .\n  agentctl scan context --all --output sarif src > findings.sarif",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				args = []string{"."}
 			}
 			return f.run(cmd, func(ctx context.Context, add func([]scan.Finding)) (int, error) {
-				return scanPaths(ctx, scan.New(scan.All()), args, pathScan{all: all}, add)
+				return m.scan(ctx, scan.All(), func(s *scan.Scanner) (int, error) {
+					return scanPaths(ctx, s, args, pathScan{all: all}, add)
+				})
 			})
 		},
 	}
 	f.add(cmd)
+	m.add(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "scan every file of a directory")
 	return cmd
+}
+
+// modelFlags are the flags of a model-based scanner.
+type modelFlags struct {
+	program   string
+	threshold float64
+	match     string
+}
+
+func (m *modelFlags) add(cmd *cobra.Command) {
+	words := []string{harness.MatchSentence, "full"}
+	cmd.Flags().StringVar(&m.program, "scanner", "", "`FILE` of a program that scores texts")
+	cmd.Flags().Float64Var(&m.threshold, "scanner-threshold", controller.DefaultThreshold, "least `SCORE` that is a finding, 0 to 1")
+	cmd.Flags().StringVar(&m.match, "scanner-match", controller.DefaultMatch, "what is scored at a time: "+strings.Join(words, " or "))
+	complete(cmd, "scanner-match", words)
+}
+
+// scan calls do with a scanner that asks the program, if there is one.
+func (m *modelFlags) scan(ctx context.Context, o scan.Options, do func(*scan.Scanner) (int, error)) (int, error) {
+	if m.match != harness.MatchSentence && m.match != "full" {
+		return 0, fmt.Errorf("--scanner-match %q: sentence or full", m.match)
+	}
+	if !(m.threshold >= 0 && m.threshold <= 1) {
+		return 0, fmt.Errorf("--scanner-threshold %g: 0 to 1", m.threshold)
+	}
+	program, err := absolute(m.program)
+	if err != nil {
+		return 0, err
+	}
+	if program == "" {
+		return do(scan.New(o))
+	}
+	model, err := controller.StartModel(ctx, program, os.Environ())
+	if err != nil {
+		return 0, err
+	}
+	o.Model, o.Threshold, o.Sentences = model, m.threshold, m.match == harness.MatchSentence
+	files, err := do(scan.New(o))
+	if closeErr := model.Close(); err == nil && closeErr != nil {
+		err = &failure{code: controller.ExitSandbox, err: closeErr}
+	}
+	return files, err
 }
 
 func newScanOutputCommand() *cobra.Command {

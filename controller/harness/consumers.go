@@ -46,10 +46,15 @@ var Consumers = map[string]string{
 	"validation_loop.feedback_mode":  "validate",
 	"security.enabled":               "scan context",
 	"security.fail_mode":             "scan context",
-	"security.host_scanners.unicode_normalizer": "scan context",
-	"security.host_scanners.context_injection":  "scan context",
-	"security.host_scanners.ssrf_validator":     "scan context",
-	"security.host_scanners.secret_redactor":    "scan context",
+	"security.host_scanners.unicode_normalizer":   "scan context",
+	"security.host_scanners.context_injection":    "scan context",
+	"security.host_scanners.ssrf_validator":       "scan context",
+	"security.host_scanners.secret_redactor":      "scan context",
+	"security.host_scanners.llm_guard.enabled":    "scan context",
+	"security.host_scanners.llm_guard.threshold":  "scan context",
+	"security.host_scanners.llm_guard.match_type": "scan context",
+	"security.escalation.on_critical":             "scan context",
+	"security.escalation.review_label":            "scan context",
 
 	"security.sandbox_hooks.tirith.enabled":                 "runtime",
 	"security.sandbox_hooks.tirith.fail_on":                 "runtime",
@@ -99,23 +104,21 @@ func particular(where string) string {
 
 // Unsupported says why nothing acts on a leaf; a path covers what is below it.
 var Unsupported = map[string]string{
-	"image":                            "no backend here takes an image",
-	"openshell":                        "there is no openshell backend here",
-	"skills.overrides":                 "skills are delivered as they are",
-	"plugins.env":                      "plugins get no variables of their own; write env.sandbox",
-	"plugins.pi":                       "no runtime here takes arguments for plugins",
-	"preflight_check":                  "no step runs it; put the check into pre_script",
-	"validation_loop.preflight_check":  "no step runs it; put the check into pre_script",
-	"container":                        "the agent always runs in the sandbox of the local backend",
-	"security.host_scanners.llm_guard": "no model comes with it",
-	"security.escalation":              "a critical finding stops the run, or with fail_mode open does not",
-	"trigger":                          "agentctl does not wait for events",
-	"steer":                            "a running agent takes no updates",
-	"api_servers":                      "no step starts servers on the host",
-	"privilege_levels":                 "no step mints tokens",
-	"allowed_remote_resources":         "resources are never fetched",
-	"allow_runtime_fetch":              "resources are never fetched",
-	"max_runtime_fetches":              "resources are never fetched",
+	"image":                           "no backend here takes an image",
+	"openshell":                       "there is no openshell backend here",
+	"skills.overrides":                "skills are delivered as they are",
+	"plugins.env":                     "plugins get no variables of their own; write env.sandbox",
+	"plugins.pi":                      "no runtime here takes arguments for plugins",
+	"preflight_check":                 "no step runs it; put the check into pre_script",
+	"validation_loop.preflight_check": "no step runs it; put the check into pre_script",
+	"container":                       "the agent always runs in the sandbox of the local backend",
+	"trigger":                         "agentctl does not wait for events",
+	"steer":                           "a running agent takes no updates",
+	"api_servers":                     "no step starts servers on the host",
+	"privilege_levels":                "no step mints tokens",
+	"allowed_remote_resources":        "resources are never fetched",
+	"allow_runtime_fetch":             "resources are never fetched",
+	"max_runtime_fetches":             "resources are never fetched",
 }
 
 // Refusals are the settings of the harness that nothing acts on, as errors.
@@ -160,10 +163,28 @@ func (h *Harness) unsupported(s Severity) Problems {
 			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " names a URL, which is not supported here: resources are never fetched"})
 		}
 	})
+	ps = append(ps, h.Security.contradictions(s)...)
 	for _, entry := range h.Providers {
 		if isURL(entry.V) {
 			ps = append(ps, Problem{At: entry.At, Severity: s, Rule: RuleUnsupport, Message: "providers names a URL, which is not supported here: resources are never fetched"})
 		}
+	}
+	return ps
+}
+
+// contradictions reports settings of escalation that another one leaves
+// without effect.
+func (c Security) contradictions(s Severity) Problems {
+	e := c.Escalation
+	var ps Problems
+	add := func(at Origin, text string) {
+		ps = append(ps, Problem{At: at, Severity: s, Rule: RuleUnsupport, Message: text})
+	}
+	if e.OnCritical.IsSet() && e.OnCritical.V != OnCriticalReview && c.FailMode.V == FailOpen {
+		add(e.OnCritical.At, "security.escalation.on_critical: halt is against security.fail_mode: open, which stops nothing")
+	}
+	if e.ReviewLabel.IsSet() && e.OnCritical.V != OnCriticalReview {
+		add(e.ReviewLabel.At, "security.escalation.review_label has no effect without on_critical: review")
 	}
 	return ps
 }

@@ -157,11 +157,32 @@ type HostScanners struct {
 	LLMGuard         LLMGuard    `harness:"llm_guard"`
 }
 
+// Words of the security block that others act on.
+const (
+	FailOpen         = "open"     // fail_mode: critical findings stop nothing
+	MatchSentence    = "sentence" // match_type: each sentence is scored by itself
+	OnCriticalReview = "review"   // on_critical: a person is asked to look at the run
+)
+
 // LLMGuard configures the model-based scanner.
 type LLMGuard struct {
 	Enabled   Value[bool]    `harness:"enabled"`
 	Threshold Value[float64] `harness:"threshold"` // 0 to 1
 	MatchType Text           `harness:"match_type"`
+}
+
+// On reports whether the scanner is asked for: by any of its settings, unless
+// it is switched off.
+func (g LLMGuard) On() bool { return g.Enabled.Or(g.Threshold.IsSet() || g.MatchType.IsSet()) }
+
+// At is the place of the first of its settings.
+func (g LLMGuard) At() Origin {
+	for _, at := range []Origin{g.Enabled.At, g.Threshold.At} {
+		if !at.IsZero() {
+			return at
+		}
+	}
+	return g.MatchType.At
 }
 
 // SandboxHooks switches the hooks around an agent's tools.

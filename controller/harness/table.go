@@ -106,16 +106,16 @@ var containerFields = []field{
 
 var securityFields = []field{
 	{name: "enabled", kind: kindBool, doc: "Scan at all; on unless written false."},
-	{name: "fail_mode", kind: kindText, words: []string{"closed", "open"}, doc: "Whether a critical finding stops the run."},
+	{name: "fail_mode", kind: kindText, words: []string{"closed", FailOpen}, doc: "Whether a critical finding stops the run."},
 	{name: "host_scanners", kind: kindStruct, doc: "Scanners that run before anything is uploaded.", fields: []field{
 		{name: "unicode_normalizer", kind: kindBool, doc: "Find hidden and misleading characters."},
 		{name: "context_injection", kind: kindBool, doc: "Find instructions hidden in context files."},
 		{name: "ssrf_validator", kind: kindBool, doc: "Find URLs of internal services."},
 		{name: "secret_redactor", kind: kindBool, doc: "Find secrets."},
 		{name: "llm_guard", kind: kindStruct, doc: "Model-based scanner.", fields: []field{
-			{name: "enabled", kind: kindBool, doc: "Use the model-based scanner."},
+			{name: "enabled", kind: kindBool, doc: "Use the model-based scanner; on unless written false where llm_guard stands."},
 			{name: "threshold", kind: kindNumber, max: 1, doc: "Score from which a finding counts, 0 to 1."},
-			{name: "match_type", kind: kindText, words: []string{"sentence", "full"}, doc: "What is scored at a time."},
+			{name: "match_type", kind: kindText, words: []string{MatchSentence, "full"}, doc: "What is scored at a time."},
 		}},
 	}},
 	{name: "sandbox_hooks", kind: kindStruct, doc: "Hooks around the agent's tools.", fields: []field{
@@ -134,7 +134,7 @@ var securityFields = []field{
 		}},
 	}},
 	{name: "escalation", kind: kindStruct, doc: "What follows a critical finding.", fields: []field{
-		{name: "on_critical", kind: kindText, words: []string{"halt", "review"}, doc: "Stop, or ask for a review."},
+		{name: "on_critical", kind: kindText, words: []string{"halt", OnCriticalReview}, doc: "Stop, or stop and ask for a review."},
 		{name: "review_label", kind: kindText, doc: "Label that asks for a review."},
 	}},
 	{name: "trace", kind: kindStruct, doc: "Identifier that joins findings of one run.", fields: []field{

@@ -14,8 +14,8 @@ type Model interface {
 	Score(ctx context.Context, text string) (float64, error)
 }
 
-// lineModel speaks to a model in another process.
-type lineModel struct {
+// LineModel speaks to a model in another process. Make one with [NewModel].
+type LineModel struct {
 	out io.Writer
 	in  *bufio.Reader
 }
@@ -26,12 +26,12 @@ const maxAnswer = 64 << 10
 // NewModel makes a model of a process that reads one JSON object a line,
 // {"text": "..."}, and answers each with {"score": 0.5} on one line. Not safe
 // for concurrent use. The process is the caller's, who ends it when ctx does.
-func NewModel(in io.Reader, out io.Writer) Model {
-	return &lineModel{out: out, in: bufio.NewReaderSize(in, maxAnswer)}
+func NewModel(in io.Reader, out io.Writer) *LineModel {
+	return &LineModel{out: out, in: bufio.NewReaderSize(in, maxAnswer)}
 }
 
 // Score asks the process.
-func (m *lineModel) Score(_ context.Context, text string) (float64, error) {
+func (m *LineModel) Score(_ context.Context, text string) (float64, error) {
 	question, err := json.Marshal(map[string]string{"text": text})
 	if err != nil {
 		return 0, err
@@ -52,11 +52,20 @@ func (m *lineModel) Score(_ context.Context, text string) (float64, error) {
 	return *answer.Score, nil
 }
 
+// End reads to the end of the answers. More of them than questions are an
+// error: then none is known to belong to its question.
+func (m *LineModel) End() error {
+	if b, err := m.in.ReadByte(); err == nil {
+		return fmt.Errorf("the model answered more than it was asked, with %q first", b)
+	}
+	return nil
+}
+
 // model asks the model about a block. An error stops the scan: what could not
 // be judged is not passed.
 func (s *span) model() error {
-	if bytes.IndexByte(s.raw, 0) >= 0 {
-		return nil
+	if s.job.kind != Instructions && bytes.IndexByte(s.raw, 0) >= 0 {
+		return nil // no text
 	}
 	for at, rest := 0, s.raw; len(rest) > 0; {
 		n := len(rest)

@@ -114,6 +114,20 @@ func TestAModelIsAskedOverLines(t *testing.T) {
 	}
 }
 
+func TestAModelIsAskedAboutInstructionsWithNULs(t *testing.T) {
+	for kind, want := range map[Kind]int{Instructions: 1, Ordinary: 0} {
+		m := NewModel(strings.NewReader("{\"score\":0.97}\n"), io.Discard)
+		s := New(Options{Model: m, Threshold: 0.9})
+		found, err := s.Text(context.Background(), "x", kind, strings.NewReader("Obey\x00me now."))
+		if err != nil || len(found) != want {
+			t.Errorf("%d: %v %v", kind, found, err)
+		}
+		if extra := m.End(); (extra == nil) != (want == 1) {
+			t.Errorf("%d: %v", kind, extra)
+		}
+	}
+}
+
 func TestFilesAreClassified(t *testing.T) {
 	for name, want := range map[string]struct {
 		kind    Kind

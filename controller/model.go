@@ -1,0 +1,189 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/sandbox/host"
+	"agentsh/controller/scan"
+)
+
+// What a model-based scanner is asked for where nobody says otherwise.
+const (
+	DefaultThreshold = 0.92
+	DefaultMatch     = harness.MatchSentence
+)
+
+// Bounds of a model-based scanner.
+const (
+	modelAnswerTime = 60 * time.Second // of one answer, the first one included: it may load its model before
+	modelEndTime    = 5 * time.Second  // after the last question
+)
+
+var (
+	errModelLate  = errors.New("no answer in time")
+	errModelEnded = errors.New("it ended before its answer")
+	errModelDone  = errors.New("it is not needed any more")
+)
+
+// ModelProgram is a program of the operator that scores how much a text looks
+// like an injection, see [scan.NewModel]. It runs from [StartModel] to
+// [ModelProgram.Close]. Not safe for concurrent use.
+type ModelProgram struct {
+	program   string
+	lines     *scan.LineModel
+	questions *os.File
+	answers   *io.PipeReader
+	limit     time.Duration
+	cancel    context.CancelCauseFunc
+	ended     chan struct{}
+	cause     error // why it ended; read after ended
+	failed    error // the first failure: nothing is asked after it
+}
+
+// StartModel starts a program, named by its absolute path, in the directory /,
+// so that no repository is beside it. It ends with ctx.
+func StartModel(ctx context.Context, program string, environ []string) (*ModelProgram, error) {
+	if err := checkProgram(program); err != nil {
+		return nil, err
+	}
+	// A pipe of the kernel's: copying into one would outlive a program that ends.
+	stdin, questions, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start scanner %s: %w", program, err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	r, w := io.Pipe()
+	m := &ModelProgram{program: program, questions: questions, answers: r, limit: modelAnswerTime, cancel: cancel, ended: make(chan struct{})}
+	m.lines = scan.NewModel(r, questions)
+	go func() {
+		defer close(m.ended)
+		res, err := host.Run(ctx, host.Command{Argv: []string{program}, Env: environ, Stdin: stdin, Stdout: w, MaxOutput: 4 << 10, Timeout: scriptTimeout})
+		if err == nil {
+			err = res.Err()
+		}
+		if m.cause = err; err == nil {
+			m.cause = errModelEnded
+		}
+		_ = stdin.Close()             // who still writes gets EPIPE
+		_ = w.CloseWithError(m.cause) // never fails
+	}()
+	return m, nil
+}
+
+// checkProgram reports a program that cannot be started.
+func checkProgram(program string) error {
+	if !filepath.IsAbs(program) {
+		return fmt.Errorf("scanner %s is not an absolute path", program)
+	}
+	info, err := os.Stat(program)
+	if err != nil {
+		return fmt.Errorf("scanner: %w", err)
+	}
+	if !info.Mode().IsRegular() || unix.Access(program, unix.X_OK) != nil {
+		return fmt.Errorf("scanner %s is not an executable file", program)
+	}
+	return nil
+}
+
+// Score asks the program. After an error it has ended, and every further
+// question gets the same error.
+func (m *ModelProgram) Score(ctx context.Context, text string) (float64, error) {
+	if m.failed != nil {
+		return 0, m.failed
+	}
+	late := time.AfterFunc(m.limit, func() { m.cancel(fmt.Errorf("%w (%s)", errModelLate, m.limit)) })
+	score, err := m.lines.Score(ctx, text)
+	late.Stop()
+	if err == nil {
+		return score, nil
+	}
+	m.stop()
+	if errors.Is(err, syscall.EPIPE) && !errors.Is(m.cause, errModelDone) {
+		err = m.cause // it says more
+	}
+	m.failed = fmt.Errorf("scanner %s: %w", m.program, err)
+	return 0, m.failed
+}
+
+// Close ends the program: it reads the end of its input, and is killed when it
+// does not go. The error is that of a question, or that it answered more than
+// it was asked: then no answer is known to belong to its question.
+func (m *ModelProgram) Close() error {
+	_ = m.questions.Close() // nothing is buffered
+	late := time.AfterFunc(modelEndTime, func() { m.cancel(errModelDone) })
+	defer late.Stop()
+	if m.failed == nil {
+		if err := m.lines.End(); err != nil {
+			m.failed = fmt.Errorf("scanner %s: %w", m.program, err)
+		}
+	}
+	m.stop()
+	return m.failed
+}
+
+// stop kills the program, if it did not end, and waits for that. Nobody reads
+// what it still says.
+func (m *ModelProgram) stop() {
+	m.cancel(errModelDone)
+	_ = m.answers.Close() // never fails
+	<-m.ended
+}
+
+// modelWanted reports whether a model-based scanner is asked for.
+func (r *run) modelWanted() bool {
+	return r.scans() && r.harness.Security.HostScanners.LLMGuard.On()
+}
+
+// checkModel refuses a model-based scanner without a program.
+func (r *run) checkModel() error {
+	g := r.harness.Security.HostScanners.LLMGuard
+	switch {
+	case !r.modelWanted():
+		if r.o.Scanner != "" {
+			r.warn("the scanner %s is not started: the harness does not say security: {host_scanners: {llm_guard: {enabled: true}}}", r.o.Scanner)
+		}
+		return nil
+	case r.o.Scanner == "":
+		return badConfig("name one with --scanner, or write llm_guard: {enabled: false}", "%s: security.host_scanners.llm_guard needs a program that scores texts", g.At())
+	}
+	if err := checkProgram(r.o.Scanner); err != nil {
+		return badConfig("name the file of a program with --scanner", "%w", err)
+	}
+	return nil
+}
+
+// withModel calls do with the model-based scanner of the harness, or nil. One
+// that fails blocks: what could not be judged is not passed.
+func (r *run) withModel(ctx context.Context, do func(scan.Model) error) error {
+	if !r.modelWanted() {
+		return do(nil)
+	}
+	m, err := StartModel(ctx, r.o.Scanner, r.o.Environ)
+	if err != nil {
+		return err
+	}
+	err = do(m)
+	if closeErr := m.Close(); err == nil {
+		err = closeErr
+	}
+	if m.failed != nil && ctx.Err() == nil {
+		return fail(ExitScan, "run the program by hand: it reads {\"text\": \"...\"} and answers {\"score\": 0.5}, a line each; see doc/scan.md", err)
+	}
+	return err
+}
+
+// addModel gives a scanner's options the model, which may be nil.
+func (r *run) addModel(o *scan.Options, m scan.Model) {
+	g := r.harness.Security.HostScanners.LLMGuard
+	o.Model, o.Threshold, o.Sentences = m, g.Threshold.Or(DefaultThreshold), g.MatchType.Or(DefaultMatch) == harness.MatchSentence
+}
