@@ -126,6 +126,14 @@ func TestACriticalFindingAsksForAReview(t *testing.T) {
 			if code != tt.code || label != tt.label {
 				t.Errorf("exit %d, label %q: %+v", code, label, r.Error)
 			}
+			shown, _ := p.command("runs", "show", r.RunID).CombinedOutput()
+			report, _ := p.command("runs", "report", r.RunID, "--format", "markdown").CombinedOutput()
+			html, _ := p.command("runs", "report", r.RunID, "--format", "html").CombinedOutput()
+			for _, page := range []string{string(shown), string(report), string(html)} {
+				if strings.Contains(page, "review this run: ") != (tt.label != "") || !strings.Contains(page, tt.label) {
+					t.Errorf("label %q is not told: %s", tt.label, page)
+				}
+			}
 		})
 	}
 }

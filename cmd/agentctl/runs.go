@@ -220,6 +220,9 @@ func printRun(out io.Writer, r *runreport.Report) error {
 		for _, f := range r.Findings {
 			fmt.Fprintf(w, "  %s\n", text.Visible(f.String()))
 		}
+		if r.Result != nil && r.Result.Review != nil {
+			fmt.Fprintf(w, "  a person is to review this run: %s\n", text.Visible(r.Result.Review.Label))
+		}
 	}
 	printRefusals(w, r.Result)
 	if len(r.Files) > 0 {

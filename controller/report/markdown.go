@@ -81,6 +81,9 @@ func (m *markdown) findings(r *Report) {
 		return
 	}
 	m.line("\n## Findings of the scans\n")
+	if r.Result != nil && r.Result.Review != nil {
+		m.line("A person is to review this run: %s\n", code(text.Short(r.Result.Review.Label, nameShown)))
+	}
 	for _, f := range r.Findings {
 		m.line("- %s %s %s%s%s", f.Severity, code(text.Short(fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column), nameShown)), code(text.Visible(f.Rule)), said(text.Visible(f.Message)), said(text.Visible(f.Excerpt)))
 	}

@@ -87,6 +87,7 @@ func example(t testing.TB, status string) controller.RunInfo {
 		result.Findings = append(result.Findings, scan.Finding{File: h, Line: 1, Column: 2, Rule: h, Severity: scan.Severity(i % 4), Message: h, Excerpt: h, Hint: h})
 		result.Commits = append(result.Commits, controller.Commit{ID: h, Subject: h})
 		result.Branches = append(result.Branches, h)
+		result.Review = &controller.Review{Label: h}
 		result.Iterations[0].Feedback += h + "\n"
 		changes.Files = append(changes.Files, controller.FileDiff{Path: h, Status: "added", Added: 2, Diff: "@@ -0,0 +1,2 @@\n+" + strings.ReplaceAll(h, "\n", "\n+") + "\n"})
 		for _, kind := range []string{runtime.EventSaid, runtime.EventToolCall, runtime.EventToolResult, runtime.EventLine, runtime.EventError, runtime.EventResult, h} {
