@@ -71,6 +71,9 @@ func StartModel(ctx context.Context, program string, environ []string) (*ModelPr
 		if err == nil {
 			err = res.Err()
 		}
+		if errors.Is(err, context.Canceled) { // before it was started
+			err = context.Cause(ctx)
+		}
 		if m.cause = err; err == nil {
 			m.cause = errModelEnded
 		}

@@ -90,6 +90,27 @@ func TestAModelProgramThatFailsIsAnError(t *testing.T) {
 	}
 }
 
+func TestAModelProgramEndsWithItsRun(t *testing.T) {
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	m, err := StartModel(ctx, scorer(t, "cat >/dev/null"), hostEnviron)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan error)
+	go func() {
+		_, err := m.Score(ctx, "text")
+		asked <- err
+	}()
+	cancel(stopped)
+	if err := <-asked; !errors.Is(err, stopped) {
+		t.Errorf("%v", err)
+	}
+	if err := m.Close(); !errors.Is(err, stopped) {
+		t.Errorf("closing it: %v", err)
+	}
+}
+
 func TestWhatIsNoProgramIsNotStarted(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, nil, 0o644); err != nil {

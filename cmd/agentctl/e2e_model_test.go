@@ -83,17 +83,18 @@ func TestAModelNeedsAProgram(t *testing.T) {
 	for name, tt := range map[string]struct {
 		guard, scanner string
 		code           int
+		want           string
 	}{
-		"none":            {"enabled: true", "", controller.ExitConfiguration},
-		"none, in part":   {"match_type: full", "", controller.ExitConfiguration},
-		"that is missing": {"enabled: true", "nowhere", controller.ExitConfiguration},
-		"not executable":  {"enabled: true", "policy.yaml", controller.ExitConfiguration},
-		"switched off":    {"enabled: false, threshold: 0.5", "nowhere", 0},
+		"none":            {"enabled: true", "", controller.ExitConfiguration, "harness.yaml:8:49: security.host_scanners.llm_guard needs a program"},
+		"none, in part":   {"match_type: full", "", controller.ExitConfiguration, "llm_guard needs a program"},
+		"that is missing": {"enabled: true", "nowhere", controller.ExitConfiguration, "no such file"},
+		"not executable":  {"enabled: true", "policy.yaml", controller.ExitConfiguration, "not an executable file"},
+		"switched off":    {"enabled: false, threshold: 0.5", "nowhere", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t, "true", "security: {host_scanners: {llm_guard: {"+tt.guard+"}}}")
 			r, code := p.run("--scanner", tt.scanner)
-			if code != tt.code {
+			if code != tt.code || (r.Error != nil) != (tt.want != "") || r.Error != nil && !strings.Contains(r.Error.Message, tt.want) {
 				t.Errorf("exit %d: %+v", code, r.Error)
 			}
 			if _, err := os.Stat(p.path("out")); (err == nil) != (tt.code == 0) {
