@@ -19,6 +19,7 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/policy"
 )
 
 // soak makes the tests of this file as large as "make soak" wants them.
@@ -178,6 +179,24 @@ func TestManyCommandsLeaveNothing(t *testing.T) {
 		if h.more(kidsBefore[i]) || h.memory > kidsBefore[i].memory+1024 {
 			t.Errorf("child %d held %+v, then %+v", pid, kidsBefore[i], h)
 		}
+	}
+}
+
+// A session that is flooded with programs takes nothing from another one: all
+// that runs there meanwhile succeeds, and nothing of it is denied or undecided.
+func TestAFloodDeniesNothingInAnotherSession(t *testing.T) {
+	calm, other := openBox(t, testPolicy), openBox(t, testPolicy)
+	end := other.background(t, "sh", "-c", floods)
+	calm.work(t, 100, 9)
+	end()
+	isExec := func(e wire.Event) bool { return e.Type == wire.EventExec }
+	execs := calm.events(t, isExec)
+	refused := calm.events(t, func(e wire.Event) bool { return e.Type == wire.EventFault || e.Decision == policy.Deny.String() })
+	if len(execs) < 900 || len(refused) != 0 {
+		t.Errorf("%d programs in the log, of 100 commands with 9 each; refused: %+v", len(execs), refused)
+	}
+	if flood := other.events(t, isExec); len(flood) == 0 {
+		t.Error("there was no flood")
 	}
 }
 

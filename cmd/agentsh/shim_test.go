@@ -52,6 +52,7 @@ exec chroot "$root" "$@"`
 func runInImage(t *testing.T, root, stdin string, argv ...string) (string, int) {
 	t.Helper()
 	cmd := exec.Command("unshare", append([]string{"-m", "bash", "-c", inImage, "bash", root}, argv...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")} // directories of this machine are not in the image
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -60,7 +61,9 @@ func runInImage(t *testing.T, root, stdin string, argv ...string) (string, int) 
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-func TestTheShellsOfAnImageAreHeld(t *testing.T) {
+// shimmedImage is an image whose shells are shims, and its root.
+func shimmedImage(t *testing.T) string {
+	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
@@ -87,6 +90,11 @@ func TestTheShellsOfAnImageAreHeld(t *testing.T) {
 	if err := os.WriteFile(config, append(text, "sandbox: {workspace: /work}\n"...), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return root
+}
+
+func TestTheShellsOfAnImageAreHeld(t *testing.T) {
+	root := shimmedImage(t)
 	tests := []struct {
 		name, stdin string
 		argv        []string
@@ -123,5 +131,128 @@ func TestTheShellsOfAnImageAreHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// escapes is a script that says how it is held: the refusal of id, whose status
+// is 126, and the real shell's own name.
+const escapes = `id; echo held $? $((6*7))`
+
+// TestNothingMakesAShimAnUnconfinedShell starts the shells of an image in every
+// way that a platform or a caller inside the image has.
+func TestNothingMakesAShimAnUnconfinedShell(t *testing.T) {
+	root := shimmedImage(t)
+	const startup = "echo startup ran; id; echo startup held $?\n"
+	for name, text := range map[string]string{"startup": startup, "escapes": escapes + "\n"} {
+		if err := os.WriteFile(filepath.Join(root, "work", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := func(argv ...string) []string { return append([]string{"/usr/bin/env"}, argv...) }
+	named := func(argv0 string, argv ...string) []string {
+		// Only a shell of the image could set argv[0], and those are shims.
+		return append([]string{"/usr/lib/agentsh/start", argv0}, argv...)
+	}
+	start := exec.Command("gcc", "-static", "-o", filepath.Join(root, "usr/lib/agentsh/start"), "-xc", "-")
+	start.Stdin = strings.NewReader(`#include <unistd.h>
+int main(int c, char **v) { execv(v[2], (char *[]){v[1], v[3], v[4], NULL}); return 99; }`)
+	if out, err := start.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got, code := runInImage(t, root, "", named("", "/bin/bash", "-c", escapes)...); code != 125 || strings.Contains(got, "42") {
+		t.Errorf("an empty name: exit %d\n%s", code, got)
+	}
+	tests := []struct {
+		name, stdin string
+		argv        []string
+	}{
+		{"no variable at all", "", env("-i", "/bin/sh", "-c", escapes)},
+		{"BASH_ENV", "", env("BASH_ENV=/work/startup", "/bin/bash", "-c", escapes)},
+		{"ENV", "", env("ENV=/work/startup", "/bin/sh", "-i", "-c", escapes)},
+		{"SHELLOPTS and BASHOPTS", "", env("SHELLOPTS=privileged:posix", "BASHOPTS=expand_aliases", "BASH_FUNC_id%%=() { echo forged; }", "/bin/bash", "-c", escapes)},
+		{"a loader's variables", "", env("LD_PRELOAD=/work/startup", "LD_LIBRARY_PATH=/work", "/bin/bash", "-c", escapes)},
+		{"variables of agentsh", "", env("AGENTSH_CONFIG=/work/none", "AGENTSH_POLICY=/work/none", "AGENTSH_SESSION=one", "AGENTSH_SHIM=0", "AGENTSH_IN_SESSION=1", "AGENTSH_BYPASS=1", "/bin/sh", "-c", escapes)},
+		{"a directory for what is temporary, in the workspace", "", env("TMPDIR=/work", "/bin/sh", "-c", escapes)},
+		{"directories of others", "", env("HOME=/work", "XDG_STATE_HOME=/work", "XDG_CONFIG_HOME=/work", "/bin/sh", "-c", escapes)},
+		{"variables of Go", "", env("GODEBUG=execerrdot=0", "GOTRACEBACK=crash", "GOGC=1", "GOMAXPROCS=1", "/bin/sh", "-c", escapes)},
+		{"a login sh", "", named("-sh", "/bin/sh", "-c", escapes)},
+		{"a login bash", "", named("-bash", "/bin/bash", "-c", escapes)},
+		{"sh by its name alone", "", named("sh", "/bin/sh", "-c", escapes)},
+		{"a restricted shell's name", "", named("rbash", "/bin/bash", "-c", escapes)},
+		{"the name of agentsh", "", named("agentsh", "/bin/bash", "-c", escapes)},
+		{"another name", "", named("python3", "/usr/bin/sh", "-c", escapes)},
+		{"a script on standard input", escapes + "\n", []string{"/bin/sh"}},
+		{"-s with arguments", escapes + "\n", []string{"/bin/bash", "-s", "a"}},
+		{"nested shells", "", []string{"/bin/sh", "-c", "/bin/bash -c '/bin/sh /work/escapes'"}},
+		{"a nested shell without variables", "", []string{"/bin/sh", "-c", `env -i /bin/bash -c '` + escapes + `'`}},
+		{"a nested shell by another name", "", []string{"/bin/bash", "-c", `(exec -a -sh /bin/sh -c '` + escapes + `')`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, _ := runInImage(t, root, tt.stdin, tt.argv...)
+			if !strings.Contains(got, "agentsh: denied: id (rule no-id") || !strings.Contains(got, "held 126 42\n") || strings.Contains(got, "uid=") || strings.Contains(got, "startup held 0") {
+				t.Errorf("not held:\n%s", got)
+			}
+		})
+	}
+}
+
+// TestAShimThatCannotOpenASessionRunsNothing takes away or spoils what it needs,
+// with every variable that a caller might hope to help with.
+func TestAShimThatCannotOpenASessionRunsNothing(t *testing.T) {
+	root := shimmedImage(t)
+	spoil := map[string]func(t *testing.T, at string){
+		"missing": func(t *testing.T, at string) {
+			if err := os.Remove(at); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"empty": func(t *testing.T, at string) {
+			if err := os.WriteFile(at, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"unreadable": func(t *testing.T, at string) { // a directory: root reads every file
+			if err := os.Remove(at); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(at, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"garbage": func(t *testing.T, at string) {
+			if err := os.WriteFile(at, []byte("\x00{{: policy"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for _, name := range []string{"etc/agentsh/config.yaml", "etc/agentsh/policy.yaml", "usr/lib/agentsh/shells/manifest.json"} {
+		for how, f := range spoil {
+			t.Run(how+" "+name, func(t *testing.T) {
+				at := filepath.Join(root, name)
+				kept, err := os.ReadFile(at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f(t, at)
+				for _, argv := range [][]string{
+					{"/bin/sh", "-c", "echo $((6*7))"}, {"/usr/bin/env", "-i", "/bin/bash", "-lc", "echo $((6*7))"},
+					{"/usr/bin/env", "BASH_ENV=/work/script", "AGENTSH_CONFIG=/etc/policy.yaml", "AGENTSH_POLICY=/etc/policy.yaml", "/bin/bash", "-c", "echo $((6*7))"},
+				} {
+					if got, code := runInImage(t, root, "", argv...); code != 125 || strings.Contains(got, "42") || !strings.Contains(got, "agentsh: ") {
+						t.Errorf("%q: exit %d\n%s", argv, code, got)
+					}
+				}
+				if err := os.RemoveAll(at); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(at, kept, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+	if got, code := runInImage(t, root, "", "/bin/sh", "-c", "echo $((6*7))"); code != 0 || got != "42\n" {
+		t.Errorf("put back: exit %d\n%s", code, got)
 	}
 }
