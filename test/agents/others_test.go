@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"agentsh/controller"
+	"agentsh/controller/bootstrap"
 	"agentsh/controller/runtime"
 	"agentsh/internal/fakemodel"
 )
@@ -150,6 +151,11 @@ func TestOtherProgramsMendABug(t *testing.T) {
 			r, code := w.run()
 			if code != 0 || r.Status != controller.StatusDone || r.Partial || r.AuditGaps != 0 {
 				t.Fatalf("exit %d: %s %+v", code, r.Status, r.Error)
+			}
+			for _, f := range r.Findings {
+				if strings.HasPrefix(f.File, bootstrap.ConfigDir+"/") {
+					t.Errorf("a file of the run's own is a finding: %s", f)
+				}
 			}
 			if len(r.Commits) != 1 || !strings.Contains(w.git("show", r.Branch+":double.sh"), "$1 + $1") {
 				t.Errorf("commits: %+v", r.Commits)
