@@ -182,7 +182,7 @@ func (s *Session) settle(v *view) error {
 	if s.plain() {
 		return s.settlePlain(v)
 	}
-	if err := s.reaches(*v); err != nil {
+	if err := errors.Join(s.reaches(*v), s.keepsOut(v)); err != nil {
 		return err
 	}
 	if s.keepDir != "" {

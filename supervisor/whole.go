@@ -3,12 +3,14 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/launch"
 )
@@ -110,19 +112,55 @@ func (s *Session) reaches(v view) error {
 	return nil
 }
 
-// statePlace is the directory for the session's state: the temporary one, or in
-// a plain session one that commands cannot write to.
+// statePlace is the directory for the session's state: the temporary one unless
+// that is in the workspace, or in a plain session one that commands cannot write
+// to.
 func (c *Config) statePlace(lost lacks) string {
 	if !lost.has(lossNamespaces) {
-		return os.TempDir()
+		for _, dir := range []string{os.TempDir(), os.Getenv("XDG_RUNTIME_DIR"), "/run", "/var/tmp", "/dev/shm"} {
+			if dir != "" && !c.governs(dir) && unix.Access(dir, unix.W_OK|unix.X_OK) == nil {
+				return dir
+			}
+		}
+		return os.TempDir() // settle refuses it
 	}
 	for _, dir := range []string{os.Getenv("XDG_RUNTIME_DIR"), "/run", os.TempDir(), "/var/tmp", "/dev/shm"} {
 		if dir == "" || unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
 			continue
 		}
-		if v := c.Policy.Tree(dir, writeOps); v.Uniform && v.Effect == policy.Deny && !slices.ContainsFunc(v.Except, func(e string) bool { return below(e, dir) }) {
+		if c.writesNothing(dir) {
 			return dir
 		}
 	}
 	return os.TempDir()
+}
+
+// writesNothing reports whether the policy denies every change in a directory.
+func (c *Config) writesNothing(dir string) bool {
+	v := c.Policy.Tree(dir, writeOps)
+	return v.Uniform && v.Effect == policy.Deny && !slices.ContainsFunc(v.Except, func(e string) bool { return below(e, dir) })
+}
+
+// governs reports whether a directory is in one that commands work in. What
+// cannot be resolved is taken as it is written.
+func (c *Config) governs(dir string) bool {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	return slices.ContainsFunc(c.Governed, func(g wire.Governed) bool { return below(dir, g.Backing) })
+}
+
+// keepsOut refuses a view in which commands would work on the session's own
+// state.
+func (s *Session) keepsOut(v *view) error {
+	dir, err := filepath.EvalSymlinks(s.state.dir)
+	if err != nil {
+		return fmt.Errorf("session state: %w", err)
+	}
+	for _, g := range v.governed {
+		if !g.closed && below(dir, g.backing) && (s.cfg.governs(dir) || !s.cfg.writesNothing(dir)) {
+			return fmt.Errorf("session state %s lies in %s, which commands work in: set TMPDIR to a directory outside", dir, g.backing)
+		}
+	}
+	return nil
 }
