@@ -44,10 +44,10 @@ func TestADeadFileServerHoldsNobody(t *testing.T) {
 		go func() {
 			var out bytes.Buffer
 			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "busy", Argv: []string{"sh", "-c",
-				"echo kept >f; sync f; mkdir d; (while :; do echo x >>d/$$; done) & (while ls -l d; do :; done) & while :; do cat f; stat none; done"}}, channel.Streams{Stdout: &out, Stderr: &out})
+				"echo kept >f; sync f; mkdir d; (while :; do echo x >>d/$$; done) & (while ls -l d; do :; done) & mkdir e; while :; do cat f; stat none; done"}}, channel.Streams{Stdout: &out, Stderr: &out})
 			ended <- fmt.Sprintf("%+v %v", exit, err)
 		}()
-		waitForFile(t, filepath.Join(cfg.Cwd, "d"))
+		waitForFile(t, filepath.Join(cfg.Cwd, "e")) // after all of it was started
 		tree := session(t, s.init.PID())
 		if err := end(b); err != nil {
 			t.Fatal(err)
