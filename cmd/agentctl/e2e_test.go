@@ -575,7 +575,11 @@ func TestASecondSignalHurries(t *testing.T) {
 			p := newPlaceAt(t, func(dir string) { mountPlace(t, dir, "4g") }, `truncate -s 2500M "$AGENTSH_OUTPUT_DIR/big"; echo agent at work; sleep 1000`, "")
 			adopt(t)
 			cmd := p.command(p.runArgs()...)
-			signal := func() { _ = cmd.Process.Signal(sig) }
+			started := make(chan struct{})
+			signal := func() {
+				<-started
+				_ = cmd.Process.Signal(sig)
+			}
 			var second sync.Once
 			p.watchOpens().begin(func(o open) {
 				if filepath.Base(o.name) == "big" && strings.Contains(o.name, "/.agentctl-") {
@@ -584,7 +588,11 @@ func TestASecondSignalHurries(t *testing.T) {
 			})
 			var said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &watcher{want: []byte("| agent at work"), found: signal}, &said
-			_ = cmd.Run()
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			close(started)
+			_ = cmd.Wait()
 			waitOrphans(t)
 			if code := cmd.ProcessState.ExitCode(); code != 128+int(sig) || !strings.Contains(said.String(), "not complete") {
 				t.Errorf("exit code %d\n%s", code, said.String())

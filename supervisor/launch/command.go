@@ -276,8 +276,12 @@ func (p *Process) startFailed(m *message) error {
 	return err
 }
 
-// startLost is the error of a child that ended without a word.
+// startLost is the error of a child that ended without a word, or that is not
+// listened to any longer: that one lives, and waits to be killed.
 func (p *Process) startLost(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
 	<-p.exited
 	if _, lost := p.Wait(); lost != nil {
 		return fmt.Errorf("start command: %w", lost)

@@ -188,6 +188,31 @@ func TestStartKillAndCloseInAnyOrder(t *testing.T) {
 	all.Wait()
 }
 
+// A start that is given up while the child is at the gate ends the child.
+func TestAStartThatIsGivenUpIsKilled(t *testing.T) {
+	both(t, func(t *testing.T) {
+		s := start(t, config(t))
+		ctx, cancel := context.WithCancel(context.Background())
+		pid := 0
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err := s.Start(ctx, launch.Command{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", OnPID: func(p int) error {
+				pid = p
+				cancel()
+				return nil
+			}})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Start gave %v", err)
+			}
+		}()
+		within(t, guard, done, "the end of the start")
+		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+			t.Errorf("process %d is left: %v", pid, err)
+		}
+	})
+}
+
 // taker tries for as long as it lives to get a listener: one of its own, and one
 // that a process it sees holds. It tells of each on descriptor 3, and once on its
 // output that it has begun.

@@ -118,6 +118,7 @@ func TestOnlyABlockedDecisionIsLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer r.Close() // not before: its number is read
 	defer w.Close()
 	fd := int(r.Fd())
 	const deadline = time.Second
