@@ -98,7 +98,7 @@ func newChannel(f *os.File) (*channel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	return &channel{conn: conn, in: make([]byte, packetBytes+1), out: make([]byte, 0, packetBytes+1)}, nil
+	return &channel{conn: conn, in: make([]byte, packetBytes+1)}, nil
 }
 
 // send writes one message. The first byte of a packet tells whether more follow.

@@ -52,7 +52,7 @@ type reporter struct {
 	session string
 	resolve *resolver
 	send    func(wire.Event)
-	queue   chan report
+	queue   chan *report // of pointers: it is empty nearly always, and its room is kept
 
 	mu     sync.Mutex
 	known  map[uint32]*wire.Process // found in this window
@@ -65,7 +65,7 @@ type reporter struct {
 func newReporter(session string, resolve *resolver, send func(wire.Event)) *reporter {
 	return &reporter{
 		session: session, resolve: resolve, send: send,
-		queue:  make(chan report, eventQueue),
+		queue:  make(chan *report, eventQueue),
 		known:  map[uint32]*wire.Process{},
 		seen:   map[eventKey]*tally{},
 		bursts: map[burstKey]*tally{},
@@ -96,7 +96,7 @@ func (r *reporter) run(ctx context.Context) {
 	}
 }
 
-func (r *reporter) deliver(rep report) {
+func (r *reporter) deliver(rep *report) {
 	if rep.done != nil {
 		r.flush()
 		close(rep.done)
@@ -135,7 +135,7 @@ func (r *reporter) begin() {
 func (r *reporter) drain(ctx context.Context) {
 	done := make(chan struct{})
 	select {
-	case r.queue <- report{done: done}:
+	case r.queue <- &report{done: done}:
 	case <-ctx.Done():
 		return
 	}
@@ -152,8 +152,9 @@ func (r *reporter) add(rep report) {
 		return
 	}
 	r.identify(&rep)
+	sent := rep // allocated here: what is only counted is not
 	select {
-	case r.queue <- rep:
+	case r.queue <- &sent:
 	default:
 		r.mu.Lock()
 		r.lost++
@@ -200,7 +201,7 @@ func (r *reporter) fault(message string) {
 	rep := report{event: wire.Event{Time: time.Now(), Session: r.session, Type: wire.EventFault, Mechanism: mechanism,
 		Decision: policy.Deny.String(), Message: message}}
 	select {
-	case r.queue <- rep:
+	case r.queue <- &rep:
 	default:
 		r.mu.Lock()
 		r.lost++
@@ -224,7 +225,7 @@ func (r *reporter) flush() {
 			r.mu.Lock()
 			t.report.event.Process = r.known[t.report.tid]
 			r.mu.Unlock()
-			r.deliver(t.report)
+			r.deliver(&t.report)
 		}
 	}
 	for _, t := range bursts {

@@ -40,6 +40,7 @@ func (p Plan) Compile(arch string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile filter for %s: %w", arch, err)
 	}
+	defer trim()
 	defer c.filter.Release()
 	if err := c.addPlan(p); err != nil {
 		return nil, fmt.Errorf("compile filter for %s: %w", arch, err)
