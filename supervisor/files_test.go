@@ -77,8 +77,8 @@ func TestAFileServerThatHangsEndsTheSession(t *testing.T) {
 	}
 	ended := make(chan wire.Exit, 1)
 	go func() { // the command waits for the stopped server; it ends with the session
-		var out bytes.Buffer
-		exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "waits", Argv: []string{"cat", "another"}}, channel.Streams{Stdout: &out, Stderr: &out})
+		var out, errs bytes.Buffer
+		exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "waits", Argv: []string{"cat", "another"}}, channel.Streams{Stdout: &out, Stderr: &errs})
 		if err != nil {
 			exit.Message = err.Error()
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,9 +43,8 @@ func TestADeadFileServerHoldsNobody(t *testing.T) {
 		b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
 		ended := make(chan string, 1)
 		go func() {
-			var out bytes.Buffer
 			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "busy", Argv: []string{"sh", "-c",
-				"echo kept >f; sync f; mkdir d; (while :; do echo x >>d/$$; done) & (while ls -l d; do :; done) & mkdir e; while :; do cat f; stat none; done"}}, channel.Streams{Stdout: &out, Stderr: &out})
+				"echo kept >f; sync f; mkdir d; (while :; do echo x >>d/$$; done) & (while ls -l d; do :; done) & mkdir e; while :; do cat f; stat none; done"}}, channel.Streams{Stdout: io.Discard, Stderr: io.Discard})
 			ended <- fmt.Sprintf("%+v %v", exit, err)
 		}()
 		waitForFile(t, filepath.Join(cfg.Cwd, "e")) // after all of it was started

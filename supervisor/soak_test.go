@@ -245,11 +245,11 @@ func TestAStormOfSignalsInterruptsNothing(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			var out bytes.Buffer
+			var out, errs bytes.Buffer
 			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "storm-" + strconv.Itoa(i), Argv: []string{"python3", "-c", storm, n}},
-				channel.Streams{Stdout: &out, Stderr: &out})
+				channel.Streams{Stdout: &out, Stderr: &errs})
 			if err != nil || exit.ExitCode() != 0 || out.String() != "done\n" {
-				t.Errorf("%+v %v: %s", exit, err, &out)
+				t.Errorf("%+v %v: %s%s", exit, err, &out, &errs)
 			}
 		})
 	}
