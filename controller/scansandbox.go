@@ -194,7 +194,7 @@ func (l *scanLines) read(line []byte) error {
 // unknown drops the findings that the scan outside made already.
 func (r *run) unknown(found []scan.Finding) []scan.Finding {
 	key := func(f scan.Finding) string {
-		return fmt.Sprintf("%s:%d:%d:%s:%s", path.Base(f.File), f.Line, f.Column, f.Rule, f.Message)
+		return fmt.Sprintf("%s:%d:%d:%s:%s:%s", path.Base(f.File), f.Line, f.Column, f.Rule, f.Severity, f.Message)
 	}
 	known := map[string]bool{}
 	for _, f := range r.result.Findings {

@@ -326,6 +326,12 @@ func TestAnOpenerThatIsGoneOpensNothing(t *testing.T) {
 	if _, out := b.run(t, "sh", "-c", "cat /proc/meminfo 2>/dev/null || echo no; head -c 4 /etc/passwd"); out != "no\nroot" {
 		t.Errorf("it printed %q", out)
 	}
+	lost := func(e wire.Event) bool {
+		return e.Type == wire.EventFault && strings.Contains(e.Message, "opener is gone")
+	}
+	if len(b.events(t, lost)) == 0 {
+		t.Error("the audit log does not tell of it")
+	}
 }
 
 // TestWhetherFilesOfProcAreDecidedIsSettled: the layer that shuts commands out is

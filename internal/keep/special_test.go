@@ -8,7 +8,18 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
 )
+
+// mark gives a file the attribute user.mark, which the filesystem of the tests
+// must have.
+func mark(t *testing.T, name, value string) {
+	t.Helper()
+	testenv.Need(t, testenv.That("user.* attributes in the directory of temporary files", func() error {
+		return unix.Setxattr(name, "user.mark", []byte(value), 0)
+	}))
+}
 
 // TestARollbackRestoresExtendedAttributes of files and directories: those that
 // were changed, removed and added, also on files that may not be written to.
@@ -20,9 +31,7 @@ func TestARollbackRestoresExtendedAttributes(t *testing.T) {
 	}
 	must(t, os.Mkdir(at("dir"), 0o755))
 	for _, name := range []string{"changed", "removed", "rewritten", "fixed", "dir"} {
-		if err := unix.Setxattr(at(name), "user.mark", []byte("old\x00"), 0); err != nil {
-			t.Skip("the filesystem of the tests has no extended attributes")
-		}
+		mark(t, at(name), "old\x00")
 	}
 	must(t, os.Chmod(at("fixed"), 0o444))
 	one, err := c.Create("", free)
@@ -114,9 +123,7 @@ func TestAnOldCheckpointLeavesAttributesAndFIFOsAlone(t *testing.T) {
 	}
 	must(t, os.Remove(filepath.Join(c.dir, one.ID+manifestEnd)))
 	must(t, c.write(one, l))
-	if err := unix.Setxattr(at("file"), "user.mark", []byte("x"), 0); err != nil {
-		t.Skip("the filesystem of the tests has no extended attributes")
-	}
+	mark(t, at("file"), "x")
 	done, err := c.Rollback(one.ID, freely)
 	if err != nil || len(done) > 0 {
 		t.Errorf("%v, %v", done, err)

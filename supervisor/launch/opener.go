@@ -22,8 +22,14 @@ const maxOpenPath = 4096
 // openPatience bounds how long one open may take.
 const openPatience = 5 * time.Second
 
-// errOpener says that a session has no opener any more.
-var errOpener = fmt.Errorf("the session's opener is gone: %w", unix.EACCES)
+// openerLost says that a session has no opener any more. No errno is in its
+// chain: it is not what the kernel says of a file.
+func openerLost(err error) error {
+	if err == nil {
+		err = errors.New("its answer is not readable")
+	}
+	return errors.New("the session's opener is gone: " + err.Error())
+}
 
 // Opener opens files in place of commands, from a process of the session that
 // has the rights of a command and no others. It is safe for concurrent use.
@@ -50,8 +56,9 @@ func (i *Init) Opener() (*Opener, error) {
 }
 
 // Open opens a file for reading as a command would. path is absolute, inside, and
-// must be without symbolic links; flags are those of open(2). The errno of the
-// kernel is in the chain of the error. The caller closes the file.
+// must be without symbolic links; flags are those of open(2). The errno that the
+// kernel has for the file, and no other, is in the chain of the error. The caller
+// closes the file.
 func (o *Opener) Open(path string, flags int) (*os.File, error) {
 	if len(path) >= maxOpenPath {
 		return nil, unix.ENAMETOOLONG
@@ -64,10 +71,10 @@ func (o *Opener) Open(path string, flags int) (*os.File, error) {
 	order.PutUint32(q[8:], uint32(flags))
 	copy(q[16:], path)
 	if err := o.conn.SetDeadline(time.Now().Add(openPatience)); err != nil {
-		return nil, errors.Join(errOpener, err)
+		return nil, openerLost(err)
 	}
 	if err := send(o.conn, q); err != nil {
-		return nil, errors.Join(errOpener, err)
+		return nil, openerLost(err)
 	}
 	for {
 		f, id, err := o.reply()
@@ -85,7 +92,7 @@ func (o *Opener) reply() (*os.File, uint64, error) {
 	b, oob := make([]byte, 16), make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := o.conn.ReadMsgUnix(b, oob)
 	if err != nil || n != len(b) {
-		return nil, 0, errors.Join(errOpener, err)
+		return nil, 0, openerLost(err)
 	}
 	id, errno := order.Uint64(b), syscall.Errno(order.Uint32(b[8:]))
 	if errno != 0 {
@@ -93,11 +100,11 @@ func (o *Opener) reply() (*os.File, uint64, error) {
 	}
 	controls, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(controls) != 1 {
-		return nil, id, errors.Join(errOpener, err)
+		return nil, id, openerLost(err)
 	}
 	fds, err := unix.ParseUnixRights(&controls[0])
 	if err != nil || len(fds) != 1 {
-		return nil, id, errors.Join(errOpener, err)
+		return nil, id, openerLost(err)
 	}
 	return os.NewFile(uintptr(fds[0]), "opened"), id, nil
 }
