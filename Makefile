@@ -10,44 +10,63 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all build demo test check lint race report-check fsx million cross evasions race-probes soak bench workloads deps deps-check clean places
-.PHONY: deps-packages packages package-files release-check reproduce install-test
+.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx million cross probes evasions race-probes agents soak
+.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places clean
 
 all: build
 
-build: deps
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+build: deps ## bin/agentsh and bin/agentctl
 	$(SANDBOX) -o bin/agentsh ./cmd/agentsh
 	$(CONTROL) -o bin/agentctl ./cmd/agentctl
 
-demo: build
+demo: build ## an agent mends a failing test in a sandbox
 	rm -rf out/fix-bug
 	examples/fix-bug/prepare.sh
 	bin/agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug
 
 # Kernel tests included; a missing kernel feature fails.
-test: deps-check build
+test: deps-check build ## all tests, kernel tests included
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test ./...
 
-check: lint race cross
+check: lint race cross ## what a change must pass: about 10 minutes
 
-lint: $(LINT) $(TOOLS)/actionlint-v1.7.7
+lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, code that nothing calls
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
+
+tidy:
+	$(GO) mod tidy -diff
+
+# Code that neither a program nor a test reaches. The methods named group mark types.
+deadcode: $(TOOLS)/deadcode-v0.52.0
+	! $(TOOLS)/deadcode-v0.52.0 -test -tags netgo,osusergo ./... | grep -v 'Request\.group$$'
+
+# Needs the vulnerability database, which is read over the network.
+vuln: ## known vulnerabilities in the code that the programs call
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
+
+# The seeds run with every test. FUZZTIME is per target.
+FUZZTIME ?= 30s
+fuzz: ## every fuzz target for FUZZTIME (30s): about 20 minutes
+	GO="$(GO)" test/fuzz.sh $(FUZZTIME)
 
 # One file, eight seeds of a million operations each, half of them without
 # passthrough: half an hour.
-fsx: deps-check
+fsx: deps-check ## one file against a model, 8,000,000 operations: half an hour
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 FSX_STEPS=1000000 $(GO) test -timeout 3h -v -run TestOneFileHoldsWhatWasWrittenToIt ./fuse
 
 # What a file server remembers of a million files.
-million: deps-check
+million: deps-check ## memory of the file server for a million files
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test -run XXX -bench MillionFiles -benchtime 1x ./fuse
 
-race: deps-check build
+race: deps-check build ## all tests under the race detector
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -p 1 -timeout 30m ./...
 
-cross: deps-check
+cross: deps-check ## both programs for amd64 and arm64
 	GOARCH=amd64 $(SANDBOX) -o bin/amd64/agentsh ./cmd/agentsh
 	GOARCH=arm64 CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc \
 		PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig $(SANDBOX) -o bin/arm64/agentsh ./cmd/agentsh
@@ -66,7 +85,7 @@ export COMMIT  ?= $(shell git -c safe.directory='*' rev-parse HEAD 2>/dev/null |
 NFPM    := $(TOOLS)/nfpm-v2.45.2
 RELEASE := $(GO) run ./packaging/release
 
-packages: deps-packages $(NFPM)
+packages: deps-packages $(NFPM) ## deb, rpm, apk, Arch packages and archives in out/packages
 	$(RELEASE) packages --version $(PACKAGE_VERSION) --commit $(COMMIT) --epoch $(SOURCE_DATE_EPOCH) --nfpm $(NFPM)
 
 # What .goreleaser.yml packs besides programs and files of this tree.
@@ -74,19 +93,23 @@ package-files:
 	$(RELEASE) files --version $(PACKAGE_VERSION) --commit $(COMMIT) --epoch $(SOURCE_DATE_EPOCH) --out out/host
 
 # About 8 minutes when goreleaser has to be built.
-release-check: deps-packages $(NFPM) $(TOOLS)/goreleaser-v2.15.2
+release-check: deps-packages $(NFPM) $(TOOLS)/goreleaser-v2.15.2 ## goreleaser makes the same packages
 	packaging/release-check.sh $(TOOLS)/goreleaser-v2.15.2 $(NFPM)
 
 # A second build, of a copy elsewhere, without anything that the first left.
-reproduce: packages
+reproduce: packages ## a second build gives the same bytes
 	packaging/reproduce.sh $(NFPM)
 
 # The packages in roots of their own: 2 minutes, and one more for the first root.
-install-test: packages $(TOOLS)/root-bookworm.tar
+install-test: packages $(TOOLS)/root-bookworm.tar ## install, upgrade and remove the packages in roots of their own
 	$(AS_ROOT) test/install/run.sh out/packages $(TOOLS)/root-bookworm.tar $(NFPM)
 
 $(TOOLS)/root-bookworm.tar: packaging/root.sh
 	$(AS_ROOT) packaging/root.sh bookworm $@
+
+$(TOOLS)/deadcode-v0.52.0:
+	GOBIN=$(TOOLS)/bin $(GO) install golang.org/x/tools/cmd/deadcode@v0.52.0
+	mv $(TOOLS)/bin/deadcode $@
 
 $(NFPM):
 	GOBIN=$(TOOLS)/bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
@@ -100,16 +123,19 @@ $(TOOLS)/actionlint-v1.7.7:
 	GOBIN=$(TOOLS)/bin $(GO) install github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 	mv $(TOOLS)/bin/actionlint $@
 
+probes: build ## our own bypasses: each is blocked inside, and works outside
+	$(AS_ROOT) test/evasions/own.sh
+
 # The corpus is not a part of this tree: EVASIONS says where it is.
 EVASIONS ?= $(CURDIR)/../shared/evasions
-evasions: build
+evasions: build ## the corpus of bypasses; EVASIONS names its directory
 	EVASIONS=$(EVASIONS) test/evasions/run.sh
 	EVASIONS=$(EVASIONS) SHARE_NETWORK=1 test/evasions/run.sh net control
 	EVASIONS=$(EVASIONS) AS_USER=1000 test/evasions/run.sh file control
 
 # The probes that race, each 100,000 times: in rounds, as the corpus gives a
 # probe ten minutes. An hour.
-race-probes: build
+race-probes: build ## the probes that race, 100,000 times each: an hour
 	for round in $$(seq 20); do \
 		RACE_N=5000 PROBE_TIMEOUT=600 ONLY="$$(cd $(EVASIONS) && grep -l RACE_N */*.sh | xargs -n1 basename -s .sh | tr '\n' ' ')" \
 			EVASIONS=$(EVASIONS) test/evasions/run.sh command file net || exit; \
@@ -117,18 +143,18 @@ race-probes: build
 
 # Real agent programs, installed from npm where they are missing, in sandboxes
 # against a model of the tests.
-agents: deps-check
+agents: deps-check ## real agent programs against a model of the tests
 	test/agents/install.sh $(TOOLS)/agents
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_AGENTS=$(TOOLS)/agents $(GO) test -timeout 30m ./test/agents
 
 # The page of a run in Chromium, which it installs: 400 MB, a minute.
-report-check: deps-check
+report-check: deps-check ## the page of a run in Chromium
 	packaging/deps.sh browser
 	REPORT_CHECK=1 $(GO) test -count=1 -run 'Browser|Window' ./controller/report
 
 # Full size: 100,000 execs, 10,000 live processes, storms of signals, and the
 # concurrent tests a hundred times under the race detector. About an hour.
-soak: deps-check build
+soak: deps-check build ## 100,000 execs, 10,000 processes, signal storms: an hour
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test ./supervisor -run 'ManyCommands|ThousandsOf|AStormOf' -v -soak -timeout 60m
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -count=100 -p 1 -timeout 120m \
 		./seccomp ./seccomp/target ./supervisor/notify ./supervisor/launch
@@ -136,16 +162,16 @@ soak: deps-check build
 # The same checks in containers and small roots, as recorded: doc/platforms/places.md. Further
 # places: gvisor kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 PLACES ?= musl no-fuse no-userns docker-root docker-user podman podman-unmasked
-places: build $(if $(filter arm64-%,$(PLACES)),cross)
+places: build $(if $(filter arm64-%,$(PLACES)),cross) ## the same checks in containers, small roots and virtual machines
 	packaging/deps.sh places $(if $(filter arm64-%,$(PLACES)),places-arm64)
 	GO="$(GO)" EVASIONS=$(EVASIONS) test/places/run.sh $(PLACES)
 
 # Minutes, on a machine that does nothing else: doc/performance.md.
-bench: build
+bench: build ## the figures of doc/performance.md: 20 minutes on a quiet machine
 	bench/run.sh
 
 # Real work natively and in a session: the results must be the same. 2 GiB in /var/tmp.
-workloads: build
+workloads: build ## real work natively and in a session, with the same result
 	packaging/deps.sh bench
 	bench/workloads.sh /var/tmp/agentsh-workloads
 
@@ -158,5 +184,5 @@ deps-check:
 deps-packages:
 	packaging/deps.sh build check packages
 
-clean:
+clean: ## remove what builds made
 	rm -rf bin out dist

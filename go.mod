@@ -2,6 +2,13 @@ module agentsh
 
 go 1.26.0
 
+// What builds and the demo leave is no part of the module.
+ignore (
+	./.tools
+	./bin
+	./out
+)
+
 require (
 	github.com/google/jsonschema-go v0.4.3
 	github.com/hanwen/go-fuse/v2 v2.12.1
