@@ -10,6 +10,7 @@ ignore (
 )
 
 require (
+	github.com/go-git/gcfg/v2 v2.0.2
 	github.com/google/jsonschema-go v0.4.3
 	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/rogpeppe/go-internal v1.16.0

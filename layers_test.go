@@ -33,6 +33,7 @@ var ranks = map[string]int{
 	"internal/foreground":      2, // both commands run commands of a channel
 	"internal/cli":             1, // the commands that both programs have
 	"internal/fakemodel":       0, // tests of agents talk to it
+	"internal/gitguard":        0, // the file server asks it at each name, the controller about results
 	"internal/text":            0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":  1, // knows events only, not how they are stored
 	"controller/harness":       1,
@@ -76,6 +77,7 @@ var beside = map[string][]string{
 var owners = map[string][]string{
 	"github.com/seccomp/libseccomp-golang": {"seccomp"},
 	"github.com/hanwen/go-fuse/v2":         {"fuse"},
+	"github.com/go-git/gcfg/v2":            {"internal/gitguard"},
 	"github.com/mdlayher/vsock":            {"internal/channel"},
 	"golang.org/x/crypto/ssh":              {"internal/channel"},
 	"os/exec":                              {"supervisor/launch", "controller/sandbox/local", "controller/sandbox/host", "internal/testenv", "packaging/release"},

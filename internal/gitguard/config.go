@@ -1,0 +1,201 @@
+package gitguard
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-git/gcfg/v2"
+)
+
+// MaxFile is the size in bytes of the largest file that is judged.
+const MaxFile = 1 << 20
+
+// Place is where a file lies, in the paths that commands use.
+type Place struct {
+	Dir   string   // the directory that paths in the file are relative to, absolute and clean
+	Roots []string // the trees that the guard covers, absolute and clean
+	Moved bool     // old content was elsewhere: its paths may lead elsewhere now
+}
+
+// Problem is one thing that may not stay.
+type Problem struct {
+	File   string // as the caller names it, or as [Scan] found it
+	Line   int    // from 1; 0: the whole file
+	Key    string // of a configuration, section.subsection.key; else empty
+	Reason string
+	Hint   string // what to do instead, may be empty
+}
+
+// String is the problem on one line.
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+	}
+	if b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	if p.Key != "" {
+		b.WriteString(p.Key + ": ")
+	}
+	b.WriteString(p.Reason)
+	return b.String()
+}
+
+// setting is one line of a configuration that sets something.
+type setting struct {
+	section, sub, name string // section and name in lower case
+	value              string
+	blank              bool // without "=": true
+	line               int
+}
+
+// key is the name that git-config(1) shows.
+func (s *setting) key() string {
+	if s.sub == "" {
+		return s.section + "." + s.name
+	}
+	return s.section + "." + s.sub + "." + s.name
+}
+
+// Lines that git and the library read alike. What has another form is refused:
+// several settings on a line, continued lines, tabs in a value, [section.subsection], [section ""], escapes but
+// of quotes, backslashes, newlines and tabs.
+var (
+	emptyLine   = regexp.MustCompile(`^[ \t]*([#;].*)?$`)
+	sectionLine = regexp.MustCompile(`^[ \t]*\[([A-Za-z][A-Za-z0-9-]*)([ \t]+"((?:[^"\\]|\\["\\])+)")?\][ \t]*([#;].*)?$`)
+	settingLine = regexp.MustCompile(`^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*((?:[^"\\#;\t]|\\["\\nt]|"(?:[^"\\]|\\["\\nt])*")*)[ \t]*([#;].*)?)?$`)
+)
+
+// parseConfig reads a configuration. A line that could be read in two ways is a
+// problem.
+func parseConfig(data []byte) ([]setting, []Problem) {
+	if len(data) > MaxFile {
+		return nil, []Problem{{Reason: fmt.Sprintf("the file has more than %d bytes", MaxFile)}}
+	}
+	text := strings.ReplaceAll(string(data), "\r\n", "\n")
+	lines, problems := readLines(text)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	var out []setting
+	at := 0
+	mismatch := errors.New("the file cannot be read in one way only")
+	err := gcfg.ReadWithCallback(strings.NewReader(text), func(section, sub, name, value string, blank bool) error {
+		section, name = lower(section), lower(name)
+		if at >= len(lines) || lines[at].section != section || lines[at].sub != sub || lines[at].name != name || name != "" && lines[at].blank != blank {
+			return mismatch
+		}
+		if name != "" {
+			s := lines[at]
+			s.value = value
+			out = append(out, s)
+		}
+		at++
+		return nil
+	})
+	if err == nil && at != len(lines) {
+		err = mismatch
+	}
+	if err != nil {
+		return nil, []Problem{{Reason: err.Error(), Hint: plainHint}}
+	}
+	return out, nil
+}
+
+const plainHint = "write one setting on a line, as git config does"
+
+// readLines finds sections and settings by line; values are left to the library.
+func readLines(text string) ([]setting, []Problem) {
+	if !utf8.ValidString(text) {
+		return nil, []Problem{{Reason: "the file is not UTF-8 text", Hint: plainHint}}
+	}
+	var out []setting
+	var section, sub string
+	for i, line := range strings.Split(text, "\n") {
+		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			return nil, []Problem{{Line: i + 1, Reason: "the line holds control characters", Hint: plainHint}}
+		}
+		if emptyLine.MatchString(line) {
+			continue
+		}
+		if m := sectionLine.FindStringSubmatch(line); m != nil {
+			section, sub = lower(m[1]), unescape(m[3])
+			out = append(out, setting{section: section, sub: sub, line: i + 1})
+			continue
+		}
+		m := settingLine.FindStringSubmatch(line)
+		if m == nil || section == "" {
+			return nil, []Problem{{Line: i + 1, Reason: "the line is neither a section nor a setting of plain form", Hint: plainHint}}
+		}
+		out = append(out, setting{section: section, sub: sub, name: lower(m[1]), blank: m[2] == "", line: i + 1})
+	}
+	return out, nil
+}
+
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace
+
+// lower is lower case of ASCII letters, the only ones names have.
+func lower(s string) string { return string(bytes.ToLower([]byte(s))) }
+
+// JudgeConfig returns what a configuration may not set. A setting that old has
+// with the same value may stay.
+func JudgeConfig(data, old []byte, at Place) []Problem {
+	list, problems := parseConfig(data)
+	if len(problems) > 0 {
+		if old != nil && bytes.Equal(data, old) {
+			return nil
+		}
+		return problems
+	}
+	stays := standing(old)
+	for i := range list {
+		s := &list[i]
+		leads := at.Moved && s.key() == "core.worktree"
+		if stays[s.identity()] && !leads {
+			continue
+		}
+		if reason := judgeSetting(s, at); reason != "" {
+			problems = append(problems, Problem{Line: s.line, Key: s.key(), Reason: reason, Hint: "leave the setting out, or have the operator make it"})
+		}
+	}
+	return problems
+}
+
+// identity tells settings apart.
+func (s *setting) identity() string {
+	return strings.Join([]string{s.section, s.sub, s.name, fmt.Sprint(s.blank), s.value}, "\x00")
+}
+
+// standing are the settings of a configuration that is there. Of one that cannot
+// be read none stays.
+func standing(old []byte) map[string]bool {
+	list, _ := parseConfig(old)
+	out := make(map[string]bool, len(list))
+	for i := range list {
+		out[list[i].identity()] = true
+	}
+	return out
+}
+
+// judgeSetting says why a setting is not allowed, or nothing.
+func judgeSetting(s *setting, at Place) string {
+	key := s.section + "." + s.name
+	if s.sub != "" {
+		key = s.section + ".*." + s.name
+	}
+	allowed, known := allowedKeys()[key]
+	if !known {
+		return "this setting is not one that only describes the repository"
+	}
+	value := s.value
+	if s.blank {
+		value = "true"
+	}
+	return allowed(value, at)
+}

@@ -1,0 +1,262 @@
+package gitguard
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// IsRepository reports whether git may take a directory as a repository, or as
+// the common directory of one, by the names in it. It asks less than git's
+// is_git_directory: neither that HEAD is valid nor what kind the entries have.
+// A directory without HEAD counts if worktrees in it may lead to it.
+func IsRepository(has func(name string) bool) bool {
+	objects := has("objects") && has("refs")
+	return objects && (has("HEAD") || has("worktrees")) || has("HEAD") && has("commondir")
+}
+
+// Completes reports whether a name is one of those that [IsRepository] asks for.
+func Completes(name string) bool {
+	switch name {
+	case "HEAD", "objects", "refs", "worktrees", "commondir":
+		return true
+	}
+	return false
+}
+
+// Guarded reports whether a file of a repository is judged by its content. The
+// name is relative to the git directory.
+func Guarded(name string) bool { return judgeOf(name) != nil }
+
+// Directories of a repository whose entries are judged, relative to the git
+// directory. Together with the git directory itself they hold every guarded file.
+var Directories = []string{"hooks", "remotes", "branches", "objects", "objects/info", "info", "rebase-merge", "rebase-apply", "sequencer",
+	"worktrees", "modules", "logs", "refs", "lfs", "rr-cache", "reftable"}
+
+// file is one that is judged.
+type file struct {
+	data, old []byte
+	at        Place
+}
+
+type judge func(f file) []Problem
+
+// judgeOf finds who judges a file, or nil.
+func judgeOf(name string) judge {
+	switch name {
+	case "config", "config.worktree":
+		return func(f file) []Problem { return JudgeConfig(f.data, f.old, f.at) }
+	case "commondir":
+		return judgeCommondir
+	case "gitdir":
+		return judgeGitdir
+	case "objects/info/alternates", "objects/info/http-alternates":
+		return judgeAlternates
+	case "rebase-merge/git-rebase-todo", "sequencer/todo":
+		return judgeTodo
+	case "rebase-merge/strategy":
+		return judgeStrategy
+	case "sequencer/opts":
+		return judgeOptions
+	}
+	dir, base := path.Split(name)
+	switch dir {
+	case "hooks/":
+		if strings.HasSuffix(base, ".sample") {
+			return nil
+		}
+		return func(f file) []Problem { return judgeHook(base, f) }
+	case "remotes/", "branches/":
+		return judgeRemote
+	}
+	return nil
+}
+
+// MayBeGuarded reports whether a file could be guarded in some repository, by its
+// name and that of its directory. It is fast, and false for most names.
+func MayBeGuarded(dir, name string) bool {
+	switch name {
+	case "config", "config.worktree", "commondir", "gitdir", "alternates", "http-alternates", "git-rebase-todo", "todo", "strategy", "opts":
+		return true
+	}
+	return dir == "hooks" || dir == "remotes" || dir == "branches"
+}
+
+// JudgeFile judges a file of a repository by its name relative to the git
+// directory. What has the same content in old may stay. at.Dir is the git
+// directory.
+func JudgeFile(name string, data, old []byte, at Place) []Problem {
+	do := judgeOf(name)
+	if do == nil || old != nil && bytes.Equal(data, old) && !at.Moved {
+		return nil
+	}
+	if old != nil && bytes.Equal(data, old) && !leads(name) {
+		return nil
+	}
+	if len(data) > MaxFile {
+		return []Problem{{Reason: fmt.Sprintf("the file has more than %d bytes", MaxFile)}}
+	}
+	return do(file{data, old, at})
+}
+
+// leads reports files whose paths mean something else at another place.
+func leads(name string) bool {
+	return name == "config" || name == "config.worktree" || name == "commondir" || name == "gitdir" || strings.HasPrefix(name, "objects/info/")
+}
+
+// JudgeGitFile judges a file called .git. at.Dir is the directory it is in. See
+// gitrepository-layout(5).
+func JudgeGitFile(data []byte, at Place) []Problem {
+	if len(data) == 0 {
+		return nil // git refuses it; it is how a file begins
+	}
+	name, ok := strings.CutPrefix(string(data), "gitdir: ")
+	if !ok || len(data) > MaxFile {
+		return []Problem{{Line: 1, Reason: "a file called .git begins with gitdir:", Hint: "give the file another name"}}
+	}
+	if !at.inside(strings.TrimRight(name, "\r\n")) {
+		return []Problem{outside(1, "gitdir", at)}
+	}
+	return nil
+}
+
+// JudgeLink judges a symbolic link of a repository by its name relative to the
+// git directory. git writes through links in a git directory.
+func JudgeLink(name, text string) []Problem {
+	if name == "HEAD" && strings.HasPrefix(text, "refs/") && path.Clean(text) == text || text == "testing" {
+		return nil // git init tries whether there are links by one to "testing"
+	}
+	return []Problem{{Reason: "a git directory may hold no symbolic links", Hint: "put the file itself there"}}
+}
+
+// JudgeGitLink judges a symbolic link called .git in the directory at.Dir.
+func JudgeGitLink(text string, at Place) []Problem {
+	if !at.inside(text) {
+		return []Problem{outside(0, "", at)}
+	}
+	return nil
+}
+
+func outside(line int, key string, at Place) Problem {
+	return Problem{Line: line, Key: key, Reason: "the path leads out of " + strings.Join(at.Roots, " and "), Hint: "keep the repository in one tree"}
+}
+
+// judgeCommondir allows what git worktree add writes: a repository whose
+// settings are judged as the common directory's.
+func judgeCommondir(f file) []Problem {
+	text := strings.TrimRight(string(f.data), "\r\n")
+	if text == "" || text == "../.." && path.Base(path.Dir(f.at.Dir)) == "worktrees" {
+		return nil
+	}
+	return []Problem{{Line: 1, Reason: "a repository takes its settings from " + shown(text), Hint: "make worktrees with git worktree add"}}
+}
+
+func judgeGitdir(f file) []Problem {
+	text := strings.TrimRight(string(f.data), "\r\n")
+	if text == "" || f.at.inside(text) && path.Base(text) == ".git" {
+		return nil
+	}
+	return []Problem{outside(1, "", f.at)}
+}
+
+// judgeAlternates reads objects/info/alternates: paths relative to objects.
+func judgeAlternates(f file) []Problem {
+	at := Place{Dir: path.Join(f.at.Dir, "objects"), Roots: f.at.Roots}
+	for i, line := range strings.Split(string(f.data), "\n") {
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if !at.inside(line) {
+			return []Problem{{Line: i + 1, Reason: "objects of " + shown(line) + " are outside of " + strings.Join(at.Roots, " and "),
+				Hint: "clone without --shared and --reference, or with --dissociate"}}
+		}
+	}
+	return nil
+}
+
+// todoCommands are the commands of a todo list that run nothing. See
+// git-rebase(1), INTERACTIVE MODE.
+var todoCommands = strings.Fields("pick p revert edit e reword r fixup f squash s label l reset t merge m update-ref u noop drop d break b")
+
+func judgeTodo(f file) []Problem {
+	for i, line := range strings.FieldsFunc(string(f.data), func(r rune) bool { return r == '\n' || r == '\r' }) {
+		command := strings.TrimLeftFunc(line, func(r rune) bool { return r <= ' ' || r > '~' })
+		end := strings.IndexFunc(command, func(r rune) bool { return r <= ' ' || r > '~' })
+		if end >= 0 {
+			command = command[:end]
+		}
+		if command == "" || !isLetter(command[0]) || slices.Contains(todoCommands, command) {
+			continue
+		}
+		return []Problem{{Line: i + 1, Reason: "the line " + shown(line) + " runs a command when the rebase goes on", Hint: "run the command yourself, at a line that says break"}}
+	}
+	return nil
+}
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// strategies are git's own. Any other name is run as git-merge-NAME.
+var strategies = []string{"", "ort", "recursive", "resolve", "octopus", "ours", "subtree"}
+
+func judgeStrategy(f file) []Problem {
+	if slices.Contains(strategies, strings.TrimRight(string(f.data), "\r\n")) {
+		return nil
+	}
+	return []Problem{{Line: 1, Reason: "a merge strategy of this name is a program", Hint: "use ort, resolve, octopus, ours or subtree"}}
+}
+
+// judgeOptions reads sequencer/opts, which has the grammar of a configuration.
+func judgeOptions(f file) []Problem {
+	list, problems := parseConfig(f.data)
+	for i := range list {
+		if s := &list[i]; s.section != "options" || s.sub != "" || s.name == "strategy" && !slices.Contains(strategies, s.value) {
+			problems = append(problems, Problem{Line: s.line, Key: s.key(), Reason: "the setting could run a program"})
+		}
+	}
+	return problems
+}
+
+func judgeRemote(f file) []Problem {
+	if len(f.data) == 0 {
+		return nil
+	}
+	return []Problem{{Reason: "remotes of this form may name any transport", Hint: "use git remote add"}}
+}
+
+// judgeHook allows what git lfs install writes, to the letter.
+func judgeHook(name string, f file) []Problem {
+	if lfsHook(name, string(f.data)) {
+		return nil
+	}
+	return []Problem{{Reason: "git runs hooks, later and with somebody else's rights", Hint: "propose the hook in words, or keep it as a script elsewhere"}}
+}
+
+// lfsMessages is what a hook of git-lfs says where git-lfs is missing, by version.
+var lfsMessages = []string{
+	`{ echo >&2 "\nThis repository is configured for Git LFS but 'git-lfs' was not found on your path. If you no longer wish to use Git LFS, remove this hook by deleting '.git/hooks/NAME'.\n"; exit 2; }`,
+	`{ echo >&2 "\nThis repository is configured for Git LFS but 'git-lfs' was not found on your path. If you no longer wish to use Git LFS, remove this hook by deleting .git/hooks/NAME.\n"; exit 2; }`,
+	`{ echo >&2 "\nThis repository is configured for Git LFS but 'git-lfs' was not found on your path. If you no longer wish to use Git LFS, remove this hook by deleting the 'NAME' file in the hooks directory (set by 'core.hookspath'; usually '.git/hooks').\n"; exit 2; }`,
+	`{ printf >&2 "\n%s\n\n" "This repository is configured for Git LFS but 'git-lfs' was not found on your path. If you no longer wish to use Git LFS, remove this hook by deleting the 'NAME' file in the hooks directory (set by 'core.hookspath'; usually '.git/hooks')."; exit 2; }`,
+}
+
+func lfsHook(name, data string) bool {
+	if !slices.Contains([]string{"pre-push", "post-checkout", "post-commit", "post-merge"}, name) {
+		return false
+	}
+	return slices.ContainsFunc(lfsMessages, func(m string) bool {
+		return strings.TrimRight(data, "\n") == "#!/bin/sh\ncommand -v git-lfs >/dev/null 2>&1 || "+strings.ReplaceAll(m, "NAME", name)+"\ngit lfs "+name+` "$@"`
+	}) || data == ""
+}
+
+// shown keeps what files hold short and printable.
+func shown(s string) string {
+	if len(s) > 80 {
+		s = s[:80] + "..."
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+func isLink(mode fs.FileMode) bool { return mode&fs.ModeSymlink != 0 }

@@ -1,0 +1,217 @@
+package gitguard
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// check says why a value is not allowed, or nothing.
+type check func(value string, at Place) string
+
+// allowedKeys are the settings that neither start programs nor lead git outside,
+// by section.key or section.*.key with a subsection. See git-config(1) and
+// git-lfs-config(5). A key that git gets later is refused until it stands here.
+var allowedKeys = sync.OnceValue(func() map[string]check {
+	out := map[string]check{}
+	add := func(c check, keys ...string) {
+		for _, k := range keys {
+			out[lower(k)] = c
+		}
+	}
+	addFormat(add)
+	addRemotes(add)
+	addHabits(add)
+	addStorage(add)
+	addLFS(add)
+	return out
+})
+
+// addFormat has what describes the repository and who works in it.
+func addFormat(add func(check, ...string)) {
+	add(words("0", "1"), "core.repositoryFormatVersion", "lfs.repositoryFormatVersion")
+	add(words("sha1", "sha256"), "extensions.objectFormat", "extensions.compatObjectFormat")
+	add(words("files", "reftable"), "extensions.refStorage")
+	add(boolean, "extensions.worktreeConfig", "extensions.preciousObjects", "extensions.relativeWorktrees", "extensions.noop",
+		"core.fileMode", "core.bare", "core.symlinks", "core.ignoreCase", "core.precomposeUnicode", "core.trustCtime",
+		"core.quotePath", "core.sparseCheckout", "core.sparseCheckoutCone", "core.splitIndex", "core.preloadIndex",
+		"core.multiPackIndex", "core.commitGraph", "core.useReplaceRefs", "core.warnAmbiguousRefs", "core.fsyncObjectFiles",
+		"index.sparse", "index.skipHash", "feature.manyFiles", "feature.experimental")
+	add(words("true", "yes", "on", "1"), "core.protectHFS", "core.protectNTFS")
+	add(words("false", "no", "off", "0"), "core.fsmonitor")
+	add(words("/dev/null"), "core.hooksPath")
+	add(words("", "cat"), "core.pager")
+	add(word, "extensions.partialClone", "core.logAllRefUpdates", "core.hideDotFiles", "core.autocrlf", "core.eol", "core.safecrlf",
+		"core.abbrev", "core.checkStat", "core.untrackedCache", "core.sharedRepository", "core.createObject", "core.fsync",
+		"core.fsyncMethod", "core.whitespace", "core.disambiguate", "index.version", "index.threads", "core.notesRef")
+	add(text, "core.commentChar", "core.commentString", "init.defaultBranch", "i18n.commitEncoding", "i18n.logOutputEncoding",
+		"user.name", "user.email", "author.name", "author.email", "committer.name", "committer.email")
+	add(boolean, "user.useConfigOnly")
+	add(matching(`^[0-9A-Za-z@._+!-]*$`, "write the id of a key"), "user.signingKey")
+	add(insidePath, "core.worktree")
+}
+
+// addRemotes has where a repository comes from and goes to.
+func addRemotes(add func(check, ...string)) {
+	add(plainURL, "remote.*.url", "remote.*.pushUrl", "branch.*.remote", "branch.*.pushRemote", "remote.pushDefault",
+		"submodule.*.url", "checkout.defaultRemote", "clone.defaultRemoteName")
+	add(text, "remote.*.fetch", "branch.*.merge", "branch.*.description", "branch.*.vscode-merge-base", "branch.*.gh-merge-base",
+		"branch.*.github-pr-owner-number", "remote.*.gh-resolved", "submodule.active", "submodule.*.branch")
+	add(matching(`^[A-Za-z0-9:=.+%,/_-]*$`, "write a filter as blob:none"), "remote.*.partialCloneFilter")
+	add(words("--tags", "--no-tags"), "remote.*.tagOpt")
+	add(word, "branch.*.rebase", "remote.*.followRemoteHEAD", "submodule.*.ignore",
+		"submodule.*.fetchRecurseSubmodules", "submodule.alternateErrorStrategy", "submodule.alternateLocation",
+		"submodule.fetchJobs", "fetch.recurseSubmodules", "push.recurseSubmodules")
+	add(boolean, "remote.*.promisor", "remote.*.prune", "remote.*.pruneTags", "remote.*.skipDefaultUpdate", "remote.*.skipFetchAll",
+		"submodule.*.active", "submodule.*.shallow", "submodule.recurse", "submodule.propagateBranches", "fetch.prune",
+		"fetch.pruneTags", "fetch.writeCommitGraph", "fetch.fsckObjects", "transfer.fsckObjects", "receive.fsckObjects")
+	add(words("checkout", "rebase", "merge", "none"), "submodule.*.update")
+	add(boolean, "receive.denyDeletes", "receive.denyNonFastForwards", "receive.denyDeleteCurrent", "uploadpack.allowFilter",
+		"uploadpack.allowAnySHA1InWant", "uploadpack.allowTipSHA1InWant", "uploadpack.allowReachableSHA1InWant")
+	add(word, "receive.denyCurrentBranch", "fetch.parallel", "fetch.unpackLimit", "receive.unpackLimit", "transfer.unpackLimit")
+}
+
+// addHabits has how commands behave and what their output looks like.
+func addHabits(add func(check, ...string)) {
+	add(word, "push.default", "push.autoSetupRemote", "push.followTags", "push.useForceIfIncludes", "pull.rebase", "pull.ff",
+		"merge.ff", "merge.conflictStyle", "merge.renames", "merge.autoStash", "merge.log", "merge.stat", "merge.renameLimit",
+		"merge.directoryRenames", "rebase.autoStash", "rebase.autoSquash", "rebase.updateRefs", "rebase.stat", "rebase.backend",
+		"rebase.missingCommitsCheck", "rebase.abbreviateCommands", "rebase.forkPoint", "rebase.rebaseMerges",
+		"branch.autoSetupMerge", "branch.autoSetupRebase", "branch.sort", "tag.sort", "commit.gpgSign", "tag.gpgSign",
+		"commit.verbose", "commit.status", "commit.cleanup", "rerere.enabled", "rerere.autoUpdate", "stash.showPatch",
+		"stash.showStat", "stash.showIncludeUntracked", "checkout.guess", "checkout.workers", "worktree.guessRemote",
+		"worktree.useRelativePaths", "status.short", "status.branch", "status.showStash", "status.showUntrackedFiles",
+		"status.submoduleSummary", "status.relativePaths", "status.aheadBehind", "status.renames", "log.date", "log.decorate",
+		"log.follow", "log.abbrevCommit", "diff.renames", "diff.algorithm", "diff.mnemonicPrefix", "diff.noPrefix",
+		"diff.colorMoved", "diff.colorMovedWS", "diff.context", "diff.interHunkContext", "diff.submodule",
+		"diff.ignoreSubmodules", "diff.renameLimit", "diff.wsErrorHighlight", "diff.indentHeuristic", "grep.lineNumber",
+		"grep.patternType", "grep.extendedRegexp", "grep.column", "blame.date", "apply.whitespace", "am.threeWay", "am.keepcr",
+		"column.ui", "column.branch", "column.status", "column.tag", "versionsort.suffix", "sendpack.sideband")
+	add(matching(`^[A-Za-z0-9# -]*$`, "write the name of a colour"), "color.ui", "color.branch", "color.diff",
+		"color.status", "color.interactive", "color.pager", "color.grep", "color.decorate", "color.showBranch")
+	for _, name := range []string{"pushUpdateRejected", "pushNonFFCurrent", "statusHints", "detachedHead", "addIgnoredFile",
+		"addEmptyPathspec", "addEmbeddedRepo", "skippedCherryPicks", "diverging", "forceDeleteBranch", "graftFileDeprecated",
+		"implicitIdentity", "mergeConflict", "objectNameWarning", "resolveConflict", "setUpstreamFailure", "submodulesNotUpdated",
+		"updateSparsePath", "waitingForEditor", "worktreeAddOrphan", "defaultBranchName", "commitBeforeMerge", "refSyntax"} {
+		add(boolean, "advice."+name)
+	}
+}
+
+// addStorage has how objects are kept.
+func addStorage(add func(check, ...string)) {
+	add(text, "gc.auto", "gc.autoDetach", "gc.autoPackLimit", "gc.pruneExpire", "gc.reflogExpire", "gc.reflogExpireUnreachable",
+		"gc.worktreePruneExpire", "gc.writeCommitGraph", "gc.packRefs", "gc.aggressiveWindow", "gc.aggressiveDepth",
+		"gc.bigPackThreshold", "gc.cruftPacks", "gc.logExpiry", "gc.rerereResolved", "gc.rerereUnresolved",
+		"gc.*.reflogExpire", "gc.*.reflogExpireUnreachable", "maintenance.auto", "maintenance.autoDetach", "maintenance.strategy",
+		"maintenance.*.enabled", "maintenance.*.schedule", "maintenance.*.auto", "pack.threads", "pack.window", "pack.depth",
+		"pack.windowMemory", "pack.compression", "pack.packSizeLimit", "pack.deltaCacheSize", "pack.deltaCacheLimit",
+		"pack.writeReverseIndex", "pack.readReverseIndex", "pack.useSparse", "pack.useBitmaps", "pack.indexVersion",
+		"repack.writeBitmaps", "repack.useDeltaBaseOffset", "repack.packKeptObjects", "core.compression", "core.looseCompression",
+		"core.bigFileThreshold", "core.packedGitWindowSize", "core.packedGitLimit", "core.deltaBaseCacheLimit",
+		"commitGraph.generationVersion", "commitGraph.maxNewFilters", "commitGraph.readChangedPaths")
+}
+
+// addLFS has what git-lfs writes by itself, and its endpoints.
+func addLFS(add func(check, ...string)) {
+	add(plainURL, "lfs.url", "lfs.pushUrl", "remote.*.lfsUrl", "remote.*.lfsPushUrl")
+	add(word, "lfs.*.access", "lfs.*.locksVerify", "lfs.locksVerify", "lfs.concurrentTransfers", "lfs.batch",
+		"lfs.allowIncompletePush", "lfs.basicTransfersOnly", "lfs.skipDownloadErrors", "lfs.setLockableReadOnly",
+		"lfs.pruneOffsetDays", "lfs.fetchRecentRefsDays", "lfs.fetchRecentCommitsDays", "lfs.fetchRecentAlways")
+	add(text, "lfs.fetchInclude", "lfs.fetchExclude")
+	add(words("git-lfs clean -- %f"), "filter.*.clean")
+	add(words("git-lfs smudge -- %f", "git-lfs smudge --skip -- %f"), "filter.*.smudge")
+	add(words("git-lfs filter-process", "git-lfs filter-process --skip"), "filter.*.process")
+	add(boolean, "filter.*.required")
+}
+
+// words allows these values.
+func words(list ...string) check {
+	return func(value string, _ Place) string {
+		if slices.Contains(list, value) {
+			return ""
+		}
+		return "the value may be " + strings.Join(list, " or ")
+	}
+}
+
+func boolean(value string, _ Place) string {
+	switch lower(value) {
+	case "", "true", "false", "yes", "no", "on", "off", "1", "0":
+		return ""
+	}
+	return "the value may be true or false"
+}
+
+// matching allows values of one form.
+func matching(expression, hint string) check {
+	form := regexp.MustCompile(expression)
+	return func(value string, _ Place) string {
+		if form.MatchString(value) {
+			return ""
+		}
+		return hint
+	}
+}
+
+var word = matching(`^[A-Za-z0-9][A-Za-z0-9 ,:./=_+-]*$|^-?[0-9]*$`, "the value may be a plain word or number")
+
+// text allows what is shown or compared and never run.
+func text(value string, _ Place) string {
+	if len(value) <= 4096 && !strings.ContainsAny(value, "\n\r\x00") {
+		return ""
+	}
+	return "the value may be one line of at most 4096 bytes"
+}
+
+// plainSchemes are the transports that git carries itself.
+var plainSchemes = []string{"https", "http", "ssh", "git", "file", "ssh+git", "git+ssh"}
+
+var schemeBegin = regexp.MustCompile(`^[A-Za-z0-9+.-]*::?`)
+
+// plainURL allows names of remotes, paths, and URLs whose transport runs no
+// program of the URL's choice. See transport_get in git's transport.c.
+func plainURL(value string, _ Place) string {
+	const reason = "the value may be the name of a remote, a path, or an https, ssh, git, http or file URL"
+	if value == "" || value[0] == '-' || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return reason
+	}
+	rest := value
+	if scheme, after, ok := strings.Cut(value, "://"); ok && !strings.Contains(scheme, "/") {
+		if !slices.Contains(plainSchemes, scheme) {
+			return reason
+		}
+		rest = after
+	} else if strings.HasSuffix(schemeBegin.FindString(value), "::") {
+		return reason // a remote helper, see gitremote-helpers(7)
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	if strings.HasPrefix(rest, "-") || strings.Contains(host, "@-") || strings.Contains(host, "[-") {
+		return reason // ssh would take it as an option
+	}
+	return ""
+}
+
+// insidePath allows a path that leads into the trees of the guard.
+func insidePath(value string, at Place) string {
+	if at.inside(value) {
+		return ""
+	}
+	return "the path may lead to a place in " + strings.Join(at.Roots, " or ") + " only"
+}
+
+// inside reports whether a path, read from a file in at.Dir, stays in the trees
+// of the guard. "a/.." is refused: with a link as a it leads elsewhere than it
+// seems to.
+func (at Place) inside(name string) bool {
+	if name == "" || path.Clean(name) != strings.TrimSuffix(name, "/") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return false
+	}
+	if !path.IsAbs(name) {
+		name = path.Join(at.Dir, name)
+	}
+	return slices.ContainsFunc(at.Roots, func(root string) bool {
+		return name == root || strings.HasPrefix(name, strings.TrimSuffix(root, "/")+"/")
+	})
+}

@@ -1,0 +1,51 @@
+package gitguard
+
+import "strings"
+
+// IsDotGit reports names that git takes for .git on some file system: any case,
+// git~1 and names that NTFS cuts (spaces, dots, streams), and characters that
+// HFS+ ignores. See is_ntfs_dotgit in git's path.c and is_hfs_dotgit in utf8.c.
+func IsDotGit(name string) bool {
+	if name == ".git" {
+		return true
+	}
+	if len(name) < 4 {
+		return false
+	}
+	for _, part := range strings.Split(name, `\`) { // a separator on Windows
+		part, _, _ = strings.Cut(part, ":") // a stream
+		part = strings.TrimRight(strings.ToLower(strings.Map(ignoredByHFS, part)), " .")
+		if part == ".git" || part == "git~1" {
+			return true
+		}
+	}
+	return false
+}
+
+func ignoredByHFS(r rune) rune {
+	switch {
+	case r >= 0x200c && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x206a && r <= 0x206f, r == 0xfeff:
+		return -1
+	case r == 'İ' || r == 'ı': // a capital of i or its like in some locales
+		return 'i'
+	}
+	return r
+}
+
+// fold is the form of a name in which two names of one file are equal on file
+// systems without case.
+func fold(name string) string {
+	if isPlain(name) {
+		return name
+	}
+	return strings.TrimRight(strings.ToLower(strings.Map(ignoredByHFS, name)), " .")
+}
+
+func isPlain(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; c >= 0x80 || c >= 'A' && c <= 'Z' || c == ' ' || c == '.' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,284 @@
+package gitguard
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Entry is one entry of a tree: a file, a symbolic link, or a directory, which
+// may be left out when it is not empty. A commit's reference to another
+// repository has [fs.ModeIrregular].
+type Entry struct {
+	Path string // slash separated, relative to the tree
+	Mode fs.FileMode
+	// Read returns the content of a file, or the text of a symbolic link. It is
+	// called for few entries, after all were listed, and may return up to
+	// [MaxFile]+1 bytes of more.
+	Read func() ([]byte, error)
+}
+
+// Options of [Scan].
+type Options struct {
+	// Place of the tree: Dir is its own path, Roots where paths may lead.
+	Place Place
+	// Exact compares names as they are. Without it names count as equal that one
+	// of the file systems of this world takes for the same.
+	Exact bool
+	// Commit says that the tree is one of a commit, where nothing may be called
+	// .git.
+	Commit bool
+	// Old returns what a file holds that may stay, or nil. Nil: nothing stays.
+	Old func(path string) []byte
+}
+
+// Found is the outcome of [Scan].
+type Found struct {
+	Repositories []string  // directories that git takes as repositories, and .git files and links
+	Problems     []Problem // what in them may not be; File is the path
+}
+
+// Scan finds every repository in a tree and everything in it that is not
+// allowed. Order of the entries does not matter.
+func Scan(entries iter.Seq2[Entry, error], o Options) (Found, error) {
+	s := scan{Options: o, dirs: map[string]map[string]bool{}, named: map[string]bool{}}
+	for e, err := range entries {
+		if err != nil {
+			return Found{}, err
+		}
+		s.add(e)
+	}
+	for dir := range s.dirs {
+		if s.isRepository(dir) {
+			s.found.Repositories = append(s.found.Repositories, dir)
+		}
+	}
+	for _, e := range s.kept {
+		if err := s.judge(e); err != nil {
+			return Found{}, err
+		}
+	}
+	slices.Sort(s.found.Repositories)
+	slices.SortFunc(s.found.Problems, func(a, b Problem) int {
+		if c := strings.Compare(a.File, b.File); c != 0 {
+			return c
+		}
+		return a.Line - b.Line
+	})
+	return s.found, nil
+}
+
+type scan struct {
+	Options
+	dirs  map[string]map[string]bool // names that make a repository, by folded directory
+	named map[string]bool            // paths called .git in a commit
+	kept  []keptEntry
+	found Found
+}
+
+type keptEntry struct {
+	Entry
+	folded string // path, in the form that is compared
+}
+
+func (s *scan) fold(name string) string {
+	if s.Exact {
+		return name
+	}
+	return fold(name)
+}
+
+// add notes an entry, and the directories it implies.
+func (s *scan) add(e Entry) {
+	parts := strings.Split(e.Path, "/")
+	if s.Commit {
+		s.addDotGits(parts)
+	}
+	for i, p := range parts {
+		parts[i] = s.fold(p)
+	}
+	for i, p := range parts {
+		name := s.completing(p)
+		if name == "" {
+			continue
+		}
+		dir := strings.Join(parts[:i], "/")
+		if s.dirs[dir] == nil {
+			s.dirs[dir] = map[string]bool{}
+		}
+		s.dirs[dir][name] = true
+	}
+	last := parts[len(parts)-1]
+	parent := ""
+	if len(parts) > 1 {
+		parent = parts[len(parts)-2]
+	}
+	if isLink(e.Mode) || s.isDotGit(path.Base(e.Path)) || e.Mode.IsRegular() && MayBeGuarded(parent, last) {
+		s.kept = append(s.kept, keptEntry{e, strings.Join(parts, "/")})
+	}
+}
+
+// addDotGits notes names of .git in the path of an entry of a commit.
+func (s *scan) addDotGits(parts []string) {
+	for i, p := range parts {
+		if name := strings.Join(parts[:i+1], "/"); s.isDotGit(p) && !s.named[name] {
+			s.named[name] = true
+			s.found.Problems = append(s.found.Problems, Problem{File: name, Reason: "git takes this name for .git on some file system"})
+		}
+	}
+}
+
+// completing returns the name that makes a repository which p is a form of.
+func (s *scan) completing(p string) string {
+	if p == "head" && !s.Exact {
+		return "HEAD"
+	}
+	if Completes(p) {
+		return p
+	}
+	return ""
+}
+
+func (s *scan) isDotGit(name string) bool {
+	return name == ".git" || !s.Exact && IsDotGit(name)
+}
+
+func (s *scan) isRepository(dir string) bool {
+	names := s.dirs[dir]
+	return IsRepository(func(name string) bool { return names[name] })
+}
+
+// judge judges one entry for every repository that it may be a part of.
+func (s *scan) judge(e keptEntry) error {
+	if err := s.judgeDotGit(e); err != nil {
+		return err
+	}
+	for dir := path.Dir(e.folded); ; dir = path.Dir(dir) {
+		if dir == "." {
+			dir = ""
+		}
+		rel := strings.TrimPrefix(e.folded[len(dir):], "/")
+		if s.isRepository(dir) && (isLink(e.Mode) && inGitDir(rel) || Guarded(rel)) {
+			if err := s.judgeIn(e, rel); err != nil {
+				return err
+			}
+		}
+		if dir == "" {
+			return nil
+		}
+	}
+}
+
+// inGitDir reports whether git reads an entry at all: one of the git directory
+// itself or of the directories it knows.
+func inGitDir(rel string) bool {
+	first, _, deep := strings.Cut(rel, "/")
+	return !deep || slices.Contains(Directories, first)
+}
+
+func (s *scan) judgeIn(e keptEntry, rel string) error {
+	data, err := e.content()
+	if err != nil {
+		return err
+	}
+	if isLink(e.Mode) {
+		if s.completing(rel) == "HEAD" {
+			rel = "HEAD"
+		}
+		s.tell(e, JudgeLink(rel, string(data)))
+		return nil
+	}
+	var old []byte
+	if s.Old != nil {
+		old = s.Old(e.Path)
+	}
+	at := s.Place
+	at.Dir = path.Join(at.Dir, originalDir(e.Path, rel))
+	s.tell(e, JudgeFile(rel, data, old, at))
+	return nil
+}
+
+// originalDir is the directory of a path that has rel below it.
+func originalDir(name, rel string) string {
+	for range strings.Count(rel, "/") + 1 {
+		name = path.Dir(name)
+	}
+	return name
+}
+
+// judgeDotGit judges an entry called .git. A directory of that name is a
+// repository by its entries.
+func (s *scan) judgeDotGit(e keptEntry) error {
+	if !s.isDotGit(path.Base(e.Path)) {
+		return nil
+	}
+	if !isLink(e.Mode) && !e.Mode.IsRegular() {
+		return nil
+	}
+	data, err := e.content()
+	if err != nil {
+		return err
+	}
+	s.found.Repositories = append(s.found.Repositories, e.Path)
+	at := s.Place
+	at.Dir = path.Join(at.Dir, path.Dir(e.Path))
+	if isLink(e.Mode) {
+		s.tell(e, JudgeGitLink(string(data), at))
+		return nil
+	}
+	s.tell(e, JudgeGitFile(data, at))
+	return nil
+}
+
+func (e *Entry) content() ([]byte, error) {
+	if e.Read == nil {
+		return nil, errors.New(e.Path + " cannot be read")
+	}
+	return e.Read()
+}
+
+func (s *scan) tell(e keptEntry, problems []Problem) {
+	for _, p := range problems {
+		p.File = e.Path
+		s.found.Problems = append(s.found.Problems, p)
+	}
+}
+
+// FS lists the entries of a file system for [Scan]. It must be able to read links,
+// as [os.Root.FS] is.
+func FS(fsys fs.FS) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if name == "." {
+				return nil
+			}
+			if !yield(Entry{Path: name, Mode: d.Type(), Read: func() ([]byte, error) { return readFS(fsys, name, d.Type()) }}, nil) {
+				return fs.SkipAll
+			}
+			return nil
+		})
+		if err != nil {
+			yield(Entry{}, err)
+		}
+	}
+}
+
+func readFS(fsys fs.FS, name string, mode fs.FileMode) ([]byte, error) {
+	if isLink(mode) {
+		text, err := fs.ReadLink(fsys, name)
+		return []byte(text), err
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(f, MaxFile+1))
+}
