@@ -73,12 +73,27 @@ func (g gitTool) run(ctx context.Context, dir string, args ...string) (string, e
 func (g gitTool) feed(ctx context.Context, dir, stdin string, args ...string) (string, error) {
 	res, err := host.Run(ctx, g.command(dir, gitOutput, strings.NewReader(stdin), args))
 	if err == nil {
-		err = res.Err()
+		err = gitError(res)
 	}
 	if err != nil {
 		return "", fmt.Errorf("git %s in %s: %w", args[0], dir, err)
 	}
 	return strings.TrimRight(string(res.Stdout), "\n"), nil
+}
+
+// gitError is how git ended, with the first line that names an object it
+// refused: the last line says only that there is one.
+func gitError(res host.Result) error {
+	err := res.Err()
+	if err == nil {
+		return nil
+	}
+	for line := range strings.Lines(string(res.Stderr)) {
+		if _, text, found := strings.Cut(strings.TrimSpace(line), "error: object "); found {
+			return fmt.Errorf("object %.300s: %w", text, err)
+		}
+	}
+	return err
 }
 
 // stream runs git and returns its standard output as it comes, however much it

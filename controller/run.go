@@ -89,7 +89,10 @@ type Result struct {
 	Branch     string            `json:"branch,omitempty"`           // in the target repository; empty: no commit was made
 	Branches   []string          `json:"further_branches,omitempty"` // of other branches of the agent
 	Commits    []Commit          `json:"commits"`
+	Withheld   []extract.Refused `json:"refused_commits,omitempty"` // with all that build on them
+	Bundle     string            `json:"bundle,omitempty"`          // all commits of the agent, when some were refused
 	Changed    []Changed         `json:"changed"`
+	Skipped    []string          `json:"not_taken,omitempty"` // what cannot leave a sandbox, each with the reason
 	Partial    bool              `json:"partial"` // the agent was stopped, or some of its work could not be taken out
 	Iterations []IterationResult `json:"iterations"`
 	Usage      *runtime.Usage    `json:"usage,omitempty"` // of all iterations

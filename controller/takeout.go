@@ -28,7 +28,7 @@ var resultLimits = tarfs.Limits{Files: 100_000, Bytes: 4 << 30}
 func (r *run) takeOut(ctx context.Context, failed bool) error {
 	ctx, cancel := r.salvage(ctx, "taking the work out")
 	defer cancel()
-	r.result.Partial = failed
+	r.result.Partial, r.result.Skipped = failed, nil
 	if failed && r.box.Cause() != nil {
 		return nil // there is nobody to ask
 	}
@@ -57,8 +57,10 @@ func (r *run) takeWork(ctx context.Context) error {
 		Governed: bootstrap.Root, Repo: r.repoDir, Base: r.target.head,
 		Target: r.clone, Branch: takenPrefix + fmt.Sprint(r.invoke.Iteration), Git: r.git.run,
 		Out: r.results.staging, Name: filesName, Limits: resultLimits,
+		KeepBundle: filepath.Join(r.dir.path, fmt.Sprintf("commits-%d.bundle", r.invoke.Iteration)),
 	})
 	r.taken = taken
+	r.noteRefused(taken)
 	r.noteSkipped(taken.Skipped)
 	r.result.Changed = []Changed{}
 	m := wire.Manifest{Entries: taken.Changed, Deleted: taken.Deleted, Skipped: taken.Skipped}
@@ -72,10 +74,21 @@ func (r *run) takeWork(ctx context.Context) error {
 	return err
 }
 
+// noteRefused tells which commits stay behind, and where they can be looked at.
+func (r *run) noteRefused(taken extract.Result) {
+	r.result.Withheld, r.result.Bundle = taken.Refused, taken.Bundle
+	for _, c := range taken.Refused {
+		r.result.Partial = true
+		r.warn("commit %s of %s and what builds on it is not taken: %s; the bundle %s keeps all commits",
+			c.Commit, runtime.Clean(c.Branch), runtime.Clean(c.Reason), taken.Bundle)
+	}
+}
+
 // noteSkipped tells what stays behind with the sandbox.
 func (r *run) noteSkipped(skipped []string) {
 	if len(skipped) > 0 {
 		r.result.Partial = true
+		r.result.Skipped = append(r.result.Skipped, skipped...)
 		r.warn("not taken out: %s", few(skipped))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,9 +40,17 @@ var hardened = []string{
 func (in Input) host(ctx context.Context, dir string, args ...string) (string, error) {
 	out, err := in.Git(ctx, dir, append(append([]string{}, hardened...), args...)...)
 	if err != nil {
-		return "", fmt.Errorf("git %s: %w", args[0], err)
+		return "", fmt.Errorf("git %s: %w", verb(args), err)
 	}
 	return strings.TrimSpace(out), nil
+}
+
+// verb is the subcommand among the arguments of git.
+func verb(args []string) string {
+	for len(args) > 2 && args[0] == "-c" {
+		args = args[2:]
+	}
+	return args[0]
 }
 
 // tip is one branch of the agent with new commits. Its name is the agent's
@@ -50,6 +59,10 @@ type tip struct {
 	ref string // HEAD, or refs/heads/...
 	id  string
 }
+
+// lenient fetches objects that git's own checks refuse: they are looked at in a
+// repository of their own, and only sound commits go on from there.
+var lenient = []string{"-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObjects=false"}
 
 // collectCommits brings new commits into the target: those of HEAD as
 // in.Branch, those of other branches beside it.
@@ -70,12 +83,33 @@ func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Res
 	}
 	err = fetch(ctx, ex, in, tips, at)
 	if err == nil {
-		err = in.publish(ctx, tips, at.work, res)
+		err = in.takeSound(ctx, tips, at, res)
 	}
 	if err = errors.Join(err, os.RemoveAll(at.work)); err != nil {
 		return fmt.Errorf("commits: %w", err)
 	}
 	return nil
+}
+
+// takeSound publishes the sound commits and keeps the bundle if there are others.
+func (in Input) takeSound(ctx context.Context, tips []tip, at scratch, res *Result) error {
+	sound, refused, err := in.soundTips(ctx, tips, at)
+	if err != nil {
+		return err
+	}
+	if len(refused) > 0 {
+		res.Refused, res.Partial = refused, true
+		if in.KeepBundle != "" {
+			if err := os.Rename(filepath.Join(at.work, "bundle"), in.KeepBundle); err != nil {
+				return fmt.Errorf("keep the bundle of refused commits: %w", err)
+			}
+			res.Bundle = in.KeepBundle
+		}
+	}
+	if len(sound) == 0 {
+		return nil
+	}
+	return in.publish(ctx, sound, at.work, res)
 }
 
 // scratch is where commits are looked at before they come into the target.
@@ -248,27 +282,35 @@ func fetch(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, at sc
 	if err := checkHeader(file, tips); err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	if _, err := in.host(ctx, at.work, "init", "--quiet", "--bare", "--template=", "--object-format="+at.format, "repo"); err != nil {
+	repo, err := in.borrowing(ctx, at, "repo")
+	if err != nil {
 		return err
 	}
-	repo := filepath.Join(at.work, "repo")
-	if err := os.MkdirAll(filepath.Join(repo, "objects", "info"), 0o700); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(at.objects+"\n"), 0o600); err != nil {
-		return err
-	}
-	if in.Base != "" { // a bundle may only build on what was uploaded
-		if err := os.WriteFile(filepath.Join(repo, "refs", "base"), []byte(in.Base+"\n"), 0o600); err != nil {
-			return err
-		}
-	}
-	args := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", file}
+	args := append(slices.Clone(lenient), "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", file)
 	for i, t := range tips {
 		args = append(args, fmt.Sprintf("%s:refs/heads/%d", t.ref, i))
 	}
-	_, err := in.host(ctx, repo, args...)
+	_, err = in.host(ctx, repo, args...)
 	return err
+}
+
+// borrowing makes a bare repository in at.work that borrows the target's
+// objects. Only the base is known to be there: what comes in builds on it alone.
+func (in Input) borrowing(ctx context.Context, at scratch, name string) (string, error) {
+	if _, err := in.host(ctx, at.work, "init", "--quiet", "--bare", "--template=", "--object-format="+at.format, name); err != nil {
+		return "", err
+	}
+	repo := filepath.Join(at.work, name)
+	if err := os.MkdirAll(filepath.Join(repo, "objects", "info"), 0o700); err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(at.objects+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	if in.Base == "" {
+		return repo, nil
+	}
+	return repo, os.WriteFile(filepath.Join(repo, "refs", "base"), []byte(in.Base+"\n"), 0o600)
 }
 
 // receiveBundle streams a bundle of the tips' new commits into file.
@@ -360,7 +402,11 @@ func (in Input) publish(ctx context.Context, tips []tip, work string, res *Resul
 		if _, err := in.host(ctx, in.Target, "rev-parse", "--verify", "--quiet", "refs/heads/"+names[i]); err == nil {
 			return fmt.Errorf("branch %s exists in the target", names[i])
 		}
-		args = append(args, fmt.Sprintf("refs/heads/%d:refs/heads/%s", i, names[i]))
+		ref := fmt.Sprintf("refs/sound/%d", i)
+		if _, err := in.host(ctx, filepath.Join(work, "repo"), "update-ref", ref, t.id); err != nil {
+			return err
+		}
+		args = append(args, ref+":refs/heads/"+names[i])
 	}
 	if _, err := in.host(ctx, in.Target, args...); err != nil {
 		return err

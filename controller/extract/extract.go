@@ -39,6 +39,10 @@ type Input struct {
 	Out  string // existing directory on the host, which no agent writes
 	Name string // of the directory made in Out for changed files; it must not exist
 
+	// KeepBundle is a path on the host that gets the bundle when a commit is
+	// refused; it must not exist. Empty: the bundle is not kept.
+	KeepBundle string
+
 	MaxBundle int64        // bytes; 0: 1 GiB
 	Limits    tarfs.Limits // of the changed files
 }
@@ -48,6 +52,8 @@ type Result struct {
 	Branch   string   // made in the target; empty: no new commits
 	Branches []string // further ones, of other branches of the agent
 	Commits  []string // new commit ids of Branch, newest first, at most 1000
+	Refused  []Refused
+	Bundle   string // all that the agent committed, when something was refused and it was kept
 
 	Dir     string               // directory with the changed files; empty: none changed
 	Changed []wire.ManifestEntry // what is in Dir, paths relative to the repository

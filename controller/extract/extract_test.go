@@ -243,12 +243,62 @@ func TestMalformedObjectsDoNotReachTheTarget(t *testing.T) {
 			p := newPlace(t)
 			p.sh(p.repo, script+`; c=$(git commit-tree -p HEAD -m x $tree); git update-ref refs/heads/main $c`)
 			res, err := p.collect()
-			if err == nil || !strings.Contains(err.Error(), "fsck") || res.Branch != "" {
+			if err != nil || !res.Partial || len(res.Refused) != 1 || !strings.Contains(res.Refused[0].Reason, "fsck") || res.Branch != "" {
 				t.Errorf("%+v %v", res, err)
 			}
 			if got := p.sh(p.target, "git for-each-ref --format='%(refname)'"); got != "refs/heads/main" {
 				t.Errorf("the target has %q", got)
 			}
+		})
+	}
+}
+
+// badCommit commits a tree that git's checks refuse on the current branch.
+const badCommit = `
+	blob=$(echo x | git hash-object -w --stdin); sub=$(printf '100755 blob %s\tpost-checkout\n' $blob | git mktree)
+	tree=$(printf '40000 .git\0'"$(printf %s $sub | sed 's/../\\x&/g')" | perl -pe 's/\\x(..)/chr(hex $1)/ge' | git hash-object -t tree -w --stdin --literally)
+	git reset -q --soft $(git commit-tree -p HEAD -m bad $tree)
+`
+
+func TestSoundCommitsComeOutBesideRefusedOnes(t *testing.T) {
+	tests := map[string]struct {
+		script  string
+		commits int      // of HEAD's branch
+		refused []string // branches of the agent
+		others  int
+	}{
+		"a bad commit on top":       {"for i in 1 2 3; do git commit -q --allow-empty -m $i; done" + badCommit, 3, []string{"HEAD"}, 0},
+		"a bad commit in between":   {"git commit -q --allow-empty -m 1" + badCommit + "git commit -q --allow-empty -m 3", 1, []string{"HEAD"}, 0},
+		"a bad commit first":        {badCommit + "git commit -q --allow-empty -m 2", 0, []string{"HEAD"}, 0},
+		"a bad side that is merged": {"git checkout -q -b side" + badCommit + "git checkout -qf main; git commit -q --allow-empty -m 1; git merge -q -s ours side -m j; git branch -D side", 1, []string{"HEAD"}, 0},
+		"a bad branch beside":       {"git checkout -q -b side" + badCommit + "git checkout -qf main; git commit -q --allow-empty -m 1", 1, []string{"refs/heads/side"}, 0},
+		"a good branch beside":      {"git checkout -q -b side; git commit -q --allow-empty -m s; git checkout -q main" + badCommit, 0, []string{"HEAD"}, 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			p.sh(p.repo, tt.script)
+			in := p.input()
+			in.KeepBundle = filepath.Join(t.TempDir(), "all.bundle")
+			res, err := Collect(context.Background(), p.client, in)
+			if err != nil || !res.Partial || len(res.Commits) != tt.commits || len(res.Branches) != tt.others {
+				t.Errorf("%+v %v", res, err)
+			}
+			var refused []string
+			for _, r := range res.Refused {
+				refused = append(refused, r.Branch)
+				if !isObjectID(r.Commit) || !strings.Contains(r.Reason, "hasDotgit") {
+					t.Errorf("%+v", r)
+				}
+			}
+			if !slices.Equal(refused, tt.refused) {
+				t.Errorf("refused %q", refused)
+			}
+			if res.Bundle != in.KeepBundle {
+				t.Errorf("bundle %q", res.Bundle)
+			}
+			p.sh(p.target, "git bundle verify -q "+in.KeepBundle)
+			p.outside()
 		})
 	}
 }

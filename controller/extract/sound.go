@@ -1,0 +1,125 @@
+package extract
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+)
+
+// Refused is a commit of the agent that does not come out, with all that build
+// on it.
+type Refused struct {
+	Commit string `json:"commit"` // id
+	Branch string `json:"branch"` // of the agent: HEAD, or refs/heads/NAME
+	Reason string `json:"reason"`
+}
+
+// checker decides which commits of a scratch repository may come out.
+type checker struct {
+	in     Input
+	at     scratch
+	repo   string            // the scratch repository
+	unsafe map[string]string // commit id to reason: its files must not come out
+	tries  int
+}
+
+// soundTips returns the tips with the newest commit of each that is sound
+// together with everything it builds on. A branch without a sound commit is
+// left out. Refs of the scratch repository follow.
+func (in Input) soundTips(ctx context.Context, tips []tip, at scratch) ([]tip, []Refused, error) {
+	c := &checker{in: in, at: at, repo: filepath.Join(at.work, "repo")}
+	var err error
+	if c.unsafe, err = in.unsafeCommits(ctx, c.repo, len(tips)); err != nil {
+		return nil, nil, err
+	}
+	var sound []tip
+	var refused []Refused
+	for _, t := range tips {
+		list, err := c.line(ctx, t)
+		if err != nil {
+			return nil, nil, err
+		}
+		// What builds on a refused commit is refused: the first sound one of a
+		// list, newest first, can be found by halving.
+		var failed error
+		n := sort.Search(len(list), func(i int) bool {
+			reason, err := c.reason(ctx, list[i])
+			if err != nil && failed == nil {
+				failed = err
+			}
+			return reason == ""
+		})
+		if failed != nil {
+			return nil, nil, failed
+		}
+		if n > 0 {
+			reason, err := c.reason(ctx, list[n-1])
+			if err != nil {
+				return nil, nil, err
+			}
+			refused = append(refused, Refused{Commit: list[n-1], Branch: t.ref, Reason: reason})
+		}
+		if n < len(list) {
+			t.id = list[n]
+			sound = append(sound, t)
+		}
+	}
+	return sound, refused, nil
+}
+
+// line lists the new commits of a tip along first parents, newest first, at
+// most [maxCommits].
+func (c *checker) line(ctx context.Context, t tip) ([]string, error) {
+	args := []string{"rev-list", "--first-parent", fmt.Sprintf("--max-count=%d", maxCommits), t.id}
+	if c.in.Base != "" {
+		args = append(args, "^"+c.in.Base)
+	}
+	out, err := c.in.host(ctx, c.repo, args...)
+	return strings.Fields(out), err
+}
+
+// reason says why a commit may not come out; empty: it may.
+func (c *checker) reason(ctx context.Context, id string) (string, error) {
+	if why, err := c.unsafeBelow(ctx, id); err != nil || why != "" {
+		return why, err
+	}
+	if _, err := c.in.host(ctx, c.repo, "update-ref", "refs/try", id); err != nil {
+		return "", err
+	}
+	c.tries++
+	trial, err := c.in.borrowing(ctx, c.at, fmt.Sprintf("trial-%d", c.tries))
+	if err != nil {
+		return "", err
+	}
+	_, err = c.in.host(ctx, trial, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", c.repo, "refs/try:refs/heads/try")
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	removed := os.RemoveAll(trial)
+	if err != nil {
+		return err.Error(), removed
+	}
+	return "", removed
+}
+
+// unsafeBelow is the reason of an unsafe commit among id and the new commits
+// that it builds on; empty: there is none.
+func (c *checker) unsafeBelow(ctx context.Context, id string) (string, error) {
+	if len(c.unsafe) == 0 {
+		return "", nil
+	}
+	args := []string{"rev-list", id}
+	if c.in.Base != "" {
+		args = append(args, "^"+c.in.Base)
+	}
+	out, err := c.in.host(ctx, c.repo, args...)
+	for commit := range strings.FieldsSeq(out) {
+		if why := c.unsafe[commit]; why != "" {
+			return why, err
+		}
+	}
+	return "", err
+}
