@@ -76,11 +76,12 @@ func (r *run) takeWork(ctx context.Context) error {
 
 // noteRefused tells which commits stay behind, and where they can be looked at.
 func (r *run) noteRefused(taken extract.Result) {
-	r.result.Withheld, r.result.Bundle = taken.Refused, taken.Bundle
+	r.result.Withheld, r.result.Bundle = nil, taken.Bundle
 	for _, c := range taken.Refused {
+		c.Branch, c.Reason = runtime.Clean(c.Branch), runtime.Clean(c.Reason)
+		r.result.Withheld = append(r.result.Withheld, c)
 		r.result.Partial = true
-		r.warn("commit %s of %s and what builds on it is not taken: %s; the bundle %s keeps all commits",
-			c.Commit, runtime.Clean(c.Branch), runtime.Clean(c.Reason), taken.Bundle)
+		r.warn("commit %s of %s and what builds on it is not taken: %s; the bundle %s keeps all commits", c.Commit, c.Branch, c.Reason, taken.Bundle)
 	}
 }
 

@@ -135,3 +135,25 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"ends"}'`, 
 		t.Errorf("the agent found no settings:\n%s", log)
 	}
 }
+
+// One commit that git's checks refuse costs neither the sound ones before it nor
+// the reason.
+func TestASoundCommitIsTakenBesideOneThatIsNot(t *testing.T) {
+	p := newPlace(t, `
+cd /sandbox/workspace/repo
+echo two > a.txt; git -c user.name=a -c user.email=a@b commit -qam sound
+tree=$(printf '100644 blob %s\t.gitmodules\n' $(printf '[submodule "a"]\n\tpath = a\n\turl = --upload-pack=x\n' | git hash-object -w --stdin) | git mktree)
+git update-ref refs/heads/main $(git -c user.name=a -c user.email=a@b commit-tree -p HEAD -m unsound $tree)
+`, "")
+	r, code := p.run()
+	if code != 0 || r.Status != controller.StatusDone || !r.Partial {
+		t.Fatalf("exit %d: %+v", code, r)
+	}
+	if len(r.Commits) != 1 || r.Commits[0].Subject != "sound" {
+		t.Errorf("commits %+v", r.Commits)
+	}
+	if len(r.Withheld) != 1 || !strings.Contains(r.Withheld[0].Reason, "gitmodulesUrl") {
+		t.Errorf("refused %+v", r.Withheld)
+	}
+	p.git("bundle", "verify", "-q", r.Bundle)
+}
