@@ -121,6 +121,11 @@ func (g gitTool) stream(ctx context.Context, dir string, stdin io.Reader, args .
 	}}
 }
 
+// output is stream without a standard input.
+func (g gitTool) output(ctx context.Context, dir string, args ...string) io.ReadCloser {
+	return g.stream(ctx, dir, strings.NewReader(""), args...)
+}
+
 // gitStream is the output of a running git.
 type gitStream struct {
 	*io.PipeReader

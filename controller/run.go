@@ -93,7 +93,7 @@ type Result struct {
 	Bundle     string            `json:"bundle,omitempty"`          // all commits of the agent, when some were refused
 	Changed    []Changed         `json:"changed"`
 	Skipped    []string          `json:"not_taken,omitempty"` // what cannot leave a sandbox, each with the reason
-	Partial    bool              `json:"partial"` // the agent was stopped, or some of its work could not be taken out
+	Partial    bool              `json:"partial"`             // the agent was stopped, or some of its work could not be taken out
 	Iterations []IterationResult `json:"iterations"`
 	Usage      *runtime.Usage    `json:"usage,omitempty"` // of all iterations
 	Commands   int               `json:"commands"`        // programs started

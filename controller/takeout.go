@@ -13,6 +13,8 @@ import (
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/extract"
 	"agentsh/controller/runtime"
+	"agentsh/controller/scan"
+	"agentsh/internal/gitguard"
 	"agentsh/internal/statedir"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
@@ -55,7 +57,7 @@ func (r *run) takeWork(ctx context.Context) error {
 	}
 	taken, err := extract.Collect(ctx, r.box, extract.Input{
 		Governed: bootstrap.Root, Repo: r.repoDir, Base: r.target.head,
-		Target: r.clone, Branch: takenPrefix + fmt.Sprint(r.invoke.Iteration), Git: r.git.run,
+		Target: r.clone, Branch: takenPrefix + fmt.Sprint(r.invoke.Iteration), Git: r.git.run, Stream: r.git.output,
 		Out: r.results.staging, Name: filesName, Limits: resultLimits,
 		KeepBundle: filepath.Join(r.dir.path, fmt.Sprintf("commits-%d.bundle", r.invoke.Iteration)),
 	})
@@ -81,7 +83,19 @@ func (r *run) noteRefused(taken extract.Result) {
 		c.Branch, c.Reason = runtime.Clean(c.Branch), runtime.Clean(c.Reason)
 		r.result.Withheld = append(r.result.Withheld, c)
 		r.result.Partial = true
-		r.warn("commit %s of %s and what builds on it is not taken: %s; the bundle %s keeps all commits", c.Commit, c.Branch, c.Reason, taken.Bundle)
+		r.noteFindings("", []scan.Finding{{
+			File: "commit " + c.Commit, Rule: c.Rule, Severity: scan.High, Message: "not taken, with what builds on it: " + c.Reason,
+			Hint: "all commits are kept in the bundle " + taken.Bundle,
+		}})
+	}
+	r.noteRepositories(filesName, taken.Unsafe)
+}
+
+// noteRepositories tells what was removed from a directory of the results.
+func (r *run) noteRepositories(dir string, removed []gitguard.Problem) {
+	for _, p := range removed {
+		f := scan.Finding{File: p.File, Line: p.Line, Rule: scan.RuleRepository, Severity: scan.High, Message: "removed: " + p.Reason, Excerpt: p.Key, Hint: p.Hint}
+		r.noteFindings(dir, []scan.Finding{f})
 	}
 }
 
@@ -125,13 +139,32 @@ func (r *run) takeOutput(ctx context.Context) error {
 	r.noteSkipped(m.Skipped)
 	switch {
 	case err == nil:
-		return nil
+		return r.makeInert(ctx, outputName)
 	case errors.Is(failed, os.ErrNotExist): // the agent removed it
 		return os.Mkdir(filepath.Join(r.results.staging, outputName), 0o755)
 	case failed != nil && !errors.Is(failed, context.Canceled):
 		return fmt.Errorf("output of the agent: %w", failed)
 	}
 	return fmt.Errorf("output of the agent: %w", err)
+}
+
+// makeInert removes from a directory of the results what git would act on.
+func (r *run) makeInert(ctx context.Context, name string) error {
+	dir := filepath.Join(r.results.staging, name)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	removed, err := extract.NewGuard(r.git.output, "", "", outputDir).Files(ctx, root, nil, nil)
+	if err != nil {
+		return errors.Join(fmt.Errorf("output of the agent: %w", err), statedir.RemoveTree(dir))
+	}
+	for _, p := range removed {
+		r.noteSkipped([]string{p.String()})
+	}
+	r.noteRepositories(name, removed)
+	return nil
 }
 
 // receive makes name below the staging directory from an archive of the
@@ -188,6 +221,10 @@ func (r *run) takeTranscripts(ctx context.Context) string {
 		name += tarfs.PartialSuffix
 	}
 	if _, err := os.Lstat(filepath.Join(r.results.staging, name)); err != nil {
+		return ""
+	}
+	if err := r.makeInert(ctx, name); err != nil {
+		r.warn("the transcripts are left behind: %v", err)
 		return ""
 	}
 	return name

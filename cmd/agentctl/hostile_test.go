@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"io/fs"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -156,4 +158,43 @@ git update-ref refs/heads/main $(git -c user.name=a -c user.email=a@b commit-tre
 		t.Errorf("refused %+v", r.Withheld)
 	}
 	p.git("bundle", "verify", "-q", r.Bundle)
+}
+
+// A repository that an agent leaves in the work, the output or the transcripts
+// runs nothing on the host, and the result tells of it.
+func TestARepositoryThatAnAgentLeavesIsInert(t *testing.T) {
+	p := newPlace(t, `
+evil() {
+	mkdir -p $1/objects $1/refs; echo 'ref: refs/heads/main' > $1/HEAD; : > $1/objects/x; : > $1/refs/x
+	printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = "touch HIT;"\n' > $1/new
+	mv $1/new $1/config
+}
+cd /sandbox/workspace/repo
+evil sub/evil; evil /sandbox/workspace/output/evil
+git add -f . && git -c user.name=a -c user.email=a@b commit -qm evil
+exit 0
+`, "")
+	r, code := p.run()
+	if code != 0 || !r.Partial || len(r.Commits) != 0 {
+		t.Fatalf("exit %d: %+v", code, r)
+	}
+	rules := map[string]bool{}
+	for _, f := range r.Findings {
+		rules[f.Rule+" "+f.File] = true
+	}
+	t.Logf("%v %v", rules, r.Skipped)
+	for _, dir := range []string{"out/files/sub/evil", "out/output/evil"} {
+		if text := p.read(dir + "/HEAD"); text == "" {
+			t.Errorf("%s was not taken", dir)
+		}
+		cmd := exec.Command("git", "status")
+		cmd.Dir = p.path(dir)
+		out, _ := cmd.CombinedOutput()
+		if _, err := os.Lstat(p.path(dir + "/HIT")); err == nil {
+			t.Errorf("%s: code of the agent ran: %s", dir, out)
+		}
+		if !rules["repository "+strings.TrimPrefix(dir, "out/")+"/config"] {
+			t.Errorf("%s: no finding", dir)
+		}
+	}
 }

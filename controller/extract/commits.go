@@ -191,7 +191,7 @@ func hasNew(ctx context.Context, ex sandbox.Executor, in Input, id string) (bool
 	if in.Base != "" {
 		args = append(args, "^"+in.Base)
 	}
-	out, err := ask(ctx, ex, in, args...)
+	out, err := ask(ctx, ex, in, append(args, "--")...) // a file may have any name
 	return out != "", err
 }
 
@@ -326,7 +326,7 @@ func receiveBundle(ctx context.Context, ex sandbox.Executor, in Input, tips []ti
 	if in.Base != "" {
 		args = append(args, "^"+in.Base)
 	}
-	err = runGit(ctx, ex, in, output{f, in.MaxBundle, 10 * time.Minute}, args...)
+	err = runGit(ctx, ex, in, output{f, in.MaxBundle, 10 * time.Minute}, append(args, "--")...) // a file may have any name
 	return errors.Join(err, f.Close())
 }
 

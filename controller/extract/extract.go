@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"agentsh/controller/sandbox"
+	"agentsh/internal/gitguard"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 )
@@ -35,6 +36,7 @@ type Input struct {
 	Target string // the operator's repository on the host; empty: commits are not collected
 	Branch string // branch to make there; it must not exist
 	Git    Git
+	Stream Stream
 
 	Out  string // existing directory on the host, which no agent writes
 	Name string // of the directory made in Out for changed files; it must not exist
@@ -59,6 +61,7 @@ type Result struct {
 	Changed []wire.ManifestEntry // what is in Dir, paths relative to the repository
 	Deleted []string             // relative to the repository: to be removed before Dir is laid over
 	Skipped []string             // what cannot leave a sandbox, each with the reason
+	Unsafe  []gitguard.Problem   // removed from Dir: git would run or read something because of it
 
 	Partial bool // something is missing; the error says what
 }
@@ -95,7 +98,7 @@ func (in *Input) check() error {
 		return fmt.Errorf("base %.100q is not a commit id", in.Base)
 	case in.Target != "" && !isBranch(in.Branch):
 		return fmt.Errorf("branch %.100q is not a plain branch name", in.Branch)
-	case in.Target != "" && in.Git == nil:
+	case in.Target != "" && (in.Git == nil || in.Stream == nil):
 		return errors.New("no git to fetch commits with")
 	case in.Name == "" || filepath.Base(in.Name) != in.Name || strings.HasPrefix(in.Name, "."):
 		return fmt.Errorf("directory name %.100q is not one plain component", in.Name)
@@ -127,12 +130,42 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Resul
 	}
 	if _, missing := out.Lstat(dir); missing == nil {
 		res.Dir = filepath.Join(in.Out, dir)
+		if failed := in.makeInert(ctx, res); failed != nil {
+			err = errors.Join(err, failed, os.RemoveAll(res.Dir))
+			res.Dir, res.Changed = "", nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("changed files: %w", err)
 	}
 	return nil
 }
+
+// makeInert removes from the changed files what git would act on.
+func (in Input) makeInert(ctx context.Context, res *Result) error {
+	root, err := os.OpenRoot(res.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	changed := make([]string, 0, len(res.Changed))
+	for _, e := range res.Changed {
+		if e.Type != "dir" {
+			changed = append(changed, e.Path)
+		}
+	}
+	if res.Unsafe, err = in.guard().Files(ctx, root, changed, res.Deleted); err != nil {
+		return err
+	}
+	res.Changed = withoutFiles(res.Changed, res.Unsafe)
+	for _, p := range res.Unsafe {
+		res.Skipped = append(res.Skipped, p.String())
+	}
+	return nil
+}
+
+// guard judges repositories in the work.
+func (in Input) guard() *Guard { return NewGuard(in.Stream, in.Target, in.Base, in.Repo) }
 
 // received is where changed files go.
 type received struct {

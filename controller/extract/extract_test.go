@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"agentsh/controller/scan"
 	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
@@ -232,18 +234,18 @@ func TestALyingSandboxIsRefused(t *testing.T) {
 }
 
 func TestMalformedObjectsDoNotReachTheTarget(t *testing.T) {
-	tests := map[string]string{
-		"a tree that holds .git": `blob=$(echo x | git hash-object -w --stdin); sub=$(printf '100755 blob %s\tpost-checkout\n' $blob | git mktree)
-			tree=$(printf '40000 .git\0'"$(printf %s $sub | sed 's/../\\x&/g')" | perl -pe 's/\\x(..)/chr(hex $1)/ge' | git hash-object -t tree -w --stdin --literally)`,
-		"a hostile .gitmodules": `blob=$(printf '[submodule "a"]\n\tpath = a\n\turl = --upload-pack=x\n' | git hash-object -w --stdin)
-			tree=$(printf '100644 blob %s\t.gitmodules\n' $blob | git mktree)`,
+	tests := map[string]struct{ rule, reason, script string }{
+		"a tree that holds .git": {scan.RuleRepository, ".git", `blob=$(echo x | git hash-object -w --stdin); sub=$(printf '100755 blob %s\tpost-checkout\n' $blob | git mktree)
+			tree=$(printf '40000 .git\0'"$(printf %s $sub | sed 's/../\\x&/g')" | perl -pe 's/\\x(..)/chr(hex $1)/ge' | git hash-object -t tree -w --stdin --literally)`},
+		"a hostile .gitmodules": {scan.RuleObject, "gitmodulesUrl", `blob=$(printf '[submodule "a"]\n\tpath = a\n\turl = --upload-pack=x\n' | git hash-object -w --stdin)
+			tree=$(printf '100644 blob %s\t.gitmodules\n' $blob | git mktree)`},
 	}
-	for name, script := range tests {
+	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
-			p.sh(p.repo, script+`; c=$(git commit-tree -p HEAD -m x $tree); git update-ref refs/heads/main $c`)
+			p.sh(p.repo, tt.script+`; c=$(git commit-tree -p HEAD -m x $tree); git update-ref refs/heads/main $c`)
 			res, err := p.collect()
-			if err != nil || !res.Partial || len(res.Refused) != 1 || !strings.Contains(res.Refused[0].Reason, "fsck") || res.Branch != "" {
+			if err != nil || !res.Partial || len(res.Refused) != 1 || res.Refused[0].Rule != tt.rule || !strings.Contains(res.Refused[0].Reason, tt.reason) || res.Branch != "" {
 				t.Errorf("%+v %v", res, err)
 			}
 			if got := p.sh(p.target, "git for-each-ref --format='%(refname)'"); got != "refs/heads/main" {
@@ -255,8 +257,7 @@ func TestMalformedObjectsDoNotReachTheTarget(t *testing.T) {
 
 // badCommit commits a tree that git's checks refuse on the current branch.
 const badCommit = `
-	blob=$(echo x | git hash-object -w --stdin); sub=$(printf '100755 blob %s\tpost-checkout\n' $blob | git mktree)
-	tree=$(printf '40000 .git\0'"$(printf %s $sub | sed 's/../\\x&/g')" | perl -pe 's/\\x(..)/chr(hex $1)/ge' | git hash-object -t tree -w --stdin --literally)
+	tree=$(printf '100644 blob %s\t.gitmodules\n' $(printf '[submodule "a"]\n\tpath = a\n\turl = --upload-pack=x\n' | git hash-object -w --stdin) | git mktree)
 	git reset -q --soft $(git commit-tree -p HEAD -m bad $tree)
 `
 
@@ -287,7 +288,7 @@ func TestSoundCommitsComeOutBesideRefusedOnes(t *testing.T) {
 			var refused []string
 			for _, r := range res.Refused {
 				refused = append(refused, r.Branch)
-				if !isObjectID(r.Commit) || !strings.Contains(r.Reason, "hasDotgit") {
+				if !isObjectID(r.Commit) || !strings.Contains(r.Reason, "gitmodulesUrl") {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -300,6 +301,94 @@ func TestSoundCommitsComeOutBesideRefusedOnes(t *testing.T) {
 			p.sh(p.target, "git bundle verify -q "+in.KeepBundle)
 			p.outside()
 		})
+	}
+}
+
+// evil makes a repository in $d that runs a program for whoever types git
+// status in it.
+const evil = `
+	mkdir -p $d/objects $d/refs; echo 'ref: refs/heads/main' > $d/HEAD; : > $d/objects/x; : > $d/refs/x
+	printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = "touch $HIT;"\n' > $d/config
+`
+
+// Neither the files nor the commits that come out hold a repository that runs
+// code of the agent on the host.
+func TestRepositoriesInTheWorkComeOutInert(t *testing.T) {
+	tests := map[string]string{
+		"a repository":           "d=sub/evil;" + evil,
+		"one below another name": "d=a/b/c;" + evil,
+		"in the root":            "d=.;" + evil,
+		"hooks":                  "d=evil;" + evil + "rm $d/config; mkdir $d/hooks; printf '#!/bin/sh\\ntouch $HIT' > $d/hooks/post-index-change; chmod +x $d/hooks/*",
+		"a common directory":     "d=far;" + evil + "mkdir near; cp far/HEAD near; echo ../far > near/commondir",
+		"another case":           "d=evil;" + evil + "mv $d/HEAD $d/Head; mv $d/config $d/CONFIG",
+	}
+	for name, script := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			p.sh(p.repo, script+"\ngit add -f .; git commit -qm evil; echo fine > fine; git add fine; git commit -qm later; echo x > kept")
+			res, err := p.collect()
+			if err != nil || !res.Partial || len(res.Refused) != 1 || res.Refused[0].Rule != scan.RuleRepository || res.Branch != "" {
+				t.Errorf("%+v %v", res, err)
+			}
+			if len(res.Unsafe) == 0 || len(res.Skipped) != len(res.Unsafe) {
+				t.Errorf("removed %v, skipped %q", res.Unsafe, res.Skipped)
+			}
+			if !slices.Contains(paths(res.Changed), "kept") {
+				t.Errorf("changed %q", paths(res.Changed))
+			}
+			for _, e := range res.Changed {
+				if _, err := os.Lstat(filepath.Join(res.Dir, e.Path)); err != nil {
+					t.Errorf("listed and not there: %v", err)
+				}
+				if e.Type == "dir" {
+					p.status(filepath.Join(res.Dir, e.Path))
+				}
+			}
+			p.outside()
+		})
+	}
+}
+
+// status is what an operator does in a directory of the results.
+func (p *place) status(dir string) {
+	for _, args := range [][]string{{"status"}, {"log"}, {"diff"}, {"gc"}} {
+		cmd := exec.Command("git", args...)
+		cmd.Dir, cmd.Env = dir, append(gitEnv(), "HIT="+p.hit)
+		cmd.Run()
+	}
+}
+
+// A part of a repository that the base has is judged with the rest of it.
+func TestARepositoryOfTheBaseIsJudgedWithWhatChanged(t *testing.T) {
+	p := newPlace(t)
+	p.sh(p.target, "d=fixture;"+evil+"rm $d/config; git add -f .; git commit -qm fixture")
+	p.base = p.sh(p.target, "git rev-parse HEAD")
+	p.sh(p.repo, "git pull -q")
+	p.before = p.snapshot()
+	p.sh(p.repo, "d=fixture;"+evil+"echo x > fixture/refs/y")
+	res, err := p.collect()
+	if err != nil || len(res.Unsafe) != 1 || res.Unsafe[0].File != "fixture/config" || !slices.Equal(paths(res.Changed), []string{"fixture/refs/y"}) {
+		t.Errorf("%+v %v", res, err)
+	}
+	p.sh(p.repo, "rm fixture/config fixture/HEAD; git add -A; git commit -qm gone; echo x > fixture/config; git add -A; git commit -qm config")
+	os.RemoveAll(res.Dir)
+	res, err = p.collect()
+	if err != nil || len(res.Refused) != 0 || len(res.Commits) != 2 {
+		t.Errorf("%+v %v", res, err)
+	}
+}
+
+// What the base has may stay, whatever git makes of it.
+func TestARepositoryOfTheBaseMayStay(t *testing.T) {
+	p := newPlace(t)
+	p.sh(p.target, "d=fixture;"+evil+"git add -f .; git commit -qm fixture")
+	p.base = p.sh(p.target, "git rev-parse HEAD")
+	p.sh(p.repo, "git pull -q")
+	p.before = p.snapshot()
+	p.sh(p.repo, "echo x > fixture/HEAD2; echo x > fixture/refs/y; git add -A; git commit -qm more")
+	res, err := p.collect()
+	if err != nil || res.Partial || len(res.Commits) != 1 {
+		t.Errorf("%+v %v", res, err)
 	}
 }
 

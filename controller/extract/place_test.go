@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -184,8 +185,19 @@ func git(ctx context.Context, dir string, args ...string) (string, error) {
 	return string(out), nil
 }
 
+// stream is git whose output comes at once.
+func stream(ctx context.Context, dir string, args ...string) io.ReadCloser {
+	r, w := io.Pipe()
+	go func() {
+		out, err := git(ctx, dir, args...)
+		io.WriteString(w, out)
+		w.CloseWithError(err)
+	}()
+	return r
+}
+
 func (p *place) input() Input {
-	return Input{Governed: p.dir, Repo: p.repo, Base: p.base, Target: p.target, Branch: "agent/run-1", Git: git, Out: p.out, Name: "files"}
+	return Input{Governed: p.dir, Repo: p.repo, Base: p.base, Target: p.target, Branch: "agent/run-1", Git: git, Stream: stream, Out: p.out, Name: "files"}
 }
 
 func (p *place) collect() (Result, error) {

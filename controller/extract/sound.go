@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"agentsh/controller/scan"
 )
 
 // Refused is a commit of the agent that does not come out, with all that build
@@ -14,6 +16,7 @@ import (
 type Refused struct {
 	Commit string `json:"commit"` // id
 	Branch string `json:"branch"` // of the agent: HEAD, or refs/heads/NAME
+	Rule   string `json:"rule"`   // scan.RuleRepository or scan.RuleObject
 	Reason string `json:"reason"`
 }
 
@@ -32,7 +35,7 @@ type checker struct {
 func (in Input) soundTips(ctx context.Context, tips []tip, at scratch) ([]tip, []Refused, error) {
 	c := &checker{in: in, at: at, repo: filepath.Join(at.work, "repo")}
 	var err error
-	if c.unsafe, err = in.unsafeCommits(ctx, c.repo, len(tips)); err != nil {
+	if c.unsafe, err = in.guard().commits(ctx, c.repo, tips); err != nil {
 		return nil, nil, err
 	}
 	var sound []tip
@@ -46,21 +49,22 @@ func (in Input) soundTips(ctx context.Context, tips []tip, at scratch) ([]tip, [
 		// list, newest first, can be found by halving.
 		var failed error
 		n := sort.Search(len(list), func(i int) bool {
-			reason, err := c.reason(ctx, list[i])
+			why, err := c.judge(ctx, list[i])
 			if err != nil && failed == nil {
 				failed = err
 			}
-			return reason == ""
+			return why == nil
 		})
 		if failed != nil {
 			return nil, nil, failed
 		}
 		if n > 0 {
-			reason, err := c.reason(ctx, list[n-1])
+			why, err := c.judge(ctx, list[n-1])
 			if err != nil {
 				return nil, nil, err
 			}
-			refused = append(refused, Refused{Commit: list[n-1], Branch: t.ref, Reason: reason})
+			why.Commit, why.Branch = list[n-1], t.ref
+			refused = append(refused, *why)
 		}
 		if n < len(list) {
 			t.id = list[n]
@@ -81,28 +85,36 @@ func (c *checker) line(ctx context.Context, t tip) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// reason says why a commit may not come out; empty: it may.
-func (c *checker) reason(ctx context.Context, id string) (string, error) {
+// judge says why a commit may not come out; nil: it may.
+func (c *checker) judge(ctx context.Context, id string) (*Refused, error) {
 	if why, err := c.unsafeBelow(ctx, id); err != nil || why != "" {
-		return why, err
+		return &Refused{Rule: scan.RuleRepository, Reason: why}, err
 	}
 	if _, err := c.in.host(ctx, c.repo, "update-ref", "refs/try", id); err != nil {
-		return "", err
+		return nil, err
 	}
 	c.tries++
 	trial, err := c.in.borrowing(ctx, c.at, fmt.Sprintf("trial-%d", c.tries))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	_, err = c.in.host(ctx, trial, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", c.repo, "refs/try:refs/heads/try")
 	if ctx.Err() != nil {
-		return "", context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	removed := os.RemoveAll(trial)
 	if err != nil {
-		return err.Error(), removed
+		return &Refused{Rule: scan.RuleObject, Reason: objectReason(err.Error())}, removed
 	}
-	return "", removed
+	return nil, removed
+}
+
+// objectReason is what git says of the object that it refuses.
+func objectReason(text string) string {
+	if _, about, found := strings.Cut(text, ": object "); found {
+		return "git refuses the object " + about
+	}
+	return text
 }
 
 // unsafeBelow is the reason of an unsafe commit among id and the new commits

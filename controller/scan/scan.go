@@ -86,6 +86,8 @@ const (
 	RuleSettings   = "starts-program"    // a setting that makes a tool start a program
 	RuleCommand    = "command"           // a shell command that looks like an attack
 	RuleModel      = "model"             // what a model-based scanner reports
+	RuleRepository = "repository"        // a repository of git that would run code or lead outside
+	RuleObject     = "object"            // a commit that git's own checks refuse
 	RuleLimit      = "limit"             // more findings than are listed
 )
 

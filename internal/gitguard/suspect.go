@@ -1,0 +1,11 @@
+package gitguard
+
+// Suspect reports whether a path with these two components after each other can
+// belong to a repository on some file system. It is fast, and false for most.
+func Suspect(parent, name string) bool {
+	if IsDotGit(name) {
+		return true
+	}
+	name = fold(name)
+	return name == "head" || Completes(name) || MayBeGuarded(fold(parent), name)
+}
