@@ -235,7 +235,7 @@ command_rules:
   - {name: b, commands: [git, ls], decision: allow}
   - {name: c, commands: ["*"], decision: deny}
 file_rules:
-  - {name: a, paths: ["/ws/.git/**"], operations: [write], decision: deny}
+  - {name: a, paths: ["/ws/.git/**"], operations: [write, rename, symlink], decision: deny}
   - {name: b, paths: ["/ws/**"], operations: ["*"], decision: allow}
   - {name: c, paths: ["**"], operations: ["*"], decision: deny}
 `)

@@ -28,6 +28,7 @@ func Lint(p *Policy) []Problem {
 		l.names(Group(g))
 		l.order(Group(g))
 	}
+	l.openDirectories()
 	l.arguments()
 	l.reach()
 	l.meaning()

@@ -253,3 +253,28 @@ func slowly(g *Glob, s string) bool {
 	}
 	return false
 }
+
+func TestParentsAreTheDirectoriesThatAPatternNames(t *testing.T) {
+	for pattern, want := range map[string]string{
+		"/ws/.vscode/tasks.json": "/ws /ws/.vscode",
+		"/ws/.git/**":            "/ws /ws/.git",
+		"/ws/{a,b}/c":            "/ws /ws/a /ws /ws/b",
+		"/ws/**/.git/config":     "/ws /ws/x/.git",
+		"**/.git/config":         "/.git",
+		"/ws/a[bc]?[!d]*\\*/x":   "/ws /ws/abxxx*",
+		"/a":                     "",
+		"/**":                    "",
+	} {
+		g, err := Compile(Path, pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(g.Parents(), " "); got != want {
+			t.Errorf("%s: %q, want %q", pattern, got, want)
+		}
+	}
+	g, err := Compile(Text, "a/b/c")
+	if err != nil || g.Parents() != nil {
+		t.Errorf("%v: words have the parents %q", err, g.Parents())
+	}
+}

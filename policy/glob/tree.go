@@ -74,3 +74,46 @@ func (a *alt) reaches(root string) bool {
 	n := min(len(a.prefix), len(root))
 	return a.prefix[:n] == root[:n]
 }
+
+// Parents are the directories that the pattern names above its matches, and dir
+// itself of dir/**: one path for each, wildcards in it stand as x. Only patterns
+// of paths have parents.
+func (g *Glob) Parents() []string {
+	texts, err := multiplyOut(g.source)
+	if err != nil || g.kind != Path {
+		return nil
+	}
+	var out []string
+	for _, text := range texts {
+		parts := strings.Split(text, "/")
+		last := len(parts) - 1
+		sample := ""
+		for i := 1; i < last; i++ {
+			sample += "/" + samplePart(parts[i])
+			if parts[i] != "**" {
+				out = append(out, sample)
+			}
+		}
+	}
+	return out
+}
+
+// samplePart is a name that one part of a path pattern matches.
+func samplePart(part string) string {
+	tokens, err := parse(part)
+	if err != nil {
+		return "x"
+	}
+	var name strings.Builder
+	for _, t := range tokens {
+		switch {
+		case t.op == opLiteral:
+			name.WriteString(t.text)
+		case t.op == opSet && !t.set.negated:
+			name.WriteRune(t.set.ranges[0].low)
+		default:
+			name.WriteByte('x')
+		}
+	}
+	return name.String()
+}

@@ -1,0 +1,99 @@
+package policy
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"agentsh/policy/glob"
+)
+
+// openDirectories warns of rules that keep files in a directory from being
+// written while the directory's own name is open. A link of that name, or
+// another directory moved there, brings files of the same names.
+func (l *linter) openDirectories() {
+	for _, rule := range l.p.groups[GroupFile].rules {
+		if rule.Effect.permits() || rule.file.ops&(OpWrite|OpCreate) == 0 {
+			continue
+		}
+		var told []string
+		for _, g := range rule.file.paths {
+			for _, open := range openParents(l.p, g) {
+				name := unexpand(open.dir, l.p.vars)
+				if slices.Contains(told, name) {
+					continue
+				}
+				told = append(told, name)
+				l.warn(rule, "open-directory", closing(name),
+					"%s is protected, but %s itself is not: %s is permitted there and brings another directory", unexpand(g.String(), l.p.vars), name, open.op)
+			}
+		}
+	}
+}
+
+// closing is what to write so that commands do not replace a directory.
+func closing(dir string) string {
+	if path.Base(dir) == ".git" { // git itself writes in it
+		return "add the rule {name: git-directory, paths: ['" + dir + "'], operations: [symlink, rename, delete], decision: deny} before it"
+	}
+	return "add '" + dir + "/**' to paths, and symlink and rename to operations"
+}
+
+// openParent is a directory that commands may replace by an operation.
+type openParent struct {
+	dir string
+	op  FileOp
+}
+
+// openParents are the directories above the matches of a pattern that commands
+// may replace.
+func openParents(p *Policy, g *glob.Glob) []openParent {
+	roots := []string{"/"}
+	if strings.HasPrefix(g.String(), "**") {
+		roots = p.Roots()
+	}
+	var out []openParent
+	for _, root := range roots {
+		for _, parent := range g.Parents() {
+			found := openParent{dir: path.Join(root, parent)}
+			if found.op = replacing(p, found.dir); found.op != 0 && !slices.Contains(out, found) {
+				out = append(out, found)
+			}
+		}
+	}
+	return out
+}
+
+// replacing is an operation by which commands may put another directory at a
+// path; 0 when there is none. A directory whose own parent is closed is the root
+// of a tree, and a variable's value is one that sessions mount: both stay.
+func replacing(p *Policy, dir string) FileOp {
+	for _, value := range p.vars {
+		if value == dir {
+			return 0
+		}
+	}
+	for _, op := range []FileOp{OpSymlink, OpRename} {
+		here, _ := p.Evaluate(&FileRequest{Path: dir, Op: op})
+		above, _ := p.Evaluate(&FileRequest{Path: path.Dir(dir), Op: op})
+		if here.Permits() && above.Permits() {
+			return op
+		}
+	}
+	return 0
+}
+
+// unexpand writes a path as policies name it, by the longest directory that a
+// variable stands for.
+func unexpand(name string, vars map[string]string) string {
+	best := ""
+	for _, v := range []string{"PROJECT_ROOT", "WORKSPACE", "HOME"} {
+		if strings.HasPrefix(name, vars[v]+"/") && len(vars[v]) > len(vars[best]) {
+			best = v
+		}
+	}
+	if best == "" {
+		return name
+	}
+	return "${" + best + "}" + strings.TrimPrefix(name, vars[best])
+}
