@@ -19,8 +19,14 @@ type wordPattern struct {
 	any    bool
 	option bool
 	globs  []*glob.Glob
+	except []valuesExcept
 	source string
 }
+
+// valuesExcept is the alternative NAME=!VALUES of a rule that refuses: an option
+// of that name with a value that is none of the values. Where a program has
+// subcommands it is an option of the program itself: git -c, not git commit -c.
+type valuesExcept struct{ name, values *glob.Glob }
 
 // wordPattern reads one element of args.
 func (r *reader) wordPattern(l located) (wordPattern, error) {
@@ -37,17 +43,38 @@ func (r *reader) wordPattern(l located) (wordPattern, error) {
 			return w, errors.New("options and operands do not mix in one word")
 		}
 		w.option = option
-		text, err := expand(part, r.vars, glob.Quote)
-		if err != nil {
-			return w, err
+		if name, values, ok := strings.Cut(part, "=!"); ok && option {
+			e, err := r.valuesExcept(name, values)
+			if err != nil {
+				return w, err
+			}
+			w.except = append(w.except, e)
+			continue
 		}
-		g, err := glob.Compile(glob.Text, text)
+		g, err := r.textGlob(part)
 		if err != nil {
 			return w, err
 		}
 		w.globs = append(w.globs, g)
 	}
 	return w, nil
+}
+
+func (r *reader) valuesExcept(name, values string) (valuesExcept, error) {
+	n, err := r.textGlob(name)
+	if err != nil {
+		return valuesExcept{}, err
+	}
+	v, err := r.textGlob(values)
+	return valuesExcept{n, v}, err
+}
+
+func (r *reader) textGlob(source string) (*glob.Glob, error) {
+	text, err := expand(source, r.vars, glob.Quote)
+	if err != nil {
+		return nil, err
+	}
+	return glob.Compile(glob.Text, text)
 }
 
 // splitBar splits at bars outside brackets and escapes.
@@ -93,7 +120,21 @@ func (w *wordPattern) matchesOption(o *argWord, g *grammar, exact bool) bool {
 	if w.matches(o.name) || o.long != "" && w.matches(o.long) {
 		return true
 	}
-	return !exact && w.abbreviated(o.name, g)
+	if exact {
+		return false
+	}
+	for _, e := range w.except {
+		named := e.name.Match(o.name) || e.name.Match(o.long) || abbreviated(e.name, o.name, g)
+		if named && o.hasValue && !o.inner && !e.values.Match(o.value) {
+			return true
+		}
+	}
+	for _, pattern := range w.globs {
+		if abbreviated(pattern, o.name, g) {
+			return true
+		}
+	}
+	return false
 }
 
 // withValue reports whether "name=value" is one of the alternatives.
@@ -111,21 +152,19 @@ func (w *wordPattern) withValue(name, value string) bool {
 	return false
 }
 
-// abbreviated reports whether name may be short for one of the alternatives,
-// as getopt_long(3) allows.
-func (w *wordPattern) abbreviated(name string, g *grammar) bool {
+// abbreviated reports whether name may be short for a text of the pattern, as
+// getopt_long(3) allows.
+func abbreviated(pattern *glob.Glob, name string, g *grammar) bool {
 	if len(name) < 3 || !strings.HasPrefix(name, "--") {
 		return false
 	}
 	if g != nil && (contains(g.long, name) || contains(g.values, name)) {
 		return false
 	}
-	for _, pattern := range w.globs {
-		literals, ok := pattern.Literals()
-		for i := 0; ok && i < len(literals); i++ {
-			if strings.HasPrefix(literals[i], name) {
-				return true
-			}
+	literals, ok := pattern.Literals()
+	for i := 0; ok && i < len(literals); i++ {
+		if strings.HasPrefix(literals[i], name) {
+			return true
 		}
 	}
 	return false

@@ -41,7 +41,7 @@ func commandKeys() []key[draft] {
 		{field{name: "commands", doc: "Base names, or with a slash paths, of programs; globs in both.", shape: listOf(shape{}), required: true},
 			func(r *reader, n *yaml.Node, d *draft) { d.rule.command.entries = r.names(r.texts(n)) }},
 		{field{name: "args_patterns", doc: "Go regular expressions, any of which must match the arguments joined by spaces.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *draft) { d.patterns = r.texts(n) }},
-		{field{name: "args", doc: "Word patterns the arguments must match: operands in order, options anywhere, ** for any words, a|b for either.", shape: listOf(shape{})}, readArgs},
+		{field{name: "args", doc: "Word patterns the arguments must match: operands in order, options anywhere, ** for any words, a|b for either; -c=!{a,b} in a rule that refuses is -c with any other value.", shape: listOf(shape{})}, readArgs},
 		{field{name: "context", doc: "direct: asked for by the operator; nested: started by another command; or a range of depths.",
 			shape: shape{words: contextWords, others: []shape{listOf(shape{words: contextWords}), objectOf(func() []field { return fieldsOf(depthKeys) })}}}, readContext},
 		{field{name: "when", doc: "Further conditions on who asks.", shape: objectOf(func() []field { return fieldsOf(whenKeys) })},
@@ -93,6 +93,11 @@ func finishCommand(r *reader, n *yaml.Node, d *draft) {
 	c.everything = slices.ContainsFunc(c.entries, nameEntry.all)
 	if c.words != nil && len(c.words) == 0 && !c.wordsAll {
 		r.fail(n, "allow the forms without arguments first", "args: [] in a rule that does not allow selects nothing")
+	}
+	for _, w := range c.words {
+		if len(w.except) > 0 && c.wordsAll {
+			r.fail(n, "write the values that are allowed, or refuse the others before with "+w.source, "word %q: =! is for rules that refuse", shorten(w.source))
+		}
 	}
 	if c.env.used {
 		filter := c.env.filter

@@ -71,6 +71,7 @@ type argWord struct {
 	value    string
 	hasValue bool
 	unknown  bool // an option that is not in the table
+	inner    bool // it stands behind a subcommand
 }
 
 // argReader takes an argument list apart.
@@ -81,6 +82,7 @@ type argReader struct {
 	ended   bool   // past -- or past the first operand of a strict grammar
 	dashes  bool   // past --
 	started bool   // past the first operand
+	inner   bool   // past a subcommand
 }
 
 // next returns the next word.
@@ -118,6 +120,7 @@ func (a *argReader) operand(word string) {
 	}
 	a.started = true
 	if a.grammar.sub != nil {
+		a.inner = true
 		name, ok := a.grammar.sub[word]
 		if !ok {
 			name = a.grammar.sub["*"]
@@ -136,6 +139,7 @@ func plainOption(word string) argWord {
 // long reads a long option and, where its grammar says so, takes its value.
 func (a *argReader) long(word string) argWord {
 	w := plainOption(word)
+	w.inner = a.inner
 	w.unknown = a.grammar == nil || !knows(a.grammar, w.name)
 	if !w.hasValue && a.grammar != nil && takesValue(a.grammar, w.name) && len(a.args) > 0 {
 		w.value, w.hasValue = a.args[0], true
@@ -194,7 +198,7 @@ func (a *argReader) fromBundle() argWord {
 	if c >= 128 {
 		return argWord{option: true, name: "-" + string(c) + rest}
 	}
-	w := argWord{option: true, name: letters[c], letter: letters[c], long: a.grammar.same[c]}
+	w := argWord{option: true, name: letters[c], letter: letters[c], long: a.grammar.same[c], inner: a.inner}
 	switch {
 	case a.grammar.letterless(c):
 		w.unknown = true

@@ -204,6 +204,10 @@ func TestArgs(t *testing.T) {
 			[][]string{{"ssh", "-p", "host", "other"}, {"ssh", "other", "host"}}},
 		{"single-dash words", `commands: [find], args: ["**", "-delete|-exec|-execdir|-ok"], decision: deny`,
 			[][]string{{"find", "/", "-name", "x", "-delete"}, {"find", ".", "-exec", "rm", "{}", ";"}}, [][]string{{"find", ".", "-depth"}}},
+		{"a value that is none of those allowed", `commands: [git, tool], args: ["-c=!{user.name=*,log.*}|--set=!a*"], decision: deny`,
+			[][]string{{"git", "-c", "alias.x=push -f", "x"}, {"git", "-c", "REMOTE.o.push=+a", "push"}, {"git", "-calias.x=y", "x"}, {"git", "-c", "user.name", "log"}, {"git", "-c", "user.name=me", "-c", "a.b=c", "log"},
+				{"git", "-pc", "a.b=c", "log"}, {"tool", "--set=b"}, {"tool", "x", "--set=b"}, {"tool", "--se=b"}},
+			[][]string{{"git", "-c", "user.name=me", "commit"}, {"git", "-c", "log.x=y", "-c", "user.name=a b", "log"}, {"git", "switch", "-c", "topic"}, {"git", "commit", "-c", "HEAD"}, {"git", "log", "-c"}, {"git", "-c"}, {"tool", "--set=abc"}}},
 		{"an abbreviated option with a value", `commands: [tar], args: ["--to-command"], decision: deny`,
 			[][]string{{"tar", "xf", "a", "--to-command=sh"}, {"tar", "xf", "a", "--to-c", "sh"}}, [][]string{{"tar", "xf", "--to-stdout"}}},
 	}
@@ -274,4 +278,21 @@ command_rules:
 	expect(t, p, at("g", func(q *CommandRequest) { q.Interactive = true }), "allow by tty")
 	expect(t, p, run("h"), "allow by notty")
 	expect(t, p, at("h", func(q *CommandRequest) { q.Interactive = true }), "deny by default")
+}
+
+// TestARuleThatAllowsNamesWhatItAllows: "any value but these" would allow what
+// nobody thought of.
+func TestARuleThatAllowsNamesWhatItAllows(t *testing.T) {
+	for _, decision := range []string{"allow", "audit"} {
+		_, err := Load(Source{Name: "p.yaml", Data: []byte("version: 1\nname: x\ncommand_rules:\n  - {name: a, commands: [git], args: ['-c=!{a.b=*}', '**'], decision: " + decision + "}\n")}, Options{Vars: testVars})
+		if err == nil || !strings.Contains(err.Error(), `p.yaml:4:5: word "-c=!{a.b=*}": =! is for rules that refuse`) {
+			t.Errorf("%s: %v", decision, err)
+		}
+	}
+	for _, bad := range []string{"-c=!{a", "-[c=!a"} {
+		_, err := Load(Source{Name: "p.yaml", Data: []byte("version: 1\nname: x\ncommand_rules:\n  - {name: a, commands: [git], args: ['" + bad + "'], decision: deny}\n")}, Options{Vars: testVars})
+		if err == nil {
+			t.Errorf("%s loads", bad)
+		}
+	}
 }

@@ -161,6 +161,10 @@ func wordTexts(words []string) [][]string {
 			choices = [][]string{nil, {"x"}, {"x", "y"}}
 		} else {
 			for _, alternative := range strings.Split(w, "|") {
+				if name, values, ok := strings.Cut(alternative, "=!"); ok {
+					choices = append(choices, []string{name, "some-other-value"}, []string{name, globTexts(values)[0]})
+					continue
+				}
 				for _, text := range bounded(globTexts(alternative), 4) {
 					choices = append(choices, []string{text})
 				}
