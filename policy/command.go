@@ -96,7 +96,7 @@ func finishCommand(r *reader, n *yaml.Node, d *draft) {
 	}
 	for _, w := range c.words {
 		if len(w.except) > 0 && c.wordsAll {
-			r.fail(n, "write the values that are allowed, or refuse the others before with "+w.source, "word %q: =! is for rules that refuse", shorten(w.source))
+			r.fail(n, "write -c=VALUE for what is allowed, or keep =! in a rule before it that denies", "word %q: =! is for rules that refuse", shorten(w.source))
 		}
 	}
 	if c.env.used {

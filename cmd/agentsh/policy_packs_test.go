@@ -45,6 +45,33 @@ func TestPacksAreTestedOneByOne(t *testing.T) {
 	}
 }
 
+// TestPoliciesProtectTheDirectoriesTheyNameFilesIn: a rule on .vscode/tasks.json
+// is gone around by a link named .vscode.
+func TestPoliciesProtectTheDirectoriesTheyNameFilesIn(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{packs + "/*.yaml", "../../examples/*/policy.yaml", "../../examples/policies/*.yaml", "../agentctl/example/policies/*.yaml"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, found, err)
+		}
+		files = append(files, found...)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.yaml") {
+			continue
+		}
+		p, err := loadPolicy(file, policytest.Vars())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range policy.Lint(p) {
+			if w.Code == "open-directory" {
+				t.Error(w)
+			}
+		}
+	}
+}
+
 // openPack opens a sandbox under a shipped policy on a project with one commit.
 func openPack(t *testing.T, name string) *scratch {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -145,6 +146,9 @@ func invert(rule *yaml.Node) *yaml.Node {
 		if key.Value == "redirect_to" || key.Value == "preserve_tree" || approve && key.Value == "timeout" {
 			continue
 		}
+		if key.Value == "args" && (len(val.Content) == 0 || slices.ContainsFunc(val.Content, excepts)) {
+			continue // no arguments, or any value but some: only one side may say it
+		}
 		if key.Value == "decision" {
 			word := policy.Allow.String()
 			if val.Value == policy.Allow.String() || val.Value == policy.Audit.String() {
@@ -156,6 +160,9 @@ func invert(rule *yaml.Node) *yaml.Node {
 	}
 	return &out
 }
+
+// excepts reports a word pattern of any value but some.
+func excepts(word *yaml.Node) bool { return strings.Contains(word.Value, "=!") }
 
 func ruleName(rule *yaml.Node) string {
 	if n := value(rule, "name"); n != nil {

@@ -281,3 +281,29 @@ func FuzzParseSuite(f *testing.F) {
 		}
 	})
 }
+
+// TestMutantsOfWhatOnlyOneSideMaySay: no arguments is for rules that allow, any
+// value but some for rules that refuse. Their inverses look at fewer words.
+func TestMutantsOfWhatOnlyOneSideMaySay(t *testing.T) {
+	const rules = `version: 1
+name: x
+command_rules:
+  - {name: alone, commands: [git], args: [], decision: allow}
+  - {name: options, commands: [git], args: ['-c=!{user.name=*}'], decision: deny}
+  - {name: rest, commands: ['*'], decision: allow}
+`
+	p, s := load(t, rules, `policy: small.yaml
+tests:
+  - {name: alone, command: [git], expect: {decision: allow, rule: alone}}
+  - {name: a setting, command: [git, -c, a.b=c, log], expect: {decision: deny, rule: options}}
+  - {name: another, command: [git, -c, user.name=me, log], expect: {decision: allow, rule: rest}}
+`)
+	m, err := Mutate(p, []*Suite{s})
+	if err != nil || m.Mutants != 8 || len(m.Survivors) != 0 {
+		t.Errorf("%d mutants, survivors %v, %v", m.Mutants, m.Survivors, err)
+	}
+	s.Cases = s.Cases[:1]
+	if m, err = Mutate(p, []*Suite{s}); err != nil || len(m.Survivors) == 0 {
+		t.Errorf("survivors without tests of the denial: %v, %v", m.Survivors, err)
+	}
+}
