@@ -34,18 +34,24 @@ type Checkpoint struct {
 	LeftOut []string `json:"left_out,omitempty"`
 	// Xattrs says that entries have their extended attributes.
 	Xattrs bool `json:"xattrs,omitempty"`
+	// Format is 1 when digests are those of blocks and the workspace was settled:
+	// see content and settle. Before it was 0: digests of all content, zeros too.
+	Format int `json:"format,omitempty"`
 	// Unfinished says that a rollback to it was broken off.
 	Unfinished bool `json:"unfinished,omitempty"`
 }
 
 // Checkpoints are those of one workspace. Content is stored once, under its
-// SHA-256. One process at a time changes them.
+// digest. One process at a time changes them.
 type Checkpoints struct {
 	dir       string
 	workspace string
 	root      *os.File
 	lock      *os.File
 }
+
+// formatNow is the [Checkpoint.Format] of new ones.
+const formatNow = 1
 
 const (
 	objectsName  = "objects"
@@ -141,7 +147,7 @@ func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error
 	if !entries {
 		return one, nil, nil
 	}
-	l := &listing{at: one.Time, xattrs: one.Xattrs}
+	l := &listing{at: one.Time, format: one.Format, xattrs: one.Xattrs}
 	for {
 		var e Entry
 		err := lines.Decode(&e)
@@ -155,10 +161,9 @@ func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error
 	}
 }
 
-// Create makes a checkpoint. hold is called when the content of most files was
-// stored already: from then on until release nothing new is made, moved or opened
-// in the workspace.
-func (c *Checkpoints) Create(name string, hold func() (release func() error, err error)) (one Checkpoint, err error) {
+// Create makes a checkpoint. freeze is called when the content of most files was
+// stored already.
+func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one Checkpoint, err error) {
 	if id, err := c.unfinished(); err != nil || id != "" {
 		return one, errors.Join(err, c.unfinishedError(id))
 	}
@@ -176,19 +181,23 @@ func (c *Checkpoints) Create(name string, hold func() (release func() error, err
 		}
 	}
 	var stored int64
-	first, err := c.store(known, &stored)
+	first, err := c.store(known, &stored, false)
 	if err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
-	release, err := hold()
+	frozen, err := c.freeze(freeze)
 	if err != nil {
 		return one, err
 	}
-	second, err := c.store(first, &stored)
-	if err = errors.Join(err, release()); err != nil {
+	second, err := c.store(first, &stored, true)
+	err = errors.Join(err, frozen.check())
+	if released := frozen.Release(nil); err == nil {
+		err = released
+	}
+	if err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
-	one = Checkpoint{ID: strconv.Itoa(next), Name: name, Time: second.at, Workspace: c.workspace, Files: len(second.entries), Stored: stored, Xattrs: true}
+	one = Checkpoint{ID: strconv.Itoa(next), Name: name, Time: second.at, Workspace: c.workspace, Files: len(second.entries), Stored: stored, Xattrs: true, Format: formatNow}
 	for i := range second.entries {
 		if e := &second.entries[i]; len(e.Link) == 0 {
 			one.Bytes += e.Size
@@ -204,15 +213,33 @@ func (c *Checkpoints) Create(name string, hold func() (release func() error, err
 }
 
 // store puts the content of every file that changed since known into the store.
-func (c *Checkpoints) store(known *listing, stored *int64) (*listing, error) {
+// With whole a file is read until two readings are alike where its times do not
+// tell of every change.
+func (c *Checkpoints) store(known *listing, stored *int64, whole bool) (*listing, error) {
 	old := known.byPath()
-	return scan(c.root, func(dir int, name string, e *Entry) error {
-		if was := old[string(e.Path)]; was != nil && known.xattrs && was.SHA256 != "" && len(was.Link) == 0 && e.untouched(was, known.at) {
+	return scan(c.root, func(dir int, name string, e *Entry, dated bool) error {
+		r := reading{digest: func(f *os.File) (string, error) { return c.add(f, stored) }, settle: dated, twice: whole && !dated}
+		was := old[string(e.Path)]
+		if was == nil || known.format != formatNow || was.SHA256 == "" || len(was.Link) > 0 || was.inode() != e.inode() {
+			return steady(dir, name, e, r)
+		}
+		if dated && e.untouched(was, known.at) {
 			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
 			return nil
 		}
-		return steady(dir, name, e, func(f *os.File) (string, error) { return c.add(f, stored) })
+		if r.first = was.SHA256; !dated {
+			r.digest = func(f *os.File) (string, error) { return c.addOther(f, was.SHA256, stored) }
+		}
+		return steady(dir, name, e, r)
 	})
+}
+
+// addOther stores the content of a file unless its digest is one that is known.
+func (c *Checkpoints) addOther(f *os.File, known string, stored *int64) (string, error) {
+	if sum, err := digest(f); err != nil || sum == known {
+		return sum, err
+	}
+	return c.add(f, stored)
 }
 
 // object is the path of some content.
@@ -225,12 +252,11 @@ func (c *Checkpoints) add(f *os.File, stored *int64) (sum string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, temp.Close(), removeIfThere(temp.Name())) }()
+	var data int64
 	if unix.IoctlFileClone(int(temp.Fd()), int(f.Fd())) == nil {
-		sum, err = digest(temp)
+		sum, data, err = copyDigest(nil, temp)
 	} else {
-		h := sha256.New()
-		_, err = io.Copy(io.MultiWriter(temp, h), f)
-		sum = hex.EncodeToString(h.Sum(nil))
+		sum, data, err = copyDigest(temp, f)
 	}
 	if err != nil {
 		return "", err
@@ -238,11 +264,7 @@ func (c *Checkpoints) add(f *os.File, stored *int64) (sum string, err error) {
 	if _, err := os.Lstat(c.object(sum)); err == nil {
 		return sum, nil
 	}
-	info, err := temp.Stat()
-	if err != nil {
-		return "", err
-	}
-	*stored += info.Size()
+	*stored += data
 	return sum, os.Rename(temp.Name(), c.object(sum))
 }
 

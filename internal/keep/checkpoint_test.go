@@ -1,6 +1,7 @@
 package keep
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -19,10 +20,9 @@ import (
 	"agentsh/internal/wire"
 )
 
-func free() (func() error, error) { return func() error { return nil }, nil }
-
-func freely() (func([]wire.Change) error, error) {
-	return func([]wire.Change) error { return nil }, nil
+// free is the freeze of a workspace without sessions.
+func free() (*Freeze, error) {
+	return &Freeze{Release: func([]wire.Change) error { return nil }}, nil
 }
 
 // openCheckpoints makes a workspace with its checkpoints.
@@ -120,7 +120,7 @@ func TestARollbackRestoresEverything(t *testing.T) {
 		must(t, err)
 		for range 3 {
 			disturb(t, r, work)
-			_, err = c.Rollback(one.ID, freely)
+			_, err = c.Rollback(one.ID, free)
 			must(t, err)
 			if after := picture(t, work); after != before {
 				t.Fatalf("seed %d: before\n%s\nafter\n%s", seed, before, after)
@@ -166,7 +166,7 @@ func TestOnlyWhatChangedIsStored(t *testing.T) {
 	if len(objects) != 10 {
 		t.Errorf("%d objects are left", len(objects))
 	}
-	if _, err := c.Rollback(two.ID, freely); err != nil {
+	if _, err := c.Rollback(two.ID, free); err != nil {
 		t.Error(err)
 	}
 }
@@ -189,7 +189,7 @@ func TestABrokenOffRollbackIsDoneAgain(t *testing.T) {
 	if _, err := c.Create("", free); err == nil || !strings.Contains(err.Error(), "broken off") {
 		t.Errorf("created: %v", err)
 	}
-	_, err = c.Rollback(one.ID, freely)
+	_, err = c.Rollback(one.ID, free)
 	must(t, err)
 	if after := picture(t, work); after != before {
 		t.Errorf("before\n%s\nafter\n%s", before, after)
@@ -216,7 +216,7 @@ func TestAFullDiskLeavesNothingHalf(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(work, "small"), []byte("s"), 0o644))
 	one, err := c.Create("", free)
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(work, "big"), make([]byte, 1<<20), 0o644))
+	must(t, os.WriteFile(filepath.Join(work, "big"), bytes.Repeat([]byte("x"), 1<<20), 0o644))
 	if _, err := c.Create("", free); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v, want ENOSPC", err)
 	}
@@ -226,7 +226,7 @@ func TestAFullDiskLeavesNothingHalf(t *testing.T) {
 	if list, err := c.List(); err != nil || len(list) != 1 || list[0].ID != one.ID {
 		t.Errorf("listed %v, %v", list, err)
 	}
-	if _, err := c.Rollback(one.ID, freely); err != nil {
+	if _, err := c.Rollback(one.ID, free); err != nil {
 		t.Error(err)
 	}
 }
@@ -240,7 +240,7 @@ func TestDamagedContentIsSeenBeforeAnythingIsTouched(t *testing.T) {
 	must(t, err)
 	must(t, os.WriteFile(c.object(objects[0].Name()), []byte("b"), 0o600))
 	must(t, os.WriteFile(filepath.Join(work, "new"), nil, 0o644))
-	if _, err := c.Rollback(one.ID, freely); err == nil || !strings.Contains(err.Error(), "damaged") {
+	if _, err := c.Rollback(one.ID, free); err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Lstat(filepath.Join(work, "new")); err != nil {
@@ -259,12 +259,12 @@ func TestAFileThatIsWrittenMeanwhileIsKeptWhole(t *testing.T) {
 		must(t, err)
 		defer closeFD(root)
 		e := Entry{Path: []byte("a")}
-		return steady(root, "a", &e, func(f *os.File) (string, error) {
+		return steady(root, "a", &e, reading{digest: func(f *os.File) (string, error) {
 			if changed++; changed < 3 {
 				must(t, os.WriteFile(name, []byte(fmt.Sprint("other", strings.Repeat("x", changed))), 0o644))
 			}
 			return digest(f)
-		})
+		}})
 	}()
 	must(t, err)
 	if changed != 3 {

@@ -47,7 +47,7 @@ func workUntilKilled(store, work, id string) error {
 		if id == "" {
 			_, err = c.Create("", free)
 		} else {
-			_, err = c.Rollback(id, freely)
+			_, err = c.Rollback(id, free)
 		}
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func TestAKillLeavesNothingHalf(t *testing.T) {
 				c, err := store.Checkpoints(work)
 				must(t, err)
 				list := nothingHalf(t, c)
-				if _, err := c.Rollback(first.ID, freely); err != nil {
+				if _, err := c.Rollback(first.ID, free); err != nil {
 					t.Fatal(err)
 				}
 				if got := picture(t, work); got != want {

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"strconv"
@@ -63,51 +62,15 @@ func openStep(dir int, name string, make bool) (int, error) {
 	if err := unix.Fstatat(dir, "", &above, unix.AT_EMPTY_PATH); err != nil {
 		return -1, err
 	}
-	if err := unix.Mkdirat(dir, name, above.Mode&0o7777); err != nil {
+	made, err := makeDir(dir, name)
+	if err != nil {
 		return -1, err
 	}
-	if err := chown(dir, name, above.Uid, above.Gid); err != nil {
+	defer made.close()
+	if err := made.set(attributes{mode: above.Mode, uid: above.Uid, gid: above.Gid, mtime: unix.Timespec{Nsec: unix.UTIME_NOW}}); err != nil {
 		return -1, err
 	}
-	return unix.Openat2(dir, name, &how)
-}
-
-// chown gives an entry its owner where it is another.
-func chown(dir int, name string, uid, gid uint32) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Uid == uid && st.Gid == gid {
-		return err
-	}
-	return unix.Fchownat(dir, name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW)
-}
-
-// attributes are what a file has beside its content.
-type attributes struct {
-	mode     uint32 // permission bits
-	uid, gid uint32
-	mtime    unix.Timespec
-	xattrs   *[]Xattr // nil: left as they are
-}
-
-// set gives an entry that is no symbolic link its attributes, the owner first: a
-// change of it takes bits of the mode away.
-func (a attributes) set(dir int, name string) error {
-	if err := chown(dir, name, a.uid, a.gid); err != nil {
-		return err
-	}
-	if a.xattrs != nil {
-		if err := setXattrs(dir, name, a.mode, *a.xattrs); err != nil {
-			return err
-		}
-	}
-	if err := unix.Fchmodat(dir, name, a.mode&0o7777, 0); err != nil {
-		return err
-	}
-	return a.times(dir, name)
-}
-
-func (a attributes) times(dir int, name string) error {
-	return unix.UtimesNanoAt(dir, name, []unix.Timespec{{Nsec: unix.UTIME_OMIT}, a.mtime}, unix.AT_SYMLINK_NOFOLLOW)
+	return unix.FcntlInt(uintptr(made.fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
 // tempName is a name nothing in the directory has.
@@ -115,41 +78,62 @@ func tempName() string { return tempPrefix + rand.Text()[:12] }
 
 // placeFile makes a regular file that is whole when its name appears. Without
 // replace an existing name is an error, with it the old file is replaced in one
-// step.
-func placeFile(dir int, name string, a attributes, replace bool, fill func(*os.File) error) error {
+// step. [ErrReplaced] is in the chain of the error when the name then leads to
+// another file.
+func placeFile(dir int, name string, a attributes, replace bool, fill func(*os.File) error) (inode, error) {
 	temp := tempName()
 	fd, err := unix.Openat(dir, temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return inode{}, err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	if err = errors.Join(fill(f), f.Close()); err == nil {
-		err = a.set(dir, temp)
+	err = fill(f)
+	made := entry{fd: fd}
+	if err == nil {
+		err = unix.Fstat(fd, &made.st)
 	}
 	if err == nil {
-		err = moveInto(dir, temp, dir, name, replace)
+		err = made.set(a)
+	}
+	if err == nil {
+		err = moveInto(dir, temp, name, replace)
+	}
+	if err == nil {
+		err = made.named(dir, name)
+	} else {
+		_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
+	}
+	return inodeOf(&made.st), errors.Join(err, f.Close())
+}
+
+// placeLink makes a symbolic link, as placeFile makes a file.
+func placeLink(dir int, name string, target []byte, a attributes, replace bool) error {
+	temp := tempName()
+	if err := unix.Symlinkat(string(target), dir, temp); err != nil {
+		return err
+	}
+	made, err := openMade(dir, temp, unix.S_IFLNK)
+	if err == nil {
+		defer made.close()
+		err = errors.Join(made.chown(a.uid, a.gid), made.times(a))
+	}
+	if err == nil {
+		err = moveInto(dir, temp, name, replace)
 	}
 	if err != nil {
 		_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
+		return err
 	}
-	return err
+	return made.named(dir, name)
 }
 
-// moveInto renames an entry, over an old one only when replace is set.
-func moveInto(from int, oldName string, to int, newName string, replace bool) error {
+// moveInto renames an entry of a directory, over an old one only when replace is
+// set.
+func moveInto(dir int, oldName, newName string, replace bool) error {
 	if replace {
-		return unix.Renameat(from, oldName, to, newName)
+		return unix.Renameat(dir, oldName, dir, newName)
 	}
-	return unix.Renameat2(from, oldName, to, newName, unix.RENAME_NOREPLACE)
-}
-
-// copyContent copies a file from its start, shared where the filesystem can.
-func copyContent(to, from *os.File) error {
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
-		return nil
-	}
-	_, err := io.Copy(to, from)
-	return err
+	return unix.Renameat2(dir, oldName, dir, newName, unix.RENAME_NOREPLACE)
 }
 
 // openAt opens a regular file for reading, never a symbolic link.

@@ -15,119 +15,6 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Kinds of [wire.Change] as the file server names them.
-const (
-	changeCreated  = "created"
-	changeModified = "modified"
-	changeDeleted  = "deleted"
-)
-
-// Diff is what changed in the workspace since a checkpoint, sorted by path. With
-// until it is what changed from the one checkpoint to the other.
-func (c *Checkpoints) Diff(id, until string) ([]wire.Change, error) {
-	_, from, err := c.read(id, true)
-	if err != nil {
-		return nil, err
-	}
-	var to *listing
-	if until != "" {
-		_, to, err = c.read(until, true)
-	} else {
-		to, err = c.look(from)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return compare(from, to), nil
-}
-
-// look reads what the workspace holds now, as far as it may differ from known.
-func (c *Checkpoints) look(known *listing) (*listing, error) {
-	old := known.byPath()
-	return scan(c.root, func(dir int, name string, e *Entry) error {
-		if was := old[string(e.Path)]; was != nil && known.xattrs && len(was.Link) == 0 && e.untouched(was, known.at) {
-			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
-			return nil
-		}
-		return steady(dir, name, e, func(f *os.File) (string, error) { return digest(f) })
-	})
-}
-
-// same reports whether two files are alike in all that a rollback restores. Times
-// of directories are set in any case.
-func (e *Entry) same(other *Entry) bool {
-	return e.sameAttributes(other) && e.sameContent(other) && (e.Type == typeDir || e.Mtime == other.Mtime)
-}
-
-func (e *Entry) sameAttributes(other *Entry) bool {
-	return e.Mode == other.Mode && e.UID == other.UID && e.GID == other.GID
-}
-
-func (e *Entry) sameContent(other *Entry) bool {
-	return e.sameType(other) && e.SHA256 == other.SHA256 && string(e.Target) == string(other.Target) && string(e.Link) == string(other.Link)
-}
-
-// compare lists what made the second listing of the first. Times alone are no
-// change.
-func compare(from, to *listing) []wire.Change {
-	old := from.byPath()
-	xattrs := from.xattrs && to.xattrs
-	out := []wire.Change{}
-	add := func(e *Entry, kind string) { out = append(out, wire.Change{Path: string(e.Path), Kind: kind}) }
-	for i := range to.entries {
-		e := &to.entries[i]
-		was := old[string(e.Path)]
-		delete(old, string(e.Path))
-		switch {
-		case was == nil:
-			add(e, changeCreated)
-		case !was.sameContent(e) || !was.sameAttributes(e) || xattrs && !sameXattrs(was.Xattrs, e.Xattrs):
-			if len(e.Path) > 0 {
-				add(e, changeModified)
-			}
-		}
-	}
-	for _, e := range old {
-		add(e, changeDeleted)
-	}
-	slices.SortFunc(out, func(a, b wire.Change) int { return compareText(a.Path, b.Path) })
-	return out
-}
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// View is a checkpoint whose files can be read.
-type View struct {
-	c       *Checkpoints
-	entries map[string]*Entry
-}
-
-// View reads a checkpoint.
-func (c *Checkpoints) View(id string) (*View, error) {
-	_, l, err := c.read(id, true)
-	if err != nil {
-		return nil, err
-	}
-	return &View{c, l.byPath()}, nil
-}
-
-// Open opens what a regular file held; fs.ErrNotExist is in the chain of the error
-// when there was none.
-func (v *View) Open(path string) (*os.File, error) {
-	if e := v.entries[path]; e != nil && e.Type == typeFile {
-		return os.Open(v.c.object(e.SHA256))
-	}
-	return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
-}
-
 // unfinished is the checkpoint that a broken-off rollback was about; empty: none.
 func (c *Checkpoints) unfinished() (string, error) {
 	data, err := os.ReadFile(filepath.Join(c.dir, rollbackName))
@@ -148,15 +35,17 @@ func (c *Checkpoints) unfinishedError(id string) error {
 	if id == "" {
 		return nil
 	}
-	return fmt.Errorf("a rollback to checkpoint %s was broken off: do it again first", id)
+	return fmt.Errorf("a rollback to checkpoint %s was broken off: do it again first (agentsh checkpoint rollback %s)", id, id)
 }
 
 // Rollback makes the workspace what it was at a checkpoint: content, names, modes,
 // owners, times, links, extended attributes, and returns what it changed. Each file
 // changes in one step. What is needed is read and compared with its digest before anything is
-// touched. A rollback that is broken off is done again; until then no checkpoint
-// is made. Sockets and devices are not made again. hold is as in Create.
-func (c *Checkpoints) Rollback(id string, hold func() (release func([]wire.Change) error, err error)) ([]wire.Change, error) {
+// touched. It stops with [ErrThawed] when the freeze is lost, and with
+// [ErrReplaced] when something else than it writes to the workspace. A rollback
+// that is broken off is done again; until then no checkpoint is made. Sockets and
+// devices are not made again. freeze is called when the store was checked.
+func (c *Checkpoints) Rollback(id string, freeze func() (*Freeze, error)) ([]wire.Change, error) {
 	_, want, err := c.read(id, true)
 	if err != nil {
 		return nil, err
@@ -164,18 +53,21 @@ func (c *Checkpoints) Rollback(id string, hold func() (release func([]wire.Chang
 	if err := c.check(want); err != nil {
 		return nil, fmt.Errorf("rollback: %w", err)
 	}
-	release, err := hold()
+	frozen, err := c.freeze(freeze)
 	if err != nil {
 		return nil, err
 	}
-	done, err := c.rollback(id, want)
-	if err = errors.Join(err, release(done)); err != nil {
+	done, err := c.rollback(id, want, frozen)
+	if released := frozen.Release(done); !errors.Is(err, ErrThawed) { // which says it already
+		err = errors.Join(err, released)
+	}
+	if err != nil {
 		return done, fmt.Errorf("rollback: %w", err)
 	}
 	return done, nil
 }
 
-func (c *Checkpoints) rollback(id string, want *listing) ([]wire.Change, error) {
+func (c *Checkpoints) rollback(id string, want *listing, frozen *Freeze) ([]wire.Change, error) {
 	have, err := c.look(want)
 	if err != nil {
 		return nil, err
@@ -183,11 +75,14 @@ func (c *Checkpoints) rollback(id string, want *listing) ([]wire.Change, error) 
 	if err := statedir.WriteJSON(filepath.Join(c.dir, rollbackName), id); err != nil {
 		return nil, err
 	}
-	r := rollback{c: c, want: want.byPath(), have: have.byPath(), xattrs: want.xattrs}
-	if err := errors.Join(r.remove(have), r.make(want)); err != nil {
+	r := rollback{c: c, frozen: frozen, want: want.byPath(), have: have.byPath(), xattrs: want.xattrs, made: map[string]inode{}}
+	if err := r.run(have, want); err != nil {
 		return r.done, err
 	}
 	if err := syncAt(int(c.root.Fd())); err != nil {
+		return r.done, err
+	}
+	if err := frozen.check(); err != nil {
 		return r.done, err
 	}
 	return r.done, errors.Join(os.Remove(filepath.Join(c.dir, rollbackName)), c.syncDir())
@@ -216,7 +111,7 @@ func (c *Checkpoints) check(l *listing) error {
 		if err != nil {
 			return err
 		}
-		got, err := digest(f)
+		got, err := digestLike(f, sum)
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}
@@ -230,9 +125,33 @@ func (c *Checkpoints) check(l *listing) error {
 // rollback is one in progress.
 type rollback struct {
 	c          *Checkpoints
+	frozen     *Freeze
 	want, have map[string]*Entry
-	xattrs     bool // the checkpoint has them
+	xattrs     bool             // the checkpoint has them
+	made       map[string]inode // what was made, or put in the place of something
 	done       []wire.Change
+}
+
+// run removes first, makes then, and gives the directories their attributes last.
+func (r *rollback) run(have, want *listing) error {
+	if err := r.remove(have); err != nil {
+		return err
+	}
+	if err := r.make(want); err != nil {
+		return err
+	}
+	return r.directories(want)
+}
+
+// inode is what a path must lead to now.
+func (r *rollback) inode(path string) inode {
+	if made, ok := r.made[path]; ok {
+		return made
+	}
+	if have := r.have[path]; have != nil {
+		return have.inode()
+	}
+	return inode{}
 }
 
 func (r *rollback) note(path, kind string) {
@@ -250,6 +169,9 @@ func (r *rollback) at(path string) (fd int, name string, err error) {
 // what is in directories first.
 func (r *rollback) remove(have *listing) error {
 	for _, e := range slices.Backward(have.entries) {
+		if err := r.frozen.check(); err != nil {
+			return err
+		}
 		path := string(e.Path)
 		want := r.want[path]
 		if want != nil && want.sameType(&e) {
@@ -274,24 +196,30 @@ func (r *rollback) remove(have *listing) error {
 	return nil
 }
 
-// make makes what is missing or differs, directories before what is in them, and
-// gives the directories their attributes last.
+// make makes what is missing or differs, directories before what is in them.
 func (r *rollback) make(want *listing) error {
 	for i := range want.entries {
-		if err := r.makeOne(&want.entries[i]); err != nil {
+		err := r.frozen.check()
+		if err == nil {
+			err = r.makeOne(&want.entries[i])
+		}
+		if err != nil {
 			return fmt.Errorf("restore %s: %w", want.entries[i].Path, err)
 		}
 	}
+	return nil
+}
+
+// directories gives the directories their attributes.
+func (r *rollback) directories(want *listing) error {
 	for _, e := range slices.Backward(want.entries) {
 		if e.Type != typeDir || len(e.Path) == 0 {
 			continue
 		}
-		fd, name, err := r.at(string(e.Path))
-		if err != nil {
-			return err
+		err := r.frozen.check()
+		if err == nil {
+			err = r.directory(&e)
 		}
-		err = r.attributes(&e).set(fd, name)
-		closeFD(fd)
 		if err != nil {
 			return fmt.Errorf("restore %s: %w", e.Path, err)
 		}
@@ -299,10 +227,19 @@ func (r *rollback) make(want *listing) error {
 	return nil
 }
 
+func (r *rollback) directory(e *Entry) error {
+	fd, name, err := r.at(string(e.Path))
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	return r.adjust(e, fd, name)
+}
+
 func (r *rollback) makeOne(e *Entry) error {
 	path := string(e.Path)
 	have := r.have[path]
-	if !e.restored() || path == "" || have != nil && have.same(e) && (!r.xattrs || sameXattrs(have.Xattrs, e.Xattrs)) {
+	if !e.restored() || path == "" || r.isThere(e, have) {
 		return nil
 	}
 	fd, name, err := r.at(path)
@@ -313,16 +250,16 @@ func (r *rollback) makeOne(e *Entry) error {
 	switch {
 	case e.Type == typeDir:
 		if have == nil {
-			err = unix.Mkdirat(fd, name, 0o700)
+			err = r.makeDir(path, fd, name)
 		}
 	case len(e.Link) > 0:
 		err = r.link(e, fd, name)
 	case e.Type == typeSymlink:
-		err = placeLink(fd, name, e)
+		err = placeLink(fd, name, e.Target, e.attributes(), true)
 	case e.Type == typeFIFO:
 		err = r.fifo(e, fd, name, have != nil)
-	case have != nil && have.sameContent(e):
-		err = r.attributes(e).set(fd, name)
+	case have != nil && have.sameContent(e) && !e.gains(have):
+		err = r.adjust(e, fd, name)
 	default:
 		err = r.file(e, fd, name)
 	}
@@ -338,6 +275,21 @@ func (r *rollback) makeOne(e *Entry) error {
 	return nil
 }
 
+// isThere reports whether the workspace has an entry as it is wanted.
+func (r *rollback) isThere(e, have *Entry) bool {
+	if _, remade := r.made[string(e.Link)]; remade {
+		return false
+	}
+	return have != nil && have.same(e) && (!r.xattrs || sameXattrs(have.Xattrs, e.Xattrs))
+}
+
+// gains reports whether a regular file would go to another owner or become one
+// that is executed as its owner. It is made anew then: a command that has it open
+// could write to it afterwards.
+func (e *Entry) gains(have *Entry) bool {
+	return e.UID != have.UID || e.GID != have.GID || e.Mode&(unix.S_ISUID|unix.S_ISGID) != 0
+}
+
 // attributes are those of an entry as far as the checkpoint has them.
 func (r *rollback) attributes(e *Entry) attributes {
 	a := e.attributes()
@@ -347,14 +299,40 @@ func (r *rollback) attributes(e *Entry) attributes {
 	return a
 }
 
+// adjust gives what was looked at, or made, its attributes.
+func (r *rollback) adjust(e *Entry, dir int, name string) error {
+	there, err := openSame(dir, name, r.inode(string(e.Path)))
+	if err != nil {
+		return err
+	}
+	defer there.close()
+	return there.set(r.attributes(e))
+}
+
+func (r *rollback) makeDir(path string, dir int, name string) error {
+	made, err := makeDir(dir, name)
+	if err != nil {
+		return err
+	}
+	defer made.close()
+	r.made[path] = inodeOf(&made.st)
+	return nil
+}
+
 // fifo makes a FIFO, or gives one its attributes.
 func (r *rollback) fifo(e *Entry, dir int, name string, there bool) error {
-	if !there {
-		if err := unix.Mknodat(dir, name, unix.S_IFIFO|0o600, 0); err != nil {
-			return err
-		}
+	if there {
+		return r.adjust(e, dir, name)
 	}
-	return r.attributes(e).set(dir, name)
+	if err := unix.Mknodat(dir, name, unix.S_IFIFO|0o600, 0); err != nil {
+		return err
+	}
+	made, err := openMade(dir, name, unix.S_IFIFO)
+	if err != nil {
+		return err
+	}
+	defer made.close()
+	return made.set(r.attributes(e))
 }
 
 // file puts a regular file in place. Other names of what was there keep what
@@ -365,7 +343,9 @@ func (r *rollback) file(e *Entry, dir int, name string) error {
 		return err
 	}
 	defer from.Close()
-	return placeFile(dir, name, r.attributes(e), true, func(to *os.File) error { return copyContent(to, from) })
+	made, err := placeFile(dir, name, r.attributes(e), true, func(to *os.File) error { return copyContent(to, from) })
+	r.made[string(e.Path)] = made
+	return err
 }
 
 // link gives the file that another path leads to one name more.
@@ -379,23 +359,11 @@ func (r *rollback) link(e *Entry, dir int, name string) error {
 	if err := unix.Linkat(from, first, dir, temp, 0); err != nil {
 		return err
 	}
-	err = unix.Renameat(dir, temp, dir, name)
-	_ = unix.Unlinkat(dir, temp, 0) // still there when both names were one file already, see rename(2)
-	return err
-}
-
-// placeLink puts a symbolic link in place.
-func placeLink(dir int, name string, e *Entry) error {
-	temp := tempName()
-	if err := unix.Symlinkat(string(e.Target), dir, temp); err != nil {
-		return err
-	}
-	err := errors.Join(chown(dir, temp, e.UID, e.GID), e.attributes().times(dir, temp))
+	linked, err := openSame(dir, temp, r.inode(string(e.Link)))
 	if err == nil {
+		linked.close()
 		err = unix.Renameat(dir, temp, dir, name)
 	}
-	if err != nil {
-		_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
-	}
+	_ = unix.Unlinkat(dir, temp, 0) // still there when both names were one file already, see rename(2)
 	return err
 }

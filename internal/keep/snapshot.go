@@ -2,11 +2,8 @@ package keep
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"time"
@@ -85,6 +82,8 @@ func (e *Entry) untouched(old *Entry, at time.Time) bool {
 		e.Ctime < at.Add(-racy).UnixNano()
 }
 
+func (e *Entry) inode() inode { return inode{e.Dev, e.Ino} }
+
 func (e *Entry) attributes() attributes {
 	return attributes{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: unix.NsecToTimespec(e.Mtime)}
 }
@@ -103,6 +102,7 @@ func (e *Entry) sameType(other *Entry) bool {
 // listing is a workspace as it was looked at.
 type listing struct {
 	at      time.Time // before the first look
+	format  int       // of the checkpoint; see [Checkpoint]
 	xattrs  bool      // entries have theirs; those of old checkpoints do not
 	entries []Entry   // sorted by path: a directory before what is in it
 }
@@ -115,11 +115,15 @@ func (l *listing) byPath() map[string]*Entry {
 	return out
 }
 
-// scan looks at every file of a workspace. content gives the digest of a regular
-// file; files that vanish meanwhile are left out.
-func scan(root *os.File, content func(dir int, name string, e *Entry) error) (*listing, error) {
-	l := &listing{at: time.Now(), xattrs: true}
-	s := scanner{listing: l, content: content, links: map[[2]uint64]int{}}
+// look gives the digest of a regular file. dated says that the times of the file
+// tell of every change, of those through mappings too once it was settled.
+type look func(dir int, name string, e *Entry, dated bool) error
+
+// scan looks at every file of a workspace; files that vanish meanwhile are left
+// out.
+func scan(root *os.File, content look) (*listing, error) {
+	l := &listing{at: time.Now(), format: formatNow, xattrs: true}
+	s := scanner{listing: l, content: content, links: map[inode]int{}}
 	fd, err := OpenBeneath(root, "", false)
 	if err != nil {
 		return nil, err
@@ -127,6 +131,10 @@ func scan(root *os.File, content func(dir int, name string, e *Entry) error) (*l
 	defer closeFD(fd)
 	var st unix.Stat_t
 	if err := unix.Fstatat(fd, "", &st, unix.AT_EMPTY_PATH); err != nil {
+		return nil, err
+	}
+	s.dev = st.Dev
+	if s.dated, err = datesMappings(fd); err != nil {
 		return nil, err
 	}
 	l.entries = append(l.entries, entryOf("", &st))
@@ -137,10 +145,42 @@ func scan(root *os.File, content func(dir int, name string, e *Entry) error) (*l
 	return l, nil
 }
 
+// datesMappings reports whether a filesystem changes the times of a file at the
+// first write through a shared mapping after its pages were written to the disk.
+// It does when it makes them read-only then. tmpfs and others never do: a write
+// to a page that was mapped and read before is seen in the content alone. What is
+// not known is taken for such a one, an overlay too: its upper layer may be one.
+func datesMappings(fd int) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return false, fmt.Errorf("type of the filesystem: %w", err)
+	}
+	switch int64(st.Type) { //nolint:unconvert // 32 bits on some machines
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC:
+		return true, nil
+	}
+	return false, nil
+}
+
+// settle writes the pages of a file to the disk, where they become read-only for
+// mappings. Twice: of a file that is compressed the first call may only begin it.
+// See sync_file_range(2).
+func settle(f *os.File) error {
+	const all = unix.SYNC_FILE_RANGE_WAIT_BEFORE | unix.SYNC_FILE_RANGE_WRITE | unix.SYNC_FILE_RANGE_WAIT_AFTER
+	for range 2 {
+		if err := unix.SyncFileRange(int(f.Fd()), 0, 0, all); err != nil {
+			return fmt.Errorf("write to the disk: %w", err)
+		}
+	}
+	return nil
+}
+
 type scanner struct {
 	*listing
-	content func(dir int, name string, e *Entry) error
-	links   map[[2]uint64]int // entries of files with several names
+	content look
+	links   map[inode]int // entries of files with several names
+	dev     uint64        // of the root
+	dated   bool          // its filesystem dates mappings
 }
 
 func (s *scanner) directory(fd int, rel string) error {
@@ -173,7 +213,7 @@ func (s *scanner) entry(dir int, name, rel string) error {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
 		defer closeFD(fd)
-		if e.Xattrs, err = xattrsOf(fd, ""); err != nil {
+		if e.Xattrs, err = xattrsOf(fd); err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
 		s.entries = append(s.entries, e)
@@ -186,12 +226,12 @@ func (s *scanner) entry(dir int, name, rel string) error {
 		}
 		e.Target = buf[:n]
 	case typeFile:
-		id := [2]uint64{e.Dev, e.Ino}
+		id := e.inode()
 		if first, seen := s.links[id]; seen && e.Nlink > 1 {
 			e.SHA256, e.Link = s.entries[first].SHA256, s.entries[first].Path
 			break
 		}
-		if err := s.content(dir, name, &e); err != nil {
+		if err := s.content(dir, name, &e, s.dated && e.Dev == s.dev); err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
 		if e.Nlink > 1 {
@@ -223,14 +263,27 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
+// reading is how a file is read until it was still.
+type reading struct {
+	digest func(*os.File) (sum string, err error)
+	settle bool   // see settle
+	twice  bool   // the times do not tell of every change: two readings must be alike
+	first  string // digest of an earlier reading of the file; empty: there was none
+}
+
 // steady reads a file until it did not change meanwhile, and takes over how it
 // looked then.
-func steady(dir int, name string, e *Entry, read func(*os.File) (sum string, err error)) error {
+func steady(dir int, name string, e *Entry, r reading) error {
 	f, err := openAt(dir, name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	if r.settle {
+		if err := settle(f); err != nil {
+			return err
+		}
+	}
 	for range steadyTries {
 		var before, after unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &before); err != nil {
@@ -239,21 +292,20 @@ func steady(dir int, name string, e *Entry, read func(*os.File) (sum string, err
 		if before.Mode&unix.S_IFMT != unix.S_IFREG {
 			return unix.ENOENT // it was replaced
 		}
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		sum, err := read(f)
+		sum, err := r.digest(f)
 		if err != nil {
 			return err
 		}
 		if err := unix.Fstat(int(f.Fd()), &after); err != nil {
 			return err
 		}
-		xattrs, err := xattrsOf(int(f.Fd()), "")
+		xattrs, err := xattrsOf(int(f.Fd()))
 		if err != nil {
 			return err
 		}
-		if before.Size == after.Size && before.Mtim == after.Mtim && before.Ctim == after.Ctim {
+		again := r.first == sum
+		r.first = sum
+		if before.Size == after.Size && before.Mtim == after.Mtim && before.Ctim == after.Ctim && (again || !r.twice) {
 			path := e.Path
 			*e = entryOf("", &after)
 			e.Path, e.SHA256, e.Xattrs = path, sum, xattrs
@@ -261,13 +313,4 @@ func steady(dir int, name string, e *Entry, read func(*os.File) (sum string, err
 		}
 	}
 	return errors.New("it is written all the time: nothing whole can be kept of it")
-}
-
-// digest is the SHA-256 of what r holds, in hexadecimal.
-func digest(r io.Reader) (string, error) {
-	h := sha256.New()
-	if _, err := io.Copy(h, r); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -51,7 +51,7 @@ func TestARollbackRestoresExtendedAttributes(t *testing.T) {
 	if want := []string{"modified added", "modified changed", "modified dir", "modified fixed", "modified removed", "modified rewritten"}; !slices.Equal(changed, want) {
 		t.Errorf("diff %q", changed)
 	}
-	if _, err := c.Rollback(one.ID, freely); err != nil {
+	if _, err := c.Rollback(one.ID, free); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"changed", "removed", "rewritten", "fixed", "dir"} {
@@ -92,14 +92,14 @@ func TestARollbackRestoresFIFOs(t *testing.T) {
 	must(t, os.Remove(at("replaced")))
 	must(t, os.WriteFile(at("replaced"), nil, 0o644))
 	must(t, unix.Mkfifo(at("new"), 0o644))
-	if _, err := c.Rollback(one.ID, freely); err != nil {
+	if _, err := c.Rollback(one.ID, free); err != nil {
 		t.Fatal(err)
 	}
 	if after := picture(t, work); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
 	must(t, listener.Close()) // removes the socket
-	done, err := c.Rollback(one.ID, freely)
+	done, err := c.Rollback(one.ID, free)
 	if err != nil || len(done) > 0 {
 		t.Errorf("without the socket: %v, %v", done, err)
 	}
@@ -124,7 +124,7 @@ func TestAnOldCheckpointLeavesAttributesAndFIFOsAlone(t *testing.T) {
 	must(t, os.Remove(filepath.Join(c.dir, one.ID+manifestEnd)))
 	must(t, c.write(one, l))
 	mark(t, at("file"), "x")
-	done, err := c.Rollback(one.ID, freely)
+	done, err := c.Rollback(one.ID, free)
 	if err != nil || len(done) > 0 {
 		t.Errorf("%v, %v", done, err)
 	}

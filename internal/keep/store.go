@@ -74,7 +74,8 @@ type Session struct {
 }
 
 // NewSession makes the directory of a session that begins. Those of old
-// sessions with nothing in their trash go.
+// sessions with nothing in their trash go. [ErrFrozen] is in the chain of the error
+// when a checkpoint of its workspace is made or gone back to.
 func (s *Store) NewSession(r Record) (*Session, error) {
 	if !sessionID().MatchString(r.Session) {
 		return nil, fmt.Errorf("store: session %.70q is no name", r.Session)
@@ -94,6 +95,9 @@ func (s *Store) NewSession(r Record) (*Session, error) {
 	}
 	if err := one.writeJSON(recordName, r); err != nil {
 		return nil, errors.Join(err, one.Close())
+	}
+	if err := s.checkFrozen(r.Workspace); err != nil {
+		return nil, errors.Join(err, one.Close(), os.RemoveAll(one.dir))
 	}
 	return one, s.forgetOld()
 }
@@ -124,14 +128,7 @@ func (s *Session) Close() error {
 }
 
 // Running reports whether the session has not ended.
-func (s *Session) Running() bool {
-	lock, err := os.Open(filepath.Join(s.dir, lockName))
-	if err != nil {
-		return false
-	}
-	defer lock.Close()
-	return unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
-}
+func (s *Session) Running() bool { return isLocked(filepath.Join(s.dir, lockName)) }
 
 // Sessions are the sessions that are known, oldest first.
 func (s *Store) Sessions() ([]*Session, error) {
@@ -193,7 +190,7 @@ func (s *Store) TrashLeft(limits TrashLimits) (TrashLimits, error) {
 		}
 		limits.Entries -= len(trashed)
 		for _, e := range trashed {
-			limits.Bytes -= e.Size
+			limits.Bytes -= e.Room()
 		}
 	}
 	return limits, nil

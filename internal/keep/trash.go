@@ -44,6 +44,7 @@ type Trashed struct {
 	GID     uint32       `json:"gid"`
 	Mtime   time.Time    `json:"mtime,omitzero"`
 	Size    int64        `json:"size,omitempty"`   // bytes
+	Holes   int64        `json:"holes,omitempty"`  // bytes of it that are holes, and take no room
 	Target  []byte       `json:"target,omitempty"` // of a symbolic link
 	Linked  bool         `json:"linked,omitempty"` // the file itself is kept, not a copy
 	Rule    *wire.RuleAt `json:"rule,omitempty"`
@@ -57,6 +58,9 @@ func (e *Trashed) Name() string {
 	}
 	return e.Path
 }
+
+// Room is how many bytes the entry takes in the trash.
+func (e *Trashed) Room() int64 { return e.Size - e.Holes }
 
 // Trash holds the files that soft_delete saved in one session. It is safe for
 // concurrent use; one process at a time has it open.
@@ -163,11 +167,12 @@ func (t *Trash) count(e Trashed) {
 		t.next = number + 1
 	}
 	if e.Undone != "" {
-		t.bytes -= t.kept[e.ID].Size
+		was := t.kept[e.ID]
+		t.bytes -= was.Room()
 		delete(t.kept, e.ID)
 		return
 	}
-	t.bytes += e.Size
+	t.bytes += e.Room()
 	t.kept[e.ID] = e
 	t.order = append(t.order, e.ID)
 }
@@ -233,18 +238,18 @@ func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error)
 	if err := unix.Fstatat(dir, name, &st, flags); err != nil {
 		return "", err
 	}
-	e.Time, e.Session, e.Mode, e.UID, e.GID, e.Type = time.Now(), t.session, st.Mode&0o7777, st.Uid, st.Gid, "other"
+	e.Time, e.Session, e.Mode, e.UID, e.GID, e.Type = time.Now(), t.session, st.Mode&0o7777, st.Uid, st.Gid, typeOther
 	e.Mtime = time.Unix(st.Mtim.Unix())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.ID = fmt.Sprintf("%08d", t.next)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		e.Type, e.Size = "file", st.Size
+		e.Type, e.Size = typeFile, st.Size
 	case unix.S_IFDIR:
-		e.Type = "dir"
+		e.Type = typeDir
 	case unix.S_IFLNK:
-		e.Type = "symlink"
+		e.Type = typeSymlink
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, buf)
 		if err != nil {
@@ -252,10 +257,16 @@ func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error)
 		}
 		e.Target = buf[:n]
 	}
-	if len(t.kept) >= t.limits.Entries || t.bytes+e.Size > t.limits.Bytes {
+	if e.Type == typeFile && st.Blocks*512 < st.Size {
+		var err error
+		if e.Holes, err = holesIn(dir, name, st.Size); err != nil {
+			return "", err
+		}
+	}
+	if len(t.kept) >= t.limits.Entries || t.bytes+e.Room() > t.limits.Bytes {
 		return "", ErrTrashFull
 	}
-	if e.Type == "file" {
+	if e.Type == typeFile {
 		var err error
 		if e.Linked, err = t.save(dir, name, e.ID, link && name != ""); err != nil {
 			return "", err
@@ -266,6 +277,17 @@ func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error)
 		return "", err
 	}
 	return e.ID, nil
+}
+
+// holesIn is how many bytes of a file are holes.
+func holesIn(dir int, name string, size int64) (int64, error) {
+	f, err := openAt(dir, name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	data, err := dataBytes(f, size)
+	return size - data, err
 }
 
 // save links or copies a file into the trash.
@@ -326,31 +348,31 @@ func (t *Trash) Drop(id, why string) error {
 func (t *Trash) PutBack(e Trashed, dir int, name string, force bool) error {
 	a := attributes{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: unix.NsecToTimespec(e.Mtime.UnixNano())}
 	switch e.Type {
-	case "dir":
-		err := unix.Mkdirat(dir, name, 0o700)
-		if err != nil && (!force || !errors.Is(err, unix.EEXIST) || !isDir(dir, name)) {
-			return err
-		}
-		return a.set(dir, name)
-	case "symlink":
-		temp := tempName()
-		if err := unix.Symlinkat(string(e.Target), dir, temp); err != nil {
-			return err
-		}
-		err := errors.Join(chown(dir, temp, e.UID, e.GID), a.times(dir, temp), moveInto(dir, temp, dir, name, force))
-		if err != nil {
-			_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
-		}
-		return err
-	case "file":
+	case typeDir:
+		return putDirBack(dir, name, a, force)
+	case typeSymlink:
+		return placeLink(dir, name, e.Target, a, force)
+	case typeFile:
 		return t.putFileBack(e, a, dir, name, force)
 	}
 	return errors.New("only files, directories and symbolic links are restored")
 }
 
-func isDir(dir int, name string) bool {
-	var st unix.Stat_t
-	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+// putDirBack makes a directory, or with force gives one that is there its
+// attributes.
+func putDirBack(dir int, name string, a attributes, force bool) error {
+	made, err := makeDir(dir, name)
+	if force && errors.Is(err, unix.EEXIST) {
+		if made, err = openEntry(dir, name); err == nil && !made.isDir() {
+			made.close()
+			err = unix.EEXIST
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer made.close()
+	return made.set(a)
 }
 
 // putFileBack links the kept file back where it is the file itself, else it
@@ -360,7 +382,7 @@ func (t *Trash) putFileBack(e Trashed, a attributes, dir int, name string, force
 		temp := tempName()
 		err := unix.Linkat(t.dir, e.ID, dir, temp, 0)
 		if err == nil {
-			if err = moveInto(dir, temp, dir, name, force); err != nil {
+			if err = moveInto(dir, temp, name, force); err != nil {
 				_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
 			}
 		}
@@ -373,5 +395,6 @@ func (t *Trash) putFileBack(e Trashed, a attributes, dir int, name string, force
 		return err
 	}
 	defer from.Close()
-	return placeFile(dir, name, a, force, func(to *os.File) error { return copyContent(to, from) })
+	_, err = placeFile(dir, name, a, force, func(to *os.File) error { return copyContent(to, from) })
+	return err
 }

@@ -23,19 +23,15 @@ func keptXattr(name string) bool {
 	return strings.HasPrefix(name, "user.") || strings.HasPrefix(name, "system.posix_acl_")
 }
 
-// procName is a path of an entry for the calls that take nothing else.
-func procName(dir int, name string) string {
-	at := "/proc/self/fd/" + strconv.Itoa(dir)
-	if name == "" {
-		return at
-	}
-	return at + "/" + name
-}
+// procName is a path of an open file for the calls that take nothing else. It
+// leads to the file itself; a name below it would be resolved anew, and links
+// followed.
+func procName(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// xattrsOf reads the attributes of an entry that is no symbolic link, sorted.
+// xattrsOf reads the attributes of an open file that is no symbolic link, sorted.
 // Where the filesystem has none there are none.
-func xattrsOf(dir int, name string) ([]Xattr, error) {
-	path := procName(dir, name)
+func xattrsOf(fd int) ([]Xattr, error) {
+	path := procName(fd)
 	list, err := grown(func(buf []byte) (int, error) { return unix.Listxattr(path, buf) })
 	if errors.Is(err, unix.ENOTSUP) {
 		return nil, nil
@@ -82,15 +78,15 @@ func sameXattrs(a, b []Xattr) bool {
 
 // setXattrs makes the attributes of an entry those that are wanted. The owner
 // must be allowed to write to a file whose attributes change.
-func setXattrs(dir int, name string, mode uint32, want []Xattr) error {
-	have, err := xattrsOf(dir, name)
+func (e entry) setXattrs(mode uint32, want []Xattr) error {
+	have, err := xattrsOf(e.fd)
 	if err != nil || sameXattrs(have, want) {
 		return err
 	}
-	if err := unix.Fchmodat(dir, name, mode&0o7777|0o200, 0); err != nil {
+	if err := e.chmod(mode&0o777 | 0o200); err != nil {
 		return err
 	}
-	path := procName(dir, name)
+	path := procName(e.fd)
 	for _, x := range have {
 		if !slices.ContainsFunc(want, func(w Xattr) bool { return w.Name == x.Name }) {
 			if err := unix.Removexattr(path, x.Name); err != nil {

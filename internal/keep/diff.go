@@ -1,0 +1,167 @@
+package keep
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"agentsh/internal/wire"
+)
+
+// Kinds of [wire.Change] as the file server names them.
+const (
+	changeCreated  = "created"
+	changeModified = "modified"
+	changeDeleted  = "deleted"
+)
+
+// Diff is what changed in the workspace since a checkpoint, sorted by path. With
+// until it is what changed from the one checkpoint to the other.
+func (c *Checkpoints) Diff(id, until string) ([]wire.Change, error) {
+	_, from, err := c.read(id, true)
+	if err != nil {
+		return nil, err
+	}
+	var to *listing
+	if until != "" {
+		_, to, err = c.read(until, true)
+	} else {
+		to, err = c.look(from)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.align(from, to); err != nil {
+		return nil, err
+	}
+	return compare(from, to), nil
+}
+
+// align gives files of an old checkpoint the digests of the format of now where
+// the other listing has one of zeros for a file of that size.
+func (c *Checkpoints) align(from, to *listing) error {
+	old, other := from, to
+	if other.format != formatNow {
+		old, other = other, old
+	}
+	if old.format == other.format {
+		return nil
+	}
+	all := other.byPath()
+	for i := range old.entries {
+		e := &old.entries[i]
+		now := all[string(e.Path)]
+		if now == nil || now.Size != e.Size || !strings.HasPrefix(now.SHA256, sparseMark) || e.SHA256 == "" {
+			continue
+		}
+		f, err := os.Open(c.object(e.SHA256))
+		if err != nil {
+			return err
+		}
+		e.SHA256, err = digest(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look reads what the workspace holds now, as far as it may differ from known,
+// whose format its digests have.
+func (c *Checkpoints) look(known *listing) (*listing, error) {
+	old := known.byPath()
+	l, err := scan(c.root, func(dir int, name string, e *Entry, dated bool) error {
+		was := old[string(e.Path)]
+		if was != nil && dated && known.format == formatNow && len(was.Link) == 0 && e.untouched(was, known.at) {
+			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
+			return nil
+		}
+		r := reading{digest: digest}
+		if known.format != formatNow && was != nil && was.Size == e.Size {
+			r.digest = plainDigest
+		}
+		return steady(dir, name, e, r)
+	})
+	if err == nil {
+		l.format = known.format
+	}
+	return l, err
+}
+
+// same reports whether two files are alike in all that a rollback restores. Times
+// of directories are set in any case.
+func (e *Entry) same(other *Entry) bool {
+	return e.sameAttributes(other) && e.sameContent(other) && (e.Type == typeDir || e.Mtime == other.Mtime)
+}
+
+func (e *Entry) sameAttributes(other *Entry) bool {
+	return e.Mode == other.Mode && e.UID == other.UID && e.GID == other.GID
+}
+
+func (e *Entry) sameContent(other *Entry) bool {
+	return e.sameType(other) && e.SHA256 == other.SHA256 && string(e.Target) == string(other.Target) && string(e.Link) == string(other.Link)
+}
+
+// compare lists what made the second listing of the first. Times alone are no
+// change.
+func compare(from, to *listing) []wire.Change {
+	old := from.byPath()
+	xattrs := from.xattrs && to.xattrs
+	out := []wire.Change{}
+	add := func(e *Entry, kind string) { out = append(out, wire.Change{Path: string(e.Path), Kind: kind}) }
+	for i := range to.entries {
+		e := &to.entries[i]
+		was := old[string(e.Path)]
+		delete(old, string(e.Path))
+		switch {
+		case was == nil:
+			add(e, changeCreated)
+		case !was.sameContent(e) || !was.sameAttributes(e) || xattrs && !sameXattrs(was.Xattrs, e.Xattrs):
+			if len(e.Path) > 0 {
+				add(e, changeModified)
+			}
+		}
+	}
+	for _, e := range old {
+		add(e, changeDeleted)
+	}
+	slices.SortFunc(out, func(a, b wire.Change) int { return compareText(a.Path, b.Path) })
+	return out
+}
+
+func compareText(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// View is a checkpoint whose files can be read.
+type View struct {
+	c       *Checkpoints
+	entries map[string]*Entry
+}
+
+// View reads a checkpoint.
+func (c *Checkpoints) View(id string) (*View, error) {
+	_, l, err := c.read(id, true)
+	if err != nil {
+		return nil, err
+	}
+	return &View{c, l.byPath()}, nil
+}
+
+// Open opens what a regular file held; fs.ErrNotExist is in the chain of the error
+// when there was none.
+func (v *View) Open(path string) (*os.File, error) {
+	if e := v.entries[path]; e != nil && e.Type == typeFile {
+		return os.Open(v.c.object(e.SHA256))
+	}
+	return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
+}
