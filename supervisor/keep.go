@@ -132,17 +132,13 @@ func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
 	return errors.New("nothing was asked")
 }
 
-// holdTime bounds how long the files of a session are held.
-const holdTime = 15 * time.Minute
-
-// Hold holds the files for a checkpoint or a rollback. See [channel.Keeper].
+// Hold holds the files for a checkpoint or a rollback, for as long as its process
+// lives and the session does. See [channel.Keeper].
 func (h *host) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
 	f := h.session.files
 	if f == nil {
 		return errors.New("the session has no file server")
 	}
-	ctx, cancel := context.WithTimeout(ctx, holdTime)
-	defer cancel()
 	if err := f.control.Hold(ctx); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -102,10 +103,7 @@ func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
 				return err
 			}
 			defer func() { err = errors.Join(err, c.Close()) }()
-			one, err := c.Create(name, func() (func() error, error) {
-				release, err := holdWorkspace(cmd.Context(), dir)
-				return func() error { return release(nil) }, err
-			})
+			one, err := c.Create(name, func() (*keep.Freeze, error) { return freeze(cmd.Context(), dir) })
 			if err != nil {
 				return checkpointFailure(err)
 			}
@@ -124,17 +122,19 @@ func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
 	return cmd
 }
 
-// holdWorkspace has the running sessions whose workspace overlaps dir hold their
-// files. Sessions of a single command cannot be asked.
-func holdWorkspace(ctx context.Context, dir string) (release func([]wire.Change) error, err error) {
+// freeze has the running sessions whose workspace is dir hold their files.
+// Sessions of a single command cannot be asked.
+func freeze(ctx context.Context, dir string) (*keep.Freeze, error) {
+	lost := make(chan struct{})
+	var once sync.Once
 	var held []func([]wire.Change) error
-	release = func(list []wire.Change) error {
+	f := &keep.Freeze{Lost: lost, Release: func(list []wire.Change) error {
 		var errs []error
-		for _, one := range held {
-			errs = append(errs, one(list))
+		for _, release := range held {
+			errs = append(errs, release(list))
 		}
 		return errors.Join(errs...)
-	}
+	}}
 	asked := map[string]bool{}
 	if registry, err := supervisor.OpenRegistry(); err == nil { // without a runtime directory none runs in the background
 		list, err := registry.List()
@@ -146,33 +146,40 @@ func holdWorkspace(ctx context.Context, dir string) (release func([]wire.Change)
 				continue
 			}
 			asked[one.Session] = true
-			hold, err := holdSession(ctx, registry, one.Name)
+			ended, release, err := holdSession(ctx, registry, one.Name)
 			if err != nil {
-				return nil, errors.Join(err, release(nil))
+				return nil, errors.Join(err, f.Release(nil))
 			}
-			held = append(held, hold)
+			if release == nil {
+				continue
+			}
+			held = append(held, release)
+			go func() { // ends with the hold
+				<-ended
+				once.Do(func() { close(lost) })
+			}()
 		}
 	}
 	if err := othersIn(dir, asked); err != nil {
-		return nil, errors.Join(err, release(nil))
+		return nil, errors.Join(err, f.Release(nil))
 	}
-	return release, nil
+	return f, nil
 }
 
-// holdSession has one session hold its files.
-func holdSession(ctx context.Context, registry *supervisor.Registry, name string) (func([]wire.Change) error, error) {
+// holdSession has one session hold its files; release is nil when it has ended.
+func holdSession(ctx context.Context, registry *supervisor.Registry, name string) (lost <-chan struct{}, release func([]wire.Change) error, err error) {
 	client, _, err := registry.Attach(ctx, name, version)
 	if errors.Is(err, supervisor.ErrNoSession) {
-		return func([]wire.Change) error { return nil }, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	release, err := client.Hold(ctx)
+	lost, end, err := client.Hold(ctx)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("session %s: %w", name, err), client.Close())
+		return nil, nil, errors.Join(fmt.Errorf("session %s: %w", name, err), client.Close())
 	}
-	return func(list []wire.Change) error { return errors.Join(release(list), client.Close()) }, nil
+	return lost, func(list []wire.Change) error { return errors.Join(end(list), client.Close()) }, nil
 }
 
 // othersIn refuses when a session that was not asked uses files of dir.
@@ -187,16 +194,12 @@ func othersIn(dir string, asked map[string]bool) error {
 	}
 	for _, s := range sessions {
 		for _, g := range s.Workspace {
-			if overlap(g.Backing, dir) && !asked[s.Session] && s.Running() {
+			if keep.Overlap(g.Backing, dir) && !asked[s.Session] && s.Running() {
 				return fmt.Errorf("a command runs in %s: wait until it has ended, or run it in a session (agentsh session create)", g.Backing)
 			}
 		}
 	}
 	return nil
-}
-
-func overlap(a, b string) bool {
-	return a == b || strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
 }
 
 func newCheckpointListCommand(o *checkpointOptions) *cobra.Command {
@@ -291,7 +294,10 @@ the old ones.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, c.Close()) }()
-			list, err := c.Rollback(ids[0], func() (func([]wire.Change) error, error) { return holdWorkspace(cmd.Context(), dir) })
+			list, err := c.Rollback(ids[0], func() (*keep.Freeze, error) { return freeze(cmd.Context(), dir) })
+			if errors.Is(err, keep.ErrThawed) || errors.Is(err, keep.ErrReplaced) {
+				return fail(exitOurs, err, "the rollback is not complete; do it again: agentsh checkpoint rollback "+ids[0])
+			}
 			if err != nil {
 				return checkpointFailure(err)
 			}

@@ -136,8 +136,9 @@ func sameMajor(peer wire.Version) error {
 }
 
 // keepalive asks the peer for a sign of life until ctx is done or the peer is
-// dead; then it closes the connection. A peer that answers anything lives.
-func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive) error {
+// dead; then it closes the connection. A peer that answers anything lives, and
+// one that silent allows to be silent.
+func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bool) error {
 	k = k.withDefaults()
 	tick := time.NewTicker(k.Interval)
 	defer tick.Stop()
@@ -152,6 +153,9 @@ func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive) error {
 			}
 			asking, last = false, time.Now()
 		case <-tick.C:
+			if silent() {
+				last = time.Now()
+			}
 			if asking && time.Since(last) >= k.Dead {
 				_ = conn.Close() // ends the question below
 				<-answers

@@ -33,6 +33,7 @@ type Client struct {
 	hello  wire.Hello
 	cancel func()
 	wg     sync.WaitGroup
+	holds  holds
 
 	done chan struct{} // closed when the connection ended
 	err  error         // why; set before done is closed
@@ -90,7 +91,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	dead := make(chan error, 1)
-	c.wg.Go(func() { dead <- keepalive(live, sc, cfg.Keepalive) })
+	c.wg.Go(func() { dead <- keepalive(live, sc, cfg.Keepalive, c.holds.any) })
 	c.wg.Go(func() {
 		err := sc.Wait()
 		cancel()

@@ -109,26 +109,44 @@ func (c *Client) Keep(ctx context.Context, r wire.KeepRequest) error {
 	return wrap("keep", "", err)
 }
 
-// Hold has the session hold its files. release ends that and tells what was
-// written behind its mounts; it must be called.
-func (c *Client) Hold(ctx context.Context) (release func([]wire.Change) error, err error) {
+// holds counts the holds of a connection. While there is one neither side takes
+// silence for death: who is stopped in the middle of a rollback goes on with it,
+// and what it relies on must still hold then. One that ended closes the connection.
+type holds struct{ n atomic.Int32 }
+
+func (h *holds) any() bool { return h.n.Load() > 0 }
+
+func (h *holds) begin() (end func()) {
+	h.n.Add(1)
+	return func() { h.n.Add(-1) }
+}
+
+// Hold has the session hold its files. lost is closed when they are not held any
+// more. release ends the hold and tells what was written behind its mounts; it
+// must be called.
+func (c *Client) Hold(ctx context.Context) (lost <-chan struct{}, release func([]wire.Change) error, err error) {
 	told, tell := io.Pipe()
 	held := &heldSign{held: make(chan struct{})}
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
+	var failed error // set before ended is closed
+	end := c.holds.begin()
 	go func() { // release waits for it, or the failure below
 		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &wire.KeepRequest{Hold: true}}, body{in: told, out: held})
+		end()
 		_ = told.CloseWithError(io.ErrClosedPipe) // release must not wait for a reader
-		ended <- wrap("hold", "", err)
+		failed = wrap("hold", "", err)
+		close(ended)
 	}()
 	select {
 	case <-held.held:
-	case err := <-ended:
-		return nil, errors.Join(err, tell.Close())
+	case <-ended:
+		return nil, nil, errors.Join(failed, tell.Close())
 	}
-	return func(list []wire.Change) error {
+	return ended, func(list []wire.Change) error {
 		err := json.NewEncoder(tell).Encode(append([]wire.Change{}, list...))
 		_ = tell.Close() // never fails
-		return errors.Join(err, <-ended)
+		<-ended
+		return errors.Join(err, failed)
 	}, nil
 }
 

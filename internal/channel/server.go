@@ -37,7 +37,8 @@ type Handler interface {
 type Keeper interface {
 	Keep(ctx context.Context, r wire.KeepRequest) error
 	// Hold holds the files, writes a byte to out, and releases them when in has
-	// told what was written meanwhile or ends.
+	// told what was written meanwhile or ends. No clock ends it: a client that is
+	// stopped is about to go on.
 	Hold(ctx context.Context, in io.Reader, out io.Writer) error
 }
 
@@ -112,6 +113,7 @@ type Server struct {
 	cfg   ServerConfig
 	slots chan struct{}
 	relay *relay // not nil: channels are passed on, and the handler has no part in it
+	holds holds
 	wg    sync.WaitGroup
 }
 
@@ -151,7 +153,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	_ = s.conn.SetDeadline(time.Time{}) // fails when the connection has ended, as chans tells
 	dead := make(chan error, 1)
-	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive) })
+	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive, s.holds.any) })
 	s.wg.Go(func() { s.globals(reqs) })
 	for c := range chans {
 		s.open(ctx, c)
