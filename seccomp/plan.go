@@ -64,8 +64,12 @@ type PlanOptions struct {
 	Opens       bool // notify opens for reading
 	Umask       bool // notify umask
 	Limits      bool // notify setrlimit, and prlimit64 that sets a limit
-	Connect     bool // notify connect
-	Bind        bool // notify bind, and sendto with an address
+	// Threads notifies calls that set the scheduling of another thread, and refuses
+	// those about another group. Without it those about the session init are refused,
+	// by its numbers in a pid namespace.
+	Threads bool
+	Connect bool // notify connect
+	Bind    bool // notify bind, and sendto with an address
 	// SharedNetwork refuses sockets of the Internet other than TCP and notifies
 	// listen: nothing beneath holds them where the network is the machine's.
 	SharedNetwork bool
@@ -80,6 +84,12 @@ func DefaultPlan(o PlanOptions) Plan {
 	p := Plan{Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
 	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, socketRefusals, descriptorRefusals} {
 		p.Refused = append(p.Refused, list...)
+	}
+	if o.Threads {
+		p.Notified = append(p.Notified, threadNotices()...)
+		p.Refused = append(p.Refused, groupRefusals...)
+	} else {
+		p.Refused = append(p.Refused, initRefusals...)
 	}
 	if o.NoExecMemfd {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"memfd_create"}, When: []Case{{{1, LacksBit, unix.MFD_NOEXEC_SEAL}}}})
@@ -139,4 +149,13 @@ func limitNotices() []Notice {
 		pr = append(pr, Case{{0, Is, 0}, {1, Is32, r}, {2, Not, 0}})
 	}
 	return []Notice{{[]string{"setrlimit"}, set}, {[]string{"prlimit64"}, pr}}
+}
+
+// threadNotices are the calls about the scheduling of another thread or process.
+func threadNotices() []Notice {
+	return []Notice{
+		{schedulerCalls, []Case{{{0, Not, 0}}}},
+		{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_PROCESS}, {1, Not, 0}}}},
+		{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoProcess}, {1, Not, 0}}}},
+	}
 }

@@ -56,15 +56,37 @@ var processRefusals = []Refusal{
 	{[]string{"prlimit64"}, []Case{{{0, Not, 0}}, {{1, Is32, TagLimit}, {2, Not, 0}}}, unix.EPERM,
 		"limits of another process; the limit that marks a command's processes"},
 	{[]string{"setrlimit"}, []Case{{{0, Is32, TagLimit}}}, unix.EPERM, "the limit that marks a command's processes"},
-	{[]string{"sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"}, []Case{{{0, Is32, 1}}}, unix.EPERM,
-		"process 1 is the session init: a starved init cannot end commands"},
-	{[]string{"setpriority", "ioprio_set"}, []Case{{{1, Is32, 1}}}, unix.EPERM, "process or group 1 is the session init"},
 	{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_USER}}}, unix.EPERM, "the session init has the same user"},
 	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoUser}}}, unix.EPERM, "the session init has the same user"},
 }
 
-// ioprioWhoUser is IOPRIO_WHO_USER. See ioprio_set(2).
-const ioprioWhoUser = 3
+// Who [ioprio_set(2)] is about.
+const (
+	ioprioWhoProcess = 1
+	ioprioWhoGroup   = 2
+	ioprioWhoUser    = 3
+)
+
+// initThreads are the numbers that no command of a pid namespace has: the session
+// init is 1, also as a group, its forking thread 2, or 3 behind an opener. A command
+// inherits the attributes of the thread that forks it.
+var initThreads = []uint64{1, 2, 3}
+
+// schedulerCalls take the number of a thread first.
+var schedulerCalls = []string{"sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"}
+
+// groupRefusals are for commands without a pid namespace.
+var groupRefusals = []Refusal{
+	{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_PGRP}, {1, Not, 0}}}, unix.EPERM, "another group, as that of the session init"},
+	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoGroup}, {1, Not, 0}}}, unix.EPERM, "another group, as that of the session init"},
+}
+
+// initRefusals keep commands of a pid namespace from the attributes of the session
+// init.
+var initRefusals = []Refusal{
+	{schedulerCalls, equal(0, initThreads...), unix.EPERM, "a thread of the session init: what it has the next command inherits"},
+	{[]string{"setpriority", "ioprio_set"}, equal(1, initThreads...), unix.EPERM, "a thread or the group of the session init"},
+}
 
 // Protocols that reach a network past connect and bind, or past their judges.
 const (

@@ -155,6 +155,10 @@ func (p lackingPlace) holds(t *testing.T, b *box) {
 		{"the workspace", `echo x >file && [ "$(cat file)" = x ]`},
 		{"a signal outside", `! kill -0 ` + strconv.Itoa(os.Getpid()) + ` 2>/dev/null`},
 		{"a namespace of one's own", `! unshare -U true`},
+		{"the scheduling of the session init", `for t in $PPID $(ls /proc/$PPID/task); do
+			renice 19 -p $t && exit 1; renice 19 -g $t && exit 1; ionice -c3 -p $t && exit 1
+			taskset -p 1 $t && exit 1; chrt -b -p 0 $t && exit 1; done; true`},
+		{"the scheduling of the session's own", `renice 19 -p $$ && taskset -p 3 $$ && ionice -c3 -p $$ && chrt -b -p 0 $$`},
 		{"env_inject", `[ "$INJECTED" = yes ]`},
 	} {
 		if exit, out := b.run(t, "bash", "-c", c.script); exit.Kind != wire.ExitExited || exit.Code != 0 {

@@ -220,7 +220,7 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
 	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{
 		Signals: s.cfg.Policy.Governs(policy.GroupSignal) || s.plain(), NoInternet: s.plain() && !s.cfg.Network && s.network == nil,
-		NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0, Opens: v.opens,
+		Threads: s.plain(), NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0, Opens: v.opens,
 		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
 	}).Compile(runtime.GOARCH)
 	if err != nil {

@@ -54,6 +54,10 @@ struct exit_msg {
    A plain session has a base of its own above TAG_BASE. */
 #define TAG_BASE (1ULL << 62)
 
+/* The numbers of the init's threads in its pid namespace, the opener between them.
+   No command has one of them. */
+#define LAST_INIT_THREAD 3
+
 enum { MAX_COMMANDS = 1024, MAX_SPEC = 4 << 20, MAX_TEXT = 8192, MAX_ITEMS = 65536 };
 
 /* A checked reader: after the first fault every read gives zero, and bad is set. */

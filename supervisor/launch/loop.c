@@ -110,6 +110,10 @@ static void *forking_thread(void *unused)
 {
 	char byte = 0;
 	(void)unused;
+	/* The filter keeps commands from the scheduling of these numbers, since
+	   they inherit it from this thread: seccomp.initThreads. */
+	if (!S.plain && syscall(SYS_gettid) > LAST_INIT_THREAD)
+		die(ERANGE, "start the forking thread: its number is not one of the init's", "");
 	if (S.layer >= 0 && syscall(SYS_landlock_restrict_self, S.layer, 0) < 0)
 		die(errno, "enter Landlock domain", "of opens");
 	S.listener = load_filter();
