@@ -242,6 +242,11 @@ func TestTheRulesOfARunComeFirst(t *testing.T) {
 		{policy.OpCreate, "/sandbox/workspace/app/.git/index.lock", "readonly-repo"},
 		{policy.OpRead, "/sandbox/workspace/app/a.go", "all"},
 		{policy.OpWrite, "/sandbox/workspace/output/a", "all"},
+		{policy.OpCreate, bootstrap.EnvDir + "/a.env", "delivered-environment"},
+		{policy.OpWrite, bootstrap.GeneratedEnv, "delivered-environment"},
+		{policy.OpRename, bootstrap.EnvDir, "delivered-environment"},
+		{policy.OpRead, bootstrap.GeneratedEnv, "all"},
+		{policy.OpRename, bootstrap.Workspace, "above-delivered-environment"},
 	} {
 		if _, why := p.Evaluate(&policy.FileRequest{Op: tt.op, Path: tt.path}); why.Rule != tt.rule {
 			t.Errorf("%v %s: %+v, want %s", tt.op, tt.path, why, tt.rule)

@@ -133,8 +133,8 @@ func ownPolicy(name string, own ownRules) policy.Source {
 // changing are the operations that change a file or directory.
 var changing = []string{"write", "create", "delete", "rename", "chmod", "chown", "link", "symlink", "mkdir", "rmdir", "mknod", "xattr", "utime"}
 
-// guarded are the rules that a run adds to its policy: the agent writes nothing
-// that its program is configured by, which it may read, the program may write
+// guarded are the rules that a run adds to its policy: the agent writes no
+// variables of later commands and nothing that its program is configured by, which it may read, the program may write
 // what it keeps for itself, and a read-only repository is one.
 func (r *run) guarded() []policyRule {
 	var rules []policyRule
@@ -149,6 +149,13 @@ func (r *run) guarded() []policyRule {
 			Message: "the harness says readonly_repo: the repository is not changed",
 		})
 	}
+	rules = append(rules, policyRule{
+		Name: "delivered-environment", Paths: []string{bootstrap.EnvDir, bootstrap.EnvDir + "/**"}, Operations: changing, Decision: "deny",
+		Message: "the variables of all commands are those that the controller delivered",
+	}, policyRule{
+		Name: "above-delivered-environment", Paths: []string{bootstrap.Root, bootstrap.Workspace}, Operations: []string{"delete", "rename", "rmdir"},
+		Decision: "deny", Message: "the variables of all commands are those that the controller delivered",
+	})
 	if len(r.own) == 0 {
 		return rules
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"agentsh/internal/wire"
 	"agentsh/policy/env"
@@ -26,7 +27,7 @@ const generatedEnv = "generated.env"
 
 // buildEnv builds the environment of a command. It is the only place that does.
 func (s *Session) buildEnv(c *command) *wire.Exit {
-	files, err := s.envFiles()
+	files, err := s.envFilesOnce()
 	if err != nil {
 		return spawnFailed(125, err.Error(), "")
 	}
@@ -58,6 +59,48 @@ func (s *Session) supervisorVars(req wire.ExecRequest) []env.Var {
 		vars = append(vars, env.Var{Name: name, Value: req.Run[name]})
 	}
 	return append(vars, env.Var{Name: "AGENTSH_SESSION", Value: s.id}, env.Var{Name: "AGENTSH_COMMAND", Value: req.ID})
+}
+
+// envFilesOnce are the files as they were when the first command of the session was
+// started: what delivered them has done so by then, and commands do not set the
+// variables of later ones, nor break them. A failure is not remembered.
+func (s *Session) envFilesOnce() ([]env.File, error) { return s.env.get(s.envFiles) }
+
+// closedEnv refuses a file for the environment when it is too late for it.
+func (s *Session) closedEnv(name string) error {
+	if s.cfg.EnvDir == "" || !below(name, s.cfg.EnvDir) || !s.env.read() {
+		return nil
+	}
+	return &wire.Error{Code: wire.CodeRefused, Message: s.cfg.EnvDir +
+		" was read when the first command was started, what is written there has no effect: set variables by env.sandbox in the harness, or by env for one command"}
+}
+
+// delivered is what is read once.
+type delivered struct {
+	mu    sync.Mutex
+	done  bool
+	files []env.File
+}
+
+// read reports whether the files were.
+func (d *delivered) read() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.done
+}
+
+func (d *delivered) get(read func() ([]env.File, error)) ([]env.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.done {
+		return d.files, nil
+	}
+	files, err := read()
+	if err != nil {
+		return nil, err
+	}
+	d.files, d.done = files, true
+	return files, nil
 }
 
 // envFiles reads .env.d of the sandbox through its backing directory: *.env in

@@ -133,7 +133,7 @@ func (h *host) openFiles(boot wire.Bootstrap) error {
 	if err != nil {
 		return err
 	}
-	h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed})
+	h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed, Refuse: h.session.closedEnv})
 	return err
 }
 

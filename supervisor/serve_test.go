@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,7 +36,7 @@ func serveBox(t *testing.T) (*channel.Client, string) {
 	}
 	boot := wire.Bootstrap{
 		Version: wire.Current, Policy: []wire.PolicySource{wire.PolicySource(cfg.Policy.Sources()[0])}, Vars: cfg.Policy.Vars(),
-		Governed: cfg.Governed, Home: cfg.Home, AuditPath: filepath.Join(t.TempDir(), "audit.jsonl"),
+		Governed: cfg.Governed, EnvDir: cfg.Cwd + "/.env.d", Home: cfg.Home, AuditPath: filepath.Join(t.TempDir(), "audit.jsonl"),
 		HostKey: hostKey, AuthorizedKey: public, EnvInject: map[string]string{"FROM_CONFIG": "yes"},
 	}
 	served := make(chan error, 1)
@@ -95,5 +96,56 @@ func TestAControllersFilesAreSeenByCommands(t *testing.T) {
 		if got := cat(); got != "one" {
 			t.Errorf("%s holds %q", name, got)
 		}
+	}
+}
+
+// TestVariablesAreThoseThatWereDelivered: neither a command nor who copies files in
+// sets variables of later commands, or breaks them, by a link either.
+func TestVariablesAreThoseThatWereDelivered(t *testing.T) {
+	client, workspace := serveBox(t)
+	ctx := context.Background()
+	run := func(script string) string {
+		t.Helper()
+		var out bytes.Buffer
+		exit, err := client.Run(ctx, wire.ExecRequest{ID: rand.Text(), Argv: []string{"sh", "-c", script}}, wire.Streams{Stdout: &out, Stderr: &out})
+		if err != nil || exit.Kind != wire.ExitExited {
+			t.Fatalf("%s: %+v, %v", script, exit, err)
+		}
+		return strings.TrimSpace(out.String())
+	}
+	if err := client.WriteFile(ctx, workspace+"/.env.d/a.env", []byte("FROM=controller\n"), 0o644); err == nil {
+		t.Error("written without its directory")
+	}
+	if err := client.Mkdir(ctx, workspace+"/.env.d", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.WriteFile(ctx, workspace+"/.env.d/a.env", []byte("FROM=controller\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, attack := range []string{
+		"true", "echo FROM=agent >.env.d/a.env", "echo FROM=agent >.env.d/z.env", "echo 'not a line' >.env.d/b.env", "mkfifo .env.d/c.env",
+		"mv .env.d old; mkdir .env.d; echo FROM=agent >.env.d/generated.env", "rm -rf .env.d; ln -s old .env.d", "ln -s .env.d there",
+	} {
+		run(attack)
+		if got := run("echo $FROM"); got != "controller" {
+			t.Errorf("after %q: %q", attack, got)
+		}
+	}
+	for _, name := range []string{"/.env.d", "/.env.d/y.env"} {
+		if err := client.WriteFile(ctx, workspace+name, []byte("FROM=operator\n"), 0o644); err == nil || !strings.Contains(err.Error(), "env.sandbox in the harness") {
+			t.Errorf("%s is written: %v", name, err)
+		}
+		if err := client.Remove(ctx, workspace+name, true); err == nil || !strings.Contains(err.Error(), "has no effect") {
+			t.Errorf("%s is removed: %v", name, err)
+		}
+		if err := client.Mkdir(ctx, workspace+name, 0o755); err == nil || !strings.Contains(err.Error(), "has no effect") {
+			t.Errorf("%s is made: %v", name, err)
+		}
+	}
+	if err := client.WriteFile(ctx, workspace+"/there/x.env", []byte("FROM=operator\n"), 0o644); err != nil {
+		t.Log(err)
+	}
+	if got := run("echo $FROM"); got != "controller" {
+		t.Errorf("after all: %q", got)
 	}
 }

@@ -66,6 +66,7 @@ type Session struct {
 	kept        *keep.Session // nil: nothing is kept
 	keepDir     string        // the store, outside
 	trashLimits keep.TrashLimits
+	env         delivered
 
 	scratch  []string    // private tmpfs directories, inside
 	files    *fileServer // nil: nothing is governed

@@ -205,6 +205,7 @@ func (p *place) copies(t *testing.T, id, repo string) {
 		{"in", "here/dir", id + ":/sandbox/workspace", 0, "", "", ""},
 		{"in, a file", "here/keep.txt", id + ":/sandbox/workspace/dir/new.txt", 0, "", "", ""},
 		{"in, to a directory that is not there", "here/keep.txt", id + ":/sandbox/workspace/none/", 4, "does not exist", "", ""},
+		{"in, to the variables of commands", "here/keep.txt", id + ":/sandbox/workspace/.env.d/a.env", 4, "env.sandbox in the harness", "", ""},
 		{"in, to a place of the machine", "here/keep.txt", id + ":/etc/motd", 4, "not beneath a served directory", "", ""},
 	}
 	for _, tt := range tests {

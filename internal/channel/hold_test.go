@@ -100,7 +100,7 @@ func TestAHoldOutlastsAStoppedClient(t *testing.T) {
 			t.Error(err)
 		}
 		client.stopped <- struct{}{} // and is watched as before
-		<-time.After(time.Minute) // of the bubble
+		<-time.After(time.Minute)    // of the bubble
 		<-client.stopped
 		<-c.Done()
 		c.Close()

@@ -30,6 +30,8 @@ type Mount struct {
 type RootsConfig struct {
 	Mounts []Mount      // the longest matching path serves a request; the caller closes the roots
 	Limits tarfs.Limits // of archives; Files also bounds a list, FileBytes a written file
+	// Refuse says why nothing may be made, replaced or removed at a path; nil: all may.
+	Refuse func(path string) error
 	// Changed is told the sandbox paths that were made, replaced or removed,
 	// before the operation is answered; nil: nobody is.
 	Changed func(paths []string)
@@ -85,9 +87,18 @@ func (r *Roots) owner(name string) *tarfs.Owner {
 	return nil
 }
 
-// findBelow is find for a name that must not be a served directory itself.
-func (r *Roots) findBelow(name string) (*os.Root, string, error) {
+// findChanged is find for a name at which something changes.
+func (r *Roots) findChanged(name string) (*os.Root, string, error) {
 	root, rel, err := r.find(name)
+	if err == nil && r.cfg.Refuse != nil {
+		err = r.cfg.Refuse(name)
+	}
+	return root, rel, err
+}
+
+// findBelow is findChanged for a name that must not be a served directory itself.
+func (r *Roots) findBelow(name string) (*os.Root, string, error) {
+	root, rel, err := r.findChanged(name)
 	if err == nil && rel == "." {
 		err = &wire.Error{Code: wire.CodeRefused, Message: fmt.Sprintf("%q is a served directory itself", name)}
 	}
@@ -315,7 +326,7 @@ func digestOf(parent *os.Root, name string) (string, error) {
 
 // Mkdir makes a directory and what is missing above it.
 func (r *Roots) Mkdir(_ context.Context, name string, mode fs.FileMode) error {
-	root, rel, err := r.find(name)
+	root, rel, err := r.findChanged(name)
 	if err != nil {
 		return err
 	}
@@ -379,7 +390,7 @@ func (r *Roots) Remove(_ context.Context, name string, recursive bool) error {
 
 // CopyIn unpacks an archive below dest, which is made when it is missing.
 func (r *Roots) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
-	root, rel, err := r.find(dest)
+	root, rel, err := r.findChanged(dest)
 	if err != nil {
 		return wire.Manifest{}, err
 	}
