@@ -36,7 +36,7 @@ func newCheckpointCommand() *cobra.Command {
 		Long: `Remember a workspace and go back to it.
 
 A checkpoint holds every file of a workspace: content, mode, owner, time, links. Content
-is stored once, under its SHA-256, and shared with the workspace where the filesystem
+is stored once, under its digest, and shared with the workspace where the filesystem
 can; what did not change since the last checkpoint is not read again. Checkpoints lie in
 the state directory, outside every session. They are made and gone back to while a
 session runs in the workspace, too.`,

@@ -360,12 +360,30 @@ func (r *Roots) mkdirs(root *os.Root, rel string, mode fs.FileMode, o *tarfs.Own
 		return made, err
 	}
 	made++
+	return made, ownDir(root, rel, mode, o)
+}
+
+// ownDir gives a directory that was just made its owner and mode, by descriptor:
+// commands may put another in its place, or a link.
+func ownDir(root *os.Root, rel string, mode fs.FileMode, o *tarfs.Owner) error {
+	dir, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	info, err := dir.Stat()
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() {
+		return &wire.Error{Code: wire.CodeRefused, Message: fmt.Sprintf("%q was replaced while it was made", rel)}
+	}
 	if o != nil {
-		if err := root.Lchown(rel, o.UID, o.GID); err != nil {
-			return made, err
+		if err := dir.Chown(o.UID, o.GID); err != nil {
+			return err
 		}
 	}
-	return made, root.Chmod(rel, mode)
+	return dir.Chmod(mode)
 }
 
 // Remove removes a name. A served directory itself stays.

@@ -181,6 +181,10 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 		}
 	}
 	var stored int64
+	err = syncAt(int(c.root.Fd())) // all at once: settle finds little to do
+	if err != nil {
+		return one, fmt.Errorf("checkpoint: %w", err)
+	}
 	first, err := c.store(known, &stored, false)
 	if err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
