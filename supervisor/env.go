@@ -27,7 +27,7 @@ const generatedEnv = "generated.env"
 
 // buildEnv builds the environment of a command. It is the only place that does.
 func (s *Session) buildEnv(c *command) *wire.Exit {
-	files, err := s.envFilesOnce()
+	files, err := s.env.get(s.envFiles)
 	if err != nil {
 		return spawnFailed(125, err.Error(), "")
 	}
@@ -61,32 +61,13 @@ func (s *Session) supervisorVars(req wire.ExecRequest) []env.Var {
 	return append(vars, env.Var{Name: "AGENTSH_SESSION", Value: s.id}, env.Var{Name: "AGENTSH_COMMAND", Value: req.ID})
 }
 
-// envFilesOnce are the files as they were when the first command of the session was
-// started: what delivered them has done so by then, and commands do not set the
-// variables of later ones, nor break them. A failure is not remembered.
-func (s *Session) envFilesOnce() ([]env.File, error) { return s.env.get(s.envFiles) }
-
-// closedEnv refuses a file for the environment when it is too late for it.
-func (s *Session) closedEnv(name string) error {
-	if s.cfg.EnvDir == "" || !below(name, s.cfg.EnvDir) || !s.env.read() {
-		return nil
-	}
-	return &wire.Error{Code: wire.CodeRefused, Message: s.cfg.EnvDir +
-		" was read when the first command was started, what is written there has no effect: set variables by env.sandbox in the harness, or by env for one command"}
-}
-
-// delivered is what is read once.
+// delivered are the .env files as they were when the first command of the session
+// was started: what delivered them has done so by then, and commands do not set the
+// variables of later ones, nor break them. A failure to read is not remembered.
 type delivered struct {
 	mu    sync.Mutex
 	done  bool
 	files []env.File
-}
-
-// read reports whether the files were.
-func (d *delivered) read() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.done
 }
 
 func (d *delivered) get(read func() ([]env.File, error)) ([]env.File, error) {
@@ -101,6 +82,17 @@ func (d *delivered) get(read func() ([]env.File, error)) ([]env.File, error) {
 	}
 	d.files, d.done = files, true
 	return files, nil
+}
+
+// refuse says of a file below their directory that it is too late for it.
+func (d *delivered) refuse(dir, name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.done || dir == "" || !below(name, dir) {
+		return nil
+	}
+	return &wire.Error{Code: wire.CodeRefused, Message: dir +
+		" was read when the first command was started, what is written there has no effect: set variables by env.sandbox in the harness"}
 }
 
 // envFiles reads .env.d of the sandbox through its backing directory: *.env in

@@ -133,7 +133,9 @@ func (h *host) openFiles(boot wire.Bootstrap) error {
 	if err != nil {
 		return err
 	}
-	h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed, Refuse: h.session.closedEnv})
+	h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed, Refuse: func(name string) error {
+		return h.session.env.refuse(boot.EnvDir, name)
+	}})
 	return err
 }
 
