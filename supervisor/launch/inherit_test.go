@@ -79,7 +79,7 @@ func TestTheNextCommandHasWhatTheFirstHad(t *testing.T) {
 		if code, out := s.run(t, "cat >/tmp/h.py <<'END'\n"+script+"END\npython3 /tmp/h.py"); code != 0 || out != "" {
 			t.Errorf("exit %d\n%s", code, out)
 		}
-		own := `renice 7 $$; ionice -c3 -p $$; taskset -p 1 $$; chrt -i -p 0 $$; umask 077; ulimit -n 20 -s 1000
+		own := `renice 7 $$; ionice -c3 -p $$; taskset -p 1 $$; chrt -b -p 0 $$; umask 077; ulimit -n 20 -s 1000
 echo 500 >/proc/self/oom_score_adj; echo 0 >/proc/self/coredump_filter; echo 9 >/proc/self/autogroup; echo 99999 >/proc/self/timerslack_ns
 trap '' TERM; setsid sleep 0`
 		s.run(t, own)
