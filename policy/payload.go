@@ -17,6 +17,9 @@ func multiCall(program string) bool {
 	return false
 }
 
+// MultiCallName reports whether a base name is that of a multi-call program.
+func MultiCallName(name string) bool { return multiCall(name) }
+
 // appletName is the applet a multi-call program acts as: the base of its
 // argv[0], less the dash of a login shell.
 func appletName(argv []string) string {

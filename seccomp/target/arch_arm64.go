@@ -1,11 +1,36 @@
 package target
 
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
 // The general registers of a 64-bit program, struct user_pt_regs.
 const (
 	regsSize    = 34 * 8
 	regsStackAt = 31 * 8
+
+	regsResultAt = 0 // x0
 )
 
 // untag removes what the hardware ignores in an address, its top byte. See
 // Documentation/arch/arm64/tagged-address-abi.rst.
 func untag(addr uint64) uint64 { return addr & (1<<56 - 1) }
+
+// SetNumber makes another call of the one that a thread is held in: at its entry
+// the kernel carries that out. A restart reads the number from x8, which stays.
+func SetNumber(tid, number int) error {
+	const systemCall = 0x404 // NT_ARM_SYSTEM_CALL
+	value := int32(number)
+	iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(&value))}
+	iov.SetLen(int(unsafe.Sizeof(value)))
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SETREGSET, uintptr(tid), systemCall, uintptr(unsafe.Pointer(&iov)), 0, 0)
+	runtime.KeepAlive(&value)
+	if errno != 0 {
+		return fmt.Errorf("change the call of thread %d: %w", tid, errno)
+	}
+	return nil
+}

@@ -114,24 +114,9 @@ func (l *Loop) person(c *call, q wire.Question) wire.Answer {
 	return answer
 }
 
-// askExec has a person decide an exec and carries the answer out, on a thread of
-// its own: no worker waits. It takes over a.
-func (l *Loop) askExec(c *call, a *attempt) {
-	l.running.Go(func() {
-		defer a.close()
-		w := &worker{loop: l}
-		_ = onThread(func() error {
-			defer func() { w.recovered(c, recover()) }()
-			if err := w.approveExec(c, a); err != nil {
-				c.fault(err)
-			}
-			return nil
-		})
-	})
-}
-
+// approveExec has a person decide an exec and carries the answer out.
 func (w *worker) approveExec(c *call, a *attempt) error {
-	before, err := contents(a.files)
+	before, err := contents(a.covered())
 	if err != nil {
 		return err
 	}

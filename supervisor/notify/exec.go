@@ -20,6 +20,13 @@ type attempt struct {
 	caller  caller
 	subject
 	verdict
+	kept bool // another thread closes it
+}
+
+func (a *attempt) closeUnlessKept() {
+	if !a.kept {
+		a.close()
+	}
 }
 
 // verdict is a decision with its explanation.
@@ -35,6 +42,9 @@ func (w *worker) execve(c *call) error {
 }
 
 func (w *worker) execveat(c *call) error {
+	if h := w.loop.follows.opens(c.TID); h != nil {
+		return w.handOverFile(c, h)
+	}
 	const check = 0x10000 // AT_EXECVE_CHECK: the kernel tells whether it would, and does nothing
 	flags := int(uint32(c.Args[4]))
 	if flags&^(unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|check) != 0 {
@@ -62,10 +72,11 @@ func (w *worker) exec(c *call, args execArgs) error {
 		t.Within(root)
 	}
 	a := &attempt{rules: c.rules}
-	asked := false
+	a.holds = !w.loop.cfg.Unverified
+	apart := false
 	defer func() {
-		if !asked {
-			a.close()
+		if !apart {
+			a.closeUnlessKept()
 		}
 	}()
 	if err := w.read(t, a, args); err != nil {
@@ -91,8 +102,8 @@ func (w *worker) exec(c *call, args execArgs) error {
 		if w.loop.cfg.Unverified {
 			return fmt.Errorf("an approval covers what is verified, and no exec is verified here: %w", unix.EACCES)
 		}
-		asked = true
-		w.loop.askExec(c, a)
+		apart = true
+		w.loop.apart(c, a, (*worker).approveExec)
 		return nil
 	}
 	if !a.permits() {
@@ -103,7 +114,33 @@ func (w *worker) exec(c *call, args execArgs) error {
 	if w.loop.cfg.Unverified {
 		return w.trust(c, a)
 	}
+	if a.follows() && !w.loop.follows.of(c.TID, a.process.Process) {
+		apart = true
+		w.loop.apart(c, a, (*worker).verify)
+		return nil
+	}
 	return w.verify(c, a)
+}
+
+// apart carries an exec out on a thread of its own, so that no worker waits. It
+// takes over a.
+func (l *Loop) apart(c *call, a *attempt, do func(*worker, *call, *attempt) error) {
+	l.running.Go(func() {
+		w := &worker{loop: l}
+		err := onThread(func() error {
+			defer func() { w.recovered(c, recover()) }()
+			defer a.closeUnlessKept()
+			if as := l.cfg.As; as != nil {
+				if err := as.become(); err != nil {
+					return err
+				}
+			}
+			return do(w, c, a)
+		})
+		if err != nil {
+			c.fault(err)
+		}
+	})
 }
 
 // hopeless reports errors that the kernel would give as well, with its errno.
@@ -145,6 +182,9 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 	}
 	if own := a.caller.command.Rules; a.caller.depth < 0 && own.Evaluate != nil {
 		a.rules = own
+	}
+	if err := a.receive(t); err != nil {
+		return err
 	}
 	if err := a.describe(t, a.rules.Identify); err != nil {
 		return err
@@ -197,6 +237,7 @@ func (w *worker) event(a *attempt, decision string) wire.Event {
 		Process:   &wire.Process{PID: a.process.PID, StartTime: a.process.Start, Exe: a.caller.path, Cwd: a.request.Cwd},
 		Argv:      shorten(a.argv),
 		Path:      a.files[0].Path,
+		Target:    a.payloadPath(),
 		Decision:  decision,
 		Mechanism: "seccomp",
 		Message:   a.diagnostic.Message,

@@ -18,6 +18,7 @@ type image struct {
 	path      string   // inside the sandbox; empty: before the command's first exec
 	depth     int      // 0: the command itself; -1: before its first exec
 	ancestors []string // programs that led to it, nearest first, each once
+	carried   []carried
 }
 
 // command is one top-level command.

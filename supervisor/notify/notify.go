@@ -27,6 +27,8 @@ import (
 type Loop struct {
 	cfg    Config
 	images *images
+	// follows are interpreters on the way to their scripts.
+	follows *follows
 
 	swap   sync.RWMutex // held for writing while the rules change
 	rules  Rules
@@ -162,7 +164,7 @@ func New(cfg Config) *Loop {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Loop{cfg: cfg, images: newImages(), rules: cfg.Rules}
+	return &Loop{cfg: cfg, images: newImages(), follows: newFollows(), rules: cfg.Rules}
 }
 
 // Register says that the process pid is about to execute a top-level command:

@@ -21,6 +21,9 @@ type subject struct {
 	heads   [][]byte         // what each begins with
 	prefix  []string         // what the kernel puts before argv[1:] for a script
 	loader  bool             // the program is the dynamic loader
+	payload *target.Handle   // what that runs; nil: nothing
+	holds   bool             // what is opened by its name later is held
+	named   []named
 	request policy.CommandRequest
 }
 
@@ -44,6 +47,13 @@ func (s *subject) close() {
 	for _, f := range s.files {
 		f.Close()
 	}
+	for i := range s.named {
+		s.named[i].close()
+	}
+	if s.payload != nil {
+		s.payload.Close()
+	}
+	s.files, s.named, s.payload = nil, nil, nil
 }
 
 // errNoProgram says that the kernel would refuse the file for what it is.
@@ -74,11 +84,38 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 		if script == nil {
 			return nil
 		}
+		if s.holds {
+			if script, err = s.holdScript(t, l, called); err != nil {
+				return err
+			}
+		}
 		s.interpret(script, called)
 		called = script.Interpreter
 		l = target.Lookup{Dir: unix.AT_FDCWD, Path: script.Interpreter}
 	}
 	return fmt.Errorf("more than %d interpreters: %w", policy.MaxInterpreters, unix.ELOOP)
+}
+
+// holdScript holds the last of the files, which is a script, and reads the first
+// line of what is held.
+func (s *subject) holdScript(t *target.Target, l target.Lookup, called string) (*policy.Script, error) {
+	last := len(s.files) - 1
+	h, err := s.hold(t, l, s.files[last], named{called: called, script: true})
+	s.files[last] = h
+	if err != nil {
+		return nil, err
+	}
+	if s.heads[last], err = h.Head(policy.ShebangSize); err != nil {
+		return nil, err
+	}
+	script, err := policy.Shebang(s.heads[last])
+	if err == nil && script == nil {
+		err = errors.New("it was changed while it was judged")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w: %w", errNoProgram, err, unix.ENOEXEC)
+	}
+	return script, nil
 }
 
 // interpret puts an interpreter with its argument before the name of its script.
@@ -155,11 +192,18 @@ func (s *subject) addPayload(t *target.Target, identify Identify) error {
 	case !strings.Contains(payload.Program, "/"):
 		return fmt.Errorf("the dynamic loader would look for %q among libraries", payload.Program)
 	}
-	h, err := t.Resolve(target.Lookup{Dir: unix.AT_FDCWD, Path: payload.Program})
+	l := target.Lookup{Dir: unix.AT_FDCWD, Path: payload.Program}
+	h, err := t.Resolve(l)
 	if err != nil {
 		return fmt.Errorf("the program of the dynamic loader: %w", err)
 	}
-	defer h.Close()
+	s.payload = h
+	if s.holds {
+		if h, err = s.hold(t, l, h, named{called: payload.Program}); err != nil {
+			return err
+		}
+		s.payload = h
+	}
 	p, like, err := program(h, identify)
 	if err != nil {
 		return err
@@ -184,4 +228,39 @@ func program(h *target.Handle, identify Identify) (policy.Program, Likeness, err
 	like, err := identify(h)
 	p.Names, p.Same = like.Names, like.Same
 	return p, like, err
+}
+
+// payloadPath is the program that the dynamic loader runs; empty: none.
+func (s *subject) payloadPath() string {
+	if s.payload == nil {
+		return ""
+	}
+	return s.payload.Path
+}
+
+// covered are the files whose content decides what runs, as they were judged.
+func (s *subject) covered() []*target.Handle {
+	out := slices.Clone(s.files)
+	if s.payload != nil {
+		out = append(out, s.payload)
+	}
+	for i := range s.named {
+		if s.named[i].own {
+			out = append(out, s.named[i].held)
+		}
+	}
+	return out
+}
+
+// originals are the files of covered as commands may have changed them since.
+func (s *subject) originals() []*target.Handle {
+	out := s.covered()
+	for i := range out {
+		for j := range s.named {
+			if s.named[j].held == out[i] {
+				out[i] = s.named[j].original
+			}
+		}
+	}
+	return out
 }

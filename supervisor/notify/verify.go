@@ -17,6 +17,9 @@ import (
 // continues, so that exactly one stop follows, at the exec when it succeeds and
 // with its errno set when it fails. See PTRACE_SEIZE in ptrace(2).
 func (w *worker) verify(c *call, a *attempt) error {
+	if w.loop.follows.of(c.TID, a.process.Process) {
+		return w.leave(c, a)
+	}
 	if err := w.seize(c.TID); err != nil {
 		return err
 	}
@@ -32,6 +35,19 @@ func (w *worker) verify(c *call, a *attempt) error {
 	}
 	c.fault(err) // before the release: an unanswered thread does not stop
 	w.release()
+	return nil
+}
+
+// leave lets an exec go ahead whose thread another one traces already, and looks
+// at.
+func (w *worker) leave(c *call, a *attempt) error {
+	if !c.valid() {
+		return errGone
+	}
+	if c.claim() {
+		w.loop.follows.give(a)
+		c.answer(w.loop.cfg.Listener.Continue(c.ID))
+	}
 	return nil
 }
 
@@ -64,6 +80,10 @@ func (w *worker) settle(a *attempt) {
 	if err := w.accept(w.stopped, a); err != nil {
 		w.kill()
 		w.refused(a, err)
+		return
+	}
+	if a.follows() {
+		w.follow(a)
 		return
 	}
 	w.detach()
@@ -101,7 +121,7 @@ func (w *worker) accept(pid int, a *attempt) error {
 	if err := w.review(s, a); err != nil {
 		return err
 	}
-	if err := a.approval.holds(a.files); err != nil {
+	if err := a.approval.holds(a.originals()); err != nil {
 		return err
 	}
 	if err := completeEnvironment(s, a.rules.Inject); err != nil {
@@ -123,7 +143,11 @@ func (a *attempt) image() (*image, error) {
 	if a.caller.deepest != nil {
 		from = a.caller.deepest
 	}
-	return from.next(a.files[0].Path)
+	img, err := from.next(a.files[0].Path)
+	if err == nil {
+		img.carried, err = a.carries()
+	}
+	return img, err
 }
 
 // word is the decision as events name it.

@@ -1,0 +1,160 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrTooLarge says that a file is too large to be copied.
+var ErrTooLarge = errors.New("the file is too large")
+
+// Hold returns a handle for the content that the file has now, which nobody can
+// change any more: the file itself if its mount is read-only, else a sealed copy
+// in memory of at most limit bytes. Path and Stat are those of the file; the size
+// is that of the copy. The caller closes the result. See memfd_create(2).
+func (h *Handle) Hold(limit int64) (*Handle, error) {
+	fixed, err := h.ReadOnly()
+	if err != nil {
+		return nil, err
+	}
+	if fixed {
+		fd, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("hold %s: %w", h.Path, err)
+		}
+		return &Handle{Path: h.Path, Stat: h.Stat, fd: fd}, nil
+	}
+	from, err := h.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	fd, err := memoryFile()
+	if err != nil {
+		return nil, fmt.Errorf("hold %s: %w", h.Path, err)
+	}
+	held := &Handle{Path: h.Path, Stat: h.Stat, fd: fd}
+	if held.Stat.Size, err = fill(fd, from, limit); err != nil {
+		held.Close()
+		return nil, fmt.Errorf("hold %s: %w", h.Path, err)
+	}
+	return held, nil
+}
+
+// memoryFile makes an empty file in memory that can be sealed. Kernels before
+// Linux 6.3 do not know MFD_NOEXEC_SEAL.
+func memoryFile() (int, error) {
+	fd, err := unix.MemfdCreate("agentsh", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate("agentsh", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	return fd, err
+}
+
+// fill copies a file into a memory file and seals it.
+func fill(fd int, from *os.File, limit int64) (int64, error) {
+	again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	to := os.NewFile(uintptr(again), "memory")
+	defer to.Close()
+	n, err := io.Copy(to, io.LimitReader(from, limit+1))
+	if err != nil {
+		return 0, err
+	}
+	if n > limit {
+		return 0, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, limit)
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	return n, err
+}
+
+// Walk is what the kernel goes through to find a file.
+type Walk struct {
+	// Fixed says that no command can make the path lead elsewhere: it is absolute,
+	// and every directory and link on it lies on a read-only mount.
+	Fixed bool
+	// Links are the symbolic links on the way with their texts, by their paths.
+	Links map[string]string
+}
+
+// Walk goes to a file as [Target.Resolve] does and notes the way. It fails when
+// that does not lead to the file h.
+func (t *Target) Walk(l Lookup, h *Handle) (Walk, error) {
+	root, err := t.rootFD()
+	if err != nil {
+		return Walk{}, err
+	}
+	start, absolute := root, len(l.Path) > 0 && l.Path[0] == '/'
+	way := &Walk{Fixed: absolute, Links: map[string]string{}}
+	if l.Path == "" {
+		return *way, nil
+	}
+	if !absolute {
+		if start, err = t.start(l.Dir); err != nil {
+			return Walk{}, err
+		}
+		defer func() { _ = unix.Close(start) }()
+	}
+	fd, err := t.walkNoting(start, l, way)
+	if err != nil {
+		return Walk{}, fmt.Errorf("walk to %q: %w", l.Path, err)
+	}
+	end := &Handle{Path: h.Path, fd: fd}
+	defer end.Close()
+	if err := end.Refresh(); err != nil {
+		return Walk{}, err
+	}
+	if !end.Same(h.Stat.Dev, h.Stat.Ino) {
+		return Walk{}, fmt.Errorf("walk to %q: it was exchanged meanwhile: %w", l.Path, unix.EAGAIN)
+	}
+	if way.Fixed {
+		way.Fixed, err = end.ReadOnly()
+	}
+	return *way, err
+}
+
+// pass notes the directory that a walk looks a name up in.
+func (w *walker) pass() error {
+	if w.way == nil || !w.way.Fixed {
+		return nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(w.at, &fs); err != nil {
+		return err
+	}
+	w.way.Fixed = fs.Flags&unix.ST_RDONLY != 0 && fs.Type != unix.PROC_SUPER_MAGIC
+	return nil
+}
+
+// passLink notes a symbolic link of the directory that a walk is in.
+func (w *walker) passLink(name, text string) error {
+	if w.way == nil {
+		return nil
+	}
+	at, err := readlinkat(unix.AT_FDCWD, procFD(w.at))
+	if err != nil {
+		return err
+	}
+	root, err := w.t.rootName()
+	if err != nil {
+		return err
+	}
+	if inside, ok := insideRoot(at, root); ok {
+		w.way.Links[joinName(inside, name)] = text
+	}
+	return nil
+}
+
+func joinName(dir, name string) string {
+	if dir == "/" {
+		return "/" + name
+	}
+	return dir + "/" + name
+}

@@ -1,0 +1,498 @@
+package notify
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp"
+	"agentsh/seccomp/target"
+)
+
+// follower traces the system calls of an interpreter or a dynamic loader from its
+// exec until it has opened the file that was judged. A call that opens it by its
+// name gets the content that was judged; a call that asks about the name is
+// answered as it was then. Arguments and environment stay as they are, so that a
+// script sees its own name. All methods but give are for the tracing thread.
+type follower struct {
+	*worker
+	process target.Process // stays the same over an exec
+	a       *attempt
+	left    int // opens that are still to come; negative: not known
+	names   map[string]*named
+	bases   map[string]bool
+	calls   map[int]*followed // what each thread is held in
+	ending  bool              // let go of every thread where it stops next
+}
+
+// followed is one call that is not carried out as it was asked for.
+type followed struct {
+	pathCall
+	number int
+	args   [6]uint64
+	file   *named
+	opened *handedOver
+}
+
+// handedOver is a file that a notification installs in a thread.
+type handedOver struct {
+	file   *target.Handle
+	flags  int
+	number atomic.Int64 // of the new descriptor; negative: there is none
+}
+
+// follows are the threads that followers trace.
+type follows struct {
+	mu      sync.Mutex
+	threads map[int]*follower
+	opening map[int]*handedOver // by the thread whose next execveat stands for an open
+	execs   map[int]*attempt    // by process: permitted, and not yet at the exec stop
+}
+
+func newFollows() *follows {
+	return &follows{threads: map[int]*follower{}, opening: map[int]*handedOver{}, execs: map[int]*attempt{}}
+}
+
+// of reports whether a thread of a process is traced by a follower.
+func (f *follows) of(tid int, p target.Process) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	by := f.threads[tid]
+	return by != nil && by.process == p
+}
+
+// knows reports whether a follower has seen a thread before.
+func (f *follows) knows(tid int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.threads[tid] != nil
+}
+
+// only forgets every thread of a follower but one.
+func (f *follows) only(by *follower, tid int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.threads, func(t int, owner *follower) bool { return owner == by && t != tid })
+}
+
+func (f *follows) set(tid int, to *follower) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if to == nil {
+		delete(f.threads, tid)
+		delete(f.opening, tid)
+	} else {
+		f.threads[tid] = to
+	}
+}
+
+// give leaves a permitted exec to the follower of its thread, which takes over a.
+func (f *follows) give(a *attempt) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.execs[a.process.PID]; old != nil {
+		old.close() // that exec failed
+	}
+	a.kept = true
+	f.execs[a.process.PID] = a
+}
+
+func (f *follows) take(pid int) *attempt {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.execs[pid]
+	delete(f.execs, pid)
+	return a
+}
+
+// open has the next execveat of a thread stand for an open.
+func (f *follows) open(tid int, h *handedOver) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opening[tid] = h
+}
+
+func (f *follows) opens(tid int) *handedOver {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.opening[tid]
+	delete(f.opening, tid)
+	return h
+}
+
+// handOverFile installs a file that was judged in the caller, as the answer to
+// its open.
+func (w *worker) handOverFile(c *call, h *handedOver) error {
+	file, err := h.file.Open()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if !c.claim() {
+		return nil
+	}
+	// The answer comes after the number is noted: the follower compares them.
+	listener := w.loop.cfg.Listener
+	n, err := listener.AddFD(c.ID, seccomp.AddFD{FD: int(file.Fd()), Number: -1, Exec: h.flags&unix.O_CLOEXEC == 0})
+	if err == nil {
+		h.number.Store(int64(n))
+		err = listener.Value(c.ID, int64(n))
+	} else if errno, ok := asErrno(err); ok {
+		err = listener.Deny(c.ID, errno) // its table is full
+	}
+	c.answer(err)
+	return nil
+}
+
+// follow traces the process that is held at its exec stop. It returns when no
+// thread of it is traced any more, and takes over a.
+func (w *worker) follow(a *attempt) {
+	f := &follower{worker: w, process: a.process.Process, calls: map[int]*followed{}}
+	f.begin(a)
+	defer func() { f.a.close() }()
+	first := w.stopped
+	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE
+	if err := ptrace(unix.PTRACE_SETOPTIONS, first, options); err != nil {
+		w.kill()
+		return
+	}
+	w.loop.follows.set(first, f)
+	f.resume(first, 0)
+	f.serve()
+	w.traced, w.stopped = 0, 0
+	if left := w.loop.follows.take(a.process.PID); left != nil {
+		left.close()
+	}
+}
+
+// begin sets what is looked for.
+func (f *follower) begin(a *attempt) {
+	f.a, f.left = a, a.opens()
+	f.names, f.bases = map[string]*named{}, map[string]bool{}
+	for i := range a.named {
+		n := &a.named[i]
+		whole := n.called
+		if !path.IsAbs(whole) {
+			whole = a.request.Cwd + "/" + whole
+		}
+		for _, name := range []string{path.Clean(whole), n.held.Path, whole} {
+			f.names[name], f.bases[path.Base(name)] = n, true
+		}
+		for link := range n.links {
+			f.bases[path.Base(link)] = true
+		}
+	}
+}
+
+// serve answers stops until nothing is traced.
+func (f *follower) serve() {
+	const eventStop, syscallStop = 128, int(unix.SIGTRAP | 0x80)
+	for {
+		var status unix.WaitStatus
+		tid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil: // ECHILD
+			return
+		case !status.Stopped():
+			f.loop.follows.set(tid, nil)
+			delete(f.calls, tid)
+			continue
+		}
+		if !f.loop.follows.knows(tid) && !f.adopt(tid) {
+			continue
+		}
+		event, signal := int(status)>>16, int(status.StopSignal())
+		switch {
+		case signal == syscallStop:
+			if err := f.syscall(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+				_ = unix.Kill(f.process.PID, unix.SIGKILL)
+				f.refused(f.a, fmt.Errorf("follow it to its script: %w", err))
+			}
+			f.resume(tid, 0)
+		case event == unix.PTRACE_EVENT_EXEC:
+			f.executed(tid)
+			f.resume(tid, 0)
+		case event == eventStop && stops(signal) && !f.ending:
+			_ = ptrace(unix.PTRACE_LISTEN, tid, 0)
+		case event != 0:
+			f.resume(tid, 0)
+		default:
+			f.resume(tid, signal)
+		}
+	}
+}
+
+// adopt begins to follow a thread that was just made. A process that only shares
+// memory is let go.
+func (f *follower) adopt(tid int) bool {
+	if unix.Access(fmt.Sprintf("/proc/%d/task/%d", f.process.PID, tid), unix.F_OK) != nil {
+		_ = ptrace(unix.PTRACE_DETACH, tid, 0)
+		return false
+	}
+	f.loop.follows.set(tid, f)
+	return true
+}
+
+// stops reports whether a signal stops a process. See signal(7).
+func stops(signal int) bool {
+	switch unix.Signal(signal) {
+	case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
+		return true
+	}
+	return false
+}
+
+// resume lets a thread go on to its next call, or for good.
+func (f *follower) resume(tid, signal int) {
+	if !f.ending {
+		_ = ptrace(unix.PTRACE_SYSCALL, tid, uintptr(signal)) // it may have been killed
+		return
+	}
+	f.loop.follows.set(tid, nil)
+	if ptrace(unix.PTRACE_DETACH, tid, uintptr(signal)) != nil {
+		f.loop.follows.set(tid, f)
+	}
+}
+
+// end has every thread let go where it stops next.
+func (f *follower) end() {
+	if f.ending {
+		return
+	}
+	f.ending = true
+	f.loop.follows.mu.Lock()
+	defer f.loop.follows.mu.Unlock()
+	for tid, by := range f.loop.follows.threads {
+		if by == f {
+			_ = interrupt(tid) // one that is held stays so
+		}
+	}
+}
+
+// executed looks at what a process that is followed became.
+func (f *follower) executed(pid int) {
+	clear(f.calls)
+	f.loop.follows.only(f, pid)
+	a := f.loop.follows.take(pid)
+	err := fmt.Errorf("%w: process %d executed what nobody judged", errSwitched, pid)
+	if a != nil {
+		err = f.accept(pid, a)
+	}
+	if err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		if a != nil {
+			f.refused(a, err)
+			a.close()
+		}
+		return
+	}
+	f.a.close()
+	f.begin(a)
+	if !a.follows() {
+		f.end()
+	}
+}
+
+// syscall looks at a call of a thread, at its entry and at its exit.
+func (f *follower) syscall(tid int) error {
+	info, err := target.SyscallOf(tid)
+	if err != nil {
+		return err
+	}
+	if info.Entry {
+		delete(f.calls, tid)
+		known, ok := pathCalls[info.Number]
+		if !ok || f.ending {
+			return nil
+		}
+		return f.enter(tid, info, known)
+	}
+	call := f.calls[tid]
+	if call == nil {
+		return nil
+	}
+	delete(f.calls, tid)
+	if call.kind == callOpen {
+		return f.opened(tid, call, info.Result)
+	}
+	return f.fill(tid, call)
+}
+
+// enter looks at a call that has a path.
+func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
+	name, err := target.Text(tid, info.Args[known.path], target.MaxPath)
+	if err != nil || name == "" || !f.bases[path.Base(name)] {
+		return nil //nolint:nilerr // the kernel says what is wrong with the path
+	}
+	dir := unix.AT_FDCWD
+	if known.dir >= 0 {
+		dir = int(int32(info.Args[known.dir]))
+	}
+	if !path.IsAbs(name) {
+		t, err := target.OpenView(tid)
+		if err != nil {
+			return err
+		}
+		name = t.Directory(dir) + "/" + name
+		t.Close()
+	}
+	call := &followed{pathCall: known, number: info.Number, args: info.Args, file: f.names[name]}
+	if call.file == nil {
+		call.file = f.names[path.Clean(name)]
+	}
+	switch {
+	case known.kind == callReadlink:
+		return f.enterReadlink(tid, call, path.Clean(name))
+	case call.file == nil:
+		return nil
+	case known.kind == callOpen:
+		return f.enterOpen(tid, call)
+	case call.noFollow() && f.isLink(path.Clean(name)):
+		return nil // what a link is itself leads nowhere
+	}
+	f.calls[tid] = call
+	return nil
+}
+
+func (f *follower) isLink(name string) bool {
+	for i := range f.a.named {
+		if f.a.named[i].links[name] != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// enterReadlink has the text of a link answered as it was.
+func (f *follower) enterReadlink(tid int, call *followed, name string) error {
+	for i := range f.a.named {
+		if f.a.named[i].links[name] != "" {
+			call.file, call.link = &f.a.named[i], name
+			f.calls[tid] = call
+		}
+	}
+	return nil
+}
+
+// enterOpen makes an open for reading the call that hands the file over.
+func (f *follower) enterOpen(tid int, call *followed) error {
+	flags := int(call.args[call.flags])
+	if call.number == unix.SYS_OPENAT2 {
+		how, err := target.Bytes(tid, call.args[2], 8)
+		if err != nil {
+			return nil //nolint:nilerr // so does the kernel
+		}
+		flags = int(binary.NativeEndian.Uint64(how))
+	}
+	if flags&(unix.O_ACCMODE|unix.O_PATH) != 0 {
+		return nil
+	}
+	call.opened = &handedOver{file: call.file.held, flags: flags}
+	call.opened.number.Store(-1)
+	if err := target.SetNumber(tid, unix.SYS_EXECVEAT); err != nil {
+		return err
+	}
+	f.loop.follows.open(tid, call.opened)
+	f.calls[tid] = call
+	return nil
+}
+
+// Results of a call that the kernel starts again. See include/linux/errno.h.
+const firstRestart, lastRestart = -512, -516
+
+// opened looks at what an open gave. A filter of the commands' own may have
+// answered it: that is not the file.
+func (f *follower) opened(tid int, call *followed, result int64) error {
+	_ = f.loop.follows.opens(tid)
+	if result <= firstRestart && result >= lastRestart {
+		return target.SetNumber(tid, call.number)
+	}
+	if result < 0 {
+		return nil
+	}
+	if result != call.opened.number.Load() {
+		return errors.New("an open was answered by somebody else")
+	}
+	if f.left > 0 {
+		if f.left--; f.left == 0 {
+			f.end()
+		}
+	}
+	return nil
+}
+
+// fill answers a question about a name as it was judged.
+func (f *follower) fill(tid int, call *followed) error {
+	var data []byte
+	var result int64
+	switch call.kind {
+	case callReadlink:
+		text := call.file.links[call.link]
+		data = []byte(text)[:min(len(text), int(call.args[call.size]))]
+		result = int64(len(data))
+	case callStat:
+		st := call.file.held.Stat
+		data = unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
+	case callStatx:
+		st := statx(&call.file.held.Stat)
+		data = unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
+	}
+	if err := target.Write(tid, call.args[call.buffer], data); err != nil {
+		if errors.Is(err, target.ErrFault) || errors.Is(err, unix.EIO) || errors.Is(err, unix.EFAULT) {
+			return target.SetResult(tid, -int64(unix.EFAULT))
+		}
+		return err
+	}
+	return target.SetResult(tid, result)
+}
+
+// statx is a file's status in the other form. See statx(2).
+func statx(st *unix.Stat_t) unix.Statx_t {
+	at := func(t unix.Timespec) unix.StatxTimestamp {
+		return unix.StatxTimestamp{Sec: t.Sec, Nsec: uint32(t.Nsec)}
+	}
+	return unix.Statx_t{
+		Mask: unix.STATX_BASIC_STATS, Blksize: uint32(st.Blksize), Nlink: uint32(st.Nlink), Uid: st.Uid, Gid: st.Gid, Mode: uint16(st.Mode),
+		Ino: st.Ino, Size: uint64(st.Size), Blocks: uint64(st.Blocks), Atime: at(st.Atim), Mtime: at(st.Mtim), Ctime: at(st.Ctim),
+		Dev_major: unix.Major(st.Dev), Dev_minor: unix.Minor(st.Dev), Rdev_major: unix.Major(st.Rdev), Rdev_minor: unix.Minor(st.Rdev),
+	}
+}
+
+// Kinds of calls that have a path.
+const (
+	callOpen = iota
+	callStat
+	callStatx
+	callReadlink
+)
+
+// pathCall is where a call has its arguments; negative: nowhere.
+type pathCall struct {
+	kind             int
+	dir, path, flags int
+	buffer, size     int
+	keepsLink        bool   // it never follows a link at the end
+	link             string // of readlink: the link
+}
+
+// pathCalls are the calls that an interpreter finds its script by.
+var pathCalls = map[int]pathCall{
+	unix.SYS_OPENAT:     {kind: callOpen, dir: 0, path: 1, flags: 2},
+	unix.SYS_OPENAT2:    {kind: callOpen, dir: 0, path: 1, flags: 2},
+	sysFstatat:          {kind: callStat, dir: 0, path: 1, buffer: 2, flags: 3},
+	unix.SYS_STATX:      {kind: callStatx, dir: 0, path: 1, flags: 2, buffer: 4},
+	unix.SYS_READLINKAT: {kind: callReadlink, dir: 0, path: 1, buffer: 2, size: 3},
+}
+
+func (c *followed) noFollow() bool {
+	return c.keepsLink || c.dir >= 0 && c.args[c.flags]&unix.AT_SYMLINK_NOFOLLOW != 0
+}

@@ -1,0 +1,177 @@
+package notify
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// identified are rules that deny these files and what is like them.
+func identified(t testing.TB, denied ...string) Rules {
+	t.Helper()
+	top, err := os.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { top.Close() })
+	ids, err := BuildIdentities(denied, Root{Dir: top})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Rules{Evaluate: denying("denied"), Identify: ids.Of}
+}
+
+func tries(n int) int {
+	if many, err := strconv.Atoi(os.Getenv("RACE_N")); err == nil {
+		return many
+	}
+	return n
+}
+
+// exchanged is one way to have another file run than the one that was judged.
+type exchanged struct {
+	name        string
+	interpreter string // of both scripts; empty: they are programs, given to the loader
+	how         string // names, content, links, directory
+	opened      string // how the program is called
+	share       int    // tries, of a hundred
+}
+
+// prepare makes a file that ends with 0 and one that ends with 42, which is
+// denied, and returns the arguments of the exchange program.
+func (e exchanged) prepare(t *testing.T, bin string) (argv []string, denied string) {
+	dir := t.TempDir()
+	good, bad, denied := filepath.Join(dir, "tool"), filepath.Join(dir, "other"), filepath.Join(dir, "denied")
+	exit := map[bool]string{true: "exit 0 \n", false: "exit 42\n"}
+	if strings.Contains(e.interpreter, "python") {
+		exit = map[bool]string{true: "raise SystemExit(0)  #\n", false: "raise SystemExit(42) #\n"}
+	}
+	if strings.Contains(e.interpreter, "node") {
+		exit = map[bool]string{true: "process.exit(0) //\n", false: "process.exit(42)//\n"}
+	}
+	text := func(ok bool) string {
+		if e.interpreter != "" {
+			return "#!" + e.interpreter + "\n" + exit[ok]
+		}
+		data, err := os.ReadFile(filepath.Join(bin, "prize-dynamic"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// They differ in one byte, so that no mixture of both is a third program.
+		if ok && bytes.Count(data, []byte("\xb8*\x00\x00\x00")) != 1 {
+			t.Skip("the code of the program is not known")
+		}
+		if ok {
+			data = bytes.Replace(data, []byte("\xb8*\x00\x00\x00"), []byte("\xb8\x00\x00\x00\x00"), 1)
+		}
+		return string(data)
+	}
+	files := map[string]string{good: text(true), bad: text(false), denied: text(false)}
+	switch e.how {
+	case "links":
+		delete(files, bad)
+		files[filepath.Join(dir, "real")] = text(true)
+		delete(files, good)
+		for link, to := range map[string]string{good: "real", bad: "denied"} {
+			if err := os.Symlink(to, link); err != nil {
+				t.Fatal(err)
+			}
+		}
+	case "directory":
+		delete(files, bad)
+		if err := os.Mkdir(bad, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		files[filepath.Join(bad, "__main__.py")] = text(false)
+	}
+	for name, data := range files {
+		if err := os.WriteFile(name, []byte(data), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	how := "names"
+	if e.how == "content" {
+		how = "content"
+	}
+	argv = []string{filepath.Join(bin, "exchange"), how, good, bad, strconv.Itoa(max(tries(1000)*e.share/100, 1))}
+	if e.interpreter == "" {
+		argv = append(argv, loaderPath(t))
+	}
+	return append(argv, good), denied
+}
+
+func loaderPath(t testing.TB) string {
+	for _, name := range []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"} {
+		if _, err := os.Stat(name); err == nil {
+			return name
+		}
+	}
+	t.Skip("no dynamic loader of glibc")
+	return ""
+}
+
+// python is a Python that no shim stands in for.
+func python(t testing.TB) string {
+	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	if err != nil {
+		t.Skip("no python3")
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Another process exchanges, as fast as it can, what a name leads to. RACE_N sets
+// the tries.
+func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
+	bin, _ := place(t)
+	for _, e := range []exchanged{
+		{name: "script by name", interpreter: "/bin/dash", how: "names", share: 100},
+		{name: "script by content", interpreter: "/bin/dash", how: "content", share: 100},
+		{name: "script by links", interpreter: "/bin/dash", how: "links", share: 100},
+		{name: "script of bash", interpreter: "/bin/bash", how: "names", share: 30},
+		{name: "script found by env", interpreter: "/usr/bin/env dash", how: "names", share: 30},
+		{name: "script found by env -S and timeout", interpreter: "/usr/bin/env -S timeout 60 dash", how: "names", share: 10},
+		{name: "script of an unknown interpreter", interpreter: filepath.Join(bin, "shell"), how: "names", share: 10},
+		{name: "script that is opened twice", interpreter: "PYTHON -IS", how: "names", share: 10},
+		{name: "script that becomes a directory", interpreter: "PYTHON -IS", how: "directory", share: 10},
+		{name: "script of node", interpreter: "/usr/bin/node", how: "links", share: 1},
+		{name: "payload by name", how: "names", share: 100},
+		{name: "payload by content", how: "content", share: 100},
+		{name: "payload by links", how: "links", share: 100},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			if strings.Contains(e.interpreter, "PYTHON") {
+				e.interpreter = strings.Replace(e.interpreter, "PYTHON", python(t), 1)
+			}
+			program, _, _ := strings.Cut(e.interpreter, " ")
+			if program == filepath.Join(bin, "shell") {
+				data, err := os.ReadFile("/bin/dash")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(program, data, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			} else if _, err := os.Stat(program); program != "" && err != nil {
+				t.Skip(err)
+			}
+			argv, denied := e.prepare(t, bin)
+			s := run(t, Config{Rules: identified(t, denied)}, argv...)
+			var good, won, refused, flipping int
+			if _, err := fmt.Sscan(s.out.String(), &good, &won, &refused, &flipping); err != nil {
+				t.Fatalf("printed %q", &s.out)
+			}
+			t.Logf("%d ran, %d refused", good, refused)
+			if won != 0 || flipping != 1 {
+				t.Errorf("of %d tries %d ran the denied file; flipping %d", good+won+refused, won, flipping)
+			}
+			if good == 0 || refused == 0 {
+				t.Errorf("the attack did not try: %s", &s.out)
+			}
+		})
+	}
+}
