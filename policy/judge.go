@@ -40,14 +40,18 @@ func (p *Policy) inside(s *subject) ([]Payload, Decision, reason) {
 		return nil, d, why
 	}
 	list, err := payloads(name, s.argv, p.isTransparent)
+	guessed := s.guessed(name)
 	for i := range list {
+		if guessed {
+			list[i].InProcess, list[i].Applet = false, false
+		}
 		if inChain(s.request, list[i].Program) {
 			continue
 		}
 		e, w := p.payload(&list[i], s.request)
 		d, why = stricterOf(d, why, notRedirected(e), w)
 	}
-	if err != nil && (name == loaderName || name == boxName) && d.Effect != Deny {
+	if err != nil && (name == loaderName || name == boxName && !guessed) && d.Effect != Deny {
 		d, why = Decision{}, reason{text: err.Error(), about: s.program.Called}
 	}
 	return list, d, why
@@ -111,7 +115,7 @@ func (p *Policy) subject(s *subject) (Decision, reason) {
 		return Decision{}, reason{text: "programs run only from the directories of exec_from", about: pr.Path}
 	}
 	var said opinions
-	if multi := multiCall(pr.Path); multi && !multiCall(appletName(s.argv)) {
+	if multi := multiCall(pr.Path); multi && !multiCalled(appletName(s.argv)) {
 		said.add(p.first(appletName(s.argv), s, false), true)
 		said.add(p.first(pr.Path, s, false), false)
 		said.add(p.first(p.calledName(s), s, false), false)

@@ -20,6 +20,21 @@ func multiCall(program string) bool {
 // MultiCallName reports whether a base name is that of a multi-call program.
 func MultiCallName(name string) bool { return multiCall(name) }
 
+// multiCalled reports whether a multi-call program that gets this argv[0] reads
+// its applet from argv[1]: busybox does for every name that begins like its own.
+func multiCalled(argv0 string) bool {
+	for _, m := range multiCallNames {
+		if strings.HasPrefix(argv0, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// isMultiCall reports whether a program is a multi-call one, by its file's name or
+// its content.
+func (pr *Program) isMultiCall() bool { return pr.MultiCall || multiCall(pr.Path) }
+
 // appletName is the applet a multi-call program acts as: the base of its
 // argv[0], less the dash of a login shell.
 func appletName(argv []string) string {
@@ -48,24 +63,44 @@ func transparentWords(documents []*document) map[string]bool {
 }
 
 // wrapped returns the name of the wrapper a program is, empty when it is none.
-// What the program's file is called counts, and so does what it was called by,
-// since a copy of a wrapper still wraps.
+// What the program's file is called counts, and so do its content and what it was
+// called by, since a copy of a wrapper still wraps.
 func (p *Policy) wrapped(s *subject) string {
-	if multiCall(s.program.Path) {
-		if applet := appletName(s.argv); !multiCall(applet) {
-			if p.transparent[applet] {
-				return applet
-			}
-			return ""
+	if s.program.isMultiCall() {
+		applet := appletName(s.argv)
+		switch {
+		case multiCalled(applet), len(s.argv) > 1 && strings.HasPrefix(s.argv[1], coreutilsProgram):
+			return p.transparentName(boxName)
+		case s.program.MultiCall && !p.transparent[applet]:
+			// A copy: it may still be called like a wrapper, below.
+		default:
+			return p.transparentName(applet)
 		}
 	}
-	if name := wrapperName(s.program.Path); p.transparent[name] {
+	if name := wrapperName(s.program.Path); p.transparent[name] && name != boxName {
 		return name
 	}
-	if name := wrapperName(s.program.Called); p.transparent[name] {
+	if name := wrapperName(s.program.Called); p.transparent[name] && name != boxName {
+		return name
+	}
+	if multiCalled(appletName(s.argv)) || multiCall(s.program.Called) {
+		return p.transparentName(boxName)
+	}
+	return ""
+}
+
+func (p *Policy) transparentName(name string) string {
+	if p.transparent[name] {
 		return name
 	}
 	return ""
+}
+
+// guessed reports whether a program is taken for a multi-call one only for what
+// its caller named it: what it may run can then be refused for that, and need not
+// be permitted.
+func (s *subject) guessed(name string) bool {
+	return name == boxName && !s.program.isMultiCall() && !multiCall(s.program.Called)
 }
 
 func inChain(q *CommandRequest, program string) bool {

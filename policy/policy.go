@@ -133,6 +133,8 @@ type Program struct {
 	Names  []string // absolute paths of links on the sandbox's own PATH that lead to this file
 	Same   []string // paths of denied programs this file is identical to (inode or content)
 	Args   []string // of Chain only: its argument vector, Args[0] included; nil: not known
+
+	MultiCall bool // its content is that of a multi-call program, as busybox
 }
 
 // CommandRequest asks to run a program.

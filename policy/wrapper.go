@@ -137,8 +137,15 @@ func unwrap(name string, argv []string) (Payload, error) {
 	return Payload{Program: rest[0], Argv: rest}, nil
 }
 
-// unwrapBox reads busybox APPLET ARGS.
+// coreutilsProgram begins the option by which the coreutils program is told its
+// applet, whatever it is called by.
+const coreutilsProgram = "--coreutils-prog"
+
+// unwrapBox reads busybox APPLET ARGS and coreutils --coreutils-prog=APPLET ARGS.
 func unwrapBox(argv []string) (Payload, error) {
+	if option, name, ok := strings.Cut(argv[1], "="); ok && strings.HasPrefix(option, coreutilsProgram) {
+		return Payload{Program: base(name), Argv: append([]string{base(name)}, argv[2:]...), InProcess: true, Applet: true}, nil
+	}
 	if strings.HasPrefix(argv[1], "-") && argv[1] != "-" {
 		return Payload{}, nil // --list, --install, --help
 	}

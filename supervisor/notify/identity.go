@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/policy"
 	"agentsh/policy/glob"
 	"agentsh/seccomp/target"
 )
@@ -40,6 +41,8 @@ type Likeness struct {
 	Names  []string // absolute paths of links on the PATH that lead to it
 	Same   []string // paths of denied programs it is identical to
 	Loader bool     // it is, or is a copy of, the dynamic loader
+
+	MultiCall bool // it is, or is a copy of, a multi-call program
 }
 
 type fileID struct{ dev, ino uint64 }
@@ -55,6 +58,7 @@ type fileVersion struct {
 type original struct {
 	paths  []string // denied names that lead to it
 	loader bool
+	multi  bool   // a multi-call program
 	path   string // where it is read
 	id     fileID
 	digest func() ([sha256.Size]byte, error)
@@ -90,7 +94,10 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 				err = ids.addLink(seen, at, name, file)
 			}
 			if err == nil && (matches(words, name) || matches(paths, file)) {
-				err = ids.add(file, false)
+				err = ids.add(file, deniedFile)
+			}
+			if err == nil && policy.MultiCallName(name) {
+				err = ids.add(file, multiCallFile)
 			}
 			return err
 		})
@@ -101,7 +108,7 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 	for _, g := range paths {
 		literals, _ := g.Literals()
 		for _, file := range literals {
-			if err := ids.add(file, false); err != nil {
+			if err := ids.add(file, deniedFile); err != nil {
 				return nil, fmt.Errorf("identify programs: %w", err)
 			}
 		}
@@ -109,7 +116,7 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 	for _, dir := range loaderDirs {
 		err := ids.each(dir, &left, func(_ fileID, name string, _ bool) error {
 			if strings.HasPrefix(name, "ld-") && strings.Contains(name, ".so") {
-				return ids.add(path.Join(dir, name), true)
+				return ids.add(path.Join(dir, name), loaderFile)
 			}
 			return nil
 		})
@@ -218,7 +225,14 @@ func (ids *Identities) addLink(seen map[fileID]map[string]fileID, at fileID, nam
 	return nil
 }
 
-func (ids *Identities) add(name string, loader bool) error {
+// Why a file is an original.
+const (
+	deniedFile = iota
+	loaderFile
+	multiCallFile
+)
+
+func (ids *Identities) add(name string, why int) error {
 	h, err := ids.file(name)
 	if h == nil {
 		return err
@@ -234,8 +248,9 @@ func (ids *Identities) add(name string, loader bool) error {
 			ids.bySize[h.Stat.Size] = append(ids.bySize[h.Stat.Size], o)
 		}
 	}
-	o.loader = o.loader || loader
-	if !loader && !slices.Contains(o.paths, name) {
+	o.loader = o.loader || why == loaderFile
+	o.multi = o.multi || why == multiCallFile
+	if why == deniedFile && !slices.Contains(o.paths, name) {
 		o.paths = append(o.paths, name)
 	}
 	return nil
@@ -247,7 +262,7 @@ func (ids *Identities) Of(h *target.Handle) (Likeness, error) {
 	id := fileID{h.Stat.Dev, h.Stat.Ino}
 	like := Likeness{Names: ids.links[id]}
 	if o := ids.known[id]; o != nil {
-		like.Same, like.Loader = o.paths, o.loader
+		like.Same, like.Loader, like.MultiCall = o.paths, o.loader, o.multi
 		return like, nil
 	}
 	candidates := ids.bySize[h.Stat.Size]
@@ -266,6 +281,7 @@ func (ids *Identities) Of(h *target.Handle) (Likeness, error) {
 		if other == digest {
 			like.Same = append(like.Same, o.paths...)
 			like.Loader = like.Loader || o.loader
+			like.MultiCall = like.MultiCall || o.multi
 		}
 	}
 	return like, nil

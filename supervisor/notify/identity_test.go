@@ -4,10 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"agentsh/policy"
 	"agentsh/seccomp/target"
 )
 
@@ -156,4 +158,50 @@ func TestCopiesAndLoadersOfDeniedProgramsAreDenied(t *testing.T) {
 		s := run(t, Config{Rules: Rules{Identify: ids.Of, Evaluate: denying("hello-dynamic")}}, loader, truth, "fine")
 		s.printed("fine\n")
 	})
+}
+
+// A multi-call program is one by its content: its applets are judged whatever it
+// is called.
+func TestAppletsOfACopyAreJudged(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Skip("no busybox")
+	}
+	place(t)
+	top, err := os.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer top.Close()
+	text := "version: 1\nname: t\ncommand_rules:\n- {name: no-hostid, commands: [hostid], decision: deny}\n- {name: all, commands: ['*'], decision: allow}\n"
+	p, err := policy.Load(policy.Source{Name: "t.yaml", Data: []byte(text)}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := BuildIdentities(p.DeniedPrograms(), Root{Dir: top, Path: []string{filepath.Dir(busybox)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, ran := range map[string]bool{
+		"./x hostid":                                    false, // busybox knows no applet x
+		"exec -a busybox ./x hostid":                    false,
+		"exec -a busyboxes ./x hostid":                  false,
+		"exec -a -busybox.static ./x busybox hostid":    false,
+		"exec -a hostid ./x":                            false,
+		"exec -a /a/busybox ./x env hostid":             false,
+		"exec -a busybox1 " + busybox + " hostid":       false,
+		"ln x hostid; ./hostid":                         false,
+		"ln -s x busybox; ./busybox hostid":             false,
+		"printf '#!./x hostid\\n' >s; chmod 755 s; ./s": false,
+		"exec -a busybox ./x echo 12345678":             true,
+		"exec -a busyboxes ./x echo 12345678":           true,
+		"exec -a echo ./x 12345678":                     true,
+	} {
+		t.Run(line, func(t *testing.T) {
+			s := run(t, Config{Rules: Rules{Evaluate: p.Evaluate, Identify: ids.Of}}, "/bin/bash", "-c", "cd "+t.TempDir()+"; cp "+busybox+" x; "+line)
+			if printed := regexp.MustCompile(`^[0-9a-f]{8}\n$`).MatchString(s.out.String()); printed != ran {
+				t.Errorf("printed %q", &s.out)
+			}
+		})
+	}
 }

@@ -226,7 +226,7 @@ func program(h *target.Handle, identify Identify) (policy.Program, Likeness, err
 		return p, Likeness{}, nil
 	}
 	like, err := identify(h)
-	p.Names, p.Same = like.Names, like.Same
+	p.Names, p.Same, p.MultiCall = like.Names, like.Same, like.MultiCall
 	return p, like, err
 }
 

@@ -218,8 +218,8 @@ func (w *worker) sameContent(a *attempt) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	same := like.Loader == a.loader && slices.Equal(like.Same, program.Same)
-	program.Same = like.Same
+	same := like.Loader == a.loader && like.MultiCall == program.MultiCall && slices.Equal(like.Same, program.Same)
+	program.Same, program.MultiCall = like.Same, like.MultiCall
 	return same, nil
 }
 
