@@ -83,7 +83,13 @@ func what(p wire.Pending) string {
 	if p.Kind != wire.AskExec {
 		return text.Visible(p.Subject)
 	}
-	return fmt.Sprintf("%s: %s (in %s)", text.Visible(p.Subject), text.Args(p.Argv, 8*wire.MaxQuestion), text.Visible(p.Cwd))
+	shown := fmt.Sprintf("%s: %s (in %s)", text.Visible(p.Subject), text.Args(p.Argv, 8*wire.MaxQuestion), text.Visible(p.Cwd))
+	for _, f := range p.Files {
+		if f.Path != p.Subject || f.SHA256 != "" {
+			shown += ", " + fileShown(f)
+		}
+	}
+	return shown
 }
 
 func ruleName(r *wire.RuleAt) string {

@@ -99,6 +99,9 @@ func asking(q wire.Pending, code string, now time.Time) string {
 	if q.Kind == wire.AskExec {
 		line("run", text.Visible(q.Subject))
 		line("arguments", text.Args(q.Argv, 8*wire.MaxQuestion))
+		for _, f := range q.Files {
+			line("file", fileShown(f))
+		}
 		line("in", text.Visible(q.Cwd))
 	} else {
 		line(q.Kind, text.Visible(q.Subject))
@@ -108,6 +111,14 @@ func asking(q wire.Pending, code string, now time.Time) string {
 	line("message", text.Visible(q.Message))
 	fmt.Fprintf(&b, "type \"yes %s\" to allow this once, \"no\" to deny: ", code)
 	return b.String()
+}
+
+// fileShown is a file that an answer covers, with the digest of its content.
+func fileShown(f wire.QuestionFile) string {
+	if f.SHA256 == "" {
+		return text.Visible(f.Path)
+	}
+	return text.Visible(f.Path) + " sha256:" + text.Visible(f.SHA256)
 }
 
 // maxTyped is the longest line that is read, in bytes.

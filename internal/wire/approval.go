@@ -26,11 +26,20 @@ type Question struct {
 	Subject string   `json:"subject"`        // exec: the program's path; file: "write /path"; net: "tcp host:port"
 	Argv    []string `json:"argv,omitempty"` // exec
 	Cwd     string   `json:"cwd,omitempty"`  // exec
-	Process *Process `json:"process,omitempty"`
-	Rule    *RuleAt  `json:"rule,omitempty"`
-	Message string   `json:"message,omitempty"` // the rule author's
+	// Files are those of an exec whose content decides what runs: the program or
+	// script, its interpreters, the program of the dynamic loader.
+	Files   []QuestionFile `json:"files,omitempty"`
+	Process *Process       `json:"process,omitempty"`
+	Rule    *RuleAt        `json:"rule,omitempty"`
+	Message string         `json:"message,omitempty"` // the rule author's
 	// TimeoutMS is how long an answer is waited for; 0: as approvals say.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+}
+
+// QuestionFile is a file that an answer covers with its content.
+type QuestionFile struct {
+	Path   string `json:"path"`
+	SHA256 string `json:"sha256,omitempty"` // empty: no command can change it
 }
 
 // Answer is what became of a question. The zero value denies.

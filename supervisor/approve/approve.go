@@ -115,6 +115,9 @@ func refuse(question wire.Question, settings Settings) string {
 	for _, arg := range question.Argv {
 		size += len(arg) + 1
 	}
+	for _, f := range question.Files {
+		size += len(f.Path) + len(f.SHA256)
+	}
 	if len(question.Subject) > wire.MaxSubject || size > wire.MaxQuestion {
 		return "it is too long to be shown to a person"
 	}

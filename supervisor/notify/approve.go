@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -120,7 +121,7 @@ func (w *worker) approveExec(c *call, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	answer := w.loop.person(c, a.question())
+	answer := w.loop.person(c, a.question(before))
 	if !c.valid() {
 		return errGone
 	}
@@ -136,10 +137,17 @@ func (w *worker) approveExec(c *call, a *attempt) error {
 }
 
 // question is what a person is asked about an exec.
-func (a *attempt) question() wire.Question {
+func (a *attempt) question(covered []content) wire.Question {
 	q := wire.Question{
 		Command: a.caller.command.ID, Kind: wire.AskExec, Subject: a.request.Path, Argv: a.argv, Cwd: a.request.Cwd,
 		Process: &wire.Process{PID: a.process.PID, StartTime: a.process.Start, Exe: a.caller.path, Cwd: a.request.Cwd},
+	}
+	for i, h := range a.covered() {
+		f := wire.QuestionFile{Path: h.Path}
+		if !covered[i].fixed {
+			f.SHA256 = hex.EncodeToString(covered[i].digest[:])
+		}
+		q.Files = append(q.Files, f)
 	}
 	return asked(q, a.decision, a.diagnostic)
 }

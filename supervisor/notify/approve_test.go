@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -104,21 +105,35 @@ func TestAQuestionEndsWithItsCaller(t *testing.T) {
 
 // What is changed while a person looks at it is not what was approved.
 func TestAnApprovalCoversTheContentThatWasThere(t *testing.T) {
-	for _, kind := range []string{"program", "script"} {
+	bin, _ := place(t)
+	for _, kind := range []string{"program", "script", "payload", "script of env"} {
 		t.Run(kind, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "tool")
+			file, line := filepath.Join(t.TempDir(), "tool"), ""
 			text := []byte("#!/bin/sh\necho first\n")
-			if kind == "program" {
+			switch kind {
+			case "program", "payload":
 				var err error
 				if text, err = os.ReadFile("/bin/echo"); err != nil {
 					t.Fatal(err)
 				}
+			case "script of env":
+				text = []byte("#!/usr/bin/env sh\necho first\n")
+			}
+			line = file + " ran; exit 0"
+			rules := asking("tool")
+			if kind == "payload" {
+				line = loaderPath(t) + " " + line
+				rules = asking(path.Base(realLoader(t)))
+				rules.Identify = identified(t, filepath.Join(bin, "hello")).Identify
 			}
 			if err := os.WriteFile(file, text, 0o755); err != nil {
 				t.Fatal(err)
 			}
 			for _, change := range []bool{false, true} {
-				s := run(t, Config{Rules: asking("tool"), Ask: func(context.Context, wire.Question) wire.Answer {
+				s := run(t, Config{Rules: rules, Ask: func(_ context.Context, q wire.Question) wire.Answer {
+					if !slices.ContainsFunc(q.Files, func(f wire.QuestionFile) bool { return f.Path == file && len(f.SHA256) == 64 }) {
+						t.Errorf("the question has the files %+v", q.Files)
+					}
 					if change {
 						if f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0); err != nil {
 							t.Error(err)
@@ -128,7 +143,7 @@ func TestAnApprovalCoversTheContentThatWasThere(t *testing.T) {
 						}
 					}
 					return wire.Answer{Allow: true, By: "ann"}
-				}}, "/bin/sh", "-c", file+" ran; exit 0")
+				}}, "/bin/sh", "-c", line)
 				if ran := s.event(func(e wire.Event) bool { return e.Decision == "approve" }) != nil; ran == change {
 					t.Errorf("change %v: %q, %+v", change, s.out.String(), s.events)
 				}
@@ -138,6 +153,15 @@ func TestAnApprovalCoversTheContentThatWasThere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// realLoader is the file of the dynamic loader.
+func realLoader(t *testing.T) string {
+	file, err := filepath.EvalSymlinks(loaderPath(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func TestAPersonDecidesASignal(t *testing.T) {
