@@ -16,7 +16,7 @@ func BenchmarkNestedScript(b *testing.B) {
 	bin, _ := place(b)
 	dir := b.TempDir()
 	scripts := map[string]string{"dash": "#!/bin/dash\nexit 0\n", "bash": "#!/bin/bash\nexit 0\n", "env": "#!/usr/bin/env bash\nexit 0\n",
-		"perl": "#!/usr/bin/perl\nexit 0;\n", "python": "#!" + python(b) + " -IS\n", "node": "#!/usr/bin/node\nprocess.exit(0)\n", "cat": "#!/bin/cat\n"}
+		"perl": "#!/usr/bin/perl\nexit 0;\n", "python": "#!" + python(b) + " -IS\n", "node": "#!/usr/bin/node\nprocess.exit(0)\n", "head": "#!/usr/bin/head -c0\n"}
 	for name, text := range scripts {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Run our own probes (own/CATEGORY/*.sh) under own/policy.yaml and print a table.
+# Run our own probes (own/CATEGORY/*.sh) under own/policy.yaml, or a policy.yaml
+# of the category, and print a table.
 #
 #   own.sh          confined: each is blocked, those of control work
 #   own.sh --bare   without agentsh: each attack works, which is what makes "blocked" mean something
@@ -49,8 +50,10 @@ outside() {
 }
 
 confined() {
+	local policy=$here/own/$category/policy.yaml
+	[ -e "$policy" ] || policy=$here/own/policy.yaml
 	(exec bash -c 'exec "$0" exec --config /dev/null -p "$1" -w "$2" --cwd "$2" --audit "$3" -- /usr/bin/env WORKDIR="$2" STORE="$5" SUPERVISOR_PID=$$ /bin/bash "$4"' \
-		"$root/bin/agentsh" "$here/own/policy.yaml" "$place/work" "$place/audit.jsonl" "$1" "$store") </dev/null 2>/dev/null
+		"$root/bin/agentsh" "$policy" "$place/work" "$place/audit.jsonl" "$1" "$store") </dev/null 2>/dev/null
 }
 
 bare() { env WORKDIR="$place/work" STORE="$store" MARK=outside SUPERVISOR_PID=$$ bash "$1" </dev/null 2>/dev/null; }
