@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -164,8 +165,11 @@ func (w *worker) follow(a *attempt) {
 		return
 	}
 	w.loop.follows.set(first, f)
+	// Without the loop nothing answers the calls of the process.
+	stop := context.AfterFunc(w.loop.asking, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
 	f.resume(first, 0)
 	f.serve()
+	stop()
 	w.traced, w.stopped = 0, 0
 	if left := w.loop.follows.take(a.process.PID); left != nil {
 		left.close()

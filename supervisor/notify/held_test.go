@@ -2,7 +2,9 @@ package notify
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -174,4 +176,29 @@ func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An interpreter that is followed for long does not hold up the end of its loop.
+func TestALoopEndsWhileAnInterpreterIsFollowed(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("#!/usr/bin/tail -f\nfollowed\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &session{t: t, done: make(chan error, 1), ctx: ctx}
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command(script)
+	cmd.Stdout = in
+	s.start(Config{}, CommandInfo{ID: "c1"}, cmd)
+	in.Close()
+	if _, err := io.ReadFull(out, make([]byte, len("#!/usr/bin/tail -f\nfollowed\n"))); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	s.end()
 }

@@ -34,7 +34,8 @@ type session struct {
 	done   chan error
 	mu     sync.Mutex
 	events []wire.Event
-	before func(pid int) // called before the command's first exec
+	ctx    context.Context // of the loop; nil: it has no end of its own
+	before func(pid int)   // called before the command's first exec
 }
 
 // denying is a policy that denies the named programs, by path or as they are
@@ -100,7 +101,11 @@ func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...
 		cfg.Emit = s.emit
 	}
 	s.loop = New(cfg)
-	go func() { s.done <- s.loop.Run(context.Background()) }()
+	ctx := s.ctx
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	go func() { s.done <- s.loop.Run(ctx) }()
 	if info.ID != "" {
 		if err := s.loop.Register(s.prog.Cmd.Process.Pid, info); err != nil {
 			s.t.Fatal(err)
