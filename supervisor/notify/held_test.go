@@ -40,7 +40,6 @@ type exchanged struct {
 	name        string
 	interpreter string // of both scripts; empty: they are programs, given to the loader
 	how         string // names, content, links, directory
-	opened      string // how the program is called
 	share       int    // tries, of a hundred
 }
 
@@ -146,8 +145,8 @@ func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
 		{name: "payload by links", how: "links", share: 100},
 	} {
 		t.Run(e.name, func(t *testing.T) {
-			if strings.Contains(e.interpreter, "PYTHON") {
-				e.interpreter = strings.Replace(e.interpreter, "PYTHON", python(t), 1)
+			if strings.HasPrefix(e.interpreter, "PYTHON") {
+				e.interpreter = python(t) + strings.TrimPrefix(e.interpreter, "PYTHON")
 			}
 			program, _, _ := strings.Cut(e.interpreter, " ")
 			if program == filepath.Join(bin, "shell") {
