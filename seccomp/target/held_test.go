@@ -1,0 +1,145 @@
+package target
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
+)
+
+func resolved(t *testing.T, target *Target, path string) *Handle {
+	t.Helper()
+	h, err := target.Resolve(Lookup{Dir: unix.AT_FDCWD, Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	return h
+}
+
+func TestWhatIsHeldDoesNotChange(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("first"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := OpenView(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	h := resolved(t, self, file)
+	if _, err := h.Hold(4); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("a file of 5 bytes, of which 4 are taken: %v", err)
+	}
+	held, err := h.Hold(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := os.WriteFile(file, []byte("other text"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := os.OpenFile(procFD(held.fd), os.O_RDWR, 0); err == nil {
+		if _, err := f.WriteString("x"); !errors.Is(err, unix.EPERM) {
+			t.Errorf("writing to what is held: %v", err)
+		}
+		f.Close()
+	}
+	f, err := held.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if data, err := io.ReadAll(f); string(data) != "first" || err != nil || held.Path != file || held.Stat.Ino != h.Stat.Ino || held.Stat.Size != 5 {
+		t.Errorf("%q %v, %s of %d bytes", data, err, held.Path, held.Stat.Size)
+	}
+}
+
+func TestAWalkNotesItsLinks(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"link": "sub/../other", "other": dir + "/sub/file"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"sub/file", "sub/second"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := OpenView(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	l := Lookup{Dir: unix.AT_FDCWD, Path: dir + "/link"}
+	way, err := self.Walk(l, resolved(t, self, l.Path))
+	if err != nil || way.Fixed || len(way.Links) != 2 || way.Links[dir+"/link"] != "sub/../other" || way.Links[dir+"/other"] != dir+"/sub/file" {
+		t.Errorf("%+v %v", way, err)
+	}
+	if _, err := self.Walk(l, resolved(t, self, dir+"/sub/second")); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a walk to another file: %v", err)
+	}
+}
+
+// On read-only mounts nothing on the way can be exchanged.
+func TestAWayOnReadOnlyMountsIsFixed(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	type result struct {
+		path  string
+		fixed bool
+		err   error
+	}
+	results := make(chan result)
+	go func() {
+		defer close(results)
+		runtime.LockOSThread() // the thread ends with its namespace
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			results <- result{err: err}
+			return
+		}
+		err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
+		}
+		if err == nil {
+			err = unix.Mount("tmpfs", "/mnt", "tmpfs", 0, "")
+		}
+		if err == nil {
+			err = os.Symlink("/usr/bin/env", "/mnt/env")
+		}
+		self, open := OpenView(unix.Gettid())
+		if err = errors.Join(err, open); err != nil {
+			results <- result{err: err}
+			return
+		}
+		defer self.Close()
+		for _, path := range []string{"/usr/bin/env", "/usr/bin/../bin/env", "/mnt/env", "/mnt/../usr/bin/env"} {
+			h, err := self.Resolve(Lookup{Dir: unix.AT_FDCWD, Path: path})
+			if err != nil {
+				results <- result{path: path, err: err}
+				continue
+			}
+			way, err := self.Walk(Lookup{Dir: unix.AT_FDCWD, Path: path}, h)
+			h.Close()
+			results <- result{path, way.Fixed, err}
+		}
+	}()
+	for r := range results {
+		if want := r.path == "/usr/bin/env" || r.path == "/usr/bin/../bin/env" || r.path == "/mnt/../usr/bin/env"; r.err != nil || r.fixed != want {
+			t.Errorf("%s is fixed: %v, %v", r.path, r.fixed, r.err)
+		}
+	}
+}
