@@ -4,8 +4,6 @@ import "golang.org/x/sys/unix"
 
 const nativeArch = 0xc000003e // AUDIT_ARCH_X86_64
 
-const sysFstatat = unix.SYS_NEWFSTATAT
-
 func init() {
 	handlers[unix.SYS_OPEN] = (*worker).openPath
 	pathCalls[unix.SYS_OPEN] = pathCall{kind: callOpen, dir: -1, path: 0, flags: 1}

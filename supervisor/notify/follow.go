@@ -492,7 +492,7 @@ type pathCall struct {
 var pathCalls = map[int]pathCall{
 	unix.SYS_OPENAT:     {kind: callOpen, dir: 0, path: 1, flags: 2},
 	unix.SYS_OPENAT2:    {kind: callOpen, dir: 0, path: 1, flags: 2},
-	sysFstatat:          {kind: callStat, dir: 0, path: 1, buffer: 2, flags: 3},
+	unix.SYS_NEWFSTATAT: {kind: callStat, dir: 0, path: 1, buffer: 2, flags: 3},
 	unix.SYS_STATX:      {kind: callStatx, dir: 0, path: 1, flags: 2, buffer: 4},
 	unix.SYS_READLINKAT: {kind: callReadlink, dir: 0, path: 1, buffer: 2, size: 3},
 }
