@@ -200,7 +200,7 @@ func (f *follower) serve() {
 	const eventStop, syscallStop = 128, int(unix.SIGTRAP | 0x80)
 	for {
 		var status unix.WaitStatus
-		tid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		tid, err := nextStop(&status)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -233,6 +233,23 @@ func (f *follower) serve() {
 			f.resume(tid, signal)
 		}
 	}
+}
+
+// nextStop waits for a thread to stop or to end. The next stop is mostly near:
+// it is looked for some times before the Go scheduler is told of a wait, after
+// which coming back costs many times as much.
+func nextStop(status *unix.WaitStatus) (int, error) {
+	const looks = 64
+	for range looks {
+		tid, _, errno := unix.RawSyscall6(unix.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(status)), unix.WALL|unix.WNOTHREAD|unix.WNOHANG, 0, 0, 0)
+		if errno != 0 {
+			return 0, errno
+		}
+		if tid != 0 {
+			return int(tid), nil
+		}
+	}
+	return unix.Wait4(-1, status, unix.WALL|unix.WNOTHREAD, nil)
 }
 
 // adopt begins to follow a thread that was just made. A process that only shares
