@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,6 +32,7 @@ func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams channe
 	}
 	defer s.leave()
 	defer s.denials.Delete(req.ID)
+	streams.Exited = tellOnce(streams.Exited)
 	c, exit := s.prepare(req)
 	var left wire.TreeEmpty
 	err := s.emitBegin(c, exit)
@@ -40,10 +42,18 @@ func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams channe
 	if err != nil {
 		exit = ref(lost(err))
 	}
-	if streams.Exited != nil {
-		streams.Exited(*exit)
-	}
+	streams.Exited(*exit)
 	return *exit, left, errors.Join(err, s.emitEnd(c, *exit))
+}
+
+// tellOnce passes the first exit on; the last one when nothing ran.
+func tellOnce(tell func(wire.Exit)) func(wire.Exit) {
+	var once sync.Once
+	return func(e wire.Exit) {
+		if tell != nil {
+			once.Do(func() { tell(e) })
+		}
+	}
 }
 
 // enter counts a command in, unless the session has ended.
@@ -208,11 +218,14 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 		<-process.TreeEmpty()
 		c.leaveGroup(s)
 	})
+	if err == nil {
+		streams.Exited(*exit) // what it wrote may take its time
+	}
 	rest, copyErr := p.finish()
 	c.written = p.written()
 	s.outputs.Go(func() { <-rest })
 	if copyErr != nil {
-		s.cfg.Log.Warn("output of a command was cut short", "command", c.req.ID, "error", copyErr)
+		s.cfg.Log.Debug("output of a command was cut short", "command", c.req.ID, "error", copyErr)
 	}
 	return exit, wire.TreeEmpty{Leftover: process.Leftover()}, err
 }
@@ -294,6 +307,8 @@ func (r running) act(m wire.Control) error {
 		return r.process.Signal(syscall.Signal(m.Signal))
 	case m.TTY != nil:
 		_ = r.pipes.resize(m.TTY) // the terminal may have gone
+	case m.CloseOutput != 0:
+		r.pipes.closeOutput(m.CloseOutput)
 	}
 	return nil
 }

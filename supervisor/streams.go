@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +31,8 @@ type output struct {
 	to   io.Writer
 	n    int64 // bytes read, whether the caller took them or not
 	err  error
+
+	closed atomic.Bool // from is closed before its end: nobody takes more
 }
 
 // newPipes opens the pipes of a command; close them with release and finish. They
@@ -113,15 +117,20 @@ func (p *pipes) abandon() {
 
 // finish waits until everything that was written before the command ended has
 // been delivered. What background processes write later is read and dropped
-// until they end, so that they do not fail; the returned channel closes then.
+// until they end, so that they do not fail; the returned channel, never nil,
+// closes then.
 func (p *pipes) finish() (rest <-chan struct{}, err error) {
 	if p.stdin != nil && p.terminal == nil {
 		p.stdin.Close()
 	}
+	var failed []error
 	now := time.Now()
 	for _, out := range p.outputs {
-		if err := out.from.SetReadDeadline(now); err != nil && !errors.Is(err, os.ErrClosed) {
-			return nil, err
+		if err := out.from.SetReadDeadline(now); err != nil {
+			if !out.closed.Load() { // without a deadline its end might never come
+				failed = append(failed, err)
+			}
+			out.close()
 		}
 	}
 	p.copying.Wait()
@@ -134,7 +143,6 @@ func (p *pipes) finish() (rest <-chan struct{}, err error) {
 		drops.Wait()
 		close(done)
 	}()
-	var failed []error
 	for _, out := range p.outputs {
 		failed = append(failed, out.err)
 	}
@@ -162,9 +170,26 @@ func (o *output) copy() {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = o.rest(to)
 	}
+	if o.closed.Load() {
+		return // by the caller's word
+	}
 	o.err = err
 	if err != nil {
-		o.from.Close() // the caller is gone: the command gets EPIPE as it would from a closed pipe
+		o.close() // the caller is gone: the command gets EPIPE as it would from a closed pipe
+	}
+}
+
+// close has the command's next write fail, with SIGPIPE; a terminal hangs up.
+func (o *output) close() {
+	o.closed.Store(true)
+	o.from.Close()
+}
+
+// closeOutput closes what the caller takes no more of: 1 is the standard output,
+// 2 the standard error. A terminal has one output.
+func (p *pipes) closeOutput(n int) {
+	if n >= 1 && n <= len(p.outputs) {
+		p.outputs[n-1].close()
 	}
 }
 
@@ -177,17 +202,32 @@ func (o *output) rest(to io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// What a process that stays behind writes meanwhile is not the command's.
+	left := capacity(raw)
 	buf := make([]byte, 64<<10)
-	for {
-		n := readNow(raw, buf)
+	for left > 0 {
+		n := readNow(raw, buf[:min(left, len(buf))])
 		if n <= 0 {
 			return nil
 		}
+		left -= n
 		o.n += int64(n)
 		if _, err := to.Write(buf[:n]); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// capacity is how many bytes a pipe or terminal can hold, at most.
+func capacity(raw syscall.RawConn) int {
+	size := 1 << 20 // a terminal holds far less
+	_ = raw.Control(func(fd uintptr) {
+		if n, err := unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0); err == nil {
+			size = n
+		}
+	})
+	return size
 }
 
 // drop reads the stream to its end so that late writers do not fail.

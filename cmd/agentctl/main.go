@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"agentsh/internal/foreground"
 )
 
 // version and commit are set by the build.
@@ -18,7 +20,7 @@ var (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	root := newRoot()
-	code := report(root.ExecuteContext(ctx), os.Stderr)
+	code := report(root.ExecuteContext(ctx), foreground.Messages(ctx, os.Stderr))
 	stop()
 	os.Exit(code)
 }

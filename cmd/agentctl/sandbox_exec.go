@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,19 +98,33 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	}
 	in := cmd.InOrStdin()
 	request := wire.ExecRequest{Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
-	run := foreground.PassSignals(func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (wire.Exit, error) {
+	run := foreground.PassSignals(foreground.Carry(func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (wire.Exit, error) {
 		c := client.Command(ctx, request)
 		c.Stdin, c.Stdout, c.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
 		return foreground.Run(c, streams)
-	}, func(_, early wire.Exit) wire.Exit { return early })
+	}, unread), func(_, early wire.Exit) wire.Exit { return early })
 	if e.tty {
 		run = foreground.OnTerminal(in, run)
 	}
 	exit, err := run(cmd.Context(), request, channel.Streams{Stdin: in, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()})
-	if err = errors.Join(err, client.Close()); err != nil {
+	foreground.SignalsEnd()
+	err = errors.Join(err, client.Close())
+	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
+		return &failure{code: failed.Code(exit.ExitCode()), err: failed, hint: failed.Hint()}
+	}
+	if err != nil {
 		return &failure{code: exitOurs, err: err}
 	}
 	return sandboxExit(argv[0], exit)
+}
+
+// unread is the end of a command whose reader went before it had read all. One
+// that did not notice ends as one does that writes to a closed pipe.
+func unread(exit wire.Exit) wire.Exit {
+	if exit.ExitCode() == 0 {
+		return wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGPIPE)}
+	}
+	return exit
 }
 
 // sandboxExit turns the end of a command into the exit of this one.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,16 +154,29 @@ func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std std
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
-	run := foreground.PassSignals(w.execute, earlier)
+	run := foreground.PassSignals(foreground.Carry(w.execute, unread), earlier)
 	if o.tty {
 		run = foreground.OnTerminal(std.in, run)
 	}
 	r, err := run(ctx, request, channel.Streams{Stdin: std.in, Stdout: std.out, Stderr: std.err})
-	r.refused.print(std.err, r.auditPath)
+	foreground.SignalsEnd()
+	r.refused.print(foreground.Messages(ctx, std.err), r.auditPath)
+	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
+		return fail(failed.Code(r.exit.ExitCode()), failed, failed.Hint())
+	}
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}
 	return exitFailure(argv[0], r.exit)
+}
+
+// unread is the result of a command whose reader went before it had read all. A
+// command that did not notice ends as one does that writes to a closed pipe.
+func unread(r result) result {
+	if r.exit.ExitCode() == 0 {
+		r.exit = wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGPIPE)}
+	}
+	return r
 }
 
 // request is the command that the flags describe.

@@ -69,11 +69,10 @@ func (r resetting) Write(b []byte) (int, error) {
 
 // held has writes to a terminal wait for the gate. Other writers stay as they are.
 func held(w io.Writer, gate sync.Locker) io.Writer {
-	f, ok := w.(*os.File)
-	if !ok || !foreground.IsTerminal(f) {
+	if !foreground.IsTerminal(w) {
 		return w
 	}
-	return heldWriter{f, gate}
+	return heldWriter{w, gate}
 }
 
 type heldWriter struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"unicode/utf8"
 
@@ -38,6 +39,7 @@ type jsonStream struct {
 func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) error {
 	var stdout, stderr capture
 	r, err := o.captured(ctx, argv, channel.Streams{Stdin: std.in, Stdout: &stdout, Stderr: &stderr})
+	foreground.SignalsEnd()
 	if err != nil {
 		r.exit = oursAsExit(err)
 	}
@@ -48,8 +50,8 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 	if out.Denials == nil {
 		out.Denials = []*denial{}
 	}
-	if err := json.NewEncoder(std.out).Encode(out); err != nil {
-		return fail(exitOurs, err, "")
+	if err := json.NewEncoder(foreground.Result(ctx, std.out)).Encode(out); err != nil {
+		return fail(exitOurs, fmt.Errorf("standard output could not be written: %w", err), "repeat the command with its output somewhere else")
 	}
 	if out.ExitCode == 0 {
 		return nil
@@ -66,7 +68,7 @@ func (o *execOptions) captured(ctx context.Context, argv []string, streams chann
 	if err != nil {
 		return result{}, errors.Join(err, w.close())
 	}
-	return foreground.PassSignals(w.execute, earlier)(ctx, request, streams)
+	return foreground.PassSignals(foreground.Carry(w.execute, unread), earlier)(ctx, request, streams)
 }
 
 // oursAsExit is the exit of a command that agentsh itself could not run.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/cli"
+	"agentsh/internal/foreground"
 	"agentsh/seccomp"
 )
 
@@ -45,7 +46,7 @@ func fail(code int, err error, hint string) error {
 func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	return report(os.Stderr, root.ExecuteContext(ctx))
+	return report(foreground.Messages(ctx, os.Stderr), root.ExecuteContext(ctx))
 }
 
 // report prints err the way every message of agentsh looks: what is wrong, one

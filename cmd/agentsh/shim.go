@@ -25,7 +25,7 @@ import (
 // it run anything else: what is missing or wrong is the end, with exit code 125.
 func runShim(ctx context.Context, executable string, argv []string) int {
 	std := stdio{os.Stdin, os.Stdout, os.Stderr}
-	return report(os.Stderr, shimCommand(ctx, executable, argv, std))
+	return report(foreground.Messages(ctx, os.Stderr), shimCommand(ctx, executable, argv, std))
 }
 
 func shimCommand(ctx context.Context, executable string, argv []string, std stdio) error {

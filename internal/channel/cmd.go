@@ -9,6 +9,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -29,10 +30,12 @@ type Cmd struct {
 	// blocks keeps the goroutine until its Read returns. nil is /dev/null.
 	Stdin io.Reader
 	// Stdout and Stderr get the two streams, by one goroutine each. nil discards.
+	// One that fails with EPIPE has its reader gone: the command's end is closed.
 	Stdout, Stderr io.Writer
 	// OnStarted is called when the program is about to run; nil: not.
 	OnStarted func(wire.Started)
-	// OnExit is called when the program ended, before what it left behind has; nil: not.
+	// OnExit is called when the program ended, before its output has come and what it
+	// left behind has ended; nil: not.
 	OnExit func(wire.Exit)
 
 	client *Client
@@ -55,6 +58,15 @@ type Cmd struct {
 type copied struct {
 	n   int64
 	err error
+}
+
+// failure is what the writer said, unless its reader has gone: that the command
+// was told.
+func (c copied) failure() error {
+	if errors.Is(c.err, syscall.EPIPE) {
+		return nil
+	}
+	return c.err
 }
 
 // Command prepares a command. Cancelling ctx kills it.
@@ -92,8 +104,8 @@ func (c *Cmd) Start() error {
 	}
 	c.ch = ch
 	c.wg.Go(func() { c.listen(reqs) })
-	c.wg.Go(func() { c.out = drain(c.Stdout, ch) })
-	c.wg.Go(func() { c.errOut = drain(c.Stderr, ch.Stderr()) })
+	c.wg.Go(func() { c.out = drain(c.Stdout, ch, c.closer(1)) })
+	c.wg.Go(func() { c.errOut = drain(c.Stderr, ch.Stderr(), c.closer(2)) })
 	c.wg.Go(c.reap)
 	if c.Stdin != nil {
 		go c.feed() // ends with Stdin or with the channel
@@ -122,7 +134,7 @@ func (c *Cmd) Wait() (wire.Exit, error) {
 		return *c.exit, fmt.Errorf("output cut off: %d of %d bytes of stdout and %d of %d of stderr arrived",
 			c.out.n, c.end.Output.Stdout, c.errOut.n, c.end.Output.Stderr)
 	}
-	if err := errors.Join(c.out.err, c.errOut.err); err != nil {
+	if err := errors.Join(c.out.failure(), c.errOut.failure()); err != nil {
 		return *c.exit, fmt.Errorf("deliver output: %w", err)
 	}
 	return *c.exit, nil
@@ -252,15 +264,26 @@ func (c *Cmd) feed() {
 	}
 }
 
-// drain copies r to w to its end; when w fails it goes on reading, so that the
-// command is not held up by it.
-func drain(w io.Writer, r io.Reader) copied {
+// closer closes an output of the command whose reader has gone. A supervisor that
+// does not know how has the command write on, for nobody.
+func (c *Cmd) closer(output int) func(error) {
+	return func(err error) {
+		if errors.Is(err, syscall.EPIPE) {
+			go func() { _ = c.control(wire.Control{CloseOutput: output}) }() // reading goes on meanwhile; ends with the channel
+		}
+	}
+}
+
+// drain copies r to w to its end; when w fails it tells so and goes on reading, so
+// that the command is not held up by it.
+func drain(w io.Writer, r io.Reader, failed func(error)) copied {
 	if w == nil {
 		w = io.Discard
 	}
 	var n atomic.Int64
 	_, err := copyStream(w, &countReader{r, &n})
 	if err != nil {
+		failed(err)
 		_, _ = copyStream(io.Discard, &countReader{r, &n})
 	}
 	return copied{n.Load(), err}

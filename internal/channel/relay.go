@@ -99,8 +99,8 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 		_ = up.Close() // the client has closed: its command ends
 	})
 	var out sync.WaitGroup
-	out.Go(func() { drain(down, up) })
-	out.Go(func() { drain(down.Stderr(), up.Stderr()) })
+	out.Go(func() { drain(down, up, func(error) {}) })
+	out.Go(func() { drain(down.Stderr(), up.Stderr(), func(error) {}) })
 	out.Go(func() { forward(down, upReqs) })
 	stop := context.AfterFunc(ctx, func() { _ = up.Close() })
 	out.Wait()

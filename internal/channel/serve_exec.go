@@ -28,8 +28,9 @@ type Streams struct {
 	Control <-chan wire.Control
 	// Started tells the client that the program is about to run.
 	Started func(wire.Started)
-	// Exited tells the client how the program ended, before what it left behind
-	// has. It may be called once; otherwise what Exec returns is told.
+	// Exited tells the client how the program ended, before its output was taken
+	// and what it left behind has ended. It may be called once; otherwise what Exec
+	// returns is told.
 	Exited func(wire.Exit)
 }
 

@@ -12,6 +12,9 @@ func Run(cmd *channel.Cmd, streams channel.Streams) (wire.Exit, error) {
 	if streams.Started != nil {
 		streams.Started(wire.Started{}) // signals reach it from now on
 	}
+	if streams.Exited != nil {
+		cmd.OnExit = streams.Exited
+	}
 	if err := cmd.Start(); err != nil {
 		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
 	}

@@ -19,7 +19,8 @@ type Execute[R any] func(context.Context, wire.ExecRequest, channel.Streams) (R,
 
 // PassSignals runs a command that gets the signals of this process: the first of
 // each, to its process group. A second one ends its whole tree, and so does any
-// before the program runs. A signal that was ignored when this process started,
+// before the program runs. Once the program has ended, by a signal or its deadline
+// or before one comes, nothing waits any longer for what takes its output. A signal that was ignored when this process started,
 // as nohup(1) and background jobs have it, stays ignored. The context is that of
 // main, which such a signal ends: it is not what ends the command. early makes the
 // result of a command that a signal ended before it ran.
@@ -33,8 +34,8 @@ func PassSignals[R any](f Execute[R], early func(R, wire.Exit) R) Execute[R] {
 			return early(none, wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGINT)}), nil
 		}
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		p := &passing{cancel: cancel, hangup: request.TTY != nil, to: make(chan wire.Control, 8), sizes: streams.Control, seen: map[os.Signal]bool{}}
-		streams.Control, streams.Started = p.to, p.start
+		p := &passing{cancel: cancel, exited: make(chan wire.Exit, 1), hangup: request.TTY != nil, to: make(chan wire.Control, 8), sizes: streams.Control, seen: map[os.Signal]bool{}}
+		streams.Control, streams.Started, streams.Exited = p.to, p.start, p.exit
 		var wg sync.WaitGroup
 		wg.Go(func() { p.follow(ctx, got) })
 		r, err := f(ctx, request, streams)
@@ -71,7 +72,8 @@ var ignored = func() map[os.Signal]bool {
 // passing is one command with the signals for it.
 type passing struct {
 	cancel func()
-	hangup bool // SIGHUP says that its terminal is gone
+	exited chan wire.Exit // how the program ended
+	hangup bool           // SIGHUP says that its terminal is gone
 	to     chan wire.Control
 	sizes  <-chan wire.Control // of its terminal; nil: none
 	seen   map[os.Signal]bool
@@ -79,7 +81,11 @@ type passing struct {
 
 	mu      sync.Mutex
 	started bool
+	ended   bool // the program
 }
+
+// exit is called once.
+func (p *passing) exit(e wire.Exit) { p.exited <- e }
 
 func (p *passing) start(wire.Started) {
 	p.mu.Lock()
@@ -94,6 +100,12 @@ func (p *passing) follow(ctx context.Context, got <-chan os.Signal) {
 		select {
 		case <-ctx.Done():
 			return
+		case e := <-p.exited:
+			if p.end(e) {
+				p.cancel()
+				return
+			}
+			continue
 		case m = <-p.sizes:
 		case s := <-got:
 			if p.ends(s) {
@@ -118,7 +130,18 @@ func (p *passing) ends(s os.Signal) bool {
 		p.early = int(s.(syscall.Signal))
 		return true
 	}
+	if p.ended {
+		return true
+	}
 	again := p.seen[s]
 	p.seen[s] = true
 	return again || p.hangup && s == syscall.SIGHUP
+}
+
+// end notes the end of the program, and reports whether it was told to end.
+func (p *passing) end(e wire.Exit) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	return len(p.seen) > 0 || e.Kind == wire.ExitDeadline
 }

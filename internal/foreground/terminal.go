@@ -87,8 +87,8 @@ func forwardSizes(fd int, control chan wire.Control) (stop func()) {
 // clampSize makes a number of rows or columns one that a terminal can have.
 func clampSize(n int) uint16 { return uint16(max(0, min(n, 1<<16-1))) }
 
-// IsTerminal reports whether r is a terminal.
-func IsTerminal(r io.Reader) bool {
-	f, ok := r.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+// IsTerminal reports whether a reader or writer is a terminal.
+func IsTerminal(r any) bool {
+	f := fileOf(r)
+	return f != nil && term.IsTerminal(int(f.Fd()))
 }

@@ -22,6 +22,9 @@ type Control struct {
 	Kill   bool `json:"kill,omitempty"`   // the whole tree, after the supervisor's grace
 	Signal int  `json:"signal,omitempty"` // to the command's process group
 	TTY    *TTY `json:"tty,omitempty"`    // a new size; Term is ignored
+	// CloseOutput closes the command's standard output (1) or error (2): its reader
+	// has gone, and the next write to it gets SIGPIPE.
+	CloseOutput int `json:"close_output,omitempty"`
 }
 
 // Streams are the caller's side of one command's standard streams. A nil Stdin

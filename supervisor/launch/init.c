@@ -230,8 +230,24 @@ __attribute__((noreturn)) static void init_main(void)
 	_exit(0);
 }
 
+/* The Go runtime opens /dev/null for writing where an output is closed, and what
+ * is written would be lost without a word. One that can only be read fails each
+ * write with EBADF, as a closed one does. */
+static void keep_closed(void)
+{
+	for (int fd = 1; fd <= 2; fd++)
+		if (fcntl(fd, F_GETFD) < 0) {
+			int null = open("/dev/null", O_RDONLY);
+			if (null >= 0 && null != fd) { /* a lower one is closed, too */
+				dup2(null, fd);
+				close(null);
+			}
+		}
+}
+
 __attribute__((constructor)) static void maybe_init(void)
 {
+	keep_closed();
 	static const char name[] = "agentsh-init";
 	char line[sizeof name + 1];
 	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);

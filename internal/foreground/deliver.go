@@ -1,0 +1,304 @@
+package foreground
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/wire"
+)
+
+// StreamError says which stream of this process failed and why.
+type StreamError struct {
+	Stream string
+	Err    error
+	// Told says that the command was not ended for it, and that its own end counts:
+	// nobody took the output any more after a signal or a timeout had ended the
+	// command, or its input was empty.
+	Told bool
+}
+
+func (e *StreamError) Error() string {
+	verb := "written"
+	if e.Stream == streamNames[0] {
+		verb = "read"
+	}
+	return fmt.Sprintf("%s could not be %s: %v", e.Stream, verb, e.Err)
+}
+
+func (e *StreamError) Unwrap() error { return e.Err }
+
+// Hint is what a person can do about it.
+func (e *StreamError) Hint() string {
+	if e.Told {
+		return ""
+	}
+	return "the command and all that it started were ended: repeat it with its output or input somewhere else, as '>FILE' on a disk with room"
+}
+
+// Code is the exit status of this process; ended is that of the command.
+func (e *StreamError) Code(ended int) int {
+	if e.Told {
+		return ended
+	}
+	return 125
+}
+
+var streamNames = [...]string{"standard input", "standard output", "standard error"}
+
+// forcedWait is how long a write may take after the command was told to end.
+const forcedWait = 2 * time.Second
+
+var errForced = fmt.Errorf("nobody read it for %s after the command was ended", forcedWait)
+
+// Carry runs a command on the streams of this process. An output that cannot be
+// written ends the command's whole tree, and the error is a [*StreamError]. An
+// output whose reader has gone is closed for the command, which then gets
+// SIGPIPE as from a pipe of its own; closed makes the result of a command that
+// did not notice. After ctx has ended, a write may take two seconds.
+func Carry[R any](f Execute[R], closed func(R) R) Execute[R] {
+	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (R, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		pipe := make(chan os.Signal, 1) // never read: a write to a closed pipe fails instead of ending this process
+		signal.Notify(pipe, syscall.SIGPIPE)
+		defer signal.Stop(pipe)
+		c := &carried{end: cancel, forced: ctx.Done()}
+		if streams.Stdin != nil {
+			streams.Stdin = &input{r: streams.Stdin, c: c}
+		}
+		stdout, stderr := c.output(1, streams.Stdout), c.output(2, streams.Stderr)
+		streams.Stdout, streams.Stderr = stdout, stderr
+		r, err := f(ctx, request, streams)
+		stdout.close()
+		stderr.close()
+		if failed := c.failure(); failed != nil {
+			return r, failed
+		}
+		if c.closed.Load() && err == nil {
+			r = closed(r)
+		}
+		return r, err
+	}
+}
+
+// Messages is w for what this process has to say. Once ctx, that of main, has
+// ended by a signal, each message may take two seconds.
+func Messages(ctx context.Context, w io.Writer) io.Writer { return message(ctx, 2, w) }
+
+// Result is Messages for the standard output.
+func Result(ctx context.Context, w io.Writer) io.Writer { return message(ctx, 1, w) }
+
+func message(ctx context.Context, n int, w io.Writer) io.Writer {
+	return (&carried{end: func() {}, forced: ctx.Done()}).output(n, w)
+}
+
+// SignalsEnd has signals end this process again, as any other.
+func SignalsEnd() { signal.Reset(passed()...) }
+
+// carried is what became of the streams of one command.
+type carried struct {
+	end    func()
+	forced <-chan struct{}
+	closed atomic.Bool // the reader of an output has gone
+
+	mu     sync.Mutex
+	failed *StreamError // the first that ended the command, else the first
+}
+
+// fail records a stream that failed, and ends the command.
+func (c *carried) fail(e *StreamError) {
+	c.mu.Lock()
+	if c.failed == nil || c.failed.Told && !e.Told {
+		c.failed = e
+	}
+	c.mu.Unlock()
+	if !e.Told {
+		c.end()
+	}
+}
+
+func (c *carried) failure() *StreamError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
+func (c *carried) output(n int, w io.Writer) *output {
+	if w == nil {
+		w = io.Discard
+	}
+	o := &output{c: c, stream: streamNames[n], w: w, work: make(chan []byte), done: make(chan error, 1)}
+	go o.serve() // ends with close, or with the process where a write never returns
+	return o
+}
+
+// output is an output of this process. Its writes are made by a goroutine of its
+// own: a write that blocks can then be left behind. It takes one Write at a time.
+type output struct {
+	c      *carried
+	stream string
+	w      io.Writer
+	buf    []byte // what is written; nobody else's, since a write may be left behind
+	work   chan []byte
+	done   chan error
+	err    error // of the stream, for good
+	ended  sync.Once
+}
+
+func (o *output) serve() {
+	for p := range o.work {
+		o.done <- writeAll(o.w, p)
+	}
+}
+
+func (o *output) close() { o.ended.Do(func() { close(o.work) }) }
+
+// File is the file that is written to; nil: it is none.
+func (o *output) File() *os.File { return fileOf(o.w) }
+
+// Write writes p to its end, or fails for good.
+func (o *output) Write(p []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	o.buf = append(o.buf[:0], p...)
+	o.work <- o.buf
+	if o.err = reason(o.wait()); o.err == nil {
+		return len(p), nil
+	}
+	if errors.Is(o.err, unix.EPIPE) {
+		o.c.closed.Store(true)
+		return 0, o.err
+	}
+	o.c.fail(&StreamError{Stream: o.stream, Err: o.err, Told: errors.Is(o.err, errForced)})
+	return 0, o.err
+}
+
+func (o *output) wait() error {
+	select {
+	case err := <-o.done:
+		return err
+	case <-o.c.forced:
+	}
+	limit := time.NewTimer(forcedWait)
+	defer limit.Stop()
+	select {
+	case err := <-o.done:
+		return err
+	case <-limit.C:
+		return errForced
+	}
+}
+
+// reason is an error without the name of the file, which is that of the stream.
+func reason(err error) error {
+	if p := (*os.PathError)(nil); errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// writeAll writes p, and waits where a descriptor that somebody made
+// non-blocking takes nothing.
+func writeAll(w io.Writer, p []byte) error {
+	for {
+		n, err := w.Write(p)
+		f := fileOf(w)
+		if f == nil || !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		if p = p[n:]; len(p) == 0 {
+			return nil
+		}
+		if err := await(f, unix.POLLOUT); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits until a descriptor is ready.
+func await(f *os.File, events int16) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		for {
+			_, failed = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, -1)
+			if !errors.Is(failed, unix.EINTR) {
+				return
+			}
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// input is the input of this process. One that fails after something was read
+// ends the command: half an input must not look whole. One that fails at once is
+// empty, which is told unless it is a terminal that has gone: many commands read
+// none.
+type input struct {
+	r    io.Reader
+	c    *carried
+	some bool
+}
+
+func (i *input) Read(p []byte) (int, error) {
+	for {
+		n, err := i.r.Read(p)
+		i.some = i.some || n > 0
+		f := fileOf(i.r)
+		switch {
+		case n > 0 || err == nil || errors.Is(err, io.EOF):
+			return n, eof(err)
+		case f != nil && errors.Is(err, unix.EAGAIN):
+			if err = await(f, unix.POLLIN); err == nil {
+				continue
+			}
+		case f == nil: // its owner tells an end from a cut
+			return n, err
+		}
+		if !i.some {
+			if !errors.Is(err, unix.EIO) {
+				i.c.fail(&StreamError{Stream: streamNames[0], Err: fmt.Errorf("%w: the command had an empty one", reason(err)), Told: true})
+			}
+			return 0, io.EOF
+		}
+		i.c.fail(&StreamError{Stream: streamNames[0], Err: reason(err)})
+		return 0, io.ErrUnexpectedEOF
+	}
+}
+
+// File is the file that is read from; nil: it is none.
+func (i *input) File() *os.File { return fileOf(i.r) }
+
+// eof leaves an error that comes with data to the next read.
+func eof(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	return nil
+}
+
+// fileOf is the file behind a reader or writer; nil: there is none.
+func fileOf(stream any) *os.File {
+	switch s := stream.(type) {
+	case *os.File:
+		return s
+	case interface{ File() *os.File }:
+		return s.File()
+	}
+	return nil
+}
