@@ -72,12 +72,16 @@ func (m *mount) decideBy(r *ruleset, a ask) verdict {
 }
 
 // traversable reports paths whose attributes are shown although no rule speaks
-// of stat: the way to what the policy lets through, and what it lets through.
+// of stat: the way to what the policy lets through, what it lets through, and
+// what a listing names.
 func (m *mount) traversable(r *ruleset, rel string) bool {
 	if rel == "" && m.backing.dir {
 		return true
 	}
 	path := m.inside(rel)
+	if dec, _ := r.policy.Evaluate(&policy.FileRequest{Path: parentPath(path), Op: policy.OpList}); rel != "" && dec.Effect != policy.Deny {
+		return true
+	}
 	for _, root := range r.roots {
 		if root == path || strings.HasPrefix(root, path) && root[len(path)] == '/' {
 			return true
@@ -94,6 +98,18 @@ func (m *mount) traversable(r *ruleset, rel string) bool {
 	}
 	return false
 }
+
+// parentPath is the directory of a clean absolute path.
+func parentPath(path string) string {
+	if i := strings.LastIndexByte(path, '/'); i > 0 {
+		return path[:i]
+	}
+	return "/"
+}
+
+// unlisted reports names that a listing leaves out: a rule denies their
+// attributes, so that a program could do nothing with the name but fail.
+func (v verdict) unlisted() bool { return v.dec.Effect == policy.Deny }
 
 // weigh decides all asks of one request and returns the strictest verdict.
 // What a person allowed for the request of the thread counts as allowed.

@@ -3,6 +3,7 @@ package fuse
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,5 +91,72 @@ func TestAServerAfterTheDeathOfOneServesTheSame(t *testing.T) {
 	second := start(t, options{backing: backing})
 	if got, err := os.ReadFile(second.path("f")); err != nil || string(got) != "kept" {
 		t.Errorf("the next mount has %q, %v", got, err)
+	}
+}
+
+// someHidden says nothing of stat for one tree and denies it for some names.
+const someHidden = `
+file_rules:
+  - {name: hidden, paths: ["WS/**/.secret"], operations: ["*"], decision: deny}
+  - {name: unnamed, paths: ["WS/gone/**/kept.txt"], operations: [stat], decision: deny}
+  - {name: listed, paths: ["WS/listed/**"], operations: [list], decision: allow}
+  - {name: rest, paths: ["WS/open/**", "WS/gone/**"], operations: ["*"], decision: allow}
+`
+
+// TestWhatAListingNamesCanBeLookedAt walks trees whose rules do not mention stat,
+// or deny it for some names: those are not listed.
+func TestWhatAListingNamesCanBeLookedAt(t *testing.T) {
+	s := start(t, options{policy: someHidden})
+	s.seed(map[string]string{"open/a": "a", "open/.secret": "s", "open/d/.secret": "s", "listed/b": "bb", "listed/d/.secret": "s", "listed/d/c": "ccc", "gone/kept.txt": "k", "shut/x": "x"})
+	for range 2 { // the second time from what the kernel keeps
+		for rel, want := range map[string]string{"": "gone listed open", "open": "a d", "open/d": "", "listed": "b d", "listed/d": "c", "gone": ""} {
+			entries, err := os.ReadDir(s.path(rel))
+			if rel == "" && err != nil {
+				continue // no rule allows the listing of the whole
+			}
+			must(t, err)
+			var names []string
+			for _, e := range entries {
+				names = append(names, e.Name())
+				if info, err := e.Info(); err != nil || info.Mode().IsRegular() && info.Size() == 0 {
+					t.Errorf("stat of %s in %s: %v", e.Name(), rel, err)
+				}
+			}
+			if got := strings.Join(names, " "); got != want {
+				t.Errorf("%q lists %q, want %q", rel, got, want)
+			}
+		}
+	}
+	if _, err := os.ReadFile(s.path("listed/b")); !errors.Is(err, unix.EACCES) {
+		t.Errorf("content of what may be listed: %v", err)
+	}
+	for _, rel := range []string{"open/.secret", "shut/x"} {
+		if _, err := os.Lstat(s.path(rel)); !errors.Is(err, unix.EACCES) {
+			t.Errorf("stat of %s: %v, want EACCES", rel, err)
+		}
+	}
+	must(t, os.MkdirAll(s.path("open/moved/gone"), 0o755))
+	must(t, os.WriteFile(s.path("open/moved/gone/kept.txt"), []byte("k"), 0o644))
+	counts := func(rel string, want int) {
+		entries, err := os.ReadDir(s.path(rel))
+		if must(t, err); len(entries) != want {
+			t.Errorf("%s lists %v", rel, entries)
+		}
+	}
+	counts("open/moved/gone", 1)
+	must(t, os.Rename(s.path("open/moved"), s.path("gone/moved")))
+	counts("gone/moved/gone", 0)
+	for _, rel := range []string{"listed/absent", "listed/d/absent"} {
+		for name, do := range map[string]func(string) error{"unlink": unix.Unlink, "rmdir": unix.Rmdir, "rename": func(p string) error { return unix.Rename(p, s.path("open/x")) }} {
+			if err := do(s.path(rel)); !errors.Is(err, unix.ENOENT) {
+				t.Errorf("%s of the absent %s: %v, want ENOENT", name, rel, err)
+			}
+		}
+	}
+	if err := unix.Mkdir(s.path("listed/d"), 0o755); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("mkdir of what is there: %v, want EEXIST", err)
+	}
+	if fd, err := unix.Open(s.path("listed/b"), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("exclusive open of what is there: %d, %v, want EEXIST", fd, err)
 	}
 }

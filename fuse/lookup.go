@@ -251,14 +251,33 @@ func (m *mount) reach(n *node) (place, error) {
 	return place{}, unix.ESTALE
 }
 
-// StatFs answers with the figures of the backing's filesystem.
+// StatFs answers with the figures of the backing's filesystem. A mount of which
+// nothing but names is shown is no place to keep anything: it has none, as those
+// of the kernel, and df leaves it out.
 func (m *mount) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(m.backing.fd, &st); err != nil {
 		return gofuse.Status(errno(err))
 	}
+	if m.namesOnly(m.rules.now().policy) {
+		st.Blocks, st.Bfree, st.Bavail, st.Files, st.Ffree = 0, 0, 0, 0, 0
+	}
 	out.Blocks, out.Bfree, out.Bavail = st.Blocks, st.Bfree, st.Bavail
 	out.Files, out.Ffree = st.Files, st.Ffree
 	out.Bsize, out.Frsize, out.NameLen = uint32(st.Bsize), uint32(st.Frsize), uint32(st.Namelen)
 	return gofuse.OK
+}
+
+// namesOnly reports a mount of which only attributes are shown, if anything.
+func (m *mount) namesOnly(r Rules) bool {
+	if m.backing.dir {
+		v := r.Tree(m.path, policy.OpAll&^policy.OpStat)
+		return v.Uniform && v.Effect == policy.Deny
+	}
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		if dec, _ := r.Evaluate(&policy.FileRequest{Path: m.path, Op: op}); op != policy.OpStat && dec.Effect != policy.Deny {
+			return false
+		}
+	}
+	return true
 }

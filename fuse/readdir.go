@@ -129,8 +129,17 @@ func (m *mount) list(l listing, off uint64, out *gofuse.DirEntryList) error {
 }
 
 // listEntry adds one entry and reports whether there may be room for more. An
-// entry whose attributes may not be shown is listed by name alone.
+// entry whose attributes a rule denies is left out; one of which every look is
+// told or asked for is listed by name alone.
 func (m *mount) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEntryList) bool {
+	dots := e.Name == "." || e.Name == ".."
+	v := verdict{dec: policy.Decision{Effect: policy.Allow}}
+	if !dots {
+		v = m.decide(ask{policy.OpStat, joinPath(l.rel, e.Name)})
+	}
+	if v.unlisted() {
+		return true
+	}
 	if !l.plus {
 		return out.AddDirEntry(e)
 	}
@@ -138,10 +147,9 @@ func (m *mount) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEntryList
 	if entry == nil {
 		return false
 	}
-	if e.Name == "." || e.Name == ".." {
+	if dots {
 		return true
 	}
-	v := m.decide(ask{policy.OpStat, joinPath(l.rel, e.Name)})
 	if v.dec.Effect != policy.Allow {
 		return true // the lookup that follows judges and reports
 	}

@@ -92,10 +92,14 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 }
 
 // forgetListings drops the listings the kernel keeps of a directory that was
-// moved and of all below it, where listing is not allowed as a whole. The rename
-// itself holds no lock the kernel needs for that.
+// moved and of all below it, where listing is not allowed as a whole or names may
+// be left out. The rename itself holds no lock the kernel needs for that.
 func (m *mount) forgetListings(rel string) {
-	if v := m.rules.now().policy.Tree(m.inside(rel), policy.OpList); !m.noOpenDir || v.Uniform && v.Effect == policy.Allow {
+	whole := func(op policy.FileOp) bool {
+		v := m.rules.now().policy.Tree(m.inside(rel), op)
+		return v.Uniform && v.Effect == policy.Allow
+	}
+	if whole(policy.OpStat) && (!m.noOpenDir || whole(policy.OpList)) {
 		return
 	}
 	n, unknown := m.tree.walk(rel)
