@@ -180,6 +180,8 @@ func (d *daemon) answer(ctx context.Context) error {
 	connections.Go(func() {
 		select {
 		case <-d.session.init.Dead():
+			_ = l.Close()
+			d.lastWords(ctx)
 			cancel()
 		case <-ctx.Done():
 		}
@@ -190,12 +192,25 @@ func (d *daemon) answer(ctx context.Context) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				<-ctx.Done() // after the last words
 				return nil
 			}
 			return fmt.Errorf("take a connection: %w", err)
 		}
 		connections.Go(func() { d.connection(ctx, conn) })
+	}
+}
+
+// lastWords waits until the callers of a session that has ended know why, for a
+// time that is enough unless they do not listen.
+func (d *daemon) lastWords(ctx context.Context) {
+	limit := time.NewTimer(killGrace)
+	defer limit.Stop()
+	select {
+	case <-d.server.Clients.Told():
+	case <-limit.C:
+	case <-ctx.Done():
 	}
 }
 

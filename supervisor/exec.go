@@ -42,8 +42,13 @@ func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams channe
 	if err != nil {
 		exit = ref(lost(err))
 	}
-	streams.Exited(*exit)
-	return *exit, left, errors.Join(err, s.emitEnd(c, *exit))
+	err = errors.Join(err, s.emitEnd(c, *exit))
+	last := explained(s, req.ID, *exit)
+	if last.Hint == AuditHint {
+		err = nil // the exit tells it; the session goes on once there is room
+	}
+	streams.Exited(last)
+	return last, left, err
 }
 
 // tellOnce passes the first exit on; the last one when nothing ran.
@@ -219,6 +224,7 @@ func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) 
 		c.leaveGroup(s)
 	})
 	if err == nil {
+		exit = ref(explained(s, c.req.ID, *exit))
 		streams.Exited(*exit) // what it wrote may take its time
 	}
 	rest, copyErr := p.finish()

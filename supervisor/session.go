@@ -89,6 +89,8 @@ type Session struct {
 	approvals *approve.Queue
 	confined  atomic.Bool // see [Session.Confine]
 
+	begun    bool // the log has its beginning
+	faults   auditFaults
 	denials  sync.Map // by command id: the *wire.Exit of one refused at its own execve
 	mu       sync.Mutex
 	fault    error       // why the session can run nothing any more
@@ -166,7 +168,11 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	s.serveNetwork()
 	s.watch()
-	return s.emit(s.beginning())
+	if err := s.emit(s.beginning()); err != nil {
+		return err
+	}
+	s.begun = true
+	return nil
 }
 
 // beginning is the event of a session's start: its policy, and what it lacks.
@@ -334,7 +340,7 @@ func (s *Session) emit(e wire.Event) error {
 	if settings.Redact {
 		redact(&e, s.cfg.Audit.Digest)
 	}
-	return s.cfg.Audit.Append(e)
+	return s.faults.append(e, s.cfg.Audit.Append)
 }
 
 // emitExec is emit for the notification loop. What a command was refused at its
@@ -379,7 +385,10 @@ func (s *Session) Close() error {
 	if s.stopLoop != nil {
 		s.stopLoop()
 		<-s.loopDone
-		errs = append(errs, s.files.drain(), s.emit(wire.Event{Type: wire.EventSession, Phase: "end"}))
+		errs = append(errs, s.files.drain())
+		if s.begun {
+			errs = append(errs, s.emit(wire.Event{Type: wire.EventSession, Phase: "end"}))
+		}
 	}
 	if s.root != nil {
 		s.root.Close()

@@ -165,9 +165,17 @@ func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std std
 		return fail(failed.Code(r.exit.ExitCode()), failed, failed.Hint())
 	}
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return fail(exitOurs, err, auditHint(err))
 	}
 	return exitFailure(argv[0], r.exit)
+}
+
+// auditHint is what to do about an error, where it is one of the audit log.
+func auditHint(err error) string {
+	if errors.Is(err, audit.ErrNotWritten) {
+		return supervisor.AuditHint
+	}
+	return ""
 }
 
 // unread is the result of a command whose reader went before it had read all. A
@@ -225,18 +233,26 @@ func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams c
 	before := p.audit.Head().Seq
 	session, err := supervisor.Open(ctx, p.config)
 	if err != nil {
-		return r, errors.Join(err, p.audit.Close())
+		closed := p.audit.Close()
+		if errors.Is(err, audit.ErrNotWritten) {
+			closed = nil // one full disk is told once
+		}
+		return r, errors.Join(err, closed)
 	}
 	if err := session.Confine(); err != nil {
 		return r, errors.Join(err, session.Close(), p.audit.Close())
 	}
 	ended := askHere(ctx, session.Approvals(), p.config.Policy.Approvals().Via, request.TTY != nil, &streams)
 	r.exit, _, err = session.Exec(ctx, request, streams)
-	err = errors.Join(err, session.Close())
+	closed := session.Close()
 	ended()
 	var auditErr error
 	r.refused, auditErr = refusals(ctx, p.audit, before+1)
-	return r, errors.Join(err, auditErr, p.audit.Close())
+	closed = errors.Join(closed, auditErr, p.audit.Close())
+	if r.exit.Kind == wire.ExitLost && err == nil && r.exit.Hint == supervisor.AuditHint {
+		closed = nil // one full disk is told once
+	}
+	return r, errors.Join(err, closed)
 }
 
 // plan is what the flags that make a session come to.

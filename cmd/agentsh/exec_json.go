@@ -42,6 +42,7 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 	foreground.SignalsEnd()
 	if err != nil {
 		r.exit = oursAsExit(err)
+		r.exit.Hint = orDefault(r.exit.Hint, auditHint(err))
 	}
 	out := jsonResult{
 		ExitCode: r.exit.ExitCode(), Exit: r.exit, Stdout: stdout.stream(), Stderr: stderr.stream(),

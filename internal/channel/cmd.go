@@ -209,8 +209,8 @@ func (c *Cmd) message(r *ssh.Request) {
 		}
 	case reqEnd:
 		if err = once(r.Payload, &c.end); err == nil && c.end.Exit != nil {
-			c.exit = c.end.Exit
-			if c.OnExit != nil {
+			told := c.exit != nil
+			if c.exit = c.end.Exit; c.OnExit != nil && !told {
 				c.OnExit(*c.exit)
 			}
 		}

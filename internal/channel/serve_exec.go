@@ -30,7 +30,7 @@ type Streams struct {
 	Started func(wire.Started)
 	// Exited tells the client how the program ended, before its output was taken
 	// and what it left behind has ended. It may be called once; otherwise what Exec
-	// returns is told.
+	// returns is told, and so is that the command was lost in the end.
 	Exited func(wire.Exit)
 }
 
@@ -39,6 +39,8 @@ const maxControl = 64
 
 // serveExec serves one command.
 func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
+	s.cfg.Clients.count(1)
+	defer s.cfg.Clients.count(-1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stdin := &stdinReader{r: ch, end: make(chan int64, 1), gone: ctx.Done()}
@@ -54,9 +56,10 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 	})
 	out, errOut := newGatherer(ch), newGatherer(ch.Stderr())
 	var once sync.Once
+	var told wire.Exit
 	exited := func(e wire.Exit) {
 		e.Message, e.Hint = clip(e.Message), clip(e.Hint)
-		once.Do(func() { notify(ch, reqExit, e) })
+		once.Do(func() { told = e; notify(ch, reqExit, e) })
 	}
 	var req wire.ExecRequest
 	var exit wire.Exit
@@ -82,10 +85,11 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 		tree.Leftover = tree.Leftover[:maxLeftover]
 	}
 	end := execEnd{Output: wire.OutputEnd{Stdout: out.close(), Stderr: errOut.close()}, Tree: tree}
-	once.Do(func() {
-		exit.Message, exit.Hint = clip(exit.Message), clip(exit.Hint)
-		end.Exit = &exit
-	})
+	exit.Message, exit.Hint = clip(exit.Message), clip(exit.Hint)
+	once.Do(func() { end.Exit = &exit })
+	if exit.Kind == wire.ExitLost && told.Kind != wire.ExitLost {
+		end.Exit = &exit // what was told is not the last word
+	}
 	notify(ch, reqEnd, end)
 }
 

@@ -65,6 +65,33 @@ type Clients struct {
 	instance string
 	used     map[string]bool
 	order    []string // of used, oldest first
+	running  int      // commands whose end was not told
+	told     chan struct{}
+}
+
+// Told is closed when the end of every command has been told that was asked for
+// until now. It may be called once.
+func (c *Clients) Told() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told = make(chan struct{})
+	if c.running == 0 {
+		close(c.told)
+	}
+	return c.told
+}
+
+// count adds to the commands whose end was not told.
+func (c *Clients) count(by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running += by; c.running == 0 && by < 0 && c.told != nil {
+		select {
+		case <-c.told:
+		default:
+			close(c.told)
+		}
+	}
 }
 
 // maxUsed is how many request ids are remembered.

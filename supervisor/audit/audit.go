@@ -56,6 +56,9 @@ type Options struct {
 	SyncDelay time.Duration
 }
 
+// ErrNotWritten is in the chain of every error of [Log.Append].
+var ErrNotWritten = errors.New("write audit event")
+
 // MaxLine is the longest line, in bytes, its newline included.
 const MaxLine = 1 << 20
 
@@ -161,10 +164,13 @@ func (l *Log) Append(e wire.Event) error {
 	stamp(&e)
 	seq, err := l.write(e)
 	if err != nil {
-		return fmt.Errorf("write audit event: %w", err)
+		return fmt.Errorf("%w: %w", ErrNotWritten, err)
 	}
 	if durable(e) {
-		return l.sync(seq)
+		if err := l.sync(seq); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotWritten, err)
+		}
+		return nil
 	}
 	select {
 	case l.dirty <- struct{}{}:
