@@ -138,6 +138,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	}
 	t.Run("copies", func(t *testing.T) { p.copies(t, id, repo) })
 	t.Run("terminal", func(t *testing.T) { p.terminal(t, id) })
+	t.Run("outputs that go nowhere", func(t *testing.T) { p.undelivered(t, id) })
 	t.Run("another pid namespace", func(t *testing.T) {
 		cmd := p.command()
 		cmd.Path, cmd.Args = "/usr/bin/unshare", append([]string{"unshare", "--pid", "--fork", "--mount-proc", p.bin + "/agentctl"}, "sandbox", "exec", id, "--", "true")
@@ -290,6 +291,52 @@ func (p *place) terminal(t *testing.T, id string) {
 	slave.Close()
 	if code := cmd.ProcessState.ExitCode(); code != 5 {
 		t.Errorf("exit code %d, shown: %q", code, shown.String())
+	}
+}
+
+// undelivered runs commands whose output cannot be written, or is not read.
+func (p *place) undelivered(t *testing.T, id string) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	r, unread, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer unread.Close()
+	gone, closed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	defer closed.Close()
+	const told = "agentctl: standard output could not be written: no space left on device\n"
+	for _, tt := range []struct {
+		name, script string
+		flags        []string
+		out          *os.File
+		code         int
+		errs         string // a part
+	}{
+		{"a full device", "echo x; exec sleep 1000", nil, full, 125, told},
+		{"a full device for a terminal", "echo x; exec sleep 1000", []string{"-t"}, full, 125, told},
+		{"a reader that went", "exec yes", nil, closed, 128 + int(syscall.SIGPIPE), ""},
+		{"nobody reads", "exec yes", []string{"--timeout", "1s"}, unread, 124, "agentctl: standard output could not be written: nobody read it"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cmd := p.command(append(append([]string{"sandbox", "exec"}, tt.flags...), id, "--", "sh", "-c", tt.script)...)
+			var errs bytes.Buffer
+			cmd.Stdout, cmd.Stderr = tt.out, &errs
+			watchdog := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+			defer watchdog.Stop()
+			_ = cmd.Run() // the status is compared
+			if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(errs.String(), tt.errs) {
+				t.Errorf("exit code %d, errors %q", code, &errs)
+			}
+		})
 	}
 }
 
