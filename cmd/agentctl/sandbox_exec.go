@@ -38,7 +38,8 @@ func newSandboxExecCommand() *cobra.Command {
 The exit status is the command's own; 124 means the timeout, 125 that agentctl could
 not run it, 126 denied, 127 not found, and 128 and its number that a signal ended it.
 Standard input is passed on, and so are SIGINT, SIGTERM, SIGHUP and SIGQUIT; the
-second of a kind ends all that the command started.`,
+second of a kind ends all that the command started. An output that cannot be written
+ends them as well, with 125; one whose reader has gone gives the command SIGPIPE.`,
 		Example: "  agentctl sandbox exec latest -- git status",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

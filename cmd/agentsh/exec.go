@@ -55,6 +55,13 @@ timeout, 125 that agentsh could not run it, 126 denied, 127 not found, and 128 a
 its number that a signal ended it. The command gets SIGINT, SIGTERM, SIGHUP and
 SIGQUIT that are sent to agentsh; the second of a kind ends all that it started.
 
+An output of agentsh that cannot be written ends the command and all that it
+started, with 125 and a message that names the output. An output whose reader has
+gone is a closed pipe for the command: it gets SIGPIPE, and one that exits with 0
+all the same makes 141. After a signal or the timeout has ended the command, output
+that nobody reads is given up after two seconds. An audit log that cannot be
+written refuses what it cannot tell of: 125, with the cause.
+
 With --json nothing but one JSON object is printed, when the command has ended:
   exit_code  the exit status of agentsh, as above
   exit       how it ended: kind (exited, signaled, deadline, denied, spawn_failed,

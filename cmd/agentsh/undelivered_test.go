@@ -223,7 +223,8 @@ func TestASignalEndsWhatWaitsForAReader(t *testing.T) {
 				if terminal && name != "TERM" && name != "a timeout" {
 					t.Skip("has one output")
 				}
-				args := append(flags[:len(flags):len(flags)], tt.flags...)
+				args := append([]string(nil), flags...)
+				args = append(args, tt.flags...)
 				cmd := program(t, dir, append(args, "--", "sh", "-c", tt.script)...)
 				out := unreadPipe(t, false)
 				cmd.Stdout = out
@@ -237,11 +238,13 @@ func TestASignalEndsWhatWaitsForAReader(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.Close()
-				if terminal && tt.signal != 0 {
+				switch {
+				case terminal && tt.signal != 0:
 					full(t, out)
-				} else if terminal {
-				} else if _, err := io.ReadFull(r, make([]byte, len("ready\n"))); err != nil {
-					t.Fatal(err)
+				case !terminal:
+					if _, err := io.ReadFull(r, make([]byte, len("ready\n"))); err != nil {
+						t.Fatal(err)
+					}
 				}
 				if tt.signal != 0 {
 					if err := cmd.Process.Signal(tt.signal); err != nil {
