@@ -144,6 +144,7 @@ func TestWhatAListingNamesCanBeLookedAt(t *testing.T) {
 		}
 	}
 	counts("open/moved/gone", 1)
+	counts("open/moved/gone", 1) // from what the kernel keeps
 	must(t, os.Rename(s.path("open/moved"), s.path("gone/moved")))
 	counts("gone/moved/gone", 0)
 	for _, rel := range []string{"listed/absent", "listed/d/absent"} {
