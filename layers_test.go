@@ -169,7 +169,7 @@ func skipDir(name, base string) bool {
 var callers = map[string][]string{
 	"env.Build":           {"supervisor/env.go", "cmd/agentsh/env_cmd.go", "policy/policytest/run.go"}, // the last two explain, they start nothing
 	"launch.NewInit":      {"supervisor/session.go"},
-	"seccomp.NewListener": {"supervisor/session.go", "supervisor/detect_kernel.go"}, // the second answers a call of its own process
+	"seccomp.NewListener": {"supervisor/session.go", "supervisor/detect_kernel.go", "supervisor/launch/prober.go"}, // the second answers a call of its own process
 	"os.StartProcess":     {},
 	"syscall.ForkExec":    {"controller/sandbox/host/guard.go"}, // the guard of a host command starts it
 	"syscall.Exec":        {},

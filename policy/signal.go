@@ -196,6 +196,39 @@ var covers = map[string][]string{
 	"parent":  {"parent"}, "external": {"external", "system"}, "system": {"system"},
 }
 
+// about reports whether the rule can be about a signal to a target of a kind,
+// and whether it is about each of them.
+func (m *signalMatch) about(number int, target string) (some, all bool) {
+	if m.signals&signalBit(number) == 0 {
+		return false, false
+	}
+	switch m.kind {
+	case "process", "pid_range", "user":
+		return true, false
+	}
+	some = slices.Contains(covers[m.kind], target)
+	return some, some && m.pattern == nil
+}
+
+// AllowsSignal reports whether a signal to a target of a kind, a word of
+// [SignalRequest], is allowed without a record, whatever the processes are. If it
+// is not, rule is the first that can decide otherwise; nil: the default does.
+func (p *Policy) AllowsSignal(number int, target string) (allowed bool, rule *Rule) {
+	if number < 0 || number > maxSignal || covers[target] == nil {
+		return false, nil
+	}
+	for _, rule := range p.groups[GroupSignal].rules {
+		some, all := rule.signal.about(number, target)
+		switch {
+		case some && rule.Effect != Allow:
+			return false, rule
+		case all:
+			return true, nil
+		}
+	}
+	return p.fallback(defaultSignal).Effect == Allow, nil
+}
+
 // matches reports whether the rule is about the request.
 func (m *signalMatch) matches(q *SignalRequest) bool {
 	if q.Signal < 0 || q.Signal > maxSignal || m.signals&signalBit(q.Signal) == 0 {

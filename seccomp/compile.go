@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"syscall"
+	"slices"
 
 	scmp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
@@ -60,10 +60,11 @@ type compiler struct {
 	late   []lateCall
 }
 
-// lateCall is an unconditional refusal of a call that libseccomp cannot name.
+// lateCall is a call that libseccomp cannot name, with what is returned for it
+// whatever its arguments are.
 type lateCall struct {
-	nr    uint32
-	errno syscall.Errno
+	nr     uint32
+	answer uint32
 }
 
 func newCompiler(arch scmp.ScmpArch) (*compiler, error) {
@@ -90,21 +91,34 @@ func newCompiler(arch scmp.ScmpArch) (*compiler, error) {
 
 func (c *compiler) addPlan(p Plan) error {
 	for _, r := range p.Refused {
-		for _, name := range r.Syscalls {
-			if nr, ok := shared[name]; ok && len(r.When) == 0 {
-				c.late = append(c.late, lateCall{nr, r.Errno})
-				continue
-			}
-			if err := c.add(name, scmp.ActErrno.SetReturnCode(int16(r.Errno)), r.When); err != nil {
-				return err
-			}
+		if err := c.addAll(r.Syscalls, r.When, scmp.ActErrno.SetReturnCode(int16(r.Errno)), retErrno|uint32(r.Errno)); err != nil {
+			return err
 		}
 	}
-	for _, n := range p.Notified {
-		for _, name := range n.Syscalls {
-			if err := c.add(name, scmp.ActNotify, n.When); err != nil {
-				return err
-			}
+	notified := slices.Clone(p.Notified)
+	for _, r := range p.Told {
+		notified = append(notified, Notice{r.Syscalls, r.When})
+	}
+	for _, e := range p.Excepted {
+		notified = append(notified, Notice{e.Syscalls, e.When})
+	}
+	for _, n := range notified {
+		if err := c.addAll(n.Syscalls, n.When, scmp.ActNotify, retNotify); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addAll adds the rules of calls; raw is the action as the kernel has it.
+func (c *compiler) addAll(names []string, when []Case, action scmp.ScmpAction, raw uint32) error {
+	for _, name := range names {
+		if nr, ok := shared[name]; ok && len(when) == 0 {
+			c.late = append(c.late, lateCall{nr, raw})
+			continue
+		}
+		if err := c.add(name, action, when); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -195,8 +209,9 @@ const (
 	offNr   = 0
 	offArch = 4
 
-	x32Bit   = 0x40000000 // __X32_SYSCALL_BIT
-	retErrno = 0x00050000 // SECCOMP_RET_ERRNO
+	x32Bit    = 0x40000000 // __X32_SYSCALL_BIT
+	retErrno  = 0x00050000 // SECCOMP_RET_ERRNO
+	retNotify = 0x7fc00000 // SECCOMP_RET_USER_NOTIF
 )
 
 // prologue runs before libseccomp's program: it refuses late calls and every
@@ -215,7 +230,7 @@ func prologue(arch uint32, late []lateCall) []byte {
 	insn(ldAbs, 0, 0, offNr)
 	for _, l := range late {
 		insn(jeq, 0, 1, l.nr)
-		insn(ret, 0, 0, retErrno|uint32(l.errno))
+		insn(ret, 0, 0, l.answer)
 	}
 	insn(jge, 2, 0, x32Bit)
 	insn(jge, 0, 1, newest+1)

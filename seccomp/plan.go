@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -8,7 +9,13 @@ import (
 
 // Plan says what a filter does with each system call.
 type Plan struct {
-	Refused  []Refusal
+	// Refused fail in the kernel: nobody hears of them.
+	Refused []Refusal
+	// Told are notified: the supervisor refuses them, see [Plan.Table], and can
+	// tell of it.
+	Told []Refusal
+	// Excepted are notified too: harmless ones go on, the others are as Told.
+	Excepted []Exception
 	Notified []Notice
 }
 
@@ -21,8 +28,19 @@ type Refusal struct {
 	Reason   string
 }
 
+// Exception is a refusal that some calls are excepted from. Their arguments are
+// registers, so a call that was looked at may go on.
+type Exception struct {
+	Refusal
+	// Own are the arguments that must name the caller's own process; 0 does.
+	Own []uint
+	// Values are those of argument 0 that are excepted; with them Own is empty.
+	Values []uint64
+}
+
 // Notice is a set of calls that wait for the supervisor's answer. When works as
-// in [Refusal]. No case may overlap a refusal of the same call.
+// in [Refusal]. No case may overlap one of Refused for the same call; Told and
+// Excepted go before it.
 type Notice struct {
 	Syscalls []string
 	When     []Case
@@ -60,10 +78,14 @@ type PlanOptions struct {
 	// memory file would pass every path rule about programs.
 	NoExecMemfd bool
 	NoInternet  bool // refuse sockets of every family but UNIX, where no network namespace holds them
-	Signals     bool // notify the kill family, refuse pidfd_send_signal
-	Opens       bool // notify opens for reading
-	Umask       bool // notify umask
-	Limits      bool // notify setrlimit, and prlimit64 that sets a limit
+	// Signals say which signals are notified, and what holds the others.
+	Signals Signals
+	// Tell has the refusals that programs seldom meet notified, so that the
+	// supervisor can tell of them; else they are Refused.
+	Tell    bool
+	Opens   bool // notify opens for reading
+	Umask   bool // notify umask
+	Limits  bool // notify setrlimit, and prlimit64 that sets a limit
 	// Threads notifies calls that set the scheduling of another thread, and refuses
 	// those about another group. Without it those about the session init are refused,
 	// by its numbers in a pid namespace.
@@ -80,36 +102,35 @@ type PlanOptions struct {
 const TagLimit = unix.RLIMIT_RTTIME
 
 // DefaultPlan is the plan of a session: execve and execveat are always notified.
-func DefaultPlan(o PlanOptions) Plan {
-	p := Plan{Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
-	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, socketRefusals, descriptorRefusals} {
-		p.Refused = append(p.Refused, list...)
+func DefaultPlan(o PlanOptions) (p Plan) {
+	p = Plan{Refused: quietRefusals, Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
+	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, socketRefusals, terminalRefusals, o.Signals.refused()} {
+		p.Told = append(p.Told, list...)
 	}
 	if o.Threads {
 		p.Notified = append(p.Notified, threadNotices()...)
-		p.Refused = append(p.Refused, groupRefusals...)
+		p.Told = append(p.Told, groupRefusals...)
 	} else {
-		p.Refused = append(p.Refused, initRefusals...)
+		p.Told = append(p.Told, initRefusals...)
 	}
+	p.Excepted = append(slices.Clone(exceptions), o.Signals.excepted()...)
+	p.Notified = append(p.Notified, o.Signals.notices()...)
+	defer func() {
+		if !o.Tell {
+			p.silence()
+		}
+	}()
 	if o.NoExecMemfd {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"memfd_create"}, When: []Case{{{1, LacksBit, unix.MFD_NOEXEC_SEAL}}}})
 	}
 	if o.NoInternet {
-		p.Refused = append(p.Refused, Refusal{
+		p.Told = append(p.Told, Refusal{
 			Syscalls: []string{"socket"}, When: equal(0, unix.AF_INET, unix.AF_INET6), Errno: unix.EPERM,
 			Reason: "without a network namespace the socket would be one of the machine's network",
 		}, Refusal{
 			Syscalls: []string{"socket"}, When: []Case{{{0, Is32, unix.AF_NETLINK}, {2, Is, unix.NETLINK_ROUTE}}}, Errno: unix.EPERM,
 			Reason: "without a network namespace it tells about the machine's network",
 		})
-	}
-	if o.Signals {
-		p.Refused = append(p.Refused, Refusal{
-			Syscalls: []string{"pidfd_send_signal"}, Errno: unix.ENOSYS,
-			Reason: "another thread could exchange the descriptor after it was judged; programs fall back to kill",
-		})
-		p.Notified = append(p.Notified, Notice{Syscalls: []string{
-			"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"}})
 	}
 	if o.Opens {
 		p.Notified = append(p.Notified,
@@ -131,13 +152,22 @@ func DefaultPlan(o PlanOptions) Plan {
 			Notice{Syscalls: []string{"sendto"}, When: []Case{{{3, LacksBit, unix.MSG_FASTOPEN}, {4, Not, 0}}}})
 	}
 	if o.SharedNetwork {
-		p.Refused = append(p.Refused, Refusal{
+		p.Told = append(p.Told, Refusal{
 			Syscalls: []string{"socket"}, When: datagramSockets(), Errno: unix.EPERM,
 			Reason: "each datagram has an address of its own, in memory; only TCP is judged connection by connection",
 		})
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"listen"}})
 	}
 	return p
+}
+
+// silence has the kernel refuse what the supervisor would, excepted calls too.
+func (p *Plan) silence() {
+	p.Refused = slices.Concat(p.Refused, p.Told)
+	for _, e := range p.Excepted {
+		p.Refused = append(p.Refused, e.Refusal)
+	}
+	p.Told, p.Excepted = nil, nil
 }
 
 // limitNotices are the limit calls that no refusal covers: the caller's own

@@ -2,7 +2,10 @@ package seccomp
 
 import (
 	"fmt"
+	"os"
+	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -18,29 +21,19 @@ const (
 
 // everything is the plan with all that can be notified or refused.
 func everything() Plan {
-	return DefaultPlan(PlanOptions{NoExecMemfd: true, Signals: true, Umask: true, Limits: true, Connect: true, Bind: true, SharedNetwork: true})
+	return DefaultPlan(PlanOptions{NoExecMemfd: true, Signals: Signals{Judged: EverySignal()}, Umask: true, Limits: true, Connect: true, Bind: true, SharedNetwork: true})
 }
 
-// holds says what a case means, apart from the compiler.
-func (c Case) holds(args [6]uint64) bool {
+// means says what a condition means, apart from the compiler and the table.
+func (c Condition) means(v uint64) bool {
+	low := map[Op]bool{Is32: uint32(v) == uint32(c.Value), Is: v == c.Value, Not: v != c.Value, Above: v > c.Value,
+		HasBits: v&c.Value == c.Value, LacksBit: v&c.Value == 0}
+	return low[c.Op]
+}
+
+func (c Case) means(args [6]uint64) bool {
 	for _, one := range c {
-		v := args[one.Arg]
-		ok := false
-		switch one.Op {
-		case Is32:
-			ok = uint32(v) == uint32(one.Value)
-		case Is:
-			ok = v == one.Value
-		case Not:
-			ok = v != one.Value
-		case Above:
-			ok = v > one.Value
-		case HasBits:
-			ok = v&one.Value == one.Value
-		case LacksBit:
-			ok = v&one.Value == 0
-		}
-		if !ok {
+		if !one.means(args[one.Arg]) {
 			return false
 		}
 	}
@@ -48,7 +41,7 @@ func (c Case) holds(args [6]uint64) bool {
 }
 
 func anyHolds(cases []Case, args [6]uint64) bool {
-	return len(cases) == 0 || slices.ContainsFunc(cases, func(c Case) bool { return c.holds(args) })
+	return len(cases) == 0 || slices.ContainsFunc(cases, func(c Case) bool { return c.means(args) })
 }
 
 // expected is what p says about a call, and whether it says it once only.
@@ -63,7 +56,7 @@ func expected(p Plan, name string, args [6]uint64) (uint32, error) {
 			action = a
 		}
 	}
-	for _, n := range p.Notified {
+	for _, n := range notices(p) {
 		if slices.Contains(n.Syscalls, name) && anyHolds(n.When, args) {
 			if action != actAllow {
 				return 0, fmt.Errorf("%s %#x is refused and notified", name, args)
@@ -72,6 +65,18 @@ func expected(p Plan, name string, args [6]uint64) (uint32, error) {
 		}
 	}
 	return action, nil
+}
+
+// notices is all that a plan has notified.
+func notices(p Plan) []Notice {
+	list := slices.Clone(p.Notified)
+	for _, r := range p.Told {
+		list = append(list, Notice{r.Syscalls, r.When})
+	}
+	for _, e := range p.Excepted {
+		list = append(list, Notice{e.Syscalls, e.When})
+	}
+	return list
 }
 
 // edges are the argument vectors worth trying for a call: both ends of every
@@ -95,7 +100,7 @@ func edges(p Plan, name string) [][6]uint64 {
 			add(r.When)
 		}
 	}
-	for _, n := range p.Notified {
+	for _, n := range notices(p) {
 		if slices.Contains(n.Syscalls, name) {
 			add(n.When)
 		}
@@ -121,7 +126,12 @@ func edges(p Plan, name string) [][6]uint64 {
 
 func TestEveryNumberIsJudgedAsThePlanSays(t *testing.T) {
 	for arch, a := range arches {
-		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{}), "server": ServerPlan()} {
+		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{}), "server": ServerPlan(),
+			"told":  DefaultPlan(PlanOptions{Tell: true, NoExecMemfd: true, Connect: true, Bind: true, SharedNetwork: true, Signals: Signals{Judged: EverySignal()}}),
+			"free":  DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true}}),
+			"some":  DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{0: true, 10: true, 64: true}, First: EverySignal()}}),
+			"owner": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{29: true}, First: SignalSet{9: true, 29: true}}}),
+		} {
 			program, err := p.Compile(arch)
 			if err != nil {
 				t.Fatal(err)
@@ -214,6 +224,10 @@ func TestTheRefusalListIsComplete(t *testing.T) {
 		{"sendmmsg", arg(3, unix.MSG_FASTOPEN), unix.EPERM},
 		{"seccomp", two(0, 1, 1, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_TSYNC), unix.EPERM},
 		{"personality", arg(0, 0x0040000), unix.EPERM},
+		{"prlimit64", two(0, 1, 2, 1), unix.EPERM},
+		{"prlimit64", two(0, 3|top, 2, 1), unix.EPERM},
+		{"sched_setscheduler", arg(0, 2), unix.EPERM},
+		{"setpriority", arg(1, 3), unix.EPERM},
 		{"prlimit64", arg(0, 2), unix.EPERM},
 		{"prlimit64", two(1, TagLimit|top, 2, 1), unix.EPERM},
 		{"ioctl", arg(1, unix.TIOCSTI), unix.EPERM},
@@ -231,7 +245,7 @@ func TestTheRefusalListIsComplete(t *testing.T) {
 		"mount", "umount2", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr", "move_mount", "mount_setattr",
 		"setns", "chroot", "pivot_root", "open_by_handle_at", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise",
 		"pidfd_getfd", "kcmp", "memfd_secret", "quotactl", "quotactl_fd", "swapon", "swapoff", "acct", "reboot", "settimeofday",
-		"clock_settime", "clock_adjtime", "adjtimex", "fanotify_init", "fanotify_mark"} {
+		"clock_settime", "fanotify_init", "fanotify_mark"} {
 		for _, args := range [][6]uint64{none, {^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}} {
 			refused = append(refused, struct {
 				name  string
@@ -263,9 +277,143 @@ func TestTheRefusalListIsComplete(t *testing.T) {
 }
 
 func TestEveryRefusalHasAReason(t *testing.T) {
-	for _, r := range everything().Refused {
+	p := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Judged: EverySignal()}, SharedNetwork: true, NoInternet: true})
+	all := slices.Concat(p.Refused, p.Told)
+	for _, e := range p.Excepted {
+		all = append(all, e.Refusal)
+	}
+	if len(p.Told) < 20 || len(p.Excepted) < 3 {
+		t.Error("nothing is told")
+	}
+	for _, r := range all {
 		if len(r.Reason) < 10 || len(r.Syscalls) == 0 || r.Errno == 0 {
 			t.Errorf("%v has the reason %q", r.Syscalls, r.Reason)
+		}
+	}
+}
+
+// TestTheDocumentNamesEveryRefusedCall with its errno and whether it is told.
+func TestTheDocumentNamesEveryRefusedCall(t *testing.T) {
+	text, err := os.ReadFile("../doc/threat-model.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n## Refused system calls\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	said := func(name string, errno syscall.Errno, how string) bool {
+		for line := range strings.Lines(table) {
+			cell := strings.Split(line, " | ")
+			if len(cell) == 4 && strings.Contains(cell[0], name) && cell[1] == unix.ErrnoName(errno) && cell[2] == how {
+				return true
+			}
+		}
+		return false
+	}
+	p := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Judged: EverySignal()}})
+	free := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, First: EverySignal()}})
+	told := slices.Concat(p.Told, free.Told)
+	for _, e := range p.Excepted {
+		told = append(told, e.Refusal)
+	}
+	for how, list := range map[string][]Refusal{"quiet": p.Refused, "told": told} {
+		for _, r := range list {
+			for _, name := range r.Syscalls {
+				if !said("`"+name+"`", r.Errno, how) {
+					t.Errorf("%s, %v, %s is not in the table", name, r.Errno, how)
+				}
+			}
+		}
+	}
+}
+
+// The calls whose every use is a signal, or has the kernel send one.
+func TestSignalsThatNothingJudgesAreNotNotified(t *testing.T) {
+	const top = 1 << 32
+	set := func(nr int, args ...uint64) *data {
+		d := &data{nr: uint32(nr), arch: arches[runtime.GOARCH].audit}
+		copy(d.args[:], args)
+		return d
+	}
+	free := Signals{Inside: true, First: EverySignal()}
+	some := Signals{Inside: true, Judged: SignalSet{10: true, 29: true}, First: EverySignal()}
+	for _, c := range []struct {
+		what    string
+		signals Signals
+		call    *data
+		want    uint32
+	}{
+		{"kill", free, set(unix.SYS_KILL, 77, 9), actAllow},
+		{"kill of all", free, set(unix.SYS_KILL, ^uint64(0), 9), actAllow},
+		{"kill of the own group", free, set(unix.SYS_KILL, 0, 9), actAllow},
+		{"kill of the init", free, set(unix.SYS_KILL, 1, 9), actNotify},
+		{"kill of the init, garbage above", free, set(unix.SYS_KILL, 1|top, 9|top), actNotify},
+		{"kill of the init's thread", free, set(unix.SYS_KILL, 2, 0), actNotify},
+		{"tgkill of the init's thread", free, set(unix.SYS_TGKILL, 1, 2, 9), actNotify},
+		{"tgkill", free, set(unix.SYS_TGKILL, 77, 78, 9), actAllow},
+		{"sigqueue", free, set(unix.SYS_RT_SIGQUEUEINFO, 77, 9), actAllow},
+		{"by descriptor", free, set(unix.SYS_PIDFD_SEND_SIGNAL, 3, 9), actAllow},
+		{"a descriptor of the init", free, set(unix.SYS_PIDFD_OPEN, 1), actNotify},
+		{"a descriptor", free, set(unix.SYS_PIDFD_OPEN, 77), actAllow},
+		{"an owner", free, set(unix.SYS_FCNTL, 3, unix.F_SETOWN, 77), actAllow},
+		{"an owner in memory", free, set(unix.SYS_FCNTL, 3, fSetOwnEx, 77), actAllow},
+		{"an owner's signal", free, set(unix.SYS_FCNTL, 3, fSetSig, 10), actAllow},
+		{"an owner by ioctl", free, set(unix.SYS_IOCTL, 3, fiosetown), actAllow},
+		{"limits of another", free, set(unix.SYS_PRLIMIT64, 77, 0, 1), actAllow},
+		{"limits of the init", free, set(unix.SYS_PRLIMIT64, 1, 0, 1), actNotify},
+		{"limits of the init, read", free, set(unix.SYS_PRLIMIT64, 1, 0, 0), actAllow},
+		{"the tag of another", free, set(unix.SYS_PRLIMIT64, 77, TagLimit, 1), actNotify},
+
+		{"another signal", some, set(unix.SYS_KILL, 77, 9), actAllow},
+		{"a judged one", some, set(unix.SYS_KILL, 77, 10|top), actNotify},
+		{"a judged one by thread", some, set(unix.SYS_TGKILL, 77, 78, 10), actNotify},
+		{"a judged one queued by thread", some, set(unix.SYS_RT_TGSIGQUEUEINFO, 77, 78, 29), actNotify},
+		{"another, to the init", some, set(unix.SYS_TKILL, 1, 9), actNotify},
+		{"by descriptor, beside judged ones", some, set(unix.SYS_PIDFD_SEND_SIGNAL, 3, 9), actNotify},
+		{"an owner, beside judged ones", some, set(unix.SYS_FCNTL, 3, unix.F_SETOWN, 77), actNotify},
+		{"no owner", some, set(unix.SYS_FCNTL, 3, unix.F_SETOWN, 0), actAllow},
+		{"an owner's judged signal", some, set(unix.SYS_FCNTL, 3, fSetSig, 10), actNotify},
+		{"an owner's other signal", some, set(unix.SYS_FCNTL, 3, fSetSig, 12), actAllow},
+		{"limits of another, beside judged ones", some, set(unix.SYS_PRLIMIT64, 77, 0, 1), actNotify},
+		{"limits of another, read", some, set(unix.SYS_PRLIMIT64, 77, 0, 0), actAllow},
+
+		{"nothing keeps it inside: owner", Signals{}, set(unix.SYS_FCNTL, 3, unix.F_SETOWN, 77), actNotify},
+		{"nothing keeps it inside: descriptor", Signals{}, set(unix.SYS_PIDFD_SEND_SIGNAL, 3, 9), actNotify},
+		{"nothing keeps it inside: limits read", Signals{}, set(unix.SYS_PRLIMIT64, 77, 0, 0), actNotify},
+		{"all are judged", Signals{Judged: EverySignal()}, set(unix.SYS_KILL, 77, 3), actNotify},
+	} {
+		program, err := DefaultPlan(PlanOptions{Tell: true, Signals: c.signals}).Compile(runtime.GOARCH)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := evaluate(decode(program), c.call); err != nil || got != c.want {
+			t.Errorf("%s: %#x, want %#x, %v", c.what, got, c.want, err)
+		}
+	}
+}
+
+// The table answers for exactly what the filter notifies for a refusal's sake.
+func TestTheTableHoldsWhatIsTold(t *testing.T) {
+	p := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Judged: EverySignal()}})
+	table, err := p.Table()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for nr := range newest + 1 {
+		name, _ := scmp.ScmpSyscall(nr).GetName()
+		for late, number := range shared {
+			if number == uint32(nr) {
+				name = late
+			}
+		}
+		told := Plan{Told: p.Told, Excepted: p.Excepted}
+		for _, args := range edges(told, name) {
+			want, err := expected(told, name, args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := table.Of(nr, args); (r != nil) != (want == actNotify) || r != nil && r.Name != name {
+				t.Fatalf("%s (%d) %#x: %+v", name, nr, args, r)
+			}
 		}
 	}
 }

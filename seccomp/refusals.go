@@ -1,14 +1,32 @@
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // always is the missing condition: every call is refused.
 var always []Case
 
-// kernelRefusals close parts of the kernel that no ordinary program needs.
-var kernelRefusals = []Refusal{
+// quietRefusals are those that ordinary programs meet each time they start: they
+// look whether a call is there and do without. The kernel answers them itself.
+var quietRefusals = []Refusal{
 	{[]string{"io_uring_setup", "io_uring_enter", "io_uring_register"}, always, unix.EPERM,
 		"its operations open and connect without a system call a filter could see"},
+	{[]string{"clone3"}, always, unix.ENOSYS, "its flags are in memory; libraries fall back to clone"},
+	{[]string{"uselib", "_sysctl", "nfsservctl", "lookup_dcookie", "ustat", "sysfs", "vserver", "afs_syscall", "tuxcall", "security"},
+		always, unix.ENOSYS, "retired calls"},
+}
+
+// clockRefusals read the clock of the machine as well as set it. A command has no
+// capability to set it.
+var clockRefusals = []Refusal{
+	{[]string{"clock_adjtime", "adjtimex"}, always, unix.EPERM, "clock of the machine"},
+}
+
+// kernelRefusals close parts of the kernel that no ordinary program needs.
+var kernelRefusals = []Refusal{
 	{[]string{"bpf"}, always, unix.EPERM, "loads programs into the kernel"},
 	{[]string{"perf_event_open"}, always, unix.EPERM, "measures other processes and the kernel"},
 	{[]string{"userfaultfd"}, always, unix.EPERM, "stops a reader of the caller's memory at will, the supervisor included"},
@@ -19,17 +37,31 @@ var kernelRefusals = []Refusal{
 	{[]string{"swapon", "swapoff"}, always, unix.EPERM, "swap of the machine"},
 	{[]string{"acct"}, always, unix.EPERM, "process accounting of the machine"},
 	{[]string{"quotactl", "quotactl_fd"}, always, unix.EPERM, "quotas of the machine"},
-	{[]string{"settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "stime"}, always, unix.EPERM, "clock of the machine"},
+	{[]string{"settimeofday", "clock_settime", "stime"}, always, unix.EPERM, "clock of the machine"},
 	{[]string{"sethostname", "setdomainname"}, always, unix.EPERM, "name of the sandbox is the operator's"},
 	{[]string{"syslog"}, always, unix.EPERM, "the kernel log tells addresses and other tenants' names"},
 	{[]string{"fanotify_init", "fanotify_mark"}, always, unix.EPERM, "watches and holds opens of other processes"},
 	{[]string{"modify_ldt", "iopl", "ioperm", "vm86", "vm86old"}, always, unix.EPERM, "x86 segments and ports, rich in kernel faults"},
 	{[]string{"memfd_secret"}, always, unix.EPERM, "memory that the supervisor cannot read when it verifies an exec"},
-	{[]string{"uselib", "_sysctl", "nfsservctl", "lookup_dcookie", "ustat", "sysfs", "vserver", "afs_syscall", "tuxcall", "security"},
-		always, unix.ENOSYS, "retired calls"},
 	{[]string{"seccomp"}, []Case{{{0, Is32, unix.SECCOMP_SET_MODE_FILTER}, {1, HasBits, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER}}},
 		unix.EPERM, "a filter with its own listener would answer CONTINUE in the supervisor's place"},
-	{[]string{"personality"}, []Case{{{0, Not, 0}}}, unix.EPERM, "switches off address randomisation and changes the call table"},
+}
+
+// exceptions are refusals that some calls are excepted from.
+var exceptions = []Exception{
+	{
+		Refusal: Refusal{[]string{"personality"}, []Case{{{0, Not, 0}}}, unix.EPERM, "switches off address randomisation and makes memory executable"},
+		// PER_LINUX32 and UNAME26, which change what uname tells, and the question.
+		Values: []uint64{8, 0x20000, 0x20008, 0xffffffff},
+	},
+	{
+		Refusal: Refusal{[]string{"process_vm_readv", "process_vm_writev"}, always, unix.EPERM, "memory of another process"},
+		Own:     []uint{0},
+	},
+	{
+		Refusal: Refusal{[]string{"kcmp"}, always, unix.EPERM, "compares kernel objects of other processes"},
+		Own:     []uint{0, 1},
+	},
 }
 
 // mountRefusals keep the view of files and namespaces as the session made it.
@@ -42,19 +74,16 @@ var mountRefusals = []Refusal{
 		unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM, "a user namespace gives every capability over new kernel objects"},
 	{[]string{"clone"}, bits(0, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,
 		unix.CLONE_NEWUSER, unix.CLONE_NEWPID, unix.CLONE_NEWNET), unix.EPERM, "a user namespace gives every capability over new kernel objects"},
-	{[]string{"clone3"}, always, unix.ENOSYS, "its flags are in memory; libraries fall back to clone"},
 	{[]string{"open_by_handle_at"}, always, unix.EPERM, "opens by inode number, past every path"},
 }
 
 // processRefusals keep processes out of each other and of the session init.
 var processRefusals = []Refusal{
 	{[]string{"ptrace"}, always, unix.EPERM, "rewrites a process after its exec was judged; a tracer blocks the supervisor's own"},
-	{[]string{"process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease"}, always, unix.EPERM,
-		"memory of another process"},
+	{[]string{"process_madvise", "process_mrelease"}, always, unix.EPERM, "memory of another process, named by a descriptor"},
 	{[]string{"pidfd_getfd"}, always, unix.EPERM, "descriptors of another process"},
-	{[]string{"kcmp"}, always, unix.EPERM, "compares kernel objects of other processes"},
-	{[]string{"prlimit64"}, []Case{{{0, Not, 0}}, {{1, Is32, TagLimit}, {2, Not, 0}}}, unix.EPERM,
-		"limits of another process; the limit that marks a command's processes"},
+	{[]string{"prlimit64"}, slices.Concat([]Case{{{1, Is32, TagLimit}, {2, Not, 0}}}, first(0, Condition{2, Not, 0})), unix.EPERM,
+		"limits of the session's first processes; the limit that marks a command's processes"},
 	{[]string{"setrlimit"}, []Case{{{0, Is32, TagLimit}}}, unix.EPERM, "the limit that marks a command's processes"},
 	{[]string{"setpriority"}, []Case{{{0, Is32, unix.PRIO_USER}}}, unix.EPERM, "the session init has the same user"},
 	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoUser}}}, unix.EPERM, "the session init has the same user"},
@@ -88,6 +117,20 @@ var initRefusals = []Refusal{
 	{[]string{"setpriority", "ioprio_set"}, equal(1, initThreads...), unix.EPERM, "a thread or the group of the session init"},
 }
 
+// FirstProcesses is how many numbers of a pid namespace are the session's own:
+// its init, the init's second thread, and a process that has ended or opens
+// files. The kernel does not give a number below 300 to a second process.
+const FirstProcesses = 3
+
+// first is one case for each number of the session's own processes.
+func first(arg uint, and ...Condition) []Case {
+	var cases []Case
+	for n := range uint64(FirstProcesses) {
+		cases = append(cases, append(Case{{arg, Is32, n + 1}}, and...))
+	}
+	return cases
+}
+
 // Protocols that reach a network past connect and bind, or past their judges.
 const (
 	protoSCTP = unix.IPPROTO_SCTP // connects by setsockopt
@@ -105,29 +148,15 @@ var socketRefusals = []Refusal{
 	{[]string{"sendmmsg"}, []Case{{{3, HasBits, unix.MSG_FASTOPEN}}}, unix.EPERM, "connects without connect"},
 }
 
-// ioctl requests. See ioctl_tty(2) and socket(7).
+// ioctl requests. See ioctl_tty(2).
 const (
-	fiosetown  = 0x8901
-	siocspgrp  = 0x8902
-	tioclinux  = 0x541c
-	fSetOwnEx  = 15
-	fSetSig    = 10
-	ioctlReq   = 1
-	fcntlCmd   = 1
-	fcntlValue = 2
+	tioclinux = 0x541c
+	ioctlReq  = 1
 )
 
-// descriptorRefusals are operations on descriptors that type or signal for
-// somebody else. Of the owner calls only what a register proves harmless is
-// left: F_SETOWN and F_SETSIG with 0, which clear.
-var descriptorRefusals = []Refusal{
+// terminalRefusals type for somebody else.
+var terminalRefusals = []Refusal{
 	{[]string{"ioctl"}, equal(ioctlReq, unix.TIOCSTI, tioclinux), unix.EPERM, "types into a terminal that others read"},
-	{[]string{"ioctl"}, equal(ioctlReq, fiosetown, siocspgrp), unix.EPERM, "has the kernel signal a process chosen in memory"},
-	{[]string{"fcntl"}, []Case{
-		{{fcntlCmd, Is32, unix.F_SETOWN}, {fcntlValue, Not, 0}},
-		{{fcntlCmd, Is32, fSetSig}, {fcntlValue, Not, 0}},
-		{{fcntlCmd, Is32, fSetOwnEx}},
-	}, unix.EPERM, "has the kernel signal another process, without kill"},
 }
 
 // bits is one case for each flag of a register.

@@ -3,6 +3,7 @@ package seccomp
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -14,9 +15,19 @@ import (
 // those of the operator.
 func SelfPlan(programs bool) Plan {
 	var p Plan
-	p.Refused = append(p.Refused, kernelRefusals...)
+	p.Refused = slices.Concat(kernelRefusals, clockRefusals)
+	for _, e := range exceptions {
+		if e.Syscalls[0] == "personality" {
+			p.Refused = append(p.Refused, e.Refusal)
+		}
+	}
+	for _, r := range quietRefusals {
+		if r.Syscalls[0] != "clone3" { // threads
+			p.Refused = append(p.Refused, r)
+		}
+	}
 	for _, r := range mountRefusals {
-		if r.Syscalls[0] != "clone" && r.Syscalls[0] != "clone3" { // threads
+		if r.Syscalls[0] != "clone" { // threads
 			p.Refused = append(p.Refused, r)
 		}
 	}

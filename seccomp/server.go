@@ -1,6 +1,10 @@
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // serverRefusals are what a server process never does: it has its descriptors
 // when it starts, and answers.
@@ -26,7 +30,11 @@ var serverRefusals = []Refusal{
 // server: no notification, and none of what a session's commands are refused.
 func ServerPlan() Plan {
 	var p Plan
-	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, descriptorRefusals} {
+	lists := [][]Refusal{quietRefusals, clockRefusals, kernelRefusals, mountRefusals, processRefusals, terminalRefusals, Signals{}.refused()}
+	for _, e := range slices.Concat(exceptions, Signals{}.excepted()) {
+		lists = append(lists, []Refusal{e.Refusal})
+	}
+	for _, list := range lists {
 		for _, r := range list {
 			if !overlaps(r) {
 				p.Refused = append(p.Refused, r)

@@ -84,6 +84,9 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 			refuse(groupPosition(p, g), "whether %s_rules hold", g)
 		}
 	}
+	if problem := unjudged(p, s.signals, signalPlan(p, s.lost)); problem != nil && old.Governs(policy.GroupSignal) {
+		problems = append(problems, *problem)
+	}
 	if s.network != nil && p.InspectsAny() && !s.network.proxy.Intercepts() {
 		refuse(groupPosition(p, policy.GroupNetwork), "whether requests are looked into")
 	}

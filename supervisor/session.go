@@ -81,9 +81,11 @@ type Session struct {
 	groups      atomic.Uint64 // made for commands so far
 	pidsGrouped bool          // the group counts processes
 
-	opens     bool           // files of the kernel are opened one by one
-	opener    *launch.Opener // nil unless they are
-	root      *os.File       // the root directory that commands see
+	signals   seccomp.Signals // that the filter has notified
+	refusals  seccomp.Table   // that the loop answers
+	opens     bool            // files of the kernel are opened one by one
+	opener    *launch.Opener  // nil unless they are
+	root      *os.File        // the root directory that commands see
 	rules     atomic.Pointer[rules]
 	reloading sync.Mutex // one reload at a time
 	approvals *approve.Queue
@@ -225,11 +227,16 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 		return err
 	}
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
-	filter, err := seccomp.DefaultPlan(seccomp.PlanOptions{
-		Signals: s.cfg.Policy.Governs(policy.GroupSignal) || s.plain(), NoInternet: s.plain() && !s.cfg.Network && s.network == nil,
+	s.signals = signalPlan(s.cfg.Policy, s.lost)
+	plan := seccomp.DefaultPlan(seccomp.PlanOptions{
+		Tell: true, Signals: s.signals, NoInternet: s.plain() && !s.cfg.Network && s.network == nil,
 		Threads: s.plain(), NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0, Opens: v.opens,
 		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
-	}).Compile(runtime.GOARCH)
+	})
+	filter, err := plan.Compile(runtime.GOARCH)
+	if err == nil {
+		s.refusals, err = plan.Table()
+	}
 	if err != nil {
 		return err
 	}
@@ -282,7 +289,7 @@ func (s *Session) startLoop() error {
 	s.loop = notify.New(notify.Config{
 		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log, Root: root,
 		Unverified: s.lost.has(lossVerify), Shared: s.plain(), As: s.tracer(),
-		Network: s.networkCalls(), Open: open,
+		Network: s.networkCalls(), Open: open, Refusals: s.refusals,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stopLoop, s.loopDone = stop, make(chan struct{})

@@ -177,6 +177,7 @@ const (
 	EventFile    = "file"
 	EventNet     = "net"
 	EventSignal  = "signal"
+	EventCall    = "call" // a system call that sessions refuse
 	EventEnv     = "env"
 	EventFault   = "fault" // the supervisor could not decide and denied
 	// EventApproval is a question to a person: begin when it is asked, end with

@@ -27,6 +27,7 @@ type Init struct {
 	start    *net.UnixConn
 	child    *child
 	listener *os.File
+	probing  *answers // until the init is ready
 	sockets  map[string]*os.File
 	missing  map[string]error // optional parts of the setup that failed
 	refused  []Proof
@@ -72,6 +73,7 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = i.control.SetReadDeadline(time.Unix(1, 0)) })
 	err = i.handshake(file, onFUSE)
+	err = errors.Join(err, i.probing.close())
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -188,7 +190,8 @@ func (i *Init) setupMessage(m *message, onFUSE func(string, *os.File) error) err
 	switch m.kind {
 	case msgListener:
 		i.listener = fds[0]
-		return nil
+		i.probing, err = refuseAll(i.listener)
+		return err
 	case msgSocket:
 		i.sockets[string(m.data)] = fds[0]
 		return nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/testenv"
+	"agentsh/seccomp"
 	"agentsh/supervisor/launch"
 )
 
@@ -386,4 +387,39 @@ func descriptors(t *testing.T) string {
 		}
 	}
 	return strings.Join(list, "\n")
+}
+
+// TestTheInitHasTheFirstNumbers of its pid namespace, and no command has one of
+// them: the filter knows the session's own processes by that.
+func TestTheInitHasTheFirstNumbers(t *testing.T) {
+	both(t, func(t *testing.T) {
+		for _, opener := range []bool{false, true} {
+			c := config(t)
+			if opener {
+				testenv.Need(t, testenv.Landlock)
+				c.Opener = []string{"/usr"}
+			}
+			s := start(t, c)
+			tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", s.PID()))
+			if err != nil || len(tasks) < 2 {
+				t.Fatalf("threads of the init: %q, %v", tasks, err)
+			}
+			for _, name := range tasks {
+				text, err := os.ReadFile(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, numbers, _ := strings.Cut(string(text), "\nNSpid:")
+				numbers, _, _ = strings.Cut(numbers, "\n")
+				fields := strings.Fields(numbers)
+				if n, err := strconv.Atoi(fields[len(fields)-1]); err != nil || n > seccomp.FirstProcesses {
+					t.Errorf("opener %v: a thread of the init has number %d, %v", opener, n, err)
+				}
+			}
+			_, out := s.run(t, "echo $$")
+			if n, err := strconv.Atoi(strings.TrimSpace(out)); err != nil || n <= seccomp.FirstProcesses {
+				t.Errorf("opener %v: the first command has number %q", opener, out)
+			}
+		}
+	})
 }

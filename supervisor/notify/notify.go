@@ -33,6 +33,7 @@ type Loop struct {
 	swap   sync.RWMutex // held for writing while the rules change
 	rules  Rules
 	asking context.Context // of the questions that wait for a person; set by Run
+	told   sync.Map        // *seccomp.ToldRefusal: an event told of it
 
 	mu      sync.Mutex
 	workers []*worker
@@ -73,6 +74,9 @@ type Config struct {
 	// Root is the root directory of every process, where the filter keeps them
 	// in it. Nil: it is looked up for each.
 	Root *target.Root
+	// Refusals are the calls that are notified to be refused, see seccomp.Plan.Table.
+	// The first of each kind makes an event.
+	Refusals seccomp.Table
 	// Session is the id that events carry.
 	Session string
 	// Workers is the most threads used; 0 is 64, at least 2. When all are busy

@@ -128,6 +128,52 @@ func (w *worker) signal(c *call, number, signal int) error {
 	return w.answerSignal(c, s, first)
 }
 
+// owner is fcntl with F_SETOWN: the kernel will signal a process, or a group, for
+// a descriptor. It is judged now, for the signals that it gets by default.
+func (w *worker) owner(c *call) error {
+	t, err := target.OpenView(c.TID)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	s, err := w.loop.sender(t)
+	if err != nil {
+		return err
+	}
+	targets, err := s.targets(int(int32(c.Args[2])))
+	if errors.Is(err, unix.ESRCH) || err == nil && len(targets) == 0 {
+		c.deny(unix.ESRCH)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !c.valid() {
+		return errGone
+	}
+	for _, p := range targets {
+		for _, signal := range []unix.Signal{unix.SIGIO, unix.SIGURG} {
+			j, err := c.judgeSignal(s, p, int(signal))
+			if err != nil {
+				return err
+			}
+			switch j.decision.Effect {
+			case policy.Allow:
+			case policy.Audit:
+				if err := w.loop.cfg.Emit(w.loop.signalEvent(s, j, "audit")); err != nil {
+					return fmt.Errorf("audit: %w", err)
+				}
+			default:
+				w.loop.emit(w.loop.signalEvent(s, j, "deny"))
+				c.deny(unix.EPERM)
+				return nil
+			}
+		}
+	}
+	w.goOn(c)
+	return nil
+}
+
 // sender is the process that sends a signal.
 type sender struct {
 	t      *target.Target

@@ -39,6 +39,7 @@ var handlers = map[int]func(*worker, *call) error{
 	unix.SYS_MEMFD_CREATE:       (*worker).memoryFile,
 	unix.SYS_OPENAT:             (*worker).openat,
 	unix.SYS_OPENAT2:            (*worker).openat2,
+	unix.SYS_FCNTL:              (*worker).owner,
 }
 
 // worker is one thread that receives and answers. It is the tracer of at most
@@ -152,10 +153,13 @@ func (w *worker) serve() error {
 func (w *worker) handle(c *call) {
 	defer func() { w.recovered(c, recover()) }()
 	handler := handlers[c.Syscall]
+	refusal := w.loop.cfg.Refusals.Of(c.Syscall, c.Args)
 	var err error
 	switch {
 	case c.Arch != nativeArch:
 		err = fmt.Errorf("call of architecture %#x", c.Arch)
+	case refusal != nil:
+		err = w.refuse(c, refusal)
 	case handler == nil:
 		err = fmt.Errorf("call %d has no handler", c.Syscall)
 	default:

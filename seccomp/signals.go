@@ -1,0 +1,181 @@
+package seccomp
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxSignal is the highest signal number. See signal(7).
+const MaxSignal = 64
+
+// SignalSet holds signals by their numbers; 0 is the question whether a process
+// is there.
+type SignalSet [MaxSignal + 1]bool
+
+// EverySignal is the set of all of them.
+func EverySignal() (s SignalSet) {
+	for n := range s {
+		s[n] = true
+	}
+	return s
+}
+
+// has reports whether the set holds one of the signals; of none: any.
+func (s SignalSet) has(numbers ...int) bool {
+	if len(numbers) == 0 {
+		return slices.Contains(s[:], true)
+	}
+	return slices.ContainsFunc(numbers, func(n int) bool { return s[n] })
+}
+
+// minus are the signals of s that other lacks.
+func (s SignalSet) minus(other SignalSet) SignalSet {
+	for n := range s {
+		s[n] = s[n] && !other[n]
+	}
+	return s
+}
+
+// Lacks reports whether a signal of need is not in s, and which is the first.
+func (s SignalSet) Lacks(need SignalSet) (number int, lacks bool) {
+	missing := need.minus(s)
+	number = slices.Index(missing[:], true)
+	return number, number >= 0
+}
+
+// Signals say which signals the supervisor decides on. The others go to whom
+// the kernel lets them go.
+type Signals struct {
+	// Judged are notified whoever gets them.
+	Judged SignalSet
+	// First are notified when they are for one of [FirstProcesses].
+	First SignalSet
+	// Inside says that the kernel keeps signals in the session, by a pid namespace
+	// and by Landlock's scopes. Without it the calls that have the kernel send
+	// signals later are refused.
+	Inside bool
+}
+
+// senders are the calls that send a signal, each with the argument that holds
+// its number. The process, or for tgkill its group of threads, is argument 0.
+var senders = []struct {
+	name   string
+	signal uint
+}{{"kill", 1}, {"tkill", 1}, {"tgkill", 2}, {"rt_sigqueueinfo", 1}, {"rt_tgsigqueueinfo", 2}}
+
+// mostCases bounds the signals that a filter tells apart: with more of them it
+// notifies all.
+const mostCases = 32
+
+// cases hold for the signals of a set and for what else must hold.
+func (s SignalSet) cases(arg uint, and []Case) []Case {
+	numbers := s.numbers()
+	if len(numbers) > mostCases {
+		return and
+	}
+	if and == nil {
+		and = []Case{{}}
+	}
+	var out []Case
+	for _, n := range numbers {
+		for _, c := range and {
+			out = append(out, append(slices.Clone(c), Condition{arg, Is32, n}))
+		}
+	}
+	return out
+}
+
+func (s SignalSet) numbers() (out []uint64) {
+	for n, in := range s {
+		if in {
+			out = append(out, uint64(n))
+		}
+	}
+	return out
+}
+
+// notices are the calls that send a signal that is judged.
+func (s Signals) notices() []Notice {
+	var out []Notice
+	rest := s.First.minus(s.Judged)
+	all := len(s.Judged.numbers()) > mostCases
+	for _, call := range senders {
+		n := Notice{Syscalls: []string{call.name}}
+		if s.Judged.has() {
+			n.When = s.Judged.cases(call.signal, nil)
+		}
+		if rest.has() && !all {
+			n.When = append(n.When, rest.cases(call.signal, first(0))...)
+		}
+		if all || len(n.When) > 0 {
+			out = append(out, n)
+		}
+	}
+	if s.Inside && s.Judged.has(ownerSignals...) {
+		// Who gets these signals is said once, and is a number.
+		out = append(out, Notice{Syscalls: []string{"fcntl"}, When: []Case{{{fcntlCmd, Is32, unix.F_SETOWN}, {fcntlValue, Not, 0}}}})
+	}
+	return out
+}
+
+// Requests that choose who gets the signals of a descriptor, and which. See
+// fcntl(2), socket(7).
+const (
+	fiosetown  = 0x8901
+	siocspgrp  = 0x8902
+	fSetOwnEx  = 15
+	fSetSig    = 10
+	fcntlCmd   = 1
+	fcntlValue = 2
+)
+
+// ownerSignals are what a descriptor sends when F_SETSIG chose nothing else.
+var ownerSignals = []int{int(unix.SIGIO), int(unix.SIGURG)}
+
+const (
+	sendsLater = "has the kernel send signals later, without kill"
+	sendsToOne = "has the kernel send signals to a process that is named in memory"
+)
+
+// refused are the calls by which a signal goes where nothing keeps it, or which
+// pass the rules on signals.
+func (s Signals) refused() []Refusal {
+	var out []Refusal
+	refuse := func(name string, errno unix.Errno, reason string, when ...Case) {
+		out = append(out, Refusal{[]string{name}, when, errno, reason})
+	}
+	if !s.Inside || s.Judged.has() {
+		refuse("pidfd_send_signal", unix.ENOSYS, "another thread could exchange the descriptor after it was judged; programs fall back to kill")
+	} else if s.First.has() {
+		refuse("pidfd_open", unix.EPERM, "the session's first processes get no signals", first(0)...)
+	}
+	if !s.Inside {
+		refuse("fcntl", unix.EPERM, sendsLater, Case{{fcntlCmd, Is32, unix.F_SETOWN}, {fcntlValue, Not, 0}})
+	}
+	if !s.Inside || s.Judged.has(ownerSignals...) {
+		refuse("fcntl", unix.EPERM, sendsToOne, Case{{fcntlCmd, Is32, fSetOwnEx}})
+		refuse("ioctl", unix.EPERM, sendsToOne, equal(ioctlReq, fiosetown, siocspgrp)...)
+	}
+	switch chosen := s.Judged.minus(SignalSet{0: true}); {
+	case !s.Inside || len(chosen.numbers()) > mostCases:
+		refuse("fcntl", unix.EPERM, sendsLater, Case{{fcntlCmd, Is32, fSetSig}, {fcntlValue, Not, 0}})
+	case chosen.has():
+		refuse("fcntl", unix.EPERM, sendsLater, chosen.cases(fcntlValue, []Case{{{fcntlCmd, Is32, fSetSig}}})...)
+	}
+	return out
+}
+
+// excepted are the limits of other processes: where one is passed the kernel
+// sends a signal.
+func (s Signals) excepted() []Exception {
+	const reason = "limits of another process: the kernel signals one that passes them"
+	set := Case{{0, Not, 0}, {2, Not, 0}}
+	switch {
+	case !s.Inside:
+		set = Case{{0, Not, 0}} // numbers are those of the machine
+	case !s.Judged.has():
+		return nil
+	}
+	return []Exception{{Refusal: Refusal{[]string{"prlimit64"}, []Case{set}, unix.EPERM, reason}, Own: []uint{0}}}
+}

@@ -1,0 +1,89 @@
+package seccomp
+
+import (
+	"fmt"
+	"slices"
+
+	scmp "github.com/seccomp/libseccomp-golang"
+)
+
+// holds reports whether the case is about a call with these arguments.
+func (c Case) holds(args [6]uint64) bool {
+	return !slices.ContainsFunc(c, func(one Condition) bool { return !one.holds(args[one.Arg]) })
+}
+
+func (c Condition) holds(v uint64) bool {
+	switch c.Op {
+	case Is32:
+		return uint32(v) == uint32(c.Value)
+	case Is:
+		return v == c.Value
+	case Not:
+		return v != c.Value
+	case Above:
+		return v > c.Value
+	case HasBits:
+		return v&c.Value == c.Value
+	case LacksBit:
+		return v&c.Value == 0
+	}
+	return true // unknown: the refusal is about it
+}
+
+// about reports whether the refusal is about a call with these arguments.
+func (r *Refusal) about(args [6]uint64) bool {
+	return len(r.When) == 0 || slices.ContainsFunc(r.When, func(c Case) bool { return c.holds(args) })
+}
+
+// Table holds the refusals that a supervisor answers, by the numbers of calls on
+// this machine.
+type Table map[int][]ToldRefusal
+
+// ToldRefusal is a refusal of one call.
+type ToldRefusal struct {
+	Exception
+	Name string // of the call
+}
+
+// Table returns the plan's refusals for who answers its notifications. See
+// [Plan.Told].
+func (p Plan) Table() (Table, error) {
+	t := Table{}
+	add := func(e Exception) error {
+		for _, name := range e.Syscalls {
+			nr, late := shared[name]
+			if !late {
+				call, err := scmp.GetSyscallFromName(name)
+				if err != nil {
+					return fmt.Errorf("%s: libseccomp does not know it: %w", name, err)
+				}
+				nr = uint32(call)
+			}
+			t[int(int32(nr))] = append(t[int(int32(nr))], ToldRefusal{e, name}) // a negative one is of no call here
+		}
+		return nil
+	}
+	for _, r := range p.Told {
+		if err := add(Exception{Refusal: r}); err != nil {
+			return nil, err
+		}
+	}
+	for _, e := range p.Excepted {
+		if err := add(e); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// Of returns the refusal that is about a call, one without exceptions first; nil:
+// none is.
+func (t Table) Of(number int, args [6]uint64) *ToldRefusal {
+	list := t[number]
+	for i := range list {
+		if list[i].about(args) {
+			return &list[i]
+		}
+	}
+	return nil
+}
