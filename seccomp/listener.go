@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"sync"
@@ -87,13 +86,8 @@ func (l *Listener) open() (err error) {
 	if err := unix.EpollCtl(l.wait, unix.EPOLL_CTL_ADD, l.stop, &stop); err != nil {
 		return fmt.Errorf("epoll: %w", err)
 	}
-	return l.arm(unix.EPOLL_CTL_ADD)
-}
-
-// arm lets the listener be reported, once, to a thread that waits.
-func (l *Listener) arm(op int) error {
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(l.fd)}
-	if err := unix.EpollCtl(l.wait, op, l.fd, &event); err != nil {
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(l.fd)} // once, to a thread that waits
+	if err := unix.EpollCtl(l.wait, unix.EPOLL_CTL_ADD, l.fd, &event); err != nil {
 		return fmt.Errorf("wait for notifications: %w", err)
 	}
 	return nil
@@ -109,39 +103,11 @@ func (l *Listener) Receive(n *Notification) error {
 	if l.closed {
 		return os.ErrClosed
 	}
-	// Waiting here keeps Close able to end it: the ioctl itself restarts after
+	// Waiting in epoll keeps Close able to end it: the ioctl itself restarts after
 	// every signal that has a Go handler.
-	var events [1]unix.EpollEvent
-	for {
-		_, err := unix.EpollWait(l.wait, events[:], -1)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("wait for a notification: %w", err)
-		}
-	}
-	if events[0].Fd == int32(l.stop) {
-		return os.ErrClosed
-	}
-	err := io.EOF // EPOLLHUP: the last task that had the filter is gone
-	if events[0].Events&unix.EPOLLIN != 0 {
-		err = l.receive(n)
-	}
-	if failed := l.arm(unix.EPOLL_CTL_MOD); failed != nil {
-		return failed // nobody would receive any more
-	}
-	return err
-}
-
-func (l *Listener) receive(n *Notification) error {
-	var buf [notificationSize]byte // the kernel refuses a buffer that is not zero
-	switch errno := l.ioctl(ioctlReceive, unsafe.Pointer(&buf)); errno {
-	case 0:
-	case unix.ENOENT, unix.EINTR:
-		return ErrGone
-	default:
-		return fmt.Errorf("receive a notification: %w", errno)
+	var buf [notificationSize]byte
+	if err := l.receive(&buf); err != nil {
+		return err
 	}
 	ne := binary.NativeEndian
 	n.ID = ne.Uint64(buf[0:])
