@@ -20,20 +20,21 @@ var devNames = []string{"null", "zero", "full", "random", "urandom", "tty", "ptm
 
 // holdKernelRules covers what rules deny below the kernel's own directories and
 // refuses rules about them that no mount can hold: what is there is made anew for
-// each reader. Rules that allow ask for no more than every session has, and those
-// that speak of every directory say nothing about these.
+// each reader. A rule that allows may ask for no more than a session has. Those that
+// speak of every directory say nothing about these.
 func (p *viewPlanner) holdKernelRules() error {
 	var problems []error
 	for _, rule := range p.policy.Rules(policy.GroupFile) {
-		if rule.Effect == policy.Allow {
-			continue
-		}
 		for _, dir := range kernelDirs {
 			for _, pattern := range rule.PathsBelow(dir) {
 				if first, _, _ := strings.Cut(strings.TrimPrefix(pattern, "/"), "/"); first == "*" || first == "**" {
 					continue
 				}
-				if why := p.holdKernelRule(rule, pattern); why != "" {
+				hold := p.holdKernelRule
+				if rule.Effect == policy.Allow {
+					hold = givesKernelFiles
+				}
+				if why := hold(rule, pattern); why != "" {
 					problems = append(problems, fmt.Errorf("%s: rule %s: %s of %s cannot be held: %s", rule.Pos, rule.Name, rule.Effect, pattern, why))
 				}
 			}
@@ -54,8 +55,8 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 		return "name read as its operation, which is the one that is decided there file by file"
 	case rule.Effect != policy.Deny:
 		return "nothing decides on single operations there"
-	case below(name, "/sys"):
-		return "" // a session has no /sys
+	case below(name, "/sys") && !below(name, sysShown...):
+		return "" // a session does not have it
 	case strings.ContainsAny(name, "*?[{\\") || slices.Contains(kernelDirs, name):
 		return "name one file or directory"
 	}
@@ -63,6 +64,9 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 		if d, _ := p.policy.Evaluate(&policy.FileRequest{Path: name, Op: op}); d.Effect != policy.Deny && op != policy.OpStat {
 			return "it can only be covered as a whole: deny every operation, or read alone"
 		}
+	}
+	if below(name, "/sys") {
+		return p.mask(name, pattern)
 	}
 	first, _, _ := strings.Cut(name[len("/proc/"):], "/")
 	if below(name, "/dev") {
@@ -75,6 +79,11 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 	if first == "self" || first == "thread-self" || strings.Trim(first, "0123456789") == "" {
 		return "it differs for each process"
 	}
+	return p.mask(name, pattern)
+}
+
+// mask covers a file, or all that is in a directory.
+func (p *viewPlanner) mask(name, pattern string) string {
 	info, err := os.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -88,6 +97,43 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 	}
 	p.view.masked = append(p.view.masked, name)
 	return ""
+}
+
+// sysShown are what a session has of /sys, where the policy allows to read it: the
+// processors and the memory of the machine, from which programs choose how many
+// threads they start. The rest names devices, firmware and other tenants.
+var sysShown = []string{"/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/hugepages", "/sys/kernel/mm/transparent_hugepage"}
+
+// givesKernelFiles says why a session does not have what a rule allows; empty: it
+// does, or has the part that is safe.
+func givesKernelFiles(rule *policy.Rule, pattern string) string {
+	fixed := pattern
+	if at := strings.IndexAny(pattern, "*?[{\\"); at >= 0 {
+		fixed = pattern[:at]
+	}
+	fixed = strings.TrimSuffix(fixed, "/")
+	switch {
+	case below(fixed, "/dev") || !below(fixed, "/proc", "/sys"):
+		return ""
+	case rule.Concerns(writeOps):
+		return "it is read-only in every session: name read, list and stat as its operations"
+	case below(fixed, "/sys") && !slices.ContainsFunc(sysShown, func(s string) bool { return below(fixed, s) || below(s, fixed) }):
+		return "of /sys a session has " + strings.Join(sysShown, ", ") + " and nothing else"
+	}
+	return ""
+}
+
+// addSys shows what a session has of /sys.
+func (p *viewPlanner) addSys() {
+	for _, dir := range sysShown {
+		if _, err := os.Stat(dir); err != nil {
+			continue // this kernel has none
+		}
+		read := p.policy.Tree(dir, readOps&^policy.OpExecute)
+		if read.Effect == policy.Allow {
+			p.view.binds = append(p.view.binds, bind{path: dir, noExec: true})
+		}
+	}
 }
 
 // onlyReads reports whether a rule speaks, of what is possible at all below

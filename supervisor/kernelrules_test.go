@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"context"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -13,7 +15,8 @@ name: test
 command_rules: [{name: rest, commands: ['*'], decision: allow}]
 file_rules:
   - {name: guarded, paths: ['PATHS'], operations: [OPS], decision: EFFECT}
-  - {name: rest, paths: ['${WORKSPACE}/**', '/tmp/**', '/proc/**', '/dev/**'], operations: ['*'], decision: allow}
+  - {name: rest, paths: ['${WORKSPACE}/**', '/tmp/**', '/dev/**'], operations: ['*'], decision: allow}
+  - {name: kernel, paths: ['/proc/**', '/sys/**'], operations: [read, list, stat], decision: allow}
   - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
 `
 
@@ -43,6 +46,13 @@ func TestRulesBelowTheKernelsDirectoriesAreHeldOrRefused(t *testing.T) {
 		{"/dev/tty", "'*'", "deny", "devices of a session"},
 		{"/dev/shm/**", "'*'", "deny", "devices of a session"},
 		{"/sys/kernel/**", "read", "audit", "nothing decides on single operations"},
+		{"/sys/devices/system/cpu/*/online", "'*'", "deny", "name one file or directory"},
+		{"/sys/class/net/**", "read", "allow", "of /sys a session has /sys/devices/system/cpu"},
+		{"/sys/class/*/address", "read", "allow", "of /sys a session has /sys/devices/system/cpu"},
+		{"/sys/devices/system/cpu/**", "read, write", "allow", "read-only in every session"},
+		{"/proc/self/oom_score_adj", "write", "allow", "read-only in every session"},
+		{"/proc/*/comm", "read, write", "allow", "name read, list and stat"},
+		{"/proc/**", "'*'", "allow", "read-only in every session"},
 	}
 	for _, test := range refused {
 		cfg, _ := testConfig(t, kernelRule(test.paths, test.ops, test.effect))
@@ -59,7 +69,9 @@ func TestRulesBelowTheKernelsDirectoriesAreHeldOrRefused(t *testing.T) {
 	held := []struct{ paths, command string }{
 		{"/proc/cpuinfo", "cat /proc/cpuinfo"},
 		{"/proc/tty/**", "cat /proc/tty/drivers"},
-		{"/sys/**", "cat /sys/kernel/ostype"},
+		{"/sys/**", "cat /sys/kernel/ostype /sys/devices/system/cpu/online"},
+		{"/sys/devices/system/cpu/online", "cat /sys/devices/system/cpu/online"},
+		{"/sys/devices/system/cpu/**", "cat /sys/devices/system/cpu/possible"},
 		{"/dev/mem", "cat /dev/mem"},
 	}
 	for _, test := range held {
@@ -69,3 +81,31 @@ func TestRulesBelowTheKernelsDirectoriesAreHeldOrRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestASessionSeesTheProcessorsOfTheMachine read-only, and nothing else of /sys.
+func TestASessionSeesTheProcessorsOfTheMachine(t *testing.T) {
+	testenv.Need(t, testenv.Program("lscpu"), testenv.Program("nproc"))
+	policy := kernelRule("/dev/mem", "'*'", "deny")
+	b := openEither(t, asBoth(t), policy, nil)
+	want, err := exec.Command("sh", "-c", processors).CombinedOutput()
+	if err != nil {
+		t.Fatalf("outside: %v\n%s", err, want)
+	}
+	if _, out := b.run(t, "sh", "-c", processors); out != string(want) {
+		t.Errorf("inside:\n%s\noutside:\n%s", out, want)
+	}
+	_, out := b.run(t, "sh", "-c", `ls /sys /sys/devices /sys/devices/system /sys/kernel /sys/kernel/mm | LC_ALL=C sort -u | tr '\n' ' '
+echo x 2>/dev/null >/sys/devices/system/cpu/cpu0/new || echo -n closed
+cat /sys/class/net/lo/address 2>/dev/null`)
+	if out != " /sys/devices/system: /sys/devices: /sys/kernel/mm: /sys/kernel: /sys: cpu devices hugepages kernel mm node system transparent_hugepage closed" {
+		t.Errorf("it printed %q", out)
+	}
+	if _, out := openEither(t, os.Geteuid() != 0, strings.Replace(policy, ", '/sys/**'", "", 1), nil).run(t, "sh", "-c", "ls /sys 2>/dev/null"); out != "" {
+		t.Errorf("a policy that does not allow it shows %q", out)
+	}
+}
+
+// processors prints what programs find out about processors, as far as they are here.
+const processors = `export LC_ALL=C; lscpu | grep -v MHz; nproc; getconf _NPROCESSORS_CONF
+command -v node >/dev/null && node -e 'console.log(os.cpus().length, os.cpus()[0].model)'
+true`

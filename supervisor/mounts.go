@@ -94,6 +94,7 @@ func (p *viewPlanner) plan() (view, error) {
 			return view{}, err
 		}
 	}
+	p.addSys()
 	p.addTopLinks()
 	return p.view, nil
 }

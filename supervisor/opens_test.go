@@ -337,7 +337,7 @@ func TestAnOpenerThatIsGoneOpensNothing(t *testing.T) {
 // TestWhetherFilesOfProcAreDecidedIsSettled: the layer that shuts commands out is
 // there from the start or not at all.
 func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
-	plain := strings.NewReplacer("decision: audit", "decision: allow", "decision: approve", "decision: allow", "decision: deny, message: variables are secret", "decision: allow").Replace(opensPolicy)
+	plain := strings.NewReplacer("operations: [read, write], decision: deny, message: variables are secret", "operations: [read], decision: allow", "decision: audit", "decision: allow", "decision: approve", "decision: allow").Replace(opensPolicy)
 	b := openBox(t, plain)
 	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(opensPolicy)}, policy.Options{Vars: b.policy().Vars()})
 	if err != nil {

@@ -20,7 +20,8 @@ file_rules:
   - {name: fixed, paths: ['${WORKSPACE}/fixed'], operations: [write, create, delete, rename, link, symlink, chmod, chown, mkdir, rmdir, mknod, xattr, utime], decision: deny}
   - {name: own, paths: ['${WORKSPACE}/**', '${HOME}/**', '/tmp/**'], operations: ['*'], decision: allow}
   - {name: system, paths: ['/usr/**', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
-  - {name: devices, paths: ['/proc/**', '/dev/**'], operations: [read, list, stat, write], decision: allow}
+  - {name: devices, paths: ['/dev/**'], operations: [read, list, stat, write], decision: allow}
+  - {name: kernel, paths: ['/proc/**'], operations: [read, list, stat], decision: allow}
 `
 
 func needSandbox(t *testing.T) {

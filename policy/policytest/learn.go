@@ -216,7 +216,8 @@ var surroundings = []learnedRule{
 		Operations: []string{"read", "list", "stat", "execute"}, Decision: "allow",
 	},
 	{Name: "scratch", Paths: []string{"${HOME}/**", "/tmp/**", "/dev/shm/**"}, Operations: []string{"*"}, Decision: "allow"},
-	{Name: "kernel", Paths: []string{"/dev/**", "/proc/**"}, Operations: []string{"read", "write", "list", "stat"}, Decision: "allow"},
+	{Name: "devices", Paths: []string{"/dev/**"}, Operations: []string{"read", "write", "list", "stat"}, Decision: "allow"},
+	{Name: "kernel", Paths: []string{"/proc/**", "/sys/**"}, Operations: []string{"read", "list", "stat"}, Decision: "allow"},
 }
 
 func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
