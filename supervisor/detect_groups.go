@@ -53,7 +53,7 @@ var groupTable = []group{
 		[]string{"mount_namespace", "mount_api", "private_proc", "landlock"}, "outside", []string{"file_rules"}},
 	{"files in the workspace", BySupervisor, "a file server decides every operation",
 		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
-	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; signal_rules are judged by notification",
+	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; those that rules decide on by process are notified",
 		[]string{"pid_namespace", "landlock_scopes", "seccomp_notify"}, "", []string{"signal_rules"}},
 	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
 		[]string{"net_namespace"}, "network", []string{"network_rules", "resource_limits.net_bandwidth_mbps"}},
