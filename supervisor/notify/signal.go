@@ -131,6 +131,9 @@ func (w *worker) signal(c *call, number, signal int) error {
 // owner is fcntl with F_SETOWN: the kernel will signal a process, or a group, for
 // a descriptor. It is judged now, for the signals that it gets by default.
 func (w *worker) owner(c *call) error {
+	if request := int32(c.Args[1]); request != unix.F_SETOWN {
+		return fmt.Errorf("fcntl request %d: %w", request, unix.EPERM)
+	}
 	t, err := target.OpenView(c.TID)
 	if err != nil {
 		return err
