@@ -82,10 +82,10 @@ type PlanOptions struct {
 	Signals Signals
 	// Tell has the refusals that programs seldom meet notified, so that the
 	// supervisor can tell of them; else they are Refused.
-	Tell    bool
-	Opens   bool // notify opens for reading
-	Umask   bool // notify umask
-	Limits  bool // notify setrlimit, and prlimit64 that sets a limit
+	Tell   bool
+	Opens  bool // notify opens for reading
+	Umask  bool // notify umask
+	Limits bool // notify setrlimit, and prlimit64 that sets a limit
 	// Threads notifies calls that set the scheduling of another thread, and refuses
 	// those about another group. Without it those about the session init are refused,
 	// by its numbers in a pid namespace.
