@@ -14,9 +14,6 @@ import (
 // placeholderPrefix begins every placeholder, so that people know what they see.
 const placeholderPrefix = "agentsh-placeholder-"
 
-// defaultHeader is where a credential goes whose provider names no place.
-const defaultHeader = "Authorization"
-
 // credentials gives the sandbox a placeholder in the place of each credential of
 // the harness's providers, as a variable of its name. The values go to the
 // supervisor alone, which swaps them at the provider's endpoints.
@@ -47,10 +44,7 @@ func (r *run) credentials(x *harness.Expanded) harness.Problems {
 			}
 			c := wire.Credential{
 				Name: d.Name + "." + name, Placeholder: placeholderPrefix + rand.Text(), Value: value,
-				Endpoints: d.Endpoints, Header: d.Header, Query: d.Query,
-			}
-			if c.Header == "" && c.Query == "" {
-				c.Header = defaultHeader
+				Endpoints: d.Endpoints, Header: d.Header, Query: d.Query, Path: d.Path,
 			}
 			r.secrets = append(r.secrets, c)
 			if x.Sandbox == nil {

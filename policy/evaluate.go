@@ -2,9 +2,6 @@ package policy
 
 import (
 	"net/netip"
-	"net/url"
-	"path"
-	"strings"
 )
 
 // Evaluate decides one request. It is pure and safe for concurrent use; a
@@ -45,6 +42,7 @@ func (p *Policy) Evaluate(r Request) (Decision, Diagnostic) {
 type reason struct {
 	text  string
 	about string
+	note  string // added to the message
 }
 
 // fallback is the decision when no rule matches.
@@ -135,7 +133,7 @@ type destination struct {
 	*NetworkRequest
 	domain string
 	addr   netip.Addr // zero: not resolved yet
-	path   string     // of the HTTP request, decoded and without dots
+	web    *webPath   // of the HTTP request
 }
 
 // destination reads what a request is about; the reason is empty unless it is
@@ -174,11 +172,14 @@ func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
 		return Decision{}, why
 	}
 	if q.Method != "" && q.Method != Intercepted {
-		file, ok := requestPath(q.Path)
+		if !ValidMethod(q.Method) {
+			return Decision{}, reason{text: "the method of the request is not a token in capital letters"}
+		}
+		web, ok := readPath(q.Path)
 		if !ok {
 			return Decision{}, reason{text: "the path of the request is malformed"}
 		}
-		to.path = file
+		to.web = &web
 	}
 	d, why := p.toward(to)
 	if inner, ok := embedded(to.addr); ok {
@@ -189,36 +190,38 @@ func (p *Policy) network(q *NetworkRequest) (Decision, reason) {
 			d, why = e, w
 		}
 	}
+	if to.web != nil && !d.Effect.permits() {
+		why.note = p.pathNote(to.web, d.Rule)
+	}
 	return d, why
 }
 
-// requestPath is the path of an HTTP request as a server would see it: without
-// the query, decoded once, its dots resolved. It fails for what is not a path.
-func requestPath(target string) (string, bool) {
-	if at := strings.IndexAny(target, "?#"); at >= 0 {
-		target = target[:at]
-	}
-	if target == "" {
-		return "/", true
-	}
-	if target[0] != '/' {
-		return "", false
-	}
-	if strings.Contains(target, "%") {
-		decoded, err := url.PathUnescape(target)
-		if err != nil || strings.IndexByte(decoded, 0) >= 0 {
-			return "", false
+// pathNote says which reading of a path a refusal is about, where that is not
+// the path as it was given.
+func (p *Policy) pathNote(web *webPath, rule *Rule) string {
+	if rule != nil {
+		if len(rule.network.paths) == 0 {
+			return ""
 		}
-		target = decoded
+		if read, _ := rule.network.refusesPath(web); read != "" {
+			return "; a server may read the path as " + shown(read)
+		}
 	}
-	if !strings.Contains(target, "//") && !strings.Contains(target, "/.") {
-		return target, true
+	if web.unclear {
+		return "; servers do not agree on how to read the path " + shown(web.given)
 	}
-	clean := path.Clean(target)
-	if strings.HasSuffix(target, "/") && clean != "/" {
-		clean += "/"
+	for _, other := range p.groups[GroupNetwork].rules {
+		m := other.network
+		if !other.Effect.permits() || len(m.paths) == 0 || !m.matchesPath(web.given) {
+			continue
+		}
+		for _, r := range web.readings {
+			if !r.loose && !m.matchesPath(r.text) {
+				return "; a server may read the path as " + shown(r.text)
+			}
+		}
 	}
-	return clean, true
+	return ""
 }
 
 // toward decides for one address.
@@ -290,12 +293,11 @@ func (m *networkMatch) matchesHTTP(to *destination, unknown bool) bool {
 	if len(m.paths) == 0 {
 		return true
 	}
-	for _, g := range m.paths {
-		if g.Match(to.path) {
-			return true
-		}
+	if !unknown {
+		return m.permitsPath(to.web)
 	}
-	return false
+	_, refuses := m.refusesPath(to.web)
+	return refuses
 }
 
 func (m *networkMatch) matchesDomain(domain string) bool {

@@ -24,6 +24,7 @@ func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
 	default:
 		g.Message = fmt.Sprintf("no rule allows %s", describe(r, why))
 	}
+	g.Message += why.note
 	g.Hint = p.hint(r, d)
 	return g
 }

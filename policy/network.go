@@ -22,15 +22,13 @@ type networkMatch struct {
 	protocols []string
 	methods   []string
 	paths     []*glob.Glob
+	folded    []*glob.Glob // paths in lower case
 	binaries  []nameEntry
 }
 
 type portRange struct{ low, high uint16 }
 
-var (
-	protocolWords = []string{"tcp", "udp"}
-	methodWords   = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
-)
+var protocolWords = []string{"tcp", "udp"}
 
 func networkKeys() []key[draft] {
 	return append(commonKeys(Allow, Deny, Audit, Approve), []key[draft]{
@@ -38,29 +36,65 @@ func networkKeys() []key[draft] {
 		{field{name: "cidrs", doc: "Addresses or networks.", shape: listOf(shape{})}, readCIDRs},
 		{field{name: "ports", doc: "Ports, or ranges as \"8000-8080\".", shape: listOf(shape{kind: shapeInt, others: []shape{{}}})}, readPorts},
 		{field{name: "protocols", doc: "tcp or udp; a session refuses udp in a rule that permits.", shape: listOf(shape{words: protocolWords})}, readProtocols},
-		{field{name: "methods", doc: "HTTP methods. A rule that denies by method also matches a connection whose requests nobody looks into.", shape: listOf(shape{words: methodWords})}, func(r *reader, n *yaml.Node, d *draft) {
-			d.selected = true
-			for _, l := range r.texts(n) {
-				if i, ok := r.word(l.node, "method", methodWords); ok {
-					d.rule.network.methods = append(d.rule.network.methods, methodWords[i])
-				}
-			}
-		}},
-		{field{name: "paths", doc: "Globs of the paths of HTTP requests.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *draft) {
-			d.selected = true
-			for _, l := range r.texts(n) {
-				if !strings.HasPrefix(l.text, "/") && !strings.HasPrefix(l.text, "**") {
-					r.fail(l.node, "begin it with / or **/", "pattern %q matches no path of a URL", shorten(l.text))
-				} else if g := r.pattern(l.node, glob.URL, l.text); g != nil {
-					d.rule.network.paths = append(d.rule.network.paths, g)
-				}
-			}
-		}},
+		{field{name: "methods", doc: "HTTP methods, in capital letters. A rule that denies by method also matches a connection whose requests nobody looks into.", shape: listOf(shape{})}, readMethods},
+		{field{name: "paths", doc: "Globs of the paths of HTTP requests. A rule that denies matches each way in which servers read a path.", shape: listOf(shape{})}, readWebPaths},
 		{field{name: "binaries", doc: "Names or paths of the programs that connect.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *draft) {
 			d.selected = true
 			d.rule.network.binaries = r.names(r.texts(n))
 		}},
 	}...)
+}
+
+func readMethods(r *reader, n *yaml.Node, d *draft) {
+	d.selected = true
+	for _, l := range r.texts(n) {
+		if upper := strings.ToUpper(l.text); !ValidMethod(upper) {
+			r.fail(l.node, "write one as GET or PROPFIND", "%q is no HTTP method", shorten(l.text))
+		} else if upper != l.text {
+			r.fail(l.node, "write "+upper, "the method %s is not in capital letters: methods have case, and no other spelling is let through", l.text)
+		} else {
+			d.rule.network.methods = append(d.rule.network.methods, l.text)
+		}
+	}
+}
+
+func readWebPaths(r *reader, n *yaml.Node, d *draft) {
+	d.selected = true
+	for _, l := range r.texts(n) {
+		if !strings.HasPrefix(l.text, "/") && !strings.HasPrefix(l.text, "**") {
+			r.fail(l.node, "begin it with / or **/", "pattern %q matches no path of a URL", shorten(l.text))
+			continue
+		}
+		g := r.pattern(l.node, glob.URL, l.text)
+		if g == nil {
+			continue
+		}
+		d.rule.network.paths = append(d.rule.network.paths, g)
+		folded, err := foldedPatterns(g.String())
+		if err != nil {
+			r.fail(l.node, "write its sets in small letters", "pattern %q cannot be read without regard to case: %v", shorten(l.text), err)
+			continue
+		}
+		d.rule.network.folded = append(d.rule.network.folded, folded...)
+	}
+}
+
+// foldedPatterns are a pattern in lower case, with and without its slash at the
+// end.
+func foldedPatterns(pattern string) ([]*glob.Glob, error) {
+	lower := strings.ToLower(pattern)
+	g, err := glob.Compile(glob.URL, lower)
+	if err != nil {
+		return nil, err
+	}
+	out := []*glob.Glob{g}
+	if stem, ok := strings.CutSuffix(lower, "/"); ok && stem != "" && !strings.HasSuffix(stem, `\`) {
+		if g, err = glob.Compile(glob.URL, stem); err != nil {
+			return nil, err
+		}
+		out = append(out, g)
+	}
+	return out, nil
 }
 
 // readProtocols notes where datagrams are named, as a setting that somebody must

@@ -39,7 +39,7 @@ func newCrashPlace(t *testing.T, size string) *crashPlace {
 		`echo half > a.txt; git commit -q -a -m half; echo more > b.txt; echo report > "$AGENTSH_OUTPUT_DIR/report.txt"; echo agent at work`,
 		"pre_script: ok.sh\npost_script: ok.sh\nvalidation_loop: {script: ok.sh}\nproviders: [github]")}
 	p.write("ok.sh", "#!/bin/sh\nexit 0\n", 0o755)
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\n", 0o644)
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\nheader: Authorization\n", 0o644)
 	p.write("out/result.json", "{}\n", 0o644)
 	p.write("out/old", "old\n", 0o644)
 	p.refs, p.value = p.git("for-each-ref"), newSecret()

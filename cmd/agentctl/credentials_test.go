@@ -168,7 +168,8 @@ func (p *place) withoutValue(out []byte) {
 func TestACredentialThatCannotBeUsedIsRefusedFirst(t *testing.T) {
 	for name, tt := range map[string]struct{ endpoints, value, want string }{
 		"nowhere to use it": {"", realValue, "names no endpoints"},
-		"a short value":     {"endpoints: ['api.provider.test:443']\n", "short", "less than 8 bytes"},
+		"no place":          {"endpoints: ['api.provider.test:443']\n", realValue, "write one of header: Authorization, query: NAME and path: true"},
+		"a short value":     {"endpoints: ['api.provider.test:443']\nheader: Authorization\n", "short", "less than 8 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t, "true", "providers: [github]")

@@ -526,7 +526,7 @@ func newStoppable(t *testing.T, step string) *place {
 	}
 	p := newPlace(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
 		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh\nproviders: [github]")
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\n", 0o644)
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\nheader: Authorization\n", 0o644)
 	p.write("pre.sh", "#!/bin/sh\n(setsid sh -c 'while :; do sleep 1; done' &)\necho in pre_script\n"+wait("| in pre_script")+"\n", 0o755)
 	p.write("post.sh", "#!/bin/sh\n(setsid sleep 1000 &)\necho in post_script\ntouch ../post-ran\n"+wait("| in post_script")+"\n", 0o755)
 	return p

@@ -22,7 +22,7 @@ func newProviderPlace(t *testing.T, agent, more string) (*place, *standIn) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
 	s := newStandIn(t)
 	p := newPlace(t, strings.ReplaceAll(agent, "PROVIDER", "https://api.provider.test:"+s.port+"/"), "providers: [github]\n"+more)
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:"+s.port+"']\n", 0o644)
+	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:"+s.port+"']\nheader: Authorization\n", 0o644)
 	p.write("policy.yaml", p.read("policy.yaml")+`
 network_rules:
   - {name: provider, domains: [api.provider.test], cidrs: [127.0.0.1/32], decision: allow}

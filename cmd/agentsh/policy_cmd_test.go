@@ -80,6 +80,7 @@ func TestPolicyCommandLines(t *testing.T) {
 		{"why a command is allowed", "policy explain -p p.yaml -- git status", 0, []string{"decision: allow", "rule:     git at p.yaml:5:5"}},
 		{"why a file is denied", "policy explain -p p.yaml --file /etc/shadow --op read", 1, []string{"decision: deny", "none, the default of the file group"}},
 		{"why a destination is denied", "policy explain -p p.yaml --net example.com:443", 1, []string{"tcp example.com:443", "decision: deny"}},
+		{"why a request is denied", "policy explain -p p.yaml --net example.com:443 --method post --path /x", 1, []string{"tcp example.com:443 post /x", "not a token in capital letters"}},
 		{"why a signal is denied", "policy explain -p p.yaml --signal KILL", 1, []string{"signal KILL to external", "decision: deny"}},
 		{"why a socket is denied", "policy explain -p p.yaml --socket /run/docker.sock", 1, []string{"connect /run/docker.sock"}},
 		{"what a shell text does", "policy explain -p p.yaml -- bash -c git;kill", 1, []string{"inside:   git: allow by rule git", "inside:   kill: deny by rule block-kill"}},

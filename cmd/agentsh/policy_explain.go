@@ -27,6 +27,8 @@ type question struct {
 	op          string
 	net         string
 	protocol    string
+	method      string
+	path        string
 	socket      string
 	signal      string
 	target      string
@@ -70,6 +72,8 @@ func newExplainCommand() *cobra.Command {
 	f.StringVar(&q.op, "op", "read", "the operation on --file or --socket")
 	f.StringVar(&q.net, "net", "", "a destination, HOST:PORT")
 	f.StringVar(&q.protocol, "protocol", "tcp", "the protocol of --net, tcp or udp")
+	f.StringVar(&q.method, "method", "", "the method of an HTTP request to --net")
+	f.StringVar(&q.path, "path", "", "the path of an HTTP request to --net, as the client writes it")
 	f.StringVar(&q.socket, "socket", "", "a Unix socket, or @name")
 	f.StringVar(&q.signal, "signal", "", "a signal, by name or number")
 	f.StringVar(&q.target, "target", "external", "what the process that gets --signal is to the sender")
@@ -97,7 +101,15 @@ func (q *question) request(argv []string) (policy.Request, error) {
 	case q.file != "":
 		return q.fileRequest()
 	case q.net != "":
-		return networkRequest(q.net, q.protocol)
+		r, err := networkRequest(q.net, q.protocol)
+		if err != nil {
+			return nil, err
+		}
+		r.Method, r.Path = q.method, q.path
+		if r.Path != "" && r.Method == "" {
+			r.Method = "GET"
+		}
+		return r, nil
 	case q.socket != "":
 		op := q.op
 		if op == "read" {
@@ -126,7 +138,7 @@ func (q *question) fileRequest() (policy.Request, error) {
 	return &policy.FileRequest{Path: file, Op: op}, nil
 }
 
-func networkRequest(destination, protocol string) (policy.Request, error) {
+func networkRequest(destination, protocol string) (*policy.NetworkRequest, error) {
 	host, port, err := net.SplitHostPort(destination)
 	if err != nil {
 		return nil, usage("--net %s is not HOST:PORT", destination)

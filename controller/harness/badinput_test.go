@@ -182,7 +182,10 @@ func TestBadProviderFilesAreRefused(t *testing.T) {
 		{"name: n\ntype: t\ncredentials: {9: '${A}'}\n", `the key "9" is not`},
 		{"name: n\ntype: t\nendpoints: [https://x/]\n", `"https://x/" is not a host name`},
 		{"name: n\ntype: t\nendpoints: [x]\nheader: A\nquery: b\n", "header and query are both written"},
-		{"name: n\ntype: t\nheader: A\n", "header and query need endpoints"},
+		{"name: n\ntype: t\nheader: A\n", "header needs endpoints"},
+		{"name: n\ntype: t\nendpoints: [x]\nheader: A\npath: true\n", "header and path are both written"},
+		{"name: n\ntype: t\npath: true\n", "path needs endpoints"},
+		{"name: n\ntype: t\ncredentials: {K: '${A}'}\nendpoints: [x]\n", "names no place for its credentials in a request"},
 		{"name: n\ntype: t\nheader: 'A: b'\nendpoints: [x]\n", "is not the name of an HTTP header"},
 		{"name: n\ntype: t\nversion: 2\n", "version 2 is not known"},
 	} {

@@ -9,16 +9,17 @@ import (
 // Provider is one credential source, as its file describes it.
 type Provider struct {
 	File        string
-	At          Origin     // of name
-	Version     Value[int] `harness:"version"`
-	Name        Text       `harness:"name"`
-	Type        Text       `harness:"type"`
-	Description Text       `harness:"description"`
-	Credentials Map        `harness:"credentials"`
-	Config      Map        `harness:"config"`
-	Endpoints   Texts      `harness:"endpoints"`
-	Header      Text       `harness:"header"`
-	Query       Text       `harness:"query"`
+	At          Origin      // of name
+	Version     Value[int]  `harness:"version"`
+	Name        Text        `harness:"name"`
+	Type        Text        `harness:"type"`
+	Description Text        `harness:"description"`
+	Credentials Map         `harness:"credentials"`
+	Config      Map         `harness:"config"`
+	Endpoints   Texts       `harness:"endpoints"`
+	Header      Text        `harness:"header"`
+	Query       Text        `harness:"query"`
+	Path        Value[bool] `harness:"path"`
 }
 
 // LoadProvider reads one provider file strictly. The name shown in problems is
@@ -68,19 +69,28 @@ func (p *Provider) check(ps *Problems) {
 			ps.errorf(c.At, RuleProvider, "credentials.%s is not ${NAME}: a secret is never written into a file", k)
 		}
 	}
-	if p.Header.IsSet() && p.Query.IsSet() {
-		ps.errorf(p.Query.At, RuleProvider, "header and query are both written: a credential goes to one place")
+	var places []destination
+	for _, w := range []destination{{"header", p.Header.At, p.Header.IsSet()}, {"query", p.Query.At, p.Query.IsSet()}, {"path", p.Path.At, p.Path.V}} {
+		if w.written {
+			places = append(places, w)
+		}
 	}
-	if (p.Header.IsSet() || p.Query.IsSet()) && len(p.Endpoints) == 0 {
-		ps.errorf(firstOf(p.Header, p.Query).At, RuleProvider, "header and query need endpoints, the hosts where the credential may be used")
+	switch {
+	case len(places) > 1:
+		ps.errorf(places[1].at, RuleProvider, "%s and %s are both written: a credential goes to one place", places[0].key, places[1].key)
+	case len(places) == 1 && len(p.Endpoints) == 0:
+		ps.errorf(places[0].at, RuleProvider, "%s needs endpoints, the hosts where the credential may be used", places[0].key)
+	case len(places) == 0 && len(p.Endpoints) > 0 && len(p.Credentials) > 0:
+		ps.errorf(p.Endpoints[0].At, RuleProvider, "the provider names no place for its credentials in a request")
+		ps.hint("write one of header: Authorization, query: NAME and path: true")
 	}
 }
 
-func firstOf(a, b Text) Text {
-	if a.IsSet() {
-		return a
-	}
-	return b
+// destination is where in a request a credential may stand.
+type destination struct {
+	key     string
+	at      Origin
+	written bool
 }
 
 // loadProviders finds the definition of each provider the harness names: a

@@ -245,4 +245,5 @@ var providerFields = []field{
 	{name: "endpoints", kind: kindList, pattern: hostnameRE, says: "a host name, *.host or host:port", doc: "Hosts where the credential may be used."},
 	{name: "header", kind: kindText, pattern: headerRE, says: "the name of an HTTP header", doc: "HTTP header that carries the credential."},
 	{name: "query", kind: kindText, pattern: identRE, says: identSays, doc: "Query parameter that carries the credential."},
+	{name: "path", kind: kindBool, doc: "The credential stands in the path of requests."},
 }

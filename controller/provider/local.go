@@ -39,6 +39,7 @@ type record struct {
 	Endpoints   []string  `json:"endpoints,omitempty"`
 	Header      string    `json:"header,omitempty"`
 	Query       string    `json:"query,omitempty"`
+	Path        bool      `json:"path,omitempty"`
 	Updated     time.Time `json:"updated"`
 }
 
@@ -243,7 +244,7 @@ func (g *Local) Apply(_ context.Context, c Change) error {
 	}
 	d := c.Definition
 	r := record{
-		Name: d.Name, Type: d.Type, Digest: c.Digest, Endpoints: d.Endpoints, Header: d.Header, Query: d.Query,
+		Name: d.Name, Type: d.Type, Digest: c.Digest, Endpoints: d.Endpoints, Header: d.Header, Query: d.Query, Path: d.Path,
 		Updated: time.Now().UTC().Truncate(time.Second),
 	}
 	for name := range d.Credentials {

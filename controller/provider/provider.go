@@ -21,8 +21,10 @@ type Definition struct {
 	Config      map[string]string
 	Credentials map[string]string // name to value; the values are secrets
 	Endpoints   []string
-	Header      string // where the credential goes; header Authorization when both are empty
-	Query       string
+	// One of these says where the credential goes, if there are endpoints.
+	Header string
+	Query  string
+	Path   bool
 }
 
 // Wanted are the definitions of a harness, sorted by name.
@@ -30,7 +32,7 @@ func Wanted(x *harness.Expanded) []Definition {
 	var out []Definition
 	for _, p := range x.Credentials {
 		d := Definition{
-			Name: p.Name.V, Type: p.Type.V, Header: p.Header.V, Query: p.Query.V,
+			Name: p.Name.V, Type: p.Type.V, Header: p.Header.V, Query: p.Query.V, Path: p.Path.V,
 			Config: texts(p.Config), Credentials: texts(p.Credentials),
 		}
 		for _, e := range p.Endpoints {

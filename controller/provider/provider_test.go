@@ -311,7 +311,7 @@ func TestWantedDefinitionsComeFromTheHarness(t *testing.T) {
 	if ps != nil {
 		t.Fatal(ps)
 	}
-	if got, want := fmt.Sprint(Wanted(x)), "[{a t map[] map[K:v] [x y]  key} {b u map[region:eu] map[] []  }]"; got != want {
+	if got, want := fmt.Sprint(Wanted(x)), "[{a t map[] map[K:v] [x y]  key false} {b u map[region:eu] map[] []   false}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -328,7 +328,7 @@ host_files:
   - {src: notes.txt, dest: /tmp/server.pem}
   - {src: notes.txt, dest: /tmp/notes.txt}
 `, "tool.env": "TOOL_SECRET=x\nTOOL_LEVEL=1\n", "notes.txt": "",
-		"providers/s.yaml": "name: swapped\ntype: t\ncredentials: {K: '${V}'}\nendpoints: [x.example.com, y]\n",
+		"providers/s.yaml": "name: swapped\ntype: t\ncredentials: {K: '${V}'}\nendpoints: [x.example.com, y]\nheader: Authorization\n",
 		"providers/l.yaml": "name: loose\ntype: t\ncredentials: {K: '${V}'}\n",
 	})
 	var got []string

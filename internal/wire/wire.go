@@ -69,8 +69,10 @@ type Credential struct {
 	Placeholder string   `json:"placeholder"`
 	Value       string   `json:"value"`
 	Endpoints   []string `json:"endpoints"`        // a name or *.name, with :port unless that is 443
-	Header      string   `json:"header,omitempty"` // the only header it may stand in; empty with Query: any header, the query and the path
-	Query       string   `json:"query,omitempty"`  // the only query parameter it may stand in
+	// Exactly one of these says where it may stand in a request.
+	Header string `json:"header,omitempty"` // the only header
+	Query  string `json:"query,omitempty"`  // the only query parameter
+	Path   bool   `json:"path,omitempty"`   // the path
 }
 
 // ShortestCredential is the least that the value of a credential may have, in

@@ -164,7 +164,7 @@ func TestStreamsAndLargeBodiesPass(t *testing.T) {
 }
 
 func TestWebSocketsPassAndOtherUpgradesDoNot(t *testing.T) {
-	w := newWorld(t, lookedInto, credentials("", "", "looked.test"))
+	w := newWorld(t, lookedInto, credentials("Authorization", "", "looked.test"))
 	serve := func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") == "" {
 			fmt.Fprint(rw, "no upgrade")

@@ -21,8 +21,10 @@ type Credential struct {
 	// Endpoints are the hosts where the credential may be used: a name or
 	// *.name, with :port unless that is 443.
 	Endpoints []string
-	Header    string // the only header it may stand in; empty with Query: any header, the query and the path
-	Query     string // the only query parameter it may stand in
+	// Exactly one of Header, Query and Path says where it may stand.
+	Header string // the only header
+	Query  string // the only query parameter
+	Path   bool   // the path of the request's target
 }
 
 // secret is a credential with what it is recognised by.
@@ -44,7 +46,8 @@ type endpoint struct {
 // secrets are the credentials of a session.
 type secrets struct {
 	list    []*secret
-	longest int // of the placeholders
+	longest int      // of the placeholders
+	values  *needles // what answers are searched for; nil without credentials
 }
 
 const (
@@ -54,6 +57,7 @@ const (
 
 func newSecrets(list []Credential) (secrets, error) {
 	var s secrets
+	var all []form
 	for _, c := range list {
 		one, err := newSecret(c)
 		if err != nil {
@@ -66,6 +70,10 @@ func newSecrets(list []Credential) (secrets, error) {
 		}
 		s.list = append(s.list, one)
 		s.longest = max(s.longest, len(one.mark))
+		all = append(all, one.forms...)
+	}
+	if len(all) > 0 {
+		s.values = newNeedles(all)
 	}
 	return s, nil
 }
@@ -82,8 +90,10 @@ func newSecret(c Credential) (*secret, error) {
 		return nil, errors.New("the value has control characters")
 	case strings.Contains(c.Value, c.Placeholder):
 		return nil, errors.New("the value holds its placeholder")
-	case c.Header != "" && c.Query != "":
-		return nil, errors.New("it goes to a header and to the query")
+	case c.places() == 0:
+		return nil, errors.New("it has no place: name the header or the query parameter that it goes to, or let it stand in the path")
+	case c.places() > 1:
+		return nil, errors.New("it has more than one place: name one of a header, a query parameter and the path")
 	case len(c.Endpoints) == 0:
 		return nil, errors.New("it has no endpoints")
 	}
@@ -96,6 +106,17 @@ func newSecret(c Credential) (*secret, error) {
 		s.endpoints = append(s.endpoints, e)
 	}
 	return s, nil
+}
+
+// places is how many places the credential is given.
+func (c *Credential) places() int {
+	n := 0
+	for _, given := range []bool{c.Header != "", c.Query != "", c.Path} {
+		if given {
+			n++
+		}
+	}
+	return n
 }
 
 func parseEndpoint(text string) (endpoint, error) {
@@ -154,7 +175,7 @@ func (s *secrets) inName(name string) *secret {
 
 // misplaced is the refusal of a placeholder where it has no place.
 func (s *secret) misplaced(where string) *refusal {
-	place := "a header, the query or the path of a request"
+	place := "the path of a request"
 	switch {
 	case s.Header != "":
 		place = "the header " + s.Header
@@ -179,12 +200,10 @@ func (x *exchange) ready(r *http.Request) *refusal {
 			here = append(here, s)
 		}
 	}
-	used := false
 	swap := func(text, where string, in func(*secret) bool, encode func(string) string) (string, *refusal) {
 		for _, s := range here {
 			if in(s) && strings.Contains(text, s.Placeholder) {
 				text = strings.ReplaceAll(text, s.Placeholder, encode(s.Value))
-				used = true
 			}
 		}
 		if s := all.in([]byte(text)); s != nil {
@@ -199,18 +218,16 @@ func (x *exchange) ready(r *http.Request) *refusal {
 		return refused
 	}
 	if r.Body != nil && r.Body != http.NoBody {
-		x.refused = &bodyRefusal{}
-		r.Body = &scannedBody{ReadCloser: r.Body, x: x, secrets: all}
+		r.Body = &watchedBody{ReadCloser: r.Body, x: x, finder: finder{secrets: all}}
 	}
-	if len(here) > 0 {
-		x.scrub = &scrubbing{secrets: here}
-		// What comes back must be readable, and no part of a value alone.
-		r.Header.Set("Accept-Encoding", "identity")
-		r.Header.Del("Sec-Websocket-Extensions")
-		if used {
-			r.Header.Del("Range")
-			r.Header.Del("If-Range")
-		}
+	x.scrub = &scrubbing{values: all.values, whole: len(here) > 0}
+	// What comes back must be readable, and from endpoints no part of a value
+	// alone.
+	r.Header.Set("Accept-Encoding", "identity")
+	r.Header.Del("Sec-Websocket-Extensions")
+	if x.scrub.whole {
+		r.Header.Del("Range")
+		r.Header.Del("If-Range")
 	}
 	return nil
 }
@@ -227,7 +244,7 @@ func (s *secrets) swapHeaders(h http.Header, swap swapper) *refusal {
 			return one.misplaced("the name of a header")
 		}
 		in := func(one *secret) bool {
-			return one.Query == "" && (one.Header == "" || strings.EqualFold(one.Header, name))
+			return one.Header != "" && strings.EqualFold(one.Header, name)
 		}
 		for i, value := range values {
 			var refused *refusal
@@ -260,8 +277,8 @@ func swapBasic(value, name string, in func(*secret) bool, swap swapper) (string,
 }
 
 func swapURL(u *url.URL, swap swapper) *refusal {
-	anywhere := func(s *secret) bool { return s.Header == "" && s.Query == "" }
-	path, refused := swap(u.EscapedPath(), "the path of a request", anywhere, url.PathEscape)
+	inPath := func(s *secret) bool { return s.Path }
+	path, refused := swap(u.EscapedPath(), "the path of a request", inPath, url.PathEscape)
 	if refused != nil {
 		return refused
 	}
@@ -278,7 +295,7 @@ func swapURL(u *url.URL, swap swapper) *refusal {
 	pairs := strings.Split(u.RawQuery, "&")
 	for i, pair := range pairs {
 		name, _, _ := strings.Cut(pair, "=")
-		in := func(s *secret) bool { return s.Header == "" && (s.Query == "" || s.Query == name) }
+		in := func(s *secret) bool { return s.Query != "" && s.Query == name }
 		if pairs[i], refused = swap(pair, "the query of a request", in, url.QueryEscape); refused != nil {
 			return refused
 		}

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"crypto/tls"
@@ -20,7 +21,7 @@ const (
 
 func credentials(header, query string, endpoints ...string) func(*Options) {
 	return func(o *Options) {
-		o.Credentials = []Credential{{Name: "api", Placeholder: mark, Value: value, Endpoints: endpoints, Header: header, Query: query}}
+		o.Credentials = []Credential{{Name: "api", Placeholder: mark, Value: value, Endpoints: endpoints, Header: header, Query: query, Path: header+query == ""}}
 	}
 }
 
@@ -70,7 +71,14 @@ func do(t *testing.T, c *http.Client, method, u, body string, headers ...string)
 func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 	for _, second := range []bool{false, true} {
 		got := make(chan *http.Request, 100)
-		w := newWorld(t, everything, credentials("", "", "api.test", "*.sub.test:8443"))
+		const markQuery, markPath = "agentsh-placeholder-of-the-query-01", "agentsh-placeholder-of-the-path-01"
+		w := newWorld(t, everything, func(o *Options) {
+			one := Credential{Name: "api", Placeholder: mark, Value: value, Endpoints: []string{"api.test", "*.sub.test:8443"}, Header: "Authorization"}
+			query, path := one, one
+			query.Name, query.Placeholder, query.Header, query.Query = "query", markQuery, "", "k"
+			path.Name, path.Placeholder, path.Header, path.Path = "path", markPath, "", true
+			o.Credentials = []Credential{one, query, path}
+		})
 		keep := func(rw http.ResponseWriter, r *http.Request) { got <- r.Clone(t.Context()); echo(rw, r) }
 		secure, plain := w.web(true, keep), w.web(false, keep)
 		w.place(secure, "192.0.2.1", 443, "api.test", "other.test", "a.sub.test")
@@ -84,17 +92,20 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 		}{
 			{"a header", "GET", "https://api.test/", "", "Authorization: Bearer " + mark, "Bearer " + value, true},
 			{"basic", "GET", "https://api.test/", "", "Authorization: " + basic, "", true},
-			{"the query", "GET", "https://api.test/?k=" + mark + "&a=1", "", "", "", true},
-			{"the path", "GET", "https://api.test/bot" + mark + "/x", "", "", "", true},
+			{"the query", "GET", "https://api.test/?k=" + markQuery + "&a=1", "", "", "", true},
+			{"the path", "GET", "https://api.test/bot" + markPath + "/x", "", "", "", true},
 			{"below a name", "GET", "https://a.sub.test:8443/", "", "Authorization: Bearer " + mark, "Bearer " + value, true},
 			{"nothing", "GET", "https://other.test/", "", "", "", true},
 			{"another host by TLS that is not looked into", "GET", "https://other.test/", "", "X: " + mark, mark, true},
-			{"the body", "POST", "https://api.test/", "a" + mark, "", "", false},
+			{"the body", "POST", "https://api.test/", "a" + mark + "b", "", "", true},
+			{"the header's in the path", "GET", "https://api.test/bot" + mark, "", "", "", false},
+			{"the header's in the query", "GET", "https://api.test/?k=" + mark, "", "", "", false},
+			{"the path's in a header", "GET", "https://api.test/", "", "Authorization: " + markPath, "", false},
 			{"the name of a header", "GET", "https://api.test/", "", mark + ": 1", "", false},
 			{"plain HTTP", "GET", "http://api.test/", "", "Authorization: Bearer " + mark, "", false},
 			{"plain HTTP, basic", "GET", "http://api.test/", "", "Authorization: " + basic, "", false},
 			{"plain HTTP, the query", "GET", "http://api.test/?" + mark, "", "", "", false},
-			{"plain HTTP, the body", "POST", "http://api.test/", strings.Repeat("x", 5000) + mark, "", "", false},
+			{"plain HTTP, the body", "POST", "http://api.test/", strings.Repeat("x", 5000) + mark, "", "", true},
 			{"a host name", "GET", "https://" + mark + ".api.test/", "", "", "", false},
 		} {
 			var headers []string
@@ -114,6 +125,9 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 				continue
 			}
 			r := <-got
+			if strings.Contains(test.name, "the body") && !strings.Contains(body, test.body) {
+				t.Errorf("%s: the body did not pass as it was:\n%s", test.name, body)
+			}
 			auth := r.Header.Get("Authorization")
 			switch test.name {
 			case "basic":
@@ -167,7 +181,7 @@ func TestACredentialHasOnePlace(t *testing.T) {
 }
 
 func TestPlaceholdersInTunnelsThatAreNoTLSAreRefused(t *testing.T) {
-	w := newWorld(t, everything, credentials("", "", "api.test"))
+	w := newWorld(t, everything, credentials("Authorization", "", "api.test"))
 	real, got := sink(t)
 	w.place(real, "192.0.2.1", 22, "git.test")
 	c, _, code, _ := w.connect("git.test:22")
@@ -188,7 +202,7 @@ func TestPlaceholdersInTunnelsThatAreNoTLSAreRefused(t *testing.T) {
 }
 
 func TestWhatIsCompressedIsReadOrRefused(t *testing.T) {
-	w := newWorld(t, everything, credentials("", "", "api.test"))
+	w := newWorld(t, everything, credentials("Authorization", "", "api.test"))
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	fmt.Fprint(z, strings.Repeat("x", 100), value)
@@ -212,18 +226,20 @@ func TestWhatIsCompressedIsReadOrRefused(t *testing.T) {
 
 func TestScrubbingAcrossTheBordersOfReads(t *testing.T) {
 	forms := formsOf(Credential{Value: value, Placeholder: mark})
-	text := "a" + value + value + value[:10] + "b" + strings.Repeat("c", scrubBuffer) + value + value[:len(value)-1]
+	text := "a" + value + value + value[:10] + "b" + strings.Repeat("c", 8<<10) + value + value[:len(value)-1]
 	want := strings.ReplaceAll(text, value, strings.Repeat("*", len(value)))
 	for name, wrap := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "halves": iotest.HalfReader, "end with data": iotest.DataErrReader} {
-		s := &scrubbed{src: io.NopCloser(wrap(strings.NewReader(text))), forms: forms}
-		got, err := io.ReadAll(iotest.OneByteReader(s))
-		if err != nil || string(got) != want {
-			t.Errorf("%s: %v, %d bytes instead of %d", name, err, len(got), len(want))
+		for size, read := range map[string]func(io.Reader) io.Reader{"small": iotest.OneByteReader, "large": func(r io.Reader) io.Reader { return bufio.NewReaderSize(r, 4<<10) }} {
+			s := &scrubbed{src: io.NopCloser(wrap(strings.NewReader(text))), values: newNeedles(forms)}
+			got, err := io.ReadAll(read(s))
+			if err != nil || string(got) != want {
+				t.Errorf("%s, %s: %v, %d bytes instead of %d", name, size, err, len(got), len(want))
+			}
 		}
 	}
 	// What cannot be the beginning of a value does not wait.
 	in, out := io.Pipe()
-	s := &scrubbed{src: in, forms: forms}
+	s := &scrubbed{src: in, values: newNeedles(forms)}
 	go func() { _, _ = io.WriteString(out, "data: event "+value[:4]) }()
 	buf := make([]byte, 100)
 	if n, err := s.Read(buf); err != nil || string(buf[:n]) != "data: event " {
@@ -232,18 +248,19 @@ func TestScrubbingAcrossTheBordersOfReads(t *testing.T) {
 	_ = out.Close()
 	same := formsOf(Credential{Value: "0123456789abcdefghij", Placeholder: "ABCDEFGHIJ0123456789"})
 	b := []byte("is 0123456789abcdefghij.")
-	if hide(b, same); string(b) != "is ABCDEFGHIJ0123456789." {
+	if newNeedles(same).hide(b); string(b) != "is ABCDEFGHIJ0123456789." {
 		t.Errorf("%s", b)
 	}
 }
 
 func TestCredentialsThatCannotBeHeldAreRefused(t *testing.T) {
-	good := Credential{Name: "a", Placeholder: mark, Value: value, Endpoints: []string{"a.test"}}
+	good := Credential{Name: "a", Placeholder: mark, Value: value, Endpoints: []string{"a.test"}, Header: "Authorization"}
 	for what, change := range map[string]func(*Credential){
 		"no name": func(c *Credential) { c.Name = "" }, "short placeholder": func(c *Credential) { c.Placeholder = "short" },
 		"spaces": func(c *Credential) { c.Placeholder = mark + " x" }, "short value": func(c *Credential) { c.Value = "1234567" },
-		"a line end": func(c *Credential) { c.Value += "\n" }, "both places": func(c *Credential) { c.Header, c.Query = "a", "b" },
-		"no endpoints": func(c *Credential) { c.Endpoints = nil }, "a bad endpoint": func(c *Credential) { c.Endpoints = []string{"a b"} },
+		"a line end": func(c *Credential) { c.Value += "\n" }, "both places": func(c *Credential) { c.Header, c.Query = "a", "b" }, "no place": func(c *Credential) { c.Header = "" },
+		"header and path": func(c *Credential) { c.Path = true },
+		"no endpoints":    func(c *Credential) { c.Endpoints = nil }, "a bad endpoint": func(c *Credential) { c.Endpoints = []string{"a b"} },
 		"its own value": func(c *Credential) { c.Value = "x" + mark },
 	} {
 		c := good
@@ -263,7 +280,7 @@ func TestCredentialsThatCannotBeHeldAreRefused(t *testing.T) {
 }
 
 func TestTheAuthorityIsTheSessionsOwn(t *testing.T) {
-	a, b := newWorld(t, everything, credentials("", "", "api.test")), newWorld(t, everything, nil)
+	a, b := newWorld(t, everything, credentials("Authorization", "", "api.test")), newWorld(t, everything, nil)
 	if bytes.Equal(a.p.CA(), b.p.CA()) {
 		t.Error("two sessions have one authority")
 	}
@@ -282,7 +299,7 @@ func TestTheAuthorityIsTheSessionsOwn(t *testing.T) {
 	}
 	// A server that the machine does not trust is not reached.
 	a.place(b.web(true, echo), "192.0.2.2", 443, "fake.test")
-	d := newWorld(t, everything, credentials("", "", "fake.test"))
+	d := newWorld(t, everything, credentials("Authorization", "", "fake.test"))
 	d.place(b.web(true, echo), "192.0.2.2", 443, "fake.test")
 	if code, body := do(t, d.client(true), "GET", "https://fake.test/", "", "Authorization: "+mark); code != 502 || !strings.Contains(body, "certificate") {
 		t.Errorf("%d %s", code, body)

@@ -261,3 +261,6 @@ func (c *counted) Write(b []byte) (int, error) {
 }
 
 func (c *counted) Close() error { return c.f.drop(c.Conn) }
+
+// CloseWrite ends what goes to the destination.
+func (c *counted) CloseWrite() error { return endWrite(c.Conn) }

@@ -96,6 +96,9 @@ func (c *client) parseConnect(head *bytes.Buffer) (destination, *refusal) {
 	if err != nil {
 		return destination{}, against("request", "the CONNECT request is malformed", "")
 	}
+	if r.Method != http.MethodConnect {
+		return destination{}, malformed("the method of the request is not a token in capital letters", "write the method in capital letters")
+	}
 	to, err := parseDestination(r.RequestURI, "")
 	if err != nil {
 		return destination{}, against("request", "CONNECT: "+err.Error(), "name the destination as host:port")

@@ -243,24 +243,42 @@ func (f *flow) adopt(host policy.Host) *refusal {
 	return nil
 }
 
-// judgeRequest decides about one HTTP request on the way.
-func (f *flow) judgeRequest(ctx context.Context, method, path string) (policy.Decision, policy.Diagnostic, *refusal) {
+// judgeRequest decides about one HTTP request on the way. Each meaning of it is
+// judged for each address: the strictest answer holds.
+func (f *flow) judgeRequest(ctx context.Context, meanings []meaning) (policy.Decision, policy.Diagnostic, *refusal) {
 	pol := f.client.p.opts.Policy()
 	var worst policy.Decision
 	var diag policy.Diagnostic
-	for i, a := range f.addrs {
-		q := f.client.request(f.name, a, f.to.port)
-		q.Method, q.Path = method, path
-		d, g := pol.Evaluate(q)
-		if i == 0 || worst.Permits() && !d.Permits() {
-			worst, diag = d, g
+	var meant meaning
+	for i, m := range meanings {
+		for j, a := range f.addrs {
+			q := f.client.request(f.name, a, f.to.port)
+			q.Method, q.Path = m.method, m.path
+			d, g := pol.Evaluate(q)
+			if i+j == 0 || strictness(d) > strictness(worst) {
+				worst, diag, meant = d, g, m
+			}
 		}
+	}
+	if meant != meanings[0] && !worst.Permits() {
+		diag.Message += "; by its headers or query the request is also " + meant.method + " " + meant.path
 	}
 	switch {
 	case worst.Permits(), worst.Effect == policy.Approve && f.isApproved(worst.Rule):
 		return worst, diag, nil
 	case worst.Effect == policy.Approve:
-		return worst, diag, f.client.ask(ctx, worst, diag, "tcp "+f.shown()+" "+method+" "+path)
+		return worst, diag, f.client.ask(ctx, worst, diag, "tcp "+f.shown()+" "+meant.method+" "+meant.path)
 	}
 	return worst, diag, denied(diag)
+}
+
+// strictness orders decisions: permitted, to be asked about, denied.
+func strictness(d policy.Decision) int {
+	switch {
+	case d.Permits():
+		return 0
+	case d.Effect == policy.Approve:
+		return 1
+	}
+	return 2
 }

@@ -23,6 +23,7 @@ const (
 // is a denial, recorded.
 type refusal struct {
 	failure bool // the destination failed; nothing was denied
+	unclear bool // the request is none that a rule could be about
 	diag    policy.Diagnostic
 }
 
@@ -37,13 +38,23 @@ func against(rule, message, hint string) *refusal {
 	return &refusal{diag: policy.Diagnostic{Rule: rule, Message: message, Hint: hint}}
 }
 
+// malformed is a refusal of a request that servers may read in different ways.
+func malformed(message, hint string) *refusal {
+	r := against("request", message, hint)
+	r.unclear = true
+	return r
+}
+
 // denied is a refusal by the policy.
 func denied(diag policy.Diagnostic) *refusal { return &refusal{diag: diag} }
 
 // status is the HTTP status that tells of the refusal.
 func (r *refusal) status() int {
-	if r.failure {
+	switch {
+	case r.failure:
 		return http.StatusBadGateway
+	case r.unclear:
+		return http.StatusBadRequest
 	}
 	return http.StatusForbidden
 }

@@ -5,26 +5,7 @@ import (
 	"io"
 	"net"
 	"slices"
-	"sync"
 )
-
-// errMisplaced ends a request whose body has a placeholder.
-var errMisplaced = errors.New("a placeholder of a credential stands in the body of the request")
-
-// bodyRefusal is a refusal that came while a body was being sent.
-type bodyRefusal struct {
-	mu      sync.Mutex
-	refused *refusal
-}
-
-func (b *bodyRefusal) get() *refusal {
-	if b == nil {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.refused
-}
 
 // finder finds placeholders in a stream, across the borders of its pieces.
 type finder struct {
@@ -50,31 +31,36 @@ func (f *finder) find(piece []byte) *secret {
 	return nil
 }
 
-// scannedBody is the body of a request that ends where a placeholder begins.
-type scannedBody struct {
+// watchedBody is the body of a request. A placeholder in it passes as it is: it
+// is worth nothing elsewhere, and an agent program sends what a command printed
+// with each of its later requests. It is recorded once for each request.
+type watchedBody struct {
 	io.ReadCloser
-	x       *exchange
-	secrets *secrets
-	finder  finder
+	x      *exchange
+	finder finder
+	told   bool
 }
 
-func (b *scannedBody) Read(p []byte) (int, error) {
+func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.finder.secrets = b.secrets
-	s := b.finder.find(p[:n])
-	if s == nil {
+	if b.told {
 		return n, err
 	}
-	c := b.x.h.c
-	refused := s.misplaced("the body of a request to " + b.x.f.shown())
-	b.x.refused.mu.Lock()
-	first := b.x.refused.refused == nil
-	b.x.refused.refused = refused
-	b.x.refused.mu.Unlock()
-	if first {
-		_ = c.refuse(b.x.f.to.String(), refused)
+	if s := b.finder.find(p[:n]); s != nil {
+		b.told = true
+		b.x.f.unswapped(s)
 	}
-	return 0, errMisplaced
+	return n, err
+}
+
+// unswapped records that a placeholder passed as it is.
+func (f *flow) unswapped(s *secret) {
+	e := f.event("request")
+	e.Net.Sent, e.Net.Received, e.Net.Millis = 0, 0, 0
+	e.Message = "the placeholder of the credential " + s.Name + " stands in the body of a request to " + f.shown() + ", and was not swapped"
+	if err := f.client.p.opts.Emit(e); err != nil {
+		f.client.p.opts.Log.Error("a placeholder in a body could not be recorded", "error", err)
+	}
 }
 
 // scanned copies what is neither TLS nor HTTP, up to a placeholder.

@@ -3,6 +3,7 @@ package egress
 import (
 	"bytes"
 	"compress/gzip"
+	"compress/zlib"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,8 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
+
 	"strings"
 )
 
@@ -59,43 +62,19 @@ func formsOf(c Credential) []form {
 
 // clean is a text without values.
 func (s *secrets) clean(text string) string {
-	b := []byte(text)
-	for _, one := range s.list {
-		hide(b, one.forms)
+	if s.values == nil {
+		return text
 	}
+	b := []byte(text)
+	s.values.hide(b)
 	return string(b)
 }
 
-// hide writes over the values in b.
-func hide(b []byte, forms []form) {
-	for _, f := range forms {
-		for at := 0; ; {
-			i := bytes.Index(b[at:], f.text)
-			if i < 0 {
-				break
-			}
-			copy(b[at+i:], f.shown)
-			at += i + len(f.text)
-		}
-	}
-}
-
-// held is how many bytes at the end of b may be the beginning of a value.
-func held(b []byte, forms []form) int {
-	most := 0
-	for _, f := range forms {
-		for n := min(len(f.text)-1, len(b)); n > most; n-- {
-			if bytes.Equal(b[len(b)-n:], f.text[:n]) {
-				most = n
-				break
-			}
-		}
-	}
-	return most
-}
-
 // scrubbing keeps values out of an answer. Nil keeps nothing out.
-type scrubbing struct{ secrets []*secret }
+type scrubbing struct {
+	values *needles
+	whole  bool // the answer comes from an endpoint, and must not be a part
+}
 
 // encodingError says that an answer cannot be read.
 type encodingError struct{ encoding string }
@@ -104,128 +83,155 @@ func (e *encodingError) Error() string {
 	return fmt.Sprintf("the answer is encoded as %.40q and cannot be searched for credentials", e.encoding)
 }
 
-// answer has the headers, the body and the trailers of an answer scrubbed.
+// answer has the status, the headers, the body and the trailers of an answer
+// scrubbed.
 func (s *scrubbing) answer(r *http.Response) error {
 	if s == nil {
 		return nil
 	}
-	var forms []form
-	for _, one := range s.secrets {
-		forms = append(forms, one.forms...)
+	r.Status = strconv.Itoa(r.StatusCode) + " " + http.StatusText(r.StatusCode) // a server words its own
+	s.headers(r.Header)
+	s.headers(r.Trailer)
+	if s.whole && (r.StatusCode == http.StatusPartialContent || strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/byteranges")) {
+		return errPart
 	}
-	hideHeaders(r.Header, forms)
-	switch encoding := strings.ToLower(strings.Join(r.Header.Values("Content-Encoding"), ",")); {
-	case encoding == "" || encoding == "identity" || r.Body == nil || r.Body == http.NoBody || r.Request.Method == http.MethodHead:
-	case encoding == "gzip" || encoding == "x-gzip":
-		r.Header.Del("Content-Encoding")
-		r.Header.Del("Content-Length")
-		r.ContentLength = -1
-		r.Body = &unzipped{body: r.Body}
-	default:
-		return &encodingError{encoding}
-	}
-	if r.Body == nil || r.Body == http.NoBody {
+	if r.Body == nil || r.Body == http.NoBody || r.Request.Method == http.MethodHead {
 		return nil
 	}
-	clean := &scrubbed{src: r.Body, forms: forms, end: func() { hideHeaders(r.Trailer, forms) }}
+	if err := s.decode(r); err != nil {
+		return err
+	}
+	clean := &scrubbed{src: r.Body, values: s.values, end: func() { s.headers(r.Trailer) }}
 	if both, ok := r.Body.(io.ReadWriteCloser); ok && r.StatusCode == http.StatusSwitchingProtocols {
-		r.Body = struct {
-			io.Reader
-			io.WriteCloser
-		}{clean, both}
+		r.Body = &scrubbedBoth{clean, both}
 		return nil
 	}
 	r.Body = clean
 	return nil
 }
 
-// hideHeaders writes over values; a header that has one in its name is dropped.
-func hideHeaders(h http.Header, forms []form) {
+// errPart says that an endpoint answered with a part, though none was asked for.
+var errPart = errors.New("the answer is a part of a resource, in which a part of a credential could not be told")
+
+// decode has a body unpacked that came encoded though none was asked for.
+func (s *scrubbing) decode(r *http.Response) error {
+	var open func(io.Reader) (io.Reader, error)
+	switch encoding := strings.ToLower(strings.Join(r.Header.Values("Content-Encoding"), ",")); encoding {
+	case "", "identity":
+		return nil
+	case "gzip", "x-gzip":
+		open = func(in io.Reader) (io.Reader, error) { return gzip.NewReader(in) }
+	case "deflate":
+		open = func(in io.Reader) (io.Reader, error) { return zlib.NewReader(in) }
+	default:
+		return &encodingError{encoding}
+	}
+	r.Header.Del("Content-Encoding")
+	r.Header.Del("Content-Length")
+	r.ContentLength = -1
+	r.Body = &unpacked{body: r.Body, open: open}
+	return nil
+}
+
+// headers writes over values; a header that has one in its name is dropped.
+func (s *scrubbing) headers(h http.Header) {
 	for name, values := range h {
-		lower := []byte(strings.ToLower(name))
-		if slices.ContainsFunc(forms, func(f form) bool { return bytes.Contains(lower, bytes.ToLower(f.text)) }) {
+		if s.values.containsFold([]byte(name)) {
 			delete(h, name)
 			continue
 		}
 		for i, v := range values {
 			b := []byte(v)
-			hide(b, forms)
+			s.values.hide(b)
 			values[i] = string(b)
 		}
 	}
 }
 
-// unzipped is a body that was sent compressed though nobody asked for it.
-type unzipped struct {
+// unpacked is a body that was sent compressed though nobody asked for it.
+type unpacked struct {
 	body io.ReadCloser
-	zip  *gzip.Reader
+	open func(io.Reader) (io.Reader, error)
+	in   io.Reader
 }
 
-func (u *unzipped) Read(b []byte) (int, error) {
-	if u.zip == nil {
+func (u *unpacked) Read(b []byte) (int, error) {
+	if u.in == nil {
 		var err error
-		if u.zip, err = gzip.NewReader(u.body); err != nil {
+		if u.in, err = u.open(u.body); err != nil {
 			return 0, err
 		}
 	}
-	return u.zip.Read(b)
+	return u.in.Read(b)
 }
 
-func (u *unzipped) Close() error { return u.body.Close() }
+func (u *unpacked) Close() error { return u.body.Close() }
 
-// scrubBuffer is how much of an answer is looked at together, in bytes.
-const scrubBuffer = 8 << 10
+// scrubbedBoth is the connection after an upgrade: what comes back is scrubbed.
+type scrubbedBoth struct {
+	io.Reader
+	io.WriteCloser
+}
+
+// CloseWrite ends what goes to the server.
+func (s *scrubbedBoth) CloseWrite() error {
+	if w, ok := s.WriteCloser.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return s.Close()
+}
 
 // scrubbed is a body without values. Bytes wait only while they may be the
 // beginning of one.
 type scrubbed struct {
-	src   io.ReadCloser
-	forms []form
-	end   func() // once, when all was read
+	src    io.ReadCloser
+	values *needles
+	end    func() // once, when all was read
 
-	buf       []byte
-	from, to  int // looked at and not given out yet
-	err       error
-	allocated bool
+	waiting []byte // read, and perhaps the beginning of a value
+	ready   []byte // looked at and not given out yet: the reader's buffer was small
+	err     error
 }
 
 func (s *scrubbed) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	for s.from == s.to {
+	for len(s.ready) == 0 {
 		if s.err != nil {
 			return 0, s.err
 		}
-		s.fill()
+		if len(p) >= 2*s.values.longest {
+			if n := s.fill(p); n > 0 {
+				return n, nil
+			}
+			continue
+		}
+		buf := make([]byte, 2*s.values.longest)
+		s.ready = buf[:s.fill(buf)]
 	}
-	n := copy(p, s.buf[s.from:s.to])
-	s.from += n
+	n := copy(p, s.ready)
+	s.ready = s.ready[n:]
 	return n, nil
 }
 
-// fill reads on: what was held back comes first.
-func (s *scrubbed) fill() {
-	if !s.allocated {
-		longest := 0
-		for _, f := range s.forms {
-			longest = max(longest, len(f.text))
-		}
-		s.buf, s.allocated = make([]byte, 0, scrubBuffer+longest), true
-	}
-	rest := copy(s.buf[:cap(s.buf)], s.buf[s.to:])
-	n, err := s.src.Read(s.buf[rest:cap(s.buf)])
-	s.buf = s.buf[:rest+n]
-	hide(s.buf, s.forms)
-	s.from, s.to = 0, len(s.buf)
+// fill reads into b, which is longer than what waits can be, and returns how
+// much of it can be given out.
+func (s *scrubbed) fill(b []byte) int {
+	rest := copy(b, s.waiting)
+	n, err := s.src.Read(b[rest:])
+	b = b[:rest+n]
+	s.values.hide(b)
 	if err != nil {
-		s.err = err
+		s.waiting, s.err = nil, err
 		if s.end != nil && errors.Is(err, io.EOF) {
 			s.end()
 		}
-		return
+		return len(b)
 	}
-	s.to -= held(s.buf, s.forms)
+	held := s.values.held(b)
+	s.waiting = append(s.waiting[:0], b[len(b)-held:]...)
+	return len(b) - held
 }
 
 func (s *scrubbed) Close() error { return s.src.Close() }

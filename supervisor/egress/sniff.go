@@ -45,6 +45,9 @@ func (r *replayed) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// CloseWrite ends what goes to the client.
+func (r *replayed) CloseWrite() error { return endWrite(r.Conn) }
+
 // helloMost is the most of a TLS handshake that is read before it is understood,
 // and lineMost of the first line of a request, in bytes.
 const (

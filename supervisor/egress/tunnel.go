@@ -244,10 +244,14 @@ func plainConn(c net.Conn) net.Conn {
 	return c
 }
 
-func closeWrite(c net.Conn) {
-	if w, ok := plainConn(c).(interface{ CloseWrite() error }); ok {
-		_ = w.CloseWrite()
+func closeWrite(c net.Conn) { _ = endWrite(plainConn(c)) }
+
+// endWrite ends one direction of a connection that has two.
+func endWrite(c net.Conn) error {
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
 	}
+	return nil
 }
 
 // Bounds of what is copied at once, in bytes.

@@ -1,6 +1,8 @@
 package egress
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -64,6 +66,10 @@ func (h *handed) Close() error {
 	return err
 }
 
+// CloseWrite ends one direction: what the server of a connection sent last is
+// then not lost by a reset.
+func (h *handed) CloseWrite() error { return endWrite(h.Conn) }
+
 // handWeb has the web server serve a client from here on. On a secured way TLS
 // ends there.
 func (c *client) handWeb(f *flow, in net.Conn) {
@@ -126,12 +132,11 @@ const (
 
 // exchange is one HTTP request on its way.
 type exchange struct {
-	f       *flow
-	h       *handed
-	host    string // as the server gets it
-	second  bool   // the request came by HTTP/2
-	scrub   *scrubbing
-	refused *bodyRefusal
+	f      *flow
+	h      *handed
+	host   string // as the server gets it
+	second bool   // the request came by HTTP/2
+	scrub  *scrubbing
 }
 
 func exchangeOf(ctx context.Context) *exchange {
@@ -150,7 +155,7 @@ func (p *Proxy) newWeb() *http.Server {
 	s := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serveRequest(w, r, forward) }),
 		ReadHeaderTimeout: p.opts.Limits.OpeningTimeout, MaxHeaderBytes: p.opts.Limits.HeaderBytes, ErrorLog: quiet,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 1 << 20},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streamsMost, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 1 << 20},
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			if t, ok := conn.(*tls.Conn); ok {
 				conn = t.NetConn()
@@ -181,6 +186,12 @@ func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward htt
 		return
 	}
 	x := &exchange{h: h, second: r.ProtoMajor == 2}
+	// Without it net/http closes the rest of an HTTP/1 request when the answer
+	// begins, which ends the request to the server and with it the answer.
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+		failed("%v", err).respond(w)
+		return
+	}
 	refused := x.route(r)
 	if refused == nil {
 		refused = x.permit(r)
@@ -189,8 +200,9 @@ func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward htt
 		refused.respond(w)
 		return
 	}
-	if x.scrub != nil {
-		w = finalOnly{w}
+	w = answering{w, x.scrub}
+	if len(r.Trailer) > 0 {
+		r.Body = newTrailed(r)
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		// Another protocol would carry what nobody looks into.
@@ -200,17 +212,34 @@ func (p *Proxy) serveRequest(w http.ResponseWriter, r *http.Request, forward htt
 	forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), keyExchange, x)))
 }
 
-// finalOnly passes no early answers on: their headers cannot be scrubbed.
-type finalOnly struct{ http.ResponseWriter }
+// answering is where an answer is written to.
+type answering struct {
+	http.ResponseWriter
+	scrub *scrubbing // nil: there is nothing to scrub
+}
 
-func (w finalOnly) WriteHeader(code int) {
-	if code >= 200 || code == http.StatusSwitchingProtocols {
-		w.ResponseWriter.WriteHeader(code)
+// WriteHeader has the headers of early answers scrubbed. Those of the last
+// answer are when they come.
+func (w answering) WriteHeader(code int) {
+	if w.scrub != nil && code < 200 && code != http.StatusSwitchingProtocols {
+		w.scrub.headers(w.Header())
 	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Hijack gives the connection of an upgrade together with what the client sent
+// ahead, which httputil.ReverseProxy does not look at.
+func (w answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, both, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err != nil || both.Reader.Buffered() == 0 {
+		return conn, both, err
+	}
+	ahead, err := both.Reader.Peek(both.Reader.Buffered())
+	return &replayed{Conn: conn, seen: bytes.Clone(ahead)}, both, err
 }
 
 // Unwrap serves http.ResponseController.
-func (w finalOnly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w answering) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // waysMost is how many destinations one client connection may have.
 const waysMost = 64
@@ -302,7 +331,12 @@ func (x *exchange) routeProxy(r *http.Request) *refusal {
 func (x *exchange) permit(r *http.Request) *refusal {
 	c := x.f.client
 	path := r.URL.EscapedPath()
-	d, diag, refused := x.f.judgeRequest(r.Context(), r.Method, path)
+	var d policy.Decision
+	var diag policy.Diagnostic
+	meant, refused := meanings(r)
+	if refused == nil {
+		d, diag, refused = x.f.judgeRequest(r.Context(), meant)
+	}
 	if refused == nil {
 		refused = x.ready(r)
 	}
@@ -330,7 +364,10 @@ func rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it was written
 	r.Out.URL.User = nil
 	r.Out.Host = x.host
-	r.Out.Trailer = nil
+	// Its values come when the body was read, into the map of the client's request.
+	if r.Out.Trailer = r.In.Trailer; len(r.Out.Trailer) > 0 {
+		r.Out.ContentLength = -1
+	}
 }
 
 // carriers sends a request on by the way it belongs to.
@@ -341,9 +378,9 @@ func (carriers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return x.f.carriage(x.second).RoundTrip(r)
 }
 
-// upstreamsMost is how many connections to the destination one client connection
-// by HTTP/2 may need when the server speaks only HTTP/1.
-const upstreamsMost = 16
+// streamsMost is how many requests one client connection may have open, and so
+// how many connections to the destination it needs when that speaks HTTP/1 only.
+const streamsMost = 100
 
 // carriage is the flow's own transport: its connections are not shared with
 // other ways. HTTP/2 is spoken to the server where the client speaks it: an
@@ -386,7 +423,7 @@ func (f *flow) carriage(second bool) *http.Transport {
 			return server, nil
 		},
 		Protocols: protocols, ForceAttemptHTTP2: second, DisableCompression: true,
-		MaxConnsPerHost: upstreamsMost, MaxIdleConnsPerHost: 2, IdleConnTimeout: 90 * time.Second,
+		MaxConnsPerHost: streamsMost, MaxIdleConnsPerHost: 2, IdleConnTimeout: 90 * time.Second,
 		ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10, MaxResponseHeaderBytes: 256 << 10,
 	}
 	return f.carrier
@@ -395,15 +432,11 @@ func (f *flow) carriage(second bool) *http.Transport {
 // unreachable answers a request that could not be carried.
 func (p *Proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r.Context())
-	if refused := x.refused.get(); refused != nil {
-		refused.respond(w)
-		return
-	}
 	text := p.secrets.clean(err.Error())
 	var refused *refusal
 	var encoded *encodingError
-	if errors.As(err, &encoded) {
-		refused = against("credentials", encoded.Error(), "")
+	if errors.As(err, &encoded) || errors.Is(err, errPart) {
+		refused = against("credentials", err.Error(), "ask for the whole resource, without an encoding")
 		_ = x.h.c.refuse(x.f.to.String(), refused)
 	} else {
 		x.f.fail(errors.New(text))

@@ -40,7 +40,7 @@ var codexProgram = other{
 		return []string{program(t, "codex/node_modules/@openai/codex-linux-*/vendor/*/bin/codex"), "-c", `model_provider="standin"`, "-c",
 			`model_providers.standin={name="stand-in", base_url="https://` + modelHost + `:PORT/v1", env_key="OPENAI_API_KEY", wire_api="responses", request_max_retries=0, stream_max_retries=0}`}
 	},
-	provider: "credentials: {OPENAI_API_KEY: \"${MODEL_KEY}\"}\n",
+	provider: "credentials: {OPENAI_API_KEY: \"${MODEL_KEY}\"}\nheader: Authorization\n",
 	more:     "model: gpt-5.5\neffort: high\n",
 	shell: func(c string) fakemodel.Call {
 		return fakemodel.Call{Tool: "exec_command", Input: map[string]any{"cmd": c}}
@@ -77,7 +77,7 @@ var opencodeProgram = other{
 		return []string{program(t, "opencode/node_modules/opencode-linux-x64/bin/opencode")}
 	},
 	env:      "OPENCODE_CONFIG: /sandbox/workspace/agent-input/opencode.json\n",
-	provider: "credentials: {OPENAI_API_KEY: \"${MODEL_KEY}\"}\n",
+	provider: "credentials: {OPENAI_API_KEY: \"${MODEL_KEY}\"}\nheader: Authorization\n",
 	more:     "model: standin/m1\nagent_input: input\n",
 	shell: func(c string) fakemodel.Call {
 		return fakemodel.Call{Tool: "bash", Input: map[string]any{"command": c, "description": "a step"}}

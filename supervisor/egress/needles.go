@@ -1,0 +1,100 @@
+package egress
+
+import (
+	"bytes"
+	"slices"
+)
+
+// needles finds any of several texts in one pass: the algorithm of Wu and
+// Manber, with blocks of two bytes. What one pass costs hardly depends on how
+// many texts there are. It is safe for concurrent use.
+type needles struct {
+	forms   []form
+	window  int // length of the shortest
+	longest int
+	// shift is by how many bytes the window moves on when it ends with a block;
+	// 0: a text may begin where the window does.
+	shift [1 << 16]uint8
+	ends  map[uint16][]int // forms by the block that ends their first window
+	// heads are the beginnings of the texts by their last byte, longest first.
+	heads [256][][]byte
+}
+
+// newNeedles prepares a search. Each form has shortestValue bytes or more.
+func newNeedles(forms []form) *needles {
+	n := &needles{forms: forms, window: len(forms[0].text), ends: map[uint16][]int{}}
+	for _, f := range forms {
+		n.window = min(n.window, len(f.text))
+		n.longest = max(n.longest, len(f.text))
+	}
+	n.window = min(n.window, 255)
+	for i := range n.shift {
+		n.shift[i] = uint8(n.window - 1)
+	}
+	for at, f := range forms {
+		for i := 1; i < n.window; i++ {
+			b := block(f.text, i)
+			n.shift[b] = min(n.shift[b], uint8(n.window-1-i))
+		}
+		last := block(f.text, n.window-1)
+		n.ends[last] = append(n.ends[last], at)
+		for k := 1; k < len(f.text); k++ {
+			n.heads[f.text[k-1]] = append(n.heads[f.text[k-1]], f.text[:k])
+		}
+	}
+	for _, heads := range n.heads {
+		slices.SortFunc(heads, func(a, b []byte) int { return len(b) - len(a) })
+	}
+	return n
+}
+
+// block is the byte at a place with the one before it.
+func block(b []byte, at int) uint16 { return uint16(b[at-1])<<8 | uint16(b[at]) }
+
+// found is one text in what was searched.
+type found struct{ at, form int }
+
+// hide writes over the texts in b.
+func (n *needles) hide(b []byte) {
+	var hits []found
+	for end := n.window - 1; end < len(b); {
+		if skip := n.shift[block(b, end)]; skip > 0 {
+			end += int(skip)
+			continue
+		}
+		from := end - n.window + 1
+		for _, i := range n.ends[block(b, end)] {
+			if bytes.HasPrefix(b[from:], n.forms[i].text) {
+				hits = append(hits, found{from, i})
+			}
+		}
+		end++
+	}
+	for _, h := range hits { // at last, so that none hides another
+		copy(b[h.at:], n.forms[h.form].shown)
+	}
+}
+
+// containsFold reports whether one of the texts is in b, whatever their case.
+func (n *needles) containsFold(b []byte) bool {
+	lower := bytes.ToLower(b)
+	for _, f := range n.forms {
+		if bytes.Contains(lower, bytes.ToLower(f.text)) {
+			return true
+		}
+	}
+	return false
+}
+
+// held is how many bytes at the end of b may be the beginning of a text.
+func (n *needles) held(b []byte) int {
+	if len(b) == 0 {
+		return 0
+	}
+	for _, head := range n.heads[b[len(b)-1]] {
+		if bytes.HasSuffix(b, head) {
+			return len(head)
+		}
+	}
+	return 0
+}
