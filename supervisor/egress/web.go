@@ -137,6 +137,7 @@ type exchange struct {
 	host   string // as the server gets it
 	second bool   // the request came by HTTP/2
 	scrub  *scrubbing
+	repeat *repeatable // nil: without a body
 }
 
 func exchangeOf(ctx context.Context) *exchange {
@@ -364,6 +365,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it was written
 	r.Out.URL.User = nil
 	r.Out.Host = x.host
+	x.repeat = makeRepeatable(r.Out)
 	// Its values come when the body was read, into the map of the client's request.
 	if r.Out.Trailer = r.In.Trailer; len(r.Out.Trailer) > 0 {
 		r.Out.ContentLength = -1
@@ -375,8 +377,25 @@ type carriers struct{}
 
 func (carriers) RoundTrip(r *http.Request) (*http.Response, error) {
 	x := exchangeOf(r.Context())
-	return x.f.carriage(x.second).RoundTrip(r)
+	carrier := x.f.carriage(x.second)
+	res, err := carrier.RoundTrip(r)
+	if err == nil || err.Error() != serverClosedIdle || r.GetBody == nil {
+		return res, err
+	}
+	body, again := r.GetBody()
+	if again != nil {
+		return nil, err
+	}
+	carrier.CloseIdleConnections()
+	r = r.WithContext(r.Context()) // a copy
+	r.Body = body
+	return carrier.RoundTrip(r)
 }
+
+// serverClosedIdle is what net/http says when the server ended a connection
+// before it could get the request that was just sent on it. A request with a
+// body is not sent again by net/http.
+const serverClosedIdle = "http: server closed idle connection"
 
 // streamsMost is how many requests one client connection may have open, and so
 // how many connections to the destination it needs when that speaks HTTP/1 only.
@@ -449,5 +468,6 @@ func (p *Proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 func (p *Proxy) answered(r *http.Response) error {
 	r.Header.Del("Alt-Svc") // it names ways around: other ports, QUIC
 	x := exchangeOf(r.Request.Context())
+	x.repeat.release()
 	return x.scrub.answer(r)
 }
