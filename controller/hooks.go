@@ -108,7 +108,11 @@ func (r *run) hookSettings(names []string) (hook.Settings, error) {
 		salt := make([]byte, 16)
 		_, _ = rand.Read(salt) // never fails, see crypto/rand
 		var err error
-		if s.Secrets, err = scan.NewFingerprints(salt, r.secretValues()); err != nil {
+		values := r.secretValues()
+		for _, c := range r.secrets { // worth nothing elsewhere, but of no use to a model
+			values = append(values, c.Placeholder)
+		}
+		if s.Secrets, err = scan.NewFingerprints(salt, values); err != nil {
 			return s, err
 		}
 	}

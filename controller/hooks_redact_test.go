@@ -1,0 +1,26 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/hook"
+	"agentsh/controller/scan"
+	"agentsh/internal/wire"
+)
+
+// A command that prints its environment shows the model neither values nor
+// placeholders.
+func TestHooksRedactPlaceholders(t *testing.T) {
+	const placeholder, value = placeholderPrefix + "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "the-real-value-of-the-credential"
+	r := &run{harness: &harness.Harness{}, x: &harness.Expanded{}, secrets: []wire.Credential{{Placeholder: placeholder, Value: value}}}
+	s, err := r.hookSettings([]string{hook.SecretRedact})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, n := scan.New(scan.Options{Prints: s.Secrets}).Redact([]byte("HOME=/root\nTOKEN=" + placeholder + "\nOTHER=" + value + "\n"))
+	if n != 2 || strings.Contains(string(got), "placeholder") || strings.Contains(string(got), value) || !strings.Contains(string(got), "HOME=/root") {
+		t.Errorf("%d: %s", n, got)
+	}
+}
