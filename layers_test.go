@@ -18,6 +18,7 @@ var ranks = map[string]int{
 	"policy":                   0,
 	"policy/env":               0,
 	"internal/wire":            0,
+	"internal/listen":          0, // whoever accepts connections
 	"policy/policytest":        1,
 	"seccomp":                  1,
 	"seccomp/target":           1,

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/listen"
 	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 )
@@ -129,10 +130,11 @@ func doorAddress(dir string) (*os.File, string, error) {
 func (d *door) serve(ctx context.Context) {
 	var callers sync.WaitGroup
 	defer callers.Wait()
+	spared := &listen.Sparing{Listener: d.listener}
 	for {
-		conn, err := d.listener.Accept()
+		conn, err := spared.Accept()
 		if err != nil {
-			return // it was closed, or no caller can be let in any more
+			return // it was closed
 		}
 		peer, err := channel.OwnCaller(conn)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/listen"
 	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/launch"
@@ -189,8 +190,11 @@ func (d *daemon) answer(ctx context.Context) error {
 	if err := d.announce(ctx); err != nil {
 		return errors.Join(err, l.Close())
 	}
+	spared := &listen.Sparing{Listener: l, Refused: func(_ net.Conn, err error) {
+		d.session.cfg.Log.Warn("a connection to the session was refused", "error", err)
+	}}
 	for {
-		conn, err := l.Accept()
+		conn, err := spared.Accept()
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				<-ctx.Done() // after the last words

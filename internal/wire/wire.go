@@ -68,7 +68,7 @@ type Credential struct {
 	Name        string   `json:"name"` // shown in events and refusals
 	Placeholder string   `json:"placeholder"`
 	Value       string   `json:"value"`
-	Endpoints   []string `json:"endpoints"`        // a name or *.name, with :port unless that is 443
+	Endpoints   []string `json:"endpoints"` // a name or *.name, with :port unless that is 443
 	// Exactly one of these says where it may stand in a request.
 	Header string `json:"header,omitempty"` // the only header
 	Query  string `json:"query,omitempty"`  // the only query parameter

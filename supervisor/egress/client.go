@@ -64,6 +64,12 @@ func (p *Proxy) turnAway(conn net.Conn) {
 	_ = (&client{p: p, conn: conn}).refuse("connection", against("connections", "there are "+strconv.Itoa(p.opts.Limits.Connections)+" connections open already", "close some first"))
 }
 
+// exhausted records that a connection was refused for want of descriptors or
+// memory.
+func (p *Proxy) exhausted(conn net.Conn, err error) {
+	_ = (&client{p: p, conn: conn}).refuse("connection", against("descriptors", "there is no room for one more connection: "+err.Error(), "close some first"))
+}
+
 // identify finds out which process connected.
 func (c *client) identify() {
 	if c.p.opts.Identify == nil {

@@ -20,9 +20,13 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/listen"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -66,7 +70,7 @@ type Options struct {
 // Limits bound what one session can make its proxy hold. A zero field has the
 // value that its comment names.
 type Limits struct {
-	Connections    int           // open at once, 4096
+	Connections    int           // open at once, 4096, or fewer where RLIMIT_NOFILE is low
 	Lookups        int           // names being resolved at once, 128
 	HeaderBytes    int           // of one HTTP request, 64 KiB
 	OpeningTimeout time.Duration // from accepting a connection to knowing what it carries, 30 s
@@ -115,6 +119,7 @@ func New(opts Options) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("egress: %w", err)
 	}
+	opts.Limits.Connections = opts.fit()
 	p := &Proxy{
 		opts: opts, secrets: hidden, names: newNames(opts.Resolvers, opts.Limits.Lookups),
 		closers: map[io.Closer]struct{}{}, clients: map[*client]struct{}{}, flows: map[uint64]*flow{},
@@ -155,6 +160,26 @@ func (o *Options) setDefaults() {
 	}
 }
 
+// reserved is how many descriptors are left to the rest of the process, and
+// perConnection how many a connection takes: its own and one to its destination.
+const (
+	reserved      = 256
+	perConnection = 2
+)
+
+// fit is how many connections there may be so that the process has descriptors
+// for them.
+func (o *Options) fit() int {
+	var have unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &have); err != nil || have.Cur >= uint64(reserved+perConnection*o.Limits.Connections) {
+		return o.Limits.Connections
+	}
+	room := max(int(have.Cur)-reserved, int(have.Cur)/2) / perConnection
+	o.Log.Warn("fewer connections than usual: the process may have few descriptors", "descriptors", have.Cur, "connections", room, "usual", o.Limits.Connections,
+		"hint", "start it with a higher limit: ulimit -n "+strconv.Itoa(reserved+perConnection*o.Limits.Connections))
+	return room
+}
+
 // ServeProxy answers HTTP, CONNECT and SOCKS5 on one listener, told apart by
 // the first byte of a connection, until the listener or the proxy is closed. It
 // closes the listener. After [Proxy.Close] it returns [ErrClosed].
@@ -182,8 +207,9 @@ func (p *Proxy) accept(l net.Listener, serve func(*client)) error {
 		return errors.Join(ErrClosed, l.Close())
 	}
 	defer p.release(l)
+	spared := &listen.Sparing{Listener: l, Refused: p.exhausted}
 	for {
-		conn, err := l.Accept()
+		conn, err := spared.Accept()
 		switch {
 		case err == nil:
 		case p.ctx.Err() != nil:

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -48,8 +51,14 @@ network_rules:
 		panic(err)
 	}
 	roots.AppendCertsFromPEM(pem)
+	few := os.Getenv(childVariable+"_FEW") != ""
+	if few {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1024, Max: 1024}); err != nil {
+			panic(err)
+		}
+	}
 	p, err := New(Options{
-		Policy: func() *policy.Policy { return looked }, Emit: func(wire.Event) error { return nil }, Roots: roots,
+		Policy: func() *policy.Policy { return looked }, Emit: denials, Roots: roots,
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, target)
 		},
@@ -64,11 +73,28 @@ network_rules:
 	if err != nil {
 		panic(err)
 	}
+	if few { // as if the rest of the process needed nearly all of them
+		for range 1024 - 80 {
+			f, err := os.Open(os.DevNull)
+			if err != nil {
+				panic(err)
+			}
+			defer f.Close()
+		}
+	}
 	go func() { _ = p.ServeProxy(l) }()
 	fmt.Fprintln(os.Stdout, l.Addr())
 	fmt.Fprintln(os.Stdout, strings.ReplaceAll(string(p.CA()), "\n", "|"))
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	_ = p.Close()
+}
+
+// denials prints the rules of what is denied.
+func denials(e wire.Event) error {
+	if e.Decision == "deny" {
+		fmt.Fprintln(os.Stdout, "denied by", e.Rule.Name)
+	}
+	return nil
 }
 
 type childTB struct{ testing.TB }
@@ -81,9 +107,10 @@ type remote struct {
 	proxy string
 	roots *x509.CertPool
 	pid   int
+	out   *bufio.Reader // what it prints
 }
 
-func startRemote(t testing.TB, h http.Handler) *remote {
+func startRemote(t testing.TB, h http.Handler, more ...string) *remote {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	ca := &authority{}
@@ -99,6 +126,7 @@ func startRemote(t testing.TB, h http.Handler) *remote {
 	}
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+s.Listener.Addr().String(), childVariable+"_ROOTS="+roots)
+	cmd.Env = append(cmd.Env, more...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -119,7 +147,7 @@ func startRemote(t testing.TB, h http.Handler) *remote {
 		}
 	})
 	in := bufio.NewReader(out)
-	r := &remote{roots: x509.NewCertPool(), pid: cmd.Process.Pid}
+	r := &remote{roots: x509.NewCertPool(), pid: cmd.Process.Pid, out: in}
 	addr, err := in.ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
@@ -219,6 +247,63 @@ func holds(t testing.TB, host string, n int) int64 {
 		_ = c.Close()
 	}
 	return grown
+}
+
+// A proxy whose process has no descriptors left refuses connections one by one,
+// says so, and serves again when there are some.
+func TestWithoutDescriptorsOneRequestIsRefused(t *testing.T) {
+	r := startRemote(t, http.HandlerFunc(endless), childVariable+"_FEW=1")
+	connect := func() (net.Conn, bool) {
+		c, err := net.Dial("tcp", r.proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(guard))
+		fmt.Fprint(c, "CONNECT tunnel.test:443 HTTP/1.1\r\nHost: tunnel.test:443\r\n\r\n")
+		res, err := http.ReadResponse(bufio.NewReaderSize(c, 64), &http.Request{Method: http.MethodConnect})
+		return c, err == nil && res.StatusCode == 200
+	}
+	var open []net.Conn
+	for range 200 { // says nothing, and so needs one descriptor only
+		c, err := net.Dial("tcp", r.proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, c)
+	}
+	for line := ""; line != "denied by descriptors\n"; {
+		var err error
+		if line, err = r.out.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
+	for ok := false; !ok; { // it learns of their ends by and by
+		var c net.Conn
+		c, ok = connect()
+		_ = c.Close()
+	}
+}
+
+func TestConnectionsAreBoundedByDescriptors(t *testing.T) {
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old) })
+	for _, test := range []struct{ have, want int }{{1024, 384}, {400, 100}, {8448, 4096}, {8446, 4095}} {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(test.have), Max: old.Max}); err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer
+		o := Options{Log: slog.New(slog.NewTextHandler(&said, nil))}
+		o.setDefaults()
+		if got := o.fit(); got != test.want || (said.Len() > 0) != (test.want < 4096) {
+			t.Errorf("%d descriptors: %d connections, want %d: %s", test.have, got, test.want, &said)
+		}
+	}
 }
 
 // BenchmarkMemory reports what a proxy's process grows by with 1,000 open

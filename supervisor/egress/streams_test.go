@@ -183,7 +183,14 @@ var streamKinds = []struct {
 	{"websocket", (*streams).websocket},
 }
 
-func (s *streams) client(n uint64) *http.Client { return s.clients[n/uint64(len(streamHosts))%3] }
+// client takes turns. Nobody stands between a tunnel's client and the server, so
+// a connection that this ends is not used again.
+func (s *streams) client(n uint64) *http.Client {
+	if strings.Contains(streamHosts[n%uint64(len(streamHosts))], "tunnel") {
+		return s.clients[2]
+	}
+	return s.clients[n/uint64(len(streamHosts))%3]
+}
 
 func (s *streams) request(n uint64, path string, body io.Reader) *http.Request {
 	method := http.MethodPost
