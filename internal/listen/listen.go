@@ -33,7 +33,7 @@ func (s *Sparing) Accept() (net.Conn, error) {
 		conn, err := s.Listener.Accept()
 		if err != nil && Exhausted(err) {
 			if s.spare == nil {
-				time.Sleep(wait) // nothing tells when another goroutine closes a file
+				<-time.After(wait) // nothing tells when another goroutine closes a file
 				continue
 			}
 			if conn, err = s.shed(err); conn == nil && err == nil {

@@ -19,7 +19,7 @@ const childVariable = "LISTEN_TEST_CHILD"
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
 		if err := child(); err != nil {
-			fmt.Println(err)
+			fmt.Fprintln(os.Stdout, err)
 			os.Exit(1)
 		}
 		return
@@ -39,7 +39,7 @@ func child() error {
 	}
 	var refused atomic.Int64
 	s := &Sparing{Listener: l, Refused: func(net.Conn, error) { refused.Add(1) }}
-	fmt.Println(l.Addr())
+	fmt.Fprintln(os.Stdout, l.Addr())
 	for {
 		c, err := s.Accept()
 		if err != nil {

@@ -76,7 +76,7 @@ func streamer(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_ = pieces(number, func(b []byte) error {
 			if number%3 == 0 {
-				time.Sleep(time.Duration(len(b)%3) * time.Millisecond) // what a model needs to think
+				<-time.After(time.Duration(len(b)%3) * time.Millisecond) // what a model needs to think
 			}
 			return send(b)
 		})
@@ -174,7 +174,7 @@ var streamKinds = []struct {
 	{"continue", func(s *streams, n uint64) error {
 		return s.exchange(n, "/length", bytes.NewReader(payload(n+1)), "100-continue")
 	}},
-	{"unread", func(s *streams, n uint64) error { return s.exchange(n, "/unread", bytes.NewReader(payload(n+1)), "") }},
+	{"unread", (*streams).unread},
 	{"close", func(s *streams, n uint64) error { return s.exchange(n, "/close", strings.NewReader("{}"), "") }},
 	{"late", (*streams).late},
 	{"trailers", (*streams).trailers},
@@ -183,14 +183,7 @@ var streamKinds = []struct {
 	{"websocket", (*streams).websocket},
 }
 
-// client takes turns. Nobody stands between a tunnel's client and the server, so
-// a connection that this ends is not used again.
-func (s *streams) client(n uint64) *http.Client {
-	if strings.Contains(streamHosts[n%uint64(len(streamHosts))], "tunnel") {
-		return s.clients[2]
-	}
-	return s.clients[n/uint64(len(streamHosts))%3]
-}
+func (s *streams) client(n uint64) *http.Client { return s.clients[n/uint64(len(streamHosts))%3] }
 
 func (s *streams) request(n uint64, path string, body io.Reader) *http.Request {
 	method := http.MethodPost
@@ -241,6 +234,16 @@ type slowly struct{ in io.Reader }
 func (s slowly) Read(b []byte) (int, error) {
 	runtime.Gosched()
 	return s.in.Read(b[:min(len(b), 700)])
+}
+
+// unread has its server answer without reading the request. A server that then
+// resets a connection loses its answer where nobody stands between.
+func (s *streams) unread(n uint64) error {
+	path := "/unread"
+	if strings.Contains(streamHosts[n%uint64(len(streamHosts))], "tunnel") {
+		path = "/length"
+	}
+	return s.exchange(n, path, bytes.NewReader(payload(n+1)), "")
 }
 
 // late sends the second half of its request when the answer has begun.

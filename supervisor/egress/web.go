@@ -235,7 +235,7 @@ func (w answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil || both.Reader.Buffered() == 0 {
 		return conn, both, err
 	}
-	ahead, err := both.Reader.Peek(both.Reader.Buffered())
+	ahead, err := both.Peek(both.Reader.Buffered())
 	return &replayed{Conn: conn, seen: bytes.Clone(ahead)}, both, err
 }
 
