@@ -78,8 +78,9 @@ func (m *mount) own(p made, st *unix.Stat_t) error {
 
 // Create makes a regular file and opens it.
 func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
-	m.tree.moves.RLock()
-	defer m.tree.moves.RUnlock()
+	alone := m.repos.exclusive(name)
+	m.tree.enter(alone)
+	defer m.tree.leave(alone)
 	parent, rel, code := m.child(in.NodeId, name)
 	if !code.Ok() {
 		return code
@@ -93,6 +94,9 @@ func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out 
 	}
 	if in.Mode&suidBits != 0 {
 		return m.refuse(in.Pid, making, suidMessage, "create the file without the bits")
+	}
+	if code := m.repos.make(in.Pid, making, unix.S_IFREG); !code.Ok() {
+		return code
 	}
 	p, err := m.backing.locate(rel)
 	if err != nil {
@@ -111,16 +115,31 @@ func (m *mount) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out 
 		closeFD(fd)
 		return gofuse.Status(errno(err))
 	}
+	if m.repos.on() && m.repos.guards(rel) {
+		return m.repos.open(n, fd, in.Flags, nil, &out.OpenOut)
+	}
 	h := m.newHandle(n, fd, in.Flags)
 	h.before, h.mayChange = st, in.Flags&unix.O_ACCMODE != unix.O_RDONLY
 	m.beginIO(h, &st, &out.OpenOut)
 	return gofuse.OK
 }
 
+// maker judges what an entry is for a repository, then makes it.
+type maker struct {
+	judge func(ask) gofuse.Status
+	make  func(place) error
+}
+
+// plain is the maker of an entry that is no link.
+func (m *mount) plain(tid, mode uint32, do func(place) error) maker {
+	return maker{func(a ask) gofuse.Status { return m.repos.make(tid, a, mode&unix.S_IFMT) }, do}
+}
+
 // make judges and makes an entry that is not opened.
-func (m *mount) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.EntryOut, do func(place) error) gofuse.Status {
-	m.tree.moves.RLock()
-	defer m.tree.moves.RUnlock()
+func (m *mount) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.EntryOut, do maker) gofuse.Status {
+	alone := m.repos.exclusive(name)
+	m.tree.enter(alone)
+	defer m.tree.leave(alone)
 	parent, rel, code := m.child(in.NodeId, name)
 	if !code.Ok() {
 		return code
@@ -136,12 +155,15 @@ func (m *mount) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.
 	case kind == unix.S_IFREG && mode&suidBits != 0:
 		return m.refuse(in.Pid, a, suidMessage, "create the file without the bits")
 	}
+	if code := do.judge(a); !code.Ok() {
+		return code
+	}
 	p, err := m.backing.locate(rel)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
 	defer p.close()
-	err = do(p)
+	err = do.make(p)
 	if errors.Is(err, unix.EEXIST) && away && mode&unix.S_IFMT == unix.S_IFDIR {
 		err = nil // the target has it already
 	}
@@ -160,23 +182,24 @@ func (m *mount) Mknod(_ <-chan struct{}, in *gofuse.MknodIn, name string, out *g
 	if mode&unix.S_IFMT == 0 {
 		mode |= unix.S_IFREG
 	}
-	return m.make(&in.InHeader, name, mode, out, func(p place) error {
+	return m.make(&in.InHeader, name, mode, out, m.plain(in.Pid, mode, func(p place) error {
 		return unix.Mknodat(p.dirfd, p.name, mode&(unix.S_IFMT|0o1777), 0)
-	})
+	}))
 }
 
 // Mkdir makes a directory.
 func (m *mount) Mkdir(_ <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.make(&in.InHeader, name, in.Mode&0o7777|unix.S_IFDIR, out, func(p place) error {
+	return m.make(&in.InHeader, name, in.Mode&0o7777|unix.S_IFDIR, out, m.plain(in.Pid, unix.S_IFDIR, func(p place) error {
 		return unix.Mkdirat(p.dirfd, p.name, in.Mode&0o3777)
-	})
+	}))
 }
 
-// Symlink makes a symbolic link. Its text is not judged: what it leads to is,
-// when it is used.
+// Symlink makes a symbolic link. Its text is judged only where git reads it: what
+// it leads to is, when it is used.
 func (m *mount) Symlink(_ <-chan struct{}, h *gofuse.InHeader, text, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.make(h, name, unix.S_IFLNK, out, func(p place) error {
-		return unix.Symlinkat(text, p.dirfd, p.name)
+	return m.make(h, name, unix.S_IFLNK, out, maker{
+		func(a ask) gofuse.Status { return m.repos.link(h.Pid, a, text) },
+		func(p place) error { return unix.Symlinkat(text, p.dirfd, p.name) },
 	})
 }
 
@@ -184,14 +207,15 @@ func (m *mount) Symlink(_ <-chan struct{}, h *gofuse.InHeader, text, name string
 // holds at every later use, whichever name is used. A name that permits more
 // than the file's others is refused: a later session would not know of them.
 func (m *mount) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	m.tree.moves.RLock()
-	defer m.tree.moves.RUnlock()
+	alone := m.repos.exclusive(name)
+	m.tree.enter(alone)
+	defer m.tree.leave(alone)
 	parent, rel, code := m.child(in.NodeId, name)
 	if !code.Ok() {
 		return code
 	}
 	n := m.tree.node(in.Oldnodeid)
-	if n == nil {
+	if n == nil || m.tree.stale(n) {
 		return gofuse.Status(syscall.ESTALE)
 	}
 	_, all := m.tree.bindings(n)
@@ -209,6 +233,9 @@ func (m *mount) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out *gof
 		if code := m.keepDenials(in.Pid, old, rel); !code.Ok() {
 			return code
 		}
+	}
+	if code := m.repos.hardLink(in.Pid, asks[0], n, all); !code.Ok() {
+		return code
 	}
 	from, err := m.reach(n)
 	if err != nil {

@@ -45,10 +45,10 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 	if reads && at.allowed && at.small && m.beginLate(n, in.Flags, out) {
 		return gofuse.OK
 	}
-	if n == nil {
+	if n == nil || m.tree.stale(n) {
 		return gofuse.Status(syscall.ESTALE)
 	}
-	_, all := m.tree.bindings(n)
+	names, all := m.tree.bindings(n)
 	if len(all) == 0 {
 		return gofuse.Status(syscall.ESTALE)
 	}
@@ -66,6 +66,9 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 		if code := m.settle(in.Pid, "", v); !code.Ok() {
 			return code
 		}
+	}
+	if writes(in.Flags) && m.repos.guardsNode(names) {
+		return m.repos.openExisting(n, names, in.Flags, out)
 	}
 	if in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && at.small && m.beginLate(n, in.Flags, out) {
 		return gofuse.OK
@@ -85,6 +88,7 @@ func (m *mount) Open(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) 
 		closeFD(fd)
 		return gofuse.Status(errno(err))
 	}
+	h.cached = h.before.Size >= directMin && !writes(in.Flags) && m.repos.guardsNode(names)
 	m.beginIO(h, &h.before, out)
 	return gofuse.OK
 }
@@ -206,6 +210,9 @@ func (m *mount) noteWrites(h *handle) {
 
 // Release closes a handle.
 func (m *mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	if m.repos.some.Load() > 0 {
+		m.commit(in.Fh, in.Pid)
+	}
 	m.tree.moves.RLock() // the change record is asked for under this lock: no write falls between
 	defer m.tree.moves.RUnlock()
 	if h := m.dropHandle(in.Fh); h != nil {
@@ -233,6 +240,9 @@ func (m *mount) read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Statu
 		return 0, gofuse.EBADF
 	}
 	defer m.putHandle(h)
+	if h.stage != nil {
+		return h.stage.read(buf, int64(in.Offset)), gofuse.OK
+	}
 	fd, err := m.fdOf(h)
 	if err != nil {
 		return 0, gofuse.Status(errno(err))
@@ -294,6 +304,10 @@ func (m *mount) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint3
 		return 0, gofuse.EBADF
 	}
 	defer m.putHandle(h)
+	if h.stage != nil {
+		size, err := h.stage.write(data, int64(in.Offset))
+		return uint32(size), gofuse.Status(errno(err))
+	}
 	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 {
 		if err := stripSuid(h.fd); err != nil {
 			return 0, gofuse.Status(errno(err))
@@ -306,8 +320,24 @@ func (m *mount) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint3
 	return uint32(size), gofuse.OK
 }
 
-// Flush has nothing to do; the kernel stops asking.
-func (m *mount) Flush(<-chan struct{}, *gofuse.FlushIn) gofuse.Status { return gofuse.ENOSYS }
+// Flush answers close(2). The kernel asks for it only where a guarded file was
+// written: all others have FOPEN_NOFLUSH.
+func (m *mount) Flush(_ <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
+	return m.commit(in.Fh, in.Pid)
+}
+
+// commit puts what was written through a handle in place where it is staged.
+func (m *mount) commit(fh uint64, tid uint32) gofuse.Status {
+	h := m.handle(fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer m.putHandle(h)
+	if h.stage == nil {
+		return gofuse.OK
+	}
+	return m.repos.commit(tid, h)
+}
 
 // Fsync makes a file durable. See FUSE_FSYNC_FDATASYNC in uapi/linux/fuse.h.
 func (m *mount) Fsync(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
@@ -334,6 +364,9 @@ func (m *mount) Fallocate(_ <-chan struct{}, in *gofuse.FallocateIn) gofuse.Stat
 		return gofuse.EBADF
 	}
 	defer m.putHandle(h)
+	if h.stage != nil {
+		return gofuse.Status(unix.EOPNOTSUPP)
+	}
 	if err := stripSuid(h.fd); err != nil {
 		return gofuse.Status(errno(err))
 	}
@@ -350,6 +383,9 @@ func (m *mount) Lseek(_ <-chan struct{}, in *gofuse.LseekIn, out *gofuse.LseekOu
 	fd, err := m.fdOf(h)
 	if err != nil {
 		return gofuse.Status(errno(err))
+	}
+	if h.stage != nil {
+		return gofuse.Status(unix.EINVAL) // no holes are told of
 	}
 	off, err := unix.Seek(fd, int64(in.Offset), int(in.Whence))
 	if err != nil {
@@ -370,6 +406,9 @@ func (m *mount) CopyFileRange(_ <-chan struct{}, in *gofuse.CopyFileRangeIn) (ui
 	}
 	if from == nil || to == nil {
 		return 0, gofuse.EBADF
+	}
+	if from.stage != nil || to.stage != nil {
+		return 0, gofuse.Status(unix.EOPNOTSUPP) // the kernel reads and writes instead
 	}
 	source, err := m.fdOf(from)
 	if err != nil {

@@ -117,7 +117,7 @@ func (m *mount) folds(p place, rel string, st *unix.Stat_t) bool {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Dev == m.device && !m.casefold {
 		return false
 	}
-	return m.mayFold(p, rel, st) && !m.rules.now().policy.Tree(m.inside(rel), policy.OpAll).Uniform
+	return m.mayFold(p, rel, st) && (m.repos.on() || !m.rules.now().policy.Tree(m.inside(rel), policy.OpAll).Uniform)
 }
 
 func (m *mount) mayFold(p place, rel string, st *unix.Stat_t) bool {

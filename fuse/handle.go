@@ -25,7 +25,10 @@ type handle struct {
 	// release whether it changed. Writes may bypass the server.
 	before    unix.Stat_t
 	direct    bool // passthrough
+	cached    bool // never passthrough
 	mayChange bool
+
+	stage *stage // of a guarded file that is written; nil: any other
 }
 
 // ioState tells how the open handles of a file do their input and output. The
@@ -230,7 +233,7 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	switch {
 	case io.direct > 0: // the kernel refuses anything else
 		h.direct = true
-	case io.cached > 0 || !m.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
+	case io.cached > 0 || h.cached || !m.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
 	case writes || io.mapped || st.Size >= directMin:
 		h.direct = m.registerBacking(io, h.fd)
 	}
@@ -238,7 +241,7 @@ func (m *mount) beginIO(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		io.direct++
 		io.stale = io.stale || writes
 		io.mapped = io.mapped || h.flags&unix.O_ACCMODE == unix.O_RDWR
-		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH
+		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH | gofuse.FOPEN_NOFLUSH
 		out.BackingID = io.backingID
 		return
 	}
@@ -263,8 +266,9 @@ func (m *mount) beginLate(n *node, flags uint32, out *gofuse.OpenOut) bool {
 // cache counts a handle that uses the page cache of the mount.
 func (io *ioState) cache(out *gofuse.OpenOut) {
 	io.cached++
+	out.OpenFlags = gofuse.FOPEN_NOFLUSH
 	if !io.stale {
-		out.OpenFlags = gofuse.FOPEN_KEEP_CACHE
+		out.OpenFlags |= gofuse.FOPEN_KEEP_CACHE
 	}
 	io.stale = false
 }
@@ -286,6 +290,10 @@ func (m *mount) registerBacking(io *ioState, fd int) bool {
 
 func (m *mount) endIO(h *handle) {
 	if h.node.kind == unix.S_IFDIR {
+		return
+	}
+	if h.stage != nil {
+		m.repos.end(h.node)
 		return
 	}
 	io := h.io

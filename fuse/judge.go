@@ -17,6 +17,7 @@ type Rules interface {
 	Tree(root string, ops policy.FileOp) policy.TreeVerdict
 	Roots() []string
 	Rules(policy.Group) []*policy.Rule
+	GitGuard() (on bool, at policy.Position)
 }
 
 // ask is one operation on one path relative to the mount.

@@ -204,7 +204,7 @@ func (m *mount) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Att
 	}
 	m.tree.seen(n, &st)
 	m.fillAttr(&out.Attr, &st)
-	if cache {
+	if !m.repos.staged(n, &out.Attr) && cache {
 		out.SetTimeout(m.cache)
 	}
 	return gofuse.OK

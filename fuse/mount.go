@@ -35,6 +35,7 @@ type mount struct {
 	asks     *approvals
 	old      *before                  // nil: the old content of changed files is not kept
 	mountAt  func(path string) *mount // that serves a path inside the sandbox
+	repos    repositories
 
 	loop        *loop
 	noOpenDir   bool // listings need no handle
@@ -77,6 +78,7 @@ func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
 		device:        st.Dev,
 	}
 	m.changes.away = &m.backing.away
+	m.repos.m = m
 	return m, nil
 }
 

@@ -39,9 +39,10 @@ type node struct {
 type nodeFlags uint16
 
 const (
-	isHashed nodeFlags = 1 << iota // found by its inode
-	isLinked                       // has got a name by link(2) here: all its names bind it for the session
-	isSmall                        // as [smallFile] saw it last
+	isHashed   nodeFlags = 1 << iota // found by its inode
+	isLinked                         // has got a name by link(2) here: all its names bind it for the session
+	isReplaced                       // a copy has its name, see [repositories.freshen]
+	isSmall                          // as [smallFile] saw it last
 )
 
 const manyLookups = 1<<32 - 1

@@ -104,7 +104,13 @@ func (m *mount) target(rule *policy.Rule, rel string) awayTo {
 func (m *mount) sendAway(tid uint32, v verdict, keep bool) error {
 	m.loop.stepAside()
 	to := m.target(v.dec.Rule, v.rel)
-	err := to.m.makeWay(to.rel)
+	err := m.repos.sent(v.rel)
+	if err == nil {
+		err = m.repos.sent(to.rel)
+	}
+	if err == nil {
+		err = to.m.makeWay(to.rel)
+	}
 	if err == nil && keep {
 		err = m.copyTo(to, v.rel)
 	}

@@ -67,6 +67,12 @@ func (m *mount) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName 
 	if exists && !exchange && inodeOf(&src.st) == inodeOf(&dst.st) {
 		return gofuse.OK // two names of one file: rename(2) does nothing
 	}
+	if code := m.repos.rename(in.Pid, &src, &dst, exchange); !code.Ok() {
+		if sent {
+			m.backing.away.drop(to)
+		}
+		return code
+	}
 	gone, err := m.replace(in, &src, &dst, exists && !exchange)
 	if err != nil {
 		if sent {

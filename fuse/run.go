@@ -201,6 +201,9 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		}
 		s.mounts = append(s.mounts, m)
 	}
+	for _, m := range s.mounts {
+		m.repos.roots = s.directories()
+	}
 	if err := s.checkRedirects(rules); err != nil {
 		return err
 	}
@@ -218,6 +221,17 @@ func names(files map[string]*os.File) []string {
 	var out []string
 	for name := range files {
 		out = append(out, name)
+	}
+	return out
+}
+
+// directories are the paths of the governed directories.
+func (s *server) directories() []string {
+	var out []string
+	for _, m := range s.mounts {
+		if m.backing.dir {
+			out = append(out, m.path)
+		}
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/gitguard"
 	"agentsh/policy"
 )
 
@@ -42,6 +43,12 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 		if h = m.handle(fh); h != nil {
 			defer m.putHandle(h)
 		}
+	}
+	if m.tree.stale(n) && h == nil {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	if code := m.resizeGuarded(in, n, h, names); !code.Ok() {
+		return code
 	}
 	writable := h != nil && h.flags&unix.O_ACCMODE != unix.O_RDONLY
 	if code := m.permit(in.Pid, "", product(all, setOps(in.Valid)...)...); !code.Ok() {
@@ -94,7 +101,25 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	}
 	m.tree.seen(n, &st)
 	m.fillAttr(&out.Attr, &st)
-	out.SetTimeout(m.cache)
+	if !m.repos.staged(n, &out.Attr) {
+		out.SetTimeout(m.cache)
+	}
+	return gofuse.OK
+}
+
+// resizeGuarded sets the size of a guarded file, through a handle that is open for
+// writing: what is staged gets it, and the request is about the rest.
+func (m *mount) resizeGuarded(in *gofuse.SetAttrIn, n *node, h *handle, names []string) gofuse.Status {
+	size, ok := in.GetSize()
+	switch {
+	case !ok:
+		return gofuse.OK
+	case h != nil && h.stage != nil:
+		in.Valid &^= gofuse.FATTR_SIZE
+		return gofuse.Status(errno(h.stage.resize(int64(size))))
+	case h == nil && m.repos.guardsNode(names):
+		return m.repos.refuse(in.Pid, ask{policy.OpWrite, names[0]}, gitguard.Problem{Reason: "git reads this file: it is written as a whole", Hint: "use git config, or open the file and write it"})
+	}
 	return gofuse.OK
 }
 

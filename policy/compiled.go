@@ -24,6 +24,7 @@ type Policy struct {
 	approvals         Approvals
 	transparent       map[string]bool
 	execFrom          []*glob.Glob
+	gitGuard          *switched // nil: not given
 	settings          []Setting
 
 	planting []string // directories whose content came from outside
@@ -64,6 +65,9 @@ func (p *Policy) add(d *document) {
 	p.approvals.fill(d.approvals)
 	if p.execFrom == nil {
 		p.execFrom = d.execFrom
+	}
+	if p.gitGuard == nil {
+		p.gitGuard = d.gitGuard
 	}
 	p.settings = append(p.settings, d.settings...)
 }
@@ -309,6 +313,14 @@ func (p *Policy) ExecFrom() []string {
 	return out
 }
 
+// GitGuard reports whether repositories are guarded, and where the policy says so.
+func (p *Policy) GitGuard() (on bool, at Position) {
+	if p.gitGuard == nil {
+		return false, Position{}
+	}
+	return p.gitGuard.on, p.gitGuard.pos
+}
+
 // Unheld lists, as problems, the settings and rule groups of the policy that
 // another part must carry out and for which unheld gives a reason why it does
 // not. A supervisor refuses to start with any of them: nothing in a file is
@@ -325,13 +337,16 @@ func (p *Policy) Unheld(unheld func(key string) error) Problems {
 
 // Settings lists what other parts of the product carry out: the keys of
 // resource_limits, also where a command rule's limits or timeout give them,
-// those of approvals and audit, exec_from, the key of each group that has rules
+// those of approvals and audit, exec_from, git_guard where it is on, the key of each group that has rules
 // or a default, as "signal_rules", command_rules.redirect_to,
 // signal_rules.redirect_to, signal_rules.absorb and signal_rules.fallback,
 // network_rules.protocols.udp of rules that do not deny and
 // unix_socket_rules.operations.listen.
 func (p *Policy) Settings() []Setting {
 	out := slices.Clone(p.settings)
+	if on, at := p.GitGuard(); on {
+		out = append(out, Setting{Key: "git_guard", Pos: at})
+	}
 	for g := range groupCount {
 		if !p.Governs(Group(g)) {
 			continue

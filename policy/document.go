@@ -24,7 +24,14 @@ type document struct {
 	approvals         Approvals
 	add, remove       []string // transparent_commands
 	execFrom          []*glob.Glob
+	gitGuard          *switched
 	settings          []Setting
+}
+
+// switched is a key that is true or false.
+type switched struct {
+	on  bool
+	pos Position
 }
 
 // envSettings are env_policy, or the env_* keys of a rule.
@@ -91,6 +98,7 @@ func init() {
 				readObject(r, n, "transparent_commands", transparentKeys, d)
 			}},
 		{field{name: "exec_from", doc: "The only directories programs may be run from.", shape: listOf(shape{})}, readExecFrom},
+		{field{name: "git_guard", doc: "Whether repositories in the workspace are kept from holding settings, hooks and links that run programs or lead outside when somebody uses git there later.", shape: shape{kind: shapeBool}}, readGitGuard},
 		refused("require", "belongs in the configuration file, where it holds for every policy"),
 		refused("dns_redirects", notBuilt),
 		refused("connect_redirects", notBuilt),
@@ -129,6 +137,12 @@ func (r *reader) note(list *[]Setting, n *yaml.Node, prefix string) {
 func readVersion(r *reader, n *yaml.Node, _ *document) {
 	if n.Kind != yaml.ScalarNode || n.Value != "1" || n.Tag != "!!int" {
 		r.fail(n, "write version: 1", "version %q is not known", shorten(n.Value))
+	}
+}
+
+func readGitGuard(r *reader, n *yaml.Node, d *document) {
+	if on, ok := r.flag(n); ok {
+		d.gitGuard = &switched{on, r.pos(n)}
 	}
 }
 

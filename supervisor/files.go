@@ -69,7 +69,8 @@ func (s *Session) startFileServer(list []governed) (*fileServer, error) {
 // holdsNames refuses a directory in which names of another case lead to the files
 // that rules speak of.
 func (s *Session) holdsNames(g governed) error {
-	if !g.dir || s.cfg.Policy.Tree(g.path, policy.OpAll).Uniform {
+	guarded, _ := s.cfg.Policy.GitGuard()
+	if !g.dir || !guarded && s.cfg.Policy.Tree(g.path, policy.OpAll).Uniform {
 		return nil
 	}
 	folds, err := fuse.Folds(g.backing)

@@ -61,6 +61,8 @@ func (s *Session) hold() error {
 		switch {
 		case key == "exec_from" && s.lost.has(lossLandlock):
 			return errors.New("it needs Landlock, which this session does without")
+		case key == "git_guard" && s.lost.has(lossFileServer):
+			return errors.New("it needs the file server, which this session does without; without it look at repositories before you use git there")
 		case held(key, grouped && unheld[kind] == nil):
 			return nil
 		case grouped && s.lost.has(lossGroups):

@@ -24,6 +24,7 @@ var heldSettings = map[string]bool{
 	"network_rules":                      true,
 	"unix_socket_rules":                  true,
 	"exec_from":                          true,
+	"git_guard":                          true,
 	"approvals.via":                      true,
 	"approvals.timeout":                  true,
 	"approvals.command":                  true,

@@ -93,6 +93,10 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 	if s.confined.Load() && p.Approvals().Via == "command" && old.Approvals().Via != "command" {
 		refuse(settingPosition(p, "approvals.via"), "approvals.via: command, for which the supervisor must be able to execute a program,")
 	}
+	was, _ := old.GitGuard()
+	if on, at := p.GitGuard(); on && !was {
+		refuse(at, "git_guard, which knows no repository that was written before it,")
+	}
 	if !slices.Equal(old.ExecFrom(), p.ExecFrom()) {
 		refuse(settingPosition(p, "exec_from"), "exec_from")
 	}

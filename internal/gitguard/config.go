@@ -64,12 +64,12 @@ func (s *setting) key() string {
 }
 
 // Lines that git and the library read alike. What has another form is refused:
-// several settings on a line, continued lines, tabs in a value, [section.subsection], [section ""], escapes but
+// several settings on a line, continued lines, tabs in a value, quotes around a part of one, [section.subsection], [section ""], escapes but
 // of quotes, backslashes, newlines and tabs.
 var (
 	emptyLine   = regexp.MustCompile(`^[ \t]*([#;].*)?$`)
 	sectionLine = regexp.MustCompile(`^[ \t]*\[([A-Za-z][A-Za-z0-9-]*)([ \t]+"((?:[^"\\]|\\["\\])+)")?\][ \t]*([#;].*)?$`)
-	settingLine = regexp.MustCompile(`^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*((?:[^"\\#;\t]|\\["\\nt]|"(?:[^"\\]|\\["\\nt])*")*)[ \t]*([#;].*)?)?$`)
+	settingLine = regexp.MustCompile(`^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*((?:[^"\\#;\t]|\\["\\nt])*|"(?:[^"\\]|\\["\\nt])*")[ \t]*([#;].*)?)?$`)
 )
 
 // parseConfig reads a configuration. A line that could be read in two ways is a

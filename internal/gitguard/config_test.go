@@ -100,7 +100,7 @@ func TestWhatCouldBeReadInTwoWaysIsRefused(t *testing.T) {
 		"\ufeff[core]\n\tbare = false\n", "[core] bare = false\n", "[core.x]\n\tbare = false\n", "[core]\n\tbare = fal\\\nse\n", "[core]\n\tbare = false \\\n",
 		"bare = false\n", "[core]\n\tbare = false\x00\n", "[core]\n\tbare\r = false\n", "[core\n]\n\tbare = false\n", "[core \"a\\nb\"]\n\tbare = false\n",
 		"[user]\n\tname = \"x\n\tfsmonitor = y\"\n", "[user]\n\tname = x\\\n[core]\n\tbare = y\n", "[core]\n\tb_are = false\n", "[user]\n\tname = \xff\n", "[user]\n\tname = a\\bb\n",
-		"[a\"b\"]\n\tc = d\n", "[core]]\n", "[]\n", "[core \"x\" ]\n\ta = b\n", "[user]\n\tname # x\n", "[user]\n\tname = x\ty\n", "[user \"\"]\n\tname = x\n",
+		"[a\"b\"]\n\tc = d\n", "[core]]\n", "[]\n", "[core \"x\" ]\n\ta = b\n", "[user]\n\tname # x\n", "[user]\n\tname = x\ty\n", "[user]\n\tname = \"\" x\n", "[user \"\"]\n\tname = x\n",
 	} {
 		if got := JudgeConfig([]byte(text), nil, here); len(got) == 0 {
 			t.Errorf("%q passes", text)
@@ -154,7 +154,7 @@ func agree(t testing.TB, dir string, data []byte) {
 func TestTheGuardReadsWhatGitReads(t *testing.T) {
 	dir := t.TempDir()
 	for _, text := range []string{
-		"[a]\nb=c\n", "[A]\n\tB = \"c ; d\" ; e\n", "[a \"B c\"]\nd = e\\\\f\\\"g\\n\\t\n", "[a]\nb\nc = \n", "[a]\nb = c  # d\\\ne = f\n", "[a]\r\nb = c\r\n", "[a] # x\nb = \"#\"c\"\" d\n",
+		"[a]\nb=c\n", "[A]\n\tB = \"c ; d\" ; e\n", "[a \"B c\"]\nd = e\\\\f\\\"g\\n\\t\n", "[a]\nb\nc = \n", "[a]\nb = c  # d\\\ne = f\n", "[a]\r\nb = c\r\n", "[a] # x\nb = \"# c  d\"\n",
 		"[a \"]\"]\nb = ]\n", "[a]\nb = [c]\n[d]\n", "[a]\n b = c", "[a \"x\\\\y\\\"\"]\nb=1\n", "[a]\nb = \" c \"\n", "[a-b]\nc-d = é\n", "[a]\nb = 'c'\n", "[a]\nb==c\n",
 	} {
 		if _, problems := parseConfig([]byte(text)); len(problems) > 0 {

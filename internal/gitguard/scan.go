@@ -162,7 +162,7 @@ func (s *scan) judge(e keptEntry) error {
 			dir = ""
 		}
 		rel := strings.TrimPrefix(e.folded[len(dir):], "/")
-		if s.isRepository(dir) && (isLink(e.Mode) && inGitDir(rel) || Guarded(rel)) {
+		if s.isRepository(dir) && (isLink(e.Mode) && Reads(rel) || Guarded(rel)) {
 			if err := s.judgeIn(e, rel); err != nil {
 				return err
 			}
@@ -173,9 +173,9 @@ func (s *scan) judge(e keptEntry) error {
 	}
 }
 
-// inGitDir reports whether git reads an entry at all: one of the git directory
-// itself or of the directories it knows.
-func inGitDir(rel string) bool {
+// Reads reports whether git reads an entry at all, by its name relative to the git
+// directory: one of the git directory itself or of the directories git knows.
+func Reads(rel string) bool {
 	first, _, deep := strings.Cut(rel, "/")
 	return !deep || slices.Contains(Directories, first)
 }

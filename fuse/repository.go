@@ -1,0 +1,264 @@
+package fuse
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/gitguard"
+	"agentsh/policy"
+)
+
+// repositories keeps what git reads in the repositories of a mount from running
+// programs later; what that is says package gitguard. It holds by three means:
+//
+//   - A directory becomes a repository by names in it. A request for one of them
+//     holds tree.moves exclusively ([tree.enter]), and one that makes a repository
+//     is judged by all that is in it.
+//   - A file that gets a guarded name by a rename, or whose directory becomes a
+//     repository, is judged and replaced by a copy of what was judged. A
+//     descriptor or mapping of the old file leads nowhere then.
+//   - A guarded file that is written under its name is written in memory, judged
+//     when it is closed, and put in place as a whole ([stage]).
+type repositories struct {
+	m     *mount
+	roots []string // paths of the governed directories, where a repository may lead
+	stages
+}
+
+// on reports whether the rules that hold now want repositories guarded.
+func (r *repositories) on() bool {
+	on, _ := r.m.rules.now().policy.GitGuard()
+	return on
+}
+
+// exclusive reports names whose requests must be alone.
+func (r *repositories) exclusive(name string) bool { return gitguard.Completes(name) && r.on() }
+
+// enter locks the tree for a request about paths: alone, or with others.
+func (t *tree) enter(alone bool) {
+	if alone {
+		t.moves.Lock()
+		return
+	}
+	t.moves.RLock()
+}
+
+func (t *tree) leave(alone bool) {
+	if alone {
+		t.moves.Unlock()
+		return
+	}
+	t.moves.RUnlock()
+}
+
+// is reports whether a directory is a repository, or would be with one more name
+// in it. What cannot be looked at counts as one.
+func (r *repositories) is(dir, adding string) bool {
+	p, err := r.m.backing.openDir(dir)
+	if err != nil {
+		return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR)
+	}
+	defer p.close()
+	return gitguard.IsRepository(func(name string) bool {
+		var st unix.Stat_t
+		return name == adding || !errors.Is(place{dirfd: p.dirfd, name: name}.stat(&st), unix.ENOENT)
+	})
+}
+
+// held is a file as part of a repository.
+type held struct{ dir, name string }
+
+// maxGuardedDepth is how deep a guarded file lies in its repository.
+const maxGuardedDepth = 3
+
+// holders are the repositories that a file is a guarded part of, or would be once
+// it has its name.
+func (r *repositories) holders(rel string) []held {
+	dir, base := splitPath(rel)
+	if _, parent := splitPath(dir); !gitguard.MayBeGuarded(parent, base) {
+		return nil
+	}
+	var out []held
+	adding, name := base, base
+	for range maxGuardedDepth {
+		if gitguard.Guarded(name) && r.is(dir, adding) {
+			out = append(out, held{dir, name})
+		}
+		if dir == "" {
+			break
+		}
+		dir, base = splitPath(dir)
+		name, adding = base+"/"+name, ""
+	}
+	return out
+}
+
+// guards reports whether a regular file is judged by its content.
+func (r *repositories) guards(rel string) bool {
+	_, base := splitPath(rel)
+	return base == ".git" || len(r.holders(rel)) > 0
+}
+
+// place is where a repository at a path of the mount lies.
+func (r *repositories) place(dir string) gitguard.Place {
+	return gitguard.Place{Dir: r.m.inside(dir), Roots: r.roots}
+}
+
+// judge judges what a guarded file is to hold. What old holds may stay.
+func (r *repositories) judge(rel string, data, old []byte) []gitguard.Problem {
+	var out []gitguard.Problem
+	if dir, base := splitPath(rel); base == ".git" {
+		if old == nil || string(old) != string(data) {
+			out = gitguard.JudgeGitFile(data, r.place(dir))
+		}
+	}
+	for _, h := range r.holders(rel) {
+		out = append(out, gitguard.JudgeFile(h.name, data, old, r.place(h.dir))...)
+	}
+	return out
+}
+
+// refuse reports the first problem.
+func (r *repositories) refuse(tid uint32, a ask, problem gitguard.Problem) gofuse.Status {
+	_, at := r.m.rules.now().policy.GitGuard()
+	if problem.File == "" {
+		problem.File = r.m.inside(a.rel)
+	}
+	r.m.report(tid, "", verdict{a,
+		policy.Decision{Rule: &policy.Rule{Name: "git_guard", Pos: at}},
+		policy.Diagnostic{Message: shown(problem.String()), Hint: problem.Hint}})
+	return gofuse.EPERM
+}
+
+func (r *repositories) answer(tid uint32, a ask, problems []gitguard.Problem) gofuse.Status {
+	if len(problems) == 0 {
+		return gofuse.OK
+	}
+	return r.refuse(tid, a, problems[0])
+}
+
+// make judges an entry that is about to be made: an empty file, a directory, or
+// what is neither. Links have [repositories.link].
+func (r *repositories) make(tid uint32, a ask, kind uint32) gofuse.Status {
+	if !r.on() {
+		return gofuse.OK
+	}
+	dir, base := splitPath(a.rel)
+	if kind != unix.S_IFDIR && (base == ".git" || len(r.holders(a.rel)) > 0) {
+		if kind != unix.S_IFREG {
+			return r.refuse(tid, a, gitguard.Problem{Reason: "git reads a file here, and this is none", Hint: "use another name"})
+		}
+		if code := r.answer(tid, a, r.judge(a.rel, []byte{}, nil)); !code.Ok() {
+			return code
+		}
+	}
+	return r.complete(tid, a, dir, arrival{name: base})
+}
+
+// link judges a symbolic link that is about to be made or moved to its name.
+func (r *repositories) link(tid uint32, a ask, text string) gofuse.Status {
+	if !r.on() {
+		return gofuse.OK
+	}
+	dir, base := splitPath(a.rel)
+	if base == ".git" {
+		if code := r.answer(tid, a, gitguard.JudgeGitLink(text, r.place(dir))); !code.Ok() {
+			return code
+		}
+	}
+	adding := base
+	for top := dir; ; top, _ = splitPath(top) {
+		rel := strings.TrimPrefix(a.rel[len(top):], "/")
+		if gitguard.Reads(rel) && r.is(top, adding) {
+			if code := r.answer(tid, a, gitguard.JudgeLink(rel, text)); !code.Ok() {
+				return code
+			}
+		}
+		if top == "" {
+			break
+		}
+		adding = ""
+	}
+	return r.complete(tid, a, dir, arrival{name: base})
+}
+
+// hardLink judges a second name of a file. Two names of one guarded file would let
+// one be written without a look at the other.
+func (r *repositories) hardLink(tid uint32, a ask, n *node, names []string) gofuse.Status {
+	if !r.on() {
+		return gofuse.OK
+	}
+	for _, rel := range slices.Concat(names, []string{a.rel}) {
+		if r.guards(rel) {
+			return r.refuse(tid, a, gitguard.Problem{Reason: "what git reads here may have one name only", Hint: "copy the file"})
+		}
+	}
+	if n.kind == unix.S_IFLNK {
+		text, err := r.readLink(names[0])
+		if err != nil {
+			return gofuse.Status(errno(err))
+		}
+		return r.link(tid, a, text)
+	}
+	dir, base := splitPath(a.rel)
+	return r.complete(tid, a, dir, arrival{name: base})
+}
+
+// sent judges a name that a rule sends elsewhere: the names that make a
+// repository, and the files in one, stay where they are.
+func (r *repositories) sent(rel string) error {
+	dir, base := splitPath(rel)
+	if _, parent := splitPath(dir); r.on() && (base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base)) {
+		return errors.New("git_guard lets no name that git reads lead elsewhere")
+	}
+	return nil
+}
+
+// content reads a regular file, at most a byte more than is judged.
+func (r *repositories) content(rel string) ([]byte, error) {
+	p, err := r.m.backing.locate(rel)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	fd, err := p.open(unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), rel)
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, gitguard.MaxFile+1))
+	if data == nil {
+		data = []byte{}
+	}
+	return data, err
+}
+
+// standing is what a guarded file holds now, or nil.
+func (r *repositories) standing(rel string) []byte {
+	data, err := r.content(rel)
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+func (r *repositories) readLink(rel string) (string, error) {
+	p, err := r.m.backing.locate(rel)
+	if err != nil {
+		return "", err
+	}
+	defer p.close()
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(p.dirfd, p.name, buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}

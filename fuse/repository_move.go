@@ -1,0 +1,412 @@
+package fuse
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"strings"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/gitguard"
+	"agentsh/policy"
+)
+
+// arrival is an entry about to have a name in a directory.
+type arrival struct {
+	name string
+	from string // where it is now; empty: it is about to be made
+}
+
+// rename judges what a rename brings to its new name. A file that git reads there
+// is replaced by a copy of what was judged.
+func (r *repositories) rename(tid uint32, src, dst *movement, exchange bool) gofuse.Status {
+	if !r.on() {
+		return gofuse.OK
+	}
+	code := r.arrive(tid, src.from, src.to, src.st.Mode&unix.S_IFMT, exchange)
+	if code.Ok() && exchange {
+		code = r.arrive(tid, dst.from, dst.to, dst.st.Mode&unix.S_IFMT, true)
+	}
+	return code
+}
+
+// arrive judges one entry that moves. One that git reads at its new name is not
+// exchanged for another: what is judged must be what stays.
+func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange bool) gofuse.Status {
+	a := ask{policy.OpRename, to}
+	dir, base := splitPath(to)
+	swapped := gitguard.Problem{Reason: "what git reads is not exchanged with something else", Hint: "rename one after the other"}
+	switch kind {
+	case unix.S_IFLNK:
+		text, err := r.readLink(from)
+		if err != nil {
+			return gofuse.Status(errno(err))
+		}
+		return r.link(tid, a, text)
+	case unix.S_IFDIR:
+		return r.arriveDir(tid, a, from, exchange)
+	}
+	guarded := r.guards(to)
+	switch {
+	case exchange && (guarded || gitguard.Completes(base)):
+		return r.refuse(tid, a, swapped)
+	case guarded && kind != unix.S_IFREG:
+		return r.refuse(tid, a, gitguard.Problem{Reason: "git reads a file here, and this is none", Hint: "use another name"})
+	case guarded:
+		data, err := r.content(from)
+		if err != nil {
+			return gofuse.Status(errno(err))
+		}
+		if code := r.answer(tid, a, r.judge(to, data, r.standing(to))); !code.Ok() {
+			return code
+		}
+		if code := r.complete(tid, a, dir, arrival{base, from}); !code.Ok() {
+			return code
+		}
+		if code := r.freshen(tid, a, from, data); !code.Ok() {
+			return code
+		}
+		go r.m.invalidate(to) // as in freshen: the kernel takes the old file for the new name's
+		return gofuse.OK
+	}
+	return r.complete(tid, a, dir, arrival{base, from})
+}
+
+// arriveDir judges a directory that moves: what is in it for its new place, and
+// the repository that it becomes a part of.
+func (r *repositories) arriveDir(tid uint32, a ask, from string, exchange bool) gofuse.Status {
+	dir, base := splitPath(a.rel)
+	oldDir, _ := splitPath(from)
+	_, parent := splitPath(dir)
+	if dir == oldDir && !exchange && !gitguard.Completes(base) && !gitDirectory(base) && parent != "worktrees" {
+		return gofuse.OK // its paths lead where they led
+	}
+	r.m.loop.stepAside()
+	seen := r.look(from, "", from)
+	at := r.place(a.rel)
+	at.Moved = true
+	found, err := gitguard.Scan(seen.entries, gitguard.Options{Place: at, Exact: true, Old: seen.stays})
+	if err != nil {
+		return r.unread(tid, a, err)
+	}
+	if len(found.Problems) > 0 {
+		return r.refuse(tid, a, inTree(found.Problems[0], r.m.inside(a.rel)))
+	}
+	adding := base
+	for top := dir; ; top, _ = splitPath(top) {
+		rel := strings.TrimPrefix(a.rel[len(top):], "/")
+		if gitguard.Reads(rel) && r.is(top, adding) {
+			code := r.join(tid, a, top, arrival{rel, from})
+			if exchange {
+				code = r.refuse(tid, a, gitguard.Problem{Reason: "what git reads is not exchanged with something else", Hint: "rename one after the other"})
+			}
+			if !code.Ok() {
+				return code
+			}
+		}
+		if top == "" {
+			return gofuse.OK
+		}
+		adding = ""
+	}
+}
+
+// gitDirectory reports directories that git reads in a repository.
+func gitDirectory(name string) bool { return gitguard.Reads(name + "/x") }
+
+// complete judges all that is in a directory which becomes a repository by an
+// entry that arrives.
+func (r *repositories) complete(tid uint32, a ask, dir string, e arrival) gofuse.Status {
+	if !gitguard.Completes(e.name) || r.is(dir, "") || !r.is(dir, e.name) {
+		return gofuse.OK
+	}
+	return r.join(tid, a, dir, e)
+}
+
+// join judges an entry that becomes a part of a repository, and with it the whole
+// of one that was none before. What was not guarded until now is replaced by a
+// copy.
+func (r *repositories) join(tid uint32, a ask, top string, e arrival) gofuse.Status {
+	seen := &look{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
+	if r.is(top, "") {
+		seen.list = shape
+	} else {
+		seen.walkRepository(top, e.name)
+	}
+	if e.from != "" {
+		seen.walk(e.from, e.name, e.from)
+	} else {
+		seen.list = append(seen.list, gitguard.Entry{Path: e.name, Mode: fs.ModeIrregular})
+	}
+	at := r.place(top)
+	at.Moved = e.from != ""
+	found, err := gitguard.Scan(seen.entries, gitguard.Options{Place: at, Exact: true, Old: seen.stays})
+	if err != nil {
+		return r.unread(tid, a, err)
+	}
+	if len(found.Problems) > 0 {
+		return r.refuse(tid, a, inTree(found.Problems[0], r.m.inside(top)))
+	}
+	for name, data := range seen.bytes {
+		if seen.stays(name) != nil {
+			continue
+		}
+		if code := r.freshen(tid, a, seen.under[name], data); !code.Ok() {
+			return code
+		}
+	}
+	return gofuse.OK
+}
+
+// shape stands for a repository that is there.
+var shape = []gitguard.Entry{{Path: "HEAD", Mode: fs.ModeIrregular}, {Path: "objects", Mode: fs.ModeDir}, {Path: "refs", Mode: fs.ModeDir}}
+
+// inTree gives a problem the path that commands use.
+func inTree(p gitguard.Problem, dir string) gitguard.Problem {
+	p.File = strings.TrimSuffix(dir, "/") + "/" + p.File
+	return p
+}
+
+func (r *repositories) unread(tid uint32, a ask, err error) gofuse.Status {
+	return r.refuse(tid, a, gitguard.Problem{Reason: "what is in it cannot be judged: " + err.Error(), Hint: "move its parts one by one"})
+}
+
+// maxGuardedEntries bounds the entries looked at for one request.
+const maxGuardedEntries = 1_000_000
+
+// look is a walk over a tree of the backing, as another tree sees it: the one that
+// it is about to be a part of.
+type look struct {
+	r     *repositories
+	list  []gitguard.Entry
+	bytes map[string][]byte // what was read of regular files, by path in the other tree
+	under map[string]string // where they are
+	tops  []string          // directories whose own repositories are guarded already
+	left  int
+	err   error
+}
+
+// look walks a whole tree.
+func (r *repositories) look(from, as, top string) *look {
+	l := &look{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
+	l.walk(from, as, top)
+	return l
+}
+
+func (l *look) entries(yield func(gitguard.Entry, error) bool) {
+	if l.err != nil {
+		yield(gitguard.Entry{}, l.err)
+		return
+	}
+	for _, e := range l.list {
+		if !yield(e, nil) {
+			return
+		}
+	}
+}
+
+// walk adds an entry and, of a directory, all below it. as is its path in the
+// other tree; repositories at top or below it are guarded already.
+func (l *look) walk(rel, as, top string) {
+	p, err := l.r.m.backing.locate(rel)
+	if err != nil {
+		l.err = err
+		return
+	}
+	defer p.close()
+	var st unix.Stat_t
+	if err := p.stat(&st); err != nil {
+		l.err = err
+		return
+	}
+	l.tops = append(l.tops, top)
+	l.add(rel, as, st.Mode)
+}
+
+// walkRepository adds what git reads in a directory, but for one name.
+func (l *look) walkRepository(dir, but string) {
+	l.tops = append(l.tops, dir)
+	for _, e := range l.below(dir) {
+		if e.Name == but {
+			continue
+		}
+		if e.Mode&unix.S_IFMT == unix.S_IFDIR && !gitDirectory(e.Name) {
+			l.list = append(l.list, gitguard.Entry{Path: e.Name, Mode: fs.ModeDir})
+			continue
+		}
+		l.add(joinPath(dir, e.Name), e.Name, e.Mode)
+	}
+}
+
+func (l *look) add(rel, as string, mode uint32) {
+	if l.err != nil {
+		return
+	}
+	entry := gitguard.Entry{Path: as, Mode: fs.ModeIrregular}
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		entry.Mode = fs.ModeDir
+	case unix.S_IFREG:
+		entry.Mode = 0
+		entry.Read = func() ([]byte, error) {
+			data, err := l.r.content(rel)
+			l.bytes[as], l.under[as] = data, rel
+			return data, err
+		}
+	case unix.S_IFLNK:
+		entry.Mode = fs.ModeSymlink
+		entry.Read = func() ([]byte, error) {
+			text, err := l.r.readLink(rel)
+			return []byte(text), err
+		}
+	}
+	if as != "" {
+		l.list = append(l.list, entry)
+	}
+	if entry.Mode != fs.ModeDir {
+		return
+	}
+	for _, e := range l.below(rel) {
+		l.add(joinPath(rel, e.Name), joinPath(as, e.Name), e.Mode)
+	}
+}
+
+func (l *look) below(dir string) []gofuse.DirEntry {
+	if l.err != nil {
+		return nil
+	}
+	p, err := l.r.m.backing.openDir(dir)
+	if err != nil {
+		l.err = err
+		return nil
+	}
+	defer p.close()
+	list, err := entries(p, &l.left)
+	if errors.Is(err, unix.E2BIG) {
+		err = errors.New("there are too many entries")
+	}
+	l.err = err
+	return list
+}
+
+// stays returns what a file holds that is guarded where it is, by a repository
+// that moves with it.
+func (l *look) stays(as string) []byte {
+	rel, read := l.under[as]
+	if !read {
+		return nil
+	}
+	if _, base := splitPath(rel); base == ".git" {
+		return l.bytes[as]
+	}
+	for _, h := range l.r.holders(rel) {
+		for _, top := range l.tops {
+			if (h.dir == top || top == "" || strings.HasPrefix(h.dir, top+"/")) && l.r.is(h.dir, "") {
+				return l.bytes[as]
+			}
+		}
+	}
+	return nil
+}
+
+// freshen puts a copy of what was judged in the place of a file, so that no
+// descriptor or mapping of it is left. The node that the kernel knows by the name
+// is none any more: a use of it makes the kernel look again.
+func (r *repositories) freshen(tid uint32, a ask, rel string, data []byte) gofuse.Status {
+	p, err := r.m.backing.locate(rel)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	defer p.close()
+	var st unix.Stat_t
+	if err := p.stat(&st); err != nil {
+		return gofuse.Status(errno(err))
+	}
+	if st.Nlink > 1 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return r.refuse(tid, a, gitguard.Problem{File: r.m.inside(rel), Reason: "what git reads here may have one name only", Hint: "copy the file"})
+	}
+	gone, err := p.lastName(&st)
+	if err == nil {
+		_, err = r.install(p, &st, data)
+	}
+	if err != nil {
+		if gone != 0 {
+			closeFD(gone)
+		}
+		return gofuse.Status(errno(err))
+	}
+	dir, base := splitPath(rel)
+	parent, unknown := r.m.tree.walk(dir)
+	if unknown != "" {
+		closeFD(gone)
+		return gofuse.OK
+	}
+	r.m.tree.replaced(parent, base, gone)
+	go r.m.loop.notifyEntry(uint64(parent.id), base) // ends with its notice to the kernel, which may wait for this very answer
+	return gofuse.OK
+}
+
+// install makes a file with the owner, mode and times of an old one and puts it in
+// its place.
+func (r *repositories) install(p place, old *unix.Stat_t, data []byte) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	fresh := place{dirfd: p.dirfd, name: ".agentsh-" + rand.Text()}
+	fd, err := fresh.open(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, old.Mode&0o777)
+	if err != nil {
+		return st, err
+	}
+	defer closeFD(fd)
+	err = writeAll(fd, data)
+	if err == nil {
+		err = r.m.own(made{fresh, fd}, &st)
+	}
+	if err == nil {
+		err = unix.Renameat(p.dirfd, fresh.name, p.dirfd, p.name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(p.dirfd, fresh.name, 0) // the failure is what the caller hears
+		return st, err
+	}
+	return st, unix.Fstat(fd, &st)
+}
+
+func writeAll(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := retry(func() (int, error) { return unix.Write(fd, data) })
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// replaced takes the name of a file away whose place a copy has. gone is an O_PATH
+// descriptor of it, which is taken over.
+func (t *tree) replaced(parent *node, name string, gone int) {
+	t.mu.Lock()
+	if n := t.child(parent, name); n != nil {
+		n.flags |= isReplaced
+	}
+	t.mu.Unlock()
+	t.unlink(parent, name, gone)
+}
+
+// stale reports a file that lost its name to a copy.
+func (t *tree) stale(n *node) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return n.flags&isReplaced != 0
+}
+
+// rekey has a node stand for the file that took the place of its own.
+func (t *tree) rekey(n *node, st *unix.Stat_t) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unhash(n)
+	n.key = inodeOf(st)
+	t.hash(n)
+	t.setSmall(n, st)
+}

@@ -1,0 +1,231 @@
+package fuse
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/gitguard"
+	"agentsh/policy"
+)
+
+// stage is what is being written to a guarded file. It is in memory only until the
+// file is closed: then it is judged and put in place, or forgotten.
+type stage struct {
+	mu    sync.Mutex
+	data  []byte
+	dirty bool
+	uses  int // handles; guarded by stages.mu
+}
+
+// stages are the guarded files that are open for writing.
+type stages struct {
+	mu   sync.Mutex
+	by   map[*node]*stage
+	some atomic.Int32
+}
+
+// of returns the stage of a file, or nil.
+func (s *stages) of(n *node) *stage {
+	if s.some.Load() == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.by[n]
+}
+
+// begin opens a stage that holds data, unless there is one.
+func (s *stages) begin(n *node, data []byte) *stage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = map[*node]*stage{}
+	}
+	st := s.by[n]
+	if st == nil {
+		st = &stage{data: data}
+		s.by[n] = st
+		s.some.Add(1)
+	}
+	st.uses++
+	return st
+}
+
+// end gives a use back.
+func (s *stages) end(n *node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.by[n]; st != nil {
+		if st.uses--; st.uses == 0 {
+			delete(s.by, n)
+			s.some.Add(-1)
+		}
+	}
+}
+
+// size is how long the file will be.
+func (s *stage) size() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(len(s.data))
+}
+
+// resize cuts or extends what is staged.
+func (s *stage) resize(size int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if size > gitguard.MaxFile {
+		return unix.EFBIG
+	}
+	if s.dirty = true; size <= int64(len(s.data)) {
+		s.data = s.data[:size:size]
+		return nil
+	}
+	s.data = append(s.data, make([]byte, size-int64(len(s.data)))...)
+	return nil
+}
+
+func (s *stage) write(data []byte, off int64) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := off + int64(len(data))
+	if off < 0 || end > gitguard.MaxFile {
+		return 0, unix.EFBIG
+	}
+	if grow := end - int64(len(s.data)); grow > 0 {
+		s.data = append(s.data, make([]byte, grow)...)
+	}
+	s.dirty = true
+	return copy(s.data[off:], data), nil
+}
+
+func (s *stage) read(buf []byte, off int64) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if off >= int64(len(s.data)) {
+		return 0
+	}
+	return copy(buf, s.data[off:])
+}
+
+// writes reports opens that may change a file.
+func writes(flags uint32) bool {
+	return flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0
+}
+
+// guardsNode reports whether a file is judged by its content under one of its
+// names.
+func (r *repositories) guardsNode(names []string) bool {
+	return r.on() && slices.ContainsFunc(names, r.guards)
+}
+
+// open stages a guarded file that is opened for writing. fd is open for reading
+// and belongs to the handle from now on.
+func (r *repositories) open(n *node, fd int, flags uint32, data []byte, out *gofuse.OpenOut) gofuse.Status {
+	h := r.m.newHandle(n, fd, flags)
+	h.stage = r.begin(n, data)
+	if flags&unix.O_TRUNC != 0 {
+		_ = h.stage.resize(0) // which is not too large
+	}
+	out.Fh = r.m.addHandle(h)
+	out.OpenFlags = gofuse.FOPEN_DIRECT_IO
+	return gofuse.OK
+}
+
+// openExisting is open for a file that is there.
+func (r *repositories) openExisting(n *node, names []string, flags uint32, out *gofuse.OpenOut) gofuse.Status {
+	fd, err := r.m.openNode(n, unix.O_RDONLY)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	data, err := r.content(names[0])
+	if err == nil && len(data) > gitguard.MaxFile {
+		err = unix.EFBIG
+	}
+	if err != nil {
+		closeFD(fd)
+		return gofuse.Status(errno(err))
+	}
+	return r.open(n, fd, flags, data, out)
+}
+
+// staged gives attributes the size that a file is about to have. They may not be
+// kept then.
+func (r *repositories) staged(n *node, a *gofuse.Attr) bool {
+	s := r.of(n)
+	if s == nil {
+		return false
+	}
+	a.Size = uint64(s.size())
+	return true
+}
+
+// commit judges what was written through a handle and puts it in place. The caller
+// of close(2) hears what comes of it.
+func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
+	s := h.stage
+	s.mu.Lock()
+	dirty := s.dirty
+	s.mu.Unlock()
+	if !dirty {
+		return gofuse.OK
+	}
+	r.m.loop.stepAside()
+	r.m.tree.moves.Lock()
+	defer r.m.tree.moves.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := r.m.tree.paths(h.node)
+	if !s.dirty || len(names) == 0 {
+		return gofuse.OK
+	}
+	rel := names[0]
+	old, err := r.content(rel)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	s.dirty = false
+	if string(old) == string(s.data) {
+		return gofuse.OK
+	}
+	if r.on() {
+		if code := r.answer(tid, ask{policy.OpWrite, rel}, r.judge(rel, s.data, old)); !code.Ok() {
+			s.data = old
+			return code
+		}
+	}
+	if err := r.put(h, rel, s.data); err != nil {
+		return gofuse.Status(errno(err))
+	}
+	return gofuse.OK
+}
+
+// put installs new content of a staged file. The node goes on standing for the
+// name: nothing but stages writes to it.
+func (r *repositories) put(h *handle, rel string, data []byte) error {
+	p, err := r.m.backing.locate(rel)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	var st unix.Stat_t
+	if err := p.stat(&st); err != nil {
+		return err
+	}
+	r.m.rememberBefore([]string{rel}, p)
+	now, err := r.install(p, &st, data)
+	if err != nil {
+		return err
+	}
+	r.m.tree.rekey(h.node, &now)
+	r.m.handleMu.Lock()
+	h.io.stale = true
+	r.m.handleMu.Unlock()
+	r.m.changes.modified(rel)
+	go r.m.loop.notifyInode(uint64(h.node.id)) // ends with its notice to the kernel, which may wait for this very answer
+	return nil
+}
