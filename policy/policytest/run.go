@@ -63,9 +63,12 @@ func (r Report) Failed() int {
 
 func judge(c *Case, p *policy.Policy) Result {
 	result := Result{Case: c}
-	if c.Variable != nil {
+	switch {
+	case c.Repository != nil:
+		result.Effect, result.Rule, result.Diagnostic = c.Repository.judge(p)
+	case c.Variable != nil:
 		result.Effect, result.Diagnostic = reaches(c.Variable, p)
-	} else {
+	default:
 		var d policy.Decision
 		d, result.Diagnostic = p.Evaluate(c.Request)
 		result.Effect, result.Rule = d.Effect, d.Rule

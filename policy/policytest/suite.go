@@ -16,6 +16,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"agentsh/internal/gitguard"
 	"agentsh/policy"
 )
 
@@ -34,9 +35,17 @@ type Suite struct {
 type Case struct {
 	Name     string
 	Pos      policy.Position
-	Request  policy.Request // nil when Variable is set
+	Request  policy.Request // nil when Variable or Repository is set
 	Variable *Variable
-	Want     Want
+	// Repository asks whether git_guard lets a repository hold a file.
+	Repository *Repository
+	Want       Want
+}
+
+// Repository is a file of a repository in the project.
+type Repository struct {
+	File, Content string // relative to the git directory; .git: the file that stands for one
+	At            gitguard.Place
 }
 
 // Variable asks whether a variable of the request reaches a command.
@@ -271,6 +280,7 @@ func (r *suiteReader) kase(n *yaml.Node) Case {
 		"network":     one("network", func(v *yaml.Node) { c.Request = r.networkRequest(v) }),
 		"unix_socket": one("unix_socket", func(v *yaml.Node) { c.Request = r.unixRequest(v) }),
 		"signal":      one("signal", func(v *yaml.Node) { c.Request = r.signalRequest(v) }),
+		"repository":  one("repository", func(v *yaml.Node) { c.Repository = r.repository(v) }),
 		"variable":    func(v *yaml.Node) { c.Variable = &Variable{Name: r.raw(v)} },
 		"expect":      func(v *yaml.Node) { expected = true; c.Want = r.want(v) },
 	}
@@ -283,7 +293,7 @@ func (r *suiteReader) kase(n *yaml.Node) Case {
 		r.fail(n, "the case expects nothing: write expect: allow or another decision")
 	}
 	if len(requests) != 1 && (c.Variable == nil || len(requests) > 0) {
-		r.fail(n, "a case has exactly one of command, file, network, unix_socket, signal")
+		r.fail(n, "a case has exactly one of command, file, network, unix_socket, signal, repository")
 	}
 	r.finish(n, &c, command)
 	return c

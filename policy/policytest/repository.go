@@ -1,0 +1,47 @@
+package policytest
+
+import (
+	"path"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"agentsh/internal/gitguard"
+	"agentsh/policy"
+)
+
+// repository reads a case about what a repository of the project may hold.
+func (r *suiteReader) repository(n *yaml.Node) *Repository {
+	root := r.suite.Vars["PROJECT_ROOT"]
+	c := &Repository{At: gitguard.Place{Dir: path.Join(root, ".git"), Roots: []string{r.suite.Vars["WORKSPACE"]}}}
+	r.fields(n, "repository", map[string]func(*yaml.Node){
+		"file":    func(v *yaml.Node) { c.File = r.raw(v) },
+		"content": func(v *yaml.Node) { c.Content = r.text(v) },
+	})
+	if c.File != ".git" && !gitguard.Guarded(c.File) {
+		r.fail(n, "git_guard judges no file %q: name one as config, hooks/pre-commit or .git", c.File)
+	}
+	if c.File == ".git" {
+		c.At.Dir = root
+	}
+	return c
+}
+
+// judge is what the file server says of the file.
+func (c *Repository) judge(p *policy.Policy) (policy.Effect, *policy.Rule, policy.Diagnostic) {
+	on, at := p.GitGuard()
+	if !on {
+		return policy.Allow, nil, policy.Diagnostic{Rule: "default", Message: "git_guard is off"}
+	}
+	problems := gitguard.JudgeFile(c.File, []byte(c.Content), nil, c.At)
+	if c.File == ".git" {
+		problems = gitguard.JudgeGitFile([]byte(c.Content), c.At)
+	}
+	rule := &policy.Rule{Name: "git_guard", Pos: at}
+	if len(problems) == 0 {
+		return policy.Allow, rule, policy.Diagnostic{Rule: rule.Name, Pos: at, Message: "git_guard lets it pass"}
+	}
+	problem := problems[0]
+	problem.File = strings.TrimPrefix(c.File, "/")
+	return policy.Deny, rule, policy.Diagnostic{Rule: rule.Name, Pos: at, Message: problem.String(), Hint: problem.Hint}
+}
