@@ -233,7 +233,6 @@ func (l *look) walkRepository(dir, but string) {
 			continue
 		}
 		if e.Mode&unix.S_IFMT == unix.S_IFDIR && !gitDirectory(e.Name) {
-			l.list = append(l.list, gitguard.Entry{Path: e.Name, Mode: fs.ModeDir})
 			continue
 		}
 		l.add(joinPath(dir, e.Name), e.Name, e.Mode)
@@ -262,7 +261,7 @@ func (l *look) add(rel, as string, mode uint32) {
 			return []byte(text), err
 		}
 	}
-	if as != "" {
+	if ofInterest(as, entry.Mode) {
 		l.list = append(l.list, entry)
 	}
 	if entry.Mode != fs.ModeDir {
@@ -271,6 +270,13 @@ func (l *look) add(rel, as string, mode uint32) {
 	for _, e := range l.below(rel) {
 		l.add(joinPath(rel, e.Name), joinPath(as, e.Name), e.Mode)
 	}
+}
+
+// ofInterest leaves out what no judgement looks at: nearly everything.
+func ofInterest(as string, mode fs.FileMode) bool {
+	dir, base := splitPath(as)
+	_, parent := splitPath(dir)
+	return as != "" && (mode == fs.ModeSymlink || base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base))
 }
 
 func (l *look) below(dir string) []gofuse.DirEntry {
@@ -363,7 +369,7 @@ func (r *repositories) install(p place, old *unix.Stat_t, data []byte) (unix.Sta
 		err = r.m.own(made{fresh, fd}, &st)
 	}
 	if err == nil {
-		err = unix.Renameat(p.dirfd, fresh.name, p.dirfd, p.name)
+		err = unix.Renameat2(p.dirfd, fresh.name, p.dirfd, p.name, 0)
 	}
 	if err != nil {
 		_ = unix.Unlinkat(p.dirfd, fresh.name, 0) // the failure is what the caller hears

@@ -38,7 +38,11 @@ func (s *stages) of(n *node) *stage {
 	return s.by[n]
 }
 
-// begin opens a stage that holds data, unless there is one.
+// maxStages bounds the memory of what is written to guarded files at one time.
+const maxStages = 256
+
+// begin opens a stage that holds data, unless there is one. It returns nil when
+// there are too many.
 func (s *stages) begin(n *node, data []byte) *stage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,6 +51,9 @@ func (s *stages) begin(n *node, data []byte) *stage {
 	}
 	st := s.by[n]
 	if st == nil {
+		if len(s.by) >= maxStages {
+			return nil
+		}
 		st = &stage{data: data}
 		s.by[n] = st
 		s.some.Add(1)
@@ -126,8 +133,13 @@ func (r *repositories) guardsNode(names []string) bool {
 // open stages a guarded file that is opened for writing. fd is open for reading
 // and belongs to the handle from now on.
 func (r *repositories) open(n *node, fd int, flags uint32, data []byte, out *gofuse.OpenOut) gofuse.Status {
+	s := r.begin(n, data)
+	if s == nil {
+		closeFD(fd)
+		return gofuse.Status(unix.ENFILE)
+	}
 	h := r.m.newHandle(n, fd, flags)
-	h.stage = r.begin(n, data)
+	h.stage = s
 	if flags&unix.O_TRUNC != 0 {
 		_ = h.stage.resize(0) // which is not too large
 	}

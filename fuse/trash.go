@@ -85,6 +85,9 @@ func (m *mount) putBack(t *keep.Trash, e keep.Trashed, rel string, force bool) e
 	if p.name == "" {
 		return errors.New("the root of a mount is not restored")
 	}
+	if err := m.repos.sent(rel); err != nil && !force {
+		return errors.New("git reads this file, and git_guard has not judged it: look at it, then restore it with --force")
+	}
 	var st unix.Stat_t
 	replaces := p.stat(&st) == nil
 	if err := t.PutBack(e, p.dirfd, p.name, force); err != nil {

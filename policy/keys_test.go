@@ -157,6 +157,7 @@ var keyCases = map[string][3]string{
 	"transparent_commands.add":              {"command_rules:\n- {name: r, commands: [kill], decision: deny}\n- {name: all, commands: ['*'], decision: allow}\ntransparent_commands: {add: [%s]}", "other", "myrunner"},
 	"transparent_commands.remove":           {"command_rules:\n- {name: r, commands: [kill], decision: deny}\n- {name: all, commands: ['*'], decision: allow}\ntransparent_commands: {remove: [%s]}", "sudo", "nice"},
 	"exec_from":                             {"command_rules: [{name: r, commands: [git, x], decision: allow}]\nexec_from: [%s]", "/usr/**", "/opt"},
+	"git_guard":                             {"git_guard: %s", "false", "true"},
 }
 
 // keysOf lists every accepted key with a value of its own, as a path of keys.

@@ -53,6 +53,8 @@ var groupTable = []group{
 		[]string{"mount_namespace", "mount_api", "private_proc", "landlock"}, "outside", []string{"file_rules"}},
 	{"files in the workspace", BySupervisor, "a file server decides every operation",
 		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
+	{"repositories", BySupervisor, "the file server judges by content what git reads in them",
+		[]string{"mount_namespace", "fuse"}, "file", []string{"git_guard"}},
 	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; those that rules decide on by process are notified",
 		[]string{"pid_namespace", "landlock_scopes", "seccomp_notify"}, "", []string{"signal_rules"}},
 	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
@@ -90,6 +92,9 @@ var lesserTable = map[string][]lesser{
 	"files in the workspace": {
 		{lossNamespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
 		{lossFileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"}},
+	"repositories": {
+		{lossNamespaces, NotHeld, "a policy with git_guard is refused at start"},
+		{lossFileServer, NotHeld, "a policy with git_guard is refused at start"}},
 	"signals": {
 		{lossNamespaces, BySupervisor, "notification refuses signals to processes of others; Landlock scopes beneath where the kernel has them"},
 		{lossLandlock, ByKernel, "a pid namespace keeps them inside; signal_rules are judged by notification"},
