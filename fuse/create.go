@@ -130,9 +130,9 @@ type maker struct {
 	make  func(place) error
 }
 
-// plain is the maker of an entry that is no link.
-func (m *mount) plain(tid, mode uint32, do func(place) error) maker {
-	return maker{func(a ask) gofuse.Status { return m.repos.make(tid, a, mode&unix.S_IFMT) }, do}
+// maker is that of an entry which is no link.
+func (r *repositories) maker(tid, mode uint32, do func(place) error) maker {
+	return maker{func(a ask) gofuse.Status { return r.make(tid, a, mode&unix.S_IFMT) }, do}
 }
 
 // make judges and makes an entry that is not opened.
@@ -182,14 +182,14 @@ func (m *mount) Mknod(_ <-chan struct{}, in *gofuse.MknodIn, name string, out *g
 	if mode&unix.S_IFMT == 0 {
 		mode |= unix.S_IFREG
 	}
-	return m.make(&in.InHeader, name, mode, out, m.plain(in.Pid, mode, func(p place) error {
+	return m.make(&in.InHeader, name, mode, out, m.repos.maker(in.Pid, mode, func(p place) error {
 		return unix.Mknodat(p.dirfd, p.name, mode&(unix.S_IFMT|0o1777), 0)
 	}))
 }
 
 // Mkdir makes a directory.
 func (m *mount) Mkdir(_ <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.make(&in.InHeader, name, in.Mode&0o7777|unix.S_IFDIR, out, m.plain(in.Pid, unix.S_IFDIR, func(p place) error {
+	return m.make(&in.InHeader, name, in.Mode&0o7777|unix.S_IFDIR, out, m.repos.maker(in.Pid, unix.S_IFDIR, func(p place) error {
 		return unix.Mkdirat(p.dirfd, p.name, in.Mode&0o3777)
 	}))
 }

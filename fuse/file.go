@@ -211,7 +211,7 @@ func (m *mount) noteWrites(h *handle) {
 // Release closes a handle.
 func (m *mount) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	if m.repos.some.Load() > 0 {
-		m.commit(in.Fh, in.Pid)
+		m.repos.flush(in.Fh, in.Pid) // nobody hears what comes of it but the log
 	}
 	m.tree.moves.RLock() // the change record is asked for under this lock: no write falls between
 	defer m.tree.moves.RUnlock()
@@ -323,20 +323,7 @@ func (m *mount) Write(_ <-chan struct{}, in *gofuse.WriteIn, data []byte) (uint3
 // Flush answers close(2). The kernel asks for it only where a guarded file was
 // written: all others have FOPEN_NOFLUSH.
 func (m *mount) Flush(_ <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
-	return m.commit(in.Fh, in.Pid)
-}
-
-// commit puts what was written through a handle in place where it is staged.
-func (m *mount) commit(fh uint64, tid uint32) gofuse.Status {
-	h := m.handle(fh)
-	if h == nil {
-		return gofuse.EBADF
-	}
-	defer m.putHandle(h)
-	if h.stage == nil {
-		return gofuse.OK
-	}
-	return m.repos.commit(tid, h)
+	return m.repos.flush(in.Fh, in.Pid)
 }
 
 // Fsync makes a file durable. See FUSE_FSYNC_FDATASYNC in uapi/linux/fuse.h.

@@ -65,10 +65,10 @@ func (s *session) script(lines string) {
 		for i, w := range words {
 			words[i] = strings.ReplaceAll(strings.ReplaceAll(w, "_", " "), "WS", s.dir)
 		}
-		switch {
-		case words[1] == "=":
+		switch words[1] {
+		case "=":
 			s.write(filepath.Join(words[0], words[2]), strings.Join(words[3:], " ")+"\n")
-		case words[1] == "!":
+		case "!":
 			if out, err := s.run(words[0], words[2], words[3:]...); err != nil {
 				s.t.Fatalf("%s: %v\n%s", line, err, out)
 			}

@@ -6,7 +6,6 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/gitguard"
 	"agentsh/policy"
 )
 
@@ -44,10 +43,7 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 			defer m.putHandle(h)
 		}
 	}
-	if m.tree.stale(n) && h == nil {
-		return gofuse.Status(syscall.ESTALE)
-	}
-	if code := m.resizeGuarded(in, n, h, names); !code.Ok() {
+	if code := m.repos.resize(in, n, h, names); !code.Ok() {
 		return code
 	}
 	writable := h != nil && h.flags&unix.O_ACCMODE != unix.O_RDONLY
@@ -56,17 +52,9 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	}
 	size := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	if in.Valid&gofuse.FATTR_SIZE != 0 && !writable {
-		size = m.weigh(in.Pid, product(all, policy.OpWrite)...)
-		switch size.dec.Effect {
-		case policy.SoftDelete:
-		case policy.Redirect:
-			if code := m.writeAway(in.Pid, size, n, true); !code.Ok() {
-				return code
-			}
-		default:
-			if code := m.settle(in.Pid, "", size); !code.Ok() {
-				return code
-			}
+		var code gofuse.Status
+		if size, code = m.permitSize(in.Pid, n, all); !code.Ok() {
+			return code
 		}
 	}
 	if code := m.checkSet(in, n, all); !code.Ok() {
@@ -107,20 +95,16 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.Att
 	return gofuse.OK
 }
 
-// resizeGuarded sets the size of a guarded file, through a handle that is open for
-// writing: what is staged gets it, and the request is about the rest.
-func (m *mount) resizeGuarded(in *gofuse.SetAttrIn, n *node, h *handle, names []string) gofuse.Status {
-	size, ok := in.GetSize()
-	switch {
-	case !ok:
-		return gofuse.OK
-	case h != nil && h.stage != nil:
-		in.Valid &^= gofuse.FATTR_SIZE
-		return gofuse.Status(errno(h.stage.resize(int64(size))))
-	case h == nil && m.repos.guardsNode(names):
-		return m.repos.refuse(in.Pid, ask{policy.OpWrite, names[0]}, gitguard.Problem{Reason: "git reads this file: it is written as a whole", Hint: "use git config, or open the file and write it"})
+// permitSize judges a truncation. A soft_delete is left to the caller.
+func (m *mount) permitSize(tid uint32, n *node, all []string) (verdict, gofuse.Status) {
+	v := m.weigh(tid, product(all, policy.OpWrite)...)
+	switch v.dec.Effect {
+	case policy.SoftDelete:
+		return v, gofuse.OK
+	case policy.Redirect:
+		return v, m.writeAway(tid, v, n, true)
 	}
-	return gofuse.OK
+	return v, m.settle(tid, "", v)
 }
 
 // checkSet refuses what no policy may allow.

@@ -165,6 +165,25 @@ func (r *repositories) openExisting(n *node, names []string, flags uint32, out *
 	return r.open(n, fd, flags, data, out)
 }
 
+// resize sets the size of a guarded file, through a handle that is open for
+// writing: what is staged gets it, and the request is about the rest.
+func (r *repositories) resize(in *gofuse.SetAttrIn, n *node, h *handle, names []string) gofuse.Status {
+	if h == nil && r.m.tree.stale(n) {
+		return gofuse.Status(unix.ESTALE)
+	}
+	size, ok := in.GetSize()
+	switch {
+	case !ok:
+		return gofuse.OK
+	case h != nil && h.stage != nil:
+		in.Valid &^= gofuse.FATTR_SIZE
+		return gofuse.Status(errno(h.stage.resize(int64(size))))
+	case h == nil && r.guardsNode(names):
+		return r.refuse(in.Pid, ask{policy.OpWrite, names[0]}, gitguard.Problem{Reason: "git reads this file: it is written as a whole", Hint: "use git config, or open the file and write it"})
+	}
+	return gofuse.OK
+}
+
 // staged gives attributes the size that a file is about to have. They may not be
 // kept then.
 func (r *repositories) staged(n *node, a *gofuse.Attr) bool {
@@ -174,6 +193,19 @@ func (r *repositories) staged(n *node, a *gofuse.Attr) bool {
 	}
 	a.Size = uint64(s.size())
 	return true
+}
+
+// flush commits what was written through a handle, if that is staged.
+func (r *repositories) flush(fh uint64, tid uint32) gofuse.Status {
+	h := r.m.handle(fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer r.m.putHandle(h)
+	if h.stage == nil {
+		return gofuse.OK
+	}
+	return r.commit(tid, h)
 }
 
 // commit judges what was written through a handle and puts it in place. The caller
