@@ -133,6 +133,37 @@ func TestGitWorksUnderEveryPack(t *testing.T) {
 	}
 }
 
+// projectWork is in the project itself, which rules of packs name by its path.
+const projectWork = `set -e
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@x GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@x GIT_EDITOR=true LC_ALL=C
+git init -q -b main .
+echo one > a
+git add a
+git commit -qm one
+git branch x
+git rebase -q x
+`
+
+func TestGitWorksInTheProjectItself(t *testing.T) {
+	settings := "git config user.name A\ngit clone -q --bare . b.git\n"
+	remotes := "git remote add o ./b.git\ngit fetch -q o\ngit branch -q -m x y\ngit branch -d y\ngit pack-refs --all\ngit gc -q\ngit remote rename o p\n"
+	for pack, script := range map[string]string{
+		"default":       projectWork + settings + remotes + "git push -qu p main\n",
+		"agent-sandbox": projectWork + settings + remotes + "git push -qu p main\n",
+		"agent-strict":  projectWork,
+		"ci-strict":     projectWork + settings,
+		"dev-safe":      projectWork + settings + remotes,
+		"observe":       projectWork + settings + remotes + "git push -qu p main\n",
+	} {
+		t.Run(pack, func(t *testing.T) {
+			b := packBox(t, pack)
+			if exit, out := b.run(t, "sh", "-c", script); exit.Code != 0 {
+				t.Errorf("%+v\n%s\n%+v", exit, out, b.events(t, func(e wire.Event) bool { return e.Decision == "deny" }))
+			}
+		})
+	}
+}
+
 func TestTheGuardNeedsTheFileServer(t *testing.T) {
 	p, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: true\n")}, policy.Options{})
 	if err != nil {

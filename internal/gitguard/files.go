@@ -132,8 +132,13 @@ func JudgeLink(name, text string) []Problem {
 	return []Problem{{Reason: "a git directory may hold no symbolic links", Hint: "put the file itself there"}}
 }
 
-// JudgeGitLink judges a symbolic link called .git in the directory at.Dir.
+// JudgeGitLink judges a symbolic link called .git in the directory at.Dir. It may
+// lead to another .git only: git would follow it to a file, too, which is judged
+// under that name alone.
 func JudgeGitLink(text string, at Place) []Problem {
+	if path.Base(text) != ".git" {
+		return []Problem{{Reason: "a link called .git may lead to another .git only", Hint: "write a file called .git with gitdir: and the path"}}
+	}
 	if !at.inside(text) {
 		return []Problem{outside(0, "", at)}
 	}

@@ -69,7 +69,7 @@ func TestGitFilesAndLinksLeadInside(t *testing.T) {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
-	for text, ok := range map[string]bool{"../x": true, "/ws/x": true, "../../../x": false, "/etc": false, "": false} {
+	for text, ok := range map[string]bool{"../x/.git": true, "/ws/x/.git": true, "../x": false, "../../../x/.git": false, "/etc/.git": false, "": false} {
 		if got := JudgeGitLink(text, at); (len(got) == 0) != ok {
 			t.Errorf("link to %q: %v", text, got)
 		}
