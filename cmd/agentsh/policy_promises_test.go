@@ -27,8 +27,10 @@ var promises = map[string][]promise{
 		{"What holds when nothing stricter is chosen.", nil, "says what the file is"},
 		{"A command may work in the workspace, its home and the scratch directories and run the programs of the system.",
 			[]string{"the workspace is written", "the home directory is written", "scratch files are written", "programs run", "TestPacksStartAndDoADaysWork"}, ""},
-		{"It cannot change the system's programs, hooks and settings of git, or the environment that was delivered.",
-			[]string{"programs are not replaced", "a repository is not linked", "the delivered environment is not changed", "TestPacksStartAndDoADaysWork"}, ""},
+		{"It cannot change the system's programs or the environment that was delivered.",
+			[]string{"programs are not replaced", "the delivered environment is not changed", "TestPacksStartAndDoADaysWork"}, ""},
+		{"A repository takes git's ordinary work, and no hook or setting that runs a program when somebody else uses git there later.",
+			[]string{"settings of ordinary work", "no hook", "nor a setting that runs a program", "a repository is not linked", "TestPacksStartAndDoADaysWork"}, ""},
 		{"It takes no other rights.", []string{"sudo is denied", "unshare is denied by its path", "a renamed copy of nsenter is denied"}, ""},
 		{"There is no network.", []string{"no host is reached", "TestPacksStartAndDoADaysWork"}, ""},
 		{"Within a group the first rule that matches decides; what no rule names is denied.", []string{"logs of the machine are not read", "TestExamplesOfTheReference"}, ""},
@@ -72,7 +74,7 @@ var promises = map[string][]promise{
 		{"daily work, with a question before the usual commands that destroy or publish", []string{"rm of a directory is asked", "npm publish is asked"}, ""},
 	},
 	"observe": {
-		{"Nothing is refused that a sandbox can show.", []string{"every program runs and is logged", "the home directory is written", "hosts of this network too", "TestPacksStartAndDoADaysWork"}, ""},
+		{"Nothing is refused that a sandbox can show, but hooks and settings that git would run later, when somebody else uses it there.", []string{"every program runs and is logged", "the home directory is written", "hosts of this network too", "no hook", "nor a setting that runs a program", "TestPacksStartAndDoADaysWork"}, ""},
 		{"What is run, what is done in the workspace, what is reached and what is signalled is written down.",
 			[]string{"every program runs and is logged", "the workspace is logged", "hosts are reached and logged", "signals of the session are logged"}, ""},
 		{"It is the first step to a policy of one's own: run a day of work under it, then `agentsh policy learn` makes a policy of the audit log.", []string{"TestALearnedPolicyDoesTheSameAgain"}, ""},
@@ -80,7 +82,7 @@ var promises = map[string][]promise{
 	},
 	"plain": {
 		{"For a place without namespaces and FUSE, where the operator allows plain sessions (degraded: [namespaces], doc/detect.md): files are trees as a whole.", []string{"the workspace is written", "the machine's scratch files are not written"}, ""},
-		{"It is default without the rules on names in the workspace, so what an agent leaves in .git/hooks and .git/config runs when somebody else uses git there: look at the changes before, or take the commits out with git bundle.", nil, "a warning"},
+		{"It is default without git_guard and the rules on names in the workspace, so what an agent leaves in a repository runs when somebody else uses git there: look at the changes before, or take the commits out with git bundle.", nil, "a warning"},
 		{"ordinary work where a session cannot mount", []string{"TestPacksStartAndDoADaysWork"}, ""},
 	},
 }
