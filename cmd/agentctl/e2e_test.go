@@ -226,7 +226,7 @@ func TestTheExampleRunsEndToEnd(t *testing.T) {
 	if r.Status != controller.StatusDone || r.Partial || r.ExitCode != 0 || len(r.Commits) != 1 || r.AuditGaps != 0 {
 		t.Errorf("result: %+v", r)
 	}
-	for _, rule := range []string{"block-kill", "git-hooks", "git-config", "machine-secrets", "block-metadata-service"} {
+	for _, rule := range []string{"block-kill", "git_guard", "machine-secrets", "block-metadata-service"} {
 		i := slices.IndexFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule == rule })
 		if i < 0 || !strings.HasPrefix(r.Refused[i].At, "examples/policies/demo.yaml:") || r.Refused[i].Message == "" {
 			t.Errorf("no refusal by %s with its place: %+v", rule, r.Refused)
