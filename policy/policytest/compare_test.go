@@ -154,6 +154,7 @@ func TestDiffTellsWhatCommandsGetOtherwise(t *testing.T) {
 		{"an allow list", head, head + "env_policy: {allow: [CI]}\n", []string{"variable SOME_OTHER_VARIABLE of a request no longer reaches commands"}},
 		{"a hook let through", head, head + "env_policy: {allow: ['*', LD_PRELOAD]}\n", []string{"variable LD_PRELOAD of a request reaches commands"}},
 		{"an injected variable", head + "env_inject: {A: hunter2, B: '1'}\n", head + "env_inject: {A: hunter3, C: '1'}\n", []string{"env_inject sets another A", "env_inject no longer sets B", "env_inject sets C"}},
+		{"a guard less", head + "git_guard: true\n", head, []string{"repositories are no longer guarded (git_guard)"}},
 		{"a limit", head + "resource_limits: {open_files: 10}\n", head + "resource_limits: {open_files: 20, command_timeout: 5m}\n", []string{"limit OpenFiles is 20, was 10", "limit CommandTimeout is 5m0s, was 0s"}},
 	}
 	for _, tt := range tests {

@@ -11,8 +11,8 @@ import (
 )
 
 // DiffSettings says, one sentence each, what commands get otherwise under b
-// than under a: variables that reach them, injected variables, limits. Values
-// of variables are not told.
+// than under a: variables that reach them, injected variables, limits, and whether
+// repositories are guarded. Values of variables are not told.
 func DiffSettings(a, b *policy.Policy) ([]string, error) {
 	names, err := variableNames(a, b)
 	if err != nil {
@@ -27,6 +27,10 @@ func DiffSettings(a, b *policy.Policy) ([]string, error) {
 		case was && !is:
 			out = append(out, "variable "+name+" of a request no longer reaches commands")
 		}
+	}
+	was, _ := a.GitGuard()
+	if is, _ := b.GitGuard(); is != was {
+		out = append(out, map[bool]string{true: "repositories are guarded (git_guard)", false: "repositories are no longer guarded (git_guard)"}[is])
 	}
 	out = append(out, injectedDiff(a.EnvInject(), b.EnvInject())...)
 	return append(out, limitsDiff(a.Limits(nil), b.Limits(nil))...), nil
