@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/internal/gitguard"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 	"agentsh/supervisor"
@@ -265,12 +267,27 @@ func explain(out io.Writer, p *policy.Policy, request policy.Request, by string)
 		to := d.Rule.Redirect
 		fmt.Fprintf(out, "instead:  %s\n", strings.TrimSpace(strings.Join(append([]string{to.Command, to.Path}, to.Args...), " ")))
 	}
+	explainGuard(out, p, request)
 	fmt.Fprintf(out, "held by:  %s\n", by)
 	inner := explainText(out, p, request)
 	if d.Permits() && inner {
 		return nil
 	}
 	return fail(exitFailed, nil, "")
+}
+
+// explainGuard says where git_guard decides too, by content that no request has.
+func explainGuard(out io.Writer, p *policy.Policy, request policy.Request) {
+	const changes = policy.OpWrite | policy.OpCreate | policy.OpRename | policy.OpLink | policy.OpSymlink | policy.OpMkdir | policy.OpMknod
+	on, at := p.GitGuard()
+	f, ok := request.(*policy.FileRequest)
+	if !on || !ok || f.Op&changes == 0 {
+		return
+	}
+	name := path.Base(f.Path)
+	if name == ".git" || gitguard.Completes(name) || gitguard.MayBeGuarded(path.Base(path.Dir(f.Path)), name) {
+		fmt.Fprintf(out, "also:     git_guard at %s: in a repository git reads this name, so what it leads to or holds is judged\n", at)
+	}
 }
 
 // explainText says what is decided about each command that the text of a

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"agentsh/policy"
+)
+
+func TestExplainTellsWhereTheGuardDecidesToo(t *testing.T) {
+	p, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: true\nfile_rules: [{name: all, paths: ['/ws/**'], operations: ['*'], decision: allow}]\n")}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		path string
+		op   policy.FileOp
+		want bool
+	}{
+		{"/ws/.git/config", policy.OpWrite, true}, {"/ws/a/.git", policy.OpSymlink, true}, {"/ws/x/hooks/pre-push", policy.OpCreate, true},
+		{"/ws/.git/config", policy.OpRead, false}, {"/ws/main.go", policy.OpWrite, false},
+	} {
+		var out bytes.Buffer
+		if err := explain(&out, p, &policy.FileRequest{Path: tt.path, Op: tt.op}, "the file server"); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "git_guard at p.yaml:3:12"); got != tt.want {
+			t.Errorf("%s %s: %s", tt.op, tt.path, out.String())
+		}
+	}
+}
