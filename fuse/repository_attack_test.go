@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/policy"
 )
 
 // bareParts makes a bare repository without its config, as files of a tree.
@@ -313,5 +315,29 @@ func TestTwoHalvesOfARepositoryRace(t *testing.T) {
 	}
 	if n := both.Load(); n > 0 {
 		t.Errorf("%d of %d tries made a bad repository", n, tries)
+	}
+}
+
+// TestWhatMakesARepositoryIsAloneInTheTree: the race above is rare, as one worker
+// reads at a time; this is what it rests on.
+func TestWhatMakesARepositoryIsAloneInTheTree(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		p, err := policy.Load(policy.Source{Name: "p.yaml", Data: fmt.Appendf(nil, "version: 1\nname: p\ngit_guard: %v\n", on)}, policy.Options{})
+		must(t, err)
+		m := &mount{rules: newCurrent(p)}
+		m.repos.m = m
+		m.tree = newTree(&unix.Stat_t{Mode: unix.S_IFDIR})
+		for name, alone := range map[string]bool{"HEAD": true, "objects": true, "refs": true, "commondir": true, "worktrees": true, "config": false, "main.go": false} {
+			if got := m.repos.exclusive(name); got != (alone && on) {
+				t.Errorf("guard %v, %s: alone is %v", on, name, got)
+			}
+			m.tree.enter(m.repos.exclusive(name))
+			if got := !m.tree.moves.TryRLock(); got != (alone && on) {
+				t.Errorf("guard %v, %s: the tree is held alone: %v", on, name, got)
+			} else if !got {
+				m.tree.moves.RUnlock()
+			}
+			m.tree.leave(m.repos.exclusive(name))
+		}
 	}
 }
