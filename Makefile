@@ -11,7 +11,7 @@ AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
 .PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx million streams cross probes evasions race-probes agents soak
-.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places clean
+.PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places suites suites-smoke clean
 
 all: build
 
@@ -35,7 +35,7 @@ check: lint race cross ## what a change must pass: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, code that nothing calls
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
@@ -178,6 +178,20 @@ bench: build ## the figures of doc/performance.md: 20 minutes on a quiet machine
 workloads: build ## real work natively and in a session, with the same result
 	packaging/deps.sh bench
 	bench/workloads.sh /var/tmp/agentsh-workloads
+
+# Other people's test suites natively and in sessions, compared: hours. SUITES names
+# some of them; test/suites/run.sh says what else can be chosen.
+SUITES ?= cpython go postgres redis nginx chromium stress_ng git
+suites: build ## other people's test suites in sessions and natively, compared: hours
+	packaging/deps.sh suites
+	test/suites/run.sh $(SUITES)
+
+# The part that takes minutes, for CI.
+suites-smoke: build ## the part that takes minutes
+	packaging/deps.sh suites
+	POLICIES=default USERS=root test/suites/run.sh redis postgres
+	POLICIES=default USERS=root GROUPS_OF_SUITE='os os/exec syscall' test/suites/run.sh go
+	POLICIES=default USERS=root GROUPS_OF_SUITE='test_os test_posix test_fcntl test_shutil test_tempfile' test/suites/run.sh cpython
 
 deps:
 	packaging/deps.sh build

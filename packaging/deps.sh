@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-arm64, browser.
+# places, places-arm64, browser, suites.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -39,8 +39,13 @@ for set in "$@"; do
 		tool chromium chromium
 		want fonts-dejavu-core
 		;;
+	suites)
+		for p in bubblewrap make perl python3 python3-dev zlib1g-dev stress-ng redis-server redis-tools libpcre2-8-0 postgresql curl procps util-linux; do want "$p"; done
+		want "libpython$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3)-testsuite"
+		tool chromium chromium
+		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64 or browser" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser or suites" >&2
 		exit 2
 		;;
 	esac
