@@ -14,7 +14,7 @@ dir=$SUITES_DIR out=$SUITES_DIR/out tmp=$SUITES_DIR/tmp
 go_() {
 	cd "$GOROOT/src/$1" || return
 	# The tests of these packages build programs of their own.
-	GOCACHE=$dir/cache/go GOFLAGS= GOPROXY=off GOTOOLCHAIN=local GOTELEMETRY=off TMPDIR=$tmp \
+	GOCACHE=$dir/cache/go GOFLAGS='' GOPROXY=off GOTOOLCHAIN=local GOTELEMETRY=off TMPDIR=$tmp \
 		"$dir/in/go/$(echo "$1" | tr / _).test" -test.short -test.v=test2json -test.timeout "$((SUITES_SECONDS - 10))s"
 }
 
@@ -122,6 +122,7 @@ nginx_() {
 	tail -n 5 "$tmp/nginx/error.log" >&2
 }
 
+# shellcheck disable=SC2016 # the inner shells expand
 chromium_() {
 	mkdir -p "$tmp/page"
 	echo '<!doctype html><title>t</title><body style="background:#0a0"><h1>a page</h1><script>document.title = [1, 2, 3].map(x => x * 2).join()</script>' >"$tmp/page/a.html"

@@ -6,7 +6,7 @@ prepare_go() {
 	mkdir -p "$in/go"
 	for package in $(groups_go); do
 		local to=$in/go/${package//\//_}.test
-		[ -e "$to" ] && [ "$to" -nt "$(command -v go)" ] || GOFLAGS='' nice -n 15 go test -c -o "$to" "$package"
+		if ! [ "$to" -nt "$(command -v go)" ]; then GOFLAGS='' nice -n 15 go test -c -o "$to" "$package"; fi
 	done
 	# The tests build programs: what they need of the library is built once.
 	[ -e "$work/cache/go" ] || GOCACHE=$work/cache/go GOFLAGS='' go build std
@@ -31,7 +31,7 @@ prepare_git() {
 	local from=$cache/git-src options
 	mkdir -p "$from/lists" "$from/state/partial"
 	(
-		cd "$from"
+		cd "$from" || exit
 		sed 's/^deb /deb-src /; s/^Types: deb$/Types: deb-src/' /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources 2>/dev/null >lists/x || true
 		if grep -q ^Types lists/x; then mv lists/x lists/src.sources; else mv lists/x lists/src.list; fi
 		options=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$PWD/lists" -o "Dir::State::lists=$PWD/state" -o APT::Sandbox::User=root)
@@ -40,7 +40,7 @@ prepare_git() {
 		mkdir -p "$in/git"
 		tar xf git_*.orig.tar.* -C "$in/git" --strip-components=1
 		tar xf git_*.debian.tar.* -C "$in/git"
-		cd "$in/git"
+		cd "$in/git" || exit
 		while read -r patch; do patch -sp1 <"debian/patches/$patch"; done < <(grep -v '^#' debian/patches/series 2>/dev/null)
 		nice -n 15 make -s -j"$(nproc)" NO_CURL=1 NO_EXPAT=1 NO_OPENSSL=1 NO_GETTEXT=1 NO_TCLTK=1 CFLAGS=-O1 all >"$from/build.log" 2>&1
 		touch .built

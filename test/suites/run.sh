@@ -49,7 +49,7 @@ session() {
 		start=(unshare -m sh -c 'mount -t tmpfs none /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse && umount -l /mnt &&
 			exec setpriv --reuid 1000 --regid 1000 --clear-groups "$@"' sh)
 	fi
-	local variables=() word
+	local variables=()
 	while [[ $1 == *=* ]]; do variables+=(-e "$1") && shift; done
 	env -i PATH="$PATH" HOME="$state" XDG_STATE_HOME="$state" "${start[@]}" "$cache/agentsh" exec --config "$cache/config.yaml" \
 		-p "$cache/policies/$policy.yaml" -w "$work" --audit "$state/audit.jsonl" "${variables[@]}" -- "$@"

@@ -108,7 +108,7 @@ func TestOutputIsParsed(t *testing.T) {
 		"a package that ended early": {"go", map[string]string{
 			"g.out": "\x16--- PASS: TestA (0.00s)\npanic: test timed out after 1s\n", "g.status": "2",
 		}, map[string]string{"g": "ended early", "g:TestA": "ok"}},
-		"a group that was ended": {"go", map[string]string{"g.out": "\x16--- PASS: TestA (0.00s)\n", "g.status": "124"}, map[string]string{"g": "timeout", "g:TestA": "ok"}},
+		"a group that was ended":   {"go", map[string]string{"g.out": "\x16--- PASS: TestA (0.00s)\n", "g.status": "124"}, map[string]string{"g": "timeout", "g:TestA": "ok"}},
 		"a group that never began": {"go", nil, map[string]string{"g": "missing"}},
 		"a file of CPython": {"cpython", map[string]string{
 			"g.status": "2",
