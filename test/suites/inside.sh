@@ -20,7 +20,7 @@ go_() {
 
 cpython_() {
 	cd "$tmp" || return
-	TMPDIR=$tmp /usr/bin/python3 -m test --junit-xml "$out/$1.xml" --tempdir "$tmp" "$1"
+	TMPDIR=$tmp /usr/bin/python3 "$dir/cpython.py" "$1" "$out/$1.tests"
 }
 
 git_() {

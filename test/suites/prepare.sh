@@ -4,7 +4,7 @@
 prepare_go() {
 	local package
 	mkdir -p "$in/go"
-	for package in $(groups_go); do
+	for package in ${GROUPS_OF_SUITE:-$(groups_go)}; do
 		local to=$in/go/${package//\//_}.test
 		if ! [ "$to" -nt "$(command -v go)" ]; then GOFLAGS='' nice -n 15 go test -c -o "$to" "$package"; fi
 	done

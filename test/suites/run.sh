@@ -21,16 +21,20 @@ work=$cache/work in=$cache/work/in
 [ "$(id -u)" = 0 ] || { echo "suites: needs root, to become the users of sessions" >&2; exit 2; }
 [ -x "$root/bin/agentsh" ] || { echo "suites: no $root/bin/agentsh: run 'make build'" >&2; exit 2; }
 [ $# -gt 0 ] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
+mkdir -p "$in" "$cache/results" "$cache/policies" "$work/cache"
+if [ -z "${SUITES_LOCKED:-}" ]; then
+	status=0
+	SUITES_LOCKED=1 flock -n -o -E 75 "$cache/lock" "$0" "$@" || status=$?
+	[ "$status" != 75 ] || echo "suites: another run uses $cache: wait for it, or set CACHE" >&2
+	exit "$status"
+fi
 # shellcheck source=test/suites/prepare.sh
 . "$here/prepare.sh"
-mkdir -p "$in" "$cache/results" "$cache/policies" "$work/cache"
-exec 9>"$cache/lock"
-flock -n 9 || { echo "suites: another run uses $cache: wait for it, or set CACHE" >&2; exit 2; }
 cp "$root/bin/agentsh" "$cache/agentsh"
 cp "$root"/packaging/policies/*.yaml "$here"/policies/*.yaml "$cache/policies/"
 echo 'version: 1' >"$cache/config.yaml"
-cp "$here/inside.sh" "$work/inside.sh"
-chmod -R a+rX "$cache/policies" "$cache/config.yaml" "$work/inside.sh" "$in"
+cp "$here/inside.sh" "$here/cpython.py" "$work/"
+chmod -R a+rX "$cache/policies" "$cache/config.yaml" "$work/inside.sh" "$work/cpython.py" "$in"
 chmod 755 "$cache" "$work"
 (cd "$root" && go build -o "$cache/judge" ./test/suites/judge)
 

@@ -111,11 +111,11 @@ func TestOutputIsParsed(t *testing.T) {
 		"a group that was ended":   {"go", map[string]string{"g.out": "\x16--- PASS: TestA (0.00s)\n", "g.status": "124"}, map[string]string{"g": "timeout", "g:TestA": "ok"}},
 		"a group that never began": {"go", nil, map[string]string{"g": "missing"}},
 		"a file of CPython": {"cpython", map[string]string{
-			"g.status": "2",
-			"g.xml": `<testsuites><testsuite><testcase name="test.g.A.test_x" result="completed"/>` +
-				`<testcase name="test.g.A.test_y" result="completed"><failure/></testcase><testcase name="test.g.A.test_y (n=2)" result="completed"/>` +
-				`<testcase name="test.g.A.test_z" result="skipped"/></testsuite></testsuites>`,
+			"g.status": "0",
+			"g.tests":  "test.g.A.test_x\tok\ntest.g.A.test_y\tfailed\ntest.g.A.test_z\tskipped\nend\n",
 		}, map[string]string{"g": complete, "g:A.test_x": "ok", "g:A.test_y": "failed", "g:A.test_z": "skipped"}},
+		"a file that ended early": {"cpython", map[string]string{"g.status": "139", "g.tests": "test.g.A.test_x\tok\n"},
+			map[string]string{"g": "ended early", "g:A.test_x": "ok"}},
 		"a script of git": {"git", map[string]string{
 			"g.status": "1",
 			"g.out":    "ok 1 - a\nnot ok 2 - b\nok 3 # skip c (missing X)\nnot ok 4 - d # TODO known breakage\n1..4\n",

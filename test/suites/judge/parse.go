@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -25,14 +24,14 @@ const complete = "complete"
 // output is what one group left.
 type output struct {
 	stdout, stderr []byte
-	xml            []byte
+	tests          []byte
 	status         string
 }
 
 // parseDir reads the output of each group in dir.
 func parseDir(suite, dir string, groups []string) (results, error) {
 	parse, known := map[string]func(string, output, results) bool{
-		"go": parseGo, "cpython": parseJUnit, "git": parseTAP, "stress_ng": parseStress,
+		"go": parseGo, "cpython": parseCPython, "git": parseTAP, "stress_ng": parseStress,
 		"postgres": parseSteps, "redis": parseSteps, "nginx": parseSteps, "chromium": parseSteps,
 	}[suite]
 	if !known {
@@ -53,7 +52,7 @@ func readOutput(dir, group string) (output, error) {
 	var out output
 	base := filepath.Join(dir, strings.ReplaceAll(group, "/", "_"))
 	var status []byte
-	for suffix, to := range map[string]*[]byte{".out": &out.stdout, ".err": &out.stderr, ".xml": &out.xml, ".status": &status} {
+	for suffix, to := range map[string]*[]byte{".out": &out.stdout, ".err": &out.stderr, ".tests": &out.tests, ".status": &status} {
 		data, err := os.ReadFile(base + suffix)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return out, fmt.Errorf("read output of %s: %w", group, err)
@@ -97,43 +96,20 @@ func parseGo(group string, out output, all results) bool {
 	return whole
 }
 
-// parseJUnit reads the XML of CPython's regrtest.
-func parseJUnit(group string, out output, all results) bool {
-	var doc struct {
-		Suites []struct {
-			Cases []struct {
-				Name    string    `xml:"name,attr"`
-				Failure *struct{} `xml:"failure"`
-				Error   *struct{} `xml:"error"`
-				Skipped *struct{} `xml:"skipped"`
-				Result  string    `xml:"result,attr"`
-			} `xml:"testcase"`
-		} `xml:"testsuite"`
-	}
-	if len(out.xml) == 0 || xml.Unmarshal(out.xml, &doc) != nil {
-		// A file that is skipped as a whole leaves no XML.
-		return bytes.Contains(out.stdout, []byte(group+" skipped"))
-	}
-	for _, suite := range doc.Suites {
-		for _, c := range suite.Cases {
-			name := group + ":" + shortName(c.Name, group)
-			switch {
-			case c.Failure != nil || c.Error != nil:
-				all[name] = "failed"
-			case all[name] == "failed": // a part of it failed
-			case c.Skipped != nil || c.Result == "skipped":
-				all[name] = "skipped"
-			default:
-				all[name] = "ok"
-			}
+// parseCPython reads the lines of cpython.py. The last one tells that it is whole.
+func parseCPython(group string, out output, all results) bool {
+	whole := false
+	for line := range lines(out.tests) {
+		if name, result, ok := strings.Cut(line, "\t"); ok {
+			all[group+":"+shortName(name, group)] = result
 		}
+		whole = line == "end"
 	}
-	return true
+	return whole
 }
 
-// shortName leaves the class and the method, and no parameters of a part.
+// shortName leaves the class and the method.
 func shortName(name, group string) string {
-	name, _, _ = strings.Cut(name, " ")
 	for _, prefix := range []string{"test.", group + "."} {
 		name = strings.TrimPrefix(name, prefix)
 	}
