@@ -102,9 +102,9 @@ func TestOutputIsParsed(t *testing.T) {
 		want  map[string]string
 	}{
 		"a package of Go": {"go", map[string]string{
-			"g.out":    "\x16=== RUN   TestA\n\x16--- PASS: TestA (0.00s)\n\x16=== RUN   TestB\n    \x16--- FAIL: TestB/part (0.00s)\n\x16--- FAIL: TestB (0.00s)\n\x16--- SKIP: TestC (0.00s)\n\x16FAIL\n",
+			"g.out":    "\x16=== RUN   TestA\n\x16--- PASS: TestA (0.00s)\n\x16=== RUN   TestB\n\x16--- FAIL: TestB/part (0.00s)\n\x16--- FAIL: TestB (0.00s)\n\x16--- SKIP: TestC (0.00s)\n\x16FAIL\n",
 			"g.status": "1\n",
-		}, map[string]string{"g": complete, "g:TestA": "ok", "g:TestB": "failed", "g:TestC": "skipped"}},
+		}, map[string]string{"g": complete, "g:TestA": "ok", "g:TestB": "failed", "g:TestB/part": "failed", "g:TestC": "skipped"}},
 		"a package that ended early": {"go", map[string]string{
 			"g.out": "\x16--- PASS: TestA (0.00s)\npanic: test timed out after 1s\n", "g.status": "2",
 		}, map[string]string{"g": "ended early", "g:TestA": "ok"}},

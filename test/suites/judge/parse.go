@@ -78,8 +78,8 @@ func ending(out output, whole bool) string {
 
 var goResult = regexp.MustCompile(`^\x16?--- (PASS|FAIL|SKIP): (\S+) \(`)
 
-// parseGo reads the output of a test binary with -test.v=test2json: the tests at the
-// top, whose parts decide how they end.
+// parseGo reads the output of a test binary with -test.v=test2json, where the results
+// of tests and of their parts begin a line.
 func parseGo(group string, out output, all results) bool {
 	whole := false
 	for line := range lines(out.stdout) {
