@@ -97,6 +97,11 @@ func (s *Session) ownFiles(v view) ([]launch.Mount, error) {
 			out = append(out, m)
 		}
 	}
+	hosts, err := s.hostsFile(shown)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, hosts...)
 	if s.network != nil {
 		m, err := s.resolverFile(v)
 		if err != nil {
@@ -138,6 +143,33 @@ func (s *Session) ownFile(name string, data []byte) (launch.Mount, error) {
 		return launch.Mount{}, fmt.Errorf("session file %s: %w", name, err)
 	}
 	return launch.Mount{Kind: launch.Bind, Source: source, Target: name, ReadOnly: true, NoExec: true}, nil
+}
+
+// hostName is what gethostname(2) says inside.
+const hostName = "sandbox"
+
+// hostsFile gives hostName an address, as every machine's own name has one:
+// programs look theirs up when they start. The machine's lines stay. A machine
+// without the file gets none, as nothing can be made in a read-only tree.
+func (s *Session) hostsFile(shown func(string) bool) ([]launch.Mount, error) {
+	const name = "/etc/hosts"
+	at, err := filepath.EvalSymlinks(name)
+	if errors.Is(err, fs.ErrNotExist) || !shown(name) || !shown(at) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("session file %s: %w", name, err)
+	}
+	data, err := os.ReadFile(at)
+	if err != nil {
+		return nil, fmt.Errorf("session file %s: %w", name, err)
+	}
+	if n := len(data); n > 0 && data[n-1] != '\n' {
+		data = append(data, '\n')
+	}
+	m, err := s.ownFile(name, fmt.Appendf(data, "127.0.0.1 %s\n", hostName))
+	m.Target = at
+	return []launch.Mount{m}, err
 }
 
 // resolverFile has the C library ask the session's own name server. Where the

@@ -241,7 +241,7 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 		return err
 	}
 	cfg := launch.Config{
-		UID: s.who.uid, GID: s.who.gid, UserNS: s.who.mapped, Hostname: "sandbox", Plain: s.plain(), Interruptible: s.lost.has(lossKillable),
+		UID: s.who.uid, GID: s.who.gid, UserNS: s.who.mapped, Hostname: hostName, Plain: s.plain(), Interruptible: s.lost.has(lossKillable),
 		Network: s.cfg.Network, Landlock: s.landlock(v), Filter: filter, ReadOnly: readOnly(v),
 		Limits: []launch.Rlimit{{Resource: limitCore}},
 	}

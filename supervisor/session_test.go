@@ -282,6 +282,15 @@ func TestWhatNoRuleAllowsIsNotThere(t *testing.T) {
 	}
 }
 
+// Java, Erlang and many daemons look up their own name when they start.
+func TestTheNameOfTheSandboxHasAnAddress(t *testing.T) {
+	b := openBox(t, testPolicy)
+	exit, out := b.run(t, "sh", "-c", `getent hosts "$(cat /proc/sys/kernel/hostname)" && grep localhost /etc/hosts`)
+	if exit.Code != 0 || !strings.HasPrefix(out, "127.0.0.1 ") {
+		t.Errorf("exit %d: %s", exit.Code, out)
+	}
+}
+
 func TestEveryCommandHasTheEnvironmentOfThePolicy(t *testing.T) {
 	b := openBox(t, testPolicy)
 	want := []string{"BASH_ENV=/usr/lib/agentsh/bash_startup.sh", "BOTH=policy", "FROM_CONFIG=yes", "PASSED=1"}
