@@ -37,13 +37,15 @@ func (m *mount) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOu
 	return gofuse.OK
 }
 
+// openList opens a directory by its name in its parent: "." in it would have to be
+// searched, and a listing needs the permission to read alone.
 func (m *mount) openList(rel string) (int, error) {
-	p, err := m.backing.openDir(rel)
+	p, err := m.backing.locate(rel)
 	if err != nil {
 		return -1, err
 	}
 	defer p.close()
-	return unix.Openat(p.dirfd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return p.open(unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
 // ReleaseDir closes a handle of OpenDir.

@@ -329,7 +329,7 @@ func (m *mount) permitBelow(tid uint32, from, to string, dir place, left *int) g
 
 // entries lists a directory with the file types, at most *left of them.
 func entries(dir place, left *int) ([]gofuse.DirEntry, error) {
-	fd, err := unix.Openat(dir.dirfd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := reopen(dir.dirfd, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}

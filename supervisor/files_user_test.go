@@ -80,6 +80,40 @@ func TestADeadFileServerHoldsNobody(t *testing.T) {
 	}
 }
 
+// TestADirectoryThatCannotBeSearchedIsListed: reading a directory needs its r alone,
+// as root and as user 1000, whose server has no right that its user lacks.
+func TestADirectoryThatCannotBeSearchedIsListed(t *testing.T) {
+	unprivileged := asBoth(t)
+	cfg, log := testConfig(t, opensPolicy)
+	if unprivileged {
+		cfg.User = ""
+	}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	for name, c := range map[string]struct{ script, want string }{
+		"listed":       {`mkdir a; touch a/f; chmod 600 a; python3 -c 'import os; print(os.listdir("a"))'`, "['f']\n"},
+		"read alone":   {`mkdir b; touch b/f; chmod 400 b; python3 -c 'import os; print(os.listdir("b"))'`, "['f']\n"},
+		"synced":       {`mkdir c; chmod 600 c; python3 -c 'import os; fd = os.open("c", 0); os.fsync(fd); os.fchmod(fd, 0o711); print(oct(os.fstat(fd).st_mode))'`, "0o40711\n"},
+		"moved":        {`mkdir d; touch d/f; chmod 600 d; mv d e; ls e`, "f\n"},
+		"not searched": {`mkdir g; touch g/f; chmod 600 g; cat g/f 2>/dev/null || echo no`, "no\n"},
+		"not readable": {`mkdir h; touch h/f; chmod 300 h; ls h 2>/dev/null || echo no`, "no\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, out := b.run(t, "sh", "-c", c.script+"; chmod 700 [a-h]"); out != c.want {
+				t.Errorf("%q, want %q", out, c.want)
+			}
+		})
+	}
+}
+
 // waitForFile waits until a name exists.
 func waitForFile(t *testing.T, name string) {
 	t.Helper()
