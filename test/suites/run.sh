@@ -76,6 +76,7 @@ one() {
 	mkdir -p "$cache/results/$suite"
 	"$cache/judge" parse "$suite" "$work/out" "${groups[@]}" >"$result.new"
 	mv "$result.new" "$result"
+	if grep -q 'missing$' "$result"; then tail -n 5 "$work/out/world.log" >&2; fi
 	rm -rf "$cache/logs/$suite/$world.$user"
 	mkdir -p "$cache/logs/$suite"
 	mv "$work/out" "$cache/logs/$suite/$world.$user"
