@@ -43,7 +43,8 @@ var kernelRefusals = []Refusal{
 	{[]string{"fanotify_init", "fanotify_mark"}, always, unix.EPERM, "watches and holds opens of other processes"},
 	{[]string{"modify_ldt", "iopl", "ioperm", "vm86", "vm86old"}, always, unix.EPERM, "x86 segments and ports, rich in kernel faults"},
 	{[]string{"memfd_secret"}, always, unix.EPERM, "memory that the supervisor cannot read when it verifies an exec"},
-	{[]string{"seccomp"}, []Case{{{0, Is32, unix.SECCOMP_SET_MODE_FILTER}, {1, HasBits, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER}}},
+	// Without a filter it is the question of libseccomp, which the kernel answers with EFAULT.
+	{[]string{"seccomp"}, []Case{{{0, Is32, unix.SECCOMP_SET_MODE_FILTER}, {1, HasBits, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER}, {2, Not, 0}}},
 		unix.EPERM, "a filter with its own listener would answer CONTINUE in the supervisor's place"},
 }
 
