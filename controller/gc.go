@@ -128,7 +128,7 @@ func (d *recordDir) collect(state statedir.Dir, o CollectOptions) (*Collected, e
 
 // finish cleans up after a run that was not finished and says so in its record.
 func (d *recordDir) finish(r Record) error {
-	var errs []error
+	errs := []error{undoTake(d.takeDir())}
 	if r.Staging != "" {
 		errs = append(errs, removeStaging(r.Staging, r.RunID))
 	}

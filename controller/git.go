@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -312,24 +310,6 @@ func (t target) copyIndex(to string) error {
 	}
 	// Git reads a file again that was written in the second the index was.
 	return os.Chtimes(to, info.ModTime(), info.ModTime())
-}
-
-// take fetches branches of the host's fresh repository, which the agent's
-// commits came to, into the target, with every object checked. branches maps
-// their names there to those in the target. A branch that exists is an error.
-func (t target) take(ctx context.Context, scratch string, branches map[string]string) error {
-	args := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-shallow", "--atomic", "--", scratch}
-	for _, from := range slices.Sorted(maps.Keys(branches)) {
-		to := "refs/heads/" + branches[from]
-		if _, err := t.git.run(ctx, t.dir, "rev-parse", "--verify", "--quiet", to); err == nil {
-			return fmt.Errorf("branch %s exists in %s", branches[from], t.dir)
-		}
-		args = append(args, "refs/heads/"+from+":"+to)
-	}
-	if _, err := t.git.run(ctx, t.dir, args...); err != nil {
-		return fmt.Errorf("take commits: %w", err)
-	}
-	return nil
 }
 
 // maxCommits bounds the commits that a result lists.

@@ -142,7 +142,7 @@ func TestAShallowTargetIsCloned(t *testing.T) {
 		t.Errorf("clone: %q", got)
 	}
 	shell(t, clone, "git checkout -q -b taken && echo agent > a.txt && git commit -q -am third")
-	if err := target.take(context.Background(), clone, map[string]string{"taken": "agentctl/a/1"}); err != nil {
+	if err := target.take(context.Background(), clone, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take")); err != nil {
 		t.Fatal(err)
 	}
 	if got := shell(t, shallow, "git show agentctl/a/1:a.txt"); got != "agent" {
@@ -275,7 +275,7 @@ func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 			if err != nil || len(commits) != 1 || commits[0].Subject != "agent work" {
 				t.Fatalf("commits = %v, %v", commits, err)
 			}
-			err = target.take(ctx, clone, map[string]string{"taken": "agentctl/a/1"})
+			err = target.take(ctx, clone, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take"))
 			if err != nil && (tt.refused == "" || !strings.Contains(err.Error(), tt.refused)) {
 				t.Fatal(err)
 			}
@@ -315,7 +315,7 @@ func TestCommitsAreCheckedBeforeTheyReachTheTarget(t *testing.T) {
 				t.Fatal(err)
 			}
 			shell(t, scratch, tt.make)
-			if err := target.take(ctx, scratch, map[string]string{"taken": "agentctl/a/1"}); err == nil {
+			if err := target.take(ctx, scratch, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take")); err == nil {
 				t.Error("the commits were taken")
 			}
 			if got := shell(t, repo, "git branch --format='%(refname:short)'; git count-objects"); !strings.HasPrefix(got, "main\n5 objects") {
@@ -339,7 +339,7 @@ func TestABranchOfTheTargetIsNeverReplaced(t *testing.T) {
 	shell(t, scratch, "git checkout -q -b taken && git commit -q --allow-empty -m x")
 	for _, name := range []string{"main", "kept"} {
 		shell(t, repo, "git branch -f kept main")
-		if err := target.take(context.Background(), scratch, map[string]string{"taken": name}); err == nil || !strings.Contains(err.Error(), "exists") {
+		if err := target.take(context.Background(), scratch, map[string]string{"taken": name}, filepath.Join(t.TempDir(), "take")); err == nil || !strings.Contains(err.Error(), "exists") {
 			t.Errorf("branch %s: %v", name, err)
 		}
 	}

@@ -89,6 +89,9 @@ func createRecordDir(state statedir.Dir, runID string) (*recordDir, error) {
 // work holds files of the host that a run needs for its time.
 func (d *recordDir) work() string { return filepath.Join(d.path, "work") }
 
+// takeDir holds the agent's commits on their way into the target.
+func (d *recordDir) takeDir() string { return filepath.Join(d.work(), "take") }
+
 // write replaces the record.
 func (d *recordDir) write(r Record) error {
 	if err := statedir.WriteJSON(filepath.Join(d.path, recordName), r); err != nil {

@@ -243,7 +243,7 @@ func (r *run) takeCommits(ctx context.Context) error {
 			branches[taken] = name + strings.TrimPrefix(taken, takenPrefix+fmt.Sprint(r.invoke.Iteration))
 		}
 	}
-	if err := r.target.take(ctx, r.clone, branches); err != nil {
+	if err := r.target.take(ctx, r.clone, branches, r.dir.takeDir()); err != nil {
 		return err
 	}
 	for _, taken := range r.taken.Branches {
