@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +131,8 @@ func agentFailure(exit wire.Exit, err error, limit time.Duration) error {
 	case wire.ExitSpawnFailed:
 		return fail(ExitAgentFailed, exit.Hint, fmt.Errorf("the agent's program was not started: %s", exit.Message))
 	}
-	return fail(ExitSandbox, exit.Hint, fmt.Errorf("the agent was lost: %s", exit.Message))
+	lost := fmt.Errorf("the agent was lost: %s", exit.Message)
+	return fail(ExitSandbox, cmp.Or(hintFor(lost), exit.Hint), lost) // what a run can do, before what a session could
 }
 
 func ruleSuffix(rule *wire.RuleAt) string {

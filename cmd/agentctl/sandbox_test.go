@@ -113,7 +113,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 		{"a command", "", []string{"exec", id, "--", "sh", "-c", "pwd; echo oops >&2; exit 7"}, 7, "/sandbox\n", "oops\n"},
 		{"its input", "some\ninput", []string{"exec", "latest", "--", "cat"}, 0, "some\ninput", ""},
 		{"a directory, and a variable that env_policy drops", "", []string{"exec", "--cwd", repo, "-e", "X=1", id, "sh", "-c", "echo $X; cat a.txt"}, 0, "\none\n", ""},
-		{"the policy holds", "", []string{"exec", id, "--", "kill", "-0", "1"}, 126, "", "denied: kill: processes are not signalled from here (rule block-kill policy.yaml:7:5)"},
+		{"the policy holds", "", []string{"exec", id, "--", "kill", "-0", "1"}, 126, "", "denied: kill: processes are not signalled from here (rule block-kill policy.yaml:8:5)"},
 		{"the policy holds for files", "", []string{"exec", id, "--", "cat", "/etc/shadow"}, 1, "", "Permission denied"},
 		{"a timeout", "", []string{"exec", "--timeout", "100ms", id, "--", "sleep", "1000"}, 124, "", "ended by its timeout"},
 		{"no such program", "", []string{"exec", id, "--", "nonesuch"}, 127, "", "nonesuch"},
