@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/policy"
 )
@@ -41,7 +41,8 @@ func (v *view) addSockets(p *policy.Policy) error {
 }
 
 // machineSockets are the Unix sockets that have a path on the machine, links
-// resolved. See proc_net(5), unix.
+// resolved. See proc_net(5), unix. Any user binds any name: one that leads to no
+// socket is left out, and none ends the start of a session.
 func machineSockets() ([]string, error) {
 	f, err := os.Open("/proc/net/unix")
 	if err != nil {
@@ -55,14 +56,11 @@ func machineSockets() ([]string, error) {
 		if !ok {
 			continue
 		}
-		resolved, err := filepath.EvalSymlinks(path.Clean("/" + name))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			continue // removed, or out of reach of the commands' user too
-		}
+		resolved, err := socketPath("/" + name)
 		if err != nil {
 			return nil, fmt.Errorf("unix socket /%s: %w", name, err)
 		}
-		if info, err := os.Lstat(resolved); err == nil && info.Mode()&fs.ModeSocket != 0 {
+		if resolved != "" {
 			names = append(names, resolved)
 		}
 	}
@@ -71,4 +69,36 @@ func machineSockets() ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// socketPath is the path of the socket that a name leads to; empty: it leads to
+// none. A name through the descriptors of a process, as /proc/self/fd/3/socket,
+// meant those of who bound it and is not followed. An error is one of this process.
+func socketPath(name string) (string, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &how)
+	for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+		fd, err = unix.Openat2(unix.AT_FDCWD, name, &how)
+	}
+	if err != nil {
+		for _, own := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSYS, unix.EINVAL} {
+			if errors.Is(err, own) {
+				return "", err
+			}
+		}
+		return "", nil //nolint:nilerr // removed, or out of reach
+	}
+	defer unix.Close(fd)
+	var opened, named unix.Stat_t
+	if err := unix.Fstat(fd, &opened); err != nil || opened.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return "", nil //nolint:nilerr // its file system has no answer
+	}
+	resolved, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Lstat(resolved, &named); err != nil || named.Dev != opened.Dev || named.Ino != opened.Ino {
+		return "", nil //nolint:nilerr // it was removed meanwhile
+	}
+	return resolved, nil
 }
