@@ -13,7 +13,13 @@ const (
 
 	regsResultAt = 10 * 8 // rax
 	regsNumberAt = 15 * 8 // orig_rax
+
+	regsCounterAt = 16 * 8 // rip
+	breakAdvance  = 1      // it stands behind the breakpoint
 )
+
+// breakInstruction is int3.
+var breakInstruction = []byte{0xcc}
 
 // untag removes what the hardware ignores in an address: nothing here.
 func untag(addr uint64) uint64 { return addr }

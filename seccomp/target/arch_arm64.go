@@ -14,7 +14,13 @@ const (
 	regsStackAt = 31 * 8
 
 	regsResultAt = 0 // x0
+
+	regsCounterAt = 32 * 8 // pc
+	breakAdvance  = 0      // it stands at the breakpoint
 )
+
+// breakInstruction is brk #0.
+var breakInstruction = []byte{0x00, 0x00, 0x20, 0xd4}
 
 // untag removes what the hardware ignores in an address, its top byte. See
 // Documentation/arch/arm64/tagged-address-abi.rst.

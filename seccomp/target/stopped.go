@@ -26,7 +26,8 @@ type Stopped struct {
 	Dev     uint64 // of the program's file
 	Ino     uint64
 	Args    []string
-	Secure  bool // AT_SECURE: the program distrusts its environment
+	Secure  bool   // AT_SECURE: the program distrusts its environment
+	Entry   uint64 // AT_ENTRY: where it begins, after its dynamic loader
 	mem     int  // -1: not open
 	poke    bool // mem is not for writing
 	sp      uint64
@@ -156,7 +157,7 @@ func (s *Stopped) parse() error {
 }
 
 func (s *Stopped) parseAuxiliary(start uint64) error {
-	const atNull, atSecure, most = 0, 23, 128
+	const atNull, atEntry, atSecure, most = 0, 9, 23, 128
 	for i := range uint64(most) {
 		key, err := s.word(start + 16*i)
 		if err != nil {
@@ -167,6 +168,8 @@ func (s *Stopped) parseAuxiliary(start uint64) error {
 			return err
 		}
 		switch key {
+		case atEntry:
+			s.Entry = value
 		case atSecure:
 			s.Secure = value != 0
 		case atNull:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,8 @@ type attempt struct {
 	subject
 	verdict
 	kept bool // another thread closes it
+	// arrived is set when the program has opened what it was named.
+	arrived *atomic.Bool
 }
 
 func (a *attempt) closeUnlessKept() {
@@ -72,6 +75,7 @@ func (w *worker) exec(c *call, args execArgs) error {
 		t.Within(root)
 	}
 	a := &attempt{rules: c.rules}
+	a.memory = &w.loop.memory
 	a.holds = !w.loop.cfg.Unverified
 	apart := false
 	defer func() {

@@ -21,12 +21,15 @@ import (
 // exec until it has opened the file that was judged. A call that opens it by its
 // name gets the content that was judged; a call that asks about the name is
 // answered as it was then. Arguments and environment stay as they are, so that a
-// script sees its own name. All methods but give are for the tracing thread.
+// script sees its own name. The calls of the dynamic loader before the entry of an
+// interpreter are not stopped at. All methods are for the tracing thread.
 type follower struct {
 	*worker
 	process target.Process // stays the same over an exec
 	a       *attempt
-	left    int // opens that are still to come; negative: not known
+	entry   *target.Breakpoint // nil: there was none
+	armed   bool               // the process has not come to its entry yet
+	pace    pace
 	names   map[string]*named
 	bases   map[string]bool
 	calls   map[int]*followed // what each thread is held in
@@ -159,8 +162,8 @@ func (w *worker) follow(a *attempt) {
 	f.begin(a)
 	defer func() { f.a.close() }()
 	first := w.stopped
-	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE
-	if err := ptrace(unix.PTRACE_SETOPTIONS, first, options); err != nil {
+	f.runToEntry(first)
+	if err := f.options(first); err != nil {
 		w.kill()
 		return
 	}
@@ -178,7 +181,7 @@ func (w *worker) follow(a *attempt) {
 
 // begin sets what is looked for.
 func (f *follower) begin(a *attempt) {
-	f.a, f.left = a, a.opens()
+	f.a, f.pace = a, a.pace()
 	f.names, f.bases = map[string]*named{}, map[string]bool{}
 	for i := range a.named {
 		n := &a.named[i]
@@ -225,6 +228,8 @@ func (f *follower) serve() {
 		case event == unix.PTRACE_EVENT_EXEC:
 			f.executed(tid)
 			f.resume(tid, 0)
+		case f.armed && (event != 0 && event != eventStop || signal == int(unix.SIGTRAP)):
+			f.resume(tid, f.atEntry(tid, event, signal))
 		case event == eventStop && stops(signal) && !f.ending:
 			_ = ptrace(unix.PTRACE_LISTEN, tid, 0)
 		case event != 0:
@@ -256,10 +261,16 @@ func nextStop(status *unix.WaitStatus) (int, error) {
 // memory is let go.
 func (f *follower) adopt(tid int) bool {
 	if unix.Access(fmt.Sprintf("/proc/%d/task/%d", f.process.PID, tid), unix.F_OK) != nil {
+		if f.entry != nil {
+			_ = f.entry.Remove(tid)
+		}
 		_ = ptrace(unix.PTRACE_DETACH, tid, 0)
 		return false
 	}
 	f.loop.follows.set(tid, f)
+	if f.armed {
+		f.disarm(tid)
+	}
 	return true
 }
 
@@ -275,7 +286,11 @@ func stops(signal int) bool {
 // resume lets a thread go on to its next call, or for good.
 func (f *follower) resume(tid, signal int) {
 	if !f.ending {
-		_ = ptrace(unix.PTRACE_SYSCALL, tid, uintptr(signal)) // it may have been killed
+		request := unix.PTRACE_SYSCALL
+		if f.armed {
+			request = unix.PTRACE_CONT
+		}
+		_ = ptrace(request, tid, uintptr(signal)) // it may have been killed
 		return
 	}
 	f.loop.follows.set(tid, nil)
@@ -318,8 +333,14 @@ func (f *follower) executed(pid int) {
 	}
 	f.a.close()
 	f.begin(a)
+	f.entry, f.armed = nil, false // it went with the memory
 	if !a.follows() {
 		f.end()
+		return
+	}
+	f.runToEntry(pid)
+	if err := f.options(pid); err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }
 
@@ -332,8 +353,11 @@ func (f *follower) syscall(tid int) error {
 	if info.Entry {
 		delete(f.calls, tid)
 		known, ok := pathCalls[info.Number]
-		if !ok || f.ending {
+		if f.ending {
 			return nil
+		}
+		if err := f.spend(info.Number); err != nil || f.ending || !ok {
+			return err
 		}
 		return f.enter(tid, info, known)
 	}
@@ -443,10 +467,10 @@ func (f *follower) opened(tid int, call *followed, result int64) error {
 	if result != call.opened.number.Load() {
 		return errors.New("an open was answered by somebody else")
 	}
-	if f.left > 0 {
-		if f.left--; f.left == 0 {
-			f.end()
-		}
+	call.file.memory.hand(f.process, call.file.held)
+	f.pace.opened()
+	if f.pace.left == 0 {
+		f.done()
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ type Loop struct {
 	images *images
 	// follows are interpreters on the way to their scripts.
 	follows *follows
+	memory  heldMemory
 
 	swap   sync.RWMutex // held for writing while the rules change
 	rules  Rules

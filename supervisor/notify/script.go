@@ -5,12 +5,11 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"path"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/policy"
 	"agentsh/seccomp/target"
 )
 
@@ -24,6 +23,9 @@ type named struct {
 	links    map[string]string // the symbolic links on the way to it, with their texts
 	script   bool
 	own      bool // held belongs to this alone
+	looked   bool
+	isPlain  bool // see plain
+	memory   *heldPart
 }
 
 // close closes what nothing else closes.
@@ -32,6 +34,7 @@ func (n *named) close() {
 	if n.own {
 		n.held.Close()
 	}
+	n.memory.release()
 }
 
 // maxNamed is the largest file that is copied to be held, in bytes.
@@ -45,51 +48,24 @@ func (s *subject) hold(t *target.Target, l target.Lookup, h *target.Handle, n na
 	if err != nil || way.Fixed {
 		return h, err
 	}
-	held, err := h.Hold(maxNamed)
-	if err != nil {
-		return h, fmt.Errorf("%w (give it to its interpreter as an argument): %w", err, unix.EACCES)
+	const hint = "give it to its interpreter as an argument"
+	limit := min(h.Stat.Size+memoryStep, maxNamed)
+	if h.Stat.Size > maxNamed {
+		return h, fmt.Errorf("hold %s: %w: at most %d bytes (%s): %w", h.Path, target.ErrTooLarge, int64(maxNamed), hint, unix.EACCES)
 	}
-	n.held, n.original, n.links = held, h, way.Links
+	part, err := s.memory.reserve(limit)
+	if err != nil {
+		return h, fmt.Errorf("hold %s: %w (%s): %w", h.Path, err, hint, unix.EACCES)
+	}
+	held, err := h.Hold(limit)
+	if err != nil {
+		part.release()
+		return h, fmt.Errorf("%w (%s): %w", err, hint, unix.EACCES)
+	}
+	n.held, n.original, n.links, n.memory = held, h, way.Links, part
 	s.named = append(s.named, n)
 	return held, nil
 }
-
-// anyNumberOfOpens says that it is not known how often a program opens a script
-// before it runs it.
-const anyNumberOfOpens = -1
-
-// scriptOpens is how often an interpreter opens its script before it runs it; 0:
-// it never does, but executes another program that is given the script.
-var scriptOpens = map[string]int{
-	"sh": 1, "bash": 1, "dash": 1, "ash": 1, "rbash": 1,
-	"awk": 1, "mawk": 1, "gawk": 1, "sed": 1, "make": 1, "gmake": 1, "perl": 1, "tclsh": 1,
-	"python": 2, // once to see whether it is an archive
-	"env":    0, "nice": 0, "nohup": 0, "timeout": 0, "setsid": 0, "stdbuf": 0, "ionice": 0, "chrt": 0, "taskset": 0,
-}
-
-// opens is how often the program opens what it is named before that runs.
-func (s *subject) opens() int {
-	if len(s.named) != 1 {
-		return anyNumberOfOpens
-	}
-	if !s.named[0].script {
-		return 1 // the dynamic loader
-	}
-	name := path.Base(s.files[len(s.files)-1].Path)
-	if argv := s.finalArgv(); policy.MultiCallName(name) {
-		name = path.Base(argv[0])
-		if policy.MultiCallName(name) && len(argv) > 1 {
-			name = path.Base(argv[1])
-		}
-	}
-	if n, known := scriptOpens[strings.TrimRight(name, "0123456789.")]; known {
-		return n
-	}
-	return anyNumberOfOpens
-}
-
-// follows reports whether the program has to be followed to its files.
-func (s *subject) follows() bool { return len(s.named) > 0 && s.opens() != 0 }
 
 // carried is a script that was judged and is opened by a later program, as with
 // "#!/usr/bin/env bash".
@@ -97,6 +73,9 @@ type carried struct {
 	called string
 	digest [sha256.Size]byte
 	by     target.Process // the only process that may be that program; zero: any
+	// arrived says that the program which was given it has opened it, and gives it
+	// to nothing else; nil: it never does.
+	arrived *atomic.Bool
 }
 
 // carries is what the programs that this one executes are given of it.
@@ -105,8 +84,8 @@ func (a *attempt) carries() ([]carried, error) {
 		return nil, nil
 	}
 	opens := a.opens()
-	if opens > 0 {
-		return nil, nil
+	if opens != 0 {
+		a.arrived = &atomic.Bool{}
 	}
 	var out []carried
 	for i := range a.named {
@@ -118,8 +97,8 @@ func (a *attempt) carries() ([]carried, error) {
 			return nil, err
 		}
 		c := carried{called: a.named[i].called, digest: digest}
-		if opens < 0 && len(a.named) == 1 {
-			c.by = a.process.Process
+		if opens != 0 && len(a.named) == 1 && !a.givenToScript() {
+			c.by, c.arrived = a.process.Process, a.arrived
 		}
 		out = append(out, c)
 	}
@@ -146,6 +125,9 @@ func (a *attempt) receive(t *target.Target) error {
 		return nil
 	}
 	for _, c := range a.caller.carried {
+		if c.arrived != nil && c.arrived.Load() {
+			continue
+		}
 		if c.by != (target.Process{}) && c.by != a.process.Process || !a.gives(c.called) {
 			continue
 		}

@@ -24,7 +24,10 @@ type subject struct {
 	payload *target.Handle   // what that runs; nil: nothing
 	holds   bool             // what is opened by its name later is held
 	named   []named
-	request policy.CommandRequest
+	memory  *heldMemory
+	// nodeOptions says that node gets options by its environment.
+	nodeOptions bool
+	request     policy.CommandRequest
 }
 
 // Identify tells what a file is besides its path. See [Identities.Of].

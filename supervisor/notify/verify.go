@@ -127,6 +127,9 @@ func (w *worker) accept(pid int, a *attempt) error {
 	if err := completeEnvironment(s, a.rules.Inject); err != nil {
 		return err
 	}
+	if err := a.lookForNodeOptions(s); err != nil {
+		return err
+	}
 	img, err := a.image()
 	if err != nil {
 		return err

@@ -1,0 +1,70 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Breakpoint is an instruction of a traced program that was replaced, in its own
+// copy of the page, by one that stops it with SIGTRAP. A process that it forks has
+// it as well.
+type Breakpoint struct {
+	at  uint64
+	was uint64
+}
+
+// SetBreakpoint replaces the instruction at an address of a thread that the
+// calling thread holds.
+func SetBreakpoint(tid int, at uint64) (*Breakpoint, error) {
+	b := &Breakpoint{at: at}
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_PEEKTEXT, uintptr(tid), uintptr(at), uintptr(unsafe.Pointer(&b.was)), 0, 0)
+	if errno != 0 {
+		return nil, fmt.Errorf("read the entry of thread %d: %w", tid, errno)
+	}
+	with := b.was
+	copy((*[8]byte)(unsafe.Pointer(&with))[:], breakInstruction)
+	return b, b.poke(tid, with)
+}
+
+func (b *Breakpoint) poke(tid int, word uint64) error {
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_POKETEXT, uintptr(tid), uintptr(b.at), uintptr(word), 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("write the entry of thread %d: %w", tid, errno)
+	}
+	return nil
+}
+
+// Remove puts the instruction back.
+func (b *Breakpoint) Remove(tid int) error { return b.poke(tid, b.was) }
+
+// Reached reports whether a thread that stopped with SIGTRAP did so here. It is
+// then back before the instruction.
+func (b *Breakpoint) Reached(tid int) (bool, error) {
+	s := &Stopped{PID: tid, mem: -1}
+	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {
+		return false, err
+	}
+	counter := (*uint64)(unsafe.Pointer(&s.regs[regsCounterAt]))
+	if *counter != b.at+breakAdvance {
+		return false, nil
+	}
+	*counter = b.at
+	return true, s.registers(unix.PTRACE_SETREGSET)
+}
+
+// EntryOf is where a program begins that the calling thread holds at its exec
+// stop, after its dynamic loader.
+func EntryOf(pid int) (uint64, error) {
+	s, err := OpenStopped(pid)
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	if s.Entry == 0 {
+		return 0, errors.New("the program has no entry")
+	}
+	return s.Entry, nil
+}
