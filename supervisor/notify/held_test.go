@@ -55,6 +55,9 @@ func (e exchanged) prepare(t *testing.T, bin string) (argv []string, denied stri
 	if strings.Contains(e.interpreter, "node") {
 		exit = map[bool]string{true: "process.exit(0) //\n", false: "process.exit(42)//\n"}
 	}
+	if e.how == "modules" { // node opens it twice
+		exit = map[bool]string{true: "import p from 'process'; p.exit(0) //\n", false: "import p from 'process'; p.exit(42)//\n"}
+	}
 	text := func(ok bool) string {
 		if e.interpreter != "" {
 			return "#!" + e.interpreter + "\n" + exit[ok]
@@ -140,6 +143,9 @@ func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
 		{name: "script that is opened twice", interpreter: "PYTHON -IS", how: "names", share: 10},
 		{name: "script that becomes a directory", interpreter: "PYTHON -IS", how: "directory", share: 10},
 		{name: "script of node", interpreter: "/usr/bin/node", how: "links", share: 1},
+		{name: "module of node", interpreter: "/usr/bin/node", how: "modules", share: 1},
+		{name: "script of an interpreter that is a script", interpreter: filepath.Join(bin, "shim"), how: "names", share: 10},
+		{name: "script of a script that env finds", interpreter: "/usr/bin/env " + filepath.Join(bin, "shim"), how: "names", share: 10},
 		{name: "payload by name", how: "names", share: 100},
 		{name: "payload by content", how: "content", share: 100},
 		{name: "payload by links", how: "links", share: 100},
@@ -149,6 +155,11 @@ func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
 				e.interpreter = python(t) + strings.TrimPrefix(e.interpreter, "PYTHON")
 			}
 			program, _, _ := strings.Cut(e.interpreter, " ")
+			if shim := filepath.Join(bin, "shim"); strings.Contains(e.interpreter, shim) {
+				if err := os.WriteFile(shim, []byte("#!/bin/sh\nexec /bin/dash \"$1\"\n"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if program == filepath.Join(bin, "shell") {
 				data, err := os.ReadFile("/bin/dash")
 				if err != nil {
