@@ -88,7 +88,7 @@ func socketPath(name string) (string, error) {
 		}
 		return "", nil //nolint:nilerr // removed, or out of reach
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	var opened, named unix.Stat_t
 	if err := unix.Fstat(fd, &opened); err != nil || opened.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return "", nil //nolint:nilerr // its file system has no answer

@@ -28,8 +28,8 @@ type Stopped struct {
 	Args    []string
 	Secure  bool   // AT_SECURE: the program distrusts its environment
 	Entry   uint64 // AT_ENTRY: where it begins, after its dynamic loader
-	mem     int  // -1: not open
-	poke    bool // mem is not for writing
+	mem     int    // -1: not open
+	poke    bool   // mem is not for writing
 	sp      uint64
 	stack   []byte // memory from sp on, as far as it was needed
 	buffer  *[]byte
