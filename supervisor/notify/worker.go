@@ -63,12 +63,13 @@ type call struct {
 
 // onThread runs f on a thread of its own that is not the leader of the process:
 // orphans of a subreaper become children of the leader, and a worker's wait
-// would take them. The thread ends with f, since its signal mask stays changed.
+// would take them. Nor has it started a process. The thread ends with f, since its
+// signal mask stays changed.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() {
+		if unix.Gettid() == os.Getpid() || hasChildren() {
 			result <- onThread(f) // this thread waits meanwhile, so it is another one
 			runtime.UnlockOSThread()
 			return
@@ -77,6 +78,13 @@ func onThread(f func() error) error {
 		result <- f()
 	}()
 	return <-result
+}
+
+// hasChildren reports whether the calling thread waits for a process that it
+// started: a wait for any would take that, and last as long as it.
+func hasChildren() bool {
+	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WNOTHREAD|unix.WALL, nil)
+	return !errors.Is(err, unix.ECHILD)
 }
 
 // blockSignals blocks what could interrupt an ioctl or a wait, the preemption
