@@ -97,14 +97,22 @@ func TestAPushThatRewritesIsRefused(t *testing.T) {
 		{"a common directory outside the workspace", "cp -r .git /tmp/g; " + gitHome + " >> /tmp/g/config; GIT_COMMON_DIR=/tmp/g git push origin", open},
 		{"a program that speaks the protocol", speaksGit, open},
 	}
+	observe, err := filepath.Abs(filepath.Join(packs, "observe.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unguarded := filepath.Join(t.TempDir(), "unguarded.yaml")
+	if err := os.WriteFile(unguarded, []byte("version: 1\nname: unguarded\nextends: ["+observe+"]\ngit_guard: false\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			works, shown := pushes(t, "observe", tt.script)
+			works, shown := pushes(t, unguarded, tt.script)
 			if works != (tt.want != harmless) {
-				t.Errorf("under observe it works: %v, it is said to be %s\n%s", works, tt.want, shown)
+				t.Errorf("without rules it works: %v, it is said to be %s\n%s", works, tt.want, shown)
 			}
-			if works, shown := pushes(t, "agent-sandbox", tt.script); works != (tt.want == open) {
+			if works, shown := pushes(t, filepath.Join(packs, "agent-sandbox.yaml"), tt.script); works != (tt.want == open) {
 				t.Errorf("under agent-sandbox it works: %v, it is said to be %s\n%s", works, tt.want, shown)
 			}
 		})
@@ -120,7 +128,7 @@ func TestAnOrdinaryPushGoesThrough(t *testing.T) {
 		"git push -q origin main", "git push -q", "git push -qu origin main", "git push -q origin HEAD:main", "git push -q origin main:main --follow-tags",
 		"git -c core.quotePath=false push -q origin main", "git push -q ./r.git main", "GIT_SSH_COMMAND=false git push -q --no-verify origin main",
 	} {
-		if works, shown := pushes(t, "agent-sandbox", next+script); !works {
+		if works, shown := pushes(t, filepath.Join(packs, "agent-sandbox.yaml"), next+script); !works {
 			t.Errorf("%s\n%s", script, shown)
 		}
 	}
@@ -128,9 +136,9 @@ func TestAnOrdinaryPushGoesThrough(t *testing.T) {
 
 // pushes runs a script under a pack in a repository whose branch main has left
 // that of its remote r.git, and reports whether main moved there.
-func pushes(t *testing.T, pack, script string) (moved bool, shown []byte) {
+func pushes(t *testing.T, policy, script string) (moved bool, shown []byte) {
 	t.Helper()
-	p, err := loadPolicy(filepath.Join(packs, pack+".yaml"), policytest.Vars())
+	p, err := loadPolicy(policy, policytest.Vars())
 	if err != nil {
 		t.Fatal(err)
 	}
