@@ -146,7 +146,7 @@ func JudgeGitLink(text string, at Place) []Problem {
 }
 
 func outside(line int, key string, at Place) Problem {
-	return Problem{Line: line, Key: key, Reason: "the path leads out of " + strings.Join(at.Roots, " and "), Hint: "keep the repository in one tree"}
+	return Problem{Line: line, Key: key, Reason: "the path leads out of " + at.home(), Hint: "keep the repository in one tree"}
 }
 
 // judgeCommondir allows what git worktree add writes: a repository whose
@@ -175,7 +175,7 @@ func judgeAlternates(f file) []Problem {
 			continue
 		}
 		if !at.inside(line) {
-			return []Problem{{Line: i + 1, Reason: "objects of " + shown(line) + " are outside of " + strings.Join(at.Roots, " and "),
+			return []Problem{{Line: i + 1, Reason: "the objects in " + shown(line) + " are outside " + at.home(),
 				Hint: "clone without --shared and --reference, or with --dissociate"}}
 		}
 	}

@@ -132,7 +132,11 @@ func words(list ...string) check {
 		if slices.Contains(list, value) {
 			return ""
 		}
-		return "the value may be " + strings.Join(list, " or ")
+		shown := slices.Clone(list)
+		if i := slices.Index(shown, ""); i >= 0 {
+			shown[i] = "empty"
+		}
+		return "the value may be " + strings.Join(shown, " or ") + " only"
 	}
 }
 
@@ -141,7 +145,7 @@ func boolean(value string, _ Place) string {
 	case "", "true", "false", "yes", "no", "on", "off", "1", "0":
 		return ""
 	}
-	return "the value may be true or false"
+	return "the value may be true or false only"
 }
 
 // matching allows values of one form.
@@ -198,20 +202,40 @@ func insidePath(value string, at Place) string {
 	if at.inside(value) {
 		return ""
 	}
-	return "the path may lead to a place in " + strings.Join(at.Roots, " or ") + " only"
+	return "the path may lead to a place in " + at.home() + " only"
 }
 
 // inside reports whether a path, read from a file in at.Dir, stays in the trees
 // of the guard. "a/.." is refused: with a link as a it leads elsewhere than it
-// seems to.
+// seems to. "." and empty parts lead nowhere: git clone --shared . writes one.
 func (at Place) inside(name string) bool {
-	if name == "" || path.Clean(name) != strings.TrimSuffix(name, "/") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return false
 	}
-	if !path.IsAbs(name) {
-		name = path.Join(at.Dir, name)
+	down := path.IsAbs(name)
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." && down {
+			return false
+		}
+		down = down || part != "" && part != "." && part != ".."
 	}
-	return slices.ContainsFunc(at.Roots, func(root string) bool {
-		return name == root || strings.HasPrefix(name, strings.TrimSuffix(root, "/")+"/")
-	})
+	if !path.IsAbs(name) {
+		name = at.Dir + "/" + name
+	}
+	return slices.ContainsFunc(at.Roots, func(root string) bool { return holds(root, path.Clean(name)) })
+}
+
+// holds reports whether a clean path is root or lies below it.
+func holds(root, name string) bool {
+	return name == root || strings.HasPrefix(name, strings.TrimSuffix(root, "/")+"/")
+}
+
+// home names the tree that the repository is in, for a message.
+func (at Place) home() string {
+	for _, root := range at.Roots {
+		if holds(root, at.Dir) {
+			return root
+		}
+	}
+	return strings.Join(at.Roots, " or ")
 }
