@@ -161,6 +161,7 @@ func (r *run) makeInert(ctx context.Context, name string) error {
 		return errors.Join(fmt.Errorf("output of the agent: %w", err), statedir.RemoveTree(dir))
 	}
 	for _, p := range removed {
+		p.File = name + "/" + p.File // the repository may have a file of the same name
 		r.noteSkipped([]string{p.String()})
 	}
 	r.noteRepositories(name, removed)

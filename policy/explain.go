@@ -62,6 +62,9 @@ func describe(r Request, why reason) string {
 		if r.Port == 0 { // whether the name may be looked up at all
 			return "reaching " + shown(host)
 		}
+		if r.Method != "" {
+			return fmt.Sprintf("%s of %s at %s port %d", shown(r.Method), shown(r.Path), shown(host), r.Port)
+		}
 		return fmt.Sprintf("reaching %s port %d", shown(host), r.Port)
 	case *UnixSocketRequest:
 		return shown(r.Op) + " of socket " + shown(r.Path)

@@ -28,10 +28,10 @@ unix_socket_rules:
 		r             Request
 		message, hint string
 	}{
-		{run("git", "push", "secret"), "git push is for people (2 arguments, rule push)", "rule read allows git with the arguments status|diff **"},
+		{run("git", "push", "secret"), "git push is for people (2 arguments, rule push)", ""},
 		{run("git", "gc"), "no rule allows running /usr/bin/git", "rule read allows git with the arguments status|diff **"},
 		{run("curl"), "running /usr/bin/curl is redirected by rule fetch", "run agent-fetch instead"},
-		{run("npm"), "running /usr/bin/npm is to be approved by a person by rule ask", "a person can approve it; without an answer it is denied"},
+		{run("npm"), "running /usr/bin/npm is to be approved by a person by rule ask", "have a person asked: add approvals to the policy"},
 		{run("nmap"), "no rule allows running /usr/bin/nmap", "allowed programs: git, a, b, c, d, e, f, g and others"},
 		{&FileRequest{Path: "/srv/x", Op: OpWrite}, "no rule allows write of /srv/x", "allowed there: read, list, stat"},
 		{&FileRequest{Path: "/etc/x", Op: OpWrite}, "no rule allows write of /etc/x", "write is allowed at /ws/**"},

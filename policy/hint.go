@@ -6,12 +6,19 @@ import (
 	"strings"
 )
 
-// mostNamed is how many allowed things a hint names.
-const mostNamed = 8
+// mostNamed is how many allowed things a hint names, and mostText about how many
+// bytes it has.
+const (
+	mostNamed = 8
+	mostText  = 200
+)
 
 // hint says what would be allowed instead of a request that was not.
 func (p *Policy) hint(r Request, d Decision) string {
 	if d.Effect == Approve {
+		if p.approvals.Via == "" {
+			return "have a person asked: add approvals to the policy, as in 'approvals: {via: tty}'"
+		}
 		return "a person can approve it; without an answer it is denied"
 	}
 	if d.Rule != nil && d.Rule.Redirect != nil && d.Rule.Redirect.Command != "" {
@@ -19,6 +26,9 @@ func (p *Policy) hint(r Request, d Decision) string {
 	}
 	switch r := r.(type) {
 	case *CommandRequest:
+		if d.Rule != nil && d.Rule.Message != "" {
+			return "" // the rule says what to do; other forms of the program are about something else
+		}
 		return p.commandHint(r)
 	case *FileRequest:
 		return p.fileHint(r)
@@ -55,13 +65,28 @@ func (p *Policy) permitted(g Group, texts func(*Rule) []string) []string {
 }
 
 func namedHint(lead string, names []string) string {
-	switch {
-	case len(names) == 0:
+	if len(names) == 0 {
 		return ""
-	case len(names) > mostNamed:
-		return lead + strings.Join(names[:mostNamed], ", ") + " and others"
 	}
-	return lead + strings.Join(names, ", ")
+	text := lead
+	for i, name := range names {
+		if i == mostNamed || i > 0 && len(text)+len(name) > mostText {
+			return text + " and others"
+		}
+		if i > 0 {
+			text += ", "
+		}
+		text += brief(name)
+	}
+	return text
+}
+
+// brief cuts a long pattern.
+func brief(text string) string {
+	if len(text) <= mostText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:mostText], "") + "..."
 }
 
 func patternTexts[T fmt.Stringer](globs []T) []string {
@@ -106,7 +131,7 @@ func (c *commandMatch) form() string {
 		for i := range c.words {
 			words[i] = c.words[i].source
 		}
-		parts = append(parts, strings.TrimSpace("with the arguments "+strings.Join(words, " ")))
+		parts = append(parts, strings.TrimSpace("with the arguments "+brief(strings.Join(words, " "))))
 	}
 	if len(c.sources) > 0 {
 		parts = append(parts, "with arguments like "+strings.Join(c.sources, " or "))
@@ -172,6 +197,11 @@ func (p *Policy) networkHint() string {
 		texts := patternTexts(m.domains)
 		for _, c := range slices.Concat(m.addresses, m.cidrs) {
 			texts = append(texts, c.String())
+		}
+		if len(m.methods) > 0 {
+			for i := range texts {
+				texts[i] += " (" + strings.Join(m.methods, ", ") + ")"
+			}
 		}
 		return texts
 	}))

@@ -66,8 +66,12 @@ func openParents(p *Policy, g *glob.Glob) []openParent {
 
 // replacing is an operation by which commands may put another directory at a
 // path; 0 when there is none. A directory whose own parent is closed is the root
-// of a tree, and a variable's value is one that sessions mount: both stay.
+// of a tree, and a variable's value is one that sessions mount: both stay. What
+// is above the workspace is no part of the project, and no rule should close it.
 func replacing(p *Policy, dir string) FileOp {
+	if workspace := p.vars["WORKSPACE"]; workspace != "" && within(workspace, dir) {
+		return 0
+	}
 	for _, value := range p.vars {
 		if value == dir {
 			return 0

@@ -54,3 +54,20 @@ func TestADirectoryWhoseNameIsOpenIsWarnedOf(t *testing.T) {
 		})
 	}
 }
+
+// TestADirectoryAboveTheWorkspaceIsNotWarnedOf: to close it would close the
+// whole workspace.
+func TestADirectoryAboveTheWorkspaceIsNotWarnedOf(t *testing.T) {
+	data := "version: 1\nname: test\nfile_rules:\n" +
+		"  - {name: a, paths: ['${WORKSPACE}/Jenkinsfile', '${WORKSPACE}/.vscode/**'], operations: [write, create, delete, rename, symlink, mkdir], decision: deny}\n" +
+		"  - {name: rest, paths: ['${WORKSPACE}/**', '/tmp/**'], operations: ['*'], decision: allow}\n"
+	p, err := Load(Source{Name: "test.yaml", Data: []byte(data)}, Options{Vars: map[string]string{"WORKSPACE": "/tmp/a/b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range Lint(p) {
+		if problem.Code == "open-directory" {
+			t.Error(problem)
+		}
+	}
+}

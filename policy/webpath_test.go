@@ -77,7 +77,7 @@ func TestARefusalNamesTheReadingOfThePath(t *testing.T) {
 		{"a.test", "/%2561dmin", "no-admin; a server may read the path as /admin"},
 		{"a.test", "/%ff", "no-admin; servers do not agree on how to read the path /%ff"},
 		{"b.test", "/v1/..%2fx", "; a server may read the path as /x"},
-		{"b.test", "/v2", "no rule allows reaching b.test port 443"},
+		{"b.test", "/v2", "no rule allows GET of /v2 at b.test port 443"},
 	} {
 		if _, g := p.Evaluate(toPath(test.host, "GET", test.path)); !strings.HasSuffix(g.Message, test.want) {
 			t.Errorf("%s %s: %s", test.host, test.path, g.Message)

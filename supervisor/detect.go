@@ -82,7 +82,7 @@ func (c *candidate) primitive() Primitive {
 const (
 	changeContainer = "in a container: --cap-add SYS_ADMIN, NET_ADMIN and SYS_PTRACE and a seccomp profile that allows unshare and pivot_root, or run unprivileged where user namespaces are allowed"
 	changeUser      = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container a seccomp profile that allows unshare"
-	changeFUSE      = "load the fuse module; in a container: --device /dev/fuse --cap-add SYS_ADMIN"
+	changeFUSE      = "load the fuse module and let the user open /dev/fuse (chmod 666 /dev/fuse); in a container: --device /dev/fuse --cap-add SYS_ADMIN"
 	changePtrace    = "sysctl kernel.yama.ptrace_scope at most 2 for root and 1 for others; in a container a seccomp profile that allows ptrace"
 	changeKernel    = "a newer kernel"
 )

@@ -74,7 +74,8 @@ func registryDir() (string, error) {
 		base = "/run"
 	}
 	if base == "" {
-		return "", errors.New("XDG_RUNTIME_DIR is not set: it names a directory of this user alone")
+		return "", errors.New("XDG_RUNTIME_DIR is not set: it names a directory of this user alone; " +
+			"log in as the user, or run 'export XDG_RUNTIME_DIR=$(mktemp -d)'")
 	}
 	if !filepath.IsAbs(base) {
 		return "", fmt.Errorf("XDG_RUNTIME_DIR %q is not an absolute path", base)

@@ -89,6 +89,9 @@ func refusalText(r controller.Refusal) string {
 	if r.Rule != "" {
 		text += "  [" + strings.TrimSpace(r.Rule+" "+r.At) + "]"
 	}
+	if r.Message != "" && r.Rule == "" {
+		text += ":"
+	}
 	if r.Message != "" {
 		text += " " + r.Message
 	}

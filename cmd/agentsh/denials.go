@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"agentsh/internal/text"
@@ -64,12 +65,12 @@ func refusals(ctx context.Context, log *audit.Log, from uint64) (denials, error)
 
 // note takes one audit event.
 func (d *denials) note(e wire.Event) {
-	if e.Decision != policy.Deny.String() {
+	if e.Decision != policy.Deny.String() || e.Type == wire.EventApproval { // the event of what was asked about follows
 		return
 	}
 	what := strings.Join(e.Argv, " ")
 	if what == "" {
-		what = strings.TrimSpace(e.Op + " " + e.Path + " " + e.Target)
+		what = strings.Join(slices.DeleteFunc([]string{e.Op, e.Path, e.Target}, func(s string) bool { return s == "" }), " ")
 	}
 	n := denial{What: printable(what), Message: printable(e.Message), Hint: printable(e.Hint)}
 	if e.Rule != nil {

@@ -100,6 +100,8 @@ func (q *question) request(argv []string) (policy.Request, error) {
 		return nil, usage("ask about one of: a command after --, --file, --net, --socket, --signal")
 	case q.policy == "":
 		return nil, usage("name the policy with -p FILE")
+	case q.net == "" && (q.method != "" || q.path != ""):
+		return nil, usage("--method and --path are about --net")
 	case q.file != "":
 		return q.fileRequest()
 	case q.net != "":

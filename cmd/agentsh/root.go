@@ -46,7 +46,12 @@ func fail(code int, err error, hint string) error {
 func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	return report(foreground.Messages(ctx, os.Stderr), root.ExecuteContext(ctx))
+	cmd, err := root.ExecuteContextC(ctx)
+	var f *failure
+	if err != nil && !errors.As(err, &f) {
+		err = fail(exitUsage, err, "run '"+cmd.CommandPath()+" --help' for usage")
+	}
+	return report(foreground.Messages(ctx, os.Stderr), err)
 }
 
 // report prints err the way every message of agentsh looks: what is wrong, one

@@ -128,14 +128,23 @@ func number(id string) int {
 	return n
 }
 
+// absent is the error about a checkpoint that there is none of.
+type absent string
+
+func (a absent) Error() string        { return fmt.Sprintf("the workspace has no checkpoint %q", string(a)) }
+func (a absent) Is(target error) bool { return target == fs.ErrNotExist }
+
 // read reads one checkpoint, with its entries when they are wanted. The first
 // line is the checkpoint, each further one an entry.
 func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error) {
 	var one Checkpoint
 	if _, err := strconv.ParseUint(id, 10, 31); err != nil {
-		return one, nil, fmt.Errorf("checkpoint %q: %w", id, fs.ErrNotExist)
+		return one, nil, absent(id)
 	}
 	f, err := os.Open(filepath.Join(c.dir, id+manifestEnd))
+	if errors.Is(err, fs.ErrNotExist) {
+		return one, nil, absent(id)
+	}
 	if err != nil {
 		return one, nil, fmt.Errorf("checkpoint %s: %w", id, err)
 	}

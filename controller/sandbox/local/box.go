@@ -169,7 +169,7 @@ func (b *box) introduce(ctx context.Context, read, write *os.File, message []byt
 // with the supervisor.
 func (b *box) wait() {
 	err := b.cmd.Wait()
-	switch last := b.log.lastLine(); {
+	switch last := b.log.lastMessage(); {
 	case last != "":
 		b.cause = fmt.Errorf("%w: supervisor: %s", sandbox.ErrGone, last)
 	case err != nil:

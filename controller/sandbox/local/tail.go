@@ -1,13 +1,15 @@
 package local
 
 import (
-	"bytes"
 	"strings"
 	"sync"
 )
 
 // maxTail is how many bytes of the supervisor's messages are kept.
 const maxTail = 16 << 10
+
+// maxLines is how many lines of one message are told.
+const maxLines = 4
 
 // tail keeps the end of what is written to it. Safe for concurrent use.
 type tail struct {
@@ -26,17 +28,22 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastLine is the last line that says something and is no hint.
-func (t *tail) lastLine() string {
+// lastMessage is the last message, its lines joined, without its hint. A line
+// that begins with "agentsh: " begins a message.
+func (t *tail) lastMessage() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lines := bytes.Split(t.buf, []byte{'\n'})
-	for i := len(lines) - 1; i >= 0; i-- {
-		line := strings.TrimSpace(string(lines[i]))
-		line = strings.TrimPrefix(line, "agentsh: ")
-		if line != "" && !strings.HasPrefix(line, "hint: ") {
-			return line
+	var message []string
+	for line := range strings.Lines(string(t.buf)) {
+		line = strings.TrimSpace(line)
+		text, begins := strings.CutPrefix(line, "agentsh: ")
+		switch {
+		case line == "" || strings.HasPrefix(text, "hint: "):
+		case begins:
+			message = []string{text}
+		case len(message) < maxLines:
+			message = append(message, text)
 		}
 	}
-	return ""
+	return strings.Join(message, "; ")
 }
