@@ -149,11 +149,14 @@ func (r *repositories) make(tid uint32, a ask, kind uint32) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
 	}
+	if code := r.nested(tid, a); !code.Ok() {
+		return code
+	}
+	if code := r.special(tid, a, kind); !code.Ok() {
+		return code
+	}
 	dir, base := splitPath(a.rel)
-	if kind != unix.S_IFDIR && (base == ".git" || len(r.holders(a.rel)) > 0) {
-		if kind != unix.S_IFREG {
-			return r.refuse(tid, a, gitguard.Problem{Reason: "git reads a file here, and this is none", Hint: "use another name"})
-		}
+	if kind == unix.S_IFREG && (base == ".git" || len(r.holders(a.rel)) > 0) {
 		if code := r.answer(tid, a, r.judge(a.rel, []byte{}, nil)); !code.Ok() {
 			return code
 		}
@@ -161,10 +164,50 @@ func (r *repositories) make(tid uint32, a ask, kind uint32) gofuse.Status {
 	return r.complete(tid, a, dir, arrival{name: base})
 }
 
+// partOf reports whether git reads an entry as a part of a repository for which
+// of holds, by the name relative to it. A directory called .git counts as one.
+func (r *repositories) partOf(rel string, of func(name string) bool) bool {
+	top, adding := splitPath(rel)
+	for {
+		_, called := splitPath(top)
+		if of(strings.TrimPrefix(rel[len(top):], "/")) && (called == ".git" || r.is(top, adding)) {
+			return true
+		}
+		if top == "" {
+			return false
+		}
+		top, _ = splitPath(top)
+		adding = ""
+	}
+}
+
+// nested judges an entry called .git: what git reads is no work tree.
+func (r *repositories) nested(tid uint32, a ask) gofuse.Status {
+	if _, base := splitPath(a.rel); base != ".git" || !r.partOf(a.rel, gitguard.Reads) {
+		return gofuse.OK
+	}
+	return r.refuse(tid, a, gitguard.Nested())
+}
+
+// special judges an entry that is no file, directory or link.
+func (r *repositories) special(tid uint32, a ask, kind uint32) gofuse.Status {
+	if kind == unix.S_IFREG || kind == unix.S_IFDIR || kind == unix.S_IFLNK {
+		return gofuse.OK
+	}
+	_, base := splitPath(a.rel)
+	if base != ".git" && !r.partOf(a.rel, func(name string) bool { return gitguard.Special(name, kind == unix.S_IFIFO) }) {
+		return gofuse.OK
+	}
+	return r.refuse(tid, a, gitguard.NotAFile())
+}
+
 // link judges a symbolic link that is about to be made or moved to its name.
 func (r *repositories) link(tid uint32, a ask, text string) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
+	}
+	if code := r.nested(tid, a); !code.Ok() {
+		return code
 	}
 	dir, base := splitPath(a.rel)
 	if base == ".git" {

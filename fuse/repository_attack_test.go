@@ -24,6 +24,14 @@ func (s *session) bareParts(dir string) {
 	_ = os.WriteFile(s.path(dir+"/HEAD"), []byte("ref: refs/heads/main\n"), 0o644) // may be what is refused
 }
 
+// commitHook commits a hook in r, in a directory of the work tree.
+func (s *session) commitHook(dir, mark string) {
+	must(s.t, os.MkdirAll(s.path("r/"+dir), 0o755))
+	must(s.t, os.WriteFile(s.path("r/"+dir+"/post-checkout"), []byte("#!/bin/sh\ntouch "+mark+"\n"), 0o755))
+	s.mustGit("r", "add", "-A")
+	s.mustGit("r", "commit", "-q", "-m", "hook")
+}
+
 // repositoryAttacks try to have git outside run "touch MARK". A guard that holds
 // makes each fail at some step; which does not matter.
 var repositoryAttacks = []struct {
@@ -170,6 +178,48 @@ var repositoryAttacks = []struct {
 		os.MkdirAll(s.path("r/.git/branches"), 0o755)
 		os.WriteFile(s.path("r/.git/branches/origin"), []byte("ext::touch "+mark+"\n"), 0o644)
 	}, use: []string{"-c", "protocol.ext.allow=always", "fetch", "origin"}},
+	{name: "the directory worktrees gets another name", do: func(s *session, config, _ string) {
+		for _, d := range []string{"c/objects", "c/refs", "c/worktrees/w"} {
+			os.MkdirAll(s.path(d), 0o755)
+		}
+		os.WriteFile(s.path("c/worktrees/w/HEAD"), []byte("ref: refs/heads/main\n"), 0o644)
+		os.WriteFile(s.path("c/worktrees/w/commondir"), []byte("../..\n"), 0o644)
+		os.Rename(s.path("c/worktrees"), s.path("c/trees"))
+		os.WriteFile(s.path("c/config"), []byte(config), 0o644)
+		os.RemoveAll(s.path("r/.git"))
+		os.WriteFile(s.path("r/.git"), []byte("gitdir: ../c/trees/w\n"), 0o644)
+	}},
+	{name: "a work tree that is the git directory", do: func(s *session, _, mark string) {
+		s.commitHook("hooks", mark)
+		s.git("r", "config", "core.worktree", ".")
+	}, use: []string{"checkout", "-f"}},
+	{name: "a work tree in the git directory", do: func(s *session, _, mark string) {
+		s.commitHook(".", mark)
+		s.git("r", "config", "core.worktree", "hooks")
+	}, use: []string{"checkout", "-f"}},
+	{name: "a git directory in its work tree", do: func(s *session, _, mark string) {
+		s.commitHook("b/hooks", mark)
+		os.RemoveAll(s.path("r/b"))
+		os.Rename(s.path("r/.git"), s.path("r/b"))
+		os.WriteFile(s.path("r/.git"), []byte("gitdir: b\n"), 0o644)
+	}, use: []string{"checkout", "-f"}},
+	{name: "a work tree of a git directory beside it", do: func(s *session, _, mark string) {
+		s.commitHook("b/hooks", mark)
+		os.RemoveAll(s.path("r/b"))
+		os.Rename(s.path("r/.git"), s.path("r/b"))
+		s.git("r", "--git-dir=b", "config", "core.worktree", "..")
+		os.WriteFile(s.path("r/.git"), []byte("gitdir: ../r/b\n"), 0o644)
+	}, use: []string{"checkout", "-f"}},
+	{name: "a .git file in a git directory", do: func(s *session, _, mark string) {
+		s.commitHook("hooks", mark)
+		os.WriteFile(s.path("r/.git/.git"), []byte("gitdir: .\n"), 0o644)
+	}, use: []string{"-C", ".git", "checkout", "-f"}},
+	{name: "a repository in the hooks", do: func(s *session, _, mark string) {
+		s.commitHook(".", mark)
+		s.git(".", "clone", "-q", "-n", "r", "h")
+		os.RemoveAll(s.path("r/.git/hooks"))
+		os.Rename(s.path("h"), s.path("r/.git/hooks"))
+	}, use: []string{"-c", "alias.both=!git -C .git/hooks checkout -f && git checkout -f", "both"}},
 	{name: "a whole repository that moves", do: func(s *session, config, _ string) {
 		os.RemoveAll(s.path("r/.git"))
 		for _, d := range []string{"a/objects", "a/refs/x"} {
@@ -227,6 +277,7 @@ func TestPathsOfARepositoryStayInside(t *testing.T) {
 	}
 	write := func(rel, text string) error { return os.WriteFile(s.path(rel), []byte(text), 0o644) }
 	refused("alternates outside", write("r/.git/objects/info/alternates", "/etc/objects\n"))
+	refused("alternates outside in quotes", write("r/.git/objects/info/alternates", `"\057etc\057objects"`+"\n"))
 	refused("a .git file that leads outside", write("deep/.git", "gitdir: ../../x\n"))
 	refused("a .git file with another root", write("deep/.git", "gitdir: /etc/x\n"))
 	must(t, os.Remove(s.path("deep/.git")))
@@ -247,6 +298,11 @@ func TestPathsOfARepositoryStayInside(t *testing.T) {
 	refused("a FIFO as a config", unix.Mkfifo(s.path("r/.git/config.worktree"), 0o644))
 	must(t, unix.Mkfifo(s.path("f"), 0o644))
 	refused("a FIFO that moves there", os.Rename(s.path("f"), s.path("r/.git/config")))
+	refused("a FIFO that git would wait for", unix.Mkfifo(s.path("r/.git/packed-refs"), 0o644))
+	must(t, os.MkdirAll(s.path("b/objects"), 0o755))
+	must(t, os.Mkdir(s.path("b/refs"), 0o755))
+	must(t, unix.Mkfifo(s.path("b/config"), 0o644))
+	refused("a repository with a FIFO", write("b/HEAD", "ref: refs/heads/main\n"))
 	refused("truncation by path", os.Truncate(s.path("r/.git/config"), 1))
 	must(t, write("deep/er/.git", "gitdir: ../../other/.git\n"))
 	refused("a directory whose .git file leads outside at its new place", os.Rename(s.path("deep/er"), s.path("er")))

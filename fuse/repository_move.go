@@ -36,6 +36,9 @@ func (r *repositories) rename(tid uint32, src, dst *movement, exchange bool) gof
 // exchanged for another: what is judged must be what stays.
 func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange bool) gofuse.Status {
 	a := ask{policy.OpRename, to}
+	if code := r.nested(tid, a); !code.Ok() {
+		return code
+	}
 	dir, base := splitPath(to)
 	swapped := gitguard.Problem{Reason: "what git reads is not exchanged with something else", Hint: "rename one after the other"}
 	switch kind {
@@ -52,8 +55,10 @@ func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange
 	switch {
 	case exchange && (guarded || gitguard.Completes(base)):
 		return r.refuse(tid, a, swapped)
-	case guarded && kind != unix.S_IFREG:
-		return r.refuse(tid, a, gitguard.Problem{Reason: "git reads a file here, and this is none", Hint: "use another name"})
+	case kind != unix.S_IFREG:
+		if code := r.special(tid, a, kind); !code.Ok() {
+			return code
+		}
 	case guarded:
 		data, err := r.content(from)
 		if err != nil {
@@ -78,9 +83,9 @@ func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange
 // the repository that it becomes a part of.
 func (r *repositories) arriveDir(tid uint32, a ask, from string, exchange bool) gofuse.Status {
 	dir, base := splitPath(a.rel)
-	oldDir, _ := splitPath(from)
+	oldDir, oldBase := splitPath(from)
 	_, parent := splitPath(dir)
-	if dir == oldDir && !exchange && !gitguard.Completes(base) && !gitDirectory(base) && parent != "worktrees" {
+	if dir == oldDir && !exchange && !gitguard.Completes(base) && !gitDirectory(base) && oldBase != "worktrees" && parent != "worktrees" {
 		return gofuse.OK // its paths lead where they led
 	}
 	r.m.loop.stepAside()
@@ -247,6 +252,10 @@ func (l *look) add(rel, as string, mode uint32) {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		entry.Mode = fs.ModeDir
+	case unix.S_IFIFO:
+		entry.Mode = fs.ModeNamedPipe
+	case unix.S_IFSOCK:
+		entry.Mode = fs.ModeSocket
 	case unix.S_IFREG:
 		entry.Mode = 0
 		entry.Read = func() ([]byte, error) {
@@ -276,7 +285,7 @@ func (l *look) add(rel, as string, mode uint32) {
 func ofInterest(as string, mode fs.FileMode) bool {
 	dir, base := splitPath(as)
 	_, parent := splitPath(dir)
-	return as != "" && (mode == fs.ModeSymlink || base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base))
+	return as != "" && (mode == fs.ModeSymlink || mode == fs.ModeNamedPipe || base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base))
 }
 
 func (l *look) below(dir string) []gofuse.DirEntry {

@@ -16,6 +16,7 @@
 //	HEAD, objects, refs        make a directory a repository; their content is data
 //	config, config.worktree    keys of an allow list pass, see keys.go
 //	commondir                  leads to another config: only "../.." in worktrees/NAME
+//	core.worktree, .git        a work tree and a git directory do not lie in each other
 //	gitdir                     of a worktree: a .git file inside the tree
 //	.git as a file             leads to a git directory: inside the tree
 //	hooks/*                    *.sample, and the hooks of git-lfs with their exact text

@@ -117,8 +117,13 @@ func JudgeGitFile(data []byte, at Place) []Problem {
 	if !ok || len(data) > MaxFile {
 		return []Problem{{Line: 1, Reason: "a file called .git begins with gitdir:", Hint: "give the file another name"}}
 	}
-	if !at.inside(strings.TrimRight(name, "\r\n")) {
+	name = strings.TrimRight(name, "\r\n")
+	if !at.inside(name) {
 		return []Problem{outside(1, "gitdir", at)}
+	}
+	if dir := at.absolute(name); writesTo(at.Dir, dir) || beneath(at.Dir, dir) {
+		return []Problem{{Line: 1, Reason: "the git directory and its work tree lie in each other, and git would write committed files into the git directory",
+			Hint: "call the git directory .git, or keep it beside the work tree"}}
 	}
 	return nil
 }
@@ -173,6 +178,9 @@ func judgeAlternates(f file) []Problem {
 	for i, line := range strings.Split(string(f.data), "\n") {
 		if line == "" || line[0] == '#' {
 			continue
+		}
+		if line[0] == '"' { // git reads quoted ones as in C
+			return []Problem{{Line: i + 1, Reason: "the path " + shown(line) + " is in quotes", Hint: "write the path without quotes"}}
 		}
 		if !at.inside(line) {
 			return []Problem{{Line: i + 1, Reason: "the objects in " + shown(line) + " are outside " + at.home(),

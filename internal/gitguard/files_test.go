@@ -66,7 +66,8 @@ func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
 func TestGitFilesAndLinksLeadInside(t *testing.T) {
 	at := Place{Dir: "/ws/a/b", Roots: []string{"/ws"}}
 	for text, ok := range map[string]bool{
-		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: evil\n": true, "": true,
+		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: ../evil\n": true, "": true,
+		"gitdir: evil\n": false, "gitdir: .\n": false, "gitdir: ..\n": false, "gitdir: evil/.git\n": true, "gitdir: .git/worktrees/x\n": true,
 		"gitdir: ../../../x\n": false, "gitdir: /home/op/x": false, "gitdir: x/../../../../y": false, "gitdir: ": false, "x": false, "gitdir: /wsx": false,
 	} {
 		if got := JudgeGitFile([]byte(text), at); (len(got) == 0) != ok {
@@ -188,7 +189,7 @@ func TestScanFindsEveryRepository(t *testing.T) {
 }
 
 func TestScanOfACommitRefusesNamesOfDotGit(t *testing.T) {
-	tree := fstest.MapFS{"a/.git": {Mode: fs.ModeDir}, "b/.GIT/config": {}, "c/git~1": {Data: []byte("gitdir: x")}, "d/.gitmodules": {}}
+	tree := fstest.MapFS{"a/.git": {Mode: fs.ModeDir}, "b/.GIT/config": {}, "c/git~1": {Data: []byte("gitdir: ../x")}, "d/.gitmodules": {}}
 	files := func(yield func(Entry, error) bool) { // as git ls-tree -r lists them
 		for name, f := range tree {
 			if !f.Mode.IsDir() && !yield(Entry{Path: name, Read: func() ([]byte, error) { return f.Data, nil }}, nil) {

@@ -50,7 +50,7 @@ func addFormat(add func(check, ...string)) {
 		"user.name", "user.email", "author.name", "author.email", "committer.name", "committer.email")
 	add(boolean, "user.useConfigOnly")
 	add(matching(`^[0-9A-Za-z@._+!-]*$`, "write the id of a key"), "user.signingKey")
-	add(insidePath, "core.worktree")
+	add(apart, "core.worktree")
 }
 
 // addRemotes has where a repository comes from and goes to.
@@ -195,14 +195,6 @@ func plainURL(value string, _ Place) string {
 		return reason // ssh would take it as an option
 	}
 	return ""
-}
-
-// insidePath allows a path that leads into the trees of the guard.
-func insidePath(value string, at Place) string {
-	if at.inside(value) {
-		return ""
-	}
-	return "the path may lead to a place in " + at.home() + " only"
 }
 
 // inside reports whether a path, read from a file in at.Dir, stays in the trees

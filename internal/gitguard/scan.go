@@ -117,7 +117,7 @@ func (s *scan) add(e Entry) {
 	if len(parts) > 1 {
 		parent = parts[len(parts)-2]
 	}
-	if isLink(e.Mode) || s.isDotGit(path.Base(e.Path)) || e.Mode.IsRegular() && MayBeGuarded(parent, last) {
+	if isLink(e.Mode) || isSpecial(e.Mode) || s.isDotGit(path.Base(e.Path)) || e.Mode.IsRegular() && MayBeGuarded(parent, last) {
 		s.kept = append(s.kept, keptEntry{e, strings.Join(parts, "/")})
 	}
 }
@@ -162,7 +162,7 @@ func (s *scan) judge(e keptEntry) error {
 			dir = ""
 		}
 		rel := strings.TrimPrefix(e.folded[len(dir):], "/")
-		if s.isRepository(dir) && (isLink(e.Mode) && Reads(rel) || Guarded(rel)) {
+		if s.isRepository(dir) {
 			if err := s.judgeIn(e, rel); err != nil {
 				return err
 			}
@@ -181,6 +181,18 @@ func Reads(rel string) bool {
 }
 
 func (s *scan) judgeIn(e keptEntry, rel string) error {
+	switch {
+	case !s.Commit && Reads(rel) && s.isDotGit(path.Base(e.Path)):
+		s.tell(e, []Problem{Nested()})
+		return nil
+	case isSpecial(e.Mode) && Special(rel, e.Mode&fs.ModeNamedPipe != 0):
+		s.tell(e, []Problem{NotAFile()})
+		return nil
+	case isLink(e.Mode) && Reads(rel):
+	case e.Mode.IsRegular() && Guarded(rel):
+	default:
+		return nil
+	}
 	data, err := e.content()
 	if err != nil {
 		return err

@@ -1,0 +1,72 @@
+package gitguard
+
+import (
+	"io/fs"
+	"path"
+	"strings"
+)
+
+// git writes what was committed into its work tree. It does not write to a path
+// with a component .git, and to any other one it does, the parts of a git
+// directory included: a hook that was committed would be one that git runs.
+
+// writesTo reports whether git could write committed files into a git directory
+// when it works in a work tree. Both paths are absolute and clean.
+func writesTo(tree, dir string) bool {
+	return beneath(dir, tree) && !hasDotGit(strings.TrimPrefix(dir, tree))
+}
+
+// beneath reports whether a path is that of a directory or of something below it.
+func beneath(name, dir string) bool {
+	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
+}
+
+func hasDotGit(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if IsDotGit(part) {
+			return true
+		}
+	}
+	return false
+}
+
+// apart allows the path of a work tree that is in the trees of the guard, and
+// neither holds the git directory nor lies in one.
+func apart(value string, at Place) string {
+	if !at.inside(value) {
+		return "the path may lead to a place in " + strings.Join(at.Roots, " or ") + " only"
+	}
+	tree := at.absolute(value)
+	if hasDotGit(tree) || writesTo(tree, at.Dir) || beneath(tree, at.Dir) {
+		return "git would write committed files into a git directory"
+	}
+	return ""
+}
+
+// absolute is the path that a file in at.Dir means by a name.
+func (at Place) absolute(name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	return path.Join(at.Dir, name)
+}
+
+// Nested is the problem of an entry called .git among what git reads in a
+// repository: git takes its directory for a work tree.
+func Nested() Problem {
+	return Problem{Reason: "a git directory is no work tree: git would write committed files into it", Hint: "make the repository elsewhere"}
+}
+
+// NotAFile is the problem of a FIFO, socket or device in the place of a file.
+func NotAFile() Problem {
+	return Problem{Reason: "git reads a file here, and this is none", Hint: "use another name"}
+}
+
+func isSpecial(mode fs.FileMode) bool {
+	return mode&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0
+}
+
+// Special reports whether an entry that is no file, directory or link may not be
+// in a repository, by its name relative to the git directory. git waits for a FIFO;
+// sockets are its own programs', as fsmonitor--daemon.ipc.
+func Special(rel string, fifo bool) bool { return Guarded(rel) || fifo && Reads(rel) }
