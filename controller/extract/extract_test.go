@@ -3,6 +3,7 @@ package extract
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -367,7 +368,7 @@ func TestARepositoryOfTheBaseIsJudgedWithWhatChanged(t *testing.T) {
 	p.before = p.snapshot()
 	p.sh(p.repo, "d=fixture;"+evil+"echo x > fixture/refs/y")
 	res, err := p.collect()
-	if err != nil || len(res.Unsafe) != 1 || res.Unsafe[0].File != "fixture/config" || !slices.Equal(paths(res.Changed), []string{"fixture/refs/y"}) {
+	if err != nil || len(res.Unsafe) != 2 || res.Unsafe[1].File != "fixture/config" || !slices.Equal(paths(res.Changed), []string{"fixture/refs/y"}) {
 		t.Errorf("%+v %v", res, err)
 	}
 	p.sh(p.repo, "rm fixture/config fixture/HEAD; git add -A; git commit -qm gone; echo x > fixture/config; git add -A; git commit -qm config")
@@ -491,5 +492,53 @@ func TestInputThatNamesSomethingElseIsRefused(t *testing.T) {
 			}
 			os.RemoveAll(filepath.Join(p.out, "files"))
 		})
+	}
+}
+
+// manyCommits makes n commits, each of which changes a file called config, over
+// a tree of a thousand files for each of files.
+func (p *place) manyCommits(n, files int) {
+	p.sh(p.repo, fmt.Sprintf(`{
+		echo 'commit refs/heads/main'; echo 'committer a <a@x> 1700000000 +0000'; echo 'data 1'; echo x; echo "from $(git rev-parse HEAD)"
+		for i in $(seq %d); do for j in $(seq 1000); do echo "M 100644 inline d$i/f$j"; echo 'data 1'; echo x; done; done
+		for i in $(seq %d); do
+			echo 'commit refs/heads/main'; echo 'committer a <a@x> 1700000000 +0000'; echo 'data 1'; echo x
+			echo 'M 100644 inline config'; echo "data ${#i}"; echo $i
+		done; } | git fast-import --quiet; git reset -q --hard`, files, n))
+}
+
+// Ordinary names that repositories have, too, do not cost a look at whole trees.
+func TestManyCommitsOfAFileCalledConfigComeOutSoon(t *testing.T) {
+	p := newPlace(t)
+	p.manyCommits(100, 1)
+	in := p.input()
+	var listed int
+	stream := in.Stream
+	in.Stream = func(ctx context.Context, dir string, args ...string) io.ReadCloser {
+		if slices.Contains(args, "ls-tree") {
+			listed++
+		}
+		return stream(ctx, dir, args...)
+	}
+	res, err := Collect(t.Context(), p.client, in)
+	if err != nil || res.Partial || len(res.Commits) != 101 {
+		t.Errorf("%d commits, %+v %v", len(res.Commits), res.Refused, err)
+	}
+	if listed > 3 {
+		t.Errorf("%d trees were listed", listed)
+	}
+}
+
+// A commit may build on one that the base does not show: what that has counts.
+func TestCommitsOnAnOlderBaseAreJudgedWithItsFiles(t *testing.T) {
+	p := newPlace(t)
+	p.sh(p.target, "d=b;"+evil+"rm b/config; git add -f .; git commit -qm parts; git rm -rq b; git commit -qm gone")
+	p.base = p.sh(p.target, "git rev-parse HEAD")
+	p.sh(p.repo, "git pull -q")
+	p.before = p.snapshot()
+	p.sh(p.repo, "git checkout -q -B main HEAD~1; d=b;"+evil+"git add -f b/config; git commit -qm evil")
+	res, err := p.collect()
+	if err != nil || len(res.Refused) != 1 || res.Refused[0].Rule != scan.RuleRepository {
+		t.Errorf("%+v %v", res, err)
 	}
 }
