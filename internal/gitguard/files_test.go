@@ -67,7 +67,7 @@ func TestGitFilesAndLinksLeadInside(t *testing.T) {
 	at := Place{Dir: "/ws/a/b", Roots: []string{"/ws"}}
 	for text, ok := range map[string]bool{
 		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: ../evil\n": true, "": true,
-		"gitdir: evil\n": false, "gitdir: .\n": false, "gitdir: ..\n": false, "gitdir: evil/.git\n": true, "gitdir: .git/worktrees/x\n": true,
+		"gitdir: evil\n": false, "gitdir: ./evil\n": false, "gitdir: ./.git/x\n": true, "gitdir: ./../../../x\n": false, "gitdir: .\n": false, "gitdir: ..\n": false, "gitdir: evil/.git\n": true, "gitdir: .git/worktrees/x\n": true,
 		"gitdir: ../../../x\n": false, "gitdir: /home/op/x": false, "gitdir: x/../../../../y": false, "gitdir: ": false, "x": false, "gitdir: /wsx": false,
 	} {
 		if got := JudgeGitFile([]byte(text), at); (len(got) == 0) != ok {

@@ -91,6 +91,10 @@ func addHabits(add func(check, ...string)) {
 		"column.ui", "column.branch", "column.status", "column.tag", "versionsort.suffix", "sendpack.sideband")
 	add(matching(`^[A-Za-z0-9# -]*$`, "write the name of a colour"), "color.ui", "color.branch", "color.diff",
 		"color.status", "color.interactive", "color.pager", "color.grep", "color.decorate", "color.showBranch")
+	// Not rebase.instructionFormat: with %n it writes lines of a todo list.
+	add(word, "fetch.negotiationAlgorithm", "fetch.output", "http.postBuffer")
+	add(boolean, "core.longPaths", "difftool.prompt", "mergetool.prompt", "mergetool.keepBackup")
+	add(matching(`^refs/notes/[A-Za-z0-9*/_-]*$`, "write a ref below refs/notes/"), "notes.rewriteRef", "notes.displayRef")
 	for _, name := range []string{"pushUpdateRejected", "pushNonFFCurrent", "statusHints", "detachedHead", "addIgnoredFile",
 		"addEmptyPathspec", "addEmbeddedRepo", "skippedCherryPicks", "diverging", "forceDeleteBranch", "graftFileDeprecated",
 		"implicitIdentity", "mergeConflict", "objectNameWarning", "resolveConflict", "setUpstreamFailure", "submodulesNotUpdated",
