@@ -42,7 +42,7 @@ func TestOrdinarySettingsPass(t *testing.T) {
 var refused = [][3]string{
 	{"core", "fsmonitor", "/ws/evil"}, {"core", "fsmonitor", "true"}, {"core", "hooksPath", ".hooks"}, {"core", "sshCommand", "evil"}, {"core", "pager", "evil"},
 	{"core", "editor", "evil"}, {"core", "gitProxy", "evil"}, {"core", "askPass", "evil"}, {"core", "alternateRefsCommand", "evil"},
-	{"core", "attributesFile", "/etc/passwd"}, {"core", "excludesFile", "/etc/passwd"}, {"core", "worktree", "/home/op"}, {"core", "worktree", "../../../../.."},
+	{"core", "attributesFile", "/etc/passwd"}, {"core", "excludesFile", "/etc/passwd"}, {"core", "worktree", "/home/op"}, {"core", "worktree", "."}, {"core", "worktree", "hooks"}, {"rebase", "instructionFormat", "%n"}, {"core", "worktree", "../../../../.."},
 	{"core", "worktree", "a/../../../../.."}, {"core", "protectNTFS", "false"}, {"core", "preferSymlinkRefs", "true"}, {"core", "repositoryformatversion", "2"},
 	{"include", "path", "x"}, {`includeIf "gitdir:/"`, "path", "x"}, {`filter "x"`, "clean", "evil"}, {`filter "lfs"`, "smudge", "evil"}, {`filter "lfs"`, "process", `"git-lfs filter-process; evil"`},
 	{`diff "x"`, "command", "evil"}, {`diff "x"`, "textconv", "evil"}, {"diff", "external", "evil"}, {"diff", "orderFile", "/etc/passwd"}, {"diff", "tool", "x"}, {`merge "x"`, "driver", "evil"},
