@@ -20,6 +20,7 @@ for set in "$@"; do
 	check)
 		for p in bash dash busybox-static make procps shellcheck gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64 qemu-user-static; do want "$p"; done
 		tool jq jq
+		tool git-lfs git-lfs
 		tool strace strace
 		tool nginx nginx-light
 		tool python3 python3

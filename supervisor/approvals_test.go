@@ -24,6 +24,12 @@ func openAsked(t *testing.T, text string, judge func(wire.Pending) bool) *box {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	cfg, log := testConfig(t, text)
 	cfg.Channel = true
+	return openAnswered(t, cfg, log, judge)
+}
+
+// openAnswered is openAsked with a configuration of the test's own.
+func openAnswered(t *testing.T, cfg Config, log string, judge func(wire.Pending) bool) *box {
+	t.Helper()
 	s, err := Open(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)

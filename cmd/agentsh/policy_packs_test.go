@@ -152,7 +152,7 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 		{"agent-sandbox", "git; git --version --build-options", "usage:"},
 		{"agent-sandbox agent-strict", "mkdir vs && echo {} > vs/tasks.json && { ln -s vs .vscode || mv vs .vscode || echo refused; }", "refused"},
 		{"agent-sandbox agent-strict ci-strict", "mkdir -p gh/workflows && { ln -s gh .github || mv gh .github || echo refused; }", "refused"},
-		{"default agent-sandbox agent-strict ci-strict dev-safe", "cp -r .git g && { mv .git old || mv -T g .git || echo refused; }", "refused"},
+		{"default agent-sandbox agent-strict ci-strict dev-safe", "cp -r .git g && printf '[core]\n\tfsmonitor = ./x\n' > new && mv new g/config || echo refused", "refused"},
 		{"agent-sandbox", "git -c alias.p='push -f' p || echo refused", "refused"},
 		{"agent-sandbox", "tar cf t.tar a.go; TAR_OPTIONS='--to-command=cat' tar xf t.tar >got; [ -s got ] || echo refused", "refused"},
 		{"agent-sandbox", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=user.name GIT_CONFIG_VALUE_0=eve git config --get user.name", "day"},
