@@ -24,6 +24,7 @@ var programs = sync.OnceValues(func() (string, error) {
 		{"-static", "-DCODE=0", "-o", "prize-a", "testdata/prize.c"},
 		{"-static", "-DCODE=42", "-o", "prize-b", "testdata/prize.c"},
 		{"-pthread", "-o", "matrix", "testdata/matrix.c"},
+		{"-pthread", "-o", "leave", "testdata/leave.c"},
 		{"-o", "spawn", "testdata/spawn.c"},
 		{"-o", "names", "testdata/names.c"},
 		{"-o", "exchange", "testdata/exchange.c"},

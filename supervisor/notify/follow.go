@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"path"
 	"sync"
 	"sync/atomic"
@@ -34,6 +33,7 @@ type follower struct {
 	bases   map[string]bool
 	calls   map[int]*followed // what each thread is held in
 	ending  bool              // let go of every thread where it stops next
+	next    *attempt          // permitted, and not yet at the exec stop; guarded by follows.mu
 }
 
 // followed is one call that is not carried out as it was asked for.
@@ -57,11 +57,10 @@ type follows struct {
 	mu      sync.Mutex
 	threads map[int]*follower
 	opening map[int]*handedOver // by the thread whose next execveat stands for an open
-	execs   map[int]*attempt    // by process: permitted, and not yet at the exec stop
 }
 
 func newFollows() *follows {
-	return &follows{threads: map[int]*follower{}, opening: map[int]*handedOver{}, execs: map[int]*attempt{}}
+	return &follows{threads: map[int]*follower{}, opening: map[int]*handedOver{}}
 }
 
 // of reports whether a thread of a process is traced by a follower.
@@ -79,40 +78,81 @@ func (f *follows) knows(tid int) bool {
 	return f.threads[tid] != nil
 }
 
-// only forgets every thread of a follower but one.
-func (f *follows) only(by *follower, tid int) {
+// forget forgets the threads that match.
+func (f *follows) forget(match func(tid int, by *follower) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.threads, func(t int, owner *follower) bool { return owner == by && t != tid })
+	for tid, by := range f.threads {
+		if match(tid, by) {
+			delete(f.threads, tid)
+			delete(f.opening, tid)
+		}
+	}
 }
 
-func (f *follows) set(tid int, to *follower) {
+// only forgets every thread of a follower but one.
+func (f *follows) only(by *follower, tid int) {
+	f.forget(func(t int, owner *follower) bool { return owner == by && t != tid })
+}
+
+// passed forgets who followed a process that is held at the exec of a thread that
+// no follower saw: its other threads are no more, and nobody is told of the end of
+// the first.
+func (f *follows) passed(p target.Process) {
+	f.forget(func(_ int, by *follower) bool { return by.process == p })
+}
+
+// leave forgets a follower that traces nothing more, and returns an exec that it
+// was given and that never came.
+func (f *follows) leave(by *follower) *attempt {
+	f.forget(func(_ int, owner *follower) bool { return owner == by })
+	return f.take(by)
+}
+
+func (f *follows) add(tid int, by *follower) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if to == nil {
+	f.threads[tid] = by
+}
+
+// gone forgets a thread that ended.
+func (f *follows) gone(tid int, by *follower) {
+	f.forget(func(t int, owner *follower) bool { return t == tid && owner == by })
+}
+
+// detach lets go of a thread, and forgets it if that succeeds. Nobody sees it
+// traced and not known, or the reverse.
+func (f *follows) detach(tid, signal int, by *follower) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if ptrace(unix.PTRACE_DETACH, tid, uintptr(signal)) == nil && f.threads[tid] == by {
 		delete(f.threads, tid)
 		delete(f.opening, tid)
-	} else {
-		f.threads[tid] = to
 	}
 }
 
 // give leaves a permitted exec to the follower of its thread, which takes over a.
-func (f *follows) give(a *attempt) {
+// It fails when the thread ended meanwhile.
+func (f *follows) give(tid int, a *attempt) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if old := f.execs[a.process.PID]; old != nil {
-		old.close() // that exec failed
+	by := f.threads[tid]
+	if by == nil || by.process != a.process.Process {
+		return false
+	}
+	if by.next != nil {
+		by.next.close() // that exec failed
 	}
 	a.kept = true
-	f.execs[a.process.PID] = a
+	by.next = a
+	return true
 }
 
-func (f *follows) take(pid int) *attempt {
+func (f *follows) take(by *follower) *attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := f.execs[pid]
-	delete(f.execs, pid)
+	a := by.next
+	by.next = nil
 	return a
 }
 
@@ -167,14 +207,14 @@ func (w *worker) follow(a *attempt) {
 		w.kill()
 		return
 	}
-	w.loop.follows.set(first, f)
+	w.loop.follows.add(first, f)
 	// Without the loop nothing answers the calls of the process.
 	stop := context.AfterFunc(w.loop.asking, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
 	f.resume(first, 0)
 	f.serve()
 	stop()
 	w.traced, w.stopped = 0, 0
-	if left := w.loop.follows.take(a.process.PID); left != nil {
+	if left := w.loop.follows.leave(f); left != nil {
 		left.close()
 	}
 }
@@ -210,7 +250,7 @@ func (f *follower) serve() {
 		case err != nil: // ECHILD
 			return
 		case !status.Stopped():
-			f.loop.follows.set(tid, nil)
+			f.loop.follows.gone(tid, f)
 			delete(f.calls, tid)
 			continue
 		}
@@ -267,7 +307,7 @@ func (f *follower) adopt(tid int) bool {
 		_ = ptrace(unix.PTRACE_DETACH, tid, 0)
 		return false
 	}
-	f.loop.follows.set(tid, f)
+	f.loop.follows.add(tid, f)
 	if f.armed {
 		f.disarm(tid)
 	}
@@ -293,10 +333,7 @@ func (f *follower) resume(tid, signal int) {
 		_ = ptrace(request, tid, uintptr(signal)) // it may have been killed
 		return
 	}
-	f.loop.follows.set(tid, nil)
-	if ptrace(unix.PTRACE_DETACH, tid, uintptr(signal)) != nil {
-		f.loop.follows.set(tid, f)
-	}
+	f.loop.follows.detach(tid, signal, f)
 }
 
 // end has every thread let go where it stops next.
@@ -318,7 +355,7 @@ func (f *follower) end() {
 func (f *follower) executed(pid int) {
 	clear(f.calls)
 	f.loop.follows.only(f, pid)
-	a := f.loop.follows.take(pid)
+	a := f.loop.follows.take(f)
 	err := fmt.Errorf("%w: process %d executed what nobody judged", errSwitched, pid)
 	if a != nil {
 		err = f.accept(pid, a)
@@ -334,6 +371,7 @@ func (f *follower) executed(pid int) {
 	f.a.close()
 	f.begin(a)
 	f.entry, f.armed = nil, false // it went with the memory
+	f.ending = false // that was for the program before
 	if !a.follows() {
 		f.end()
 		return
@@ -443,10 +481,11 @@ func (f *follower) enterOpen(tid int, call *followed) error {
 	}
 	call.opened = &handedOver{file: call.file.held, flags: flags}
 	call.opened.number.Store(-1)
+	f.loop.follows.open(tid, call.opened) // first: a thread that is no more leaves nothing
 	if err := target.SetNumber(tid, unix.SYS_EXECVEAT); err != nil {
+		_ = f.loop.follows.opens(tid)
 		return err
 	}
-	f.loop.follows.open(tid, call.opened)
 	f.calls[tid] = call
 	return nil
 }

@@ -44,8 +44,10 @@ func (w *worker) leave(c *call, a *attempt) error {
 	if !c.valid() {
 		return errGone
 	}
+	if !w.loop.follows.give(c.TID, a) {
+		return errGone
+	}
 	if c.claim() {
-		w.loop.follows.give(a)
 		c.answer(w.loop.cfg.Listener.Continue(c.ID))
 	}
 	return nil
@@ -77,6 +79,7 @@ func (w *worker) settle(a *attempt) {
 	if !w.wait() {
 		return
 	}
+	w.loop.follows.passed(a.process.Process)
 	if err := w.accept(w.stopped, a); err != nil {
 		w.kill()
 		w.refused(a, err)

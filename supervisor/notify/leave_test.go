@@ -1,0 +1,81 @@
+package notify
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// leaving makes an interpreter out of the program that leaves its follower, and a
+// script of it.
+func leaving(t *testing.T, bin, interpreter string) (script string) {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(filepath.Join(bin, "leave"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script = filepath.Join(dir, "script")
+	for name, text := range map[string]string{interpreter: string(data), "script": "#!" + filepath.Join(dir, interpreter) + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return script
+}
+
+// ended are the tries of an attack by how they ended.
+func (s *session) ended() (good, won, other int) {
+	s.t.Helper()
+	if _, err := fmt.Sscan(s.out.String(), &good, &won, &other); err != nil {
+		s.t.Fatalf("printed %q", &s.out)
+	}
+	s.t.Logf("%d ran, %d refused", good, other)
+	return good, won, other
+}
+
+// A thread that its tracer does not see takes the process over. What it executes
+// is verified, and so is what that executes.
+func TestAnExecBehindAFollowerIsVerified(t *testing.T) {
+	bin, _ := place(t)
+	script := leaving(t, bin, "untraced")
+	s := run(t, Config{Rules: Rules{Evaluate: denying("prize-b")}}, filepath.Join(bin, "leave"), strconv.Itoa(tries(100)), script, filepath.Join(bin, "prize-a"))
+	good, won, other := s.ended()
+	if won != 0 {
+		t.Errorf("of %d tries %d ran the denied program", good+won+other, won)
+	}
+	if good == 0 || other == 0 {
+		t.Errorf("the attack did not try: %s", &s.out)
+	}
+	if known := len(s.loop.follows.threads); known != 0 {
+		t.Errorf("%d threads are known as followed after the end", known)
+	}
+}
+
+// An interpreter opens its script for the last time while one of its threads
+// executes another script: that one is opened as it was judged.
+func TestAScriptThatIsExecutedAsAnotherIsOpenedIsHeld(t *testing.T) {
+	bin, _ := place(t)
+	script := leaving(t, bin, "bash")
+	e := exchanged{interpreter: "/bin/dash", how: "names"}
+	argv, denied := e.prepare(t, bin)
+	good, bad := argv[2], argv[3]
+	out := filepath.Join(t.TempDir(), "out")
+	attack := fmt.Sprintf("%s/leave %d %s %s 100 >%s", bin, tries(300), script, good, out)
+	s := run(t, Config{Rules: identified(t, denied)}, filepath.Join(bin, "exchange"), "names", good, bad, "1", "/bin/sh", "-c", attack)
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.out.Reset()
+	s.out.Write(data)
+	ran, won, other := s.ended()
+	if won != 0 {
+		t.Errorf("of %d tries %d ran the denied script", ran+won+other, won)
+	}
+	if ran == 0 || other == 0 {
+		t.Errorf("the attack did not try: %s", &s.out)
+	}
+}
