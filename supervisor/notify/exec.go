@@ -129,7 +129,14 @@ func (w *worker) exec(c *call, args execArgs) error {
 // apart carries an exec out on a thread of its own, so that no worker waits. It
 // takes over a.
 func (l *Loop) apart(c *call, a *attempt, do func(*worker, *call, *attempt) error) {
+	if most := int64(l.cfg.Apart); l.aside.Add(1) > most {
+		l.aside.Add(-1)
+		a.closeUnlessKept()
+		c.fault(fmt.Errorf("%d scripts of this session are followed or wait for a person: let some end first: %w", most, unix.EAGAIN))
+		return
+	}
 	l.running.Go(func() {
+		defer l.aside.Add(-1)
 		w := &worker{loop: l}
 		err := onThread(func() error {
 			defer func() { w.recovered(c, recover()) }()

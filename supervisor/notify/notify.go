@@ -15,6 +15,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentsh/internal/wire"
@@ -35,6 +36,7 @@ type Loop struct {
 	rules  Rules
 	asking context.Context // of the questions that wait for a person; set by Run
 	told   sync.Map        // *seccomp.ToldRefusal: an event told of it
+	aside  atomic.Int64    // execs that have a thread of their own
 
 	mu      sync.Mutex
 	workers []*worker
@@ -83,6 +85,10 @@ type Config struct {
 	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
 	// further calls wait in a queue.
 	Workers int
+	// Apart is how many execs have a thread of their own at most, as long as an
+	// interpreter is followed or a person is asked; 0 is 2,048. Further ones are
+	// denied. The Go runtime ends a program that has 10,000 threads.
+	Apart int
 	// Queue is how many calls wait at most; 0 is 65,536. Further ones are denied.
 	Queue int
 	// Deadline bounds how long the answer to a call may be blocked in one wait in
@@ -160,6 +166,9 @@ func New(cfg Config) *Loop {
 		cfg.Workers = 64
 	}
 	cfg.Workers = max(cfg.Workers, 2)
+	if cfg.Apart == 0 {
+		cfg.Apart = 2048
+	}
 	if cfg.Queue == 0 {
 		cfg.Queue = 1 << 16
 	}
