@@ -43,9 +43,7 @@ func meanings(r *http.Request) ([]meaning, *refusal) {
 			}
 		}
 	}
-	if strings.Contains(r.URL.RawQuery, "method") || strings.Contains(r.URL.RawQuery, "%") {
-		methods = append(methods, r.URL.Query()["_method"]...)
-	}
+	methods = append(methods, queryMethods(r.URL.RawQuery)...)
 	if len(methods)*len(paths) > meaningsMost {
 		return nil, malformed("the request asks to be read in more than "+strconv.Itoa(meaningsMost)+" ways", "send one method and one path")
 	}
@@ -60,6 +58,43 @@ func meanings(r *http.Request) ([]meaning, *refusal) {
 		}
 	}
 	return out, nil
+}
+
+// queryMethods are the values of _method in a query. Servers end a pair at &, some
+// at a semicolon too, keep an escape that encodes nothing, and take spaces, dots
+// and brackets in a name for underscores.
+func queryMethods(query string) []string {
+	var out []string
+	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
+		name, value, _ := strings.Cut(pair, "=")
+		name = strings.TrimLeft(lenientUnescape(name), " ")
+		name, _, _ = strings.Cut(name, "\x00")
+		name = strings.TrimSuffix(strings.NewReplacer(".", "_", " ", "_", "[", "_").Replace(name), "_]")
+		if strings.EqualFold(name, "_method") {
+			out = append(out, lenientUnescape(value))
+		}
+	}
+	return out
+}
+
+// lenientUnescape undoes the encoding of a query, and leaves what encodes nothing.
+func lenientUnescape(text string) string {
+	var out strings.Builder
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == '+':
+			out.WriteByte(' ')
+			continue
+		case text[i] == '%' && i+2 < len(text):
+			if c, err := strconv.ParseUint(text[i+1:i+3], 16, 8); err == nil {
+				out.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		out.WriteByte(text[i])
+	}
+	return out.String()
 }
 
 // wellFormed refuses requests that servers read in different ways, or that no

@@ -223,3 +223,16 @@ func answerOf(f *http2.Framer) (string, error) {
 		}
 	}
 }
+
+// Servers read a query in different ways.
+func TestAQueryThatOverridesTheMethodIsSeen(t *testing.T) {
+	for query, want := range map[string]string{
+		"_method=DELETE": "DELETE", "a=b&_method=DELETE": "DELETE", "a=1;_method=DELETE": "DELETE", "_method=DELETE;a": "DELETE",
+		"%5fmethod=%44ELETE": "DELETE", ".method=DELETE": "DELETE", "+_method=DELETE": "DELETE", "_method=DELETE&b=%zz": "DELETE",
+		"[method=DELETE": "DELETE", "_METHOD=DELETE": "DELETE", "_method[]=DELETE": "DELETE", "_method=DEL%": "DEL%", "method=DELETE": "", "x_method=DELETE": "",
+	} {
+		if got := strings.Join(queryMethods(query), ","); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+}

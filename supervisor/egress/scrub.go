@@ -37,14 +37,17 @@ func formsOf(c Credential) []form {
 		out = append(out, form{[]byte(text), shown})
 	}
 	add(c.Value)
-	add(url.QueryEscape(c.Value))
-	add(url.PathEscape(c.Value))
-	if quoted, err := json.Marshal(c.Value); err == nil {
-		inner := string(quoted[1 : len(quoted)-1])
-		add(inner)
-		add(strings.ReplaceAll(inner, "/", `\/`))
+	for _, text := range []string{url.QueryEscape(c.Value), url.PathEscape(c.Value), strings.ReplaceAll(url.QueryEscape(c.Value), "+", "%20")} {
+		add(text)
+		add(lowerEscapes(text))
 	}
-	add(strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(c.Value))
+	for _, text := range jsonTexts(c.Value) {
+		add(text)
+		add(strings.ReplaceAll(text, "/", `\/`))
+	}
+	for _, quotes := range [][2]string{{"&#34;", "&#39;"}, {"&quot;", "&#x27;"}, {"&quot;", "&#39;"}, {"&quot;", "&#039;"}, {"&quot;", "&apos;"}, {`"`, "'"}} {
+		add(strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, quotes[0], "'", quotes[1]).Replace(c.Value))
+	}
 	add(hex.EncodeToString([]byte(c.Value)))
 	add(strings.ToUpper(hex.EncodeToString([]byte(c.Value))))
 	for before := range 3 {
@@ -56,6 +59,38 @@ func formsOf(c Credential) []form {
 			to := len(padded) * 8 / 6
 			add(text[from:to])
 		}
+	}
+	return out
+}
+
+// lowerEscapes writes percent-encodings in small letters, as some servers do.
+func lowerEscapes(text string) string {
+	b := []byte(text)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:], bytes.ToLower(b[i+1:i+3]))
+		}
+	}
+	return string(b)
+}
+
+// jsonTexts are the ways in which libraries write a text in JSON: with what is
+// special in HTML as it is or escaped, and with the signs = and ' escaped too.
+func jsonTexts(value string) []string {
+	var plain bytes.Buffer
+	e := json.NewEncoder(&plain)
+	e.SetEscapeHTML(false)
+	quoted, err := json.Marshal(value)
+	if err != nil || e.Encode(value) != nil {
+		return nil // a string has no such error
+	}
+	inner := string(quoted[1 : len(quoted)-1])
+	bare := strings.TrimSuffix(plain.String(), "\n")
+	all := strings.NewReplacer("=", `\u003d`, "'", `\u0027`).Replace(inner)
+	out := []string{inner, bare[1 : len(bare)-1], all}
+	for _, text := range out {
+		upper := strings.NewReplacer(`\u003c`, `\u003C`, `\u003d`, `\u003D`, `\u003e`, `\u003E`).Replace(text)
+		out = append(out, upper, strings.ReplaceAll(upper, "+", `\u002B`))
 	}
 	return out
 }

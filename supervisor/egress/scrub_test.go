@@ -17,6 +17,31 @@ import (
 	"testing"
 )
 
+// Libraries write the same text in different ways.
+func TestAValueIsKnownInEveryWayThatLibrariesWriteIt(t *testing.T) {
+	for _, c := range []struct{ value, written, by string }{
+		{"q/Zk+81=pp&x==", "q%2fZk%2b81%3dpp%26x%3d%3d", "small letters in escapes"},
+		{"q Zk+81==", "q%20Zk%2B81%3D%3D", "encodeURIComponent"},
+		{"q Zk+81==", "q+Zk%2b81%3d%3d", "a form in small letters"},
+		{"q/Zk+81<==", `q/Zk+81\u003c\u003d\u003d`, "JSON that escapes ="},
+		{"q/Zk+81&==", `q/Zk+81&==`, "JSON that escapes nothing"},
+		{"q\"/Zk+81&==", `q\"/Zk+81&==`, "JSON that escapes quotes only"},
+		{"q/Zk+81&==", `q/Zk\u002B81\u0026==`, "JSON that escapes +"},
+		{"q/Zk+81>==", `q\/Zk+81\u003E==`, "JSON with escaped slashes"},
+		{"q'Zk\"81<==", "q&#x27;Zk&quot;81&lt;==", "HTML with x27"},
+		{"q'Zk\"81<==", "q&#039;Zk&quot;81&lt;==", "HTML with 039"},
+		{"q'Zk\"81<==", "q'Zk\"81&lt;==", "HTML outside attributes"},
+	} {
+		s, err := newSecrets([]Credential{{Name: "key", Placeholder: "placeholder-of-key", Value: c.value, Endpoints: []string{"api.test"}, Header: "Authorization"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.clean("a " + c.written + " b"); strings.Contains(got, c.written) {
+			t.Errorf("%s: %q is not known as %q", c.by, c.written, c.value)
+		}
+	}
+}
+
 // An answer that holds a value is scrubbed wherever it comes from, and nothing
 // but a whole one comes from an endpoint.
 func TestAnswersOfEveryInspectedServerAreScrubbed(t *testing.T) {
