@@ -57,13 +57,10 @@ func TestAnExecBehindAFollowerIsVerified(t *testing.T) {
 
 // Scripts that run for ever take no more threads of the supervisor than it has.
 func TestScriptsThatAreFollowedAreBounded(t *testing.T) {
-	dir := t.TempDir()
-	script := filepath.Join(dir, "script")
-	if err := os.WriteFile(script, []byte("#!/usr/bin/tail -f\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	bin, _ := place(t)
+	script := leaving(t, bin, "hold")
 	text := `exec 3< <(exec "$0") 4< <(exec "$0"); read -u 3; read -u 4
-		"$0"; echo $?; pkill -P $$`
+		timeout 20 "$0"; echo $?; pkill -P $$`
 	s := run(t, Config{Apart: 2}, "/bin/bash", "-c", text, script)
 	s.fault("2 scripts of this session are followed")
 	if !strings.Contains(s.out.String(), "Resource temporarily unavailable") || !strings.HasSuffix(s.out.String(), "126\n") {

@@ -4,7 +4,8 @@
  * which then executes A while the last byte of its name flips between a and b.
  * bash SCRIPT OTHER: one thread executes the script OTHER while another opens
  * SCRIPT, which an interpreter of this name does once.
- * tries N PROGRAM ARGUMENT...: runs the program N times, and prints how many
+ * hold SCRIPT: prints a line and stays.
+ * leave N PROGRAM ARGUMENT...: runs the program N times, and prints how many
  * ended with 0, with 42, and otherwise. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -71,6 +72,12 @@ int main(int argc, char **argv)
 	pthread_t thread;
 	if (!strcmp(base, "leave"))
 		return tries(argv + 1);
+	if (!strcmp(base, "hold")) {
+		puts("held");
+		fflush(stdout);
+		for (;;)
+			pause();
+	}
 	if (!strcmp(base, "flipping")) {
 		strcpy(name, argv[1]);
 		pthread_create(&thread, NULL, flip, NULL);
