@@ -31,9 +31,11 @@ type follower struct {
 	pace    pace
 	names   map[string]*named
 	bases   map[string]bool
-	calls   map[int]*followed // what each thread is held in
-	ending  bool              // let go of every thread where it stops next
-	next    *attempt          // permitted, and not yet at the exec stop; guarded by follows.mu
+	// relative are the files that were called by a relative name.
+	relative relativeNames
+	calls    map[int]*followed // what each thread is held in
+	ending   bool              // let go of every thread where it stops next
+	next     *attempt          // permitted, and not yet at the exec stop; guarded by follows.mu
 }
 
 // followed is one call that is not carried out as it was asked for.
@@ -223,6 +225,7 @@ func (w *worker) follow(a *attempt) {
 func (f *follower) begin(a *attempt) {
 	f.a, f.pace = a, a.pace()
 	f.names, f.bases = map[string]*named{}, map[string]bool{}
+	f.relative = newRelativeNames(a)
 	for i := range a.named {
 		n := &a.named[i]
 		whole := n.called
@@ -390,6 +393,9 @@ func (f *follower) syscall(tid int) error {
 	}
 	if info.Entry {
 		delete(f.calls, tid)
+		if f.enterDirectory(tid, info) {
+			return nil
+		}
 		known, ok := pathCalls[info.Number]
 		if f.ending {
 			return nil
@@ -404,8 +410,12 @@ func (f *follower) syscall(tid int) error {
 		return nil
 	}
 	delete(f.calls, tid)
-	if call.kind == callOpen {
+	switch call.kind {
+	case callOpen:
 		return f.opened(tid, call, info.Result)
+	case callDirectory:
+		f.learnDirectory(tid, call, info.Result)
+		return nil
 	}
 	return f.fill(tid, call)
 }
@@ -420,7 +430,11 @@ func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
 	if known.dir >= 0 {
 		dir = int(int32(info.Args[known.dir]))
 	}
+	var asCalled *named
 	if !path.IsAbs(name) {
+		if dir == unix.AT_FDCWD {
+			asCalled = f.relative.file(name, f.pace.left)
+		}
 		t, err := target.OpenView(tid)
 		if err != nil {
 			return err
@@ -431,6 +445,9 @@ func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
 	call := &followed{pathCall: known, number: info.Number, args: info.Args, file: f.names[name]}
 	if call.file == nil {
 		call.file = f.names[path.Clean(name)]
+	}
+	if asCalled != nil {
+		call.file = asCalled
 	}
 	switch {
 	case known.kind == callReadlink:
@@ -506,6 +523,7 @@ func (f *follower) opened(tid int, call *followed, result int64) error {
 	if result != call.opened.number.Load() {
 		return errors.New("an open was answered by somebody else")
 	}
+	f.relative.given[call.file] = true
 	call.file.memory.hand(f.process, call.file.held)
 	f.pace.opened()
 	if f.pace.left == 0 {

@@ -98,15 +98,18 @@ func (e exchanged) prepare(t *testing.T, bin string) (argv []string, denied stri
 			t.Fatal(err)
 		}
 	}
-	how := "names"
-	if e.how == "content" {
+	how, called := "names", good
+	switch e.how {
+	case "content":
 		how = "content"
+	case "cwd":
+		how, called = "cwd", "./tool"
 	}
 	argv = []string{filepath.Join(bin, "exchange"), how, good, bad, strconv.Itoa(max(tries(1000)*e.share/100, 1))}
 	if e.interpreter == "" {
 		argv = append(argv, loaderPath(t))
 	}
-	return append(argv, good), denied
+	return append(argv, called), denied
 }
 
 func loaderPath(t testing.TB) string {
@@ -136,6 +139,9 @@ func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
 		{name: "script by name", interpreter: "/bin/dash", how: "names", share: 100},
 		{name: "script by content", interpreter: "/bin/dash", how: "content", share: 100},
 		{name: "script by links", interpreter: "/bin/dash", how: "links", share: 100},
+		{name: "script by a relative name", interpreter: "/bin/dash", how: "cwd", share: 100},
+		{name: "script of node by a relative name", interpreter: "/usr/bin/node", how: "cwd", share: 3},
+		{name: "script of python by a relative name", interpreter: "PYTHON -IS", how: "cwd", share: 10},
 		{name: "script of bash", interpreter: "/bin/bash", how: "names", share: 30},
 		{name: "script found by env", interpreter: "/usr/bin/env dash", how: "names", share: 30},
 		{name: "script found by env -S and timeout", interpreter: "/usr/bin/env -S timeout 60 dash", how: "names", share: 10},

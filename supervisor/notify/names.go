@@ -52,6 +52,7 @@ const (
 	callStat
 	callStatx
 	callReadlink
+	callDirectory
 )
 
 // pathCall is where a call has its arguments; negative: nowhere.

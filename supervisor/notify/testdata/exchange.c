@@ -1,6 +1,7 @@
 /* exchange HOW A B N PROGRAM ARGUMENT...: runs the program N times while another
  * process exchanges the files A and B (names), or writes the content of B into A
- * and back (content). Prints how many runs ended with 0, with 42 and otherwise. */
+ * and back (content), or exchanges
+ * them while their directory, in which the program runs, has another name (cwd). Prints how many runs ended with 0, with 42 and otherwise. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -32,6 +33,19 @@ static void names(const char *a, const char *b)
 			_exit(3);
 }
 
+/* The directory that the program runs in has another name at times. */
+static void directory(const char *a, const char *b)
+{
+	char dir[4096], other[4100];
+	int n = strrchr(a, '/') - a;
+	snprintf(dir, sizeof dir, "%.*s", n, a);
+	snprintf(other, sizeof other, "%s.x", dir);
+	int fd = open(dir, O_RDONLY | O_DIRECTORY);
+	for (;;)
+		if (rename(dir, other) || renameat2(fd, a + n + 1, fd, b + n + 1, RENAME_EXCHANGE) || rename(other, dir))
+			_exit(3);
+}
+
 static void contents(const char *a, const char *b)
 {
 	ssize_t size[2];
@@ -52,11 +66,19 @@ int main(int argc, char **argv)
 	if (argc < 6)
 		return 2;
 	int good = 0, won = 0, refused = 0, n = atoi(argv[4]);
+	if (!strcmp(argv[1], "cwd")) {
+		char *dir = strdup(argv[2]);
+		*strrchr(dir, '/') = 0;
+		if (chdir(dir))
+			return 4;
+	}
 	pid_t flipper = fork();
 	if (!flipper) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (!strcmp(argv[1], "names"))
 			names(argv[2], argv[3]);
+		if (!strcmp(argv[1], "cwd"))
+			directory(argv[2], argv[3]);
 		contents(argv[2], argv[3]);
 	}
 	int null = open("/dev/null", O_RDWR), keep = dup(1);

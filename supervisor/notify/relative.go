@@ -1,0 +1,82 @@
+package notify
+
+import (
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp/target"
+)
+
+// A script may be called by a relative name. The working directory can get
+// another name meanwhile, and processes that share it can change it, so what is
+// asked for by that name is what was judged, wherever it leads.
+
+// relativeNames are the files that were called by a relative name, by it.
+type relativeNames struct {
+	files map[string]*named
+	given map[*named]bool // they were opened
+	cwd   string          // the working directory when they were judged
+}
+
+func newRelativeNames(a *attempt) relativeNames {
+	r := relativeNames{files: map[string]*named{}, given: map[*named]bool{}, cwd: a.request.Cwd}
+	for i := range a.named {
+		if n := &a.named[i]; !path.IsAbs(n.called) {
+			r.files[path.Clean(n.called)] = n
+		}
+	}
+	return r
+}
+
+// file is what a relative name stands for; nil: nothing. Once a file was opened
+// as often as its interpreter is known to, the name may mean another one.
+func (r *relativeNames) file(name string, left int) *named {
+	n := r.files[path.Clean(name)]
+	if left == anyNumberOfOpens && r.given[n] {
+		return nil
+	}
+	return n
+}
+
+// learnDirectory notes the name that a process is told of its working directory:
+// it may make absolute names of it.
+func (f *follower) learnDirectory(tid int, call *followed, result int64) {
+	if result <= 0 {
+		return
+	}
+	dir, err := target.Text(tid, call.args[0], target.MaxPath)
+	if err != nil || dir == f.relative.cwd || !path.IsAbs(dir) {
+		return
+	}
+	moved := func(name string) (string, bool) {
+		rest, inside := strings.CutPrefix(name, f.relative.cwd+"/")
+		return path.Join(dir, rest), inside
+	}
+	for called, n := range f.relative.files {
+		if f.relative.given[n] {
+			continue
+		}
+		f.names[path.Join(dir, called)] = n
+		if name, inside := moved(n.held.Path); inside {
+			f.names[name] = n
+		}
+		for link, text := range n.links {
+			if name, inside := moved(link); inside {
+				n.links[name] = text
+			}
+		}
+	}
+}
+
+// asksDirectory is getcwd(2).
+var asksDirectory = pathCall{kind: callDirectory, dir: -1}
+
+func (f *follower) enterDirectory(tid int, info target.Syscall) bool {
+	if info.Number != unix.SYS_GETCWD || len(f.relative.files) == 0 || f.ending {
+		return false
+	}
+	f.calls[tid] = &followed{pathCall: asksDirectory, number: info.Number, args: info.Args}
+	return true
+}
