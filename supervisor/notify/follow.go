@@ -414,8 +414,7 @@ func (f *follower) syscall(tid int) error {
 	case callOpen:
 		return f.opened(tid, call, info.Result)
 	case callDirectory:
-		f.learnDirectory(tid, call, info.Result)
-		return nil
+		return f.learnDirectory(tid, call, info.Result)
 	}
 	return f.fill(tid, call)
 }
@@ -523,7 +522,9 @@ func (f *follower) opened(tid int, call *followed, result int64) error {
 	if result != call.opened.number.Load() {
 		return errors.New("an open was answered by somebody else")
 	}
-	f.relative.given[call.file] = true
+	if !path.IsAbs(call.file.called) {
+		f.relative.given[call.file] = true
+	}
 	call.file.memory.hand(f.process, call.file.held)
 	f.pace.opened()
 	if f.pace.left == 0 {

@@ -1,6 +1,8 @@
 package notify
 
 import (
+	"fmt"
+	"maps"
 	"path"
 	"strings"
 
@@ -18,13 +20,20 @@ type relativeNames struct {
 	files map[string]*named
 	given map[*named]bool // they were opened
 	cwd   string          // the working directory when they were judged
+	links map[*named]map[string]string
+	told  map[string]bool // the names that the process was told of it since
 }
 
+// mostDirectories bounds the names of its working directory that a process is told
+// before it opens its script.
+const mostDirectories = 1024
+
 func newRelativeNames(a *attempt) relativeNames {
-	r := relativeNames{files: map[string]*named{}, given: map[*named]bool{}, cwd: a.request.Cwd}
+	r := relativeNames{files: map[string]*named{}, given: map[*named]bool{}, cwd: a.request.Cwd, links: map[*named]map[string]string{}, told: map[string]bool{}}
 	for i := range a.named {
 		if n := &a.named[i]; !path.IsAbs(n.called) {
 			r.files[path.Clean(n.called)] = n
+			r.links[n] = maps.Clone(n.links)
 		}
 	}
 	return r
@@ -42,14 +51,18 @@ func (r *relativeNames) file(name string, left int) *named {
 
 // learnDirectory notes the name that a process is told of its working directory:
 // it may make absolute names of it.
-func (f *follower) learnDirectory(tid int, call *followed, result int64) {
-	if result <= 0 {
-		return
+func (f *follower) learnDirectory(tid int, call *followed, result int64) error {
+	if result <= 0 || len(f.relative.given) == len(f.relative.files) {
+		return nil
 	}
 	dir, err := target.Text(tid, call.args[0], target.MaxPath)
-	if err != nil || dir == f.relative.cwd || !path.IsAbs(dir) {
-		return
+	if err != nil || dir == f.relative.cwd || !path.IsAbs(dir) || f.relative.told[dir] {
+		return nil //nolint:nilerr // another thread took the memory away
 	}
+	if len(f.relative.told) == mostDirectories {
+		return fmt.Errorf("its working directory had %d names before it opened its script", mostDirectories)
+	}
+	f.relative.told[dir] = true
 	moved := func(name string) (string, bool) {
 		rest, inside := strings.CutPrefix(name, f.relative.cwd+"/")
 		return path.Join(dir, rest), inside
@@ -62,12 +75,13 @@ func (f *follower) learnDirectory(tid int, call *followed, result int64) {
 		if name, inside := moved(n.held.Path); inside {
 			f.names[name] = n
 		}
-		for link, text := range n.links {
+		for link, text := range f.relative.links[n] {
 			if name, inside := moved(link); inside {
 				n.links[name] = text
 			}
 		}
 	}
+	return nil
 }
 
 // asksDirectory is getcwd(2).
