@@ -210,10 +210,12 @@ func (r *repositories) link(tid uint32, a ask, text string) gofuse.Status {
 		return code
 	}
 	dir, base := splitPath(a.rel)
+	problems := gitguard.JudgeAnyLink(text)
 	if base == ".git" {
-		if code := r.answer(tid, a, gitguard.JudgeGitLink(text, r.place(dir))); !code.Ok() {
-			return code
-		}
+		problems = gitguard.JudgeGitLink(text, r.place(dir))
+	}
+	if code := r.answer(tid, a, problems); !code.Ok() {
+		return code
 	}
 	adding := base
 	for top := dir; ; top, _ = splitPath(top) {

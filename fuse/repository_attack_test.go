@@ -220,6 +220,27 @@ var repositoryAttacks = []struct {
 		os.RemoveAll(s.path("r/.git/hooks"))
 		os.Rename(s.path("h"), s.path("r/.git/hooks"))
 	}, use: []string{"-c", "alias.both=!git -C .git/hooks checkout -f && git checkout -f", "both"}},
+	{name: "a work tree behind a link", do: func(s *session, _, mark string) {
+		s.commitHook("hooks", mark)
+		os.Symlink("r/.git", s.path("lnk"))
+		s.git("r", "config", "core.worktree", "../../lnk")
+	}, use: []string{"checkout", "-f"}},
+	{name: "a work tree behind a link that comes later", do: func(s *session, _, mark string) {
+		s.commitHook("hooks", mark)
+		s.git("r", "config", "core.worktree", "../../lnk")
+		os.Mkdir(s.path("d"), 0o755)
+		os.Symlink("../r/.git", s.path("d/lnk"))
+		os.Rename(s.path("d/lnk"), s.path("lnk"))
+		os.Remove(s.path("lnk"))
+		os.Symlink("r/.git", s.path("lnk"))
+	}, use: []string{"checkout", "-f"}},
+	{name: "a git directory behind a link", do: func(s *session, _, mark string) {
+		s.commitHook("b/hooks", mark)
+		os.RemoveAll(s.path("r/b"))
+		os.Symlink("r/b", s.path("lnk"))
+		os.Rename(s.path("r/.git"), s.path("r/b"))
+		os.WriteFile(s.path("r/.git"), []byte("gitdir: ../lnk\n"), 0o644)
+	}, use: []string{"checkout", "-f"}},
 	{name: "a whole repository that moves", do: func(s *session, config, _ string) {
 		os.RemoveAll(s.path("r/.git"))
 		for _, d := range []string{"a/objects", "a/refs/x"} {

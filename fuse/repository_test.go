@@ -89,7 +89,7 @@ r = a two
 r commit -qam two
 `
 	tests := []struct{ name, script string }{
-		{"init", ". init -q x\n. init -q --bare y\n. init -q --separate-git-dir z.git z\nz status\n. init -q x\n"},
+		{"init", ". init -q x\n. init -q --bare y\n. init -q x0\n. init -q --separate-git-dir x0/.git/z z\nz status\n. init -q x\n"},
 		{"settings", base + "r config user.name A_B\nr config user.email a@x\nr config core.autocrlf false\nr config --unset user.name\nr config --rename-section user author\n"},
 		{"remotes", base + "r remote add o https://example.org/x.git\nr remote set-url o ../y\nr remote rename o p\nr remote set-url --push p git@example.org:x/y.git\nr remote remove p\n"},
 		{"clone and push", base + ". clone -q r c\n. clone -q file://WS/r d\n. clone -q --bare r b.git\nc remote add b ../b.git\nc checkout -qb new\nc push -qu b new\nc fetch -q --prune b\nc branch -m new newer\n" +

@@ -121,7 +121,11 @@ func JudgeGitFile(data []byte, at Place) []Problem {
 	if !at.inside(name) {
 		return []Problem{outside(1, "gitdir", at)}
 	}
-	if dir := at.absolute(name); writesTo(at.Dir, dir) || beneath(at.Dir, dir) {
+	dir := at.absolute(name)
+	if !hasDotGit(dir) {
+		return []Problem{{Line: 1, Reason: "a .git file leads to a directory in a .git only", Hint: "keep the git directory in one called .git, as git worktree add and git submodule do"}}
+	}
+	if writesTo(at.Dir, dir) || beneath(at.Dir, dir) {
 		return []Problem{{Line: 1, Reason: "the git directory and its work tree lie in each other, and git would write committed files into the git directory",
 			Hint: "call the git directory .git, or keep it beside the work tree"}}
 	}

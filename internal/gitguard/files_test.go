@@ -66,7 +66,7 @@ func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
 func TestGitFilesAndLinksLeadInside(t *testing.T) {
 	at := Place{Dir: "/ws/a/b", Roots: []string{"/ws"}}
 	for text, ok := range map[string]bool{
-		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: ../evil\n": true, "": true,
+		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: ../evil\n": false, "gitdir: ../x.git/worktrees/w\n": false, "": true,
 		"gitdir: evil\n": false, "gitdir: ./evil\n": false, "gitdir: ./.git/x\n": true, "gitdir: ./../../../x\n": false, "gitdir: .\n": false, "gitdir: ..\n": false, "gitdir: evil/.git\n": true, "gitdir: .git/worktrees/x\n": true,
 		"gitdir: ../../../x\n": false, "gitdir: /home/op/x": false, "gitdir: x/../../../../y": false, "gitdir: ": false, "x": false, "gitdir: /wsx": false,
 	} {
@@ -188,8 +188,19 @@ func TestScanFindsEveryRepository(t *testing.T) {
 	}
 }
 
+func TestNoLinkLeadsIntoAGitDirectory(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"x": true, "/ws/.github/x": true, "../.gitignore": true, "a.git": true,
+		".git": false, "r/.git": false, "r/.git/": false, "/ws/r/.git/hooks": false, "r/.GIT/x": false, "git~1": false, "r/./.git/../.git": false,
+	} {
+		if got := JudgeAnyLink(text); (len(got) == 0) != ok {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
 func TestScanOfACommitRefusesNamesOfDotGit(t *testing.T) {
-	tree := fstest.MapFS{"a/.git": {Mode: fs.ModeDir}, "b/.GIT/config": {}, "c/git~1": {Data: []byte("gitdir: ../x")}, "d/.gitmodules": {}}
+	tree := fstest.MapFS{"a/.git": {Mode: fs.ModeDir}, "b/.GIT/config": {}, "c/git~1": {Data: []byte("gitdir: ../.git/x")}, "d/.gitmodules": {}}
 	files := func(yield func(Entry, error) bool) { // as git ls-tree -r lists them
 		for name, f := range tree {
 			if !f.Mode.IsDir() && !yield(Entry{Path: name, Read: func() ([]byte, error) { return f.Data, nil }}, nil) {

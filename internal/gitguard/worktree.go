@@ -10,6 +10,20 @@ import (
 // with a component .git, and to any other one it does, the parts of a git
 // directory included: a hook that was committed would be one that git runs.
 
+// A symbolic link could make a path without that component lead to one with it, at
+// any later time. So no link that commands make leads through a .git ([JudgeAnyLink]),
+// a .git file leads to a directory in a .git only, and only a repository in a .git
+// names a work tree.
+
+// JudgeAnyLink judges the text of a symbolic link anywhere in a tree that is not
+// called .git itself.
+func JudgeAnyLink(text string) []Problem {
+	if !hasDotGit(text) {
+		return nil
+	}
+	return []Problem{{Reason: "a symbolic link may not lead into a .git: git would follow it into a git directory", Hint: "copy the file, or use git worktree add"}}
+}
+
 // writesTo reports whether git could write committed files into a git directory
 // when it works in a work tree. Both paths are absolute and clean.
 func writesTo(tree, dir string) bool {
@@ -35,6 +49,9 @@ func hasDotGit(name string) bool {
 func apart(value string, at Place) string {
 	if !at.inside(value) {
 		return "the path may lead to a place in " + strings.Join(at.Roots, " or ") + " only"
+	}
+	if !hasDotGit(at.Dir) {
+		return "only a repository in a .git names its work tree"
 	}
 	tree := at.absolute(value)
 	if hasDotGit(tree) || writesTo(tree, at.Dir) || beneath(tree, at.Dir) {
