@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"agentsh/internal/testenv"
 )
 
 func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
@@ -88,9 +90,7 @@ func TestGitFilesAndLinksLeadInside(t *testing.T) {
 }
 
 func TestHooksOfLFSPassToTheLetter(t *testing.T) {
-	if _, err := exec.LookPath("git-lfs"); err != nil {
-		t.Skip("git-lfs is not installed")
-	}
+	testenv.Need(t, testenv.Program("git"), testenv.Program("git-lfs"))
 	dir := t.TempDir()
 	for _, args := range [][]string{{"init", "-q", dir}, {"-C", dir, "lfs", "install", "--local"}} {
 		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"agentsh/internal/testenv"
 )
 
 // identified are rules that deny these files and what is like them.
@@ -67,8 +69,13 @@ func (e exchanged) prepare(t *testing.T, bin string) (argv []string, denied stri
 			t.Fatal(err)
 		}
 		// They differ in one byte, so that no mixture of both is a third program.
-		if ok && bytes.Count(data, []byte("\xb8*\x00\x00\x00")) != 1 {
-			t.Skip("the code of the program is not known")
+		if ok {
+			testenv.Need(t, testenv.That("a program with known code", func() error {
+				if n := bytes.Count(data, []byte("\xb8*\x00\x00\x00")); n != 1 {
+					return fmt.Errorf("the byte that makes the difference is there %d times", n)
+				}
+				return nil
+			}))
 		}
 		if ok {
 			data = bytes.Replace(data, []byte("\xb8*\x00\x00\x00"), []byte("\xb8\x00\x00\x00\x00"), 1)
@@ -118,7 +125,7 @@ func loaderPath(t testing.TB) string {
 			return name
 		}
 	}
-	t.Skip("no dynamic loader of glibc")
+	testenv.Need(t, testenv.That("the dynamic loader of glibc", func() error { return os.ErrNotExist }))
 	return ""
 }
 
