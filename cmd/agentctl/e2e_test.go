@@ -284,7 +284,7 @@ func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
 	p := newPlace(t, "true", "")
 	p.write("harness.yaml", strings.ReplaceAll(p.read("harness.yaml"), "[/sandbox/claude-config/skills/task/run.sh]", "[/bin/kill, '-0', '1']"), 0o644)
 	r, code := p.run()
-	if code != 1 || r.Error == nil || !strings.Contains(r.Error.Message, "block-kill policy.yaml:7") {
+	if code != 1 || r.Error == nil || !strings.Contains(r.Error.Message, "block-kill policy.yaml:8") {
 		t.Errorf("exit %d: %+v", code, r.Error)
 	}
 }

@@ -174,6 +174,8 @@ evil sub/evil; evil /sandbox/workspace/output/evil
 git add -f . && git -c user.name=a -c user.email=a@b commit -qm evil
 exit 0
 `, "")
+	// The file server would refuse it at once.
+	p.write("policy.yaml", strings.Replace(p.read("policy.yaml"), "git_guard: true", "git_guard: false", 1), 0o644)
 	r, code := p.run()
 	if code != 0 || !r.Partial || len(r.Commits) != 0 {
 		t.Fatalf("exit %d: %+v", code, r)

@@ -34,7 +34,7 @@ fi
 say 'try what is not allowed'
 try 'kill, by the name of the builtin' kill -TERM 1
 try 'kill, by its path' /bin/kill -TERM 1
-try 'a git hook' sh -c 'mkdir -p .git/hooks && echo "echo planted" > .git/hooks/post-commit'
+try 'a git hook' sh -c 'mkdir -p .git/hooks && echo "echo planted" > /tmp/hook && cp /tmp/hook .git/hooks/post-commit'
 try 'the git configuration' git config core.hooksPath /tmp
 try 'a file of the machine' cat /etc/shadow
 try 'a home directory outside' ls /root
