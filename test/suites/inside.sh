@@ -6,10 +6,11 @@
 #
 # SUITES_DIR  the workspace: in/ what is tested, tmp/ and cache/ to write to, out/ the output
 # SUITES_SECONDS  of one group; then it is ended
+# SUITES_TIMES  the factor that SUITES_SECONDS holds already: for the limits of single steps
 #
 # A group leaves out/GROUP.out, .err and .status: the exit status of timeout(1), or what it ran.
 set -u
-dir=$SUITES_DIR out=$SUITES_DIR/out tmp=$SUITES_DIR/tmp
+dir=$SUITES_DIR out=$SUITES_DIR/out tmp=$SUITES_DIR/tmp times=${SUITES_TIMES:-1}
 
 go_() {
 	cd "$GOROOT/src/$1" || return
@@ -51,12 +52,17 @@ holds() {
 	[ "$got" = "$want" ] || { echo "expected: $want; got: $got"; return 1; }
 }
 
-# until_ok waits until a command works, at most twenty times.
+# page reads a page; "$@" says where.
+page() {
+	curl -sS -m "$((2 * times))" "$@"
+}
+
+# until_ok waits until a command works, at least two seconds.
 until_ok() {
 	n=0
 	until "$@"; do
 		n=$((n + 1))
-		[ "$n" -lt 20 ] || return 1
+		[ "$n" -lt "$((20 * times))" ] || return 1
 		sleep 0.1
 	done
 }
@@ -65,7 +71,7 @@ postgres_() {
 	pg=$SUITES_PG data=$tmp/pgdata
 	export PGHOST="$tmp" PGUSER=postgres PGDATABASE=postgres
 	step initdb "$pg/initdb" -D "$data" -U postgres -A trust --no-sync
-	step start "$pg/pg_ctl" -D "$data" -w -t 60 -l "$tmp/pg.log" -o "-k $tmp -c listen_addresses=127.0.0.1 -c port=5439" start
+	step start "$pg/pg_ctl" -D "$data" -w -t "$((60 * times))" -l "$tmp/pg.log" -o "-k $tmp -c listen_addresses=127.0.0.1 -c port=5439" start
 	export PGPORT=5439
 	step tables "$pg/pgbench" -q -i -s 1
 	step pgbench "$pg/pgbench" -n -c 4 -j 2 -t 100
@@ -74,10 +80,10 @@ postgres_() {
 	step consistent holds t "$pg/psql" -Atqc 'select (select sum(abalance) from pgbench_accounts) = (select sum(tbalance) from pgbench_tellers)'
 	step checkpoint "$pg/psql" -Atqc checkpoint
 	step reload "$pg/pg_ctl" -D "$data" reload
-	step crash "$pg/pg_ctl" -D "$data" -m immediate -t 60 stop
-	step recovery "$pg/pg_ctl" -D "$data" -w -t 60 -l "$tmp/pg.log" -o "-k $tmp -c listen_addresses= -c port=5439" start
+	step crash "$pg/pg_ctl" -D "$data" -m immediate -t "$((60 * times))" stop
+	step recovery "$pg/pg_ctl" -D "$data" -w -t "$((60 * times))" -l "$tmp/pg.log" -o "-k $tmp -c listen_addresses= -c port=5439" start
 	step recovered holds 100000 "$pg/psql" -Atqc 'select count(*) from pgbench_accounts'
-	step stop "$pg/pg_ctl" -D "$data" -w -t 60 stop
+	step stop "$pg/pg_ctl" -D "$data" -w -t "$((60 * times))" stop
 }
 
 redis_() {
@@ -113,11 +119,11 @@ nginx_() {
 	END
 	step configuration nginx -t -p "$tmp/nginx" -e stderr -c "$tmp/nginx/nginx.conf"
 	step start nginx -p "$tmp/nginx" -e stderr -c "$tmp/nginx/nginx.conf"
-	step get until_ok holds 'a page' curl -sS -m 1 http://127.0.0.1:8099/
-	step get-unix holds 'a page' curl -sS -m 1 --unix-socket "$tmp/nginx/sock" http://localhost/
-	step proxy holds 'a page' curl -sS -m 1 http://127.0.0.1:8099/p/
+	step get until_ok holds 'a page' page http://127.0.0.1:8099/
+	step get-unix holds 'a page' page --unix-socket "$tmp/nginx/sock" http://localhost/
+	step proxy holds 'a page' page http://127.0.0.1:8099/p/
 	step reload nginx -p "$tmp/nginx" -e stderr -c "$tmp/nginx/nginx.conf" -s reload
-	step get-again until_ok holds 'a page' curl -sS -m 1 http://127.0.0.1:8099/
+	step get-again until_ok holds 'a page' page http://127.0.0.1:8099/
 	step quit nginx -p "$tmp/nginx" -e stderr -c "$tmp/nginx/nginx.conf" -s quit
 	tail -n 5 "$tmp/nginx/error.log" >&2
 }
@@ -126,11 +132,12 @@ nginx_() {
 chromium_() {
 	mkdir -p "$tmp/page"
 	echo '<!doctype html><title>t</title><body style="background:#0a0"><h1>a page</h1><script>document.title = [1, 2, 3].map(x => x * 2).join()</script>' >"$tmp/page/a.html"
+	limit=$((120 * times))
 	set -- --disable-gpu --disable-dev-shm-usage --no-first-run --user-data-dir="$tmp/profile" --window-size=400,300
-	step dump-dom sh -c 'timeout 120 chromium --headless --no-sandbox "$@" --dump-dom "file://$0/page/a.html" | grep -q "<title>2,4,6</title>"' "$tmp" "$@"
-	step screenshot timeout 120 chromium --headless --no-sandbox "$@" --screenshot="$tmp/page/a.png" "file://$tmp/page/a.html"
+	step dump-dom sh -c 'limit=$1 && shift && timeout "$limit" chromium --headless --no-sandbox "$@" --dump-dom "file://$0/page/a.html" | grep -q "<title>2,4,6</title>"' "$tmp" "$limit" "$@"
+	step screenshot timeout "$limit" chromium --headless --no-sandbox "$@" --screenshot="$tmp/page/a.png" "file://$tmp/page/a.html"
 	step is-picture sh -c 'head -c 8 "$0" | od -An -tx1 | grep -q "89 50 4e 47"' "$tmp/page/a.png"
-	step its-own-sandbox timeout 120 chromium --headless "$@" --screenshot="$tmp/page/b.png" "file://$tmp/page/a.html"
+	step its-own-sandbox timeout "$limit" chromium --headless "$@" --screenshot="$tmp/page/b.png" "file://$tmp/page/a.html"
 }
 
 if [ "$1" = one ]; then

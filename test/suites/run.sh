@@ -9,7 +9,7 @@
 # NATIVE    again: run natively even where the cache has a result; default: when it has none of
 #           this machine's programs
 # CACHE     what is tested and the results (/var/tmp/agentsh-suites, 3 GB)
-# SECONDS_TIMES  a factor for the time that a group may take (1)
+# SECONDS_TIMES  a factor for every limit of time: of a group and of its steps (1)
 #
 # A test that ends otherwise in a session than natively is a difference. differences.tsv lists
 # each with its reason. The exit status is 0 when the differences are those of the table.
@@ -69,7 +69,7 @@ one() {
 	mkdir -p "$work/out" "$work/tmp" "$work/cache"
 	chown "$uid:$uid" "$work" "$work/out" "$work/tmp"
 	chown -R "$uid:$uid" "$work/cache"
-	local words=(SUITES_DIR="$work" SUITES_SECONDS="$limit" GOROOT="$(go env GOROOT)" SUITES_PG="$pg" sh "$work/inside.sh" "$suite" "${groups[@]}")
+	local words=(SUITES_DIR="$work" SUITES_SECONDS="$limit" SUITES_TIMES="${SECONDS_TIMES:-1}" GOROOT="$(go env GOROOT)" SUITES_PG="$pg" sh "$work/inside.sh" "$suite" "${groups[@]}")
 	local start=(session "$user" "$world")
 	[ "$world" != native ] || start=("$here/native.sh" "$uid" "$work")
 	"${start[@]}" "${words[@]}" >"$work/out/world.log" 2>&1 </dev/null || echo "exit status $?" >>"$work/out/world.log"
