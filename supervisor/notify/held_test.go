@@ -194,7 +194,8 @@ func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
 			if won != 0 || flipping != 1 {
 				t.Errorf("of %d tries %d ran the denied file; flipping %d", good+won+refused, won, flipping)
 			}
-			if e.share == 100 && (good == 0 || refused == 0) {
+			// A directory that always has another name is refused each time.
+			if e.share == 100 && (good == 0 && e.how != "cwd" || refused == 0) {
 				t.Errorf("the attack did not try: %s", &s.out)
 			}
 		})
