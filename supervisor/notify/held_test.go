@@ -131,9 +131,10 @@ func loaderPath(t testing.TB) string {
 
 // python is a Python that no shim stands in for.
 func python(t testing.TB) string {
+	testenv.Need(t, testenv.Program("python3"))
 	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
 	if err != nil {
-		t.Skip("no python3")
+		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -181,8 +182,8 @@ func TestExchangingAScriptOrAPayloadNeverWins(t *testing.T) {
 				if err := os.WriteFile(program, data, 0o755); err != nil {
 					t.Fatal(err)
 				}
-			} else if _, err := os.Stat(program); program != "" && err != nil {
-				t.Skip(err)
+			} else if program != "" {
+				testenv.Need(t, testenv.Program(program))
 			}
 			argv, denied := e.prepare(t, bin)
 			s := run(t, Config{Rules: identified(t, denied)}, argv...)

@@ -11,6 +11,8 @@ import (
 
 	"agentsh/policy"
 	"agentsh/seccomp/target"
+
+	"agentsh/internal/testenv"
 )
 
 // rooted makes a root with programs in /bin.
@@ -163,9 +165,10 @@ func TestCopiesAndLoadersOfDeniedProgramsAreDenied(t *testing.T) {
 // A multi-call program is one by its content: its applets are judged whatever it
 // is called.
 func TestAppletsOfACopyAreJudged(t *testing.T) {
+	testenv.Need(t, testenv.Program("busybox"))
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		t.Skip("no busybox")
+		t.Fatal(err)
 	}
 	place(t)
 	top, err := os.Open("/")
