@@ -80,9 +80,14 @@ var owners = map[string][]string{
 	"github.com/seccomp/libseccomp-golang": {"seccomp"},
 	"github.com/hanwen/go-fuse/v2":         {"fuse"},
 	"github.com/go-git/gcfg/v2":            {"internal/gitguard"},
-	"github.com/mdlayher/vsock":            {"internal/channel"},
 	"golang.org/x/crypto/ssh":              {"internal/channel"},
-	"os/exec":                              {"supervisor/launch", "controller/sandbox/local", "controller/sandbox/host", "internal/testenv", "packaging/release"},
+	"os/exec": {
+		"supervisor/launch",
+		"controller/sandbox/local",
+		"controller/sandbox/host",
+		"internal/testenv",
+		"packaging/release",
+	},
 }
 
 func TestImportsOnlyGoDown(t *testing.T) {
@@ -169,12 +174,20 @@ func skipDir(name, base string) bool {
 
 // callers lists the files that may call a function that must have one way in.
 var callers = map[string][]string{
-	"env.Build":           {"supervisor/env.go", "cmd/agentsh/env_cmd.go", "policy/policytest/run.go"}, // the last two explain, they start nothing
-	"launch.NewInit":      {"supervisor/session.go"},
-	"seccomp.NewListener": {"supervisor/session.go", "supervisor/detect_kernel.go", "supervisor/launch/prober.go"}, // the second answers a call of its own process
-	"os.StartProcess":     {},
-	"syscall.ForkExec":    {"controller/sandbox/host/guard.go"}, // the guard of a host command starts it
-	"syscall.Exec":        {},
+	"env.Build": {
+		"supervisor/env.go",
+		"cmd/agentsh/env_cmd.go",
+		"policy/policytest/run.go",
+	}, // the last two explain, they start nothing
+	"launch.NewInit": {"supervisor/session.go"},
+	"seccomp.NewListener": {
+		"supervisor/session.go",
+		"supervisor/detect_kernel.go",
+		"supervisor/launch/prober.go",
+	}, // the second answers a call of its own process
+	"os.StartProcess":  {},
+	"syscall.ForkExec": {"controller/sandbox/host/guard.go"}, // the guard of a host command starts it
+	"syscall.Exec":     {},
 }
 
 func TestOneWayIntoEachVerb(t *testing.T) {

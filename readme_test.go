@@ -26,7 +26,8 @@ func TestReadmeNamesRulesWhereTheyAre(t *testing.T) {
 		lines := strings.Split(string(policy), "\n")
 		line, _ := strconv.Atoi(m[3])
 		column, _ := strconv.Atoi(m[4])
-		if line > len(lines) || column > len(lines[line-1]) || lines[line-1][column-1:] != "name: "+m[1] && lines[line-1][column-1:] != "- name: "+m[1] {
+		if line > len(lines) || column > len(lines[line-1]) ||
+			lines[line-1][column-1:] != "name: "+m[1] && lines[line-1][column-1:] != "- name: "+m[1] {
 			t.Errorf("%s is not what stands there", m[0])
 		}
 	}

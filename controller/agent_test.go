@@ -56,7 +56,17 @@ func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
 	} {
 		l.said(e)
 	}
-	want := []string{"a line", "two", "lines", "Bash: make test", "Edit: a.go", "Bash failed: exit 2 long", "Bash: true", "error: no such thing", "done"}
+	want := []string{
+		"a line",
+		"two",
+		"lines",
+		"Bash: make test",
+		"Edit: a.go",
+		"Bash failed: exit 2 long",
+		"Bash: true",
+		"error: no such thing",
+		"done",
+	}
 	if !slices.Equal(*shown, want) {
 		t.Errorf("shown: %q", *shown)
 	}
@@ -65,7 +75,9 @@ func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(read(eventsName)), "\n")
 	var e loggedEvent
-	if err := json.Unmarshal([]byte(lines[4]), &e); err != nil || len(lines) != 12 || e.Iteration != 2 || e.Time.IsZero() || e.Call != "1" || !e.Failed || e.Text != "exit 2\nlong" {
+	if err := json.Unmarshal([]byte(lines[4]), &e); err != nil || len(lines) != 12 || e.Iteration != 2 || e.Time.IsZero() || e.Call != "1" ||
+		!e.Failed ||
+		e.Text != "exit 2\nlong" {
 		t.Errorf("%d events, %+v, %v", len(lines), e, err)
 	}
 	var it IterationResult
@@ -103,7 +115,8 @@ func TestBothStreamsOfAnAgentAtOnce(t *testing.T) {
 	p.Close()
 	var it IterationResult
 	l.into(&it)
-	if len(it.Tools) != 1 || it.Tools[0].Calls != 100 || len(*shown) != 200 || strings.Count(read(eventsName), "\n") != 201 || it.Usage.Turns != 1 {
+	if len(it.Tools) != 1 || it.Tools[0].Calls != 100 || len(*shown) != 200 || strings.Count(read(eventsName), "\n") != 201 ||
+		it.Usage.Turns != 1 {
 		t.Errorf("%+v %+v, %d shown", it.Tools, it.Usage, len(*shown))
 	}
 }
@@ -120,7 +133,8 @@ func TestAnAgentThatUsesEndlesslyManyToolsIsCounted(t *testing.T) {
 	for _, tool := range it.Tools {
 		calls += tool.Calls
 	}
-	if calls != 10_000 || len(it.Tools) > maxTools+1 || len(it.Errors) != maxErrors || len(it.Errors[0]) > maxWhat+10 || len(l.calls) > maxRefusals {
+	if calls != 10_000 || len(it.Tools) > maxTools+1 || len(it.Errors) != maxErrors || len(it.Errors[0]) > maxWhat+10 ||
+		len(l.calls) > maxRefusals {
 		t.Errorf("%d calls of %d tools, %d errors, %d running", calls, len(it.Tools), len(it.Errors), len(l.calls))
 	}
 }
@@ -159,17 +173,22 @@ func TestAProgramThatSaysItFailedHasFailed(t *testing.T) {
 		code   int
 		says   string
 	}{
-		"it is done":                       {[]runtime.Event{result("ok", false)}, nil, true, 0, ""},
-		"a script says nothing":            {nil, nil, false, 0, ""},
-		"failed, with status 0":            {[]runtime.Event{result("API Error", true)}, nil, true, ExitAgentFailed, "the agent failed: API Error"},
-		"failed, and says nothing of it":   {[]runtime.Event{result("", true)}, nil, true, ExitAgentFailed, "the agent failed: it does not say why"},
-		"failed, then done":                {[]runtime.Event{result("x", true), result("ok", false)}, nil, true, 0, ""},
-		"failed, with a status":            {[]runtime.Event{result("API Error", true)}, exit, true, ExitAgentFailed, "the agent exited with status 1: API Error"},
-		"no result":                        {nil, nil, true, ExitAgentFailed, "the agent failed: it ended without a result"},
-		"no result after an error":         {[]runtime.Event{report}, nil, true, ExitAgentFailed, "the agent failed: API Error"},
-		"a status after an error":          {[]runtime.Event{report}, exit, true, ExitAgentFailed, "the agent exited with status 1: API Error"},
-		"a status after a word of it":      {[]runtime.Event{{Kind: runtime.EventLine, Stream: "stderr", Text: "no agent x"}}, exit, true, ExitAgentFailed, "the agent exited with status 1: no agent x"},
-		"a script's status":                {[]runtime.Event{{Kind: runtime.EventLine, Stream: "stderr", Text: "no agent x"}}, exit, false, ExitAgentFailed, "the agent exited with status 1"},
+		"it is done":            {[]runtime.Event{result("ok", false)}, nil, true, 0, ""},
+		"a script says nothing": {nil, nil, false, 0, ""},
+		"failed, with status 0": {[]runtime.Event{result("API Error", true)}, nil, true, ExitAgentFailed,
+			"the agent failed: API Error"},
+		"failed, and says nothing of it": {[]runtime.Event{result("", true)}, nil, true, ExitAgentFailed,
+			"the agent failed: it does not say why"},
+		"failed, then done": {[]runtime.Event{result("x", true), result("ok", false)}, nil, true, 0, ""},
+		"failed, with a status": {[]runtime.Event{result("API Error", true)}, exit, true, ExitAgentFailed,
+			"the agent exited with status 1: API Error"},
+		"no result":                {nil, nil, true, ExitAgentFailed, "the agent failed: it ended without a result"},
+		"no result after an error": {[]runtime.Event{report}, nil, true, ExitAgentFailed, "the agent failed: API Error"},
+		"a status after an error":  {[]runtime.Event{report}, exit, true, ExitAgentFailed, "the agent exited with status 1: API Error"},
+		"a status after a word of it": {[]runtime.Event{{Kind: runtime.EventLine, Stream: "stderr", Text: "no agent x"}}, exit, true,
+			ExitAgentFailed, "the agent exited with status 1: no agent x"},
+		"a script's status": {[]runtime.Event{{Kind: runtime.EventLine, Stream: "stderr", Text: "no agent x"}}, exit, false,
+			ExitAgentFailed, "the agent exited with status 1"},
 		"a status after done":              {[]runtime.Event{result("ok", false)}, exit, true, ExitAgentFailed, "the agent exited with status 1"},
 		"a timeout stays one":              {[]runtime.Event{report}, timeout, true, ExitTimeout, "the agent did not end: API Error"},
 		"a timeout after it says it ended": {[]runtime.Event{result("ok", false)}, timeout, true, ExitTimeout, "the agent did not end"},
@@ -268,7 +287,8 @@ func TestAPolicyThatKeepsTheRuntimesVariablesIsRefused(t *testing.T) {
 		}
 		err = r.checkEnv(p)
 		var f *Failure
-		if want == "" && err != nil || want != "" && (!errors.As(err, &f) || f.Code != ExitConfiguration || !strings.Contains(err.Error(), want)) {
+		if want == "" && err != nil ||
+			want != "" && (!errors.As(err, &f) || f.Code != ExitConfiguration || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", more, err)
 		}
 	}

@@ -40,7 +40,8 @@ func (r *run) bootstrap(ctx context.Context) error {
 func (r *run) planInput() bootstrap.Input {
 	in := bootstrap.Input{
 		Agent: r.harness.AgentName(), Definition: r.harness.Path(r.harness.Agent), Note: canaryNote(r.canary),
-		Repo: r.clone, Tree: r.tree, Hidden: r.hidden(), Objects: r.target.objects(r.clone), RepoName: repoName(r.target.dir), Input: r.harness.Path(r.harness.AgentInput),
+		Repo: r.clone, Tree: r.tree, Hidden: r.hidden(), Objects: r.target.objects(r.clone), RepoName: repoName(r.target.dir),
+		Input:    r.harness.Path(r.harness.AgentInput),
 		AgentsMD: r.rules, Bridge: r.runtime.Traits().Bridge,
 	}
 	for _, s := range r.harness.Skills {

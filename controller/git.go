@@ -29,7 +29,8 @@ var gitEnv = []string{
 // gitSafe are settings that outrank those of any repository: each names a
 // program that git would run, or makes it trust objects without a look.
 var gitSafe = []string{
-	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.attributesFile=/dev/null", "core.excludesFile=/dev/null",
+	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.attributesFile=/dev/null",
+	"core.excludesFile=/dev/null",
 	"core.alternateRefsCommand=true", "core.sshCommand=/bin/false", "core.gitProxy=/bin/false", "core.editor=/bin/false", "core.pager=cat",
 	"credential.helper=", "diff.external=", "gpg.program=/bin/false", "commit.gpgSign=false",
 	"protocol.ext.allow=never", "protocol.allow=never", "protocol.file.allow=always", "uploadpack.packObjectsHook=",
@@ -170,7 +171,18 @@ func (g gitTool) open(ctx context.Context, dir string) (target, error) {
 	if _, err := os.Lstat(filepath.Join(abs, ".git")); err != nil {
 		return target{}, fmt.Errorf("%s: %w", dir, errNotRepository)
 	}
-	out, err := g.run(ctx, abs, "rev-parse", "--path-format=absolute", "HEAD^{commit}", "--symbolic-full-name", "HEAD", "--show-toplevel", "--git-path", "index")
+	out, err := g.run(
+		ctx,
+		abs,
+		"rev-parse",
+		"--path-format=absolute",
+		"HEAD^{commit}",
+		"--symbolic-full-name",
+		"HEAD",
+		"--show-toplevel",
+		"--git-path",
+		"index",
+	)
 	if err != nil {
 		return target{}, g.whyNot(ctx, dir, abs)
 	}
@@ -231,8 +243,24 @@ func (t target) clone(ctx context.Context, dest, author string) error {
 		return err
 	}
 	// What the operator has is not checked again: git inside only works with it.
-	_, err := t.git.run(ctx, dest, "-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObjects=false", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
-		"--update-head-ok", "--update-shallow", "--", t.dir, "+"+t.head+":refs/heads/"+branch)
+	_, err := t.git.run(
+		ctx,
+		dest,
+		"-c",
+		"transfer.fsckObjects=false",
+		"-c",
+		"fetch.fsckObjects=false",
+		"fetch",
+		"--quiet",
+		"--no-tags",
+		"--no-write-fetch-head",
+		"--no-recurse-submodules",
+		"--update-head-ok",
+		"--update-shallow",
+		"--",
+		t.dir,
+		"+"+t.head+":refs/heads/"+branch,
+	)
 	return err
 }
 
@@ -317,7 +345,18 @@ const maxCommits = 200
 
 // commits lists what is in ref and not in the base.
 func (t target) commits(ctx context.Context, dir, ref string) ([]Commit, error) {
-	out, err := t.git.run(ctx, dir, "log", "-z", "--no-show-signature", "--no-ext-diff", "--max-count="+strconv.Itoa(maxCommits), "--format=%H %s", ref, "^"+t.head)
+	out, err := t.git.run(
+		ctx,
+		dir,
+		"log",
+		"-z",
+		"--no-show-signature",
+		"--no-ext-diff",
+		"--max-count="+strconv.Itoa(maxCommits),
+		"--format=%H %s",
+		ref,
+		"^"+t.head,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -87,13 +87,26 @@ func TestACloneHoldsTheHistoryOfHeadAndNothingElse(t *testing.T) {
 		{"a branch", "", "main", ""},
 		{"a branch with slashes", "git checkout -q -b feature/x", "feature/x", ""},
 		{"a detached head", "git checkout -q --detach", "work", ""},
-		{"other branches, tags, notes and stashes stay outside", `git tag v1 && git branch other && git notes add -m n && echo x > a.txt && git stash -q`, "main",
-			"git for-each-ref | grep -v refs/heads/main || true"},
+		{
+			"other branches, tags, notes and stashes stay outside",
+			`git tag v1 && git branch other && git notes add -m n && echo x > a.txt && git stash -q`,
+			"main",
+			"git for-each-ref | grep -v refs/heads/main || true",
+		},
 		{"remotes and their credentials stay outside", "git remote add origin https://user:secret@example.com/x.git", "main",
 			"git remote; grep -r secret .git || true"},
-		{"hooks and configuration stay outside", "printf '#!/bin/sh\n' > .git/hooks/pre-commit; git config alias.x '!true'; git config http.extraheader secret", "main",
-			"ls .git/hooks 2>/dev/null || true; git config --local --get-regexp 'alias|http' || true"},
-		{"unreachable objects stay outside", "echo secret | git hash-object -w --stdin", "main", "git cat-file -p $(echo secret | git hash-object --stdin) 2>/dev/null || true"},
+		{
+			"hooks and configuration stay outside",
+			"printf '#!/bin/sh\n' > .git/hooks/pre-commit; git config alias.x '!true'; git config http.extraheader secret",
+			"main",
+			"ls .git/hooks 2>/dev/null || true; git config --local --get-regexp 'alias|http' || true",
+		},
+		{
+			"unreachable objects stay outside",
+			"echo secret | git hash-object -w --stdin",
+			"main",
+			"git cat-file -p $(echo secret | git hash-object --stdin) 2>/dev/null || true",
+		},
 	}
 	g := newTestGit(t)
 	for _, tt := range tests {
@@ -142,7 +155,8 @@ func TestAShallowTargetIsCloned(t *testing.T) {
 		t.Errorf("clone: %q", got)
 	}
 	shell(t, clone, "git checkout -q -b taken && echo agent > a.txt && git commit -q -am third")
-	if err := target.take(context.Background(), clone, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take")); err != nil {
+	if err := target.take(context.Background(), clone, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(),
+		"take")); err != nil {
 		t.Fatal(err)
 	}
 	if got := shell(t, shallow, "git show agentctl/a/1:a.txt"); got != "agent" {
@@ -186,9 +200,13 @@ func TestUncommittedSeesTrackedChangesOnly(t *testing.T) {
 
 func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 	repo := newRepo(t)
-	shell(t, repo, `printf '#!/bin/sh\n' > run.sh; chmod +x run.sh; ln -s sub/b.txt link; ln -s /etc/passwd out; : > empty; printf 'a\0b\n' > binary
+	shell(
+		t,
+		repo,
+		`printf '#!/bin/sh\n' > run.sh; chmod +x run.sh; ln -s sub/b.txt link; ln -s /etc/passwd out; : > empty; printf 'a\0b\n' > binary
 		printf x > "$(printf 'odd\n\tname')"; mkdir -p deep/er; echo y > deep/er/f; git add -A
-		git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),module; git commit -q -m more`)
+		git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),module; git commit -q -m more`,
+	)
 	ctx := context.Background()
 	target, err := newTestGit(t).open(ctx, repo)
 	if err != nil {
@@ -211,8 +229,10 @@ func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 		}
 	}
 	want := []string{
-		`file "a.txt" 644 4 `, `file "binary" 644 4 `, `dir "deep" 755 0 `, `dir "deep/er" 755 0 `, `file "deep/er/f" 644 2 `, `file "empty" 644 0 `,
-		`symlink "link" 777 9 sub/b.txt`, `dir "module" 755 0 `, `file "odd\n\tname" 644 1 `, `symlink "out" 777 11 /etc/passwd`, `file "run.sh" 755 10 `, `dir "sub" 755 0 `, `file "sub/b.txt" 644 4 `,
+		`file "a.txt" 644 4 `, `file "binary" 644 4 `, `dir "deep" 755 0 `, `dir "deep/er" 755 0 `, `file "deep/er/f" 644 2 `,
+		`file "empty" 644 0 `,
+		`symlink "link" 777 9 sub/b.txt`, `dir "module" 755 0 `, `file "odd\n\tname" 644 1 `, `symlink "out" 777 11 /etc/passwd`,
+		`file "run.sh" 755 10 `, `dir "sub" 755 0 `, `file "sub/b.txt" 644 4 `,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tree:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -235,15 +255,37 @@ func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 	tests := []struct{ name, setup, refused string }{
 		{name: "fsmonitor", setup: `git config core.fsmonitor ./evil`},
-		{name: "hooksPath", setup: `mkdir h && for h in reference-transaction post-checkout pre-commit post-index-change pre-auto-gc post-merge update post-update; do cp evil h/$h; done; git config core.hooksPath h`},
+		{
+			name:  "hooksPath",
+			setup: `mkdir h && for h in reference-transaction post-checkout pre-commit post-index-change pre-auto-gc post-merge update post-update; do cp evil h/$h; done; git config core.hooksPath h`,
+		},
 		{name: "hooks", setup: `for h in reference-transaction post-checkout pre-auto-gc update post-update; do cp evil .git/hooks/$h; done`},
-		{name: "clean and smudge filters", setup: `echo '*.txt filter=x' > .gitattributes; git add -A; git commit -q -m attrs; git config filter.x.clean ./evil; git config filter.x.smudge ./evil; git config filter.x.process ./evil`},
-		{name: "textconv and external diff", setup: `echo '*.txt diff=x' > .git/info/attributes; git config diff.x.textconv ./evil; git config diff.x.command ./evil; git config diff.external ./evil`},
-		{name: "transports", setup: `git config core.sshCommand ./evil; git config protocol.ext.allow always; git config protocol.allow always; git config url."ext::sh -c ./evil %".insteadOf "$PWD"; git config url."ext::sh -c ./evil %".insteadOf /`, refused: "transport 'ext' not allowed"},
-		{name: "signatures and pagers", setup: `git config gpg.program ./evil; git config log.showSignature true; git config core.pager ./evil; git config pager.log ./evil; git config pager.diff ./evil`},
-		{name: "alternates", setup: `mkdir alt && git init -q --bare alt/x.git && echo "$PWD/alt/x.git/objects" > .git/objects/info/alternates; git config core.alternateRefsCommand ./evil`},
+		{
+			name:  "clean and smudge filters",
+			setup: `echo '*.txt filter=x' > .gitattributes; git add -A; git commit -q -m attrs; git config filter.x.clean ./evil; git config filter.x.smudge ./evil; git config filter.x.process ./evil`,
+		},
+		{
+			name:  "textconv and external diff",
+			setup: `echo '*.txt diff=x' > .git/info/attributes; git config diff.x.textconv ./evil; git config diff.x.command ./evil; git config diff.external ./evil`,
+		},
+		{
+			name:    "transports",
+			setup:   `git config core.sshCommand ./evil; git config protocol.ext.allow always; git config protocol.allow always; git config url."ext::sh -c ./evil %".insteadOf "$PWD"; git config url."ext::sh -c ./evil %".insteadOf /`,
+			refused: "transport 'ext' not allowed",
+		},
+		{
+			name:  "signatures and pagers",
+			setup: `git config gpg.program ./evil; git config log.showSignature true; git config core.pager ./evil; git config pager.log ./evil; git config pager.diff ./evil`,
+		},
+		{
+			name:  "alternates",
+			setup: `mkdir alt && git init -q --bare alt/x.git && echo "$PWD/alt/x.git/objects" > .git/objects/info/alternates; git config core.alternateRefsCommand ./evil`,
+		},
 		{name: "uploadpack", setup: `git config uploadpack.packObjectsHook ./evil; git config remote.origin.uploadpack ./evil`},
-		{name: "an included file", setup: `printf '[core]\n\tfsmonitor = ./evil\n\thooksPath = .\n' > inc; cp evil reference-transaction; git config include.path ../inc`},
+		{
+			name:  "an included file",
+			setup: `printf '[core]\n\tfsmonitor = ./evil\n\thooksPath = .\n' > inc; cp evil reference-transaction; git config include.path ../inc`,
+		},
 		{name: "a credential helper and askpass", setup: `git config credential.helper '!./evil'; git config core.askPass ./evil`},
 		{name: "a gc that is due", setup: `git config gc.auto 1; git config gc.autoDetach false; git config gc.recentObjectsHook ./evil`},
 	}
@@ -297,9 +339,18 @@ func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 // its own objects could bring.
 func TestCommitsAreCheckedBeforeTheyReachTheTarget(t *testing.T) {
 	tests := []struct{ name, make string }{
-		{"a tree that holds .git", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\tconfig\n' $b | git mktree); t=$(printf '040000 tree %s\t.git\n' $t | git mktree --missing); git update-ref refs/heads/taken $(git commit-tree -p HEAD -m x $t)`},
-		{"a tree that holds dot-dot", `b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\t..\n' $b | git mktree); git update-ref refs/heads/taken $(git commit-tree -p HEAD -m x $t)`},
-		{"a .gitmodules that runs a command", `printf '[submodule "x"]\n\tpath = x\n\turl = -u./evil\n' > .gitmodules; git checkout -q -b taken; git add .gitmodules; git commit -q -m x`},
+		{
+			"a tree that holds .git",
+			`b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\tconfig\n' $b | git mktree); t=$(printf '040000 tree %s\t.git\n' $t | git mktree --missing); git update-ref refs/heads/taken $(git commit-tree -p HEAD -m x $t)`,
+		},
+		{
+			"a tree that holds dot-dot",
+			`b=$(echo x | git hash-object -w --stdin); t=$(printf '100644 blob %s\t..\n' $b | git mktree); git update-ref refs/heads/taken $(git commit-tree -p HEAD -m x $t)`,
+		},
+		{
+			"a .gitmodules that runs a command",
+			`printf '[submodule "x"]\n\tpath = x\n\turl = -u./evil\n' > .gitmodules; git checkout -q -b taken; git add .gitmodules; git commit -q -m x`,
+		},
 	}
 	g := newTestGit(t)
 	for _, tt := range tests {
@@ -339,7 +390,8 @@ func TestABranchOfTheTargetIsNeverReplaced(t *testing.T) {
 	shell(t, scratch, "git checkout -q -b taken && git commit -q --allow-empty -m x")
 	for _, name := range []string{"main", "kept"} {
 		shell(t, repo, "git branch -f kept main")
-		if err := target.take(context.Background(), scratch, map[string]string{"taken": name}, filepath.Join(t.TempDir(), "take")); err == nil || !strings.Contains(err.Error(), "exists") {
+		if err := target.take(context.Background(), scratch, map[string]string{"taken": name}, filepath.Join(t.TempDir(), "take")); err == nil ||
+			!strings.Contains(err.Error(), "exists") {
 			t.Errorf("branch %s: %v", name, err)
 		}
 	}

@@ -20,7 +20,8 @@ func TestHooksRedactPlaceholders(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, n := scan.New(scan.Options{Prints: s.Secrets}).Redact([]byte("HOME=/root\nTOKEN=" + placeholder + "\nOTHER=" + value + "\n"))
-	if n != 2 || strings.Contains(string(got), "placeholder") || strings.Contains(string(got), value) || !strings.Contains(string(got), "HOME=/root") {
+	if n != 2 || strings.Contains(string(got), "placeholder") || strings.Contains(string(got), value) ||
+		!strings.Contains(string(got), "HOME=/root") {
 		t.Errorf("%d: %s", n, got)
 	}
 }

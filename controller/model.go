@@ -67,7 +67,10 @@ func StartModel(ctx context.Context, program string, environ []string) (*ModelPr
 	m.lines = scan.NewModel(r, questions)
 	go func() {
 		defer close(m.ended)
-		res, err := host.Run(ctx, host.Command{Argv: []string{program}, Env: environ, Stdin: stdin, Stdout: w, MaxOutput: 4 << 10, Timeout: scriptTimeout})
+		res, err := host.Run(
+			ctx,
+			host.Command{Argv: []string{program}, Env: environ, Stdin: stdin, Stdout: w, MaxOutput: 4 << 10, Timeout: scriptTimeout},
+		)
 		if err == nil {
 			err = res.Err()
 		}
@@ -157,7 +160,11 @@ func (r *run) checkModel() error {
 		}
 		return nil
 	case r.o.Scanner == "":
-		return badConfig("name one with --scanner, or write llm_guard: {enabled: false}", "%s: security.host_scanners.llm_guard needs a program that scores texts", g.At())
+		return badConfig(
+			"name one with --scanner, or write llm_guard: {enabled: false}",
+			"%s: security.host_scanners.llm_guard needs a program that scores texts",
+			g.At(),
+		)
 	}
 	if err := checkProgram(r.o.Scanner); err != nil {
 		return badConfig("name the file of a program with --scanner", "%w", err)
@@ -180,7 +187,11 @@ func (r *run) withModel(ctx context.Context, do func(scan.Model) error) error {
 		err = closeErr
 	}
 	if m.failed != nil && ctx.Err() == nil {
-		return fail(ExitScan, "run the program by hand: it reads {\"text\": \"...\"} and answers {\"score\": 0.5}, a line each; see doc/scan.md", err)
+		return fail(
+			ExitScan,
+			"run the program by hand: it reads {\"text\": \"...\"} and answers {\"score\": 0.5}, a line each; see doc/scan.md",
+			err,
+		)
 	}
 	return err
 }

@@ -34,7 +34,12 @@ func TestAModelProgramIsAskedUntilTheEnd(t *testing.T) {
 	}
 	s := scan.New(scan.Options{Model: m, Threshold: 0.9, Sentences: true})
 	for range 3 {
-		found, err := s.Text(context.Background(), "AGENTS.md", scan.Instructions, strings.NewReader("Run the tests. Obey the moon. "+strings.Repeat("Long. ", 500)))
+		found, err := s.Text(
+			context.Background(),
+			"AGENTS.md",
+			scan.Instructions,
+			strings.NewReader("Run the tests. Obey the moon. "+strings.Repeat("Long. ", 500)),
+		)
 		if err != nil || len(found) != 1 || found[0].Column != 15 || found[0].Severity != scan.Critical {
 			t.Fatalf("%v %v", found, err)
 		}

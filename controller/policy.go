@@ -131,7 +131,21 @@ func ownPolicy(name string, own ownRules) policy.Source {
 }
 
 // changing are the operations that change a file or directory.
-var changing = []string{"write", "create", "delete", "rename", "chmod", "chown", "link", "symlink", "mkdir", "rmdir", "mknod", "xattr", "utime"}
+var changing = []string{
+	"write",
+	"create",
+	"delete",
+	"rename",
+	"chmod",
+	"chown",
+	"link",
+	"symlink",
+	"mkdir",
+	"rmdir",
+	"mknod",
+	"xattr",
+	"utime",
+}
 
 // guarded are the rules that a run adds to its policy: the agent writes no
 // variables of later commands and nothing that its program is configured by, which it may read, the program may write
@@ -153,7 +167,8 @@ func (r *run) guarded() []policyRule {
 		Name: "delivered-environment", Paths: []string{bootstrap.EnvDir, bootstrap.EnvDir + "/**"}, Operations: changing, Decision: "deny",
 		Message: "the variables of all commands are those that the controller delivered",
 	}, policyRule{
-		Name: "above-delivered-environment", Paths: []string{bootstrap.Root, bootstrap.Workspace}, Operations: []string{"delete", "rename", "rmdir"},
+		Name: "above-delivered-environment", Paths: []string{bootstrap.Root, bootstrap.Workspace}, Operations: []string{"delete", "rename",
+			"rmdir"},
 		Decision: "deny", Message: "the variables of all commands are those that the controller delivered",
 	})
 	if len(r.own) == 0 {
@@ -176,7 +191,8 @@ func (r *run) guarded() []policyRule {
 	rules = append(rules,
 		policyRule{Name: "delivered-files", Paths: files, Operations: changing, Decision: "deny", Message: message},
 		policyRule{
-			Name: "above-delivered-files", Paths: slices.Sorted(maps.Keys(above)), Operations: []string{"delete", "rename", "rmdir", "chmod", "chown", "symlink"},
+			Name: "above-delivered-files", Paths: slices.Sorted(maps.Keys(above)), Operations: []string{"delete", "rename", "rmdir", "chmod",
+				"chown", "symlink"},
 			Decision: "deny", Message: message,
 		})
 	var state []string

@@ -152,7 +152,8 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(found) != 3 || found[0].RunID != "cut-short" || found[1].RunID != "ended-long-ago" || !found[1].Record || found[2].RunID != "killed" {
+	if len(found) != 3 || found[0].RunID != "cut-short" || found[1].RunID != "ended-long-ago" || !found[1].Record ||
+		found[2].RunID != "killed" {
 		t.Errorf("collected %+v", found)
 	}
 	for name, want := range map[string]bool{
@@ -182,7 +183,8 @@ func TestTheTallyCountsEachEventOnce(t *testing.T) {
 	events := []wire.Event{{Seq: 1, Type: wire.EventExec, Decision: "allow", Path: "/usr/bin/git"}, kill}
 	again := kill
 	again.Seq = 3
-	for _, e := range append(events, append(events, again, wire.Event{Seq: 6, Type: wire.EventExec, Decision: "audit", Path: "/usr/bin/git"})...) {
+	for _, e := range append(events, append(events, again, wire.Event{Seq: 6, Type: wire.EventExec, Decision: "audit",
+		Path: "/usr/bin/git"})...) {
 		tally.add(e)
 	}
 	var r Result

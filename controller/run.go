@@ -211,7 +211,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	r.tally = newTally(func(x Refusal) { r.tell(Update{Kind: UpdateRefusal, Refusal: x}) })
 	r.result = Result{
 		Version: 1, Status: StatusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out, Started: time.Now().UTC(),
-		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{}, Findings: []scan.Finding{},
+		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{},
+		Findings: []scan.Finding{},
 	}
 	ctx, r.interrupt = context.WithCancelCause(ctx)
 	defer r.interrupt(nil)

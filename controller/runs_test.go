@@ -178,7 +178,16 @@ func TestChangesShowEveryLineAndNothingElse(t *testing.T) {
 		{"binary", write("b", "a\x00b"), "", "added", whyBinary, 0, 0, ""},
 		{"large", write("l", strings.Repeat("x\n", maxDiffFile)), "", "added", whyLarge, 0, 0, ""},
 		{"only its mode", write("s", "same\n"), "same\n", "modified", "", 0, 0, ""},
-		{"a link", wire.ManifestEntry{Path: "to", Type: "symlink", Target: "there"}, "", "added", "", 1, 0, "@@ -0,0 +1,1 @@\n+symbolic link to there\n"},
+		{
+			"a link",
+			wire.ManifestEntry{Path: "to", Type: "symlink", Target: "there"},
+			"",
+			"added",
+			"",
+			1,
+			0,
+			"@@ -0,0 +1,1 @@\n+symbolic link to there\n",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

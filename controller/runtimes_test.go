@@ -20,7 +20,8 @@ func TestTheHarnessKnowsWhatEachRuntimeTakes(t *testing.T) {
 			t.Fatal(err)
 		}
 		traits := r.Traits()
-		for leaf, has := range map[string]bool{"model": traits.Model, "effort": traits.Effort, "plugins.path": traits.Plugins, "security.sandbox_hooks": traits.Hooks} {
+		for leaf, has := range map[string]bool{"model": traits.Model, "effort": traits.Effort, "plugins.path": traits.Plugins,
+			"security.sandbox_hooks": traits.Hooks} {
 			if slices.Contains(takes, leaf) != has {
 				t.Errorf("%s: the harness says %v, the adapter takes %s: %v", name, takes, leaf, has)
 			}

@@ -270,8 +270,21 @@ func (r *run) scanResults(ctx context.Context, s *scan.Scanner) error {
 		if branch == "" {
 			continue
 		}
-		log := r.git.stream(ctx, r.clone, strings.NewReader(""), "log", "--patch", "--no-show-signature", "--no-ext-diff", "--no-textconv", "--no-color", "--text", "--full-index",
-			"refs/heads/"+branch, "^"+r.target.head)
+		log := r.git.stream(
+			ctx,
+			r.clone,
+			strings.NewReader(""),
+			"log",
+			"--patch",
+			"--no-show-signature",
+			"--no-ext-diff",
+			"--no-textconv",
+			"--no-color",
+			"--text",
+			"--full-index",
+			"refs/heads/"+branch,
+			"^"+r.target.head,
+		)
 		err := r.scanText(ctx, s, "commits of "+branch, scan.Output, log)
 		if err = errors.Join(err, log.Close()); err != nil {
 			return err

@@ -37,7 +37,11 @@ func (r *run) scanSandbox(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fail(ExitScan, "write security: {enabled: false} in the harness to run without scans", fmt.Errorf("the sandbox was not scanned: %w", err))
+		return fail(
+			ExitScan,
+			"write security: {enabled: false} in the harness to run without scans",
+			fmt.Errorf("the sandbox was not scanned: %w", err),
+		)
 	}
 	if found, err = r.withoutOwn(ctx, found); err != nil {
 		return err
@@ -51,14 +55,22 @@ func (r *run) findInside(ctx context.Context) ([]scan.Finding, error) {
 	lines := &scanLines{}
 	errs := &head{limit: maxScanErrors}
 	req := wire.ExecRequest{
-		ID: r.result.RunID + "-scan", Argv: slices.Concat(scanArgv(), r.skippedScanners(), r.scannedPaths()), Cwd: r.repoDir, DeadlineMS: sandboxScanTime.Milliseconds(),
+		ID: r.result.RunID + "-scan", Argv: slices.Concat(scanArgv(), r.skippedScanners(), r.scannedPaths()), Cwd: r.repoDir,
+		DeadlineMS: sandboxScanTime.Milliseconds(),
 	}
 	exit, err := r.box.Run(ctx, req, wire.Streams{Stdout: lines, Stderr: errs})
 	switch {
 	case err != nil:
 		return nil, err
 	case exit.Kind != wire.ExitExited || exit.Code != 0:
-		return nil, fmt.Errorf("%s %d %s%s: %s", exit.Kind, exit.Code, exit.Message, ruleSuffix(exit.Rule), text.Short(strings.TrimSpace(string(errs.b)), 400))
+		return nil, fmt.Errorf(
+			"%s %d %s%s: %s",
+			exit.Kind,
+			exit.Code,
+			exit.Message,
+			ruleSuffix(exit.Rule),
+			text.Short(strings.TrimSpace(string(errs.b)), 400),
+		)
 	case lines.err != nil:
 		return nil, lines.err
 	case !lines.done || len(lines.buf) > 0:

@@ -83,12 +83,16 @@ func TestFilesThatTheRunMadeAreNoFindings(t *testing.T) {
 		}
 		return found
 	}
-	r := &run{harness: &harness.Harness{}, own: []runtime.File{{Dest: dest, Data: []byte(made)}, {Dest: bootstrap.ConfigDir + "/link", Target: "x"}}}
+	r := &run{
+		harness: &harness.Harness{},
+		own:     []runtime.File{{Dest: dest, Data: []byte(made)}, {Dest: bootstrap.ConfigDir + "/link", Target: "x"}},
+	}
 	if left, err := r.withoutOwn(context.Background(), inside(made)); err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
 	}
 	for _, other := range []string{
-		strings.Replace(made, `"discoveryCommand": ""`, `"discoveryCommand": "b"`, 1), strings.Replace(made, `"a"`, `"b"`, 1), strings.Replace(made, "{", "\n{", 1),
+		strings.Replace(made, `"discoveryCommand": ""`, `"discoveryCommand": "b"`, 1), strings.Replace(made, `"a"`, `"b"`, 1),
+		strings.Replace(made, "{", "\n{", 1),
 	} {
 		if left, err := r.withoutOwn(context.Background(), inside(other)); err != nil || len(left) == 0 {
 			t.Errorf("%s: %v %v", other, left, err)

@@ -119,7 +119,15 @@ func (r *run) preflight(ctx context.Context) error {
 	}
 	r.cleanup = append(r.cleanup, r.results.discard)
 	r.record.Out, r.record.Staging = r.results.out, r.results.staging
-	r.spec = sandbox.Spec{RunID: r.result.RunID, Policy: sources(rules), Vars: vars, EnvDir: bootstrap.EnvDir, Home: homeDir, Program: r.showsProgram(), Credentials: r.secrets}
+	r.spec = sandbox.Spec{
+		RunID:       r.result.RunID,
+		Policy:      sources(rules),
+		Vars:        vars,
+		EnvDir:      bootstrap.EnvDir,
+		Home:        homeDir,
+		Program:     r.showsProgram(),
+		Credentials: r.secrets,
+	}
 	if err := r.checkBackend(ctx); err != nil {
 		return err
 	}
@@ -292,7 +300,11 @@ func (r *run) preScript(ctx context.Context) error {
 		err = res.Err()
 	}
 	if err != nil {
-		return fail(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", fmt.Errorf("%s: %w", r.harness.PreScript.At, err))
+		return fail(
+			ExitConfiguration,
+			"the script runs before the sandbox exists; nothing was created",
+			fmt.Errorf("%s: %w", r.harness.PreScript.At, err),
+		)
 	}
 	before := r.target
 	if err := r.openRepo(ctx); err != nil || r.target == before {

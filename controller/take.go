@@ -56,12 +56,23 @@ func (t target) take(ctx context.Context, scratch string, branches map[string]st
 
 // takePack makes a pack of the revisions, checks it and puts it into the target.
 func (t target) takePack(ctx context.Context, scratch, revs, dir string) error {
-	hash, err := t.git.feed(ctx, scratch, revs, "pack-objects", "--revs", "--non-empty", "--quiet", "--delta-base-offset", filepath.Join(dir, "pack"))
+	hash, err := t.git.feed(
+		ctx,
+		scratch,
+		revs,
+		"pack-objects",
+		"--revs",
+		"--non-empty",
+		"--quiet",
+		"--delta-base-offset",
+		filepath.Join(dir, "pack"),
+	)
 	if err != nil || hash == "" { // the target has every object
 		return err
 	}
 	pack := "pack-" + hash
-	if _, err := t.git.run(ctx, scratch, "index-pack", "--strict", "-o", filepath.Join(dir, "checked.idx"), filepath.Join(dir, pack+".pack")); err != nil {
+	if _, err := t.git.run(ctx, scratch, "index-pack", "--strict", "-o", filepath.Join(dir, "checked.idx"), filepath.Join(dir,
+		pack+".pack")); err != nil {
 		return err
 	}
 	place, err := t.git.run(ctx, t.dir, "rev-parse", "--path-format=absolute", "--git-path", "objects/pack")

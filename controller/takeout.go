@@ -94,7 +94,15 @@ func (r *run) noteRefused(taken extract.Result) {
 // noteRepositories tells what was removed from a directory of the results.
 func (r *run) noteRepositories(dir string, removed []gitguard.Problem) {
 	for _, p := range removed {
-		f := scan.Finding{File: p.File, Line: p.Line, Rule: scan.RuleRepository, Severity: scan.High, Message: "removed: " + p.Reason, Excerpt: p.Key, Hint: p.Hint}
+		f := scan.Finding{
+			File:     p.File,
+			Line:     p.Line,
+			Rule:     scan.RuleRepository,
+			Severity: scan.High,
+			Message:  "removed: " + p.Reason,
+			Excerpt:  p.Key,
+			Hint:     p.Hint,
+		}
 		r.noteFindings(dir, []scan.Finding{f})
 	}
 }

@@ -89,7 +89,8 @@ func TestTheOutsideOwnerIsShownAsTheInsideUser(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %q", c.script, got, err, c.want)
 		}
 	}
-	for _, script := range []string{"echo z > roots", "echo z > strangers", "chmod 777 strangers", "chmod 600 roots", "chown 0 mine", "chown 2000 mine", "touch roots", "cat /proc/self/root" + s.back("none")} {
+	for _, script := range []string{"echo z > roots", "echo z > strangers", "chmod 777 strangers", "chmod 600 roots", "chown 0 mine",
+		"chown 2000 mine", "touch roots", "cat /proc/self/root" + s.back("none")} {
 		if got, err := asUser(s.dir, script); err == nil {
 			t.Errorf("%s succeeded: %s", script, got)
 		}
@@ -139,7 +140,8 @@ file_rules:
   - {name: deny, paths: ["WS/denied/**"], operations: [create], decision: deny}
   - {name: rest, paths: ["WS", "WS/**"], operations: ["*"], decision: allow}
 `})
-	for _, name := range []string{strings.Repeat("n", 255), "bytes \xff\xfe\x01", "line\nbreak", "-rf", "...", "trailing ", "\u202etxt", "%s%n"} {
+	for _, name := range []string{strings.Repeat("n", 255), "bytes \xff\xfe\x01", "line\nbreak", "-rf", "...", "trailing ", "\u202etxt",
+		"%s%n"} {
 		p := filepath.Join(s.dir, name)
 		must(t, os.WriteFile(p, []byte(name), 0o644))
 		got, err := os.ReadFile(filepath.Join(s.backing, name))

@@ -50,7 +50,12 @@ func repository(b *testing.B, backing string) {
 			}
 		}
 	}
-	shell("git init -q . && git config gc.auto 0 && git config maintenance.auto false && git add -A && git -c user.name=a -c user.email=a@b commit -qm all")(b, dir)
+	shell(
+		"git init -q . && git config gc.auto 0 && git config maintenance.auto false && git add -A && git -c user.name=a -c user.email=a@b commit -qm all",
+	)(
+		b,
+		dir,
+	)
 }
 
 func bigFile(b *testing.B, backing string) {
@@ -175,7 +180,10 @@ file_rules:
 				}
 				var native, mounted []float64
 				for b.Loop() {
-					o := options{backing: filepath.Join(base, fmt.Sprint("backing", len(native))), limits: keep.TrashLimits{Bytes: 1 << 30, Entries: 10_000}}
+					o := options{
+						backing: filepath.Join(base, fmt.Sprint("backing", len(native))),
+						limits:  keep.TrashLimits{Bytes: 1 << 30, Entries: 10_000},
+					}
 					kept, plain := o.backing+"-kept", o.backing+"-native"
 					must(b, errors.Join(os.Mkdir(o.backing, 0o755), os.Mkdir(plain, 0o755), os.Mkdir(kept, 0o700)))
 					switch kind {

@@ -28,15 +28,31 @@ func TestTheChangeRecordKeepsNetEffects(t *testing.T) {
 		{"renamed", func(c *changes) { c.renamed("a", "b", false, false) }, []string{"renamed b from a"}},
 		{"renamed back", func(c *changes) { c.renamed("a", "b", false, false); c.renamed("b", "a", false, false) }, nil},
 		{"renamed on", func(c *changes) { c.renamed("a", "b", false, false); c.renamed("b", "c", false, false) }, []string{"renamed c from a"}},
-		{"renamed and written", func(c *changes) { c.renamed("a", "b", false, false); c.modified("b") }, []string{"renamed b from a", "modified b"}},
+		{
+			"renamed and written",
+			func(c *changes) { c.renamed("a", "b", false, false); c.modified("b") },
+			[]string{"renamed b from a", "modified b"},
+		},
 		{"renamed then deleted", func(c *changes) { c.renamed("a", "b", false, false); c.deleted("b") }, []string{"deleted a"}},
 		{"created then renamed", func(c *changes) { c.created("a"); c.renamed("a", "b", false, false) }, []string{"created b"}},
 		{"a new file saved over an old one", func(c *changes) { c.created("t"); c.renamed("t", "a", false, true) }, []string{"modified a"}},
 		{"an old file renamed over another", func(c *changes) { c.renamed("a", "b", false, true) }, []string{"renamed b from a"}},
-		{"backup and new file", func(c *changes) { c.renamed("a", "a~", false, false); c.created("a") }, []string{"created a", "renamed a~ from a"}},
+		{
+			"backup and new file",
+			func(c *changes) { c.renamed("a", "a~", false, false); c.created("a") },
+			[]string{"created a", "renamed a~ from a"},
+		},
 		{"directory renamed", func(c *changes) { c.renamed("d", "e", true, false) }, []string{"renamed e from d"}},
-		{"file in a renamed directory written", func(c *changes) { c.renamed("d", "e", true, false); c.modified("e/f") }, []string{"renamed e from d", "modified e/f"}},
-		{"file in a renamed directory deleted", func(c *changes) { c.renamed("d", "e", true, false); c.deleted("e/f") }, []string{"deleted d/f", "renamed e from d"}},
+		{
+			"file in a renamed directory written",
+			func(c *changes) { c.renamed("d", "e", true, false); c.modified("e/f") },
+			[]string{"renamed e from d", "modified e/f"},
+		},
+		{
+			"file in a renamed directory deleted",
+			func(c *changes) { c.renamed("d", "e", true, false); c.deleted("e/f") },
+			[]string{"deleted d/f", "renamed e from d"},
+		},
 		{"directory renamed there and back after a write", func(c *changes) {
 			c.renamed("d", "e", true, false)
 			c.modified("e/f")

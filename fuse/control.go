@@ -38,7 +38,14 @@ func NewControl(socket *os.File, onEvent func(wire.Event), onAsk func(context.Co
 	if err != nil {
 		return nil, err
 	}
-	c := &Control{ch: ch, onEvent: onEvent, onAsk: onAsk, done: make(chan struct{}), waiting: map[uint64]chan reply{}, asking: map[uint64]context.CancelFunc{}}
+	c := &Control{
+		ch:      ch,
+		onEvent: onEvent,
+		onAsk:   onAsk,
+		done:    make(chan struct{}),
+		waiting: map[uint64]chan reply{},
+		asking:  map[uint64]context.CancelFunc{},
+	}
 	go c.receive() // Close waits for it
 	return c, nil
 }

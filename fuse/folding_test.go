@@ -33,7 +33,12 @@ func (c *caseless) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEm
 	return ops
 }
 
-func (c *caseless) Create(ctx context.Context, name string, flags, mode uint32, out *gofuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (c *caseless) Create(
+	ctx context.Context,
+	name string,
+	flags, mode uint32,
+	out *gofuse.EntryOut,
+) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	return c.LoopbackNode.Create(ctx, strings.ToLower(name), flags, mode, out)
 }
 
@@ -50,7 +55,15 @@ func mountCaseless(t *testing.T, dir string) {
 	must(t, unix.Stat(store, &st))
 	root := &fs.LoopbackRoot{Path: store, Dev: st.Dev}
 	remembered := time.Hour // a file is looked up by the name it has, and known by others
-	server, err := fs.Mount(dir, &caseless{fs.LoopbackNode{RootData: root}}, &fs.Options{EntryTimeout: &remembered, AttrTimeout: &remembered, MountOptions: gofuse.MountOptions{DirectMountStrict: true, AllowOther: true}})
+	server, err := fs.Mount(
+		dir,
+		&caseless{fs.LoopbackNode{RootData: root}},
+		&fs.Options{
+			EntryTimeout: &remembered,
+			AttrTimeout:  &remembered,
+			MountOptions: gofuse.MountOptions{DirectMountStrict: true, AllowOther: true},
+		},
+	)
 	must(t, err)
 	t.Cleanup(func() {
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
@@ -121,7 +134,8 @@ file_rules:
   - {name: rest, paths: ["WS", "WS/**"], operations: ["*"], decision: allow}
 `})
 	s.seed(map[string]string{".git/hooks/pre-commit": "original", "caf\u00e9/menu": "original"})
-	for _, name := range []string{".GIT/hooks/pre-commit", ".git/HOOKS/pre-commit", ".git\u200c/hooks/pre-commit", ".g\u0131t/hooks/pre-commit", "cafe\u0301/menu", "CAF\u00c9/menu"} {
+	for _, name := range []string{".GIT/hooks/pre-commit", ".git/HOOKS/pre-commit", ".git\u200c/hooks/pre-commit",
+		".g\u0131t/hooks/pre-commit", "cafe\u0301/menu", "CAF\u00c9/menu"} {
 		must(t, os.MkdirAll(filepath.Dir(s.path(name)), 0o755))
 		must(t, os.WriteFile(s.path(name), []byte("other"), 0o644))
 	}

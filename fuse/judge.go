@@ -155,7 +155,9 @@ func (m *mount) settle(tid uint32, target string, v verdict) gofuse.Status {
 		v.dec.Effect = policy.Deny
 		v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + approveWords + ")")
 	case policy.Redirect:
-		v.diag.Message = strings.TrimSpace(v.diag.Message + " (redirect knows files that are made, written or moved to the name, and directories that are made)")
+		v.diag.Message = strings.TrimSpace(
+			v.diag.Message + " (redirect knows files that are made, written or moved to the name, and directories that are made)",
+		)
 	case policy.SoftDelete:
 		v.diag.Message = strings.TrimSpace(v.diag.Message + " (soft_delete knows delete, rmdir, write and names that are replaced)")
 	}

@@ -107,9 +107,21 @@ file_rules:
 // or deny it for some names: those are not listed.
 func TestWhatAListingNamesCanBeLookedAt(t *testing.T) {
 	s := start(t, options{policy: someHidden})
-	s.seed(map[string]string{"open/a": "a", "open/.secret": "s", "open/d/.secret": "s", "listed/b": "bb", "listed/d/.secret": "s", "listed/d/c": "ccc", "gone/kept.txt": "k", "shut/x": "x"})
+	s.seed(
+		map[string]string{
+			"open/a":           "a",
+			"open/.secret":     "s",
+			"open/d/.secret":   "s",
+			"listed/b":         "bb",
+			"listed/d/.secret": "s",
+			"listed/d/c":       "ccc",
+			"gone/kept.txt":    "k",
+			"shut/x":           "x",
+		},
+	)
 	for range 2 { // the second time from what the kernel keeps
-		for rel, want := range map[string]string{"": "gone listed open", "open": "a d", "open/d": "", "listed": "b d", "listed/d": "c", "gone": ""} {
+		for rel, want := range map[string]string{"": "gone listed open", "open": "a d", "open/d": "", "listed": "b d", "listed/d": "c",
+			"gone": ""} {
 			entries, err := os.ReadDir(s.path(rel))
 			if rel == "" && err != nil {
 				continue // no rule allows the listing of the whole
@@ -148,7 +160,8 @@ func TestWhatAListingNamesCanBeLookedAt(t *testing.T) {
 	must(t, os.Rename(s.path("open/moved"), s.path("gone/moved")))
 	counts("gone/moved/gone", 0)
 	for _, rel := range []string{"listed/absent", "listed/d/absent"} {
-		for name, do := range map[string]func(string) error{"unlink": unix.Unlink, "rmdir": unix.Rmdir, "rename": func(p string) error { return unix.Rename(p, s.path("open/x")) }} {
+		for name, do := range map[string]func(string) error{"unlink": unix.Unlink, "rmdir": unix.Rmdir,
+			"rename": func(p string) error { return unix.Rename(p, s.path("open/x")) }} {
 			if err := do(s.path(rel)); !errors.Is(err, unix.ENOENT) {
 				t.Errorf("%s of the absent %s: %v, want ENOENT", name, rel, err)
 			}

@@ -56,7 +56,14 @@ type worker struct {
 
 // newLoop takes the FUSE descriptor over and answers the kernel's first request.
 func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
-	l := &loop{m: m, fd: fd, answers: asking{m}, protocol: gofuse.NewProtocolServer(asking{m}, opts), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	l := &loop{
+		m:        m,
+		fd:       fd,
+		answers:  asking{m},
+		protocol: gofuse.NewProtocolServer(asking{m}, opts),
+		wake:     make(chan struct{}, 1),
+		ended:    make(chan struct{}),
+	}
 	w, err := l.newWorker(opts.MaxWrite)
 	if err != nil {
 		return nil, err

@@ -63,7 +63,9 @@ func playKernel(t *testing.T) (*kernelSide, *stub) {
 func (k *kernelSide) ask(unique, node uint64) {
 	k.t.Helper()
 	const getattr = 3
-	in := gofuse.GetAttrIn{InHeader: gofuse.InHeader{Length: uint32(unsafe.Sizeof(gofuse.GetAttrIn{})), Opcode: getattr, Unique: unique, NodeId: node}}
+	in := gofuse.GetAttrIn{
+		InHeader: gofuse.InHeader{Length: uint32(unsafe.Sizeof(gofuse.GetAttrIn{})), Opcode: getattr, Unique: unique, NodeId: node},
+	}
 	_, err := unix.Write(k.fd, unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in)))
 	must(k.t, err)
 }
@@ -122,7 +124,13 @@ func TestTheFirstRequestOfOldKernels(t *testing.T) {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		must(t, err)
 		const initialize = 26
-		in := gofuse.InitIn{InHeader: gofuse.InHeader{Length: uint32(size), Opcode: initialize, Unique: 9}, Major: 7, Minor: 32, Flags: gofuse.CAP_ASYNC_READ, Flags2: 1}
+		in := gofuse.InitIn{
+			InHeader: gofuse.InHeader{Length: uint32(size), Opcode: initialize, Unique: 9},
+			Major:    7,
+			Minor:    32,
+			Flags:    gofuse.CAP_ASYNC_READ,
+			Flags2:   1,
+		}
 		_, err = unix.Write(pair[0], unsafe.Slice((*byte)(unsafe.Pointer(&in)), size))
 		must(t, err)
 		l, err := newLoop(&mount{rules: &current{}}, pair[1], &gofuse.MountOptions{MaxWrite: 4096})

@@ -71,14 +71,19 @@ func preparePermissions(t *testing.T, root string) {
 		uid  int
 	}{
 		{"open", 0o777, 3000}, {"sticky", 0o1777, 3000}, {"sticky-mine", 0o1777, 1000}, {"mine", 0o755, 1000}, {"mine-read-only", 0o555, 1000},
-		{"mine-no-search", 0o666, 1000}, {"other", 0o755, 3000}, {"other-search", 0o711, 3000}, {"other-closed", 0o700, 3000}, {"setgid", 0o2777, 3000},
+		{
+			"mine-no-search",
+			0o666,
+			1000,
+		}, {"other", 0o755, 3000}, {"other-search", 0o711, 3000}, {"other-closed", 0o700, 3000}, {"setgid", 0o2777, 3000},
 		{"sticky-group", 0o1775, 3000},
 	}
 	files := []struct {
 		name string
 		mode uint32
 		uid  int
-	}{{"mine-644", 0o644, 1000}, {"mine-400", 0o400, 1000}, {"mine-000", 0, 1000}, {"other-644", 0o644, 3000}, {"other-666", 0o666, 3000}, {"other-600", 0o600, 3000}}
+	}{{"mine-644", 0o644, 1000}, {"mine-400", 0o400, 1000}, {"mine-000", 0, 1000}, {"other-644", 0o644, 3000}, {"other-666", 0o666, 3000},
+		{"other-600", 0o600, 3000}}
 	for _, d := range dirs {
 		dir := filepath.Join(root, d.name)
 		must(t, os.Mkdir(dir, 0o755))

@@ -116,7 +116,9 @@ func (m *mount) sendAway(tid uint32, v verdict, keep bool) error {
 	}
 	if err != nil {
 		v.dec.Effect = policy.Deny
-		v.diag.Message = strings.TrimSpace(v.diag.Message + " (it could not be redirected to " + shown(to.m.inside(to.rel)) + ": " + err.Error() + ")")
+		v.diag.Message = strings.TrimSpace(
+			v.diag.Message + " (it could not be redirected to " + shown(to.m.inside(to.rel)) + ": " + err.Error() + ")",
+		)
 		m.report(tid, "", v)
 		return err
 	}

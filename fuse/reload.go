@@ -78,7 +78,10 @@ func (s *server) prepare(c *Config) error {
 	}
 	for _, m := range s.mounts {
 		if m.noOpenDir && !silent(rules) {
-			return fmt.Errorf("%s: listing was free when the session was made and cannot be audited or asked for now: make a new session for it", m.path)
+			return fmt.Errorf(
+				"%s: listing was free when the session was made and cannot be audited or asked for now: make a new session for it",
+				m.path,
+			)
 		}
 	}
 	s.next = rules

@@ -404,7 +404,8 @@ func TestWhatMakesARepositoryIsAloneInTheTree(t *testing.T) {
 		m := &mount{rules: newCurrent(p)}
 		m.repos.m = m
 		m.tree = newTree(&unix.Stat_t{Mode: unix.S_IFDIR})
-		for name, alone := range map[string]bool{"HEAD": true, "objects": true, "refs": true, "commondir": true, "worktrees": true, "config": false, "main.go": false} {
+		for name, alone := range map[string]bool{"HEAD": true, "objects": true, "refs": true, "commondir": true, "worktrees": true,
+			"config": false, "main.go": false} {
 			if got := m.repos.exclusive(name); got != (alone && on) {
 				t.Errorf("guard %v, %s: alone is %v", on, name, got)
 			}

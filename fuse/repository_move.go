@@ -105,7 +105,11 @@ func (r *repositories) arriveDir(tid uint32, a ask, from string, exchange bool) 
 		if gitguard.Reads(rel) && r.is(top, adding) {
 			code := r.join(tid, a, top, arrival{rel, from})
 			if exchange {
-				code = r.refuse(tid, a, gitguard.Problem{Reason: "what git reads is not exchanged with something else", Hint: "rename one after the other"})
+				code = r.refuse(
+					tid,
+					a,
+					gitguard.Problem{Reason: "what git reads is not exchanged with something else", Hint: "rename one after the other"},
+				)
 			}
 			if !code.Ok() {
 				return code
@@ -285,7 +289,8 @@ func (l *look) add(rel, as string, mode uint32) {
 func ofInterest(as string, mode fs.FileMode) bool {
 	dir, base := splitPath(as)
 	_, parent := splitPath(dir)
-	return as != "" && (mode == fs.ModeSymlink || mode == fs.ModeNamedPipe || base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base))
+	return as != "" &&
+		(mode == fs.ModeSymlink || mode == fs.ModeNamedPipe || base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base))
 }
 
 func (l *look) below(dir string) []gofuse.DirEntry {
@@ -340,7 +345,11 @@ func (r *repositories) freshen(tid uint32, a ask, rel string, data []byte) gofus
 		return gofuse.Status(errno(err))
 	}
 	if st.Nlink > 1 || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return r.refuse(tid, a, gitguard.Problem{File: r.m.inside(rel), Reason: "what git reads here may have one name only", Hint: "copy the file"})
+		return r.refuse(
+			tid,
+			a,
+			gitguard.Problem{File: r.m.inside(rel), Reason: "what git reads here may have one name only", Hint: "copy the file"},
+		)
 	}
 	gone, err := p.lastName(&st)
 	if err == nil {

@@ -33,7 +33,8 @@ func (s *session) run(dir, program string, args ...string) (string, error) {
 	home := filepath.Join(filepath.Dir(s.dir), "home")
 	_ = os.MkdirAll(home, 0o755)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
-		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=protocol.file.allow", "GIT_CONFIG_VALUE_0=always", "GIT_CONFIG_KEY_1=advice.detachedHead", "GIT_CONFIG_VALUE_1=false",
+		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=protocol.file.allow", "GIT_CONFIG_VALUE_0=always", "GIT_CONFIG_KEY_1=advice.detachedHead",
+		"GIT_CONFIG_VALUE_1=false",
 		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@x", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@x", "GIT_EDITOR=true"}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -90,25 +91,55 @@ r commit -qam two
 `
 	tests := []struct{ name, script string }{
 		{"init", ". init -q x\n. init -q --bare y\n. init -q x0\n. init -q --separate-git-dir x0/.git/z z\nz status\n. init -q x\n"},
-		{"settings", base + "r config user.name A_B\nr config user.email a@x\nr config core.autocrlf false\nr config --unset user.name\nr config --rename-section user author\n"},
-		{"remotes", base + "r remote add o https://example.org/x.git\nr remote set-url o ../y\nr remote rename o p\nr remote set-url --push p git@example.org:x/y.git\nr remote remove p\n"},
-		{"clone and push", base + ". clone -q r c\n. clone -q file://WS/r d\n. clone -q --bare r b.git\nc remote add b ../b.git\nc checkout -qb new\nc push -qu b new\nc fetch -q --prune b\nc branch -m new newer\n" +
-			"c checkout -q main\nc branch -D newer\nc pull -q\n. clone -q --shared r s\ns log -1\n. clone -q --no-hardlinks r n\n"},
-		{"submodules", base + ". init -q -b main super\nsuper submodule --quiet add ../r sub\nsuper commit -qm sub\nsuper submodule --quiet update --init\n. clone -q --recurse-submodules super copy\n" +
-			"copy submodule --quiet deinit -f sub\ncopy submodule --quiet update --init\ncopy/sub status\ncopy submodule --quiet absorbgitdirs\ncopy submodule --quiet sync\n"},
-		{"worktrees", base + "r worktree add -q ../w\nw status\nw worktree list\nr worktree move ../w ../w2\nw2 status\nr worktree lock ../w2\nr worktree unlock ../w2\nr worktree remove ../w2\n" +
-			"r worktree add -q ../w3 -b x\n. ! rm -rf w3\nr worktree prune\nr config extensions.worktreeConfig true\nr worktree add -q ../w4 -b y\nw4 config --worktree user.name w\n"},
-		{"branches and tags", base + "r checkout -qb x\nr branch -m x y\nr checkout -q main\nr branch -d y\nr tag t\nr tag -a -m m u\nr pack-refs --all\nr tag -d t\n"},
-		{"history", base + "r commit -q --amend -m other\nr stash list\nr = a dirty\nr stash -q\nr stash pop -q\nr checkout -q a\nr checkout -qb x HEAD~1\nr = b one\nr add b\nr commit -qm b\nr rebase -q main\nr rebase -qi HEAD~1\n" +
-			"r checkout -q main\nr cherry-pick x\nr revert --no-edit HEAD\nr merge -q --no-ff -m m x\nr reset -q --hard HEAD~1\n"},
-		{"interactive rebase", base + "r = b b\nr add b\nr commit -qm three\nr -c sequence.editor=sed_-i_s/^pick/edit/ rebase -i HEAD~2\nr status\nr rebase --continue\nr rebase --continue\n" +
-			"r -c sequence.editor=sh_-c_'sed_s/^pick/drop/_\"$1\">/tmp/guard-todo;cat_/tmp/guard-todo>\"$1\"'_x rebase -i HEAD~1\n"},
+		{
+			"settings",
+			base + "r config user.name A_B\nr config user.email a@x\nr config core.autocrlf false\nr config --unset user.name\nr config --rename-section user author\n",
+		},
+		{
+			"remotes",
+			base + "r remote add o https://example.org/x.git\nr remote set-url o ../y\nr remote rename o p\nr remote set-url --push p git@example.org:x/y.git\nr remote remove p\n",
+		},
+		{
+			"clone and push",
+			base + ". clone -q r c\n. clone -q file://WS/r d\n. clone -q --bare r b.git\nc remote add b ../b.git\nc checkout -qb new\nc push -qu b new\nc fetch -q --prune b\nc branch -m new newer\n" +
+				"c checkout -q main\nc branch -D newer\nc pull -q\n. clone -q --shared r s\ns log -1\n. clone -q --no-hardlinks r n\n",
+		},
+		{
+			"submodules",
+			base + ". init -q -b main super\nsuper submodule --quiet add ../r sub\nsuper commit -qm sub\nsuper submodule --quiet update --init\n. clone -q --recurse-submodules super copy\n" +
+				"copy submodule --quiet deinit -f sub\ncopy submodule --quiet update --init\ncopy/sub status\ncopy submodule --quiet absorbgitdirs\ncopy submodule --quiet sync\n",
+		},
+		{
+			"worktrees",
+			base + "r worktree add -q ../w\nw status\nw worktree list\nr worktree move ../w ../w2\nw2 status\nr worktree lock ../w2\nr worktree unlock ../w2\nr worktree remove ../w2\n" +
+				"r worktree add -q ../w3 -b x\n. ! rm -rf w3\nr worktree prune\nr config extensions.worktreeConfig true\nr worktree add -q ../w4 -b y\nw4 config --worktree user.name w\n",
+		},
+		{
+			"branches and tags",
+			base + "r checkout -qb x\nr branch -m x y\nr checkout -q main\nr branch -d y\nr tag t\nr tag -a -m m u\nr pack-refs --all\nr tag -d t\n",
+		},
+		{
+			"history",
+			base + "r commit -q --amend -m other\nr stash list\nr = a dirty\nr stash -q\nr stash pop -q\nr checkout -q a\nr checkout -qb x HEAD~1\nr = b one\nr add b\nr commit -qm b\nr rebase -q main\nr rebase -qi HEAD~1\n" +
+				"r checkout -q main\nr cherry-pick x\nr revert --no-edit HEAD\nr merge -q --no-ff -m m x\nr reset -q --hard HEAD~1\n",
+		},
+		{
+			"interactive rebase",
+			base + "r = b b\nr add b\nr commit -qm three\nr -c sequence.editor=sed_-i_s/^pick/edit/ rebase -i HEAD~2\nr status\nr rebase --continue\nr rebase --continue\n" +
+				"r -c sequence.editor=sh_-c_'sed_s/^pick/drop/_\"$1\">/tmp/guard-todo;cat_/tmp/guard-todo>\"$1\"'_x rebase -i HEAD~1\n",
+		},
 		{"mail", base + "r format-patch -q -1 -o p\nr reset -q --hard HEAD~1\nr am -q p/0001-two.patch\n"},
 		{"bisect", base + "r bisect start HEAD HEAD~1\nr bisect reset\n"},
 		{"sparse checkout", base + "r sparse-checkout init --cone\nr sparse-checkout set x\nr sparse-checkout disable\n"},
 		{"upkeep", base + "r gc -q\nr repack -qad\nr maintenance run --auto\nr prune\nr fsck\nr reflog expire --all\nr count-objects\n"},
-		{"a copy of a repository", base + ". ! cp -r r r2\nr2 status\n. ! mv r2 r3\nr3 status\n. ! mkdir sub\n. ! mv r3 sub/r4\nsub/r4 commit -q --allow-empty -m x\n. ! rm -rf sub\n"},
-		{"large files", base + "r lfs install --local\nr lfs track *.bin\nr = x.bin 123\nr add .\nr commit -qm lfs\nr lfs ls-files\n. clone -q r c\n"},
+		{
+			"a copy of a repository",
+			base + ". ! cp -r r r2\nr2 status\n. ! mv r2 r3\nr3 status\n. ! mkdir sub\n. ! mv r3 sub/r4\nsub/r4 commit -q --allow-empty -m x\n. ! rm -rf sub\n",
+		},
+		{
+			"large files",
+			base + "r lfs install --local\nr lfs track *.bin\nr = x.bin 123\nr add .\nr commit -qm lfs\nr lfs ls-files\n. clone -q r c\n",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -134,8 +165,19 @@ func evilConfig(mark string) string {
 func (s *session) outside(dir string, args ...string) string {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = s.back(dir)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_EDITOR=true", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@x", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@x"}
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=/nonexistent",
+		"GIT_EDITOR=true",
+		"GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_COUNT=1",
+		"GIT_CONFIG_KEY_0=safe.directory",
+		"GIT_CONFIG_VALUE_0=*",
+		"GIT_AUTHOR_NAME=a",
+		"GIT_AUTHOR_EMAIL=a@x",
+		"GIT_COMMITTER_NAME=a",
+		"GIT_COMMITTER_EMAIL=a@x",
+	}
 	out, _ := cmd.CombinedOutput()
 	return string(out)
 }

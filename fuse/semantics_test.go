@@ -110,7 +110,8 @@ var semantics = []struct {
 			{"a", unix.O_RDONLY}, {"a", unix.O_CREAT | unix.O_EXCL | unix.O_RDWR}, {"a", unix.O_DIRECTORY}, {"d", unix.O_DIRECTORY},
 			{"d", unix.O_WRONLY}, {"d", unix.O_RDWR}, {"l", unix.O_NOFOLLOW}, {"l", unix.O_RDONLY}, {"loop", unix.O_RDONLY},
 			{"l", unix.O_CREAT | unix.O_EXCL | unix.O_RDWR}, {"none", unix.O_RDONLY}, {"none/x", unix.O_CREAT | unix.O_RDWR},
-			{"a/x", unix.O_RDONLY}, {"a", unix.O_WRONLY | unix.O_TRUNC}, {"l", unix.O_PATH | unix.O_NOFOLLOW}, {"d/new", unix.O_CREAT | unix.O_RDONLY},
+			{"a/x", unix.O_RDONLY}, {"a", unix.O_WRONLY | unix.O_TRUNC}, {"l", unix.O_PATH | unix.O_NOFOLLOW}, {"d/new",
+				unix.O_CREAT | unix.O_RDONLY},
 		} {
 			fd, err := unix.Open(c.p(o.name), o.flags|unix.O_CLOEXEC, 0o644)
 			c.say(fmt.Sprintf("open %s %#x", o.name, o.flags), err)
@@ -131,7 +132,8 @@ var semantics = []struct {
 		c.read("a")
 	}},
 	{name: "names", do: func(c *calls) {
-		for _, name := range []string{strings.Repeat("n", 255), strings.Repeat("n", 256), "\xff\xfe not UTF-8", "new\nline", "with\\back", " ", "...", strings.Repeat("ü", 127)} {
+		for _, name := range []string{strings.Repeat("n", 255), strings.Repeat("n", 256), "\xff\xfe not UTF-8", "new\nline", "with\\back", " ",
+			"...", strings.Repeat("ü", 127)} {
 			c.say(fmt.Sprintf("make %q", name), os.WriteFile(c.p(name), []byte(name), 0o644))
 			c.read(name)
 		}
@@ -185,7 +187,8 @@ var semantics = []struct {
 			c.say("write", err)
 		}
 		c.say("punch", unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 8*mib, mib/2))
-		for _, s := range []struct{ off, whence int }{{0, unix.SEEK_HOLE}, {mib, unix.SEEK_DATA}, {2 * mib, unix.SEEK_HOLE}, {9 * mib, unix.SEEK_DATA}, {10 * mib, unix.SEEK_HOLE}} {
+		for _, s := range []struct{ off, whence int }{{0, unix.SEEK_HOLE}, {mib, unix.SEEK_DATA}, {2 * mib, unix.SEEK_HOLE}, {9 * mib,
+			unix.SEEK_DATA}, {10 * mib, unix.SEEK_HOLE}} {
 			at, err := unix.Seek(fd, int64(s.off), s.whence)
 			c.say(fmt.Sprintf("seek %d %d is %d", s.off, s.whence, at), err)
 		}

@@ -179,7 +179,11 @@ func (r *repositories) resize(in *gofuse.SetAttrIn, n *node, h *handle, names []
 		in.Valid &^= gofuse.FATTR_SIZE
 		return gofuse.Status(errno(h.stage.resize(int64(size))))
 	case h == nil && r.guardsNode(names):
-		return r.refuse(in.Pid, ask{policy.OpWrite, names[0]}, gitguard.Problem{Reason: "git reads this file: it is written as a whole", Hint: "use git config, or open the file and write it"})
+		return r.refuse(
+			in.Pid,
+			ask{policy.OpWrite, names[0]},
+			gitguard.Problem{Reason: "git reads this file: it is written as a whole", Hint: "use git config, or open the file and write it"},
+		)
 	}
 	return gofuse.OK
 }

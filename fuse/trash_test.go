@@ -54,7 +54,14 @@ func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
 		there                bool
 	}{
 		{"unlink", "soft/a", "delete", "text of a", func(s *session) error { return os.Remove(s.path("soft/a")) }, false},
-		{"truncating open", "soft/a", "write", "text of a", func(s *session) error { return os.WriteFile(s.path("soft/a"), []byte("x"), 0o644) }, true},
+		{
+			"truncating open",
+			"soft/a",
+			"write",
+			"text of a",
+			func(s *session) error { return os.WriteFile(s.path("soft/a"), []byte("x"), 0o644) },
+			true,
+		},
 		{"truncate", "soft/a", "write", "text of a", func(s *session) error { return unix.Truncate(s.path("soft/a"), 1) }, true},
 		{"overwrite in place", "soft/a", "write", "text of a", func(s *session) error {
 			f, err := os.OpenFile(s.path("soft/a"), os.O_WRONLY, 0)
@@ -65,7 +72,14 @@ func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
 			_, err = f.WriteString("new")
 			return err
 		}, true},
-		{"rename over it", "soft/a", "rename", "text of a", func(s *session) error { return os.Rename(s.path("soft/b"), s.path("soft/a")) }, true},
+		{
+			"rename over it",
+			"soft/a",
+			"rename",
+			"text of a",
+			func(s *session) error { return os.Rename(s.path("soft/b"), s.path("soft/a")) },
+			true,
+		},
 		{"symlink", "soft/l", "delete", "", func(s *session) error { return os.Remove(s.path("soft/l")) }, false},
 	}
 	for _, trash := range []string{"same filesystem", "another filesystem"} {

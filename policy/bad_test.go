@@ -119,7 +119,8 @@ func TestYAMLThatIsNoPolicyIsRefused(t *testing.T) {
 			}
 		})
 	}
-	for _, good := range []string{"\xef\xbb\xbf" + header, strings.ReplaceAll(header, "\n", "\r\n"), header + "description: |\n  a\tb\n", "---\n" + header} {
+	for _, good := range []string{"\xef\xbb\xbf" + header, strings.ReplaceAll(header, "\n", "\r\n"), header + "description: |\n  a\tb\n",
+		"---\n" + header} {
 		if _, err := Load(Source{Name: "p.yaml", Data: []byte(good)}, Options{}); err != nil {
 			t.Errorf("%q: %v", good, err)
 		}
@@ -135,7 +136,10 @@ func TestHostileFilesCostLittle(t *testing.T) {
 		bomb += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c,", c-1), 9), ","))
 	}
 	braces := "file_rules: [{name: a, operations: [read], decision: allow, paths: ['/" + strings.Repeat("{a,b}", 100) + "']}]\n"
-	regexps := "command_rules: [{name: a, commands: [x], decision: allow, args_patterns: ['" + strings.Repeat("(", 2000) + "', '((((a{1000}){1000}){1000}){1000}']}]\n"
+	regexps := "command_rules: [{name: a, commands: [x], decision: allow, args_patterns: ['" + strings.Repeat(
+		"(",
+		2000,
+	) + "', '((((a{1000}){1000}){1000}){1000}']}]\n"
 	tests := map[string][]byte{
 		"ten megabytes":         bytes.Repeat([]byte("# comment\n"), 1<<20),
 		"aliases of aliases":    []byte(bomb),
@@ -262,8 +266,15 @@ command_rules: [{name: c, commands: ["${WORKSPACE}/bin/*"], args_patterns: ["^${
 	expect(t, p, &NetworkRequest{Domain: "a.example.com", Port: 1}, "allow by d")
 	expect(t, p, run("/w[1]/bin/x", "a.b"), "allow by c")
 	expect(t, p, run("/w[1]/bin/x", "axb"), "deny by default")
-	for text, want := range map[string]string{"${EMPTY}/x": "is empty", "${WORKSPCE}/x": "did you mean WORKSPACE?", "/${": "${ without its }", "/${a b}": "is not a variable", "/${}": "is not a variable"} {
-		_, err := Load(Source{Name: "v.yaml", Data: []byte("version: 1\nname: v\nfile_rules: [{name: a, paths: ['" + text + "'], operations: [read], decision: allow}]\n")}, Options{Vars: vars})
+	for text, want := range map[string]string{"${EMPTY}/x": "is empty", "${WORKSPCE}/x": "did you mean WORKSPACE?",
+		"/${": "${ without its }", "/${a b}": "is not a variable", "/${}": "is not a variable"} {
+		_, err := Load(
+			Source{
+				Name: "v.yaml",
+				Data: []byte("version: 1\nname: v\nfile_rules: [{name: a, paths: ['" + text + "'], operations: [read], decision: allow}]\n"),
+			},
+			Options{Vars: vars},
+		)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}

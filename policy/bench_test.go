@@ -13,15 +13,34 @@ func manyRules(n int) Source {
 	var b strings.Builder
 	b.WriteString("version: 1\nname: many\ncommand_rules:\n")
 	for i := range n / 4 {
-		fmt.Fprintf(&b, "  - name: command-%d\n    commands: [tool%d, \"/opt/tool%d/bin/*\"]\n    args_patterns: ['--force%d']\n    decision: deny\n", i, i, i, i)
+		fmt.Fprintf(
+			&b,
+			"  - name: command-%d\n    commands: [tool%d, \"/opt/tool%d/bin/*\"]\n    args_patterns: ['--force%d']\n    decision: deny\n",
+			i,
+			i,
+			i,
+			i,
+		)
 	}
 	b.WriteString("  - name: allow-git\n    commands: [git, python3]\n    decision: allow\nfile_rules:\n")
 	for i := range n / 4 {
-		fmt.Fprintf(&b, "  - name: file-%d\n    paths: [\"/srv/%d/**\", \"**/secret%d/*.pem\"]\n    operations: [read, write]\n    decision: deny\n", i, i, i)
+		fmt.Fprintf(
+			&b,
+			"  - name: file-%d\n    paths: [\"/srv/%d/**\", \"**/secret%d/*.pem\"]\n    operations: [read, write]\n    decision: deny\n",
+			i,
+			i,
+			i,
+		)
 	}
 	b.WriteString("  - name: allow-workspace\n    paths: [\"/workspace/**\"]\n    operations: [\"*\"]\n    decision: allow\nnetwork_rules:\n")
 	for i := range n / 4 {
-		fmt.Fprintf(&b, "  - name: network-%d\n    domains: [host%d.example.com, \"*.zone%d.example.org\"]\n    ports: [443]\n    decision: allow\n", i, i, i)
+		fmt.Fprintf(
+			&b,
+			"  - name: network-%d\n    domains: [host%d.example.com, \"*.zone%d.example.org\"]\n    ports: [443]\n    decision: allow\n",
+			i,
+			i,
+			i,
+		)
 	}
 	b.WriteString("unix_socket_rules:\n")
 	for i := range n / 4 {
@@ -58,11 +77,19 @@ func processorTime(b *testing.B) int64 {
 // the slower ways besides.
 func decisions() map[string]Request {
 	return map[string]Request{
-		"command":         &CommandRequest{Program: Program{Called: "/usr/bin/git", Path: "/usr/bin/git"}, Argv: []string{"git", "push", "origin"}, Cwd: "/workspace"},
-		"command by link": &CommandRequest{Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}, Argv: []string{"python3"}, Cwd: "/workspace"},
-		"file":            &FileRequest{Path: "/workspace/src/a/b/c/d/main.go", Op: OpRead},
-		"network":         &NetworkRequest{Domain: "host7.example.com", Addr: "192.0.2.7", Port: 443, Protocol: "tcp"},
-		"unix socket":     &UnixSocketRequest{Path: "/run/7.sock", Op: "connect"},
+		"command": &CommandRequest{
+			Program: Program{Called: "/usr/bin/git", Path: "/usr/bin/git"},
+			Argv:    []string{"git", "push", "origin"},
+			Cwd:     "/workspace",
+		},
+		"command by link": &CommandRequest{
+			Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"},
+			Argv:    []string{"python3"},
+			Cwd:     "/workspace",
+		},
+		"file":        &FileRequest{Path: "/workspace/src/a/b/c/d/main.go", Op: OpRead},
+		"network":     &NetworkRequest{Domain: "host7.example.com", Addr: "192.0.2.7", Port: 443, Protocol: "tcp"},
+		"unix socket": &UnixSocketRequest{Path: "/run/7.sock", Op: "connect"},
 	}
 }
 

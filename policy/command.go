@@ -40,10 +40,28 @@ func commandKeys() []key[draft] {
 	return append(commonKeys(Allow, Deny, Audit, Approve, Redirect), []key[draft]{
 		{field{name: "commands", doc: "Base names, or with a slash paths, of programs; globs in both.", shape: listOf(shape{}), required: true},
 			func(r *reader, n *yaml.Node, d *draft) { d.rule.command.entries = r.names(r.texts(n)) }},
-		{field{name: "args_patterns", doc: "Go regular expressions, any of which must match the arguments joined by spaces.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *draft) { d.patterns = r.texts(n) }},
-		{field{name: "args", doc: "Word patterns the arguments must match: operands in order, options anywhere, ** for any words, a|b for either; -c=!{a,b} in a rule that refuses is -c with any other value.", shape: listOf(shape{})}, readArgs},
+		{
+			field{
+				name:  "args_patterns",
+				doc:   "Go regular expressions, any of which must match the arguments joined by spaces.",
+				shape: listOf(shape{}),
+			},
+			func(r *reader, n *yaml.Node, d *draft) { d.patterns = r.texts(n) },
+		},
+		{
+			field{
+				name: "args",
+				doc: "Word patterns the arguments must match: operands in order, options anywhere, ** for any words, a|b for either; -c=!{a,b} " +
+					"in a rule that refuses is -c with any other value.",
+				shape: listOf(shape{}),
+			},
+			readArgs,
+		},
 		{field{name: "context", doc: "direct: asked for by the operator; nested: started by another command; or a range of depths.",
-			shape: shape{words: contextWords, others: []shape{listOf(shape{words: contextWords}), objectOf(func() []field { return fieldsOf(depthKeys) })}}}, readContext},
+			shape: shape{
+				words:  contextWords,
+				others: []shape{listOf(shape{words: contextWords}), objectOf(func() []field { return fieldsOf(depthKeys) })},
+			}}, readContext},
 		{field{name: "when", doc: "Further conditions on who asks.", shape: objectOf(func() []field { return fieldsOf(whenKeys) })},
 			func(r *reader, n *yaml.Node, d *draft) { readObject(r, n, "when", whenKeys, d.rule.command) }},
 		{field{name: "redirect_to", doc: "The program that runs instead.", shape: objectOf(func() []field { return fieldsOf(redirectKeys) })},
@@ -52,22 +70,40 @@ func commandKeys() []key[draft] {
 				d.rule.Redirect = &RedirectTo{}
 				readObject(r, n, "redirect_to", redirectKeys, d.rule.Redirect)
 			}},
-		{field{name: "env_allow", doc: "As env_policy.allow, for this rule; both must let a variable through.", shape: listOf(shape{})}, ruleEnv("allow")},
+		{
+			field{name: "env_allow", doc: "As env_policy.allow, for this rule; both must let a variable through.", shape: listOf(shape{})},
+			ruleEnv("allow"),
+		},
 		{field{name: "env_deny", doc: "As env_policy.deny, for this rule.", shape: listOf(shape{})}, ruleEnv("deny")},
 		{field{name: "env_max_bytes", doc: "As env_policy.max_bytes, for this rule.", shape: shape{kind: shapeInt}}, ruleEnv("max_bytes")},
 		{field{name: "env_max_keys", doc: "As env_policy.max_keys, for this rule.", shape: shape{kind: shapeInt}}, ruleEnv("max_keys")},
-		{field{name: "env_block_iteration", doc: "Must be false: a command can always list its own variables.", shape: shape{kind: shapeBool}}, ruleEnv("block_iteration")},
-		{field{name: "limits", doc: "As resource_limits, for this command; the stricter of both holds.", shape: objectOf(func() []field { return fieldsOf(commandLimitKeys()) })},
+		{
+			field{name: "env_block_iteration", doc: "Must be false: a command can always list its own variables.", shape: shape{kind: shapeBool}},
+			ruleEnv("block_iteration"),
+		},
+		{
+			field{
+				name:  "limits",
+				doc:   "As resource_limits, for this command; the stricter of both holds.",
+				shape: objectOf(func() []field { return fieldsOf(commandLimitKeys()) }),
+			},
 			func(r *reader, n *yaml.Node, d *draft) {
 				d.rule.Limits = &Limits{}
 				r.note(&d.settings, n, "resource_limits")
 				readObject(r, n, "limits", commandLimitKeys(), d.rule.Limits)
-			}},
-		{field{name: "identity", doc: "content: a copy or link of a denied program is denied too; name: only its names are.", shape: shape{words: identityWords}},
+			},
+		},
+		{
+			field{
+				name:  "identity",
+				doc:   "content: a copy or link of a denied program is denied too; name: only its names are.",
+				shape: shape{words: identityWords},
+			},
 			func(r *reader, n *yaml.Node, d *draft) {
 				i, _ := r.word(n, "identity", identityWords)
 				d.rule.command.byName = i == 1
-			}},
+			},
+		},
 	}...)
 }
 
@@ -96,7 +132,12 @@ func finishCommand(r *reader, n *yaml.Node, d *draft) {
 	}
 	for _, w := range c.words {
 		if len(w.except) > 0 && c.wordsAll {
-			r.fail(n, "write -c=VALUE for what is allowed, or keep =! in a rule before it that denies", "word %q: =! is for rules that refuse", shorten(w.source))
+			r.fail(
+				n,
+				"write -c=VALUE for what is allowed, or keep =! in a rule before it that denies",
+				"word %q: =! is for rules that refuse",
+				shorten(w.source),
+			)
 		}
 	}
 	if c.env.used {
@@ -160,10 +201,13 @@ func readArgs(r *reader, n *yaml.Node, d *draft) {
 var contextWords = []string{"direct", "nested"}
 
 var depthKeys = []key[depthRange]{
-	{field{name: "min_depth", doc: "The least depth; 0 is a command the operator asked for.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, d *depthRange) {
-		v, _ := r.number(n, 0, 1000)
-		d.min = int(v)
-	}},
+	{
+		field{name: "min_depth", doc: "The least depth; 0 is a command the operator asked for.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, d *depthRange) {
+			v, _ := r.number(n, 0, 1000)
+			d.min = int(v)
+		},
+	},
 	{field{name: "max_depth", doc: "The greatest depth.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, d *depthRange) {
 		v, _ := r.number(n, 0, 1000)
 		d.max = int(v)
@@ -194,45 +238,69 @@ func readContext(r *reader, n *yaml.Node, d *draft) {
 }
 
 var whenKeys = []key[commandMatch]{
-	{field{name: "parent", doc: "Names or paths of the program that starts this one.", shape: oneOrList(shape{})}, func(r *reader, n *yaml.Node, c *commandMatch) { c.parent = r.names(r.oneOrMore(n)) }},
-	{field{name: "ancestor", doc: "Names or paths of any program above this one.", shape: oneOrList(shape{})}, func(r *reader, n *yaml.Node, c *commandMatch) { c.ancestor = r.names(r.oneOrMore(n)) }},
-	{field{name: "cwd", doc: "Path globs of the working directory.", shape: oneOrList(shape{})}, func(r *reader, n *yaml.Node, c *commandMatch) {
-		for _, l := range r.oneOrMore(n) {
-			if g := r.pattern(l.node, glob.Path, l.text); g != nil {
-				c.cwd = append(c.cwd, g)
+	{
+		field{name: "parent", doc: "Names or paths of the program that starts this one.", shape: oneOrList(shape{})},
+		func(r *reader, n *yaml.Node, c *commandMatch) { c.parent = r.names(r.oneOrMore(n)) },
+	},
+	{
+		field{name: "ancestor", doc: "Names or paths of any program above this one.", shape: oneOrList(shape{})},
+		func(r *reader, n *yaml.Node, c *commandMatch) { c.ancestor = r.names(r.oneOrMore(n)) },
+	},
+	{
+		field{name: "cwd", doc: "Path globs of the working directory.", shape: oneOrList(shape{})},
+		func(r *reader, n *yaml.Node, c *commandMatch) {
+			for _, l := range r.oneOrMore(n) {
+				if g := r.pattern(l.node, glob.Path, l.text); g != nil {
+					c.cwd = append(c.cwd, g)
+				}
 			}
-		}
-	}},
-	{field{name: "interactive", doc: "Whether the command has a terminal.", shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, c *commandMatch) {
-		on, ok := r.flag(n)
-		c.tty = -1
-		if on || !ok {
-			c.tty = 1
-		}
-	}},
+		},
+	},
+	{
+		field{name: "interactive", doc: "Whether the command has a terminal.", shape: shape{kind: shapeBool}},
+		func(r *reader, n *yaml.Node, c *commandMatch) {
+			on, ok := r.flag(n)
+			c.tty = -1
+			if on || !ok {
+				c.tty = 1
+			}
+		},
+	},
 }
 
 var redirectKeys = []key[RedirectTo]{
-	{field{name: "command", doc: "The program to run: a name on the sandbox's PATH or an absolute path.", required: true}, func(r *reader, n *yaml.Node, t *RedirectTo) {
-		s, ok := r.expanded(n)
-		if ok && (s == "" || strings.Contains(s, "/") && !strings.HasPrefix(s, "/")) {
-			r.fail(n, "", "redirect_to.command is a name or an absolute path")
-		}
-		t.Command = s
-	}},
-	{field{name: "args", doc: "Arguments before those of the request.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, t *RedirectTo) { t.Args = values(r.texts(n)) }},
-	{field{name: "args_append", doc: "Arguments after those of the request.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, t *RedirectTo) { t.ArgsAppend = values(r.texts(n)) }},
-	{field{name: "environment", doc: "Variables set for the replacement.", shape: shape{kind: shapeMap, item: &shape{}}}, func(r *reader, n *yaml.Node, t *RedirectTo) {
-		t.Environment = map[string]string{}
-		r.dictionary(n, func(name, value *yaml.Node) {
-			if !validName(name.Value) {
-				r.fail(name, "", "%q is not the name of a variable", shorten(name.Value))
+	{
+		field{name: "command", doc: "The program to run: a name on the sandbox's PATH or an absolute path.", required: true},
+		func(r *reader, n *yaml.Node, t *RedirectTo) {
+			s, ok := r.expanded(n)
+			if ok && (s == "" || strings.Contains(s, "/") && !strings.HasPrefix(s, "/")) {
+				r.fail(n, "", "redirect_to.command is a name or an absolute path")
 			}
-			if s, ok := r.text(value); ok {
-				t.Environment[name.Value] = s
-			}
-		})
-	}},
+			t.Command = s
+		},
+	},
+	{
+		field{name: "args", doc: "Arguments before those of the request.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, t *RedirectTo) { t.Args = values(r.texts(n)) },
+	},
+	{
+		field{name: "args_append", doc: "Arguments after those of the request.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, t *RedirectTo) { t.ArgsAppend = values(r.texts(n)) },
+	},
+	{
+		field{name: "environment", doc: "Variables set for the replacement.", shape: shape{kind: shapeMap, item: &shape{}}},
+		func(r *reader, n *yaml.Node, t *RedirectTo) {
+			t.Environment = map[string]string{}
+			r.dictionary(n, func(name, value *yaml.Node) {
+				if !validName(name.Value) {
+					r.fail(name, "", "%q is not the name of a variable", shorten(name.Value))
+				}
+				if s, ok := r.text(value); ok {
+					t.Environment[name.Value] = s
+				}
+			})
+		},
+	},
 }
 
 // expanded reads a text and fills its variables in.

@@ -329,7 +329,10 @@ func (p *Policy) Unheld(unheld func(key string) error) Problems {
 	var out Problems
 	for _, s := range p.Settings() {
 		if err := unheld(s.Key); err != nil {
-			out = append(out, Problem{Pos: s.Pos, Message: s.Key + " cannot be held here: " + err.Error(), Hint: "remove it, or run where it can be held"})
+			out = append(
+				out,
+				Problem{Pos: s.Pos, Message: s.Key + " cannot be held here: " + err.Error(), Hint: "remove it, or run where it can be held"},
+			)
 		}
 	}
 	return out.sorted()

@@ -58,9 +58,24 @@ func ParseFileOp(word string) (FileOp, bool) {
 func fileKeys() []key[draft] {
 	words := append(append([]string{}, opWords...), "*", "open", "readlink")
 	return append(commonKeys(Allow, Deny, Audit, Approve, Redirect, SoftDelete), []key[draft]{
-		{field{name: "paths", doc: "Globs of absolute paths inside the sandbox, links resolved; dir/** is dir and all below it.", shape: listOf(shape{}), required: true},
-			func(r *reader, n *yaml.Node, d *draft) { d.rule.file.paths = r.paths(n) }},
-		{field{name: "operations", doc: "The operations the rule is about; * is all of them.", shape: listOf(shape{words: words}), required: true}, readOperations},
+		{
+			field{
+				name:     "paths",
+				doc:      "Globs of absolute paths inside the sandbox, links resolved; dir/** is dir and all below it.",
+				shape:    listOf(shape{}),
+				required: true,
+			},
+			func(r *reader, n *yaml.Node, d *draft) { d.rule.file.paths = r.paths(n) },
+		},
+		{
+			field{
+				name:     "operations",
+				doc:      "The operations the rule is about; * is all of them.",
+				shape:    listOf(shape{words: words}),
+				required: true,
+			},
+			readOperations,
+		},
 		{field{name: "redirect_to", doc: "The directory a redirected file is written to instead."}, func(r *reader, n *yaml.Node, d *draft) {
 			d.redirect = n
 			if d.rule.Redirect == nil {
@@ -72,12 +87,15 @@ func fileKeys() []key[draft] {
 			}
 			d.rule.Redirect.Path = s
 		}},
-		{field{name: "preserve_tree", doc: "Keep the directories of the original path below redirect_to.", shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, d *draft) {
-			if d.rule.Redirect == nil {
-				d.rule.Redirect = &RedirectTo{}
-			}
-			d.rule.Redirect.PreserveTree, _ = r.flag(n)
-		}},
+		{
+			field{name: "preserve_tree", doc: "Keep the directories of the original path below redirect_to.", shape: shape{kind: shapeBool}},
+			func(r *reader, n *yaml.Node, d *draft) {
+				if d.rule.Redirect == nil {
+					d.rule.Redirect = &RedirectTo{}
+				}
+				d.rule.Redirect.PreserveTree, _ = r.flag(n)
+			},
+		},
 	}...)
 }
 
@@ -104,7 +122,12 @@ func finishFile(r *reader, n *yaml.Node, d *draft) {
 		r.fail(n, "", "preserve_tree without redirect_to")
 	}
 	if rule.Effect == SoftDelete && rule.file.ops&^(OpDelete|OpRmdir|OpRename|OpWrite|OpCreate) != 0 {
-		r.fail(n, "name delete, rmdir, rename, write or create", "soft_delete cannot apply to %s", rule.file.ops&^(OpDelete|OpRmdir|OpRename|OpWrite|OpCreate))
+		r.fail(
+			n,
+			"name delete, rmdir, rename, write or create",
+			"soft_delete cannot apply to %s",
+			rule.file.ops&^(OpDelete|OpRmdir|OpRename|OpWrite|OpCreate),
+		)
 	}
 	if rule.Effect == Redirect && rule.file.ops&^(OpWrite|OpCreate|OpMkdir) != 0 {
 		r.fail(n, "name write, create or mkdir", "redirect cannot apply to %s", rule.file.ops&^(OpWrite|OpCreate|OpMkdir))

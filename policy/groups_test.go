@@ -262,7 +262,8 @@ func TestDefaultsAndGoverns(t *testing.T) {
 	expect(t, p, &FileRequest{Path: "/x", Op: OpWrite}, "approve by default")
 	expect(t, p, &FileRequest{Path: "/x", Op: OpExecute}, "approve by default")
 	expect(t, p, &SignalRequest{Signal: 9, Target: "self"}, "audit by default")
-	for g, want := range map[Group]bool{GroupFile: true, GroupSignal: true, GroupCommand: false, GroupNetwork: false, GroupUnixSocket: false, 99: false} {
+	for g, want := range map[Group]bool{GroupFile: true, GroupSignal: true, GroupCommand: false, GroupNetwork: false,
+		GroupUnixSocket: false, 99: false} {
 		if got := p.Governs(g); got != want {
 			t.Errorf("%s: %v", g, got)
 		}

@@ -68,7 +68,8 @@ network_rules:
 `)
 	for _, test := range []struct{ name, binary, want string }{
 		{"evil.example", "/bin/a", "deny by evil"}, {"api.example", "", "allow by api"}, {"in.example", "", "allow by narrow"},
-		{"git.example", "/usr/bin/git", "allow by git"}, {"git.example", "/usr/bin/curl", "deny by default"}, {"git.example", "", "deny by default"},
+		{"git.example", "/usr/bin/git", "allow by git"}, {"git.example", "/usr/bin/curl", "deny by default"}, {"git.example", "",
+			"deny by default"},
 		{"x.ask.example", "", "approve by ask"}, {"other.example", "", "deny by default"},
 	} {
 		host, err := ParseHost(test.name)

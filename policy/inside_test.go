@@ -121,7 +121,8 @@ func allPayloads(argv []string) ([]Payload, error) {
 func TestSplitString(t *testing.T) {
 	for text, want := range map[string]string{
 		`a b`: "a|b", ` a  b `: "a|b", `a\_b`: "a|b", `"a\_b" c`: "a b|c", `'a b'c`: "a bc", `a # c`: "a", `a\#b`: "a#b",
-		`""`: "", `a "" b`: "a||b", `'a\'b'`: "a'b", `a\tb`: "a\tb", `a\cb`: "a", `${X}`: "error", `"$X"`: "error", `'$X'`: "$X", `'a`: "error", `a\`: "error",
+		`""`: "", `a "" b`: "a||b", `'a\'b'`: "a'b", `a\tb`: "a\tb", `a\cb`: "a", `${X}`: "error", `"$X"`: "error", `'$X'`: "$X",
+		`'a`: "error", `a\`: "error",
 	} {
 		words, err := splitString(text)
 		got := strings.Join(words, "|")
@@ -188,17 +189,57 @@ command_rules:
 
 func TestLint(t *testing.T) {
 	tests := []struct{ name, rules, code string }{
-		{"a shadowed command rule", "command_rules:\n- {name: a, commands: [git, 'mk*'], decision: allow}\n- {name: b, commands: [mkfs, git], args: [x], decision: allow}\n", "b:shadowed"},
-		{"a shadowed file rule", "file_rules:\n- {name: a, paths: ['/a/**'], operations: ['*'], decision: allow}\n- {name: b, paths: ['/a/b/*.go'], operations: [read], decision: deny}\n", "b:shadowed"},
-		{"a shadowed network rule", "network_rules:\n- {name: a, domains: ['*.x.org'], decision: allow}\n- {name: b, domains: [a.x.org], ports: [443], decision: deny}\n", "b:shadowed"},
-		{"a shadowed signal rule", "signal_rules:\n- {name: a, signals: ['@all'], target: {type: self}, decision: allow}\n- {name: b, signals: [KILL], target: {type: self}, decision: deny}\n", "b:shadowed"},
-		{"a permit that takes a part of a denial", "file_rules:\n- {name: a, paths: ['/ws/**'], operations: [read], decision: allow}\n- {name: b, paths: ['**/.env'], operations: ['*'], decision: deny}\n", "b:allow-before-deny"},
-		{"a permit before a denial of commands", "command_rules:\n- {name: a, commands: ['g*'], decision: allow}\n- {name: b, commands: [git, rm], decision: deny}\n", "b:allow-before-deny"},
-		{"one name for two rules", "command_rules:\n- {name: a, commands: [x], decision: allow}\n- {name: a, commands: [y], decision: allow}\n", "a:same-name"},
-		{"an open pattern that permits", "command_rules:\n- {name: a, commands: [git], args_patterns: [status], decision: allow}\n", "a:unanchored"},
+		{
+			"a shadowed command rule",
+			"command_rules:\n- {name: a, commands: [git, 'mk*'], decision: allow}\n- {name: b, commands: [mkfs, git], args: [x], decision: allow}\n",
+			"b:shadowed",
+		},
+		{
+			"a shadowed file rule",
+			"file_rules:\n- {name: a, paths: ['/a/**'], operations: ['*'], decision: allow}\n- {name: b, paths: ['/a/b/*.go'], operations: [read], decision: deny}\n",
+			"b:shadowed",
+		},
+		{
+			"a shadowed network rule",
+			"network_rules:\n- {name: a, domains: ['*.x.org'], decision: allow}\n- {name: b, domains: [a.x.org], ports: [443], decision: deny}\n",
+			"b:shadowed",
+		},
+		{
+			"a shadowed signal rule",
+			"signal_rules:\n- {name: a, signals: ['@all'], target: {type: self}, decision: allow}\n- {name: b, signals: [KILL], target: {type: self}, decision: deny}\n",
+			"b:shadowed",
+		},
+		{
+			"a permit that takes a part of a denial",
+			"file_rules:\n- {name: a, paths: ['/ws/**'], operations: [read], decision: allow}\n- {name: b, paths: ['**/.env'], operations: ['*'], decision: deny}\n",
+			"b:allow-before-deny",
+		},
+		{
+			"a permit before a denial of commands",
+			"command_rules:\n- {name: a, commands: ['g*'], decision: allow}\n- {name: b, commands: [git, rm], decision: deny}\n",
+			"b:allow-before-deny",
+		},
+		{
+			"one name for two rules",
+			"command_rules:\n- {name: a, commands: [x], decision: allow}\n- {name: a, commands: [y], decision: allow}\n",
+			"a:same-name",
+		},
+		{
+			"an open pattern that permits",
+			"command_rules:\n- {name: a, commands: [git], args_patterns: [status], decision: allow}\n",
+			"a:unanchored",
+		},
 		{"-rf without -r -f", "command_rules:\n- {name: a, commands: [rm], args_patterns: ['.*-rf.*'], decision: deny}\n", "a:bundled-options"},
-		{"an option only looked for in front", "command_rules:\n- {name: a, commands: [rm], args_patterns: ['^-r'], decision: deny}\n", "a:anchored-option"},
-		{"a denied program whose effect a shell has", "command_rules:\n- {name: a, commands: [kill], decision: deny}\n- {name: b, commands: [bash], decision: allow}\n", "a:reachable"},
+		{
+			"an option only looked for in front",
+			"command_rules:\n- {name: a, commands: [rm], args_patterns: ['^-r'], decision: deny}\n",
+			"a:anchored-option",
+		},
+		{
+			"a denied program whose effect a shell has",
+			"command_rules:\n- {name: a, commands: [kill], decision: deny}\n- {name: b, commands: [bash], decision: allow}\n",
+			"a:reachable",
+		},
 		{"approve without anybody to ask", "command_rules:\n- {name: a, commands: [x], decision: approve}\n", "a:nobody-asked"},
 		{"arguments in a message", "command_rules:\n- {name: a, commands: [x], decision: deny, message: '{{.Args}}'}\n", "a:args-hidden"},
 		{"a wide network rule", "network_rules:\n- {name: a, cidrs: [0.0.0.0/0], decision: allow}\n", "a:guarded"},
@@ -207,7 +248,11 @@ func TestLint(t *testing.T) {
 		{"datagrams that are permitted", "network_rules: [{name: a, domains: [a.example], protocols: [udp], decision: allow}]\n", ":datagrams"},
 		{"a rule about listening", "unix_socket_rules: [{name: a, paths: [/a], operations: [listen], decision: deny}]\n", ":listen"},
 		{"capitals", "command_rules:\n- {name: a, commands: [Make], decision: allow}\n", "a:case"},
-		{"env_allow beside env_policy", "env_policy: {allow: [A]}\ncommand_rules:\n- {name: a, commands: [x], decision: allow, env_allow: [B]}\n", "a:env-narrows"},
+		{
+			"env_allow beside env_policy",
+			"env_policy: {allow: [A]}\ncommand_rules:\n- {name: a, commands: [x], decision: allow, env_allow: [B]}\n",
+			"a:env-narrows",
+		},
 		{"identity by name", "command_rules:\n- {name: a, commands: [x], decision: deny, identity: name}\n", "a:by-name"},
 		{"a loader that is not looked into", "transparent_commands: {remove: [ld-linux]}\n", ":unseen-payload"},
 	}

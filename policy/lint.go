@@ -68,7 +68,14 @@ func (l *linter) order(g Group) {
 				break
 			}
 			if rule.Effect == Deny && earlier.Effect.permits() && earlier.meets(rule) && !rule.wholeGroup() {
-				l.warn(rule, "allow-before-deny", "move the denial up", "rule %s (%s) comes first and permits part of what this denies", earlier.Name, earlier.Pos)
+				l.warn(
+					rule,
+					"allow-before-deny",
+					"move the denial up",
+					"rule %s (%s) comes first and permits part of what this denies",
+					earlier.Name,
+					earlier.Pos,
+				)
 				break
 			}
 		}
@@ -101,7 +108,8 @@ func (rule *Rule) holds(later *Rule) bool {
 	case rule.network != nil:
 		return rule.network.holds(later.network)
 	case rule.socket != nil:
-		return later.socket.ops&^rule.socket.ops == 0 && globsHold(rule.socket.paths, later.socket.paths) && globsHold(rule.socket.abstract, later.socket.abstract)
+		return later.socket.ops&^rule.socket.ops == 0 && globsHold(rule.socket.paths, later.socket.paths) &&
+			globsHold(rule.socket.abstract, later.socket.abstract)
 	case rule.signal != nil:
 		a, b := rule.signal, later.signal
 		return b.signals&^a.signals == 0 && a.kind == b.kind && a.min == b.min && a.max == b.max &&
@@ -235,7 +243,13 @@ func (l *linter) arguments() {
 			}
 			l.bundles(rule, rule.command.patterns[i], source)
 			if strings.HasPrefix(source, "^-") {
-				l.warn(rule, "anchored-option", "use args, which finds options anywhere", "pattern %q only sees the option as the first argument", source)
+				l.warn(
+					rule,
+					"anchored-option",
+					"use args, which finds options anywhere",
+					"pattern %q only sees the option as the first argument",
+					source,
+				)
 			}
 		}
 	}
@@ -261,7 +275,14 @@ func (l *linter) bundles(rule *Rule, re *regexp.Regexp, source string) {
 		}
 	}
 	if len(missed) > 0 {
-		l.warn(rule, "bundled-options", `write args: ["-`+strings.Join(letters, `", "-`)+`"], which knows every spelling`, "pattern %q misses %s", source, strings.Join(missed, " and "))
+		l.warn(
+			rule,
+			"bundled-options",
+			`write args: ["-`+strings.Join(letters, `", "-`)+`"], which knows every spelling`,
+			"pattern %q misses %s",
+			source,
+			strings.Join(missed, " and "),
+		)
 	}
 }
 

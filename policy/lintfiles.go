@@ -24,8 +24,15 @@ func (l *linter) openDirectories() {
 					continue
 				}
 				told = append(told, name)
-				l.warn(rule, "open-directory", closing(name),
-					"%s is protected, but %s itself is not: %s is permitted there and brings another directory", unexpand(g.String(), l.p.vars), name, open.op)
+				l.warn(
+					rule,
+					"open-directory",
+					closing(name),
+					"%s is protected, but %s itself is not: %s is permitted there and brings another directory",
+					unexpand(g.String(), l.p.vars),
+					name,
+					open.op,
+				)
 			}
 		}
 	}

@@ -13,10 +13,26 @@ var effects = []struct {
 	denied, does []string
 	instead      string
 }{
-	{[]string{"kill", "killall", "pkill"}, []string{"bash", "sh", "dash", "zsh", "ksh", "busybox", "python", "python3", "perl", "ruby", "node"}, "signal_rules hold whoever sends the signal"},
-	{[]string{"rm", "shred", "unlink", "rmdir"}, []string{"find", "python", "python3", "perl", "ruby", "node", "busybox", "git", "rsync", "mv", "truncate"}, "file_rules hold whoever deletes"},
-	{[]string{"curl", "wget", "nc", "ncat", "netcat", "socat", "telnet", "ftp", "ssh", "scp"}, []string{"bash", "python", "python3", "perl", "ruby", "node", "busybox", "git", "openssl", "php"}, "network_rules hold whoever connects"},
-	{[]string{"chmod", "chown", "dd", "cp", "mv", "tee", "ln"}, []string{"python", "python3", "perl", "ruby", "node", "busybox", "install", "rsync", "tar"}, "file_rules hold whoever changes files"},
+	{
+		[]string{"kill", "killall", "pkill"},
+		[]string{"bash", "sh", "dash", "zsh", "ksh", "busybox", "python", "python3", "perl", "ruby", "node"},
+		"signal_rules hold whoever sends the signal",
+	},
+	{
+		[]string{"rm", "shred", "unlink", "rmdir"},
+		[]string{"find", "python", "python3", "perl", "ruby", "node", "busybox", "git", "rsync", "mv", "truncate"},
+		"file_rules hold whoever deletes",
+	},
+	{
+		[]string{"curl", "wget", "nc", "ncat", "netcat", "socat", "telnet", "ftp", "ssh", "scp"},
+		[]string{"bash", "python", "python3", "perl", "ruby", "node", "busybox", "git", "openssl", "php"},
+		"network_rules hold whoever connects",
+	},
+	{
+		[]string{"chmod", "chown", "dd", "cp", "mv", "tee", "ln"},
+		[]string{"python", "python3", "perl", "ruby", "node", "busybox", "install", "rsync", "tar"},
+		"file_rules hold whoever changes files",
+	},
 }
 
 // reach warns of denied programs whose effect an allowed program has, and of
@@ -96,14 +112,25 @@ func (l *linter) meaning() {
 		case "signal_rules.fallback":
 			warn("fallback", "fallback is never used: a rule that cannot be held stops the start", "remove it")
 		case "network_rules.protocols.udp":
-			warn("datagrams", "no session starts with it: datagrams do not leave a session", "permit protocols: [tcp]; a rule that denies udp is fine")
+			warn(
+				"datagrams",
+				"no session starts with it: datagrams do not leave a session",
+				"permit protocols: [tcp]; a rule that denies udp is fine",
+			)
 		case "unix_socket_rules.operations.listen":
 			warn("listen", "no session starts with it: a socket that was bound may listen", "write bind")
 		}
 	}
 	for _, rule := range l.p.groups[GroupFile].rules {
 		if word := rule.file.alias; word != "" {
-			l.warn(rule, "operation-alias", "write "+opAliases[word].String(), "%s stands for %s; writing is judged by itself", word, opAliases[word])
+			l.warn(
+				rule,
+				"operation-alias",
+				"write "+opAliases[word].String(),
+				"%s stands for %s; writing is judged by itself",
+				word,
+				opAliases[word],
+			)
 			break
 		}
 	}

@@ -184,7 +184,20 @@ var guarded = []struct {
 	names    []string
 }{
 	{"loopback", prefixes("127.0.0.0/8", "::1/128", "0.0.0.0/8", "::/128"), []string{"localhost"}},
-	{"cloud metadata", prefixes("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32", "fd00:ec2::254/128", "fd00:ec2::23/128", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"), []string{"metadata.google.internal", "metadata"}},
+	{
+		"cloud metadata",
+		prefixes(
+			"169.254.169.254/32",
+			"169.254.170.2/32",
+			"169.254.170.23/32",
+			"fd00:ec2::254/128",
+			"fd00:ec2::23/128",
+			"100.100.100.200/32",
+			"192.0.0.192/32",
+			"168.63.129.16/32",
+		),
+		[]string{"metadata.google.internal", "metadata"},
+	},
 	{"link-local", prefixes("169.254.0.0/16", "fe80::/10"), nil},
 	{"multicast and broadcast", prefixes("224.0.0.0/4", "255.255.255.255/32", "ff00::/8"), nil},
 	{"private", prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10"), nil},

@@ -32,16 +32,39 @@ var protocolWords = []string{"tcp", "udp"}
 
 func networkKeys() []key[draft] {
 	return append(commonKeys(Allow, Deny, Audit, Approve), []key[draft]{
-		{field{name: "domains", doc: "Host names; *.example.com is every name below it, * is every destination.", shape: listOf(shape{})}, readDomains},
+		{
+			field{name: "domains", doc: "Host names; *.example.com is every name below it, * is every destination.", shape: listOf(shape{})},
+			readDomains,
+		},
 		{field{name: "cidrs", doc: "Addresses or networks.", shape: listOf(shape{})}, readCIDRs},
 		{field{name: "ports", doc: "Ports, or ranges as \"8000-8080\".", shape: listOf(shape{kind: shapeInt, others: []shape{{}}})}, readPorts},
-		{field{name: "protocols", doc: "tcp or udp; a session refuses udp in a rule that permits.", shape: listOf(shape{words: protocolWords})}, readProtocols},
-		{field{name: "methods", doc: "HTTP methods, in capital letters. A rule that denies by method also matches a connection whose requests nobody looks into.", shape: listOf(shape{})}, readMethods},
-		{field{name: "paths", doc: "Globs of the paths of HTTP requests. A rule that denies matches each way in which servers read a path.", shape: listOf(shape{})}, readWebPaths},
-		{field{name: "binaries", doc: "Names or paths of the programs that connect.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *draft) {
-			d.selected = true
-			d.rule.network.binaries = r.names(r.texts(n))
-		}},
+		{
+			field{name: "protocols", doc: "tcp or udp; a session refuses udp in a rule that permits.", shape: listOf(shape{words: protocolWords})},
+			readProtocols,
+		},
+		{
+			field{
+				name:  "methods",
+				doc:   "HTTP methods, in capital letters. A rule that denies by method also matches a connection whose requests nobody looks into.",
+				shape: listOf(shape{}),
+			},
+			readMethods,
+		},
+		{
+			field{
+				name:  "paths",
+				doc:   "Globs of the paths of HTTP requests. A rule that denies matches each way in which servers read a path.",
+				shape: listOf(shape{}),
+			},
+			readWebPaths,
+		},
+		{
+			field{name: "binaries", doc: "Names or paths of the programs that connect.", shape: listOf(shape{})},
+			func(r *reader, n *yaml.Node, d *draft) {
+				d.selected = true
+				d.rule.network.binaries = r.names(r.texts(n))
+			},
+		},
 	}...)
 }
 
@@ -51,7 +74,8 @@ func readMethods(r *reader, n *yaml.Node, d *draft) {
 		if upper := strings.ToUpper(l.text); !ValidMethod(upper) {
 			r.fail(l.node, "write one as GET or PROPFIND", "%q is no HTTP method", shorten(l.text))
 		} else if upper != l.text {
-			r.fail(l.node, "write "+upper, "the method %s is not in capital letters: methods have case, and no other spelling is let through", l.text)
+			r.fail(l.node, "write "+upper, "the method %s is not in capital letters: methods have case, and no other spelling is let through",
+				l.text)
 		} else {
 			d.rule.network.methods = append(d.rule.network.methods, l.text)
 		}

@@ -76,12 +76,21 @@ func commonKeys(effects ...Effect) []key[draft] {
 					d.rule.Effect = effects[i]
 				}
 			}},
-		{field{name: "message", doc: "Shown to the person or agent whose request was denied; {{.Path}} and the like are filled in."}, readMessage},
-		{field{name: "timeout", doc: "How long decision: approve waits for an answer before it denies; for other command rules, how long the command may run.", shape: shape{kind: shapeDuration}},
+		{
+			field{name: "message", doc: "Shown to the person or agent whose request was denied; {{.Path}} and the like are filled in."},
+			readMessage,
+		},
+		{
+			field{
+				name:  "timeout",
+				doc:   "How long decision: approve waits for an answer before it denies; for other command rules, how long the command may run.",
+				shape: shape{kind: shapeDuration},
+			},
 			func(r *reader, n *yaml.Node, d *draft) {
 				d.timeout = n
 				d.wait, _ = r.duration(n)
-			}},
+			},
+		},
 	}
 }
 
@@ -111,7 +120,12 @@ func readMessage(r *reader, n *yaml.Node, d *draft) {
 }
 
 // readRules reads one group's list of rules.
-func readRules(g Group, keys []key[draft], start func(*Rule), finish func(*reader, *yaml.Node, *draft)) func(*reader, *yaml.Node, *document) {
+func readRules(
+	g Group,
+	keys []key[draft],
+	start func(*Rule),
+	finish func(*reader, *yaml.Node, *draft),
+) func(*reader, *yaml.Node, *document) {
 	what := "a " + g.String() + " rule"
 	return func(r *reader, n *yaml.Node, doc *document) {
 		doc.given[g] = true

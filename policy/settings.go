@@ -11,11 +11,17 @@ import (
 )
 
 var envKeys = []key[envSettings]{
-	{field{name: "allow", doc: "Globs of the variables that pass; without it all pass that are not on the built-in list.", shape: listOf(shape{})},
+	{
+		field{
+			name:  "allow",
+			doc:   "Globs of the variables that pass; without it all pass that are not on the built-in list.",
+			shape: listOf(shape{}),
+		},
 		func(r *reader, n *yaml.Node, s *envSettings) {
 			s.allowed = true
 			s.filter.Allow, s.allow = r.variables(n)
-		}},
+		},
+	},
 	{field{name: "deny", doc: "Globs of the variables that never pass, whatever allow says.", shape: listOf(shape{})},
 		func(r *reader, n *yaml.Node, s *envSettings) { s.filter.Deny, s.deny = r.variables(n) }},
 	{field{name: "max_bytes", doc: "The most bytes of names and values together.", shape: shape{kind: shapeInt}},
@@ -73,8 +79,14 @@ var enforceWords = []string{"nested", "start"}
 
 var injectKeys = []key[injected]{
 	{field{name: "value", doc: "The value.", required: true}, func(r *reader, n *yaml.Node, i *injected) { i.value, _ = r.text(n) }},
-	{field{name: "enforce", doc: "nested: put back at every execve below the command, as the short form does; start: set only when the command starts.", shape: shape{words: enforceWords}},
-		func(r *reader, n *yaml.Node, i *injected) { i.enforce, _ = r.word(n, "enforce", enforceWords) }},
+	{
+		field{
+			name:  "enforce",
+			doc:   "nested: put back at every execve below the command, as the short form does; start: set only when the command starts.",
+			shape: shape{words: enforceWords},
+		},
+		func(r *reader, n *yaml.Node, i *injected) { i.enforce, _ = r.word(n, "enforce", enforceWords) },
+	},
 }
 
 func readEnvInject(r *reader, n *yaml.Node, d *document) {
@@ -106,11 +118,14 @@ const (
 // limitKeys are the keys of resource_limits and of a command rule's limits.
 var limitKeys = []key[Limits]{
 	limitKey("max_memory_mb", "Memory, in MiB.", 1<<30, func(l *Limits, v int64) { l.MemoryBytes = v * mib }),
-	{field{name: "memory_swap_max_mb", doc: "Swap space, in MiB; 0 for none.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, l *Limits) {
-		if v, ok := r.number(n, 0, 1<<30); ok {
-			l.SwapLimited, l.SwapBytes = true, v*mib
-		}
-	}},
+	{
+		field{name: "memory_swap_max_mb", doc: "Swap space, in MiB; 0 for none.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, l *Limits) {
+			if v, ok := r.number(n, 0, 1<<30); ok {
+				l.SwapLimited, l.SwapBytes = true, v*mib
+			}
+		},
+	},
 	limitKey("cpu_quota_percent", "Processor time in percent of one core.", 100_000, func(l *Limits, v int64) { l.CPUPercent = int(v) }),
 	limitKey("pids_max", "Processes and threads.", 1<<22, func(l *Limits, v int64) { l.Pids = int(v) }),
 	limitKey("open_files", "Open files of one process.", 1<<20, func(l *Limits, v int64) { l.OpenFiles = int(v) }),
@@ -150,13 +165,22 @@ func timeKey(name, doc string, set func(*Limits, time.Duration)) key[Limits] {
 var viaWords = []string{"tty", "channel", "command"}
 
 var approvalKeys = []key[Approvals]{
-	{field{name: "via", doc: "Where a person is asked.", shape: shape{words: viaWords}, required: true}, func(r *reader, n *yaml.Node, a *Approvals) {
-		if i, ok := r.word(n, "way to ask", viaWords); ok {
-			a.Via = viaWords[i]
-		}
-	}},
-	{field{name: "command", doc: "The program that asks, with its arguments, for via: command.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, a *Approvals) { a.Command = values(r.texts(n)) }},
-	{field{name: "timeout", doc: "How long to wait for an answer before the request is denied.", shape: shape{kind: shapeDuration}}, func(r *reader, n *yaml.Node, a *Approvals) { a.Timeout, _ = r.duration(n) }},
+	{
+		field{name: "via", doc: "Where a person is asked.", shape: shape{words: viaWords}, required: true},
+		func(r *reader, n *yaml.Node, a *Approvals) {
+			if i, ok := r.word(n, "way to ask", viaWords); ok {
+				a.Via = viaWords[i]
+			}
+		},
+	},
+	{
+		field{name: "command", doc: "The program that asks, with its arguments, for via: command.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, a *Approvals) { a.Command = values(r.texts(n)) },
+	},
+	{
+		field{name: "timeout", doc: "How long to wait for an answer before the request is denied.", shape: shape{kind: shapeDuration}},
+		func(r *reader, n *yaml.Node, a *Approvals) { a.Timeout, _ = r.duration(n) },
+	},
 }
 
 func readApprovals(r *reader, n *yaml.Node, d *document) {
@@ -189,19 +213,32 @@ type auditSettings struct {
 const auditLogAllowed = 1 << 0
 
 var auditKeys = []key[auditSettings]{
-	auditFlag("log_allowed", "Also log the programs that were allowed; true unless given.", 0, func(a *AuditSettings, on bool) { a.LogAllowed = on }),
+	auditFlag(
+		"log_allowed",
+		"Also log the programs that were allowed; true unless given.",
+		0,
+		func(a *AuditSettings, on bool) { a.LogAllowed = on },
+	),
 	auditFlag("redact", "Record arguments and paths as digests.", 1, func(a *AuditSettings, on bool) { a.Redact = on }),
 	auditAlways("log_denied", "Denials are always logged: true is the only value."),
 	auditAlways("log_approved", "Approvals are always logged: true is the only value."),
 	auditFlag("include_stdout", "Record what commands write to standard output.", 2, func(a *AuditSettings, on bool) { a.IncludeStdout = on }),
 	auditFlag("include_stderr", "Record what commands write to standard error.", 3, func(a *AuditSettings, on bool) { a.IncludeStderr = on }),
-	auditFlag("include_file_content", "Record the content of files that are written.", 4, func(a *AuditSettings, on bool) { a.IncludeFileContent = on }),
-	{field{name: "retention_days", doc: "How many days events are kept.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, a *auditSettings) {
-		if v, ok := r.positive(n, 36500); ok {
-			a.RetentionDays = v
-			a.given |= 1 << 5
-		}
-	}},
+	auditFlag(
+		"include_file_content",
+		"Record the content of files that are written.",
+		4,
+		func(a *AuditSettings, on bool) { a.IncludeFileContent = on },
+	),
+	{
+		field{name: "retention_days", doc: "How many days events are kept.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, a *auditSettings) {
+			if v, ok := r.positive(n, 36500); ok {
+				a.RetentionDays = v
+				a.given |= 1 << 5
+			}
+		},
+	},
 }
 
 func auditFlag(name, doc string, bit int, set func(*AuditSettings, bool)) key[auditSettings] {
@@ -235,8 +272,14 @@ func readAudit(r *reader, n *yaml.Node, d *document) {
 }
 
 var transparentKeys = []key[document]{
-	{field{name: "add", doc: "More programs whose first operand is the payload.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *document) { d.add = r.bareNames(n) }},
-	{field{name: "remove", doc: "Built-in programs whose payload is not looked at.", shape: listOf(shape{})}, func(r *reader, n *yaml.Node, d *document) { d.remove = r.bareNames(n) }},
+	{
+		field{name: "add", doc: "More programs whose first operand is the payload.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, d *document) { d.add = r.bareNames(n) },
+	},
+	{
+		field{name: "remove", doc: "Built-in programs whose payload is not looked at.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, d *document) { d.remove = r.bareNames(n) },
+	},
 }
 
 // bareNames reads a list of plain program names.

@@ -103,16 +103,43 @@ func realtime(rest, sign string, from, step int) (int, bool) {
 	return from + step*n, ok && err == nil && n >= 0 && n <= 30
 }
 
-var targetWords = []string{"self", "children", "descendants", "siblings", "session", "parent", "external", "system", "user", "process", "pid_range"}
+var targetWords = []string{
+	"self",
+	"children",
+	"descendants",
+	"siblings",
+	"session",
+	"parent",
+	"external",
+	"system",
+	"user",
+	"process",
+	"pid_range",
+}
 
 func signalKeys() []key[draft] {
 	return append(commonKeys(Allow, Deny, Audit, Approve, Redirect, Absorb), []key[draft]{
-		{field{name: "signals", doc: "Names, numbers, or the groups @fatal, @job, @reload, @ignore and @all.", shape: listOf(shape{others: []shape{{kind: shapeInt}}}), required: true}, readSignals},
-		{field{name: "target", doc: "The process that would get the signal.", shape: objectOf(func() []field { return fieldsOf(targetKeys) }), required: true},
+		{
+			field{
+				name:     "signals",
+				doc:      "Names, numbers, or the groups @fatal, @job, @reload, @ignore and @all.",
+				shape:    listOf(shape{others: []shape{{kind: shapeInt}}}),
+				required: true,
+			},
+			readSignals,
+		},
+		{
+			field{
+				name:     "target",
+				doc:      "The process that would get the signal.",
+				shape:    objectOf(func() []field { return fieldsOf(targetKeys) }),
+				required: true,
+			},
 			func(r *reader, n *yaml.Node, d *draft) {
 				readObject(r, n, "target", targetKeys, d.rule.signal)
 				checkTarget(r, n, d.rule.signal)
-			}},
+			},
+		},
 		{field{name: "redirect_to", doc: "The signal that is sent instead."}, func(r *reader, n *yaml.Node, d *draft) {
 			d.redirect = n
 			s, ok := r.text(n)
@@ -125,12 +152,18 @@ func signalKeys() []key[draft] {
 			}
 			d.rule.Redirect = &RedirectTo{Signal: number}
 		}},
-		{field{name: "fallback", doc: "What another program would do where it cannot hold the rule; here such a rule stops the start.", shape: shape{words: fallbackWords}},
+		{
+			field{
+				name:  "fallback",
+				doc:   "What another program would do where it cannot hold the rule; here such a rule stops the start.",
+				shape: shape{words: fallbackWords},
+			},
 			func(r *reader, n *yaml.Node, d *draft) {
 				if _, ok := r.word(n, "fallback", fallbackWords); ok {
 					d.settings = append(d.settings, Setting{Key: "signal_rules.fallback", Pos: r.pos(n)})
 				}
-			}},
+			},
+		},
 	}...)
 }
 
@@ -162,18 +195,30 @@ func readSignals(r *reader, n *yaml.Node, d *draft) {
 }
 
 var targetKeys = []key[signalMatch]{
-	{field{name: "type", doc: "What the target is to the sender.", shape: shape{words: targetWords}, required: true}, func(r *reader, n *yaml.Node, m *signalMatch) {
-		if i, ok := r.word(n, "target type", targetWords); ok {
-			m.kind = targetWords[i]
-		}
-	}},
-	{field{name: "pattern", doc: "A glob of the base name of the target's program, for type: process."}, func(r *reader, n *yaml.Node, m *signalMatch) {
-		if s, ok := r.text(n); ok {
-			m.pattern = r.pattern(n, glob.Text, s)
-		}
-	}},
-	{field{name: "min", doc: "The lowest process id, for type: pid_range.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, m *signalMatch) { m.min, _ = r.positive(n, 1<<22) }},
-	{field{name: "max", doc: "The highest process id, for type: pid_range.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, m *signalMatch) { m.max, _ = r.positive(n, 1<<22) }},
+	{
+		field{name: "type", doc: "What the target is to the sender.", shape: shape{words: targetWords}, required: true},
+		func(r *reader, n *yaml.Node, m *signalMatch) {
+			if i, ok := r.word(n, "target type", targetWords); ok {
+				m.kind = targetWords[i]
+			}
+		},
+	},
+	{
+		field{name: "pattern", doc: "A glob of the base name of the target's program, for type: process."},
+		func(r *reader, n *yaml.Node, m *signalMatch) {
+			if s, ok := r.text(n); ok {
+				m.pattern = r.pattern(n, glob.Text, s)
+			}
+		},
+	},
+	{
+		field{name: "min", doc: "The lowest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, m *signalMatch) { m.min, _ = r.positive(n, 1<<22) },
+	},
+	{
+		field{name: "max", doc: "The highest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, m *signalMatch) { m.max, _ = r.positive(n, 1<<22) },
+	},
 }
 
 // checkTarget checks what the keys of a target say together.

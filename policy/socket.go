@@ -20,21 +20,36 @@ var socketOps = []string{"connect", "bind", "listen", "sendto"}
 func socketKeys() []key[draft] {
 	words := append(append([]string{}, socketOps...), "*")
 	return append(commonKeys(Allow, Deny, Audit, Approve), []key[draft]{
-		{field{name: "paths", doc: "Globs of absolute paths of sockets, links resolved, or @name for an abstract socket.", shape: listOf(shape{}), required: true}, readSocketPaths},
-		{field{name: "operations", doc: "The operations the rule is about; without it all of them. A session refuses listen: whoever may bind may listen.", shape: listOf(shape{words: words})}, func(r *reader, n *yaml.Node, d *draft) {
-			d.rule.socket.ops = 0
-			for _, l := range r.texts(n) {
-				switch i, ok := r.word(l.node, "operation", words); {
-				case ok && words[i] == "*":
-					d.rule.socket.ops = allSocketOps
-				case ok:
-					d.rule.socket.ops |= 1 << i
-					if words[i] == "listen" {
-						d.settings = append(d.settings, Setting{Key: "unix_socket_rules.operations.listen", Pos: r.pos(l.node)})
+		{
+			field{
+				name:     "paths",
+				doc:      "Globs of absolute paths of sockets, links resolved, or @name for an abstract socket.",
+				shape:    listOf(shape{}),
+				required: true,
+			},
+			readSocketPaths,
+		},
+		{
+			field{
+				name:  "operations",
+				doc:   "The operations the rule is about; without it all of them. A session refuses listen: whoever may bind may listen.",
+				shape: listOf(shape{words: words}),
+			},
+			func(r *reader, n *yaml.Node, d *draft) {
+				d.rule.socket.ops = 0
+				for _, l := range r.texts(n) {
+					switch i, ok := r.word(l.node, "operation", words); {
+					case ok && words[i] == "*":
+						d.rule.socket.ops = allSocketOps
+					case ok:
+						d.rule.socket.ops |= 1 << i
+						if words[i] == "listen" {
+							d.settings = append(d.settings, Setting{Key: "unix_socket_rules.operations.listen", Pos: r.pos(l.node)})
+						}
 					}
 				}
-			}
-		}},
+			},
+		},
 	}...)
 }
 

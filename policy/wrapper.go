@@ -40,13 +40,36 @@ const (
 // wrappers is the built-in table. The loader and busybox have readers of their
 // own.
 var wrappers = map[string]*wrapper{
-	"env":      {flags: "i0v", valued: "uCa", long: []string{"--unset", "--chdir", "--argv0"}, assigns: true, split: true},
-	"nice":     {valued: "n", long: []string{"--adjustment"}, numbers: true},
-	"nohup":    {},
-	"time":     {flags: "apqvV", valued: "fo", long: []string{"--format", "--output"}},
-	"timeout":  {flags: "fpv", valued: "ks", long: []string{"--kill-after", "--signal"}, skip: 1},
-	"xargs":    {flags: "0oprtx", valued: "adEILnPs", attached: "eil", long: []string{"--arg-file", "--delimiter", "--max-args", "--max-chars", "--max-procs", "--process-slot-var"}},
-	"sudo":     {flags: "ABbEeHiKklNnPSsVv", valued: "CcDghpRrTtUu", long: []string{"--close-from", "--chdir", "--group", "--host", "--prompt", "--chroot", "--role", "--type", "--command-timeout", "--other-user", "--user", "--login-class"}, assigns: true},
+	"env":     {flags: "i0v", valued: "uCa", long: []string{"--unset", "--chdir", "--argv0"}, assigns: true, split: true},
+	"nice":    {valued: "n", long: []string{"--adjustment"}, numbers: true},
+	"nohup":   {},
+	"time":    {flags: "apqvV", valued: "fo", long: []string{"--format", "--output"}},
+	"timeout": {flags: "fpv", valued: "ks", long: []string{"--kill-after", "--signal"}, skip: 1},
+	"xargs": {
+		flags:    "0oprtx",
+		valued:   "adEILnPs",
+		attached: "eil",
+		long:     []string{"--arg-file", "--delimiter", "--max-args", "--max-chars", "--max-procs", "--process-slot-var"},
+	},
+	"sudo": {
+		flags:  "ABbEeHiKklNnPSsVv",
+		valued: "CcDghpRrTtUu",
+		long: []string{
+			"--close-from",
+			"--chdir",
+			"--group",
+			"--host",
+			"--prompt",
+			"--chroot",
+			"--role",
+			"--type",
+			"--command-timeout",
+			"--other-user",
+			"--user",
+			"--login-class",
+		},
+		assigns: true,
+	},
 	"doas":     {flags: "Lns", valued: "aCu"},
 	"setsid":   {flags: "cfw"},
 	"stdbuf":   {valued: "ioe", long: []string{"--input", "--output", "--error"}},
@@ -77,7 +100,8 @@ func isLoader(name string) bool {
 	if !strings.HasPrefix(name, "ld") || !strings.Contains(name, ".so") {
 		return false
 	}
-	return strings.HasPrefix(name, "ld-") || strings.HasPrefix(name, "ld.so") || strings.HasPrefix(name, "ld64.so") || strings.HasPrefix(name, "ld32.so")
+	return strings.HasPrefix(name, "ld-") || strings.HasPrefix(name, "ld.so") || strings.HasPrefix(name, "ld64.so") ||
+		strings.HasPrefix(name, "ld32.so")
 }
 
 var errNotFollowed = errors.New("its arguments cannot be followed to the program they run")
@@ -153,7 +177,15 @@ func unwrapBox(argv []string) (Payload, error) {
 }
 
 // loaderValued are the loader's options with a value. See ld.so(8).
-var loaderValued = []string{"--library-path", "--preload", "--audit", "--inhibit-rpath", "--argv0", "--glibc-hwcaps-prepend", "--glibc-hwcaps-mask"}
+var loaderValued = []string{
+	"--library-path",
+	"--preload",
+	"--audit",
+	"--inhibit-rpath",
+	"--argv0",
+	"--glibc-hwcaps-prepend",
+	"--glibc-hwcaps-mask",
+}
 
 var loaderFlags = []string{"--list", "--verify", "--inhibit-cache", "--list-tunables", "--list-diagnostics", "--help", "--version"}
 

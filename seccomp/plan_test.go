@@ -21,7 +21,17 @@ const (
 
 // everything is the plan with all that can be notified or refused.
 func everything() Plan {
-	return DefaultPlan(PlanOptions{NoExecMemfd: true, Signals: Signals{Judged: EverySignal()}, Umask: true, Limits: true, Connect: true, Bind: true, SharedNetwork: true})
+	return DefaultPlan(
+		PlanOptions{
+			NoExecMemfd:   true,
+			Signals:       Signals{Judged: EverySignal()},
+			Umask:         true,
+			Limits:        true,
+			Connect:       true,
+			Bind:          true,
+			SharedNetwork: true,
+		},
+	)
 }
 
 // means says what a condition means, apart from the compiler and the table.
@@ -127,10 +137,13 @@ func edges(p Plan, name string) [][6]uint64 {
 func TestEveryNumberIsJudgedAsThePlanSays(t *testing.T) {
 	for arch, a := range arches {
 		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{}), "server": ServerPlan(),
-			"told":  DefaultPlan(PlanOptions{Tell: true, NoExecMemfd: true, Connect: true, Bind: true, SharedNetwork: true, Signals: Signals{Judged: EverySignal()}}),
-			"free":  DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true}}),
-			"some":  DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{0: true, 10: true, 64: true}, First: EverySignal()}}),
-			"owner": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{29: true}, First: SignalSet{9: true, 29: true}}}),
+			"told": DefaultPlan(PlanOptions{Tell: true, NoExecMemfd: true, Connect: true, Bind: true, SharedNetwork: true,
+				Signals: Signals{Judged: EverySignal()}}),
+			"free": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true}}),
+			"some": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{0: true, 10: true, 64: true},
+				First: EverySignal()}}),
+			"owner": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{29: true}, First: SignalSet{9: true,
+				29: true}}}),
 		} {
 			program, err := p.Compile(arch)
 			if err != nil {
@@ -175,7 +188,8 @@ func TestOtherArchitecturesAreKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		code := decode(program)
-		for _, other := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64, 0, ^uint32(0)} {
+		for _, other := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64, 0,
+			^uint32(0)} {
 			for nr := uint32(0); nr < newest+40; nr++ {
 				if got, err := evaluate(code, &data{nr: nr, arch: other}); other != a.audit && (err != nil || got != actKill) {
 					t.Fatalf("%s: call %d of architecture %#x gives %#x, %v", arch, nr, other, got, err)

@@ -51,7 +51,12 @@ var kernelRefusals = []Refusal{
 // exceptions are refusals that some calls are excepted from.
 var exceptions = []Exception{
 	{
-		Refusal: Refusal{[]string{"personality"}, []Case{{{0, Not, 0}}}, unix.EPERM, "switches off address randomisation and makes memory executable"},
+		Refusal: Refusal{
+			[]string{"personality"},
+			[]Case{{{0, Not, 0}}},
+			unix.EPERM,
+			"switches off address randomisation and makes memory executable",
+		},
 		// PER_LINUX32 and UNAME26, which change what uname tells, and the question.
 		Values: []uint64{8, 0x20000, 0x20008, 0xffffffff},
 	},
@@ -67,8 +72,24 @@ var exceptions = []Exception{
 
 // mountRefusals keep the view of files and namespaces as the session made it.
 var mountRefusals = []Refusal{
-	{[]string{"mount", "umount", "umount2", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr", "move_mount", "mount_setattr"},
-		always, unix.EPERM, "the mount table is what hides files and makes them read-only"},
+	{
+		[]string{
+			"mount",
+			"umount",
+			"umount2",
+			"fsopen",
+			"fsconfig",
+			"fsmount",
+			"fspick",
+			"open_tree",
+			"open_tree_attr",
+			"move_mount",
+			"mount_setattr",
+		},
+		always,
+		unix.EPERM,
+		"the mount table is what hides files and makes them read-only",
+	},
 	{[]string{"chroot", "pivot_root"}, always, unix.EPERM, "another root makes every path mean something else"},
 	{[]string{"setns"}, always, unix.EPERM, "enters another namespace"},
 	{[]string{"unshare"}, bits(0, unix.CLONE_NEWTIME, unix.CLONE_NEWNS, unix.CLONE_NEWCGROUP, unix.CLONE_NEWUTS, unix.CLONE_NEWIPC,

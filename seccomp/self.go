@@ -32,7 +32,10 @@ func SelfPlan(programs bool) Plan {
 		}
 	}
 	if !programs {
-		p.Refused = append(p.Refused, Refusal{[]string{"execve", "execveat"}, always, unix.EPERM, "every process of a session is forked by its init"})
+		p.Refused = append(
+			p.Refused,
+			Refusal{[]string{"execve", "execveat"}, always, unix.EPERM, "every process of a session is forked by its init"},
+		)
 	}
 	return p
 }
@@ -50,7 +53,12 @@ func RestrictSelf(program []byte) error {
 		return fmt.Errorf("set no_new_privs: %w", err)
 	}
 	prog := unix.SockFprog{Len: uint16(len(program) / sizeofInsn), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))}
-	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	thread, _, errno := unix.Syscall(
+		unix.SYS_SECCOMP,
+		unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&prog)),
+	)
 	runtime.KeepAlive(program)
 	switch {
 	case errno != 0:

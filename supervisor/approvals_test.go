@@ -55,7 +55,11 @@ func openAnswered(t *testing.T, cfg Config, log string, judge func(wire.Pending)
 }
 
 func TestAPersonDecidesACommandAndWhatItStarts(t *testing.T) {
-	b := openAsked(t, askPolicy("approvals: {via: channel}\n"), func(p wire.Pending) bool { return strings.HasSuffix(strings.Join(p.Argv, " "), "uname -s") })
+	b := openAsked(
+		t,
+		askPolicy("approvals: {via: channel}\n"),
+		func(p wire.Pending) bool { return strings.HasSuffix(strings.Join(p.Argv, " "), "uname -s") },
+	)
 	if exit, out := b.run(t, "uname", "-s"); exit.Code != 0 || out != "Linux\n" {
 		t.Errorf("allowed: %+v, %q", exit, out)
 	}
@@ -96,7 +100,8 @@ func TestAProgramOfTheOperatorAnswers(t *testing.T) {
 	if exit, out := b.run(t, "uname", "-s"); exit.Code != 0 || out != "Linux\n" {
 		t.Errorf("allowed: %+v, %q", exit, out)
 	}
-	if exit, _ := b.run(t, "uname", "-r"); exit.Kind != wire.ExitDenied || !strings.Contains(exit.Message, "program "+program+" did not approve") {
+	if exit, _ := b.run(t, "uname", "-r"); exit.Kind != wire.ExitDenied ||
+		!strings.Contains(exit.Message, "program "+program+" did not approve") {
 		t.Errorf("refused: %+v", exit)
 	}
 	if text, err := os.ReadFile(asked); err != nil || !strings.Contains(string(text), `"subject":"/usr/bin/uname"`) {

@@ -34,7 +34,11 @@ func (f *auditFaults) append(e wire.Event, write func(wire.Event) error) error {
 		return err
 	}
 	if f.lost > 0 {
-		told := wire.Event{Type: wire.EventFault, Session: e.Session, Message: fmt.Sprintf("%d events could not be written; what they tell of was refused", f.lost)}
+		told := wire.Event{
+			Type:    wire.EventFault,
+			Session: e.Session,
+			Message: fmt.Sprintf("%d events could not be written; what they tell of was refused", f.lost),
+		}
 		if write(told) == nil {
 			f.lost = 0
 		}

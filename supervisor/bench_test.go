@@ -48,7 +48,11 @@ func (b *box) latency(t testing.TB) time.Duration {
 	var took []time.Duration
 	for i := range 500 {
 		begin := time.Now()
-		exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "latency-" + strconv.Itoa(i), Argv: []string{"/bin/true"}}, channel.Streams{})
+		exit, _, err := b.Exec(
+			context.Background(),
+			wire.ExecRequest{ID: "latency-" + strconv.Itoa(i), Argv: []string{"/bin/true"}},
+			channel.Streams{},
+		)
 		if err != nil || exit.ExitCode() != 0 {
 			t.Fatalf("%+v %v", exit, err)
 		}

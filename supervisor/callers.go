@@ -32,7 +32,11 @@ type carried struct {
 }
 
 func newCallers() *callers {
-	return &callers{sockets: newRecent[uint64, egress.Caller](), pending: newRecent[netip.AddrPort, carried](), accepted: newRecent[netip.AddrPort, carried]()}
+	return &callers{
+		sockets:  newRecent[uint64, egress.Caller](),
+		pending:  newRecent[netip.AddrPort, carried](),
+		accepted: newRecent[netip.AddrPort, carried](),
+	}
 }
 
 func callerOf(c notify.Connect) egress.Caller {

@@ -21,7 +21,9 @@ func TestTheNetworkIsConfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Egress.Resolvers) != 2 || c.Egress.Resolvers[0].String() != "192.0.2.53:53" || c.Egress.Resolvers[1].String() != "[2001:db8::53]:5353" || c.Egress.Roots == nil {
+	if len(c.Egress.Resolvers) != 2 || c.Egress.Resolvers[0].String() != "192.0.2.53:53" ||
+		c.Egress.Resolvers[1].String() != "[2001:db8::53]:5353" ||
+		c.Egress.Roots == nil {
 		t.Errorf("%+v", c.Egress)
 	}
 	for text, want := range map[string]string{

@@ -12,7 +12,11 @@ func TestConfigIsReadStrictly(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"every key", "version: 1\npolicy: /p.yaml\naudit: {path: /a}\nvars: {A: b}\nsandbox:\n  user: me\n  workspace: /w\n  env_inject: {BASH_ENV: /x}\n", nil},
+		{
+			"every key",
+			"version: 1\npolicy: /p.yaml\naudit: {path: /a}\nvars: {A: b}\nsandbox:\n  user: me\n  workspace: /w\n  env_inject: {BASH_ENV: /x}\n",
+			nil,
+		},
 		{"an empty file", "", nil},
 		{"how old what is seen may be", "sandbox: {cache_seconds: 2}\n", nil},
 		{"a time that is too long", "sandbox: {cache_seconds: 601}\n", []string{`c.yaml:1:26: "601" is no number from 1 to 600`}},
@@ -20,12 +24,20 @@ func TestConfigIsReadStrictly(t *testing.T) {
 		{"a trash without room", "trash: {max_size_mb: 0, max_files: many, age: 1}\n",
 			[]string{`c.yaml:1:22: "0" is no number from 1 to`, `c.yaml:1:36: "many" is no number`, `c.yaml:1:42: trash has no key "age"`}},
 		{"all problems are told at once", "nope: 1\nsandbox: {env_inject: [a], users: x}\n",
-			[]string{`c.yaml:1:1: the configuration has no key "nope"`, "c.yaml:2:23: a map of texts must be a mapping", `c.yaml:2:28: sandbox has no key "users"`}},
+			[]string{
+				`c.yaml:1:1: the configuration has no key "nope"`,
+				"c.yaml:2:23: a map of texts must be a mapping",
+				`c.yaml:2:28: sandbox has no key "users"`,
+			}},
 		{"a duplicate key", "policy: a\npolicy: b\n", []string{"twice"}},
 		{"another version", "version: 2\n", []string{"c.yaml:1:10: version \"2\""}},
 		{"a workspace that depends on where it is read", "sandbox: {workspace: here}\n", []string{`c.yaml:1:22: "here" is no absolute path`}},
 		{"what must be proven", "require: [exec_verify, cgroup]\n", nil},
-		{"an unknown requirement", "require: [exec_verfy]\n", []string{`c.yaml:1:11: require has no word "exec_verfy" (did you mean "exec_verify"?)`}},
+		{
+			"an unknown requirement",
+			"require: [exec_verfy]\n",
+			[]string{`c.yaml:1:11: require has no word "exec_verfy" (did you mean "exec_verify"?)`},
+		},
 		{"a requirement that is no word", "require: [{a: b}, ~]\n", []string{"c.yaml:1:11: must be a text", "c.yaml:1:19: must be a text"}},
 		{"requirements that are no list", "require: landlock\n", []string{"require must be a list of words"}},
 		{"a null is not a text", "policy: ~\n", []string{"must be a text"}},

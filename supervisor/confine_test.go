@@ -56,7 +56,14 @@ func TestASupervisorThatConfinedItselfHoldsItsSession(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			var out strings.Builder
-			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: fmt.Sprint(i), Argv: []string{"sh", "-c", "env -i bash -c 'echo $BOTH'; echo text >file" + fmt.Sprint(i) + "; /usr/bin/kill 1 || echo no"}}, channel.Streams{Stdout: &out})
+			exit, _, err := b.Exec(
+				context.Background(),
+				wire.ExecRequest{
+					ID:   fmt.Sprint(i),
+					Argv: []string{"sh", "-c", "env -i bash -c 'echo $BOTH'; echo text >file" + fmt.Sprint(i) + "; /usr/bin/kill 1 || echo no"},
+				},
+				channel.Streams{Stdout: &out},
+			)
 			if err != nil || exit.Code != 0 || out.String() != "policy\nno\n" {
 				t.Errorf("%+v, %v: %q", exit, err, out.String())
 			}
@@ -66,7 +73,8 @@ func TestASupervisorThatConfinedItselfHoldsItsSession(t *testing.T) {
 	if err := b.reload(t, strings.Replace(testPolicy, "BOTH: policy", "BOTH: fresh", 1)); err != nil {
 		t.Error(err)
 	}
-	if err := b.reload(t, "version: 1\nname: x\napprovals: {via: command, command: [/bin/true]}\n"); err == nil || !strings.Contains(err.Error(), "approvals.via: command") {
+	if err := b.reload(t, "version: 1\nname: x\napprovals: {via: command, command: [/bin/true]}\n"); err == nil ||
+		!strings.Contains(err.Error(), "approvals.via: command") {
 		t.Errorf("another program: %v", err)
 	}
 }

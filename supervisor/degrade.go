@@ -39,20 +39,26 @@ const (
 // losses are the words of degraded. doc/detect.md explains them.
 var losses = map[string]loss{
 	lossScopes: {[]string{"landlock_scopes"},
-		"signals are kept inside by the pid namespace alone, abstract sockets by the network namespace alone, and files by the rights this Landlock has"},
+		"signals are kept inside by the pid namespace alone, abstract sockets by the network namespace alone, and files by the rights this " +
+			"Landlock has"},
 	lossLandlock: {[]string{"landlock"},
 		"files are held by mounts alone, with nothing beneath them; what landlock_scopes holds is lost too"},
 	lossKillable: {[]string{"wait_killable"},
 		"a signal interrupts a call that waits for its verdict, and the call is judged again: programs with frequent signals are slower"},
 	lossVerify: {[]string{"ptrace"},
-		"a program is judged before its execve alone, and another thread can exchange its path and arguments meanwhile; env_inject is not put back at nested programs"},
+		"a program is judged before its execve alone, and another thread can exchange its path and arguments meanwhile; env_inject is not " +
+			"put back at nested programs"},
 	lossFileServer: {[]string{"fuse"},
 		"the workspace is mounted as it is: no decision for each operation, no change record, and files belong to the commands' user"},
 	lossGroups: {[]string{"cgroup"},
 		"limits on memory, swap and processor are not held; pids_max counts the processes of the user"},
-	lossNamespaces: {[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc"},
-		"files are held by Landlock alone, so that names, sizes and modes of all files can be seen and the modes and times of one's own changed; " +
-			"processes of the machine can be seen; sockets in the file system are held by their permissions alone; there is no network, not even loopback, unless it is shared"},
+	lossNamespaces: {
+		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc"},
+		"files are held by Landlock alone, so that names, sizes and modes of all files can be seen and the modes and times of one's own " +
+			"changed; " +
+			"processes of the machine can be seen; sockets in the file system are held by their permissions alone; there is no network, not " +
+			"even loopback, unless it is shared",
+	},
 }
 
 // everyWord is every word of degraded.

@@ -94,7 +94,9 @@ func (p lackingPlace) test(t *testing.T) {
 	p.refused(t, cfg)
 	cfg.Degraded = []Degradation{{Word: p.word, At: "c.yaml:2:3"}}
 	required := cfg
-	required.Require = []Requirement{{Word: map[string]string{"file_server": "file_governed", "namespaces": "mount_namespace"}[p.word], At: "c.yaml:1:1"}}
+	required.Require = []Requirement{
+		{Word: map[string]string{"file_server": "file_governed", "namespaces": "mount_namespace"}[p.word], At: "c.yaml:1:1"},
+	}
 	if required.Require[0].Word == "" {
 		required.Require[0].Word = p.word
 	}
@@ -211,7 +213,8 @@ func TestWordsOfDegraded(t *testing.T) {
 	if err != nil || len(c.Degraded) != 2 || c.Degraded[1] != (Degradation{"exec_verify", "c.yaml:2:20"}) {
 		t.Errorf("%v %v", c.Degraded, err)
 	}
-	if _, err := parseConfig("c.yaml", []byte("degraded: [exec_verfy]\n")); err == nil || !strings.Contains(err.Error(), `c.yaml:1:12: degraded has no word "exec_verfy" (`) {
+	if _, err := parseConfig("c.yaml", []byte("degraded: [exec_verfy]\n")); err == nil ||
+		!strings.Contains(err.Error(), `c.yaml:1:12: degraded has no word "exec_verfy" (`) {
 		t.Errorf("%v", err)
 	}
 	cfg := Config{Degraded: c.WithDegraded([]string{"nothing"}).Degraded}
@@ -260,7 +263,13 @@ func TestDetectionTellsWhyNoWordHelps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := testenv.Without(t, []string{testenv.WithoutNamespaces, testenv.WithoutLandlock}, self, "-test.run=^TestDetectionTellsWhyNoWordHelps$", "-test.v")
+		cmd := testenv.Without(
+			t,
+			[]string{testenv.WithoutNamespaces, testenv.WithoutLandlock},
+			self,
+			"-test.run=^TestDetectionTellsWhyNoWordHelps$",
+			"-test.v",
+		)
 		cmd.Env = append(os.Environ(), lackingEnv+"=both")
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "no word helps") {
 			t.Errorf("%v\n%s", err, out)
@@ -271,7 +280,8 @@ func TestDetectionTellsWhyNoWordHelps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Session.Opens || len(r.Session.Words) > 0 || !strings.Contains(r.Session.Why, "\nwith every word of degraded: neither namespaces nor Landlock of ABI 3") {
+	if r.Session.Opens || len(r.Session.Words) > 0 ||
+		!strings.Contains(r.Session.Why, "\nwith every word of degraded: neither namespaces nor Landlock of ABI 3") {
 		t.Fatalf("%+v", r.Session)
 	}
 	t.Log("no word helps")
@@ -329,7 +339,12 @@ func TestMountsAreReadOnlyOnOldKernels(t *testing.T) {
 		return
 	}
 	b := openBox(t, testPolicy)
-	exit, out := b.run(t, "bash", "-c", `for dir in / /usr /usr/share /etc; do { : >$dir/file; } 2>/dev/null && echo $dir; done; { : >/etc/hosts; } 2>/dev/null && echo hosts; : >file`)
+	exit, out := b.run(
+		t,
+		"bash",
+		"-c",
+		`for dir in / /usr /usr/share /etc; do { : >$dir/file; } 2>/dev/null && echo $dir; done; { : >/etc/hosts; } 2>/dev/null && echo hosts; : >file`,
+	)
 	if exit.Code != 0 || out != "" {
 		t.Errorf("written: %q, %+v", out, exit)
 	}
@@ -340,7 +355,12 @@ func TestMountsAreReadOnlyOnOldKernels(t *testing.T) {
 }
 
 func TestWhatCouldNotBeDecidedIsNotGivenUp(t *testing.T) {
-	undecided := candidate{"undecided", "a trial", func() (string, error) { return "", fmt.Errorf("no result: %w", errUndecided) }, "less load"}
+	undecided := candidate{
+		"undecided",
+		"a trial",
+		func() (string, error) { return "", fmt.Errorf("no result: %w", errUndecided) },
+		"less load",
+	}
 	candidates = append(candidates, undecided)
 	losses["undecided"] = loss{[]string{"undecided"}, "nothing"}
 	defer func() {

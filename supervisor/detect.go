@@ -80,16 +80,25 @@ func (c *candidate) primitive() Primitive {
 
 // What to change, where several things need the same.
 const (
-	changeContainer = "in a container: --cap-add SYS_ADMIN, NET_ADMIN and SYS_PTRACE and a seccomp profile that allows unshare and pivot_root, or run unprivileged where user namespaces are allowed"
-	changeUser      = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container a seccomp profile that allows unshare"
-	changeFUSE      = "load the fuse module and let the user open /dev/fuse (chmod 666 /dev/fuse); in a container: --device /dev/fuse --cap-add SYS_ADMIN"
-	changePtrace    = "sysctl kernel.yama.ptrace_scope at most 2 for root and 1 for others; in a container a seccomp profile that allows ptrace"
-	changeKernel    = "a newer kernel"
+	changeContainer = "in a container: --cap-add SYS_ADMIN, NET_ADMIN and SYS_PTRACE and a seccomp profile that allows unshare and " +
+		"pivot_root, or run unprivileged where user namespaces are allowed"
+	changeUser = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; " +
+		"in a container a seccomp profile that allows unshare"
+	changeFUSE = "load the fuse module and let the user open /dev/fuse (chmod 666 /dev/fuse); in a container: --device /dev/fuse " +
+		"--cap-add SYS_ADMIN"
+	changePtrace = "sysctl kernel.yama.ptrace_scope at most 2 for root and 1 for others; in a container a seccomp profile that allows " +
+		"ptrace"
+	changeKernel = "a newer kernel"
 )
 
 // candidates are all things that are tried, in the order of the report.
 var candidates = []candidate{
-	{"seccomp_notify", "seccomp user notification", asIs("seccomp_notify"), "Linux 5.6 or newer, and a container whose profile allows seccomp(2); gVisor has no listener"},
+	{
+		"seccomp_notify",
+		"seccomp user notification",
+		asIs("seccomp_notify"),
+		"Linux 5.6 or newer, and a container whose profile allows seccomp(2); gVisor has no listener",
+	},
 	{"wait_killable", "calls that signals do not interrupt", asIs("wait_killable"), "Linux 5.19 or newer"},
 	{"ptrace", "trace a descendant", tryTrace, changePtrace},
 	{"proc_mem", "read a descendant's memory by /proc/PID/mem", tryMemory, changePtrace},
@@ -100,14 +109,45 @@ var candidates = []candidate{
 	{"mount_namespace", "mount namespace", within(trialNothing, unix.CLONE_NEWNS), changeContainer},
 	{"pid_namespace", "pid namespace", within(trialNothing, unix.CLONE_NEWPID), changeContainer},
 	{"net_namespace", "network namespace", within("net_namespace", unix.CLONE_NEWNET), changeContainer},
-	{"net_divert", "nf_tables in a network namespace", within("net_divert", unix.CLONE_NEWNET), "programs that ignore proxy variables are helped by notification then, slower; for the kernel to do it: the nf_tables, nft_chain_nat and nft_redir modules"},
-	{"other_namespaces", "ipc, uts and cgroup namespaces", within(trialNothing, unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP), changeContainer},
-	{"private_proc", "a /proc of its own", within("private_proc", unix.CLONE_NEWNS|unix.CLONE_NEWPID), "in a container: a /proc without masked paths (podman: --security-opt unmask=ALL)"},
+	{
+		"net_divert",
+		"nf_tables in a network namespace",
+		within("net_divert", unix.CLONE_NEWNET),
+		"programs that ignore proxy variables are helped by notification then, slower; for the kernel to do it: the nf_tables, nft_chain_nat " +
+			"and nft_redir modules",
+	},
+	{
+		"other_namespaces",
+		"ipc, uts and cgroup namespaces",
+		within(trialNothing, unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP),
+		changeContainer,
+	},
+	{
+		"private_proc",
+		"a /proc of its own",
+		within("private_proc", unix.CLONE_NEWNS|unix.CLONE_NEWPID),
+		"in a container: a /proc without masked paths (podman: --security-opt unmask=ALL)",
+	},
 	{"mount_api", "new mount API", within("mount_api", unix.CLONE_NEWNS), changeContainer},
-	{"overlayfs", "overlayfs", within("overlayfs", unix.CLONE_NEWNS), "needed only where " + startupDir + " is not installed: install the package"},
+	{
+		"overlayfs",
+		"overlayfs",
+		within("overlayfs", unix.CLONE_NEWNS),
+		"needed only where " + startupDir + " is not installed: install the package",
+	},
 	{"fuse", "FUSE mount", within("fuse", unix.CLONE_NEWNS), changeFUSE},
-	{"fuse_passthrough", "FUSE passthrough", within("fuse_passthrough", unix.CLONE_NEWNS), "faster files only: root outside user namespaces on Linux 6.9 or newer"},
-	{"cgroup", "control groups", tryCgroup, "a writable cgroup with the memory and pids controllers (systemd: Delegate=yes; in a container: a writable /sys/fs/cgroup)"},
+	{
+		"fuse_passthrough",
+		"FUSE passthrough",
+		within("fuse_passthrough", unix.CLONE_NEWNS),
+		"faster files only: root outside user namespaces on Linux 6.9 or newer",
+	},
+	{
+		"cgroup",
+		"control groups",
+		tryCgroup,
+		"a writable cgroup with the memory and pids controllers (systemd: Delegate=yes; in a container: a writable /sys/fs/cgroup)",
+	},
 	{"limits", "resource limits", asIs("limits"), "start agentsh without a hard RLIMIT_RTTIME"},
 	{"pidfd", "process descriptors", asIs("pidfd"), changeKernel},
 	{"pidfd_getfd", "descriptors of another process", asIs("pidfd_getfd"), "in a container a seccomp profile that allows pidfd_getfd"},

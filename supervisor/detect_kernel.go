@@ -110,7 +110,11 @@ func notifyParentID(flags uintptr) (*os.File, error) {
 	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, seccompSetModeFilter, seccompNewListener|flags, uintptr(unsafe.Pointer(&fprog)))
 	if errno != 0 {
-		return nil, fmt.Errorf("seccomp with NEW_LISTENER%s: %w", map[bool]string{true: " and WAIT_KILLABLE_RECV"}[flags&seccompWaitKillableRecv != 0], errno)
+		return nil, fmt.Errorf(
+			"seccomp with NEW_LISTENER%s: %w",
+			map[bool]string{true: " and WAIT_KILLABLE_RECV"}[flags&seccompWaitKillableRecv != 0],
+			errno,
+		)
 	}
 	return os.NewFile(fd, "listener"), nil
 }

@@ -74,7 +74,8 @@ func probeMountAPI() (string, error) {
 	}
 	if old {
 		how = "mount"
-		if err := unix.Mount("", fmt.Sprintf("/proc/self/fd/%d/tree", root), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+		if err := unix.Mount("", fmt.Sprintf("/proc/self/fd/%d/tree", root), "",
+			unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 			return "", fmt.Errorf("remount: %w", err)
 		}
 	}

@@ -33,7 +33,8 @@ type Shell struct {
 }
 
 // trialClosed is a rule of the scratch session that only a file server holds.
-const trialClosed = "  - {name: closed, paths: ['${WORKSPACE}/closed', '${WORKSPACE}/closed/**'], operations: [write, create, delete, rename], decision: deny}\n"
+const trialClosed = "  - {name: closed, paths: ['${WORKSPACE}/closed', '${WORKSPACE}/closed/**'], operations: [write, create, delete, " +
+	"rename], decision: deny}\n"
 
 // trialPolicy is the policy of the scratch session.
 const trialPolicy = `version: 1
@@ -91,7 +92,10 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 			}
 			return nil
 		}
-		r.Session.Words = slices.DeleteFunc(shortest(session.lost.words()), func(word string) bool { return given(word, operator.Degraded) || word == lossGroups })
+		r.Session.Words = slices.DeleteFunc(
+			shortest(session.lost.words()),
+			func(word string) bool { return given(word, operator.Degraded) || word == lossGroups },
+		)
 		return session.Close()
 	}
 	r.Session.Opens = true
@@ -119,7 +123,10 @@ func (c *Config) openTrial(ctx context.Context, workspace string) (*Session, err
 			return nil, err
 		}
 	}
-	c.Policy, err = policy.Load(policy.Source{Name: "detect.yaml", Data: []byte(text)}, policy.Options{Vars: map[string]string{"WORKSPACE": workspace}})
+	c.Policy, err = policy.Load(
+		policy.Source{Name: "detect.yaml", Data: []byte(text)},
+		policy.Options{Vars: map[string]string{"WORKSPACE": workspace}},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +153,11 @@ func trialWorkspace(dir string) (string, error) {
 func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 	run := func(argv ...string) string {
 		var out bytes.Buffer
-		exit, _, err := s.Exec(ctx, wire.ExecRequest{ID: "detect", Argv: argv, DeadlineMS: probeTimeout.Milliseconds()}, channel.Streams{Stdout: &out})
+		exit, _, err := s.Exec(
+			ctx,
+			wire.ExecRequest{ID: "detect", Argv: argv, DeadlineMS: probeTimeout.Milliseconds()},
+			channel.Streams{Stdout: &out},
+		)
 		switch {
 		case err != nil:
 			return err.Error()

@@ -68,8 +68,22 @@ func TestWhatIsTakenAwayIsMissed(t *testing.T) {
 	}{
 		{"no /dev/fuse", "mount --bind /dev/null /dev/fuse; exec \"$@\"", []string{"fuse", "fuse_passthrough"}},
 		{"root without CAP_SYS_ADMIN", "exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin \"$@\"",
-			[]string{"mount_namespace", "pid_namespace", "net_namespace", "net_divert", "other_namespaces", "mount_api", "overlayfs", "fuse", "fuse_passthrough"}},
-		{"no user namespaces", "exec unshare -U -r sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"' sh \"$@\"", []string{"user_namespace"}},
+			[]string{
+				"mount_namespace",
+				"pid_namespace",
+				"net_namespace",
+				"net_divert",
+				"other_namespaces",
+				"mount_api",
+				"overlayfs",
+				"fuse",
+				"fuse_passthrough",
+			}},
+		{
+			"no user namespaces",
+			"exec unshare -U -r sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"' sh \"$@\"",
+			[]string{"user_namespace"},
+		},
 		{"a hard limit on real time", "ulimit -R 1000000; exec \"$@\"", []string{"limits"}},
 	}
 	for _, tt := range tests {

@@ -42,7 +42,11 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Files:      files,
 		Network:    s.networkVars(),
 		Supervisor: s.supervisorVars(c.req),
-		Inject:     []env.Inject{{Source: "config", Vars: s.injected(s.cfg.Inject)}, {Source: "policy", Vars: s.injected(c.rules.policy.EnvInject())}, c.set},
+		Inject: []env.Inject{
+			{Source: "config", Vars: s.injected(s.cfg.Inject)},
+			{Source: "policy", Vars: s.injected(c.rules.policy.EnvInject())},
+			c.set,
+		},
 	})
 	if err != nil {
 		return spawnFailed(125, "environment: "+err.Error(), "")

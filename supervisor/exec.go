@@ -365,7 +365,9 @@ func (s *Session) emitBegin(c command, refused *wire.Exit) error {
 }
 
 func (s *Session) emitEnd(c command, exit wire.Exit) error {
-	return s.emit(wire.Event{Type: wire.EventCommand, Phase: "end", Command: c.req.ID, Argv: c.argv, Path: c.path, Exit: &exit, Output: c.written})
+	return s.emit(
+		wire.Event{Type: wire.EventCommand, Phase: "end", Command: c.req.ID, Argv: c.argv, Path: c.path, Exit: &exit, Output: c.written},
+	)
 }
 
 // names are the names of an environment; values are never recorded.

@@ -83,7 +83,12 @@ done; /usr/bin/true; echo true $?`
 			t.Errorf("%s is not mounted noexec: %s", place, mounts)
 		}
 	}
-	_, out = b.run(t, "perl", "-e", `use constant NR => `+memfdCreate+`; my $n = "x"; printf "%d %d\n", syscall(NR, $n, 1), syscall(NR, $n, 9) >= 0`)
+	_, out = b.run(
+		t,
+		"perl",
+		"-e",
+		`use constant NR => `+memfdCreate+`; my $n = "x"; printf "%d %d\n", syscall(NR, $n, 1), syscall(NR, $n, 9) >= 0`,
+	)
 	if out != "-1 1\n" {
 		t.Errorf("memfd_create without and with MFD_NOEXEC_SEAL: %q", out)
 	}

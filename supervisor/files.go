@@ -80,7 +80,12 @@ func (s *Session) holdsNames(g governed) error {
 	case err != nil:
 		return fmt.Errorf("governed %s: %w", g.path, err)
 	case folds:
-		return fmt.Errorf("governed %s: names on the filesystem of %s are without case: .GIT would be .git, and a rule about it would not hold; use a filesystem with case, or rules that say the same of the whole tree", g.path, g.backing)
+		return fmt.Errorf(
+			"governed %s: names on the filesystem of %s are without case: .GIT would be .git, and a rule about it would not hold; use a "+
+				"filesystem with case, or rules that say the same of the whole tree",
+			g.path,
+			g.backing,
+		)
 	}
 	return nil
 }

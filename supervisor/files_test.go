@@ -78,7 +78,11 @@ func TestAFileServerThatHangsEndsTheSession(t *testing.T) {
 	ended := make(chan wire.Exit, 1)
 	go func() { // the command waits for the stopped server; it ends with the session
 		var out, errs bytes.Buffer
-		exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "waits", Argv: []string{"cat", "another"}}, channel.Streams{Stdout: &out, Stderr: &errs})
+		exit, _, err := b.Exec(
+			context.Background(),
+			wire.ExecRequest{ID: "waits", Argv: []string{"cat", "another"}},
+			channel.Streams{Stdout: &out, Stderr: &errs},
+		)
 		if err != nil {
 			exit.Message = err.Error()
 		}

@@ -57,7 +57,10 @@ func TestADeadFileServerHoldsNobody(t *testing.T) {
 		case <-time.After(2 * time.Minute):
 			t.Fatalf("%s: a command waits for a dead server: %s", what, states(tree))
 		}
-		if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(err, ErrEnded) {
+		if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(
+			err,
+			ErrEnded,
+		) {
 			t.Errorf("%s: a command afterwards: %v", what, err)
 		}
 		_ = s.Close() // it says what the test asked for

@@ -45,7 +45,13 @@ func notHeld(key string) error {
 
 // groupLimits are the limits of l that a control group holds.
 func groupLimits(l policy.Limits) cgroup.Limits {
-	return cgroup.Limits{MemoryBytes: l.MemoryBytes, SwapLimited: l.SwapLimited, SwapBytes: l.SwapBytes, CPUPercent: l.CPUPercent, Pids: l.Pids}
+	return cgroup.Limits{
+		MemoryBytes: l.MemoryBytes,
+		SwapLimited: l.SwapLimited,
+		SwapBytes:   l.SwapBytes,
+		CPUPercent:  l.CPUPercent,
+		Pids:        l.Pids,
+	}
 }
 
 // hold makes the session's control group and refuses what the policy asks for

@@ -102,7 +102,12 @@ func (p *viewPlanner) mask(name, pattern string) string {
 // sysShown are what a session has of /sys, where the policy allows to read it: the
 // processors and the memory of the machine, from which programs choose how many
 // threads they start. The rest names devices, firmware and other tenants.
-var sysShown = []string{"/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/hugepages", "/sys/kernel/mm/transparent_hugepage"}
+var sysShown = []string{
+	"/sys/devices/system/cpu",
+	"/sys/devices/system/node",
+	"/sys/kernel/mm/hugepages",
+	"/sys/kernel/mm/transparent_hugepage",
+}
 
 // givesKernelFiles says why a session does not have what a rule allows; empty: it
 // does, or has the part that is safe.

@@ -100,7 +100,8 @@ cat /sys/class/net/lo/address 2>/dev/null`)
 	if out != " /sys/devices/system: /sys/devices: /sys/kernel/mm: /sys/kernel: /sys: cpu devices hugepages kernel mm node system transparent_hugepage closed" {
 		t.Errorf("it printed %q", out)
 	}
-	if _, out := openEither(t, os.Geteuid() != 0, strings.Replace(policy, ", '/sys/**'", "", 1), nil).run(t, "sh", "-c", "ls /sys 2>/dev/null"); out != "" {
+	if _, out := openEither(t, os.Geteuid() != 0, strings.Replace(policy, ", '/sys/**'", "", 1), nil).run(t, "sh", "-c",
+		"ls /sys 2>/dev/null"); out != "" {
 		t.Errorf("a policy that does not allow it shows %q", out)
 	}
 }

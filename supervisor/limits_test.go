@@ -266,7 +266,10 @@ func TestLimitsThatCannotBeHeldAreRefused(t *testing.T) {
 		}
 	}
 	b := openBox(t, testPolicy+"resource_limits: {pids_max: 40}\n")
-	if exit, out := b.run(t, "grep", "Max processes", "/proc/self/limits"); strings.Join(strings.Fields(out), " ") != "Max processes 40 40 processes" {
+	if exit, out := b.run(t, "grep", "Max processes", "/proc/self/limits"); strings.Join(
+		strings.Fields(out),
+		" ",
+	) != "Max processes 40 40 processes" {
 		t.Errorf("exit %+v, printed %q", exit, out)
 	}
 }

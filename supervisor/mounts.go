@@ -182,7 +182,13 @@ func (p *viewPlanner) govern(path, backing string, dir bool) error {
 // nested is the error about a place that holds a governed one; it names the
 // rules that divide it.
 func (p *viewPlanner) nested(path, inside string) error {
-	text := fmt.Sprintf("the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s the workspace", path, inside, path)
+	text := fmt.Sprintf(
+		"the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s "+
+			"the workspace",
+		path,
+		inside,
+		path,
+	)
 	for _, rule := range p.policy.Splitters(path, policy.OpAll) {
 		text += fmt.Sprintf("\n%s: rule %s divides %s", rule.Pos, rule.Name, path)
 	}

@@ -47,7 +47,11 @@ func TestViewFollowsFileRules(t *testing.T) {
 		name, rules string
 		want        string // "bind X", "noexec X", "governed X", "closed X", "scratch X", "link X", sorted
 	}{
-		{"nothing allowed shows the workspace alone", "  - {name: a, paths: ['DIR/nothing'], operations: ['*'], decision: deny}\n", "closed /work"},
+		{
+			"nothing allowed shows the workspace alone",
+			"  - {name: a, paths: ['DIR/nothing'], operations: ['*'], decision: deny}\n",
+			"closed /work",
+		},
 		{"a readable tree is bound",
 			"  - {name: a, paths: ['DIR/outside', 'DIR/outside/**'], " + read + ", decision: allow}\n", "closed /work; bind /outside"},
 		{"a tree that may not be executed is noexec",
@@ -113,7 +117,10 @@ func TestViewFollowsFileRules(t *testing.T) {
 }
 
 func TestAGovernedPlaceCannotHoldAnother(t *testing.T) {
-	_, _, err := planFor(t, "  - {name: d, paths: ['**/key'], operations: ['*'], decision: deny}\n  - {name: a, paths: ['DIR', 'DIR/**'], operations: ['*'], decision: allow}\n")
+	_, _, err := planFor(
+		t,
+		"  - {name: d, paths: ['**/key'], operations: ['*'], decision: deny}\n  - {name: a, paths: ['DIR', 'DIR/**'], operations: ['*'], decision: allow}\n",
+	)
 	if err == nil || !strings.Contains(err.Error(), "which holds") || !strings.Contains(err.Error(), "t:4:5: rule d divides") {
 		t.Errorf("error %v", err)
 	}

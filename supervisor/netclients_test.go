@@ -48,8 +48,16 @@ func TestGitClonesOverHTTPS(t *testing.T) {
 			{"git by the proxy", clone + "https://allowed.test/repo.git a && cat a/file", "content of the file"},
 			{"git without a proxy", direct + clone + "https://allowed.test/repo.git b && cat b/file", "content of the file"},
 			{"git to what is denied", clone + "https://refused.test/repo.git c 2>/dev/null || ls c 2>/dev/null || echo refused", "refused"},
-			{"git to what is denied, without a proxy", direct + clone + "https://refused.test/repo.git d 2>/dev/null || ls d 2>/dev/null || echo refused", "refused"},
-			{"git to what is for another program", clone + "https://curl.test/repo.git e 2>/dev/null || ls e 2>/dev/null || echo refused", "refused"},
+			{
+				"git to what is denied, without a proxy",
+				direct + clone + "https://refused.test/repo.git d 2>/dev/null || ls d 2>/dev/null || echo refused",
+				"refused",
+			},
+			{
+				"git to what is for another program",
+				clone + "https://curl.test/repo.git e 2>/dev/null || ls e 2>/dev/null || echo refused",
+				"refused",
+			},
 		})
 		if denied := b.events(t, func(e wire.Event) bool {
 			return e.Type == wire.EventNet && e.Decision == "deny" && e.Command == "git to what is denied" && e.Rule.Name == "no-refused"
@@ -81,10 +89,15 @@ func TestNpmInstallsFromARegistry(t *testing.T) {
 	const use = " && node -e 'console.log(require(\"tiny\"))'"
 	b.expectScripts(t, []clientScript{
 		{"npm by the proxy", "dir=a; " + install + "--registry https://registry.test/ tiny >/dev/null 2>err || cat err" + use, "a tiny package"},
-		{"npm from what is denied", "dir=b; " + install + "--registry https://refused.test/ tiny >/dev/null 2>&1 || ls node_modules 2>/dev/null || echo refused", "refused"},
+		{
+			"npm from what is denied",
+			"dir=b; " + install + "--registry https://refused.test/ tiny >/dev/null 2>&1 || ls node_modules 2>/dev/null || echo refused",
+			"refused",
+		},
 	})
 	if ended := b.events(t, func(e wire.Event) bool {
-		return e.Type == wire.EventNet && e.Phase == "end" && e.Command == "npm by the proxy" && e.Target == "registry.test:443" && e.Net.Received > 0
+		return e.Type == wire.EventNet && e.Phase == "end" && e.Command == "npm by the proxy" && e.Target == "registry.test:443" &&
+			e.Net.Received > 0
 	}); len(ended) == 0 {
 		t.Error("what npm fetched is not in the log")
 	}
@@ -96,7 +109,8 @@ func npmRegistry(t *testing.T) http.Handler {
 	var packed bytes.Buffer
 	zipped := gzip.NewWriter(&packed)
 	archive := tar.NewWriter(zipped)
-	for name, text := range map[string]string{"package/package.json": `{"name":"tiny","version":"1.0.0"}`, "package/index.js": `module.exports = "a tiny package"`} {
+	for name, text := range map[string]string{"package/package.json": `{"name":"tiny","version":"1.0.0"}`,
+		"package/index.js": `module.exports = "a tiny package"`} {
 		if err := archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))}); err != nil {
 			t.Fatal(err)
 		}
@@ -114,10 +128,17 @@ func npmRegistry(t *testing.T) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /tiny", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"name": "tiny", "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{"1.0.0": map[string]any{
-			"name": "tiny", "version": "1.0.0",
-			"dist": map[string]string{"tarball": fmt.Sprintf("https://%s/tiny.tgz", r.Host), "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])},
-		}}})
+		_ = json.NewEncoder(
+			w,
+		).Encode(
+			map[string]any{"name": "tiny", "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{"1.0.0": map[string]any{
+				"name": "tiny", "version": "1.0.0",
+				"dist": map[string]string{
+					"tarball":   fmt.Sprintf("https://%s/tiny.tgz", r.Host),
+					"integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+				},
+			}}},
+		)
 	})
 	mux.HandleFunc("GET /tiny.tgz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(packed.Bytes()) })
 	return mux
@@ -186,7 +207,16 @@ func TestASessionIsHeldToItsBandwidth(t *testing.T) {
 	o := newOutside(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(big) }))
 	b := o.open(t, "resource_limits: {net_bandwidth_mbps: 8}\n"+netRules, func(*Config) {})
 	begin := time.Now()
-	b.expectScripts(t, []clientScript{{"two at once", `for f in a b; do curl -sS --cacert ca.pem -o $f https://allowed.test/ & done; wait; cat a b | wc -c`, fmt.Sprint(2 * size)}})
+	b.expectScripts(
+		t,
+		[]clientScript{
+			{
+				"two at once",
+				`for f in a b; do curl -sS --cacert ca.pem -o $f https://allowed.test/ & done; wait; cat a b | wc -c`,
+				fmt.Sprint(2 * size),
+			},
+		},
+	)
 	// 2 MiB at 1 MB/s, of which what 50 ms are worth may pass at once.
 	if took := time.Since(begin); took < 2*time.Second {
 		t.Errorf("%d bytes took %s at 1,000,000 bytes per second", 2*size, took)

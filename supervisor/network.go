@@ -68,7 +68,9 @@ func (s *Session) openNetwork() error {
 		return err
 	}
 	if (s.cfg.Network || s.plain()) && (launch.LandlockABI() < landlockNet || s.lost.has(lossLandlock)) {
-		return errors.New("network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own")
+		return errors.New(
+			"network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own",
+		)
 	}
 	n := &network{callers: newCallers(), shared: s.cfg.Network || s.plain()}
 	options := egress.Options{
@@ -107,7 +109,11 @@ func (s *Session) boundBandwidth(governed bool) error {
 	}
 	for _, rule := range s.cfg.Policy.Rules(policy.GroupCommand) {
 		if rule.Limits != nil && rule.Limits.NetworkMbps > 0 {
-			return fmt.Errorf("%s: net_bandwidth_mbps of rule %s cannot be held: it is of the whole session, in resource_limits", rule.Pos, rule.Name)
+			return fmt.Errorf(
+				"%s: net_bandwidth_mbps of rule %s cannot be held: it is of the whole session, in resource_limits",
+				rule.Pos,
+				rule.Name,
+			)
 		}
 	}
 	return nil
@@ -134,7 +140,8 @@ func (s *Session) networkSetup(c *launch.Config) {
 		for _, l := range []struct {
 			tag        string
 			kind, port int
-		}{{"proxy", unix.SOCK_STREAM, proxyPort}, {"tcp", unix.SOCK_STREAM, divertPort}, {"dns", unix.SOCK_STREAM, dnsPort}, {"udp", unix.SOCK_DGRAM, dnsPort}} {
+		}{{"proxy", unix.SOCK_STREAM, proxyPort}, {"tcp", unix.SOCK_STREAM, divertPort}, {"dns", unix.SOCK_STREAM, dnsPort}, {"udp",
+			unix.SOCK_DGRAM, dnsPort}} {
 			c.Sockets = append(c.Sockets, launch.Socket{Tag: l.tag + f.name, Family: f.family, Type: l.kind, Port: l.port, Optional: f.optional})
 		}
 		if s.cfg.Egress.withoutDivert {
@@ -145,7 +152,10 @@ func (s *Session) networkSetup(c *launch.Config) {
 			launch.Netlink{Tag: "rules" + f.name, Protocol: rules.Protocol, Messages: rules.Messages, Acks: rules.Acks, Optional: true},
 			launch.Netlink{Tag: "route" + f.name, Protocol: route.Protocol, Messages: route.Messages, Acks: route.Acks, Optional: true, After: true})
 	}
-	c.Sockets = append(c.Sockets, launch.Socket{Tag: "diag", Family: unix.AF_NETLINK, Type: unix.SOCK_RAW, Port: unix.NETLINK_SOCK_DIAG, Optional: true})
+	c.Sockets = append(
+		c.Sockets,
+		launch.Socket{Tag: "diag", Family: unix.AF_NETLINK, Type: unix.SOCK_RAW, Port: unix.NETLINK_SOCK_DIAG, Optional: true},
+	)
 }
 
 // listen takes over the listeners of the session's namespace, or opens some on
@@ -388,13 +398,15 @@ func (s *Session) networkVars() []env.Var {
 	}
 	var vars []env.Var
 	proxy := "http://" + n.at4.proxy.String()
-	for _, v := range []env.Var{{Name: "HTTP_PROXY", Value: proxy}, {Name: "HTTPS_PROXY", Value: proxy}, {Name: "ALL_PROXY", Value: proxy}, {Name: "NO_PROXY", Value: "localhost,127.0.0.1,::1"}} {
+	for _, v := range []env.Var{{Name: "HTTP_PROXY", Value: proxy}, {Name: "HTTPS_PROXY", Value: proxy}, {Name: "ALL_PROXY", Value: proxy},
+		{Name: "NO_PROXY", Value: "localhost,127.0.0.1,::1"}} {
 		vars = append(vars, v, env.Var{Name: strings.ToLower(v.Name), Value: v.Value})
 	}
 	if !n.proxy.Intercepts() {
 		return vars
 	}
-	for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"} {
+	for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
+		"PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"} {
 		vars = append(vars, env.Var{Name: name, Value: caBundle})
 	}
 	return vars

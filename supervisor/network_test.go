@@ -58,7 +58,9 @@ func newOutside(t testing.TB, handler http.Handler) *outside {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "outside"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(
+			1,
+		), Subject: pkix.Name{CommonName: "outside"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, DNSNames: []string{"*.test"},
 	}
 	for name := range hosts {
@@ -213,8 +215,16 @@ func TestProgramsReachWhatRulesAllow(t *testing.T) {
 			{"what a rule denies", curl + "https://refused.test/ 2>/dev/null || echo refused", "refused"},
 			{"what no rule names", direct + curl + "https://198.51.100.5/ 2>/dev/null || echo refused", "refused"},
 			{"another port", direct + curl + "https://allowed.test:444/ 2>/dev/null || echo refused", "refused"},
-			{"an address that no name was asked for", direct + curl + "-k --connect-timeout 5 https://198.51.100.4/ 2>/dev/null || echo refused", "refused"},
-			{"one name in the TLS of another", direct + curl + "-k --connect-to secret.test:443:allowed.test:443 https://secret.test/ 2>/dev/null || echo refused", "refused"},
+			{
+				"an address that no name was asked for",
+				direct + curl + "-k --connect-timeout 5 https://198.51.100.4/ 2>/dev/null || echo refused",
+				"refused",
+			},
+			{
+				"one name in the TLS of another",
+				direct + curl + "-k --connect-to secret.test:443:allowed.test:443 https://secret.test/ 2>/dev/null || echo refused",
+				"refused",
+			},
 			{"no name", "getent hosts nowhere.test || echo unknown", "unknown"},
 			{"what is watched", curl + "https://watched.test/", "hello from watched.test"},
 			{"datagrams", `python3 -c '
@@ -227,14 +237,16 @@ except OSError as e: print("refused" if e.errno == 101 else e)'`, "refused"},
 			if b.network.shared && tt.name == "an address of IPv6 without a proxy" {
 				continue // the C library looks up no such address on a machine without one of its own
 			}
-			if exit, out := b.request(t, wire.ExecRequest{ID: tt.name, Argv: []string{"bash", "-c", tt.script}}); exit.Code != 0 || strings.TrimSpace(out) != tt.want {
+			if exit, out := b.request(t, wire.ExecRequest{ID: tt.name, Argv: []string{"bash", "-c", tt.script}}); exit.Code != 0 ||
+				strings.TrimSpace(out) != tt.want {
 				t.Errorf("%s: %+v %q instead of %q", tt.name, exit, out, tt.want)
 			}
 		}
 		denied := b.events(t, func(e wire.Event) bool {
 			return e.Type == wire.EventNet && e.Decision == "deny" && e.Command == "what a rule denies"
 		})
-		if len(denied) == 0 || denied[0].Rule.Name != "no-refused" || denied[0].Process == nil || !strings.HasSuffix(denied[0].Process.Exe, "/curl") {
+		if len(denied) == 0 || denied[0].Rule.Name != "no-refused" || denied[0].Process == nil ||
+			!strings.HasSuffix(denied[0].Process.Exe, "/curl") {
 			t.Errorf("denied: %+v", denied)
 		}
 		if watched := b.events(t, func(e wire.Event) bool {
@@ -257,13 +269,21 @@ func TestCredentialsNeverEnterTheSession(t *testing.T) {
 	}))
 	const mark = "placeholder-of-the-token"
 	b := o.open(t, netRules, func(c *Config) {
-		c.Egress.Credentials = []egress.Credential{{Name: "api.TOKEN", Placeholder: mark, Value: value, Endpoints: []string{"allowed.test"}, Header: "Authorization"}}
+		c.Egress.Credentials = []egress.Credential{
+			{Name: "api.TOKEN", Placeholder: mark, Value: value, Endpoints: []string{"allowed.test"}, Header: "Authorization"},
+		}
 	})
-	exit, out := b.run(t, "bash", "-c", `for header in Authorization X-Other; do curl -sS -H "$header: token `+mark+`" https://allowed.test/; echo; done
+	exit, out := b.run(
+		t,
+		"bash",
+		"-c",
+		`for header in Authorization X-Other; do curl -sS -H "$header: token `+mark+`" https://allowed.test/; echo; done
 env -u HTTPS_PROXY -u https_proxy -u ALL_PROXY -u all_proxy curl -sS -u user:`+mark+` https://allowed.test/; echo
 python3 -c 'import urllib.request as u; print(u.urlopen("https://allowed.test/").read())'
-cat /usr/lib/agentsh/ca-bundle.pem; env`)
-	if exit.Code != 0 || strings.Contains(out, value) || !strings.Contains(out, "you said token ****") || !strings.Contains(out, "SSL_CERT_FILE="+caBundle) {
+cat /usr/lib/agentsh/ca-bundle.pem; env`,
+	)
+	if exit.Code != 0 || strings.Contains(out, value) || !strings.Contains(out, "you said token ****") ||
+		!strings.Contains(out, "SSL_CERT_FILE="+caBundle) {
 		t.Errorf("%+v\n%s", exit, out)
 	}
 	mu.Lock()
@@ -311,8 +331,23 @@ func TestTheNetworkHoldsWithoutPrivilege(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer self.Close()
-		cmd := exec.Command("unshare", "-m", "sh", "-ec", `mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse; mkdir -m 777 /mnt/tmp; exec env TMPDIR=/mnt/tmp "$@"`,
-			"sh", "setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "/proc/self/fd/3", "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd := exec.Command(
+			"unshare",
+			"-m",
+			"sh",
+			"-ec",
+			`mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse; mkdir -m 777 /mnt/tmp; exec env TMPDIR=/mnt/tmp "$@"`,
+			"sh",
+			"setpriv",
+			"--reuid",
+			"1000",
+			"--regid",
+			"1000",
+			"--clear-groups",
+			"/proc/self/fd/3",
+			"-test.run=^"+t.Name()+"$",
+			"-test.v",
+		)
 		cmd.Dir, cmd.ExtraFiles = "/", []*os.File{self}
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 			t.Errorf("%v\n%s", err, out)
@@ -322,9 +357,14 @@ func TestTheNetworkHoldsWithoutPrivilege(t *testing.T) {
 	o := newOutside(t, http.HandlerFunc(greet))
 	for name, change := range netModes {
 		b := o.open(t, netRules, change)
-		exit, out := b.run(t, "bash", "-c", `curl -sS --cacert ca.pem https://allowed.test/; echo; curl -sS --cacert ca.pem https://curl.test/; echo
+		exit, out := b.run(
+			t,
+			"bash",
+			"-c",
+			`curl -sS --cacert ca.pem https://allowed.test/; echo; curl -sS --cacert ca.pem https://curl.test/; echo
 env -u HTTPS_PROXY -u https_proxy -u ALL_PROXY -u all_proxy curl -sS --cacert ca.pem https://allowed.test/; echo
-curl -sS --cacert ca.pem https://refused.test/ 2>/dev/null || echo refused`)
+curl -sS --cacert ca.pem https://refused.test/ 2>/dev/null || echo refused`,
+		)
 		if exit.Code != 0 || out != "hello from allowed.test\nhello from curl.test\nhello from allowed.test\nrefused\n" {
 			t.Errorf("%s: %+v %s", name, exit, out)
 		}

@@ -166,8 +166,23 @@ func asBoth(t *testing.T) (unprivileged bool) {
 		t.Fatal(err)
 	}
 	defer self.Close()
-	cmd := exec.Command("unshare", "-m", "sh", "-ec", `mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse; mkdir -m 777 /mnt/tmp; exec env TMPDIR=/mnt/tmp "$@"`,
-		"sh", "setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "/proc/self/fd/3", "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd := exec.Command(
+		"unshare",
+		"-m",
+		"sh",
+		"-ec",
+		`mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse; mkdir -m 777 /mnt/tmp; exec env TMPDIR=/mnt/tmp "$@"`,
+		"sh",
+		"setpriv",
+		"--reuid",
+		"1000",
+		"--regid",
+		"1000",
+		"--clear-groups",
+		"/proc/self/fd/3",
+		"-test.run=^"+t.Name()+"$",
+		"-test.v",
+	)
 	cmd.Dir, cmd.ExtraFiles = "/", []*os.File{self}
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("as user 1000: %v\n%s", err, out)
@@ -222,7 +237,9 @@ func TestFilesOfProcAreDecidedOneByOne(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for _, e := range b.events(t, func(e wire.Event) bool { return e.Type == wire.EventFile && e.Mechanism == "seccomp" }) {
-		if e.Command != t.Name() || e.Process == nil || !strings.Contains(e.Process.Exe, "python") || e.Rule == nil || !strings.HasPrefix(e.Rule.At, "test.yaml:") || e.Op != "read" {
+		if e.Command != t.Name() || e.Process == nil || !strings.Contains(e.Process.Exe, "python") || e.Rule == nil ||
+			!strings.HasPrefix(e.Rule.At, "test.yaml:") ||
+			e.Op != "read" {
 			t.Errorf("event %+v", e)
 		}
 		seen[e.Rule.Name+" "+e.Decision]++
@@ -236,8 +253,17 @@ func TestFilesOfProcAreDecidedOneByOne(t *testing.T) {
 // question that nobody needs answered any more.
 func TestAPersonDecidesOnAFileOfProc(t *testing.T) {
 	unprivileged := asBoth(t)
-	b := openEither(t, unprivileged, opensPolicy, func(p wire.Pending) bool { return p.Kind == wire.AskFile && !strings.Contains(p.Subject, "/1/") })
-	if _, out := b.run(t, "sh", "-c", "tr '\\0' ' ' </proc/$$/cmdline; cat /proc/meminfo >/dev/null && echo read"); !strings.HasPrefix(out, "sh -c tr") || !strings.HasSuffix(out, "read\n") {
+	b := openEither(
+		t,
+		unprivileged,
+		opensPolicy,
+		func(p wire.Pending) bool { return p.Kind == wire.AskFile && !strings.Contains(p.Subject, "/1/") },
+	)
+	if _, out := b.run(t, "sh", "-c", "tr '\\0' ' ' </proc/$$/cmdline; cat /proc/meminfo >/dev/null && echo read"); !strings.HasPrefix(
+		out,
+		"sh -c tr",
+	) ||
+		!strings.HasSuffix(out, "read\n") {
 		t.Errorf("approved: %q", out)
 	}
 	found := b.events(t, func(e wire.Event) bool {
@@ -337,7 +363,16 @@ func TestAnOpenerThatIsGoneOpensNothing(t *testing.T) {
 // TestWhetherFilesOfProcAreDecidedIsSettled: the layer that shuts commands out is
 // there from the start or not at all.
 func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
-	plain := strings.NewReplacer("operations: [read, write], decision: deny, message: variables are secret", "operations: [read], decision: allow", "decision: audit", "decision: allow", "decision: approve", "decision: allow").Replace(opensPolicy)
+	plain := strings.NewReplacer(
+		"operations: [read, write], decision: deny, message: variables are secret",
+		"operations: [read], decision: allow",
+		"decision: audit",
+		"decision: allow",
+		"decision: approve",
+		"decision: allow",
+	).Replace(
+		opensPolicy,
+	)
 	b := openBox(t, plain)
 	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(opensPolicy)}, policy.Options{Vars: b.policy().Vars()})
 	if err != nil {
@@ -347,7 +382,10 @@ func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	other := openBox(t, opensPolicy)
-	p, err = policy.Load(policy.Source{Name: "test.yaml", Data: []byte(strings.Replace(opensPolicy, "'/proc/*/mem'", "/proc/meminfo", 1))}, policy.Options{Vars: other.policy().Vars()})
+	p, err = policy.Load(
+		policy.Source{Name: "test.yaml", Data: []byte(strings.Replace(opensPolicy, "'/proc/*/mem'", "/proc/meminfo", 1))},
+		policy.Options{Vars: other.policy().Vars()},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

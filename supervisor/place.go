@@ -230,7 +230,12 @@ func (s *Session) startupMount() launch.Mount {
 	if _, err := os.Stat(over); errors.Is(err, fs.ErrNotExist) {
 		over = filepath.Dir(over) // a minimal root has no /usr/lib
 	}
-	return launch.Mount{Kind: launch.Overlay, Target: over, ReadOnly: true, Options: []string{"lowerdir=" + filepath.Join(s.state.dir, over) + ":" + over}}
+	return launch.Mount{
+		Kind:     launch.Overlay,
+		Target:   over,
+		ReadOnly: true,
+		Options:  []string{"lowerdir=" + filepath.Join(s.state.dir, over) + ":" + over},
+	}
 }
 
 // landlock is the floor beneath the mounts: the same view once more, held by

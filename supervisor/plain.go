@@ -86,14 +86,20 @@ const minPlainABI = 3
 // settlePlain makes of the plan what Landlock can hold, and refuses what it cannot.
 func (s *Session) settlePlain(v *view) error {
 	if abi := launch.LandlockABI(); s.lost.has(lossLandlock) || abi < minPlainABI {
-		return fmt.Errorf("neither namespaces nor Landlock of ABI %d (Linux 6.2) are here, this one has %d: nothing would hold the files", minPlainABI, abi)
+		return fmt.Errorf(
+			"neither namespaces nor Landlock of ABI %d (Linux 6.2) are here, this one has %d: nothing would hold the files",
+			minPlainABI,
+			abi,
+		)
 	}
 	shells, err := realShells(*v)
 	if err != nil {
 		return err
 	}
 	if len(shells) > 0 {
-		return errors.New("the shim stands in for the shells, and without mounts commands would get it too: uninstall it ('agentsh shim uninstall')")
+		return errors.New(
+			"the shim stands in for the shells, and without mounts commands would get it too: uninstall it ('agentsh shim uninstall')",
+		)
 	}
 	for _, o := range v.open {
 		if o.path != o.backing {
@@ -148,12 +154,20 @@ func (s *Session) apart(v view) error {
 	for _, name := range own {
 		for _, dir := range v.scratch {
 			if below(name, dir) && dir != s.cfg.Home {
-				return fmt.Errorf("%s, where agentsh keeps its own files, is in %s, which the policy lets commands write to: move it, or do not allow that", name, dir)
+				return fmt.Errorf(
+					"%s, where agentsh keeps its own files, is in %s, which the policy lets commands write to: move it, or do not allow that",
+					name,
+					dir,
+				)
 			}
 		}
 		for _, o := range v.open {
 			if o.write && below(name, o.path) {
-				return fmt.Errorf("%s, where agentsh keeps its own files, is in %s, which the policy lets commands write to: move it, or do not allow that", name, o.path)
+				return fmt.Errorf(
+					"%s, where agentsh keeps its own files, is in %s, which the policy lets commands write to: move it, or do not allow that",
+					name,
+					o.path,
+				)
 			}
 		}
 	}

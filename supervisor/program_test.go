@@ -42,7 +42,8 @@ func TestTheSupervisorsProgramIsShownUnderPolicy(t *testing.T) {
 	if exit, out := b.run(t, "sh", "-c", wire.OwnProgram+" -test.run=NONE"); exit.Code != 0 || !strings.Contains(out, "PASS") {
 		t.Errorf("allowed: %+v %q", exit, out)
 	}
-	for _, line := range []string{wire.OwnProgram + " -test.run=NONE -test.v", wire.OwnProgram, "cp " + wire.OwnProgram + " copy && ./copy -test.run=OTHER"} {
+	for _, line := range []string{wire.OwnProgram + " -test.run=NONE -test.v", wire.OwnProgram,
+		"cp " + wire.OwnProgram + " copy && ./copy -test.run=OTHER"} {
 		if exit, out := b.run(t, "sh", "-c", line); exit.Code == 0 {
 			t.Errorf("%s: %+v %q", line, exit, out)
 		}

@@ -16,7 +16,8 @@ func secretive(t *testing.T, settings string) (*box, string) {
 	t.Helper()
 	b := openBox(t, testPolicy+settings)
 	script := "/bin/echo s3cret; /bin/kill -s3cret 1; mkdir guarded; cd /tmp && mkdir s3cret && cd s3cret && /bin/true"
-	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sh", "-c", script}}, channel.Streams{}); err != nil {
+	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sh", "-c", script}},
+		channel.Streams{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"no-s3cret"}}, channel.Streams{}); err != nil {
@@ -41,7 +42,8 @@ func TestARedactedLogShowsNeitherArgumentsNorPaths(t *testing.T) {
 			t.Errorf("the log shows %q", word)
 		}
 	}
-	for _, want := range []string{b.cfg.Audit.Digest("s3cret"), `"decision":"deny"`, `"name":"no-kill"`, `"name":"guarded"`, `"op":"mkdir"`, `"kind":"spawn_failed"`} {
+	for _, want := range []string{b.cfg.Audit.Digest("s3cret"), `"decision":"deny"`, `"name":"no-kill"`, `"name":"guarded"`, `"op":"mkdir"`,
+		`"kind":"spawn_failed"`} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %s", want)
 		}

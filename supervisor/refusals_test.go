@@ -63,7 +63,8 @@ func callNumbers() string {
 	for name, number := range map[string]int{
 		"PTRACE": unix.SYS_PTRACE, "PROCESS_VM_READV": unix.SYS_PROCESS_VM_READV, "KCMP": unix.SYS_KCMP, "SOCKET": unix.SYS_SOCKET,
 		"UNSHARE": unix.SYS_UNSHARE, "PIDFD_GETFD": unix.SYS_PIDFD_GETFD, "PRLIMIT64": unix.SYS_PRLIMIT64, "PERSONALITY": unix.SYS_PERSONALITY,
-		"SCHED_SETAFFINITY": unix.SYS_SCHED_SETAFFINITY, "ADJTIMEX": unix.SYS_ADJTIMEX, "IO_URING_SETUP": unix.SYS_IO_URING_SETUP, "CLONE3": unix.SYS_CLONE3,
+		"SCHED_SETAFFINITY": unix.SYS_SCHED_SETAFFINITY, "ADJTIMEX": unix.SYS_ADJTIMEX, "IO_URING_SETUP": unix.SYS_IO_URING_SETUP,
+		"CLONE3": unix.SYS_CLONE3,
 	} {
 		fmt.Fprintf(&b, "%s = %d\n", name, number)
 	}
@@ -145,7 +146,11 @@ int main(void) {
 	var out bytes.Buffer
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "flood", Argv: []string{"./flood"}}, channel.Streams{Stdout: &out, Stderr: io.Discard})
+		_, _, err := b.Exec(
+			context.Background(),
+			wire.ExecRequest{ID: "flood", Argv: []string{"./flood"}},
+			channel.Streams{Stdout: &out, Stderr: io.Discard},
+		)
 		done <- err
 	}()
 	for range 20 {
@@ -156,7 +161,8 @@ int main(void) {
 	if err := <-done; err != nil || out.String() != "0 went otherwise\n" {
 		t.Errorf("it printed %q, %v", out.String(), err)
 	}
-	if told := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventCall || e.Type == wire.EventFault }); len(told) != 1 || told[0].Op != "ptrace" {
+	if told := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventCall || e.Type == wire.EventFault }); len(told) != 1 ||
+		told[0].Op != "ptrace" {
 		t.Errorf("events %+v", told)
 	}
 }

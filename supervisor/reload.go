@@ -46,7 +46,11 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		return done, err
 	}
 	commit := func() error {
-		event := wire.Event{Type: wire.EventSession, Phase: "policy_reloaded", Message: fmt.Sprintf("policy %s %s in place of %s %s", p.Name(), p.Digest(), old.Name(), old.Digest())}
+		event := wire.Event{
+			Type:    wire.EventSession,
+			Phase:   "policy_reloaded",
+			Message: fmt.Sprintf("policy %s %s in place of %s %s", p.Name(), p.Digest(), old.Name(), old.Digest()),
+		}
 		if err := s.emit(event); err != nil {
 			return fmt.Errorf("audit: %w", err)
 		}
@@ -74,7 +78,14 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 		return notHeld(key)
 	})
 	refuse := func(pos policy.Position, format string, args ...any) {
-		problems = append(problems, policy.Problem{Pos: pos, Message: fmt.Sprintf(format, args...) + " was settled when the session was made", Hint: "make a new session for it"})
+		problems = append(
+			problems,
+			policy.Problem{
+				Pos:     pos,
+				Message: fmt.Sprintf(format, args...) + " was settled when the session was made",
+				Hint:    "make a new session for it",
+			},
+		)
 	}
 	for _, l := range changedLimits(old, p) {
 		refuse(l.Pos, "%s", l.Key)
@@ -183,7 +194,14 @@ func viewProblem(p *policy.Policy, place, is, was string) policy.Problem {
 
 // planned is how each place of the view is shown under a policy.
 func (s *Session) planned(p *policy.Policy) (map[string]string, error) {
-	planner := viewPlanner{policy: p, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: func(string) (string, error) { return "", nil }, whole: s.lost.has(lossFileServer), noOpens: s.noOpens()}
+	planner := viewPlanner{
+		policy:    p,
+		workspace: s.cfg.Governed,
+		home:      s.cfg.Home,
+		scratch:   func(string) (string, error) { return "", nil },
+		whole:     s.lost.has(lossFileServer),
+		noOpens:   s.noOpens(),
+	}
 	v, err := planner.plan()
 	if err != nil {
 		return nil, err

@@ -15,31 +15,52 @@ import (
 func (b *box) reload(t *testing.T, text string) error {
 	t.Helper()
 	vars := b.cfg.Policy.Vars()
-	_, err := operation{b.Session, vars}.Reload(context.Background(), wire.Reload{Policy: []wire.PolicySource{{Name: "new.yaml", Data: []byte(text)}}})
+	_, err := operation{
+		b.Session,
+		vars,
+	}.Reload(
+		context.Background(),
+		wire.Reload{Policy: []wire.PolicySource{{Name: "new.yaml", Data: []byte(text)}}},
+	)
 	return err
 }
 
 func TestAReloadHoldsForExecFilesSignalsAndVariables(t *testing.T) {
-	first := strings.Replace(testPolicy, "file_rules:\n", "signal_rules:\n  - {name: all, signals: ['@all'], target: {type: parent}, decision: allow}\nfile_rules:\n", 1)
+	first := strings.Replace(
+		testPolicy,
+		"file_rules:\n",
+		"signal_rules:\n  - {name: all, signals: ['@all'], target: {type: parent}, decision: allow}\nfile_rules:\n",
+		1,
+	)
 	b := openBox(t, first)
 	if err := os.WriteFile(filepath.Join(b.workspace, "plan"), []byte("text\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	script := []string{"bash", "-c", `cat plan; ls /; hostname >/dev/null; trap 'echo got' USR1; command -p true; (sleep 0); /bin/bash -pc 'kill -USR1 $PPID'; echo $BOTH; /usr/bin/env -i /bin/bash -pc 'echo $BOTH'`}
+	script := []string{
+		"bash",
+		"-c",
+		`cat plan; ls /; hostname >/dev/null; trap 'echo got' USR1; command -p true; (sleep 0); /bin/bash -pc 'kill -USR1 $PPID'; echo $BOTH; /usr/bin/env -i /bin/bash -pc 'echo $BOTH'`,
+	}
 	_, before := b.run(t, script...)
 	if !strings.HasPrefix(before, "text\n") || !strings.Contains(before, "got\npolicy\npolicy\n") {
 		t.Fatalf("before: %q", before)
 	}
 	second := strings.NewReplacer(
-		"{name: all, signals: ['@all'], target: {type: parent}, decision: allow}", "{name: none, signals: [USR1], target: {type: parent}, decision: deny}\n  - {name: all, signals: ['@all'], target: {type: parent}, decision: allow}",
-		"command_rules:\n", "command_rules:\n  - {name: no-ls, commands: [ls], decision: deny}\n",
-		"file_rules:\n", "file_rules:\n  - {name: hidden, paths: ['${WORKSPACE}/plan'], operations: ['*'], decision: deny}\n",
-		"BOTH: policy", "BOTH: fresh").Replace(first)
+		"{name: all, signals: ['@all'], target: {type: parent}, decision: allow}",
+		"{name: none, signals: [USR1], target: {type: parent}, decision: deny}\n  - {name: all, signals: ['@all'], target: {type: parent}, decision: allow}",
+		"command_rules:\n",
+		"command_rules:\n  - {name: no-ls, commands: [ls], decision: deny}\n",
+		"file_rules:\n",
+		"file_rules:\n  - {name: hidden, paths: ['${WORKSPACE}/plan'], operations: ['*'], decision: deny}\n",
+		"BOTH: policy",
+		"BOTH: fresh",
+	).Replace(first)
 	if err := b.reload(t, second); err != nil {
 		t.Fatal(err)
 	}
 	_, after := b.run(t, script...)
-	if strings.Contains(after, "text\n") || strings.Contains(after, "got\n") || !strings.Contains(after, "fresh\nfresh\n") || !strings.Contains(after, "ls: Permission denied") {
+	if strings.Contains(after, "text\n") || strings.Contains(after, "got\n") || !strings.Contains(after, "fresh\nfresh\n") ||
+		!strings.Contains(after, "ls: Permission denied") {
 		t.Errorf("after: %q", after)
 	}
 	told := b.events(t, func(e wire.Event) bool { return e.Phase == "policy_reloaded" })
@@ -51,12 +72,20 @@ func TestAReloadHoldsForExecFilesSignalsAndVariables(t *testing.T) {
 func TestWhatASessionCannotChangeIsRefusedWithItsPlace(t *testing.T) {
 	b := openBox(t, testPolicy)
 	cases := map[string]struct{ old, new, want string }{
-		"broken file":   {"version: 1", "version: 2", "new.yaml:1:10"},
-		"unknown key":   {"version: 1\n", "version: 1\nfoo: bar\n", "new.yaml:2:1"},
-		"memory limit":  {"command_rules:\n", "resource_limits: {pids_max: 50}\ncommand_rules:\n", "new.yaml:3:19"},
-		"idle limit":    {"command_rules:\n", "resource_limits: {idle_timeout: 5m}\ncommand_rules:\n", "new.yaml:3:19"},
-		"signals":       {"file_rules:\n", "signal_rules:\n  - {name: s, signals: [USR1], target: {type: parent}, decision: deny}\nfile_rules:\n", "new.yaml:9:5"},
-		"a hidden tree": {"  - {name: system", "  - {name: opt, paths: ['/usr/share/**'], operations: ['*'], decision: deny}\n  - {name: system", "/usr/share"},
+		"broken file":  {"version: 1", "version: 2", "new.yaml:1:10"},
+		"unknown key":  {"version: 1\n", "version: 1\nfoo: bar\n", "new.yaml:2:1"},
+		"memory limit": {"command_rules:\n", "resource_limits: {pids_max: 50}\ncommand_rules:\n", "new.yaml:3:19"},
+		"idle limit":   {"command_rules:\n", "resource_limits: {idle_timeout: 5m}\ncommand_rules:\n", "new.yaml:3:19"},
+		"signals": {
+			"file_rules:\n",
+			"signal_rules:\n  - {name: s, signals: [USR1], target: {type: parent}, decision: deny}\nfile_rules:\n",
+			"new.yaml:9:5",
+		},
+		"a hidden tree": {
+			"  - {name: system",
+			"  - {name: opt, paths: ['/usr/share/**'], operations: ['*'], decision: deny}\n  - {name: system",
+			"/usr/share",
+		},
 	}
 	for name, c := range cases {
 		err := b.reload(t, strings.Replace(testPolicy, c.old, c.new, 1))
@@ -79,8 +108,12 @@ func TestWhatASessionCannotChangeIsRefusedWithItsPlace(t *testing.T) {
 // that saw a part of each would run with the other's.
 func TestACommandSeesOnePolicyOrTheOther(t *testing.T) {
 	version := func(allowed, denied string) string {
-		return strings.NewReplacer("BOTH: policy", "BOTH: "+allowed,
-			"command_rules:\n", "command_rules:\n  - {name: off, commands: [sh], args_patterns: ['echo "+denied+"'], decision: deny}\n").Replace(testPolicy)
+		return strings.NewReplacer(
+			"BOTH: policy",
+			"BOTH: "+allowed,
+			"command_rules:\n",
+			"command_rules:\n  - {name: off, commands: [sh], args_patterns: ['echo "+denied+"'], decision: deny}\n",
+		).Replace(testPolicy)
 	}
 	texts := []string{version("one", "two"), version("two", "one")}
 	b := openBox(t, texts[0])

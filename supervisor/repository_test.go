@@ -24,7 +24,10 @@ func packBox(t *testing.T, pack string) *box {
 		t.Fatal(err)
 	}
 	text := "version: 1\nname: asked\nextends: [" + file + "]\napprovals: {via: channel}\n"
-	cfg.Policy, err = policy.Load(policy.Source{Name: "/asked.yaml", Data: []byte(text)}, policy.Options{ReadFile: os.ReadFile, Vars: cfg.Policy.Vars()})
+	cfg.Policy, err = policy.Load(
+		policy.Source{Name: "/asked.yaml", Data: []byte(text)},
+		policy.Options{ReadFile: os.ReadFile, Vars: cfg.Policy.Vars()},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +166,12 @@ func wantAsked(t *testing.T, b *box, pack string) {
 func wantGuarded(t *testing.T, b *box) {
 	t.Helper()
 	mark := filepath.Join(t.TempDir(), "mark")
-	exit, out := b.run(t, "sh", "-c", `cd r; printf '[core]\n\tfsmonitor = "touch `+mark+`"\n' > ../x; mv ../x .git/config; printf '#!/bin/sh\ntouch `+mark+`\n' > .git/hooks/pre-commit`)
+	exit, out := b.run(
+		t,
+		"sh",
+		"-c",
+		`cd r; printf '[core]\n\tfsmonitor = "touch `+mark+`"\n' > ../x; mv ../x .git/config; printf '#!/bin/sh\ntouch `+mark+`\n' > .git/hooks/pre-commit`,
+	)
 	if exit.Code == 0 || !strings.Contains(out, "Operation not permitted") {
 		t.Errorf("%+v %s", exit, out)
 	}

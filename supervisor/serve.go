@@ -101,8 +101,10 @@ func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Po
 		}
 	}
 	c := Config{
-		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home, Keep: boot.KeepDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds, Program: boot.Program,
-		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded), Network: boot.Network, Egress: bootEgress(boot, operator), Channel: true, Audit: h.log,
+		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home, Keep: boot.KeepDir, Trash: operator.Trash,
+		CacheSeconds: operator.CacheSeconds, Program: boot.Program,
+		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded),
+		Network: boot.Network, Egress: bootEgress(boot, operator), Channel: true, Audit: h.log,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if len(boot.Governed) > 0 {

@@ -71,7 +71,11 @@ func TestAControllerRunsCommandsUnderTheSamePolicy(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			exit, err := client.Run(context.Background(), wire.ExecRequest{ID: t.Name(), Argv: tt.argv, Env: []string{"SECRET=1"}}, wire.Streams{Stdout: &out})
+			exit, err := client.Run(
+				context.Background(),
+				wire.ExecRequest{ID: t.Name(), Argv: tt.argv, Env: []string{"SECRET=1"}},
+				wire.Streams{Stdout: &out},
+			)
 			if err != nil || exit.Kind != tt.kind || !strings.Contains(out.String(), tt.want) {
 				t.Errorf("exit %+v, %q, %v", exit, out.String(), err)
 			}
@@ -85,7 +89,8 @@ func TestAControllersFilesAreSeenByCommands(t *testing.T) {
 	for _, name := range []string{workspace + "/in.txt", "/tmp/in.txt"} {
 		cat := func() string {
 			var out bytes.Buffer
-			if _, err := client.Run(ctx, wire.ExecRequest{ID: t.Name() + name + out.String(), Argv: []string{"cat", name}}, wire.Streams{Stdout: &out}); err != nil {
+			if _, err := client.Run(ctx, wire.ExecRequest{ID: t.Name() + name + out.String(), Argv: []string{"cat", name}},
+				wire.Streams{Stdout: &out}); err != nil {
 				t.Fatal(err)
 			}
 			return out.String()
@@ -107,7 +112,11 @@ func TestVariablesAreThoseThatWereDelivered(t *testing.T) {
 	run := func(script string) string {
 		t.Helper()
 		var out bytes.Buffer
-		exit, err := client.Run(ctx, wire.ExecRequest{ID: rand.Text(), Argv: []string{"sh", "-c", script}}, wire.Streams{Stdout: &out, Stderr: &out})
+		exit, err := client.Run(
+			ctx,
+			wire.ExecRequest{ID: rand.Text(), Argv: []string{"sh", "-c", script}},
+			wire.Streams{Stdout: &out, Stderr: &out},
+		)
 		if err != nil || exit.Kind != wire.ExitExited {
 			t.Fatalf("%s: %+v, %v", script, exit, err)
 		}
@@ -132,7 +141,8 @@ func TestVariablesAreThoseThatWereDelivered(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"/.env.d", "/.env.d/y.env"} {
-		if err := client.WriteFile(ctx, workspace+name, []byte("FROM=operator\n"), 0o644); err == nil || !strings.Contains(err.Error(), "env.sandbox in the harness") {
+		if err := client.WriteFile(ctx, workspace+name, []byte("FROM=operator\n"), 0o644); err == nil ||
+			!strings.Contains(err.Error(), "env.sandbox in the harness") {
 			t.Errorf("%s is written: %v", name, err)
 		}
 		if err := client.Remove(ctx, workspace+name, true); err == nil || !strings.Contains(err.Error(), "has no effect") {

@@ -216,7 +216,8 @@ func TestACommandIsJudgedAsItsExecveWillBe(t *testing.T) {
 	testenv.Need(t, testenv.Program("python3"), testenv.Program("busybox"))
 	b := openBox(t, strings.ReplaceAll(testPolicy, "commands: [kill, /usr/bin/kill]", "commands: [kill, /usr/bin/kill, busybox, id.sh]"))
 	for name, text := range map[string]string{
-		"id.sh": "#!/bin/sh\nid", "ok.sh": "#!/bin/sh\necho $0 $1", "killer": "#! /usr/bin/kill -l\n", "nested": "#!./killer\n", "box": "#!/bin/busybox sh\n",
+		"id.sh": "#!/bin/sh\nid", "ok.sh": "#!/bin/sh\necho $0 $1", "killer": "#! /usr/bin/kill -l\n", "nested": "#!./killer\n",
+		"box": "#!/bin/busybox sh\n",
 	} {
 		if err := os.WriteFile(filepath.Join(b.workspace, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
@@ -294,7 +295,10 @@ func TestTheNameOfTheSandboxHasAnAddress(t *testing.T) {
 func TestEveryCommandHasTheEnvironmentOfThePolicy(t *testing.T) {
 	b := openBox(t, testPolicy)
 	want := []string{"BASH_ENV=/usr/lib/agentsh/bash_startup.sh", "BOTH=policy", "FROM_CONFIG=yes", "PASSED=1"}
-	_, out := b.request(t, wire.ExecRequest{ID: "env", Argv: []string{"env"}, Env: []string{"PASSED=1", "SECRET=2", "BASH_ENV=/tmp/mine", "LD_PRELOAD=/x"}})
+	_, out := b.request(
+		t,
+		wire.ExecRequest{ID: "env", Argv: []string{"env"}, Env: []string{"PASSED=1", "SECRET=2", "BASH_ENV=/tmp/mine", "LD_PRELOAD=/x"}},
+	)
 	lines := strings.Split(out, "\n")
 	for _, w := range want {
 		if !slices.Contains(lines, w) {
@@ -385,7 +389,8 @@ func TestTheChangeRecordNamesWhatCommandsChanged(t *testing.T) {
 func TestAPolicyThatCannotBeHeldIsRefused(t *testing.T) {
 	cfg, _ := testConfig(t, testPolicy+"resource_limits: {disk_write_mb: 64}\n")
 	_, err := Open(context.Background(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "test.yaml:15:19: resource_limits.disk_write_mb cannot be held here: this session does not carry it out") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "test.yaml:15:19: resource_limits.disk_write_mb cannot be held here: this session does not carry it out") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -396,7 +401,10 @@ func TestASessionTimeoutEndsEverything(t *testing.T) {
 	if !errors.Is(err, ErrEnded) && err == nil {
 		t.Errorf("error %v", err)
 	}
-	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(err, ErrEnded) {
+	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(
+		err,
+		ErrEnded,
+	) {
 		t.Errorf("after the end: %v", err)
 	}
 }

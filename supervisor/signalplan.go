@@ -63,9 +63,13 @@ func unjudged(p *policy.Policy, filter, want seccomp.Signals) *policy.Problem {
 			name = fmt.Sprintf("signal %d", number)
 		}
 		return &policy.Problem{
-			Pos:     pos,
-			Message: fmt.Sprintf("%s decides on %s, which this session lets pass unseen: it was allowed to every process when the session was made", what, name),
-			Hint:    "make a new session for it",
+			Pos: pos,
+			Message: fmt.Sprintf(
+				"%s decides on %s, which this session lets pass unseen: it was allowed to every process when the session was made",
+				what,
+				name,
+			),
+			Hint: "make a new session for it",
 		}
 	}
 	return nil

@@ -205,7 +205,8 @@ func TestAReloadCannotJudgeWhatTheFilterLetsPass(t *testing.T) {
 	if _, out := other.run(t, "python3", "-c", text); out != "no\n" {
 		t.Errorf("after the reload it printed %q", out)
 	}
-	if err := other.reload(t, strings.Replace(stricter, "signals: [HUP]", "signals: [INT]", 1)); err == nil || !strings.Contains(err.Error(), "SIGINT") {
+	if err := other.reload(t, strings.Replace(stricter, "signals: [HUP]", "signals: [INT]", 1)); err == nil ||
+		!strings.Contains(err.Error(), "SIGINT") {
 		t.Errorf("another signal: %v", err)
 	}
 }

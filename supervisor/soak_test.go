@@ -141,7 +141,11 @@ func (b *box) work(t *testing.T, n, nested int) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range next {
-				exit, tree, err := b.Exec(context.Background(), wire.ExecRequest{ID: strconv.Itoa(i), Argv: []string{"sh", "-c", loop}}, channel.Streams{})
+				exit, tree, err := b.Exec(
+					context.Background(),
+					wire.ExecRequest{ID: strconv.Itoa(i), Argv: []string{"sh", "-c", loop}},
+					channel.Streams{},
+				)
 				if err != nil || exit.ExitCode() != 0 || len(tree.Leftover) > 0 {
 					t.Errorf("command %d: %+v, %+v, %v", i, exit, tree, err)
 				}
@@ -217,7 +221,8 @@ func TestThousandsOfProcessesLiveInASession(t *testing.T) {
 	if exit := end(); exit.Kind != wire.ExitSignaled {
 		t.Errorf("exit %+v", exit)
 	}
-	if exit, out := b.run(t, "sh", "-c", "ls -d /proc/[0-9]* | wc -l"); exit.ExitCode() != 0 || strings.TrimSpace(out) > "9" || len(strings.TrimSpace(out)) > 1 {
+	if exit, out := b.run(t, "sh", "-c", "ls -d /proc/[0-9]* | wc -l"); exit.ExitCode() != 0 || strings.TrimSpace(out) > "9" ||
+		len(strings.TrimSpace(out)) > 1 {
 		t.Errorf("%+v: %s processes are left", exit, strings.TrimSpace(out))
 	}
 }

@@ -66,7 +66,11 @@ func (b *box) sit(t testing.TB, tty wire.TTY, argv ...string) *sitting {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &sitting{screen: newScreen(), keys: keys, control: make(chan wire.Control, 8), hangUp: cancel, ended: make(chan wire.Exit, 1)}
 	go func() {
-		exit, _, err := b.Exec(ctx, wire.ExecRequest{ID: t.Name(), Argv: argv, TTY: &tty}, channel.Streams{Stdin: in, Stdout: s.screen, Control: s.control})
+		exit, _, err := b.Exec(
+			ctx,
+			wire.ExecRequest{ID: t.Name(), Argv: argv, TTY: &tty},
+			channel.Streams{Stdin: in, Stdout: s.screen, Control: s.control},
+		)
 		if err != nil {
 			t.Errorf("%q: %v", argv, err)
 		}

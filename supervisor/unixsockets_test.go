@@ -17,12 +17,17 @@ import (
 // socketPolicy is the test policy with rules for sockets of the machine in dir
 // and of the session.
 func socketPolicy(dir string) string {
-	return strings.Replace(testPolicy, "env_policy:", `  - {name: shown, paths: ['`+dir+`/shown', '`+dir+`/shown/**'], operations: [read, list, stat], decision: allow}
+	return strings.Replace(
+		testPolicy,
+		"env_policy:",
+		`  - {name: shown, paths: ['`+dir+`/shown', '`+dir+`/shown/**'], operations: [read, list, stat], decision: allow}
 unix_socket_rules:
   - {name: refused, paths: ['`+dir+`/shown/refused', /tmp/refused, '@refused'], decision: deny, message: not this one}
   - {name: named, paths: ['`+dir+`/named', '`+dir+`/shown/allowed'], operations: [connect], decision: allow}
   - {name: own, paths: ['${WORKSPACE}/**', '/tmp/**', '@own-*'], decision: allow}
-env_policy:`, 1)
+env_policy:`,
+		1,
+	)
 }
 
 // connects tries sockets by their names and prints what happened.

@@ -61,7 +61,10 @@ func (p *viewPlanner) openTree(path, backing string, dir bool) error {
 func (p *viewPlanner) splits(path string, ops policy.FileOp) error {
 	var lines []string
 	for _, rule := range p.policy.Splitters(path, ops) {
-		lines = append(lines, fmt.Sprintf("%s: rule %s cannot be held here: without a file server %s is allowed or denied as a whole", rule.Pos, rule.Name, path))
+		lines = append(
+			lines,
+			fmt.Sprintf("%s: rule %s cannot be held here: without a file server %s is allowed or denied as a whole", rule.Pos, rule.Name, path),
+		)
 	}
 	if len(lines) == 0 {
 		lines = append(lines, fmt.Sprintf("the file rules do not allow reading %s, and without a file server nothing else shows it", path))
@@ -105,8 +108,15 @@ func (s *Session) reaches(v view) error {
 			mode >>= 3
 		}
 		if info.IsDir() && mode&need != need {
-			return fmt.Errorf("%s belongs to user %d, and commands run as user %d, who may not use it: without a file server give it to them (chown -R %d:%d), or name its owner as sandbox.user",
-				o.path, owner.Uid, s.who.uid, s.who.uid, s.who.gid)
+			return fmt.Errorf(
+				"%s belongs to user %d, and commands run as user %d, who may not use it: without a file server give it to them (chown -R %d:%d), "+
+					"or name its owner as sandbox.user",
+				o.path,
+				owner.Uid,
+				s.who.uid,
+				s.who.uid,
+				s.who.gid,
+			)
 		}
 	}
 	return nil

@@ -24,7 +24,11 @@ func BenchmarkRun(b *testing.B) {
 }
 
 func benchRun(b *testing.B, files int) {
-	p := newPlace(b, `for i in 0 1 2 3 4 5 6 7 8 9; do echo changed > "d$i/f$i.txt"; done; git commit -q -m changed d0 d1`, "security: {enabled: true}")
+	p := newPlace(
+		b,
+		`for i in 0 1 2 3 4 5 6 7 8 9; do echo changed > "d$i/f$i.txt"; done; git commit -q -m changed d0 d1`,
+		"security: {enabled: true}",
+	)
 	p.fillRepo(files)
 	sums := map[string]time.Duration{}
 	rss := int64(0)

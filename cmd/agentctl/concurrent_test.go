@@ -23,7 +23,11 @@ import (
 func TestRunsOnOneRepositoryDoNotMeet(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n, " runs"), func(t *testing.T) {
-			p := newPlace(t, `perl -e '$| = 1; print "agent at work\n"; sleep 1000'; echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; git branch side; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`, "")
+			p := newPlace(
+				t,
+				`perl -e '$| = 1; print "agent at work\n"; sleep 1000'; echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; git branch side; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`,
+				"",
+			)
 			var atWork, ended sync.WaitGroup
 			results := make([]controller.Result, n)
 			for i := range n {
@@ -73,7 +77,8 @@ func (p *place) checkApart(results []controller.Result) {
 	p.t.Helper()
 	for i, r := range results {
 		out := fmt.Sprint("out", i)
-		if r.Branch == "" || p.git("show", r.Branch+":a.txt") != r.RunID || strings.TrimSpace(p.read(out+"/files/a.txt")) != r.RunID || strings.TrimSpace(p.read(out+"/output/id")) != r.RunID {
+		if r.Branch == "" || p.git("show", r.Branch+":a.txt") != r.RunID || strings.TrimSpace(p.read(out+"/files/a.txt")) != r.RunID ||
+			strings.TrimSpace(p.read(out+"/output/id")) != r.RunID {
 			p.t.Errorf("run %d: %+v", i, r)
 		}
 		if len(r.Commits) != 1 || r.Partial {
@@ -90,7 +95,11 @@ func (p *place) checkApart(results []controller.Result) {
 
 // The same within one process, for the race detector: two runs and a collector.
 func TestRunsInOneProcessDoNotMeet(t *testing.T) {
-	p := newPlace(t, `echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`, "")
+	p := newPlace(
+		t,
+		`echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`,
+		"",
+	)
 	state, err := statedir.Open(p.path("state/agentctl"))
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +111,9 @@ func TestRunsInOneProcessDoNotMeet(t *testing.T) {
 		runs.Go(func() {
 			var err error
 			results[i], err = controller.Run(context.Background(), controller.Options{
-				Harness: p.path("harness.yaml"), Load: harness.Options{Root: p.dir}, Repo: p.path("repo"), Out: p.path(fmt.Sprint("out", i)), Backend: backend, State: state,
+				Harness: p.path(
+					"harness.yaml",
+				), Load: harness.Options{Root: p.dir}, Repo: p.path("repo"), Out: p.path(fmt.Sprint("out", i)), Backend: backend, State: state,
 				Gateway: p.path("gateway"), Environ: []string{"PATH=" + os.Getenv("PATH")}, Progress: func(controller.Update) {},
 			})
 			if err != nil {
@@ -111,7 +122,9 @@ func TestRunsInOneProcessDoNotMeet(t *testing.T) {
 		})
 	}
 	runs.Go(func() {
-		if found, err := controller.Collect(context.Background(), state, backend, controller.CollectOptions{RunsOlderThan: controller.KeepRecords}); err != nil || len(found) > 0 {
+		if found, err := controller.Collect(context.Background(), state, backend,
+			controller.CollectOptions{RunsOlderThan: controller.KeepRecords}); err != nil ||
+			len(found) > 0 {
 			t.Errorf("collected %v: %v", found, err)
 		}
 	})

@@ -39,7 +39,11 @@ func newCrashPlace(t *testing.T, size string) *crashPlace {
 		`echo half > a.txt; git commit -q -a -m half; echo more > b.txt; echo report > "$AGENTSH_OUTPUT_DIR/report.txt"; echo agent at work`,
 		"pre_script: ok.sh\npost_script: ok.sh\nvalidation_loop: {script: ok.sh}\nproviders: [github]")}
 	p.write("ok.sh", "#!/bin/sh\nexit 0\n", 0o755)
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\nheader: Authorization\n", 0o644)
+	p.write(
+		"providers/github.yaml",
+		"name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\nheader: Authorization\n",
+		0o644,
+	)
 	p.write("out/result.json", "{}\n", 0o644)
 	p.write("out/old", "old\n", 0o644)
 	p.refs, p.value = p.git("for-each-ref"), newSecret()
@@ -203,7 +207,8 @@ func (p *crashPlace) checkFull(code int, said string) {
 		if _, err := os.Lstat(p.path("out/old")); err == nil {
 			p.t.Error("it succeeded without results")
 		}
-	} else if code != controller.ExitSandbox || !strings.Contains(said, "no space left on device") || !strings.Contains(said, "hint: free some disk space") {
+	} else if code != controller.ExitSandbox || !strings.Contains(said, "no space left on device") || !strings.Contains(said,
+		"hint: free some disk space") {
 		p.t.Errorf("exit code %d", code)
 	}
 	if left, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*")); len(left) > 0 {
@@ -259,7 +264,11 @@ func (p *crashPlace) checkUnfinished(but ...string) {
 		if slices.ContainsFunc(but, func(prefix string) bool { return strings.HasPrefix(base, prefix) }) {
 			return err
 		}
-		if strings.HasSuffix(base, ".lock") || strings.Contains(base, ".json.") || strings.HasPrefix(base, ".new-") || base == "socket" || base == "keys.json" || strings.HasPrefix(base, ".agent") || strings.HasPrefix(base, "tmp_") || strings.HasSuffix(base, ".partial") {
+		if strings.HasSuffix(base, ".lock") || strings.Contains(base, ".json.") || strings.HasPrefix(base, ".new-") || base == "socket" ||
+			base == "keys.json" ||
+			strings.HasPrefix(base, ".agent") ||
+			strings.HasPrefix(base, "tmp_") ||
+			strings.HasSuffix(base, ".partial") {
 			p.t.Errorf("left behind: %s", name)
 		}
 		return err
@@ -286,7 +295,8 @@ func (p *crashPlace) checkResults() {
 			p.t.Errorf("%s: %v", name, err)
 		}
 	}
-	if r.Branch == "" || p.git("show", r.Branch+":a.txt") != "half" || p.read("out/output/report.txt") != "report\n" || !strings.Contains(p.read("out/agent.log"), "agent at work") {
+	if r.Branch == "" || p.git("show", r.Branch+":a.txt") != "half" || p.read("out/output/report.txt") != "report\n" ||
+		!strings.Contains(p.read("out/agent.log"), "agent at work") {
 		p.t.Errorf("the results are not whole: %+v", r)
 	}
 	if log := p.read("out/audit.jsonl"); !strings.HasSuffix(log, "}\n") {

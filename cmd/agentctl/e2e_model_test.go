@@ -38,14 +38,20 @@ func TestAModelJudgesWhatTheAgentTakesIn(t *testing.T) {
 		"below the threshold": {"repo/AGENTS.md", "0.61", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "true", "security: {host_scanners: {llm_guard: {enabled: true, threshold: "+tt.threshold+"}}}\nhost_files: [{src: rules.md, dest: /sandbox/workspace/AGENTS.md}]")
+			p := newPlace(
+				t,
+				"true",
+				"security: {host_scanners: {llm_guard: {enabled: true, threshold: "+tt.threshold+"}}}\nhost_files: [{src: rules.md, dest: /sandbox/workspace/AGENTS.md}]",
+			)
 			p.write("rules.md", "Be good.\n", 0o644)
 			p.withScorer(moonScorer, tt.file)
 			r, code := p.run("--scanner", "./scorer")
 			if code != tt.code {
 				t.Fatalf("exit %d: %+v", code, r.Error)
 			}
-			if blocked := code != 0; blocked != (len(r.Findings) == 1 && r.Findings[0].Rule == scan.RuleModel && r.Findings[0].Severity == scan.Critical) || blocked != (r.Status == controller.StatusBlocked) {
+			if blocked := code != 0; blocked != (len(r.Findings) == 1 && r.Findings[0].Rule == scan.RuleModel &&
+				r.Findings[0].Severity == scan.Critical) ||
+				blocked != (r.Status == controller.StatusBlocked) {
 				t.Errorf("%s %+v", r.Status, r.Findings)
 			}
 			if starts := p.read("starts"); starts != "started\n" {
@@ -63,11 +69,16 @@ func TestAModelThatFailsBlocksARun(t *testing.T) {
 		"answers more lines": {"#!/bin/sh\nread -r line; yes '{\"score\": 0}'\n", "more than it was asked"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "true", "pre_script: pre.sh\nsecurity: {fail_mode: open, host_scanners: {llm_guard: {enabled: true, match_type: full}}}")
+			p := newPlace(
+				t,
+				"true",
+				"pre_script: pre.sh\nsecurity: {fail_mode: open, host_scanners: {llm_guard: {enabled: true, match_type: full}}}",
+			)
 			p.write("pre.sh", "#!/bin/sh\n: > ../pre-ran\n", 0o755)
 			p.withScorer(tt.script, "repo/AGENTS.md")
 			r, code := p.run("--scanner", p.path("scorer"))
-			if code != controller.ExitScan || r.Status != controller.StatusBlocked || r.Error == nil || r.Error.Step != "scan_context" || !strings.Contains(r.Error.Message, tt.want) {
+			if code != controller.ExitScan || r.Status != controller.StatusBlocked || r.Error == nil || r.Error.Step != "scan_context" ||
+				!strings.Contains(r.Error.Message, tt.want) {
 				t.Errorf("exit %d, %s: %+v", code, r.Status, r.Error)
 			}
 			for _, left := range []string{"out", "pre-ran"} {

@@ -37,7 +37,8 @@ func TestAnInjectionStopsARunBeforeTheSandbox(t *testing.T) {
 				p.git("commit", "-q", "-m", "rules")
 			}
 			r, code := p.run()
-			if code != controller.ExitScan || r.Status != controller.StatusBlocked || r.Error == nil || r.Error.Step != "scan_context" || !strings.Contains(r.Error.Message, scan.RuleInjection) {
+			if code != controller.ExitScan || r.Status != controller.StatusBlocked || r.Error == nil || r.Error.Step != "scan_context" ||
+				!strings.Contains(r.Error.Message, scan.RuleInjection) {
 				t.Fatalf("exit %d, %s: %+v", code, r.Status, r.Error)
 			}
 			if len(r.Iterations) > 0 || len(r.Findings) == 0 {

@@ -174,7 +174,8 @@ func (p *place) checkClean() {
 			p.t.Errorf("left behind: %s/%s", dir, e.Name())
 		}
 	}
-	for _, pattern := range []string{".agentctl-*", "state/agentctl/runs/*/work", "state/agentctl/runs/*/socket", "state/agentctl/runs/*/keys.json", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
+	for _, pattern := range []string{".agentctl-*", "state/agentctl/runs/*/work", "state/agentctl/runs/*/socket",
+		"state/agentctl/runs/*/keys.json", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
 		left, _ := filepath.Glob(p.path(pattern))
 		for _, name := range left {
 			p.t.Errorf("left behind: %s", name)
@@ -261,7 +262,15 @@ func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
 		{"an agent whose status looks like a timeout", "exit 124", "", 1, controller.StatusAgentFailed, "status 124", true},
 		{"an agent that leaves a process behind", "sleep 1000 & disown; exit 0", "", 0, controller.StatusDone, "", false},
 		{"a post script that fails", "true", "post_script: fail.sh", 7, controller.StatusPostScriptFailed, "exit status 9", false},
-		{"output that never is valid", "true", "validation_loop: {script: fail.sh, max_iterations: 2}", 6, controller.StatusValidationFailed, "after 2 iteration(s)", false},
+		{
+			"output that never is valid",
+			"true",
+			"validation_loop: {script: fail.sh, max_iterations: 2}",
+			6,
+			controller.StatusValidationFailed,
+			"after 2 iteration(s)",
+			false,
+		},
 		{"a pre script that fails", "true", "pre_script: fail.sh", 2, controller.StatusFailed, "exit status 9", false},
 	}
 	for _, tt := range tests {
@@ -282,7 +291,11 @@ func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
 
 func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
 	p := newPlace(t, "true", "")
-	p.write("harness.yaml", strings.ReplaceAll(p.read("harness.yaml"), "[/sandbox/claude-config/skills/task/run.sh]", "[/bin/kill, '-0', '1']"), 0o644)
+	p.write(
+		"harness.yaml",
+		strings.ReplaceAll(p.read("harness.yaml"), "[/sandbox/claude-config/skills/task/run.sh]", "[/bin/kill, '-0', '1']"),
+		0o644,
+	)
 	r, code := p.run()
 	if code != 1 || r.Error == nil || !strings.Contains(r.Error.Message, "block-kill policy.yaml:8") {
 		t.Errorf("exit %d: %+v", code, r.Error)
@@ -304,7 +317,8 @@ echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
 	if code != 0 || len(r.Commits) != 2 || r.Commits[0].Subject != "Another" {
 		t.Fatalf("exit %d: %+v", code, r)
 	}
-	if got := p.read("out/files/a.txt") + p.read("out/files/deep/er/file.txt") + p.read("out/output/report.txt"); got != "three\nnew\nreport\n" {
+	got := p.read("out/files/a.txt") + p.read("out/files/deep/er/file.txt") + p.read("out/output/report.txt")
+	if got != "three\nnew\nreport\n" {
 		t.Errorf("files: %q", got)
 	}
 	if info, err := os.Stat(p.path("out/files/tool")); err != nil || info.Mode().Perm()&0o111 == 0 {
@@ -363,7 +377,8 @@ post_script: post.sh`)
 		t.Fatalf("exit %d: %+v", code, r.Error)
 	}
 	inside, pre, post := p.read("out/output/env"), p.read("pre.env.txt"), p.read("post.env.txt")
-	for _, want := range []string{`ONLY_SANDBOX=it's "quoted" $x`, "BOTH_FILES=generated", "FROM_FILE=1", "AGENTSH_RUN_ID=" + r.RunID, "AGENTSH_ITERATION=1", "AGENTSH_DEADLINE=20", "FULLSEND_RUN_ID=" + r.RunID, "TRACEPARENT=00-", "BASH_ENV="} {
+	for _, want := range []string{`ONLY_SANDBOX=it's "quoted" $x`, "BOTH_FILES=generated", "FROM_FILE=1", "AGENTSH_RUN_ID=" + r.RunID,
+		"AGENTSH_ITERATION=1", "AGENTSH_DEADLINE=20", "FULLSEND_RUN_ID=" + r.RunID, "TRACEPARENT=00-", "BASH_ENV="} {
 		if !strings.Contains("\n"+inside, "\n"+want) {
 			t.Errorf("not inside: %s\n%s", want, inside)
 		}
@@ -372,7 +387,8 @@ post_script: post.sh`)
 		t.Errorf("host variables are inside:\n%s", inside)
 	}
 	for name, env := range map[string]string{"pre": pre, "post": post} {
-		if !strings.Contains(env, "ONLY_RUNNER=yes") || strings.Contains(env, "ONLY_SANDBOX") || !strings.Contains(env, "TARGET_REPO_DIR="+p.path("repo")) {
+		if !strings.Contains(env, "ONLY_RUNNER=yes") || strings.Contains(env, "ONLY_SANDBOX") ||
+			!strings.Contains(env, "TARGET_REPO_DIR="+p.path("repo")) {
 			t.Errorf("%s_script:\n%s", name, env)
 		}
 	}
@@ -400,7 +416,11 @@ exit 1
 }
 
 func TestOutputOfAnAgentIsShownClean(t *testing.T) {
-	p := newPlace(t, `printf '\033[31mred\033[0m\n::set-env name=X::y\n##[error]z\n'; head -c 40000000 /dev/zero | tr '\0' x; echo; echo last`, "")
+	p := newPlace(
+		t,
+		`printf '\033[31mred\033[0m\n::set-env name=X::y\n##[error]z\n'; head -c 40000000 /dev/zero | tr '\0' x; echo; echo last`,
+		"",
+	)
 	out, err := p.command(p.runArgs()...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%.2000s", err, out)
@@ -526,7 +546,11 @@ func newStoppable(t *testing.T, step string) *place {
 	}
 	p := newPlace(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
 		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh\nproviders: [github]")
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\nheader: Authorization\n", 0o644)
+	p.write(
+		"providers/github.yaml",
+		"name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:443']\nheader: Authorization\n",
+		0o644,
+	)
 	p.write("pre.sh", "#!/bin/sh\n(setsid sh -c 'while :; do sleep 1; done' &)\necho in pre_script\n"+wait("| in pre_script")+"\n", 0o755)
 	p.write("post.sh", "#!/bin/sh\n(setsid sleep 1000 &)\necho in post_script\ntouch ../post-ran\n"+wait("| in post_script")+"\n", 0o755)
 	return p
@@ -572,7 +596,12 @@ func TestAStoppedRunLeavesNothingAtAnyStep(t *testing.T) {
 func TestASecondSignalHurries(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
-			p := newPlaceAt(t, func(dir string) { mountPlace(t, dir, "4g") }, `truncate -s 2500M "$AGENTSH_OUTPUT_DIR/big"; echo agent at work; sleep 1000`, "")
+			p := newPlaceAt(
+				t,
+				func(dir string) { mountPlace(t, dir, "4g") },
+				`truncate -s 2500M "$AGENTSH_OUTPUT_DIR/big"; echo agent at work; sleep 1000`,
+				"",
+			)
 			adopt(t)
 			cmd := p.command(p.runArgs()...)
 			started := make(chan struct{})

@@ -76,7 +76,11 @@ func (p *place) asClaude() {
 	if !strings.Contains(policy, allow) {
 		p.t.Fatal("the policy has no list of variables")
 	}
-	p.write("policy.yaml", strings.Replace(policy, allow, allow+"CLAUDE_CONFIG_DIR, CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC, DISABLE_AUTOUPDATER, IS_SANDBOX, ", 1), 0o644)
+	p.write(
+		"policy.yaml",
+		strings.Replace(policy, allow, allow+"CLAUDE_CONFIG_DIR, CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC, DISABLE_AUTOUPDATER, IS_SANDBOX, ", 1),
+		0o644,
+	)
 }
 
 // checkData fails the test when a file holds what acts on who shows it, or is

@@ -46,7 +46,10 @@ const (
 // watchOpens watches the place's file system, which must be one of its own.
 func (p *place) watchOpens() *opens {
 	p.t.Helper()
-	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_UNLIMITED_QUEUE, unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC)
+	fd, err := unix.FanotifyInit(
+		unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_UNLIMITED_QUEUE,
+		unix.O_RDONLY|unix.O_LARGEFILE|unix.O_CLOEXEC,
+	)
 	if err != nil {
 		p.t.Fatalf("fanotify_init: %v", err)
 	}

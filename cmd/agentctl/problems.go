@@ -100,7 +100,10 @@ func jsonProblems(w io.Writer, ps harness.Problems) error {
 		case harness.Warning:
 			out.Warnings++
 		}
-		out.Problems = append(out.Problems, problemJSON{p.At.File, p.At.Line, p.At.Column, p.At.Layer, p.Severity.String(), p.Rule, p.Message, p.Hint})
+		out.Problems = append(
+			out.Problems,
+			problemJSON{p.At.File, p.At.Line, p.At.Column, p.At.Layer, p.Severity.String(), p.Rule, p.Message, p.Hint},
+		)
 	}
 	return writeJSON(w, out)
 }
@@ -123,7 +126,16 @@ func githubProblems(w io.Writer, ps harness.Problems) error {
 		if p.Hint != "" {
 			text += " (" + p.Hint + ")"
 		}
-		_, err := fmt.Fprintf(w, "::%s file=%s,line=%d,col=%d,title=%s::%s\n", kind, property.Replace(p.At.File), p.At.Line, p.At.Column, property.Replace("agentctl "+p.Rule), data.Replace(text))
+		_, err := fmt.Fprintf(
+			w,
+			"::%s file=%s,line=%d,col=%d,title=%s::%s\n",
+			kind,
+			property.Replace(p.At.File),
+			p.At.Line,
+			p.At.Column,
+			property.Replace("agentctl "+p.Rule),
+			data.Replace(text),
+		)
 		if err != nil {
 			return err
 		}
@@ -180,7 +192,11 @@ type (
 )
 
 func sarifProblems(w io.Writer, ps harness.Problems) error {
-	run := sarifRun{Tool: sarifTool{sarifDriver{Name: "agentctl", Rules: []sarifRule{}}}, ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
+	run := sarifRun{
+		Tool:       sarifTool{sarifDriver{Name: "agentctl", Rules: []sarifRule{}}},
+		ColumnKind: "unicodeCodePoints",
+		Results:    []sarifResult{},
+	}
 	index := map[string]int{}
 	for _, p := range ps {
 		if _, ok := index[p.Rule]; !ok {

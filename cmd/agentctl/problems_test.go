@@ -47,8 +47,19 @@ func TestATerminalGetsColoursUnlessItSaysNo(t *testing.T) {
 
 // odd are problems whose texts want to be something else.
 var odd = harness.Problems{
-	{At: harness.Origin{File: "a b/ü,:%\n::error::x.yaml", Line: 3, Column: 4}, Severity: harness.Error, Rule: "type", Message: "100%\r\n::set-output name=x::y <&>", Hint: "h,:"},
-	{At: harness.Origin{File: "/abs/x.yaml", Line: 1, Column: 1, Layer: "forge.github"}, Severity: harness.Warning, Rule: "value", Message: "m"},
+	{
+		At:       harness.Origin{File: "a b/ü,:%\n::error::x.yaml", Line: 3, Column: 4},
+		Severity: harness.Error,
+		Rule:     "type",
+		Message:  "100%\r\n::set-output name=x::y <&>",
+		Hint:     "h,:",
+	},
+	{
+		At:       harness.Origin{File: "/abs/x.yaml", Line: 1, Column: 1, Layer: "forge.github"},
+		Severity: harness.Warning,
+		Rule:     "value",
+		Message:  "m",
+	},
 	{At: harness.Origin{File: "x.yaml", Line: 2, Column: 1}, Severity: harness.Note, Rule: "type", Message: "n"},
 }
 

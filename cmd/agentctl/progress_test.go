@@ -11,12 +11,18 @@ import (
 func TestWhatAModelTookIsPrinted(t *testing.T) {
 	var out strings.Builder
 	printResult(&out, controller.Result{
-		Agent: "mender", Status: controller.StatusDone, Usage: &runtime.Usage{Model: "m", Turns: 4, Input: 900, Output: 80, CacheRead: 7, CostUSD: 0.0125},
+		Agent: "mender", Status: controller.StatusDone, Usage: &runtime.Usage{Model: "m", Turns: 4, Input: 900, Output: 80, CacheRead: 7,
+			CostUSD: 0.0125},
 		Iterations: []controller.IterationResult{
-			{Tools: []controller.Tool{{Name: "Read", Calls: 1}, {Name: "Bash", Calls: 2, Failed: 1}}}, {Tools: []controller.Tool{{Name: "Bash", Calls: 1}, {Name: "Edit", Calls: 1}}},
+			{
+				Tools: []controller.Tool{{Name: "Read", Calls: 1}, {Name: "Bash", Calls: 2, Failed: 1}},
+			}, {Tools: []controller.Tool{{Name: "Bash", Calls: 1}, {Name: "Edit", Calls: 1}}},
 		},
 	})
-	if want := "\nagent: 4 turns, 900 tokens in, 7 cached, 80 out, $0.0125; tools: Bash (3), Edit, Read\n"; !strings.Contains(out.String(), want) {
+	if want := "\nagent: 4 turns, 900 tokens in, 7 cached, 80 out, $0.0125; tools: Bash (3), Edit, Read\n"; !strings.Contains(
+		out.String(),
+		want,
+	) {
 		t.Errorf("%s", out.String())
 	}
 	out.Reset()

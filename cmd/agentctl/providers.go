@@ -145,7 +145,12 @@ and prints create, update or keep for each. Nothing is changed.`,
 	}
 	flags.add(cmd)
 	outputFlag(cmd, &output)
-	cmd.Flags().StringVar(&state, "state", "", "directory of the local gateway (default: agentsh/gateway below XDG_STATE_HOME or ~/.local/state)")
+	cmd.Flags().StringVar(
+		&state,
+		"state",
+		"",
+		"directory of the local gateway (default: agentsh/gateway below XDG_STATE_HOME or ~/.local/state)",
+	)
 	return cmd
 }
 

@@ -64,12 +64,22 @@ deletes the sandbox without that.`,
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
 	flags.StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+local.Name)
 	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")
-	flags.StringVar(&f.config, "agentsh-config", "", "configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)")
+	flags.StringVar(
+		&f.config,
+		"agentsh-config",
+		"",
+		"configuration `FILE` of the supervisor (default /etc/agentsh/config.yaml where it exists)",
+	)
 	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
 	flags.DurationVar(&f.keep, "keep-sandbox", 0, "when the agent fails, keep its sandbox this `LONG` for a look; see agentctl sandbox")
-	flags.StringVar(&f.scanner, "scanner", "", "`FILE` of a program that scores texts, for llm_guard of the harness; see agentctl scan context")
+	flags.StringVar(
+		&f.scanner,
+		"scanner",
+		"",
+		"`FILE` of a program that scores texts, for llm_guard of the harness; see agentctl scan context",
+	)
 	f.load.add(cmd)
 	complete(cmd, "backend", []string{local.Name})
 	return cmd
@@ -108,7 +118,8 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
-		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry, Keep: f.keep,
+		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry,
+		Keep: f.keep,
 	})
 	progress.end()
 	if f.json {
@@ -124,7 +135,11 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 // openState opens the state directory and the backend.
 func openState(backend, agentsh, config string) (statedir.Dir, sandbox.Backend, error) {
 	if backend != local.Name {
-		return statedir.Dir{}, nil, &failure{code: controller.ExitConfiguration, err: fmt.Errorf("unknown backend %q", backend), hint: "this build has: " + local.Name}
+		return statedir.Dir{}, nil, &failure{
+			code: controller.ExitConfiguration,
+			err:  fmt.Errorf("unknown backend %q", backend),
+			hint: "this build has: " + local.Name,
+		}
 	}
 	agentsh, err := absolute(agentsh)
 	if err != nil {

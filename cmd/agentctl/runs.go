@@ -41,7 +41,8 @@ in its --out directory.`,
 // runStatuses are the words of runs list --status.
 var runStatuses = []string{
 	controller.StatusRunning, controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
-	controller.StatusPostScriptFailed, controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled, controller.StatusAbandoned,
+	controller.StatusPostScriptFailed, controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled,
+	controller.StatusAbandoned,
 }
 
 // runsState opens the state directory.
@@ -118,7 +119,11 @@ func newRunsListCommand() *cobra.Command {
 				err = printRuns(cmd.OutOrStdout(), all)
 			}
 			if unread != nil {
-				return &failure{code: controller.ExitSandbox, err: errors.Join(err, unread), hint: "'agentctl gc --runs-older-than 0' removes records that cannot be read"}
+				return &failure{
+					code: controller.ExitSandbox,
+					err:  errors.Join(err, unread),
+					hint: "'agentctl gc --runs-older-than 0' removes records that cannot be read",
+				}
 			}
 			return err
 		},
@@ -142,7 +147,16 @@ func printRuns(out io.Writer, all []controller.RunInfo) error {
 		if agent == "" {
 			agent = filepath.Base(r.Harness)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.RunID, text.Visible(r.Status), text.Short(agent, 40), r.Started.Local().Format(time.DateTime), tookText(r), text.Visible(r.Repo))
+		fmt.Fprintf(
+			w,
+			"%s\t%s\t%s\t%s\t%s\t%s\n",
+			r.RunID,
+			text.Visible(r.Status),
+			text.Short(agent, 40),
+			r.Started.Local().Format(time.DateTime),
+			tookText(r),
+			text.Visible(r.Repo),
+		)
 	}
 	return w.Flush()
 }

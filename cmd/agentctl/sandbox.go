@@ -30,7 +30,14 @@ audit log as the operator's.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newSandboxListCommand(), newSandboxExecCommand(), newSandboxShellCommand(), newSandboxCpCommand(), newSandboxLogsCommand(), newSandboxDeleteCommand())
+	cmd.AddCommand(
+		newSandboxListCommand(),
+		newSandboxExecCommand(),
+		newSandboxShellCommand(),
+		newSandboxCpCommand(),
+		newSandboxLogsCommand(),
+		newSandboxDeleteCommand(),
+	)
 	return cmd
 }
 
@@ -43,7 +50,11 @@ func findSandbox(name string) (controller.RunInfo, error) {
 	one, err := controller.FindSandbox(state, name)
 	switch {
 	case errors.Is(err, controller.ErrNoSandbox):
-		return one, &failure{code: controller.ExitConfiguration, err: err, hint: "'agentctl sandbox list' names them; 'agentctl runs list' has the runs that ended"}
+		return one, &failure{
+			code: controller.ExitConfiguration,
+			err:  err,
+			hint: "'agentctl sandbox list' names them; 'agentctl runs list' has the runs that ended",
+		}
 	case err != nil:
 		return one, &failure{code: controller.ExitConfiguration, err: err}
 	}
@@ -92,7 +103,15 @@ func newSandboxListCommand() *cobra.Command {
 			all, unread := controller.Sandboxes(state)
 			list := []sandboxJSON{}
 			for _, one := range all {
-				s := sandboxJSON{Sandbox: one.Sandbox, RunID: one.RunID, Backend: one.Backend, Agent: one.Agent, Repo: one.Repo, Started: one.Started, Until: one.KeptUntil}
+				s := sandboxJSON{
+					Sandbox: one.Sandbox,
+					RunID:   one.RunID,
+					Backend: one.Backend,
+					Agent:   one.Agent,
+					Repo:    one.Repo,
+					Started: one.Started,
+					Until:   one.KeptUntil,
+				}
 				if n := len(one.Steps); n > 0 {
 					s.Step = one.Steps[n-1].Name
 				}
@@ -125,7 +144,17 @@ func printSandboxes(out io.Writer, list []sandboxJSON) error {
 		if s.Until != nil {
 			until = s.Until.Local().Format(time.DateTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Sandbox, s.Backend, text.Short(s.Agent, 40), s.Step, s.Started.Local().Format(time.DateTime), until, text.Visible(s.Repo))
+		fmt.Fprintf(
+			w,
+			"%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			s.Sandbox,
+			s.Backend,
+			text.Short(s.Agent, 40),
+			s.Step,
+			s.Started.Local().Format(time.DateTime),
+			until,
+			text.Visible(s.Repo),
+		)
 	}
 	return w.Flush()
 }

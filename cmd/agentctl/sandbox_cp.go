@@ -38,13 +38,18 @@ travel. What comes out appears whole or not at all. A .git is left out: the agen
 it, and git runs what it names.
 
 What is copied in counts among the agent's changes when its work is taken out.`,
-		Example: "  agentctl sandbox cp latest:/sandbox/workspace/output/report.txt .\n  agentctl sandbox cp fix.patch latest:/sandbox/workspace/",
-		Args:    cobra.ExactArgs(2),
+		Example: "  agentctl sandbox cp latest:/sandbox/workspace/output/report.txt .\n  agentctl sandbox cp fix.patch " +
+			"latest:/sandbox/workspace/",
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, out := splitSandbox(args[0])
 			to, in := splitSandbox(args[1])
 			if (from == "") == (to == "") {
-				return &failure{code: controller.ExitConfiguration, err: errors.New("one of the two is SANDBOX:PATH"), hint: "a file whose name has a colon is ./NAME"}
+				return &failure{
+					code: controller.ExitConfiguration,
+					err:  errors.New("one of the two is SANDBOX:PATH"),
+					hint: "a file whose name has a colon is ./NAME",
+				}
 			}
 			client, _, err := attach(cmd.Context(), from+to)
 			if err != nil {

@@ -74,7 +74,11 @@ the policy all the same.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !foreground.IsTerminal(cmd.InOrStdin()) {
-				return &failure{code: exitOurs, err: errors.New("standard input is not a terminal"), hint: "run a script with 'agentctl sandbox exec SANDBOX -- bash SCRIPT'"}
+				return &failure{
+					code: exitOurs,
+					err:  errors.New("standard input is not a terminal"),
+					hint: "run a script with 'agentctl sandbox exec SANDBOX -- bash SCRIPT'",
+				}
 			}
 			return e.run(cmd, args[0], []string{"bash"})
 		},
@@ -99,11 +103,14 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	}
 	in := cmd.InOrStdin()
 	request := wire.ExecRequest{Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
-	run := foreground.PassSignals(foreground.Carry(func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (wire.Exit, error) {
-		c := client.Command(ctx, request)
-		c.Stdin, c.Stdout, c.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
-		return foreground.Run(c, streams)
-	}, unread), func(_, early wire.Exit) wire.Exit { return early })
+	run := foreground.PassSignals(
+		foreground.Carry(func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (wire.Exit, error) {
+			c := client.Command(ctx, request)
+			c.Stdin, c.Stdout, c.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
+			return foreground.Run(c, streams)
+		}, unread),
+		func(_, early wire.Exit) wire.Exit { return early },
+	)
 	if e.tty {
 		run = foreground.OnTerminal(in, run)
 	}

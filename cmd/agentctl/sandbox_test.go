@@ -112,8 +112,22 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	}{
 		{"a command", "", []string{"exec", id, "--", "sh", "-c", "pwd; echo oops >&2; exit 7"}, 7, "/sandbox\n", "oops\n"},
 		{"its input", "some\ninput", []string{"exec", "latest", "--", "cat"}, 0, "some\ninput", ""},
-		{"a directory, and a variable that env_policy drops", "", []string{"exec", "--cwd", repo, "-e", "X=1", id, "sh", "-c", "echo $X; cat a.txt"}, 0, "\none\n", ""},
-		{"the policy holds", "", []string{"exec", id, "--", "kill", "-0", "1"}, 126, "", "denied: kill: processes are not signalled from here (rule block-kill policy.yaml:8:5)"},
+		{
+			"a directory, and a variable that env_policy drops",
+			"",
+			[]string{"exec", "--cwd", repo, "-e", "X=1", id, "sh", "-c", "echo $X; cat a.txt"},
+			0,
+			"\none\n",
+			"",
+		},
+		{
+			"the policy holds",
+			"",
+			[]string{"exec", id, "--", "kill", "-0", "1"},
+			126,
+			"",
+			"denied: kill: processes are not signalled from here (rule block-kill policy.yaml:8:5)",
+		},
 		{"the policy holds for files", "", []string{"exec", id, "--", "cat", "/etc/shadow"}, 1, "", "Permission denied"},
 		{"a timeout", "", []string{"exec", "--timeout", "100ms", id, "--", "sleep", "1000"}, 124, "", "ended by its timeout"},
 		{"no such program", "", []string{"exec", id, "--", "nonesuch"}, 127, "", "nonesuch"},
@@ -130,7 +144,8 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 		})
 	}
 
-	for args, want := range map[string]string{"sandbox exec": id + "\ttester running\n", "sandbox shell": id, "sandbox cp": id + ":\t", "runs report": id} {
+	for args, want := range map[string]string{"sandbox exec": id + "\ttester running\n", "sandbox shell": id, "sandbox cp": id + ":\t",
+		"runs report": id} {
 		out, _, _ := p.try("", append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
 		if !strings.Contains(out, want) {
 			t.Errorf("completion of %s: %q", args, out)
@@ -141,7 +156,14 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	t.Run("outputs that go nowhere", func(t *testing.T) { p.undelivered(t, id) })
 	t.Run("another pid namespace", func(t *testing.T) {
 		cmd := p.command()
-		cmd.Path, cmd.Args = "/usr/bin/unshare", append([]string{"unshare", "--pid", "--fork", "--mount-proc", p.bin + "/agentctl"}, "sandbox", "exec", id, "--", "true")
+		cmd.Path, cmd.Args = "/usr/bin/unshare", append(
+			[]string{"unshare", "--pid", "--fork", "--mount-proc", p.bin + "/agentctl"},
+			"sandbox",
+			"exec",
+			id,
+			"--",
+			"true",
+		)
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "channel handshake") {
 			t.Errorf("it was not turned away at the door: %v %s", err, out)
 		}
@@ -232,7 +254,16 @@ func (p *place) copies(t *testing.T, id, repo string) {
 	if left, _ := filepath.Glob(p.path("here/.agentctl-*")); len(left) > 0 {
 		t.Errorf("left behind: %s", left)
 	}
-	out, errs, _ := p.try("", "sandbox", "exec", id, "--", "sh", "-c", "cd /sandbox/workspace/dir; cat sub/x.txt new.txt; ls -A; test -x sub/x.txt && echo runs")
+	out, errs, _ := p.try(
+		"",
+		"sandbox",
+		"exec",
+		id,
+		"--",
+		"sh",
+		"-c",
+		"cd /sandbox/workspace/dir; cat sub/x.txt new.txt; ls -A; test -x sub/x.txt && echo runs",
+	)
 	if out != "brought\none\nnew.txt\nsub\nruns\n" {
 		t.Errorf("brought in: %q %q", out, errs)
 	}
@@ -260,7 +291,16 @@ func (p *place) terminal(t *testing.T, id string) {
 		}
 	}
 	size(31, 97)
-	cmd := p.command("sandbox", "exec", "-t", id, "--", "sh", "-c", `stty size; read word; echo "got $word"; until [ "$(stty size)" = "12 34" ]; do sleep 0.05; done; tty; exit 5`)
+	cmd := p.command(
+		"sandbox",
+		"exec",
+		"-t",
+		id,
+		"--",
+		"sh",
+		"-c",
+		`stty size; read word; echo "got $word"; until [ "$(stty size)" = "12 34" ]; do sleep 0.05; done; tty; exit 5`,
+	)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {

@@ -30,7 +30,12 @@ type scanFlags struct {
 func (f *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.output, "output", "o", formatText, "text, json, github or sarif")
 	cmd.Flags().BoolVar(&f.json, "json", false, "the same as --output json")
-	cmd.Flags().StringVar(&f.failOn, "fail-on", "critical", "least `SEVERITY` of a finding that makes the exit code 3: low, medium, high or critical")
+	cmd.Flags().StringVar(
+		&f.failOn,
+		"fail-on",
+		"critical",
+		"least `SEVERITY` of a finding that makes the exit code 3: low, medium, high or critical",
+	)
 	complete(cmd, "output", problemFormats)
 	complete(cmd, "fail-on", []string{"low", "medium", "high", "critical"})
 }
@@ -308,7 +313,13 @@ func findingLine(x scan.Finding) string {
 func findingProblems(found []scan.Finding) harness.Problems {
 	var ps harness.Problems
 	for _, x := range found {
-		p := harness.Problem{At: harness.Origin{File: x.File, Line: x.Line, Column: x.Column}, Severity: harness.Warning, Rule: x.Rule, Message: x.Message, Hint: x.Hint}
+		p := harness.Problem{
+			At:       harness.Origin{File: x.File, Line: x.Line, Column: x.Column},
+			Severity: harness.Warning,
+			Rule:     x.Rule,
+			Message:  x.Message,
+			Hint:     x.Hint,
+		}
 		switch x.Severity {
 		case scan.Critical:
 			p.Severity = harness.Error

@@ -22,7 +22,11 @@ func newProviderPlace(t *testing.T, agent, more string) (*place, *standIn) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
 	s := newStandIn(t)
 	p := newPlace(t, strings.ReplaceAll(agent, "PROVIDER", "https://api.provider.test:"+s.port+"/"), "providers: [github]\n"+more)
-	p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:"+s.port+"']\nheader: Authorization\n", 0o644)
+	p.write(
+		"providers/github.yaml",
+		"name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:"+s.port+"']\nheader: Authorization\n",
+		0o644,
+	)
 	p.write("policy.yaml", p.read("policy.yaml")+`
 network_rules:
   - {name: provider, domains: [api.provider.test], cidrs: [127.0.0.1/32], decision: allow}
@@ -80,7 +84,8 @@ func (p *place) search(value secret) (found []string) {
 			searched++
 			found = append(found, p.searchProcess(pid, value)...)
 		}
-		for _, dir := range []string{p.dir, fmt.Sprintf("/proc/%d/root/sandbox", first), fmt.Sprintf("/proc/%d/root/tmp", first), fmt.Sprintf("/proc/%d/root/dev/shm", first), fmt.Sprintf("/proc/%d/root/run", first)} {
+		for _, dir := range []string{p.dir, fmt.Sprintf("/proc/%d/root/sandbox", first), fmt.Sprintf("/proc/%d/root/tmp", first),
+			fmt.Sprintf("/proc/%d/root/dev/shm", first), fmt.Sprintf("/proc/%d/root/run", first)} {
 			found = append(found, p.searchFiles(dir, value)...)
 		}
 		_ = cmd.Process.Signal(syscall.SIGINT)

@@ -11,9 +11,17 @@ import (
 // TestTheTrashOfARunComesOutAndIsRestored: what the agent deleted and wrote over
 // is in the results, with its manifest.
 func TestTheTrashOfARunComesOutAndIsRestored(t *testing.T) {
-	p := newPlace(t, `mkdir docs; echo one >docs/a.md; ln -s a.md docs/link; rm docs/a.md docs/link; echo two >docs/a.md; echo three >docs/a.md; rm a.txt`, "")
-	policy := strings.Replace(p.read("policy.yaml"), "  - name: workspace\n",
-		"  - {name: pages, paths: ['${PROJECT_ROOT}/docs/**'], operations: [delete, rmdir, write], decision: soft_delete}\n  - name: workspace\n", 1)
+	p := newPlace(
+		t,
+		`mkdir docs; echo one >docs/a.md; ln -s a.md docs/link; rm docs/a.md docs/link; echo two >docs/a.md; echo three >docs/a.md; rm a.txt`,
+		"",
+	)
+	policy := strings.Replace(
+		p.read("policy.yaml"),
+		"  - name: workspace\n",
+		"  - {name: pages, paths: ['${PROJECT_ROOT}/docs/**'], operations: [delete, rmdir, write], decision: soft_delete}\n  - name: workspace\n",
+		1,
+	)
 	p.write("policy.yaml", policy, 0o644)
 	r, code := p.run()
 	if code != 0 || r.Trashed != 3 {
@@ -30,7 +38,8 @@ func TestTheTrashOfARunComesOutAndIsRestored(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	var list []struct{ ID, Path, Type string }
-	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 3 || !strings.HasSuffix(list[0].Path, "/repo/docs/a.md") || list[1].Type != "symlink" {
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 3 || !strings.HasSuffix(list[0].Path, "/repo/docs/a.md") ||
+		list[1].Type != "symlink" {
 		t.Fatalf("%v %+v", err, list)
 	}
 	if out, err := trash("restore", "--from", "out/trash", list[0].ID); err == nil || !strings.Contains(out, "--to") {

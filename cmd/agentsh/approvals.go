@@ -181,7 +181,12 @@ interrupted. While it runs the session has an approver, which a policy with
 				return err
 			}
 			defer func() { _ = client.Close() }() // the session goes on without us
-			p := newPrompt(cmd.InOrStdin(), cmd.OutOrStdout(), &sync.Mutex{}, func(a wire.ApprovalAnswer) error { return client.Answer(cmd.Context(), a) })
+			p := newPrompt(
+				cmd.InOrStdin(),
+				cmd.OutOrStdout(),
+				&sync.Mutex{},
+				func(a wire.ApprovalAnswer) error { return client.Answer(cmd.Context(), a) },
+			)
 			var once sync.Once
 			err = client.FollowApprovals(cmd.Context(), func(list []wire.Pending) error {
 				once.Do(func() {

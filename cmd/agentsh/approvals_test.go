@@ -21,7 +21,12 @@ import (
 func askingDir(t *testing.T, via string) string {
 	t.Helper()
 	dir := workDir(t)
-	text := strings.Replace(entryPolicy, "command_rules:\n", "approvals: {via: "+via+", timeout: 10m}\ncommand_rules:\n  - {name: ask, commands: [uname], decision: approve}\n", 1)
+	text := strings.Replace(
+		entryPolicy,
+		"command_rules:\n",
+		"approvals: {via: "+via+", timeout: 10m}\ncommand_rules:\n  - {name: ask, commands: [uname], decision: approve}\n",
+		1,
+	)
 	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +74,13 @@ func TestApprovalsAreListedAndAnswered(t *testing.T) {
 		id := waiting(t, dir, "one")[0].ID
 		listed, err := program(t, dir, "approvals", "list", "--json").Output()
 		var list []wire.Pending
-		if err != nil || json.Unmarshal(listed, &list) != nil || len(list) != 1 || list[0].ID != id || strings.Join(list[0].Argv, " ") != "uname -s" {
+		if err != nil || json.Unmarshal(listed, &list) != nil || len(list) != 1 || list[0].ID != id ||
+			strings.Join(list[0].Argv, " ") != "uname -s" {
 			t.Errorf("list: %v %s", err, listed)
 		}
 		table, err := program(t, dir, "approvals", "list").Output()
-		if err != nil || !strings.Contains(string(table), "/usr/bin/uname: uname -s (in ") || !strings.Contains(string(table), "ask (policy.yaml:") {
+		if err != nil || !strings.Contains(string(table), "/usr/bin/uname: uname -s (in ") ||
+			!strings.Contains(string(table), "ask (policy.yaml:") {
 			t.Errorf("table: %v %s", err, table)
 		}
 		if text, err := program(t, dir, "approvals", word, id).CombinedOutput(); err != nil || len(text) > 0 {
@@ -110,7 +117,8 @@ func TestApproveAsksOnATerminal(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	dir := askingDir(t, "tty")
 	session(t, dir, "one")
-	if out, err := program(t, dir, "exec", "--session", "one", "--", "uname").CombinedOutput(); err == nil || !strings.Contains(string(out), "no approver is there") {
+	if out, err := program(t, dir, "exec", "--session", "one", "--", "uname").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "no approver is there") {
 		t.Errorf("without anybody: %v %s", err, out)
 	}
 	for _, allow := range []bool{true, false} {
@@ -144,7 +152,19 @@ func TestExecAsksOnATerminalThatTheCommandDoesNotRead(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	dir := askingDir(t, "tty")
 	start := func(t *testing.T, s *seat, shared bool) *exec.Cmd {
-		cmd := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--", "sh", "-c", "(i=0; while [ $i -lt 20 ]; do echo noise; i=$((i+1)); done) & /usr/bin/uname -s; x=$?; wait; exit $x")
+		cmd := program(
+			t,
+			dir,
+			"exec",
+			"-p",
+			"policy.yaml",
+			"-w",
+			"work",
+			"--",
+			"sh",
+			"-c",
+			"(i=0; while [ $i -lt 20 ]; do echo noise; i=$((i+1)); done) & /usr/bin/uname -s; x=$?; wait; exit $x",
+		)
 		cmd.Stdout = s.slave
 		if shared {
 			cmd.Stdin = s.slave

@@ -38,7 +38,9 @@ except OSError as e: print("lost", e.errno)
 
 // asUID makes a command one of a user.
 func asUID(uid string, cmd *exec.Cmd) *exec.Cmd {
-	wrapped := exec.Command("/usr/bin/setpriv", append([]string{"--reuid", uid, "--regid", uid, "--clear-groups", cmd.Path}, cmd.Args[1:]...)...)
+	wrapped := exec.Command(
+		"/usr/bin/setpriv",
+		append([]string{"--reuid", uid, "--regid", uid, "--clear-groups", cmd.Path}, cmd.Args[1:]...)...)
 	wrapped.Dir, wrapped.Env = cmd.Dir, cmd.Env
 	return wrapped
 }
@@ -69,7 +71,8 @@ func TestASessionAnswersItsOwnUserAlone(t *testing.T) {
 				cmd.Path = inside // where another user may run it
 				return cmd
 			}
-			if out, err := as(line("session", "create", "-p", "policy.yaml", "-w", "work", "--audit", "state/one.jsonl", "--name", "one")).CombinedOutput(); err != nil {
+			if out, err := as(line("session", "create", "-p", "policy.yaml", "-w", "work", "--audit", "state/one.jsonl", "--name",
+				"one")).CombinedOutput(); err != nil {
 				t.Fatalf("%v %s", err, out)
 			}
 			t.Cleanup(func() {
@@ -81,7 +84,8 @@ func TestASessionAnswersItsOwnUserAlone(t *testing.T) {
 			opened(t, dir)
 			for _, uid := range tt.others {
 				out, err := asUID(uid, exec.Command("/usr/bin/python3", "-c", knock, filepath.Join(dir, "run/agentsh/one/socket"))).CombinedOutput()
-				if err != nil || strings.Contains(string(out), "SSH") || !strings.Contains(string(out), "told b''") && !strings.Contains(string(out), "lost 104") {
+				if err != nil || strings.Contains(string(out), "SSH") ||
+					!strings.Contains(string(out), "told b''") && !strings.Contains(string(out), "lost 104") {
 					t.Errorf("user %s: %v %s", uid, err, out)
 				}
 				if said, err := os.ReadFile(log); err != nil || !strings.Contains(string(said), "of user "+uid+" is not of this user") {
@@ -156,7 +160,16 @@ func TestAConnectionAsInputIsNoWayIn(t *testing.T) {
 	for way, flags := range ways(t, dir) {
 		t.Run(way, func(t *testing.T) {
 			ours, theirs := socketPair(t)
-			cmd := program(t, dir, append(append([]string(nil), flags...), "--", "sh", "-c", "readlink /proc/self/fd/0 | cut -d: -f1; cat; exec 2>/dev/null; echo answer >&0 || echo refused")...)
+			cmd := program(
+				t,
+				dir,
+				append(
+					append([]string(nil), flags...),
+					"--",
+					"sh",
+					"-c",
+					"readlink /proc/self/fd/0 | cut -d: -f1; cat; exec 2>/dev/null; echo answer >&0 || echo refused",
+				)...)
 			cmd.Stdin = theirs
 			if _, err := io.WriteString(ours, "question\n"); err != nil {
 				t.Fatal(err)

@@ -74,7 +74,8 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 		}
 		work := s.Workspace[0]
 		one, runs := running[s.Session]
-		if len(args) == 0 && work.Backing != here && !strings.HasPrefix(here, work.Backing+"/") || len(args) == 1 && args[0] != s.Session && args[0] != one.Name {
+		if len(args) == 0 && work.Backing != here && !strings.HasPrefix(here, work.Backing+"/") ||
+			len(args) == 1 && args[0] != s.Session && args[0] != one.Name {
 			continue
 		}
 		created := map[string]bool{}

@@ -167,7 +167,11 @@ func freeze(ctx context.Context, dir string) (*keep.Freeze, error) {
 }
 
 // holdSession has one session hold its files; release is nil when it has ended.
-func holdSession(ctx context.Context, registry *supervisor.Registry, name string) (lost <-chan struct{}, release func([]wire.Change) error, err error) {
+func holdSession(
+	ctx context.Context,
+	registry *supervisor.Registry,
+	name string,
+) (lost <-chan struct{}, release func([]wire.Change) error, err error) {
 	client, _, err := registry.Attach(ctx, name, version)
 	if errors.Is(err, supervisor.ErrNoSession) {
 		return nil, nil, nil

@@ -119,7 +119,14 @@ func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyHeld, err error
 // text is the report for a person.
 func (d *detected) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Linux %s, %s, uid %d, capabilities: %s\n\n", d.Kernel, d.Architecture, d.User, orDefault(strings.Join(d.Capabilities, " "), "none that matter"))
+	fmt.Fprintf(
+		&b,
+		"Linux %s, %s, uid %d, capabilities: %s\n\n",
+		d.Kernel,
+		d.Architecture,
+		d.User,
+		orDefault(strings.Join(d.Capabilities, " "), "none that matter"),
+	)
 	for _, p := range d.Primitives {
 		fmt.Fprintf(&b, "%-4s %-46s %s\n", yes(p.Works), p.What, printable(p.Detail))
 		if !p.Works {
@@ -157,7 +164,12 @@ func (d *detected) verdict() string {
 	switch {
 	case d.Session.Opens:
 	case len(d.Session.Words) > 0:
-		return "A session opens here only with degraded: [" + strings.Join(d.Session.Words, ", ") + "] in the configuration, or the same words after --degraded:\n  " + indented(d.Session.Why) + "\n"
+		return "A session opens here only with degraded: [" + strings.Join(
+			d.Session.Words,
+			", ",
+		) + "] in the configuration, or the same words after --degraded:\n  " + indented(
+			d.Session.Why,
+		) + "\n"
 	default:
 		return "No session can be opened here, and nothing runs without one:\n  " + indented(d.Session.Why) + "\n"
 	}

@@ -24,7 +24,8 @@ import (
 
 // eventTypes are the words of --type.
 var eventTypes = []string{
-	wire.EventSession, wire.EventCommand, wire.EventExec, wire.EventFile, wire.EventNet, wire.EventSignal, wire.EventCall, wire.EventEnv, wire.EventFault, wire.EventApproval,
+	wire.EventSession, wire.EventCommand, wire.EventExec, wire.EventFile, wire.EventNet, wire.EventSignal, wire.EventCall, wire.EventEnv,
+	wire.EventFault, wire.EventApproval,
 }
 
 // eventOptions are the flags of agentsh events.

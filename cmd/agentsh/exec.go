@@ -99,7 +99,12 @@ func (o *execOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
 	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
 	f.StringSliceVar(&o.degraded, "degraded", nil, "start without what `WORD,...` names where this machine lacks it; see 'agentsh detect'")
-	f.BoolVar(&o.network, "share-network", false, "share this machine's network; network_rules hold TCP connections there, and without them the policy does not govern it")
+	f.BoolVar(
+		&o.network,
+		"share-network",
+		false,
+		"share this machine's network; network_rules hold TCP connections there, and without them the policy does not govern it",
+	)
 }
 
 // commandFlags are the flags of one command.
@@ -306,7 +311,8 @@ func (o *execOptions) place() (*place, error) {
 		audit: log, auditPath: plan.auditPath, cwd: plan.here,
 		config: supervisor.Config{
 			Policy: plan.policy, Governed: []wire.Governed{{Backing: plan.workspace, Path: plan.workspace}}, Inject: plan.operator.EnvInject,
-			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require, Degraded: plan.operator.Degraded, Egress: plan.operator.Egress,
+			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require,
+			Degraded: plan.operator.Degraded, Egress: plan.operator.Egress,
 			Network: o.network, Audit: log, Keep: keepDir(), Trash: plan.operator.Trash, CacheSeconds: plan.operator.CacheSeconds,
 			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		},

@@ -16,7 +16,15 @@ func ways(t *testing.T, dir string) map[string][]string {
 	t.Helper()
 	session(t, dir, "one")
 	return map[string][]string{
-		"own session":     {"exec", "-p", filepath.Join(dir, "policy.yaml"), "-w", filepath.Join(dir, "work"), "--audit", filepath.Join(dir, "own.jsonl")},
+		"own session": {
+			"exec",
+			"-p",
+			filepath.Join(dir, "policy.yaml"),
+			"-w",
+			filepath.Join(dir, "work"),
+			"--audit",
+			filepath.Join(dir, "own.jsonl"),
+		},
 		"running session": {"exec", "-s", "one"},
 	}
 }
@@ -42,10 +50,28 @@ func TestExecEndsAlikeInBothWays(t *testing.T) {
 		{name: "its own status", argv: []string{"sh", "-c", "echo out; echo err >&2; exit 7"}, code: 7, stdout: "out\n", stderr: "err\n"},
 		{name: "a status that agentsh has too", argv: []string{"sh", "-c", "exit 124"}, code: 124},
 		{name: "the highest status", argv: []string{"sh", "-c", "exit 255"}, code: 255},
-		{name: "timeout", flags: []string{"--timeout", "100ms"}, argv: []string{"sh", "-c", "sleep 1000 & wait"}, code: 124, stderr: "ended by its timeout"},
-		{name: "a timeout that TERM does not end", flags: []string{"--timeout", "100ms"}, argv: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"}, code: 124, stderr: "ended by its timeout"},
+		{
+			name:   "timeout",
+			flags:  []string{"--timeout", "100ms"},
+			argv:   []string{"sh", "-c", "sleep 1000 & wait"},
+			code:   124,
+			stderr: "ended by its timeout",
+		},
+		{
+			name:   "a timeout that TERM does not end",
+			flags:  []string{"--timeout", "100ms"},
+			argv:   []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"},
+			code:   124,
+			stderr: "ended by its timeout",
+		},
 		{name: "a timeout that is not reached", flags: []string{"--timeout", "10m"}, argv: []string{"sh", "-c", "exit 3"}, code: 3},
-		{name: "a directory that is not there", argv: []string{"true"}, flags: []string{"--cwd", "/no/such/directory"}, code: 126, stderr: "agentsh: "},
+		{
+			name:   "a directory that is not there",
+			argv:   []string{"true"},
+			flags:  []string{"--cwd", "/no/such/directory"},
+			code:   126,
+			stderr: "agentsh: ",
+		},
 		{name: "no program", argv: []string{"./text"}, code: 126, stderr: "agentsh: "},
 		{name: "denied", argv: []string{"kill", "-9", "1"}, code: 126, stderr: "agentsh: denied: kill -9 1 (rule no-kill"},
 		{name: "not found", argv: []string{"no-such-program"}, code: 127, stderr: "agentsh: no-such-program: not found"},
@@ -55,8 +81,18 @@ func TestExecEndsAlikeInBothWays(t *testing.T) {
 		{name: "a variable", flags: []string{"--env", "PASSED=a=b c"}, argv: []string{"sh", "-c", "echo $PASSED"}, stdout: "a=b c\n"},
 		{name: "an empty variable", flags: []string{"-e", "PASSED="}, argv: []string{"sh", "-c", "echo ${PASSED-unset}."}, stdout: ".\n"},
 		{name: "the last of two", flags: []string{"-e", "PASSED=1", "-e", "PASSED=2"}, argv: []string{"sh", "-c", "echo $PASSED"}, stdout: "2\n"},
-		{name: "a variable that the policy drops", flags: []string{"-e", "SECRET=1"}, argv: []string{"sh", "-c", "echo ${SECRET-unset}"}, stdout: "unset\n"},
-		{name: "a variable that the policy sets", flags: []string{"-e", "INJECTED=1"}, argv: []string{"sh", "-c", "echo $INJECTED"}, stdout: "yes\n"},
+		{
+			name:   "a variable that the policy drops",
+			flags:  []string{"-e", "SECRET=1"},
+			argv:   []string{"sh", "-c", "echo ${SECRET-unset}"},
+			stdout: "unset\n",
+		},
+		{
+			name:   "a variable that the policy sets",
+			flags:  []string{"-e", "INJECTED=1"},
+			argv:   []string{"sh", "-c", "echo $INJECTED"},
+			stdout: "yes\n",
+		},
 		{name: "no input", argv: []string{"cat"}},
 		{name: "input and its end", argv: []string{"cat"}, stdin: "no newline at the end", stdout: "no newline at the end"},
 		{name: "large input", argv: []string{"sh", "-c", "exec wc -c"}, stdin: large, stdout: strconv.Itoa(len(large)) + "\n"},

@@ -57,7 +57,8 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 			t.Errorf("exit status %d, want %d", code, exitOurs)
 		}
 		got := errs.String()
-		if strings.Count(got, "agentsh: ") != 2 || !strings.Contains(got, why) || !strings.Contains(got, "no space left on device\n") || !strings.Contains(got, "agentsh: hint: free space") {
+		if strings.Count(got, "agentsh: ") != 2 || !strings.Contains(got, why) || !strings.Contains(got, "no space left on device\n") ||
+			!strings.Contains(got, "agentsh: hint: free space") {
 			t.Errorf("said %q", got)
 		}
 	}
@@ -68,7 +69,22 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 		})
 		t.Run("own session, JSON/"+name, func(t *testing.T) {
 			log := filepath.Join(smallDisk(t), "log.jsonl")
-			out, _ := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--json", "--audit", log, "--", "sh", "-c", script).Output() // the status is in it
+			out, _ := program(
+				t,
+				dir,
+				"exec",
+				"-p",
+				"policy.yaml",
+				"-w",
+				"work",
+				"--json",
+				"--audit",
+				log,
+				"--",
+				"sh",
+				"-c",
+				script,
+			).Output() // the status is in it
 			var got jsonResult
 			if err := json.Unmarshal(out, &got); err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -79,7 +95,8 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 		})
 		t.Run("running session/"+name, func(t *testing.T) {
 			disk := smallDisk(t)
-			if out, err := program(t, dir, "session", "create", "-p", "policy.yaml", "-w", "work", "--audit", filepath.Join(disk, "log.jsonl"), "--name", name).CombinedOutput(); err != nil {
+			if out, err := program(t, dir, "session", "create", "-p", "policy.yaml", "-w", "work", "--audit", filepath.Join(disk, "log.jsonl"),
+				"--name", name).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 			t.Cleanup(func() { _ = program(t, dir, "session", "destroy", name).Run() }) // it may have ended
@@ -107,7 +124,8 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 		}
 		cmd := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--audit", filepath.Join(disk, "log.jsonl"), "--", "true")
 		out, _ := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != exitOurs || strings.Count(string(out), "no space left on device") != 1 || !strings.Contains(string(out), "agentsh: hint: ") {
+		if code := cmd.ProcessState.ExitCode(); code != exitOurs || strings.Count(string(out), "no space left on device") != 1 ||
+			!strings.Contains(string(out), "agentsh: hint: ") {
 			t.Errorf("exit status %d: %s", code, out)
 		}
 	})

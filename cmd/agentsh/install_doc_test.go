@@ -32,7 +32,10 @@ func TestConfigurationsOfTheInstallPages(t *testing.T) {
 			at := fmt.Sprintf("%s:%d", page, b.line)
 			if strings.Contains(b.text, "\nname: ") {
 				source := policy.Source{Name: at, Data: []byte(b.text)}
-				_, err := policy.Load(source, policy.Options{Vars: vars, ReadFile: func(name string) ([]byte, error) { return os.ReadFile(installed(name)) }})
+				_, err := policy.Load(
+					source,
+					policy.Options{Vars: vars, ReadFile: func(name string) ([]byte, error) { return os.ReadFile(installed(name)) }},
+				)
 				if err != nil {
 					t.Errorf("%s: %v", at, err)
 				}

@@ -144,8 +144,19 @@ func printNet(out io.Writer, rows []netRow) error {
 		if r.Process != nil {
 			program = orDefault(text.Short(r.Process.Exe, shown), "-")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", r.State, text.Short(r.Target, shown), orDefault(r.Address, "-"), r.Sent, r.Received,
-			time.Duration(r.Millis)*time.Millisecond, program, text.Visible(ruleName(r.Rule)), orDefault(text.Short(r.Message, shown), "-"))
+		fmt.Fprintf(
+			w,
+			"%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n",
+			r.State,
+			text.Short(r.Target, shown),
+			orDefault(r.Address, "-"),
+			r.Sent,
+			r.Received,
+			time.Duration(r.Millis)*time.Millisecond,
+			program,
+			text.Visible(ruleName(r.Rule)),
+			orDefault(text.Short(r.Message, shown), "-"),
+		)
 	}
 	return w.Flush()
 }

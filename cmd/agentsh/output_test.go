@@ -58,7 +58,14 @@ func TestOutputIsCountedInFullAndKeptInPart(t *testing.T) {
 		{"killed", nil, some + "exec python3 -c 'import os; os.kill(os.getpid(), 9)'", 137, 5_000_000, 3_000_000},
 		{"a status of its own", nil, some + "exit 9", 9, 5_000_000, 3_000_000},
 		{"written in the background", nil, "(" + some + ") & wait", 0, 5_000_000, 3_000_000},
-		{"a writer stays behind with what was written", nil, "(" + some + "echo >written; exec sleep 1000) & while [ ! -e written ]; do :; done; rm written", 0, 5_000_000, 3_000_000},
+		{
+			"a writer stays behind with what was written",
+			nil,
+			"(" + some + "echo >written; exec sleep 1000) & while [ ! -e written ]; do :; done; rm written",
+			0,
+			5_000_000,
+			3_000_000,
+		},
 	}
 	logs := map[string]string{"own session": "own.jsonl", "running session": "one.jsonl"}
 	for way, flags := range ways(t, dir) {
@@ -100,7 +107,10 @@ func TestNobodyHoldsMuchOutput(t *testing.T) {
 	one := sessions(t, dir)[0]
 	for way, flags := range all {
 		t.Run(way, func(t *testing.T) {
-			cmd := program(t, dir, append(append([]string(nil), flags...), "--", "sh", "-c", "head -c 300M /dev/zero; echo written >&2; read line")...)
+			cmd := program(
+				t,
+				dir,
+				append(append([]string(nil), flags...), "--", "sh", "-c", "head -c 300M /dev/zero; echo written >&2; read line")...)
 			var stdout counter
 			cmd.Stdout = &stdout
 			stdin, err := cmd.StdinPipe()

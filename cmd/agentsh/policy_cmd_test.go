@@ -73,17 +73,42 @@ func TestPolicyCommandLines(t *testing.T) {
 		want []string
 	}{
 		{"a good policy", "policy check p.yaml", 0, []string{"p.yaml: ok, 3 rules, 0 warnings"}},
-		{"a policy with an unknown key", "policy check p.yaml broken.yaml", 1, []string{"p.yaml: ok", "broken.yaml:3:1: error: ", `did you mean "command_rules"?`, "1 of 2 files"}},
+		{
+			"a policy with an unknown key",
+			"policy check p.yaml broken.yaml",
+			1,
+			[]string{"p.yaml: ok", "broken.yaml:3:1: error: ", `did you mean "command_rules"?`, "1 of 2 files"},
+		},
 		{"a policy that is not there", "policy check none.yaml", 1, []string{"none.yaml"}},
 		{"no policy to check", "policy check", 2, []string{"hint"}},
-		{"why a command is denied", "policy explain -p p.yaml -- kill -9 1", 1, []string{"decision: deny", "rule:     block-kill at p.yaml:4:5", "because:  no killing", "held by:"}},
+		{
+			"why a command is denied",
+			"policy explain -p p.yaml -- kill -9 1",
+			1,
+			[]string{"decision: deny", "rule:     block-kill at p.yaml:4:5", "because:  no killing", "held by:"},
+		},
 		{"why a command is allowed", "policy explain -p p.yaml -- git status", 0, []string{"decision: allow", "rule:     git at p.yaml:5:5"}},
-		{"why a file is denied", "policy explain -p p.yaml --file /etc/shadow --op read", 1, []string{"decision: deny", "none, the default of the file group"}},
+		{
+			"why a file is denied",
+			"policy explain -p p.yaml --file /etc/shadow --op read",
+			1,
+			[]string{"decision: deny", "none, the default of the file group"},
+		},
 		{"why a destination is denied", "policy explain -p p.yaml --net example.com:443", 1, []string{"tcp example.com:443", "decision: deny"}},
-		{"why a request is denied", "policy explain -p p.yaml --net example.com:443 --method post --path /x", 1, []string{"tcp example.com:443 post /x", "not a token in capital letters"}},
+		{
+			"why a request is denied",
+			"policy explain -p p.yaml --net example.com:443 --method post --path /x",
+			1,
+			[]string{"tcp example.com:443 post /x", "not a token in capital letters"},
+		},
 		{"why a signal is denied", "policy explain -p p.yaml --signal KILL", 1, []string{"signal KILL to external", "decision: deny"}},
 		{"why a socket is denied", "policy explain -p p.yaml --socket /run/docker.sock", 1, []string{"connect /run/docker.sock"}},
-		{"what a shell text does", "policy explain -p p.yaml -- bash -c git;kill", 1, []string{"inside:   git: allow by rule git", "inside:   kill: deny by rule block-kill"}},
+		{
+			"what a shell text does",
+			"policy explain -p p.yaml -- bash -c git;kill",
+			1,
+			[]string{"inside:   git: allow by rule git", "inside:   kill: deny by rule block-kill"},
+		},
 		{"warnings", "policy check weak.yaml", 0, []string{"weak.yaml:5:5: warning: ", "weak.yaml: ok, 2 rules, 1 warnings"}},
 		{"warnings that fail", "policy check --strict weak.yaml", 1, []string{"1 of 1 files"}},
 		{"the schema", "policy schema", 0, []string{`"$schema"`, `"command_rules"`}},
@@ -92,17 +117,37 @@ func TestPolicyCommandLines(t *testing.T) {
 		{"an unknown operation", "policy explain -p p.yaml --file /a --op look", 2, []string{"--op look"}},
 		{"no policy to explain", "policy explain -- ls", 2, []string{"-p FILE"}},
 		{"tests that pass", "policy test .", 0, []string{"2 tests, 0 failed"}},
-		{"tests that fail", "policy test bad_test.yml", 1, []string{"FAIL bad_test.yml:4:5: git is allowed: decision is allow by rule git", "2 tests, 1 failed"}},
+		{
+			"tests that fail",
+			"policy test bad_test.yml",
+			1,
+			[]string{"FAIL bad_test.yml:4:5: git is allowed: decision is allow by rule git", "2 tests, 1 failed"},
+		},
 		{"a directory without tests", "policy test /proc/self/task", 2, []string{"no *_test.yaml"}},
-		{"coverage", "policy test --coverage .", 0, []string{"p.yaml: coverage 66 %, 2 of 3 rules", "p.yaml:7:5: rule workspace is reached by no test"}},
+		{
+			"coverage",
+			"policy test --coverage .",
+			0,
+			[]string{"p.yaml: coverage 66 %, 2 of 3 rules", "p.yaml:7:5: rule workspace is reached by no test"},
+		},
 		{"too little coverage", "policy test --min 90 .", 1, []string{"66 % of 3 rules reached, at least 90 % wanted"}},
 		{"enough coverage", "policy test --min 66 .", 0, []string{"0 failed"}},
-		{"mutants", "policy test --mutate .", 1, []string{"2 survivors", "rule workspace deleted: no test notices", "a test of this request would:"}},
+		{
+			"mutants",
+			"policy test --mutate .",
+			1,
+			[]string{"2 survivors", "rule workspace deleted: no test notices", "a test of this request would:"},
+		},
 		{"an unknown format", "policy test -o html .", 2, []string{"-o html"}},
 		{"policies that differ", "policy diff p.yaml q.yaml", 1, []string{"becomes allowed: command: allow by git, was deny by default", "ls"}},
 		{"policies that give other variables", "policy diff p.yaml r.yaml", 1, []string{"variable SECRET_x of a request reaches commands"}},
 		{"policies that do not", "policy diff p.yaml p.yaml", 0, []string{"decide alike"}},
-		{"a session that another policy judges", "policy replay -p p.yaml log.jsonl", 1, []string{"event 2: ls: was allow, now deny by rule default", "2 requests judged, 1 decided otherwise"}},
+		{
+			"a session that another policy judges",
+			"policy replay -p p.yaml log.jsonl",
+			1,
+			[]string{"event 2: ls: was allow, now deny by rule default", "2 requests judged, 1 decided otherwise"},
+		},
 		{"a session that the policy allows", "policy replay -p q.yaml log.jsonl", 0, []string{"2 requests judged, 0 decided otherwise"}},
 		{"a session without a policy", "policy replay log.jsonl", 2, []string{"-p FILE"}},
 		{"a policy learned", "policy learn --name mine log.jsonl", 0, []string{"name: mine", "commands: [git, ls]"}},
@@ -143,12 +188,15 @@ func TestTestReportsInOtherFormats(t *testing.T) {
 	}
 	out, code = agentsh(t, dir, "policy", "test", "-o", "junit", ".")
 	var suites junitSuites
-	if err := xml.Unmarshal([]byte(out), &suites); err != nil || code != 1 || len(suites.Suites) != 1 || suites.Suites[0].Failures != 1 || suites.Suites[0].Tests != 2 {
+	if err := xml.Unmarshal([]byte(out), &suites); err != nil || code != 1 || len(suites.Suites) != 1 || suites.Suites[0].Failures != 1 ||
+		suites.Suites[0].Tests != 2 {
 		t.Errorf("code %d, %v, JUnit is\n%s", code, err, out)
 	}
 	out, code = agentsh(t, dir, "policy", "test", "-o", "json", "--mutate", "--coverage", ".")
 	var report jsonReport
-	if err := json.Unmarshal([]byte(out), &report); err != nil || code != 1 || len(report.Policies) != 1 || *report.Policies[0].Coverage != 66 || len(report.Tests) != 3 {
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != 1 || len(report.Policies) != 1 ||
+		*report.Policies[0].Coverage != 66 ||
+		len(report.Tests) != 3 {
 		t.Errorf("code %d, %v, JSON is\n%s", code, err, out)
 	}
 }
@@ -156,7 +204,8 @@ func TestTestReportsInOtherFormats(t *testing.T) {
 func TestEnvExplainReadsFilesInTheirOrder(t *testing.T) {
 	dir := tree(t, map[string]string{"p.yaml": testPolicy, "z.env": "A=z\n", "generated.env": "A=g\nPATH=/evil\n", "a.env": "A=a\nB=a\n"})
 	out, code := agentsh(t, dir, "env", "explain", "-p", "p.yaml", "--env-dir", dir, "--values")
-	for _, want := range []string{`A="g": file ` + dir + "/generated.env:1:1", `B="a": file ` + dir + "/a.env:2:1", "dropped PATH of the file"} {
+	for _, want := range []string{`A="g": file ` + dir + "/generated.env:1:1", `B="a": file ` + dir + "/a.env:2:1",
+		"dropped PATH of the file"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("code %d, printed is\n%s\nwant %q", code, out, want)
 		}

@@ -82,8 +82,9 @@ func newReplayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay -p FILE LOG",
 		Short: "Judge a recorded session by another policy",
-		Long:  "Judge a recorded session by another policy and print what it decides otherwise.\nThe exit code is 1 when it decides anything otherwise.",
-		Args:  cobra.ExactArgs(1),
+		Long: "Judge a recorded session by another policy and print what it decides otherwise.\nThe exit code is 1 when it decides anything " +
+			"otherwise.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if file == "" {
 				return usage("name the policy with -p FILE")
@@ -122,7 +123,13 @@ func replay(out io.Writer, p *policy.Policy, file string, every bool) error {
 	if err != nil {
 		return fail(exitFailed, fmt.Errorf("%s: %w", file, err), "")
 	}
-	fmt.Fprintf(w, "%d requests judged, %d decided otherwise, %d events say too little to be judged\n", count.Judged, count.Changed, count.Skipped)
+	fmt.Fprintf(
+		w,
+		"%d requests judged, %d decided otherwise, %d events say too little to be judged\n",
+		count.Judged,
+		count.Changed,
+		count.Skipped,
+	)
 	if err := w.Flush(); err != nil {
 		return err
 	}

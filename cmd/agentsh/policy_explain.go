@@ -214,7 +214,8 @@ func heldBy(g policy.Group) string {
 	case policy.GroupFile:
 		return "the mounts of the sandbox; below the workspace, its file server"
 	case policy.GroupNetwork:
-		return "the sandbox's own network, whose only way out is the supervisor's proxy; with --share-network each TCP connection by notification, and no other sockets"
+		return "the sandbox's own network, whose only way out is the supervisor's proxy; with --share-network each TCP connection by " +
+			"notification, and no other sockets"
 	case policy.GroupUnixSocket:
 		return "the mounts of the sandbox, which show the sockets of the machine that a rule names; those of the session by notification"
 	case policy.GroupSignal:

@@ -9,7 +9,13 @@ import (
 )
 
 func TestExplainTellsWhereTheGuardDecidesToo(t *testing.T) {
-	p, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: true\nfile_rules: [{name: all, paths: ['/ws/**'], operations: ['*'], decision: allow}]\n")}, policy.Options{})
+	p, err := policy.Load(
+		policy.Source{
+			Name: "p.yaml",
+			Data: []byte("version: 1\nname: p\ngit_guard: true\nfile_rules: [{name: all, paths: ['/ws/**'], operations: ['*'], decision: allow}]\n"),
+		},
+		policy.Options{},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ func TestPacksAreTestedOneByOne(t *testing.T) {
 // is gone around by a link named .vscode.
 func TestPoliciesProtectTheDirectoriesTheyNameFilesIn(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{packs + "/*.yaml", "../../examples/*/policy.yaml", "../../examples/policies/*.yaml", "../agentctl/example/policies/*.yaml"} {
+	for _, pattern := range []string{packs + "/*.yaml", "../../examples/*/policy.yaml", "../../examples/policies/*.yaml",
+		"../agentctl/example/policies/*.yaml"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %q, %v", pattern, found, err)
@@ -120,7 +121,15 @@ func makeProject(t *testing.T, dir string) error {
 // tries, under each policy.
 func TestPacksStartAndDoADaysWork(t *testing.T) {
 	needSandbox(t)
-	testenv.Need(t, testenv.Program("git"), testenv.Program("go"), testenv.Program("node"), testenv.Program("npm"), testenv.Program("make"), testenv.Program("cc"))
+	testenv.Need(
+		t,
+		testenv.Program("git"),
+		testenv.Program("go"),
+		testenv.Program("node"),
+		testenv.Program("npm"),
+		testenv.Program("make"),
+		testenv.Program("cc"),
+	)
 	const all = "default agent-sandbox agent-strict ci-strict dev-safe observe plain"
 	const building = "default agent-sandbox ci-strict dev-safe observe plain"
 	tests := []struct{ packs, script, want string }{
@@ -128,14 +137,22 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 		{all, "echo x >> a.txt && git add a.txt && git commit -qm second && git log --format=%s -1", "second"},
 		{all, "git switch -qc topic && git branch --show-current", "topic"},
 		{"default agent-sandbox dev-safe observe", "git stash list; git tag v1; git merge -q topic; git worktree list | wc -l", "1"},
-		{"default agent-sandbox observe", "git init -q --bare sub.git && git push -q ./sub.git HEAD:refs/heads/topic && git -C sub.git log --oneline topic | wc -l", "2"},
+		{
+			"default agent-sandbox observe",
+			"git init -q --bare sub.git && git push -q ./sub.git HEAD:refs/heads/topic && git -C sub.git log --oneline topic | wc -l",
+			"2",
+		},
 		{all, "gofmt -l . && go list ./...", "day"},
 		{"agent-sandbox", "go run ./hello 2>&1", "hello"},
 		{building, "make -s && ./a.out", "built"},
 		{"agent-strict", "make -s; ./a.out || echo refused", "refused"},
 		{all, "python3 -m unittest -q 2>&1", "OK"},
 		{all, "node -e 'console.log(6*7)'", "42"},
-		{building, "mkdir lib && cp lib.json lib/package.json && npm install --offline --no-audit --no-fund ./lib >/dev/null && ls node_modules", "lib"},
+		{
+			building,
+			"mkdir lib && cp lib.json lib/package.json && npm install --offline --no-audit --no-fund ./lib >/dev/null && ls node_modules",
+			"lib",
+		},
 		{all, "ls *.go | xargs grep -l Two | sort | head -1", "a.go"},
 		{all, "tar cf x.tar a.go && tar tf x.tar", "a.go"},
 		{all, "timeout 5 sh -c 'echo timed'", "timed"},
@@ -150,9 +167,17 @@ func TestPacksStartAndDoADaysWork(t *testing.T) {
 		{"agent-sandbox agent-strict ci-strict dev-safe", "git push -f . HEAD:main || echo refused", "refused"},
 		{"agent-sandbox agent-strict ci-strict", "cp /bin/kill k && ./k -l || echo refused", "refused"},
 		{"agent-sandbox", "git; git --version --build-options", "usage:"},
-		{"agent-sandbox agent-strict", "mkdir vs && echo {} > vs/tasks.json && { ln -s vs .vscode || mv vs .vscode || echo refused; }", "refused"},
+		{
+			"agent-sandbox agent-strict",
+			"mkdir vs && echo {} > vs/tasks.json && { ln -s vs .vscode || mv vs .vscode || echo refused; }",
+			"refused",
+		},
 		{"agent-sandbox agent-strict ci-strict", "mkdir -p gh/workflows && { ln -s gh .github || mv gh .github || echo refused; }", "refused"},
-		{"default agent-sandbox agent-strict ci-strict dev-safe", "cp -r .git g && printf '[core]\n\tfsmonitor = ./x\n' > new && mv new g/config || echo refused", "refused"},
+		{
+			"default agent-sandbox agent-strict ci-strict dev-safe",
+			"cp -r .git g && printf '[core]\n\tfsmonitor = ./x\n' > new && mv new g/config || echo refused",
+			"refused",
+		},
 		{"agent-sandbox", "git -c alias.p='push -f' p || echo refused", "refused"},
 		{"agent-sandbox", "tar cf t.tar a.go; TAR_OPTIONS='--to-command=cat' tar xf t.tar >got; [ -s got ] || echo refused", "refused"},
 		{"agent-sandbox", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=user.name GIT_CONFIG_VALUE_0=eve git config --get user.name", "day"},

@@ -257,7 +257,10 @@ func (pr *prober) commands(ctx context.Context) ([]attempt, error) {
 			f.text = ""
 		}
 		if f.text == "" {
-			out = append(out, attempt{"command", target, "any way", verdictUnknown, "it prints nothing to tell it by, or is denied for its arguments only"})
+			out = append(
+				out,
+				attempt{"command", target, "any way", verdictUnknown, "it prints nothing to tell it by, or is denied for its arguments only"},
+			)
 			continue
 		}
 		for _, e := range list {
@@ -372,7 +375,8 @@ func (pr *prober) fingerprints(ctx context.Context, targets []string) (map[strin
 func tellingLine(output []byte, target string) string {
 	for l := range strings.Lines(string(output)) {
 		l = strings.TrimSpace(l)
-		if len(l) >= 6 && l != target && !strings.Contains(l, "not found") && !strings.Contains(l, "denied") && !strings.Contains(l, "not permitted") {
+		if len(l) >= 6 && l != target && !strings.Contains(l, "not found") && !strings.Contains(l, "denied") &&
+			!strings.Contains(l, "not permitted") {
 			return l
 		}
 	}

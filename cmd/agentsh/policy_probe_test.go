@@ -122,9 +122,22 @@ func TestEvasionsWorkWhereNothingIsDenied(t *testing.T) {
 	}
 	// Held by the sandbox itself, whatever the policy says: files without a
 	// name do not run, and other processes' roots are not shown.
-	always := map[string]bool{"deleted-file": true, "python-memfd": true, "python-unnamed-file": true, "proc-other-root": true, "hard-link": true, "busybox": true, "busybox-link": true, "tar-checkpoint": true}
+	always := map[string]bool{
+		"deleted-file":        true,
+		"python-memfd":        true,
+		"python-unnamed-file": true,
+		"proc-other-root":     true,
+		"hard-link":           true,
+		"busybox":             true,
+		"busybox-link":        true,
+		"tar-checkpoint":      true,
+	}
 	for _, e := range list {
-		o, err := pr.script(t.Context(), s, &trial{script: e.script, vars: map[string]string{"T": "/usr/bin/tac", "A": "--version", "M": "unused"}})
+		o, err := pr.script(
+			t.Context(),
+			s,
+			&trial{script: e.script, vars: map[string]string{"T": "/usr/bin/tac", "A": "--version", "M": "unused"}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +188,8 @@ func TestEnvProbeTellsTheShellsApart(t *testing.T) {
 	text := strings.NewReplacer("IDENTITY", "").Replace(probed)
 	dir := tree(t, map[string]string{"plain.yaml": text, "injected.yaml": text + "env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh}\n"})
 	out, code := agentsh(t, dir, "env", "probe", "-p", "injected.yaml")
-	for name, want := range map[string]string{"bash -c": startupActs, "bash below env -i": startupActs, "bash -p -c": startupSilent, "sh -c": startupSilent} {
+	for name, want := range map[string]string{"bash -c": startupActs, "bash below env -i": startupActs, "bash -p -c": startupSilent,
+		"sh -c": startupSilent} {
 		if code != 0 || !strings.Contains(out, "\n"+name+strings.Repeat(" ", 33-len(name))+want+"\n") && !strings.HasPrefix(out, name+" ") {
 			t.Errorf("exit code %d, %s: want %s in\n%s", code, name, want, out)
 		}

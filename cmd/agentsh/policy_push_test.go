@@ -51,7 +51,11 @@ func TestAPushThatRewritesIsRefused(t *testing.T) {
 		{"a directory of git", "cd / && git --git-dir=\"$OLDPWD/.git\" push -f origin main", refused},
 		{"after a local deletion", "git update-ref -d refs/remotes/origin/main; git push origin HEAD:refs/heads/main", harmless},
 		{"below a shell", "sh -c 'git push -f origin main'", refused},
-		{"below git", "git rebase -q --exec 'git push -f origin main' HEAD~1; git submodule foreach 'git push -f'; git bisect start; git bisect run git push -f origin main", refused},
+		{
+			"below git",
+			"git rebase -q --exec 'git push -f origin main' HEAD~1; git submodule foreach 'git push -f'; git bisect start; git bisect run git push -f origin main",
+			refused,
+		},
 		{"an alias", "git -c alias.p='push -f' p origin main", refused},
 		{"a setting as an option", "git -c remote.origin.push=" + rewriting + " push origin", refused},
 		{"a section in capitals", "git -c REMOTE.origin.push=" + rewriting + " push origin", refused},
@@ -59,19 +63,47 @@ func TestAPushThatRewritesIsRefused(t *testing.T) {
 		{"an included file", gitHome + " > c; git -c include.path=\"$PWD/c\" push origin", refused},
 		{"a file included where it is", gitHome + " > c; git -c includeIf.gitdir:/.path=\"$PWD/c\" push origin", refused},
 		{"a setting out of a variable", "X=" + rewriting + " git --config-env=remote.origin.push=X push origin", refused},
-		{"a setting written", "git config remote.origin.push '" + rewriting + "'; git config REMOTE.origin.push '" + rewriting + "'; git push origin", refused},
+		{
+			"a setting written",
+			"git config remote.origin.push '" + rewriting + "'; git config REMOTE.origin.push '" + rewriting + "'; git push origin",
+			refused,
+		},
 		{"the user's settings", gitHome + " > ~/.gitconfig; git push origin", refused},
 		{"the user's settings elsewhere", "mkdir -p ~/.config/git; " + gitHome + " > ~/.config/git/config; git push origin", refused},
 		{"the settings of another home", "mkdir h; " + gitHome + " > h/.gitconfig; HOME=$PWD/h git push origin", refused},
-		{"the settings of another base directory", "mkdir -p x/git; " + gitHome + " > x/git/config; XDG_CONFIG_HOME=$PWD/x git push origin", refused},
+		{
+			"the settings of another base directory",
+			"mkdir -p x/git; " + gitHome + " > x/git/config; XDG_CONFIG_HOME=$PWD/x git push origin",
+			refused,
+		},
 		{"GIT_CONFIG_GLOBAL", gitHome + " > c; GIT_CONFIG_GLOBAL=$PWD/c git push origin", refused},
 		{"GIT_CONFIG_SYSTEM", gitHome + " > c; GIT_CONFIG_SYSTEM=$PWD/c git push origin", refused},
-		{"GIT_CONFIG_COUNT", "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.push GIT_CONFIG_VALUE_0=" + rewriting + " git push origin", refused},
+		{
+			"GIT_CONFIG_COUNT",
+			"GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.push GIT_CONFIG_VALUE_0=" + rewriting + " git push origin",
+			refused,
+		},
 		{"GIT_CONFIG_PARAMETERS", "GIT_CONFIG_PARAMETERS=\"'remote.origin.push'='" + rewriting + "'\" git push origin", refused},
-		{"GIT_CONFIG_PARAMETERS as older ones write it", "GIT_CONFIG_PARAMETERS=\"'remote.origin.push=" + rewriting + "'\" git push origin", refused},
-		{"GIT_EXEC_PATH", "mkdir e; printf '#!/bin/sh\\nexec git send-pack --force ./r.git main\\n' > e/git-zz; chmod +x e/git-zz; GIT_EXEC_PATH=$PWD/e git zz", refused},
-		{"another directory of programs", "mkdir e; printf '#!/bin/sh\\nexec git send-pack --force ./r.git main\\n' > e/git-zz; chmod +x e/git-zz; git --exec-path=$PWD/e zz; PATH=$PWD/e:$PATH git zz", refused},
-		{"GIT_EXTERNAL_DIFF", "echo a > a; git add a; GIT_EXTERNAL_DIFF='git push -f origin main #' git diff --cached; GIT_PAGER='git push -f origin main' git -p log", refused},
+		{
+			"GIT_CONFIG_PARAMETERS as older ones write it",
+			"GIT_CONFIG_PARAMETERS=\"'remote.origin.push=" + rewriting + "'\" git push origin",
+			refused,
+		},
+		{
+			"GIT_EXEC_PATH",
+			"mkdir e; printf '#!/bin/sh\\nexec git send-pack --force ./r.git main\\n' > e/git-zz; chmod +x e/git-zz; GIT_EXEC_PATH=$PWD/e git zz",
+			refused,
+		},
+		{
+			"another directory of programs",
+			"mkdir e; printf '#!/bin/sh\\nexec git send-pack --force ./r.git main\\n' > e/git-zz; chmod +x e/git-zz; git --exec-path=$PWD/e zz; PATH=$PWD/e:$PATH git zz",
+			refused,
+		},
+		{
+			"GIT_EXTERNAL_DIFF",
+			"echo a > a; git add a; GIT_EXTERNAL_DIFF='git push -f origin main #' git diff --cached; GIT_PAGER='git push -f origin main' git -p log",
+			refused,
+		},
 		{"GIT_WORK_TREE", "mkdir w; GIT_WORK_TREE=$PWD/w git push origin main", harmless},
 		{"GIT_OBJECT_DIRECTORY", "cp -r .git/objects o; GIT_OBJECT_DIRECTORY=$PWD/o git push origin main", harmless},
 		{"GIT_NAMESPACE", "GIT_NAMESPACE=x git push origin main; git --namespace=x push origin main", harmless},
@@ -80,21 +112,41 @@ func TestAPushThatRewritesIsRefused(t *testing.T) {
 		{"a word that git corrects", "git -c help.autocorrect=immediate psuh -f origin main", refused},
 		{"a remote that mirrors", "git remote add --mirror=push m ./r.git; git push m", refused},
 		{"push.default", "git config push.default matching; git push origin", harmless},
-		{"a program on the other side", "git push --receive-pack='git -C r.git update-ref -d refs/heads/main; git-receive-pack' origin HEAD:refs/heads/new", refused},
-		{"the plumbing", "git send-pack --force ./r.git main; /usr/lib/git-core/git-send-pack --force ./r.git main; git http-push -f http://127.0.0.1/r.git main", refused},
+		{
+			"a program on the other side",
+			"git push --receive-pack='git -C r.git update-ref -d refs/heads/main; git-receive-pack' origin HEAD:refs/heads/new",
+			refused,
+		},
+		{
+			"the plumbing",
+			"git send-pack --force ./r.git main; /usr/lib/git-core/git-send-pack --force ./r.git main; git http-push -f http://127.0.0.1/r.git main",
+			refused,
+		},
 		{"the program below", "/usr/lib/git-core/git-push -f origin main; /usr/lib/git-core/git push -f origin main", refused},
 		{"a copy of git", "cp /usr/bin/git g; ./g push -f origin main; cp /usr/bin/git git-push; ./git-push -f origin main", refused},
 
 		{"git's own file", gitHome + " >> .git/config; git push origin", refused},
 		{"a file beside it", gitHome + " > .git/config.worktree; git config extensions.worktreeConfig true; git push origin", refused},
-		{"a remote as git once had it", "mkdir .git/remotes; printf 'URL: %s\\nPush: " + rewriting + "\\n' \"$PWD/r.git\" > .git/remotes/old; git push old", refused},
+		{
+			"a remote as git once had it",
+			"mkdir .git/remotes; printf 'URL: %s\\nPush: " + rewriting + "\\n' \"$PWD/r.git\" > .git/remotes/old; git push old",
+			refused,
+		},
 		{"a common directory", "cp -r .git evil; " + gitHome + " >> evil/config; echo ../evil > .git/commondir; git push origin", refused},
-		{"another repository in its place", "cp -r .git evil; " + gitHome + " >> evil/config; mv .git old; ln -s evil .git; git push origin", refused},
+		{
+			"another repository in its place",
+			"cp -r .git evil; " + gitHome + " >> evil/config; mv .git old; ln -s evil .git; git push origin",
+			refused,
+		},
 
 		{"a repository outside the workspace", "cp -r .git /tmp/g; " + gitHome + " >> /tmp/g/config; GIT_DIR=/tmp/g git push origin", open},
 		{"the same as an option", "cp -r .git /tmp/g; " + gitHome + " >> /tmp/g/config; git --git-dir=/tmp/g push origin", open},
 		{"the same as a directory", "cp -r .git /tmp/g; " + gitHome + " >> /tmp/g/config; cd /tmp/g && git push origin", open},
-		{"a common directory outside the workspace", "cp -r .git /tmp/g; " + gitHome + " >> /tmp/g/config; GIT_COMMON_DIR=/tmp/g git push origin", open},
+		{
+			"a common directory outside the workspace",
+			"cp -r .git /tmp/g; " + gitHome + " >> /tmp/g/config; GIT_COMMON_DIR=/tmp/g git push origin",
+			open,
+		},
 		{"a program that speaks the protocol", speaksGit, open},
 	}
 	observe, err := filepath.Abs(filepath.Join(packs, "observe.yaml"))
@@ -125,7 +177,8 @@ func TestAnOrdinaryPushGoesThrough(t *testing.T) {
 	testenv.Need(t, testenv.Program("git"))
 	const next = "git reset -q --hard origin/main && git commit -q --allow-empty -m next && "
 	for _, script := range []string{
-		"git push -q origin main", "git push -q", "git push -qu origin main", "git push -q origin HEAD:main", "git push -q origin main:main --follow-tags",
+		"git push -q origin main", "git push -q", "git push -qu origin main", "git push -q origin HEAD:main",
+		"git push -q origin main:main --follow-tags",
 		"git -c core.quotePath=false push -q origin main", "git push -q ./r.git main", "GIT_SSH_COMMAND=false git push -q --no-verify origin main",
 	} {
 		if works, shown := pushes(t, filepath.Join(packs, "agent-sandbox.yaml"), next+script); !works {

@@ -67,7 +67,8 @@ func (s *scratch) open(ctx context.Context, p *policy.Policy, prepare func(*scra
 	if err := os.Chmod(s.dir, 0o777); err != nil { // the commands' user is another one
 		return err
 	}
-	if s.log, err = audit.Open(filepath.Join(s.state, "audit.jsonl"), audit.Options{KeyFile: filepath.Join(s.state, "audit.key")}); err != nil {
+	if s.log, err = audit.Open(filepath.Join(s.state, "audit.jsonl"), audit.Options{KeyFile: filepath.Join(s.state,
+		"audit.key")}); err != nil {
 		return err
 	}
 	if prepare != nil {

@@ -133,7 +133,11 @@ func findSuites(args []string) ([]string, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, fail(exitUsage, fmt.Errorf("no *_test.yaml in %s", strings.Join(args, ", ")), "a test file names its policy and lists requests with what is expected")
+		return nil, fail(
+			exitUsage,
+			fmt.Errorf("no *_test.yaml in %s", strings.Join(args, ", ")),
+			"a test file names its policy and lists requests with what is expected",
+		)
 	}
 	return files, nil
 }

@@ -85,9 +85,30 @@ func newRoot() *cobra.Command {
 			return cmd.Help()
 		},
 	}
-	root.AddCommand(newExecCommand(), newShellCommand(), newSessionCommand(), newServeCommand(), newPolicyCommand(), newEnvCommand(), newDetectCommand(), newShimCommand(),
-		newEventsCommand(), newReportCommand(), newAuditCommand(), newApproveCommand(), newApprovalsCommand(), newNetCommand(),
-		newTrashCommand(), newCheckpointCommand(), newChangesCommand(), newHookCommand(), newScanCommand())
-	root.AddCommand(cli.NewVersion(cli.Build{Program: "agentsh", Version: version, Commit: commit, Libseccomp: seccomp.LibraryVersion()}), cli.NewMan("agentsh"))
+	root.AddCommand(
+		newExecCommand(),
+		newShellCommand(),
+		newSessionCommand(),
+		newServeCommand(),
+		newPolicyCommand(),
+		newEnvCommand(),
+		newDetectCommand(),
+		newShimCommand(),
+		newEventsCommand(),
+		newReportCommand(),
+		newAuditCommand(),
+		newApproveCommand(),
+		newApprovalsCommand(),
+		newNetCommand(),
+		newTrashCommand(),
+		newCheckpointCommand(),
+		newChangesCommand(),
+		newHookCommand(),
+		newScanCommand(),
+	)
+	root.AddCommand(
+		cli.NewVersion(cli.Build{Program: "agentsh", Version: version, Commit: commit, Libseccomp: seccomp.LibraryVersion()}),
+		cli.NewMan("agentsh"),
+	)
 	return root
 }

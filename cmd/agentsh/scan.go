@@ -53,7 +53,12 @@ exit status is 0 when everything was scanned, whatever was found.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON lines")
-	cmd.Flags().StringSliceVar(&skip, "skip", nil, "`SCANNER` to leave out: unicode_normalizer, context_injection, ssrf_validator or secret_redactor; may be given again")
+	cmd.Flags().StringSliceVar(
+		&skip,
+		"skip",
+		nil,
+		"`SCANNER` to leave out: unicode_normalizer, context_injection, ssrf_validator or secret_redactor; may be given again",
+	)
 	return cmd
 }
 

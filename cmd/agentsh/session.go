@@ -97,7 +97,8 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 	}
 	boot := wire.Bootstrap{
 		Version: wire.Current, Vars: p.policy.Vars(), Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
-		Home: sandboxHome, AuditPath: path, AuditKey: auditKey(), KeepDir: keepDir(), Network: o.network, Degraded: o.degraded, LifetimeSeconds: int(o.timeout / time.Second),
+		Home: sandboxHome, AuditPath: path, AuditKey: auditKey(), KeepDir: keepDir(), Network: o.network, Degraded: o.degraded,
+		LifetimeSeconds: int(o.timeout / time.Second),
 	}
 	for _, source := range p.policy.Sources() {
 		boot.Policy = append(boot.Policy, wire.PolicySource(source))

@@ -101,7 +101,11 @@ func TestEveryEntryPointIsGoverned(t *testing.T) {
 		log  func() []byte
 	}{
 		{"Session.Exec", func() string { return direct(t, dir, nil, environment, script) }, log(filepath.Join(dir, "direct.jsonl"))},
-		{"Session.Exec with a terminal", func() string { return direct(t, dir, &wire.TTY{Term: "vt100"}, environment, script) }, log(filepath.Join(dir, "direct.jsonl"))},
+		{
+			"Session.Exec with a terminal",
+			func() string { return direct(t, dir, &wire.TTY{Term: "vt100"}, environment, script) },
+			log(filepath.Join(dir, "direct.jsonl")),
+		},
 		{"channel", func() string { return overChannel(t, dir, environment, script) }, log(one.Audit)},
 		{"exec", func() string {
 			return command(append(append([]string{"exec"}, flags...), "--", "bash", "-c", script)...)
@@ -113,10 +117,44 @@ func TestEveryEntryPointIsGoverned(t *testing.T) {
 			return sitting("", append(append([]string{"exec", "-t"}, flags...), "--", "bash", "-c", script)...)
 		}, own},
 		{"exec --session", func() string {
-			return command("exec", "-s", "one", "-e", "PASSED=1", "-e", "SECRET=2", "-e", "BASH_ENV=/tmp/mine", "-e", "INJECTED=no", "--", "bash", "-c", script)
+			return command(
+				"exec",
+				"-s",
+				"one",
+				"-e",
+				"PASSED=1",
+				"-e",
+				"SECRET=2",
+				"-e",
+				"BASH_ENV=/tmp/mine",
+				"-e",
+				"INJECTED=no",
+				"--",
+				"bash",
+				"-c",
+				script,
+			)
 		}, log(one.Audit)},
 		{"exec --session --tty", func() string {
-			return sitting("", "exec", "-s", "one", "-t", "-e", "PASSED=1", "-e", "SECRET=2", "-e", "BASH_ENV=/tmp/mine", "-e", "INJECTED=no", "--", "bash", "-c", script)
+			return sitting(
+				"",
+				"exec",
+				"-s",
+				"one",
+				"-t",
+				"-e",
+				"PASSED=1",
+				"-e",
+				"SECRET=2",
+				"-e",
+				"BASH_ENV=/tmp/mine",
+				"-e",
+				"INJECTED=no",
+				"--",
+				"bash",
+				"-c",
+				script,
+			)
 		}, log(one.Audit)},
 		{"shell", func() string { return sitting(script+"; exit", append([]string{"shell"}, flags...)...) }, own},
 	}
@@ -166,7 +204,11 @@ func checkLog(t *testing.T, data []byte) {
 func direct(t *testing.T, dir string, tty *wire.TTY, environment []string, script string) string {
 	t.Helper()
 	t.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state"))
-	o := execOptions{policy: filepath.Join(dir, "policy.yaml"), workspace: filepath.Join(dir, "work"), audit: filepath.Join(dir, "direct.jsonl")}
+	o := execOptions{
+		policy:    filepath.Join(dir, "policy.yaml"),
+		workspace: filepath.Join(dir, "work"),
+		audit:     filepath.Join(dir, "direct.jsonl"),
+	}
 	p, err := o.place()
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +324,8 @@ func TestCommandsCannotReachTheirSession(t *testing.T) {
 				cmd.Path = inside // where another user may run it
 				return as(cmd)
 			}
-			if out, err := program("session", "create", "-p", "policy.yaml", "-w", "work", "--audit", filepath.Join(dir, "state", strings.ReplaceAll(tt.name, " ", "-")+".jsonl"), "--name", "one").CombinedOutput(); err != nil {
+			if out, err := program("session", "create", "-p", "policy.yaml", "-w", "work", "--audit", filepath.Join(dir, "state",
+				strings.ReplaceAll(tt.name, " ", "-")+".jsonl"), "--name", "one").CombinedOutput(); err != nil {
 				t.Fatalf("%v %s", err, out)
 			}
 			// What agentsh tries in vain inside is told of on the other stream.
@@ -294,7 +337,8 @@ func TestCommandsCannotReachTheirSession(t *testing.T) {
 			outside := exec.Command("/usr/bin/python3", "-c", reach, run, inside)
 			outside.Env = []string{"PATH=" + os.Getenv("PATH")}
 			found, err := as(outside).CombinedOutput()
-			for _, want := range []string{"FOUND " + run + "/agentsh/one/keys.json", "CONNECTED " + run + "/agentsh/one/socket", "ANSWERED ['session', 'list']"} {
+			for _, want := range []string{"FOUND " + run + "/agentsh/one/keys.json", "CONNECTED " + run + "/agentsh/one/socket",
+				"ANSWERED ['session', 'list']"} {
 				if !strings.Contains(string(found), want) {
 					t.Errorf("outside nothing says %q: %v\n%s", want, err, found)
 				}
@@ -331,7 +375,20 @@ func TestOneOfTwoCreatesGetsTheName(t *testing.T) {
 	results := make(chan string, 4)
 	for i := range 4 {
 		wg.Go(func() {
-			out, err := program(t, dir, "session", "create", "-p", "policy.yaml", "-w", "work", "--audit", fmt.Sprintf("log%d", i), "--name", "same").CombinedOutput()
+			out, err := program(
+				t,
+				dir,
+				"session",
+				"create",
+				"-p",
+				"policy.yaml",
+				"-w",
+				"work",
+				"--audit",
+				fmt.Sprintf("log%d", i),
+				"--name",
+				"same",
+			).CombinedOutput()
 			results <- fmt.Sprintf("%d %s", exitCode(err), out)
 		})
 	}
@@ -358,7 +415,18 @@ func TestDestroyLeavesNothing(t *testing.T) {
 	dir := workDir(t)
 	one := session(t, dir, "one")
 	s := newSeat(t)
-	cmd := s.sit(t, dir, "exec", "-s", "one", "-t", "--", "bash", "-c", "trap '' TERM HUP; setsid sleep 1000 & echo ready; while :; do sleep 1; done")
+	cmd := s.sit(
+		t,
+		dir,
+		"exec",
+		"-s",
+		"one",
+		"-t",
+		"--",
+		"bash",
+		"-c",
+		"trap '' TERM HUP; setsid sleep 1000 & echo ready; while :; do sleep 1; done",
+	)
 	s.see(t, "ready")
 	if out, err := program(t, dir, "session", "destroy", "one").CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
@@ -381,13 +449,28 @@ func TestAVanishedCallerEndsItsCommand(t *testing.T) {
 	session(t, dir, "one")
 	for _, flags := range [][]string{{"-t"}, {}} {
 		s := newSeat(t)
-		cmd := s.sit(t, dir, append(append([]string{"exec", "-s", "one"}, flags...), "--", "bash", "-c", "echo $$ >pid; echo ready; exec sleep 1000")...)
+		cmd := s.sit(
+			t,
+			dir,
+			append(append([]string{"exec", "-s", "one"}, flags...), "--", "bash", "-c", "echo $$ >pid; echo ready; exec sleep 1000")...)
 		s.see(t, "ready")
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait() // it was killed
-		out, err := program(t, dir, "exec", "-s", "one", "--timeout", "20s", "--", "sh", "-c", "while [ -e /proc/$(cat pid) ]; do :; done; echo gone").CombinedOutput()
+		out, err := program(
+			t,
+			dir,
+			"exec",
+			"-s",
+			"one",
+			"--timeout",
+			"20s",
+			"--",
+			"sh",
+			"-c",
+			"while [ -e /proc/$(cat pid) ]; do :; done; echo gone",
+		).CombinedOutput()
 		if string(out) != "gone\n" {
 			t.Errorf("%q: %v %s", flags, err, out)
 		}
@@ -426,7 +509,8 @@ func TestACutCharacterIsLeftOut(t *testing.T) {
 				}
 			}
 			s := c.stream()
-			if s.Text != tt.text || (s.Base64 != nil) != tt.base64 || s.Bytes != int64(len(tt.written)) || s.Truncated != (len(tt.written) > maxCaptured) {
+			if s.Text != tt.text || (s.Base64 != nil) != tt.base64 || s.Bytes != int64(len(tt.written)) ||
+				s.Truncated != (len(tt.written) > maxCaptured) {
 				t.Errorf("%d bytes of text, %d others, %d in all, truncated %t", len(s.Text), len(s.Base64), s.Bytes, s.Truncated)
 			}
 		})

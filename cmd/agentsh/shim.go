@@ -37,7 +37,11 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 		return fail(exitOurs, err, "")
 	}
 	if !slices.ContainsFunc(shells, func(s shim.Shell) bool { return "/"+s.Path == executable }) {
-		return fail(exitOurs, fmt.Errorf("%s was started as the shell %s, for which it does not stand in", executable, argv[0]), "run 'agentsh shim install'")
+		return fail(
+			exitOurs,
+			fmt.Errorf("%s was started as the shell %s, for which it does not stand in", executable, argv[0]),
+			"run 'agentsh shim install'",
+		)
 	}
 	o := execOptions{config: supervisor.DefaultConfigPath, program: executable, inherit: true}
 	o.tty = foreground.IsTerminal(os.Stdin) && foreground.IsTerminal(os.Stdout)
@@ -71,7 +75,13 @@ shells are themselves.`,
 			return installShim(cmd.OutOrStdout(), root, policyFile)
 		},
 	}
-	install.Flags().StringVarP(&policyFile, "policy", "p", "", "write the configuration of an image that has none, with a copy of this policy `FILE`")
+	install.Flags().StringVarP(
+		&policyFile,
+		"policy",
+		"p",
+		"",
+		"write the configuration of an image that has none, with a copy of this policy `FILE`",
+	)
 	status := &cobra.Command{
 		Use: "status [--root DIR] [--json]", Short: "Tell what is in place, by digests", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -72,7 +72,15 @@ func shimmedImage(t *testing.T) string {
 		}
 	}
 	root, agentsh := filepath.Join(dir, "root"), filepath.Join(dir, "agentsh")
-	build := exec.Command("go", "build", "-tags=netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"", "-o", agentsh, "agentsh/cmd/agentsh")
+	build := exec.Command(
+		"go",
+		"build",
+		"-tags=netgo,osusergo",
+		"-ldflags=-linkmode external -extldflags \"-static\"",
+		"-o",
+		agentsh,
+		"agentsh/cmd/agentsh",
+	)
 	build.Env = append(build.Environ(), "CGO_ENABLED=1")
 	for _, cmd := range []*exec.Cmd{
 		build, exec.Command("bash", "-c", image, "bash", root, agentsh),
@@ -105,9 +113,31 @@ func TestTheShellsOfAnImageAreHeld(t *testing.T) {
 		{"a denied program", "", []string{"/bin/sh", "-c", "id"}, "agentsh: denied: id (rule no-id", 126},
 		{"standard input is a script", "echo from stdin; exit 4", []string{"/bin/bash"}, "from stdin\n", 4},
 		{"a script by its first line", "word\n", []string{"/work/script", "a"}, "script a word\n", 3},
-		{"shells inside are themselves", "", []string{"/bin/sh", "-c", "bash -c 'readlink /proc/$$/exe; sh -c \"readlink /proc/\\$\\$/exe\"; [ ! -e /usr/lib/agentsh/shells ] && echo hidden'"}, "/usr/bin/bash\n/usr/bin/sh\nhidden\n", 0},
-		{"a login shell", "", []string{"/usr/bin/env", "-i", "/bin/bash", "-lc", "shopt -q login_shell && echo $0 is login"}, "/bin/bash is login\n", 0},
-		{"the environment is filtered", "", []string{"/usr/bin/env", "-i", "A=b", "LD_PRELOAD=/x", "AGENTSH_Z=1", "/bin/sh", "-c", "echo $A-$LD_PRELOAD-$AGENTSH_Z-"}, "b---\n", 0},
+		{
+			"shells inside are themselves",
+			"",
+			[]string{
+				"/bin/sh",
+				"-c",
+				"bash -c 'readlink /proc/$$/exe; sh -c \"readlink /proc/\\$\\$/exe\"; [ ! -e /usr/lib/agentsh/shells ] && echo hidden'",
+			},
+			"/usr/bin/bash\n/usr/bin/sh\nhidden\n",
+			0,
+		},
+		{
+			"a login shell",
+			"",
+			[]string{"/usr/bin/env", "-i", "/bin/bash", "-lc", "shopt -q login_shell && echo $0 is login"},
+			"/bin/bash is login\n",
+			0,
+		},
+		{
+			"the environment is filtered",
+			"",
+			[]string{"/usr/bin/env", "-i", "A=b", "LD_PRELOAD=/x", "AGENTSH_Z=1", "/bin/sh", "-c", "echo $A-$LD_PRELOAD-$AGENTSH_Z-"},
+			"b---\n",
+			0,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,13 +146,15 @@ func TestTheShellsOfAnImageAreHeld(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range []string{"etc/agentsh/config.yaml", "etc/agentsh/policy.yaml", "usr/lib/agentsh/shells/usr-bin-bash", "usr/lib/agentsh/shells/manifest.json"} {
+	for _, name := range []string{"etc/agentsh/config.yaml", "etc/agentsh/policy.yaml", "usr/lib/agentsh/shells/usr-bin-bash",
+		"usr/lib/agentsh/shells/manifest.json"} {
 		t.Run("nothing runs without "+name, func(t *testing.T) {
 			at := filepath.Join(root, name)
 			if err := os.Rename(at, at+".away"); err != nil {
 				t.Fatal(err)
 			}
-			for _, argv := range [][]string{{"/bin/bash", "-c", "echo $((6*7))"}, {"/usr/bin/env", "AGENTSH_CONFIG=/etc/policy.yaml", "AGENTSH_BYPASS=1", "/bin/bash", "-c", "echo $((6*7))"}} {
+			for _, argv := range [][]string{{"/bin/bash", "-c", "echo $((6*7))"}, {"/usr/bin/env", "AGENTSH_CONFIG=/etc/policy.yaml",
+				"AGENTSH_BYPASS=1", "/bin/bash", "-c", "echo $((6*7))"}} {
 				if got, code := runInImage(t, root, "", argv...); code != 125 || strings.Contains(got, "42") {
 					t.Errorf("%q: exit %d\n%s", argv, code, got)
 				}
@@ -169,9 +201,27 @@ int main(int c, char **v) { execv(v[2], (char *[]){v[1], v[3], v[4], NULL}); ret
 		{"no variable at all", "", env("-i", "/bin/sh", "-c", escapes)},
 		{"BASH_ENV", "", env("BASH_ENV=/work/startup", "/bin/bash", "-c", escapes)},
 		{"ENV", "", env("ENV=/work/startup", "/bin/sh", "-i", "-c", escapes)},
-		{"SHELLOPTS and BASHOPTS", "", env("SHELLOPTS=privileged:posix", "BASHOPTS=expand_aliases", "BASH_FUNC_id%%=() { echo forged; }", "/bin/bash", "-c", escapes)},
+		{
+			"SHELLOPTS and BASHOPTS",
+			"",
+			env("SHELLOPTS=privileged:posix", "BASHOPTS=expand_aliases", "BASH_FUNC_id%%=() { echo forged; }", "/bin/bash", "-c", escapes),
+		},
 		{"a loader's variables", "", env("LD_PRELOAD=/work/startup", "LD_LIBRARY_PATH=/work", "/bin/bash", "-c", escapes)},
-		{"variables of agentsh", "", env("AGENTSH_CONFIG=/work/none", "AGENTSH_POLICY=/work/none", "AGENTSH_SESSION=one", "AGENTSH_SHIM=0", "AGENTSH_IN_SESSION=1", "AGENTSH_BYPASS=1", "/bin/sh", "-c", escapes)},
+		{
+			"variables of agentsh",
+			"",
+			env(
+				"AGENTSH_CONFIG=/work/none",
+				"AGENTSH_POLICY=/work/none",
+				"AGENTSH_SESSION=one",
+				"AGENTSH_SHIM=0",
+				"AGENTSH_IN_SESSION=1",
+				"AGENTSH_BYPASS=1",
+				"/bin/sh",
+				"-c",
+				escapes,
+			),
+		},
 		{"a directory for what is temporary, in the workspace", "", env("TMPDIR=/work", "/bin/sh", "-c", escapes)},
 		{"directories of others", "", env("HOME=/work", "XDG_STATE_HOME=/work", "XDG_CONFIG_HOME=/work", "/bin/sh", "-c", escapes)},
 		{"variables of Go", "", env("GODEBUG=execerrdot=0", "GOTRACEBACK=crash", "GOGC=1", "GOMAXPROCS=1", "/bin/sh", "-c", escapes)},
@@ -190,7 +240,9 @@ int main(int c, char **v) { execv(v[2], (char *[]){v[1], v[3], v[4], NULL}); ret
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, _ := runInImage(t, root, tt.stdin, tt.argv...)
-			if !strings.Contains(got, "agentsh: denied: id (rule no-id") || !strings.Contains(got, "held 126 42\n") || strings.Contains(got, "uid=") || strings.Contains(got, "startup held 0") {
+			if !strings.Contains(got, "agentsh: denied: id (rule no-id") || !strings.Contains(got, "held 126 42\n") ||
+				strings.Contains(got, "uid=") ||
+				strings.Contains(got, "startup held 0") {
 				t.Errorf("not held:\n%s", got)
 			}
 		})
@@ -237,7 +289,8 @@ func TestAShimThatCannotOpenASessionRunsNothing(t *testing.T) {
 				f(t, at)
 				for _, argv := range [][]string{
 					{"/bin/sh", "-c", "echo $((6*7))"}, {"/usr/bin/env", "-i", "/bin/bash", "-lc", "echo $((6*7))"},
-					{"/usr/bin/env", "BASH_ENV=/work/script", "AGENTSH_CONFIG=/etc/policy.yaml", "AGENTSH_POLICY=/etc/policy.yaml", "/bin/bash", "-c", "echo $((6*7))"},
+					{"/usr/bin/env", "BASH_ENV=/work/script", "AGENTSH_CONFIG=/etc/policy.yaml", "AGENTSH_POLICY=/etc/policy.yaml", "/bin/bash", "-c",
+						"echo $((6*7))"},
 				} {
 					if got, code := runInImage(t, root, "", argv...); code != 125 || strings.Contains(got, "42") || !strings.Contains(got, "agentsh: ") {
 						t.Errorf("%q: exit %d\n%s", argv, code, got)

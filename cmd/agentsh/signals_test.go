@@ -70,7 +70,8 @@ func TestACommandGetsTheSignalsOfExec(t *testing.T) {
 	}
 	for way, flags := range ways {
 		t.Run(way, func(t *testing.T) {
-			for name, sig := range map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "QUIT": syscall.SIGQUIT, "HUP": syscall.SIGHUP} {
+			for name, sig := range map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "QUIT": syscall.SIGQUIT,
+				"HUP": syscall.SIGHUP} {
 				s := startSignalled(t, dir, flags, "echo ready; exec sleep 1000")
 				s.send(t, sig)
 				s.end(t, 128+int(sig))
@@ -103,7 +104,19 @@ func TestASecondSignalEndsAll(t *testing.T) {
 func TestIgnoredSignalsStayIgnored(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	dir := workDir(t)
-	inner := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--", "sh", "-c", "trap 'echo got' HUP INT; echo ready; read line; echo $line")
+	inner := program(
+		t,
+		dir,
+		"exec",
+		"-p",
+		"policy.yaml",
+		"-w",
+		"work",
+		"--",
+		"sh",
+		"-c",
+		"trap 'echo got' HUP INT; echo ready; read line; echo $line",
+	)
 	cmd := exec.Command("/bin/bash", append([]string{"-c", `trap '' HUP INT; exec -a agentsh "$@"`, "sh", inner.Path}, inner.Args[1:]...)...)
 	cmd.Dir, cmd.Env = inner.Dir, inner.Env
 	in, err := cmd.StdinPipe()

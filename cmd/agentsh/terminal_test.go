@@ -199,7 +199,15 @@ func TestExecPassesTheCallersTerminalOn(t *testing.T) {
 	dir := workDir(t)
 	s := newSeat(t)
 	before := s.mode(t)
-	cmd := s.sit(t, dir, append(ttyFlags, "bash", "-c", `test -t 0 && stty size; echo $TERM; trap 'stty size; exit 3' WINCH; read x; echo "got $x"; while :; do read -t 0.05; done`)...)
+	cmd := s.sit(
+		t,
+		dir,
+		append(
+			ttyFlags,
+			"bash",
+			"-c",
+			`test -t 0 && stty size; echo $TERM; trap 'stty size; exit 3' WINCH; read x; echo "got $x"; while :; do read -t 0.05; done`,
+		)...)
 	s.see(t, "31 97\r\nvt100\r\n")
 	if raw := s.mode(t); raw.Lflag&(unix.ICANON|unix.ECHO|unix.ISIG) != 0 || raw.Oflag&unix.OPOST != 0 {
 		t.Errorf("the caller's terminal still interprets: %+v", raw)
@@ -230,7 +238,8 @@ func TestCtrlCGoesToTheCommand(t *testing.T) {
 
 func TestTheTerminalIsRestoredHoweverItEnds(t *testing.T) {
 	dir := workDir(t)
-	for name, sig := range map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT} {
+	for name, sig := range map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP,
+		"QUIT": syscall.SIGQUIT} {
 		t.Run(name, func(t *testing.T) {
 			s := newSeat(t)
 			before := s.mode(t)

@@ -35,7 +35,9 @@ var ordinary = []struct{ script, differs string }{
 	{script: `printf 'a: b c\n\techo a\nb:\n\t@true\nc:\n\t@true\n' >Makefile; make -s -j2 a`},
 	{script: `python3 -m venv --without-pip v && v/bin/python -c 'print(1)'; rm -rf v`},
 	{script: `script -qc 'echo typed' /dev/null`},
-	{script: `TMUX_TMPDIR=$PWD tmux -L x -f /dev/null new-session -d 'sleep 1000'; TMUX_TMPDIR=$PWD tmux -L x list-sessions -F ok; TMUX_TMPDIR=$PWD tmux -L x kill-server`},
+	{
+		script: `TMUX_TMPDIR=$PWD tmux -L x -f /dev/null new-session -d 'sleep 1000'; TMUX_TMPDIR=$PWD tmux -L x list-sessions -F ok; TMUX_TMPDIR=$PWD tmux -L x kill-server`,
+	},
 	{script: `flock lock echo locked; nice -n 5 nice; nohup echo hi 2>/dev/null; timeout 0.1 sleep 5; echo $?`},
 	{script: `seq 3 | xargs -P2 -n1 true; date +%Z; uname -s; nproc; getconf PAGESIZE; tty; readlink -f /bin/sh`},
 	{script: `touch a; ln -s a b; ln a c; cp -a a d; mv d e; chmod 600 e; stat -c %a e; mkfifo p; (echo x >p &); cat p`},

@@ -182,7 +182,11 @@ func TestAnOutputWhoseReaderWentIsAClosedPipe(t *testing.T) {
 		{"a program that wrote once", "echo once", 128 + int(syscall.SIGPIPE)},
 		{"a status of its own", "echo once; exit 7", 7},
 		{"a shell goes on after its program", "yes; echo ended >&2; exit 5", 5},
-		{"a program that is told of EPIPE", "exec python3 -c 'import os, sys\ntry:\n  while True: os.write(1, b\"x\" * 4096)\nexcept BrokenPipeError: os._exit(9)'", 9},
+		{
+			"a program that is told of EPIPE",
+			"exec python3 -c 'import os, sys\ntry:\n  while True: os.write(1, b\"x\" * 4096)\nexcept BrokenPipeError: os._exit(9)'",
+			9,
+		},
 		{"nothing is written", "exit 3", 3},
 	}
 	for way, flags := range ways(t, dir) {
@@ -347,7 +351,8 @@ func TestAResultThatCannotBeWritten(t *testing.T) {
 			cmd := program(t, dir, append(flags[:len(flags):len(flags)], "--json", "--", "true")...)
 			var told bytes.Buffer
 			cmd.Stdout, cmd.Stderr = openFor(t, "/dev/full"), &told
-			if code := endsWithin(t, cmd, 20*time.Second); code != exitOurs || !strings.Contains(told.String(), "standard output could not be written: no space left on device") {
+			if code := endsWithin(t, cmd, 20*time.Second); code != exitOurs ||
+				!strings.Contains(told.String(), "standard output could not be written: no space left on device") {
 				t.Errorf("exit status %d, %q", code, &told)
 			}
 		})
@@ -361,7 +366,8 @@ func TestAShellWhoseOutputCannotBeWritten(t *testing.T) {
 	cmd := program(t, dir, "shell", "-p", "policy.yaml", "-w", "work")
 	var told bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, openFor(t, "/dev/full"), &told
-	if code := endsWithin(t, cmd, 20*time.Second); code != exitOurs || !strings.Contains(told.String(), "standard output could not be written: no space left on device") {
+	if code := endsWithin(t, cmd, 20*time.Second); code != exitOurs ||
+		!strings.Contains(told.String(), "standard output could not be written: no space left on device") {
 		t.Errorf("exit status %d, %q", code, &told)
 	}
 }

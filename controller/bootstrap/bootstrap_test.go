@@ -55,22 +55,39 @@ func host(t *testing.T, lines ...string) string {
 func input(t *testing.T) Input {
 	h := host(t, "agents/reviewer.md # Reviewer", "skills/code-review/SKILL.md ---", "skills/code-review/scripts/run.sh #!/bin/sh",
 		"skills/code-review/alias -> SKILL.md", "plugins/lint/plugin.json {}", "key.json secret", "in/task.json {}", "in/.git/config x")
-	repo := host(t, "src/main.go package-main", "README hello", "link -> src/main.go", ".git/HEAD ref:-refs/heads/main", ".git/info/exclude *.o", ".git/refs/heads/")
+	repo := host(
+		t,
+		"src/main.go package-main",
+		"README hello",
+		"link -> src/main.go",
+		".git/HEAD ref:-refs/heads/main",
+		".git/info/exclude *.o",
+		".git/refs/heads/",
+	)
 	return Input{
 		Agent: "reviewer", Definition: filepath.Join(h, "agents/reviewer.md"),
 		Skills: []string{filepath.Join(h, "skills/code-review")}, Plugins: []string{filepath.Join(h, "plugins/lint")},
 		Repo: repo, RepoName: "app", AgentsMD: []byte("# Rules\n"), Bridge: true,
-		Files: []File{{Dest: EnvDir + "/tool.env", Data: []byte("A='b'\n"), Mode: 0o600}, {Dest: "/tmp/key.json", Source: filepath.Join(h, "key.json"), Mode: 0o400}},
-		Env:   []byte("export CLAUDE_CONFIG_DIR=/sandbox/claude-config\n"), Generated: []byte("X='1'\n"),
-		Runtime: []File{{Dest: RuntimeDir + "/settings.json", Data: []byte("{}"), Mode: 0o644}, {Dest: RuntimeDir + "/hooks/pre", Data: []byte("#!"), Mode: 0o755}},
-		Input:   filepath.Join(h, "in"),
+		Files: []File{
+			{Dest: EnvDir + "/tool.env", Data: []byte("A='b'\n"), Mode: 0o600},
+			{Dest: "/tmp/key.json", Source: filepath.Join(h, "key.json"), Mode: 0o400},
+		},
+		Env: []byte("export CLAUDE_CONFIG_DIR=/sandbox/claude-config\n"), Generated: []byte("X='1'\n"),
+		Runtime: []File{
+			{Dest: RuntimeDir + "/settings.json", Data: []byte("{}"), Mode: 0o644},
+			{Dest: RuntimeDir + "/hooks/pre", Data: []byte("#!"), Mode: 0o755},
+		},
+		Input: filepath.Join(h, "in"),
 	}
 }
 
 func lines(p Plan) []string {
 	var all []string
 	for _, e := range p.Entries {
-		all = append(all, strings.TrimSpace(fmt.Sprintf("%-7s %04o %5d %.12s %s %s", e.Kind, e.Mode, e.Size, e.SHA256+strings.Repeat("-", 12), e.Dest, e.Target)))
+		all = append(
+			all,
+			strings.TrimSpace(fmt.Sprintf("%-7s %04o %5d %.12s %s %s", e.Kind, e.Mode, e.Size, e.SHA256+strings.Repeat("-", 12), e.Dest, e.Target)),
+		)
 	}
 	for _, s := range p.Skipped {
 		all = append(all, "skipped "+s)
@@ -283,7 +300,8 @@ func connect(t *testing.T) (c *channel.Client, p *place, sandbox, tmp string) {
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- channel.NewServer(peer, channel.ServerConfig{HostKey: hostKey, AuthorizedKey: pub, Handler: server{p}}).Serve(context.Background())
+		served <- channel.NewServer(peer, channel.ServerConfig{HostKey: hostKey, AuthorizedKey: pub,
+			Handler: server{p}}).Serve(context.Background())
 	}()
 	if c, err = channel.NewClient(context.Background(), conn, channel.ClientConfig{Key: key, HostKey: hostPub}); err != nil {
 		t.Fatal(err)

@@ -251,7 +251,15 @@ func (b *builder) repository(in Input) (skipped, added []string) {
 		return nil, nil
 	}
 	for _, f := range in.Tree {
-		e := Entry{Dest: path.Join(dest, f.Path), Kind: f.Kind, Mode: f.Mode & permBits, Size: f.Size, Target: f.Target, tree: in.Repo, blob: f.ID}
+		e := Entry{
+			Dest:   path.Join(dest, f.Path),
+			Kind:   f.Kind,
+			Mode:   f.Mode & permBits,
+			Size:   f.Size,
+			Target: f.Target,
+			tree:   in.Repo,
+			blob:   f.ID,
+		}
 		if e.Kind == KindSymlink {
 			e.Mode = 0o777
 		}

@@ -174,8 +174,15 @@ func (in Input) check() error {
 		problems = append(problems, fmt.Errorf("agent name %.100q: only letters, digits, - and _", in.Agent))
 	}
 	taken := map[string]bool{path.Base(AgentInput): true, "bin": true}
-	if in.RepoName == "" || in.RepoName[0] == '.' || in.RepoName[0] == '-' || strings.Trim(in.RepoName, nameChars+".") != "" || taken[in.RepoName] {
-		problems = append(problems, fmt.Errorf("repository name %.100q: only letters, digits, -, _ and inner dots, and not the name of another directory there", in.RepoName))
+	if in.RepoName == "" || in.RepoName[0] == '.' || in.RepoName[0] == '-' || strings.Trim(in.RepoName, nameChars+".") != "" ||
+		taken[in.RepoName] {
+		problems = append(
+			problems,
+			fmt.Errorf(
+				"repository name %.100q: only letters, digits, -, _ and inner dots, and not the name of another directory there",
+				in.RepoName,
+			),
+		)
 	}
 	for _, list := range [][]string{in.Skills, in.Plugins} {
 		seen := map[string]string{}

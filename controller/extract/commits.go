@@ -390,7 +390,15 @@ func contains(tips []tip, t tip) bool {
 // fetch over a local path runs git's object checks; fetching a bundle does not
 // in every version of git.
 func (in Input) publish(ctx context.Context, tips []tip, work string, res *Result) error {
-	args := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--atomic", filepath.Join(work, "repo")}
+	args := []string{
+		"fetch",
+		"--quiet",
+		"--no-tags",
+		"--no-write-fetch-head",
+		"--no-recurse-submodules",
+		"--atomic",
+		filepath.Join(work, "repo"),
+	}
 	names := make([]string, len(tips))
 	for i, t := range tips {
 		names[i] = branchName(in.Branch, t.ref)

@@ -79,19 +79,44 @@ func TestTheShapesOfARepositoryThatAnAgentLeaves(t *testing.T) {
 		commits, branches int
 		partial           bool
 	}{
-		"a detached head":              {"git checkout -q --detach; git commit -q --allow-empty -m d", 1, 0, false},
-		"another branch checked out":   {"git checkout -q -b feature/x; git commit -q --allow-empty -m f", 1, 0, false},
-		"two branches with work":       {"git checkout -q -b a; git commit -q --allow-empty -m a; git checkout -q main; git commit -q --allow-empty -m m", 1, 1, false},
-		"work beside an old head":      {"git checkout -q -b 'we$ird/näme'; git commit -q --allow-empty -m a; git checkout -q main", 0, 1, false},
-		"branches with one host name":  {"git checkout -q -b 'a/b'; git commit -q --allow-empty -m 1; git checkout -q -b a-b main; git commit -q --allow-empty -m 2; git checkout -q main", 0, 2, false},
-		"a head before the base":       {"git checkout -q --orphan o; git commit -qm o; git commit -q --allow-empty -m p; git branch -qD main", 2, 0, false},
-		"a branch without a commit":    {"git checkout -q --orphan empty", 0, 0, false},
-		"a merge":                      {"git checkout -q -b s; git commit -q --allow-empty -m s; git checkout -q main; git commit -q --allow-empty -m m; git merge -q s -m j", 3, 0, false},
-		"an amended base":              {"git commit -q --amend -m rewritten", 1, 0, false},
-		"no repository any more":       {"rm -rf .git", 0, 0, true},
-		"a repository of its own":      {"rm -rf .git; git init -q; git commit -q --allow-empty -m x", 0, 0, true},
-		"a head that names nothing":    {"echo nonsense > .git/HEAD", 0, 0, true},
-		"more branches than are taken": {"for i in $(seq 40); do git checkout -q -b b$i main; git commit -q --allow-empty -m $i; done", 0, 0, true},
+		"a detached head":            {"git checkout -q --detach; git commit -q --allow-empty -m d", 1, 0, false},
+		"another branch checked out": {"git checkout -q -b feature/x; git commit -q --allow-empty -m f", 1, 0, false},
+		"two branches with work": {
+			"git checkout -q -b a; git commit -q --allow-empty -m a; git checkout -q main; git commit -q --allow-empty -m m",
+			1,
+			1,
+			false,
+		},
+		"work beside an old head": {"git checkout -q -b 'we$ird/näme'; git commit -q --allow-empty -m a; git checkout -q main", 0, 1, false},
+		"branches with one host name": {
+			"git checkout -q -b 'a/b'; git commit -q --allow-empty -m 1; git checkout -q -b a-b main; git commit -q --allow-empty -m 2; git checkout -q main",
+			0,
+			2,
+			false,
+		},
+		"a head before the base": {
+			"git checkout -q --orphan o; git commit -qm o; git commit -q --allow-empty -m p; git branch -qD main",
+			2,
+			0,
+			false,
+		},
+		"a branch without a commit": {"git checkout -q --orphan empty", 0, 0, false},
+		"a merge": {
+			"git checkout -q -b s; git commit -q --allow-empty -m s; git checkout -q main; git commit -q --allow-empty -m m; git merge -q s -m j",
+			3,
+			0,
+			false,
+		},
+		"an amended base":           {"git commit -q --amend -m rewritten", 1, 0, false},
+		"no repository any more":    {"rm -rf .git", 0, 0, true},
+		"a repository of its own":   {"rm -rf .git; git init -q; git commit -q --allow-empty -m x", 0, 0, true},
+		"a head that names nothing": {"echo nonsense > .git/HEAD", 0, 0, true},
+		"more branches than are taken": {
+			"for i in $(seq 40); do git checkout -q -b b$i main; git commit -q --allow-empty -m $i; done",
+			0,
+			0,
+			true,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -195,20 +220,28 @@ func TestALyingSandboxIsRefused(t *testing.T) {
 		do   func(channel.Streams) wire.Exit
 		want string
 	}{
-		"a bundle that is none":           {"bundle", say("PACK"), "starts with"},
-		"a bundle without end":            {"bundle", say("# v2 git bundle\n-" + zero), "header does not end"},
-		"a bundle of other refs":          {"bundle", say("# v2 git bundle\n" + zero + " refs/heads/main\n\n"), "not asked for"},
-		"a bundle with a filter":          {"bundle", say("# v3 git bundle\n@filter=blob:none\n"), "needs"},
-		"a bundle with an odd base":       {"bundle", say("# v2 git bundle\n-main\n\n"), "builds on"},
-		"a bundle without refs":           {"bundle", say("# v2 git bundle\n\n"), "holds 0 of 1"},
-		"an empty bundle":                 {"bundle", say(""), "starts with"},
-		"a bundle above the size":         {"bundle", say(strings.Repeat("x", 1<<20)), "more bytes than are taken"},
-		"a head that is an option":        {"rev-parse", say("--upload-pack=x"), "names"},
-		"a ref that is an option":         {"for-each-ref", say(zero + " --exec=x\n"), "names"},
-		"a ref outside heads":             {"for-each-ref", say(zero + " refs/tags/x\n"), "names"},
-		"a list without end":              {"for-each-ref", say(strings.Repeat("y\n", 1<<20)), "more bytes than are taken"},
-		"a git that dies":                 {"bundle", func(channel.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitSignaled, Signal: 9} }, "signaled 137"},
-		"a git that the policy does deny": {"bundle", func(channel.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitDenied, Message: "rule x"} }, "rule x"},
+		"a bundle that is none":     {"bundle", say("PACK"), "starts with"},
+		"a bundle without end":      {"bundle", say("# v2 git bundle\n-" + zero), "header does not end"},
+		"a bundle of other refs":    {"bundle", say("# v2 git bundle\n" + zero + " refs/heads/main\n\n"), "not asked for"},
+		"a bundle with a filter":    {"bundle", say("# v3 git bundle\n@filter=blob:none\n"), "needs"},
+		"a bundle with an odd base": {"bundle", say("# v2 git bundle\n-main\n\n"), "builds on"},
+		"a bundle without refs":     {"bundle", say("# v2 git bundle\n\n"), "holds 0 of 1"},
+		"an empty bundle":           {"bundle", say(""), "starts with"},
+		"a bundle above the size":   {"bundle", say(strings.Repeat("x", 1<<20)), "more bytes than are taken"},
+		"a head that is an option":  {"rev-parse", say("--upload-pack=x"), "names"},
+		"a ref that is an option":   {"for-each-ref", say(zero + " --exec=x\n"), "names"},
+		"a ref outside heads":       {"for-each-ref", say(zero + " refs/tags/x\n"), "names"},
+		"a list without end":        {"for-each-ref", say(strings.Repeat("y\n", 1<<20)), "more bytes than are taken"},
+		"a git that dies": {
+			"bundle",
+			func(channel.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitSignaled, Signal: 9} },
+			"signaled 137",
+		},
+		"a git that the policy does deny": {
+			"bundle",
+			func(channel.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitDenied, Message: "rule x"} },
+			"rule x",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -236,17 +269,27 @@ func TestALyingSandboxIsRefused(t *testing.T) {
 
 func TestMalformedObjectsDoNotReachTheTarget(t *testing.T) {
 	tests := map[string]struct{ rule, reason, script string }{
-		"a tree that holds .git": {scan.RuleRepository, ".git", `blob=$(echo x | git hash-object -w --stdin); sub=$(printf '100755 blob %s\tpost-checkout\n' $blob | git mktree)
-			tree=$(printf '40000 .git\0'"$(printf %s $sub | sed 's/../\\x&/g')" | perl -pe 's/\\x(..)/chr(hex $1)/ge' | git hash-object -t tree -w --stdin --literally)`},
-		"a hostile .gitmodules": {scan.RuleObject, "gitmodulesUrl", `blob=$(printf '[submodule "a"]\n\tpath = a\n\turl = --upload-pack=x\n' | git hash-object -w --stdin)
-			tree=$(printf '100644 blob %s\t.gitmodules\n' $blob | git mktree)`},
+		"a tree that holds .git": {
+			scan.RuleRepository,
+			".git",
+			`blob=$(echo x | git hash-object -w --stdin); sub=$(printf '100755 blob %s\tpost-checkout\n' $blob | git mktree)
+			tree=$(printf '40000 .git\0'"$(printf %s $sub | sed 's/../\\x&/g')" | perl -pe 's/\\x(..)/chr(hex $1)/ge' | git hash-object -t tree -w --stdin --literally)`,
+		},
+		"a hostile .gitmodules": {
+			scan.RuleObject,
+			"gitmodulesUrl",
+			`blob=$(printf '[submodule "a"]\n\tpath = a\n\turl = --upload-pack=x\n' | git hash-object -w --stdin)
+			tree=$(printf '100644 blob %s\t.gitmodules\n' $blob | git mktree)`,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
 			p.sh(p.repo, tt.script+`; c=$(git commit-tree -p HEAD -m x $tree); git update-ref refs/heads/main $c`)
 			res, err := p.collect()
-			if err != nil || !res.Partial || len(res.Refused) != 1 || res.Refused[0].Rule != tt.rule || !strings.Contains(res.Refused[0].Reason, tt.reason) || res.Branch != "" {
+			if err != nil || !res.Partial || len(res.Refused) != 1 || res.Refused[0].Rule != tt.rule ||
+				!strings.Contains(res.Refused[0].Reason, tt.reason) ||
+				res.Branch != "" {
 				t.Errorf("%+v %v", res, err)
 			}
 			if got := p.sh(p.target, "git for-each-ref --format='%(refname)'"); got != "refs/heads/main" {
@@ -269,12 +312,32 @@ func TestSoundCommitsComeOutBesideRefusedOnes(t *testing.T) {
 		refused []string // branches of the agent
 		others  int
 	}{
-		"a bad commit on top":       {"for i in 1 2 3; do git commit -q --allow-empty -m $i; done" + badCommit, 3, []string{"HEAD"}, 0},
-		"a bad commit in between":   {"git commit -q --allow-empty -m 1" + badCommit + "git commit -q --allow-empty -m 3", 1, []string{"HEAD"}, 0},
-		"a bad commit first":        {badCommit + "git commit -q --allow-empty -m 2", 0, []string{"HEAD"}, 0},
-		"a bad side that is merged": {"git checkout -q -b side" + badCommit + "git checkout -qf main; git commit -q --allow-empty -m 1; git merge -q -s ours side -m j; git branch -D side", 1, []string{"HEAD"}, 0},
-		"a bad branch beside":       {"git checkout -q -b side" + badCommit + "git checkout -qf main; git commit -q --allow-empty -m 1", 1, []string{"refs/heads/side"}, 0},
-		"a good branch beside":      {"git checkout -q -b side; git commit -q --allow-empty -m s; git checkout -q main" + badCommit, 0, []string{"HEAD"}, 1},
+		"a bad commit on top": {"for i in 1 2 3; do git commit -q --allow-empty -m $i; done" + badCommit, 3, []string{"HEAD"}, 0},
+		"a bad commit in between": {
+			"git commit -q --allow-empty -m 1" + badCommit + "git commit -q --allow-empty -m 3",
+			1,
+			[]string{"HEAD"},
+			0,
+		},
+		"a bad commit first": {badCommit + "git commit -q --allow-empty -m 2", 0, []string{"HEAD"}, 0},
+		"a bad side that is merged": {
+			"git checkout -q -b side" + badCommit + "git checkout -qf main; git commit -q --allow-empty -m 1; git merge -q -s ours side -m j; git branch -D side",
+			1,
+			[]string{"HEAD"},
+			0,
+		},
+		"a bad branch beside": {
+			"git checkout -q -b side" + badCommit + "git checkout -qf main; git commit -q --allow-empty -m 1",
+			1,
+			[]string{"refs/heads/side"},
+			0,
+		},
+		"a good branch beside": {
+			"git checkout -q -b side; git commit -q --allow-empty -m s; git checkout -q main" + badCommit,
+			0,
+			[]string{"HEAD"},
+			1,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -368,7 +431,8 @@ func TestARepositoryOfTheBaseIsJudgedWithWhatChanged(t *testing.T) {
 	p.before = p.snapshot()
 	p.sh(p.repo, "d=fixture;"+evil+"echo x > fixture/refs/y")
 	res, err := p.collect()
-	if err != nil || len(res.Unsafe) != 2 || res.Unsafe[1].File != "fixture/config" || !slices.Equal(paths(res.Changed), []string{"fixture/refs/y"}) {
+	if err != nil || len(res.Unsafe) != 2 || res.Unsafe[1].File != "fixture/config" ||
+		!slices.Equal(paths(res.Changed), []string{"fixture/refs/y"}) {
 		t.Errorf("%+v %v", res, err)
 	}
 	p.sh(p.repo, "rm fixture/config fixture/HEAD; git add -A; git commit -qm gone; echo x > fixture/config; git add -A; git commit -qm config")
@@ -414,16 +478,51 @@ func TestAChangeRecordIsReplayed(t *testing.T) {
 		changes               []wire.Change
 		trees, names, deleted []string
 	}{
-		"what is modified travels alone":           {[]wire.Change{change("modified", "w/a"), change("modified", "w/a")}, nil, []string{"a"}, nil},
-		"what is new travels whole":                {[]wire.Change{change("created", "w/d"), change("created", "w/d/e"), change("modified", "w/d/e")}, []string{"d"}, nil, nil},
-		"what is gone is deleted":                  {[]wire.Change{change("modified", "w/a"), change("deleted", "w/a")}, nil, nil, []string{"a"}},
-		"below a directory that is gone":           {[]wire.Change{change("modified", "w/d/a"), change("deleted", "w/d")}, nil, nil, []string{"d"}},
-		"a directory made again":                   {[]wire.Change{change("deleted", "w/d"), change("created", "w/d"), change("created", "w/d/n")}, []string{"d"}, nil, []string{"d"}},
-		"a rename is both":                         {[]wire.Change{change("modified", "w/a"), move("w/a", "w/b")}, []string{"b"}, nil, []string{"a"}},
-		"a rename out of the repository":           {[]wire.Change{move("w/a", "elsewhere")}, nil, nil, []string{"a"}},
-		"a rename into the repository":             {[]wire.Change{move("elsewhere", "w/a")}, []string{"a"}, nil, nil},
-		"git's own and what is beside do not come": {[]wire.Change{change("created", "w/.git/x"), change("modified", "w/s/.GIT/config"), change("created", "other"), change("created", "wx")}, nil, nil, nil},
-		"nonsense does not come":                   {[]wire.Change{change("created", "w/../x"), change("created", "/w/x"), change("created", "w/"), change("created", "w")}, nil, nil, nil},
+		"what is modified travels alone": {
+			[]wire.Change{change("modified", "w/a"), change("modified", "w/a")},
+			nil,
+			[]string{"a"},
+			nil,
+		},
+		"what is new travels whole": {
+			[]wire.Change{change("created", "w/d"), change("created", "w/d/e"), change("modified", "w/d/e")},
+			[]string{"d"},
+			nil,
+			nil,
+		},
+		"what is gone is deleted": {[]wire.Change{change("modified", "w/a"), change("deleted", "w/a")}, nil, nil, []string{"a"}},
+		"below a directory that is gone": {
+			[]wire.Change{change("modified", "w/d/a"), change("deleted", "w/d")},
+			nil,
+			nil,
+			[]string{"d"},
+		},
+		"a directory made again": {
+			[]wire.Change{change("deleted", "w/d"), change("created", "w/d"), change("created", "w/d/n")},
+			[]string{"d"},
+			nil,
+			[]string{"d"},
+		},
+		"a rename is both": {
+			[]wire.Change{change("modified", "w/a"), move("w/a", "w/b")},
+			[]string{"b"},
+			nil,
+			[]string{"a"},
+		},
+		"a rename out of the repository": {[]wire.Change{move("w/a", "elsewhere")}, nil, nil, []string{"a"}},
+		"a rename into the repository":   {[]wire.Change{move("elsewhere", "w/a")}, []string{"a"}, nil, nil},
+		"git's own and what is beside do not come": {
+			[]wire.Change{change("created", "w/.git/x"), change("modified", "w/s/.GIT/config"), change("created", "other"), change("created", "wx")},
+			nil,
+			nil,
+			nil,
+		},
+		"nonsense does not come": {
+			[]wire.Change{change("created", "w/../x"), change("created", "/w/x"), change("created", "w/"), change("created", "w")},
+			nil,
+			nil,
+			nil,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

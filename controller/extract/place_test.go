@@ -109,7 +109,13 @@ func (p *place) snapshot() map[string]string {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	top := t.TempDir()
-	p := &place{t: t, dir: filepath.Join(top, "sandbox"), out: filepath.Join(top, "out"), target: filepath.Join(top, "target"), hit: filepath.Join(top, "hit")}
+	p := &place{
+		t:      t,
+		dir:    filepath.Join(top, "sandbox"),
+		out:    filepath.Join(top, "out"),
+		target: filepath.Join(top, "target"),
+		hit:    filepath.Join(top, "hit"),
+	}
 	p.repo = filepath.Join(p.dir, "workspace", "app")
 	for _, d := range []string{p.out, p.target, filepath.Dir(p.repo)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -197,7 +203,17 @@ func stream(ctx context.Context, dir string, args ...string) io.ReadCloser {
 }
 
 func (p *place) input() Input {
-	return Input{Governed: p.dir, Repo: p.repo, Base: p.base, Target: p.target, Branch: "agent/run-1", Git: git, Stream: stream, Out: p.out, Name: "files"}
+	return Input{
+		Governed: p.dir,
+		Repo:     p.repo,
+		Base:     p.base,
+		Target:   p.target,
+		Branch:   "agent/run-1",
+		Git:      git,
+		Stream:   stream,
+		Out:      p.out,
+		Name:     "files",
+	}
 }
 
 func (p *place) collect() (Result, error) {
@@ -215,7 +231,8 @@ func (p *place) collect() (Result, error) {
 // operator then uses git as always.
 func (p *place) outside() {
 	p.t.Helper()
-	for _, script := range []string{"git status", "git log --all -p", "git diff main HEAD", "git branch -a", "git fsck", "git checkout -q main"} {
+	for _, script := range []string{"git status", "git log --all -p", "git diff main HEAD", "git branch -a", "git fsck",
+		"git checkout -q main"} {
 		cmd := exec.Command("/bin/sh", "-c", script)
 		cmd.Dir, cmd.Env = p.target, append(gitEnv(), "HIT="+p.hit)
 		cmd.Run()

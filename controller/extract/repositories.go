@@ -46,7 +46,18 @@ func (g *Guard) stream(ctx context.Context, dir string, args ...string) io.ReadC
 // commits finds new commits whose files hold a repository that may not come
 // out, with the reason. The repository dir has the tips.
 func (g *Guard) commits(ctx context.Context, dir string, tips []tip) (map[string]string, error) {
-	args := []string{"log", "-z", "-m", "--root", "-r", "--no-renames", "--name-only", "--diff-filter=d", "--no-show-signature", "--format=%x00%H"}
+	args := []string{
+		"log",
+		"-z",
+		"-m",
+		"--root",
+		"-r",
+		"--no-renames",
+		"--name-only",
+		"--diff-filter=d",
+		"--no-show-signature",
+		"--format=%x00%H",
+	}
 	for _, t := range tips {
 		args = append(args, t.id)
 	}

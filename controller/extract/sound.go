@@ -98,7 +98,17 @@ func (c *checker) judge(ctx context.Context, id string) (*Refused, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = c.in.host(ctx, trial, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", c.repo, "refs/try:refs/heads/try")
+	_, err = c.in.host(
+		ctx,
+		trial,
+		"fetch",
+		"--quiet",
+		"--no-tags",
+		"--no-write-fetch-head",
+		"--no-recurse-submodules",
+		c.repo,
+		"refs/try:refs/heads/try",
+	)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

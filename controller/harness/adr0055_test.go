@@ -42,7 +42,8 @@ forge:
   github: {env: {runner: {B: github}, sandbox: {S: github}}}
   gitlab: {env: {runner: {B: gitlab}}}
 `})
-	for forge, want := range map[string]string{"": "A=top B=top / S=top", "github": "A=top B=github / S=github", "gitlab": "A=top B=gitlab / S=top", "jira": "A=top B=top / S=top"} {
+	for forge, want := range map[string]string{"": "A=top B=top / S=top", "github": "A=top B=github / S=github",
+		"gitlab": "A=top B=gitlab / S=top", "jira": "A=top B=top / S=top"} {
 		h, _ := loaded(t, dir, "a.yaml", Options{Forge: forge})
 		equalText(t, "env of "+forge, show(h.Env.Runner)+" / "+show(h.Env.Sandbox), want)
 	}
@@ -166,7 +167,9 @@ host_files:
 }
 
 func TestADR0055NoShellFeaturesBeyondTheDefault(t *testing.T) {
-	for _, text := range []string{"${A-x}", "${A:=x}", "${A:+x}", "${A:?x}", "${A%x}", "${A%%x}", "${A#x}", "${A/x/y}", "${#A}", "${!A}", "${A[0]}", "${A:1:2}", "${A^}", "${A@Q}", "${}", "${ A}", "${1}", "$1", "$*", "$#", "$@", "$!", "$?", "$-", "${A", "${A:-${B}}", "${A:-$B}"} {
+	for _, text := range []string{"${A-x}", "${A:=x}", "${A:+x}", "${A:?x}", "${A%x}", "${A%%x}", "${A#x}", "${A/x/y}", "${#A}", "${!A}",
+		"${A[0]}", "${A:1:2}", "${A^}", "${A@Q}", "${}", "${ A}", "${1}", "$1", "$*", "$#", "$@", "$!", "$?", "$-", "${A", "${A:-${B}}",
+		"${A:-$B}"} {
 		dir := lay(t, tests{"a.yaml": head + "env: {sandbox: {V: '" + text + "'}}\n"})
 		h, ps := Load(filepath.Join(dir, "a.yaml"), Options{})
 		if h != nil || ps[0].Rule != RuleExpansion || ps[0].At.Line != 3 {
@@ -174,8 +177,10 @@ func TestADR0055NoShellFeaturesBeyondTheDefault(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"$$": "$", "$$A": "$A", "$${A}": "${A}", "a$": "a$", "$(id)": "$(id)", "`id`": "`id`", "$ A": "$ A", "$/": "$/", "$A_": "<A_>", "$A.b": "<A>.b",
-		"${A:-a b:c}": "<A>", "${E:-a b:c}": "a b:c", "${U:-}": "", "$$$A": "$<A>", "100%": "100%", "~": "~", "*": "*", "{a,b}": "{a,b}", `\$A`: `\<A>`,
+		"$$": "$", "$$A": "$A", "$${A}": "${A}", "a$": "a$", "$(id)": "$(id)", "`id`": "`id`", "$ A": "$ A", "$/": "$/", "$A_": "<A_>",
+		"$A.b":        "<A>.b",
+		"${A:-a b:c}": "<A>", "${E:-a b:c}": "a b:c", "${U:-}": "", "$$$A": "$<A>", "100%": "100%", "~": "~", "*": "*", "{a,b}": "{a,b}",
+		`\$A`: `\<A>`,
 	} {
 		e := newExpander(func(name string) (string, bool) {
 			switch name {
@@ -212,7 +217,10 @@ func TestADR0055HostFilesAndEnvCoexist(t *testing.T) {
 		t.Fatal(err)
 	}
 	tok := "a'b\"c\n$(id)\nEVIL=1"
-	if want := []env.Var{{Name: "TOKEN", Value: tok}, {Name: "MIX", Value: tok + "-" + tok}, {Name: "COST", Value: "5$"}}; len(vars) != 3 || vars[0] != want[0] || vars[1] != want[1] || vars[2] != want[2] {
+	if want := []env.Var{{Name: "TOKEN", Value: tok}, {Name: "MIX", Value: tok + "-" + tok}, {Name: "COST", Value: "5$"}}; len(vars) != 3 ||
+		vars[0] != want[0] ||
+		vars[1] != want[1] ||
+		vars[2] != want[2] {
 		t.Errorf("%q", vars)
 	}
 	// Without the variable the error names the line of the file.

@@ -54,7 +54,15 @@ func TestBadFilesAreRefusedWithTheirPlace(t *testing.T) {
 }
 
 func TestThingsThatAreNoFileAreRefused(t *testing.T) {
-	dir := lay(t, tests{"dir.yaml/x": "", "base-is-dir.yaml": "base: dir.yaml\n", "base-is-pipe.yaml": "base: pipe\n", "base-missing.yaml": "base: none.yaml\n"})
+	dir := lay(
+		t,
+		tests{
+			"dir.yaml/x":        "",
+			"base-is-dir.yaml":  "base: dir.yaml\n",
+			"base-is-pipe.yaml": "base: pipe\n",
+			"base-missing.yaml": "base: none.yaml\n",
+		},
+	)
 	if err := syscall.Mkfifo(dir+"/pipe", 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -110,11 +118,25 @@ func TestBasesGoAtMostFiveDeep(t *testing.T) {
 	dir := lay(t, files)
 	loaded(t, dir, "b5.yaml", Options{})
 	_, ps := Load(filepath.Join(dir, "b6.yaml"), Options{})
-	equalText(t, "problems", strings.ReplaceAll(short(dir, ps), dir+"/", ""), "b1.yaml:1:7: error: more than 5 bases: b6.yaml -> b5.yaml -> b4.yaml -> b3.yaml -> b2.yaml -> b1.yaml -> b0.yaml")
+	equalText(
+		t,
+		"problems",
+		strings.ReplaceAll(short(dir, ps), dir+"/", ""),
+		"b1.yaml:1:7: error: more than 5 bases: b6.yaml -> b5.yaml -> b4.yaml -> b3.yaml -> b2.yaml -> b1.yaml -> b0.yaml",
+	)
 }
 
 func TestACircleOfBasesNamesTheChain(t *testing.T) {
-	dir := lay(t, tests{"a.yaml": "base: b.yaml\n", "b.yaml": "base: sub/../c.yaml\n", "c.yaml": "base: link.yaml\n", "self.yaml": "base: self.yaml\n", "sub/x": ""})
+	dir := lay(
+		t,
+		tests{
+			"a.yaml":    "base: b.yaml\n",
+			"b.yaml":    "base: sub/../c.yaml\n",
+			"c.yaml":    "base: link.yaml\n",
+			"self.yaml": "base: self.yaml\n",
+			"sub/x":     "",
+		},
+	)
 	if err := os.Symlink("b.yaml", dir+"/link.yaml"); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +163,8 @@ func TestABaseStaysBeneathTheRoot(t *testing.T) {
 	}
 	for _, name := range []string{"dots", "abs", "link", "dirlink"} {
 		_, ps := Load(filepath.Join(dir, "harness", name+".yaml"), Options{})
-		if len(ps) != 1 || ps[0].Rule != RuleBase || ps[0].At.Line != 1 || ps[0].At.Column != 7 || !strings.Contains(ps[0].Message, "leaves the root "+dir) {
+		if len(ps) != 1 || ps[0].Rule != RuleBase || ps[0].At.Line != 1 || ps[0].At.Column != 7 ||
+			!strings.Contains(ps[0].Message, "leaves the root "+dir) {
 			t.Errorf("%s: %v", name, ps)
 		}
 	}
@@ -149,7 +172,8 @@ func TestABaseStaysBeneathTheRoot(t *testing.T) {
 		loaded(t, dir, "harness/"+name+".yaml", Options{})
 	}
 	// With the directory of the file as root, its parent is outside.
-	if _, ps := Load(filepath.Join(dir, "harness/up.yaml"), Options{Root: filepath.Join(dir, "harness")}); len(ps) != 1 || ps[0].Rule != RuleBase {
+	if _, ps := Load(filepath.Join(dir, "harness/up.yaml"), Options{Root: filepath.Join(dir, "harness")}); len(ps) != 1 ||
+		ps[0].Rule != RuleBase {
 		t.Errorf("%v", ps)
 	}
 	_, ps := Load(filepath.Join(dir, "harness/url.yaml"), Options{})
@@ -214,7 +238,8 @@ func TestProvidersAreFoundByNameAndByPath(t *testing.T) {
 		"providers/README.md": "x", "providers/sub/x.yaml": "!",
 	})
 	h, _ := loaded(t, dir, "a.yaml", Options{})
-	if len(h.Definitions) != 3 || h.Definitions["one"].Header.V != "Authorization" || list(h.Definitions["one"].Endpoints) != "*.example.com x:443" {
+	if len(h.Definitions) != 3 || h.Definitions["one"].Header.V != "Authorization" ||
+		list(h.Definitions["one"].Endpoints) != "*.example.com x:443" {
 		t.Errorf("%+v", h.Definitions)
 	}
 	if _, ps := h.Expand(hostEnv(nil)); len(ps) != 1 || !strings.Contains(ps[0].Message, "TOK ("+dir+"/providers/one.yaml:3)") {

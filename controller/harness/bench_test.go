@@ -16,7 +16,12 @@ import (
 // policy, scripts and variables that real ones have.
 func hundred(b *testing.B) string {
 	b.Helper()
-	files := tests{"policies/p.yaml": "version: 1\nname: p\ncommand_rules: [{name: all, commands: ['*'], decision: allow}]\n", "scripts/s.sh": "", "env/t.env": "A_TOOL=${X}\n", "skills/s/SKILL.md": ""}
+	files := tests{
+		"policies/p.yaml":   "version: 1\nname: p\ncommand_rules: [{name: all, commands: ['*'], decision: allow}]\n",
+		"scripts/s.sh":      "",
+		"env/t.env":         "A_TOOL=${X}\n",
+		"skills/s/SKILL.md": "",
+	}
 	for i := range 100 {
 		for depth := range 6 {
 			var text strings.Builder
@@ -25,7 +30,12 @@ func hundred(b *testing.B) string {
 			} else {
 				text.WriteString(head + "runtime: command\ncommand: [x]\n")
 			}
-			fmt.Fprintf(&text, "description: layer %d\npolicy: policies/p.yaml\npre_script: scripts/s.sh\nskills: [skills/s]\ntimeout_minutes: %d\n", depth, depth)
+			fmt.Fprintf(
+				&text,
+				"description: layer %d\npolicy: policies/p.yaml\npre_script: scripts/s.sh\nskills: [skills/s]\ntimeout_minutes: %d\n",
+				depth,
+				depth,
+			)
 			fmt.Fprintf(&text, "validation_loop: {script: scripts/s.sh, max_iterations: 2}\n")
 			fmt.Fprintf(&text, "host_files:\n  - {src: env/t.env, dest: /sandbox/workspace/.env.d/t%d.env, expand: true}\n", depth)
 			text.WriteString("env:\n")
@@ -35,7 +45,11 @@ func hundred(b *testing.B) string {
 					fmt.Fprintf(&text, "    VAR_%d_%d: \"${HOST_%d}\"\n", depth, v, v)
 				}
 			}
-			fmt.Fprintf(&text, "forge:\n  github: {env: {runner: {FORGE: github}, sandbox: {FORGE: github, LAYER: '%d'}}}\n  gitlab: {env: {runner: {FORGE: gitlab}}}\n", depth)
+			fmt.Fprintf(
+				&text,
+				"forge:\n  github: {env: {runner: {FORGE: github}, sandbox: {FORGE: github, LAYER: '%d'}}}\n  gitlab: {env: {runner: {FORGE: gitlab}}}\n",
+				depth,
+			)
 			files[fmt.Sprintf("harness/h%d-%d.yaml", i, depth)] = text.String()
 		}
 	}

@@ -143,14 +143,28 @@ func (h *Harness) unsupported(s Severity) Problems {
 		if at.IsZero() {
 			at = Origin{File: h.File, Line: 1, Column: 1}
 		}
-		ps.warnf(at, RuleUnsupport, "the runtime %s is not supported here, only %s", runtime, strings.Join(slices.Sorted(maps.Keys(Runtimes)), ", "))
+		ps.warnf(
+			at,
+			RuleUnsupport,
+			"the runtime %s is not supported here, only %s",
+			runtime,
+			strings.Join(slices.Sorted(maps.Keys(Runtimes)), ", "),
+		)
 	}
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
 		if f.off != "" && t.text == f.off {
 			return
 		}
 		if key := particular(where); key != "" && known && !contains(takes, key) {
-			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: the runtime " + runtime + " takes no " + strings.TrimPrefix(Particular[key], "a ")})
+			ps = append(
+				ps,
+				Problem{
+					At:       t.at,
+					Severity: s,
+					Rule:     RuleUnsupport,
+					Message:  where + " is not supported here: the runtime " + runtime + " takes no " + strings.TrimPrefix(Particular[key], "a "),
+				},
+			)
 			return
 		}
 		if _, ok := Consumers[where]; ok {
@@ -160,13 +174,29 @@ func (h *Harness) unsupported(s Severity) Problems {
 	})
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
 		if f.path != notPath && f.path != pathHost && isURL(t.text) {
-			ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " names a URL, which is not supported here: resources are never fetched"})
+			ps = append(
+				ps,
+				Problem{
+					At:       t.at,
+					Severity: s,
+					Rule:     RuleUnsupport,
+					Message:  where + " names a URL, which is not supported here: resources are never fetched",
+				},
+			)
 		}
 	})
 	ps = append(ps, h.Security.contradictions(s)...)
 	for _, entry := range h.Providers {
 		if isURL(entry.V) {
-			ps = append(ps, Problem{At: entry.At, Severity: s, Rule: RuleUnsupport, Message: "providers names a URL, which is not supported here: resources are never fetched"})
+			ps = append(
+				ps,
+				Problem{
+					At:       entry.At,
+					Severity: s,
+					Rule:     RuleUnsupport,
+					Message:  "providers names a URL, which is not supported here: resources are never fetched",
+				},
+			)
 		}
 	}
 	return ps

@@ -142,7 +142,11 @@ func (e *expander) content(name string, data []byte) []byte {
 
 func offsetIn(name string, data []byte, offset int) Origin {
 	before := string(data[:offset])
-	return Origin{File: name, Line: strings.Count(before, "\n") + 1, Column: utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:]) + 1}
+	return Origin{
+		File:   name,
+		Line:   strings.Count(before, "\n") + 1,
+		Column: utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:]) + 1,
+	}
 }
 
 // envFile reads a .env file, refuses reserved names, and writes it again with

@@ -56,8 +56,10 @@ func needShells(t testing.TB) {
 }
 
 var awkward = []string{
-	"", "a", "a b", "'", "''", `"`, "`id`", "$HOME", "${HOME}", "$(id)", `\`, `\\`, `a\`, "\n", "\n\n", "a\nV=evil\n", "'\n'", "#", " # x", "=", "a=b", "!", "!!", "~", "*",
-	"\t", "\r", "\r\n", "\x01\x7f", "\xff\xfe", "é\u2028😀", "-n", "%s%d", ";", "|&", "<>", "(){}[]", "'\\''", "\x1b[31m", "a\x00"[:1], strings.Repeat("'", 1000),
+	"", "a", "a b", "'", "''", `"`, "`id`", "$HOME", "${HOME}", "$(id)", `\`, `\\`, `a\`, "\n", "\n\n", "a\nV=evil\n", "'\n'", "#", " # x",
+	"=", "a=b", "!", "!!", "~", "*",
+	"\t", "\r", "\r\n", "\x01\x7f", "\xff\xfe", "é\u2028😀", "-n", "%s%d", ";", "|&", "<>", "(){}[]", "'\\''", "\x1b[31m", "a\x00"[:1],
+	strings.Repeat("'", 1000),
 	"\v\f", "export X=1", "$'\\n'", "\\\n", "'$(touch /tmp/x)'",
 }
 
@@ -159,7 +161,8 @@ func TestHostFilesAreDeliveredAsTheyAreOrExpanded(t *testing.T) {
 	if ps != nil || len(files) != 3 {
 		t.Fatalf("%v %v", files, ps)
 	}
-	if f := files[0]; f.Source != dir+"/plain.txt" || f.Data != nil || f.Mode != 0o750 || f.Dest != "/sandbox/workspace/plain.txt" || f.At.Line != 4 {
+	if f := files[0]; f.Source != dir+"/plain.txt" || f.Data != nil || f.Mode != 0o750 || f.Dest != "/sandbox/workspace/plain.txt" ||
+		f.At.Line != 4 {
 		t.Errorf("%+v", f)
 	}
 	equalText(t, "expanded", string(files[1].Data), `{"x": "v", "cost": "5$"}`)
@@ -180,8 +183,17 @@ func TestHostFilesThatCannotBeDeliveredAreErrors(t *testing.T) {
 		{"{src: '${F}', dest: /sandbox/workspace/.env.d/x.env}", "DIR/shell.env", "DIR/shell.env:2:"},
 		{"{src: '${F}', dest: /sandbox/workspace/.env.d/x.env, expand: true}", "DIR/name.env", "the name of a variable is not expanded"},
 	} {
-		dir := lay(t, tests{"a.yaml": head + "host_files: [" + c.entry + "]\n", "bad.txt": "x\ncost: $5\n", "unset.txt": "$NO_2\n$NO_1\n", "large.txt": strings.Repeat("x", 1<<21),
-			"shell.env": "A=1\nif true; then\n", "name.env": "${F}=1\n"})
+		dir := lay(
+			t,
+			tests{
+				"a.yaml":    head + "host_files: [" + c.entry + "]\n",
+				"bad.txt":   "x\ncost: $5\n",
+				"unset.txt": "$NO_2\n$NO_1\n",
+				"large.txt": strings.Repeat("x", 1<<21),
+				"shell.env": "A=1\nif true; then\n",
+				"name.env":  "${F}=1\n",
+			},
+		)
 		h, _ := loaded(t, dir, "a.yaml", Options{})
 		x, ps := h.Expand(hostEnv(map[string]string{"F": strings.Replace(c.file, "DIR", dir, 1)}))
 		if ps != nil {

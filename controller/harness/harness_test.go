@@ -321,7 +321,11 @@ func TestTheWholeHarnessMustMakeSense(t *testing.T) {
 }
 
 func TestProblemsKeepTheirSeverityInJSON(t *testing.T) {
-	in := Problems{{At: Origin{File: "a", Line: 1, Column: 2, Layer: "forge.github"}, Severity: Error, Rule: "r", Message: "m"}, {Severity: Note}, {Severity: Warning, Hint: "h"}}
+	in := Problems{
+		{At: Origin{File: "a", Line: 1, Column: 2, Layer: "forge.github"}, Severity: Error, Rule: "r", Message: "m"},
+		{Severity: Note},
+		{Severity: Warning, Hint: "h"},
+	}
 	text, err := json.Marshal(in)
 	if err != nil || !strings.Contains(string(text), `"severity":"error"`) {
 		t.Fatalf("%s %v", text, err)

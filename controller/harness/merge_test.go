@@ -80,7 +80,8 @@ func TestEveryFieldMergesByItsRule(t *testing.T) {
 			"validation_loop.max_iterations=1 validation_loop.script=agents/a.md"},
 		{"api servers are appended", "api_servers: [{name: a, script: agents/a.md, port: 1}]", "api_servers: [{name: b, script: agents/a.md, port: 2}]",
 			"api_servers.name=a,b api_servers.port=1,2 api_servers.script=agents/a.md,agents/a.md"},
-		{"plugins of one name are replaced in place", "plugins: [s/x]", "plugins: [{path: t/x, env: {A: 1}}]", "plugins.env.A=1 plugins.path=t/x"},
+		{"plugins of one name are replaced in place", "plugins: [s/x]", "plugins: [{path: t/x, env: {A: 1}}]",
+			"plugins.env.A=1 plugins.path=t/x"},
 	} {
 		files := skill("s/x", "s/y", "s/z", "t/x")
 		files["base.yaml"] = head + c.base + "\n"
@@ -253,7 +254,8 @@ forge: {github: {policy: agents/a.md}}
 			t.Errorf("no place: %s", line)
 		}
 	}
-	if want := "    R: \"$$x\" # " + dir + "/child.yaml:8"; !strings.Contains(text.String(), want) && !strings.Contains(text.String(), "    R: $$x # "+dir+"/child.yaml:8") {
+	if want := "    R: \"$$x\" # " + dir + "/child.yaml:8"; !strings.Contains(text.String(), want) &&
+		!strings.Contains(text.String(), "    R: $$x # "+dir+"/child.yaml:8") {
 		t.Errorf("no %s in\n%s", want, text.String())
 	}
 	if want := "policy: agents/a.md # " + dir + "/child.yaml:9 forge.github\n"; !strings.Contains(text.String(), want) {
@@ -262,7 +264,8 @@ forge: {github: {policy: agents/a.md}}
 }
 
 func FuzzAnyTextIsRenderedSoThatItIsReadBack(f *testing.F) {
-	for _, s := range []string{"", "a", "null", "~", "0x1", "yes", "a: b", "- x", "#", "a #b", "'", "\"", "\\", "\n", " a", "a ", "é", "\u2028", "\ufeff", "\x7f", "{", "%", "@", "`", "!", "&a", "*a", "..."} {
+	for _, s := range []string{"", "a", "null", "~", "0x1", "yes", "a: b", "- x", "#", "a #b", "'", "\"", "\\", "\n", " a", "a ", "é",
+		"\u2028", "\ufeff", "\x7f", "{", "%", "@", "`", "!", "&a", "*a", "..."} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

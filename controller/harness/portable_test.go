@@ -99,9 +99,12 @@ security:
   fail_mode: closed
   sandbox_hooks: {tirith: {enabled: true, fail_on: high}}
 `,
-	"policies/base.yaml": "version: 1\nname: base\n", "policies/gitlab.yaml": "version: 1\nname: gitlab\n", "env/cloud.env": "export PROJECT=\"${CLOUD_PROJECT}\"\n", "env/github.env": "export REPO=${REPO}\n",
-	"skills/estimate/SKILL.md": "", "skills/labels/github/SKILL.md": "", "scripts/pre.sh": "", "scripts/pre-jira.sh": "", "scripts/post.sh": "", "scripts/validate.sh": "", "schemas/result.json": "{}",
-	"providers/model.yaml": "name: model\ntype: example-model\n", "providers/github.yaml": "name: github\ntype: example-github\n", "plugins/lsp/plugin.json": "{}", "plugins/ext/index.js": "",
+	"policies/base.yaml": "version: 1\nname: base\n", "policies/gitlab.yaml": "version: 1\nname: gitlab\n",
+	"env/cloud.env": "export PROJECT=\"${CLOUD_PROJECT}\"\n", "env/github.env": "export REPO=${REPO}\n",
+	"skills/estimate/SKILL.md": "", "skills/labels/github/SKILL.md": "", "scripts/pre.sh": "", "scripts/pre-jira.sh": "",
+	"scripts/post.sh": "", "scripts/validate.sh": "", "schemas/result.json": "{}",
+	"providers/model.yaml": "name: model\ntype: example-model\n", "providers/github.yaml": "name: github\ntype: example-github\n",
+	"plugins/lsp/plugin.json": "{}", "plugins/ext/index.js": "",
 }
 
 func TestAPortableHarnessLoadsAndWhatIsNotSupportedIsSaid(t *testing.T) {
@@ -146,12 +149,22 @@ func TestAPortableHarnessOnABaseLoads(t *testing.T) {
 		t.Error("what is switched off asks for nothing")
 	}
 	equalText(t, "runner", show(h.Env.Runner), "AUTO=on ISSUE=${GITHUB_ISSUE_URL} PR=${PR_NUMBER} TOKEN=${GH_TOKEN}")
-	equalText(t, "host files", hostFiles(h), "env/cloud.env>/sandbox/workspace/.env.d/cloud.env ${CLOUD_CREDENTIALS_FILE}>/tmp/.credentials.json "+
-		"${OIDC_FILE}>/sandbox/workspace/.oidc env/github.env>/sandbox/workspace/.env.d/forge.env")
+	equalText(
+		t,
+		"host files",
+		hostFiles(h),
+		"env/cloud.env>/sandbox/workspace/.env.d/cloud.env ${CLOUD_CREDENTIALS_FILE}>/tmp/.credentials.json "+
+			"${OIDC_FILE}>/sandbox/workspace/.oidc env/github.env>/sandbox/workspace/.env.d/forge.env",
+	)
 }
 
 func TestResourcesByURLAreSaidAndRefused(t *testing.T) {
-	dir := lay(t, tests{"a.yaml": "agent: https://example.com/a.md#sha256=00\nrole: r\nproviders: ['https://example.com/p.yaml#sha256=00']\nskills: ['https://example.com/tree/s#sha256=00']\n"})
+	dir := lay(
+		t,
+		tests{
+			"a.yaml": "agent: https://example.com/a.md#sha256=00\nrole: r\nproviders: ['https://example.com/p.yaml#sha256=00']\nskills: ['https://example.com/tree/s#sha256=00']\n",
+		},
+	)
 	h, ps := Load(filepath.Join(dir, "a.yaml"), Options{})
 	if h == nil || len(ps) != 3 {
 		t.Fatalf("%v", ps)

@@ -70,7 +70,8 @@ func (p *Provider) check(ps *Problems) {
 		}
 	}
 	var places []destination
-	for _, w := range []destination{{"header", p.Header.At, p.Header.IsSet()}, {"query", p.Query.At, p.Query.IsSet()}, {"path", p.Path.At, p.Path.V}} {
+	for _, w := range []destination{{"header", p.Header.At, p.Header.IsSet()}, {"query", p.Query.At, p.Query.IsSet()}, {"path", p.Path.At,
+		p.Path.V}} {
 		if w.written {
 			places = append(places, w)
 		}

@@ -173,7 +173,16 @@ func scalarOf(n *yaml.Node) scalarKind {
 }
 
 // coreTags are the tags that may be written out.
-var coreTags = map[string]bool{"": true, "!!str": true, "!!int": true, "!!bool": true, "!!float": true, "!!null": true, "!!map": true, "!!seq": true}
+var coreTags = map[string]bool{
+	"":        true,
+	"!!str":   true,
+	"!!int":   true,
+	"!!bool":  true,
+	"!!float": true,
+	"!!null":  true,
+	"!!map":   true,
+	"!!seq":   true,
+}
 
 // parseInt is the value of a whole number of the core schema.
 func parseInt(s string) (int, error) {

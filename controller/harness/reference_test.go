@@ -49,9 +49,12 @@ func whole(text string) string {
 
 func TestEveryExampleOfTheReferenceLoads(t *testing.T) {
 	surroundings := tests{
-		"harness/common.yaml": "description: x\n", "agents/hello.md": "", "policies/strict.yaml": "version: 1\nname: strict\n", "env/tool.env": "TOOL=${X}\n", "rules.md": "",
-		"skills/review/SKILL.md": "", "skills/label/SKILL.md": "", "plugins/lsp/x": "", "plugins/search/x": "", "inputs/x": "", "schemas/result.json": "{}",
-		"scripts/pre.sh": "", "scripts/post.sh": "", "scripts/validate.sh": "", "providers/github.yaml": "name: github\ntype: t\n", "providers/model.yaml": "name: model\ntype: t\n",
+		"harness/common.yaml": "description: x\n", "agents/hello.md": "", "policies/strict.yaml": "version: 1\nname: strict\n",
+		"env/tool.env": "TOOL=${X}\n", "rules.md": "",
+		"skills/review/SKILL.md": "", "skills/label/SKILL.md": "", "plugins/lsp/x": "", "plugins/search/x": "", "inputs/x": "",
+		"schemas/result.json": "{}",
+		"scripts/pre.sh":      "", "scripts/post.sh": "", "scripts/validate.sh": "", "providers/github.yaml": "name: github\ntype: t\n",
+		"providers/model.yaml": "name: model\ntype: t\n",
 	}
 	shown, shownProvider := map[string]bool{}, map[string]bool{}
 	for _, e := range examples(t) {
@@ -118,7 +121,8 @@ func TestTheReferenceMarksWhatIsNotSupported(t *testing.T) {
 		for _, s := range sections[1:] {
 			title, body, _ := strings.Cut(s, "\n")
 			text, _, _ := strings.Cut(body, "```")
-			if (strings.Contains(", "+title+",", ", "+name+",") || strings.Contains(text, "`"+name+"`")) && strings.Contains(strings.ToLower(text), "not supported") {
+			if (strings.Contains(", "+title+",", ", "+name+",") || strings.Contains(text, "`"+name+"`")) &&
+				strings.Contains(strings.ToLower(text), "not supported") {
 				found = true
 			}
 		}

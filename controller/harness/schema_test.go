@@ -175,8 +175,10 @@ func TestTheSchemaAcceptsWhatLoads(t *testing.T) {
 func TestTheSchemaRefusesWhatDoesNotLoad(t *testing.T) {
 	s := schemaOf(t, Schema)
 	for _, text := range []string{
-		"modell: x\n", "model: a b\n", "model: [x]\n", "version: 2\n", "timeout_minutes: soon\n", "timeout_minutes: -1\n", "timeout_minutes: 1.5\n", "readonly_repo: 'yes'\n", "effort: hgih\n",
-		"env: {sandbx: {}}\n", "env: {runner: [x]}\n", "env: {runner: {9A: x}}\n", "host_files: [{src: a}]\n", "host_files: [{src: a, dest: b, mode: c}]\n", "skills: [[a]]\n", "forge: {github: {model: x}}\n",
+		"modell: x\n", "model: a b\n", "model: [x]\n", "version: 2\n", "timeout_minutes: soon\n", "timeout_minutes: -1\n",
+		"timeout_minutes: 1.5\n", "readonly_repo: 'yes'\n", "effort: hgih\n",
+		"env: {sandbx: {}}\n", "env: {runner: [x]}\n", "env: {runner: {9A: x}}\n", "host_files: [{src: a}]\n",
+		"host_files: [{src: a, dest: b, mode: c}]\n", "skills: [[a]]\n", "forge: {github: {model: x}}\n",
 		"overlays: [{env: {}}]\n", "security: {host_scanners: {llm_guard: {threshold: 2}}}\n", "agent: ''\n", "slug: ''\n",
 	} {
 		if s.Validate(instance(t, text)) == nil {

@@ -71,12 +71,18 @@ func (c call) check(after bool) error {
 // named mcp__SERVER__TOOL.
 var tools = map[string]bool{
 	"Bash": true, "PowerShell": true, "Monitor": true, "REPL": true,
-	"Agent": false, "AskUserQuestion": false, "BashOutput": false, "Brief": false, "Config": false, "CronCreate": false, "CronDelete": false, "CronList": false,
-	"Edit": false, "EnterPlanMode": false, "EnterWorktree": false, "ExitPlanMode": false, "ExitWorktree": false, "Glob": false, "Grep": false, "KillBash": false,
-	"KillShell": false, "LS": false, "LSP": false, "ListMcpResourcesTool": false, "MultiEdit": false, "NotebookEdit": false, "NotebookRead": false, "Read": false,
-	"ReadMcpResourceTool": false, "SendMessage": false, "SendUserFile": false, "SendUserMessage": false, "Skill": false, "SlashCommand": false, "Sleep": false,
-	"StructuredOutput": false, "SubscribeMcpResourceTool": false, "Task": false, "TaskCreate": false, "TaskGet": false, "TaskList": false, "TaskOutput": false,
-	"TaskStop": false, "TaskUpdate": false, "TeamCreate": false, "TeamDelete": false, "TodoRead": false, "TodoWrite": false, "ToolSearch": false, "WaitForMcpServers": false,
+	"Agent": false, "AskUserQuestion": false, "BashOutput": false, "Brief": false, "Config": false, "CronCreate": false,
+	"CronDelete": false, "CronList": false,
+	"Edit": false, "EnterPlanMode": false, "EnterWorktree": false, "ExitPlanMode": false, "ExitWorktree": false, "Glob": false,
+	"Grep": false, "KillBash": false,
+	"KillShell": false, "LS": false, "LSP": false, "ListMcpResourcesTool": false, "MultiEdit": false, "NotebookEdit": false,
+	"NotebookRead": false, "Read": false,
+	"ReadMcpResourceTool": false, "SendMessage": false, "SendUserFile": false, "SendUserMessage": false, "Skill": false,
+	"SlashCommand": false, "Sleep": false,
+	"StructuredOutput": false, "SubscribeMcpResourceTool": false, "Task": false, "TaskCreate": false, "TaskGet": false, "TaskList": false,
+	"TaskOutput": false,
+	"TaskStop":   false, "TaskUpdate": false, "TeamCreate": false, "TeamDelete": false, "TodoRead": false, "TodoWrite": false,
+	"ToolSearch": false, "WaitForMcpServers": false,
 	"WebFetch": false, "WebSearch": false, "Workflow": false, "Write": false,
 }
 

@@ -49,7 +49,16 @@ func (j *judge) allowlist() error {
 }
 
 // commandKeys are where tools take a command.
-var commandKeys = map[string]bool{"command": true, "cmd": true, "script": true, "code": true, "args": true, "argv": true, "shell": true, "commands": true}
+var commandKeys = map[string]bool{
+	"command":  true,
+	"cmd":      true,
+	"script":   true,
+	"code":     true,
+	"args":     true,
+	"argv":     true,
+	"shell":    true,
+	"commands": true,
+}
 
 // lines are the commands of the call. Of a list of words they are all words and
 // each: a shell is often given its script as one.
@@ -121,7 +130,12 @@ func (j *judge) canary() error {
 			return err
 		}
 		if len(found) > 0 {
-			return j.refuse(CanaryBefore, "the input of %s gives away what stands in the agent's own instructions (%s)", j.call.Tool, found[0].Message)
+			return j.refuse(
+				CanaryBefore,
+				"the input of %s gives away what stands in the agent's own instructions (%s)",
+				j.call.Tool,
+				found[0].Message,
+			)
 		}
 	}
 	return nil

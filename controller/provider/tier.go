@@ -142,7 +142,8 @@ func secretFile(name string) bool {
 	case ".pem", ".key", ".p12", ".pfx", ".jks", ".keytab":
 		return true
 	}
-	for _, w := range []string{"credential", "secret", "token", "service-account", "service_account", "id_rsa", "id_ed25519", "kubeconfig", ".netrc", ".npmrc", ".pypirc"} {
+	for _, w := range []string{"credential", "secret", "token", "service-account", "service_account", "id_rsa", "id_ed25519", "kubeconfig",
+		".netrc", ".npmrc", ".pypirc"} {
 		if strings.Contains(base, w) {
 			return true
 		}

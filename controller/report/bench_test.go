@@ -18,8 +18,10 @@ func BenchmarkPage(b *testing.B) {
 	var log []wire.Event
 	for i := range 15_000 {
 		log = append(log, wire.Event{
-			Session: "S1", Time: run.Started.Add(time.Duration(i) * time.Millisecond), Type: wire.EventExec, Command: "c", Argv: []string{"compile", "-o", fmt.Sprint(i)}, Decision: "allow",
-			Path: "/usr/lib/go/pkg/tool/linux_amd64/compile", Process: &wire.Process{PID: i}, Rule: &wire.RuleAt{Name: "everything-else", At: "policy.yaml:20:5"},
+			Session: "S1", Time: run.Started.Add(time.Duration(i) * time.Millisecond), Type: wire.EventExec, Command: "c",
+			Argv: []string{"compile", "-o", fmt.Sprint(i)}, Decision: "allow",
+			Path: "/usr/lib/go/pkg/tool/linux_amd64/compile", Process: &wire.Process{PID: i}, Rule: &wire.RuleAt{Name: "everything-else",
+				At: "policy.yaml:20:5"},
 		})
 	}
 	data := chain(b, log)

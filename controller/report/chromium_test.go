@@ -37,8 +37,10 @@ func chromium(t *testing.T) string {
 func browse(t *testing.T, address string, more ...string) (dom, log string) {
 	t.Helper()
 	args := append([]string{
-		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-sync",
-		"--disable-component-update", "--disable-default-apps", "--hide-scrollbars", "--enable-logging=stderr", "--v=0", "--user-data-dir=" + t.TempDir(),
+		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
+		"--disable-sync",
+		"--disable-component-update", "--disable-default-apps", "--hide-scrollbars", "--enable-logging=stderr", "--v=0",
+		"--user-data-dir=" + t.TempDir(),
 	}, append(more, address)...)
 	cmd := exec.Command(chromium(t), args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LANG=C.UTF-8", "DBUS_SESSION_BUS_ADDRESS=disabled:"}
@@ -108,7 +110,8 @@ func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
 					t.Errorf("the page asked for %s", r)
 				}
 			}
-			for _, want := range []string{`<span id="status" class="state`, `<section id="steps">`, `<section id="facts">`, strings.ReplaceAll(status, "_", " ")} {
+			for _, want := range []string{`<span id="status" class="state`, `<section id="steps">`, `<section id="facts">`,
+				strings.ReplaceAll(status, "_", " ")} {
 				if !strings.Contains(dom, want) {
 					t.Errorf("the document has no %q", want)
 				}
@@ -116,7 +119,8 @@ func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
 			if n := strings.Count(dom, "<script"); n != 0 || strings.Contains(dom, "<img") {
 				t.Errorf("the document has %d scripts, or an image", n)
 			}
-			if status != controller.StatusBlocked && status != controller.StatusAbandoned && !strings.Contains(dom, `<details class="file" open="">`) {
+			if status != controller.StatusBlocked && status != controller.StatusAbandoned &&
+				!strings.Contains(dom, `<details class="file" open="">`) {
 				t.Error("no file is open")
 			}
 		})

@@ -199,7 +199,10 @@ func (r *Report) connection(e wire.Event) {
 	}
 	target := strings.Join(strings.Fields(e.Op+" "+e.Target+" "+e.Path), " ")
 	c := Connection{
-		Decision: text.Short(e.Decision, 20), Target: text.Short(target, nameShown), Rule: text.Short(rule, nameShown), Message: text.Short(e.Message, nameShown),
+		Decision: text.Short(
+			e.Decision,
+			20,
+		), Target: text.Short(target, nameShown), Rule: text.Short(rule, nameShown), Message: text.Short(e.Message, nameShown),
 	}
 	i := slices.IndexFunc(r.Network, func(x *Connection) bool {
 		return x.Decision == c.Decision && x.Target == c.Target && x.Rule == c.Rule && (x.Message == c.Message || e.Phase == "end")

@@ -85,7 +85,14 @@ func (m *markdown) findings(r *Report) {
 		m.line("A person is to review this run: %s\n", code(text.Short(r.Result.Review.Label, nameShown)))
 	}
 	for _, f := range r.Findings {
-		m.line("- %s %s %s%s%s", f.Severity, code(text.Short(fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column), nameShown)), code(text.Visible(f.Rule)), said(text.Visible(f.Message)), said(text.Visible(f.Excerpt)))
+		m.line(
+			"- %s %s %s%s%s",
+			f.Severity,
+			code(text.Short(fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column), nameShown)),
+			code(text.Visible(f.Rule)),
+			said(text.Visible(f.Message)),
+			said(text.Visible(f.Excerpt)),
+		)
 	}
 }
 
@@ -146,13 +153,30 @@ func (m *markdown) rest(r *Report) {
 	if len(r.Network) > 0 {
 		m.line("\n## Network\n")
 		for _, c := range r.Network {
-			m.line("- %s %s %d×, %s sent, %s received%s%s", code(c.Decision), code(c.Target), c.Times, size(c.Sent), size(c.Received), said(c.Rule), said(c.Message))
+			m.line(
+				"- %s %s %d×, %s sent, %s received%s%s",
+				code(c.Decision),
+				code(c.Target),
+				c.Times,
+				size(c.Sent),
+				size(c.Received),
+				said(c.Rule),
+				said(c.Message),
+			)
 		}
 	}
 	if len(r.Usage) > 0 {
 		m.line("\n## Tokens and cost\n")
 		for _, u := range r.Usage {
-			m.line("- %s: %d turns, %s in, %s cached, %s out, $%.4f", code(u.Model), u.Turns, count(u.Input), count(u.CacheRead), count(u.Output), u.CostUSD)
+			m.line(
+				"- %s: %d turns, %s in, %s cached, %s out, $%.4f",
+				code(u.Model),
+				u.Turns,
+				count(u.Input),
+				count(u.CacheRead),
+				count(u.Output),
+				u.CostUSD,
+			)
 		}
 	}
 	m.line("\n## About this run\n")

@@ -186,7 +186,10 @@ func (r *Report) setProblem() {
 		return
 	}
 	if r.Run.Status == controller.StatusAbandoned {
-		r.Problem = &Problem{Message: "agentctl was killed while the run went on", Hint: "what it left is removed by the next run, or by 'agentctl gc'"}
+		r.Problem = &Problem{
+			Message: "agentctl was killed while the run went on",
+			Hint:    "what it left is removed by the next run, or by 'agentctl gc'",
+		}
 		if n := len(r.Run.Steps); n > 0 {
 			r.Problem.Step = text.Short(r.Run.Steps[n-1].Name, 80)
 		}
@@ -319,7 +322,8 @@ func (r *Report) said(e controller.AgentEvent) {
 		return
 	}
 	s := &Said{
-		At: e.Time, Iteration: e.Iteration, New: last < 0 || r.Agent[last].Iteration != e.Iteration, Kind: text.Short(e.Kind, 40), Tool: text.Short(e.Tool, 80),
+		At: e.Time, Iteration: e.Iteration, New: last < 0 || r.Agent[last].Iteration != e.Iteration, Kind: text.Short(e.Kind, 40),
+		Tool: text.Short(e.Tool, 80),
 		Text: lines(e.Text, textShown), Failed: e.Failed || e.Kind == runtime.EventError, lines: 1,
 	}
 	switch e.Kind {

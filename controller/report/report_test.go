@@ -27,7 +27,8 @@ import (
 // Markdown reader.
 var hostile = []string{
 	"</style></title><script>alert(1)</script>", `"><img src=http://example.com/x onerror=alert(1)>`, "' onmouseover='alert(1)",
-	"\x1b[2J\x1b]0;owned\a", "a\u009b2Jb", "\u202egpj.exe", "\xff\xfe", "line\nbreak\r\n# Heading\n| a | b |", "``` [x](javascript:alert(1)) `",
+	"\x1b[2J\x1b]0;owned\a", "a\u009b2Jb", "\u202egpj.exe", "\xff\xfe", "line\nbreak\r\n# Heading\n| a | b |",
+	"``` [x](javascript:alert(1)) `",
 	"javascript:alert(1)", "{{.}}", "</svg></body></html>", "<!--", "]]>", "</pre></details>",
 	"<a href=http://example.com>", "<link rel=stylesheet href=//example.com/x.css>", "\u2066\u200b\U000e0041",
 }
@@ -43,10 +44,12 @@ func example(t testing.TB, status string) controller.RunInfo {
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	end := at(9000)
 	run := controller.RunInfo{Path: t.TempDir(), Record: controller.Record{
-		Version: 1, RunID: "20260102t030405-0a1b2c3d", Harness: "harness/fix.yaml", Agent: "fix-bug", Repo: "/work/repo", Out: filepath.Join(t.TempDir(), "out"),
+		Version: 1, RunID: "20260102t030405-0a1b2c3d", Harness: "harness/fix.yaml", Agent: "fix-bug", Repo: "/work/repo",
+		Out:     filepath.Join(t.TempDir(), "out"),
 		Backend: "local", Sandbox: "20260102t030405-0a1b2c3d", Status: status, Started: start, Ended: &end,
 	}}
-	for i, name := range []string{"load", "expand", "preflight", "create_sandbox", "wait_ready", "bootstrap", "iterations", "deliver", "delete"} {
+	for i, name := range []string{"load", "expand", "preflight", "create_sandbox", "wait_ready", "bootstrap", "iterations", "deliver",
+		"delete"} {
 		began, ended := at(i*300), at(i*300+250)
 		if name == "iterations" {
 			ended = at(8000)
@@ -58,19 +61,48 @@ func example(t testing.TB, status string) controller.RunInfo {
 	}
 	acts := []controller.OperatorAct{{Time: at(4000), By: "root", What: "exec ls"}}
 	result := controller.Result{
-		Version: 1, RunID: run.RunID, Status: status, Agent: "fix-bug", Runtime: "claude", Role: "tester", Policy: "sha256:abc", Repo: run.Repo, Base: strings.Repeat("a", 40),
-		Branch: "agentctl/fix-bug/x", Out: run.Out, Audit: filepath.Join(run.Out, "audit.jsonl"), Commands: 12, Refusals: 3, Started: start, Ended: end,
-		Iterations: []controller.IterationResult{{Number: 1, Exit: wire.Exit{Kind: wire.ExitExited}, Validation: "failed", Duration: 3 * time.Second}, {Number: 2, Exit: wire.Exit{Kind: wire.ExitExited}, Validation: "passed", Duration: 2 * time.Second}},
+		Version: 1, RunID: run.RunID, Status: status, Agent: "fix-bug", Runtime: "claude", Role: "tester", Policy: "sha256:abc",
+		Repo: run.Repo, Base: strings.Repeat("a", 40),
+		Branch: "agentctl/fix-bug/x", Out: run.Out, Audit: filepath.Join(run.Out, "audit.jsonl"), Commands: 12, Refusals: 3, Started: start,
+		Ended: end,
+		Iterations: []controller.IterationResult{
+			{Number: 1, Exit: wire.Exit{Kind: wire.ExitExited}, Validation: "failed", Duration: 3 * time.Second},
+			{Number: 2, Exit: wire.Exit{Kind: wire.ExitExited}, Validation: "passed", Duration: 2 * time.Second},
+		},
 	}
 	changes := controller.Changes{Version: 1, Files: []controller.FileDiff{
-		{Path: "slot.go", Status: "modified", OldMode: 0o644, NewMode: 0o644, Added: 1, Removed: 1, Diff: "@@ -10,3 +10,3 @@ func merge\n \tfor _, s := range slots {\n-\t\tif s.From < out[last].To {\n+\t\tif s.From <= out[last].To {\n"},
+		{
+			Path:    "slot.go",
+			Status:  "modified",
+			OldMode: 0o644,
+			NewMode: 0o644,
+			Added:   1,
+			Removed: 1,
+			Diff:    "@@ -10,3 +10,3 @@ func merge\n \tfor _, s := range slots {\n-\t\tif s.From < out[last].To {\n+\t\tif s.From <= out[last].To {\n",
+		},
 		{Path: "logo.png", Status: "modified", OldMode: 0o644, NewMode: 0o755, OldSize: 1200, NewSize: 4096, Why: "binary"},
 	}}
 	events := []controller.AgentEvent{
 		{Time: at(3000), Iteration: 1, Event: runtime.Event{Kind: runtime.EventSaid, Text: "I will look at the test first."}},
 		{Time: at(3100), Iteration: 1, Event: runtime.Event{Kind: runtime.EventToolCall, Tool: "Bash", Call: "1", Text: "go test ./..."}},
-		{Time: at(3900), Iteration: 1, Event: runtime.Event{Kind: runtime.EventToolResult, Call: "1", Failed: true, Text: "--- FAIL: TestMerge\n    slot_test.go:12: got 2 slots, want 1"}},
-		{Time: at(3910), Iteration: 1, Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: "model-a", Turns: 2, Input: 12345, Output: 678, CacheRead: 90000, CostUSD: 0.0421}}},
+		{
+			Time:      at(3900),
+			Iteration: 1,
+			Event: runtime.Event{
+				Kind:   runtime.EventToolResult,
+				Call:   "1",
+				Failed: true,
+				Text:   "--- FAIL: TestMerge\n    slot_test.go:12: got 2 slots, want 1",
+			},
+		},
+		{
+			Time:      at(3910),
+			Iteration: 1,
+			Event: runtime.Event{
+				Kind:  runtime.EventUsage,
+				Usage: &runtime.Usage{Model: "model-a", Turns: 2, Input: 12345, Output: 678, CacheRead: 90000, CostUSD: 0.0421},
+			},
+		},
 		{Time: at(5000), Iteration: 2, Event: runtime.Event{Kind: runtime.EventLine, Stream: "stderr", Text: "a line"}},
 		{Time: at(5001), Iteration: 2, Event: runtime.Event{Kind: runtime.EventLine, Stream: "stderr", Text: "another"}},
 		{Time: at(5100), Iteration: 2, Event: runtime.Event{Kind: runtime.EventResult, Text: "The bug is mended."}},
@@ -78,32 +110,118 @@ func example(t testing.TB, status string) controller.RunInfo {
 	add := func(e wire.Event) wire.Event { e.Session = "S1"; return e }
 	log := []wire.Event{
 		add(wire.Event{Time: at(2000), Type: wire.EventSession, Phase: "begin", Message: "policy demo " + strings.Repeat("0123456789abcdef", 4)}),
-		add(wire.Event{Time: at(3000), Type: wire.EventCommand, Phase: "begin", Command: "c", By: "root", Argv: []string{"bash", "run.sh"}, Decision: "allow"}),
-		add(wire.Event{Time: at(3500), Type: wire.EventNet, Command: "c", Phase: "begin", Target: "api.example.com:443", Decision: "allow", Rule: &wire.RuleAt{Name: "api", At: "p.yaml:3:1"}, Net: &wire.Net{ID: 7}}),
-		add(wire.Event{Time: at(3600), Type: wire.EventNet, Command: "c", Target: "169.254.169.254:80", Decision: "deny", Rule: &wire.RuleAt{Name: "block-metadata"}, Message: "no metadata"}),
-		add(wire.Event{Time: at(3700), Type: wire.EventNet, Command: "c", Phase: "end", Target: "api.example.com:443", Decision: "allow", Rule: &wire.RuleAt{Name: "api", At: "p.yaml:3:1"}, Net: &wire.Net{ID: 7, Sent: 2048, Received: 1 << 20}}),
+		add(
+			wire.Event{
+				Time:     at(3000),
+				Type:     wire.EventCommand,
+				Phase:    "begin",
+				Command:  "c",
+				By:       "root",
+				Argv:     []string{"bash", "run.sh"},
+				Decision: "allow",
+			},
+		),
+		add(
+			wire.Event{
+				Time:     at(3500),
+				Type:     wire.EventNet,
+				Command:  "c",
+				Phase:    "begin",
+				Target:   "api.example.com:443",
+				Decision: "allow",
+				Rule:     &wire.RuleAt{Name: "api", At: "p.yaml:3:1"},
+				Net:      &wire.Net{ID: 7},
+			},
+		),
+		add(
+			wire.Event{
+				Time:     at(3600),
+				Type:     wire.EventNet,
+				Command:  "c",
+				Target:   "169.254.169.254:80",
+				Decision: "deny",
+				Rule:     &wire.RuleAt{Name: "block-metadata"},
+				Message:  "no metadata",
+			},
+		),
+		add(
+			wire.Event{
+				Time:     at(3700),
+				Type:     wire.EventNet,
+				Command:  "c",
+				Phase:    "end",
+				Target:   "api.example.com:443",
+				Decision: "allow",
+				Rule:     &wire.RuleAt{Name: "api", At: "p.yaml:3:1"},
+				Net:      &wire.Net{ID: 7, Sent: 2048, Received: 1 << 20},
+			},
+		),
 	}
 	for i, h := range hostile {
-		result.Findings = append(result.Findings, scan.Finding{File: h, Line: 1, Column: 2, Rule: h, Severity: scan.Severity(i % 4), Message: h, Excerpt: h, Hint: h})
+		result.Findings = append(
+			result.Findings,
+			scan.Finding{File: h, Line: 1, Column: 2, Rule: h, Severity: scan.Severity(i % 4), Message: h, Excerpt: h, Hint: h},
+		)
 		result.Commits = append(result.Commits, controller.Commit{ID: h, Subject: h})
 		result.Branches = append(result.Branches, h)
 		result.Review = &controller.Review{Label: h}
 		result.Iterations[0].Feedback += h + "\n"
-		changes.Files = append(changes.Files, controller.FileDiff{Path: h, Status: "added", Added: 2, Diff: "@@ -0,0 +1,2 @@\n+" + strings.ReplaceAll(h, "\n", "\n+") + "\n"})
-		for _, kind := range []string{runtime.EventSaid, runtime.EventToolCall, runtime.EventToolResult, runtime.EventLine, runtime.EventError, runtime.EventResult, h} {
-			events = append(events, controller.AgentEvent{Time: at(5200 + i), Iteration: 2, Event: runtime.Event{Kind: kind, Stream: h, Tool: h, Call: h, Text: h}})
+		changes.Files = append(
+			changes.Files,
+			controller.FileDiff{Path: h, Status: "added", Added: 2, Diff: "@@ -0,0 +1,2 @@\n+" + strings.ReplaceAll(h, "\n", "\n+") + "\n"},
+		)
+		for _, kind := range []string{runtime.EventSaid, runtime.EventToolCall, runtime.EventToolResult, runtime.EventLine, runtime.EventError,
+			runtime.EventResult, h} {
+			events = append(
+				events,
+				controller.AgentEvent{Time: at(5200 + i), Iteration: 2, Event: runtime.Event{Kind: kind, Stream: h, Tool: h, Call: h, Text: h}},
+			)
 		}
-		events = append(events, controller.AgentEvent{Iteration: 2, Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: h, Input: 1}}})
+		events = append(
+			events,
+			controller.AgentEvent{Iteration: 2, Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: h, Input: 1}}},
+		)
 		rule := &wire.RuleAt{Name: h, At: h}
-		log = append(log, add(wire.Event{Time: at(4000 + i), Type: wire.EventExec, Command: "c", Argv: []string{h}, Path: h, Decision: "deny", Rule: rule, Message: h, Hint: h}),
-			add(wire.Event{Time: at(4100 + i), Type: wire.EventNet, Command: "c", Target: h, Op: h, Path: h, Decision: "deny", Rule: rule, Message: h}))
+		log = append(
+			log,
+			add(
+				wire.Event{
+					Time:     at(4000 + i),
+					Type:     wire.EventExec,
+					Command:  "c",
+					Argv:     []string{h},
+					Path:     h,
+					Decision: "deny",
+					Rule:     rule,
+					Message:  h,
+					Hint:     h,
+				},
+			),
+			add(
+				wire.Event{Time: at(4100 + i), Type: wire.EventNet, Command: "c", Target: h, Op: h, Path: h, Decision: "deny", Rule: rule, Message: h},
+			),
+		)
 		acts = append(acts, controller.OperatorAct{By: h, What: h})
 	}
-	log = append(log, add(wire.Event{Time: at(8000), Type: wire.EventCommand, Phase: "end", Command: "c", Exit: &wire.Exit{Kind: wire.ExitExited}}),
-		add(wire.Event{Time: at(8100), Type: wire.EventSession, Phase: "end"}))
-	all := files{controller.KeptResult: result, controller.KeptChanges: changes, controller.KeptAgent: events, controller.KeptAudit: log, "operator.jsonl": acts}
+	log = append(
+		log,
+		add(wire.Event{Time: at(8000), Type: wire.EventCommand, Phase: "end", Command: "c", Exit: &wire.Exit{Kind: wire.ExitExited}}),
+		add(wire.Event{Time: at(8100), Type: wire.EventSession, Phase: "end"}),
+	)
+	all := files{
+		controller.KeptResult:  result,
+		controller.KeptChanges: changes,
+		controller.KeptAgent:   events,
+		controller.KeptAudit:   log,
+		"operator.jsonl":       acts,
+	}
 	if status != controller.StatusDone {
-		result.Error = &controller.ResultError{Step: "iterations", Message: hostile[0], Hint: hostile[1], Problems: harness.Problems{{Message: hostile[2]}}}
+		result.Error = &controller.ResultError{
+			Step:     "iterations",
+			Message:  hostile[0],
+			Hint:     hostile[1],
+			Problems: harness.Problems{{Message: hostile[2]}},
+		}
 		all[controller.KeptResult] = result
 	}
 	switch status {
@@ -180,7 +298,8 @@ func chain(t testing.TB, events []wire.Event) (out []byte) {
 }
 
 var kinds = []string{
-	controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed, controller.StatusPostScriptFailed,
+	controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
+	controller.StatusPostScriptFailed,
 	controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled, controller.StatusAbandoned,
 }
 
@@ -201,7 +320,9 @@ func pages(t *testing.T, run controller.RunInfo) (html, markdown string) {
 }
 
 func TestAPageHasNoElementThatIsNotItsOwn(t *testing.T) {
-	own := strings.Fields("html head meta title style body header nav a h1 h2 h3 p b code pre br span div section svg line text rect table tr th td details summary")
+	own := strings.Fields(
+		"html head meta title style body header nav a h1 h2 h3 p b code pre br span div section svg line text rect table tr th td details summary",
+	)
 	for _, status := range kinds {
 		t.Run(status, func(t *testing.T) {
 			out, _ := pages(t, example(t, status))
@@ -211,7 +332,11 @@ func TestAPageHasNoElementThatIsNotItsOwn(t *testing.T) {
 				if name == nil || !slices.Contains(own, name[1]) {
 					t.Errorf("the page has %q", tag)
 				}
-				if regexp.MustCompile(`(?i)[ '"](on[a-z]+|style|src|http-equiv)=`).MatchString(regexp.MustCompile(`="[^"]*"`).ReplaceAllString(tag, "=")) ||
+				if regexp.MustCompile(
+					`(?i)[ '"](on[a-z]+|style|src|http-equiv)=`,
+				).MatchString(
+					regexp.MustCompile(`="[^"]*"`).ReplaceAllString(tag, "="),
+				) ||
 					strings.Contains(tag, "href") && !regexp.MustCompile(`^<a href="#[a-z]+">$`).MatchString(tag) {
 					t.Errorf("the page has %q", tag)
 				}
@@ -221,7 +346,11 @@ func TestAPageHasNoElementThatIsNotItsOwn(t *testing.T) {
 				t.Error("the style loads something")
 			}
 			sum := sha256.Sum256([]byte(style))
-			policy := "default-src &#39;none&#39;; style-src &#39;sha256-" + strings.ReplaceAll(base64.StdEncoding.EncodeToString(sum[:]), "+", "&#43;") + "&#39;; base-uri &#39;none&#39;; form-action &#39;none&#39;"
+			policy := "default-src &#39;none&#39;; style-src &#39;sha256-" + strings.ReplaceAll(
+				base64.StdEncoding.EncodeToString(sum[:]),
+				"+",
+				"&#43;",
+			) + "&#39;; base-uri &#39;none&#39;; form-action &#39;none&#39;"
 			if !strings.Contains(head, `content="`+policy+`"`) {
 				t.Error("the content security policy is not that of the style")
 			}
@@ -280,8 +409,10 @@ func withoutSpans(line string) string {
 func TestAPageShowsTheRun(t *testing.T) {
 	html, markdown := pages(t, example(t, controller.StatusDone))
 	for _, want := range []string{
-		"fix-bug", "done", "20260102t030405-0a1b2c3d", "I will look at the test first.", "go test ./...", "TestMerge", "a line\nanother", "api.example.com:443", "block-metadata", "1.0 MiB", "2.0 KiB",
-		"slot.go", "s.From &lt;= out[last].To", "mode 644 → 755", "binary", "12\u202f345", "$0.0421", "model-a", "the chain of", "Iteration 2", "asked for by root", "no longer at",
+		"fix-bug", "done", "20260102t030405-0a1b2c3d", "I will look at the test first.", "go test ./...", "TestMerge", "a line\nanother",
+		"api.example.com:443", "block-metadata", "1.0 MiB", "2.0 KiB",
+		"slot.go", "s.From &lt;= out[last].To", "mode 644 → 755", "binary", "12\u202f345", "$0.0421", "model-a", "the chain of", "Iteration 2",
+		"asked for by root", "no longer at",
 	} {
 		if !strings.Contains(html, want) {
 			t.Errorf("the page does not show %q", want)
@@ -364,7 +495,8 @@ func TestAPageIsBounded(t *testing.T) {
 		r.connection(wire.Event{Type: wire.EventNet, Target: fmt.Sprint(i, long[:2000])})
 	}
 	r.finish()
-	if len(r.Agent) != maxSaid || r.AgentOmitted == 0 || len(r.Network) != maxTargets || r.NetOmitted == 0 || len(r.Usage) != maxModels || r.TotalUsage().Input != 3*maxSaid {
+	if len(r.Agent) != maxSaid || r.AgentOmitted == 0 || len(r.Network) != maxTargets || r.NetOmitted == 0 || len(r.Usage) != maxModels ||
+		r.TotalUsage().Input != 3*maxSaid {
 		t.Errorf("%d said, %d destinations, %d models", len(r.Agent), len(r.Network), len(r.Usage))
 	}
 }
@@ -378,7 +510,8 @@ func TestAnAnswerStandsBesideItsCall(t *testing.T) {
 	} {
 		r.said(controller.AgentEvent{Event: e})
 	}
-	if len(r.Agent) != 4 || r.Agent[0].Answer != "one" || r.Agent[0].Failed || r.Agent[1].Answer != "two" || !r.Agent[1].Failed || r.Agent[2].Text != "again" {
+	if len(r.Agent) != 4 || r.Agent[0].Answer != "one" || r.Agent[0].Failed || r.Agent[1].Answer != "two" || !r.Agent[1].Failed ||
+		r.Agent[2].Text != "again" {
 		for _, s := range r.Agent {
 			t.Errorf("%+v", s)
 		}

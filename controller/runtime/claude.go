@@ -52,7 +52,10 @@ func checkClaudeFront(in Invocation) error {
 		value = strings.Trim(strings.TrimSpace(value), `"'`)
 		switch {
 		case slices.Contains(unreadKeys, key):
-			return fmt.Errorf("the agent definition sets %s, which nothing acts on: hooks, servers and permissions are those of the harness and its policy", key)
+			return fmt.Errorf(
+				"the agent definition sets %s, which nothing acts on: hooks, servers and permissions are those of the harness and its policy",
+				key,
+			)
 		case key == "name" && value != in.Agent:
 			return fmt.Errorf("the agent definition says name: %.60s, and its file is called %s.md", value, in.Agent)
 		}
@@ -116,7 +119,10 @@ func claudeSettingsOf(in Invocation) ([]byte, error) {
 		if matcher == "" {
 			matcher = "*"
 		}
-		hooks[event] = append(hooks[event], hookGroup{Matcher: matcher, Hooks: []hookCall{{Type: "command", Command: shellWords(h.Argv) + hookElse}}})
+		hooks[event] = append(
+			hooks[event],
+			hookGroup{Matcher: matcher, Hooks: []hookCall{{Type: "command", Command: shellWords(h.Argv) + hookElse}}},
+		)
 	}
 	data, err := json.MarshalIndent(map[string]any{
 		"disableAllHooks": false,
@@ -142,10 +148,23 @@ func shellWords(words []string) string {
 // agent may do, so the program asks nobody for permission. Servers that a
 // repository names in .mcp.json are not started.
 func (c claude) Command(in Invocation) (Command, error) {
-	argv := append(in.program(c.Traits()),
-		"-p", "--agent", claudePlugin+":"+in.Agent, "--plugin-dir", in.ConfigDir,
-		"--settings", claudeSettings(in), "--debug-file", path.Join(in.ConfigDir, "debug", "claude.log"), "--output-format", "stream-json", "--verbose",
-		"--dangerously-skip-permissions", "--strict-mcp-config")
+	argv := append(
+		in.program(c.Traits()),
+		"-p",
+		"--agent",
+		claudePlugin+":"+in.Agent,
+		"--plugin-dir",
+		in.ConfigDir,
+		"--settings",
+		claudeSettings(in),
+		"--debug-file",
+		path.Join(in.ConfigDir, "debug", "claude.log"),
+		"--output-format",
+		"stream-json",
+		"--verbose",
+		"--dangerously-skip-permissions",
+		"--strict-mcp-config",
+	)
 	for _, dir := range in.Plugins {
 		argv = append(argv, "--plugin-dir", dir)
 	}
@@ -169,7 +188,8 @@ func (c claude) Command(in Invocation) (Command, error) {
 func (claude) State(in Invocation) []string {
 	var out []string
 	for _, name := range []string{
-		".claude.json", ".last-cleanup", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans", "file-history", "statsig", "cache", "debug",
+		".claude.json", ".last-cleanup", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans",
+		"file-history", "statsig", "cache", "debug",
 	} {
 		out = append(out, path.Join(in.ConfigDir, name))
 	}

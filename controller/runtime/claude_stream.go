@@ -156,7 +156,12 @@ func (p *claudeParser) object(data []byte) bool {
 		}
 	case "system":
 		if l.Subtype == "api_retry" {
-			p.say(Event{Kind: EventError, Text: fmt.Sprintf("the model's API failed (%s, status %s), attempt %d", word(l.Error), word(l.Status), l.Attempt)})
+			p.say(
+				Event{
+					Kind: EventError,
+					Text: fmt.Sprintf("the model's API failed (%s, status %s), attempt %d", word(l.Error), word(l.Status), l.Attempt),
+				},
+			)
 		}
 	case "result":
 		p.result(l)

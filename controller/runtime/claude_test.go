@@ -45,7 +45,11 @@ func TestTheStreamOfClaudeBecomesEvents(t *testing.T) {
 	}
 	end := []Event{
 		{Kind: EventError, Stream: "stdout", Text: "permission denied: Bash rm x"},
-		{Kind: EventUsage, Stream: "stdout", Usage: &Usage{Model: "claude-x", Turns: 3, Input: 300, Output: 60, CacheRead: 7, CacheWrite: 8, CostUSD: 0.25}},
+		{
+			Kind:   EventUsage,
+			Stream: "stdout",
+			Usage:  &Usage{Model: "claude-x", Turns: 3, Input: 300, Output: 60, CacheRead: 7, CacheWrite: 8, CostUSD: 0.25},
+		},
 		{Kind: EventResult, Stream: "stdout", Text: "done"},
 	}
 	stopped := []Event{{Kind: EventUsage, Stream: "stdout", Usage: &Usage{Model: "claude-x", Turns: 2, Input: 250, Output: 2}}}
@@ -190,8 +194,11 @@ func TestTheCommandOfClaude(t *testing.T) {
 		t.Fatalf("%v: %s", err, files[0].Data)
 	}
 	before, after := settings.Hooks["PreToolUse"], settings.Hooks["PostToolUse"]
-	if len(before) != 1 || before[0].Matcher != "Bash|Edit" || before[0].Hooks[0].Command != `'/usr/lib/agentsh/agentsh' 'hook' 'it'\''s' || exit 2` ||
-		len(after) != 1 || after[0].Matcher != "*" || after[0].Hooks[0].Type != "command" {
+	if len(before) != 1 || before[0].Matcher != "Bash|Edit" ||
+		before[0].Hooks[0].Command != `'/usr/lib/agentsh/agentsh' 'hook' 'it'\''s' || exit 2` ||
+		len(after) != 1 ||
+		after[0].Matcher != "*" ||
+		after[0].Hooks[0].Type != "command" {
 		t.Errorf("%+v", settings.Hooks)
 	}
 	if !strings.Contains(line, "--settings "+files[0].Dest) {
@@ -213,7 +220,8 @@ func TestTheTaskHoldsWhatTheValidatorSaid(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	in.Objection = strings.Repeat("é", 100_000) + "END"
-	if text := Task(in); len(text) > 40<<10 || !strings.HasSuffix(text, "éEND\n") || !strings.Contains(text, in.Feedback) || strings.ToValidUTF8(text, "?") != text {
+	if text := Task(in); len(text) > 40<<10 || !strings.HasSuffix(text, "éEND\n") || !strings.Contains(text, in.Feedback) ||
+		strings.ToValidUTF8(text, "?") != text {
 		t.Errorf("%d bytes: %.400s", len(text), text)
 	}
 }

@@ -83,7 +83,15 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 }
 
 // geminiState is what Gemini CLI keeps in its home.
-var geminiState = []string{"history", "projects.json", "tmp", "installation_id", "google_accounts.json", "state.json", "trustedFolders.json"}
+var geminiState = []string{
+	"history",
+	"projects.json",
+	"tmp",
+	"installation_id",
+	"google_accounts.json",
+	"state.json",
+	"trustedFolders.json",
+}
 
 func (g gemini) State(in Invocation) []string {
 	var state []string
@@ -183,13 +191,22 @@ func (p *geminiParser) read(object []byte) bool {
 		if len(p.tools) < maxOpen {
 			p.tools[id] = tool
 		}
-		p.emit(Event{Kind: EventToolCall, Tool: tool, Call: id, Text: short(r.Input, "command", "file_path", "dir_path", "pattern", "query", "prompt", "name")})
+		p.emit(
+			Event{
+				Kind: EventToolCall,
+				Tool: tool,
+				Call: id,
+				Text: short(r.Input, "command", "file_path", "dir_path", "pattern", "query", "prompt", "name"),
+			},
+		)
 	case "tool_result":
 		id, text := clean(r.ID, maxName), r.Output
 		if r.Error != nil {
 			text = joined(text, r.Error.Message)
 		}
-		p.emit(Event{Kind: EventToolResult, Tool: p.tools[id], Call: id, Text: clean(text, limitAnswer), Failed: r.Status == "error" || r.Error != nil})
+		p.emit(
+			Event{Kind: EventToolResult, Tool: p.tools[id], Call: id, Text: clean(text, limitAnswer), Failed: r.Status == "error" || r.Error != nil},
+		)
 		delete(p.tools, id)
 	case "error":
 		p.emit(Event{Kind: EventError, Stream: "stdout", Text: clean(r.Message, limitAnswer)})

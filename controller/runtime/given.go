@@ -58,7 +58,15 @@ func (in Invocation) shadowed() []string {
 }
 
 // plainKeys are the keys of a definition's front matter that only describe it.
-var plainKeys = map[string]bool{"name": true, "description": true, "color": true, "version": true, "author": true, "license": true, "tags": true}
+var plainKeys = map[string]bool{
+	"name":        true,
+	"description": true,
+	"color":       true,
+	"version":     true,
+	"author":      true,
+	"license":     true,
+	"tags":        true,
+}
 
 // frontKey is a key of the front matter: YAML in block style.
 var frontKey = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]|$)`)
@@ -87,7 +95,10 @@ func (in Invocation) instructions() (string, error) {
 		case key == nil:
 			return "", fmt.Errorf("the front matter of the agent definition has a line that is no key: %.60q", line)
 		case !plainKeys[key[1]]:
-			return "", fmt.Errorf("the agent definition sets %s, which this runtime does not act on; remove it, or write what it restricts in the policy", key[1])
+			return "", fmt.Errorf(
+				"the agent definition sets %s, which this runtime does not act on; remove it, or write what it restricts in the policy",
+				key[1],
+			)
 		}
 	}
 	return notEmpty(body)

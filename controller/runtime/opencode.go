@@ -97,7 +97,8 @@ func (o opencode) Command(in Invocation) (Command, error) {
 		return Command{}, err
 	}
 	vars := append([]string{
-		"OPENCODE_CONFIG_CONTENT=" + config, "XDG_CONFIG_HOME=" + path.Join(in.HomeDir, ".config"), "XDG_DATA_HOME=" + path.Join(in.HomeDir, ".local/share"),
+		"OPENCODE_CONFIG_CONTENT=" + config, "XDG_CONFIG_HOME=" + path.Join(in.HomeDir, ".config"), "XDG_DATA_HOME=" + path.Join(in.HomeDir,
+			".local/share"),
 		"XDG_STATE_HOME=" + path.Join(in.HomeDir, ".local/state"), "XDG_CACHE_HOME=" + path.Join(in.HomeDir, ".cache"),
 	}, opencodeVars...)
 	argv := append(in.program(o.Traits()), "run", "--format", "json", "--agent", in.Agent)
@@ -187,7 +188,14 @@ func (p *opencodeParser) read(object []byte) bool {
 // tool tells a call that ended: OpenCode says nothing of one before.
 func (p *opencodeParser) tool(part opencodePart) {
 	tool, id, s := clean(part.Tool, maxName), clean(part.CallID, maxName), part.State
-	p.emit(Event{Kind: EventToolCall, Tool: tool, Call: id, Text: short(s.Input, "command", "filePath", "patchText", "pattern", "path", "url", "prompt", "name")})
+	p.emit(
+		Event{
+			Kind: EventToolCall,
+			Tool: tool,
+			Call: id,
+			Text: short(s.Input, "command", "filePath", "patchText", "pattern", "path", "url", "prompt", "name"),
+		},
+	)
 	failed, text := s.Status == "error" || tool == "invalid", joined(s.Output, s.Error)
 	if s.Metadata.Exit != nil && *s.Metadata.Exit != 0 {
 		failed, text = true, joined(strings.TrimRight(text, "\n"), fmt.Sprintf("exit status %d", *s.Metadata.Exit))
@@ -200,8 +208,9 @@ func (p *opencodeParser) tool(part opencodePart) {
 func (p *opencodeParser) step(part opencodePart) {
 	t := part.Tokens
 	p.emit(Event{Kind: EventUsage, Usage: &Usage{
-		Turns: 1, Input: tokens(t.Input), Output: tokens(t.Output) + tokens(t.Reasoning), CacheRead: tokens(t.Cache.Read), CacheWrite: tokens(t.Cache.Write),
-		CostUSD: max(part.Cost, 0),
+		Turns: 1, Input: tokens(t.Input), Output: tokens(t.Output) + tokens(t.Reasoning), CacheRead: tokens(t.Cache.Read),
+		CacheWrite: tokens(t.Cache.Write),
+		CostUSD:    max(part.Cost, 0),
 	}})
 	switch part.Reason {
 	case "tool-calls":

@@ -166,7 +166,8 @@ func checkEvent(t *testing.T, name string, e Event) {
 			t.Fatalf("%s: %s holds control characters: %.100q", name, e.Kind, text)
 		}
 	}
-	if u := e.Usage; u != nil && (u.Input < 0 || u.Output < 0 || u.CacheRead < 0 || u.CacheWrite < 0 || u.CostUSD < 0 || len(u.Model) > 2*maxName) {
+	if u := e.Usage; u != nil &&
+		(u.Input < 0 || u.Output < 0 || u.CacheRead < 0 || u.CacheWrite < 0 || u.CostUSD < 0 || len(u.Model) > 2*maxName) {
 		t.Fatalf("%s: usage %+v", name, *u)
 	}
 }
@@ -328,7 +329,8 @@ func TestTheOperatorsModelProviderIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all := strings.Join(c.Argv, " "); strings.Contains(all, "api.openai.com") || !strings.Contains(all, `/opt/codex -c model_provider="corp" exec`) {
+	if all := strings.Join(c.Argv, " "); strings.Contains(all, "api.openai.com") ||
+		!strings.Contains(all, `/opt/codex -c model_provider="corp" exec`) {
 		t.Errorf("%q", all)
 	}
 }
@@ -349,7 +351,8 @@ func TestDeliveredSkillsShadowThoseOfTheRepository(t *testing.T) {
 			t.Errorf("%s: no link to the skills: %+v", r.Name(), files)
 		}
 	}
-	if hidden := (gemini{}).Hidden(invocation()); !slices.Contains(hidden, ".gemini/settings.json") || !slices.Contains(hidden, ".gemini/.env") {
+	if hidden := (gemini{}).Hidden(invocation()); !slices.Contains(hidden, ".gemini/settings.json") ||
+		!slices.Contains(hidden, ".gemini/.env") {
 		t.Errorf("gemini hides %q", hidden)
 	}
 }

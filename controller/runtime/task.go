@@ -15,11 +15,19 @@ func Task(in Invocation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Do the work your instructions describe, in the repository %s.\n", in.RepoDir)
 	fmt.Fprintf(&b, "Commit changes you want to keep. Results that are no changes of the repository go to files in %s.\n", in.OutputDir)
-	b.WriteString("Nobody can answer questions. What the sandbox refuses fails with \"Permission denied\" or \"agentsh: denied\", and that is final: do not try to get around it, find another way or say what is missing.\n")
+	b.WriteString(
+		"Nobody can answer questions. What the sandbox refuses fails with \"Permission denied\" or \"agentsh: denied\", and that is final: " +
+			"do not try to get around it, find another way or say what is missing.\n",
+	)
 	if in.Feedback == "" {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "\nThis is attempt %d. What you left in attempt %d is still there, and it did not pass the validation. ", in.Iteration, in.Iteration-1)
+	fmt.Fprintf(
+		&b,
+		"\nThis is attempt %d. What you left in attempt %d is still there, and it did not pass the validation. ",
+		in.Iteration,
+		in.Iteration-1,
+	)
 	text := strings.TrimSpace(in.Objection)
 	switch {
 	case text == "":

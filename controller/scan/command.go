@@ -28,16 +28,48 @@ var attacks = sync.OnceValue(func() []attack {
 		severity      Severity
 		message, text string
 	}{
-		{Critical, "opens a shell to another machine", `/dev/(?:tcp|udp)/|\b(?:nc|ncat|netcat)\b[^|;\n]*\s-[a-z]*[ec]\b|socat\b[^|;\n]*exec:|import\s+socket[^\n]*(?:subprocess|os\.dup2|pty)|mkfifo\b[^\n]*\|[^\n]*\bnc\b`},
-		{Critical, "runs what was encoded", `(?:base64\s+(?:-d|-D|--decode)|xxd\s+-r|openssl\s+enc[^|]*-d)[^|\n]*\|\s*(?:` + shell + `)|eval\b[^\n]*base64|exec\(\s*(?:base64|__import__\(['"]base64)`},
+		{
+			Critical,
+			"opens a shell to another machine",
+			`/dev/(?:tcp|udp)/|\b(?:nc|ncat|netcat)\b[^|;\n]*\s-[a-z]*[ec]\b|socat\b[^|;\n]*exec:|import\s+socket[^\n]*(?:subprocess|os\.dup2|pty)|mkfifo\b[^\n]*\|[^\n]*\bnc\b`,
+		},
+		{
+			Critical,
+			"runs what was encoded",
+			`(?:base64\s+(?:-d|-D|--decode)|xxd\s+-r|openssl\s+enc[^|]*-d)[^|\n]*\|\s*(?:` + shell + `)|eval\b[^\n]*base64|exec\(\s*(?:base64|__import__\(['"]base64)`,
+		},
 		{Critical, "sends secrets away", secret + `[^\n]*\|[^\n]*` + upload + `|` + upload + `[^\n]*@?[^\n]*` + secret},
-		{Critical, "sends the environment away", `\b(?:env|printenv|set|export -p)\b\s*\|[^\n]*` + upload + `|` + upload + `[^\n]*\$\(\s*(?:env|printenv)\b`},
-		{Critical, "deletes everything", `\brm\s+(?:-\S+\s+)*-\S*[rR]\S*\s+(?:-\S+\s+)*(?:--no-preserve-root\s+)?["']?(?:/\*?|~/?|\$HOME/?|\$\{HOME\}/?)["']?\s*(?:$|[;&|]|--no-preserve-root)|\bmkfs\b|\bdd\b[^\n]*of=/dev/(?:sd|nvme|vd)`},
+		{
+			Critical,
+			"sends the environment away",
+			`\b(?:env|printenv|set|export -p)\b\s*\|[^\n]*` + upload + `|` + upload + `[^\n]*\$\(\s*(?:env|printenv)\b`,
+		},
+		{
+			Critical,
+			"deletes everything",
+			`\brm\s+(?:-\S+\s+)*-\S*[rR]\S*\s+(?:-\S+\s+)*(?:--no-preserve-root\s+)?["']?(?:/\*?|~/?|\$HOME/?|\$\{HOME\}/?)["']?\s*(?:$|[;&|]|--no-preserve-root)|\bmkfs\b|\bdd\b[^\n]*of=/dev/(?:sd|nvme|vd)`,
+		},
 		{Critical, "is a fork bomb", `:\(\)\s*\{\s*:\|:`},
-		{High, "runs what it downloads", fetch + `[^|;\n]*\|\s*(?:` + shell + `)|(?:` + shell + `)\s+(?:-c\s+)?["']?(?:<\(|\$\(|` + "`" + `)\s*` + fetch + `|eval\b[^\n]*` + fetch},
-		{High, "lets a way in stay", `authorized_keys|\bcrontab\b|/etc/cron|\bsystemctl\s+enable|(?:>>?|tee\s+(?:-a\s+)?)\s*\S*(?:\.bashrc|\.zshrc|\.profile|\.bash_profile)`},
-		{High, "makes git start a program", `git\s+config\b[^\n]*(?:core\.(?:hooksPath|fsmonitor|sshCommand|pager|editor)|filter\.\S+\.(?:clean|smudge)|diff\.\S*(?:textconv|external)|alias\.\S+\s+["']?!)|GIT_(?:SSH_COMMAND|EXTERNAL_DIFF|PAGER)=`},
-		{High, "loads code into other programs", `\bLD_(?:PRELOAD|AUDIT|LIBRARY_PATH)=|\b(?:NODE_OPTIONS|PYTHONSTARTUP|PERL5OPT|RUBYOPT|BASH_ENV)=`},
+		{
+			High,
+			"runs what it downloads",
+			fetch + `[^|;\n]*\|\s*(?:` + shell + `)|(?:` + shell + `)\s+(?:-c\s+)?["']?(?:<\(|\$\(|` + "`" + `)\s*` + fetch + `|eval\b[^\n]*` + fetch,
+		},
+		{
+			High,
+			"lets a way in stay",
+			`authorized_keys|\bcrontab\b|/etc/cron|\bsystemctl\s+enable|(?:>>?|tee\s+(?:-a\s+)?)\s*\S*(?:\.bashrc|\.zshrc|\.profile|\.bash_profile)`,
+		},
+		{
+			High,
+			"makes git start a program",
+			`git\s+config\b[^\n]*(?:core\.(?:hooksPath|fsmonitor|sshCommand|pager|editor)|filter\.\S+\.(?:clean|smudge)|diff\.\S*(?:textconv|external)|alias\.\S+\s+["']?!)|GIT_(?:SSH_COMMAND|EXTERNAL_DIFF|PAGER)=`,
+		},
+		{
+			High,
+			"loads code into other programs",
+			`\bLD_(?:PRELOAD|AUDIT|LIBRARY_PATH)=|\b(?:NODE_OPTIONS|PYTHONSTARTUP|PERL5OPT|RUBYOPT|BASH_ENV)=`,
+		},
 		{High, "reads secrets", `\b(?:cat|less|head|tail|cp|tar|strings|xxd|base64)\b[^\n]*` + secret},
 		{Medium, "raises privileges", `\bchmod\b[^\n]*(?:[ugo]*\+s|[0-7]?[4-7][0-7]{3})\b|\bsetcap\b`},
 	}
@@ -90,8 +122,10 @@ func unquoted(command string) string {
 
 // fetchers are programs whose operands are hosts and URLs.
 var fetchers = map[string]bool{
-	"curl": true, "wget": true, "aria2c": true, "http": true, "https": true, "xh": true, "nc": true, "ncat": true, "netcat": true, "telnet": true, "socat": true,
-	"lynx": true, "links": true, "w3m": true, "fetch": true, "openssl": true, "ssh": true, "ping": true, "httpie": true, "lwp-request": true, "GET": true,
+	"curl": true, "wget": true, "aria2c": true, "http": true, "https": true, "xh": true, "nc": true, "ncat": true, "netcat": true,
+	"telnet": true, "socat": true,
+	"lynx": true, "links": true, "w3m": true, "fetch": true, "openssl": true, "ssh": true, "ping": true, "httpie": true,
+	"lwp-request": true, "GET": true,
 }
 
 // Requests judges the hosts that a shell command would reach, as far as it
@@ -167,7 +201,11 @@ func addressLike(host string) bool {
 func (s *span) command(from, to int) {
 	for _, a := range attacks() {
 		if at := a.re.FindIndex(s.raw[from:to]); at != nil {
-			s.report(from+at[0], from+at[1], Finding{Rule: RuleCommand, Severity: a.severity, Message: "a command that " + a.message, Hint: "look at who wrote it"})
+			s.report(
+				from+at[0],
+				from+at[1],
+				Finding{Rule: RuleCommand, Severity: a.severity, Message: "a command that " + a.message, Hint: "look at who wrote it"},
+			)
 		}
 	}
 }

@@ -65,7 +65,8 @@ func (s *span) grade(rule string) Severity {
 
 // negated reports whether the words before say not to do it.
 func negated(before []byte) bool {
-	for _, word := range []string{" not ", " never ", " dont ", " cannot ", " cant ", " nicht ", " nie ", " ne ", " не ", " nunca ", " never just ", " not simply "} {
+	for _, word := range []string{" not ", " never ", " dont ", " cannot ", " cant ", " nicht ", " nie ", " ne ", " не ", " nunca ",
+		" never just ", " not simply "} {
 		if bytes.HasSuffix(before, foldNegation(word)) {
 			return true
 		}
@@ -86,7 +87,8 @@ func (s *span) discussed(from, to int) bool {
 		return false
 	}
 	low := strings.ToLower(string(around))
-	for _, word := range []string{"injection", "untrusted", "malicious", "attack", "treat ", "never follow", "not follow", "refuse", "suspicious", "do not obey", "as data"} {
+	for _, word := range []string{"injection", "untrusted", "malicious", "attack", "treat ", "never follow", "not follow", "refuse",
+		"suspicious", "do not obey", "as data"} {
 		if strings.Contains(low, word) {
 			return true
 		}
@@ -123,8 +125,10 @@ func (j *job) escalate() {
 		for k := range j.found {
 			a, b := &j.found[i], &j.found[k]
 			apart := a.Line - b.Line
-			if bad[a.Rule] && bad[b.Rule] && a.Rule != b.Rule && a.Severity == High && b.Severity >= High && apart <= together && -apart <= together &&
-				!strings.Contains(a.Message, "quoted") && !strings.Contains(b.Message, "quoted") {
+			if bad[a.Rule] && bad[b.Rule] && a.Rule != b.Rule && a.Severity == High && b.Severity >= High && apart <= together &&
+				-apart <= together &&
+				!strings.Contains(a.Message, "quoted") &&
+				!strings.Contains(b.Message, "quoted") {
 				a.Severity = Critical
 				b.Severity = Critical
 			}

@@ -8,13 +8,16 @@ import (
 // instructionNames are files that agents read as instructions, at any depth, in
 // small letters.
 var instructionNames = map[string]bool{
-	"agents.md": true, "agents.override.md": true, "agent.md": true, "claude.md": true, "claude.local.md": true, "gemini.md": true, "qwen.md": true, "skill.md": true,
-	".cursorrules": true, ".windsurfrules": true, ".clinerules": true, ".roorules": true, ".goosehints": true, "copilot-instructions.md": true, "conventions.md": true, "llms.txt": true,
+	"agents.md": true, "agents.override.md": true, "agent.md": true, "claude.md": true, "claude.local.md": true, "gemini.md": true,
+	"qwen.md": true, "skill.md": true,
+	".cursorrules": true, ".windsurfrules": true, ".clinerules": true, ".roorules": true, ".goosehints": true,
+	"copilot-instructions.md": true, "conventions.md": true, "llms.txt": true,
 }
 
 // instructionDirs are directories whose text files agents read.
 var instructionDirs = []string{
-	".claude", ".cursor/rules", ".github/instructions", ".github/prompts", ".github/agents", ".codex", ".gemini", ".opencode", ".windsurf", ".clinerules", ".roo",
+	".claude", ".cursor/rules", ".github/instructions", ".github/prompts", ".github/agents", ".codex", ".gemini", ".opencode", ".windsurf",
+	".clinerules", ".roo",
 	".junie", ".amazonq", "skills", "agents", "commands",
 }
 

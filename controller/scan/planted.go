@@ -100,7 +100,12 @@ func (s *Scanner) findPlanted(in *span) {
 		if how == "" {
 			continue
 		}
-		f := Finding{Rule: p.rule, Severity: Critical, Excerpt: "(not shown)", Hint: "somebody read what the agent has no reason to pass on: look at the audit log"}
+		f := Finding{
+			Rule:     p.rule,
+			Severity: Critical,
+			Excerpt:  "(not shown)",
+			Hint:     "somebody read what the agent has no reason to pass on: look at the audit log",
+		}
 		f.Message = "a canary"
 		if p.rule == RuleSecret {
 			f.Message, f.Hint = "a secret of this run", "change the secret, and keep it out of what the agent sees"

@@ -72,7 +72,8 @@ var instructs = map[string]bool{RuleInjection: true, RuleConceal: true, RuleExfi
 // they are an attack, as in [job.escalate].
 func accompanied(found []mark, i int) bool {
 	for _, m := range found {
-		if apart := m.f.Line - found[i].f.Line; m.f.Rule != found[i].f.Rule && instructs[m.f.Rule] && m.f.Severity >= High && apart <= together && -apart <= together {
+		if apart := m.f.Line - found[i].f.Line; m.f.Rule != found[i].f.Rule && instructs[m.f.Rule] && m.f.Severity >= High && apart <= together &&
+			-apart <= together {
 			return true
 		}
 	}

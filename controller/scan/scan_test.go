@@ -21,7 +21,8 @@ func prose(n int) []byte {
 
 func BenchmarkScan(b *testing.B) {
 	code := bytes.Repeat([]byte("\tif err := s.read(ctx, name); err != nil { return fmt.Errorf(\"read %s: %w\", name, err) }\n"), 100_000)
-	for name, text := range map[string][]byte{"prose": prose(8 << 20), "code": code, "base64": bytes.Repeat([]byte("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"), 200_000)} {
+	for name, text := range map[string][]byte{"prose": prose(8 << 20), "code": code,
+		"base64": bytes.Repeat([]byte("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"), 200_000)} {
 		b.Run(name, func(b *testing.B) {
 			s := New(All())
 			b.SetBytes(int64(len(text)))
@@ -133,9 +134,12 @@ func TestFilesAreClassified(t *testing.T) {
 		kind    Kind
 		context bool
 	}{
-		"AGENTS.md": {Instructions, true}, "a/b/claude.md": {Instructions, true}, ".claude/commands/x.md": {Instructions, true}, "x/.claude/settings.json": {Settings, true},
-		".github/copilot-instructions.md": {Instructions, true}, ".cursor/rules/a.mdc": {Instructions, true}, "skills/a/SKILL.md": {Instructions, true}, ".mcp.json": {Settings, true},
-		"README.md": {Ordinary, true}, "src/main.go": {Ordinary, false}, "doc/agents.txt": {Ordinary, false}, "web/package.json": {Settings, true}, ".git/config": {Settings, true},
+		"AGENTS.md": {Instructions, true}, "a/b/claude.md": {Instructions, true}, ".claude/commands/x.md": {Instructions, true},
+		"x/.claude/settings.json":         {Settings, true},
+		".github/copilot-instructions.md": {Instructions, true}, ".cursor/rules/a.mdc": {Instructions, true},
+		"skills/a/SKILL.md": {Instructions, true}, ".mcp.json": {Settings, true},
+		"README.md": {Ordinary, true}, "src/main.go": {Ordinary, false}, "doc/agents.txt": {Ordinary, false}, "web/package.json": {Settings,
+			true}, ".git/config": {Settings, true},
 	} {
 		if kind, context := Classify(name); kind != want.kind || context != want.context {
 			t.Errorf("%s: %v %v", name, kind, context)
@@ -158,7 +162,8 @@ func FuzzScan(f *testing.F) {
 		}
 		lines := strings.Count(text, "\n") + 1
 		for _, x := range found {
-			if x.Line < 1 || x.Line > lines || x.Column < 1 || x.Column > utf8.RuneCountInString(text)+1 || strings.ContainsAny(x.String(), "\n\x1b") {
+			if x.Line < 1 || x.Line > lines || x.Column < 1 || x.Column > utf8.RuneCountInString(text)+1 ||
+				strings.ContainsAny(x.String(), "\n\x1b") {
 				t.Errorf("%+v", x)
 			}
 		}

@@ -136,7 +136,8 @@ func githubChecksum(token []byte) bool {
 // characters, words that say so, or characters in their order.
 func made(b []byte) bool {
 	low := strings.ToLower(string(b))
-	for _, word := range []string{"example", "xxxx", "your", "placeholder", "redacted", "dummy", "fake", "1234567", "abcdef", "0000", "sample", "testtest", "changeme"} {
+	for _, word := range []string{"example", "xxxx", "your", "placeholder", "redacted", "dummy", "fake", "1234567", "abcdef", "0000",
+		"sample", "testtest", "changeme"} {
 		if strings.Contains(low, word) {
 			return true
 		}

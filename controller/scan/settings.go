@@ -85,7 +85,12 @@ type lineStarter struct {
 }
 
 var lineStarters = []lineStarter{
-	{".git/config", `(?mi)^\s*(?:fsmonitor|sshcommand|hookspath|pager|editor|askpass|gitproxy|textconv|external|clean|smudge|process|program|helper|packobjectshook|uploadpack|receivepack|command)\s*=\s*(\S.*)$`, High, "git starts a program"},
+	{
+		".git/config",
+		`(?mi)^\s*(?:fsmonitor|sshcommand|hookspath|pager|editor|askpass|gitproxy|textconv|external|clean|smudge|process|program|helper|packobjectshook|uploadpack|receivepack|command)\s*=\s*(\S.*)$`,
+		High,
+		"git starts a program",
+	},
 	{".git/config", `(?mi)^\s*(?:path\s*=\s*\S.*|\[include.*)$`, High, "git reads another file as its configuration"},
 	{".git/config", `(?mi)^\s*url\s*=\s*(ext::.*)$`, Critical, "git starts a program to reach a remote"},
 	{".gitmodules", `(?mi)^\s*update\s*=\s*(!.*)$`, Critical, "git starts a program for a submodule"},

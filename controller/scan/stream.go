@@ -170,7 +170,18 @@ func (j *job) add(f Finding) {
 func (j *job) tooMany(f Finding) {
 	if !j.dropped {
 		j.dropped = true
-		j.found = append(j.found, Finding{File: j.name, Line: f.Line, Column: f.Column, Rule: RuleLimit, Severity: f.Severity, Message: "more findings follow", Hint: "look at the whole file"})
+		j.found = append(
+			j.found,
+			Finding{
+				File:     j.name,
+				Line:     f.Line,
+				Column:   f.Column,
+				Rule:     RuleLimit,
+				Severity: f.Severity,
+				Message:  "more findings follow",
+				Hint:     "look at the whole file",
+			},
+		)
 		return
 	}
 	last := &j.found[len(j.found)-1]

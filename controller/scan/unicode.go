@@ -109,7 +109,17 @@ func (s *span) tags(i int, prev rune) int {
 	if flag && count == len(ascii)+1 && bytes.HasSuffix(s.raw[i:end], []byte("\U000E007F")) {
 		return end - i
 	}
-	s.report(i, end, Finding{Rule: RuleHidden, Severity: Critical, Message: fmt.Sprintf("%d tag characters, which nothing shows", count), Excerpt: excerpt(ascii), Hint: hiddenHint})
+	s.report(
+		i,
+		end,
+		Finding{
+			Rule:     RuleHidden,
+			Severity: Critical,
+			Message:  fmt.Sprintf("%d tag characters, which nothing shows", count),
+			Excerpt:  excerpt(ascii),
+			Hint:     hiddenHint,
+		},
+	)
 	s.derive(ascii, i, "tag characters")
 	return end - i
 }
@@ -133,7 +143,12 @@ func (s *span) selectors(i int, prev rune) int {
 		}
 		data = append(data, byte(r))
 	}
-	f := Finding{Rule: RuleHidden, Severity: High, Message: fmt.Sprintf("%d variation selectors with nothing to vary", count), Hint: hiddenHint}
+	f := Finding{
+		Rule:     RuleHidden,
+		Severity: High,
+		Message:  fmt.Sprintf("%d variation selectors with nothing to vary", count),
+		Hint:     hiddenHint,
+	}
 	if count >= 4 {
 		f.Severity = Critical
 		s.derive(data, i, "variation selectors")
@@ -144,7 +159,24 @@ func (s *span) selectors(i int, prev rune) int {
 
 func isInvisible(r rune) bool {
 	switch r {
-	case 0x200B, 0x200C, 0x200D, 0x2060, 0x2061, 0x2062, 0x2063, 0x2064, 0xFEFF, 0x180E, 0x00AD, 0x034F, 0x115F, 0x1160, 0x3164, 0xFFA0, 0x17B4, 0x17B5:
+	case 0x200B,
+		0x200C,
+		0x200D,
+		0x2060,
+		0x2061,
+		0x2062,
+		0x2063,
+		0x2064,
+		0xFEFF,
+		0x180E,
+		0x00AD,
+		0x034F,
+		0x115F,
+		0x1160,
+		0x3164,
+		0xFFA0,
+		0x17B4,
+		0x17B5:
 		return true
 	}
 	return false
@@ -157,7 +189,11 @@ func (s *span) invisible(i int, prev rune) int {
 	first, _ := utf8.DecodeRune(b[i:])
 	next, _ := utf8.DecodeRune(b[end:])
 	if count >= 8 {
-		s.report(i, end, Finding{Rule: RuleHidden, Severity: Critical, Message: fmt.Sprintf("%d invisible characters in a row", count), Hint: hiddenHint})
+		s.report(
+			i,
+			end,
+			Finding{Rule: RuleHidden, Severity: Critical, Message: fmt.Sprintf("%d invisible characters in a row", count), Hint: hiddenHint},
+		)
 		for _, text := range bits(b[i:end]) {
 			s.derive(text, i, "invisible characters")
 		}
@@ -166,7 +202,12 @@ func (s *span) invisible(i int, prev rune) int {
 	if ordinaryInvisible(first, prev, next) || i == 0 && first == 0xFEFF {
 		return end - i
 	}
-	f := Finding{Rule: RuleHidden, Severity: Medium, Message: fmt.Sprintf("an invisible character U+%04X inside a word", first), Hint: hiddenHint}
+	f := Finding{
+		Rule:     RuleHidden,
+		Severity: Medium,
+		Message:  fmt.Sprintf("an invisible character U+%04X inside a word", first),
+		Hint:     hiddenHint,
+	}
 	if s.job.kind == Instructions {
 		f.Severity = High
 	}
@@ -294,8 +335,10 @@ func (s *span) endLine(l *bidiLine) {
 }
 
 var codeSuffixes = map[string]bool{
-	".go": true, ".c": true, ".h": true, ".cc": true, ".cpp": true, ".hpp": true, ".rs": true, ".py": true, ".js": true, ".mjs": true, ".cjs": true, ".ts": true,
-	".tsx": true, ".jsx": true, ".java": true, ".kt": true, ".rb": true, ".php": true, ".sh": true, ".bash": true, ".cs": true, ".swift": true, ".scala": true, ".pl": true, ".lua": true, ".sql": true,
+	".go": true, ".c": true, ".h": true, ".cc": true, ".cpp": true, ".hpp": true, ".rs": true, ".py": true, ".js": true, ".mjs": true,
+	".cjs": true, ".ts": true,
+	".tsx": true, ".jsx": true, ".java": true, ".kt": true, ".rb": true, ".php": true, ".sh": true, ".bash": true, ".cs": true,
+	".swift": true, ".scala": true, ".pl": true, ".lua": true, ".sql": true,
 }
 
 func isCode(name string) bool { return codeSuffixes[strings.ToLower(path.Ext(name))] }
@@ -331,7 +374,12 @@ func (s *span) homoglyphs() {
 		if latin < 2 || alike == 0 || other > 0 {
 			continue
 		}
-		f := Finding{Rule: RuleHomoglyph, Severity: Medium, Message: "a Latin word has letters of another script in it", Hint: "write the word in one script"}
+		f := Finding{
+			Rule:     RuleHomoglyph,
+			Severity: Medium,
+			Message:  "a Latin word has letters of another script in it",
+			Hint:     "write the word in one script",
+		}
 		if s.job.kind == Instructions {
 			f.Severity = High
 		}

@@ -126,7 +126,9 @@ func parseAddr(name string) (addr netip.Addr, odd string, ok bool) {
 		if a.Is4In6() {
 			return a.Unmap(), "an IPv4 address written as IPv6", true
 		}
-		if b := a.As16(); a.Is6() && (bytes.HasPrefix(b[:], []byte{0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0}) || a != netip.IPv6Unspecified() && a != netip.IPv6Loopback() && bytes.Equal(b[:12], make([]byte, 12))) {
+		if b := a.As16(); a.Is6() &&
+			(bytes.HasPrefix(b[:], []byte{0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0,
+				0}) || a != netip.IPv6Unspecified() && a != netip.IPv6Loopback() && bytes.Equal(b[:12], make([]byte, 12))) {
 			return netip.AddrFrom4([4]byte(b[12:])), "an IPv4 address written as IPv6", true
 		}
 		return a, "", true
@@ -158,7 +160,9 @@ func parseAddr(name string) (addr netip.Addr, odd string, ok bool) {
 			value |= n
 		}
 	}
-	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), "an address written as other numbers", true
+	return netip.AddrFrom4(
+		[4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)},
+	), "an address written as other numbers", true
 }
 
 // embedded reads the address that a name for testing holds: 10-0-0-1 or
@@ -178,7 +182,9 @@ var (
 		netip.MustParseAddr("192.0.0.192"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"),
 	}
 	specialNets = []netip.Prefix{
-		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
+		netip.MustParsePrefix(
+			"0.0.0.0/8",
+		), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
 		netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b:1::/48"),
 	}
 )
@@ -208,7 +214,16 @@ func addrKind(a netip.Addr) string {
 }
 
 // oddSchemes speak to services that expect no HTTP client.
-var oddSchemes = map[string]bool{"gopher": true, "dict": true, "ldap": true, "ldaps": true, "tftp": true, "jar": true, "netdoc": true, "phar": true}
+var oddSchemes = map[string]bool{
+	"gopher": true,
+	"dict":   true,
+	"ldap":   true,
+	"ldaps":  true,
+	"tftp":   true,
+	"jar":    true,
+	"netdoc": true,
+	"phar":   true,
+}
 
 // URL judges a URL that is about to be fetched: an internal host, a disguised
 // one and schemes that reach into other services are critical.

@@ -40,8 +40,18 @@ func TestFind(t *testing.T) {
 		want       string
 	}{
 		{"beside the controller", "amd64", files{"bin/agentsh": elf.EM_X86_64, "lib/agentsh": elf.EM_X86_64}, "bin/agentsh"},
-		{"of the sandbox's architecture, beside the controller", "arm64", files{"bin/agentsh": elf.EM_X86_64, "bin/agentsh-arm64": elf.EM_AARCH64}, "bin/agentsh-arm64"},
-		{"where it is installed for others", "arm64", files{"bin/agentsh": elf.EM_X86_64, "lib/agentsh-arm64": elf.EM_AARCH64}, "lib/agentsh-arm64"},
+		{
+			"of the sandbox's architecture, beside the controller",
+			"arm64",
+			files{"bin/agentsh": elf.EM_X86_64, "bin/agentsh-arm64": elf.EM_AARCH64},
+			"bin/agentsh-arm64",
+		},
+		{
+			"where it is installed for others",
+			"arm64",
+			files{"bin/agentsh": elf.EM_X86_64, "lib/agentsh-arm64": elf.EM_AARCH64},
+			"lib/agentsh-arm64",
+		},
 		{"under the wrong name", "arm64", files{"bin/agentsh-arm64": elf.EM_X86_64, "lib/agentsh": elf.EM_AARCH64}, "lib/agentsh"},
 		{"on the PATH, last", "amd64", files{"path/agentsh": elf.EM_X86_64, "lib/agentsh": elf.EM_AARCH64}, "path/agentsh"},
 		{"nowhere", "amd64", files{"bin/agentsh": elf.EM_AARCH64}, ""},

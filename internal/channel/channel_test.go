@@ -156,14 +156,22 @@ func TestACommandKeepsItsStreamsAndItsExit(t *testing.T) {
 		script, stdin, out, err string
 		exit                    wire.Exit
 	}{
-		"streams stay apart":          {script: "echo out; echo err >&2", out: "out\n", err: "err\n", exit: wire.Exit{Kind: wire.ExitExited}},
-		"the exit code is its own":    {script: "exit 124", exit: wire.Exit{Kind: wire.ExitExited, Code: 124}},
-		"a signal is no code":         {script: "kill -9 $$", exit: wire.Exit{Kind: wire.ExitSignaled, Signal: 9}},
-		"input arrives and ends":      {script: "cat", stdin: "hello", out: "hello", exit: wire.Exit{Kind: wire.ExitExited}},
-		"unread input is no error":    {script: "exit 3", stdin: strings.Repeat("x", 1<<20), exit: wire.Exit{Kind: wire.ExitExited, Code: 3}},
-		"no input is /dev/null":       {script: "cat; readlink /proc/self/fd/0", out: "/dev/null\n", exit: wire.Exit{Kind: wire.ExitExited}},
-		"much output arrives":         {script: "head -c 5000000 /dev/zero | tr '\\0' x", out: strings.Repeat("x", 5000000), exit: wire.Exit{Kind: wire.ExitExited}},
-		"output without reader stops": {script: "head -c 5000000 /dev/zero >&2", err: strings.Repeat("\x00", 5000000), exit: wire.Exit{Kind: wire.ExitExited}},
+		"streams stay apart":       {script: "echo out; echo err >&2", out: "out\n", err: "err\n", exit: wire.Exit{Kind: wire.ExitExited}},
+		"the exit code is its own": {script: "exit 124", exit: wire.Exit{Kind: wire.ExitExited, Code: 124}},
+		"a signal is no code":      {script: "kill -9 $$", exit: wire.Exit{Kind: wire.ExitSignaled, Signal: 9}},
+		"input arrives and ends":   {script: "cat", stdin: "hello", out: "hello", exit: wire.Exit{Kind: wire.ExitExited}},
+		"unread input is no error": {script: "exit 3", stdin: strings.Repeat("x", 1<<20), exit: wire.Exit{Kind: wire.ExitExited, Code: 3}},
+		"no input is /dev/null":    {script: "cat; readlink /proc/self/fd/0", out: "/dev/null\n", exit: wire.Exit{Kind: wire.ExitExited}},
+		"much output arrives": {
+			script: "head -c 5000000 /dev/zero | tr '\\0' x",
+			out:    strings.Repeat("x", 5000000),
+			exit:   wire.Exit{Kind: wire.ExitExited},
+		},
+		"output without reader stops": {
+			script: "head -c 5000000 /dev/zero >&2",
+			err:    strings.Repeat("\x00", 5000000),
+			exit:   wire.Exit{Kind: wire.ExitExited},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -354,7 +362,11 @@ func TestAWriterThatFailsIsToldAndTheCommandEnds(t *testing.T) {
 	c := connect(t, &handler{})
 	r, w := io.Pipe()
 	r.CloseWithError(errors.New("screen is gone"))
-	exit, err := c.Run(context.Background(), wire.ExecRequest{Argv: []string{"/bin/sh", "-c", "head -c 3000000 /dev/zero; exit 5"}}, wire.Streams{Stdout: w})
+	exit, err := c.Run(
+		context.Background(),
+		wire.ExecRequest{Argv: []string{"/bin/sh", "-c", "head -c 3000000 /dev/zero; exit 5"}},
+		wire.Streams{Stdout: w},
+	)
 	if exit.Code != 5 || err == nil || !strings.Contains(err.Error(), "screen is gone") {
 		t.Errorf("%+v %v", exit, err)
 	}
@@ -447,7 +459,8 @@ func TestChannelsBeyondTheLimitAreRefused(t *testing.T) {
 		}
 		cmds = append(cmds, cmd)
 	}
-	if err := c.Command(context.Background(), wire.ExecRequest{Argv: []string{"x"}}).Start(); err == nil || !strings.Contains(err.Error(), "128 channels are open") {
+	if err := c.Command(context.Background(), wire.ExecRequest{Argv: []string{"x"}}).Start(); err == nil ||
+		!strings.Contains(err.Error(), "128 channels are open") {
 		t.Errorf("one more: %v", err)
 	}
 	close(release)

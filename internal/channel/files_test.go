@@ -109,7 +109,8 @@ func TestAWriteReplacesAsAWhole(t *testing.T) {
 		t.Error("wrote above the limit")
 	}
 	broken := io.MultiReader(strings.NewReader("half"), errReader{})
-	if _, err := c.Write(ctx, wire.WriteFile{Path: "/sandbox/f", Mode: 0o600}, broken); err == nil || !strings.Contains(err.Error(), "reader broke") {
+	if _, err := c.Write(ctx, wire.WriteFile{Path: "/sandbox/f", Mode: 0o600}, broken); err == nil ||
+		!strings.Contains(err.Error(), "reader broke") {
 		t.Errorf("broken reader: %v", err)
 	}
 	if data, _ := os.ReadFile(file); string(data) != "new" {
@@ -204,7 +205,8 @@ func TestATreeGoesInAndComesOut(t *testing.T) {
 	if names, _ := os.ReadDir(filepath.Join(dir, "cut")); len(names) != 0 {
 		t.Errorf("half a tree left %v", names)
 	}
-	if _, err := c.CopyIn(ctx, "/sandbox/cut", io.MultiReader(bytes.NewReader(stream.Bytes()[:2000]), errReader{})); err == nil || !strings.Contains(err.Error(), "reader broke") {
+	if _, err := c.CopyIn(ctx, "/sandbox/cut", io.MultiReader(bytes.NewReader(stream.Bytes()[:2000]), errReader{})); err == nil ||
+		!strings.Contains(err.Error(), "reader broke") {
 		t.Errorf("broken reader: %v", err)
 	}
 	if _, err := c.CopyOut(ctx, wire.CopyOut{Dir: "/sandbox/none"}, io.Discard); !errors.Is(err, fs.ErrNotExist) {

@@ -137,7 +137,8 @@ func TestARelayPassesArchivesAndEventsOn(t *testing.T) {
 	if _, err := c.CopyOut(context.Background(), wire.CopyOut{Dir: "/x"}, &out); err != nil || !bytes.Equal(out.Bytes(), big) {
 		t.Errorf("%d bytes came out, %v", out.Len(), err)
 	}
-	if m, err := c.CopyIn(context.Background(), "/x", bytes.NewReader(big)); err != nil || len(m.Entries) != 1 || m.Entries[0].Size != int64(len(big)) {
+	if m, err := c.CopyIn(context.Background(), "/x", bytes.NewReader(big)); err != nil || len(m.Entries) != 1 ||
+		m.Entries[0].Size != int64(len(big)) {
 		t.Errorf("copy in: %+v, %v", m, err)
 	}
 	n := 0

@@ -100,7 +100,8 @@ func (anthropic) write(w io.Writer, r Request, t Turn) error {
 	id := fmt.Sprintf("msg_%d", len(r.Results))
 	usage := object{"input_tokens": 100, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 	events := []object{{"type": "message_start", "message": object{
-		"id": id, "type": "message", "role": "assistant", "model": r.Model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": usage,
+		"id": id, "type": "message", "role": "assistant", "model": r.Model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil,
+		"usage": usage,
 	}}}
 	add := func(start, delta object) {
 		n := len(events)

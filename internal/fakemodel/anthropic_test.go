@@ -25,9 +25,11 @@ func TestTheMessagesFormat(t *testing.T) {
 			t.Errorf("%s: %d", body, w.Code)
 		}
 	}
-	w := ask(`{"model":"m1","system":[{"type":"text","text":"Be nice."}],"tools":[{"name":"Bash"}],"messages":[{"role":"user","content":"Do it."},
+	w := ask(
+		`{"model":"m1","system":[{"type":"text","text":"Be nice."}],"tools":[{"name":"Bash"}],"messages":[{"role":"user","content":"Do it."},
 		{"role":"assistant","content":[{"type":"tool_use","id":"c1"}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","is_error":true,
-		"content":[{"type":"text","text":"denied"}]},{"type":"text","text":"go on"}]}]}`)
+		"content":[{"type":"text","text":"denied"}]},{"type":"text","text":"go on"}]}]}`,
+	)
 	requests := s.Requests()
 	got := requests[len(requests)-1]
 	got.Header, got.Body = nil, nil
@@ -49,7 +51,8 @@ func TestTheMessagesFormat(t *testing.T) {
 	if !reflect.DeepEqual(names, order) {
 		t.Errorf("%v", names)
 	}
-	for _, text := range []string{`"text":"Looking."`, `"index":1`, `"id":"toolu_1_0"`, `"partial_json":"{\"command\":\"ls\"}"`, `"stop_reason":"tool_use"`} {
+	for _, text := range []string{`"text":"Looking."`, `"index":1`, `"id":"toolu_1_0"`, `"partial_json":"{\"command\":\"ls\"}"`,
+		`"stop_reason":"tool_use"`} {
 		if !strings.Contains(w.Body.String(), text) {
 			t.Errorf("no %s in %s", text, w.Body)
 		}

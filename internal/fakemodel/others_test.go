@@ -17,15 +17,30 @@ func TestRequestsAreReadAlike(t *testing.T) {
 		Results: []Result{{ID: "c1", Text: "done"}, {ID: "c2", Text: "denied", Failed: true}}, Tools: []string{"shell", "patch"}, Key: "k",
 	}
 	tests := []struct{ format, path, header, body string }{
-		{"responses", "/v1/responses", "Authorization", `{"model":"m1","instructions":"Be nice.","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"Do it."}]},
+		{
+			"responses",
+			"/v1/responses",
+			"Authorization",
+			`{"model":"m1","instructions":"Be nice.","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"Do it."}]},
 			{"type":"function_call","name":"shell","call_id":"c1"},{"type":"function_call_output","call_id":"c1","output":"done"},{"type":"custom_tool_call_output","call_id":"c2","output":[{"type":"input_text","text":"denied"}]}],
-			"tools":[{"type":"function","name":"shell"},{"type":"namespace","tools":[{"type":"custom","name":"patch"}]}]}`},
-		{"chat", "/v1/chat/completions", "Authorization", `{"model":"m1","messages":[{"role":"system","content":"Be nice."},{"role":"user","content":[{"type":"text","text":"Do it."}]},
+			"tools":[{"type":"function","name":"shell"},{"type":"namespace","tools":[{"type":"custom","name":"patch"}]}]}`,
+		},
+		{
+			"chat",
+			"/v1/chat/completions",
+			"Authorization",
+			`{"model":"m1","messages":[{"role":"system","content":"Be nice."},{"role":"user","content":[{"type":"text","text":"Do it."}]},
 			{"role":"assistant","content":"","tool_calls":[]},{"role":"tool","tool_call_id":"c1","content":"done"},{"role":"tool","tool_call_id":"c2","content":"denied"}],
-			"tools":[{"type":"function","function":{"name":"shell"}},{"type":"function","function":{"name":"patch"}}]}`},
-		{"gemini", "/v1beta/models/m1:streamGenerateContent", "X-Goog-Api-Key", `{"systemInstruction":{"parts":[{"text":"Be nice."}]},"contents":[{"role":"user","parts":[{"text":"Do it."}]},
+			"tools":[{"type":"function","function":{"name":"shell"}},{"type":"function","function":{"name":"patch"}}]}`,
+		},
+		{
+			"gemini",
+			"/v1beta/models/m1:streamGenerateContent",
+			"X-Goog-Api-Key",
+			`{"systemInstruction":{"parts":[{"text":"Be nice."}]},"contents":[{"role":"user","parts":[{"text":"Do it."}]},
 			{"role":"model","parts":[{"functionCall":{"name":"shell"}}]},{"role":"user","parts":[{"functionResponse":{"id":"c1","response":{"output":"done"}}},{"functionResponse":{"id":"c2","response":{"error":"denied"}}}]}],
-			"tools":[{"functionDeclarations":[{"name":"shell"},{"name":"patch"}]}]}`},
+			"tools":[{"functionDeclarations":[{"name":"shell"},{"name":"patch"}]}]}`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.format, func(t *testing.T) {
@@ -57,16 +72,30 @@ func TestRequestsAreReadAlike(t *testing.T) {
 }
 
 func TestCallsAreWritten(t *testing.T) {
-	turn := Turn{Say: "Looking.", Calls: []Call{{Tool: "shell", Input: map[string]any{"cmd": "ls"}}, {Tool: "patch", Input: map[string]any{"input": "*** Begin"}}}}
+	turn := Turn{
+		Say:   "Looking.",
+		Calls: []Call{{Tool: "shell", Input: map[string]any{"cmd": "ls"}}, {Tool: "patch", Input: map[string]any{"input": "*** Begin"}}},
+	}
 	tests := []struct {
 		path, body string
 		want       []string
 	}{
 		{"/v1/responses", `{"tools":[{"type":"custom","name":"patch"}]}`, []string{
-			"event: response.created\n", `"text":"Looking."`, `"arguments":"{\"cmd\":\"ls\"}"`, `"call_id":"call_0_0"`, `"type":"custom_tool_call"`, `"input":"*** Begin"`,
+			"event: response.created\n", `"text":"Looking."`, `"arguments":"{\"cmd\":\"ls\"}"`, `"call_id":"call_0_0"`,
+			`"type":"custom_tool_call"`, `"input":"*** Begin"`,
 			"event: response.completed\n", `"cached_tokens":40`,
 		}},
-		{"/chat/completions", `{}`, []string{`"content":"Looking."`, `"arguments":"{\"cmd\":\"ls\"}"`, `"finish_reason":"tool_calls"`, `"prompt_tokens":100`, "data: [DONE]"}},
+		{
+			"/chat/completions",
+			`{}`,
+			[]string{
+				`"content":"Looking."`,
+				`"arguments":"{\"cmd\":\"ls\"}"`,
+				`"finish_reason":"tool_calls"`,
+				`"prompt_tokens":100`,
+				"data: [DONE]",
+			},
+		},
 		{"/models/m:streamGenerateContent", `{}`, []string{`data: {`, `"text":"Looking."`, `"args":{"cmd":"ls"}`, `"promptTokenCount":100`}},
 		{"/models/m:generateContent", `{}`, []string{`{"candidates"`, `"text":"Looking."`}},
 	}

@@ -34,7 +34,14 @@ func PassSignals[R any](f Execute[R], early func(R, wire.Exit) R) Execute[R] {
 			return early(none, wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGINT)}), nil
 		}
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		p := &passing{cancel: cancel, exited: make(chan wire.Exit, 1), hangup: request.TTY != nil, to: make(chan wire.Control, 8), sizes: streams.Control, seen: map[os.Signal]bool{}}
+		p := &passing{
+			cancel: cancel,
+			exited: make(chan wire.Exit, 1),
+			hangup: request.TTY != nil,
+			to:     make(chan wire.Control, 8),
+			sizes:  streams.Control,
+			seen:   map[os.Signal]bool{},
+		}
 		streams.Control, streams.Started, streams.Exited = p.to, p.start, p.exit
 		var wg sync.WaitGroup
 		wg.Go(func() { p.follow(ctx, got) })

@@ -64,12 +64,15 @@ func (s *setting) key() string {
 }
 
 // Lines that git and the library read alike. What has another form is refused:
-// several settings on a line, continued lines, tabs in a value, quotes around a part of one, [section.subsection], [section ""], escapes but
+// several settings on a line, continued lines, tabs in a value, quotes around a part of one, [section.subsection], [section ""], escapes
+// but
 // of quotes, backslashes, newlines and tabs.
 var (
 	emptyLine   = regexp.MustCompile(`^[ \t]*([#;].*)?$`)
 	sectionLine = regexp.MustCompile(`^[ \t]*\[([A-Za-z][A-Za-z0-9-]*)([ \t]+"((?:[^"\\]|\\["\\])+)")?\][ \t]*([#;].*)?$`)
-	settingLine = regexp.MustCompile(`^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*((?:[^"\\#;\t]|\\["\\nt])*|"(?:[^"\\]|\\["\\nt])*")[ \t]*([#;].*)?)?$`)
+	settingLine = regexp.MustCompile(
+		`^[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*(=[ \t]*((?:[^"\\#;\t]|\\["\\nt])*|"(?:[^"\\]|\\["\\nt])*")[ \t]*([#;].*)?)?$`,
+	)
 )
 
 // parseConfig reads a configuration. A line that could be read in two ways is a
@@ -88,7 +91,8 @@ func parseConfig(data []byte) ([]setting, []Problem) {
 	mismatch := errors.New("the file cannot be read in one way only")
 	err := gcfg.ReadWithCallback(strings.NewReader(text), func(section, sub, name, value string, blank bool) error {
 		section, name = lower(section), lower(name)
-		if at >= len(lines) || lines[at].section != section || lines[at].sub != sub || lines[at].name != name || name != "" && lines[at].blank != blank {
+		if at >= len(lines) || lines[at].section != section || lines[at].sub != sub || lines[at].name != name ||
+			name != "" && lines[at].blank != blank {
 			return mismatch
 		}
 		if name != "" {
@@ -161,7 +165,10 @@ func JudgeConfig(data, old []byte, at Place) []Problem {
 			continue
 		}
 		if reason := judgeSetting(s, at); reason != "" {
-			problems = append(problems, Problem{Line: s.line, Key: s.key(), Reason: reason, Hint: "leave the setting out, or have the operator make it"})
+			problems = append(
+				problems,
+				Problem{Line: s.line, Key: s.key(), Reason: reason, Hint: "leave the setting out, or have the operator make it"},
+			)
 		}
 	}
 	return problems

@@ -40,26 +40,115 @@ func TestOrdinarySettingsPass(t *testing.T) {
 
 // refused are settings that run something or lead outside, as section, key, value.
 var refused = [][3]string{
-	{"core", "fsmonitor", "/ws/evil"}, {"core", "fsmonitor", "true"}, {"core", "hooksPath", ".hooks"}, {"core", "sshCommand", "evil"}, {"core", "pager", "evil"},
+	{
+		"core",
+		"fsmonitor",
+		"/ws/evil",
+	}, {"core", "fsmonitor", "true"}, {"core", "hooksPath", ".hooks"}, {"core", "sshCommand", "evil"}, {"core", "pager", "evil"},
 	{"core", "editor", "evil"}, {"core", "gitProxy", "evil"}, {"core", "askPass", "evil"}, {"core", "alternateRefsCommand", "evil"},
-	{"core", "attributesFile", "/etc/passwd"}, {"core", "excludesFile", "/etc/passwd"}, {"core", "worktree", "/home/op"}, {"core", "worktree", "."}, {"core", "worktree", "hooks"}, {"rebase", "instructionFormat", "%n"}, {"core", "worktree", "../../../../.."},
-	{"core", "worktree", "a/../../../../.."}, {"core", "protectNTFS", "false"}, {"core", "preferSymlinkRefs", "true"}, {"core", "repositoryformatversion", "2"},
-	{"include", "path", "x"}, {`includeIf "gitdir:/"`, "path", "x"}, {`filter "x"`, "clean", "evil"}, {`filter "lfs"`, "smudge", "evil"}, {`filter "lfs"`, "process", `"git-lfs filter-process; evil"`},
-	{`diff "x"`, "command", "evil"}, {`diff "x"`, "textconv", "evil"}, {"diff", "external", "evil"}, {"diff", "orderFile", "/etc/passwd"}, {"diff", "tool", "x"}, {`merge "x"`, "driver", "evil"},
-	{"merge", "tool", "x"}, {`mergetool "x"`, "cmd", "evil"}, {`difftool "x"`, "cmd", "evil"}, {"credential", "helper", "!evil"}, {`credential "https://x"`, "helper", "evil"},
-	{"gpg", "program", "evil"}, {`gpg "ssh"`, "program", "evil"}, {`gpg "ssh"`, "defaultKeyCommand", "evil"}, {`gpg "ssh"`, "allowedSignersFile", "/x"}, {"alias", "st", "!evil"},
-	{`url "ext::evil"`, "insteadOf", "https://"}, {`url "x"`, "pushInsteadOf", "y"}, {`remote "o"`, "uploadpack", "evil"}, {`remote "o"`, "receivepack", "evil"}, {`remote "o"`, "vcs", "evil"},
-	{`remote "o"`, "proxy", "x"}, {`remote "o"`, "push", "+refs/*:refs/*"}, {`remote "o"`, "mirror", "true"}, {`remote "o"`, "url", "ext::sh -c evil"}, {`remote "o"`, "url", "fd::3"},
-	{`remote "o"`, "url", "foo://x"}, {`remote "o"`, "url", "HTTPS://x"}, {`remote "o"`, "url", "-oProxyCommand=evil"}, {`remote "o"`, "url", "ssh://-oProxyCommand=evil/x"},
-	{`remote "o"`, "url", "ssh://u@-oProxyCommand=evil/x"}, {`remote "o"`, "url", "u@-oProxyCommand=evil:x"}, {`branch "m"`, "remote", "ext::evil"}, {`branch "m"`, "mergeOptions", "-s x/evil"},
-	{`submodule "a"`, "update", "!evil"}, {`submodule "a"`, "url", "ext::evil"}, {"protocol", "allow", "always"}, {`protocol "ext"`, "allow", "always"}, {"http", "proxy", "x"},
-	{"http", "sslKey", "/x"}, {"http", "cookieFile", "/x"}, {`browser "x"`, "cmd", "evil"}, {`man "x"`, "cmd", "evil"}, {"web", "browser", "evil"}, {"instaweb", "httpd", "evil"},
-	{"sendemail", "smtpServer", "/evil"}, {"uploadpack", "packObjectsHook", "evil"}, {"gc", "recentObjectsHook", "evil"}, {"sequence", "editor", "evil"}, {"interactive", "diffFilter", "evil"},
-	{`trailer "x"`, "command", "evil"}, {`trailer "x"`, "cmd", "evil"}, {`tar "x"`, "command", "evil"}, {"pager", "log", "evil"}, {"pull", "twohead", "x/evil"}, {"pull", "octopus", "evil"},
-	{`lfs "customtransfer.x"`, "path", "evil"}, {`lfs "extension.x"`, "clean", "evil"}, {"lfs", "standalonetransferagent", "x"}, {"lfs", "storage", "/x"}, {"commit", "template", "/etc/passwd"},
-	{"init", "templateDir", "/x"}, {"blame", "ignoreRevsFile", "/x"}, {"mailmap", "file", "/x"}, {"fsck", "skipList", "/x"}, {"guitool \"x\"", "cmd", "evil"}, {"ssh", "variant", "simple"},
-	{"extensions", "refStorage", "files:///x"}, {"extensions", "unknown", "1"}, {`hook "x"`, "command", "evil"}, {"user", "signingKey", "/home/op/.ssh/id"}, {"gpg", "format", "ssh"},
-	{"core", "gitProxy", ""}, {"safe", "directory", "*"}, {"receive", "procReceiveRefs", "x"}, {"transfer", "credentialsInUrl", "allow"}, {"imap", "tunnel", "evil"}, {"svn", "x", "y"},
+	{
+		"core",
+		"attributesFile",
+		"/etc/passwd",
+	}, {"core", "excludesFile", "/etc/passwd"}, {"core", "worktree", "/home/op"}, {"core", "worktree", "."}, {"core", "worktree", "hooks"},
+	{"rebase", "instructionFormat", "%n"}, {"core", "worktree", "../../../../.."},
+	{
+		"core",
+		"worktree",
+		"a/../../../../..",
+	}, {"core", "protectNTFS", "false"}, {"core", "preferSymlinkRefs", "true"}, {"core", "repositoryformatversion", "2"},
+	{
+		"include",
+		"path",
+		"x",
+	}, {`includeIf "gitdir:/"`, "path", "x"}, {`filter "x"`, "clean", "evil"}, {`filter "lfs"`, "smudge", "evil"}, {`filter "lfs"`,
+		"process", `"git-lfs filter-process; evil"`},
+	{
+		`diff "x"`,
+		"command",
+		"evil",
+	}, {`diff "x"`, "textconv", "evil"}, {"diff", "external", "evil"}, {"diff", "orderFile", "/etc/passwd"}, {"diff", "tool", "x"},
+	{`merge "x"`, "driver", "evil"},
+	{
+		"merge",
+		"tool",
+		"x",
+	}, {`mergetool "x"`, "cmd", "evil"}, {`difftool "x"`, "cmd", "evil"}, {"credential", "helper", "!evil"}, {`credential "https://x"`,
+		"helper", "evil"},
+	{
+		"gpg",
+		"program",
+		"evil",
+	}, {`gpg "ssh"`, "program", "evil"}, {`gpg "ssh"`, "defaultKeyCommand", "evil"}, {`gpg "ssh"`, "allowedSignersFile", "/x"}, {"alias",
+		"st", "!evil"},
+	{
+		`url "ext::evil"`,
+		"insteadOf",
+		"https://",
+	}, {`url "x"`, "pushInsteadOf", "y"}, {`remote "o"`, "uploadpack", "evil"}, {`remote "o"`, "receivepack", "evil"}, {`remote "o"`, "vcs",
+		"evil"},
+	{
+		`remote "o"`,
+		"proxy",
+		"x",
+	}, {`remote "o"`, "push", "+refs/*:refs/*"}, {`remote "o"`, "mirror", "true"}, {`remote "o"`, "url", "ext::sh -c evil"}, {`remote "o"`,
+		"url", "fd::3"},
+	{
+		`remote "o"`,
+		"url",
+		"foo://x",
+	}, {`remote "o"`, "url", "HTTPS://x"}, {`remote "o"`, "url", "-oProxyCommand=evil"}, {`remote "o"`, "url", "ssh://-oProxyCommand=evil/x"},
+	{
+		`remote "o"`,
+		"url",
+		"ssh://u@-oProxyCommand=evil/x",
+	}, {`remote "o"`, "url", "u@-oProxyCommand=evil:x"}, {`branch "m"`, "remote", "ext::evil"}, {`branch "m"`, "mergeOptions", "-s x/evil"},
+	{
+		`submodule "a"`,
+		"update",
+		"!evil",
+	}, {`submodule "a"`, "url", "ext::evil"}, {"protocol", "allow", "always"}, {`protocol "ext"`, "allow", "always"}, {"http", "proxy", "x"},
+	{
+		"http",
+		"sslKey",
+		"/x",
+	}, {"http", "cookieFile", "/x"}, {`browser "x"`, "cmd", "evil"}, {`man "x"`, "cmd", "evil"}, {"web", "browser", "evil"}, {"instaweb",
+		"httpd", "evil"},
+	{
+		"sendemail",
+		"smtpServer",
+		"/evil",
+	}, {"uploadpack", "packObjectsHook", "evil"}, {"gc", "recentObjectsHook", "evil"}, {"sequence", "editor", "evil"}, {"interactive",
+		"diffFilter", "evil"},
+	{
+		`trailer "x"`,
+		"command",
+		"evil",
+	}, {`trailer "x"`, "cmd", "evil"}, {`tar "x"`, "command", "evil"}, {"pager", "log", "evil"}, {"pull", "twohead", "x/evil"}, {"pull",
+		"octopus", "evil"},
+	{
+		`lfs "customtransfer.x"`,
+		"path",
+		"evil",
+	}, {`lfs "extension.x"`, "clean", "evil"}, {"lfs", "standalonetransferagent", "x"}, {"lfs", "storage", "/x"}, {"commit", "template",
+		"/etc/passwd"},
+	{
+		"init",
+		"templateDir",
+		"/x",
+	}, {"blame", "ignoreRevsFile", "/x"}, {"mailmap", "file", "/x"}, {"fsck", "skipList", "/x"}, {"guitool \"x\"", "cmd", "evil"}, {"ssh",
+		"variant", "simple"},
+	{
+		"extensions",
+		"refStorage",
+		"files:///x",
+	}, {"extensions", "unknown", "1"}, {`hook "x"`, "command", "evil"}, {"user", "signingKey", "/home/op/.ssh/id"}, {"gpg", "format", "ssh"},
+	{
+		"core",
+		"gitProxy",
+		"",
+	}, {"safe", "directory", "*"}, {"receive", "procReceiveRefs", "x"}, {"transfer", "credentialsInUrl", "allow"}, {"imap", "tunnel",
+		"evil"}, {"svn", "x", "y"},
 }
 
 func TestSettingsThatRunOrLeadOutsideAreRefused(t *testing.T) {
@@ -97,10 +186,14 @@ func TestASettingOfTheOperatorStaysWithItsValueOnly(t *testing.T) {
 
 func TestWhatCouldBeReadInTwoWaysIsRefused(t *testing.T) {
 	for _, text := range []string{
-		"\ufeff[core]\n\tbare = false\n", "[core] bare = false\n", "[core.x]\n\tbare = false\n", "[core]\n\tbare = fal\\\nse\n", "[core]\n\tbare = false \\\n",
-		"bare = false\n", "[core]\n\tbare = false\x00\n", "[core]\n\tbare\r = false\n", "[core\n]\n\tbare = false\n", "[core \"a\\nb\"]\n\tbare = false\n",
-		"[user]\n\tname = \"x\n\tfsmonitor = y\"\n", "[user]\n\tname = x\\\n[core]\n\tbare = y\n", "[core]\n\tb_are = false\n", "[user]\n\tname = \xff\n", "[user]\n\tname = a\\bb\n",
-		"[a\"b\"]\n\tc = d\n", "[core]]\n", "[]\n", "[core \"x\" ]\n\ta = b\n", "[user]\n\tname # x\n", "[user]\n\tname = x\ty\n", "[user]\n\tname = \"\" x\n", "[user \"\"]\n\tname = x\n",
+		"\ufeff[core]\n\tbare = false\n", "[core] bare = false\n", "[core.x]\n\tbare = false\n", "[core]\n\tbare = fal\\\nse\n",
+		"[core]\n\tbare = false \\\n",
+		"bare = false\n", "[core]\n\tbare = false\x00\n", "[core]\n\tbare\r = false\n", "[core\n]\n\tbare = false\n",
+		"[core \"a\\nb\"]\n\tbare = false\n",
+		"[user]\n\tname = \"x\n\tfsmonitor = y\"\n", "[user]\n\tname = x\\\n[core]\n\tbare = y\n", "[core]\n\tb_are = false\n",
+		"[user]\n\tname = \xff\n", "[user]\n\tname = a\\bb\n",
+		"[a\"b\"]\n\tc = d\n", "[core]]\n", "[]\n", "[core \"x\" ]\n\ta = b\n", "[user]\n\tname # x\n", "[user]\n\tname = x\ty\n",
+		"[user]\n\tname = \"\" x\n", "[user \"\"]\n\tname = x\n",
 	} {
 		if got := JudgeConfig([]byte(text), nil, here); len(got) == 0 {
 			t.Errorf("%q passes", text)
@@ -154,8 +247,10 @@ func agree(t testing.TB, dir string, data []byte) {
 func TestTheGuardReadsWhatGitReads(t *testing.T) {
 	dir := t.TempDir()
 	for _, text := range []string{
-		"[a]\nb=c\n", "[A]\n\tB = \"c ; d\" ; e\n", "[a \"B c\"]\nd = e\\\\f\\\"g\\n\\t\n", "[a]\nb\nc = \n", "[a]\nb = c  # d\\\ne = f\n", "[a]\r\nb = c\r\n", "[a] # x\nb = \"# c  d\"\n",
-		"[a \"]\"]\nb = ]\n", "[a]\nb = [c]\n[d]\n", "[a]\n b = c", "[a \"x\\\\y\\\"\"]\nb=1\n", "[a]\nb = \" c \"\n", "[a-b]\nc-d = é\n", "[a]\nb = 'c'\n", "[a]\nb==c\n",
+		"[a]\nb=c\n", "[A]\n\tB = \"c ; d\" ; e\n", "[a \"B c\"]\nd = e\\\\f\\\"g\\n\\t\n", "[a]\nb\nc = \n", "[a]\nb = c  # d\\\ne = f\n",
+		"[a]\r\nb = c\r\n", "[a] # x\nb = \"# c  d\"\n",
+		"[a \"]\"]\nb = ]\n", "[a]\nb = [c]\n[d]\n", "[a]\n b = c", "[a \"x\\\\y\\\"\"]\nb=1\n", "[a]\nb = \" c \"\n", "[a-b]\nc-d = é\n",
+		"[a]\nb = 'c'\n", "[a]\nb==c\n",
 	} {
 		if _, problems := parseConfig([]byte(text)); len(problems) > 0 {
 			t.Errorf("%q: %v", text, problems)
@@ -166,7 +261,8 @@ func TestTheGuardReadsWhatGitReads(t *testing.T) {
 
 func FuzzTheGuardReadsWhatGitReads(f *testing.F) {
 	for _, seed := range []string{
-		"[core]\n\tbare = false\n", "[remote \"a\\\"b\"]\n\turl = \"x\" # y\n", "[a]\nb = c\\\nd = e\n", "[a.b]\nc\n", "\ufeff[a]\nb\n", "[a]\r\nb = \"c\r\n", "[a] b = c\n", "[a \"b\"]c=d\n[e]\n;f\\\ng=h\n",
+		"[core]\n\tbare = false\n", "[remote \"a\\\"b\"]\n\turl = \"x\" # y\n", "[a]\nb = c\\\nd = e\n", "[a.b]\nc\n", "\ufeff[a]\nb\n",
+		"[a]\r\nb = \"c\r\n", "[a] b = c\n", "[a \"b\"]c=d\n[e]\n;f\\\ng=h\n",
 	} {
 		f.Add([]byte(seed))
 	}

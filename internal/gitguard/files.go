@@ -123,11 +123,19 @@ func JudgeGitFile(data []byte, at Place) []Problem {
 	}
 	dir := at.absolute(name)
 	if !hasDotGit(dir) {
-		return []Problem{{Line: 1, Reason: "a .git file leads to a directory in a .git only", Hint: "keep the git directory in one called .git, as git worktree add and git submodule do"}}
+		return []Problem{
+			{
+				Line:   1,
+				Reason: "a .git file leads to a directory in a .git only",
+				Hint:   "keep the git directory in one called .git, as git worktree add and git submodule do",
+			},
+		}
 	}
 	if writesTo(at.Dir, dir) || beneath(at.Dir, dir) {
-		return []Problem{{Line: 1, Reason: "the git directory and its work tree lie in each other, and git would write committed files into the git directory",
-			Hint: "call the git directory .git, or keep it beside the work tree"}}
+		return []Problem{
+			{Line: 1, Reason: "the git directory and its work tree lie in each other, and git would write committed files into the git directory",
+				Hint: "call the git directory .git, or keep it beside the work tree"},
+		}
 	}
 	return nil
 }
@@ -208,7 +216,13 @@ func judgeTodo(f file) []Problem {
 		if command == "" || !isLetter(command[0]) || slices.Contains(todoCommands, command) {
 			continue
 		}
-		return []Problem{{Line: i + 1, Reason: "the line " + shown(line) + " runs a command when the rebase goes on", Hint: "run the command yourself, at a line that says break"}}
+		return []Problem{
+			{
+				Line:   i + 1,
+				Reason: "the line " + shown(line) + " runs a command when the rebase goes on",
+				Hint:   "run the command yourself, at a line that says break",
+			},
+		}
 	}
 	return nil
 }
@@ -248,7 +262,9 @@ func judgeHook(name string, f file) []Problem {
 	if lfsHook(name, string(f.data)) {
 		return nil
 	}
-	return []Problem{{Reason: "git runs hooks, later and with somebody else's rights", Hint: "propose the hook in words, or keep it as a script elsewhere"}}
+	return []Problem{
+		{Reason: "git runs hooks, later and with somebody else's rights", Hint: "propose the hook in words, or keep it as a script elsewhere"},
+	}
 }
 
 // lfsMessages is what a hook of git-lfs says where git-lfs is missing, by version.
@@ -264,7 +280,14 @@ func lfsHook(name, data string) bool {
 		return false
 	}
 	return slices.ContainsFunc(lfsMessages, func(m string) bool {
-		return strings.TrimRight(data, "\n") == "#!/bin/sh\ncommand -v git-lfs >/dev/null 2>&1 || "+strings.ReplaceAll(m, "NAME", name)+"\ngit lfs "+name+` "$@"`
+		return strings.TrimRight(
+			data,
+			"\n",
+		) == "#!/bin/sh\ncommand -v git-lfs >/dev/null 2>&1 || "+strings.ReplaceAll(
+			m,
+			"NAME",
+			name,
+		)+"\ngit lfs "+name+` "$@"`
 	}) || data == ""
 }
 

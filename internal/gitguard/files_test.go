@@ -68,20 +68,25 @@ func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
 func TestGitFilesAndLinksLeadInside(t *testing.T) {
 	at := Place{Dir: "/ws/a/b", Roots: []string{"/ws"}}
 	for text, ok := range map[string]bool{
-		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: ../evil\n": false, "gitdir: ../x.git/worktrees/w\n": false, "": true,
-		"gitdir: evil\n": false, "gitdir: ./evil\n": false, "gitdir: ./.git/x\n": true, "gitdir: ./../../../x\n": false, "gitdir: .\n": false, "gitdir: ..\n": false, "gitdir: evil/.git\n": true, "gitdir: .git/worktrees/x\n": true,
-		"gitdir: ../../../x\n": false, "gitdir: /home/op/x": false, "gitdir: x/../../../../y": false, "gitdir: ": false, "x": false, "gitdir: /wsx": false,
+		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: ../evil\n": false,
+		"gitdir: ../x.git/worktrees/w\n": false, "": true,
+		"gitdir: evil\n": false, "gitdir: ./evil\n": false, "gitdir: ./.git/x\n": true, "gitdir: ./../../../x\n": false, "gitdir: .\n": false,
+		"gitdir: ..\n": false, "gitdir: evil/.git\n": true, "gitdir: .git/worktrees/x\n": true,
+		"gitdir: ../../../x\n": false, "gitdir: /home/op/x": false, "gitdir: x/../../../../y": false, "gitdir: ": false, "x": false,
+		"gitdir: /wsx": false,
 	} {
 		if got := JudgeGitFile([]byte(text), at); (len(got) == 0) != ok {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
-	for text, ok := range map[string]bool{"../x/.git": true, "/ws/x/.git": true, "../x": false, "../../../x/.git": false, "/etc/.git": false, "": false} {
+	for text, ok := range map[string]bool{"../x/.git": true, "/ws/x/.git": true, "../x": false, "../../../x/.git": false,
+		"/etc/.git": false, "": false} {
 		if got := JudgeGitLink(text, at); (len(got) == 0) != ok {
 			t.Errorf("link to %q: %v", text, got)
 		}
 	}
-	for name, ok := range map[string]bool{"HEAD refs/heads/x": true, "HEAD config": false, "HEAD refs/../x": false, "tAb testing": true, "FETCH_HEAD /x": false, "hooks evil": false, "config x": false} {
+	for name, ok := range map[string]bool{"HEAD refs/heads/x": true, "HEAD config": false, "HEAD refs/../x": false, "tAb testing": true,
+		"FETCH_HEAD /x": false, "hooks evil": false, "config x": false} {
 		link, text, _ := strings.Cut(name, " ")
 		if got := JudgeLink(link, text); (len(got) == 0) != ok {
 			t.Errorf("%s: %v", name, got)
@@ -113,7 +118,8 @@ func TestHooksOfLFSPassToTheLetter(t *testing.T) {
 }
 
 func TestNamesThatGitTakesForDotGit(t *testing.T) {
-	for _, name := range []string{".git", ".GIT", ".Git", "git~1", "GIT~1", ".git ", ".git.", ".git. .", ".git::$INDEX_ALLOCATION", ".g\u200cit", "\ufeff.git", ".gIt\u206f", `a\.git`, `.git\x`} {
+	for _, name := range []string{".git", ".GIT", ".Git", "git~1", "GIT~1", ".git ", ".git.", ".git. .", ".git::$INDEX_ALLOCATION",
+		".g\u200cit", "\ufeff.git", ".gIt\u206f", `a\.git`, `.git\x`} {
 		if !IsDotGit(name) {
 			t.Errorf("%q is not taken for .git", name)
 		}
@@ -157,15 +163,52 @@ func TestScanFindsEveryRepository(t *testing.T) {
 		{"a .git directory", bare("x/.git/", evil), false, []string{"x/.git"}, []string{"x/.git/config:3", "x/.git/config:4"}},
 		{"a .git file", fstest.MapFS{"x/.git": {Data: []byte("gitdir: ../../evil\n")}}, true, []string{"x/.git"}, []string{"x/.git:1: gitdir"}},
 		{"a .git link", fstest.MapFS{"x/.git": {Mode: fs.ModeSymlink, Data: []byte("/evil")}}, true, []string{"x/.git"}, []string{"x/.git: "}},
-		{"a spelling of a .git file", fstest.MapFS{"x/.GIT": {Data: []byte("gitdir: ../../evil\n")}}, false, []string{"x/.GIT"}, []string{"x/.GIT:1: gitdir"}},
-		{"a worktree's settings", fstest.MapFS{"w/HEAD": {}, "w/commondir": {Data: []byte("../evil")}, "w/config.worktree": {Data: []byte("[alias]\n\ta = !b\n")}}, true,
-			[]string{"w"}, []string{"w/commondir:1", "w/config.worktree:2: alias.a"}},
-		{"a common directory without HEAD", fstest.MapFS{"c/objects/x": {}, "c/refs/x": {}, "c/worktrees/w/x": {}, "c/config": {Data: []byte("[alias]\n\ta = !b\n")}}, true,
-			[]string{"c"}, []string{"c/config:2: alias.a"}},
-		{"links", fstest.MapFS{"r/HEAD": {}, "r/objects/x": {}, "r/refs/x": {}, "r/logs/HEAD": {Mode: fs.ModeSymlink, Data: []byte("/home/op/.profile")}, "r/src/link": {Mode: fs.ModeSymlink, Data: []byte("/etc")},
-			"r/hooks": {Mode: fs.ModeSymlink, Data: []byte("evil")}}, true, []string{"r"}, []string{"r/hooks: ", "r/logs/HEAD: "}},
-		{"a repository whose parts are links", fstest.MapFS{"r/HEAD": {Mode: fs.ModeSymlink, Data: []byte("refs/heads/x")}, "r/objects": {Mode: fs.ModeSymlink, Data: []byte("../o")}, "r/refs": {Mode: fs.ModeSymlink, Data: []byte("../p")}},
-			true, []string{"r"}, []string{"r/objects: ", "r/refs: "}},
+		{
+			"a spelling of a .git file",
+			fstest.MapFS{"x/.GIT": {Data: []byte("gitdir: ../../evil\n")}},
+			false,
+			[]string{"x/.GIT"},
+			[]string{"x/.GIT:1: gitdir"},
+		},
+		{
+			"a worktree's settings",
+			fstest.MapFS{"w/HEAD": {}, "w/commondir": {Data: []byte("../evil")}, "w/config.worktree": {Data: []byte("[alias]\n\ta = !b\n")}},
+			true,
+			[]string{"w"},
+			[]string{"w/commondir:1", "w/config.worktree:2: alias.a"},
+		},
+		{
+			"a common directory without HEAD",
+			fstest.MapFS{"c/objects/x": {}, "c/refs/x": {}, "c/worktrees/w/x": {}, "c/config": {Data: []byte("[alias]\n\ta = !b\n")}},
+			true,
+			[]string{"c"},
+			[]string{"c/config:2: alias.a"},
+		},
+		{
+			"links",
+			fstest.MapFS{
+				"r/HEAD":      {},
+				"r/objects/x": {},
+				"r/refs/x":    {},
+				"r/logs/HEAD": {Mode: fs.ModeSymlink, Data: []byte("/home/op/.profile")},
+				"r/src/link":  {Mode: fs.ModeSymlink, Data: []byte("/etc")},
+				"r/hooks":     {Mode: fs.ModeSymlink, Data: []byte("evil")},
+			},
+			true,
+			[]string{"r"},
+			[]string{"r/hooks: ", "r/logs/HEAD: "},
+		},
+		{
+			"a repository whose parts are links",
+			fstest.MapFS{
+				"r/HEAD":    {Mode: fs.ModeSymlink, Data: []byte("refs/heads/x")},
+				"r/objects": {Mode: fs.ModeSymlink, Data: []byte("../o")},
+				"r/refs":    {Mode: fs.ModeSymlink, Data: []byte("../p")},
+			},
+			true,
+			[]string{"r"},
+			[]string{"r/objects: ", "r/refs: "},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -200,7 +243,12 @@ func TestNoLinkLeadsIntoAGitDirectory(t *testing.T) {
 }
 
 func TestScanOfACommitRefusesNamesOfDotGit(t *testing.T) {
-	tree := fstest.MapFS{"a/.git": {Mode: fs.ModeDir}, "b/.GIT/config": {}, "c/git~1": {Data: []byte("gitdir: ../.git/x")}, "d/.gitmodules": {}}
+	tree := fstest.MapFS{
+		"a/.git":        {Mode: fs.ModeDir},
+		"b/.GIT/config": {},
+		"c/git~1":       {Data: []byte("gitdir: ../.git/x")},
+		"d/.gitmodules": {},
+	}
 	files := func(yield func(Entry, error) bool) { // as git ls-tree -r lists them
 		for name, f := range tree {
 			if !f.Mode.IsDir() && !yield(Entry{Path: name, Read: func() ([]byte, error) { return f.Data, nil }}, nil) {

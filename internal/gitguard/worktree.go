@@ -21,7 +21,12 @@ func JudgeAnyLink(text string) []Problem {
 	if !hasDotGit(text) {
 		return nil
 	}
-	return []Problem{{Reason: "a symbolic link may not lead into a .git: git would follow it into a git directory", Hint: "copy the file, or use git worktree add"}}
+	return []Problem{
+		{
+			Reason: "a symbolic link may not lead into a .git: git would follow it into a git directory",
+			Hint:   "copy the file, or use git worktree add",
+		},
+	}
 }
 
 // writesTo reports whether git could write committed files into a git directory

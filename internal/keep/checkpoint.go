@@ -210,7 +210,16 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 	if err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
-	one = Checkpoint{ID: strconv.Itoa(next), Name: name, Time: second.at, Workspace: c.workspace, Files: len(second.entries), Stored: stored, Xattrs: true, Format: formatNow}
+	one = Checkpoint{
+		ID:        strconv.Itoa(next),
+		Name:      name,
+		Time:      second.at,
+		Workspace: c.workspace,
+		Files:     len(second.entries),
+		Stored:    stored,
+		Xattrs:    true,
+		Format:    formatNow,
+	}
 	for i := range second.entries {
 		if e := &second.entries[i]; len(e.Link) == 0 {
 			one.Bytes += e.Size

@@ -199,7 +199,8 @@ func TestNoSessionBeginsInAFrozenWorkspace(t *testing.T) {
 	must(t, at("before", work))
 	_, err := c.Create("", func() (*Freeze, error) {
 		for i, dir := range []string{work, filepath.Join(work, "below"), filepath.Dir(work)} {
-			if err := at(fmt.Sprint("during", i), dir); !errors.Is(err, ErrFrozen) || !strings.Contains(err.Error(), fmt.Sprint("kill -9 ", os.Getpid())) {
+			if err := at(fmt.Sprint("during", i), dir); !errors.Is(err, ErrFrozen) ||
+				!strings.Contains(err.Error(), fmt.Sprint("kill -9 ", os.Getpid())) {
 				t.Errorf("%s: %v", dir, err)
 			}
 		}

@@ -48,7 +48,11 @@ func TestARollbackRestoresExtendedAttributes(t *testing.T) {
 	for _, d := range diff {
 		changed = append(changed, d.Kind+" "+d.Path)
 	}
-	if want := []string{"modified added", "modified changed", "modified dir", "modified fixed", "modified removed", "modified rewritten"}; !slices.Equal(changed, want) {
+	if want := []string{"modified added", "modified changed", "modified dir", "modified fixed", "modified removed",
+		"modified rewritten"}; !slices.Equal(
+		changed,
+		want,
+	) {
 		t.Errorf("diff %q", changed)
 	}
 	if _, err := c.Rollback(one.ID, free); err != nil {

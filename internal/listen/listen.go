@@ -81,5 +81,6 @@ func (s *Sparing) shed(why error) (net.Conn, error) {
 // Exhausted reports an error that says that the process or the machine has no
 // descriptors or no memory left.
 func Exhausted(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) ||
+		errors.Is(err, syscall.ENOMEM)
 }

@@ -65,7 +65,11 @@ var layouts = map[string]struct {
 		map[string]string{"bin/sh": "bin/busybox"}},
 	"directories of their own": {
 		[]string{"bin/", "usr/bin/", "bin/sh", "bin/bash", "usr/bin/bash -> ../../bin/bash"},
-		map[string]string{"bin/sh": "usr/lib/agentsh/shells/bin-sh", "bin/bash": "usr/lib/agentsh/shells/bin-bash", "usr/bin/bash": "usr/lib/agentsh/shells/bin-bash"}},
+		map[string]string{
+			"bin/sh":       "usr/lib/agentsh/shells/bin-sh",
+			"bin/bash":     "usr/lib/agentsh/shells/bin-bash",
+			"usr/bin/bash": "usr/lib/agentsh/shells/bin-bash",
+		}},
 }
 
 func TestShellsAreReplacedAndPutBack(t *testing.T) {
@@ -328,7 +332,19 @@ func killed(t *testing.T, do, root, self, inject string) bool {
 		t.Fatal(err)
 	}
 	name, _, _ := strings.Cut(inject, ":")
-	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace="+name, "-e", "inject="+inject, test, "-test.run=^TestKilledAnywhere$")
+	cmd := exec.Command(
+		"strace",
+		"-f",
+		"-qq",
+		"-o",
+		"/dev/null",
+		"-e",
+		"trace="+name,
+		"-e",
+		"inject="+inject,
+		test,
+		"-test.run=^TestKilledAnywhere$",
+	)
 	cmd.Env = append(os.Environ(), "AGENTSH_TEST_SHIM="+do, "AGENTSH_TEST_SHIM_ROOT="+root, "AGENTSH_TEST_SHIM_PROGRAM="+self)
 	out, err := cmd.CombinedOutput()
 	if err == nil {

@@ -23,7 +23,13 @@ func TestPathIsWhereTheUserKeepsState(t *testing.T) {
 		{"a user", map[string]string{"HOME": "/home/u"}, 1000, "/home/u/.local/state/agentctl", ""},
 		{"XDG_STATE_HOME wins", map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "/data"}, 1000, "/data/agentctl", ""},
 		{"also for root", map[string]string{"XDG_STATE_HOME": "/data"}, 0, "/data/agentctl", ""},
-		{"a relative XDG_STATE_HOME is ignored, as its specification says", map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "data"}, 1000, "/home/u/.local/state/agentctl", ""},
+		{
+			"a relative XDG_STATE_HOME is ignored, as its specification says",
+			map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "data"},
+			1000,
+			"/home/u/.local/state/agentctl",
+			"",
+		},
 		{"no home", nil, 1000, "", "HOME is not set"},
 	}
 	for _, tt := range tests {

@@ -227,41 +227,44 @@ func TestUnpackRefusesHostileEntries(t *testing.T) {
 		return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: target}
 	}
 	tests := map[string][]tar.Header{
-		"a character device":                           {{Name: "n", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}},
-		"a block device":                               {{Name: "n", Typeflag: tar.TypeBlock, Devmajor: 8}},
-		"a fifo":                                       {{Name: "p", Typeflag: tar.TypeFifo}},
-		"a hard link":                                  {{Name: "f"}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "f"}},
-		"a hard link out of the tree":                  {{Name: "h", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}},
-		"a name with dot-dot":                          {{Name: "../out/pwned"}},
-		"a name with dot-dot inside":                   {{Name: "a/../../out"}},
-		"an absolute name":                             {{Name: "/tmp/pwned"}},
-		"a name with an empty component":               {{Name: "a//b"}},
-		"a name with a dot component":                  {{Name: "./a"}},
-		"the root itself":                              {{Name: ".", Typeflag: tar.TypeDir}},
-		"a set-user-id file":                           {{Name: "s", Mode: 0o6777}},
-		"a sticky directory":                           {{Name: "s/", Typeflag: tar.TypeDir, Mode: 0o1755}},
-		"a file everybody may write":                   {{Name: "s", Mode: 0o666}},
-		"mode bits beyond the twelve":                  {{Name: "s", Mode: 0o100644}},
-		"an absolute link":                             {link("l", "/etc/passwd")},
-		"a link above the tree":                        {link("d/l", "../../x")},
-		"a link that climbs through a name":            {link("p/q/l", "../../d"), link("p/q/m", "l/../..")},
-		"a link without target text":                   {link("l", strings.Repeat("x", 5000))},
-		"a file over a link":                           {link("r", "v"), {Name: "r"}},
-		"a link over a file":                           {{Name: "r"}, link("r", "v")},
-		"a file below a link":                          {link("d", "e"), {Name: "d/f"}},
-		"a file below a file":                          {{Name: "d"}, {Name: "d/f"}},
-		"the same file twice":                          {{Name: "f"}, {Name: "f"}},
-		"the same directory twice":                     {{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}},
+		"a character device":                {{Name: "n", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}},
+		"a block device":                    {{Name: "n", Typeflag: tar.TypeBlock, Devmajor: 8}},
+		"a fifo":                            {{Name: "p", Typeflag: tar.TypeFifo}},
+		"a hard link":                       {{Name: "f"}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "f"}},
+		"a hard link out of the tree":       {{Name: "h", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}},
+		"a name with dot-dot":               {{Name: "../out/pwned"}},
+		"a name with dot-dot inside":        {{Name: "a/../../out"}},
+		"an absolute name":                  {{Name: "/tmp/pwned"}},
+		"a name with an empty component":    {{Name: "a//b"}},
+		"a name with a dot component":       {{Name: "./a"}},
+		"the root itself":                   {{Name: ".", Typeflag: tar.TypeDir}},
+		"a set-user-id file":                {{Name: "s", Mode: 0o6777}},
+		"a sticky directory":                {{Name: "s/", Typeflag: tar.TypeDir, Mode: 0o1755}},
+		"a file everybody may write":        {{Name: "s", Mode: 0o666}},
+		"mode bits beyond the twelve":       {{Name: "s", Mode: 0o100644}},
+		"an absolute link":                  {link("l", "/etc/passwd")},
+		"a link above the tree":             {link("d/l", "../../x")},
+		"a link that climbs through a name": {link("p/q/l", "../../d"), link("p/q/m", "l/../..")},
+		"a link without target text":        {link("l", strings.Repeat("x", 5000))},
+		"a file over a link":                {link("r", "v"), {Name: "r"}},
+		"a link over a file":                {{Name: "r"}, link("r", "v")},
+		"a file below a link":               {link("d", "e"), {Name: "d/f"}},
+		"a file below a file":               {{Name: "d"}, {Name: "d/f"}},
+		"the same file twice":               {{Name: "f"}, {Name: "f"}},
+		"the same directory twice": {
+			{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
+			{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
+		},
 		"a directory over a file":                      {{Name: "d"}, {Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}},
 		"a file over a directory made for its content": {{Name: "d/f"}, {Name: "d"}},
-		"git hooks":                                    {{Name: "w/.git/hooks/post-checkout", Mode: 0o755}},
-		"git hooks in capitals":                        {{Name: "w/.Git/config"}},
-		"git's short name":                             {{Name: "git~1/config"}},
-		"git with a character that some systems drop":  {{Name: ".g\u200cit/config"}},
-		"a git file that points elsewhere":             {{Name: "w/.git"}},
-		"a second manifest":                            {{Name: manifestName}},
-		"a name of 256 bytes":                          {{Name: strings.Repeat("n", 256)}},
-		"a path of 65 directories":                     {{Name: strings.Repeat("d/", 65) + "f"}},
+		"git hooks":             {{Name: "w/.git/hooks/post-checkout", Mode: 0o755}},
+		"git hooks in capitals": {{Name: "w/.Git/config"}},
+		"git's short name":      {{Name: "git~1/config"}},
+		"git with a character that some systems drop": {{Name: ".g\u200cit/config"}},
+		"a git file that points elsewhere":            {{Name: "w/.git"}},
+		"a second manifest":                           {{Name: manifestName}},
+		"a name of 256 bytes":                         {{Name: strings.Repeat("n", 256)}},
+		"a path of 65 directories":                    {{Name: strings.Repeat("d/", 65) + "f"}},
 	}
 	for name, entries := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -282,7 +285,8 @@ func TestUnpackRefusesHostileEntries(t *testing.T) {
 
 func TestOwnersOfAStreamAreNeverUsed(t *testing.T) {
 	dst := t.TempDir()
-	if _, err := Unpack(context.Background(), openRoot(t, dst), bytes.NewReader(signed(t, tar.Header{Name: "s"})), UnpackOptions{}); err != nil {
+	if _, err := Unpack(context.Background(), openRoot(t, dst), bytes.NewReader(signed(t, tar.Header{Name: "s"})),
+		UnpackOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Lstat(filepath.Join(dst, "s"))
@@ -368,7 +372,10 @@ func TestLimitsHoldOnBothSides(t *testing.T) {
 			if _, err := Pack(context.Background(), openRoot(t, src), PackOptions{Limits: limits}, io.Discard); !errors.Is(err, ErrLimit) {
 				t.Errorf("pack: %v", err)
 			}
-			if _, err := Unpack(context.Background(), openRoot(t, t.TempDir()), bytes.NewReader(stream), UnpackOptions{Limits: limits}); !errors.Is(err, ErrLimit) {
+			if _, err := Unpack(context.Background(), openRoot(t, t.TempDir()), bytes.NewReader(stream), UnpackOptions{Limits: limits}); !errors.Is(
+				err,
+				ErrLimit,
+			) {
 				t.Errorf("unpack: %v", err)
 			}
 		})
@@ -460,7 +467,13 @@ func TestInstallMovesNothingWhenADirectoryMeetsAFile(t *testing.T) {
 func FuzzUnpack(f *testing.F) {
 	f.Add(signed(f, tar.Header{Name: "a/b"}, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "a"}))
 	f.Add(signed(f, tar.Header{Name: "../x"}))
-	f.Add(signed(f, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "d/l", Typeflag: tar.TypeSymlink, Linkname: "../d"}))
+	f.Add(
+		signed(
+			f,
+			tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
+			tar.Header{Name: "d/l", Typeflag: tar.TypeSymlink, Linkname: "../d"},
+		),
+	)
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		outside := t.TempDir()
@@ -496,7 +509,13 @@ func FuzzUnpack(f *testing.F) {
 func benchTree(b *testing.B) string {
 	dir := b.TempDir()
 	for i := range 10_000 {
-		write(b, dir, "d"+string(rune('a'+i%26))+"/e"+string(rune('a'+i/26%26))+"/f"+hexSum(string(rune(i)))[:8], strings.Repeat("x", i%3000), 0o644)
+		write(
+			b,
+			dir,
+			"d"+string(rune('a'+i%26))+"/e"+string(rune('a'+i/26%26))+"/f"+hexSum(string(rune(i)))[:8],
+			strings.Repeat("x", i%3000),
+			0o644,
+		)
 	}
 	return dir
 }
@@ -535,7 +554,8 @@ func TestNothingComesAfterTheManifest(t *testing.T) {
 func TestADirectoryThatHoldsSomethingIsNotUnpackedInto(t *testing.T) {
 	dst := t.TempDir()
 	write(t, dst, "there", "x", 0o644)
-	if _, err := Unpack(context.Background(), openRoot(t, dst), bytes.NewReader(signed(t, tar.Header{Name: "f"})), UnpackOptions{}); err == nil {
+	if _, err := Unpack(context.Background(), openRoot(t, dst), bytes.NewReader(signed(t, tar.Header{Name: "f"})),
+		UnpackOptions{}); err == nil {
 		t.Error("accepted")
 	}
 }

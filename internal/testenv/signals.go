@@ -10,7 +10,8 @@ import (
 // whatever this process was started with: a signal that it catches is the
 // default in them. See execve(2).
 func DefaultSignals() {
-	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2} {
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGTERM, syscall.SIGUSR1,
+		syscall.SIGUSR2} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
 		}

@@ -65,7 +65,8 @@ func becomeWithout(things, argv []string) error {
 // taken is the part of a filter that takes one thing away.
 func taken(thing string) []unix.SockFilter {
 	const (
-		flags     = unix.CLONE_NEWNS | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+		flags = unix.CLONE_NEWNS | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
+			unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 		killable  = 1 << 5
 		listening = 1 << 3
 	)

@@ -48,8 +48,9 @@ func TestArgumentsCannotBeMisread(t *testing.T) {
 		"one with a space":            {[]string{"sh", "-c", "echo a b"}, `sh -c "echo a b"`},
 		"one with quotes":             {[]string{`a"b`, "c'd"}, `"a\"b" "c'd"`},
 		"one with an escape sequence": {[]string{"\x1b[2J"}, `"\x1b[2J"`},
-		"one that is long":            {[]string{"cat", strings.Repeat("x", 100), "more", "still"}, "cat " + strings.Repeat("x", 36) + "... (100 bytes) ... (2 more arguments)"},
-		"one cut within a character":  {[]string{strings.Repeat("x", 39) + "ü"}, strings.Repeat("x", 39) + "... (41 bytes)"},
+		"one that is long": {[]string{"cat", strings.Repeat("x", 100), "more", "still"}, "cat " + strings.Repeat("x",
+			36) + "... (100 bytes) ... (2 more arguments)"},
+		"one cut within a character": {[]string{strings.Repeat("x", 39) + "ü"}, strings.Repeat("x", 39) + "... (41 bytes)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Args(c.argv, 40); got != c.want {

@@ -169,10 +169,19 @@ const cText = "packaging/licences/LGPL-2.1.txt"
 // version of them.
 func cLibraries(b *bytes.Buffer) {
 	heading(b, "libseccomp (in agentsh)", "LGPL-2.1-only")
-	b.WriteString("Copyright (c) 2012-2024 Red Hat, Inc., Microsoft Corporation, Canonical Ltd. and\nothers; author: Paul Moore and contributors. https://github.com/seccomp/libseccomp\n\n")
+	b.WriteString(
+		"Copyright (c) 2012-2024 Red Hat, Inc., Microsoft Corporation, Canonical Ltd. and\nothers; author: Paul Moore and contributors. " +
+			"https://github.com/seccomp/libseccomp\n\n",
+	)
 	heading(b, "GNU C Library (in agentsh)", "LGPL-2.1-or-later")
 	b.WriteString("Copyright (C) 1991-2022 Free Software Foundation, Inc. and others.\nhttps://sourceware.org/glibc\n\n")
 	heading(b, "libgcc (in agentsh)", "GPL-3.0-or-later WITH GCC-exception-3.1")
-	b.WriteString("Copyright (C) 1987-2022 Free Software Foundation, Inc. The exception permits\nprograms that gcc compiled to be conveyed under terms of their own choice.\n\n")
-	b.WriteString("The source of agentsh and the instructions to build it are public: \"make build\"\nlinks it with the libraries of the machine. The text of the LGPL, version 2.1:\n\n")
+	b.WriteString(
+		"Copyright (C) 1987-2022 Free Software Foundation, Inc. The exception permits\nprograms that gcc compiled to be conveyed under terms " +
+			"of their own choice.\n\n",
+	)
+	b.WriteString(
+		"The source of agentsh and the instructions to build it are public: \"make build\"\nlinks it with the libraries of the machine. The " +
+			"text of the LGPL, version 2.1:\n\n",
+	)
 }

@@ -27,7 +27,12 @@ func TestLicencesAreRecognised(t *testing.T) {
 		ok         bool
 	}{
 		{"MIT", "Permission is hereby granted, free\nof charge, to any person", "MIT", true},
-		{"BSD with three clauses", "Redistribution and use in source and binary forms ... used to endorse or promote products", "BSD-3-Clause", true},
+		{
+			"BSD with three clauses",
+			"Redistribution and use in source and binary forms ... used to endorse or promote products",
+			"BSD-3-Clause",
+			true,
+		},
 		{"BSD with two clauses", "Redistribution and use in source and\n\tbinary forms", "BSD-2-Clause", true},
 		{"two licences", "Apache License\n Version 2.0 ... Permission is hereby granted, free of charge", "Apache-2.0 MIT", true},
 		{"the GPL", "GNU GENERAL PUBLIC LICENSE Version 3", "GPL", false},
@@ -82,7 +87,11 @@ func testMaker(t *testing.T) *maker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &maker{config: c, out: t.TempDir(), release: release{project: c.ProjectName, version: "1.2.3", commit: "abc", time: time.Unix(1, 0).UTC()}}
+	return &maker{
+		config:  c,
+		out:     t.TempDir(),
+		release: release{project: c.ProjectName, version: "1.2.3", commit: "abc", time: time.Unix(1, 0).UTC()},
+	}
 }
 
 // The archive and the packages hold the same files of this tree, and each file
@@ -139,7 +148,8 @@ func TestDescriptionForNfpm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"name: agentsh\n", "version: 1.2.3\n", "arch: amd64\n", "dst: /usr/bin/agentsh\n", "dst: /etc/agentsh/config.yaml\n", "arch_variant: v1\n"} {
+	for _, want := range []string{"name: agentsh\n", "version: 1.2.3\n", "arch: amd64\n", "dst: /usr/bin/agentsh\n",
+		"dst: /etc/agentsh/config.yaml\n", "arch_variant: v1\n"} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("the description has no %q", want)
 		}

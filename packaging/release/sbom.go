@@ -141,7 +141,9 @@ func (m *maker) describeProgram(ctx context.Context, b *bom, p packed, seen map[
 	sum := sha256.Sum256(p.data)
 	program := &component{Ref: p.name, Type: "application", Name: p.name, Hashes: []hash{{"SHA-256", hex.EncodeToString(sum[:])}}}
 	b.Components = append(b.Components, program)
-	parts := []*component{{Type: "library", Name: "std", Version: info.GoVersion, PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}}
+	parts := []*component{
+		{Type: "library", Name: "std", Version: info.GoVersion, PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")},
+	}
 	for _, d := range info.Deps {
 		parts = append(parts, &component{
 			Type: "library", Name: d.Path, Version: d.Version, PURL: "pkg:golang/" + d.Path + "@" + d.Version,

@@ -242,7 +242,8 @@ func checkRoundTrip(t testing.TB, vars []Var) {
 }
 
 func TestFormatRefuses(t *testing.T) {
-	for _, v := range []Var{{"A", "\x00"}, {"", "x"}, {"A B", "x"}, {"A\nB", "x"}, {"A=B", "x"}, {"1A", "x"}, {"Ä", "x"}, {"UID", "1"}, {"BASH_ARGV", "1"}, {"_", "x"}} {
+	for _, v := range []Var{{"A", "\x00"}, {"", "x"}, {"A B", "x"}, {"A\nB", "x"}, {"A=B", "x"}, {"1A", "x"}, {"Ä", "x"}, {"UID", "1"},
+		{"BASH_ARGV", "1"}, {"_", "x"}} {
 		if data, err := Format([]Var{v}); err == nil || data != nil {
 			t.Errorf("%q was written as %q", v, data)
 		}

@@ -93,7 +93,12 @@ func TestRequestIsFiltered(t *testing.T) {
 		{"the supervisor's prefix is reserved", Filter{Allow: []string{"AGENTSH_*"}}, "AGENTSH_X=1", "supervisor"},
 		{"SHLVL cannot be lowered", Filter{Allow: []string{"SHLVL"}}, "SHLVL=0", "bash"},
 		{"SSH_CLIENT is dropped even when it is named", Filter{Allow: []string{"SSH_CLIENT"}}, "SSH_CLIENT=x", "bash"},
-		{"an allow list drops what it does not name", Filter{Source: "env_policy", Allow: []string{"CI"}}, "FOO=1", "not in the allow list of env_policy"},
+		{
+			"an allow list drops what it does not name",
+			Filter{Source: "env_policy", Allow: []string{"CI"}},
+			"FOO=1",
+			"not in the allow list of env_policy",
+		},
 		{"an empty allow list drops everything", Filter{Allow: []string{}}, "FOO=1", "allow list"},
 		{"an allow list can name a hook", Filter{Allow: []string{"LD_*"}}, "LD_PRELOAD=/x", ""},
 		{"a lone star does not mean the hooks", Filter{Allow: []string{"*"}}, "LD_PRELOAD=/x", "loader"},
@@ -105,7 +110,12 @@ func TestRequestIsFiltered(t *testing.T) {
 		{"a pattern that cannot be read allows nothing", Filter{Allow: []string{"[X"}}, "CI=1", "allow list"},
 		{"names are case-sensitive", Filter{Deny: []string{"ci"}}, "CI=1", ""},
 		{"a merged filter denies too", Filter{}.Merge(Filter{Source: "rule x", Deny: []string{"CI"}}), "CI=1", "denied by rule x"},
-		{"a merged allow list narrows", Filter{Allow: []string{"*"}}.Merge(Filter{Source: "rule x", Allow: []string{"B"}}), "CI=1", "allow list of rule x"},
+		{
+			"a merged allow list narrows",
+			Filter{Allow: []string{"*"}}.Merge(Filter{Source: "rule x", Allow: []string{"B"}}),
+			"CI=1",
+			"allow list of rule x",
+		},
 		{"a merged allow list does not widen", Filter{Allow: []string{"CI"}}.Merge(Filter{Allow: []string{"*"}}), "B=1", "allow list"},
 		{"what both lists name passes", Filter{Allow: []string{"CI"}}.Merge(Filter{Allow: []string{"C*"}}), "CI=1", ""},
 		{"a filter merged into a merged one holds", Filter{}.Merge(Filter{}.Merge(Filter{Deny: []string{"CI"}})), "CI=1", "denied"},
@@ -189,7 +199,11 @@ func TestBuildRefuses(t *testing.T) {
 		want string
 	}{
 		{"a malformed file", Layers{Files: []File{{"x.env", []byte("A=1\nB = 2\n")}}}, "x.env:2:2: "},
-		{"too many variables", Layers{Request: []string{"A=1", "B=1"}, Filter: Filter{Source: "env_policy", MaxKeys: 1}}, "2 variables, env_policy allows 1"},
+		{
+			"too many variables",
+			Layers{Request: []string{"A=1", "B=1"}, Filter: Filter{Source: "env_policy", MaxKeys: 1}},
+			"2 variables, env_policy allows 1",
+		},
 		{"too many bytes", Layers{Request: []string{"A=123"}, Filter: Filter{MaxBytes: 4}}, "5 bytes"},
 		{"a merged limit", Layers{Request: []string{"A=123"}, Filter: Filter{}.Merge(Filter{MaxBytes: 4})}, "5 bytes"},
 		{"an injected NUL", Layers{Inject: []Inject{{"policy", map[string]string{"A": "\x00"}}}}, "env_inject of policy: A: "},

@@ -159,7 +159,14 @@ func TestWhenBashReadsItsStartupFile(t *testing.T) {
 		{"called as sh", nil, nil, []string{"bash", "-c", `exec -a sh bash -c "type -t kill"`}, false, false},
 		{"-p", nil, nil, []string{"bash", "-p", "-c", ask}, false, false},
 		{"-i", nil, nil, []string{"bash", "-i", "-c", ask}, false, false},
-		{"a bash below a bash that an ssh daemon started", socket, []string{"SSH_CLIENT=1.2.3.4 5 6"}, []string{"bash", "-c", `bash -c "type -t kill"`}, false, true},
+		{
+			"a bash below a bash that an ssh daemon started",
+			socket,
+			[]string{"SSH_CLIENT=1.2.3.4 5 6"},
+			[]string{"bash", "-c", `bash -c "type -t kill"`},
+			false,
+			true,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

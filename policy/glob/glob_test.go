@@ -19,8 +19,20 @@ func TestMatch(t *testing.T) {
 		{"two stars cross segments", Path, "**/.env", []string{"/.env", "/a/.env", "/a/b/.env"}, []string{"/a/.envrc", "/a.env"}},
 		{"a tree is the directory and all below", Path, "/usr/**", []string{"/usr", "/usr/bin", "/usr/a/b"}, []string{"/usrlocal", "/us", "/"}},
 		{"the root tree is everything", Path, "/**", []string{"/", "/a", "/a/b"}, nil},
-		{"a tree below a wildcard", Path, "/home/*/.ssh/**", []string{"/home/a/.ssh", "/home/a/.ssh/id"}, []string{"/home/a/b/.ssh", "/home/.ssh"}},
-		{"directories in between, or none", Path, "/ws/**/.env", []string{"/ws/.env", "/ws/a/.env", "/ws/a/b/.env"}, []string{"/ws", "/ws/a.env", "/.env", "/wsx/.env"}},
+		{
+			"a tree below a wildcard",
+			Path,
+			"/home/*/.ssh/**",
+			[]string{"/home/a/.ssh", "/home/a/.ssh/id"},
+			[]string{"/home/a/b/.ssh", "/home/.ssh"},
+		},
+		{
+			"directories in between, or none",
+			Path,
+			"/ws/**/.env",
+			[]string{"/ws/.env", "/ws/a/.env", "/ws/a/b/.env"},
+			[]string{"/ws", "/ws/a.env", "/.env", "/wsx/.env"},
+		},
 		{"twice in between", Path, "/a/**/b/**/c", []string{"/a/b/c", "/a/x/b/c", "/a/b/y/z/c"}, []string{"/a/c", "/a/bc", "/a/b"}},
 		{"nothing but in between", Path, "/**/**/x", []string{"/x", "/a/x", "/a/b/x"}, []string{"/ax"}},
 		{"a directory anywhere", Path, "**/secrets/**", []string{"/secrets", "/a/secrets/b/c"}, []string{"/asecrets/b", "/a/secretsb"}},
@@ -32,7 +44,13 @@ func TestMatch(t *testing.T) {
 		{"an escape takes the meaning away", Path, `/a\*\{b`, []string{"/a*{b"}, []string{"/ax{b"}},
 		{"text has no separator", Text, "mkfs.*", []string{"mkfs.ext4", "mkfs./"}, []string{"mkfs"}},
 		{"a bracket is a program", Text, `\[`, []string{"["}, []string{"x"}},
-		{"names below a domain at any depth", Host, "*.example.com", []string{"a.example.com", "a.b.example.com"}, []string{"example.com", "badexample.com", ".example.com"}},
+		{
+			"names below a domain at any depth",
+			Host,
+			"*.example.com",
+			[]string{"a.example.com", "a.b.example.com"},
+			[]string{"example.com", "badexample.com", ".example.com"},
+		},
 		{"a star inside a host stays in its label", Host, "api-*.example.com", []string{"api-1.example.com"}, []string{"api-1.x.example.com"}},
 		{"the path of a URL may end with a slash", URL, "/api/*/", []string{"/api/v1/"}, []string{"/api/v1"}},
 		{"bytes that are not UTF-8 match", Path, "/a*/?", []string{"/a\xff\xfe/\xff"}, nil},
@@ -190,7 +208,8 @@ func compile(t testing.TB, kind Kind, pattern string) *Glob {
 // FuzzMatch compares the quick matcher with the exhaustive one, and a set with
 // its patterns one by one.
 func FuzzMatch(f *testing.F) {
-	for _, seed := range [][2]string{{"/a/**/b*", "/a/x/bc"}, {"**/*.go", "/x.go"}, {"/{a,b}/?", "/a/x"}, {"/[a-c]*/**", "/b/x"}, {"*a*b**c?", "aabxbc"}} {
+	for _, seed := range [][2]string{{"/a/**/b*", "/a/x/bc"}, {"**/*.go", "/x.go"}, {"/{a,b}/?", "/a/x"}, {"/[a-c]*/**", "/b/x"},
+		{"*a*b**c?", "aabxbc"}} {
 		f.Add(seed[0], seed[1])
 	}
 	f.Fuzz(func(t *testing.T, pattern, text string) {

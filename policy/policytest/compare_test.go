@@ -37,13 +37,22 @@ func TestDiffTellsWhatIsDecidedOtherwise(t *testing.T) {
 		want       []string // in the description; none: no difference
 	}{
 		{"the same policy", small, small, nil},
-		{"comments, names and messages do not count", small, strings.NewReplacer("history is not", "history is never", "name: own", "name: mine").Replace(small), nil},
+		{
+			"comments, names and messages do not count",
+			small,
+			strings.NewReplacer("history is not", "history is never", "name: own", "name: mine").Replace(small),
+			nil,
+		},
 		{"a program becomes allowed", head + "command_rules: [{name: r, commands: [ls], decision: allow}]\n",
 			head + "command_rules: [{name: r, commands: [ls, cat], decision: allow}]\n", []string{"allowed default r: [cat]"}},
 		{"an argument becomes denied", head + "command_rules: [{name: r, commands: [git], decision: allow}]\n",
 			head + "command_rules: [{name: p, commands: [git], args: [push, '**'], decision: deny}, {name: r, commands: [git], decision: allow}]\n", []string{"denied r p: [git push]"}},
-		{"an expression becomes narrower", head + "command_rules: [{name: r, commands: [rm], args_patterns: ['-r'], decision: deny}, {name: all, commands: ['*'], decision: allow}]\n",
-			head + "command_rules: [{name: r, commands: [rm], args_patterns: ['^-rf$'], decision: deny}, {name: all, commands: ['*'], decision: allow}]\n", []string{"allowed r all: [rm -r]"}},
+		{
+			"an expression becomes narrower",
+			head + "command_rules: [{name: r, commands: [rm], args_patterns: ['-r'], decision: deny}, {name: all, commands: ['*'], decision: allow}]\n",
+			head + "command_rules: [{name: r, commands: [rm], args_patterns: ['^-rf$'], decision: deny}, {name: all, commands: ['*'], decision: allow}]\n",
+			[]string{"allowed r all: [rm -r]"},
+		},
 		{"one more operation", head + "file_rules: [{name: r, paths: ['/a/**'], operations: [read], decision: allow}]\n",
 			head + "file_rules: [{name: r, paths: ['/a/**'], operations: [read, write], decision: allow}]\n", []string{"allowed default r: [write /a]"}},
 		{"a port", head + "network_rules: [{name: r, domains: [a.example], ports: [443], decision: allow}]\n",
@@ -150,12 +159,37 @@ func TestDiffTellsWhatCommandsGetOtherwise(t *testing.T) {
 		want       []string
 	}{
 		{"nothing", small, small, nil},
-		{"a denied variable", head, head + "env_policy: {deny: ['INTERNAL_*']}\n", []string{"variable INTERNAL_x of a request no longer reaches commands"}},
-		{"an allow list", head, head + "env_policy: {allow: [CI]}\n", []string{"variable SOME_OTHER_VARIABLE of a request no longer reaches commands"}},
-		{"a hook let through", head, head + "env_policy: {allow: ['*', LD_PRELOAD]}\n", []string{"variable LD_PRELOAD of a request reaches commands"}},
-		{"an injected variable", head + "env_inject: {A: hunter2, B: '1'}\n", head + "env_inject: {A: hunter3, C: '1'}\n", []string{"env_inject sets another A", "env_inject no longer sets B", "env_inject sets C"}},
+		{
+			"a denied variable",
+			head,
+			head + "env_policy: {deny: ['INTERNAL_*']}\n",
+			[]string{"variable INTERNAL_x of a request no longer reaches commands"},
+		},
+		{
+			"an allow list",
+			head,
+			head + "env_policy: {allow: [CI]}\n",
+			[]string{"variable SOME_OTHER_VARIABLE of a request no longer reaches commands"},
+		},
+		{
+			"a hook let through",
+			head,
+			head + "env_policy: {allow: ['*', LD_PRELOAD]}\n",
+			[]string{"variable LD_PRELOAD of a request reaches commands"},
+		},
+		{
+			"an injected variable",
+			head + "env_inject: {A: hunter2, B: '1'}\n",
+			head + "env_inject: {A: hunter3, C: '1'}\n",
+			[]string{"env_inject sets another A", "env_inject no longer sets B", "env_inject sets C"},
+		},
 		{"a guard less", head + "git_guard: true\n", head, []string{"repositories are no longer guarded (git_guard)"}},
-		{"a limit", head + "resource_limits: {open_files: 10}\n", head + "resource_limits: {open_files: 20, command_timeout: 5m}\n", []string{"limit OpenFiles is 20, was 10", "limit CommandTimeout is 5m0s, was 0s"}},
+		{
+			"a limit",
+			head + "resource_limits: {open_files: 10}\n",
+			head + "resource_limits: {open_files: 20, command_timeout: 5m}\n",
+			[]string{"limit OpenFiles is 20, was 10", "limit CommandTimeout is 5m0s, was 0s"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

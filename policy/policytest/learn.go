@@ -29,7 +29,14 @@ const crowd = 4
 // allows all the same, as where a program was denied for its arguments, is
 // returned too.
 func Learn(log io.Reader, name string, vars map[string]string) ([]byte, []policy.Request, error) {
-	l := &learner{vars: vars, files: map[string]policy.FileOp{}, hosts: map[string]map[string]bool{}, sockets: map[string]map[string]bool{}, signals: map[string]map[string]bool{}, commands: map[string]bool{}}
+	l := &learner{
+		vars:     vars,
+		files:    map[string]policy.FileOp{},
+		hosts:    map[string]map[string]bool{},
+		sockets:  map[string]map[string]bool{},
+		signals:  map[string]map[string]bool{},
+		commands: map[string]bool{},
+	}
 	if err := Events(log, l.event); err != nil {
 		return nil, nil, err
 	}
@@ -190,7 +197,10 @@ func (l *learner) policy(name string) ([]byte, error) {
 		p.UnixSocket = append(p.UnixSocket, learnedRule{Name: "sockets-" + op, Paths: paths, Operations: []string{op}, Decision: "allow"})
 	}
 	for _, target := range slices.Sorted(maps.Keys(l.signals)) {
-		p.Signals = append(p.Signals, learnedRule{Name: "signals-" + target, Signals: sorted(l.signals[target]), Target: map[string]string{"type": target}, Decision: "allow"})
+		p.Signals = append(
+			p.Signals,
+			learnedRule{Name: "signals-" + target, Signals: sorted(l.signals[target]), Target: map[string]string{"type": target}, Decision: "allow"},
+		)
 	}
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)
@@ -206,8 +216,12 @@ func (l *learner) policy(name string) ([]byte, error) {
 var surroundings = []learnedRule{
 	{Name: "rest-of-the-workspace", Paths: []string{"${WORKSPACE}/**"}, Operations: []string{"*"}, Decision: "deny"},
 	{
-		Name:       "machine-secrets",
-		Paths:      []string{"/etc/{shadow,shadow-,gshadow,gshadow-,sudoers,krb5.keytab}", "/etc/{sudoers.d,agentsh,ssl/private}/**", "/etc/ssh/ssh_host_*"},
+		Name: "machine-secrets",
+		Paths: []string{
+			"/etc/{shadow,shadow-,gshadow,gshadow-,sudoers,krb5.keytab}",
+			"/etc/{sudoers.d,agentsh,ssl/private}/**",
+			"/etc/ssh/ssh_host_*",
+		},
 		Operations: []string{"*"}, Decision: "deny",
 	},
 	{

@@ -36,7 +36,11 @@ func TestLearnAllowsWhatWasDoneAndNothingElse(t *testing.T) {
 		Command([]string{"make", "test"}), Command([]string{"git", "status"}),
 		&policy.CommandRequest{Program: policy.Program{Called: "/workspace/bin/tool", Path: "/workspace/bin/tool"}, Argv: []string{"tool"}},
 		&policy.FileRequest{Path: "/workspace/a.go", Op: policy.OpRead}, &policy.FileRequest{Path: "/workspace/d", Op: policy.OpRename},
-		&policy.NetworkRequest{Domain: "proxy.example", Port: 443, Protocol: "tcp"}, &policy.NetworkRequest{Addr: "2001:db8::1", Port: 443, Protocol: "tcp"},
+		&policy.NetworkRequest{
+			Domain:   "proxy.example",
+			Port:     443,
+			Protocol: "tcp",
+		}, &policy.NetworkRequest{Addr: "2001:db8::1", Port: 443, Protocol: "tcp"},
 		&policy.UnixSocketRequest{Path: "/run/x.sock", Op: "connect"}, &policy.SignalRequest{Signal: 15, Target: "children"},
 	}
 	for _, q := range allowed {
@@ -45,7 +49,9 @@ func TestLearnAllowsWhatWasDoneAndNothingElse(t *testing.T) {
 		}
 	}
 	denied := []policy.Request{
-		Command([]string{"ls"}), &policy.FileRequest{Path: "/etc/shadow", Op: policy.OpRead}, &policy.FileRequest{Path: "/etc/hosts", Op: policy.OpWrite},
+		Command(
+			[]string{"ls"},
+		), &policy.FileRequest{Path: "/etc/shadow", Op: policy.OpRead}, &policy.FileRequest{Path: "/etc/hosts", Op: policy.OpWrite},
 		&policy.FileRequest{Path: "/srv/x", Op: policy.OpRead}, &policy.FileRequest{Path: "/workspace/a.go", Op: policy.OpWrite},
 		&policy.NetworkRequest{Domain: "proxy.example", Port: 80, Protocol: "tcp"},
 		&policy.NetworkRequest{Domain: "other.example", Port: 443, Protocol: "tcp"}, &policy.UnixSocketRequest{Path: "/run/x.sock", Op: "bind"},
@@ -111,7 +117,15 @@ func TestLogsThatCannotBeLearnedFrom(t *testing.T) {
 }
 
 func TestReplayJudgesARecordedSession(t *testing.T) {
-	p := mustLoad(t, strings.Replace(small, "block-kill", "block-make", 1)+"network_rules: [{name: n, domains: [proxy.example], ports: [443], decision: allow}]\n")
+	p := mustLoad(
+		t,
+		strings.Replace(
+			small,
+			"block-kill",
+			"block-make",
+			1,
+		)+"network_rules: [{name: n, domains: [proxy.example], ports: [443], decision: allow}]\n",
+	)
 	var changed []string
 	count, err := Replay(p, strings.NewReader(recorded), func(r Replayed) error {
 		if r.Changed() {

@@ -111,7 +111,11 @@ func TestSuitePasses(t *testing.T) {
 
 func TestCasesFail(t *testing.T) {
 	tests := []struct{ name, kase, want string }{
-		{"another decision", `{name: x, command: [kill], expect: allow}`, "decision is deny by rule block-kill at dir/small.yaml:12:5, expected allow"},
+		{
+			"another decision",
+			`{name: x, command: [kill], expect: allow}`,
+			"decision is deny by rule block-kill at dir/small.yaml:12:5, expected allow",
+		},
 		{"another rule", `{name: x, command: [kill], expect: {decision: deny, rule: git}}`, "decided by rule block-kill"},
 		{"another message", `{name: x, command: [git, push, -f], expect: {decision: deny, message: tomorrow}}`, "message is"},
 		{"a default where a rule is expected", `{name: x, command: [ls], expect: {decision: deny, rule: git}}`, "decided by rule default"},
@@ -148,7 +152,11 @@ func TestMalformedSuitesAreRefusedWithPosition(t *testing.T) {
 		{"a relative path", head + "{name: x, file: {path: a/b, operation: read}, expect: deny}\n", `"a/b" is not a clean absolute path`},
 		{"an undefined variable", head + "{name: x, file: {path: '${NOPE}/b', operation: read}, expect: deny}\n", "variable NOPE is not defined"},
 		{"command keys without a command", head + "{name: x, cwd: /a, file: {path: /a, operation: read}, expect: deny}\n", "belong to a command"},
-		{"the same name twice", head + "{name: x, command: [a], expect: deny}\n  - {name: x, command: [a], expect: deny}\n", `x_test.yaml:4:5: two cases are called "x"`},
+		{
+			"the same name twice",
+			head + "{name: x, command: [a], expect: deny}\n  - {name: x, command: [a], expect: deny}\n",
+			`x_test.yaml:4:5: two cases are called "x"`,
+		},
 		{"a key given twice", head + "{name: x, name: y, command: [a], expect: deny}\n", `key "name" is given twice`},
 		{"an anchor", head + "&a {name: x, command: [a], expect: deny}\n", "anchors"},
 		{"an empty command", head + "{name: x, command: [], expect: deny}\n", "command is empty"},
@@ -203,7 +211,11 @@ func TestMutantsSurviveWeakTests(t *testing.T) {
 		remove string // name of the case left out
 		want   []string
 	}{
-		{"without the force push", "a force push is denied", []string{"block-force-push deleted", "block-force-push inverted", "block-force-push tried after"}},
+		{
+			"without the force push",
+			"a force push is denied",
+			[]string{"block-force-push deleted", "block-force-push inverted", "block-force-push tried after"},
+		},
 		{"without the hooks", "hooks are not written", []string{"hooks deleted", "hooks inverted", "hooks tried after"}},
 		{"without the signal", "a program signals itself", []string{"own deleted", "own inverted"}},
 	}

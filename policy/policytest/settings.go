@@ -30,7 +30,10 @@ func DiffSettings(a, b *policy.Policy) ([]string, error) {
 	}
 	was, _ := a.GitGuard()
 	if is, _ := b.GitGuard(); is != was {
-		out = append(out, map[bool]string{true: "repositories are guarded (git_guard)", false: "repositories are no longer guarded (git_guard)"}[is])
+		out = append(
+			out,
+			map[bool]string{true: "repositories are guarded (git_guard)", false: "repositories are no longer guarded (git_guard)"}[is],
+		)
 	}
 	out = append(out, injectedDiff(a.EnvInject(), b.EnvInject())...)
 	return append(out, limitsDiff(a.Limits(nil), b.Limits(nil))...), nil

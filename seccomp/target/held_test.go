@@ -56,7 +56,8 @@ func TestWhatIsHeldDoesNotChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if data, err := io.ReadAll(f); string(data) != "first" || err != nil || held.Path != file || held.Stat.Ino != h.Stat.Ino || held.Stat.Size != 5 {
+	if data, err := io.ReadAll(f); string(data) != "first" || err != nil || held.Path != file || held.Stat.Ino != h.Stat.Ino ||
+		held.Stat.Size != 5 {
 		t.Errorf("%q %v, %s of %d bytes", data, err, held.Path, held.Stat.Size)
 	}
 }
@@ -86,7 +87,8 @@ func TestAWalkNotesItsLinks(t *testing.T) {
 	defer self.Close()
 	l := Lookup{Dir: unix.AT_FDCWD, Path: dir + "/link"}
 	way, err := self.Walk(l, resolved(t, self, l.Path))
-	if err != nil || way.Fixed || len(way.Links) != 2 || way.Links[dir+"/link"] != "sub/../other" || way.Links[dir+"/other"] != dir+"/sub/file" {
+	if err != nil || way.Fixed || len(way.Links) != 2 || way.Links[dir+"/link"] != "sub/../other" ||
+		way.Links[dir+"/other"] != dir+"/sub/file" {
 		t.Errorf("%+v %v", way, err)
 	}
 	if _, err := self.Walk(l, resolved(t, self, dir+"/sub/second")); !errors.Is(err, unix.EAGAIN) {
@@ -138,7 +140,8 @@ func TestAWayOnReadOnlyMountsIsFixed(t *testing.T) {
 		}
 	}()
 	for r := range results {
-		if want := r.path == "/usr/bin/env" || r.path == "/usr/bin/../bin/env" || r.path == "/mnt/../usr/bin/env"; r.err != nil || r.fixed != want {
+		if want := r.path == "/usr/bin/env" || r.path == "/usr/bin/../bin/env" || r.path == "/mnt/../usr/bin/env"; r.err != nil ||
+			r.fixed != want {
 			t.Errorf("%s is fixed: %v, %v", r.path, r.fixed, r.err)
 		}
 	}

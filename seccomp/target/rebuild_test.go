@@ -101,7 +101,8 @@ func TestTheStackIsRebuilt(t *testing.T) {
 			t.Errorf("the auxiliary vector is %x, want %x", s.vectors, vectors)
 		}
 		rest := make([]byte, top-before)
-		if _, err := f.ReadAt(rest, int64(before)); err != nil || strings.Contains(string(rest), "secret") || strings.Contains(string(rest), "again") {
+		if _, err := f.ReadAt(rest, int64(before)); err != nil || strings.Contains(string(rest), "secret") ||
+			strings.Contains(string(rest), "again") {
 			t.Errorf("a replaced value is still there, or %v", err)
 		}
 	}
@@ -119,7 +120,13 @@ func TestTheStackIsRebuiltOnArm64(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build for arm64: %v\n%s", err, out)
 	}
-	out, err := exec.Command("qemu-aarch64-static", program, "-test.v", "-test.run", "^(TestTheStackIsRebuilt|TestTheRegistersAreThoseOfTheKernel)$").CombinedOutput()
+	out, err := exec.Command(
+		"qemu-aarch64-static",
+		program,
+		"-test.v",
+		"-test.run",
+		"^(TestTheStackIsRebuilt|TestTheRegistersAreThoseOfTheKernel)$",
+	).CombinedOutput()
 	if err != nil || strings.Count(string(out), "--- PASS: ") != 2 {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -380,7 +380,8 @@ func (s *Stopped) write(addr uint64, data []byte) error {
 		local := unix.Iovec{Base: &data[0]}
 		local.SetLen(len(data))
 		// This grows no stack, and may be forbidden: see process_vm_writev(2).
-		if n, err := unix.ProcessVMWritev(s.PID, []unix.Iovec{local}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(data)}}, 0); err == nil && n == len(data) {
+		if n, err := unix.ProcessVMWritev(s.PID, []unix.Iovec{local}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(data)}}, 0); err == nil &&
+			n == len(data) {
 			return nil
 		}
 	}

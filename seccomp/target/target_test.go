@@ -362,7 +362,8 @@ func TestAThreadKnowsItsOwnNumbers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for number, want := range map[int]bool{os.Getpid(): true, unix.Gettid(): true, os.Getppid(): false, 1: false, 0: false, -os.Getpid(): false} {
+	for number, want := range map[int]bool{os.Getpid(): true, unix.Gettid(): true, os.Getppid(): false, 1: false, 0: false,
+		-os.Getpid(): false} {
 		name, own, err := o.Own(number)
 		if err != nil || own != want || own && name != filepath.Base(program) {
 			t.Errorf("%d: own is %v, program %q, %v", number, own, name, err)

@@ -47,7 +47,13 @@ func newQueue(settings approve.Settings) (*approve.Queue, *book) {
 }
 
 func push() wire.Question {
-	return wire.Question{Command: "c1", Kind: wire.AskExec, Subject: "/usr/bin/git", Argv: []string{"git", "push"}, Rule: &wire.RuleAt{Name: "ask-push", At: "p.yaml:3:5"}}
+	return wire.Question{
+		Command: "c1",
+		Kind:    wire.AskExec,
+		Subject: "/usr/bin/git",
+		Argv:    []string{"git", "push"},
+		Rule:    &wire.RuleAt{Name: "ask-push", At: "p.yaml:3:5"},
+	}
 }
 
 func TestAnAnswerDecidesAndIsRecorded(t *testing.T) {

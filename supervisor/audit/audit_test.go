@@ -111,10 +111,11 @@ func TestVerifyNamesTheLineThatWasTamperedWith(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"an untouched log":                   {whole, ""},
-		"an empty log":                       {nil, ""},
-		"an edited path":                     {bytes.Replace(whole, []byte("/bin/2"), []byte("/bin/9"), 1), "line 3: the event was changed"},
-		"an edited hash":                     {bytes.Replace(whole, lines[1][len(lines[1])-10:], []byte("0000000\"}\n"), 1), "line 2: the event was changed"},
+		"an untouched log": {whole, ""},
+		"an empty log":     {nil, ""},
+		"an edited path":   {bytes.Replace(whole, []byte("/bin/2"), []byte("/bin/9"), 1), "line 3: the event was changed"},
+		"an edited hash": {bytes.Replace(whole, lines[1][len(lines[1])-10:], []byte("0000000\"}\n"), 1),
+			"line 2: the event was changed"},
 		"two lines exchanged":                {join(lines[0], lines[2], lines[1], lines[3]), "line 2: event 3 follows event 1"},
 		"a line removed":                     {join(lines[0], lines[1], lines[3], lines[4]), "line 3: event 4 follows event 2"},
 		"the beginning removed":              {join(lines[1], lines[2]), "line 1: event 2 follows event 0"},
@@ -256,7 +257,8 @@ func TestALogHasOneWriter(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, Options{})
 	defer l.Close()
-	if _, err := Open(filepath.Join(dir, "log"), Options{KeyFile: filepath.Join(dir, "key")}); err == nil || !strings.Contains(err.Error(), "another process writes it") {
+	if _, err := Open(filepath.Join(dir, "log"), Options{KeyFile: filepath.Join(dir, "key")}); err == nil ||
+		!strings.Contains(err.Error(), "another process writes it") {
 		t.Errorf("the second open gave %v", err)
 	}
 }

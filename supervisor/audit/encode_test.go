@@ -15,7 +15,16 @@ func fill(r *rand.Rand, v reflect.Value) {
 	if r.IntN(2) == 0 {
 		return
 	}
-	texts := []string{"plain", "a b", "\"quoted\" \\", "<tag> & more", "line\nfeed\x00\x7f", "\u00fc\u2028\u2029\U0001f600", "not \xff utf-8", ""}
+	texts := []string{
+		"plain",
+		"a b",
+		"\"quoted\" \\",
+		"<tag> & more",
+		"line\nfeed\x00\x7f",
+		"\u00fc\u2028\u2029\U0001f600",
+		"not \xff utf-8",
+		"",
+	}
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(texts[r.IntN(len(texts))])

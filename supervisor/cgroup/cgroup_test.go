@@ -41,10 +41,12 @@ func TestTheHierarchyOfAControllerIsFound(t *testing.T) {
 	}{
 		{"cgroup v1", "memory", legacyMounts, "4:memory:/a/b\n0::/\n", "", place{"/sys/fs/cgroup/memory/a/b", false}},
 		{"two controllers in one", "cpu", legacyMounts, "1:cpu,cpuacct:/x\n", "", place{"/sys/fs/cgroup/cpu/x", false}},
-		{"cgroup v2", "pids", unifiedMounts, "0::/user.slice/s.scope\n", "/sys/fs/cgroup/user.slice/s.scope", place{"/sys/fs/cgroup/user.slice/s.scope", true}},
+		{"cgroup v2", "pids", unifiedMounts, "0::/user.slice/s.scope\n", "/sys/fs/cgroup/user.slice/s.scope",
+			place{"/sys/fs/cgroup/user.slice/s.scope", true}},
 		{"v2 before v1", "memory", legacyMounts, "4:memory:/a\n0::/u\n", "/sys/fs/cgroup/unified/u", place{"/sys/fs/cgroup/unified/u", true}},
 		{"v2 without the controller", "memory", unifiedMounts, "0::/u\n", "", place{}},
-		{"a group made for the supervisor", "cpu", unifiedMounts, "0::/u/agentsh-supervisor\n", "/sys/fs/cgroup/u", place{"/sys/fs/cgroup/u/agentsh-supervisor", true}},
+		{"a group made for the supervisor", "cpu", unifiedMounts, "0::/u/agentsh-supervisor\n", "/sys/fs/cgroup/u",
+			place{"/sys/fs/cgroup/u/agentsh-supervisor", true}},
 		{"no hierarchy", "pids", legacyMounts, "8:pids:/\n", "", place{}},
 		{"a part that is mounted", "memory", "1 2 0:3 /docker/x /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n", "4:memory:/docker/x/y\n", "", place{"/sys/fs/cgroup/memory/y", false}},
 		{"another part", "memory", "1 2 0:3 /docker/z /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n", "4:memory:/docker/x\n", "", place{}},
@@ -193,7 +195,8 @@ func TestProcessesAreBounded(t *testing.T) {
 }
 
 func TestSwapNeedsALimitOnMemoryInTheFirstVersion(t *testing.T) {
-	if err := (directory{path: t.TempDir()}).set(Swap, Limits{SwapLimited: true}); err == nil || !strings.Contains(err.Error(), "max_memory_mb") {
+	if err := (directory{path: t.TempDir()}).set(Swap, Limits{SwapLimited: true}); err == nil ||
+		!strings.Contains(err.Error(), "max_memory_mb") {
 		t.Error(err)
 	}
 }

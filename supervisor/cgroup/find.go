@@ -119,7 +119,10 @@ func (p place) open(controllers []string) (string, error) {
 	}
 	if inhabited {
 		if !delegated(dir) {
-			return "", fmt.Errorf("the group %s has processes of its own; start the supervisor in one that is delegated to it (systemd: Delegate=yes)", dir)
+			return "", fmt.Errorf(
+				"the group %s has processes of its own; start the supervisor in one that is delegated to it (systemd: Delegate=yes)",
+				dir,
+			)
 		}
 		if err := evacuate(dir); err != nil {
 			return "", err

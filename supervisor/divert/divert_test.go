@@ -132,7 +132,17 @@ func both(t *testing.T, f func(t *testing.T)) {
 		}
 		defer self.Close()
 		name, _, _ := strings.Cut(t.Name(), "/")
-		cmd := exec.Command("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "/proc/self/fd/3", "-test.run=^"+name+"$", "-test.v")
+		cmd := exec.Command(
+			"setpriv",
+			"--reuid",
+			"1000",
+			"--regid",
+			"1000",
+			"--clear-groups",
+			"/proc/self/fd/3",
+			"-test.run=^"+name+"$",
+			"-test.v",
+		)
 		cmd.Dir, cmd.ExtraFiles = "/", []*os.File{self}
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+name) {
 			t.Errorf("%v\n%s", err, out)
@@ -236,7 +246,10 @@ func TestASocketThatIsNotThereIsNotFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer diag.Close()
-		if inode, err := diag.TCP(netip.MustParseAddrPort("127.0.0.1:4000"), netip.MustParseAddrPort("192.0.2.1:443")); !errors.Is(err, unix.ENOENT) {
+		if inode, err := diag.TCP(netip.MustParseAddrPort("127.0.0.1:4000"), netip.MustParseAddrPort("192.0.2.1:443")); !errors.Is(
+			err,
+			unix.ENOENT,
+		) {
 			t.Errorf("%d, %v", inode, err)
 		}
 	})

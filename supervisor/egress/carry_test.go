@@ -44,8 +44,10 @@ func TestEachRequestOfAConnectionIsJudged(t *testing.T) {
 				method, path, rule string
 				code               int
 			}{
-				{"GET", "/x", "reads", 200}, {"GET", "/admin/x", "no-admin", 403}, {"GET", "/a/../admin/x", "no-admin", 403}, {"GET", "/%61dmin/x", "no-admin", 403},
-				{"GET", "//admin/x", "no-admin", 403}, {"PUT", "/x", "reads", 200}, {"POST", "/x", "default", 403}, {"DELETE", "/x", "ask", 403}, {"GET", "/y?z=1", "reads", 200},
+				{"GET", "/x", "reads", 200}, {"GET", "/admin/x", "no-admin", 403}, {"GET", "/a/../admin/x", "no-admin", 403}, {"GET", "/%61dmin/x",
+					"no-admin", 403},
+				{"GET", "//admin/x", "no-admin", 403}, {"PUT", "/x", "reads", 200}, {"POST", "/x", "default", 403}, {"DELETE", "/x", "ask", 403},
+				{"GET", "/y?z=1", "reads", 200},
 			} {
 				code, body := do(t, c, test.method, scheme+"://looked.test"+test.path, "")
 				if code != test.code || code == 403 && !strings.Contains(body, "rule: "+test.rule) {
@@ -91,7 +93,8 @@ func TestTheAuthorityOfARequestMustBeThatOfItsConnection(t *testing.T) {
 		for _, test := range []struct {
 			host string
 			good bool
-		}{{"", true}, {"LOOKED.test", true}, {"looked.test:443", true}, {"evil.test", false}, {"a.plain.test", false}, {"looked.test:444", false}} {
+		}{{"", true}, {"LOOKED.test", true}, {"looked.test:443", true}, {"evil.test", false}, {"a.plain.test", false}, {"looked.test:444",
+			false}} {
 			r, _ := http.NewRequest(http.MethodGet, "https://looked.test/", nil)
 			r.Host = test.host
 			res, err := client.Do(r)
@@ -313,11 +316,15 @@ func TestSOCKS(t *testing.T) {
 		port    uint16
 		code    byte
 	}{
-		{"a name", 1, name("good.test"), 443, 0}, {"in capitals", 1, name("GOOD.test."), 443, 0}, {"an address", 1, []byte{1, 198, 51, 100, 1}, 443, 0},
+		{"a name", 1, name("good.test"), 443, 0}, {"in capitals", 1, name("GOOD.test."), 443, 0}, {"an address", 1, []byte{1, 198, 51, 100, 1},
+			443, 0},
 		{"a mapped address", 1, append([]byte{4}, net.ParseIP("198.51.100.1").To16()...), 443, 0},
-		{"a denied name", 1, name("evil.test"), 443, 2}, {"a denied port", 1, name("good.test"), 22, 2}, {"another address", 1, []byte{1, 192, 0, 2, 1}, 443, 2},
-		{"an address as a name", 1, name("0x7f.1"), 80, 2}, {"NUL", 1, name("good.test\x00.evil.test"), 443, 2}, {"port 0", 1, name("good.test"), 0, 2},
-		{"UDP", 3, name("good.test"), 443, 7}, {"BIND", 2, name("good.test"), 443, 7}, {"another kind of address", 1, []byte{9, 1, 2}, 443, 8}, {"nobody there", 1, name("a.good.test"), 443, 5},
+		{"a denied name", 1, name("evil.test"), 443, 2}, {"a denied port", 1, name("good.test"), 22, 2}, {"another address", 1, []byte{1, 192,
+			0, 2, 1}, 443, 2},
+		{"an address as a name", 1, name("0x7f.1"), 80, 2}, {"NUL", 1, name("good.test\x00.evil.test"), 443, 2}, {"port 0", 1,
+			name("good.test"), 0, 2},
+		{"UDP", 3, name("good.test"), 443, 7}, {"BIND", 2, name("good.test"), 443, 7}, {"another kind of address", 1, []byte{9, 1, 2}, 443, 8},
+		{"nobody there", 1, name("a.good.test"), 443, 5},
 	} {
 		c, code := w.socks(test.command, test.address, test.port)
 		if code != test.code {
@@ -346,7 +353,10 @@ func query(t *testing.T, addr net.Addr, name string, kind dnsmessage.Type) (dnsm
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(guard))
-	q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}}}
+	q := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: 7, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}},
+	}
 	packed, err := q.Pack()
 	if err != nil {
 		t.Fatal(err)
@@ -426,10 +436,14 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 		code dnsmessage.RCode
 		want string
 	}{
-		{udp.LocalAddr(), "evil.test.", dnsmessage.TypeA, dnsmessage.RCodeRefused, "[]"}, {udp.LocalAddr(), "other.test.", dnsmessage.TypeA, dnsmessage.RCodeRefused, "[]"},
-		{udp.LocalAddr(), "GOOD.test.", dnsmessage.TypeA, 0, "[192.0.2.1]"}, {tcp.Addr(), "good.test.", dnsmessage.TypeA, 0, "[192.0.2.1]"}, {udp.LocalAddr(), "good.test.", dnsmessage.TypeAAAA, 0, "[]"},
-		{udp.LocalAddr(), "six.test.", dnsmessage.TypeAAAA, 0, "[2001:db8::1]"}, {udp.LocalAddr(), "good.test.", dnsmessage.TypeTXT, dnsmessage.RCodeRefused, "[]"},
-		{udp.LocalAddr(), "good.test.", 65, 0, "[]"}, {udp.LocalAddr(), "none.good.test.", dnsmessage.TypeA, dnsmessage.RCodeNameError, "[]"}, {udp.LocalAddr(), "a\\b.test.", dnsmessage.TypeA, dnsmessage.RCodeRefused, "[]"},
+		{udp.LocalAddr(), "evil.test.", dnsmessage.TypeA, dnsmessage.RCodeRefused, "[]"}, {udp.LocalAddr(), "other.test.", dnsmessage.TypeA,
+			dnsmessage.RCodeRefused, "[]"},
+		{udp.LocalAddr(), "GOOD.test.", dnsmessage.TypeA, 0, "[192.0.2.1]"}, {tcp.Addr(), "good.test.", dnsmessage.TypeA, 0, "[192.0.2.1]"},
+		{udp.LocalAddr(), "good.test.", dnsmessage.TypeAAAA, 0, "[]"},
+		{udp.LocalAddr(), "six.test.", dnsmessage.TypeAAAA, 0, "[2001:db8::1]"}, {udp.LocalAddr(), "good.test.", dnsmessage.TypeTXT,
+			dnsmessage.RCodeRefused, "[]"},
+		{udp.LocalAddr(), "good.test.", 65, 0, "[]"}, {udp.LocalAddr(), "none.good.test.", dnsmessage.TypeA, dnsmessage.RCodeNameError, "[]"},
+		{udp.LocalAddr(), "a\\b.test.", dnsmessage.TypeA, dnsmessage.RCodeRefused, "[]"},
 	} {
 		code, got := query(t, test.addr, test.name, test.kind)
 		if code != test.code || fmt.Sprint(got) != test.want {
@@ -441,9 +455,11 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 		port        uint16
 		first, want string
 	}{
-		{"192.0.2.1", 443, "hello\n", "you said hello"}, {"192.0.2.1", 22, "hello\n", "refused"}, {"198.51.100.1", 25, "hello\n", "you said hello"},
+		{"192.0.2.1", 443, "hello\n", "you said hello"}, {"192.0.2.1", 22, "hello\n", "refused"}, {"198.51.100.1", 25, "hello\n",
+			"you said hello"},
 		{"203.0.113.1", 80, "hello\n", "refused"}, {"127.0.0.1", 80, "hello\n", "refused"}, {"::ffff:127.0.0.1", 80, "hello\n", "refused"},
-		{"2001:db8::1", 80, "GET / HTTP/1.1\r\nHost: six.test\r\n\r\n", "HTTP/1.1 200 OK"}, {"2001:db8::1", 80, "GET / HTTP/1.1\r\nHost: good.test\r\n\r\n", "HTTP/1.1 403 Forbidden"},
+		{"2001:db8::1", 80, "GET / HTTP/1.1\r\nHost: six.test\r\n\r\n", "HTTP/1.1 200 OK"}, {"2001:db8::1", 80,
+			"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n", "HTTP/1.1 403 Forbidden"},
 	} {
 		if got := reach(test.addr, test.port, test.first); got != test.want {
 			t.Errorf("%s %d %q: %s, want %s", test.addr, test.port, test.first, got, test.want)
@@ -457,10 +473,16 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 	}
 	pool := w.roots.Clone()
 	pool.AppendCertsFromPEM(w.p.CA())
-	c := &http.Client{Timeout: guard, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DialContext: func(context.Context, string, string) (net.Conn, error) {
-		to <- netip.MustParseAddrPort("192.0.2.9:443")
-		return net.Dial("tcp", diverted.Addr().String())
-	}}}
+	c := &http.Client{
+		Timeout: guard,
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: pool},
+			DialContext: func(context.Context, string, string) (net.Conn, error) {
+				to <- netip.MustParseAddrPort("192.0.2.9:443")
+				return net.Dial("tcp", diverted.Addr().String())
+			},
+		},
+	}
 	for method, want := range map[string]int{"GET": 200, "POST": 403} {
 		if code, body := do(t, c, method, "https://looked.test/", ""); code != want {
 			t.Errorf("diverted and looked into, %s: %d %s", method, code, body)

@@ -61,13 +61,19 @@ func (p *Proxy) admit(conn net.Conn) *client {
 // turnAway records that a connection was refused unread. Who made it is not
 // looked up: that would be work for whoever opens too many.
 func (p *Proxy) turnAway(conn net.Conn) {
-	_ = (&client{p: p, conn: conn}).refuse("connection", against("connections", "there are "+strconv.Itoa(p.opts.Limits.Connections)+" connections open already", "close some first"))
+	_ = (&client{p: p, conn: conn}).refuse(
+		"connection",
+		against("connections", "there are "+strconv.Itoa(p.opts.Limits.Connections)+" connections open already", "close some first"),
+	)
 }
 
 // exhausted records that a connection was refused for want of descriptors or
 // memory.
 func (p *Proxy) exhausted(conn net.Conn, err error) {
-	_ = (&client{p: p, conn: conn}).refuse("connection", against("descriptors", "there is no room for one more connection: "+err.Error(), "close some first"))
+	_ = (&client{p: p, conn: conn}).refuse(
+		"connection",
+		against("descriptors", "there is no room for one more connection: "+err.Error(), "close some first"),
+	)
 }
 
 // identify finds out which process connected.

@@ -82,7 +82,8 @@ func newSecret(c Credential) (*secret, error) {
 	switch {
 	case c.Name == "":
 		return nil, errors.New("it has no name")
-	case len(c.Placeholder) < shortestMark || strings.Trim(c.Placeholder, "-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") != "":
+	case len(c.Placeholder) < shortestMark || strings.Trim(c.Placeholder,
+		"-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") != "":
 		return nil, fmt.Errorf("a placeholder is %d or more letters, digits, - and _", shortestMark)
 	case len(c.Value) < shortestValue:
 		return nil, fmt.Errorf("a value of less than %d bytes cannot be told from other text", shortestValue)

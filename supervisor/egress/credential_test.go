@@ -21,7 +21,9 @@ const (
 
 func credentials(header, query string, endpoints ...string) func(*Options) {
 	return func(o *Options) {
-		o.Credentials = []Credential{{Name: "api", Placeholder: mark, Value: value, Endpoints: endpoints, Header: header, Query: query, Path: header+query == ""}}
+		o.Credentials = []Credential{
+			{Name: "api", Placeholder: mark, Value: value, Endpoints: endpoints, Header: header, Query: query, Path: header+query == ""},
+		}
 	}
 }
 
@@ -73,7 +75,13 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 		got := make(chan *http.Request, 100)
 		const markQuery, markPath = "agentsh-placeholder-of-the-query-01", "agentsh-placeholder-of-the-path-01"
 		w := newWorld(t, everything, func(o *Options) {
-			one := Credential{Name: "api", Placeholder: mark, Value: value, Endpoints: []string{"api.test", "*.sub.test:8443"}, Header: "Authorization"}
+			one := Credential{
+				Name:        "api",
+				Placeholder: mark,
+				Value:       value,
+				Endpoints:   []string{"api.test", "*.sub.test:8443"},
+				Header:      "Authorization",
+			}
 			query, path := one, one
 			query.Name, query.Placeholder, query.Header, query.Query = "query", markQuery, "", "k"
 			path.Name, path.Placeholder, path.Header, path.Path = "path", markPath, "", true
@@ -116,7 +124,8 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 			if (code == 200) != test.good {
 				t.Errorf("%s: %d %s", test.name, code, body)
 			}
-			for _, hidden := range []string{value, fmt.Sprintf("%x", value), "real-secret%2Fvalue", base64.StdEncoding.EncodeToString([]byte(value))[:20]} {
+			for _, hidden := range []string{value, fmt.Sprintf("%x", value), "real-secret%2Fvalue",
+				base64.StdEncoding.EncodeToString([]byte(value))[:20]} {
 				if strings.Contains(body, hidden) {
 					t.Errorf("%s: the answer holds %q:\n%s", test.name, hidden, body)
 				}
@@ -216,7 +225,8 @@ func TestWhatIsCompressedIsReadOrRefused(t *testing.T) {
 	}), "192.0.2.1", 443, "api.test")
 	c := w.client(true)
 	use := []string{"Authorization: " + mark, "Accept-Encoding: gzip, br", "Range: bytes=0-4"}
-	if code, body := do(t, c, "GET", "https://api.test/gzip", "", use...); code != 200 || !strings.Contains(body, "xxx***") || strings.Contains(body, value) {
+	if code, body := do(t, c, "GET", "https://api.test/gzip", "", use...); code != 200 || !strings.Contains(body, "xxx***") ||
+		strings.Contains(body, value) {
 		t.Errorf("%d %s", code, body)
 	}
 	if code, body := do(t, c, "GET", "https://api.test/br", "", use...); code != 403 || !strings.Contains(body, "cannot be searched") {
@@ -228,8 +238,10 @@ func TestScrubbingAcrossTheBordersOfReads(t *testing.T) {
 	forms := formsOf(Credential{Value: value, Placeholder: mark})
 	text := "a" + value + value + value[:10] + "b" + strings.Repeat("c", 8<<10) + value + value[:len(value)-1]
 	want := strings.ReplaceAll(text, value, strings.Repeat("*", len(value)))
-	for name, wrap := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "halves": iotest.HalfReader, "end with data": iotest.DataErrReader} {
-		for size, read := range map[string]func(io.Reader) io.Reader{"small": iotest.OneByteReader, "large": func(r io.Reader) io.Reader { return bufio.NewReaderSize(r, 4<<10) }} {
+	for name, wrap := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r },
+		"bytes": iotest.OneByteReader, "halves": iotest.HalfReader, "end with data": iotest.DataErrReader} {
+		for size, read := range map[string]func(io.Reader) io.Reader{"small": iotest.OneByteReader,
+			"large": func(r io.Reader) io.Reader { return bufio.NewReaderSize(r, 4<<10) }} {
 			s := &scrubbed{src: io.NopCloser(wrap(strings.NewReader(text))), values: newNeedles(forms)}
 			got, err := io.ReadAll(read(s))
 			if err != nil || string(got) != want {
@@ -258,7 +270,8 @@ func TestCredentialsThatCannotBeHeldAreRefused(t *testing.T) {
 	for what, change := range map[string]func(*Credential){
 		"no name": func(c *Credential) { c.Name = "" }, "short placeholder": func(c *Credential) { c.Placeholder = "short" },
 		"spaces": func(c *Credential) { c.Placeholder = mark + " x" }, "short value": func(c *Credential) { c.Value = "1234567" },
-		"a line end": func(c *Credential) { c.Value += "\n" }, "both places": func(c *Credential) { c.Header, c.Query = "a", "b" }, "no place": func(c *Credential) { c.Header = "" },
+		"a line end": func(c *Credential) { c.Value += "\n" }, "both places": func(c *Credential) { c.Header, c.Query = "a", "b" },
+		"no place":        func(c *Credential) { c.Header = "" },
 		"header and path": func(c *Credential) { c.Path = true },
 		"no endpoints":    func(c *Credential) { c.Endpoints = nil }, "a bad endpoint": func(c *Credential) { c.Endpoints = []string{"a b"} },
 		"its own value": func(c *Credential) { c.Value = "x" + mark },
@@ -301,7 +314,8 @@ func TestTheAuthorityIsTheSessionsOwn(t *testing.T) {
 	a.place(b.web(true, echo), "192.0.2.2", 443, "fake.test")
 	d := newWorld(t, everything, credentials("Authorization", "", "fake.test"))
 	d.place(b.web(true, echo), "192.0.2.2", 443, "fake.test")
-	if code, body := do(t, d.client(true), "GET", "https://fake.test/", "", "Authorization: "+mark); code != 502 || !strings.Contains(body, "certificate") {
+	if code, body := do(t, d.client(true), "GET", "https://fake.test/", "", "Authorization: "+mark); code != 502 ||
+		!strings.Contains(body, "certificate") {
 		t.Errorf("%d %s", code, body)
 	}
 }

@@ -111,7 +111,13 @@ func (c *client) answerDNS(query []byte) []byte {
 	if err != nil || head.Response {
 		return nil
 	}
-	reply := dnsmessage.Header{ID: head.ID, Response: true, OpCode: head.OpCode, RecursionDesired: head.RecursionDesired, RecursionAvailable: true}
+	reply := dnsmessage.Header{
+		ID:                 head.ID,
+		Response:           true,
+		OpCode:             head.OpCode,
+		RecursionDesired:   head.RecursionDesired,
+		RecursionAvailable: true,
+	}
 	question, err := parser.Question()
 	if err != nil {
 		reply.RCode = dnsmessage.RCodeFormatError

@@ -23,7 +23,13 @@ func reply(t *testing.T, query []byte, tcp bool) [][]byte {
 	one := q.Questions[0]
 	a := dnsmessage.Message{Header: dnsmessage.Header{ID: q.ID, Response: true, RecursionAvailable: true}, Questions: q.Questions}
 	record := func(name string, ttl uint32, body dnsmessage.ResourceBody) {
-		a.Answers = append(a.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name), Class: dnsmessage.ClassINET, TTL: ttl}, Body: body})
+		a.Answers = append(
+			a.Answers,
+			dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name), Class: dnsmessage.ClassINET, TTL: ttl},
+				Body:   body,
+			},
+		)
 	}
 	four := one.Type == dnsmessage.TypeA
 	switch one.Name.String() {

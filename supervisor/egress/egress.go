@@ -175,8 +175,17 @@ func (o *Options) fit() int {
 		return o.Limits.Connections
 	}
 	room := max(int(have.Cur)-reserved, int(have.Cur)/2) / perConnection
-	o.Log.Warn("fewer connections than usual: the process may have few descriptors", "descriptors", have.Cur, "connections", room, "usual", o.Limits.Connections,
-		"hint", "start it with a higher limit: ulimit -n "+strconv.Itoa(reserved+perConnection*o.Limits.Connections))
+	o.Log.Warn(
+		"fewer connections than usual: the process may have few descriptors",
+		"descriptors",
+		have.Cur,
+		"connections",
+		room,
+		"usual",
+		o.Limits.Connections,
+		"hint",
+		"start it with a higher limit: ulimit -n "+strconv.Itoa(reserved+perConnection*o.Limits.Connections),
+	)
 	return room
 }
 

@@ -64,9 +64,14 @@ func TestAllowedHostsAreReachedAndOthersAreToldWhy(t *testing.T) {
 }
 
 func TestSpellingsOfHostsThatAreRefused(t *testing.T) {
-	w := newWorld(t, `network_rules: [{name: all, domains: ["*"], decision: allow}, {name: local, cidrs: [127.0.0.1/32], ports: [9], decision: allow}]`, nil)
+	w := newWorld(
+		t,
+		`network_rules: [{name: all, domains: ["*"], decision: allow}, {name: local, cidrs: [127.0.0.1/32], ports: [9], decision: allow}]`,
+		nil,
+	)
 	real := w.web(false, hello("inside"))
-	for _, a := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", "192.168.1.1", "::1", "fe80::1", "fd00::1", "0.0.0.0", "100.64.0.1", "224.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "255.255.255.255"} {
+	for _, a := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", "192.168.1.1", "::1", "fe80::1", "fd00::1", "0.0.0.0",
+		"100.64.0.1", "224.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "255.255.255.255"} {
 		w.place(real, a, 80)
 	}
 	w.place(real, "169.254.169.254", 80, "rebound.test")
@@ -74,8 +79,10 @@ func TestSpellingsOfHostsThatAreRefused(t *testing.T) {
 	w.place(real, "10.0.0.1", 80, "private.test")
 	for _, host := range []string{
 		"127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "127.0.0.1.", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]",
-		"169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "[::ffff:a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]",
-		"10.0.0.1", "10.1", "192.168.257", "[fe80::1%25eth0]", "[fe80::1]", "[fd00::1]", "0", "0.0.0.0", "[::]", "100.64.0.1", "224.0.0.1", "255.255.255.255",
+		"169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "[::ffff:a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]",
+		"[2002:7f00:1::]",
+		"10.0.0.1", "10.1", "192.168.257", "[fe80::1%25eth0]", "[fe80::1]", "[fd00::1]", "0", "0.0.0.0", "[::]", "100.64.0.1", "224.0.0.1",
+		"255.255.255.255",
 		"rebound.test", "localhost", "LOCALHOST.", "local.test", "private.test", "１２７.0.0.1", "①②⑦.0.0.1",
 		"1.2.3.4.5", "256.1.1.1", "a..test", "a%00.test", "a\x00.test", "good.test\x00.evil.test", "a test", "a/b", "user@a.test", "a.test#b", "",
 	} {
@@ -145,8 +152,10 @@ func TestServerNamesAndHostsMustAgree(t *testing.T) {
 		good     bool
 	}{
 		{"good.test:443", "good.test", true}, {"good.test:443", "GOOD.test", true}, {"good.test:443", "a.good.test", false},
-		{"good.test:443", "evil.test", false}, {"good.test:443", "", false}, {"looked.test:443", "good.test", false}, {"looked.test:443", "looked.test", true},
-		{"198.51.100.1:443", "", true}, {"198.51.100.1:443", "whatever.test", true}, {"198.51.100.1:443", "evil.test", false}, {"192.0.2.1:443", "good.test", false},
+		{"good.test:443", "evil.test", false}, {"good.test:443", "", false}, {"looked.test:443", "good.test", false}, {"looked.test:443",
+			"looked.test", true},
+		{"198.51.100.1:443", "", true}, {"198.51.100.1:443", "whatever.test", true}, {"198.51.100.1:443", "evil.test", false},
+		{"192.0.2.1:443", "good.test", false},
 	} {
 		if err := shake(test.to, test.name); (err == nil) != test.good {
 			t.Errorf("%s as %q: %v", test.to, test.name, err)
@@ -159,7 +168,8 @@ func TestServerNamesAndHostsMustAgree(t *testing.T) {
 		to, host string
 		good     bool
 	}{
-		{"good.test:80", "good.test", true}, {"good.test:80", "good.test:80", true}, {"good.test:80", "good.test:8080", false}, {"good.test:80", "a.good.test", false},
+		{"good.test:80", "good.test", true}, {"good.test:80", "good.test:80", true}, {"good.test:80", "good.test:8080", false},
+		{"good.test:80", "a.good.test", false},
 		{"good.test:80", "evil.test", false}, {"good.test:80", "evil.test\x00", false},
 	} {
 		c, in, code, body := w.connect(test.to)

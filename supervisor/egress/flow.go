@@ -216,7 +216,13 @@ func (f *flow) recheck() {
 	for _, a := range f.addrs {
 		q := f.client.request(name, a, f.to.port)
 		if !f.looked.Load() && pol.Inspects(q) {
-			f.withdraw(policy.Diagnostic{Rule: "reload", Message: "the policy in force now wants the requests to " + f.shown() + " looked into", Hint: "connect again"})
+			f.withdraw(
+				policy.Diagnostic{
+					Rule:    "reload",
+					Message: "the policy in force now wants the requests to " + f.shown() + " looked into",
+					Hint:    "connect again",
+				},
+			)
 			return
 		}
 		if f.looked.Load() {

@@ -83,7 +83,11 @@ func (c *client) readConnect(in *bufio.Reader) (destination, *refusal) {
 			return c.parseConnect(&head)
 		}
 		if head.Len() > c.p.opts.Limits.HeaderBytes {
-			return destination{}, against("request", "the header of the request is longer than "+strconv.Itoa(c.p.opts.Limits.HeaderBytes)+" bytes", "")
+			return destination{}, against(
+				"request",
+				"the header of the request is longer than "+strconv.Itoa(c.p.opts.Limits.HeaderBytes)+" bytes",
+				"",
+			)
 		}
 	}
 }
@@ -209,7 +213,11 @@ func (c *client) readSOCKS(in *bufio.Reader) (destination, byte, *refusal) {
 	case err != nil:
 		return destination{}, socksDenied, against("request", "SOCKS: "+err.Error(), "")
 	case request[1] != socksConnect:
-		return destination{}, socksNoCommand, against("request", fmt.Sprintf("SOCKS command %d to %s: only connections of TCP leave the session", request[1], to), "")
+		return destination{}, socksNoCommand, against(
+			"request",
+			fmt.Sprintf("SOCKS command %d to %s: only connections of TCP leave the session", request[1], to),
+			"",
+		)
 	}
 	return to, socksOK, nil
 }

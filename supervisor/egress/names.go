@@ -53,7 +53,12 @@ const (
 )
 
 func newNames(servers []netip.AddrPort, lookups int) *names {
-	n := &names{slots: make(chan struct{}, lookups), known: map[string]*answer{}, told: map[netip.Addr][]told{}, grants: map[string]time.Time{}}
+	n := &names{
+		slots:  make(chan struct{}, lookups),
+		known:  map[string]*answer{},
+		told:   map[netip.Addr][]told{},
+		grants: map[string]time.Time{},
+	}
 	n.ask = systemLookup
 	if len(servers) > 0 {
 		n.ask = resolver{servers}.lookup

@@ -93,8 +93,15 @@ func (r *refusal) respond(w http.ResponseWriter) {
 func (r *refusal) write(w io.Writer) {
 	text := r.text()
 	status := r.status()
-	_, _ = fmt.Fprintf(w, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n%s",
-		status, http.StatusText(status), len(text), text) // the client may be gone
+	_, _ = fmt.Fprintf(
+		w,
+		"HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nCache-Control: no-store\r\nConnection: "+
+			"close\r\n\r\n%s",
+		status,
+		http.StatusText(status),
+		len(text),
+		text,
+	) // the client may be gone
 }
 
 // refuse records a denial and returns it. It stays a denial when it cannot be

@@ -51,7 +51,10 @@ func meanings(r *http.Request) ([]meaning, *refusal) {
 	for _, method := range methods {
 		method = strings.ToUpper(strings.TrimSpace(method))
 		if !policy.ValidMethod(method) {
-			return nil, malformed("the request asks to be read as a method that is none", "send the method in the request line, and no header or query parameter that overrides it")
+			return nil, malformed(
+				"the request asks to be read as a method that is none",
+				"send the method in the request line, and no header or query parameter that overrides it",
+			)
 		}
 		for _, path := range paths {
 			out = append(out, meaning{method, path})
@@ -103,7 +106,8 @@ func wellFormed(r *http.Request) *refusal {
 	switch {
 	case !policy.ValidMethod(r.Method):
 		return malformed("the method of the request is not a token in capital letters", "write the method in capital letters")
-	case r.URL.Opaque != "" || !strings.HasPrefix(r.URL.Path, "/") && r.URL.Path != "" && (r.Method != http.MethodOptions || r.URL.Path != "*"):
+	case r.URL.Opaque != "" || !strings.HasPrefix(r.URL.Path,
+		"/") && r.URL.Path != "" && (r.Method != http.MethodOptions || r.URL.Path != "*"):
 		return malformed("the target of the request is no path", "begin the path with a slash")
 	case strings.Contains(r.RequestURI, "#"):
 		return malformed("the target of the request has a fragment", "leave the part from # on out")

@@ -68,32 +68,34 @@ func TestARequestThatServersReadDifferentlyIsRefusedOrRewritten(t *testing.T) {
 		"an override, underscores":  {"GET /x HTTP/1.1\r\n" + host + "X_METHOD_OVERRIDE: put\r\n\r\n", 403, nil},
 		"an override in the query":  {"GET /x?_method=delete HTTP/1.1\r\n" + host + "\r\n", 403, nil},
 		"an encoded one":            {"GET /x?_%6dethod=delete HTTP/1.1\r\n" + host + "\r\n", 403, nil},
-		"one that is permitted":     {"GET /x HTTP/1.1\r\n" + host + "X-HTTP-Method-Override: MKCOL\r\n\r\n", 200, []string{"GET /x looked.test "}},
-		"one that is no method":     {"GET /x HTTP/1.1\r\n" + host + "X-HTTP-Method-Override: a b\r\n\r\n", 400, nil},
-		"too many":                  {"GET /x HTTP/1.1\r\n" + host + strings.Repeat("X-HTTP-Method: GET\r\n", 9) + "\r\n", 400, nil},
-		"another path":              {"GET /x HTTP/1.1\r\n" + host + "X-Original-URL: /admin\r\n\r\n", 403, nil},
-		"another path, rewritten":   {"GET /x HTTP/1.1\r\n" + host + "X-Rewrite-Url: http://looked.test/ADMIN/x\r\n\r\n", 403, nil},
-		"a denied path":             {"GET /x/..;/admin HTTP/1.1\r\n" + host + "\r\n", 403, nil},
-		"a fragment":                {"GET /x#/admin HTTP/1.1\r\n" + host + "\r\n", 400, nil},
-		"an opaque target":          {"GET http:admin HTTP/1.1\r\n" + host + "\r\n", 400, nil},
-		"another protocol":          {"GET ftp://looked.test/x HTTP/1.1\r\n" + host + "\r\n", 400, nil},
-		"a target without a slash":  {"GET admin HTTP/1.1\r\n" + host + "\r\n", 400, nil},
-		"the whole URL":             {"GET http://looked.test/x HTTP/1.1\r\nHost: evil.test\r\n\r\n", 200, []string{"GET /x looked.test "}},
-		"the URL of another host":   {"GET http://evil.test/x HTTP/1.1\r\n" + host + "\r\n", 403, nil},
-		"two hosts":                 {"GET /x HTTP/1.1\r\n" + host + "Host: evil.test\r\n\r\n", 400, nil},
-		"no host":                   {"GET /x HTTP/1.1\r\n\r\n", 400, nil},
-		"nothing after the first":   {"GET /x HTTP/1.1\r\n" + host + "Connection: close\r\n\r\nGET /y HTTP/1.1\r\n" + host + "\r\n", 200, []string{"GET /x looked.test "}},
-		"CONNECT":                   {"CONNECT looked.test:80 HTTP/1.1\r\n" + host + "\r\n", 403, nil},
-		"both lengths":              {"GET /x HTTP/1.1\r\n" + host + "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\n" + host + "\r\n", 200, []string{"GET /x looked.test "}},
-		"two lengths":               {"GET /x HTTP/1.1\r\n" + host + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n", 400, nil},
-		"an odd encoding":           {"GET /x HTTP/1.1\r\n" + host + "Transfer-Encoding: xchunked\r\n\r\n", 501, nil},
-		"two encodings":             {"GET /x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", 501, nil},
-		"a space before the colon":  {"GET /x HTTP/1.1\r\n" + host + "Content-Length : 4\r\n\r\nabcd", 400, nil},
-		"a folded header":           {"GET /x HTTP/1.1\r\n" + host + "X: a\r\n Content-Length: 30\r\n\r\n", 200, []string{"GET /x looked.test "}},
-		"a bare CR":                 {"GET /x HTTP/1.1\r\n" + host + "X: a\rContent-Length: 3\r\n\r\n", 400, nil},
-		"bare LFs":                  {"GET /x HTTP/1.1\n" + strings.ReplaceAll(host, "\r", "") + "\n", 200, []string{"GET /x looked.test "}},
-		"a trailer that overrides":  {"PUT /x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nTrailer: X-Http-Method\r\n\r\n0\r\nX-Http-Method: DELETE\r\n\r\n", 400, nil},
-		"HTTP/2 in the clear":       {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0, nil},
+		"one that is permitted": {"GET /x HTTP/1.1\r\n" + host + "X-HTTP-Method-Override: MKCOL\r\n\r\n", 200,
+			[]string{"GET /x looked.test "}},
+		"one that is no method":    {"GET /x HTTP/1.1\r\n" + host + "X-HTTP-Method-Override: a b\r\n\r\n", 400, nil},
+		"too many":                 {"GET /x HTTP/1.1\r\n" + host + strings.Repeat("X-HTTP-Method: GET\r\n", 9) + "\r\n", 400, nil},
+		"another path":             {"GET /x HTTP/1.1\r\n" + host + "X-Original-URL: /admin\r\n\r\n", 403, nil},
+		"another path, rewritten":  {"GET /x HTTP/1.1\r\n" + host + "X-Rewrite-Url: http://looked.test/ADMIN/x\r\n\r\n", 403, nil},
+		"a denied path":            {"GET /x/..;/admin HTTP/1.1\r\n" + host + "\r\n", 403, nil},
+		"a fragment":               {"GET /x#/admin HTTP/1.1\r\n" + host + "\r\n", 400, nil},
+		"an opaque target":         {"GET http:admin HTTP/1.1\r\n" + host + "\r\n", 400, nil},
+		"another protocol":         {"GET ftp://looked.test/x HTTP/1.1\r\n" + host + "\r\n", 400, nil},
+		"a target without a slash": {"GET admin HTTP/1.1\r\n" + host + "\r\n", 400, nil},
+		"the whole URL":            {"GET http://looked.test/x HTTP/1.1\r\nHost: evil.test\r\n\r\n", 200, []string{"GET /x looked.test "}},
+		"the URL of another host":  {"GET http://evil.test/x HTTP/1.1\r\n" + host + "\r\n", 403, nil},
+		"two hosts":                {"GET /x HTTP/1.1\r\n" + host + "Host: evil.test\r\n\r\n", 400, nil},
+		"no host":                  {"GET /x HTTP/1.1\r\n\r\n", 400, nil},
+		"nothing after the first": {"GET /x HTTP/1.1\r\n" + host + "Connection: close\r\n\r\nGET /y HTTP/1.1\r\n" + host + "\r\n", 200,
+			[]string{"GET /x looked.test "}},
+		"CONNECT":                  {"CONNECT looked.test:80 HTTP/1.1\r\n" + host + "\r\n", 403, nil},
+		"both lengths":             {"GET /x HTTP/1.1\r\n" + host + "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\n" + host + "\r\n", 200, []string{"GET /x looked.test "}},
+		"two lengths":              {"GET /x HTTP/1.1\r\n" + host + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n", 400, nil},
+		"an odd encoding":          {"GET /x HTTP/1.1\r\n" + host + "Transfer-Encoding: xchunked\r\n\r\n", 501, nil},
+		"two encodings":            {"GET /x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", 501, nil},
+		"a space before the colon": {"GET /x HTTP/1.1\r\n" + host + "Content-Length : 4\r\n\r\nabcd", 400, nil},
+		"a folded header":          {"GET /x HTTP/1.1\r\n" + host + "X: a\r\n Content-Length: 30\r\n\r\n", 200, []string{"GET /x looked.test "}},
+		"a bare CR":                {"GET /x HTTP/1.1\r\n" + host + "X: a\rContent-Length: 3\r\n\r\n", 400, nil},
+		"bare LFs":                 {"GET /x HTTP/1.1\n" + strings.ReplaceAll(host, "\r", "") + "\n", 200, []string{"GET /x looked.test "}},
+		"a trailer that overrides": {"PUT /x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nTrailer: X-Http-Method\r\n\r\n0\r\nX-Http-Method: DELETE\r\n\r\n", 400, nil},
+		"HTTP/2 in the clear":      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0, nil},
 	} {
 		c, in, _, _ := w.connect("looked.test:80")
 		_, _ = io.WriteString(c, test.send)
@@ -107,7 +109,8 @@ func TestARequestThatServersReadDifferentlyIsRefusedOrRewritten(t *testing.T) {
 		}
 		_ = c.Close()
 		w.settled()
-		if got := server.take(); !slices.Equal(got, test.serve) && (len(got) != 1 || len(test.serve) != 1 || strings.TrimSpace(got[0]) != strings.TrimSpace(test.serve[0])) {
+		if got := server.take(); !slices.Equal(got, test.serve) &&
+			(len(got) != 1 || len(test.serve) != 1 || strings.TrimSpace(got[0]) != strings.TrimSpace(test.serve[0])) {
 			t.Errorf("%s: the server got %q, want %q", name, got, test.serve)
 		}
 	}
@@ -121,7 +124,10 @@ func TestRequestsInOneConnectionAreJudgedOneByOne(t *testing.T) {
 	server := &rawServer{}
 	w.place(w.web(false, server.ServeHTTP), "192.0.2.1", 80, "looked.test")
 	c, in, _, _ := w.connect("looked.test:80")
-	_, _ = io.WriteString(c, "GET /a HTTP/1.1\r\nHost: looked.test\r\nContent-Length: 3\r\n\r\nabcGET /admin HTTP/1.1\r\nHost: looked.test\r\n\r\nGET /b HTTP/1.1\r\nHost: looked.test\r\nConnection: close\r\n\r\n")
+	_, _ = io.WriteString(
+		c,
+		"GET /a HTTP/1.1\r\nHost: looked.test\r\nContent-Length: 3\r\n\r\nabcGET /admin HTTP/1.1\r\nHost: looked.test\r\n\r\nGET /b HTTP/1.1\r\nHost: looked.test\r\nConnection: close\r\n\r\n",
+	)
 	for _, want := range []int{200, 403, 200} {
 		res, err := http.ReadResponse(in, nil)
 		if err != nil || res.StatusCode != want {
@@ -229,7 +235,8 @@ func TestAQueryThatOverridesTheMethodIsSeen(t *testing.T) {
 	for query, want := range map[string]string{
 		"_method=DELETE": "DELETE", "a=b&_method=DELETE": "DELETE", "a=1;_method=DELETE": "DELETE", "_method=DELETE;a": "DELETE",
 		"%5fmethod=%44ELETE": "DELETE", ".method=DELETE": "DELETE", "+_method=DELETE": "DELETE", "_method=DELETE&b=%zz": "DELETE",
-		"[method=DELETE": "DELETE", "_METHOD=DELETE": "DELETE", "_method[]=DELETE": "DELETE", "_method=DEL%": "DEL%", "method=DELETE": "", "x_method=DELETE": "",
+		"[method=DELETE": "DELETE", "_METHOD=DELETE": "DELETE", "_method[]=DELETE": "DELETE", "_method=DEL%": "DEL%", "method=DELETE": "",
+		"x_method=DELETE": "",
 	} {
 		if got := strings.Join(queryMethods(query), ","); got != want {
 			t.Errorf("%s: %q, want %q", query, got, want)

@@ -37,7 +37,8 @@ func formsOf(c Credential) []form {
 		out = append(out, form{[]byte(text), shown})
 	}
 	add(c.Value)
-	for _, text := range []string{url.QueryEscape(c.Value), url.PathEscape(c.Value), strings.ReplaceAll(url.QueryEscape(c.Value), "+", "%20")} {
+	for _, text := range []string{url.QueryEscape(c.Value), url.PathEscape(c.Value), strings.ReplaceAll(url.QueryEscape(c.Value), "+",
+		"%20")} {
 		add(text)
 		add(lowerEscapes(text))
 	}
@@ -45,7 +46,8 @@ func formsOf(c Credential) []form {
 		add(text)
 		add(strings.ReplaceAll(text, "/", `\/`))
 	}
-	for _, quotes := range [][2]string{{"&#34;", "&#39;"}, {"&quot;", "&#x27;"}, {"&quot;", "&#39;"}, {"&quot;", "&#039;"}, {"&quot;", "&apos;"}, {`"`, "'"}} {
+	for _, quotes := range [][2]string{{"&#34;", "&#39;"}, {"&quot;", "&#x27;"}, {"&quot;", "&#39;"}, {"&quot;", "&#039;"}, {"&quot;",
+		"&apos;"}, {`"`, "'"}} {
 		add(strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, quotes[0], "'", quotes[1]).Replace(c.Value))
 	}
 	add(hex.EncodeToString([]byte(c.Value)))
@@ -127,7 +129,8 @@ func (s *scrubbing) answer(r *http.Response) error {
 	r.Status = strconv.Itoa(r.StatusCode) + " " + http.StatusText(r.StatusCode) // a server words its own
 	s.headers(r.Header)
 	s.headers(r.Trailer)
-	if s.whole && (r.StatusCode == http.StatusPartialContent || strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/byteranges")) {
+	if s.whole &&
+		(r.StatusCode == http.StatusPartialContent || strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/byteranges")) {
 		return errPart
 	}
 	if r.Body == nil || r.Body == http.NoBody || r.Request.Method == http.MethodHead {

@@ -32,7 +32,9 @@ func TestAValueIsKnownInEveryWayThatLibrariesWriteIt(t *testing.T) {
 		{"q'Zk\"81<==", "q&#039;Zk&quot;81&lt;==", "HTML with 039"},
 		{"q'Zk\"81<==", "q'Zk\"81&lt;==", "HTML outside attributes"},
 	} {
-		s, err := newSecrets([]Credential{{Name: "key", Placeholder: "placeholder-of-key", Value: c.value, Endpoints: []string{"api.test"}, Header: "Authorization"}})
+		s, err := newSecrets(
+			[]Credential{{Name: "key", Placeholder: "placeholder-of-key", Value: c.value, Endpoints: []string{"api.test"}, Header: "Authorization"}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,17 +96,21 @@ network_rules:
 			code  int
 			whole bool // the range is not asked for
 		}{
-			{"https://api.test/", 200, true}, {"https://looked.test/", 200, false}, {"http://plain.test/", 200, false}, {"https://looked.test/deflate", 200, false},
-			{"https://looked.test/early", 200, false}, {"https://looked.test/part", 206, false}, {"https://api.test/part", 403, true}, {"https://api.test/parts", 403, true},
+			{"https://api.test/", 200, true}, {"https://looked.test/", 200, false}, {"http://plain.test/", 200, false},
+			{"https://looked.test/deflate", 200, false},
+			{"https://looked.test/early", 200, false}, {"https://looked.test/part", 206, false}, {"https://api.test/part", 403, true},
+			{"https://api.test/parts", 403, true},
 		} {
 			r, err := http.NewRequest("GET", test.url, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r = r.WithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-				early = append(early, fmt.Sprint(code, h))
-				return nil
-			}}))
+			r = r.WithContext(
+				httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+					early = append(early, fmt.Sprint(code, h))
+					return nil
+				}}),
+			)
 			r.Header.Set("Range", "bytes=0-4")
 			r.Header.Set("If-Range", "x")
 			res, err := c.Do(r)
@@ -114,14 +120,16 @@ network_rules:
 			}
 			body, err := io.ReadAll(res.Body)
 			_ = res.Body.Close()
-			if all := fmt.Sprintf("%s %v %v %v", body, res.Header, res.Trailer, res.Status); err != nil || strings.Contains(all, "real-secret") || strings.Contains(strings.ToLower(all), fmt.Sprintf("%x", value)) {
+			if all := fmt.Sprintf("%s %v %v %v", body, res.Header, res.Trailer, res.Status); err != nil || strings.Contains(all, "real-secret") ||
+				strings.Contains(strings.ToLower(all), fmt.Sprintf("%x", value)) {
 				t.Errorf("%s: %v %s", test.url, err, all)
 			}
 			if res.StatusCode != test.code || test.code < 300 && !bytes.Contains(body, []byte("***")) {
 				t.Errorf("%s: %d %s", test.url, res.StatusCode, body)
 			}
 			mu.Lock()
-			if asked.Get("Accept-Encoding") != "identity" || (asked.Get("Range") == "") != test.whole || (asked.Get("If-Range") == "") != test.whole {
+			if asked.Get("Accept-Encoding") != "identity" || (asked.Get("Range") == "") != test.whole ||
+				(asked.Get("If-Range") == "") != test.whole {
 				t.Errorf("%s: the server was asked with %v", test.url, asked)
 			}
 			mu.Unlock()

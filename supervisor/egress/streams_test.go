@@ -137,7 +137,9 @@ func hijacked(w http.ResponseWriter, r *http.Request, number uint64) {
 // serve1 starts a TLS server that speaks HTTP/1 only.
 func (w *world) serve1(h http.HandlerFunc) string {
 	s := httptest.NewUnstartedServer(h)
-	s.TLS = &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return w.ca.certificate(hello.ServerName) }}
+	s.TLS = &tls.Config{
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return w.ca.certificate(hello.ServerName) },
+	}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
 	w.t.Cleanup(s.Close)
@@ -151,7 +153,14 @@ type streams struct {
 	roots   *tls.Config
 }
 
-var streamHosts = []string{"https://one.test", "https://two.test", "https://one.endpoint.test", "https://two.endpoint.test", "http://plain.test", "https://tunnel.test"}
+var streamHosts = []string{
+	"https://one.test",
+	"https://two.test",
+	"https://one.endpoint.test",
+	"https://two.endpoint.test",
+	"http://plain.test",
+	"https://tunnel.test",
+}
 
 var streamKinds = []struct {
 	name string

@@ -284,7 +284,11 @@ func (x *exchange) agree(host policy.Host) *refusal {
 		return x.f.settle(host.String())
 	}
 	if name := x.f.serverName(); host.String() != name {
-		return against("agreement", "the connection is to "+name+" but the request is for "+host.String(), "connect to the host that is asked for")
+		return against(
+			"agreement",
+			"the connection is to "+name+" but the request is for "+host.String(),
+			"connect to the host that is asked for",
+		)
 	}
 	return nil
 }

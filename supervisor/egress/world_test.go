@@ -58,7 +58,15 @@ func load(t testing.TB, text string) *policy.Policy {
 
 func newWorld(t testing.TB, text string, change func(*Options)) *world {
 	t.Helper()
-	w := &world{t: t, policy: load(t, text), names: map[string][]netip.Addr{}, servers: map[string]string{}, roots: x509.NewCertPool(), ca: &authority{}, more: make(chan struct{}, 1)}
+	w := &world{
+		t:       t,
+		policy:  load(t, text),
+		names:   map[string][]netip.Addr{},
+		servers: map[string]string{},
+		roots:   x509.NewCertPool(),
+		ca:      &authority{},
+		more:    make(chan struct{}, 1),
+	}
 	if err := w.ca.make(); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +164,9 @@ func (w *world) web(secure bool, h http.HandlerFunc) string {
 	s := httptest.NewUnstartedServer(h)
 	if secure {
 		s.EnableHTTP2 = true
-		s.TLS = &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return w.ca.certificate(hello.ServerName) }}
+		s.TLS = &tls.Config{
+			GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return w.ca.certificate(hello.ServerName) },
+		}
 		s.StartTLS()
 	} else {
 		s.Start()

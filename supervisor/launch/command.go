@@ -189,7 +189,14 @@ func (i *Init) add() *Process {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.serial++
-	p := &Process{init: i, serial: i.serial, marked: make(chan struct{}), exited: make(chan struct{}), told: make(chan struct{}), empty: make(chan struct{})}
+	p := &Process{
+		init:   i,
+		serial: i.serial,
+		marked: make(chan struct{}),
+		exited: make(chan struct{}),
+		told:   make(chan struct{}),
+		empty:  make(chan struct{}),
+	}
 	i.commands[p.serial] = p
 	return p
 }

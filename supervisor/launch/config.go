@@ -324,7 +324,9 @@ func (c *Config) mountOps(s *spec, m *Mount) {
 		if mode == 0 {
 			mode = 0o755
 		}
-		options := append([]string{m.size(), fmt.Sprintf("mode=%#o", mode), fmt.Sprintf("uid=%d", c.UID), fmt.Sprintf("gid=%d", c.GID)}, m.Options...)
+		options := append(
+			[]string{m.size(), fmt.Sprintf("mode=%#o", mode), fmt.Sprintf("uid=%d", c.UID), fmt.Sprintf("gid=%d", c.GID)},
+			m.Options...)
 		s.fs("tmpfs", m.Target, m.attrs(), "", options)
 	case Overlay:
 		s.fs("overlay", m.Target, m.attrs(), "", m.Options)
@@ -333,7 +335,9 @@ func (c *Config) mountOps(s *spec, m *Mount) {
 		if m.Single {
 			rootmode = "rootmode=100000"
 		}
-		options := append([]string{"source=" + m.Tag, rootmode, fmt.Sprintf("user_id=%d", c.UID), fmt.Sprintf("group_id=%d", c.GID)}, m.Options...)
+		options := append(
+			[]string{"source=" + m.Tag, rootmode, fmt.Sprintf("user_id=%d", c.UID), fmt.Sprintf("group_id=%d", c.GID)},
+			m.Options...)
 		s.fs("fuse", m.Target, m.attrs(), m.Tag, options)
 	case Proc:
 		procOps(s, m.Target)
@@ -399,7 +403,8 @@ func procOps(s *spec, target string) {
 		at := path.Join(target, name)
 		s.bind(at, at, attrs|attrReadOnly, flagBeneath|flagOptional)
 	}
-	for _, name := range []string{"kcore", "keys", "key-users", "kmsg", "kallsyms", "timer_list", "latency_stats", "sched_debug", "scsi", "acpi", "asound"} {
+	for _, name := range []string{"kcore", "keys", "key-users", "kmsg", "kallsyms", "timer_list", "latency_stats", "sched_debug", "scsi",
+		"acpi", "asound"} {
 		s.u32(opMask)
 		s.str(path.Join(target, name))
 	}

@@ -101,7 +101,8 @@ func (c *Confinement) ruleset(abi int) (*os.File, error) {
 			access &= fileRights
 		}
 		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(t.File.Fd())}
-		if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+		if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0,
+			0); errno != 0 {
 			ruleset.Close()
 			return nil, fmt.Errorf("add Landlock rule for %s: %w", t.File.Name(), errno)
 		}

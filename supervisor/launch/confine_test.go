@@ -43,7 +43,11 @@ var attempts = []struct {
 	{"read the password file", unix.EACCES, func(string) error { return openFile("/etc/passwd", unix.O_RDONLY) }},
 	{"list the root", unix.EACCES, func(string) error { return openFile("/", unix.O_RDONLY|unix.O_DIRECTORY) }},
 	{"write outside", unix.EACCES, func(string) error { return openFile("/dev/null", unix.O_WRONLY) }},
-	{"read the directory beside its tree", unix.EACCES, func(tree string) error { return openFile(filepath.Dir(tree)+"/beside", unix.O_RDONLY) }},
+	{
+		"read the directory beside its tree",
+		unix.EACCES,
+		func(tree string) error { return openFile(filepath.Dir(tree)+"/beside", unix.O_RDONLY) },
+	},
 	{"write in its tree", 0, func(tree string) error { return os.WriteFile(tree+"/f", []byte("x"), 0o600) }},
 	{"rename in its tree", 0, func(tree string) error { return os.Rename(tree+"/f", tree+"/d/g") }},
 	{"make a FIFO in its tree", 0, func(tree string) error { return unix.Mkfifo(tree+"/fifo", 0o600) }},
@@ -142,10 +146,14 @@ func TestAConfinedServerIsLeftWithItsTrees(t *testing.T) {
 		}
 		defer proc.Close()
 		out, theirs := pipe(t)
-		server, err := launch.StartConfined(confinedName, []launch.Donation{{Name: "tree", File: at}, {Name: "out", File: theirs}}, launch.Confinement{
-			Filter: filter,
-			Trees:  []launch.Tree{{File: at, Access: launch.LandlockRead | launch.LandlockWrite}, {File: proc, Access: launch.LandlockRead}},
-		})
+		server, err := launch.StartConfined(
+			confinedName,
+			[]launch.Donation{{Name: "tree", File: at}, {Name: "out", File: theirs}},
+			launch.Confinement{
+				Filter: filter,
+				Trees:  []launch.Tree{{File: at, Access: launch.LandlockRead | launch.LandlockWrite}, {File: proc, Access: launch.LandlockRead}},
+			},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

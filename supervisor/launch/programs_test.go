@@ -17,10 +17,22 @@ var programs = []struct {
 	script string
 	want   string // last line
 }{
-	{"git", "git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first && git clone -q . ../c && git -C ../c log --format=%s", "first"},
+	{
+		"git",
+		"git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first && git clone -q . ../c && git -C ../c log --format=%s",
+		"first",
+	},
 	{"gcc", `printf 'int puts(const char*);int main(void){return puts("built")<0;}' > a.c && gcc -O2 -o a a.c && ./a`, "built"},
-	{"go", "mkdir m && cd m && go mod init m >/dev/null 2>&1 && printf 'package main\nfunc main() { println(\"built\") }\n' > m.go && go build -o m . && ./m", "built"},
-	{"node", `node -e 'const {execSync}=require("child_process");const {Worker}=require("worker_threads");new Worker("1",{eval:true}).on("exit",()=>console.log(execSync("echo child")+"node"))'`, "node"},
+	{
+		"go",
+		"mkdir m && cd m && go mod init m >/dev/null 2>&1 && printf 'package main\nfunc main() { println(\"built\") }\n' > m.go && go build -o m . && ./m",
+		"built",
+	},
+	{
+		"node",
+		`node -e 'const {execSync}=require("child_process");const {Worker}=require("worker_threads");new Worker("1",{eval:true}).on("exit",()=>console.log(execSync("echo child")+"node"))'`,
+		"node",
+	},
 	{"npm", "npm --version >/dev/null && mkdir n && cd n && npm init -y >/dev/null && npm pkg get name", `"n"`},
 	{"python3", `python3 -c 'import subprocess,threading,multiprocessing,socket,asyncio
 def f(q): q.put(socket.socketpair() and 1)

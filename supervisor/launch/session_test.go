@@ -78,12 +78,15 @@ func TestStartNamesTheStepThatFailed(t *testing.T) {
 			code  int
 		}{
 			{"a program that is not there", launch.Command{Path: "/no/such", Argv: argv, Dir: "/"}, "exec /no/such", unix.ENOENT, 127},
-			{"a name that PATH does not have", launch.Command{Path: "nosuch", Argv: argv, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}}, "exec nosuch", unix.ENOENT, 127},
+			{"a name that PATH does not have", launch.Command{Path: "nosuch", Argv: argv, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}},
+				"exec nosuch", unix.ENOENT, 127},
 			{"a file that is no program", launch.Command{Path: "/etc/passwd", Argv: argv, Dir: "/"}, "exec /etc/passwd", unix.EACCES, 126},
-			{"a directory that is not there", launch.Command{Path: "/bin/true", Argv: argv, Dir: "/no"}, "change directory to /no", unix.ENOENT, 127},
+			{"a directory that is not there", launch.Command{Path: "/bin/true", Argv: argv, Dir: "/no"}, "change directory to /no", unix.ENOENT,
+				127},
 			{"a limit above the hard one", launch.Command{Path: "/bin/true", Argv: argv, Dir: "/",
 				Limits: []launch.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 1 << 40, Hard: 1 << 40}}}, "set resource limit 7", unix.EPERM, 126},
-			{"an argument longer than the kernel takes", launch.Command{Path: "/bin/true", Argv: []string{"x", strings.Repeat("a", 200_000)}, Dir: "/"}, "exec /bin/true", unix.E2BIG, 126},
+			{"an argument longer than the kernel takes", launch.Command{Path: "/bin/true", Argv: []string{"x", strings.Repeat("a", 200_000)},
+				Dir: "/"}, "exec /bin/true", unix.E2BIG, 126},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				_, err := s.Start(context.Background(), c.cmd)
@@ -129,8 +132,15 @@ func TestLargeArgumentsAndEnvironmentArrive(t *testing.T) {
 func TestLimitsReachTheCommand(t *testing.T) {
 	both(t, func(t *testing.T) {
 		s := start(t, config(t))
-		code, out := s.command(t, launch.Command{Path: "/bin/bash", Argv: []string{"bash", "-c", "ulimit -n; ulimit -Hn; ulimit -n 100; ulimit -n 64; ulimit -R 5"}, Dir: "/",
-			Limits: []launch.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 64, Hard: 64}}})
+		code, out := s.command(
+			t,
+			launch.Command{
+				Path:   "/bin/bash",
+				Argv:   []string{"bash", "-c", "ulimit -n; ulimit -Hn; ulimit -n 100; ulimit -n 64; ulimit -R 5"},
+				Dir:    "/",
+				Limits: []launch.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 64, Hard: 64}},
+			},
+		)
 		if !strings.HasPrefix(out, "64\n64\n") || strings.Count(out, "cannot modify limit") != 2 || code == 0 {
 			t.Errorf("%d %q", code, out)
 		}
@@ -141,13 +151,16 @@ func TestOnPIDComesBeforeTheProgram(t *testing.T) {
 	both(t, func(t *testing.T) {
 		s := start(t, config(t))
 		seen := 0
-		p, err := s.Start(context.Background(), launch.Command{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", OnPID: func(pid int) error {
-			seen = pid
-			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); strings.HasPrefix(string(name), "sleep") {
-				t.Error("the program runs before OnPID has returned")
-			}
-			return nil
-		}})
+		p, err := s.Start(
+			context.Background(),
+			launch.Command{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", OnPID: func(pid int) error {
+				seen = pid
+				if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); strings.HasPrefix(string(name), "sleep") {
+					t.Error("the program runs before OnPID has returned")
+				}
+				return nil
+			}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,10 +179,13 @@ func TestACommandThatOnPIDRefusesNeverRuns(t *testing.T) {
 		s := start(t, config(t))
 		no := errors.New("no")
 		seen := 0
-		p, err := s.Start(context.Background(), launch.Command{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", OnPID: func(pid int) error {
-			seen = pid
-			return no
-		}})
+		p, err := s.Start(
+			context.Background(),
+			launch.Command{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", OnPID: func(pid int) error {
+				seen = pid
+				return no
+			}},
+		)
 		if !errors.Is(err, no) || p != nil {
 			t.Errorf("%v %v", p, err)
 		}
@@ -242,7 +258,8 @@ func TestRootOfAUserNamespaceIsNobodyOutside(t *testing.T) {
 	s := start(t, c)
 	_, out := s.run(t, "id -u; id -G; grep CapEff /proc/self/status; cat /etc/shadow 2>&1 | tail -1")
 	lines := strings.Split(out, "\n")
-	if len(lines) != 4 || lines[0] != "0" || lines[1] != "0" || !strings.HasSuffix(lines[2], "0000000000000000") || !strings.Contains(lines[3], "Permission denied") {
+	if len(lines) != 4 || lines[0] != "0" || lines[1] != "0" || !strings.HasSuffix(lines[2], "0000000000000000") ||
+		!strings.Contains(lines[3], "Permission denied") {
 		t.Errorf("%q", out)
 	}
 	var st unix.Stat_t
@@ -250,7 +267,8 @@ func TestRootOfAUserNamespaceIsNobodyOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
-	if err != nil || !bytes.Contains(groups, []byte("\nUid:\t65534\t65534\t65534\t65534\n")) || !bytes.Contains(groups, []byte("\nGroups:\t \n")) {
+	if err != nil || !bytes.Contains(groups, []byte("\nUid:\t65534\t65534\t65534\t65534\n")) ||
+		!bytes.Contains(groups, []byte("\nGroups:\t \n")) {
 		t.Errorf("%v\n%s", err, groups)
 	}
 }
@@ -302,7 +320,10 @@ func TestLandlockIsTheFloor(t *testing.T) {
 		}}
 		c.ReadOnly = []string{"/usr"}
 		s := start(t, c)
-		code, out := s.run(t, `mkdir /tmp/d && echo a > /tmp/f && mv /tmp/f /tmp/d/g && cat /tmp/d/g; cat /etc/passwd 2>&1; cp /bin/true /tmp/t && /tmp/t 2>&1`)
+		code, out := s.run(
+			t,
+			`mkdir /tmp/d && echo a > /tmp/f && mv /tmp/f /tmp/d/g && cat /tmp/d/g; cat /etc/passwd 2>&1; cp /bin/true /tmp/t && /tmp/t 2>&1`,
+		)
 		if code != 126 || !strings.HasPrefix(out, "a\ncat: /etc/passwd: Permission denied\n") {
 			t.Errorf("%d %q", code, out)
 		}
@@ -343,7 +364,10 @@ func TestClosedSessionsLeaveNothing(t *testing.T) {
 			if err := p.Kill(0); err != nil {
 				t.Errorf("Kill after the end: %v", err)
 			}
-			if _, err := s.Start(context.Background(), launch.Command{Path: "/bin/true", Argv: []string{"true"}, Dir: "/"}); !errors.Is(err, launch.ErrSessionEnded) {
+			if _, err := s.Start(context.Background(), launch.Command{Path: "/bin/true", Argv: []string{"true"}, Dir: "/"}); !errors.Is(
+				err,
+				launch.ErrSessionEnded,
+			) {
 				t.Errorf("Start after the end: %v", err)
 			}
 			if _, _, err := s.OpenPTY(context.Background()); err == nil {

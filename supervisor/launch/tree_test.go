@@ -69,7 +69,8 @@ func TestATreeIsKnownAndKilledWhole(t *testing.T) {
 				}
 			})
 		}
-		if code, out := s.run(t, "ps -e -o comm= | sort | uniq -c | tr -s ' \\n' ' '"); code != 0 || !strings.Contains(out, " 1 sleep") || strings.Contains(out, "python") {
+		if code, out := s.run(t, "ps -e -o comm= | sort | uniq -c | tr -s ' \\n' ' '"); code != 0 || !strings.Contains(out, " 1 sleep") ||
+			strings.Contains(out, "python") {
 			t.Errorf("left: %q", out)
 		}
 		select {
@@ -232,8 +233,11 @@ func supervise() int {
 	if err != nil {
 		return 1
 	}
-	p, err := s.Start(context.Background(), launch.Command{Path: "/bin/bash", Dir: "/", Env: []string{"PATH=/usr/bin"}, Stdout: w, Stderr: os.Stdout, Argv: []string{"bash", "-c",
-		`exec 3>&2 2>/dev/null; setsid sleep 60 & (trap '' TERM HUP INT; (echo ready; exec sleep 60) & sleep 60) & exec perl -e "$0"`, fmt.Sprintf(taker, unix.SYS_SECCOMP)}})
+	p, err := s.Start(
+		context.Background(),
+		launch.Command{Path: "/bin/bash", Dir: "/", Env: []string{"PATH=/usr/bin"}, Stdout: w, Stderr: os.Stdout, Argv: []string{"bash", "-c",
+			`exec 3>&2 2>/dev/null; setsid sleep 60 & (trap '' TERM HUP INT; (echo ready; exec sleep 60) & sleep 60) & exec perl -e "$0"`, fmt.Sprintf(taker, unix.SYS_SECCOMP)}},
+	)
 	if err != nil {
 		return 1
 	}

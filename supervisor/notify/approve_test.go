@@ -26,7 +26,14 @@ func asking(name string) Rules {
 		if q, ok := r.(*policy.CommandRequest); ok && path.Base(q.Path) != name {
 			return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{Rule: "rest"}
 		}
-		return policy.Decision{Effect: policy.Approve, Rule: rule}, policy.Diagnostic{Rule: "ask", Pos: policy.Position{File: "p.yaml", Line: 2, Column: 5}, Message: "mind it."}
+		return policy.Decision{
+				Effect: policy.Approve,
+				Rule:   rule,
+			}, policy.Diagnostic{
+				Rule:    "ask",
+				Pos:     policy.Position{File: "p.yaml", Line: 2, Column: 5},
+				Message: "mind it.",
+			}
 	}}
 }
 
@@ -44,14 +51,17 @@ func TestAPersonDecidesAnExec(t *testing.T) {
 		t.Fatalf("asked %+v", questions)
 	}
 	q := questions[0]
-	if q.Command != "c1" || q.Kind != wire.AskExec || q.Subject != "/usr/bin/echo" || strings.Join(q.Argv, " ") != "/bin/echo yes now" || q.Cwd != "/" ||
-		q.Rule.Name != "ask" || q.Rule.At != "p.yaml:2:5" || q.Message != "mind it." || q.TimeoutMS != time.Hour.Milliseconds() || q.Process.PID == 0 {
+	if q.Command != "c1" || q.Kind != wire.AskExec || q.Subject != "/usr/bin/echo" || strings.Join(q.Argv,
+		" ") != "/bin/echo yes now" || q.Cwd != "/" ||
+		q.Rule.Name != "ask" || q.Rule.At != "p.yaml:2:5" || q.Message != "mind it." || q.TimeoutMS != time.Hour.Milliseconds() ||
+		q.Process.PID == 0 {
 		t.Errorf("asked %+v", q)
 	}
 	if e := s.event(func(e wire.Event) bool { return e.Decision == "approve" }); e == nil || e.By != "ann" || e.Path != "/usr/bin/echo" {
 		t.Errorf("approved: %+v", e)
 	}
-	if e := s.event(func(e wire.Event) bool { return e.Decision == "deny" }); e == nil || e.By != "ann" || e.Message != "mind it (ann did not approve)" {
+	if e := s.event(func(e wire.Event) bool { return e.Decision == "deny" }); e == nil || e.By != "ann" ||
+		e.Message != "mind it (ann did not approve)" {
 		t.Errorf("refused: %+v", e)
 	}
 }
@@ -196,7 +206,14 @@ func TestAReloadIsSeenAsAWhole(t *testing.T) {
 			return policy.Decision{Effect: effect}, policy.Diagnostic{}
 		}}
 	}
-	s := begin(t, Config{Rules: rules(policy.Allow, true)}, CommandInfo{ID: "c"}, "/bin/sh", "-c", "/bin/echo old; /bin/echo new 2>/dev/null || echo refused")
+	s := begin(
+		t,
+		Config{Rules: rules(policy.Allow, true)},
+		CommandInfo{ID: "c"},
+		"/bin/sh",
+		"-c",
+		"/bin/echo old; /bin/echo new 2>/dev/null || echo refused",
+	)
 	<-entered
 	if err := s.loop.Reload(rules(policy.Deny, false), func() error { return os.ErrInvalid }); err == nil {
 		t.Error("a commit that fails is no error")

@@ -146,7 +146,15 @@ func TestFlippingThePathOrTheArgumentsNeverWins(t *testing.T) {
 	for _, mode := range []string{"vfork", "shared"} {
 		for _, flips := range []string{"pa", "p", "a"} {
 			t.Run(mode+" "+flips, func(t *testing.T) {
-				s := run(t, Config{Rules: Rules{Evaluate: denying2("prize-b", "ek")}}, filepath.Join(bin, "attack"), mode, filepath.Join(bin, "prize-a"), flips, strconv.Itoa(tries))
+				s := run(
+					t,
+					Config{Rules: Rules{Evaluate: denying2("prize-b", "ek")}},
+					filepath.Join(bin, "attack"),
+					mode,
+					filepath.Join(bin, "prize-a"),
+					flips,
+					strconv.Itoa(tries),
+				)
 				var ran, refused, killed, program, argument int
 				if _, err := fmt.Sscan(s.out.String(), &ran, &refused, &killed, &program, &argument); err != nil {
 					t.Fatalf("printed %q", &s.out)

@@ -169,7 +169,15 @@ func (f *follower) serve() {
 func nextStop(status *unix.WaitStatus) (int, error) {
 	const looks = 64
 	for range looks {
-		tid, _, errno := unix.RawSyscall6(unix.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(status)), unix.WALL|unix.WNOTHREAD|unix.WNOHANG, 0, 0, 0)
+		tid, _, errno := unix.RawSyscall6(
+			unix.SYS_WAIT4,
+			^uintptr(0),
+			uintptr(unsafe.Pointer(status)),
+			unix.WALL|unix.WNOTHREAD|unix.WNOHANG,
+			0,
+			0,
+			0,
+		)
 		if errno != 0 {
 			return 0, errno
 		}

@@ -19,7 +19,8 @@ import (
 func rooted(t *testing.T) (dir string, root Root) {
 	t.Helper()
 	dir = t.TempDir()
-	for name, data := range map[string]string{"kill": "\x7fELF kill", "ls": "\x7fELF list", "python3.11": "\x7fELF python", "killer": "\x7fELF x"} {
+	for name, data := range map[string]string{"kill": "\x7fELF kill", "ls": "\x7fELF list", "python3.11": "\x7fELF python",
+		"killer": "\x7fELF x"} {
 		write(t, filepath.Join(dir, "bin", name), data)
 	}
 	write(t, filepath.Join(dir, "lib64/ld-linux-x86-64.so.2"), "\x7fELF loader")
@@ -201,7 +202,13 @@ func TestAppletsOfACopyAreJudged(t *testing.T) {
 		"exec -a echo ./x 12345678":                     true,
 	} {
 		t.Run(line, func(t *testing.T) {
-			s := run(t, Config{Rules: Rules{Evaluate: p.Evaluate, Identify: ids.Of}}, "/bin/bash", "-c", "cd "+t.TempDir()+"; cp "+busybox+" x; "+line)
+			s := run(
+				t,
+				Config{Rules: Rules{Evaluate: p.Evaluate, Identify: ids.Of}},
+				"/bin/bash",
+				"-c",
+				"cd "+t.TempDir()+"; cp "+busybox+" x; "+line,
+			)
 			if printed := regexp.MustCompile(`^[0-9a-f]{8}\n$`).MatchString(s.out.String()); printed != ran {
 				t.Errorf("printed %q", &s.out)
 			}

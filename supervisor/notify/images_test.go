@@ -29,7 +29,11 @@ func TestAnOrphanIsJudgedAtBothEndsOfItsCommand(t *testing.T) {
 	var mu sync.Mutex
 	var requests []policy.CommandRequest
 	s := &session{t: t, done: make(chan error, 1)}
-	cmd := exec.Command("/bin/bash", "-c", "/usr/bin/env /bin/sh -c /bin/true; ( ( read x <go; exec /bin/echo orphan >done ) & ); echo >go; read x <done; echo $x")
+	cmd := exec.Command(
+		"/bin/bash",
+		"-c",
+		"/usr/bin/env /bin/sh -c /bin/true; ( ( read x <go; exec /bin/echo orphan >done ) & ); echo >go; read x <done; echo $x",
+	)
 	cmd.Dir, cmd.Stdout = dir, &s.out
 	s.before = func(pid int) {
 		mark := unix.Rlimit{Cur: 1 << 40, Max: 1 << 40}

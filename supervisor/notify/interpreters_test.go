@@ -51,8 +51,17 @@ var interpreted = map[string]string{
 }
 
 // ways are how a script is called, in its directory.
-var ways = []string{"./SCRIPT one 'two three'", "DIR/SCRIPT", "DIR/sub/../SCRIPT x", "links/SCRIPT x", "dirlink/SCRIPT x", "cd sub; ../SCRIPT", "PATH=$PATH:DIR; SCRIPT y",
-	"PATH=$PATH:; SCRIPT y", "exec -a other ./SCRIPT z"}
+var ways = []string{
+	"./SCRIPT one 'two three'",
+	"DIR/SCRIPT",
+	"DIR/sub/../SCRIPT x",
+	"links/SCRIPT x",
+	"dirlink/SCRIPT x",
+	"cd sub; ../SCRIPT",
+	"PATH=$PATH:DIR; SCRIPT y",
+	"PATH=$PATH:; SCRIPT y",
+	"exec -a other ./SCRIPT z",
+}
 
 // A script under supervision sees what it sees without.
 func TestInterpretersSeeTheirScriptsAsTheyDoWithoutSupervision(t *testing.T) {
@@ -138,10 +147,18 @@ func TestTheProgramOfALoaderSeesItsOwnName(t *testing.T) {
 	bin, dir := place(t)
 	loader := loaderPath(t)
 	for _, line := range []string{
-		loader + " ./tool a", loader + " DIR/tool", loader + " --argv0 other ./tool b", loader + " --library-path /lib ./sub/../tool", "cd sub; " + loader + " ../tool",
+		loader + " ./tool a", loader + " DIR/tool", loader + " --argv0 other ./tool b", loader + " --library-path /lib ./sub/../tool",
+		"cd sub; " + loader + " ../tool",
 		loader + " ./link x",
 	} {
-		line = "cd " + dir + "; mkdir -p sub; cp -f " + filepath.Join(bin, "names") + " tool; ln -sf tool link; " + strings.ReplaceAll(line, "DIR", dir)
+		line = "cd " + dir + "; mkdir -p sub; cp -f " + filepath.Join(
+			bin,
+			"names",
+		) + " tool; ln -sf tool link; " + strings.ReplaceAll(
+			line,
+			"DIR",
+			dir,
+		)
 		native, _ := exec.Command("/bin/bash", "-c", line).CombinedOutput()
 		s := run(t, Config{Rules: identified(t, "/usr/bin/kill")}, "/bin/bash", "-c", line)
 		if got := s.out.String(); got != string(native) || !strings.Contains(got, "origin "+dir) {

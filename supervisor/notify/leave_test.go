@@ -42,7 +42,14 @@ func (s *session) ended() (good, won, other int) {
 func TestAnExecBehindAFollowerIsVerified(t *testing.T) {
 	bin, _ := place(t)
 	script := leaving(t, bin, "untraced")
-	s := run(t, Config{Rules: Rules{Evaluate: denying("prize-b")}}, filepath.Join(bin, "leave"), strconv.Itoa(tries(100)), script, filepath.Join(bin, "prize-a"))
+	s := run(
+		t,
+		Config{Rules: Rules{Evaluate: denying("prize-b")}},
+		filepath.Join(bin, "leave"),
+		strconv.Itoa(tries(100)),
+		script,
+		filepath.Join(bin, "prize-a"),
+	)
 	good, won, other := s.ended()
 	if won != 0 {
 		t.Errorf("of %d tries %d ran the denied program", good+won+other, won)

@@ -45,7 +45,11 @@ func (m *heldMemory) reserve(size int64) (*heldPart, error) {
 		m.sweep()
 	}
 	if m.used+size > maxMemory {
-		return nil, fmt.Errorf("the scripts that run now hold %d MiB of memory, and all together may hold %d MiB: end some of them", m.used>>20, maxMemory>>20)
+		return nil, fmt.Errorf(
+			"the scripts that run now hold %d MiB of memory, and all together may hold %d MiB: end some of them",
+			m.used>>20,
+			maxMemory>>20,
+		)
 	}
 	m.used += size
 	return &heldPart{of: m, size: size}, nil

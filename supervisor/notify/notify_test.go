@@ -46,7 +46,14 @@ func denying(names ...string) func(policy.Request) (policy.Decision, policy.Diag
 		programs := append([]policy.Program{q.Program}, q.Chain...)
 		for _, p := range programs {
 			if slices.Contains(names, path.Base(p.Path)) || slices.Contains(names, path.Base(p.Called)) || len(p.Same) > 0 {
-				return policy.Decision{Effect: policy.Deny}, policy.Diagnostic{Rule: "no-" + path.Base(p.Path), Pos: policy.Position{File: "p.yaml", Line: 3, Column: 5}, Message: "not here", Hint: "ask"}
+				return policy.Decision{
+						Effect: policy.Deny,
+					}, policy.Diagnostic{
+						Rule:    "no-" + path.Base(p.Path),
+						Pos:     policy.Position{File: "p.yaml", Line: 3, Column: 5},
+						Message: "not here",
+						Hint:    "ask",
+					}
 			}
 		}
 		if slices.Contains(q.Argv, "denied") {

@@ -22,7 +22,8 @@ const Emulated = "/proc"
 
 // keptFlags are the flags of an open for reading that mean something for the
 // open file. See open(2).
-const keptFlags = unix.O_NONBLOCK | unix.O_NOATIME | unix.O_DIRECT | unix.O_SYNC | unix.O_APPEND | unix.O_ASYNC | unix.O_LARGEFILE | unix.O_NOCTTY
+const keptFlags = unix.O_NONBLOCK | unix.O_NOATIME | unix.O_DIRECT | unix.O_SYNC |
+	unix.O_APPEND | unix.O_ASYNC | unix.O_LARGEFILE | unix.O_NOCTTY
 
 // nameFlags are those that speak of something else than reading a file that is
 // there: the kernel answers them.

@@ -185,7 +185,8 @@ func (f *follower) done() {
 var idleCalls = map[int]bool{
 	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_FSTAT: true, unix.SYS_CLOSE: true,
 	unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_MADVISE: true, unix.SYS_MREMAP: true, unix.SYS_BRK: true,
-	unix.SYS_FUTEX: true, unix.SYS_SCHED_YIELD: true, unix.SYS_CLONE: true, unix.SYS_CLONE3: true, unix.SYS_SET_ROBUST_LIST: true, unix.SYS_RSEQ: true,
+	unix.SYS_FUTEX: true, unix.SYS_SCHED_YIELD: true, unix.SYS_CLONE: true, unix.SYS_CLONE3: true, unix.SYS_SET_ROBUST_LIST: true,
+	unix.SYS_RSEQ:  true,
 	unix.SYS_PRCTL: true, unix.SYS_EXIT: true, unix.SYS_GETTID: true, unix.SYS_CLOCK_GETTIME: true,
 	unix.SYS_RT_SIGPROCMASK: true, unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGRETURN: true, unix.SYS_SIGALTSTACK: true,
 }

@@ -29,7 +29,13 @@ type relativeNames struct {
 const mostDirectories = 1024
 
 func newRelativeNames(a *attempt) relativeNames {
-	r := relativeNames{files: map[string]*named{}, given: map[*named]bool{}, cwd: a.request.Cwd, links: map[*named]map[string]string{}, told: map[string]bool{}}
+	r := relativeNames{
+		files: map[string]*named{},
+		given: map[*named]bool{},
+		cwd:   a.request.Cwd,
+		links: map[*named]map[string]string{},
+		told:  map[string]bool{},
+	}
 	for i := range a.named {
 		if n := &a.named[i]; !path.IsAbs(n.called) {
 			r.files[path.Clean(n.called)] = n

@@ -16,7 +16,8 @@ func BenchmarkNestedScript(b *testing.B) {
 	bin, _ := place(b)
 	dir := b.TempDir()
 	scripts := map[string]string{"dash": "#!/bin/dash\nexit 0\n", "bash": "#!/bin/bash\nexit 0\n", "env": "#!/usr/bin/env bash\nexit 0\n",
-		"perl": "#!/usr/bin/perl\nexit 0;\n", "python": "#!" + python(b) + " -IS\n", "node": "#!/usr/bin/node\nprocess.exit(0)\n", "head": "#!/usr/bin/head -c0\n"}
+		"perl": "#!/usr/bin/perl\nexit 0;\n", "python": "#!" + python(b) + " -IS\n", "node": "#!/usr/bin/node\nprocess.exit(0)\n",
+		"head": "#!/usr/bin/head -c0\n"}
 	for name, text := range scripts {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
@@ -38,7 +39,10 @@ func BenchmarkNestedScript(b *testing.B) {
 			for b.Loop() {
 				out, err := exec.Command(filepath.Join(bin, "spawn"), file, each).Output()
 				native = append(native, spawn(string(out), err))
-				supervised = append(supervised, spawn(run(b, Config{Rules: identified(b, "/usr/bin/kill")}, filepath.Join(bin, "spawn"), file, each).out.String(), nil))
+				supervised = append(
+					supervised,
+					spawn(run(b, Config{Rules: identified(b, "/usr/bin/kill")}, filepath.Join(bin, "spawn"), file, each).out.String(), nil),
+				)
 			}
 			b.ReportMetric(median(native)/1e3, "us/native")
 			b.ReportMetric(median(supervised)/1e3, "us/supervised")

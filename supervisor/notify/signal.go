@@ -290,7 +290,10 @@ func (c *call) judgeSignal(s *sender, p target.Peer, signal int) (*judgedSignal,
 	if err != nil {
 		return nil, err
 	}
-	j := &judgedSignal{peer: p, request: &policy.SignalRequest{Signal: signal, Target: relation, PID: p.PID, Name: p.Name, SameUser: p.UID == s.self.UID}}
+	j := &judgedSignal{
+		peer:    p,
+		request: &policy.SignalRequest{Signal: signal, Target: relation, PID: p.PID, Name: p.Name, SameUser: p.UID == s.self.UID},
+	}
 	if c.loop.cfg.Shared && (relation == "external" || relation == "system") {
 		j.diagnostic.Message = "not a process of this session"
 		return j, nil // denied: the zero decision

@@ -222,7 +222,10 @@ func (s *subject) addPayload(t *target.Target, identify Identify) error {
 // program describes a file for the policy.
 func program(h *target.Handle, identify Identify) (policy.Program, Likeness, error) {
 	if h.Path == "" {
-		return policy.Program{}, Likeness{}, fmt.Errorf("the program has no name in the sandbox: a memory file or one that was deleted: %w", unix.EACCES)
+		return policy.Program{}, Likeness{}, fmt.Errorf(
+			"the program has no name in the sandbox: a memory file or one that was deleted: %w",
+			unix.EACCES,
+		)
 	}
 	p := policy.Program{Called: h.Path, Path: h.Path}
 	if identify == nil {

@@ -17,7 +17,8 @@ var quietStops = sync.OnceFunc(func() {
 	const noStops = 1        // SA_NOCLDSTOP
 	const maskSize = 8       // bytes of the kernel's signal set
 	var action [3 + 1]uint64 // handler, flags, restorer, mask: struct sigaction of amd64 and arm64
-	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&action)), maskSize, 0, 0); errno != 0 {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&action)), maskSize, 0,
+		0); errno != 0 {
 		return
 	}
 	action[1] |= noStops

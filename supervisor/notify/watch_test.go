@@ -30,11 +30,12 @@ func TestACallIsLateWhenItsWorkerIsStuck(t *testing.T) {
 		looks []look
 		late  bool
 	}{
-		"blocked for a deadline":                  {repeat(looksPerDeadline+1, look{one, reads}), true},
-		"blocked for less":                        {repeat(looksPerDeadline, look{one, reads}), false},
-		"without a processor for six":             {repeat(6*looksPerDeadline, look{one, computes}), false},
-		"in steps":                                {repeat(5*looksPerDeadline, look{one, reads}, look{one, readsOn}), false},
-		"blocked, then on":                        {append(repeat(looksPerDeadline, look{one, reads}), look{one, computes}, look{one, reads}), false},
+		"blocked for a deadline":      {repeat(looksPerDeadline+1, look{one, reads}), true},
+		"blocked for less":            {repeat(looksPerDeadline, look{one, reads}), false},
+		"without a processor for six": {repeat(6*looksPerDeadline, look{one, computes}), false},
+		"in steps":                    {repeat(5*looksPerDeadline, look{one, reads}, look{one, readsOn}), false},
+		"blocked, then on": {append(repeat(looksPerDeadline, look{one, reads}), look{one, computes}, look{one, reads}),
+			false},
 		"another call each time":                  {repeat(looksPerDeadline, look{one, reads}, look{other, reads}), false},
 		"neither stuck nor done, for the longest": {repeat(mostDeadlines*looksPerDeadline+1, look{one, computes}), true},
 	} {

@@ -143,7 +143,9 @@ func TestOtherProgramsMendABug(t *testing.T) {
 			w := newOther(t, p, fakemodel.Turns(
 				p.run("./test.sh"),
 				fakemodel.Turn{Calls: []fakemodel.Call{p.edit}},
-				p.run("./test.sh && git -c user.name=a -c user.email=a@example.com commit -q -am 'double: add the argument to itself' && echo committed"),
+				p.run(
+					"./test.sh && git -c user.name=a -c user.email=a@example.com commit -q -am 'double: add the argument to itself' && echo committed",
+				),
 				fakemodel.Turn{Say: "The sum added 2 instead of the argument."},
 			), "")
 			w.write("repo/AGENTS.md", "RULES-OF-THE-REPOSITORY\n", 0o644)
@@ -184,7 +186,9 @@ func (w *world) checkSummary(p other, r controller.Result) {
 	if u := r.Usage; u == nil || u.Input != 60*n || u.CacheRead != 40*n || u.Output != 10*n {
 		w.t.Errorf("usage of %d requests: %+v", n, r.Usage)
 	}
-	if it := r.Iterations[0]; len(it.Tools) != 2 || it.Tools[0].Name != p.tools[0] || it.Tools[0].Calls != 2 || it.Tools[1].Name != p.tools[1] || it.Tools[1].Calls != 1 {
+	if it := r.Iterations[0]; len(it.Tools) != 2 || it.Tools[0].Name != p.tools[0] || it.Tools[0].Calls != 2 ||
+		it.Tools[1].Name != p.tools[1] ||
+		it.Tools[1].Calls != 1 {
 		w.t.Errorf("tools: %+v", it.Tools)
 	}
 	if said := w.events(runtime.EventResult); len(said) != 1 || said[0].Failed || !strings.Contains(said[0].Text, "added 2 instead") {
@@ -304,7 +308,8 @@ func TestARepositoryConfiguresNoProgram(t *testing.T) {
 			}
 			told := string(w.first(1).Body)
 			for text, want := range map[string]bool{
-				"DEFINITION-7731": true, "OBEY-THE-REPOSITORY": false, "LINT-OF-THE-OPERATOR": true, "LINT-OF-THE-REPOSITORY": false, "MORE-OF-THE-REPOSITORY": true,
+				"DEFINITION-7731": true, "OBEY-THE-REPOSITORY": false, "LINT-OF-THE-OPERATOR": true, "LINT-OF-THE-REPOSITORY": false,
+				"MORE-OF-THE-REPOSITORY": true,
 			} {
 				if strings.Contains(told, text) != want {
 					t.Errorf("the model was told %s: %v", text, !want)
@@ -327,17 +332,23 @@ func TestOtherProgramsCannotBeReconfigured(t *testing.T) {
 		"codex": {"/sandbox/claude-config/config.toml"},
 		"gemini": {
 			"/sandbox/claude-config/gemini/.gemini/settings.json", "/sandbox/claude-config/gemini/.gemini/AGENTS.md", "/sandbox/claude-config/gemini/.gemini/.env",
-			"/sandbox/claude-config/gemini/system.md", repoInside + "/.gemini/.env", repoInside + "/.gemini/settings.json", repoInside + "/.agents/skills/lint/SKILL.md",
+			"/sandbox/claude-config/gemini/system.md", repoInside + "/.gemini/.env", repoInside + "/.gemini/settings.json",
+			repoInside + "/.agents/skills/lint/SKILL.md",
 		},
 		"opencode": {repoInside + "/.agents/skills/lint/SKILL.md", repoInside + "/.opencode/skill/lint"},
 	}
 	for _, p := range otherPrograms {
 		t.Run(p.runtime, func(t *testing.T) {
-			files := slices.Concat(targets[p.runtime], []string{"/sandbox/claude-config/agents/tester.md", "/sandbox/claude-config/skills/lint/SKILL.md"})
+			files := slices.Concat(
+				targets[p.runtime],
+				[]string{"/sandbox/claude-config/agents/tester.md", "/sandbox/claude-config/skills/lint/SKILL.md"},
+			)
 			w := newOther(t, p, fakemodel.Turns(
-				p.run("for f in "+strings.Join(files, " ")+"; do mkdir -p ${f%/*} 2>/dev/null; if (echo x >>$f) 2>/dev/null; then echo WROTE $f; fi; done; "+
-					"cd /sandbox; for d in home/.agents claude-config "+repoInside+"/.gemini; do mv $d elsewhere 2>/dev/null && echo MOVED $d; done; "+
-					"ln -s /tmp "+repoInside+"/.gemini 2>/dev/null && echo LINKED; echo tried"),
+				p.run(
+					"for f in "+strings.Join(files, " ")+"; do mkdir -p ${f%/*} 2>/dev/null; if (echo x >>$f) 2>/dev/null; then echo WROTE $f; fi; done; "+
+						"cd /sandbox; for d in home/.agents claude-config "+repoInside+"/.gemini; do mv $d elsewhere 2>/dev/null && echo MOVED $d; done; "+
+						"ln -s /tmp "+repoInside+"/.gemini 2>/dev/null && echo LINKED; echo tried",
+				),
 				fakemodel.Turn{Say: "Nothing to do."},
 			), "skills: [skills/lint]\n")
 			w.write("skills/lint/SKILL.md", "---\nname: lint\ndescription: lint\n---\nGood.\n", 0o644)
@@ -349,7 +360,8 @@ func TestOtherProgramsCannotBeReconfigured(t *testing.T) {
 			if p.runtime != "gemini" { // to the others, .gemini is a directory like any
 				got = strings.ReplaceAll(strings.ReplaceAll(got, "MOVED "+repoInside+"/.gemini", ""), "LINKED", "")
 			}
-			if !strings.Contains(got, "tried") || strings.Contains(got, "WROTE") || strings.Contains(got, "MOVED") || strings.Contains(got, "LINKED") {
+			if !strings.Contains(got, "tried") || strings.Contains(got, "WROTE") || strings.Contains(got, "MOVED") ||
+				strings.Contains(got, "LINKED") {
 				t.Errorf("the agent changed what configures it: %s", got)
 			}
 		})
@@ -398,7 +410,8 @@ func TestOtherProgramsFailWithTheirModel(t *testing.T) {
 		t.Run(p.runtime, func(t *testing.T) {
 			w := newOther(t, p, func(fakemodel.Request) fakemodel.Turn { return fakemodel.Turn{Status: http.StatusBadRequest} }, "")
 			r, code := w.run()
-			if code != 1 || r.Status != controller.StatusAgentFailed || r.Error == nil || !strings.Contains(r.Error.Message, "the model is not well") {
+			if code != 1 || r.Status != controller.StatusAgentFailed || r.Error == nil ||
+				!strings.Contains(r.Error.Message, "the model is not well") {
 				t.Errorf("exit %d: %s %+v", code, r.Status, r.Error)
 			}
 		})

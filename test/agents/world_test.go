@@ -148,7 +148,11 @@ network_rules:
 	w.write("harness.yaml", "agent: agents/tester.md\nrole: tester\nruntime: "+h.Runtime+"\ncommand: "+string(program)+
 		"\npolicy: claude/test.yaml\nproviders: [model]\ntimeout_minutes: "+strconv.Itoa(cmp.Or(h.Minutes, 5))+"\nenv:\n  sandbox:\n"+strings.ReplaceAll(indent(h.Env), "PORT", w.port)+h.More, 0o644)
 	w.write("repo/double.sh", "#!/bin/sh\n# Prints twice its argument.\necho $(($1 + 2))\n", 0o755)
-	w.write("repo/test.sh", "#!/bin/sh\nfor n in 1 2 5; do\n\tgot=$(./double.sh $n)\n\t[ \"$got\" = $((n + n)) ] || { echo \"double $n gives $got\"; exit 1; }\ndone\necho all good\n", 0o755)
+	w.write(
+		"repo/test.sh",
+		"#!/bin/sh\nfor n in 1 2 5; do\n\tgot=$(./double.sh $n)\n\t[ \"$got\" = $((n + n)) ] || { echo \"double $n gives $got\"; exit 1; }\ndone\necho all good\n",
+		0o755,
+	)
 	w.git("init", "-q", "-b", "main")
 	w.commit("first")
 	t.Cleanup(w.checkClean)

@@ -29,7 +29,14 @@ func TestRunReportsHowACommandEnded(t *testing.T) {
 		errs   string // of Result.Err
 	}{
 		{"a success has no error", []string{"sh", "-c", "echo hello"}, 0, 0, "hello\n", ""},
-		{"a status is kept with the last line of standard error", []string{"sh", "-c", "echo one >&2; echo two >&2; exit 3"}, 3, 0, "", "exit status 3: two"},
+		{
+			"a status is kept with the last line of standard error",
+			[]string{"sh", "-c", "echo one >&2; echo two >&2; exit 3"},
+			3,
+			0,
+			"",
+			"exit status 3: two",
+		},
 		{"a signal is told apart from a status", []string{"sh", "-c", "kill -TERM $$"}, 0, syscall.SIGTERM, "", "killed by signal 15 (SIGTERM)"},
 		{"the environment is the one given", []string{"env"}, 0, 0, "PATH=/usr/bin:/bin\n", ""},
 		{"the working directory defaults to the root", []string{"pwd"}, 0, 0, "/\n", ""},
@@ -185,7 +192,8 @@ func TestOutputIsBoundedAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := string(res.Stdout)
-	if len(out) > 1100 || !strings.HasPrefix(out, "first\n") || !strings.HasSuffix(out, "last\n") || !strings.Contains(out, "[2999011 bytes dropped]") {
+	if len(out) > 1100 || !strings.HasPrefix(out, "first\n") || !strings.HasSuffix(out, "last\n") ||
+		!strings.Contains(out, "[2999011 bytes dropped]") {
 		t.Errorf("kept %d bytes: %.40q ... %q", len(out), out, out[max(0, len(out)-60):])
 	}
 }

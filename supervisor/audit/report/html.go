@@ -43,7 +43,10 @@ func Style() string { return pageStyle }
 // allows that and nothing more.
 func ContentPolicy(style string) string {
 	sum := sha256.Sum256([]byte(style))
-	return fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; base-uri 'none'; form-action 'none'", base64.StdEncoding.EncodeToString(sum[:]))
+	return fmt.Sprintf(
+		"default-src 'none'; style-src 'sha256-%s'; base-uri 'none'; form-action 'none'",
+		base64.StdEncoding.EncodeToString(sum[:]),
+	)
 }
 
 // HTML writes the report as one page that needs nothing else: no script, no

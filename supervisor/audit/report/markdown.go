@@ -75,7 +75,17 @@ func (m *markdown) command(c *Command) {
 	if c.By != "" {
 		asked = ", asked for by " + Code(c.By)
 	}
-	m.line("- %s %s %s%s: %s, %s%s%s", clock(c.Begin), Code(c.Decision), Code(c.Argv), asked, Code(c.ended()), span(c.Duration()), by(c.Rule), said(c.Message))
+	m.line(
+		"- %s %s %s%s: %s, %s%s%s",
+		clock(c.Begin),
+		Code(c.Decision),
+		Code(c.Argv),
+		asked,
+		Code(c.ended()),
+		span(c.Duration()),
+		by(c.Rule),
+		said(c.Message),
+	)
 	for _, p := range c.Programs {
 		m.line("  - %s %s %s%s%s", clock(p.At), Code(p.Decision), Code(p.Argv), by(p.Rule), said(p.Message))
 	}
@@ -157,7 +167,8 @@ type Table struct {
 // Tables are the tables of the session that have rows.
 func (s *Session) Tables() []Table {
 	var out []Table
-	for _, t := range []Table{{"Files", s.Files}, {"Signals", s.Signals}, {"Network", s.Network}, {"Faults", s.Faults}, {"Other events", s.Others}} {
+	for _, t := range []Table{{"Files", s.Files}, {"Signals", s.Signals}, {"Network", s.Network}, {"Faults", s.Faults}, {"Other events",
+		s.Others}} {
 		if len(t.Rows) > 0 {
 			out = append(out, t)
 		}

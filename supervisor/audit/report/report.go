@@ -188,7 +188,10 @@ func (s *Session) addCommand(e wire.Event) {
 			return
 		}
 		c := &Command{
-			ID: text.Short(e.Command, 80), Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), By: text.Short(e.By, 80), Decision: e.Decision,
+			ID: text.Short(
+				e.Command,
+				80,
+			), Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), By: text.Short(e.By, 80), Decision: e.Decision,
 			Rule: rule(e), Message: text.Short(e.Message, textShown), Begin: e.Time, End: e.Time,
 		}
 		s.Commands = append(s.Commands, c)

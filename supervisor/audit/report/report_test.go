@@ -16,7 +16,8 @@ import (
 // Markdown reader.
 var hostile = []string{
 	"</style></title><script>alert(1)</script>", `"><img src=x onerror=alert(1)>`, "' onmouseover='alert(1)",
-	"\x1b[2J\x1b]0;owned\a", "a\u009b2Jb", "\u202egpj.exe", "\xff\xfe", "line\nbreak\r\n# Heading\n| a | b |", "``` [x](javascript:alert(1)) `",
+	"\x1b[2J\x1b]0;owned\a", "a\u009b2Jb", "\u202egpj.exe", "\xff\xfe", "line\nbreak\r\n# Heading\n| a | b |",
+	"``` [x](javascript:alert(1)) `",
 	"javascript:alert(1)", "{{.}}", "</svg></body></html>", "<!--", "]]>",
 }
 
@@ -137,7 +138,8 @@ func TestAReportCountsWhatWasRefusedByRule(t *testing.T) {
 	r.Add(wire.Event{Session: "s", Type: wire.EventExec, Argv: []string{"kill"}, Decision: "deny", Rule: &wire.RuleAt{Name: "no-kill"}})
 	r.Finish()
 	s := r.Sessions[0]
-	if len(s.Refusals) != 2 || s.Refusals[0].Count != 20 || s.Refusals[0].Rule != "no-write (p.yaml:3:5)" || len(s.Refusals[0].Examples) != maxExamples {
+	if len(s.Refusals) != 2 || s.Refusals[0].Count != 20 || s.Refusals[0].Rule != "no-write (p.yaml:3:5)" ||
+		len(s.Refusals[0].Examples) != maxExamples {
 		t.Errorf("refusals %+v", s.Refusals[0])
 	}
 	if len(s.Files) != 7 || s.Files[0].Count != 4 {
@@ -156,8 +158,17 @@ func TestAPageIsBounded(t *testing.T) {
 		r.Add(wire.Event{Session: fmt.Sprint(i), Type: wire.EventSession})
 	}
 	r.Finish()
-	if s := r.Sessions[0]; len(s.Commands) != maxCommands || s.programs != maxPrograms || len(s.Files) != maxRows || len(s.Refusals) != maxRows || s.Omitted == 0 {
-		t.Errorf("%d commands, %d programs, %d files, %d refusals, %d omitted", len(s.Commands), s.programs, len(s.Files), len(s.Refusals), s.Omitted)
+	if s := r.Sessions[0]; len(s.Commands) != maxCommands || s.programs != maxPrograms || len(s.Files) != maxRows ||
+		len(s.Refusals) != maxRows ||
+		s.Omitted == 0 {
+		t.Errorf(
+			"%d commands, %d programs, %d files, %d refusals, %d omitted",
+			len(s.Commands),
+			s.programs,
+			len(s.Files),
+			len(s.Refusals),
+			s.Omitted,
+		)
 	}
 	if len(r.Sessions) != maxSessions || r.Omitted == 0 {
 		t.Errorf("%d sessions, %d events omitted", len(r.Sessions), r.Omitted)
@@ -187,7 +198,8 @@ func TestATimelinePlacesCommandsByTheirTime(t *testing.T) {
 	}
 	part := func(x float64) float64 { return (x - laneLeft) / laneWidth }
 	l := line.Lanes[0]
-	if part(l.X) != 0.2 || fmt.Sprintf("%.3f", l.Width/laneWidth) != "0.400" || len(l.Marks) != 1 || part(l.Marks[0].X) != 0.4 || l.Marks[0].Tone != "deny" {
+	if part(l.X) != 0.2 || fmt.Sprintf("%.3f", l.Width/laneWidth) != "0.400" || len(l.Marks) != 1 || part(l.Marks[0].X) != 0.4 ||
+		l.Marks[0].Tone != "deny" {
 		t.Errorf("lane %+v", l)
 	}
 	if rest := line.Lanes[1]; len(rest.Marks) != 1 || part(rest.Marks[0].X) != 0.5 {

@@ -115,7 +115,8 @@ func withManifest(from io.Reader) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: ".agentsh-manifest.json", Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: ".agentsh-manifest.json", Mode: 0o600, Size: int64(len(data)),
+		Format: tar.FormatPAX}); err != nil {
 		return nil, err
 	}
 	if _, err := w.Write(data); err != nil {
@@ -145,7 +146,8 @@ func collect(dir string) error {
 		return err
 	}
 	defer func() { _ = to.Close() }()
-	if _, err := tarfs.Receive(context.Background(), to, "files", &archive, tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: true}}); err != nil {
+	if _, err := tarfs.Receive(context.Background(), to, "files", &archive,
+		tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: true}}); err != nil {
 		return err
 	}
 	return fs.WalkDir(to.FS(), "files", func(name string, d fs.DirEntry, err error) error {

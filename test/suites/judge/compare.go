@@ -130,7 +130,16 @@ func compare(out io.Writer, table []entry, w where, native, session results) int
 			fmt.Fprintf(out, "ALIKE\tline %d (%s/%s): %s\n", e.line, w.policy, w.user, e.original)
 		}
 	}
-	fmt.Fprintf(out, "%s %s %s: %d tests, %d differ as the table says, %d problems\n", w.suite, w.policy, w.user, len(native), explained, problems)
+	fmt.Fprintf(
+		out,
+		"%s %s %s: %d tests, %d differ as the table says, %d problems\n",
+		w.suite,
+		w.policy,
+		w.user,
+		len(native),
+		explained,
+		problems,
+	)
 	return problems
 }
 

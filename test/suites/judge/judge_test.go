@@ -18,7 +18,8 @@ func TestCompareReportsWhatTheTableDoesNotHold(t *testing.T) {
 		says     string
 	}{
 		"alike, and no entry": {"", results{"os": complete, "os:A": "ok", "os:B": "ok", "os:C": "skipped"}, 0, "0 problems"},
-		"a new difference":    {"", results{"os": complete, "os:A": "failed", "os:B": "ok", "os:C": "skipped"}, 1, "NEW\tgo\tos:A\tdefault\troot\tok\tfailed"},
+		"a new difference": {"", results{"os": complete, "os:A": "failed", "os:B": "ok", "os:C": "skipped"}, 1,
+			"NEW\tgo\tos:A\tdefault\troot\tok\tfailed"},
 		"a difference of the table": {
 			lineOf("go", "os:A", "default", "*", "ok", "failed", "why"),
 			results{"os": complete, "os:A": "failed", "os:B": "ok", "os:C": "skipped"}, 0, "1 differ as the table says",
@@ -108,7 +109,8 @@ func TestOutputIsParsed(t *testing.T) {
 		"a package that ended early": {"go", map[string]string{
 			"g.out": "\x16--- PASS: TestA (0.00s)\npanic: test timed out after 1s\n", "g.status": "2",
 		}, map[string]string{"g": "ended early", "g:TestA": "ok"}},
-		"a group that was ended":   {"go", map[string]string{"g.out": "\x16--- PASS: TestA (0.00s)\n", "g.status": "124"}, map[string]string{"g": "timeout", "g:TestA": "ok"}},
+		"a group that was ended": {"go", map[string]string{"g.out": "\x16--- PASS: TestA (0.00s)\n", "g.status": "124"},
+			map[string]string{"g": "timeout", "g:TestA": "ok"}},
 		"a group that never began": {"go", nil, map[string]string{"g": "missing"}},
 		"a file of CPython": {"cpython", map[string]string{
 			"g.status": "0",
@@ -120,9 +122,11 @@ func TestOutputIsParsed(t *testing.T) {
 			"g.status": "1",
 			"g.out":    "ok 1 - a\nnot ok 2 - b\nok 3 # skip c (missing X)\nnot ok 4 - d # TODO known breakage\n1..4\n",
 		}, map[string]string{"g": complete, "g:1": "ok", "g:2": "failed", "g:3": "skipped", "g:4": "known breakage"}},
-		"a script that could not start": {"git", map[string]string{"g.status": "1", "g.out": "error: cannot run git\n"}, map[string]string{"g": "ended early"}},
-		"a stressor":                    {"stress_ng", map[string]string{"g.status": "2"}, map[string]string{"g": complete, "g:run": "failed"}},
-		"steps":                         {"nginx", map[string]string{"g.status": "0", "g.out": "step get ok\nstep quit failed\n"}, map[string]string{"g": complete, "g:get": "ok", "g:quit": "failed"}},
+		"a script that could not start": {"git", map[string]string{"g.status": "1", "g.out": "error: cannot run git\n"},
+			map[string]string{"g": "ended early"}},
+		"a stressor": {"stress_ng", map[string]string{"g.status": "2"}, map[string]string{"g": complete, "g:run": "failed"}},
+		"steps": {"nginx", map[string]string{"g.status": "0", "g.out": "step get ok\nstep quit failed\n"},
+			map[string]string{"g": complete, "g:get": "ok", "g:quit": "failed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

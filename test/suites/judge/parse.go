@@ -145,7 +145,15 @@ func parseTAP(group string, out output, all results) bool {
 
 // parseStress reads the exit status of stress-ng(1).
 func parseStress(group string, out output, all results) bool {
-	words := map[string]string{"0": "ok", "2": "failed", "3": "no resources", "4": "skipped", "5": "ended by signal", "6": "ended early", "7": "ok"}
+	words := map[string]string{
+		"0": "ok",
+		"2": "failed",
+		"3": "no resources",
+		"4": "skipped",
+		"5": "ended by signal",
+		"6": "ended early",
+		"7": "ok",
+	}
 	word, known := words[out.status]
 	if !known {
 		word = "exit " + out.status
