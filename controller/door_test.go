@@ -21,7 +21,7 @@ type inside struct {
 	end     chan struct{} // closed: all end
 }
 
-func (i *inside) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (i *inside) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if req.Argv[0] == "true" {
 		return wire.Exit{Kind: wire.ExitExited}, wire.TreeEmpty{}, nil
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -119,7 +118,7 @@ func TestASessionThatEndsDeniesWhatWaits(t *testing.T) {
 	}
 	ended := make(chan wire.Exit, 1)
 	go func() {
-		exit, _, _ := s.Exec(context.Background(), wire.ExecRequest{ID: "c", Argv: []string{"uname"}}, channel.Streams{})
+		exit, _, _ := s.Exec(context.Background(), wire.ExecRequest{ID: "c", Argv: []string{"uname"}}, wire.Streams{})
 		ended <- exit
 	}()
 	ctx, cancel := context.WithCancel(context.Background())

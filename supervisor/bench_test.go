@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
@@ -51,7 +50,7 @@ func (b *box) latency(t testing.TB) time.Duration {
 		exit, _, err := b.Exec(
 			context.Background(),
 			wire.ExecRequest{ID: "latency-" + strconv.Itoa(i), Argv: []string{"/bin/true"}},
-			channel.Streams{},
+			wire.Streams{},
 		)
 		if err != nil || exit.ExitCode() != 0 {
 			t.Fatalf("%+v %v", exit, err)

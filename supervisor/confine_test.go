@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -62,7 +61,7 @@ func TestASupervisorThatConfinedItselfHoldsItsSession(t *testing.T) {
 					ID:   fmt.Sprint(i),
 					Argv: []string{"sh", "-c", "env -i bash -c 'echo $BOTH'; echo text >file" + fmt.Sprint(i) + "; /usr/bin/kill 1 || echo no"},
 				},
-				channel.Streams{Stdout: &out},
+				wire.Streams{Stdout: &out},
 			)
 			if err != nil || exit.Code != 0 || out.String() != "policy\nno\n" {
 				t.Errorf("%+v, %v: %q", exit, err, out.String())

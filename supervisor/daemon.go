@@ -282,7 +282,7 @@ func (d *daemon) connection(ctx context.Context, conn net.Conn) {
 type afterwards struct{ *host }
 
 // Exec runs one command. See [Session.Exec].
-func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	exit, left, err := a.session.Exec(ctx, req, s)
 	return exit, left, errors.Join(err, a.session.files.drain())
 }

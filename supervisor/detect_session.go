@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
@@ -156,7 +155,7 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 		exit, _, err := s.Exec(
 			ctx,
 			wire.ExecRequest{ID: "detect", Argv: argv, DeadlineMS: probeTimeout.Milliseconds()},
-			channel.Streams{Stdout: &out},
+			wire.Streams{Stdout: &out},
 		)
 		switch {
 		case err != nil:

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/env"
@@ -26,7 +25,7 @@ const killGrace = 2 * time.Second
 // whenever the command's fate is known, a denial included; it is set when the
 // session itself cannot go on. Cancelling ctx kills the command's whole tree;
 // otherwise processes it leaves behind go on and are named in the result.
-func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if err := s.enter(); err != nil {
 		return lost(err), wire.TreeEmpty{}, err
 	}
@@ -189,8 +188,8 @@ func ruleAt(d policy.Diagnostic) *wire.RuleAt {
 
 // run starts a prepared command and waits for its end, its deadline or the
 // caller's cancellation.
-func (s *Session) run(ctx context.Context, c *command, streams channel.Streams) (*wire.Exit, wire.TreeEmpty, error) {
-	p, err := s.openStreams(ctx, c, wire.Streams{Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.Stderr})
+func (s *Session) run(ctx context.Context, c *command, streams wire.Streams) (*wire.Exit, wire.TreeEmpty, error) {
+	p, err := s.openStreams(ctx, c, streams)
 	if err != nil {
 		return nil, wire.TreeEmpty{}, fmt.Errorf("streams: %w", err)
 	}

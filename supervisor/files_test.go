@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -81,7 +80,7 @@ func TestAFileServerThatHangsEndsTheSession(t *testing.T) {
 		exit, _, err := b.Exec(
 			context.Background(),
 			wire.ExecRequest{ID: "waits", Argv: []string{"cat", "another"}},
-			channel.Streams{Stdout: &out, Stderr: &errs},
+			wire.Streams{Stdout: &out, Stderr: &errs},
 		)
 		if err != nil {
 			exit.Message = err.Error()
@@ -98,7 +97,7 @@ func TestAFileServerThatHangsEndsTheSession(t *testing.T) {
 		t.Fatal("the command waits for a dead server")
 	}
 	<-b.loopDone
-	_, _, err = b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, channel.Streams{})
+	_, _, err = b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, wire.Streams{})
 	if !errors.Is(err, ErrEnded) || !strings.Contains(fmt.Sprint(err), "did not answer") {
 		t.Errorf("a command afterwards: %v", err)
 	}

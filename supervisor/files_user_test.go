@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
@@ -44,7 +43,7 @@ func TestADeadFileServerHoldsNobody(t *testing.T) {
 		ended := make(chan string, 1)
 		go func() {
 			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "busy", Argv: []string{"sh", "-c",
-				"echo kept >f; sync f; mkdir d; (while :; do echo x >>d/$$; done) & (while ls -l d; do :; done) & mkdir e; while :; do cat f; stat none; done"}}, channel.Streams{Stdout: io.Discard, Stderr: io.Discard})
+				"echo kept >f; sync f; mkdir d; (while :; do echo x >>d/$$; done) & (while ls -l d; do :; done) & mkdir e; while :; do cat f; stat none; done"}}, wire.Streams{Stdout: io.Discard, Stderr: io.Discard})
 			ended <- fmt.Sprintf("%+v %v", exit, err)
 		}()
 		waitForFile(t, filepath.Join(cfg.Cwd, "e")) // after all of it was started
@@ -57,7 +56,7 @@ func TestADeadFileServerHoldsNobody(t *testing.T) {
 		case <-time.After(2 * time.Minute):
 			t.Fatalf("%s: a command waits for a dead server: %s", what, states(tree))
 		}
-		if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(
+		if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, wire.Streams{}); !errors.Is(
 			err,
 			ErrEnded,
 		) {

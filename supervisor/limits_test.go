@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/cgroup"
@@ -57,7 +56,7 @@ func (b *box) background(t testing.TB, argv ...string) (end func() wire.Exit) {
 	said := announced{make(chan string, 1)}
 	done := make(chan wire.Exit, 1)
 	go func() {
-		exit, _, err := b.Exec(ctx, wire.ExecRequest{ID: t.Name(), Argv: argv}, channel.Streams{Stdout: said})
+		exit, _, err := b.Exec(ctx, wire.ExecRequest{ID: t.Name(), Argv: argv}, wire.Streams{Stdout: said})
 		if err != nil {
 			t.Error(err)
 		}
@@ -361,7 +360,7 @@ func TestAnIdleSessionEnds(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the session goes on")
 	}
-	_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "late", Argv: []string{"true"}}, channel.Streams{})
+	_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "late", Argv: []string{"true"}}, wire.Streams{})
 	if !errors.Is(err, ErrEnded) || !strings.Contains(err.Error(), "idle_timeout of 300ms is over") {
 		t.Errorf("error %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
@@ -17,10 +16,10 @@ func secretive(t *testing.T, settings string) (*box, string) {
 	b := openBox(t, testPolicy+settings)
 	script := "/bin/echo s3cret; /bin/kill -s3cret 1; mkdir guarded; cd /tmp && mkdir s3cret && cd s3cret && /bin/true"
 	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sh", "-c", script}},
-		channel.Streams{}); err != nil {
+		wire.Streams{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"no-s3cret"}}, channel.Streams{}); err != nil {
+	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"no-s3cret"}}, wire.Streams{}); err != nil {
 		t.Fatal(err)
 	}
 	b.events(t, func(wire.Event) bool { return true }) // waits for those of the file server

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -149,7 +148,7 @@ int main(void) {
 		_, _, err := b.Exec(
 			context.Background(),
 			wire.ExecRequest{ID: "flood", Argv: []string{"./flood"}},
-			channel.Streams{Stdout: &out, Stderr: io.Discard},
+			wire.Streams{Stdout: &out, Stderr: io.Discard},
 		)
 		done <- err
 	}()

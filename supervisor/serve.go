@@ -201,7 +201,7 @@ func (h *host) changed(paths []string) {
 }
 
 // Exec runs one command. See [Session.Exec].
-func (h *host) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (h *host) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	return h.session.Exec(ctx, req, s)
 }
 

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -110,7 +109,7 @@ func (b *box) run(t testing.TB, argv ...string) (wire.Exit, string) {
 func (b *box) request(t testing.TB, req wire.ExecRequest) (wire.Exit, string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	exit, _, err := b.Exec(context.Background(), req, channel.Streams{Stdout: &stdout, Stderr: &stderr})
+	exit, _, err := b.Exec(context.Background(), req, wire.Streams{Stdout: &stdout, Stderr: &stderr})
 	if err != nil {
 		t.Fatalf("%q: %v", req.Argv, err)
 	}
@@ -331,7 +330,7 @@ func TestCancellingEndsACommand(t *testing.T) {
 	started := make(chan struct{})
 	go func() { <-started; cancel() }()
 	exit, _, err := b.Exec(ctx, wire.ExecRequest{ID: "cancel", Argv: []string{"sleep", "1000"}},
-		channel.Streams{Started: func(wire.Started) { close(started) }})
+		wire.Streams{Started: func(wire.Started) { close(started) }})
 	if err != nil || exit.Kind != wire.ExitSignaled {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
@@ -341,7 +340,7 @@ func TestBackgroundProcessesGoOnUnderTheSamePolicy(t *testing.T) {
 	b := openBox(t, testPolicy)
 	var out bytes.Buffer
 	exit, left, err := b.Exec(context.Background(), wire.ExecRequest{ID: "bg", Argv: []string{"sh", "-c",
-		"(while [ ! -e go ]; do sleep 0.02; done; /usr/bin/kill 1 || echo refused >done) & echo started"}}, channel.Streams{Stdout: &out})
+		"(while [ ! -e go ]; do sleep 0.02; done; /usr/bin/kill 1 || echo refused >done) & echo started"}}, wire.Streams{Stdout: &out})
 	if err != nil || exit.Code != 0 || out.String() != "started\n" || len(left.Leftover) == 0 {
 		t.Fatalf("exit %+v, left %v, out %q, %v", exit, left, out.String(), err)
 	}
@@ -358,7 +357,7 @@ func TestCommandsRunInParallel(t *testing.T) {
 			var out bytes.Buffer
 			word := fmt.Sprintf("n%d", i)
 			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: word, Argv: []string{"sh", "-c", "cat; echo " + word}},
-				channel.Streams{Stdin: strings.NewReader("in "), Stdout: &out})
+				wire.Streams{Stdin: strings.NewReader("in "), Stdout: &out})
 			if err != nil || exit.Code != 0 || out.String() != "in "+word+"\n" {
 				t.Errorf("%s: exit %+v, %q, %v", word, exit, out.String(), err)
 			}
@@ -397,11 +396,11 @@ func TestAPolicyThatCannotBeHeldIsRefused(t *testing.T) {
 
 func TestASessionTimeoutEndsEverything(t *testing.T) {
 	b := openBox(t, testPolicy+"resource_limits: {session_timeout: 1s}\n")
-	_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sleep", "1000"}}, channel.Streams{})
+	_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sleep", "1000"}}, wire.Streams{})
 	if !errors.Is(err, ErrEnded) && err == nil {
 		t.Errorf("error %v", err)
 	}
-	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"true"}}, channel.Streams{}); !errors.Is(
+	if _, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "y", Argv: []string{"true"}}, wire.Streams{}); !errors.Is(
 		err,
 		ErrEnded,
 	) {
@@ -420,7 +419,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	started := make(chan struct{})
 	go func() {
 		_, _, err := s.Exec(context.Background(), wire.ExecRequest{ID: "x", Argv: []string{"sleep", "1000"}},
-			channel.Streams{Started: func(wire.Started) { close(started) }})
+			wire.Streams{Started: func(wire.Started) { close(started) }})
 		ended <- err
 	}()
 	<-started

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -144,7 +143,7 @@ func (b *box) work(t *testing.T, n, nested int) {
 				exit, tree, err := b.Exec(
 					context.Background(),
 					wire.ExecRequest{ID: strconv.Itoa(i), Argv: []string{"sh", "-c", loop}},
-					channel.Streams{},
+					wire.Streams{},
 				)
 				if err != nil || exit.ExitCode() != 0 || len(tree.Leftover) > 0 {
 					t.Errorf("command %d: %+v, %+v, %v", i, exit, tree, err)
@@ -252,7 +251,7 @@ func TestAStormOfSignalsInterruptsNothing(t *testing.T) {
 		wg.Go(func() {
 			var out, errs bytes.Buffer
 			exit, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "storm-" + strconv.Itoa(i), Argv: []string{"python3", "-c", storm, n}},
-				channel.Streams{Stdout: &out, Stderr: &errs})
+				wire.Streams{Stdout: &out, Stderr: &errs})
 			if err != nil || exit.ExitCode() != 0 || out.String() != "done\n" {
 				t.Errorf("%+v %v: %s%s", exit, err, &out, &errs)
 			}

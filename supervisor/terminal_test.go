@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
@@ -69,7 +68,7 @@ func (b *box) sit(t testing.TB, tty wire.TTY, argv ...string) *sitting {
 		exit, _, err := b.Exec(
 			ctx,
 			wire.ExecRequest{ID: t.Name(), Argv: argv, TTY: &tty},
-			channel.Streams{Stdin: in, Stdout: s.screen, Control: s.control},
+			wire.Streams{Stdin: in, Stdout: s.screen, Control: s.control},
 		)
 		if err != nil {
 			t.Errorf("%q: %v", argv, err)

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
-	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -104,17 +103,13 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	in := cmd.InOrStdin()
 	request := wire.ExecRequest{Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
 	run := foreground.PassSignals(
-		foreground.Carry(func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (wire.Exit, error) {
-			c := client.Command(ctx, request)
-			c.Stdin, c.Stdout, c.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
-			return foreground.Run(c, streams)
-		}, unread),
+		foreground.Carry(client.Run, unread),
 		func(_, early wire.Exit) wire.Exit { return early },
 	)
 	if e.tty {
 		run = foreground.OnTerminal(in, run)
 	}
-	exit, err := run(cmd.Context(), request, channel.Streams{Stdin: in, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()})
+	exit, err := run(cmd.Context(), request, wire.Streams{Stdin: in, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()})
 	foreground.SignalsEnd()
 	err = errors.Join(err, client.Close())
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -149,7 +148,7 @@ type where interface {
 	// cwd is where it starts when nothing else is asked for.
 	start() string
 	// execute runs it; afterwards the place is closed.
-	execute(context.Context, wire.ExecRequest, channel.Streams) (result, error)
+	execute(context.Context, wire.ExecRequest, wire.Streams) (result, error)
 	close() error
 }
 
@@ -170,7 +169,7 @@ func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std std
 	if o.tty {
 		run = foreground.OnTerminal(std.in, run)
 	}
-	r, err := run(ctx, request, channel.Streams{Stdin: std.in, Stdout: std.out, Stderr: std.err})
+	r, err := run(ctx, request, wire.Streams{Stdin: std.in, Stdout: std.out, Stderr: std.err})
 	foreground.SignalsEnd()
 	r.refused.print(foreground.Messages(ctx, std.err), r.auditPath)
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
@@ -240,7 +239,7 @@ func (p *place) close() error { return p.audit.Close() }
 
 // execute runs one command in a session that ends with it, and closes the audit
 // log.
-func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (result, error) {
+func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (result, error) {
 	r := result{exit: wire.Exit{Kind: wire.ExitLost}, auditPath: p.auditPath}
 	before := p.audit.Head().Seq
 	session, err := supervisor.Open(ctx, p.config)

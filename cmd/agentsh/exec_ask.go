@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/approve"
@@ -24,7 +23,7 @@ const resetTerminal = "\x1b[?1049l\x1b[!p\x1b[r\x1b(B\x0f\x1b[0m\x1b[?25h\r\n"
 // question is the last thing on the screen. Without such a terminal nobody is
 // there, and what needs an approval is denied. The function that is returned
 // must be called when the session has been closed.
-func askHere(ctx context.Context, queue *approve.Queue, via string, ownTerminal bool, streams *channel.Streams) (ended func()) {
+func askHere(ctx context.Context, queue *approve.Queue, via string, ownTerminal bool, streams *wire.Streams) (ended func()) {
 	if via != "tty" || ownTerminal || foreground.IsTerminal(streams.Stdin) {
 		return func() {}
 	}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 )
@@ -38,7 +37,7 @@ type jsonStream struct {
 // runJSON runs a command and prints one object, also when it could not be run.
 func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) error {
 	var stdout, stderr capture
-	r, err := o.captured(ctx, argv, channel.Streams{Stdin: std.in, Stdout: &stdout, Stderr: &stderr})
+	r, err := o.captured(ctx, argv, wire.Streams{Stdin: std.in, Stdout: &stdout, Stderr: &stderr})
 	foreground.SignalsEnd()
 	if err != nil {
 		r.exit = oursAsExit(err)
@@ -60,7 +59,7 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 	return fail(out.ExitCode, nil, "")
 }
 
-func (o *execOptions) captured(ctx context.Context, argv []string, streams channel.Streams) (result, error) {
+func (o *execOptions) captured(ctx context.Context, argv []string, streams wire.Streams) (result, error) {
 	w, err := o.where(ctx)
 	if err != nil {
 		return result{}, err

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor"
@@ -108,7 +107,7 @@ func (s *scratch) run(ctx context.Context, argv ...string) (outcome, error) {
 	var output limited
 	exit, _, err := s.session.Exec(ctx, wire.ExecRequest{
 		ID: fmt.Sprintf("trial-%d", s.tried.Add(1)), Argv: argv, DeadlineMS: trialTime.Milliseconds(),
-	}, channel.Streams{Stdout: &output, Stderr: &output})
+	}, wire.Streams{Stdout: &output, Stderr: &output})
 	return outcome{exit: exit, output: output.bytes()}, err
 }
 

@@ -11,7 +11,6 @@ import (
 	"os"
 
 	"agentsh/internal/channel"
-	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
@@ -56,16 +55,14 @@ func (a *attached) start() string { return a.cwd }
 func (a *attached) close() error { return a.client.Close() }
 
 // execute runs one command in the session and disconnects.
-func (a *attached) execute(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (result, error) {
+func (a *attached) execute(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (result, error) {
 	r := result{exit: wire.Exit{Kind: wire.ExitLost}, auditPath: a.one.Audit}
 	before, err := logSize(a.one.Audit)
 	if err != nil {
 		return r, errors.Join(err, a.close())
 	}
 	request.ID = rand.Text()
-	cmd := a.client.Command(ctx, request)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
-	if r.exit, err = foreground.Run(cmd, streams); err != nil {
+	if r.exit, err = a.client.Run(ctx, request, streams); err != nil {
 		return r, errors.Join(err, a.close())
 	}
 	r.refused, err = refusedSince(a.one.Audit, before)

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
 )
@@ -219,7 +218,7 @@ func direct(t *testing.T, dir string, tty *wire.TTY, environment []string, scrip
 	}
 	var out capture
 	request := wire.ExecRequest{ID: "direct", Argv: []string{"bash", "-c", script}, Env: environment, TTY: tty}
-	if _, _, err := s.Exec(t.Context(), request, channel.Streams{Stdout: &out, Stderr: &out}); err != nil {
+	if _, _, err := s.Exec(t.Context(), request, wire.Streams{Stdout: &out, Stderr: &out}); err != nil {
 		t.Error(err)
 	}
 	if err := s.Close(); err != nil {

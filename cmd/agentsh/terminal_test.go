@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
@@ -267,12 +266,12 @@ func TestTheTerminalIsRestoredHoweverItEnds(t *testing.T) {
 				t.Error("the terminal was not restored")
 			}
 		}()
-		_, _ = foreground.OnTerminal(s.slave, func(context.Context, wire.ExecRequest, channel.Streams) (result, error) {
+		_, _ = foreground.OnTerminal(s.slave, func(context.Context, wire.ExecRequest, wire.Streams) (result, error) {
 			if s.mode(t) == before {
 				t.Error("the terminal is not raw")
 			}
 			panic("of a test")
-		})(context.Background(), wire.ExecRequest{}, channel.Streams{})
+		})(context.Background(), wire.ExecRequest{}, wire.Streams{})
 	})
 }
 

@@ -265,7 +265,7 @@ type server struct{ files *place }
 func (s server) Files() channel.Files                                        { return s.files }
 func (s server) Changes(context.Context) ([]wire.Change, error)              { return nil, nil }
 func (s server) Events(context.Context, uint64) iter.Seq2[wire.Event, error] { return nil }
-func (s server) Exec(context.Context, wire.ExecRequest, channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (s server) Exec(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	return wire.Exit{}, wire.TreeEmpty{}, errors.ErrUnsupported
 }
 

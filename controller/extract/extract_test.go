@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"agentsh/controller/scan"
-	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -198,8 +197,8 @@ func TestNoCodeOfTheAgentRunsOnTheHost(t *testing.T) {
 }
 
 // gitInside answers the sandbox's git with something else.
-func gitInside(verb string, do func(channel.Streams) wire.Exit) func(wire.ExecRequest, channel.Streams) (wire.Exit, bool) {
-	return func(req wire.ExecRequest, s channel.Streams) (wire.Exit, bool) {
+func gitInside(verb string, do func(wire.Streams) wire.Exit) func(wire.ExecRequest, wire.Streams) (wire.Exit, bool) {
+	return func(req wire.ExecRequest, s wire.Streams) (wire.Exit, bool) {
 		if !slices.Contains(req.Argv, verb) {
 			return wire.Exit{}, false
 		}
@@ -209,15 +208,15 @@ func gitInside(verb string, do func(channel.Streams) wire.Exit) func(wire.ExecRe
 
 func TestALyingSandboxIsRefused(t *testing.T) {
 	zero := strings.Repeat("0", 40)
-	say := func(text string) func(channel.Streams) wire.Exit {
-		return func(s channel.Streams) wire.Exit {
+	say := func(text string) func(wire.Streams) wire.Exit {
+		return func(s wire.Streams) wire.Exit {
 			fmt.Fprint(s.Stdout, text)
 			return wire.Exit{Kind: wire.ExitExited}
 		}
 	}
 	tests := map[string]struct {
 		verb string
-		do   func(channel.Streams) wire.Exit
+		do   func(wire.Streams) wire.Exit
 		want string
 	}{
 		"a bundle that is none":     {"bundle", say("PACK"), "starts with"},
@@ -234,12 +233,12 @@ func TestALyingSandboxIsRefused(t *testing.T) {
 		"a list without end":        {"for-each-ref", say(strings.Repeat("y\n", 1<<20)), "more bytes than are taken"},
 		"a git that dies": {
 			"bundle",
-			func(channel.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitSignaled, Signal: 9} },
+			func(wire.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitSignaled, Signal: 9} },
 			"signaled 137",
 		},
 		"a git that the policy does deny": {
 			"bundle",
-			func(channel.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitDenied, Message: "rule x"} },
+			func(wire.Streams) wire.Exit { return wire.Exit{Kind: wire.ExitDenied, Message: "rule x"} },
 			"rule x",
 		},
 	}

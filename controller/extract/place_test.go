@@ -34,14 +34,14 @@ type place struct {
 
 	files  channel.Files
 	replay []wire.Change // instead of what really changed
-	run    func(wire.ExecRequest, channel.Streams) (wire.Exit, bool)
+	run    func(wire.ExecRequest, wire.Streams) (wire.Exit, bool)
 }
 
 func (p *place) Files() channel.Files { return p.files }
 
 func (p *place) Events(context.Context, uint64) iter.Seq2[wire.Event, error] { return nil }
 
-func (p *place) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (p *place) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if p.run != nil {
 		if exit, done := p.run(req, s); done {
 			return exit, wire.TreeEmpty{}, nil

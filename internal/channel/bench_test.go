@@ -44,7 +44,7 @@ func BenchmarkExecTrue(b *testing.B) {
 
 func BenchmarkExecTrueDirect(b *testing.B) {
 	h := &handler{}
-	s := Streams{Stdout: io.Discard, Stderr: io.Discard, Started: func(wire.Started) {}}
+	s := wire.Streams{Stdout: io.Discard, Stderr: io.Discard, Started: func(wire.Started) {}}
 	for b.Loop() {
 		if exit, _, err := h.Exec(context.Background(), wire.ExecRequest{Argv: []string{"/bin/true"}}, s); err != nil || exit.Code != 0 {
 			b.Fatal(exit, err)
@@ -54,7 +54,7 @@ func BenchmarkExecTrueDirect(b *testing.B) {
 
 // BenchmarkExecNothing is what the channel itself costs a command.
 func BenchmarkExecNothing(b *testing.B) {
-	c := connect(b, &handler{exec: func(context.Context, wire.ExecRequest, Streams) (wire.Exit, wire.TreeEmpty, error) {
+	c := connect(b, &handler{exec: func(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		return wire.Exit{Kind: wire.ExitExited}, wire.TreeEmpty{}, nil
 	}})
 	for b.Loop() {
@@ -68,7 +68,7 @@ func BenchmarkExecNothing(b *testing.B) {
 func BenchmarkStream(b *testing.B) {
 	const total = 256 << 20
 	block := make([]byte, 128<<10)
-	c := connect(b, &handler{exec: func(_ context.Context, _ wire.ExecRequest, s Streams) (wire.Exit, wire.TreeEmpty, error) {
+	c := connect(b, &handler{exec: func(_ context.Context, _ wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		for n := 0; n < total; n += len(block) {
 			if _, err := s.Stdout.Write(block); err != nil {
 				return wire.Exit{}, wire.TreeEmpty{}, err

@@ -38,7 +38,7 @@ func mustKeys() (a, b, c, d []byte) {
 // handler runs commands as plain processes of the test.
 type handler struct {
 	files   Files
-	exec    func(context.Context, wire.ExecRequest, Streams) (wire.Exit, wire.TreeEmpty, error)
+	exec    func(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, wire.TreeEmpty, error)
 	changes []wire.Change
 	events  func(context.Context, uint64) iter.Seq2[wire.Event, error]
 }
@@ -51,7 +51,7 @@ func (h *handler) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event,
 	return h.events(ctx, from)
 }
 
-func (h *handler) Exec(ctx context.Context, req wire.ExecRequest, s Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (h *handler) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if h.exec != nil {
 		return h.exec(ctx, req, s)
 	}
@@ -246,7 +246,7 @@ func TestCancellingTheContextKillsTheCommand(t *testing.T) {
 
 func TestSignalsAndSizesReachTheCommand(t *testing.T) {
 	got := make(chan wire.Control, 8)
-	c := connect(t, &handler{exec: func(_ context.Context, _ wire.ExecRequest, s Streams) (wire.Exit, wire.TreeEmpty, error) {
+	c := connect(t, &handler{exec: func(_ context.Context, _ wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		s.Started(wire.Started{PID: 1})
 		for {
 			m := <-s.Control
@@ -282,7 +282,7 @@ func TestSignalsAndSizesReachTheCommand(t *testing.T) {
 
 func TestAClientThatGoesKillsItsCommands(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan error, 1)
-	h := &handler{exec: func(ctx context.Context, _ wire.ExecRequest, s Streams) (wire.Exit, wire.TreeEmpty, error) {
+	h := &handler{exec: func(ctx context.Context, _ wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		close(started)
 		_, err := io.Copy(io.Discard, s.Stdin)
 		ended <- err
@@ -374,7 +374,7 @@ func TestAWriterThatFailsIsToldAndTheCommandEnds(t *testing.T) {
 
 func TestTheExitIsToldBeforeTheTreeIsEmpty(t *testing.T) {
 	told := make(chan struct{})
-	c := connect(t, &handler{exec: func(_ context.Context, _ wire.ExecRequest, s Streams) (wire.Exit, wire.TreeEmpty, error) {
+	c := connect(t, &handler{exec: func(_ context.Context, _ wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		s.Exited(wire.Exit{Kind: wire.ExitExited, Code: 7, Message: strings.Repeat("m", 100_000)})
 		<-told
 		fmt.Fprint(s.Stdout, "late")
@@ -435,7 +435,7 @@ func TestSmallOutputIsGatheredAndNeverHeldBack(t *testing.T) {
 }
 
 func TestAHandlerThatFailsLosesOnlyItsCommand(t *testing.T) {
-	c := connect(t, &handler{exec: func(context.Context, wire.ExecRequest, Streams) (wire.Exit, wire.TreeEmpty, error) {
+	c := connect(t, &handler{exec: func(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		return wire.Exit{}, wire.TreeEmpty{}, errors.New("init is gone")
 	}})
 	for range 2 {
@@ -447,7 +447,7 @@ func TestAHandlerThatFailsLosesOnlyItsCommand(t *testing.T) {
 
 func TestChannelsBeyondTheLimitAreRefused(t *testing.T) {
 	release := make(chan struct{})
-	c := connect(t, &handler{exec: func(context.Context, wire.ExecRequest, Streams) (wire.Exit, wire.TreeEmpty, error) {
+	c := connect(t, &handler{exec: func(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		<-release
 		return wire.Exit{Kind: wire.ExitExited}, wire.TreeEmpty{}, nil
 	}})

@@ -74,11 +74,44 @@ func (c *Client) Command(ctx context.Context, req wire.ExecRequest) *Cmd {
 	return &Cmd{Request: req, client: c, ctx: ctx, killed: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// Run runs a command to its end. See [Cmd.Wait] for the error.
+// Run runs a command to its end and forwards signals and terminal sizes from
+// s.Control to it. See [Cmd.Wait] for the error.
 func (c *Client) Run(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, error) {
 	cmd := c.Command(ctx, req)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.Stdin, s.Stdout, s.Stderr
-	return cmd.Run()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.OnExit = s.Stdin, s.Stdout, s.Stderr, s.Exited
+	if s.Started != nil {
+		s.Started(wire.Started{})
+	}
+	if s.Control == nil {
+		return cmd.Run()
+	}
+	if err := cmd.Start(); err != nil {
+		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
+	}
+	done := make(chan struct{})
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() { cmd.forward(s.Control, done) })
+	exit, err := cmd.Wait()
+	close(done)
+	forwarding.Wait()
+	return exit, err
+}
+
+// forward sends signals and terminal sizes to the command until done is closed.
+// A lost connection shows in the command's end, so errors are ignored here.
+func (c *Cmd) forward(control <-chan wire.Control, done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case m := <-control:
+			if m.TTY != nil {
+				_ = c.Resize(m.TTY.Rows, m.TTY.Cols)
+			} else {
+				_ = c.Signal(m.Signal)
+			}
+		}
+	}
 }
 
 // Run is Start and Wait.

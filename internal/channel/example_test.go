@@ -14,7 +14,7 @@ import (
 // echo is a server whose only command prints its arguments.
 type echo struct{}
 
-func (echo) Exec(_ context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (echo) Exec(_ context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	_, err := io.WriteString(s.Stdout, strings.Join(req.Argv[1:], " ")+"\n")
 	return wire.Exit{Kind: wire.ExitExited}, wire.TreeEmpty{}, err
 }

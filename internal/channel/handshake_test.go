@@ -283,7 +283,7 @@ func TestASilentPeerIsDeadAfterFifteenSeconds(t *testing.T) {
 // dieSilently connects, lets both sides idle, and cuts the wire.
 func dieSilently(t *testing.T, serverKeepalive, clientKeepalive Keepalive) {
 	server, conn := wires()
-	h := &handler{exec: func(ctx context.Context, _ wire.ExecRequest, _ Streams) (wire.Exit, wire.TreeEmpty, error) {
+	h := &handler{exec: func(ctx context.Context, _ wire.ExecRequest, _ wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		<-ctx.Done()
 		return wire.Exit{Kind: wire.ExitSignaled, Signal: 9}, wire.TreeEmpty{}, nil
 	}}

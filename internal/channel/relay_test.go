@@ -62,7 +62,7 @@ func TestARelaySaysWhoAsksAndTellsOfIt(t *testing.T) {
 	var mu sync.Mutex
 	var asked []wire.ExecRequest
 	var told []string
-	h := &handler{files: &noFiles{}, exec: func(_ context.Context, req wire.ExecRequest, _ Streams) (wire.Exit, wire.TreeEmpty, error) {
+	h := &handler{files: &noFiles{}, exec: func(_ context.Context, req wire.ExecRequest, _ wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked = append(asked, req)

@@ -15,25 +15,6 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Streams are the server's side of one command.
-type Streams struct {
-	// Stdin is nil when the client gives none. It returns io.EOF only where the
-	// client ended its input, and io.ErrUnexpectedEOF when the client went: the
-	// command's input must then stay open until the command was killed.
-	Stdin io.Reader
-	// Stdout and Stderr block while the client does not read. They take nothing
-	// more once Exec has returned.
-	Stdout, Stderr io.Writer
-	// Control carries kills, signals and sizes. It is never closed.
-	Control <-chan wire.Control
-	// Started tells the client that the program is about to run.
-	Started func(wire.Started)
-	// Exited tells the client how the program ended, before its output was taken
-	// and what it left behind has ended. It may be called once; otherwise what Exec
-	// returns is told, and so is that the command was lost in the end.
-	Exited func(wire.Exit)
-}
-
 // maxControl is how many controls of one command wait for the handler.
 const maxControl = 64
 
@@ -71,7 +52,7 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 	if err != nil {
 		exit = wire.Exit{Kind: wire.ExitSpawnFailed, Code: 125, Message: "request refused: " + err.Error()}
 	} else {
-		streams := Streams{Stdout: out, Stderr: errOut, Control: control, Exited: exited,
+		streams := wire.Streams{Stdout: out, Stderr: errOut, Control: control, Exited: exited,
 			Started: func(m wire.Started) { notify(ch, reqStarted, m) }}
 		if req.Stdin {
 			streams.Stdin = stdin

@@ -22,8 +22,9 @@ import (
 type Handler interface {
 	// Exec runs one command to its end: the program's own and that of every
 	// process it left. It ends soon after ctx is done, with nothing left running.
-	// An error means that how the command ended is not known.
-	Exec(ctx context.Context, req wire.ExecRequest, s Streams) (wire.Exit, wire.TreeEmpty, error)
+	// An error means that how the command ended is not known. If Exec does not call
+	// s.Exited, the server sends the result that Exec returns.
+	Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error)
 	// Files serves the files of the sandbox.
 	Files() Files
 	// Changes is the change record of the governed directories.

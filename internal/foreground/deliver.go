@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
@@ -67,7 +66,7 @@ var errForced = fmt.Errorf("nobody read it for %s after the command was ended", 
 // SIGPIPE as from a pipe of its own; closed makes the result of a command that
 // did not notice. After ctx has ended, a write may take two seconds.
 func Carry[R any](f Execute[R], closed func(R) R) Execute[R] {
-	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (R, error) {
+	return func(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (R, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		pipe := make(chan os.Signal, 1) // never read: a write to a closed pipe fails instead of ending this process

@@ -10,12 +10,11 @@ import (
 	"sync"
 	"syscall"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
 // Execute runs one command somewhere.
-type Execute[R any] func(context.Context, wire.ExecRequest, channel.Streams) (R, error)
+type Execute[R any] func(context.Context, wire.ExecRequest, wire.Streams) (R, error)
 
 // PassSignals runs a command that gets the signals of this process: the first of
 // each, to its process group. A second one ends its whole tree, and so does any
@@ -25,7 +24,7 @@ type Execute[R any] func(context.Context, wire.ExecRequest, channel.Streams) (R,
 // main, which such a signal ends: it is not what ends the command. early makes the
 // result of a command that a signal ended before it ran.
 func PassSignals[R any](f Execute[R], early func(R, wire.Exit) R) Execute[R] {
-	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (R, error) {
+	return func(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (R, error) {
 		got := make(chan os.Signal, 8)
 		signal.Notify(got, passed()...)
 		defer signal.Stop(got)

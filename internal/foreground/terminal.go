@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/term"
 
-	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
@@ -23,7 +22,7 @@ var defaultSize = wire.TTY{Rows: 24, Cols: 80}
 // passes every key on until the command has ended: then, and when f panics or
 // this process is told to end, it is as it was before.
 func OnTerminal[R any](in io.Reader, f Execute[R]) Execute[R] {
-	return func(ctx context.Context, request wire.ExecRequest, streams channel.Streams) (r R, err error) {
+	return func(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (r R, err error) {
 		size := defaultSize
 		request.TTY = &size
 		request.TTY.Term = os.Getenv("TERM")

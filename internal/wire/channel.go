@@ -27,11 +27,23 @@ type Control struct {
 	CloseOutput int `json:"close_output,omitempty"`
 }
 
-// Streams are the caller's side of one command's standard streams. A nil Stdin
-// is empty; nil outputs are discarded.
+// Streams connect one command with its caller. Every field may be left out.
 type Streams struct {
-	Stdin          io.Reader
+	// Stdin is the command's input; nil: empty. It returns io.EOF only where the
+	// caller ended the input. It returns io.ErrUnexpectedEOF when the caller went:
+	// the command's input must then stay open until the command was killed.
+	Stdin io.Reader
+	// Stdout and Stderr get the output; nil: discarded. They block while the caller
+	// does not read, and accept nothing after the command's end was reported.
 	Stdout, Stderr io.Writer
+	// Control delivers kills, signals and terminal sizes. It is never closed.
+	Control <-chan Control
+	// Started is called when the program is about to run. A client calls it, with an
+	// empty message, before it sends the request: signals reach the command from then on.
+	Started func(Started)
+	// Exited is called at most once when the program has ended. Its output may still
+	// be unread, and its children may still run.
+	Exited func(Exit)
 }
 
 // Codes of [Error].

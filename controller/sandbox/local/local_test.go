@@ -99,7 +99,7 @@ func (h handler) Events(ctx context.Context, _ uint64) iter.Seq2[wire.Event, err
 	}
 }
 
-func (h handler) Exec(ctx context.Context, req wire.ExecRequest, s channel.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (h handler) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	cmd := exec.CommandContext(ctx, req.Argv[0], req.Argv[1:]...)
 	cmd.Stdout, cmd.Stderr = s.Stdout, s.Stderr
 	err := cmd.Run()
