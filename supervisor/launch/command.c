@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -123,36 +122,6 @@ static void wait_for_go(void)
 		_exit(127); /* nobody is there to tell */
 }
 
-static int is_file(const char *path)
-{
-	struct stat st;
-	return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-/* Runs a bare name from the command's own PATH, as execvp(3) does. Names that
-   are not there are skipped without an execve that the supervisor would judge. */
-static void exec_search(const struct plan *p)
-{
-	const char *list = NULL;
-	char name[PATH_MAX];
-	int err = ENOENT;
-	for (char **e = p->envp; *e; e++)
-		if (strncmp(*e, "PATH=", 5) == 0)
-			list = *e + 5;
-	while (list && *list) {
-		const char *end = strchrnul(list, ':');
-		int n = snprintf(name, sizeof name, "%.*s%s%s", (int)(end - list), list, end == list ? "./" : "/", p->path);
-		if (n > 0 && n < (int)sizeof name && is_file(name)) {
-			execve(name, p->argv, p->envp);
-			err = errno;
-			if (err != EACCES && err != ENOENT && err != ENOTDIR)
-				break;
-		}
-		list = *end ? end + 1 : end;
-	}
-	fail(err, "exec", p->path);
-}
-
 void run_command(int fds[5])
 {
 	static struct plan p;
@@ -178,8 +147,6 @@ void run_command(int fds[5])
 		}
 	if (S.dumpable)
 		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-	if (!strchr(p.path, '/'))
-		exec_search(&p);
 	execve(p.path, p.argv, p.envp);
 	fail(errno, "exec", p.path);
 }

@@ -20,7 +20,7 @@ var ErrSessionEnded = errors.New("session has ended")
 
 // Command is one command to start.
 type Command struct {
-	Path   string   // program inside; a name without a slash is looked up in PATH of Env
+	Path   string   // program inside, as execve(2) takes it: PATH is not searched
 	Argv   []string // Argv[0] included
 	Dir    string   // absolute, inside
 	Env    []string // NAME=value, nothing is added

@@ -54,7 +54,7 @@ func TestOrdinaryProgramsRun(t *testing.T) {
 	for _, p := range programs {
 		t.Run(p.needs, func(t *testing.T) {
 			testenv.Need(t, testenv.Program(p.needs))
-			code, out := s.command(t, launch.Command{Path: "bash", Argv: []string{"bash", "-c", p.script}, Dir: "/home",
+			code, out := s.command(t, launch.Command{Path: "/bin/bash", Argv: []string{"bash", "-c", p.script}, Dir: "/home",
 				Env: []string{"PATH=" + path, "HOME=/home", "GOCACHE=/home/.cache", "GOFLAGS=-mod=mod", "GOPROXY=off"}})
 			lines := strings.Split(out, "\n")
 			if code != 0 || lines[len(lines)-1] != p.want {

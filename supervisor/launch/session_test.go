@@ -78,8 +78,8 @@ func TestStartNamesTheStepThatFailed(t *testing.T) {
 			code  int
 		}{
 			{"a program that is not there", launch.Command{Path: "/no/such", Argv: argv, Dir: "/"}, "exec /no/such", unix.ENOENT, 127},
-			{"a name that PATH does not have", launch.Command{Path: "nosuch", Argv: argv, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}},
-				"exec nosuch", unix.ENOENT, 127},
+			{"a name that only PATH has", launch.Command{Path: "bash", Argv: argv, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}},
+				"exec bash", unix.ENOENT, 127},
 			{"a file that is no program", launch.Command{Path: "/etc/passwd", Argv: argv, Dir: "/"}, "exec /etc/passwd", unix.EACCES, 126},
 			{"a directory that is not there", launch.Command{Path: "/bin/true", Argv: argv, Dir: "/no"}, "change directory to /no", unix.ENOENT,
 				127},
@@ -118,7 +118,7 @@ func TestLargeArgumentsAndEnvironmentArrive(t *testing.T) {
 			argv = append(argv, strings.Repeat("a", 100_000))
 			env = append(env, fmt.Sprintf("V%d=%s", n, strings.Repeat("b", 100_000)))
 		}
-		code, out := s.command(t, launch.Command{Path: "bash", Argv: argv, Env: env})
+		code, out := s.command(t, launch.Command{Path: "/bin/bash", Argv: argv, Env: env})
 		counts := strings.Fields(out)
 		if code != 0 || len(counts) != 2 || counts[0] != "900000" {
 			t.Fatalf("%d %q", code, out)
