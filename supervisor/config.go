@@ -3,6 +3,8 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"strconv"
@@ -11,6 +13,10 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"agentsh/internal/keep"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/audit"
+	"agentsh/supervisor/egress"
 )
 
 // DefaultConfigPath is where the packages install the operator's configuration.
@@ -221,4 +227,43 @@ func (r *configReader) texts(into *map[string]string) func(*yaml.Node) {
 		r.mapping(n, "a map of texts", keys)
 		*into = values
 	}
+}
+
+// Request is a session that is asked for.
+type Request struct {
+	Boot    wire.Bootstrap // directories, store, network, fallbacks and credentials
+	Policy  *policy.Policy
+	Audit   *audit.Log
+	Cwd     string // where commands start, inside; empty: the first governed directory
+	Channel bool   // approvals can be answered over a channel
+}
+
+// SessionConfig is the configuration of a requested session. It is the only
+// function that fills a [Config].
+func SessionConfig(operator OperatorConfig, r Request) Config {
+	inject := map[string]string{}
+	maps.Copy(inject, operator.EnvInject)
+	maps.Copy(inject, r.Boot.EnvInject)
+	out := operator.Egress
+	for _, c := range r.Boot.Credentials {
+		out.Credentials = append(out.Credentials, egress.Credential(c))
+	}
+	c := Config{
+		Policy:      r.Policy,
+		Files:       Files{Governed: r.Boot.Governed, Store: r.Boot.KeepDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds},
+		Environment: Environment{Inject: inject, Dir: r.Boot.EnvDir, Home: r.Boot.Home, Path: operator.Path},
+		Network:     Network{Shared: r.Boot.Network, Egress: out},
+		Cwd:         r.Cwd,
+		User:        operator.User,
+		Require:     operator.Require,
+		Degraded:    degradations(operator.Degraded, r.Boot.Degraded),
+		Program:     r.Boot.Program,
+		Channel:     r.Channel,
+		Audit:       r.Audit,
+		Log:         slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if c.Cwd == "" && len(r.Boot.Governed) > 0 {
+		c.Cwd = r.Boot.Governed[0].Path
+	}
+	return c
 }

@@ -199,7 +199,7 @@ func TestRulesThatOnlyAFileServerHoldsAreRefusedByLine(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	cfg, _ := testConfig(t, testPolicy)
 	cfg.Degraded = []Degradation{{"file_server", "--degraded"}}
-	planner := viewPlanner{policy: cfg.Policy, workspace: cfg.Governed, home: cfg.Home, whole: true}
+	planner := viewPlanner{policy: cfg.Policy, workspace: cfg.Files.Governed, home: cfg.Environment.Home, whole: true}
 	_, err := planner.plan()
 	var refused *ruleError
 	want := "test.yaml:9:5: rule guarded cannot be held here: without a file server " + cfg.Cwd + " is allowed or denied as a whole"

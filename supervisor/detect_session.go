@@ -77,10 +77,11 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cfg := Config{
-		Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox", Cwd: workspace,
-		Path: operator.Path, User: operator.User, Degraded: operator.Degraded, Audit: log, Log: slog.New(slog.DiscardHandler),
-	}
+	cfg := SessionConfig(
+		OperatorConfig{Path: operator.Path, User: operator.User, Degraded: operator.Degraded}, // nothing else may keep it from opening
+		Request{Boot: wire.Bootstrap{Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox"}, Audit: log},
+	)
+	cfg.Log = slog.New(slog.DiscardHandler)
 	session, err := cfg.openTrial(ctx, workspace)
 	if err != nil {
 		r.Session.Why = err.Error()

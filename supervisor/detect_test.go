@@ -144,7 +144,7 @@ func TestAProbeThatDiesIsAnError(t *testing.T) {
 func TestARequirementOfTheSession(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	cfg, _ := testConfig(t, testPolicy)
-	cfg.Network, cfg.Governed = true, nil
+	cfg.Network.Shared, cfg.Files.Governed = true, nil
 	cfg.Require = []Requirement{{"net_namespace", "c.yaml:3:5"}, {"file_governed", "c.yaml:4:5"}, {"landlock", "c.yaml:5:5"}}
 	_, err := Open(context.Background(), cfg)
 	if err == nil || err.Error() != "c.yaml:3:5: require net_namespace: the session shares the network of this machine\n"+

@@ -31,7 +31,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 	if err != nil {
 		return spawnFailed(125, err.Error(), "")
 	}
-	at := env.Place{Home: s.cfg.Home, User: s.who.name, Shell: baseShell, Path: s.cfg.Path}
+	at := env.Place{Home: s.cfg.Environment.Home, User: s.who.name, Shell: baseShell, Path: s.cfg.Environment.Path}
 	if c.req.TTY != nil {
 		at.Term = c.req.TTY.Term
 	}
@@ -43,7 +43,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Network:    s.networkVars(),
 		Supervisor: s.supervisorVars(c.req),
 		Inject: []env.Inject{
-			{Source: "config", Vars: s.injected(s.cfg.Inject)},
+			{Source: "config", Vars: s.injected(s.cfg.Environment.Inject)},
 			{Source: "policy", Vars: s.injected(c.rules.policy.EnvInject())},
 			c.set,
 		},
@@ -102,10 +102,10 @@ func (d *delivered) refuse(dir, name string) error {
 // envFiles reads .env.d of the sandbox through its backing directory: *.env in
 // lexical order, generated.env last. A file that cannot be read fails the command.
 func (s *Session) envFiles() ([]env.File, error) {
-	if s.cfg.EnvDir == "" {
+	if s.cfg.Environment.Dir == "" {
 		return nil, nil
 	}
-	root, rel, err := s.openGoverned(s.cfg.EnvDir)
+	root, rel, err := s.openGoverned(s.cfg.Environment.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +115,10 @@ func (s *Session) envFiles() ([]env.File, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", s.cfg.EnvDir, err)
+		return nil, fmt.Errorf("read %s: %w", s.cfg.Environment.Dir, err)
 	}
 	if len(entries) > maxEnvFiles {
-		return nil, fmt.Errorf("%s has %d files, at most %d", s.cfg.EnvDir, len(entries), maxEnvFiles)
+		return nil, fmt.Errorf("%s has %d files, at most %d", s.cfg.Environment.Dir, len(entries), maxEnvFiles)
 	}
 	var files []env.File
 	var generated []env.File
@@ -126,7 +126,7 @@ func (s *Session) envFiles() ([]env.File, error) {
 		if !strings.HasSuffix(e.Name(), ".env") {
 			continue
 		}
-		f, err := readEnvFile(root, path.Join(rel, e.Name()), path.Join(s.cfg.EnvDir, e.Name()))
+		f, err := readEnvFile(root, path.Join(rel, e.Name()), path.Join(s.cfg.Environment.Dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -157,7 +157,7 @@ func readEnvFile(root *os.Root, rel, shown string) (env.File, error) {
 // openGoverned opens the backing directory that holds a path inside, and gives
 // the path relative to it.
 func (s *Session) openGoverned(inside string) (*os.Root, string, error) {
-	for _, g := range s.cfg.Governed {
+	for _, g := range s.cfg.Files.Governed {
 		if !below(inside, g.Path) {
 			continue
 		}

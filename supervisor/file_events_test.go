@@ -58,8 +58,8 @@ func TestRulesSpeakOfThePathInside(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	for _, pattern := range []string{"/workspace", "${PROJECT_ROOT}", "${WORKSPACE}"} {
 		cfg, log := testConfig(t, testPolicy)
-		outside := cfg.Governed[0].Backing
-		cfg.Governed[0].Path, cfg.Cwd = "/workspace", "/workspace"
+		outside := cfg.Files.Governed[0].Backing
+		cfg.Files.Governed[0].Path, cfg.Cwd = "/workspace", "/workspace"
 		text := strings.NewReplacer("'${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'", "'"+pattern+"/guarded/**'",
 			"'${WORKSPACE}', '${WORKSPACE}/**'", "'"+pattern+"/**'").Replace(testPolicy)
 		var err error

@@ -199,7 +199,7 @@ const startTimeout = 10 * time.Second
 func (f *fileServer) config() fuse.Config {
 	c := policyFor(f.session.cfg.Policy)
 	c.Session, c.Owner, c.Approve, c.Trash = f.session.id, f.owner, true, f.session.trashLimits
-	c.Casefold, c.CacheSeconds = fuse.KernelFolds(), f.session.cfg.CacheSeconds
+	c.Casefold, c.CacheSeconds = fuse.KernelFolds(), f.session.cfg.Files.CacheSeconds
 	for _, g := range f.governed {
 		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: g.path, Path: g.path})
 	}

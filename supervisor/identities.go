@@ -54,7 +54,7 @@ func (s *Session) firstRules() (*rules, error) {
 // makeRules remembers the files that a policy denies, as the session's first
 // process sees them, so that copies and links of them are recognised.
 func (s *Session) makeRules(p *policy.Policy) (*rules, error) {
-	known, err := notify.BuildIdentities(p.DeniedPrograms(), notify.Root{Dir: s.root, Path: strings.Split(s.cfg.Path, ":")})
+	known, err := notify.BuildIdentities(p.DeniedPrograms(), notify.Root{Dir: s.root, Path: strings.Split(s.cfg.Environment.Path, ":")})
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (s *Session) makeRules(p *policy.Policy) (*rules, error) {
 // execve: the operator's, and those of the policy that are enforced there.
 func (s *Session) nestedInject(p *policy.Policy) []string {
 	values := map[string]string{}
-	maps.Copy(values, s.injected(s.cfg.Inject))
+	maps.Copy(values, s.injected(s.cfg.Environment.Inject))
 	nested := p.EnvNested()
 	for name, value := range s.injected(p.EnvInject()) {
 		if slices.Contains(nested, name) {

@@ -20,18 +20,18 @@ import (
 // openKeep makes the session's part of the store. A store that commands could
 // reach by their workspace is none.
 func (s *Session) openKeep() error {
-	if s.cfg.Keep == "" || len(s.cfg.Governed) == 0 {
+	if s.cfg.Files.Store == "" || len(s.cfg.Files.Governed) == 0 {
 		return nil
 	}
-	above, err := filepath.EvalSymlinks(filepath.Dir(s.cfg.Keep))
+	above, err := filepath.EvalSymlinks(filepath.Dir(s.cfg.Files.Store))
 	if errors.Is(err, os.ErrNotExist) {
-		above, err = filepath.Dir(s.cfg.Keep), nil
+		above, err = filepath.Dir(s.cfg.Files.Store), nil
 	}
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	dir := filepath.Join(above, filepath.Base(s.cfg.Keep))
-	for _, g := range s.cfg.Governed {
+	dir := filepath.Join(above, filepath.Base(s.cfg.Files.Store))
+	for _, g := range s.cfg.Files.Governed {
 		if below(dir, g.Backing) {
 			if s.softDeletes() {
 				return fmt.Errorf("soft_delete: the trash %s would lie in the workspace", dir)
@@ -43,7 +43,7 @@ func (s *Session) openKeep() error {
 	if err != nil {
 		return err
 	}
-	limits := s.cfg.Trash
+	limits := s.cfg.Files.Trash
 	if limits == (keep.TrashLimits{}) {
 		limits = keep.DefaultTrash
 	}
@@ -52,7 +52,7 @@ func (s *Session) openKeep() error {
 		return err
 	}
 	s.kept, err = store.NewSession(keep.Record{
-		Session: s.id, Policy: s.cfg.Policy.Name(), Workspace: s.cfg.Governed, Started: time.Now(),
+		Session: s.id, Policy: s.cfg.Policy.Name(), Workspace: s.cfg.Files.Governed, Started: time.Now(),
 	})
 	s.keepDir = dir
 	return err

@@ -50,7 +50,7 @@ func (s *Session) candidates(name string) []string {
 		return []string{name}
 	}
 	var out []string
-	for _, dir := range strings.Split(s.cfg.Path, ":") {
+	for _, dir := range strings.Split(s.cfg.Environment.Path, ":") {
 		out = append(out, path.Join(dir, name))
 	}
 	return out

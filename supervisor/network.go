@@ -63,19 +63,20 @@ type ends struct{ proxy, tcp, dns netip.AddrPort }
 // openNetwork makes the session's way out, without listeners yet. A policy that
 // says nothing about the network leaves loopback only, or the machine's.
 func (s *Session) openNetwork() error {
-	governed := s.cfg.Policy.Governs(policy.GroupNetwork) || len(s.cfg.Egress.Credentials) > 0
+	governed := s.cfg.Policy.Governs(policy.GroupNetwork) || len(s.cfg.Network.Egress.Credentials) > 0
 	if err := s.boundBandwidth(governed); err != nil || !governed {
 		return err
 	}
-	if (s.cfg.Network || s.plain()) && (launch.LandlockABI() < landlockNet || s.lost.has(lossLandlock)) {
+	if (s.cfg.Network.Shared || s.plain()) && (launch.LandlockABI() < landlockNet || s.lost.has(lossLandlock)) {
 		return errors.New(
 			"network_rules in a network shared with the machine need Landlock's network rights (Linux 6.7): give the session a network of its own",
 		)
 	}
-	n := &network{callers: newCallers(), shared: s.cfg.Network || s.plain()}
+	n := &network{callers: newCallers(), shared: s.cfg.Network.Shared || s.plain()}
+	out := s.cfg.Network.Egress
 	options := egress.Options{
 		Policy: s.networkPolicy, Approve: s.approvals.Ask, Emit: s.emit, Identify: n.identify, IdentifyPacket: n.identifyPacket,
-		Resolvers: s.cfg.Egress.Resolvers, Roots: s.cfg.Egress.Roots, Credentials: s.cfg.Egress.Credentials, Dial: s.cfg.Egress.dial,
+		Resolvers: out.Resolvers, Roots: out.Roots, Credentials: out.Credentials, Dial: out.dial,
 		Bandwidth: int64(s.cfg.Policy.Limits(nil).NetworkMbps) * 1e6 / 8, Log: s.cfg.Log,
 	}
 	var err error
@@ -104,7 +105,7 @@ func (n *network) recheck() {
 // boundBandwidth refuses limits that the proxy cannot hold: of a network that it
 // does not govern, and of one command.
 func (s *Session) boundBandwidth(governed bool) error {
-	if s.cfg.Network && !governed && s.cfg.Policy.Limits(nil).NetworkMbps > 0 {
+	if s.cfg.Network.Shared && !governed && s.cfg.Policy.Limits(nil).NetworkMbps > 0 {
 		return errors.New("net_bandwidth_mbps cannot be held in a network shared with the machine without network_rules")
 	}
 	for _, rule := range s.cfg.Policy.Rules(policy.GroupCommand) {
@@ -144,7 +145,7 @@ func (s *Session) networkSetup(c *launch.Config) {
 			unix.SOCK_DGRAM, dnsPort}} {
 			c.Sockets = append(c.Sockets, launch.Socket{Tag: l.tag + f.name, Family: f.family, Type: l.kind, Port: l.port, Optional: f.optional})
 		}
-		if s.cfg.Egress.withoutDivert {
+		if s.cfg.Network.Egress.withoutDivert {
 			continue
 		}
 		rules, route := f.setup(divert.Ports{TCP: divertPort, DNS: dnsPort})
@@ -165,7 +166,7 @@ func (s *Session) listen() error {
 	if n == nil {
 		return nil
 	}
-	n.carries = n.shared || s.cfg.Egress.withoutDivert
+	n.carries = n.shared || s.cfg.Network.Egress.withoutDivert
 	for _, tag := range []string{"rules4", "route4"} {
 		n.carries = n.carries || s.init.Missing(tag) != nil
 	}

@@ -156,8 +156,8 @@ env_policy:`
 // netModes are the ways in which connections come to the proxy.
 var netModes = map[string]func(*Config){
 	"diverted": func(*Config) {},
-	"carried":  func(c *Config) { c.Egress.withoutDivert = true },
-	"shared":   func(c *Config) { c.Network = true },
+	"carried":  func(c *Config) { c.Network.Egress.withoutDivert = true },
+	"shared":   func(c *Config) { c.Network.Shared = true },
 }
 
 // open opens a session with rules about the network.
@@ -165,7 +165,7 @@ func (o *outside) open(t *testing.T, rules string, change func(*Config)) *box {
 	t.Helper()
 	testenv.Need(t, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 	cfg, log := testConfig(t, strings.Replace(testPolicy, "env_policy:", rules, 1))
-	cfg.Egress.Resolvers, cfg.Egress.dial, cfg.Egress.Roots = []netip.AddrPort{o.resolver}, o.dial, o.roots
+	cfg.Network.Egress.Resolvers, cfg.Network.Egress.dial, cfg.Network.Egress.Roots = []netip.AddrPort{o.resolver}, o.dial, o.roots
 	change(&cfg)
 	if err := os.WriteFile(filepath.Join(cfg.Cwd, "ca.pem"), o.ca, 0o644); err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func TestCredentialsNeverEnterTheSession(t *testing.T) {
 	}))
 	const mark = "placeholder-of-the-token"
 	b := o.open(t, netRules, func(c *Config) {
-		c.Egress.Credentials = []egress.Credential{
+		c.Network.Egress.Credentials = []egress.Credential{
 			{Name: "api.TOKEN", Placeholder: mark, Value: value, Endpoints: []string{"allowed.test"}, Header: "Authorization"},
 		}
 	})

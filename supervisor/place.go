@@ -36,7 +36,7 @@ func (s *Session) mounts(v view) ([]launch.Mount, error) {
 	out = append(out, launch.Mount{Kind: launch.Proc, Target: "/proc"}, launch.Mount{Kind: launch.Dev, Target: "/dev"})
 	for _, dir := range v.scratch {
 		mode := uint32(0o1777)
-		if dir == s.cfg.Home {
+		if dir == s.cfg.Environment.Home {
 			mode = 0o700
 		}
 		out = append(out, launch.Mount{Kind: launch.Tmpfs, Target: dir, Size: scratchBytes, Mode: mode})
@@ -85,7 +85,7 @@ func (s *Session) ownFiles(v view) ([]launch.Mount, error) {
 		return slices.ContainsFunc(v.binds, func(b bind) bool { return below(name, b.path) })
 	}
 	if shown("/etc/passwd") && shown("/etc/group") {
-		passwd, group := s.who.accounts(s.cfg.Home, baseShell)
+		passwd, group := s.who.accounts(s.cfg.Environment.Home, baseShell)
 		for name, data := range map[string][]byte{"/etc/passwd": passwd, "/etc/group": group} {
 			if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 				continue // a minimal image: there is nothing to cover in a read-only tree

@@ -121,11 +121,11 @@ func (s *Session) settlePlain(v *view) error {
 // ownScratch gives commands a home: that of the machine where it is there, else
 // one of the session.
 func (s *Session) ownScratch(v *view) error {
-	i := slices.Index(v.scratch, s.cfg.Home)
+	i := slices.Index(v.scratch, s.cfg.Environment.Home)
 	if i < 0 {
 		return nil
 	}
-	if _, err := os.Stat(s.cfg.Home); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(s.cfg.Environment.Home); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	home := filepath.Join(s.state.dir, "home")
@@ -137,7 +137,7 @@ func (s *Session) ownScratch(v *view) error {
 			return fmt.Errorf("home directory: %w", err)
 		}
 	}
-	s.cfg.Home, v.scratch[i] = home, home
+	s.cfg.Environment.Home, v.scratch[i] = home, home
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (s *Session) apart(v view) error {
 	}
 	for _, name := range own {
 		for _, dir := range v.scratch {
-			if below(name, dir) && dir != s.cfg.Home {
+			if below(name, dir) && dir != s.cfg.Environment.Home {
 				return fmt.Errorf(
 					"%s, where agentsh keeps its own files, is in %s, which the policy lets commands write to: move it, or do not allow that",
 					name,

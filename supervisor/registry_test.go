@@ -187,7 +187,7 @@ func TestTheRegistryIsHiddenFromEveryView(t *testing.T) {
 	}
 
 	cfg, _ := testConfig(t, testPolicy)
-	cfg.Governed[0].Backing = shown
+	cfg.Files.Governed[0].Backing = shown
 	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "holds the sockets of sessions") {
 		t.Errorf("in the workspace: %v", err)
 	}

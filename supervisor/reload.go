@@ -196,8 +196,8 @@ func viewProblem(p *policy.Policy, place, is, was string) policy.Problem {
 func (s *Session) planned(p *policy.Policy) (map[string]string, error) {
 	planner := viewPlanner{
 		policy:    p,
-		workspace: s.cfg.Governed,
-		home:      s.cfg.Home,
+		workspace: s.cfg.Files.Governed,
+		home:      s.cfg.Environment.Home,
 		scratch:   func(string) (string, error) { return "", nil },
 		whole:     s.lost.has(lossFileServer),
 		noOpens:   s.noOpens(),

@@ -40,14 +40,14 @@ var requirements = map[string]required{
 }
 
 func governsFiles(c *Config) error {
-	if len(c.Governed) == 0 {
+	if len(c.Files.Governed) == 0 {
 		return errors.New("the session has no workspace under file policy")
 	}
 	return nil
 }
 
 func ownNetwork(c *Config) error {
-	if c.Network {
+	if c.Network.Shared {
 		return errors.New("the session shares the network of this machine")
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
-	"agentsh/supervisor/egress"
 )
 
 // Serve holds one session for a controller: it opens what boot describes,
@@ -57,7 +55,7 @@ func openHost(ctx context.Context, boot wire.Bootstrap, operator OperatorConfig)
 		return nil, err
 	}
 	h := &host{log: log}
-	if h.session, err = Open(ctx, h.config(boot, operator, p)); err != nil {
+	if h.session, err = Open(ctx, SessionConfig(operator, Request{Boot: boot, Policy: p, Audit: log, Channel: true})); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
 	if operator.Confine {
@@ -91,35 +89,6 @@ type host struct {
 	log     *audit.Log
 	files   *channel.Roots
 	roots   []*os.Root
-}
-
-func (h *host) config(boot wire.Bootstrap, operator OperatorConfig, p *policy.Policy) Config {
-	inject := map[string]string{}
-	for _, m := range []map[string]string{operator.EnvInject, boot.EnvInject} {
-		for name, value := range m {
-			inject[name] = value
-		}
-	}
-	c := Config{
-		Policy: p, Governed: boot.Governed, Inject: inject, EnvDir: boot.EnvDir, Home: boot.Home, Keep: boot.KeepDir, Trash: operator.Trash,
-		CacheSeconds: operator.CacheSeconds, Program: boot.Program,
-		Path: operator.Path, User: operator.User, Require: operator.Require, Degraded: degradations(operator.Degraded, boot.Degraded),
-		Network: boot.Network, Egress: bootEgress(boot, operator), Channel: true, Audit: h.log,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	}
-	if len(boot.Governed) > 0 {
-		c.Cwd = boot.Governed[0].Path
-	}
-	return c
-}
-
-// bootEgress is the operator's way out with the credentials of the controller.
-func bootEgress(boot wire.Bootstrap, operator OperatorConfig) Egress {
-	out := operator.Egress
-	for _, c := range boot.Credentials {
-		out.Credentials = append(out.Credentials, egress.Credential(c))
-	}
-	return out
 }
 
 func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, build string) error {

@@ -36,7 +36,8 @@ func serveBox(t *testing.T) (*channel.Client, string) {
 	}
 	boot := wire.Bootstrap{
 		Version: wire.Current, Policy: []wire.PolicySource{wire.PolicySource(cfg.Policy.Sources()[0])}, Vars: cfg.Policy.Vars(),
-		Governed: cfg.Governed, EnvDir: cfg.Cwd + "/.env.d", Home: cfg.Home, AuditPath: filepath.Join(t.TempDir(), "audit.jsonl"),
+		Governed: cfg.Files.Governed, EnvDir: cfg.Cwd + "/.env.d", Home: cfg.Environment.Home,
+		AuditPath: filepath.Join(t.TempDir(), "audit.jsonl"),
 		HostKey: hostKey, AuthorizedKey: public, EnvInject: map[string]string{"FROM_CONFIG": "yes"},
 	}
 	served := make(chan error, 1)

@@ -29,30 +29,45 @@ import (
 	"agentsh/supervisor/notify"
 )
 
-// Config is what a session holds. Policy, Governed, Cwd, Path, Audit and Log
-// are required.
+// Config describes a session. Policy, Files.Governed, Cwd, Environment.Path,
+// Audit and Log are required.
 type Config struct {
-	Policy   *policy.Policy
-	Governed []wire.Governed   // directories under file policy; the first is the workspace
-	Inject   map[string]string // the operator's env_inject
-	EnvDir   string            // directory of .env files inside; empty: none
-	Home     string            // HOME of commands, inside
-	Cwd      string            // where commands start by default, inside
-	Path     string            // PATH of commands; programs are looked up there
-	User     string            // who commands run as when the supervisor is root
-	Require  []Requirement     // what must be proven before the session opens
-	Keep     string            // store of what users may want back; empty: nothing is kept
-	Trash    keep.TrashLimits  // of all sessions in that store together; zero: [keep.DefaultTrash]
-	// CacheSeconds is how old what commands see of changes behind the workspace's
-	// mount may be; 0: 10 minutes.
+	Policy      *policy.Policy
+	Files       Files
+	Environment Environment
+	Network     Network
+	Cwd         string        // where commands start by default, inside
+	User        string        // user of commands when the supervisor is root
+	Require     []Requirement // what must be proven before the session opens
+	Degraded    []Degradation // mechanisms that may be missing on this machine
+	Program     bool          // this program is shown inside, at [wire.OwnProgram]
+	Channel     bool          // approvals can be answered over a channel: see [Session.Approvals]
+	Audit       *audit.Log
+	Log         *slog.Logger
+}
+
+// Files are the directories of a session and the store for what it deletes.
+type Files struct {
+	Governed []wire.Governed  // directories under file policy; the first is the workspace
+	Store    string           // directory for deleted files and checkpoints; empty: nothing is stored
+	Trash    keep.TrashLimits // of all sessions of that store together; zero: [keep.DefaultTrash]
+	// CacheSeconds is how long commands may see old content after somebody else
+	// has changed a governed directory; 0: 10 minutes.
 	CacheSeconds int
-	Degraded     []Degradation // what it may lack where the machine has none
-	Program      bool          // this program is shown inside, at [wire.OwnProgram]
-	Channel      bool          // somebody may answer over a channel: see [Session.Approvals]
-	Network      bool          // share the caller's network instead of having one of its own
-	Egress       Egress        // of a session whose policy governs the network
-	Audit        *audit.Log
-	Log          *slog.Logger
+}
+
+// Environment is what the operator sets in the environment of commands.
+type Environment struct {
+	Inject map[string]string // env_inject of the configuration
+	Dir    string            // directory of .env files, inside; empty: none
+	Home   string            // HOME of commands, inside
+	Path   string            // PATH of commands; programs are looked up there
+}
+
+// Network is the network of a session.
+type Network struct {
+	Shared bool   // share the caller's network instead of a network namespace
+	Egress Egress // used when the policy governs the network
 }
 
 // Session runs commands. It is safe for concurrent use; Close ends it.
@@ -142,7 +157,7 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	planner := viewPlanner{
-		policy: s.cfg.Policy, workspace: s.cfg.Governed, home: s.cfg.Home, scratch: s.scratchDir,
+		policy: s.cfg.Policy, workspace: s.cfg.Files.Governed, home: s.cfg.Environment.Home, scratch: s.scratchDir,
 		whole: s.lost.has(lossFileServer), noOpens: s.noOpens(),
 	}
 	v, err := planner.plan()
@@ -210,8 +225,8 @@ func (s *Session) scratchDir(path string) (string, error) {
 		return "", err
 	}
 	uid, gid := s.who.uid, s.who.gid
-	if len(s.cfg.Governed) > 0 {
-		info, err := os.Stat(s.cfg.Governed[0].Backing)
+	if len(s.cfg.Files.Governed) > 0 {
+		info, err := os.Stat(s.cfg.Files.Governed[0].Backing)
 		if err != nil {
 			return "", err
 		}
@@ -229,7 +244,7 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
 	s.signals = signalPlan(s.cfg.Policy, s.lost)
 	plan := seccomp.DefaultPlan(seccomp.PlanOptions{
-		Tell: true, Signals: s.signals, NoInternet: s.plain() && !s.cfg.Network && s.network == nil,
+		Tell: true, Signals: s.signals, NoInternet: s.plain() && !s.cfg.Network.Shared && s.network == nil,
 		Threads: s.plain(), NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0, Opens: v.opens,
 		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
 	})
@@ -242,7 +257,7 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	}
 	cfg := launch.Config{
 		UID: s.who.uid, GID: s.who.gid, UserNS: s.who.mapped, Hostname: hostName, Plain: s.plain(), Interruptible: s.lost.has(lossKillable),
-		Network: s.cfg.Network, Landlock: s.landlock(v), Filter: filter, ReadOnly: readOnly(v),
+		Network: s.cfg.Network.Shared, Landlock: s.landlock(v), Filter: filter, ReadOnly: readOnly(v),
 		Limits: []launch.Rlimit{{Resource: limitCore}},
 	}
 	if !s.plain() {

@@ -76,11 +76,15 @@ func testConfig(t testing.TB, text string) (Config, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { log.Close() })
-	return Config{
-		Policy: p, Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Cwd: workspace, Home: "/home/sandbox",
-		Path: configDefaults.Path, User: "sandbox", Inject: map[string]string{"BOTH": "config", "FROM_CONFIG": "yes"},
-		Audit: log, Log: slog.New(slog.DiscardHandler),
-	}, path
+	cfg := SessionConfig(
+		OperatorConfig{Path: configDefaults.Path, User: "sandbox", EnvInject: map[string]string{"BOTH": "config", "FROM_CONFIG": "yes"}},
+		Request{
+			Boot:   wire.Bootstrap{Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox"},
+			Policy: p, Audit: log,
+		},
+	)
+	cfg.Log = slog.New(slog.DiscardHandler)
+	return cfg, path
 }
 
 func openBox(t testing.TB, text string) *box {

@@ -24,7 +24,7 @@ func TestTheOperatorBoundsTheTrash(t *testing.T) {
 				1,
 			),
 		)
-		cfg.Keep, cfg.Trash = filepath.Join(t.TempDir(), "keep"), limits
+		cfg.Files.Store, cfg.Files.Trash = filepath.Join(t.TempDir(), "keep"), limits
 		docs := filepath.Join(cfg.Cwd, "docs")
 		if err := os.Mkdir(docs, 0o755); err != nil {
 			t.Fatal(err)

@@ -157,7 +157,7 @@ func (c *Config) governs(dir string) bool {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}
-	return slices.ContainsFunc(c.Governed, func(g wire.Governed) bool { return below(dir, g.Backing) })
+	return slices.ContainsFunc(c.Files.Governed, func(g wire.Governed) bool { return below(dir, g.Backing) })
 }
 
 // keepsOut refuses a view in which commands would work on the session's own

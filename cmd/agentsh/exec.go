@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -280,7 +279,6 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
-	operator = operator.WithDegraded(o.degraded)
 	here, workspace, err := o.directories(operator.Workspace)
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
@@ -306,16 +304,16 @@ func (o *execOptions) place() (*place, error) {
 	if err != nil {
 		return nil, fail(exitOurs, err, "name a writable file with --audit")
 	}
-	return &place{
-		audit: log, auditPath: plan.auditPath, cwd: plan.here,
-		config: supervisor.Config{
-			Policy: plan.policy, Governed: []wire.Governed{{Backing: plan.workspace, Path: plan.workspace}}, Inject: plan.operator.EnvInject,
-			Home: sandboxHome, Cwd: plan.here, Path: plan.operator.Path, User: plan.operator.User, Require: plan.operator.Require,
-			Degraded: plan.operator.Degraded, Egress: plan.operator.Egress,
-			Network: o.network, Audit: log, Keep: keepDir(), Trash: plan.operator.Trash, CacheSeconds: plan.operator.CacheSeconds,
-			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		},
-	}, nil
+	request := supervisor.Request{Boot: o.directoriesOf(plan), Policy: plan.policy, Audit: log, Cwd: plan.here}
+	return &place{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
+}
+
+// directoriesOf describes the workspace, the store and the network of a session.
+func (o *execOptions) directoriesOf(p *plan) wire.Bootstrap {
+	return wire.Bootstrap{
+		Version: wire.Current, Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
+		Home: sandboxHome, KeepDir: keepDir(), Network: o.network, Degraded: o.degraded,
+	}
 }
 
 // sandboxHome is HOME inside a one-shot session.

@@ -80,10 +80,11 @@ func (s *scratch) open(ctx context.Context, p *policy.Policy, prepare func(*scra
 		return err
 	}
 	vars := p.Vars()
-	s.session, err = supervisor.Open(ctx, supervisor.Config{
-		Policy: p, Governed: []wire.Governed{{Backing: s.dir, Path: vars["WORKSPACE"]}}, Home: vars["HOME"], Cwd: vars["WORKSPACE"],
-		Path: operator.Path, User: operator.User, Degraded: operator.Degraded, Audit: s.log, Log: slog.New(slog.DiscardHandler),
-	})
+	boot := wire.Bootstrap{Governed: []wire.Governed{{Backing: s.dir, Path: vars["WORKSPACE"]}}, Home: vars["HOME"]}
+	limited := supervisor.OperatorConfig{Path: operator.Path, User: operator.User, Degraded: operator.Degraded} // commands need no more
+	cfg := supervisor.SessionConfig(limited, supervisor.Request{Boot: boot, Policy: p, Audit: s.log})
+	cfg.Log = slog.New(slog.DiscardHandler)
+	s.session, err = supervisor.Open(ctx, cfg)
 	return err
 }
 

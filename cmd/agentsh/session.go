@@ -95,11 +95,9 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 	if err := auditDirectories(path); err != nil {
 		return wire.Bootstrap{}, err
 	}
-	boot := wire.Bootstrap{
-		Version: wire.Current, Vars: p.policy.Vars(), Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
-		Home: sandboxHome, AuditPath: path, AuditKey: auditKey(), KeepDir: keepDir(), Network: o.network, Degraded: o.degraded,
-		LifetimeSeconds: int(o.timeout / time.Second),
-	}
+	boot := o.directoriesOf(p)
+	boot.Vars, boot.AuditPath, boot.AuditKey = p.policy.Vars(), path, auditKey()
+	boot.LifetimeSeconds = int(o.timeout / time.Second)
 	for _, source := range p.policy.Sources() {
 		boot.Policy = append(boot.Policy, wire.PolicySource(source))
 	}

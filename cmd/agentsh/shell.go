@@ -44,7 +44,7 @@ func (o *execOptions) shell(cmd *cobra.Command, std stdio) error {
 func (p *place) shell() []string {
 	startup := p.config.Policy.EnvInject()["BASH_ENV"]
 	if startup == "" {
-		startup = p.config.Inject["BASH_ENV"]
+		startup = p.config.Environment.Inject["BASH_ENV"]
 	}
 	if startup == "" {
 		return []string{"bash"}
