@@ -42,9 +42,10 @@ var ranks = map[string]int{
 	"controller/hook":          2, // judges by scans; the command is started by agent programs
 	"controller/sandbox":       1,
 	"controller/sandbox/local": 2,
-	"controller/sandbox/host":  2,
+	"controller/sandbox/host":  1,
+	"controller/git":           2, // runs git of the host
 	"controller/provider":      2,
-	"controller/bootstrap":     2,
+	"controller/bootstrap":     3, // sends what a commit holds
 	"controller/extract":       2,
 	"controller/runtime":       2,
 	"supervisor/launch":        2,
@@ -55,11 +56,11 @@ var ranks = map[string]int{
 	"supervisor/approve":       2, // who is asked is nothing to those that ask: they know wire.Question only
 	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
 	"supervisor":               3,
-	"controller":               3,
-	"controller/report":        4, // tells of runs; the command is beside it
-	"cmd/agentsh":              4,
-	"cmd/agentctl":             4,
-	"test/evasions/controller": 4, // lets the corpus attack packages of the controller
+	"controller":               4,
+	"controller/report":        5, // describes runs; the command is beside it
+	"cmd/agentsh":              5,
+	"cmd/agentctl":             5,
+	"test/evasions/controller": 5, // lets the corpus attack packages of the controller
 	"test/suites/judge":        0, // compares what other people's suites print
 	"packaging/release":        4, // a tool of the build
 	"":                         0,

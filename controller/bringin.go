@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sort"
 	"strconv"
-	"strings"
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/harness"
@@ -40,7 +39,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 func (r *run) planInput() bootstrap.Input {
 	in := bootstrap.Input{
 		Agent: r.harness.AgentName(), Definition: r.harness.Path(r.harness.Agent), Note: canaryNote(r.canary),
-		Repo: r.clone, Tree: r.tree, Hidden: r.hidden(), Objects: r.target.objects(r.clone), RepoName: repoName(r.target.dir),
+		Repo: r.clone.Dir, Tree: r.tree, Hidden: r.hidden(), Objects: r.clone.Objects, RepoName: repoName(r.target.Dir),
 		Input:    r.harness.Path(r.harness.AgentInput),
 		AgentsMD: r.rules, Bridge: r.runtime.Traits().Bridge,
 	}
@@ -74,7 +73,7 @@ func (r *run) hidden() []string {
 // keepMissing tells git that what cannot travel is meant to be missing: the
 // agent would commit that it is gone. Each entry begins with a quoted name.
 func (r *run) keepMissing(ctx context.Context, skipped []string) error {
-	var names strings.Builder
+	var names []string
 	for _, s := range skipped {
 		quoted, err := strconv.QuotedPrefix(s)
 		if err == nil {
@@ -83,8 +82,7 @@ func (r *run) keepMissing(ctx context.Context, skipped []string) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("no name in %q", s), err)
 		}
-		names.WriteString(quoted + "\x00")
+		names = append(names, quoted)
 	}
-	_, err := r.git.feed(ctx, r.clone, names.String(), "update-index", "-z", "--skip-worktree", "--stdin")
-	return err
+	return r.clone.SkipWorktree(ctx, names)
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/bootstrap"
+	"agentsh/controller/git"
 	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -56,7 +57,7 @@ type FileDiff struct {
 // git's but reading objects has a part in it: attributes and configuration that
 // an agent writes cannot hide a line.
 type differ struct {
-	base   map[string]bootstrap.Blob
+	base   map[string]git.TreeEntry
 	old    map[string][]byte // contents of the base
 	files  *os.Root          // nil: nothing was taken out but deletions
 	budget int
@@ -105,12 +106,12 @@ func (r *run) changes(ctx context.Context) (Changes, error) {
 
 // newDiffer reads the old contents of entries.
 func (r *run) newDiffer(ctx context.Context, entries []wire.ManifestEntry) (*differ, error) {
-	d := &differ{base: map[string]bootstrap.Blob{}, old: map[string][]byte{}, budget: maxDiffAll}
+	d := &differ{base: map[string]git.TreeEntry{}, old: map[string][]byte{}, budget: maxDiffAll}
 	wanted := map[string]bool{}
 	for _, e := range entries {
 		wanted[e.Path] = true
 	}
-	var blobs []bootstrap.Blob
+	var blobs []git.TreeEntry
 	var ids []string
 	for _, b := range r.tree {
 		if !wanted[b.Path] {
@@ -121,7 +122,7 @@ func (r *run) newDiffer(ctx context.Context, entries []wire.ManifestEntry) (*dif
 			blobs, ids = append(blobs, b), append(ids, b.ID)
 		}
 	}
-	if err := d.readOld(ctx, r.target.objects(r.clone), blobs, ids); err != nil {
+	if err := d.readOld(ctx, r.clone.Objects, blobs, ids); err != nil {
 		return nil, err
 	}
 	if r.taken.Dir == "" {
@@ -135,7 +136,7 @@ func (r *run) newDiffer(ctx context.Context, entries []wire.ManifestEntry) (*dif
 	return d, nil
 }
 
-func (d *differ) readOld(ctx context.Context, objects bootstrap.Objects, blobs []bootstrap.Blob, ids []string) error {
+func (d *differ) readOld(ctx context.Context, objects git.Objects, blobs []git.TreeEntry, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -146,7 +147,7 @@ func (d *differ) readOld(ctx context.Context, objects bootstrap.Objects, blobs [
 	defer func() { _ = out.Close() }() // an error before the end was reported by a read
 	in := bufio.NewReader(out)
 	for _, b := range blobs {
-		content, err := object(in, b)
+		content, err := git.Object(in, b)
 		if err != nil {
 			return err
 		}
@@ -215,7 +216,7 @@ const (
 )
 
 // before is the old content of a path, or why it is not compared.
-func (d *differ) before(b bootstrap.Blob, had bool) ([]byte, string) {
+func (d *differ) before(b git.TreeEntry, had bool) ([]byte, string) {
 	if !had {
 		return nil, ""
 	}
@@ -267,4 +268,16 @@ func asText(data []byte) ([]byte, string) {
 		return nil, whyBinary
 	}
 	return data, ""
+}
+
+// inBase reports the files of the commit the agent starts from.
+func (r *run) inBase() func(name string) bool {
+	names := make(map[string]struct{}, len(r.tree))
+	for _, b := range r.tree {
+		names[b.Path] = struct{}{}
+	}
+	return func(name string) bool {
+		_, ok := names[name]
+		return ok && fs.ValidPath(name)
+	}
 }

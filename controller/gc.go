@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/controller/git"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
 )
@@ -128,7 +129,7 @@ func (d *recordDir) collect(state statedir.Dir, o CollectOptions) (*Collected, e
 
 // finish cleans up after a run that was not finished and says so in its record.
 func (d *recordDir) finish(r Record) error {
-	errs := []error{undoTake(d.takeDir())}
+	errs := []error{git.Undo(d.takeDir())}
 	if r.Staging != "" {
 		errs = append(errs, removeStaging(r.Staging, r.RunID))
 	}

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/controller/bootstrap"
 	"agentsh/controller/extract"
+	"agentsh/controller/git"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
@@ -174,10 +174,10 @@ type run struct {
 	own     []runtime.File // configure the runtime, no command writes them
 	spec    sandbox.Spec
 	secrets []wire.Credential // of the providers, with their values
-	git     gitTool
-	target  target
-	clone   string           // fresh repository on the host that goes into the sandbox, without its files
-	tree    []bootstrap.Blob // those files
+	git     git.Tool
+	target  git.Repository
+	clone   git.Clone       // fresh repository on the host that goes into the sandbox, without its files
+	tree    []git.TreeEntry // those files
 	taken   extract.Result
 	repoDir string // the repository inside
 	box     sandbox.Sandbox
@@ -371,8 +371,8 @@ func (r *run) noteFull(f *Failure) {
 	if r.results != nil {
 		dirs = append(dirs, filepath.Dir(r.results.out))
 	}
-	if r.target.dir != "" {
-		dirs = append(dirs, r.target.dir)
+	if r.target.Dir != "" {
+		dirs = append(dirs, r.target.Dir)
 	}
 	for _, dir := range dirs {
 		if full := statedir.CheckRoom(dir, fewBytes); errors.Is(full, syscall.ENOSPC) {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/bootstrap"
+	"agentsh/controller/git"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -157,8 +158,8 @@ func TestChangesShowEveryLineAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer files.Close()
-	base := func(name, data string) (bootstrap.Blob, []byte) {
-		return bootstrap.Blob{Path: name, Kind: bootstrap.KindFile, Mode: 0o644, Size: int64(len(data))}, []byte(data)
+	base := func(name, data string) (git.TreeEntry, []byte) {
+		return git.TreeEntry{Path: name, Kind: bootstrap.KindFile, Mode: 0o644, Size: int64(len(data))}, []byte(data)
 	}
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "swapped")); err != nil {
 		t.Fatal(err)
@@ -191,7 +192,7 @@ func TestChangesShowEveryLineAndNothingElse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &differ{base: map[string]bootstrap.Blob{}, old: map[string][]byte{}, files: files, budget: maxDiffAll}
+			d := &differ{base: map[string]git.TreeEntry{}, old: map[string][]byte{}, files: files, budget: maxDiffAll}
 			if tt.old != "" {
 				d.base[tt.entry.Path], d.old[tt.entry.Path] = base(tt.entry.Path, tt.old)
 			}

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"agentsh/controller/bootstrap"
+	"agentsh/controller/git"
 	"agentsh/controller/harness"
 	"agentsh/controller/scan"
 )
@@ -82,7 +83,7 @@ func (r *run) scanContext(ctx context.Context) error {
 
 // scanRepo scans context files of the repository, out of its objects.
 func (r *run) scanRepo(ctx context.Context, s *scan.Scanner) error {
-	var files []bootstrap.Blob
+	var files []git.TreeEntry
 	var ids []string
 	for _, b := range r.tree {
 		if _, context := scan.Classify(b.Path); context && b.Kind == bootstrap.KindFile {
@@ -92,14 +93,14 @@ func (r *run) scanRepo(ctx context.Context, s *scan.Scanner) error {
 	if len(files) == 0 {
 		return nil
 	}
-	out, err := r.target.objects(r.clone)(ctx, ids)
+	out, err := r.clone.Objects(ctx, ids)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = out.Close() }() // an error before the end was reported by a read
 	objects := bufio.NewReaderSize(out, 64<<10)
 	for _, b := range files {
-		content, err := object(objects, b)
+		content, err := git.Object(objects, b)
 		if err != nil {
 			return err
 		}
@@ -270,21 +271,7 @@ func (r *run) scanResults(ctx context.Context, s *scan.Scanner) error {
 		if branch == "" {
 			continue
 		}
-		log := r.git.stream(
-			ctx,
-			r.clone,
-			strings.NewReader(""),
-			"log",
-			"--patch",
-			"--no-show-signature",
-			"--no-ext-diff",
-			"--no-textconv",
-			"--no-color",
-			"--text",
-			"--full-index",
-			"refs/heads/"+branch,
-			"^"+r.target.head,
-		)
+		log := r.clone.Patches(ctx, branch)
 		err := r.scanText(ctx, s, "commits of "+branch, scan.Output, log)
 		if err = errors.Join(err, log.Close()); err != nil {
 			return err

@@ -25,7 +25,7 @@ func (r *run) script(ctx context.Context, script harness.Text, more []string) (h
 	env := mergeEnv(r.o.Environ, r.runnerVars(), r.runVars(), more)
 	stdout, stderr := r.scriptLines("stdout"), r.scriptLines("stderr")
 	res, err := host.Run(ctx, host.Command{
-		Argv: []string{r.harness.Path(script)}, Dir: r.target.dir, Env: env, Timeout: scriptTimeout,
+		Argv: []string{r.harness.Path(script)}, Dir: r.target.Dir, Env: env, Timeout: scriptTimeout,
 		Stdout: stdout, Stderr: stderr,
 	})
 	stdout.Flush()
@@ -56,7 +56,7 @@ func (r *run) runVars() []string {
 	} {
 		out = append(out, "AGENTSH_"+v[0]+"="+v[1], "FULLSEND_"+v[0]+"="+v[1])
 	}
-	out = append(out, "TARGET_REPO_DIR="+r.target.dir)
+	out = append(out, "TARGET_REPO_DIR="+r.target.Dir)
 	if r.invoke.Trace != "" {
 		out = append(out, "TRACEPARENT="+r.invoke.Trace)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/bootstrap"
+	"agentsh/controller/git"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
@@ -83,7 +84,7 @@ func (r *run) expand(context.Context) error {
 // preflight checks all that can be checked before anything is created.
 func (r *run) preflight(ctx context.Context) error {
 	var err error
-	if r.git, err = newGitTool(r.dir.work()); err != nil {
+	if r.git, err = git.New(r.dir.work()); err != nil {
 		return err
 	}
 	if err := r.openRepo(ctx); err != nil {
@@ -136,7 +137,7 @@ func (r *run) preflight(ctx context.Context) error {
 
 // checkBackend asks for room on the disks and for what the backend needs.
 func (r *run) checkBackend(ctx context.Context) error {
-	size, err := r.target.size(ctx)
+	size, err := r.target.Size(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,9 +161,9 @@ const needBytes = 32 << 20
 
 // openRepo finds the commit the agent starts from.
 func (r *run) openRepo(ctx context.Context) error {
-	t, err := r.git.open(ctx, r.o.Repo)
+	t, err := r.git.Open(ctx, r.o.Repo)
 	switch {
-	case errors.Is(err, errNotRepository):
+	case errors.Is(err, git.ErrNotRepository):
 		return badConfig("name the top directory of a git repository with --repo, or make one: git init && git add -A && git commit", "%w", err)
 	case errors.Is(err, fs.ErrNotExist):
 		return badConfig("name the top directory of a git repository with --repo", "repository: %w", err)
@@ -172,25 +173,25 @@ func (r *run) openRepo(ctx context.Context) error {
 		return err
 	}
 	r.target = t
-	r.result.Repo, r.result.Base = t.dir, t.head
-	r.record.Repo = t.dir
-	r.repoDir = path.Join(workspace, repoName(t.dir))
+	r.result.Repo, r.result.Base = t.Dir, t.Head
+	r.record.Repo = t.Dir
+	r.repoDir = path.Join(workspace, repoName(t.Dir))
 	return nil
 }
 
 // cloneRepo makes the repository that goes into the sandbox.
 func (r *run) cloneRepo(ctx context.Context) error {
-	r.clone = filepath.Join(r.dir.work(), "repo")
-	if err := r.target.clone(ctx, r.clone, r.harness.AgentName()); err != nil {
+	var err error
+	if r.clone, err = r.target.Clone(ctx, filepath.Join(r.dir.work(), "repo"), r.harness.AgentName()); err != nil {
 		return fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
 	}
 	listed := make(chan error, 1)
 	go func() {
 		var err error
-		r.tree, err = r.target.tree(ctx, r.clone)
+		r.tree, err = r.clone.Tree(ctx)
 		listed <- err
 	}()
-	dirty, err := r.target.uncommitted(ctx, r.clone)
+	dirty, err := r.clone.Uncommitted(ctx)
 	if err = errors.Join(err, <-listed); err != nil {
 		return err
 	}
@@ -310,7 +311,7 @@ func (r *run) preScript(ctx context.Context) error {
 	if err := r.openRepo(ctx); err != nil || r.target == before {
 		return err
 	}
-	if err := os.RemoveAll(r.clone); err != nil {
+	if err := os.RemoveAll(r.clone.Dir); err != nil {
 		return err
 	}
 	if err := r.cloneRepo(ctx); err != nil || !r.scans() {

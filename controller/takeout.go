@@ -56,8 +56,8 @@ func (r *run) takeWork(ctx context.Context) error {
 		return err
 	}
 	taken, err := extract.Collect(ctx, r.box, extract.Input{
-		Governed: bootstrap.Root, Repo: r.repoDir, Base: r.target.head,
-		Target: r.clone, Branch: takenPrefix + fmt.Sprint(r.invoke.Iteration), Git: r.git.run, Stream: r.git.output,
+		Governed: bootstrap.Root, Repo: r.repoDir, Base: r.target.Head,
+		Target: r.clone.Dir, Branch: takenPrefix + fmt.Sprint(r.invoke.Iteration), Git: r.git.Run, Stream: r.git.Output,
 		Out: r.results.staging, Name: filesName, Limits: resultLimits,
 		KeepBundle: filepath.Join(r.dir.path, fmt.Sprintf("commits-%d.bundle", r.invoke.Iteration)),
 	})
@@ -164,7 +164,7 @@ func (r *run) makeInert(ctx context.Context, name string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	removed, err := extract.NewGuard(r.git.output, "", "", outputDir).Files(ctx, root, nil, nil)
+	removed, err := extract.NewGuard(r.git.Output, "", "", outputDir).Files(ctx, root, nil, nil)
 	if err != nil {
 		return errors.Join(fmt.Errorf("output of the agent: %w", err), statedir.RemoveTree(dir))
 	}
@@ -252,7 +252,7 @@ func (r *run) takeCommits(ctx context.Context) error {
 			branches[taken] = name + strings.TrimPrefix(taken, takenPrefix+fmt.Sprint(r.invoke.Iteration))
 		}
 	}
-	if err := r.target.take(ctx, r.clone, branches, r.dir.takeDir()); err != nil {
+	if err := r.clone.Deliver(ctx, branches, r.dir.takeDir()); err != nil {
 		return err
 	}
 	for _, taken := range r.taken.Branches {
@@ -261,8 +261,11 @@ func (r *run) takeCommits(ctx context.Context) error {
 	if r.taken.Branch == "" {
 		return nil
 	}
-	commits, err := r.target.commits(ctx, r.clone, "refs/heads/"+r.taken.Branch)
-	r.result.Branch, r.result.Commits = name, commits
+	commits, err := r.clone.Commits(ctx, r.taken.Branch)
+	r.result.Branch = name
+	for _, c := range commits {
+		r.result.Commits = append(r.result.Commits, Commit{ID: c.ID, Subject: short(c.Subject)})
+	}
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"agentsh/controller/git"
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
@@ -394,21 +395,21 @@ func TestAPlanIsTheSameTwice(t *testing.T) {
 func TestHiddenFilesDoNotTravel(t *testing.T) {
 	tests := []struct {
 		name string
-		blob Blob
+		blob git.TreeEntry
 		want bool
 	}{
-		{"a hidden file", Blob{Path: ".gemini/settings.json", Kind: KindFile}, true},
-		{"what lies below a hidden directory", Blob{Path: ".gemini/agents/a/b.md", Kind: KindFile}, true},
-		{"a hidden link", Blob{Path: ".gemini/settings.json", Kind: KindSymlink, Target: "x"}, true},
-		{"a link in the place of a directory above", Blob{Path: ".gemini", Kind: KindSymlink, Target: "conf"}, true},
-		{"a directory, which is empty then", Blob{Path: ".gemini/agents", Kind: KindDir}, false},
-		{"a file beside", Blob{Path: ".gemini/settings.json5", Kind: KindFile}, false},
-		{"one of the same name elsewhere", Blob{Path: "docs/.gemini/settings.json", Kind: KindFile}, false},
-		{"a file in the place of a directory above", Blob{Path: ".gemini", Kind: KindFile}, false},
+		{"a hidden file", git.TreeEntry{Path: ".gemini/settings.json", Kind: KindFile}, true},
+		{"what lies below a hidden directory", git.TreeEntry{Path: ".gemini/agents/a/b.md", Kind: KindFile}, true},
+		{"a hidden link", git.TreeEntry{Path: ".gemini/settings.json", Kind: KindSymlink, Target: "x"}, true},
+		{"a link in the place of a directory above", git.TreeEntry{Path: ".gemini", Kind: KindSymlink, Target: "conf"}, true},
+		{"a directory, which is empty then", git.TreeEntry{Path: ".gemini/agents", Kind: KindDir}, false},
+		{"a file beside", git.TreeEntry{Path: ".gemini/settings.json5", Kind: KindFile}, false},
+		{"one of the same name elsewhere", git.TreeEntry{Path: "docs/.gemini/settings.json", Kind: KindFile}, false},
+		{"a file in the place of a directory above", git.TreeEntry{Path: ".gemini", Kind: KindFile}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := tt.blob.hidden([]string{".gemini/settings.json", ".gemini/agents"}); got != tt.want {
+			if got := hidden(tt.blob, []string{".gemini/settings.json", ".gemini/agents"}); got != tt.want {
 				t.Errorf("hidden: %v", got)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"agentsh/controller/git"
 	"agentsh/internal/tarfs"
 )
 
@@ -268,7 +269,7 @@ func (b *builder) repository(in Input) (skipped, added []string) {
 			skipped = append(skipped, fmt.Sprintf("%q: not a name that travels", f.Path))
 		case e.Kind == KindSymlink && !stays(f.Path, f.Target):
 			skipped = append(skipped, fmt.Sprintf("%q: link to %.200q leaves the directory", f.Path, f.Target))
-		case f.hidden(in.Hidden):
+		case hidden(f, in.Hidden):
 			skipped = append(skipped, fmt.Sprintf("%q: the agent's program would be configured by it", f.Path))
 		default:
 			b.add(e)
@@ -289,7 +290,7 @@ func (b *builder) repository(in Input) (skipped, added []string) {
 
 // hidden reports whether a file or link is one of the hidden files, lies in
 // a hidden directory, or leads to where one could be.
-func (f Blob) hidden(names []string) bool {
+func hidden(f git.TreeEntry, names []string) bool {
 	if f.Kind == KindDir {
 		return false // nothing of it is left in it
 	}
@@ -302,11 +303,11 @@ func (f Blob) hidden(names []string) bool {
 }
 
 // exclude lists the added files in .git/info/exclude.
-func (b *builder) exclude(git string, added []string) {
-	if d, ok := b.entries[git]; len(added) == 0 || !ok || d.Kind != KindDir {
+func (b *builder) exclude(gitDir string, added []string) {
+	if d, ok := b.entries[gitDir]; len(added) == 0 || !ok || d.Kind != KindDir {
 		return
 	}
-	dest := path.Join(git, "info", "exclude")
+	dest := path.Join(gitDir, "info", "exclude")
 	var text bytes.Buffer
 	if old, ok := b.entries[dest]; ok {
 		if old.Kind != KindFile {

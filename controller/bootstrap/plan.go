@@ -4,10 +4,8 @@
 package bootstrap
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -15,6 +13,7 @@ import (
 	"sort"
 	"strings"
 
+	"agentsh/controller/git"
 	"agentsh/internal/tarfs"
 )
 
@@ -46,9 +45,9 @@ type Input struct {
 	Skills     []string // directories; the base name is the skill's
 	Plugins    []string // directories; the base name is the plugin's
 
-	Repo     string // a clone prepared for the sandbox, its .git included
-	Tree     []Blob // files of the repository that are in its objects only
-	Objects  Objects
+	Repo     string          // a clone prepared for the sandbox, its .git included
+	Tree     []git.TreeEntry // files of the repository that are in its objects only
+	Objects  git.Objects
 	Hidden   []string // files and directories of it that do not travel, by their slash paths
 	RepoName string   // directory of the workspace
 	AgentsMD []byte   // default of the organisation for a repository without AGENTS.md; nil: none
@@ -72,34 +71,20 @@ type File struct {
 	Target string      // of a file of the agent program: not empty makes it a symbolic link
 }
 
-// Blob is a file, directory or link of a repository's commit.
-type Blob struct {
-	Path   string // relative to the repository
-	Kind   string
-	Mode   fs.FileMode // permission bits
-	Size   int64       // bytes, of a file
-	ID     string      // object name, of a file
-	Target string      // of a symbolic link
-}
-
-// Objects opens the output of git cat-file --batch for object names, in their
-// order. The caller closes it, early or not.
-type Objects func(ctx context.Context, ids []string) (io.ReadCloser, error)
-
 // Plan is what a sandbox gets, sorted by destination.
 type Plan struct {
 	Entries []Entry
 	Skipped []string // of the repository: what cannot travel, with the reason
 	Added   []string // to the repository
 	limits  tarfs.Limits
-	objects Objects
+	objects git.Objects
 }
 
 // Kinds of an [Entry].
 const (
-	KindFile    = "file"
-	KindDir     = "dir"
-	KindSymlink = "symlink"
+	KindFile    = git.KindFile
+	KindDir     = git.KindDir
+	KindSymlink = git.KindSymlink
 )
 
 // Entry is one file, directory or symbolic link of a plan.

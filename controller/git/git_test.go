@@ -1,4 +1,4 @@
-package controller
+package git
 
 import (
 	"bytes"
@@ -11,14 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"agentsh/controller/bootstrap"
 )
 
 // shell runs a script of the test in dir with git's configuration set aside.
 func shell(t *testing.T, dir, script string) string {
 	t.Helper()
-	g := gitTool{global: "/dev/null"}
+	g := Tool{global: "/dev/null"}
 	res, err := runShell(g, dir, script)
 	if err != nil {
 		t.Fatalf("%s\n%v\n%s", script, err, res)
@@ -37,9 +35,9 @@ func newRepo(t *testing.T) string {
 	return dir
 }
 
-func newTestGit(t *testing.T) gitTool {
+func newTestGit(t *testing.T) Tool {
 	t.Helper()
-	g, err := newGitTool(t.TempDir())
+	g, err := New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,16 +58,16 @@ func TestOpenRefusesWhatIsNoRepositoryOfItsOwn(t *testing.T) {
 		is        error
 		says      string
 	}{
-		{"a directory without .git", empty, errNotRepository, "not a git repository"},
-		{"a directory inside a repository", filepath.Join(repo, "sub"), errNotRepository, "not a git repository"},
+		{"a directory without .git", empty, ErrNotRepository, "not a git repository"},
+		{"a directory inside a repository", filepath.Join(repo, "sub"), ErrNotRepository, "not a git repository"},
 		{"a directory that is not there", filepath.Join(empty, "x"), os.ErrNotExist, "no such file"},
-		{"a .git that leads nowhere", broken, errNotRepository, "not a git repository"},
+		{"a .git that leads nowhere", broken, ErrNotRepository, "not a git repository"},
 		{"a repository without a commit", unborn, nil, "has no commit yet"},
 	}
 	g := newTestGit(t)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := g.open(context.Background(), tt.dir)
+			_, err := g.Open(context.Background(), tt.dir)
 			if err == nil || (tt.is != nil && !errors.Is(err, tt.is)) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("err = %v, want %v", err, tt.says)
 			}
@@ -113,19 +111,19 @@ func TestACloneHoldsTheHistoryOfHeadAndNothingElse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			repo := newRepo(t)
 			shell(t, repo, tt.setup+"\ntrue")
-			target, err := g.open(context.Background(), repo)
+			target, err := g.Open(context.Background(), repo)
 			if err != nil {
 				t.Fatal(err)
 			}
 			clone := filepath.Join(t.TempDir(), "clone")
-			if err := target.clone(context.Background(), clone, "agent"); err != nil {
+			if _, err := target.Clone(context.Background(), clone, "agent"); err != nil {
 				t.Fatal(err)
 			}
 			if got := shell(t, clone, "git branch --show-current"); got != tt.branch {
 				t.Errorf("branch = %q, want %q", got, tt.branch)
 			}
-			if got := shell(t, clone, "git rev-parse HEAD"); got != target.head {
-				t.Errorf("HEAD = %s, want %s", got, target.head)
+			if got := shell(t, clone, "git rev-parse HEAD"); got != target.Head {
+				t.Errorf("HEAD = %s, want %s", got, target.Head)
 			}
 			if got := shell(t, clone, "git reset -q --hard; git status --porcelain; cat a.txt"); got != "one" {
 				t.Errorf("working tree: %q", got)
@@ -143,19 +141,20 @@ func TestAShallowTargetIsCloned(t *testing.T) {
 	shallow := filepath.Join(t.TempDir(), "shallow")
 	shell(t, repo, "git clone -q --depth 1 file://"+repo+" "+shallow)
 	g := newTestGit(t)
-	target, err := g.open(context.Background(), shallow)
+	target, err := g.Open(context.Background(), shallow)
 	if err != nil {
 		t.Fatal(err)
 	}
 	clone := filepath.Join(t.TempDir(), "clone")
-	if err := target.clone(context.Background(), clone, "agent"); err != nil {
+	c, err := target.Clone(context.Background(), clone, "agent")
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := shell(t, clone, "git reset -q --hard; cat a.txt; git log --oneline | wc -l"); got != "more\n1" {
 		t.Errorf("clone: %q", got)
 	}
 	shell(t, clone, "git checkout -q -b taken && echo agent > a.txt && git commit -q -am third")
-	if err := target.take(context.Background(), clone, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(),
+	if err := c.Deliver(context.Background(), map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(),
 		"take")); err != nil {
 		t.Fatal(err)
 	}
@@ -181,16 +180,17 @@ func TestUncommittedSeesTrackedChangesOnly(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			repo := newRepo(t)
-			target, err := g.open(context.Background(), repo)
+			target, err := g.Open(context.Background(), repo)
 			if err != nil {
 				t.Fatal(err)
 			}
 			shell(t, repo, tt.setup+"\ntrue")
 			clone := filepath.Join(t.TempDir(), "clone")
-			if err := target.clone(context.Background(), clone, "agent"); err != nil {
+			c, err := target.Clone(context.Background(), clone, "agent")
+			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := target.uncommitted(context.Background(), clone)
+			got, err := c.Uncommitted(context.Background())
 			if err != nil || strings.Join(got, " ") != tt.want {
 				t.Errorf("uncommitted = %q, %v; want %q", got, err, tt.want)
 			}
@@ -208,15 +208,16 @@ func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 		git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),module; git commit -q -m more`,
 	)
 	ctx := context.Background()
-	target, err := newTestGit(t).open(ctx, repo)
+	target, err := newTestGit(t).Open(ctx, repo)
 	if err != nil {
 		t.Fatal(err)
 	}
 	clone := filepath.Join(t.TempDir(), "clone")
-	if err := target.clone(ctx, clone, "agent"); err != nil {
+	c, err := target.Clone(ctx, clone, "agent")
+	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := target.tree(ctx, clone)
+	tree, err := c.Tree(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 	var ids []string
 	for _, b := range tree {
 		got = append(got, fmt.Sprintf("%s %q %o %d %s", b.Kind, b.Path, b.Mode, b.Size, b.Target))
-		if b.Kind == bootstrap.KindFile {
+		if b.Kind == KindFile {
 			ids = append(ids, b.ID)
 		}
 	}
@@ -237,7 +238,7 @@ func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("tree:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	out, err := target.objects(clone)(ctx, ids)
+	out, err := c.Objects(ctx, ids)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +246,7 @@ func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 	if err != nil || out.Close() != nil || !bytes.Contains(all, []byte(" blob 4\na\x00b\n\n")) {
 		t.Errorf("objects: %q %v", all, err)
 	}
-	if _, err := io.ReadAll(target.git.stream(ctx, clone, strings.NewReader(""), "cat-file", "blob", "HEAD:nothing")); err == nil {
+	if _, err := io.ReadAll(target.git.Stream(ctx, clone, strings.NewReader(""), "cat-file", "blob", "HEAD:nothing")); err == nil {
 		t.Error("a git that fails is no error")
 	}
 }
@@ -301,23 +302,24 @@ func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 			shell(t, repo, tt.setup)
 			_ = os.Remove(mark) // the set-up itself may run it
 			ctx := context.Background()
-			target, err := g.open(ctx, repo)
+			target, err := g.Open(ctx, repo)
 			if err != nil {
 				t.Fatal(err)
 			}
 			clone := filepath.Join(t.TempDir(), "clone")
-			if err := target.clone(ctx, clone, "agent"); err != nil {
+			c, err := target.Clone(ctx, clone, "agent")
+			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := target.uncommitted(ctx, clone); err != nil {
+			if _, err := c.Uncommitted(ctx); err != nil {
 				t.Fatal(err)
 			}
 			shell(t, clone, "git checkout -q -b taken && echo agent > a.txt && git commit -q -am 'agent work'")
-			commits, err := target.commits(ctx, clone, "refs/heads/taken")
+			commits, err := c.Commits(ctx, "taken")
 			if err != nil || len(commits) != 1 || commits[0].Subject != "agent work" {
 				t.Fatalf("commits = %v, %v", commits, err)
 			}
-			err = target.take(ctx, clone, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take"))
+			err = c.Deliver(ctx, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take"))
 			if err != nil && (tt.refused == "" || !strings.Contains(err.Error(), tt.refused)) {
 				t.Fatal(err)
 			}
@@ -357,16 +359,17 @@ func TestCommitsAreCheckedBeforeTheyReachTheTarget(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := context.Background()
 			repo := newRepo(t)
-			target, err := g.open(ctx, repo)
+			target, err := g.Open(ctx, repo)
 			if err != nil {
 				t.Fatal(err)
 			}
 			scratch := filepath.Join(t.TempDir(), "scratch")
-			if err := target.clone(ctx, scratch, "agent"); err != nil {
+			c, err := target.Clone(ctx, scratch, "agent")
+			if err != nil {
 				t.Fatal(err)
 			}
 			shell(t, scratch, tt.make)
-			if err := target.take(ctx, scratch, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take")); err == nil {
+			if err := c.Deliver(ctx, map[string]string{"taken": "agentctl/a/1"}, filepath.Join(t.TempDir(), "take")); err == nil {
 				t.Error("the commits were taken")
 			}
 			if got := shell(t, repo, "git branch --format='%(refname:short)'; git count-objects"); !strings.HasPrefix(got, "main\n5 objects") {
@@ -379,18 +382,19 @@ func TestCommitsAreCheckedBeforeTheyReachTheTarget(t *testing.T) {
 func TestABranchOfTheTargetIsNeverReplaced(t *testing.T) {
 	g := newTestGit(t)
 	repo := newRepo(t)
-	target, err := g.open(context.Background(), repo)
+	target, err := g.Open(context.Background(), repo)
 	if err != nil {
 		t.Fatal(err)
 	}
 	scratch := filepath.Join(t.TempDir(), "scratch")
-	if err := target.clone(context.Background(), scratch, "agent"); err != nil {
+	c, err := target.Clone(context.Background(), scratch, "agent")
+	if err != nil {
 		t.Fatal(err)
 	}
 	shell(t, scratch, "git checkout -q -b taken && git commit -q --allow-empty -m x")
 	for _, name := range []string{"main", "kept"} {
 		shell(t, repo, "git branch -f kept main")
-		if err := target.take(context.Background(), scratch, map[string]string{"taken": name}, filepath.Join(t.TempDir(), "take")); err == nil ||
+		if err := c.Deliver(context.Background(), map[string]string{"taken": name}, filepath.Join(t.TempDir(), "take")); err == nil ||
 			!strings.Contains(err.Error(), "exists") {
 			t.Errorf("branch %s: %v", name, err)
 		}

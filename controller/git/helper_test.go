@@ -1,4 +1,4 @@
-package controller
+package git
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 
 // runShell runs a script with plain git, as a person has it, and returns all
 // it printed.
-func runShell(g gitTool, dir, script string) (string, error) {
+func runShell(g Tool, dir, script string) (string, error) {
 	res, err := host.Run(context.Background(), host.Command{
 		Argv: []string{"sh", "-ec", script}, Dir: dir,
 		Env: []string{

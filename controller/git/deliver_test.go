@@ -1,4 +1,4 @@
-package controller
+package git
 
 import (
 	"os"
@@ -31,10 +31,10 @@ func TestATakeThatWasKilledIsUndone(t *testing.T) {
 			}
 			write(place, tt.left...)
 			write(dir, "pack-1.pack", "pack-1.idx", "checked.idx")
-			if err := os.WriteFile(filepath.Join(dir, takePlace), []byte(place), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, packDirFile), []byte(place), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := undoTake(dir); err != nil {
+			if err := Undo(dir); err != nil {
 				t.Fatal(err)
 			}
 			left, err := filepath.Glob(filepath.Join(place, "*"))

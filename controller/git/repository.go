@@ -1,0 +1,244 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// ErrNotRepository reports a directory that is not the top of a git repository.
+var ErrNotRepository = errors.New("not a git repository")
+
+// Repository is the operator's repository. The agent works in a [Clone] of it.
+type Repository struct {
+	Dir    string // absolute, symbolic links resolved
+	Head   string // commit id
+	branch string // the branch HEAD is on; empty: detached
+	index  string // file
+	git    Tool
+}
+
+// Open reads which commit and branch HEAD of the repository at dir names. The
+// error is [ErrNotRepository] if dir is not the top of a repository.
+func (g Tool) Open(ctx context.Context, dir string) (Repository, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return Repository{}, err
+	}
+	if abs, err = filepath.EvalSymlinks(abs); err != nil {
+		return Repository{}, err
+	}
+	if _, err := os.Lstat(filepath.Join(abs, ".git")); err != nil {
+		return Repository{}, fmt.Errorf("%s: %w", dir, ErrNotRepository)
+	}
+	out, err := g.Run(ctx, abs, "rev-parse", "--path-format=absolute", "HEAD^{commit}", "--symbolic-full-name", "HEAD",
+		"--show-toplevel", "--git-path", "index")
+	if err != nil {
+		return Repository{}, g.openError(ctx, dir, abs)
+	}
+	head, rest, _ := strings.Cut(out, "\n")
+	ref, rest, _ := strings.Cut(rest, "\n")
+	index, ok := strings.CutPrefix(rest, abs+"\n") // the directory's own name may contain line ends
+	if !ok {
+		return Repository{}, fmt.Errorf("%s: %w", dir, ErrNotRepository)
+	}
+	t := Repository{Dir: abs, Head: head, index: index, git: g}
+	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
+		t.branch = branch
+	}
+	return t, nil
+}
+
+// openError says why a directory cannot be opened: it is no repository, or it
+// has no commit.
+func (g Tool) openError(ctx context.Context, dir, abs string) error {
+	if top, err := g.Run(ctx, abs, "rev-parse", "--show-toplevel"); err != nil || top != abs {
+		return errors.Join(fmt.Errorf("%s: %w", dir, ErrNotRepository), err)
+	}
+	return fmt.Errorf("%s has no commit yet", dir)
+}
+
+// Size is the disk space of the repository's objects, in bytes.
+func (t Repository) Size(ctx context.Context) (int64, error) {
+	out, err := t.git.Run(ctx, t.Dir, "count-objects", "-v")
+	if err != nil {
+		return 0, err
+	}
+	var total int64
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if name != "size" && name != "size-pack" {
+			continue
+		}
+		kib, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("git count-objects in %s: %w", t.Dir, err)
+		}
+		total += kib << 10
+	}
+	return total, nil
+}
+
+// Clone is a new repository on the host with the history of HEAD. It goes into
+// the sandbox, and the agent's commits come back to it.
+type Clone struct {
+	Dir    string
+	Source Repository
+}
+
+// Clone makes a new repository at dest with the history of HEAD and nothing
+// else: no configuration, hook, remote, tag or other branch. Its working tree
+// is empty: [Clone.Tree] lists the files, [Clone.Objects] reads them. author
+// names the agent in its commits.
+func (t Repository) Clone(ctx context.Context, dest, author string) (Clone, error) {
+	branch := t.branch
+	if branch == "" {
+		branch = "work"
+	}
+	c := Clone{Dir: dest, Source: t}
+	if _, err := t.git.Run(ctx, filepath.Dir(dest), "init", "--quiet", "--template=", "--initial-branch="+branch, "--", dest); err != nil {
+		return c, err
+	}
+	if err := addSettings(filepath.Join(dest, ".git", "config"), author); err != nil {
+		return c, err
+	}
+	// The operator's own objects are not checked: git in the sandbox only reads them.
+	_, err := t.git.Run(ctx, dest, "-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObjects=false",
+		"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--update-head-ok", "--update-shallow",
+		"--", t.Dir, "+"+t.Head+":refs/heads/"+branch)
+	return c, err
+}
+
+// addSettings writes the agent's name into a configuration, and turns automatic
+// gc off. See git-config(1), Syntax: author needs no quotes.
+func addSettings(config, author string) error {
+	if !authorName.MatchString(author) {
+		return fmt.Errorf("agent name %q: only letters, digits, - and _", author)
+	}
+	f, err := os.OpenFile(config, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("write git configuration: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "[user]\n\tname = %s\n\temail = %s@agentctl.invalid\n[gc]\n\tauto = 0\n", author, author)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write git configuration: %w", err)
+	}
+	return nil
+}
+
+var authorName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// Uncommitted lists tracked files of the repository that differ from HEAD, and
+// leaves the index of the clone as HEAD is. It compares them through the clone,
+// so that no filter or monitor of the repository's configuration runs. It uses a
+// copy of the repository's index: git does not read a file whose times and size
+// are those of the index.
+func (c Clone) Uncommitted(ctx context.Context) ([]string, error) {
+	index, source := filepath.Join(c.Dir, ".git", "index"), c.Source
+	diff := func() (string, error) {
+		return source.git.Run(ctx, source.Dir, "--git-dir="+filepath.Join(c.Dir, ".git"), "--work-tree="+source.Dir,
+			"diff", "--name-only", "-z", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "HEAD", "--")
+	}
+	fresh := func() error {
+		if err := os.Remove(index); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		_, err := source.git.Run(ctx, c.Dir, "read-tree", "HEAD")
+		return err
+	}
+	err := source.copyIndex(index)
+	var out string
+	if err == nil {
+		out, err = diff()
+	}
+	// A split index, or one written by a newer git, does not work alone.
+	again := err != nil
+	if err := fresh(); err != nil {
+		return nil, err
+	}
+	if again {
+		if out, err = diff(); err != nil {
+			return nil, err
+		}
+	}
+	return splitNUL(out), nil
+}
+
+// SkipWorktree marks paths as missing from the working tree on purpose, so that
+// the agent does not commit their deletion. See git-update-index(1),
+// --skip-worktree.
+func (c Clone) SkipWorktree(ctx context.Context, paths []string) error {
+	_, err := c.Source.git.Feed(ctx, c.Dir, strings.Join(paths, "\x00")+"\x00", "update-index", "-z", "--skip-worktree", "--stdin")
+	return err
+}
+
+// maxIndex bounds the index that is copied, in bytes.
+const maxIndex = 1 << 30
+
+func (t Repository) copyIndex(to string) error {
+	in, err := os.Open(t.index)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, io.LimitReader(in, maxIndex))
+	info, statErr := in.Stat()
+	if err = errors.Join(err, statErr, out.Close()); err != nil {
+		return err
+	}
+	// Git reads a file again that was written in the same second as the index.
+	return os.Chtimes(to, info.ModTime(), info.ModTime())
+}
+
+// Commit is one commit of the agent. The subject is as the agent wrote it.
+type Commit struct {
+	ID      string
+	Subject string
+}
+
+// maxCommits bounds the commits that [Clone.Commits] lists.
+const maxCommits = 200
+
+// Commits lists the commits of a branch of the clone that HEAD of the source
+// does not have, the newest first.
+func (c Clone) Commits(ctx context.Context, branch string) ([]Commit, error) {
+	out, err := c.Source.git.Run(ctx, c.Dir, "log", "-z", "--no-show-signature", "--no-ext-diff",
+		"--max-count="+strconv.Itoa(maxCommits), "--format=%H %s", "refs/heads/"+branch, "^"+c.Source.Head)
+	if err != nil {
+		return nil, err
+	}
+	commits := []Commit{}
+	for _, line := range splitNUL(out) {
+		id, subject, _ := strings.Cut(line, " ")
+		commits = append(commits, Commit{ID: id, Subject: subject})
+	}
+	return commits, nil
+}
+
+// Patches is the text of every change that the commits of a branch make. The
+// caller closes it.
+func (c Clone) Patches(ctx context.Context, branch string) io.ReadCloser {
+	return c.Source.git.Output(ctx, c.Dir, "log", "--patch", "--no-show-signature", "--no-ext-diff", "--no-textconv", "--no-color",
+		"--text", "--full-index", "refs/heads/"+branch, "^"+c.Source.Head)
+}
+
+func splitNUL(s string) []string {
+	var out []string
+	for _, part := range strings.Split(s, "\x00") {
+		if part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
