@@ -57,7 +57,8 @@
 // fuse.loop reads requests from /dev/fuse and answers them on the spot: the name
 // inside the sandbox is judged, the operation runs beneath a handle of the backing
 // directory. What a person must decide goes to supervisor/approve over the server's
-// control socket; what is deleted, remembered or changed is kept by internal/keep.
+// control socket. internal/trash saves deleted files, internal/snapshot the previous
+// content of changed ones.
 //
 // Below /proc, where no mount can stand for a file, notify decides on opens that
 // the policy has judged, and launch.Opener carries them out.

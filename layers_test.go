@@ -29,7 +29,9 @@ var ranks = map[string]int{
 	"internal/statedir":        0,
 	"internal/selfexec":        0,
 	"internal/shim":            0, // the command installs, sessions show the originals
-	"internal/keep":            1, // the file server keeps what is lost, the command gives it back
+	"internal/beneath":         0, // files below a descriptor, through no link
+	"internal/trash":           1, // the file server saves deleted files, the command restores them
+	"internal/snapshot":        1, // checkpoints, previous content and the store of a user
 	"internal/agentfile":       0, // every backend starts or sends it
 	"internal/foreground":      2, // both commands run commands of a channel
 	"internal/cli":             1, // the commands that both programs have
@@ -68,12 +70,13 @@ var ranks = map[string]int{
 
 // beside lists the imports allowed within one rank: a leaf below its owner.
 var beside = map[string][]string{
-	"policy":           {"policy/glob", "policy/env"},
-	"policy/env":       {"policy/glob"},
-	"internal/channel": {"internal/tarfs"},
-	"fuse":             {"internal/keep"},
-	"seccomp/target":   {"seccomp"},
-	"cmd/agentctl":     {"controller/report"},
+	"policy":            {"policy/glob", "policy/env"},
+	"policy/env":        {"policy/glob"},
+	"internal/channel":  {"internal/tarfs"},
+	"fuse":              {"internal/trash", "internal/snapshot"},
+	"internal/snapshot": {"internal/trash"},
+	"seccomp/target":    {"seccomp"},
+	"cmd/agentctl":      {"controller/report"},
 }
 
 // owners lists the packages that may import a library.

@@ -3,7 +3,7 @@ package fuse
 import (
 	"sync"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/snapshot"
 )
 
 // BeforeName names the donated descriptor of the directory that keeps what files
@@ -13,7 +13,7 @@ const BeforeName = "before"
 // before keeps the old content of changed files. A nil before keeps nothing.
 type before struct {
 	mu   sync.Mutex
-	kept *keep.Before
+	kept *snapshot.Before
 }
 
 // rememberBefore keeps what the file at p holds if the session has not changed it

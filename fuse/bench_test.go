@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/keep"
 	"agentsh/internal/testenv"
+	"agentsh/internal/trash"
 )
 
 // workload is one thing measured natively and through a mount, in turns.
@@ -182,7 +182,7 @@ file_rules:
 				for b.Loop() {
 					o := options{
 						backing: filepath.Join(base, fmt.Sprint("backing", len(native))),
-						limits:  keep.TrashLimits{Bytes: 1 << 30, Entries: 10_000},
+						limits:  trash.Limits{Bytes: 1 << 30, Entries: 10_000},
 					}
 					kept, plain := o.backing+"-kept", o.backing+"-native"
 					must(b, errors.Join(os.Mkdir(o.backing, 0o755), os.Mkdir(plain, 0o755), os.Mkdir(kept, 0o700)))

@@ -6,7 +6,7 @@ import (
 	"path"
 	"strings"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -18,7 +18,7 @@ type Config struct {
 	Policy  []wire.PolicySource `json:"policy"` // the main file first, then what it extends
 	Vars    map[string]string   `json:"vars"`
 	Owner   Owner               `json:"owner"`
-	Trash   keep.TrashLimits    `json:"trash"`   // of the directory donated as [TrashName]
+	Trash   trash.Limits        `json:"trash"`   // of the directory donated as [TrashName]
 	Approve bool                `json:"approve"` // the supervisor has a person asked
 	// Casefold says that directories may be without case one by one, see [KernelFolds].
 	Casefold bool `json:"casefold"`

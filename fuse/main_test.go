@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/keep"
 	"agentsh/internal/testenv"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 )
 
@@ -105,7 +105,7 @@ type options struct {
 	file    bool   // govern the file backing instead of a directory
 	trash   string // directory for soft_delete
 	before  string // directory for old content, if there is no trash
-	limits  keep.TrashLimits
+	limits  trash.Limits
 	// how old what is seen of the backing may be; 0: as old as usual
 	cacheSeconds int
 	ask          func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked

@@ -11,7 +11,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/trash"
 )
 
 // cacheTime is how long the kernel keeps names, attributes and the absence of
@@ -31,7 +31,7 @@ type mount struct {
 	owner    Owner
 	changes  *changes
 	reporter *reporter
-	trash    *keep.Trash // nil: no rule needs it
+	trash    *trash.Trash // nil: no rule needs it
 	asks     *approvals
 	old      *before                  // nil: the old content of changed files is not kept
 	mountAt  func(path string) *mount // that serves a path inside the sandbox

@@ -171,8 +171,8 @@ func seedOperations(s *session) {
 	}
 }
 
-// snapshot describes a tree: names, types, modes, owners, sizes and contents.
-func snapshot(t testing.TB, dir string) string {
+// describeTree describes a tree: names, types, modes, owners, sizes and contents.
+func describeTree(t testing.TB, dir string) string {
 	t.Helper()
 	var b strings.Builder
 	must(t, filepath.Walk(dir, func(p string, fi os.FileInfo, err error) error {
@@ -218,11 +218,11 @@ func TestEveryChangeOfAReadOnlyTreeIsDenied(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			s := start(t, options{policy: readOnly})
 			seedOperations(s)
-			before := snapshot(t, s.back("ro"))
+			before := describeTree(t, s.back("ro"))
 			if err := o.do(s.path("ro")); !errors.Is(err, unix.EACCES) {
 				t.Fatalf("got %v, want EACCES", err)
 			}
-			if after := snapshot(t, s.back("ro")); after != before {
+			if after := describeTree(t, s.back("ro")); after != before {
 				t.Errorf("the tree changed:\n%s\nwas:\n%s", after, before)
 			}
 			e := s.waitEvent(func(e wire.Event) bool { return e.Decision == "deny" })
@@ -246,13 +246,13 @@ func TestReadingAReadOnlyTreeIsAllowed(t *testing.T) {
 func TestEveryUseOfAHiddenTreeIsDenied(t *testing.T) {
 	s := start(t, options{policy: readOnly})
 	seedOperations(s)
-	before := snapshot(t, s.back("secret"))
+	before := describeTree(t, s.back("secret"))
 	for _, o := range append(append([]operation(nil), changingOperations...), readingOperations...) {
 		if err := o.do(s.path("secret")); !errors.Is(err, unix.EACCES) {
 			t.Errorf("%s: got %v, want EACCES", o.name, err)
 		}
 	}
-	if after := snapshot(t, s.back("secret")); after != before {
+	if after := describeTree(t, s.back("secret")); after != before {
 		t.Errorf("the tree changed:\n%s\nwas:\n%s", after, before)
 	}
 }

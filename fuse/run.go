@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/snapshot"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -24,7 +25,7 @@ type server struct {
 	mounts  []*mount
 	rules   *current
 	next    Rules // prepared, not yet committed; nil: none
-	trash   *keep.Trash
+	trash   *trash.Trash
 	resolve resolver
 	report  *reporter
 	asks    *approvals
@@ -163,14 +164,14 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	}
 	if dir := s.donated[TrashName]; dir != nil {
 		delete(s.donated, TrashName)
-		if s.trash, err = keep.OpenTrash(dir, c.Trash, c.Session); err != nil {
+		if s.trash, err = trash.Open(dir, c.Trash, c.Session); err != nil {
 			return err
 		}
 	}
 	var old *before
 	if dir := s.donated[BeforeName]; dir != nil {
 		delete(s.donated, BeforeName)
-		kept, err := keep.OpenBefore(dir)
+		kept, err := snapshot.OpenBefore(dir)
 		if err != nil {
 			return err
 		}

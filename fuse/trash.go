@@ -8,13 +8,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
 
 // TrashName names the donated descriptor of the trash directory, which no
-// session may see. See [keep.OpenTrash].
+// session may see. See [trash.Open].
 const TrashName = "trash"
 
 // softDelete keeps what is at p for the rule of v and reports it. On failure
@@ -22,14 +22,14 @@ const TrashName = "trash"
 func (m *mount) softDelete(tid uint32, v verdict, p place) (id string, err error) {
 	m.loop.stepAside()
 	path := m.inside(v.rel)
-	e := keep.Trashed{Path: path, Op: v.op.String()}
+	e := trash.Entry{Path: path, Op: v.op.String()}
 	if !utf8.ValidString(path) {
 		e.Path, e.Raw = shown(path), []byte(path)
 	}
 	if v.dec.Rule != nil {
 		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
 	}
-	id, err = m.trash.Keep(p.dirfd, p.name, v.op != policy.OpWrite, e)
+	id, err = m.trash.Save(p.dirfd, p.name, v.op != policy.OpWrite, e)
 	if err != nil {
 		v.dec.Effect = policy.Deny
 		v.diag.Message = strings.TrimSpace(v.diag.Message + " (it could not be kept in the trash: " + err.Error() + ")")
@@ -47,7 +47,7 @@ func (m *mount) softDelete(tid uint32, v verdict, p place) (id string, err error
 // keepUndone drops what softDelete kept for an operation that then failed.
 func (m *mount) keepUndone(id string) {
 	if id != "" {
-		_ = m.trash.Drop(id, "failed") // a copy too many is no harm
+		_ = m.trash.Remove(id, "failed") // a copy too many is no harm
 	}
 }
 
@@ -70,11 +70,11 @@ func (s *server) restore(r *restoreRequest) (forget func(), err error) {
 	if err := m.putBack(s.trash, e, rel, r.Force); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", shown(path), err)
 	}
-	return func() { m.invalidate(rel) }, s.trash.Drop(r.ID, "restored")
+	return func() { m.invalidate(rel) }, s.trash.Remove(r.ID, "restored")
 }
 
 // putBack makes the entry at rel again.
-func (m *mount) putBack(t *keep.Trash, e keep.Trashed, rel string, force bool) error {
+func (m *mount) putBack(t *trash.Trash, e trash.Entry, rel string, force bool) error {
 	m.tree.moves.Lock()
 	defer m.tree.moves.Unlock()
 	p, err := m.backing.locate(rel)
@@ -90,7 +90,7 @@ func (m *mount) putBack(t *keep.Trash, e keep.Trashed, rel string, force bool) e
 	}
 	var st unix.Stat_t
 	replaces := p.stat(&st) == nil
-	if err := t.PutBack(e, p.dirfd, p.name, force); err != nil {
+	if err := t.Restore(e, p.dirfd, p.name, force); err != nil {
 		return err
 	}
 	if replaces {
@@ -107,7 +107,7 @@ func (s *server) purge(ids []string) error {
 		return errors.New("there is no trash")
 	}
 	for _, id := range ids {
-		if err := s.trash.Drop(id, "purged"); err != nil {
+		if err := s.trash.Remove(id, "purged"); err != nil {
 			return err
 		}
 	}

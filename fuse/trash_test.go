@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 )
 
@@ -22,7 +22,7 @@ file_rules:
   - {name: rest, paths: ["WS", "WS/**"], operations: ["*"], decision: allow}
 `
 
-func startSoft(t *testing.T, trash string, limits keep.TrashLimits) *session {
+func startSoft(t *testing.T, trash string, limits trash.Limits) *session {
 	s := start(t, options{policy: softPolicy, trash: trash, limits: limits})
 	s.seed(map[string]string{"soft/a": "text of a", "soft/b": "text of b", "soft/d/e": "deep", "plain": "p"})
 	must(t, os.Symlink("a", s.back("soft/l")))
@@ -30,14 +30,14 @@ func startSoft(t *testing.T, trash string, limits keep.TrashLimits) *session {
 }
 
 // manifest returns what is in the trash, by path below the mount.
-func manifest(t *testing.T, s *session, dir string) map[string][]keep.Trashed {
+func manifest(t *testing.T, s *session, dir string) map[string][]trash.Entry {
 	t.Helper()
 	f, err := os.Open(filepath.Join(dir, "manifest.jsonl"))
 	must(t, err)
 	defer f.Close()
-	out := map[string][]keep.Trashed{}
+	out := map[string][]trash.Entry{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var e keep.Trashed
+		var e trash.Entry
 		must(t, json.Unmarshal(lines.Bytes(), &e))
 		rel := strings.TrimPrefix(e.Path, s.dir+"/")
 		out[rel] = append(out[rel], e)
@@ -45,7 +45,7 @@ func manifest(t *testing.T, s *session, dir string) map[string][]keep.Trashed {
 	return out
 }
 
-var roomy = keep.TrashLimits{Bytes: 1 << 20, Entries: 100}
+var roomy = trash.Limits{Bytes: 1 << 20, Entries: 100}
 
 func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
 	cases := []struct {
@@ -139,7 +139,7 @@ func TestRecursiveRemovalIsKept(t *testing.T) {
 }
 
 func TestAFullTrashDenies(t *testing.T) {
-	for name, limits := range map[string]keep.TrashLimits{"bytes": {Bytes: 10, Entries: 100}, "entries": {Bytes: 1 << 20, Entries: 1}} {
+	for name, limits := range map[string]trash.Limits{"bytes": {Bytes: 10, Entries: 100}, "entries": {Bytes: 1 << 20, Entries: 1}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := startSoft(t, dir, limits)
@@ -163,7 +163,7 @@ func TestAFullTrashDenies(t *testing.T) {
 
 func TestANewServerGoesOnWithTheTrash(t *testing.T) {
 	dir := t.TempDir()
-	limits := keep.TrashLimits{Bytes: 1 << 20, Entries: 2}
+	limits := trash.Limits{Bytes: 1 << 20, Entries: 2}
 	for range 2 {
 		s := startSoft(t, dir, limits)
 		must(t, os.Remove(s.path("soft/a")))

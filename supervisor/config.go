@@ -12,7 +12,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
@@ -55,7 +55,7 @@ type OperatorConfig struct {
 	// their workspace may be; 0: 10 minutes.
 	CacheSeconds int
 	// Trash bounds what soft_delete keeps for all sessions of a user together.
-	Trash keep.TrashLimits
+	Trash trash.Limits
 	// Confine gives up what this process does not need once its session runs:
 	// see [Session.Confine]. It is no setting; the caller says that the process
 	// is there for this session alone.
@@ -65,7 +65,7 @@ type OperatorConfig struct {
 // configDefaults is the configuration without a file.
 var configDefaults = OperatorConfig{
 	User:  "sandbox",
-	Trash: keep.DefaultTrash,
+	Trash: trash.DefaultLimits,
 	Path:  "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
 }
 

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"agentsh/fuse"
-	"agentsh/internal/keep"
+	"agentsh/internal/snapshot"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/launch"
@@ -39,19 +40,19 @@ func (s *Session) openKeep() error {
 			return nil
 		}
 	}
-	store, err := keep.OpenStore(dir)
+	store, err := snapshot.OpenStore(dir)
 	if err != nil {
 		return err
 	}
 	limits := s.cfg.Files.Trash
-	if limits == (keep.TrashLimits{}) {
-		limits = keep.DefaultTrash
+	if limits == (trash.Limits{}) {
+		limits = trash.DefaultLimits
 	}
 	s.trashLimits, err = store.TrashLeft(limits)
 	if err != nil {
 		return err
 	}
-	s.kept, err = store.NewSession(keep.Record{
+	s.kept, err = store.NewSession(snapshot.Record{
 		Session: s.id, Policy: s.cfg.Policy.Name(), Workspace: s.cfg.Files.Governed, Started: time.Now(),
 	})
 	s.keepDir = dir

@@ -17,7 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/snapshot"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp"
@@ -48,9 +49,9 @@ type Config struct {
 
 // Files are the directories of a session and the store for what it deletes.
 type Files struct {
-	Governed []wire.Governed  // directories under file policy; the first is the workspace
-	Store    string           // directory for deleted files and checkpoints; empty: nothing is stored
-	Trash    keep.TrashLimits // of all sessions of that store together; zero: [keep.DefaultTrash]
+	Governed []wire.Governed // directories under file policy; the first is the workspace
+	Store    string          // directory for deleted files and checkpoints; empty: nothing is stored
+	Trash    trash.Limits    // of all sessions of that store together; zero: [trash.DefaultLimits]
 	// CacheSeconds is how long commands may see old content after somebody else
 	// has changed a governed directory; 0: 10 minutes.
 	CacheSeconds int
@@ -78,9 +79,9 @@ type Session struct {
 	lost  lacks // what it does without, by the operator's word
 	state *state
 
-	kept        *keep.Session // nil: nothing is kept
-	keepDir     string        // the store, outside
-	trashLimits keep.TrashLimits
+	kept        *snapshot.Session // nil: nothing is kept
+	keepDir     string            // the store, outside
+	trashLimits trash.Limits
 	env         delivered
 
 	scratch  []string    // private tmpfs directories, inside

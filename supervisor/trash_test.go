@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"agentsh/internal/keep"
 	"agentsh/internal/testenv"
+	"agentsh/internal/trash"
 )
 
 // TestTheOperatorBoundsTheTrash: what does not fit any more is denied.
 func TestTheOperatorBoundsTheTrash(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	for what, limits := range map[string]keep.TrashLimits{"files": {Bytes: 1 << 20, Entries: 2}, "bytes": {Bytes: 1 << 20, Entries: 100}} {
+	for what, limits := range map[string]trash.Limits{"files": {Bytes: 1 << 20, Entries: 2}, "bytes": {Bytes: 1 << 20, Entries: 100}} {
 		cfg, _ := testConfig(
 			t,
 			strings.Replace(

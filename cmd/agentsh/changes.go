@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
@@ -55,7 +55,7 @@ the last one in the current directory. With --diff, the lines of text files of a
 
 // ofSession reads the change record of a session, and where what it changed is.
 func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Change, error) {
-	store, err := keep.OpenStore(keepDir())
+	store, err := snapshot.OpenStore(keepDir())
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
@@ -144,7 +144,7 @@ type changePrinter struct {
 }
 
 // between compares a checkpoint with another, or with the workspace.
-func (p *changePrinter) between(c *keep.Checkpoints, dir, from, until string) error {
+func (p *changePrinter) between(c *snapshot.Checkpoints, dir, from, until string) error {
 	old, err := c.View(from)
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func readSide(open func(string) (io.ReadCloser, error), path string) (data []byt
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", nil
 	}
-	if errors.Is(err, keep.ErrNotKept) {
+	if errors.Is(err, snapshot.ErrNotKept) {
 		return nil, "its old content was not kept", nil
 	}
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/beneath"
+	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
@@ -51,7 +52,7 @@ session runs in the workspace, too.`,
 }
 
 // open opens the checkpoints of the workspace that the flags name.
-func (o *checkpointOptions) open() (*keep.Checkpoints, string, error) {
+func (o *checkpointOptions) open() (*snapshot.Checkpoints, string, error) {
 	dir := o.workspace
 	if o.session != "" {
 		registry, err := supervisor.OpenRegistry()
@@ -71,7 +72,7 @@ func (o *checkpointOptions) open() (*keep.Checkpoints, string, error) {
 	if err != nil {
 		return nil, "", fail(exitOurs, fmt.Errorf("workspace: %w", err), "")
 	}
-	store, err := keep.OpenStore(keepDir())
+	store, err := snapshot.OpenStore(keepDir())
 	if err != nil {
 		return nil, "", fail(exitOurs, err, "")
 	}
@@ -103,7 +104,7 @@ func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
 				return err
 			}
 			defer func() { err = errors.Join(err, c.Close()) }()
-			one, err := c.Create(name, func() (*keep.Freeze, error) { return freeze(cmd.Context(), dir) })
+			one, err := c.Create(name, func() (*snapshot.Freeze, error) { return freeze(cmd.Context(), dir) })
 			if err != nil {
 				return checkpointFailure(err)
 			}
@@ -124,11 +125,11 @@ func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
 
 // freeze has the running sessions whose workspace is dir hold their files.
 // Sessions of a single command cannot be asked.
-func freeze(ctx context.Context, dir string) (*keep.Freeze, error) {
+func freeze(ctx context.Context, dir string) (*snapshot.Freeze, error) {
 	lost := make(chan struct{})
 	var once sync.Once
 	var held []func([]wire.Change) error
-	f := &keep.Freeze{Lost: lost, Release: func(list []wire.Change) error {
+	f := &snapshot.Freeze{Lost: lost, Release: func(list []wire.Change) error {
 		var errs []error
 		for _, release := range held {
 			errs = append(errs, release(list))
@@ -188,7 +189,7 @@ func holdSession(
 
 // othersIn refuses when a session that was not asked uses files of dir.
 func othersIn(dir string, asked map[string]bool) error {
-	store, err := keep.OpenStore(keepDir())
+	store, err := snapshot.OpenStore(keepDir())
 	if err != nil {
 		return err
 	}
@@ -198,7 +199,7 @@ func othersIn(dir string, asked map[string]bool) error {
 	}
 	for _, s := range sessions {
 		for _, g := range s.Workspace {
-			if keep.Overlap(g.Backing, dir) && !asked[s.Session] && s.Running() {
+			if snapshot.Overlap(g.Backing, dir) && !asked[s.Session] && s.Running() {
 				return fmt.Errorf("a command runs in %s: wait until it has ended, or run it in a session (agentsh session create)", g.Backing)
 			}
 		}
@@ -231,7 +232,7 @@ func newCheckpointListCommand(o *checkpointOptions) *cobra.Command {
 	return cmd
 }
 
-func printCheckpoints(out io.Writer, list []keep.Checkpoint) error {
+func printCheckpoints(out io.Writer, list []snapshot.Checkpoint) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -298,8 +299,8 @@ the old ones.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, c.Close()) }()
-			list, err := c.Rollback(ids[0], func() (*keep.Freeze, error) { return freeze(cmd.Context(), dir) })
-			if errors.Is(err, keep.ErrThawed) || errors.Is(err, keep.ErrReplaced) {
+			list, err := c.Rollback(ids[0], func() (*snapshot.Freeze, error) { return freeze(cmd.Context(), dir) })
+			if errors.Is(err, snapshot.ErrThawed) || errors.Is(err, beneath.ErrReplaced) {
 				return fail(exitOurs, err, "the rollback is not complete; do it again: agentsh checkpoint rollback "+ids[0])
 			}
 			if err != nil {

@@ -15,8 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"agentsh/internal/keep"
+	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
 )
@@ -53,7 +54,7 @@ type trashEntry struct {
 	Running bool         `json:"running"`
 	Rule    *wire.RuleAt `json:"rule,omitempty"`
 
-	session *keep.Session
+	session *snapshot.Session
 	id      string
 }
 
@@ -63,12 +64,12 @@ type trashPlace struct {
 	to   string // stands for the workspace of the run; empty: not known
 }
 
-func (p trashPlace) sessions() ([]*keep.Session, error) {
+func (p trashPlace) sessions() ([]*snapshot.Session, error) {
 	if p.from != "" {
-		one, err := keep.ReadExported(p.from, p.to)
-		return []*keep.Session{one}, err
+		one, err := snapshot.ReadExported(p.from, p.to)
+		return []*snapshot.Session{one}, err
 	}
-	store, err := keep.OpenStore(keepDir())
+	store, err := snapshot.OpenStore(keepDir())
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (p trashPlace) entries(dir string) ([]trashEntry, error) {
 	}
 	out := []trashEntry{}
 	for _, s := range sessions {
-		list, err := s.Trashed()
+		list, err := s.Trash()
 		if err != nil {
 			return nil, fail(exitOurs, err, "")
 		}
@@ -251,7 +252,7 @@ func trashFailure(err error) error {
 	switch {
 	case errors.Is(err, os.ErrExist):
 		return fail(exitOurs, err, "--force replaces what has the name now")
-	case errors.Is(err, keep.ErrInUse):
+	case errors.Is(err, trash.ErrInUse):
 		return fail(exitOurs, err, "wait until its command has ended")
 	}
 	return fail(exitOurs, err, "")

@@ -17,7 +17,7 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/channel"
-	"agentsh/internal/keep"
+	"agentsh/internal/snapshot"
 	"agentsh/internal/wire"
 )
 
@@ -236,7 +236,7 @@ func (b *box) AuditLog(context.Context) (io.ReadCloser, error) { return os.Open(
 
 // Trash implements [sandbox.Sandbox].
 func (b *box) Trash(_ context.Context, to string) (int, error) {
-	store, err := keep.OpenStore(b.place.kept())
+	store, err := snapshot.OpenStore(b.place.kept())
 	if err != nil {
 		return 0, err
 	}

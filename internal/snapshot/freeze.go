@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -181,8 +182,8 @@ func TestABrokenOffRollbackIsDoneAgain(t *testing.T) {
 	// What a process killed in the middle leaves: the word that it began, and a
 	// file under a name of its own.
 	must(t, os.WriteFile(filepath.Join(c.dir, rollbackName), []byte(`"`+one.ID+`"`), 0o600))
-	must(t, os.WriteFile(filepath.Join(work, "d", tempName()), []byte("par"), 0o600))
-	must(t, os.WriteFile(filepath.Join(c.dir, objectsName, tempName()), []byte("par"), 0o600))
+	must(t, os.WriteFile(filepath.Join(work, "d", beneath.TempName()), []byte("par"), 0o600))
+	must(t, os.WriteFile(filepath.Join(c.dir, objectsName, beneath.TempName()), []byte("par"), 0o600))
 	if list, err := c.List(); err != nil || len(list) != 1 || !list[0].Unfinished {
 		t.Errorf("listed %+v, %v", list, err)
 	}
@@ -220,7 +221,7 @@ func TestAFullDiskLeavesNothingHalf(t *testing.T) {
 	if _, err := c.Create("", free); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v, want ENOSPC", err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(c.dir, "*", tempPrefix+"*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(c.dir, "*", beneath.TempPrefix+"*")); len(left) > 0 {
 		t.Errorf("left %v", left)
 	}
 	if list, err := c.List(); err != nil || len(list) != 1 || list[0].ID != one.ID {
@@ -257,7 +258,7 @@ func TestAFileThatIsWrittenMeanwhileIsKeptWhole(t *testing.T) {
 	err := func() error {
 		root, err := unix.Open(work, unix.O_PATH|unix.O_DIRECTORY, 0)
 		must(t, err)
-		defer closeFD(root)
+		defer beneath.CloseFD(root)
 		e := Entry{Path: []byte("a")}
 		return steady(root, "a", &e, reading{digest: func(f *os.File) (string, error) {
 			if changed++; changed < 3 {

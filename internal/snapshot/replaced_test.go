@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -38,21 +39,21 @@ func marks(t *testing.T, dir string) string {
 	for _, e := range entries {
 		e, err := openEntryAt(filepath.Join(dir, e.Name()))
 		must(t, err)
-		list, err := xattrsOf(e.fd)
+		list, err := beneath.Xattrs(e.FD)
 		must(t, err)
-		e.close()
+		e.Close()
 		fmt.Fprintf(&out, "%q", list)
 	}
 	return out.String()
 }
 
-func openEntryAt(name string) (entry, error) {
+func openEntryAt(name string) (beneath.Entry, error) {
 	fd, err := unix.Open(filepath.Dir(name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return entry{}, err
+		return beneath.Entry{}, err
 	}
-	defer closeFD(fd)
-	return openEntry(fd, filepath.Base(name))
+	defer beneath.CloseFD(fd)
+	return beneath.OpenEntry(fd, filepath.Base(name))
 }
 
 // TestNothingOutsideIsTouchedWhenTheFreezeIsLost: whatever of the workspace leads
@@ -87,7 +88,7 @@ func TestNothingOutsideIsTouchedWhenTheFreezeIsLost(t *testing.T) {
 				must(t, err)
 				must(t, os.RemoveAll(name))
 				must(t, os.Symlink(filepath.Join(out, kind), name))
-				r := rollback{c: c, frozen: &Freeze{}, want: want.byPath(), have: have.byPath(), xattrs: true, made: map[string]inode{}}
+				r := rollback{c: c, frozen: &Freeze{}, want: want.byPath(), have: have.byPath(), xattrs: true, made: map[string]beneath.Inode{}}
 				err = r.run(have, want)
 				if !same() {
 					t.Errorf("something outside changed; the rollback: %v", err)
@@ -172,11 +173,11 @@ func TestARollbackStopsWhenItsFreezeIsLost(t *testing.T) {
 	// A rollback asks at each step: what came with the first one does not go on.
 	_, want, err := c.read(one.ID, true)
 	must(t, err)
-	r := rollback{c: c, frozen: &Freeze{Lost: lost}, want: want.byPath(), made: map[string]inode{}}
+	r := rollback{c: c, frozen: &Freeze{Lost: lost}, want: want.byPath(), made: map[string]beneath.Inode{}}
 	for what, step := range map[string]func(*listing) error{"remove": r.remove, "make": r.make, "directories": r.directories} {
 		l := want
 		if what == "directories" {
-			l = &listing{entries: []Entry{{Path: []byte("d"), Type: typeDir}}}
+			l = &listing{entries: []Entry{{Path: []byte("d"), Type: beneath.TypeDir}}}
 		}
 		if err := step(l); !errors.Is(err, ErrThawed) {
 			t.Errorf("%s: %v", what, err)

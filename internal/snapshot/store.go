@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"encoding/json"
@@ -15,16 +15,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/statedir"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 )
 
 // keptSessions is how many sessions without a file in their trash are
 // remembered.
 const keptSessions = 100
-
-// DefaultTrash bounds the trash of all sessions of a user together.
-var DefaultTrash = TrashLimits{Bytes: 4 << 30, Entries: 200_000}
 
 // Store is the directory in which one user's sessions keep things.
 type Store struct{ dir string }
@@ -109,7 +108,7 @@ func (s *Session) writeJSON(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	temp := filepath.Join(s.dir, tempName())
+	temp := filepath.Join(s.dir, beneath.TempName())
 	if err := os.WriteFile(temp, data, 0o600); err != nil {
 		return fmt.Errorf("store: %w", errors.Join(err, os.Remove(temp)))
 	}
@@ -166,7 +165,7 @@ func (s *Store) forgetOld() error {
 		if one.Running() {
 			continue
 		}
-		if trashed, err := one.Trashed(); err != nil || len(trashed) > 0 {
+		if trashed, err := one.Trash(); err != nil || len(trashed) > 0 {
 			continue // what cannot be read may be wanted
 		}
 		if err := os.RemoveAll(one.dir); err != nil {
@@ -178,13 +177,13 @@ func (s *Store) forgetOld() error {
 
 // TrashLeft is what limits leave for a session that begins: the trash of the
 // other sessions counts too.
-func (s *Store) TrashLeft(limits TrashLimits) (TrashLimits, error) {
+func (s *Store) TrashLeft(limits trash.Limits) (trash.Limits, error) {
 	all, err := s.Sessions()
 	if err != nil {
 		return limits, err
 	}
 	for _, one := range all {
-		trashed, err := one.Trashed()
+		trashed, err := one.Trash()
 		if err != nil {
 			return limits, err
 		}
@@ -196,10 +195,10 @@ func (s *Store) TrashLeft(limits TrashLimits) (TrashLimits, error) {
 	return limits, nil
 }
 
-// Trashed is what the session's trash holds, oldest first.
-func (s *Session) Trashed() ([]Trashed, error) { return ReadTrash(filepath.Join(s.dir, trashName)) }
+// Trash is what the session's trash holds, oldest first.
+func (s *Session) Trash() ([]trash.Entry, error) { return trash.Read(filepath.Join(s.dir, trashName)) }
 
-// TrashDir opens the directory of the session's trash, for [OpenTrash].
+// TrashDir opens the directory of the session's trash, for [trash.Open].
 func (s *Session) TrashDir() (*os.File, error) { return os.Open(filepath.Join(s.dir, trashName)) }
 
 // BeforeDir opens the directory in which the file server keeps what changed
@@ -236,21 +235,21 @@ func (s *Session) Restore(id string, force bool) (path string, err error) {
 	if !ok || rel == "" {
 		return "", fmt.Errorf("restore %s: it was in no workspace that is known", e.Path)
 	}
-	root, err := OpenRoot(dir)
+	root, err := beneath.OpenRoot(dir)
 	if err != nil {
 		return "", err
 	}
 	defer root.Close()
-	above, name := split(rel)
-	fd, err := OpenBeneath(root, above, true)
+	above, name := beneath.Split(rel)
+	fd, err := beneath.OpenDir(root, above, true)
 	if err != nil {
 		return "", fmt.Errorf("restore %s: %w", e.Path, err)
 	}
-	defer closeFD(fd)
-	if err := t.PutBack(e, fd, name, force); err != nil {
+	defer beneath.CloseFD(fd)
+	if err := t.Restore(e, fd, name, force); err != nil {
 		return "", fmt.Errorf("restore %s: %w", e.Path, err)
 	}
-	return filepath.Join(dir, rel), t.Drop(id, "restored")
+	return filepath.Join(dir, rel), t.Remove(id, "restored")
 }
 
 // Purge removes files of an ended session's trash for good.
@@ -261,20 +260,17 @@ func (s *Session) Purge(ids ...string) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	for _, id := range ids {
-		if err := t.Drop(id, "purged"); err != nil {
+		if err := t.Remove(id, "purged"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Session) openTrash() (*Trash, error) {
+func (s *Session) openTrash() (*trash.Trash, error) {
 	dir, err := s.TrashDir()
 	if err != nil {
 		return nil, fmt.Errorf("trash: %w", err)
 	}
-	return OpenTrash(dir, TrashLimits{}, s.Session)
+	return trash.Open(dir, trash.Limits{}, s.Session)
 }
-
-// closeFD closes a descriptor that nothing was written through.
-func closeFD(fd int) { _ = unix.Close(fd) }

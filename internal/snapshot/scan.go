@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"agentsh/internal/beneath"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,16 +21,6 @@ const steadyTries = 5
 // racy is how long after its last change a file may change again unseen by its
 // times, on filesystems with coarse ones.
 const racy = 2 * time.Second
-
-// Types of an [Entry].
-const (
-	typeFile    = "file"
-	typeDir     = "dir"
-	typeSymlink = "symlink"
-	typeFIFO    = "fifo"
-	typeSocket  = "socket"
-	typeOther   = "other" // also of FIFOs and sockets in trashes and old checkpoints
-)
 
 // Entry is one file of a checkpoint.
 type Entry struct {
@@ -46,7 +37,7 @@ type Entry struct {
 
 	// Xattrs of a file or directory, sorted; of a file with several names only at
 	// the first.
-	Xattrs []Xattr `json:"xattrs,omitempty"`
+	Xattrs []beneath.Xattr `json:"xattrs,omitempty"`
 
 	// What tells that a file was not touched since: see stat(2).
 	Dev   uint64 `json:"dev"`
@@ -58,19 +49,19 @@ type Entry struct {
 func entryOf(rel string, st *unix.Stat_t) Entry {
 	e := Entry{
 		Path: []byte(rel), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: st.Mtim.Nano(),
-		Dev: st.Dev, Ino: st.Ino, Ctime: st.Ctim.Nano(), Nlink: uint64(st.Nlink), Type: typeOther, //nolint:unconvert // 32 bits on arm64
+		Dev: st.Dev, Ino: st.Ino, Ctime: st.Ctim.Nano(), Nlink: uint64(st.Nlink), Type: beneath.TypeOther, //nolint:unconvert // 32 bits on arm64
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		e.Type, e.Size = typeFile, st.Size
+		e.Type, e.Size = beneath.TypeFile, st.Size
 	case unix.S_IFDIR:
-		e.Type = typeDir
+		e.Type = beneath.TypeDir
 	case unix.S_IFLNK:
-		e.Type = typeSymlink
+		e.Type = beneath.TypeSymlink
 	case unix.S_IFIFO:
-		e.Type = typeFIFO
+		e.Type = beneath.TypeFIFO
 	case unix.S_IFSOCK:
-		e.Type = typeSocket
+		e.Type = beneath.TypeSocket
 	}
 	return e
 }
@@ -82,21 +73,21 @@ func (e *Entry) untouched(old *Entry, at time.Time) bool {
 		e.Ctime < at.Add(-racy).UnixNano()
 }
 
-func (e *Entry) inode() inode { return inode{e.Dev, e.Ino} }
+func (e *Entry) inode() beneath.Inode { return beneath.Inode{Dev: e.Dev, Ino: e.Ino} }
 
-func (e *Entry) attributes() attributes {
-	return attributes{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: unix.NsecToTimespec(e.Mtime)}
+func (e *Entry) attributes() beneath.Attributes {
+	return beneath.Attributes{Mode: e.Mode, UID: e.UID, GID: e.GID, Mtime: unix.NsecToTimespec(e.Mtime)}
 }
 
 // restored reports whether a rollback can make such a file: a socket is its
 // listener's, and a device the machine's.
-func (e *Entry) restored() bool { return e.Type != typeSocket && e.Type != typeOther }
+func (e *Entry) restored() bool { return e.Type != beneath.TypeSocket && e.Type != beneath.TypeOther }
 
 // sameType reports whether both are files of one type. Old checkpoints have one
 // for all that is not restored.
 func (e *Entry) sameType(other *Entry) bool {
-	special := func(t string) bool { return t == typeFIFO || t == typeSocket || t == typeOther }
-	return e.Type == other.Type || (e.Type == typeOther || other.Type == typeOther) && special(e.Type) && special(other.Type)
+	special := func(t string) bool { return t == beneath.TypeFIFO || t == beneath.TypeSocket || t == beneath.TypeOther }
+	return e.Type == other.Type || (e.Type == beneath.TypeOther || other.Type == beneath.TypeOther) && special(e.Type) && special(other.Type)
 }
 
 // listing is a workspace as it was looked at.
@@ -123,12 +114,12 @@ type look func(dir int, name string, e *Entry, dated bool) error
 // out.
 func scan(root *os.File, content look) (*listing, error) {
 	l := &listing{at: time.Now(), format: formatNow, xattrs: true}
-	s := scanner{listing: l, content: content, links: map[inode]int{}}
-	fd, err := OpenBeneath(root, "", false)
+	s := scanner{listing: l, content: content, links: map[beneath.Inode]int{}}
+	fd, err := beneath.OpenDir(root, "", false)
 	if err != nil {
 		return nil, err
 	}
-	defer closeFD(fd)
+	defer beneath.CloseFD(fd)
 	var st unix.Stat_t
 	if err := unix.Fstatat(fd, "", &st, unix.AT_EMPTY_PATH); err != nil {
 		return nil, err
@@ -178,9 +169,9 @@ func settle(f *os.File) error {
 type scanner struct {
 	*listing
 	content look
-	links   map[inode]int // entries of files with several names
-	dev     uint64        // of the root
-	dated   bool          // its filesystem dates mappings
+	links   map[beneath.Inode]int // entries of files with several names
+	dev     uint64                // of the root
+	dated   bool                  // its filesystem dates mappings
 }
 
 func (s *scanner) directory(fd int, rel string) error {
@@ -206,26 +197,25 @@ func (s *scanner) entry(dir int, name, rel string) error {
 	}
 	e := entryOf(rel, &st)
 	switch e.Type {
-	case typeDir:
-		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath}
-		fd, err := unix.Openat2(dir, name, &how)
+	case beneath.TypeDir:
+		fd, err := beneath.OpenChild(dir, name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
-		defer closeFD(fd)
-		if e.Xattrs, err = xattrsOf(fd); err != nil {
+		defer beneath.CloseFD(fd)
+		if e.Xattrs, err = beneath.Xattrs(fd); err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
 		s.entries = append(s.entries, e)
 		return s.directory(fd, rel)
-	case typeSymlink:
+	case beneath.TypeSymlink:
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, buf)
 		if err != nil {
 			return fmt.Errorf("%s: %w", rel, err)
 		}
 		e.Target = buf[:n]
-	case typeFile:
+	case beneath.TypeFile:
 		id := e.inode()
 		if first, seen := s.links[id]; seen && e.Nlink > 1 {
 			e.SHA256, e.Link = s.entries[first].SHA256, s.entries[first].Path
@@ -274,7 +264,7 @@ type reading struct {
 // steady reads a file until it did not change meanwhile, and takes over how it
 // looked then.
 func steady(dir int, name string, e *Entry, r reading) error {
-	f, err := openAt(dir, name)
+	f, err := beneath.OpenFile(dir, name)
 	if err != nil {
 		return err
 	}
@@ -299,7 +289,7 @@ func steady(dir int, name string, e *Entry, r reading) error {
 		if err := unix.Fstat(int(f.Fd()), &after); err != nil {
 			return err
 		}
-		xattrs, err := xattrsOf(int(f.Fd()))
+		xattrs, err := beneath.Xattrs(int(f.Fd()))
 		if err != nil {
 			return err
 		}

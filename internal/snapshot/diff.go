@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/wire"
 )
 
@@ -94,7 +95,7 @@ func (c *Checkpoints) look(known *listing) (*listing, error) {
 // same reports whether two files are alike in all that a rollback restores. Times
 // of directories are set in any case.
 func (e *Entry) same(other *Entry) bool {
-	return e.sameAttributes(other) && e.sameContent(other) && (e.Type == typeDir || e.Mtime == other.Mtime)
+	return e.sameAttributes(other) && e.sameContent(other) && (e.Type == beneath.TypeDir || e.Mtime == other.Mtime)
 }
 
 func (e *Entry) sameAttributes(other *Entry) bool {
@@ -119,7 +120,7 @@ func compare(from, to *listing) []wire.Change {
 		switch {
 		case was == nil:
 			add(e, changeCreated)
-		case !was.sameContent(e) || !was.sameAttributes(e) || xattrs && !sameXattrs(was.Xattrs, e.Xattrs):
+		case !was.sameContent(e) || !was.sameAttributes(e) || xattrs && !beneath.SameXattrs(was.Xattrs, e.Xattrs):
 			if len(e.Path) > 0 {
 				add(e, changeModified)
 			}
@@ -160,7 +161,7 @@ func (c *Checkpoints) View(id string) (*View, error) {
 // Open opens what a regular file held; fs.ErrNotExist is in the chain of the error
 // when there was none.
 func (v *View) Open(path string) (*os.File, error) {
-	if e := v.entries[path]; e != nil && e.Type == typeFile {
+	if e := v.entries[path]; e != nil && e.Type == beneath.TypeFile {
 		return os.Open(v.c.object(e.SHA256))
 	}
 	return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)

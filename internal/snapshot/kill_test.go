@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"bufio"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/testenv"
 )
 
@@ -91,7 +92,7 @@ func killAmidst(t *testing.T, r *rand.Rand, store, work, id string) {
 func nothingHalf(t *testing.T, c *Checkpoints) []Checkpoint {
 	t.Helper()
 	for _, dir := range []string{c.dir, filepath.Join(c.dir, objectsName)} {
-		left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
+		left, err := filepath.Glob(filepath.Join(dir, beneath.TempPrefix+"*"))
 		must(t, err)
 		if len(left) > 0 {
 			t.Errorf("left behind: %q", left)

@@ -1,4 +1,7 @@
-package keep
+// Package beneath reads and writes files below the descriptor of a directory that
+// untrusted processes write to. No function follows a symbolic link, and a file
+// appears whole under its name. It is safe for concurrent use.
+package beneath
 
 import (
 	"crypto/rand"
@@ -12,14 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotKept says that what a file held before was not kept.
-var ErrNotKept = errors.New("its old content was not kept")
+// resolve keeps a lookup below its directory and away from links. See openat2(2).
+const resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-
-// tempPrefix starts the names of files that are not in place yet. What a killed
+// TempPrefix starts the names of files that are not in place yet. What a killed
 // process left under such a name is whole, and goes with the next rollback.
-const tempPrefix = ".agentsh-new-"
+const TempPrefix = ".agentsh-new-"
 
 // OpenRoot opens a workspace for the functions of this package. The caller
 // closes it.
@@ -31,9 +32,9 @@ func OpenRoot(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// OpenBeneath opens the directory at rel below root, for *at calls; "" is root.
+// OpenDir opens the directory at rel below root, for *at calls; "" is root.
 // Missing directories are made when make is set, for the owner of the one above.
-func OpenBeneath(root *os.File, rel string, make bool) (int, error) {
+func OpenDir(root *os.File, rel string, make bool) (int, error) {
 	fd, err := unix.FcntlInt(root.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return -1, err
@@ -52,9 +53,14 @@ func OpenBeneath(root *os.File, rel string, make bool) (int, error) {
 	return fd, nil
 }
 
+// OpenChild opens a directory by its name in dir, for *at calls.
+func OpenChild(dir int, name string) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolve}
+	return unix.Openat2(dir, name, &how)
+}
+
 func openStep(dir int, name string, make bool) (int, error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath}
-	fd, err := unix.Openat2(dir, name, &how)
+	fd, err := OpenChild(dir, name)
 	if !make || !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
@@ -62,82 +68,82 @@ func openStep(dir int, name string, make bool) (int, error) {
 	if err := unix.Fstatat(dir, "", &above, unix.AT_EMPTY_PATH); err != nil {
 		return -1, err
 	}
-	made, err := makeDir(dir, name)
+	made, err := MakeDir(dir, name)
 	if err != nil {
 		return -1, err
 	}
-	defer made.close()
-	if err := made.set(attributes{mode: above.Mode, uid: above.Uid, gid: above.Gid, mtime: unix.Timespec{Nsec: unix.UTIME_NOW}}); err != nil {
+	defer made.Close()
+	if err := made.Set(Attributes{Mode: above.Mode, UID: above.Uid, GID: above.Gid, Mtime: unix.Timespec{Nsec: unix.UTIME_NOW}}); err != nil {
 		return -1, err
 	}
-	return unix.FcntlInt(uintptr(made.fd), unix.F_DUPFD_CLOEXEC, 3)
+	return unix.FcntlInt(uintptr(made.FD), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-// tempName is a name nothing in the directory has.
-func tempName() string { return tempPrefix + rand.Text()[:12] }
+// TempName is a name nothing in the directory has.
+func TempName() string { return TempPrefix + rand.Text()[:12] }
 
-// placeFile makes a regular file that is whole when its name appears. Without
+// PlaceFile makes a regular file that is whole when its name appears. Without
 // replace an existing name is an error, with it the old file is replaced in one
 // step. [ErrReplaced] is in the chain of the error when the name then leads to
 // another file.
-func placeFile(dir int, name string, a attributes, replace bool, fill func(*os.File) error) (inode, error) {
-	temp := tempName()
+func PlaceFile(dir int, name string, a Attributes, replace bool, fill func(*os.File) error) (Inode, error) {
+	temp := TempName()
 	fd, err := unix.Openat(dir, temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return inode{}, err
+		return Inode{}, err
 	}
 	f := os.NewFile(uintptr(fd), name)
 	err = fill(f)
-	made := entry{fd: fd}
+	made := Entry{FD: fd}
 	if err == nil {
-		err = unix.Fstat(fd, &made.st)
+		err = unix.Fstat(fd, &made.Stat)
 	}
 	if err == nil {
-		err = made.set(a)
+		err = made.Set(a)
 	}
 	if err == nil {
-		err = moveInto(dir, temp, name, replace)
+		err = Rename(dir, temp, name, replace)
 	}
 	if err == nil {
-		err = made.named(dir, name)
+		err = made.Named(dir, name)
 	} else {
 		_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
 	}
-	return inodeOf(&made.st), errors.Join(err, f.Close())
+	return InodeOf(&made.Stat), errors.Join(err, f.Close())
 }
 
-// placeLink makes a symbolic link, as placeFile makes a file.
-func placeLink(dir int, name string, target []byte, a attributes, replace bool) error {
-	temp := tempName()
+// PlaceLink makes a symbolic link, as PlaceFile makes a file.
+func PlaceLink(dir int, name string, target []byte, a Attributes, replace bool) error {
+	temp := TempName()
 	if err := unix.Symlinkat(string(target), dir, temp); err != nil {
 		return err
 	}
-	made, err := openMade(dir, temp, unix.S_IFLNK)
+	made, err := OpenMade(dir, temp, unix.S_IFLNK)
 	if err == nil {
-		defer made.close()
-		err = errors.Join(made.chown(a.uid, a.gid), made.times(a))
+		defer made.Close()
+		err = errors.Join(made.chown(a.UID, a.GID), made.times(a))
 	}
 	if err == nil {
-		err = moveInto(dir, temp, name, replace)
+		err = Rename(dir, temp, name, replace)
 	}
 	if err != nil {
 		_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
 		return err
 	}
-	return made.named(dir, name)
+	return made.Named(dir, name)
 }
 
-// moveInto renames an entry of a directory, over an old one only when replace is
+// Rename renames an entry of a directory, over an old one only when replace is
 // set.
-func moveInto(dir int, oldName, newName string, replace bool) error {
+func Rename(dir int, oldName, newName string, replace bool) error {
 	if replace {
 		return unix.Renameat(dir, oldName, dir, newName)
 	}
 	return unix.Renameat2(dir, oldName, dir, newName, unix.RENAME_NOREPLACE)
 }
 
-// openAt opens a regular file for reading, never a symbolic link.
-func openAt(dir int, name string) (*os.File, error) {
+// OpenFile opens a regular file for reading, never a symbolic link.
+func OpenFile(dir int, name string) (*os.File, error) {
 	if name == "" { // dir is the file
 		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(dir), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -152,8 +158,8 @@ func openAt(dir int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// split cuts a path into its directory, "" for none, and its name.
-func split(rel string) (dir, name string) {
+// Split cuts a path into its directory, "" for none, and its name.
+func Split(rel string) (dir, name string) {
 	dir, name = path.Split(rel)
 	return strings.TrimSuffix(dir, "/"), name
 }

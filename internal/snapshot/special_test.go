@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"net"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/testenv"
 )
 
@@ -121,8 +122,8 @@ func TestAnOldCheckpointLeavesAttributesAndFIFOsAlone(t *testing.T) {
 	must(t, err)
 	one.Xattrs = false
 	for i := range l.entries {
-		if l.entries[i].Type == typeFIFO {
-			l.entries[i].Type = typeOther
+		if l.entries[i].Type == beneath.TypeFIFO {
+			l.entries[i].Type = beneath.TypeOther
 		}
 	}
 	must(t, os.Remove(filepath.Join(c.dir, one.ID+manifestEnd)))

@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -75,7 +76,7 @@ func (c *Checkpoints) rollback(id string, want *listing, frozen *Freeze) ([]wire
 	if err := statedir.WriteJSON(filepath.Join(c.dir, rollbackName), id); err != nil {
 		return nil, err
 	}
-	r := rollback{c: c, frozen: frozen, want: want.byPath(), have: have.byPath(), xattrs: want.xattrs, made: map[string]inode{}}
+	r := rollback{c: c, frozen: frozen, want: want.byPath(), have: have.byPath(), xattrs: want.xattrs, made: map[string]beneath.Inode{}}
 	if err := r.run(have, want); err != nil {
 		return r.done, err
 	}
@@ -94,7 +95,7 @@ func syncAt(dir int) error {
 	if err != nil {
 		return err
 	}
-	defer closeFD(fd)
+	defer beneath.CloseFD(fd)
 	return unix.Syncfs(fd)
 }
 
@@ -127,8 +128,8 @@ type rollback struct {
 	c          *Checkpoints
 	frozen     *Freeze
 	want, have map[string]*Entry
-	xattrs     bool             // the checkpoint has them
-	made       map[string]inode // what was made, or put in the place of something
+	xattrs     bool                     // the checkpoint has them
+	made       map[string]beneath.Inode // what was made, or put in the place of something
 	done       []wire.Change
 }
 
@@ -144,14 +145,14 @@ func (r *rollback) run(have, want *listing) error {
 }
 
 // inode is what a path must lead to now.
-func (r *rollback) inode(path string) inode {
+func (r *rollback) inode(path string) beneath.Inode {
 	if made, ok := r.made[path]; ok {
 		return made
 	}
 	if have := r.have[path]; have != nil {
 		return have.inode()
 	}
-	return inode{}
+	return beneath.Inode{}
 }
 
 func (r *rollback) note(path, kind string) {
@@ -160,8 +161,8 @@ func (r *rollback) note(path, kind string) {
 
 // at opens the directory of a path.
 func (r *rollback) at(path string) (fd int, name string, err error) {
-	dir, name := split(path)
-	fd, err = OpenBeneath(r.c.root, dir, false)
+	dir, name := beneath.Split(path)
+	fd, err = beneath.OpenDir(r.c.root, dir, false)
 	return fd, name, err
 }
 
@@ -182,11 +183,11 @@ func (r *rollback) remove(have *listing) error {
 			return err
 		}
 		flags := 0
-		if e.Type == typeDir {
+		if e.Type == beneath.TypeDir {
 			flags = unix.AT_REMOVEDIR
 		}
 		err = unix.Unlinkat(fd, name, flags)
-		closeFD(fd)
+		beneath.CloseFD(fd)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("remove %s: %w", path, err)
 		}
@@ -213,7 +214,7 @@ func (r *rollback) make(want *listing) error {
 // directories gives the directories their attributes.
 func (r *rollback) directories(want *listing) error {
 	for _, e := range slices.Backward(want.entries) {
-		if e.Type != typeDir || len(e.Path) == 0 {
+		if e.Type != beneath.TypeDir || len(e.Path) == 0 {
 			continue
 		}
 		err := r.frozen.check()
@@ -232,7 +233,7 @@ func (r *rollback) directory(e *Entry) error {
 	if err != nil {
 		return err
 	}
-	defer closeFD(fd)
+	defer beneath.CloseFD(fd)
 	return r.adjust(e, fd, name)
 }
 
@@ -246,17 +247,17 @@ func (r *rollback) makeOne(e *Entry) error {
 	if err != nil {
 		return err
 	}
-	defer closeFD(fd)
+	defer beneath.CloseFD(fd)
 	switch {
-	case e.Type == typeDir:
+	case e.Type == beneath.TypeDir:
 		if have == nil {
 			err = r.makeDir(path, fd, name)
 		}
 	case len(e.Link) > 0:
 		err = r.link(e, fd, name)
-	case e.Type == typeSymlink:
-		err = placeLink(fd, name, e.Target, e.attributes(), true)
-	case e.Type == typeFIFO:
+	case e.Type == beneath.TypeSymlink:
+		err = beneath.PlaceLink(fd, name, e.Target, e.attributes(), true)
+	case e.Type == beneath.TypeFIFO:
 		err = r.fifo(e, fd, name, have != nil)
 	case have != nil && have.sameContent(e) && !e.gains(have):
 		err = r.adjust(e, fd, name)
@@ -269,7 +270,7 @@ func (r *rollback) makeOne(e *Entry) error {
 	switch {
 	case have == nil:
 		r.note(path, changeCreated)
-	case e.Type != typeDir:
+	case e.Type != beneath.TypeDir:
 		r.note(path, changeModified)
 	}
 	return nil
@@ -280,7 +281,7 @@ func (r *rollback) isThere(e, have *Entry) bool {
 	if _, remade := r.made[string(e.Link)]; remade {
 		return false
 	}
-	return have != nil && have.same(e) && (!r.xattrs || sameXattrs(have.Xattrs, e.Xattrs))
+	return have != nil && have.same(e) && (!r.xattrs || beneath.SameXattrs(have.Xattrs, e.Xattrs))
 }
 
 // gains reports whether a regular file would go to another owner or become one
@@ -291,31 +292,31 @@ func (e *Entry) gains(have *Entry) bool {
 }
 
 // attributes are those of an entry as far as the checkpoint has them.
-func (r *rollback) attributes(e *Entry) attributes {
+func (r *rollback) attributes(e *Entry) beneath.Attributes {
 	a := e.attributes()
-	if r.xattrs && (e.Type == typeFile || e.Type == typeDir) {
-		a.xattrs = &e.Xattrs
+	if r.xattrs && (e.Type == beneath.TypeFile || e.Type == beneath.TypeDir) {
+		a.Xattrs = &e.Xattrs
 	}
 	return a
 }
 
 // adjust gives what was looked at, or made, its attributes.
 func (r *rollback) adjust(e *Entry, dir int, name string) error {
-	there, err := openSame(dir, name, r.inode(string(e.Path)))
+	there, err := beneath.OpenSame(dir, name, r.inode(string(e.Path)))
 	if err != nil {
 		return err
 	}
-	defer there.close()
-	return there.set(r.attributes(e))
+	defer there.Close()
+	return there.Set(r.attributes(e))
 }
 
 func (r *rollback) makeDir(path string, dir int, name string) error {
-	made, err := makeDir(dir, name)
+	made, err := beneath.MakeDir(dir, name)
 	if err != nil {
 		return err
 	}
-	defer made.close()
-	r.made[path] = inodeOf(&made.st)
+	defer made.Close()
+	r.made[path] = beneath.InodeOf(&made.Stat)
 	return nil
 }
 
@@ -327,12 +328,12 @@ func (r *rollback) fifo(e *Entry, dir int, name string, there bool) error {
 	if err := unix.Mknodat(dir, name, unix.S_IFIFO|0o600, 0); err != nil {
 		return err
 	}
-	made, err := openMade(dir, name, unix.S_IFIFO)
+	made, err := beneath.OpenMade(dir, name, unix.S_IFIFO)
 	if err != nil {
 		return err
 	}
-	defer made.close()
-	return made.set(r.attributes(e))
+	defer made.Close()
+	return made.Set(r.attributes(e))
 }
 
 // file puts a regular file in place. Other names of what was there keep what
@@ -343,7 +344,7 @@ func (r *rollback) file(e *Entry, dir int, name string) error {
 		return err
 	}
 	defer from.Close()
-	made, err := placeFile(dir, name, r.attributes(e), true, func(to *os.File) error { return copyContent(to, from) })
+	made, err := beneath.PlaceFile(dir, name, r.attributes(e), true, func(to *os.File) error { return beneath.CopyContent(to, from) })
 	r.made[string(e.Path)] = made
 	return err
 }
@@ -354,14 +355,14 @@ func (r *rollback) link(e *Entry, dir int, name string) error {
 	if err != nil {
 		return err
 	}
-	defer closeFD(from)
-	temp := tempName()
+	defer beneath.CloseFD(from)
+	temp := beneath.TempName()
 	if err := unix.Linkat(from, first, dir, temp, 0); err != nil {
 		return err
 	}
-	linked, err := openSame(dir, temp, r.inode(string(e.Link)))
+	linked, err := beneath.OpenSame(dir, temp, r.inode(string(e.Link)))
 	if err == nil {
-		linked.close()
+		linked.Close()
 		err = unix.Renameat(dir, temp, dir, name)
 	}
 	_ = unix.Unlinkat(dir, temp, 0) // still there when both names were one file already, see rename(2)

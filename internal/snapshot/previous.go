@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"crypto/sha256"
@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/wire"
 )
 
@@ -22,6 +23,9 @@ const (
 	maxBefore    = 1 << 20
 	maxAllBefore = 64 << 20
 )
+
+// ErrNotKept says that the previous content of a file was not saved.
+var ErrNotKept = errors.New("its old content was not kept")
 
 // Before keeps what the files of a session held before they were first changed,
 // as far as there is room: it serves to show differences, nothing else. It is
@@ -55,7 +59,7 @@ func (b *Before) Keep(path string, dir int, name string) error {
 	if unix.Faccessat(b.dir, key, unix.F_OK, 0) == nil {
 		return nil
 	}
-	from, err := openAt(dir, name)
+	from, err := beneath.OpenFile(dir, name)
 	if err != nil {
 		return err
 	}
@@ -64,7 +68,7 @@ func (b *Before) Keep(path string, dir int, name string) error {
 	if err != nil || !info.Mode().IsRegular() || info.Size() > min(maxBefore, b.left) {
 		return err
 	}
-	temp := tempName()
+	temp := beneath.TempName()
 	fd, err := unix.Openat(b.dir, temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err

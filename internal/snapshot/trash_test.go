@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
+	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 )
 
@@ -24,7 +26,7 @@ func must(t testing.TB, err error) {
 type kept struct {
 	*Session
 	work  string
-	trash *Trash
+	trash *trash.Trash
 	root  int
 }
 
@@ -38,11 +40,11 @@ func newKept(t *testing.T, store *Store, id string) *kept {
 	t.Cleanup(func() { _ = k.Close() })
 	dir, err := k.TrashDir()
 	must(t, err)
-	k.trash, err = OpenTrash(dir, TrashLimits{Bytes: 1 << 20, Entries: 10}, id)
+	k.trash, err = trash.Open(dir, trash.Limits{Bytes: 1 << 20, Entries: 10}, id)
 	must(t, err)
 	k.root, err = unix.Open(k.work, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
-	t.Cleanup(func() { closeFD(k.root) })
+	t.Cleanup(func() { beneath.CloseFD(k.root) })
 	return k
 }
 
@@ -57,7 +59,7 @@ func newStore(t *testing.T) *Store {
 func (k *kept) put(t *testing.T, name, text string, link bool) string {
 	t.Helper()
 	must(t, os.WriteFile(filepath.Join(k.work, name), []byte(text), 0o640))
-	id, err := k.trash.Keep(k.root, name, link, Trashed{Path: "/w/" + name, Op: "delete"})
+	id, err := k.trash.Save(k.root, name, link, trash.Entry{Path: "/w/" + name, Op: "delete"})
 	must(t, err)
 	return id
 }
@@ -70,7 +72,7 @@ func TestWhatIsRestoredIsAsItWas(t *testing.T) {
 		must(t, os.WriteFile(name, []byte("text"), 0o600))
 		must(t, os.Chmod(name, 0o751))
 		must(t, os.Chtimes(name, time.Time{}, long))
-		id, err := k.trash.Keep(k.root, "a", link, Trashed{Path: "/w/a", Op: "delete"})
+		id, err := k.trash.Save(k.root, "a", link, trash.Entry{Path: "/w/a", Op: "delete"})
 		must(t, err)
 		must(t, os.Remove(name))
 		must(t, k.trash.Close())
@@ -82,7 +84,7 @@ func TestWhatIsRestoredIsAsItWas(t *testing.T) {
 		if data, _ := os.ReadFile(name); string(data) != "text" || info.Mode().Perm() != 0o751 || !info.ModTime().Equal(long) {
 			t.Errorf("link %v: %q, %v, %v", link, data, info.Mode(), info.ModTime())
 		}
-		if list, err := k.Trashed(); err != nil || len(list) != 0 {
+		if list, err := k.Trash(); err != nil || len(list) != 0 {
 			t.Errorf("left: %v, %v", list, err)
 		}
 		if left, _ := filepath.Glob(filepath.Join(k.work, ".agentsh*")); len(left) > 0 {
@@ -110,8 +112,8 @@ func TestRestoringDoesNotFollowLinksOfTheWorkspace(t *testing.T) {
 func TestATrashHasOneUser(t *testing.T) {
 	k := newKept(t, newStore(t), "one")
 	id := k.put(t, "a", "text", true)
-	if err := k.Purge(id); !errors.Is(err, ErrInUse) {
-		t.Errorf("got %v, want ErrInUse", err)
+	if err := k.Purge(id); !errors.Is(err, trash.ErrInUse) {
+		t.Errorf("got %v, want trash.ErrInUse", err)
 	}
 	if !k.Running() {
 		t.Error("the session is not said to run")
@@ -124,23 +126,23 @@ func TestAKilledWriterLeavesNothingHalf(t *testing.T) {
 	k := newKept(t, newStore(t), "one")
 	id := k.put(t, "a", "text", false)
 	dir := filepath.Join(k.dir, trashName)
-	manifest := filepath.Join(dir, manifestName)
+	manifest := filepath.Join(dir, "manifest.jsonl")
 	must(t, k.trash.Close())
 	must(t, os.WriteFile(filepath.Join(dir, "00000002"), []byte("par"), 0o600)) // killed before its line
 	f, err := os.OpenFile(manifest, os.O_APPEND|os.O_WRONLY, 0)
 	must(t, err)
 	_, err = f.WriteString(`{"id":"00000003","ty`) // killed in it
 	must(t, errors.Join(err, f.Close()))
-	if list, err := k.Trashed(); err != nil || len(list) != 1 || list[0].ID != id {
+	if list, err := k.Trash(); err != nil || len(list) != 1 || list[0].ID != id {
 		t.Errorf("listed %v, %v", list, err)
 	}
 	d, err := k.TrashDir()
 	must(t, err)
-	k.trash, err = OpenTrash(d, TrashLimits{Bytes: 100, Entries: 10}, "one")
+	k.trash, err = trash.Open(d, trash.Limits{Bytes: 100, Entries: 10}, "one")
 	must(t, err)
 	defer k.trash.Close()
 	next := k.put(t, "b", "more", false)
-	list, err := k.Trashed()
+	list, err := k.Trash()
 	must(t, err)
 	if len(list) != 2 || list[1].ID != next {
 		t.Errorf("listed %v", list)
@@ -156,9 +158,9 @@ func TestTheTrashOfAllSessionsCounts(t *testing.T) {
 	store := newStore(t)
 	k := newKept(t, store, "one")
 	k.put(t, "a", "12345", true)
-	left, err := store.TrashLeft(TrashLimits{Bytes: 10, Entries: 3})
+	left, err := store.TrashLeft(trash.Limits{Bytes: 10, Entries: 3})
 	must(t, err)
-	if left != (TrashLimits{Bytes: 5, Entries: 2}) {
+	if left != (trash.Limits{Bytes: 5, Entries: 2}) {
 		t.Errorf("left %+v", left)
 	}
 }

@@ -1,4 +1,6 @@
-package keep
+// Package trash stores the files that soft_delete saved in one session: a manifest
+// of one JSON line for each entry, and the content of each file under its number.
+package trash
 
 import (
 	"bufio"
@@ -12,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/wire"
 )
 
@@ -20,18 +23,21 @@ const manifestName = "manifest.jsonl"
 // ErrInUse says that a running session holds the trash.
 var ErrInUse = errors.New("a running session uses this trash")
 
-// ErrTrashFull says that the limits of the trash are reached.
-var ErrTrashFull error = unix.EDQUOT
+// ErrFull says that the limits of the trash are reached.
+var ErrFull error = unix.EDQUOT
 
-// TrashLimits bound what a trash keeps.
-type TrashLimits struct {
+// Limits bound what a trash keeps.
+type Limits struct {
 	Bytes   int64 `json:"bytes"`
 	Entries int   `json:"entries"`
 }
 
-// Trashed is one line of the manifest. A later line with the same id and Undone
+// DefaultLimits bound the trash of all sessions of a user together.
+var DefaultLimits = Limits{Bytes: 4 << 30, Entries: 200_000}
+
+// Entry is one line of the manifest. A later line with the same id and Undone
 // says that the file is not in the trash any more.
-type Trashed struct {
+type Entry struct {
 	ID      string       `json:"id"`
 	Time    time.Time    `json:"time"`
 	Session string       `json:"session,omitempty"`
@@ -52,7 +58,7 @@ type Trashed struct {
 }
 
 // Name is the path inside the sandbox, as the file was called.
-func (e *Trashed) Name() string {
+func (e *Entry) Name() string {
 	if e.Raw != nil {
 		return string(e.Raw)
 	}
@@ -60,32 +66,32 @@ func (e *Trashed) Name() string {
 }
 
 // Room is how many bytes the entry takes in the trash.
-func (e *Trashed) Room() int64 { return e.Size - e.Holes }
+func (e *Entry) Room() int64 { return e.Size - e.Holes }
 
 // Trash holds the files that soft_delete saved in one session. It is safe for
 // concurrent use; one process at a time has it open.
 type Trash struct {
 	dir     int // descriptor of the directory
-	limits  TrashLimits
+	limits  Limits
 	session string
 
 	mu       sync.Mutex
 	manifest *os.File // locked
-	kept     map[string]Trashed
+	kept     map[string]Entry
 	order    []string
 	bytes    int64
 	next     int
 }
 
-// OpenTrash takes a directory over and reads its manifest. ErrInUse is in the
+// Open takes a directory over and reads its manifest. ErrInUse is in the
 // chain of the error when another process has it open.
-func OpenTrash(dir *os.File, limits TrashLimits, session string) (*Trash, error) {
+func Open(dir *os.File, limits Limits, session string) (*Trash, error) {
 	defer dir.Close()
 	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, fmt.Errorf("trash: %w", err)
 	}
-	t := &Trash{dir: fd, limits: limits, session: session, kept: map[string]Trashed{}, next: 1}
+	t := &Trash{dir: fd, limits: limits, session: session, kept: map[string]Entry{}, next: 1}
 	mf, err := unix.Openat(fd, manifestName, unix.O_CREAT|unix.O_RDWR|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("trash: %s: %w", manifestName, err), unix.Close(fd))
@@ -133,7 +139,7 @@ func (t *Trash) Close() error { return errors.Join(t.manifest.Close(), unix.Clos
 // read takes the manifest in. A last line without its end is what a killed
 // process left: its file is not listed, and the line is cut off.
 func (t *Trash) read() error {
-	whole, err := eachLine(t.manifest, func(e Trashed) { t.count(e) })
+	whole, err := eachLine(t.manifest, func(e Entry) { t.count(e) })
 	if err != nil {
 		return err
 	}
@@ -141,7 +147,7 @@ func (t *Trash) read() error {
 }
 
 // eachLine calls f for every whole line and returns how many bytes they have.
-func eachLine(r io.Reader, f func(Trashed)) (whole int64, err error) {
+func eachLine(r io.Reader, f func(Entry)) (whole int64, err error) {
 	lines := bufio.NewReader(r)
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')
@@ -151,7 +157,7 @@ func eachLine(r io.Reader, f func(Trashed)) (whole int64, err error) {
 		if err != nil {
 			return whole, err
 		}
-		var e Trashed
+		var e Entry
 		if err := json.Unmarshal(line, &e); err != nil {
 			return whole, fmt.Errorf("line %d: %w", n, err)
 		}
@@ -161,7 +167,7 @@ func eachLine(r io.Reader, f func(Trashed)) (whole int64, err error) {
 }
 
 // count takes one manifest line into account.
-func (t *Trash) count(e Trashed) {
+func (t *Trash) count(e Entry) {
 	var number int
 	if _, err := fmt.Sscanf(e.ID, "%d", &number); err == nil && number >= t.next {
 		t.next = number + 1
@@ -178,7 +184,7 @@ func (t *Trash) count(e Trashed) {
 }
 
 // write appends a line. What a full disk took of it is cut off again.
-func (t *Trash) write(e Trashed) error {
+func (t *Trash) write(e Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -195,10 +201,10 @@ func (t *Trash) write(e Trashed) error {
 }
 
 // List is what the trash holds, oldest first.
-func (t *Trash) List() []Trashed {
+func (t *Trash) List() []Entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var out []Trashed
+	var out []Entry
 	for _, id := range t.order {
 		if e, ok := t.kept[id]; ok {
 			out = append(out, e)
@@ -207,9 +213,9 @@ func (t *Trash) List() []Trashed {
 	return out
 }
 
-// ReadTrash is what the trash in a directory holds, oldest first, also while a
+// Read is what the trash in a directory holds, oldest first, also while a
 // session uses it. A directory without a trash holds nothing.
-func ReadTrash(dir string) ([]Trashed, error) {
+func Read(dir string) ([]Entry, error) {
 	f, err := os.Open(dir + "/" + manifestName)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -218,18 +224,18 @@ func ReadTrash(dir string) ([]Trashed, error) {
 		return nil, fmt.Errorf("trash: %w", err)
 	}
 	defer f.Close()
-	t := &Trash{kept: map[string]Trashed{}}
-	if _, err := eachLine(f, func(e Trashed) { t.count(e) }); err != nil {
+	t := &Trash{kept: map[string]Entry{}}
+	if _, err := eachLine(f, func(e Entry) { t.count(e) }); err != nil {
 		return nil, fmt.Errorf("trash %s: %w", f.Name(), err)
 	}
 	return t.List(), nil
 }
 
-// Keep saves the file called name in dir, or dir itself when name is empty,
+// Save saves the file called name in dir, or dir itself when name is empty,
 // before something changes or removes it, and returns its id. e has the path,
 // the operation and the rule. With link the file is only removed: where the
 // trash is on its filesystem it is kept by another link instead of a copy.
-func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error) {
+func (t *Trash) Save(dir int, name string, link bool, e Entry) (string, error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW
 	if name == "" {
 		flags |= unix.AT_EMPTY_PATH
@@ -238,18 +244,18 @@ func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error)
 	if err := unix.Fstatat(dir, name, &st, flags); err != nil {
 		return "", err
 	}
-	e.Time, e.Session, e.Mode, e.UID, e.GID, e.Type = time.Now(), t.session, st.Mode&0o7777, st.Uid, st.Gid, typeOther
+	e.Time, e.Session, e.Mode, e.UID, e.GID, e.Type = time.Now(), t.session, st.Mode&0o7777, st.Uid, st.Gid, beneath.TypeOther
 	e.Mtime = time.Unix(st.Mtim.Unix())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.ID = fmt.Sprintf("%08d", t.next)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		e.Type, e.Size = typeFile, st.Size
+		e.Type, e.Size = beneath.TypeFile, st.Size
 	case unix.S_IFDIR:
-		e.Type = typeDir
+		e.Type = beneath.TypeDir
 	case unix.S_IFLNK:
-		e.Type = typeSymlink
+		e.Type = beneath.TypeSymlink
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, buf)
 		if err != nil {
@@ -257,16 +263,16 @@ func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error)
 		}
 		e.Target = buf[:n]
 	}
-	if e.Type == typeFile && st.Blocks*512 < st.Size {
+	if e.Type == beneath.TypeFile && st.Blocks*512 < st.Size {
 		var err error
 		if e.Holes, err = holesIn(dir, name, st.Size); err != nil {
 			return "", err
 		}
 	}
 	if len(t.kept) >= t.limits.Entries || t.bytes+e.Room() > t.limits.Bytes {
-		return "", ErrTrashFull
+		return "", ErrFull
 	}
-	if e.Type == typeFile {
+	if e.Type == beneath.TypeFile {
 		var err error
 		if e.Linked, err = t.save(dir, name, e.ID, link && name != ""); err != nil {
 			return "", err
@@ -281,12 +287,12 @@ func (t *Trash) Keep(dir int, name string, link bool, e Trashed) (string, error)
 
 // holesIn is how many bytes of a file are holes.
 func holesIn(dir int, name string, size int64) (int64, error) {
-	f, err := openAt(dir, name)
+	f, err := beneath.OpenFile(dir, name)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	data, err := dataBytes(f, size)
+	data, err := beneath.DataBytes(f, size)
 	return size - data, err
 }
 
@@ -298,7 +304,7 @@ func (t *Trash) save(dir int, name, id string, mayLink bool) (linked bool, err e
 			return err == nil, err
 		}
 	}
-	from, err := openAt(dir, name)
+	from, err := beneath.OpenFile(dir, name)
 	if err != nil {
 		return false, err
 	}
@@ -308,7 +314,7 @@ func (t *Trash) save(dir int, name, id string, mayLink bool) (linked bool, err e
 		return false, err
 	}
 	out := os.NewFile(uintptr(to), id)
-	if err := errors.Join(copyContent(out, from), out.Close()); err != nil {
+	if err := errors.Join(beneath.CopyContent(out, from), out.Close()); err != nil {
 		_ = unix.Unlinkat(t.dir, id, 0) // the copy's failure is what the caller hears
 		return false, err
 	}
@@ -316,7 +322,7 @@ func (t *Trash) save(dir int, name, id string, mayLink bool) (linked bool, err e
 }
 
 // Find returns one entry.
-func (t *Trash) Find(id string) (Trashed, error) {
+func (t *Trash) Find(id string) (Entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e, ok := t.kept[id]
@@ -326,14 +332,14 @@ func (t *Trash) Find(id string) (Trashed, error) {
 	return e, nil
 }
 
-// Drop takes an entry out of the trash and says why: restored, purged, failed.
-func (t *Trash) Drop(id, why string) error {
+// Remove takes an entry out of the trash and says why: restored, purged, failed.
+func (t *Trash) Remove(id, why string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.kept[id]; !ok {
 		return fmt.Errorf("the trash has no entry %q", id)
 	}
-	if err := t.write(Trashed{ID: id, Time: time.Now(), Undone: why}); err != nil {
+	if err := t.write(Entry{ID: id, Time: time.Now(), Undone: why}); err != nil {
 		return err
 	}
 	if err := unix.Unlinkat(t.dir, id, 0); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -342,47 +348,47 @@ func (t *Trash) Drop(id, why string) error {
 	return nil
 }
 
-// PutBack makes the file of an entry again, as it was: content, mode, owner and
+// Restore makes the file of an entry again, as it was: content, mode, owner and
 // time. An existing name is an error unless force is set; a directory is never
 // replaced. The entry stays.
-func (t *Trash) PutBack(e Trashed, dir int, name string, force bool) error {
-	a := attributes{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: unix.NsecToTimespec(e.Mtime.UnixNano())}
+func (t *Trash) Restore(e Entry, dir int, name string, force bool) error {
+	a := beneath.Attributes{Mode: e.Mode, UID: e.UID, GID: e.GID, Mtime: unix.NsecToTimespec(e.Mtime.UnixNano())}
 	switch e.Type {
-	case typeDir:
-		return putDirBack(dir, name, a, force)
-	case typeSymlink:
-		return placeLink(dir, name, e.Target, a, force)
-	case typeFile:
-		return t.putFileBack(e, a, dir, name, force)
+	case beneath.TypeDir:
+		return restoreDir(dir, name, a, force)
+	case beneath.TypeSymlink:
+		return beneath.PlaceLink(dir, name, e.Target, a, force)
+	case beneath.TypeFile:
+		return t.restoreFile(e, a, dir, name, force)
 	}
 	return errors.New("only files, directories and symbolic links are restored")
 }
 
-// putDirBack makes a directory, or with force gives one that is there its
+// restoreDir makes a directory, or with force gives one that is there its
 // attributes.
-func putDirBack(dir int, name string, a attributes, force bool) error {
-	made, err := makeDir(dir, name)
+func restoreDir(dir int, name string, a beneath.Attributes, force bool) error {
+	made, err := beneath.MakeDir(dir, name)
 	if force && errors.Is(err, unix.EEXIST) {
-		if made, err = openEntry(dir, name); err == nil && !made.isDir() {
-			made.close()
+		if made, err = beneath.OpenEntry(dir, name); err == nil && !made.IsDir() {
+			made.Close()
 			err = unix.EEXIST
 		}
 	}
 	if err != nil {
 		return err
 	}
-	defer made.close()
-	return made.set(a)
+	defer made.Close()
+	return made.Set(a)
 }
 
-// putFileBack links the kept file back where it is the file itself, else it
+// restoreFile links the kept file back where it is the file itself, else it
 // makes a copy.
-func (t *Trash) putFileBack(e Trashed, a attributes, dir int, name string, force bool) error {
+func (t *Trash) restoreFile(e Entry, a beneath.Attributes, dir int, name string, force bool) error {
 	if e.Linked {
-		temp := tempName()
+		temp := beneath.TempName()
 		err := unix.Linkat(t.dir, e.ID, dir, temp, 0)
 		if err == nil {
-			if err = moveInto(dir, temp, name, force); err != nil {
+			if err = beneath.Rename(dir, temp, name, force); err != nil {
 				_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
 			}
 		}
@@ -390,11 +396,11 @@ func (t *Trash) putFileBack(e Trashed, a attributes, dir int, name string, force
 			return err
 		}
 	}
-	from, err := openAt(t.dir, e.ID)
+	from, err := beneath.OpenFile(t.dir, e.ID)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	_, err = placeFile(dir, name, a, force, func(to *os.File) error { return copyContent(to, from) })
+	_, err = beneath.PlaceFile(dir, name, a, force, func(to *os.File) error { return beneath.CopyContent(to, from) })
 	return err
 }

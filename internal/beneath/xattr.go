@@ -1,4 +1,4 @@
-package keep
+package beneath
 
 import (
 	"bytes"
@@ -28,9 +28,9 @@ func keptXattr(name string) bool {
 // followed.
 func procName(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// xattrsOf reads the attributes of an open file that is no symbolic link, sorted.
+// Xattrs reads the Attributes of an open file that is no symbolic link, sorted.
 // Where the filesystem has none there are none.
-func xattrsOf(fd int) ([]Xattr, error) {
+func Xattrs(fd int) ([]Xattr, error) {
 	path := procName(fd)
 	list, err := grown(func(buf []byte) (int, error) { return unix.Listxattr(path, buf) })
 	if errors.Is(err, unix.ENOTSUP) {
@@ -72,21 +72,21 @@ func grown(read func([]byte) (int, error)) ([]byte, error) {
 	}
 }
 
-func sameXattrs(a, b []Xattr) bool {
+func SameXattrs(a, b []Xattr) bool {
 	return slices.EqualFunc(a, b, func(x, y Xattr) bool { return x.Name == y.Name && bytes.Equal(x.Value, y.Value) })
 }
 
-// setXattrs makes the attributes of an entry those that are wanted. The owner
-// must be allowed to write to a file whose attributes change.
-func (e entry) setXattrs(mode uint32, want []Xattr) error {
-	have, err := xattrsOf(e.fd)
-	if err != nil || sameXattrs(have, want) {
+// setXattrs makes the Attributes of an entry those that are wanted. The owner
+// must be allowed to write to a file whose Attributes change.
+func (e Entry) setXattrs(mode uint32, want []Xattr) error {
+	have, err := Xattrs(e.FD)
+	if err != nil || SameXattrs(have, want) {
 		return err
 	}
 	if err := e.chmod(mode&0o777 | 0o200); err != nil {
 		return err
 	}
-	path := procName(e.fd)
+	path := procName(e.FD)
 	for _, x := range have {
 		if !slices.ContainsFunc(want, func(w Xattr) bool { return w.Name == x.Name }) {
 			if err := unix.Removexattr(path, x.Name); err != nil {

@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"bytes"
@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/testenv"
+	"agentsh/internal/trash"
 )
 
 // onTmpfs makes a directory on a filesystem that does not date writes through
@@ -71,7 +73,7 @@ func TestHolesAndZerosAreAlike(t *testing.T) {
 				t.Errorf("seed %d: another file has its digest", seed)
 			}
 			seen[holes] = whole
-			for _, how := range []func(to, from *os.File) error{copyContent, func(to, from *os.File) error {
+			for _, how := range []func(to, from *os.File) error{beneath.CopyContent, func(to, from *os.File) error {
 				sum, _, err := copyDigest(to, from)
 				if sum != holes {
 					t.Errorf("seed %d: copied as %s", seed, sum)
@@ -139,7 +141,7 @@ func TestHolesInTheTrashCostNothing(t *testing.T) {
 		name := filepath.Join(k.work, "big")
 		must(t, os.WriteFile(name, []byte("one"), 0o644))
 		must(t, os.Truncate(name, size))
-		id, err := k.trash.Keep(k.root, "big", link, Trashed{Path: "/w/big", Op: "delete"})
+		id, err := k.trash.Save(k.root, "big", link, trash.Entry{Path: "/w/big", Op: "delete"})
 		must(t, err)
 		must(t, os.Remove(name))
 		must(t, k.trash.Close())

@@ -1,6 +1,7 @@
-package keep
+package snapshot
 
 import (
+	"agentsh/internal/trash"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ func (s *Store) ExportTrash(to string) (files int, err error) {
 		return 0, err
 	}
 	for _, one := range all {
-		list, err := one.Trashed()
+		list, err := one.Trash()
 		if err != nil {
 			return files, err
 		}
@@ -35,48 +36,16 @@ func (s *Store) ExportTrash(to string) (files int, err error) {
 	return files, nil
 }
 
-// export copies a trash as its session has it: the record, the manifest of what
-// is there, and the files.
-func (s *Session) export(to string, list []Trashed) error {
-	at := filepath.Join(to, trashName)
-	if err := os.MkdirAll(at, 0o700); err != nil {
+// export copies a session's record and its trash.
+func (s *Session) export(to string, list []trash.Entry) error {
+	copied := &Session{Record: s.Record, dir: to}
+	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	copied := &Session{Record: s.Record, dir: to}
 	if err := copied.writeJSON(recordName, s.Record); err != nil {
 		return err
 	}
-	manifest, err := os.OpenFile(filepath.Join(at, manifestName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	lines := json.NewEncoder(manifest)
-	for i := 0; i < len(list) && err == nil; i++ {
-		e := &list[i]
-		if e.Type == typeFile {
-			err = copyKept(filepath.Join(s.dir, trashName, e.ID), filepath.Join(at, e.ID))
-		}
-		e.Linked, e.UID, e.GID = false, uint32(os.Geteuid()), uint32(os.Getegid()) // the user of the sandbox is gone with it
-		if err == nil {
-			err = lines.Encode(e)
-		}
-	}
-	return errors.Join(err, manifest.Close())
-}
-
-// copyKept copies one file of a trash.
-func copyKept(from, to string) (err error) {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dst.Close()) }()
-	return copyContent(dst, src)
+	return trash.Export(filepath.Join(s.dir, trashName), filepath.Join(to, trashName), list)
 }
 
 // ReadExported reads an exported trash. With a workspace its files are restored

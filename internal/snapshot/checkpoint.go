@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"bufio"
@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/beneath"
 	"agentsh/internal/statedir"
 )
 
@@ -71,7 +72,7 @@ func (s *Store) Checkpoints(workspace string) (*Checkpoints, error) {
 	if c.lock, err = statedir.TakeLock(filepath.Join(c.dir, lockName), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("checkpoints: %w", err)
 	}
-	if c.root, err = OpenRoot(workspace); err != nil {
+	if c.root, err = beneath.OpenRoot(workspace); err != nil {
 		return nil, errors.Join(err, c.lock.Close())
 	}
 	return c, c.sweep()
@@ -83,7 +84,7 @@ func (c *Checkpoints) Close() error { return errors.Join(c.root.Close(), c.lock.
 // sweep removes what a killed process left half written.
 func (c *Checkpoints) sweep() error {
 	for _, dir := range []string{c.dir, filepath.Join(c.dir, objectsName)} {
-		left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
+		left, err := filepath.Glob(filepath.Join(dir, beneath.TempPrefix+"*"))
 		if err != nil {
 			return err
 		}
@@ -269,7 +270,7 @@ func (c *Checkpoints) object(sum string) string { return filepath.Join(c.dir, ob
 
 // add stores the content of a file, unless it is there, and returns its digest.
 func (c *Checkpoints) add(f *os.File, stored *int64) (sum string, err error) {
-	temp, err := os.OpenFile(filepath.Join(c.dir, objectsName, tempName()), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	temp, err := os.OpenFile(filepath.Join(c.dir, objectsName, beneath.TempName()), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", err
 	}
@@ -299,7 +300,7 @@ func removeIfThere(name string) error {
 
 // write makes a checkpoint appear, when all it needs is on the disk.
 func (c *Checkpoints) write(one Checkpoint, l *listing) error {
-	temp, err := os.OpenFile(filepath.Join(c.dir, tempName()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	temp, err := os.OpenFile(filepath.Join(c.dir, beneath.TempName()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package keep
+package snapshot
 
 import (
 	"bytes"
@@ -6,13 +6,12 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"hash"
 	"io"
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"agentsh/internal/beneath"
 )
 
 // blockSize is the unit in which content is looked at for zeros, in bytes.
@@ -64,13 +63,13 @@ func plainDigest(f *os.File) (string, error) {
 // copyDigest reads a file from its start, copies it to an empty one, unless that
 // is nil, and returns the digest and how many bytes are not in blocks of zeros.
 func copyDigest(to, from *os.File) (sum string, data int64, err error) {
-	size, err := sizeOf(from)
+	size, err := beneath.Size(from)
 	if err != nil {
 		return "", 0, err
 	}
 	c := &content{sum: sha256.New(), to: to, buffer: make([]byte, blockSize)}
 	end := int64(0) // of what was looked at
-	err = eachData(from, size, func(at, until int64) error {
+	err = beneath.EachData(from, size, func(at, until int64) error {
 		at = max(end, at-at%blockSize)
 		c.zeros(end, at)
 		end, err = c.read(from, at, until, size)
@@ -86,43 +85,6 @@ func copyDigest(to, from *os.File) (sum string, data int64, err error) {
 		}
 	}
 	return c.digest(size), c.data, nil
-}
-
-func sizeOf(f *os.File) (int64, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
-}
-
-// eachData calls f for every part of a file that may hold something else than
-// zeros, in order. See lseek(2), SEEK_DATA; where a filesystem has none it is one part.
-func eachData(file *os.File, size int64, f func(at, until int64) error) error {
-	fd := int(file.Fd())
-	for at := int64(0); at < size; {
-		data, err := unix.Seek(fd, at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) { // holes to the end
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("find data: %w", err)
-		}
-		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
-		if err != nil && !errors.Is(err, unix.ENXIO) { // it was cut meanwhile
-			return fmt.Errorf("find hole: %w", err)
-		}
-		if err != nil || data >= size {
-			return nil
-		}
-		if at = min(hole, size); at <= data {
-			return nil
-		}
-		if err := f(data, at); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // zeros notes that the file has zeros from one block on, and until a block begins
@@ -183,41 +145,4 @@ func (c *content) digest(size int64) string {
 
 func allZero(block []byte) bool {
 	return block[0] == 0 && bytes.Equal(block[1:], block[:len(block)-1])
-}
-
-// copyContent copies a file to an empty one, shared where the filesystem can. What
-// is a hole stays one.
-func copyContent(to, from *os.File) error {
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
-		return nil
-	}
-	size, err := sizeOf(from)
-	if err != nil {
-		return err
-	}
-	err = eachData(from, size, func(at, until int64) error {
-		for _, f := range []*os.File{from, to} {
-			if _, err := f.Seek(at, io.SeekStart); err != nil {
-				return err
-			}
-		}
-		_, err := io.CopyN(to, from, until-at)
-		if errors.Is(err, io.EOF) { // it was cut meanwhile
-			err = nil
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return to.Truncate(size)
-}
-
-// dataBytes is how many bytes of a file are no holes.
-func dataBytes(f *os.File, size int64) (n int64, err error) {
-	err = eachData(f, size, func(at, until int64) error {
-		n += until - at
-		return nil
-	})
-	return n, err
 }
