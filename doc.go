@@ -44,8 +44,8 @@
 // # A connection
 //
 //  1. The session's network namespace has loopback only. The init opened the
-//     listeners in it, and netlink messages that supervisor/divert composed send
-//     every other TCP connection to one of them (supervisor.Session.networkSetup).
+//     listeners in it and sent the netlink messages of supervisor/netns, which
+//     redirect every other TCP connection to one of them (netns.Network.Setup).
 //  2. egress.Proxy takes it, as a proxy's client or diverted, and asks its own name
 //     server's memory and policy.Policy.Evaluate: name and address must agree.
 //  3. Allow: it dials the judged address, and looks into TLS where a rule or a

@@ -51,7 +51,7 @@ var ranks = map[string]int{
 	"controller/extract":       2,
 	"controller/runtime":       2,
 	"supervisor/launch":        2,
-	"supervisor/divert":        2, // sets a namespace up; knows no rules
+	"supervisor/netns":         2, // the network of a session; the proxy serves it
 	"supervisor/notify":        2,
 	"supervisor/audit":         2,
 	"supervisor/cgroup":        2,
@@ -76,6 +76,7 @@ var beside = map[string][]string{
 	"fuse":              {"internal/trash", "internal/snapshot"},
 	"internal/snapshot": {"internal/trash"},
 	"seccomp/target":    {"seccomp"},
+	"supervisor/netns":  {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
 	"cmd/agentctl":      {"controller/report"},
 }
 

@@ -53,10 +53,7 @@ func (o operation) Approvals() []wire.Pending { return o.session.approvals.List(
 
 // Connections are those that are open to the outside.
 func (o operation) Connections() []wire.Connection {
-	if o.session.network == nil {
-		return nil
-	}
-	return o.session.network.proxy.Connections()
+	return o.session.network.Connections()
 }
 
 // Follow follows what waits. See [approve.Queue.Follow].

@@ -17,6 +17,7 @@ import (
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/egress"
+	"agentsh/supervisor/netns"
 )
 
 // DefaultConfigPath is where the packages install the operator's configuration.
@@ -48,7 +49,7 @@ type OperatorConfig struct {
 	Require []Requirement
 	// Egress is how sessions reach what their policies allow; its credentials
 	// are not the operator's to configure here.
-	Egress Egress
+	Egress netns.Outside
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []Degradation
 	// CacheSeconds is how old what commands see of changes that others make in

@@ -110,9 +110,9 @@ var candidates = []candidate{
 	{"pid_namespace", "pid namespace", within(trialNothing, unix.CLONE_NEWPID), changeContainer},
 	{"net_namespace", "network namespace", within("net_namespace", unix.CLONE_NEWNET), changeContainer},
 	{
-		"net_divert",
+		"net_redirect",
 		"nf_tables in a network namespace",
-		within("net_divert", unix.CLONE_NEWNET),
+		within("net_redirect", unix.CLONE_NEWNET),
 		"programs that ignore proxy variables are helped by notification then, slower; for the kernel to do it: the nf_tables, nft_chain_nat " +
 			"and nft_redir modules",
 	},

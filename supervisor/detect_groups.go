@@ -62,8 +62,8 @@ var groupTable = []group{
 	{
 		"network, without a proxy",
 		ByKernel,
-		"TCP and DNS of programs that ignore proxy variables are diverted to it; other datagrams are dropped",
-		[]string{"net_namespace", "net_divert"},
+		"TCP and DNS of programs that ignore proxy variables are redirected to it; other datagrams are dropped",
+		[]string{"net_namespace", "net_redirect"},
 		"",
 		nil,
 	},

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/supervisor/divert"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/netns"
 )
 
 const (
@@ -32,7 +32,7 @@ var trials = map[string]func() (answer, error){
 	"landlock_net":     said(probeLandlockNet),
 	trialNothing:       said(func() (string, error) { return "", nil }),
 	"net_namespace":    said(probeLoopback),
-	"net_divert":       said(probeDivert),
+	"net_redirect":     said(probeRedirect),
 	"mount_api":        said(probeMountAPI),
 	"overlayfs":        said(probeOverlay),
 	"fuse":             said(probeFUSE),
@@ -234,20 +234,20 @@ func probeLoopback() (string, error) {
 	return "", nil
 }
 
-// probeDivert has every connection of a new network end at one port.
-func probeDivert() (string, error) {
+// probeRedirect redirects every connection of a new network to one port.
+func probeRedirect() (string, error) {
 	if _, err := probeLoopback(); err != nil {
 		return "", err
 	}
 	families := "IPv4"
-	rules, route := divert.IPv4(divert.Ports{TCP: divertPort, DNS: dnsPort})
+	rules, route := netns.RedirectIPv4(netns.SessionPorts)
 	if err := rules.Send(); err != nil {
 		return "", fmt.Errorf("rules: %w", err)
 	}
 	if err := route.Send(); err != nil {
 		return "", fmt.Errorf("route: %w", err)
 	}
-	rules, route = divert.IPv6(divert.Ports{TCP: divertPort, DNS: dnsPort})
+	rules, route = netns.RedirectIPv6(netns.SessionPorts)
 	if rules.Send() == nil && route.Send() == nil {
 		families += ", IPv6"
 	}

@@ -72,7 +72,7 @@ func TestWhatIsTakenAwayIsMissed(t *testing.T) {
 				"mount_namespace",
 				"pid_namespace",
 				"net_namespace",
-				"net_divert",
+				"net_redirect",
 				"other_namespaces",
 				"mount_api",
 				"overlayfs",

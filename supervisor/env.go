@@ -40,7 +40,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Request:    c.req.Env,
 		Filter:     c.rules.policy.EnvFilter(c.decision.Rule),
 		Files:      files,
-		Network:    s.networkVars(),
+		Network:    s.network.Variables(caBundle),
 		Supervisor: s.supervisorVars(c.req),
 		Inject: []env.Inject{
 			{Source: "config", Vars: s.injected(s.cfg.Environment.Inject)},

@@ -155,9 +155,9 @@ env_policy:`
 
 // netModes are the ways in which connections come to the proxy.
 var netModes = map[string]func(*Config){
-	"diverted": func(*Config) {},
-	"carried":  func(c *Config) { c.Network.Egress.withoutDivert = true },
-	"shared":   func(c *Config) { c.Network.Shared = true },
+	"redirected": func(*Config) {},
+	"emulated":   func(c *Config) { c.Network.Egress.NoRedirect = true },
+	"shared":     func(c *Config) { c.Network.Shared = true },
 }
 
 // open opens a session with rules about the network.
@@ -165,7 +165,7 @@ func (o *outside) open(t *testing.T, rules string, change func(*Config)) *box {
 	t.Helper()
 	testenv.Need(t, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 	cfg, log := testConfig(t, strings.Replace(testPolicy, "env_policy:", rules, 1))
-	cfg.Network.Egress.Resolvers, cfg.Network.Egress.dial, cfg.Network.Egress.Roots = []netip.AddrPort{o.resolver}, o.dial, o.roots
+	cfg.Network.Egress.Resolvers, cfg.Network.Egress.Dial, cfg.Network.Egress.Roots = []netip.AddrPort{o.resolver}, o.dial, o.roots
 	change(&cfg)
 	if err := os.WriteFile(filepath.Join(cfg.Cwd, "ca.pem"), o.ca, 0o644); err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ except PermissionError: print("refused")
 except OSError as e: print("refused" if e.errno == 101 else e)'`, "refused"},
 		}
 		for _, tt := range tests {
-			if b.network.shared && tt.name == "an address of IPv6 without a proxy" {
+			if b.network.Shared() && tt.name == "an address of IPv6 without a proxy" {
 				continue // the C library looks up no such address on a machine without one of its own
 			}
 			if exit, out := b.request(t, wire.ExecRequest{ID: tt.name, Argv: []string{"bash", "-c", tt.script}}); exit.Code != 0 ||

@@ -20,6 +20,9 @@ import (
 // inside, in the version of this build.
 const startupDir = "/usr/lib/agentsh"
 
+// caBundle is the file of authorities inside a session whose TLS is inspected.
+const caBundle = startupDir + "/ca-bundle.pem"
+
 // mounts are the steps that make a view: trees first, what lies inside others
 // after them, the governed ones last because they answer only once served.
 func (s *Session) mounts(v view) ([]launch.Mount, error) {
@@ -172,9 +175,9 @@ func (s *Session) hostsFile(shown func(string) bool) ([]launch.Mount, error) {
 	return []launch.Mount{m}, err
 }
 
-// resolverFile has the C library ask the session's own name server. Where the
-// network is shared there are no datagrams. See resolv.conf(5). A machine
-// without the file needs none: 127.0.0.1 is asked then.
+// resolverFile has the C library ask the session's name server. See
+// resolv.conf(5). A machine without the file needs none: the C library then asks
+// 127.0.0.1.
 func (s *Session) resolverFile(v view) ([]launch.Mount, error) {
 	const name = "/etc/resolv.conf"
 	at, err := filepath.EvalSymlinks(name)
@@ -184,17 +187,13 @@ func (s *Session) resolverFile(v view) ([]launch.Mount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("session file %s: %w", name, err)
 	}
-	text := "nameserver 127.0.0.1\n"
-	if s.network.shared {
-		text += "options use-vc\n"
-	}
-	m, err := s.ownFile(name, []byte(text))
+	m, err := s.ownFile(name, s.network.ResolverFile())
 	m.Target = at
 	return []launch.Mount{m}, err
 }
 
 // writeStartup writes the startup script where startupMount takes it from, and
-// beside it the authorities of a session whose TLS is looked into.
+// beside it the authorities of a session whose TLS is inspected.
 func (s *Session) writeStartup() error {
 	dir := s.startupFiles()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -208,8 +207,8 @@ func (s *Session) writeStartup() error {
 			return fmt.Errorf("own program: %w", err)
 		}
 	}
-	if s.network != nil && s.network.proxy.Intercepts() {
-		bundle, err := s.network.proxy.CABundle()
+	if s.network.Intercepts() {
+		bundle, err := s.network.CABundle()
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, path.Base(caBundle)), bundle, 0o644)
 		}

@@ -64,7 +64,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		s.end(fmt.Errorf("policy reload: %w", err)) // which policy the files follow is not known
 		return done, err
 	}
-	s.network.recheck()
+	s.network.Recheck()
 	return done, nil
 }
 
@@ -98,8 +98,8 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 	if problem := unjudged(p, s.signals, signalPlan(p, s.lost)); problem != nil && old.Governs(policy.GroupSignal) {
 		problems = append(problems, *problem)
 	}
-	if s.network != nil && p.InspectsAny() && !s.network.proxy.Intercepts() {
-		refuse(groupPosition(p, policy.GroupNetwork), "whether requests are looked into")
+	if s.network != nil && p.InspectsAny() && !s.network.Intercepts() {
+		refuse(groupPosition(p, policy.GroupNetwork), "whether requests are inspected")
 	}
 	if s.confined.Load() && p.Approvals().Via == "command" && old.Approvals().Via != "command" {
 		refuse(settingPosition(p, "approvals.via"), "approvals.via: command, for which the supervisor must be able to execute a program,")

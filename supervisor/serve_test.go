@@ -38,7 +38,7 @@ func serveBox(t *testing.T) (*channel.Client, string) {
 		Version: wire.Current, Policy: []wire.PolicySource{wire.PolicySource(cfg.Policy.Sources()[0])}, Vars: cfg.Policy.Vars(),
 		Governed: cfg.Files.Governed, EnvDir: cfg.Cwd + "/.env.d", Home: cfg.Environment.Home,
 		AuditPath: filepath.Join(t.TempDir(), "audit.jsonl"),
-		HostKey: hostKey, AuthorizedKey: public, EnvInject: map[string]string{"FROM_CONFIG": "yes"},
+		HostKey:   hostKey, AuthorizedKey: public, EnvInject: map[string]string{"FROM_CONFIG": "yes"},
 	}
 	served := make(chan error, 1)
 	go func() { served <- Serve(context.Background(), theirs, boot, configDefaults, "test") }()

@@ -27,6 +27,7 @@ import (
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/cgroup"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/netns"
 	"agentsh/supervisor/notify"
 )
 
@@ -67,8 +68,8 @@ type Environment struct {
 
 // Network is the network of a session.
 type Network struct {
-	Shared bool   // share the caller's network instead of a network namespace
-	Egress Egress // used when the policy governs the network
+	Shared bool          // share the caller's network instead of a network namespace
+	Egress netns.Outside // used when the policy governs the network
 }
 
 // Session runs commands. It is safe for concurrent use; Close ends it.
@@ -84,9 +85,9 @@ type Session struct {
 	trashLimits trash.Limits
 	env         delivered
 
-	scratch  []string    // private tmpfs directories, inside
-	files    *fileServer // nil: nothing is governed
-	network  *network    // nil: the policy does not govern it
+	scratch  []string       // private tmpfs directories, inside
+	files    *fileServer    // nil: nothing is governed
+	network  *netns.Network // nil: the policy does not govern it
 	init     *launch.Init
 	loop     *notify.Loop
 	loopDone chan struct{}
@@ -175,7 +176,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.startInit(ctx, v); err != nil {
 		return s.cfg.explain(err, s.lost)
 	}
-	if err := s.listen(); err != nil {
+	if err := s.network.Listen(s.init); err != nil {
 		return err
 	}
 	if err := s.startLoop(); err != nil {
@@ -184,7 +185,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.files.begin(ctx); err != nil { // its events are then told with the commands of the loop
 		return err
 	}
-	s.serveNetwork()
+	s.network.Serve(s.end)
 	s.watch()
 	if err := s.emit(s.beginning()); err != nil {
 		return err
@@ -247,7 +248,7 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	plan := seccomp.DefaultPlan(seccomp.PlanOptions{
 		Tell: true, Signals: s.signals, NoInternet: s.plain() && !s.cfg.Network.Shared && s.network == nil,
 		Threads: s.plain(), NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0, Opens: v.opens,
-		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network != nil && s.network.shared,
+		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network.Shared(),
 	})
 	filter, err := plan.Compile(runtime.GOARCH)
 	if err == nil {
@@ -271,7 +272,7 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	if v.opens {
 		cfg.Opener = readable(cfg.Landlock)
 	}
-	s.networkSetup(&cfg)
+	s.network.Setup(&cfg)
 	if len(v.governed) > 0 {
 		if s.files, err = s.startFileServer(v.governed); err != nil {
 			return err
@@ -404,7 +405,7 @@ func (s *Session) Close() error {
 	s.approvals.Close()
 	s.commands.Wait()
 	s.outputs.Wait()
-	errs = append(errs, s.network.close())
+	errs = append(errs, s.network.Close())
 	if s.stopLoop != nil {
 		s.stopLoop()
 		<-s.loopDone

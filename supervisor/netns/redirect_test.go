@@ -1,4 +1,4 @@
-package divert_test
+package netns_test
 
 import (
 	"bufio"
@@ -16,8 +16,8 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/seccomp"
-	"agentsh/supervisor/divert"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/netns"
 )
 
 const tcpPort, dnsPort = 61081, 53
@@ -32,7 +32,7 @@ var nftables = testenv.That("nf_tables", func() error {
 		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
-			rules, _ := divert.IPv4(divert.Ports{TCP: tcpPort, DNS: dnsPort})
+			rules, _ := netns.RedirectIPv4(netns.Ports{TCP: tcpPort, DNS: dnsPort})
 			err = rules.Send()
 		}
 		result <- err
@@ -64,8 +64,8 @@ func namespace(t *testing.T) (*launch.Init, map[string]net.Listener, net.PacketC
 	}
 	c.Sockets = append(c.Sockets, launch.Socket{Tag: "dns", Family: unix.AF_INET, Type: unix.SOCK_DGRAM, Port: dnsPort},
 		launch.Socket{Tag: "diag", Family: unix.AF_NETLINK, Type: unix.SOCK_RAW, Port: unix.NETLINK_SOCK_DIAG})
-	for tag, setup := range map[string]func(divert.Ports) (divert.Setup, divert.Setup){"rules4": divert.IPv4, "rules6": divert.IPv6} {
-		rules, route := setup(divert.Ports{TCP: tcpPort, DNS: dnsPort})
+	for tag, setup := range map[string]func(netns.Ports) (_, _ netns.Batch){"rules4": netns.RedirectIPv4, "rules6": netns.RedirectIPv6} {
+		rules, route := setup(netns.Ports{TCP: tcpPort, DNS: dnsPort})
 		c.Netlink = append(c.Netlink, launch.Netlink{Tag: tag, Protocol: rules.Protocol, Messages: rules.Messages, Acks: rules.Acks},
 			launch.Netlink{Tag: "route", Protocol: route.Protocol, Messages: route.Messages, Acks: route.Acks, After: true})
 	}
@@ -172,7 +172,7 @@ func TestWhatLeavesEndsAtTheListeners(t *testing.T) {
 	both(t, func(t *testing.T) {
 		i, listeners, dns := namespace(t)
 		serve(t, i)
-		diag, err := divert.NewSockets(i.Socket("diag"))
+		diag, err := netns.NewSockets(i.Socket("diag"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,14 +217,14 @@ func TestWhatLeavesEndsAtTheListeners(t *testing.T) {
 
 // echo answers each connection with where it was meant to go, and whether its
 // socket is found.
-func echo(t *testing.T, l net.Listener, diag *divert.Sockets) {
+func echo(t *testing.T, l net.Listener, diag *netns.Sockets) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
 		_, _ = bufio.NewReader(c).ReadString('\n')
-		to, err := divert.Original(c)
+		to, err := netns.Original(c)
 		if err != nil {
 			t.Error(err)
 		}
@@ -241,7 +241,7 @@ func TestASocketThatIsNotThereIsNotFound(t *testing.T) {
 	both(t, func(t *testing.T) {
 		i, _, _ := namespace(t)
 		serve(t, i)
-		diag, err := divert.NewSockets(i.Socket("diag"))
+		diag, err := netns.NewSockets(i.Socket("diag"))
 		if err != nil {
 			t.Fatal(err)
 		}

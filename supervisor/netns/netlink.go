@@ -1,4 +1,4 @@
-package divert
+package netns
 
 import (
 	"encoding/binary"
@@ -6,18 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// messages are netlink messages one after another, each acknowledged. See
+// messages is a sequence of netlink messages that ask for acknowledgement. See
 // netlink(7) and linux/netfilter/nfnetlink.h.
 type messages struct {
 	data   []byte
 	acks   int
-	family uint8 // of nf_tables
+	family uint8 // address family of the nf_tables objects
 }
 
-// message adds one message: its fixed part, then attributes.
+// message appends one message: the header, the fixed part and the attributes.
 func (m *messages) message(kind, flags uint16, fixed []byte, fill func(*attributes)) {
 	start := len(m.data)
-	m.data = binary.NativeEndian.AppendUint32(m.data, 0) // length, below
+	m.data = binary.NativeEndian.AppendUint32(m.data, 0) // length, set below
 	m.data = binary.NativeEndian.AppendUint16(m.data, kind)
 	m.data = binary.NativeEndian.AppendUint16(m.data, flags|unix.NLM_F_REQUEST|unix.NLM_F_ACK)
 	m.data = binary.NativeEndian.AppendUint32(m.data, uint32(m.acks)+1) // sequence number
@@ -30,12 +30,13 @@ func (m *messages) message(kind, flags uint16, fixed []byte, fill func(*attribut
 	m.acks++
 }
 
-// add is a message to nf_tables that makes something.
+// add appends a message that creates an nf_tables object.
 func (m *messages) add(kind uint16, fill func(*attributes)) {
 	m.message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_CREATE|unix.NLM_F_APPEND, []byte{m.family, unix.NFNETLINK_V0, 0, 0}, fill)
 }
 
-// batch begins or ends what nf_tables does as a whole. Neither is acknowledged.
+// batch appends the message that begins or ends an nf_tables transaction. The
+// kernel acknowledges neither.
 func (m *messages) batch(kind uint16) {
 	start := len(m.data)
 	m.message(kind, 0, []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}, func(*attributes) {})
@@ -68,8 +69,8 @@ func (m *messages) rule(chain string, steps ...expression) {
 	})
 }
 
-// attributes are the end of a message. Numbers are in network order, as
-// nf_tables has them.
+// attributes appends attributes to a message. Numbers are in network byte order,
+// which nf_tables expects.
 type attributes struct{ data []byte }
 
 func (a *attributes) add(kind uint16, value []byte) {

@@ -1,11 +1,4 @@
-// Package divert makes every connection out of a network namespace end at one
-// listener inside it, and tells where it was meant to go.
-//
-// The namespace has loopback only. Every address is made local to it, so that
-// connect(2) finds a way; nf_tables then redirects what is not meant for loopback: TCP to
-// the listener, DNS to the stub. Everything else that would leave is dropped,
-// which sendto(2) reports as EPERM.
-package divert
+package netns
 
 import (
 	"encoding/binary"
@@ -13,26 +6,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports are where connections of a namespace end.
+// Ports are the ports of loopback to which nf_tables redirects connections.
 type Ports struct {
-	TCP uint16 // every TCP connection that is not to loopback
-	DNS uint16 // port 53 of any address, UDP and TCP
+	TCP uint16 // gets every TCP connection to an address outside loopback
+	DNS uint16 // gets port 53 of every address outside loopback, UDP and TCP
 }
 
-// Setup is one group of netlink messages, to be sent in one datagram.
-type Setup struct {
+// Batch is a group of netlink messages. They are sent in one datagram.
+type Batch struct {
 	Protocol int // NETLINK_NETFILTER or NETLINK_ROUTE
 	Messages []byte
-	Acks     int
+	Acks     int // messages that the kernel acknowledges
 }
 
-// family is what differs between IPv4 and IPv6.
+// family holds what differs between IPv4 and IPv6.
 type family struct {
-	number   uint8  // AF_INET, AF_INET6: also the family of a table
-	offset   uint32 // of the destination in the network header
-	mask     []byte
-	loopback []byte // under the mask
-	source   []byte // of what leaves
+	number   uint8  // AF_INET or AF_INET6; nf_tables numbers families the same way
+	offset   uint32 // of the destination address in the network header, bytes
+	mask     []byte // of the loopback network
+	loopback []byte // the loopback network, under the mask
+	source   []byte // source address of redirected packets
 }
 
 var (
@@ -42,13 +35,13 @@ var (
 	inet6 = family{unix.AF_INET6, 24, ones, one, one}
 )
 
-// IPv4 are the rules and then the route for IPv4. The route must only be made
-// when the rules were: without them an address of another machine would mean
-// whatever listens inside.
-func IPv4(p Ports) (rules, route Setup) { return inet.rules(p), inet.route() }
+// RedirectIPv4 returns the rules and the route for IPv4. Send the route only if
+// the kernel accepted the rules. With the route alone, an address of another
+// machine would reach whatever listens inside.
+func RedirectIPv4(p Ports) (rules, route Batch) { return inet.rules(p), inet.route() }
 
-// IPv6 is [IPv4] for IPv6.
-func IPv6(p Ports) (rules, route Setup) { return inet6.rules(p), inet6.route() }
+// RedirectIPv6 is [RedirectIPv4] for IPv6.
+func RedirectIPv6(p Ports) (rules, route Batch) { return inet6.rules(p), inet6.route() }
 
 // Verdicts. See linux/netfilter.h.
 const (
@@ -58,19 +51,19 @@ const (
 
 const (
 	table   = "agentsh"
-	natHook = "divert"
+	natHook = "redirected"
 	outHook = "out"
 )
 
-// rules are the table of one family. See nft(8) for what they say:
+// rules makes the table of one family. nft(8) would print it like this:
 //
-//	chain divert { type nat hook output priority dstnat
+//	chain redirected { type nat hook output priority dstnat
 //	  ip daddr != 127.0.0.0/8 meta l4proto udp th dport 53 redirect to DNS
 //	  ip daddr != 127.0.0.0/8 meta l4proto tcp th dport 53 redirect to DNS
 //	  ip daddr != 127.0.0.0/8 meta l4proto tcp redirect to TCP }
 //	chain out { type filter hook output priority filter; policy drop
 //	  ip daddr 127.0.0.0/8 accept }
-func (f family) rules(p Ports) Setup {
+func (f family) rules(p Ports) Batch {
 	m := &messages{family: f.number}
 	m.batch(unix.NFNL_MSG_BATCH_BEGIN)
 	m.add(unix.NFT_MSG_NEWTABLE, func(a *attributes) { a.text(unix.NFTA_TABLE_NAME, table) })
@@ -82,11 +75,12 @@ func (f family) rules(p Ports) Setup {
 	m.rule(natHook, outside, protocol(unix.IPPROTO_TCP), redirect(p.TCP))
 	m.rule(outHook, f.destination(unix.NFT_CMP_EQ), accept)
 	m.batch(unix.NFNL_MSG_BATCH_END)
-	return Setup{unix.NETLINK_NETFILTER, m.data, m.acks}
+	return Batch{unix.NETLINK_NETFILTER, m.data, m.acks}
 }
 
-// route makes every address local. Index 1 is lo in every namespace.
-func (f family) route() Setup {
+// route makes every address local, so that connect(2) finds a route. The interface
+// with index 1 is lo in every namespace.
+func (f family) route() Batch {
 	m := &messages{}
 	m.message(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []byte{
 		f.number, 0, 0, 0, unix.RT_TABLE_LOCAL, unix.RTPROT_STATIC, unix.RT_SCOPE_HOST, unix.RTN_LOCAL, 0, 0, 0, 0,
@@ -94,15 +88,15 @@ func (f family) route() Setup {
 		a.add(unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, 1))
 		a.add(unix.RTA_PREFSRC, f.source)
 	})
-	return Setup{unix.NETLINK_ROUTE, m.data, m.acks}
+	return Batch{unix.NETLINK_ROUTE, m.data, m.acks}
 }
 
-// expression is one step of a rule: it loads, compares or decides.
+// expression is one expression of an nf_tables rule: it loads, compares or decides.
 type expression func(*attributes)
 
 const register = unix.NFT_REG_1
 
-// destination compares the address that a packet goes to with loopback.
+// destination compares the destination address of a packet with loopback.
 func (f family) destination(op uint32) expression {
 	length := uint32(len(f.mask))
 	return func(a *attributes) {
@@ -145,7 +139,7 @@ func destinationPort(port uint16) expression {
 	}
 }
 
-// redirect sends a packet to a port of loopback.
+// redirect changes the destination of a packet to a port of loopback.
 func redirect(port uint16) expression {
 	return func(a *attributes) {
 		a.expression("immediate", func(a *attributes) {

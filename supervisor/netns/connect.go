@@ -1,0 +1,91 @@
+package netns
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/egress"
+	"agentsh/supervisor/notify"
+)
+
+// Connect answers the notification of a connect(2). It returns nil if the call
+// may go on as the program made it. A destination that no rule can permit is
+// refused now, so that the program reads EACCES; the proxy would refuse it too.
+func (n *Network) Connect(q notify.Connect) *notify.Carry {
+	q.To = netip.AddrPortFrom(q.To.Addr().Unmap(), q.To.Port())
+	local := !n.shared && (q.To.Addr().IsLoopback() || q.To.Addr().IsUnspecified())
+	service := q.To.Port() == dnsPort || q.To == n.at4.proxy || q.To == n.at6.proxy
+	if q.Stream && !local && !service && n.proxy.Forbidden(q.To, callerOf(q)) {
+		return &notify.Carry{Refused: unix.EACCES}
+	}
+	if !n.emulated || local {
+		n.callers.note(q)
+		return nil
+	}
+	carry := &notify.Carry{V4: n.at4.tcp, V6: n.at6.tcp, Register: n.callers.emulate(q)}
+	switch {
+	case q.To.Port() == dnsPort:
+		carry.V4, carry.V6 = n.at4.dns, n.at6.dns
+	case q.To == n.at4.proxy, q.To == n.at6.proxy:
+		carry.V4, carry.V6 = n.at4.proxy, n.at6.proxy
+	}
+	return carry
+}
+
+// original returns the destination that the program asked for.
+func (n *Network) original(c net.Conn) (netip.AddrPort, error) {
+	if n.emulated {
+		e, ok := n.callers.emulatedBy(c)
+		if !ok {
+			return netip.AddrPort{}, errNoCaller
+		}
+		return e.to, nil
+	}
+	to, err := Original(c)
+	if err == nil && to == tcpAddr(c.LocalAddr()) {
+		err = errors.New("the connection was not redirected")
+	}
+	return to, err
+}
+
+// identify returns the process that made an accepted connection.
+func (n *Network) identify(c net.Conn) (egress.Caller, error) {
+	if e, ok := n.callers.emulatedBy(c); ok {
+		return e.caller, nil
+	}
+	if n.sockets == nil {
+		return egress.Caller{}, errNoCaller
+	}
+	peer := tcpAddr(c.LocalAddr())
+	if peer.Port() == redirectPort {
+		to, err := n.original(c)
+		if err != nil {
+			return egress.Caller{}, err
+		}
+		peer = to
+	}
+	inode, err := n.sockets.TCP(tcpAddr(c.RemoteAddr()), peer)
+	if err != nil {
+		return egress.Caller{}, err
+	}
+	return n.callers.ofSocket(inode)
+}
+
+// identifyPacket returns the process that asked the name server over UDP. It
+// finds only connected sockets, which the C library uses.
+func (n *Network) identifyPacket(from net.Addr) (egress.Caller, error) {
+	udp, ok := from.(*net.UDPAddr)
+	if !ok || n.sockets == nil {
+		return egress.Caller{}, errNoCaller
+	}
+	local := udp.AddrPort()
+	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
+	inode, err := n.sockets.UDP(local, netip.AddrPortFrom(local.Addr(), dnsPort))
+	if err != nil {
+		return egress.Caller{}, err
+	}
+	return n.callers.ofSocket(inode)
+}
