@@ -57,6 +57,7 @@ var ranks = map[string]int{
 	"supervisor/cgroup":        2,
 	"supervisor/approve":       2, // who is asked is nothing to those that ask: they know wire.Question only
 	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
+	"supervisor/view":          3, // what commands see; it makes configurations for launch
 	"supervisor":               3,
 	"controller":               4,
 	"controller/report":        5, // describes runs; the command is beside it
@@ -77,6 +78,7 @@ var beside = map[string][]string{
 	"internal/snapshot": {"internal/trash"},
 	"seccomp/target":    {"seccomp"},
 	"supervisor/netns":  {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
+	"supervisor":        {"supervisor/view"},
 	"cmd/agentctl":      {"controller/report"},
 }
 

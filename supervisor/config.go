@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -266,5 +267,20 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 	if c.Cwd == "" && len(r.Boot.Governed) > 0 {
 		c.Cwd = r.Boot.Governed[0].Path
 	}
+	return c
+}
+
+// degradations are the words of the configuration and those of a request.
+func degradations(configured []Degradation, words []string) []Degradation {
+	out := slices.Clone(configured)
+	for _, word := range words {
+		out = append(out, Degradation{strings.TrimSpace(word), "--degraded"})
+	}
+	return out
+}
+
+// WithDegraded is the configuration with further words of a command line.
+func (c OperatorConfig) WithDegraded(words []string) OperatorConfig {
+	c.Degraded = degradations(c.Degraded, words)
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -115,7 +116,7 @@ func (c *Config) survey() (lacks, error) {
 
 // missing tries the mechanism; nil: it works.
 func (l loss) missing() error {
-	for _, name := range l.needs(isRoot()) {
+	for _, name := range l.needs(os.Geteuid() == 0) {
 		if err := tryCandidate(name); err != nil {
 			return err
 		}
@@ -165,7 +166,7 @@ func (c *Config) wordsFor(lost lacks) []string {
 // wordOf is the word that lets a session open without a primitive; empty: none.
 func wordOf(primitive string) string {
 	for word, l := range losses {
-		if slices.Contains(l.needs(isRoot()), primitive) {
+		if slices.Contains(l.needs(os.Geteuid() == 0), primitive) {
 			return word
 		}
 	}

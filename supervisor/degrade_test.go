@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"agentsh/supervisor/view"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +89,7 @@ func TestAPlaceThatLacksSomething(t *testing.T) {
 
 func (p lackingPlace) test(t *testing.T) {
 	cfg, log := testConfig(t, wholePolicy)
-	if err := os.Chown(cfg.Cwd, dedicatedID, dedicatedID); err != nil {
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
 		t.Fatal(err)
 	}
 	p.refused(t, cfg)
@@ -195,19 +196,6 @@ func TestAWordForWhatWorksChangesNothing(t *testing.T) {
 	}
 }
 
-func TestRulesThatOnlyAFileServerHoldsAreRefusedByLine(t *testing.T) {
-	testenv.Need(t, testenv.Root)
-	cfg, _ := testConfig(t, testPolicy)
-	cfg.Degraded = []Degradation{{"file_server", "--degraded"}}
-	planner := viewPlanner{policy: cfg.Policy, workspace: cfg.Files.Governed, home: cfg.Environment.Home, whole: true}
-	_, err := planner.plan()
-	var refused *ruleError
-	want := "test.yaml:9:5: rule guarded cannot be held here: without a file server " + cfg.Cwd + " is allowed or denied as a whole"
-	if !errors.As(err, &refused) || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-}
-
 func TestWordsOfDegraded(t *testing.T) {
 	c, err := parseConfig("c.yaml", []byte("version: 1\ndegraded: [cgroup, exec_verify]\n"))
 	if err != nil || len(c.Degraded) != 2 || c.Degraded[1] != (Degradation{"exec_verify", "c.yaml:2:20"}) {
@@ -245,7 +233,7 @@ func TestNoWordOpensASessionWithoutAListener(t *testing.T) {
 		return
 	}
 	cfg, _ := testConfig(t, wholePolicy)
-	if err := os.Chown(cfg.Cwd, dedicatedID, dedicatedID); err != nil {
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
 		t.Fatal(err)
 	}
 	cfg.Degraded = everyWord()
@@ -285,34 +273,6 @@ func TestDetectionTellsWhyNoWordHelps(t *testing.T) {
 		t.Fatalf("%+v", r.Session)
 	}
 	t.Log("no word helps")
-}
-
-func TestWhatIsGrantedAroundHiddenNames(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"a", "closed/x", "half/open", "half/shut"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink("closed", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	in := func(names ...string) []string {
-		for i := range names {
-			names[i] = filepath.Join(dir, names[i])
-		}
-		return names
-	}
-	got := carve(dir, in("closed", "half/shut"))
-	if want := in("a", "half/open"); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got := carve(dir, nil); !slices.Equal(got, []string{dir}) {
-		t.Errorf("nothing hidden: %q", got)
-	}
-	if got := carve(dir, []string{dir}); got != nil {
-		t.Errorf("all hidden: %q", got)
-	}
 }
 
 // A kernel without mount_setattr(2) holds the same by remounting, also what is

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"agentsh/supervisor/view"
 	"context"
 	"fmt"
 	"os"
@@ -133,7 +134,7 @@ var candidates = []candidate{
 		"overlayfs",
 		"overlayfs",
 		within("overlayfs", unix.CLONE_NEWNS),
-		"needed only where " + startupDir + " is not installed: install the package",
+		"needed only where " + view.StartupDir + " is not installed: install the package",
 	},
 	{"fuse", "FUSE mount", within("fuse", unix.CLONE_NEWNS), changeFUSE},
 	{

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"os"
 	"slices"
 )
 
@@ -175,7 +176,7 @@ func (h *Held) degrade(name string, works map[string]bool, degraded []Degradatio
 		return
 	}
 	h.Words = shortest(h.Words)
-	namespaces := losses[lossNamespaces].needs(isRoot())
+	namespaces := losses[lossNamespaces].needs(os.Geteuid() == 0)
 	for _, left := range lesserTable[name] {
 		lacking := slices.Contains(h.Words, left.word) ||
 			left.word == lossNamespaces && slices.ContainsFunc(namespaces, func(p string) bool { return !works[p] })

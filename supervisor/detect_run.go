@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"agentsh/supervisor/view"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func startIn(where place, donations []launch.Donation) (*launch.Server, error) {
 	c := launch.Config{UserNS: where.user, UID: os.Geteuid(), GID: os.Getegid()}
 	if where.user && c.UID == 0 {
 		// Root may not map itself; any other id shows the same.
-		c.UID, c.GID, c.HostUID, c.HostGID = dedicatedID, dedicatedID, dedicatedID, dedicatedID
+		c.UID, c.GID, c.HostUID, c.HostGID = view.DedicatedID, view.DedicatedID, view.DedicatedID, view.DedicatedID
 	}
 	return launch.StartScratch(probeName, donations, c, where.namespaces)
 }

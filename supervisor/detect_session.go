@@ -13,6 +13,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/view"
 )
 
 // Trial is what a scratch session showed. What has no value was not tried.
@@ -44,7 +45,7 @@ command_rules:
 file_rules:
 ` + trialClosed + `  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
   - {name: system, paths: ['/usr/**', '/bin/**', '/sbin/**', '/lib/**', '/lib64/**', '/nix/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
-env_inject: {BASH_ENV: ` + startupDir + `/bash_startup.sh, DETECTED: injected}
+env_inject: {BASH_ENV: ` + view.StartupDir + `/bash_startup.sh, DETECTED: injected}
 `
 
 // checks are scripts for /bin/sh in the workspace of the scratch session. Each
@@ -115,11 +116,11 @@ func (c *Config) openTrial(ctx context.Context, workspace string) (*Session, err
 	text := trialPolicy
 	if lost.has(lossFileServer) {
 		text = strings.Replace(text, trialClosed, "", 1)
-		who, err := commandIdentity(c.User, true)
+		user, err := view.CommandUser(c.User, false)
 		if err != nil {
 			return nil, err
 		}
-		if err := os.Chown(workspace, who.uid, who.gid); err != nil {
+		if err := os.Chown(workspace, user.UID, user.GID); err != nil {
 			return nil, err
 		}
 	}
@@ -197,7 +198,7 @@ func (s *Session) cannot(check string) bool {
 	case "env_nested":
 		return s.lost.has(lossVerify)
 	case "network":
-		return s.plain() // the machine's routes can be read; its sockets cannot be had
+		return s.confinement.SharesNetwork() // the machine's routes can be read; its sockets cannot be had
 	}
 	return false
 }

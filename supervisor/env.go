@@ -14,10 +14,8 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy/env"
+	"agentsh/supervisor/view"
 )
-
-// baseShell is the SHELL of every command.
-const baseShell = "/bin/bash"
 
 // maxEnvFiles bounds the .env files of one directory.
 const maxEnvFiles = 256
@@ -31,7 +29,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 	if err != nil {
 		return spawnFailed(125, err.Error(), "")
 	}
-	at := env.Place{Home: s.cfg.Environment.Home, User: s.who.name, Shell: baseShell, Path: s.cfg.Environment.Path}
+	at := env.Place{Home: s.plan.Home, User: s.user.Name, Shell: view.Shell, Path: s.cfg.Environment.Path}
 	if c.req.TTY != nil {
 		at.Term = c.req.TTY.Term
 	}
@@ -40,11 +38,11 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Request:    c.req.Env,
 		Filter:     c.rules.policy.EnvFilter(c.decision.Rule),
 		Files:      files,
-		Network:    s.network.Variables(caBundle),
+		Network:    s.network.Variables(view.CertificatesFile),
 		Supervisor: s.supervisorVars(c.req),
 		Inject: []env.Inject{
-			{Source: "config", Vars: s.injected(s.cfg.Environment.Inject)},
-			{Source: "policy", Vars: s.injected(c.rules.policy.EnvInject())},
+			{Source: "config", Vars: s.confinement.Inject(s.cfg.Environment.Inject)},
+			{Source: "policy", Vars: s.confinement.Inject(c.rules.policy.EnvInject())},
 			c.set,
 		},
 	})
@@ -92,7 +90,7 @@ func (d *delivered) get(read func() ([]env.File, error)) ([]env.File, error) {
 func (d *delivered) refuse(dir, name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.done || dir == "" || !below(name, dir) {
+	if !d.done || dir == "" || !view.Below(name, dir) {
 		return nil
 	}
 	return &wire.Error{Code: wire.CodeRefused, Message: dir +
@@ -158,7 +156,7 @@ func readEnvFile(root *os.Root, rel, shown string) (env.File, error) {
 // the path relative to it.
 func (s *Session) openGoverned(inside string) (*os.Root, string, error) {
 	for _, g := range s.cfg.Files.Governed {
-		if !below(inside, g.Path) {
+		if !view.Below(inside, g.Path) {
 			continue
 		}
 		rel, err := filepath.Rel(g.Path, inside)

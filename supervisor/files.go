@@ -15,6 +15,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/view"
 )
 
 // serverName is the name under which this program is its own file server.
@@ -31,7 +32,7 @@ const stopGrace = 5 * time.Second
 // fileServer serves nothing and never dies.
 type fileServer struct {
 	session  *Session
-	governed []governed
+	governed []view.Governed
 	owner    fuse.Owner
 	devices  map[string]*os.File // by tag, until the server has them
 	backings map[string]*os.File
@@ -42,49 +43,49 @@ type fileServer struct {
 }
 
 // startFileServer opens what the governed mounts show.
-func (s *Session) startFileServer(list []governed) (*fileServer, error) {
+func (s *Session) startFileServer(list []view.Governed) (*fileServer, error) {
 	f := &fileServer{session: s, governed: list, devices: map[string]*os.File{}, backings: map[string]*os.File{}}
 	for _, g := range list {
-		backing, err := os.OpenFile(g.backing, unix.O_PATH|unix.O_NOFOLLOW, 0)
+		backing, err := os.OpenFile(g.Backing, unix.O_PATH|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			f.closeDevices()
-			return nil, fmt.Errorf("governed %s: %w", g.path, err)
+			return nil, fmt.Errorf("governed %s: %w", g.Path, err)
 		}
-		f.backings[g.path] = backing
+		f.backings[g.Path] = backing
 		if err := s.holdsNames(g); err != nil {
 			f.closeDevices()
 			return nil, err
 		}
 	}
-	info, err := os.Stat(list[0].backing)
+	info, err := os.Stat(list[0].Backing)
 	if err != nil {
 		f.closeDevices()
 		return nil, fmt.Errorf("workspace: %w", err)
 	}
 	owner := info.Sys().(*syscall.Stat_t)
-	f.owner = fuse.Owner{InsideUID: uint32(s.who.uid), InsideGID: uint32(s.who.gid), OutsideUID: owner.Uid, OutsideGID: owner.Gid}
+	f.owner = fuse.Owner{InsideUID: uint32(s.user.UID), InsideGID: uint32(s.user.GID), OutsideUID: owner.Uid, OutsideGID: owner.Gid}
 	return f, nil
 }
 
 // holdsNames refuses a directory in which names of another case lead to the files
 // that rules speak of.
-func (s *Session) holdsNames(g governed) error {
+func (s *Session) holdsNames(g view.Governed) error {
 	guarded, _ := s.cfg.Policy.GitGuard()
-	if !g.dir || !guarded && s.cfg.Policy.Tree(g.path, policy.OpAll).Uniform {
+	if !g.Dir || !guarded && s.cfg.Policy.Tree(g.Path, policy.OpAll).Uniform {
 		return nil
 	}
-	folds, err := fuse.Folds(g.backing)
+	folds, err := fuse.Folds(g.Backing)
 	switch {
-	case errors.Is(err, os.ErrPermission) && unix.Access(g.backing, unix.X_OK) != nil:
+	case errors.Is(err, os.ErrPermission) && unix.Access(g.Backing, unix.X_OK) != nil:
 		return nil // nothing in it is reached
 	case err != nil:
-		return fmt.Errorf("governed %s: %w", g.path, err)
+		return fmt.Errorf("governed %s: %w", g.Path, err)
 	case folds:
 		return fmt.Errorf(
 			"governed %s: names on the filesystem of %s are without case: .GIT would be .git, and a rule about it would not hold; use a "+
 				"filesystem with case, or rules that say the same of the whole tree",
-			g.path,
-			g.backing,
+			g.Path,
+			g.Backing,
 		)
 	}
 	return nil
@@ -125,8 +126,8 @@ func (f *fileServer) start() error {
 	donations := []launch.Donation{{Name: controlName, File: theirs}}
 	for _, g := range f.governed {
 		donations = append(donations,
-			launch.Donation{Name: fuse.DeviceName(g.path), File: f.devices[g.path]},
-			launch.Donation{Name: fuse.BackingName(g.path), File: f.backings[g.path]})
+			launch.Donation{Name: fuse.DeviceName(g.Path), File: f.devices[g.Path]},
+			launch.Donation{Name: fuse.BackingName(g.Path), File: f.backings[g.Path]})
 	}
 	kept, err := f.donateKept()
 	if err != nil {
@@ -201,7 +202,7 @@ func (f *fileServer) config() fuse.Config {
 	c.Session, c.Owner, c.Approve, c.Trash = f.session.id, f.owner, true, f.session.trashLimits
 	c.Casefold, c.CacheSeconds = fuse.KernelFolds(), f.session.cfg.Files.CacheSeconds
 	for _, g := range f.governed {
-		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: g.path, Path: g.path})
+		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: g.Path, Path: g.Path})
 	}
 	return c
 }
@@ -280,7 +281,7 @@ func (f *fileServer) changes(ctx context.Context) ([]wire.Change, error) {
 	if f == nil {
 		return nil, nil
 	}
-	return f.control.Changes(ctx, f.governed[0].path)
+	return f.control.Changes(ctx, f.governed[0].Path)
 }
 
 func (f *fileServer) invalidate(ctx context.Context, path string) error {

@@ -42,7 +42,7 @@ func (r *rules) evaluateRead(path string) (policy.Decision, policy.Diagnostic) {
 // firstRules opens the root that commands see and makes the rules of the policy
 // that the session starts with.
 func (s *Session) firstRules() (*rules, error) {
-	name := s.rootName()
+	name := s.confinement.Root(s.init.PID())
 	root, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("identities of denied programs: %w", err)
@@ -58,16 +58,16 @@ func (s *Session) makeRules(p *policy.Policy) (*rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rules{policy: p, evaluate: s.evaluate(p), known: known, inject: s.nestedInject(p)}, nil
+	return &rules{policy: p, evaluate: s.confinement.Evaluate(p), known: known, inject: s.nestedInject(p)}, nil
 }
 
 // nestedInject are the injected variables that every program gets back at its
 // execve: the operator's, and those of the policy that are enforced there.
 func (s *Session) nestedInject(p *policy.Policy) []string {
 	values := map[string]string{}
-	maps.Copy(values, s.injected(s.cfg.Environment.Inject))
+	maps.Copy(values, s.confinement.Inject(s.cfg.Environment.Inject))
 	nested := p.EnvNested()
-	for name, value := range s.injected(p.EnvInject()) {
+	for name, value := range s.confinement.Inject(p.EnvInject()) {
 		if slices.Contains(nested, name) {
 			values[name] = value
 		} else {

@@ -16,6 +16,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/view"
 )
 
 // openKeep makes the session's part of the store. A store that commands could
@@ -33,7 +34,7 @@ func (s *Session) openKeep() error {
 	}
 	dir := filepath.Join(above, filepath.Base(s.cfg.Files.Store))
 	for _, g := range s.cfg.Files.Governed {
-		if below(dir, g.Backing) {
+		if view.Below(dir, g.Backing) {
 			if s.softDeletes() {
 				return fmt.Errorf("soft_delete: the trash %s would lie in the workspace", dir)
 			}
@@ -146,7 +147,7 @@ func (h *host) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
 	list, err := whatWasWritten(ctx, in, out)
 	release, end := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer end()
-	return errors.Join(err, f.control.Release(release, f.governed[0].path, list))
+	return errors.Join(err, f.control.Release(release, f.governed[0].Path, list))
 }
 
 // whatWasWritten says that the files are held and waits for the word that they

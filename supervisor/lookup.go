@@ -24,7 +24,7 @@ type found struct {
 // find looks the program name of a command up: a name without a slash on PATH, any other
 // relative to cwd. The request is the one that the command's own execve makes.
 func (s *Session) find(r *rules, name string, argv []string, cwd string) (found, error) {
-	t, err := target.OpenView(s.viewer())
+	t, err := target.OpenView(s.confinement.Observer(s.init.PID()))
 	if err != nil {
 		return found{}, err
 	}

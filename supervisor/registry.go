@@ -296,18 +296,6 @@ func makeKeys(boot *wire.Bootstrap) (sessionKeys, error) {
 	return k, err
 }
 
-// hideRegistry keeps the sockets of all sessions of this user out of a view:
-// what the policy shows around them is covered, and what commands may change
-// must not hold them.
-func (v *view) hideRegistry() error {
-	for _, dir := range registryDirs() {
-		if err := v.hide(dir, "the sockets of sessions"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // registryDirs are the places where sessions of this user may be, also those
 // made with another environment.
 func registryDirs() []string {
@@ -321,23 +309,4 @@ func registryDirs() []string {
 	}
 	slices.Sort(dirs)
 	return slices.Compact(dirs)
-}
-
-// hide covers a directory that holds what commands must not see. One that is
-// missing is made where it would show later.
-func (v *view) hide(dir, what string) error {
-	for _, g := range v.governed {
-		if !g.closed && (below(dir, g.backing) || below(g.backing, dir)) {
-			return fmt.Errorf("%s holds %s and cannot be shown: leave it out of the workspace and give no different rules around it", dir, what)
-		}
-	}
-	if !slices.ContainsFunc(v.binds, func(b bind) bool { return below(dir, b.path) || below(b.path, dir) }) {
-		return nil
-	}
-	err := os.Mkdir(dir, 0o700)
-	if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("hide %s: %w", dir, err)
-	}
-	v.masked = append(v.masked, dir)
-	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
-	"agentsh/supervisor/notify"
+	"agentsh/supervisor/view"
 )
 
 // Reload replaces the session's policy from the sources of another one. See
@@ -95,8 +95,11 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 			refuse(groupPosition(p, g), "whether %s_rules hold", g)
 		}
 	}
-	if problem := unjudged(p, s.signals, signalPlan(p, s.lost)); problem != nil && old.Governs(policy.GroupSignal) {
-		problems = append(problems, *problem)
+	if old.Governs(policy.GroupSignal) {
+		problem := view.UnjudgedSignal(p, groupPosition(p, policy.GroupSignal), s.signals, s.confinement.Signals(p))
+		if problem != nil {
+			problems = append(problems, *problem)
+		}
 	}
 	if s.network != nil && p.InspectsAny() && !s.network.Intercepts() {
 		refuse(groupPosition(p, policy.GroupNetwork), "whether requests are inspected")
@@ -194,38 +197,11 @@ func viewProblem(p *policy.Policy, place, is, was string) policy.Problem {
 
 // planned is how each place of the view is shown under a policy.
 func (s *Session) planned(p *policy.Policy) (map[string]string, error) {
-	planner := viewPlanner{
-		policy:    p,
-		workspace: s.cfg.Files.Governed,
-		home:      s.cfg.Environment.Home,
-		scratch:   func(string) (string, error) { return "", nil },
-		whole:     s.lost.has(lossFileServer),
-		noOpens:   s.noOpens(),
-	}
-	v, err := planner.plan()
+	plan, err := s.confinement.Plan(p, func(string) (string, error) { return "", nil })
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]string{}
-	for _, b := range v.binds {
-		out[b.path] = map[bool]string{true: "shown without programs", false: "shown read-only"}[b.noExec]
-	}
-	for _, l := range v.links {
-		out[l.path] = "a link"
-	}
-	for _, dir := range v.scratch {
-		out[dir] = "a directory of the session's own"
-	}
-	for _, g := range v.governed {
-		out[g.path] = map[bool]string{true: "closed", false: "under file rules"}[g.closed]
-	}
-	for _, m := range v.masked {
-		out[m] = "covered"
-	}
-	if v.opens {
-		out[notify.Emulated] = "opened file by file"
-	}
-	return out, nil
+	return plan.Paths(), nil
 }
 
 // top is the beginning of a policy's main file.

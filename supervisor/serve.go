@@ -17,6 +17,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/view"
 )
 
 // Serve holds one session for a controller: it opens what boot describes,
@@ -128,9 +129,9 @@ func (h *host) mounts(boot wire.Bootstrap) ([]channel.Mount, error) {
 			return nil, err
 		}
 	}
-	for _, dir := range h.session.scratch {
-		outside := filepath.Join(h.session.rootName(), dir)
-		if err := open(dir, outside, h.session.who.owner()); err != nil {
+	for _, dir := range h.session.plan.Private {
+		outside := filepath.Join(h.session.confinement.Root(h.session.init.PID()), dir)
+		if err := open(dir, outside, h.session.user.Owner()); err != nil {
 			return nil, err
 		}
 	}
@@ -159,7 +160,7 @@ func (h *host) close() error {
 // changed has commands see what the controller wrote behind the mount.
 func (h *host) changed(paths []string) {
 	for _, p := range paths {
-		if below(p, h.session.scratch...) {
+		if view.Below(p, h.session.plan.Private...) {
 			continue // a tmpfs hides nothing from anybody
 		}
 		if err := h.session.files.invalidate(context.Background(), p); err != nil {

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/internal/snapshot"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -29,6 +31,7 @@ import (
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/netns"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/view"
 )
 
 // Config describes a session. Policy, Files.Governed, Cwd, Environment.Path,
@@ -76,16 +79,18 @@ type Network struct {
 type Session struct {
 	cfg   Config
 	id    string
-	who   identity
+	user  view.User
 	lost  lacks // what it does without, by the operator's word
 	state *state
+
+	confinement view.Confinement
+	plan        *view.Plan // what commands see
 
 	kept        *snapshot.Session // nil: nothing is kept
 	keepDir     string            // the store, outside
 	trashLimits trash.Limits
 	env         delivered
 
-	scratch  []string       // private tmpfs directories, inside
 	files    *fileServer    // nil: nothing is governed
 	network  *netns.Network // nil: the policy does not govern it
 	init     *launch.Init
@@ -100,8 +105,7 @@ type Session struct {
 
 	signals   seccomp.Signals // that the filter has notified
 	refusals  seccomp.Table   // that the loop answers
-	opens     bool            // files of the kernel are opened one by one
-	opener    *launch.Opener  // nil unless they are
+	opener    *launch.Opener  // nil unless the plan is emulated
 	root      *os.File        // the root directory that commands see
 	rules     atomic.Pointer[rules]
 	reloading sync.Mutex // one reload at a time
@@ -133,15 +137,15 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	who, err := commandIdentity(cfg.User, lost.has(lossNamespaces))
+	user, err := view.CommandUser(cfg.User, !lost.has(lossNamespaces))
 	if err != nil {
 		return nil, err
 	}
-	state, err := newState(cfg.statePlace(lost))
+	state, err := newState(view.StateParent(cfg.Policy, cfg.Files.Governed, !lost.has(lossNamespaces)))
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, id: rand.Text()[:12], who: who, lost: lost, state: state}
+	s := &Session{cfg: cfg, id: rand.Text()[:12], user: user, lost: lost, state: state}
 	s.rules.Store(&rules{policy: cfg.Policy})
 	s.approvals = approve.New(approve.Config{Session: s.id, Emit: s.emit, Settings: s.approvalSettings})
 	if err := s.open(ctx); err != nil {
@@ -158,22 +162,14 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.openKeep(); err != nil {
 		return err
 	}
-	planner := viewPlanner{
-		policy: s.cfg.Policy, workspace: s.cfg.Files.Governed, home: s.cfg.Environment.Home, scratch: s.scratchDir,
-		whole: s.lost.has(lossFileServer), noOpens: s.noOpens(),
-	}
-	v, err := planner.plan()
-	if err != nil {
+	s.confinement = view.New(viewOptions(s.cfg, s.user, s.lost, s.state.dir, s.keepDir))
+	if err := s.planView(); err != nil {
 		return err
 	}
-	if err := s.settle(&v); err != nil {
-		return err
-	}
-	s.scratch, s.opens = v.scratch, v.opens
 	if err := s.openNetwork(); err != nil {
 		return err
 	}
-	if err := s.startInit(ctx, v); err != nil {
+	if err := s.startInit(ctx); err != nil {
 		return s.cfg.explain(err, s.lost)
 	}
 	if err := s.network.Listen(s.init); err != nil {
@@ -203,20 +199,34 @@ func (s *Session) beginning() wire.Event {
 	return e
 }
 
-// settle makes of the plan what the place can hold.
-func (s *Session) settle(v *view) error {
-	if s.plain() {
-		return s.settlePlain(v)
+// viewOptions describe a session to its confinement.
+func viewOptions(cfg Config, user view.User, lost lacks, state, store string) view.Options {
+	o := view.Options{
+		User: user, Workspace: cfg.Files.Governed, Home: cfg.Environment.Home, State: state,
+		Network: cfg.Network.Shared, Program: cfg.Program, Audit: cfg.Audit.Path(),
+		Missing: view.Missing{
+			Namespaces: lost.has(lossNamespaces), FileServer: lost.has(lossFileServer),
+			Landlock: lost.has(lossLandlock), LandlockScopes: lost.has(lossScopes),
+		},
+		Sockets: machineSockets,
 	}
-	if err := errors.Join(s.reaches(*v), s.keepsOut(v)); err != nil {
+	if store != "" {
+		o.Hidden = append(o.Hidden, view.Hidden{Dir: store, What: "what sessions keep"})
+	}
+	for _, dir := range registryDirs() {
+		o.Hidden = append(o.Hidden, view.Hidden{Dir: dir, What: "the sockets of sessions"})
+	}
+	return o
+}
+
+// planView plans what commands see.
+func (s *Session) planView() error {
+	plan, err := s.confinement.Plan(s.cfg.Policy, s.scratchDir)
+	if err != nil {
 		return err
 	}
-	if s.keepDir != "" {
-		if err := v.hide(s.keepDir, "what sessions keep"); err != nil {
-			return err
-		}
-	}
-	return errors.Join(v.hideRegistry(), v.addSockets(s.cfg.Policy))
+	s.plan = plan
+	return s.confinement.Prepare(s.cfg.Policy, plan)
 }
 
 // scratchDir makes the backing of a governed scratch directory. Its owner is that
@@ -226,7 +236,7 @@ func (s *Session) scratchDir(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	uid, gid := s.who.uid, s.who.gid
+	uid, gid := s.user.UID, s.user.GID
 	if len(s.cfg.Files.Governed) > 0 {
 		info, err := os.Stat(s.cfg.Files.Governed[0].Backing)
 		if err != nil {
@@ -238,18 +248,31 @@ func (s *Session) scratchDir(path string) (string, error) {
 	return dir, os.Chown(dir, uid, gid)
 }
 
-// startInit starts the session's first process in the view.
-func (s *Session) startInit(ctx context.Context, v view) error {
-	if err := s.traces(); err != nil {
+// checkTracing fails if execs cannot be verified and the operator did not set
+// degraded: [exec_verify].
+func checkTracing(lost lacks) error {
+	const noProcess = 1<<22 + 1 // above every process number: see proc_sys_kernel(5), pid_max
+	if lost.has(lossVerify) {
+		return nil
+	}
+	if err := unix.PtraceSeize(noProcess); !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("verify programs by ptrace: %w", err)
+	}
+	return nil
+}
+
+// startInit starts the session init.
+func (s *Session) startInit(ctx context.Context) error {
+	if err := checkTracing(s.lost); err != nil {
 		return err
 	}
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
-	s.signals = signalPlan(s.cfg.Policy, s.lost)
-	plan := seccomp.DefaultPlan(seccomp.PlanOptions{
-		Tell: true, Signals: s.signals, NoInternet: s.plain() && !s.cfg.Network.Shared && s.network == nil,
-		Threads: s.plain(), NoExecMemfd: len(s.cfg.Policy.ExecFrom()) > 0, Opens: v.opens,
-		Connect: sockets || s.network != nil, Bind: sockets, SharedNetwork: s.network.Shared(),
-	})
+	options := s.confinement.Filter(s.cfg.Policy, s.network != nil)
+	options.Tell, options.Opens, options.NoExecMemfd = true, s.plan.Emulated, len(s.cfg.Policy.ExecFrom()) > 0
+	options.Connect, options.Bind = sockets || s.network != nil, sockets
+	options.SharedNetwork = s.network.Shared()
+	s.signals = options.Signals
+	plan := seccomp.DefaultPlan(options)
 	filter, err := plan.Compile(runtime.GOARCH)
 	if err == nil {
 		s.refusals, err = plan.Table()
@@ -257,24 +280,19 @@ func (s *Session) startInit(ctx context.Context, v view) error {
 	if err != nil {
 		return err
 	}
-	cfg := launch.Config{
-		UID: s.who.uid, GID: s.who.gid, UserNS: s.who.mapped, Hostname: hostName, Plain: s.plain(), Interruptible: s.lost.has(lossKillable),
-		Network: s.cfg.Network.Shared, Landlock: s.landlock(v), Filter: filter, ReadOnly: readOnly(v),
-		Limits: []launch.Rlimit{{Resource: limitCore}},
+	files, err := networkFiles(s.network)
+	if err != nil {
+		return err
 	}
-	if !s.plain() {
-		if cfg.Mounts, err = s.mounts(v); err != nil {
-			return err
-		}
-	} else if s.cfg.Program {
-		return fmt.Errorf("%s cannot be shown: the session has no mounts of its own", wire.OwnProgram)
+	cfg, err := s.confinement.Launch(s.cfg.Policy, s.plan, files)
+	if err != nil {
+		return err
 	}
-	if v.opens {
-		cfg.Opener = readable(cfg.Landlock)
-	}
+	cfg.Filter, cfg.Interruptible = filter, s.lost.has(lossKillable)
+	cfg.Limits = []launch.Rlimit{{Resource: limitCore}}
 	s.network.Setup(&cfg)
-	if len(v.governed) > 0 {
-		if s.files, err = s.startFileServer(v.governed); err != nil {
+	if len(s.plan.Governed) > 0 {
+		if s.files, err = s.startFileServer(s.plan.Governed); err != nil {
 			return err
 		}
 		defer s.files.closeDevices()
@@ -294,7 +312,7 @@ func (s *Session) startLoop() error {
 		return errors.Join(err, listener.Close())
 	}
 	s.rules.Store(first)
-	open, err := s.openOne()
+	open, err := s.openEmulated()
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -303,9 +321,10 @@ func (s *Session) startLoop() error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	tracing := s.confinement.Tracing()
 	s.loop = notify.New(notify.Config{
 		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log, Root: root,
-		Unverified: s.lost.has(lossVerify), Shared: s.plain(), As: s.tracer(),
+		Unverified: s.lost.has(lossVerify), Shared: tracing.Shared, As: tracing.As,
 		Network: s.networkCalls(), Open: open, Refusals: s.refusals,
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -317,6 +336,19 @@ func (s *Session) startLoop() error {
 		}
 	}()
 	return nil
+}
+
+// openEmulated is how the notification loop opens a file below
+// [notify.Emulated]; nil: it is never asked to.
+func (s *Session) openEmulated() (func(string, int) (*os.File, error), error) {
+	if !s.plan.Emulated {
+		return nil, nil
+	}
+	var err error
+	if s.opener, err = s.init.Opener(); err != nil {
+		return nil, err
+	}
+	return s.opener.Open, nil
 }
 
 // watch ends the session when one of its parts dies or its time is up.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
+	"agentsh/supervisor/view"
 )
 
 // pipes are the descriptors of one command and the copying between them and the
@@ -36,8 +37,8 @@ type output struct {
 }
 
 // newPipes opens the pipes of a command; close them with release and finish. They
-// belong to who, so that the command can open /dev/stdout and its like.
-func newPipes(s wire.Streams, who identity) (*pipes, error) {
+// belong to user, so that the command can open /dev/stdout and its like.
+func newPipes(s wire.Streams, user view.User) (*pipes, error) {
 	p := &pipes{outputs: []*output{{to: s.Stdout}, {to: s.Stderr}}}
 	var err error
 	if s.Stdin == nil {
@@ -56,7 +57,7 @@ func newPipes(s wire.Streams, who identity) (*pipes, error) {
 		}
 	}
 	for _, f := range p.child {
-		if err := own(f, who); err != nil {
+		if err := own(f, user); err != nil {
 			p.release()
 			p.abandon()
 			return nil, err
@@ -66,12 +67,12 @@ func newPipes(s wire.Streams, who identity) (*pipes, error) {
 }
 
 // own gives a pipe to the user of commands where that is another one.
-func own(f *os.File, who identity) error {
+func own(f *os.File, user view.User) error {
 	info, err := f.Stat()
-	if err != nil || who.mapped || info.Mode()&os.ModeNamedPipe == 0 {
+	if err != nil || user.Mapped || info.Mode()&os.ModeNamedPipe == 0 {
 		return err
 	}
-	return f.Chown(who.uid, who.gid)
+	return f.Chown(user.UID, user.GID)
 }
 
 // start begins copying. The goroutine that feeds stdin ends when the pipe is

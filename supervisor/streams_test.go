@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"agentsh/internal/wire"
+	"agentsh/supervisor/view"
 )
 
 func TestOutputWrittenBeforeTheEndIsDelivered(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	p, err := newPipes(wire.Streams{Stdout: &stdout, Stderr: &stderr}, identity{mapped: true})
+	p, err := newPipes(wire.Streams{Stdout: &stdout, Stderr: &stderr}, view.User{Mapped: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestOutputWrittenBeforeTheEndIsDelivered(t *testing.T) {
 }
 
 func TestStdinIsPassedAndEnds(t *testing.T) {
-	p, err := newPipes(wire.Streams{Stdin: strings.NewReader("hello")}, identity{mapped: true})
+	p, err := newPipes(wire.Streams{Stdin: strings.NewReader("hello")}, view.User{Mapped: true})
 	if err != nil {
 		t.Fatal(err)
 	}

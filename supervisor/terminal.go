@@ -29,7 +29,7 @@ func checkTTY(t *wire.TTY) *wire.Exit {
 // session's own devpts that stands for all three.
 func (s *Session) openStreams(ctx context.Context, c *command, streams wire.Streams) (*pipes, error) {
 	if c.req.TTY == nil {
-		return newPipes(streams, s.who)
+		return newPipes(streams, s.user)
 	}
 	master, slave, err := s.init.OpenPTY(ctx)
 	if err != nil {

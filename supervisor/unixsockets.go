@@ -10,35 +10,7 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"agentsh/policy"
 )
-
-// addSockets shows the sockets of the machine that a policy lets commands
-// connect to, and covers those in trees that are shown otherwise. A policy
-// without unix_socket_rules shows none beside what lies in those trees.
-func (v *view) addSockets(p *policy.Policy) error {
-	if !p.Governs(policy.GroupUnixSocket) {
-		return nil
-	}
-	sockets, err := machineSockets()
-	if err != nil {
-		return err
-	}
-	for _, name := range sockets {
-		d, _ := p.Evaluate(&policy.UnixSocketRequest{Path: name, Op: "connect"})
-		shown := slices.ContainsFunc(v.binds, func(b bind) bool { return below(name, b.path) })
-		private := below(name, v.scratch...) || slices.ContainsFunc(v.governed, func(g governed) bool { return below(name, g.path) })
-		switch {
-		case private: // other files of these names
-		case d.Permits() && !shown:
-			v.sockets = append(v.sockets, name)
-		case !d.Permits() && shown:
-			v.masked = append(v.masked, name)
-		}
-	}
-	return nil
-}
 
 // machineSockets are the Unix sockets that have a path on the machine, links
 // resolved. See proc_net(5), unix. Any user binds any name: one that leads to no

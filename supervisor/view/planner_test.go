@@ -1,4 +1,4 @@
-package supervisor
+package view
 
 import (
 	"os"
@@ -13,7 +13,7 @@ import (
 
 // planFor plans the view of a policy in which DIR stands for a tree with a few
 // files outside the workspace.
-func planFor(t *testing.T, rules string) (view, string, error) {
+func planFor(t *testing.T, rules string) (*Plan, string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"work/x", "outside/a/b", "outside/secret/key", "outside/file"} {
@@ -33,11 +33,11 @@ func planFor(t *testing.T, rules string) (view, string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	planner := viewPlanner{
+	pl := planner{
 		policy: p, home: "/home/sandbox", workspace: []wire.Governed{{Backing: filepath.Join(dir, "work"), Path: filepath.Join(dir, "work")}},
-		scratch: func(path string) (string, error) { return "scratch of " + path, nil },
+		newDir: func(path string) (string, error) { return "scratch of " + path, nil },
 	}
-	v, err := planner.plan()
+	v, err := pl.plan()
 	return v, dir, err
 }
 
@@ -86,12 +86,12 @@ func TestViewFollowsFileRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, g := range v.governed {
+			for _, g := range v.Governed {
 				word := "governed "
-				if g.closed {
+				if g.Closed {
 					word = "closed "
 				}
-				got = append(got, word+strings.TrimPrefix(g.path, dir))
+				got = append(got, word+strings.TrimPrefix(g.Path, dir))
 			}
 			for _, b := range v.binds {
 				word := "bind "
@@ -103,7 +103,7 @@ func TestViewFollowsFileRules(t *testing.T) {
 			for _, l := range v.links {
 				got = append(got, "link "+strings.TrimPrefix(l.path, dir))
 			}
-			for _, s := range v.scratch {
+			for _, s := range v.Private {
 				got = append(got, "scratch "+s)
 			}
 			slices.Sort(got)

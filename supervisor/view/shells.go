@@ -1,4 +1,4 @@
-package supervisor
+package view
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 // realShells show the shells of the machine where agentsh stands in for them:
 // what a command starts as /bin/sh is a shell, judged like any other program.
-func realShells(v view) ([]launch.Mount, error) {
+func realShells(v *Plan) ([]launch.Mount, error) {
 	shells, err := shim.Shells("/")
 	if err != nil {
 		return nil, err
@@ -18,12 +18,12 @@ func realShells(v view) ([]launch.Mount, error) {
 	var out []launch.Mount
 	for _, s := range shells {
 		target := "/" + s.Path
-		for _, g := range v.governed {
-			if below(target, g.path) {
-				return nil, fmt.Errorf("the file rules differ inside %s, where the shim stands in for %s: allow reading it as a whole", g.path, target)
+		for _, g := range v.Governed {
+			if Below(target, g.Path) {
+				return nil, fmt.Errorf("the file rules differ inside %s, where the shim stands in for %s: allow reading it as a whole", g.Path, target)
 			}
 		}
-		i := slices.IndexFunc(v.binds, func(b bind) bool { return below(target, b.path) })
+		i := slices.IndexFunc(v.binds, func(b bind) bool { return Below(target, b.path) })
 		if i < 0 {
 			continue // no rule shows it
 		}

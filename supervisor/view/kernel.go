@@ -1,4 +1,4 @@
-package supervisor
+package view
 
 import (
 	"errors"
@@ -18,11 +18,11 @@ import (
 // devNames is what a session's /dev holds. See launch.Dev.
 var devNames = []string{"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr"}
 
-// holdKernelRules covers what rules deny below the kernel's own directories and
+// addKernelRules covers what rules deny below the kernel's own directories and
 // refuses rules about them that no mount can hold: what is there is made anew for
 // each reader. A rule that allows may ask for no more than a session has. Those that
 // speak of every directory say nothing about these.
-func (p *viewPlanner) holdKernelRules() error {
+func (p *planner) addKernelRules() error {
 	var problems []error
 	for _, rule := range p.policy.Rules(policy.GroupFile) {
 		for _, dir := range kernelDirs {
@@ -30,9 +30,9 @@ func (p *viewPlanner) holdKernelRules() error {
 				if first, _, _ := strings.Cut(strings.TrimPrefix(pattern, "/"), "/"); first == "*" || first == "**" {
 					continue
 				}
-				hold := p.holdKernelRule
+				hold := p.addKernelRule
 				if rule.Effect == policy.Allow {
-					hold = givesKernelFiles
+					hold = allowsKernelFiles
 				}
 				if why := hold(rule, pattern); why != "" {
 					problems = append(problems, fmt.Errorf("%s: rule %s: %s of %s cannot be held: %s", rule.Pos, rule.Name, rule.Effect, pattern, why))
@@ -43,19 +43,19 @@ func (p *viewPlanner) holdKernelRules() error {
 	return errors.Join(problems...)
 }
 
-// holdKernelRule plans what one rule says about a place of the kernel, or says
+// addKernelRule plans what one rule says about a place of the kernel, or says
 // why it cannot be held.
-func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
+func (p *planner) addKernelRule(rule *policy.Rule, pattern string) string {
 	name := strings.TrimSuffix(pattern, "/**")
 	if strings.HasPrefix(pattern, notify.Emulated+"/") && onlyReads(rule) {
-		return p.holdReads(pattern)
+		return p.emulateReads(pattern)
 	}
 	switch {
-	case rule.Effect != policy.Deny && below(name, notify.Emulated):
+	case rule.Effect != policy.Deny && Below(name, notify.Emulated):
 		return "name read as its operation, which is the one that is decided there file by file"
 	case rule.Effect != policy.Deny:
 		return "nothing decides on single operations there"
-	case below(name, "/sys") && !below(name, sysShown...):
+	case Below(name, "/sys") && !Below(name, sysShown...):
 		return "" // a session does not have it
 	case strings.ContainsAny(name, "*?[{\\") || slices.Contains(kernelDirs, name):
 		return "name one file or directory"
@@ -65,11 +65,11 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 			return "it can only be covered as a whole: deny every operation, or read alone"
 		}
 	}
-	if below(name, "/sys") {
+	if Below(name, "/sys") {
 		return p.mask(name, pattern)
 	}
 	first, _, _ := strings.Cut(name[len("/proc/"):], "/")
-	if below(name, "/dev") {
+	if Below(name, "/dev") {
 		first, _, _ = strings.Cut(name[len("/dev/"):], "/")
 		if slices.Contains(devNames, first) {
 			return "the devices of a session are not covered"
@@ -83,7 +83,7 @@ func (p *viewPlanner) holdKernelRule(rule *policy.Rule, pattern string) string {
 }
 
 // mask covers a file, or all that is in a directory.
-func (p *viewPlanner) mask(name, pattern string) string {
+func (p *planner) mask(name, pattern string) string {
 	info, err := os.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -95,7 +95,7 @@ func (p *viewPlanner) mask(name, pattern string) string {
 	case info.IsDir() && name == pattern:
 		return "it is a directory: write " + name + "/**"
 	}
-	p.view.masked = append(p.view.masked, name)
+	p.out.masked = append(p.out.masked, name)
 	return ""
 }
 
@@ -109,34 +109,34 @@ var sysShown = []string{
 	"/sys/kernel/mm/transparent_hugepage",
 }
 
-// givesKernelFiles says why a session does not have what a rule allows; empty: it
+// allowsKernelFiles says why a session does not have what a rule allows; empty: it
 // does, or has the part that is safe.
-func givesKernelFiles(rule *policy.Rule, pattern string) string {
+func allowsKernelFiles(rule *policy.Rule, pattern string) string {
 	fixed := pattern
 	if at := strings.IndexAny(pattern, "*?[{\\"); at >= 0 {
 		fixed = pattern[:at]
 	}
 	fixed = strings.TrimSuffix(fixed, "/")
 	switch {
-	case below(fixed, "/dev") || !below(fixed, "/proc", "/sys"):
+	case Below(fixed, "/dev") || !Below(fixed, "/proc", "/sys"):
 		return ""
 	case rule.Concerns(writeOps):
 		return "it is read-only in every session: name read, list and stat as its operations"
-	case below(fixed, "/sys") && !slices.ContainsFunc(sysShown, func(s string) bool { return below(fixed, s) || below(s, fixed) }):
+	case Below(fixed, "/sys") && !slices.ContainsFunc(sysShown, func(s string) bool { return Below(fixed, s) || Below(s, fixed) }):
 		return "of /sys a session has " + strings.Join(sysShown, ", ") + " and nothing else"
 	}
 	return ""
 }
 
 // addSys shows what a session has of /sys.
-func (p *viewPlanner) addSys() {
+func (p *planner) addSys() {
 	for _, dir := range sysShown {
 		if _, err := os.Stat(dir); err != nil {
 			continue // this kernel has none
 		}
 		read := p.policy.Tree(dir, readOps&^policy.OpExecute)
 		if read.Effect == policy.Allow {
-			p.view.binds = append(p.view.binds, bind{path: dir, noExec: true})
+			p.out.binds = append(p.out.binds, bind{path: dir, noExec: true})
 		}
 	}
 }
@@ -151,9 +151,9 @@ func onlyReads(rule *policy.Rule) bool {
 	return false
 }
 
-// holdReads has each open of a file below notify.Emulated decided, or says why
+// emulateReads has each open of a file below notify.Emulated decided, or says why
 // it cannot be.
-func (p *viewPlanner) holdReads(pattern string) string {
+func (p *planner) emulateReads(pattern string) string {
 	first, _, _ := strings.Cut(strings.TrimPrefix(pattern, notify.Emulated+"/"), "/")
 	switch {
 	case p.noOpens != "":
@@ -166,24 +166,12 @@ func (p *viewPlanner) holdReads(pattern string) string {
 			return "it is a link to what differs for each process: write " + strings.Replace(pattern, first, "*/"+first, 1)
 		}
 	}
-	p.view.opens = true
+	p.out.Emulated = true
 	return ""
 }
 
-// noOpens says why files of the kernel cannot be decided on one by one in this
-// session; empty: they can.
-func (s *Session) noOpens() string {
-	switch {
-	case s.plain():
-		return "in a plain session " + notify.Emulated + " is the machine's"
-	case s.lost.has(lossLandlock), s.lost.has(lossScopes), launch.LandlockABI() < 6:
-		return "it takes Landlock with scopes (Linux 6.12), which keeps commands from opening files there themselves"
-	}
-	return ""
-}
-
-// readable are the places beneath which commands open files themselves: all
-// that Landlock grants them, but for those that are opened one by one.
+// readable are the paths below which commands open files themselves: all that
+// Landlock grants them without [notify.Emulated].
 func readable(l *launch.Landlock) []string {
 	out := []string{}
 	for _, r := range l.Rules {
@@ -192,17 +180,4 @@ func readable(l *launch.Landlock) []string {
 		}
 	}
 	return out
-}
-
-// openOne is how the notification loop opens a file of the kernel; nil: it is
-// never asked to.
-func (s *Session) openOne() (func(string, int) (*os.File, error), error) {
-	if !s.opens {
-		return nil, nil
-	}
-	var err error
-	if s.opener, err = s.init.Opener(); err != nil {
-		return nil, err
-	}
-	return s.opener.Open, nil
 }

@@ -1,10 +1,11 @@
-package supervisor
+package view
 
 import (
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"agentsh/policy"
 	"agentsh/supervisor/launch"
 )
 
@@ -15,9 +16,9 @@ var loaderGlobs = []string{"/lib/ld-*", "/lib64/ld-*", "/lib/*/ld-*", "/usr/lib/
 // execTrees are the directories that exec_from names, and the loaders; none when
 // the policy does not say. Of a pattern it is what comes before its first
 // wildcard: the notification of each execve knows the rest.
-func (s *Session) execTrees() []string {
+func execTrees(p *policy.Policy) []string {
 	var trees []string
-	for _, pattern := range s.cfg.Policy.ExecFrom() {
+	for _, pattern := range p.ExecFrom() {
 		tree := strings.TrimSuffix(pattern, "/**")
 		if i := strings.IndexAny(tree, `*?[{\`); i >= 0 {
 			tree = filepath.Dir(tree[:i] + "x")
@@ -36,15 +37,14 @@ func (s *Session) execTrees() []string {
 	return trees
 }
 
-// noExec reports whether no program may run from a whole place.
-func noExec(trees []string, place string) bool {
-	return trees != nil && !slices.ContainsFunc(trees, func(tree string) bool { return below(tree, place) || below(place, tree) })
+// noExec reports whether no program may run from a mount.
+func noExec(trees []string, mount string) bool {
+	return trees != nil && !slices.ContainsFunc(trees, func(tree string) bool { return Below(tree, mount) || Below(mount, tree) })
 }
 
-// forbidExec mounts noexec what holds none of the directories that programs run
+// mountNoExec mounts noexec what holds none of the directories that programs run
 // from. Code of libraries cannot be mapped from there either.
-func (s *Session) forbidExec(mounts []launch.Mount) {
-	trees := s.execTrees()
+func mountNoExec(mounts []launch.Mount, trees []string) {
 	for i, m := range mounts {
 		switch m.Kind {
 		case launch.Bind, launch.Tmpfs, launch.FUSE, launch.Overlay:
@@ -54,9 +54,9 @@ func (s *Session) forbidExec(mounts []launch.Mount) {
 }
 
 // execOnly takes the right to execute from every rule and gives it to the
-// directories that programs run from.
-func (s *Session) execOnly(l *launch.Landlock) {
-	trees := s.execTrees()
+// directories that programs run from. It does nothing where the policy does not
+// name them.
+func execOnly(l *launch.Landlock, trees []string) {
 	if trees == nil {
 		return
 	}
@@ -64,7 +64,5 @@ func (s *Session) execOnly(l *launch.Landlock) {
 		l.Rules[i].Access &^= launch.LandlockExec
 	}
 	l.Rules = slices.DeleteFunc(l.Rules, func(r launch.LandlockRule) bool { return r.Access == 0 })
-	for _, tree := range trees {
-		l.Rules = append(l.Rules, launch.LandlockRule{Path: tree, Access: launch.LandlockExec})
-	}
+	grant(l, launch.LandlockExec, trees...)
 }

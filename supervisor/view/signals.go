@@ -1,4 +1,4 @@
-package supervisor
+package view
 
 import (
 	"fmt"
@@ -15,23 +15,6 @@ var insideTargets = []string{"self", "children", "descendants", "siblings", "ses
 
 const firstTarget = "system"
 
-// signalPlan says which signals the filter notifies. Where the kernel keeps
-// signals inside, those that the policy allows to every process are not.
-func signalPlan(p *policy.Policy, missing lacks) seccomp.Signals {
-	plain := missing.has(lossNamespaces)
-	plan := seccomp.Signals{Inside: !plain && !missing.has(lossScopes)}
-	switch {
-	case plain, p.Governs(policy.GroupSignal) && !plan.Inside:
-		plan.Judged = seccomp.EverySignal()
-	case p.Governs(policy.GroupSignal):
-		for n := range plan.Judged {
-			_, plan.Judged[n] = judging(p, n, insideTargets...)
-			_, plan.First[n] = judging(p, n, firstTarget)
-		}
-	}
-	return plan
-}
-
 // judging reports whether a policy decides by process on a signal to one of the
 // targets, and the rule that does; nil: its default.
 func judging(p *policy.Policy, number int, targets ...string) (*policy.Rule, bool) {
@@ -43,9 +26,10 @@ func judging(p *policy.Policy, number int, targets ...string) (*policy.Rule, boo
 	return nil, false
 }
 
-// unjudged is the problem of a policy that wants signals judged which the
-// session's filter lets pass; nil: it has none.
-func unjudged(p *policy.Policy, filter, want seccomp.Signals) *policy.Problem {
+// UnjudgedSignal reports a signal that a policy decides on and that the filter of
+// a running session does not notify; nil: there is none. at is the position of
+// the policy's default.
+func UnjudgedSignal(p *policy.Policy, at policy.Position, filter, want seccomp.Signals) *policy.Problem {
 	for _, c := range []struct {
 		have, want seccomp.SignalSet
 		targets    []string
@@ -54,7 +38,7 @@ func unjudged(p *policy.Policy, filter, want seccomp.Signals) *policy.Problem {
 		if !lacks {
 			continue
 		}
-		pos, what := groupPosition(p, policy.GroupSignal), "the default of signals"
+		pos, what := at, "the default of signals"
 		if rule, _ := judging(p, number, c.targets...); rule != nil {
 			pos, what = rule.Pos, "rule "+rule.Name
 		}

@@ -1,4 +1,4 @@
-package supervisor
+package view
 
 import (
 	"errors"
@@ -32,76 +32,50 @@ var kernelDirs = []string{"/proc", "/dev", "/sys"}
 // topLinks are the links of a merged /usr, kept where the machine has them.
 var topLinks = []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
-// view is what the commands of a session see: the plan of their mount namespace.
-type view struct {
-	binds    []bind
-	links    []link
-	scratch  []string   // private tmpfs directories
-	governed []governed // served by the file server
-	open     []openTree // without a file server: reached as they are
-	masked   []string   // special files that must not be reachable
-	sockets  []string   // of the machine, shown alone
-	opens    bool       // files below notify.Emulated are opened one by one
-}
-
-type bind struct {
-	path   string
-	noExec bool
-}
-
-type link struct{ path, target string }
-
-// governed is one path inside whose operations the file server decides.
-type governed struct {
-	path    string // inside
-	backing string // outside
-	dir     bool
-	closed  bool // no operation is allowed at or below it
-}
-
-// viewPlanner turns file rules into mounts: what no rule allows does not exist,
-// what is allowed to be read as a whole is bound read-only, and what needs a
-// decision per operation is governed.
-type viewPlanner struct {
+// planner turns file rules into a plan. What no rule allows does not exist. A
+// tree that may be read as a whole is bound read-only. A path where operations
+// are decided one by one is governed.
+type planner struct {
 	policy    *policy.Policy
 	workspace []wire.Governed
 	home      string
-	scratch   func(path string) (backing string, err error) // makes an empty directory outside
+	newDir    func(path string) (backing string, err error) // makes an empty directory outside
 	whole     bool                                          // without a file server: every tree is allowed or denied as a whole
-	noOpens   string                                        // why single files of the kernel cannot be decided on; empty: they can
-	view      view
+	noOpens   string                                        // why opens below [notify.Emulated] cannot be decided; empty: they can
+	out       Plan
 }
 
-func (p *viewPlanner) plan() (view, error) {
+func (p *planner) plan() (*Plan, error) {
+	p.out.Home = p.home
 	for _, g := range p.workspace {
 		if err := p.govern(g.Path, g.Backing, true); err != nil {
-			return view{}, err
+			return nil, err
 		}
 	}
 	for _, dir := range append(slices.Clone(scratchDirs), p.home) {
 		if err := p.addScratch(dir); err != nil {
-			return view{}, err
+			return nil, err
 		}
 	}
-	if err := p.holdKernelRules(); err != nil {
-		return view{}, err
+	if err := p.addKernelRules(); err != nil {
+		return nil, err
 	}
 	if err := p.addTargets(); err != nil {
-		return view{}, err
+		return nil, err
 	}
 	for _, root := range p.roots() {
 		if err := p.addRoot(root); err != nil {
-			return view{}, err
+			return nil, err
 		}
 	}
 	p.addSys()
 	p.addTopLinks()
-	return p.view, nil
+	return &p.out, nil
 }
 
 // addScratch gives the session a directory of its own where the policy allows
 // writing: a tmpfs, or a governed directory when rules differ inside it.
-func (p *viewPlanner) addScratch(dir string) error {
+func (p *planner) addScratch(dir string) error {
 	if dir == "" || p.covered(dir) {
 		return nil
 	}
@@ -110,13 +84,13 @@ func (p *viewPlanner) addScratch(dir string) error {
 	case all.Effect == policy.Deny:
 		return nil // places inside that are allowed are shown as they are outside
 	case p.unit(all) && all.Effect == policy.Allow:
-		p.view.scratch = append(p.view.scratch, dir)
+		p.out.Private = append(p.out.Private, dir)
 		return nil
 	}
 	if p.whole {
 		return p.splits(dir, policy.OpAll)
 	}
-	backing, err := p.scratch(dir)
+	backing, err := p.newDir(dir)
 	if err != nil {
 		return fmt.Errorf("scratch directory for %s: %w", dir, err)
 	}
@@ -125,7 +99,7 @@ func (p *viewPlanner) addScratch(dir string) error {
 
 // addTargets governs the directories that redirects write to: one in a private
 // directory begins empty, any other is that of the machine.
-func (p *viewPlanner) addTargets() error {
+func (p *planner) addTargets() error {
 	for _, rule := range p.policy.Rules(policy.GroupFile) {
 		if rule.Effect != policy.Redirect || p.governedAt(rule.Redirect.Path) {
 			continue
@@ -136,12 +110,12 @@ func (p *viewPlanner) addTargets() error {
 		}
 		backing := dir
 		switch info, err := os.Stat(dir); {
-		case below(dir, kernelDirs...):
+		case Below(dir, kernelDirs...):
 			return refused("the kernel's own directories take no files")
-		case slices.Contains(p.view.scratch, dir):
+		case slices.Contains(p.out.Private, dir):
 			return refused("name a directory in it")
-		case below(dir, p.view.scratch...):
-			if backing, err = p.scratch(dir); err != nil {
+		case Below(dir, p.out.Private...):
+			if backing, err = p.newDir(dir); err != nil {
 				return refused(err.Error())
 			}
 		case err != nil:
@@ -158,30 +132,30 @@ func (p *viewPlanner) addTargets() error {
 
 // unit reports whether a tree is decided as a whole, governed places inside it
 // aside.
-func (p *viewPlanner) unit(v policy.TreeVerdict) bool {
+func (p *planner) unit(v policy.TreeVerdict) bool {
 	return v.Uniform || !slices.ContainsFunc(v.Except, func(e string) bool { return !p.governedAt(e) })
 }
 
 // govern has the file server decide at a path. One governed place cannot lie in
 // another: it would have to be made through a mount that nobody serves yet.
-func (p *viewPlanner) govern(path, backing string, dir bool) error {
+func (p *planner) govern(path, backing string, dir bool) error {
 	if p.whole {
 		return p.openTree(path, backing, dir)
 	}
-	for _, g := range p.view.governed {
-		if below(g.path, path) {
-			return p.nested(path, g.path)
+	for _, g := range p.out.Governed {
+		if Below(g.Path, path) {
+			return p.nested(path, g.Path)
 		}
 	}
 	all := p.policy.Tree(path, policy.OpAll)
 	closed := all.Uniform && all.Effect == policy.Deny
-	p.view.governed = append(p.view.governed, governed{path, backing, dir, closed})
+	p.out.Governed = append(p.out.Governed, Governed{path, backing, dir, closed})
 	return nil
 }
 
 // nested is the error about a place that holds a governed one; it names the
 // rules that divide it.
-func (p *viewPlanner) nested(path, inside string) error {
+func (p *planner) nested(path, inside string) error {
 	text := fmt.Sprintf(
 		"the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s "+
 			"the workspace",
@@ -197,7 +171,7 @@ func (p *viewPlanner) nested(path, inside string) error {
 
 // roots are the places that rules allow something in; "/" stands for what is
 // in it.
-func (p *viewPlanner) roots() []string {
+func (p *planner) roots() []string {
 	var roots []string
 	for _, root := range p.policy.Roots() {
 		if root != "/" {
@@ -218,8 +192,8 @@ func (p *viewPlanner) roots() []string {
 
 // addRoot plans one place outside the workspace. A place that does not exist
 // has nothing to show.
-func (p *viewPlanner) addRoot(root string) error {
-	if p.covered(root) || below(root, kernelDirs...) {
+func (p *planner) addRoot(root string) error {
+	if p.covered(root) || Below(root, kernelDirs...) {
 		return nil
 	}
 	info, err := os.Lstat(root)
@@ -235,7 +209,7 @@ func (p *viewPlanner) addRoot(root string) error {
 		if err != nil {
 			return fmt.Errorf("plan %s: %w", root, err)
 		}
-		p.view.links = append(p.view.links, link{root, target})
+		p.out.links = append(p.out.links, link{root, target})
 		return nil
 	case info.IsDir(), info.Mode().IsRegular():
 		return p.addTree(root, info)
@@ -245,7 +219,7 @@ func (p *viewPlanner) addRoot(root string) error {
 
 // addTree binds a tree that is readable as a whole and governs where rules
 // differ: the tree itself when they differ at its root, else each exception.
-func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
+func (p *planner) addTree(root string, info fs.FileInfo) error {
 	tree := p.policy.Tree
 	if !info.IsDir() {
 		tree = p.file
@@ -263,7 +237,7 @@ func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
 	case !bindable:
 		return p.govern(root, root, info.IsDir())
 	}
-	p.view.binds = append(p.view.binds, bind{path: root, noExec: exec.Effect == policy.Deny})
+	p.out.binds = append(p.out.binds, bind{path: root, noExec: exec.Effect == policy.Deny})
 	for _, e := range exceptions {
 		if err := p.addException(e); err != nil {
 			return err
@@ -273,7 +247,7 @@ func (p *viewPlanner) addTree(root string, info fs.FileInfo) error {
 }
 
 // file is Tree for a file, below which there is nothing.
-func (p *viewPlanner) file(path string, ops policy.FileOp) policy.TreeVerdict {
+func (p *planner) file(path string, ops policy.FileOp) policy.TreeVerdict {
 	v := policy.TreeVerdict{Uniform: true}
 	for op, first := policy.FileOp(1), true; op < policy.OpAll; op <<= 1 {
 		if op&ops == 0 {
@@ -291,7 +265,7 @@ func (p *viewPlanner) file(path string, ops policy.FileOp) policy.TreeVerdict {
 
 // addException governs a place inside a bound tree. A place that is not there
 // cannot appear: the tree is read-only. A link is judged where it points to.
-func (p *viewPlanner) addException(e string) error {
+func (p *planner) addException(e string) error {
 	if p.governedAt(e) {
 		return nil
 	}
@@ -304,41 +278,41 @@ func (p *viewPlanner) addException(e string) error {
 	}
 	switch {
 	case p.whole && p.closed(e, info.IsDir()):
-		p.view.masked = append(p.view.masked, e)
+		p.out.masked = append(p.out.masked, e)
 	case info.IsDir(), info.Mode().IsRegular():
 		return p.govern(e, e, info.IsDir())
 	case info.Mode()&fs.ModeSymlink == 0:
-		p.view.masked = append(p.view.masked, e)
+		p.out.masked = append(p.out.masked, e)
 	}
 	return nil
 }
 
 // addTopLinks keeps /bin and its like when what they point to is visible.
-func (p *viewPlanner) addTopLinks() {
+func (p *planner) addTopLinks() {
 	for _, name := range topLinks {
 		target, err := os.Readlink(name)
-		if err != nil || slices.ContainsFunc(p.view.links, func(l link) bool { return l.path == name }) {
+		if err != nil || slices.ContainsFunc(p.out.links, func(l link) bool { return l.path == name }) {
 			continue
 		}
 		if p.covered(filepath.Join("/", target)) {
-			p.view.links = append(p.view.links, link{name, target})
+			p.out.links = append(p.out.links, link{name, target})
 		}
 	}
 }
 
 // covered reports whether a path is already below something planned.
-func (p *viewPlanner) covered(name string) bool {
-	return p.governedAt(name) || below(name, p.view.scratch...) ||
-		slices.ContainsFunc(p.view.open, func(o openTree) bool { return below(name, o.path) }) ||
-		slices.ContainsFunc(p.view.binds, func(b bind) bool { return below(name, b.path) })
+func (p *planner) covered(name string) bool {
+	return p.governedAt(name) || Below(name, p.out.Private...) ||
+		slices.ContainsFunc(p.out.open, func(o openTree) bool { return Below(name, o.path) }) ||
+		slices.ContainsFunc(p.out.binds, func(b bind) bool { return Below(name, b.path) })
 }
 
-func (p *viewPlanner) governedAt(name string) bool {
-	return slices.ContainsFunc(p.view.governed, func(g governed) bool { return below(name, g.path) })
+func (p *planner) governedAt(name string) bool {
+	return slices.ContainsFunc(p.out.Governed, func(g Governed) bool { return Below(name, g.Path) })
 }
 
-// below reports whether name is one of the directories or inside one.
-func below(name string, dirs ...string) bool {
+// Below reports whether name is one of the directories or inside one.
+func Below(name string, dirs ...string) bool {
 	for _, d := range dirs {
 		if name == d || d == "/" || strings.HasPrefix(name, d+"/") {
 			return true

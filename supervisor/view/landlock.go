@@ -1,0 +1,255 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/seccomp"
+	"agentsh/supervisor/launch"
+	"agentsh/supervisor/notify"
+)
+
+// landlockOnly is the confinement without namespaces and mounts, as far as a
+// container's default profile allows it. Landlock confines files, the filter the
+// network and the rest of the kernel. Notifications confine programs and
+// signals. Marks tell the processes of sessions apart.
+type landlockOnly struct{ Options }
+
+// Versions of Landlock. See landlock(7).
+const (
+	abiTruncate = 3 // truncation is a right of its own
+	abiScopes   = 6 // signals and abstract sockets can be kept inside
+)
+
+// sharedMemory is where semaphores and shared memory have their names. See
+// shm_overview(7).
+const sharedMemory = "/dev/shm"
+
+func (c *landlockOnly) Plan(p *policy.Policy, newDir func(string) (string, error)) (*Plan, error) {
+	return (&planner{
+		policy: p, workspace: c.Workspace, home: c.Home, newDir: newDir, whole: c.Missing.FileServer,
+		noOpens: "in a session without namespaces " + notify.Emulated + " is the machine's",
+	}).plan()
+}
+
+func (c *landlockOnly) Prepare(p *policy.Policy, plan *Plan) error {
+	if err := c.check(plan); err != nil {
+		return err
+	}
+	if all := p.Tree(sharedMemory, policy.OpAll); all.Uniform && all.Effect == policy.Allow {
+		plan.Private = append(plan.Private, sharedMemory) // the machine's: with namespaces every session has one of its own
+	}
+	if err := c.makeHome(plan); err != nil {
+		return err
+	}
+	if err := plan.reaches(c.User); err != nil {
+		return err
+	}
+	return errors.Join(c.excludesOwnFiles(plan), sessionFiles{c.Options, plan, Files{}}.writeStartup())
+}
+
+// check refuses what needs a mount, and a kernel whose Landlock is too old.
+func (c *landlockOnly) check(plan *Plan) error {
+	if abi := launch.LandlockABI(); c.Missing.Landlock || abi < abiTruncate {
+		return fmt.Errorf(
+			"neither namespaces nor Landlock of ABI %d (Linux 6.2) are here, this one has %d: nothing would confine the files",
+			abiTruncate,
+			abi,
+		)
+	}
+	shells, err := realShells(plan)
+	if err != nil {
+		return err
+	}
+	if len(shells) > 0 {
+		return errors.New(
+			"the shim stands in for the shells, and without mounts commands would get it too: uninstall it ('agentsh shim uninstall')",
+		)
+	}
+	for _, o := range plan.open {
+		if o.path != o.backing {
+			return fmt.Errorf("%s is %s outside, and without mounts it has no other name", o.path, o.backing)
+		}
+	}
+	return nil
+}
+
+// makeHome gives commands the machine's home directory where it exists, else one
+// in the state directory.
+func (c *landlockOnly) makeHome(plan *Plan) error {
+	i := slices.Index(plan.Private, c.Home)
+	if i < 0 {
+		return nil
+	}
+	if _, err := os.Stat(c.Home); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	home := filepath.Join(c.State, "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return fmt.Errorf("home directory: %w", err)
+	}
+	if isRoot() {
+		if err := os.Chown(home, c.User.UID, c.User.GID); err != nil {
+			return fmt.Errorf("home directory: %w", err)
+		}
+	}
+	plan.Home, plan.Private[i] = home, home
+	return nil
+}
+
+// excludesOwnFiles refuses a plan in which commands of the supervisor's own user
+// could write to the files of agentsh.
+func (c *landlockOnly) excludesOwnFiles(plan *Plan) error {
+	if isRoot() {
+		return nil // commands run as another user
+	}
+	own := []string{c.State, c.Audit}
+	for _, h := range c.Hidden {
+		own = append(own, h.Dir)
+	}
+	refused := func(name, dir string) error {
+		return fmt.Errorf(
+			"%s, where agentsh keeps its own files, is in %s, which the policy lets commands write to: move it, or do not allow that",
+			name,
+			dir,
+		)
+	}
+	for _, name := range own {
+		for _, dir := range plan.Private {
+			if Below(name, dir) && dir != plan.Home {
+				return refused(name, dir)
+			}
+		}
+		for _, o := range plan.open {
+			if o.write && Below(name, o.path) {
+				return refused(name, o.path)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, _ Files) (launch.Config, error) {
+	if c.Program {
+		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own", wire.OwnProgram)
+	}
+	return launch.Config{
+		UID: c.User.UID, GID: c.User.GID, UserNS: c.User.Mapped, Hostname: hostName, Plain: true, Network: c.Network,
+		Landlock: c.landlock(p, plan), ReadOnly: plan.readOnly(),
+	}, nil
+}
+
+func (c *landlockOnly) SharesNetwork() bool { return true }
+
+// Filter refuses the network where no rules govern it, and notifies scheduling
+// calls for other threads: no namespace confines either.
+func (c *landlockOnly) Filter(p *policy.Policy, governed bool) seccomp.PlanOptions {
+	return seccomp.PlanOptions{Signals: c.Signals(p), NoInternet: !c.Network && !governed, Threads: true}
+}
+
+// Signals notifies every signal: no pid namespace keeps them inside.
+func (c *landlockOnly) Signals(*policy.Policy) seccomp.Signals {
+	return seccomp.Signals{Judged: seccomp.EverySignal()}
+}
+
+// Evaluate allows signals where the policy has no rules about them. The
+// notification loop denies those that leave the session.
+func (c *landlockOnly) Evaluate(p *policy.Policy) func(policy.Request) (policy.Decision, policy.Diagnostic) {
+	if p.Governs(policy.GroupSignal) {
+		return p.Evaluate
+	}
+	return func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+		if _, signal := r.(*policy.SignalRequest); signal {
+			return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
+		}
+		return p.Evaluate(r)
+	}
+}
+
+// Inject replaces the path of the startup script: it lies in the state directory.
+func (c *landlockOnly) Inject(vars map[string]string) map[string]string {
+	out := maps.Clone(vars)
+	for key, value := range out {
+		if value == filepath.Join(StartupDir, startupScript) {
+			out[key] = filepath.Join(startupFiles(c.State), startupScript)
+		}
+	}
+	return out
+}
+
+func (c *landlockOnly) Root(int) string { return "/" }
+
+func (c *landlockOnly) Observer(int) int { return os.Getpid() }
+
+// Tracing is as the commands' user under root, which may lack the capability to
+// trace another user's processes.
+func (c *landlockOnly) Tracing() Tracing {
+	if !isRoot() {
+		return Tracing{Shared: true}
+	}
+	return Tracing{Shared: true, As: &notify.Credential{UID: c.User.UID, GID: c.User.GID}}
+}
+
+// machineDevices are the devices of a command, as in a /dev of its own.
+var machineDevices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts"}
+
+// landlock grants what the plan shows, and around what it does not.
+func (c *landlockOnly) landlock(p *policy.Policy, plan *Plan) *launch.Landlock {
+	l := newLandlock(c.Missing, plan)
+	for _, b := range plan.binds {
+		hidden := slices.DeleteFunc(slices.Clone(plan.masked), func(m string) bool { return !Below(m, b.path) })
+		grant(l, b.rights(), without(b.path, hidden)...)
+		if len(hidden) > 0 && !slices.ContainsFunc(hidden, isDir) {
+			grant(l, unix.LANDLOCK_ACCESS_FS_READ_DIR, b.path) // a hidden file has nothing to list
+		}
+	}
+	grant(l, allRights, plan.Private...)
+	grant(l, launch.LandlockRead, "/proc") // writing to /proc/PID/mem would change the arguments of a checked execve
+	grant(l, launch.LandlockRead|unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, machineDevices...)
+	grant(l, launch.LandlockRead, startupFiles(c.State))
+	execOnly(l, execTrees(p))
+	return l
+}
+
+// maxEntries bounds the files of a directory that are granted one by one.
+const maxEntries = 4096
+
+// without are the names that together are a tree without the hidden names, as it
+// is now. What appears later beside a hidden name is not granted.
+func without(dir string, hidden []string) []string {
+	if len(hidden) == 0 {
+		return []string{dir}
+	}
+	if slices.Contains(hidden, dir) {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) > maxEntries {
+		return nil // nothing of it is granted
+	}
+	var out []string
+	for _, e := range entries {
+		if e.Type()&fs.ModeSymlink != 0 {
+			continue // the rules for its target decide
+		}
+		name := filepath.Join(dir, e.Name())
+		inside := slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return !Below(h, name) })
+		out = append(out, without(name, inside)...)
+	}
+	return out
+}
+
+// isDir reports whether a name is a directory or cannot be examined.
+func isDir(name string) bool {
+	info, err := os.Lstat(name)
+	return err != nil || info.IsDir()
+}

@@ -1,0 +1,216 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/policy"
+	"agentsh/seccomp"
+	"agentsh/supervisor/launch"
+)
+
+// namespaces is the confinement by namespaces: a root directory made of mounts,
+// and Landlock with the same rules beneath it.
+type namespaces struct{ Options }
+
+func (n *namespaces) Plan(p *policy.Policy, newDir func(string) (string, error)) (*Plan, error) {
+	pl := planner{policy: p, workspace: n.Workspace, home: n.Home, newDir: newDir, whole: n.Missing.FileServer}
+	if n.Missing.Landlock || n.Missing.LandlockScopes || launch.LandlockABI() < abiScopes {
+		pl.noOpens = "it takes Landlock with scopes (Linux 6.12), which keeps commands from opening files there themselves"
+	}
+	return pl.plan()
+}
+
+func (n *namespaces) Prepare(p *policy.Policy, plan *Plan) error {
+	if err := errors.Join(plan.reaches(n.User), plan.excludesState(p, n.Options)); err != nil {
+		return err
+	}
+	for _, h := range n.Hidden {
+		if err := plan.hide(h); err != nil {
+			return err
+		}
+	}
+	return plan.addSockets(p, n.Sockets)
+}
+
+func (n *namespaces) Launch(p *policy.Policy, plan *Plan, files Files) (launch.Config, error) {
+	mounts, err := n.mounts(p, plan, files)
+	if err != nil {
+		return launch.Config{}, err
+	}
+	c := launch.Config{
+		UID: n.User.UID, GID: n.User.GID, UserNS: n.User.Mapped, Hostname: hostName, Network: n.Network,
+		Mounts: mounts, Landlock: n.landlock(p, plan), ReadOnly: plan.readOnly(),
+	}
+	if plan.Emulated {
+		c.Opener = readable(c.Landlock)
+	}
+	return c, nil
+}
+
+func (n *namespaces) SharesNetwork() bool { return n.Network }
+
+func (n *namespaces) Filter(p *policy.Policy, _ bool) seccomp.PlanOptions {
+	return seccomp.PlanOptions{Signals: n.Signals(p)}
+}
+
+// Signals notifies those that the policy does not allow to every process. The
+// kernel keeps the others inside.
+func (n *namespaces) Signals(p *policy.Policy) seccomp.Signals {
+	plan := seccomp.Signals{Inside: !n.Missing.LandlockScopes}
+	switch {
+	case !p.Governs(policy.GroupSignal):
+	case !plan.Inside:
+		plan.Judged = seccomp.EverySignal()
+	default:
+		for number := range plan.Judged {
+			_, plan.Judged[number] = judging(p, number, insideTargets...)
+			_, plan.First[number] = judging(p, number, firstTarget)
+		}
+	}
+	return plan
+}
+
+func (n *namespaces) Evaluate(p *policy.Policy) func(policy.Request) (policy.Decision, policy.Diagnostic) {
+	return p.Evaluate
+}
+
+func (n *namespaces) Inject(vars map[string]string) map[string]string { return vars }
+
+func (n *namespaces) Root(init int) string { return fmt.Sprintf("/proc/%d/root", init) }
+
+func (n *namespaces) Observer(init int) int { return init }
+
+func (n *namespaces) Tracing() Tracing { return Tracing{} }
+
+// scratchBytes bounds one private directory; it is memory.
+const scratchBytes = 4 << 30
+
+// mounts are the steps that make the root directory: trees first, then what lies
+// inside them. Governed paths come last, because they answer only once served.
+func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch.Mount, error) {
+	out := plan.treeMounts()
+	for _, dir := range plan.Private {
+		mode := uint32(0o1777)
+		if dir == plan.Home {
+			mode = 0o700
+		}
+		out = append(out, launch.Mount{Kind: launch.Tmpfs, Target: dir, Size: scratchBytes, Mode: mode})
+	}
+	for _, name := range plan.masked {
+		out = append(out, launch.Mount{Kind: launch.Mask, Target: name})
+	}
+	for _, name := range plan.sockets {
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: name, Target: name, ReadOnly: true, NoExec: true, Optional: true})
+	}
+	session, err := sessionFiles{n.Options, plan, files}.mounts()
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, session...)
+	shells, err := realShells(plan)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, shells...)
+	for _, g := range plan.Governed {
+		out = append(out, launch.Mount{Kind: launch.FUSE, Target: g.Path, Tag: g.Path, Single: !g.Dir, Options: fuseOptions(n.User)})
+	}
+	mountNoExec(out, execTrees(p))
+	return out, nil
+}
+
+// treeMounts show the machine's trees, and /proc and /dev.
+func (v *Plan) treeMounts() []launch.Mount {
+	var out []launch.Mount
+	for _, b := range v.binds {
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: b.path, Target: b.path, ReadOnly: true, NoExec: b.noExec})
+	}
+	for _, l := range v.links {
+		out = append(out, launch.Mount{Kind: launch.Symlink, Source: l.target, Target: l.path})
+	}
+	for _, o := range v.open {
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: o.backing, Target: o.path, ReadOnly: !o.write, NoExec: o.noExec})
+	}
+	return append(out, launch.Mount{Kind: launch.Proc, Target: "/proc"}, launch.Mount{Kind: launch.Dev, Target: "/dev"})
+}
+
+// fuseOptions let the kernel check permissions of what the server shows, and
+// let the commands' user in when it is not the user that mounts.
+func fuseOptions(u User) []string {
+	options := []string{"default_permissions"}
+	if !u.Mapped {
+		options = append(options, "allow_other")
+	}
+	return options
+}
+
+// allRights are the file rights of Landlock without those of devices.
+const allRights = launch.LandlockRead | launch.LandlockExec | launch.LandlockWrite
+
+// landlock grants what the mounts show. It also keeps signals and abstract
+// sockets inside. Nil: the session runs without Landlock.
+func (n *namespaces) landlock(p *policy.Policy, plan *Plan) *launch.Landlock {
+	if n.Missing.Landlock {
+		return nil
+	}
+	l := newLandlock(n.Missing, plan)
+	grant(l, unix.LANDLOCK_ACCESS_FS_READ_DIR, "/")
+	for _, b := range plan.binds {
+		grant(l, b.rights(), b.path)
+	}
+	for _, g := range plan.Governed {
+		if !g.Closed {
+			grant(l, allRights, g.Path)
+		}
+	}
+	grant(l, allRights, plan.Private...)
+	grant(l, launch.LandlockRead, "/proc") // writing to /proc/PID/mem would change the arguments of a checked execve
+	grant(l, allRights|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, "/dev")
+	execOnly(l, execTrees(p))
+	return l
+}
+
+// newLandlock begins the rules of a session by the trees that no file server
+// shows.
+func newLandlock(missing Missing, plan *Plan) *launch.Landlock {
+	l := &launch.Landlock{Handled: allRights | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, Scope: true}
+	if missing.LandlockScopes {
+		l.Handled, l.Scope = l.Handled&launch.LandlockRights(), false
+	}
+	for _, o := range plan.open {
+		grant(l, o.rights(), o.path)
+	}
+	return l
+}
+
+// grant adds a rule for each path.
+func grant(l *launch.Landlock, access uint64, paths ...string) {
+	for _, p := range paths {
+		l.Rules = append(l.Rules, launch.LandlockRule{Path: p, Access: access})
+	}
+}
+
+// rights are what Landlock grants of the tree.
+func (b bind) rights() uint64 {
+	if b.noExec {
+		return launch.LandlockRead
+	}
+	return launch.LandlockRead | launch.LandlockExec
+}
+
+// maxReadOnly bounds the paths whose writing the session init tries.
+const maxReadOnly = 8
+
+// readOnly are paths whose writing must fail before the first command runs.
+func (v *Plan) readOnly() []string {
+	out := []string{"/"}
+	for _, b := range v.binds {
+		if len(out) < maxReadOnly {
+			out = append(out, b.path)
+		}
+	}
+	return out
+}

@@ -1,0 +1,197 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"agentsh"
+	"agentsh/internal/wire"
+	"agentsh/supervisor/launch"
+)
+
+// StartupDir is where the packages install the startup script. Every session
+// shows it there, in the version of this build.
+const StartupDir = "/usr/lib/agentsh"
+
+// CertificatesFile is where commands find the trusted certificates of a session.
+const CertificatesFile = StartupDir + "/ca-bundle.pem"
+
+// Shell is the SHELL of every command.
+const Shell = "/bin/bash"
+
+// startupScript is the name of the startup script in its directory.
+const startupScript = "bash_startup.sh"
+
+// hostName is what gethostname(2) says inside.
+const hostName = "sandbox"
+
+// sessionFiles are the files that a session adds to a plan.
+type sessionFiles struct {
+	Options
+	plan  *Plan
+	files Files
+}
+
+// mounts show the account of the commands' user, the host name, the resolver,
+// and the startup script with what lies beside it.
+func (f sessionFiles) mounts() ([]launch.Mount, error) {
+	var out []launch.Mount
+	for _, make := range []func() ([]launch.Mount, error){f.accounts, f.hosts, f.resolver, f.startup} {
+		m, err := make()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m...)
+	}
+	return out, nil
+}
+
+// shown reports whether a name lies in a tree that is bound.
+func (f sessionFiles) shown(name string) bool {
+	return slices.ContainsFunc(f.plan.binds, func(b bind) bool { return Below(name, b.path) })
+}
+
+// replace binds a file of the session over one of the machine.
+func (f sessionFiles) replace(name, target string, data []byte) (launch.Mount, error) {
+	source := filepath.Join(f.State, path.Base(name))
+	if err := os.WriteFile(source, data, 0o644); err != nil {
+		return launch.Mount{}, fmt.Errorf("session file %s: %w", name, err)
+	}
+	return launch.Mount{Kind: launch.Bind, Source: source, Target: target, ReadOnly: true, NoExec: true}, nil
+}
+
+// accounts replace the files of users and groups.
+func (f sessionFiles) accounts() ([]launch.Mount, error) {
+	if !f.shown("/etc/passwd") || !f.shown("/etc/group") {
+		return nil, nil
+	}
+	var out []launch.Mount
+	passwd, group := f.User.accounts(f.plan.Home, Shell)
+	for name, data := range map[string][]byte{"/etc/passwd": passwd, "/etc/group": group} {
+		if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+			continue // a minimal image: there is nothing to cover in a read-only tree
+		}
+		m, err := f.replace(name, name, data)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// hosts gives hostName an address: programs look up the host's name when they
+// start. The machine's lines stay. A machine without the file gets none, as
+// nothing can be made in a read-only tree.
+func (f sessionFiles) hosts() ([]launch.Mount, error) {
+	const name = "/etc/hosts"
+	at, err := filepath.EvalSymlinks(name)
+	if errors.Is(err, fs.ErrNotExist) || !f.shown(name) || !f.shown(at) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("session file %s: %w", name, err)
+	}
+	data, err := os.ReadFile(at)
+	if err != nil {
+		return nil, fmt.Errorf("session file %s: %w", name, err)
+	}
+	if n := len(data); n > 0 && data[n-1] != '\n' {
+		data = append(data, '\n')
+	}
+	m, err := f.replace(name, at, fmt.Appendf(data, "127.0.0.1 %s\n", hostName))
+	return []launch.Mount{m}, err
+}
+
+// resolver replaces the configuration of the C library's resolver. See
+// resolv.conf(5). A machine without the file needs none: 127.0.0.1 is asked then.
+func (f sessionFiles) resolver() ([]launch.Mount, error) {
+	const name = "/etc/resolv.conf"
+	if f.files.Resolver == nil {
+		return nil, nil
+	}
+	at, err := filepath.EvalSymlinks(name)
+	if errors.Is(err, fs.ErrNotExist) || !f.shown(name) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("session file %s: %w", name, err)
+	}
+	m, err := f.replace(name, at, f.files.Resolver)
+	return []launch.Mount{m}, err
+}
+
+// startup shows the startup script and, where it is asked for, this program.
+func (f sessionFiles) startup() ([]launch.Mount, error) {
+	if !f.shown(StartupDir) {
+		if f.Program {
+			return nil, fmt.Errorf("%s cannot be shown: the policy shows nothing of %s", wire.OwnProgram, StartupDir)
+		}
+		return nil, nil
+	}
+	out := []launch.Mount{f.startupMount()}
+	if f.Program {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("own program: %w", err)
+		}
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: self, Target: wire.OwnProgram, ReadOnly: true})
+	}
+	return out, f.writeStartup()
+}
+
+// startupFiles is where a session with this state directory keeps the startup
+// script outside.
+func startupFiles(state string) string { return filepath.Join(state, StartupDir) }
+
+// startupMount puts the script's directory in place: over the installed one, or
+// beside what its parent holds, by an overlay of both.
+func (f sessionFiles) startupMount() launch.Mount {
+	if info, err := os.Stat(StartupDir); err == nil && info.IsDir() {
+		return launch.Mount{Kind: launch.Bind, Source: startupFiles(f.State), Target: StartupDir, ReadOnly: true, NoExec: true}
+	}
+	over := filepath.Dir(StartupDir)
+	if _, err := os.Stat(over); errors.Is(err, fs.ErrNotExist) {
+		over = filepath.Dir(over) // a minimal root has no /usr/lib
+	}
+	return launch.Mount{
+		Kind:     launch.Overlay,
+		Target:   over,
+		ReadOnly: true,
+		Options:  []string{"lowerdir=" + filepath.Join(f.State, over) + ":" + over},
+	}
+}
+
+// writeStartup writes what startupMount shows: the script, the certificates, and
+// an empty file over which this program is mounted.
+func (f sessionFiles) writeStartup() error {
+	dir := startupFiles(f.State)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("startup script: %w", err)
+	}
+	write := func(what, name string, data []byte) error {
+		if err := os.WriteFile(filepath.Join(dir, path.Base(name)), data, 0o644); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
+	if err := write("startup script", startupScript, []byte(agentsh.BashStartup)); err != nil {
+		return err
+	}
+	if f.Program {
+		if err := write("own program", wire.OwnProgram, nil); err != nil {
+			return err
+		}
+	}
+	if f.files.Certificates != nil {
+		if err := write("certificates of the session", CertificatesFile, f.files.Certificates); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(f.State, 0o711) // the user namespace's user looks the script up below it
+}

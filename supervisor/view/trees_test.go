@@ -1,0 +1,29 @@
+package view
+
+import (
+	"errors"
+	"testing"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+func TestRulesThatOnlyAFileServerHoldsAreRefusedByLine(t *testing.T) {
+	dir := t.TempDir()
+	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(`version: 1
+name: test
+file_rules:
+  - {name: guarded, paths: ['${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'], operations: [write, create, delete, rename, mkdir, link, symlink, mknod], decision: deny}
+  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
+`)}, policy.Options{Vars: map[string]string{"WORKSPACE": dir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(Options{Workspace: []wire.Governed{{Backing: dir, Path: dir}}, Home: "/home/sandbox", Missing: Missing{FileServer: true}})
+	_, err = c.Plan(p, nil)
+	var refused *ruleError
+	want := "test.yaml:4:5: rule guarded cannot be held here: without a file server " + dir + " is allowed or denied as a whole"
+	if !errors.As(err, &refused) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}

@@ -1,0 +1,74 @@
+package view
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+
+	"agentsh/internal/tarfs"
+)
+
+// DedicatedID is the uid and gid of commands under a root supervisor on a
+// machine without the configured user. It is above the ids that distributions
+// give out and below those of systemd's dynamic users.
+const DedicatedID = 60700
+
+// User is the user that commands run as.
+type User struct {
+	UID, GID int
+	Name     string
+	Mapped   bool // in a user namespace: the supervisor is not root
+}
+
+// CommandUser picks the user of commands. It is never root of the machine. Under
+// root it is the named user, or one with ids of its own where the machine has no
+// such user. Otherwise it is the caller, in a user namespace if there is one.
+func CommandUser(name string, namespaces bool) (User, error) {
+	if uid := os.Geteuid(); uid != 0 {
+		return User{UID: uid, GID: os.Getegid(), Name: callerName(uid), Mapped: namespaces}, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return User{UID: DedicatedID, GID: DedicatedID, Name: "sandbox"}, nil
+	}
+	uid, uidErr := strconv.Atoi(u.Uid)
+	gid, gidErr := strconv.Atoi(u.Gid)
+	if uidErr != nil || gidErr != nil || uid == 0 || gid == 0 {
+		return User{}, fmt.Errorf("sandbox.user %s has uid %s and gid %s: commands never run as root", name, u.Uid, u.Gid)
+	}
+	return User{UID: uid, GID: gid, Name: u.Username}, nil
+}
+
+// isRoot reports whether the supervisor is root.
+func isRoot() bool { return os.Geteuid() == 0 }
+
+// Owner is the owner of files that the supervisor makes for commands; nil: the
+// supervisor itself.
+func (u User) Owner() *tarfs.Owner {
+	if u.Mapped || !isRoot() {
+		return nil
+	}
+	return &tarfs.Owner{UID: u.UID, GID: u.GID}
+}
+
+func callerName(uid int) string {
+	if found, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return found.Username
+	}
+	return "sandbox"
+}
+
+// accounts are the passwd and group files that commands see: the lines of the
+// machine, and one for the commands' user where the machine has none.
+func (u User) accounts(home, shell string) (passwd, group []byte) {
+	passwd, _ = os.ReadFile("/etc/passwd") // a machine without one gets a file of one line
+	group, _ = os.ReadFile("/etc/group")
+	if _, err := user.LookupId(strconv.Itoa(u.UID)); err != nil {
+		passwd = fmt.Appendf(passwd, "%s:x:%d:%d::%s:%s\n", u.Name, u.UID, u.GID, home, shell)
+	}
+	if _, err := user.LookupGroupId(strconv.Itoa(u.GID)); err != nil {
+		group = fmt.Appendf(group, "%s:x:%d:\n", u.Name, u.GID)
+	}
+	return passwd, group
+}
