@@ -26,6 +26,7 @@ var ranks = map[string]int{
 	"internal/channel":         1,
 	"internal/tarfs":           1,
 	"internal/testenv":         1,
+	"internal/layout":          -1, // names paths, touches none
 	"internal/statedir":        0,
 	"internal/selfexec":        0,
 	"internal/shim":            0, // the command installs, sessions show the originals

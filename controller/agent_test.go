@@ -13,7 +13,8 @@ import (
 	"sync"
 	"testing"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
+
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/policy"
@@ -221,7 +222,7 @@ func guardedRun(t *testing.T, more string) (*run, string) {
 	if ps.HasErrors() {
 		t.Fatal(ps)
 	}
-	r := &run{harness: h, repoDir: workspace + "/app", lookup: lookupIn(nil)}
+	r := &run{harness: h, repoDir: layout.Workspace + "/app", lookup: lookupIn(nil)}
 	r.result.Runtime = "claude"
 	if err := r.expand(t.Context()); err != nil {
 		t.Fatal(err)
@@ -244,28 +245,28 @@ func TestTheRulesOfARunComeFirst(t *testing.T) {
 		path, rule string
 	}{
 		{policy.OpWrite, "/sandbox/workspace/.claude/settings.json", "delivered-files"},
-		{policy.OpCreate, bootstrap.ConfigDir + "/agents/b.md", "delivered-files"},
-		{policy.OpWrite, bootstrap.ConfigDir + "/skills/x/SKILL.md", "delivered-files"},
+		{policy.OpCreate, layout.ConfigDir + "/agents/b.md", "delivered-files"},
+		{policy.OpWrite, layout.ConfigDir + "/skills/x/SKILL.md", "delivered-files"},
 		{policy.OpRename, "/sandbox/workspace/.claude", "above-delivered-files"},
-		{policy.OpDelete, bootstrap.ConfigDir, "above-delivered-files"},
-		{policy.OpCreate, bootstrap.ConfigDir + "/settings.local.json", "runtime-configuration"},
-		{policy.OpCreate, bootstrap.ConfigDir + "/CLAUDE.md", "runtime-configuration"},
-		{policy.OpCreate, bootstrap.ConfigDir + "/projects/x/y.jsonl", "runtime-state"},
-		{policy.OpCreate, bootstrap.ConfigDir + "/.claude.json.tmp.4.ab", "runtime-state"},
-		{policy.OpExecute, bootstrap.ConfigDir + "/projects/tool", "all"},
-		{policy.OpExecute, bootstrap.ConfigDir + "/skills/x/run.sh", "delivered-programs"},
-		{policy.OpRead, bootstrap.ConfigDir + "/agents/a.md", "delivered-configuration"},
+		{policy.OpDelete, layout.ConfigDir, "above-delivered-files"},
+		{policy.OpCreate, layout.ConfigDir + "/settings.local.json", "runtime-configuration"},
+		{policy.OpCreate, layout.ConfigDir + "/CLAUDE.md", "runtime-configuration"},
+		{policy.OpCreate, layout.ConfigDir + "/projects/x/y.jsonl", "runtime-state"},
+		{policy.OpCreate, layout.ConfigDir + "/.claude.json.tmp.4.ab", "runtime-state"},
+		{policy.OpExecute, layout.ConfigDir + "/projects/tool", "all"},
+		{policy.OpExecute, layout.ConfigDir + "/skills/x/run.sh", "delivered-programs"},
+		{policy.OpRead, layout.ConfigDir + "/agents/a.md", "delivered-configuration"},
 		{policy.OpCreate, "/sandbox/workspace/app/.claude/settings.local.json", "readonly-repo"},
 		{policy.OpRead, "/sandbox/workspace/app/.claude/settings.json", "hidden-files"},
 		{policy.OpWrite, "/sandbox/workspace/app/a.go", "readonly-repo"},
 		{policy.OpCreate, "/sandbox/workspace/app/.git/index.lock", "readonly-repo"},
 		{policy.OpRead, "/sandbox/workspace/app/a.go", "all"},
 		{policy.OpWrite, "/sandbox/workspace/output/a", "all"},
-		{policy.OpCreate, bootstrap.EnvDir + "/a.env", "delivered-environment"},
-		{policy.OpWrite, bootstrap.GeneratedEnv, "delivered-environment"},
-		{policy.OpRename, bootstrap.EnvDir, "delivered-environment"},
-		{policy.OpRead, bootstrap.GeneratedEnv, "all"},
-		{policy.OpRename, bootstrap.Workspace, "above-delivered-environment"},
+		{policy.OpCreate, layout.EnvDir + "/a.env", "delivered-environment"},
+		{policy.OpWrite, layout.GeneratedEnv, "delivered-environment"},
+		{policy.OpRename, layout.EnvDir, "delivered-environment"},
+		{policy.OpRead, layout.GeneratedEnv, "all"},
+		{policy.OpRename, layout.Workspace, "above-delivered-environment"},
 	} {
 		if _, why := p.Evaluate(&policy.FileRequest{Op: tt.op, Path: tt.path}); why.Rule != tt.rule {
 			t.Errorf("%v %s: %+v, want %s", tt.op, tt.path, why, tt.rule)

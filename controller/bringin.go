@@ -7,8 +7,9 @@ import (
 	"sort"
 	"strconv"
 
+	"agentsh/internal/layout"
+
 	"agentsh/controller/bootstrap"
-	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 )
 
@@ -28,7 +29,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 		}
 	}
 	r.result.Added = plan.Added
-	for _, dir := range []string{homeDir, outputDir, feedbackDir, bootstrap.EnvDir} {
+	for _, dir := range []string{layout.Home, layout.Output, layout.Feedback, layout.EnvDir} {
 		plan.Entries = append(plan.Entries, bootstrap.Entry{Dest: dir, Kind: bootstrap.KindDir, Mode: 0o755})
 	}
 	sort.Slice(plan.Entries, func(i, j int) bool { return plan.Entries[i].Dest < plan.Entries[j].Dest })
@@ -53,7 +54,7 @@ func (r *run) planInput() bootstrap.Input {
 		in.Runtime = append(in.Runtime, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode, Target: f.Target})
 	}
 	for _, f := range r.files {
-		if f.Dest == harness.GeneratedEnv {
+		if f.Dest == layout.GeneratedEnv {
 			in.Generated = f.Data
 			continue
 		}

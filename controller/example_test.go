@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"agentsh/controller/harness"
+	"agentsh/internal/layout"
 	"agentsh/policy"
 )
 
@@ -16,7 +17,7 @@ func TestTheClaudeExampleIsReady(t *testing.T) {
 	if len(ps) > 0 || len(h.Refusals()) > 0 {
 		t.Fatalf("%v %v", ps, h.Refusals())
 	}
-	r := &run{harness: h, repoDir: workspace + "/app", lookup: lookupIn([]string{"ANTHROPIC_API_KEY=sk-no-key-of-anybody"})}
+	r := &run{harness: h, repoDir: layout.Workspace + "/app", lookup: lookupIn([]string{"ANTHROPIC_API_KEY=sk-no-key-of-anybody"})}
 	r.result.Runtime = h.Runtime.V
 	if err := r.expand(t.Context()); err != nil {
 		t.Fatal(err)

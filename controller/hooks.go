@@ -10,15 +10,15 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
+
 	"agentsh/controller/hook"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
-	"agentsh/internal/wire"
 )
 
 // hookSettings is the file of the hooks' settings inside.
-const hookSettings = bootstrap.RuntimeDir + "/hooks.json"
+const hookSettings = layout.RuntimeDir + "/hooks.json"
 
 // toolAllowlist names the tools of tool_allowlist_pretool, in env.sandbox or
 // env.runner.
@@ -60,7 +60,7 @@ func (r *run) planHooks(rt runtime.Runtime) error {
 	r.result.Hooks.Active = names
 	r.own = append(r.own, runtime.File{Dest: hookSettings, Data: append(data, '\n'), Mode: 0o644})
 	for _, after := range []bool{false, true} {
-		argv := []string{wire.OwnProgram, "hook", "--settings", hookSettings}
+		argv := []string{layout.Program, "hook", "--settings", hookSettings}
 		n := len(argv)
 		for _, name := range names {
 			if hook.After(name) == after {
@@ -174,7 +174,7 @@ func (r *run) ownCommands() []commandRule {
 	if !r.showsProgram() {
 		return nil
 	}
-	program := []string{wire.OwnProgram}
+	program := []string{layout.Program}
 	rules := []commandRule{{
 		Name: "sandbox-scan", Commands: program, Patterns: []string{"^" + regexp.QuoteMeta(strings.Join(scanArgv()[1:], " ")) + `( \S+)+$`},
 		Context: "direct", Decision: "allow",
@@ -194,10 +194,10 @@ func (r *run) ownCommands() []commandRule {
 func (r *run) showsProgram() bool { return r.scans() }
 
 // ownProgramDir is where the supervisor's program is shown.
-var ownProgramDir = path.Dir(wire.OwnProgram)
+var ownProgramDir = path.Dir(layout.Program)
 
 // scanArgv is the command of the scan inside, without its paths.
-func scanArgv() []string { return []string{wire.OwnProgram, "scan", "--json"} }
+func scanArgv() []string { return []string{layout.Program, "scan", "--json"} }
 
 // traceOf is the id that joins the findings of a run: that of its trace, or its
 // own.

@@ -14,6 +14,7 @@ import (
 
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox/host"
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 )
 
@@ -186,7 +187,7 @@ func (r *run) feedBack(ctx context.Context, it IterationResult) error {
 	if r.harness.ValidationLoop.FeedbackMode.V == "none" {
 		return nil
 	}
-	name := path.Join(feedbackDir, fmt.Sprintf("iteration-%d.txt", it.Number))
+	name := path.Join(layout.Feedback, fmt.Sprintf("iteration-%d.txt", it.Number))
 	if err := r.box.WriteFile(ctx, name, []byte(it.Feedback), 0o644); err != nil {
 		return fmt.Errorf("hand over feedback: %w", err)
 	}

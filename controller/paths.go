@@ -1,24 +1,12 @@
 package controller
 
 import (
-	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
 )
-
-// Where things are inside a sandbox.
-const (
-	workspace   = bootstrap.Workspace
-	homeDir     = bootstrap.Root + "/home"
-	outputDir   = workspace + "/output"
-	feedbackDir = workspace + "/feedback" // what validators said
-)
-
-// taken are the names in the workspace that a repository cannot have.
-var taken = map[string]bool{"bin": true, path.Base(bootstrap.AgentInput): true, path.Base(outputDir): true, path.Base(feedbackDir): true}
 
 var badInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
@@ -26,7 +14,7 @@ var badInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 // the target's, made harmless for shells and free of clashes.
 func repoName(dir string) string {
 	name := strings.TrimLeft(badInName.ReplaceAllString(filepath.Base(dir), "-"), "-.")
-	if name == "" || taken[name] {
+	if name == "" || layout.ReservedName(name) {
 		return "repo-" + name
 	}
 	return name
@@ -35,6 +23,6 @@ func repoName(dir string) string {
 // policyVars are the values of ${NAME} in the policy of a run.
 func policyVars(repoDir string) map[string]string {
 	return map[string]string{
-		"WORKSPACE": workspace, "PROJECT_ROOT": repoDir, "GIT_ROOT": repoDir, "HOME": homeDir, "TMPDIR": "/tmp",
+		"WORKSPACE": layout.Workspace, "PROJECT_ROOT": repoDir, "GIT_ROOT": repoDir, "HOME": layout.Home, "TMPDIR": "/tmp",
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
+
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -154,7 +155,7 @@ func (r *run) guarded() []policyRule {
 	var rules []policyRule
 	if r.showsProgram() {
 		rules = append(rules, policyRule{
-			Name: "own-program", Paths: []string{wire.OwnProgram}, Operations: []string{"read", "stat", "execute"}, Decision: "allow",
+			Name: "own-program", Paths: []string{layout.Program}, Operations: []string{"read", "stat", "execute"}, Decision: "allow",
 		})
 	}
 	if r.harness.ReadonlyRepo.V {
@@ -164,10 +165,10 @@ func (r *run) guarded() []policyRule {
 		})
 	}
 	rules = append(rules, policyRule{
-		Name: "delivered-environment", Paths: []string{bootstrap.EnvDir, bootstrap.EnvDir + "/**"}, Operations: changing, Decision: "deny",
+		Name: "delivered-environment", Paths: []string{layout.EnvDir, layout.EnvDir + "/**"}, Operations: changing, Decision: "deny",
 		Message: "the variables of all commands are those that the controller delivered",
 	}, policyRule{
-		Name: "above-delivered-environment", Paths: []string{bootstrap.Root, bootstrap.Workspace}, Operations: []string{"delete", "rename",
+		Name: "above-delivered-environment", Paths: []string{layout.Sandbox, layout.Workspace}, Operations: []string{"delete", "rename",
 			"rmdir"},
 		Decision: "deny", Message: "the variables of all commands are those that the controller delivered",
 	})
@@ -185,7 +186,7 @@ func (r *run) guarded() []policyRule {
 	}
 	const message = "what the controller delivered stays as it is"
 	for _, dir := range []string{"agents", "skills", "plugins"} {
-		dir = path.Join(bootstrap.ConfigDir, dir)
+		dir = path.Join(layout.ConfigDir, dir)
 		files = append(files, dir, dir+"/**")
 	}
 	rules = append(rules,
@@ -205,16 +206,16 @@ func (r *run) guarded() []policyRule {
 		})
 	}
 	return append(rules, policyRule{
-		Name: "runtime-configuration", Paths: []string{bootstrap.ConfigDir, bootstrap.ConfigDir + "/**"}, Operations: changing,
+		Name: "runtime-configuration", Paths: []string{layout.ConfigDir, layout.ConfigDir + "/**"}, Operations: changing,
 		Decision: "deny", Message: message,
 	}, policyRule{
-		Name: "delivered-configuration", Paths: []string{bootstrap.ConfigDir, bootstrap.ConfigDir + "/**"},
+		Name: "delivered-configuration", Paths: []string{layout.ConfigDir, layout.ConfigDir + "/**"},
 		Operations: []string{"read", "list", "stat"}, Decision: "allow",
 	}, policyRule{
-		Name: "delivered-programs", Paths: []string{bootstrap.ConfigDir + "/skills/**", bootstrap.ConfigDir + "/plugins/**"},
+		Name: "delivered-programs", Paths: []string{layout.ConfigDir + "/skills/**", layout.ConfigDir + "/plugins/**"},
 		Operations: []string{"execute"}, Decision: "allow",
 	}, policyRule{ // programs look for files of theirs in every directory above the repository
-		Name: "sandbox-root", Paths: []string{bootstrap.Root, bootstrap.Root + "/*"}, Operations: []string{"list", "stat"}, Decision: "allow",
+		Name: "sandbox-root", Paths: []string{layout.Sandbox, layout.Sandbox + "/*"}, Operations: []string{"list", "stat"}, Decision: "allow",
 	})
 }
 

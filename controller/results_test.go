@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"agentsh/controller/sandbox"
+	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -112,7 +113,7 @@ func (noBackend) Collect(context.Context) ([]sandbox.Leftover, error) { return n
 func (noBackend) Leftovers(context.Context) ([]sandbox.Leftover, error) { return nil, nil }
 
 func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
-	state, err := statedir.Open(filepath.Join(t.TempDir(), "state"))
+	state, err := statedir.Open(layout.State(filepath.Join(t.TempDir(), "state")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
+	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
@@ -19,7 +20,7 @@ import (
 // knownRuns makes a state with runs of the given ids, each a minute younger.
 func knownRuns(t *testing.T, ids ...string) statedir.Dir {
 	t.Helper()
-	state, err := statedir.Open(filepath.Join(t.TempDir(), "state"))
+	state, err := statedir.Open(layout.State(filepath.Join(t.TempDir(), "state")))
 	if err != nil {
 		t.Fatal(err)
 	}

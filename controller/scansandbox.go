@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
+
 	"agentsh/controller/scan"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -107,7 +108,7 @@ func (r *run) withoutOwn(ctx context.Context, found []scan.Finding) ([]scan.Find
 		if f.Target != "" {
 			continue
 		}
-		name := strings.TrimPrefix(f.Dest, bootstrap.ConfigDir+"/") // the scan inside names it so
+		name := strings.TrimPrefix(f.Dest, layout.ConfigDir+"/") // the scan inside names it so
 		kind, _ := scan.Classify(name)
 		made, err := s.Text(ctx, name, kind, bytes.NewReader(f.Data))
 		if err != nil {
@@ -132,12 +133,12 @@ func visible(f scan.Finding) scan.Finding {
 // scannedPaths are what was assembled. Settings that the controller made are
 // left out.
 func (r *run) scannedPaths() []string {
-	out := []string{r.repoDir, bootstrap.ConfigDir + "/..."}
+	out := []string{r.repoDir, layout.ConfigDir + "/..."}
 	if r.harness.AgentInput.V != "" {
-		out = append(out, bootstrap.AgentInput+"/...")
+		out = append(out, layout.AgentInput+"/...")
 	}
 	for _, f := range r.files {
-		if !strings.HasPrefix(f.Dest, bootstrap.EnvDir+"/") && !strings.ContainsAny(f.Dest, " \t\n") {
+		if !strings.HasPrefix(f.Dest, layout.EnvDir+"/") && !strings.ContainsAny(f.Dest, " \t\n") {
 			out = append(out, f.Dest)
 		}
 	}

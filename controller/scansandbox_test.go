@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
+
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
@@ -68,7 +69,7 @@ func FuzzFindingsFromASandbox(f *testing.F) {
 }
 
 func TestFilesThatTheRunMadeAreNoFindings(t *testing.T) {
-	const dest = bootstrap.ConfigDir + "/gemini/.gemini/settings.json"
+	const dest = layout.ConfigDir + "/gemini/.gemini/settings.json"
 	const made = `{"tools": {"discoveryCommand": "", "callCommand": ""}, "hooks": {"x": {"command": "a"}}}`
 	inside := func(content string) []scan.Finding {
 		o := scan.All()
@@ -85,7 +86,7 @@ func TestFilesThatTheRunMadeAreNoFindings(t *testing.T) {
 	}
 	r := &run{
 		harness: &harness.Harness{},
-		own:     []runtime.File{{Dest: dest, Data: []byte(made)}, {Dest: bootstrap.ConfigDir + "/link", Target: "x"}},
+		own:     []runtime.File{{Dest: dest, Data: []byte(made)}, {Dest: layout.ConfigDir + "/link", Target: "x"}},
 	}
 	if left, err := r.withoutOwn(context.Background(), inside(made)); err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)

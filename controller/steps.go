@@ -11,9 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/internal/layout"
+
 	"golang.org/x/sys/unix"
 
-	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
 	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
@@ -124,8 +125,8 @@ func (r *run) preflight(ctx context.Context) error {
 		RunID:       r.result.RunID,
 		Policy:      sources(rules),
 		Vars:        vars,
-		EnvDir:      bootstrap.EnvDir,
-		Home:        homeDir,
+		EnvDir:      layout.EnvDir,
+		Home:        layout.Home,
 		Program:     r.showsProgram(),
 		Credentials: r.secrets,
 	}
@@ -175,7 +176,7 @@ func (r *run) openRepo(ctx context.Context) error {
 	r.target = t
 	r.result.Repo, r.result.Base = t.Dir, t.Head
 	r.record.Repo = t.Dir
-	r.repoDir = path.Join(workspace, repoName(t.Dir))
+	r.repoDir = path.Join(layout.Workspace, repoName(t.Dir))
 	return nil
 }
 
@@ -260,9 +261,9 @@ func (r *run) makeInvocation() error {
 		return fmt.Errorf("agent definition: %w", err)
 	}
 	r.invoke = runtime.Invocation{
-		Agent: r.harness.AgentName(), Definition: path.Join(bootstrap.ConfigDir, "agents", r.harness.AgentName()+".md"), Text: string(text),
+		Agent: r.harness.AgentName(), Definition: path.Join(layout.ConfigDir, "agents", r.harness.AgentName()+".md"), Text: string(text),
 		Model: r.harness.Model.V, Effort: r.harness.Effort.V,
-		ConfigDir: bootstrap.ConfigDir, HomeDir: homeDir, RepoDir: r.repoDir, OutputDir: outputDir,
+		ConfigDir: layout.ConfigDir, HomeDir: layout.Home, RepoDir: r.repoDir, OutputDir: layout.Output,
 		RunID: r.result.RunID, Trace: traceparent(r.lookup),
 	}
 	for _, a := range r.harness.Command {
@@ -272,7 +273,7 @@ func (r *run) makeInvocation() error {
 		r.invoke.Skills = append(r.invoke.Skills, s.Name())
 	}
 	for _, p := range r.harness.Plugins {
-		r.invoke.Plugins = append(r.invoke.Plugins, path.Join(bootstrap.ConfigDir, "plugins", p.Name()))
+		r.invoke.Plugins = append(r.invoke.Plugins, path.Join(layout.ConfigDir, "plugins", p.Name()))
 	}
 	return nil
 }

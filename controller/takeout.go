@@ -10,7 +10,8 @@ import (
 	"sort"
 	"strings"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
+
 	"agentsh/controller/extract"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
@@ -56,7 +57,7 @@ func (r *run) takeWork(ctx context.Context) error {
 		return err
 	}
 	taken, err := extract.Collect(ctx, r.box, extract.Input{
-		Governed: bootstrap.Root, Repo: r.repoDir, Base: r.target.Head,
+		Governed: layout.Sandbox, Repo: r.repoDir, Base: r.target.Head,
 		Target: r.clone.Dir, Branch: takenPrefix + fmt.Sprint(r.invoke.Iteration), Git: r.git.Run, Stream: r.git.Output,
 		Out: r.results.staging, Name: filesName, Limits: resultLimits,
 		KeepBundle: filepath.Join(r.dir.path, fmt.Sprintf("commits-%d.bundle", r.invoke.Iteration)),
@@ -141,7 +142,7 @@ func (r *run) takeOutput(ctx context.Context) error {
 	if err := statedir.RemoveTree(filepath.Join(r.results.staging, outputName)); err != nil {
 		return err
 	}
-	m, failed, err := r.receive(ctx, wire.CopyOut{Dir: outputDir, SkipGit: true}, outputName, tarfs.ReceiveOptions{
+	m, failed, err := r.receive(ctx, wire.CopyOut{Dir: layout.Output, SkipGit: true}, outputName, tarfs.ReceiveOptions{
 		UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true},
 	})
 	r.noteSkipped(m.Skipped)
@@ -164,7 +165,7 @@ func (r *run) makeInert(ctx context.Context, name string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	removed, err := extract.NewGuard(r.git.Output, "", "", outputDir).Files(ctx, root, nil, nil)
+	removed, err := extract.NewGuard(r.git.Output, "", "", layout.Output).Files(ctx, root, nil, nil)
 	if err != nil {
 		return errors.Join(fmt.Errorf("output of the agent: %w", err), statedir.RemoveTree(dir))
 	}
@@ -209,7 +210,7 @@ var transcriptLimits = tarfs.Limits{Files: 10_000, Bytes: 1 << 30}
 func (r *run) takeTranscripts(ctx context.Context) string {
 	var paths []string
 	for _, name := range r.runtime.Transcripts(r.invoke) {
-		if rel, below := strings.CutPrefix(name, bootstrap.Root+"/"); below {
+		if rel, below := strings.CutPrefix(name, layout.Sandbox+"/"); below {
 			paths = append(paths, rel)
 		}
 	}
@@ -221,7 +222,7 @@ func (r *run) takeTranscripts(ctx context.Context) string {
 	name := filepath.Join(recordsName, fmt.Sprintf("iteration-%d", r.invoke.Iteration))
 	err := os.MkdirAll(filepath.Join(r.results.staging, recordsName), 0o755)
 	if err == nil {
-		_, _, err = r.receive(ctx, wire.CopyOut{Dir: bootstrap.Root, Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
+		_, _, err = r.receive(ctx, wire.CopyOut{Dir: layout.Sandbox, Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
 			UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true}, KeepPartial: true,
 		})
 	}

@@ -21,9 +21,6 @@ import (
 	"agentsh/supervisor/netns"
 )
 
-// DefaultConfigPath is where the packages install the operator's configuration.
-const DefaultConfigPath = "/etc/agentsh/config.yaml"
-
 // maxConfig is the largest configuration file, in bytes.
 const maxConfig = 1 << 20
 

@@ -1,13 +1,14 @@
 package supervisor
 
 import (
-	"agentsh/supervisor/view"
 	"context"
 	"fmt"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+
+	"agentsh/internal/layout"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,7 +135,7 @@ var candidates = []candidate{
 		"overlayfs",
 		"overlayfs",
 		within("overlayfs", unix.CLONE_NEWNS),
-		"needed only where " + view.StartupDir + " is not installed: install the package",
+		"needed only where " + layout.Library + " is not installed: install the package",
 	},
 	{"fuse", "FUSE mount", within("fuse", unix.CLONE_NEWNS), changeFUSE},
 	{

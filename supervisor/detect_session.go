@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
@@ -45,7 +46,7 @@ command_rules:
 file_rules:
 ` + trialClosed + `  - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
   - {name: system, paths: ['/usr/**', '/bin/**', '/sbin/**', '/lib/**', '/lib64/**', '/nix/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
-env_inject: {BASH_ENV: ` + view.StartupDir + `/bash_startup.sh, DETECTED: injected}
+env_inject: {BASH_ENV: ` + layout.Library + `/bash_startup.sh, DETECTED: injected}
 `
 
 // checks are scripts for /bin/sh in the workspace of the scratch session. Each

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"agentsh/internal/layout"
+
 	"agentsh/internal/wire"
 	"agentsh/policy/env"
 	"agentsh/supervisor/view"
@@ -19,9 +21,6 @@ import (
 
 // maxEnvFiles bounds the .env files of one directory.
 const maxEnvFiles = 256
-
-// generatedEnv is the file that the controller writes; it is read last.
-const generatedEnv = "generated.env"
 
 // buildEnv builds the environment of a command. It is the only place that does.
 func (s *Session) buildEnv(c *command) *wire.Exit {
@@ -38,7 +37,7 @@ func (s *Session) buildEnv(c *command) *wire.Exit {
 		Request:    c.req.Env,
 		Filter:     c.rules.policy.EnvFilter(c.decision.Rule),
 		Files:      files,
-		Network:    s.network.Variables(view.CertificatesFile),
+		Network:    s.network.Variables(layout.CABundle),
 		Supervisor: s.supervisorVars(c.req),
 		Inject: []env.Inject{
 			{Source: "config", Vars: s.confinement.Inject(s.cfg.Environment.Inject)},
@@ -128,7 +127,7 @@ func (s *Session) envFiles() ([]env.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if e.Name() == generatedEnv {
+		if e.Name() == layout.GeneratedName {
 			generated = append(generated, f)
 		} else {
 			files = append(files, f)

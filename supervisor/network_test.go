@@ -28,11 +28,11 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/egress"
-	"agentsh/supervisor/view"
 )
 
 // outside is what a session may reach: names that a server answers, and one web
@@ -284,7 +284,7 @@ python3 -c 'import urllib.request as u; print(u.urlopen("https://allowed.test/")
 cat /usr/lib/agentsh/ca-bundle.pem; env`,
 	)
 	if exit.Code != 0 || strings.Contains(out, value) || !strings.Contains(out, "you said token ****") ||
-		!strings.Contains(out, "SSL_CERT_FILE="+view.CertificatesFile) {
+		!strings.Contains(out, "SSL_CERT_FILE="+layout.CABundle) {
 		t.Errorf("%+v\n%s", exit, out)
 	}
 	mu.Lock()

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"agentsh/internal/layout"
+
 	"agentsh/internal/testenv"
-	"agentsh/internal/wire"
 )
 
 // programPolicy lets this program run with one argument, before other rules.
@@ -39,16 +40,16 @@ func TestTheSupervisorsProgramIsShownUnderPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exit, out := b.run(t, "sh", "-c", wire.OwnProgram+" -test.run=NONE"); exit.Code != 0 || !strings.Contains(out, "PASS") {
+	if exit, out := b.run(t, "sh", "-c", layout.Program+" -test.run=NONE"); exit.Code != 0 || !strings.Contains(out, "PASS") {
 		t.Errorf("allowed: %+v %q", exit, out)
 	}
-	for _, line := range []string{wire.OwnProgram + " -test.run=NONE -test.v", wire.OwnProgram,
-		"cp " + wire.OwnProgram + " copy && ./copy -test.run=OTHER"} {
+	for _, line := range []string{layout.Program + " -test.run=NONE -test.v", layout.Program,
+		"cp " + layout.Program + " copy && ./copy -test.run=OTHER"} {
 		if exit, out := b.run(t, "sh", "-c", line); exit.Code == 0 {
 			t.Errorf("%s: %+v %q", line, exit, out)
 		}
 	}
-	for _, line := range []string{"echo x >>" + wire.OwnProgram, "rm -f " + wire.OwnProgram, "touch /usr/lib/agentsh/x"} {
+	for _, line := range []string{"echo x >>" + layout.Program, "rm -f " + layout.Program, "touch /usr/lib/agentsh/x"} {
 		if exit, _ := b.run(t, "sh", "-c", line); exit.Code == 0 {
 			t.Errorf("%s went through", line)
 		}
@@ -74,7 +75,7 @@ func TestASessionThatCannotShowTheProgramIsRefused(t *testing.T) {
 
 func TestWithoutTheWordTheProgramIsNotShown(t *testing.T) {
 	b := openBox(t, testPolicy)
-	if exit, out := b.run(t, "sh", "-c", "test -e "+wire.OwnProgram); exit.Code == 0 {
+	if exit, out := b.run(t, "sh", "-c", "test -e "+layout.Program); exit.Code == 0 {
 		t.Errorf("%+v %q", exit, out)
 	}
 }

@@ -45,7 +45,7 @@ type Config struct {
 	User        string        // user of commands when the supervisor is root
 	Require     []Requirement // what must be proven before the session opens
 	Degraded    []Degradation // mechanisms that may be missing on this machine
-	Program     bool          // this program is shown inside, at [wire.OwnProgram]
+	Program     bool          // this program is shown inside, at [layout.Program]
 	Channel     bool          // approvals can be answered over a channel: see [Session.Approvals]
 	Audit       *audit.Log
 	Log         *slog.Logger

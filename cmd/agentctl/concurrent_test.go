@@ -15,6 +15,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/sandbox/local"
+	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 )
 
@@ -100,7 +101,7 @@ func TestRunsInOneProcessDoNotMeet(t *testing.T) {
 		`echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`,
 		"",
 	)
-	state, err := statedir.Open(p.path("state/agentctl"))
+	state, err := statedir.Open(layout.State(p.path("state/agentsh")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func rehearse(t *testing.T) (steps []string, counts map[string]int) {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	counts = p.opens.end()
-	records, _ := filepath.Glob(p.path("state/agentctl/runs/*/record.json"))
+	records, _ := filepath.Glob(p.path("state/agentsh/runs/*/record.json"))
 	var r controller.Record
 	if err := json.Unmarshal([]byte(p.read(strings.TrimPrefix(records[0], p.dir+"/"))), &r); err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func (p *crashPlace) checkFull(code int, said string) {
 		"hint: free some disk space") {
 		p.t.Errorf("exit code %d", code)
 	}
-	if left, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*")); len(left) > 0 {
+	if left, _ := filepath.Glob(p.path("state/agentsh/sandboxes/*")); len(left) > 0 {
 		p.t.Errorf("left behind: %s", left)
 	}
 }

@@ -165,7 +165,7 @@ func (p *place) run(more ...string) (controller.Result, int) {
 // its record.
 func (p *place) checkClean() {
 	p.t.Helper()
-	for _, dir := range []string{"state/agentctl/sandboxes"} {
+	for _, dir := range []string{"state/agentsh/sandboxes"} {
 		entries, err := os.ReadDir(p.path(dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.t.Error(err)
@@ -174,8 +174,8 @@ func (p *place) checkClean() {
 			p.t.Errorf("left behind: %s/%s", dir, e.Name())
 		}
 	}
-	for _, pattern := range []string{".agentctl-*", "state/agentctl/runs/*/work", "state/agentctl/runs/*/socket",
-		"state/agentctl/runs/*/keys.json", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
+	for _, pattern := range []string{".agentctl-*", "state/agentsh/runs/*/work", "state/agentsh/runs/*/socket",
+		"state/agentsh/runs/*/keys.json", "repo/.git/*.lock", "repo/.git/refs/heads/*.lock"} {
 		left, _ := filepath.Glob(p.path(pattern))
 		for _, name := range left {
 			p.t.Errorf("left behind: %s", name)
@@ -695,7 +695,7 @@ func (p *place) supervisor() int {
 
 // supervisors are the processes of the place's sandboxes.
 func (p *place) supervisors() (pids []int) {
-	files, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*/info.json"))
+	files, _ := filepath.Glob(p.path("state/agentsh/sandboxes/*/info.json"))
 	for _, file := range files {
 		var info struct{ PID int }
 		if err := json.Unmarshal([]byte(p.read(strings.TrimPrefix(file, p.dir+"/"))), &info); err != nil || info.PID == 0 {
@@ -732,7 +732,7 @@ func TestADiskThatIsTooSmallIsOneClearLine(t *testing.T) {
 	p.git("commit", "-q", "-m", "big")
 	for _, size := range []string{"16m", "160m"} { // seen by preflight, and met on the way
 		t.Run(size, func(t *testing.T) {
-			script := `mount -t tmpfs -o size=` + size + ` none state && "$0" "$@"; code=$?; find state/agentctl/sandboxes state/agentctl/runs/*/work -mindepth 1 2>/dev/null; exit $code`
+			script := `mount -t tmpfs -o size=` + size + ` none state && "$0" "$@"; code=$?; find state/agentsh/sandboxes state/agentsh/runs/*/work -mindepth 1 2>/dev/null; exit $code`
 			args := append([]string{"-m", "--propagation", "private", "sh", "-c", script}, append([]string{p.bin + "/agentctl"}, p.runArgs()...)...)
 			if err := os.MkdirAll(p.state, 0o755); err != nil {
 				t.Fatal(err)
@@ -748,7 +748,7 @@ func TestADiskThatIsTooSmallIsOneClearLine(t *testing.T) {
 			if !strings.Contains(errs.String(), "no space left") || !strings.Contains(errs.String(), "hint: free some disk space") {
 				t.Errorf("it says %s", errs.String())
 			}
-			if strings.Contains(out.String(), "state/agentctl") {
+			if strings.Contains(out.String(), "state/agentsh") {
 				t.Errorf("left behind:\n%s", out.String())
 			}
 		})

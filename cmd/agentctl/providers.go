@@ -13,6 +13,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
+	"agentsh/internal/layout"
 )
 
 var listFormats = []string{formatText, formatJSON}
@@ -149,21 +150,15 @@ and prints create, update or keep for each. Nothing is changed.`,
 		&state,
 		"state",
 		"",
-		"directory of the local gateway (default: agentsh/gateway below XDG_STATE_HOME or ~/.local/state)",
+		"directory of the local gateway (default: gateway in the state directory)",
 	)
 	return cmd
 }
 
 // gatewayDir is the directory of the local gateway.
 func gatewayDir() (string, error) {
-	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "agentsh", "gateway"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("find the directory of the local gateway: %w", err)
-	}
-	return filepath.Join(home, ".local", "state", "agentsh", "gateway"), nil
+	state, err := layout.FindState(os.Getenv, os.Geteuid())
+	return state.Gateway(), err
 }
 
 func printPlan(cmd *cobra.Command, x *harness.Expanded, dir, output string) error {

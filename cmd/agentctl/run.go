@@ -16,6 +16,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
+	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 )
 
@@ -148,7 +149,7 @@ func openState(backend, agentsh, config string) (statedir.Dir, sandbox.Backend, 
 	if config, err = absolute(config); err != nil {
 		return statedir.Dir{}, nil, err
 	}
-	path, err := statedir.Path(os.Getenv, os.Geteuid())
+	path, err := layout.FindState(os.Getenv, os.Geteuid())
 	if err != nil {
 		return statedir.Dir{}, nil, &failure{code: controller.ExitConfiguration, err: err}
 	}

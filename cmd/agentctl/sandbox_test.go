@@ -434,7 +434,7 @@ func TestDeletingASandboxEndsItsRun(t *testing.T) {
 			if out, errs, code := p.try("", args...); code != 0 || out != "" {
 				t.Errorf("exit code %d, %q %q", code, out, errs)
 			}
-			if left, _ := filepath.Glob(p.path("state/agentctl/sandboxes/*")); len(left) > 0 {
+			if left, _ := filepath.Glob(p.path("state/agentsh/sandboxes/*")); len(left) > 0 {
 				t.Errorf("it is there: %s", left)
 			}
 			if code := g.wait(); code != 143 || !strings.Contains(g.errs.String(), "ended by operator root") {

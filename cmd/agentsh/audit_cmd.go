@@ -40,7 +40,12 @@ the log was replaced by another. The exit status is 1 when the log is not good,
 			if err != nil {
 				return err
 			}
-			c := verifyLog(path, orDefault(key, keyFile(path)), chainOnly)
+			if key == "" {
+				if key, err = keyFile(path); err != nil {
+					return err
+				}
+			}
+			c := verifyLog(path, key, chainOnly)
 			if err := c.print(cmd.OutOrStdout(), asJSON); err != nil {
 				return fail(exitOurs, err, "")
 			}

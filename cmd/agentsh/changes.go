@@ -55,7 +55,7 @@ the last one in the current directory. With --diff, the lines of text files of a
 
 // ofSession reads the change record of a session, and where what it changed is.
 func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Change, error) {
-	store, err := snapshot.OpenStore(keepDir())
+	store, err := openStore()
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}

@@ -72,7 +72,7 @@ func (o *checkpointOptions) open() (*snapshot.Checkpoints, string, error) {
 	if err != nil {
 		return nil, "", fail(exitOurs, fmt.Errorf("workspace: %w", err), "")
 	}
-	store, err := snapshot.OpenStore(keepDir())
+	store, err := openStore()
 	if err != nil {
 		return nil, "", fail(exitOurs, err, "")
 	}
@@ -189,7 +189,7 @@ func holdSession(
 
 // othersIn refuses when a session that was not asked uses files of dir.
 func othersIn(dir string, asked map[string]bool) error {
-	store, err := snapshot.OpenStore(keepDir())
+	store, err := openStore()
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/supervisor"
@@ -45,7 +47,7 @@ The exit status is 0 when a session can be opened here, 1 when not.`,
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	f.StringSliceVar(&o.degraded, "degraded", nil, "as 'agentsh exec --degraded' would: without what `WORD,...` names")
 	f.StringVarP(&o.policy, "policy", "p", "", "tell what of the policy `FILE` holds here, for the current directory as workspace")
-	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	return cmd
 }
 
@@ -63,7 +65,7 @@ type policyHeld struct {
 }
 
 func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
-	operator, err := supervisor.ReadConfig(orDefault(o.config, supervisor.DefaultConfigPath), o.config == "")
+	operator, err := supervisor.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}

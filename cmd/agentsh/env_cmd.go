@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/policy"
@@ -134,7 +136,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 
 // injected is env_inject of the configuration, and of --inject.
 func (o *envOptions) injected() (map[string]string, error) {
-	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	operator, err := supervisor.ReadConfig(layout.Config, true)
 	if err != nil {
 		return nil, fail(exitFailed, err, "")
 	}

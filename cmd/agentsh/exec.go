@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -93,7 +95,7 @@ In a running session denials hold everything that was refused in it meanwhile.`,
 // placeFlags are the flags that make a session.
 func (o *execOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.policy, "policy", "p", "", "policy `FILE` (default: the configuration's)")
-	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
 	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
 	f.StringSliceVar(&o.degraded, "degraded", nil, "start without what `WORD,...` names where this machine lacks it; see 'agentsh detect'")
@@ -271,11 +273,12 @@ type plan struct {
 	policy          *policy.Policy
 	here, workspace string
 	auditPath       string
+	state           layout.State
 }
 
 // plan reads the configuration and the policy.
 func (o *execOptions) plan() (*plan, error) {
-	operator, err := supervisor.ReadConfig(orDefault(o.config, supervisor.DefaultConfigPath), o.config == "")
+	operator, err := supervisor.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
@@ -287,11 +290,15 @@ func (o *execOptions) plan() (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	state, err := stateDir()
+	if err != nil {
+		return nil, err
+	}
 	path := orDefault(o.audit, operator.Audit)
 	if path == "" {
-		path = defaultAuditPath()
+		path = newAuditPath(state)
 	}
-	return &plan{operator, p, here, workspace, path}, nil
+	return &plan{operator, p, here, workspace, path, state}, nil
 }
 
 // place is the plan with its audit log open.
@@ -300,7 +307,7 @@ func (o *execOptions) place() (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := openAudit(plan.auditPath)
+	log, err := openAudit(plan.auditPath, plan.state.AuditKey())
 	if err != nil {
 		return nil, fail(exitOurs, err, "name a writable file with --audit")
 	}
@@ -312,12 +319,9 @@ func (o *execOptions) place() (*place, error) {
 func (o *execOptions) directoriesOf(p *plan) wire.Bootstrap {
 	return wire.Bootstrap{
 		Version: wire.Current, Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
-		Home: sandboxHome, KeepDir: keepDir(), Network: o.network, Degraded: o.degraded,
+		Home: layout.CommandHome, KeepDir: p.state.Store(), Network: o.network, Degraded: o.degraded,
 	}
 }
-
-// sandboxHome is HOME inside a one-shot session.
-const sandboxHome = "/home/sandbox"
 
 // directories are where the command starts and its workspace, links resolved.
 // configured is the workspace of the configuration, if any.
@@ -371,7 +375,10 @@ func (o *execOptions) environment() ([]string, error) {
 
 // policyVars are the variables of policies for a workspace.
 func policyVars(workspace string, more map[string]string) map[string]string {
-	vars := map[string]string{"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace, "HOME": sandboxHome, "TMPDIR": "/tmp"}
+	vars := map[string]string{
+		"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace,
+		"HOME": layout.CommandHome, "TMPDIR": "/tmp",
+	}
 	for name, value := range more {
 		vars[name] = value
 	}
@@ -382,7 +389,7 @@ func policyVars(workspace string, more map[string]string) map[string]string {
 // configuration can move the project root out of the workspace.
 func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
 	if path == "" {
-		return nil, fail(exitOurs, errors.New("no policy"), "name one with --policy FILE or in "+supervisor.DefaultConfigPath)
+		return nil, fail(exitOurs, errors.New("no policy"), "name one with --policy FILE or in "+layout.Config)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -397,15 +404,15 @@ func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
 
 // openAudit opens an audit log and makes its directory, for the owner only. The
 // key of its anchor lies in the state directory, which no session shows.
-func openAudit(path string) (*audit.Log, error) {
-	if err := auditDirectories(path); err != nil {
+func openAudit(path, key string) (*audit.Log, error) {
+	if err := makeAuditDirectories(path, key); err != nil {
 		return nil, err
 	}
-	return audit.Open(path, audit.Options{KeyFile: auditKey()})
+	return audit.Open(path, audit.Options{KeyFile: key})
 }
 
-func auditDirectories(path string) error {
-	for _, dir := range []string{filepath.Dir(path), filepath.Dir(auditKey())} {
+func makeAuditDirectories(path, key string) error {
+	for _, dir := range []string{filepath.Dir(path), filepath.Dir(key)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
@@ -413,25 +420,9 @@ func auditDirectories(path string) error {
 	return nil
 }
 
-// keepDir is the store of what users may want back.
-func keepDir() string { return filepath.Join(stateDir(), "keep") }
-
-func auditKey() string { return filepath.Join(stateDir(), "audit.key") }
-
-// stateDir is where agentsh keeps what outlives a session.
-func stateDir() string {
-	if os.Geteuid() == 0 {
-		return "/var/lib/agentsh"
-	}
-	dir := os.Getenv("XDG_STATE_HOME")
-	if home, err := os.UserHomeDir(); dir == "" && err == nil {
-		dir = filepath.Join(home, ".local", "state")
-	}
-	return filepath.Join(dir, "agentsh")
-}
-
-func defaultAuditPath() string {
-	return filepath.Join(stateDir(), "audit", fmt.Sprintf("%s-%d.jsonl", time.Now().UTC().Format("20060102T150405Z"), os.Getpid()))
+// newAuditPath names the audit log of a session that begins now.
+func newAuditPath(state layout.State) string {
+	return filepath.Join(state.AuditLogs(), fmt.Sprintf("%s-%d.jsonl", time.Now().UTC().Format("20060102T150405Z"), os.Getpid()))
 }
 
 func orDefault(value, fallback string) string {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/internal/layout"
+
 	"agentsh/supervisor"
 )
 
@@ -18,14 +20,18 @@ func logFile(args []string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil
 	}
-	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	operator, err := supervisor.ReadConfig(layout.Config, true)
 	if err != nil {
 		return "", fail(exitOurs, err, "")
 	}
 	if operator.Audit != "" {
 		return operator.Audit, nil
 	}
-	path, err := newestLog(filepath.Dir(defaultAuditPath()))
+	state, err := stateDir()
+	if err != nil {
+		return "", err
+	}
+	path, err := newestLog(state.AuditLogs())
 	if err != nil {
 		return "", fail(exitOurs, err, "name the log: FILE")
 	}
@@ -63,10 +69,11 @@ func newestLog(dir string) (string, error) {
 
 // keyFile is the key of the anchor of a log: the one beside it where there is
 // one, as a served session has it, else the one in the state directory.
-func keyFile(log string) string {
+func keyFile(log string) (string, error) {
 	beside := log + ".key"
 	if _, err := os.Lstat(beside); err == nil {
-		return beside
+		return beside, nil
 	}
-	return auditKey()
+	state, err := stateDir()
+	return state.AuditKey(), err
 }

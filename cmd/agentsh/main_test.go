@@ -7,6 +7,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/testenv"
 	"agentsh/supervisor"
 )
@@ -32,8 +33,9 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Defer(func() { destroyAll(t, run) })
-			e.Setenv("KEY", auditKey())
-			e.Setenv("STATE", stateDir())
+			state := layout.State(filepath.Join(e.WorkDir, "state", "agentsh"))
+			e.Setenv("KEY", state.AuditKey())
+			e.Setenv("STATE", string(state))
 			// The work directory belongs to the test; commands of another user
 			// have to be able to reach what lies in it.
 			for dir := e.WorkDir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/policy"
@@ -40,7 +42,7 @@ type places struct {
 
 func (p *places) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.workspace, "workspace", "", "what ${WORKSPACE} stands for (default: the current directory)")
-	cmd.Flags().StringVar(&p.home, "home", "", "what ${HOME} stands for (default: "+sandboxHome+")")
+	cmd.Flags().StringVar(&p.home, "home", "", "what ${HOME} stands for (default: "+layout.CommandHome+")")
 	cmd.Flags().StringArrayVar(&p.vars, "var", nil, "NAME=VALUE of a variable in patterns; may be repeated")
 }
 
@@ -58,7 +60,7 @@ func (p *places) values() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspace: %w", err)
 	}
-	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	operator, err := supervisor.ReadConfig(layout.Config, true)
 	if err != nil {
 		return nil, fail(exitFailed, err, "")
 	}

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/gitguard"
@@ -227,7 +229,7 @@ func heldBy(g policy.Group) string {
 // heldHere tries the mechanisms of this machine and says which of them carries
 // out a decision.
 func heldHere(ctx context.Context, p *policy.Policy, request policy.Request) (string, error) {
-	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	operator, err := supervisor.ReadConfig(layout.Config, true)
 	if err != nil {
 		return "", err
 	}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentsh/internal/layout"
+
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor"
@@ -75,7 +77,7 @@ func (s *scratch) open(ctx context.Context, p *policy.Policy, prepare func(*scra
 			return err
 		}
 	}
-	operator, err := supervisor.ReadConfig(supervisor.DefaultConfigPath, true)
+	operator, err := supervisor.ReadConfig(layout.Config, true)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,11 @@ FILE is by default the audit log that was written to last.`,
 // readReport reads a log to its end. Whether the log is whole is a part of the
 // page; a line that is no event ends it.
 func readReport(path, session string) (*auditreport.Report, error) {
-	c := verifyLog(path, keyFile(path), false)
+	key, err := keyFile(path)
+	if err != nil {
+		return nil, err
+	}
+	c := verifyLog(path, key, false)
 	if c.failed != nil {
 		c = verifyLog(path, "", true)
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/channel"
@@ -31,7 +33,7 @@ the stream. With --socket the session is one of 'agentsh session create', which
 starts this command, and commands arrive over the socket.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			operator, err := supervisor.ReadConfig(orDefault(config, supervisor.DefaultConfigPath), config == "")
+			operator, err := supervisor.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}
@@ -58,7 +60,7 @@ starts this command, and commands arrive over the socket.`,
 	cmd.Flags().StringVar(&socket, "socket", "", "`PATH` of the socket to answer on")
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
 	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
-	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	cmd.MarkFlagsMutuallyExclusive("socket", "stream-fd")
 	cmd.MarkFlagsMutuallyExclusive("socket", "bootstrap-fd")
 	return cmd

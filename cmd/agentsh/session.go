@@ -92,11 +92,11 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 	if err != nil {
 		return wire.Bootstrap{}, err
 	}
-	if err := auditDirectories(path); err != nil {
+	if err := makeAuditDirectories(path, p.state.AuditKey()); err != nil {
 		return wire.Bootstrap{}, err
 	}
 	boot := o.directoriesOf(p)
-	boot.Vars, boot.AuditPath, boot.AuditKey = p.policy.Vars(), path, auditKey()
+	boot.Vars, boot.AuditPath, boot.AuditKey = p.policy.Vars(), path, p.state.AuditKey()
 	boot.LifetimeSeconds = int(o.timeout / time.Second)
 	for _, source := range p.policy.Sources() {
 		boot.Policy = append(boot.Policy, wire.PolicySource(source))

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/wire"
@@ -23,7 +25,7 @@ such place is named.`,
 		Example: "  agentsh session reload work --policy examples/policies/demo.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			operator, err := supervisor.ReadConfig(orDefault(config, supervisor.DefaultConfigPath), config == "")
+			operator, err := supervisor.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}
@@ -52,7 +54,7 @@ such place is named.`,
 		},
 	}
 	cmd.Flags().StringVarP(&file, "policy", "p", "", "policy `FILE` (default: the configuration's)")
-	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+supervisor.DefaultConfigPath+" where it exists)")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/foreground"
@@ -43,7 +45,7 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 			"run 'agentsh shim install'",
 		)
 	}
-	o := execOptions{config: supervisor.DefaultConfigPath, program: executable, inherit: true}
+	o := execOptions{config: layout.Config, program: executable, inherit: true}
 	o.tty = foreground.IsTerminal(os.Stdin) && foreground.IsTerminal(os.Stdout)
 	p, err := o.place()
 	if err != nil {
@@ -60,7 +62,7 @@ func newShimCommand() *cobra.Command {
 		Long: `Stand in for the shells of an image.
 
 A platform that starts "sh -c ..." by itself then starts agentsh, which runs the
-shell that was there in a session under the policy of ` + supervisor.DefaultConfigPath + `.
+shell that was there in a session under the policy of ` + layout.Config + `.
 Where that cannot be, nothing runs: the exit status is 125. Inside a session the
 shells are themselves.`,
 		Args: cobra.NoArgs,
@@ -115,7 +117,7 @@ func installShim(w io.Writer, root, policyFile string) error {
 		}
 	}
 	if err := checkImage(root); err != nil {
-		return fail(exitOurs, err, "name a policy in "+filepath.Join(root, supervisor.DefaultConfigPath)+", or install with --policy FILE")
+		return fail(exitOurs, err, "name a policy in "+filepath.Join(root, layout.Config)+", or install with --policy FILE")
 	}
 	states, err := shim.Install(root, "/proc/self/exe")
 	if err != nil {
@@ -138,7 +140,7 @@ func configureImage(root, policyFile string) error {
 		return err
 	}
 	defer func() { _ = r.Close() }() // a directory
-	config := supervisor.DefaultConfigPath[1:]
+	config := layout.Config[1:]
 	if _, err := r.Lstat(config); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("%s is there: name the policy in it", filepath.Join(root, config)), err)
 	}
@@ -153,12 +155,12 @@ func configureImage(root, policyFile string) error {
 
 // checkImage reads the configuration and the policy of an image as the shim will.
 func checkImage(root string) error {
-	operator, err := supervisor.ReadConfig(filepath.Join(root, supervisor.DefaultConfigPath), false)
+	operator, err := supervisor.ReadConfig(filepath.Join(root, layout.Config), false)
 	if err != nil {
 		return err
 	}
 	if !filepath.IsAbs(operator.Policy) {
-		return fmt.Errorf("%s names no policy by an absolute path", filepath.Join(root, supervisor.DefaultConfigPath))
+		return fmt.Errorf("%s names no policy by an absolute path", filepath.Join(root, layout.Config))
 	}
 	read := func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(root, name)) }
 	data, err := read(operator.Policy)

@@ -69,7 +69,7 @@ func (p trashPlace) sessions() ([]*snapshot.Session, error) {
 		one, err := snapshot.ReadExported(p.from, p.to)
 		return []*snapshot.Session{one}, err
 	}
-	store, err := snapshot.OpenStore(keepDir())
+	store, err := openStore()
 	if err != nil {
 		return nil, err
 	}

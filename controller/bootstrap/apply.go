@@ -9,6 +9,8 @@ import (
 	"io"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"agentsh/controller/sandbox"
 	"agentsh/internal/tarfs"
 )
@@ -18,7 +20,7 @@ import (
 // arrived whole. A file of the host that is not what it was when it was planned
 // is an error.
 func Apply(ctx context.Context, ex sandbox.Executor, p Plan) error {
-	for _, root := range []string{Root, tmp} {
+	for _, root := range []string{layout.Sandbox, tmp} {
 		var part []Entry
 		for _, e := range p.Entries {
 			if strings.HasPrefix(e.Dest, root+"/") {

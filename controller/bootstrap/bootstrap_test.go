@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 
+	"agentsh/internal/layout"
+
 	"agentsh/controller/git"
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
@@ -70,13 +72,13 @@ func input(t *testing.T) Input {
 		Skills: []string{filepath.Join(h, "skills/code-review")}, Plugins: []string{filepath.Join(h, "plugins/lint")},
 		Repo: repo, RepoName: "app", AgentsMD: []byte("# Rules\n"), Bridge: true,
 		Files: []File{
-			{Dest: EnvDir + "/tool.env", Data: []byte("A='b'\n"), Mode: 0o600},
+			{Dest: layout.EnvDir + "/tool.env", Data: []byte("A='b'\n"), Mode: 0o600},
 			{Dest: "/tmp/key.json", Source: filepath.Join(h, "key.json"), Mode: 0o400},
 		},
 		Env: []byte("export CLAUDE_CONFIG_DIR=/sandbox/claude-config\n"), Generated: []byte("X='1'\n"),
 		Runtime: []File{
-			{Dest: RuntimeDir + "/settings.json", Data: []byte("{}"), Mode: 0o644},
-			{Dest: RuntimeDir + "/hooks/pre", Data: []byte("#!"), Mode: 0o755},
+			{Dest: layout.RuntimeDir + "/settings.json", Data: []byte("{}"), Mode: 0o644},
+			{Dest: layout.RuntimeDir + "/hooks/pre", Data: []byte("#!"), Mode: 0o755},
 		},
 		Input: filepath.Join(h, "in"),
 	}
@@ -196,7 +198,7 @@ func TestAnInputThatWouldPutThingsElsewhereIsRefused(t *testing.T) {
 		"a missing definition":          func(_ *testing.T, in *Input) { in.Definition = "/nonexistent" },
 		"a definition that is a folder": func(_ *testing.T, in *Input) { in.Definition = "/" },
 		"a missing repository":          func(_ *testing.T, in *Input) { in.Repo = "/nonexistent" },
-		"a runtime file above":          func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: RuntimeDir + "/../.env"}} },
+		"a runtime file above":          func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: layout.RuntimeDir + "/../.env"}} },
 		"a runtime file elsewhere":      func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: "/etc/passwd"}} },
 		"a set-user-id file":            func(_ *testing.T, in *Input) { in.Files[0].Mode = os.ModeSetuid | 0o755 },
 		"one destination twice":         func(_ *testing.T, in *Input) { in.Files = append(in.Files, in.Files[0]) },
@@ -207,11 +209,11 @@ func TestAnInputThatWouldPutThingsElsewhereIsRefused(t *testing.T) {
 		"the root itself":               file("/sandbox"),
 		"the workspace itself":          file("/sandbox/workspace"),
 		"a name that only begins so":    file("/sandboxed/x"),
-		"generated.env":                 file(GeneratedEnv),
-		"the env file":                  file(EnvFile),
-		"settings":                      file(RuntimeDir + "/settings.json"),
-		"a hook":                        file(RuntimeDir + "/hooks/x"),
-		"another agent":                 file(ConfigDir + "/agents/x.md"),
+		"generated.env":                 file(layout.GeneratedEnv),
+		"the env file":                  file(layout.EnvFile),
+		"settings":                      file(layout.RuntimeDir + "/settings.json"),
+		"a hook":                        file(layout.RuntimeDir + "/hooks/x"),
+		"another agent":                 file(layout.ConfigDir + "/agents/x.md"),
 		"a program":                     file("/sandbox/bin/claude"),
 		"a line break":                  file("/sandbox/a\nb"),
 	}
@@ -419,8 +421,8 @@ func TestHiddenFilesDoNotTravel(t *testing.T) {
 func TestLinksOfTheProgramStayInTheSandbox(t *testing.T) {
 	for target, want := range map[string]bool{"../../claude-config/skills": true, "../../../etc": false, "/etc": false} {
 		b := builder{entries: map[string]Entry{}}
-		b.runtimeFile(File{Dest: Root + "/home/.agents/skills", Target: target})
-		e, ok := b.entries[Root+"/home/.agents/skills"]
+		b.runtimeFile(File{Dest: layout.Sandbox + "/home/.agents/skills", Target: target})
+		e, ok := b.entries[layout.Sandbox+"/home/.agents/skills"]
 		if ok != want || (len(b.problems) == 0) != want || ok && (e.Kind != KindSymlink || e.Target != target) {
 			t.Errorf("%s: %+v, %v", target, e, b.problems)
 		}
@@ -438,7 +440,7 @@ func TestANoteStandsAtTheEndOfTheDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dest := ConfigDir + "/agents/" + in.Agent + ".md"
+	dest := layout.ConfigDir + "/agents/" + in.Agent + ".md"
 	for _, e := range p.Entries {
 		if e.Dest == dest {
 			if string(e.data) != string(text)+"\nnote\n" || e.Size != int64(len(e.data)) {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 
+	"agentsh/internal/layout"
+
 	"agentsh/controller/git"
 	"agentsh/internal/tarfs"
 )
@@ -55,7 +57,7 @@ const maxDefinition = 1 << 20
 
 // definition adds the agent's definition, with the note at its end.
 func (b *builder) definition(in Input) {
-	f := File{Dest: path.Join(ConfigDir, "agents", in.Agent+".md"), Source: in.Definition, Mode: 0o644}
+	f := File{Dest: path.Join(layout.ConfigDir, "agents", in.Agent+".md"), Source: in.Definition, Mode: 0o644}
 	if in.Note == nil {
 		b.file(f)
 		return
@@ -95,7 +97,7 @@ func (b *builder) file(f File) {
 // runtimeFile adds a file, or a link that stays below the root, of the agent
 // program.
 func (b *builder) runtimeFile(f File) {
-	switch name, _ := strings.CutPrefix(f.Dest, Root+"/"); {
+	switch name, _ := strings.CutPrefix(f.Dest, layout.Sandbox+"/"); {
 	case f.Target == "":
 		b.file(f)
 	case !stays(name, f.Target):
@@ -239,7 +241,7 @@ func (b *builder) repository(in Input) (skipped, added []string) {
 	if in.Repo == "" {
 		return nil, nil
 	}
-	dest := path.Join(Workspace, in.RepoName)
+	dest := path.Join(layout.Workspace, in.RepoName)
 	has := map[string]bool{}
 	err := b.tree(dest, in.Repo, func(name string) bool {
 		has[name] = true

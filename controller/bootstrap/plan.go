@@ -13,28 +13,13 @@ import (
 	"sort"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"agentsh/controller/git"
 	"agentsh/internal/tarfs"
 )
 
-// The layout of a sandbox.
-const (
-	Root         = "/sandbox"
-	ConfigDir    = Root + "/claude-config"
-	Workspace    = Root + "/workspace"
-	EnvFile      = Workspace + "/.env"
-	EnvDir       = Workspace + "/.env.d"
-	GeneratedEnv = EnvDir + "/generated.env"
-	RuntimeDir   = Workspace + "/.claude"
-	AgentInput   = Workspace + "/agent-input"
-	tmp          = "/tmp"
-)
-
-// reserved are places that host files must not take: a file, or a directory
-// with all below it.
-var reserved = []string{
-	EnvFile, GeneratedEnv, RuntimeDir, ConfigDir, AgentInput, Workspace + "/bin", Root + "/bin", Workspace + "/.agentsh", Root + "/.agentsh",
-}
+const tmp = "/tmp"
 
 // Input is what a sandbox is planned from. Paths without a comment are paths
 // of the host.
@@ -119,17 +104,17 @@ func New(in Input) (Plan, error) {
 	b := &builder{entries: map[string]Entry{}}
 	b.definition(in)
 	for _, dir := range in.Skills {
-		b.operatorTree(path.Join(ConfigDir, "skills", filepath.Base(dir)), dir)
+		b.operatorTree(path.Join(layout.ConfigDir, "skills", filepath.Base(dir)), dir)
 	}
 	for _, dir := range in.Plugins {
-		b.operatorTree(path.Join(ConfigDir, "plugins", filepath.Base(dir)), dir)
+		b.operatorTree(path.Join(layout.ConfigDir, "plugins", filepath.Base(dir)), dir)
 	}
 	if in.Input != "" {
-		b.operatorTree(AgentInput, in.Input)
+		b.operatorTree(layout.AgentInput, in.Input)
 	}
 	skipped, added := b.repository(in)
 	if in.Env != nil {
-		b.file(File{Dest: EnvFile, Data: in.Env, Mode: 0o600})
+		b.file(File{Dest: layout.EnvFile, Data: in.Env, Mode: 0o600})
 	}
 	for _, f := range in.Runtime {
 		b.runtimeFile(f)
@@ -138,7 +123,7 @@ func New(in Input) (Plan, error) {
 		b.hostFile(f)
 	}
 	if in.Generated != nil {
-		b.file(File{Dest: GeneratedEnv, Data: in.Generated, Mode: 0o600})
+		b.file(File{Dest: layout.GeneratedEnv, Data: in.Generated, Mode: 0o600})
 	}
 	p := Plan{Skipped: skipped, Added: added, limits: in.Limits, objects: in.Objects}
 	for _, e := range b.entries {
@@ -158,7 +143,7 @@ func (in Input) check() error {
 	if strings.Trim(in.Agent, nameChars) != "" || in.Agent == "" {
 		problems = append(problems, fmt.Errorf("agent name %.100q: only letters, digits, - and _", in.Agent))
 	}
-	taken := map[string]bool{path.Base(AgentInput): true, "bin": true}
+	taken := map[string]bool{path.Base(layout.AgentInput): true, "bin": true}
 	if in.RepoName == "" || in.RepoName[0] == '.' || in.RepoName[0] == '-' || strings.Trim(in.RepoName, nameChars+".") != "" ||
 		taken[in.RepoName] {
 		problems = append(
@@ -183,8 +168,8 @@ func (in Input) check() error {
 		}
 	}
 	for _, f := range in.Runtime {
-		if path.Clean(f.Dest) != f.Dest || !strings.HasPrefix(f.Dest, Root+"/") || strings.ContainsAny(f.Dest, "\x00\n\r") {
-			problems = append(problems, fmt.Errorf("runtime file %.200q is not a clean path below %s", f.Dest, Root))
+		if path.Clean(f.Dest) != f.Dest || !strings.HasPrefix(f.Dest, layout.Sandbox+"/") || strings.ContainsAny(f.Dest, "\x00\n\r") {
+			problems = append(problems, fmt.Errorf("runtime file %.200q is not a clean path below %s", f.Dest, layout.Sandbox))
 		}
 	}
 	return errors.Join(problems...)
@@ -198,13 +183,11 @@ func checkDest(dest string) error {
 	if path.Clean(dest) != dest || strings.ContainsAny(dest, "\x00\n\r") {
 		return fmt.Errorf("destination %.200q is not a clean path", dest)
 	}
-	if !strings.HasPrefix(dest, Root+"/") && !strings.HasPrefix(dest, tmp+"/") {
-		return fmt.Errorf("destination %.200q is not under %s or %s", dest, Root, tmp)
+	if !strings.HasPrefix(dest, layout.Sandbox+"/") && !strings.HasPrefix(dest, tmp+"/") {
+		return fmt.Errorf("destination %.200q is not under %s or %s", dest, layout.Sandbox, tmp)
 	}
-	for _, own := range reserved {
-		if dest == own || strings.HasPrefix(dest, own+"/") || strings.HasPrefix(own, dest+"/") {
-			return fmt.Errorf("destination %.200q belongs to the supervisor", dest)
-		}
+	if layout.Reserved(dest) {
+		return fmt.Errorf("destination %.200q belongs to the supervisor", dest)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"agentsh/internal/layout"
+
 	"agentsh/policy/env"
 )
 
@@ -118,7 +120,7 @@ host_files:
 		t.Fatal(ps)
 	}
 	ordered := envFiles(files)
-	if last := ordered[len(ordered)-1].Name; len(ordered) != 4 || last != GeneratedEnv {
+	if last := ordered[len(ordered)-1].Name; len(ordered) != 4 || last != layout.GeneratedEnv {
 		t.Fatalf("the last of %d files is %s", len(ordered), last)
 	}
 	result, err := env.Build(env.Layers{Files: ordered})
@@ -269,7 +271,7 @@ func envFiles(files []File) []env.File {
 	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Dest < sorted[j].Dest })
 	for _, f := range sorted {
 		switch {
-		case f.Dest == GeneratedEnv:
+		case f.Dest == layout.GeneratedEnv:
 			last = append(last, env.File{Name: f.Dest, Data: f.Data})
 		case isEnvFile(f.Dest):
 			out = append(out, env.File{Name: f.Dest, Data: f.Data})

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"agentsh/internal/layout"
+
 	"agentsh/policy/env"
 )
 
@@ -42,7 +44,7 @@ func (x *Expanded) Files() ([]File, Problems) {
 		if err != nil {
 			ps.errorf(first, RuleReserved, "env.sandbox: %v", err)
 		}
-		files = append(files, File{Dest: GeneratedEnv, Data: data, Mode: 0o600, At: first})
+		files = append(files, File{Dest: layout.GeneratedEnv, Data: data, Mode: 0o600, At: first})
 	}
 	if ps.HasErrors() {
 		return nil, ps.Sorted()
@@ -115,7 +117,7 @@ func shownName(name string) string {
 
 // isEnvFile reports whether the supervisor reads the file as variables.
 func isEnvFile(dest string) bool {
-	return path.Dir(dest) == envDir && path.Ext(dest) == ".env"
+	return path.Dir(dest) == layout.EnvDir && path.Ext(dest) == ".env"
 }
 
 // content expands the content of a file.

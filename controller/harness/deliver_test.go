@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"agentsh/internal/layout"
+
 	"agentsh/internal/testenv"
 	"agentsh/policy/env"
 )
@@ -23,7 +25,7 @@ func deliveredTo(t testing.TB, value string) []byte {
 		t.Fatal(ps)
 	}
 	files, ps := x.Files()
-	if ps != nil || len(files) != 1 || files[0].Dest != GeneratedEnv || files[0].Mode != 0o600 {
+	if ps != nil || len(files) != 1 || files[0].Dest != layout.GeneratedEnv || files[0].Mode != 0o600 {
 		t.Fatal(files, ps)
 	}
 	return files[0].Data

@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"agentsh/internal/layout"
+
 	"agentsh/policy"
 )
 
 // policyVars are stand-ins for what a run gives a policy: the names matter
 // here, not the values.
 var policyVars = map[string]string{
-	"WORKSPACE": workspaceDir, "PROJECT_ROOT": workspaceDir + "/repo", "GIT_ROOT": workspaceDir + "/repo",
-	"HOME": sandboxDir + "/home", "TMPDIR": "/tmp",
+	"WORKSPACE": layout.Workspace, "PROJECT_ROOT": layout.Workspace + "/repo", "GIT_ROOT": layout.Workspace + "/repo",
+	"HOME": layout.Sandbox + "/home", "TMPDIR": "/tmp",
 }
 
 // checkInjected refuses variables that the policy's env_inject sets: they

@@ -5,6 +5,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"agentsh/internal/layout"
 )
 
 // Load reads the harness at name with all its layers. The harness is nil when
@@ -146,22 +148,6 @@ func (h *Harness) checkPath(ps *Problems, where string, want place, t *tree) {
 	}
 }
 
-// The directories of a sandbox that a host file may go to.
-const (
-	sandboxDir   = "/sandbox"
-	workspaceDir = sandboxDir + "/workspace"
-	envDir       = workspaceDir + "/.env.d"
-	// GeneratedEnv is where env.sandbox is delivered.
-	GeneratedEnv = envDir + "/generated.env"
-)
-
-// ownDests are places that belong to the supervisor and the runtime: a file,
-// or a directory with all below it.
-var ownDests = []string{
-	workspaceDir + "/.env", GeneratedEnv, workspaceDir + "/.claude", sandboxDir + "/claude-config",
-	workspaceDir + "/bin", sandboxDir + "/bin", workspaceDir + "/agent-input", workspaceDir + "/.agentsh", sandboxDir + "/.agentsh",
-}
-
 // checkDest refuses destinations outside the sandbox's own directories and
 // those that replace a file of the supervisor.
 func checkDest(ps *Problems, d Text) {
@@ -172,17 +158,14 @@ func checkDest(ps *Problems, d Text) {
 	case path.Clean(d.V) != d.V:
 		ps.errorf(d.At, RulePath, "host_files.dest: %s is not clean, write %s", quoted(d.V), path.Clean(d.V))
 		return
-	case !strings.HasPrefix(d.V, sandboxDir+"/") && !strings.HasPrefix(d.V, "/tmp/"):
+	case !strings.HasPrefix(d.V, layout.Sandbox+"/") && !strings.HasPrefix(d.V, "/tmp/"):
 		ps.errorf(d.At, RulePath, "host_files.dest: %s is not under /sandbox or /tmp", quoted(d.V))
 		return
 	case strings.ContainsAny(d.V, "\x00\n\r"):
 		ps.errorf(d.At, RulePath, "host_files.dest: %s holds a line break", quoted(d.V))
 		return
 	}
-	for _, own := range ownDests {
-		if d.V == own || strings.HasPrefix(d.V, own+"/") || strings.HasPrefix(own, d.V+"/") {
-			ps.errorf(d.At, RuleReserved, "host_files.dest: %s belongs to the supervisor", d.V)
-			return
-		}
+	if layout.Reserved(d.V) {
+		ps.errorf(d.At, RuleReserved, "host_files.dest: %s belongs to the supervisor", d.V)
 	}
 }

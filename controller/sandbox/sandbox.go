@@ -38,7 +38,7 @@ type Spec struct {
 	EnvInject map[string]string // the operator's; the policy's own wins
 	EnvDir    string            // .env.d, inside
 	Home      string            // inside
-	Program   bool              // the supervisor's own program is shown at [wire.OwnProgram]
+	Program   bool              // the supervisor's own program is shown at [layout.Program]
 	NeedBytes int64             // disk space that must be free
 	// Credentials are swapped for their placeholders on the way out of the
 	// sandbox. A backend that cannot refuses them in Check.

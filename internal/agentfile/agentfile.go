@@ -12,12 +12,10 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/layout"
+
 	"golang.org/x/sys/unix"
 )
-
-// installed is where the packages and operators put supervisors for others to
-// use.
-const installed = "/usr/lib/agentsh"
 
 // machines are the architectures, by GOARCH, that agentsh is built for.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
@@ -30,9 +28,9 @@ var errNoProgram = errors.New("is no program")
 // the PATH. The error names every place that was looked at and what was there;
 // it is a [fs.ErrNotExist].
 func Find(arch string) (string, error) {
-	dirs := []string{installed}
+	dirs := []string{layout.Library}
 	if self, err := os.Executable(); err == nil {
-		dirs = []string{filepath.Dir(self), installed}
+		dirs = []string{filepath.Dir(self), layout.Library}
 	}
 	return find(arch, dirs, filepath.SplitList(os.Getenv("PATH")))
 }

@@ -4,41 +4,27 @@
 package statedir
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 
+	"agentsh/internal/layout"
+
 	"golang.org/x/sys/unix"
 )
 
 // Dir is the directory where runs and sandboxes of this user are kept.
-type Dir struct{ path string }
-
-// Path is where the state of a user belongs: $XDG_STATE_HOME/agentctl,
-// else /var/lib/agentctl for root and ~/.local/state/agentctl for others.
-func Path(getenv func(string) string, uid int) (string, error) {
-	if base := getenv("XDG_STATE_HOME"); filepath.IsAbs(base) {
-		return filepath.Join(base, "agentctl"), nil
-	}
-	if uid == 0 {
-		return "/var/lib/agentctl", nil
-	}
-	home := getenv("HOME")
-	if !filepath.IsAbs(home) {
-		return "", errors.New("no place for the state: HOME is not set; set XDG_STATE_HOME to an absolute path")
-	}
-	return filepath.Join(home, ".local/state/agentctl"), nil
-}
+type Dir struct{ state layout.State }
 
 // Open makes the directory when it is missing. One that somebody else
 // owns or may write is refused: the audit log and the sandboxes are in it.
-func Open(dir string) (Dir, error) {
+func Open(state layout.State) (Dir, error) {
+	dir := string(state)
 	if !filepath.IsAbs(dir) {
 		return Dir{}, fmt.Errorf("state directory %s is not absolute", dir)
 	}
-	s := Dir{path: dir}
+	s := Dir{state}
 	for _, d := range []string{dir, s.Runs(), s.Sandboxes()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return Dir{}, fmt.Errorf("create state directory: %w", err)
@@ -56,15 +42,15 @@ func Open(dir string) (Dir, error) {
 }
 
 // Runs holds one directory for each run.
-func (s Dir) Runs() string { return filepath.Join(s.path, "runs") }
+func (s Dir) Runs() string { return s.state.Runs() }
 
 // Sandboxes is the state of the local backend.
-func (s Dir) Sandboxes() string { return filepath.Join(s.path, "sandboxes") }
+func (s Dir) Sandboxes() string { return s.state.Sandboxes() }
 
 // Lock keeps a collector from seeing a run or sandbox between its directory and
 // its lock. Hold it shortly.
 func (s Dir) Lock() (unlock func(), err error) {
-	f, err := TakeLock(filepath.Join(s.path, "lock"), unix.LOCK_EX)
+	f, err := TakeLock(s.state.Lock(), unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}

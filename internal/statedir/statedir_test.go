@@ -8,56 +8,27 @@ import (
 	"sync"
 	"testing"
 
+	"agentsh/internal/layout"
+
 	"golang.org/x/sys/unix"
 )
 
-func TestPathIsWhereTheUserKeepsState(t *testing.T) {
-	tests := []struct {
-		name string
-		env  map[string]string
-		uid  int
-		want string
-		err  string
-	}{
-		{"root", nil, 0, "/var/lib/agentctl", ""},
-		{"a user", map[string]string{"HOME": "/home/u"}, 1000, "/home/u/.local/state/agentctl", ""},
-		{"XDG_STATE_HOME wins", map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "/data"}, 1000, "/data/agentctl", ""},
-		{"also for root", map[string]string{"XDG_STATE_HOME": "/data"}, 0, "/data/agentctl", ""},
-		{
-			"a relative XDG_STATE_HOME is ignored, as its specification says",
-			map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "data"},
-			1000,
-			"/home/u/.local/state/agentctl",
-			"",
-		},
-		{"no home", nil, 1000, "", "HOME is not set"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := Path(func(k string) string { return tt.env[k] }, tt.uid)
-			if got != tt.want || (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)) {
-				t.Errorf("Path = %q, %v", got, err)
-			}
-		})
-	}
-}
-
 func TestOpenRefusesADirectoryOthersCanWrite(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	if _, err := Open(dir); err != nil {
+	if _, err := Open(layout.State(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "nobody else may write") {
+	if _, err := Open(layout.State(dir)); err == nil || !strings.Contains(err.Error(), "nobody else may write") {
 		t.Errorf("a world-writable directory was taken: %v", err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(t.TempDir(), link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(link); err == nil {
+	if _, err := Open(layout.State(link)); err == nil {
 		t.Error("a link was taken for the directory")
 	}
 }

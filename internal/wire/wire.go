@@ -35,11 +35,6 @@ type PolicySource struct {
 	Data []byte `json:"data"`
 }
 
-// OwnProgram is where a sandbox shows the supervisor's own program, when its
-// bootstrap says so. The policy decides who may run it, and with which
-// arguments.
-const OwnProgram = "/usr/lib/agentsh/agentsh"
-
 // Bootstrap tells a new supervisor what to hold. It travels over a descriptor,
 // never in arguments or the environment.
 type Bootstrap struct {
@@ -56,7 +51,7 @@ type Bootstrap struct {
 	HostKey         []byte            `json:"host_key"`              // OpenSSH private key of the supervisor
 	AuthorizedKey   []byte            `json:"authorized_key"`        // OpenSSH public key of the controller
 	Network         bool              `json:"network"`               // true: share the caller's network, said loudly
-	Program         bool              `json:"program,omitempty"`     // the supervisor's own program is shown at [OwnProgram]
+	Program         bool              `json:"program,omitempty"`     // the supervisor's own program is shown at [layout.Program]
 	Credentials     []Credential      `json:"credentials,omitempty"` // the only place where their values travel
 	Degraded        []string          `json:"degraded,omitempty"`    // what the session may lack where the machine has none
 	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends by itself after it; 0: with its controller only

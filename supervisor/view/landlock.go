@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/wire"
+	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/seccomp"
 	"agentsh/supervisor/launch"
@@ -140,7 +140,7 @@ func (c *landlockOnly) excludesOwnFiles(plan *Plan) error {
 
 func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, _ Files) (launch.Config, error) {
 	if c.Program {
-		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own", wire.OwnProgram)
+		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own", layout.Program)
 	}
 	return launch.Config{
 		UID: c.User.UID, GID: c.User.GID, UserNS: c.User.Mapped, Hostname: hostName, Plain: true, Network: c.Network,
@@ -179,8 +179,8 @@ func (c *landlockOnly) Evaluate(p *policy.Policy) func(policy.Request) (policy.D
 func (c *landlockOnly) Inject(vars map[string]string) map[string]string {
 	out := maps.Clone(vars)
 	for key, value := range out {
-		if value == filepath.Join(StartupDir, startupScript) {
-			out[key] = filepath.Join(startupFiles(c.State), startupScript)
+		if value == layout.StartupScript {
+			out[key] = filepath.Join(c.State, layout.StartupScript)
 		}
 	}
 	return out

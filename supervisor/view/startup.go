@@ -10,22 +10,12 @@ import (
 	"slices"
 
 	"agentsh"
-	"agentsh/internal/wire"
+	"agentsh/internal/layout"
 	"agentsh/supervisor/launch"
 )
 
-// StartupDir is where the packages install the startup script. Every session
-// shows it there, in the version of this build.
-const StartupDir = "/usr/lib/agentsh"
-
-// CertificatesFile is where commands find the trusted certificates of a session.
-const CertificatesFile = StartupDir + "/ca-bundle.pem"
-
 // Shell is the SHELL of every command.
 const Shell = "/bin/bash"
-
-// startupScript is the name of the startup script in its directory.
-const startupScript = "bash_startup.sh"
 
 // hostName is what gethostname(2) says inside.
 const hostName = "sandbox"
@@ -128,9 +118,9 @@ func (f sessionFiles) resolver() ([]launch.Mount, error) {
 
 // startup shows the startup script and, where it is asked for, this program.
 func (f sessionFiles) startup() ([]launch.Mount, error) {
-	if !f.shown(StartupDir) {
+	if !f.shown(layout.Library) {
 		if f.Program {
-			return nil, fmt.Errorf("%s cannot be shown: the policy shows nothing of %s", wire.OwnProgram, StartupDir)
+			return nil, fmt.Errorf("%s cannot be shown: the policy shows nothing of %s", layout.Program, layout.Library)
 		}
 		return nil, nil
 	}
@@ -140,22 +130,22 @@ func (f sessionFiles) startup() ([]launch.Mount, error) {
 		if err != nil {
 			return nil, fmt.Errorf("own program: %w", err)
 		}
-		out = append(out, launch.Mount{Kind: launch.Bind, Source: self, Target: wire.OwnProgram, ReadOnly: true})
+		out = append(out, launch.Mount{Kind: launch.Bind, Source: self, Target: layout.Program, ReadOnly: true})
 	}
 	return out, f.writeStartup()
 }
 
 // startupFiles is where a session with this state directory keeps the startup
 // script outside.
-func startupFiles(state string) string { return filepath.Join(state, StartupDir) }
+func startupFiles(state string) string { return filepath.Join(state, layout.Library) }
 
 // startupMount puts the script's directory in place: over the installed one, or
 // beside what its parent holds, by an overlay of both.
 func (f sessionFiles) startupMount() launch.Mount {
-	if info, err := os.Stat(StartupDir); err == nil && info.IsDir() {
-		return launch.Mount{Kind: launch.Bind, Source: startupFiles(f.State), Target: StartupDir, ReadOnly: true, NoExec: true}
+	if info, err := os.Stat(layout.Library); err == nil && info.IsDir() {
+		return launch.Mount{Kind: launch.Bind, Source: startupFiles(f.State), Target: layout.Library, ReadOnly: true, NoExec: true}
 	}
-	over := filepath.Dir(StartupDir)
+	over := filepath.Dir(layout.Library)
 	if _, err := os.Stat(over); errors.Is(err, fs.ErrNotExist) {
 		over = filepath.Dir(over) // a minimal root has no /usr/lib
 	}
@@ -180,16 +170,16 @@ func (f sessionFiles) writeStartup() error {
 		}
 		return nil
 	}
-	if err := write("startup script", startupScript, []byte(agentsh.BashStartup)); err != nil {
+	if err := write("startup script", layout.StartupScript, []byte(agentsh.BashStartup)); err != nil {
 		return err
 	}
 	if f.Program {
-		if err := write("own program", wire.OwnProgram, nil); err != nil {
+		if err := write("own program", layout.Program, nil); err != nil {
 			return err
 		}
 	}
 	if f.files.Certificates != nil {
-		if err := write("certificates of the session", CertificatesFile, f.files.Certificates); err != nil {
+		if err := write("certificates of the session", layout.CABundle, f.files.Certificates); err != nil {
 			return err
 		}
 	}

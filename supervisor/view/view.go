@@ -72,7 +72,7 @@ type Options struct {
 	Home      string          // HOME of commands, inside
 	State     string          // the session's state directory, outside; see [StateParent]
 	Network   bool            // share the machine's network
-	Program   bool            // show this program at [wire.OwnProgram]
+	Program   bool            // show this program at [layout.Program]
 	Audit     string          // the audit log, outside
 	Hidden    []Hidden
 	Missing   Missing

@@ -12,8 +12,9 @@ import (
 	"sync"
 	"testing"
 
+	"agentsh/internal/layout"
+
 	"agentsh/controller"
-	"agentsh/controller/bootstrap"
 	"agentsh/controller/runtime"
 	"agentsh/internal/fakemodel"
 )
@@ -155,7 +156,7 @@ func TestOtherProgramsMendABug(t *testing.T) {
 				t.Fatalf("exit %d: %s %+v", code, r.Status, r.Error)
 			}
 			for _, f := range r.Findings {
-				if strings.HasPrefix(f.File, bootstrap.ConfigDir+"/") {
+				if strings.HasPrefix(f.File, layout.ConfigDir+"/") {
 					t.Errorf("a file of the run's own is a finding: %s", f)
 				}
 			}

@@ -332,7 +332,7 @@ func (w *world) checkKey() {
 // its record.
 func (w *world) checkClean() {
 	w.t.Helper()
-	for _, pattern := range []string{"state/agentctl/sandboxes/*", ".agentctl-*", "state/agentctl/runs/*/work", "repo/.git/*.lock"} {
+	for _, pattern := range []string{"state/agentsh/sandboxes/*", ".agentctl-*", "state/agentsh/runs/*/work", "repo/.git/*.lock"} {
 		left, _ := filepath.Glob(w.path(pattern))
 		for _, name := range left {
 			w.t.Errorf("left behind: %s", name)

@@ -9,11 +9,6 @@
 # header says "contained" sees its work succeed: what counts is that the outside is intact.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-# What the sessions of root keep lies in a place of this run.
-if [ "$(id -u)" = 0 ] && [ -z "${OWN_MOUNTS:-}" ]; then
-	mkdir -p /var/lib/agentsh
-	OWN_MOUNTS=1 exec unshare -m -- "$0" "$@"
-fi
 root=$(cd "$here/../.." && pwd)
 place=$(mktemp -d /var/tmp/own-evasions.XXXXXX) || exit 2
 trap 'rm -rf "$place"' EXIT
@@ -21,14 +16,9 @@ chmod 755 "$place"
 mkdir -p "$place/work"
 cp -r "$here/own" "$place/work/probes"
 : >"$place/outside"
-mkdir -p "$place/state/agentsh" && mkdir -m 700 "$place/state/agentsh/keep"
-store=$place/state/agentsh/keep
+mkdir -p "$place/state/agentsh" && mkdir -m 700 "$place/state/agentsh/store"
+store=$place/state/agentsh/store
 export XDG_STATE_HOME=$place/state
-if [ "$(id -u)" = 0 ]; then
-	mount --bind "$place/state/agentsh" /var/lib/agentsh || exit 2
-	store=/var/lib/agentsh/keep
-	trap 'umount /var/lib/agentsh; rm -rf "$place"' EXIT
-fi
 
 # What the file probes aim at, as it is before each.
 precious=(truncated cut opened covered removed patched other)

@@ -23,6 +23,7 @@ import (
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/channel"
+	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 
@@ -112,7 +113,7 @@ func newBackend(t *testing.T) (*Backend, statedir.Dir) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, err := statedir.Open(filepath.Join(t.TempDir(), "state"))
+	state, err := statedir.Open(layout.State(filepath.Join(t.TempDir(), "state")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,7 @@ func TestCollectLeavesTheLivingAlone(t *testing.T) {
 // control is a controller that makes a sandbox in the state directory, prints
 // the supervisor's process and waits to be killed.
 func control(dir string) {
-	state, err := statedir.Open(dir)
+	state, err := statedir.Open(layout.State(dir))
 	self, selfErr := os.Executable()
 	if err = errors.Join(err, selfErr); err == nil {
 		var box sandbox.Sandbox

@@ -1,0 +1,60 @@
+// Package layout names the paths that both programs agree on: those of an
+// installation, of a sandbox, and of the state directory of a user. It reads
+// nothing from the disk.
+package layout
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// Paths of an installation. The packages make them.
+const (
+	Library       = "/usr/lib/agentsh"           // programs and scripts that sessions need
+	Program       = Library + "/agentsh"         // the supervisor, also where a sandbox shows it
+	StartupScript = Library + "/bash_startup.sh" // the usual value of BASH_ENV
+	CABundle      = Library + "/ca-bundle.pem"   // inside a session only: the authorities it trusts
+	Config        = "/etc/agentsh/config.yaml"   // the operator's configuration
+)
+
+// Paths of a sandbox of agentctl.
+const (
+	Sandbox      = "/sandbox"
+	Home         = Sandbox + "/home"          // HOME of the agent
+	ConfigDir    = Sandbox + "/claude-config" // agents, skills and plugins
+	Workspace    = Sandbox + "/workspace"     // the repository lies below it
+	EnvFile      = Workspace + "/.env"
+	EnvDir       = Workspace + "/.env.d" // read by name, [GeneratedName] last
+	GeneratedEnv = EnvDir + "/" + GeneratedName
+	RuntimeDir   = Workspace + "/.claude"     // settings and hooks of the agent program
+	AgentInput   = Workspace + "/agent-input" // what the harness gives the agent to read
+	Output       = Workspace + "/output"      // what the agent leaves for the harness
+	Feedback     = Workspace + "/feedback"    // messages of validators
+)
+
+// GeneratedName is the file of [EnvDir] that holds env.sandbox of the harness.
+const GeneratedName = "generated.env"
+
+// CommandHome is HOME in a session that agentsh exec or agentsh shell opens.
+const CommandHome = "/home/sandbox"
+
+// reserved are paths of a sandbox that a harness may not deliver to: files, and
+// directories with everything below them.
+var reserved = []string{
+	EnvFile, GeneratedEnv, RuntimeDir, ConfigDir, AgentInput,
+	Workspace + "/bin", Sandbox + "/bin", Workspace + "/.agentsh", Sandbox + "/.agentsh",
+}
+
+// Reserved reports whether a file delivered to a clean absolute path would
+// replace a reserved path, lie below one, or lie in its way.
+func Reserved(name string) bool {
+	return slices.ContainsFunc(reserved, func(r string) bool {
+		return name == r || strings.HasPrefix(name, r+"/") || strings.HasPrefix(r, name+"/")
+	})
+}
+
+// ReservedName reports whether a repository cannot have a name in [Workspace].
+func ReservedName(name string) bool {
+	return slices.Contains([]string{"bin", path.Base(AgentInput), path.Base(Output), path.Base(Feedback)}, name)
+}

@@ -1,0 +1,47 @@
+package layout
+
+import (
+	"errors"
+	"path/filepath"
+)
+
+// State is the directory in which both programs of one user store what outlives
+// them.
+type State string
+
+// FindState returns $XDG_STATE_HOME/agentsh when that variable is an absolute
+// path. Otherwise it is /var/lib/agentsh for root and
+// ~/.local/state/agentsh for others.
+func FindState(getenv func(string) string, uid int) (State, error) {
+	if base := getenv("XDG_STATE_HOME"); filepath.IsAbs(base) {
+		return State(filepath.Join(base, "agentsh")), nil
+	}
+	if uid == 0 {
+		return "/var/lib/agentsh", nil
+	}
+	if home := getenv("HOME"); filepath.IsAbs(home) {
+		return State(filepath.Join(home, ".local/state/agentsh")), nil
+	}
+	return "", errors.New("no state directory: HOME is not an absolute path; run 'export XDG_STATE_HOME=DIR' with an absolute DIR of your own")
+}
+
+// Runs holds one directory for each run of agentctl.
+func (s State) Runs() string { return filepath.Join(string(s), "runs") }
+
+// Sandboxes is the state of agentctl's local backend.
+func (s State) Sandboxes() string { return filepath.Join(string(s), "sandboxes") }
+
+// Lock is the file that orders agentctl's changes of [State.Runs] and [State.Sandboxes].
+func (s State) Lock() string { return filepath.Join(string(s), "lock") }
+
+// Gateway holds the providers of agentctl's local gateway.
+func (s State) Gateway() string { return filepath.Join(string(s), "gateway") }
+
+// Store holds checkpoints, previous content and trash of agentsh's sessions.
+func (s State) Store() string { return filepath.Join(string(s), "store") }
+
+// AuditLogs holds the audit logs of sessions.
+func (s State) AuditLogs() string { return filepath.Join(string(s), "audit") }
+
+// AuditKey is the file of the key that signs audit logs.
+func (s State) AuditKey() string { return filepath.Join(string(s), "audit.key") }
