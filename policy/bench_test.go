@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -88,7 +89,7 @@ func decisions() map[string]Request {
 			Cwd:     "/workspace",
 		},
 		"file":        &FileRequest{Path: "/workspace/src/a/b/c/d/main.go", Op: OpRead},
-		"network":     &NetworkRequest{Domain: "host7.example.com", Addr: "192.0.2.7", Port: 443, Protocol: "tcp"},
+		"network":     &NetworkRequest{Domain: "host7.example.com", Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Protocol: "tcp"},
 		"unix socket": &UnixSocketRequest{Path: "/run/7.sock", Op: "connect"},
 	}
 }
@@ -119,7 +120,7 @@ func BenchmarkDeny(b *testing.B) {
 	for name, request := range map[string]Request{
 		"command":     &CommandRequest{Program: Program{Called: "nmap", Path: "/usr/bin/nmap"}, Argv: []string{"nmap"}, Cwd: "/workspace"},
 		"file":        &FileRequest{Path: "/etc/shadow", Op: OpRead},
-		"network":     &NetworkRequest{Domain: "example.net", Addr: "192.0.2.7", Port: 443, Protocol: "tcp"},
+		"network":     &NetworkRequest{Domain: "example.net", Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Protocol: "tcp"},
 		"unix socket": &UnixSocketRequest{Path: "/run/x.sock", Op: "connect"},
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -147,11 +147,8 @@ func (q *NetworkRequest) destination() (destination, reason) {
 		}
 		to.domain, to.addr = host.name, host.addr
 	}
-	if q.Addr != "" {
-		a, ok := ParseAddress(q.Addr)
-		if !ok {
-			return to, reason{text: "the address is malformed"}
-		}
+	if q.Addr.IsValid() {
+		a := HostOf(q.Addr).addr
 		if to.addr.IsValid() && to.addr != a {
 			return to, reason{text: "the host and the address disagree"}
 		}

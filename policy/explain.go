@@ -55,10 +55,7 @@ func describe(r Request, why reason) string {
 	case *FileRequest:
 		return r.Op.String() + " of " + shown(r.Path)
 	case *NetworkRequest:
-		host := r.Domain
-		if host == "" {
-			host = r.Addr
-		}
+		host := r.Host()
 		if r.Port == 0 { // whether the name may be looked up at all
 			return "reaching " + shown(host)
 		}

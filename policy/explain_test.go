@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -36,7 +37,7 @@ unix_socket_rules:
 		{&FileRequest{Path: "/srv/x", Op: OpWrite}, "no rule allows write of /srv/x", "allowed there: read, list, stat"},
 		{&FileRequest{Path: "/etc/x", Op: OpWrite}, "no rule allows write of /etc/x", "write is allowed at /ws/**"},
 		{&NetworkRequest{Domain: "x.example", Port: 443}, "no rule allows reaching x.example port 443", "allowed destinations: api.example.com, 192.0.2.0/24"},
-		{&NetworkRequest{Addr: "169.254.169.254", Port: 80}, "cloud metadata addresses are refused unless a rule names them: 169.254.169.254", "allowed destinations: api.example.com, 192.0.2.0/24"},
+		{&NetworkRequest{Addr: netip.MustParseAddr("169.254.169.254"), Port: 80}, "cloud metadata addresses are refused unless a rule names them: 169.254.169.254", "allowed destinations: api.example.com, 192.0.2.0/24"},
 		{&SignalRequest{Signal: 15, Target: "external"}, "no rule allows SIGTERM to external", "SIGTERM is allowed to: children"},
 		{&UnixSocketRequest{Path: "/run/x", Op: "connect"}, "no rule allows connect of socket /run/x", "allowed sockets: /run/bus, @bus"},
 		{&CommandRequest{Program: Program{Called: "x\n\x1b[2J", Path: "/ws/x\n\x1b[2J"}}, `no rule allows running /ws/x\n\x1b[2J`, ""},

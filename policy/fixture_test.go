@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -27,12 +28,12 @@ func TestAFileWithEveryGroupLoadsAndDecides(t *testing.T) {
 		{&FileRequest{Path: "/srv/app/secrets/a", Op: OpRead}, "deny by keys"},
 		{&FileRequest{Path: "/var/out/a", Op: OpCreate}, "redirect by sent-elsewhere"},
 		{&FileRequest{Path: "/etc/shadow", Op: OpRead}, "deny by rest"},
-		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: "192.0.2.1", Port: 443}, "allow by registries"},
-		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: "10.0.0.1", Port: 443}, "deny by private"},
-		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: "169.254.169.254", Port: 443}, "deny by private"},
-		{&NetworkRequest{Addr: "127.0.0.1", Port: 9}, "allow by own-proxy"},
-		{&NetworkRequest{Domain: "example.org", Addr: "192.0.2.1", Port: 443}, "approve by other-https"},
-		{&NetworkRequest{Domain: "example.org", Addr: "192.0.2.1", Port: 80}, "deny by rest"},
+		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: netip.MustParseAddr("192.0.2.1"), Port: 443}, "allow by registries"},
+		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: netip.MustParseAddr("10.0.0.1"), Port: 443}, "deny by private"},
+		{&NetworkRequest{Domain: "registry.npmjs.org", Addr: netip.MustParseAddr("169.254.169.254"), Port: 443}, "deny by private"},
+		{&NetworkRequest{Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}, "allow by own-proxy"},
+		{&NetworkRequest{Domain: "example.org", Addr: netip.MustParseAddr("192.0.2.1"), Port: 443}, "approve by other-https"},
+		{&NetworkRequest{Domain: "example.org", Addr: netip.MustParseAddr("192.0.2.1"), Port: 80}, "deny by rest"},
 		{&UnixSocketRequest{Path: "/run/docker.sock", Op: "connect"}, "deny by containers"},
 		{&UnixSocketRequest{Path: "@agent-1", Op: "bind"}, "allow by own"},
 		{run("rm", "-rf", "x"), "deny by big-deletes"},
@@ -150,7 +151,8 @@ func FuzzNetwork(f *testing.F) {
 	f.Add("Bücher.example.", "0x7f.1", "/%2e%2e/")
 	f.Fuzz(func(t *testing.T, domain, addr, path string) {
 		p := anyNetwork(t)
-		d, _ := p.Evaluate(&NetworkRequest{Domain: domain, Addr: addr, Port: 80, Method: "GET", Path: path})
+		address, _ := ParseAddress(addr)
+		d, _ := p.Evaluate(&NetworkRequest{Domain: domain, Addr: address, Port: 80, Method: "GET", Path: path})
 		if a, ok := ParseAddress(addr); ok && guard(a) >= 0 && d.Permits() {
 			t.Fatalf("%q %q is permitted", domain, addr)
 		}

@@ -109,7 +109,11 @@ network_rules:
   - {name: wide, cidrs: [0.0.0.0/0, "::/0"], ports: [7], decision: allow}
 `)
 	n := func(domain, addr string, port int, more ...string) *NetworkRequest {
-		q := &NetworkRequest{Domain: domain, Addr: addr, Port: port, Protocol: "tcp", Method: Intercepted}
+		address, ok := ParseAddress(addr)
+		if !ok && addr != "" {
+			t.Fatalf("address %q", addr)
+		}
+		q := &NetworkRequest{Domain: domain, Addr: address, Port: port, Protocol: "tcp", Method: Intercepted}
 		for _, m := range more {
 			key, value, _ := strings.Cut(m, "=")
 			switch key {
@@ -171,7 +175,7 @@ network_rules:
 		{"a name and an address that disagree", n("192.0.2.1", "192.0.2.2", 443), "deny by default"},
 		{"anything else waits for a person", n("x.example.net", "192.0.2.9", 443), "approve by rest"},
 		{"no destination", n("", "", 443), "deny by default"},
-		{"a malformed address", n("", "1.2.3.4.5", 443), "deny by default"},
+		{"a malformed address", n("1.2.3.4.5", "", 443), "deny by default"},
 		{"a malformed name", n("a..b", "", 443), "deny by default"},
 		{"a port that is none", n("a.b", "", 70000), "deny by default"},
 	}

@@ -76,20 +76,20 @@ network_rules:
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, g := p.Resolvable(host, test.binary)
+		d, g := p.lookup(host, test.binary)
 		if got := d.Effect.String() + " by " + g.Rule; got != test.want || !d.Permits() && g.Message == "" {
 			t.Errorf("%s: %s (%+v), want %s", test.name, got, g, test.want)
 		}
 	}
-	if d, _ := p.Resolvable(HostOf(netip.MustParseAddr("192.0.2.1")), ""); d.Permits() {
+	if d, _ := p.lookup(HostOf(netip.MustParseAddr("192.0.2.1")), ""); d.Permits() {
 		t.Error("an address is a name")
 	}
-	if d, _ := anyNetwork(t).Resolvable(Host{name: "a.example"}, ""); !d.Permits() {
+	if d, _ := anyNetwork(t).lookup(Host{name: "a.example"}, ""); !d.Permits() {
 		t.Error("a rule for everything permits no name")
 	}
 }
 
-func TestWhichConnectionsAreLookedInto(t *testing.T) {
+func TestWhichConnectionsAreInspected(t *testing.T) {
 	p := load(t, `
 network_rules:
   - {name: first, domains: [plain.example], decision: allow}
@@ -101,7 +101,8 @@ network_rules:
 		port int
 		want bool
 	}{{"plain.example", 443, false}, {"a.example", 443, true}, {"a.example", 80, false}, {"a b", 443, false}} {
-		if got := p.Inspects(&NetworkRequest{Domain: test.name, Addr: "192.0.2.1", Port: test.port, Protocol: "tcp"}); got != test.want {
+		q := &NetworkRequest{Domain: test.name, Addr: netip.MustParseAddr("192.0.2.1"), Port: test.port, Protocol: "tcp"}
+		if got := p.Inspects(q); got != test.want {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}
@@ -122,6 +123,42 @@ network_rules:
 		{"", "100.64.0.1", "deny by default"}, {"a.example", "fd00::1", "deny by default"}, {"a.example", "64:ff9b::a00:1", "deny by default"},
 		{"a.example", "2002:a00:1::1", "deny by default"}, {"", "172.32.0.1", "allow by all"}, {"", "192.169.0.1", "allow by wide"},
 	} {
-		expect(t, p, &NetworkRequest{Domain: test.name, Addr: test.addr, Port: 443, Protocol: "tcp"}, test.want)
+		addr, _ := ParseAddress(test.addr)
+		expect(t, p, &NetworkRequest{Domain: test.name, Addr: addr, Port: 443, Protocol: "tcp"}, test.want)
+	}
+}
+
+func TestAnAddressIsForbiddenWhenNeitherItNorANameIsPermitted(t *testing.T) {
+	p := load(t, `
+network_rules:
+  - {name: evil, domains: [evil.example], decision: deny}
+  - {name: web, domains: [a.example], ports: [443], decision: allow}
+  - {name: ask, domains: [ask.example], decision: approve}
+  - {name: net, cidrs: [198.51.100.0/24], decision: allow}
+  - {name: api, domains: [api.example], methods: [GET], decision: allow}
+`)
+	for _, test := range []struct {
+		addr, names, want, name string
+		direct                  bool
+	}{
+		{"192.0.2.1", "", "deny by default", "", false},
+		{"192.0.2.1", "evil.example", "deny by default", "", false},
+		{"192.0.2.1", "evil.example a.example", "allow by web", "a.example", false},
+		{"192.0.2.1", "ask.example a.example", "allow by web", "a.example", false},
+		{"192.0.2.1", "evil.example ask.example", "approve by ask", "ask.example", false},
+		{"192.0.2.1", "api.example", "allow by api", "api.example", false},
+		{"198.51.100.1", "a.example", "allow by web", "a.example", true},
+		{"198.51.100.1", "evil.example", "allow by net", "", true},
+		{"10.0.0.1", "a.example", "deny by default", "", false},
+	} {
+		q := &HostRequest{Host: HostOf(netip.MustParseAddr(test.addr)), Port: 443}
+		for _, name := range strings.Fields(test.names) {
+			q.Names = append(q.Names, HostName{Name: name})
+		}
+		d := p.EvaluateHost(q)
+		got := d.Effect.String() + " by " + d.Diagnostic.Rule
+		if got != test.want || d.Name != test.name || d.Direct != test.direct || d.Forbidden() != (d.Effect == Deny) {
+			t.Errorf("%s (%s): %s, name %q, direct %v", test.addr, test.names, got, d.Name, d.Direct)
+		}
 	}
 }

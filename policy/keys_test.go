@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -21,14 +22,14 @@ func battery() []Request {
 		&FileRequest{Path: "/other", Op: OpRead}, &FileRequest{Path: "/other", Op: OpWrite},
 		&NetworkRequest{
 			Domain:   "a.example.com",
-			Addr:     "192.0.2.1",
+			Addr:     netip.MustParseAddr("192.0.2.1"),
 			Port:     443,
 			Protocol: "tcp",
 			Binary:   "/usr/bin/git",
 			Method:   "GET",
 			Path:     "/x",
 		},
-		&NetworkRequest{Addr: "198.51.100.1", Port: 80, Protocol: "udp"},
+		&NetworkRequest{Addr: netip.MustParseAddr("198.51.100.1"), Port: 80, Protocol: "udp"},
 		&UnixSocketRequest{Path: "/run/a.sock", Op: "connect"}, &UnixSocketRequest{Path: "@a", Op: "bind"},
 		&SignalRequest{Signal: 9, Target: "children", PID: 10, Name: "git"}, &SignalRequest{Signal: 15, Target: "external", PID: 700, Name: "x"},
 	}

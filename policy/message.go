@@ -98,8 +98,8 @@ func networkField(name string, r *NetworkRequest) string {
 	case "Domain":
 		return r.Domain
 	case "RemoteAddr":
-		if r.Addr != "" {
-			return r.Addr
+		if r.Addr.IsValid() {
+			return r.Addr.String()
 		}
 		return r.Domain
 	case "RemotePort":

@@ -19,6 +19,7 @@
 package policy
 
 import (
+	"net/netip"
 	"time"
 
 	"agentsh/policy/env"
@@ -181,20 +182,28 @@ type FileRequest struct {
 	Op   FileOp // exactly one bit
 }
 
-// Intercepted as the Method of a NetworkRequest says that every HTTP request on
-// the connection will be asked about by itself.
+// Intercepted as the Method of a NetworkRequest says that the connection is
+// inspected: each HTTP request on it will be evaluated by itself.
 const Intercepted = "*"
 
 // NetworkRequest asks for a connection, a bind or a datagram. A request made
 // before its host is resolved is made again with the address.
 type NetworkRequest struct {
-	Domain   string // host name as normalised; empty when only an address is known
-	Addr     string // IP address; empty when not resolved yet
+	Domain   string     // host name as normalised; empty when only an address is known
+	Addr     netip.Addr // not valid before the name is resolved
 	Port     int
 	Protocol string // tcp, udp
-	Method   string // HTTP method; empty: nobody looks into the connection; or Intercepted
-	Path     string // HTTP path when intercepted
-	Binary   string // path of the calling program
+	Method   string // HTTP method; empty: the connection is not inspected; or Intercepted
+	Path     string // HTTP path of an inspected connection
+	Binary   string // path of the program that connects
+}
+
+// Host is the host name of the request, or its address if it has no name.
+func (q *NetworkRequest) Host() string {
+	if q.Domain == "" && q.Addr.IsValid() {
+		return q.Addr.String()
+	}
+	return q.Domain
 }
 
 // UnixSocketRequest asks to reach or create a Unix socket.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"path"
 	"strings"
@@ -24,7 +25,7 @@ network_rules:
 `
 
 func toPath(host, method, path string) *NetworkRequest {
-	return &NetworkRequest{Domain: host, Addr: "192.0.2.1", Port: 443, Protocol: "tcp", Method: method, Path: path}
+	return &NetworkRequest{Domain: host, Addr: netip.MustParseAddr("192.0.2.1"), Port: 443, Protocol: "tcp", Method: method, Path: path}
 }
 
 func TestAPathIsJudgedByEveryReadingOfIt(t *testing.T) {

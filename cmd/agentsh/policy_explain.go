@@ -154,8 +154,8 @@ func networkRequest(destination, protocol string) (*policy.NetworkRequest, error
 		return nil, usage("--net %s: the port is not a number", destination)
 	}
 	r := &policy.NetworkRequest{Port: number, Protocol: protocol}
-	if _, err := netip.ParseAddr(host); err == nil {
-		r.Addr = host
+	if addr, err := netip.ParseAddr(host); err == nil {
+		r.Addr = addr
 	} else {
 		r.Domain = host
 	}

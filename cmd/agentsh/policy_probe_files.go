@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -199,7 +200,7 @@ func (pr *prober) hosts(ctx context.Context) (out []attempt, err error) {
 	}
 	defer func() { _ = service.Close() }() // nothing is left to tell
 	if a, ok := service.Addr().(*net.TCPAddr); ok {
-		d, _ := pr.policy.Evaluate(&policy.NetworkRequest{Addr: "127.0.0.1", Port: a.Port, Protocol: "tcp"})
+		d, _ := pr.policy.Evaluate(&policy.NetworkRequest{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: a.Port, Protocol: "tcp"})
 		if d.Effect == policy.Deny {
 			destinations = append(destinations, service.Addr().String())
 		}

@@ -63,7 +63,7 @@ func DeniedHosts(p *policy.Policy) ([]string, error) {
 		}
 		for _, c := range r.texts("cidrs") {
 			for _, q := range cidrProbes(c)[:1] {
-				hosts = append(hosts, q.Addr)
+				hosts = append(hosts, q.Host())
 			}
 		}
 		port := 443

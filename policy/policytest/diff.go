@@ -141,8 +141,7 @@ func describeCommand(q *policy.CommandRequest) string {
 }
 
 func describeNetwork(q *policy.NetworkRequest) string {
-	host := cmp.Or(q.Domain, q.Addr)
-	text := fmt.Sprintf("%s %s:%d", q.Protocol, host, q.Port)
+	text := fmt.Sprintf("%s %s:%d", q.Protocol, q.Host(), q.Port)
 	if q.Method != "" || q.Path != "" {
 		text += " " + strings.TrimSpace(q.Method+" "+q.Path)
 	}

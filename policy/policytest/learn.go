@@ -2,7 +2,6 @@ package policytest
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +84,7 @@ func (l *learner) event(e wire.Event) error {
 				l.files[q.Path] |= policy.OpWrite // the same open, one event
 			}
 		case *policy.NetworkRequest:
-			add(l.hosts, fmt.Sprintf("%s %d", q.Protocol, q.Port), cmp.Or(q.Domain, q.Addr))
+			add(l.hosts, fmt.Sprintf("%s %d", q.Protocol, q.Port), q.Host())
 		case *policy.UnixSocketRequest:
 			add(l.sockets, q.Op, q.Path)
 		case *policy.SignalRequest:

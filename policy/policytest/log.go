@@ -116,8 +116,8 @@ func netEvent(e wire.Event) []policy.Request {
 	if e.Op == "udp" {
 		q.Protocol = "udp"
 	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		q.Addr = host
+	if addr, err := netip.ParseAddr(host); err == nil {
+		q.Addr = addr
 	} else {
 		q.Domain = strings.ToLower(host)
 	}

@@ -1,6 +1,7 @@
 package policytest
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestLearnAllowsWhatWasDoneAndNothingElse(t *testing.T) {
 			Domain:   "proxy.example",
 			Port:     443,
 			Protocol: "tcp",
-		}, &policy.NetworkRequest{Addr: "2001:db8::1", Port: 443, Protocol: "tcp"},
+		}, &policy.NetworkRequest{Addr: netip.MustParseAddr("2001:db8::1"), Port: 443, Protocol: "tcp"},
 		&policy.UnixSocketRequest{Path: "/run/x.sock", Op: "connect"}, &policy.SignalRequest{Signal: 15, Target: "children"},
 	}
 	for _, q := range allowed {

@@ -212,8 +212,9 @@ func cleanPath(s string) string {
 }
 
 func networkProbes(rules []writtenRule) []policy.Request {
-	hosts := []policy.NetworkRequest{
-		{Domain: "some-other.example", Port: 443}, {Addr: "203.0.113.77"}, {Addr: "127.0.0.1"}, {Addr: "169.254.169.254"}, {Addr: "2001:db8::7"},
+	hosts := []policy.NetworkRequest{{Domain: "some-other.example", Port: 443}}
+	for _, a := range []string{"203.0.113.77", "127.0.0.1", "169.254.169.254", "2001:db8::7"} {
+		hosts = append(hosts, policy.NetworkRequest{Addr: netip.MustParseAddr(a)})
 	}
 	ports := []int{1, 80, 443, 50000}
 	methods, paths, binaries := []string{"", "GET"}, []string{"", "/"}, []string{"", "/usr/bin/curl"}
@@ -275,10 +276,10 @@ func cidrProbes(cidr string) []policy.NetworkRequest {
 		bytes[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ := netip.AddrFromSlice(bytes)
-	out := []policy.NetworkRequest{{Addr: first.String()}, {Addr: last.String()}}
+	out := []policy.NetworkRequest{{Addr: first}, {Addr: last}}
 	for _, beside := range []netip.Addr{first.Prev(), last.Next()} {
 		if beside.IsValid() {
-			out = append(out, policy.NetworkRequest{Addr: beside.String()})
+			out = append(out, policy.NetworkRequest{Addr: beside})
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package policytest
 
 import (
+	"net/netip"
 	"path"
 	"strings"
 
@@ -100,17 +101,27 @@ func (r *suiteReader) networkRequest(n *yaml.Node) policy.Request {
 	q := &policy.NetworkRequest{Protocol: "tcp"}
 	r.fields(n, "network", map[string]func(*yaml.Node){
 		"domain":   func(v *yaml.Node) { q.Domain = r.text(v) },
-		"address":  func(v *yaml.Node) { q.Addr = r.text(v) },
+		"address":  func(v *yaml.Node) { q.Addr = r.address(v) },
 		"port":     func(v *yaml.Node) { q.Port = r.number(v) },
 		"protocol": func(v *yaml.Node) { q.Protocol = r.text(v) },
 		"method":   func(v *yaml.Node) { q.Method = r.text(v) },
 		"path":     func(v *yaml.Node) { q.Path = r.text(v) },
 		"binary":   func(v *yaml.Node) { q.Binary = r.text(v) },
 	})
-	if q.Domain == "" && q.Addr == "" {
+	if q.Host() == "" {
 		r.fail(n, "network has neither domain nor address")
 	}
 	return q
+}
+
+// address reads an address in any spelling of [policy.ParseAddress].
+func (r *suiteReader) address(n *yaml.Node) netip.Addr {
+	text := r.text(n)
+	a, ok := policy.ParseAddress(text)
+	if !ok && text != "" {
+		r.fail(n, "address %q is not an IP address", text)
+	}
+	return a
 }
 
 func (r *suiteReader) unixRequest(n *yaml.Node) policy.Request {

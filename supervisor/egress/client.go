@@ -150,11 +150,7 @@ func noLimit(conn net.Conn) { _ = conn.SetReadDeadline(time.Time{}) }
 
 // request is what the policy is asked about a way of this client.
 func (c *client) request(name string, addr netip.Addr, port uint16) *policy.NetworkRequest {
-	q := &policy.NetworkRequest{Domain: name, Port: int(port), Protocol: "tcp", Binary: c.caller.Process.Exe}
-	if addr.IsValid() {
-		q.Addr = addr.String()
-	}
-	return q
+	return &policy.NetworkRequest{Domain: name, Addr: addr, Port: int(port), Protocol: "tcp", Binary: c.caller.Process.Exe}
 }
 
 // event begins an event about a target.

@@ -145,7 +145,8 @@ func (c *client) lookupFor(q dnsmessage.Question) (*answer, dnsmessage.RCode) {
 		_ = c.refuse(name, s.misplaced("a host name"))
 		return nil, dnsmessage.RCodeRefused
 	}
-	d, diag := c.p.opts.Policy().Resolvable(host, c.caller.Process.Exe)
+	decided := c.p.opts.Policy().EvaluateHost(&policy.HostRequest{Host: host, Binary: c.caller.Process.Exe})
+	d, diag := decided.Decision, decided.Diagnostic
 	var refused *refusal
 	switch {
 	case d.Effect == policy.Approve:

@@ -6,21 +6,15 @@ import (
 	"agentsh/policy"
 )
 
-// Forbidden reports whether a connection to an address would be refused whatever
-// is said on it, and records the refusal: the address is denied, by itself and
-// by each name it was answered for. Whoever makes connections for others can say
-// so at once, instead of ending them at the proxy.
-func (p *Proxy) Forbidden(to netip.AddrPort, who Caller) bool {
-	c := &client{p: p, caller: who, via: viaTransparent, ctx: p.ctx}
-	addr := policy.HostOf(to.Addr()).Addr()
-	f := &flow{client: c, to: destination{policy.HostOf(addr), to.Port()}, addrs: []netip.Addr{addr}}
-	for _, name := range append(p.names.of(addr), "") {
-		f.looked.Store(f.wants(name))
-		if d, _ := f.evaluate(name, addr); d.Effect != policy.Deny {
-			return false
-		}
+// Forbidden reports whether every connection to an address is denied: by itself,
+// and by each name that it was answered for. It records the refusal. Whoever
+// connects for others can refuse at once, before the proxy does.
+func (p *Proxy) Forbidden(to netip.AddrPort, caller Caller) bool {
+	d := p.evaluateAddress(destination{policy.HostOf(to.Addr()), to.Port()}, caller)
+	if !d.Forbidden() {
+		return false
 	}
-	_, diag := f.evaluate("", addr)
-	_ = c.refuse(f.to.String(), denied(diag)) // recorded; there is nobody to answer
+	c := &client{p: p, caller: caller, via: viaTransparent, ctx: p.ctx}
+	_ = c.refuse(destination{policy.HostOf(to.Addr()), to.Port()}.String(), denied(d.Diagnostic)) // recorded; there is nobody to answer
 	return true
 }

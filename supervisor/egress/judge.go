@@ -36,8 +36,8 @@ func (c *client) open(to destination) (*flow, *refusal) {
 // of its addresses.
 func (f *flow) judgeName() *refusal {
 	p := f.client.p
-	d, diag := p.opts.Policy().Resolvable(f.to.host, f.client.caller.Process.Exe)
-	if refused := f.admit(d, diag, f.to.String()); refused != nil {
+	named := p.opts.Policy().EvaluateHost(&policy.HostRequest{Host: f.to.host, Binary: f.client.caller.Process.Exe})
+	if refused := f.admit(named.Decision, named.Diagnostic, f.to.String()); refused != nil {
 		return refused
 	}
 	addrs, err := p.names.lookup(f.client.ctx, f.name)
@@ -69,41 +69,34 @@ func (f *flow) judgeAddress() *refusal {
 	p := f.client.p
 	addr := f.to.host.Addr()
 	f.addrs = []netip.Addr{addr}
-	var asked *policy.Decision
-	var ask policy.Diagnostic
-	var askName string
-	consider := func(name string) bool {
-		f.looked.Store(f.wants(name))
-		d, diag := f.evaluate(name, addr)
-		if d.Effect == policy.Approve && asked == nil {
-			asked, ask, askName = &d, diag, name
-		}
-		if d.Permits() {
-			f.take(d, diag)
-		}
-		return d.Permits()
+	d := p.evaluateAddress(f.to, f.client.caller)
+	f.names, f.direct = d.Names, d.Direct
+	f.looked.Store(d.Inspected)
+	if d.Forbidden() {
+		return denied(d.Diagnostic)
 	}
-	for _, name := range p.names.of(addr) {
-		if consider(name) {
-			f.names = append(f.names, name)
-		}
-	}
-	f.direct = consider("")
-	if f.direct || len(f.names) > 0 {
+	f.take(d.Decision, d.Diagnostic)
+	if d.Permits() {
 		return nil
 	}
-	if asked == nil {
-		_, diag := f.evaluate("", addr)
-		return denied(diag)
-	}
 	shown := f.to
-	if askName != "" {
-		shown.host, _ = policy.ParseHost(askName) // it is a name that was answered
-		f.names = []string{askName}
+	if d.Name != "" {
+		shown.host, _ = policy.ParseHost(d.Name) // it is a name that was answered
+		f.names = []string{d.Name}
 	}
-	f.direct = askName == ""
-	f.take(*asked, ask)
-	return f.admit(*asked, ask, shown.String())
+	f.direct = d.Name == ""
+	return f.admit(d.Decision, d.Diagnostic, shown.String())
+}
+
+// evaluateAddress asks the policy about an address, with the names that it was
+// answered for.
+func (p *Proxy) evaluateAddress(to destination, caller Caller) policy.HostDecision {
+	q := &policy.HostRequest{Host: to.host, Port: int(to.port), Binary: caller.Process.Exe, Inspected: p.secrets.endpoint(to)}
+	for _, name := range p.names.of(to.host.Addr()) {
+		host, err := policy.ParseHost(name)
+		q.Names = append(q.Names, policy.HostName{Name: name, Inspected: err != nil || p.secrets.endpoint(destination{host, to.port})})
+	}
+	return p.opts.Policy().EvaluateHost(q)
 }
 
 // wants reports whether the requests of a way by this name are to be looked

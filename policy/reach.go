@@ -1,0 +1,116 @@
+package policy
+
+// HostRequest asks whether a program may reach a host at all. It is asked before
+// more is known: for a name before its addresses and the port are known, for an
+// address before its connection says what it carries.
+type HostRequest struct {
+	Host      Host
+	Names     []HostName // names that were resolved to the address; not used for a name
+	Port      int        // of an address
+	Binary    string     // path of the program that connects
+	Inspected bool       // a connection to the address itself is inspected whatever the rules say
+}
+
+// HostName is a name that was resolved to an address.
+type HostName struct {
+	Name      string
+	Inspected bool // a connection by this name is inspected whatever the rules say
+}
+
+// HostDecision is the answer to a [HostRequest].
+type HostDecision struct {
+	// Decision is that of the first name that is permitted, else of the address
+	// itself if that is permitted, else the first that a person must approve. If
+	// there is none it denies the host, whatever the connection carries.
+	Decision
+	Diagnostic Diagnostic
+	Name       string   // the name that Decision is about; empty: the host as it was given
+	Names      []string // all names that permit the address
+	Direct     bool     // the address is permitted by itself
+	Inspected  bool     // a connection to the address itself is inspected
+}
+
+// Forbidden reports whether every connection to the host is denied.
+func (d *HostDecision) Forbidden() bool { return d.Effect == Deny }
+
+// EvaluateHost decides whether a program may reach a host. Name servers and
+// proxies ask it about names before they resolve them, and about addresses before
+// they connect. A name is permitted if some rule could permit a connection by that
+// name, and no rule denies everything about it first. A rule of networks alone
+// permits addresses, not the lookup of names.
+func (p *Policy) EvaluateHost(q *HostRequest) HostDecision {
+	if !q.Host.addr.IsValid() {
+		d, diag := p.lookup(q.Host, q.Binary)
+		return HostDecision{Decision: d, Diagnostic: diag}
+	}
+	var first HostDecision // permitted or to be approved
+	out := HostDecision{}
+	consider := func(name string, inspected bool) bool {
+		d, diag := p.evaluateAddress(q, name, inspected)
+		if d.Permits() && !first.Permits() || d.Effect == Approve && first.Effect == Deny {
+			first = HostDecision{Decision: d, Diagnostic: diag, Name: name}
+		}
+		out.Decision, out.Diagnostic = d, diag // the last is that of the address itself
+		return d.Permits()
+	}
+	for _, n := range q.Names {
+		if consider(n.Name, n.Inspected || p.inspectsAddress(q, n.Name)) {
+			out.Names = append(out.Names, n.Name)
+		}
+	}
+	out.Inspected = q.Inspected || p.inspectsAddress(q, "")
+	out.Direct = consider("", out.Inspected)
+	if first.Effect != Deny {
+		out.Decision, out.Diagnostic, out.Name = first.Decision, first.Diagnostic, first.Name
+	}
+	return out
+}
+
+func (p *Policy) evaluateAddress(q *HostRequest, name string, inspected bool) (Decision, Diagnostic) {
+	request := q.connection(name)
+	if inspected {
+		request.Method = Intercepted
+	}
+	return p.Evaluate(request)
+}
+
+func (p *Policy) inspectsAddress(q *HostRequest, name string) bool {
+	return p.Inspects(q.connection(name))
+}
+
+// connection is a TCP connection to the address, by a name.
+func (q *HostRequest) connection(name string) *NetworkRequest {
+	return &NetworkRequest{Domain: name, Addr: q.Host.addr, Port: q.Port, Protocol: "tcp", Binary: q.Binary}
+}
+
+// lookup decides whether a name may be resolved. Approve means that a person
+// decides.
+func (p *Policy) lookup(name Host, binary string) (Decision, Diagnostic) {
+	q := &NetworkRequest{Domain: name.name, Binary: binary}
+	if name.name == "" {
+		return Decision{}, Diagnostic{Rule: "default", Message: "the host name is malformed"}
+	}
+	for _, rule := range p.groups[GroupNetwork].rules {
+		m := rule.network
+		if m.hosts && !m.any && !m.matchesDomain(name.name) {
+			continue
+		}
+		if len(m.binaries) > 0 && !matchesAny(m.binaries, binary) && (binary != "" || rule.Effect != Deny) {
+			continue
+		}
+		narrowed := len(m.cidrs) > 0 || len(m.ports) > 0 || len(m.protocols) > 0 || len(m.methods) > 0 || len(m.paths) > 0
+		switch {
+		case rule.Effect == Deny && narrowed, rule.Effect != Deny && !m.hosts && len(m.cidrs) > 0:
+			continue
+		case rule.Effect == Deny:
+			d := Decision{Rule: rule}
+			return d, p.explain(q, d, reason{})
+		}
+		return p.ruled(q, rule)
+	}
+	d := p.fallback(defaultNetwork)
+	if d.Permits() {
+		return d, Diagnostic{Rule: "default"}
+	}
+	return d, p.explain(q, d, reason{})
+}
