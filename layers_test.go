@@ -64,6 +64,7 @@ var ranks = map[string]int{
 	"controller/report":        5, // describes runs; the command is beside it
 	"cmd/agentsh":              5,
 	"cmd/agentctl":             5,
+	"test/evasions/policy":     0, // scripts that policy probe carries
 	"test/evasions/controller": 5, // lets the corpus attack packages of the controller
 	"test/suites/judge":        0, // compares what other people's suites print
 	"packaging/release":        4, // a tool of the build

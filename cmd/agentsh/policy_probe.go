@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"embed"
 	"fmt"
 	"io"
 	"maps"
@@ -19,14 +18,8 @@ import (
 
 	"agentsh/policy"
 	"agentsh/policy/policytest"
+	evasions "agentsh/test/evasions/policy"
 )
-
-// evasions are the scripts of policy probe. Each is run by sh in an empty
-// directory with T the target, and prints M, or what only the target holds or
-// says, when it gets through.
-//
-//go:embed policy_evasions/command/*.sh policy_evasions/file/*.sh policy_evasions/net/*.sh
-var evasions embed.FS
 
 // evasion is one script.
 type evasion struct {
@@ -35,14 +28,13 @@ type evasion struct {
 }
 
 func readEvasions(kind string) ([]evasion, error) {
-	dir := "policy_evasions/" + kind
-	entries, err := evasions.ReadDir(dir)
+	entries, err := evasions.Scripts.ReadDir(kind)
 	if err != nil {
 		return nil, err
 	}
 	var out []evasion
 	for _, e := range entries {
-		data, err := evasions.ReadFile(dir + "/" + e.Name())
+		data, err := evasions.Scripts.ReadFile(kind + "/" + e.Name())
 		if err != nil {
 			return nil, err
 		}
