@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -87,13 +86,23 @@ func (p *approval) holds(files []*target.Handle) error {
 	return nil
 }
 
-// validInterval is how often it is looked whether a caller still waits for a
-// person: the kernel tells nobody when it is killed.
+// approver has a person decide calls.
+type approver struct {
+	ask   func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
+	tasks *tasks
+}
+
+// decides reports whether a person is to be asked about a decision.
+func (p *approver) decides(d policy.Decision) bool { return d.Effect == policy.Approve && p.ask != nil }
+
+// validInterval is the time between two checks that the caller still waits. The
+// kernel does not report that it was killed.
 const validInterval = 250 * time.Millisecond
 
-// person asks a question for a call and waits, no longer than its caller does.
-func (l *Loop) person(c *call, q wire.Question) wire.Answer {
-	ctx, cancel := context.WithCancel(l.asking)
+// wait asks a question about a call. It returns when there is an answer or when the
+// caller has ended. The error is then errGone.
+func (p *approver) wait(c *call, q wire.Question) (wire.Answer, error) {
+	ctx, cancel := context.WithCancel(p.tasks.ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		ticker := time.NewTicker(validInterval)
@@ -109,31 +118,33 @@ func (l *Loop) person(c *call, q wire.Question) wire.Answer {
 			}
 		}
 	})
-	answer := l.cfg.Ask(ctx, q)
+	answer := p.ask(ctx, q)
 	cancel()
 	watching.Wait()
-	return answer
+	if !c.valid() {
+		return answer, errGone
+	}
+	return answer, nil
 }
 
-// approveExec has a person decide an exec and carries the answer out.
-func (w *worker) approveExec(c *call, a *attempt) error {
+// approve has a person decide an exec and carries the decision out.
+func (h *execs) approve(c *call, a *attempt) (answer, error) {
 	before, err := contents(a.covered())
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
-	answer := w.loop.person(c, a.question(before))
-	if !c.valid() {
-		return errGone
+	given, err := h.approver.wait(c, a.question(before))
+	if err != nil {
+		return noAnswer, err
 	}
-	if !answer.Allow {
-		e := w.event(a, "deny")
-		e.By, e.Message = answer.By, because(a.diagnostic, answer)
-		w.loop.emit(e)
-		c.deny(unix.EACCES)
-		return nil
+	if !given.Allow {
+		e := a.event("deny")
+		e.By, e.Message = given.By, because(a.diagnostic, given)
+		h.record.report(e)
+		return deny(unix.EACCES), nil
 	}
-	a.approval = &approval{by: answer.By, content: before}
-	return w.verify(c, a)
+	a.approval = &approval{by: given.By, content: before}
+	return h.verify(c, a)
 }
 
 // question is what a person is asked about an exec.
@@ -149,11 +160,11 @@ func (a *attempt) question(covered []content) wire.Question {
 		}
 		q.Files = append(q.Files, f)
 	}
-	return asked(q, a.decision, a.diagnostic)
+	return withRule(q, a.decision, a.diagnostic)
 }
 
-// asked completes a question with its rule.
-func asked(q wire.Question, d policy.Decision, why policy.Diagnostic) wire.Question {
+// withRule adds the rule that asks to a question.
+func withRule(q wire.Question, d policy.Decision, why policy.Diagnostic) wire.Question {
 	q.Rule, q.Message = ruleAt(why), why.Message
 	if d.Rule != nil {
 		q.TimeoutMS = d.Rule.ApproveTimeout.Milliseconds()
@@ -171,67 +182,4 @@ func because(d policy.Diagnostic, answer wire.Answer) string {
 		return why
 	}
 	return strings.TrimSuffix(d.Message, ".") + " (" + why + ")"
-}
-
-// askSignal has a person decide a signal and carries the answer out. It takes
-// over the sender.
-func (l *Loop) askSignal(c *call, s *sender, j *judgedSignal, number int, targets []target.Peer) {
-	l.running.Go(func() {
-		defer s.t.Close()
-		defer func() { (&worker{loop: l}).recovered(c, recover()) }()
-		if err := l.approveSignal(c, s, j, number, targets); err != nil {
-			c.fault(err)
-		}
-	})
-}
-
-func (l *Loop) approveSignal(c *call, s *sender, j *judgedSignal, number int, targets []target.Peer) error {
-	e := l.signalEvent(s, j, "deny")
-	q := wire.Question{Command: e.Command, Kind: wire.AskSignal, Subject: e.Op + " to " + describe(targets, j), Process: e.Process}
-	answer := l.person(c, asked(q, j.decision, j.diagnostic))
-	if !c.valid() {
-		return errGone
-	}
-	e.By = answer.By
-	if answer.Allow {
-		now, err := s.targets(number)
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
-		if !samePeers(now, targets) {
-			answer = wire.Answer{Reason: "it would now reach other processes"}
-		}
-	}
-	if !answer.Allow {
-		e.Message = because(j.diagnostic, answer)
-		l.emit(e)
-		c.deny(unix.EPERM)
-		return nil
-	}
-	e.Decision = "approve"
-	if err := l.cfg.Emit(e); err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	if c.claim() {
-		c.answer(l.cfg.Listener.Continue(c.ID))
-	}
-	return nil
-}
-
-// describe names the processes that a signal would reach.
-func describe(targets []target.Peer, j *judgedSignal) string {
-	if len(targets) == 1 {
-		return fmt.Sprintf("%s %d %s", j.request.Target, targets[0].PID, targets[0].Name)
-	}
-	var names []string
-	for _, p := range targets {
-		names = append(names, fmt.Sprintf("%d %s", p.PID, p.Name))
-	}
-	return fmt.Sprintf("%d processes: %s", len(targets), strings.Join(names, ", "))
-}
-
-// samePeers reports whether a number still means the same processes.
-func samePeers(now, then []target.Peer) bool {
-	same := func(a, b target.Peer) bool { return a.PID == b.PID && a.Start == b.Start }
-	return slices.EqualFunc(now, then, same)
 }

@@ -51,45 +51,50 @@ func openTCP(t *target.Target, fd int) (*socket, error) {
 
 func (s *socket) close() { _ = unix.Close(s.fd) }
 
-// carry connects the caller's socket to where the carry says. native says that
-// the call is not its business.
-func (w *worker) carry(c *call, t *target.Target, fd int, a sockaddr, to *Carry) (errno unix.Errno, native bool, err error) {
+// emulateConnect connects the caller's socket to a destination. What is not TCP goes
+// on where a network namespace keeps it in, and is denied elsewhere.
+func (h *sockets) emulateConnect(c *call, t *target.Target, fd int, a sockaddr, to *Destination) (answer, error) {
 	s, err := openTCP(t, fd)
 	if errors.Is(err, errNotTCP) {
-		return unix.EPERM, !w.loop.cfg.Network.Shared, nil
+		if h.network.Shared {
+			return deny(unix.EPERM), nil
+		}
+		return proceed, nil
 	}
 	if err != nil {
-		return 0, false, err
+		return noAnswer, err
 	}
 	defer s.close()
 	if !c.valid() {
-		return 0, false, errGone
+		return noAnswer, errGone
 	}
 	if s.domain != a.family {
-		return unix.EAFNOSUPPORT, false, nil
+		return deny(unix.EAFNOSUPPORT), nil
 	}
 	peer, errno := s.peer(a.inet.Addr(), to)
 	if errno != 0 {
-		return errno, false, nil
+		return deny(errno), nil
 	}
 	if _, err := unix.Getpeername(s.fd); err == nil {
-		errno, _ = asErrno(unix.Connect(s.fd, peer)) // connected already: what the kernel says to that
-		return errno, false, nil
+		return result(unix.Connect(s.fd, peer)) // connected already: the kernel says what follows
 	}
 	local, err := s.bound(a.inet.Addr())
 	if err != nil {
-		return 0, false, err
+		return noAnswer, err
 	}
 	forget := to.Register(local)
 	errno, _ = asErrno(unix.Connect(s.fd, peer))
-	if errno != 0 && errno != unix.EINPROGRESS && errno != unix.EALREADY {
+	if errno == 0 {
+		return returns(0), nil
+	}
+	if errno != unix.EINPROGRESS && errno != unix.EALREADY {
 		forget()
 	}
-	return errno, false, nil
+	return deny(errno), nil
 }
 
 // peer is the address to connect to, of the socket's family.
-func (s *socket) peer(asked netip.Addr, to *Carry) (unix.Sockaddr, unix.Errno) {
+func (s *socket) peer(asked netip.Addr, to *Destination) (unix.Sockaddr, unix.Errno) {
 	if s.domain == unix.AF_INET {
 		return sockaddrOf(to.V4, false), 0
 	}
@@ -158,89 +163,77 @@ func (s *socket) name() (netip.AddrPort, error) {
 	return netip.AddrPort{}, errNotTCP
 }
 
-// listen has a socket listen where nothing beneath keeps it on loopback. It is
-// done on a duplicate, so that the descriptor cannot mean another socket
-// meanwhile; a socket without an address gets one of loopback first.
-func (w *worker) listen(c *call) error {
+// listen emulates listen(2) where no network namespace keeps sockets on loopback. It
+// uses a duplicate, so that the descriptor cannot mean another socket meanwhile. A
+// socket without an address gets one of loopback first.
+func (h *sockets) listen(c *call) (answer, error) {
 	t, err := target.Open(c.TID)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer t.Close()
 	fd, backlog := int(int32(c.Args[0])), int(int32(c.Args[1]))
 	s, err := openTCP(t, fd)
 	if errors.Is(err, errNotTCP) {
-		return w.listenOther(c, t, fd, backlog)
+		return h.listenOther(c, t, fd, backlog)
 	}
 	if errno, ok := asErrno(err); ok {
-		c.deny(errno)
-		return nil
+		return deny(errno), nil
 	}
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer s.close()
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
 	local, err := s.bound(loopback6)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	if at, err := s.name(); err != nil || !at.Addr().IsLoopback() {
-		w.refuseListen(t, netip.AddrPortFrom(at.Addr(), local.Port()))
-		c.deny(unix.EACCES)
-		return nil
+		h.reportListen(t, netip.AddrPortFrom(at.Addr(), local.Port()))
+		return deny(unix.EACCES), nil
 	}
-	w.answerErrno(c, unix.Listen(s.fd, backlog))
-	return nil
+	return result(unix.Listen(s.fd, backlog))
 }
 
-func (w *worker) answerErrno(c *call, err error) {
-	if errno, ok := asErrno(err); ok {
-		c.deny(errno)
-	} else if c.claim() {
-		c.answer(w.loop.cfg.Listener.Value(c.ID, 0))
-	}
-}
-
-// listenOther is listen of another kind of socket, done as the user of the
-// commands: who connects to a Unix socket is told who listens.
-func (w *worker) listenOther(c *call, t *target.Target, fd, backlog int) error {
+// listenOther emulates listen for another kind of socket, as the user of the
+// commands: who connects to a Unix socket can read who listens.
+func (h *sockets) listenOther(c *call, t *target.Target, fd, backlog int) (answer, error) {
 	f, err := t.Duplicate(fd)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer f.Close()
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
-	n := w.loop.cfg.Network
-	result := make(chan error, 1)
+	listened := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the identity it took
 		for _, id := range []struct {
 			call   uintptr
 			number int
-		}{{unix.SYS_SETRESGID, n.GID}, {unix.SYS_SETRESUID, n.UID}} {
+		}{{unix.SYS_SETRESGID, h.network.GID}, {unix.SYS_SETRESUID, h.network.UID}} {
 			if _, _, errno := unix.RawSyscall(id.call, uintptr(id.number), uintptr(id.number), uintptr(id.number)); errno != 0 {
-				result <- errno
+				listened <- errno
 				return
 			}
 		}
-		result <- unix.Listen(int(f.Fd()), backlog)
+		listened <- unix.Listen(int(f.Fd()), backlog)
 	}()
-	w.answerErrno(c, <-result)
-	return nil
+	return result(<-listened)
 }
 
-func (w *worker) refuseListen(t *target.Target, at netip.AddrPort) {
+// reportListen writes the event of a socket that may not listen.
+func (h *sockets) reportListen(t *target.Target, at netip.AddrPort) {
 	e := wire.Event{
-		Type: wire.EventNet, Session: w.loop.cfg.Session, Target: at.String(), Op: "listen", Decision: "deny", Mechanism: "seccomp",
+		Type: wire.EventNet, Target: at.String(), Op: "listen", Decision: "deny", Mechanism: "seccomp",
 		Message: "the network is the machine's: sockets listen on its loopback only", Hint: "bind to 127.0.0.1 or ::1",
 	}
-	if p, command, err := w.who(t); err == nil {
+	if p, command, err := h.images.identify(t); err == nil {
 		e.Process, e.Command = &p, command
 	}
-	w.loop.emit(e)
+	h.record.report(e)
 }

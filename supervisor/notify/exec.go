@@ -40,20 +40,32 @@ type verdict struct {
 	approval   *approval // set when a person allowed it
 }
 
-func (w *worker) execve(c *call) error {
-	return w.exec(c, execArgs{dir: unix.AT_FDCWD, path: c.Args[0], argv: c.Args[1]})
+// execs answers execve and execveat, and follows scripts.
+type execs struct {
+	unverified bool // see [Config]
+	root       *target.Root
+	images     *images
+	follows    *follows
+	memory     heldMemory
+	record     *recorder
+	approver   *approver
+	tasks      *tasks
 }
 
-func (w *worker) execveat(c *call) error {
-	if h := w.loop.follows.opens(c.TID); h != nil {
-		return w.handOverFile(c, h)
+func (h *execs) execve(c *call) (answer, error) {
+	return h.answer(c, execArgs{dir: unix.AT_FDCWD, path: c.Args[0], argv: c.Args[1]})
+}
+
+func (h *execs) execveat(c *call) (answer, error) {
+	if file := h.follows.opens(c.TID); file != nil {
+		return file.answer()
 	}
 	const check = 0x10000 // AT_EXECVE_CHECK: the kernel tells whether it would, and does nothing
 	flags := int(uint32(c.Args[4]))
 	if flags&^(unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|check) != 0 {
-		return fmt.Errorf("execveat flags %#x: %w", flags, unix.EINVAL)
+		return noAnswer, fmt.Errorf("execveat flags %#x: %w", flags, unix.EINVAL)
 	}
-	return w.exec(c, execArgs{dir: int(int32(c.Args[0])), path: c.Args[1], argv: c.Args[2], flags: flags})
+	return h.answer(c, execArgs{dir: int(int32(c.Args[0])), path: c.Args[1], argv: c.Args[2], flags: flags})
 }
 
 // execArgs are the arguments that execve and execveat share. Each integer
@@ -64,94 +76,68 @@ type execArgs struct {
 	flags      int
 }
 
-// exec judges one execve and answers it.
-func (w *worker) exec(c *call, args execArgs) error {
+// answer answers one execve: it reads the call, evaluates the policy and verifies what
+// the process becomes.
+func (h *execs) answer(c *call, args execArgs) (answer, error) {
 	t, err := target.OpenCall(c.TID)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer t.Close()
-	if root := w.loop.cfg.Root; root != nil {
-		t.Within(root)
+	if h.root != nil {
+		t.Within(h.root)
 	}
 	a := &attempt{rules: c.rules}
-	a.memory = &w.loop.memory
-	a.holds = !w.loop.cfg.Unverified
-	apart := false
+	a.memory = &h.memory
+	a.holds = !h.unverified
+	moved := false // to another thread, which closes a
 	defer func() {
-		if !apart {
+		if !moved {
 			a.closeUnlessKept()
 		}
 	}()
-	if err := w.read(t, a, args); err != nil {
+	if err := a.read(t, args); err != nil {
 		if !c.valid() {
-			return errGone
+			return noAnswer, errGone
 		}
 		if errno, ok := hopeless(err); ok {
-			c.deny(errno) // there is nothing to judge
-			return nil
+			return deny(errno), nil // there is nothing to judge
 		}
-		return err
+		return noAnswer, err
 	}
-	if err := w.describe(t, a); err != nil {
-		return err
+	if err := h.describe(t, a); err != nil {
+		return noAnswer, err
 	}
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
-	if err := w.judge(a); err != nil {
-		return err
+	if err := a.evaluate(); err != nil {
+		return noAnswer, err
 	}
-	if a.decision.Effect == policy.Approve && a.judged == nil && w.loop.cfg.Ask != nil {
-		if w.loop.cfg.Unverified {
-			return fmt.Errorf("an approval covers what is verified, and no exec is verified here: %w", unix.EACCES)
-		}
-		apart = true
-		w.loop.apart(c, a, (*worker).approveExec)
-		return nil
-	}
-	if !a.permits() {
-		w.loop.emit(w.event(a, "deny")) // first: what follows from the answer comes later in the log
-		c.deny(unix.EACCES)
-		return nil
-	}
-	if w.loop.cfg.Unverified {
-		return w.trust(c, a)
-	}
-	if a.follows() && !w.loop.follows.of(c.TID, a.process.Process) {
-		apart = true
-		w.loop.apart(c, a, (*worker).verify)
-		return nil
-	}
-	return w.verify(c, a)
+	return h.apply(c, a, &moved)
 }
 
-// apart carries an exec out on a thread of its own, so that no worker waits. It
-// takes over a.
-func (l *Loop) apart(c *call, a *attempt, do func(*worker, *call, *attempt) error) {
-	if most := int64(l.cfg.Apart); l.aside.Add(1) > most {
-		l.aside.Add(-1)
-		a.closeUnlessKept()
-		c.fault(fmt.Errorf("%d scripts of this session are followed or wait for a person: let some end first: %w", most, unix.EAGAIN))
-		return
+// apply carries a decision out. It sets moved when another thread took a over.
+func (h *execs) apply(c *call, a *attempt, moved *bool) (answer, error) {
+	onThread := func(f func(*call, *attempt) (answer, error)) (answer, error) {
+		*moved = true
+		return h.tasks.answerOnThread(c, func(c *call) (answer, error) { return f(c, a) }, a.closeUnlessKept)
 	}
-	l.running.Go(func() {
-		defer l.aside.Add(-1)
-		w := &worker{loop: l}
-		err := onThread(func() error {
-			defer func() { w.recovered(c, recover()) }()
-			defer a.closeUnlessKept()
-			if as := l.cfg.As; as != nil {
-				if err := as.become(); err != nil {
-					return err
-				}
-			}
-			return do(w, c, a)
-		})
-		if err != nil {
-			c.fault(err)
+	switch {
+	case a.judged == nil && h.approver.decides(a.decision):
+		if h.unverified {
+			return noAnswer, fmt.Errorf("an approval covers what is verified, and no exec is verified here: %w", unix.EACCES)
 		}
-	})
+		return onThread(h.approve)
+	case !a.permits():
+		h.record.report(a.event("deny")) // before the answer: its consequences come later in the log
+		return deny(unix.EACCES), nil
+	case h.unverified:
+		return h.trust(a)
+	case a.follows() && !h.follows.of(c.TID, a.process.Process):
+		return onThread(h.verify)
+	}
+	return h.verify(c, a)
 }
 
 // hopeless reports errors that the kernel would give as well, with its errno.
@@ -165,7 +151,7 @@ func hopeless(err error) (unix.Errno, bool) {
 }
 
 // read reads the path and the arguments and finds the files they mean.
-func (w *worker) read(t *target.Target, a *attempt, args execArgs) error {
+func (a *attempt) read(t *target.Target, args execArgs) error {
 	name, err := t.String(args.path, target.MaxPath)
 	if err != nil {
 		return fmt.Errorf("read the path of the program: %w", err)
@@ -183,12 +169,12 @@ func (w *worker) read(t *target.Target, a *attempt, args execArgs) error {
 }
 
 // describe makes the request for the policy.
-func (w *worker) describe(t *target.Target, a *attempt) error {
+func (h *execs) describe(t *target.Target, a *attempt) error {
 	var err error
 	if a.process, err = t.Identity(); err != nil {
 		return err
 	}
-	if a.caller, err = w.loop.images.of(t, a.process); err != nil {
+	if a.caller, err = h.images.of(t, a.process); err != nil {
 		return err
 	}
 	if own := a.caller.command.Rules; a.caller.depth < 0 && own.Evaluate != nil {
@@ -204,10 +190,10 @@ func (w *worker) describe(t *target.Target, a *attempt) error {
 	return nil
 }
 
-// judge decides the request. An orphan is judged at both ends of where it can
+// evaluate decides the request. An orphan is judged at both ends of where it can
 // stand, and the stricter decision counts: a person is asked about what neither
 // denies.
-func (w *worker) judge(a *attempt) error {
+func (a *attempt) evaluate() error {
 	a.request.Argv = a.argv
 	if j := a.caller.command.Judged; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && slices.Equal(j.Argv, a.argv) {
 		a.verdict = verdict{judged: j}
@@ -240,10 +226,9 @@ func (v verdict) permits() bool {
 }
 
 // event describes the attempt for the audit log.
-func (w *worker) event(a *attempt, decision string) wire.Event {
+func (a *attempt) event(decision string) wire.Event {
 	e := wire.Event{
 		Type:      wire.EventExec,
-		Session:   w.loop.cfg.Session,
 		Command:   a.caller.command.ID,
 		Process:   &wire.Process{PID: a.process.PID, StartTime: a.process.Start, Exe: a.caller.path, Cwd: a.request.Cwd},
 		Argv:      shorten(a.argv),

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/seccomp"
 	"agentsh/seccomp/target"
 )
 
@@ -22,7 +21,7 @@ import (
 // script sees its own name. The calls of the dynamic loader before the entry of an
 // interpreter are not stopped at. All methods are for the tracing thread.
 type follower struct {
-	*worker
+	execs   *execs
 	process target.Process // stays the same over an exec
 	a       *attempt
 	entry   *target.Breakpoint // nil: there was none
@@ -53,50 +52,36 @@ type handedOver struct {
 	number atomic.Int64 // of the new descriptor; negative: there is none
 }
 
-// handOverFile installs a file that was judged in the caller, as the answer to
-// its open.
-func (w *worker) handOverFile(c *call, h *handedOver) error {
+// answer installs the file in the caller, as the answer to its open. The follower
+// compares the number, so it is stored before the call returns.
+func (h *handedOver) answer() (answer, error) {
 	file, err := h.file.Open()
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
-	defer file.Close()
-	if !c.claim() {
-		return nil
-	}
-	// The answer comes after the number is noted: the follower compares them.
-	listener := w.loop.cfg.Listener
-	n, err := listener.AddFD(c.ID, seccomp.AddFD{FD: int(file.Fd()), Number: -1, Exec: h.flags&unix.O_CLOEXEC == 0})
-	if err == nil {
-		h.number.Store(int64(n))
-		err = listener.Value(c.ID, int64(n))
-	} else if errno, ok := asErrno(err); ok {
-		err = listener.Deny(c.ID, errno) // its table is full
-	}
-	c.answer(err)
-	return nil
+	return answer{kind: answerFile, file: &descriptor{file: file, exec: h.flags&unix.O_CLOEXEC == 0, added: &h.number}}, nil
 }
 
 // follow traces the process that is held at its exec stop. It returns when no
 // thread of it is traced any more, and takes over a.
-func (w *worker) follow(a *attempt) {
-	f := &follower{worker: w, process: a.process.Process, calls: map[int]*followed{}}
+func (h *execs) follow(tr *tracer, a *attempt) {
+	f := &follower{execs: h, process: a.process.Process, calls: map[int]*followed{}}
 	f.begin(a)
 	defer func() { f.a.close() }()
-	first := w.stopped
+	first := tr.stopped
 	f.runToEntry(first)
 	if err := f.options(first); err != nil {
-		w.kill()
+		tr.kill()
 		return
 	}
-	w.loop.follows.add(first, f)
+	h.follows.add(first, f)
 	// Without the loop nothing answers the calls of the process.
-	stop := context.AfterFunc(w.loop.asking, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
+	stop := context.AfterFunc(h.tasks.ctx, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
 	f.resume(first, 0)
 	f.serve()
 	stop()
-	w.traced, w.stopped = 0, 0
-	if left := w.loop.follows.leave(f); left != nil {
+	tr.traced, tr.stopped = 0, 0
+	if left := h.follows.leave(f); left != nil {
 		left.close()
 	}
 }
@@ -133,11 +118,11 @@ func (f *follower) serve() {
 		case err != nil: // ECHILD
 			return
 		case !status.Stopped():
-			f.loop.follows.gone(tid, f)
+			f.execs.follows.gone(tid, f)
 			delete(f.calls, tid)
 			continue
 		}
-		if !f.loop.follows.knows(tid) && !f.adopt(tid) {
+		if !f.execs.follows.knows(tid) && !f.adopt(tid) {
 			continue
 		}
 		event, signal := int(status)>>16, int(status.StopSignal())
@@ -145,7 +130,7 @@ func (f *follower) serve() {
 		case signal == syscallStop:
 			if err := f.syscall(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 				_ = unix.Kill(f.process.PID, unix.SIGKILL)
-				f.refused(f.a, fmt.Errorf("follow it to its script: %w", err))
+				f.execs.reportKilled(f.a, fmt.Errorf("follow it to its script: %w", err))
 			}
 			f.resume(tid, 0)
 		case event == unix.PTRACE_EVENT_EXEC:
@@ -198,7 +183,7 @@ func (f *follower) adopt(tid int) bool {
 		_ = ptrace(unix.PTRACE_DETACH, tid, 0)
 		return false
 	}
-	f.loop.follows.add(tid, f)
+	f.execs.follows.add(tid, f)
 	if f.armed {
 		f.disarm(tid)
 	}
@@ -224,7 +209,7 @@ func (f *follower) resume(tid, signal int) {
 		_ = ptrace(request, tid, uintptr(signal)) // it may have been killed
 		return
 	}
-	f.loop.follows.detach(tid, signal, f)
+	f.execs.follows.detach(tid, signal, f)
 }
 
 // end has every thread let go where it stops next.
@@ -233,9 +218,9 @@ func (f *follower) end() {
 		return
 	}
 	f.ending = true
-	f.loop.follows.mu.Lock()
-	defer f.loop.follows.mu.Unlock()
-	for tid, by := range f.loop.follows.threads {
+	f.execs.follows.mu.Lock()
+	defer f.execs.follows.mu.Unlock()
+	for tid, by := range f.execs.follows.threads {
 		if by == f {
 			_ = interrupt(tid) // one that is held stays so
 		}
@@ -245,16 +230,16 @@ func (f *follower) end() {
 // executed looks at what a process that is followed became.
 func (f *follower) executed(pid int) {
 	clear(f.calls)
-	f.loop.follows.only(f, pid)
-	a := f.loop.follows.take(f)
+	f.execs.follows.only(f, pid)
+	a := f.execs.follows.take(f)
 	err := fmt.Errorf("%w: process %d executed what nobody judged", errSwitched, pid)
 	if a != nil {
-		err = f.accept(pid, a)
+		err = f.execs.accept(pid, a)
 	}
 	if err != nil {
 		_ = unix.Kill(pid, unix.SIGKILL)
 		if a != nil {
-			f.refused(a, err)
+			f.execs.reportKilled(a, err)
 			a.close()
 		}
 		return
@@ -385,9 +370,9 @@ func (f *follower) enterOpen(tid int, call *followed) error {
 	}
 	call.opened = &handedOver{file: call.file.held, flags: flags}
 	call.opened.number.Store(-1)
-	f.loop.follows.open(tid, call.opened) // first: a thread that is no more leaves nothing
+	f.execs.follows.open(tid, call.opened) // first: a thread that is no more leaves nothing
 	if err := target.SetNumber(tid, unix.SYS_EXECVEAT); err != nil {
-		_ = f.loop.follows.opens(tid)
+		_ = f.execs.follows.opens(tid)
 		return err
 	}
 	f.calls[tid] = call
@@ -400,7 +385,7 @@ const firstRestart, lastRestart = -512, -516
 // opened looks at what an open gave. A filter of the commands' own may have
 // answered it: that is not the file.
 func (f *follower) opened(tid int, call *followed, result int64) error {
-	_ = f.loop.follows.opens(tid)
+	_ = f.execs.follows.opens(tid)
 	if result <= firstRestart && result >= lastRestart {
 		return target.SetNumber(tid, call.number)
 	}

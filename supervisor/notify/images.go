@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/wire"
 	"agentsh/seccomp/target"
 )
 
@@ -128,6 +129,25 @@ func (m *images) of(t *target.Target, id target.Identity) (caller, error) {
 		m.mark(mark, img.command)
 	}
 	return caller{image: img}, nil
+}
+
+// identify describes the process of a thread, and its command, for events.
+func (m *images) identify(t *target.Target) (wire.Process, string, error) {
+	id, err := t.Identity()
+	if err != nil {
+		return wire.Process{}, "", err
+	}
+	p := process(t, id)
+	caller, err := m.of(t, id)
+	if err != nil {
+		return *p, "", err
+	}
+	return *p, caller.command.ID, nil
+}
+
+// process describes a process for events.
+func process(t *target.Target, id target.Identity) *wire.Process {
+	return &wire.Process{PID: id.PID, StartTime: id.Start, Exe: t.Exe(), Cwd: t.Cwd()}
 }
 
 // nearest finds the image of a process or of its nearest ancestor.

@@ -57,7 +57,7 @@ func TestAnExecBehindAFollowerIsVerified(t *testing.T) {
 	if good == 0 || other == 0 {
 		t.Errorf("the attack did not try: %s", &s.out)
 	}
-	if known := len(s.loop.follows.threads); known != 0 {
+	if known := len(s.loop.execs.follows.threads); known != 0 {
 		t.Errorf("%d threads are known as followed after the end", known)
 	}
 }
@@ -68,7 +68,7 @@ func TestScriptsThatAreFollowedAreBounded(t *testing.T) {
 	script := leaving(t, bin, "hold")
 	text := `exec 3< <(exec "$0") 4< <(exec "$0"); read -u 3; read -u 4
 		timeout 20 "$0"; echo $?; pkill -P $$`
-	s := run(t, Config{Apart: 2}, "/bin/bash", "-c", text, script)
+	s := run(t, Config{Bounds: Bounds{Threads: 2}}, "/bin/bash", "-c", text, script)
 	s.fault("2 scripts of this session are followed")
 	if !strings.Contains(s.out.String(), "Resource temporarily unavailable") || !strings.HasSuffix(s.out.String(), "126\n") {
 		t.Errorf("printed %q", &s.out)

@@ -8,15 +8,14 @@ package notify
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -24,27 +23,19 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// Loop serves one listener.
+// Loop answers the calls of one session.
 type Loop struct {
-	cfg    Config
-	images *images
-	// follows are interpreters on the way to their scripts.
-	follows *follows
-	memory  heldMemory
+	engine   engine
+	pool     pool
+	tasks    *tasks
+	images   *images
+	record   *recorder
+	execs    *execs
+	refusals *refusals
+	handlers map[int]handler
 
-	swap   sync.RWMutex // held for writing while the rules change
-	rules  Rules
-	asking context.Context // of the questions that wait for a person; set by Run
-	told   sync.Map        // *seccomp.ToldRefusal: an event told of it
-	aside  atomic.Int64    // execs that have a thread of their own
-
-	mu      sync.Mutex
-	workers []*worker
-	idle    int       // workers that are about to receive, or wait for it
-	queue   []*call   // received and not begun, oldest first; empty unless one worker is idle
-	begun   time.Time // when a call of the queue was begun last
-	running sync.WaitGroup
-	failed  error // what ended the first worker, when that was an error
+	swap  sync.RWMutex // held for writing while the rules change
+	rules Rules
 }
 
 // Config is what a [Loop] works with.
@@ -53,26 +44,28 @@ type Config struct {
 	Listener *seccomp.Listener
 	// Rules are those that the loop starts with. See [Loop.Reload].
 	Rules
+	// Session is the id that events carry.
+	Session string
+	// Emit writes an audit event. If it fails, the event is lost and what it describes
+	// is denied. It is called from several goroutines.
+	Emit func(wire.Event) error
 	// Ask has a person decide, and returns when ctx ends at the latest. It is
 	// called away from the workers, from many goroutines. Nil: nobody can be
 	// asked, and decision approve denies.
 	Ask func(context.Context, wire.Question) wire.Answer
-	// Emit writes an audit event. Its error means that the event is lost; what
-	// it tells of is then denied. It is called from several goroutines.
-	Emit func(wire.Event) error
-	// Unverified lets an exec go on without ptrace, where that is forbidden: it
-	// is judged by what was read before, and Inject is not put back.
+	// Unverified lets an exec go on without ptrace, where that is forbidden. The exec
+	// is decided by what was read before it, and Inject is not put back.
 	Unverified bool
-	// Shared says that the commands have no pid namespace of their own: signals
-	// to processes that are not theirs are denied whatever the policy says.
-	Shared bool
-	// As is the user whose processes the workers may look at and trace; nil: the
-	// supervisor has the capability to trace them.
-	As *Credential
+	// SamePIDs says that the session shares the pid namespace of the machine. Signals
+	// to processes of others are then denied whatever the policy says.
+	SamePIDs bool
+	// TraceAs is the user whose processes the workers may trace. Nil: the supervisor has
+	// the capability to trace them.
+	TraceAs *Credentials
 	// Network is how calls about sockets are answered.
 	Network Network
-	// Open opens a file below Emulated for reading as its caller could, were it
-	// not kept out; nil: opens are not notified. See launch.Opener.
+	// Open opens a file below Emulated for reading, as its caller could without
+	// Landlock. Nil: opens are not notified. See launch.Opener.
 	Open func(path string, flags int) (*os.File, error)
 	// Root is the root directory of every process, where the filter keeps them
 	// in it. Nil: it is looked up for each.
@@ -80,28 +73,50 @@ type Config struct {
 	// Refusals are the calls that are notified to be refused, see seccomp.Plan.Table.
 	// The first of each kind makes an event.
 	Refusals seccomp.Table
-	// Session is the id that events carry.
-	Session string
-	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
-	// further calls wait in a queue.
-	Workers int
-	// Apart is how many execs have a thread of their own at most, as long as an
-	// interpreter is followed or a person is asked; 0 is 2,048. Further ones are
-	// denied. The Go runtime ends a program that has 10,000 threads.
-	Apart int
-	// Queue is how many calls wait at most; 0 is 65,536. Further ones are denied.
-	Queue int
-	// Deadline bounds how long the answer to a call may be blocked in one wait in
-	// the kernel, and how long calls wait while all workers are; 0 is 5 s. Time
-	// without a processor is no such wait. Whatever else it does, a call has
-	// twelve times as long.
-	Deadline time.Duration
+	// Bounds of the loop; a zero field has its default.
+	Bounds Bounds
 	// Log gets what an operator of the supervisor has to know; nil: nothing.
 	Log *slog.Logger
 }
 
-// Credential is a user and a group.
-type Credential struct{ UID, GID int }
+// Bounds limit what the calls of a session can make the loop use.
+type Bounds struct {
+	// Workers is the most threads used; 0 is 64, at least 2. When all are busy
+	// further calls wait in a queue.
+	Workers int
+	// Threads is the most execs with a thread of their own; 0 is 2,048. An exec has one
+	// while an interpreter is followed or a person is asked. Further ones are
+	// denied. The Go runtime ends a program that has 10,000 threads.
+	Threads int
+	// Queue is how many calls wait at most; 0 is 65,536. Further ones are denied.
+	Queue int
+	// Deadline bounds how long a call may be blocked in one wait in the kernel, and how
+	// long calls wait while all workers are blocked; 0 is 5 s. Time without a processor
+	// does not count. In any case a call has at most twelve times as long.
+	Deadline time.Duration
+}
+
+// withDefaults replaces the zero fields.
+func (b Bounds) withDefaults() Bounds {
+	defaults := Bounds{Workers: 64, Threads: 2048, Queue: 1 << 16, Deadline: 5 * time.Second}
+	if b.Workers == 0 {
+		b.Workers = defaults.Workers
+	}
+	b.Workers = max(b.Workers, 2)
+	if b.Threads == 0 {
+		b.Threads = defaults.Threads
+	}
+	if b.Queue == 0 {
+		b.Queue = defaults.Queue
+	}
+	if b.Deadline == 0 {
+		b.Deadline = defaults.Deadline
+	}
+	return b
+}
+
+// Credentials are a user and a group.
+type Credentials struct{ UID, GID int }
 
 // Rules are what calls are decided by. A call takes them once, when it is
 // begun: it never meets a part of other ones.
@@ -162,23 +177,52 @@ type Judged struct {
 
 // New returns a loop; [Loop.Run] runs it.
 func New(cfg Config) *Loop {
-	if cfg.Workers == 0 {
-		cfg.Workers = 64
-	}
-	cfg.Workers = max(cfg.Workers, 2)
-	if cfg.Apart == 0 {
-		cfg.Apart = 2048
-	}
-	if cfg.Queue == 0 {
-		cfg.Queue = 1 << 16
-	}
-	if cfg.Deadline == 0 {
-		cfg.Deadline = 5 * time.Second
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Loop{cfg: cfg, images: newImages(), follows: newFollows(), rules: cfg.Rules}
+	bounds := cfg.Bounds.withDefaults()
+	l := &Loop{
+		engine: listener{cfg.Listener},
+		images: newImages(),
+		record: &recorder{session: cfg.Session, emit: cfg.Emit, log: cfg.Log},
+		tasks:  &tasks{credentials: cfg.TraceAs, most: int64(bounds.Threads)},
+		rules:  cfg.Rules,
+	}
+	approver := &approver{ask: cfg.Ask, tasks: l.tasks}
+	l.pool = pool{bounds: bounds, spawn: l.spawn}
+	l.refusals = &refusals{table: cfg.Refusals, images: l.images, record: l.record}
+	l.execs = &execs{
+		unverified: cfg.Unverified, root: cfg.Root, images: l.images, follows: newFollows(),
+		record: l.record, approver: approver, tasks: l.tasks,
+	}
+	signals := &signals{images: l.images, record: l.record, approver: approver, samePIDs: cfg.SamePIDs}
+	sockets := &sockets{network: cfg.Network, images: l.images, record: l.record, approver: approver}
+	files := &procFiles{open: cfg.Open, images: l.images, record: l.record, approver: approver}
+	l.handlers = map[int]handler{
+		unix.SYS_EXECVE:             l.execs.execve,
+		unix.SYS_EXECVEAT:           l.execs.execveat,
+		unix.SYS_KILL:               signals.kill,
+		unix.SYS_TKILL:              signals.sigqueue,
+		unix.SYS_TGKILL:             signals.tgkill,
+		unix.SYS_RT_SIGQUEUEINFO:    signals.sigqueue,
+		unix.SYS_RT_TGSIGQUEUEINFO:  signals.tgkill,
+		unix.SYS_FCNTL:              signals.owner,
+		unix.SYS_SCHED_SETAFFINITY:  signals.schedule,
+		unix.SYS_SCHED_SETSCHEDULER: signals.schedule,
+		unix.SYS_SCHED_SETPARAM:     signals.schedule,
+		unix.SYS_SCHED_SETATTR:      signals.schedule,
+		unix.SYS_SETPRIORITY:        signals.priority,
+		unix.SYS_IOPRIO_SET:         signals.priority,
+		unix.SYS_CONNECT:            sockets.connect,
+		unix.SYS_BIND:               sockets.bind,
+		unix.SYS_SENDTO:             sockets.sendto,
+		unix.SYS_LISTEN:             sockets.listen,
+		unix.SYS_OPENAT:             files.openat,
+		unix.SYS_OPENAT2:            files.openat2,
+		unix.SYS_MEMFD_CREATE:       l.refusals.memoryFile,
+	}
+	addArch(l.handlers, files)
+	return l
 }
 
 // Register says that the process pid is about to execute a top-level command:
@@ -204,49 +248,34 @@ func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
 // more. It closes the listener: calls that are notified later fail in their
 // threads with ENOSYS.
 func (l *Loop) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.cfg.Listener.Close() })
-	l.asking = ctx
+	stop := context.AfterFunc(ctx, func() { _ = l.engine.Close() })
+	l.tasks.ctx = ctx
 	quietStops()
 	if runtime.GOMAXPROCS(0) == 1 {
-		// A worker that waits in the kernel has the only one until the runtime
-		// takes it away, for which it then watches all the time.
+		// A worker that waits in the kernel has the only processor of the Go runtime. The
+		// runtime would have to watch it all the time to take that away.
 		runtime.GOMAXPROCS(2)
 	}
-	l.mu.Lock()
-	l.grow()
-	l.grow()
-	l.mu.Unlock()
+	l.pool.open()
 	watch, unwatch := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	watching.Go(func() { l.watch(watch) })
-	l.running.Wait()
+	l.tasks.running.Wait()
 	unwatch()
 	watching.Wait()
 	l.images.parents.drop()
 	if stop() {
-		_ = l.cfg.Listener.Close()
+		_ = l.engine.Close()
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.failed
+	return l.pool.failure()
 }
 
-// grow adds a worker if there may be one more. It is called with mu held.
-func (l *Loop) grow() bool {
-	if len(l.workers) >= l.cfg.Workers {
-		return false
-	}
-	l.idle++
-	w := &worker{loop: l}
-	l.workers = append(l.workers, w)
-	l.running.Go(func() {
-		if err := onThread(w.start); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
-			l.cfg.Log.Error("stopped answering notifications", "error", err)
-			l.mu.Lock()
-			l.failed = errors.Join(l.failed, err)
-			l.mu.Unlock()
-			_ = l.cfg.Listener.Close() // the session cannot go on half served
+// spawn starts the thread of a worker. [Loop.Run] waits for it.
+func (l *Loop) spawn(w *worker) {
+	l.tasks.running.Go(func() {
+		if err := onThread(func() error { return l.run(w) }); l.pool.fail(err) {
+			l.record.log.Error("stopped answering notifications", "error", err)
+			_ = l.engine.Close() // a session must not go on with fewer workers
 		}
 	})
-	return true
 }

@@ -10,7 +10,6 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
-	"agentsh/seccomp"
 	"agentsh/seccomp/target"
 )
 
@@ -46,18 +45,25 @@ type reading struct {
 	why      policy.Diagnostic
 }
 
-func (w *worker) openat(c *call) error {
-	return w.open(c, opening{dir: int(int32(c.Args[0])), path: c.Args[1], flags: int(uint32(c.Args[2]))}, nil)
+// procFiles answers opens: see [Emulated].
+type procFiles struct {
+	open     func(path string, flags int) (*os.File, error) // as the caller could, see [Config]
+	images   *images
+	record   *recorder
+	approver *approver
+}
+
+func (h *procFiles) openat(c *call) (answer, error) {
+	return h.answer(c, opening{dir: int(int32(c.Args[0])), path: c.Args[1], flags: int(uint32(c.Args[2]))}, nil)
 }
 
 // openat2 has its flags in memory. See openat2(2).
-func (w *worker) openat2(c *call) error {
+func (h *procFiles) openat2(c *call) (answer, error) {
 	const size = 24 // struct open_how as Linux 5.6 has it
 	if c.Args[3] < size {
-		w.goOn(c) // the kernel refuses it
-		return nil
+		return proceed, nil // the kernel refuses it
 	}
-	return w.open(c, opening{dir: int(int32(c.Args[0])), path: c.Args[1]}, func(t *target.Target, o *opening) error {
+	return h.answer(c, opening{dir: int(int32(c.Args[0])), path: c.Args[1]}, func(t *target.Target, o *opening) error {
 		how, err := t.Bytes(c.Args[2], size)
 		if err != nil {
 			return err
@@ -73,46 +79,44 @@ func (o *opening) forKernel() bool {
 	return o.flags&nameFlags != 0 || o.flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL
 }
 
-// open answers an open for reading: below Emulated it is judged and carried out,
-// elsewhere the kernel goes on with it. more reads what the registers do not hold.
-func (w *worker) open(c *call, o opening, more func(*target.Target, *opening) error) error {
+// answer answers an open for reading. Below Emulated it is decided and carried out
+// here, elsewhere the kernel goes on with it. more reads what the registers do not
+// hold.
+func (h *procFiles) answer(c *call, o opening, more func(*target.Target, *opening) error) (answer, error) {
 	if o.forKernel() {
-		w.goOn(c)
-		return nil
+		return proceed, nil
 	}
 	t, err := target.Open(c.TID)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer t.Close()
 	if more != nil {
 		if err := more(t, &o); err != nil {
-			return err
+			return noAnswer, err
 		}
 	}
-	h := emulated(t, o)
-	if h == nil {
+	file := emulated(t, o)
+	if file == nil {
 		if !c.valid() {
-			return errGone
+			return noAnswer, errGone
 		}
-		w.goOn(c)
-		return nil
+		return proceed, nil
 	}
-	r := &reading{flags: o.flags, handle: h}
-	if err := w.judgeRead(c, t, r, o.resolve); err != nil {
-		h.Close()
-		return err
+	r := &reading{flags: o.flags, handle: file}
+	if err := h.evaluate(c, t, r, o.resolve); err != nil {
+		file.Close()
+		return noAnswer, err
 	}
-	if r.decision.Effect == policy.Approve && w.loop.cfg.Ask != nil {
-		w.loop.askRead(c, r)
-		return nil
+	if h.approver.decides(r.decision) {
+		return h.approver.tasks.answerOnThread(c, func(c *call) (answer, error) { return h.approve(c, r) }, file.Close)
 	}
-	defer h.Close()
+	defer file.Close()
 	switch r.decision.Effect {
 	case policy.Allow, policy.Audit:
-		return w.answerRead(c, r, r.decision.Effect)
+		return h.apply(r, r.decision.Effect)
 	}
-	return w.answerRead(c, r, policy.Deny)
+	return h.apply(r, policy.Deny)
 }
 
 // emulated is the file below Emulated that a call means; nil: it means another
@@ -136,10 +140,10 @@ func emulated(t *target.Target, o opening) *target.Handle {
 	return h
 }
 
-// judgeRead decides on a file. The files of a thread are those of its process
-// under another name: the stricter decision on both names holds.
-func (w *worker) judgeRead(c *call, t *target.Target, r *reading, resolve uint64) error {
-	p, command, err := w.who(t)
+// evaluate decides on a file. The files of a thread are those of its process under
+// another name: the stricter decision on both names holds.
+func (h *procFiles) evaluate(c *call, t *target.Target, r *reading, resolve uint64) error {
+	p, command, err := h.images.identify(t)
 	if err != nil {
 		return err
 	}
@@ -156,7 +160,7 @@ func (w *worker) judgeRead(c *call, t *target.Target, r *reading, resolve uint64
 		}
 	}
 	r.event = wire.Event{
-		Type: wire.EventFile, Session: w.loop.cfg.Session, Command: command, Process: &p, Path: r.handle.Path, Op: policy.OpRead.String(),
+		Type: wire.EventFile, Command: command, Process: &p, Path: r.handle.Path, Op: policy.OpRead.String(),
 		Mechanism: "seccomp", Rule: ruleAt(r.why),
 	}
 	return nil
@@ -187,50 +191,39 @@ func strictness(e policy.Effect) int {
 	return 3
 }
 
-// answerRead records a decision and carries it out.
-func (w *worker) answerRead(c *call, r *reading, effect policy.Effect) error {
+// apply records a decision and carries it out.
+func (h *procFiles) apply(r *reading, effect policy.Effect) (answer, error) {
 	r.event.Decision = effect.String()
 	switch effect {
 	case policy.Allow:
-		return w.handOver(c, r)
+		return h.openFile(r)
 	case policy.Audit, policy.Approve:
-		if err := w.loop.cfg.Emit(r.event); err != nil {
-			return fmt.Errorf("audit: %w", err)
+		if err := h.record.permit(r.event); err != nil {
+			return noAnswer, err
 		}
-		return w.handOver(c, r)
+		return h.openFile(r)
 	}
 	if r.event.Message == "" {
 		r.event.Message, r.event.Hint = r.why.Message, r.why.Hint
 	}
-	w.loop.emit(r.event)
-	c.deny(unix.EACCES)
-	return nil
+	h.record.report(r.event)
+	return deny(unix.EACCES), nil
 }
 
-// handOver opens the file and puts it into the caller's table.
-func (w *worker) handOver(c *call, r *reading) error {
-	f, err := w.loop.cfg.Open(r.handle.Path, r.flags&keptFlags)
+// openFile opens the file for the caller.
+func (h *procFiles) openFile(r *reading) (answer, error) {
+	f, err := h.open(r.handle.Path, r.flags&keptFlags)
 	if errno, ok := asErrno(err); ok {
-		c.deny(errno)
-		return nil
+		return deny(errno), nil
 	}
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
-	defer f.Close()
 	if !sameFile(f, r.handle) {
-		c.deny(unix.ENOENT) // its process has ended, and the number is another's
-		return nil
+		f.Close()
+		return deny(unix.ENOENT), nil // its process has ended, and the number is another's
 	}
-	if !c.claim() {
-		return nil
-	}
-	_, err = w.loop.cfg.Listener.AddFD(c.ID, seccomp.AddFD{FD: int(f.Fd()), Number: -1, Exec: r.flags&unix.O_CLOEXEC == 0, Send: true})
-	if errno, ok := asErrno(err); ok {
-		err = w.loop.cfg.Listener.Deny(c.ID, errno) // its table is full
-	}
-	c.answer(err)
-	return nil
+	return answer{kind: answerFile, file: &descriptor{file: f, exec: r.flags&unix.O_CLOEXEC == 0}}, nil
 }
 
 func sameFile(f *os.File, h *target.Handle) bool {
@@ -238,31 +231,17 @@ func sameFile(f *os.File, h *target.Handle) bool {
 	return unix.Fstat(int(f.Fd()), &s) == nil && h.Same(s.Dev, s.Ino)
 }
 
-// askRead has a person decide, while no worker waits. It takes over r.
-func (l *Loop) askRead(c *call, r *reading) {
-	l.running.Go(func() {
-		defer r.handle.Close()
-		w := &worker{loop: l}
-		_ = onThread(func() error { // adding a descriptor needs signals blocked
-			defer func() { w.recovered(c, recover()) }()
-			if err := w.approveRead(c, r); err != nil {
-				c.fault(err)
-			}
-			return nil
-		})
-	})
-}
-
-func (w *worker) approveRead(c *call, r *reading) error {
+// approve has a person decide, and carries the decision out.
+func (h *procFiles) approve(c *call, r *reading) (answer, error) {
 	q := wire.Question{Command: r.event.Command, Kind: wire.AskFile, Subject: r.event.Op + " " + r.event.Path, Process: r.event.Process}
-	answer := w.loop.person(c, asked(q, r.decision, r.why))
-	if !c.valid() {
-		return errGone
+	given, err := h.approver.wait(c, withRule(q, r.decision, r.why))
+	if err != nil {
+		return noAnswer, err
 	}
-	r.event.By = answer.By
-	if answer.Allow {
-		return w.answerRead(c, r, policy.Approve)
+	r.event.By = given.By
+	if given.Allow {
+		return h.apply(r, policy.Approve)
 	}
-	r.event.Message = because(r.why, answer)
-	return w.answerRead(c, r, policy.Deny)
+	r.event.Message = because(r.why, given)
+	return h.apply(r, policy.Deny)
 }

@@ -241,7 +241,7 @@ func (f *follower) disarm(tid int) {
 	}
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		_ = unix.Kill(f.process.PID, unix.SIGKILL)
-		f.refused(f.a, fmt.Errorf("follow it to its script: %w", err))
+		f.execs.reportKilled(f.a, fmt.Errorf("follow it to its script: %w", err))
 	}
 }
 

@@ -112,7 +112,7 @@ func TestTheCallsOfAFollowedProgramAreBounded(t *testing.T) {
 		"given to a script":   {pace{left: -1, budget: 1, free: true}, false, true},
 		"with calls to spare": {pace{left: -1, seen: 1, budget: 2}, false, false},
 	} {
-		f := &follower{worker: &worker{loop: &Loop{follows: newFollows()}}, a: &attempt{}, pace: test.pace}
+		f := &follower{execs: &execs{follows: newFollows()}, a: &attempt{}, pace: test.pace}
 		if err := f.spend(unix.SYS_MMAP); err != nil || f.ending {
 			t.Errorf("%s: memory counts: %v", name, err)
 		}

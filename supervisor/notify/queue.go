@@ -1,77 +1,131 @@
 package notify
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"sync"
 	"time"
 )
 
-// Calls wait in a queue when every worker but one is busy. That one goes on
-// receiving: until a call is received its thread can be interrupted, and a call
-// that many threads make at once is not denied because they are many.
+// A call waits in the queue when every worker but one is busy. That worker goes on
+// receiving. Two reasons: a signal can end a call until it is received, and many
+// calls at once are no reason to deny one.
 
-// admit reports whether the worker that received c is to handle it. Otherwise it
-// is in the queue, or denied because the queue is full, and the worker is to
-// receive the next one.
-func (l *Loop) admit(c *call) bool {
+// pool holds the workers of a loop and the calls that wait for them.
+type pool struct {
+	bounds Bounds
+	spawn  func(*worker) // starts a worker; called with mu held
+
+	mu      sync.Mutex
+	workers []*worker
+	idle    int       // workers that receive or are about to
+	queue   []*call   // received and not begun, oldest first; empty unless one worker is idle
+	begun   time.Time // when a call of the queue was begun last
+	failed  error     // what ended the workers, when that was an error
+}
+
+// admit reports whether the worker that received c is to handle it. Otherwise c is
+// in the queue, or denied because that is full, and the worker receives again.
+func (p *pool) admit(c *call) bool {
 	c.start = time.Now()
-	l.mu.Lock()
-	l.idle--
-	if l.idle > 0 || l.grow() {
-		l.mu.Unlock()
+	p.mu.Lock()
+	p.idle--
+	if p.idle > 0 || p.grow() {
+		p.mu.Unlock()
 		return true
 	}
-	l.idle++
-	full := len(l.queue) >= l.cfg.Queue
+	p.idle++
+	full := len(p.queue) >= p.bounds.Queue
 	if !full {
-		l.queue = append(l.queue, c)
+		p.queue = append(p.queue, c)
 	}
-	l.mu.Unlock()
+	p.mu.Unlock()
 	if full {
-		c.fault(fmt.Errorf("all %d workers are busy and %d calls wait", l.cfg.Workers, l.cfg.Queue))
+		c.fault(fmt.Errorf("all %d workers are busy and %d calls wait", p.bounds.Workers, p.bounds.Queue))
 	}
 	return false
 }
 
-// next is the call that a worker handles after another one; nil: none waits, and
-// the worker is to receive one.
-func (l *Loop) next() *call {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.queue) == 0 {
-		l.queue = nil
-		l.idle++
+// grow adds a worker if there may be one more. It is called with mu held.
+func (p *pool) grow() bool {
+	if len(p.workers) >= p.bounds.Workers {
+		return false
+	}
+	p.idle++
+	w := &worker{}
+	p.workers = append(p.workers, w)
+	p.spawn(w)
+	return true
+}
+
+// open starts the first two workers.
+func (p *pool) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.grow()
+	p.grow()
+}
+
+// fail notes what ended a worker. It reports whether that is a failure of the loop.
+func (p *pool) fail(err error) bool {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed = errors.Join(p.failed, err)
+	return true
+}
+
+// failure is what ended the workers, or nil.
+func (p *pool) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+// next returns the call that a worker handles after another one. It returns nil when
+// none waits: the worker is to receive one.
+func (p *pool) next() *call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		p.queue = nil
+		p.idle++
 		return nil
 	}
-	c := l.queue[0]
-	l.queue[0] = nil
-	l.queue = l.queue[1:]
-	l.begun = time.Now()
+	c := p.queue[0]
+	p.queue[0] = nil
+	p.queue = p.queue[1:]
+	p.begun = time.Now()
 	return c
 }
 
-// staff are all workers, and how many of them have nothing to do.
-func (l *Loop) staff() ([]*worker, int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.workers, l.idle // workers are only ever appended to
+// all returns the workers and the number of idle ones.
+func (p *pool) all() ([]*worker, int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.workers, p.idle // workers are only ever appended to
 }
 
-// overdue returns the calls that have waited for too long: for a deadline when
-// the workers are stuck, else for the longest that a call may take while none of
-// the queue was begun. They leave the queue.
-func (l *Loop) overdue(stuck bool) (waiting []*call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	limit := l.cfg.Deadline
+// overdue removes the calls from the queue that waited too long, and returns them.
+// The limit is one deadline if all workers are stuck. Otherwise it is the longest
+// time that a call may take, and counts only while no call of the queue is begun.
+func (p *pool) overdue(stuck bool) (waiting []*call) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limit := p.bounds.Deadline
 	if !stuck {
 		limit *= mostDeadlines
-		if time.Since(l.begun) <= limit {
+		if time.Since(p.begun) <= limit {
 			return nil
 		}
 	}
-	for len(l.queue) > 0 && time.Since(l.queue[0].start) > limit {
-		waiting = append(waiting, l.queue[0])
-		l.queue = l.queue[1:]
+	for len(p.queue) > 0 && time.Since(p.queue[0].start) > limit {
+		waiting = append(waiting, p.queue[0])
+		p.queue = p.queue[1:]
 	}
 	return waiting
 }

@@ -47,7 +47,7 @@ func crowd(t *testing.T, cfg Config, script string) (s crowded, told *os.File) {
 func TestMoreExecsThanWorkersAreAllowed(t *testing.T) {
 	const many = 40
 	entered, release := make(chan struct{}, 1), make(chan struct{})
-	cfg := Config{Workers: 2, Deadline: time.Hour, Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+	cfg := Config{Bounds: Bounds{Workers: 2, Deadline: time.Hour}, Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 		if path.Base(r.(*policy.CommandRequest).Path) == "true" {
 			entered <- struct{}{}
 			<-release
@@ -70,13 +70,13 @@ func TestMoreExecsThanWorkersAreAllowed(t *testing.T) {
 }
 
 func (l *Loop) waiting() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queue)
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	return len(l.pool.queue)
 }
 
 func TestCallsThatWaitAreLateWhenNoneIsBegun(t *testing.T) {
-	l := New(Config{Deadline: time.Hour})
+	p := &New(Config{Bounds: Bounds{Deadline: time.Hour}}).pool
 	hours := func(n int) time.Time { return time.Now().Add(time.Duration(-n) * time.Hour) }
 	ancient, old, fresh := &call{start: hours(2 * mostDeadlines)}, &call{start: hours(2)}, &call{start: hours(0)}
 	for _, c := range []struct {
@@ -90,10 +90,10 @@ func TestCallsThatWaitAreLateWhenNoneIsBegun(t *testing.T) {
 		{"workers that do nothing", false, time.Time{}, []*call{ancient, old, fresh}, []*call{ancient}},
 		{"workers that are stuck", true, hours(0), []*call{ancient, old, fresh}, []*call{ancient, old}},
 	} {
-		l.queue, l.begun = slices.Clone(c.queue), c.begun
-		late := l.overdue(c.stuck)
-		if !slices.Equal(late, c.late) || !slices.Equal(append(late, l.queue...), c.queue) {
-			t.Errorf("%s: %d calls are late and %d wait", c.name, len(late), len(l.queue))
+		p.queue, p.begun = slices.Clone(c.queue), c.begun
+		late := p.overdue(c.stuck)
+		if !slices.Equal(late, c.late) || !slices.Equal(append(late, p.queue...), c.queue) {
+			t.Errorf("%s: %d calls are late and %d wait", c.name, len(late), len(p.queue))
 		}
 	}
 }

@@ -2,33 +2,45 @@ package notify
 
 import (
 	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
 	"agentsh/seccomp"
 	"agentsh/seccomp/target"
 )
 
-// refuse answers a call that sessions refuse, unless it is excepted. Only the
-// first of a kind costs more than the answer: a command can make millions.
-func (w *worker) refuse(c *call, r *seccomp.ToldRefusal) error {
-	harmless, err := w.excepted(c, r)
-	if err != nil {
-		return err
-	}
-	if harmless {
-		w.goOn(c)
-		return nil
-	}
-	if _, told := w.loop.told.LoadOrStore(r, true); !told {
-		w.loop.emit(w.refusalEvent(c, r)) // first: what follows from the answer comes later in the log
-	}
-	c.deny(r.Errno)
-	return nil
+// refusals answers the calls that sessions refuse whatever the policy says.
+type refusals struct {
+	table    seccomp.Table
+	images   *images
+	record   *recorder
+	recorded sync.Map // *seccomp.ToldRefusal that has its event
 }
 
-// excepted reports whether a call is one that its refusal is not about: numbers
-// say so, and the process that they name is the one that waits.
-func (w *worker) excepted(c *call, r *seccomp.ToldRefusal) (bool, error) {
+// of returns the refusal that is about a call, or nil.
+func (h *refusals) of(c *call) *seccomp.ToldRefusal { return h.table.Of(c.Syscall, c.Args) }
+
+// answer refuses a call unless it is excepted. Only the first call of a kind makes an
+// event: a command can make millions.
+func (h *refusals) answer(c *call, r *seccomp.ToldRefusal) (answer, error) {
+	harmless, err := excepted(c, r)
+	if err != nil {
+		return noAnswer, err
+	}
+	if harmless {
+		return proceed, nil
+	}
+	if _, known := h.recorded.LoadOrStore(r, true); !known {
+		h.record.report(h.event(c, r)) // before the answer: its consequences come later in the log
+	}
+	return deny(r.Errno), nil
+}
+
+// excepted reports whether a call is an exception of its refusal: its arguments say
+// so, or the processes that they name are the caller itself.
+func excepted(c *call, r *seccomp.ToldRefusal) (bool, error) {
 	if len(r.Own) == 0 {
 		return slices.Contains(r.Values, uint64(uint32(c.Args[0]))), nil
 	}
@@ -52,9 +64,9 @@ func (w *worker) excepted(c *call, r *seccomp.ToldRefusal) (bool, error) {
 	return true, nil
 }
 
-func (w *worker) refusalEvent(c *call, r *seccomp.ToldRefusal) wire.Event {
+func (h *refusals) event(c *call, r *seccomp.ToldRefusal) wire.Event {
 	e := wire.Event{
-		Type: wire.EventCall, Session: w.loop.cfg.Session, Op: r.Name, Decision: "deny", Mechanism: "seccomp",
+		Type: wire.EventCall, Op: r.Name, Decision: "deny", Mechanism: "seccomp",
 		Message: "no session has it: " + r.Reason,
 		Hint:    "the log tells of the first such call of a session; what depends on it belongs outside",
 	}
@@ -63,8 +75,35 @@ func (w *worker) refusalEvent(c *call, r *seccomp.ToldRefusal) wire.Event {
 		return e // it is refused all the same
 	}
 	defer t.Close()
-	if p, command, err := w.who(t); err == nil {
+	if p, command, err := h.images.identify(t); err == nil {
 		e.Process, e.Command = &p, command
 	}
 	return e
+}
+
+// memoryFile answers memfd_create without MFD_NOEXEC_SEAL. The filter notifies it only
+// for policies with exec_from, and it is always refused.
+func (h *refusals) memoryFile(c *call) (answer, error) {
+	t, err := target.OpenView(c.TID)
+	if err != nil {
+		return noAnswer, err
+	}
+	defer t.Close()
+	id, err := t.Identity()
+	if err != nil {
+		return noAnswer, err
+	}
+	if !c.valid() {
+		return noAnswer, errGone
+	}
+	e := wire.Event{
+		Type: wire.EventFile, Op: "memfd_create", Decision: "deny", Mechanism: "seccomp", Process: process(t, id),
+		Message: "an executable memory file has no path that exec_from could judge",
+		Hint:    "make it with MFD_NOEXEC_SEAL",
+	}
+	if caller, err := h.images.of(t, id); err == nil {
+		e.Command = caller.command.ID
+	}
+	h.record.report(e)
+	return deny(unix.EPERM), nil
 }

@@ -14,45 +14,39 @@ import (
 // are none of its commands'.
 
 // schedule is the calls that take the number first.
-func (w *worker) schedule(c *call) error { return w.thread(c, int(int32(c.Args[0]))) }
+func (h *signals) schedule(c *call) (answer, error) { return h.thread(c, int(int32(c.Args[0]))) }
 
 // priority is the calls that take it second.
-func (w *worker) priority(c *call) error { return w.thread(c, int(int32(c.Args[1]))) }
+func (h *signals) priority(c *call) (answer, error) { return h.thread(c, int(int32(c.Args[1]))) }
 
 // thread lets a call go on when a number means a thread of the session.
-func (w *worker) thread(c *call, number int) error {
+func (h *signals) thread(c *call, number int) (answer, error) {
 	if number < 0 {
-		c.deny(unix.ESRCH)
-		return nil
+		return deny(unix.ESRCH), nil
 	}
 	t, err := target.OpenView(c.TID)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer t.Close()
-	s, err := w.loop.sender(t)
+	s, err := h.sender(t)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	if number != 0 { // 0 in the low half of the register is the caller itself
 		p, err := t.Peer(number)
 		if errors.Is(err, unix.ESRCH) {
-			c.deny(unix.ESRCH)
-			return nil
+			return deny(unix.ESRCH), nil
 		}
 		if err != nil {
-			return err
+			return noAnswer, err
 		}
 		if p.PID != s.self.PID && !s.inside(p) {
-			c.deny(unix.EPERM)
-			return nil
+			return deny(unix.EPERM), nil
 		}
 	}
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
-	if c.claim() {
-		c.answer(w.loop.cfg.Listener.Continue(c.ID))
-	}
-	return nil
+	return proceed, nil
 }

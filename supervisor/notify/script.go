@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/policy"
 	"agentsh/seccomp/target"
 )
 
@@ -168,4 +170,44 @@ func (a *attempt) gives(called string) bool {
 		}
 	}
 	return false
+}
+
+// shebangs caches the first bytes of programs on read-only mounts. Those are executed
+// again and again, and no command can change them.
+var shebangs = shebangCache{known: map[fileVersion][]byte{}}
+
+// shebangCache holds the first bytes of files by version. It is safe for concurrent use.
+type shebangCache struct {
+	mu    sync.Mutex
+	known map[fileVersion][]byte
+}
+
+// maxShebangs bounds the files of a cache: 256 bytes each.
+const maxShebangs = 1 << 10
+
+// of returns the first bytes of a file that tell whether it is a script.
+func (k *shebangCache) of(h *target.Handle) ([]byte, error) {
+	k.mu.Lock()
+	head, known := k.known[versionOf(h)]
+	k.mu.Unlock()
+	if known {
+		if fixed, err := h.ReadOnly(); err == nil && fixed {
+			return head, nil
+		}
+	}
+	return h.Head(policy.ShebangSize)
+}
+
+// keep remembers the first bytes of a file whose mount is read-only.
+func (k *shebangCache) keep(h *target.Handle, head []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.known) >= maxShebangs {
+		clear(k.known)
+	}
+	k.known[versionOf(h)] = head
+}
+
+func versionOf(h *target.Handle) fileVersion {
+	return fileVersion{fileID{h.Stat.Dev, h.Stat.Ino}, h.Stat.Size, h.Stat.Mtim, h.Stat.Ctim}
 }

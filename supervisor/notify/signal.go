@@ -3,7 +3,9 @@ package notify
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,37 +19,46 @@ import (
 // number can come to mean another process between the decision and the signal;
 // in a pid namespace of its own a session meets only its own processes then.
 
-func (w *worker) killProcess(c *call) error {
-	return w.signal(c, int(int32(c.Args[0])), int(int32(c.Args[1])))
+// signals answers calls that send signals, and those that set the scheduling of other
+// processes: see sched.go.
+type signals struct {
+	images   *images
+	record   *recorder
+	approver *approver
+	// samePIDs says that the session shares the pid namespace of the machine: only
+	// its own processes get signals.
+	samePIDs bool
+}
+
+func (h *signals) kill(c *call) (answer, error) {
+	return h.answer(c, int(int32(c.Args[0])), int(int32(c.Args[1])))
 }
 
 // sigqueue is rt_sigqueueinfo and tkill, which do not know groups.
-func (w *worker) sigqueue(c *call) error {
-	return w.signalThread(c, int(int32(c.Args[0])), int(int32(c.Args[1])))
+func (h *signals) sigqueue(c *call) (answer, error) {
+	return h.toThread(c, int(int32(c.Args[0])), int(int32(c.Args[1])))
 }
 
 // tgkill is also rt_tgsigqueueinfo: both start with process, thread, signal. The
 // kernel refuses a thread that is not of the process, so the process is judged.
-func (w *worker) tgkill(c *call) error {
+func (h *signals) tgkill(c *call) (answer, error) {
 	if int32(c.Args[1]) <= 0 {
-		c.deny(unix.EINVAL)
-		return nil
+		return deny(unix.EINVAL), nil
 	}
-	return w.signalThread(c, int(int32(c.Args[0])), int(int32(c.Args[2])))
+	return h.toThread(c, int(int32(c.Args[0])), int(int32(c.Args[2])))
 }
 
-// signalThread is for calls whose number never means a group.
-func (w *worker) signalThread(c *call, number, signal int) error {
+// toThread is for calls whose number never means a group.
+func (h *signals) toThread(c *call, number, signal int) (answer, error) {
 	if number <= 0 {
-		c.deny(unix.EINVAL)
-		return nil
+		return deny(unix.EINVAL), nil
 	}
-	return w.signal(c, number, signal)
+	return h.answer(c, number, signal)
 }
 
-// own lets a signal go on that its sender sends to itself, as most are, and that
-// is permitted without more ado. It reports whether that is so.
-func (w *worker) own(c *call, t *target.Target, number, signal int) (bool, error) {
+// toSelf reports whether a process signals itself and the rules allow that without
+// an event. Most signals are such, and less is read for them.
+func toSelf(c *call, t *target.Target, number, signal int) (bool, error) {
 	if number <= 0 {
 		return false, nil
 	}
@@ -62,55 +73,68 @@ func (w *worker) own(c *call, t *target.Target, number, signal int) (bool, error
 	if !c.valid() {
 		return false, errGone
 	}
-	if c.claim() {
-		c.answer(w.loop.cfg.Listener.Continue(c.ID))
-	}
 	return true, nil
 }
 
 const maxSignal = 64
 
-// signal judges one signal to number, as kill(2) takes it.
-func (w *worker) signal(c *call, number, signal int) error {
+// answer decides one signal to number, as kill(2) takes it.
+func (h *signals) answer(c *call, number, signal int) (answer, error) {
 	if signal < 0 || signal > maxSignal {
-		c.deny(unix.EINVAL)
-		return nil
+		return deny(unix.EINVAL), nil
 	}
 	t, err := target.OpenView(c.TID)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
-	asked := false
+	kept := false
 	defer func() {
-		if !asked {
+		if !kept {
 			t.Close()
 		}
 	}()
-	if done, err := w.own(c, t, number, signal); done || err != nil {
-		return err
+	if own, err := toSelf(c, t, number, signal); err != nil {
+		return noAnswer, err
+	} else if own {
+		return proceed, nil
 	}
-	s, err := w.loop.sender(t)
+	s, err := h.sender(t)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	targets, err := s.targets(number)
 	if errors.Is(err, unix.ESRCH) || err == nil && len(targets) == 0 {
-		c.deny(unix.ESRCH)
-		return nil
+		return deny(unix.ESRCH), nil
 	}
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
+	j, err := h.evaluateAll(c, s, targets, signal)
+	if err != nil {
+		return noAnswer, err
+	}
+	if h.approver.decides(j.decision) {
+		kept = true
+		return h.approver.tasks.answer(c, func(c *call) (answer, error) {
+			defer t.Close()
+			return h.approve(c, s, j, number, targets)
+		})
+	}
+	return h.apply(c, s, j)
+}
+
+// evaluateAll returns the strictest decision on the targets. Among permitted ones it
+// returns one that needs more than to let the call go on.
+func (h *signals) evaluateAll(c *call, s *sender, targets []target.Peer, signal int) (*judgedSignal, error) {
 	var first *judgedSignal
 	for _, p := range targets {
-		j, err := c.judgeSignal(s, p, signal)
+		j, err := h.evaluate(c, s, p, signal)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		// The strictest counts; among the permitted the one that is not plain.
 		approve := j.decision.Effect == policy.Approve
 		if first == nil || !j.decision.Permits() || first.decision.Effect == policy.Allow {
 			first = j
@@ -120,73 +144,65 @@ func (w *worker) signal(c *call, number, signal int) error {
 			break
 		}
 	}
-	if first.decision.Effect == policy.Approve && w.loop.cfg.Ask != nil {
-		asked = true
-		w.loop.askSignal(c, s, first, number, targets)
-		return nil
-	}
-	return w.answerSignal(c, s, first)
+	return first, nil
 }
 
 // owner is fcntl with F_SETOWN: the kernel will signal a process, or a group, for
 // a descriptor. It is judged now, for the signals that it gets by default.
-func (w *worker) owner(c *call) error {
+func (h *signals) owner(c *call) (answer, error) {
 	if request := int32(c.Args[1]); request != unix.F_SETOWN {
-		return fmt.Errorf("fcntl request %d: %w", request, unix.EPERM)
+		return noAnswer, fmt.Errorf("fcntl request %d: %w", request, unix.EPERM)
 	}
 	t, err := target.OpenView(c.TID)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer t.Close()
-	s, err := w.loop.sender(t)
+	s, err := h.sender(t)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	targets, err := s.targets(int(int32(c.Args[2])))
 	if errors.Is(err, unix.ESRCH) || err == nil && len(targets) == 0 {
-		c.deny(unix.ESRCH)
-		return nil
+		return deny(unix.ESRCH), nil
 	}
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
 	for _, p := range targets {
 		for _, signal := range []unix.Signal{unix.SIGIO, unix.SIGURG} {
-			j, err := c.judgeSignal(s, p, int(signal))
+			j, err := h.evaluate(c, s, p, int(signal))
 			if err != nil {
-				return err
+				return noAnswer, err
 			}
 			switch j.decision.Effect {
 			case policy.Allow:
 			case policy.Audit:
-				if err := w.loop.cfg.Emit(w.loop.signalEvent(s, j, "audit")); err != nil {
-					return fmt.Errorf("audit: %w", err)
+				if err := h.record.permit(s.event(j, "audit")); err != nil {
+					return noAnswer, err
 				}
 			default:
-				w.loop.emit(w.loop.signalEvent(s, j, "deny"))
-				c.deny(unix.EPERM)
-				return nil
+				h.record.report(s.event(j, "deny"))
+				return deny(unix.EPERM), nil
 			}
 		}
 	}
-	w.goOn(c)
-	return nil
+	return proceed, nil
 }
 
 // sender is the process that sends a signal.
 type sender struct {
 	t      *target.Target
 	self   target.Peer
-	loop   *Loop
+	images *images
 	nested bool // its processes are all in a pid namespace of the session
 }
 
-func (l *Loop) sender(t *target.Target) (*sender, error) {
-	s := &sender{t: t, loop: l}
+func (h *signals) sender(t *target.Target) (*sender, error) {
+	s := &sender{t: t, images: h.images}
 	var err error
 	if s.self, err = t.Self(); err != nil {
 		return nil, err
@@ -273,7 +289,7 @@ func (s *sender) inside(p target.Peer) bool {
 	if err != nil || id.Start != p.Start {
 		return false
 	}
-	_, err = s.loop.images.of(t, id)
+	_, err = s.images.of(t, id)
 	return err == nil
 }
 
@@ -285,7 +301,7 @@ type judgedSignal struct {
 	diagnostic policy.Diagnostic
 }
 
-func (c *call) judgeSignal(s *sender, p target.Peer, signal int) (*judgedSignal, error) {
+func (h *signals) evaluate(c *call, s *sender, p target.Peer, signal int) (*judgedSignal, error) {
 	relation, err := s.relation(p)
 	if err != nil {
 		return nil, err
@@ -294,7 +310,7 @@ func (c *call) judgeSignal(s *sender, p target.Peer, signal int) (*judgedSignal,
 		peer:    p,
 		request: &policy.SignalRequest{Signal: signal, Target: relation, PID: p.PID, Name: p.Name, SameUser: p.UID == s.self.UID},
 	}
-	if c.loop.cfg.Shared && (relation == "external" || relation == "system") {
+	if h.samePIDs && (relation == "external" || relation == "system") {
 		j.diagnostic.Message = "not a process of this session"
 		return j, nil // denied: the zero decision
 	}
@@ -302,72 +318,115 @@ func (c *call) judgeSignal(s *sender, p target.Peer, signal int) (*judgedSignal,
 	return j, nil
 }
 
-// answerSignal lets the call go on, pretends, sends another signal, or denies.
-func (w *worker) answerSignal(c *call, s *sender, j *judgedSignal) error {
-	listener := w.loop.cfg.Listener
-	word, effect := "deny", j.decision.Effect
+// apply lets the call go on, only reports success, sends another signal, or denies.
+func (h *signals) apply(c *call, s *sender, j *judgedSignal) (answer, error) {
+	decision := "deny"
 	replacement := redirect(j.decision)
-	switch effect {
+	switch j.decision.Effect {
 	case policy.Allow:
-		if c.claim() {
-			c.answer(listener.Continue(c.ID))
-		}
-		return nil
+		return proceed, nil
 	case policy.Audit:
-		word = "audit"
+		decision = "audit"
 	case policy.Absorb:
-		word = "absorb"
+		decision = "absorb"
 	case policy.Redirect:
 		// Sent by the supervisor, who may more: only to what the sender could reach.
 		if replacement != nil && j.request.SameUser {
-			word = "redirect"
+			decision = "redirect"
 		}
 	}
-	event := w.loop.signalEvent(s, j, word) // now, while the sender waits
-	if word == "deny" {
-		w.loop.emit(event)
-	} else if err := w.loop.cfg.Emit(event); err != nil {
-		return fmt.Errorf("audit: %w", err)
+	event := s.event(j, decision) // now, while the sender waits
+	if decision == "deny" {
+		h.record.report(event)
+		return deny(unix.EPERM), nil
 	}
-	if !c.claim() {
-		return nil
+	if err := h.record.permit(event); err != nil {
+		return noAnswer, err
 	}
-	switch word {
+	switch decision {
 	case "audit":
-		c.answer(listener.Continue(c.ID))
-	case "absorb":
-		c.answer(listener.Value(c.ID, 0))
+		return proceed, nil
 	case "redirect":
-		if err := s.t.Signal(j.peer, unix.Signal(replacement.Signal)); err != nil {
-			c.answer(listener.Deny(c.ID, unix.EPERM))
-			return nil
+		a := returns(0)
+		a.act = func() unix.Errno {
+			if err := s.t.Signal(j.peer, unix.Signal(replacement.Signal)); err != nil {
+				return unix.EPERM
+			}
+			return 0
 		}
-		c.answer(listener.Value(c.ID, 0))
-	default:
-		c.answer(listener.Deny(c.ID, unix.EPERM))
+		c.reply(a) // now: act needs the sender
+		return noAnswer, nil
 	}
-	return nil
+	return returns(0), nil
 }
 
-func (l *Loop) signalEvent(s *sender, j *judgedSignal, word string) wire.Event {
+// approve has a person decide a signal and carries the decision out.
+func (h *signals) approve(c *call, s *sender, j *judgedSignal, number int, targets []target.Peer) (answer, error) {
+	e := s.event(j, "deny")
+	q := wire.Question{Command: e.Command, Kind: wire.AskSignal, Subject: e.Op + " to " + describe(targets, j), Process: e.Process}
+	given, err := h.approver.wait(c, withRule(q, j.decision, j.diagnostic))
+	if err != nil {
+		return noAnswer, err
+	}
+	e.By = given.By
+	if given.Allow {
+		now, err := s.targets(number)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return noAnswer, err
+		}
+		if !samePeers(now, targets) {
+			given = wire.Answer{Reason: "it would now reach other processes"}
+		}
+	}
+	if !given.Allow {
+		e.Message = because(j.diagnostic, given)
+		h.record.report(e)
+		return deny(unix.EPERM), nil
+	}
+	e.Decision = "approve"
+	if err := h.record.permit(e); err != nil {
+		return noAnswer, err
+	}
+	return proceed, nil
+}
+
+// describe names the processes that a signal would reach.
+func describe(targets []target.Peer, j *judgedSignal) string {
+	if len(targets) == 1 {
+		return fmt.Sprintf("%s %d %s", j.request.Target, targets[0].PID, targets[0].Name)
+	}
+	var names []string
+	for _, p := range targets {
+		names = append(names, fmt.Sprintf("%d %s", p.PID, p.Name))
+	}
+	return fmt.Sprintf("%d processes: %s", len(targets), strings.Join(names, ", "))
+}
+
+// samePeers reports whether a number still means the same processes.
+func samePeers(now, then []target.Peer) bool {
+	same := func(a, b target.Peer) bool { return a.PID == b.PID && a.Start == b.Start }
+	return slices.EqualFunc(now, then, same)
+}
+
+// event describes a signal for the audit log.
+func (s *sender) event(j *judgedSignal, decision string) wire.Event {
 	name := unix.SignalName(unix.Signal(j.request.Signal))
 	if name == "" {
 		name = strconv.Itoa(j.request.Signal)
 	}
 	e := wire.Event{
 		Type:      wire.EventSignal,
-		Session:   l.cfg.Session,
 		Op:        name,
 		Target:    fmt.Sprintf("%s %d %s", j.request.Target, j.request.PID, j.request.Name),
-		Decision:  word,
+		Decision:  decision,
 		Mechanism: "seccomp",
 		Message:   j.diagnostic.Message,
 		Hint:      j.diagnostic.Hint,
 		Rule:      ruleAt(j.diagnostic),
 	}
 	if id, err := s.t.Identity(); err == nil {
-		e.Process = &wire.Process{PID: id.PID, StartTime: id.Start, Exe: s.t.Exe(), Cwd: s.t.Cwd()}
-		if c, err := s.loop.images.of(s.t, id); err == nil {
+		e.Process = process(s.t, id)
+		if c, err := s.images.of(s.t, id); err == nil {
 			e.Command = c.command.ID
 		}
 	}

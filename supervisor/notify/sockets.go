@@ -3,7 +3,6 @@ package notify
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 	"path"
 	"strings"
@@ -17,18 +16,19 @@ import (
 
 // Network is how calls about sockets are answered.
 type Network struct {
-	// Connect is told of each connect(2) of an Internet socket before it goes on.
-	// When it returns a Carry, the caller's socket is connected as that says, by
-	// a duplicate of its descriptor. Nil: connections are not followed.
-	Connect func(Connect) *Carry
-	// Sockets has connect, bind and sendto judged by unix_socket_rules. What goes
-	// on is read again by the kernel: the rules refine what the mounts of the
-	// session and the scope of its Landlock domain hold.
+	// Connect is called for each connect(2) of an Internet socket before it goes on.
+	// If it returns a Destination, the supervisor emulates the call: it connects a
+	// duplicate of the descriptor to that. If it returns nil, the kernel carries the
+	// call out. A nil Connect lets all of them go on.
+	Connect func(Connect) *Destination
+	// Sockets has unix_socket_rules decide on connect, bind and sendto. The kernel
+	// reads the address of a call that goes on again. These rules therefore refine
+	// what the session's mounts and the scope of its Landlock domain enforce.
 	Sockets bool
-	// Shared says that the session has no network of its own: sockets listen on
+	// Shared says that the session has no network namespace: sockets listen on
 	// loopback only.
 	Shared bool
-	// UID and GID are who commands run as.
+	// UID and GID are the user and the group of the commands.
 	UID, GID int
 }
 
@@ -41,12 +41,12 @@ type Connect struct {
 	To      netip.AddrPort
 }
 
-// Carry says where a socket is connected instead of where its program asked for.
-type Carry struct {
-	Refused unix.Errno     // nowhere
-	V4, V6  netip.AddrPort // one of them may be missing
-	// Register is told the local address of the socket before it connects; the
-	// function it returns is called when the connection did not come about.
+// Destination is where a socket is connected instead of where its program asked for.
+type Destination struct {
+	Errno  unix.Errno     // the call fails with it; 0: the socket is connected
+	V4, V6 netip.AddrPort // by the family of the socket; one may be missing
+	// Register is called with the local address of the socket before it connects. The
+	// function it returns is called when the connection was not made.
 	Register func(local netip.AddrPort) (forget func())
 }
 
@@ -60,48 +60,48 @@ type sockaddr struct {
 	name   string         // of AF_UNIX: a path, @ and an abstract name, or empty
 }
 
-func (w *worker) connect(c *call) error {
-	return w.aboutAddress(c, c.Args[1], c.Args[2], "connect")
+// sockets answers calls about sockets.
+type sockets struct {
+	network  Network
+	images   *images
+	record   *recorder
+	approver *approver
 }
 
-func (w *worker) bind(c *call) error { return w.aboutAddress(c, c.Args[1], c.Args[2], "bind") }
+func (h *sockets) connect(c *call) (answer, error) {
+	return h.answer(c, c.Args[1], c.Args[2], "connect")
+}
 
-func (w *worker) sendto(c *call) error { return w.aboutAddress(c, c.Args[4], c.Args[5], "sendto") }
+func (h *sockets) bind(c *call) (answer, error) { return h.answer(c, c.Args[1], c.Args[2], "bind") }
 
-// aboutAddress answers a call that names an address.
-func (w *worker) aboutAddress(c *call, addr, length uint64, op string) error {
+func (h *sockets) sendto(c *call) (answer, error) {
+	return h.answer(c, c.Args[4], c.Args[5], "sendto")
+}
+
+// answer answers a call that names an address.
+func (h *sockets) answer(c *call, addr, length uint64, op string) (answer, error) {
 	t, err := target.Open(c.TID)
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	defer t.Close()
 	a, err := readSockaddr(t, addr, int(int32(length)))
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
 	if errno, ok := asErrno(err); ok {
-		c.deny(errno)
-		return nil
+		return deny(errno), nil
 	}
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
-	n := w.loop.cfg.Network
 	switch {
-	case a.family == unix.AF_UNIX && n.Sockets:
-		return w.unixSocket(c, t, a.name, op)
-	case a.inet.IsValid() && op == "connect" && n.Connect != nil:
-		return w.inetConnect(c, t, a)
+	case a.family == unix.AF_UNIX && h.network.Sockets:
+		return h.unixSocket(c, t, a.name, op)
+	case a.inet.IsValid() && op == "connect" && h.network.Connect != nil:
+		return h.inetConnect(c, t, a)
 	}
-	w.goOn(c)
-	return nil
-}
-
-// goOn lets the call continue as the thread made it.
-func (w *worker) goOn(c *call) {
-	if c.claim() {
-		c.answer(w.loop.cfg.Listener.Continue(c.ID))
-	}
+	return proceed, nil
 }
 
 // readSockaddr reads an address as the kernel would.
@@ -134,136 +134,92 @@ func readSockaddr(t *target.Target, addr uint64, length int) (sockaddr, error) {
 // takes too. See SIN6_LEN_RFC2133.
 const sizeofOldInet6 = 24
 
-// inetConnect follows a connection of an Internet socket.
-func (w *worker) inetConnect(c *call, t *target.Target, a sockaddr) error {
+// inetConnect answers connect of an Internet socket.
+func (h *sockets) inetConnect(c *call, t *target.Target, a sockaddr) (answer, error) {
 	fd := int(int32(c.Args[0]))
 	question := Connect{To: a.inet}
 	var err error
 	if question.Inode, err = t.SocketInode(fd); err != nil {
 		if errno, ok := asErrno(err); ok {
-			c.deny(errno)
-			return nil
+			return deny(errno), nil
 		}
-		return err
+		return noAnswer, err
 	}
-	if question.Process, question.Command, err = w.who(t); err != nil {
-		return err
+	if question.Process, question.Command, err = h.images.identify(t); err != nil {
+		return noAnswer, err
 	}
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
 	question.Stream = t.Stream(fd)
-	carry := w.loop.cfg.Network.Connect(question)
+	to := h.network.Connect(question)
 	switch {
-	case carry == nil:
-		w.goOn(c)
-		return nil
-	case carry.Refused != 0:
-		c.deny(carry.Refused)
-		return nil
+	case to == nil:
+		return proceed, nil
+	case to.Errno != 0:
+		return deny(to.Errno), nil
 	}
-	errno, native, err := w.carry(c, t, fd, a, carry)
-	switch {
-	case err != nil:
-		return err
-	case native:
-		w.goOn(c)
-	case errno != 0:
-		c.deny(errno)
-	case c.claim():
-		c.answer(w.loop.cfg.Listener.Value(c.ID, 0))
-	}
-	return nil
+	return h.emulateConnect(c, t, fd, a, to)
 }
 
-// who describes the process of a thread for events.
-func (w *worker) who(t *target.Target) (wire.Process, string, error) {
-	id, err := t.Identity()
-	if err != nil {
-		return wire.Process{}, "", err
-	}
-	p := wire.Process{PID: id.PID, StartTime: id.Start, Exe: t.Exe(), Cwd: t.Cwd()}
-	caller, err := w.loop.images.of(t, id)
-	if err != nil {
-		return p, "", err
-	}
-	return p, caller.command.ID, nil
-}
-
-// unixSocket judges a call about a Unix socket.
-func (w *worker) unixSocket(c *call, t *target.Target, name, op string) error {
+// unixSocket decides a call about a Unix socket.
+func (h *sockets) unixSocket(c *call, t *target.Target, name, op string) (answer, error) {
 	if name == "" { // the kernel picks a name, or refuses
-		w.goOn(c)
-		return nil
+		return proceed, nil
 	}
 	resolved, err := socketPath(t, name, op)
 	if errno, ok := asErrno(err); ok {
-		c.deny(errno)
-		return nil
+		return deny(errno), nil
 	}
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
 	if !c.valid() {
-		return errGone
+		return noAnswer, errGone
 	}
 	decision, diagnostic := c.rules.Evaluate(&policy.UnixSocketRequest{Path: resolved, Op: op})
 	if decision.Effect == policy.Allow {
-		w.goOn(c)
-		return nil
+		return proceed, nil
 	}
 	e := wire.Event{
-		Type: wire.EventNet, Session: w.loop.cfg.Session, Path: resolved, Op: op, Decision: "deny", Mechanism: "seccomp",
+		Type: wire.EventNet, Path: resolved, Op: op, Decision: "deny", Mechanism: "seccomp",
 		Message: diagnostic.Message, Hint: diagnostic.Hint, Rule: ruleAt(diagnostic),
 	}
-	if p, command, err := w.who(t); err == nil {
+	if p, command, err := h.images.identify(t); err == nil {
 		e.Process, e.Command = &p, command
 	}
-	switch {
-	case decision.Effect == policy.Audit:
+	if h.approver.decides(decision) {
+		return h.approver.tasks.answer(c, func(c *call) (answer, error) { return h.approve(c, e, decision, diagnostic) })
+	}
+	if decision.Effect == policy.Audit {
 		e.Decision = "audit"
-	case decision.Effect == policy.Approve && w.loop.cfg.Ask != nil:
-		w.loop.askSocket(c, e, decision, diagnostic)
-		return nil
 	}
-	return w.answerSocket(c, e)
+	return h.apply(e)
 }
 
-// answerSocket records the decision of an event and carries it out.
-func (w *worker) answerSocket(c *call, e wire.Event) error {
+// apply records the decision of an event and carries it out.
+func (h *sockets) apply(e wire.Event) (answer, error) {
 	if e.Decision == "deny" {
-		w.loop.emit(e)
-		c.deny(unix.EACCES)
-		return nil
+		h.record.report(e)
+		return deny(unix.EACCES), nil
 	}
-	if err := w.loop.cfg.Emit(e); err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	w.goOn(c)
-	return nil
+	return proceed, h.record.permit(e)
 }
 
-// askSocket has a person decide a call about a Unix socket, while no worker
-// waits.
-func (l *Loop) askSocket(c *call, e wire.Event, d policy.Decision, why policy.Diagnostic) {
-	l.running.Go(func() {
-		w := &worker{loop: l}
-		defer func() { w.recovered(c, recover()) }()
-		q := wire.Question{Command: e.Command, Kind: wire.AskNet, Subject: e.Op + " " + e.Path, Process: e.Process}
-		answer := l.person(c, asked(q, d, why))
-		if !c.valid() {
-			return
-		}
-		e.By = answer.By
-		if answer.Allow {
-			e.Decision = "approve"
-		} else {
-			e.Message = because(why, answer)
-		}
-		if err := w.answerSocket(c, e); err != nil {
-			c.fault(err)
-		}
-	})
+// approve has a person decide a call about a Unix socket.
+func (h *sockets) approve(c *call, e wire.Event, d policy.Decision, why policy.Diagnostic) (answer, error) {
+	q := wire.Question{Command: e.Command, Kind: wire.AskNet, Subject: e.Op + " " + e.Path, Process: e.Process}
+	given, err := h.approver.wait(c, withRule(q, d, why))
+	if err != nil {
+		return noAnswer, err
+	}
+	e.By = given.By
+	if given.Allow {
+		e.Decision = "approve"
+	} else {
+		e.Message = because(why, given)
+	}
+	return h.apply(e)
 }
 
 // socketPath is the name of a socket as rules have it: of an abstract one with
@@ -290,5 +246,5 @@ func socketPath(t *target.Target, name, op string) (string, error) {
 	return h.Path, nil
 }
 
-// errNotTCP says that a socket is not what a carry is for.
+// errNotTCP says that a socket is of a kind that is not emulated.
 var errNotTCP = errors.New("not a TCP socket")

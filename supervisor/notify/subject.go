@@ -75,7 +75,7 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 		if !h.Regular() || h.Stat.Mode&0o111 == 0 {
 			return fmt.Errorf("%w: %w", errNoProgram, unix.EACCES)
 		}
-		head, err := firstBytes.of(h)
+		head, err := shebangs.of(h)
 		if err != nil {
 			return err
 		}

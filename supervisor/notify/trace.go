@@ -25,16 +25,20 @@ var quietStops = sync.OnceFunc(func() {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&action)), 0, maskSize, 0, 0)
 })
 
-// The functions below are called on the worker's own thread only: the kernel
-// knows tracers by thread.
+// tracer traces at most one process from its exec on. Its methods are for one thread
+// only, since the kernel knows tracers by thread.
+type tracer struct {
+	traced  int // thread that is seized; 0: none
+	stopped int // process that is held at an exec stop; 0: none
+}
 
 // seize attaches to a thread. If the supervisor dies the kernel kills it.
-func (w *worker) seize(tid int) error {
+func (t *tracer) seize(tid int) error {
 	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 	if err := ptrace(unix.PTRACE_SEIZE, tid, options); err != nil {
 		return fmt.Errorf("trace the exec of thread %d, which a debugger may hold: %w", tid, err)
 	}
-	w.traced = tid
+	t.traced = tid
 	return nil
 }
 
@@ -45,7 +49,7 @@ func interrupt(tid int) error {
 	return nil
 }
 
-// ptrace makes a request that does not wait: the Go scheduler need not know.
+// ptrace makes a request that does not wait: the Go scheduler need not knot.
 func ptrace(request, tid int, data uintptr) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), 0, data, 0, 0)
 	if errno != 0 {
@@ -54,10 +58,10 @@ func ptrace(request, tid int, data uintptr) error {
 	return nil
 }
 
-// wait waits for the stop after a continued exec. true means that w.stopped is
+// wait waits for the stop after a continued exec. true means that t.stopped is
 // held at a successful exec; false that the exec failed or its thread is gone,
 // and nothing is traced any more.
-func (w *worker) wait() bool {
+func (t *tracer) wait() bool {
 	const eventStop = 128 // PTRACE_EVENT_STOP
 	for {
 		var status unix.WaitStatus
@@ -66,15 +70,15 @@ func (w *worker) wait() bool {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil: // ECHILD
-			w.traced, w.stopped = 0, 0
+			t.traced, t.stopped = 0, 0
 			return false
 		case !status.Stopped():
 			// It died; if a thread takes over its number, more follows.
 		case int(status)>>16 == unix.PTRACE_EVENT_EXEC:
-			w.stopped = pid
+			t.stopped = pid
 			return true
 		case int(status)>>16 == eventStop:
-			if w.letGo(pid) {
+			if t.letGo(pid) {
 				return false
 			}
 		default: // a signal on its way to the thread
@@ -85,48 +89,48 @@ func (w *worker) wait() bool {
 
 // letGo detaches from a stopped thread. false means that it was killed
 // meanwhile: it must be waited for, or its parent never sees it end.
-func (w *worker) letGo(pid int) bool {
+func (t *tracer) letGo(pid int) bool {
 	if ptrace(unix.PTRACE_DETACH, pid, 0) != nil {
 		return false
 	}
-	w.traced, w.stopped = 0, 0
+	t.traced, t.stopped = 0, 0
 	return true
 }
 
 // detach lets the process run that is held at its exec stop.
-func (w *worker) detach() {
-	if !w.letGo(w.stopped) {
-		w.drain()
+func (t *tracer) detach() {
+	if !t.letGo(t.stopped) {
+		t.drain()
 	}
 }
 
 // kill kills the process that is held and waits for its end.
-func (w *worker) kill() {
-	_ = unix.Kill(w.stopped, unix.SIGKILL)
-	w.drain()
+func (t *tracer) kill() {
+	_ = unix.Kill(t.stopped, unix.SIGKILL)
+	t.drain()
 }
 
 // drain waits until nothing is traced. A program that gets to an exec stop on
 // the way was judged by nobody.
-func (w *worker) drain() {
-	for w.wait() {
-		_ = unix.Kill(w.stopped, unix.SIGKILL)
+func (t *tracer) drain() {
+	for t.wait() {
+		_ = unix.Kill(t.stopped, unix.SIGKILL)
 	}
 }
 
 // release gives up a thread that was seized, where it stops next. Its call must
 // have been answered.
-func (w *worker) release() {
-	_ = interrupt(w.traced)
-	w.drain()
+func (t *tracer) release() {
+	_ = interrupt(t.traced)
+	t.drain()
 }
 
 // abandon gives up after a panic: a program that is held does not start.
-func (w *worker) abandon() {
+func (t *tracer) abandon() {
 	switch {
-	case w.stopped != 0:
-		w.kill()
-	case w.traced != 0:
-		w.release()
+	case t.stopped != 0:
+		t.kill()
+	case t.traced != 0:
+		t.release()
 	}
 }

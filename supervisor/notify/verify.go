@@ -16,92 +16,83 @@ import (
 // that runs. The order matters: the interrupt is requested before the call
 // continues, so that exactly one stop follows, at the exec when it succeeds and
 // with its errno set when it fails. See PTRACE_SEIZE in ptrace(2).
-func (w *worker) verify(c *call, a *attempt) error {
-	if w.loop.follows.of(c.TID, a.process.Process) {
-		return w.leave(c, a)
+func (h *execs) verify(c *call, a *attempt) (answer, error) {
+	if h.follows.of(c.TID, a.process.Process) {
+		return h.leave(c, a)
 	}
-	if err := w.seize(c.TID); err != nil {
-		return err
+	if err := c.tracer.seize(c.TID); err != nil {
+		return noAnswer, err
 	}
 	err := errGone
 	if c.valid() {
 		err = interrupt(c.TID)
 	}
-	if err == nil && c.claim() {
-		c.answer(w.loop.cfg.Listener.Continue(c.ID))
-		w.current.Store(nil) // answered: no deadline from here on
-		w.settle(a)
-		return nil
+	if err == nil && c.reply(proceed) {
+		c.untimed.Store(true)
+		h.complete(c.tracer, a)
+		return noAnswer, nil
 	}
 	c.fault(err) // before the release: an unanswered thread does not stop
-	w.release()
-	return nil
+	c.tracer.release()
+	return noAnswer, nil
 }
 
-// leave lets an exec go ahead whose thread another one traces already, and looks
-// at.
-func (w *worker) leave(c *call, a *attempt) error {
-	if !c.valid() {
-		return errGone
+// leave lets an exec go ahead whose thread is traced by a follower. The follower
+// checks what it becomes.
+func (h *execs) leave(c *call, a *attempt) (answer, error) {
+	if !c.valid() || !h.follows.give(c.TID, a) {
+		return noAnswer, errGone
 	}
-	if !w.loop.follows.give(c.TID, a) {
-		return errGone
-	}
-	if c.claim() {
-		c.answer(w.loop.cfg.Listener.Continue(c.ID))
-	}
-	return nil
+	return proceed, nil
 }
 
-// trust lets the exec go ahead on what was read before it, which other threads
-// may have changed since. Whether it succeeds shows when the process is looked
-// at again.
-func (w *worker) trust(c *call, a *attempt) error {
+// trust lets the exec go ahead by what was read before it, which other threads may
+// have changed since. The next look at the process shows whether it succeeded.
+func (h *execs) trust(a *attempt) (answer, error) {
 	img, err := a.image()
 	if err != nil {
-		return err
+		return noAnswer, err
 	}
-	e := w.event(a, a.word())
+	e := a.event(a.decisionName())
 	e.Mechanism = "seccomp, unverified"
-	if err := w.loop.cfg.Emit(e); err != nil {
-		return fmt.Errorf("audit: %w", err)
+	if err := h.record.permit(e); err != nil {
+		return noAnswer, err
 	}
 	program := a.files[len(a.files)-1]
-	w.loop.images.expect(a.process.Process, expected{img, program.Stat.Dev, program.Stat.Ino})
-	if c.claim() {
-		c.answer(w.loop.cfg.Listener.Continue(c.ID))
-	}
-	return nil
+	h.images.expect(a.process.Process, expected{img, program.Stat.Dev, program.Stat.Ino})
+	return proceed, nil
 }
 
-// settle waits for what became of the exec and lets it run or kills it.
-func (w *worker) settle(a *attempt) {
-	if !w.wait() {
+// complete waits for the result of an exec. It lets the new program run, follows it or
+// kills it.
+func (h *execs) complete(tr *tracer, a *attempt) {
+	if !tr.wait() {
 		return
 	}
-	w.loop.follows.passed(a.process.Process)
-	if err := w.accept(w.stopped, a); err != nil {
-		w.kill()
-		w.refused(a, err)
+	h.follows.passed(a.process.Process)
+	if err := h.accept(tr.stopped, a); err != nil {
+		tr.kill()
+		h.reportKilled(a, err)
 		return
 	}
 	if a.follows() {
-		w.follow(a)
+		h.follow(tr, a)
 		return
 	}
-	w.detach()
+	tr.detach()
 }
 
-// refused tells of a program that was killed before its first instruction.
-func (w *worker) refused(a *attempt, err error) {
-	e := w.event(a, "deny")
+// reportKilled writes the event of a program that was killed before its first
+// instruction.
+func (h *execs) reportKilled(a *attempt, err error) {
+	e := a.event("deny")
 	e.Mechanism, e.Message = "ptrace", err.Error()
 	if errors.Is(err, errSwitched) {
 		e.Op = "exec_switched"
 	} else {
 		e.Type = wire.EventFault
 	}
-	w.loop.emit(e)
+	h.record.report(e)
 }
 
 // errSwitched says that the program is not the one that was judged.
@@ -109,7 +100,7 @@ var errSwitched = errors.New("the exec was switched while it was judged")
 
 // accept compares the program at its exec stop with what was judged, judges its
 // arguments again if they differ, completes its environment and records it.
-func (w *worker) accept(pid int, a *attempt) error {
+func (h *execs) accept(pid int, a *attempt) error {
 	if pid != a.process.PID {
 		return fmt.Errorf("%w: process %d became the program, not %d", errSwitched, pid, a.process.PID)
 	}
@@ -121,7 +112,7 @@ func (w *worker) accept(pid int, a *attempt) error {
 	if program := a.files[len(a.files)-1]; !program.Same(s.Dev, s.Ino) {
 		return fmt.Errorf("%w: the program is not %s", errSwitched, program.Path)
 	}
-	if err := w.review(s, a); err != nil {
+	if err := a.review(s); err != nil {
 		return err
 	}
 	if err := a.approval.holds(a.originals()); err != nil {
@@ -137,10 +128,10 @@ func (w *worker) accept(pid int, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	if err := w.loop.cfg.Emit(w.event(a, a.word())); err != nil {
-		return fmt.Errorf("audit: %w", err)
+	if err := h.record.permit(a.event(a.decisionName())); err != nil {
+		return err
 	}
-	return w.loop.images.executed(a.process.Process, img)
+	return h.images.executed(a.process.Process, img)
 }
 
 // image is what the process runs after a successful exec.
@@ -156,8 +147,8 @@ func (a *attempt) image() (*image, error) {
 	return img, err
 }
 
-// word is the decision as events name it.
-func (a *attempt) word() string {
+// decisionName is the decision as events name it.
+func (a *attempt) decisionName() string {
 	switch {
 	case a.approval != nil:
 		return "approve"
@@ -170,8 +161,8 @@ func (a *attempt) word() string {
 // review looks again at what can have changed since it was judged: the content
 // of the program, which from here on nobody can write to, and the arguments,
 // which are now the ones that the program has.
-func (w *worker) review(s *target.Stopped, a *attempt) error {
-	same, err := w.sameContent(a)
+func (a *attempt) review(s *target.Stopped) error {
+	same, err := a.sameContent()
 	if err != nil {
 		return err
 	}
@@ -190,7 +181,7 @@ func (w *worker) review(s *target.Stopped, a *attempt) error {
 	}
 	a.argv = argv
 	a.nameArgs()
-	if err := w.judge(a); err != nil {
+	if err := a.evaluate(); err != nil {
 		return err
 	}
 	if !a.permits() {
@@ -200,7 +191,7 @@ func (w *worker) review(s *target.Stopped, a *attempt) error {
 }
 
 // sameContent reports whether the program is still like what it was judged as.
-func (w *worker) sameContent(a *attempt) (bool, error) {
+func (a *attempt) sameContent() (bool, error) {
 	if a.rules.Identify == nil {
 		return true, nil
 	}
@@ -214,7 +205,7 @@ func (w *worker) sameContent(a *attempt) (bool, error) {
 		return false, err
 	}
 	if fixed {
-		firstBytes.keep(a.files[last], a.heads[last])
+		shebangs.keep(a.files[last], a.heads[last])
 		return true, nil
 	}
 	if err := a.files[last].Refresh(); err != nil {

@@ -25,7 +25,7 @@ const (
 // watch denies calls that are late. Their workers may be stuck in a read of
 // memory that never returns.
 func (l *Loop) watch(ctx context.Context) {
-	ticker := time.NewTicker(max(l.cfg.Deadline/looksPerDeadline, time.Millisecond))
+	ticker := time.NewTicker(max(l.pool.bounds.Deadline/looksPerDeadline, time.Millisecond))
 	defer ticker.Stop()
 	seen := map[*worker]sighting{}
 	for {
@@ -34,12 +34,12 @@ func (l *Loop) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		late := fmt.Errorf("no decision within %v", l.cfg.Deadline)
-		workers, idle := l.staff()
+		late := fmt.Errorf("no decision within %v", l.pool.bounds.Deadline)
+		workers, idle := l.pool.all()
 		stuck := 0
 		for _, w := range workers {
 			c := w.current.Load()
-			if c == nil {
+			if c == nil || c.untimed.Load() {
 				delete(seen, w)
 				continue
 			}
@@ -50,7 +50,7 @@ func (l *Loop) watch(ctx context.Context) {
 				c.fault(late)
 			}
 		}
-		for _, c := range l.overdue(stuck > 0 && stuck+idle >= len(workers)) {
+		for _, c := range l.pool.overdue(stuck > 0 && stuck+idle >= len(workers)) {
 			c.fault(late)
 		}
 	}

@@ -124,7 +124,7 @@ func TestOnlyABlockedDecisionIsLate(t *testing.T) {
 	fd := int(r.Fd())
 	const deadline = time.Second
 	on := func(f func()) Config {
-		return Config{Deadline: deadline, Rules: Rules{Evaluate: func(q policy.Request) (policy.Decision, policy.Diagnostic) {
+		return Config{Bounds: Bounds{Deadline: deadline}, Rules: Rules{Evaluate: func(q policy.Request) (policy.Decision, policy.Diagnostic) {
 			if path.Base(q.(*policy.CommandRequest).Path) == "hello" {
 				f()
 			}

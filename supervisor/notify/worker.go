@@ -1,64 +1,136 @@
 package notify
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/wire"
 	"agentsh/seccomp"
-	"agentsh/seccomp/target"
 )
 
-// handlers are the system calls that are answered, each by one function. The
-// function answers the call or returns why it must be denied.
-var handlers = map[int]func(*worker, *call) error{
-	unix.SYS_EXECVE:             (*worker).execve,
-	unix.SYS_EXECVEAT:           (*worker).execveat,
-	unix.SYS_KILL:               (*worker).killProcess,
-	unix.SYS_TKILL:              (*worker).sigqueue,
-	unix.SYS_TGKILL:             (*worker).tgkill,
-	unix.SYS_RT_SIGQUEUEINFO:    (*worker).sigqueue,
-	unix.SYS_RT_TGSIGQUEUEINFO:  (*worker).tgkill,
-	unix.SYS_SCHED_SETAFFINITY:  (*worker).schedule,
-	unix.SYS_SCHED_SETSCHEDULER: (*worker).schedule,
-	unix.SYS_SCHED_SETPARAM:     (*worker).schedule,
-	unix.SYS_SCHED_SETATTR:      (*worker).schedule,
-	unix.SYS_SETPRIORITY:        (*worker).priority,
-	unix.SYS_IOPRIO_SET:         (*worker).priority,
-	unix.SYS_CONNECT:            (*worker).connect,
-	unix.SYS_BIND:               (*worker).bind,
-	unix.SYS_SENDTO:             (*worker).sendto,
-	unix.SYS_LISTEN:             (*worker).listen,
-	unix.SYS_MEMFD_CREATE:       (*worker).memoryFile,
-	unix.SYS_OPENAT:             (*worker).openat,
-	unix.SYS_OPENAT2:            (*worker).openat2,
-	unix.SYS_FCNTL:              (*worker).owner,
-}
-
-// worker is one thread that receives and answers. It is the tracer of at most
-// one process at a time.
+// worker is one thread that receives calls and answers them.
 type worker struct {
-	loop    *Loop
 	tid     atomic.Int64
 	current atomic.Pointer[call]
-	traced  int // thread that is seized and not yet let go; 0: none
-	stopped int // process that it holds at an exec stop; 0: none
+	tracer  tracer
 }
 
-// call is one notification on its way to its answer.
-type call struct {
-	seccomp.Notification
-	loop     *Loop
-	rules    Rules
-	start    time.Time // when it was received
-	answered atomic.Bool
+// run serves a worker's thread.
+func (l *Loop) run(w *worker) error {
+	w.tid.Store(int64(unix.Gettid()))
+	if err := l.tasks.credentials.become(); err != nil {
+		return err
+	}
+	return l.serve(w)
+}
+
+// serve receives and answers until the engine ends.
+func (l *Loop) serve(w *worker) error {
+	for {
+		c := &call{engine: l.engine, record: l.record}
+		err := l.engine.receive(&c.Notification)
+		if errors.Is(err, seccomp.ErrGone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !l.pool.admit(c) {
+			continue
+		}
+		for ; c != nil; c = l.pool.next() {
+			c.tracer = &w.tracer
+			w.current.Store(c)
+			c.rules = l.current()
+			l.handle(c)
+			w.current.Store(nil)
+		}
+	}
+}
+
+// handle answers one call, exactly once.
+func (l *Loop) handle(c *call) {
+	defer func() { c.recovered(recover()) }()
+	c.finish(l.dispatch(c))
+}
+
+// dispatch passes a call to its handler.
+func (l *Loop) dispatch(c *call) (answer, error) {
+	if c.Arch != nativeArch {
+		return noAnswer, fmt.Errorf("call of architecture %#x", c.Arch)
+	}
+	if refusal := l.refusals.of(c); refusal != nil {
+		return l.refusals.answer(c, refusal)
+	}
+	if handle := l.handlers[c.Syscall]; handle != nil {
+		return handle(c)
+	}
+	return noAnswer, fmt.Errorf("call %d has no handler", c.Syscall)
+}
+
+// recovered denies the call if its handler panicked with p.
+func (c *call) recovered(p any) {
+	if p == nil {
+		return
+	}
+	c.record.log.Error("panic while answering a call", "panic", p, "stack", string(debug.Stack()))
+	c.fault(fmt.Errorf("panic: %v", p))
+	c.tracer.abandon()
+}
+
+// tasks answers calls away from the workers: those that wait for a person, and execs
+// whose interpreter is followed.
+type tasks struct {
+	ctx         context.Context // of the loop; set by Run
+	running     sync.WaitGroup  // of the workers too
+	credentials *Credentials
+	most        int64 // threads
+	threads     atomic.Int64
+}
+
+// answer has f answer a call on another goroutine.
+func (t *tasks) answer(c *call, f handler) (answer, error) {
+	c.tracer = &tracer{}
+	t.running.Go(func() {
+		defer func() { c.recovered(recover()) }()
+		c.finish(f(c))
+	})
+	return noAnswer, nil
+}
+
+// answerOnThread has f answer a call on a thread of its own. Calls that trace, or
+// that add a descriptor, need one. finally runs after f, and also when there are too
+// many threads: then the call is denied.
+func (t *tasks) answerOnThread(c *call, f handler, finally func()) (answer, error) {
+	if t.threads.Add(1) > t.most {
+		t.threads.Add(-1)
+		finally()
+		return noAnswer, fmt.Errorf("%d scripts of this session are followed or wait for a person: let some end first: %w", t.most, unix.EAGAIN)
+	}
+	c.tracer = &tracer{}
+	t.running.Go(func() {
+		defer t.threads.Add(-1)
+		err := onThread(func() error {
+			defer func() { c.recovered(recover()) }()
+			defer finally()
+			if err := t.credentials.become(); err != nil {
+				return err
+			}
+			c.finish(f(c))
+			return nil
+		})
+		if err != nil {
+			c.fault(err)
+		}
+	})
+	return noAnswer, nil
 }
 
 // onThread runs f on a thread of its own that is not the leader of the process:
@@ -101,22 +173,14 @@ func blockSignals() {
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil) // fails for a bad argument only
 }
 
-// start serves, as the user whose processes it looks at.
-func (w *worker) start() error {
-	w.tid.Store(int64(unix.Gettid()))
-	if as := w.loop.cfg.As; as != nil {
-		if err := as.become(); err != nil {
-			return err
-		}
-	}
-	return w.serve()
-}
-
 // become makes the calling thread, and it alone, one of this user for what
 // ptrace(2) checks: the real ids for tracing, those of the file system for
 // /proc/PID. It keeps its effective ids and permitted capabilities, so that
 // nobody who is not the supervisor may trace it. The thread must end with its work.
-func (c *Credential) become() error {
+func (c *Credentials) become() error {
+	if c == nil {
+		return nil
+	}
 	keep := ^uintptr(0)
 	for _, call := range []struct{ number, id uintptr }{{unix.SYS_SETRESGID, uintptr(c.GID)}, {unix.SYS_SETRESUID, uintptr(c.UID)}} {
 		if _, _, errno := unix.RawSyscall(call.number, call.id, keep, keep); errno != 0 {
@@ -131,111 +195,4 @@ func (c *Credential) become() error {
 		}
 	}
 	return nil
-}
-
-// serve receives and answers until the listener ends.
-func (w *worker) serve() error {
-	l := w.loop
-	for {
-		c := &call{loop: l}
-		err := l.cfg.Listener.Receive(&c.Notification)
-		if errors.Is(err, seccomp.ErrGone) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if !l.admit(c) {
-			continue
-		}
-		for ; c != nil; c = l.next() {
-			w.current.Store(c)
-			c.rules = l.current()
-			w.handle(c)
-			w.current.Store(nil)
-		}
-	}
-}
-
-// handle answers one call, exactly once.
-func (w *worker) handle(c *call) {
-	defer func() { w.recovered(c, recover()) }()
-	handler := handlers[c.Syscall]
-	refusal := w.loop.cfg.Refusals.Of(c.Syscall, c.Args)
-	var err error
-	switch {
-	case c.Arch != nativeArch:
-		err = fmt.Errorf("call of architecture %#x", c.Arch)
-	case refusal != nil:
-		err = w.refuse(c, refusal)
-	case handler == nil:
-		err = fmt.Errorf("call %d has no handler", c.Syscall)
-	default:
-		err = handler(w, c)
-	}
-	if err != nil {
-		c.fault(err)
-	}
-}
-
-// recovered denies a call whose handler panicked with p, if it did.
-func (w *worker) recovered(c *call, p any) {
-	if p == nil {
-		return
-	}
-	w.loop.cfg.Log.Error("panic while answering a call", "panic", p, "stack", string(debug.Stack()))
-	c.fault(fmt.Errorf("panic: %v", p))
-	w.abandon()
-}
-
-// valid reports whether the call still waits: only then what was read from the
-// thread's number belongs to it.
-func (c *call) valid() bool { return c.loop.cfg.Listener.Valid(c.ID) }
-
-// errGone says that the caller went away: there is nobody to answer.
-var errGone = errors.New("the calling thread is gone")
-
-// claim reports whether the caller of this method is the one to answer.
-func (c *call) claim() bool { return c.answered.CompareAndSwap(false, true) }
-
-// deny answers with errno unless there is an answer.
-func (c *call) deny(errno unix.Errno) {
-	if c.claim() {
-		c.answer(c.loop.cfg.Listener.Deny(c.ID, errno))
-	}
-}
-
-func (c *call) answer(err error) {
-	if err != nil && !errors.Is(err, seccomp.ErrGone) && !errors.Is(err, os.ErrClosed) {
-		// Without an answer the thread stays where it is, which is a denial.
-		c.loop.cfg.Log.Error("answer a notification", "error", err)
-	}
-}
-
-// fault denies the call because it could not be decided, and says so in the
-// audit log. An errno in err is what the caller gets.
-func (c *call) fault(err error) {
-	if !c.claim() {
-		return
-	}
-	errno := unix.EACCES
-	if e := unix.Errno(0); errors.As(err, &e) && e != 0 && !errors.Is(err, target.ErrGone) {
-		errno = e
-	}
-	denied := c.loop.cfg.Listener.Deny(c.ID, errno)
-	c.answer(denied)
-	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) || errors.Is(denied, seccomp.ErrGone) {
-		return // the caller died meanwhile, which may well be the fault
-	}
-	e := wire.Event{Type: wire.EventFault, Session: c.loop.cfg.Session, Decision: "deny", Mechanism: "seccomp", Message: err.Error()}
-	e.Process = &wire.Process{PID: c.TID}
-	c.loop.emit(e)
-}
-
-// emit writes an event about something that is denied already: its loss is
-// logged and changes nothing.
-func (l *Loop) emit(e wire.Event) {
-	if err := l.cfg.Emit(e); err != nil {
-		l.cfg.Log.Error("audit event lost", "type", e.Type, "error", err)
-	}
 }

@@ -26,16 +26,16 @@ func TestFirstBytesAreReadAgainWhereTheyCanChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	k := heads{known: map[fileVersion][]byte{}}
+	k := shebangCache{known: map[fileVersion][]byte{}}
 	k.keep(h, []byte("\x7fELF"))
 	if head, err := k.of(h); err != nil || string(head) != "#!/bin/sh\n" {
 		t.Errorf("a file that can be written begins with %q, %v", head, err)
 	}
-	for i := range 2 * maxHeads {
+	for i := range 2 * maxShebangs {
 		h.Stat.Size = int64(i)
 		k.keep(h, nil)
 	}
-	if len(k.known) > maxHeads {
+	if len(k.known) > maxShebangs {
 		t.Errorf("%d are kept", len(k.known))
 	}
 }

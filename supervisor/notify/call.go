@@ -1,0 +1,96 @@
+package notify
+
+import (
+	"errors"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/seccomp"
+	"agentsh/seccomp/target"
+)
+
+// handler answers one system call. An error denies the call: see [call.fault].
+type handler func(*call) (answer, error)
+
+// call is one system call that was stopped.
+type call struct {
+	seccomp.Notification
+	engine   engine
+	record   *recorder
+	rules    Rules
+	start    time.Time // when it was received
+	tracer   *tracer   // of the thread that handles the call
+	answered atomic.Bool
+	// untimed says that the call is answered and its thread now waits for an exec,
+	// which has no deadline.
+	untimed atomic.Bool
+}
+
+// valid reports whether the thread still waits. Only then does memory that was read
+// by its number belong to it.
+func (c *call) valid() bool { return c.engine.valid(c.ID) }
+
+// errGone says that the calling thread has ended: nobody waits for an answer.
+var errGone = errors.New("the calling thread is gone")
+
+// claim reports whether its caller is the one to answer.
+func (c *call) claim() bool { return c.answered.CompareAndSwap(false, true) }
+
+// reply answers the call unless it is answered. It reports whether it did.
+func (c *call) reply(a answer) bool {
+	if a.file != nil {
+		defer a.file.file.Close()
+	}
+	if a.kind == answerNone || !c.claim() {
+		return false
+	}
+	if a.act != nil {
+		if errno := a.act(); errno != 0 {
+			a = deny(errno)
+		}
+	}
+	_ = c.send(a) // it is logged
+	return true
+}
+
+// send has the engine answer. Without an answer the thread stays stopped, which is
+// a denial.
+func (c *call) send(a answer) error {
+	err := c.engine.answer(c.ID, a)
+	if err != nil && !errors.Is(err, seccomp.ErrGone) && !errors.Is(err, os.ErrClosed) {
+		c.record.log.Error("answer a notification", "error", err)
+	}
+	return err
+}
+
+// finish replies what a handler returned.
+func (c *call) finish(a answer, err error) {
+	if err != nil {
+		c.fault(err)
+		return
+	}
+	c.reply(a)
+}
+
+// fault denies a call that could not be decided and writes a fault event. The
+// caller gets the errno in err, or EACCES.
+func (c *call) fault(err error) {
+	if !c.claim() {
+		return
+	}
+	errno := unix.EACCES
+	if e := unix.Errno(0); errors.As(err, &e) && e != 0 && !errors.Is(err, target.ErrGone) {
+		errno = e
+	}
+	denied := c.send(deny(errno))
+	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) || errors.Is(denied, seccomp.ErrGone) {
+		return // the caller ended meanwhile, which is the probable cause
+	}
+	c.record.report(wire.Event{
+		Type: wire.EventFault, Decision: "deny", Mechanism: "seccomp", Message: err.Error(), Process: &wire.Process{PID: c.TID},
+	})
+}
