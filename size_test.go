@@ -26,9 +26,6 @@ const (
 // when its owner is done; none may be added.
 var stillLarge = map[string]bool{
 	"supervisor.Session":              true,
-	"supervisor/notify.worker":        true,
-	"supervisor/notify.Loop":          true,
-	"supervisor/notify.Config":        true,
 	"supervisor/launch.Init":          true,
 	"supervisor/launch.Config":        true,
 	"supervisor/egress.Proxy":         true,

@@ -324,7 +324,7 @@ func (s *Session) startLoop() error {
 	tracing := s.confinement.Tracing()
 	s.loop = notify.New(notify.Config{
 		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log, Root: root,
-		Unverified: s.lost.has(lossVerify), Shared: tracing.Shared, As: tracing.As,
+		Unverified: s.lost.has(lossVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
 		Network: s.networkCalls(), Open: open, Refusals: s.refusals,
 	})
 	ctx, stop := context.WithCancel(context.Background())

@@ -14,25 +14,25 @@ import (
 // Connect answers the notification of a connect(2). It returns nil if the call
 // may go on as the program made it. A destination that no rule can permit is
 // refused now, so that the program reads EACCES; the proxy would refuse it too.
-func (n *Network) Connect(q notify.Connect) *notify.Carry {
+func (n *Network) Connect(q notify.Connect) *notify.Destination {
 	q.To = netip.AddrPortFrom(q.To.Addr().Unmap(), q.To.Port())
 	local := !n.shared && (q.To.Addr().IsLoopback() || q.To.Addr().IsUnspecified())
 	service := q.To.Port() == dnsPort || q.To == n.at4.proxy || q.To == n.at6.proxy
 	if q.Stream && !local && !service && n.proxy.Forbidden(q.To, callerOf(q)) {
-		return &notify.Carry{Refused: unix.EACCES}
+		return &notify.Destination{Errno: unix.EACCES}
 	}
 	if !n.emulated || local {
 		n.callers.note(q)
 		return nil
 	}
-	carry := &notify.Carry{V4: n.at4.tcp, V6: n.at6.tcp, Register: n.callers.emulate(q)}
+	to := &notify.Destination{V4: n.at4.tcp, V6: n.at6.tcp, Register: n.callers.emulate(q)}
 	switch {
 	case q.To.Port() == dnsPort:
-		carry.V4, carry.V6 = n.at4.dns, n.at6.dns
+		to.V4, to.V6 = n.at4.dns, n.at6.dns
 	case q.To == n.at4.proxy, q.To == n.at6.proxy:
-		carry.V4, carry.V6 = n.at4.proxy, n.at6.proxy
+		to.V4, to.V6 = n.at4.proxy, n.at6.proxy
 	}
-	return carry
+	return to
 }
 
 // original returns the destination that the program asked for.

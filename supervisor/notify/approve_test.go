@@ -78,7 +78,8 @@ func TestWaitingForAPersonHoldsUpNobody(t *testing.T) {
 		return ask(r)
 	}}
 	script := fmt.Sprintf("for ((i = 0; i < %d; i++)); do /bin/echo $i & while [ ! -e $0/$i ]; do :; done; done; /bin/true; wait", questions)
-	s := run(t, Config{Rules: rules, Bounds: Bounds{Workers: 8, Deadline: time.Minute}, Ask: func(ctx context.Context, q wire.Question) wire.Answer {
+	bounds := Bounds{Workers: 8, Deadline: time.Minute}
+	s := run(t, Config{Rules: rules, Bounds: bounds, Ask: func(ctx context.Context, q wire.Question) wire.Answer {
 		if err := os.WriteFile(filepath.Join(dir, q.Argv[1]), nil, 0o600); err != nil {
 			t.Error(err)
 		}

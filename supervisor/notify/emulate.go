@@ -85,7 +85,7 @@ func (h *sockets) emulateConnect(c *call, t *target.Target, fd int, a sockaddr, 
 	forget := to.Register(local)
 	errno, _ = asErrno(unix.Connect(s.fd, peer))
 	if errno == 0 {
-		return returns(0), nil
+		return success, nil
 	}
 	if errno != unix.EINPROGRESS && errno != unix.EALREADY {
 		forget()

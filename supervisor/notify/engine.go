@@ -56,19 +56,18 @@ var (
 	noAnswer = answer{}
 	// proceed lets the kernel carry the call out. It reads the arguments again.
 	proceed = answer{kind: answerContinue}
+	// success makes the call return 0 without running.
+	success = answer{kind: answerValue, value: 0}
 )
 
 // deny makes the call fail with errno.
 func deny(errno unix.Errno) answer { return answer{kind: answerErrno, errno: errno} }
 
-// returns makes the call return a value without running.
-func returns(v int64) answer { return answer{kind: answerValue, value: v} }
-
 // result is the answer of a call that was emulated: 0, or the errno in err. An
 // error without an errno is returned.
 func result(err error) (answer, error) {
 	if err == nil {
-		return returns(0), nil
+		return success, nil
 	}
 	if errno, ok := asErrno(err); ok {
 		return deny(errno), nil

@@ -56,9 +56,9 @@ type Config struct {
 	// Unverified lets an exec go on without ptrace, where that is forbidden. The exec
 	// is decided by what was read before it, and Inject is not put back.
 	Unverified bool
-	// SamePIDs says that the session shares the pid namespace of the machine. Signals
+	// SharedPIDs says that the session shares the pid namespace of the machine. Signals
 	// to processes of others are then denied whatever the policy says.
-	SamePIDs bool
+	SharedPIDs bool
 	// TraceAs is the user whose processes the workers may trace. Nil: the supervisor has
 	// the capability to trace them.
 	TraceAs *Credentials
@@ -195,7 +195,7 @@ func New(cfg Config) *Loop {
 		unverified: cfg.Unverified, root: cfg.Root, images: l.images, follows: newFollows(),
 		record: l.record, approver: approver, tasks: l.tasks,
 	}
-	signals := &signals{images: l.images, record: l.record, approver: approver, samePIDs: cfg.SamePIDs}
+	signals := &signals{images: l.images, record: l.record, approver: approver, sharedPIDs: cfg.SharedPIDs}
 	sockets := &sockets{network: cfg.Network, images: l.images, record: l.record, approver: approver}
 	files := &procFiles{open: cfg.Open, images: l.images, record: l.record, approver: approver}
 	l.handlers = map[int]handler{

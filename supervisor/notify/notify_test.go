@@ -351,7 +351,7 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 	t.Run("a queue that is full", func(t *testing.T) {
 		entered, release := make(chan struct{}, 8), make(chan struct{})
 		cfg := onTrue(func() { entered <- struct{}{}; <-release })
-		cfg.Workers, cfg.Queue, cfg.Bounds.Deadline = 2, 1, time.Minute
+		cfg.Bounds.Workers, cfg.Bounds.Queue, cfg.Bounds.Deadline = 2, 1, time.Minute
 		s, full := crowd(t, cfg, "/bin/true & read go; for i in 1 2; do (/bin/echo ran 2>/dev/null || { echo refused; echo >&4; }) & done; wait")
 		<-entered
 		s.stdin.Write([]byte("go\n"))

@@ -47,13 +47,14 @@ func crowd(t *testing.T, cfg Config, script string) (s crowded, told *os.File) {
 func TestMoreExecsThanWorkersAreAllowed(t *testing.T) {
 	const many = 40
 	entered, release := make(chan struct{}, 1), make(chan struct{})
-	cfg := Config{Bounds: Bounds{Workers: 2, Deadline: time.Hour}, Rules: Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
+	cfg := Config{Bounds: Bounds{Workers: 2, Deadline: time.Hour}}
+	cfg.Rules = Rules{Evaluate: func(r policy.Request) (policy.Decision, policy.Diagnostic) {
 		if path.Base(r.(*policy.CommandRequest).Path) == "true" {
 			entered <- struct{}{}
 			<-release
 		}
 		return policy.Decision{Effect: policy.Allow}, policy.Diagnostic{}
-	}}}
+	}}
 	s, _ := crowd(t, cfg, "/bin/true & read go; i=0; while [ $i -lt 40 ]; do /bin/echo ran & i=$((i+1)); done; wait")
 	<-entered
 	if _, err := io.WriteString(s.stdin, "go\n"); err != nil {

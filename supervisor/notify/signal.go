@@ -25,9 +25,9 @@ type signals struct {
 	images   *images
 	record   *recorder
 	approver *approver
-	// samePIDs says that the session shares the pid namespace of the machine: only
+	// sharedPIDs says that the session shares the pid namespace of the machine: only
 	// its own processes get signals.
-	samePIDs bool
+	sharedPIDs bool
 }
 
 func (h *signals) kill(c *call) (answer, error) {
@@ -310,7 +310,7 @@ func (h *signals) evaluate(c *call, s *sender, p target.Peer, signal int) (*judg
 		peer:    p,
 		request: &policy.SignalRequest{Signal: signal, Target: relation, PID: p.PID, Name: p.Name, SameUser: p.UID == s.self.UID},
 	}
-	if h.samePIDs && (relation == "external" || relation == "system") {
+	if h.sharedPIDs && (relation == "external" || relation == "system") {
 		j.diagnostic.Message = "not a process of this session"
 		return j, nil // denied: the zero decision
 	}
@@ -347,7 +347,7 @@ func (h *signals) apply(c *call, s *sender, j *judgedSignal) (answer, error) {
 	case "audit":
 		return proceed, nil
 	case "redirect":
-		a := returns(0)
+		a := success
 		a.act = func() unix.Errno {
 			if err := s.t.Signal(j.peer, unix.Signal(replacement.Signal)); err != nil {
 				return unix.EPERM
@@ -357,7 +357,7 @@ func (h *signals) apply(c *call, s *sender, j *judgedSignal) (answer, error) {
 		c.reply(a) // now: act needs the sender
 		return noAnswer, nil
 	}
-	return returns(0), nil
+	return success, nil
 }
 
 // approve has a person decide a signal and carries the decision out.

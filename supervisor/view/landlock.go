@@ -196,7 +196,7 @@ func (c *landlockOnly) Tracing() Tracing {
 	if !isRoot() {
 		return Tracing{Shared: true}
 	}
-	return Tracing{Shared: true, As: &notify.Credential{UID: c.User.UID, GID: c.User.GID}}
+	return Tracing{Shared: true, As: &notify.Credentials{UID: c.User.UID, GID: c.User.GID}}
 }
 
 // machineDevices are the devices of a command, as in a /dev of its own.

@@ -62,7 +62,7 @@ type Tracing struct {
 	// Shared says that commands see the processes of the machine.
 	Shared bool
 	// As is the user to trace as; nil: the supervisor's own rights are enough.
-	As *notify.Credential
+	As *notify.Credentials
 }
 
 // Options describe a session to its confinement.
