@@ -58,6 +58,7 @@ var ranks = map[string]int{
 	"supervisor/cgroup":        2,
 	"supervisor/approve":       2, // who is asked is nothing to those that ask: they know wire.Question only
 	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
+	"supervisor/fileserver":    3, // starts and controls the process; package fuse is what it runs
 	"supervisor/view":          3, // what commands see; it makes configurations for launch
 	"supervisor":               3,
 	"controller":               4,
@@ -80,7 +81,7 @@ var beside = map[string][]string{
 	"internal/snapshot": {"internal/trash"},
 	"seccomp/target":    {"seccomp"},
 	"supervisor/netns":  {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
-	"supervisor":        {"supervisor/view"},
+	"supervisor":        {"supervisor/view", "supervisor/fileserver"},
 	"cmd/agentctl":      {"controller/report"},
 }
 

@@ -230,8 +230,8 @@ func (d *daemon) announce(ctx context.Context) error {
 		Parts: []int{d.session.init.PID()}, Policy: cfg.Policy.Name(), Digest: cfg.Policy.Digest(), Workspace: cfg.Cwd,
 		Audit: d.boot.AuditPath, Started: time.Now().UTC(), Build: d.build,
 	}
-	if d.session.files != nil {
-		one.Parts = append(one.Parts, d.session.files.process.PID())
+	if pid := d.session.files.PID(); pid != 0 {
+		one.Parts = append(one.Parts, pid)
 	}
 	if ends, ok := ctx.Deadline(); ok {
 		ends = ends.UTC()
@@ -284,5 +284,5 @@ type afterwards struct{ *host }
 // Exec runs one command. See [Session.Exec].
 func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	exit, left, err := a.session.Exec(ctx, req, s)
-	return exit, left, errors.Join(err, a.session.files.drain())
+	return exit, left, errors.Join(err, a.session.files.Drain())
 }

@@ -180,3 +180,6 @@ func tryMemory() (string, error) {
 	}
 	return "read of another process", nil
 }
+
+// controlName is the trial process's name for its control socket.
+const controlName = "control"

@@ -15,6 +15,7 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/fileserver"
 )
 
 // statusOf is one field of proc_pid_status(5).
@@ -35,14 +36,14 @@ func statusOf(t *testing.T, pid int, field string) string {
 
 func TestTheFileServerIsConfined(t *testing.T) {
 	b := openBox(t, testPolicy)
-	pid := b.files.process.PID()
+	pid := b.files.PID()
 	for field, want := range map[string]string{"Seccomp": "2", "NoNewPrivs": "1"} {
 		if got := statusOf(t, pid, field); got != want {
 			t.Errorf("%s is %s, want %s", field, got, want)
 		}
 	}
 	caps, err := strconv.ParseUint(statusOf(t, pid, "CapPrm"), 16, 64)
-	if err != nil || caps&^serverCapabilities != 0 {
+	if err != nil || caps&^fileserver.Capabilities != 0 {
 		t.Errorf("capabilities %#x, %v", caps, err)
 	}
 	if err := os.Mkdir(b.workspace+"/guarded", 0o755); err != nil {
@@ -71,7 +72,7 @@ func TestAFileServerThatHangsEndsTheSession(t *testing.T) {
 	if exit, out := b.run(t, "sh", "-c", "echo kept > f && sync f"); exit.Code != 0 {
 		t.Fatalf("%+v %q", exit, out)
 	}
-	if err := unix.Kill(b.files.process.PID(), unix.SIGSTOP); err != nil {
+	if err := unix.Kill(b.files.PID(), unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan wire.Exit, 1)
@@ -87,7 +88,7 @@ func TestAFileServerThatHangsEndsTheSession(t *testing.T) {
 		}
 		ended <- exit
 	}()
-	b.files.watch(time.Millisecond, 100*time.Millisecond)
+	b.files.Watch(time.Millisecond, 100*time.Millisecond)
 	select {
 	case exit := <-ended:
 		if exit.Kind != wire.ExitLost && exit.Code == 0 { // its own error may come before its end

@@ -24,10 +24,10 @@ import (
 func TestADeadFileServerHoldsNobody(t *testing.T) {
 	unprivileged := asBoth(t)
 	for what, end := range map[string]func(*box) error{
-		"killed": func(b *box) error { return unix.Kill(b.files.process.PID(), unix.SIGKILL) },
+		"killed": func(b *box) error { return unix.Kill(b.files.PID(), unix.SIGKILL) },
 		"stopped": func(b *box) error {
-			err := unix.Kill(b.files.process.PID(), unix.SIGSTOP)
-			b.files.watch(time.Millisecond, 100*time.Millisecond) // instead of a minute
+			err := unix.Kill(b.files.PID(), unix.SIGSTOP)
+			b.files.Watch(time.Millisecond, 100*time.Millisecond) // instead of a minute
 			return err
 		},
 	} {

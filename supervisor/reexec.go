@@ -1,12 +1,10 @@
 package supervisor
 
 import (
-	"context"
 	"fmt"
 	"os"
 
-	"agentsh/fuse"
-	"agentsh/supervisor/launch"
+	"agentsh/supervisor/fileserver"
 )
 
 // Reexec must be called first in main, and in TestMain of tests that open
@@ -17,7 +15,7 @@ func Reexec() {
 	if len(os.Args) != 1 {
 		return
 	}
-	roles := map[string]func() error{serverName: serveFiles, probeName: serveProbe}
+	roles := map[string]func() error{fileserver.ProcessName: serveFiles, probeName: serveProbe}
 	role := roles[os.Args[0]]
 	if role == nil {
 		return
@@ -29,19 +27,8 @@ func Reexec() {
 	os.Exit(0)
 }
 
+// serveFiles is the file server's process.
 func serveFiles() error {
-	if err := proveConfinement(); err != nil {
-		return err
-	}
-	files, err := launch.Donations()
-	if err != nil {
-		return err
-	}
-	control := files[controlName]
-	if control == nil {
-		return fmt.Errorf("no control socket")
-	}
-	delete(files, controlName)
 	giveBackWhenQuiet()
-	return fuse.Run(context.Background(), control, files)
+	return fileserver.Serve()
 }

@@ -42,7 +42,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 	if err != nil {
 		return done, err
 	}
-	if err := s.files.prepare(ctx, p); err != nil {
+	if err := s.files.Prepare(ctx, p); err != nil {
 		return done, err
 	}
 	commit := func() error {
@@ -54,7 +54,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		if err := s.emit(event); err != nil {
 			return fmt.Errorf("audit: %w", err)
 		}
-		if err := s.files.commit(ctx); err != nil {
+		if err := s.files.Commit(ctx); err != nil {
 			return err
 		}
 		s.rules.Store(next)

@@ -11,6 +11,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/supervisor/view"
 )
 
 // packBox is a session under a shipped policy. A person who allows everything
@@ -245,7 +246,7 @@ func TestTheGuardNeedsTheFileServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	on := &Session{}
+	on := &Session{confinement: view.New(view.Options{})}
 	if problems := on.settled(off, p); len(problems) != 1 || !strings.Contains(problems[0].Message, "git_guard") {
 		t.Errorf("turned on in a running session: %v", problems)
 	}

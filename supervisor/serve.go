@@ -163,11 +163,35 @@ func (h *host) changed(paths []string) {
 		if view.Below(p, h.session.plan.Private...) {
 			continue // a tmpfs hides nothing from anybody
 		}
-		if err := h.session.files.invalidate(context.Background(), p); err != nil {
+		if err := h.session.files.Invalidate(context.Background(), p); err != nil {
 			h.session.end(fmt.Errorf("file server: %w", err))
 			return
 		}
 	}
+}
+
+// Keep carries out what the session's user asks of its trash and of what was
+// written behind its mounts.
+func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
+	f := h.session.files
+	switch {
+	case r.Restore != "":
+		return f.Restore(ctx, r.Restore, r.Force)
+	case len(r.Purge) > 0:
+		return f.Purge(ctx, r.Purge...)
+	case f == nil:
+		return errors.New("the session has no file server")
+	case len(r.Changed) > 0:
+		h.changed(r.Changed)
+		return nil
+	}
+	return errors.New("nothing was asked")
+}
+
+// Hold freezes the files for a checkpoint or a rollback, for as long as its process
+// lives and the session does. See [channel.Keeper].
+func (h *host) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
+	return h.session.files.Freeze(ctx, in, out)
 }
 
 // Exec runs one command. See [Session.Exec].
@@ -180,7 +204,7 @@ func (h *host) Files() channel.Files { return h.files }
 
 // Changes is the change record of the workspace.
 func (h *host) Changes(ctx context.Context) ([]wire.Change, error) {
-	if err := h.session.files.drain(); err != nil {
+	if err := h.session.files.Drain(); err != nil {
 		return nil, err
 	}
 	return h.session.Changes(ctx)

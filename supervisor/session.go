@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/snapshot"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -28,6 +27,7 @@ import (
 	"agentsh/supervisor/approve"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/cgroup"
+	"agentsh/supervisor/fileserver"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/netns"
 	"agentsh/supervisor/notify"
@@ -86,13 +86,11 @@ type Session struct {
 	confinement view.Confinement
 	plan        *view.Plan // what commands see
 
-	kept        *snapshot.Session // nil: nothing is kept
-	keepDir     string            // the store, outside
-	trashLimits trash.Limits
-	env         delivered
+	store *store // nil: nothing is stored
+	env   delivered
 
-	files    *fileServer    // nil: nothing is governed
-	network  *netns.Network // nil: the policy does not govern it
+	files    *fileserver.Server // nil: nothing is governed
+	network  *netns.Network     // nil: the policy does not govern it
 	init     *launch.Init
 	loop     *notify.Loop
 	loopDone chan struct{}
@@ -159,10 +157,11 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.hold(); err != nil {
 		return err
 	}
-	if err := s.openKeep(); err != nil {
+	var err error
+	if s.store, err = openStore(s.cfg.Files, s.cfg.Policy, s.id); err != nil {
 		return err
 	}
-	s.confinement = view.New(viewOptions(s.cfg, s.user, s.lost, s.state.dir, s.keepDir))
+	s.confinement = view.New(viewOptions(s.cfg, s.user, s.lost, s.state.dir, s.store.path()))
 	if err := s.planView(); err != nil {
 		return err
 	}
@@ -178,7 +177,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.startLoop(); err != nil {
 		return err
 	}
-	if err := s.files.begin(ctx); err != nil { // its events are then told with the commands of the loop
+	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
 		return err
 	}
 	s.network.Serve(s.end)
@@ -292,13 +291,31 @@ func (s *Session) startInit(ctx context.Context) error {
 	cfg.Limits = []launch.Rlimit{{Resource: limitCore}}
 	s.network.Setup(&cfg)
 	if len(s.plan.Governed) > 0 {
-		if s.files, err = s.startFileServer(s.plan.Governed); err != nil {
+		if s.files, err = fileserver.New(s.fileServerConfig()); err != nil {
 			return err
 		}
-		defer s.files.closeDevices()
+		defer s.files.CloseDevices()
 	}
-	s.init, err = launch.NewInit(ctx, cfg, s.serveMount)
+	s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount)
 	return err
+}
+
+// fileServerConfig describes the file server of the session.
+func (s *Session) fileServerConfig() fileserver.Config {
+	c := fileserver.Config{
+		Session: s.id, Policy: s.cfg.Policy, UID: s.user.UID, GID: s.user.GID, CacheSeconds: s.cfg.Files.CacheSeconds,
+		Trash: s.store.trashLimits(), Store: s.store.donations, Emit: s.emit, Ask: s.approvals.Ask, Fail: s.end,
+		Command: func(mark uint64) string {
+			if s.loop == nil {
+				return ""
+			}
+			return s.loop.Marked(mark)
+		},
+	}
+	for _, g := range s.plan.Governed {
+		c.Mounts = append(c.Mounts, fileserver.Mount{Path: g.Path, Backing: g.Backing, Dir: g.Dir})
+	}
+	return c
 }
 
 // startLoop answers the session's notifications from now on.
@@ -359,8 +376,8 @@ func (s *Session) watch() {
 	s.watchIdle()
 	go func() { // ends with the session's first process at the latest
 		select {
-		case <-s.files.dead():
-			s.end(s.files.cause())
+		case <-s.files.Dead():
+			s.end(s.files.Err())
 		case <-s.init.Dead():
 			s.end(errors.New("its first process is gone"))
 		}
@@ -413,7 +430,7 @@ func (s *Session) Changes(ctx context.Context) ([]wire.Change, error) {
 	if s.lost.has(lossFileServer) {
 		return nil, fmt.Errorf("change record: the session is without a file server: %w", s.lost[lossFileServer])
 	}
-	return s.files.changes(ctx)
+	return s.files.Changes(ctx)
 }
 
 // Close kills every command, ends the file server and removes what the session
@@ -441,7 +458,7 @@ func (s *Session) Close() error {
 	if s.stopLoop != nil {
 		s.stopLoop()
 		<-s.loopDone
-		errs = append(errs, s.files.drain())
+		errs = append(errs, s.files.Drain())
 		if s.begun {
 			errs = append(errs, s.emit(wire.Event{Type: wire.EventSession, Phase: "end"}))
 		}
@@ -450,8 +467,12 @@ func (s *Session) Close() error {
 		s.root.Close()
 	}
 	errs = append(errs, s.opener.Close())
-	errs = append(errs, s.closeKeep())
-	s.files.close()
+	var changes func(context.Context) ([]wire.Change, error)
+	if s.files.Running() {
+		changes = s.files.Changes
+	}
+	errs = append(errs, s.store.close(changes, s.cfg.Log.With("session", s.id)))
+	s.files.Close()
 	if s.group != nil {
 		errs = append(errs, s.group.Close())
 	}

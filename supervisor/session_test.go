@@ -123,7 +123,7 @@ func (b *box) request(t testing.TB, req wire.ExecRequest) (wire.Exit, string) {
 // events are the events of the log that want describes.
 func (b *box) events(t testing.TB, want func(wire.Event) bool) []wire.Event {
 	t.Helper()
-	if err := b.files.drain(); err != nil {
+	if err := b.files.Drain(); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(b.log)
@@ -427,7 +427,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 		ended <- err
 	}()
 	<-started
-	server := s.files.process.PID()
+	server := s.files.PID()
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

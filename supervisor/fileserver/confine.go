@@ -1,7 +1,9 @@
-package supervisor
+package fileserver
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -17,10 +19,10 @@ import (
 // serverFilter is the filter of file servers; compiling takes milliseconds.
 var serverFilter = sync.OnceValues(func() ([]byte, error) { return seccomp.ServerPlan().Compile(runtime.GOARCH) })
 
-// serverCapabilities are what a file server needs of root: the rights of any
+// Capabilities are what a file server needs of root: the rights of any
 // owner on the backing, and SYS_ADMIN, which the kernel asks for before it reads
 // and writes around the server.
-const serverCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
+const Capabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_FSETID | 1<<unix.CAP_SYS_ADMIN
 
 // treeRights are all but devices. The right to execute is for the kernel, which
@@ -39,13 +41,31 @@ func confinement(donations []launch.Donation) (launch.Confinement, func(), error
 	if err != nil {
 		return launch.Confinement{}, nil, err
 	}
-	c := launch.Confinement{Filter: filter, Capabilities: serverCapabilities, Trees: []launch.Tree{{File: proc, Access: launch.LandlockRead}}}
+	c := launch.Confinement{Filter: filter, Capabilities: Capabilities, Trees: []launch.Tree{{File: proc, Access: launch.LandlockRead}}}
 	for _, d := range donations {
 		if d.Name != controlName && !strings.HasPrefix(d.Name, fuse.DeviceName("")) {
 			c.Trees = append(c.Trees, launch.Tree{File: d.File, Access: treeRights})
 		}
 	}
 	return c, func() { proc.Close() }, nil
+}
+
+// Serve is the file server's process: it serves what it was given over its
+// descriptors until the mounts are gone.
+func Serve() error {
+	if err := proveConfinement(); err != nil {
+		return err
+	}
+	files, err := launch.Donations()
+	if err != nil {
+		return err
+	}
+	control := files[controlName]
+	if control == nil {
+		return errors.New("no control socket")
+	}
+	delete(files, controlName)
+	return fuse.Run(context.Background(), control, files)
 }
 
 // proveConfinement tries what a file server must not be able to do.
@@ -71,4 +91,15 @@ func proveConfinement() error {
 		f.Close()
 	}
 	return mustFail("a look of the file server outside its trees", err, unix.EACCES)
+}
+
+// mustFail returns an error unless an attempt failed as it must.
+func mustFail(what string, err error, want unix.Errno) error {
+	if errors.Is(err, want) {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("%s was not refused", what)
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }

@@ -1,0 +1,97 @@
+package fileserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// errNone is the error of requests that need a file server where none runs.
+var errNone = errors.New("the session has no file server")
+
+// Running reports whether there is a server to ask.
+func (s *Server) Running() bool { return s != nil && s.control != nil }
+
+// Prepare has the server load another policy. [Server.Commit] puts it in force.
+func (s *Server) Prepare(ctx context.Context, p *policy.Policy) error {
+	if s == nil {
+		return nil
+	}
+	return s.control.Prepare(ctx, policyConfig(p))
+}
+
+// Commit puts the prepared policy in force.
+func (s *Server) Commit(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	return s.control.Commit(ctx)
+}
+
+// Changes is the change record of the workspace.
+func (s *Server) Changes(ctx context.Context) ([]wire.Change, error) {
+	if !s.Running() {
+		return nil, nil
+	}
+	return s.control.Changes(ctx, s.cfg.Mounts[0].Path)
+}
+
+// Invalidate has commands see what was written behind a governed path.
+func (s *Server) Invalidate(ctx context.Context, path string) error {
+	if s == nil {
+		return nil
+	}
+	return s.control.Invalidate(ctx, path)
+}
+
+// Restore brings a deleted file back. force replaces what is there now.
+func (s *Server) Restore(ctx context.Context, id string, force bool) error {
+	if s == nil {
+		return errNone
+	}
+	return s.control.Restore(ctx, id, force)
+}
+
+// Purge removes deleted files for good.
+func (s *Server) Purge(ctx context.Context, ids ...string) error {
+	if s == nil {
+		return errNone
+	}
+	return s.control.Purge(ctx, ids...)
+}
+
+// Freeze stops changes to the workspace for a checkpoint or a rollback. It writes
+// one byte to out when no change is under way, and reads from in the list of
+// changes that were made meanwhile, as JSON. It thaws the workspace when it has
+// the list, and when the connection or ctx ends.
+func (s *Server) Freeze(ctx context.Context, in io.Reader, out io.Writer) error {
+	if s == nil {
+		return errNone
+	}
+	if err := s.control.Hold(ctx); err != nil {
+		return err
+	}
+	list, err := frozen(ctx, in, out)
+	thaw, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer end()
+	return errors.Join(err, s.control.Release(thaw, s.cfg.Mounts[0].Path, list))
+}
+
+// frozen reports that the files are frozen and waits for the changes.
+func frozen(ctx context.Context, in io.Reader, out io.Writer) (list []wire.Change, err error) {
+	if _, err := out.Write([]byte{0}); err != nil {
+		return nil, err
+	}
+	received := make(chan error, 1)
+	go func() { received <- json.NewDecoder(in).Decode(&list) }() // ends with the connection at the latest
+	select {
+	case err := <-received:
+		return list, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,337 @@
+// Package fileserver starts and controls the file server of a session: the
+// process agentsh-fuse, which decides on operations below the governed paths.
+//
+// [New] opens the directories behind the governed paths. The session init mounts
+// one path after the other and passes the FUSE devices to [Server.AddMount]. With
+// the last one the process starts, confined to its directories (confine.go).
+// [Serve] is what it runs. Package fuse is the server itself.
+package fileserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse"
+	"agentsh/internal/trash"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/launch"
+)
+
+// ProcessName is the name under which this program is its own file server.
+const ProcessName = "agentsh-fuse"
+
+// controlName is the file server's name for its control socket.
+const controlName = "control"
+
+const (
+	startTimeout = 10 * time.Second // of the process
+	stopTimeout  = 5 * time.Second  // until the process is killed
+)
+
+// Config describes the file server of one session. All functions are called from
+// several goroutines.
+type Config struct {
+	Session      string // its id
+	Policy       *policy.Policy
+	Mounts       []Mount // at least one; the first is the workspace
+	UID, GID     int     // of commands, as they see it
+	CacheSeconds int     // how long commands may see old content; 0: 10 minutes
+	Trash        trash.Limits
+	// Store opens the directories for previous content and deleted files.
+	Store func() ([]launch.Donation, error)
+	// Emit records what the server decided. The operation was answered already.
+	Emit func(wire.Event) error
+	// Ask has a person decide.
+	Ask func(context.Context, wire.Question) wire.Answer
+	// Command is the command that a mark belongs to; empty: none.
+	Command func(mark uint64) string
+	// Fail is called when an event could not be recorded.
+	Fail func(error)
+}
+
+// Mount is a governed path.
+type Mount struct {
+	Path    string // inside
+	Backing string // outside
+	Dir     bool
+}
+
+// Server is the process that serves the governed mounts of one session. All
+// methods but [Server.AddMount] may be called on nil, which serves nothing and
+// never ends.
+type Server struct {
+	cfg      Config
+	owner    fuse.Owner
+	devices  map[string]*os.File // by path, until the process has them
+	backings map[string]*os.File
+
+	process *launch.Server
+	control *fuse.Control
+	hung    atomic.Bool // it was killed because it did not answer
+}
+
+// New opens what the governed paths show. Start the session init next, then call
+// [Server.CloseDevices].
+func New(cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg, devices: map[string]*os.File{}, backings: map[string]*os.File{}}
+	for _, m := range cfg.Mounts {
+		backing, err := os.OpenFile(m.Backing, unix.O_PATH|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			s.CloseDevices()
+			return nil, fmt.Errorf("governed %s: %w", m.Path, err)
+		}
+		s.backings[m.Path] = backing
+		if err := checkCase(cfg.Policy, m); err != nil {
+			s.CloseDevices()
+			return nil, err
+		}
+	}
+	info, err := os.Stat(cfg.Mounts[0].Backing)
+	if err != nil {
+		s.CloseDevices()
+		return nil, fmt.Errorf("workspace: %w", err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	s.owner = fuse.Owner{InsideUID: uint32(cfg.UID), InsideGID: uint32(cfg.GID), OutsideUID: owner.Uid, OutsideGID: owner.Gid}
+	return s, nil
+}
+
+// checkCase refuses a directory in which names of another case lead to files that
+// rules name.
+func checkCase(p *policy.Policy, m Mount) error {
+	guarded, _ := p.GitGuard()
+	if !m.Dir || !guarded && p.Tree(m.Path, policy.OpAll).Uniform {
+		return nil
+	}
+	folds, err := fuse.Folds(m.Backing)
+	switch {
+	case errors.Is(err, os.ErrPermission) && unix.Access(m.Backing, unix.X_OK) != nil:
+		return nil // nothing in it is reached
+	case err != nil:
+		return fmt.Errorf("governed %s: %w", m.Path, err)
+	case folds:
+		return fmt.Errorf(
+			"governed %s: names on the filesystem of %s are without case: .GIT would be .git, and a rule about it would not hold; use a "+
+				"filesystem with case, or rules that say the same of the whole tree",
+			m.Path,
+			m.Backing,
+		)
+	}
+	return nil
+}
+
+// CloseDevices closes this process's descriptors of what the server serves.
+func (s *Server) CloseDevices() {
+	if s == nil {
+		return
+	}
+	for _, files := range []map[string]*os.File{s.devices, s.backings} {
+		for _, file := range files {
+			file.Close()
+		}
+	}
+}
+
+// AddMount takes the FUSE device of one governed path over from the session
+// init. With the last one the process starts.
+func (s *Server) AddMount(path string, device *os.File) error {
+	if s == nil || s.backings[path] == nil || s.devices[path] != nil {
+		device.Close()
+		return fmt.Errorf("mount %s was not planned", path)
+	}
+	s.devices[path] = device
+	if len(s.devices) < len(s.cfg.Mounts) {
+		return nil
+	}
+	return s.start()
+}
+
+// start runs the server process and waits until it serves.
+func (s *Server) start() error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("file server: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), controlName), os.NewFile(uintptr(pair[1]), controlName)
+	defer theirs.Close()
+	donations := []launch.Donation{{Name: controlName, File: theirs}}
+	for _, m := range s.cfg.Mounts {
+		donations = append(donations,
+			launch.Donation{Name: fuse.DeviceName(m.Path), File: s.devices[m.Path]},
+			launch.Donation{Name: fuse.BackingName(m.Path), File: s.backings[m.Path]})
+	}
+	stored, err := s.cfg.Store()
+	if err != nil {
+		ours.Close()
+		return err
+	}
+	for _, d := range stored {
+		defer d.File.Close()
+	}
+	if s.process, err = run(append(donations, stored...)); err != nil {
+		ours.Close()
+		return err
+	}
+	if s.control, err = fuse.NewControl(ours, s.event, s.ask); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := s.control.Configure(ctx, s.config()); err != nil {
+		return err
+	}
+	go s.Watch(pingInterval, pingTimeout) // ends with the process
+	return nil
+}
+
+// run starts the process, confined to what it is given.
+func run(donations []launch.Donation) (*launch.Server, error) {
+	c, release, err := confinement(donations)
+	if err != nil {
+		return nil, fmt.Errorf("file server: %w", err)
+	}
+	defer release()
+	return launch.StartConfined(ProcessName, donations, c)
+}
+
+// config is the configuration of the process.
+func (s *Server) config() fuse.Config {
+	c := policyConfig(s.cfg.Policy)
+	c.Session, c.Owner, c.Approve, c.Trash = s.cfg.Session, s.owner, true, s.cfg.Trash
+	c.Casefold, c.CacheSeconds = fuse.KernelFolds(), s.cfg.CacheSeconds
+	for _, m := range s.cfg.Mounts {
+		c.Mounts = append(c.Mounts, fuse.MountConfig{Tag: m.Path, Path: m.Path})
+	}
+	return c
+}
+
+// policyConfig is the part of the configuration that a reload replaces.
+func policyConfig(p *policy.Policy) fuse.Config {
+	c := fuse.Config{Vars: p.Vars()}
+	for _, source := range p.Sources() {
+		c.Policy = append(c.Policy, wire.PolicySource(source))
+	}
+	return c
+}
+
+// The process is pinged at an interval, and killed when an answer is missing
+// after the timeout. A busy machine is slow, but a process that hangs blocks
+// every command that touches a file.
+const (
+	pingInterval = 5 * time.Second
+	pingTimeout  = 60 * time.Second
+)
+
+// Watch kills a process that does not answer, until it has ended. The mounts then
+// answer ENOTCONN, and nobody waits for them.
+func (s *Server) Watch(interval, timeout time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-s.process.Dead():
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		err := s.control.Ping(ctx)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			s.hung.Store(true)
+			s.process.Kill()
+		}
+	}
+}
+
+// event records what the server decided.
+func (s *Server) event(e wire.Event) {
+	e.Command = s.command(e.Process)
+	if err := s.cfg.Emit(e); err != nil {
+		go s.cfg.Fail(fmt.Errorf("audit: %w", err)) // the caller must not wait for the server's end
+	}
+}
+
+// ask has a person decide.
+func (s *Server) ask(ctx context.Context, q wire.Question) wire.Answer {
+	q.Command = s.command(q.Process)
+	return s.cfg.Ask(ctx, q)
+}
+
+// command is the command that a process belongs to, by its mark. The mark is
+// removed: it stays in the supervisor.
+func (s *Server) command(p *wire.Process) string {
+	if p == nil || p.Mark == 0 {
+		return ""
+	}
+	mark := p.Mark
+	p.Mark = 0
+	return s.cfg.Command(mark)
+}
+
+// Begin has the server report events from now on. init is the process number of
+// the session init.
+func (s *Server) Begin(ctx context.Context, init int) error {
+	if s == nil {
+		return nil
+	}
+	return s.control.SetInit(ctx, init)
+}
+
+// PID is the number of the process; 0: there is none.
+func (s *Server) PID() int {
+	if s == nil || s.process == nil {
+		return 0
+	}
+	return s.process.PID()
+}
+
+// Dead is closed when the process has ended. It is nil without a process.
+func (s *Server) Dead() <-chan struct{} {
+	if s == nil || s.process == nil {
+		return nil
+	}
+	return s.process.Dead()
+}
+
+// Err says why the process has ended.
+func (s *Server) Err() error {
+	if s == nil {
+		return errNone
+	}
+	if s.hung.Load() {
+		return fmt.Errorf("%s did not answer and was killed", ProcessName)
+	}
+	return s.process.Err()
+}
+
+// Drain waits until the events of everything that happened are recorded.
+func (s *Server) Drain() error {
+	if s == nil || s.control == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return s.control.Drain(ctx)
+}
+
+// Close ends the process: by closing its control socket, or by force when it
+// hangs.
+func (s *Server) Close() {
+	if s == nil || s.process == nil {
+		return
+	}
+	if s.control != nil {
+		s.control.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	s.process.Stop(ctx)
+}
