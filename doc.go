@@ -73,9 +73,9 @@
 //     each of its commands being the first walk.
 //  4. extract.Collect takes commits out as a bundle and changed files as an archive
 //     with a manifest; the sandbox is deleted in every case.
-//  5. What is told of it later lies beside its record (controller/keep.go), from
-//     which controller/report makes a page. Operators look into a sandbox through
-//     its controller (controller/door.go).
+//  5. controller/record stores the result, logs and differences beside the
+//     record, and controller/report makes a page of them. Operators connect to a
+//     sandbox through its controller (controller/attach).
 //
 // # Layers
 //

@@ -47,8 +47,10 @@ var ranks = map[string]int{
 	"controller/sandbox/local": 2,
 	"controller/sandbox/host":  1,
 	"controller/git":           2, // runs git of the host
+	"controller/record":        3,
+	"controller/attach":        3, // finds sandboxes in the records
 	"controller/provider":      2,
-	"controller/bootstrap":     3, // sends what a commit holds
+	"controller/bootstrap":     3, // sends the files of a commit
 	"controller/extract":       2,
 	"controller/runtime":       2,
 	"supervisor/launch":        2,
@@ -83,6 +85,7 @@ var beside = map[string][]string{
 	"supervisor/netns":  {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
 	"supervisor":        {"supervisor/view", "supervisor/fileserver"},
 	"cmd/agentctl":      {"controller/report"},
+	"controller/attach": {"controller/record"},
 }
 
 // owners lists the packages that may import a library.

@@ -19,6 +19,7 @@ import (
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
+	"agentsh/controller/record"
 	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -68,7 +69,7 @@ type differ struct {
 func (r *run) keepChanges(ctx context.Context) error {
 	c, err := r.changes(ctx)
 	if err == nil {
-		err = statedir.WriteJSON(filepath.Join(r.dir.path, KeptChanges), c)
+		err = statedir.WriteJSON(filepath.Join(r.dir.Path, record.ChangesFile), c)
 	}
 	if err != nil {
 		return fmt.Errorf("compare changed files: %w", err)

@@ -2,9 +2,6 @@ package controller
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path"
@@ -12,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/controller/record"
 	"agentsh/internal/layout"
-
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
@@ -26,7 +23,7 @@ const maxPolicyFile = 4 << 20
 // Rules of the run itself are tried before those of the policy.
 func loadPolicy(name string, own ownRules, vars map[string]string) (*policy.Policy, error) {
 	name = shortName(name)
-	data, err := readBounded(name, maxPolicyFile)
+	data, err := record.ReadFile(name, maxPolicyFile)
 	if err != nil {
 		return nil, badConfig("", "policy: %w", err)
 	}
@@ -36,7 +33,7 @@ func loadPolicy(name string, own ownRules, vars map[string]string) (*policy.Poli
 	}
 	p, err := policy.Load(main, policy.Options{
 		Vars:     vars,
-		ReadFile: func(name string) ([]byte, error) { return readBounded(name, maxPolicyFile) },
+		ReadFile: func(name string) ([]byte, error) { return record.ReadFile(name, maxPolicyFile) },
 	})
 	if err != nil {
 		return nil, badConfig("run 'agentsh policy check "+name+"'", "policy:\n%w", err)
@@ -255,24 +252,4 @@ func shortName(name string) string {
 		return name
 	}
 	return rel
-}
-
-// readBounded reads a regular file of at most limit bytes.
-func readBounded(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s is not a regular file", name), err)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("%s has more than %d bytes", name, limit)
-	}
-	return data, nil
 }

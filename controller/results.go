@@ -11,21 +11,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/controller/record"
 	"agentsh/internal/statedir"
 	"agentsh/internal/tarfs"
 )
 
 // What a directory of results holds.
 const (
-	resultName   = "result.json"
-	auditName    = "audit.jsonl"
-	agentLogName = "agent.log"     // what the agent printed, clean
-	filesName    = "files"         // the changed files of the repository
-	manifestName = "manifest.json" // of files, with their SHA-256
-	outputName   = "output"        // what the agent wrote to its output directory
-	eventsName   = "agent.jsonl"   // what it said and did, one event a line
-	trashName    = "trash"         // what soft_delete kept, with its manifest
-	recordsName  = "transcripts"   // what the program itself wrote down, by iteration
+	resultName   = record.ResultFile
+	auditName    = record.AuditFile
+	agentLogName = record.AgentLogFile    // what the agent printed, clean
+	filesName    = "files"                // the changed files of the repository
+	manifestName = "manifest.json"        // of files, with their SHA-256
+	outputName   = "output"               // what the agent wrote to its output directory
+	eventsName   = record.AgentEventsFile // what it said and did, one event a line
+	trashName    = "trash"                // what soft_delete kept, with its manifest
+	recordsName  = "transcripts"          // what the program itself wrote down, by iteration
 )
 
 // results is the directory of the results of one run: filled beside its place,

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
@@ -119,37 +120,37 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 	}
 	outs := t.TempDir()
 	now := time.Now().UTC()
-	old := now.Add(-KeepRecords - time.Hour)
+	old := now.Add(-RecordAge - time.Hour)
 	runs := []struct {
 		id     string
-		record Record
+		record record.Record
 		living bool
 	}{
-		{"killed", Record{Version: 1, RunID: "killed", Status: StatusRunning, Staging: stagingName(outs, "killed")}, false},
-		{"living", Record{Version: 1, RunID: "living", Status: StatusRunning, Staging: stagingName(outs, "living")}, true},
-		{"ended", Record{Version: 1, RunID: "ended", Status: StatusDone, Ended: &now}, false},
-		{"ended-long-ago", Record{Version: 1, RunID: "ended-long-ago", Status: StatusDone, Ended: &old}, false},
+		{"killed", record.Record{Version: 1, RunID: "killed", Status: record.StatusRunning, Staging: stagingName(outs, "killed")}, false},
+		{"living", record.Record{Version: 1, RunID: "living", Status: record.StatusRunning, Staging: stagingName(outs, "living")}, true},
+		{"ended", record.Record{Version: 1, RunID: "ended", Status: StatusDone, Ended: &now}, false},
+		{"ended-long-ago", record.Record{Version: 1, RunID: "ended-long-ago", Status: StatusDone, Ended: &old}, false},
 	}
 	for _, r := range runs {
-		d, err := createRecordDir(state, r.id)
+		d, err := record.Create(state, r.id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(d.work(), "file"), "")
+		write(t, filepath.Join(d.Work(), "file"), "")
 		if r.record.Staging != "" {
 			write(t, filepath.Join(r.record.Staging, "file"), "")
 		}
-		if err := d.write(r.record); err != nil {
+		if err := d.Write(r.record); err != nil {
 			t.Fatal(err)
 		}
 		if r.living {
-			defer d.lock.Close()
+			defer d.Close()
 		} else {
-			d.lock.Close()
+			d.Close()
 		}
 	}
 	write(t, filepath.Join(state.Runs(), "cut-short", "lock"), "")
-	found, err := Collect(context.Background(), state, noBackend{}, CollectOptions{RunsOlderThan: KeepRecords})
+	found, err := Collect(context.Background(), state, noBackend{}, CollectOptions{RunsOlderThan: RecordAge})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 			t.Errorf("%s there: %v, want %v", name, err == nil, want)
 		}
 	}
-	if r, err := readRecord(filepath.Join(state.Runs(), "killed")); err != nil || r.Status != StatusAbandoned {
+	if r, err := record.Find(state, "killed"); err != nil || r.Status != record.StatusAbandoned {
 		t.Errorf("record of the killed run: %+v, %v", r, err)
 	}
 }

@@ -11,9 +11,11 @@ import (
 	"syscall"
 	"time"
 
+	"agentsh/controller/attach"
 	"agentsh/controller/extract"
 	"agentsh/controller/git"
 	"agentsh/controller/harness"
+	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/scan"
@@ -156,8 +158,8 @@ type IterationResult struct {
 // run is the state that the steps of one run share.
 type run struct {
 	o       Options
-	dir     *recordDir
-	record  Record
+	dir     *record.Dir
+	record  record.Record
 	result  Result
 	tally   *tally
 	events  chan struct{} // closed when the event stream has ended
@@ -186,7 +188,7 @@ type run struct {
 
 	logError error // of the agent's logs
 
-	door      *door                   // nil: nobody is let in to the sandbox
+	attached  *attach.Server          // nil: nobody can attach to the sandbox
 	interrupt context.CancelCauseFunc // stops the run as a signal does
 	hurry     context.CancelFunc
 	keeping   atomic.Bool // the sandbox is kept for operators
@@ -210,7 +212,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	close(r.events)
 	r.tally = newTally(func(x Refusal) { r.tell(Update{Kind: UpdateRefusal, Refusal: x}) })
 	r.result = Result{
-		Version: 1, Status: StatusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out, Started: time.Now().UTC(),
+		Version: 1, Status: record.StatusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out,
+		Started: time.Now().UTC(),
 		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{},
 		Findings: []scan.Finding{},
 	}
@@ -230,7 +233,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 
 // open makes the run record, after what killed controllers left was removed.
 func (r *run) open(ctx context.Context) error {
-	left, err := Collect(ctx, r.o.State, r.o.Backend, CollectOptions{RunsOlderThan: KeepRecords})
+	left, err := Collect(ctx, r.o.State, r.o.Backend, CollectOptions{RunsOlderThan: RecordAge})
 	if err != nil && ctx.Err() == nil {
 		r.warn("earlier runs: %v", err)
 	}
@@ -239,17 +242,17 @@ func (r *run) open(ctx context.Context) error {
 			r.warn("removed what the killed run %s had left", l.RunID)
 		}
 	}
-	id := newRunID(r.result.Started)
+	id := record.NewRunID(r.result.Started)
 	r.result.RunID = id
-	if r.dir, err = createRecordDir(r.o.State, id); err != nil {
+	if r.dir, err = record.Create(r.o.State, id); err != nil {
 		return asFailure(ctx, "record", err)
 	}
-	r.record = Record{
+	r.record = record.Record{
 		Version: 1, RunID: id, Harness: r.o.Harness, Repo: r.o.Repo, Out: r.o.Out, Backend: r.o.Backend.Name(),
-		Status: StatusRunning, Started: r.result.Started, Steps: []StepRecord{},
+		Status: record.StatusRunning, Started: r.result.Started, Steps: []record.Step{},
 	}
-	r.result.Record = r.dir.path
-	if err := r.dir.write(r.record); err != nil {
+	r.result.Record = r.dir.Path
+	if err := r.dir.Write(r.record); err != nil {
 		return asFailure(ctx, "record", err)
 	}
 	return nil
@@ -289,11 +292,8 @@ func StepNames() []string {
 	for _, s := range steps {
 		names = append(names, s.name)
 	}
-	return append(names, deleteStep)
+	return append(names, record.StepDelete)
 }
-
-// deleteStep is the last step, which comes after a failure too.
-const deleteStep = "delete"
 
 // keepStep comes between an agent that failed and taking its work to the
 // operator, where the sandbox is to be kept.
@@ -328,8 +328,8 @@ func (r *run) steps(ctx context.Context) error {
 // step runs one step and notes it in the record.
 func (r *run) step(ctx context.Context, s step) error {
 	now := time.Now().UTC()
-	r.record.Steps = append(r.record.Steps, StepRecord{Name: s.name, Started: now})
-	err := r.dir.write(r.record)
+	r.record.Steps = append(r.record.Steps, record.Step{Name: s.name, Started: now})
+	err := r.dir.Write(r.record)
 	if err != nil && s.salvage { // what scans, keeps and removes is done without a note of it
 		r.warn("%v", err)
 		err = nil
@@ -367,7 +367,7 @@ func (r *run) noteFull(f *Failure) {
 	if f.Code != ExitAgentFailed && (f.Code != ExitSandbox || f.Hint != "") {
 		return
 	}
-	dirs := []string{r.dir.path}
+	dirs := []string{r.dir.Path}
 	if r.results != nil {
 		dirs = append(dirs, filepath.Dir(r.results.out))
 	}
@@ -402,7 +402,7 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
 	if r.box != nil {
-		if err := r.step(ctx, step{name: deleteStep, do: (*run).deleteSandbox, salvage: true}); err != nil && failed == nil {
+		if err := r.step(ctx, step{name: record.StepDelete, do: (*run).deleteSandbox, salvage: true}); err != nil && failed == nil {
 			failed = err
 		}
 	}
@@ -414,7 +414,7 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 		}
 	}
 	if r.dir != nil {
-		if err := r.keepResult(); err != nil {
+		if err := r.storeResult(); err != nil {
 			r.warn("%v", err)
 		}
 	}
@@ -426,7 +426,7 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	if r.dir != nil {
 		r.record.Findings = r.result.Findings
 		r.record.Status, r.record.ExitCode, r.record.Ended = r.result.Status, r.result.ExitCode, &r.result.Ended
-		if err := errors.Join(r.dir.removeWork(), r.dir.write(r.record), r.dir.lock.Close()); err != nil {
+		if err := errors.Join(r.dir.RemoveWork(), r.dir.Write(r.record), r.dir.Close()); err != nil {
 			r.warn("%v", err)
 		}
 	}

@@ -243,7 +243,7 @@ func (r *run) scanOutput(ctx context.Context) error {
 	if err := r.scanResults(ctx, r.scanner(nil)); err != nil {
 		return fail(ExitScan, "", fmt.Errorf("scan results: %w", err))
 	}
-	if err := r.judge(before, "nothing was delivered; the findings are in the run record: "+r.dir.path); err != nil {
+	if err := r.judge(before, "nothing was delivered; the findings are in the run record: "+r.dir.Path); err != nil {
 		return err
 	}
 	r.blocked = false

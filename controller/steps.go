@@ -17,6 +17,7 @@ import (
 
 	"agentsh/controller/git"
 	"agentsh/controller/harness"
+	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
@@ -85,7 +86,7 @@ func (r *run) expand(context.Context) error {
 // preflight checks all that can be checked before anything is created.
 func (r *run) preflight(ctx context.Context) error {
 	var err error
-	if r.git, err = git.New(r.dir.work()); err != nil {
+	if r.git, err = git.New(r.dir.Work()); err != nil {
 		return err
 	}
 	if err := r.openRepo(ctx); err != nil {
@@ -183,7 +184,7 @@ func (r *run) openRepo(ctx context.Context) error {
 // cloneRepo makes the repository that goes into the sandbox.
 func (r *run) cloneRepo(ctx context.Context) error {
 	var err error
-	if r.clone, err = r.target.Clone(ctx, filepath.Join(r.dir.work(), "repo"), r.harness.AgentName()); err != nil {
+	if r.clone, err = r.target.Clone(ctx, filepath.Join(r.dir.Work(), "repo"), r.harness.AgentName()); err != nil {
 		return fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
 	}
 	listed := make(chan error, 1)
@@ -256,7 +257,7 @@ const maxDefinition = 1 << 20
 
 // makeInvocation is what every iteration's invocation begins with.
 func (r *run) makeInvocation() error {
-	text, err := readBounded(r.harness.Path(r.harness.Agent), maxDefinition)
+	text, err := record.ReadFile(r.harness.Path(r.harness.Agent), maxDefinition)
 	if err != nil {
 		return fmt.Errorf("agent definition: %w", err)
 	}
@@ -329,7 +330,7 @@ func (r *run) createSandbox(ctx context.Context) error {
 	}
 	r.box = box
 	r.record.Sandbox = box.ID()
-	return r.dir.write(r.record)
+	return r.dir.Write(r.record)
 }
 
 // defaultReady is how long a sandbox may take to answer.
@@ -353,7 +354,7 @@ func (r *run) waitReady(ctx context.Context) error {
 	r.result.Policy = hello.PolicyDigest
 	r.events = make(chan struct{})
 	go r.follow(context.WithoutCancel(ctx))
-	if err := r.openDoor(ctx); err != nil {
+	if err := r.listenForOperators(ctx); err != nil {
 		r.warn("%v", err)
 	}
 	return nil
@@ -391,10 +392,10 @@ func (r *run) sandboxGone() error {
 // stopSandbox ends everything in the sandbox.
 func (r *run) stopSandbox(ctx context.Context) error {
 	r.stopping.Store(true)
-	r.door.shut()
+	r.attached.Stop()
 	err := r.box.Stop(ctx)
 	<-r.events
-	return errors.Join(err, r.door.close())
+	return errors.Join(err, r.attached.Close())
 }
 
 // deleteSandbox removes the sandbox. Its audit log stays with the record.
@@ -410,7 +411,7 @@ func (r *run) beginDelete(ctx context.Context) {
 	if r.deleted != nil {
 		return
 	}
-	if err := r.keepAudit(ctx); err != nil {
+	if err := r.storeAudit(ctx); err != nil {
 		r.warn("%v", err)
 	}
 	r.deleted = make(chan error, 1)

@@ -60,7 +60,7 @@ func (r *run) takeWork(ctx context.Context) error {
 		Governed: layout.Sandbox, Repo: r.repoDir, Base: r.target.Head,
 		Target: r.clone.Dir, Branch: takenPrefix + fmt.Sprint(r.invoke.Iteration), Git: r.git.Run, Stream: r.git.Output,
 		Out: r.results.staging, Name: filesName, Limits: resultLimits,
-		KeepBundle: filepath.Join(r.dir.path, fmt.Sprintf("commits-%d.bundle", r.invoke.Iteration)),
+		KeepBundle: filepath.Join(r.dir.Path, fmt.Sprintf("commits-%d.bundle", r.invoke.Iteration)),
 	})
 	r.taken = taken
 	r.noteRefused(taken)
@@ -253,7 +253,7 @@ func (r *run) takeCommits(ctx context.Context) error {
 			branches[taken] = name + strings.TrimPrefix(taken, takenPrefix+fmt.Sprint(r.invoke.Iteration))
 		}
 	}
-	if err := r.clone.Deliver(ctx, branches, r.dir.takeDir()); err != nil {
+	if err := r.clone.Deliver(ctx, branches, r.dir.Delivery()); err != nil {
 		return err
 	}
 	for _, taken := range r.taken.Branches {

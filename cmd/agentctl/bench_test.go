@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"agentsh/controller"
+	"agentsh/controller/record"
 )
 
 // BenchmarkRun is a whole run around an agent that changes ten files, in
@@ -41,7 +42,7 @@ func benchRun(b *testing.B, files int) {
 		took := time.Since(start)
 		var r controller.Result
 		p.readJSON("out/result.json", &r)
-		var record controller.Record
+		var record record.Record
 		p.readJSON(strings.TrimPrefix(r.Record, p.dir+"/")+"/record.json", &record)
 		agent := r.Iterations[0].Duration
 		sums["overhead"] += took - agent

@@ -124,7 +124,7 @@ func TestRunsInOneProcessDoNotMeet(t *testing.T) {
 	}
 	runs.Go(func() {
 		if found, err := controller.Collect(context.Background(), state, backend,
-			controller.CollectOptions{RunsOlderThan: controller.KeepRecords}); err != nil ||
+			controller.CollectOptions{RunsOlderThan: controller.RecordAge}); err != nil ||
 			len(found) > 0 {
 			t.Errorf("collected %v: %v", found, err)
 		}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller"
+	"agentsh/controller/record"
 	"agentsh/internal/wire"
 )
 
@@ -76,7 +77,7 @@ func rehearse(t *testing.T) (steps []string, counts map[string]int) {
 	}
 	counts = p.opens.end()
 	records, _ := filepath.Glob(p.path("state/agentsh/runs/*/record.json"))
-	var r controller.Record
+	var r record.Record
 	if err := json.Unmarshal([]byte(p.read(strings.TrimPrefix(records[0], p.dir+"/"))), &r); err != nil {
 		t.Fatal(err)
 	}

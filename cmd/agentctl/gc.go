@@ -15,7 +15,7 @@ import (
 
 func newGCCommand() *cobra.Command {
 	var asJSON, dryRun bool
-	days := int(controller.KeepRecords / (24 * time.Hour))
+	days := int(controller.RecordAge / (24 * time.Hour))
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove what killed runs left behind, and old records",

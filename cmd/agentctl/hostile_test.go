@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"agentsh/controller"
+	"agentsh/controller/record"
 )
 
 // What an agent program writes down about itself is taken out for people: none
@@ -93,7 +94,7 @@ func (p *place) checkData(name string) {
 		return
 	}
 	for line := range strings.Lines(text) {
-		var e controller.AgentEvent
+		var e record.AgentEvent
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			p.t.Errorf("%s: %q: %v", name, line, err)
 		}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/controller"
+	"agentsh/controller/record"
 )
 
 // opens stops every open of a file on one file system until it was looked at,
@@ -167,7 +167,7 @@ func (o *opens) current() string {
 	if len(records) == 0 {
 		return beforeSteps
 	}
-	var r controller.Record
+	var r record.Record
 	data, err := os.ReadFile(records[len(records)-1])
 	if err == nil {
 		err = json.Unmarshal(data, &r)

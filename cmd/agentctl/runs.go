@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/controller/record"
 	runreport "agentsh/controller/report"
 	"agentsh/controller/sandbox/local"
 	"agentsh/internal/statedir"
@@ -40,9 +41,9 @@ in its --out directory.`,
 
 // runStatuses are the words of runs list --status.
 var runStatuses = []string{
-	controller.StatusRunning, controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
+	record.StatusRunning, controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
 	controller.StatusPostScriptFailed, controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled,
-	controller.StatusAbandoned,
+	record.StatusAbandoned,
 }
 
 // runsState opens the state directory.
@@ -52,14 +53,14 @@ func runsState() (statedir.Dir, error) {
 }
 
 // findRun finds a run, or says what to do.
-func findRun(name string) (controller.RunInfo, error) {
+func findRun(name string) (record.Run, error) {
 	state, err := runsState()
 	if err != nil {
-		return controller.RunInfo{}, err
+		return record.Run{}, err
 	}
-	one, err := controller.FindRun(state, name)
+	one, err := record.Find(state, name)
 	switch {
-	case errors.Is(err, controller.ErrNoRun):
+	case errors.Is(err, record.ErrNoRun):
 		return one, &failure{code: controller.ExitConfiguration, err: err, hint: "'agentctl runs list' names them"}
 	case err != nil:
 		return one, &failure{code: controller.ExitConfiguration, err: err}
@@ -69,13 +70,13 @@ func findRun(name string) (controller.RunInfo, error) {
 
 // completeRuns completes the ids of runs that keep says yes to, for the first
 // argument.
-func completeRuns(keep func(controller.RunInfo) bool) cobra.CompletionFunc {
+func completeRuns(keep func(record.Run) bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := runsState()
 		if err != nil || len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		all, _ := controller.Runs(state) // those that can be read
+		all, _ := record.List(state) // those that can be read
 		var out []cobra.Completion
 		for _, one := range all {
 			if keep(one) {
@@ -86,7 +87,7 @@ func completeRuns(keep func(controller.RunInfo) bool) cobra.CompletionFunc {
 	}
 }
 
-func anyRun(controller.RunInfo) bool { return true }
+func anyRun(record.Run) bool { return true }
 
 func newRunsListCommand() *cobra.Command {
 	var asJSON bool
@@ -108,13 +109,13 @@ func newRunsListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, unread := controller.Runs(state)
-			all = slices.DeleteFunc(all, func(r controller.RunInfo) bool { return status != "" && r.Status != status })
+			all, unread := record.List(state)
+			all = slices.DeleteFunc(all, func(r record.Run) bool { return status != "" && r.Status != status })
 			if limit > 0 {
 				all = all[:min(limit, len(all))]
 			}
 			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), append([]controller.RunInfo{}, all...))
+				err = writeJSON(cmd.OutOrStdout(), append([]record.Run{}, all...))
 			} else {
 				err = printRuns(cmd.OutOrStdout(), all)
 			}
@@ -136,7 +137,7 @@ func newRunsListCommand() *cobra.Command {
 }
 
 // printRuns prints a table; without runs, nothing.
-func printRuns(out io.Writer, all []controller.RunInfo) error {
+func printRuns(out io.Writer, all []record.Run) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -161,7 +162,7 @@ func printRuns(out io.Writer, all []controller.RunInfo) error {
 	return w.Flush()
 }
 
-func tookText(r controller.RunInfo) string {
+func tookText(r record.Run) string {
 	switch {
 	case r.Ended != nil:
 		return since(r.Started, *r.Ended).String()
@@ -188,7 +189,7 @@ func newRunsShowCommand() *cobra.Command {
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), struct {
-					Run    controller.RunInfo `json:"run"`
+					Run    record.Run         `json:"run"`
 					Result *controller.Result `json:"result"` // null: it has none
 					Notes  []string           `json:"notes"`
 				}{one, r.Result, append([]string{}, r.Notes...)})

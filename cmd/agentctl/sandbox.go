@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/controller/attach"
+	"agentsh/controller/record"
 	"agentsh/internal/channel"
 	"agentsh/internal/text"
 )
@@ -42,14 +44,14 @@ audit log as the operator's.`,
 }
 
 // findSandbox finds the run of a sandbox, or says what to do.
-func findSandbox(name string) (controller.RunInfo, error) {
+func findSandbox(name string) (record.Run, error) {
 	state, err := runsState()
 	if err != nil {
-		return controller.RunInfo{}, err
+		return record.Run{}, err
 	}
-	one, err := controller.FindSandbox(state, name)
+	one, err := attach.Find(state, name)
 	switch {
-	case errors.Is(err, controller.ErrNoSandbox):
+	case errors.Is(err, attach.ErrNoSandbox):
 		return one, &failure{
 			code: controller.ExitConfiguration,
 			err:  err,
@@ -61,13 +63,13 @@ func findSandbox(name string) (controller.RunInfo, error) {
 	return one, nil
 }
 
-// attach connects to a sandbox. The caller closes the client.
-func attach(ctx context.Context, name string) (*channel.Client, controller.RunInfo, error) {
+// attachTo connects to a sandbox. The caller closes the client.
+func attachTo(ctx context.Context, name string) (*channel.Client, record.Run, error) {
 	one, err := findSandbox(name)
 	if err != nil {
 		return nil, one, err
 	}
-	client, err := one.Attach(ctx, version)
+	client, err := attach.Dial(ctx, one, version)
 	if err != nil {
 		return nil, one, &failure{code: controller.ExitSandbox, err: err}
 	}
@@ -75,7 +77,7 @@ func attach(ctx context.Context, name string) (*channel.Client, controller.RunIn
 }
 
 // hasSandbox says yes to runs whose sandbox can be looked into.
-func hasSandbox(one controller.RunInfo) bool { return one.Live && one.Sandbox != "" }
+func hasSandbox(one record.Run) bool { return one.Live && one.Sandbox != "" }
 
 // sandboxJSON is one sandbox of the list.
 type sandboxJSON struct {
@@ -86,7 +88,7 @@ type sandboxJSON struct {
 	Repo    string     `json:"repo"`
 	Step    string     `json:"step"` // what the run does
 	Started time.Time  `json:"started"`
-	Until   *time.Time `json:"kept_until,omitempty"` // it is kept: the end of its lease
+	Until   *time.Time `json:"retained_until,omitempty"` // it is kept: the end of its lease
 }
 
 func newSandboxListCommand() *cobra.Command {
@@ -100,7 +102,7 @@ func newSandboxListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, unread := controller.Sandboxes(state)
+			all, unread := attach.List(state)
 			list := []sandboxJSON{}
 			for _, one := range all {
 				s := sandboxJSON{
@@ -110,7 +112,7 @@ func newSandboxListCommand() *cobra.Command {
 					Agent:   one.Agent,
 					Repo:    one.Repo,
 					Started: one.Started,
-					Until:   one.KeptUntil,
+					Until:   one.RetainedUntil,
 				}
 				if n := len(one.Steps); n > 0 {
 					s.Step = one.Steps[n-1].Name
@@ -169,7 +171,7 @@ and what it did so far is taken out, as at Ctrl-C of agentctl run; with --force 
 is not. A sandbox that is kept is given up.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, one, err := attach(cmd.Context(), args[0])
+			client, one, err := attachTo(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -51,7 +51,7 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 					hint: "a file whose name has a colon is ./NAME",
 				}
 			}
-			client, _, err := attach(cmd.Context(), from+to)
+			client, _, err := attachTo(cmd.Context(), from+to)
 			if err != nil {
 				return err
 			}

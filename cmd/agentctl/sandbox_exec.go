@@ -92,7 +92,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	if e.timeout < 0 {
 		return fmt.Errorf("--timeout %s: a time from now on", e.timeout)
 	}
-	client, _, err := attach(context.WithoutCancel(cmd.Context()), name)
+	client, _, err := attachTo(context.WithoutCancel(cmd.Context()), name)
 	if err != nil {
 		var f *failure
 		if errors.As(err, &f) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/controller/record"
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
@@ -26,7 +27,7 @@ audit log are printed instead, one JSON object a line, from the first one on unt
 sandbox ends.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, one, err := attach(cmd.Context(), args[0])
+			client, one, err := attachTo(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -51,7 +52,7 @@ sandbox ends.`,
 }
 
 // printLog prints the log of the agent, which is being written.
-func printLog(ctx context.Context, client *channel.Client, one controller.RunInfo, out io.Writer, follow bool) error {
+func printLog(ctx context.Context, client *channel.Client, one record.Run, out io.Writer, follow bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan struct{})
@@ -67,7 +68,7 @@ func printLog(ctx context.Context, client *channel.Client, one controller.RunInf
 		cancel()
 		<-ended
 	}()
-	log, err := os.Open(filepath.Join(one.Staging, controller.KeptLog))
+	log, err := os.Open(filepath.Join(one.Staging, record.AgentLogFile))
 	if errors.Is(err, os.ErrNotExist) && follow {
 		return errors.New("the agent does not run yet, or its results are being taken out")
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"agentsh/controller"
+	"agentsh/controller/record"
 	"agentsh/internal/wire"
 )
 
@@ -25,12 +26,12 @@ func BenchmarkPage(b *testing.B) {
 		})
 	}
 	data := chain(b, log)
-	if err := os.WriteFile(filepath.Join(run.Path, controller.KeptAudit), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(run.Path, record.AuditFile), data, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	for i := range run.Kept {
-		if run.Kept[i].Name == controller.KeptAudit {
-			run.Kept[i].Bytes, run.Kept[i].Of = int64(len(data)), int64(len(data))
+	for i := range run.Stored {
+		if run.Stored[i].Name == record.AuditFile {
+			run.Stored[i].Bytes, run.Stored[i].Of = int64(len(data)), int64(len(data))
 		}
 	}
 	b.SetBytes(int64(len(data)))

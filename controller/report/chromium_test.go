@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"agentsh/controller"
+	"agentsh/controller/record"
 )
 
 // chromium is the browser that 'make report-check' installs; without that
@@ -119,7 +120,7 @@ func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
 			if n := strings.Count(dom, "<script"); n != 0 || strings.Contains(dom, "<img") {
 				t.Errorf("the document has %d scripts, or an image", n)
 			}
-			if status != controller.StatusBlocked && status != controller.StatusAbandoned &&
+			if status != controller.StatusBlocked && status != record.StatusAbandoned &&
 				!strings.Contains(dom, `<details class="file" open="">`) {
 				t.Error("no file is open")
 			}

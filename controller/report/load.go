@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller"
+	"agentsh/controller/attach"
+	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -25,7 +27,7 @@ import (
 // Load reads everything that is left of a run. A file that is missing is a note
 // on the page; one that cannot be read as what it should be is an error that
 // names it.
-func Load(run controller.RunInfo) (*Report, error) {
+func Load(run record.Run) (*Report, error) {
 	r := &Report{Run: run, Findings: slices.Clone(run.Findings)}
 	l := loader{report: r, out: run.Out}
 	for _, part := range []func() error{l.result, l.results, l.audit, l.agent, l.changes, l.operator} {
@@ -50,7 +52,7 @@ func (l *loader) note(format string, args ...any) {
 // result reads the result of the run.
 func (l *loader) result() error {
 	var x controller.Result
-	err := l.report.Run.ReadKept(controller.KeptResult, &x)
+	err := l.report.Run.ReadJSON(record.ResultFile, &x)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.report.Run.Live:
 		l.note("the run goes on: this is what is known so far")
@@ -74,7 +76,7 @@ func (l *loader) results() error {
 	var x struct {
 		RunID string `json:"run_id"`
 	}
-	data, err := readSmall(filepath.Join(l.out, controller.KeptResult))
+	data, err := readSmall(filepath.Join(l.out, record.ResultFile))
 	switch {
 	case err == nil:
 		err = json.Unmarshal(data, &x)
@@ -112,12 +114,12 @@ func readSmall(file string) ([]byte, error) {
 // it is whole, else that of the results. cut says that only its beginning is
 // left. An empty path: there is none.
 func (l *loader) find(name string) (path string, cut bool) {
-	at := slices.IndexFunc(l.report.Run.Kept, func(k controller.Kept) bool { return k.Name == name })
+	at := slices.IndexFunc(l.report.Run.Stored, func(k record.Stored) bool { return k.Name == name })
 	kept := filepath.Join(l.report.Run.Path, name)
 	if _, err := os.Lstat(kept); err != nil {
 		at = -1
 	}
-	if at >= 0 && l.report.Run.Kept[at].Bytes == l.report.Run.Kept[at].Of {
+	if at >= 0 && l.report.Run.Stored[at].Bytes == l.report.Run.Stored[at].Of {
 		return kept, false
 	}
 	if l.out != "" {
@@ -126,7 +128,7 @@ func (l *loader) find(name string) (path string, cut bool) {
 		}
 	}
 	if at >= 0 {
-		k := l.report.Run.Kept[at]
+		k := l.report.Run.Stored[at]
 		l.note("%s: only the first %s of %s were kept", name, size(k.Bytes), size(k.Of))
 		return kept, true
 	}
@@ -135,7 +137,7 @@ func (l *loader) find(name string) (path string, cut bool) {
 
 // audit reads the audit log.
 func (l *loader) audit() error {
-	file, cut := l.find(controller.KeptAudit)
+	file, cut := l.find(record.AuditFile)
 	if file == "" {
 		if l.report.Run.Sandbox != "" && !l.report.Run.Live {
 			l.note("the audit log was not kept: commands and connections are not shown")
@@ -234,13 +236,13 @@ func (r *Report) connection(e wire.Event) {
 // agent reads what the agent said and did; of runs without such a log, the
 // lines that it printed.
 func (l *loader) agent() error {
-	file, _ := l.find(controller.KeptAgent)
+	file, _ := l.find(record.AgentEventsFile)
 	if file != "" {
 		return l.events(file)
 	}
-	if file, _ = l.find(controller.KeptLog); file != "" {
+	if file, _ = l.find(record.AgentLogFile); file != "" {
 		return eachLine(file, func(line []byte) error {
-			l.report.said(controller.AgentEvent{Time: l.report.Run.Started, Event: runtime.Event{Kind: runtime.EventLine, Text: string(line)}})
+			l.report.said(record.AgentEvent{Time: l.report.Run.Started, Event: runtime.Event{Kind: runtime.EventLine, Text: string(line)}})
 			return nil
 		})
 	}
@@ -258,7 +260,7 @@ func (l *loader) events(file string) error {
 	number := 0
 	return eachLine(file, func(line []byte) error {
 		number++
-		var e controller.AgentEvent
+		var e record.AgentEvent
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("%s:%d: %w", file, number, err)
 		}
@@ -292,7 +294,7 @@ func eachLine(file string, fn func([]byte) error) error {
 // changes reads what the agent changed.
 func (l *loader) changes() error {
 	var c controller.Changes
-	err := l.report.Run.ReadKept(controller.KeptChanges, &c)
+	err := l.report.Run.ReadJSON(record.ChangesFile, &c)
 	switch {
 	case err == nil:
 		l.report.setFiles(c)
@@ -314,6 +316,6 @@ func (l *loader) changes() error {
 
 // operator reads what was done in the sandbox from outside.
 func (l *loader) operator() (err error) {
-	l.report.Operator, err = l.report.Run.Done()
+	l.report.Operator, err = attach.Actions(l.report.Run)
 	return err
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"agentsh/controller"
+	"agentsh/controller/attach"
+	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
 	"agentsh/internal/text"
@@ -19,7 +21,7 @@ import (
 // Report is what a page shows. Texts of it that an agent could choose print as
 // themselves only; the writers of pages make them harmless.
 type Report struct {
-	Run      controller.RunInfo
+	Run      record.Run
 	Result   *controller.Result // nil: the run has none
 	Notes    []string           // what is missing, and why
 	Facts    []Fact
@@ -36,7 +38,7 @@ type Report struct {
 	AgentOmitted int // events beyond the bound
 	FilesOmitted int
 	NetOmitted   int
-	Operator     []controller.OperatorAct
+	Operator     []attach.Action
 }
 
 // Bounds of a page. What does not fit is counted.
@@ -185,7 +187,7 @@ func (r *Report) setProblem() {
 		}
 		return
 	}
-	if r.Run.Status == controller.StatusAbandoned {
+	if r.Run.Status == record.StatusAbandoned {
 		r.Problem = &Problem{
 			Message: "agentctl was killed while the run went on",
 			Hint:    "what it left is removed by the next run, or by 'agentctl gc'",
@@ -300,7 +302,7 @@ func add(u *runtime.Usage, v runtime.Usage) {
 }
 
 // said adds an event of the agent.
-func (r *Report) said(e controller.AgentEvent) {
+func (r *Report) said(e record.AgentEvent) {
 	if e.Kind == runtime.EventUsage {
 		r.used(e.Usage)
 		return
@@ -336,7 +338,7 @@ func (r *Report) said(e controller.AgentEvent) {
 }
 
 // answer puts a tool's result beside its call.
-func (r *Report) answer(e controller.AgentEvent) bool {
+func (r *Report) answer(e record.AgentEvent) bool {
 	if e.Call == "" {
 		return false
 	}

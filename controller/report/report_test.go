@@ -16,7 +16,9 @@ import (
 	"unicode"
 
 	"agentsh/controller"
+	"agentsh/controller/attach"
 	"agentsh/controller/harness"
+	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
 	"agentsh/internal/wire"
@@ -38,12 +40,12 @@ type files map[string]any
 
 // example is a run of a kind in which every text that an agent or a repository
 // chooses is hostile.
-func example(t testing.TB, status string) controller.RunInfo {
+func example(t testing.TB, status string) record.Run {
 	t.Helper()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	end := at(9000)
-	run := controller.RunInfo{Path: t.TempDir(), Record: controller.Record{
+	run := record.Run{Path: t.TempDir(), Record: record.Record{
 		Version: 1, RunID: "20260102t030405-0a1b2c3d", Harness: "harness/fix.yaml", Agent: "fix-bug", Repo: "/work/repo",
 		Out:     filepath.Join(t.TempDir(), "out"),
 		Backend: "local", Sandbox: "20260102t030405-0a1b2c3d", Status: status, Started: start, Ended: &end,
@@ -57,9 +59,9 @@ func example(t testing.TB, status string) controller.RunInfo {
 		if i > 6 {
 			began, ended = at(8000+i), at(8200+i)
 		}
-		run.Steps = append(run.Steps, controller.StepRecord{Name: name, Started: began, Ended: &ended})
+		run.Steps = append(run.Steps, record.Step{Name: name, Started: began, Ended: &ended})
 	}
-	acts := []controller.OperatorAct{{Time: at(4000), By: "root", What: "exec ls"}}
+	acts := []attach.Action{{Time: at(4000), By: "root", What: "exec ls"}}
 	result := controller.Result{
 		Version: 1, RunID: run.RunID, Status: status, Agent: "fix-bug", Runtime: "claude", Role: "tester", Policy: "sha256:abc",
 		Repo: run.Repo, Base: strings.Repeat("a", 40),
@@ -82,7 +84,7 @@ func example(t testing.TB, status string) controller.RunInfo {
 		},
 		{Path: "logo.png", Status: "modified", OldMode: 0o644, NewMode: 0o755, OldSize: 1200, NewSize: 4096, Why: "binary"},
 	}}
-	events := []controller.AgentEvent{
+	events := []record.AgentEvent{
 		{Time: at(3000), Iteration: 1, Event: runtime.Event{Kind: runtime.EventSaid, Text: "I will look at the test first."}},
 		{Time: at(3100), Iteration: 1, Event: runtime.Event{Kind: runtime.EventToolCall, Tool: "Bash", Call: "1", Text: "go test ./..."}},
 		{
@@ -174,12 +176,12 @@ func example(t testing.TB, status string) controller.RunInfo {
 			runtime.EventResult, h} {
 			events = append(
 				events,
-				controller.AgentEvent{Time: at(5200 + i), Iteration: 2, Event: runtime.Event{Kind: kind, Stream: h, Tool: h, Call: h, Text: h}},
+				record.AgentEvent{Time: at(5200 + i), Iteration: 2, Event: runtime.Event{Kind: kind, Stream: h, Tool: h, Call: h, Text: h}},
 			)
 		}
 		events = append(
 			events,
-			controller.AgentEvent{Iteration: 2, Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: h, Input: 1}}},
+			record.AgentEvent{Iteration: 2, Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: h, Input: 1}}},
 		)
 		rule := &wire.RuleAt{Name: h, At: h}
 		log = append(
@@ -201,7 +203,7 @@ func example(t testing.TB, status string) controller.RunInfo {
 				wire.Event{Time: at(4100 + i), Type: wire.EventNet, Command: "c", Target: h, Op: h, Path: h, Decision: "deny", Rule: rule, Message: h},
 			),
 		)
-		acts = append(acts, controller.OperatorAct{By: h, What: h})
+		acts = append(acts, attach.Action{By: h, What: h})
 	}
 	log = append(
 		log,
@@ -209,10 +211,10 @@ func example(t testing.TB, status string) controller.RunInfo {
 		add(wire.Event{Time: at(8100), Type: wire.EventSession, Phase: "end"}),
 	)
 	all := files{
-		controller.KeptResult:  result,
-		controller.KeptChanges: changes,
-		controller.KeptAgent:   events,
-		controller.KeptAudit:   log,
+		record.ResultFile:      result,
+		record.ChangesFile:     changes,
+		record.AgentEventsFile: events,
+		record.AuditFile:       log,
 		"operator.jsonl":       acts,
 	}
 	if status != controller.StatusDone {
@@ -222,18 +224,18 @@ func example(t testing.TB, status string) controller.RunInfo {
 			Hint:     hostile[1],
 			Problems: harness.Problems{{Message: hostile[2]}},
 		}
-		all[controller.KeptResult] = result
+		all[record.ResultFile] = result
 	}
 	switch status {
 	case controller.StatusBlocked:
 		result.Audit = ""
-		all[controller.KeptResult] = result
-		delete(all, controller.KeptChanges)
-		delete(all, controller.KeptAgent)
-	case controller.StatusAbandoned:
-		delete(all, controller.KeptResult)
-		delete(all, controller.KeptAgent)
-		delete(all, controller.KeptChanges)
+		all[record.ResultFile] = result
+		delete(all, record.ChangesFile)
+		delete(all, record.AgentEventsFile)
+	case record.StatusAbandoned:
+		delete(all, record.ResultFile)
+		delete(all, record.AgentEventsFile)
+		delete(all, record.ChangesFile)
 		run.Ended, run.Steps = nil, run.Steps[:4]
 		run.Steps[3].Ended = nil
 	}
@@ -242,16 +244,16 @@ func example(t testing.TB, status string) controller.RunInfo {
 }
 
 // write writes the files of a run.
-func (f files) write(t testing.TB, run *controller.RunInfo) {
+func (f files) write(t testing.TB, run *record.Run) {
 	t.Helper()
 	for name, v := range f {
 		var data []byte
 		switch v := v.(type) {
 		case []wire.Event:
 			data = chain(t, v)
-		case []controller.AgentEvent:
+		case []record.AgentEvent:
 			data = jsonLines(t, v)
-		case []controller.OperatorAct:
+		case []attach.Action:
 			data = jsonLines(t, v)
 		case string:
 			data = []byte(v)
@@ -264,7 +266,7 @@ func (f files) write(t testing.TB, run *controller.RunInfo) {
 		if err := os.WriteFile(filepath.Join(run.Path, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		run.Kept = append(run.Kept, controller.Kept{Name: name, Bytes: int64(len(data)), Of: int64(len(data))})
+		run.Stored = append(run.Stored, record.Stored{Name: name, Bytes: int64(len(data)), Of: int64(len(data))})
 	}
 }
 
@@ -300,10 +302,10 @@ func chain(t testing.TB, events []wire.Event) (out []byte) {
 var kinds = []string{
 	controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
 	controller.StatusPostScriptFailed,
-	controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled, controller.StatusAbandoned,
+	controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled, record.StatusAbandoned,
 }
 
-func pages(t *testing.T, run controller.RunInfo) (html, markdown string) {
+func pages(t *testing.T, run record.Run) (html, markdown string) {
 	t.Helper()
 	r, err := Load(run)
 	if err != nil {
@@ -426,11 +428,11 @@ func TestAPageShowsTheRun(t *testing.T) {
 func TestAPageSaysWhatIsMissing(t *testing.T) {
 	tests := []struct {
 		name   string
-		change func(*controller.RunInfo)
+		change func(*record.Run)
 		says   string
 		bad    bool // an error that names the file
 	}{
-		{"results of another run", func(r *controller.RunInfo) {
+		{"results of another run", func(r *record.Run) {
 			if err := os.MkdirAll(r.Out, 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -438,27 +440,27 @@ func TestAPageSaysWhatIsMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "holds the results of the later run later now", false},
-		{"no audit log", func(r *controller.RunInfo) { os.Remove(filepath.Join(r.Path, "audit.jsonl")) }, "the audit log was not kept", false},
-		{"an audit log that was changed", func(r *controller.RunInfo) {
+		{"no audit log", func(r *record.Run) { os.Remove(filepath.Join(r.Path, "audit.jsonl")) }, "the audit log was not kept", false},
+		{"an audit log that was changed", func(r *record.Run) {
 			file := filepath.Join(r.Path, "audit.jsonl")
 			data, _ := os.ReadFile(file)
 			os.WriteFile(file, []byte(strings.Replace(string(data), "bash", "dash", 1)), 0o600)
 		}, "NOT good: line 2", false},
-		{"a log that was cut", func(r *controller.RunInfo) {
-			for i := range r.Kept {
-				r.Kept[i].Of += 1000
+		{"a log that was cut", func(r *record.Run) {
+			for i := range r.Stored {
+				r.Stored[i].Of += 1000
 			}
 		}, "audit.jsonl: only the first", false},
-		{"no changes", func(r *controller.RunInfo) { os.Remove(filepath.Join(r.Path, "changes.json")) }, "About this run", false},
-		{"no agent", func(r *controller.RunInfo) { os.Remove(filepath.Join(r.Path, "agent.jsonl")) }, "what the agent said was not kept", false},
-		{"no result", func(r *controller.RunInfo) { os.Remove(filepath.Join(r.Path, "result.json")) }, "the run has no result", false},
-		{"half a result", func(r *controller.RunInfo) {
+		{"no changes", func(r *record.Run) { os.Remove(filepath.Join(r.Path, "changes.json")) }, "About this run", false},
+		{"no agent", func(r *record.Run) { os.Remove(filepath.Join(r.Path, "agent.jsonl")) }, "what the agent said was not kept", false},
+		{"no result", func(r *record.Run) { os.Remove(filepath.Join(r.Path, "result.json")) }, "the run has no result", false},
+		{"half a result", func(r *record.Run) {
 			os.WriteFile(filepath.Join(r.Path, "result.json"), []byte(`{"version"`), 0o600)
 		}, "result.json", true},
-		{"half an event", func(r *controller.RunInfo) {
+		{"half an event", func(r *record.Run) {
 			os.WriteFile(filepath.Join(r.Path, "agent.jsonl"), []byte("{}\n{\"kind\""), 0o600)
 		}, "agent.jsonl:2", true},
-		{"half the changes", func(r *controller.RunInfo) {
+		{"half the changes", func(r *record.Run) {
 			os.WriteFile(filepath.Join(r.Path, "changes.json"), []byte(`[`), 0o600)
 		}, "changes.json", true},
 	}
@@ -486,10 +488,10 @@ func TestAPageSaysWhatIsMissing(t *testing.T) {
 
 func TestAPageIsBounded(t *testing.T) {
 	long := strings.Repeat("<x>", 100_000)
-	r := &Report{Run: controller.RunInfo{Record: controller.Record{RunID: "r"}}, Log: &auditreport.Report{}}
+	r := &Report{Run: record.Run{Record: record.Record{RunID: "r"}}, Log: &auditreport.Report{}}
 	for i := range 3 * maxSaid {
-		r.said(controller.AgentEvent{Iteration: i, Event: runtime.Event{Kind: runtime.EventSaid, Text: long[:20_000]}})
-		r.said(controller.AgentEvent{Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: fmt.Sprint(i), Input: 1}}})
+		r.said(record.AgentEvent{Iteration: i, Event: runtime.Event{Kind: runtime.EventSaid, Text: long[:20_000]}})
+		r.said(record.AgentEvent{Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: fmt.Sprint(i), Input: 1}}})
 	}
 	for i := range 3 * maxTargets {
 		r.connection(wire.Event{Type: wire.EventNet, Target: fmt.Sprint(i, long[:2000])})
@@ -508,7 +510,7 @@ func TestAnAnswerStandsBesideItsCall(t *testing.T) {
 		{Kind: runtime.EventToolResult, Call: "1", Text: "one"}, {Kind: runtime.EventToolResult, Call: "2", Text: "two", Failed: true},
 		{Kind: runtime.EventToolResult, Call: "1", Text: "again"}, {Kind: runtime.EventToolResult, Text: "of nobody"},
 	} {
-		r.said(controller.AgentEvent{Event: e})
+		r.said(record.AgentEvent{Event: e})
 	}
 	if len(r.Agent) != 4 || r.Agent[0].Answer != "one" || r.Agent[0].Failed || r.Agent[1].Answer != "two" || !r.Agent[1].Failed ||
 		r.Agent[2].Text != "again" {

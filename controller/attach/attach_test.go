@@ -1,4 +1,4 @@
-package controller
+package attach
 
 import (
 	"context"
@@ -11,17 +11,18 @@ import (
 	"sync"
 	"testing"
 
+	"agentsh/controller/record"
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 )
 
-// inside is a supervisor whose commands end when they are told to.
-type inside struct {
-	running chan struct{} // gets one for each that has begun
+// supervisor runs commands until end is closed.
+type supervisor struct {
+	running chan struct{} // receives a value for each started command
 	end     chan struct{} // closed: all end
 }
 
-func (i *inside) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (i *supervisor) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if req.Argv[0] == "true" {
 		return wire.Exit{Kind: wire.ExitExited}, wire.TreeEmpty{}, nil
 	}
@@ -35,18 +36,18 @@ func (i *inside) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams)
 	}
 }
 
-func (*inside) Files() channel.Files { return nil }
+func (*supervisor) Files() channel.Files { return nil }
 
-func (*inside) Changes(context.Context) ([]wire.Change, error) { return nil, nil }
+func (*supervisor) Changes(context.Context) ([]wire.Change, error) { return nil, nil }
 
-func (*inside) Events(context.Context, uint64) iter.Seq2[wire.Event, error] {
+func (*supervisor) Events(context.Context, uint64) iter.Seq2[wire.Event, error] {
 	return func(func(wire.Event, error) bool) {}
 }
 
-// opened is a run whose door leads to a supervisor.
-func opened(t *testing.T) (*inside, *door, RunInfo, chan bool) {
+// serve attaches a run to a supervisor.
+func serve(t *testing.T) (*supervisor, *Server, record.Run, chan bool) {
 	t.Helper()
-	in := &inside{running: make(chan struct{}, 100), end: make(chan struct{})}
+	in := &supervisor{running: make(chan struct{}, 100), end: make(chan struct{})}
 	ours, theirs, err := channel.Pair()
 	if err != nil {
 		t.Fatal(err)
@@ -82,25 +83,25 @@ func opened(t *testing.T) (*inside, *door, RunInfo, chan bool) {
 		t.Fatal(err)
 	}
 	ended := make(chan bool, 10)
-	d := &door{path: dir, to: client, end: func(_ string, force bool) { ended <- force }}
-	if err := d.open(context.Background()); err != nil {
+	d, err := Listen(context.Background(), dir, client, func(_ string, force bool) { ended <- force })
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return in, d, RunInfo{Path: dir, Record: Record{RunID: "r", Sandbox: "r"}}, ended
+	return in, d, record.Run{Path: dir, Record: record.Record{RunID: "r", Sandbox: "r"}}, ended
 }
 
-func TestAShutDoorEndsWhoIsInAndLetsNobodyIn(t *testing.T) {
-	in, d, run, _ := opened(t)
-	const callers = 20
+func TestStopClosesConnectionsAndAcceptsNoMore(t *testing.T) {
+	in, d, run, _ := serve(t)
+	const clients = 20
 	var wg sync.WaitGroup
-	for range callers {
+	for range clients {
 		wg.Go(func() {
-			c, err := run.Attach(context.Background(), "test")
+			c, err := Dial(context.Background(), run, "test")
 			if err != nil {
 				t.Error(err)
 				in.running <- struct{}{}
@@ -109,41 +110,41 @@ func TestAShutDoorEndsWhoIsInAndLetsNobodyIn(t *testing.T) {
 			defer c.Close()
 			exit, err := c.Run(context.Background(), wire.ExecRequest{Argv: []string{"wait"}}, wire.Streams{})
 			if err == nil {
-				t.Errorf("the end of the command was told: %+v", exit)
+				t.Errorf("the end of the command was reported: %+v", exit)
 			}
 		})
 	}
-	for range callers {
+	for range clients {
 		<-in.running
 	}
-	d.shut()
+	d.Stop()
 	wg.Wait()
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Errorf("closed twice: %v", err)
 	}
-	if c, err := run.Attach(context.Background(), "test"); err == nil {
+	if c, err := Dial(context.Background(), run, "test"); err == nil {
 		c.Close()
-		t.Error("somebody came in")
+		t.Error("a client connected")
 	} else if !strings.Contains(err.Error(), "not ready yet, or is ending") {
 		t.Error(err)
 	}
-	for _, name := range []string{doorSocket, doorKeys} {
+	for _, name := range []string{socketFile, keysFile} {
 		if _, err := os.Lstat(filepath.Join(run.Path, name)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left: %v", name, err)
 		}
 	}
-	acts, err := run.Done()
-	if err != nil || len(acts) != callers || acts[0].What != "exec wait" || !strings.HasPrefix(acts[0].By, "operator ") {
-		t.Errorf("%d acts, %v", len(acts), err)
+	actions, err := Actions(run)
+	if err != nil || len(actions) != clients || actions[0].What != "exec wait" || !strings.HasPrefix(actions[0].By, "operator ") {
+		t.Errorf("%d actions, %v", len(actions), err)
 	}
 }
 
-func TestACallerNeedsTheKeyOfTheRun(t *testing.T) {
-	_, _, run, ended := opened(t)
-	c, err := run.Attach(context.Background(), "test")
+func TestAClientNeedsTheKeyOfTheRun(t *testing.T) {
+	_, _, run, ended := serve(t)
+	c, err := Dial(context.Background(), run, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,31 +152,31 @@ func TestACallerNeedsTheKeyOfTheRun(t *testing.T) {
 		t.Errorf("stop: %v", err)
 	}
 	c.Close()
-	file := filepath.Join(run.Path, doorKeys)
+	file := filepath.Join(run.Path, keysFile)
 	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
 		t.Errorf("keys: %v, %v", info.Mode(), err)
 	}
-	other := &door{path: t.TempDir(), to: nil}
-	if err := other.open(context.Background()); err != nil {
+	other, err := Listen(context.Background(), t.TempDir(), nil, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = other.close() }()
-	data, err := os.ReadFile(filepath.Join(other.path, doorKeys))
+	defer func() { _ = other.Close() }()
+	data, err := os.ReadFile(filepath.Join(other.path, keysFile))
 	if err == nil {
 		err = os.WriteFile(file, data, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := run.Attach(context.Background(), "test"); err == nil {
+	if c, err := Dial(context.Background(), run, "test"); err == nil {
 		c.Close()
-		t.Error("the key of another run let somebody in")
+		t.Error("the key of another run was accepted")
 	}
 }
 
-func TestNothingIsDoneThatCannotBeWrittenDown(t *testing.T) {
-	_, d, run, _ := opened(t)
-	c, err := run.Attach(context.Background(), "test")
+func TestAnActionThatCannotBeRecordedIsRefused(t *testing.T) {
+	_, d, run, _ := serve(t)
+	c, err := Dial(context.Background(), run, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,19 +192,19 @@ func TestNothingIsDoneThatCannotBeWrittenDown(t *testing.T) {
 		t.Errorf("%+v", exit)
 	}
 	d.mu.Lock()
-	d.size = maxActs
+	d.size = maxActions
 	d.mu.Unlock()
-	if exit := do(); exit.Kind != wire.ExitSpawnFailed || !strings.Contains(exit.Message, "its list is full") {
+	if exit := do(); exit.Kind != wire.ExitSpawnFailed || !strings.Contains(exit.Message, "is full") {
 		t.Errorf("beyond the list: %+v", exit)
 	}
 	d.mu.Lock()
 	d.size = 0
-	_ = d.acts.Close()
+	_ = d.actions.Close()
 	d.mu.Unlock()
-	if exit := do(); exit.Kind != wire.ExitSpawnFailed || !strings.Contains(exit.Message, "write down") {
+	if exit := do(); exit.Kind != wire.ExitSpawnFailed || !strings.Contains(exit.Message, "record the operator") {
 		t.Errorf("without the list: %+v", exit)
 	}
-	if d.acts, err = os.Open(os.DevNull); err != nil {
+	if d.actions, err = os.Open(os.DevNull); err != nil {
 		t.Fatal(err)
 	}
 }

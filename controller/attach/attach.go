@@ -1,0 +1,220 @@
+// Package attach lets operators connect to the sandbox of a running run. The
+// controller of the run listens on a socket in the run's directory and relays
+// each connection over its own connection to the supervisor, which accepts no
+// other client. Commands are subject to the policy of the run. Each action is
+// written to a file before it starts.
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"agentsh/internal/channel"
+	"agentsh/internal/listen"
+	"agentsh/internal/statedir"
+	"agentsh/internal/text"
+)
+
+// Files in the directory of a run.
+const (
+	socketFile  = "socket"
+	keysFile    = "keys.json"
+	actionsFile = "operator.jsonl" // one [Action] a line
+)
+
+// maxActions bounds the file of actions, in bytes. When it is full, further
+// actions are refused.
+const maxActions = 4 << 20
+
+// Action is what an operator did in a sandbox.
+type Action struct {
+	Time time.Time `json:"time"`
+	By   string    `json:"by"`
+	What string    `json:"what"` // unprintable characters are escaped
+}
+
+// Relayer is a sandbox that accepts further clients over its own connection.
+type Relayer interface {
+	Relay(ctx context.Context, conn net.Conn, cfg channel.RelayConfig) error
+}
+
+// keys are what a client needs. Whoever can read the file can connect.
+type keys struct {
+	Key     []byte `json:"key"`      // private key of the client
+	HostKey []byte `json:"host_key"` // public key of the server
+}
+
+// Server accepts operators' connections to one sandbox.
+type Server struct {
+	path      string
+	dir       *os.File // path, opened so that the socket's name is short
+	to        Relayer
+	stopRun   func(by string, force bool)
+	hostKey   []byte // private key of the server
+	clientKey []byte // public key of clients
+	listener  net.Listener
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+
+	mu      sync.Mutex
+	actions *os.File
+	size    int64 // bytes of actions
+}
+
+// Listen listens in the directory of a run until [Server.Stop]. stopRun is
+// called when an operator asks for the end of the run, with the operator's name;
+// force skips taking results out. The caller calls [Server.Close].
+func Listen(ctx context.Context, dir string, to Relayer, stopRun func(by string, force bool)) (*Server, error) {
+	s := &Server{path: dir, to: to, stopRun: stopRun}
+	if err := s.listen(ctx); err != nil {
+		return nil, fmt.Errorf("listen for operators: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Server) listen(ctx context.Context) (err error) {
+	var k keys
+	if s.hostKey, k.HostKey, err = channel.NewKeyPair(); err != nil {
+		return err
+	}
+	if k.Key, s.clientKey, err = channel.NewKeyPair(); err != nil {
+		return err
+	}
+	data, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(s.path, keysFile), data, 0o600); err != nil {
+		return err
+	}
+	if s.actions, err = os.OpenFile(filepath.Join(s.path, actionsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+		return err
+	}
+	var address string
+	if s.dir, address, err = socketAddress(s.path); err != nil {
+		return errors.Join(err, s.actions.Close())
+	}
+	if s.listener, err = channel.Listen(ctx, address); err != nil {
+		return errors.Join(err, s.actions.Close(), s.dir.Close())
+	}
+	ctx, s.cancel = context.WithCancel(ctx)
+	s.wg.Go(func() { s.serve(ctx) })
+	return nil
+}
+
+// socketAddress is the address of the socket in a directory. It is valid while
+// the returned file is open. The path of a state directory may be longer than a
+// socket's path can be, see unix(7).
+func socketAddress(dir string) (*os.File, string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	return f, fmt.Sprintf("unix:///proc/self/fd/%d/%s", f.Fd(), socketFile), nil
+}
+
+// serve accepts connections until the listener is closed, then waits for their
+// ends.
+func (s *Server) serve(ctx context.Context) {
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	listener := &listen.Sparing{Listener: s.listener}
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return // it was closed
+		}
+		peer, err := channel.OwnCaller(conn)
+		if err != nil {
+			_ = conn.Close()
+			continue
+		}
+		by := "operator " + userName(peer.Uid)
+		connections.Go(func() {
+			// The client gets the error of its connection.
+			_ = s.to.Relay(ctx, conn, channel.RelayConfig{
+				HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by,
+				Note: func(what string) error { return s.record(by, what) },
+				Stop: func(force bool) { s.stopRun(by, force) },
+			})
+		})
+	}
+}
+
+// userName is the name of a user, or the number.
+func userName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return text.Short(u.Username, 40)
+	}
+	return "uid " + id
+}
+
+// record writes an action down before it starts.
+func (s *Server) record(by, what string) error {
+	line, err := json.Marshal(Action{Time: time.Now().UTC(), By: by, What: what})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.size += int64(len(line)) + 1; s.size > maxActions {
+		return errors.New("the list of operators' actions in this sandbox is full")
+	}
+	if _, err := s.actions.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("record the operator's action: %w", err)
+	}
+	return nil
+}
+
+// Stop closes all connections and accepts no more. A nil server is allowed.
+func (s *Server) Stop() {
+	if s != nil {
+		s.cancel()
+		_ = s.listener.Close() // an error means that it was closed before
+	}
+}
+
+// Close stops the server, waits for its connections and removes the socket and
+// the keys. Call it when the sandbox has ended. A second call does nothing, and
+// a nil server is allowed.
+func (s *Server) Close() error {
+	if s == nil || s.dir == nil {
+		return nil
+	}
+	s.Stop()
+	s.wg.Wait()
+	err := errors.Join(s.actions.Close(), s.dir.Close())
+	s.dir = nil
+	return errors.Join(err, Remove(s.path))
+}
+
+// Remove removes the socket and the keys of a run whose sandbox is gone. The
+// actions stay.
+func Remove(dir string) error {
+	var errs []error
+	entries, err := os.ReadDir(dir)
+	errs = append(errs, err)
+	for _, e := range entries { // a killed listener leaves the directory in which it creates its socket
+		if e.IsDir() && strings.HasPrefix(e.Name(), ".") {
+			errs = append(errs, statedir.RemoveTree(filepath.Join(dir, e.Name())))
+		}
+	}
+	for _, name := range []string{socketFile, keysFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

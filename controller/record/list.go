@@ -1,0 +1,207 @@
+package record
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/runtime"
+	"agentsh/internal/statedir"
+	"agentsh/internal/text"
+)
+
+// Run is a run in the state directory.
+type Run struct {
+	Record
+	Live bool   `json:"live"` // its controller is alive
+	Path string `json:"path"` // its directory
+}
+
+// AgentEvent is one event of the agent, with its time.
+type AgentEvent struct {
+	Time      time.Time `json:"time"`
+	Iteration int       `json:"iteration,omitempty"`
+	runtime.Event
+}
+
+// Latest is the name of the run that started last.
+const Latest = "latest"
+
+// ErrNoRun reports that no run has the name.
+var ErrNoRun = errors.New("no such run")
+
+// List lists the runs, the newest first. It leaves out records that cannot be
+// read; the error names each of them.
+func List(state statedir.Dir) ([]Run, error) {
+	all, err := names(state)
+	if err != nil {
+		return nil, err
+	}
+	var out []Run
+	var errs []error
+	for _, name := range all {
+		one, err := open(state, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is starting, or was just removed
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		out = append(out, one)
+	}
+	slices.SortStableFunc(out, func(a, b Run) int {
+		return cmp.Or(b.Started.Compare(a.Started), strings.Compare(b.RunID, a.RunID))
+	})
+	return out, errors.Join(errs...)
+}
+
+// Find finds a run by its id, by a beginning of its id that no other run
+// has, or by the word [Latest].
+func Find(state statedir.Dir, name string) (Run, error) {
+	if name == Latest {
+		runs, err := List(state)
+		if len(runs) > 0 {
+			return runs[0], nil
+		}
+		return Run{}, errors.Join(fmt.Errorf("%w: there is none", ErrNoRun), err)
+	}
+	all, err := names(state)
+	if err != nil {
+		return Run{}, err
+	}
+	var found []string
+	for _, n := range all {
+		if n == name {
+			found = []string{n}
+			break
+		}
+		if strings.HasPrefix(n, name) {
+			found = append(found, n)
+		}
+	}
+	switch {
+	case len(found) == 0 || name == "":
+		return Run{}, fmt.Errorf("%w: %.64q", ErrNoRun, name)
+	case len(found) > 1:
+		return Run{}, fmt.Errorf("%d runs begin with %.64q: %s and %s", len(found), name, found[0], found[1])
+	}
+	one, err := open(state, found[0])
+	if errors.Is(err, fs.ErrNotExist) {
+		return one, fmt.Errorf("%w: %s has no record: it is starting, or its controller was killed while it started", ErrNoRun, found[0])
+	}
+	return one, err
+}
+
+// runNames are the names of the directories of runs.
+func names(state statedir.Dir) ([]string, error) {
+	entries, err := os.ReadDir(state.Runs())
+	if err != nil {
+		return nil, fmt.Errorf("list runs: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// openRun reads the record of one run and looks whether its controller lives.
+func open(state statedir.Dir, name string) (Run, error) {
+	one := Run{Path: filepath.Join(state.Runs(), name)}
+	var err error
+	if one.Record, err = read(one.Path); err != nil || one.Status != StatusRunning {
+		return one, err
+	}
+	if one.Live, err = isLocked(state, filepath.Join(one.Path, lockFile)); err != nil {
+		return one, err
+	}
+	if !one.Live { // it may have ended since the record was read
+		if one.Record, err = read(one.Path); err == nil && one.Status == StatusRunning {
+			one.Status = StatusAbandoned
+		}
+	}
+	return one, err
+}
+
+// held reports whether somebody holds a lock. It is asked under the lock of the
+// state, so that nobody who takes the lock first meets this question.
+func isLocked(state statedir.Dir, lock string) (bool, error) {
+	unlock, err := state.Lock()
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	f, err := os.OpenFile(lock, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
+
+// WaitEnd waits until the controller of the run has ended. The error says if the
+// sandbox could not be deleted.
+func (r Run) WaitEnd(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { // ends with the controller
+		f, err := statedir.TakeLock(filepath.Join(r.Path, lockFile), unix.LOCK_SH)
+		if err == nil {
+			err = f.Close()
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	last, err := read(r.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range last.Steps {
+		if s.Name == StepDelete && s.Error != "" {
+			return fmt.Errorf("delete sandbox: %s", text.Visible(s.Error))
+		}
+	}
+	return nil
+}
+
+// ReadJSON reads a JSON file of the run's directory.
+func (r Run) ReadJSON(name string, into any) error {
+	file := filepath.Join(r.Path, name)
+	data, err := ReadFile(file, maxJSON)
+	if err != nil {
+		return fmt.Errorf("run %s: %w", r.RunID, err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("run %s: read %s: %w", r.RunID, file, err)
+	}
+	return nil
+}
