@@ -29,6 +29,7 @@ var ranks = map[string]int{
 	"internal/layout":          -1, // names paths, touches none
 	"internal/statedir":        0,
 	"internal/selfexec":        0,
+	"supervisor/probe/trial":   0, // tests of every package ask it through testenv
 	"internal/shim":            0, // the command installs, sessions show the originals
 	"internal/beneath":         0, // files below a descriptor, through no link
 	"internal/trash":           1, // the file server saves deleted files, the command restores them
@@ -62,7 +63,8 @@ var ranks = map[string]int{
 	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
 	"supervisor/fileserver":    3, // starts and controls the process; package fuse is what it runs
 	"supervisor/view":          3, // what commands see; it makes configurations for launch
-	"supervisor":               3,
+	"supervisor/probe":         3, // supervisor opens sessions by what it found
+	"supervisor":               4,
 	"controller":               4,
 	"controller/report":        5, // describes runs; the command is beside it
 	"cmd/agentsh":              5,
@@ -83,7 +85,6 @@ var beside = map[string][]string{
 	"internal/snapshot": {"internal/trash"},
 	"seccomp/target":    {"seccomp"},
 	"supervisor/netns":  {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
-	"supervisor":        {"supervisor/view", "supervisor/fileserver"},
 	"cmd/agentctl":      {"controller/report"},
 	"controller/attach": {"controller/record"},
 }
@@ -195,7 +196,6 @@ var callers = map[string][]string{
 	"launch.NewInit": {"supervisor/session.go"},
 	"seccomp.NewListener": {
 		"supervisor/session.go",
-		"supervisor/detect_kernel.go",
 		"supervisor/launch/prober.go",
 	}, // the second answers a call of its own process
 	"os.StartProcess":  {},

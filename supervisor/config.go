@@ -19,6 +19,7 @@ import (
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/egress"
 	"agentsh/supervisor/netns"
+	"agentsh/supervisor/probe"
 )
 
 // maxConfig is the largest configuration file, in bytes.
@@ -44,12 +45,12 @@ type OperatorConfig struct {
 	// Path is PATH of commands, and where their programs are looked up.
 	Path string
 	// Require is what must be proven before a session opens.
-	Require []Requirement
+	Require []probe.Setting
 	// Egress is how sessions reach what their policies allow; its credentials
 	// are not the operator's to configure here.
 	Egress netns.Outside
 	// Degraded is what a session may lack where the machine has none.
-	Degraded []Degradation
+	Degraded []probe.Setting
 	// CacheSeconds is how old what commands see of changes that others make in
 	// their workspace may be; 0: 10 minutes.
 	CacheSeconds int
@@ -228,6 +229,39 @@ func (r *configReader) texts(into *map[string]string) func(*yaml.Node) {
 	}
 }
 
+// require reads the names of require.
+func (r *configReader) require(into *[]probe.Setting) func(*yaml.Node) {
+	return func(n *yaml.Node) { r.names(n, "require", "requirement", probe.Requirements(), into) }
+}
+
+// degraded reads the mechanisms of degraded.
+func (r *configReader) degraded(into *[]probe.Setting) func(*yaml.Node) {
+	return func(n *yaml.Node) { r.names(n, "degraded", "mechanism", probe.Mechanisms(), into) }
+}
+
+// names reads a list of known names, each with its position.
+func (r *configReader) names(n *yaml.Node, key, kind string, known []string, into *[]probe.Setting) {
+	if n.Kind != yaml.SequenceNode {
+		r.problem(n, "%s must be a list of names", key)
+		return
+	}
+	for _, item := range n.Content {
+		var name string
+		r.text(&name)(item)
+		if !slices.Contains(known, name) && item.Kind == yaml.ScalarNode {
+			r.problem(item, "%s has no %s %q (%s)", key, kind, name, policy.DidYouMean(name, known))
+			continue
+		}
+		*into = append(*into, probe.Setting{Name: name, At: fmt.Sprintf("%s:%d:%d", r.path, item.Line, item.Column)})
+	}
+}
+
+// WithDegraded is the configuration with further mechanisms of a command line.
+func (c OperatorConfig) WithDegraded(names []string) OperatorConfig {
+	c.Degraded = probe.WithFallbacks(c.Degraded, names)
+	return c
+}
+
 // Request is a session that is asked for.
 type Request struct {
 	Boot    wire.Bootstrap // directories, store, network, fallbacks and credentials
@@ -255,7 +289,7 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 		Cwd:         r.Cwd,
 		User:        operator.User,
 		Require:     operator.Require,
-		Degraded:    degradations(operator.Degraded, r.Boot.Degraded),
+		Degraded:    probe.WithFallbacks(operator.Degraded, r.Boot.Degraded),
 		Program:     r.Boot.Program,
 		Channel:     r.Channel,
 		Audit:       r.Audit,
@@ -264,20 +298,5 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 	if c.Cwd == "" && len(r.Boot.Governed) > 0 {
 		c.Cwd = r.Boot.Governed[0].Path
 	}
-	return c
-}
-
-// degradations are the words of the configuration and those of a request.
-func degradations(configured []Degradation, words []string) []Degradation {
-	out := slices.Clone(configured)
-	for _, word := range words {
-		out = append(out, Degradation{strings.TrimSpace(word), "--degraded"})
-	}
-	return out
-}
-
-// WithDegraded is the configuration with further words of a command line.
-func (c OperatorConfig) WithDegraded(words []string) OperatorConfig {
-	c.Degraded = degradations(c.Degraded, words)
 	return c
 }

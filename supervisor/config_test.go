@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"agentsh/supervisor/probe"
 )
 
 func TestConfigIsReadStrictly(t *testing.T) {
@@ -36,10 +38,10 @@ func TestConfigIsReadStrictly(t *testing.T) {
 		{
 			"an unknown requirement",
 			"require: [exec_verfy]\n",
-			[]string{`c.yaml:1:11: require has no word "exec_verfy" (did you mean "exec_verify"?)`},
+			[]string{`c.yaml:1:11: require has no requirement "exec_verfy" (did you mean "exec_verify"?)`},
 		},
-		{"a requirement that is no word", "require: [{a: b}, ~]\n", []string{"c.yaml:1:11: must be a text", "c.yaml:1:19: must be a text"}},
-		{"requirements that are no list", "require: landlock\n", []string{"require must be a list of words"}},
+		{"a requirement that is no name", "require: [{a: b}, ~]\n", []string{"c.yaml:1:11: must be a text", "c.yaml:1:19: must be a text"}},
+		{"requirements that are no list", "require: landlock\n", []string{"require must be a list of names"}},
 		{"a null is not a text", "policy: ~\n", []string{"must be a text"}},
 	}
 	for _, tt := range tests {
@@ -70,5 +72,16 @@ func TestMissingConfigIsOnlyFineWhenItWasNotAskedFor(t *testing.T) {
 	}
 	if _, err := ReadConfig(path, true); err == nil || !strings.Contains(err.Error(), "at most") {
 		t.Errorf("a huge file gave %v", err)
+	}
+}
+
+func TestMechanismsOfDegraded(t *testing.T) {
+	c, err := parseConfig("c.yaml", []byte("version: 1\ndegraded: [cgroup, exec_verify]\n"))
+	if err != nil || len(c.Degraded) != 2 || c.Degraded[1] != (probe.Setting{Name: "exec_verify", At: "c.yaml:2:20"}) {
+		t.Errorf("%v %v", c.Degraded, err)
+	}
+	if _, err := parseConfig("c.yaml", []byte("degraded: [exec_verfy]\n")); err == nil ||
+		!strings.Contains(err.Error(), `c.yaml:1:12: degraded has no mechanism "exec_verfy" (`) {
+		t.Errorf("%v", err)
 	}
 }

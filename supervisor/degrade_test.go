@@ -1,10 +1,8 @@
 package supervisor
 
 import (
-	"agentsh/supervisor/view"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +13,8 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/probe"
+	"agentsh/supervisor/view"
 )
 
 // wholePolicy is one that a place without a file server can hold.
@@ -31,47 +31,47 @@ env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh, INJECTED: 'yes'}
 `
 
 // place is one that lacks something, and what holds in it.
-type lackingPlace struct {
-	name    string
-	without []string // for testenv.Without
-	prefix  []string // starts the place otherwise; nil: nothing
-	word    string
-	steps   []string // of the refusal without the word
-	events  []string // in the hint of the session's first event
-	nested  bool     // env_inject is put back at nested programs
+type lackingMachine struct {
+	name      string
+	without   []string // for testenv.Without
+	prefix    []string // starts the place otherwise; nil: nothing
+	mechanism string
+	steps     []string // of the refusal without the fallback
+	events    []string // in the hint of the session's first event
+	nested    bool     // env_inject is put back at nested programs
 }
 
-var lackingPlaces = []lackingPlace{
-	{name: "no Landlock", without: []string{testenv.WithoutLandlock}, word: "landlock", steps: []string{"the kernel has no Landlock"},
+var lackingMachines = []lackingMachine{
+	{name: "no Landlock", without: []string{testenv.WithoutLandlock}, mechanism: "landlock", steps: []string{"the kernel has no Landlock"},
 		events: []string{"without landlock (", "without landlock_scopes ("}, nested: true},
-	{name: "no WAIT_KILLABLE_RECV", without: []string{testenv.WithoutKillable}, word: "wait_killable", steps: []string{"load the filter"},
+	{name: "no WAIT_KILLABLE_RECV", without: []string{testenv.WithoutKillable}, mechanism: "wait_killable", steps: []string{"load the filter"},
 		events: []string{"without wait_killable ("}, nested: true},
-	{name: "no ptrace", without: []string{testenv.WithoutPtrace}, word: "exec_verify", steps: []string{"verify programs by ptrace"},
+	{name: "no ptrace", without: []string{testenv.WithoutPtrace}, mechanism: "exec_verify", steps: []string{"verify programs by ptrace"},
 		events: []string{"without exec_verify (", "env_inject is not put back"}},
-	{name: "no FUSE", prefix: []string{"unshare", "-m", "sh", "-ec", `mount --bind /dev/null /dev/fuse; exec "$@"`, "sh"}, word: "file_server",
+	{name: "no FUSE", prefix: []string{"unshare", "-m", "sh", "-ec", `mount --bind /dev/null /dev/fuse; exec "$@"`, "sh"}, mechanism: "file_server",
 		steps: []string{"create file system fuse"}, events: []string{"without file_server ("}, nested: true},
-	{name: "no namespaces", without: []string{testenv.WithoutNamespaces}, word: "namespaces", steps: []string{"start session init"},
+	{name: "no namespaces", without: []string{testenv.WithoutNamespaces}, mechanism: "namespaces", steps: []string{"start session init"},
 		events: []string{"without namespaces (", "without file_server (", "Landlock alone"}, nested: true},
 }
 
 const lackingEnv = "AGENTSH_TEST_LACKING"
 
 // Each place is a run of this test in a process that lacks something.
-func TestAPlaceThatLacksSomething(t *testing.T) {
-	for _, p := range lackingPlaces {
+func TestAMachineThatLacksAMechanism(t *testing.T) {
+	for _, p := range lackingMachines {
 		if os.Getenv(lackingEnv) == p.name {
 			t.Run("inside", p.test)
 			return
 		}
 	}
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
-	for _, p := range lackingPlaces {
+	for _, p := range lackingMachines {
 		t.Run(p.name, func(t *testing.T) {
 			self, err := os.Executable()
 			if err != nil {
 				t.Fatal(err)
 			}
-			argv := slices.Concat(p.prefix, []string{self, "-test.run=^TestAPlaceThatLacksSomething$", "-test.v"})
+			argv := slices.Concat(p.prefix, []string{self, "-test.run=^TestAMachineThatLacksAMechanism$", "-test.v"})
 			if argv[0], err = exec.LookPath(argv[0]); err != nil {
 				t.Fatal(err)
 			}
@@ -80,28 +80,28 @@ func TestAPlaceThatLacksSomething(t *testing.T) {
 				cmd = testenv.Without(t, p.without, argv...)
 			}
 			cmd.Env = append(os.Environ(), lackingEnv+"="+p.name)
-			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held without "+p.word) {
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held without "+p.mechanism) {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
 	}
 }
 
-func (p lackingPlace) test(t *testing.T) {
+func (p lackingMachine) test(t *testing.T) {
 	cfg, log := testConfig(t, wholePolicy)
 	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
 		t.Fatal(err)
 	}
 	p.refused(t, cfg)
-	cfg.Degraded = []Degradation{{Word: p.word, At: "c.yaml:2:3"}}
+	cfg.Degraded = []probe.Setting{{Name: p.mechanism, At: "c.yaml:2:3"}}
 	required := cfg
-	required.Require = []Requirement{
-		{Word: map[string]string{"file_server": "file_governed", "namespaces": "mount_namespace"}[p.word], At: "c.yaml:1:1"},
+	required.Require = []probe.Setting{
+		{Name: map[string]string{"file_server": "file_governed", "namespaces": "mount_namespace"}[p.mechanism], At: "c.yaml:1:1"},
 	}
-	if required.Require[0].Word == "" {
-		required.Require[0].Word = p.word
+	if required.Require[0].Name == "" {
+		required.Require[0].Name = p.mechanism
 	}
-	if _, known := requirements[required.Require[0].Word]; known {
+	if slices.Contains(probe.Requirements(), required.Require[0].Name) {
 		if _, err := Open(context.Background(), required); err == nil || !strings.HasPrefix(err.Error(), "c.yaml:1:1: require ") {
 			t.Errorf("require and degraded: %v", err)
 		}
@@ -116,20 +116,20 @@ func (p lackingPlace) test(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat("/proc/" + strings.TrimSpace(left)); p.word == lossNamespaces && !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat("/proc/" + strings.TrimSpace(left)); p.mechanism == probe.Namespaces && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("process %s outlives its session: %v", left, err)
 	}
-	t.Log("held without " + p.word)
+	t.Log("held without " + p.mechanism)
 }
 
-// refused checks what is said without the word.
-func (p lackingPlace) refused(t *testing.T, cfg Config) {
+// refused checks what is said without the fallback.
+func (p lackingMachine) refused(t *testing.T, cfg Config) {
 	s, err := Open(context.Background(), cfg)
 	if err == nil {
 		_ = s.Close()
-		t.Fatal("a session opened without the word")
+		t.Fatal("a session opened without the fallback")
 	}
-	for _, want := range append(p.steps, "degraded: ["+p.word+"]", losses[p.word].lost) {
+	for _, want := range append(p.steps, "degraded: ["+p.mechanism+"]", probe.Consequence(p.mechanism)) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the refusal does not say %q: %v", want, err)
 		}
@@ -137,7 +137,7 @@ func (p lackingPlace) refused(t *testing.T, cfg Config) {
 }
 
 // holds runs commands and looks at what they could do.
-func (p lackingPlace) holds(t *testing.T, b *box) {
+func (p lackingMachine) holds(t *testing.T, b *box) {
 	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
 	for _, want := range p.events {
 		if len(begin) != 1 || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, want) {
@@ -173,16 +173,16 @@ func (p lackingPlace) holds(t *testing.T, b *box) {
 		t.Errorf("env_inject at a nested program: %+v %s", exit, out)
 	}
 	_, err := b.Changes(context.Background())
-	if lost := b.lost.has(lossFileServer); lost != (err != nil) {
+	if lost := b.missing.Has(probe.FileServer); lost != (err != nil) {
 		t.Errorf("change record: %v", err)
 	}
 }
 
-func TestAWordForWhatWorksChangesNothing(t *testing.T) {
+func TestAFallbackForAMechanismThatWorksChangesNothing(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 	cfg, log := testConfig(t, testPolicy)
-	for _, word := range []string{"landlock_scopes", "landlock", "wait_killable", "exec_verify", "file_server", "namespaces"} {
-		cfg.Degraded = append(cfg.Degraded, Degradation{word, "--degraded"})
+	for _, name := range []string{"landlock_scopes", "landlock", "wait_killable", "exec_verify", "file_server", "namespaces"} {
+		cfg.Degraded = append(cfg.Degraded, probe.Setting{Name: name, At: "--degraded"})
 	}
 	s, err := Open(context.Background(), cfg)
 	if err != nil {
@@ -191,43 +191,21 @@ func TestAWordForWhatWorksChangesNothing(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
 	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession })
-	if len(s.lost) > 0 || s.files == nil || begin[0].Decision != "" {
-		t.Errorf("lost %v, event %+v", s.lost, begin[0])
+	if len(s.missing) > 0 || s.files == nil || begin[0].Decision != "" {
+		t.Errorf("missing %v, event %+v", s.missing, begin[0])
 	}
 }
 
-func TestWordsOfDegraded(t *testing.T) {
-	c, err := parseConfig("c.yaml", []byte("version: 1\ndegraded: [cgroup, exec_verify]\n"))
-	if err != nil || len(c.Degraded) != 2 || c.Degraded[1] != (Degradation{"exec_verify", "c.yaml:2:20"}) {
-		t.Errorf("%v %v", c.Degraded, err)
-	}
-	if _, err := parseConfig("c.yaml", []byte("degraded: [exec_verfy]\n")); err == nil ||
-		!strings.Contains(err.Error(), `c.yaml:1:12: degraded has no word "exec_verfy" (`) {
-		t.Errorf("%v", err)
-	}
-	cfg := Config{Degraded: c.WithDegraded([]string{"nothing"}).Degraded}
-	if _, err := cfg.survey(); err == nil || !strings.HasPrefix(err.Error(), `--degraded: degraded has no word "nothing"`) {
-		t.Errorf("%v", err)
-	}
-	for word, l := range losses {
-		for _, name := range l.primitives {
-			if err := tryCandidate(name); err != nil && strings.Contains(err.Error(), "nothing is known to try") {
-				t.Errorf("%s: %v", word, err)
-			}
-		}
-	}
-}
-
-func TestNoWordOpensASessionWithoutAListener(t *testing.T) {
+func TestNoFallbackOpensASessionWithoutAListener(t *testing.T) {
 	if os.Getenv(lackingEnv) == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := testenv.Without(t, []string{testenv.WithoutListener}, self, "-test.run=^TestNoWordOpensASessionWithoutAListener$", "-test.v")
+		cmd := testenv.Without(t, []string{testenv.WithoutListener}, self, "-test.run=^TestNoFallbackOpensASessionWithoutAListener$", "-test.v")
 		cmd.Env = append(os.Environ(), lackingEnv+"=listener")
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "refused with every word") {
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "refused with every fallback") {
 			t.Errorf("%v\n%s", err, out)
 		}
 		return
@@ -236,15 +214,15 @@ func TestNoWordOpensASessionWithoutAListener(t *testing.T) {
 	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Degraded = everyWord()
+	cfg.Degraded = probe.WithFallbacks(nil, probe.Mechanisms())
 	_, err := Open(context.Background(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "no word opens a session here") {
+	if err == nil || !strings.Contains(err.Error(), "no fallback opens a session here") {
 		t.Fatalf("%v", err)
 	}
-	t.Log("refused with every word")
+	t.Log("refused with every fallback")
 }
 
-func TestDetectionTellsWhyNoWordHelps(t *testing.T) {
+func TestDetectionSaysWhyNoFallbackHelps(t *testing.T) {
 	if os.Getenv(lackingEnv) == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 		self, err := os.Executable()
@@ -255,11 +233,11 @@ func TestDetectionTellsWhyNoWordHelps(t *testing.T) {
 			t,
 			[]string{testenv.WithoutNamespaces, testenv.WithoutLandlock},
 			self,
-			"-test.run=^TestDetectionTellsWhyNoWordHelps$",
+			"-test.run=^TestDetectionSaysWhyNoFallbackHelps$",
 			"-test.v",
 		)
 		cmd.Env = append(os.Environ(), lackingEnv+"=both")
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "no word helps") {
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "no fallback helps") {
 			t.Errorf("%v\n%s", err, out)
 		}
 		return
@@ -269,10 +247,10 @@ func TestDetectionTellsWhyNoWordHelps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Session.Opens || len(r.Session.Words) > 0 ||
-		!strings.Contains(r.Session.Why, "\nwith every word of degraded: neither namespaces nor Landlock of ABI 3") {
+		!strings.Contains(r.Session.Why, "\nwith every fallback of degraded: neither namespaces nor Landlock of ABI 3") {
 		t.Fatalf("%+v", r.Session)
 	}
-	t.Log("no word helps")
+	t.Log("no fallback helps")
 }
 
 // A kernel without mount_setattr(2) holds the same by remounting, also what is
@@ -312,23 +290,4 @@ func TestMountsAreReadOnlyOnOldKernels(t *testing.T) {
 		t.Errorf("%+v %s", exit, out)
 	}
 	t.Log("read-only all the same")
-}
-
-func TestWhatCouldNotBeDecidedIsNotGivenUp(t *testing.T) {
-	undecided := candidate{
-		"undecided",
-		"a trial",
-		func() (string, error) { return "", fmt.Errorf("no result: %w", errUndecided) },
-		"less load",
-	}
-	candidates = append(candidates, undecided)
-	losses["undecided"] = loss{[]string{"undecided"}, "nothing"}
-	defer func() {
-		candidates = candidates[:len(candidates)-1]
-		delete(losses, "undecided")
-	}()
-	cfg := Config{Degraded: []Degradation{{"undecided", "c.yaml:1:1"}}}
-	if lost, err := cfg.survey(); !errors.Is(err, errUndecided) || lost != nil {
-		t.Errorf("%v, %v", lost, err)
-	}
 }

@@ -1,8 +1,9 @@
 package supervisor
 
 import (
-	"os"
 	"slices"
+
+	"agentsh/supervisor/probe"
 )
 
 // Holding is what holds a group of rules.
@@ -104,35 +105,35 @@ type lesser struct {
 // lesserTable tells for each group what is left by each word, the greatest loss
 // first.
 var lesserTable = map[string][]lesser{
-	"commands": {{lossVerify, BySupervisor, "every execve waits for its verdict; what another thread exchanges meanwhile is not seen"}},
+	"commands": {{probe.ExecVerify, BySupervisor, "every execve waits for its verdict; what another thread exchanges meanwhile is not seen"}},
 	"files outside the workspace": {
-		{lossNamespaces, ByKernel, "Landlock: what no rule allows cannot be opened; names, sizes and modes can be seen"},
-		{lossLandlock, ByKernel, "a root of its own: what no rule allows is not there"}},
+		{probe.Namespaces, ByKernel, "Landlock: what no rule allows cannot be opened; names, sizes and modes can be seen"},
+		{probe.Landlock, ByKernel, "a root of its own: what no rule allows is not there"}},
 	"files in the workspace": {
-		{lossNamespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
-		{lossFileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"}},
+		{probe.Namespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
+		{probe.FileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"}},
 	"repositories": {
-		{lossNamespaces, NotHeld, "a policy with git_guard is refused at start"},
-		{lossFileServer, NotHeld, "a policy with git_guard is refused at start"}},
+		{probe.Namespaces, NotHeld, "a policy with git_guard is refused at start"},
+		{probe.FileServer, NotHeld, "a policy with git_guard is refused at start"}},
 	"signals": {
-		{lossNamespaces, BySupervisor, "notification refuses signals to processes of others; Landlock scopes beneath where the kernel has them"},
-		{lossLandlock, ByKernel, "a pid namespace keeps them inside; signal_rules are judged by notification"},
-		{lossScopes, ByKernel, "a pid namespace keeps them inside; signal_rules are judged by notification"}},
-	"network": {{lossNamespaces, ByKernel, "the filter refuses every socket but UNIX"}},
+		{probe.Namespaces, BySupervisor, "notification refuses signals to processes of others; so do Landlock scopes where the kernel has them"},
+		{probe.Landlock, ByKernel, "a pid namespace keeps them inside; signal_rules are judged by notification"},
+		{probe.LandlockScopes, ByKernel, "a pid namespace keeps them inside; signal_rules are judged by notification"}},
+	"network": {{probe.Namespaces, ByKernel, "the filter refuses every socket but UNIX"}},
 	"unix sockets": {
 		{
-			lossNamespaces,
+			probe.Namespaces,
 			NotHeld,
 			"by the permissions of the file system alone; Landlock scopes keep abstract ones inside where the kernel has them",
 		},
-		{lossLandlock, ByKernel, "sockets of the machine are not in the session's root; the network namespace keeps abstract ones inside"},
-		{lossScopes, ByKernel, "sockets of the machine are not in the session's root; the network namespace keeps abstract ones inside"}},
-	"env_inject, nested": {{lossVerify, NotHeld, "an execve without it goes on without it"}},
+		{probe.Landlock, ByKernel, "sockets of the machine are not in the root directory; the network namespace separates abstract ones"},
+		{probe.LandlockScopes, ByKernel, "sockets of the machine are not in the root directory; the network namespace separates abstract ones"}},
+	"env_inject, nested": {{probe.ExecVerify, NotHeld, "an execve without it goes on without it"}},
 }
 
 // groups tells for every group what holds it, from what works, what the scratch
 // session showed and what the operator lets sessions do without.
-func groups(works map[string]bool, trial Trial, degraded []Degradation) []Held {
+func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Held {
 	var out []Held
 	for _, g := range groupTable {
 		h := Held{Group: g.name, By: g.by, How: g.how}
@@ -164,10 +165,10 @@ func groups(works map[string]bool, trial Trial, degraded []Degradation) []Held {
 
 // degrade tells what is left of a group that lacks something: with the words
 // that the operator gave, or what would be with words that nobody gave.
-func (h *Held) degrade(name string, works map[string]bool, degraded []Degradation) {
+func (h *Held) degrade(name string, works map[string]bool, degraded []probe.Setting) {
 	h.By = NotHeld
 	for _, primitive := range h.Missing {
-		if word := wordOf(primitive); !slices.Contains(h.Words, word) {
+		if word := probe.FallbackFor(primitive); !slices.Contains(h.Words, word) {
 			h.Words = append(h.Words, word)
 		}
 	}
@@ -175,24 +176,19 @@ func (h *Held) degrade(name string, works map[string]bool, degraded []Degradatio
 		h.Words = nil // no word helps
 		return
 	}
-	h.Words = shortest(h.Words)
-	namespaces := losses[lossNamespaces].needs(os.Geteuid() == 0)
+	h.Words = probe.Shortest(h.Words)
+	namespaces := probe.Needs(probe.Namespaces)
 	for _, left := range lesserTable[name] {
 		lacking := slices.Contains(h.Words, left.word) ||
-			left.word == lossNamespaces && slices.ContainsFunc(namespaces, func(p string) bool { return !works[p] })
+			left.word == probe.Namespaces && slices.ContainsFunc(namespaces, func(p string) bool { return !works[p] })
 		if !lacking {
 			continue
 		}
-		if slices.ContainsFunc(h.Words, func(w string) bool { return !given(w, degraded) }) {
+		if slices.ContainsFunc(h.Words, func(w string) bool { return !probe.Allowed(w, degraded) }) {
 			h.With = string(left.by) + ", " + left.how
 			return
 		}
 		h.By, h.How = left.by, left.how
 		return
 	}
-}
-
-// given reports whether the operator gave a word, or one that includes it.
-func given(word string, degraded []Degradation) bool {
-	return slices.ContainsFunc(degraded, func(d Degradation) bool { return d.Word == word || d.Word == implies[word] })
 }

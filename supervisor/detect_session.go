@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
 
@@ -59,6 +61,9 @@ var checks = map[string]string{
 	"network":    `{ read -r head; if read -r line; then echo there is a route out; else echo held; fi; } </proc/net/route`,
 }
 
+// checkTimeout bounds one check of the scratch session.
+const checkTimeout = 60 * time.Second
+
 // trialShells are looked for on this machine.
 var trialShells = []string{"/bin/sh", "/bin/bash", "/bin/dash", "/bin/ash", "/bin/zsh", "/bin/ksh"}
 
@@ -87,16 +92,16 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 	session, err := cfg.openTrial(ctx, workspace)
 	if err != nil {
 		r.Session.Why = err.Error()
-		cfg.Degraded = everyWord()
+		cfg.Degraded = probe.WithFallbacks(nil, probe.Mechanisms())
 		if session, err = cfg.openTrial(ctx, workspace); err != nil {
 			if again := err.Error(); again != r.Session.Why {
-				r.Session.Why += "\nwith every word of degraded: " + again
+				r.Session.Why += "\nwith every fallback of degraded: " + again
 			}
 			return nil
 		}
 		r.Session.Words = slices.DeleteFunc(
-			shortest(session.lost.words()),
-			func(word string) bool { return given(word, operator.Degraded) || word == lossGroups },
+			probe.Shortest(session.missing.Names()),
+			func(word string) bool { return probe.Allowed(word, operator.Degraded) || word == probe.Cgroup },
 		)
 		return session.Close()
 	}
@@ -110,12 +115,12 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 
 // openTrial opens the scratch session under a policy that the place can hold.
 func (c *Config) openTrial(ctx context.Context, workspace string) (*Session, error) {
-	lost, err := c.survey()
+	missing, err := probe.Survey(c.Degraded)
 	if err != nil {
 		return nil, err
 	}
 	text := trialPolicy
-	if lost.has(lossFileServer) {
+	if missing.Has(probe.FileServer) {
 		text = strings.Replace(text, trialClosed, "", 1)
 		user, err := view.CommandUser(c.User, false)
 		if err != nil {
@@ -157,7 +162,7 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 		var out bytes.Buffer
 		exit, _, err := s.Exec(
 			ctx,
-			wire.ExecRequest{ID: "detect", Argv: argv, DeadlineMS: probeTimeout.Milliseconds()},
+			wire.ExecRequest{ID: "detect", Argv: argv, DeadlineMS: checkTimeout.Milliseconds()},
 			wire.Streams{Stdout: &out},
 		)
 		switch {
@@ -195,9 +200,9 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 func (s *Session) cannot(check string) bool {
 	switch check {
 	case "file":
-		return s.lost.has(lossFileServer)
+		return s.missing.Has(probe.FileServer)
 	case "env_nested":
-		return s.lost.has(lossVerify)
+		return s.missing.Has(probe.ExecVerify)
 	case "network":
 		return s.confinement.SharesNetwork() // the machine's routes can be read; its sockets cannot be had
 	}

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"agentsh/internal/testenv"
+	"agentsh/supervisor/probe"
 )
 
 func detect(t *testing.T) *Report {
@@ -122,30 +121,22 @@ func testTaken(t *testing.T, missing []string) {
 		t.Error("a session opened all the same")
 	}
 	for _, word := range []string{"exec_verify", "file_governed", "net_namespace"} {
-		lost := slices.ContainsFunc(requirements[word].primitives, func(n string) bool { return slices.Contains(missing, n) })
-		cfg, _ := testConfig(t, testPolicy)
-		cfg.Require = []Requirement{{Word: word, At: "c.yaml:1:1"}}
-		if err := cfg.meets(); (err != nil) != lost {
+		lost := slices.ContainsFunc(probe.Primitives(word), func(n string) bool { return slices.Contains(missing, n) })
+		require := []probe.Setting{{Name: word, At: "c.yaml:1:1"}}
+		if err := probe.Require(require, probe.Session{Governed: true}); (err != nil) != lost {
 			t.Errorf("require %s with %v missing: %v", word, missing, err)
 		}
 	}
 	t.Log("looked at what is left")
 }
 
-func TestAProbeThatDiesIsAnError(t *testing.T) {
-	if _, err := try("no such trial", place{}); err == nil || !strings.Contains(err.Error(), "exit status 1") {
-		t.Errorf("%v", err)
-	}
-	if _, err := try(trialNothing, place{namespaces: unix.CLONE_NEWNS}); err != nil && os.Geteuid() == 0 {
-		t.Errorf("%v", err)
-	}
-}
-
 func TestARequirementOfTheSession(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	cfg, _ := testConfig(t, testPolicy)
 	cfg.Network.Shared, cfg.Files.Governed = true, nil
-	cfg.Require = []Requirement{{"net_namespace", "c.yaml:3:5"}, {"file_governed", "c.yaml:4:5"}, {"landlock", "c.yaml:5:5"}}
+	cfg.Require = []probe.Setting{
+		{Name: "net_namespace", At: "c.yaml:3:5"}, {Name: "file_governed", At: "c.yaml:4:5"}, {Name: "landlock", At: "c.yaml:5:5"},
+	}
 	_, err := Open(context.Background(), cfg)
 	if err == nil || err.Error() != "c.yaml:3:5: require net_namespace: the session shares the network of this machine\n"+
 		"c.yaml:4:5: require file_governed: the session has no workspace under file policy" {
@@ -153,17 +144,10 @@ func TestARequirementOfTheSession(t *testing.T) {
 	}
 }
 
-func TestEveryRequirementCanBeTried(t *testing.T) {
-	for word, r := range requirements {
-		for _, name := range r.primitives {
-			if !slices.ContainsFunc(candidates, func(c candidate) bool { return c.name == name }) {
-				t.Errorf("%s asks for %s, which nothing tries", word, name)
-			}
-		}
-	}
+func TestWhatAGroupNeedsCanBeTried(t *testing.T) {
 	for _, g := range groupTable {
 		for _, name := range g.needs {
-			if !slices.ContainsFunc(candidates, func(c candidate) bool { return c.name == name }) {
+			if !probe.Known(name) {
 				t.Errorf("%s needs %s, which nothing tries", g.name, name)
 			}
 		}

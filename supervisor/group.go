@@ -11,6 +11,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor/cgroup"
+	"agentsh/supervisor/probe"
 )
 
 // groupSettings are the settings that a control group holds.
@@ -65,13 +66,13 @@ func (s *Session) hold() error {
 	problems := s.cfg.Policy.Unheld(func(key string) error {
 		kind, grouped := groupSettings[key]
 		switch {
-		case key == "exec_from" && s.lost.has(lossLandlock):
+		case key == "exec_from" && s.missing.Has(probe.Landlock):
 			return errors.New("it needs Landlock, which this session does without")
-		case key == "git_guard" && s.lost.has(lossFileServer):
+		case key == "git_guard" && s.missing.Has(probe.FileServer):
 			return errors.New("it needs the file server, which this session does without; without it look at repositories before you use git there")
 		case held(key, grouped && unheld[kind] == nil):
 			return nil
-		case grouped && s.lost.has(lossGroups):
+		case grouped && s.missing.Has(probe.Cgroup):
 			return nil
 		case grouped:
 			return unheld[kind]
@@ -87,7 +88,7 @@ func (s *Session) hold() error {
 // makeGroup makes the group for the limits of the policy and of its rules, each
 // of which is tried. For each kind that cannot be held it returns the reason.
 func (s *Session) makeGroup() (map[cgroup.Kind]error, error) {
-	if s.lost.has(lossGroups) {
+	if s.missing.Has(probe.Cgroup) {
 		return nil, nil
 	}
 	limits := groupLimits(s.cfg.Policy.Limits(nil))

@@ -16,13 +16,11 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/cgroup"
+	"agentsh/supervisor/probe"
 )
 
 // controlGroups is what sessions need for limits that a control group holds.
-var controlGroups = testenv.That("control groups that can be limited", func() error {
-	_, err := tryCgroup()
-	return err
-})
+var controlGroups = testenv.That("control groups that can be limited", func() error { return probe.Try("cgroup") })
 
 // answers fails the test unless another command of the session starts, runs and
 // ends before long.

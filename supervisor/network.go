@@ -6,6 +6,7 @@ import (
 	"agentsh/policy"
 	"agentsh/supervisor/netns"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
 
@@ -14,7 +15,7 @@ func (s *Session) openNetwork() error {
 	var err error
 	s.network, err = netns.Open(netns.Config{
 		Outside: s.cfg.Network.Egress, Policy: s.policy, Emit: s.emit, Approve: s.approvals.Ask,
-		Share: s.cfg.Network.Shared, NoNamespace: s.confinement.SharesNetwork(), NoLandlock: s.lost.has(lossLandlock), Log: s.cfg.Log,
+		Share: s.cfg.Network.Shared, NoNamespace: s.confinement.SharesNetwork(), NoLandlock: s.missing.Has(probe.Landlock), Log: s.cfg.Log,
 	})
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"agentsh/supervisor/fileserver"
+	"agentsh/supervisor/probe"
 )
 
 // Reexec must be called first in main, and in TestMain of tests that open
@@ -15,7 +16,7 @@ func Reexec() {
 	if len(os.Args) != 1 {
 		return
 	}
-	roles := map[string]func() error{fileserver.ProcessName: serveFiles, probeName: serveProbe}
+	roles := map[string]func() error{fileserver.ProcessName: serveFiles, probe.ProcessName: probe.Serve}
 	role := roles[os.Args[0]]
 	if role == nil {
 		return

@@ -9,6 +9,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
 
@@ -72,7 +73,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 // cannot change.
 func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 	problems := p.Unheld(func(key string) error {
-		if held(key, s.group != nil || s.lost.has(lossGroups)) {
+		if held(key, s.group != nil || s.missing.Has(probe.Cgroup)) {
 			return nil
 		}
 		return notHeld(key)

@@ -11,6 +11,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
 
@@ -238,7 +239,7 @@ func TestTheGuardNeedsTheFileServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Session{cfg: Config{Policy: p}, lost: lacks{lossFileServer: errors.New("none")}}
+	s := &Session{cfg: Config{Policy: p}, missing: probe.Missing{probe.FileServer: errors.New("none")}}
 	if err := s.hold(); err == nil || !strings.Contains(err.Error(), "p.yaml:3:12: git_guard cannot be held here: it needs the file server") {
 		t.Errorf("%v", err)
 	}

@@ -17,8 +17,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -31,6 +29,7 @@ import (
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/netns"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
 
@@ -41,12 +40,12 @@ type Config struct {
 	Files       Files
 	Environment Environment
 	Network     Network
-	Cwd         string        // where commands start by default, inside
-	User        string        // user of commands when the supervisor is root
-	Require     []Requirement // what must be proven before the session opens
-	Degraded    []Degradation // mechanisms that may be missing on this machine
-	Program     bool          // this program is shown inside, at [layout.Program]
-	Channel     bool          // approvals can be answered over a channel: see [Session.Approvals]
+	Cwd         string          // where commands start by default, inside
+	User        string          // user of commands when the supervisor is root
+	Require     []probe.Setting // what must be proven before the session opens
+	Degraded    []probe.Setting // mechanisms that may be missing on this machine
+	Program     bool            // this program is shown inside, at [layout.Program]
+	Channel     bool            // approvals can be answered over a channel: see [Session.Approvals]
 	Audit       *audit.Log
 	Log         *slog.Logger
 }
@@ -77,11 +76,11 @@ type Network struct {
 
 // Session runs commands. It is safe for concurrent use; Close ends it.
 type Session struct {
-	cfg   Config
-	id    string
-	user  view.User
-	lost  lacks // what it does without, by the operator's word
-	state *state
+	cfg     Config
+	id      string
+	user    view.User
+	missing probe.Missing // mechanisms, as degraded allows
+	state   *state
 
 	confinement view.Confinement
 	plan        *view.Plan // what commands see
@@ -128,22 +127,23 @@ var ErrEnded = errors.New("session has ended")
 // Open builds a session: namespaces, mounts, file server, filter. Whatever the
 // policy asks for that this build or machine cannot hold is refused here.
 func Open(ctx context.Context, cfg Config) (*Session, error) {
-	if err := cfg.meets(); err != nil {
+	asked := probe.Session{Governed: len(cfg.Files.Governed) > 0, SharedNetwork: cfg.Network.Shared}
+	if err := probe.Require(cfg.Require, asked); err != nil {
 		return nil, err
 	}
-	lost, err := cfg.survey()
+	missing, err := probe.Survey(cfg.Degraded)
 	if err != nil {
 		return nil, err
 	}
-	user, err := view.CommandUser(cfg.User, !lost.has(lossNamespaces))
+	user, err := view.CommandUser(cfg.User, !missing.Has(probe.Namespaces))
 	if err != nil {
 		return nil, err
 	}
-	state, err := newState(view.StateParent(cfg.Policy, cfg.Files.Governed, !lost.has(lossNamespaces)))
+	state, err := newState(view.StateParent(cfg.Policy, cfg.Files.Governed, !missing.Has(probe.Namespaces)))
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, id: rand.Text()[:12], user: user, lost: lost, state: state}
+	s := &Session{cfg: cfg, id: rand.Text()[:12], user: user, missing: missing, state: state}
 	s.rules.Store(&rules{policy: cfg.Policy})
 	s.approvals = approve.New(approve.Config{Session: s.id, Emit: s.emit, Settings: s.approvalSettings})
 	if err := s.open(ctx); err != nil {
@@ -161,7 +161,7 @@ func (s *Session) open(ctx context.Context) error {
 	if s.store, err = openStore(s.cfg.Files, s.cfg.Policy, s.id); err != nil {
 		return err
 	}
-	s.confinement = view.New(viewOptions(s.cfg, s.user, s.lost, s.state.dir, s.store.path()))
+	s.confinement = view.New(viewOptions(s.cfg, s.user, s.missing, s.state.dir, s.store.path()))
 	if err := s.planView(); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	if err := s.startInit(ctx); err != nil {
-		return s.cfg.explain(err, s.lost)
+		return s.missing.Explain(err)
 	}
 	if err := s.network.Listen(s.init); err != nil {
 		return err
@@ -192,20 +192,20 @@ func (s *Session) open(ctx context.Context) error {
 // beginning is the event of a session's start: its policy, and what it lacks.
 func (s *Session) beginning() wire.Event {
 	e := wire.Event{Type: wire.EventSession, Phase: "begin", Message: "policy " + s.cfg.Policy.Name() + " " + s.cfg.Policy.Digest()}
-	if len(s.lost) > 0 {
-		e.Decision, e.Hint = "degraded", s.lost.tell()
+	if len(s.missing) > 0 {
+		e.Decision, e.Hint = "degraded", s.missing.String()
 	}
 	return e
 }
 
 // viewOptions describe a session to its confinement.
-func viewOptions(cfg Config, user view.User, lost lacks, state, store string) view.Options {
+func viewOptions(cfg Config, user view.User, missing probe.Missing, state, store string) view.Options {
 	o := view.Options{
 		User: user, Workspace: cfg.Files.Governed, Home: cfg.Environment.Home, State: state,
 		Network: cfg.Network.Shared, Program: cfg.Program, Audit: cfg.Audit.Path(),
 		Missing: view.Missing{
-			Namespaces: lost.has(lossNamespaces), FileServer: lost.has(lossFileServer),
-			Landlock: lost.has(lossLandlock), LandlockScopes: lost.has(lossScopes),
+			Namespaces: missing.Has(probe.Namespaces), FileServer: missing.Has(probe.FileServer),
+			Landlock: missing.Has(probe.Landlock), LandlockScopes: missing.Has(probe.LandlockScopes),
 		},
 		Sockets: machineSockets,
 	}
@@ -249,20 +249,16 @@ func (s *Session) scratchDir(path string) (string, error) {
 
 // checkTracing fails if execs cannot be verified and the operator did not set
 // degraded: [exec_verify].
-func checkTracing(lost lacks) error {
-	const noProcess = 1<<22 + 1 // above every process number: see proc_sys_kernel(5), pid_max
-	if lost.has(lossVerify) {
+func checkTracing(missing probe.Missing) error {
+	if missing.Has(probe.ExecVerify) {
 		return nil
 	}
-	if err := unix.PtraceSeize(noProcess); !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("verify programs by ptrace: %w", err)
-	}
-	return nil
+	return probe.CanTrace()
 }
 
 // startInit starts the session init.
 func (s *Session) startInit(ctx context.Context) error {
-	if err := checkTracing(s.lost); err != nil {
+	if err := checkTracing(s.missing); err != nil {
 		return err
 	}
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
@@ -287,7 +283,7 @@ func (s *Session) startInit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg.Filter, cfg.Interruptible = filter, s.lost.has(lossKillable)
+	cfg.Filter, cfg.Interruptible = filter, s.missing.Has(probe.WaitKillable)
 	cfg.Limits = []launch.Rlimit{{Resource: limitCore}}
 	s.network.Setup(&cfg)
 	if len(s.plan.Governed) > 0 {
@@ -341,7 +337,7 @@ func (s *Session) startLoop() error {
 	tracing := s.confinement.Tracing()
 	s.loop = notify.New(notify.Config{
 		Listener: listener, Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.emitExec, Session: s.id, Log: s.cfg.Log, Root: root,
-		Unverified: s.lost.has(lossVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
+		Unverified: s.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
 		Network: s.networkCalls(), Open: open, Refusals: s.refusals,
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -427,8 +423,8 @@ func (s *Session) emitExec(e wire.Event) error {
 
 // Changes is the change record of the governed directories.
 func (s *Session) Changes(ctx context.Context) ([]wire.Change, error) {
-	if s.lost.has(lossFileServer) {
-		return nil, fmt.Errorf("change record: the session is without a file server: %w", s.lost[lossFileServer])
+	if s.missing.Has(probe.FileServer) {
+		return nil, fmt.Errorf("change record: the session is without a file server: %w", s.missing[probe.FileServer])
 	}
 	return s.files.Changes(ctx)
 }

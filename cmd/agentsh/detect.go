@@ -133,8 +133,8 @@ func (d *detected) text() string {
 		fmt.Fprintf(&b, "%-4s %-46s %s\n", yes(p.Works), p.What, printable(p.Detail))
 		if !p.Works {
 			fmt.Fprintf(&b, "     why:    %s\n     change: %s\n", indented(p.Why), p.Change)
-			if p.Word != "" {
-				fmt.Fprintf(&b, "     word:   degraded: [%s]\n", p.Word)
+			if p.Fallback != "" {
+				fmt.Fprintf(&b, "     fallback: degraded: [%s]\n", p.Fallback)
 			}
 		}
 	}

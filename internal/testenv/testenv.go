@@ -4,11 +4,10 @@ package testenv
 import (
 	"os"
 	"os/exec"
-	"runtime"
-	"strings"
+	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"agentsh/supervisor/probe/trial"
 )
 
 // Feature is something of the machine that a test needs.
@@ -17,13 +16,13 @@ type Feature struct {
 	probe func() error
 }
 
-// The features tests ask for. Each probe tries the thing itself.
+// The features tests ask for. Those of the kernel are tried by using them.
 var (
 	Root      = Feature{"root", probeRoot}
-	UserNotif = Feature{"seccomp user notification", probeUserNotif}
-	FUSE      = Feature{"/dev/fuse", probeFUSE}
-	Landlock  = Feature{"Landlock", probeLandlock}
-	UserNS    = Feature{"user namespaces", probeUserNS}
+	UserNotif = Feature{"seccomp user notification", tried("seccomp_notify", 0)}
+	FUSE      = Feature{"a FUSE mount", tried("fuse", syscall.CLONE_NEWNS)}
+	Landlock  = Feature{"Landlock", tried("landlock", 0)}
+	UserNS    = Feature{"user namespaces", tried(trial.Nothing, syscall.CLONE_NEWUSER)}
 )
 
 // That is a feature whose probe belongs to the package under test; nil: it is
@@ -53,43 +52,6 @@ func Need(t testing.TB, features ...Feature) {
 
 func probeRoot() error {
 	if os.Geteuid() != 0 {
-		return os.ErrPermission
-	}
-	return nil
-}
-
-// See seccomp(2), SECCOMP_GET_ACTION_AVAIL.
-func probeUserNotif() error {
-	const getActionAvail, retUserNotif = 2, 0x7fc00000
-	action := uint32(retUserNotif)
-	return seccompOp(getActionAvail, &action)
-}
-
-func probeFUSE() error {
-	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// See landlock_create_ruleset(2), LANDLOCK_CREATE_RULESET_VERSION.
-func probeLandlock() error {
-	_, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-func probeUserNS() error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	out, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
-	if err != nil {
-		return err
-	}
-	if strings.TrimSpace(string(out)) == "0" {
 		return os.ErrPermission
 	}
 	return nil

@@ -3,7 +3,6 @@ package fileserver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"agentsh/fuse"
 	"agentsh/seccomp"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/probe/trial"
 )
 
 // serverFilter is the filter of file servers; compiling takes milliseconds.
@@ -77,10 +77,10 @@ func proveConfinement() error {
 	if err == nil {
 		_ = unix.Close(fd)
 	}
-	if err := mustFail("a socket of the file server", err, unix.EPERM); err != nil {
+	if err := trial.MustFail("a socket of the file server", err, unix.EPERM); err != nil {
 		return err
 	}
-	if err := mustFail("an execve of the file server", unix.Exec("", nil, nil), unix.EPERM); err != nil {
+	if err := trial.MustFail("an execve of the file server", unix.Exec("", nil, nil), unix.EPERM); err != nil {
 		return err
 	}
 	if launch.LandlockABI() == 0 {
@@ -90,16 +90,5 @@ func proveConfinement() error {
 	if err == nil {
 		f.Close()
 	}
-	return mustFail("a look of the file server outside its trees", err, unix.EACCES)
-}
-
-// mustFail returns an error unless an attempt failed as it must.
-func mustFail(what string, err error, want unix.Errno) error {
-	if errors.Is(err, want) {
-		return nil
-	}
-	if err == nil {
-		return fmt.Errorf("%s was not refused", what)
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return trial.MustFail("a look of the file server outside its trees", err, unix.EACCES)
 }

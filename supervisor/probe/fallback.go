@@ -1,0 +1,205 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"agentsh/policy"
+)
+
+// The mechanisms that degraded may name: those that a session can open without.
+const (
+	LandlockScopes = "landlock_scopes"
+	Landlock       = "landlock"
+	WaitKillable   = "wait_killable"
+	ExecVerify     = "exec_verify"
+	FileServer     = "file_server"
+	Cgroup         = "cgroup"
+	Namespaces     = "namespaces"
+)
+
+// fallback is how sessions run without a mechanism.
+type fallback struct {
+	primitives  []string // the mechanism is missing where one of them does not work
+	consequence string   // what is not enforced then
+}
+
+// fallbacks are by mechanism. doc/detect.md explains them.
+var fallbacks = map[string]fallback{
+	LandlockScopes: {[]string{"landlock_scopes"},
+		"signals are restricted by the pid namespace alone, abstract sockets by the network namespace alone, and files by the rights this " +
+			"Landlock has"},
+	Landlock: {[]string{"landlock"},
+		"files are restricted by mounts alone; there are no Landlock scopes either"},
+	WaitKillable: {[]string{"wait_killable"},
+		"a signal interrupts a call that waits for its decision, and the call is evaluated again: programs with frequent signals are slower"},
+	ExecVerify: {[]string{"ptrace"},
+		"a program is evaluated only before its execve, and another thread can exchange its path and arguments meanwhile; env_inject is not " +
+			"put back at nested programs"},
+	FileServer: {[]string{"fuse"},
+		"the workspace is mounted as it is: no decision for each operation, no change record, and files belong to the commands' user"},
+	Cgroup: {[]string{"cgroup"},
+		"limits on memory, swap and processor are not enforced; pids_max counts the processes of the user"},
+	Namespaces: {
+		[]string{"user_namespace", "mount_namespace", "pid_namespace", "net_namespace", "other_namespaces", "mount_api", "private_proc"},
+		"files are restricted by Landlock alone, so that names, sizes and modes of all files can be seen, and modes and times of the user's " +
+			"own files changed; processes of the machine can be seen; sockets in the file system are restricted by their permissions alone; " +
+			"there is no network, not even loopback, unless it is shared",
+	},
+}
+
+// includedIn names for a mechanism the one without which it cannot work either.
+var includedIn = map[string]string{FileServer: Namespaces, LandlockScopes: Landlock}
+
+// Mechanisms are the names that degraded may have, sorted.
+func Mechanisms() []string { return slices.Sorted(maps.Keys(fallbacks)) }
+
+// Consequence is what is not enforced in a session without a mechanism.
+func Consequence(mechanism string) string { return fallbacks[mechanism].consequence }
+
+// WithFallbacks returns the settings of degraded with further names of a command
+// line.
+func WithFallbacks(degraded []Setting, names []string) []Setting {
+	out := slices.Clone(degraded)
+	for _, name := range names {
+		out = append(out, Setting{strings.TrimSpace(name), "--degraded"})
+	}
+	return out
+}
+
+// Allowed reports whether degraded has a mechanism, or one that includes it.
+func Allowed(mechanism string, degraded []Setting) bool {
+	return slices.ContainsFunc(degraded, func(d Setting) bool { return d.Name == mechanism || d.Name == includedIn[mechanism] })
+}
+
+// Shortest are the mechanisms without those that others among them include.
+func Shortest(mechanisms []string) []string {
+	return slices.DeleteFunc(slices.Clone(mechanisms), func(m string) bool { return slices.Contains(mechanisms, includedIn[m]) })
+}
+
+// FallbackFor is the mechanism that degraded must have for a session to open
+// without a primitive; empty: there is none.
+func FallbackFor(primitive string) string {
+	for mechanism, f := range fallbacks {
+		if slices.Contains(f.needs(), primitive) {
+			return mechanism
+		}
+	}
+	return ""
+}
+
+// Needs are the primitives of a mechanism for this process.
+func Needs(mechanism string) []string { return fallbacks[mechanism].needs() }
+
+// needs leaves out the user namespace for root, whose sessions have none.
+func (f fallback) needs() []string {
+	return slices.DeleteFunc(slices.Clone(f.primitives), func(name string) bool { return name == "user_namespace" && os.Geteuid() == 0 })
+}
+
+// missing tries the mechanism; nil: it works.
+func (f fallback) missing() error {
+	for _, name := range f.needs() {
+		if err := Try(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Missing are the mechanisms that a session runs without, each with the reason.
+type Missing map[string]error
+
+// Has reports whether a mechanism is missing.
+func (m Missing) Has(mechanism string) bool { return m[mechanism] != nil }
+
+// Names are the missing mechanisms, sorted.
+func (m Missing) Names() []string { return slices.Sorted(maps.Keys(m)) }
+
+// String says for the audit log what a session runs without.
+func (m Missing) String() string {
+	var out []string
+	for _, name := range m.Names() {
+		out = append(out, fmt.Sprintf("without %s (%v): %s", name, m[name], fallbacks[name].consequence))
+	}
+	return strings.Join(out, "; ")
+}
+
+// Survey tries the mechanisms that degraded allows to be missing and returns
+// those that are. A mechanism that works is used. The error has [ErrUndecided] in
+// its chain where a trial had no result: the mechanism may be there.
+func Survey(degraded []Setting) (Missing, error) {
+	missing := Missing{}
+	for _, d := range degraded {
+		f, known := fallbacks[d.Name]
+		if !known {
+			return nil, fmt.Errorf("%s: degraded has no mechanism %q (%s)", d.At, d.Name, policy.DidYouMean(d.Name, Mechanisms()))
+		}
+		err := f.missing()
+		if errors.Is(err, ErrUndecided) {
+			return nil, fmt.Errorf("%s: degraded %s: %w", d.At, d.Name, err)
+		}
+		if err != nil {
+			missing[d.Name] = err
+		}
+	}
+	if missing.Has(Landlock) && !missing.Has(LandlockScopes) {
+		missing[LandlockScopes] = missing[Landlock]
+	}
+	if missing.Has(Namespaces) && !missing.Has(FileServer) {
+		missing[FileServer] = errors.New("a session without mounts cannot mount it")
+	}
+	return missing, nil
+}
+
+// Explain adds to the error of a session that could not be opened which further
+// fallbacks would open it, and what would not be enforced then.
+func (m Missing) Explain(err error) error {
+	lines := []string{err.Error()}
+	for _, name := range indispensable {
+		if err := Try(name); err != nil {
+			lines = append(lines, err.Error()+"\n  every decision needs it: no fallback opens a session here")
+		}
+	}
+	if len(lines) == 1 {
+		lines = append(lines, m.further()...)
+	}
+	if len(lines) == 1 {
+		return err
+	}
+	return &explained{err, strings.Join(lines, "\n")}
+}
+
+// indispensable are the primitives without which no session opens.
+var indispensable = []string{"seccomp_notify", "proc_mem"}
+
+// further has a line for each fallback that this machine needs beyond those in
+// m.
+func (m Missing) further() []string {
+	missing := map[string]error{}
+	for _, name := range Mechanisms() {
+		if !m.Has(name) && name != Cgroup { // sessions without limits open without cgroups
+			missing[name] = fallbacks[name].missing()
+		}
+	}
+	var lines []string
+	for _, name := range Mechanisms() {
+		if err := missing[name]; err != nil && missing[includedIn[name]] == nil {
+			lines = append(lines, fmt.Sprintf("%v\n  degraded: [%s] opens a session without it; then %s", err, name, fallbacks[name].consequence))
+		}
+	}
+	return lines
+}
+
+// explained is an error with the fallbacks that would avoid it.
+type explained struct {
+	err  error
+	text string
+}
+
+func (e *explained) Error() string { return e.text }
+
+func (e *explained) Unwrap() error { return e.err }

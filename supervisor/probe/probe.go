@@ -1,0 +1,175 @@
+// Package probe tries the mechanisms of the kernel that sessions are made of, and
+// says what a session may do where one is missing.
+//
+// A primitive is one thing that is tried by using it, in a process that ends with
+// the trial: [Try], [All]. Versions are not compared. process.go starts such a
+// process, serve.go is what it runs, and package trial has the trials that need
+// the kernel alone. A fallback is a mechanism that the operator allows to be
+// missing (key degraded): [Survey] says which ones are. A requirement is what the
+// operator wants proven (key require): [Require]. Both build on Try.
+package probe
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/layout"
+	"agentsh/supervisor/probe/trial"
+)
+
+// Primitive is the result of one trial.
+type Primitive struct {
+	Name     string `json:"name"`
+	What     string `json:"what"` // for a person
+	Works    bool   `json:"works"`
+	Detail   string `json:"detail,omitempty"`
+	Why      string `json:"why,omitempty"`      // it does not work
+	Change   string `json:"change,omitempty"`   // what would make it work
+	Fallback string `json:"fallback,omitempty"` // mechanism of degraded with which sessions open without it
+}
+
+// All tries every primitive, in the order of a report. It stops when ctx ends.
+func All(ctx context.Context) ([]Primitive, error) {
+	var out []Primitive
+	for _, c := range candidates {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		out = append(out, c.primitive())
+	}
+	return out, nil
+}
+
+// Known reports whether there is a primitive of this name.
+func Known(name string) bool { return find(name) != nil }
+
+// Try tries one primitive by its name; nil: it works. The error says what would
+// make it work.
+func Try(name string) error {
+	c := find(name)
+	if c == nil {
+		return fmt.Errorf("%s: %w", name, trial.ErrUnknown)
+	}
+	if _, err := c.try(); err != nil {
+		return fmt.Errorf("%s: %w (to change: %s)", c.what, err, c.change)
+	}
+	return nil
+}
+
+func find(name string) *candidate {
+	for i := range candidates {
+		if candidates[i].name == name {
+			return &candidates[i]
+		}
+	}
+	return nil
+}
+
+// candidate is a primitive that can be tried.
+type candidate struct {
+	name, what string
+	try        func() (string, error)
+	change     string
+}
+
+func (c *candidate) primitive() Primitive {
+	detail, err := c.try()
+	p := Primitive{Name: c.name, What: c.what, Works: err == nil, Detail: detail}
+	if err != nil {
+		p.Why, p.Change, p.Fallback = err.Error(), c.change, FallbackFor(c.name)
+	}
+	return p
+}
+
+// What to change, where several things need the same.
+const (
+	changeContainer = "in a container: --cap-add SYS_ADMIN, NET_ADMIN and SYS_PTRACE and a seccomp profile that allows unshare and " +
+		"pivot_root, or run unprivileged where user namespaces are allowed"
+	changeUser = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; " +
+		"in a container a seccomp profile that allows unshare"
+	changeFUSE = "load the fuse module and let the user open /dev/fuse (chmod 666 /dev/fuse); in a container: --device /dev/fuse " +
+		"--cap-add SYS_ADMIN"
+	changePtrace = "sysctl kernel.yama.ptrace_scope at most 2 for root and 1 for others; in a container a seccomp profile that allows " +
+		"ptrace"
+	changeKernel = "a newer kernel"
+)
+
+// candidates are all primitives, in the order of a report.
+var candidates = []candidate{
+	{
+		"seccomp_notify",
+		"seccomp user notification",
+		asIs("seccomp_notify"),
+		"Linux 5.6 or newer, and a container whose profile allows seccomp(2); gVisor has no listener",
+	},
+	{"wait_killable", "calls that signals do not interrupt", asIs("wait_killable"), "Linux 5.19 or newer"},
+	{"ptrace", "trace a descendant", tryTrace, changePtrace},
+	{"proc_mem", "read a descendant's memory by /proc/PID/mem", tryMemory, changePtrace},
+	{"landlock", "Landlock", asIs("landlock"), "lsm=landlock,... on the kernel's command line; Linux 5.13 or newer"},
+	{"landlock_scopes", "Landlock scopes", asIs("landlock_scopes"), changeKernel},
+	{"landlock_net", "Landlock network rights", asIs("landlock_net"), changeKernel},
+	{"user_namespace", "user namespace", func() (string, error) { return try(trial.Nothing, environment{user: true}) }, changeUser},
+	{"mount_namespace", "mount namespace", within(trial.Nothing, unix.CLONE_NEWNS), changeContainer},
+	{"pid_namespace", "pid namespace", within(trial.Nothing, unix.CLONE_NEWPID), changeContainer},
+	{"net_namespace", "network namespace", within("net_namespace", unix.CLONE_NEWNET), changeContainer},
+	{
+		trialRedirect,
+		"nf_tables in a network namespace",
+		within(trialRedirect, unix.CLONE_NEWNET),
+		"without it, notification redirects programs that ignore proxy variables, slower; for the kernel to do it: the nf_tables, " +
+			"nft_chain_nat and nft_redir modules",
+	},
+	{
+		"other_namespaces",
+		"ipc, uts and cgroup namespaces",
+		within(trial.Nothing, unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP),
+		changeContainer,
+	},
+	{
+		"private_proc",
+		"a /proc of its own",
+		within("private_proc", unix.CLONE_NEWNS|unix.CLONE_NEWPID),
+		"in a container: a /proc without masked paths (podman: --security-opt unmask=ALL)",
+	},
+	{"mount_api", "new mount API", within("mount_api", unix.CLONE_NEWNS), changeContainer},
+	{
+		"overlayfs",
+		"overlayfs",
+		within("overlayfs", unix.CLONE_NEWNS),
+		"needed only where " + layout.Library + " is not installed: install the package",
+	},
+	{"fuse", "FUSE mount", within("fuse", unix.CLONE_NEWNS), changeFUSE},
+	{
+		"fuse_passthrough",
+		"FUSE passthrough",
+		within("fuse_passthrough", unix.CLONE_NEWNS),
+		"faster files only: root outside user namespaces on Linux 6.9 or newer",
+	},
+	{
+		"cgroup",
+		"control groups",
+		tryCgroup,
+		"a writable cgroup with the memory and pids controllers (systemd: Delegate=yes; in a container: a writable /sys/fs/cgroup)",
+	},
+	{"limits", "resource limits", asIs("limits"), "start agentsh without a hard RLIMIT_RTTIME"},
+	{"pidfd", "process descriptors", asIs("pidfd"), changeKernel},
+	{"pidfd_getfd", "descriptors of another process", asIs("pidfd_getfd"), "in a container a seccomp profile that allows pidfd_getfd"},
+	{"subreaper", "child subreaper", asIs("subreaper"), changeKernel},
+	{"vsock", "AF_VSOCK", asIs("vsock"), "only for controllers that reach a virtual machine by it: the vsock modules"},
+}
+
+// asIs runs a trial in a process like this one.
+func asIs(name string) func() (string, error) {
+	return func() (string, error) { return try(name, environment{}) }
+}
+
+// within runs a trial in new namespaces. Like a session, it also gets a user
+// namespace unless this process is root.
+func within(name string, namespaces uintptr) func() (string, error) {
+	return func() (string, error) {
+		return try(name, environment{user: os.Geteuid() != 0, namespaces: namespaces})
+	}
+}

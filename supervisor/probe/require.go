@@ -1,0 +1,93 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Setting is an entry of degraded or require, with where it was given.
+type Setting struct {
+	Name string
+	At   string // file:line:column, or the flag
+}
+
+// Session is what requirements ask of a session beside primitives.
+type Session struct {
+	Governed      bool // it has a workspace under file policy
+	SharedNetwork bool // it shares the network of this machine
+}
+
+// requirement is what a name of require needs.
+type requirement struct {
+	primitives []string            // each is tried
+	check      func(Session) error // nil: every session is accepted
+}
+
+// requirements are the names of require. doc/detect.md explains them.
+var requirements = map[string]requirement{
+	"exec_verify":       {primitives: []string{"seccomp_notify", "ptrace", "proc_mem"}},
+	"env_inject_nested": {primitives: []string{"seccomp_notify", "ptrace", "proc_mem"}},
+	"file_governed":     {primitives: []string{"mount_namespace", "fuse"}, check: governsFiles},
+	"fuse_passthrough":  {primitives: []string{"fuse", "fuse_passthrough"}, check: governsFiles},
+	"mount_namespace":   {primitives: []string{"mount_namespace", "mount_api"}},
+	"pid_namespace":     {primitives: []string{"pid_namespace"}},
+	"net_namespace":     {primitives: []string{"net_namespace"}, check: ownNetwork},
+	"landlock":          {primitives: []string{"landlock"}},
+	"landlock_scopes":   {primitives: []string{"landlock_scopes"}},
+	"cgroup":            {primitives: []string{"cgroup"}},
+}
+
+// Requirements are the names that require may have, sorted.
+func Requirements() []string { return slices.Sorted(maps.Keys(requirements)) }
+
+// Primitives are the primitives that a requirement tries.
+func Primitives(requirement string) []string { return requirements[requirement].primitives }
+
+func governsFiles(s Session) error {
+	if !s.Governed {
+		return errors.New("the session has no workspace under file policy")
+	}
+	return nil
+}
+
+func ownNetwork(s Session) error {
+	if s.SharedNetwork {
+		return errors.New("the session shares the network of this machine")
+	}
+	return nil
+}
+
+// Require tries what the operator requires of a session. The error has a line
+// for each requirement that is not proven. Every name must be one of
+// [Requirements].
+func Require(require []Setting, s Session) error {
+	var problems []string
+	tried := map[string]error{}
+	for _, r := range require {
+		want := requirements[r.Name]
+		if want.check != nil {
+			if err := want.check(s); err != nil {
+				problems = append(problems, fmt.Sprintf("%s: require %s: %v", r.At, r.Name, err))
+				continue
+			}
+		}
+		for _, name := range want.primitives {
+			err, done := tried[name]
+			if !done {
+				err = Try(name)
+				tried[name] = err
+			}
+			if err != nil {
+				problems = append(problems, fmt.Sprintf("%s: require %s: not proven here: %v", r.At, r.Name, err))
+				break
+			}
+		}
+	}
+	if len(problems) > 0 {
+		return errors.New(strings.Join(problems, "\n"))
+	}
+	return nil
+}

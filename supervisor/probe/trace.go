@@ -1,0 +1,102 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/probe/trial"
+)
+
+// ptrace is ptrace(2) without an address.
+func ptrace(request, pid, data int) error {
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(pid), 0, uintptr(data), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// registers reads the general registers of a stopped thread.
+func registers(pid int, into []byte) error {
+	const general = 1 // NT_PRSTATUS
+	v := unix.Iovec{Base: &into[0]}
+	v.SetLen(len(into))
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(pid), general, uintptr(unsafe.Pointer(&v)), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// ptraceOptions are those of the verification of an execve.
+const ptraceOptions = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
+
+// tryTrace seizes a descendant as the supervisor does for an execve: not a
+// child, because a wait for a child would take its stops.
+func tryTrace() (string, error) {
+	p, a, err := startProcess(trialParent, environment{})
+	if err != nil {
+		return "", err
+	}
+	defer p.close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := ptrace(unix.PTRACE_SEIZE, a.PID, ptraceOptions); err != nil {
+		return "", fmt.Errorf("PTRACE_SEIZE: %w", err)
+	}
+	if err := ptrace(unix.PTRACE_INTERRUPT, a.PID, 0); err != nil {
+		return "", fmt.Errorf("PTRACE_INTERRUPT: %w", err)
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(a.PID, &status, unix.WALL|unix.WNOTHREAD, nil); err != nil {
+		return "", fmt.Errorf("wait for the stop: %w", err)
+	}
+	if !status.Stopped() {
+		return "", fmt.Errorf("the traced process did not stop: status %#x", uint32(status))
+	}
+	var general [512]byte // larger than the registers of any architecture
+	if err := registers(a.PID, general[:]); err != nil {
+		return "", fmt.Errorf("PTRACE_GETREGSET: %w", err)
+	}
+	if err := ptrace(unix.PTRACE_DETACH, a.PID, 0); err != nil {
+		return "", fmt.Errorf("PTRACE_DETACH: %w", err)
+	}
+	return "seize, interrupt, registers, detach", nil
+}
+
+// tryMemory reads the memory of a descendant by /proc/PID/mem.
+func tryMemory() (string, error) {
+	p, a, err := startProcess(trialParent, environment{})
+	if err != nil {
+		return "", err
+	}
+	defer p.close()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", a.PID))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	got := make([]byte, len(trial.Mark))
+	if _, err := f.ReadAt(got, int64(a.Addr)); err != nil {
+		return "", err
+	}
+	if string(got) != string(trial.Mark[:]) {
+		return "", fmt.Errorf("%s holds something else than expected", f.Name())
+	}
+	return "read of another process", nil
+}
+
+// CanTrace reports whether this process may trace at all: the kernel must say
+// that a process that does not exist is missing, and not refuse the call.
+func CanTrace() error {
+	const nobody = 1<<22 + 1 // above every process number: see proc_sys_kernel(5), pid_max
+	if err := unix.PtraceSeize(nobody); !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("verify programs by ptrace: %w", err)
+	}
+	return nil
+}

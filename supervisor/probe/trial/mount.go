@@ -1,0 +1,106 @@
+package trial
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// closeFD closes a descriptor of a process that is about to end.
+func closeFD(fd int) { _ = unix.Close(fd) }
+
+// fileSystem makes a file system that is attached nowhere, and returns its
+// mount. See fsopen(2).
+func fileSystem(kind string, options map[string]string) (int, error) {
+	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return 0, fmt.Errorf("fsopen %s: %w", kind, err)
+	}
+	defer closeFD(fs)
+	for name, value := range options {
+		if err := unix.FsconfigSetString(fs, name, value); err != nil {
+			return 0, fmt.Errorf("option %s of %s: %w", name, kind, err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return 0, fmt.Errorf("create %s: %w", kind, err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return 0, fmt.Errorf("fsmount %s: %w", kind, err)
+	}
+	return mount, nil
+}
+
+// probeMountAPI does in its own mount namespace what a session's root is made
+// by: a tmpfs with a read-only copy of the machine's tree in it.
+func probeMountAPI() (string, error) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return "", fmt.Errorf("make mounts private: %w", err)
+	}
+	root, err := fileSystem("tmpfs", map[string]string{"size": "65536"})
+	if err != nil {
+		return "", err
+	}
+	const byDescriptor = unix.MOVE_MOUNT_F_EMPTY_PATH
+	if err := unix.MoveMount(root, "", unix.AT_FDCWD, "/", byDescriptor); err != nil {
+		return "", fmt.Errorf("move_mount: %w", err)
+	}
+	if err := unix.Mkdirat(root, "tree", 0o755); err != nil {
+		return "", err
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, "/usr", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return "", fmt.Errorf("open_tree: %w", err)
+	}
+	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	how, err := "mount_setattr", unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attributes)
+	old := errors.Is(err, unix.ENOSYS) // before Linux 5.12: a mount gets its attributes once it is in its place
+	if err != nil && !old {
+		return "", fmt.Errorf("mount_setattr: %w", err)
+	}
+	if err := unix.MoveMount(tree, "", root, "tree", byDescriptor); err != nil {
+		return "", fmt.Errorf("move_mount: %w", err)
+	}
+	if old {
+		how = "mount"
+		if err := unix.Mount("", fmt.Sprintf("/proc/self/fd/%d/tree", root), "",
+			unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+			return "", fmt.Errorf("remount: %w", err)
+		}
+	}
+	_, err = unix.Openat(root, "tree/.agentsh-probe", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	return "open_tree, " + how + ", move_mount, fsmount", MustFail("writing to a read-only mount", err, unix.EROFS)
+}
+
+// probePrivateProc mounts a procfs, which the kernel refuses in a user namespace
+// where the one that is there is covered in parts.
+func probePrivateProc() (string, error) {
+	mount, err := fileSystem("proc", map[string]string{"hidepid": "2"})
+	if err != nil {
+		return "", err
+	}
+	return "", unix.Close(mount)
+}
+
+// probeOverlay lays one directory over another.
+func probeOverlay() (detail string, err error) {
+	dir, err := os.MkdirTemp("", "agentsh-probe-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, name := range []string{"upper", "lower"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			return "", err
+		}
+	}
+	mount, err := fileSystem("overlay", map[string]string{"lowerdir": dir + "/upper:" + dir + "/lower"})
+	if err != nil {
+		return "", err
+	}
+	return "", unix.Close(mount)
+}
