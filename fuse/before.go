@@ -13,7 +13,7 @@ const BeforeName = "before"
 // before keeps the old content of changed files. A nil before keeps nothing.
 type before struct {
 	mu   sync.Mutex
-	kept *snapshot.Before
+	kept *snapshot.Previous
 }
 
 // rememberBefore keeps what the file at p holds if the session has not changed it
@@ -28,7 +28,7 @@ func (m *mount) rememberBefore(names []string, p place) {
 			continue
 		}
 		m.old.mu.Lock()
-		_ = m.old.kept.Keep(from, p.dirfd, p.name)
+		_ = m.old.kept.Save(from, p.dirfd, p.name)
 		m.old.mu.Unlock()
 	}
 }

@@ -171,7 +171,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	var old *before
 	if dir := s.donated[BeforeName]; dir != nil {
 		delete(s.donated, BeforeName)
-		kept, err := snapshot.OpenBefore(dir)
+		kept, err := snapshot.OpenPrevious(dir)
 		if err != nil {
 			return err
 		}

@@ -101,7 +101,7 @@ func (st *store) donations() ([]launch.Donation, error) {
 	if st == nil {
 		return nil, nil
 	}
-	before, err := st.BeforeDir()
+	before, err := st.PreviousDir()
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}

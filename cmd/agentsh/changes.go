@@ -94,7 +94,7 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 			if created[path] {
 				return nil, fs.ErrNotExist
 			}
-			return s.Before(path)
+			return s.Previous(path)
 		}
 		return list, nil
 	}
@@ -266,7 +266,7 @@ func readSide(open func(string) (io.ReadCloser, error), path string) (data []byt
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", nil
 	}
-	if errors.Is(err, snapshot.ErrNotKept) {
+	if errors.Is(err, snapshot.ErrNoPrevious) {
 		return nil, "its old content was not kept", nil
 	}
 	if err != nil {

@@ -129,7 +129,7 @@ func freeze(ctx context.Context, dir string) (*snapshot.Freeze, error) {
 	lost := make(chan struct{})
 	var once sync.Once
 	var held []func([]wire.Change) error
-	f := &snapshot.Freeze{Lost: lost, Release: func(list []wire.Change) error {
+	f := &snapshot.Freeze{Ended: lost, Release: func(list []wire.Change) error {
 		var errs []error
 		for _, release := range held {
 			errs = append(errs, release(list))
@@ -300,7 +300,7 @@ the old ones.`,
 			}
 			defer func() { err = errors.Join(err, c.Close()) }()
 			list, err := c.Rollback(ids[0], func() (*snapshot.Freeze, error) { return freeze(cmd.Context(), dir) })
-			if errors.Is(err, snapshot.ErrThawed) || errors.Is(err, beneath.ErrReplaced) {
+			if errors.Is(err, snapshot.ErrFreezeEnded) || errors.Is(err, beneath.ErrReplaced) {
 				return fail(exitOurs, err, "the rollback is not complete; do it again: agentsh checkpoint rollback "+ids[0])
 			}
 			if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CopyContent copies a file to an empty one, shared where the filesystem can. What
-// is a hole stays one.
+// CopyContent copies the content of a file to an empty file. It shares blocks
+// where the filesystem can, and holes stay holes.
 func CopyContent(to, from *os.File) error {
 	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
 		return nil
@@ -37,8 +37,8 @@ func CopyContent(to, from *os.File) error {
 	return to.Truncate(size)
 }
 
-// EachData calls f for every part of a file that may hold something else than
-// zeros, in order. See lseek(2), SEEK_DATA; where a filesystem has none it is one part.
+// EachData calls f for each part of a file that may hold data, in order. A
+// filesystem without SEEK_DATA gives one part. See lseek(2).
 func EachData(file *os.File, size int64, f func(at, until int64) error) error {
 	fd := int(file.Fd())
 	for at := int64(0); at < size; {
@@ -66,7 +66,7 @@ func EachData(file *os.File, size int64, f func(at, until int64) error) error {
 	return nil
 }
 
-// DataBytes is how many bytes of a file are no holes.
+// DataBytes returns how many bytes of a file are not in holes.
 func DataBytes(f *os.File, size int64) (n int64, err error) {
 	err = EachData(f, size, func(at, until int64) error {
 		n += until - at
@@ -75,6 +75,7 @@ func DataBytes(f *os.File, size int64) (n int64, err error) {
 	return n, err
 }
 
+// Size returns the size of an open file in bytes.
 func Size(f *os.File) (int64, error) {
 	info, err := f.Stat()
 	if err != nil {

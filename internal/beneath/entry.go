@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrReplaced says that a name led to another file than before: something wrote
-// to the directory at the same time.
+// ErrReplaced means that a name led to another file than before: another
+// process wrote to the directory.
 var ErrReplaced = errors.New("another process replaced it at the same time")
 
 // Types of a file, as records name them.
@@ -23,17 +23,19 @@ const (
 // Inode identifies a file.
 type Inode struct{ Dev, Ino uint64 }
 
+// InodeOf returns the inode of a file from its status.
 func InodeOf(st *unix.Stat_t) Inode { return Inode{st.Dev, st.Ino} }
 
-// entry is a file of any type, opened with O_PATH and through no symbolic link.
-// Whatever its name leads to later, Attributes are read and set by the
-// descriptor. A symbolic link has an owner and times only.
+// Entry is a file of any type. It is opened with O_PATH and through no symbolic
+// link. Attributes are read and set through the descriptor, so a later change
+// of the name has no effect. A symbolic link has only an owner and times.
 type Entry struct {
 	FD   int         // opened with O_PATH
 	Stat unix.Stat_t // as it was when the entry was opened
 }
 
-// OpenEntry opens what is called name in dir, a symbolic link itself.
+// OpenEntry opens the file called name in dir. It opens a symbolic link itself.
+// The caller closes the entry.
 func OpenEntry(dir int, name string) (Entry, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: resolve}
 	fd, err := unix.Openat2(dir, name, &how)
@@ -48,7 +50,8 @@ func OpenEntry(dir int, name string) (Entry, error) {
 	return e, nil
 }
 
-// OpenSame opens what was looked at before, and nothing that came in its place.
+// OpenSame opens the file called name in dir if it has the given inode, else it
+// returns [ErrReplaced].
 func OpenSame(dir int, name string, was Inode) (Entry, error) {
 	e, err := OpenEntry(dir, name)
 	if err == nil && InodeOf(&e.Stat) != was {
@@ -58,9 +61,9 @@ func OpenSame(dir int, name string, was Inode) (Entry, error) {
 	return e, err
 }
 
-// OpenMade opens what this process has just made. It must have the type, and the
-// owner that new files of this process have: the privileges of this process are
-// not spent on a file that somebody else put in its place.
+// OpenMade opens a file that this process has just created. It returns
+// [ErrReplaced] if type or owner differ: another process may have replaced it,
+// and this process has more rights.
 func OpenMade(dir int, name string, kind uint32) (Entry, error) {
 	e, err := OpenEntry(dir, name)
 	if err != nil {
@@ -73,7 +76,7 @@ func OpenMade(dir int, name string, kind uint32) (Entry, error) {
 	return e, nil
 }
 
-// MakeDir makes a directory of mode 0700 and opens it.
+// MakeDir creates a directory of mode 0700 and opens it.
 func MakeDir(dir int, name string) (Entry, error) {
 	if err := unix.Mkdirat(dir, name, 0o700); err != nil {
 		return Entry{}, err
@@ -81,11 +84,13 @@ func MakeDir(dir int, name string) (Entry, error) {
 	return OpenMade(dir, name, unix.S_IFDIR)
 }
 
+// Close closes the descriptor.
 func (e Entry) Close() { CloseFD(e.FD) }
 
+// IsDir reports whether the entry is a directory.
 func (e Entry) IsDir() bool { return e.Stat.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// named reports [ErrReplaced] when a name does not lead to the file.
+// Named returns [ErrReplaced] if the name does not lead to the entry.
 func (e Entry) Named(dir int, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -97,7 +102,7 @@ func (e Entry) Named(dir int, name string) error {
 	return nil
 }
 
-// Attributes are what a file has beside its content.
+// Attributes are the attributes of a file that a record stores.
 type Attributes struct {
 	Mode     uint32 // permission bits
 	UID, GID uint32
@@ -105,8 +110,8 @@ type Attributes struct {
 	Xattrs   *[]Xattr // nil: left as they are
 }
 
-// set gives an entry that is no symbolic link its Attributes, the owner first: a
-// change of it takes bits of the mode away.
+// Set sets the attributes of an entry, the owner first, because chown(2) clears
+// bits of the mode. A symbolic link gives [ErrReplaced].
 func (e Entry) Set(a Attributes) error {
 	if e.Stat.Mode&unix.S_IFMT == unix.S_IFLNK {
 		return ErrReplaced
@@ -125,7 +130,7 @@ func (e Entry) Set(a Attributes) error {
 	return e.times(a)
 }
 
-// chown gives it its owner where it is another.
+// chown sets the owner if it differs.
 func (e Entry) chown(uid, gid uint32) error {
 	if e.Stat.Uid == uid && e.Stat.Gid == gid {
 		return nil
@@ -133,13 +138,15 @@ func (e Entry) chown(uid, gid uint32) error {
 	return unix.Fchownat(e.FD, "", int(uid), int(gid), unix.AT_EMPTY_PATH)
 }
 
-// chmod goes by /proc: fchmod(2) takes no descriptor of O_PATH, and fchmodat2(2)
-// is Linux 6.6. The path leads to the open file itself, see proc_pid_fd(5).
+// chmod uses /proc, because fchmod(2) refuses O_PATH descriptors and
+// fchmodat2(2) needs Linux 6.6. The path leads to the open file itself. See
+// proc_pid_fd(5).
 func (e Entry) chmod(mode uint32) error { return unix.Chmod(procName(e.FD), mode&0o7777) }
 
 func (e Entry) times(a Attributes) error {
 	return unix.UtimesNanoAt(e.FD, "", []unix.Timespec{{Nsec: unix.UTIME_OMIT}, a.Mtime}, unix.AT_EMPTY_PATH)
 }
 
-// CloseFD closes a descriptor that nothing was written through.
+// CloseFD closes a descriptor. Nothing was written through it, so the error
+// says nothing.
 func CloseFD(fd int) { _ = unix.Close(fd) }

@@ -15,14 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resolve keeps a lookup below its directory and away from links. See openat2(2).
+// resolve refuses lookups that leave the directory or pass a link. See
+// openat2(2).
 const resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// TempPrefix starts the names of files that are not in place yet. What a killed
-// process left under such a name is whole, and goes with the next rollback.
+// TempPrefix starts the names of temporary files. A file that a killed process
+// left under such a name is complete; the next rollback removes it.
 const TempPrefix = ".agentsh-new-"
 
-// OpenRoot opens a workspace for the functions of this package. The caller
+// OpenRoot opens a directory for the functions of this package. The caller
 // closes it.
 func OpenRoot(dir string) (*os.File, error) {
 	f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
@@ -33,7 +34,8 @@ func OpenRoot(dir string) (*os.File, error) {
 }
 
 // OpenDir opens the directory at rel below root, for *at calls; "" is root.
-// Missing directories are made when make is set, for the owner of the one above.
+// With make it creates missing directories with the owner of their parent. The
+// caller closes the descriptor.
 func OpenDir(root *os.File, rel string, make bool) (int, error) {
 	fd, err := unix.FcntlInt(root.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -79,13 +81,13 @@ func openStep(dir int, name string, make bool) (int, error) {
 	return unix.FcntlInt(uintptr(made.FD), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-// TempName is a name nothing in the directory has.
+// TempName returns a name that no file of the directory has.
 func TempName() string { return TempPrefix + rand.Text()[:12] }
 
-// PlaceFile makes a regular file that is whole when its name appears. Without
-// replace an existing name is an error, with it the old file is replaced in one
-// step. [ErrReplaced] is in the chain of the error when the name then leads to
-// another file.
+// PlaceFile creates a regular file. The file is complete when its name appears.
+// Without replace an existing name is an error; with replace the old file is
+// replaced by a rename. [ErrReplaced] is in the chain of the error if the name
+// then leads to another file.
 func PlaceFile(dir int, name string, a Attributes, replace bool, fill func(*os.File) error) (Inode, error) {
 	temp := TempName()
 	fd, err := unix.Openat(dir, temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -112,7 +114,7 @@ func PlaceFile(dir int, name string, a Attributes, replace bool, fill func(*os.F
 	return InodeOf(&made.Stat), errors.Join(err, f.Close())
 }
 
-// PlaceLink makes a symbolic link, as PlaceFile makes a file.
+// PlaceLink creates a symbolic link in the way of [PlaceFile].
 func PlaceLink(dir int, name string, target []byte, a Attributes, replace bool) error {
 	temp := TempName()
 	if err := unix.Symlinkat(string(target), dir, temp); err != nil {
@@ -133,8 +135,8 @@ func PlaceLink(dir int, name string, target []byte, a Attributes, replace bool) 
 	return made.Named(dir, name)
 }
 
-// Rename renames an entry of a directory, over an old one only when replace is
-// set.
+// Rename renames a file within a directory. Without replace an existing name is
+// an error.
 func Rename(dir int, oldName, newName string, replace bool) error {
 	if replace {
 		return unix.Renameat(dir, oldName, dir, newName)
@@ -142,7 +144,8 @@ func Rename(dir int, oldName, newName string, replace bool) error {
 	return unix.Renameat2(dir, oldName, dir, newName, unix.RENAME_NOREPLACE)
 }
 
-// OpenFile opens a regular file for reading, never a symbolic link.
+// OpenFile opens a regular file for reading. It refuses a symbolic link. With
+// an empty name dir itself is the file.
 func OpenFile(dir int, name string) (*os.File, error) {
 	if name == "" { // dir is the file
 		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(dir), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -158,7 +161,8 @@ func OpenFile(dir int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Split cuts a path into its directory, "" for none, and its name.
+// Split splits a relative path into its directory and its name. The directory
+// is "" for a file of the root.
 func Split(rel string) (dir, name string) {
 	dir, name = path.Split(rel)
 	return strings.TrimSuffix(dir, "/"), name

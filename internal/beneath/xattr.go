@@ -17,19 +17,20 @@ type Xattr struct {
 	Value []byte `json:"value"`
 }
 
-// keptXattr reports whether an attribute belongs to the file's owner: what
-// programs put there, and access lists. Others are the machine's, as labels are.
-func keptXattr(name string) bool {
+// savedXattr reports whether an attribute belongs to the file's owner: user
+// attributes and access control lists. Others, such as security labels, belong
+// to the machine.
+func savedXattr(name string) bool {
 	return strings.HasPrefix(name, "user.") || strings.HasPrefix(name, "system.posix_acl_")
 }
 
-// procName is a path of an open file for the calls that take nothing else. It
-// leads to the file itself; a name below it would be resolved anew, and links
-// followed.
+// procName returns a path that leads to an open file, for calls that take no
+// descriptor. A name below it would be resolved anew, through links.
 func procName(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// Xattrs reads the Attributes of an open file that is no symbolic link, sorted.
-// Where the filesystem has none there are none.
+// Xattrs reads the extended attributes of an open file, sorted by name. The
+// file must not be a symbolic link. A filesystem without such attributes gives
+// none.
 func Xattrs(fd int) ([]Xattr, error) {
 	path := procName(fd)
 	list, err := grown(func(buf []byte) (int, error) { return unix.Listxattr(path, buf) })
@@ -41,7 +42,7 @@ func Xattrs(fd int) ([]Xattr, error) {
 	}
 	var out []Xattr
 	for attribute := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
-		if !keptXattr(attribute) {
+		if !savedXattr(attribute) {
 			continue
 		}
 		value, err := grown(func(buf []byte) (int, error) { return unix.Getxattr(path, attribute, buf) })
@@ -57,7 +58,7 @@ func Xattrs(fd int) ([]Xattr, error) {
 	return out, nil
 }
 
-// grown calls read with a buffer that is as large as it needs.
+// grown calls read with a buffer of the size that read asks for.
 func grown(read func([]byte) (int, error)) ([]byte, error) {
 	for {
 		size, err := read(nil)
@@ -72,12 +73,13 @@ func grown(read func([]byte) (int, error)) ([]byte, error) {
 	}
 }
 
+// SameXattrs reports whether two sorted lists are equal.
 func SameXattrs(a, b []Xattr) bool {
 	return slices.EqualFunc(a, b, func(x, y Xattr) bool { return x.Name == y.Name && bytes.Equal(x.Value, y.Value) })
 }
 
-// setXattrs makes the Attributes of an entry those that are wanted. The owner
-// must be allowed to write to a file whose Attributes change.
+// setXattrs gives an entry exactly the wanted attributes. The owner needs write
+// permission to change them, so it sets the mode first.
 func (e Entry) setXattrs(mode uint32, want []Xattr) error {
 	have, err := Xattrs(e.FD)
 	if err != nil || SameXattrs(have, want) {

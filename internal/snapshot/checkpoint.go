@@ -31,19 +31,20 @@ type Checkpoint struct {
 	Files     int       `json:"files"`
 	Bytes     int64     `json:"bytes"`  // of all files
 	Stored    int64     `json:"stored"` // of those whose content no earlier checkpoint had
-	// LeftOut are the sockets and devices, which cannot be made again.
+	// LeftOut lists sockets and devices, which a rollback cannot create.
 	LeftOut []string `json:"left_out,omitempty"`
-	// Xattrs says that entries have their extended attributes.
+	// Xattrs is true if entries have their extended attributes.
 	Xattrs bool `json:"xattrs,omitempty"`
-	// Format is 1 when digests are those of blocks and the workspace was settled:
-	// see content and settle. Before it was 0: digests of all content, zeros too.
+	// Format is 1 if digests are those of blocks and the workspace was flushed
+	// first: see content and flush. In format 0 a digest covers all content, zeros
+	// too.
 	Format int `json:"format,omitempty"`
-	// Unfinished says that a rollback to it was broken off.
+	// Unfinished is true if a rollback to it was interrupted.
 	Unfinished bool `json:"unfinished,omitempty"`
 }
 
-// Checkpoints are those of one workspace. Content is stored once, under its
-// digest. One process at a time changes them.
+// Checkpoints are the checkpoints of one workspace. Content is stored once,
+// under its digest. A lock admits one process at a time.
 type Checkpoints struct {
 	dir       string
 	workspace string
@@ -51,8 +52,8 @@ type Checkpoints struct {
 	lock      *os.File
 }
 
-// formatNow is the [Checkpoint.Format] of new ones.
-const formatNow = 1
+// currentFormat is the [Checkpoint.Format] of new checkpoints.
+const currentFormat = 1
 
 const (
 	objectsName  = "objects"
@@ -60,8 +61,8 @@ const (
 	manifestEnd  = ".jsonl"
 )
 
-// Checkpoints opens those of a workspace and takes their lock. The caller closes
-// them.
+// Checkpoints opens the checkpoints of a workspace and locks them. The caller
+// closes them.
 func (s *Store) Checkpoints(workspace string) (*Checkpoints, error) {
 	sum := sha256.Sum256([]byte(workspace))
 	c := &Checkpoints{dir: filepath.Join(s.dir, "checkpoints", hex.EncodeToString(sum[:8])), workspace: workspace}
@@ -78,10 +79,10 @@ func (s *Store) Checkpoints(workspace string) (*Checkpoints, error) {
 	return c, c.sweep()
 }
 
-// Close gives the lock back.
+// Close releases the lock.
 func (c *Checkpoints) Close() error { return errors.Join(c.root.Close(), c.lock.Close()) }
 
-// sweep removes what a killed process left half written.
+// sweep removes temporary files that a killed process left.
 func (c *Checkpoints) sweep() error {
 	for _, dir := range []string{c.dir, filepath.Join(c.dir, objectsName)} {
 		left, err := filepath.Glob(filepath.Join(dir, beneath.TempPrefix+"*"))
@@ -97,7 +98,7 @@ func (c *Checkpoints) sweep() error {
 	return nil
 }
 
-// List is every checkpoint, oldest first.
+// List returns every checkpoint, oldest first.
 func (c *Checkpoints) List() ([]Checkpoint, error) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -129,14 +130,15 @@ func number(id string) int {
 	return n
 }
 
-// absent is the error about a checkpoint that there is none of.
+// absent is the error about a checkpoint that does not exist. It is a
+// fs.ErrNotExist.
 type absent string
 
 func (a absent) Error() string        { return fmt.Sprintf("the workspace has no checkpoint %q", string(a)) }
 func (a absent) Is(target error) bool { return target == fs.ErrNotExist }
 
-// read reads one checkpoint, with its entries when they are wanted. The first
-// line is the checkpoint, each further one an entry.
+// read reads one checkpoint, and its entries if entries is set. The first line
+// of the file is the checkpoint, each other line an entry.
 func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error) {
 	var one Checkpoint
 	if _, err := strconv.ParseUint(id, 10, 31); err != nil {
@@ -171,8 +173,8 @@ func (c *Checkpoints) read(id string, entries bool) (Checkpoint, *listing, error
 	}
 }
 
-// Create makes a checkpoint. freeze is called when the content of most files was
-// stored already.
+// Create creates a checkpoint. It calls freeze after it has stored the content
+// of most files.
 func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one Checkpoint, err error) {
 	if id, err := c.unfinished(); err != nil || id != "" {
 		return one, errors.Join(err, c.unfinishedError(id))
@@ -191,7 +193,7 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 		}
 	}
 	var stored int64
-	err = syncAt(int(c.root.Fd())) // all at once: settle finds little to do
+	err = syncAt(int(c.root.Fd())) // all at once: flush finds little to do
 	if err != nil {
 		return one, fmt.Errorf("checkpoint: %w", err)
 	}
@@ -219,7 +221,7 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 		Files:     len(second.entries),
 		Stored:    stored,
 		Xattrs:    true,
-		Format:    formatNow,
+		Format:    currentFormat,
 	}
 	for i := range second.entries {
 		if e := &second.entries[i]; len(e.Link) == 0 {
@@ -235,16 +237,16 @@ func (c *Checkpoints) Create(name string, freeze func() (*Freeze, error)) (one C
 	return one, nil
 }
 
-// store puts the content of every file that changed since known into the store.
-// With whole a file is read until two readings are alike where its times do not
-// tell of every change.
+// store stores the content of every file that changed since known. With whole
+// it reads a file until two readings agree, where its times do not show every
+// change.
 func (c *Checkpoints) store(known *listing, stored *int64, whole bool) (*listing, error) {
 	old := known.byPath()
 	return scan(c.root, func(dir int, name string, e *Entry, dated bool) error {
-		r := reading{digest: func(f *os.File) (string, error) { return c.add(f, stored) }, settle: dated, twice: whole && !dated}
+		r := reading{digest: func(f *os.File) (string, error) { return c.add(f, stored) }, flush: dated, twice: whole && !dated}
 		was := old[string(e.Path)]
-		if was == nil || known.format != formatNow || was.SHA256 == "" || len(was.Link) > 0 || was.inode() != e.inode() {
-			return steady(dir, name, e, r)
+		if was == nil || known.format != currentFormat || was.SHA256 == "" || len(was.Link) > 0 || was.inode() != e.inode() {
+			return readStable(dir, name, e, r)
 		}
 		if dated && e.untouched(was, known.at) {
 			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
@@ -253,11 +255,11 @@ func (c *Checkpoints) store(known *listing, stored *int64, whole bool) (*listing
 		if r.first = was.SHA256; !dated {
 			r.digest = func(f *os.File) (string, error) { return c.addOther(f, was.SHA256, stored) }
 		}
-		return steady(dir, name, e, r)
+		return readStable(dir, name, e, r)
 	})
 }
 
-// addOther stores the content of a file unless its digest is one that is known.
+// addOther stores the content of a file unless it has the known digest.
 func (c *Checkpoints) addOther(f *os.File, known string, stored *int64) (string, error) {
 	if sum, err := digest(f); err != nil || sum == known {
 		return sum, err
@@ -265,10 +267,10 @@ func (c *Checkpoints) addOther(f *os.File, known string, stored *int64) (string,
 	return c.add(f, stored)
 }
 
-// object is the path of some content.
+// object returns the path of stored content.
 func (c *Checkpoints) object(sum string) string { return filepath.Join(c.dir, objectsName, sum) }
 
-// add stores the content of a file, unless it is there, and returns its digest.
+// add stores the content of a file, if it is new, and returns its digest.
 func (c *Checkpoints) add(f *os.File, stored *int64) (sum string, err error) {
 	temp, err := os.OpenFile(filepath.Join(c.dir, objectsName, beneath.TempName()), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -298,7 +300,7 @@ func removeIfThere(name string) error {
 	return nil
 }
 
-// write makes a checkpoint appear, when all it needs is on the disk.
+// write publishes a checkpoint after all its content is on the disk.
 func (c *Checkpoints) write(one Checkpoint, l *listing) error {
 	temp, err := os.OpenFile(filepath.Join(c.dir, beneath.TempName()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -334,7 +336,7 @@ func (c *Checkpoints) syncDir() error {
 	return dir.Sync()
 }
 
-// Delete removes checkpoints, and content that no other needs.
+// Delete removes checkpoints, and content that no other checkpoint needs.
 func (c *Checkpoints) Delete(ids ...string) error {
 	for _, id := range ids {
 		if _, _, err := c.read(id, false); err != nil {

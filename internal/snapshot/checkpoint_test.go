@@ -260,7 +260,7 @@ func TestAFileThatIsWrittenMeanwhileIsKeptWhole(t *testing.T) {
 		must(t, err)
 		defer beneath.CloseFD(root)
 		e := Entry{Path: []byte("a")}
-		return steady(root, "a", &e, reading{digest: func(f *os.File) (string, error) {
+		return readStable(root, "a", &e, reading{digest: func(f *os.File) (string, error) {
 			if changed++; changed < 3 {
 				must(t, os.WriteFile(name, []byte(fmt.Sprint("other", strings.Repeat("x", changed))), 0o644))
 			}

@@ -19,8 +19,8 @@ const (
 	changeDeleted  = "deleted"
 )
 
-// Diff is what changed in the workspace since a checkpoint, sorted by path. With
-// until it is what changed from the one checkpoint to the other.
+// Diff returns what changed in the workspace since the checkpoint id, sorted by
+// path. With until it compares the two checkpoints.
 func (c *Checkpoints) Diff(id, until string) ([]wire.Change, error) {
 	_, from, err := c.read(id, true)
 	if err != nil {
@@ -41,11 +41,11 @@ func (c *Checkpoints) Diff(id, until string) ([]wire.Change, error) {
 	return compare(from, to), nil
 }
 
-// align gives files of an old checkpoint the digests of the format of now where
-// the other listing has one of zeros for a file of that size.
+// align gives entries of format 0 the digests of the current format, where the
+// other listing has a sparse file of the same size.
 func (c *Checkpoints) align(from, to *listing) error {
 	old, other := from, to
-	if other.format != formatNow {
+	if other.format != currentFormat {
 		old, other = other, old
 	}
 	if old.format == other.format {
@@ -70,21 +70,21 @@ func (c *Checkpoints) align(from, to *listing) error {
 	return nil
 }
 
-// look reads what the workspace holds now, as far as it may differ from known,
-// whose format its digests have.
+// look lists the workspace. It reads the files that may differ from known, and
+// makes digests of known's format.
 func (c *Checkpoints) look(known *listing) (*listing, error) {
 	old := known.byPath()
 	l, err := scan(c.root, func(dir int, name string, e *Entry, dated bool) error {
 		was := old[string(e.Path)]
-		if was != nil && dated && known.format == formatNow && len(was.Link) == 0 && e.untouched(was, known.at) {
+		if was != nil && dated && known.format == currentFormat && len(was.Link) == 0 && e.untouched(was, known.at) {
 			e.SHA256, e.Xattrs = was.SHA256, was.Xattrs
 			return nil
 		}
 		r := reading{digest: digest}
-		if known.format != formatNow && was != nil && was.Size == e.Size {
+		if known.format != currentFormat && was != nil && was.Size == e.Size {
 			r.digest = plainDigest
 		}
-		return steady(dir, name, e, r)
+		return readStable(dir, name, e, r)
 	})
 	if err == nil {
 		l.format = known.format
@@ -92,8 +92,8 @@ func (c *Checkpoints) look(known *listing) (*listing, error) {
 	return l, err
 }
 
-// same reports whether two files are alike in all that a rollback restores. Times
-// of directories are set in any case.
+// same reports whether two entries agree in all that a rollback restores. It
+// ignores the times of directories, which a rollback always sets.
 func (e *Entry) same(other *Entry) bool {
 	return e.sameAttributes(other) && e.sameContent(other) && (e.Type == beneath.TypeDir || e.Mtime == other.Mtime)
 }
@@ -106,8 +106,8 @@ func (e *Entry) sameContent(other *Entry) bool {
 	return e.sameType(other) && e.SHA256 == other.SHA256 && string(e.Target) == string(other.Target) && string(e.Link) == string(other.Link)
 }
 
-// compare lists what made the second listing of the first. Times alone are no
-// change.
+// compare lists the changes between two listings. A change of times alone does
+// not count.
 func compare(from, to *listing) []wire.Change {
 	old := from.byPath()
 	xattrs := from.xattrs && to.xattrs
@@ -143,7 +143,7 @@ func compareText(a, b string) int {
 	return 0
 }
 
-// View is a checkpoint whose files can be read.
+// View gives access to the files of a checkpoint.
 type View struct {
 	c       *Checkpoints
 	entries map[string]*Entry
@@ -158,8 +158,8 @@ func (c *Checkpoints) View(id string) (*View, error) {
 	return &View{c, l.byPath()}, nil
 }
 
-// Open opens what a regular file held; fs.ErrNotExist is in the chain of the error
-// when there was none.
+// Open opens the stored content of a regular file. fs.ErrNotExist is in the
+// chain of the error if the checkpoint has no such file.
 func (v *View) Open(path string) (*os.File, error) {
 	if e := v.entries[path]; e != nil && e.Type == beneath.TypeFile {
 		return os.Open(v.c.object(e.SHA256))

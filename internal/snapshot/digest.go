@@ -14,20 +14,21 @@ import (
 	"agentsh/internal/beneath"
 )
 
-// blockSize is the unit in which content is looked at for zeros, in bytes.
+// blockSize is the size in bytes of the blocks that are tested for zeros.
 const blockSize = 64 << 10
 
-// sparseMark begins the digest of content with a block of zeros.
+// sparseMark begins the digest of content that has a block of zeros.
 const sparseMark = "z"
 
-// content reads files, whose holes cost nothing: it looks at blocks of
-// [blockSize] bytes, the last one may be shorter.
+// content reads files in blocks of [blockSize] bytes; the last block may be
+// shorter. It does not read holes.
 //
-// The digest of content without a block of zeros is its SHA-256, in hexadecimal.
-// The digest of other content is "z" and the SHA-256 of its blocks that are not
-// all zero, in order, then for each run of blocks of zeros the numbers of its
-// first block and of its blocks, then the number of runs, then the size; numbers
-// have eight bytes, the lowest first. So a hole and zeros on the disk are alike.
+// Content without a block of zeros has its SHA-256 as digest, in hexadecimal.
+// For other content the digest is "z" and the SHA-256 of: the blocks that are
+// not all zero, in order; for each run of zero blocks the number of its first
+// block and its length in blocks; the number of runs; the size. Numbers have
+// eight bytes, least significant first. A hole and stored zeros have the same
+// digest.
 type content struct {
 	sum    hash.Hash
 	to     *os.File // gets what is not zero, at its place; nil: nothing is copied
@@ -36,14 +37,13 @@ type content struct {
 	buffer []byte
 }
 
-// digest is the digest of the content of a file.
+// digest returns the digest of a file's content.
 func digest(f *os.File) (string, error) {
 	sum, _, err := copyDigest(nil, f)
 	return sum, err
 }
 
-// digestLike is the digest of a file of the kind that another digest is of. Those
-// of old checkpoints are the SHA-256 of all content.
+// digestLike returns the digest of a file in the format of another digest.
 func digestLike(f *os.File, other string) (string, error) {
 	if strings.HasPrefix(other, sparseMark) {
 		return digest(f)
@@ -51,7 +51,7 @@ func digestLike(f *os.File, other string) (string, error) {
 	return plainDigest(f)
 }
 
-// plainDigest is the SHA-256 of all that a file holds.
+// plainDigest returns the SHA-256 of all content, the digest of format 0.
 func plainDigest(f *os.File) (string, error) {
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
@@ -60,8 +60,9 @@ func plainDigest(f *os.File) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// copyDigest reads a file from its start, copies it to an empty one, unless that
-// is nil, and returns the digest and how many bytes are not in blocks of zeros.
+// copyDigest reads a file from its start and returns its digest and the bytes
+// that are not in zero blocks. If to is not nil it also copies the content
+// there; to must be empty.
 func copyDigest(to, from *os.File) (sum string, data int64, err error) {
 	size, err := beneath.Size(from)
 	if err != nil {
@@ -87,8 +88,8 @@ func copyDigest(to, from *os.File) (sum string, data int64, err error) {
 	return c.digest(size), c.data, nil
 }
 
-// zeros notes that the file has zeros from one block on, and until a block begins
-// or it ends.
+// zeros records that the bytes from one block boundary until another, or the
+// end, are zero.
 func (c *content) zeros(from, until int64) {
 	if from >= until {
 		return
@@ -101,8 +102,8 @@ func (c *content) zeros(from, until int64) {
 	c.runs = append(c.runs, first, n)
 }
 
-// read reads whole blocks from at, until one ends at or after until, and returns
-// where that is.
+// read reads whole blocks from at on, until a block ends at or after until. It
+// returns where that block ends.
 func (c *content) read(from *os.File, at, until, size int64) (int64, error) {
 	for at < until {
 		block := c.buffer[:min(blockSize, size-at)]

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// ExportTrash copies the trash of the sessions of an ended sandbox to a
-// directory that it makes, and returns how many files that are; none: no
-// directory is made. [ReadExported] reads it.
+// ExportTrash copies the trash of an ended sandbox to a directory that it
+// creates, and returns the number of files. Without files it creates no
+// directory. [ReadExported] reads the copy.
 func (s *Store) ExportTrash(to string) (files int, err error) {
 	all, err := s.Sessions()
 	if err != nil {
@@ -48,8 +48,8 @@ func (s *Session) export(to string, list []trash.Entry) error {
 	return trash.Export(filepath.Join(s.dir, trashName), filepath.Join(to, trashName), list)
 }
 
-// ReadExported reads an exported trash. With a workspace its files are restored
-// there: it stands for the first directory that was under file policy.
+// ReadExported reads an exported trash. If workspace is not empty, files are
+// restored there: it replaces the first governed directory.
 func ReadExported(dir, workspace string) (*Session, error) {
 	data, err := os.ReadFile(filepath.Join(dir, recordName))
 	if err != nil {

@@ -15,51 +15,51 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Of a workspace: the file that is locked while it is frozen, and the freezer.
+// Of a workspace: the file that is locked while it is frozen, and the holder.
 const (
-	freezeName  = "freeze"
-	freezerName = "freeze.json"
+	freezeName = "freeze"
+	holderName = "freeze.json"
 )
 
-// freezer says what is frozen, and by which process.
-type freezer struct {
+// holder names the frozen workspace and the process that froze it.
+type holder struct {
 	Workspace string `json:"workspace"`
 	PID       int    `json:"pid"`
 }
 
-// ErrFrozen says that a workspace is frozen.
+// ErrFrozen means that a workspace is frozen.
 var ErrFrozen = errors.New("its files are frozen for a checkpoint or a rollback")
 
-// Freeze is a time in which no command makes, moves or opens anything in a
+// Freeze is a period in which no command creates, moves or opens files in a
 // workspace.
 type Freeze struct {
-	// Lost is closed when it ended before Release; nil: it cannot.
-	Lost <-chan struct{}
-	// Release ends it and tells the commands what was changed meanwhile.
+	// Ended is closed if the freeze ended before Release; nil: it cannot.
+	Ended <-chan struct{}
+	// Release ends the freeze and reports to commands what changed meanwhile.
 	Release func([]wire.Change) error
 }
 
-// ErrThawed says that a freeze ended too early.
-var ErrThawed = errors.New("a session in the workspace is not frozen any more: it has ended, or was told to go on")
+// ErrFreezeEnded means that a freeze ended before its work was done.
+var ErrFreezeEnded = errors.New("a session in the workspace is not frozen any more: it has ended, or was told to go on")
 
-// check reports [ErrThawed] when the freeze has ended.
+// check returns [ErrFreezeEnded] if the freeze has ended.
 func (f *Freeze) check() error {
 	select {
-	case <-f.Lost:
-		return ErrThawed
+	case <-f.Ended:
+		return ErrFreezeEnded
 	default:
 		return nil
 	}
 }
 
-// freeze takes the lock that keeps sessions from beginning, and then freezes those
-// that run. The lock ends with the process, too.
+// freeze locks the workspace against new sessions and then freezes the running
+// ones. The lock ends with this process at the latest.
 func (c *Checkpoints) freeze(running func() (*Freeze, error)) (*Freeze, error) {
 	lock, err := statedir.TakeLock(filepath.Join(c.dir, freezeName), unix.LOCK_EX)
 	if err != nil {
 		return nil, fmt.Errorf("freeze: %w", err)
 	}
-	err = statedir.WriteJSON(filepath.Join(c.dir, freezerName), freezer{c.workspace, os.Getpid()})
+	err = statedir.WriteJSON(filepath.Join(c.dir, holderName), holder{c.workspace, os.Getpid()})
 	var frozen *Freeze
 	if err == nil {
 		frozen, err = running()
@@ -72,9 +72,9 @@ func (c *Checkpoints) freeze(running func() (*Freeze, error)) (*Freeze, error) {
 	return frozen, nil
 }
 
-// checkFrozen reports [ErrFrozen] when a workspace that overlaps one of these is
-// frozen. A session asks when it is already known to whoever freezes: one of the
-// two sees the other.
+// checkFrozen returns [ErrFrozen] if a frozen workspace overlaps one of these.
+// The session has already registered itself, so either it sees the freeze or
+// the freeze sees it.
 func (s *Store) checkFrozen(workspace []wire.Governed) error {
 	locks, err := filepath.Glob(filepath.Join(s.dir, "checkpoints", "*", freezeName))
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *Store) checkFrozen(workspace []wire.Governed) error {
 		if !isLocked(name) {
 			continue
 		}
-		var by freezer
-		data, err := os.ReadFile(filepath.Join(filepath.Dir(name), freezerName))
+		var by holder
+		data, err := os.ReadFile(filepath.Join(filepath.Dir(name), holderName))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // nothing was asked to freeze yet
 		}
@@ -109,8 +109,8 @@ func Overlap(a, b string) bool {
 	return a == b || strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
 }
 
-// isLocked reports whether a process has a lock. One that cannot be looked at has
-// none.
+// isLocked reports whether a process holds a lock file. A file that cannot be
+// opened is not locked.
 func isLocked(name string) bool {
 	lock, err := os.Open(name)
 	if err != nil {

@@ -20,42 +20,42 @@ import (
 // Bounds on what is kept of changed files, in bytes: larger files have no lines
 // to compare.
 const (
-	maxBefore    = 1 << 20
-	maxAllBefore = 64 << 20
+	maxPrevious    = 1 << 20
+	maxAllPrevious = 64 << 20
 )
 
-// ErrNotKept says that the previous content of a file was not saved.
-var ErrNotKept = errors.New("its old content was not kept")
+// ErrNoPrevious means that the previous content of a file was not saved.
+var ErrNoPrevious = errors.New("its old content was not kept")
 
-// Before keeps what the files of a session held before they were first changed,
-// as far as there is room: it serves to show differences, nothing else. It is
-// not safe for concurrent use.
-type Before struct {
+// Previous saves the content that files had before a session first changed
+// them, as far as there is room. It serves to show differences. It is not safe
+// for concurrent use.
+type Previous struct {
 	dir  int
 	left int64
 }
 
-// OpenBefore takes a directory over.
-func OpenBefore(dir *os.File) (*Before, error) {
+// OpenPrevious opens the directory for saved content and closes dir.
+func OpenPrevious(dir *os.File) (*Previous, error) {
 	defer dir.Close()
 	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}
-	return &Before{fd, maxAllBefore}, nil
+	return &Previous{fd, maxAllPrevious}, nil
 }
 
-// beforeFile is the name under which the content of a path is kept.
-func beforeFile(path string) string {
+// previousFile returns the name under which the content of a path is stored.
+func previousFile(path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return hex.EncodeToString(sum[:])
 }
 
-// Keep copies the regular file called name in dir, or dir itself when name is
-// empty, as what path held. Only the first time counts; what does not fit is left
-// out.
-func (b *Before) Keep(path string, dir int, name string) error {
-	key := beforeFile(path)
+// Save copies the regular file called name in dir, or dir itself if name is
+// empty, as the previous content of path. Only the first call for a path has an
+// effect. A file without room is left out.
+func (b *Previous) Save(path string, dir int, name string) error {
+	key := previousFile(path)
 	if unix.Faccessat(b.dir, key, unix.F_OK, 0) == nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (b *Before) Keep(path string, dir int, name string) error {
 	}
 	defer from.Close()
 	info, err := from.Stat()
-	if err != nil || !info.Mode().IsRegular() || info.Size() > min(maxBefore, b.left) {
+	if err != nil || !info.Mode().IsRegular() || info.Size() > min(maxPrevious, b.left) {
 		return err
 	}
 	temp := beneath.TempName()
@@ -74,7 +74,7 @@ func (b *Before) Keep(path string, dir int, name string) error {
 		return err
 	}
 	to := os.NewFile(uintptr(fd), temp)
-	_, err = io.Copy(to, io.LimitReader(from, maxBefore+1))
+	_, err = io.Copy(to, io.LimitReader(from, maxPrevious+1))
 	if err = errors.Join(err, to.Close()); err == nil {
 		err = unix.Renameat(b.dir, temp, b.dir, key)
 	}
@@ -85,18 +85,17 @@ func (b *Before) Keep(path string, dir int, name string) error {
 	return nil
 }
 
-// Before opens what a path of the workspace held when the session began;
-// [ErrNotKept] is in the chain of the error when that is not known.
-func (s *Session) Before(path string) (*os.File, error) {
-	f, err := os.Open(filepath.Join(s.dir, beforeName, beforeFile(path)))
+// Previous opens the content that a path had when the session began.
+// [ErrNoPrevious] is in the chain of the error if it was not saved.
+func (s *Session) Previous(path string) (*os.File, error) {
+	f, err := os.Open(filepath.Join(s.dir, previousName, previousFile(path)))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNotKept
+		return nil, ErrNoPrevious
 	}
 	return f, err
 }
 
-// SaveChanges remembers the change record of the workspace for the time after
-// the session.
+// SaveChanges stores the change record of the workspace for later.
 func (s *Session) SaveChanges(list []wire.Change) error {
 	raw := make([]savedChange, 0, len(list))
 	for _, c := range list {
@@ -112,8 +111,8 @@ type savedChange struct {
 	From []byte `json:"from,omitempty"`
 }
 
-// Changes is the change record that an ended session left; fs.ErrNotExist is in
-// the chain of the error when it was killed before it could leave one.
+// Changes returns the change record of an ended session. fs.ErrNotExist is in
+// the chain of the error if the session was killed before it stored one.
 func (s *Session) Changes() ([]wire.Change, error) {
 	data, err := os.ReadFile(filepath.Join(s.dir, changesName))
 	if err != nil {

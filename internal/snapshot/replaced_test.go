@@ -144,7 +144,7 @@ func TestARollbackStopsWhenItsFreezeIsLost(t *testing.T) {
 	close(lost)
 	released := 0
 	thawed := func() (*Freeze, error) {
-		return &Freeze{Lost: lost, Release: func([]wire.Change) error { released++; return nil }}, nil
+		return &Freeze{Ended: lost, Release: func([]wire.Change) error { released++; return nil }}, nil
 	}
 	work, c := openCheckpoints(t, newStore(t))
 	must(t, os.WriteFile(filepath.Join(work, "a"), []byte("old"), 0o644))
@@ -153,7 +153,7 @@ func TestARollbackStopsWhenItsFreezeIsLost(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(work, "a"), []byte("new"), 0o644))
 	must(t, os.WriteFile(filepath.Join(work, "b"), nil, 0o644))
 	before := picture(t, work)
-	if _, err := c.Rollback(one.ID, thawed); !errors.Is(err, ErrThawed) {
+	if _, err := c.Rollback(one.ID, thawed); !errors.Is(err, ErrFreezeEnded) {
 		t.Errorf("rollback: %v", err)
 	}
 	if after := picture(t, work); after != before {
@@ -164,7 +164,7 @@ func TestARollbackStopsWhenItsFreezeIsLost(t *testing.T) {
 	}
 	_, err = c.Rollback(one.ID, free)
 	must(t, err)
-	if _, err := c.Create("", thawed); !errors.Is(err, ErrThawed) {
+	if _, err := c.Create("", thawed); !errors.Is(err, ErrFreezeEnded) {
 		t.Errorf("create: %v", err)
 	}
 	if list, err := c.List(); err != nil || len(list) != 1 || released != 2 {
@@ -173,13 +173,13 @@ func TestARollbackStopsWhenItsFreezeIsLost(t *testing.T) {
 	// A rollback asks at each step: what came with the first one does not go on.
 	_, want, err := c.read(one.ID, true)
 	must(t, err)
-	r := rollback{c: c, frozen: &Freeze{Lost: lost}, want: want.byPath(), made: map[string]beneath.Inode{}}
+	r := rollback{c: c, frozen: &Freeze{Ended: lost}, want: want.byPath(), made: map[string]beneath.Inode{}}
 	for what, step := range map[string]func(*listing) error{"remove": r.remove, "make": r.make, "directories": r.directories} {
 		l := want
 		if what == "directories" {
 			l = &listing{entries: []Entry{{Path: []byte("d"), Type: beneath.TypeDir}}}
 		}
-		if err := step(l); !errors.Is(err, ErrThawed) {
+		if err := step(l); !errors.Is(err, ErrFreezeEnded) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestNoSessionBeginsInAFrozenWorkspace(t *testing.T) {
 		}
 		return err
 	}
-	must(t, at("before", work))
+	must(t, at("previous", work))
 	_, err := c.Create("", func() (*Freeze, error) {
 		for i, dir := range []string{work, filepath.Join(work, "below"), filepath.Dir(work)} {
 			if err := at(fmt.Sprint("during", i), dir); !errors.Is(err, ErrFrozen) ||

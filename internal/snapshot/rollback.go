@@ -16,7 +16,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// unfinished is the checkpoint that a broken-off rollback was about; empty: none.
+// unfinished returns the checkpoint of an interrupted rollback; empty: none.
 func (c *Checkpoints) unfinished() (string, error) {
 	data, err := os.ReadFile(filepath.Join(c.dir, rollbackName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,13 +39,14 @@ func (c *Checkpoints) unfinishedError(id string) error {
 	return fmt.Errorf("a rollback to checkpoint %s was broken off: do it again first (agentsh checkpoint rollback %s)", id, id)
 }
 
-// Rollback makes the workspace what it was at a checkpoint: content, names, modes,
-// owners, times, links, extended attributes, and returns what it changed. Each file
-// changes in one step. What is needed is read and compared with its digest before anything is
-// touched. It stops with [ErrThawed] when the freeze is lost, and with
-// [ErrReplaced] when something else than it writes to the workspace. A rollback
-// that is broken off is done again; until then no checkpoint is made. Sockets and
-// devices are not made again. freeze is called when the store was checked.
+// Rollback restores the workspace to a checkpoint: content, names, modes,
+// owners, times, links and extended attributes. It returns its changes.
+//
+// It first reads all needed content and compares digests, then calls freeze.
+// Each file changes in one step. It stops with [ErrFreezeEnded] when the freeze
+// ends, and with [beneath.ErrReplaced] when another process writes to the
+// workspace. An interrupted rollback must be repeated before a new checkpoint
+// is created. Sockets and devices are not restored.
 func (c *Checkpoints) Rollback(id string, freeze func() (*Freeze, error)) ([]wire.Change, error) {
 	_, want, err := c.read(id, true)
 	if err != nil {
@@ -59,7 +60,7 @@ func (c *Checkpoints) Rollback(id string, freeze func() (*Freeze, error)) ([]wir
 		return nil, err
 	}
 	done, err := c.rollback(id, want, frozen)
-	if released := frozen.Release(done); !errors.Is(err, ErrThawed) { // which says it already
+	if released := frozen.Release(done); !errors.Is(err, ErrFreezeEnded) { // which says it already
 		err = errors.Join(err, released)
 	}
 	if err != nil {
@@ -89,7 +90,7 @@ func (c *Checkpoints) rollback(id string, want *listing, frozen *Freeze) ([]wire
 	return r.done, errors.Join(os.Remove(filepath.Join(c.dir, rollbackName)), c.syncDir())
 }
 
-// syncAt writes everything of the filesystem of a directory to the disk.
+// syncAt writes all data of a directory's filesystem to the disk.
 func syncAt(dir int) error {
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -99,7 +100,7 @@ func syncAt(dir int) error {
 	return unix.Syncfs(fd)
 }
 
-// check reads all content that a checkpoint needs.
+// check reads all content of a checkpoint and compares the digests.
 func (c *Checkpoints) check(l *listing) error {
 	seen := map[string]bool{}
 	for i := range l.entries {
@@ -123,7 +124,7 @@ func (c *Checkpoints) check(l *listing) error {
 	return nil
 }
 
-// rollback is one in progress.
+// rollback is a rollback in progress.
 type rollback struct {
 	c          *Checkpoints
 	frozen     *Freeze
@@ -133,7 +134,7 @@ type rollback struct {
 	done       []wire.Change
 }
 
-// run removes first, makes then, and gives the directories their attributes last.
+// run first removes, then creates, and sets the attributes of directories last.
 func (r *rollback) run(have, want *listing) error {
 	if err := r.remove(have); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (r *rollback) run(have, want *listing) error {
 	return r.directories(want)
 }
 
-// inode is what a path must lead to now.
+// inode returns the inode that a path must lead to now.
 func (r *rollback) inode(path string) beneath.Inode {
 	if made, ok := r.made[path]; ok {
 		return made
@@ -159,15 +160,15 @@ func (r *rollback) note(path, kind string) {
 	r.done = append(r.done, wire.Change{Path: path, Kind: kind})
 }
 
-// at opens the directory of a path.
+// at opens the parent directory of a path.
 func (r *rollback) at(path string) (fd int, name string, err error) {
 	dir, name := beneath.Split(path)
 	fd, err = beneath.OpenDir(r.c.root, dir, false)
 	return fd, name, err
 }
 
-// remove removes what the checkpoint does not have, or has as something else,
-// what is in directories first.
+// remove removes entries that the checkpoint does not have or has with another
+// type, the content of a directory before the directory.
 func (r *rollback) remove(have *listing) error {
 	for _, e := range slices.Backward(have.entries) {
 		if err := r.frozen.check(); err != nil {
@@ -197,7 +198,7 @@ func (r *rollback) remove(have *listing) error {
 	return nil
 }
 
-// make makes what is missing or differs, directories before what is in them.
+// make creates what is missing or differs, a directory before its content.
 func (r *rollback) make(want *listing) error {
 	for i := range want.entries {
 		err := r.frozen.check()
@@ -211,7 +212,7 @@ func (r *rollback) make(want *listing) error {
 	return nil
 }
 
-// directories gives the directories their attributes.
+// directories sets the attributes of all directories.
 func (r *rollback) directories(want *listing) error {
 	for _, e := range slices.Backward(want.entries) {
 		if e.Type != beneath.TypeDir || len(e.Path) == 0 {
@@ -276,7 +277,7 @@ func (r *rollback) makeOne(e *Entry) error {
 	return nil
 }
 
-// isThere reports whether the workspace has an entry as it is wanted.
+// isThere reports whether the workspace already has the wanted entry.
 func (r *rollback) isThere(e, have *Entry) bool {
 	if _, remade := r.made[string(e.Link)]; remade {
 		return false
@@ -284,14 +285,14 @@ func (r *rollback) isThere(e, have *Entry) bool {
 	return have != nil && have.same(e) && (!r.xattrs || beneath.SameXattrs(have.Xattrs, e.Xattrs))
 }
 
-// gains reports whether a regular file would go to another owner or become one
-// that is executed as its owner. It is made anew then: a command that has it open
-// could write to it afterwards.
+// gains reports whether a regular file would get another owner or a set-user-ID
+// bit. Such a file is created anew, because a command that has the old one open
+// could write to it later.
 func (e *Entry) gains(have *Entry) bool {
 	return e.UID != have.UID || e.GID != have.GID || e.Mode&(unix.S_ISUID|unix.S_ISGID) != 0
 }
 
-// attributes are those of an entry as far as the checkpoint has them.
+// attributes returns the attributes that the checkpoint has of an entry.
 func (r *rollback) attributes(e *Entry) beneath.Attributes {
 	a := e.attributes()
 	if r.xattrs && (e.Type == beneath.TypeFile || e.Type == beneath.TypeDir) {
@@ -300,7 +301,7 @@ func (r *rollback) attributes(e *Entry) beneath.Attributes {
 	return a
 }
 
-// adjust gives what was looked at, or made, its attributes.
+// adjust sets the attributes of a file that was listed or created before.
 func (r *rollback) adjust(e *Entry, dir int, name string) error {
 	there, err := beneath.OpenSame(dir, name, r.inode(string(e.Path)))
 	if err != nil {
@@ -320,7 +321,7 @@ func (r *rollback) makeDir(path string, dir int, name string) error {
 	return nil
 }
 
-// fifo makes a FIFO, or gives one its attributes.
+// fifo creates a FIFO, or sets the attributes of an existing one.
 func (r *rollback) fifo(e *Entry, dir int, name string, there bool) error {
 	if there {
 		return r.adjust(e, dir, name)
@@ -336,8 +337,8 @@ func (r *rollback) fifo(e *Entry, dir int, name string, there bool) error {
 	return made.Set(r.attributes(e))
 }
 
-// file puts a regular file in place. Other names of what was there keep what
-// they have.
+// file puts a regular file in place. Other hard links of the old file keep the
+// old content.
 func (r *rollback) file(e *Entry, dir int, name string) error {
 	from, err := os.Open(r.c.object(e.SHA256))
 	if err != nil {
@@ -349,7 +350,7 @@ func (r *rollback) file(e *Entry, dir int, name string) error {
 	return err
 }
 
-// link gives the file that another path leads to one name more.
+// link creates a hard link to the file at another path.
 func (r *rollback) link(e *Entry, dir int, name string) error {
 	from, first, err := r.at(string(e.Link))
 	if err != nil {

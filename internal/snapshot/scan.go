@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxEntries bounds the files of one checkpoint.
+// maxEntries limits the files of one checkpoint.
 const maxEntries = 2_000_000
 
-// steadyTries is how often a file that is written meanwhile is read again.
-const steadyTries = 5
+// maxReadings limits how often a file that changes meanwhile is read again.
+const maxReadings = 5
 
-// racy is how long after its last change a file may change again unseen by its
-// times, on filesystems with coarse ones.
-const racy = 2 * time.Second
+// clockGranularity is how long after a change a second change may leave the
+// times as they are, on filesystems with coarse clocks.
+const clockGranularity = 2 * time.Second
 
 // Entry is one file of a checkpoint.
 type Entry struct {
@@ -66,11 +66,11 @@ func entryOf(rel string, st *unix.Stat_t) Entry {
 	return e
 }
 
-// untouched reports whether the file of e is the one that was looked at as old,
-// at a time.
+// untouched reports whether e is the file that was listed as old at a time,
+// without a change since.
 func (e *Entry) untouched(old *Entry, at time.Time) bool {
 	return old.Type == e.Type && old.Dev == e.Dev && old.Ino == e.Ino && old.Size == e.Size && old.Mtime == e.Mtime && old.Ctime == e.Ctime &&
-		e.Ctime < at.Add(-racy).UnixNano()
+		e.Ctime < at.Add(-clockGranularity).UnixNano()
 }
 
 func (e *Entry) inode() beneath.Inode { return beneath.Inode{Dev: e.Dev, Ino: e.Ino} }
@@ -79,18 +79,18 @@ func (e *Entry) attributes() beneath.Attributes {
 	return beneath.Attributes{Mode: e.Mode, UID: e.UID, GID: e.GID, Mtime: unix.NsecToTimespec(e.Mtime)}
 }
 
-// restored reports whether a rollback can make such a file: a socket is its
-// listener's, and a device the machine's.
+// restored reports whether a rollback can create such a file. A socket belongs
+// to its listener, a device to the machine.
 func (e *Entry) restored() bool { return e.Type != beneath.TypeSocket && e.Type != beneath.TypeOther }
 
-// sameType reports whether both are files of one type. Old checkpoints have one
-// for all that is not restored.
+// sameType reports whether two entries have one type. Format 0 has a single
+// type for all special files.
 func (e *Entry) sameType(other *Entry) bool {
 	special := func(t string) bool { return t == beneath.TypeFIFO || t == beneath.TypeSocket || t == beneath.TypeOther }
 	return e.Type == other.Type || (e.Type == beneath.TypeOther || other.Type == beneath.TypeOther) && special(e.Type) && special(other.Type)
 }
 
-// listing is a workspace as it was looked at.
+// listing is the list of a workspace's files at one time.
 type listing struct {
 	at      time.Time // before the first look
 	format  int       // of the checkpoint; see [Checkpoint]
@@ -106,14 +106,14 @@ func (l *listing) byPath() map[string]*Entry {
 	return out
 }
 
-// look gives the digest of a regular file. dated says that the times of the file
-// tell of every change, of those through mappings too once it was settled.
+// look sets the digest of a regular file. dated is true if the times of the
+// file show every change; writes through mappings count once it was flushed.
 type look func(dir int, name string, e *Entry, dated bool) error
 
-// scan looks at every file of a workspace; files that vanish meanwhile are left
-// out.
+// scan lists every file of a workspace. It leaves out files that vanish
+// meanwhile.
 func scan(root *os.File, content look) (*listing, error) {
-	l := &listing{at: time.Now(), format: formatNow, xattrs: true}
+	l := &listing{at: time.Now(), format: currentFormat, xattrs: true}
 	s := scanner{listing: l, content: content, links: map[beneath.Inode]int{}}
 	fd, err := beneath.OpenDir(root, "", false)
 	if err != nil {
@@ -125,7 +125,7 @@ func scan(root *os.File, content look) (*listing, error) {
 		return nil, err
 	}
 	s.dev = st.Dev
-	if s.dated, err = datesMappings(fd); err != nil {
+	if s.dated, err = datesMappedWrites(fd); err != nil {
 		return nil, err
 	}
 	l.entries = append(l.entries, entryOf("", &st))
@@ -136,12 +136,11 @@ func scan(root *os.File, content look) (*listing, error) {
 	return l, nil
 }
 
-// datesMappings reports whether a filesystem changes the times of a file at the
-// first write through a shared mapping after its pages were written to the disk.
-// It does when it makes them read-only then. tmpfs and others never do: a write
-// to a page that was mapped and read before is seen in the content alone. What is
-// not known is taken for such a one, an overlay too: its upper layer may be one.
-func datesMappings(fd int) (bool, error) {
+// datesMappedWrites reports whether a filesystem updates a file's times at the
+// first write through a shared mapping after a flush. Disk filesystems do,
+// because a flush makes the pages read-only. tmpfs does not. Unknown
+// filesystems and overlays count as such that do not.
+func datesMappedWrites(fd int) (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return false, fmt.Errorf("type of the filesystem: %w", err)
@@ -153,10 +152,10 @@ func datesMappings(fd int) (bool, error) {
 	return false, nil
 }
 
-// settle writes the pages of a file to the disk, where they become read-only for
-// mappings. Twice: of a file that is compressed the first call may only begin it.
-// See sync_file_range(2).
-func settle(f *os.File) error {
+// flush writes the pages of a file to the disk, which makes them read-only for
+// mappings. It does so twice, because the first call may only begin to write a
+// compressed file. See sync_file_range(2).
+func flush(f *os.File) error {
 	const all = unix.SYNC_FILE_RANGE_WAIT_BEFORE | unix.SYNC_FILE_RANGE_WRITE | unix.SYNC_FILE_RANGE_WAIT_AFTER
 	for range 2 {
 		if err := unix.SyncFileRange(int(f.Fd()), 0, 0, all); err != nil {
@@ -232,8 +231,8 @@ func (s *scanner) entry(dir int, name, rel string) error {
 	return nil
 }
 
-// namesIn lists a directory that is open for *at calls, sorted: the first name of
-// a file with several is the same at each look.
+// namesIn lists a directory, sorted. So the first name of a file with several
+// hard links is the same in each listing.
 func namesIn(fd int) ([]string, error) {
 	open, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -253,28 +252,28 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// reading is how a file is read until it was still.
+// reading says how to read a file that may change meanwhile.
 type reading struct {
 	digest func(*os.File) (sum string, err error)
-	settle bool   // see settle
+	flush  bool   // see flush
 	twice  bool   // the times do not tell of every change: two readings must be alike
 	first  string // digest of an earlier reading of the file; empty: there was none
 }
 
-// steady reads a file until it did not change meanwhile, and takes over how it
-// looked then.
-func steady(dir int, name string, e *Entry, r reading) error {
+// readStable reads a file until it did not change during the reading, and
+// stores the attributes of that moment.
+func readStable(dir int, name string, e *Entry, r reading) error {
 	f, err := beneath.OpenFile(dir, name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if r.settle {
-		if err := settle(f); err != nil {
+	if r.flush {
+		if err := flush(f); err != nil {
 			return err
 		}
 	}
-	for range steadyTries {
+	for range maxReadings {
 		var before, after unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &before); err != nil {
 			return err

@@ -21,15 +21,16 @@ import (
 	"agentsh/internal/wire"
 )
 
-// keptSessions is how many sessions without a file in their trash are
-// remembered.
-const keptSessions = 100
+// maxSessions limits the stored sessions whose trash is empty.
+const maxSessions = 100
 
-// Store is the directory in which one user's sessions keep things.
+// Store is the directory in which the sessions of one user store states of
+// their workspaces.
 type Store struct{ dir string }
 
-// Record tells which session a directory belongs to.
+// Record describes the session that a directory belongs to.
 type Record struct {
+	// Session is the stored state of one session.
 	Session   string          `json:"session"`
 	Policy    string          `json:"policy"`
 	Workspace []wire.Governed `json:"workspace"` // directories under file policy; the first is the workspace
@@ -38,17 +39,17 @@ type Record struct {
 
 // Names of a session's directory.
 const (
-	recordName  = "session.json"
-	lockName    = "lock"
-	trashName   = "trash"
-	changesName = "changes.json"
-	beforeName  = "before"
+	recordName   = "session.json"
+	lockName     = "lock"
+	trashName    = "trash"
+	changesName  = "changes.json"
+	previousName = "previous"
 )
 
 var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) })
 
-// OpenStore opens a store and makes it where it is missing. One that others
-// could change is refused.
+// OpenStore opens a store and creates it if it is missing. It refuses a
+// directory that others can change.
 func OpenStore(dir string) (*Store, error) {
 	for _, d := range []string{dir, filepath.Join(dir, "sessions"), filepath.Join(dir, "checkpoints")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -72,9 +73,9 @@ type Session struct {
 	lock *os.File // of the session itself; nil: only looked at
 }
 
-// NewSession makes the directory of a session that begins. Those of old
-// sessions with nothing in their trash go. [ErrFrozen] is in the chain of the error
-// when a checkpoint of its workspace is made or gone back to.
+// NewSession creates the directory of a new session and removes old sessions
+// with an empty trash. [ErrFrozen] is in the chain of the error if the
+// workspace is frozen for a checkpoint or a rollback.
 func (s *Store) NewSession(r Record) (*Session, error) {
 	if !sessionID().MatchString(r.Session) {
 		return nil, fmt.Errorf("store: session %.70q is no name", r.Session)
@@ -87,7 +88,7 @@ func (s *Store) NewSession(r Record) (*Session, error) {
 	if one.lock, err = statedir.TakeLock(filepath.Join(one.dir, lockName), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	for _, d := range []string{trashName, beforeName} {
+	for _, d := range []string{trashName, previousName} {
 		if err := os.Mkdir(filepath.Join(one.dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("store: %w", errors.Join(err, one.Close()))
 		}
@@ -98,11 +99,10 @@ func (s *Store) NewSession(r Record) (*Session, error) {
 	if err := s.checkFrozen(r.Workspace); err != nil {
 		return nil, errors.Join(err, one.Close(), os.RemoveAll(one.dir))
 	}
-	return one, s.forgetOld()
+	return one, s.removeOld()
 }
 
-// writeJSON makes a file that appears whole. It is not made durable: what it
-// tells of is not, either.
+// writeJSON creates a complete file by a rename. It does not sync it.
 func (s *Session) writeJSON(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Session) writeJSON(name string, v any) error {
 	return nil
 }
 
-// Close says that the session has ended.
+// Close marks the session as ended.
 func (s *Session) Close() error {
 	if s.lock == nil {
 		return nil
@@ -129,7 +129,7 @@ func (s *Session) Close() error {
 // Running reports whether the session has not ended.
 func (s *Session) Running() bool { return isLocked(filepath.Join(s.dir, lockName)) }
 
-// Sessions are the sessions that are known, oldest first.
+// Sessions returns the stored sessions, oldest first.
 func (s *Store) Sessions() ([]*Session, error) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, "sessions"))
 	if err != nil {
@@ -154,14 +154,14 @@ func (s *Store) Sessions() ([]*Session, error) {
 	return out, nil
 }
 
-// forgetOld removes all but the newest sessions, except those that run or whose
-// trash holds something.
-func (s *Store) forgetOld() error {
+// removeOld removes all but the newest sessions. It leaves running sessions and
+// those with files in their trash.
+func (s *Store) removeOld() error {
 	all, err := s.Sessions()
 	if err != nil {
 		return err
 	}
-	for _, one := range all[:max(0, len(all)-keptSessions)] {
+	for _, one := range all[:max(0, len(all)-maxSessions)] {
 		if one.Running() {
 			continue
 		}
@@ -175,8 +175,8 @@ func (s *Store) forgetOld() error {
 	return nil
 }
 
-// TrashLeft is what limits leave for a session that begins: the trash of the
-// other sessions counts too.
+// TrashLeft returns what the limits leave for a new session. The trash of all
+// other sessions counts.
 func (s *Store) TrashLeft(limits trash.Limits) (trash.Limits, error) {
 	all, err := s.Sessions()
 	if err != nil {
@@ -195,18 +195,17 @@ func (s *Store) TrashLeft(limits trash.Limits) (trash.Limits, error) {
 	return limits, nil
 }
 
-// Trash is what the session's trash holds, oldest first.
+// Trash lists the session's trash, oldest entry first.
 func (s *Session) Trash() ([]trash.Entry, error) { return trash.Read(filepath.Join(s.dir, trashName)) }
 
 // TrashDir opens the directory of the session's trash, for [trash.Open].
 func (s *Session) TrashDir() (*os.File, error) { return os.Open(filepath.Join(s.dir, trashName)) }
 
-// BeforeDir opens the directory in which the file server keeps what changed
-// files held.
-func (s *Session) BeforeDir() (*os.File, error) { return os.Open(filepath.Join(s.dir, beforeName)) }
+// PreviousDir opens the directory for [OpenPrevious].
+func (s *Session) PreviousDir() (*os.File, error) { return os.Open(filepath.Join(s.dir, previousName)) }
 
-// Backing is where a path inside the session's sandbox lies outside: the
-// directory under policy and the rest of the path.
+// Backing returns where a path of the sandbox lies on this machine: the
+// governed directory and the rest of the path.
 func (s *Session) Backing(inside string) (dir, rel string, ok bool) {
 	for _, g := range s.Workspace {
 		if inside == g.Path {
@@ -219,8 +218,8 @@ func (s *Session) Backing(inside string) (dir, rel string, ok bool) {
 	return "", "", false
 }
 
-// Restore puts a file of an ended session's trash back; see [Trash.PutBack].
-// Directories that are missing above it are made. The entry is then gone.
+// Restore restores a file from the trash of an ended session and removes its
+// entry; see [trash.Trash.Restore]. It creates missing parent directories.
 func (s *Session) Restore(id string, force bool) (path string, err error) {
 	t, err := s.openTrash()
 	if err != nil {
@@ -252,7 +251,7 @@ func (s *Session) Restore(id string, force bool) (path string, err error) {
 	return filepath.Join(dir, rel), t.Remove(id, "restored")
 }
 
-// Purge removes files of an ended session's trash for good.
+// Purge deletes entries from the trash of an ended session.
 func (s *Session) Purge(ids ...string) (err error) {
 	t, err := s.openTrash()
 	if err != nil {

@@ -173,7 +173,7 @@ func TestOldSessionsAreForgottenUnlessTheyHoldSomething(t *testing.T) {
 	running, err := store.NewSession(Record{Session: "running", Started: time.Now()})
 	must(t, err)
 	defer running.Close()
-	for i := range keptSessions + 2 {
+	for i := range maxSessions + 2 {
 		one, err := store.NewSession(Record{Session: "s" + string(rune('A'+i/26)) + string(rune('A'+i%26)), Started: time.Now()})
 		must(t, err)
 		must(t, one.Close())
@@ -184,7 +184,7 @@ func TestOldSessionsAreForgottenUnlessTheyHoldSomething(t *testing.T) {
 	for _, one := range all {
 		names = append(names, one.Session)
 	}
-	if len(all) != keptSessions+2 || names[0] != "full" || names[1] != "running" || slices.Contains(names, "sAA") {
+	if len(all) != maxSessions+2 || names[0] != "full" || names[1] != "running" || slices.Contains(names, "sAA") {
 		t.Errorf("%d sessions: %v", len(all), names)
 	}
 }

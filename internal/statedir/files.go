@@ -22,8 +22,8 @@ func WriteJSON(name string, v any) error {
 	return writeAtomic(name, append(data, '\n'))
 }
 
-// RemoveUnfinished removes what writers of a file that were killed left beside
-// it. Nobody may be writing it.
+// RemoveUnfinished removes temporary files that killed writers of a file left.
+// No process may be writing the file.
 func RemoveUnfinished(name string) error {
 	entries, err := os.ReadDir(filepath.Dir(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,7 +38,7 @@ func RemoveUnfinished(name string) error {
 	return err
 }
 
-// unfinished begins the names of a file that is being written; digits follow.
+// unfinished returns the prefix of temporary names for a file; digits follow.
 func unfinished(name string) string { return "." + filepath.Base(name) + "." }
 
 func writeAtomic(name string, data []byte) (err error) {
@@ -67,7 +67,7 @@ func writeAtomic(name string, data []byte) (err error) {
 	return os.Rename(f.Name(), name)
 }
 
-// TakeLock opens a lock file and takes it in the given way, see flock(2).
+// TakeLock opens a lock file and locks it in the way of how. See flock(2).
 func TakeLock(name string, how int) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -86,7 +86,8 @@ func TakeLock(name string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// RemoveTree removes a tree, also directories that their owner may not enter.
+// RemoveTree removes a tree, including directories without permissions for
+// their owner.
 func RemoveTree(root string) error {
 	err := os.RemoveAll(root)
 	if err == nil || !errors.Is(err, fs.ErrPermission) {
@@ -101,7 +102,8 @@ func RemoveTree(root string) error {
 	return errors.Join(os.RemoveAll(root), walkErr)
 }
 
-// CheckRoom reports a file system with less than need free bytes.
+// CheckRoom returns an error with unix.ENOSPC if a filesystem has less than
+// need bytes free.
 func CheckRoom(dir string, need int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

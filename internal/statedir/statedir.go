@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is the directory where runs and sandboxes of this user are kept.
+// Dir is the open state directory of a user.
 type Dir struct{ state layout.State }
 
-// Open makes the directory when it is missing. One that somebody else
-// owns or may write is refused: the audit log and the sandboxes are in it.
+// Open creates the directory if it is missing. It refuses one that another user
+// owns or may write to, because audit logs and sandboxes lie in it.
 func Open(state layout.State) (Dir, error) {
 	dir := string(state)
 	if !filepath.IsAbs(dir) {
@@ -41,14 +41,14 @@ func Open(state layout.State) (Dir, error) {
 	return s, nil
 }
 
-// Runs holds one directory for each run.
+// Runs returns the directory that holds one directory for each run.
 func (s Dir) Runs() string { return s.state.Runs() }
 
-// Sandboxes is the state of the local backend.
+// Sandboxes returns the directory of the local backend.
 func (s Dir) Sandboxes() string { return s.state.Sandboxes() }
 
-// Lock keeps a collector from seeing a run or sandbox between its directory and
-// its lock. Hold it shortly.
+// Lock stops a collector from seeing a run or sandbox between the creation of
+// its directory and its lock. Release it soon.
 func (s Dir) Lock() (unlock func(), err error) {
 	f, err := TakeLock(s.state.Lock(), unix.LOCK_EX)
 	if err != nil {

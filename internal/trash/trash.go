@@ -20,23 +20,23 @@ import (
 
 const manifestName = "manifest.jsonl"
 
-// ErrInUse says that a running session holds the trash.
+// ErrInUse means that a running session uses the trash.
 var ErrInUse = errors.New("a running session uses this trash")
 
-// ErrFull says that the limits of the trash are reached.
+// ErrFull means that the limits of the trash are reached.
 var ErrFull error = unix.EDQUOT
 
-// Limits bound what a trash keeps.
+// Limits limit the trash of one session.
 type Limits struct {
 	Bytes   int64 `json:"bytes"`
 	Entries int   `json:"entries"`
 }
 
-// DefaultLimits bound the trash of all sessions of a user together.
+// DefaultLimits limit the trash of all sessions of a user together.
 var DefaultLimits = Limits{Bytes: 4 << 30, Entries: 200_000}
 
-// Entry is one line of the manifest. A later line with the same id and Undone
-// says that the file is not in the trash any more.
+// Entry is one line of the manifest. A later line with the same ID and Removed
+// set means that the file has left the trash.
 type Entry struct {
 	ID      string       `json:"id"`
 	Time    time.Time    `json:"time"`
@@ -54,10 +54,10 @@ type Entry struct {
 	Target  []byte       `json:"target,omitempty"` // of a symbolic link
 	Linked  bool         `json:"linked,omitempty"` // the file itself is kept, not a copy
 	Rule    *wire.RuleAt `json:"rule,omitempty"`
-	Undone  string       `json:"undone,omitempty"` // restored, purged, failed
+	Removed string       `json:"removed,omitempty"` // restored, purged, failed
 }
 
-// Name is the path inside the sandbox, as the file was called.
+// Name returns the path inside the sandbox, byte by byte.
 func (e *Entry) Name() string {
 	if e.Raw != nil {
 		return string(e.Raw)
@@ -65,11 +65,11 @@ func (e *Entry) Name() string {
 	return e.Path
 }
 
-// Room is how many bytes the entry takes in the trash.
+// Room returns the bytes that the entry takes in the trash.
 func (e *Entry) Room() int64 { return e.Size - e.Holes }
 
 // Trash holds the files that soft_delete saved in one session. It is safe for
-// concurrent use; one process at a time has it open.
+// concurrent use. One process at a time has it open.
 type Trash struct {
 	dir     int // descriptor of the directory
 	limits  Limits
@@ -83,8 +83,8 @@ type Trash struct {
 	next     int
 }
 
-// Open takes a directory over and reads its manifest. ErrInUse is in the
-// chain of the error when another process has it open.
+// Open reads the manifest of a trash and closes dir. [ErrInUse] is in the chain
+// of the error if another process has it open. The caller closes the trash.
 func Open(dir *os.File, limits Limits, session string) (*Trash, error) {
 	defer dir.Close()
 	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -109,8 +109,8 @@ func Open(dir *os.File, limits Limits, session string) (*Trash, error) {
 	return t, t.sweep()
 }
 
-// sweep removes what the manifest does not name: a process was killed before it
-// could write its line, or after it had written that the file is gone.
+// sweep removes files that the manifest does not list. A killed process leaves
+// one if it dies before its line is written, or after a line of removal.
 func (t *Trash) sweep() error {
 	fd, err := unix.Openat(t.dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -133,11 +133,11 @@ func (t *Trash) sweep() error {
 	return nil
 }
 
-// Close gives the directory back.
+// Close closes the trash; its files stay.
 func (t *Trash) Close() error { return errors.Join(t.manifest.Close(), unix.Close(t.dir)) }
 
-// read takes the manifest in. A last line without its end is what a killed
-// process left: its file is not listed, and the line is cut off.
+// read reads the manifest. It cuts off a last line without an end, which a
+// killed process left.
 func (t *Trash) read() error {
 	whole, err := eachLine(t.manifest, func(e Entry) { t.count(e) })
 	if err != nil {
@@ -146,7 +146,7 @@ func (t *Trash) read() error {
 	return t.manifest.Truncate(whole)
 }
 
-// eachLine calls f for every whole line and returns how many bytes they have.
+// eachLine calls f for every complete line and returns their length in bytes.
 func eachLine(r io.Reader, f func(Entry)) (whole int64, err error) {
 	lines := bufio.NewReader(r)
 	for n := 1; ; n++ {
@@ -166,13 +166,13 @@ func eachLine(r io.Reader, f func(Entry)) (whole int64, err error) {
 	}
 }
 
-// count takes one manifest line into account.
+// count applies one line of the manifest.
 func (t *Trash) count(e Entry) {
 	var number int
 	if _, err := fmt.Sscanf(e.ID, "%d", &number); err == nil && number >= t.next {
 		t.next = number + 1
 	}
-	if e.Undone != "" {
+	if e.Removed != "" {
 		was := t.kept[e.ID]
 		t.bytes -= was.Room()
 		delete(t.kept, e.ID)
@@ -183,7 +183,8 @@ func (t *Trash) count(e Entry) {
 	t.order = append(t.order, e.ID)
 }
 
-// write appends a line. What a full disk took of it is cut off again.
+// write appends a line. It removes a partial line after an error, such as a
+// full disk.
 func (t *Trash) write(e Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -200,7 +201,7 @@ func (t *Trash) write(e Entry) error {
 	return nil
 }
 
-// List is what the trash holds, oldest first.
+// List returns the entries, oldest first.
 func (t *Trash) List() []Entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -213,8 +214,8 @@ func (t *Trash) List() []Entry {
 	return out
 }
 
-// Read is what the trash in a directory holds, oldest first, also while a
-// session uses it. A directory without a trash holds nothing.
+// Read lists the trash in a directory, oldest entry first, also while a session
+// uses it. A directory without a manifest is empty.
 func Read(dir string) ([]Entry, error) {
 	f, err := os.Open(dir + "/" + manifestName)
 	if errors.Is(err, os.ErrNotExist) {
@@ -231,10 +232,10 @@ func Read(dir string) ([]Entry, error) {
 	return t.List(), nil
 }
 
-// Save saves the file called name in dir, or dir itself when name is empty,
-// before something changes or removes it, and returns its id. e has the path,
-// the operation and the rule. With link the file is only removed: where the
-// trash is on its filesystem it is kept by another link instead of a copy.
+// Save saves the file called name in dir, or dir itself if name is empty, and
+// returns the entry's ID. Call it before the file is changed or removed. e has
+// the path, the operation and the rule. With link the file is only removed, so
+// a hard link may replace a copy.
 func (t *Trash) Save(dir int, name string, link bool, e Entry) (string, error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW
 	if name == "" {
@@ -285,7 +286,7 @@ func (t *Trash) Save(dir int, name string, link bool, e Entry) (string, error) {
 	return e.ID, nil
 }
 
-// holesIn is how many bytes of a file are holes.
+// holesIn returns how many bytes of a file are holes.
 func holesIn(dir int, name string, size int64) (int64, error) {
 	f, err := beneath.OpenFile(dir, name)
 	if err != nil {
@@ -332,14 +333,14 @@ func (t *Trash) Find(id string) (Entry, error) {
 	return e, nil
 }
 
-// Remove takes an entry out of the trash and says why: restored, purged, failed.
+// Remove removes an entry and records why: restored, purged or failed.
 func (t *Trash) Remove(id, why string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.kept[id]; !ok {
 		return fmt.Errorf("the trash has no entry %q", id)
 	}
-	if err := t.write(Entry{ID: id, Time: time.Now(), Undone: why}); err != nil {
+	if err := t.write(Entry{ID: id, Time: time.Now(), Removed: why}); err != nil {
 		return err
 	}
 	if err := unix.Unlinkat(t.dir, id, 0); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -348,8 +349,8 @@ func (t *Trash) Remove(id, why string) error {
 	return nil
 }
 
-// Restore makes the file of an entry again, as it was: content, mode, owner and
-// time. An existing name is an error unless force is set; a directory is never
+// Restore creates the file of an entry again with content, mode, owner and
+// time. An existing name is an error unless force is set. A directory is never
 // replaced. The entry stays.
 func (t *Trash) Restore(e Entry, dir int, name string, force bool) error {
 	a := beneath.Attributes{Mode: e.Mode, UID: e.UID, GID: e.GID, Mtime: unix.NsecToTimespec(e.Mtime.UnixNano())}
@@ -364,8 +365,8 @@ func (t *Trash) Restore(e Entry, dir int, name string, force bool) error {
 	return errors.New("only files, directories and symbolic links are restored")
 }
 
-// restoreDir makes a directory, or with force gives one that is there its
-// attributes.
+// restoreDir creates a directory. With force it sets the attributes of an
+// existing one.
 func restoreDir(dir int, name string, a beneath.Attributes, force bool) error {
 	made, err := beneath.MakeDir(dir, name)
 	if force && errors.Is(err, unix.EEXIST) {
@@ -381,8 +382,7 @@ func restoreDir(dir int, name string, a beneath.Attributes, force bool) error {
 	return made.Set(a)
 }
 
-// restoreFile links the kept file back where it is the file itself, else it
-// makes a copy.
+// restoreFile restores a hard link if the trash has one, else a copy.
 func (t *Trash) restoreFile(e Entry, a beneath.Attributes, dir int, name string, force bool) error {
 	if e.Linked {
 		temp := beneath.TempName()
