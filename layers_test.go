@@ -19,6 +19,8 @@ var ranks = map[string]int{
 	"policy/env":               0,
 	"internal/wire":            0,
 	"internal/listen":          0, // whoever accepts connections
+	"policy/syntax":            0, // reads policy files; what decides requests knows no YAML
+	"policy/internal/fixture":  1, // tests of both
 	"policy/policytest":        1,
 	"seccomp":                  1,
 	"seccomp/target":           1,
@@ -80,6 +82,7 @@ var ranks = map[string]int{
 var beside = map[string][]string{
 	"policy":            {"policy/glob", "policy/env"},
 	"policy/env":        {"policy/glob"},
+	"policy/syntax":     {"policy", "policy/glob", "policy/env"},
 	"internal/channel":  {"internal/tarfs"},
 	"fuse":              {"internal/trash", "internal/snapshot"},
 	"internal/snapshot": {"internal/trash"},

@@ -37,13 +37,9 @@ var stillLarge = map[string]bool{
 	"controller/runtime.Invocation":   true,
 	"controller/harness.field":        true,
 	"fuse.mount":                      true,
-	"policy.Policy":                   true,
-	"policy":                          true,
 	"supervisor":                      true,
 	"cmd/agentsh":                     true,
 	"fuse":                            true,
-	"policy/grammar.go":               true,
-	"policy/document.go":              true,
 }
 
 // sourceType is a type of the product and where it stands.

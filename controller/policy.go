@@ -13,6 +13,7 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // maxPolicyFile bounds one policy file, in bytes.
@@ -31,7 +32,7 @@ func loadPolicy(name string, own ownRules, vars map[string]string) (*policy.Poli
 	if len(own.files)+len(own.commands) > 0 {
 		main = ownPolicy(name, own)
 	}
-	p, err := policy.Load(main, policy.Options{
+	p, err := syntax.Load(main, syntax.Options{
 		Vars:     vars,
 		ReadFile: func(name string) ([]byte, error) { return record.ReadFile(name, maxPolicyFile) },
 	})

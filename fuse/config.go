@@ -9,6 +9,7 @@ import (
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // Config is the first message of the supervisor.
@@ -88,7 +89,7 @@ func (c *Config) load() (Rules, error) {
 		}
 		return nil, fmt.Errorf("policy file %s was not sent", name)
 	}
-	p, err := policy.Load(policy.Source(c.Policy[0]), policy.Options{Vars: c.Vars, OutsideWorkspace: true, ReadFile: read})
+	p, err := syntax.Load(policy.Source(c.Policy[0]), syntax.Options{Vars: c.Vars, OutsideWorkspace: true, ReadFile: read})
 	if err != nil {
 		return nil, err
 	}

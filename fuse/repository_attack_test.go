@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // bareParts makes a bare repository without its config, as files of a tree.
@@ -399,7 +400,7 @@ func TestTwoHalvesOfARepositoryRace(t *testing.T) {
 // reads at a time; this is what it rests on.
 func TestWhatMakesARepositoryIsAloneInTheTree(t *testing.T) {
 	for _, on := range []bool{true, false} {
-		p, err := policy.Load(policy.Source{Name: "p.yaml", Data: fmt.Appendf(nil, "version: 1\nname: p\ngit_guard: %v\n", on)}, policy.Options{})
+		p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: fmt.Appendf(nil, "version: 1\nname: p\ngit_guard: %v\n", on)}, syntax.Options{})
 		must(t, err)
 		m := &mount{rules: newCurrent(p)}
 		m.repos.m = m

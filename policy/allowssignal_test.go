@@ -1,8 +1,11 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
 	"testing"
+
+	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // What AllowsSignal says of a signal must hold for every request there can be.
@@ -22,7 +25,7 @@ func TestAllowsSignalSpeaksForEveryRequest(t *testing.T) {
 		for _, decision := range []string{"allow", "deny", "audit", "absorb", "redirect", "approve"} {
 			for _, second := range targets {
 				text := "version: 1\nname: s\nsignal_rules:\n" + rule(1, "USR1, 0", first, decision) + rule(2, "'@all'", second, "allow")
-				p, err := Load(Source{Name: "s.yaml", Data: []byte(text)}, Options{})
+				p, err := syntax.Load(policy.Source{Name: "s.yaml", Data: []byte(text)}, syntax.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -34,7 +37,7 @@ func TestAllowsSignalSpeaksForEveryRequest(t *testing.T) {
 						}
 						said++
 						for _, q := range requests(number, word) {
-							if d, _ := p.Evaluate(&q); d.Effect != Allow {
+							if d, _ := p.Evaluate(&q); d.Effect != policy.Allow {
 								t.Fatalf("%s: signal %d to %s is said to be allowed and %+v is %v", text, number, word, q, d.Effect)
 							}
 						}
@@ -49,11 +52,11 @@ func TestAllowsSignalSpeaksForEveryRequest(t *testing.T) {
 }
 
 // requests are those about one signal to one kind of target.
-func requests(number int, word string) (out []SignalRequest) {
+func requests(number int, word string) (out []policy.SignalRequest) {
 	for _, name := range []string{"nginx", "abc", "zzz"} {
 		for _, pid := range []int{4, 6, 100} {
 			for _, same := range []bool{true, false} {
-				out = append(out, SignalRequest{Signal: number, Target: word, PID: pid, Name: name, SameUser: same})
+				out = append(out, policy.SignalRequest{Signal: number, Target: word, PID: pid, Name: name, SameUser: same})
 			}
 		}
 	}
@@ -67,7 +70,7 @@ signal_rules:
   - {name: own, signals: ['@all'], target: {type: session}, decision: allow}
   - {name: rest, signals: [KILL], target: {type: external}, decision: deny}
 `
-	p, err := Load(Source{Name: "s.yaml", Data: []byte(text)}, Options{})
+	p, err := syntax.Load(policy.Source{Name: "s.yaml", Data: []byte(text)}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"strings"
 
 	"agentsh/policy/glob"
@@ -15,92 +14,21 @@ import (
 // (--output=*), while a rule that refuses ignores words after its last element
 // and matches an option with any value and in any abbreviation. Each side
 // reads the pattern in the stricter way.
-type wordPattern struct {
-	any    bool
-	option bool
-	globs  []*glob.Glob
-	except []valuesExcept
-	source string
+type ArgPattern struct {
+	Any    bool
+	Option bool
+	Globs  []*glob.Glob
+	Except []OtherValues
+	Text   string
 }
 
 // valuesExcept is the alternative NAME=!VALUES of a rule that refuses: an option
 // of that name with a value that is none of the values. Where a program has
 // subcommands it is an option of the program itself: git -c, not git commit -c.
-type valuesExcept struct{ name, values *glob.Glob }
+type OtherValues struct{ Name, Values *glob.Glob }
 
-// wordPattern reads one element of args.
-func (r *reader) wordPattern(l located) (wordPattern, error) {
-	if l.text == "**" {
-		return wordPattern{any: true, source: l.text}, nil
-	}
-	w := wordPattern{source: l.text}
-	for i, part := range splitBar(l.text) {
-		option := len(part) > 1 && part[0] == '-'
-		switch {
-		case part == "--":
-			return w, errors.New("-- only ends the options: leave it out")
-		case i > 0 && option != w.option:
-			return w, errors.New("options and operands do not mix in one word")
-		}
-		w.option = option
-		if name, values, ok := strings.Cut(part, "=!"); ok && option {
-			e, err := r.valuesExcept(name, values)
-			if err != nil {
-				return w, err
-			}
-			w.except = append(w.except, e)
-			continue
-		}
-		g, err := r.textGlob(part)
-		if err != nil {
-			return w, err
-		}
-		w.globs = append(w.globs, g)
-	}
-	return w, nil
-}
-
-func (r *reader) valuesExcept(name, values string) (valuesExcept, error) {
-	n, err := r.textGlob(name)
-	if err != nil {
-		return valuesExcept{}, err
-	}
-	v, err := r.textGlob(values)
-	return valuesExcept{n, v}, err
-}
-
-func (r *reader) textGlob(source string) (*glob.Glob, error) {
-	text, err := expand(source, r.vars, glob.Quote)
-	if err != nil {
-		return nil, err
-	}
-	return glob.Compile(glob.Text, text)
-}
-
-// splitBar splits at bars outside brackets and escapes.
-func splitBar(text string) []string {
-	var parts []string
-	depth, start := 0, 0
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '\\':
-			i++
-		case '[', '{':
-			depth++
-		case ']', '}':
-			depth--
-		case '|':
-			if depth <= 0 {
-				parts = append(parts, text[start:i])
-				start = i + 1
-			}
-		}
-	}
-	return append(parts, text[start:])
-}
-
-func (w *wordPattern) matches(word string) bool {
-	for _, g := range w.globs {
+func (w *ArgPattern) matches(word string) bool {
+	for _, g := range w.Globs {
 		if g.Match(word) {
 			return true
 		}
@@ -110,7 +38,7 @@ func (w *wordPattern) matches(word string) bool {
 
 // matchesOption reports whether an option is one of the alternatives. exact
 // asks that its value is covered too.
-func (w *wordPattern) matchesOption(o *argWord, g *grammar, exact bool) bool {
+func (w *ArgPattern) matchesOption(o *argWord, g *grammar, exact bool) bool {
 	if o.hasValue && (w.withValue(o.name, o.value) || w.withValue(o.long, o.value)) {
 		return true
 	}
@@ -123,13 +51,13 @@ func (w *wordPattern) matchesOption(o *argWord, g *grammar, exact bool) bool {
 	if exact {
 		return false
 	}
-	for _, e := range w.except {
-		named := e.name.Match(o.name) || e.name.Match(o.long) || abbreviated(e.name, o.name, g)
-		if named && o.hasValue && !o.inner && !e.values.Match(o.value) {
+	for _, e := range w.Except {
+		named := e.Name.Match(o.name) || e.Name.Match(o.long) || abbreviated(e.Name, o.name, g)
+		if named && o.hasValue && !o.inner && !e.Values.Match(o.value) {
 			return true
 		}
 	}
-	for _, pattern := range w.globs {
+	for _, pattern := range w.Globs {
 		if abbreviated(pattern, o.name, g) {
 			return true
 		}
@@ -138,11 +66,11 @@ func (w *wordPattern) matchesOption(o *argWord, g *grammar, exact bool) bool {
 }
 
 // withValue reports whether "name=value" is one of the alternatives.
-func (w *wordPattern) withValue(name, value string) bool {
+func (w *ArgPattern) withValue(name, value string) bool {
 	if name == "" {
 		return false
 	}
-	for _, g := range w.globs {
+	for _, g := range w.Globs {
 		if strings.Contains(g.String(), "=") || strings.Contains(g.String(), "*") {
 			if g.Match(name + "=" + value) {
 				return true
@@ -172,7 +100,7 @@ func abbreviated(pattern *glob.Glob, name string, g *grammar) bool {
 
 // matchWords reports whether the arguments, without the program's name, match.
 // all asks that every word is covered.
-func matchWords(pattern []wordPattern, program string, args []string, all bool) bool {
+func MatchArgs(pattern []ArgPattern, program string, args []string, all bool) bool {
 	var operandSpace [32]operand
 	var optionSpace [16]argWord
 	operands, options := operandSpace[:0], optionSpace[:0]
@@ -195,12 +123,12 @@ func matchWords(pattern []wordPattern, program string, args []string, all bool) 
 }
 
 // matchOptions looks for every option element among the options.
-func matchOptions(pattern []wordPattern, options []argWord, g *grammar, all bool) bool {
+func matchOptions(pattern []ArgPattern, options []argWord, g *grammar, all bool) bool {
 	open := false
 	for i := range pattern {
 		w := &pattern[i]
-		open = open || w.any
-		if w.option && !anyOption(w, options, g, all) {
+		open = open || w.Any
+		if w.Option && !anyOption(w, options, g, all) {
 			return false
 		}
 	}
@@ -210,7 +138,7 @@ func matchOptions(pattern []wordPattern, options []argWord, g *grammar, all bool
 	for i := range options {
 		covered := false
 		for j := range pattern {
-			covered = covered || pattern[j].option && pattern[j].matchesOption(&options[i], g, true)
+			covered = covered || pattern[j].Option && pattern[j].matchesOption(&options[i], g, true)
 		}
 		if !covered {
 			return false
@@ -219,7 +147,7 @@ func matchOptions(pattern []wordPattern, options []argWord, g *grammar, all bool
 	return true
 }
 
-func anyOption(w *wordPattern, options []argWord, g *grammar, exact bool) bool {
+func anyOption(w *ArgPattern, options []argWord, g *grammar, exact bool) bool {
 	for i := range options {
 		if w.matchesOption(&options[i], g, exact) {
 			return true
@@ -236,13 +164,13 @@ type operand struct {
 }
 
 // maxWords is how many elements args may have.
-const maxWords = 60
+const MaxArgs = 60
 
 // matchOperands matches operands in order; ** takes any number of them. It
 // follows every way at once: a bit of at says that the elements before it have
 // been matched. What may be the value of an option can be left out when a rule
 // refuses.
-func matchOperands(pattern []wordPattern, operands []operand, all bool) bool {
+func matchOperands(pattern []ArgPattern, operands []operand, all bool) bool {
 	end := uint64(1) << len(pattern)
 	at := skipOptions(pattern, 1)
 	for i := range operands {
@@ -255,10 +183,10 @@ func matchOperands(pattern []wordPattern, operands []operand, all bool) bool {
 				continue
 			}
 			w := &pattern[j]
-			if w.any || operands[i].value && !all {
+			if w.Any || operands[i].value && !all {
 				next |= 1 << j
 			}
-			if !w.any && !w.option && w.matches(operands[i].text) {
+			if !w.Any && !w.Option && w.matches(operands[i].text) {
 				next |= 1 << (j + 1)
 			}
 		}
@@ -268,9 +196,9 @@ func matchOperands(pattern []wordPattern, operands []operand, all bool) bool {
 }
 
 // skipOptions adds the places after elements that need no operand.
-func skipOptions(pattern []wordPattern, at uint64) uint64 {
+func skipOptions(pattern []ArgPattern, at uint64) uint64 {
 	for j := range pattern {
-		if at&(1<<j) != 0 && (pattern[j].option || pattern[j].any) {
+		if at&(1<<j) != 0 && (pattern[j].Option || pattern[j].Any) {
 			at |= 1 << (j + 1)
 		}
 	}

@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
@@ -6,11 +6,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // manyRules is a policy of n rules, a quarter in each of four groups, in the
 // shapes real files use.
-func manyRules(n int) Source {
+func manyRules(n int) policy.Source {
 	var b strings.Builder
 	b.WriteString("version: 1\nname: many\ncommand_rules:\n")
 	for i := range n / 4 {
@@ -47,7 +50,7 @@ func manyRules(n int) Source {
 	for i := range n / 4 {
 		fmt.Fprintf(&b, "  - name: socket-%d\n    paths: [\"/run/%d.sock\"]\n    decision: allow\n", i, i)
 	}
-	return Source{Name: "many.yaml", Data: []byte(b.String())}
+	return policy.Source{Name: "many.yaml", Data: []byte(b.String())}
 }
 
 func BenchmarkLoad(b *testing.B) {
@@ -58,7 +61,7 @@ func BenchmarkLoad(b *testing.B) {
 	defer func() { b.ReportMetric(float64(processorTime(b)-before)/float64(n)/1e6, "cpu-ms/op") }()
 	for b.Loop() {
 		n++
-		if _, err := Load(src, Options{}); err != nil {
+		if _, err := syntax.Load(src, syntax.Options{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -76,26 +79,26 @@ func processorTime(b *testing.B) int64 {
 
 // decisions are requests that a policy of many rules permits, one a group and
 // the slower ways besides.
-func decisions() map[string]Request {
-	return map[string]Request{
-		"command": &CommandRequest{
-			Program: Program{Called: "/usr/bin/git", Path: "/usr/bin/git"},
+func decisions() map[string]policy.Request {
+	return map[string]policy.Request{
+		"command": &policy.CommandRequest{
+			Program: policy.Program{Called: "/usr/bin/git", Path: "/usr/bin/git"},
 			Argv:    []string{"git", "push", "origin"},
 			Cwd:     "/workspace",
 		},
-		"command by link": &CommandRequest{
-			Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"},
+		"command by link": &policy.CommandRequest{
+			Program: policy.Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"},
 			Argv:    []string{"python3"},
 			Cwd:     "/workspace",
 		},
-		"file":        &FileRequest{Path: "/workspace/src/a/b/c/d/main.go", Op: OpRead},
-		"network":     &NetworkRequest{Domain: "host7.example.com", Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Protocol: "tcp"},
-		"unix socket": &UnixSocketRequest{Path: "/run/7.sock", Op: "connect"},
+		"file":        &policy.FileRequest{Path: "/workspace/src/a/b/c/d/main.go", Op: policy.OpRead},
+		"network":     &policy.NetworkRequest{Domain: "host7.example.com", Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Protocol: "tcp"},
+		"unix socket": &policy.UnixSocketRequest{Path: "/run/7.sock", Op: "connect"},
 	}
 }
 
 func BenchmarkEvaluate(b *testing.B) {
-	p, err := Load(manyRules(1000), Options{})
+	p, err := syntax.Load(manyRules(1000), syntax.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -113,15 +116,17 @@ func BenchmarkEvaluate(b *testing.B) {
 
 // BenchmarkDeny measures denials, which carry a message and a hint.
 func BenchmarkDeny(b *testing.B) {
-	p, err := Load(manyRules(1000), Options{})
+	p, err := syntax.Load(manyRules(1000), syntax.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, request := range map[string]Request{
-		"command":     &CommandRequest{Program: Program{Called: "nmap", Path: "/usr/bin/nmap"}, Argv: []string{"nmap"}, Cwd: "/workspace"},
-		"file":        &FileRequest{Path: "/etc/shadow", Op: OpRead},
-		"network":     &NetworkRequest{Domain: "example.net", Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Protocol: "tcp"},
-		"unix socket": &UnixSocketRequest{Path: "/run/x.sock", Op: "connect"},
+	for name, request := range map[string]policy.Request{
+		"command": &policy.CommandRequest{
+			Program: policy.Program{Called: "nmap", Path: "/usr/bin/nmap"}, Argv: []string{"nmap"}, Cwd: "/workspace",
+		},
+		"file":        &policy.FileRequest{Path: "/etc/shadow", Op: policy.OpRead},
+		"network":     &policy.NetworkRequest{Domain: "example.net", Addr: netip.MustParseAddr("192.0.2.7"), Port: 443, Protocol: "tcp"},
+		"unix socket": &policy.UnixSocketRequest{Path: "/run/x.sock", Op: "connect"},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -135,7 +140,7 @@ func BenchmarkDeny(b *testing.B) {
 }
 
 func TestADecisionThatPermitsAllocatesNothing(t *testing.T) {
-	p, err := Load(manyRules(1000), Options{})
+	p, err := syntax.Load(manyRules(1000), syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

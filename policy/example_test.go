@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // A policy is loaded once. Then each request is evaluated: the first rule that
@@ -21,7 +22,7 @@ command_rules:
     commands: [git, ls]
     decision: allow
 `)}
-	p, err := policy.Load(file, policy.Options{})
+	p, err := syntax.Load(file, syntax.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -43,7 +44,7 @@ command_rules:
 // All problems of a policy are returned at once, each with its position.
 func ExampleLoad_problems() {
 	file := policy.Source{Name: "wrong.yaml", Data: []byte("version: 1\nname: wrong\ncomand_rules: []\n")}
-	_, err := policy.Load(file, policy.Options{})
+	_, err := syntax.Load(file, syntax.Options{})
 	fmt.Println(err)
 	// Output:
 	// wrong.yaml:3:1: the policy has no key "comand_rules" (did you mean "command_rules"?)

@@ -18,7 +18,7 @@ func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
 			g.Message += ": " + shown(why.about)
 		}
 	case d.Rule != nil && d.Rule.Message != "":
-		g.Message = d.Rule.message.render(r, d.Rule.Name)
+		g.Message = d.Rule.Template.render(r, d.Rule.Name)
 	case d.Rule != nil:
 		g.Message = fmt.Sprintf("%s is %s by rule %s", describe(r, why), participle(d.Effect), d.Rule.Name)
 	default:

@@ -2,23 +2,70 @@ package policy
 
 import (
 	"math/bits"
-	"path"
 	"strings"
-
-	"gopkg.in/yaml.v3"
 
 	"agentsh/policy/glob"
 )
 
+// fileRules decide file requests.
+type fileRules struct {
+	rules       []*Rule
+	paths       *glob.Set
+	read, write Effect // where no rule matches
+}
+
+func newFileRules(rules []*Rule, d Defaults) fileRules {
+	var paths []glob.Numbered
+	for i, rule := range rules {
+		for _, g := range rule.File.Paths {
+			paths = append(paths, glob.Numbered{Glob: g, ID: int32(i)})
+		}
+	}
+	return fileRules{rules: rules, paths: glob.NewSet(glob.Path, paths), read: orDeny(d.FileRead), write: orDeny(d.FileWrite)}
+}
+
+func (f *fileRules) decide(q *FileRequest) (Decision, reason) {
+	if !cleanPath(q.Path) {
+		return Decision{}, reason{text: "the path is not absolute and resolved"}
+	}
+	if q.Op == 0 || q.Op&(q.Op-1) != 0 || q.Op&OpAll == 0 {
+		return Decision{}, reason{text: "the operation is not known"}
+	}
+	if rule := f.rule(q.Path, q.Op); rule != nil {
+		return Decision{Effect: rule.Effect, Rule: rule}, reason{}
+	}
+	return Decision{Effect: f.other(q.Op)}, reason{}
+}
+
+// fileReads are the operations that defaults.file_read governs.
+const fileReads = OpRead | OpList | OpStat
+
+// other returns the effect of an operation that no rule matches.
+func (f *fileRules) other(op FileOp) Effect {
+	if op&fileReads != 0 {
+		return f.read
+	}
+	return f.write
+}
+
+// rule returns the first rule about an operation on a path, or nil.
+func (f *fileRules) rule(name string, op FileOp) *Rule {
+	id := f.paths.First(name, none, func(id int32) bool { return f.rules[id].File.Ops&op != 0 })
+	if id == none {
+		return nil
+	}
+	return f.rules[id]
+}
+
 // fileMatch is what a file rule selects.
-type fileMatch struct {
-	paths []*glob.Glob
-	ops   FileOp
-	alias string // a word of opAliases that was used, for lint
+type FileSelector struct {
+	Paths []*glob.Glob
+	Ops   FileOp
+	Alias string // a word of opAliases that was used, for lint
 }
 
 // opWords are the names of the operations, in the order of their bits.
-var opWords = []string{
+var FileOpNames = []string{
 	"read", "write", "create", "delete", "rename", "list", "stat", "chmod", "chown", "link",
 	"symlink", "mkdir", "rmdir", "mknod", "xattr", "utime", "execute",
 }
@@ -33,10 +80,10 @@ func (op FileOp) String() string {
 		return "none"
 	}
 	if op&(op-1) == 0 {
-		return opWords[bits.TrailingZeros32(uint32(op))]
+		return FileOpNames[bits.TrailingZeros32(uint32(op))]
 	}
 	var words []string
-	for i, w := range opWords {
+	for i, w := range FileOpNames {
 		if op&(1<<i) != 0 {
 			words = append(words, w)
 		}
@@ -46,90 +93,11 @@ func (op FileOp) String() string {
 
 // ParseFileOp reads one operation as file_rules name it; "*" is all of them.
 func ParseFileOp(word string) (FileOp, bool) {
-	for i, w := range opWords {
+	for i, w := range FileOpNames {
 		if w == word {
 			return 1 << i, true
 		}
 	}
 	op, ok := opAliases[word]
 	return op, ok
-}
-
-func fileKeys() []key[draft] {
-	words := append(append([]string{}, opWords...), "*", "open", "readlink")
-	return append(commonKeys(Allow, Deny, Audit, Approve, Redirect, SoftDelete), []key[draft]{
-		{
-			field{
-				name:     "paths",
-				doc:      "Globs of absolute paths inside the sandbox, links resolved; dir/** is dir and all below it.",
-				shape:    listOf(shape{}),
-				required: true,
-			},
-			func(r *reader, n *yaml.Node, d *draft) { d.rule.file.paths = r.paths(n) },
-		},
-		{
-			field{
-				name:     "operations",
-				doc:      "The operations the rule is about; * is all of them.",
-				shape:    listOf(shape{words: words}),
-				required: true,
-			},
-			readOperations,
-		},
-		{field{name: "redirect_to", doc: "The directory a redirected file is written to instead."}, func(r *reader, n *yaml.Node, d *draft) {
-			d.redirect = n
-			if d.rule.Redirect == nil {
-				d.rule.Redirect = &RedirectTo{}
-			}
-			s, ok := r.expanded(n)
-			if ok && (!path.IsAbs(s) || path.Clean(s) != s) {
-				r.fail(n, "", "redirect_to is a clean absolute path of a directory")
-			}
-			d.rule.Redirect.Path = s
-		}},
-		{
-			field{name: "preserve_tree", doc: "Keep the directories of the original path below redirect_to.", shape: shape{kind: shapeBool}},
-			func(r *reader, n *yaml.Node, d *draft) {
-				if d.rule.Redirect == nil {
-					d.rule.Redirect = &RedirectTo{}
-				}
-				d.rule.Redirect.PreserveTree, _ = r.flag(n)
-			},
-		},
-	}...)
-}
-
-func readOperations(r *reader, n *yaml.Node, d *draft) {
-	words := append(append([]string{}, opWords...), "*", "open", "readlink")
-	for _, l := range r.texts(n) {
-		if i, ok := r.word(l.node, "operation", words); ok {
-			op, _ := ParseFileOp(words[i])
-			if words[i] == "open" || words[i] == "readlink" {
-				d.rule.file.alias = words[i]
-			}
-			d.rule.file.ops |= op
-		}
-	}
-}
-
-var readFileRules = func(r *reader, n *yaml.Node, doc *document) {
-	readRules(GroupFile, fileKeys(), func(rule *Rule) { rule.file = &fileMatch{} }, finishFile)(r, n, doc)
-}
-
-func finishFile(r *reader, n *yaml.Node, d *draft) {
-	rule := d.rule
-	if rule.Redirect != nil && d.redirect == nil {
-		r.fail(n, "", "preserve_tree without redirect_to")
-	}
-	if rule.Effect == SoftDelete && rule.file.ops&^(OpDelete|OpRmdir|OpRename|OpWrite|OpCreate) != 0 {
-		r.fail(
-			n,
-			"name delete, rmdir, rename, write or create",
-			"soft_delete cannot apply to %s",
-			rule.file.ops&^(OpDelete|OpRmdir|OpRename|OpWrite|OpCreate),
-		)
-	}
-	if rule.Effect == Redirect && rule.file.ops&^(OpWrite|OpCreate|OpMkdir) != 0 {
-		r.fail(n, "name write, create or mkdir", "redirect cannot apply to %s", rule.file.ops&^(OpWrite|OpCreate|OpMkdir))
-	}
 }

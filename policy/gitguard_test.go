@@ -1,11 +1,18 @@
-package policy
+package policy_test
 
 import "testing"
+import (
+	"agentsh/policy"
+	"agentsh/policy/syntax"
+)
 
 func TestTheNearestGitGuardDecides(t *testing.T) {
 	read := func(string) ([]byte, error) { return []byte("version: 1\nname: far\ngit_guard: true\n"), nil }
 	for text, want := range map[string]bool{"": true, "git_guard: true\n": true, "git_guard: false\n": false} {
-		p, err := Load(Source{Name: "near.yaml", Data: []byte("version: 1\nname: near\nextends: [far.yaml]\n" + text)}, Options{ReadFile: read})
+		p, err := syntax.Load(
+			policy.Source{Name: "near.yaml", Data: []byte("version: 1\nname: near\nextends: [far.yaml]\n" + text)},
+			syntax.Options{ReadFile: read},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -21,10 +28,11 @@ func TestTheNearestGitGuardDecides(t *testing.T) {
 			t.Errorf("%q: a setting to hold: %v", text, held)
 		}
 	}
-	if p := (&Policy{}); func() bool { on, _ := p.GitGuard(); return on }() {
+	if p := (&policy.Policy{}); func() bool { on, _ := p.GitGuard(); return on }() {
 		t.Error("on without the key")
 	}
-	if _, err := Load(Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: maybe\n")}, Options{}); err == nil {
+	wrong := policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: maybe\n")}
+	if _, err := syntax.Load(wrong, syntax.Options{}); err == nil {
 		t.Error("a value that is neither true nor false loads")
 	}
 }

@@ -1,10 +1,13 @@
-package policy
+package policy_test
 
 import (
 	"errors"
 	"slices"
 	"strings"
 	"testing"
+
+	"agentsh/policy"
+	"agentsh/policy/internal/fixture"
 )
 
 const files = `
@@ -20,41 +23,41 @@ func TestFiles(t *testing.T) {
 	p := load(t, files)
 	tests := []struct {
 		path string
-		op   FileOp
+		op   policy.FileOp
 		want string
 	}{
-		{"/ws", OpList, "allow by ws"},
-		{"/ws/a/b", OpWrite, "allow by ws"},
-		{"/wsx", OpRead, "deny by default"},
-		{"/ws/.git/hooks/pre-commit", OpWrite, "deny by hooks"},
-		{"/ws/.git/hooks", OpRename, "deny by hooks"},
-		{"/ws/.git/hooks/pre-commit", OpRead, "allow by ws"},
-		{"/ws/.env", OpRead, "deny by env"},
-		{"/ws/.env", OpStat, "allow by ws"},
-		{"/ws/a", OpDelete, "soft_delete by trash"},
-		{"/usr/lib/x", OpRead, "audit by usr"},
-		{"/usr/lib/x", OpStat, "audit by usr"},
-		{"/usr/lib/x", OpWrite, "deny by default"},
-		{"/etc/hosts", OpRead, "audit by usr"},
-		{"/", OpList, "deny by default"},
-		{"/ws/../etc/passwd", OpRead, "deny by default"},
-		{"/ws//a", OpRead, "deny by default"},
-		{"/ws/a/", OpRead, "deny by default"},
-		{"ws/a", OpRead, "deny by default"},
-		{"", OpRead, "deny by default"},
-		{"/ws/a\x00b", OpRead, "deny by default"},
-		{"/ws/a", OpRead | OpWrite, "deny by default"},
+		{"/ws", policy.OpList, "allow by ws"},
+		{"/ws/a/b", policy.OpWrite, "allow by ws"},
+		{"/wsx", policy.OpRead, "deny by default"},
+		{"/ws/.git/hooks/pre-commit", policy.OpWrite, "deny by hooks"},
+		{"/ws/.git/hooks", policy.OpRename, "deny by hooks"},
+		{"/ws/.git/hooks/pre-commit", policy.OpRead, "allow by ws"},
+		{"/ws/.env", policy.OpRead, "deny by env"},
+		{"/ws/.env", policy.OpStat, "allow by ws"},
+		{"/ws/a", policy.OpDelete, "soft_delete by trash"},
+		{"/usr/lib/x", policy.OpRead, "audit by usr"},
+		{"/usr/lib/x", policy.OpStat, "audit by usr"},
+		{"/usr/lib/x", policy.OpWrite, "deny by default"},
+		{"/etc/hosts", policy.OpRead, "audit by usr"},
+		{"/", policy.OpList, "deny by default"},
+		{"/ws/../etc/passwd", policy.OpRead, "deny by default"},
+		{"/ws//a", policy.OpRead, "deny by default"},
+		{"/ws/a/", policy.OpRead, "deny by default"},
+		{"ws/a", policy.OpRead, "deny by default"},
+		{"", policy.OpRead, "deny by default"},
+		{"/ws/a\x00b", policy.OpRead, "deny by default"},
+		{"/ws/a", policy.OpRead | policy.OpWrite, "deny by default"},
 		{"/ws/a", 0, "deny by default"},
 		{"/ws/a", 1 << 30, "deny by default"},
 	}
 	for _, test := range tests {
-		expect(t, p, &FileRequest{Path: test.path, Op: test.op}, test.want)
+		fixture.Expect(t, p, &policy.FileRequest{Path: test.path, Op: test.op}, test.want)
 	}
-	_, g := p.Evaluate(&FileRequest{Path: "/ws/.env", Op: OpRead})
+	_, g := p.Evaluate(&policy.FileRequest{Path: "/ws/.env", Op: policy.OpRead})
 	if g.Message != "read of /ws/.env is not for you" || !strings.Contains(g.Hint, "allowed there: write, create") {
 		t.Errorf("%+v", g)
 	}
-	_, g = p.Evaluate(&FileRequest{Path: "/etc/x\x1b[2J", Op: OpRead})
+	_, g = p.Evaluate(&policy.FileRequest{Path: "/etc/x\x1b[2J", Op: policy.OpRead})
 	if strings.Contains(g.Message, "\x1b") || !strings.Contains(g.Hint, "/ws/**") {
 		t.Errorf("%+v", g)
 	}
@@ -67,25 +70,25 @@ func TestRootsAndTree(t *testing.T) {
 	}
 	tests := []struct {
 		root    string
-		ops     FileOp
-		effect  Effect
+		ops     policy.FileOp
+		effect  policy.Effect
 		except  []string
 		uniform bool
 	}{
-		{"/ws", OpStat | OpList, Allow, nil, true},
-		{"/ws", OpWrite, Allow, []string{"/ws/.git/hooks"}, false},
-		{"/ws", OpRead, Allow, []string{"/ws"}, false},
-		{"/ws", OpDelete, SoftDelete, []string{"/ws/.git/hooks"}, false},
-		{"/ws/.git/hooks", OpWrite | OpCreate, Deny, nil, true},
-		{"/ws/src", OpWrite, Allow, nil, true},
-		{"/ws/src", OpWrite | OpDelete, SoftDelete, []string{"/ws/src"}, false},
-		{"/usr", OpList, Audit, nil, true},
-		{"/usr/lib", OpWrite, Deny, nil, true},
-		{"/etc", OpStat, Deny, []string{"/etc/hosts", "/etc/ssl"}, false},
-		{"/srv", OpStat, Deny, nil, true},
-		{"/srv", OpRead, Deny, nil, true},
-		{"/", OpStat, Deny, []string{"/etc/hosts", "/etc/ssl", "/usr", "/ws"}, false},
-		{"/ws", 0, Deny, []string{"/ws"}, false},
+		{"/ws", policy.OpStat | policy.OpList, policy.Allow, nil, true},
+		{"/ws", policy.OpWrite, policy.Allow, []string{"/ws/.git/hooks"}, false},
+		{"/ws", policy.OpRead, policy.Allow, []string{"/ws"}, false},
+		{"/ws", policy.OpDelete, policy.SoftDelete, []string{"/ws/.git/hooks"}, false},
+		{"/ws/.git/hooks", policy.OpWrite | policy.OpCreate, policy.Deny, nil, true},
+		{"/ws/src", policy.OpWrite, policy.Allow, nil, true},
+		{"/ws/src", policy.OpWrite | policy.OpDelete, policy.SoftDelete, []string{"/ws/src"}, false},
+		{"/usr", policy.OpList, policy.Audit, nil, true},
+		{"/usr/lib", policy.OpWrite, policy.Deny, nil, true},
+		{"/etc", policy.OpStat, policy.Deny, []string{"/etc/hosts", "/etc/ssl"}, false},
+		{"/srv", policy.OpStat, policy.Deny, nil, true},
+		{"/srv", policy.OpRead, policy.Deny, nil, true},
+		{"/", policy.OpStat, policy.Deny, []string{"/etc/hosts", "/etc/ssl", "/usr", "/ws"}, false},
+		{"/ws", 0, policy.Deny, []string{"/ws"}, false},
 	}
 	for _, test := range tests {
 		v := p.Tree(test.root, test.ops)
@@ -108,12 +111,12 @@ network_rules:
   - {name: rest, domains: ["*"], ports: [443], decision: approve}
   - {name: wide, cidrs: [0.0.0.0/0, "::/0"], ports: [7], decision: allow}
 `)
-	n := func(domain, addr string, port int, more ...string) *NetworkRequest {
-		address, ok := ParseAddress(addr)
+	n := func(domain, addr string, port int, more ...string) *policy.NetworkRequest {
+		address, ok := policy.ParseAddress(addr)
 		if !ok && addr != "" {
 			t.Fatalf("address %q", addr)
 		}
-		q := &NetworkRequest{Domain: domain, Addr: address, Port: port, Protocol: "tcp", Method: Intercepted}
+		q := &policy.NetworkRequest{Domain: domain, Addr: address, Port: port, Protocol: "tcp", Method: policy.Intercepted}
 		for _, m := range more {
 			key, value, _ := strings.Cut(m, "=")
 			switch key {
@@ -131,7 +134,7 @@ network_rules:
 	}
 	tests := []struct {
 		name string
-		r    *NetworkRequest
+		r    *policy.NetworkRequest
 		want string
 	}{
 		{"a denied name", n("evil.example.com", "", 443), "deny by block"},
@@ -180,7 +183,7 @@ network_rules:
 		{"a port that is none", n("a.b", "", 70000), "deny by default"},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, p, test.r, test.want) })
+		t.Run(test.name, func(t *testing.T) { fixture.Expect(t, p, test.r, test.want) })
 	}
 }
 
@@ -201,7 +204,7 @@ unix_socket_rules:
 		{"run/x", "connect", "deny by default"},
 		{"/run/../x", "connect", "deny by default"},
 	} {
-		expect(t, p, &UnixSocketRequest{Path: test.path, Op: test.op}, test.want)
+		fixture.Expect(t, p, &policy.UnixSocketRequest{Path: test.path, Op: test.op}, test.want)
 	}
 }
 
@@ -218,38 +221,38 @@ signal_rules:
   - {name: user, signals: [WINCH], target: {type: user}, decision: allow}
 `)
 	for _, test := range []struct {
-		r    SignalRequest
+		r    policy.SignalRequest
 		want string
 	}{
-		{SignalRequest{Signal: 9, Target: "children"}, "allow by own"},
-		{SignalRequest{Signal: 34, Target: "descendants"}, "allow by own"},
-		{SignalRequest{Signal: 0, Target: "children"}, "allow by own"},
-		{SignalRequest{Signal: 12, Target: "children"}, "deny by default"},
-		{SignalRequest{Signal: 9, Target: "external"}, "deny by default"},
-		{SignalRequest{Signal: 9, Target: "system"}, "deny by init"},
-		{SignalRequest{Signal: 35, Target: "self"}, "allow by self"},
-		{SignalRequest{Signal: 64, Target: "self"}, "allow by self"},
-		{SignalRequest{Signal: 36, Target: "self"}, "deny by default"},
-		{SignalRequest{Signal: 10, Target: "parent"}, "absorb by quiet"},
-		{SignalRequest{Signal: 9, Target: "siblings"}, "redirect by soft"},
-		{SignalRequest{Signal: 9, Target: "external", Name: "nodejs"}, "allow by proc"},
-		{SignalRequest{Signal: 9, Target: "external", PID: 150}, "allow by range"},
-		{SignalRequest{Signal: 9, Target: "external", PID: 201}, "deny by default"},
-		{SignalRequest{Signal: 28, Target: "external", SameUser: true}, "allow by user"},
-		{SignalRequest{Signal: 28, Target: "external"}, "deny by default"},
-		{SignalRequest{Signal: 65, Target: "self"}, "deny by default"},
-		{SignalRequest{Signal: -1, Target: "self"}, "deny by default"},
-		{SignalRequest{Signal: 9, Target: "elsewhere"}, "deny by default"},
+		{policy.SignalRequest{Signal: 9, Target: "children"}, "allow by own"},
+		{policy.SignalRequest{Signal: 34, Target: "descendants"}, "allow by own"},
+		{policy.SignalRequest{Signal: 0, Target: "children"}, "allow by own"},
+		{policy.SignalRequest{Signal: 12, Target: "children"}, "deny by default"},
+		{policy.SignalRequest{Signal: 9, Target: "external"}, "deny by default"},
+		{policy.SignalRequest{Signal: 9, Target: "system"}, "deny by init"},
+		{policy.SignalRequest{Signal: 35, Target: "self"}, "allow by self"},
+		{policy.SignalRequest{Signal: 64, Target: "self"}, "allow by self"},
+		{policy.SignalRequest{Signal: 36, Target: "self"}, "deny by default"},
+		{policy.SignalRequest{Signal: 10, Target: "parent"}, "absorb by quiet"},
+		{policy.SignalRequest{Signal: 9, Target: "siblings"}, "redirect by soft"},
+		{policy.SignalRequest{Signal: 9, Target: "external", Name: "nodejs"}, "allow by proc"},
+		{policy.SignalRequest{Signal: 9, Target: "external", PID: 150}, "allow by range"},
+		{policy.SignalRequest{Signal: 9, Target: "external", PID: 201}, "deny by default"},
+		{policy.SignalRequest{Signal: 28, Target: "external", SameUser: true}, "allow by user"},
+		{policy.SignalRequest{Signal: 28, Target: "external"}, "deny by default"},
+		{policy.SignalRequest{Signal: 65, Target: "self"}, "deny by default"},
+		{policy.SignalRequest{Signal: -1, Target: "self"}, "deny by default"},
+		{policy.SignalRequest{Signal: 9, Target: "elsewhere"}, "deny by default"},
 	} {
-		expect(t, p, &test.r, test.want)
+		fixture.Expect(t, p, &test.r, test.want)
 	}
-	if to := p.Rules(GroupSignal)[4].Redirect.Signal; to != 15 {
+	if to := p.Rules(policy.GroupSignal)[4].Redirect.Signal; to != 15 {
 		t.Errorf("redirected to %d", to)
 	}
 	for bit := range 64 {
 		groups := 0
 		for _, g := range []string{"@fatal", "@job", "@reload", "@ignore"} {
-			if signalGroups[g]&(1<<bit) != 0 {
+			if set, _ := policy.ParseSignals(g); set&(1<<bit) != 0 {
 				groups++
 			}
 		}
@@ -261,21 +264,22 @@ signal_rules:
 
 func TestDefaultsAndGoverns(t *testing.T) {
 	p := load(t, "defaults: {file_read: allow, file: approve, signal: audit}\n")
-	expect(t, p, &FileRequest{Path: "/x", Op: OpRead}, "allow by default")
-	expect(t, p, &FileRequest{Path: "/x", Op: OpStat}, "allow by default")
-	expect(t, p, &FileRequest{Path: "/x", Op: OpWrite}, "approve by default")
-	expect(t, p, &FileRequest{Path: "/x", Op: OpExecute}, "approve by default")
-	expect(t, p, &SignalRequest{Signal: 9, Target: "self"}, "audit by default")
-	for g, want := range map[Group]bool{GroupFile: true, GroupSignal: true, GroupCommand: false, GroupNetwork: false,
-		GroupUnixSocket: false, 99: false} {
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/x", Op: policy.OpRead}, "allow by default")
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/x", Op: policy.OpStat}, "allow by default")
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/x", Op: policy.OpWrite}, "approve by default")
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/x", Op: policy.OpExecute}, "approve by default")
+	fixture.Expect(t, p, &policy.SignalRequest{Signal: 9, Target: "self"}, "audit by default")
+	for g, want := range map[policy.Group]bool{
+		policy.GroupFile: true, policy.GroupSignal: true, policy.GroupCommand: false, policy.GroupNetwork: false,
+		policy.GroupUnixSocket: false, 99: false} {
 		if got := p.Governs(g); got != want {
 			t.Errorf("%s: %v", g, got)
 		}
 	}
-	if !load(t, "network_rules: []\n").Governs(GroupNetwork) {
+	if !load(t, "network_rules: []\n").Governs(policy.GroupNetwork) {
 		t.Error("an empty group is not governed")
 	}
-	unheld := p.Unheld(func(key string) error {
+	unheld := p.Unsupported(func(key string) error {
 		if key == "signal_rules" {
 			return errors.New("no signals")
 		}

@@ -16,7 +16,7 @@ const (
 // hint says what would be allowed instead of a request that was not.
 func (p *Policy) hint(r Request, d Decision) string {
 	if d.Effect == Approve {
-		if p.approvals.Via == "" {
+		if p.def.Approvals.Via == "" {
 			return "have a person asked: add approvals to the policy, as in 'approvals: {via: tty}'"
 		}
 		return "a person can approve it; without an answer it is denied"
@@ -29,27 +29,27 @@ func (p *Policy) hint(r Request, d Decision) string {
 		if d.Rule != nil && d.Rule.Message != "" {
 			return "" // the rule says what to do; other forms of the program are about something else
 		}
-		return p.commandHint(r)
+		return p.commands.hint(r)
 	case *FileRequest:
-		return p.fileHint(r)
+		return p.files.hint(r)
 	case *NetworkRequest:
-		return p.networkHint()
+		return p.network.hint()
 	case *UnixSocketRequest:
-		return namedHint("allowed sockets: ", p.permitted(GroupUnixSocket, func(rule *Rule) []string {
-			return patternTexts(append(slices.Clone(rule.socket.paths), rule.socket.abstract...))
+		return namedHint("allowed sockets: ", permitted(p.sockets.rules, func(rule *Rule) []string {
+			return patternTexts(append(slices.Clone(rule.Socket.Paths), rule.Socket.Abstract...))
 		}))
 	case *SignalRequest:
-		return p.signalHint(r)
+		return p.signals.hint(r)
 	}
 	return ""
 }
 
 // permitted lists what the permitting rules of a group name, in file order, no
 // more than a hint needs: denials can be frequent.
-func (p *Policy) permitted(g Group, texts func(*Rule) []string) []string {
+func permitted(rules []*Rule, texts func(*Rule) []string) []string {
 	var out []string
-	for _, rule := range p.groups[g].rules {
-		if !rule.Effect.permits() {
+	for _, rule := range rules {
+		if !rule.Effect.Permits() {
 			continue
 		}
 		for _, text := range texts(rule) {
@@ -99,21 +99,21 @@ func patternTexts[T fmt.Stringer](globs []T) []string {
 
 // commandHint names the forms of the same program a rule permits, or else the
 // programs that are.
-func (p *Policy) commandHint(q *CommandRequest) string {
-	rules := p.groups[GroupCommand].rules
+func (c *commandRules) hint(q *CommandRequest) string {
+	rules := c.rules
 	for _, name := range [...]string{q.Path, q.Called} {
 		if name == "" {
 			continue
 		}
-		id := p.commands.first(name, func(id int32) bool { return rules[id].Effect.permits() && rules[id].command.form() != "" })
+		id := c.index.first(name, func(id int32) bool { return rules[id].Effect.Permits() && rules[id].Command.form() != "" })
 		if id != none {
-			return fmt.Sprintf("rule %s allows %s %s", rules[id].Name, shown(base(name)), rules[id].command.form())
+			return fmt.Sprintf("rule %s allows %s %s", rules[id].Name, shown(base(name)), rules[id].Command.form())
 		}
 	}
-	names := p.permitted(GroupCommand, func(rule *Rule) []string {
-		texts := make([]string, len(rule.command.entries))
-		for i, e := range rule.command.entries {
-			texts[i] = e.glob.String()
+	names := permitted(c.rules, func(rule *Rule) []string {
+		texts := make([]string, len(rule.Command.Programs))
+		for i, e := range rule.Command.Programs {
+			texts[i] = e.Glob.String()
 		}
 		return texts
 	})
@@ -124,94 +124,94 @@ func (p *Policy) commandHint(q *CommandRequest) string {
 }
 
 // form says what a rule asks of a request beside the program.
-func (c *commandMatch) form() string {
+func (c *CommandSelector) form() string {
 	var parts []string
-	if c.words != nil {
-		words := make([]string, len(c.words))
-		for i := range c.words {
-			words[i] = c.words[i].source
+	if c.Args != nil {
+		words := make([]string, len(c.Args))
+		for i := range c.Args {
+			words[i] = c.Args[i].Text
 		}
 		parts = append(parts, strings.TrimSpace("with the arguments "+brief(strings.Join(words, " "))))
 	}
-	if len(c.sources) > 0 {
-		parts = append(parts, "with arguments like "+strings.Join(c.sources, " or "))
+	if len(c.PatternTexts) > 0 {
+		parts = append(parts, "with arguments like "+strings.Join(c.PatternTexts, " or "))
 	}
-	if c.depth.max == 0 {
+	if c.Depth.Max == 0 {
 		parts = append(parts, "when the operator asks for it")
-	} else if c.depth.min > 0 {
+	} else if c.Depth.Min > 0 {
 		parts = append(parts, "when another command starts it")
 	}
-	if len(c.cwd) > 0 {
-		parts = append(parts, "in "+strings.Join(patternTexts(c.cwd), " or "))
+	if len(c.Dirs) > 0 {
+		parts = append(parts, "in "+strings.Join(patternTexts(c.Dirs), " or "))
 	}
 	return strings.Join(parts, ", ")
 }
 
 // fileHint names the operations that are allowed on the path, or else where
 // the operation is.
-func (p *Policy) fileHint(q *FileRequest) string {
+func (f *fileRules) hint(q *FileRequest) string {
 	var allowed FileOp
 	if cleanPath(q.Path) {
-		allowed = p.allowedAt(q.Path)
+		allowed = f.allowedAt(q.Path)
 	}
 	if allowed != 0 {
 		return "allowed there: " + strings.ReplaceAll(allowed.String(), ",", ", ")
 	}
-	return namedHint(q.Op.String()+" is allowed at ", p.permitted(GroupFile, func(rule *Rule) []string {
-		if rule.file.ops&q.Op == 0 {
+	return namedHint(q.Op.String()+" is allowed at ", permitted(f.rules, func(rule *Rule) []string {
+		if rule.File.Ops&q.Op == 0 {
 			return nil
 		}
-		return patternTexts(rule.file.paths)
+		return patternTexts(rule.File.Paths)
 	}))
 }
 
 // allowedAt is the set of operations a path permits, found in one pass over
 // the rules about it.
-func (p *Policy) allowedAt(name string) FileOp {
+func (f *fileRules) allowedAt(name string) FileOp {
 	var allowed FileOp
 	open := OpAll
-	rules := p.groups[GroupFile].rules
+	rules := f.rules
 	for last := int32(-1); open != 0; {
-		id := p.files.First(name, none, func(id int32) bool { return id > last && rules[id].file.ops&open != 0 })
+		id := f.paths.First(name, none, func(id int32) bool { return id > last && rules[id].File.Ops&open != 0 })
 		if id == none {
 			break
 		}
-		if rules[id].Effect.permits() {
-			allowed |= rules[id].file.ops & open
+		if rules[id].Effect.Permits() {
+			allowed |= rules[id].File.Ops & open
 		}
-		open &^= rules[id].file.ops
+		open &^= rules[id].File.Ops
 		last = id
 	}
-	if p.fallback(defaultFileRead).Permits() {
+	if f.read.Permits() {
 		allowed |= open & fileReads
 	}
-	if p.fallback(defaultFileWrite).Permits() {
+	if f.write.Permits() {
 		allowed |= open &^ fileReads
 	}
 	return allowed
 }
 
-func (p *Policy) networkHint() string {
-	return namedHint("allowed destinations: ", p.permitted(GroupNetwork, func(rule *Rule) []string {
-		m := rule.network
-		texts := patternTexts(m.domains)
-		for _, c := range slices.Concat(m.addresses, m.cidrs) {
+func (n *networkRules) hint() string {
+	return namedHint("allowed destinations: ", permitted(n.rules, func(rule *Rule) []string {
+		m := rule.Network
+		texts := patternTexts(m.Domains)
+		for _, c := range slices.Concat(m.Addresses, m.CIDRs) {
 			texts = append(texts, c.String())
 		}
-		if len(m.methods) > 0 {
+		if len(m.Methods) > 0 {
 			for i := range texts {
-				texts[i] += " (" + strings.Join(m.methods, ", ") + ")"
+				texts[i] += " (" + strings.Join(m.Methods, ", ") + ")"
 			}
 		}
 		return texts
 	}))
 }
 
-func (p *Policy) signalHint(q *SignalRequest) string {
+func (s *signalRules) hint(q *SignalRequest) string {
 	var targets []string
-	for _, rule := range p.groups[GroupSignal].rules {
-		if q.Signal >= 0 && q.Signal <= maxSignal && rule.Effect.permits() && rule.signal.signals&signalBit(q.Signal) != 0 {
-			targets = append(targets, rule.signal.kind)
+	for _, rule := range s.rules {
+		if q.Signal >= 0 && q.Signal <= maxSignal && rule.Effect.Permits() && rule.Signal.Signals&signalBit(q.Signal) != 0 {
+			targets = append(targets, rule.Signal.Target)
 		}
 	}
 	return namedHint(signalName(q.Signal)+" is allowed to: ", targets)

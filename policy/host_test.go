@@ -1,9 +1,12 @@
-package policy
+package policy_test
 
 import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"agentsh/policy"
+	"agentsh/policy/internal/fixture"
 )
 
 func TestAHostHasOneSpelling(t *testing.T) {
@@ -20,12 +23,12 @@ func TestAHostHasOneSpelling(t *testing.T) {
 		"host.1": "", "host.0x1": "", long + "a.example": "", strings.Repeat(long+".", 4) + "com": "", "a;b.com": "", `a\b.com`: "",
 		"[::1": "::1", "xn--": "", "0x100000000": "",
 	} {
-		host, err := ParseHost(text)
+		host, err := policy.ParseHost(text)
 		if host.String() != want && (want != "" || err == nil) || (err != nil) != (want == "") {
 			t.Errorf("%q is %q (%v), want %q", text, host, err, want)
 		}
 	}
-	if h := HostOf(netip.MustParseAddr("::ffff:10.0.0.1")); h.String() != "10.0.0.1" || h.Name() != "" {
+	if h := policy.HostOf(netip.MustParseAddr("::ffff:10.0.0.1")); h.String() != "10.0.0.1" || h.Name() != "" {
 		t.Errorf("%v", h)
 	}
 }
@@ -35,9 +38,9 @@ func FuzzParseHost(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		host, err := ParseHost(text)
+		host, err := policy.ParseHost(text)
 		if err != nil {
-			if host != (Host{}) {
+			if host != (policy.Host{}) {
 				t.Fatalf("%q: %v with an error", text, host)
 			}
 			return
@@ -46,7 +49,7 @@ func FuzzParseHost(f *testing.F) {
 			t.Fatalf("%q is %+v", text, host)
 		}
 		shown := host.String()
-		if again, err := ParseHost(shown); err != nil || again != host {
+		if again, err := policy.ParseHost(shown); err != nil || again != host {
 			t.Fatalf("%q is %q, then %q: %v", text, host, again, err)
 		}
 		if strings.Trim(shown, "abcdefghijklmnopqrstuvwxyz0123456789-_.:") != "" || host.Addr().Is4In6() || host.Addr().Zone() != "" {
@@ -72,19 +75,23 @@ network_rules:
 			"deny by default"},
 		{"x.ask.example", "", "approve by ask"}, {"other.example", "", "deny by default"},
 	} {
-		host, err := ParseHost(test.name)
+		host, err := policy.ParseHost(test.name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, g := p.lookup(host, test.binary)
+		d, g := policy.Lookup(p, host, test.binary)
 		if got := d.Effect.String() + " by " + g.Rule; got != test.want || !d.Permits() && g.Message == "" {
 			t.Errorf("%s: %s (%+v), want %s", test.name, got, g, test.want)
 		}
 	}
-	if d, _ := p.lookup(HostOf(netip.MustParseAddr("192.0.2.1")), ""); d.Permits() {
+	if d, _ := policy.Lookup(p, policy.HostOf(netip.MustParseAddr("192.0.2.1")), ""); d.Permits() {
 		t.Error("an address is a name")
 	}
-	if d, _ := anyNetwork(t).lookup(Host{name: "a.example"}, ""); !d.Permits() {
+	name, err := policy.ParseHost("a.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := policy.Lookup(anyNetwork(t), name, ""); !d.Permits() {
 		t.Error("a rule for everything permits no name")
 	}
 }
@@ -101,7 +108,7 @@ network_rules:
 		port int
 		want bool
 	}{{"plain.example", 443, false}, {"a.example", 443, true}, {"a.example", 80, false}, {"a b", 443, false}} {
-		q := &NetworkRequest{Domain: test.name, Addr: netip.MustParseAddr("192.0.2.1"), Port: test.port, Protocol: "tcp"}
+		q := &policy.NetworkRequest{Domain: test.name, Addr: netip.MustParseAddr("192.0.2.1"), Port: test.port, Protocol: "tcp"}
 		if got := p.Inspects(q); got != test.want {
 			t.Errorf("%+v: %v", test, got)
 		}
@@ -123,8 +130,8 @@ network_rules:
 		{"", "100.64.0.1", "deny by default"}, {"a.example", "fd00::1", "deny by default"}, {"a.example", "64:ff9b::a00:1", "deny by default"},
 		{"a.example", "2002:a00:1::1", "deny by default"}, {"", "172.32.0.1", "allow by all"}, {"", "192.169.0.1", "allow by wide"},
 	} {
-		addr, _ := ParseAddress(test.addr)
-		expect(t, p, &NetworkRequest{Domain: test.name, Addr: addr, Port: 443, Protocol: "tcp"}, test.want)
+		addr, _ := policy.ParseAddress(test.addr)
+		fixture.Expect(t, p, &policy.NetworkRequest{Domain: test.name, Addr: addr, Port: 443, Protocol: "tcp"}, test.want)
 	}
 }
 
@@ -151,13 +158,13 @@ network_rules:
 		{"198.51.100.1", "evil.example", "allow by net", "", true},
 		{"10.0.0.1", "a.example", "deny by default", "", false},
 	} {
-		q := &HostRequest{Host: HostOf(netip.MustParseAddr(test.addr)), Port: 443}
+		q := &policy.HostRequest{Host: policy.HostOf(netip.MustParseAddr(test.addr)), Port: 443}
 		for _, name := range strings.Fields(test.names) {
-			q.Names = append(q.Names, HostName{Name: name})
+			q.Names = append(q.Names, policy.HostName{Name: name})
 		}
 		d := p.EvaluateHost(q)
 		got := d.Effect.String() + " by " + d.Diagnostic.Rule
-		if got != test.want || d.Name != test.name || d.Direct != test.direct || d.Forbidden() != (d.Effect == Deny) {
+		if got != test.want || d.Name != test.name || d.Direct != test.direct || d.Forbidden() != (d.Effect == policy.Deny) {
 			t.Errorf("%s (%s): %s, name %q, direct %v", test.addr, test.names, got, d.Name, d.Direct)
 		}
 	}

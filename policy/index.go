@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"slices"
-
 	"agentsh/policy/glob"
 )
 
@@ -14,20 +12,15 @@ type commandIndex struct {
 	paths     *glob.Set
 }
 
-// index prepares what decisions look up.
-func (p *Policy) index() {
-	ix := &p.commands
-	ix.names = map[string][]int32{}
-	var names, paths, files, domains []glob.Numbered
-	for i, rule := range p.groups[GroupCommand].rules {
-		if rule.Env != nil {
-			rule.filter = p.mergeFilter(&rule.command.env)
-		}
-		for _, e := range rule.command.entries {
-			n := glob.Numbered{Glob: e.glob, ID: int32(i)}
-			literals, ok := e.glob.Literals()
+func newCommandIndex(rules []*Rule) commandIndex {
+	ix := commandIndex{names: map[string][]int32{}}
+	var names, paths []glob.Numbered
+	for i, rule := range rules {
+		for _, e := range rule.Command.Programs {
+			n := glob.Numbered{Glob: e.Glob, ID: int32(i)}
+			literals, ok := e.Glob.Literals()
 			switch {
-			case e.path:
+			case e.WholePath:
 				paths = append(paths, n)
 			case !ok:
 				names = append(names, n)
@@ -39,33 +32,7 @@ func (p *Policy) index() {
 		}
 	}
 	ix.nameGlobs, ix.paths = glob.NewSet(glob.Text, names), glob.NewSet(glob.Path, paths)
-	for i, rule := range p.groups[GroupFile].rules {
-		for _, g := range rule.file.paths {
-			files = append(files, glob.Numbered{Glob: g, ID: int32(i)})
-		}
-	}
-	p.files = glob.NewSet(glob.Path, files)
-	for i, rule := range p.groups[GroupNetwork].rules {
-		m := rule.network
-		if !m.hosts || m.any || len(m.addresses) > 0 {
-			p.anyHost = append(p.anyHost, int32(i))
-			continue
-		}
-		for _, g := range m.domains {
-			domains = append(domains, glob.Numbered{Glob: g, ID: int32(i)})
-		}
-	}
-	p.domains = glob.NewSet(glob.Host, domains)
-	var sockets, abstract []glob.Numbered
-	for i, rule := range p.groups[GroupUnixSocket].rules {
-		for _, g := range rule.socket.paths {
-			sockets = append(sockets, glob.Numbered{Glob: g, ID: int32(i)})
-		}
-		for _, g := range rule.socket.abstract {
-			abstract = append(abstract, glob.Numbered{Glob: g, ID: int32(i)})
-		}
-	}
-	p.sockets, p.abstract = glob.NewSet(glob.Path, sockets), glob.NewSet(glob.Text, abstract)
+	return ix
 }
 
 // none is the number no rule has.
@@ -87,24 +54,4 @@ func (ix *commandIndex) first(name string, accept func(int32) bool) int32 {
 		found = ix.paths.First(name, found, accept)
 	}
 	return found
-}
-
-// DeniedPrograms are the names and path globs of the command rules that do not
-// permit and go by content: a program of the same content as a file one of
-// them names is judged as that file. Entries for every program are left out,
-// since they name none. Sorted.
-func (p *Policy) DeniedPrograms() []string {
-	var out []string
-	for _, rule := range p.groups[GroupCommand].rules {
-		if rule.Effect.permits() || rule.command.byName {
-			continue
-		}
-		for _, e := range rule.command.entries {
-			if !e.all() {
-				out = append(out, e.glob.String())
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }

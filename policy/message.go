@@ -1,47 +1,19 @@
 package policy
 
 import (
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 )
 
 // messageFields are the fields an author may use in a message. None of them
 // can hold a secret: of arguments only their number is shown.
-var messageFields = []string{"Path", "Command", "Args", "Operation", "Domain", "RemoteAddr", "RemotePort", "Signal", "Target", "Rule"}
+var TemplateFields = []string{"Path", "Command", "Args", "Operation", "Domain", "RemoteAddr", "RemotePort", "Signal", "Target", "Rule"}
 
 // message is an author's text cut at its fields: text, field, text, ...
-type message []string
-
-// parseMessage cuts "... {{.Path}} ..." at its fields.
-func parseMessage(text string) (message, error) {
-	var m message
-	for {
-		before, rest, found := strings.Cut(text, "{{")
-		m = append(m, before)
-		if !found {
-			return m, nil
-		}
-		field, after, closed := strings.Cut(rest, "}}")
-		if !closed {
-			return nil, errors.New("{{ without its }}")
-		}
-		name := strings.TrimPrefix(strings.TrimSpace(field), ".")
-		known := false
-		for _, f := range messageFields {
-			known = known || f == name
-		}
-		if !known {
-			return nil, fmt.Errorf("unknown field {{%s}} (%s)", shorten(field), didYouMean(name, messageFields))
-		}
-		m = append(m, name)
-		text = after
-	}
-}
+type Template []string
 
 // render fills the fields in for one request.
-func (m message) render(r Request, rule string) string {
+func (m Template) render(r Request, rule string) string {
 	var b strings.Builder
 	for i, part := range m {
 		if i%2 == 1 {

@@ -47,27 +47,6 @@ func plainHost(name string) bool {
 	return true
 }
 
-// normalPattern normalises the labels of a domain pattern that hold no
-// wildcard.
-func normalPattern(pattern string) (string, error) {
-	labels := strings.Split(strings.TrimSuffix(pattern, "."), ".")
-	for i, label := range labels {
-		if label == "" {
-			return "", errors.New("a label is empty")
-		}
-		if strings.ContainsAny(label, `*?[]{},\`) {
-			labels[i] = strings.ToLower(label)
-			continue
-		}
-		normal, err := NormalHost(label)
-		if err != nil {
-			return "", err
-		}
-		labels[i] = normal
-	}
-	return strings.Join(labels, "."), nil
-}
-
 // ParseAddress reads an IP address in any form a C library accepts: dotted,
 // with octal or hexadecimal parts, with fewer than four parts, as one number,
 // in brackets, with a zone, mapped into IPv6. IPv4 comes back as IPv4.
@@ -224,11 +203,11 @@ func guard(a netip.Addr) int {
 }
 
 // names reports whether the rule names the guarded address a of guarded[at].
-func (m *networkMatch) names(a netip.Addr, at int, domain string) bool {
-	if narrow(m.cidrs, a, at) || narrow(m.addresses, a, at) {
+func (m *NetworkSelector) names(a netip.Addr, at int, domain string) bool {
+	if narrow(m.CIDRs, a, at) || narrow(m.Addresses, a, at) {
 		return true
 	}
-	for _, g := range m.domains {
+	for _, g := range m.Domains {
 		if name, ok := g.Literal(); ok && name == domain {
 			for _, known := range guarded[at].names {
 				if name == known {

@@ -2,217 +2,249 @@ package policy
 
 import (
 	"net/netip"
-	"strconv"
-	"strings"
-
-	"gopkg.in/yaml.v3"
 
 	"agentsh/policy/glob"
 )
 
+// networkRules decide network requests.
+type networkRules struct {
+	rules   []*Rule
+	domains *glob.Set
+	anyHost []int32 // rules that are not found by a domain
+	other   Effect  // where no rule matches
+}
+
+func newNetworkRules(rules []*Rule, d Defaults) networkRules {
+	n := networkRules{rules: rules, other: orDeny(d.Network)}
+	var domains []glob.Numbered
+	for i, rule := range rules {
+		m := rule.Network
+		if !m.HasDomains || m.Any || len(m.Addresses) > 0 {
+			n.anyHost = append(n.anyHost, int32(i))
+			continue
+		}
+		for _, g := range m.Domains {
+			domains = append(domains, glob.Numbered{Glob: g, ID: int32(i)})
+		}
+	}
+	n.domains = glob.NewSet(glob.Host, domains)
+	return n
+}
+
 // networkMatch is what a network rule selects; every selector given must
 // match.
-type networkMatch struct {
-	any       bool // domains: ["*"]: every destination, addresses included
-	hosts     bool // domains is given
-	domains   []*glob.Glob
-	addresses []netip.Prefix // addresses among the domains
-	cidrs     []netip.Prefix
-	ports     []portRange
-	protocols []string
-	methods   []string
-	paths     []*glob.Glob
-	folded    []*glob.Glob // paths in lower case
-	binaries  []nameEntry
+type NetworkSelector struct {
+	Any        bool // domains: ["*"]: every destination, addresses included
+	HasDomains bool // domains is given
+	Domains    []*glob.Glob
+	Addresses  []netip.Prefix // addresses among the domains
+	CIDRs      []netip.Prefix
+	Ports      []PortRange
+	Protocols  []string
+	Methods    []string
+	Paths      []*glob.Glob
+	LowerPaths []*glob.Glob // paths in lower case
+	Binaries   []ProgramName
 }
 
-type portRange struct{ low, high uint16 }
+type PortRange struct{ Low, High uint16 }
 
-var protocolWords = []string{"tcp", "udp"}
-
-func networkKeys() []key[draft] {
-	return append(commonKeys(Allow, Deny, Audit, Approve), []key[draft]{
-		{
-			field{name: "domains", doc: "Host names; *.example.com is every name below it, * is every destination.", shape: listOf(shape{})},
-			readDomains,
-		},
-		{field{name: "cidrs", doc: "Addresses or networks.", shape: listOf(shape{})}, readCIDRs},
-		{field{name: "ports", doc: "Ports, or ranges as \"8000-8080\".", shape: listOf(shape{kind: shapeInt, others: []shape{{}}})}, readPorts},
-		{
-			field{name: "protocols", doc: "tcp or udp; a session refuses udp in a rule that permits.", shape: listOf(shape{words: protocolWords})},
-			readProtocols,
-		},
-		{
-			field{
-				name:  "methods",
-				doc:   "HTTP methods, in capital letters. A rule that denies by method also matches a connection whose requests nobody looks into.",
-				shape: listOf(shape{}),
-			},
-			readMethods,
-		},
-		{
-			field{
-				name:  "paths",
-				doc:   "Globs of the paths of HTTP requests. A rule that denies matches each way in which servers read a path.",
-				shape: listOf(shape{}),
-			},
-			readWebPaths,
-		},
-		{
-			field{name: "binaries", doc: "Names or paths of the programs that connect.", shape: listOf(shape{})},
-			func(r *reader, n *yaml.Node, d *draft) {
-				d.selected = true
-				d.rule.network.binaries = r.names(r.texts(n))
-			},
-		},
-	}...)
+// destination is a network request in the form rules are matched on.
+type destination struct {
+	*NetworkRequest
+	domain string
+	addr   netip.Addr // zero: not resolved yet
+	web    *webPath   // of the HTTP request
 }
 
-func readMethods(r *reader, n *yaml.Node, d *draft) {
-	d.selected = true
-	for _, l := range r.texts(n) {
-		if upper := strings.ToUpper(l.text); !ValidMethod(upper) {
-			r.fail(l.node, "write one as GET or PROPFIND", "%q is no HTTP method", shorten(l.text))
-		} else if upper != l.text {
-			r.fail(l.node, "write "+upper, "the method %s is not in capital letters: methods have case, and no other spelling is let through",
-				l.text)
-		} else {
-			d.rule.network.methods = append(d.rule.network.methods, l.text)
-		}
-	}
-}
-
-func readWebPaths(r *reader, n *yaml.Node, d *draft) {
-	d.selected = true
-	for _, l := range r.texts(n) {
-		if !strings.HasPrefix(l.text, "/") && !strings.HasPrefix(l.text, "**") {
-			r.fail(l.node, "begin it with / or **/", "pattern %q matches no path of a URL", shorten(l.text))
-			continue
-		}
-		g := r.pattern(l.node, glob.URL, l.text)
-		if g == nil {
-			continue
-		}
-		d.rule.network.paths = append(d.rule.network.paths, g)
-		folded, err := foldedPatterns(g.String())
+// destination reads what a request is about; the reason is empty unless it is
+// malformed.
+func (q *NetworkRequest) destination() (destination, reason) {
+	to := destination{NetworkRequest: q}
+	if q.Domain != "" {
+		host, err := ParseHost(q.Domain)
 		if err != nil {
-			r.fail(l.node, "write its sets in small letters", "pattern %q cannot be read without regard to case: %v", shorten(l.text), err)
-			continue
+			return to, reason{text: "the host name is malformed"}
 		}
-		d.rule.network.folded = append(d.rule.network.folded, folded...)
+		to.domain, to.addr = host.name, host.addr
 	}
+	if q.Addr.IsValid() {
+		a := HostOf(q.Addr).addr
+		if to.addr.IsValid() && to.addr != a {
+			return to, reason{text: "the host and the address disagree"}
+		}
+		to.addr = a
+	}
+	if to.domain == "" && !to.addr.IsValid() {
+		return to, reason{text: "the request names no destination"}
+	}
+	if q.Port < 0 || q.Port > 65535 {
+		return to, reason{text: "the port is not known"}
+	}
+	return to, reason{}
 }
 
-// foldedPatterns are a pattern in lower case, with and without its slash at the
-// end.
-func foldedPatterns(pattern string) ([]*glob.Glob, error) {
-	lower := strings.ToLower(pattern)
-	g, err := glob.Compile(glob.URL, lower)
-	if err != nil {
-		return nil, err
+func (n *networkRules) decide(q *NetworkRequest) (Decision, reason) {
+	to, why := q.destination()
+	if why.text != "" {
+		return Decision{}, why
 	}
-	out := []*glob.Glob{g}
-	if stem, ok := strings.CutSuffix(lower, "/"); ok && stem != "" && !strings.HasSuffix(stem, `\`) {
-		if g, err = glob.Compile(glob.URL, stem); err != nil {
-			return nil, err
+	if q.Method != "" && q.Method != Intercepted {
+		if !ValidMethod(q.Method) {
+			return Decision{}, reason{text: "the method of the request is not a token in capital letters"}
 		}
-		out = append(out, g)
-	}
-	return out, nil
-}
-
-// readProtocols notes where datagrams are named, as a setting that somebody must
-// carry out.
-func readProtocols(r *reader, n *yaml.Node, d *draft) {
-	d.selected = true
-	for _, l := range r.texts(n) {
-		i, ok := r.word(l.node, "protocol", protocolWords)
+		web, ok := readPath(q.Path)
 		if !ok {
-			continue
+			return Decision{}, reason{text: "the path of the request is malformed"}
 		}
-		d.rule.network.protocols = append(d.rule.network.protocols, protocolWords[i])
-		if protocolWords[i] == "udp" {
-			d.settings = append(d.settings, Setting{Key: "network_rules.protocols.udp", Pos: r.pos(l.node)})
+		to.web = &web
+	}
+	d, why := n.toward(to)
+	if inner, ok := embedded(to.addr); ok {
+		// A translator on the way makes an IPv4 connection of it: the
+		// stricter of both answers holds.
+		to.addr = inner
+		if e, w := n.toward(to); strictness[e.Effect] < strictness[d.Effect] {
+			d, why = e, w
 		}
 	}
+	if to.web != nil && !d.Effect.Permits() {
+		why.note = n.pathNote(to.web, d.Rule)
+	}
+	return d, why
 }
 
-var readNetworkRules = func(r *reader, n *yaml.Node, doc *document) {
-	readRules(GroupNetwork, networkKeys(), func(rule *Rule) { rule.network = &networkMatch{} },
-		func(r *reader, n *yaml.Node, d *draft) {
-			if d.rule.Effect == Deny {
-				d.settings = nil // datagrams that are denied need nobody to carry them
+// pathNote says which reading of a path a refusal is about, where that is not
+// the path as it was given.
+func (n *networkRules) pathNote(web *webPath, rule *Rule) string {
+	if rule != nil {
+		if len(rule.Network.Paths) == 0 {
+			return ""
+		}
+		if read, _ := rule.Network.refusesPath(web); read != "" {
+			return "; a server may read the path as " + shown(read)
+		}
+	}
+	if web.unclear {
+		return "; servers do not agree on how to read the path " + shown(web.given)
+	}
+	for _, other := range n.rules {
+		m := other.Network
+		if !other.Effect.Permits() || len(m.Paths) == 0 || !m.matchesPath(web.given) {
+			continue
+		}
+		for _, r := range web.readings {
+			if !r.loose && !m.matchesPath(r.text) {
+				return "; a server may read the path as " + shown(r.text)
 			}
-			if !d.selected {
-				r.fail(n, `write domains: ["*"] to mean every destination`, "the rule selects nothing")
-			}
-		})(r, n, doc)
+		}
+	}
+	return ""
 }
 
-func readDomains(r *reader, n *yaml.Node, d *draft) {
-	m := d.rule.network
-	d.selected, m.hosts = true, true
-	for _, l := range r.texts(n) {
-		if l.text == "*" || l.text == "**" {
-			m.any = true
-			continue
-		}
-		text, err := expand(l.text, r.vars, glob.Quote)
-		if err != nil {
-			r.fail(l.node, "", "domain %q: %v", shorten(l.text), err)
-			continue
-		}
-		if address, ok := ParseAddress(text); ok {
-			m.addresses = append(m.addresses, netip.PrefixFrom(address, address.BitLen()))
-			continue
-		}
-		normal, err := normalPattern(text)
-		if err != nil {
-			r.fail(l.node, "", "domain %q: %v", shorten(l.text), err)
-			continue
-		}
-		g, err := glob.Compile(glob.Host, normal)
-		if err != nil {
-			r.fail(l.node, "", "domain %q: %v", shorten(l.text), err)
-			continue
-		}
-		m.domains = append(m.domains, g)
+// toward decides for one address.
+func (n *networkRules) toward(to destination) (Decision, reason) {
+	at := -1
+	if to.addr.IsValid() {
+		at = guard(to.addr)
 	}
+	rules := n.rules
+	accept := func(id int32) bool {
+		rule := rules[id]
+		return rule.Network.matches(&to, rule.Effect) &&
+			(at < 0 || rule.Effect == Deny || rule.Network.names(to.addr, at, to.domain))
+	}
+	found := none
+	for _, id := range n.anyHost {
+		if accept(id) {
+			found = id
+			break
+		}
+	}
+	if to.domain != "" {
+		found = n.domains.First(to.domain, found, accept)
+	}
+	if found != none {
+		return Decision{Effect: rules[found].Effect, Rule: rules[found]}, reason{}
+	}
+	if at >= 0 {
+		return Decision{}, reason{text: guarded[at].what + " addresses are refused unless a rule names them", about: to.addr.String()}
+	}
+	return Decision{Effect: n.other}, reason{}
 }
 
-func readCIDRs(r *reader, n *yaml.Node, d *draft) {
-	d.selected = true
-	for _, l := range r.texts(n) {
-		p, err := netip.ParsePrefix(l.text)
-		if err != nil {
-			a, err := netip.ParseAddr(l.text)
-			if err != nil {
-				r.fail(l.node, "write it as 10.0.0.0/8 or fd00::/8", "%q is not an address or a network", shorten(l.text))
-				continue
-			}
-			p = netip.PrefixFrom(a, a.BitLen())
-		}
-		if p.Masked() != p {
-			r.fail(l.node, "write "+p.Masked().String(), "%s has bits set beyond its length", p)
-			continue
-		}
-		d.rule.network.cidrs = append(d.rule.network.cidrs, p)
+// matches reports whether the rule is about the destination. What is not known
+// of a request matches rules that refuse and none that permits.
+func (m *NetworkSelector) matches(to *destination, effect Effect) bool {
+	unknown := !effect.Permits()
+	if m.HasDomains && !m.Any && !m.matchesDomain(to.domain) && !inside(m.Addresses, to.addr) {
+		return false
 	}
+	if len(m.CIDRs) > 0 && !inside(m.CIDRs, to.addr) {
+		return false
+	}
+	if len(m.Ports) > 0 && !m.matchesPort(to.Port) {
+		return false
+	}
+	if len(m.Protocols) > 0 && !contains(m.Protocols, to.Protocol) && (to.Protocol != "" || !unknown) {
+		return false
+	}
+	if len(m.Binaries) > 0 && !matchesAny(m.Binaries, to.Binary) && (to.Binary != "" || !unknown) {
+		return false
+	}
+	return m.matchesHTTP(to, unknown)
 }
 
-func readPorts(r *reader, n *yaml.Node, d *draft) {
-	d.selected = true
-	for _, l := range r.texts(n) {
-		low, high, isRange := strings.Cut(l.text, "-")
-		if !isRange {
-			high = low
-		}
-		a, errLow := strconv.ParseUint(low, 10, 16)
-		b, errHigh := strconv.ParseUint(high, 10, 16)
-		if errLow != nil || errHigh != nil || a > b {
-			r.fail(l.node, "write 443 or \"8000-8080\"", "%q is not a port or a range of ports", shorten(l.text))
-			continue
-		}
-		d.rule.network.ports = append(d.rule.network.ports, portRange{uint16(a), uint16(b)})
+func (m *NetworkSelector) matchesHTTP(to *destination, unknown bool) bool {
+	if len(m.Methods) == 0 && len(m.Paths) == 0 {
+		return true
 	}
+	if to.Method == Intercepted {
+		return !unknown
+	}
+	if to.Method == "" {
+		return unknown
+	}
+	if len(m.Methods) > 0 && !contains(m.Methods, to.Method) {
+		return false
+	}
+	if len(m.Paths) == 0 {
+		return true
+	}
+	if !unknown {
+		return m.permitsPath(to.web)
+	}
+	_, refuses := m.refusesPath(to.web)
+	return refuses
+}
+
+func (m *NetworkSelector) matchesDomain(domain string) bool {
+	if domain == "" {
+		return false
+	}
+	for _, g := range m.Domains {
+		if g.Match(domain) {
+			return true
+		}
+	}
+	return false
+}
+
+// inside reports whether one of the networks holds a.
+func inside(networks []netip.Prefix, a netip.Addr) bool {
+	for _, c := range networks {
+		if c.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *NetworkSelector) matchesPort(port int) bool {
+	for _, r := range m.Ports {
+		if int(r.Low) <= port && port <= int(r.High) {
+			return true
+		}
+	}
+	return false
 }

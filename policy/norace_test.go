@@ -1,5 +1,5 @@
 //go:build !race
 
-package policy
+package policy_test
 
 const raceDetector = false

@@ -4,7 +4,7 @@ import "strings"
 
 // multiCallNames are programs that are many programs in one file and choose by
 // the name they are called by.
-var multiCallNames = []string{boxName, "toybox", "coreutils"}
+var multiCallNames = []string{MultiCallWrapper, "toybox", "coreutils"}
 
 // multiCall reports whether a program, by path or name, is a multi-call one.
 func multiCall(program string) bool {
@@ -44,53 +44,45 @@ func appletName(argv []string) string {
 	return strings.TrimPrefix(base(argv[0]), "-")
 }
 
-// transparentWords are the wrappers whose payload is judged, as the files say:
-// the nearest file has the last word on each.
-func transparentWords(documents []*document) map[string]bool {
-	words := map[string]bool{}
+// DefaultTransparent returns the built-in wrappers whose payload is evaluated, as
+// a set of the names that [WrapperName] returns. The caller may change it.
+func DefaultTransparent() map[string]bool {
+	names := make(map[string]bool, len(wrappers))
 	for name := range wrappers {
-		words[name] = true
+		names[name] = true
 	}
-	for i := len(documents) - 1; i >= 0; i-- {
-		for _, w := range documents[i].remove {
-			delete(words, wrapperName(w))
-		}
-		for _, w := range documents[i].add {
-			words[wrapperName(w)] = true
-		}
-	}
-	return words
+	return names
 }
 
 // wrapped returns the name of the wrapper a program is, empty when it is none.
 // What the program's file is called counts, and so do its content and what it was
 // called by, since a copy of a wrapper still wraps.
-func (p *Policy) wrapped(s *subject) string {
+func (c *commandRules) wrapped(s *subject) string {
 	if s.program.isMultiCall() {
 		applet := appletName(s.argv)
 		switch {
 		case multiCalled(applet), len(s.argv) > 1 && strings.HasPrefix(s.argv[1], coreutilsProgram):
-			return p.transparentName(boxName)
-		case s.program.MultiCall && !p.transparent[applet]:
+			return c.transparentName(MultiCallWrapper)
+		case s.program.MultiCall && !c.transparent[applet]:
 			// A copy: it may still be called like a wrapper, below.
 		default:
-			return p.transparentName(applet)
+			return c.transparentName(applet)
 		}
 	}
-	if name := wrapperName(s.program.Path); p.transparent[name] && name != boxName {
+	if name := WrapperName(s.program.Path); c.transparent[name] && name != MultiCallWrapper {
 		return name
 	}
-	if name := wrapperName(s.program.Called); p.transparent[name] && name != boxName {
+	if name := WrapperName(s.program.Called); c.transparent[name] && name != MultiCallWrapper {
 		return name
 	}
 	if multiCalled(appletName(s.argv)) || multiCall(s.program.Called) {
-		return p.transparentName(boxName)
+		return c.transparentName(MultiCallWrapper)
 	}
 	return ""
 }
 
-func (p *Policy) transparentName(name string) string {
-	if p.transparent[name] {
+func (c *commandRules) transparentName(name string) string {
+	if c.transparent[name] {
 		return name
 	}
 	return ""
@@ -100,7 +92,7 @@ func (p *Policy) transparentName(name string) string {
 // its caller named it: what it may run can then be refused for that, and need not
 // be permitted.
 func (s *subject) guessed(name string) bool {
-	return name == boxName && !s.program.isMultiCall() && !multiCall(s.program.Called)
+	return name == MultiCallWrapper && !s.program.isMultiCall() && !multiCall(s.program.Called)
 }
 
 func inChain(q *CommandRequest, program string) bool {
@@ -115,18 +107,18 @@ func inChain(q *CommandRequest, program string) bool {
 // payload decides for one payload by its name alone. One that gets an execve
 // of its own is judged then by its file: here a rule may only refuse it early.
 // An applet or a loader's program gets none, so it must be permitted here.
-func (p *Policy) payload(pl *Payload, q *CommandRequest) (Decision, reason) {
+func (c *commandRules) payload(pl *Payload, q *CommandRequest) (Decision, reason) {
 	s := subject{program: &Program{Called: pl.Program}, argv: pl.Argv, request: q}
-	rule := p.first(p.calledName(&s), &s, false)
+	rule := c.first(calledName(&s), &s, false)
 	if argv0 := appletName(pl.Argv); pl.InProcess && argv0 != pl.Program {
-		rule = stricterRule(rule, p.first(argv0, &s, false))
+		rule = stricterRule(rule, c.first(argv0, &s, false))
 	}
 	why := reason{about: pl.Program}
 	switch {
-	case rule != nil && (!rule.Effect.permits() || pl.Applet):
+	case rule != nil && (!rule.Effect.Permits() || pl.Applet):
 		return Decision{Effect: rule.Effect, Rule: rule}, why
 	case pl.Applet:
-		return p.fallback(defaultCommand), why
+		return Decision{Effect: c.other}, why
 	case pl.InProcess:
 		return Decision{}, reason{text: "the program given to the loader was not found", about: pl.Program}
 	}

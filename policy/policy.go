@@ -1,229 +1,253 @@
-// Package policy loads policies and decides requests by them.
+// Package policy decides requests of commands by rules.
 //
-// A policy is a YAML file and the files it extends. [Load] reads them strictly,
-// by one table of keys from which [Schema] is made too, and reports every
-// problem at once with its place. [Policy.Evaluate] decides one request: rules of
-// its group are tried in file order, the first that matches decides, and what no
-// rule matches is denied unless the file's defaults say otherwise. [Lint] names
-// what loads but is probably not meant.
+// A [Policy] is made from a [Definition], usually by policy/syntax, which reads
+// policy files. [Policy.Evaluate] decides one [Request]. The rules of the
+// request's group are tried in order, and the first that matches decides. What
+// no rule matches is denied unless [Defaults] say otherwise. The result is a
+// [Decision] for the program and a [Diagnostic] for a person.
 //
-// The rest are facts of a policy for those who hold it: [Policy.Roots] and
-// [Policy.Tree] for mounts, [Policy.EnvFilter], [Policy.EnvInject] and
-// [Policy.Limits] for starting commands, [Policy.DeniedPrograms] for telling
-// programs by content, [Policy.Unheld] for refusing what cannot be held.
-// [LoaderPayload], [Shebang] and [ShellCommands] are pure readers of what a
-// command is made of.
+// Other methods return facts of a policy:
 //
-// The package makes no system call: files are read by the caller, through
-// [Options.ReadFile], and facts about programs come in a request.
+//   - [Policy.Roots], [Policy.Tree]: which directories a sandbox mounts
+//   - [Policy.EnvFilter], [Policy.EnvInject], [Policy.Limits]: how commands start
+//   - [Policy.DeniedPrograms]: which programs are recognised by content
+//   - [Policy.Settings], [Policy.Unsupported]: what other parts must enforce
+//
+// [LoaderPayload], [Shebang] and [ShellCommands] read what a command is made of.
+//
+// The package is pure. It reads no files and makes no system call. A [Policy]
+// does not change and is safe for concurrent use.
+//
+// Evaluate calls the rules of one group (commands.go, files.go, network.go,
+// socket.go, signal.go). These call the matchers of their selectors (args.go,
+// payload.go, webpath.go, netaddr.go). explain.go and hint.go describe a
+// decision afterwards.
 package policy
 
 import (
-	"net/netip"
-	"time"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"maps"
+	"slices"
 
 	"agentsh/policy/env"
+	"agentsh/policy/glob"
 )
 
-// Source is one policy file as it was read.
+// Source is the content of one policy file.
 type Source struct {
 	Name string `json:"name"` // path shown in positions
 	Data []byte `json:"data"`
 }
 
-// Options are the inputs of [Load] that do not come from the policy file.
-type Options struct {
-	// Vars are the values of ${NAME} in patterns: WORKSPACE, PROJECT_ROOT,
-	// GIT_ROOT, HOME, TMPDIR and the operator's own.
-	Vars map[string]string
-	// ReadFile returns a file named by extends, relative names being already
-	// joined to the directory of the file that names them. Nil refuses extends.
-	ReadFile func(name string) ([]byte, error)
-	// OutsideWorkspace allows a PROJECT_ROOT that is not in WORKSPACE.
-	OutsideWorkspace bool
+// Definition is what a policy consists of. [New] makes a [Policy] from it.
+type Definition struct {
+	Name, Description string
+	Sources           []Source          // the files, the main one first
+	Vars              map[string]string // values of ${NAME} in patterns
+	Rules             [GroupCount][]*Rule
+	Given             [GroupCount]bool // the group has a key in a file, maybe without rules
+	Defaults          Defaults
+	Env               EnvSettings // env_policy
+	Inject            map[string]Injection
+	Limits            Limits
+	Audit             AuditSettings
+	Approvals         Approvals
+	// Transparent are the names of programs whose payload, a command in their
+	// arguments, is evaluated too. See [DefaultTransparent].
+	Transparent map[string]bool
+	ExecFrom    []*glob.Glob // nil: programs run from everywhere
+	GitGuard    *Switch      // nil: not given
+	Settings    []Setting    // keys that other parts of the product enforce
 }
 
-// Position is a place in a policy file. Lines and columns count from 1.
-type Position struct {
-	File   string `json:"file"`
-	Line   int    `json:"line"`
-	Column int    `json:"column"`
+// Defaults are the effects of requests that no rule matches. A nil effect is
+// not given, and denies.
+type Defaults struct {
+	Command    *Effect
+	FileRead   *Effect // read, list and stat
+	FileWrite  *Effect // every other file operation
+	Network    *Effect
+	UnixSocket *Effect
+	Signal     *Effect
 }
 
-// Effect is what a decision does. The zero value is Deny.
-type Effect uint8
-
-// The effects, with the word a policy file uses for each.
-const (
-	Deny       Effect = iota // deny
-	Allow                    // allow
-	Audit                    // audit: allow, always logged
-	Approve                  // approve: wait for a human; no answer denies
-	Redirect                 // redirect: run or write something else instead
-	SoftDelete               // soft_delete: move to the trash
-	Absorb                   // absorb: report success, do nothing (signals)
-)
-
-// Rule is one compiled rule, as decisions and diagnostics refer to it.
-type Rule struct {
-	Name           string
-	Description    string
-	Group          Group
-	Pos            Position
-	Effect         Effect
-	Message        string        // the author's message as written, may be empty
-	ApproveTimeout time.Duration // how long Approve waits; 0: as approvals say
-	Redirect       *RedirectTo   // set when Effect is Redirect
-	Env            *env.Filter   // command rules: env_allow, env_deny, env_max_*; nil when not given
-	Limits         *Limits       // command rules: limits and timeout; nil when not given
-
-	message message
-	filter  env.Filter // Env merged with env_policy
-
-	// What the rule selects: the one of its group is set.
-	command *commandMatch
-	file    *fileMatch
-	network *networkMatch
-	socket  *socketMatch
-	signal  *signalMatch
+// Policy is a set of rules and settings. It is safe for concurrent use.
+type Policy struct {
+	def      Definition
+	digest   string
+	commands commandRules
+	files    fileRules
+	network  networkRules
+	sockets  socketRules
+	signals  signalRules
 }
 
-// Decision is the outcome of one request.
-type Decision struct {
-	Effect Effect
-	Rule   *Rule // nil: the group's default applied
-}
-
-// Permits reports whether the request may go ahead as it was made.
-func (d Decision) Permits() bool { return d.Effect == Allow || d.Effect == Audit }
-
-// Diagnostic explains a decision to a person. It holds no secrets: names,
-// positions and the author's texts.
-type Diagnostic struct {
-	Rule    string   // rule name, or "default"
-	Pos     Position // zero for a default
-	Message string   // why, one sentence
-	Hint    string   // what to change or do instead, may be empty
-}
-
-// Group is a kind of rule.
-type Group uint8
-
-// The rule groups.
-const (
-	GroupCommand Group = iota
-	GroupFile
-	GroupNetwork
-	GroupUnixSocket
-	GroupSignal
-)
-
-// Request is something a command wants to do: *CommandRequest, *FileRequest,
-// *NetworkRequest, *UnixSocketRequest or *SignalRequest.
-type Request interface{ group() Group }
-
-// Program is one executable file of a command.
-//
-// The name a program is called by is chosen by whoever calls it, so it can
-// make a rule deny but makes a rule permit only where it is trustworthy: the
-// link it names stands in a directory the file rules let nobody change, or the
-// caller of Evaluate lists it in Names.
-type Program struct {
-	Called string   // the name it was called by: the path given to execve, or a bare name
-	Path   string   // resolved absolute path inside the sandbox; empty: not resolved
-	Names  []string // absolute paths of links on the sandbox's own PATH that lead to this file
-	Same   []string // paths of denied programs this file is identical to (inode or content)
-	Args   []string // of Chain only: its argument vector, Args[0] included; nil: not known
-
-	MultiCall bool // its content is that of a multi-call program, as busybox
-}
-
-// CommandRequest asks to run a program.
-type CommandRequest struct {
-	Program
-	Argv        []string  // whole argument vector, Argv[0] included
-	Chain       []Program // interpreters of a script, loaders' programs, wrapper payloads; outermost last
-	Cwd         string    // absolute, inside the sandbox
-	Depth       int       // 0: asked for by the operator; n: n execs below
-	Parent      string    // path of the calling program; empty at depth 0
-	Ancestors   []string  // paths, nearest first
-	Interactive bool      // has a terminal
-}
-
-// FileOp is a set of file operations.
-type FileOp uint32
-
-// The file operations, in the words of file_rules.
-const (
-	OpRead FileOp = 1 << iota
-	OpWrite
-	OpCreate
-	OpDelete
-	OpRename
-	OpList
-	OpStat
-	OpChmod
-	OpChown
-	OpLink
-	OpSymlink
-	OpMkdir
-	OpRmdir
-	OpMknod
-	OpXattr
-	OpUtime
-	OpExecute
-	OpAll FileOp = 1<<iota - 1
-)
-
-// FileRequest asks for one operation on one path. Both names of a rename or
-// link are two requests.
-type FileRequest struct {
-	Path string // absolute, inside the sandbox, links resolved
-	Op   FileOp // exactly one bit
-}
-
-// Intercepted as the Method of a NetworkRequest says that the connection is
-// inspected: each HTTP request on it will be evaluated by itself.
-const Intercepted = "*"
-
-// NetworkRequest asks for a connection, a bind or a datagram. A request made
-// before its host is resolved is made again with the address.
-type NetworkRequest struct {
-	Domain   string     // host name as normalised; empty when only an address is known
-	Addr     netip.Addr // not valid before the name is resolved
-	Port     int
-	Protocol string // tcp, udp
-	Method   string // HTTP method; empty: the connection is not inspected; or Intercepted
-	Path     string // HTTP path of an inspected connection
-	Binary   string // path of the program that connects
-}
-
-// Host is the host name of the request, or its address if it has no name.
-func (q *NetworkRequest) Host() string {
-	if q.Domain == "" && q.Addr.IsValid() {
-		return q.Addr.String()
+// New returns the policy of a definition. It keeps the definition and its
+// rules: the caller does not change them afterwards.
+func New(d Definition) *Policy {
+	if d.Vars == nil {
+		d.Vars = map[string]string{}
 	}
-	return q.Domain
+	p := &Policy{def: d, digest: digest(d.Sources, d.Vars)}
+	for _, rule := range d.Rules[GroupCommand] {
+		if rule.Env != nil {
+			rule.filter = mergeFilter(&d.Env, &rule.Command.Env)
+		}
+	}
+	p.files = newFileRules(d.Rules[GroupFile], d.Defaults)
+	p.commands = newCommandRules(&d, &p.files)
+	p.network = newNetworkRules(d.Rules[GroupNetwork], d.Defaults)
+	p.sockets = newSocketRules(d.Rules[GroupUnixSocket], d.Defaults)
+	p.signals = signalRules{rules: d.Rules[GroupSignal], other: orDeny(d.Defaults.Signal)}
+	return p
 }
 
-// UnixSocketRequest asks to reach or create a Unix socket.
-type UnixSocketRequest struct {
-	Path string // resolved path, or @name for an abstract socket
-	Op   string // connect, bind, listen, sendto
+// orDeny returns a default, or Deny where it is not given.
+func orDeny(e *Effect) Effect {
+	if e == nil {
+		return Deny
+	}
+	return *e
 }
 
-// SignalRequest asks to send a signal.
-type SignalRequest struct {
-	Signal int    // number
-	Target string // self, children, descendants, siblings, session, parent, external, system
-	PID    int    // inside the sandbox
-	Name   string // base name of the target's program
-	// SameUser: the target runs as the sender's user.
-	SameUser bool
+// digest hashes the sources and variables, each with its length.
+func digest(sources []Source, vars map[string]string) string {
+	h := sha256.New()
+	for _, s := range sources {
+		hashText(h, s.Name)
+		hashText(h, string(s.Data))
+	}
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		hashText(h, name)
+		hashText(h, vars[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
-func (*CommandRequest) group() Group    { return GroupCommand }
-func (*FileRequest) group() Group       { return GroupFile }
-func (*NetworkRequest) group() Group    { return GroupNetwork }
-func (*UnixSocketRequest) group() Group { return GroupUnixSocket }
-func (*SignalRequest) group() Group     { return GroupSignal }
+func hashText(h hash.Hash, s string) {
+	var length [8]byte
+	binary.BigEndian.PutUint64(length[:], uint64(len(s)))
+	h.Write(length[:])
+	h.Write([]byte(s))
+}
+
+// Name returns the policy's name.
+func (p *Policy) Name() string { return p.def.Name }
+
+// Description returns what the policy says it is for.
+func (p *Policy) Description() string { return p.def.Description }
+
+// Digest returns the hex SHA-256 of the sources and variables. Two policies with
+// the same digest decide alike.
+func (p *Policy) Digest() string { return p.digest }
+
+// Sources returns the files the policy was loaded from, the main one first.
+func (p *Policy) Sources() []Source { return slices.Clone(p.def.Sources) }
+
+// Vars returns the variables the policy was loaded with.
+func (p *Policy) Vars() map[string]string { return maps.Clone(p.def.Vars) }
+
+// Rules returns the rules of one group in the order they are tried. The caller
+// does not change them.
+func (p *Policy) Rules(g Group) []*Rule {
+	if int(g) >= GroupCount {
+		return nil
+	}
+	return p.def.Rules[g]
+}
+
+// Governs reports whether the policy has rules or a default for a group.
+// Evaluate denies every request of a group that it does not govern.
+func (p *Policy) Governs(g Group) bool {
+	if int(g) >= GroupCount {
+		return false
+	}
+	d := &p.def.Defaults
+	given := p.def.Given[g]
+	switch g {
+	case GroupFile:
+		return given || d.FileRead != nil || d.FileWrite != nil
+	case GroupNetwork:
+		return given || d.Network != nil
+	case GroupUnixSocket:
+		return given || d.UnixSocket != nil
+	case GroupSignal:
+		return given || d.Signal != nil
+	default:
+		return given || d.Command != nil
+	}
+}
+
+// EnvFilter returns env_policy merged with a matched command rule, the stricter
+// of both. r may be nil. The caller does not change the result.
+func (p *Policy) EnvFilter(r *Rule) env.Filter {
+	if r == nil || r.Env == nil {
+		return p.def.Env.Filter
+	}
+	return r.filter
+}
+
+// EnvSettings returns env_policy as the files give it.
+func (p *Policy) EnvSettings() EnvSettings { return p.def.Env }
+
+// EnvInject returns the policy's env_inject.
+func (p *Policy) EnvInject() map[string]string {
+	out := make(map[string]string, len(p.def.Inject))
+	for name, in := range p.def.Inject {
+		out[name] = in.Value
+	}
+	return out
+}
+
+// EnvNested returns the sorted names of env_inject that are restored at every
+// execve below a command.
+func (p *Policy) EnvNested() []string {
+	var out []string
+	for name, in := range p.def.Inject {
+		if in.Nested {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Limits returns resource_limits merged with a matched command rule, the
+// stricter of both. r may be nil.
+func (p *Policy) Limits(r *Rule) Limits {
+	if r == nil || r.Limits == nil {
+		return p.def.Limits
+	}
+	return p.def.Limits.stricter(r.Limits)
+}
+
+// Audit returns what the audit log records.
+func (p *Policy) Audit() AuditSettings { return p.def.Audit }
+
+// Approvals returns how a person is asked.
+func (p *Policy) Approvals() Approvals { return p.def.Approvals }
+
+// Transparent reports whether the payload of a wrapper is evaluated. name is
+// what [WrapperName] returns.
+func (p *Policy) Transparent(name string) bool { return p.def.Transparent[name] }
+
+// ExecFrom returns the patterns of the only directories programs may run from,
+// or nil when the policy does not limit them. Evaluate enforces them.
+func (p *Policy) ExecFrom() []string {
+	var out []string
+	for _, g := range p.def.ExecFrom {
+		out = append(out, g.String())
+	}
+	return out
+}
+
+// GitGuard reports whether repositories are guarded, and where the policy says so.
+func (p *Policy) GitGuard() (on bool, at Position) {
+	if p.def.GitGuard == nil {
+		return false, Position{}
+	}
+	return p.def.GitGuard.On, p.def.GitGuard.Pos
+}

@@ -1,17 +1,21 @@
-package policy
+package policy_test
 
 import (
 	"strings"
 	"testing"
+
+	"agentsh/policy"
+	"agentsh/policy/internal/fixture"
+	"agentsh/policy/syntax"
 )
 
-// testVars are the variables of the tests.
-var testVars = map[string]string{"WORKSPACE": "/ws", "PROJECT_ROOT": "/ws", "GIT_ROOT": "/ws", "HOME": "/home/agent", "TMPDIR": "/tmp"}
-
 // load loads the rules of a test under a header.
-func load(t testing.TB, body string) *Policy {
+func load(t testing.TB, body string) *policy.Policy {
 	t.Helper()
-	p, err := Load(Source{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + body)}, Options{Vars: testVars})
+	p, err := syntax.Load(
+		policy.Source{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + body)},
+		syntax.Options{Vars: fixture.Vars},
+	)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, body)
 	}
@@ -21,35 +25,14 @@ func load(t testing.TB, body string) *Policy {
 // problems are the complaints about a file with the header.
 func problems(t testing.TB, body string) string {
 	t.Helper()
-	_, err := Load(Source{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + body)}, Options{Vars: testVars})
+	_, err := syntax.Load(
+		policy.Source{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + body)},
+		syntax.Options{Vars: fixture.Vars},
+	)
 	if err == nil {
 		t.Fatalf("loads:\n%s", body)
 	}
 	return err.Error()
-}
-
-// run is a request to run argv, its program in /usr/bin unless it has a slash.
-func run(argv ...string) *CommandRequest {
-	file := argv[0]
-	if !strings.Contains(file, "/") {
-		file = "/usr/bin/" + file
-	}
-	return &CommandRequest{Program: Program{Called: argv[0], Path: file}, Argv: argv, Cwd: "/ws"}
-}
-
-// expect checks the effect and rule of one decision: "deny by block-kill".
-func expect(t *testing.T, p *Policy, r Request, want string) {
-	t.Helper()
-	d, g := p.Evaluate(r)
-	if got := d.Effect.String() + " by " + g.Rule; got != want {
-		t.Errorf("%s: %s, want %s (%s)", describe(r, reason{}), got, want, g.Message)
-	}
-	if d.Rule != nil && d.Rule.Name != g.Rule {
-		t.Errorf("decision names rule %s, diagnostic %s", d.Rule.Name, g.Rule)
-	}
-	if !d.Permits() && g.Message == "" {
-		t.Errorf("%s: a denial without a message", describe(r, reason{}))
-	}
 }
 
 const commands = `
@@ -70,237 +53,265 @@ func TestCommandsAreJudgedByAllTheirNames(t *testing.T) {
 	p := load(t, commands+"file_rules:\n  - {name: ws, paths: ['/ws/**'], operations: ['*'], decision: allow}\n")
 	tests := []struct {
 		name string
-		r    *CommandRequest
+		r    *policy.CommandRequest
 		want string
 	}{
-		{"a denied name", run("kill", "1"), "deny by block-kill"},
-		{"an allowed name", run("git", "status"), "allow by allow-some"},
-		{"a glob of names", run("mkfs.ext4"), "allow by allow-some"},
-		{"no rule", run("nmap"), "deny by default"},
-		{"a path glob", run("/opt/evil/x"), "deny by block-kill"},
+		{"a denied name", fixture.Run("kill", "1"), "deny by block-kill"},
+		{"an allowed name", fixture.Run("git", "status"), "allow by allow-some"},
+		{"a glob of names", fixture.Run("mkfs.ext4"), "allow by allow-some"},
+		{"no rule", fixture.Run("nmap"), "deny by default"},
+		{"a path glob", fixture.Run("/opt/evil/x"), "deny by block-kill"},
 		{
 			"a link of the system to another name",
-			&CommandRequest{Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}},
 			"allow by allow-some",
 		},
 		{
 			"a link told by the supervisor",
-			&CommandRequest{Program: Program{Called: "python", Path: "/opt/python3.11", Names: []string{"/usr/bin/python3"}}},
+			&policy.CommandRequest{Program: policy.Program{Called: "python", Path: "/opt/python3.11", Names: []string{"/usr/bin/python3"}}},
 			"allow by allow-some",
 		},
 		{
 			"a bare name does not vouch for another file",
-			&CommandRequest{Program: Program{Called: "python3", Path: "/usr/bin/python3.11"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "python3", Path: "/usr/bin/python3.11"}},
 			"deny by default",
 		},
 		{
 			"a link a command could have made",
-			&CommandRequest{Program: Program{Called: "/ws/ls", Path: "/usr/bin/nmap"}, Cwd: "/ws"},
+			&policy.CommandRequest{Program: policy.Program{Called: "/ws/ls", Path: "/usr/bin/nmap"}, Cwd: "/ws"},
 			"deny by default",
 		},
 		{
 			"a link below /proc",
-			&CommandRequest{Program: Program{Called: "/proc/self/cwd/ls", Path: "/usr/bin/nmap"}, Cwd: "/ws"},
+			&policy.CommandRequest{Program: policy.Program{Called: "/proc/self/cwd/ls", Path: "/usr/bin/nmap"}, Cwd: "/ws"},
 			"deny by default",
 		},
 		{
 			"an allowed link to a denied program",
-			&CommandRequest{Program: Program{Called: "/usr/bin/git", Path: "/usr/bin/kill"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/usr/bin/git", Path: "/usr/bin/kill"}},
 			"deny by block-kill",
 		},
 		{
 			"a denied link to an allowed program",
-			&CommandRequest{Program: Program{Called: "/ws/kill", Path: "/usr/bin/git"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/ws/kill", Path: "/usr/bin/git"}},
 			"deny by block-kill",
 		},
 		{
 			"a denied argv[0]",
-			&CommandRequest{Program: Program{Called: "/usr/bin/git", Path: "/usr/bin/git"}, Argv: []string{"kill"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/usr/bin/git", Path: "/usr/bin/git"}, Argv: []string{"kill"}},
 			"deny by block-kill",
 		},
 		{
 			"a copy of a denied program",
-			&CommandRequest{Program: Program{Called: "git", Path: "/ws/git", Same: []string{"/usr/bin/kill"}}},
+			&policy.CommandRequest{Program: policy.Program{Called: "git", Path: "/ws/git", Same: []string{"/usr/bin/kill"}}},
 			"deny by block-kill",
 		},
-		{"a file that was not found", &CommandRequest{Program: Program{Called: "git"}}, "deny by default"},
-		{"a path that is not resolved", &CommandRequest{Program: Program{Called: "git", Path: "/usr/bin/../bin/git"}}, "deny by default"},
-		{"nothing at all", &CommandRequest{}, "deny by default"},
-		{"a redirected program", run("curl", "x"), "redirect by redirect-curl"},
+		{"a file that was not found", &policy.CommandRequest{Program: policy.Program{Called: "git"}}, "deny by default"},
+		{
+			"a path that is not resolved",
+			&policy.CommandRequest{Program: policy.Program{Called: "git", Path: "/usr/bin/../bin/git"}},
+			"deny by default",
+		},
+		{"nothing at all", &policy.CommandRequest{}, "deny by default"},
+		{"a redirected program", fixture.Run("curl", "x"), "redirect by redirect-curl"},
 		{
 			"a script and its interpreter",
-			&CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git"}, Chain: []Program{{Called: "/bin/bash", Path: "/usr/bin/bash"}}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git"},
+				Chain:   []policy.Program{{Called: "/bin/bash", Path: "/usr/bin/bash"}},
+			},
 			"allow by allow-some",
 		},
 		{
 			"a script whose interpreter is denied",
-			&CommandRequest{
-				Program: Program{Called: "/ws/git", Path: "/ws/git"},
-				Chain:   []Program{{Called: "/usr/bin/kill", Path: "/usr/bin/kill"}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git"},
+				Chain:   []policy.Program{{Called: "/usr/bin/kill", Path: "/usr/bin/kill"}},
 			},
 			"deny by block-kill",
 		},
 		{
 			"a script whose interpreter no rule allows",
-			&CommandRequest{
-				Program: Program{Called: "/ws/git", Path: "/ws/git"},
-				Chain:   []Program{{Called: "/usr/bin/perl", Path: "/usr/bin/perl"}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git"},
+				Chain:   []policy.Program{{Called: "/usr/bin/perl", Path: "/usr/bin/perl"}},
 			},
 			"deny by default",
 		},
 		{
 			"a script whose interpreter is redirected",
-			&CommandRequest{
-				Program: Program{Called: "/ws/git", Path: "/ws/git"},
-				Chain:   []Program{{Called: "/usr/bin/curl", Path: "/usr/bin/curl"}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git"},
+				Chain:   []policy.Program{{Called: "/usr/bin/curl", Path: "/usr/bin/curl"}},
 			},
 			"deny by redirect-curl",
 		},
-		{"a wrapper of a denied program", run("env", "-i", "A=b", "kill", "1"), "deny by block-kill"},
-		{"a wrapper in a wrapper", run("timeout", "-s", "KILL", "5", "env", "-S", "kill -9 1"), "deny by block-kill"},
-		{"a wrapper of a program no rule is about waits for its execve", run("env", "nmap"), "allow by allow-some"},
-		{"a wrapper of a redirected program", run("env", "curl"), "deny by redirect-curl"},
-		{"a loader's program that was not found", run("/lib64/ld-linux-x86-64.so.2", "/usr/bin/git"), "deny by default"},
-		{"a loader's denied program", run("/lib64/ld-linux-x86-64.so.2", "--argv0", "x", "/usr/bin/kill"), "deny by block-kill"},
+		{"a wrapper of a denied program", fixture.Run("env", "-i", "A=b", "kill", "1"), "deny by block-kill"},
+		{"a wrapper in a wrapper", fixture.Run("timeout", "-s", "KILL", "5", "env", "-S", "kill -9 1"), "deny by block-kill"},
+		{"a wrapper of a program no rule is about waits for its execve", fixture.Run("env", "nmap"), "allow by allow-some"},
+		{"a wrapper of a redirected program", fixture.Run("env", "curl"), "deny by redirect-curl"},
+		{"a loader's program that was not found", fixture.Run("/lib64/ld-linux-x86-64.so.2", "/usr/bin/git"), "deny by default"},
+		{"a loader's denied program", fixture.Run("/lib64/ld-linux-x86-64.so.2", "--argv0", "x", "/usr/bin/kill"), "deny by block-kill"},
 		{
 			"a loader's program that was found",
-			&CommandRequest{
-				Program: Program{Called: "/lib64/ld-linux-x86-64.so.2", Path: "/lib64/ld-linux-x86-64.so.2"},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/lib64/ld-linux-x86-64.so.2", Path: "/lib64/ld-linux-x86-64.so.2"},
 				Argv:    []string{"ld", "/usr/bin/git"},
-				Chain:   []Program{{Called: "/usr/bin/git", Path: "/usr/bin/git"}},
+				Chain:   []policy.Program{{Called: "/usr/bin/git", Path: "/usr/bin/git"}},
 			},
 			"allow by allow-some",
 		},
-		{"loader options nobody knows", run("/lib64/ld-linux-x86-64.so.2", "--new", "/usr/bin/git"), "deny by default"},
-		{"a busybox applet that is allowed", run("busybox", "ls"), "allow by allow-some"},
-		{"a busybox applet that is denied", run("busybox", "kill", "1"), "deny by block-kill"},
-		{"a busybox applet no rule is about", run("busybox", "nc"), "deny by default"},
-		{"a busybox applet through a wrapper applet", run("busybox", "env", "nc"), "deny by default"},
+		{"loader options nobody knows", fixture.Run("/lib64/ld-linux-x86-64.so.2", "--new", "/usr/bin/git"), "deny by default"},
+		{"a busybox applet that is allowed", fixture.Run("busybox", "ls"), "allow by allow-some"},
+		{"a busybox applet that is denied", fixture.Run("busybox", "kill", "1"), "deny by block-kill"},
+		{"a busybox applet no rule is about", fixture.Run("busybox", "nc"), "deny by default"},
+		{"a busybox applet through a wrapper applet", fixture.Run("busybox", "env", "nc"), "deny by default"},
 		{
 			"an applet by its link",
-			&CommandRequest{Program: Program{Called: "/bin/ls", Path: "/bin/busybox", Same: []string{"/bin/kill"}}, Argv: []string{"ls"}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/bin/ls", Path: "/bin/busybox", Same: []string{"/bin/kill"}},
+				Argv:    []string{"ls"},
+			},
 			"allow by allow-some",
 		},
 		{
 			"a script for a busybox applet",
-			&CommandRequest{
-				Program: Program{Called: "/ws/git", Path: "/ws/git"},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git"},
 				Argv:    []string{"git"},
-				Chain:   []Program{{Called: "/bin/busybox", Path: "/bin/busybox", Args: []string{"/bin/busybox", "kill", "/ws/git"}}},
+				Chain:   []policy.Program{{Called: "/bin/busybox", Path: "/bin/busybox", Args: []string{"/bin/busybox", "kill", "/ws/git"}}},
 			},
 			"deny by block-kill",
 		},
 		{
 			"a copied loader that runs busybox",
-			&CommandRequest{
-				Program: Program{Called: "/ws/git", Path: "/ws/git"},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git"},
 				Argv:    []string{"git", "/bin/busybox", "nc"},
-				Chain:   []Program{{Called: "/bin/busybox", Path: "/bin/busybox", Args: []string{"/bin/busybox", "nc"}}},
+				Chain:   []policy.Program{{Called: "/bin/busybox", Path: "/bin/busybox", Args: []string{"/bin/busybox", "nc"}}},
 			},
 			"deny by default",
 		},
 		{
 			"busybox by a longer name",
-			&CommandRequest{Program: Program{Called: "/bin/busybox", Path: "/bin/busybox"}, Argv: []string{"busyboxes", "kill", "1"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/bin/busybox", Path: "/bin/busybox"}, Argv: []string{"busyboxes", "kill", "1"}},
 			"deny by block-kill",
 		},
 		{
 			"a copy of busybox",
-			&CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true}, Argv: []string{"busybox", "kill", "1"}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true},
+				Argv:    []string{"busybox", "kill", "1"},
+			},
 			"deny by block-kill",
 		},
 		{
 			"a copy of busybox by a longer name",
-			&CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true}, Argv: []string{"-busybox.x", "nc"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true}, Argv: []string{"-busybox.x", "nc"}},
 			"deny by default",
 		},
 		{
 			"a copy of busybox that is called as an applet",
-			&CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true}, Argv: []string{"kill"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true}, Argv: []string{"kill"}},
 			"deny by block-kill",
 		},
 		{
 			"a copy of busybox that is called as a wrapper",
-			&CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true}, Argv: []string{"timeout", "5", "kill"}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true},
+				Argv:    []string{"timeout", "5", "kill"},
+			},
 			"deny by block-kill",
 		},
 		{
 			"an unknown program called busybox",
-			&CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git"}, Argv: []string{"busyboxx", "kill", "1"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/ws/git", Path: "/ws/git"}, Argv: []string{"busyboxx", "kill", "1"}},
 			"deny by block-kill",
 		},
 		{
 			"an unknown program called busybox with another word",
-			&CommandRequest{Program: Program{Called: "/ws/git", Path: "/ws/git"}, Argv: []string{"busyboxx", "status"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/ws/git", Path: "/ws/git"}, Argv: []string{"busyboxx", "status"}},
 			"allow by allow-some",
 		},
 		{
 			"a copy of coreutils that is told its applet",
-			&CommandRequest{
-				Program: Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/ws/git", Path: "/ws/git", MultiCall: true},
 				Argv:    []string{"git", "--coreutils-prog=kill", "1"},
 			},
 			"deny by block-kill",
 		},
 		{
 			"a script of the coreutils program",
-			&CommandRequest{
-				Program: Program{Called: "/bin/coreutils", Path: "/bin/coreutils"},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "/bin/coreutils", Path: "/bin/coreutils"},
 				Argv:    []string{"x", "--coreutils-prog-shebang=kill", "1"},
 			},
 			"deny by default",
 		},
 		{
 			"another applet by an allowed link",
-			&CommandRequest{Program: Program{Called: "/bin/ls", Path: "/bin/busybox"}, Argv: []string{"nc"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/bin/ls", Path: "/bin/busybox"}, Argv: []string{"nc"}},
 			"deny by default",
 		},
 		{
 			"a denied applet by an allowed link",
-			&CommandRequest{Program: Program{Called: "/bin/ls", Path: "/bin/busybox"}, Argv: []string{"-kill"}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/bin/ls", Path: "/bin/busybox"}, Argv: []string{"-kill"}},
 			"deny by block-kill",
 		},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { expect(t, p, test.r, test.want) })
+		t.Run(test.name, func(t *testing.T) { fixture.Expect(t, p, test.r, test.want) })
 	}
 }
 
 func TestALinkIsOnlyTrustedWhereNobodyCanMakeOne(t *testing.T) {
-	link := &CommandRequest{Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}}
+	link := &policy.CommandRequest{Program: policy.Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}}
 	p := load(t, commands+"file_rules:\n  - {name: all, paths: ['**'], operations: ['*'], decision: allow}\n")
-	expect(t, p, link, "deny by default")
+	fixture.Expect(t, p, link, "deny by default")
 	p = load(
 		t,
 		commands+"file_rules:\n  - {name: usr, paths: [/usr/**], operations: [symlink], decision: deny}\n  - {name: all, paths: ['**'], operations: ['*'], decision: allow}\n",
 	)
-	expect(t, p, link, "deny by default")
+	fixture.Expect(t, p, link, "deny by default")
 	p = load(
 		t,
 		commands+"file_rules:\n  - {name: usr, paths: [/usr/**], operations: ['*'], decision: deny}\n  - {name: all, paths: ['**'], operations: ['*'], decision: allow}\n",
 	)
-	expect(t, p, link, "allow by allow-some")
+	fixture.Expect(t, p, link, "allow by allow-some")
 }
 
 func TestAClosingRuleSaysNothingAboutOneName(t *testing.T) {
 	rules := "command_rules:\n  - {name: some, commands: [python3, perl], decision: allow}\n  - {name: rest, commands: ['*'], decision: %s}\n"
 	for _, effect := range []string{"deny", "approve"} {
 		p := load(t, strings.Replace(rules, "%s", effect, 1))
-		expect(t, p, &CommandRequest{Program: Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}}, "allow by some")
-		expect(
+		fixture.Expect(
 			t,
 			p,
-			&CommandRequest{Program: Program{Called: "python3", Path: "/usr/bin/python3.11", Names: []string{"/usr/bin/py", "/usr/bin/python3"}}},
+			&policy.CommandRequest{Program: policy.Program{Called: "/usr/bin/python3", Path: "/usr/bin/python3.11"}},
 			"allow by some",
 		)
-		expect(
+		fixture.Expect(
 			t,
 			p,
-			&CommandRequest{Program: Program{Called: "/usr/bin/perl", Path: "/usr/bin/perl", Same: []string{"/usr/bin/perl5.36"}}},
+			&policy.CommandRequest{
+				Program: policy.Program{Called: "python3", Path: "/usr/bin/python3.11", Names: []string{"/usr/bin/py", "/usr/bin/python3"}},
+			},
 			"allow by some",
 		)
-		expect(t, p, run("nmap"), effect+" by rest")
-		expect(t, p, &CommandRequest{Program: Program{Called: "/ws/perl", Path: "/usr/bin/nmap"}, Cwd: "/ws"}, effect+" by rest")
+		fixture.Expect(
+			t,
+			p,
+			&policy.CommandRequest{Program: policy.Program{Called: "/usr/bin/perl", Path: "/usr/bin/perl", Same: []string{"/usr/bin/perl5.36"}}},
+			"allow by some",
+		)
+		fixture.Expect(t, p, fixture.Run("nmap"), effect+" by rest")
+		fixture.Expect(
+			t,
+			p,
+			&policy.CommandRequest{Program: policy.Program{Called: "/ws/perl", Path: "/usr/bin/nmap"}, Cwd: "/ws"},
+			effect+" by rest",
+		)
 		if got := p.DeniedPrograms(); len(got) != 0 {
 			t.Errorf("%q", got)
 		}
@@ -310,17 +321,27 @@ func TestAClosingRuleSaysNothingAboutOneName(t *testing.T) {
 func TestALinkThatCameWithTheWorkspaceVouchesForNothing(t *testing.T) {
 	p := load(t, commands)
 	for _, dir := range []string{"/ws/bin", "/home/agent/bin", "/tmp", "/proc/self/cwd"} {
-		expect(t, p, &CommandRequest{Program: Program{Called: "ls", Path: "/usr/bin/nmap", Names: []string{dir + "/ls"}}}, "deny by default")
-		expect(t, p, &CommandRequest{Program: Program{Called: "ls", Path: "/usr/bin/git", Names: []string{dir + "/kill"}}}, "deny by block-kill")
+		fixture.Expect(
+			t,
+			p,
+			&policy.CommandRequest{Program: policy.Program{Called: "ls", Path: "/usr/bin/nmap", Names: []string{dir + "/ls"}}},
+			"deny by default",
+		)
+		fixture.Expect(
+			t,
+			p,
+			&policy.CommandRequest{Program: policy.Program{Called: "ls", Path: "/usr/bin/git", Names: []string{dir + "/kill"}}},
+			"deny by block-kill",
+		)
 	}
 }
 
 func TestIdentityNameGoesByNamesOnly(t *testing.T) {
-	copied := &CommandRequest{Program: Program{Called: "/ws/x", Path: "/ws/x", Same: []string{"/usr/bin/kill"}}}
+	copied := &policy.CommandRequest{Program: policy.Program{Called: "/ws/x", Path: "/ws/x", Same: []string{"/usr/bin/kill"}}}
 	rules := "command_rules:\n  - {name: k, commands: [kill], decision: deny%s}\n  - {name: all, commands: ['*'], decision: allow}\n"
-	expect(t, load(t, strings.Replace(rules, "%s", "", 1)), copied, "deny by k")
+	fixture.Expect(t, load(t, strings.Replace(rules, "%s", "", 1)), copied, "deny by k")
 	p := load(t, strings.Replace(rules, "%s", ", identity: name", 1))
-	expect(t, p, copied, "allow by all")
+	fixture.Expect(t, p, copied, "allow by all")
 	if got := p.DeniedPrograms(); len(got) != 0 {
 		t.Errorf("denied programs: %q", got)
 	}
@@ -432,12 +453,12 @@ func TestArgs(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			p := load(t, "command_rules:\n  - {name: it, "+test.rule+"}\n  - {name: other, commands: ['*'], decision: audit}\n")
-			want := p.Rules(GroupCommand)[0].Effect.String() + " by it"
+			want := p.Rules(policy.GroupCommand)[0].Effect.String() + " by it"
 			for _, argv := range test.yes {
-				expect(t, p, run(argv...), want)
+				fixture.Expect(t, p, fixture.Run(argv...), want)
 			}
 			for _, argv := range test.no {
-				expect(t, p, run(argv...), "audit by other")
+				fixture.Expect(t, p, fixture.Run(argv...), "audit by other")
 			}
 		})
 	}
@@ -449,18 +470,18 @@ command_rules:
   - {name: force, commands: [git], args_patterns: ["^push.*--force", "^push.* -f"], decision: deny}
   - {name: status, commands: [git], args_patterns: ["^status( -s)?$"], decision: allow}
 `)
-	expect(t, p, run("git", "push", "origin", "--force"), "deny by force")
-	expect(t, p, run("git", "push", "\n", "-f"), "deny by force")
-	expect(t, p, run("git", "status", "-s"), "allow by status")
-	expect(t, p, run("git", "status", "-s\n"), "deny by default")
-	expect(t, p, run("git", "push", strings.Repeat("x", maxJoined)), "deny by force")
-	expect(t, p, run("git", "status"), "allow by status")
+	fixture.Expect(t, p, fixture.Run("git", "push", "origin", "--force"), "deny by force")
+	fixture.Expect(t, p, fixture.Run("git", "push", "\n", "-f"), "deny by force")
+	fixture.Expect(t, p, fixture.Run("git", "status", "-s"), "allow by status")
+	fixture.Expect(t, p, fixture.Run("git", "status", "-s\n"), "deny by default")
+	fixture.Expect(t, p, fixture.Run("git", "push", strings.Repeat("x", policy.MaxJoined)), "deny by force")
+	fixture.Expect(t, p, fixture.Run("git", "status"), "allow by status")
 	if n := testing.AllocsPerRun(50, func() { p.Evaluate(run2) }); n != 0 && !raceDetector {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-var run2 = run("git", "status", "-s")
+var run2 = fixture.Run("git", "status", "-s")
 
 func TestContextAndWhen(t *testing.T) {
 	p := load(t, `
@@ -474,54 +495,54 @@ command_rules:
   - {name: tty, commands: [g], when: {interactive: true}, decision: allow}
   - {name: notty, commands: [h], when: {interactive: false}, decision: allow}
 `)
-	at := func(name string, change func(*CommandRequest)) *CommandRequest {
-		q := run(name)
+	at := func(name string, change func(*policy.CommandRequest)) *policy.CommandRequest {
+		q := fixture.Run(name)
 		change(q)
 		return q
 	}
-	expect(t, p, run("a"), "allow by direct")
-	expect(t, p, at("a", func(q *CommandRequest) { q.Depth = 1 }), "deny by default")
-	expect(t, p, run("b"), "deny by default")
-	expect(t, p, at("b", func(q *CommandRequest) { q.Depth = 7 }), "allow by nested")
+	fixture.Expect(t, p, fixture.Run("a"), "allow by direct")
+	fixture.Expect(t, p, at("a", func(q *policy.CommandRequest) { q.Depth = 1 }), "deny by default")
+	fixture.Expect(t, p, fixture.Run("b"), "deny by default")
+	fixture.Expect(t, p, at("b", func(q *policy.CommandRequest) { q.Depth = 7 }), "allow by nested")
 	for depth, want := range []string{"deny by default", "deny by default", "allow by range", "allow by range", "deny by default"} {
-		expect(t, p, at("c", func(q *CommandRequest) { q.Depth = depth }), want)
+		fixture.Expect(t, p, at("c", func(q *policy.CommandRequest) { q.Depth = depth }), want)
 	}
-	expect(t, p, run("d"), "deny by default")
-	expect(t, p, at("d", func(q *CommandRequest) { q.Parent = "/usr/bin/make" }), "allow by parent")
-	expect(t, p, at("e", func(q *CommandRequest) { q.Ancestors = []string{"/bin/sh", "/usr/bin/make"} }), "allow by ancestor")
-	expect(t, p, at("e", func(q *CommandRequest) { q.Ancestors = []string{"/ws/make"} }), "deny by default")
-	expect(t, p, run("f"), "allow by cwd")
-	expect(t, p, at("f", func(q *CommandRequest) { q.Cwd = "/wsx" }), "deny by default")
-	expect(t, p, run("g"), "deny by default")
-	expect(t, p, at("g", func(q *CommandRequest) { q.Interactive = true }), "allow by tty")
-	expect(t, p, run("h"), "allow by notty")
-	expect(t, p, at("h", func(q *CommandRequest) { q.Interactive = true }), "deny by default")
+	fixture.Expect(t, p, fixture.Run("d"), "deny by default")
+	fixture.Expect(t, p, at("d", func(q *policy.CommandRequest) { q.Parent = "/usr/bin/make" }), "allow by parent")
+	fixture.Expect(t, p, at("e", func(q *policy.CommandRequest) { q.Ancestors = []string{"/bin/sh", "/usr/bin/make"} }), "allow by ancestor")
+	fixture.Expect(t, p, at("e", func(q *policy.CommandRequest) { q.Ancestors = []string{"/ws/make"} }), "deny by default")
+	fixture.Expect(t, p, fixture.Run("f"), "allow by cwd")
+	fixture.Expect(t, p, at("f", func(q *policy.CommandRequest) { q.Cwd = "/wsx" }), "deny by default")
+	fixture.Expect(t, p, fixture.Run("g"), "deny by default")
+	fixture.Expect(t, p, at("g", func(q *policy.CommandRequest) { q.Interactive = true }), "allow by tty")
+	fixture.Expect(t, p, fixture.Run("h"), "allow by notty")
+	fixture.Expect(t, p, at("h", func(q *policy.CommandRequest) { q.Interactive = true }), "deny by default")
 }
 
 // TestARuleThatAllowsNamesWhatItAllows: "any value but these" would allow what
 // nobody thought of.
 func TestARuleThatAllowsNamesWhatItAllows(t *testing.T) {
 	for _, decision := range []string{"allow", "audit"} {
-		_, err := Load(
-			Source{
+		_, err := syntax.Load(
+			policy.Source{
 				Name: "p.yaml",
 				Data: []byte(
 					"version: 1\nname: x\ncommand_rules:\n  - {name: a, commands: [git], args: ['-c=!{a.b=*}', '**'], decision: " + decision + "}\n",
 				),
 			},
-			Options{Vars: testVars},
+			syntax.Options{Vars: fixture.Vars},
 		)
 		if err == nil || !strings.Contains(err.Error(), `p.yaml:4:5: word "-c=!{a.b=*}": =! is for rules that refuse`) {
 			t.Errorf("%s: %v", decision, err)
 		}
 	}
 	for _, bad := range []string{"-c=!{a", "-[c=!a"} {
-		_, err := Load(
-			Source{
+		_, err := syntax.Load(
+			policy.Source{
 				Name: "p.yaml",
 				Data: []byte("version: 1\nname: x\ncommand_rules:\n  - {name: a, commands: [git], args: ['" + bad + "'], decision: deny}\n"),
 			},
-			Options{Vars: testVars},
+			syntax.Options{Vars: fixture.Vars},
 		)
 		if err == nil {
 			t.Errorf("%s loads", bad)

@@ -90,17 +90,17 @@ func (p *Policy) lookup(name Host, binary string) (Decision, Diagnostic) {
 	if name.name == "" {
 		return Decision{}, Diagnostic{Rule: "default", Message: "the host name is malformed"}
 	}
-	for _, rule := range p.groups[GroupNetwork].rules {
-		m := rule.network
-		if m.hosts && !m.any && !m.matchesDomain(name.name) {
+	for _, rule := range p.network.rules {
+		m := rule.Network
+		if m.HasDomains && !m.Any && !m.matchesDomain(name.name) {
 			continue
 		}
-		if len(m.binaries) > 0 && !matchesAny(m.binaries, binary) && (binary != "" || rule.Effect != Deny) {
+		if len(m.Binaries) > 0 && !matchesAny(m.Binaries, binary) && (binary != "" || rule.Effect != Deny) {
 			continue
 		}
-		narrowed := len(m.cidrs) > 0 || len(m.ports) > 0 || len(m.protocols) > 0 || len(m.methods) > 0 || len(m.paths) > 0
+		narrowed := len(m.CIDRs) > 0 || len(m.Ports) > 0 || len(m.Protocols) > 0 || len(m.Methods) > 0 || len(m.Paths) > 0
 		switch {
-		case rule.Effect == Deny && narrowed, rule.Effect != Deny && !m.hosts && len(m.cidrs) > 0:
+		case rule.Effect == Deny && narrowed, rule.Effect != Deny && !m.HasDomains && len(m.CIDRs) > 0:
 			continue
 		case rule.Effect == Deny:
 			d := Decision{Rule: rule}
@@ -108,7 +108,7 @@ func (p *Policy) lookup(name Host, binary string) (Decision, Diagnostic) {
 		}
 		return p.ruled(q, rule)
 	}
-	d := p.fallback(defaultNetwork)
+	d := Decision{Effect: p.network.other}
 	if d.Permits() {
 		return d, Diagnostic{Rule: "default"}
 	}

@@ -17,20 +17,20 @@ func (p *Policy) Inspects(q *NetworkRequest) bool {
 	if why.text != "" {
 		return false // denied whatever it carries
 	}
-	if p.inspects(to) {
+	if p.network.inspects(to) {
 		return true
 	}
 	inner, ok := embedded(to.addr)
 	to.addr = inner
-	return ok && p.inspects(to)
+	return ok && p.network.inspects(to)
 }
 
-func (p *Policy) inspects(to destination) bool {
-	for _, rule := range p.groups[GroupNetwork].rules {
-		m := *rule.network
-		m.methods, m.paths = nil, nil
+func (n *networkRules) inspects(to destination) bool {
+	for _, rule := range n.rules {
+		m := *rule.Network
+		m.Methods, m.Paths = nil, nil
 		if m.matches(&to, rule.Effect) {
-			if len(rule.network.methods) == 0 && len(rule.network.paths) == 0 {
+			if len(rule.Network.Methods) == 0 && len(rule.Network.Paths) == 0 {
 				return false
 			}
 			return true
@@ -41,8 +41,8 @@ func (p *Policy) inspects(to destination) bool {
 
 // InspectsAny reports whether a rule of the policy is about HTTP requests.
 func (p *Policy) InspectsAny() bool {
-	for _, rule := range p.groups[GroupNetwork].rules {
-		if len(rule.network.methods) > 0 || len(rule.network.paths) > 0 {
+	for _, rule := range p.network.rules {
+		if len(rule.Network.Methods) > 0 || len(rule.Network.Paths) > 0 {
 			return true
 		}
 	}

@@ -2,306 +2,201 @@ package policy
 
 import (
 	"slices"
-	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/policy/env"
 	"agentsh/policy/glob"
 )
 
-var envKeys = []key[envSettings]{
-	{
-		field{
-			name:  "allow",
-			doc:   "Globs of the variables that pass; without it all pass that are not on the built-in list.",
-			shape: listOf(shape{}),
-		},
-		func(r *reader, n *yaml.Node, s *envSettings) {
-			s.allowed = true
-			s.filter.Allow, s.allow = r.variables(n)
-		},
-	},
-	{field{name: "deny", doc: "Globs of the variables that never pass, whatever allow says.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, s *envSettings) { s.filter.Deny, s.deny = r.variables(n) }},
-	{field{name: "max_bytes", doc: "The most bytes of names and values together.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, s *envSettings) { s.filter.MaxBytes, s.bytes = r.positive(n, 1<<30) }},
-	{field{name: "max_keys", doc: "The most variables.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, s *envSettings) { s.filter.MaxKeys, s.keys = r.positive(n, 1<<20) }},
-	{field{name: "block_iteration", doc: "Must be false: a command can always list its own variables.", shape: shape{kind: shapeBool}},
-		func(r *reader, n *yaml.Node, _ *envSettings) { r.mustBeFalse(n, "block_iteration") }},
+// Switch is a key of a file that is true or false.
+type Switch struct {
+	On  bool
+	Pos Position
 }
 
-// positive reads a number from 1 to high.
-func (r *reader) positive(n *yaml.Node, high int64) (int, bool) {
-	v, ok := r.number(n, 1, high)
-	return int(v), ok
+// EnvSettings are env_policy, or the env_* keys of a command rule.
+type EnvSettings struct {
+	Filter      env.Filter
+	Allow, Deny []*glob.Glob // the patterns of Filter
+	HasAllow    bool         // Filter.Allow is given, maybe empty
+	HasMaxBytes bool         // Filter.MaxBytes is given
+	HasMaxKeys  bool         // Filter.MaxKeys is given
+	Given       bool         // any of the keys is given
 }
 
-// mustBeFalse refuses a switch for something that cannot be held.
-func (r *reader) mustBeFalse(n *yaml.Node, name string) {
-	if on, ok := r.flag(n); ok && on {
-		r.fail(n, "remove it", "%s cannot be held: a process can always read its own environment", name)
+// mergeFilter returns the stricter of env_policy and a rule's env_*.
+func mergeFilter(all, rule *EnvSettings) env.Filter {
+	f := env.Filter{
+		Allow:    all.Filter.Allow,
+		Deny:     slices.Concat(all.Filter.Deny, rule.Filter.Deny),
+		MaxBytes: stricter(all.Filter.MaxBytes, rule.Filter.MaxBytes),
+		MaxKeys:  stricter(all.Filter.MaxKeys, rule.Filter.MaxKeys),
 	}
-}
-
-// variables reads a list of globs of variable names.
-func (r *reader) variables(n *yaml.Node) ([]string, []*glob.Glob) {
-	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
-		return []string{}, nil
+	switch {
+	case rule.HasAllow && all.HasAllow:
+		f.Allow = intersect(all.Allow, rule.Allow)
+	case rule.HasAllow:
+		f.Allow = rule.Filter.Allow
 	}
-	var texts []string
-	var globs []*glob.Glob
-	for _, l := range r.texts(n) {
-		if strings.Contains(l.text, "=") || l.text == "" {
-			r.fail(l.node, "", "%q is not the name of a variable", shorten(l.text))
-			continue
-		}
-		if g := r.pattern(l.node, glob.Text, l.text); g != nil {
-			texts, globs = append(texts, g.String()), append(globs, g)
-		}
-	}
-	return texts, globs
+	return f
 }
 
-func readEnvPolicy(r *reader, n *yaml.Node, d *document) {
-	d.env.used = true
-	readObject(r, n, "env_policy", envKeys, &d.env)
-}
-
-// injected is the long form of one env_inject value.
-type injected struct {
-	value   string
-	enforce int
-}
-
-var enforceWords = []string{"nested", "start"}
-
-var injectKeys = []key[injected]{
-	{field{name: "value", doc: "The value.", required: true}, func(r *reader, n *yaml.Node, i *injected) { i.value, _ = r.text(n) }},
-	{
-		field{
-			name:  "enforce",
-			doc:   "nested: put back at every execve below the command, as the short form does; start: set only when the command starts.",
-			shape: shape{words: enforceWords},
-		},
-		func(r *reader, n *yaml.Node, i *injected) { i.enforce, _ = r.word(n, "enforce", enforceWords) },
-	},
-}
-
-func readEnvInject(r *reader, n *yaml.Node, d *document) {
-	d.inject = map[string]Injection{}
-	r.dictionary(n, func(name, value *yaml.Node) {
-		if !validName(name.Value) {
-			r.fail(name, "", "%q is not the name of a variable", shorten(name.Value))
-			return
-		}
-		if strings.HasPrefix(name.Value, "AGENTSH_") {
-			r.fail(name, "", "%s is reserved", name.Value)
-			return
-		}
-		var in injected
-		if value.Kind == yaml.MappingNode {
-			readObject(r, value, "an env_inject value", injectKeys, &in)
-		} else if s, ok := r.text(value); ok {
-			in.value = s
-		}
-		d.inject[name.Value] = Injection{Value: in.value, Nested: in.enforce == 0}
-	})
-}
-
-const (
-	kib = int64(1) << 10
-	mib = int64(1) << 20
-)
-
-// limitKeys are the keys of resource_limits and of a command rule's limits.
-var limitKeys = []key[Limits]{
-	limitKey("max_memory_mb", "Memory, in MiB.", 1<<30, func(l *Limits, v int64) { l.MemoryBytes = v * mib }),
-	{
-		field{name: "memory_swap_max_mb", doc: "Swap space, in MiB; 0 for none.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, l *Limits) {
-			if v, ok := r.number(n, 0, 1<<30); ok {
-				l.SwapLimited, l.SwapBytes = true, v*mib
+// intersect returns patterns for the names that both lists match. Where two
+// patterns overlap and neither contains the other, it leaves out the names in
+// both, which is the strict side.
+func intersect(a, b []*glob.Glob) []string {
+	out := []string{}
+	for _, x := range a {
+		for _, y := range b {
+			switch {
+			case x.Contains(y):
+				out = append(out, y.String())
+			case y.Contains(x):
+				out = append(out, x.String())
 			}
-		},
-	},
-	limitKey("cpu_quota_percent", "Processor time in percent of one core.", 100_000, func(l *Limits, v int64) { l.CPUPercent = int(v) }),
-	limitKey("pids_max", "Processes and threads.", 1<<22, func(l *Limits, v int64) { l.Pids = int(v) }),
-	limitKey("open_files", "Open files of one process.", 1<<20, func(l *Limits, v int64) { l.OpenFiles = int(v) }),
-	limitKey("disk_write_mb", "Bytes written in all, in MiB.", 1<<30, func(l *Limits, v int64) { l.DiskWriteBytes = v * mib }),
-	limitKey("disk_read_bps_max", "Bytes read from disk per second.", 1<<50, func(l *Limits, v int64) { l.DiskReadRate = v }),
-	limitKey("disk_write_bps_max", "Bytes written to disk per second.", 1<<50, func(l *Limits, v int64) { l.DiskWriteRate = v }),
-	limitKey("net_bandwidth_mbps", "Network bandwidth in megabits per second.", 1<<20, func(l *Limits, v int64) { l.NetworkMbps = int(v) }),
-	timeKey("command_timeout", "How long one command may run.", func(l *Limits, d time.Duration) { l.CommandTimeout = d }),
-	timeKey("session_timeout", "How long the session may last.", func(l *Limits, d time.Duration) { l.SessionTimeout = d }),
-	timeKey("idle_timeout", "How long the session may be idle.", func(l *Limits, d time.Duration) { l.IdleTimeout = d }),
-}
-
-// commandLimitKeys are the limits one command can have: those of a session are
-// not among them.
-func commandLimitKeys() []key[Limits] {
-	return slices.DeleteFunc(slices.Clone(limitKeys), func(k key[Limits]) bool {
-		return k.name == "session_timeout" || k.name == "idle_timeout"
-	})
-}
-
-func limitKey(name, doc string, high int64, set func(*Limits, int64)) key[Limits] {
-	return key[Limits]{field{name: name, doc: doc, shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, l *Limits) {
-		if v, ok := r.number(n, 1, high); ok {
-			set(l, v)
 		}
-	}}
-}
-
-func timeKey(name, doc string, set func(*Limits, time.Duration)) key[Limits] {
-	return key[Limits]{field{name: name, doc: doc, shape: shape{kind: shapeDuration}}, func(r *reader, n *yaml.Node, l *Limits) {
-		if d, ok := r.duration(n); ok {
-			set(l, d)
-		}
-	}}
-}
-
-var viaWords = []string{"tty", "channel", "command"}
-
-var approvalKeys = []key[Approvals]{
-	{
-		field{name: "via", doc: "Where a person is asked.", shape: shape{words: viaWords}, required: true},
-		func(r *reader, n *yaml.Node, a *Approvals) {
-			if i, ok := r.word(n, "way to ask", viaWords); ok {
-				a.Via = viaWords[i]
-			}
-		},
-	},
-	{
-		field{name: "command", doc: "The program that asks, with its arguments, for via: command.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, a *Approvals) { a.Command = values(r.texts(n)) },
-	},
-	{
-		field{name: "timeout", doc: "How long to wait for an answer before the request is denied.", shape: shape{kind: shapeDuration}},
-		func(r *reader, n *yaml.Node, a *Approvals) { a.Timeout, _ = r.duration(n) },
-	},
-}
-
-func readApprovals(r *reader, n *yaml.Node, d *document) {
-	r.note(&d.settings, n, "approvals")
-	readObject(r, n, "approvals", approvalKeys, &d.approvals)
-	if (d.approvals.Via == "command") != (len(d.approvals.Command) > 0) && d.approvals.Via != "" {
-		r.fail(n, "", "via: command and command: [...] go together")
 	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
-// AuditSettings say what the audit log holds beside denials, approvals and
-// audited requests, which it always holds.
+// stricter returns the smaller of two limits. 0 is no limit.
+func stricter[T int | int64 | time.Duration](a, b T) T {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// Injection is one variable of env_inject.
+type Injection struct {
+	Value string
+	// Nested: the variable is restored at every execve below the command, not
+	// only set when the command starts.
+	Nested bool
+}
+
+// Limits are resource limits. A zero field is not set.
+type Limits struct {
+	MemoryBytes    int64
+	CPUPercent     int // of one core
+	Pids           int // processes and threads
+	OpenFiles      int // of one process
+	DiskWriteBytes int64
+	CommandTimeout time.Duration
+	SessionTimeout time.Duration
+	IdleTimeout    time.Duration
+	DiskReadRate   int64 // bytes per second
+	DiskWriteRate  int64 // bytes per second
+	NetworkMbps    int
+	SwapLimited    bool // SwapBytes is set, and may be 0 for no swap at all
+	SwapBytes      int64
+}
+
+// stricter returns the smaller of both, limit by limit.
+func (l Limits) stricter(b *Limits) Limits {
+	l.MemoryBytes = stricter(l.MemoryBytes, b.MemoryBytes)
+	l.CPUPercent = stricter(l.CPUPercent, b.CPUPercent)
+	l.Pids = stricter(l.Pids, b.Pids)
+	l.OpenFiles = stricter(l.OpenFiles, b.OpenFiles)
+	l.DiskWriteBytes = stricter(l.DiskWriteBytes, b.DiskWriteBytes)
+	l.CommandTimeout = stricter(l.CommandTimeout, b.CommandTimeout)
+	l.SessionTimeout = stricter(l.SessionTimeout, b.SessionTimeout)
+	l.IdleTimeout = stricter(l.IdleTimeout, b.IdleTimeout)
+	l.DiskReadRate = stricter(l.DiskReadRate, b.DiskReadRate)
+	l.DiskWriteRate = stricter(l.DiskWriteRate, b.DiskWriteRate)
+	l.NetworkMbps = stricter(l.NetworkMbps, b.NetworkMbps)
+	if b.SwapLimited && (!l.SwapLimited || b.SwapBytes < l.SwapBytes) {
+		l.SwapLimited, l.SwapBytes = true, b.SwapBytes
+	}
+	return l
+}
+
+// Approvals say how a person is asked. The zero value asks nobody, so that
+// decision: approve denies.
+type Approvals struct {
+	Via     string        // tty, channel, command; empty: not given
+	Command []string      // the program that asks, when Via is command
+	Timeout time.Duration // 0: not given
+}
+
+// AuditSettings say what the audit log records in addition to denials,
+// approvals and audited requests, which it always records.
 type AuditSettings struct {
 	LogAllowed         bool // also programs that were allowed
 	Redact             bool // arguments and paths are recorded as digests
 	IncludeStdout      bool
 	IncludeStderr      bool
 	IncludeFileContent bool
-	RetentionDays      int // 0: kept until somebody deletes it
+	RetentionDays      int // 0: events are never deleted
 }
 
-// auditSettings remember which keys were given, so that the nearest file wins
-// key by key.
-type auditSettings struct {
-	AuditSettings
-	given uint32
+// Setting is a key of a file that another part of the product enforces. A part
+// that does not support a key must refuse the policy: see [Policy.Unsupported].
+type Setting struct {
+	Key string // for example "resource_limits.pids_max" or "signal_rules"
+	Pos Position
 }
 
-// auditLogAllowed is the bit of log_allowed among the keys that were given.
-const auditLogAllowed = 1 << 0
-
-var auditKeys = []key[auditSettings]{
-	auditFlag(
-		"log_allowed",
-		"Also log the programs that were allowed; true unless given.",
-		0,
-		func(a *AuditSettings, on bool) { a.LogAllowed = on },
-	),
-	auditFlag("redact", "Record arguments and paths as digests.", 1, func(a *AuditSettings, on bool) { a.Redact = on }),
-	auditAlways("log_denied", "Denials are always logged: true is the only value."),
-	auditAlways("log_approved", "Approvals are always logged: true is the only value."),
-	auditFlag("include_stdout", "Record what commands write to standard output.", 2, func(a *AuditSettings, on bool) { a.IncludeStdout = on }),
-	auditFlag("include_stderr", "Record what commands write to standard error.", 3, func(a *AuditSettings, on bool) { a.IncludeStderr = on }),
-	auditFlag(
-		"include_file_content",
-		"Record the content of files that are written.",
-		4,
-		func(a *AuditSettings, on bool) { a.IncludeFileContent = on },
-	),
-	{
-		field{name: "retention_days", doc: "How many days events are kept.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, a *auditSettings) {
-			if v, ok := r.positive(n, 36500); ok {
-				a.RetentionDays = v
-				a.given |= 1 << 5
-			}
-		},
-	},
-}
-
-func auditFlag(name, doc string, bit int, set func(*AuditSettings, bool)) key[auditSettings] {
-	return key[auditSettings]{field{name: name, doc: doc, shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, a *auditSettings) {
-		if on, ok := r.flag(n); ok {
-			set(&a.AuditSettings, on)
-			a.given |= 1 << bit
-		}
-	}}
-}
-
-func auditAlways(name, doc string) key[auditSettings] {
-	return key[auditSettings]{field{name: name, doc: doc, shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, _ *auditSettings) {
-		if on, ok := r.flag(n); ok && !on {
-			r.fail(n, "remove it", "%s cannot be turned off", name)
-		}
-	}}
-}
-
-// readAudit notes the keys that ask for something: false asks for nothing, and
-// denials and approvals are always logged.
-func readAudit(r *reader, n *yaml.Node, d *document) {
-	var asked []Setting
-	r.note(&asked, n, "audit")
-	readObject(r, n, "audit", auditKeys, &d.audit)
-	for i, s := range asked {
-		if value := n.Content[2*i+1].Value; value != "false" && s.Key != "audit.log_denied" && s.Key != "audit.log_approved" {
-			d.settings = append(d.settings, s)
-		}
+// Settings returns what other parts of the product enforce:
+//
+//   - the keys of resource_limits, also those of a command rule
+//   - the keys of approvals and audit
+//   - exec_from, and git_guard where it is on
+//   - GROUP_rules for each group with rules or a default
+//   - command_rules.redirect_to, signal_rules.redirect_to, signal_rules.absorb,
+//     signal_rules.fallback
+//   - network_rules.protocols.udp of rules that do not deny
+//   - unix_socket_rules.operations.listen
+func (p *Policy) Settings() []Setting {
+	out := slices.Clone(p.def.Settings)
+	if on, at := p.GitGuard(); on {
+		out = append(out, Setting{Key: "git_guard", Pos: at})
 	}
-}
-
-var transparentKeys = []key[document]{
-	{
-		field{name: "add", doc: "More programs whose first operand is the payload.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, d *document) { d.add = r.bareNames(n) },
-	},
-	{
-		field{name: "remove", doc: "Built-in programs whose payload is not looked at.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, d *document) { d.remove = r.bareNames(n) },
-	},
-}
-
-// bareNames reads a list of plain program names.
-func (r *reader) bareNames(n *yaml.Node) []string {
-	var out []string
-	for _, l := range r.texts(n) {
-		if l.text == "" || strings.ContainsAny(l.text, "/*?[{") {
-			r.fail(l.node, "write the base name", "%q is not the name of a program", shorten(l.text))
+	for g := range GroupCount {
+		if !p.Governs(Group(g)) {
 			continue
 		}
-		out = append(out, l.text)
+		s := Setting{Key: Group(g).String() + "_rules", Pos: p.top()}
+		if rules := p.def.Rules[g]; len(rules) > 0 {
+			s.Pos = rules[0].Pos
+		}
+		out = append(out, s)
+	}
+	for _, g := range [...]Group{GroupCommand, GroupSignal} {
+		for _, rule := range p.def.Rules[g] {
+			switch rule.Effect {
+			case Redirect:
+				out = append(out, Setting{Key: g.String() + "_rules.redirect_to", Pos: rule.Pos})
+			case Absorb:
+				out = append(out, Setting{Key: g.String() + "_rules.absorb", Pos: rule.Pos})
+			}
+		}
 	}
 	return out
 }
 
-func readExecFrom(r *reader, n *yaml.Node, d *document) {
-	for _, l := range r.texts(n) {
-		g := r.pattern(l.node, glob.Path, strings.TrimSuffix(l.text, "/**")+"/**")
-		if g == nil {
-			continue
-		}
-		d.execFrom = append(d.execFrom, g)
+// top returns the beginning of the main file.
+func (p *Policy) top() Position {
+	if len(p.def.Sources) == 0 {
+		return Position{}
 	}
-	d.settings = append(d.settings, Setting{Key: "exec_from", Pos: r.pos(n)})
+	return Position{p.def.Sources[0].Name, 1, 1}
+}
+
+// Unsupported returns a problem for each of [Policy.Settings] for which reason
+// returns an error. A supervisor does not start with any of them, so that
+// nothing in a file is ignored.
+func (p *Policy) Unsupported(reason func(key string) error) Problems {
+	var out Problems
+	for _, s := range p.Settings() {
+		if err := reason(s.Key); err != nil {
+			out = append(out, Problem{
+				Pos:     s.Pos,
+				Message: s.Key + " cannot be held here: " + err.Error(),
+				Hint:    "remove it, or run where it can be held",
+			})
+		}
+	}
+	return out.Sorted()
 }

@@ -5,17 +5,36 @@ import (
 	"strconv"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"agentsh/policy/glob"
 )
 
+// signalRules decide signal requests.
+type signalRules struct {
+	rules []*Rule
+	other Effect // where no rule matches
+}
+
+func (s *signalRules) decide(q *SignalRequest) (Decision, reason) {
+	if q.Signal < 0 || q.Signal > maxSignal {
+		return Decision{}, reason{text: "the signal is not known"}
+	}
+	if _, known := targetsOf[q.Target]; !known {
+		return Decision{}, reason{text: "the target is not known"}
+	}
+	for _, rule := range s.rules {
+		if rule.Signal.matches(q) {
+			return Decision{Effect: rule.Effect, Rule: rule}, reason{}
+		}
+	}
+	return Decision{Effect: s.other}, reason{}
+}
+
 // signalMatch is what a signal rule selects.
-type signalMatch struct {
-	signals  uint64 // bit n: signal n; bit 0 is the check for existence
-	kind     string
-	pattern  *glob.Glob
-	min, max int
+type SignalSelector struct {
+	Signals        uint64 // bit n: signal n; bit 0 is the check for existence
+	Target         string
+	Program        *glob.Glob
+	MinPID, MaxPID int
 }
 
 // maxSignal is the largest signal number of Linux. See signal(7).
@@ -93,6 +112,20 @@ func ParseSignal(word string) (int, bool) {
 	return 0, false
 }
 
+// ParseSignals reads a signal, as [ParseSignal] does, or one of the groups @fatal,
+// @job, @reload, @ignore and @all. The result is a set for
+// [SignalSelector.Signals].
+func ParseSignals(word string) (set uint64, ok bool) {
+	if set, ok := signalGroups[word]; ok {
+		return set, true
+	}
+	n, ok := ParseSignal(word)
+	if !ok {
+		return 0, false
+	}
+	return signalBit(n), true
+}
+
 // realtime reads what follows RTMIN or RTMAX.
 func realtime(rest, sign string, from, step int) (int, bool) {
 	if rest == "" {
@@ -103,78 +136,8 @@ func realtime(rest, sign string, from, step int) (int, bool) {
 	return from + step*n, ok && err == nil && n >= 0 && n <= 30
 }
 
-var targetWords = []string{
-	"self",
-	"children",
-	"descendants",
-	"siblings",
-	"session",
-	"parent",
-	"external",
-	"system",
-	"user",
-	"process",
-	"pid_range",
-}
-
-func signalKeys() []key[draft] {
-	return append(commonKeys(Allow, Deny, Audit, Approve, Redirect, Absorb), []key[draft]{
-		{
-			field{
-				name:     "signals",
-				doc:      "Names, numbers, or the groups @fatal, @job, @reload, @ignore and @all.",
-				shape:    listOf(shape{others: []shape{{kind: shapeInt}}}),
-				required: true,
-			},
-			readSignals,
-		},
-		{
-			field{
-				name:     "target",
-				doc:      "The process that would get the signal.",
-				shape:    objectOf(func() []field { return fieldsOf(targetKeys) }),
-				required: true,
-			},
-			func(r *reader, n *yaml.Node, d *draft) {
-				readObject(r, n, "target", targetKeys, d.rule.signal)
-				checkTarget(r, n, d.rule.signal)
-			},
-		},
-		{field{name: "redirect_to", doc: "The signal that is sent instead."}, func(r *reader, n *yaml.Node, d *draft) {
-			d.redirect = n
-			s, ok := r.text(n)
-			if !ok {
-				return
-			}
-			number, ok := ParseSignal(s)
-			if !ok {
-				r.fail(n, didYouMean(s, signalWords()), "unknown signal %q", shorten(s))
-			}
-			d.rule.Redirect = &RedirectTo{Signal: number}
-		}},
-		{
-			field{
-				name:  "fallback",
-				doc:   "What another program would do where it cannot hold the rule; here such a rule stops the start.",
-				shape: shape{words: fallbackWords},
-			},
-			func(r *reader, n *yaml.Node, d *draft) {
-				if _, ok := r.word(n, "fallback", fallbackWords); ok {
-					d.settings = append(d.settings, Setting{Key: "signal_rules.fallback", Pos: r.pos(n)})
-				}
-			},
-		},
-	}...)
-}
-
-var fallbackWords = []string{"allow", "deny", "audit", "approve"}
-
-var readSignalRules = func(r *reader, n *yaml.Node, doc *document) {
-	readRules(GroupSignal, signalKeys(), func(rule *Rule) { rule.signal = &signalMatch{} }, func(*reader, *yaml.Node, *draft) {})(r, n, doc)
-}
-
 // signalWords are the words signals may be named by.
-func signalWords() []string {
+func SignalWords() []string {
 	words := []string{"@fatal", "@job", "@reload", "@ignore", "@all"}
 	for _, n := range signalNames[1:] {
 		words = append(words, "SIG"+n, n)
@@ -182,60 +145,9 @@ func signalWords() []string {
 	return words
 }
 
-func readSignals(r *reader, n *yaml.Node, d *draft) {
-	for _, l := range r.texts(n) {
-		if bits, ok := signalGroups[l.text]; ok {
-			d.rule.signal.signals |= bits
-		} else if number, ok := ParseSignal(l.text); ok {
-			d.rule.signal.signals |= signalBit(number)
-		} else {
-			r.fail(l.node, didYouMean(l.text, signalWords()), "unknown signal %q", shorten(l.text))
-		}
-	}
-}
-
-var targetKeys = []key[signalMatch]{
-	{
-		field{name: "type", doc: "What the target is to the sender.", shape: shape{words: targetWords}, required: true},
-		func(r *reader, n *yaml.Node, m *signalMatch) {
-			if i, ok := r.word(n, "target type", targetWords); ok {
-				m.kind = targetWords[i]
-			}
-		},
-	},
-	{
-		field{name: "pattern", doc: "A glob of the base name of the target's program, for type: process."},
-		func(r *reader, n *yaml.Node, m *signalMatch) {
-			if s, ok := r.text(n); ok {
-				m.pattern = r.pattern(n, glob.Text, s)
-			}
-		},
-	},
-	{
-		field{name: "min", doc: "The lowest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, m *signalMatch) { m.min, _ = r.positive(n, 1<<22) },
-	},
-	{
-		field{name: "max", doc: "The highest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, m *signalMatch) { m.max, _ = r.positive(n, 1<<22) },
-	},
-}
-
-// checkTarget checks what the keys of a target say together.
-func checkTarget(r *reader, n *yaml.Node, m *signalMatch) {
-	switch {
-	case m.kind == "process" && m.pattern == nil:
-		r.fail(n, "", "type: process needs a pattern")
-	case m.kind == "pid_range" && (m.min == 0 || m.max == 0 || m.min > m.max):
-		r.fail(n, "", "type: pid_range needs min and max, min not above max")
-	case m.kind != "pid_range" && (m.min != 0 || m.max != 0):
-		r.fail(n, "", "min and max are for type: pid_range")
-	}
-}
-
-// covers lists, for each type of target in a rule, the words of a request it
+// targetsOf lists, for each type of target in a rule, the words of a request it
 // is about.
-var covers = map[string][]string{
+var targetsOf = map[string][]string{
 	"self": {"self"}, "children": {"children"}, "descendants": {"children", "descendants"}, "siblings": {"siblings"},
 	"session": {"self", "children", "descendants", "siblings", "session", "parent"},
 	"parent":  {"parent"}, "external": {"external", "system"}, "system": {"system"},
@@ -243,27 +155,27 @@ var covers = map[string][]string{
 
 // about reports whether the rule can be about a signal to a target of a kind,
 // and whether it is about each of them.
-func (m *signalMatch) about(number int, target string) (some, all bool) {
-	if m.signals&signalBit(number) == 0 {
+func (m *SignalSelector) about(number int, target string) (some, all bool) {
+	if m.Signals&signalBit(number) == 0 {
 		return false, false
 	}
-	switch m.kind {
+	switch m.Target {
 	case "process", "pid_range", "user":
 		return true, false
 	}
-	some = slices.Contains(covers[m.kind], target)
-	return some, some && m.pattern == nil
+	some = slices.Contains(targetsOf[m.Target], target)
+	return some, some && m.Program == nil
 }
 
 // AllowsSignal reports whether a signal to a target of a kind, a word of
 // [SignalRequest], is allowed without a record, whatever the processes are. If it
 // is not, rule is the first that can decide otherwise; nil: the default does.
 func (p *Policy) AllowsSignal(number int, target string) (allowed bool, rule *Rule) {
-	if number < 0 || number > maxSignal || covers[target] == nil {
+	if number < 0 || number > maxSignal || targetsOf[target] == nil {
 		return false, nil
 	}
-	for _, rule := range p.groups[GroupSignal].rules {
-		some, all := rule.signal.about(number, target)
+	for _, rule := range p.signals.rules {
+		some, all := rule.Signal.about(number, target)
 		switch {
 		case some && rule.Effect != Allow:
 			return false, rule
@@ -271,25 +183,25 @@ func (p *Policy) AllowsSignal(number int, target string) (allowed bool, rule *Ru
 			return true, nil
 		}
 	}
-	return p.fallback(defaultSignal).Effect == Allow, nil
+	return p.signals.other == Allow, nil
 }
 
 // matches reports whether the rule is about the request.
-func (m *signalMatch) matches(q *SignalRequest) bool {
-	if q.Signal < 0 || q.Signal > maxSignal || m.signals&signalBit(q.Signal) == 0 {
+func (m *SignalSelector) matches(q *SignalRequest) bool {
+	if q.Signal < 0 || q.Signal > maxSignal || m.Signals&signalBit(q.Signal) == 0 {
 		return false
 	}
-	if m.pattern != nil && !m.pattern.Match(q.Name) {
+	if m.Program != nil && !m.Program.Match(q.Name) {
 		return false
 	}
-	switch m.kind {
+	switch m.Target {
 	case "process":
 		return true
 	case "pid_range":
-		return q.PID >= m.min && q.PID <= m.max
+		return q.PID >= m.MinPID && q.PID <= m.MaxPID
 	case "user":
 		return q.SameUser
 	default:
-		return slices.Contains(covers[m.kind], q.Target)
+		return slices.Contains(targetsOf[m.Target], q.Target)
 	}
 }

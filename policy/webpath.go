@@ -258,7 +258,7 @@ func trimSegments(s string) string {
 
 // permitsPath reports whether a rule that permits matches a path: every strict
 // reading of it matches one of the patterns.
-func (m *networkMatch) permitsPath(p *webPath) bool {
+func (m *NetworkSelector) permitsPath(p *webPath) bool {
 	if p.unclear || !m.matchesPath(p.given) {
 		return false
 	}
@@ -270,8 +270,8 @@ func (m *networkMatch) permitsPath(p *webPath) bool {
 	return true
 }
 
-func (m *networkMatch) matchesPath(text string) bool {
-	for _, g := range m.paths {
+func (m *NetworkSelector) matchesPath(text string) bool {
+	for _, g := range m.Paths {
 		if g.Match(text) {
 			return true
 		}
@@ -281,7 +281,7 @@ func (m *networkMatch) matchesPath(text string) bool {
 
 // refusesPath reports whether a rule that refuses matches a path, and the
 // reading that does, unless that is the path as it was given.
-func (m *networkMatch) refusesPath(p *webPath) (string, bool) {
+func (m *NetworkSelector) refusesPath(p *webPath) (string, bool) {
 	switch {
 	case p.unclear:
 		return "", true
@@ -299,13 +299,13 @@ func (m *networkMatch) refusesPath(p *webPath) (string, bool) {
 	return "", false
 }
 
-func (m *networkMatch) matchesFolded(text, lower string) bool {
-	for _, g := range m.paths {
+func (m *NetworkSelector) matchesFolded(text, lower string) bool {
+	for _, g := range m.Paths {
 		if g.Match(text) {
 			return true
 		}
 	}
-	for _, g := range m.folded {
+	for _, g := range m.LowerPaths {
 		if g.Match(lower) {
 			return true
 		}

@@ -1,4 +1,4 @@
-package policy
+package policy_test
 
 import (
 	"fmt"
@@ -10,7 +10,10 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
+	"agentsh/policy"
 	"agentsh/policy/glob"
+	"agentsh/policy/internal/fixture"
+	"agentsh/policy/syntax"
 )
 
 const adminClosed = `
@@ -24,8 +27,8 @@ network_rules:
   - {name: whole, domains: [d.test], methods: [GET], decision: allow}
 `
 
-func toPath(host, method, path string) *NetworkRequest {
-	return &NetworkRequest{Domain: host, Addr: netip.MustParseAddr("192.0.2.1"), Port: 443, Protocol: "tcp", Method: method, Path: path}
+func toPath(host, method, path string) *policy.NetworkRequest {
+	return &policy.NetworkRequest{Domain: host, Addr: netip.MustParseAddr("192.0.2.1"), Port: 443, Protocol: "tcp", Method: method, Path: path}
 }
 
 func TestAPathIsJudgedByEveryReadingOfIt(t *testing.T) {
@@ -99,18 +102,18 @@ func TestAMethodIsATokenInCapitals(t *testing.T) {
 		"post": "deny by default", "Get": "deny by default",
 		"GET\x20": "deny by default", "G\tT": "deny by default", "GE\u0130": "deny by default", "M-SEARCH": "deny by default",
 	} {
-		expect(t, p, toPath("a.test", method, "/"), want)
+		fixture.Expect(t, p, toPath("a.test", method, "/"), want)
 	}
 	for text, want := range map[string]string{
 		"post": "write POST", "Propfind": "write PROPFIND", "'GET POST'": "is no HTTP method", "''": "is no HTTP method", "'*'": "",
 		"MKCOL": "", "VERSION-CONTROL": "",
 	} {
-		_, err := Load(
-			Source{
+		_, err := syntax.Load(
+			policy.Source{
 				Name: "p.yaml",
 				Data: []byte("version: 1\nname: p\nnetwork_rules: [{name: a, domains: [a.test], methods: [" + text + "], decision: deny}]\n"),
 			},
-			Options{},
+			syntax.Options{},
 		)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

@@ -30,8 +30,8 @@ type wrapper struct {
 }
 
 const (
-	loaderName = "ld-linux"
-	boxName    = "busybox"
+	LoaderWrapper    = "ld-linux"
+	MultiCallWrapper = "busybox"
 	// maxPayloads is how deep wrappers may nest before their payload counts
 	// as not followed.
 	maxPayloads = 16
@@ -70,26 +70,26 @@ var wrappers = map[string]*wrapper{
 		},
 		assigns: true,
 	},
-	"doas":     {flags: "Lns", valued: "aCu"},
-	"setsid":   {flags: "cfw"},
-	"stdbuf":   {valued: "ioe", long: []string{"--input", "--output", "--error"}},
-	boxName:    nil,
-	loaderName: nil,
+	"doas":           {flags: "Lns", valued: "aCu"},
+	"setsid":         {flags: "cfw"},
+	"stdbuf":         {valued: "ioe", long: []string{"--input", "--output", "--error"}},
+	MultiCallWrapper: nil,
+	LoaderWrapper:    nil,
 }
 
 var anyWrapper = &wrapper{loose: true, assigns: true}
 
 // wrapperName is the name a program has in the table of wrappers: its base
 // name, or that of its family.
-func wrapperName(program string) string {
+func WrapperName(program string) string {
 	name := base(program)
 	switch {
 	case name == "":
 		return ""
 	case isLoader(name):
-		return loaderName
+		return LoaderWrapper
 	case multiCall(name):
-		return boxName
+		return MultiCallWrapper
 	}
 	return name
 }
@@ -109,7 +109,7 @@ var errNotFollowed = errors.New("its arguments cannot be followed to the program
 // LoaderPayload returns the program that a dynamic loader with these arguments
 // runs, Program being empty when it runs none. Argv[0] is what --argv0 makes it.
 // The error says that the arguments cannot be followed. See ld.so(8).
-func LoaderPayload(argv []string) (Payload, error) { return unwrap(loaderName, argv) }
+func LoaderPayload(argv []string) (Payload, error) { return unwrap(LoaderWrapper, argv) }
 
 // payloads returns the commands named in the arguments of a wrapper, outermost
 // first: of "nice env -i kill 1" those are "env -i kill 1" and "kill 1". known
@@ -133,7 +133,7 @@ func payloads(name string, argv []string, known func(string) bool) ([]Payload, e
 		next.InProcess = next.InProcess || next.Applet
 		inProcess = next.Applet
 		out = append(out, next)
-		argv, name = next.Argv, wrapperName(next.Program)
+		argv, name = next.Argv, WrapperName(next.Program)
 	}
 	return out, nil
 }
@@ -145,9 +145,9 @@ func unwrap(name string, argv []string) (Payload, error) {
 		return Payload{}, nil
 	}
 	switch name {
-	case boxName:
+	case MultiCallWrapper:
 		return unwrapBox(argv)
-	case loaderName:
+	case LoaderWrapper:
 		return unwrapLoader(argv[1:])
 	}
 	w := wrappers[name]

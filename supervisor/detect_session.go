@@ -14,6 +14,7 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
@@ -130,9 +131,9 @@ func (c *Config) openTrial(ctx context.Context, workspace string) (*Session, err
 			return nil, err
 		}
 	}
-	c.Policy, err = policy.Load(
+	c.Policy, err = syntax.Load(
 		policy.Source{Name: "detect.yaml", Data: []byte(text)},
-		policy.Options{Vars: map[string]string{"WORKSPACE": workspace}},
+		syntax.Options{Vars: map[string]string{"WORKSPACE": workspace}},
 	)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // TestFileEventsNameTheirCommandAndProcess: also of a process that is gone at
@@ -63,7 +64,7 @@ func TestRulesSpeakOfThePathInside(t *testing.T) {
 		text := strings.NewReplacer("'${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'", "'"+pattern+"/guarded/**'",
 			"'${WORKSPACE}', '${WORKSPACE}/**'", "'"+pattern+"/**'").Replace(testPolicy)
 		var err error
-		cfg.Policy, err = policy.Load(policy.Source{Name: "test.yaml", Data: []byte(text)}, policy.Options{Vars: map[string]string{
+		cfg.Policy, err = syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(text)}, syntax.Options{Vars: map[string]string{
 			"WORKSPACE": "/workspace", "PROJECT_ROOT": "/workspace", "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
 		if err != nil {
 			t.Fatal(err)

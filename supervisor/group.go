@@ -63,7 +63,7 @@ func (s *Session) hold() error {
 		return err
 	}
 	s.pidsGrouped = s.group != nil && unheld[cgroup.Pids] == nil
-	problems := s.cfg.Policy.Unheld(func(key string) error {
+	problems := s.cfg.Policy.Unsupported(func(key string) error {
 		kind, grouped := groupSettings[key]
 		switch {
 		case key == "exec_from" && s.missing.Has(probe.Landlock):

@@ -32,6 +32,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor/egress"
 )
 
@@ -310,8 +311,8 @@ func TestAReloadClosesWhatIsNoLongerPermitted(t *testing.T) {
 		t.Fatalf("%+v %s", exit, out)
 	}
 	text := strings.Replace(testPolicy, "env_policy:", strings.Replace(netRules, "allowed.test, ", "", 1), 1)
-	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(text)},
-		policy.Options{Vars: map[string]string{"WORKSPACE": b.workspace, "PROJECT_ROOT": b.workspace, "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(text)},
+		syntax.Options{Vars: map[string]string{"WORKSPACE": b.workspace, "PROJECT_ROOT": b.workspace, "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // opensPolicy decides on single files of /proc.
@@ -374,7 +375,7 @@ func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
 		opensPolicy,
 	)
 	b := openBox(t, plain)
-	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(opensPolicy)}, policy.Options{Vars: b.policy().Vars()})
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(opensPolicy)}, syntax.Options{Vars: b.policy().Vars()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,9 +383,9 @@ func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	other := openBox(t, opensPolicy)
-	p, err = policy.Load(
+	p, err = syntax.Load(
 		policy.Source{Name: "test.yaml", Data: []byte(strings.Replace(opensPolicy, "'/proc/*/mem'", "/proc/meminfo", 1))},
-		policy.Options{Vars: other.policy().Vars()},
+		syntax.Options{Vars: other.policy().Vars()},
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 // settled are the places in which a policy asks for what a running session
 // cannot change.
 func (s *Session) settled(old, p *policy.Policy) policy.Problems {
-	problems := p.Unheld(func(key string) error {
+	problems := p.Unsupported(func(key string) error {
 		if held(key, s.group != nil || s.missing.Has(probe.Cgroup)) {
 			return nil
 		}

@@ -11,6 +11,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
@@ -26,9 +27,9 @@ func packBox(t *testing.T, pack string) *box {
 		t.Fatal(err)
 	}
 	text := "version: 1\nname: asked\nextends: [" + file + "]\napprovals: {via: channel}\n"
-	cfg.Policy, err = policy.Load(
+	cfg.Policy, err = syntax.Load(
 		policy.Source{Name: "/asked.yaml", Data: []byte(text)},
-		policy.Options{ReadFile: os.ReadFile, Vars: cfg.Policy.Vars()},
+		syntax.Options{ReadFile: os.ReadFile, Vars: cfg.Policy.Vars()},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -235,7 +236,7 @@ func TestGitWorksInTheProjectItself(t *testing.T) {
 }
 
 func TestTheGuardNeedsTheFileServer(t *testing.T) {
-	p, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: true\n")}, policy.Options{})
+	p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: true\n")}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +244,7 @@ func TestTheGuardNeedsTheFileServer(t *testing.T) {
 	if err := s.hold(); err == nil || !strings.Contains(err.Error(), "p.yaml:3:12: git_guard cannot be held here: it needs the file server") {
 		t.Errorf("%v", err)
 	}
-	off, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: false\n")}, policy.Options{})
+	off, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: false\n")}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/view"
 )
@@ -81,7 +82,7 @@ func bootPolicy(boot wire.Bootstrap) (*policy.Policy, error) {
 		}
 		return nil, fmt.Errorf("policy file %s was not sent", name)
 	}
-	return policy.Load(policy.Source(boot.Policy[0]), policy.Options{Vars: boot.Vars, OutsideWorkspace: true, ReadFile: read})
+	return syntax.Load(policy.Source(boot.Policy[0]), syntax.Options{Vars: boot.Vars, OutsideWorkspace: true, ReadFile: read})
 }
 
 // host answers a controller for one session.

@@ -19,6 +19,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor/audit"
 )
 
@@ -65,8 +66,8 @@ func testConfig(t testing.TB, text string) (Config, string) {
 	if err := os.Mkdir(workspace, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(text)},
-		policy.Options{Vars: map[string]string{"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(text)},
+		syntax.Options{Vars: map[string]string{"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "HOME": "/home/sandbox", "TMPDIR": "/tmp"}})
 	if err != nil {
 		t.Fatal(err)
 	}

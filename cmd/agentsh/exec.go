@@ -19,6 +19,7 @@ import (
 	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
 )
@@ -395,7 +396,7 @@ func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, fail(exitOurs, fmt.Errorf("policy: %w", err), "")
 	}
-	p, err := policy.Load(policy.Source{Name: path, Data: data}, policy.Options{Vars: vars, OutsideWorkspace: true, ReadFile: os.ReadFile})
+	p, err := syntax.Load(policy.Source{Name: path, Data: data}, syntax.Options{Vars: vars, OutsideWorkspace: true, ReadFile: os.ReadFile})
 	if err != nil {
 		return nil, fail(exitOurs, err, "run 'agentsh policy check "+path+"'")
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor"
 )
 
@@ -32,9 +33,9 @@ func TestConfigurationsOfTheInstallPages(t *testing.T) {
 			at := fmt.Sprintf("%s:%d", page, b.line)
 			if strings.Contains(b.text, "\nname: ") {
 				source := policy.Source{Name: at, Data: []byte(b.text)}
-				_, err := policy.Load(
+				_, err := syntax.Load(
 					source,
-					policy.Options{Vars: vars, ReadFile: func(name string) ([]byte, error) { return os.ReadFile(installed(name)) }},
+					syntax.Options{Vars: vars, ReadFile: func(name string) ([]byte, error) { return os.ReadFile(installed(name)) }},
 				)
 				if err != nil {
 					t.Errorf("%s: %v", at, err)

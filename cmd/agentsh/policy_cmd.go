@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor"
 )
 
@@ -92,26 +93,26 @@ func loadPolicy(file string, vars map[string]string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, fail(exitFailed, fmt.Errorf("policy: %w", err), "")
 	}
-	p, err := policy.Load(policy.Source{Name: file, Data: data}, policy.Options{Vars: vars, ReadFile: readBounded})
+	p, err := syntax.Load(policy.Source{Name: file, Data: data}, syntax.Options{Vars: vars, ReadFile: readBounded})
 	if err != nil {
 		return nil, fail(exitFailed, err, "")
 	}
 	return p, nil
 }
 
-// readBounded reads a file of at most [policy.MaxSource] bytes.
+// readBounded reads a file of at most [syntax.MaxSource] bytes.
 func readBounded(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, policy.MaxSource+1))
+	data, err := io.ReadAll(io.LimitReader(f, syntax.MaxSource+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if len(data) > policy.MaxSource {
-		return nil, fmt.Errorf("%s: more than %d bytes", name, policy.MaxSource)
+	if len(data) > syntax.MaxSource {
+		return nil, fmt.Errorf("%s: more than %d bytes", name, syntax.MaxSource)
 	}
 	return data, nil
 }
@@ -153,7 +154,7 @@ func check(out io.Writer, files []string, vars map[string]string, strict bool) e
 			}
 			continue
 		}
-		warnings := policy.Lint(p)
+		warnings := syntax.Lint(p)
 		for _, w := range warnings {
 			fmt.Fprintf(out, "%s: %s: %s\n", w.Pos, w.Severity, withHint(w))
 		}
@@ -206,7 +207,7 @@ func newSchemaCommand() *cobra.Command {
 		Short: "Print the JSON Schema of policy files, for editors",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			schema, err := policy.Schema()
+			schema, err := syntax.Schema()
 			if err != nil {
 				return err
 			}

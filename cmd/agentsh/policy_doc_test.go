@@ -13,6 +13,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
+	"agentsh/policy/syntax"
 )
 
 // block is a fenced block of a page.
@@ -130,7 +131,7 @@ func TestTheReferenceShowsEveryKey(t *testing.T) {
 	for _, b := range blocksOf(t, policyPage) {
 		text.WriteString(b.text)
 	}
-	data, err := policy.Schema()
+	data, err := syntax.Schema()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.key, func(t *testing.T) {
-			p, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte(base + tt.text)}, policy.Options{Vars: policytest.Vars()})
+			p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte(base + tt.text)}, syntax.Options{Vars: policytest.Vars()})
 			if err != nil {
 				t.Fatal(err)
 			}

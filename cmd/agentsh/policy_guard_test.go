@@ -6,15 +6,16 @@ import (
 	"testing"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 func TestExplainTellsWhereTheGuardDecidesToo(t *testing.T) {
-	p, err := policy.Load(
+	p, err := syntax.Load(
 		policy.Source{
 			Name: "p.yaml",
 			Data: []byte("version: 1\nname: p\ngit_guard: true\nfile_rules: [{name: all, paths: ['/ws/**'], operations: ['*'], decision: allow}]\n"),
 		},
-		policy.Options{},
+		syntax.Options{},
 	)
 	if err != nil {
 		t.Fatal(err)

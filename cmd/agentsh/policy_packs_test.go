@@ -12,6 +12,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
+	"agentsh/policy/syntax"
 )
 
 const packs = "../../packaging/policies"
@@ -65,7 +66,7 @@ func TestPoliciesProtectTheDirectoriesTheyNameFilesIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, w := range policy.Lint(p) {
+		for _, w := range syntax.Lint(p) {
 			if w.Code == "open-directory" {
 				t.Error(w)
 			}
@@ -223,7 +224,7 @@ func TestALearnedPolicyDoesTheSameAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.Load(policy.Source{Name: "learned.yaml", Data: text}, policy.Options{Vars: policytest.Vars()})
+	p, err := syntax.Load(policy.Source{Name: "learned.yaml", Data: text}, syntax.Options{Vars: policytest.Vars()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"agentsh/policy"
 	"agentsh/policy/policytest"
+	"agentsh/policy/syntax"
 	evasions "agentsh/test/evasions/policy"
 )
 
@@ -335,7 +336,7 @@ file_rules:
 
 // fingerprints runs each target, allowed, and keeps a line to know it by.
 func (pr *prober) fingerprints(ctx context.Context, targets []string) (map[string]fingerprint, error) {
-	p, err := policy.Load(policy.Source{Name: "watching", Data: []byte(watching)}, policy.Options{Vars: pr.policy.Vars()})
+	p, err := syntax.Load(policy.Source{Name: "watching", Data: []byte(watching)}, syntax.Options{Vars: pr.policy.Vars()})
 	if err != nil {
 		return nil, err
 	}

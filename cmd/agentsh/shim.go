@@ -19,6 +19,7 @@ import (
 	"agentsh/internal/foreground"
 	"agentsh/internal/shim"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor"
 )
 
@@ -167,8 +168,8 @@ func checkImage(root string) error {
 	if err != nil {
 		return err
 	}
-	_, err = policy.Load(policy.Source{Name: operator.Policy, Data: data},
-		policy.Options{Vars: policyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars), OutsideWorkspace: true, ReadFile: read})
+	_, err = syntax.Load(policy.Source{Name: operator.Policy, Data: data},
+		syntax.Options{Vars: policyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars), OutsideWorkspace: true, ReadFile: read})
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"agentsh/internal/layout"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // policyVars are stand-ins for what a run gives a policy: the names matter
@@ -27,7 +28,7 @@ func (h *Harness) checkInjected(ps *Problems) {
 	if err != nil {
 		return // checkPath tells
 	}
-	p, err := policy.Load(policy.Source{Name: shownName(name), Data: data}, policy.Options{Vars: policyVars, ReadFile: readPolicy})
+	p, err := syntax.Load(policy.Source{Name: shownName(name), Data: data}, syntax.Options{Vars: policyVars, ReadFile: readPolicy})
 	if err != nil {
 		ps.warnf(h.Policy.At, RuleUnsupport, "policy: %s is no policy that can be enforced here: %s", clip(h.Policy.V), firstLine(err))
 		ps.hint("agentsh policy check %s", shownName(name))

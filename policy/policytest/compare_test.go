@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 func mustLoad(t testing.TB, text string) *policy.Policy {
 	t.Helper()
-	p, err := policy.Load(policy.Source{Name: "p.yaml", Data: []byte(text)}, policy.Options{Vars: Vars()})
+	p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte(text)}, syntax.Options{Vars: Vars()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/glob"
+	"agentsh/policy/syntax"
 )
 
 // crowd is how many names in one directory become a pattern for all of it.
@@ -374,7 +375,7 @@ func (l *learner) networkRules() []learnedRule {
 // check makes sure that the written policy allows all it was learned from, and
 // returns what it allows although it was denied.
 func (l *learner) check(text []byte) (widened []policy.Request, err error) {
-	p, err := policy.Load(policy.Source{Name: "learned", Data: text}, policy.Options{Vars: l.vars})
+	p, err := syntax.Load(policy.Source{Name: "learned", Data: text}, syntax.Options{Vars: l.vars})
 	if err != nil {
 		return nil, fmt.Errorf("the learned policy does not load: %w", err)
 	}

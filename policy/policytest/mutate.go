@@ -10,6 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // Mutant is one small change of a policy.
@@ -187,7 +188,7 @@ func reload(p *policy.Policy, s int, root, list *yaml.Node, rules []*yaml.Node) 
 	}
 	sources := slices.Clone(p.Sources())
 	sources[s].Data = text.Bytes()
-	return policy.Load(sources[0], policy.Options{Vars: p.Vars(), ReadFile: func(name string) ([]byte, error) {
+	return syntax.Load(sources[0], syntax.Options{Vars: p.Vars(), ReadFile: func(name string) ([]byte, error) {
 		for _, source := range sources {
 			if source.Name == name {
 				return source.Data, nil

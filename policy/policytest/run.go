@@ -7,6 +7,7 @@ import (
 
 	"agentsh/policy"
 	"agentsh/policy/env"
+	"agentsh/policy/syntax"
 )
 
 // Result is the outcome of one case.
@@ -38,7 +39,7 @@ func LoadPolicy(s *Suite, read ReadFile) (*policy.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: policy: %w", s.File, err)
 	}
-	return policy.Load(policy.Source{Name: name, Data: data}, policy.Options{Vars: s.Vars, ReadFile: read})
+	return syntax.Load(policy.Source{Name: name, Data: data}, syntax.Options{Vars: s.Vars, ReadFile: read})
 }
 
 // Run judges every case of a suite by a policy.

@@ -22,6 +22,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // guard is how long a test waits for what must happen.
@@ -49,7 +50,7 @@ type world struct {
 
 func load(t testing.TB, text string) *policy.Policy {
 	t.Helper()
-	p, problems := policy.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\n" + text)}, policy.Options{})
+	p, problems := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\n" + text)}, syntax.Options{})
 	if p == nil {
 		t.Fatal(problems)
 	}

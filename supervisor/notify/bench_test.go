@@ -11,6 +11,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/supervisor/audit"
 )
 
@@ -21,7 +22,7 @@ import (
 func BenchmarkNestedExec(b *testing.B) {
 	bin, _ := place(b)
 	text := "version: 1\nname: bench\ncommand_rules:\n- {name: no-kill, commands: [kill, curl], decision: deny}\n- {name: all, commands: ['*'], decision: allow}\n"
-	p, err := policy.Load(policy.Source{Name: "bench.yaml", Data: []byte(text)}, policy.Options{})
+	p, err := syntax.Load(policy.Source{Name: "bench.yaml", Data: []byte(text)}, syntax.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/seccomp/target"
 
 	"agentsh/internal/testenv"
@@ -178,7 +179,7 @@ func TestAppletsOfACopyAreJudged(t *testing.T) {
 	}
 	defer top.Close()
 	text := "version: 1\nname: t\ncommand_rules:\n- {name: no-hostid, commands: [hostid], decision: deny}\n- {name: all, commands: ['*'], decision: allow}\n"
-	p, err := policy.Load(policy.Source{Name: "t.yaml", Data: []byte(text)}, policy.Options{})
+	p, err := syntax.Load(policy.Source{Name: "t.yaml", Data: []byte(text)}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 	"agentsh/seccomp"
 	"agentsh/seccomp/target"
 )
@@ -202,7 +203,7 @@ func TestADeniedProgramFailsAndSaysWhy(t *testing.T) {
 // Otherwise the log could tell of the end of a command before its refusal, and
 // a command that was refused at its own execve would not know why.
 func TestADenialIsWrittenBeforeItsCallerGoesOn(t *testing.T) {
-	p, err := policy.Load(policy.Source{Name: "s.yaml", Data: []byte(signalPolicy)}, policy.Options{})
+	p, err := syntax.Load(policy.Source{Name: "s.yaml", Data: []byte(signalPolicy)}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

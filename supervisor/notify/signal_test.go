@@ -10,6 +10,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 const signalPolicy = `
@@ -32,7 +33,7 @@ var signalCalls = []int{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS
 // signalling runs a shell text with the kill family notified.
 func signalling(t *testing.T, text string) *session {
 	t.Helper()
-	p, err := policy.Load(policy.Source{Name: "s.yaml", Data: []byte(signalPolicy)}, policy.Options{})
+	p, err := syntax.Load(policy.Source{Name: "s.yaml", Data: []byte(signalPolicy)}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // planFor plans the view of a policy in which DIR stands for a tree with a few
@@ -29,7 +30,7 @@ func planFor(t *testing.T, rules string) (*Plan, string, error) {
 		t.Fatal(err)
 	}
 	text := "version: 1\nname: t\nfile_rules:\n" + strings.ReplaceAll(rules, "DIR", dir)
-	p, err := policy.Load(policy.Source{Name: "t", Data: []byte(text)}, policy.Options{})
+	p, err := syntax.Load(policy.Source{Name: "t", Data: []byte(text)}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,16 +8,17 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // TestAStateThatCommandsCouldChangeIsRefused where no other directory is usable.
 func TestAStateThatCommandsCouldChangeIsRefused(t *testing.T) {
 	workspace := t.TempDir()
-	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(`version: 1
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(`version: 1
 name: test
 file_rules:
   - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
-`)}, policy.Options{Vars: map[string]string{"WORKSPACE": workspace}})
+`)}, syntax.Options{Vars: map[string]string{"WORKSPACE": workspace}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,16 +6,17 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 func TestRulesThatOnlyAFileServerHoldsAreRefusedByLine(t *testing.T) {
 	dir := t.TempDir()
-	p, err := policy.Load(policy.Source{Name: "test.yaml", Data: []byte(`version: 1
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(`version: 1
 name: test
 file_rules:
   - {name: guarded, paths: ['${WORKSPACE}/guarded', '${WORKSPACE}/guarded/**'], operations: [write, create, delete, rename, mkdir, link, symlink, mknod], decision: deny}
   - {name: workspace, paths: ['${WORKSPACE}', '${WORKSPACE}/**', /tmp, '/tmp/**'], operations: ['*'], decision: allow}
-`)}, policy.Options{Vars: map[string]string{"WORKSPACE": dir}})
+`)}, syntax.Options{Vars: map[string]string{"WORKSPACE": dir}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,11 @@
-package policy
+package syntax
 
 import (
 	"path"
 	"slices"
 	"strings"
 
+	"agentsh/policy"
 	"agentsh/policy/glob"
 )
 
@@ -12,14 +13,14 @@ import (
 // written while the directory's own name is open. A link of that name, or
 // another directory moved there, brings files of the same names.
 func (l *linter) openDirectories() {
-	for _, rule := range l.p.groups[GroupFile].rules {
-		if rule.Effect.permits() || rule.file.ops&(OpWrite|OpCreate) == 0 {
+	for _, rule := range l.p.Rules(policy.GroupFile) {
+		if rule.Effect.Permits() || rule.File.Ops&(policy.OpWrite|policy.OpCreate) == 0 {
 			continue
 		}
 		var told []string
-		for _, g := range rule.file.paths {
-			for _, open := range openParents(l.p, g) {
-				name := unexpand(open.dir, l.p.vars)
+		for _, g := range rule.File.Paths {
+			for _, open := range l.openParents(g) {
+				name := unexpand(open.dir, l.vars)
 				if slices.Contains(told, name) {
 					continue
 				}
@@ -29,7 +30,7 @@ func (l *linter) openDirectories() {
 					"open-directory",
 					closing(name),
 					"%s is protected, but %s itself is not: %s is permitted there and brings another directory",
-					unexpand(g.String(), l.p.vars),
+					unexpand(g.String(), l.vars),
 					name,
 					open.op,
 				)
@@ -49,21 +50,21 @@ func closing(dir string) string {
 // openParent is a directory that commands may replace by an operation.
 type openParent struct {
 	dir string
-	op  FileOp
+	op  policy.FileOp
 }
 
 // openParents are the directories above the matches of a pattern that commands
 // may replace.
-func openParents(p *Policy, g *glob.Glob) []openParent {
+func (l *linter) openParents(g *glob.Glob) []openParent {
 	roots := []string{"/"}
 	if strings.HasPrefix(g.String(), "**") {
-		roots = p.Roots()
+		roots = l.p.Roots()
 	}
 	var out []openParent
 	for _, root := range roots {
 		for _, parent := range g.Parents() {
 			found := openParent{dir: path.Join(root, parent)}
-			if found.op = replacing(p, found.dir); found.op != 0 && !slices.Contains(out, found) {
+			if found.op = l.replacing(found.dir); found.op != 0 && !slices.Contains(out, found) {
 				out = append(out, found)
 			}
 		}
@@ -75,18 +76,18 @@ func openParents(p *Policy, g *glob.Glob) []openParent {
 // path; 0 when there is none. A directory whose own parent is closed is the root
 // of a tree, and a variable's value is one that sessions mount: both stay. What
 // is above the workspace is no part of the project, and no rule should close it.
-func replacing(p *Policy, dir string) FileOp {
-	if workspace := p.vars["WORKSPACE"]; workspace != "" && within(workspace, dir) {
+func (l *linter) replacing(dir string) policy.FileOp {
+	if workspace := l.vars["WORKSPACE"]; workspace != "" && within(workspace, dir) {
 		return 0
 	}
-	for _, value := range p.vars {
+	for _, value := range l.vars {
 		if value == dir {
 			return 0
 		}
 	}
-	for _, op := range []FileOp{OpSymlink, OpRename} {
-		here, _ := p.Evaluate(&FileRequest{Path: dir, Op: op})
-		above, _ := p.Evaluate(&FileRequest{Path: path.Dir(dir), Op: op})
+	for _, op := range []policy.FileOp{policy.OpSymlink, policy.OpRename} {
+		here, _ := l.p.Evaluate(&policy.FileRequest{Path: dir, Op: op})
+		above, _ := l.p.Evaluate(&policy.FileRequest{Path: path.Dir(dir), Op: op})
 		if here.Permits() && above.Permits() {
 			return op
 		}

@@ -1,44 +1,19 @@
-package policy
+package syntax
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+
+	"agentsh/policy"
+	"agentsh/policy/internal/fixture"
 )
 
-// battery is a request of every kind that a key could change the answer to.
-func battery() []Request {
-	nested := run("git", "push", "--force")
-	nested.Depth, nested.Parent, nested.Ancestors, nested.Interactive = 1, "/usr/bin/make", []string{"/usr/bin/make", "/usr/bin/bash"}, true
-	deep := run("git")
-	deep.Depth, deep.Cwd = 3, "/tmp"
-	return []Request{
-		run("git"), run("git", "status"), run("git", "push", "--force"), run("curl"), run("/opt/bin/x"), nested, deep,
-		run("nice", "kill"), run("myrunner", "kill"),
-		&CommandRequest{Program: Program{Called: "/ws/x", Path: "/ws/x", Same: []string{"/usr/bin/kill"}}},
-		&FileRequest{Path: "/ws/a", Op: OpRead}, &FileRequest{Path: "/ws/a", Op: OpWrite}, &FileRequest{Path: "/ws/a", Op: OpDelete},
-		&FileRequest{Path: "/other", Op: OpRead}, &FileRequest{Path: "/other", Op: OpWrite},
-		&NetworkRequest{
-			Domain:   "a.example.com",
-			Addr:     netip.MustParseAddr("192.0.2.1"),
-			Port:     443,
-			Protocol: "tcp",
-			Binary:   "/usr/bin/git",
-			Method:   "GET",
-			Path:     "/x",
-		},
-		&NetworkRequest{Addr: netip.MustParseAddr("198.51.100.1"), Port: 80, Protocol: "udp"},
-		&UnixSocketRequest{Path: "/run/a.sock", Op: "connect"}, &UnixSocketRequest{Path: "@a", Op: "bind"},
-		&SignalRequest{Signal: 9, Target: "children", PID: 10, Name: "git"}, &SignalRequest{Signal: 15, Target: "external", PID: 700, Name: "x"},
-	}
-}
-
 // behaviour is everything a policy does, as text.
-func behaviour(p *Policy) string {
+func behaviour(p *policy.Policy) string {
 	var b strings.Builder
-	for _, r := range battery() {
+	for _, r := range fixture.Requests() {
 		d, g := p.Evaluate(r)
 		fmt.Fprintf(&b, "%s %s %s %s\n", d.Effect, g.Rule, g.Message, g.Hint)
 		if d.Rule != nil {
@@ -300,7 +275,7 @@ func TestEveryKeyChangesSomething(t *testing.T) {
 
 func outcomeOf(format, value string) string {
 	body := strings.Replace(format, "%s", value, 1)
-	p, err := Load(Source{Name: "k.yaml", Data: []byte("version: 1\nname: k\n" + body + "\n")}, Options{Vars: testVars})
+	p, err := Load(policy.Source{Name: "k.yaml", Data: []byte("version: 1\nname: k\n" + body + "\n")}, Options{Vars: fixture.Vars})
 	if err != nil {
 		return "error: " + err.Error()
 	}
@@ -332,7 +307,7 @@ func TestVersionAndNameAreRequired(t *testing.T) {
 		"version: 1\nname: ''\n":  "p.yaml:2:7: a policy name",
 		"version: 1\nname:\n":     "p.yaml:2:6: name has no value",
 	} {
-		_, err := Load(Source{Name: "p.yaml", Data: []byte(data)}, Options{})
+		_, err := Load(policy.Source{Name: "p.yaml", Data: []byte(data)}, Options{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", data, err, want)
 		}

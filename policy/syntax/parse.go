@@ -1,4 +1,4 @@
-package policy
+package syntax
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"agentsh/policy"
 )
 
 // The bounds of one policy. What exceeds them is refused before it costs
@@ -42,7 +44,7 @@ func parseYAML(r *reader, data []byte) *yaml.Node {
 		return nil
 	}
 	if document.Kind == 0 || len(document.Content) == 0 {
-		r.failAt(Position{r.file, 1, 1}, "a policy begins with version: 1", "the file is empty")
+		r.failAt(policy.Position{File: r.file, Line: 1, Column: 1}, "a policy begins with version: 1", "the file is empty")
 		return nil
 	}
 	if !checkNode(r, document.Content[0], 0) {
@@ -55,7 +57,11 @@ func parseYAML(r *reader, data []byte) *yaml.Node {
 // too much.
 func checkBytes(r *reader, data []byte) bool {
 	if len(data) > MaxSource {
-		r.failAt(Position{r.file, 1, 1}, "split it with extends", fmt.Sprintf("the file is %d bytes long, the most is %d", len(data), MaxSource))
+		r.failAt(
+			policy.Position{File: r.file, Line: 1, Column: 1},
+			"split it with extends",
+			fmt.Sprintf("the file is %d bytes long, the most is %d", len(data), MaxSource),
+		)
 		return false
 	}
 	marks, line, column := 0, 1, 1
@@ -64,11 +70,19 @@ func checkBytes(r *reader, data []byte) bool {
 		i += n
 		switch {
 		case c == utf8.RuneError && n == 1:
-			r.failAt(Position{r.file, line, column}, "save the file as UTF-8", fmt.Sprintf("byte 0x%02x is not UTF-8", data[i-1]))
+			r.failAt(
+				policy.Position{File: r.file, Line: line, Column: column},
+				"save the file as UTF-8",
+				fmt.Sprintf("byte 0x%02x is not UTF-8", data[i-1]),
+			)
 			return false
 		case c == '\r' && i < len(data) && data[i] == '\n':
 		case unseen(c):
-			r.failAt(Position{r.file, line, column}, "remove it", fmt.Sprintf("control character %U: the file would not read as it looks", c))
+			r.failAt(
+				policy.Position{File: r.file, Line: line, Column: column},
+				"remove it",
+				fmt.Sprintf("control character %U: the file would not read as it looks", c),
+			)
 			return false
 		case c == '\n' || c == ',' || c == ':' || c == '-' || c == '[' || c == '{' || c == '?':
 			marks++
@@ -79,7 +93,11 @@ func checkBytes(r *reader, data []byte) bool {
 		}
 	}
 	if marks > maxMarks {
-		r.failAt(Position{r.file, 1, 1}, "split it with extends", fmt.Sprintf("the file has more than %d entries", maxMarks))
+		r.failAt(
+			policy.Position{File: r.file, Line: 1, Column: 1},
+			"split it with extends",
+			fmt.Sprintf("the file has more than %d entries", maxMarks),
+		)
 		return false
 	}
 	return true
@@ -100,15 +118,15 @@ func unseen(c rune) bool {
 
 // indentedByTab finds the first line indented with a tab, which is why YAML
 // that looks right is not.
-func indentedByTab(file string, data []byte) (Position, bool) {
+func indentedByTab(file string, data []byte) (policy.Position, bool) {
 	number := 0
 	for line := range bytes.Lines(data) {
 		number++
 		if blank := len(line) - len(bytes.TrimLeft(line, " ")); blank < len(line) && line[blank] == '\t' {
-			return Position{file, number, blank + 1}, true
+			return policy.Position{File: file, Line: number, Column: blank + 1}, true
 		}
 	}
-	return Position{}, false
+	return policy.Position{}, false
 }
 
 // unmarshal turns a panic of the parser into an error: a malformed file must
@@ -138,13 +156,13 @@ func unmarshal(data []byte, into *yaml.Node) (err error) {
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
 // yamlPosition finds the line in a parser error; the parser tells no column.
-func yamlPosition(file string, err error) Position {
+func yamlPosition(file string, err error) policy.Position {
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 		if line, err := strconv.Atoi(m[1]); err == nil {
-			return Position{file, line, 1}
+			return policy.Position{File: file, Line: line, Column: 1}
 		}
 	}
-	return Position{file, 1, 1}
+	return policy.Position{File: file, Line: 1, Column: 1}
 }
 
 func yamlMessage(err error) string {

@@ -1,4 +1,4 @@
-package policy
+package syntax
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"agentsh/policy"
 )
 
 // shape is what a value looks like. Reading and the JSON Schema both come
@@ -60,11 +62,11 @@ func fieldsOf[T any](keys []key[T]) []field {
 type reader struct {
 	file     string
 	vars     map[string]string
-	problems *Problems
+	problems *policy.Problems
 }
 
-func (r *reader) pos(n *yaml.Node) Position {
-	return Position{File: r.file, Line: n.Line, Column: n.Column}
+func (r *reader) pos(n *yaml.Node) policy.Position {
+	return policy.Position{File: r.file, Line: n.Line, Column: n.Column}
 }
 
 // fail notes an error at n.
@@ -72,9 +74,9 @@ func (r *reader) fail(n *yaml.Node, hint, format string, args ...any) {
 	r.failAt(r.pos(n), hint, fmt.Sprintf(format, args...))
 }
 
-func (r *reader) failAt(pos Position, hint, message string) {
+func (r *reader) failAt(pos policy.Position, hint, message string) {
 	if len(*r.problems) < maxProblems {
-		*r.problems = append(*r.problems, Problem{Pos: pos, Message: message, Hint: hint})
+		*r.problems = append(*r.problems, policy.Problem{Pos: pos, Message: message, Hint: hint})
 	}
 }
 

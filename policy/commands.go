@@ -2,9 +2,71 @@ package policy
 
 import (
 	"path"
+	"slices"
 	"strings"
 	"sync"
+
+	"agentsh/policy/glob"
 )
+
+// commandRules decide command requests.
+type commandRules struct {
+	rules       []*Rule
+	index       commandIndex
+	other       Effect // where no rule matches
+	transparent map[string]bool
+	execFrom    []*glob.Glob
+	outside     []string // directories whose content came from outside
+	files       *fileRules
+}
+
+// newCommandRules prepares what decisions look up. files say which links a
+// command could have made.
+func newCommandRules(d *Definition, files *fileRules) commandRules {
+	c := commandRules{
+		rules:       d.Rules[GroupCommand],
+		index:       newCommandIndex(d.Rules[GroupCommand]),
+		other:       orDeny(d.Defaults.Command),
+		transparent: d.Transparent,
+		execFrom:    d.ExecFrom,
+		outside:     []string{"/tmp", "/var/tmp", "/dev", "/proc", "/sys"},
+		files:       files,
+	}
+	for _, name := range [...]string{"WORKSPACE", "PROJECT_ROOT", "GIT_ROOT", "HOME", "TMPDIR"} {
+		if dir := d.Vars[name]; dir != "" {
+			c.outside = append(c.outside, cleanVar(dir))
+		}
+	}
+	return c
+}
+
+// cleanVar tidies the value of a variable that is an absolute path.
+func cleanVar(value string) string {
+	if strings.HasPrefix(value, "/") {
+		return path.Clean(value)
+	}
+	return value
+}
+
+// DeniedPrograms returns the names and path globs of the command rules that do
+// not permit and go by content, sorted. A program with the content of a file
+// that one of them names is evaluated as that file. Entries for every program
+// are left out.
+func (p *Policy) DeniedPrograms() []string {
+	var out []string
+	for _, rule := range p.commands.rules {
+		if rule.Effect.Permits() || rule.Command.NameOnly {
+			continue
+		}
+		for _, e := range rule.Command.Programs {
+			if !e.All() {
+				out = append(out, e.Glob.String())
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
 
 // subject is one program of a request, as the rules see it.
 type subject struct {
@@ -16,16 +78,16 @@ type subject struct {
 // command decides a command: the program itself, every program of its chain,
 // and, where these are wrappers, what their arguments name. The strictest
 // answer holds.
-func (p *Policy) command(q *CommandRequest) (Decision, reason) {
+func (c *commandRules) decide(q *CommandRequest) (Decision, reason) {
 	s := subject{program: &q.Program, argv: q.Argv, request: q}
-	d, why := p.subject(&s)
-	inside, e, w := p.inside(&s)
+	d, why := c.program(&s)
+	inside, e, w := c.payloads(&s)
 	d, why = stricterOf(d, why, e, w)
 	for i := range q.Chain {
 		link := subject{program: &q.Chain[i], argv: chainArgv(&q.Chain[i], q, inside), request: q}
-		e, w := p.subject(&link)
+		e, w := c.program(&link)
 		d, why = stricterOf(d, why, notRedirected(e), w)
-		_, e, w = p.inside(&link)
+		_, e, w = c.payloads(&link)
 		d, why = stricterOf(d, why, e, w)
 	}
 	return d, why
@@ -33,13 +95,13 @@ func (p *Policy) command(q *CommandRequest) (Decision, reason) {
 
 // inside decides for the payloads of one program, if it is a wrapper. Those
 // that the chain holds are judged there, by their files.
-func (p *Policy) inside(s *subject) ([]Payload, Decision, reason) {
+func (c *commandRules) payloads(s *subject) ([]Payload, Decision, reason) {
 	d, why := Decision{Effect: Allow}, reason{}
-	name := p.wrapped(s)
+	name := c.wrapped(s)
 	if name == "" {
 		return nil, d, why
 	}
-	list, err := payloads(name, s.argv, p.isTransparent)
+	list, err := payloads(name, s.argv, c.isTransparent)
 	guessed := s.guessed(name)
 	for i := range list {
 		if guessed {
@@ -48,16 +110,16 @@ func (p *Policy) inside(s *subject) ([]Payload, Decision, reason) {
 		if inChain(s.request, list[i].Program) {
 			continue
 		}
-		e, w := p.payload(&list[i], s.request)
+		e, w := c.payload(&list[i], s.request)
 		d, why = stricterOf(d, why, notRedirected(e), w)
 	}
-	if err != nil && (name == loaderName || name == boxName && !guessed) && d.Effect != Deny {
+	if err != nil && (name == LoaderWrapper || name == MultiCallWrapper && !guessed) && d.Effect != Deny {
 		d, why = Decision{}, reason{text: err.Error(), about: s.program.Called}
 	}
 	return list, d, why
 }
 
-func (p *Policy) isTransparent(name string) bool { return p.transparent[name] }
+func (c *commandRules) isTransparent(name string) bool { return c.transparent[name] }
 
 // chainArgv is the argument vector of one program of the chain: as it is
 // given, else that of the payload of that name, else that of an interpreter.
@@ -104,59 +166,59 @@ func scriptArgv(interpreter *Program, q *CommandRequest) []string {
 // subject decides for one program under all its names. What is certain about
 // it (its file, trusted links to it) must be permitted; what its caller could
 // choose (the name it is called by) and what it resembles can only deny.
-func (p *Policy) subject(s *subject) (Decision, reason) {
+func (c *commandRules) program(s *subject) (Decision, reason) {
 	pr := s.program
 	switch {
 	case pr.Called == "" && pr.Path == "":
 		return Decision{}, reason{text: "the request names no program"}
 	case pr.Path != "" && !cleanPath(pr.Path):
 		return Decision{}, reason{text: "the program's path is not absolute and resolved", about: pr.Path}
-	case !p.runsFrom(pr.Path):
+	case !c.runsFrom(pr.Path):
 		return Decision{}, reason{text: "programs run only from the directories of exec_from", about: pr.Path}
 	}
-	var said opinions
+	var found matches
 	if multi := multiCall(pr.Path); multi && !multiCalled(appletName(s.argv)) {
-		said.add(p.first(appletName(s.argv), s, false), true)
-		said.add(p.first(pr.Path, s, false), false)
-		said.add(p.first(p.calledName(s), s, false), false)
+		found.add(c.first(appletName(s.argv), s, false), true)
+		found.add(c.first(pr.Path, s, false), false)
+		found.add(c.first(calledName(s), s, false), false)
 	} else {
-		p.names(s, &said, multi)
+		c.names(s, &found, multi)
 	}
-	return p.settle(s, said)
+	return c.combine(s, found)
 }
 
 // names asks about every name of a program that does not choose by its name
 // what it is.
-func (p *Policy) names(s *subject, said *opinions, multi bool) {
+func (c *commandRules) names(s *subject, found *matches, multi bool) {
 	pr := s.program
-	said.add(p.first(pr.Path, s, false), true)
+	found.add(c.first(pr.Path, s, false), true)
 	for _, name := range pr.Names {
-		said.add(p.first(name, s, false), !p.planted(name))
+		found.add(c.first(name, s, false), !c.fromOutside(name))
 	}
 	if len(s.argv) > 0 && s.argv[0] != pr.Called {
-		said.add(p.first(base(s.argv[0]), s, false), false)
+		found.add(c.first(base(s.argv[0]), s, false), false)
 	}
 	if pr.Called != pr.Path {
-		called := p.first(p.calledName(s), s, false)
-		sure := called != nil && said.certain == nil && pr.Path != "" && p.trustworthy(pr.Called)
-		said.add(called, sure)
+		called := c.first(calledName(s), s, false)
+		sure := called != nil && found.certain == nil && pr.Path != "" && c.trustworthy(pr.Called)
+		found.add(called, sure)
 	}
 	for i := 0; i < len(pr.Same) && !multi; i++ {
-		said.add(p.first(pr.Same[i], s, true), false)
+		found.add(c.first(pr.Same[i], s, true), false)
 	}
 }
 
-// opinions are what the rules say to the names of one program.
-type opinions struct {
+// matches are what the rules say to the names of one program.
+type matches struct {
 	certain  *Rule // the strictest for names that are certain
 	doubtful *Rule // the strictest for names its caller could choose
 	closing  *Rule // one about every program, which stands in for the default
 }
 
-func (o *opinions) add(rule *Rule, certain bool) {
+func (o *matches) add(rule *Rule, certain bool) {
 	switch {
 	case rule == nil:
-	case rule.command.everything && !rule.Effect.permits():
+	case rule.Command.AllPrograms && !rule.Effect.Permits():
 		// It says nothing about this name: another name may be permitted.
 		if certain {
 			o.closing = stricterRule(o.closing, rule)
@@ -170,9 +232,9 @@ func (o *opinions) add(rule *Rule, certain bool) {
 
 // planted reports whether a link may have come with the workspace, or leads
 // where its reader stands, as those of /proc do.
-func (p *Policy) planted(link string) bool {
-	for _, dir := range p.planting {
-		if within(link, dir) {
+func (c *commandRules) fromOutside(link string) bool {
+	for _, dir := range c.outside {
+		if below(link, dir) {
 			return true
 		}
 	}
@@ -180,19 +242,19 @@ func (p *Policy) planted(link string) bool {
 }
 
 // settle puts together what the rules say to all names.
-func (p *Policy) settle(s *subject, said opinions) (Decision, reason) {
-	d := p.fallback(defaultCommand)
+func (c *commandRules) combine(s *subject, found matches) (Decision, reason) {
+	d := Decision{Effect: c.other}
 	why := reason{about: s.program.Path}
 	switch {
-	case said.certain != nil:
-		d = Decision{Effect: said.certain.Effect, Rule: said.certain}
-	case said.closing != nil:
-		d = Decision{Effect: said.closing.Effect, Rule: said.closing}
+	case found.certain != nil:
+		d = Decision{Effect: found.certain.Effect, Rule: found.certain}
+	case found.closing != nil:
+		d = Decision{Effect: found.closing.Effect, Rule: found.closing}
 	case s.program.Path == "" && d.Permits():
 		d, why.text = Decision{}, "the program was not found"
 	}
-	if said.doubtful != nil && strictness[said.doubtful.Effect] < strictness[d.Effect] {
-		d = Decision{Effect: said.doubtful.Effect, Rule: said.doubtful}
+	if found.doubtful != nil && strictness[found.doubtful.Effect] < strictness[d.Effect] {
+		d = Decision{Effect: found.doubtful.Effect, Rule: found.doubtful}
 		why = reason{about: s.program.Called}
 	}
 	return d, why
@@ -210,14 +272,14 @@ func stricterRule(a, b *Rule) *Rule {
 // first returns the first rule that is about a name, an absolute path or a
 // base name, and about the rest of the request. identical says that the
 // program only has the same content as the file of that name.
-func (p *Policy) first(name string, s *subject, identical bool) *Rule {
+func (c *commandRules) first(name string, s *subject, identical bool) *Rule {
 	if name == "" {
 		return nil
 	}
-	rules := p.groups[GroupCommand].rules
-	id := p.commands.first(name, func(id int32) bool {
-		c := rules[id].command
-		return (!identical || !c.byName) && c.selects(s, name, rules[id].Effect)
+	rules := c.rules
+	id := c.index.first(name, func(id int32) bool {
+		c := rules[id].Command
+		return (!identical || !c.NameOnly) && c.selects(s, name, rules[id].Effect)
 	})
 	if id == none {
 		return nil
@@ -227,41 +289,41 @@ func (p *Policy) first(name string, s *subject, identical bool) *Rule {
 
 // selects reports whether everything but the program's name, by which its
 // option grammar is known, fits.
-func (c *commandMatch) selects(s *subject, name string, effect Effect) bool {
+func (c *CommandSelector) selects(s *subject, name string, effect Effect) bool {
 	q := s.request
 	switch {
-	case q.Depth < c.depth.min || c.depth.max >= 0 && q.Depth > c.depth.max:
+	case q.Depth < c.Depth.Min || c.Depth.Max >= 0 && q.Depth > c.Depth.Max:
 		return false
-	case c.tty != 0 && (c.tty > 0) != q.Interactive:
+	case c.Terminal != 0 && (c.Terminal > 0) != q.Interactive:
 		return false
-	case len(c.parent) > 0 && !matchesAny(c.parent, q.Parent):
+	case len(c.Parents) > 0 && !matchesAny(c.Parents, q.Parent):
 		return false
-	case len(c.ancestor) > 0 && !c.matchesAncestor(q.Ancestors):
+	case len(c.Ancestors) > 0 && !c.matchesAncestor(q.Ancestors):
 		return false
-	case len(c.cwd) > 0 && !c.matchesCwd(q.Cwd):
+	case len(c.Dirs) > 0 && !c.matchesCwd(q.Cwd):
 		return false
 	}
 	var args []string
 	if len(s.argv) > 1 {
 		args = s.argv[1:]
 	}
-	if len(c.patterns) > 0 && !c.matchesJoined(args, effect) {
+	if len(c.Patterns) > 0 && !c.matchesJoined(args, effect) {
 		return false
 	}
-	return c.words == nil || matchWords(c.words, name, args, c.wordsAll)
+	return c.Args == nil || MatchArgs(c.Args, name, args, c.AllArgs)
 }
 
-func (c *commandMatch) matchesAncestor(ancestors []string) bool {
+func (c *CommandSelector) matchesAncestor(ancestors []string) bool {
 	for _, a := range ancestors {
-		if matchesAny(c.ancestor, a) {
+		if matchesAny(c.Ancestors, a) {
 			return true
 		}
 	}
 	return false
 }
 
-func (c *commandMatch) matchesCwd(cwd string) bool {
-	for _, g := range c.cwd {
+func (c *CommandSelector) matchesCwd(cwd string) bool {
+	for _, g := range c.Dirs {
 		if g.Match(cwd) {
 			return true
 		}
@@ -273,13 +335,13 @@ func (c *commandMatch) matchesCwd(cwd string) bool {
 // Longer ones match every rule that refuses and none that permits.
 const maxJoined = 2 << 20
 
-func (c *commandMatch) matchesJoined(args []string, effect Effect) bool {
+func (c *CommandSelector) matchesJoined(args []string, effect Effect) bool {
 	total := 0
 	for _, a := range args {
 		total += len(a) + 1
 	}
 	if total > maxJoined {
-		return !effect.permits()
+		return !effect.Permits()
 	}
 	buffer := joined.Get().(*[]byte)
 	defer joined.Put(buffer)
@@ -291,7 +353,7 @@ func (c *commandMatch) matchesJoined(args []string, effect Effect) bool {
 		text = append(text, a...)
 	}
 	*buffer = text
-	for _, re := range c.patterns {
+	for _, re := range c.Patterns {
 		if re.Match(text) {
 			return true
 		}
@@ -304,11 +366,11 @@ func (c *commandMatch) matchesJoined(args []string, effect Effect) bool {
 var joined = sync.Pool{New: func() any { return new([]byte) }}
 
 // runsFrom reports whether exec_from, if given, allows a program's directory.
-func (p *Policy) runsFrom(file string) bool {
-	if len(p.execFrom) == 0 {
+func (c *commandRules) runsFrom(file string) bool {
+	if len(c.execFrom) == 0 {
 		return true
 	}
-	for _, g := range p.execFrom {
+	for _, g := range c.execFrom {
 		if file != "" && g.Match(file) {
 			return true
 		}
@@ -317,7 +379,7 @@ func (p *Policy) runsFrom(file string) bool {
 }
 
 // calledName is the called name as rules see it: a path when it is one.
-func (p *Policy) calledName(s *subject) string {
+func calledName(s *subject) string {
 	called := s.program.Called
 	if called == "" || called[0] == '/' || !strings.Contains(called, "/") {
 		return called
@@ -331,20 +393,20 @@ func (p *Policy) calledName(s *subject) string {
 // trustworthy reports whether a link of that name could not have been made by
 // a command: it did not come with the workspace, and stands in a directory
 // where the file rules let nobody make or replace anything.
-func (p *Policy) trustworthy(name string) bool {
-	if p.planted(name) {
+func (c *commandRules) trustworthy(name string) bool {
+	if c.fromOutside(name) {
 		return false
 	}
 	const planting = OpCreate | OpSymlink | OpRename | OpLink
-	if p.fileRule(name, planting) == nil {
-		return p.fallback(defaultFileWrite).Effect == Deny
+	if c.files.rule(name, planting) == nil {
+		return c.files.write == Deny
 	}
 	for op := OpRead; op <= planting; op <<= 1 {
 		if planting&op == 0 {
 			continue
 		}
-		effect := p.fallback(defaultFileWrite).Effect
-		if rule := p.fileRule(name, op); rule != nil {
+		effect := c.files.write
+		if rule := c.files.rule(name, op); rule != nil {
 			effect = rule.Effect
 		}
 		if effect != Deny {
@@ -354,12 +416,10 @@ func (p *Policy) trustworthy(name string) bool {
 	return true
 }
 
-// fileRule is the first rule about an operation on a path.
-func (p *Policy) fileRule(name string, op FileOp) *Rule {
-	rules := p.groups[GroupFile].rules
-	id := p.files.First(name, none, func(id int32) bool { return rules[id].file.ops&op != 0 })
-	if id == none {
-		return nil
+// below reports whether name is dir or lies below it.
+func below(name, dir string) bool {
+	if dir == "/" {
+		return strings.HasPrefix(name, "/")
 	}
-	return rules[id]
+	return strings.HasPrefix(name, dir) && (len(name) == len(dir) || name[len(dir)] == '/')
 }

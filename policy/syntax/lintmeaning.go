@@ -1,9 +1,11 @@
-package policy
+package syntax
 
 import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"agentsh/policy"
 )
 
 // effects lists programs that are denied for what they do, and programs that
@@ -38,8 +40,8 @@ var effects = []struct {
 // reach warns of denied programs whose effect an allowed program has, and of
 // wrappers whose payload was chosen not to be looked at.
 func (l *linter) reach() {
-	for _, rule := range l.p.groups[GroupCommand].rules {
-		if rule.Effect.permits() || !rule.command.unconditional() || rule.wholeGroup() {
+	for _, rule := range l.p.Rules(policy.GroupCommand) {
+		if rule.Effect.Permits() || !unconditional(rule.Command) || wholeGroup(rule) {
 			continue
 		}
 		for _, e := range effects {
@@ -51,14 +53,14 @@ func (l *linter) reach() {
 				l.warn(rule, "reachable", e.instead, "%s is denied, but %s, which is allowed, does the same by itself", denied, other)
 			}
 		}
-		if rule.command.byName {
+		if rule.Command.NameOnly {
 			l.warn(rule, "by-name", "remove identity: name", "a copy of the program under another name is not denied")
 		}
 	}
-	for _, in := range []string{loaderName, boxName} {
-		if !l.p.transparent[in] {
-			l.problems = append(l.problems, Problem{
-				Pos: Position{l.p.sources[0].Name, 1, 1}, Severity: SeverityWarning, Code: "unseen-payload",
+	for _, in := range []string{policy.LoaderWrapper, policy.MultiCallWrapper} {
+		if !l.p.Transparent(in) {
+			l.problems = append(l.problems, policy.Problem{
+				Pos: policy.Position{File: l.p.Sources()[0].Name, Line: 1, Column: 1}, Severity: policy.SeverityWarning, Code: "unseen-payload",
 				Message: "transparent_commands removes " + in + ", whose payload is never seen at an execve of its own", Hint: "keep it",
 			})
 		}
@@ -66,9 +68,9 @@ func (l *linter) reach() {
 }
 
 // named returns the first of names that a rule names.
-func (l *linter) named(rule *Rule, names []string) string {
+func (l *linter) named(rule *policy.Rule, names []string) string {
 	for _, n := range names {
-		if matchesAny(rule.command.entries, "/usr/bin/"+n) {
+		if slices.ContainsFunc(rule.Command.Programs, func(e policy.ProgramName) bool { return e.Matches("/usr/bin/" + n) }) {
 			return n
 		}
 	}
@@ -79,7 +81,7 @@ func (l *linter) named(rule *Rule, names []string) string {
 // conditions.
 func (l *linter) allowedAmong(names []string) string {
 	for _, n := range names {
-		d, _ := l.p.Evaluate(&CommandRequest{Program: Program{Called: n, Path: "/usr/bin/" + n}, Argv: []string{n}})
+		d, _ := l.p.Evaluate(&policy.CommandRequest{Program: policy.Program{Called: n, Path: "/usr/bin/" + n}, Argv: []string{n}})
 		if d.Permits() {
 			return n
 		}
@@ -92,21 +94,21 @@ func zeroBits(p netip.Prefix) bool { return p.Bits() == 0 }
 // meaning warns of settings that are read more strictly than their words may
 // suggest, or than files written for another program with these keys expect.
 func (l *linter) meaning() {
-	asked := l.p.approvals.Via == ""
-	for g := range groupCount {
-		for _, rule := range l.p.groups[g].rules {
-			if rule.Effect == Approve && asked {
+	asked := l.p.Approvals().Via == ""
+	for g := range policy.GroupCount {
+		for _, rule := range l.p.Rules(policy.Group(g)) {
+			if rule.Effect == policy.Approve && asked {
 				l.warn(rule, "nobody-asked", "add approvals", "decision: approve denies, since no approvals are set")
 				asked = false
 			}
-			if slices.Contains(rule.message, "Args") {
+			if slices.Contains(rule.Template, "Args") {
 				l.warn(rule, "args-hidden", "", "{{.Args}} shows how many arguments there are, not their text, which may hold secrets")
 			}
 		}
 	}
-	for _, s := range l.p.settings {
+	for _, s := range l.p.Settings() {
 		warn := func(code, message, hint string) {
-			l.problems = append(l.problems, Problem{Pos: s.Pos, Severity: SeverityWarning, Code: code, Message: message, Hint: hint})
+			l.problems = append(l.problems, policy.Problem{Pos: s.Pos, Severity: policy.SeverityWarning, Code: code, Message: message, Hint: hint})
 		}
 		switch s.Key {
 		case "signal_rules.fallback":
@@ -121,34 +123,35 @@ func (l *linter) meaning() {
 			warn("listen", "no session starts with it: a socket that was bound may listen", "write bind")
 		}
 	}
-	for _, rule := range l.p.groups[GroupFile].rules {
-		if word := rule.file.alias; word != "" {
+	for _, rule := range l.p.Rules(policy.GroupFile) {
+		if word := rule.File.Alias; word != "" {
+			stands, _ := policy.ParseFileOp(word)
 			l.warn(
 				rule,
 				"operation-alias",
-				"write "+opAliases[word].String(),
+				"write "+stands.String(),
 				"%s stands for %s; writing is judged by itself",
 				word,
-				opAliases[word],
+				stands,
 			)
 			break
 		}
 	}
-	for _, rule := range l.p.groups[GroupNetwork].rules {
-		m := rule.network
-		wide := m.any || !m.hosts && len(m.cidrs) == 0 || slices.ContainsFunc(m.cidrs, zeroBits)
-		if wide && rule.Effect != Deny {
+	for _, rule := range l.p.Rules(policy.GroupNetwork) {
+		m := rule.Network
+		wide := m.Any || !m.HasDomains && len(m.CIDRs) == 0 || slices.ContainsFunc(m.CIDRs, zeroBits)
+		if wide && rule.Effect != policy.Deny {
 			l.warn(rule, "guarded", "name them in cidrs to permit them", "loopback, link-local and metadata addresses stay refused")
 			break
 		}
 	}
-	for _, rule := range l.p.groups[GroupCommand].rules {
-		for _, e := range rule.command.entries {
-			if text := e.glob.String(); text != strings.ToLower(text) {
+	for _, rule := range l.p.Rules(policy.GroupCommand) {
+		for _, e := range rule.Command.Programs {
+			if text := e.Glob.String(); text != strings.ToLower(text) {
 				l.warn(rule, "case", "", "%q is matched with its capitals: names are case-sensitive", text)
 			}
 		}
-		if rule.command.env.allowed && l.p.env.allowed {
+		if rule.Command.Env.HasAllow && l.p.EnvSettings().HasAllow {
 			l.warn(rule, "env-narrows", "list them in env_policy.allow too", "env_allow narrows env_policy.allow, it adds nothing to it")
 		}
 	}

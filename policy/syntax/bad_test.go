@@ -1,4 +1,4 @@
-package policy
+package syntax
 
 import (
 	"bytes"
@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"agentsh/policy"
+	"agentsh/policy/internal/fixture"
 )
 
 func TestProblemsAreAllReportedWithPositionAndHint(t *testing.T) {
@@ -39,8 +42,8 @@ http_services: []
 resource_limits: {pids_max: 0, command_timeout: soon, max_memory_mb: 1.5}
 env_inject: {"A=B": x, AGENTSH_X: y}
 `
-	_, err := Load(Source{Name: "dir/p.yaml", Data: []byte(data)}, Options{Vars: map[string]string{"FOOO": "x", "HOME": "/h"}})
-	var all Problems
+	_, err := Load(policy.Source{Name: "dir/p.yaml", Data: []byte(data)}, Options{Vars: map[string]string{"FOOO": "x", "HOME": "/h"}})
+	var all policy.Problems
 	if !errors.As(err, &all) {
 		t.Fatalf("%T %v", err, err)
 	}
@@ -113,7 +116,7 @@ func TestYAMLThatIsNoPolicyIsRefused(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := Load(Source{Name: "p.yaml", Data: []byte(test.data)}, Options{})
+			_, err := Load(policy.Source{Name: "p.yaml", Data: []byte(test.data)}, Options{})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v, want %s", err, test.want)
 			}
@@ -121,7 +124,7 @@ func TestYAMLThatIsNoPolicyIsRefused(t *testing.T) {
 	}
 	for _, good := range []string{"\xef\xbb\xbf" + header, strings.ReplaceAll(header, "\n", "\r\n"), header + "description: |\n  a\tb\n",
 		"---\n" + header} {
-		if _, err := Load(Source{Name: "p.yaml", Data: []byte(good)}, Options{}); err != nil {
+		if _, err := Load(policy.Source{Name: "p.yaml", Data: []byte(good)}, Options{}); err != nil {
 			t.Errorf("%q: %v", good, err)
 		}
 	}
@@ -162,7 +165,7 @@ func TestHostileFilesCostLittle(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			start := time.Now()
-			_, err := Load(Source{Name: "p.yaml", Data: data}, Options{})
+			_, err := Load(policy.Source{Name: "p.yaml", Data: data}, Options{})
 			took := time.Since(start)
 			runtime.ReadMemStats(&after)
 			if err == nil {
@@ -198,15 +201,15 @@ func TestExtends(t *testing.T) {
 		}
 		return nil, errors.New("no such file " + name)
 	}
-	p, err := Load(Source{Name: "/p/main.yaml", Data: []byte(tree["/p/main.yaml"])}, Options{ReadFile: read})
+	p, err := Load(policy.Source{Name: "/p/main.yaml", Data: []byte(tree["/p/main.yaml"])}, Options{ReadFile: read})
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, p, run("git", "push"), "deny by near")
-	expect(t, p, run("git", "pull"), "allow by base")
-	expect(t, p, run("make"), "deny by far")
-	expect(t, p, run("ls"), "audit by default")
-	expect(t, p, &FileRequest{Path: "/x", Op: OpRead}, "allow by all")
+	fixture.Expect(t, p, fixture.Run("git", "push"), "deny by near")
+	fixture.Expect(t, p, fixture.Run("git", "pull"), "allow by base")
+	fixture.Expect(t, p, fixture.Run("make"), "deny by far")
+	fixture.Expect(t, p, fixture.Run("ls"), "audit by default")
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/x", Op: policy.OpRead}, "allow by all")
 	if f := p.EnvFilter(nil); fmt.Sprint(f.Allow, f.Deny) != "[C] [A B]" {
 		t.Errorf("%+v", f)
 	}
@@ -219,7 +222,7 @@ func TestExtends(t *testing.T) {
 	if a := p.Audit(); a.Redact || !a.LogAllowed {
 		t.Errorf("%+v", a)
 	}
-	if !p.transparent["run"] || p.transparent["sudo"] {
+	if !p.Transparent("run") || p.Transparent("sudo") {
 		t.Error("transparent_commands: the nearer file has the last word")
 	}
 	if s := p.Sources(); len(s) != 4 || s[0].Name != "/p/main.yaml" {
@@ -239,19 +242,19 @@ func TestExtends(t *testing.T) {
 		"base.yaml:1:1: ": "version: 1\nname: a\nextends: [bad/base.yaml]\n",
 	} {
 		tree["/p/bad/base.yaml"] = "name: x\n"
-		_, err := Load(Source{Name: "/p/main.yaml", Data: []byte(data)}, Options{ReadFile: read})
+		_, err := Load(policy.Source{Name: "/p/main.yaml", Data: []byte(data)}, Options{ReadFile: read})
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v, want %s", err, name)
 		}
 	}
-	if _, err := Load(Source{Name: "/p/main.yaml", Data: []byte(tree["/p/main.yaml"])}, Options{}); err == nil {
+	if _, err := Load(policy.Source{Name: "/p/main.yaml", Data: []byte(tree["/p/main.yaml"])}, Options{}); err == nil {
 		t.Error("extends without a reader loads")
 	}
 }
 
 func TestVariables(t *testing.T) {
 	vars := map[string]string{"WORKSPACE": "/w[1]/", "EMPTY": "", "DOMAIN": "example.com", "NAME": "a.b"}
-	p, err := Load(Source{Name: "v.yaml", Data: []byte(`version: 1
+	p, err := Load(policy.Source{Name: "v.yaml", Data: []byte(`version: 1
 name: v
 file_rules: [{name: ws, paths: ["${WORKSPACE}/**", "${MISSING:-/opt}/x"], operations: [read], decision: allow}]
 network_rules: [{name: d, domains: ["*.${DOMAIN}"], decision: allow}]
@@ -260,16 +263,16 @@ command_rules: [{name: c, commands: ["${WORKSPACE}/bin/*"], args_patterns: ["^${
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, p, &FileRequest{Path: "/w[1]/a", Op: OpRead}, "allow by ws")
-	expect(t, p, &FileRequest{Path: "/w1/a", Op: OpRead}, "deny by default")
-	expect(t, p, &FileRequest{Path: "/opt/x", Op: OpRead}, "allow by ws")
-	expect(t, p, &NetworkRequest{Domain: "a.example.com", Port: 1}, "allow by d")
-	expect(t, p, run("/w[1]/bin/x", "a.b"), "allow by c")
-	expect(t, p, run("/w[1]/bin/x", "axb"), "deny by default")
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/w[1]/a", Op: policy.OpRead}, "allow by ws")
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/w1/a", Op: policy.OpRead}, "deny by default")
+	fixture.Expect(t, p, &policy.FileRequest{Path: "/opt/x", Op: policy.OpRead}, "allow by ws")
+	fixture.Expect(t, p, &policy.NetworkRequest{Domain: "a.example.com", Port: 1}, "allow by d")
+	fixture.Expect(t, p, fixture.Run("/w[1]/bin/x", "a.b"), "allow by c")
+	fixture.Expect(t, p, fixture.Run("/w[1]/bin/x", "axb"), "deny by default")
 	for text, want := range map[string]string{"${EMPTY}/x": "is empty", "${WORKSPCE}/x": "did you mean WORKSPACE?",
 		"/${": "${ without its }", "/${a b}": "is not a variable", "/${}": "is not a variable"} {
 		_, err := Load(
-			Source{
+			policy.Source{
 				Name: "v.yaml",
 				Data: []byte("version: 1\nname: v\nfile_rules: [{name: a, paths: ['" + text + "'], operations: [read], decision: allow}]\n"),
 			},
@@ -279,7 +282,7 @@ command_rules: [{name: c, commands: ["${WORKSPACE}/bin/*"], args_patterns: ["^${
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	header := Source{Name: "v.yaml", Data: []byte("version: 1\nname: v\n")}
+	header := policy.Source{Name: "v.yaml", Data: []byte("version: 1\nname: v\n")}
 	for root, want := range map[string]bool{"/ws": true, "/ws/a": true, "/": false, "/wsx": false, "/home": false} {
 		_, err := Load(header, Options{Vars: map[string]string{"WORKSPACE": "/ws", "PROJECT_ROOT": root}})
 		if (err == nil) != want {

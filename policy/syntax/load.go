@@ -1,27 +1,37 @@
-package policy
+package syntax
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
-	"hash"
 	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	"agentsh/policy"
 )
+
+// Options are the inputs of [Load] that do not come from the policy file.
+type Options struct {
+	// Vars are the values of ${NAME} in patterns: WORKSPACE, PROJECT_ROOT,
+	// GIT_ROOT, HOME, TMPDIR and the operator's own.
+	Vars map[string]string
+	// ReadFile returns a file named by extends. Relative names are already
+	// joined to the directory of the file that names them. Nil refuses extends.
+	ReadFile func(name string) ([]byte, error)
+	// OutsideWorkspace allows a PROJECT_ROOT that is not in WORKSPACE.
+	OutsideWorkspace bool
+}
 
 // Load parses and compiles a policy and the files it extends. It reports every
 // problem it finds, not the first: the error is [Problems]. It makes no system
 // call of its own.
-func Load(src Source, opts Options) (*Policy, error) {
+func Load(src policy.Source, opts Options) (*policy.Policy, error) {
 	l := &loader{opts: opts, vars: cleanVars(opts.Vars), state: map[string]int{}}
 	l.checkRoots()
 	l.file(src)
 	p := l.compile()
 	if len(l.problems) > 0 {
-		return nil, l.problems.sorted()
+		return nil, l.problems.Sorted()
 	}
 	return p, nil
 }
@@ -31,9 +41,9 @@ func Load(src Source, opts Options) (*Policy, error) {
 type loader struct {
 	opts      Options
 	vars      map[string]string
-	problems  Problems
+	problems  policy.Problems
 	documents []*document
-	sources   []Source
+	sources   []policy.Source
 	bytes     int
 	state     map[string]int // by file name: 1 being read, 2 read
 }
@@ -58,8 +68,8 @@ func (l *loader) checkRoots() {
 	if l.opts.OutsideWorkspace || root == "" || workspace == "" || within(root, workspace) {
 		return
 	}
-	l.problems = append(l.problems, Problem{
-		Pos:     Position{File: "PROJECT_ROOT", Line: 1, Column: 1},
+	l.problems = append(l.problems, policy.Problem{
+		Pos:     policy.Position{File: "PROJECT_ROOT", Line: 1, Column: 1},
 		Message: fmt.Sprintf("PROJECT_ROOT %s is not in the workspace %s", root, workspace),
 		Hint:    "point it below the workspace, or allow it in the configuration",
 	})
@@ -67,20 +77,21 @@ func (l *loader) checkRoots() {
 
 // within reports whether name is dir or lies below it.
 func within(name, dir string) bool {
-	if dir == "/" {
-		return strings.HasPrefix(name, "/")
-	}
-	return strings.HasPrefix(name, dir) && (len(name) == len(dir) || name[len(dir)] == '/')
+	return dir == "/" && strings.HasPrefix(name, "/") || name == dir || strings.HasPrefix(name, dir+"/")
 }
 
 // file reads one source and, after it, what it extends.
-func (l *loader) file(src Source) {
+func (l *loader) file(src policy.Source) {
 	r := &reader{file: src.Name, vars: l.vars, problems: &l.problems}
 	l.state[src.Name] = 1
 	defer func() { l.state[src.Name] = 2 }()
 	l.sources = append(l.sources, src)
 	if l.bytes += len(src.Data); l.bytes > maxTotalBytes {
-		r.failAt(Position{src.Name, 1, 1}, "", fmt.Sprintf("the policy and what it extends are more than %d bytes", maxTotalBytes))
+		r.failAt(
+			policy.Position{File: src.Name, Line: 1, Column: 1},
+			"",
+			fmt.Sprintf("the policy and what it extends are more than %d bytes", maxTotalBytes),
+		)
 		return
 	}
 	root := parseYAML(r, src.Data)
@@ -119,66 +130,26 @@ func (l *loader) extend(r *reader, e located) {
 		r.fail(e.node, "", "extends: %v", err)
 		return
 	}
-	l.file(Source{Name: name, Data: data})
+	l.file(policy.Source{Name: name, Data: data})
 }
 
-// compile merges the documents into one policy.
-func (l *loader) compile() *Policy {
-	p := &Policy{sources: l.sources, vars: maps.Clone(l.opts.Vars), inject: map[string]Injection{}}
-	p.digest = digest(l.sources, l.opts.Vars)
-	if p.vars == nil {
-		p.vars = map[string]string{}
-	}
-	for i, d := range l.documents {
-		if i == 0 {
-			p.name, p.description = d.name, d.description
-		}
-		p.add(d)
-	}
-	p.transparent = transparentWords(l.documents)
-	p.planting = []string{"/tmp", "/var/tmp", "/dev", "/proc", "/sys"}
-	for _, name := range [...]string{"WORKSPACE", "PROJECT_ROOT", "GIT_ROOT", "HOME", "TMPDIR"} {
-		if dir := l.vars[name]; dir != "" {
-			p.planting = append(p.planting, dir)
-		}
-	}
+// compile merges the documents into one policy; nil when there are problems.
+func (l *loader) compile() *policy.Policy {
+	d := l.definition()
 	total := 0
-	for g := range p.groups {
-		total += len(p.groups[g].rules)
+	for g := range d.Rules {
+		total += len(d.Rules[g])
 	}
 	if total > maxRules {
-		l.problems = append(l.problems, Problem{
-			Pos:     Position{l.sources[0].Name, 1, 1},
+		l.problems = append(l.problems, policy.Problem{
+			Pos:     policy.Position{File: l.sources[0].Name, Line: 1, Column: 1},
 			Message: fmt.Sprintf("%d rules, the most is %d", total, maxRules),
 		})
-		return nil
 	}
 	if len(l.problems) > 0 {
 		return nil
 	}
-	p.index()
-	return p
-}
-
-// digest hashes the sources and variables, each with its length.
-func digest(sources []Source, vars map[string]string) string {
-	h := sha256.New()
-	for _, s := range sources {
-		hashText(h, s.Name)
-		hashText(h, string(s.Data))
-	}
-	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		hashText(h, name)
-		hashText(h, vars[name])
-	}
-	return hex.EncodeToString(h.Sum(nil))
-}
-
-func hashText(h hash.Hash, s string) {
-	var length [8]byte
-	binary.BigEndian.PutUint64(length[:], uint64(len(s)))
-	h.Write(length[:])
-	h.Write([]byte(s))
+	return policy.New(d)
 }
 
 func mapKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

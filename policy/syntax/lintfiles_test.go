@@ -1,8 +1,10 @@
-package policy
+package syntax
 
 import (
 	"strings"
 	"testing"
+
+	"agentsh/policy"
 )
 
 // TestADirectoryWhoseNameIsOpenIsWarnedOf: the files below it are protected by
@@ -111,7 +113,7 @@ func TestADirectoryAboveTheWorkspaceIsNotWarnedOf(t *testing.T) {
 	data := "version: 1\nname: test\nfile_rules:\n" +
 		"  - {name: a, paths: ['${WORKSPACE}/Jenkinsfile', '${WORKSPACE}/.vscode/**'], operations: [write, create, delete, rename, symlink, mkdir], decision: deny}\n" +
 		"  - {name: rest, paths: ['${WORKSPACE}/**', '/tmp/**'], operations: ['*'], decision: allow}\n"
-	p, err := Load(Source{Name: "test.yaml", Data: []byte(data)}, Options{Vars: map[string]string{"WORKSPACE": "/tmp/a/b"}})
+	p, err := Load(policy.Source{Name: "test.yaml", Data: []byte(data)}, Options{Vars: map[string]string{"WORKSPACE": "/tmp/a/b"}})
 	if err != nil {
 		t.Fatal(err)
 	}

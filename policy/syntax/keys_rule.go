@@ -1,4 +1,4 @@
-package policy
+package syntax
 
 import (
 	"strings"
@@ -6,61 +6,24 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"agentsh/policy"
 	"agentsh/policy/glob"
 )
 
 // draft is a rule being read.
 type draft struct {
-	rule     *Rule
+	rule     *policy.Rule
 	redirect *yaml.Node // redirect_to, to complain about
 	timeout  *yaml.Node
 	wait     time.Duration
 	selected bool // something says what the rule is about
-	settings []Setting
+	settings []policy.Setting
 	patterns []located // args_patterns, compiled once the decision is known
-}
-
-// The decisions a group knows, as words of a policy file in the order of
-// [Effect].
-var effectWords = [...]string{
-	Deny: "deny", Allow: "allow", Audit: "audit", Approve: "approve",
-	Redirect: "redirect", SoftDelete: "soft_delete", Absorb: "absorb",
-}
-
-// String is the word a policy file uses.
-func (e Effect) String() string {
-	if int(e) < len(effectWords) {
-		return effectWords[e]
-	}
-	return "deny"
-}
-
-var groupWords = [...]string{
-	GroupCommand: "command", GroupFile: "file", GroupNetwork: "network",
-	GroupUnixSocket: "unix_socket", GroupSignal: "signal",
-}
-
-// String is the group as a word: command, file, network, unix_socket, signal.
-func (g Group) String() string {
-	if int(g) < len(groupWords) {
-		return groupWords[g]
-	}
-	return "unknown"
-}
-
-const groupCount = len(groupWords)
-
-// permits reports whether the effect lets a request go ahead as it was made.
-func (e Effect) permits() bool { return e == Allow || e == Audit }
-
-// strictness orders effects for requests with several names: the lowest wins.
-var strictness = [...]int{
-	Deny: 0, Approve: 1, Absorb: 2, Redirect: 3, SoftDelete: 4, Audit: 5, Allow: 6,
 }
 
 // commonKeys are the keys every rule has. effects are the decisions of the
 // group.
-func commonKeys(effects ...Effect) []key[draft] {
+func commonKeys(effects ...policy.Effect) []key[draft] {
 	words := make([]string, len(effects))
 	for i, e := range effects {
 		words[i] = e.String()
@@ -116,22 +79,22 @@ func readMessage(r *reader, n *yaml.Node, d *draft) {
 		r.fail(n, "", "message: %v", err)
 		return
 	}
-	d.rule.Message, d.rule.message = s, m
+	d.rule.Message, d.rule.Template = s, m
 }
 
 // readRules reads one group's list of rules.
 func readRules(
-	g Group,
+	g policy.Group,
 	keys []key[draft],
-	start func(*Rule),
+	start func(*policy.Rule),
 	finish func(*reader, *yaml.Node, *draft),
 ) func(*reader, *yaml.Node, *document) {
 	what := "a " + g.String() + " rule"
 	return func(r *reader, n *yaml.Node, doc *document) {
 		doc.given[g] = true
-		doc.rules[g] = make([]*Rule, 0, len(n.Content))
+		doc.rules[g] = make([]*policy.Rule, 0, len(n.Content))
 		r.list(n, func(item *yaml.Node) {
-			d := &draft{rule: &Rule{Group: g, Pos: r.pos(item)}}
+			d := &draft{rule: &policy.Rule{Group: g, Pos: r.pos(item)}}
 			start(d.rule)
 			readObject(r, item, what, keys, d)
 			if item.Kind != yaml.MappingNode {
@@ -149,23 +112,23 @@ func readRules(
 func finishRule(r *reader, n *yaml.Node, d *draft) {
 	rule := d.rule
 	switch {
-	case rule.Effect == Redirect && d.redirect == nil:
+	case rule.Effect == policy.Redirect && d.redirect == nil:
 		r.fail(n, "", "decision: redirect without redirect_to")
-	case rule.Effect != Redirect && d.redirect != nil:
+	case rule.Effect != policy.Redirect && d.redirect != nil:
 		r.fail(d.redirect, "", "redirect_to is for decision: redirect")
 	}
 	if d.timeout == nil || d.wait == 0 {
 		return
 	}
 	switch {
-	case rule.Effect == Approve:
+	case rule.Effect == policy.Approve:
 		rule.ApproveTimeout = d.wait
-	case rule.Group == GroupCommand:
+	case rule.Group == policy.GroupCommand:
 		if rule.Limits == nil {
-			rule.Limits = &Limits{}
+			rule.Limits = &policy.Limits{}
 		}
 		rule.Limits.CommandTimeout = d.wait
-		d.settings = append(d.settings, Setting{Key: "resource_limits.command_timeout", Pos: r.pos(d.timeout)})
+		d.settings = append(d.settings, policy.Setting{Key: "resource_limits.command_timeout", Pos: r.pos(d.timeout)})
 	default:
 		r.fail(d.timeout, "", "timeout is for decision: approve")
 	}
@@ -202,8 +165,8 @@ func (r *reader) paths(n *yaml.Node) []*glob.Glob {
 }
 
 // names reads a list of entries that are base names or, with a slash, paths.
-func (r *reader) names(list []located) []nameEntry {
-	out := make([]nameEntry, 0, len(list))
+func (r *reader) names(list []located) []policy.ProgramName {
+	out := make([]policy.ProgramName, 0, len(list))
 	for _, l := range list {
 		kind := glob.Text
 		if strings.Contains(l.text, "/") || strings.HasPrefix(l.text, "${") {
@@ -225,42 +188,8 @@ func (r *reader) names(list []located) []nameEntry {
 			text = `\[`
 		}
 		if g := r.pattern(l.node, kind, text); g != nil {
-			out = append(out, nameEntry{glob: g, path: kind == glob.Path})
+			out = append(out, policy.ProgramName{Glob: g, WholePath: kind == glob.Path})
 		}
 	}
 	return out
 }
-
-// nameEntry is one entry of commands, parent, ancestor or binaries.
-type nameEntry struct {
-	glob *glob.Glob
-	path bool // matched on the whole path, not the base name
-}
-
-// matches reports whether a program at path, an absolute one, is named.
-func (e nameEntry) matches(path string) bool {
-	if path == "" {
-		return false
-	}
-	if e.path {
-		return e.glob.Match(path)
-	}
-	return e.glob.Match(base(path))
-}
-
-// all reports whether the entry names every program.
-func (e nameEntry) all() bool {
-	return !e.path && e.glob.String() == "*" || e.path && e.glob.Covers("/")
-}
-
-func matchesAny(list []nameEntry, path string) bool {
-	for _, e := range list {
-		if e.matches(path) {
-			return true
-		}
-	}
-	return false
-}
-
-// base is what follows the last slash.
-func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

@@ -1,0 +1,321 @@
+package syntax
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"agentsh/policy"
+	"agentsh/policy/glob"
+)
+
+var envKeys = []key[policy.EnvSettings]{
+	{
+		field{
+			name:  "allow",
+			doc:   "Globs of the variables that pass; without it all pass that are not on the built-in list.",
+			shape: listOf(shape{}),
+		},
+		func(r *reader, n *yaml.Node, s *policy.EnvSettings) {
+			s.HasAllow = true
+			s.Filter.Allow, s.Allow = r.variables(n)
+		},
+	},
+	{field{name: "deny", doc: "Globs of the variables that never pass, whatever allow says.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, s *policy.EnvSettings) { s.Filter.Deny, s.Deny = r.variables(n) }},
+	{field{name: "max_bytes", doc: "The most bytes of names and values together.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, s *policy.EnvSettings) {
+			s.Filter.MaxBytes, s.HasMaxBytes = r.positive(n, 1<<30)
+		}},
+	{field{name: "max_keys", doc: "The most variables.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, s *policy.EnvSettings) {
+			s.Filter.MaxKeys, s.HasMaxKeys = r.positive(n, 1<<20)
+		}},
+	{field{name: "block_iteration", doc: "Must be false: a command can always list its own variables.", shape: shape{kind: shapeBool}},
+		func(r *reader, n *yaml.Node, _ *policy.EnvSettings) { r.mustBeFalse(n, "block_iteration") }},
+}
+
+// positive reads a number from 1 to high.
+func (r *reader) positive(n *yaml.Node, high int64) (int, bool) {
+	v, ok := r.number(n, 1, high)
+	return int(v), ok
+}
+
+// mustBeFalse refuses a switch for something that cannot be held.
+func (r *reader) mustBeFalse(n *yaml.Node, name string) {
+	if on, ok := r.flag(n); ok && on {
+		r.fail(n, "remove it", "%s cannot be held: a process can always read its own environment", name)
+	}
+}
+
+// variables reads a list of globs of variable names.
+func (r *reader) variables(n *yaml.Node) ([]string, []*glob.Glob) {
+	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+		return []string{}, nil
+	}
+	var texts []string
+	var globs []*glob.Glob
+	for _, l := range r.texts(n) {
+		if strings.Contains(l.text, "=") || l.text == "" {
+			r.fail(l.node, "", "%q is not the name of a variable", shorten(l.text))
+			continue
+		}
+		if g := r.pattern(l.node, glob.Text, l.text); g != nil {
+			texts, globs = append(texts, g.String()), append(globs, g)
+		}
+	}
+	return texts, globs
+}
+
+func readEnvPolicy(r *reader, n *yaml.Node, d *document) {
+	d.env.Given = true
+	readObject(r, n, "env_policy", envKeys, &d.env)
+}
+
+// injected is the long form of one env_inject value.
+type injected struct {
+	value   string
+	enforce int
+}
+
+var enforceWords = []string{"nested", "start"}
+
+var injectKeys = []key[injected]{
+	{field{name: "value", doc: "The value.", required: true}, func(r *reader, n *yaml.Node, i *injected) { i.value, _ = r.text(n) }},
+	{
+		field{
+			name:  "enforce",
+			doc:   "nested: put back at every execve below the command, as the short form does; start: set only when the command starts.",
+			shape: shape{words: enforceWords},
+		},
+		func(r *reader, n *yaml.Node, i *injected) { i.enforce, _ = r.word(n, "enforce", enforceWords) },
+	},
+}
+
+func readEnvInject(r *reader, n *yaml.Node, d *document) {
+	d.inject = map[string]policy.Injection{}
+	r.dictionary(n, func(name, value *yaml.Node) {
+		if !validName(name.Value) {
+			r.fail(name, "", "%q is not the name of a variable", shorten(name.Value))
+			return
+		}
+		if strings.HasPrefix(name.Value, "AGENTSH_") {
+			r.fail(name, "", "%s is reserved", name.Value)
+			return
+		}
+		var in injected
+		if value.Kind == yaml.MappingNode {
+			readObject(r, value, "an env_inject value", injectKeys, &in)
+		} else if s, ok := r.text(value); ok {
+			in.value = s
+		}
+		d.inject[name.Value] = policy.Injection{Value: in.value, Nested: in.enforce == 0}
+	})
+}
+
+const (
+	kib = int64(1) << 10
+	mib = int64(1) << 20
+)
+
+// limitKeys are the keys of resource_limits and of a command rule's limits.
+var limitKeys = []key[policy.Limits]{
+	limitKey("max_memory_mb", "Memory, in MiB.", 1<<30, func(l *policy.Limits, v int64) { l.MemoryBytes = v * mib }),
+	{
+		field{name: "memory_swap_max_mb", doc: "Swap space, in MiB; 0 for none.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, l *policy.Limits) {
+			if v, ok := r.number(n, 0, 1<<30); ok {
+				l.SwapLimited, l.SwapBytes = true, v*mib
+			}
+		},
+	},
+	limitKey(
+		"cpu_quota_percent",
+		"Processor time in percent of one core.",
+		100_000,
+		func(l *policy.Limits, v int64) { l.CPUPercent = int(v) },
+	),
+	limitKey("pids_max", "Processes and threads.", 1<<22, func(l *policy.Limits, v int64) { l.Pids = int(v) }),
+	limitKey("open_files", "Open files of one process.", 1<<20, func(l *policy.Limits, v int64) { l.OpenFiles = int(v) }),
+	limitKey("disk_write_mb", "Bytes written in all, in MiB.", 1<<30, func(l *policy.Limits, v int64) { l.DiskWriteBytes = v * mib }),
+	limitKey("disk_read_bps_max", "Bytes read from disk per second.", 1<<50, func(l *policy.Limits, v int64) { l.DiskReadRate = v }),
+	limitKey("disk_write_bps_max", "Bytes written to disk per second.", 1<<50, func(l *policy.Limits, v int64) { l.DiskWriteRate = v }),
+	limitKey(
+		"net_bandwidth_mbps",
+		"Network bandwidth in megabits per second.",
+		1<<20,
+		func(l *policy.Limits, v int64) { l.NetworkMbps = int(v) },
+	),
+	timeKey("command_timeout", "How long one command may run.", func(l *policy.Limits, d time.Duration) { l.CommandTimeout = d }),
+	timeKey("session_timeout", "How long the session may last.", func(l *policy.Limits, d time.Duration) { l.SessionTimeout = d }),
+	timeKey("idle_timeout", "How long the session may be idle.", func(l *policy.Limits, d time.Duration) { l.IdleTimeout = d }),
+}
+
+// commandLimitKeys are the limits one command can have: those of a session are
+// not among them.
+func commandLimitKeys() []key[policy.Limits] {
+	return slices.DeleteFunc(slices.Clone(limitKeys), func(k key[policy.Limits]) bool {
+		return k.name == "session_timeout" || k.name == "idle_timeout"
+	})
+}
+
+func limitKey(name, doc string, high int64, set func(*policy.Limits, int64)) key[policy.Limits] {
+	return key[policy.Limits]{field{name: name, doc: doc, shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, l *policy.Limits) {
+		if v, ok := r.number(n, 1, high); ok {
+			set(l, v)
+		}
+	}}
+}
+
+func timeKey(name, doc string, set func(*policy.Limits, time.Duration)) key[policy.Limits] {
+	return key[policy.Limits]{field{name: name, doc: doc, shape: shape{kind: shapeDuration}}, func(r *reader, n *yaml.Node, l *policy.Limits) {
+		if d, ok := r.duration(n); ok {
+			set(l, d)
+		}
+	}}
+}
+
+var viaWords = []string{"tty", "channel", "command"}
+
+var approvalKeys = []key[policy.Approvals]{
+	{
+		field{name: "via", doc: "Where a person is asked.", shape: shape{words: viaWords}, required: true},
+		func(r *reader, n *yaml.Node, a *policy.Approvals) {
+			if i, ok := r.word(n, "way to ask", viaWords); ok {
+				a.Via = viaWords[i]
+			}
+		},
+	},
+	{
+		field{name: "command", doc: "The program that asks, with its arguments, for via: command.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, a *policy.Approvals) { a.Command = values(r.texts(n)) },
+	},
+	{
+		field{name: "timeout", doc: "How long to wait for an answer before the request is denied.", shape: shape{kind: shapeDuration}},
+		func(r *reader, n *yaml.Node, a *policy.Approvals) { a.Timeout, _ = r.duration(n) },
+	},
+}
+
+func readApprovals(r *reader, n *yaml.Node, d *document) {
+	r.note(&d.settings, n, "approvals")
+	readObject(r, n, "approvals", approvalKeys, &d.approvals)
+	if (d.approvals.Via == "command") != (len(d.approvals.Command) > 0) && d.approvals.Via != "" {
+		r.fail(n, "", "via: command and command: [...] go together")
+	}
+}
+
+// auditSettings remember which keys were given, so that the nearest file wins
+// key by key.
+type auditSettings struct {
+	policy.AuditSettings
+	given uint32
+}
+
+// auditLogAllowed is the bit of log_allowed among the keys that were given.
+const auditLogAllowed = 1 << 0
+
+var auditKeys = []key[auditSettings]{
+	auditFlag(
+		"log_allowed",
+		"Also log the programs that were allowed; true unless given.",
+		0,
+		func(a *policy.AuditSettings, on bool) { a.LogAllowed = on },
+	),
+	auditFlag("redact", "Record arguments and paths as digests.", 1, func(a *policy.AuditSettings, on bool) { a.Redact = on }),
+	auditAlways("log_denied", "Denials are always logged: true is the only value."),
+	auditAlways("log_approved", "Approvals are always logged: true is the only value."),
+	auditFlag(
+		"include_stdout",
+		"Record what commands write to standard output.",
+		2,
+		func(a *policy.AuditSettings, on bool) { a.IncludeStdout = on },
+	),
+	auditFlag(
+		"include_stderr",
+		"Record what commands write to standard error.",
+		3,
+		func(a *policy.AuditSettings, on bool) { a.IncludeStderr = on },
+	),
+	auditFlag(
+		"include_file_content",
+		"Record the content of files that are written.",
+		4,
+		func(a *policy.AuditSettings, on bool) { a.IncludeFileContent = on },
+	),
+	{
+		field{name: "retention_days", doc: "How many days events are kept.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, a *auditSettings) {
+			if v, ok := r.positive(n, 36500); ok {
+				a.RetentionDays = v
+				a.given |= 1 << 5
+			}
+		},
+	},
+}
+
+func auditFlag(name, doc string, bit int, set func(*policy.AuditSettings, bool)) key[auditSettings] {
+	return key[auditSettings]{field{name: name, doc: doc, shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, a *auditSettings) {
+		if on, ok := r.flag(n); ok {
+			set(&a.AuditSettings, on)
+			a.given |= 1 << bit
+		}
+	}}
+}
+
+func auditAlways(name, doc string) key[auditSettings] {
+	return key[auditSettings]{field{name: name, doc: doc, shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, _ *auditSettings) {
+		if on, ok := r.flag(n); ok && !on {
+			r.fail(n, "remove it", "%s cannot be turned off", name)
+		}
+	}}
+}
+
+// readAudit notes the keys that ask for something: false asks for nothing, and
+// denials and approvals are always logged.
+func readAudit(r *reader, n *yaml.Node, d *document) {
+	var asked []policy.Setting
+	r.note(&asked, n, "audit")
+	readObject(r, n, "audit", auditKeys, &d.audit)
+	for i, s := range asked {
+		if value := n.Content[2*i+1].Value; value != "false" && s.Key != "audit.log_denied" && s.Key != "audit.log_approved" {
+			d.settings = append(d.settings, s)
+		}
+	}
+}
+
+var transparentKeys = []key[document]{
+	{
+		field{name: "add", doc: "More programs whose first operand is the payload.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, d *document) { d.add = r.bareNames(n) },
+	},
+	{
+		field{name: "remove", doc: "Built-in programs whose payload is not looked at.", shape: listOf(shape{})},
+		func(r *reader, n *yaml.Node, d *document) { d.remove = r.bareNames(n) },
+	},
+}
+
+// bareNames reads a list of plain program names.
+func (r *reader) bareNames(n *yaml.Node) []string {
+	var out []string
+	for _, l := range r.texts(n) {
+		if l.text == "" || strings.ContainsAny(l.text, "/*?[{") {
+			r.fail(l.node, "write the base name", "%q is not the name of a program", shorten(l.text))
+			continue
+		}
+		out = append(out, l.text)
+	}
+	return out
+}
+
+func readExecFrom(r *reader, n *yaml.Node, d *document) {
+	for _, l := range r.texts(n) {
+		g := r.pattern(l.node, glob.Path, strings.TrimSuffix(l.text, "/**")+"/**")
+		if g == nil {
+			continue
+		}
+		d.execFrom = append(d.execFrom, g)
+	}
+	d.settings = append(d.settings, policy.Setting{Key: "exec_from", Pos: r.pos(n)})
+}

@@ -1,0 +1,136 @@
+package syntax
+
+import (
+	"gopkg.in/yaml.v3"
+
+	"agentsh/policy"
+	"agentsh/policy/glob"
+)
+
+var targetWords = []string{
+	"self",
+	"children",
+	"descendants",
+	"siblings",
+	"session",
+	"parent",
+	"external",
+	"system",
+	"user",
+	"process",
+	"pid_range",
+}
+
+func signalKeys() []key[draft] {
+	return append(commonKeys(policy.Allow, policy.Deny, policy.Audit, policy.Approve, policy.Redirect, policy.Absorb), []key[draft]{
+		{
+			field{
+				name:     "signals",
+				doc:      "Names, numbers, or the groups @fatal, @job, @reload, @ignore and @all.",
+				shape:    listOf(shape{others: []shape{{kind: shapeInt}}}),
+				required: true,
+			},
+			readSignals,
+		},
+		{
+			field{
+				name:     "target",
+				doc:      "The process that would get the signal.",
+				shape:    objectOf(func() []field { return fieldsOf(targetKeys) }),
+				required: true,
+			},
+			func(r *reader, n *yaml.Node, d *draft) {
+				readObject(r, n, "target", targetKeys, d.rule.Signal)
+				checkTarget(r, n, d.rule.Signal)
+			},
+		},
+		{field{name: "redirect_to", doc: "The signal that is sent instead."}, func(r *reader, n *yaml.Node, d *draft) {
+			d.redirect = n
+			s, ok := r.text(n)
+			if !ok {
+				return
+			}
+			number, ok := policy.ParseSignal(s)
+			if !ok {
+				r.fail(n, didYouMean(s, policy.SignalWords()), "unknown signal %q", shorten(s))
+			}
+			d.rule.Redirect = &policy.RedirectTo{Signal: number}
+		}},
+		{
+			field{
+				name:  "fallback",
+				doc:   "What another program would do where it cannot hold the rule; here such a rule stops the start.",
+				shape: shape{words: fallbackWords},
+			},
+			func(r *reader, n *yaml.Node, d *draft) {
+				if _, ok := r.word(n, "fallback", fallbackWords); ok {
+					d.settings = append(d.settings, policy.Setting{Key: "signal_rules.fallback", Pos: r.pos(n)})
+				}
+			},
+		},
+	}...)
+}
+
+var fallbackWords = []string{"allow", "deny", "audit", "approve"}
+
+var readSignalRules = func(r *reader, n *yaml.Node, doc *document) {
+	readRules(
+		policy.GroupSignal,
+		signalKeys(),
+		func(rule *policy.Rule) { rule.Signal = &policy.SignalSelector{} },
+		func(*reader, *yaml.Node, *draft) {},
+	)(
+		r,
+		n,
+		doc,
+	)
+}
+
+func readSignals(r *reader, n *yaml.Node, d *draft) {
+	for _, l := range r.texts(n) {
+		set, ok := policy.ParseSignals(l.text)
+		if !ok {
+			r.fail(l.node, didYouMean(l.text, policy.SignalWords()), "unknown signal %q", shorten(l.text))
+		}
+		d.rule.Signal.Signals |= set
+	}
+}
+
+var targetKeys = []key[policy.SignalSelector]{
+	{
+		field{name: "type", doc: "What the target is to the sender.", shape: shape{words: targetWords}, required: true},
+		func(r *reader, n *yaml.Node, m *policy.SignalSelector) {
+			if i, ok := r.word(n, "target type", targetWords); ok {
+				m.Target = targetWords[i]
+			}
+		},
+	},
+	{
+		field{name: "pattern", doc: "A glob of the base name of the target's program, for type: process."},
+		func(r *reader, n *yaml.Node, m *policy.SignalSelector) {
+			if s, ok := r.text(n); ok {
+				m.Program = r.pattern(n, glob.Text, s)
+			}
+		},
+	},
+	{
+		field{name: "min", doc: "The lowest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, m *policy.SignalSelector) { m.MinPID, _ = r.positive(n, 1<<22) },
+	},
+	{
+		field{name: "max", doc: "The highest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *yaml.Node, m *policy.SignalSelector) { m.MaxPID, _ = r.positive(n, 1<<22) },
+	},
+}
+
+// checkTarget checks what the keys of a target say together.
+func checkTarget(r *reader, n *yaml.Node, m *policy.SignalSelector) {
+	switch {
+	case m.Target == "process" && m.Program == nil:
+		r.fail(n, "", "type: process needs a pattern")
+	case m.Target == "pid_range" && (m.MinPID == 0 || m.MaxPID == 0 || m.MinPID > m.MaxPID):
+		r.fail(n, "", "type: pid_range needs min and max, min not above max")
+	case m.Target != "pid_range" && (m.MinPID != 0 || m.MaxPID != 0):
+		r.fail(n, "", "min and max are for type: pid_range")
+	}
+}

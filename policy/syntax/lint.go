@@ -1,0 +1,300 @@
+package syntax
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"agentsh/policy"
+	"agentsh/policy/glob"
+)
+
+// maxLinted is how many rules of a group are compared pair by pair.
+const maxLinted = 3000
+
+// linter collects warnings.
+type linter struct {
+	p        *policy.Policy
+	vars     map[string]string
+	problems policy.Problems
+}
+
+// Lint looks for what loads but is probably not meant: rules that are never
+// reached, permits before denials, argument patterns with holes, denied
+// programs whose effect an allowed one has, and settings that mean something
+// else here than elsewhere. Every problem is a warning with a Code.
+func Lint(p *policy.Policy) []policy.Problem {
+	l := &linter{p: p, vars: p.Vars()}
+	for g := range policy.GroupCount {
+		l.names(policy.Group(g))
+		l.order(policy.Group(g))
+	}
+	l.openDirectories()
+	l.arguments()
+	l.reach()
+	l.meaning()
+	return l.problems.Sorted()
+}
+
+func (l *linter) warn(rule *policy.Rule, code, hint, format string, args ...any) {
+	l.problems = append(l.problems, policy.Problem{
+		Pos: rule.Pos, Severity: policy.SeverityWarning, Code: code, Hint: hint,
+		Message: "rule " + rule.Name + ": " + fmt.Sprintf(format, args...),
+	})
+}
+
+// names warns of two rules of one name: events would not tell them apart.
+func (l *linter) names(g policy.Group) {
+	seen := map[string]*policy.Rule{}
+	for _, rule := range l.p.Rules(g) {
+		if first := seen[rule.Name]; first != nil {
+			l.warn(rule, "same-name", "rename one", "%s has the same name", first.Pos)
+			continue
+		}
+		seen[rule.Name] = rule
+	}
+}
+
+// order warns of rules that an earlier one keeps from ever matching, and of
+// denials that an earlier permit takes a part away from.
+func (l *linter) order(g policy.Group) {
+	rules := l.p.Rules(g)
+	if len(rules) > maxLinted {
+		rules = rules[:maxLinted]
+	}
+	for i, rule := range rules {
+		for _, earlier := range rules[:i] {
+			if covers(earlier, rule) {
+				l.warn(rule, "shadowed", "move it up or remove it", "never reached, since rule %s (%s) matches all it does", earlier.Name, earlier.Pos)
+				break
+			}
+			if rule.Effect == policy.Deny && earlier.Effect.Permits() && overlaps(earlier, rule) && !wholeGroup(rule) {
+				l.warn(
+					rule,
+					"allow-before-deny",
+					"move the denial up",
+					"rule %s (%s) comes first and permits part of what this denies",
+					earlier.Name,
+					earlier.Pos,
+				)
+				break
+			}
+		}
+	}
+}
+
+// wholeGroup reports a closing rule that matches everything: permits before it
+// are the point of it.
+func wholeGroup(rule *policy.Rule) bool {
+	switch {
+	case rule.Command != nil:
+		return rule.Command.AllPrograms
+	case rule.File != nil:
+		return slices.ContainsFunc(rule.File.Paths, func(g *glob.Glob) bool { return g.Covers("/") })
+	case rule.Network != nil:
+		return rule.Network.Any || slices.ContainsFunc(rule.Network.CIDRs, zeroBits)
+	case rule.Socket != nil:
+		return slices.ContainsFunc(rule.Socket.Paths, func(g *glob.Glob) bool { return g.Covers("/") })
+	}
+	return rule.Signal != nil && rule.Signal.Target == "external"
+}
+
+// covers reports whether a rule certainly matches everything that later does.
+func covers(rule, later *policy.Rule) bool {
+	switch {
+	case rule.Command != nil:
+		return commandCovers(rule.Command, later.Command)
+	case rule.File != nil:
+		return later.File.Ops&^rule.File.Ops == 0 && globsCover(rule.File.Paths, later.File.Paths)
+	case rule.Network != nil:
+		return networkCovers(rule.Network, later.Network)
+	case rule.Socket != nil:
+		return later.Socket.Ops&^rule.Socket.Ops == 0 && globsCover(rule.Socket.Paths, later.Socket.Paths) &&
+			globsCover(rule.Socket.Abstract, later.Socket.Abstract)
+	case rule.Signal != nil:
+		a, b := rule.Signal, later.Signal
+		return b.Signals&^a.Signals == 0 && a.Target == b.Target && a.MinPID == b.MinPID && a.MaxPID == b.MaxPID &&
+			(a.Program == nil || b.Program != nil && a.Program.Contains(b.Program))
+	}
+	return false
+}
+
+func globsCover(a, b []*glob.Glob) bool {
+	for _, y := range b {
+		if !slices.ContainsFunc(a, func(x *glob.Glob) bool { return x.Contains(y) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// unconditional reports whether the program's name is all a rule asks for.
+func unconditional(c *policy.CommandSelector) bool {
+	return len(c.Patterns) == 0 && c.Args == nil && c.Depth == policy.DepthRange{Min: 0, Max: -1} && len(c.Parents) == 0 &&
+		len(c.Ancestors) == 0 && len(c.Dirs) == 0 && c.Terminal == 0
+}
+
+func commandCovers(c, later *policy.CommandSelector) bool {
+	if !unconditional(c) {
+		return false
+	}
+	for _, y := range later.Programs {
+		if !slices.ContainsFunc(c.Programs, func(x policy.ProgramName) bool { return nameCovers(x, y) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// nameCovers reports whether an entry certainly names all that another does.
+func nameCovers(e, other policy.ProgramName) bool {
+	if e.WholePath == other.WholePath {
+		return e.Glob.Contains(other.Glob)
+	}
+	if e.WholePath {
+		return false
+	}
+	literals, ok := other.Glob.Literals()
+	return e.Glob.String() == "*" || ok && !slices.ContainsFunc(literals, func(l string) bool { return !e.Matches(l) })
+}
+
+func networkCovers(m, later *policy.NetworkSelector) bool {
+	hosts := !m.HasDomains || m.Any || later.HasDomains && !later.Any && globsCover(m.Domains, later.Domains) && len(later.Addresses) == 0
+	return hosts && len(m.CIDRs) == 0 && coversAll(m.Ports, later.Ports) && coversAll(m.Protocols, later.Protocols) &&
+		coversAll(m.Methods, later.Methods) && len(m.Paths) == 0 && len(m.Binaries) == 0
+}
+
+// coversAll reports whether a selector that is absent or has all of another's
+// values matches all that the other does.
+func coversAll[T comparable](a, b []T) bool {
+	if len(a) == 0 {
+		return true
+	}
+	for _, x := range b {
+		if !slices.Contains(a, x) {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+// overlaps reports whether a rule that permits matches requests that a later
+// denial is about.
+// Conditions on arguments make it a refinement, which is not warned of.
+func overlaps(rule, later *policy.Rule) bool {
+	switch {
+	case rule.Command != nil:
+		if !unconditional(rule.Command) {
+			return false
+		}
+		for _, x := range rule.Command.Programs {
+			for _, y := range later.Command.Programs {
+				if nameCovers(x, y) || nameCovers(y, x) {
+					return true
+				}
+			}
+		}
+	case rule.File != nil:
+		if rule.File.Ops&later.File.Ops == 0 {
+			return false
+		}
+		for _, x := range rule.File.Paths {
+			for _, y := range later.File.Paths {
+				if globsOverlap(x, y) {
+					return true
+				}
+			}
+		}
+	case rule.Network != nil:
+		return networkCovers(rule.Network, later.Network)
+	}
+	return false
+}
+
+// globsOverlap reports whether some path certainly matches both: one holds the
+// other, or one is a tree that the other reaches into.
+func globsOverlap(x, y *glob.Glob) bool {
+	if x.Contains(y) || y.Contains(x) {
+		return true
+	}
+	for _, dir := range x.Dirs() {
+		if x.Covers(dir) && len(y.Below(dir)) > 0 {
+			return true
+		}
+	}
+	for _, dir := range y.Dirs() {
+		if y.Covers(dir) && len(x.Below(dir)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// bundle finds short options written together in a pattern.
+var bundle = regexp.MustCompile(`-[a-zA-Z]{2,4}\b`)
+
+// arguments warns of args_patterns with well-known holes.
+func (l *linter) arguments() {
+	for _, rule := range l.p.Rules(policy.GroupCommand) {
+		for i, source := range rule.Command.PatternTexts {
+			if rule.Effect.Permits() {
+				if !strings.HasPrefix(source, "^") || !strings.HasSuffix(source, "$") {
+					l.warn(rule, "unanchored", "begin it with ^ and end it with $", "pattern %q permits whatever stands before or after it", source)
+				}
+				continue
+			}
+			l.bundles(rule, rule.Command.Patterns[i], source)
+			if strings.HasPrefix(source, "^-") {
+				l.warn(
+					rule,
+					"anchored-option",
+					"use args, which finds options anywhere",
+					"pattern %q only sees the option as the first argument",
+					source,
+				)
+			}
+		}
+	}
+}
+
+// bundles tries the other spellings of bundled short options.
+func (l *linter) bundles(rule *policy.Rule, re *regexp.Regexp, source string) {
+	word := bundle.FindString(source)
+	at := strings.Index(source, word)
+	if word == "" || at > 0 && source[at-1] == '-' {
+		return
+	}
+	if !re.MatchString(word) && !re.MatchString("x "+word+" x") {
+		return
+	}
+	letters := strings.Split(word[1:], "")
+	reversed := slices.Clone(letters)
+	slices.Reverse(reversed)
+	var missed []string
+	for _, other := range []string{"-" + strings.Join(letters, " -"), "-" + strings.Join(reversed, "")} {
+		if all := anyPattern(rule, other); !all {
+			missed = append(missed, fmt.Sprintf("%q", other))
+		}
+	}
+	if len(missed) > 0 {
+		l.warn(
+			rule,
+			"bundled-options",
+			`write args: ["-`+strings.Join(letters, `", "-`)+`"], which knows every spelling`,
+			"pattern %q misses %s",
+			source,
+			strings.Join(missed, " and "),
+		)
+	}
+}
+
+// anyPattern reports whether any pattern of the rule matches the arguments.
+func anyPattern(rule *policy.Rule, text string) bool {
+	for _, re := range rule.Command.Patterns {
+		if re.MatchString(text) || re.MatchString("x "+text+" x") {
+			return true
+		}
+	}
+	return false
+}
