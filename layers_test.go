@@ -18,6 +18,7 @@ var ranks = map[string]int{
 	"policy":                   0,
 	"policy/env":               0,
 	"internal/wire":            0,
+	"internal/rootfs":          0,
 	"internal/listen":          0, // whoever accepts connections
 	"policy/syntax":            0, // reads policy files; what decides requests knows no YAML
 	"policy/internal/fixture":  1, // tests of both

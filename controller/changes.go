@@ -81,9 +81,9 @@ func (r *run) changes(ctx context.Context) (Changes, error) {
 	out := Changes{Version: 1, Files: []FileDiff{}}
 	entries := slices.DeleteFunc(slices.Clone(r.taken.Changed), func(e wire.ManifestEntry) bool { return e.Type == "dir" })
 	for _, name := range r.taken.Deleted {
-		entries = append(entries, wire.ManifestEntry{Path: name})
+		entries = append(entries, wire.ManifestEntry{Path: wire.Name(name)})
 	}
-	slices.SortFunc(entries, func(a, b wire.ManifestEntry) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(entries, func(a, b wire.ManifestEntry) int { return strings.Compare(string(a.Path), string(b.Path)) })
 	if len(entries) > maxDiffs {
 		out.Omitted = len(entries) - maxDiffs
 		entries = entries[:maxDiffs]
@@ -110,7 +110,7 @@ func (r *run) newDiffer(ctx context.Context, entries []wire.ManifestEntry) (*dif
 	d := &differ{base: map[string]git.TreeEntry{}, old: map[string][]byte{}, budget: maxDiffAll}
 	wanted := map[string]bool{}
 	for _, e := range entries {
-		wanted[e.Path] = true
+		wanted[string(e.Path)] = true
 	}
 	var blobs []git.TreeEntry
 	var ids []string
@@ -164,8 +164,8 @@ func (d *differ) readOld(ctx context.Context, objects git.Objects, blobs []git.T
 
 // file compares one path. An entry without a type was deleted.
 func (d *differ) file(e wire.ManifestEntry) (FileDiff, error) {
-	f := FileDiff{Path: text.Visible(e.Path), Status: "added", NewMode: e.Mode & 0o7777, NewSize: e.Size}
-	old, had := d.base[e.Path]
+	f := FileDiff{Path: text.Visible(string(e.Path)), Status: "added", NewMode: e.Mode & 0o7777, NewSize: e.Size}
+	old, had := d.base[string(e.Path)]
 	if had {
 		f.Status, f.OldMode, f.OldSize = "modified", uint32(old.Mode.Perm()), old.Size
 	}
@@ -240,13 +240,13 @@ func (d *differ) after(e wire.ManifestEntry) ([]byte, string, error) {
 	case e.Type == "":
 		return nil, "", nil
 	case e.Type == "symlink":
-		return linkText(e.Target), "", nil
+		return linkText(string(e.Target)), "", nil
 	case e.Size > maxDiffFile:
 		return nil, whyLarge, nil
 	case d.files == nil:
 		return nil, "", fmt.Errorf("%q was not taken out", e.Path)
 	}
-	f, err := d.files.OpenFile(filepath.FromSlash(e.Path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := d.files.OpenFile(filepath.FromSlash(string(e.Path)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "it was not taken out", nil
 	}
@@ -279,6 +279,6 @@ func (r *run) inBase() func(name string) bool {
 	}
 	return func(name string) bool {
 		_, ok := names[name]
-		return ok && fs.ValidPath(name)
+		return ok && wire.IsNamePath(name)
 	}
 }

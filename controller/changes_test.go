@@ -16,7 +16,7 @@ func TestChangesShowEveryLineAndNothingElse(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return wire.ManifestEntry{Path: name, Type: "file", Mode: 0o644, Size: int64(len(data))}
+		return wire.ManifestEntry{Path: wire.Name(name), Type: "file", Mode: 0o644, Size: int64(len(data))}
 	}
 	files, err := os.OpenRoot(dir)
 	if err != nil {
@@ -59,7 +59,7 @@ func TestChangesShowEveryLineAndNothingElse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &differ{base: map[string]git.TreeEntry{}, old: map[string][]byte{}, files: files, budget: maxDiffAll}
 			if tt.old != "" {
-				d.base[tt.entry.Path], d.old[tt.entry.Path] = base(tt.entry.Path, tt.old)
+				d.base[string(tt.entry.Path)], d.old[string(tt.entry.Path)] = base(string(tt.entry.Path), tt.old)
 			}
 			f, err := d.file(tt.entry)
 			if err != nil || f.Status != tt.status || f.Why != tt.why || f.Added != tt.added || f.Removed != tt.removed || f.Diff != tt.diff {

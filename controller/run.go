@@ -137,8 +137,8 @@ type Commit struct {
 
 // Changed is one path of the repository that differs from the base commit.
 type Changed struct {
-	Path   string `json:"path"`
-	Status string `json:"status"` // added, modified, deleted, type_changed
+	Path   wire.Name `json:"path"`
+	Status string    `json:"status"` // added, modified, deleted, type_changed
 }
 
 // IterationResult is how the agent ended in one iteration.

@@ -18,6 +18,7 @@ import (
 	"agentsh/controller/git"
 	"agentsh/controller/harness"
 	"agentsh/controller/scan"
+	"agentsh/internal/rootfs"
 )
 
 // failOpen is the fail_mode in which critical findings stop nothing.
@@ -139,7 +140,7 @@ func (r *run) scanHarness(ctx context.Context, m scan.Model) error {
 		if err != nil {
 			return err
 		}
-		_, err = s.Tree(ctx, root.FS(), true, func(found []scan.Finding) { r.noteFindings(shortName(dir), found) })
+		_, err = s.Tree(ctx, rootfs.New(root), true, func(found []scan.Finding) { r.noteFindings(shortName(dir), found) })
 		if err = errors.Join(err, root.Close()); err != nil {
 			return err
 		}
@@ -264,7 +265,7 @@ func (r *run) scanResults(ctx context.Context, s *scan.Scanner) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	if _, err := s.OutputTree(ctx, root.FS(), func(found []scan.Finding) { r.noteFindings("", withoutOwnMark(found)) }); err != nil {
+	if _, err := s.OutputTree(ctx, rootfs.New(root), func(found []scan.Finding) { r.noteFindings("", withoutOwnMark(found)) }); err != nil {
 		return err
 	}
 	for _, branch := range append(r.taken.Branches, r.taken.Branch) {

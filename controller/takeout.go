@@ -125,13 +125,13 @@ func (r *run) noteChanged(m wire.Manifest) {
 			continue
 		}
 		status := "added"
-		if inBase(e.Path) {
+		if inBase(string(e.Path)) {
 			status = "modified"
 		}
-		r.result.Changed = append(r.result.Changed, Changed{Path: runtime.Clean(e.Path), Status: status})
+		r.result.Changed = append(r.result.Changed, Changed{Path: e.Path, Status: status})
 	}
 	for _, name := range m.Deleted {
-		r.result.Changed = append(r.result.Changed, Changed{Path: runtime.Clean(name), Status: "deleted"})
+		r.result.Changed = append(r.result.Changed, Changed{Path: wire.Name(name), Status: "deleted"})
 	}
 	sort.Slice(r.result.Changed, func(i, j int) bool { return r.result.Changed[i].Path < r.result.Changed[j].Path })
 }

@@ -164,7 +164,7 @@ file_rules:
 		t.Errorf("%d changes: %q", len(changes), changes)
 	}
 	for _, c := range changes {
-		if _, err := os.Lstat(filepath.Join(s.backing, c.Path)); err != nil {
+		if _, err := os.Lstat(filepath.Join(s.backing, string(c.Path))); err != nil {
 			t.Errorf("change names %q: %v", c.Path, err)
 		}
 	}

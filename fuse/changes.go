@@ -12,14 +12,6 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Kinds of [wire.Change].
-const (
-	changeCreated  = "created"
-	changeModified = "modified"
-	changeDeleted  = "deleted"
-	changeRenamed  = "renamed"
-)
-
 // maxChanges bounds the entries of one change record. A record that overflows
 // answers with an error, never with a part.
 const maxChanges = 1 << 20
@@ -254,18 +246,18 @@ func (c *changes) list(stat func(rel string, st *unix.Stat_t) error) ([]wire.Cha
 	for rel, e := range c.entries {
 		switch {
 		case e.fresh:
-			out = append(out, wire.Change{Path: rel, Kind: changeCreated})
+			out = append(out, wire.Change{Path: wire.Name(rel), Kind: wire.Created})
 			continue
 		case e.from != c.implied(rel).from:
-			out = append(out, wire.Change{Path: rel, Kind: changeRenamed, From: e.from})
+			out = append(out, wire.Change{Path: wire.Name(rel), Kind: wire.Renamed, From: wire.Name(e.from)})
 		}
 		if e.modified || e.was != nil && (stat(rel, &st) != nil || stampOf(&st) != *e.was) {
-			out = append(out, wire.Change{Path: cmp.Or(rel, "."), Kind: changeModified})
+			out = append(out, wire.Change{Path: wire.Name(cmp.Or(rel, ".")), Kind: wire.Modified})
 		}
 	}
 	for rel := range c.gone {
 		if stat(rel, &st) != nil {
-			out = append(out, wire.Change{Path: rel, Kind: changeDeleted})
+			out = append(out, wire.Change{Path: wire.Name(rel), Kind: wire.Deleted})
 		}
 	}
 	sort.Slice(out, func(i, j int) bool {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
 )
 
 func TestTheChangeRecordKeepsNetEffects(t *testing.T) {
@@ -84,9 +86,9 @@ func TestTheChangeRecordKeepsNetEffects(t *testing.T) {
 			})
 			must(t, err)
 			for _, ch := range list {
-				line := ch.Kind + " " + ch.Path
+				line := string(ch.Kind) + " " + string(ch.Path)
 				if ch.From != "" {
-					line += " from " + ch.From
+					line += " from " + string(ch.From)
 				}
 				got = append(got, line)
 			}
@@ -254,11 +256,11 @@ func checkChanges(t *testing.T, s *session, before, after map[string]string) {
 	must(t, err)
 	told := map[string]bool{}
 	for _, c := range list {
-		told[c.Path] = true
-		switch _, now := after[c.Path]; {
-		case c.Kind == changeDeleted && now:
+		told[string(c.Path)] = true
+		switch _, now := after[string(c.Path)]; {
+		case c.Kind == wire.Deleted && now:
 			t.Errorf("deleted %s, but it is there", c.Path)
-		case c.Kind != changeDeleted && !now:
+		case c.Kind != wire.Deleted && !now:
 			t.Errorf("%s %s, but it is not there", c.Kind, c.Path)
 		}
 	}

@@ -27,7 +27,7 @@ type request struct {
 	Commit    bool            `json:"commit,omitempty"`
 	Changes   string          `json:"changes,omitempty"`    // tag of a mount
 	Baseline  bool            `json:"baseline,omitempty"`   // of all mounts
-	Forget    []byte          `json:"invalidate,omitempty"` // path inside the sandbox
+	Forget    wire.Name       `json:"invalidate,omitempty"` // path inside the sandbox
 	Purge     []string        `json:"purge,omitempty"`      // ids in the trash
 	Restore   *restoreRequest `json:"restore,omitempty"`
 	Init      int             `json:"init,omitempty"` // pid of the session's init
@@ -54,8 +54,8 @@ type answered struct {
 // released ends a hold and tells what was written meanwhile, in the mount of a
 // tag.
 type released struct {
-	Tag     string   `json:"tag,omitempty"`
-	Changes []change `json:"changes,omitempty"`
+	Tag     string        `json:"tag,omitempty"`
+	Changes []wire.Change `json:"changes,omitempty"`
 }
 
 // restoreRequest asks for one file of the trash.
@@ -66,19 +66,12 @@ type restoreRequest struct {
 
 // reply is a message of the server: an event, or the answer to a request.
 type reply struct {
-	ID      uint64      `json:"id,omitempty"`
-	Error   string      `json:"error,omitempty"`
-	Changes []change    `json:"changes,omitempty"`
-	More    bool        `json:"more,omitempty"` // further changes follow under the same id
-	Event   *wire.Event `json:"event,omitempty"`
-	Ask     *asked      `json:"ask,omitempty"`
-}
-
-// change is a [wire.Change] whose names may be any bytes.
-type change struct {
-	Path []byte `json:"path"`
-	Kind string `json:"kind"`
-	From []byte `json:"from,omitempty"`
+	ID      uint64        `json:"id,omitempty"`
+	Error   string        `json:"error,omitempty"`
+	Changes []wire.Change `json:"changes,omitempty"`
+	More    bool          `json:"more,omitempty"` // further changes follow under the same id
+	Event   *wire.Event   `json:"event,omitempty"`
+	Ask     *asked        `json:"ask,omitempty"`
 }
 
 // channel sends and receives JSON messages over a SOCK_SEQPACKET socket. One

@@ -152,9 +152,7 @@ func (c *Control) Drain(ctx context.Context) error {
 func (c *Control) Changes(ctx context.Context, tag string) ([]wire.Change, error) {
 	var out []wire.Change
 	err := c.call(ctx, request{Changes: tag}, func(r reply) {
-		for _, ch := range r.Changes {
-			out = append(out, wire.Change{Path: string(ch.Path), Kind: ch.Kind, From: string(ch.From)})
-		}
+		out = append(out, r.Changes...)
 	})
 	if err != nil {
 		return nil, err
@@ -172,7 +170,7 @@ func (c *Control) Baseline(ctx context.Context) error {
 // Invalidate makes the kernel forget what it knows at and below a path inside
 // the sandbox. The supervisor calls it after it wrote to a backing itself.
 func (c *Control) Invalidate(ctx context.Context, path string) error {
-	return c.call(ctx, request{Forget: []byte(path)}, nil)
+	return c.call(ctx, request{Forget: wire.Name(path)}, nil)
 }
 
 // Restore puts a file that soft_delete kept back under its name, which must be
@@ -189,11 +187,7 @@ func (c *Control) Hold(ctx context.Context) error { return c.call(ctx, request{H
 // Release ends a hold. list is what was written behind the mount of a tag
 // meanwhile.
 func (c *Control) Release(ctx context.Context, tag string, list []wire.Change) error {
-	r := &released{Tag: tag}
-	for _, ch := range list {
-		r.Changes = append(r.Changes, change{Path: []byte(ch.Path), Kind: ch.Kind})
-	}
-	return c.call(ctx, request{Release: r}, nil)
+	return c.call(ctx, request{Release: &released{tag, list}}, nil)
 }
 
 // Purge removes files that soft_delete kept for good.

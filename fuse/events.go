@@ -248,8 +248,8 @@ func (r *reporter) flush() {
 // report makes an event of a verdict on this mount.
 func (m *mount) report(tid uint32, target string, v verdict) {
 	e := wire.Event{
-		Path:     shown(m.inside(v.rel)),
-		Target:   shown(target),
+		Path:     m.inside(v.rel),
+		Target:   target,
 		Op:       v.op.String(),
 		Decision: v.dec.Effect.String(),
 		Message:  v.diag.Message,

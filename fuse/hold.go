@@ -1,6 +1,10 @@
 package fuse
 
-import "errors"
+import (
+	"errors"
+
+	"agentsh/internal/wire"
+)
 
 // hold stops everything that is judged by path in all mounts. What is open may
 // still be read and written.
@@ -39,14 +43,14 @@ func (s *server) release(r *released) (forget func(), err error) {
 }
 
 // replay records what somebody else did to the backing, in its order.
-func (m *mount) replay(list []change) {
+func (m *mount) replay(list []wire.Change) {
 	for _, c := range list {
 		switch c.Kind {
-		case changeCreated:
+		case wire.Created:
 			m.changes.created(string(c.Path))
-		case changeModified:
+		case wire.Modified:
 			m.changes.modified(string(c.Path))
-		case changeDeleted:
+		case wire.Deleted:
 			m.changes.deleted(string(c.Path))
 		}
 	}

@@ -105,7 +105,7 @@ file_rules:
 		t.Errorf("the backing holds %q, %v", got, err)
 	}
 	list, err := s.control.Changes(t.Context(), "ws")
-	if err != nil || len(list) != 1 || list[0].Kind != changeModified {
+	if err != nil || len(list) != 1 || list[0].Kind != wire.Modified {
 		t.Errorf("changes %v, %v", list, err)
 	}
 }

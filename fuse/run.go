@@ -105,7 +105,7 @@ func (s *server) handle(ctx context.Context, r request) (forget func(), err erro
 	case len(s.mounts) == 0 || r.Configure != nil:
 	case r.Release != nil:
 		return s.release(r.Release)
-	case r.Forget != nil:
+	case r.Forget != "":
 		return s.invalidate(string(r.Forget))
 	case r.Restore != nil && !s.held:
 		return s.restore(r.Restore)
@@ -269,9 +269,7 @@ func (s *server) changes(id uint64, tag string) error {
 		for len(list) > 0 {
 			n := min(len(list), changesPart)
 			part := reply{ID: id, More: true}
-			for _, c := range list[:n] {
-				part.Changes = append(part.Changes, change{[]byte(c.Path), c.Kind, []byte(c.From)})
-			}
+			part.Changes = list[:n]
 			if err := s.ch.send(part); err != nil {
 				return err
 			}

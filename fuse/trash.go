@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -22,10 +21,7 @@ const TrashName = "trash"
 func (m *mount) softDelete(tid uint32, v verdict, p place) (id string, err error) {
 	m.loop.stepAside()
 	path := m.inside(v.rel)
-	e := trash.Entry{Path: path, Op: v.op.String()}
-	if !utf8.ValidString(path) {
-		e.Path, e.Raw = shown(path), []byte(path)
-	}
+	e := trash.Entry{Path: wire.Name(path), Op: v.op.String()}
 	if v.dec.Rule != nil {
 		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
 	}
@@ -61,7 +57,7 @@ func (s *server) restore(r *restoreRequest) (forget func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	path := e.Name()
+	path := string(e.Path)
 	m := s.mountOf(path)
 	if m == nil {
 		return nil, fmt.Errorf("%s is in no governed mount", shown(path))

@@ -39,7 +39,7 @@ func manifest(t *testing.T, s *session, dir string) map[string][]trash.Entry {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var e trash.Entry
 		must(t, json.Unmarshal(lines.Bytes(), &e))
-		rel := strings.TrimPrefix(e.Path, s.dir+"/")
+		rel := strings.TrimPrefix(string(e.Path), s.dir+"/")
 		out[rel] = append(out[rel], e)
 	}
 	return out

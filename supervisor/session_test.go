@@ -383,7 +383,7 @@ func TestTheChangeRecordNamesWhatCommandsChanged(t *testing.T) {
 	}
 	var got []string
 	for _, c := range changes {
-		got = append(got, c.Kind+" "+c.Path)
+		got = append(got, string(c.Kind)+" "+string(c.Path))
 	}
 	if want := []string{"created new", "modified old"}; !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)

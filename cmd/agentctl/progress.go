@@ -11,6 +11,7 @@ import (
 
 	"agentsh/controller"
 	"agentsh/controller/runtime"
+	"agentsh/internal/text"
 )
 
 // stepTexts are the steps of a run in words.
@@ -171,7 +172,7 @@ func printWork(w io.Writer, r controller.Result) {
 	if len(r.Changed) > 0 {
 		fmt.Fprintf(w, "\nchanged:\n")
 		for _, c := range r.Changed {
-			fmt.Fprintf(w, "  %-8s %s\n", c.Status, c.Path)
+			fmt.Fprintf(w, "  %-8s %s\n", c.Status, text.Visible(string(c.Path)))
 		}
 	}
 	if len(r.Commits) > 0 {

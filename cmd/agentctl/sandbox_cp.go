@@ -140,9 +140,9 @@ func (c *copier) out(ctx context.Context, src, dst string) error {
 	if err := replaceable(root, name, info.Type == "dir"); err != nil {
 		return err
 	}
-	request := wire.CopyOut{Dir: src, SkipGit: !c.git}
+	request := wire.CopyOut{Dir: wire.Name(src), SkipGit: !c.git}
 	if info.Type != "dir" {
-		request.Dir, request.Names = path.Dir(src), []string{path.Base(src)}
+		request.Dir, request.Names = wire.Name(path.Dir(src)), []string{path.Base(src)}
 	}
 	staging := ".agentctl-cp-" + rand.Text()
 	m, err := c.receive(ctx, root, staging, request)
@@ -207,7 +207,7 @@ func destination(dst, base string) (parent, name string, err error) {
 		return "", "", fmt.Errorf("%s does not exist", dst)
 	}
 	name = filepath.Base(dst)
-	if !fs.ValidPath(name) || name == "." {
+	if !wire.IsNamePath(name) || name == "." {
 		return "", "", fmt.Errorf("%s is no name for a copy", dst)
 	}
 	return filepath.Dir(dst), name, nil

@@ -201,6 +201,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 // copies copies out and in.
 func (p *place) copies(t *testing.T, id, repo string) {
 	p.write("here/keep.txt", "old\n", 0o644)
+	p.write("here/b\xff", "bytes\n", 0o644)
 	p.write("here/dir/sub/x.txt", "brought\n", 0o755)
 	p.write("here/dir/.git/hooks/post-commit", "no\n", 0o755)
 	tests := []struct {
@@ -227,6 +228,8 @@ func (p *place) copies(t *testing.T, id, repo string) {
 		{"no sandbox", "here", "there", 2, "one of the two", "", ""},
 		{"in", "here/dir", id + ":/sandbox/workspace", 0, "", "", ""},
 		{"in, a file", "here/keep.txt", id + ":/sandbox/workspace/dir/new.txt", 0, "", "", ""},
+		{"in, a name that is not UTF-8", "here/b\xff", id + ":/sandbox/workspace/", 0, "", "", ""},
+		{"out, a name that is not UTF-8", id + ":/sandbox/workspace/b\xff", "here/c\xfe", 0, "", "here/c\xfe", "bytes\n"},
 		{"in, to a directory that is not there", "here/keep.txt", id + ":/sandbox/workspace/none/", 4, "does not exist", "", ""},
 		{"in, to the variables of commands", "here/keep.txt", id + ":/sandbox/workspace/.env.d/a.env", 4, "env.sandbox in the harness", "", ""},
 		{"in, to a place of the machine", "here/keep.txt", id + ":/etc/motd", 4, "not beneath a served directory", "", ""},

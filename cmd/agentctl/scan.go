@@ -15,6 +15,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/scan"
+	"agentsh/internal/rootfs"
 	"agentsh/internal/text"
 )
 
@@ -228,9 +229,9 @@ func scanPath(ctx context.Context, s *scan.Scanner, name string, how pathScan, a
 			add(found)
 		}
 		if how.output {
-			return s.OutputTree(ctx, root.FS(), each)
+			return s.OutputTree(ctx, rootfs.New(root), each)
 		}
-		return s.Tree(ctx, root.FS(), how.all, each)
+		return s.Tree(ctx, rootfs.New(root), how.all, each)
 	}
 	f, err := os.Open(name)
 	if err != nil {

@@ -87,7 +87,7 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 			return nil, fail(exitOurs, err, "")
 		}
 		for _, c := range list {
-			created[c.Path] = created[c.Path] || c.Kind == "created"
+			created[string(c.Path)] = created[string(c.Path)] || c.Kind == wire.Created
 		}
 		p.after = inWorkspace(work.Backing)
 		p.before = func(path string) (io.ReadCloser, error) {
@@ -193,9 +193,9 @@ func (p *changePrinter) print(out io.Writer, list []wire.Change) error {
 		return p.printJSON(out, list)
 	}
 	for _, c := range list {
-		name := text.Visible(c.Path)
+		name := text.Visible(string(c.Path))
 		if c.From != "" {
-			name = text.Visible(c.From) + " -> " + name
+			name = text.Visible(string(c.From)) + " -> " + name
 		}
 		fmt.Fprintf(out, "%-8s  %s\n", c.Kind, name)
 		if !p.diff {
@@ -239,18 +239,18 @@ func (p *changePrinter) compare(c wire.Change) (lines, why string, err error) {
 	if c.From != "" {
 		old = c.From
 	}
-	before, beforeWhy, err := readSide(p.before, old)
+	before, beforeWhy, err := readSide(p.before, string(old))
 	if err != nil {
 		return "", "", err
 	}
-	after, afterWhy, err := readSide(p.after, c.Path)
+	after, afterWhy, err := readSide(p.after, string(c.Path))
 	if err != nil {
 		return "", "", err
 	}
 	if beforeWhy != "" || afterWhy != "" {
 		return "", firstOf(afterWhy, beforeWhy), nil
 	}
-	return string(linediff.Diff("a/"+old, before, "b/"+c.Path, after)), "", nil
+	return string(linediff.Diff("a/"+wire.EncodeName(string(old)), before, "b/"+wire.EncodeName(string(c.Path)), after)), "", nil
 }
 
 func firstOf(a, b string) string {

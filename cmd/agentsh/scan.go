@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/controller/scan"
+	"agentsh/internal/rootfs"
 )
 
 // scanAll at the end of a path asks for every file below it.
@@ -115,7 +116,7 @@ func (p *scanPrinter) path(ctx context.Context, name string) error {
 	}
 	defer func() { _ = root.Close() }()
 	var printed error
-	files, err := p.scanner.Tree(ctx, root.FS(), all, func(found []scan.Finding) {
+	files, err := p.scanner.Tree(ctx, rootfs.New(root), all, func(found []scan.Finding) {
 		for i := range found {
 			found[i].File = filepath.Join(dir, found[i].File)
 		}

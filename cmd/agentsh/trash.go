@@ -45,7 +45,7 @@ that trash.`,
 // trashEntry is one kept file as the commands show it.
 type trashEntry struct {
 	ID      string       `json:"id"` // of the session, a slash, and in its trash
-	Path    string       `json:"path"`
+	Path    wire.Name    `json:"path"`
 	Type    string       `json:"type"`
 	Op      string       `json:"op"`
 	Size    int64        `json:"size"`
@@ -91,16 +91,16 @@ func (p trashPlace) entries(dir string) ([]trashEntry, error) {
 		}
 		running := p.from == "" && len(list) > 0 && s.Running()
 		for _, e := range list {
-			backing, rel, ok := s.Backing(e.Name())
+			backing, rel, ok := s.Backing(string(e.Path))
 			path := filepath.Join(backing, rel)
 			if !ok {
-				path = e.Name()
+				path = string(e.Path)
 			}
 			if dir != "" && path != dir && !strings.HasPrefix(path, dir+"/") {
 				continue
 			}
 			out = append(out, trashEntry{
-				ID: s.Session + "/" + strings.TrimLeft(e.ID, "0"), Path: path, Type: e.Type, Op: e.Op, Size: e.Size, Time: e.Time,
+				ID: s.Session + "/" + strings.TrimLeft(e.ID, "0"), Path: wire.Name(path), Type: e.Type, Op: e.Op, Size: e.Size, Time: e.Time,
 				Session: s.Session, Running: running, Rule: e.Rule, session: s, id: e.ID,
 			})
 		}
@@ -157,10 +157,10 @@ func printTrash(out io.Writer, here string, list []trashEntry) error {
 	fmt.Fprintln(w, "ID\tKEPT\tBY\tTYPE\tSIZE\tPATH")
 	for _, e := range list {
 		path := e.Path
-		if rel, err := filepath.Rel(here, path); here != "" && err == nil {
-			path = rel
+		if rel, err := filepath.Rel(here, string(path)); here != "" && err == nil {
+			path = wire.Name(rel)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", e.ID, e.Time.Format(time.RFC3339), e.Op, e.Type, e.Size, text.Visible(path))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", e.ID, e.Time.Format(time.RFC3339), e.Op, e.Type, e.Size, text.Visible(string(path)))
 	}
 	return w.Flush()
 }

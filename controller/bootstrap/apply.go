@@ -65,7 +65,7 @@ func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 	}
 	for i, e := range p.Entries {
 		got := m.Entries[i]
-		if root+"/"+got.Path != e.Dest || got.Type != e.Kind || got.SHA256 != sums[i] {
+		if root+"/"+string(got.Path) != e.Dest || got.Type != e.Kind || got.SHA256 != sums[i] {
 			return fmt.Errorf("%s arrived as %.200q %s %s", e.Dest, got.Path, got.Type, got.SHA256)
 		}
 	}

@@ -17,7 +17,9 @@ import (
 	"agentsh/internal/layout"
 
 	"agentsh/controller/git"
+	"agentsh/internal/rootfs"
 	"agentsh/internal/tarfs"
+	"agentsh/internal/wire"
 )
 
 // permBits are the mode bits that travel.
@@ -165,7 +167,7 @@ func (b *builder) tree(dest, dir string, skip func(string) bool, refused func(na
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	return fs.WalkDir(rootfs.New(root), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -267,7 +269,7 @@ func (b *builder) repository(in Input) (skipped, added []string) {
 			e.Mode = 0o777
 		}
 		switch has[f.Path] = true; {
-		case tarfs.IsGitDir(path.Base(f.Path)) || !fs.ValidPath(f.Path):
+		case tarfs.IsGitDir(path.Base(f.Path)) || !wire.IsNamePath(f.Path):
 			skipped = append(skipped, fmt.Sprintf("%q: not a name that travels", f.Path))
 		case e.Kind == KindSymlink && !stays(f.Path, f.Target):
 			skipped = append(skipped, fmt.Sprintf("%q: link to %.200q leaves the directory", f.Path, f.Target))

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -122,7 +121,8 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Resul
 		return fmt.Errorf("changed files: %w", err)
 	}
 	defer func() { _ = out.Close() }()
-	m, err := receive(ctx, ex, wire.CopyOut{Dir: in.Repo, Paths: w.trees, Names: w.names, Gone: true, SkipGit: true}, received{out, in})
+	what := wire.CopyOut{Dir: wire.Name(in.Repo), Paths: w.trees, Names: w.names, Gone: true, SkipGit: true}
+	m, err := receive(ctx, ex, what, received{out, in})
 	res.Changed, res.Skipped, res.Deleted = m.Entries, m.Skipped, without(w.deleted, m.Entries)
 	dir := in.Name
 	if err != nil {
@@ -151,7 +151,7 @@ func (in Input) makeInert(ctx context.Context, res *Result) error {
 	changed := make([]string, 0, len(res.Changed))
 	for _, e := range res.Changed {
 		if e.Type != "dir" {
-			changed = append(changed, e.Path)
+			changed = append(changed, string(e.Path))
 		}
 	}
 	if res.Unsafe, err = in.guard().Files(ctx, root, changed, res.Deleted); err != nil {
@@ -219,15 +219,15 @@ type changed struct {
 func worktree(changes []wire.Change, repo string) changed {
 	s := replay{now: map[string]kind{}, gone: map[string]bool{}}
 	for _, c := range changes {
-		name, ok := below(c.Path, repo)
-		if from, moved := below(c.From, repo); moved && c.Kind == "renamed" {
+		name, ok := below(string(c.Path), repo)
+		if from, moved := below(string(c.From), repo); moved && c.Kind == wire.Renamed {
 			s.remove(from)
 		}
 		switch {
 		case !ok:
-		case c.Kind == "deleted":
+		case c.Kind == wire.Deleted:
 			s.remove(name)
-		case c.Kind == "created" || c.Kind == "renamed":
+		case c.Kind == wire.Created || c.Kind == wire.Renamed:
 			s.now[name] = tree
 		case s.now[name] != tree:
 			s.now[name] = alone
@@ -287,7 +287,7 @@ func (s *replay) covered(name string) bool {
 func without(deleted []string, made []wire.ManifestEntry) []string {
 	again := map[string]bool{}
 	for _, e := range made {
-		again[e.Path] = e.Type != "dir"
+		again[string(e.Path)] = e.Type != "dir"
 	}
 	return slices.DeleteFunc(deleted, func(name string) bool { return again[name] })
 }
@@ -300,7 +300,7 @@ func below(name, repo string) (string, bool) {
 			return "", false
 		}
 	}
-	if !fs.ValidPath(name) || name == "." {
+	if !wire.IsNamePath(name) || name == "." {
 		return "", false
 	}
 	for part := range strings.SplitSeq(name, "/") {

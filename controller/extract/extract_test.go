@@ -19,7 +19,7 @@ import (
 func paths(entries []wire.ManifestEntry) []string {
 	var all []string
 	for _, e := range entries {
-		all = append(all, e.Path)
+		all = append(all, string(e.Path))
 	}
 	return all
 }
@@ -400,11 +400,11 @@ func TestRepositoriesInTheWorkComeOutInert(t *testing.T) {
 				t.Errorf("changed %q", paths(res.Changed))
 			}
 			for _, e := range res.Changed {
-				if _, err := os.Lstat(filepath.Join(res.Dir, e.Path)); err != nil {
+				if _, err := os.Lstat(filepath.Join(res.Dir, string(e.Path))); err != nil {
 					t.Errorf("listed and not there: %v", err)
 				}
 				if e.Type == "dir" {
-					p.status(filepath.Join(res.Dir, e.Path))
+					p.status(filepath.Join(res.Dir, string(e.Path)))
 				}
 			}
 			p.outside()
@@ -471,8 +471,8 @@ func TestAnExistingBranchOrDirectoryIsNotTouched(t *testing.T) {
 }
 
 func TestAChangeRecordIsReplayed(t *testing.T) {
-	change := func(kind, path string) wire.Change { return wire.Change{Kind: kind, Path: path} }
-	move := func(from, to string) wire.Change { return wire.Change{Kind: "renamed", From: from, Path: to} }
+	change := func(kind wire.ChangeKind, path wire.Name) wire.Change { return wire.Change{Kind: kind, Path: path} }
+	move := func(from, to wire.Name) wire.Change { return wire.Change{Kind: wire.Renamed, From: from, Path: to} }
 	tests := map[string]struct {
 		changes               []wire.Change
 		trees, names, deleted []string

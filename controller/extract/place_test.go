@@ -70,14 +70,14 @@ func (p *place) Changes(context.Context) ([]wire.Change, error) {
 	var all []wire.Change
 	for name, is := range now {
 		if was, ok := p.before[name]; !ok {
-			all = append(all, wire.Change{Path: name, Kind: "created"})
+			all = append(all, wire.Change{Path: wire.Name(name), Kind: "created"})
 		} else if was != is {
-			all = append(all, wire.Change{Path: name, Kind: "modified"})
+			all = append(all, wire.Change{Path: wire.Name(name), Kind: "modified"})
 		}
 	}
 	for name := range p.before {
 		if _, ok := now[name]; !ok {
-			all = append(all, wire.Change{Path: name, Kind: "deleted"})
+			all = append(all, wire.Change{Path: wire.Name(name), Kind: "deleted"})
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].Path < all[j].Path })

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"agentsh/internal/gitguard"
+	"agentsh/internal/rootfs"
 	"agentsh/internal/wire"
 )
 
@@ -281,7 +282,7 @@ func (g *Guard) Files(ctx context.Context, root *os.Root, changed, deleted []str
 // over lists a directory, then what the base has beside it.
 func (g *Guard) over(ctx context.Context, root *os.Root, changed, deleted []string) iter.Seq2[gitguard.Entry, error] {
 	return func(yield func(gitguard.Entry, error) bool) {
-		for e, err := range gitguard.FS(root.FS()) {
+		for e, err := range gitguard.FS(rootfs.New(root)) {
 			if !yield(e, err) {
 				return
 			}
@@ -323,5 +324,5 @@ func withoutFiles(entries []wire.ManifestEntry, removed []gitguard.Problem) []wi
 	for _, p := range removed {
 		gone[p.File] = true
 	}
-	return slices.DeleteFunc(entries, func(e wire.ManifestEntry) bool { return gone[e.Path] })
+	return slices.DeleteFunc(entries, func(e wire.ManifestEntry) bool { return gone[string(e.Path)] })
 }

@@ -23,27 +23,27 @@ const maxListing = 64 << 20
 
 // Stat describes one file and does not follow a symbolic link at its end.
 func (c *Client) Stat(ctx context.Context, name string) (wire.FileInfo, error) {
-	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpStat, Path: name}, body{})
+	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpStat, Path: wire.Name(name)}, body{})
 	return info, wrap("stat", name, err)
 }
 
 // List describes what a directory holds, sorted by name.
 func (c *Client) List(ctx context.Context, name string) ([]wire.FileInfo, error) {
 	var list []wire.FileInfo
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: name}, body{listing: &list})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: wire.Name(name)}, body{listing: &list})
 	return list, wrap("list", name, err)
 }
 
 // Read writes bytes of a regular file to w and returns what the file is.
 func (c *Client) Read(ctx context.Context, r wire.ReadRange, w io.Writer) (wire.FileInfo, error) {
 	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpRead, Read: &r}, body{out: w})
-	return info, wrap("read", r.Path, err)
+	return info, wrap("read", string(r.Path), err)
 }
 
 // ReadFile reads a regular file of at most limit bytes.
 func (c *Client) ReadFile(ctx context.Context, name string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	info, err := c.Read(ctx, wire.ReadRange{Path: name, Length: limit + 1}, &b)
+	info, err := c.Read(ctx, wire.ReadRange{Path: wire.Name(name), Length: limit + 1}, &b)
 	if err != nil {
 		return nil, err
 	}
@@ -57,25 +57,25 @@ func (c *Client) ReadFile(ctx context.Context, name string, limit int64) ([]byte
 // new, never a part. What r's error cut off is not written.
 func (c *Client) Write(ctx context.Context, f wire.WriteFile, r io.Reader) (wire.FileInfo, error) {
 	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpWrite, Write: &f}, body{in: r})
-	return info, wrap("write", f.Path, err)
+	return info, wrap("write", string(f.Path), err)
 }
 
 // WriteFile replaces a file by data.
 func (c *Client) WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error {
-	_, err := c.Write(ctx, wire.WriteFile{Path: name, Mode: uint32(mode.Perm())}, bytes.NewReader(data))
+	_, err := c.Write(ctx, wire.WriteFile{Path: wire.Name(name), Mode: uint32(mode.Perm())}, bytes.NewReader(data))
 	return err
 }
 
 // Mkdir makes a directory and what is missing above it.
 func (c *Client) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpMkdir, Path: name, Mode: uint32(mode.Perm())}, body{})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpMkdir, Path: wire.Name(name), Mode: uint32(mode.Perm())}, body{})
 	return wrap("mkdir", name, err)
 }
 
 // Remove removes a file or directory; a directory with content only when
 // recursive.
 func (c *Client) Remove(ctx context.Context, name string, recursive bool) error {
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRemove, Path: name, Recursive: recursive}, body{})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRemove, Path: wire.Name(name), Recursive: recursive}, body{})
 	return wrap("remove", name, err)
 }
 
@@ -84,7 +84,7 @@ func (c *Client) Remove(ctx context.Context, name string, recursive bool) error 
 // refusal a goroutine reads archive until its next Read returns.
 func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
 	var m wire.Manifest
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: dest}, body{in: archive, listing: &m})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, body{in: archive, listing: &m})
 	return m, wrap("copy into", dest, err)
 }
 
@@ -93,7 +93,7 @@ func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wi
 func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
 	var m wire.Manifest
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: &m})
-	return m, wrap("copy out of", req.Dir, err)
+	return m, wrap("copy out of", string(req.Dir), err)
 }
 
 // Changes is the change record of the governed directories.

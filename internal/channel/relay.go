@@ -187,5 +187,5 @@ func fileWords(req *wire.FileRequest) string {
 	case req.Out != nil:
 		name = req.Out.Dir
 	}
-	return text.Short(req.Op+" "+name, 400)
+	return text.Short(req.Op+" "+string(name), 400)
 }

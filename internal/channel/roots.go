@@ -127,7 +127,9 @@ func (r *Roots) Stat(_ context.Context, name string) (wire.FileInfo, error) {
 // describe makes the channel's form of info. A link that was replaced
 // meanwhile has no target.
 func describe(parent *os.Root, name string, info fs.FileInfo) wire.FileInfo {
-	f := wire.FileInfo{Name: info.Name(), Size: info.Size(), Mode: uint32(info.Mode().Perm()), ModTime: info.ModTime(), Type: "other"}
+	f := wire.FileInfo{
+		Name: wire.Name(info.Name()), Size: info.Size(), Mode: uint32(info.Mode().Perm()), ModTime: info.ModTime(), Type: "other",
+	}
 	switch info.Mode().Type() {
 	case 0:
 		f.Type = "file"
@@ -135,7 +137,8 @@ func describe(parent *os.Root, name string, info fs.FileInfo) wire.FileInfo {
 		f.Type = "dir"
 	case fs.ModeSymlink:
 		f.Type = "symlink"
-		f.Target, _ = parent.Readlink(name)
+		target, _ := parent.Readlink(name)
+		f.Target = wire.Name(target)
 	}
 	return f
 }
@@ -198,7 +201,7 @@ func openRegular(root *os.Root, rel string) (*os.File, fs.FileInfo, error) {
 
 // Read writes a range of a regular file to w.
 func (r *Roots) Read(_ context.Context, rng wire.ReadRange, w io.Writer) (wire.FileInfo, error) {
-	root, rel, err := r.find(rng.Path)
+	root, rel, err := r.find(string(rng.Path))
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
@@ -225,7 +228,7 @@ func (r *Roots) Read(_ context.Context, rng wire.ReadRange, w io.Writer) (wire.F
 // renamed. A symbolic link at its end is replaced, not followed. IfMatch is
 // judged right before the rename.
 func (r *Roots) WriteFile(_ context.Context, f wire.WriteFile, content io.Reader) (wire.FileInfo, error) {
-	root, rel, err := r.findBelow(f.Path)
+	root, rel, err := r.findBelow(string(f.Path))
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
@@ -248,7 +251,7 @@ func (r *Roots) WriteFile(_ context.Context, f wire.WriteFile, content io.Reader
 		}
 		return wire.FileInfo{}, err
 	}
-	r.changed(f.Path)
+	r.changed(string(f.Path))
 	info, err := parent.Lstat(path.Base(rel))
 	if err != nil {
 		return wire.FileInfo{}, err
@@ -274,7 +277,7 @@ func (r *Roots) writeTemp(parent *os.Root, temp string, f wire.WriteFile, conten
 	if n > r.cfg.Limits.FileBytes {
 		return "", &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("%q has more than %d bytes", f.Path, r.cfg.Limits.FileBytes)}
 	}
-	if o := r.owner(f.Path); o != nil {
+	if o := r.owner(string(f.Path)); o != nil {
 		if err := file.Chown(o.UID, o.GID); err != nil {
 			return "", err
 		}
@@ -427,7 +430,7 @@ func (r *Roots) CopyIn(ctx context.Context, dest string, archive io.Reader) (wir
 	paths := make([]string, 0, len(m.Entries)+1)
 	paths = append(paths, dest)
 	for _, e := range m.Entries {
-		paths = append(paths, path.Join(dest, e.Path))
+		paths = append(paths, path.Join(dest, string(e.Path)))
 	}
 	r.changed(paths...)
 	return m, nil
@@ -435,7 +438,7 @@ func (r *Roots) CopyIn(ctx context.Context, dest string, archive io.Reader) (wir
 
 // CopyOut packs a directory, or some paths of it.
 func (r *Roots) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
-	root, rel, err := r.find(req.Dir)
+	root, rel, err := r.find(string(req.Dir))
 	if err != nil {
 		return wire.Manifest{}, err
 	}

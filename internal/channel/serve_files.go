@@ -71,10 +71,10 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 	files := s.cfg.Handler.Files()
 	switch {
 	case req.Op == wire.OpStat:
-		info, err := files.Stat(ctx, req.Path)
+		info, err := files.Stat(ctx, string(req.Path))
 		return &info, nil, err
 	case req.Op == wire.OpList:
-		list, err := files.List(ctx, req.Path)
+		list, err := files.List(ctx, string(req.Path))
 		return nil, list, err
 	case req.Op == wire.OpRead && req.Read != nil:
 		info, err := files.Read(ctx, *req.Read, out)
@@ -83,11 +83,11 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 		info, err := files.WriteFile(ctx, *req.Write, in)
 		return &info, nil, err
 	case req.Op == wire.OpMkdir:
-		return nil, nil, files.Mkdir(ctx, req.Path, fs.FileMode(req.Mode))
+		return nil, nil, files.Mkdir(ctx, string(req.Path), fs.FileMode(req.Mode))
 	case req.Op == wire.OpRemove:
-		return nil, nil, files.Remove(ctx, req.Path, req.Recursive)
+		return nil, nil, files.Remove(ctx, string(req.Path), req.Recursive)
 	case req.Op == wire.OpCopyIn:
-		m, err := files.CopyIn(ctx, req.Path, in)
+		m, err := files.CopyIn(ctx, string(req.Path), in)
 		return nil, m, err
 	case req.Op == wire.OpCopyOut && req.Out != nil:
 		m, err := files.CopyOut(ctx, *req.Out, out)

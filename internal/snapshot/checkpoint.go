@@ -20,6 +20,7 @@ import (
 
 	"agentsh/internal/beneath"
 	"agentsh/internal/statedir"
+	"agentsh/internal/wire"
 )
 
 // Checkpoint is the state of a workspace at one moment.
@@ -32,7 +33,7 @@ type Checkpoint struct {
 	Bytes     int64     `json:"bytes"`  // of all files
 	Stored    int64     `json:"stored"` // of those whose content no earlier checkpoint had
 	// LeftOut lists sockets and devices, which a rollback cannot create.
-	LeftOut []string `json:"left_out,omitempty"`
+	LeftOut wire.Names `json:"left_out,omitempty"`
 	// Xattrs is true if entries have their extended attributes.
 	Xattrs bool `json:"xattrs,omitempty"`
 	// Format is 1 if digests are those of blocks and the workspace was flushed

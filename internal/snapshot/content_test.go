@@ -14,6 +14,7 @@ import (
 	"agentsh/internal/beneath"
 	"agentsh/internal/testenv"
 	"agentsh/internal/trash"
+	"agentsh/internal/wire"
 )
 
 // onTmpfs makes a directory on a filesystem that does not date writes through
@@ -116,7 +117,7 @@ func TestHolesCostNothing(t *testing.T) {
 		}
 		write("two")
 		list, err := c.Diff(one.ID, "")
-		if err != nil || len(list) != 1 || list[0].Kind != changeModified {
+		if err != nil || len(list) != 1 || list[0].Kind != wire.Modified {
 			t.Errorf("diff %v, %v", list, err)
 		}
 		_, err = c.Rollback(one.ID, free)
@@ -198,7 +199,7 @@ func TestWritesThroughMappingsAreSeen(t *testing.T) {
 			for name, page := range pages {
 				page[1] = '!'
 				diff, err := c.Diff(one.ID, "")
-				if err != nil || len(diff) != 1 || diff[0].Path != name {
+				if err != nil || len(diff) != 1 || string(diff[0].Path) != name {
 					t.Errorf("%s: diff %v, %v", name, diff, err)
 				}
 				two, err := c.Create("", free)

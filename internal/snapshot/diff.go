@@ -12,13 +12,6 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Kinds of [wire.Change] as the file server names them.
-const (
-	changeCreated  = "created"
-	changeModified = "modified"
-	changeDeleted  = "deleted"
-)
-
 // Diff returns what changed in the workspace since the checkpoint id, sorted by
 // path. With until it compares the two checkpoints.
 func (c *Checkpoints) Diff(id, until string) ([]wire.Change, error) {
@@ -112,35 +105,25 @@ func compare(from, to *listing) []wire.Change {
 	old := from.byPath()
 	xattrs := from.xattrs && to.xattrs
 	out := []wire.Change{}
-	add := func(e *Entry, kind string) { out = append(out, wire.Change{Path: string(e.Path), Kind: kind}) }
+	add := func(e *Entry, kind wire.ChangeKind) { out = append(out, wire.Change{Path: wire.Name(e.Path), Kind: kind}) }
 	for i := range to.entries {
 		e := &to.entries[i]
 		was := old[string(e.Path)]
 		delete(old, string(e.Path))
 		switch {
 		case was == nil:
-			add(e, changeCreated)
+			add(e, wire.Created)
 		case !was.sameContent(e) || !was.sameAttributes(e) || xattrs && !beneath.SameXattrs(was.Xattrs, e.Xattrs):
 			if len(e.Path) > 0 {
-				add(e, changeModified)
+				add(e, wire.Modified)
 			}
 		}
 	}
 	for _, e := range old {
-		add(e, changeDeleted)
+		add(e, wire.Deleted)
 	}
-	slices.SortFunc(out, func(a, b wire.Change) int { return compareText(a.Path, b.Path) })
+	slices.SortFunc(out, func(a, b wire.Change) int { return strings.Compare(string(a.Path), string(b.Path)) })
 	return out
-}
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // View gives access to the files of a checkpoint.

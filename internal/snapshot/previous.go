@@ -97,18 +97,7 @@ func (s *Session) Previous(path string) (*os.File, error) {
 
 // SaveChanges stores the change record of the workspace for later.
 func (s *Session) SaveChanges(list []wire.Change) error {
-	raw := make([]savedChange, 0, len(list))
-	for _, c := range list {
-		raw = append(raw, savedChange{[]byte(c.Path), c.Kind, []byte(c.From)})
-	}
-	return s.writeJSON(changesName, raw)
-}
-
-// savedChange is a [wire.Change] whose names may be any bytes.
-type savedChange struct {
-	Path []byte `json:"path"`
-	Kind string `json:"kind"`
-	From []byte `json:"from,omitempty"`
+	return s.writeJSON(changesName, append([]wire.Change{}, list...))
 }
 
 // Changes returns the change record of an ended session. fs.ErrNotExist is in
@@ -118,13 +107,9 @@ func (s *Session) Changes() ([]wire.Change, error) {
 	if err != nil {
 		return nil, fmt.Errorf("session %s left no change record: %w", s.Session, err)
 	}
-	var raw []savedChange
-	if err := json.Unmarshal(data, &raw); err != nil {
+	var list []wire.Change
+	if err := json.Unmarshal(data, &list); err != nil {
 		return nil, fmt.Errorf("session %s: %w", s.Session, err)
-	}
-	list := make([]wire.Change, 0, len(raw))
-	for _, c := range raw {
-		list = append(list, wire.Change{Path: string(c.Path), Kind: c.Kind, From: string(c.From)})
 	}
 	return list, nil
 }

@@ -156,8 +156,8 @@ func (r *rollback) inode(path string) beneath.Inode {
 	return beneath.Inode{}
 }
 
-func (r *rollback) note(path, kind string) {
-	r.done = append(r.done, wire.Change{Path: path, Kind: kind})
+func (r *rollback) note(path string, kind wire.ChangeKind) {
+	r.done = append(r.done, wire.Change{Path: wire.Name(path), Kind: kind})
 }
 
 // at opens the parent directory of a path.
@@ -193,7 +193,7 @@ func (r *rollback) remove(have *listing) error {
 			return fmt.Errorf("remove %s: %w", path, err)
 		}
 		delete(r.have, path)
-		r.note(path, changeDeleted)
+		r.note(path, wire.Deleted)
 	}
 	return nil
 }
@@ -270,9 +270,9 @@ func (r *rollback) makeOne(e *Entry) error {
 	}
 	switch {
 	case have == nil:
-		r.note(path, changeCreated)
+		r.note(path, wire.Created)
 	case e.Type != beneath.TypeDir:
-		r.note(path, changeModified)
+		r.note(path, wire.Modified)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func TestARollbackRestoresExtendedAttributes(t *testing.T) {
 	must(t, err)
 	var changed []string
 	for _, d := range diff {
-		changed = append(changed, d.Kind+" "+d.Path)
+		changed = append(changed, string(d.Kind)+" "+string(d.Path))
 	}
 	if want := []string{"modified added", "modified changed", "modified dir", "modified fixed", "modified removed",
 		"modified rewritten"}; !slices.Equal(

@@ -230,7 +230,7 @@ func (s *Session) Restore(id string, force bool) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	dir, rel, ok := s.Backing(e.Name())
+	dir, rel, ok := s.Backing(string(e.Path))
 	if !ok || rel == "" {
 		return "", fmt.Errorf("restore %s: it was in no workspace that is known", e.Path)
 	}

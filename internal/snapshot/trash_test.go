@@ -59,7 +59,7 @@ func newStore(t *testing.T) *Store {
 func (k *kept) put(t *testing.T, name, text string, link bool) string {
 	t.Helper()
 	must(t, os.WriteFile(filepath.Join(k.work, name), []byte(text), 0o640))
-	id, err := k.trash.Save(k.root, name, link, trash.Entry{Path: "/w/" + name, Op: "delete"})
+	id, err := k.trash.Save(k.root, name, link, trash.Entry{Path: wire.Name("/w/" + name), Op: "delete"})
 	must(t, err)
 	return id
 }

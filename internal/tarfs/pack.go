@@ -29,8 +29,8 @@ type PackOptions struct {
 }
 
 // Pack writes the tree beneath root as one stream to w and returns its
-// manifest. What cannot travel (devices, sockets, links that leave the tree,
-// names that are not UTF-8) is left out and named in Skipped. A path of
+// manifest. What cannot travel (devices, sockets, links that leave the tree)
+// is left out and named in Skipped. A path of
 // opts.Paths that does not exist is an error. Pack never follows a symbolic
 // link and never waits on a fifo.
 func Pack(ctx context.Context, root *os.Root, opts PackOptions, w io.Writer) (wire.Manifest, error) {
@@ -166,7 +166,7 @@ func (p *packer) entry(parent *os.Root, name string, info fs.FileInfo) error {
 		if err := p.tally.checkTarget(name, target); err != nil {
 			return p.leaveOut(name, err)
 		}
-		return p.header(wire.ManifestEntry{Path: name, Type: typeSymlink, Mode: 0o777, Target: target})
+		return p.header(wire.ManifestEntry{Path: wire.Name(name), Type: typeSymlink, Mode: 0o777, Target: wire.Name(target)})
 	default:
 		return p.leaveOut(name, refuse(name, "neither file, directory nor link"))
 	}
@@ -178,7 +178,7 @@ func (p *packer) subdir(parent *os.Root, name string, info fs.FileInfo) error {
 		return err
 	}
 	defer release(sub)
-	if err := p.header(wire.ManifestEntry{Path: name, Type: typeDir, Mode: uint32(info.Mode().Perm() & permBits)}); err != nil {
+	if err := p.header(wire.ManifestEntry{Path: wire.Name(name), Type: typeDir, Mode: uint32(info.Mode().Perm() & permBits)}); err != nil {
 		return err
 	}
 	if p.shallow {
@@ -227,7 +227,7 @@ func (p *packer) file(parent *os.Root, name string) error {
 	if !info.Mode().IsRegular() {
 		return p.leaveOut(name, refuse(name, "replaced while it was packed"))
 	}
-	e := wire.ManifestEntry{Path: name, Type: typeFile, Mode: uint32(info.Mode().Perm() & permBits), Size: info.Size()}
+	e := wire.ManifestEntry{Path: wire.Name(name), Type: typeFile, Mode: uint32(info.Mode().Perm() & permBits), Size: info.Size()}
 	if e.Size <= int64(len(p.buffer)) {
 		return p.small(f, e)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 
+	"agentsh/internal/rootfs"
 	"agentsh/internal/wire"
 )
 
@@ -97,7 +98,7 @@ func stage(ctx context.Context, parent *os.Root, r io.Reader, opts UnpackOptions
 
 // planMoves lists the renames that bring staging/at to at, without doing any.
 func planMoves(dir *os.Root, staging, at string) ([]string, error) {
-	entries, err := fs.ReadDir(dir.FS(), path.Join(staging, at))
+	entries, err := fs.ReadDir(rootfs.New(dir), path.Join(staging, at))
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func removeAll(parent *os.Root, name string) error {
 	if err == nil || !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	walk := fs.WalkDir(parent.FS(), name, func(p string, d fs.DirEntry, err error) error {
+	walk := fs.WalkDir(rootfs.New(parent), name, func(p string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			err = parent.Chmod(p, 0o700)
 		}

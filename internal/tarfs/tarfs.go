@@ -14,7 +14,8 @@ import (
 	"os"
 	"path"
 	"strings"
-	"unicode/utf8"
+
+	"agentsh/internal/wire"
 )
 
 // manifestName is the name of the last entry of a stream.
@@ -110,11 +111,9 @@ func (t *tally) checkName(name string) error {
 	switch {
 	case len(name) > t.limits.NameBytes:
 		return fmt.Errorf("%.64q... is a name of %d bytes, at most %d: %w", name, len(name), t.limits.NameBytes, ErrLimit)
-	case !utf8.ValidString(name):
-		return refuse(name, "name is not UTF-8")
-	case strings.ContainsRune(name, 0):
+	case strings.IndexByte(name, 0) >= 0:
 		return refuse(name, "name holds a NUL")
-	case !fs.ValidPath(name) || name == ".":
+	case !wire.IsNamePath(name) || name == ".":
 		return refuse(name, "name is not a clean relative path")
 	case strings.Count(name, "/") >= t.limits.Depth:
 		return fmt.Errorf("%.64q... is deeper than %d directories: %w", name, t.limits.Depth, ErrLimit)
@@ -135,8 +134,8 @@ func (t *tally) checkTarget(name, target string) error {
 	switch {
 	case target == "" || len(target) > t.limits.NameBytes:
 		return refuse(name, "link target of %d bytes", len(target))
-	case !utf8.ValidString(target) || strings.ContainsRune(target, 0):
-		return refuse(name, "link target is not text")
+	case strings.IndexByte(target, 0) >= 0:
+		return refuse(name, "link target holds a NUL")
 	case path.IsAbs(target):
 		return refuse(name, "link target %q is absolute", target)
 	}

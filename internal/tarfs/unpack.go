@@ -132,7 +132,7 @@ func (u *unpacker) finish(tr *tar.Reader, h *tar.Header) (wire.Manifest, error) 
 	u.leave()
 	for i := len(u.entries) - 1; i >= 0; i-- {
 		if e := u.entries[i]; e.Type == typeDir {
-			if err := u.root.Chmod(e.Path, fs.FileMode(e.Mode)); err != nil {
+			if err := u.root.Chmod(string(e.Path), fs.FileMode(e.Mode)); err != nil {
 				return wire.Manifest{}, err
 			}
 		}
@@ -142,10 +142,11 @@ func (u *unpacker) finish(tr *tar.Reader, h *tar.Header) (wire.Manifest, error) 
 
 // entry judges one header and writes what it describes.
 func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
-	e := wire.ManifestEntry{Path: strings.TrimSuffix(h.Name, "/"), Mode: uint32(h.Mode), Size: h.Size, Target: h.Linkname}
+	name, target := wire.Name(strings.TrimSuffix(h.Name, "/")), wire.Name(h.Linkname)
+	e := wire.ManifestEntry{Path: name, Mode: uint32(h.Mode), Size: h.Size, Target: target}
 	switch h.Typeflag {
 	case tar.TypeReg:
-		e.Type, e.Path, e.Target = typeFile, h.Name, ""
+		e.Type, e.Path, e.Target = typeFile, wire.Name(h.Name), ""
 	case tar.TypeDir:
 		e.Type, e.Target = typeDir, ""
 	case tar.TypeSymlink:
@@ -153,25 +154,25 @@ func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
 	default:
 		return refuse(h.Name, "type %q is neither file, directory nor symbolic link", h.Typeflag)
 	}
-	if err := u.tally.checkName(e.Path); err != nil {
+	if err := u.tally.checkName(string(e.Path)); err != nil {
 		return err
 	}
-	if err := u.tally.entry(e.Path, e.Size); err != nil {
+	if err := u.tally.entry(string(e.Path), e.Size); err != nil {
 		return err
 	}
-	if u.opts.RefuseGit && hasGitDir(e.Path) {
-		return refuse(e.Path, "git's own directory")
+	if u.opts.RefuseGit && hasGitDir(string(e.Path)) {
+		return refuse(string(e.Path), "git's own directory")
 	}
 	if e.Type != typeSymlink && (h.Mode < 0 || fs.FileMode(h.Mode)&^permBits != 0 || h.Mode > 0o7777) {
-		return refuse(e.Path, "mode %o has bits other than %o", h.Mode, permBits)
+		return refuse(string(e.Path), "mode %o has bits other than %o", h.Mode, permBits)
 	}
 	if e.Type != typeFile && e.Size != 0 {
-		return refuse(e.Path, "a %s with %d bytes of content", e.Type, e.Size)
+		return refuse(string(e.Path), "a %s with %d bytes of content", e.Type, e.Size)
 	}
 	if err := u.claim(e); err != nil {
 		return err
 	}
-	if err := u.enter(path.Dir(e.Path)); err != nil {
+	if err := u.enter(path.Dir(string(e.Path))); err != nil {
 		return err
 	}
 	switch e.Type {
@@ -187,14 +188,14 @@ func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
 // claim refuses a name used before. A directory made for an entry below it
 // may still be named once.
 func (u *unpacker) claim(e wire.ManifestEntry) error {
-	kind, used := u.names[e.Path]
+	kind, used := u.names[string(e.Path)]
 	if used && (kind != implicitDir || e.Type != typeDir) {
-		return refuse(e.Path, "name appears twice")
+		return refuse(string(e.Path), "name appears twice")
 	}
 	if e.Type == typeDir {
 		return nil // dir claims it, when it knows whether it exists
 	}
-	u.names[e.Path] = leaf
+	u.names[string(e.Path)] = leaf
 	return nil
 }
 
@@ -252,31 +253,31 @@ func (u *unpacker) own(parent *os.Root, name string) error {
 }
 
 func (u *unpacker) dir(e wire.ManifestEntry) error {
-	made := u.names[e.Path] == implicitDir
-	u.names[e.Path] = explicitDir
+	made := u.names[string(e.Path)] == implicitDir
+	u.names[string(e.Path)] = explicitDir
 	u.entries = append(u.entries, e)
 	if made {
 		return nil
 	}
-	if err := u.cur.Mkdir(path.Base(e.Path), 0o700); err != nil {
+	if err := u.cur.Mkdir(path.Base(string(e.Path)), 0o700); err != nil {
 		return err
 	}
-	return u.own(u.cur, path.Base(e.Path))
+	return u.own(u.cur, path.Base(string(e.Path)))
 }
 
 func (u *unpacker) symlink(e wire.ManifestEntry) error {
-	if err := u.tally.checkTarget(e.Path, e.Target); err != nil {
+	if err := u.tally.checkTarget(string(e.Path), string(e.Target)); err != nil {
 		return err
 	}
-	if err := u.cur.Symlink(e.Target, path.Base(e.Path)); err != nil {
+	if err := u.cur.Symlink(string(e.Target), path.Base(string(e.Path))); err != nil {
 		return err
 	}
 	u.entries = append(u.entries, e)
-	return u.own(u.cur, path.Base(e.Path))
+	return u.own(u.cur, path.Base(string(e.Path)))
 }
 
 func (u *unpacker) file(tr *tar.Reader, e wire.ManifestEntry) error {
-	f, err := u.cur.OpenFile(path.Base(e.Path), os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	f, err := u.cur.OpenFile(path.Base(string(e.Path)), os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}

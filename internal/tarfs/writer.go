@@ -30,7 +30,7 @@ func NewWriter(w io.Writer, limits Limits) *Writer {
 // Dir writes a directory. Directories that are not written are made with mode
 // 755 where an entry is below them.
 func (w *Writer) Dir(name string, mode fs.FileMode) error {
-	return w.put(wire.ManifestEntry{Path: name, Type: typeDir, Mode: uint32(mode)})
+	return w.put(wire.ManifestEntry{Path: wire.Name(name), Type: typeDir, Mode: uint32(mode)})
 }
 
 // Symlink writes a symbolic link, whose target must stay beneath the root.
@@ -38,13 +38,13 @@ func (w *Writer) Symlink(name, target string) error {
 	if err := w.tally.checkTarget(name, target); err != nil {
 		return err
 	}
-	return w.put(wire.ManifestEntry{Path: name, Type: typeSymlink, Mode: 0o777, Target: target})
+	return w.put(wire.ManifestEntry{Path: wire.Name(name), Type: typeSymlink, Mode: 0o777, Target: wire.Name(target)})
 }
 
 // File writes a regular file of exactly size bytes and returns the SHA-256 of
 // what went into the stream, in hex.
 func (w *Writer) File(name string, mode fs.FileMode, size int64, r io.Reader) (string, error) {
-	if err := w.put(wire.ManifestEntry{Path: name, Type: typeFile, Mode: uint32(mode), Size: size}); err != nil {
+	if err := w.put(wire.ManifestEntry{Path: wire.Name(name), Type: typeFile, Mode: uint32(mode), Size: size}); err != nil {
 		return "", err
 	}
 	return w.fill(r)
@@ -67,29 +67,29 @@ func (w *Writer) fill(r io.Reader) (string, error) {
 
 // put judges an entry as the other side will, and writes its header.
 func (w *Writer) put(e wire.ManifestEntry) error {
-	if err := w.tally.checkName(e.Path); err != nil {
+	if err := w.tally.checkName(string(e.Path)); err != nil {
 		return err
 	}
 	if e.Path == manifestName {
-		return refuse(e.Path, "name is reserved")
+		return refuse(string(e.Path), "name is reserved")
 	}
 	if e.Type != typeSymlink && fs.FileMode(e.Mode)&^permBits != 0 {
-		return refuse(e.Path, "mode %o has bits other than %o", e.Mode, permBits)
+		return refuse(string(e.Path), "mode %o has bits other than %o", e.Mode, permBits)
 	}
 	return w.header(e)
 }
 
 // header counts and writes one entry.
 func (w *Writer) header(e wire.ManifestEntry) error {
-	if err := w.tally.entry(e.Path, e.Size); err != nil {
+	if err := w.tally.entry(string(e.Path), e.Size); err != nil {
 		return err
 	}
-	h := &tar.Header{Name: e.Path, Mode: int64(e.Mode), Size: e.Size, Linkname: e.Target, Format: tar.FormatPAX}
+	h := &tar.Header{Name: string(e.Path), Mode: int64(e.Mode), Size: e.Size, Linkname: string(e.Target), Format: tar.FormatPAX}
 	switch e.Type {
 	case typeFile:
 		h.Typeflag = tar.TypeReg
 	case typeDir:
-		h.Typeflag, h.Name = tar.TypeDir, e.Path+"/"
+		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
 	case typeSymlink:
 		h.Typeflag = tar.TypeSymlink
 	}

@@ -41,8 +41,7 @@ type Entry struct {
 	ID      string       `json:"id"`
 	Time    time.Time    `json:"time"`
 	Session string       `json:"session,omitempty"`
-	Path    string       `json:"path,omitempty"` // inside the sandbox
-	Raw     []byte       `json:"raw,omitempty"`  // the path, when it is not UTF-8
+	Path    wire.Name    `json:"path,omitempty"` // inside the sandbox
 	Op      string       `json:"op,omitempty"`   // delete, rmdir, write, rename
 	Type    string       `json:"type,omitempty"` // file, dir, symlink, other
 	Mode    uint32       `json:"mode,omitempty"` // permission bits
@@ -55,14 +54,6 @@ type Entry struct {
 	Linked  bool         `json:"linked,omitempty"` // the file itself is kept, not a copy
 	Rule    *wire.RuleAt `json:"rule,omitempty"`
 	Removed string       `json:"removed,omitempty"` // restored, purged, failed
-}
-
-// Name returns the path inside the sandbox, byte by byte.
-func (e *Entry) Name() string {
-	if e.Raw != nil {
-		return string(e.Raw)
-	}
-	return e.Path
 }
 
 // Room returns the bytes that the entry takes in the trash.

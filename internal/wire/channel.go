@@ -99,7 +99,7 @@ const (
 // belongs to Op is read.
 type FileRequest struct {
 	Op        string       `json:"op"`
-	Path      string       `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
+	Path      Name         `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
 	Mode      uint32       `json:"mode,omitempty"`      // mkdir
 	Recursive bool         `json:"recursive,omitempty"` // remove
 	Read      *ReadRange   `json:"read,omitempty"`
@@ -114,7 +114,7 @@ type KeepRequest struct {
 	Restore string   `json:"restore,omitempty"` // id in the session's trash
 	Force   bool     `json:"force,omitempty"`   // restore: replace what has the name now
 	Purge   []string `json:"purge,omitempty"`   // ids in the session's trash
-	Changed []string `json:"changed,omitempty"` // paths inside that were written behind the mounts
+	Changed Names    `json:"changed,omitempty"` // paths inside that were written behind the mounts
 	// Hold holds the files until the request's data, a list of [Change] of the
 	// workspace as JSON, has come. One byte comes back when they are held.
 	Hold bool `json:"hold,omitempty"`
@@ -128,15 +128,15 @@ type FileReply struct {
 
 // ReadRange names bytes of a file.
 type ReadRange struct {
-	Path   string `json:"path"`
-	Offset int64  `json:"offset,omitempty"`
-	Length int64  `json:"length,omitempty"` // 0: to the end
+	Path   Name  `json:"path"`
+	Offset int64 `json:"offset,omitempty"`
+	Length int64 `json:"length,omitempty"` // 0: to the end
 }
 
 // WriteFile replaces a file as a whole: a reader sees the old content or the
 // new, never a part.
 type WriteFile struct {
-	Path     string `json:"path"`
+	Path     Name   `json:"path"`
 	Mode     uint32 `json:"mode"`                // permission bits of the new file
 	IfMatch  string `json:"if_match,omitempty"`  // hex SHA-256 the old content must have
 	IfAbsent bool   `json:"if_absent,omitempty"` // there must be no file
@@ -144,12 +144,12 @@ type WriteFile struct {
 
 // CopyOut asks for a directory, or some paths of it, as one archive.
 type CopyOut struct {
-	Dir     string   `json:"dir"`                // absolute, inside the sandbox
-	Paths   []string `json:"paths,omitempty"`    // relative to Dir, each with all below it
-	Names   []string `json:"names,omitempty"`    // relative to Dir, each alone; no Paths and no Names: everything
-	Gone    bool     `json:"gone,omitempty"`     // a path that does not exist is skipped and named, instead of an error
-	SkipGit bool     `json:"skip_git,omitempty"` // leave out every .git
-	Deleted []string `json:"deleted,omitempty"`  // copied into the manifest
+	Dir     Name  `json:"dir"`                // absolute, inside the sandbox
+	Paths   Names `json:"paths,omitempty"`    // relative to Dir, each with all below it
+	Names   Names `json:"names,omitempty"`    // relative to Dir, each alone; no Paths and no Names: everything
+	Gone    bool  `json:"gone,omitempty"`     // a path that does not exist is skipped and named, instead of an error
+	SkipGit bool  `json:"skip_git,omitempty"` // leave out every .git
+	Deleted Names `json:"deleted,omitempty"`  // copied into the manifest
 }
 
 // EventRequest opens the events channel.

@@ -192,7 +192,7 @@ type Event struct {
 	Type      string     `json:"type"`
 	Phase     string     `json:"phase,omitempty"` // begin, end
 	Process   *Process   `json:"process,omitempty"`
-	Argv      []string   `json:"argv,omitempty"`
+	Argv      Names      `json:"argv,omitempty"`
 	Path      string     `json:"path,omitempty"`      // program, file, socket
 	Target    string     `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
 	Op        string     `json:"op,omitempty"`        // file or socket operation, signal name
@@ -223,35 +223,46 @@ type Process struct {
 
 // FileInfo is one file as the files channel reports it.
 type FileInfo struct {
-	Name    string    `json:"name"`
+	Name    Name      `json:"name"`
 	Size    int64     `json:"size"`
 	Mode    uint32    `json:"mode"` // permission bits
 	Type    string    `json:"type"` // file, dir, symlink, other
 	ModTime time.Time `json:"mtime"`
-	Target  string    `json:"target,omitempty"` // symlink
+	Target  Name      `json:"target,omitempty"` // symlink
 	SHA256  string    `json:"sha256,omitempty"` // write: of what was written
 }
 
+// ChangeKind is what happened to a file since the change record began.
+type ChangeKind string
+
+// The kinds of [Change].
+const (
+	Created  ChangeKind = "created"  // there was no file at Path
+	Modified ChangeKind = "modified" // content or attributes differ
+	Deleted  ChangeKind = "deleted"  // there is no file at Path any more
+	Renamed  ChangeKind = "renamed"  // the file at Path was at From
+)
+
 // Change is one entry of the change record of a governed directory.
 type Change struct {
-	Path string `json:"path"` // relative to the governed directory
-	Kind string `json:"kind"` // created, modified, deleted, renamed
-	From string `json:"from,omitempty"`
+	Path Name       `json:"path"` // relative to the governed directory
+	Kind ChangeKind `json:"kind"`
+	From Name       `json:"from,omitempty"` // only of Renamed
 }
 
 // ManifestEntry is one file of an archive.
 type ManifestEntry struct {
-	Path   string `json:"path"`
+	Path   Name   `json:"path"`
 	Type   string `json:"type"` // file, dir, symlink
 	Mode   uint32 `json:"mode"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256,omitempty"`
-	Target string `json:"target,omitempty"`
+	Target Name   `json:"target,omitempty"`
 }
 
 // Manifest lists an archive; it comes last, so that a truncated archive shows.
 type Manifest struct {
 	Entries []ManifestEntry `json:"entries"`
-	Deleted []string        `json:"deleted,omitempty"`
-	Skipped []string        `json:"skipped,omitempty"` // path: reason
+	Deleted Names           `json:"deleted,omitempty"`
+	Skipped []string        `json:"skipped,omitempty"` // text for people: the name in quotes as Go writes it, and the reason
 }

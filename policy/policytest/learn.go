@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 
@@ -135,7 +136,7 @@ func add(m map[string]map[string]bool, key, item string) {
 func (l *learner) program(file string) string {
 	switch path.Dir(file) {
 	case "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin":
-		return glob.Quote(path.Base(file))
+		return quote(path.Base(file))
 	}
 	return l.abstract(file)
 }
@@ -150,9 +151,25 @@ func (l *learner) abstract(file string) string {
 		}
 	}
 	if best == "" {
-		return glob.Quote(file)
+		return quote(file)
 	}
-	return "${" + best + "}" + glob.Quote(file[len(bestValue):])
+	return "${" + best + "}" + quote(file[len(bestValue):])
+}
+
+// quote is a pattern for one name. A byte that is not UTF-8 cannot stand in a policy:
+// the pattern has a ? for it.
+func quote(name string) string {
+	var b strings.Builder
+	for i := 0; i < len(name); {
+		r, size := utf8.DecodeRuneInString(name[i:])
+		if r == utf8.RuneError && size == 1 {
+			b.WriteByte('?')
+		} else {
+			b.WriteString(glob.Quote(name[i : i+size]))
+		}
+		i += size
+	}
+	return b.String()
 }
 
 // The parts of a learned policy, in the order they are written.

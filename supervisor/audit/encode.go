@@ -25,9 +25,14 @@ func appendEvent(b []byte, e *wire.Event) ([]byte, error) {
 	if e.Process != nil {
 		b = appendProcess(append(b, `,"process":`...), e.Process)
 	}
-	b = appendTexts(b, "argv", e.Argv)
+	b = appendNames(b, "argv", e.Argv)
 	for _, t := range [...]struct{ name, value string }{
-		{"path", e.Path}, {"target", e.Target}, {"op", e.Op}, {"decision", e.Decision}, {"by", e.By}, {"mechanism", e.Mechanism},
+		{"path", wire.EncodeName(e.Path)},
+		{"target", wire.EncodeName(e.Target)},
+		{"op", e.Op},
+		{"decision", e.Decision},
+		{"by", e.By},
+		{"mechanism", e.Mechanism},
 	} {
 		b = appendText(b, t.name, t.value)
 	}
@@ -61,8 +66,8 @@ func appendProcess(b []byte, p *wire.Process) []byte {
 		b = strconv.AppendInt(append(b, `,"pid_inside":`...), int64(p.Inside), 10)
 	}
 	b = strconv.AppendUint(append(b, `,"start_time":`...), p.StartTime, 10)
-	b = appendText(b, "exe", p.Exe)
-	b = appendText(b, "cwd", p.Cwd)
+	b = appendText(b, "exe", wire.EncodeName(p.Exe))
+	b = appendText(b, "cwd", wire.EncodeName(p.Cwd))
 	if p.Mark != 0 {
 		b = strconv.AppendUint(append(b, `,"mark":`...), p.Mark, 10)
 	}
@@ -96,6 +101,20 @@ func appendTexts(b []byte, name string, values []string) []byte {
 			b = append(b, ',')
 		}
 		b = appendString(b, v)
+	}
+	return append(b, ']')
+}
+
+func appendNames(b []byte, name string, values wire.Names) []byte {
+	if len(values) == 0 {
+		return b
+	}
+	b = append(appendName(b, name), '[')
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, wire.EncodeName(v))
 	}
 	return append(b, ']')
 }

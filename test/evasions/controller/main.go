@@ -99,12 +99,12 @@ func withManifest(from io.Reader) (io.Reader, error) {
 		if _, err := w.Write(content); err != nil {
 			return nil, err
 		}
-		e := wire.ManifestEntry{Path: strings.TrimSuffix(h.Name, "/"), Type: "file", Mode: uint32(h.Mode), Size: h.Size}
+		e := wire.ManifestEntry{Path: wire.Name(strings.TrimSuffix(h.Name, "/")), Type: "file", Mode: uint32(h.Mode), Size: h.Size}
 		switch h.Typeflag {
 		case tar.TypeDir:
 			e.Type = "dir"
 		case tar.TypeSymlink:
-			e.Type, e.Mode, e.Target = "symlink", 0o777, h.Linkname
+			e.Type, e.Mode, e.Target = "symlink", 0o777, wire.Name(h.Linkname)
 		default:
 			sum := sha256.Sum256(content)
 			e.SHA256 = hex.EncodeToString(sum[:])
