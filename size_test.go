@@ -26,8 +26,6 @@ const (
 // when its owner is done; none may be added.
 var stillLarge = map[string]bool{
 	"supervisor.Session":              true,
-	"supervisor/launch.Init":          true,
-	"supervisor/launch.Config":        true,
 	"supervisor/egress.Proxy":         true,
 	"supervisor/egress.flow":          true,
 	"supervisor/audit/report.Session": true,

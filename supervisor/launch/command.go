@@ -89,7 +89,7 @@ type Process struct {
 	pid    int
 	marked chan struct{} // closed when the init has marked the first process
 	exited chan struct{}
-	told   chan struct{} // closed when it is known what was left at the end
+	known  chan struct{} // closed when the leftover processes are known
 	empty  chan struct{}
 
 	mu       sync.Mutex
@@ -120,11 +120,11 @@ func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
 		theirs.Close()
 		return nil, fmt.Errorf("start command: %w", err)
 	}
-	p := i.add()
+	p := i.commands.add(i)
 	err = i.request(p, &c, file, theirs)
 	theirs.Close()
 	if err != nil {
-		i.drop(p, err)
+		i.commands.drop(p, err)
 		return nil, fmt.Errorf("start command: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })
@@ -182,33 +182,6 @@ func passCredentials(c *net.UnixConn) error {
 		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	})
 	return errors.Join(err, set)
-}
-
-// add enters a new command.
-func (i *Init) add() *Process {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.serial++
-	p := &Process{
-		init:   i,
-		serial: i.serial,
-		marked: make(chan struct{}),
-		exited: make(chan struct{}),
-		told:   make(chan struct{}),
-		empty:  make(chan struct{}),
-	}
-	i.commands[p.serial] = p
-	return p
-}
-
-// drop removes a command that has no process.
-func (i *Init) drop(p *Process, err error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.commands[p.serial] == p {
-		delete(i.commands, p.serial)
-		p.lost(err)
-	}
 }
 
 // request asks the init to fork.
@@ -278,7 +251,7 @@ func (p *Process) startFailed(m *message) error {
 	step, errno := m.failure()
 	err := &StartError{Step: step, Errno: errno}
 	if m.pid == p.init.PID() {
-		p.init.drop(p, err)
+		p.init.commands.drop(p, err)
 	}
 	return err
 }
@@ -290,8 +263,8 @@ func (p *Process) startLost(err error) error {
 		return err
 	}
 	<-p.exited
-	if _, lost := p.Wait(); lost != nil {
-		return fmt.Errorf("start command: %w", lost)
+	if _, err := p.Wait(); err != nil {
+		return fmt.Errorf("start command: %w", err)
 	}
 	return fmt.Errorf("start command: its process ended before its execve: %w", err)
 }
@@ -319,7 +292,7 @@ func (p *Process) TreeEmpty() <-chan struct{} { return p.empty }
 // Leftover waits until the first process has ended and names the processes that
 // were left then: at most 64, as numbered inside.
 func (p *Process) Leftover() []int {
-	<-p.told
+	<-p.known
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]int(nil), p.leftover...)
@@ -389,8 +362,8 @@ func ended(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
 
-// lost ends a command whose init has ended.
-func (p *Process) lost(err error) {
+// lose ends a command whose init has ended.
+func (p *Process) lose(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
@@ -399,78 +372,15 @@ func (p *Process) lost(err error) {
 		p.err = err
 		close(p.exited)
 	}
-	p.tell()
+	p.reportLeftover()
 	close(p.empty)
 }
 
-// tell says that what was left is known; mu is held.
-func (p *Process) tell() {
+// reportLeftover lets Leftover return. mu is held.
+func (p *Process) reportLeftover() {
 	select {
-	case <-p.told:
+	case <-p.known:
 	default:
-		close(p.told)
+		close(p.known)
 	}
-}
-
-// find is the command of a report of at least so many bytes after the first: it
-// starts with 7 bytes of padding and the serial.
-func (i *Init) find(data []byte, least int) *Process {
-	if len(data) < least {
-		return nil
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.commands[order.Uint64(data[7:])]
-}
-
-func (i *Init) reportMarked(b []byte) {
-	if p := i.find(b, 15); p != nil {
-		close(p.marked)
-	}
-}
-
-// reportExit handles struct exit_msg of init.h, after its first byte.
-func (i *Init) reportExit(b []byte) {
-	p := i.find(b, 39)
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.status = Status{
-		wait: syscall.WaitStatus(order.Uint32(b[3:])),
-		Rusage: Rusage{
-			User:   time.Duration(order.Uint64(b[15:])) * time.Microsecond,
-			System: time.Duration(order.Uint64(b[23:])) * time.Microsecond,
-			MaxRSS: int64(order.Uint64(b[31:])) << 10,
-		},
-	}
-	close(p.exited)
-}
-
-func (i *Init) reportTree(b []byte) {
-	p := i.find(b, 15)
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for b = b[15:]; len(b) >= 4; b = b[4:] {
-		p.leftover = append(p.leftover, int(order.Uint32(b)))
-	}
-	p.tell()
-}
-
-func (i *Init) reportEmpty(b []byte) {
-	p := i.find(b, 15)
-	if p == nil {
-		return
-	}
-	i.mu.Lock()
-	delete(i.commands, p.serial)
-	i.mu.Unlock()
-	p.mu.Lock()
-	p.tell()
-	p.mu.Unlock()
-	close(p.empty)
 }

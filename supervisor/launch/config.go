@@ -14,38 +14,48 @@ type Config struct {
 	// Mounts fill the new root, in this order. The root itself is an empty
 	// tmpfs, read-only once it is filled. Missing mount points are made.
 	Mounts []Mount
-	// UID and GID run the init and every command. UID 0 needs UserNS.
-	UID, GID int
-	// Groups are the supplementary groups. In a user namespace there are none to
-	// choose: root's are dropped, those of another supervisor stay.
-	Groups []int
-	// UserNS makes a user namespace in which UID and GID are the only ids. A
-	// supervisor without privilege needs it, and can then only map itself.
-	UserNS bool
-	// Plain makes no namespaces and no mounts: what runs sees the machine as it
-	// is, and Landlock and Filter alone hold it. A supervisor without privilege
-	// can then only run what it starts as itself.
-	Plain bool
+	// User runs the init and every command.
+	User User
+	// NoNamespaces makes no namespaces and no mounts. Commands see the machine as it
+	// is, and only Landlock and Filter restrict them. A supervisor without privilege
+	// can then only run commands as itself.
+	NoNamespaces bool
+	Hostname     string
+	Network      Network
+	Limits       []Rlimit // of the init and every command
+	Landlock     *Landlock
+	Filter       []byte // program of seccomp.Plan.Compile
 	// Interruptible loads the filter without WAIT_KILLABLE_RECV, which came with
 	// Linux 5.19: a signal then interrupts a call that waits for its answer.
 	Interruptible bool
-	// HostUID and HostGID are what UID and GID of a user namespace are outside.
-	// Zero values mean those of the supervisor, which root may not use.
-	HostUID, HostGID int
-	Hostname         string
-	Network          bool      // share the supervisor's network
-	Sockets          []Socket  // to open in the session's own network
-	Netlink          []Netlink // further setup of that network, after Sockets
-	Limits           []Rlimit  // of the init and every command
-	Landlock         *Landlock
-	Filter           []byte // program of seccomp.Plan.Compile
-	// Opener has files beneath none of these paths opened for reading by
-	// [Init.Opener] alone: Landlock, which needs scopes, keeps commands out. Nil:
-	// there is none.
+	// Opener lists the paths beneath which commands open files for reading themselves.
+	// [Init.Opener] opens all other files. Landlock, which needs scopes, keeps commands
+	// from opening those. Nil: there is no opener.
 	Opener   []string
 	ReadOnly []string // paths inside for which writing must fail: proven before the init is ready
 
-	tagBase uint64 // of a plain session: see init.h
+	tagBase uint64 // of a session without namespaces: see init.h
+}
+
+// User is a user with its groups, and the user namespace that it is in.
+type User struct {
+	UID, GID int // inside; 0 needs Namespace
+	// Groups are the supplementary groups. In a user namespace they cannot be chosen:
+	// root's are dropped, those of another supervisor stay.
+	Groups []int
+	// Namespace makes a user namespace in which UID and GID are the only ids. A
+	// supervisor without privilege needs it, and can then only map itself.
+	Namespace bool
+	// HostUID and HostGID are what UID and GID of a user namespace are outside.
+	// Zero values mean those of the supervisor, which root may not use.
+	HostUID, HostGID int
+}
+
+// Network is the network of a session.
+type Network struct {
+	Shared  bool      // it is the supervisor's; there is nothing to set up
+	Sockets []Socket  // to open in the session's network namespace
+	Netlink []Netlink // further setup of that namespace, after Sockets
 }
 
 // Kind is a kind of mount.
@@ -142,31 +152,22 @@ func (m *Mount) size() string {
 	return fmt.Sprintf("size=%d", size)
 }
 
-// check reports what the kernel would not, or only late.
+// check reports errors that the kernel would report late or not at all.
 func (c *Config) check() error {
+	if err := c.User.check(c.NoNamespaces); err != nil {
+		return err
+	}
 	switch {
 	case len(c.Filter) == 0:
 		return fmt.Errorf("session without a filter")
-	case c.Plain && (c.UserNS || len(c.Mounts) > 0 || len(c.Sockets) > 0):
-		return fmt.Errorf("plain session with namespaces or mounts")
-	case c.Plain && os.Geteuid() != 0 && c.UID != os.Geteuid():
-		return fmt.Errorf("plain session of user %d: the supervisor is not root", c.UID)
-	case !c.UserNS && !c.Plain && os.Geteuid() != 0:
-		return fmt.Errorf("session without a user namespace: the supervisor is not root")
-	case !c.UserNS && (c.UID == 0 || c.GID == 0):
-		return fmt.Errorf("session as root of the machine")
-	case c.UserNS && os.Geteuid() == 0 && (c.HostUID == 0 || c.HostGID == 0):
-		return fmt.Errorf("user namespace mapped to root of the machine")
-	case c.UID < 0 || c.GID < 0:
-		return fmt.Errorf("user %d, group %d: negative", c.UID, c.GID)
-	case c.Opener != nil && (c.Plain || LandlockABI() < 6):
+	case c.NoNamespaces && (c.User.Namespace || len(c.Mounts) > 0 || len(c.Network.Sockets) > 0):
+		return fmt.Errorf("session without namespaces, but with mounts, sockets or a user namespace")
+	case c.Opener != nil && (c.NoNamespaces || LandlockABI() < 6):
 		return fmt.Errorf("opener without namespaces or without Landlock's scopes")
-	case len(c.Groups) > 256:
-		return fmt.Errorf("%d supplementary groups: at most 256", len(c.Groups))
 	case len(c.ReadOnly) > 64:
 		return fmt.Errorf("%d paths to prove: at most 64", len(c.ReadOnly))
-	case c.Network && len(c.Sockets)+len(c.Netlink) > 0:
-		return fmt.Errorf("network of its own to set up in a session that shares one")
+	case c.Network.Shared && len(c.Network.Sockets)+len(c.Network.Netlink) > 0:
+		return fmt.Errorf("network setup in a session that shares the network of the machine")
 	}
 	for _, m := range c.Mounts {
 		if err := m.check(); err != nil {
@@ -174,6 +175,26 @@ func (c *Config) check() error {
 		}
 	}
 	return c.Landlock.check(LandlockABI())
+}
+
+// check reports a user that the supervisor cannot or must not run commands as.
+func (u *User) check(noNamespaces bool) error {
+	root := os.Geteuid() == 0
+	switch {
+	case noNamespaces && !root && u.UID != os.Geteuid():
+		return fmt.Errorf("session without namespaces as user %d: the supervisor is not root", u.UID)
+	case !u.Namespace && !noNamespaces && !root:
+		return fmt.Errorf("session without a user namespace: the supervisor is not root")
+	case !u.Namespace && (u.UID == 0 || u.GID == 0):
+		return fmt.Errorf("session as root of the machine")
+	case u.Namespace && root && (u.HostUID == 0 || u.HostGID == 0):
+		return fmt.Errorf("user namespace mapped to root of the machine")
+	case u.UID < 0 || u.GID < 0:
+		return fmt.Errorf("user %d, group %d: negative", u.UID, u.GID)
+	case len(u.Groups) > 256:
+		return fmt.Errorf("%d supplementary groups: at most 256", len(u.Groups))
+	}
+	return nil
 }
 
 func (m *Mount) check() error {
@@ -195,17 +216,17 @@ func (m *Mount) check() error {
 // network, host name, the change of root, limits, user, Landlock, filter.
 func (c *Config) setup() *spec {
 	s := newSpec()
-	if c.Plain {
-		s.u32(opPlain)
+	if c.NoNamespaces {
+		s.u32(opNoNamespaces)
 		s.u64(c.tagBase)
 	} else {
-		c.placeOps(s)
+		c.rootOps(s)
 	}
 	for _, l := range c.Limits {
 		s.u32(opRlimit)
 		s.limit(l)
 	}
-	c.credsOp(s)
+	c.User.op(s, c.NoNamespaces)
 	if c.Landlock != nil {
 		c.Landlock.op(s)
 	}
@@ -221,7 +242,7 @@ func (c *Config) setup() *spec {
 	}
 	s.u32(opEnd)
 	flags := uint32(0)
-	if os.Geteuid() != 0 || c.Plain {
+	if os.Geteuid() != 0 || c.NoNamespaces {
 		// Files below /proc/PID of an undumpable process belong to root: a
 		// supervisor without the capability to trace could not read what it judges.
 		flags |= endDumpable
@@ -233,18 +254,18 @@ func (c *Config) setup() *spec {
 	return s
 }
 
-// placeOps make the session's own root, network and host name.
-func (c *Config) placeOps(s *spec) {
+// rootOps make the session's own root, network and host name.
+func (c *Config) rootOps(s *spec) {
 	s.u32(opRoot)
 	s.u64(16 << 20)
 	for i := range c.Mounts {
 		c.mountOps(s, &c.Mounts[i])
 	}
 	s.attr("/", attrReadOnly|attrNoSuid|attrNoDev)
-	if !c.Network {
+	if !c.Network.Shared {
 		s.u32(opLoopback)
 	}
-	c.networkOps(s)
+	c.Network.ops(s)
 	if c.Hostname != "" {
 		s.u32(opHostname)
 		s.str(c.Hostname)
@@ -252,8 +273,8 @@ func (c *Config) placeOps(s *spec) {
 	s.u32(opPivot)
 }
 
-func (c *Config) networkOps(s *spec) {
-	for _, l := range c.Sockets {
+func (n *Network) ops(s *spec) {
+	for _, l := range n.Sockets {
 		s.u32(opSocket)
 		s.str(l.Tag)
 		s.u32(uint32(l.Family))
@@ -261,17 +282,17 @@ func (c *Config) networkOps(s *spec) {
 		s.u32(uint32(l.Port))
 		s.u32(optional(l.Optional))
 	}
-	for _, n := range c.Netlink {
-		flags := optional(n.Optional)
-		if n.After {
+	for _, m := range n.Netlink {
+		flags := optional(m.Optional)
+		if m.After {
 			flags |= flagAfter
 		}
 		s.u32(opNetlink)
-		s.str(n.Tag)
-		s.u32(uint32(n.Protocol))
-		s.u32(uint32(n.Acks))
+		s.str(m.Tag)
+		s.u32(uint32(m.Protocol))
+		s.u32(uint32(m.Acks))
 		s.u32(flags)
-		s.bytes(n.Messages)
+		s.bytes(m.Messages)
 	}
 }
 
@@ -288,20 +309,21 @@ func (s *spec) limit(l Rlimit) {
 	s.u64(l.Hard)
 }
 
-func (c *Config) credsOp(s *spec) {
+// op makes the init change to the user.
+func (u *User) op(s *spec, noNamespaces bool) {
 	s.u32(opCreds)
-	s.u32(uint32(c.UID))
-	s.u32(uint32(c.GID))
+	s.u32(uint32(u.UID))
+	s.u32(uint32(u.GID))
 	flags := uint32(0)
-	if c.Plain && os.Geteuid() != 0 {
+	if noNamespaces && os.Geteuid() != 0 {
 		flags = credsKeep
 	}
-	if c.UserNS || flags != 0 {
+	if u.Namespace || flags != 0 {
 		s.u32(0) // a user namespace made without privilege forbids setgroups
 	} else {
 		flags = credsSetGroups | credsSetIDs
-		s.u32(uint32(len(c.Groups)))
-		for _, g := range c.Groups {
+		s.u32(uint32(len(u.Groups)))
+		for _, g := range u.Groups {
 			s.u32(uint32(g))
 		}
 	}
@@ -325,7 +347,7 @@ func (c *Config) mountOps(s *spec, m *Mount) {
 			mode = 0o755
 		}
 		options := append(
-			[]string{m.size(), fmt.Sprintf("mode=%#o", mode), fmt.Sprintf("uid=%d", c.UID), fmt.Sprintf("gid=%d", c.GID)},
+			[]string{m.size(), fmt.Sprintf("mode=%#o", mode), fmt.Sprintf("uid=%d", c.User.UID), fmt.Sprintf("gid=%d", c.User.GID)},
 			m.Options...)
 		s.fs("tmpfs", m.Target, m.attrs(), "", options)
 	case Overlay:
@@ -336,7 +358,7 @@ func (c *Config) mountOps(s *spec, m *Mount) {
 			rootmode = "rootmode=100000"
 		}
 		options := append(
-			[]string{"source=" + m.Tag, rootmode, fmt.Sprintf("user_id=%d", c.UID), fmt.Sprintf("group_id=%d", c.GID)},
+			[]string{"source=" + m.Tag, rootmode, fmt.Sprintf("user_id=%d", c.User.UID), fmt.Sprintf("group_id=%d", c.User.GID)},
 			m.Options...)
 		s.fs("fuse", m.Target, m.attrs(), m.Tag, options)
 	case Proc:

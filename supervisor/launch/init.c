@@ -14,7 +14,7 @@
  * kernel kills all the others. It ends when the supervisor's end of the control
  * socket closes. It keeps no capability, and nothing it reads comes from inside.
  *
- * In a plain session, where there are no namespaces, it is a subreaper instead:
+ * In a session without namespaces it is a subreaper instead:
  * it is no child of its own tree, the supervisor refuses signals to it, and at
  * the end of the control socket it kills all processes with its marks.
  */

@@ -23,25 +23,38 @@ import (
 // Init is the running init of one session. Its methods are safe for concurrent
 // use.
 type Init struct {
-	control  *net.UnixConn
-	start    *net.UnixConn
-	child    *child
+	control   *net.UnixConn
+	start     *net.UnixConn
+	starting  sync.Mutex // one message on start at a time
+	child     *child
+	made      made
+	tagBase   uint64        // of a session without namespaces; 0: the kernel ends its processes
+	done      chan struct{} // closed when the reader of control has ended
+	terminals terminals
+	commands  commands
+}
+
+// made is what the setup of a session made.
+type made struct {
 	listener *os.File
 	probing  *answers // until the init is ready
 	sockets  map[string]*os.File
-	missing  map[string]error // optional parts of the setup that failed
+	missing  map[string]error // optional parts that failed
 	refused  []Proof
-	tagBase  uint64        // of a plain session; 0: the kernel ends its processes
-	done     chan struct{} // closed when the reader of control has ended
+}
 
-	starting sync.Mutex // one message on start at a time
-	ptys     chan *message
-	ptyTurn  sync.Mutex // one terminal request at a time
+// terminals are requests for terminals and their answers.
+type terminals struct {
+	answers chan *message
+	turn    sync.Mutex // one request at a time
+}
 
-	mu       sync.Mutex
-	serial   uint64
-	commands map[uint64]*Process
-	failure  error // why the init ended, when it said so
+// commands are the commands of an init by serial number.
+type commands struct {
+	mu      sync.Mutex
+	serial  uint64
+	known   map[uint64]*Process
+	failure error // why the init ended, when it said so
 }
 
 // Proof is one thing the init tried after restricting itself. It failed with
@@ -59,7 +72,7 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("start session: %w", err)
 	}
-	if c.Plain {
+	if c.NoNamespaces {
 		c.tagBase = newTagBase()
 	}
 	file, err := c.setup().file()
@@ -73,7 +86,7 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = i.control.SetReadDeadline(time.Unix(1, 0)) })
 	err = i.handshake(file, onFUSE)
-	err = errors.Join(err, i.probing.close())
+	err = errors.Join(err, i.made.probing.close())
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -114,39 +127,46 @@ func spawnInit(c *Config) (*Init, error) {
 	}
 	return &Init{
 		control: control, start: start, child: child,
-		sockets: map[string]*os.File{}, missing: map[string]error{}, commands: map[uint64]*Process{},
-		done: make(chan struct{}), ptys: make(chan *message, 1), tagBase: c.tagBase,
+		made:      made{sockets: map[string]*os.File{}, missing: map[string]error{}},
+		terminals: terminals{answers: make(chan *message, 1)},
+		commands:  commands{known: map[uint64]*Process{}},
+		done:      make(chan struct{}), tagBase: c.tagBase,
 	}, nil
 }
 
 // attributes are the namespaces and, in a user namespace, the ids of the init.
 func (c *Config) attributes() *syscall.SysProcAttr {
-	if c.Plain {
+	if c.NoNamespaces {
 		return &syscall.SysProcAttr{}
 	}
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
 	}
-	if !c.Network {
+	if !c.Network.Shared {
 		a.Cloneflags |= unix.CLONE_NEWNET
 	}
-	if !c.UserNS {
-		return a
+	c.User.namespace(a)
+	return a
+}
+
+// namespace makes a new process be the user in a user namespace, if it has one.
+func (u *User) namespace(a *syscall.SysProcAttr) {
+	if !u.Namespace {
+		return
 	}
-	uid, gid := c.HostUID, c.HostGID
+	uid, gid := u.HostUID, u.HostGID
 	if uid == 0 && gid == 0 {
 		uid, gid = os.Geteuid(), os.Getegid()
 	}
 	a.Cloneflags |= unix.CLONE_NEWUSER
-	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: c.UID, HostID: uid, Size: 1}}
-	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: c.GID, HostID: gid, Size: 1}}
+	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: u.UID, HostID: uid, Size: 1}}
+	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: u.GID, HostID: gid, Size: 1}}
 	// Root must not take its groups along. Others cannot change theirs.
 	root := os.Geteuid() == 0
 	a.GidMappingsEnableSetgroups = root
-	a.Credential = &syscall.Credential{Uid: uint32(c.UID), Gid: uint32(c.GID), NoSetGroups: !root}
+	a.Credential = &syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID), NoSetGroups: !root}
 	// execve by another id than 0 keeps ambient capabilities only
 	a.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE, unix.CAP_SETPCAP}
-	return a
 }
 
 // handshake sends the setup and serves the init until it is ready.
@@ -161,11 +181,13 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error) er
 		}
 		switch m.kind {
 		case msgReady:
-			return i.checkReady()
+			return i.made.check()
 		case msgProbes:
-			err = i.readProofs(m.data)
+			err = i.made.addProofs(m.data)
+		case msgFUSE:
+			err = i.mountFUSE(m, onFUSE)
 		default:
-			err = i.setupMessage(m, onFUSE)
+			err = i.made.add(m)
 		}
 		if err != nil {
 			return err
@@ -173,45 +195,53 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error) er
 	}
 }
 
-func (i *Init) setupMessage(m *message, onFUSE func(string, *os.File) error) error {
-	if m.kind == msgDied {
+// mountFUSE has somebody serve a mount, and lets the init go on.
+func (i *Init) mountFUSE(m *message, onFUSE func(string, *os.File) error) error {
+	fds, err := m.descriptors(1)
+	if err != nil {
+		return err
+	}
+	if onFUSE == nil {
+		m.closeFDs()
+		return fmt.Errorf("FUSE mount %s: nobody serves it", m.data)
+	}
+	if err := onFUSE(string(m.data), fds[0]); err != nil {
+		return fmt.Errorf("serve FUSE mount %s: %w", m.data, err)
+	}
+	return send(i.control, []byte{msgServed})
+}
+
+// add stores what a message of the setup announces.
+func (r *made) add(m *message) error {
+	switch m.kind {
+	case msgDied:
 		step, errno := m.failure()
 		return fmt.Errorf("%s: %w", step, errno)
-	}
-	if m.kind == msgMissing {
+	case msgMissing:
 		tag, errno := m.failure()
-		i.missing[tag] = errno
+		r.missing[tag] = errno
 		return nil
 	}
-	fds, err := m.take(1)
+	fds, err := m.descriptors(1)
 	if err != nil {
 		return err
 	}
 	switch m.kind {
 	case msgListener:
-		i.listener = fds[0]
-		i.probing, err = refuseAll(i.listener)
+		r.listener = fds[0]
+		r.probing, err = refuseAll(r.listener)
 		return err
 	case msgSocket:
-		i.sockets[string(m.data)] = fds[0]
+		r.sockets[string(m.data)] = fds[0]
 		return nil
-	case msgFUSE:
-		if onFUSE == nil {
-			m.closeFDs()
-			return fmt.Errorf("FUSE mount %s: nobody serves it", m.data)
-		}
-		if err := onFUSE(string(m.data), fds[0]); err != nil {
-			return fmt.Errorf("serve FUSE mount %s: %w", m.data, err)
-		}
-		return send(i.control, []byte{msgServed})
 	default:
 		m.closeFDs()
 		return fmt.Errorf("message %q from the session init is unknown", m.kind)
 	}
 }
 
-// readProofs checks what the init tried: each must have been refused.
-func (i *Init) readProofs(b []byte) error {
+// addProofs checks what the init tried: each must have been refused.
+func (r *made) addProofs(b []byte) error {
 	for len(b) > 0 {
 		if len(b) < 5 || len(b) < 5+int(b[4]) {
 			return fmt.Errorf("proof of restrictions: malformed message")
@@ -221,7 +251,7 @@ func (i *Init) readProofs(b []byte) error {
 		if !refusal(p.Errno) {
 			return fmt.Errorf("proof of restrictions: could %s, or %s proves nothing (%w)", p.What, p.What, p.Errno)
 		}
-		i.refused = append(i.refused, p)
+		r.refused = append(r.refused, p)
 	}
 	return nil
 }
@@ -231,8 +261,9 @@ func refusal(e syscall.Errno) bool {
 	return e == unix.EPERM || e == unix.EACCES || e == unix.EROFS
 }
 
-func (i *Init) checkReady() error {
-	if i.listener == nil || len(i.refused) == 0 {
+// check reports an init that is ready too early.
+func (r *made) check() error {
+	if r.listener == nil || len(r.refused) == 0 {
 		return fmt.Errorf("session init is ready without a listener or without proof")
 	}
 	return nil
@@ -243,26 +274,31 @@ func (i *Init) abandon() {
 	i.child.kill()
 	<-i.child.done
 	_, _ = i.control.Close(), i.start.Close()
-	if i.listener != nil {
-		i.listener.Close()
+	i.made.close()
+}
+
+// close closes what nobody asked for.
+func (r *made) close() {
+	if r.listener != nil {
+		r.listener.Close()
 	}
-	for _, s := range i.sockets {
+	for _, s := range r.sockets {
 		s.Close()
 	}
 }
 
 // Listener is the listener of the session's filter. The caller closes it.
-func (i *Init) Listener() *os.File { return i.listener }
+func (i *Init) Listener() *os.File { return i.made.listener }
 
 // Socket is the socket that Config.Sockets asked for under tag, or nil. The
 // caller closes it.
-func (i *Init) Socket(tag string) *os.File { return i.sockets[tag] }
+func (i *Init) Socket(tag string) *os.File { return i.made.sockets[tag] }
 
 // Missing is why the optional part of the setup with this tag failed, or nil.
-func (i *Init) Missing(tag string) error { return i.missing[tag] }
+func (i *Init) Missing(tag string) error { return i.made.missing[tag] }
 
 // Refused is what the init tried and could not do.
-func (i *Init) Refused() []Proof { return i.refused }
+func (i *Init) Refused() []Proof { return i.made.refused }
 
 // PID is the init's process id in the supervisor's pid namespace.
 func (i *Init) PID() int { return i.child.pid }
@@ -288,7 +324,7 @@ func (i *Init) stop() {
 		_, _ = i.control.Close(), i.start.Close()
 		select {
 		case <-i.child.done:
-		case <-time.After(plainGrace):
+		case <-time.After(endGrace):
 		}
 	}
 	i.child.kill()
@@ -315,25 +351,17 @@ func (i *Init) read() {
 // report handles one message of a running init.
 func (i *Init) report(m *message) {
 	switch m.kind {
-	case msgMarked:
-		i.reportMarked(m.data)
-	case msgExit:
-		i.reportExit(m.data)
-	case msgTree:
-		i.reportTree(m.data)
-	case msgEmpty:
-		i.reportEmpty(m.data)
+	case msgMarked, msgExit, msgTree, msgEmpty:
+		i.commands.report(m)
 	case msgPTY:
 		select {
-		case i.ptys <- m:
+		case i.terminals.answers <- m:
 		default:
 			m.closeFDs() // whoever asked has gone
 		}
 	case msgDied:
 		step, errno := m.failure()
-		i.mu.Lock()
-		i.failure = fmt.Errorf("%s: %w", step, errno)
-		i.mu.Unlock()
+		i.commands.fail(fmt.Errorf("%s: %w", step, errno))
 	default:
 		m.closeFDs()
 	}
@@ -342,32 +370,21 @@ func (i *Init) report(m *message) {
 // lose ends all commands of an init that has ended.
 func (i *Init) lose(err error) {
 	i.stop()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.failure != nil {
-		err = i.failure
-	} else if ended(err) {
-		err = ErrSessionEnded
-	}
-	for serial, p := range i.commands {
-		p.lost(err)
-		delete(i.commands, serial)
-	}
-	i.failure = err
+	i.commands.lose(err)
 }
 
 // OpenPTY opens a terminal in the session's own devpts, so that its name is
 // right inside. The caller closes both ends; the slave is what a command gets
 // as its three streams, with Command.TTY.
 func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) {
-	i.ptyTurn.Lock()
-	defer i.ptyTurn.Unlock()
+	i.terminals.turn.Lock()
+	defer i.terminals.turn.Unlock()
 	i.dropPTY() // of somebody who did not wait
 	if err := send(i.control, []byte{msgOpenPTY}); err != nil {
 		return nil, nil, fmt.Errorf("ask for a terminal: %w", err)
 	}
 	select {
-	case m := <-i.ptys:
+	case m := <-i.terminals.answers:
 		if len(m.data) < 7 {
 			m.closeFDs()
 			return nil, nil, fmt.Errorf("open terminal: malformed message")
@@ -375,7 +392,7 @@ func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) 
 		if errno := syscall.Errno(order.Uint32(m.data[3:])); errno != 0 {
 			return nil, nil, fmt.Errorf("open terminal: %w", errno)
 		}
-		fds, err := m.take(2)
+		fds, err := m.descriptors(2)
 		if err != nil {
 			return nil, nil, fmt.Errorf("open terminal: %w", err)
 		}
@@ -390,7 +407,7 @@ func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) 
 // dropPTY closes an answer that nobody waits for.
 func (i *Init) dropPTY() {
 	select {
-	case m := <-i.ptys:
+	case m := <-i.terminals.answers:
 		m.closeFDs()
 	default:
 	}

@@ -51,7 +51,7 @@ struct exit_msg {
 };
 
 /* Hard RLIMIT_RTTIME of command n is S.tag_base + n: the mark of its processes.
-   A plain session has a base of its own above TAG_BASE. */
+   A session without namespaces has a base of its own above TAG_BASE. */
 #define TAG_BASE (1ULL << 62)
 
 /* The numbers of the init's threads in its pid namespace, the opener between them.
@@ -97,7 +97,7 @@ struct init_state {
 	int root;     /* the new root while it is built, then -1 */
 	int dumpable; /* commands become dumpable before their execve */
 	int bounded;  /* no capability can come back, not even without no_new_privs */
-	int plain;    /* no namespaces: process 1 is somebody else */
+	int no_namespaces; /* process 1 is not the init */
 	int interruptible; /* load the filter without WAIT_KILLABLE_RECV */
 	uint64_t tag_base;
 	/* what the setup left for the forking thread */
@@ -158,7 +158,7 @@ enum {
 	OP_FILTER,   /* bytes */
 	OP_PROBE,    /* path */
 	OP_END,      /* u32 flags */
-	OP_PLAIN,    /* u64 tag base; the first operation or none */
+	OP_NO_NAMESPACES, /* u64 tag base; the first operation or none */
 	OP_OPENER,   /* u32 n, n paths beneath which commands open files for reading themselves */
 };
 

@@ -57,12 +57,12 @@ func compile(t testing.TB) []byte {
 // 1000 for root, else the user itself in a namespace of its own.
 func config(t testing.TB) launch.Config {
 	c := launch.Config{
-		Mounts: system(), UID: 1000, GID: 1000, Hostname: "sandbox", Filter: compile(t),
+		Mounts: system(), User: launch.User{UID: 1000, GID: 1000}, Hostname: "sandbox", Filter: compile(t),
 		Landlock: &launch.Landlock{Scope: true},
 		ReadOnly: []string{"/usr", "/etc/passwd", "/"},
 	}
 	if os.Geteuid() != 0 {
-		c.UserNS, c.UID, c.GID = true, os.Geteuid(), os.Getegid()
+		c.User = launch.User{UID: os.Geteuid(), GID: os.Getegid(), Namespace: true}
 	}
 	return c
 }

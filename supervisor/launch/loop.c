@@ -35,7 +35,7 @@ __attribute__((noreturn)) static void end_session(void);
 
 /* -- the forking thread -- */
 
-static pid_t plain_fork(void)
+static pid_t fork_child(void)
 {
 	return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 }
@@ -71,7 +71,7 @@ static void start_command(uint64_t serial, int fds[5])
 		refuse_command(fds[1], EAGAIN, "start command: too many are running");
 		return;
 	}
-	pid_t pid = plain_fork();
+	pid_t pid = fork_child();
 	if (pid == 0)
 		run_command(fds);
 	int err = errno;
@@ -112,7 +112,7 @@ static void *forking_thread(void *unused)
 	(void)unused;
 	/* The filter keeps commands from the scheduling of these numbers, since
 	   they inherit it from this thread: seccomp.initThreads. */
-	if (!S.plain && syscall(SYS_gettid) > LAST_INIT_THREAD)
+	if (!S.no_namespaces && syscall(SYS_gettid) > LAST_INIT_THREAD)
 		die(ERANGE, "start the forking thread: its number is not one of the init's", "");
 	if (S.layer >= 0 && syscall(SYS_landlock_restrict_self, S.layer, 0) < 0)
 		die(errno, "enter Landlock domain", "of opens");
@@ -120,7 +120,7 @@ static void *forking_thread(void *unused)
 	S.listener_errno = errno;
 	if (write(S.prober[0], &byte, 1) != 1 || read(S.prober[0], &byte, 1) != 1)
 		die(errno, "hand over the listener", "");
-	pid_t pid = plain_fork();
+	pid_t pid = fork_child();
 	if (pid < 0)
 		die(errno, "fork prober", "");
 	if (pid == 0)
@@ -387,7 +387,7 @@ static void open_pty(void)
 		close(fds[1]);
 }
 
-/* Kills every process of a plain session; a pid namespace needs no such help.
+/* Kills every process of a session without namespaces; a pid namespace needs no such help.
    Killed ones lose their parents and become the init's children. */
 static void end_all(void)
 {
@@ -414,7 +414,7 @@ static void end_all(void)
 /* The supervisor is gone, or closes the session. */
 __attribute__((noreturn)) static void end_session(void)
 {
-	if (S.plain)
+	if (S.no_namespaces)
 		end_all();
 	_exit(0);
 }

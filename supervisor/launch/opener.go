@@ -19,12 +19,12 @@ const openerTag = "opener"
 // with opener.c.
 const maxOpenPath = 4096
 
-// openPatience bounds how long one open may take.
-const openPatience = 5 * time.Second
+// openTimeout bounds how long one open may take.
+const openTimeout = 5 * time.Second
 
-// openerLost says that a session has no opener any more. No errno is in its
+// openerGone says that a session has no opener any more. No errno is in its
 // chain: it is not what the kernel says of a file.
-func openerLost(err error) error {
+func openerGone(err error) error {
 	if err == nil {
 		err = errors.New("its answer is not readable")
 	}
@@ -42,11 +42,11 @@ type Opener struct {
 // Opener takes over the connection to the opener; the caller closes it. It is
 // for a session with Config.Opener, and to be called once.
 func (i *Init) Opener() (*Opener, error) {
-	f := i.sockets[openerTag]
+	f := i.made.sockets[openerTag]
 	if f == nil {
 		return nil, errors.New("the session has no opener")
 	}
-	delete(i.sockets, openerTag)
+	delete(i.made.sockets, openerTag)
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {
@@ -70,11 +70,11 @@ func (o *Opener) Open(path string, flags int) (*os.File, error) {
 	order.PutUint64(q, o.id)
 	order.PutUint32(q[8:], uint32(flags))
 	copy(q[16:], path)
-	if err := o.conn.SetDeadline(time.Now().Add(openPatience)); err != nil {
-		return nil, openerLost(err)
+	if err := o.conn.SetDeadline(time.Now().Add(openTimeout)); err != nil {
+		return nil, openerGone(err)
 	}
 	if err := send(o.conn, q); err != nil {
-		return nil, openerLost(err)
+		return nil, openerGone(err)
 	}
 	for {
 		f, id, err := o.reply()
@@ -92,7 +92,7 @@ func (o *Opener) reply() (*os.File, uint64, error) {
 	b, oob := make([]byte, 16), make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := o.conn.ReadMsgUnix(b, oob)
 	if err != nil || n != len(b) {
-		return nil, 0, openerLost(err)
+		return nil, 0, openerGone(err)
 	}
 	id, errno := order.Uint64(b), syscall.Errno(order.Uint32(b[8:]))
 	if errno != 0 {
@@ -100,11 +100,11 @@ func (o *Opener) reply() (*os.File, uint64, error) {
 	}
 	controls, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(controls) != 1 {
-		return nil, id, openerLost(err)
+		return nil, id, openerGone(err)
 	}
 	fds, err := unix.ParseUnixRights(&controls[0])
 	if err != nil || len(fds) != 1 {
-		return nil, id, openerLost(err)
+		return nil, id, openerGone(err)
 	}
 	return os.NewFile(uintptr(fds[0]), "opened"), id, nil
 }

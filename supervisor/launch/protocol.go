@@ -56,7 +56,7 @@ const (
 	opFilter
 	opProbe
 	opEnd
-	opPlain
+	opNoNamespaces
 	opOpener
 )
 
@@ -159,8 +159,8 @@ func (m *message) closeFDs() {
 	m.fds = nil
 }
 
-// take returns the descriptors when there are exactly n.
-func (m *message) take(n int) ([]*os.File, error) {
+// descriptors returns the descriptors when there are exactly n.
+func (m *message) descriptors(n int) ([]*os.File, error) {
 	if len(m.fds) != n {
 		err := fmt.Errorf("message %q has %d descriptors instead of %d", m.kind, len(m.fds), n)
 		m.closeFDs()

@@ -26,7 +26,7 @@ func TestWhatACommandSeesOfItsSession(t *testing.T) {
 		if len(s.Refused()) < 10 {
 			t.Errorf("only %d restrictions were proven: %v", len(s.Refused()), s.Refused())
 		}
-		uid := fmt.Sprint(config(t).UID)
+		uid := fmt.Sprint(config(t).User.UID)
 		for script, want := range map[string]string{
 			"id -u":         uid,
 			"hostname":      "sandbox",
@@ -224,7 +224,7 @@ func TestATerminalIsTheSessionsOwn(t *testing.T) {
 func TestAListenerOfTheSessionReachesTheSupervisor(t *testing.T) {
 	both(t, func(t *testing.T) {
 		c := config(t)
-		c.Sockets = []launch.Socket{{Tag: "proxy", Family: unix.AF_INET, Type: unix.SOCK_STREAM, Port: 3128}}
+		c.Network.Sockets = []launch.Socket{{Tag: "proxy", Family: unix.AF_INET, Type: unix.SOCK_STREAM, Port: 3128}}
 		s := start(t, c)
 		file := s.Socket("proxy")
 		defer file.Close()
@@ -254,7 +254,7 @@ func TestAListenerOfTheSessionReachesTheSupervisor(t *testing.T) {
 func TestRootOfAUserNamespaceIsNobodyOutside(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNS, testenv.UserNotif)
 	c := config(t)
-	c.UserNS, c.UID, c.GID, c.HostUID, c.HostGID = true, 0, 0, 65534, 65534
+	c.User = launch.User{Namespace: true, HostUID: 65534, HostGID: 65534}
 	s := start(t, c)
 	_, out := s.run(t, "id -u; id -G; grep CapEff /proc/self/status; cat /etc/shadow 2>&1 | tail -1")
 	lines := strings.Split(out, "\n")
@@ -276,8 +276,8 @@ func TestRootOfAUserNamespaceIsNobodyOutside(t *testing.T) {
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	for name, change := range map[string]func(*launch.Config){
-		"root of the machine":      func(c *launch.Config) { c.UID = 0 },
-		"root mapped to root":      func(c *launch.Config) { c.UserNS, c.UID, c.GID = true, 0, 0 },
+		"root of the machine":      func(c *launch.Config) { c.User.UID = 0 },
+		"root mapped to root":      func(c *launch.Config) { c.User = launch.User{Namespace: true} },
 		"no filter":                func(c *launch.Config) { c.Filter = nil },
 		"a broken filter":          func(c *launch.Config) { c.Filter = []byte{1, 2, 3} },
 		"a source that is missing": func(c *launch.Config) { c.Mounts = append(c.Mounts, launch.Mount{Source: "/no/such", Target: "/x"}) },

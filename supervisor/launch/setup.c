@@ -84,9 +84,9 @@ static void check_tag_limit(void)
 		die(ERANGE, "mark commands: the hard limit RLIMIT_RTTIME must be unlimited", "");
 }
 
-static void become_plain(uint64_t tag_base)
+static void without_namespaces(uint64_t tag_base)
 {
-	S.plain = 1;
+	S.no_namespaces = 1;
 	S.tag_base = tag_base;
 	S.proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (S.proc < 0)
@@ -102,12 +102,12 @@ static void become_plain(uint64_t tag_base)
    its first, or marks that no other session has. */
 static int hold_processes(uint32_t first, struct reader *r)
 {
-	if (first == OP_PLAIN) {
+	if (first == OP_NO_NAMESPACES) {
 		uint64_t base = read_u64(r);
 		if (base < TAG_BASE || base > TAG_BASE + (TAG_BASE >> 1))
 			r->bad = 1;
 		if (!r->bad)
-			become_plain(base);
+			without_namespaces(base);
 		return 1;
 	}
 	if (getpid() != 1)
@@ -142,7 +142,7 @@ void run_setup(struct reader *r)
 		die(EBADMSG, "read setup: no new root or no filter", "");
 	/* Changing the user cleared this. The control socket covers a supervisor
 	   that ended in between. */
-	if (prctl(PR_SET_PDEATHSIG, S.plain ? 0 : SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+	if (prctl(PR_SET_PDEATHSIG, S.no_namespaces ? 0 : SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		die(errno, "die with the supervisor", "");
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0)

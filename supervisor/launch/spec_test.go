@@ -22,7 +22,7 @@ func smallConfig(t *testing.T) *Config {
 	}
 	return &Config{
 		Mounts: []Mount{{Kind: Dev, Target: "/dev"}, {Kind: Symlink, Source: "a", Target: "/b"}, {Kind: File, Target: "/f", Data: []byte("x")}},
-		UID:    1000, GID: 1000, Hostname: "h", Filter: filter, ReadOnly: []string{"/"},
+		User:   User{UID: 1000, GID: 1000}, Hostname: "h", Filter: filter, ReadOnly: []string{"/"},
 		Limits: []Rlimit{{unix.RLIMIT_NOFILE, 64, 64}},
 	}
 }
@@ -124,7 +124,7 @@ func startRaw(i *Init, c *Command, spec *os.File) error {
 	if err := passCredentials(ours); err != nil {
 		return err
 	}
-	p := i.add()
+	p := i.commands.add(i)
 	err = i.request(p, c, spec, theirs)
 	theirs.Close()
 	if err != nil {

@@ -172,18 +172,19 @@ func (n *Network) Setup(c *launch.Config) {
 			{"dns", unix.SOCK_STREAM, dnsPort},
 			{"udp", unix.SOCK_DGRAM, dnsPort},
 		} {
-			c.Sockets = append(c.Sockets, launch.Socket{Tag: l.tag + f.name, Family: f.family, Type: l.kind, Port: l.port, Optional: f.optional})
+			socket := launch.Socket{Tag: l.tag + f.name, Family: f.family, Type: l.kind, Port: l.port, Optional: f.optional}
+			c.Network.Sockets = append(c.Network.Sockets, socket)
 		}
 		if !n.redirect {
 			continue
 		}
 		rules, route := f.redirect(SessionPorts)
-		c.Netlink = append(c.Netlink,
+		c.Network.Netlink = append(c.Network.Netlink,
 			launch.Netlink{Tag: "rules" + f.name, Protocol: rules.Protocol, Messages: rules.Messages, Acks: rules.Acks, Optional: true},
 			launch.Netlink{Tag: "route" + f.name, Protocol: route.Protocol, Messages: route.Messages, Acks: route.Acks, Optional: true, After: true})
 	}
-	c.Sockets = append(
-		c.Sockets,
+	c.Network.Sockets = append(
+		c.Network.Sockets,
 		launch.Socket{Tag: "diag", Family: unix.AF_NETLINK, Type: unix.SOCK_RAW, Port: unix.NETLINK_SOCK_DIAG, Optional: true},
 	)
 }

@@ -49,7 +49,7 @@ func namespace(t *testing.T) (*launch.Init, map[string]net.Listener, net.PacketC
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := launch.Config{UID: 1000, GID: 1000, Filter: filter, ReadOnly: []string{"/usr"}, Mounts: []launch.Mount{
+	c := launch.Config{User: launch.User{UID: 1000, GID: 1000}, Filter: filter, ReadOnly: []string{"/usr"}, Mounts: []launch.Mount{
 		{Kind: launch.Bind, Source: "/usr", Target: "/usr", ReadOnly: true},
 		{Kind: launch.Bind, Source: "/etc", Target: "/etc", ReadOnly: true},
 		{Kind: launch.Proc, Target: "/proc"}, {Kind: launch.Dev, Target: "/dev"},
@@ -57,16 +57,17 @@ func namespace(t *testing.T) (*launch.Init, map[string]net.Listener, net.PacketC
 		{Kind: launch.Symlink, Source: "usr/bin", Target: "/bin"}, {Kind: launch.Tmpfs, Target: "/tmp", Mode: 0o1777},
 	}}
 	if os.Geteuid() != 0 {
-		c.UserNS, c.UID, c.GID = true, os.Geteuid(), os.Getegid()
+		c.User = launch.User{UID: os.Geteuid(), GID: os.Getegid(), Namespace: true}
 	}
 	for tag, family := range map[string]int{"4": unix.AF_INET, "6": unix.AF_INET6} {
-		c.Sockets = append(c.Sockets, launch.Socket{Tag: tag, Family: family, Type: unix.SOCK_STREAM, Port: tcpPort})
+		c.Network.Sockets = append(c.Network.Sockets, launch.Socket{Tag: tag, Family: family, Type: unix.SOCK_STREAM, Port: tcpPort})
 	}
-	c.Sockets = append(c.Sockets, launch.Socket{Tag: "dns", Family: unix.AF_INET, Type: unix.SOCK_DGRAM, Port: dnsPort},
+	c.Network.Sockets = append(c.Network.Sockets, launch.Socket{Tag: "dns", Family: unix.AF_INET, Type: unix.SOCK_DGRAM, Port: dnsPort},
 		launch.Socket{Tag: "diag", Family: unix.AF_NETLINK, Type: unix.SOCK_RAW, Port: unix.NETLINK_SOCK_DIAG})
 	for tag, setup := range map[string]func(netns.Ports) (_, _ netns.Batch){"rules4": netns.RedirectIPv4, "rules6": netns.RedirectIPv6} {
 		rules, route := setup(netns.Ports{TCP: tcpPort, DNS: dnsPort})
-		c.Netlink = append(c.Netlink, launch.Netlink{Tag: tag, Protocol: rules.Protocol, Messages: rules.Messages, Acks: rules.Acks},
+		c.Network.Netlink = append(c.Network.Netlink,
+			launch.Netlink{Tag: tag, Protocol: rules.Protocol, Messages: rules.Messages, Acks: rules.Acks},
 			launch.Netlink{Tag: "route", Protocol: route.Protocol, Messages: route.Messages, Acks: route.Acks, After: true})
 	}
 	i, err := launch.NewInit(context.Background(), c, nil)

@@ -84,11 +84,11 @@ func startServer(where environment, donations []launch.Donation) (*launch.Server
 	if !where.user && where.namespaces == 0 {
 		return launch.StartServer(ProcessName, donations)
 	}
-	c := launch.Config{UserNS: where.user, UID: os.Geteuid(), GID: os.Getegid()}
-	if where.user && c.UID == 0 {
-		c.UID, c.GID, c.HostUID, c.HostGID = mappedID, mappedID, mappedID, mappedID
+	u := launch.User{Namespace: where.user, UID: os.Geteuid(), GID: os.Getegid()}
+	if where.user && u.UID == 0 {
+		u.UID, u.GID, u.HostUID, u.HostGID = mappedID, mappedID, mappedID, mappedID
 	}
-	return launch.StartScratch(ProcessName, donations, c, where.namespaces)
+	return launch.StartScratch(ProcessName, donations, u, where.namespaces)
 }
 
 // request sends the name of the trial and waits for its result.

@@ -143,7 +143,7 @@ func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, _ Files) (launch.Con
 		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own", layout.Program)
 	}
 	return launch.Config{
-		UID: c.User.UID, GID: c.User.GID, UserNS: c.User.Mapped, Hostname: hostName, Plain: true, Network: c.Network,
+		User: c.User.launch(), Hostname: hostName, NoNamespaces: true, Network: launch.Network{Shared: c.Network},
 		Landlock: c.landlock(p, plan), ReadOnly: plan.readOnly(),
 	}, nil
 }

@@ -41,7 +41,7 @@ func (n *namespaces) Launch(p *policy.Policy, plan *Plan, files Files) (launch.C
 		return launch.Config{}, err
 	}
 	c := launch.Config{
-		UID: n.User.UID, GID: n.User.GID, UserNS: n.User.Mapped, Hostname: hostName, Network: n.Network,
+		User: n.User.launch(), Hostname: hostName, Network: launch.Network{Shared: n.Network},
 		Mounts: mounts, Landlock: n.landlock(p, plan), ReadOnly: plan.readOnly(),
 	}
 	if plan.Emulated {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"agentsh/internal/tarfs"
+	"agentsh/supervisor/launch"
 )
 
 // DedicatedID is the uid and gid of commands under a root supervisor on a
@@ -20,6 +21,9 @@ type User struct {
 	Name     string
 	Mapped   bool // in a user namespace: the supervisor is not root
 }
+
+// launch is the user as the session init has it.
+func (u User) launch() launch.User { return launch.User{UID: u.UID, GID: u.GID, Namespace: u.Mapped} }
 
 // CommandUser picks the user of commands. It is never root of the machine. Under
 // root it is the named user, or one with ids of its own where the machine has no

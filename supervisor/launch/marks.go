@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plainGrace bounds how long the init of a plain session may take to end its
+// endGrace bounds how long the init of a session without namespaces may take to end its
 // processes before the supervisor does.
-const plainGrace = 10 * time.Second
+const endGrace = 10 * time.Second
 
-// A plain session has no pid namespace: its processes are told from those of
+// A session without namespaces has no pid namespace: its processes are told from those of
 // other sessions by the range of their marks. Keep in step with init.h.
 const (
 	tagBase  = 1 << 62
@@ -33,7 +33,7 @@ func newTagBase() uint64 {
 // killMarked kills every process whose mark is in the range of base, until two
 // looks in a row find none. One that the kernel holds on to is left to it.
 func killMarked(base uint64) {
-	deadline := time.Now().Add(plainGrace)
+	deadline := time.Now().Add(endGrace)
 	for quiet := 0; quiet < 2 && time.Now().Before(deadline); quiet++ {
 		entries, err := os.ReadDir("/proc")
 		if err != nil {
