@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// maxCall bounds one call, in bytes: far above what an agent program sends.
+// maxCall limits one call, in bytes. Agent programs send far less.
 const maxCall = 64 << 20
 
 // Events of Claude Code. See https://code.claude.com/docs/en/hooks.
@@ -19,7 +19,7 @@ const (
 	eventAfter  = "PostToolUse"
 )
 
-// call is what an agent program says about one use of a tool.
+// call is the report of an agent program about one use of a tool.
 type call struct {
 	Event    string `json:"hook_event_name"`
 	Tool     string `json:"tool_name"`
@@ -27,7 +27,7 @@ type call struct {
 	Response any    `json:"tool_response"`
 }
 
-// readCall reads one call and nothing else.
+// readCall reads exactly one call.
 func readCall(in io.Reader) (call, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxCall+1))
 	if err != nil {
@@ -48,8 +48,8 @@ func readCall(in io.Reader) (call, error) {
 	return c, nil
 }
 
-// check refuses a call of another event, and one of a tool that is not known:
-// what it takes and does is not known either.
+// check refuses a call of another event and a call of an unknown tool, because
+// the arguments of such a tool are unknown too.
 func (c call) check(after bool) error {
 	event := eventBefore
 	if after {
@@ -67,8 +67,8 @@ func (c call) check(after bool) error {
 	return nil
 }
 
-// tools are those of Claude Code; true: it runs a command. Those of servers are
-// named mcp__SERVER__TOOL.
+// tools are the tools of Claude Code; true: the tool runs a command. Tools of
+// MCP servers are named mcp__SERVER__TOOL.
 var tools = map[string]bool{
 	"Bash": true, "PowerShell": true, "Monitor": true, "REPL": true,
 	"Agent": false, "AskUserQuestion": false, "BashOutput": false, "Brief": false, "Config": false, "CronCreate": false,
@@ -95,8 +95,8 @@ func knownTool(name string) bool {
 
 const toolChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.: "
 
-// texts calls each with the strings of a value, keys included, in a stable
-// order. name is the key a string stands under.
+// texts calls each for every string of a value, keys included, in a stable
+// order. name is the key above the string.
 func texts(v any, name string, each func(name, text string)) {
 	switch v := v.(type) {
 	case string:
@@ -118,9 +118,9 @@ func texts(v any, name string, each func(name, text string)) {
 	}
 }
 
-// replaced is a value of the same shape with other strings; changed says
-// whether one is. Where a long answer is also kept in a file, the file is no
-// longer named: the agent would be shown its content.
+// replaced returns a value of the same shape with other strings; changed
+// reports whether one differs. It removes the name of a file that holds a long
+// answer, because the agent program would show that file's content.
 func replaced(v any, with func(string) string) (out any, changed bool) {
 	switch v := v.(type) {
 	case string:

@@ -12,7 +12,7 @@ import (
 	"agentsh/internal/text"
 )
 
-// judge is one call under the hooks.
+// judge applies hooks to one call.
 type judge struct {
 	settings Settings
 	call     call
@@ -28,7 +28,7 @@ func newJudge(s Settings, c call) *judge {
 	return j
 }
 
-// refuse is the refusal of a call, in words for the agent.
+// refuse returns the refusal of a call, worded for the agent.
 func (j *judge) refuse(hook, format string, args ...any) error {
 	reason := fmt.Sprintf(format, args...)
 	if j.settings.Trace != "" {
@@ -37,7 +37,7 @@ func (j *judge) refuse(hook, format string, args ...any) error {
 	return Refused{Hook: hook, Reason: reason}
 }
 
-// allowlist refuses tools that are not listed.
+// allowlist refuses tools that the list does not name.
 func (j *judge) allowlist() error {
 	if slices.ContainsFunc(j.settings.Allow, func(entry string) bool {
 		beginning, any := strings.CutSuffix(entry, "*")
@@ -48,7 +48,7 @@ func (j *judge) allowlist() error {
 	return j.refuse(ToolAllowlist, "the tool %s is not one of this run: use %s", j.call.Tool, strings.Join(j.settings.Allow, ", "))
 }
 
-// commandKeys are where tools take a command.
+// commandKeys are the argument names under which tools take a command.
 var commandKeys = map[string]bool{
 	"command":  true,
 	"cmd":      true,
@@ -60,8 +60,8 @@ var commandKeys = map[string]bool{
 	"commands": true,
 }
 
-// lines are the commands of the call. Of a list of words they are all words and
-// each: a shell is often given its script as one.
+// lines returns the commands of the call. A list of words gives all words
+// joined and each word, because a shell often gets its script as one word.
 func (j *judge) lines() []string {
 	if !j.command {
 		return nil
@@ -115,7 +115,7 @@ func (j *judge) requests() error {
 	return nil
 }
 
-// canary refuses to pass on what was planted in the agent's context.
+// canary refuses calls that pass on a canary of the agent's context.
 func (j *judge) canary() error {
 	all, values := bytes.NewBufferString(j.call.Tool), &bytes.Buffer{}
 	texts(j.call.Input, "", func(key, s string) {
@@ -141,8 +141,8 @@ func (j *judge) canary() error {
 	return nil
 }
 
-// rewrite answers with what the tool answered, after the hooks.
-func (j *judge) rewrite(selected []one) ([]byte, error) {
+// rewrite returns the tool's answer after all hooks have rewritten it.
+func (j *judge) rewrite(selected []hook) ([]byte, error) {
 	counts := make([]int, len(selected))
 	out, changed := replaced(j.call.Response, func(s string) string {
 		b := []byte(s)

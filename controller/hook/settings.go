@@ -13,8 +13,8 @@ import (
 	"agentsh/controller/scan"
 )
 
-// Settings are what hooks are told by the controller. They are in a file that
-// the agent can read and the policy lets nobody change.
+// Settings configure the hooks. The controller writes them to a file that the
+// agent can read and the policy lets nobody change.
 type Settings struct {
 	Version int               `json:"version"`           // 1
 	FailOn  scan.Severity     `json:"fail_on"`           // least severity at which a command is refused
@@ -24,13 +24,13 @@ type Settings struct {
 	Trace   string            `json:"trace,omitempty"`   // id of the run, told with every refusal
 }
 
-// maxSettings bounds the file, in bytes.
+// maxSettings limits the settings file, in bytes.
 const maxSettings = 1 << 20
 
 // minCanary is the least length of a canary, in bytes.
 const minCanary = 16
 
-// ReadSettings reads the file of the settings strictly.
+// ReadSettings reads a settings file. Unknown keys are errors.
 func ReadSettings(name string) (Settings, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -67,7 +67,7 @@ func parseSettings(data []byte) (Settings, error) {
 	return s, s.Secrets.Check()
 }
 
-// CheckTool reports what is wrong with an entry of a list of tools.
+// CheckTool returns an error if an entry cannot name a tool.
 func CheckTool(entry string) error {
 	name := strings.TrimSuffix(entry, "*")
 	switch {
@@ -79,7 +79,7 @@ func CheckTool(entry string) error {
 	return nil
 }
 
-// check refuses settings without what a hook needs.
+// check returns an error if a named hook lacks its settings.
 func (s Settings) check(names []string) error {
 	canary := slices.Contains(names, CanaryBefore) || slices.Contains(names, CanaryAfter)
 	switch {

@@ -17,20 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Local is the gateway of the local backend. It remembers what it was told in
-// a state file: names and digests, never values. It is used by one goroutine.
+// Local is the gateway of the local backend. Its state file holds names and
+// digests, never values. It is not safe for concurrent use.
 type Local struct {
 	dir string
 	key []byte
 }
 
-// state is the state file.
+// state is the content of the state file.
 type state struct {
 	Version   int      `json:"version"`
 	Providers []record `json:"providers"`
 }
 
-// record is one provider of the state file: names and digests, no values.
+// record is one provider in the state file.
 type record struct {
 	Name        string    `json:"name"`
 	Type        string    `json:"type"`
@@ -52,8 +52,8 @@ const (
 	keySize      = 32      // bytes of the digest key
 )
 
-// OpenLocal opens the gateway whose files are in dir, which is created when it
-// is not there, for its owner only.
+// OpenLocal opens the gateway in dir. It creates the directory for its owner
+// only.
 func OpenLocal(dir string) (*Local, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the local gateway: %w", err)
@@ -72,8 +72,8 @@ func OpenLocal(dir string) (*Local, error) {
 	return &Local{dir: dir, key: key}, nil
 }
 
-// PeekLocal opens the gateway in dir for planning only: nothing is written. A
-// directory that is not there has no providers.
+// PeekLocal opens the gateway in dir for planning and writes nothing. A missing
+// directory has no providers.
 func PeekLocal(dir string) (*Local, error) {
 	key, err := os.ReadFile(filepath.Join(dir, keyName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,8 +82,7 @@ func PeekLocal(dir string) (*Local, error) {
 	return &Local{dir: dir, key: key}, nil
 }
 
-// digestKey reads the key of the digests, and makes one the first time. The
-// key appears whole under its name, also when two controllers start at once.
+// digestKey reads the key of the digests, and creates it the first time.
 func digestKey(dir string) ([]byte, error) {
 	name := filepath.Join(dir, keyName)
 	key, err := os.ReadFile(name)
@@ -102,7 +101,8 @@ func digestKey(dir string) ([]byte, error) {
 	return key, nil
 }
 
-// makeKey makes the key unless another controller did.
+// makeKey creates the key unless another controller did. The key is complete
+// when its name appears.
 func makeKey(dir, name string) error {
 	unlock, err := lock(context.Background(), dir)
 	if err != nil {
@@ -113,7 +113,8 @@ func makeKey(dir, name string) error {
 	return errors.Join(publishOnce(dir, name, fresh), unlock())
 }
 
-// publishOnce gives a file its name unless the name is taken.
+// publishOnce writes a file under a name that does not exist yet; it leaves an
+// existing one.
 func publishOnce(dir, name string, data []byte) error {
 	tmp, err := writeTemp(dir, data)
 	if err != nil {
@@ -126,10 +127,11 @@ func publishOnce(dir, name string, data []byte) error {
 	return errors.Join(err, os.Remove(tmp))
 }
 
-// tempPrefix begins the names of files that are not whole yet.
+// tempPrefix starts the names of temporary files.
 const tempPrefix = ".new-"
 
-// removeTemp removes what killed controllers left; the gateway is locked.
+// removeTemp removes the temporary files of killed controllers. The gateway
+// must be locked.
 func removeTemp(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
 	for _, name := range left {
@@ -138,7 +140,7 @@ func removeTemp(dir string) error {
 	return err
 }
 
-// writeTemp writes a file of mode 0600 beside the others and returns its name.
+// writeTemp writes a temporary file of mode 0600 and returns its name.
 func writeTemp(dir string, data []byte) (string, error) {
 	f, err := os.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {
@@ -192,10 +194,10 @@ func lock(ctx context.Context, dir string) (func() error, error) {
 	}
 }
 
-// Digest is the keyed digest the state file holds.
+// Digest returns the keyed digest that the state file stores.
 func (g *Local) Digest(d Definition) string { return d.Digest(g.key) }
 
-// Providers are the providers of the state file.
+// Providers returns the providers of the state file.
 func (g *Local) Providers(context.Context) ([]State, error) {
 	s, err := g.read()
 	if err != nil {
@@ -208,7 +210,7 @@ func (g *Local) Providers(context.Context) ([]State, error) {
 	return out, nil
 }
 
-// read reads the state file; one that is not there is empty.
+// read reads the state file. A missing file is empty.
 func (g *Local) read() (state, error) {
 	name := filepath.Join(g.dir, stateName)
 	f, err := os.Open(name)
@@ -259,7 +261,7 @@ func (g *Local) Apply(_ context.Context, c Change) error {
 	return g.write(s)
 }
 
-// write replaces the state file in one step.
+// write replaces the state file by a rename.
 func (g *Local) write(s state) error {
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package provider prepares credential sources before a sandbox exists.
 //
 // [Wanted] makes definitions from an expanded harness, [Plan] compares them
-// with what a gateway has, [Reconcile] carries the plan out. [Secrets] tells
-// for each secret of a harness how far it travels.
+// with those of a gateway, [Reconcile] applies the plan. [Secrets] lists how far
+// each secret of a harness travels.
 package provider
 
 import (
@@ -15,7 +15,7 @@ import (
 	"agentsh/controller/harness"
 )
 
-// Definition is one provider as it is wanted, with the values of its secrets.
+// Definition is one wanted provider with the values of its secrets.
 type Definition struct {
 	Name, Type  string
 	Config      map[string]string
@@ -27,7 +27,7 @@ type Definition struct {
 	Path   bool
 }
 
-// Wanted are the definitions of a harness, sorted by name.
+// Wanted returns the definitions of a harness, sorted by name.
 func Wanted(x *harness.Expanded) []Definition {
 	var out []Definition
 	for _, p := range x.Credentials {
@@ -52,8 +52,8 @@ func texts(m harness.Map) map[string]string {
 	return out
 }
 
-// Digest is a keyed digest of the whole definition, in hex. Without the key it
-// cannot be used to try values.
+// Digest returns a keyed digest of the definition, in hexadecimal. Without the
+// key nobody can try values against it.
 func (d Definition) Digest(key []byte) string {
 	// The encoding sorts the keys of maps and cannot fail for these types.
 	text, err := json.Marshal(d)
@@ -65,7 +65,7 @@ func (d Definition) Digest(key []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// secrets are the values that may not appear in any text.
+// secrets returns the values that may not appear in any text.
 func secrets(list []Definition) []string {
 	var out []string
 	for _, d := range list {

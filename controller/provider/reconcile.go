@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Action is what a change does to the gateway.
+// Action is the effect of a change on the gateway.
 type Action uint8
 
 // The actions. A provider that is not wanted is left alone: another harness
@@ -16,7 +16,7 @@ const (
 	Update
 )
 
-// String is the action as printed.
+// String returns the action as printed.
 func (a Action) String() string {
 	switch a {
 	case Create:
@@ -27,7 +27,7 @@ func (a Action) String() string {
 	return "keep"
 }
 
-// State is what a gateway knows of one provider. It holds no values.
+// State is what a gateway stores of one provider. It holds no values.
 type State struct {
 	Name   string
 	Digest string
@@ -52,8 +52,8 @@ type Gateway interface {
 	Lock(context.Context) (unlock func() error, err error)
 }
 
-// Plan compares what is wanted with what is there. It changes nothing and
-// depends on nothing but its arguments; the changes are in the order wanted.
+// Plan compares the wanted providers with the actual ones. It is a pure
+// function. The changes have the order of wanted.
 func Plan(wanted []Definition, actual []State, digest func(Definition) string) []Change {
 	have := make(map[string]string, len(actual))
 	for _, s := range actual {
@@ -72,9 +72,9 @@ func Plan(wanted []Definition, actual []State, digest func(Definition) string) [
 	return changes
 }
 
-// Reconcile makes the gateway hold what is wanted and returns what it did. A
-// second call does nothing. After an error the changes returned are those
-// carried out. Error texts hold no values of credentials.
+// Reconcile brings the gateway to the wanted state and returns the changes it
+// made. A second call makes none. After an error it returns the changes made so
+// far. Error texts hold no values of credentials.
 func Reconcile(ctx context.Context, g Gateway, wanted []Definition) (done []Change, err error) {
 	defer func() { err = Scrub(err, secrets(wanted), context.Canceled, context.DeadlineExceeded) }()
 	unlock, err := g.Lock(ctx)

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// shortest is the length in bytes from which a value is replaced in place. A
-// text that holds a shorter one is withheld whole: replacing single letters
-// would tell the value by what is missing.
+// shortest is the length in bytes from which a value is replaced within a text.
+// A text with a shorter value is withheld as a whole, because replaced single
+// letters would show the value.
 const shortest = 4
 
-// Scrub is err with a text that holds none of the values, nor their common
-// encodings. The result wraps nothing, so that no value can be taken out of
-// it, except that errors.Is still finds the causes in keep.
+// Scrub returns err without the values and their common encodings. The result
+// wraps nothing, so no value can be unwrapped, but errors.Is still finds the
+// errors in keep.
 func Scrub(err error, values []string, keep ...error) error {
 	if err == nil {
 		return nil
@@ -35,7 +35,8 @@ func Scrub(err error, values []string, keep ...error) error {
 	return out
 }
 
-// holds reports whether the text of an error, or of one below it, has a value.
+// holds reports whether the text of an error, or of a wrapped error, contains a
+// value.
 func holds(err error, values []string) bool {
 	if err == nil {
 		return false
@@ -79,8 +80,8 @@ func scrubText(text string, values []string) string {
 	return text
 }
 
-// encodings are the ways a value is usually written in texts. Lines of a value
-// count by themselves.
+// encodings returns the usual spellings of a value in texts. Each line of a
+// value counts by itself.
 func encodings(v string) []string {
 	if v == "" {
 		return nil

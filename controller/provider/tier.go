@@ -9,7 +9,7 @@ import (
 	"agentsh/controller/harness"
 )
 
-// Tier is how far a secret travels, the best first.
+// Tier says how far a secret travels; the best tier is first.
 type Tier uint8
 
 // The tiers.
@@ -20,12 +20,12 @@ const (
 	TierFile                        // in a file of the sandbox
 )
 
-// String is the tier as printed.
+// String returns the tier as printed.
 func (t Tier) String() string {
 	return fmt.Sprintf("tier %d (%s)", uint8(t), [...]string{"", "host only", "placeholder", "token in the sandbox", "file in the sandbox"}[t])
 }
 
-// Secret is one secret of a harness. It holds no value.
+// Secret is one secret of a harness without its value.
 type Secret struct {
 	Name string // variable, provider credential, or destination of a file
 	Tier Tier
@@ -33,8 +33,8 @@ type Secret struct {
 	Why  string
 }
 
-// Secrets are the secrets of a harness with their tiers, by place. What is no
-// provider's credential is taken for a secret by its name.
+// Secrets returns the secrets of a harness with their tiers, by position. A
+// variable that is no provider's credential counts as a secret by its name.
 func Secrets(h *harness.Harness) []Secret {
 	var out []Secret
 	add := func(name string, tier Tier, at harness.Origin, why string) {
@@ -92,7 +92,7 @@ func hosts(list harness.Texts) string {
 	return strings.Join(names, ", ")
 }
 
-// Lint names the tier of every secret: a note for the first two tiers, a
+// Lint reports the tier of every secret: a note for the first two tiers, a
 // warning for those that enter the sandbox.
 func Lint(h *harness.Harness) harness.Problems {
 	var ps harness.Problems
@@ -108,13 +108,13 @@ func Lint(h *harness.Harness) harness.Problems {
 	return ps
 }
 
-// secretWords end the names of variables that hold secrets.
+// secretWords are endings of the names of secret variables.
 var secretWords = []string{
 	"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY", "APIKEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY",
 	"CREDENTIAL", "CREDENTIALS", "DSN", "PAT", "WEBHOOK_URL",
 }
 
-// secretName reports whether a variable is a secret by its name.
+// secretName reports whether the name of a variable marks a secret.
 func secretName(name string) bool {
 	name = strings.ToUpper(name)
 	for _, w := range secretWords {
@@ -125,7 +125,7 @@ func secretName(name string) bool {
 	return false
 }
 
-// secretText reports whether a text takes a variable that is a secret.
+// secretText reports whether a text expands a secret variable.
 func secretText(s string) bool {
 	for _, name := range harness.References(s) {
 		if secretName(name) {
@@ -135,7 +135,7 @@ func secretText(s string) bool {
 	return false
 }
 
-// secretFile reports whether a file is a secret by its name.
+// secretFile reports whether the name of a file marks a secret.
 func secretFile(name string) bool {
 	base := strings.ToLower(path.Base(name))
 	switch path.Ext(base) {

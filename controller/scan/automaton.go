@@ -11,7 +11,7 @@ type automaton struct {
 	ends  [][]int32 // for each state, the literals that end there
 }
 
-// newAutomaton makes one for literals, which may repeat.
+// newAutomaton builds an automaton for literals. They may repeat.
 func newAutomaton(literals [][]byte) *automaton {
 	a := &automaton{}
 	total := 1
@@ -43,8 +43,8 @@ func newAutomaton(literals [][]byte) *automaton {
 	return a
 }
 
-// link makes the missing edges lead to the longest suffix that is a beginning
-// of a literal.
+// link adds the missing edges, each to the longest suffix that starts a
+// literal.
 func (a *automaton) link() {
 	fail := make([]int, len(a.ends))
 	var queue []int

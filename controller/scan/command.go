@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// attack is a shape of shell commands that does harm.
+// attack is a pattern of harmful shell commands.
 type attack struct {
 	severity Severity
 	message  string
@@ -80,8 +80,8 @@ var attacks = sync.OnceValue(func() []attack {
 	return out
 })
 
-// Command judges a shell command that is about to run: what it does, what it
-// hides, which hosts it names. Quotes are seen through.
+// Command judges a shell command before it runs: its effect, its hidden parts
+// and the hosts it names. Quotes do not hide anything.
 func (s *Scanner) Command(command string) []Finding {
 	found := s.commandText(command)
 	if plain := unquoted(command); plain != command {
@@ -110,8 +110,8 @@ func (s *Scanner) commandText(command string) []Finding {
 	return j.found
 }
 
-// unquoted is a command without what a shell drops: quotes, backslashes, and
-// variables that stand for a space. It is for looking at, not for running.
+// unquoted returns a command without quotes, backslashes, and variables that
+// stand for a space. The result is for matching only.
 func unquoted(command string) string {
 	plain := strings.NewReplacer("\\\n", "", "${IFS}", " ", "$IFS$9", " ", "$IFS", " ").Replace(command)
 	if strings.Contains(plain, "$'") {
@@ -128,9 +128,9 @@ var fetchers = map[string]bool{
 	"lwp-request": true, "GET": true,
 }
 
-// Requests judges the hosts that a shell command would reach, as far as it
-// names them: URLs anywhere in it, and operands of programs that fetch. This
-// machine by its own name is nothing to find: in a sandbox that is the sandbox.
+// Requests judges the hosts that a shell command names: URLs anywhere in it,
+// and operands of programs that fetch. The loopback host under its usual names
+// is not reported, because in a sandbox it is the sandbox.
 func Requests(command string) []Finding {
 	var found []Finding
 	for _, text := range []string{command, unquoted(command)} {
@@ -150,8 +150,8 @@ func Requests(command string) []Finding {
 	return found
 }
 
-// request judges one word of a command; operand says that a program that
-// fetches stands before it.
+// request judges one word of a command; operand is true after a program that
+// fetches.
 func request(word string, operand bool) []Finding {
 	if i := strings.Index(word, "://"); i >= 0 {
 		start := i
@@ -167,7 +167,7 @@ func request(word string, operand bool) []Finding {
 	return ownMachine("http://"+host, URL("http://"+host))
 }
 
-// ownMachine drops the finding of a loopback host that is not disguised.
+// ownMachine drops the finding of a loopback host with a usual spelling.
 func ownMachine(raw string, found []Finding) []Finding {
 	scheme, _, _ := strings.Cut(strings.ToLower(raw), ":")
 	if h, err := ParseHost(raw); err != nil || h.Kind == hostLoopback && h.Odd == "" && !oddSchemes[scheme] {
@@ -179,8 +179,8 @@ func ownMachine(raw string, found []Finding) []Finding {
 	return found
 }
 
-// addressLike reports words that fetching programs take for an address or an
-// internal name, and that are no version or count.
+// addressLike reports words that fetching programs read as an address or an
+// internal name. Versions and counts are not among them.
 func addressLike(host string) bool {
 	h, err := ParseHost("http://" + host)
 	if err != nil {

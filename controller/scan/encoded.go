@@ -13,7 +13,7 @@ import (
 	"agentsh/internal/text"
 )
 
-// Ways to hide a text that are named in code; others are named where they are
+// inComment is how a text is hidden. Names of other ways stand where they are
 // decoded.
 const inComment = "an HTML comment"
 
@@ -25,7 +25,7 @@ const (
 	minEscapes = 6 // escaped characters in a row
 )
 
-// decode finds encoded text and scans what it says.
+// decode finds encoded text and scans the decoded text.
 func (s *span) decode() {
 	if s.depth >= maxDepth || bytes.IndexByte(s.raw, 0) >= 0 {
 		return
@@ -101,9 +101,9 @@ func joined(run []byte) []byte {
 	return bytes.ReplaceAll(bytes.ReplaceAll(run, []byte("\n"), nil), []byte("\r"), nil)
 }
 
-// base64 decodes a run. Its beginning may be in the block before, or belong to
-// a path or a word, so each of four places is tried; an equals sign ends a name,
-// or the text before.
+// base64 decodes a run. It tries four starting points, because the beginning
+// may lie in the previous block or belong to a path or a word. An equals sign
+// ends a name or the text before.
 func (s *span) base64(run []byte, at int) {
 	probe := 64
 	if line := bytes.IndexByte(run, '\n'); line >= minBase64Part {
@@ -120,7 +120,7 @@ func (s *span) base64(run []byte, at int) {
 	}
 }
 
-// minBase64Part is what is left of the shortest run without its padding.
+// minBase64Part is the length of the shortest run without padding.
 const minBase64Part = minBase64 - 3
 
 func (s *span) base64Part(run []byte, at, probe int) {
@@ -143,7 +143,7 @@ func (s *span) base64Part(run []byte, at, probe int) {
 	}
 }
 
-// trimRune drops a character that is cut at the end.
+// trimRune drops an incomplete character at the end.
 func trimRune(b []byte) []byte {
 	for i := 1; i <= 3 && i <= len(b); i++ {
 		if tail := b[len(b)-i:]; utf8.RuneStart(tail[0]) {
@@ -156,8 +156,7 @@ func trimRune(b []byte) []byte {
 	return b
 }
 
-// isText reports whether decoded bytes are text: UTF-8 with hardly a control
-// character.
+// isText reports whether bytes are UTF-8 with few control characters.
 func isText(b []byte) bool {
 	if len(b) < 3 || !utf8.Valid(b) {
 		return false
@@ -171,7 +170,7 @@ func isText(b []byte) bool {
 	return odd*20 <= len(b)
 }
 
-// comments scans what HTML comments hide.
+// comments scans the content of HTML comments.
 func (s *span) comments() {
 	for at := 0; ; {
 		i := bytes.Index(s.raw[at:], []byte("<!--"))
@@ -194,8 +193,8 @@ func (s *span) comments() {
 	}
 }
 
-// escapes finds runs of escaped characters, each beginning with mark and width
-// bytes long (0: up to a semicolon), and scans what they say.
+// escapes finds runs of escaped characters and scans the decoded text. Each
+// begins with mark and is width bytes long; 0 means up to a semicolon.
 func (s *span) escapes(mark string, width int, how string, decode func([]byte) string) {
 	b := s.raw
 	for at := 0; ; {
@@ -234,7 +233,7 @@ func (s *span) escapes(mark string, width int, how string, decode func([]byte) s
 	}
 }
 
-// unescape reads \uXXXX and \xXX; everything else stays.
+// unescape decodes \uXXXX and \xXX and leaves everything else.
 func unescape(b []byte) string {
 	var out []byte
 	for i := 0; i < len(b); {
@@ -257,7 +256,7 @@ func unescape(b []byte) string {
 	return string(out)
 }
 
-// rotatedWords are words that injections use, as rot13 writes them.
+// rotatedWords are words of injections in rot13.
 var rotatedWords = []string{"vtaber", "Vtaber", "VTABER", "vafgehpgvba", "VAFGEHPGVBA", "qvfertneq", "Qvfertneq", "cerivbhf", "CERIVBHF"}
 
 // rotated scans rot13.
@@ -277,7 +276,7 @@ func (s *span) rotated() {
 	s.derive(bytes.Map(turn13, s.raw[first:]), first, "rot13")
 }
 
-// spaced scans text whose letters stand apart: i g n o r e.
+// spaced scans text with a space between letters: i g n o r e.
 func (s *span) spaced() {
 	b := s.raw
 	for i := 0; i+11 < len(b); i++ {

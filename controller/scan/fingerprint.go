@@ -12,9 +12,9 @@ import (
 	"slices"
 )
 
-// Fingerprints tell secrets without holding them: what redacts may be read by
-// those that must not have the secrets. Each value is told as it is, in base64
-// and in hex.
+// Fingerprints recognise secrets without holding them, so the agent may read
+// the settings of a redacting hook. Each value is recognised as it is, in
+// base64 and in hexadecimal.
 type Fingerprints struct {
 	Salt []byte        `json:"salt,omitempty"` // 16 bytes, random
 	List []Fingerprint `json:"list,omitempty"`
@@ -27,8 +27,8 @@ type Fingerprint struct {
 	MAC    []byte `json:"mac"`    // first 16 bytes of HMAC-SHA-256 under the salt
 }
 
-// MinFingerprint is the least length, in bytes, of a value that [NewFingerprints]
-// takes: a shorter one could be found by trying.
+// MinFingerprint is the least length in bytes of a value for [NewFingerprints].
+// A shorter one could be found by trial.
 const MinFingerprint = 20
 
 const (
@@ -36,7 +36,7 @@ const (
 	macBytes  = 16
 )
 
-// NewFingerprints makes fingerprints of values, the short ones left out.
+// NewFingerprints makes fingerprints of values and leaves out short ones.
 func NewFingerprints(salt []byte, values []string) (Fingerprints, error) {
 	f := Fingerprints{Salt: salt}
 	if len(salt) != saltBytes {
@@ -54,7 +54,7 @@ func NewFingerprints(salt []byte, values []string) (Fingerprints, error) {
 	return f, nil
 }
 
-// Check reports fingerprints that could never match.
+// Check returns an error for fingerprints that can never match.
 func (f Fingerprints) Check() error {
 	if len(f.List) > 0 && len(f.Salt) != saltBytes {
 		return errors.New("fingerprints without a salt")
@@ -73,7 +73,7 @@ func (f Fingerprints) mac(b []byte) []byte {
 	return m.Sum(nil)[:macBytes]
 }
 
-// factor is the odd number that the rolling sum multiplies by.
+// factor is the odd multiplier of the rolling sum.
 func (f Fingerprints) factor() uint64 { return binary.LittleEndian.Uint64(f.Salt) | 1 }
 
 func (f Fingerprints) sum(b []byte) uint32 {
@@ -84,7 +84,8 @@ func (f Fingerprints) sum(b []byte) uint32 {
 	return uint32(h >> 40)
 }
 
-// redact replaces what has one of the fingerprints.
+// redact replaces every text with one of the fingerprints and returns the
+// number of replacements.
 func (f Fingerprints) redact(b []byte) ([]byte, int) {
 	var cuts []cut
 	lengths := map[int][]Fingerprint{}
@@ -100,7 +101,7 @@ func (f Fingerprints) redact(b []byte) ([]byte, int) {
 	return rewrite(b, cuts, "[redacted secret]")
 }
 
-// find looks for values of n bytes, see Karp and Rabin, "Efficient randomized
+// find looks for values of n bytes. See Karp and Rabin, "Efficient randomized
 // pattern-matching algorithms", 1987.
 func (f Fingerprints) find(b []byte, n int, list []Fingerprint) []cut {
 	if len(b) < n {

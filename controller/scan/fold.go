@@ -6,10 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// folded is a text in a form where different spellings are the same: small
-// letters without accents, letters that only look like Latin ones replaced by
-// these, everything invisible dropped, and whatever is no letter or digit one
-// space. It begins and ends with a space.
+// folded is a text in which different spellings are equal: lower case without
+// accents, Latin letters in place of look-alikes, no invisible characters, and
+// one space for other characters. It begins and ends with a space.
 type folded struct {
 	text []byte
 	at   []int32 // for each byte of text, where it was
@@ -95,8 +94,8 @@ func (f *folded) ascii(c byte, at int32) {
 	f.text, f.at = append(f.text, low), append(f.at, at)
 }
 
-// foldWord folds a literal of a phrase. A space at its end stays: the literal
-// is then a whole word.
+// foldWord folds a literal of a phrase. A space at its end stays and marks a
+// whole word.
 func foldWord(s string) []byte {
 	t := bytes.TrimPrefix(fold([]byte(s)).text, []byte(" "))
 	if s[len(s)-1] != ' ' {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// injection finds instructions that somebody hid for the agent.
+// injection finds instructions that are hidden for the agent.
 func (s *span) injection() {
 	l := words()
 	f := fold(s.raw)
@@ -19,7 +19,7 @@ func (s *span) injection() {
 	s.markers()
 }
 
-// phrase notes a phrase at bytes [start, end) of the folded text.
+// phrase reports a phrase at bytes [start, end) of the folded text.
 func (s *span) phrase(p *phrase, f folded, start, end int) {
 	if p.rule == RuleInjection && negated(f.text[:start]) {
 		return
@@ -45,7 +45,7 @@ var injectionText = map[string]string{
 	RuleMarker:     "poses as a message of the system",
 }
 
-// grade is how much a rule weighs in a text of this kind.
+// grade returns the severity of a rule in a text of this kind.
 func (s *span) grade(rule string) Severity {
 	weight := map[string]Severity{RuleInjection: High, RuleExfiltrate: Medium, RuleConceal: Medium, RuleRole: Medium, RuleMarker: Low}[rule]
 	if s.hidden() {
@@ -63,7 +63,7 @@ func (s *span) grade(rule string) Severity {
 	return weight
 }
 
-// negated reports whether the words before say not to do it.
+// negated reports whether the preceding words negate a phrase.
 func negated(before []byte) bool {
 	for _, word := range []string{" not ", " never ", " dont ", " cannot ", " cant ", " nicht ", " nie ", " ne ", " не ", " nunca ",
 		" never just ", " not simply "} {
@@ -76,9 +76,8 @@ func negated(before []byte) bool {
 
 func foldNegation(word string) []byte { return append([]byte(" "), foldWord(word[1:])...) }
 
-// discussed reports whether a phrase stands in quotation marks in a sentence
-// that warns of it. Who injects can write like this too: the finding stays, at
-// a lower severity.
+// discussed reports whether a phrase is quoted in a sentence that warns of it.
+// An attacker can write so too, so the finding stays at a lower severity.
 func (s *span) discussed(from, to int) bool {
 	around := s.raw[max(0, from-240):min(len(s.raw), to+160)]
 	before := bytes.TrimRight(s.raw[max(0, from-12):from], " ")
@@ -96,13 +95,13 @@ func (s *span) discussed(from, to int) bool {
 	return false
 }
 
-// markerTexts are how the formats of chats mark who speaks.
+// markerTexts mark the speaker in chat formats.
 var markerTexts = []string{
 	"<|im_start|>", "<|im_end|>", "<|system|>", "<|start_header_id|>", "<|eot_id|>", "<|endoftext|>", "[INST]", "[/INST]", "<<SYS>>",
 	"<system-reminder>", "</system>", "[system](#", "\n\nHuman:", "\n\nAssistant:", "BEGIN SYSTEM PROMPT",
 }
 
-// markers finds text that poses as another speaker's.
+// markers finds text that claims to be another speaker's.
 func (s *span) markers() {
 	for _, m := range markerTexts {
 		if i := bytes.Index(s.raw, []byte(m)); i >= 0 {
@@ -111,11 +110,12 @@ func (s *span) markers() {
 	}
 }
 
-// together is how many lines apart two kinds of instructions are one attack.
+// together is the greatest distance, in lines, at which two kinds of
+// instructions count as one attack.
 const together = 20
 
-// escalate makes findings critical that only mean an attack together: in what
-// an agent obeys, two kinds of such instructions close to each other.
+// escalate raises findings to critical where two kinds of instructions stand
+// close together in a text that an agent obeys.
 func (j *job) escalate() {
 	if j.kind != Instructions {
 		return

@@ -9,23 +9,24 @@ import (
 	"io"
 )
 
-// Model scores how much a text looks like an injection, from 0 to 1.
+// Model scores a text from 0 (harmless) to 1 (injection).
 type Model interface {
 	Score(ctx context.Context, text string) (float64, error)
 }
 
-// LineModel speaks to a model in another process. Make one with [NewModel].
+// LineModel is a model in another process. Create one with [NewModel].
 type LineModel struct {
 	out io.Writer
 	in  *bufio.Reader
 }
 
-// maxAnswer bounds one answer of a model, in bytes.
+// maxAnswer limits one answer of a model, in bytes.
 const maxAnswer = 64 << 10
 
-// NewModel makes a model of a process that reads one JSON object a line,
-// {"text": "..."}, and answers each with {"score": 0.5} on one line. Not safe
-// for concurrent use. The process is the caller's, who ends it when ctx does.
+// NewModel returns a model that runs in another process. That process reads one
+// JSON object a line, {"text": "..."}, and answers {"score": 0.5} on one line.
+// The caller owns the process and ends it with ctx. It is not safe for
+// concurrent use.
 func NewModel(in io.Reader, out io.Writer) *LineModel {
 	return &LineModel{out: out, in: bufio.NewReaderSize(in, maxAnswer)}
 }
@@ -52,8 +53,8 @@ func (m *LineModel) Score(_ context.Context, text string) (float64, error) {
 	return *answer.Score, nil
 }
 
-// End reads to the end of the answers. More of them than questions are an
-// error: then none is known to belong to its question.
+// End reads to the end of the answers. More answers than questions are an
+// error, because no answer can then be matched to its question.
 func (m *LineModel) End() error {
 	if b, err := m.in.ReadByte(); err == nil {
 		return fmt.Errorf("the model answered more than it was asked, with %q first", b)
@@ -61,8 +62,7 @@ func (m *LineModel) End() error {
 	return nil
 }
 
-// model asks the model about a block. An error stops the scan: what could not
-// be judged is not passed.
+// model asks the model about a block. An error stops the scan.
 func (s *span) model() error {
 	if s.job.kind != Instructions && bytes.IndexByte(s.raw, 0) >= 0 {
 		return nil // no text
@@ -94,7 +94,7 @@ func (s *span) model() error {
 // maxSentence is the longest text scored as one sentence, in bytes.
 const maxSentence = 2 << 10
 
-// sentence is the length of the first sentence or paragraph.
+// sentence returns the length of the first sentence or paragraph.
 func sentence(b []byte) int {
 	for i := range min(len(b), maxSentence) {
 		end := b[i] == '.' || b[i] == '!' || b[i] == '?'

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// instructionNames are files that agents read as instructions, at any depth, in
-// small letters.
+// instructionNames are files that agents read as instructions, in any
+// directory, in lower case.
 var instructionNames = map[string]bool{
 	"agents.md": true, "agents.override.md": true, "agent.md": true, "claude.md": true, "claude.local.md": true, "gemini.md": true,
 	"qwen.md": true, "skill.md": true,
@@ -21,12 +21,11 @@ var instructionDirs = []string{
 	".junie", ".amazonq", "skills", "agents", "commands",
 }
 
-// ordinaryNames are files that agents read early although they are not written
-// for them.
+// ordinaryNames are files for people that agents read early.
 var ordinaryNames = []string{"readme", "contributing", "changelog", "todo", "hacking", "development"}
 
-// Classify says what a file of a repository is for, by its slash path, and
-// whether it is one that an agent takes in without being told to.
+// Classify returns the kind of a repository's file by its slash path. context
+// reports whether agents read it without being asked.
 func Classify(name string) (kind Kind, context bool) {
 	low := strings.ToLower(name)
 	base := path.Base(low)

@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// phrase is an ordered list of groups of words with little between them. Words
-// are beginnings of words, unless they end with a space.
+// phrase is a sequence of word groups with short gaps between them. A word
+// matches as a prefix unless it ends with a space.
 type phrase struct {
 	rule   string
 	groups [][][]byte
 	gap    int // bytes of folded text between two groups, at most
 }
 
-// phraseTable is what injections say, by rule and language. Groups are divided
-// by " > ", the words of a group by "|".
+// phraseTable lists phrases of injections by rule and language. " > " separates
+// groups, "|" the words of a group.
 var phraseTable = []struct{ rule, language, text string }{
 	{
 		RuleInjection,
@@ -189,7 +189,7 @@ var phraseTable = []struct{ rule, language, text string }{
 	{RuleExfiltrate, "Chinese", "发送|發送|上传|上傳|泄露 > 密钥|密鑰|令牌|凭据|憑證|密码|密碼|环境变量|環境變數 > http|服务器|伺服器"},
 }
 
-// gaps are what may stand between two groups, in bytes of folded text.
+// gaps are the greatest gaps between two groups, in bytes of folded text.
 var gaps = map[string]int{RuleInjection: 34, RuleRole: 24, RuleConceal: 30, RuleExfiltrate: 70}
 
 // lexicon is the compiled table.
@@ -205,8 +205,8 @@ type anchor struct {
 	length int // of the word, without a space before it
 }
 
-// words compiles the table at first use: a process that scans nothing does not
-// pay for it.
+// words compiles the table at first use, so that a process without scans does
+// not pay for it.
 var words = sync.OnceValue(func() *lexicon {
 	l := &lexicon{}
 	var anchors [][]byte
@@ -228,8 +228,9 @@ var words = sync.OnceValue(func() *lexicon {
 	return l
 })
 
-// atWordStart puts the space before a word that must begin one. Scripts that
-// put no space between words, or join small words to the next, have none.
+// atWordStart adds a leading space to a word that must begin a word. Scripts
+// without spaces between words, and those that join small words to the next,
+// get none.
 func atWordStart(word []byte) []byte {
 	if word[0] >= 0x80 {
 		return word
@@ -237,8 +238,8 @@ func atWordStart(word []byte) []byte {
 	return append([]byte(" "), word...)
 }
 
-// rest matches the groups after the first in text, which begins behind it, and
-// returns the length of what it matched.
+// rest matches the groups after the first one at the start of text and returns
+// the matched length.
 func (p *phrase) rest(text []byte) (int, bool) {
 	at := 0
 	for _, group := range p.groups[1:] {
@@ -258,7 +259,7 @@ func (p *phrase) rest(text []byte) (int, bool) {
 	return at, true
 }
 
-// indexWord is where a word begins in text, or -1.
+// indexWord returns the start of a word in text, or -1.
 func indexWord(text, word []byte) int {
 	if word[0] >= 0x80 {
 		return bytes.Index(text, word)

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// planted is a value that is looked for in several spellings.
+// planted is a value to find in several spellings.
 type planted struct {
 	rule      string
 	spellings [][]byte
@@ -27,7 +27,7 @@ const (
 	minScattered = 12 // letters and digits of one that is also found in pieces
 )
 
-// plant adds values to look for.
+// plant adds values to find.
 func (s *Scanner) plant(values []string, rule string) {
 	for _, v := range values {
 		if len(v) < minPlanted {
@@ -63,9 +63,9 @@ func reversed(v string) []byte {
 	return out
 }
 
-// offsets are the spellings of v in an encoding of bits to a character, at each
-// of the offsets it can have in a text of groups bytes: what its neighbours
-// leave untouched of it.
+// offsets returns the spellings of v in an encoding with the given bits for
+// each character, for each alignment in groups of bytes. Only characters that
+// do not depend on neighbouring bytes are returned.
 func offsets(v string, groups, bits int, encode func([]byte) string) [][]byte {
 	var out [][]byte
 	for skip := range groups {
@@ -86,7 +86,7 @@ func turn13(r rune) rune {
 	return r
 }
 
-// findPlanted looks for canaries and secrets of the run.
+// findPlanted finds canaries and secrets of the run.
 func (s *Scanner) findPlanted(in *span) {
 	if len(s.planted) == 0 {
 		return
@@ -119,8 +119,8 @@ func (s *Scanner) findPlanted(in *span) {
 
 const plainly = "as it is"
 
-// find is where the value stands in one piece, and how; how is empty when it
-// does not.
+// find returns the position of the value in one piece and its spelling. how is
+// empty if it is not there.
 func (p *planted) find(b []byte) (from, to int, how string) {
 	for i, spelling := range p.spellings {
 		if at := bytes.Index(b, spelling); at >= 0 {
@@ -134,18 +134,19 @@ func (p *planted) find(b []byte) (from, to int, how string) {
 	return 0, 0, ""
 }
 
-// scattered are the readings of a text in which pieces of a value come
-// together; each is made once.
+// scattered holds the transformed texts in which a split value is whole again.
+// Each is made once.
 type scattered struct {
 	made            bool
 	folded          []byte // squashed
 	plain           []byte // squashed, what single characters were escaped; empty: none was
 	letters, digits []byte
-	numbers         [][]byte
+	// numbers returns the texts that lists of character codes spell.
+	numbers [][]byte
 }
 
-// find is where the value stands in pieces: with other characters between, in
-// look-alike letters, as numbers.
+// find returns the position of a split value: with other characters between, in
+// look-alike letters, or as numbers.
 func (r *scattered) find(p planted, b []byte) (from, to int, how string) {
 	if !r.made {
 		r.made = true
@@ -182,8 +183,8 @@ func (r *scattered) find(p planted, b []byte) (from, to int, how string) {
 	return 0, 0, ""
 }
 
-// squash keeps letters and digits in one spelling each: small, without accents,
-// Latin where they look so. It stops at limit bytes, and returns where in b.
+// squash keeps letters and digits in one spelling: lower case, without accents,
+// Latin for look-alikes. It stops at limit bytes and returns the offset in b.
 func squash(b []byte, limit int) (out []byte, end int) {
 	out = make([]byte, 0, min(limit, len(b)))
 	var f folded // of one character
@@ -239,7 +240,7 @@ var asciiAlike = sync.OnceValue(func() *[1 << 10]uint64 {
 	return &bits
 })
 
-// digitValue is the ASCII digit of a decimal digit of any script.
+// digitValue returns the ASCII digit for a decimal digit of any script.
 func digitValue(r rune) (byte, bool) {
 	if !unicode.IsDigit(r) {
 		return 0, false
@@ -276,8 +277,8 @@ func keepAlnum(b []byte) []byte {
 	return out
 }
 
-// unescaped is a text without percent encoding, escapes and character
-// references, however few they are.
+// unescaped returns a text with percent encoding, escapes and character
+// references decoded.
 func unescaped(b []byte) []byte {
 	if bytes.IndexByte(b, '\\') >= 0 {
 		b = []byte(unescape(b))
@@ -303,8 +304,8 @@ func unescaped(b []byte) []byte {
 	return out
 }
 
-// hexDigits are the hexadecimal digits of a text in small letters, without what
-// programming languages write before them: 0x, \x, \u00.
+// hexDigits returns the hexadecimal digits of a text in lower case, without the
+// prefixes 0x, \x and \u00.
 func hexDigits(b []byte) []byte {
 	out := make([]byte, 0, len(b))
 	for i := 0; i < len(b); i++ {

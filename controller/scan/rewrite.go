@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// mark is a finding and the bytes of the outermost text it is about.
+// mark is a finding with its bytes in the outermost text.
 type mark struct {
 	from, to int
 	f        Finding
@@ -26,7 +26,8 @@ func (s *Scanner) marks(kind Kind, b []byte) []mark {
 // cut is a part of a text to replace.
 type cut struct{ from, to int }
 
-// rewrite replaces parts of a text and says how many; parts that touch are one.
+// rewrite replaces parts of a text and returns their number. Adjacent parts
+// count as one.
 func rewrite(b []byte, cuts []cut, note string) ([]byte, int) {
 	hidden := make([]bool, len(b)+1)
 	for _, c := range cuts {
@@ -47,9 +48,9 @@ func rewrite(b []byte, cuts []cut, note string) ([]byte, int) {
 	return out, n
 }
 
-// Suppress withholds the lines of a text that read like instructions to an
-// agent, and reports how many parts it withheld. It judges as in files that
-// agents obey: who reads the output of a tool cannot tell who wrote it.
+// Suppress removes lines that read like instructions to an agent, and returns
+// the number of removed parts. It judges as in files that agents obey, because
+// nobody knows who wrote a tool's output.
 func (s *Scanner) Suppress(b []byte) ([]byte, int) {
 	var cuts []cut
 	found := s.marks(Instructions, b)
@@ -68,8 +69,8 @@ const withheld = "[withheld by agentsh: reads like instructions to an agent]"
 
 var instructs = map[string]bool{RuleInjection: true, RuleConceal: true, RuleExfiltrate: true, RuleRole: true, RuleMarker: true}
 
-// accompanied reports whether another kind of instruction is close: together
-// they are an attack, as in [job.escalate].
+// accompanied reports whether another kind of instruction stands close, as in
+// [job.escalate].
 func accompanied(found []mark, i int) bool {
 	for _, m := range found {
 		if apart := m.f.Line - found[i].f.Line; m.f.Rule != found[i].f.Rule && instructs[m.f.Rule] && m.f.Severity >= High && apart <= together &&
@@ -80,8 +81,8 @@ func accompanied(found []mark, i int) bool {
 	return false
 }
 
-// lines are the whole lines of a mark, with what an encoding or a comment that
-// begins on the last goes on for.
+// lines returns the whole lines of a mark, and the rest of an encoding or
+// comment that begins on the last one.
 func lines(b []byte, m mark) cut {
 	c := cut{from: bytes.LastIndexByte(b[:m.from], '\n') + 1, to: m.to}
 	lineEnd := func() {
@@ -122,9 +123,9 @@ func encodedOnly(line []byte) bool {
 	return true
 }
 
-// Normalize removes what a reader of a text does not see and what shows it in
-// another order than it is read, as far as the text does not need it, and the
-// escape sequences of terminals. It reports how many parts it removed.
+// Normalize removes invisible characters, characters that change the order of
+// text, where the text does not need them, and terminal escape sequences. It
+// returns the number of removed parts.
 func (s *Scanner) Normalize(b []byte) ([]byte, int) {
 	b, n := withoutEscapes(b)
 	if bytes.IndexByte(b, 0) >= 0 || isASCII(b) {
@@ -188,9 +189,8 @@ func withoutEscapes(b []byte) ([]byte, int) {
 	return rewrite(b, cuts, "")
 }
 
-// Redact replaces canaries, secrets of the run and known kinds of secrets in a
-// text. It reports how many. A text that holds a value in pieces is withheld
-// whole.
+// Redact replaces canaries, secrets of the run and known kinds of secrets, and
+// returns their number. A text that holds a split value is withheld as a whole.
 func (s *Scanner) Redact(b []byte) ([]byte, int) {
 	n := 0
 	for _, p := range s.planted {
@@ -229,7 +229,7 @@ func (s *Scanner) Redact(b []byte) ([]byte, int) {
 	return append(out, b[at:]...), n
 }
 
-// keyEnd is where a key that begins before at ends.
+// keyEnd returns the end of a key that begins before at.
 func keyEnd(b []byte, at int) int {
 	const end = "-----END"
 	if n := bytes.Index(b[at:min(len(b), at+16<<10)], []byte(end)); n >= 0 {

@@ -1,12 +1,12 @@
-// Package scan finds what tries to lead an agent astray or must not leave with
-// its results: hidden characters, injected instructions, addresses of internal
+// Package scan finds text that may mislead an agent or must not leave a sandbox:
+// hidden characters, injected instructions, addresses of internal
 // services, secrets, canaries, and settings that start programs.
 //
-// A [Scanner] reads streams of any size in bounded memory. What is encoded
-// (base64, hex, percent and character references, rot13) or hidden (comments,
-// tag characters) is decoded and scanned again, and a finding in it is graver
-// than the same in plain sight. Nothing here is a boundary: a scan advises, the
-// supervisor enforces.
+// A [Scanner] reads streams of any size in bounded memory. It decodes encoded
+// text (base64, hexadecimal, percent and character references, rot13) and
+// hidden text (comments, tag characters) and scans the result. A finding there
+// is more severe than in plain text. A scan only advises; the supervisor
+// enforces.
 package scan
 
 import (
@@ -19,7 +19,7 @@ import (
 	"agentsh/internal/text"
 )
 
-// Severity is how much a finding matters.
+// Severity is the importance of a finding.
 type Severity uint8
 
 // The severities. Only a critical finding stops a run.
@@ -32,7 +32,7 @@ const (
 
 var severityNames = []string{"low", "medium", "high", "critical"}
 
-// String is the severity as printed.
+// String returns the severity as printed.
 func (s Severity) String() string { return severityNames[min(int(s), len(severityNames)-1)] }
 
 // MarshalText makes a severity its word in JSON.
@@ -48,9 +48,11 @@ func (s *Severity) UnmarshalText(word []byte) error {
 	return nil
 }
 
-// Finding is one thing found in a text.
+// Finding is one result of a scan.
 type Finding struct {
-	File     string   `json:"file"`
+	File string `json:"file"`
+	// Line is one line of a scan in another process: a finding, or at the end the
+	// number of scanned files.
 	Line     int      `json:"line"`   // from 1
 	Column   int      `json:"column"` // in characters, from 1
 	Rule     string   `json:"rule"`   // stable name, for filters and SARIF
@@ -61,7 +63,7 @@ type Finding struct {
 	Trace    string   `json:"trace,omitempty"`   // of the run that found it
 }
 
-// String is the finding on one line, without its hint.
+// String returns the finding on one line, without its hint.
 func (f Finding) String() string {
 	line := fmt.Sprintf("%s:%d:%d %s %s %s", text.Visible(f.File), f.Line, f.Column, f.Rule, f.Severity, f.Message)
 	if f.Excerpt != "" {
@@ -99,8 +101,8 @@ type Line struct {
 	Done    bool     `json:"done,omitempty"`
 }
 
-// Kind is what a text is for: the same words weigh more where an agent takes
-// its instructions from.
+// Kind is the purpose of a text. The same words are graver where an agent reads
+// its instructions.
 type Kind uint8
 
 // The kinds of text.
@@ -111,7 +113,7 @@ const (
 	Output                   // what leaves a sandbox
 )
 
-// Options switch the scanners. The zero value switches all off but canaries.
+// Options select the scanners. The zero value selects canaries only.
 type Options struct {
 	Unicode    bool
 	Injection  bool
@@ -127,20 +129,20 @@ type Options struct {
 	Sentences  bool         // the model scores sentence by sentence, else blocks
 }
 
-// All are the options with every scanner that needs nothing else.
+// All returns the options with every scanner that needs no other settings.
 func All() Options {
 	return Options{Unicode: true, Injection: true, URLs: true, Secrets: true, Settings: true}
 }
 
-// Scanner scans texts. Make one with [New]. Safe for concurrent use when its
-// model is.
+// Scanner scans texts. Create one with [New]. It is safe for concurrent use if
+// its model is.
 type Scanner struct {
 	options      Options
 	planted      []planted
 	fingerprints Fingerprints
 }
 
-// New makes a scanner.
+// New returns a scanner.
 func New(o Options) *Scanner {
 	s := &Scanner{options: o, fingerprints: o.Prints}
 	s.plant(o.Canaries, RuleCanary)
@@ -148,12 +150,12 @@ func New(o Options) *Scanner {
 	return s
 }
 
-// maxFindings bounds the findings of one text.
+// maxFindings limits the findings of one text.
 const maxFindings = 200
 
-// Text scans one stream, named name in its findings, and returns them by place.
-// An error is one of reading, of the model or of ctx; findings so far are
-// returned with it.
+// Text scans one stream and returns its findings by position. name stands in
+// the findings. An error comes from reading, the model or ctx; findings so far
+// are returned with it.
 func (s *Scanner) Text(ctx context.Context, name string, kind Kind, r io.Reader) ([]Finding, error) {
 	j := &job{scanner: s, ctx: ctx, name: name, kind: kind, seen: map[Finding]bool{}, line: 1, column: 1}
 	err := j.read(r)
@@ -167,7 +169,7 @@ func (s *Scanner) Text(ctx context.Context, name string, kind Kind, r io.Reader)
 	return j.found, err
 }
 
-// Worst is the highest severity of findings, and whether there is one.
+// Worst returns the highest severity, and whether there is a finding.
 func Worst(fs []Finding) (Severity, bool) {
 	worst := Low
 	for _, f := range fs {

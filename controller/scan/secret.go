@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// token is a kind of credential that can be told by how it looks.
+// token is a kind of credential with a recognisable form.
 type token struct {
 	what   string
 	prefix string
@@ -28,7 +28,7 @@ const (
 
 const privateKey = "private key"
 
-// tokens are the kinds, as their issuers document them.
+// tokens are the kinds of credentials, as their issuers document them.
 var tokens = []token{
 	{"AWS access key", "AKIA", upper + "0189", 16, 16, false},
 	{"AWS temporary key", "ASIA", upper + "0189", 16, 16, false},
@@ -64,7 +64,7 @@ var tokens = []token{
 	{"JSON web token", "eyJ", wordish + ".", 60, 0, true},
 }
 
-// tokenPrefixes finds where a token may begin; made at first use.
+// tokenPrefixes finds possible starts of tokens; it is built at first use.
 var tokenPrefixes = sync.OnceValue(func() *automaton {
 	var list [][]byte
 	for _, t := range tokens {
@@ -80,7 +80,7 @@ type secretHit struct {
 	weak     bool
 }
 
-// findSecrets lists credentials by place.
+// findSecrets lists credentials by position.
 func findSecrets(b []byte) []secretHit {
 	var hits []secretHit
 	tokenPrefixes().find(b, func(i int32, end int) {
@@ -105,7 +105,7 @@ func (t *token) at(b []byte, end int) (secretHit, bool) {
 	if n < t.min || t.max > 0 && n > t.max || t.max == t.min && t.min > 0 && n != t.min {
 		return secretHit{}, false
 	}
-	if t.min > 0 && made(b[end:to]) {
+	if t.min > 0 && isExample(b[end:to]) {
 		return secretHit{}, false
 	}
 	if t.prefix == "eyJ" && bytes.Count(b[from:to], []byte(".")) != 2 {
@@ -132,9 +132,9 @@ func githubChecksum(token []byte) bool {
 	return bytes.Equal(tail, want)
 }
 
-// made reports whether a value was made up for documentation: few different
-// characters, words that say so, or characters in their order.
-func made(b []byte) bool {
+// isExample reports whether a value is an example from documentation: few different
+// characters, words that say so, or characters in sequence.
+func isExample(b []byte) bool {
 	low := strings.ToLower(string(b))
 	for _, word := range []string{"example", "xxxx", "your", "placeholder", "redacted", "dummy", "fake", "1234567", "abcdef", "0000",
 		"sample", "testtest", "changeme"} {
@@ -179,14 +179,14 @@ func urlPasswords(b []byte) []secretHit {
 		at = start
 		user, _, ok := bytes.Cut(b[start:end], []byte("@"))
 		_, password, has := bytes.Cut(user, []byte(":"))
-		if !ok || !has || len(password) < 8 || bytes.ContainsAny(password, "${}[]*%") || made(password) {
+		if !ok || !has || len(password) < 8 || bytes.ContainsAny(password, "${}[]*%") || isExample(password) {
 			continue
 		}
 		hits = append(hits, secretHit{start + len(user) - len(password), start + len(user), urlPassword, true})
 	}
 }
 
-// secrets reports credentials. In what leaves a sandbox they are critical.
+// secrets reports credentials. They are critical in what leaves a sandbox.
 func (s *span) secrets() {
 	for _, h := range findSecrets(s.raw) {
 		f := Finding{Rule: RuleSecret, Severity: High, Message: h.what, Hint: "remove it, and change it where it was issued"}

@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// maxSettings is how much of a settings file is parsed, in bytes.
+// maxSettings limits the parsed part of a settings file, in bytes.
 const maxSettings = 1 << 20
 
-// settingsBuffer keeps the beginning of a text.
+// settingsBuffer holds the beginning of a text.
 type settingsBuffer struct{ b []byte }
 
 func (s *settingsBuffer) add(b []byte) {
 	s.b = append(s.b, b[:min(len(b), maxSettings-len(s.b))]...)
 }
 
-// starter says which settings of which files start programs. In a path of keys
-// * stands for one key or element and ** for any number.
+// starter names settings that start programs. In a path of keys * stands for
+// one key or element and ** for any number.
 type starter struct {
 	file     string // the end of the name
 	keys     string // JSON: keys divided by a slash
@@ -76,7 +76,7 @@ var starters = []starter{
 	{"composer.json", "scripts/post-install-cmd/**", "", Low, "a script that composer install runs", true},
 }
 
-// lineStarter is a setting of a file of lines.
+// lineStarter is a setting in a file of lines.
 type lineStarter struct {
 	file     string // pattern of path.Match for the end of the name
 	re       string // its first group, or all of it, is what is reported
@@ -133,7 +133,7 @@ func isSettings(name string) bool {
 	return false
 }
 
-// endsWith reports whether the last elements of a name are those of pattern.
+// endsWith reports whether a name ends with the elements of pattern.
 func endsWith(name, pattern string) bool {
 	from := len(name)
 	for range strings.Count(pattern, "/") + 1 {
@@ -150,7 +150,7 @@ func endsWith(name, pattern string) bool {
 	return ok
 }
 
-// settings looks for settings that start programs, once the whole was read.
+// settings finds settings that start programs, after the whole file was read.
 func (j *job) settings() error {
 	if !j.scanner.options.Settings || !isSettings(j.name) {
 		return nil
@@ -175,8 +175,8 @@ func (j *job) settings() error {
 	return nil
 }
 
-// start reports a setting that starts a program; a command that looks like an
-// attack makes it critical.
+// start reports a setting that starts a program. A command that looks like an
+// attack is critical.
 func (s *span) start(from, to int, severity Severity, message string, command bool) {
 	if command {
 		for _, a := range attacks() {
@@ -192,8 +192,8 @@ func (s *span) start(from, to int, severity Severity, message string, command bo
 	s.report(from, to, Finding{Rule: RuleSettings, Severity: severity, Message: message, Hint: "remove it, or review what it starts"})
 }
 
-// json walks a JSON file, with comments and commas after the last element as
-// editors write them.
+// json walks a JSON file. Comments and trailing commas are allowed, as editors
+// write them.
 func (s *span) json() {
 	clean := withoutComments(s.raw)
 	d := json.NewDecoder(bytes.NewReader(clean))
@@ -202,7 +202,7 @@ func (s *span) json() {
 	w.value(nil) // what cannot be read is found by the tool that reads it
 }
 
-// walker visits the values of a JSON text with their places.
+// walker visits the values of a JSON text with their positions.
 type walker struct {
 	span    *span
 	decoder *json.Decoder
@@ -210,7 +210,8 @@ type walker struct {
 
 const maxJSONDepth = 32
 
-// value visits one value; false: the text ends or is no JSON.
+// value visits one value. It returns false at the end of the text or if it is
+// not JSON.
 func (w *walker) value(keys []string) bool {
 	before := int(w.decoder.InputOffset())
 	token, err := w.decoder.Token()
@@ -239,7 +240,7 @@ func (w *walker) value(keys []string) bool {
 	return err == nil
 }
 
-// leaf judges a text, number or word.
+// leaf judges a string, number or literal.
 func (w *walker) leaf(keys []string, value string, from, to int) {
 	for from < to && strings.IndexByte(" \t\r\n:,", w.span.raw[from]) >= 0 {
 		from++
@@ -270,8 +271,8 @@ func keysMatch(pattern, keys []string) bool {
 	return ok && keysMatch(pattern[1:], keys[1:])
 }
 
-// withoutComments replaces comments, and commas before a closing bracket, by
-// spaces, so that offsets stay.
+// withoutComments replaces comments and trailing commas by spaces, so offsets
+// stay.
 func withoutComments(b []byte) []byte {
 	out := bytes.Clone(b)
 	quoted := false

@@ -17,7 +17,7 @@ const (
 	maxDepth   = 3         // of texts decoded from texts
 )
 
-// job is one text being scanned.
+// job is the scan of one text.
 type job struct {
 	scanner *Scanner
 	ctx     context.Context
@@ -60,13 +60,14 @@ func (j *job) read(r io.Reader) error {
 	}
 }
 
-// slide drops all but the last overlap bytes of a block, at a character.
+// slide drops all but the last overlap bytes of a block, at a character
+// boundary.
 func (j *job) slide(buf []byte) []byte {
 	cut := max(len(buf)-overlap, 0)
 	for cut < len(buf) && !utf8.RuneStart(buf[cut]) {
 		cut++
 	}
-	j.line, j.column = j.place(buf, cut)
+	j.line, j.column = j.position(buf, cut)
 	j.passed = true
 	return buf[:copy(buf, buf[cut:])]
 }
@@ -74,7 +75,7 @@ func (j *job) slide(buf []byte) []byte {
 // block runs the scanners over one block.
 func (j *job) block(b []byte) error {
 	s := span{job: j, raw: b}
-	s.look()
+	s.plainText()
 	s.decode()
 	if j.scanner.options.Model != nil {
 		return s.model()
@@ -82,8 +83,8 @@ func (j *job) block(b []byte) error {
 	return nil
 }
 
-// look runs the scanners that look at text as it stands.
-func (s *span) look() {
+// plainText runs the scanners of plain text.
+func (s *span) plainText() {
 	o := s.job.scanner.options
 	s.job.scanner.findPlanted(s)
 	if o.Unicode {
@@ -100,8 +101,7 @@ func (s *span) look() {
 	}
 }
 
-// span is a piece of text under the scanners: a block, or what was decoded from
-// one.
+// span is a piece of text: a block, or a text decoded from one.
 type span struct {
 	job   *job
 	raw   []byte
@@ -111,7 +111,7 @@ type span struct {
 	depth int
 }
 
-// derive scans what was decoded from s at an offset of it.
+// derive scans a text that was decoded from s at an offset.
 func (s *span) derive(raw []byte, at int, how string) {
 	if s.depth >= maxDepth || len(raw) == 0 {
 		return
@@ -124,10 +124,10 @@ func (s *span) derive(raw []byte, at int, how string) {
 	inner.decode()
 }
 
-// hidden reports whether a reader does not see the span as it is.
+// hidden reports whether a reader sees the span in another form.
 func (s *span) hidden() bool { return s.how != "" }
 
-// report notes a finding at bytes [from, to) of the span.
+// report adds a finding at bytes [from, to) of the span.
 func (s *span) report(from, to int, f Finding) {
 	if f.Excerpt == "" {
 		f.Excerpt = text.Short(string(s.raw[from:min(to, from+4*maxExcerpt, len(s.raw))]), maxExcerpt)
@@ -139,7 +139,7 @@ func (s *span) report(from, to int, f Finding) {
 	if s.block != nil {
 		block, at = s.block, s.at
 	}
-	f.Line, f.Column = s.job.place(block, at)
+	f.Line, f.Column = s.job.position(block, at)
 	if s.job.note != nil {
 		end := to
 		if s.block != nil {
@@ -150,7 +150,7 @@ func (s *span) report(from, to int, f Finding) {
 	s.job.add(f)
 }
 
-// add notes a finding once.
+// add adds a finding unless it is already there.
 func (j *job) add(f Finding) {
 	f.File = j.name
 	key := f
@@ -165,8 +165,8 @@ func (j *job) add(f Finding) {
 	}
 }
 
-// tooMany says once that there are more findings. It is as grave as the gravest
-// that is not listed.
+// tooMany reports once that findings were left out, with the highest severity
+// among them.
 func (j *job) tooMany(f Finding) {
 	if !j.dropped {
 		j.dropped = true
@@ -188,8 +188,8 @@ func (j *job) tooMany(f Finding) {
 	last.Severity = max(last.Severity, f.Severity)
 }
 
-// place is the line and column of an offset of the block.
-func (j *job) place(block []byte, at int) (line, column int) {
+// position returns the line and column of an offset of the block.
+func (j *job) position(block []byte, at int) (line, column int) {
 	before := block[:at]
 	newlines := bytes.Count(before, []byte("\n"))
 	if newlines == 0 {

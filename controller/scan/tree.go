@@ -8,11 +8,11 @@ import (
 	"path"
 )
 
-// Tree scans the files of a directory that an agent takes in without being told
-// to, or all of them. Links are followed only as far as fsys lets them. Git's
-// own directory is left out but for its configuration. It calls each with the
-// findings of one file and returns how many files it scanned. What cannot be
-// read is an error: it was not judged.
+// Tree scans the files of a directory that an agent reads without being asked,
+// or all files. It follows links as far as fsys permits, and leaves out Git's
+// directory except its configuration. It calls each with the findings of one
+// file and returns the number of scanned files. A file that cannot be read is
+// an error.
 func (s *Scanner) Tree(ctx context.Context, fsys fs.FS, all bool, each func([]Finding)) (int, error) {
 	return s.walk(ctx, fsys, func(name string) (Kind, bool) {
 		kind, context := Classify(name)
@@ -20,12 +20,12 @@ func (s *Scanner) Tree(ctx context.Context, fsys fs.FS, all bool, each func([]Fi
 	}, each)
 }
 
-// OutputTree scans every file of a directory as what leaves a sandbox.
+// OutputTree scans every file of a directory as output of a sandbox.
 func (s *Scanner) OutputTree(ctx context.Context, fsys fs.FS, each func([]Finding)) (int, error) {
 	return s.walk(ctx, fsys, func(string) (Kind, bool) { return Output, true }, each)
 }
 
-// walk scans the files that want takes.
+// walk scans the files that want selects.
 func (s *Scanner) walk(ctx context.Context, fsys fs.FS, want func(name string) (Kind, bool), each func([]Finding)) (int, error) {
 	files := 0
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -62,16 +62,16 @@ func (s *Scanner) walk(ctx context.Context, fsys fs.FS, want func(name string) (
 	return files, err
 }
 
-// leftOut reports errors of what may not be read.
+// leftOut reports errors of files that may not be read.
 func (s *Scanner) leftOut(err error) bool {
 	return s.options.Unreadable && errors.Is(err, fs.ErrPermission)
 }
 
 var errNotFile = errors.New("not a regular file")
 
-// file scans one file. A link that leads out of the tree or nowhere, and what
-// is no regular file, is [errNotFile]: an agent cannot read it either, or not
-// from the repository.
+// file scans one file. A link that leads out of the tree or nowhere, and a
+// special file, give [errNotFile]: an agent cannot read them from the
+// repository either.
 func (s *Scanner) file(ctx context.Context, fsys fs.FS, name string, kind Kind) ([]Finding, error) {
 	info, err := fs.Stat(fsys, name)
 	if link, linkErr := fs.Lstat(fsys, name); err != nil && linkErr == nil && link.Mode()&fs.ModeSymlink != 0 {

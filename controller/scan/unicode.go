@@ -11,8 +11,8 @@ import (
 
 const hiddenHint = "remove the characters; they change nothing that a reader sees"
 
-// unicode finds characters that hide something from a reader. Typography, emoji
-// and the marks that scripts need are none of them.
+// unicode finds characters that hide text from a reader. Typography, emoji and
+// marks that scripts need are allowed.
 func (s *span) unicode() {
 	b := s.raw
 	if bytes.IndexByte(b, 0) >= 0 {
@@ -65,7 +65,8 @@ func isASCII(b []byte) bool {
 	return true
 }
 
-// terminal finds escape sequences, which a reader of a file does not see.
+// terminal finds terminal escape sequences, which a reader of a file does not
+// see.
 func (s *span) terminal() {
 	i := bytes.Index(s.raw, []byte("\x1b["))
 	if k := bytes.Index(s.raw, []byte("\x1b]")); i < 0 || k >= 0 && k < i {
@@ -81,8 +82,8 @@ func (s *span) terminal() {
 	s.report(i, i+8, f)
 }
 
-// run is the end of the run of characters from i on that in accepts, and their
-// number.
+// run returns the end and the length of the run of characters at i that in
+// accepts.
 func run(b []byte, i int, in func(rune) bool) (end, count int) {
 	for i < len(b) {
 		r, size := utf8.DecodeRune(b[i:])
@@ -96,7 +97,7 @@ func run(b []byte, i int, in func(rune) bool) (end, count int) {
 }
 
 // tags judges a run of tag characters and returns its length in bytes. They
-// make flags of regions, and everything else written in them is hidden text.
+// form flags of regions; any other text in them is hidden.
 func (s *span) tags(i int, prev rune) int {
 	end, count := run(s.raw, i, func(r rune) bool { return r >= 0xE0000 && r <= 0xE007F })
 	var ascii []byte
@@ -126,8 +127,8 @@ func (s *span) tags(i int, prev rune) int {
 
 func isSelector(r rune) bool { return r >= 0xFE00 && r <= 0xFE0F || r >= 0xE0100 && r <= 0xE01EF }
 
-// selectors judges a run of variation selectors: one belongs to the character
-// before it, more can be bytes of a hidden text.
+// selectors judges a run of variation selectors. One belongs to the character
+// before it; more may be bytes of a hidden text.
 func (s *span) selectors(i int, prev rune) int {
 	end, count := run(s.raw, i, isSelector)
 	supplement := bytes.HasPrefix(s.raw[i:], []byte("\xf3\xa0")) && !unicode.Is(unicode.Han, prev)
@@ -182,7 +183,7 @@ func isInvisible(r rune) bool {
 	return false
 }
 
-// invisible judges a run of characters without width.
+// invisible judges a run of zero-width characters.
 func (s *span) invisible(i int, prev rune) int {
 	b := s.raw
 	end, count := run(b, i, isInvisible)
@@ -215,8 +216,8 @@ func (s *span) invisible(i int, prev rune) int {
 	return end - i
 }
 
-// ordinaryInvisible reports whether a script or an emoji needs the character
-// where it stands, or it is typography.
+// ordinaryInvisible reports whether a script, an emoji or typography needs the
+// character at this position.
 func ordinaryInvisible(r, prev, next rune) bool {
 	switch r {
 	case 0x00AD, 0x034F:
@@ -233,8 +234,8 @@ func latinWord(r rune) bool {
 	return unicode.In(r, unicode.Latin, unicode.Cyrillic, unicode.Greek) || r >= '0' && r <= '9'
 }
 
-// bits are the texts that a run of two kinds of characters spells as bits,
-// either kind being one.
+// bits returns the texts that a run of two kinds of characters spells in
+// binary, with either kind as one.
 func bits(run []byte) [][]byte {
 	var kinds []rune
 	var digits []int
@@ -274,7 +275,7 @@ func bits(run []byte) [][]byte {
 
 func isBidi(r rune) bool { return r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 }
 
-// bidiLine is what a line has of characters that change its direction.
+// bidiLine counts the bidirectional control characters of a line.
 type bidiLine struct {
 	rtl, latin bool
 	open       int // embeddings and isolates not yet closed
@@ -303,10 +304,10 @@ func (l *bidiLine) add(r rune, at int) {
 	l.open++
 }
 
-// endLine judges a line. Text that runs to the left needs such characters, and
-// balanced ones around nothing of it are harmless; what reorders Latin text
-// shows a reader something else than a program reads.
-// See Boucher and Anderson, "Trojan Source", CVE-2021-42574.
+// endLine judges a line. Right-to-left text needs such characters. A balanced
+// pair around no such text is harmless. Reordered Latin text shows a reader
+// something else than a program reads. See Boucher and Anderson, "Trojan
+// Source", CVE-2021-42574.
 func (s *span) endLine(l *bidiLine) {
 	found := *l
 	*l = bidiLine{}
@@ -343,7 +344,7 @@ var codeSuffixes = map[string]bool{
 
 func isCode(name string) bool { return codeSuffixes[strings.ToLower(path.Ext(name))] }
 
-// homoglyphs finds words of Latin letters with look-alikes among them.
+// homoglyphs finds Latin words with look-alike letters of other scripts.
 func (s *span) homoglyphs() {
 	b := s.raw
 	for i := 0; i < len(b); {

@@ -20,7 +20,7 @@ const (
 	hostSpecial  = "address of no public host"
 )
 
-// Host is what a URL leads to.
+// Host is the target of a URL.
 type Host struct {
 	Scheme string     // small letters
 	Name   string     // as it will be resolved: small letters, no user, port, brackets or last dot
@@ -29,9 +29,9 @@ type Host struct {
 	Odd    string     // how the spelling disguises the host; empty: it does not
 }
 
-// ParseHost reads the host of a URL as clients do, the lenient ones included:
-// addresses may be decimal, octal or hexadecimal numbers of one to four parts.
-// The error is not nil when there is no host.
+// ParseHost reads the host of a URL as lenient clients do: an address may have
+// one to four decimal, octal or hexadecimal parts. It returns an error if there
+// is no host.
 func ParseHost(raw string) (Host, error) {
 	scheme, rest, ok := strings.Cut(strings.TrimSpace(raw), ":")
 	if !ok || scheme == "" || strings.ContainsAny(scheme, "/?#@ ") {
@@ -65,7 +65,7 @@ func ParseHost(raw string) (Host, error) {
 	return h, nil
 }
 
-// normalize writes the name as resolvers see it and finds out its kind.
+// normalize writes the name as resolvers see it and sets its kind.
 func (h *Host) normalize(name string) {
 	var b strings.Builder
 	for _, r := range name {
@@ -117,9 +117,8 @@ func nameKind(name string) string {
 	return hostPublic
 }
 
-// parseAddr reads an address in any spelling that clients take; odd says which
-// one other than the usual.
-// See inet_aton(3) and RFC 4291, section 2.5.5.
+// parseAddr reads an address in any spelling that clients accept; odd names an
+// unusual spelling. See inet_aton(3) and RFC 4291, section 2.5.5.
 func parseAddr(name string) (addr netip.Addr, odd string, ok bool) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		a = a.WithZone("")
@@ -165,8 +164,7 @@ func parseAddr(name string) (addr netip.Addr, odd string, ok bool) {
 	), "an address written as other numbers", true
 }
 
-// embedded reads the address that a name for testing holds: 10-0-0-1 or
-// app.10.0.0.1.
+// embedded reads the address in a test name such as 10-0-0-1 or app.10.0.0.1.
 func embedded(name string) (netip.Addr, bool) {
 	parts := strings.FieldsFunc(name, func(r rune) bool { return r == '.' || r == '-' })
 	if len(parts) < 4 {
@@ -213,7 +211,7 @@ func addrKind(a netip.Addr) string {
 	return hostPublic
 }
 
-// oddSchemes speak to services that expect no HTTP client.
+// oddSchemes reach services that do not expect an HTTP client.
 var oddSchemes = map[string]bool{
 	"gopher": true,
 	"dict":   true,
@@ -225,8 +223,8 @@ var oddSchemes = map[string]bool{
 	"phar":   true,
 }
 
-// URL judges a URL that is about to be fetched: an internal host, a disguised
-// one and schemes that reach into other services are critical.
+// URL judges a URL before it is fetched. An internal host, a disguised host and
+// a scheme of other services are critical.
 func URL(raw string) []Finding {
 	f := Finding{File: "url", Line: 1, Column: 1, Rule: RuleURL, Severity: Critical, Excerpt: excerpt([]byte(raw)), Hint: "name a public host"}
 	scheme, _, _ := strings.Cut(strings.ToLower(raw), ":")
@@ -250,8 +248,8 @@ func URL(raw string) []Finding {
 	return []Finding{f}
 }
 
-// urls finds URLs of internal services in a text. That of this machine is
-// ordinary in documentation, as is a private address.
+// urls finds URLs of internal services in a text. A loopback or private address
+// is ordinary in documentation.
 func (s *span) urls() {
 	b := s.raw
 	for at := 0; ; {
