@@ -18,7 +18,7 @@ func (s *Scanner) marks(kind Kind, b []byte) []mark {
 	j := &job{scanner: s, ctx: context.Background(), name: "text", kind: kind, seen: map[Finding]bool{}, line: 1, column: 1}
 	j.note = func(from, to int, f Finding) { out = append(out, mark{from, to, f}) }
 	sp := span{job: j, raw: b}
-	sp.look()
+	sp.plainText()
 	sp.decode()
 	return out
 }

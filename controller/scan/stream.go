@@ -120,7 +120,7 @@ func (s *span) derive(raw []byte, at int, how string) {
 	if s.block != nil {
 		inner.at, inner.block, inner.how = s.at, s.block, s.how+" in "+how
 	}
-	inner.look()
+	inner.plainText()
 	inner.decode()
 }
 
