@@ -59,7 +59,7 @@ func Names() []string {
 
 // After reports whether a hook runs on the answer of a tool.
 func After(name string) bool {
-	return slices.ContainsFunc(hooks, func(h one) bool { return h.name == name && h.after != nil })
+	return slices.ContainsFunc(hooks, func(h hook) bool { return h.name == name && h.after != nil })
 }
 
 // Refused is the error of a refused call.
@@ -108,7 +108,7 @@ func Run(names []string, s Settings, in io.Reader) (answer []byte, err error) {
 // choose finds the named hooks and sorts them in their own order.
 func choose(names []string) (selected []hook, after bool, err error) {
 	for _, name := range names {
-		if !slices.ContainsFunc(hooks, func(h one) bool { return h.name == name }) {
+		if !slices.ContainsFunc(hooks, func(h hook) bool { return h.name == name }) {
 			return nil, false, fmt.Errorf("unknown hook %.40q: there are %s", name, strings.Join(Names(), ", "))
 		}
 	}

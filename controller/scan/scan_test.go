@@ -75,7 +75,7 @@ type watched struct {
 }
 
 func (w watched) Read(p []byte) (int, error) {
-	w.plainText()
+	w.look()
 	return w.Reader.Read(p)
 }
 
