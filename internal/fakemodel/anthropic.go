@@ -20,7 +20,7 @@ func (anthropic) matches(r *http.Request) bool {
 	return r.Method == http.MethodPost && r.URL.Path == "/v1/messages"
 }
 
-// block is a part of a message.
+// block is one part of a message.
 type block struct {
 	Type      string          `json:"type"`
 	Text      string          `json:"text"`

@@ -10,8 +10,8 @@ import (
 
 func init() { formats = append(formats, chat{}) }
 
-// chat is OpenAI's chat completions, as OpenCode speaks it to a provider that
-// is compatible with OpenAI.
+// chat is OpenAI's chat completions API, in the form that OpenCode uses for
+// compatible providers.
 type chat struct{}
 
 func (chat) name() string { return "chat" }
@@ -20,7 +20,7 @@ func (chat) matches(r *http.Request) bool {
 	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/chat/completions")
 }
 
-// chatBody is what a request says, as far as a test reads it.
+// chatBody is the part of a request that tests read.
 type chatBody struct {
 	Model    string `json:"model"`
 	Messages []struct {

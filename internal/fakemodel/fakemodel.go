@@ -1,6 +1,6 @@
-// Package fakemodel is a model for tests: a server that speaks the wire formats
-// of model APIs and answers with turns that a test wrote. Agents that talk to it
-// are the real programs.
+// Package fakemodel is a model server for tests. It speaks the wire formats of
+// model APIs and answers with turns that a test wrote. The agents that talk to
+// it are the real programs.
 package fakemodel
 
 import (
@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Turn is one answer of the model: text, then calls of tools. A turn without
-// calls ends the agent's work.
+// Turn is one answer of the model: text, then tool calls. A turn without calls
+// ends the agent's work.
 type Turn struct {
 	Say    string
 	Calls  []Call
@@ -20,13 +20,13 @@ type Turn struct {
 	Hold   chan struct{} // not nil: the answer waits until it is closed or the client is gone
 }
 
-// Call uses a tool.
+// Call is one call of a tool.
 type Call struct {
 	Tool  string
 	Input map[string]any
 }
 
-// Request is what an agent asked, the same for every wire format.
+// Request is a request of an agent, equal for every wire format.
 type Request struct {
 	Format  string // name of the wire format
 	Path    string
@@ -40,19 +40,18 @@ type Request struct {
 	Body    []byte
 }
 
-// Result is what a tool answered.
+// Result is the result of a tool call.
 type Result struct {
 	ID     string
 	Text   string
 	Failed bool
 }
 
-// Script decides what the model answers. It is called by one goroutine at a time.
+// Script returns the model's next answer. One goroutine at a time calls it.
 type Script func(Request) Turn
 
-// Turns answers with one turn after another, by the number of tool results in
-// the request, and with the last one from then on. Every turn but the last
-// has one call.
+// Turns returns the turns one after another, by the number of tool results in
+// the request, and then the last one. Every turn but the last has one call.
 func Turns(turns ...Turn) Script {
 	return func(r Request) Turn { return turns[min(len(r.Results), len(turns)-1)] }
 }
@@ -68,10 +67,10 @@ type format interface {
 	write(w io.Writer, r Request, t Turn) error
 }
 
-// formats are the wire formats, in the order they are asked.
+// formats are the wire formats, in the order in which they are tried.
 var formats []format
 
-// Server answers requests. Safe for concurrent use.
+// Server answers requests. It is safe for concurrent use.
 type Server struct {
 	script Script
 

@@ -20,7 +20,7 @@ type member struct {
 	info     fileInfo
 }
 
-// archive writes one kind of archive with the programs of one architecture.
+// archive writes one archive with the programs of one architecture.
 func (m *maker) archive(a archive, arch string, programs []binary) (err error) {
 	if !slices.Equal(a.Formats, []string{"tar.gz"}) {
 		return fmt.Errorf("archive %s: formats %v: only tar.gz is known", a.ID, a.Formats)
@@ -54,8 +54,8 @@ func (m *maker) archive(a archive, arch string, programs []binary) (err error) {
 	return errors.Join(w.Close(), zipped.Close())
 }
 
-// members lists the files of an archive by their names in it. A pattern that
-// matches nothing is an error.
+// members lists the files of an archive by their names in it. A pattern without
+// a match is an error.
 func (a archive) members() ([]member, error) {
 	var out []member
 	for _, f := range a.Files {

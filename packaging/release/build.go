@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// sizeLimits are what the programs may weigh, in bytes, stripped.
+// sizeLimits are the greatest sizes of the stripped programs, in bytes.
 var sizeLimits = map[string]int64{"agentsh": 20_000_000, "agentctl": 40_000_000}
 
 // binary is one built program.
@@ -21,7 +21,7 @@ type binary struct {
 	name, arch, path string
 }
 
-// compile builds the programs for the architectures that wanted names.
+// compile builds the programs for the architectures that wanted accepts.
 func (m *maker) compile(ctx context.Context, wanted func(arch string) bool) ([]binary, error) {
 	var out []binary
 	for _, b := range m.config.Builds {
@@ -73,8 +73,8 @@ func (m *maker) run(ctx context.Context, environment []string, out io.Writer, na
 	return nil
 }
 
-// check holds a program against what a package promises of it: that it is
-// small, and that it needs no library and no loader.
+// check returns an error if a program is too large, or needs a library or a
+// loader.
 func (b binary) check() error {
 	info, err := os.Stat(b.path)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// config is the part of .goreleaser.yml that this program carries out; a key
-// that is not here is an error.
+// config is the part of .goreleaser.yml that this program executes. Other keys
+// are errors.
 type config struct {
 	Version     int
 	ProjectName string `yaml:"project_name"`
@@ -43,7 +43,7 @@ type build struct {
 	Env, Flags, Ldflags []string
 }
 
-// archive is one kind of archive with the programs and other files in it.
+// archive describes one kind of archive: the programs and other files.
 type archive struct {
 	ID           string
 	Formats      []string
@@ -76,13 +76,13 @@ func readConfig(name string) (*config, error) {
 	return &c, nil
 }
 
-// release is what the templates of the configuration may name.
+// release holds the names for templates of the configuration.
 type release struct {
 	project, version, commit string
 	time                     time.Time // of every file that is made
 }
 
-// expand carries out the templates in text for one architecture.
+// expand executes the templates in text for one architecture.
 func (r release) expand(text, arch string) (string, error) {
 	if !strings.Contains(text, "{{") {
 		return text, nil
@@ -99,7 +99,7 @@ func (r release) expand(text, arch string) (string, error) {
 	return b.String(), err
 }
 
-// expandAll carries out the templates of every text below a YAML node.
+// expandAll executes the templates of every text below a YAML node.
 func (r release) expandAll(n *yaml.Node, arch string) error {
 	if n.Kind == yaml.ScalarNode {
 		text, err := r.expand(n.Value, arch)

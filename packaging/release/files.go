@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// generated is where .goreleaser.yml finds the files that a build makes.
+// generated is the directory in which .goreleaser.yml finds generated files.
 const generated = "out/package"
 
-// generate makes the manual, the completions, the notices and the scripts, by
-// programs that run on this machine.
+// generate makes the manual, the completions, the notices and the scripts. It
+// runs the programs of this machine's architecture.
 func (m *maker) generate(ctx context.Context, programs []binary) error {
 	if err := os.RemoveAll(generated); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (m *maker) generate(ctx context.Context, programs []binary) error {
 	})
 }
 
-// document has a program write its manual and its completions.
+// document runs a program to write its manual and its completions.
 func (m *maker) document(ctx context.Context, p binary) error {
 	path, err := filepath.Abs(p.path)
 	if err != nil {
@@ -87,7 +87,7 @@ func (m *maker) document(ctx context.Context, p binary) error {
 	return nil
 }
 
-// zip replaces a file by its compressed form, which has no name and time in it.
+// zip compresses a file in place, without name and time in the header.
 func zip(name string) error {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -107,7 +107,7 @@ func zip(name string) error {
 	return errors.Join(os.WriteFile(name+".gz", b.Bytes(), 0o644), os.Remove(name))
 }
 
-// copyFile copies a file; the mode is what is said, whatever the umask.
+// copyFile copies a file with exactly the given mode, whatever the umask.
 func copyFile(from, to string, mode fs.FileMode) error {
 	data, err := os.ReadFile(from)
 	if err != nil {

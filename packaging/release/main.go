@@ -1,8 +1,7 @@
-// Command release makes what a release consists of, from the tables in
-// .goreleaser.yml: programs, archives, packages, bills of material and checksums.
-// The same tree and the same SOURCE_DATE_EPOCH give the same bytes, wherever and
-// whenever. It runs in the root of the tree, on Debian, whose packages the C
-// libraries come from.
+// Command release builds a release from the tables in .goreleaser.yml:
+// programs, archives, packages, bills of material and checksums. The same tree
+// and the same SOURCE_DATE_EPOCH give the same bytes on any machine. Run it in
+// the root of the tree on Debian, whose packages contain the C libraries.
 package main
 
 import (
@@ -25,7 +24,7 @@ const usage = `what to make is missing or has too many words:
        release files [flags]                 make what the tables name below out/package
        release sbom [flags] ARTIFACT FILE    describe an archive`
 
-// maker makes one release.
+// maker builds one release.
 type maker struct {
 	config  *config
 	release release
@@ -95,7 +94,7 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// everything makes the release in an empty directory.
+// everything builds the release in an empty directory.
 func (m *maker) everything(ctx context.Context) error {
 	if err := os.RemoveAll(m.out); err != nil {
 		return err
@@ -131,7 +130,7 @@ func (m *maker) everything(ctx context.Context) error {
 	return m.checksums()
 }
 
-// of are the programs for one architecture.
+// of returns the programs for one architecture.
 func of(programs []binary, arch string) []binary {
 	var out []binary
 	for _, p := range programs {
@@ -152,7 +151,7 @@ func architectures(programs []binary) []string {
 	return out
 }
 
-// checksums writes the digests of all files, in the form that sha256sum -c reads.
+// checksums writes the digests of all files in the format of sha256sum -c.
 func (m *maker) checksums() error {
 	entries, err := os.ReadDir(m.out)
 	if err != nil {

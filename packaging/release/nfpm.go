@@ -10,7 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// packages has nfpm make the packages of one architecture from an entry of nfpms.
+// packages runs nfpm for one architecture and one entry of nfpms.
 func (m *maker) packages(ctx context.Context, entry yaml.Node, arch string, programs []binary) error {
 	description, formats, err := m.describe(entry, arch, programs)
 	if err != nil {
@@ -32,8 +32,8 @@ func (m *maker) packages(ctx context.Context, entry yaml.Node, arch string, prog
 	return nil
 }
 
-// describe turns an entry of nfpms, as goreleaser reads it, into a file of nfpm:
-// the two name a few things differently, and goreleaser adds the programs.
+// describe turns an entry of nfpms, in goreleaser's format, into a file of
+// nfpm. Some names differ, and goreleaser adds the programs by itself.
 func (m *maker) describe(entry yaml.Node, arch string, programs []binary) (map[string]any, []string, error) {
 	copied, err := clone(entry)
 	if err != nil {
@@ -71,7 +71,7 @@ func (m *maker) describe(entry yaml.Node, arch string, programs []binary) (map[s
 	return d, formats, nil
 }
 
-// clone copies a node with everything that its aliases stand for.
+// clone copies a node and replaces its aliases by what they refer to.
 func clone(n yaml.Node) (*yaml.Node, error) {
 	var value any
 	if err := n.Decode(&value); err != nil {
@@ -81,7 +81,8 @@ func clone(n yaml.Node) (*yaml.Node, error) {
 	return &out, out.Encode(value)
 }
 
-// take removes a key from a mapping and returns its value; nil without it.
+// take removes a key from a mapping and returns its value, or nil if it is
+// missing.
 func take(mapping *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		if mapping.Content[i].Value == key {

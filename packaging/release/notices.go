@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// allowed are the licences that a module may have which is linked in.
+// allowed are the accepted licences of linked modules.
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
 // marks recognise a licence by words that only its text has.
@@ -34,7 +34,7 @@ var marks = []struct {
 	{"MPL-2.0", []string{"Mozilla Public License"}, ""},
 }
 
-// licences names the licences that a text contains.
+// licences returns the licences that a text contains.
 func licences(text string) []string {
 	text = strings.Join(strings.Fields(text), " ")
 	var out []string
@@ -49,8 +49,8 @@ func licences(text string) []string {
 	return out
 }
 
-// check refuses a licence that is not on the list, and a text that none is
-// recognised in.
+// check returns an error for a licence that is not accepted, and for a text
+// without a known licence.
 func check(found []string) error {
 	if len(found) == 0 {
 		return errors.New("no licence is recognised")
@@ -63,12 +63,12 @@ func check(found []string) error {
 	return nil
 }
 
-// module is a Go module that is linked into a program.
+// module is a Go module that a program links.
 type module struct{ path, version, sum string }
 
 func (m module) String() string { return m.path + "@" + m.version }
 
-// modules lists what is linked into programs, each once, sorted.
+// modules lists the modules of the programs, each once, sorted.
 func modules(programs []binary) ([]module, error) {
 	all := map[module]bool{}
 	for _, p := range programs {
@@ -86,8 +86,8 @@ func modules(programs []binary) ([]module, error) {
 	return slices.SortedFunc(maps.Keys(all), func(a, b module) int { return strings.Compare(a.path, b.path) }), nil
 }
 
-// notices is the text that goes with the programs: whose work is in them, under
-// which licences.
+// notices returns the copyright notices of everything that the programs
+// contain, with the licences.
 func (m *maker) notices(ctx context.Context, programs []binary) ([]byte, error) {
 	list, err := modules(programs)
 	if err != nil {
@@ -120,7 +120,7 @@ func (m *maker) notices(ctx context.Context, programs []binary) ([]byte, error) 
 	return b.Bytes(), nil
 }
 
-// ask is the answer of the go command.
+// ask returns the output of the go command.
 func (m *maker) ask(ctx context.Context, args ...string) (string, error) {
 	var out bytes.Buffer
 	err := m.run(ctx, nil, &out, "go", args...)
@@ -161,12 +161,12 @@ func heading(b *bytes.Buffer, title, licence string) {
 	fmt.Fprintf(b, "\n%s\n%s\n%s\n\n", strings.Repeat("=", 78), title, "Licence: "+licence)
 }
 
-// cText is the licence of the C libraries that are linked into agentsh.
+// cText is the licence of the C libraries that agentsh links.
 const cText = "packaging/licences/LGPL-2.1.txt"
 
-// cLibraries tells of what is in agentsh besides Go modules. Its own source and
-// this tree's Makefile are what the LGPL asks for to link it with another
-// version of them.
+// cLibraries lists the parts of agentsh that are not Go modules. The LGPL asks
+// for the means to link with another version; these are their source and this
+// tree's Makefile.
 func cLibraries(b *bytes.Buffer) {
 	heading(b, "libseccomp (in agentsh)", "LGPL-2.1-only")
 	b.WriteString(

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// The part of CycloneDX 1.5 that we say something with:
-// https://cyclonedx.org/docs/1.5/json
+// bom is the part of CycloneDX 1.5 that a release uses. See
+// https://cyclonedx.org/docs/1.5/json.
 type bom struct {
 	Format       string       `json:"bomFormat"`
 	Spec         string       `json:"specVersion"`
@@ -61,8 +61,8 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn"`
 }
 
-// writeSBOM writes what is in the programs of an archive, as they tell
-// themselves, into a document.
+// writeSBOM writes a document that lists the components of an archive's
+// programs. The programs name their components themselves.
 func (m *maker) writeSBOM(ctx context.Context, artifact, document string) error {
 	data, err := os.ReadFile(artifact)
 	if err != nil {
@@ -94,8 +94,8 @@ func (m *maker) writeSBOM(ctx context.Context, artifact, document string) error 
 	return os.WriteFile(document, append(text, '\n'), 0o644)
 }
 
-// serial is the document's number, which is the same for the same archive: a
-// UUID of version 8 (RFC 9562).
+// serial returns the serial number of a document: a UUID of version 8 (RFC
+// 9562) that depends on the archive alone.
 func serial(sum [32]byte) string {
 	u := sum[:16]
 	u[6], u[8] = u[6]&0x0f|0x80, u[8]&0x3f|0x80
@@ -132,7 +132,7 @@ func programsIn(archive []byte) ([]packed, error) {
 	}
 }
 
-// describeProgram adds a program and what is linked into it.
+// describeProgram adds a program and its linked components.
 func (m *maker) describeProgram(ctx context.Context, b *bom, p packed, seen map[string]bool) error {
 	info, err := buildinfo.Read(bytes.NewReader(p.data))
 	if err != nil {
@@ -179,7 +179,7 @@ func (m *maker) describeProgram(ctx context.Context, b *bom, p packed, seen map[
 	return nil
 }
 
-// cComponents are the C libraries of this machine that agentsh is linked with.
+// cComponents returns the C libraries of this machine that agentsh links.
 func (m *maker) cComponents(ctx context.Context, arch string) ([]*component, error) {
 	libc := "libc6-dev"
 	if arch == "arm64" {
