@@ -28,7 +28,6 @@ var stillLarge = map[string]bool{
 	"supervisor.Session":              true,
 	"supervisor/egress.Proxy":         true,
 	"supervisor/egress.flow":          true,
-	"supervisor/audit/report.Session": true,
 	"controller.run":                  true,
 	"controller/report.Report":        true,
 	"controller/bootstrap.Input":      true,

@@ -50,10 +50,15 @@ type Session struct {
 	Others   []*Row
 	Omitted  int // events that are in no table
 
-	programs int
-	command  map[string]*Command
-	refusal  map[string]*Refusal
-	rows     map[string]*Row
+	index index
+}
+
+// index finds the entries of a session that an event belongs to.
+type index struct {
+	programs int                 // how many there are
+	command  map[string]*Command // by request id
+	refusal  map[string]*Refusal // by rule and message
+	row      map[string]*Row     // by all that the row shows
 }
 
 // Command is one request and the programs that it started.
@@ -162,7 +167,7 @@ func (r *Report) session(e wire.Event) *Session {
 	}
 	s := &Session{
 		ID: text.Short(e.Session, 80), Begin: e.Time, End: e.Time,
-		command: map[string]*Command{}, refusal: map[string]*Refusal{}, rows: map[string]*Row{},
+		index: index{command: map[string]*Command{}, refusal: map[string]*Refusal{}, row: map[string]*Row{}},
 	}
 	r.Sessions = append(r.Sessions, s)
 	return s
@@ -188,29 +193,27 @@ func (s *Session) addCommand(e wire.Event) {
 			return
 		}
 		c := &Command{
-			ID: text.Short(
-				e.Command,
-				80,
-			), Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), By: text.Short(e.By, 80), Decision: e.Decision,
-			Rule: rule(e), Message: text.Short(e.Message, textShown), Begin: e.Time, End: e.Time,
+			ID: text.Short(e.Command, 80), Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown),
+			By: text.Short(e.By, 80), Decision: e.Decision, Rule: rule(e), Message: text.Short(e.Message, textShown),
+			Begin: e.Time, End: e.Time,
 		}
 		s.Commands = append(s.Commands, c)
-		s.command[e.Command] = c // an id that is used again means the later one
+		s.index.command[e.Command] = c // an id that is used again means the later one
 		return
 	}
-	if c := s.command[e.Command]; c != nil && e.Exit != nil {
+	if c := s.index.command[e.Command]; c != nil && e.Exit != nil {
 		c.End, c.Exit = e.Time, exitText(*e.Exit)
 		c.Bad = e.Exit.Kind != wire.ExitExited || e.Exit.Code != 0
 	}
 }
 
 func (s *Session) addProgram(e wire.Event) {
-	c := s.command[e.Command]
-	if c == nil || s.programs == maxPrograms {
+	c := s.index.command[e.Command]
+	if c == nil || s.index.programs == maxPrograms {
 		s.Omitted++
 		return
 	}
-	s.programs++
+	s.index.programs++
 	p := Program{
 		At: e.Time, Argv: text.Args(e.Argv, argvShown), Path: text.Short(e.Path, textShown), Decision: e.Decision,
 		Rule: rule(e), Message: text.Short(e.Message, textShown),
@@ -224,7 +227,7 @@ func (s *Session) addProgram(e wire.Event) {
 // addRow counts e in the row of a table for the same thing.
 func (s *Session) addRow(table *[]*Row, e wire.Event) {
 	key := strings.Join([]string{e.Type, e.Command, e.Decision, e.Op, e.Path, e.Target, rule(e), e.Message}, "\x00")
-	row := s.rows[key]
+	row := s.index.row[key]
 	if row == nil {
 		if len(*table) == maxRows {
 			s.Omitted++
@@ -234,25 +237,25 @@ func (s *Session) addRow(table *[]*Row, e wire.Event) {
 			At: e.Time, Command: text.Short(e.Command, 80), Decision: e.Decision, What: what(e), Rule: rule(e),
 			Message: text.Short(e.Message, textShown),
 		}
-		s.rows[key] = row
+		s.index.row[key] = row
 		*table = append(*table, row)
 	}
 	row.Count += times(e)
 }
 
 func (s *Session) addRefusal(e wire.Event) {
-	if c := s.command[e.Command]; c != nil {
+	if c := s.index.command[e.Command]; c != nil {
 		c.Refused += times(e)
 	}
 	key := rule(e) + "\x00" + e.Message
-	f := s.refusal[key]
+	f := s.index.refusal[key]
 	if f == nil {
 		if len(s.Refusals) == maxRows {
 			s.Omitted++
 			return
 		}
 		f = &Refusal{Rule: rule(e), Message: text.Short(e.Message, textShown), Hint: text.Short(e.Hint, textShown)}
-		s.refusal[key] = f
+		s.index.refusal[key] = f
 		s.Refusals = append(s.Refusals, f)
 	}
 	f.Count += times(e)

@@ -158,13 +158,13 @@ func TestAPageIsBounded(t *testing.T) {
 		r.Add(wire.Event{Session: fmt.Sprint(i), Type: wire.EventSession})
 	}
 	r.Finish()
-	if s := r.Sessions[0]; len(s.Commands) != maxCommands || s.programs != maxPrograms || len(s.Files) != maxRows ||
+	if s := r.Sessions[0]; len(s.Commands) != maxCommands || s.index.programs != maxPrograms || len(s.Files) != maxRows ||
 		len(s.Refusals) != maxRows ||
 		s.Omitted == 0 {
 		t.Errorf(
 			"%d commands, %d programs, %d files, %d refusals, %d omitted",
 			len(s.Commands),
-			s.programs,
+			s.index.programs,
 			len(s.Files),
 			len(s.Refusals),
 			s.Omitted,
