@@ -115,3 +115,73 @@ func TestEveryCitedDecisionExists(t *testing.T) {
 		}
 	}
 }
+
+// testName is the name of a test, benchmark, fuzz target or example in a text.
+var testName = regexp.MustCompile(`\b(Test|Fuzz|Benchmark|Example)[A-Z][A-Za-z0-9_]*\b`)
+
+func TestEveryTestThatADocumentCitesExists(t *testing.T) {
+	out, err := exec.Command("grep", "-rhoE", "--include=*_test.go", `^func (Test|Fuzz|Benchmark|Example)[A-Za-z0-9_]+`, ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		known[strings.TrimPrefix(strings.TrimSpace(line), "func ")] = true
+	}
+	err = filepath.WalkDir(".", func(name string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && skipDir(name, d.Name()) {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(name, ".md") || name == "CHANGELOG.md" {
+			return nil
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		for n, line := range strings.Split(string(data), "\n") {
+			for _, cited := range testName.FindAllString(line, -1) {
+				if !known[cited] {
+					t.Errorf("%s:%d cites %s, which is not there", name, n+1, cited)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testCommand is a go test of a script: its pattern and its package.
+var testCommand = regexp.MustCompile(`-run '?([A-Z]\w+)'? (\./\S+)|go_bench (\./\S+) '?([^\s']+)`)
+
+func TestEveryTestThatAScriptRunsExists(t *testing.T) {
+	scripts, err := filepath.Glob("*/*.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, name := range append(scripts, "Makefile", ".ci/run") {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testCommand.FindAllStringSubmatch(string(data), -1) {
+			found++
+			pattern, dir := "^func (Test|Fuzz|Example)?"+m[1], m[2]
+			if dir == "" {
+				pattern, dir = "^func Benchmark.*("+m[4]+")", m[3]
+			}
+			if exec.Command("sh", "-c", `cat "$0"/*_test.go | grep -qE "$1"`, dir, pattern).Run() != nil {
+				t.Errorf("%s runs %q in %s, which has no such test", name, m[0], dir)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d commands were found: the expression no longer matches", found)
+	}
+}

@@ -5,10 +5,8 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -221,45 +219,5 @@ func TestEveryOwnerIsImported(t *testing.T) {
 		if _, err := os.Stat(path.Join(".", pkg)); err != nil {
 			t.Errorf("the table has a package that is not there: %v", err)
 		}
-	}
-}
-
-// testName is the name of a test, benchmark, fuzz target or example in a text.
-var testName = regexp.MustCompile(`\b(Test|Fuzz|Benchmark|Example)[A-Z][A-Za-z0-9_]*\b`)
-
-func TestEveryTestThatADocumentCitesExists(t *testing.T) {
-	out, err := exec.Command("grep", "-rhoE", "--include=*_test.go", `^func (Test|Fuzz|Benchmark|Example)[A-Za-z0-9_]+`, ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]bool{}
-	for line := range strings.Lines(string(out)) {
-		known[strings.TrimPrefix(strings.TrimSpace(line), "func ")] = true
-	}
-	err = filepath.WalkDir(".", func(name string, d os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && name != "." && skipDir(name, d.Name()) {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(name, ".md") || name == "CHANGELOG.md" {
-			return nil
-		}
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		for n, line := range strings.Split(string(data), "\n") {
-			for _, cited := range testName.FindAllString(line, -1) {
-				if !known[cited] {
-					t.Errorf("%s:%d cites %s, which is not there", name, n+1, cited)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -105,7 +105,9 @@ func compare(from, to *listing) []wire.Change {
 	old := from.byPath()
 	xattrs := from.xattrs && to.xattrs
 	out := []wire.Change{}
-	add := func(e *Entry, kind wire.ChangeKind) { out = append(out, wire.Change{Path: wire.Name(e.Path), Kind: kind}) }
+	add := func(e *Entry, kind wire.ChangeKind) {
+		out = append(out, wire.Change{Path: wire.Name(e.Path), Kind: kind})
+	}
 	for i := range to.entries {
 		e := &to.entries[i]
 		was := old[string(e.Path)]
