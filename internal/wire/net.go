@@ -2,15 +2,15 @@ package wire
 
 import "time"
 
-// Net is what an event of a connection tells beside its target and rule.
+// Net is the part of an event that is about a connection.
 type Net struct {
-	ID       uint64 `json:"id"`                 // of the connection, in its session; 0: there was none
-	Address  string `json:"address,omitempty"`  // what was dialled, as IP:port
-	Via      string `json:"via,omitempty"`      // connect, http, socks, transparent, dns
-	Looked   bool   `json:"looked,omitempty"`   // its requests were looked into
-	Sent     int64  `json:"sent,omitempty"`     // bytes to the destination
-	Received int64  `json:"received,omitempty"` // bytes from it
-	Millis   int64  `json:"ms,omitempty"`       // how long it was open
+	ID        uint64 `json:"id"`                  // of the connection, in its session; 0: none was opened
+	Address   string `json:"address,omitempty"`   // what was dialled, as IP:port
+	Via       string `json:"via,omitempty"`       // connect, http, socks, transparent, dns
+	Inspected bool   `json:"inspected,omitempty"` // its requests were inspected
+	Sent      int64  `json:"sent,omitempty"`      // bytes to the destination
+	Received  int64  `json:"received,omitempty"`  // bytes from it
+	Millis    int64  `json:"ms,omitempty"`        // how long it was open
 }
 
 // Connection is an open connection of a session.

@@ -190,11 +190,11 @@ func (s *secret) misplaced(where string) *refusal {
 // ready puts real values in the place of placeholders in a request, and refuses
 // placeholders that stand elsewhere.
 func (x *exchange) ready(r *http.Request) *refusal {
-	all := &x.f.client.p.secrets
+	all := x.f.client.p.judge.secrets
 	if len(all.list) == 0 {
 		return nil
 	}
-	host, _ := policy.ParseHost(x.f.serverName()) // it is one
+	host, _ := policy.ParseHost(x.route.serverName()) // it is one
 	var here []*secret
 	for _, s := range all.list {
 		if x.f.secured && s.at(host, x.f.to.port) {
@@ -208,7 +208,7 @@ func (x *exchange) ready(r *http.Request) *refusal {
 			}
 		}
 		if s := all.in([]byte(text)); s != nil {
-			return "", s.misplaced(where + " to " + x.f.shown())
+			return "", s.misplaced(where + " to " + x.route.shown())
 		}
 		return text, nil
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // ServeDNS answers DNS queries over UDP and TCP, either of which may be nil,
-// until they or the proxy are closed. It closes both. Only addresses are
-// answered, and only of names that the policy could permit a connection to.
+// until they or the proxy are closed. It closes both. It answers only addresses,
+// and only of names that the policy could permit a connection to.
 func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 	errs := make(chan error, 2)
 	n := 0
@@ -49,10 +49,10 @@ func (p *Proxy) ServeDNS(udp net.PacketConn, tcp net.Listener) error {
 const packetsMost = 64
 
 func (p *Proxy) servePackets(udp net.PacketConn) error {
-	if !p.hold(udp) {
+	if !p.open.addListener(udp) {
 		return errors.Join(ErrClosed, udp.Close())
 	}
-	defer p.release(udp)
+	defer p.open.removeListener(udp)
 	slots := make(chan struct{}, packetsMost)
 	buf := make([]byte, answerMost)
 	for {
@@ -60,21 +60,21 @@ func (p *Proxy) servePackets(udp net.PacketConn) error {
 		if err != nil {
 			return err
 		}
-		query := append([]byte(nil), buf[:n]...)
+		message := append([]byte(nil), buf[:n]...)
 		select {
 		case slots <- struct{}{}:
 		default:
 			continue // the program asks again
 		}
-		p.serving.Go(func() {
+		p.open.serving.Go(func() {
 			defer func() { <-slots }()
-			c := &client{p: p, via: viaDNS, ctx: p.ctx}
+			q := nameQuery{p: p, ctx: p.ctx, from: origin{via: viaDNS}}
 			if p.opts.IdentifyPacket != nil {
 				if caller, err := p.opts.IdentifyPacket(from); err == nil {
-					c.caller = caller
+					q.from.caller = caller
 				}
 			}
-			if answer := c.answerDNS(query); answer != nil {
+			if answer := q.answer(message); answer != nil {
 				_, _ = udp.WriteTo(answer, from) // the program asks again
 			}
 		})
@@ -83,14 +83,14 @@ func (p *Proxy) servePackets(udp net.PacketConn) error {
 
 // serveDNS answers queries over one TCP connection.
 func (c *client) serveDNS() {
-	c.via = viaDNS
+	c.from.via = viaDNS
 	for {
 		c.limitTime(c.conn)
-		query, err := readFrame(c.conn)
+		message, err := readFrame(c.conn)
 		if err != nil {
 			return
 		}
-		answer := c.answerDNS(query)
+		answer := nameQuery{c.p, c.ctx, c.from}.answer(message)
 		if answer == nil {
 			return
 		}
@@ -101,13 +101,20 @@ func (c *client) serveDNS() {
 	}
 }
 
-// lookupTime bounds one lookup, waiting for a person not included.
+// lookupTime bounds one lookup. The wait for an approval does not count.
 const lookupTime = 10 * time.Second
 
-// answerDNS answers one query; nil: it is none.
-func (c *client) answerDNS(query []byte) []byte {
+// nameQuery is one DNS query of the session.
+type nameQuery struct {
+	p    *Proxy
+	ctx  context.Context // ends with the client
+	from origin
+}
+
+// answer returns the answer to a message, or nil if it is not a query.
+func (q nameQuery) answer(message []byte) []byte {
 	var parser dnsmessage.Parser
-	head, err := parser.Start(query)
+	head, err := parser.Start(message)
 	if err != nil || head.Response {
 		return nil
 	}
@@ -127,92 +134,95 @@ func (c *client) answerDNS(query []byte) []byte {
 		reply.RCode = dnsmessage.RCodeNotImplemented
 		return buildReply(reply, nil, nil)
 	}
-	a, code := c.lookupFor(question)
+	a, code := q.resolve(question)
 	reply.RCode = code
 	return buildReply(reply, &question, a)
 }
 
-// lookupFor judges a question and looks its name up.
-func (c *client) lookupFor(q dnsmessage.Question) (*answer, dnsmessage.RCode) {
-	text := q.Name.String()
+// resolve judges a question and looks its name up.
+func (q nameQuery) resolve(question dnsmessage.Question) (*answer, dnsmessage.RCode) {
+	text := question.Name.String()
 	host, err := policy.ParseHost(text)
 	if err != nil || host.Name() == "" {
-		_ = c.refuse(wireName(text), against("name", "the name asked for is malformed", ""))
-		return nil, dnsmessage.RCodeRefused
+		return nil, q.refuse(text[:min(len(text), 300)], against("name", "the name asked for is malformed", ""))
 	}
 	name := host.Name()
-	if s := c.p.secrets.inName(name); s != nil {
-		_ = c.refuse(name, s.misplaced("a host name"))
-		return nil, dnsmessage.RCodeRefused
-	}
-	decided := c.p.opts.Policy().EvaluateHost(&policy.HostRequest{Host: host, Binary: c.caller.Process.Exe})
-	d, diag := decided.Decision, decided.Diagnostic
-	var refused *refusal
-	switch {
-	case d.Effect == policy.Approve:
-		refused = c.askName(name, d, diag)
-	case !d.Permits():
-		refused = denied(diag)
-	}
+	d, refused := q.judge(host)
 	if refused != nil {
-		_ = c.refuse(name, refused)
-		return nil, dnsmessage.RCodeRefused
+		return nil, q.refuse(name, refused)
 	}
 	const https, svcb = 65, 64
-	switch q.Type {
+	switch question.Type {
 	case dnsmessage.TypeA, dnsmessage.TypeAAAA:
-	case https, svcb: // they name keys that hide server names, and ways around
+	case https, svcb: // they name keys that encrypt server names, and other ports
 		return nil, dnsmessage.RCodeSuccess
 	default:
-		_ = c.refuse(name, against("name", "only addresses are looked up, not "+q.Type.String(), ""))
-		return nil, dnsmessage.RCodeRefused
+		return nil, q.refuse(name, against("name", "only addresses are looked up, not "+question.Type.String(), ""))
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, lookupTime)
+	ctx, cancel := context.WithTimeout(q.ctx, lookupTime)
 	defer cancel()
-	a, err := c.p.names.find(ctx, name)
+	a, err := q.p.judge.names.find(ctx, name)
 	switch {
 	case errors.Is(err, errNoAddress):
 		return nil, dnsmessage.RCodeNameError
 	case err != nil:
 		return nil, dnsmessage.RCodeServerFailure
 	}
-	if refused := c.recordName(name, d, diag); refused != nil {
-		_ = c.refuse(name, refused)
-		return nil, dnsmessage.RCodeRefused
+	if refused := q.record(name, d); refused != nil {
+		return nil, q.refuse(name, refused)
 	}
-	c.p.names.tell(name, a.addrs)
+	q.p.judge.names.remember(name, a.addrs)
 	return a, dnsmessage.RCodeSuccess
 }
 
-// wireName is a name of a query as events show it.
-func wireName(s string) string { return s[:min(len(s), 300)] }
+// judge decides whether a name may be looked up.
+func (q nameQuery) judge(host policy.Host) (policy.HostDecision, *refusal) {
+	if s := q.p.judge.secrets.inName(host.Name()); s != nil {
+		return policy.HostDecision{}, s.misplaced("a host name")
+	}
+	d := q.p.judge.host(q.from, destination{host: host})
+	switch {
+	case d.Effect == policy.Approve:
+		return d, q.approve(host.Name(), d)
+	case !d.Permits():
+		return d, denied(d.Diagnostic)
+	}
+	return d, nil
+}
 
-// askName asks a person about a name, once for a while.
-func (c *client) askName(name string, d policy.Decision, diag policy.Diagnostic) *refusal {
-	if c.p.names.granted(name) {
+// approve has a person decide about a name. The decision is cached for a while.
+func (q nameQuery) approve(name string, d policy.HostDecision) *refusal {
+	names := q.p.judge.names
+	if names.approved(name) {
 		return nil
 	}
-	if refused := c.ask(c.ctx, d, diag, "dns "+name); refused != nil {
+	if refused := q.p.judge.ask(q.ctx, q.from, verdict{d.Decision, d.Diagnostic}, "dns "+name); refused != nil {
 		return refused
 	}
-	c.p.names.grant(name)
+	names.approve(name)
 	return nil
 }
 
-// recordName records that a name was looked up, where its rule says so.
-func (c *client) recordName(name string, d policy.Decision, diag policy.Diagnostic) *refusal {
+// record records that a name was looked up, if its rule says so.
+func (q nameQuery) record(name string, d policy.HostDecision) *refusal {
 	if d.Effect == policy.Allow {
 		return nil // the connection is recorded
 	}
-	e := c.event(name)
-	e.Decision, e.Rule, e.Op = d.Effect.String(), ruleAt(diag), "lookup"
-	if err := c.p.opts.Emit(e); err != nil {
+	e := q.from.event(name)
+	e.Decision, e.Rule, e.Op = d.Effect.String(), ruleAt(d.Diagnostic), "lookup"
+	if err := q.p.opts.Emit(e); err != nil {
 		return against("audit", "the lookup cannot be recorded: "+err.Error(), "")
 	}
 	return nil
 }
 
-// buildReply makes an answer; nil when it cannot be made.
+// refuse records a refusal and returns the code that answers it.
+func (q nameQuery) refuse(name string, refused *refusal) dnsmessage.RCode {
+	_ = q.p.refuse(q.from, name, refused)
+	return dnsmessage.RCodeRefused
+}
+
+// buildReply encodes an answer. It returns nil if that is not possible.
 func buildReply(head dnsmessage.Header, q *dnsmessage.Question, a *answer) []byte {
 	b := dnsmessage.NewBuilder(make([]byte, 0, 512), head)
 	if q == nil {

@@ -136,15 +136,15 @@ func TestNameServersAreAsked(t *testing.T) {
 
 func TestAnswersAreRememberedWithinBounds(t *testing.T) {
 	n := newNames(nil, 1)
-	for i := range toldMost + 100 {
-		n.tell(fmt.Sprintf("n%d.test", i), []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})})
+	for i := range givenMost + 100 {
+		n.remember(fmt.Sprintf("n%d.test", i), []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})})
 	}
-	if n.number > toldMost || n.number != len(n.told) {
-		t.Errorf("%d of %d", n.number, len(n.told))
+	if n.number > givenMost || n.number != len(n.given) {
+		t.Errorf("%d of %d", n.number, len(n.given))
 	}
 	a := netip.MustParseAddr("192.0.2.1")
-	n.tell("one.test", []netip.Addr{a})
-	n.tell("two.test", []netip.Addr{a})
+	n.remember("one.test", []netip.Addr{a})
+	n.remember("two.test", []netip.Addr{a})
 	if got := fmt.Sprint(n.of(a)); got != "[two.test one.test]" {
 		t.Error(got)
 	}

@@ -1,27 +1,37 @@
-// Package egress is the one way out of a session's network namespace: an HTTP,
-// CONNECT and SOCKS5 proxy, a DNS stub and a listener for connections that were
-// diverted. Every connection, and every HTTP request that is looked into, is
-// judged by the session's policy and recorded.
+// Package egress is the proxy through which a session reaches the outside: HTTP,
+// CONNECT and SOCKS5, a DNS server and a listener for redirected connections. It
+// judges and records every connection, and every HTTP request of an inspected
+// connection.
 //
-// The package opens no listeners: they stand inside the session, and whoever
-// makes them hands them to [Proxy.ServeProxy], [Proxy.ServeTransparent] and
+// The package opens no listeners. The caller opens them inside the session and
+// passes them to [Proxy.ServeProxy], [Proxy.ServeTransparent] and
 // [Proxy.ServeDNS].
+//
+// A connection passes these stages, and each hands values to the next:
+//
+//	accept    egress.go    a listener's connection becomes a client
+//	identify  client.go    the process that connected: its origin
+//	read      front.go     the destination that the client names: an opening
+//	judge     judge.go     policy, names and credentials: a route, or a refusal
+//	dial      upstream.go  the first address of the route that answers
+//	relay     relay.go     bytes in both directions, once the first bytes agree
+//	inspect   web.go       HTTP requests instead, each judged: an exchange
+//
+// A flow (flow.go) is a route in use: what is counted, listed and closed. dns.go
+// answers names, and names.go remembers them for the judge. Calls go from
+// egress.go and client.go to the stages; the judge calls none of them.
 package egress
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,38 +47,38 @@ type Options struct {
 	// Policy is the policy in force. It is called for every decision, from
 	// several goroutines; after it has changed call [Proxy.Recheck].
 	Policy func() *policy.Policy
-	// Emit writes an audit event. What cannot be recorded is refused. It is
-	// called from several goroutines.
+	// Emit writes an audit event. If it fails, the proxy refuses what the event is
+	// about. It is called from several goroutines.
 	Emit func(wire.Event) error
-	// Approve asks a person about a connection or a request. Nil: nobody can be
-	// asked, so it is refused.
+	// Approve asks a person about a connection or a request. Nil: nobody can
+	// approve, so the proxy refuses.
 	Approve func(context.Context, wire.Question) wire.Answer
-	// Identify tells which process made a connection that a listener accepted.
-	// Nil or an error: the process is not known, and a rule that names programs
-	// permits nothing.
+	// Identify returns the process that made an accepted connection. Nil or an
+	// error: the process is not known, and a rule that names programs permits
+	// nothing.
 	Identify func(net.Conn) (Caller, error)
 	// IdentifyPacket is Identify for the source of a DNS query over UDP.
 	IdentifyPacket func(from net.Addr) (Caller, error)
-	// Resolvers are the name servers asked; none: those of this machine, as its
+	// Resolvers are the name servers to ask; none: those of this machine, as its
 	// configuration and hosts file say.
 	Resolvers []netip.AddrPort
-	// Roots verify servers of connections that are looked into; nil: those of
-	// this machine.
+	// Roots verify the servers of inspected connections; nil: those of this
+	// machine.
 	Roots *x509.CertPool
-	// Dial connects to an address that was judged; nil: a net.Dialer.
+	// Dial connects to an address that the policy permits; nil: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Credentials are swapped for their placeholders on the way to their endpoints.
+	// Credentials replace their placeholders in requests to their endpoints.
 	Credentials []Credential
 	// Bandwidth is the most bytes per second that pass, both directions
 	// together; 0: unbounded.
 	Bandwidth int64
 	Limits    Limits
-	// Log gets what an operator of the supervisor has to know; nil: nothing.
+	// Log gets what the operator has to know; nil: nothing.
 	Log *slog.Logger
 }
 
-// Limits bound what one session can make its proxy hold. A zero field has the
-// value that its comment names.
+// Limits bound the resources of one session's proxy. A zero field means the
+// default that its comment names.
 type Limits struct {
 	Connections    int           // open at once, 4096, or fewer where RLIMIT_NOFILE is low
 	Lookups        int           // names being resolved at once, 128
@@ -85,25 +95,15 @@ type Caller struct {
 
 // Proxy serves one session. It is safe for concurrent use; Close ends it.
 type Proxy struct {
-	opts    Options
-	names   *names
-	secrets secrets
-	bucket  *bucket // nil: unbounded
-	ca      authority
-	web     *http.Server
-	shown   *tls.Config // to clients whose TLS ends here
-	handed  *handover
+	opts   Options
+	judge  *judge
+	bucket *bucket // nil: unbounded
+	ca     authority
+	web    *web
+	open   *registry
 
 	ctx  context.Context // ends with the proxy
 	stop context.CancelFunc
-
-	mu      sync.Mutex
-	closers map[io.Closer]struct{} // listeners
-	clients map[*client]struct{}
-	flows   map[uint64]*flow
-	next    uint64
-	closed  bool
-	serving sync.WaitGroup
 }
 
 // ErrClosed is returned by the Serve methods after [Proxy.Close].
@@ -120,10 +120,9 @@ func New(opts Options) (*Proxy, error) {
 		return nil, fmt.Errorf("egress: %w", err)
 	}
 	opts.Limits.Connections = opts.fit()
-	p := &Proxy{
-		opts: opts, secrets: hidden, names: newNames(opts.Resolvers, opts.Limits.Lookups),
-		closers: map[io.Closer]struct{}{}, clients: map[*client]struct{}{}, flows: map[uint64]*flow{},
-	}
+	p := &Proxy{opts: opts, open: newRegistry(), judge: &judge{
+		policy: opts.Policy, names: newNames(opts.Resolvers, opts.Limits.Lookups), secrets: &hidden, approve: opts.Approve,
+	}}
 	if err := p.ca.make(); err != nil {
 		return nil, fmt.Errorf("egress: session authority: %w", err)
 	}
@@ -131,9 +130,8 @@ func New(opts Options) (*Proxy, error) {
 		p.bucket = newBucket(opts.Bandwidth)
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
-	p.handed = newHandover()
 	p.web = p.newWeb()
-	p.serving.Go(func() { _ = p.web.Serve(p.handed) }) // ends with Close
+	p.open.serving.Go(func() { _ = p.web.server.Serve(p.web.handover) }) // ends with Close
 	return p, nil
 }
 
@@ -160,63 +158,57 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// reserved is how many descriptors are left to the rest of the process, and
-// perConnection how many a connection takes: its own and one to its destination.
+// Descriptors: reserved stay free for the rest of the process. A connection needs
+// perConnection, its own and one to its destination.
 const (
 	reserved      = 256
 	perConnection = 2
 )
 
-// fit is how many connections there may be so that the process has descriptors
-// for them.
+// fit returns how many connections the process has descriptors for, at most
+// Limits.Connections.
 func (o *Options) fit() int {
+	wanted := uint64(reserved + perConnection*o.Limits.Connections)
 	var have unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &have); err != nil || have.Cur >= uint64(reserved+perConnection*o.Limits.Connections) {
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &have); err != nil || have.Cur >= wanted {
 		return o.Limits.Connections
 	}
 	room := max(int(have.Cur)-reserved, int(have.Cur)/2) / perConnection
-	o.Log.Warn(
-		"fewer connections than usual: the process may have few descriptors",
-		"descriptors",
-		have.Cur,
-		"connections",
-		room,
-		"usual",
-		o.Limits.Connections,
-		"hint",
-		"start it with a higher limit: ulimit -n "+strconv.Itoa(reserved+perConnection*o.Limits.Connections),
-	)
+	o.Log.Warn("fewer connections than usual: the process may have few descriptors",
+		"descriptors", have.Cur, "connections", room, "usual", o.Limits.Connections,
+		"hint", "start it with a higher limit: ulimit -n "+strconv.FormatUint(wanted, 10))
 	return room
 }
 
-// ServeProxy answers HTTP, CONNECT and SOCKS5 on one listener, told apart by
-// the first byte of a connection, until the listener or the proxy is closed. It
-// closes the listener. After [Proxy.Close] it returns [ErrClosed].
+// ServeProxy answers HTTP, CONNECT and SOCKS5 on one listener until the listener
+// or the proxy is closed. The first byte of a connection tells the protocols
+// apart. It closes the listener. After [Proxy.Close] it returns [ErrClosed].
 func (p *Proxy) ServeProxy(l net.Listener) error {
 	return p.accept(l, func(c *client) { c.serveProxy() })
 }
 
-// ServeTransparent answers connections that their programs meant for another
-// address, which original tells. Otherwise it is like [Proxy.ServeProxy].
+// ServeTransparent answers connections that were redirected; original returns the
+// destination that their program asked for. Otherwise it is like
+// [Proxy.ServeProxy].
 func (p *Proxy) ServeTransparent(l net.Listener, original func(net.Conn) (netip.AddrPort, error)) error {
 	return p.accept(l, func(c *client) {
 		to, err := original(c.conn)
 		if err != nil {
-			p.opts.Log.Warn("diverted connection", "error", err)
+			p.opts.Log.Warn("redirected connection", "error", err)
 			c.reset()
 			return
 		}
-		c.serveDiverted(to)
+		c.serveRedirected(to)
 	})
 }
 
 // accept serves the connections of one listener.
 func (p *Proxy) accept(l net.Listener, serve func(*client)) error {
-	if !p.hold(l) {
+	if !p.open.addListener(l) {
 		return errors.Join(ErrClosed, l.Close())
 	}
-	defer p.release(l)
-	spared := &listen.Sparing{Listener: l, Refused: p.exhausted}
+	defer p.open.removeListener(l)
+	spared := &listen.Sparing{Listener: l, Refused: p.refuseExhausted}
 	for {
 		conn, err := spared.Accept()
 		switch {
@@ -231,91 +223,99 @@ func (p *Proxy) accept(l net.Listener, serve func(*client)) error {
 			_ = conn.Close()
 			continue
 		}
-		p.serving.Go(func() {
-			c.identify()
+		p.open.serving.Go(func() {
+			c.from.caller = p.identify(conn)
 			serve(c)
 			c.leave()
 		})
 	}
 }
 
-// hold registers what Close closes; false: it is too late.
-func (p *Proxy) hold(c io.Closer) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+// admit registers a connection. It returns nil if the proxy is closed, or if
+// there are too many connections, which it records. It does not look up the
+// caller then: a program that opens too many would cause that work.
+func (p *Proxy) admit(conn net.Conn) *client {
+	c := &client{p: p, conn: conn, flows: map[destination]*flow{}}
+	c.ctx, c.stop = context.WithCancel(p.ctx)
+	added, full := p.open.addClient(c, p.opts.Limits.Connections)
+	if added {
+		return c
+	}
+	c.stop()
+	if full {
+		_ = p.refuse(origin{}, "connection", against("connections",
+			"there are "+strconv.Itoa(p.opts.Limits.Connections)+" connections open already", "close some first"))
+	}
+	return nil
+}
+
+// refuseExhausted records that a connection was refused for want of descriptors
+// or memory.
+func (p *Proxy) refuseExhausted(_ net.Conn, err error) {
+	_ = p.refuse(origin{}, "connection",
+		against("descriptors", "there is no room for one more connection: "+err.Error(), "close some first"))
+}
+
+// identify returns the process that connected, as far as it is known.
+func (p *Proxy) identify(conn net.Conn) Caller {
+	if p.opts.Identify == nil {
+		return Caller{}
+	}
+	caller, err := p.opts.Identify(conn)
+	if err != nil {
+		p.opts.Log.Warn("the process that connected is not known", "error", err)
+	}
+	return caller
+}
+
+// Forbidden reports whether every connection to an address is denied: by itself,
+// and by each name that was resolved to it. It records the refusal. A caller that
+// connects for a program can refuse at once, before the proxy does.
+func (p *Proxy) Forbidden(to netip.AddrPort, caller Caller) bool {
+	from, dest := origin{caller, viaTransparent}, destination{policy.HostOf(to.Addr()), to.Port()}
+	d := p.judge.host(from, dest)
+	if !d.Forbidden() {
 		return false
 	}
-	p.closers[c] = struct{}{}
-	p.serving.Add(1)
+	_ = p.refuse(from, dest.String(), denied(d.Diagnostic))
 	return true
 }
 
-func (p *Proxy) release(c io.Closer) {
-	p.mu.Lock()
-	delete(p.closers, c)
-	p.mu.Unlock()
-	_ = c.Close() // Close may have been faster
-	p.serving.Done()
-}
-
-// Connections are the connections that are open, oldest first.
+// Connections returns the connections that are open, oldest first.
 func (p *Proxy) Connections() []wire.Connection {
-	p.mu.Lock()
-	list := make([]*flow, 0, len(p.flows))
-	for _, f := range p.flows {
-		list = append(list, f)
-	}
-	p.mu.Unlock()
-	slices.SortFunc(list, func(a, b *flow) int { return int(a.id) - int(b.id) })
-	out := make([]wire.Connection, len(list))
-	for i, f := range list {
+	flows := p.open.openFlows()
+	out := make([]wire.Connection, len(flows))
+	for i, f := range flows {
 		out[i] = f.describe()
 	}
 	return out
 }
 
-// Recheck judges every open connection by the policy in force now and closes
-// those that it does not permit, or whose requests it wants looked into.
+// Recheck judges every open connection by the policy in force now. It closes
+// those that the policy does not permit, and those that it wants inspected and
+// are not.
 func (p *Proxy) Recheck() {
-	p.mu.Lock()
-	list := make([]*flow, 0, len(p.flows))
-	for _, f := range p.flows {
-		list = append(list, f)
-	}
-	p.mu.Unlock()
-	for _, f := range list {
+	for _, f := range p.open.openFlows() {
 		f.recheck()
 	}
 }
 
-// Intercepts reports whether the policy or a credential has the proxy look into
+// Intercepts reports whether the policy or a credential has the proxy inspect
 // TLS. The session must then trust [Proxy.CA].
 func (p *Proxy) Intercepts() bool {
-	return len(p.secrets.list) > 0 || p.opts.Policy().InspectsAny()
+	return len(p.judge.secrets.list) > 0 || p.opts.Policy().InspectsAny()
 }
 
-// CA is the certificate of the session's own authority, in PEM. Its key exists
-// in this process alone.
+// CA returns the certificate of the session's own authority, in PEM. Its key
+// exists in this process alone.
 func (p *Proxy) CA() []byte { return slices.Clone(p.ca.pem) }
 
 // Close ends every connection and listener and waits until nothing is left.
 func (p *Proxy) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	p.stop()
-	for c := range p.closers {
-		_ = c.Close() // its Serve method closes it too
-	}
-	clients := make([]*client, 0, len(p.clients))
-	for c := range p.clients {
-		clients = append(clients, c)
-	}
-	p.mu.Unlock()
-	for _, c := range clients {
+	for _, c := range p.open.close(p.stop) {
 		c.kill()
 	}
-	err := p.web.Close()
-	p.serving.Wait()
+	err := p.web.server.Close()
+	p.open.serving.Wait()
 	return err
 }

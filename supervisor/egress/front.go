@@ -15,7 +15,16 @@ import (
 	"agentsh/policy"
 )
 
-// serveProxy tells SOCKS, CONNECT and plain HTTP apart.
+// opening is what a client asks for: a destination, and how to answer. conn is the
+// client's connection with what was read of it already.
+type opening struct {
+	to     destination
+	conn   net.Conn
+	accept func() error // tells the client that it may go on
+	refuse func(*refusal)
+}
+
+// serveProxy serves one connection to the proxy: SOCKS, CONNECT or HTTP.
 func (c *client) serveProxy() {
 	c.limitTime(c.conn)
 	in := bufio.NewReaderSize(c.conn, 4<<10)
@@ -23,54 +32,75 @@ func (c *client) serveProxy() {
 	if err != nil {
 		return
 	}
+	o := opening{conn: c.conn}
+	var refused *refusal
+	what := "CONNECT"
 	if first[0] == socksVersion {
-		c.serveSOCKS(in)
+		c.from.via, what = viaSOCKS, "SOCKS"
+		if refused, err = readSOCKS(in, &o); err != nil {
+			return
+		}
+	} else {
+		word, err := in.Peek(len("CONNECT "))
+		if err != nil {
+			return
+		}
+		if !bytes.Equal(bytes.ToUpper(word), []byte("CONNECT ")) {
+			c.from.via = viaHTTP
+			clearReadTimeout(c.conn)
+			c.serveHTTP(nil, unread(c.conn, in))
+			return
+		}
+		c.from.via = viaConnect
+		refused = readConnect(in, &o, c.p.opts.Limits.HeaderBytes, c.p.judge.secrets)
+	}
+	if refused != nil {
+		_ = c.p.refuse(c.from, what, refused)
+		o.refuse(refused)
 		return
 	}
-	word, err := in.Peek(len("CONNECT "))
-	if err != nil {
-		return
-	}
-	if !bytes.Equal(bytes.ToUpper(word), []byte("CONNECT ")) {
-		c.via = viaHTTP
-		noLimit(c.conn)
-		c.handWeb(nil, c.rest(in))
-		return
-	}
-	c.via = viaConnect
-	c.serveConnect(in)
+	clearReadTimeout(c.conn)
+	o.conn = unread(c.conn, in)
+	c.serve(o)
 }
 
-// rest is the connection with what was read ahead of it.
-func (c *client) rest(in *bufio.Reader) net.Conn {
+// unread is a connection with what was read ahead of it.
+func unread(conn net.Conn, in *bufio.Reader) net.Conn {
 	ahead, _ := in.Peek(in.Buffered()) // it is there
-	return &replayed{Conn: c.conn, seen: bytes.Clone(ahead)}
+	return &replayed{Conn: conn, seen: bytes.Clone(ahead)}
 }
 
-// serveConnect answers one CONNECT request.
-func (c *client) serveConnect(in *bufio.Reader) {
-	to, refused := c.readConnect(in)
+// readConnect reads one CONNECT request, RFC 9110 section 9.3.6. The header has
+// at most limit bytes. It takes no more than the header from in.
+func readConnect(in *bufio.Reader, o *opening, limit int, all *secrets) *refusal {
+	conn := o.conn
+	o.refuse = func(r *refusal) { r.write(conn) }
+	o.accept = func() error {
+		_, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n")
+		return err
+	}
+	head, refused := readHeader(in, limit)
 	if refused != nil {
-		_ = c.refuse("CONNECT", refused)
-		refused.write(c.conn)
-		return
+		return refused
 	}
-	noLimit(c.conn)
-	f, refused := c.open(to)
-	if refused == nil {
-		refused = c.tunnel(f, c.rest(in), func() error {
-			_, err := io.WriteString(c.conn, "HTTP/1.1 200 OK\r\n\r\n")
-			return err
-		})
+	if s := all.in(head.Bytes()); s != nil {
+		return s.misplaced("a CONNECT request")
 	}
-	if refused != nil {
-		refused.write(c.conn)
+	r, err := http.ReadRequest(bufio.NewReader(head))
+	if err != nil {
+		return against("request", "the CONNECT request is malformed", "")
 	}
+	if r.Method != http.MethodConnect {
+		return malformed("the method of the request is not a token in capital letters", "write the method in capital letters")
+	}
+	if o.to, err = parseDestination(r.RequestURI, ""); err != nil {
+		return against("request", "CONNECT: "+err.Error(), "name the destination as host:port")
+	}
+	return nil
 }
 
-func (c *client) readConnect(in *bufio.Reader) (destination, *refusal) {
-	// The request is read through a reader of its own that never takes more
-	// than the header, a line at a time.
+// readHeader reads the header of an HTTP request, line by line.
+func readHeader(in *bufio.Reader, limit int) (*bytes.Buffer, *refusal) {
 	var head bytes.Buffer
 	for {
 		line, err := in.ReadSlice('\n')
@@ -78,39 +108,18 @@ func (c *client) readConnect(in *bufio.Reader) (destination, *refusal) {
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 		case err != nil:
-			return destination{}, failed("read the request: %v", err)
+			return nil, failed("read the request: %v", err)
 		case len(bytes.TrimRight(line, "\r\n")) == 0 && head.Len() > len(line):
-			return c.parseConnect(&head)
+			return &head, nil
 		}
-		if head.Len() > c.p.opts.Limits.HeaderBytes {
-			return destination{}, against(
-				"request",
-				"the header of the request is longer than "+strconv.Itoa(c.p.opts.Limits.HeaderBytes)+" bytes",
-				"",
-			)
+		if head.Len() > limit {
+			return nil, against("request", "the header of the request is longer than "+strconv.Itoa(limit)+" bytes", "")
 		}
 	}
 }
 
-func (c *client) parseConnect(head *bytes.Buffer) (destination, *refusal) {
-	if s := c.p.secrets.in(head.Bytes()); s != nil {
-		return destination{}, s.misplaced("a CONNECT request")
-	}
-	r, err := http.ReadRequest(bufio.NewReader(head))
-	if err != nil {
-		return destination{}, against("request", "the CONNECT request is malformed", "")
-	}
-	if r.Method != http.MethodConnect {
-		return destination{}, malformed("the method of the request is not a token in capital letters", "write the method in capital letters")
-	}
-	to, err := parseDestination(r.RequestURI, "")
-	if err != nil {
-		return destination{}, against("request", "CONNECT: "+err.Error(), "name the destination as host:port")
-	}
-	return to, nil
-}
-
-// parseDestination reads host:port; port is what it has when none is written.
+// parseDestination reads host:port. Without a port in the text it is port, if that
+// is not empty.
 func parseDestination(text, port string) (destination, error) {
 	hostText, portText, err := net.SplitHostPort(text)
 	if err != nil && port != "" {
@@ -148,78 +157,71 @@ const (
 	socksNoAddress = 8
 )
 
-// serveSOCKS answers one request of SOCKS 5. Only CONNECT is known: UDP does
-// not leave the session.
-func (c *client) serveSOCKS(in *bufio.Reader) {
-	c.via = viaSOCKS
-	answer := func(code byte) {
-		_, _ = c.conn.Write([]byte{socksVersion, code, 0, socksIPv4, 0, 0, 0, 0, 0, 0}) // the client may be gone
-	}
-	to, code, refused := c.readSOCKS(in)
-	if refused != nil {
-		_ = c.refuse("SOCKS", refused)
-		answer(code)
-		return
-	}
-	if code != socksOK {
-		return
-	}
-	noLimit(c.conn)
-	f, refused := c.open(to)
-	if refused == nil {
-		refused = c.tunnel(f, c.rest(in), func() error {
-			_, err := c.conn.Write([]byte{socksVersion, socksOK, 0, socksIPv4, 0, 0, 0, 0, 0, 0})
-			return err
-		})
-	}
-	switch {
-	case refused == nil:
-	case refused.failure:
-		answer(socksFailed)
-	default:
-		answer(socksDenied)
-	}
-}
+// errDropped says that a client is gone, or speaks SOCKS in a way that gets no
+// answer.
+var errDropped = errors.New("no SOCKS request")
 
-// readSOCKS reads the greeting and the request. The code is socksOK for one to
-// go on with.
-func (c *client) readSOCKS(in *bufio.Reader) (destination, byte, *refusal) {
-	gone := byte(socksFailed)
-	var head [2]byte
-	if _, err := io.ReadFull(in, head[:]); err != nil {
-		return destination{}, gone, nil
+// readSOCKS reads the greeting and the request of SOCKS 5. Only CONNECT is
+// served: UDP does not leave the session. After errDropped the client gets no
+// answer.
+func readSOCKS(in *bufio.Reader, o *opening) (*refusal, error) {
+	conn := o.conn
+	answer := func(code byte) error {
+		_, err := conn.Write([]byte{socksVersion, code, 0, socksIPv4, 0, 0, 0, 0, 0, 0})
+		return err
 	}
-	methods := make([]byte, head[1])
-	if _, err := io.ReadFull(in, methods); err != nil {
-		return destination{}, gone, nil
+	refuseWith := func(code byte) {
+		o.refuse = func(r *refusal) {
+			if r.failure {
+				code = socksFailed
+			}
+			_ = answer(code) // the client may be gone
+		}
 	}
-	if !bytes.Contains(methods, []byte{socksNoAuth}) {
-		_, _ = c.conn.Write([]byte{socksVersion, socksNoMethod})
-		return destination{}, gone, nil
-	}
-	if _, err := c.conn.Write([]byte{socksVersion, socksNoAuth}); err != nil {
-		return destination{}, gone, nil
+	refuseWith(socksDenied)
+	o.accept = func() error { return answer(socksOK) }
+	if err := greetSOCKS(in, conn); err != nil {
+		return nil, err
 	}
 	var request [4]byte
 	if _, err := io.ReadFull(in, request[:]); err != nil || request[0] != socksVersion {
-		return destination{}, gone, nil
+		return nil, errDropped
 	}
 	to, err := readSOCKSAddress(in, request[3])
+	o.to = to
 	switch {
 	case errors.Is(err, errSOCKSAddress):
-		return destination{}, socksNoAddress, against("request", "SOCKS: "+err.Error(), "")
+		refuseWith(socksNoAddress)
+		return against("request", "SOCKS: "+err.Error(), ""), nil
 	case err != nil && errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return destination{}, gone, nil
+		return nil, errDropped
 	case err != nil:
-		return destination{}, socksDenied, against("request", "SOCKS: "+err.Error(), "")
+		return against("request", "SOCKS: "+err.Error(), ""), nil
 	case request[1] != socksConnect:
-		return destination{}, socksNoCommand, against(
-			"request",
-			fmt.Sprintf("SOCKS command %d to %s: only connections of TCP leave the session", request[1], to),
-			"",
-		)
+		refuseWith(socksNoCommand)
+		return against("request", fmt.Sprintf("SOCKS command %d to %s: only connections of TCP leave the session", request[1], to), ""), nil
 	}
-	return to, socksOK, nil
+	return nil, nil
+}
+
+// greetSOCKS agrees on no authentication.
+func greetSOCKS(in *bufio.Reader, conn net.Conn) error {
+	var head [2]byte
+	if _, err := io.ReadFull(in, head[:]); err != nil {
+		return errDropped
+	}
+	methods := make([]byte, head[1])
+	if _, err := io.ReadFull(in, methods); err != nil {
+		return errDropped
+	}
+	if !bytes.Contains(methods, []byte{socksNoAuth}) {
+		_, _ = conn.Write([]byte{socksVersion, socksNoMethod})
+		return errDropped
+	}
+	if _, err := conn.Write([]byte{socksVersion, socksNoAuth}); err != nil {
+		return errDropped
+	}
+	return nil
 }
 
 var errSOCKSAddress = errors.New("the address is of no known kind")

@@ -8,177 +8,133 @@ import (
 	"agentsh/policy"
 )
 
-// open judges a way to a destination. The flow is registered and its begin is
-// recorded; a refusal is recorded too.
-func (c *client) open(to destination) (*flow, *refusal) {
-	f := &flow{client: c, to: to, name: to.host.Name(), approved: map[*policy.Rule]bool{}}
-	var refused *refusal
-	switch {
-	case to.port == 0:
-		refused = against("destination", "port 0 leads nowhere", "")
-	case c.p.secrets.inName(to.host.Name()) != nil:
-		refused = c.p.secrets.inName(to.host.Name()).misplaced("a host name")
-	case f.name != "":
-		refused = f.judgeName()
-	default:
-		refused = f.judgeAddress()
-	}
-	if refused == nil {
-		refused = f.begin()
-	}
-	if refused != nil {
-		return nil, c.refuse(to.String(), refused)
-	}
-	return f, nil
+// judge decides about destinations and requests: by the policy in force, by what
+// the name server answered, and by the credentials. It records nothing.
+type judge struct {
+	policy  func() *policy.Policy
+	names   *names
+	secrets *secrets
+	approve func(context.Context, wire.Question) wire.Answer // nil: nobody can approve
 }
 
-// judgeName judges a way to a name: whether it may be looked up, and then each
-// of its addresses.
-func (f *flow) judgeName() *refusal {
-	p := f.client.p
-	named := p.opts.Policy().EvaluateHost(&policy.HostRequest{Host: f.to.host, Binary: f.client.caller.Process.Exe})
-	if refused := f.admit(named.Decision, named.Diagnostic, f.to.String()); refused != nil {
-		return refused
+// open decides about a connection to a destination.
+func (j *judge) open(ctx context.Context, from origin, to destination) (route, *refusal) {
+	if to.port == 0 {
+		return route{}, against("destination", "port 0 leads nowhere", "")
 	}
-	addrs, err := p.names.lookup(f.client.ctx, f.name)
+	if s := j.secrets.inName(to.host.Name()); s != nil {
+		return route{}, s.misplaced("a host name")
+	}
+	d := j.host(from, to)
+	switch {
+	case d.Forbidden():
+		return route{}, denied(d.Diagnostic)
+	case to.host.Name() != "":
+		return j.openName(ctx, from, newRoute(to), d)
+	}
+	return j.openAddress(ctx, from, newRoute(to), d)
+}
+
+// host asks the policy about a host before anything else is known: about an
+// address with the names that were resolved to it.
+func (j *judge) host(from origin, to destination) policy.HostDecision {
+	q := &policy.HostRequest{
+		Host: to.host, Port: int(to.port), Binary: from.caller.Process.Exe, Inspected: j.secrets.endpoint(to),
+	}
+	for _, name := range j.names.of(to.host.Addr()) {
+		host, err := policy.ParseHost(name)
+		inspected := err != nil || j.secrets.endpoint(destination{host, to.port})
+		q.Names = append(q.Names, policy.HostName{Name: name, Inspected: inspected})
+	}
+	return j.policy().EvaluateHost(q)
+}
+
+// openName resolves a name that may be resolved, and decides about each of its
+// addresses.
+func (j *judge) openName(ctx context.Context, from origin, r route, d policy.HostDecision) (route, *refusal) {
+	shown := r.to.String()
+	if refused := j.permit(ctx, from, r.approved, verdict{d.Decision, d.Diagnostic}, shown); refused != nil {
+		return r, refused
+	}
+	addrs, err := j.names.lookup(ctx, r.name)
 	if err != nil {
-		return failed("look up %s: %v", f.name, err)
+		return r, failed("look up %s: %v", r.name, err)
 	}
-	f.looked.Store(p.secrets.endpoint(f.to) || f.inspects(f.name, addrs))
+	r.inspected = j.secrets.endpoint(r.to) || j.inspects(from, r.name, addrs, r.to.port)
 	var first *refusal
 	for _, a := range addrs {
-		d, diag := f.evaluate(f.name, a)
-		if refused := f.admit(d, diag, f.to.String()); refused != nil {
+		v := j.evaluate(from, r, r.name, a)
+		if refused := j.permit(ctx, from, r.approved, v, shown); refused != nil {
 			if first == nil {
 				first = refused
 			}
 			continue
 		}
-		f.addrs = append(f.addrs, a)
-		f.take(d, diag)
+		r.addrs = append(r.addrs, a)
+		r.allow(v)
 	}
-	if len(f.addrs) == 0 {
-		return first
+	if len(r.addrs) == 0 {
+		return r, first
 	}
-	return nil
+	return r, nil
 }
 
-// judgeAddress judges a way to an address: it is allowed itself, or was
-// answered for a name that is.
-func (f *flow) judgeAddress() *refusal {
-	p := f.client.p
-	addr := f.to.host.Addr()
-	f.addrs = []netip.Addr{addr}
-	d := p.evaluateAddress(f.to, f.client.caller)
-	f.names, f.direct = d.Names, d.Direct
-	f.looked.Store(d.Inspected)
-	if d.Forbidden() {
-		return denied(d.Diagnostic)
-	}
-	f.take(d.Decision, d.Diagnostic)
+// openAddress decides about an address that some rule permits, or that a person
+// must approve: by itself or by a name that was resolved to it.
+func (j *judge) openAddress(ctx context.Context, from origin, r route, d policy.HostDecision) (route, *refusal) {
+	v := verdict{d.Decision, d.Diagnostic}
+	r.addrs, r.inspected, r.verdict = []netip.Addr{r.to.host.Addr()}, d.Inspected, v
 	if d.Permits() {
-		return nil
+		r.names, r.direct = d.Names, d.Direct
+		return r, nil
 	}
-	shown := f.to
-	if d.Name != "" {
-		shown.host, _ = policy.ParseHost(d.Name) // it is a name that was answered
-		f.names = []string{d.Name}
+	shown := r.to
+	if r.direct = d.Name == ""; !r.direct {
+		shown.host, _ = policy.ParseHost(d.Name) // the name server answered it
+		r.names = []string{d.Name}
 	}
-	f.direct = d.Name == ""
-	return f.admit(d.Decision, d.Diagnostic, shown.String())
-}
-
-// evaluateAddress asks the policy about an address, with the names that it was
-// answered for.
-func (p *Proxy) evaluateAddress(to destination, caller Caller) policy.HostDecision {
-	q := &policy.HostRequest{Host: to.host, Port: int(to.port), Binary: caller.Process.Exe, Inspected: p.secrets.endpoint(to)}
-	for _, name := range p.names.of(to.host.Addr()) {
-		host, err := policy.ParseHost(name)
-		q.Names = append(q.Names, policy.HostName{Name: name, Inspected: err != nil || p.secrets.endpoint(destination{host, to.port})})
-	}
-	return p.opts.Policy().EvaluateHost(q)
-}
-
-// wants reports whether the requests of a way by this name are to be looked
-// into.
-func (f *flow) wants(name string) bool {
-	to := f.to
-	if name != "" {
-		host, err := policy.ParseHost(name)
-		if err != nil {
-			return true
-		}
-		to.host = host
-	}
-	return f.client.p.secrets.endpoint(to) || f.inspects(name, f.addrs)
-}
-
-func (f *flow) inspects(name string, addrs []netip.Addr) bool {
-	for _, a := range addrs {
-		if f.client.p.opts.Policy().Inspects(f.client.request(name, a, f.to.port)) {
-			return true
-		}
-	}
-	return false
+	return r, j.permit(ctx, from, r.approved, v, shown.String())
 }
 
 // evaluate decides about the connection as a whole.
-func (f *flow) evaluate(name string, addr netip.Addr) (policy.Decision, policy.Diagnostic) {
-	q := f.client.request(name, addr, f.to.port)
-	if f.looked.Load() {
+func (j *judge) evaluate(from origin, r route, name string, addr netip.Addr) verdict {
+	q := from.request(name, addr, r.to.port)
+	if r.inspected {
 		q.Method = policy.Intercepted
 	}
-	return f.client.p.opts.Policy().Evaluate(q)
+	d, diag := j.policy().Evaluate(q)
+	return verdict{d, diag}
 }
 
-// take keeps the decision that a way goes ahead by: the first that permits.
-func (f *flow) take(d policy.Decision, diag policy.Diagnostic) {
-	if f.diag.Rule == "" {
-		f.decision, f.diag = d, diag
-	}
-}
-
-// admit carries a decision out: nil when it permits, or when a person does.
-func (f *flow) admit(d policy.Decision, diag policy.Diagnostic, shown string) *refusal {
+// permit returns nil if a verdict permits, or if a person approves the
+// connection, which it notes in approved.
+func (j *judge) permit(ctx context.Context, from origin, approved *approvals, v verdict, shown string) *refusal {
 	switch {
-	case d.Permits():
+	case v.Permits():
 		return nil
-	case d.Effect != policy.Approve:
-		return denied(diag)
-	case f.isApproved(d.Rule):
+	case v.Effect != policy.Approve:
+		return denied(v.diag)
+	case approved.has(v.Rule):
 		return nil
 	}
-	if refused := f.client.ask(f.client.ctx, d, diag, "tcp "+shown); refused != nil {
+	if refused := j.ask(ctx, from, v, "tcp "+shown); refused != nil {
 		return refused
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.approved[d.Rule] = true
+	approved.add(v.Rule)
 	return nil
 }
 
-// isApproved reports whether a person permitted the connection by a rule.
-func (f *flow) isApproved(r *policy.Rule) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.approved[r]
-}
-
-// ask puts a question to a person. No answer is a denial.
-func (c *client) ask(ctx context.Context, d policy.Decision, diag policy.Diagnostic, subject string) *refusal {
-	refused := denied(diag)
-	if c.p.opts.Approve == nil {
+// ask has a person decide. No answer is a denial.
+func (j *judge) ask(ctx context.Context, from origin, v verdict, subject string) *refusal {
+	refused := denied(v.diag)
+	if j.approve == nil {
 		return refused
 	}
-	q := wire.Question{Command: c.caller.Command, Kind: "net", Subject: subject, Rule: ruleAt(diag)}
-	if d.Rule != nil {
-		q.Message, q.TimeoutMS = d.Rule.Message, d.Rule.ApproveTimeout.Milliseconds()
+	q := wire.Question{Command: from.caller.Command, Kind: wire.AskNet, Subject: subject, Rule: ruleAt(v.diag), Process: from.process()}
+	if v.Rule != nil {
+		q.Message, q.TimeoutMS = v.Rule.Message, v.Rule.ApproveTimeout.Milliseconds()
 	}
-	if c.caller.Process != (wire.Process{}) {
-		process := c.caller.Process
-		q.Process = &process
-	}
-	answer := c.p.opts.Approve(ctx, q)
+	answer := j.approve(ctx, q)
 	if answer.Allow {
 		return nil
 	}
@@ -188,84 +144,125 @@ func (c *client) ask(ctx context.Context, d policy.Decision, diag policy.Diagnos
 	return refused
 }
 
-// settle holds what a client says inside its connection, by TLS or in an HTTP
-// request, against where it asked to go. An empty said is TLS without a name.
-func (f *flow) settle(said string) *refusal {
-	if said == "" {
-		if f.direct {
-			return nil
+// wants reports whether the requests of a route by a name must be inspected.
+func (j *judge) wants(from origin, r route, name string) bool {
+	to := r.to
+	if name != "" {
+		host, err := policy.ParseHost(name)
+		if err != nil {
+			return true
 		}
-		return against("agreement", "the TLS handshake names no server, so that it cannot be held against "+f.to.String(),
+		to.host = host
+	}
+	return j.secrets.endpoint(to) || j.inspects(from, name, r.addrs, to.port)
+}
+
+// inspects reports whether a rule is about the requests to one of the addresses.
+func (j *judge) inspects(from origin, name string, addrs []netip.Addr, port uint16) bool {
+	for _, a := range addrs {
+		if j.policy().Inspects(from.request(name, a, port)) {
+			return true
+		}
+	}
+	return false
+}
+
+// agree compares the host that a client names inside its connection, by TLS or in
+// an HTTP request, with the destination. An empty said is TLS without a name. For
+// a connection to an address it returns the route by the name.
+func (j *judge) agree(ctx context.Context, from origin, r route, said string) (route, *refusal) {
+	if said == "" {
+		if r.direct {
+			return r, nil
+		}
+		return r, against("agreement", "the TLS handshake names no server, so that it cannot be compared with "+r.to.String(),
 			"have the client send the server name (SNI), or allow the address by itself")
 	}
 	host, err := policy.ParseHost(said)
 	switch {
 	case err != nil:
-		return against("agreement", "the connection to "+f.to.String()+" names a malformed host", "")
-	case f.to.host.Name() != "" && host == f.to.host:
-		return nil
-	case f.to.host.Name() != "" || host.Name() == "" && (host != f.to.host || !f.direct):
-		return against("agreement", "the connection is to "+f.to.String()+" but asks for "+host.String(), "connect to the host that is asked for")
+		return r, against("agreement", "the connection to "+r.to.String()+" names a malformed host", "")
+	case r.to.host.Name() != "" && host == r.to.host:
+		return r, nil
+	case r.to.host.Name() != "" || host.Name() == "" && (host != r.to.host || !r.direct):
+		return r, against("agreement", "the connection is to "+r.to.String()+" but asks for "+host.String(),
+			"connect to the host that is asked for")
 	case host.Name() == "":
-		return nil
+		return r, nil
 	}
-	return f.adopt(host)
+	return j.byName(ctx, from, r, host.Name())
 }
 
-// adopt makes the way of an address that of a name said on it, if that is one
-// the address was answered for, or the address is allowed whatever its name.
-func (f *flow) adopt(host policy.Host) *refusal {
-	name := host.Name()
-	known := false
-	for _, n := range f.names {
+// byName decides about a connection to an address by a name. It must have been
+// resolved to the address, or the address must be permitted by itself.
+func (j *judge) byName(ctx context.Context, from origin, r route, name string) (route, *refusal) {
+	known := r.direct
+	for _, n := range r.names {
 		known = known || n == name
 	}
-	if !known && !f.direct {
-		return against("agreement", "the connection is to "+f.to.String()+", which was not answered for "+name+" or is not allowed by it",
+	if !known {
+		return r, against("agreement", "the connection is to "+r.to.String()+", which was not answered for "+name+" or is not allowed by it",
 			"look the name up first, or connect through the proxy that HTTPS_PROXY names")
 	}
-	was := f.looked.Swap(f.wants(name))
-	d, diag := f.evaluate(name, f.to.host.Addr())
-	if refused := f.admit(d, diag, name+" ("+f.to.String()+")"); refused != nil {
-		f.looked.Store(was)
-		return refused
+	next := r
+	next.inspected = j.wants(from, r, name)
+	v := j.evaluate(from, next, name, r.to.host.Addr())
+	if refused := j.permit(ctx, from, r.approved, v, name+" ("+r.to.String()+")"); refused != nil {
+		return r, refused
 	}
-	f.mu.Lock()
-	f.name, f.decision, f.diag = name, d, diag
-	f.mu.Unlock()
-	return nil
+	next.name, next.verdict = name, v
+	return next, nil
 }
 
-// judgeRequest decides about one HTTP request on the way. Each meaning of it is
-// judged for each address: the strictest answer holds.
-func (f *flow) judgeRequest(ctx context.Context, meanings []meaning) (policy.Decision, policy.Diagnostic, *refusal) {
-	pol := f.client.p.opts.Policy()
-	var worst policy.Decision
-	var diag policy.Diagnostic
+// opaque decides about a connection that names no host, as it is neither TLS nor
+// HTTP. It counts as one by the name that was resolved last and is not inspected.
+func (j *judge) opaque(from origin, r route) (route, *refusal) {
+	if r.to.host.Name() != "" || r.direct {
+		return r, nil
+	}
+	for _, name := range r.names {
+		if !j.wants(from, r, name) {
+			r.name = name
+			return r, nil
+		}
+	}
+	return r, notInspectable(r.to.String())
+}
+
+// notInspectable refuses a connection that must be inspected and cannot be.
+func notInspectable(shown string) *refusal {
+	return against("inspection", "requests to "+shown+" are inspected, and this is neither TLS nor HTTP", "")
+}
+
+// request decides about one HTTP request. Each meaning is evaluated for each
+// address; the strictest verdict holds.
+func (j *judge) request(ctx context.Context, from origin, r route, meanings []meaning) (verdict, *refusal) {
+	pol := j.policy()
+	var worst verdict
 	var meant meaning
 	for i, m := range meanings {
-		for j, a := range f.addrs {
-			q := f.client.request(f.name, a, f.to.port)
+		for k, a := range r.addrs {
+			q := from.request(r.name, a, r.to.port)
 			q.Method, q.Path = m.method, m.path
-			d, g := pol.Evaluate(q)
-			if i+j == 0 || strictness(d) > strictness(worst) {
-				worst, diag, meant = d, g, m
+			d, diag := pol.Evaluate(q)
+			if i+k == 0 || strictness(d) > strictness(worst.Decision) {
+				worst, meant = verdict{d, diag}, m
 			}
 		}
 	}
 	if meant != meanings[0] && !worst.Permits() {
-		diag.Message += "; by its headers or query the request is also " + meant.method + " " + meant.path
+		worst.diag.Message += "; by its headers or query the request is also " + meant.method + " " + meant.path
 	}
 	switch {
-	case worst.Permits(), worst.Effect == policy.Approve && f.isApproved(worst.Rule):
-		return worst, diag, nil
+	case worst.Permits(), worst.Effect == policy.Approve && r.approved.has(worst.Rule):
+		return worst, nil
 	case worst.Effect == policy.Approve:
-		return worst, diag, f.client.ask(ctx, worst, diag, "tcp "+f.shown()+" "+meant.method+" "+meant.path)
+		return worst, j.ask(ctx, from, worst, "tcp "+r.shown()+" "+meant.method+" "+meant.path)
 	}
-	return worst, diag, denied(diag)
+	return worst, denied(worst.diag)
 }
 
-// strictness orders decisions: permitted, to be asked about, denied.
+// strictness orders decisions: permitted, to be approved, denied.
 func strictness(d policy.Decision) int {
 	switch {
 	case d.Permits():
@@ -274,4 +271,28 @@ func strictness(d policy.Decision) int {
 		return 1
 	}
 	return 2
+}
+
+// recheck reports whether the policy in force permits an open connection as it
+// is, and if not, why.
+func (j *judge) recheck(from origin, r route) (policy.Diagnostic, bool) {
+	pol := j.policy()
+	for _, a := range r.addrs {
+		q := from.request(r.name, a, r.to.port)
+		if !r.inspected && pol.Inspects(q) {
+			return policy.Diagnostic{
+				Rule:    "reload",
+				Message: "the policy in force now inspects the requests to " + r.shown(),
+				Hint:    "connect again",
+			}, false
+		}
+		if r.inspected {
+			q.Method = policy.Intercepted
+		}
+		d, diag := pol.Evaluate(q)
+		if !d.Permits() && (d.Effect != policy.Approve || !r.approved.any()) {
+			return diag, false
+		}
+	}
+	return policy.Diagnostic{}, true
 }

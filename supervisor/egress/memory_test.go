@@ -66,7 +66,7 @@ network_rules:
 	if err != nil {
 		panic(err)
 	}
-	p.names.ask = func(context.Context, string) ([]netip.Addr, time.Duration, error) {
+	p.judge.names.ask = func(context.Context, string) ([]netip.Addr, time.Duration, error) {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, time.Minute, nil
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

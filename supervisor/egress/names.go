@@ -13,20 +13,20 @@ import (
 	"agentsh/policy"
 )
 
-// names knows the addresses of names, for one session, and for which names the
-// session was told which addresses.
+// names remembers the addresses of names for one session, and which addresses the
+// session was given for which names.
 type names struct {
 	ask   func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error)
 	slots chan struct{} // one for each name being looked up
 
-	mu     sync.Mutex
-	known  map[string]*answer
-	told   map[netip.Addr][]told
-	number int                  // of entries in told
-	grants map[string]time.Time // names that a person let be looked up, and until when
+	mu        sync.Mutex
+	known     map[string]*answer
+	given     map[netip.Addr][]given
+	number    int                  // of entries in given
+	approvals map[string]time.Time // names that a person approved, and until when
 }
 
-// answer is what a name server said.
+// answer is the answer of a name server.
 type answer struct {
 	ready chan struct{} // closed when the rest is set
 	addrs []netip.Addr
@@ -34,30 +34,30 @@ type answer struct {
 	until time.Time
 }
 
-// told is that an address was answered for a name.
-type told struct {
+// given is that the session was given an address for a name.
+type given struct {
 	name  string
 	until time.Time
 }
 
-// Bounds. A program may keep an address for longer than its answer lives.
+// Bounds. A program may use an address for longer than its answer lives.
 const (
 	lifeLeast   = 5 * time.Second
 	lifeMost    = 5 * time.Minute
-	toldLife    = 15 * time.Minute
+	givenLife   = 15 * time.Minute
 	failureLife = time.Second
 	knownMost   = 4096
-	toldMost    = 8192
+	givenMost   = 8192
 	addrsMost   = 8 // of one family
 	systemLife  = time.Minute
 )
 
 func newNames(servers []netip.AddrPort, lookups int) *names {
 	n := &names{
-		slots:  make(chan struct{}, lookups),
-		known:  map[string]*answer{},
-		told:   map[netip.Addr][]told{},
-		grants: map[string]time.Time{},
+		slots:     make(chan struct{}, lookups),
+		known:     map[string]*answer{},
+		given:     map[netip.Addr][]given{},
+		approvals: map[string]time.Time{},
 	}
 	n.ask = systemLookup
 	if len(servers) > 0 {
@@ -66,7 +66,7 @@ func newNames(servers []netip.AddrPort, lookups int) *names {
 	return n
 }
 
-// systemLookup asks as this machine is configured to.
+// systemLookup resolves a name as this machine is configured to.
 func systemLookup(ctx context.Context, name string) ([]netip.Addr, time.Duration, error) {
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
 	return addrs, systemLife, err
@@ -104,7 +104,7 @@ func (n *names) find(ctx context.Context, name string) (*answer, error) {
 			return nil, errBusy
 		}
 		a = &answer{ready: make(chan struct{})}
-		n.keep(name, a)
+		n.store(name, a)
 		n.mu.Unlock()
 		n.fill(ctx, name, a)
 		return a, a.err
@@ -118,8 +118,8 @@ func (n *names) find(ctx context.Context, name string) (*answer, error) {
 	}
 }
 
-// keep remembers an answer. mu is held.
-func (n *names) keep(name string, a *answer) {
+// store remembers an answer. mu is held.
+func (n *names) store(name string, a *answer) {
 	if len(n.known) >= knownMost {
 		for other, old := range n.known {
 			select {
@@ -132,14 +132,14 @@ func (n *names) keep(name string, a *answer) {
 	n.known[name] = a
 }
 
-// fill asks and gives the answer to all who wait.
+// fill resolves a name and gives the answer to all callers that wait.
 func (n *names) fill(ctx context.Context, name string, a *answer) {
 	defer func() { <-n.slots }()
 	addrs, life, err := n.ask(ctx, name)
-	a.addrs = tidy(addrs)
+	a.addrs = normal(addrs)
 	switch {
 	case err != nil:
-		a.err, life = plainLookup(err), failureLife
+		a.err, life = shortLookup(err), failureLife
 	case len(a.addrs) == 0:
 		a.err, life = errNoAddress, failureLife
 	default:
@@ -151,9 +151,9 @@ func (n *names) fill(ctx context.Context, name string, a *answer) {
 
 var errNoAddress = errors.New("the name has no address")
 
-// plainLookup is an error without the name, which the caller tells, and without
-// the server.
-func plainLookup(err error) error {
+// shortLookup is a lookup error without the name and the server. The caller adds
+// the name.
+func shortLookup(err error) error {
 	var d *net.DNSError
 	switch {
 	case errors.As(err, &d) && d.IsNotFound:
@@ -164,8 +164,8 @@ func plainLookup(err error) error {
 	return err
 }
 
-// tidy puts addresses into their one form, IPv4 first, each once.
-func tidy(addrs []netip.Addr) []netip.Addr {
+// normal returns addresses in their one form, IPv4 first, each once.
+func normal(addrs []netip.Addr) []netip.Addr {
 	var four, six []netip.Addr
 	for _, a := range addrs {
 		a = policy.HostOf(a).Addr()
@@ -179,51 +179,51 @@ func tidy(addrs []netip.Addr) []netip.Addr {
 	return append(four, six...)
 }
 
-// tell remembers that the session was given the addresses of a name.
-func (n *names) tell(name string, addrs []netip.Addr) {
+// remember notes that the session was given the addresses of a name.
+func (n *names) remember(name string, addrs []netip.Addr) {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.number+len(addrs) > toldMost {
+	if n.number+len(addrs) > givenMost {
 		n.forget(now)
 	}
 	for _, a := range addrs {
-		list := n.told[a]
-		i := slices.IndexFunc(list, func(t told) bool { return t.name == name })
+		list := n.given[a]
+		i := slices.IndexFunc(list, func(t given) bool { return t.name == name })
 		if i < 0 {
 			n.number++
-			n.told[a] = append(list, told{name, now.Add(toldLife)})
+			n.given[a] = append(list, given{name, now.Add(givenLife)})
 			continue
 		}
-		list[i].until = now.Add(toldLife)
+		list[i].until = now.Add(givenLife)
 	}
 }
 
-// forget drops what is over, and everything when that does not help: programs
-// then have to ask again. mu is held.
+// forget drops expired entries, and all entries if that is not enough: programs
+// must then ask again. mu is held.
 func (n *names) forget(now time.Time) {
-	for a, list := range n.told {
-		kept := slices.DeleteFunc(list, func(t told) bool { return now.After(t.until) })
+	for a, list := range n.given {
+		kept := slices.DeleteFunc(list, func(t given) bool { return now.After(t.until) })
 		n.number -= len(list) - len(kept)
-		n.told[a] = kept
+		n.given[a] = kept
 		if len(kept) == 0 {
-			delete(n.told, a)
+			delete(n.given, a)
 		}
 	}
-	if n.number > toldMost/2 {
-		clear(n.told)
+	if n.number > givenMost/2 {
+		clear(n.given)
 		n.number = 0
 	}
 }
 
-// of are the names that an address was answered for, the latest first.
+// of returns the names that an address was given for, the latest first.
 func (n *names) of(a netip.Addr) []string {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	list := slices.Clone(n.told[a])
+	list := slices.Clone(n.given[a])
 	slices.Reverse(list)
-	slices.SortStableFunc(list, func(x, y told) int { return y.until.Compare(x.until) })
+	slices.SortStableFunc(list, func(x, y given) int { return y.until.Compare(x.until) })
 	var out []string
 	for _, t := range list {
 		if now.Before(t.until) {
@@ -233,26 +233,27 @@ func (n *names) of(a netip.Addr) []string {
 	return out
 }
 
-// grant remembers that a person let a name be looked up.
-func (n *names) grant(name string) {
+// approve remembers that a person approved the lookup of a name.
+func (n *names) approve(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.grants) >= knownMost {
-		clear(n.grants)
+	if len(n.approvals) >= knownMost {
+		clear(n.approvals)
 	}
-	n.grants[name] = time.Now().Add(lifeMost)
+	n.approvals[name] = time.Now().Add(lifeMost)
 }
 
-func (n *names) granted(name string) bool {
+// approved reports whether a person approved the lookup of a name lately.
+func (n *names) approved(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return time.Now().Before(n.grants[name])
+	return time.Now().Before(n.approvals[name])
 }
 
-// resolver asks given name servers.
+// resolver asks a list of name servers.
 type resolver struct{ servers []netip.AddrPort }
 
-// Patience with one server, and how often each is asked.
+// Timeout of one server, and how often each is asked.
 const (
 	askTime  = 3 * time.Second
 	askTimes = 2

@@ -10,7 +10,7 @@ import (
 	"agentsh/policy"
 )
 
-// Ways a connection comes by, as events name them.
+// How a connection reached the proxy, as events name it.
 const (
 	viaConnect     = "connect"
 	viaHTTP        = "http"
@@ -19,21 +19,20 @@ const (
 	viaDNS         = "dns"
 )
 
-// refusal is why something does not go ahead, told to the client and, when it
-// is a denial, recorded.
+// refusal is why a connection or request does not go ahead. The client reads it; a
+// denial is recorded.
 type refusal struct {
 	failure bool // the destination failed; nothing was denied
-	unclear bool // the request is none that a rule could be about
+	unclear bool // servers may read the request in different ways
 	diag    policy.Diagnostic
 }
 
-// failed is a refusal for what is nobody's decision.
+// failed is a refusal that nobody decided: something failed.
 func failed(format string, args ...any) *refusal {
 	return &refusal{failure: true, diag: policy.Diagnostic{Message: fmt.Sprintf(format, args...)}}
 }
 
-// against is a refusal by the proxy's own rules, which hold whatever the policy
-// says.
+// against is a refusal by one of the proxy's own rules, whatever the policy says.
 func against(rule, message, hint string) *refusal {
 	return &refusal{diag: policy.Diagnostic{Rule: rule, Message: message, Hint: hint}}
 }
@@ -48,7 +47,7 @@ func malformed(message, hint string) *refusal {
 // denied is a refusal by the policy.
 func denied(diag policy.Diagnostic) *refusal { return &refusal{diag: diag} }
 
-// status is the HTTP status that tells of the refusal.
+// status is the HTTP status of the refusal.
 func (r *refusal) status() int {
 	switch {
 	case r.failure:
@@ -59,8 +58,8 @@ func (r *refusal) status() int {
 	return http.StatusForbidden
 }
 
-// text is the refusal for whoever was refused: what, by which rule, and what
-// would be allowed.
+// text is the refusal as the client reads it: what was refused, by which rule, and
+// what would be allowed.
 func (r *refusal) text() string {
 	var b strings.Builder
 	if r.failure {
@@ -89,7 +88,7 @@ func (r *refusal) respond(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, r.text()) // the client may be gone
 }
 
-// write answers a CONNECT that is refused and says that the connection ends.
+// write answers a CONNECT that is refused and announces the end of the connection.
 func (r *refusal) write(w io.Writer) {
 	text := r.text()
 	status := r.status()
@@ -104,16 +103,16 @@ func (r *refusal) write(w io.Writer) {
 	) // the client may be gone
 }
 
-// refuse records a denial and returns it. It stays a denial when it cannot be
+// refuse records a denial and returns it. It stays a denial if it cannot be
 // recorded.
-func (c *client) refuse(target string, r *refusal) *refusal {
+func (p *Proxy) refuse(from origin, target string, r *refusal) *refusal {
 	if r.failure {
 		return r
 	}
-	e := c.event(target)
+	e := from.event(target)
 	e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), r.diag.Message, r.diag.Hint, ruleAt(r.diag)
-	if err := c.p.opts.Emit(e); err != nil {
-		c.p.opts.Log.Error("a refusal could not be recorded", "error", err)
+	if err := p.opts.Emit(e); err != nil {
+		p.opts.Log.Error("a refusal could not be recorded", "error", err)
 	}
 	return r
 }

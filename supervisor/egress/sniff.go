@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What a client speaks, by what it sends first.
+// Protocols of a client, by what it sends first.
 const (
 	isOpaque = iota
 	isTLS
@@ -23,10 +23,10 @@ type sniffed struct {
 	kind   int
 	seen   []byte
 	server string // TLS: the server name; empty: none
-	hidden bool   // TLS: the real server name is encrypted
+	hidden bool   // TLS: the server name is encrypted
 }
 
-// conn is the client's connection with what was seen put back.
+// conn is the client's connection from its first byte.
 func (s sniffed) conn(in net.Conn) net.Conn { return &replayed{Conn: in, seen: s.seen} }
 
 // replayed is a connection that begins with bytes read earlier.
@@ -48,8 +48,8 @@ func (r *replayed) Read(b []byte) (int, error) {
 // CloseWrite ends what goes to the client.
 func (r *replayed) CloseWrite() error { return endWrite(r.Conn) }
 
-// helloMost is the most of a TLS handshake that is read before it is understood,
-// and lineMost of the first line of a request, in bytes.
+// Bounds of what is read before it is understood, in bytes: of a TLS handshake,
+// and of the first line of a request.
 const (
 	helloMost = 64 << 10
 	lineMost  = 16 << 10
@@ -57,19 +57,19 @@ const (
 
 var errUnclear = errors.New("the connection begins with neither TLS nor HTTP nor anything else that can be told in time")
 
-// sniff reads what a client sends first, without limit of time for the first
-// byte. An error beside bytes that were seen means that they cannot be judged.
-func sniff(c *client, in net.Conn) (sniffed, error) {
-	defer noLimit(in)
+// sniff reads what a client sends first. The timeout begins with the first byte.
+// An error together with bytes that were seen means that they cannot be judged.
+func sniff(ctx context.Context, in net.Conn, timeout time.Duration) (sniffed, error) {
+	defer clearReadTimeout(in)
 	first := make([]byte, 2048)
 	n, err := in.Read(first)
 	if n == 0 {
 		return sniffed{}, err
 	}
-	c.limitTime(in)
+	setReadTimeout(in, timeout)
 	s := sniffed{seen: slices.Clip(first[:n])}
 	if s.seen[0] == 0x16 { // a handshake record, RFC 8446 section 5.1
-		return sniffTLS(c.ctx, s, in)
+		return sniffTLS(ctx, s, in)
 	}
 	for {
 		kind, clear := guess(s.seen)
@@ -92,8 +92,8 @@ func sniff(c *client, in net.Conn) (sniffed, error) {
 	}
 }
 
-// guess tells HTTP by its first line. It is clear when the line is complete, or
-// cannot become one of HTTP: servers skip empty lines before a request.
+// guess recognises HTTP by its first line. clear is false while more bytes are
+// needed. Servers skip empty lines before a request.
 func guess(seen []byte) (kind int, clear bool) {
 	text := bytes.TrimLeft(seen, "\r\n")
 	line, _, whole := bytes.Cut(text, []byte("\n"))
@@ -111,32 +111,32 @@ func guess(seen []byte) (kind int, clear bool) {
 	return isOpaque, true
 }
 
-// errHeard ends the handshake that is only listened to.
-var errHeard = errors.New("heard")
+// errHello ends the handshake once the ClientHello is known.
+var errHello = errors.New("the ClientHello is read")
 
 // encryptedHello is the extension of Encrypted Client Hello, RFC 9849.
 const encryptedHello = 0xfe0d
 
-// sniffTLS reads a ClientHello with the TLS library, which then goes no further.
+// sniffTLS reads a ClientHello with the TLS library and stops there.
 func sniffTLS(ctx context.Context, s sniffed, in net.Conn) (sniffed, error) {
-	ear := &listener{Conn: in, seen: s.seen, left: helloMost}
-	ear.pending = ear.seen
-	heard := false
-	server := tls.Server(ear, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		heard = true
+	tap := &listener{Conn: in, seen: s.seen, left: helloMost}
+	tap.pending = tap.seen
+	complete := false
+	server := tls.Server(tap, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		complete = true
 		s.server = hello.ServerName
 		s.hidden = slices.Contains(hello.Extensions, encryptedHello)
-		return nil, errHeard
+		return nil, errHello
 	}})
 	err := server.HandshakeContext(ctx)
-	s.seen, s.kind = ear.seen, isTLS
-	if heard {
+	s.seen, s.kind = tap.seen, isTLS
+	if complete {
 		return s, nil
 	}
 	return s, err
 }
 
-// listener reads a connection, keeps what it read, and says nothing.
+// listener reads a connection and keeps what it read. It discards what is written.
 type listener struct {
 	net.Conn
 	seen, pending []byte

@@ -83,7 +83,7 @@ func newWorld(t testing.TB, text string, change func(*Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.names.ask = w.ask
+	p.judge.names.ask = w.ask
 	w.p = p
 	l := w.listen()
 	w.proxy = l.Addr().String()
