@@ -96,7 +96,7 @@ func (c *compiler) addPlan(p Plan) error {
 		}
 	}
 	notified := slices.Clone(p.Notified)
-	for _, r := range p.Told {
+	for _, r := range p.Reported {
 		notified = append(notified, Notice{r.Syscalls, r.When})
 	}
 	for _, e := range p.Excepted {
@@ -168,7 +168,7 @@ func conditions(c Case) ([]scmp.ScmpCondition, error) {
 			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareGreater, one.Value)
 		case HasBits:
 			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, one.Value, one.Value)
-		case LacksBit:
+		case NoBits:
 			cond, err = scmp.MakeCondition(one.Arg, scmp.CompareMaskedEqual, one.Value, 0)
 		default:
 			err = fmt.Errorf("comparison %d is unknown", one.Op)

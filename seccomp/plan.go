@@ -11,10 +11,10 @@ import (
 type Plan struct {
 	// Refused fail in the kernel: nobody hears of them.
 	Refused []Refusal
-	// Told are notified: the supervisor refuses them, see [Plan.Table], and can
+	// Reported are notified: the supervisor refuses them, see [Plan.Table], and can
 	// tell of it.
-	Told []Refusal
-	// Excepted are notified too: harmless ones go on, the others are as Told.
+	Reported []Refusal
+	// Excepted are notified too: harmless ones go on, the others are as Reported.
 	Excepted []Exception
 	Notified []Notice
 }
@@ -32,14 +32,14 @@ type Refusal struct {
 // registers, so a call that was looked at may go on.
 type Exception struct {
 	Refusal
-	// Own are the arguments that must name the caller's own process; 0 does.
-	Own []uint
-	// Values are those of argument 0 that are excepted; with them Own is empty.
+	// Self are the arguments that must name the caller's own process; 0 does.
+	Self []uint
+	// Values are those of argument 0 that are excepted; with them Self is empty.
 	Values []uint64
 }
 
 // Notice is a set of calls that wait for the supervisor's answer. When works as
-// in [Refusal]. No case may overlap one of Refused for the same call; Told and
+// in [Refusal]. No case may overlap one of Refused for the same call; Reported and
 // Excepted go before it.
 type Notice struct {
 	Syscalls []string
@@ -63,12 +63,12 @@ type Op uint8
 // register and ignores the rest, so a refusal of one int value compares the low
 // half only: a caller can put anything above it.
 const (
-	Is32     Op = iota // the low 32 bits equal Value
-	Not                // the whole register differs from Value
-	Above              // the whole register is greater than Value
-	HasBits            // every bit of Value is set
-	LacksBit           // no bit of Value is set
-	Is                 // the whole register equals Value
+	Is32    Op = iota // the low 32 bits equal Value
+	Not               // the whole register differs from Value
+	Above             // the whole register is greater than Value
+	HasBits           // every bit of Value is set
+	NoBits            // no bit of Value is set
+	Is                // the whole register equals Value
 )
 
 // PlanOptions choose what a plan notifies and the refusals that are not for
@@ -80,9 +80,9 @@ type PlanOptions struct {
 	NoInternet  bool // refuse sockets of every family but UNIX, where no network namespace holds them
 	// Signals say which signals are notified, and what holds the others.
 	Signals Signals
-	// Tell has the refusals that programs seldom meet notified, so that the
+	// Report has the refusals that programs seldom meet notified, so that the
 	// supervisor can tell of them; else they are Refused.
-	Tell   bool
+	Report bool
 	Opens  bool // notify opens for reading
 	Umask  bool // notify umask
 	Limits bool // notify setrlimit, and prlimit64 that sets a limit
@@ -103,28 +103,28 @@ const TagLimit = unix.RLIMIT_RTTIME
 
 // DefaultPlan is the plan of a session: execve and execveat are always notified.
 func DefaultPlan(o PlanOptions) (p Plan) {
-	p = Plan{Refused: quietRefusals, Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
+	p = Plan{Refused: kernelAnswered, Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
 	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, socketRefusals, terminalRefusals, o.Signals.refused()} {
-		p.Told = append(p.Told, list...)
+		p.Reported = append(p.Reported, list...)
 	}
 	if o.Threads {
 		p.Notified = append(p.Notified, threadNotices()...)
-		p.Told = append(p.Told, groupRefusals...)
+		p.Reported = append(p.Reported, groupRefusals...)
 	} else {
-		p.Told = append(p.Told, initRefusals...)
+		p.Reported = append(p.Reported, initRefusals...)
 	}
 	p.Excepted = append(slices.Clone(exceptions), o.Signals.excepted()...)
 	p.Notified = append(p.Notified, o.Signals.notices()...)
 	defer func() {
-		if !o.Tell {
-			p.silence()
+		if !o.Report {
+			p.refuseInKernel()
 		}
 	}()
 	if o.NoExecMemfd {
-		p.Notified = append(p.Notified, Notice{Syscalls: []string{"memfd_create"}, When: []Case{{{1, LacksBit, unix.MFD_NOEXEC_SEAL}}}})
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"memfd_create"}, When: []Case{{{1, NoBits, unix.MFD_NOEXEC_SEAL}}}})
 	}
 	if o.NoInternet {
-		p.Told = append(p.Told, Refusal{
+		p.Reported = append(p.Reported, Refusal{
 			Syscalls: []string{"socket"}, When: equal(0, unix.AF_INET, unix.AF_INET6), Errno: unix.EPERM,
 			Reason: "without a network namespace the socket would be one of the machine's network",
 		}, Refusal{
@@ -134,8 +134,8 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 	}
 	if o.Opens {
 		p.Notified = append(p.Notified,
-			Notice{Syscalls: []string{"open"}, When: []Case{{{1, LacksBit, unix.O_ACCMODE | unix.O_PATH}}}},
-			Notice{Syscalls: []string{"openat"}, When: []Case{{{2, LacksBit, unix.O_ACCMODE | unix.O_PATH}}}},
+			Notice{Syscalls: []string{"open"}, When: []Case{{{1, NoBits, unix.O_ACCMODE | unix.O_PATH}}}},
+			Notice{Syscalls: []string{"openat"}, When: []Case{{{2, NoBits, unix.O_ACCMODE | unix.O_PATH}}}},
 			Notice{Syscalls: []string{"openat2"}})
 	}
 	if o.Umask {
@@ -149,10 +149,10 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 	}
 	if o.Bind {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"bind"}},
-			Notice{Syscalls: []string{"sendto"}, When: []Case{{{3, LacksBit, unix.MSG_FASTOPEN}, {4, Not, 0}}}})
+			Notice{Syscalls: []string{"sendto"}, When: []Case{{{3, NoBits, unix.MSG_FASTOPEN}, {4, Not, 0}}}})
 	}
 	if o.SharedNetwork {
-		p.Told = append(p.Told, Refusal{
+		p.Reported = append(p.Reported, Refusal{
 			Syscalls: []string{"socket"}, When: datagramSockets(), Errno: unix.EPERM,
 			Reason: "each datagram has an address of its own, in memory; only TCP is judged connection by connection",
 		})
@@ -161,13 +161,13 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 	return p
 }
 
-// silence has the kernel refuse what the supervisor would, excepted calls too.
-func (p *Plan) silence() {
-	p.Refused = slices.Concat(p.Refused, p.Told)
+// refuseInKernel has the kernel refuse what the supervisor would, excepted calls too.
+func (p *Plan) refuseInKernel() {
+	p.Refused = slices.Concat(p.Refused, p.Reported)
 	for _, e := range p.Excepted {
 		p.Refused = append(p.Refused, e.Refusal)
 	}
-	p.Told, p.Excepted = nil, nil
+	p.Reported, p.Excepted = nil, nil
 }
 
 // limitNotices are the limit calls that no refusal covers: the caller's own

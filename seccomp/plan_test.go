@@ -24,7 +24,7 @@ func everything() Plan {
 	return DefaultPlan(
 		PlanOptions{
 			NoExecMemfd:   true,
-			Signals:       Signals{Judged: EverySignal()},
+			Signals:       Signals{Evaluated: EverySignal()},
 			Umask:         true,
 			Limits:        true,
 			Connect:       true,
@@ -37,7 +37,7 @@ func everything() Plan {
 // means says what a condition means, apart from the compiler and the table.
 func (c Condition) means(v uint64) bool {
 	low := map[Op]bool{Is32: uint32(v) == uint32(c.Value), Is: v == c.Value, Not: v != c.Value, Above: v > c.Value,
-		HasBits: v&c.Value == c.Value, LacksBit: v&c.Value == 0}
+		HasBits: v&c.Value == c.Value, NoBits: v&c.Value == 0}
 	return low[c.Op]
 }
 
@@ -80,7 +80,7 @@ func expected(p Plan, name string, args [6]uint64) (uint32, error) {
 // notices is all that a plan has notified.
 func notices(p Plan) []Notice {
 	list := slices.Clone(p.Notified)
-	for _, r := range p.Told {
+	for _, r := range p.Reported {
 		list = append(list, Notice{r.Syscalls, r.When})
 	}
 	for _, e := range p.Excepted {
@@ -137,12 +137,12 @@ func edges(p Plan, name string) [][6]uint64 {
 func TestEveryNumberIsJudgedAsThePlanSays(t *testing.T) {
 	for arch, a := range arches {
 		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{}), "server": ServerPlan(),
-			"told": DefaultPlan(PlanOptions{Tell: true, NoExecMemfd: true, Connect: true, Bind: true, SharedNetwork: true,
-				Signals: Signals{Judged: EverySignal()}}),
-			"free": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true}}),
-			"some": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{0: true, 10: true, 64: true},
+			"told": DefaultPlan(PlanOptions{Report: true, NoExecMemfd: true, Connect: true, Bind: true, SharedNetwork: true,
+				Signals: Signals{Evaluated: EverySignal()}}),
+			"free": DefaultPlan(PlanOptions{Report: true, Signals: Signals{Inside: true}}),
+			"some": DefaultPlan(PlanOptions{Report: true, Signals: Signals{Inside: true, Evaluated: SignalSet{0: true, 10: true, 64: true},
 				First: EverySignal()}}),
-			"owner": DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, Judged: SignalSet{29: true}, First: SignalSet{9: true,
+			"owner": DefaultPlan(PlanOptions{Report: true, Signals: Signals{Inside: true, Evaluated: SignalSet{29: true}, First: SignalSet{9: true,
 				29: true}}}),
 		} {
 			program, err := p.Compile(arch)
@@ -292,12 +292,12 @@ func TestTheRefusalListIsComplete(t *testing.T) {
 }
 
 func TestEveryRefusalHasAReason(t *testing.T) {
-	p := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Judged: EverySignal()}, SharedNetwork: true, NoInternet: true})
-	all := slices.Concat(p.Refused, p.Told)
+	p := DefaultPlan(PlanOptions{Report: true, Signals: Signals{Evaluated: EverySignal()}, SharedNetwork: true, NoInternet: true})
+	all := slices.Concat(p.Refused, p.Reported)
 	for _, e := range p.Excepted {
 		all = append(all, e.Refusal)
 	}
-	if len(p.Told) < 20 || len(p.Excepted) < 3 {
+	if len(p.Reported) < 20 || len(p.Excepted) < 3 {
 		t.Error("nothing is told")
 	}
 	for _, r := range all {
@@ -324,9 +324,9 @@ func TestTheDocumentNamesEveryRefusedCall(t *testing.T) {
 		}
 		return false
 	}
-	p := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Judged: EverySignal()}})
-	free := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Inside: true, First: EverySignal()}})
-	told := slices.Concat(p.Told, free.Told)
+	p := DefaultPlan(PlanOptions{Report: true, Signals: Signals{Evaluated: EverySignal()}})
+	free := DefaultPlan(PlanOptions{Report: true, Signals: Signals{Inside: true, First: EverySignal()}})
+	told := slices.Concat(p.Reported, free.Reported)
 	for _, e := range p.Excepted {
 		told = append(told, e.Refusal)
 	}
@@ -350,7 +350,7 @@ func TestSignalsThatNothingJudgesAreNotNotified(t *testing.T) {
 		return d
 	}
 	free := Signals{Inside: true, First: EverySignal()}
-	some := Signals{Inside: true, Judged: SignalSet{10: true, 29: true}, First: EverySignal()}
+	some := Signals{Inside: true, Evaluated: SignalSet{10: true, 29: true}, First: EverySignal()}
 	for _, c := range []struct {
 		what    string
 		signals Signals
@@ -394,9 +394,9 @@ func TestSignalsThatNothingJudgesAreNotNotified(t *testing.T) {
 		{"nothing keeps it inside: owner", Signals{}, set(unix.SYS_FCNTL, 3, unix.F_SETOWN, 77), actNotify},
 		{"nothing keeps it inside: descriptor", Signals{}, set(unix.SYS_PIDFD_SEND_SIGNAL, 3, 9), actNotify},
 		{"nothing keeps it inside: limits read", Signals{}, set(unix.SYS_PRLIMIT64, 77, 0, 0), actNotify},
-		{"all are judged", Signals{Judged: EverySignal()}, set(unix.SYS_KILL, 77, 3), actNotify},
+		{"all are judged", Signals{Evaluated: EverySignal()}, set(unix.SYS_KILL, 77, 3), actNotify},
 	} {
-		program, err := DefaultPlan(PlanOptions{Tell: true, Signals: c.signals}).Compile(runtime.GOARCH)
+		program, err := DefaultPlan(PlanOptions{Report: true, Signals: c.signals}).Compile(runtime.GOARCH)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -408,7 +408,7 @@ func TestSignalsThatNothingJudgesAreNotNotified(t *testing.T) {
 
 // The table answers for exactly what the filter notifies for a refusal's sake.
 func TestTheTableHoldsWhatIsTold(t *testing.T) {
-	p := DefaultPlan(PlanOptions{Tell: true, Signals: Signals{Judged: EverySignal()}})
+	p := DefaultPlan(PlanOptions{Report: true, Signals: Signals{Evaluated: EverySignal()}})
 	table, err := p.Table()
 	if err != nil {
 		t.Fatal(err)
@@ -420,7 +420,7 @@ func TestTheTableHoldsWhatIsTold(t *testing.T) {
 				name = late
 			}
 		}
-		told := Plan{Told: p.Told, Excepted: p.Excepted}
+		told := Plan{Reported: p.Reported, Excepted: p.Excepted}
 		for _, args := range edges(told, name) {
 			want, err := expected(told, name, args)
 			if err != nil {

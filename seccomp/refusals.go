@@ -9,9 +9,9 @@ import (
 // always is the missing condition: every call is refused.
 var always []Case
 
-// quietRefusals are those that ordinary programs meet each time they start: they
+// kernelAnswered are those that ordinary programs meet each time they start: they
 // look whether a call is there and do without. The kernel answers them itself.
-var quietRefusals = []Refusal{
+var kernelAnswered = []Refusal{
 	{[]string{"io_uring_setup", "io_uring_enter", "io_uring_register"}, always, unix.EPERM,
 		"its operations open and connect without a system call a filter could see"},
 	{[]string{"clone3"}, always, unix.ENOSYS, "its flags are in memory; libraries fall back to clone"},
@@ -62,11 +62,11 @@ var exceptions = []Exception{
 	},
 	{
 		Refusal: Refusal{[]string{"process_vm_readv", "process_vm_writev"}, always, unix.EPERM, "memory of another process"},
-		Own:     []uint{0},
+		Self:    []uint{0},
 	},
 	{
 		Refusal: Refusal{[]string{"kcmp"}, always, unix.EPERM, "compares kernel objects of other processes"},
-		Own:     []uint{0, 1},
+		Self:    []uint{0, 1},
 	},
 }
 

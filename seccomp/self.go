@@ -21,7 +21,7 @@ func SelfPlan(programs bool) Plan {
 			p.Refused = append(p.Refused, e.Refusal)
 		}
 	}
-	for _, r := range quietRefusals {
+	for _, r := range kernelAnswered {
 		if r.Syscalls[0] != "clone3" { // threads
 			p.Refused = append(p.Refused, r)
 		}

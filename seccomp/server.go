@@ -11,7 +11,7 @@ import (
 var serverRefusals = []Refusal{
 	{[]string{"execve", "execveat"}, always, unix.EPERM, "it runs one program, which it is"},
 	{[]string{"fork", "vfork"}, always, unix.EPERM, "it never forks"},
-	{[]string{"clone"}, []Case{{{0, LacksBit, unix.CLONE_THREAD}}}, unix.EPERM, "it makes threads only"},
+	{[]string{"clone"}, []Case{{{0, NoBits, unix.CLONE_THREAD}}}, unix.EPERM, "it makes threads only"},
 	{[]string{"socket", "socketpair", "connect", "bind", "listen", "accept", "accept4"}, always, unix.EPERM,
 		"its control socket was made for it"},
 	{[]string{"kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal"}, always, unix.EPERM,
@@ -34,7 +34,7 @@ var serverRefusals = []Refusal{
 // server: no notification, and none of what a session's commands are refused.
 func ServerPlan() Plan {
 	var p Plan
-	lists := [][]Refusal{quietRefusals, clockRefusals, kernelRefusals, mountRefusals, processRefusals, terminalRefusals, Signals{}.refused()}
+	lists := [][]Refusal{kernelAnswered, clockRefusals, kernelRefusals, mountRefusals, processRefusals, terminalRefusals, Signals{}.refused()}
 	for _, e := range slices.Concat(exceptions, Signals{}.excepted()) {
 		lists = append(lists, []Refusal{e.Refusal})
 	}

@@ -37,18 +37,19 @@ func (s SignalSet) minus(other SignalSet) SignalSet {
 	return s
 }
 
-// Lacks reports whether a signal of need is not in s, and which is the first.
-func (s SignalSet) Lacks(need SignalSet) (number int, lacks bool) {
-	missing := need.minus(s)
-	number = slices.Index(missing[:], true)
+// Missing returns the first signal of need that is not in s; found is false if
+// there is none.
+func (s SignalSet) Missing(need SignalSet) (number int, found bool) {
+	rest := need.minus(s)
+	number = slices.Index(rest[:], true)
 	return number, number >= 0
 }
 
 // Signals say which signals the supervisor decides on. The others go to whom
 // the kernel lets them go.
 type Signals struct {
-	// Judged are notified whoever gets them.
-	Judged SignalSet
+	// Evaluated are notified whoever gets them.
+	Evaluated SignalSet
 	// First are notified when they are for one of [FirstProcesses].
 	First SignalSet
 	// Inside says that the kernel keeps signals in the session, by a pid namespace
@@ -98,12 +99,12 @@ func (s SignalSet) numbers() (out []uint64) {
 // notices are the calls that send a signal that is judged.
 func (s Signals) notices() []Notice {
 	var out []Notice
-	rest := s.First.minus(s.Judged)
-	all := len(s.Judged.numbers()) > mostCases
+	rest := s.First.minus(s.Evaluated)
+	all := len(s.Evaluated.numbers()) > mostCases
 	for _, call := range senders {
 		n := Notice{Syscalls: []string{call.name}}
-		if s.Judged.has() {
-			n.When = s.Judged.cases(call.signal, nil)
+		if s.Evaluated.has() {
+			n.When = s.Evaluated.cases(call.signal, nil)
 		}
 		if rest.has() && !all {
 			n.When = append(n.When, rest.cases(call.signal, first(0))...)
@@ -112,7 +113,7 @@ func (s Signals) notices() []Notice {
 			out = append(out, n)
 		}
 	}
-	if s.Inside && s.Judged.has(ownerSignals...) {
+	if s.Inside && s.Evaluated.has(ownerSignals...) {
 		// Who gets these signals is said once, and is a number.
 		out = append(out, Notice{Syscalls: []string{"fcntl"}, When: []Case{{{fcntlCmd, Is32, unix.F_SETOWN}, {fcntlValue, Not, 0}}}})
 	}
@@ -145,7 +146,7 @@ func (s Signals) refused() []Refusal {
 	refuse := func(name string, errno unix.Errno, reason string, when ...Case) {
 		out = append(out, Refusal{[]string{name}, when, errno, reason})
 	}
-	if !s.Inside || s.Judged.has() {
+	if !s.Inside || s.Evaluated.has() {
 		refuse("pidfd_send_signal", unix.ENOSYS, "another thread could exchange the descriptor after it was judged; programs fall back to kill")
 	} else if s.First.has() {
 		refuse("pidfd_open", unix.EPERM, "the session's first processes get no signals", first(0)...)
@@ -153,11 +154,11 @@ func (s Signals) refused() []Refusal {
 	if !s.Inside {
 		refuse("fcntl", unix.EPERM, sendsLater, Case{{fcntlCmd, Is32, unix.F_SETOWN}, {fcntlValue, Not, 0}})
 	}
-	if !s.Inside || s.Judged.has(ownerSignals...) {
+	if !s.Inside || s.Evaluated.has(ownerSignals...) {
 		refuse("fcntl", unix.EPERM, sendsToOne, Case{{fcntlCmd, Is32, fSetOwnEx}})
 		refuse("ioctl", unix.EPERM, sendsToOne, equal(ioctlReq, fiosetown, siocspgrp)...)
 	}
-	switch chosen := s.Judged.minus(SignalSet{0: true}); {
+	switch chosen := s.Evaluated.minus(SignalSet{0: true}); {
 	case !s.Inside || len(chosen.numbers()) > mostCases:
 		refuse("fcntl", unix.EPERM, sendsLater, Case{{fcntlCmd, Is32, fSetSig}, {fcntlValue, Not, 0}})
 	case chosen.has():
@@ -174,8 +175,8 @@ func (s Signals) excepted() []Exception {
 	switch {
 	case !s.Inside:
 		set = Case{{0, Not, 0}} // numbers are those of the machine
-	case !s.Judged.has():
+	case !s.Evaluated.has():
 		return nil
 	}
-	return []Exception{{Refusal: Refusal{[]string{"prlimit64"}, []Case{set}, unix.EPERM, reason}, Own: []uint{0}}}
+	return []Exception{{Refusal: Refusal{[]string{"prlimit64"}, []Case{set}, unix.EPERM, reason}, Self: []uint{0}}}
 }

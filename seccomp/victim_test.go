@@ -40,7 +40,7 @@ func (c Case) example() (args [6]uintptr) {
 			args[one.Arg] = uintptr(one.Value)
 		case Not, Above:
 			args[one.Arg] = uintptr(one.Value + 1)
-		case LacksBit:
+		case NoBits:
 			args[one.Arg] = 0
 		}
 	}

@@ -35,7 +35,7 @@ func (s *Session) approvalSettings() approve.Settings {
 // askProgram has the operator's program answer: it reads the question as JSON
 // and allows by its exit status 0.
 func askProgram(ctx context.Context, argv []string, q wire.Question) (wire.Answer, error) {
-	allow, err := launch.Ask(ctx, argv, q)
+	allow, err := launch.Approve(ctx, argv, q)
 	if err != nil {
 		return wire.Answer{}, err
 	}

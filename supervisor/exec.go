@@ -85,7 +85,7 @@ type command struct {
 	group    *cgroup.Command // nil: no limit needs one
 	decision policy.Decision
 	diag     policy.Diagnostic
-	judged   *notify.Judged  // the operator's replacement of what was asked for
+	decided  *notify.Decided // the operator's replacement of what was asked for
 	set      env.Inject      // variables of that replacement: the operator's too
 	written  *wire.OutputEnd // nil: it was not started
 }
@@ -162,7 +162,7 @@ func (s *Session) redirect(c *command) *wire.Exit {
 		return lookupFailed(to.Command, err)
 	}
 	c.file, c.path = program.file, program.request.Path
-	c.judged = &notify.Judged{Path: c.path, Argv: c.argv, Rule: ruleAt(c.diag)}
+	c.decided = &notify.Decided{Path: c.path, Argv: c.argv, Rule: ruleAt(c.diag)}
 	return nil
 }
 
@@ -240,7 +240,7 @@ func (s *Session) launchCommand(c *command, p *pipes) launch.Command {
 		Path: c.file, Argv: c.argv, Dir: c.cwd, Env: c.env,
 		Stdin: p.child[0], Stdout: p.child[1], Stderr: p.child[2], TTY: c.interactive(), Limits: c.rlimits(s.pidsGrouped),
 		OnPID: func(pid int) error {
-			info := notify.CommandInfo{ID: c.req.ID, Interactive: c.interactive(), Judged: c.judged, Rules: c.rules.notify()}
+			info := notify.CommandInfo{ID: c.req.ID, Interactive: c.interactive(), Decided: c.decided, Rules: c.rules.notify()}
 			return errors.Join(s.loop.Register(pid, info), c.confine(pid))
 		},
 	}

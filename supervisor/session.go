@@ -263,7 +263,7 @@ func (s *Session) startInit(ctx context.Context) error {
 	}
 	sockets := s.cfg.Policy.Governs(policy.GroupUnixSocket)
 	options := s.confinement.Filter(s.cfg.Policy, s.network != nil)
-	options.Tell, options.Opens, options.NoExecMemfd = true, s.plan.Emulated, len(s.cfg.Policy.ExecFrom()) > 0
+	options.Report, options.Opens, options.NoExecMemfd = true, s.plan.Emulated, len(s.cfg.Policy.ExecFrom()) > 0
 	options.Connect, options.Bind = sockets || s.network != nil, sockets
 	options.SharedNetwork = s.network.Shared()
 	s.signals = options.Signals

@@ -214,7 +214,7 @@ func (i *Init) request(p *Process, c *Command, spec, socket *os.File) error {
 func (p *Process) follow(c *net.UnixConn, onPID func(int) error) error {
 	m, err := receive(c)
 	if err != nil {
-		return p.startLost(err)
+		return p.endedEarly(err)
 	}
 	if m.kind == msgFailed {
 		return p.startFailed(m)
@@ -233,14 +233,14 @@ func (p *Process) follow(c *net.UnixConn, onPID func(int) error) error {
 	case <-p.exited:
 	}
 	if err := send(c, []byte{msgGo}); err != nil {
-		return p.startLost(err)
+		return p.endedEarly(err)
 	}
 	m, err = receive(c)
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	if err != nil {
-		return p.startLost(err)
+		return p.endedEarly(err)
 	}
 	return p.startFailed(m)
 }
@@ -256,9 +256,9 @@ func (p *Process) startFailed(m *message) error {
 	return err
 }
 
-// startLost is the error of a child that ended without a word, or that is not
+// endedEarly is the error of a child that ended without a word, or that is not
 // listened to any longer: that one lives, and waits to be killed.
-func (p *Process) startLost(err error) error {
+func (p *Process) endedEarly(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
@@ -362,8 +362,8 @@ func ended(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
 
-// lose ends a command whose init has ended.
-func (p *Process) lose(err error) {
+// abort ends a command whose init has ended.
+func (p *Process) abort(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {

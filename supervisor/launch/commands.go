@@ -28,7 +28,7 @@ func (c *commands) drop(p *Process, err error) {
 	defer c.mu.Unlock()
 	if c.known[p.serial] == p {
 		delete(c.known, p.serial)
-		p.lose(err)
+		p.abort(err)
 	}
 }
 
@@ -39,8 +39,8 @@ func (c *commands) fail(err error) {
 	c.failure = err
 }
 
-// lose ends all commands of an init that has ended.
-func (c *commands) lose(err error) {
+// ended ends all commands of an init that has ended.
+func (c *commands) abort(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failure != nil {
@@ -49,7 +49,7 @@ func (c *commands) lose(err error) {
 		err = ErrSessionEnded
 	}
 	for serial, p := range c.known {
-		p.lose(err)
+		p.abort(err)
 		delete(c.known, serial)
 	}
 	c.failure = err

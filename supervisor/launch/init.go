@@ -27,15 +27,15 @@ type Init struct {
 	start     *net.UnixConn
 	starting  sync.Mutex // one message on start at a time
 	child     *child
-	made      made
+	setup     setupResult
 	tagBase   uint64        // of a session without namespaces; 0: the kernel ends its processes
 	done      chan struct{} // closed when the reader of control has ended
 	terminals terminals
 	commands  commands
 }
 
-// made is what the setup of a session made.
-type made struct {
+// setupResult is what the init reported during its setup.
+type setupResult struct {
 	listener *os.File
 	probing  *answers // until the init is ready
 	sockets  map[string]*os.File
@@ -86,7 +86,7 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = i.control.SetReadDeadline(time.Unix(1, 0)) })
 	err = i.handshake(file, onFUSE)
-	err = errors.Join(err, i.made.probing.close())
+	err = errors.Join(err, i.setup.probing.close())
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -127,7 +127,7 @@ func spawnInit(c *Config) (*Init, error) {
 	}
 	return &Init{
 		control: control, start: start, child: child,
-		made:      made{sockets: map[string]*os.File{}, missing: map[string]error{}},
+		setup:     setupResult{sockets: map[string]*os.File{}, missing: map[string]error{}},
 		terminals: terminals{answers: make(chan *message, 1)},
 		commands:  commands{known: map[uint64]*Process{}},
 		done:      make(chan struct{}), tagBase: c.tagBase,
@@ -181,13 +181,13 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error) er
 		}
 		switch m.kind {
 		case msgReady:
-			return i.made.check()
+			return i.setup.check()
 		case msgProbes:
-			err = i.made.addProofs(m.data)
+			err = i.setup.addProofs(m.data)
 		case msgFUSE:
 			err = i.mountFUSE(m, onFUSE)
 		default:
-			err = i.made.add(m)
+			err = i.setup.add(m)
 		}
 		if err != nil {
 			return err
@@ -212,7 +212,7 @@ func (i *Init) mountFUSE(m *message, onFUSE func(string, *os.File) error) error 
 }
 
 // add stores what a message of the setup announces.
-func (r *made) add(m *message) error {
+func (r *setupResult) add(m *message) error {
 	switch m.kind {
 	case msgDied:
 		step, errno := m.failure()
@@ -241,7 +241,7 @@ func (r *made) add(m *message) error {
 }
 
 // addProofs checks what the init tried: each must have been refused.
-func (r *made) addProofs(b []byte) error {
+func (r *setupResult) addProofs(b []byte) error {
 	for len(b) > 0 {
 		if len(b) < 5 || len(b) < 5+int(b[4]) {
 			return fmt.Errorf("proof of restrictions: malformed message")
@@ -262,7 +262,7 @@ func refusal(e syscall.Errno) bool {
 }
 
 // check reports an init that is ready too early.
-func (r *made) check() error {
+func (r *setupResult) check() error {
 	if r.listener == nil || len(r.refused) == 0 {
 		return fmt.Errorf("session init is ready without a listener or without proof")
 	}
@@ -274,11 +274,11 @@ func (i *Init) abandon() {
 	i.child.kill()
 	<-i.child.done
 	_, _ = i.control.Close(), i.start.Close()
-	i.made.close()
+	i.setup.close()
 }
 
 // close closes what nobody asked for.
-func (r *made) close() {
+func (r *setupResult) close() {
 	if r.listener != nil {
 		r.listener.Close()
 	}
@@ -288,17 +288,17 @@ func (r *made) close() {
 }
 
 // Listener is the listener of the session's filter. The caller closes it.
-func (i *Init) Listener() *os.File { return i.made.listener }
+func (i *Init) Listener() *os.File { return i.setup.listener }
 
 // Socket is the socket that Config.Sockets asked for under tag, or nil. The
 // caller closes it.
-func (i *Init) Socket(tag string) *os.File { return i.made.sockets[tag] }
+func (i *Init) Socket(tag string) *os.File { return i.setup.sockets[tag] }
 
 // Missing is why the optional part of the setup with this tag failed, or nil.
-func (i *Init) Missing(tag string) error { return i.made.missing[tag] }
+func (i *Init) Missing(tag string) error { return i.setup.missing[tag] }
 
 // Refused is what the init tried and could not do.
-func (i *Init) Refused() []Proof { return i.made.refused }
+func (i *Init) Refused() []Proof { return i.setup.refused }
 
 // PID is the init's process id in the supervisor's pid namespace.
 func (i *Init) PID() int { return i.child.pid }
@@ -341,7 +341,7 @@ func (i *Init) read() {
 	for {
 		m, err := receive(i.control)
 		if err != nil {
-			i.lose(err)
+			i.ended(err)
 			return
 		}
 		i.report(m)
@@ -367,10 +367,10 @@ func (i *Init) report(m *message) {
 	}
 }
 
-// lose ends all commands of an init that has ended.
-func (i *Init) lose(err error) {
+// ended ends all commands of an init that has ended.
+func (i *Init) ended(err error) {
 	i.stop()
-	i.commands.lose(err)
+	i.commands.abort(err)
 }
 
 // OpenPTY opens a terminal in the session's own devpts, so that its name is

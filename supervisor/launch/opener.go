@@ -42,11 +42,11 @@ type Opener struct {
 // Opener takes over the connection to the opener; the caller closes it. It is
 // for a session with Config.Opener, and to be called once.
 func (i *Init) Opener() (*Opener, error) {
-	f := i.made.sockets[openerTag]
+	f := i.setup.sockets[openerTag]
 	if f == nil {
 		return nil, errors.New("the session has no opener")
 	}
-	delete(i.made.sockets, openerTag)
+	delete(i.setup.sockets, openerTag)
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {

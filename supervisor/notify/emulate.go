@@ -83,7 +83,7 @@ func (h *sockets) emulateConnect(c *call, t *target.Target, fd int, a sockaddr, 
 		return noAnswer, err
 	}
 	forget := to.Register(local)
-	errno, _ = asErrno(unix.Connect(s.fd, peer))
+	errno, _ = errnoOf(unix.Connect(s.fd, peer))
 	if errno == 0 {
 		return success, nil
 	}
@@ -177,7 +177,7 @@ func (h *sockets) listen(c *call) (answer, error) {
 	if errors.Is(err, errNotTCP) {
 		return h.listenOther(c, t, fd, backlog)
 	}
-	if errno, ok := asErrno(err); ok {
+	if errno, ok := errnoOf(err); ok {
 		return deny(errno), nil
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"agentsh/seccomp"
 )
 
-// engine stops system calls and carries their answers out. [listener] is the
+// engine stops system calls and pendingScripts their answers out. [listener] is the
 // engine of a seccomp listener. A tracer that answers SECCOMP_RET_TRACE would be
 // another one: no handler knows more of an engine than this.
 type engine interface {
@@ -69,7 +69,7 @@ func result(err error) (answer, error) {
 	if err == nil {
 		return success, nil
 	}
-	if errno, ok := asErrno(err); ok {
+	if errno, ok := errnoOf(err); ok {
 		return deny(errno), nil
 	}
 	return noAnswer, err
@@ -101,7 +101,7 @@ func (l listener) addFile(id uint64, d *descriptor) error {
 	// A number that somebody waits for is stored before the call returns.
 	atOnce := d.added == nil
 	n, err := l.AddFD(id, seccomp.AddFD{FD: int(d.file.Fd()), Number: -1, Exec: d.exec, Send: atOnce})
-	if errno, ok := asErrno(err); ok {
+	if errno, ok := errnoOf(err); ok {
 		return l.Deny(id, errno)
 	}
 	if err != nil || atOnce {

@@ -26,7 +26,7 @@ type attempt struct {
 	arrived *atomic.Bool
 }
 
-func (a *attempt) closeUnlessKept() {
+func (a *attempt) closeUnlessGiven() {
 	if !a.kept {
 		a.close()
 	}
@@ -36,7 +36,7 @@ func (a *attempt) closeUnlessKept() {
 type verdict struct {
 	decision   policy.Decision
 	diagnostic policy.Diagnostic
-	judged     *Judged   // set when the supervisor had decided before
+	decided    *Decided  // set when the supervisor had decided before
 	approval   *approval // set when a person allowed it
 }
 
@@ -46,7 +46,7 @@ type execs struct {
 	root       *target.Root
 	images     *images
 	follows    *follows
-	memory     heldMemory
+	memory     copyBudget
 	record     *recorder
 	approver   *approver
 	tasks      *tasks
@@ -93,14 +93,14 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 	moved := false // to another thread, which closes a
 	defer func() {
 		if !moved {
-			a.closeUnlessKept()
+			a.closeUnlessGiven()
 		}
 	}()
 	if err := a.read(t, args); err != nil {
 		if !c.valid() {
 			return noAnswer, errGone
 		}
-		if errno, ok := hopeless(err); ok {
+		if errno, ok := kernelErrno(err); ok {
 			return deny(errno), nil // there is nothing to judge
 		}
 		return noAnswer, err
@@ -117,14 +117,14 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 	return h.apply(c, a, &moved)
 }
 
-// apply carries a decision out. It sets moved when another thread took a over.
+// apply pendingScripts a decision out. It sets moved when another thread took a over.
 func (h *execs) apply(c *call, a *attempt, moved *bool) (answer, error) {
 	onThread := func(f func(*call, *attempt) (answer, error)) (answer, error) {
 		*moved = true
-		return h.tasks.answerOnThread(c, func(c *call) (answer, error) { return f(c, a) }, a.closeUnlessKept)
+		return h.tasks.answerOnThread(c, func(c *call) (answer, error) { return f(c, a) }, a.closeUnlessGiven)
 	}
 	switch {
-	case a.judged == nil && h.approver.decides(a.decision):
+	case a.decided == nil && h.approver.decides(a.decision):
 		if h.unverified {
 			return noAnswer, fmt.Errorf("an approval covers what is verified, and no exec is verified here: %w", unix.EACCES)
 		}
@@ -140,9 +140,9 @@ func (h *execs) apply(c *call, a *attempt, moved *bool) (answer, error) {
 	return h.verify(c, a)
 }
 
-// hopeless reports errors that the kernel would give as well, with its errno.
-func hopeless(err error) (unix.Errno, bool) {
-	errno, ok := asErrno(err)
+// kernelErrno reports errors that the kernel would give as well, with its errno.
+func kernelErrno(err error) (unix.Errno, bool) {
+	errno, ok := errnoOf(err)
 	switch errno {
 	case unix.ENOENT, unix.ENOTDIR, unix.ENAMETOOLONG, unix.EBADF, unix.ELOOP:
 		return errno, ok
@@ -195,8 +195,8 @@ func (h *execs) describe(t *target.Target, a *attempt) error {
 // denies.
 func (a *attempt) evaluate() error {
 	a.request.Argv = a.argv
-	if j := a.caller.command.Judged; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && slices.Equal(j.Argv, a.argv) {
-		a.verdict = verdict{judged: j}
+	if j := a.caller.command.Decided; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && slices.Equal(j.Argv, a.argv) {
+		a.verdict = verdict{decided: j}
 		return nil
 	}
 	a.verdict = verdict{}
@@ -222,7 +222,7 @@ func (a *attempt) evaluate() error {
 }
 
 func (v verdict) permits() bool {
-	return v.judged != nil || v.approval != nil || v.decision.Permits()
+	return v.decided != nil || v.approval != nil || v.decision.Permits()
 }
 
 // event describes the attempt for the audit log.
@@ -240,8 +240,8 @@ func (a *attempt) event(decision string) wire.Event {
 		Hint:      a.diagnostic.Hint,
 		Rule:      ruleAt(a.diagnostic),
 	}
-	if a.judged != nil {
-		e.Rule = a.judged.Rule
+	if a.decided != nil {
+		e.Rule = a.decided.Rule
 	}
 	if a.approval != nil {
 		e.By = a.approval.by

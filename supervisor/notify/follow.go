@@ -15,20 +15,20 @@ import (
 )
 
 // follower traces the system calls of an interpreter or a dynamic loader from its
-// exec until it has opened the file that was judged. A call that opens it by its
+// exec until it has opened the file that was decided. A call that opens it by its
 // name gets the content that was judged; a call that asks about the name is
 // answered as it was then. Arguments and environment stay as they are, so that a
 // script sees its own name. The calls of the dynamic loader before the entry of an
 // interpreter are not stopped at. All methods are for the tracing thread.
 type follower struct {
-	execs   *execs
-	process target.Process // stays the same over an exec
-	a       *attempt
-	entry   *target.Breakpoint // nil: there was none
-	armed   bool               // the process has not come to its entry yet
-	pace    pace
-	names   map[string]*named
-	bases   map[string]bool
+	execs    *execs
+	process  target.Process // stays the same over an exec
+	a        *attempt
+	entry    *target.Breakpoint // nil: there was none
+	armed    bool               // the process has not come to its entry yet
+	progress progress
+	names    map[string]*named
+	bases    map[string]bool
 	// relative are the files that were called by a relative name.
 	relative relativeNames
 	calls    map[int]*followed // what each thread is held in
@@ -42,11 +42,11 @@ type followed struct {
 	number int
 	args   [6]uint64
 	file   *named
-	opened *handedOver
+	opened *installedFile
 }
 
-// handedOver is a file that a notification installs in a thread.
-type handedOver struct {
+// installedFile is a file that a notification installs in a thread.
+type installedFile struct {
 	file   *target.Handle
 	flags  int
 	number atomic.Int64 // of the new descriptor; negative: there is none
@@ -54,7 +54,7 @@ type handedOver struct {
 
 // answer installs the file in the caller, as the answer to its open. The follower
 // compares the number, so it is stored before the call returns.
-func (h *handedOver) answer() (answer, error) {
+func (h *installedFile) answer() (answer, error) {
 	file, err := h.file.Open()
 	if err != nil {
 		return noAnswer, err
@@ -88,7 +88,7 @@ func (h *execs) follow(tr *tracer, a *attempt) {
 
 // begin sets what is looked for.
 func (f *follower) begin(a *attempt) {
-	f.a, f.pace = a, a.pace()
+	f.a, f.progress = a, a.progress()
 	f.names, f.bases = map[string]*named{}, map[string]bool{}
 	f.relative = newRelativeNames(a)
 	for i := range a.named {
@@ -266,7 +266,7 @@ func (f *follower) syscall(tid int) error {
 	}
 	if info.Entry {
 		delete(f.calls, tid)
-		if f.enterDirectory(tid, info) {
+		if f.enterGetcwd(tid, info) {
 			return nil
 		}
 		known, ok := pathCalls[info.Number]
@@ -286,7 +286,7 @@ func (f *follower) syscall(tid int) error {
 	switch call.kind {
 	case callOpen:
 		return f.opened(tid, call, info.Result)
-	case callDirectory:
+	case callGetcwd:
 		return f.learnDirectory(tid, call, info.Result)
 	}
 	return f.fill(tid, call)
@@ -305,7 +305,7 @@ func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
 	var asCalled *named
 	if !path.IsAbs(name) {
 		if dir == unix.AT_FDCWD {
-			asCalled = f.relative.file(name, f.pace.left)
+			asCalled = f.relative.file(name, f.progress.left)
 		}
 		t, err := target.OpenView(tid)
 		if err != nil {
@@ -368,7 +368,7 @@ func (f *follower) enterOpen(tid int, call *followed) error {
 	if flags&(unix.O_ACCMODE|unix.O_PATH) != 0 {
 		return nil
 	}
-	call.opened = &handedOver{file: call.file.held, flags: flags}
+	call.opened = &installedFile{file: call.file.held, flags: flags}
 	call.opened.number.Store(-1)
 	f.execs.follows.open(tid, call.opened) // first: a thread that is no more leaves nothing
 	if err := target.SetNumber(tid, unix.SYS_EXECVEAT); err != nil {
@@ -399,8 +399,8 @@ func (f *follower) opened(tid int, call *followed, result int64) error {
 		f.relative.given[call.file] = true
 	}
 	call.file.memory.hand(f.process, call.file.held)
-	f.pace.opened()
-	if f.pace.left == 0 {
+	f.progress.opened()
+	if f.progress.left == 0 {
 		f.done()
 	}
 	return nil

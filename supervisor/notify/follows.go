@@ -12,11 +12,11 @@ import (
 type follows struct {
 	mu      sync.Mutex
 	threads map[int]*follower
-	opening map[int]*handedOver // by the thread whose next execveat stands for an open
+	opening map[int]*installedFile // by the thread whose next execveat stands for an open
 }
 
 func newFollows() *follows {
-	return &follows{threads: map[int]*follower{}, opening: map[int]*handedOver{}}
+	return &follows{threads: map[int]*follower{}, opening: map[int]*installedFile{}}
 }
 
 // of reports whether a thread of a process is traced by a follower.
@@ -113,13 +113,13 @@ func (f *follows) take(by *follower) *attempt {
 }
 
 // open has the next execveat of a thread stand for an open.
-func (f *follows) open(tid int, h *handedOver) {
+func (f *follows) open(tid int, h *installedFile) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opening[tid] = h
 }
 
-func (f *follows) opens(tid int) *handedOver {
+func (f *follows) opens(tid int) *installedFile {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h := f.opening[tid]

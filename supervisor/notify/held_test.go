@@ -37,7 +37,7 @@ func tries(n int) int {
 	return n
 }
 
-// exchanged is one way to have another file run than the one that was judged.
+// exchanged is one way to have another file run than the one that was decided.
 type exchanged struct {
 	name        string
 	interpreter string // of both scripts; empty: they are programs, given to the loader

@@ -15,11 +15,11 @@ import (
 
 // image is one program that a process of a command runs, or is about to.
 type image struct {
-	command   *command
-	path      string   // inside the sandbox; empty: before the command's first exec
-	depth     int      // 0: the command itself; -1: before its first exec
-	ancestors []string // programs that led to it, nearest first, each once
-	carried   []carried
+	command       *command
+	path          string   // inside the sandbox; empty: before the command's first exec
+	depth         int      // 0: the command itself; -1: before its first exec
+	ancestors     []string // programs that led to it, nearest first, each once
+	pendingScript []pendingScript
 }
 
 // command is one top-level command.

@@ -76,7 +76,7 @@ func TestScriptsThatAreFollowedAreBounded(t *testing.T) {
 }
 
 // An interpreter opens its script for the last time while one of its threads
-// executes another script: that one is opened as it was judged.
+// executes another script: that one is opened as it was decided.
 func TestAScriptThatIsExecutedAsAnotherIsOpenedIsHeld(t *testing.T) {
 	bin, _ := place(t)
 	script := leaving(t, bin, "bash")

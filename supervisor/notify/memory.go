@@ -11,52 +11,52 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// maxMemory bounds the copies of a session that are in use, in bytes, and
+// maxCopies bounds the copies of a session that are in use, in bytes, and
 // memoryStep is what is reserved for one beside its size.
 const (
-	maxMemory  = 256 << 20
+	maxCopies  = 256 << 20
 	memoryStep = 4 << 10
 )
 
-// heldMemory counts the copies of scripts and of loaders' programs. One that was
+// copyBudget counts the copies of scripts and of loaders' programs. One that was
 // handed over lasts as long as its process has it open.
-type heldMemory struct {
+type copyBudget struct {
 	mu      sync.Mutex
 	used    int64
-	lasting []*heldPart
+	lasting []*copyUse
 }
 
-// heldPart is the memory of one copy.
-type heldPart struct {
-	of       *heldMemory
+// copyUse is the memory of one copy.
+type copyUse struct {
+	of       *copyBudget
 	size     int64
 	by       target.Process // that it was handed to; zero: none
 	dev, ino uint64
 }
 
-// reserve counts a copy of at most size bytes. A nil heldMemory has no bound.
-func (m *heldMemory) reserve(size int64) (*heldPart, error) {
+// reserve counts a copy of at most size bytes. A nil copyBudget has no bound.
+func (m *copyBudget) reserve(size int64) (*copyUse, error) {
 	if m == nil {
 		return nil, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.used+size > maxMemory {
+	if m.used+size > maxCopies {
 		m.sweep()
 	}
-	if m.used+size > maxMemory {
+	if m.used+size > maxCopies {
 		return nil, fmt.Errorf(
 			"the scripts that run now hold %d MiB of memory, and all together may hold %d MiB: end some of them",
 			m.used>>20,
-			maxMemory>>20,
+			maxCopies>>20,
 		)
 	}
 	m.used += size
-	return &heldPart{of: m, size: size}, nil
+	return &copyUse{of: m, size: size}, nil
 }
 
 // hand notes the process that gets a copy.
-func (p *heldPart) hand(to target.Process, file *target.Handle) {
+func (p *copyUse) hand(to target.Process, file *target.Handle) {
 	if p == nil {
 		return
 	}
@@ -75,7 +75,7 @@ func (p *heldPart) hand(to target.Process, file *target.Handle) {
 }
 
 // release gives the memory back, or leaves that to the end of its process.
-func (p *heldPart) release() {
+func (p *copyUse) release() {
 	if p == nil {
 		return
 	}
@@ -90,7 +90,7 @@ func (p *heldPart) release() {
 
 // sweep forgets the copies that no process has open any more. It is called with
 // mu held.
-func (m *heldMemory) sweep() {
+func (m *copyBudget) sweep() {
 	rest := m.lasting[:0]
 	for _, p := range m.lasting {
 		if alive(p.by) && hasOpen(p.by.PID, p.dev, p.ino) {

@@ -9,7 +9,7 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// fill answers a question about a name as it was judged.
+// fill answers a question about a name as it was decided.
 func (f *follower) fill(tid int, call *followed) error {
 	var data []byte
 	var result int64
@@ -52,7 +52,7 @@ const (
 	callStat
 	callStatx
 	callReadlink
-	callDirectory
+	callGetcwd
 )
 
 // pathCall is where a call has its arguments; negative: nowhere.

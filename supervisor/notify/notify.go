@@ -158,18 +158,18 @@ func (l *Loop) current() Rules {
 type CommandInfo struct {
 	ID          string
 	Interactive bool
-	// Judged is set when the supervisor has decided this command already, for
+	// Decided is set when the supervisor has decided this command already, for
 	// example because the policy put it in the place of another one. The exec
 	// of exactly this file and argument vector is then not judged again.
-	Judged *Judged
+	Decided *Decided
 	// Rules are those that the command was asked for under, and that its own
 	// exec is judged by. What it starts meets the loop's. Without Evaluate: the
 	// loop's too.
 	Rules Rules
 }
 
-// Judged is a command with the decision it has.
-type Judged struct {
+// Decided is a command with the decision it has.
+type Decided struct {
 	Path string // of the file, inside the sandbox, links resolved
 	Argv []string
 	Rule *wire.RuleAt
@@ -250,7 +250,7 @@ func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
 func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.engine.Close() })
 	l.tasks.ctx = ctx
-	quietStops()
+	ignoreStops()
 	if runtime.GOMAXPROCS(0) == 1 {
 		// A worker that waits in the kernel has the only processor of the Go runtime. The
 		// runtime would have to watch it all the time to take that away.

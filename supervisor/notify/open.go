@@ -16,7 +16,7 @@ import (
 // Emulated is the directory below which no mount can stand for a file, since each
 // process has its own ones there. Landlock keeps commands from opening what lies
 // in it; the call goes on for every other path, so a name that another thread
-// exchanges meanwhile leads to nothing that was not judged.
+// exchanges meanwhile leads to nothing that was not decided.
 const Emulated = "/proc"
 
 // keptFlags are the flags of an open for reading that mean something for the
@@ -191,7 +191,7 @@ func strictness(e policy.Effect) int {
 	return 3
 }
 
-// apply records a decision and carries it out.
+// apply records a decision and pendingScripts it out.
 func (h *procFiles) apply(r *reading, effect policy.Effect) (answer, error) {
 	r.event.Decision = effect.String()
 	switch effect {
@@ -213,7 +213,7 @@ func (h *procFiles) apply(r *reading, effect policy.Effect) (answer, error) {
 // openFile opens the file for the caller.
 func (h *procFiles) openFile(r *reading) (answer, error) {
 	f, err := h.open(r.handle.Path, r.flags&keptFlags)
-	if errno, ok := asErrno(err); ok {
+	if errno, ok := errnoOf(err); ok {
 		return deny(errno), nil
 	}
 	if err != nil {
@@ -231,7 +231,7 @@ func sameFile(f *os.File, h *target.Handle) bool {
 	return unix.Fstat(int(f.Fd()), &s) == nil && h.Same(s.Dev, s.Ino)
 }
 
-// approve has a person decide, and carries the decision out.
+// approve has a person decide, and pendingScripts the decision out.
 func (h *procFiles) approve(c *call, r *reading) (answer, error) {
 	q := wire.Question{Command: r.event.Command, Kind: wire.AskFile, Subject: r.event.Op + " " + r.event.Path, Process: r.event.Process}
 	given, err := h.approver.wait(c, withRule(q, r.decision, r.why))

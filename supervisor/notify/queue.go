@@ -118,7 +118,7 @@ func (p *pool) overdue(stuck bool) (waiting []*call) {
 	defer p.mu.Unlock()
 	limit := p.bounds.Deadline
 	if !stuck {
-		limit *= mostDeadlines
+		limit *= maxDeadlines
 		if time.Since(p.begun) <= limit {
 			return nil
 		}

@@ -79,7 +79,7 @@ func (l *Loop) waiting() int {
 func TestCallsThatWaitAreLateWhenNoneIsBegun(t *testing.T) {
 	p := &New(Config{Bounds: Bounds{Deadline: time.Hour}}).pool
 	hours := func(n int) time.Time { return time.Now().Add(time.Duration(-n) * time.Hour) }
-	ancient, old, fresh := &call{start: hours(2 * mostDeadlines)}, &call{start: hours(2)}, &call{start: hours(0)}
+	ancient, old, fresh := &call{start: hours(2 * maxDeadlines)}, &call{start: hours(2)}, &call{start: hours(0)}
 	for _, c := range []struct {
 		name        string
 		stuck       bool

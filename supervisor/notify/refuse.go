@@ -16,15 +16,15 @@ type refusals struct {
 	table    seccomp.Table
 	images   *images
 	record   *recorder
-	recorded sync.Map // *seccomp.ToldRefusal that has its event
+	recorded sync.Map // *seccomp.RefusedCall that has its event
 }
 
 // of returns the refusal that is about a call, or nil.
-func (h *refusals) of(c *call) *seccomp.ToldRefusal { return h.table.Of(c.Syscall, c.Args) }
+func (h *refusals) of(c *call) *seccomp.RefusedCall { return h.table.Of(c.Syscall, c.Args) }
 
 // answer refuses a call unless it is excepted. Only the first call of a kind makes an
 // event: a command can make millions.
-func (h *refusals) answer(c *call, r *seccomp.ToldRefusal) (answer, error) {
+func (h *refusals) answer(c *call, r *seccomp.RefusedCall) (answer, error) {
 	harmless, err := excepted(c, r)
 	if err != nil {
 		return noAnswer, err
@@ -40,8 +40,8 @@ func (h *refusals) answer(c *call, r *seccomp.ToldRefusal) (answer, error) {
 
 // excepted reports whether a call is an exception of its refusal: its arguments say
 // so, or the processes that they name are the caller itself.
-func excepted(c *call, r *seccomp.ToldRefusal) (bool, error) {
-	if len(r.Own) == 0 {
+func excepted(c *call, r *seccomp.RefusedCall) (bool, error) {
+	if len(r.Self) == 0 {
 		return slices.Contains(r.Values, uint64(uint32(c.Args[0]))), nil
 	}
 	t, err := target.OpenView(c.TID)
@@ -49,7 +49,7 @@ func excepted(c *call, r *seccomp.ToldRefusal) (bool, error) {
 		return false, err
 	}
 	defer t.Close()
-	for _, arg := range r.Own {
+	for _, arg := range r.Self {
 		number := int(int32(c.Args[arg]))
 		if number == 0 {
 			continue // the caller, or nobody
@@ -64,7 +64,7 @@ func excepted(c *call, r *seccomp.ToldRefusal) (bool, error) {
 	return true, nil
 }
 
-func (h *refusals) event(c *call, r *seccomp.ToldRefusal) wire.Event {
+func (h *refusals) event(c *call, r *seccomp.RefusedCall) wire.Event {
 	e := wire.Event{
 		Type: wire.EventCall, Op: r.Name, Decision: "deny", Mechanism: "seccomp",
 		Message: "no session has it: " + r.Reason,

@@ -13,7 +13,7 @@ import (
 
 // A script may be called by a relative name. The working directory can get
 // another name meanwhile, and processes that share it can change it, so what is
-// asked for by that name is what was judged, wherever it leads.
+// asked for by that name is what was decided, wherever it leads.
 
 // relativeNames are the files that were called by a relative name, by it.
 type relativeNames struct {
@@ -24,9 +24,9 @@ type relativeNames struct {
 	told  map[string]bool // the names that the process was told of it since
 }
 
-// mostDirectories bounds the names of its working directory that a process is told
+// maxDirectories bounds the names of its working directory that a process is told
 // before it opens its script.
-const mostDirectories = 1024
+const maxDirectories = 1024
 
 func newRelativeNames(a *attempt) relativeNames {
 	r := relativeNames{
@@ -65,8 +65,8 @@ func (f *follower) learnDirectory(tid int, call *followed, result int64) error {
 	if err != nil || dir == f.relative.cwd || !path.IsAbs(dir) || f.relative.told[dir] {
 		return nil //nolint:nilerr // another thread took the memory away
 	}
-	if len(f.relative.told) == mostDirectories {
-		return fmt.Errorf("its working directory had %d names before it opened its script", mostDirectories)
+	if len(f.relative.told) == maxDirectories {
+		return fmt.Errorf("its working directory had %d names before it opened its script", maxDirectories)
 	}
 	f.relative.told[dir] = true
 	moved := func(name string) (string, bool) {
@@ -90,13 +90,13 @@ func (f *follower) learnDirectory(tid int, call *followed, result int64) error {
 	return nil
 }
 
-// asksDirectory is getcwd(2).
-var asksDirectory = pathCall{kind: callDirectory, dir: -1}
+// getcwdCall is getcwd(2).
+var getcwdCall = pathCall{kind: callGetcwd, dir: -1}
 
-func (f *follower) enterDirectory(tid int, info target.Syscall) bool {
+func (f *follower) enterGetcwd(tid int, info target.Syscall) bool {
 	if info.Number != unix.SYS_GETCWD || len(f.relative.files) == 0 || f.ending {
 		return false
 	}
-	f.calls[tid] = &followed{pathCall: asksDirectory, number: info.Number, args: info.Args}
+	f.calls[tid] = &followed{pathCall: getcwdCall, number: info.Number, args: info.Args}
 	return true
 }

@@ -17,7 +17,7 @@ import (
 
 // named is a file that a program opens by its name after its exec: a script, or
 // the program of the dynamic loader. Commands could exchange it meanwhile, so the
-// program gets the content that was judged. See [follower].
+// program gets the content that was decided. See [follower].
 type named struct {
 	called   string            // as the program is given it
 	held     *target.Handle    // the content that was judged
@@ -27,7 +27,7 @@ type named struct {
 	own      bool // held belongs to this alone
 	looked   bool
 	isPlain  bool // see plain
-	memory   *heldPart
+	memory   *copyUse
 }
 
 // close closes what nothing else closes.
@@ -39,8 +39,8 @@ func (n *named) close() {
 	n.memory.release()
 }
 
-// maxNamed is the largest file that is copied to be held, in bytes.
-const maxNamed = 64 << 20
+// maxCopied is the largest file that is copied to be held, in bytes.
+const maxCopied = 64 << 20
 
 // hold keeps the content of a file that h was found for by l, unless no command
 // can change what the name leads to. It takes over h, and returns the handle to
@@ -51,9 +51,9 @@ func (s *subject) hold(t *target.Target, l target.Lookup, h *target.Handle, n na
 		return h, err
 	}
 	const hint = "give it to its interpreter as an argument"
-	limit := min(h.Stat.Size+memoryStep, maxNamed)
-	if h.Stat.Size > maxNamed {
-		return h, fmt.Errorf("hold %s: %w: at most %d bytes (%s): %w", h.Path, target.ErrTooLarge, int64(maxNamed), hint, unix.EACCES)
+	limit := min(h.Stat.Size+memoryStep, maxCopied)
+	if h.Stat.Size > maxCopied {
+		return h, fmt.Errorf("hold %s: %w: at most %d bytes (%s): %w", h.Path, target.ErrTooLarge, int64(maxCopied), hint, unix.EACCES)
 	}
 	part, err := s.memory.reserve(limit)
 	if err != nil {
@@ -69,9 +69,9 @@ func (s *subject) hold(t *target.Target, l target.Lookup, h *target.Handle, n na
 	return held, nil
 }
 
-// carried is a script that was judged and is opened by a later program, as with
+// pendingScript is a script that was judged and is opened by a later program, as with
 // "#!/usr/bin/env bash".
-type carried struct {
+type pendingScript struct {
 	called string
 	digest [sha256.Size]byte
 	by     target.Process // the only process that may be that program; zero: any
@@ -80,8 +80,8 @@ type carried struct {
 	arrived *atomic.Bool
 }
 
-// carries is what the programs that this one executes are given of it.
-func (a *attempt) carries() ([]carried, error) {
+// pendingScripts is what the programs that this one executes are given of it.
+func (a *attempt) pendingScripts() ([]pendingScript, error) {
 	if len(a.named) == 0 {
 		return nil, nil
 	}
@@ -89,7 +89,7 @@ func (a *attempt) carries() ([]carried, error) {
 	if opens != 0 {
 		a.arrived = &atomic.Bool{}
 	}
-	var out []carried
+	var out []pendingScript
 	for i := range a.named {
 		if !a.named[i].script {
 			continue
@@ -98,7 +98,7 @@ func (a *attempt) carries() ([]carried, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := carried{called: a.named[i].called, digest: digest}
+		c := pendingScript{called: a.named[i].called, digest: digest}
 		if opens != 0 && len(a.named) == 1 && !a.givenToScript() {
 			c.by, c.arrived = a.process.Process, a.arrived
 		}
@@ -126,7 +126,7 @@ func (a *attempt) receive(t *target.Target) error {
 	if a.caller.image == nil {
 		return nil
 	}
-	for _, c := range a.caller.carried {
+	for _, c := range a.caller.pendingScript {
 		if c.arrived != nil && c.arrived.Load() {
 			continue
 		}
@@ -136,7 +136,7 @@ func (a *attempt) receive(t *target.Target) error {
 		l := target.Lookup{Dir: unix.AT_FDCWD, Path: c.called}
 		h, err := t.Resolve(l)
 		if err != nil {
-			return fmt.Errorf("the script %s that was judged: %w", c.called, err)
+			return fmt.Errorf("the script %s that was decided: %w", c.called, err)
 		}
 		before := len(a.named)
 		h, err = a.hold(t, l, h, named{called: c.called, script: true, own: true})
@@ -151,7 +151,7 @@ func (a *attempt) receive(t *target.Target) error {
 			return err
 		}
 		if !bytes.Equal(digest[:], c.digest[:]) {
-			return fmt.Errorf("%w: %s is not the script that was judged: %w", errSwitched, c.called, unix.EACCES)
+			return fmt.Errorf("%w: %s is not the script that was decided: %w", errSwitched, c.called, unix.EACCES)
 		}
 	}
 	return nil

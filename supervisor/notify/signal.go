@@ -40,7 +40,7 @@ func (h *signals) sigqueue(c *call) (answer, error) {
 }
 
 // tgkill is also rt_tgsigqueueinfo: both start with process, thread, signal. The
-// kernel refuses a thread that is not of the process, so the process is judged.
+// kernel refuses a thread that is not of the process, so the process is decided.
 func (h *signals) tgkill(c *call) (answer, error) {
 	if int32(c.Args[1]) <= 0 {
 		return deny(unix.EINVAL), nil
@@ -128,8 +128,8 @@ func (h *signals) answer(c *call, number, signal int) (answer, error) {
 
 // evaluateAll returns the strictest decision on the targets. Among permitted ones it
 // returns one that needs more than to let the call go on.
-func (h *signals) evaluateAll(c *call, s *sender, targets []target.Peer, signal int) (*judgedSignal, error) {
-	var first *judgedSignal
+func (h *signals) evaluateAll(c *call, s *sender, targets []target.Peer, signal int) (*signalDecision, error) {
+	var first *signalDecision
 	for _, p := range targets {
 		j, err := h.evaluate(c, s, p, signal)
 		if err != nil {
@@ -293,20 +293,20 @@ func (s *sender) inside(p target.Peer) bool {
 	return err == nil
 }
 
-// judgedSignal is one target with its decision.
-type judgedSignal struct {
+// signalDecision is one target with its decision.
+type signalDecision struct {
 	request    *policy.SignalRequest
 	peer       target.Peer
 	decision   policy.Decision
 	diagnostic policy.Diagnostic
 }
 
-func (h *signals) evaluate(c *call, s *sender, p target.Peer, signal int) (*judgedSignal, error) {
+func (h *signals) evaluate(c *call, s *sender, p target.Peer, signal int) (*signalDecision, error) {
 	relation, err := s.relation(p)
 	if err != nil {
 		return nil, err
 	}
-	j := &judgedSignal{
+	j := &signalDecision{
 		peer:    p,
 		request: &policy.SignalRequest{Signal: signal, Target: relation, PID: p.PID, Name: p.Name, SameUser: p.UID == s.self.UID},
 	}
@@ -319,7 +319,7 @@ func (h *signals) evaluate(c *call, s *sender, p target.Peer, signal int) (*judg
 }
 
 // apply lets the call go on, only reports success, sends another signal, or denies.
-func (h *signals) apply(c *call, s *sender, j *judgedSignal) (answer, error) {
+func (h *signals) apply(c *call, s *sender, j *signalDecision) (answer, error) {
 	decision := "deny"
 	replacement := redirect(j.decision)
 	switch j.decision.Effect {
@@ -360,8 +360,8 @@ func (h *signals) apply(c *call, s *sender, j *judgedSignal) (answer, error) {
 	return success, nil
 }
 
-// approve has a person decide a signal and carries the decision out.
-func (h *signals) approve(c *call, s *sender, j *judgedSignal, number int, targets []target.Peer) (answer, error) {
+// approve has a person decide a signal and pendingScripts the decision out.
+func (h *signals) approve(c *call, s *sender, j *signalDecision, number int, targets []target.Peer) (answer, error) {
 	e := s.event(j, "deny")
 	q := wire.Question{Command: e.Command, Kind: wire.AskSignal, Subject: e.Op + " to " + describe(targets, j), Process: e.Process}
 	given, err := h.approver.wait(c, withRule(q, j.decision, j.diagnostic))
@@ -391,7 +391,7 @@ func (h *signals) approve(c *call, s *sender, j *judgedSignal, number int, targe
 }
 
 // describe names the processes that a signal would reach.
-func describe(targets []target.Peer, j *judgedSignal) string {
+func describe(targets []target.Peer, j *signalDecision) string {
 	if len(targets) == 1 {
 		return fmt.Sprintf("%s %d %s", j.request.Target, targets[0].PID, targets[0].Name)
 	}
@@ -409,7 +409,7 @@ func samePeers(now, then []target.Peer) bool {
 }
 
 // event describes a signal for the audit log.
-func (s *sender) event(j *judgedSignal, decision string) wire.Event {
+func (s *sender) event(j *signalDecision, decision string) wire.Event {
 	name := unix.SignalName(unix.Signal(j.request.Signal))
 	if name == "" {
 		name = strconv.Itoa(j.request.Signal)

@@ -18,7 +18,7 @@ import (
 type Network struct {
 	// Connect is called for each connect(2) of an Internet socket before it goes on.
 	// If it returns a Destination, the supervisor emulates the call: it connects a
-	// duplicate of the descriptor to that. If it returns nil, the kernel carries the
+	// duplicate of the descriptor to that. If it returns nil, the kernel pendingScripts the
 	// call out. A nil Connect lets all of them go on.
 	Connect func(Connect) *Destination
 	// Sockets has unix_socket_rules decide on connect, bind and sendto. The kernel
@@ -89,7 +89,7 @@ func (h *sockets) answer(c *call, addr, length uint64, op string) (answer, error
 	if !c.valid() {
 		return noAnswer, errGone
 	}
-	if errno, ok := asErrno(err); ok {
+	if errno, ok := errnoOf(err); ok {
 		return deny(errno), nil
 	}
 	if err != nil {
@@ -140,7 +140,7 @@ func (h *sockets) inetConnect(c *call, t *target.Target, a sockaddr) (answer, er
 	question := Connect{To: a.inet}
 	var err error
 	if question.Inode, err = t.SocketInode(fd); err != nil {
-		if errno, ok := asErrno(err); ok {
+		if errno, ok := errnoOf(err); ok {
 			return deny(errno), nil
 		}
 		return noAnswer, err
@@ -168,7 +168,7 @@ func (h *sockets) unixSocket(c *call, t *target.Target, name, op string) (answer
 		return proceed, nil
 	}
 	resolved, err := socketPath(t, name, op)
-	if errno, ok := asErrno(err); ok {
+	if errno, ok := errnoOf(err); ok {
 		return deny(errno), nil
 	}
 	if err != nil {
@@ -197,7 +197,7 @@ func (h *sockets) unixSocket(c *call, t *target.Target, name, op string) (answer
 	return h.apply(e)
 }
 
-// apply records the decision of an event and carries it out.
+// apply records the decision of an event and pendingScripts it out.
 func (h *sockets) apply(e wire.Event) (answer, error) {
 	if e.Decision == "deny" {
 		h.record.report(e)

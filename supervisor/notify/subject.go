@@ -15,16 +15,16 @@ import (
 // subject is what an execve would run: the file named, the interpreters that a
 // script goes through, and the program that a dynamic loader is given.
 type subject struct {
-	called  string // the path as the kernel names it to an interpreter
-	argv    []string
-	files   []*target.Handle // the file named, then its interpreters
-	heads   [][]byte         // what each begins with
-	prefix  []string         // what the kernel puts before argv[1:] for a script
-	loader  bool             // the program is the dynamic loader
-	payload *target.Handle   // what that runs; nil: nothing
-	holds   bool             // what is opened by its name later is held
-	named   []named
-	memory  *heldMemory
+	called     string // the path as the kernel names it to an interpreter
+	argv       []string
+	files      []*target.Handle // the file named, then its interpreters
+	firstBytes [][]byte         // what each begins with
+	prefix     []string         // what the kernel puts before argv[1:] for a script
+	loader     bool             // the program is the dynamic loader
+	payload    *target.Handle   // what that runs; nil: nothing
+	holds      bool             // what is opened by its name later is held
+	named      []named
+	memory     *copyBudget
 	// nodeOptions says that node gets options by its environment.
 	nodeOptions bool
 	request     policy.CommandRequest
@@ -79,7 +79,7 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 		if err != nil {
 			return err
 		}
-		s.heads = append(s.heads, head)
+		s.firstBytes = append(s.firstBytes, head)
 		script, err := policy.Shebang(head)
 		if err != nil {
 			return fmt.Errorf("%w: %w: %w", errNoProgram, err, unix.ENOEXEC)
@@ -88,7 +88,7 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 			return nil
 		}
 		if s.holds {
-			if script, err = s.holdScript(t, l, called); err != nil {
+			if script, err = s.copyScript(t, l, called); err != nil {
 				return err
 			}
 		}
@@ -99,19 +99,19 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 	return fmt.Errorf("more than %d interpreters: %w", policy.MaxInterpreters, unix.ELOOP)
 }
 
-// holdScript holds the last of the files, which is a script, and reads the first
+// copyScript holds the last of the files, which is a script, and reads the first
 // line of what is held.
-func (s *subject) holdScript(t *target.Target, l target.Lookup, called string) (*policy.Script, error) {
+func (s *subject) copyScript(t *target.Target, l target.Lookup, called string) (*policy.Script, error) {
 	last := len(s.files) - 1
 	h, err := s.hold(t, l, s.files[last], named{called: called, script: true})
 	s.files[last] = h
 	if err != nil {
 		return nil, err
 	}
-	if s.heads[last], err = h.Head(policy.ShebangSize); err != nil {
+	if s.firstBytes[last], err = h.Head(policy.ShebangSize); err != nil {
 		return nil, err
 	}
-	script, err := policy.Shebang(s.heads[last])
+	script, err := policy.Shebang(s.firstBytes[last])
 	if err == nil && script == nil {
 		err = errors.New("it was changed while it was judged")
 	}
@@ -183,7 +183,7 @@ func (s *subject) finalArgv() []string {
 }
 
 // addPayload adds the program that a dynamic loader runs to the request. The
-// kernel executes the loader only, so this is where that program is judged.
+// kernel executes the loader only, so this is where that program is decided.
 func (s *subject) addPayload(t *target.Target, identify Identify) error {
 	payload, err := policy.LoaderPayload(s.finalArgv())
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *subject) payloadPath() string {
 	return s.payload.Path
 }
 
-// covered are the files whose content decides what runs, as they were judged.
+// covered are the files whose content decides what runs, as they were decided.
 func (s *subject) covered() []*target.Handle {
 	out := slices.Clone(s.files)
 	if s.payload != nil {

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// quietStops makes the stops of traced threads be told to the thread that waits
+// ignoreStops makes the stops of traced threads be told to the thread that waits
 // for them only. Without SA_NOCLDSTOP each is a SIGCHLD as well, which wakes
 // another thread of this process for nothing. The handler, which is the Go
 // runtime's, stays; a failure costs time and nothing else. See sigaction(2).
-var quietStops = sync.OnceFunc(func() {
+var ignoreStops = sync.OnceFunc(func() {
 	const noStops = 1        // SA_NOCLDSTOP
 	const maskSize = 8       // bytes of the kernel's signal set
 	var action [3 + 1]uint64 // handler, flags, restorer, mask: struct sigaction of amd64 and arm64

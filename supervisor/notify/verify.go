@@ -95,10 +95,10 @@ func (h *execs) reportKilled(a *attempt, err error) {
 	h.record.report(e)
 }
 
-// errSwitched says that the program is not the one that was judged.
+// errSwitched says that the program is not the one that was decided.
 var errSwitched = errors.New("the exec was switched while it was judged")
 
-// accept compares the program at its exec stop with what was judged, judges its
+// accept compares the program at its exec stop with what was decided, judges its
 // arguments again if they differ, completes its environment and records it.
 func (h *execs) accept(pid int, a *attempt) error {
 	if pid != a.process.PID {
@@ -142,7 +142,7 @@ func (a *attempt) image() (*image, error) {
 	}
 	img, err := from.next(a.files[0].Path)
 	if err == nil {
-		img.carried, err = a.carries()
+		img.pendingScript, err = a.pendingScripts()
 	}
 	return img, err
 }
@@ -152,13 +152,13 @@ func (a *attempt) decisionName() string {
 	switch {
 	case a.approval != nil:
 		return "approve"
-	case a.judged == nil && a.decision.Effect == policy.Audit:
+	case a.decided == nil && a.decision.Effect == policy.Audit:
 		return "audit"
 	}
 	return "allow"
 }
 
-// review looks again at what can have changed since it was judged: the content
+// review looks again at what can have changed since it was decided: the content
 // of the program, which from here on nobody can write to, and the arguments,
 // which are now the ones that the program has.
 func (a *attempt) review(s *target.Stopped) error {
@@ -205,7 +205,7 @@ func (a *attempt) sameContent() (bool, error) {
 		return false, err
 	}
 	if fixed {
-		shebangs.keep(a.files[last], a.heads[last])
+		shebangs.keep(a.files[last], a.firstBytes[last])
 		return true, nil
 	}
 	if err := a.files[last].Refresh(); err != nil {
@@ -238,7 +238,7 @@ func completeEnvironment(s *target.Stopped, inject []string) error {
 	return nil
 }
 
-func asErrno(err error) (unix.Errno, bool) {
+func errnoOf(err error) (unix.Errno, bool) {
 	var errno unix.Errno
 	ok := errors.As(err, &errno)
 	return errno, ok

@@ -17,17 +17,17 @@ import (
 // is no reason to deny. Looks are counted and not time, which goes on for a
 // machine that was stopped.
 const (
-	looksPerDeadline = 4
-	// mostDeadlines bounds a call that is never found stuck, in deadlines.
-	mostDeadlines = 12
+	checksPerDeadline = 4
+	// maxDeadlines bounds a call that is never found stuck, in deadlines.
+	maxDeadlines = 12
 )
 
 // watch denies calls that are late. Their workers may be stuck in a read of
 // memory that never returns.
 func (l *Loop) watch(ctx context.Context) {
-	ticker := time.NewTicker(max(l.pool.bounds.Deadline/looksPerDeadline, time.Millisecond))
+	ticker := time.NewTicker(max(l.pool.bounds.Deadline/checksPerDeadline, time.Millisecond))
 	defer ticker.Stop()
-	seen := map[*worker]sighting{}
+	seen := map[*worker]observation{}
 	for {
 		select {
 		case <-ticker.C:
@@ -43,7 +43,7 @@ func (l *Loop) watch(ctx context.Context) {
 				delete(seen, w)
 				continue
 			}
-			s := seen[w].next(c, whereabouts(int(w.tid.Load())))
+			s := seen[w].next(c, stateOf(int(w.tid.Load())))
 			seen[w] = s
 			if s.late() {
 				stuck++
@@ -56,8 +56,8 @@ func (l *Loop) watch(ctx context.Context) {
 	}
 }
 
-// sighting is what successive looks at a worker found.
-type sighting struct {
+// observation is what successive looks at a worker found.
+type observation struct {
 	call    *call
 	at      threadState
 	looks   int // since the call was first seen
@@ -71,9 +71,9 @@ type threadState struct {
 }
 
 // next is what is known after one more look.
-func (s sighting) next(c *call, at threadState) sighting {
+func (s observation) next(c *call, at threadState) observation {
 	if s.call != c {
-		return sighting{call: c, at: at, looks: 1}
+		return observation{call: c, at: at, looks: 1}
 	}
 	if s.looks++; at.waits && at == s.at {
 		s.blocked++
@@ -84,15 +84,15 @@ func (s sighting) next(c *call, at threadState) sighting {
 	return s
 }
 
-func (s sighting) late() bool {
-	return s.blocked >= looksPerDeadline || s.looks > mostDeadlines*looksPerDeadline
+func (s observation) late() bool {
+	return s.blocked >= checksPerDeadline || s.looks > maxDeadlines*checksPerDeadline
 }
 
-// whereabouts looks at a thread of this process. One that waits for another
+// stateOf looks at a thread of this process. One that waits for another
 // thread of this process does not wait for a caller. What cannot be read counts
 // as a wait. See proc_pid_syscall(5), and the third number of schedstat in
 // Documentation/scheduler/sched-stats.rst.
-func whereabouts(tid int) threadState {
+func stateOf(tid int) threadState {
 	dir := "/proc/self/task/" + strconv.Itoa(tid)
 	number, _ := os.ReadFile(dir + "/syscall")
 	first, _, _ := bytes.Cut(bytes.TrimSpace(number), []byte(" "))

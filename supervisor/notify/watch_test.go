@@ -30,16 +30,16 @@ func TestACallIsLateWhenItsWorkerIsStuck(t *testing.T) {
 		looks []look
 		late  bool
 	}{
-		"blocked for a deadline":      {repeat(looksPerDeadline+1, look{one, reads}), true},
-		"blocked for less":            {repeat(looksPerDeadline, look{one, reads}), false},
-		"without a processor for six": {repeat(6*looksPerDeadline, look{one, computes}), false},
-		"in steps":                    {repeat(5*looksPerDeadline, look{one, reads}, look{one, readsOn}), false},
-		"blocked, then on": {append(repeat(looksPerDeadline, look{one, reads}), look{one, computes}, look{one, reads}),
+		"blocked for a deadline":      {repeat(checksPerDeadline+1, look{one, reads}), true},
+		"blocked for less":            {repeat(checksPerDeadline, look{one, reads}), false},
+		"without a processor for six": {repeat(6*checksPerDeadline, look{one, computes}), false},
+		"in steps":                    {repeat(5*checksPerDeadline, look{one, reads}, look{one, readsOn}), false},
+		"blocked, then on": {append(repeat(checksPerDeadline, look{one, reads}), look{one, computes}, look{one, reads}),
 			false},
-		"another call each time":                  {repeat(looksPerDeadline, look{one, reads}, look{other, reads}), false},
-		"neither stuck nor done, for the longest": {repeat(mostDeadlines*looksPerDeadline+1, look{one, computes}), true},
+		"another call each time":                  {repeat(checksPerDeadline, look{one, reads}, look{other, reads}), false},
+		"neither stuck nor done, for the longest": {repeat(maxDeadlines*checksPerDeadline+1, look{one, computes}), true},
 	} {
-		var s sighting
+		var s observation
 		for _, l := range c.looks {
 			s = s.next(l.call, l.at)
 		}
@@ -83,8 +83,8 @@ func TestWhereThreadsAre(t *testing.T) {
 	} {
 		tid := thread(c.f)
 		// The thread needs time to get there; where it then is, it stays.
-		last := whereabouts(tid)
-		for guard, same := time.Now().Add(time.Minute), 0; same < 50; last = whereabouts(tid) {
+		last := stateOf(tid)
+		for guard, same := time.Now().Add(time.Minute), 0; same < 50; last = stateOf(tid) {
 			if same++; last.waits != c.want {
 				same = 0
 			}
@@ -93,11 +93,11 @@ func TestWhereThreadsAre(t *testing.T) {
 			}
 			runtime.Gosched()
 		}
-		if c.want && whereabouts(tid) != last {
+		if c.want && stateOf(tid) != last {
 			t.Errorf("%s: it is not in the same wait", name)
 		}
 	}
-	if !whereabouts(1 << 30).waits {
+	if !stateOf(1 << 30).waits {
 		t.Error("a thread that cannot be seen does not wait")
 	}
 }

@@ -158,7 +158,7 @@ func (c *landlockOnly) Filter(p *policy.Policy, governed bool) seccomp.PlanOptio
 
 // Signals notifies every signal: no pid namespace keeps them inside.
 func (c *landlockOnly) Signals(*policy.Policy) seccomp.Signals {
-	return seccomp.Signals{Judged: seccomp.EverySignal()}
+	return seccomp.Signals{Evaluated: seccomp.EverySignal()}
 }
 
 // Evaluate allows signals where the policy has no rules about them. The

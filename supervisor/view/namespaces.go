@@ -63,10 +63,10 @@ func (n *namespaces) Signals(p *policy.Policy) seccomp.Signals {
 	switch {
 	case !p.Governs(policy.GroupSignal):
 	case !plan.Inside:
-		plan.Judged = seccomp.EverySignal()
+		plan.Evaluated = seccomp.EverySignal()
 	default:
-		for number := range plan.Judged {
-			_, plan.Judged[number] = judging(p, number, insideTargets...)
+		for number := range plan.Evaluated {
+			_, plan.Evaluated[number] = judging(p, number, insideTargets...)
 			_, plan.First[number] = judging(p, number, firstTarget)
 		}
 	}

@@ -33,8 +33,8 @@ func UnjudgedSignal(p *policy.Policy, at policy.Position, filter, want seccomp.S
 	for _, c := range []struct {
 		have, want seccomp.SignalSet
 		targets    []string
-	}{{filter.Judged, want.Judged, insideTargets}, {filter.First, want.First, []string{firstTarget}}} {
-		number, lacks := c.have.Lacks(c.want)
+	}{{filter.Evaluated, want.Evaluated, insideTargets}, {filter.First, want.First, []string{firstTarget}}} {
+		number, lacks := c.have.Missing(c.want)
 		if !lacks {
 			continue
 		}

@@ -7,12 +7,12 @@ import (
 	scmp "github.com/seccomp/libseccomp-golang"
 )
 
-// holds reports whether the case is about a call with these arguments.
-func (c Case) holds(args [6]uint64) bool {
-	return !slices.ContainsFunc(c, func(one Condition) bool { return !one.holds(args[one.Arg]) })
+// matches reports whether the case is about a call with these arguments.
+func (c Case) matches(args [6]uint64) bool {
+	return !slices.ContainsFunc(c, func(one Condition) bool { return !one.matches(args[one.Arg]) })
 }
 
-func (c Condition) holds(v uint64) bool {
+func (c Condition) matches(v uint64) bool {
 	switch c.Op {
 	case Is32:
 		return uint32(v) == uint32(c.Value)
@@ -24,29 +24,29 @@ func (c Condition) holds(v uint64) bool {
 		return v > c.Value
 	case HasBits:
 		return v&c.Value == c.Value
-	case LacksBit:
+	case NoBits:
 		return v&c.Value == 0
 	}
 	return true // unknown: the refusal is about it
 }
 
-// about reports whether the refusal is about a call with these arguments.
-func (r *Refusal) about(args [6]uint64) bool {
-	return len(r.When) == 0 || slices.ContainsFunc(r.When, func(c Case) bool { return c.holds(args) })
+// matches reports whether the refusal is about a call with these arguments.
+func (r *Refusal) matches(args [6]uint64) bool {
+	return len(r.When) == 0 || slices.ContainsFunc(r.When, func(c Case) bool { return c.matches(args) })
 }
 
 // Table holds the refusals that a supervisor answers, by the numbers of calls on
 // this machine.
-type Table map[int][]ToldRefusal
+type Table map[int][]RefusedCall
 
-// ToldRefusal is a refusal of one call.
-type ToldRefusal struct {
+// RefusedCall is a refusal of one call.
+type RefusedCall struct {
 	Exception
 	Name string // of the call
 }
 
 // Table returns the plan's refusals for who answers its notifications. See
-// [Plan.Told].
+// [Plan.Reported].
 func (p Plan) Table() (Table, error) {
 	t := Table{}
 	add := func(e Exception) error {
@@ -59,11 +59,11 @@ func (p Plan) Table() (Table, error) {
 				}
 				nr = uint32(call)
 			}
-			t[int(int32(nr))] = append(t[int(int32(nr))], ToldRefusal{e, name}) // a negative one is of no call here
+			t[int(int32(nr))] = append(t[int(int32(nr))], RefusedCall{e, name}) // a negative one is of no call here
 		}
 		return nil
 	}
-	for _, r := range p.Told {
+	for _, r := range p.Reported {
 		if err := add(Exception{Refusal: r}); err != nil {
 			return nil, err
 		}
@@ -78,10 +78,10 @@ func (p Plan) Table() (Table, error) {
 
 // Of returns the refusal that is about a call, one without exceptions first; nil:
 // none is.
-func (t Table) Of(number int, args [6]uint64) *ToldRefusal {
+func (t Table) Of(number int, args [6]uint64) *RefusedCall {
 	list := t[number]
 	for i := range list {
-		if list[i].about(args) {
+		if list[i].matches(args) {
 			return &list[i]
 		}
 	}

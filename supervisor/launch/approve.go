@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// askGrace is how long a program that is told to end may keep its output open.
-const askGrace = time.Second
+// approveGrace is how long a program that is told to end may keep its output open.
+const approveGrace = time.Second
 
-// Ask runs the operator's program outside every session with question as JSON on
+// Approve runs the operator's program outside every session with question as JSON on
 // its standard input, and reports whether it ended with exit status 0. Another
 // status is no; what is not an end by itself is an error. It has an empty
 // environment but PATH, and is killed when ctx ends.
-func Ask(ctx context.Context, argv []string, question any) (bool, error) {
+func Approve(ctx context.Context, argv []string, question any) (bool, error) {
 	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
 		return false, errors.New("the program that is asked has no absolute path")
 	}
@@ -30,7 +30,7 @@ func Ask(ctx context.Context, argv []string, question any) (bool, error) {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
 	cmd.Stdin = bytes.NewReader(data)
-	cmd.WaitDelay = askGrace
+	cmd.WaitDelay = approveGrace
 	child, err := startChild(cmd)
 	if err != nil {
 		return false, fmt.Errorf("ask %s: %w", argv[0], err)

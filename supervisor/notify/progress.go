@@ -45,7 +45,7 @@ func (s *subject) opens() int {
 	switch {
 	case known:
 		return n
-	case name == "node" && s.plainForNode(), strings.HasPrefix(name, "lua") && s.textForLua():
+	case name == "node" && s.readOnceByNode(), strings.HasPrefix(name, "lua") && s.readOnceByLua():
 		return 1
 	}
 	return anyNumberOfOpens
@@ -81,8 +81,8 @@ var (
 	moduleNames  = regexp.MustCompile(`\.[cm]js$`)
 )
 
-// plainForNode reports whether node opens the script once.
-func (s *subject) plainForNode() bool {
+// readOnceByNode reports whether node opens the script once.
+func (s *subject) readOnceByNode() bool {
 	n := &s.named[0]
 	if argv := s.finalArgv(); len(argv) < 2 || argv[1] != n.called || s.nodeOptions {
 		return false
@@ -90,9 +90,9 @@ func (s *subject) plainForNode() bool {
 	return moduleNames.MatchString(n.held.Path) || n.plain(func(text []byte) bool { return !moduleSyntax.Match(text) })
 }
 
-// textForLua reports whether a script is no compiled one behind its first line,
+// readOnceByLua reports whether a script is no compiled one behind its first line,
 // which Lua opens again.
-func (s *subject) textForLua() bool {
+func (s *subject) readOnceByLua() bool {
 	return s.named[0].plain(func(text []byte) bool { return !bytes.Contains(text, []byte("\x1b")) })
 }
 
@@ -119,8 +119,8 @@ func (n *named) plain(test func([]byte) bool) bool {
 // follows reports whether the program has to be followed to its files.
 func (s *subject) follows() bool { return len(s.named) > 0 && s.opens() != 0 }
 
-// pace is how far a program is on the way to what it is named.
-type pace struct {
+// progress is how far a program is on the way to what it is named.
+type progress struct {
 	left   int // opens that are still to come; negative: not known
 	seen   int
 	again  int  // calls that it has for each further open
@@ -135,8 +135,8 @@ const (
 	callsBetween = 256
 )
 
-func (s *subject) pace() pace {
-	p := pace{left: s.opens(), again: callsBetween, budget: callsBefore, free: s.givenToScript()}
+func (s *subject) progress() progress {
+	p := progress{left: s.opens(), again: callsBetween, budget: callsBefore, free: s.givenToScript()}
 	for i := range s.named {
 		p.again += 4 * (len(s.request.Cwd) + len(s.named[i].called) + len(s.named[i].held.Path))
 	}
@@ -144,7 +144,7 @@ func (s *subject) pace() pace {
 }
 
 // opened notes an open that was answered.
-func (p *pace) opened() {
+func (p *progress) opened() {
 	p.seen++
 	if p.left < 0 {
 		p.budget = p.again
@@ -159,13 +159,13 @@ var errNeverOpened = errors.New("it has not opened the file that it was started 
 // spend counts a call. A program that opened its file, and has done much since, is
 // let go: what it opens now is its own reading. One that never opened it is killed.
 func (f *follower) spend(number int) error {
-	if idleCalls[number] {
+	if uncounted[number] {
 		return nil
 	}
-	if f.pace.budget--; f.pace.budget > 0 {
+	if f.progress.budget--; f.progress.budget > 0 {
 		return nil
 	}
-	if f.pace.left < 0 && (f.pace.seen > 0 || f.pace.free) {
+	if f.progress.left < 0 && (f.progress.seen > 0 || f.progress.free) {
 		f.done()
 		return nil
 	}
@@ -175,14 +175,14 @@ func (f *follower) spend(number int) error {
 // done lets go of a program that has what it was named: it gives nothing of it on.
 func (f *follower) done() {
 	if f.a.arrived != nil {
-		f.a.arrived.Store(f.pace.seen > 0)
+		f.a.arrived.Store(f.progress.seen > 0)
 	}
 	f.end()
 }
 
-// idleCalls are calls that a program makes as often as memory, threads and the
+// uncounted are calls that a program makes as often as memory, threads and the
 // size of a file want it, and that say nothing about how far it is.
-var idleCalls = map[int]bool{
+var uncounted = map[int]bool{
 	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_FSTAT: true, unix.SYS_CLOSE: true,
 	unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_MADVISE: true, unix.SYS_MREMAP: true, unix.SYS_BRK: true,
 	unix.SYS_FUTEX: true, unix.SYS_SCHED_YIELD: true, unix.SYS_CLONE: true, unix.SYS_CLONE3: true, unix.SYS_SET_ROBUST_LIST: true,

@@ -101,18 +101,18 @@ __attribute__((constructor)) static void early(void) {
 // it is let go.
 func TestTheCallsOfAFollowedProgramAreBounded(t *testing.T) {
 	for name, test := range map[string]struct {
-		pace   pace
-		err    bool
-		ending bool
+		progress progress
+		err      bool
+		ending   bool
 	}{
-		"known, before":       {pace{left: 1, budget: 1}, true, false},
-		"unknown, before":     {pace{left: -1, budget: 1}, true, false},
-		"unknown, between":    {pace{left: -1, seen: 1, budget: 1}, false, true},
-		"known, between":      {pace{left: 1, seen: 1, budget: 1}, true, false},
-		"given to a script":   {pace{left: -1, budget: 1, free: true}, false, true},
-		"with calls to spare": {pace{left: -1, seen: 1, budget: 2}, false, false},
+		"known, before":       {progress{left: 1, budget: 1}, true, false},
+		"unknown, before":     {progress{left: -1, budget: 1}, true, false},
+		"unknown, between":    {progress{left: -1, seen: 1, budget: 1}, false, true},
+		"known, between":      {progress{left: 1, seen: 1, budget: 1}, true, false},
+		"given to a script":   {progress{left: -1, budget: 1, free: true}, false, true},
+		"with calls to spare": {progress{left: -1, seen: 1, budget: 2}, false, false},
 	} {
-		f := &follower{execs: &execs{follows: newFollows()}, a: &attempt{}, pace: test.pace}
+		f := &follower{execs: &execs{follows: newFollows()}, a: &attempt{}, progress: test.progress}
 		if err := f.spend(unix.SYS_MMAP); err != nil || f.ending {
 			t.Errorf("%s: memory counts: %v", name, err)
 		}
@@ -124,10 +124,10 @@ func TestTheCallsOfAFollowedProgramAreBounded(t *testing.T) {
 
 // The copies of a session have a bound, and those that nobody has open do not count.
 func TestTheMemoryOfCopiesIsBounded(t *testing.T) {
-	var m heldMemory
-	var parts []*heldPart
+	var m copyBudget
+	var parts []*copyUse
 	for range 4 {
-		p, err := m.reserve(maxNamed)
+		p, err := m.reserve(maxCopied)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestTheMemoryOfCopiesIsBounded(t *testing.T) {
 		t.Error("a copy that its process has open counts no more")
 	}
 	file.Close()
-	if p, err := m.reserve(maxNamed); err != nil {
+	if p, err := m.reserve(maxCopied); err != nil {
 		t.Errorf("nobody has it open: %v", err)
 	} else {
 		p.release()
