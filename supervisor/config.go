@@ -13,10 +13,10 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"agentsh/internal/strictyaml"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
-	"agentsh/policy/syntax"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/egress"
 	"agentsh/supervisor/netns"
@@ -250,7 +250,7 @@ func (r *configReader) names(n *yaml.Node, key, kind string, known []string, int
 		var name string
 		r.text(&name)(item)
 		if !slices.Contains(known, name) && item.Kind == yaml.ScalarNode {
-			r.problem(item, "%s has no %s %q (%s)", key, kind, name, syntax.DidYouMean(name, known))
+			r.problem(item, "%s has no %s %q (%s)", key, kind, name, strictyaml.DidYouMean(name, known))
 			continue
 		}
 		*into = append(*into, probe.Setting{Name: name, At: fmt.Sprintf("%s:%d:%d", r.path, item.Line, item.Column)})

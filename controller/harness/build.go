@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gopkg.in/yaml.v3"
+	"agentsh/internal/strictyaml"
 )
 
 // builder checks the nodes of one file against the table and makes trees.
@@ -16,51 +16,19 @@ type builder struct {
 	whole string // what the file describes, for messages; empty: a harness
 }
 
-func (b *builder) at(n *yaml.Node) Origin {
+func (b *builder) at(n *strictyaml.Node) Origin {
 	return Origin{File: b.file, Line: n.Line, Column: n.Column, Layer: b.layer}
 }
 
-// plain refuses what makes YAML more than a notation for values: anchors,
-// aliases, merge keys, foreign tags, deep nesting. It reports each.
-func (b *builder) plain(n *yaml.Node, depth int) bool {
-	if depth > maxDepth {
-		b.ps.errorf(b.at(n), RuleSyntax, "nested deeper than %d levels", maxDepth)
-		return false
-	}
-	ok := true
-	if n.Kind == yaml.AliasNode || n.Anchor != "" {
-		b.ps.errorf(b.at(n), RuleSyntax, "anchors and aliases are not accepted")
-		b.ps.hint("write the value out, or share it through base")
-		return false
-	}
-	if n.Style&yaml.TaggedStyle != 0 && !coreTags[n.ShortTag()] {
-		b.ps.errorf(b.at(n), RuleSyntax, "the tag %s is not accepted", n.Tag)
-		ok = false
-	}
-	for i, c := range n.Content {
-		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Value == "<<" && c.Style == 0 {
-			b.ps.errorf(b.at(c), RuleSyntax, "merge keys are not accepted")
-			b.ps.hint("share settings through base")
-			ok = false
-			continue
-		}
-		ok = b.plain(c, depth+1) && ok
-	}
-	return ok
-}
-
-// isNull reports whether a node is written as null.
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && scalarOf(n) == scalarNull }
-
 // mapping checks the keys of a mapping against a schema and builds each value.
 // Values with problems are left out.
-func (b *builder) mapping(n *yaml.Node, schema []field, where string) *tree {
+func (b *builder) mapping(n *strictyaml.Node, schema []field, where string) *tree {
 	out := newDict(b.at(n))
-	if n.Kind != yaml.MappingNode {
+	if n.Kind != strictyaml.Mapping {
 		b.ps.errorf(b.at(n), RuleType, "%s is a mapping of keys to values, this is %s", nameOr(where, "the file"), describe(n))
 		return nil
 	}
-	seen := map[string]*yaml.Node{}
+	seen := map[string]*strictyaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if !b.freshKey(key, seen) {
@@ -82,8 +50,8 @@ func (b *builder) mapping(n *yaml.Node, schema []field, where string) *tree {
 }
 
 // freshKey reports a key that is no text or was written before.
-func (b *builder) freshKey(key *yaml.Node, seen map[string]*yaml.Node) bool {
-	if key.Kind != yaml.ScalarNode {
+func (b *builder) freshKey(key *strictyaml.Node, seen map[string]*strictyaml.Node) bool {
+	if key.Kind != strictyaml.Scalar {
 		b.ps.errorf(b.at(key), RuleType, "a key is a word, this is %s", describe(key))
 		return false
 	}
@@ -95,7 +63,7 @@ func (b *builder) freshKey(key *yaml.Node, seen map[string]*yaml.Node) bool {
 	return true
 }
 
-func (b *builder) unknown(key *yaml.Node, schema []field, where string) {
+func (b *builder) unknown(key *strictyaml.Node, schema []field, where string) {
 	if where != "" && find(fields, key.Value) != nil && find(schema, "when") == nil && find(schema, "pre_script") == nil {
 		b.ps.errorf(b.at(key), RuleUnknownKey, "%s has no key %s; it belongs to the top level", where, quoted(key.Value))
 		return
@@ -110,42 +78,42 @@ func (b *builder) unknown(key *yaml.Node, schema []field, where string) {
 	for i := range schema {
 		names[i] = schema[i].name
 	}
-	if s := nearest(key.Value, names); s != "" {
+	if s := strictyaml.Nearest(key.Value, names); s != "" {
 		b.ps.hint("did you mean %s?", s)
 	}
 }
 
 // value builds the value of one field; nil after a problem.
-func (b *builder) value(n *yaml.Node, f *field, where string) *tree {
-	if isNull(n) {
+func (b *builder) value(n *strictyaml.Node, f *field, where string) *tree {
+	if strictyaml.IsNull(n) {
 		return &tree{shape: shapeNull, at: b.at(n)}
 	}
 	switch f.kind {
 	case kindList:
-		return b.list(n, where, func(c *yaml.Node, where string) *tree { return b.text(c, f, where) })
+		return b.list(n, where, func(c *strictyaml.Node, where string) *tree { return b.text(c, f, where) })
 	case kindMap:
 		return b.dict(n, f, where)
 	case kindStruct:
 		return b.mapping(n, f.fields, where)
 	case kindStructs:
-		return b.list(n, where, func(c *yaml.Node, where string) *tree { return b.entry(c, f.fields, where) })
+		return b.list(n, where, func(c *strictyaml.Node, where string) *tree { return b.entry(c, f.fields, where) })
 	case kindRefs:
-		return b.list(n, where, func(c *yaml.Node, where string) *tree { return b.ref(c, f, where) })
+		return b.list(n, where, func(c *strictyaml.Node, where string) *tree { return b.ref(c, f, where) })
 	case kindForge, kindOverlay:
 		return nil // built per layer
 	}
 	return b.scalar(n, f, where)
 }
 
-func (b *builder) list(n *yaml.Node, where string, entry func(*yaml.Node, string) *tree) *tree {
-	if n.Kind != yaml.SequenceNode {
+func (b *builder) list(n *strictyaml.Node, where string, entry func(*strictyaml.Node, string) *tree) *tree {
+	if n.Kind != strictyaml.List {
 		b.ps.errorf(b.at(n), RuleType, "%s is a list, this is %s", where, describe(n))
 		return nil
 	}
 	out := &tree{shape: shapeList, at: b.at(n)}
 	for i, c := range n.Content {
 		where := where + "[" + strconv.Itoa(i) + "]"
-		if isNull(c) {
+		if strictyaml.IsNull(c) {
 			b.ps.errorf(b.at(c), RuleType, "%s is empty", where)
 			b.ps.hint("null removes a whole list, not an entry")
 			continue
@@ -158,13 +126,13 @@ func (b *builder) list(n *yaml.Node, where string, entry func(*yaml.Node, string
 }
 
 // dict builds a map of texts; a null removes the key a weaker layer wrote.
-func (b *builder) dict(n *yaml.Node, f *field, where string) *tree {
-	if n.Kind != yaml.MappingNode {
+func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
+	if n.Kind != strictyaml.Mapping {
 		b.ps.errorf(b.at(n), RuleType, "%s is a mapping of keys to values, this is %s", where, describe(n))
 		return nil
 	}
 	out := newDict(b.at(n))
-	seen := map[string]*yaml.Node{}
+	seen := map[string]*strictyaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if !b.freshKey(key, seen) {
@@ -175,7 +143,7 @@ func (b *builder) dict(n *yaml.Node, f *field, where string) *tree {
 			continue
 		}
 		var t *tree
-		if isNull(value) {
+		if strictyaml.IsNull(value) {
 			t = &tree{shape: shapeNull, at: b.at(key)}
 		} else if t = b.text(value, f, join(where, key.Value)); t != nil {
 			t.at = b.at(key)
@@ -188,7 +156,7 @@ func (b *builder) dict(n *yaml.Node, f *field, where string) *tree {
 }
 
 // entry builds one mapping of a list; its required keys must be there.
-func (b *builder) entry(n *yaml.Node, schema []field, where string) *tree {
+func (b *builder) entry(n *strictyaml.Node, schema []field, where string) *tree {
 	t := b.mapping(n, schema, where)
 	if t == nil {
 		return nil
@@ -214,7 +182,7 @@ func (b *builder) entry(n *yaml.Node, schema []field, where string) *tree {
 	return t
 }
 
-func hasKey(n *yaml.Node, name string) bool {
+func hasKey(n *strictyaml.Node, name string) bool {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == name {
 			return true
@@ -225,18 +193,18 @@ func hasKey(n *yaml.Node, name string) bool {
 
 // ref builds an entry that is a path, or a mapping with a path and options. A
 // skill with overrides may also be written {path: {file: local}}.
-func (b *builder) ref(n *yaml.Node, f *field, where string) *tree {
-	if n.Kind == yaml.MappingNode && !hasKey(n, "path") && find(f.fields, "overrides") != nil && len(n.Content) == 2 {
+func (b *builder) ref(n *strictyaml.Node, f *field, where string) *tree {
+	if n.Kind == strictyaml.Mapping && !hasKey(n, "path") && find(f.fields, "overrides") != nil && len(n.Content) == 2 {
 		out := newDict(b.at(n))
 		overrides := b.value(n.Content[1], find(f.fields, "overrides"), join(where, "overrides"))
-		if overrides == nil || n.Content[0].Kind != yaml.ScalarNode {
+		if overrides == nil || n.Content[0].Kind != strictyaml.Scalar {
 			return nil
 		}
 		out.put("path", &tree{at: b.at(n.Content[0]), text: n.Content[0].Value})
 		out.put("overrides", overrides)
 		return out
 	}
-	if n.Kind == yaml.MappingNode {
+	if n.Kind == strictyaml.Mapping {
 		return b.entry(n, f.fields, where)
 	}
 	t := b.text(n, find(f.fields, "path"), where)
@@ -250,14 +218,14 @@ func (b *builder) ref(n *yaml.Node, f *field, where string) *tree {
 
 // text builds a scalar as it is written; numbers and words like true keep
 // their spelling.
-func (b *builder) text(n *yaml.Node, f *field, where string) *tree {
-	if n.Kind != yaml.ScalarNode {
+func (b *builder) text(n *strictyaml.Node, f *field, where string) *tree {
+	if n.Kind != strictyaml.Scalar {
 		b.ps.errorf(b.at(n), RuleType, "%s is a text, this is %s", where, describe(n))
 		return nil
 	}
 	if problem := f.checkText(n.Value); problem != "" {
 		b.ps.errorf(b.at(n), RuleValue, "%s: %s", where, problem)
-		if s := nearest(n.Value, f.words); s != "" {
+		if s := strictyaml.Nearest(n.Value, f.words); s != "" {
 			b.ps.hint("did you mean %s?", s)
 		}
 		return nil
@@ -291,7 +259,7 @@ func (f *field) checkText(s string) string {
 }
 
 // scalar builds a single value of the field's type.
-func (b *builder) scalar(n *yaml.Node, f *field, where string) *tree {
+func (b *builder) scalar(n *strictyaml.Node, f *field, where string) *tree {
 	if f.kind == kindText {
 		t := b.text(n, f, where)
 		if t != nil && t.text == "" && (f.required || f.path != notPath) {
@@ -302,16 +270,16 @@ func (b *builder) scalar(n *yaml.Node, f *field, where string) *tree {
 		return t
 	}
 	want := map[kind]string{kindInt: "a whole number", kindNumber: "a number", kindBool: "true or false"}[f.kind]
-	got := scalarText
-	if n.Kind == yaml.ScalarNode {
-		got = scalarOf(n)
+	got := strictyaml.String
+	if n.Kind == strictyaml.Scalar {
+		got = strictyaml.TypeOf(n)
 	}
 	switch {
-	case f.kind == kindBool && got == scalarBool:
+	case f.kind == kindBool && got == strictyaml.Bool:
 		return &tree{at: b.at(n), text: strings.ToLower(n.Value)}
-	case f.kind == kindInt && got == scalarInt:
+	case f.kind == kindInt && got == strictyaml.Int:
 		return b.number(n, f, where)
-	case f.kind == kindNumber && (got == scalarNumber || got == scalarInt):
+	case f.kind == kindNumber && (got == strictyaml.Float || got == strictyaml.Int):
 		return b.number(n, f, where)
 	}
 	b.ps.errorf(b.at(n), RuleType, "%s is %s, this is %s", where, want, describe(n))
@@ -319,7 +287,7 @@ func (b *builder) scalar(n *yaml.Node, f *field, where string) *tree {
 }
 
 // number checks the range of a number and keeps its decimal spelling.
-func (b *builder) number(n *yaml.Node, f *field, where string) *tree {
+func (b *builder) number(n *strictyaml.Node, f *field, where string) *tree {
 	var value float64
 	text := n.Value
 	if f.kind == kindInt {
@@ -357,19 +325,19 @@ func (f *field) bounds() string {
 }
 
 // describe names what a node is, for messages.
-func describe(n *yaml.Node) string {
+func describe(n *strictyaml.Node) string {
 	switch n.Kind {
-	case yaml.MappingNode:
+	case strictyaml.Mapping:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case strictyaml.List:
 		return "a list"
-	case yaml.ScalarNode:
-		switch scalarOf(n) {
-		case scalarNull:
+	case strictyaml.Scalar:
+		switch strictyaml.TypeOf(n) {
+		case strictyaml.Null:
 			return "empty"
-		case scalarBool:
+		case strictyaml.Bool:
 			return "the truth value " + n.Value
-		case scalarInt, scalarNumber:
+		case strictyaml.Int, strictyaml.Float:
 			return "the number " + clip(n.Value)
 		}
 		return "the text " + quoted(n.Value)

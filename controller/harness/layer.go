@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"gopkg.in/yaml.v3"
+	"agentsh/internal/strictyaml"
 )
 
 // maxBases is how many bases a chain may have.
@@ -77,11 +77,8 @@ func (l *Loader) load(name string) *file {
 }
 
 // build checks the nodes of a file and makes its layers.
-func (l *Loader) build(n *yaml.Node, f *file, forges []string) {
+func (l *Loader) build(n *strictyaml.Node, f *file, forges []string) {
 	b := &builder{file: f.name, ps: &f.problems}
-	if !b.plain(n, 0) {
-		return
-	}
 	top := b.mapping(n, fields, "")
 	if top == nil {
 		return
@@ -102,15 +99,15 @@ func (l *Loader) build(n *yaml.Node, f *file, forges []string) {
 }
 
 // forgeBlocks builds the blocks of forge; an unknown forge is an error.
-func (b *builder) forgeBlocks(n *yaml.Node, f *file, known []string) {
-	if isNull(n) {
+func (b *builder) forgeBlocks(n *strictyaml.Node, f *file, known []string) {
+	if strictyaml.IsNull(n) {
 		return
 	}
-	if n.Kind != yaml.MappingNode {
+	if n.Kind != strictyaml.Mapping {
 		b.ps.errorf(b.at(n), RuleType, "forge is a mapping of forges to settings, this is %s", describe(n))
 		return
 	}
-	seen := map[string]*yaml.Node{}
+	seen := map[string]*strictyaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if !b.freshKey(key, seen) {
@@ -118,12 +115,12 @@ func (b *builder) forgeBlocks(n *yaml.Node, f *file, known []string) {
 		}
 		if !contains(known, key.Value) {
 			b.ps.errorf(b.at(key), RuleForge, "%s is not a forge that is known: %s", quoted(key.Value), strings.Join(known, ", "))
-			if s := nearest(key.Value, known); s != "" {
+			if s := strictyaml.Nearest(key.Value, known); s != "" {
 				b.ps.hint("did you mean %s?", s)
 			}
 			continue
 		}
-		if isNull(value) {
+		if strictyaml.IsNull(value) {
 			continue
 		}
 		in := &builder{file: b.file, layer: "forge." + key.Value, ps: b.ps}
@@ -135,11 +132,11 @@ func (b *builder) forgeBlocks(n *yaml.Node, f *file, known []string) {
 }
 
 // overlayBlocks builds the overlays with their guards.
-func (b *builder) overlayBlocks(n *yaml.Node, f *file) {
-	if isNull(n) {
+func (b *builder) overlayBlocks(n *strictyaml.Node, f *file) {
+	if strictyaml.IsNull(n) {
 		return
 	}
-	if n.Kind != yaml.SequenceNode {
+	if n.Kind != strictyaml.List {
 		b.ps.errorf(b.at(n), RuleType, "overlays is a list, this is %s", describe(n))
 		return
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"gopkg.in/yaml.v3"
+	"agentsh/internal/strictyaml"
 )
 
 // Migrate rewrites the text of a harness file so that runner_env is
@@ -67,9 +67,9 @@ func meaning(name string, data []byte) (*tree, error) {
 
 // anyForge are the names of the forge blocks of a file: which forges are known
 // is not the question here.
-func anyForge(n *yaml.Node) []string {
+func anyForge(n *strictyaml.Node) []string {
 	var names []string
-	if forge := child(n, "forge"); forge != nil {
+	if forge := strictyaml.Value(n, "forge"); forge != nil {
 		for i := 0; i+1 < len(forge.Content); i += 2 {
 			names = append(names, forge.Content[i].Value)
 		}
@@ -77,32 +77,19 @@ func anyForge(n *yaml.Node) []string {
 	return names
 }
 
-// child is the value of a key of a mapping, or nil.
-func child(n *yaml.Node, key string) *yaml.Node {
-	if n == nil || n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return n.Content[i+1]
-		}
-	}
-	return nil
-}
-
 // deprecatedBlock is the first mapping that holds runner_env, or nil.
-func deprecatedBlock(n *yaml.Node) *yaml.Node {
-	blocks := []*yaml.Node{n}
-	if forge := child(n, "forge"); forge != nil && forge.Kind == yaml.MappingNode {
+func deprecatedBlock(n *strictyaml.Node) *strictyaml.Node {
+	blocks := []*strictyaml.Node{n}
+	if forge := strictyaml.Value(n, "forge"); forge != nil && forge.Kind == strictyaml.Mapping {
 		for i := 1; i < len(forge.Content); i += 2 {
 			blocks = append(blocks, forge.Content[i])
 		}
 	}
-	if overlays := child(n, "overlays"); overlays != nil {
+	if overlays := strictyaml.Value(n, "overlays"); overlays != nil {
 		blocks = append(blocks, overlays.Content...)
 	}
 	for _, b := range blocks {
-		if child(b, "runner_env") != nil {
+		if strictyaml.Value(b, "runner_env") != nil {
 			return b
 		}
 	}
@@ -113,34 +100,34 @@ func deprecatedBlock(n *yaml.Node) *yaml.Node {
 type lines [][]byte
 
 // moveRunnerEnv rewrites one block.
-func moveRunnerEnv(name string, data []byte, block *yaml.Node) ([]byte, error) {
-	if block.Style&yaml.FlowStyle != 0 {
+func moveRunnerEnv(name string, data []byte, block *strictyaml.Node) ([]byte, error) {
+	if strictyaml.Flow(block) {
 		return nil, byHand(name, block, "the block is written in braces")
 	}
 	text := lines(bytes.SplitAfter(data, []byte("\n")))
 	key := keyNode(block, "runner_env")
 	from, to := text.extent(key)
-	old := child(block, "runner_env")
-	env := child(block, "env")
+	old := strictyaml.Value(block, "runner_env")
+	env := strictyaml.Value(block, "env")
 	if env == nil {
 		return text.nest(key, from, to), nil
 	}
-	if old.Style&yaml.FlowStyle != 0 || env.Style&yaml.FlowStyle != 0 || env.Kind != yaml.MappingNode {
+	if strictyaml.Flow(old) || strictyaml.Flow(env) || env.Kind != strictyaml.Mapping {
 		return nil, byHand(name, block, "env or runner_env is written in braces")
 	}
 	moved := append(lines(nil), text[from+1:to]...)
 	into := keyNode(env, "runner")
-	runner := child(env, "runner")
+	runner := strictyaml.Value(env, "runner")
 	step := "  "
 	indent := strings.Repeat(" ", env.Content[0].Column-1)
 	at := 0
 	switch {
-	case isNull(old) || len(old.Content) == 0:
+	case strictyaml.IsNull(old) || len(old.Content) == 0:
 		moved = nil
 	case runner == nil:
 		_, at = text.extent(keyNode(block, "env"))
 		moved = append(lines{[]byte(indent + "runner:\n")}, moved.shift(old.Content[0].Column-1, indent+step)...)
-	case runner.Kind != yaml.MappingNode || runner.Style&yaml.FlowStyle != 0 || len(runner.Content) == 0:
+	case runner.Kind != strictyaml.Mapping || strictyaml.Flow(runner) || len(runner.Content) == 0:
 		return nil, byHand(name, block, "env.runner is written in braces")
 	default:
 		_, at = text.extent(into)
@@ -149,11 +136,11 @@ func moveRunnerEnv(name string, data []byte, block *yaml.Node) ([]byte, error) {
 	return text.move(from, to, at, moved), nil
 }
 
-func byHand(name string, n *yaml.Node, why string) error {
+func byHand(name string, n *strictyaml.Node, why string) error {
 	return fmt.Errorf("%s:%d:%d: %s: move runner_env to env.runner by hand", name, n.Line, n.Column, why)
 }
 
-func keyNode(n *yaml.Node, key string) *yaml.Node {
+func keyNode(n *strictyaml.Node, key string) *strictyaml.Node {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == key {
 			return n.Content[i]
@@ -164,7 +151,7 @@ func keyNode(n *yaml.Node, key string) *yaml.Node {
 
 // extent is the range of lines of a key and its value: the following lines
 // that are indented deeper, without the blank lines and comments after them.
-func (l lines) extent(key *yaml.Node) (from, to int) {
+func (l lines) extent(key *strictyaml.Node) (from, to int) {
 	from = key.Line - 1
 	to = from + 1
 	for i := to; i < len(l); i++ {
@@ -182,7 +169,7 @@ func (l lines) extent(key *yaml.Node) (from, to int) {
 
 // nest turns runner_env into env with runner inside, its lines indented once
 // more.
-func (l lines) nest(key *yaml.Node, from, to int) []byte {
+func (l lines) nest(key *strictyaml.Node, from, to int) []byte {
 	indent := strings.Repeat(" ", key.Column-1)
 	head := l[from]
 	rest := head[key.Column-1+len("runner_env"):]
@@ -219,10 +206,10 @@ func (l lines) shift(from int, to string) lines {
 }
 
 // without are the lines of old that hold no key of runner.
-func (l lines) without(old, runner *yaml.Node, from, to int) lines {
+func (l lines) without(old, runner *strictyaml.Node, from, to int) lines {
 	drop := map[int]bool{}
 	for i := 0; i+1 < len(old.Content); i += 2 {
-		if child(runner, old.Content[i].Value) == nil {
+		if strictyaml.Value(runner, old.Content[i].Value) == nil {
 			continue
 		}
 		first, last := l.extent(old.Content[i])

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+
+	"agentsh/internal/strictyaml"
 )
 
 // Provider is one credential source, as its file describes it.
@@ -34,7 +36,7 @@ func LoadProvider(name, shown string) (*Provider, Problems) {
 	}
 	n, ps := parse(shown, data)
 	b := &builder{file: shown, ps: &ps, whole: "a provider"}
-	if n == nil || !b.plain(n, 0) {
+	if n == nil {
 		return nil, ps
 	}
 	t := b.mapping(n, providerFields, "")
@@ -160,7 +162,7 @@ func (h *Harness) findProviders(ps *Problems, names Texts) {
 			continue
 		}
 		ps.errorf(entry.At, RuleProvider, "the provider %s is not defined in %s", quoted(entry.V), shownName(dir))
-		if s := nearest(entry.V, known); s != "" {
+		if s := strictyaml.Nearest(entry.V, known); s != "" {
 			ps.hint("did you mean %s?", s)
 		}
 		*ps = append(*ps, problems...)

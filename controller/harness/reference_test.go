@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"agentsh/internal/strictyaml"
 )
 
 // example is one code block of the reference.
@@ -77,7 +79,7 @@ func TestEveryExampleOfTheReferenceLoads(t *testing.T) {
 			for i := 0; i < len(n.Content); i += 2 {
 				shown[n.Content[i].Value] = true // also what is folded while loading
 			}
-			if child(child(n, "env"), "both") != nil {
+			if strictyaml.Value(strictyaml.Value(n, "env"), "both") != nil {
 				shown["env.both"] = true
 			}
 		case "yaml provider":

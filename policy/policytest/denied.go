@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -89,7 +90,7 @@ func denying(p *policy.Policy, g policy.Group) ([]writtenRule, error) {
 	}
 	var out []writtenRule
 	for _, r := range rules {
-		if decision := value(r.node, "decision"); r.group == g && decision != nil && decision.Value == policy.Deny.String() {
+		if decision := strictyaml.Value(r.node, "decision"); r.group == g && decision != nil && decision.Value == policy.Deny.String() {
 			out = append(out, r)
 		}
 	}

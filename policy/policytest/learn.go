@@ -1,7 +1,6 @@
 package policytest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/glob"
@@ -219,11 +217,7 @@ func (l *learner) policy(name string) ([]byte, error) {
 			learnedRule{Name: "signals-" + target, Signals: sorted(l.signals[target]), Target: map[string]string{"type": target}, Decision: "allow"},
 		)
 	}
-	var text bytes.Buffer
-	encoder := yaml.NewEncoder(&text)
-	encoder.SetIndent(2)
-	err := encoder.Encode(p)
-	return text.Bytes(), err
+	return strictyaml.Marshal(p)
 }
 
 // surroundings are what a session shows as a whole and does not log: without

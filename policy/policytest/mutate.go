@@ -1,14 +1,12 @@
 package policytest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 )
@@ -81,8 +79,8 @@ type mutator struct {
 }
 
 // group tries the mutants of one list of rules of source number s.
-func (m *mutator) group(s int, root *yaml.Node, g policy.Group) error {
-	list := value(root, groupKeys[g])
+func (m *mutator) group(s int, root *strictyaml.Node, g policy.Group) error {
+	list := strictyaml.Value(root, groupKeys[g])
 	if list == nil {
 		return nil
 	}
@@ -119,11 +117,11 @@ func (m *mutator) judge(mutant Mutant, changed *policy.Policy) {
 
 type change struct {
 	kind string
-	list []*yaml.Node
+	list []*strictyaml.Node
 }
 
 // mutantsOf are the changes of one rule of a list.
-func mutantsOf(list *yaml.Node, i int) []change {
+func mutantsOf(list *strictyaml.Node, i int) []change {
 	without := slices.Delete(slices.Clone(list.Content), i, i+1)
 	inverted := slices.Clone(list.Content)
 	inverted[i] = invert(list.Content[i])
@@ -138,10 +136,10 @@ func mutantsOf(list *yaml.Node, i int) []change {
 
 // invert turns a rule that lets requests through into one that denies them,
 // and any other into one that allows them.
-func invert(rule *yaml.Node) *yaml.Node {
+func invert(rule *strictyaml.Node) *strictyaml.Node {
 	out := *rule
 	out.Content = nil
-	approve := value(rule, "decision") != nil && value(rule, "decision").Value == policy.Approve.String()
+	approve := strictyaml.Value(rule, "decision") != nil && strictyaml.Value(rule, "decision").Value == policy.Approve.String()
 	for i := 0; i+1 < len(rule.Content); i += 2 {
 		key, val := rule.Content[i], rule.Content[i+1]
 		if key.Value == "redirect_to" || key.Value == "preserve_tree" || approve && key.Value == "timeout" {
@@ -155,7 +153,7 @@ func invert(rule *yaml.Node) *yaml.Node {
 			if val.Value == policy.Allow.String() || val.Value == policy.Audit.String() {
 				word = policy.Deny.String()
 			}
-			val = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: word}
+			val = &strictyaml.Node{Kind: strictyaml.Scalar, Tag: "!!str", Value: word}
 		}
 		out.Content = append(out.Content, key, val)
 	}
@@ -163,31 +161,30 @@ func invert(rule *yaml.Node) *yaml.Node {
 }
 
 // excepts reports a word pattern of any value but some.
-func excepts(word *yaml.Node) bool { return strings.Contains(word.Value, "=!") }
+func excepts(word *strictyaml.Node) bool { return strings.Contains(word.Value, "=!") }
 
-func ruleName(rule *yaml.Node) string {
-	if n := value(rule, "name"); n != nil {
+func ruleName(rule *strictyaml.Node) string {
+	if n := strictyaml.Value(rule, "name"); n != nil {
 		return n.Value
 	}
 	return ""
 }
 
-func position(file string, n *yaml.Node) policy.Position {
+func position(file string, n *strictyaml.Node) policy.Position {
 	return policy.Position{File: file, Line: n.Line, Column: n.Column}
 }
 
 // reload loads p again with one list of rules of its source number s replaced.
-func reload(p *policy.Policy, s int, root, list *yaml.Node, rules []*yaml.Node) (*policy.Policy, error) {
+func reload(p *policy.Policy, s int, root, list *strictyaml.Node, rules []*strictyaml.Node) (*policy.Policy, error) {
 	kept := list.Content
 	list.Content = rules
-	var text bytes.Buffer
-	err := yaml.NewEncoder(&text).Encode(root)
+	text, err := strictyaml.Marshal(root)
 	list.Content = kept
 	if err != nil {
 		return nil, err
 	}
 	sources := slices.Clone(p.Sources())
-	sources[s].Data = text.Bytes()
+	sources[s].Data = text
 	return syntax.Load(sources[0], syntax.Options{Vars: p.Vars(), ReadFile: func(name string) ([]byte, error) {
 		for _, source := range sources {
 			if source.Name == name {

@@ -4,19 +4,18 @@ import (
 	"path"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"agentsh/internal/gitguard"
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
 // repository reads a case about what a repository of the project may hold.
-func (r *suiteReader) repository(n *yaml.Node) *Repository {
+func (r *suiteReader) repository(n *strictyaml.Node) *Repository {
 	root := r.suite.Vars["PROJECT_ROOT"]
 	c := &Repository{At: gitguard.Place{Dir: path.Join(root, ".git"), Roots: []string{r.suite.Vars["WORKSPACE"]}}}
-	r.fields(n, "repository", map[string]func(*yaml.Node){
-		"file":    func(v *yaml.Node) { c.File = r.raw(v) },
-		"content": func(v *yaml.Node) { c.Content = r.text(v) },
+	r.Fields(n, "repository", map[string]func(*strictyaml.Node){
+		"file":    func(v *strictyaml.Node) { c.File = r.raw(v) },
+		"content": func(v *strictyaml.Node) { c.Content = r.text(v) },
 	})
 	if c.File != ".git" && !gitguard.Guarded(c.File) {
 		r.fail(n, "git_guard judges no file %q: name one as config, hooks/pre-commit or .git", c.File)

@@ -5,8 +5,7 @@ import (
 	"path"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -19,28 +18,28 @@ type commandFields struct {
 	interactive, more     bool
 }
 
-func (r *suiteReader) commandReaders(readers map[string]func(*yaml.Node), c *commandFields) {
-	add := func(key string, read func(*yaml.Node)) {
-		readers[key] = func(v *yaml.Node) {
+func (r *suiteReader) commandReaders(readers map[string]func(*strictyaml.Node), c *commandFields) {
+	add := func(key string, read func(*strictyaml.Node)) {
+		readers[key] = func(v *strictyaml.Node) {
 			c.more = true
 			read(v)
 		}
 	}
-	add("path", func(v *yaml.Node) { c.path = r.text(v) })
-	add("cwd", func(v *yaml.Node) { c.cwd = r.text(v) })
-	add("parent", func(v *yaml.Node) { c.parent = r.text(v) })
-	add("ancestors", func(v *yaml.Node) { c.ancestors = r.texts(v) })
-	add("same", func(v *yaml.Node) { c.same = r.texts(v) })
-	add("depth", func(v *yaml.Node) { c.depth = r.number(v) })
-	add("interactive", func(v *yaml.Node) { c.interactive = r.flag(v) })
-	add("chain", func(v *yaml.Node) {
+	add("path", func(v *strictyaml.Node) { c.path = r.text(v) })
+	add("cwd", func(v *strictyaml.Node) { c.cwd = r.text(v) })
+	add("parent", func(v *strictyaml.Node) { c.parent = r.text(v) })
+	add("ancestors", func(v *strictyaml.Node) { c.ancestors = r.texts(v) })
+	add("same", func(v *strictyaml.Node) { c.same = r.texts(v) })
+	add("depth", func(v *strictyaml.Node) { c.depth = r.number(v) })
+	add("interactive", func(v *strictyaml.Node) { c.interactive = r.flag(v) })
+	add("chain", func(v *strictyaml.Node) {
 		for _, link := range v.Content {
 			c.chain = append(c.chain, []string{r.text(link)})
 		}
 	})
 }
 
-func (r *suiteReader) command(n *yaml.Node, f *commandFields) *policy.CommandRequest {
+func (r *suiteReader) command(n *strictyaml.Node, f *commandFields) *policy.CommandRequest {
 	if len(f.argv) == 0 {
 		r.fail(n, "command is empty")
 		return &policy.CommandRequest{}
@@ -82,11 +81,11 @@ func Command(argv []string) *policy.CommandRequest {
 	}
 }
 
-func (r *suiteReader) fileRequest(n *yaml.Node) policy.Request {
+func (r *suiteReader) fileRequest(n *strictyaml.Node) policy.Request {
 	f := &policy.FileRequest{}
-	r.fields(n, "file", map[string]func(*yaml.Node){
-		"path":      func(v *yaml.Node) { f.Path = r.text(v) },
-		"operation": func(v *yaml.Node) { f.Op = r.operation(v) },
+	r.Fields(n, "file", map[string]func(*strictyaml.Node){
+		"path":      func(v *strictyaml.Node) { f.Path = r.text(v) },
+		"operation": func(v *strictyaml.Node) { f.Op = r.operation(v) },
 	})
 	if !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path {
 		r.fail(n, "path %q is not a clean absolute path", f.Path)
@@ -97,16 +96,16 @@ func (r *suiteReader) fileRequest(n *yaml.Node) policy.Request {
 	return f
 }
 
-func (r *suiteReader) networkRequest(n *yaml.Node) policy.Request {
+func (r *suiteReader) networkRequest(n *strictyaml.Node) policy.Request {
 	q := &policy.NetworkRequest{Protocol: "tcp"}
-	r.fields(n, "network", map[string]func(*yaml.Node){
-		"domain":   func(v *yaml.Node) { q.Domain = r.text(v) },
-		"address":  func(v *yaml.Node) { q.Addr = r.address(v) },
-		"port":     func(v *yaml.Node) { q.Port = r.number(v) },
-		"protocol": func(v *yaml.Node) { q.Protocol = r.text(v) },
-		"method":   func(v *yaml.Node) { q.Method = r.text(v) },
-		"path":     func(v *yaml.Node) { q.Path = r.text(v) },
-		"binary":   func(v *yaml.Node) { q.Binary = r.text(v) },
+	r.Fields(n, "network", map[string]func(*strictyaml.Node){
+		"domain":   func(v *strictyaml.Node) { q.Domain = r.text(v) },
+		"address":  func(v *strictyaml.Node) { q.Addr = r.address(v) },
+		"port":     func(v *strictyaml.Node) { q.Port = r.number(v) },
+		"protocol": func(v *strictyaml.Node) { q.Protocol = r.text(v) },
+		"method":   func(v *strictyaml.Node) { q.Method = r.text(v) },
+		"path":     func(v *strictyaml.Node) { q.Path = r.text(v) },
+		"binary":   func(v *strictyaml.Node) { q.Binary = r.text(v) },
 	})
 	if q.Host() == "" {
 		r.fail(n, "network has neither domain nor address")
@@ -115,7 +114,7 @@ func (r *suiteReader) networkRequest(n *yaml.Node) policy.Request {
 }
 
 // address reads an address in any spelling of [policy.ParseAddress].
-func (r *suiteReader) address(n *yaml.Node) netip.Addr {
+func (r *suiteReader) address(n *strictyaml.Node) netip.Addr {
 	text := r.text(n)
 	a, ok := policy.ParseAddress(text)
 	if !ok && text != "" {
@@ -124,11 +123,11 @@ func (r *suiteReader) address(n *yaml.Node) netip.Addr {
 	return a
 }
 
-func (r *suiteReader) unixRequest(n *yaml.Node) policy.Request {
+func (r *suiteReader) unixRequest(n *strictyaml.Node) policy.Request {
 	q := &policy.UnixSocketRequest{Op: "connect"}
-	r.fields(n, "unix_socket", map[string]func(*yaml.Node){
-		"path":      func(v *yaml.Node) { q.Path = r.text(v) },
-		"operation": func(v *yaml.Node) { q.Op = r.text(v) },
+	r.Fields(n, "unix_socket", map[string]func(*strictyaml.Node){
+		"path":      func(v *strictyaml.Node) { q.Path = r.text(v) },
+		"operation": func(v *strictyaml.Node) { q.Op = r.text(v) },
 	})
 	if q.Path == "" {
 		r.fail(n, "unix_socket has no path")
@@ -136,19 +135,19 @@ func (r *suiteReader) unixRequest(n *yaml.Node) policy.Request {
 	return q
 }
 
-func (r *suiteReader) signalRequest(n *yaml.Node) policy.Request {
+func (r *suiteReader) signalRequest(n *strictyaml.Node) policy.Request {
 	q := &policy.SignalRequest{}
 	found := false
-	r.fields(n, "signal", map[string]func(*yaml.Node){
-		"signal": func(v *yaml.Node) {
+	r.Fields(n, "signal", map[string]func(*strictyaml.Node){
+		"signal": func(v *strictyaml.Node) {
 			if q.Signal, found = policy.ParseSignal(r.raw(v)); !found {
 				r.fail(v, "unknown signal %q", v.Value)
 			}
 		},
-		"target":    func(v *yaml.Node) { q.Target = r.text(v) },
-		"pid":       func(v *yaml.Node) { q.PID = r.number(v) },
-		"name":      func(v *yaml.Node) { q.Name = r.text(v) },
-		"same_user": func(v *yaml.Node) { q.SameUser = r.flag(v) },
+		"target":    func(v *strictyaml.Node) { q.Target = r.text(v) },
+		"pid":       func(v *strictyaml.Node) { q.PID = r.number(v) },
+		"name":      func(v *strictyaml.Node) { q.Name = r.text(v) },
+		"same_user": func(v *strictyaml.Node) { q.SameUser = r.flag(v) },
 	})
 	if q.Target == "" {
 		r.fail(n, "signal has no target")

@@ -1,12 +1,11 @@
 package policytest
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -22,7 +21,7 @@ var groupKeys = map[policy.Group]string{
 // writtenRule is a rule as it stands in a file.
 type writtenRule struct {
 	group policy.Group
-	node  *yaml.Node
+	node  *strictyaml.Node
 	vars  map[string]string
 }
 
@@ -35,7 +34,7 @@ func written(p *policy.Policy) ([]writtenRule, error) {
 			return nil, err
 		}
 		for _, g := range groups {
-			list := value(root, groupKeys[g])
+			list := strictyaml.Value(root, groupKeys[g])
 			if list == nil {
 				continue
 			}
@@ -47,29 +46,14 @@ func written(p *policy.Policy) ([]writtenRule, error) {
 	return out, nil
 }
 
-// parseSource parses a file that has been loaded before.
-func parseSource(source policy.Source) (*yaml.Node, error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(source.Data, &doc); err != nil {
-		return nil, fmt.Errorf("%s: %w", source.Name, err)
-	}
-	if len(doc.Content) == 0 {
-		return nil, fmt.Errorf("%s: the file is empty", source.Name)
-	}
-	return doc.Content[0], nil
-}
+// loaded is the dialect of files that were loaded before.
+var loaded = strictyaml.Dialect{Controls: true, CoreTags: true}
 
-// value is the value of a key of a mapping, nil when it is absent.
-func value(n *yaml.Node, key string) *yaml.Node {
-	if n == nil || n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return n.Content[i+1]
-		}
-	}
-	return nil
+// parseSource parses a file that was loaded before.
+func parseSource(source policy.Source) (*strictyaml.Node, error) {
+	var problem error
+	root := strictyaml.Parse(source.Name, source.Data, &loaded, func(p strictyaml.Problem) { problem = errors.New(p.String()) })
+	return root, problem
 }
 
 // texts are the texts at a key, with variables replaced: a list of texts, one
@@ -77,17 +61,17 @@ func value(n *yaml.Node, key string) *yaml.Node {
 func (w writtenRule) texts(keys ...string) []string {
 	n := w.node
 	for _, key := range keys {
-		n = value(n, key)
+		n = strictyaml.Value(n, key)
 	}
 	switch {
 	case n == nil:
 		return nil
-	case n.Kind == yaml.ScalarNode:
+	case n.Kind == strictyaml.Scalar:
 		return []string{w.expand(n.Value)}
 	}
 	var out []string
 	for _, item := range n.Content {
-		if item.Kind == yaml.ScalarNode {
+		if item.Kind == strictyaml.Scalar {
 			out = append(out, w.expand(item.Value))
 		}
 	}

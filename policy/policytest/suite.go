@@ -4,19 +4,13 @@
 package policytest
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
+	"math"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"agentsh/internal/gitguard"
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -70,9 +64,8 @@ func Vars() map[string]string {
 
 // ParseSuite reads a test file. The error is [policy.Problems], all of them.
 func ParseSuite(file string, data []byte) (*Suite, error) {
-	r := &suiteReader{file: file, suite: &Suite{File: file, Vars: Vars()}}
-	root := r.document(data)
-	if root != nil {
+	r := newSuiteReader(file)
+	if root := strictyaml.Parse(file, data, &dialect, r.report); root != nil {
 		r.root(root)
 	}
 	if len(r.problems) > 0 {
@@ -81,106 +74,54 @@ func ParseSuite(file string, data []byte) (*Suite, error) {
 	return r.suite, nil
 }
 
+// dialect is what a test file may contain.
+var dialect = strictyaml.Dialect{
+	MaxBytes: MaxSuite, MaxDepth: 12, Controls: true, CoreTags: true,
+	Texts: strictyaml.Texts{
+		TooLarge: strictyaml.Text{Message: "the file has %d bytes, at most %d are read"},
+		NotList:  strictyaml.Text{Message: "must be a list, written as [one, two]"},
+	},
+}
+
 // suiteReader reads one file and collects problems.
 type suiteReader struct {
-	file     string
+	strictyaml.Reader
 	suite    *Suite
 	problems policy.Problems
 }
 
-func (r *suiteReader) pos(n *yaml.Node) policy.Position {
-	return policy.Position{File: r.file, Line: n.Line, Column: n.Column}
+func newSuiteReader(file string) *suiteReader {
+	r := &suiteReader{suite: &Suite{File: file, Vars: Vars()}}
+	r.Reader = strictyaml.NewReader(file, &dialect, r.report)
+	return r
 }
 
-func (r *suiteReader) fail(n *yaml.Node, format string, args ...any) {
+func (r *suiteReader) report(p strictyaml.Problem) {
 	if len(r.problems) < 100 {
-		r.problems = append(r.problems, policy.Problem{Pos: r.pos(n), Message: fmt.Sprintf(format, args...)})
+		pos := policy.Position{File: p.File, Line: p.Line, Column: p.Column}
+		r.problems = append(r.problems, policy.Problem{Pos: pos, Message: p.Message, Hint: p.Hint})
 	}
 }
 
-var yamlLine = regexp.MustCompile(`^line (\d+): `)
-
-// document parses the YAML and refuses what makes small files big.
-func (r *suiteReader) document(data []byte) (root *yaml.Node) {
-	top := &yaml.Node{Line: 1, Column: 1}
-	if len(data) > MaxSuite {
-		r.fail(top, "the file has %d bytes, at most %d are read", len(data), MaxSuite)
-		return nil
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			r.fail(top, "not YAML: %v", p)
-			root = nil
-		}
-	}()
-	var doc yaml.Node
-	if err := yaml.NewDecoder(bytes.NewReader(data)).Decode(&doc); err != nil {
-		if errors.Is(err, io.EOF) {
-			r.fail(top, "the file is empty")
-			return nil
-		}
-		text := strings.TrimPrefix(err.Error(), "yaml: ")
-		if m := yamlLine.FindStringSubmatch(text); m != nil {
-			top.Line, _ = strconv.Atoi(m[1]) // digits, by the expression
-		}
-		r.fail(top, "not YAML: %s", yamlLine.ReplaceAllString(text, ""))
-		return nil
-	}
-	if len(doc.Content) == 0 || !r.plain(doc.Content[0], 0) {
-		return nil
-	}
-	return doc.Content[0]
+func (r *suiteReader) pos(n *strictyaml.Node) policy.Position {
+	return policy.Position{File: r.File, Line: n.Line, Column: n.Column}
 }
 
-// plain refuses anchors, aliases and deep nesting.
-func (r *suiteReader) plain(n *yaml.Node, depth int) bool {
-	if n.Kind == yaml.AliasNode || n.Anchor != "" || depth > 12 {
-		r.fail(n, "anchors, aliases and deep nesting are not part of a test file")
-		return false
-	}
-	for _, c := range n.Content {
-		if !r.plain(c, depth+1) {
-			return false
-		}
-	}
-	return true
+func (r *suiteReader) fail(n *strictyaml.Node, format string, args ...any) {
+	r.Fail(n, "", format, args...)
 }
 
-// fields calls the reader of each key of a mapping. Unknown and repeated keys
-// are problems.
-func (r *suiteReader) fields(n *yaml.Node, what string, readers map[string]func(*yaml.Node)) {
-	if n.Kind != yaml.MappingNode {
-		r.fail(n, "%s must be a mapping of keys to values", what)
-		return
-	}
-	seen := map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		read, known := readers[key.Value]
-		switch {
-		case !known:
-			keys := strings.Join(slices.Sorted(maps.Keys(readers)), ", ")
-			r.fail(key, "%s has no key %q, it has %s", what, key.Value, keys)
-		case seen[key.Value]:
-			r.fail(key, "key %q is given twice", key.Value)
-		default:
-			read(n.Content[i+1])
-		}
-		seen[key.Value] = true
-	}
-}
-
-func (r *suiteReader) root(n *yaml.Node) {
-	var tests *yaml.Node
-	r.fields(n, "a test file", map[string]func(*yaml.Node){
-		"policy": func(v *yaml.Node) { r.suite.Policy = r.raw(v) },
+func (r *suiteReader) root(n *strictyaml.Node) {
+	var tests *strictyaml.Node
+	r.Fields(n, "a test file", map[string]func(*strictyaml.Node){
+		"policy": func(v *strictyaml.Node) { r.suite.Policy = r.raw(v) },
 		"vars":   r.vars,
-		"tests":  func(v *yaml.Node) { tests = v },
+		"tests":  func(v *strictyaml.Node) { tests = v },
 	})
 	if r.suite.Policy == "" {
 		r.fail(n, "the test file names no policy")
 	}
-	if tests == nil || tests.Kind != yaml.SequenceNode || len(tests.Content) == 0 {
+	if tests == nil || tests.Kind != strictyaml.List || len(tests.Content) == 0 {
 		r.fail(n, "tests must be a list of cases")
 		return
 	}
@@ -195,14 +136,14 @@ func (r *suiteReader) root(n *yaml.Node) {
 	}
 }
 
-func (r *suiteReader) vars(n *yaml.Node) {
-	if n.Kind != yaml.MappingNode {
+func (r *suiteReader) vars(n *strictyaml.Node) {
+	if n.Kind != strictyaml.Mapping {
 		r.fail(n, "vars must be a mapping of names to values")
 		return
 	}
 	given := map[string]string{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		given[n.Content[i].Value] = r.raw(n.Content[i+1])
+	for name, value := range strictyaml.Pairs(n) {
+		given[name.Value] = r.raw(value)
 	}
 	if workspace := given["WORKSPACE"]; workspace != "" {
 		r.suite.Vars["PROJECT_ROOT"], r.suite.Vars["GIT_ROOT"] = workspace, workspace
@@ -211,18 +152,15 @@ func (r *suiteReader) vars(n *yaml.Node) {
 }
 
 // raw reads a text without variables.
-func (r *suiteReader) raw(n *yaml.Node) string {
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-		r.fail(n, "must be text")
-		return ""
-	}
-	return n.Value
+func (r *suiteReader) raw(n *strictyaml.Node) string {
+	s, _ := r.Text(n)
+	return s
 }
 
 var variable = regexp.MustCompile(`\$\{[^}]*\}`)
 
 // text reads a text and replaces ${NAME}.
-func (r *suiteReader) text(n *yaml.Node) string {
+func (r *suiteReader) text(n *strictyaml.Node) string {
 	return variable.ReplaceAllStringFunc(r.raw(n), func(ref string) string {
 		name := ref[2 : len(ref)-1]
 		value, ok := r.suite.Vars[name]
@@ -233,59 +171,49 @@ func (r *suiteReader) text(n *yaml.Node) string {
 	})
 }
 
-func (r *suiteReader) texts(n *yaml.Node) []string {
-	if n.Kind != yaml.SequenceNode {
-		r.fail(n, "must be a list, written as [one, two]")
-		return nil
-	}
+func (r *suiteReader) texts(n *strictyaml.Node) []string {
 	out := []string{}
-	for _, item := range n.Content {
-		out = append(out, r.text(item))
+	if !r.Items(n, func(item *strictyaml.Node) { out = append(out, r.text(item)) }) {
+		return nil
 	}
 	return out
 }
 
-func (r *suiteReader) number(n *yaml.Node) int {
-	var v int
-	if n.Kind != yaml.ScalarNode || n.Decode(&v) != nil {
-		r.fail(n, "must be a whole number")
-	}
-	return v
+func (r *suiteReader) number(n *strictyaml.Node) int {
+	v, _ := r.Int(n, math.MinInt32, math.MaxInt32)
+	return int(v)
 }
 
-func (r *suiteReader) flag(n *yaml.Node) bool {
-	var v bool
-	if n.Kind != yaml.ScalarNode || n.Decode(&v) != nil {
-		r.fail(n, "must be true or false")
-	}
+func (r *suiteReader) flag(n *strictyaml.Node) bool {
+	v, _ := r.Bool(n)
 	return v
 }
 
 // kase reads one case: a name, exactly one kind of request, an expectation.
-func (r *suiteReader) kase(n *yaml.Node) Case {
+func (r *suiteReader) kase(n *strictyaml.Node) Case {
 	c := Case{Pos: r.pos(n)}
 	var requests []string
 	expected := false
 	command := &commandFields{}
-	one := func(kind string, read func(*yaml.Node)) func(*yaml.Node) {
-		return func(v *yaml.Node) {
+	one := func(kind string, read func(*strictyaml.Node)) func(*strictyaml.Node) {
+		return func(v *strictyaml.Node) {
 			requests = append(requests, kind)
 			read(v)
 		}
 	}
-	readers := map[string]func(*yaml.Node){
-		"name":        func(v *yaml.Node) { c.Name = r.raw(v) },
-		"command":     one("command", func(v *yaml.Node) { command.argv = r.texts(v) }),
-		"file":        one("file", func(v *yaml.Node) { c.Request = r.fileRequest(v) }),
-		"network":     one("network", func(v *yaml.Node) { c.Request = r.networkRequest(v) }),
-		"unix_socket": one("unix_socket", func(v *yaml.Node) { c.Request = r.unixRequest(v) }),
-		"signal":      one("signal", func(v *yaml.Node) { c.Request = r.signalRequest(v) }),
-		"repository":  one("repository", func(v *yaml.Node) { c.Repository = r.repository(v) }),
-		"variable":    func(v *yaml.Node) { c.Variable = &Variable{Name: r.raw(v)} },
-		"expect":      func(v *yaml.Node) { expected = true; c.Want = r.want(v) },
+	readers := map[string]func(*strictyaml.Node){
+		"name":        func(v *strictyaml.Node) { c.Name = r.raw(v) },
+		"command":     one("command", func(v *strictyaml.Node) { command.argv = r.texts(v) }),
+		"file":        one("file", func(v *strictyaml.Node) { c.Request = r.fileRequest(v) }),
+		"network":     one("network", func(v *strictyaml.Node) { c.Request = r.networkRequest(v) }),
+		"unix_socket": one("unix_socket", func(v *strictyaml.Node) { c.Request = r.unixRequest(v) }),
+		"signal":      one("signal", func(v *strictyaml.Node) { c.Request = r.signalRequest(v) }),
+		"repository":  one("repository", func(v *strictyaml.Node) { c.Repository = r.repository(v) }),
+		"variable":    func(v *strictyaml.Node) { c.Variable = &Variable{Name: r.raw(v)} },
+		"expect":      func(v *strictyaml.Node) { expected = true; c.Want = r.want(v) },
 	}
 	r.commandReaders(readers, command)
-	r.fields(n, "a case", readers)
+	r.Fields(n, "a case", readers)
 	if c.Name == "" {
 		r.fail(n, "the case has no name")
 	}
@@ -300,7 +228,7 @@ func (r *suiteReader) kase(n *yaml.Node) Case {
 }
 
 // finish joins the parts of a command case.
-func (r *suiteReader) finish(n *yaml.Node, c *Case, command *commandFields) {
+func (r *suiteReader) finish(n *strictyaml.Node, c *Case, command *commandFields) {
 	if command.argv == nil {
 		if command.more {
 			r.fail(n, "path, cwd, depth, parent, ancestors, chain, same and interactive belong to a command")
@@ -318,16 +246,16 @@ func (r *suiteReader) finish(n *yaml.Node, c *Case, command *commandFields) {
 	c.Request = request
 }
 
-func (r *suiteReader) want(n *yaml.Node) Want {
-	if n.Kind == yaml.ScalarNode {
+func (r *suiteReader) want(n *strictyaml.Node) Want {
+	if n.Kind == strictyaml.Scalar {
 		return Want{Effect: r.effect(n)}
 	}
 	var w Want
 	found := false
-	r.fields(n, "expect", map[string]func(*yaml.Node){
-		"decision": func(v *yaml.Node) { found = true; w.Effect = r.effect(v) },
-		"rule":     func(v *yaml.Node) { w.Rule = r.raw(v) },
-		"message":  func(v *yaml.Node) { w.Message = r.raw(v) },
+	r.Fields(n, "expect", map[string]func(*strictyaml.Node){
+		"decision": func(v *strictyaml.Node) { found = true; w.Effect = r.effect(v) },
+		"rule":     func(v *strictyaml.Node) { w.Rule = r.raw(v) },
+		"message":  func(v *strictyaml.Node) { w.Message = r.raw(v) },
 	})
 	if !found {
 		r.fail(n, "expect has no decision")
@@ -340,10 +268,10 @@ var effects = []policy.Effect{
 	policy.Deny, policy.Allow, policy.Audit, policy.Approve, policy.Redirect, policy.SoftDelete, policy.Absorb,
 }
 
-func (r *suiteReader) effect(n *yaml.Node) policy.Effect {
+func (r *suiteReader) effect(n *strictyaml.Node) policy.Effect {
 	var words []string
 	for _, e := range effects {
-		if n.Kind == yaml.ScalarNode && e.String() == n.Value {
+		if n.Kind == strictyaml.Scalar && e.String() == n.Value {
 			return e
 		}
 		words = append(words, e.String())
@@ -352,7 +280,7 @@ func (r *suiteReader) effect(n *yaml.Node) policy.Effect {
 	return policy.Deny
 }
 
-func (r *suiteReader) operation(n *yaml.Node) policy.FileOp {
+func (r *suiteReader) operation(n *strictyaml.Node) policy.FileOp {
 	op, ok := policy.ParseFileOp(r.raw(n))
 	if !ok || op&(op-1) != 0 {
 		r.fail(n, "%q is not one operation of file_rules", n.Value)

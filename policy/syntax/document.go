@@ -3,8 +3,7 @@ package syntax
 import (
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -38,11 +37,11 @@ func init() {
 		{field{name: "name", doc: "Names the policy in events and reports.", required: true}, readPolicyName},
 		{
 			field{name: "description", doc: "Says what the policy is for."},
-			func(r *reader, n *yaml.Node, d *document) { d.description, _ = r.text(n) },
+			func(r *reader, n *strictyaml.Node, d *document) { d.description, _ = r.Text(n) },
 		},
 		{
 			field{name: "extends", doc: "Files whose rules are tried after the rules of this one, paths relative to it.", shape: listOf(shape{})},
-			func(r *reader, n *yaml.Node, d *document) { d.extends = r.oneOrMore(n) },
+			func(r *reader, n *strictyaml.Node, d *document) { d.extends = r.oneOrMore(n) },
 		},
 		{
 			field{
@@ -50,7 +49,7 @@ func init() {
 				doc:   "What happens to requests no rule matches; without it they are denied.",
 				shape: objectOf(func() []field { return fieldsOf(defaultKeys()) }),
 			},
-			func(r *reader, n *yaml.Node, d *document) { readObject(r, n, "defaults", defaultKeys(), d) },
+			func(r *reader, n *strictyaml.Node, d *document) { readObject(r, n, "defaults", defaultKeys(), d) },
 		},
 		groupKey("command_rules", "Which programs may run, with which arguments.", commandKeys, readCommandRules),
 		groupKey("file_rules", "Which operations are allowed on which paths.", fileKeys, readFileRules),
@@ -79,7 +78,7 @@ func init() {
 				doc:   "Limits of each command and of the session.",
 				shape: objectOf(func() []field { return fieldsOf(limitKeys) }),
 			},
-			func(r *reader, n *yaml.Node, d *document) {
+			func(r *reader, n *strictyaml.Node, d *document) {
 				r.note(&d.settings, n, "resource_limits")
 				readObject(r, n, "resource_limits", limitKeys, &d.limits)
 			},
@@ -99,7 +98,7 @@ func init() {
 				doc:   "Programs whose payload, another command in their arguments, is judged too.",
 				shape: objectOf(func() []field { return fieldsOf(transparentKeys) }),
 			},
-			func(r *reader, n *yaml.Node, d *document) {
+			func(r *reader, n *strictyaml.Node, d *document) {
 				readObject(r, n, "transparent_commands", transparentKeys, d)
 			},
 		},
@@ -133,14 +132,14 @@ func refused(name, why string) key[document] {
 	return key[document]{field: field{name: name, refused: why}}
 }
 
-func groupKey(name, doc string, keys func() []key[draft], read func(*reader, *yaml.Node, *document)) key[document] {
+func groupKey(name, doc string, keys func() []key[draft], read func(*reader, *strictyaml.Node, *document)) key[document] {
 	s := listOf(objectOf(func() []field { return fieldsOf(keys()) }))
 	return key[document]{field{name: name, doc: doc, shape: s}, read}
 }
 
 // note records a key that another part of the product carries out.
-func (r *reader) note(list *[]policy.Setting, n *yaml.Node, prefix string) {
-	if n.Kind != yaml.MappingNode {
+func (r *reader) note(list *[]policy.Setting, n *strictyaml.Node, prefix string) {
+	if n.Kind != strictyaml.Mapping {
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -148,22 +147,22 @@ func (r *reader) note(list *[]policy.Setting, n *yaml.Node, prefix string) {
 	}
 }
 
-func readVersion(r *reader, n *yaml.Node, _ *document) {
-	if n.Kind != yaml.ScalarNode || n.Value != "1" || n.Tag != "!!int" {
-		r.fail(n, "write version: 1", "version %q is not known", shorten(n.Value))
+func readVersion(r *reader, n *strictyaml.Node, _ *document) {
+	if n.Kind != strictyaml.Scalar || n.Value != "1" || strictyaml.TypeOf(n) != strictyaml.Int {
+		r.Fail(n, "write version: 1", "version %q is not known", strictyaml.Shorten(n.Value))
 	}
 }
 
-func readGitGuard(r *reader, n *yaml.Node, d *document) {
-	if on, ok := r.flag(n); ok {
+func readGitGuard(r *reader, n *strictyaml.Node, d *document) {
+	if on, ok := r.Bool(n); ok {
 		d.gitGuard = &policy.Switch{On: on, Pos: r.pos(n)}
 	}
 }
 
-func readPolicyName(r *reader, n *yaml.Node, d *document) {
-	s, ok := r.text(n)
+func readPolicyName(r *reader, n *strictyaml.Node, d *document) {
+	s, ok := r.Text(n)
 	if ok && (s == "" || len(s) > 128 || strings.ContainsAny(s, "\n\r\t")) {
-		r.fail(n, "", "a policy name is 1 to 128 characters on one line")
+		r.Fail(n, "", "a policy name is 1 to 128 characters on one line")
 	}
 	d.name = s
 }
@@ -172,8 +171,8 @@ func defaultKeys() []key[document] {
 	effects := []policy.Effect{policy.Deny, policy.Allow, policy.Audit, policy.Approve}
 	words := []string{"deny", "allow", "audit", "approve"}
 	one := func(name, doc string, which func(*policy.Defaults) []**policy.Effect) key[document] {
-		return key[document]{field{name: name, doc: doc, shape: shape{words: words}}, func(r *reader, n *yaml.Node, d *document) {
-			i, ok := r.word(n, "default", words)
+		return key[document]{field{name: name, doc: doc, shape: shape{words: words}}, func(r *reader, n *strictyaml.Node, d *document) {
+			i, ok := r.Word(n, "default", words)
 			if !ok {
 				return
 			}

@@ -3,6 +3,8 @@ package syntax
 import (
 	"fmt"
 	"strings"
+
+	"agentsh/internal/strictyaml"
 )
 
 // expand replaces ${NAME} and ${NAME:-default} in text. quote escapes a value
@@ -36,7 +38,7 @@ func expand(text string, vars map[string]string, quote func(string) string) (str
 func lookup(reference string, vars map[string]string) (string, error) {
 	name, fallback, hasFallback := strings.Cut(reference, ":-")
 	if !validName(name) {
-		return "", fmt.Errorf("${%s} is not a variable: write ${NAME} or ${NAME:-default}", shorten(reference))
+		return "", fmt.Errorf("${%s} is not a variable: write ${NAME} or ${NAME:-default}", strictyaml.Shorten(reference))
 	}
 	if v := vars[name]; v != "" {
 		return v, nil
@@ -47,7 +49,7 @@ func lookup(reference string, vars map[string]string) (string, error) {
 	if _, defined := vars[name]; defined {
 		return "", fmt.Errorf("variable %s is empty", name)
 	}
-	if near := nearest(name, mapKeys(vars)); near != "" {
+	if near := strictyaml.Nearest(name, mapKeys(vars)); near != "" {
 		return "", fmt.Errorf("variable %s is not defined, did you mean %s?", name, near)
 	}
 	return "", fmt.Errorf("variable %s is not defined", name)

@@ -106,7 +106,7 @@ func FuzzWords(f *testing.F) {
 			return
 		}
 		var ps policy.Problems
-		r := &reader{vars: fixture.Vars, problems: &ps}
+		r := newReader("f.yaml", fixture.Vars, &ps)
 		var words []policy.ArgPattern
 		for _, text := range strings.Split(pattern, "\n") {
 			w, err := r.wordPattern(located{text: text})

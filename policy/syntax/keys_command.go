@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/env"
 	"agentsh/policy/glob"
@@ -17,14 +16,14 @@ var identityWords = []string{"content", "name"}
 func commandKeys() []key[draft] {
 	return append(commonKeys(policy.Allow, policy.Deny, policy.Audit, policy.Approve, policy.Redirect), []key[draft]{
 		{field{name: "commands", doc: "Base names, or with a slash paths, of programs; globs in both.", shape: listOf(shape{}), required: true},
-			func(r *reader, n *yaml.Node, d *draft) { d.rule.Command.Programs = r.names(r.texts(n)) }},
+			func(r *reader, n *strictyaml.Node, d *draft) { d.rule.Command.Programs = r.names(r.texts(n)) }},
 		{
 			field{
 				name:  "args_patterns",
 				doc:   "Go regular expressions, any of which must match the arguments joined by spaces.",
 				shape: listOf(shape{}),
 			},
-			func(r *reader, n *yaml.Node, d *draft) { d.patterns = r.texts(n) },
+			func(r *reader, n *strictyaml.Node, d *draft) { d.patterns = r.texts(n) },
 		},
 		{
 			field{
@@ -41,9 +40,9 @@ func commandKeys() []key[draft] {
 				others: []shape{listOf(shape{words: contextWords}), objectOf(func() []field { return fieldsOf(depthKeys) })},
 			}}, readContext},
 		{field{name: "when", doc: "Further conditions on who asks.", shape: objectOf(func() []field { return fieldsOf(whenKeys) })},
-			func(r *reader, n *yaml.Node, d *draft) { readObject(r, n, "when", whenKeys, d.rule.Command) }},
+			func(r *reader, n *strictyaml.Node, d *draft) { readObject(r, n, "when", whenKeys, d.rule.Command) }},
 		{field{name: "redirect_to", doc: "The program that runs instead.", shape: objectOf(func() []field { return fieldsOf(redirectKeys) })},
-			func(r *reader, n *yaml.Node, d *draft) {
+			func(r *reader, n *strictyaml.Node, d *draft) {
 				d.redirect = n
 				d.rule.Redirect = &policy.RedirectTo{}
 				readObject(r, n, "redirect_to", redirectKeys, d.rule.Redirect)
@@ -65,7 +64,7 @@ func commandKeys() []key[draft] {
 				doc:   "As resource_limits, for this command; the stricter of both holds.",
 				shape: objectOf(func() []field { return fieldsOf(commandLimitKeys()) }),
 			},
-			func(r *reader, n *yaml.Node, d *draft) {
+			func(r *reader, n *strictyaml.Node, d *draft) {
 				d.rule.Limits = &policy.Limits{}
 				r.note(&d.settings, n, "resource_limits")
 				readObject(r, n, "limits", commandLimitKeys(), d.rule.Limits)
@@ -77,8 +76,8 @@ func commandKeys() []key[draft] {
 				doc:   "content: a copy or link of a denied program is denied too; name: only its names are.",
 				shape: shape{words: identityWords},
 			},
-			func(r *reader, n *yaml.Node, d *draft) {
-				i, _ := r.word(n, "identity", identityWords)
+			func(r *reader, n *strictyaml.Node, d *draft) {
+				i, _ := r.Word(n, "identity", identityWords)
 				d.rule.Command.NameOnly = i == 1
 			},
 		},
@@ -87,34 +86,34 @@ func commandKeys() []key[draft] {
 
 // ruleEnv reads one env_* key of a rule by the key of env_policy it is named
 // after.
-func ruleEnv(name string) func(*reader, *yaml.Node, *draft) {
-	return func(r *reader, n *yaml.Node, d *draft) {
+func ruleEnv(name string) func(*reader, *strictyaml.Node, *draft) {
+	return func(r *reader, n *strictyaml.Node, d *draft) {
 		s := &d.rule.Command.Env
 		s.Given = true
 		envKeys[findKey(envKeys, name)].read(r, n, s)
 	}
 }
 
-var readCommandRules = func(r *reader, n *yaml.Node, doc *document) {
+var readCommandRules = func(r *reader, n *strictyaml.Node, doc *document) {
 	readRules(policy.GroupCommand, commandKeys(), func(rule *policy.Rule) {
 		rule.Command = &policy.CommandSelector{Depth: policy.DepthRange{Min: 0, Max: -1}}
 	}, finishCommand)(r, n, doc)
 }
 
-func finishCommand(r *reader, n *yaml.Node, d *draft) {
+func finishCommand(r *reader, n *strictyaml.Node, d *draft) {
 	c := d.rule.Command
 	c.AllArgs = d.rule.Effect.Permits()
 	c.AllPrograms = slices.ContainsFunc(c.Programs, policy.ProgramName.All)
 	if c.Args != nil && len(c.Args) == 0 && !c.AllArgs {
-		r.fail(n, "allow the forms without arguments first", "args: [] in a rule that does not allow selects nothing")
+		r.Fail(n, "allow the forms without arguments first", "args: [] in a rule that does not allow selects nothing")
 	}
 	for _, w := range c.Args {
 		if len(w.Except) > 0 && c.AllArgs {
-			r.fail(
+			r.Fail(
 				n,
 				"write -c=VALUE for what is allowed, or keep =! in a rule before it that denies",
 				"word %q: =! is for rules that refuse",
-				shorten(w.Text),
+				strictyaml.Shorten(w.Text),
 			)
 		}
 	}
@@ -135,7 +134,7 @@ func finishCommand(r *reader, n *yaml.Node, d *draft) {
 func (r *reader) argsPattern(l located, effect policy.Effect) *regexp.Regexp {
 	text, err := expand(l.text, r.vars, regexp.QuoteMeta)
 	if err != nil {
-		r.fail(l.node, "", "pattern %q: %v", shorten(l.text), err)
+		r.Fail(l.node, "", "pattern %q: %v", strictyaml.Shorten(l.text), err)
 		return nil
 	}
 	whole := text
@@ -153,23 +152,23 @@ func (r *reader) argsPattern(l located, effect policy.Effect) *regexp.Regexp {
 	if strings.HasPrefix(text, "*") {
 		hint = "it is a regular expression, not a glob: begin it with .*"
 	}
-	r.fail(l.node, hint, "%v", err)
+	r.Fail(l.node, hint, "%v", err)
 	return nil
 }
 
-func readArgs(r *reader, n *yaml.Node, d *draft) {
+func readArgs(r *reader, n *strictyaml.Node, d *draft) {
 	d.rule.Command.Args = []policy.ArgPattern{}
-	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+	if n.Kind == strictyaml.List && len(n.Content) == 0 {
 		return // no arguments at all
 	}
 	if len(n.Content) > policy.MaxArgs {
-		r.fail(n, "", "args has %d words, the most is %d", len(n.Content), policy.MaxArgs)
+		r.Fail(n, "", "args has %d words, the most is %d", len(n.Content), policy.MaxArgs)
 		return
 	}
 	for _, l := range r.texts(n) {
 		w, err := r.wordPattern(l)
 		if err != nil {
-			r.fail(l.node, "", "word %q: %v", shorten(l.text), err)
+			r.Fail(l.node, "", "word %q: %v", strictyaml.Shorten(l.text), err)
 			continue
 		}
 		d.rule.Command.Args = append(d.rule.Command.Args, w)
@@ -181,29 +180,32 @@ var contextWords = []string{"direct", "nested"}
 var depthKeys = []key[policy.DepthRange]{
 	{
 		field{name: "min_depth", doc: "The least depth; 0 is a command the operator asked for.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, d *policy.DepthRange) {
-			v, _ := r.number(n, 0, 1000)
+		func(r *reader, n *strictyaml.Node, d *policy.DepthRange) {
+			v, _ := r.Int(n, 0, 1000)
 			d.Min = int(v)
 		},
 	},
-	{field{name: "max_depth", doc: "The greatest depth.", shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, d *policy.DepthRange) {
-		v, _ := r.number(n, 0, 1000)
-		d.Max = int(v)
-	}},
+	{
+		field{name: "max_depth", doc: "The greatest depth.", shape: shape{kind: shapeInt}},
+		func(r *reader, n *strictyaml.Node, d *policy.DepthRange) {
+			v, _ := r.Int(n, 0, 1000)
+			d.Max = int(v)
+		},
+	},
 }
 
-func readContext(r *reader, n *yaml.Node, d *draft) {
+func readContext(r *reader, n *strictyaml.Node, d *draft) {
 	depth := &d.rule.Command.Depth
-	if n.Kind == yaml.MappingNode {
+	if n.Kind == strictyaml.Mapping {
 		readObject(r, n, "context", depthKeys, depth)
 		if depth.Max >= 0 && depth.Max < depth.Min {
-			r.fail(n, "", "no depth is at least %d and at most %d", depth.Min, depth.Max)
+			r.Fail(n, "", "no depth is at least %d and at most %d", depth.Min, depth.Max)
 		}
 		return
 	}
 	var direct, nested bool
 	for _, l := range r.oneOrMore(n) {
-		i, ok := r.word(l.node, "context", contextWords)
+		i, ok := r.Word(l.node, "context", contextWords)
 		direct = direct || ok && i == 0
 		nested = nested || ok && i == 1
 	}
@@ -218,15 +220,15 @@ func readContext(r *reader, n *yaml.Node, d *draft) {
 var whenKeys = []key[policy.CommandSelector]{
 	{
 		field{name: "parent", doc: "Names or paths of the program that starts this one.", shape: oneOrList(shape{})},
-		func(r *reader, n *yaml.Node, c *policy.CommandSelector) { c.Parents = r.names(r.oneOrMore(n)) },
+		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) { c.Parents = r.names(r.oneOrMore(n)) },
 	},
 	{
 		field{name: "ancestor", doc: "Names or paths of any program above this one.", shape: oneOrList(shape{})},
-		func(r *reader, n *yaml.Node, c *policy.CommandSelector) { c.Ancestors = r.names(r.oneOrMore(n)) },
+		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) { c.Ancestors = r.names(r.oneOrMore(n)) },
 	},
 	{
 		field{name: "cwd", doc: "Path globs of the working directory.", shape: oneOrList(shape{})},
-		func(r *reader, n *yaml.Node, c *policy.CommandSelector) {
+		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) {
 			for _, l := range r.oneOrMore(n) {
 				if g := r.pattern(l.node, glob.Path, l.text); g != nil {
 					c.Dirs = append(c.Dirs, g)
@@ -236,8 +238,8 @@ var whenKeys = []key[policy.CommandSelector]{
 	},
 	{
 		field{name: "interactive", doc: "Whether the command has a terminal.", shape: shape{kind: shapeBool}},
-		func(r *reader, n *yaml.Node, c *policy.CommandSelector) {
-			on, ok := r.flag(n)
+		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) {
+			on, ok := r.Bool(n)
 			c.Terminal = -1
 			if on || !ok {
 				c.Terminal = 1
@@ -249,31 +251,31 @@ var whenKeys = []key[policy.CommandSelector]{
 var redirectKeys = []key[policy.RedirectTo]{
 	{
 		field{name: "command", doc: "The program to run: a name on the sandbox's PATH or an absolute path.", required: true},
-		func(r *reader, n *yaml.Node, t *policy.RedirectTo) {
+		func(r *reader, n *strictyaml.Node, t *policy.RedirectTo) {
 			s, ok := r.expanded(n)
 			if ok && (s == "" || strings.Contains(s, "/") && !strings.HasPrefix(s, "/")) {
-				r.fail(n, "", "redirect_to.command is a name or an absolute path")
+				r.Fail(n, "", "redirect_to.command is a name or an absolute path")
 			}
 			t.Command = s
 		},
 	},
 	{
 		field{name: "args", doc: "Arguments before those of the request.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, t *policy.RedirectTo) { t.Args = values(r.texts(n)) },
+		func(r *reader, n *strictyaml.Node, t *policy.RedirectTo) { t.Args = values(r.texts(n)) },
 	},
 	{
 		field{name: "args_append", doc: "Arguments after those of the request.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, t *policy.RedirectTo) { t.ArgsAppend = values(r.texts(n)) },
+		func(r *reader, n *strictyaml.Node, t *policy.RedirectTo) { t.ArgsAppend = values(r.texts(n)) },
 	},
 	{
 		field{name: "environment", doc: "Variables set for the replacement.", shape: shape{kind: shapeMap, item: &shape{}}},
-		func(r *reader, n *yaml.Node, t *policy.RedirectTo) {
+		func(r *reader, n *strictyaml.Node, t *policy.RedirectTo) {
 			t.Environment = map[string]string{}
-			r.dictionary(n, func(name, value *yaml.Node) {
+			r.dictionary(n, func(name, value *strictyaml.Node) {
 				if !validName(name.Value) {
-					r.fail(name, "", "%q is not the name of a variable", shorten(name.Value))
+					r.Fail(name, "", "%q is not the name of a variable", strictyaml.Shorten(name.Value))
 				}
-				if s, ok := r.text(value); ok {
+				if s, ok := r.Text(value); ok {
 					t.Environment[name.Value] = s
 				}
 			})
@@ -282,14 +284,14 @@ var redirectKeys = []key[policy.RedirectTo]{
 }
 
 // expanded reads a text and fills its variables in.
-func (r *reader) expanded(n *yaml.Node) (string, bool) {
-	s, ok := r.text(n)
+func (r *reader) expanded(n *strictyaml.Node) (string, bool) {
+	s, ok := r.Text(n)
 	if !ok {
 		return "", false
 	}
 	s, err := expand(s, r.vars, func(v string) string { return v })
 	if err != nil {
-		r.fail(n, "", "%v", err)
+		r.Fail(n, "", "%v", err)
 		return "", false
 	}
 	return s, true

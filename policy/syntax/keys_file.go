@@ -3,8 +3,7 @@ package syntax
 import (
 	"path"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -18,7 +17,7 @@ func fileKeys() []key[draft] {
 				shape:    listOf(shape{}),
 				required: true,
 			},
-			func(r *reader, n *yaml.Node, d *draft) { d.rule.File.Paths = r.paths(n) },
+			func(r *reader, n *strictyaml.Node, d *draft) { d.rule.File.Paths = r.paths(n) },
 		},
 		{
 			field{
@@ -29,33 +28,36 @@ func fileKeys() []key[draft] {
 			},
 			readOperations,
 		},
-		{field{name: "redirect_to", doc: "The directory a redirected file is written to instead."}, func(r *reader, n *yaml.Node, d *draft) {
-			d.redirect = n
-			if d.rule.Redirect == nil {
-				d.rule.Redirect = &policy.RedirectTo{}
-			}
-			s, ok := r.expanded(n)
-			if ok && (!path.IsAbs(s) || path.Clean(s) != s) {
-				r.fail(n, "", "redirect_to is a clean absolute path of a directory")
-			}
-			d.rule.Redirect.Path = s
-		}},
 		{
-			field{name: "preserve_tree", doc: "Keep the directories of the original path below redirect_to.", shape: shape{kind: shapeBool}},
-			func(r *reader, n *yaml.Node, d *draft) {
+			field{name: "redirect_to", doc: "The directory a redirected file is written to instead."},
+			func(r *reader, n *strictyaml.Node, d *draft) {
+				d.redirect = n
 				if d.rule.Redirect == nil {
 					d.rule.Redirect = &policy.RedirectTo{}
 				}
-				d.rule.Redirect.PreserveTree, _ = r.flag(n)
+				s, ok := r.expanded(n)
+				if ok && (!path.IsAbs(s) || path.Clean(s) != s) {
+					r.Fail(n, "", "redirect_to is a clean absolute path of a directory")
+				}
+				d.rule.Redirect.Path = s
+			},
+		},
+		{
+			field{name: "preserve_tree", doc: "Keep the directories of the original path below redirect_to.", shape: shape{kind: shapeBool}},
+			func(r *reader, n *strictyaml.Node, d *draft) {
+				if d.rule.Redirect == nil {
+					d.rule.Redirect = &policy.RedirectTo{}
+				}
+				d.rule.Redirect.PreserveTree, _ = r.Bool(n)
 			},
 		},
 	}...)
 }
 
-func readOperations(r *reader, n *yaml.Node, d *draft) {
+func readOperations(r *reader, n *strictyaml.Node, d *draft) {
 	words := append(append([]string{}, policy.FileOpNames...), "*", "open", "readlink")
 	for _, l := range r.texts(n) {
-		if i, ok := r.word(l.node, "operation", words); ok {
+		if i, ok := r.Word(l.node, "operation", words); ok {
 			op, _ := policy.ParseFileOp(words[i])
 			if words[i] == "open" || words[i] == "readlink" {
 				d.rule.File.Alias = words[i]
@@ -65,18 +67,18 @@ func readOperations(r *reader, n *yaml.Node, d *draft) {
 	}
 }
 
-var readFileRules = func(r *reader, n *yaml.Node, doc *document) {
+var readFileRules = func(r *reader, n *strictyaml.Node, doc *document) {
 	readRules(policy.GroupFile, fileKeys(), func(rule *policy.Rule) { rule.File = &policy.FileSelector{} }, finishFile)(r, n, doc)
 }
 
-func finishFile(r *reader, n *yaml.Node, d *draft) {
+func finishFile(r *reader, n *strictyaml.Node, d *draft) {
 	rule := d.rule
 	if rule.Redirect != nil && d.redirect == nil {
-		r.fail(n, "", "preserve_tree without redirect_to")
+		r.Fail(n, "", "preserve_tree without redirect_to")
 	}
 	if rule.Effect == policy.SoftDelete &&
 		rule.File.Ops&^(policy.OpDelete|policy.OpRmdir|policy.OpRename|policy.OpWrite|policy.OpCreate) != 0 {
-		r.fail(
+		r.Fail(
 			n,
 			"name delete, rmdir, rename, write or create",
 			"soft_delete cannot apply to %s",
@@ -84,6 +86,6 @@ func finishFile(r *reader, n *yaml.Node, d *draft) {
 		)
 	}
 	if rule.Effect == policy.Redirect && rule.File.Ops&^(policy.OpWrite|policy.OpCreate|policy.OpMkdir) != 0 {
-		r.fail(n, "name write, create or mkdir", "redirect cannot apply to %s", rule.File.Ops&^(policy.OpWrite|policy.OpCreate|policy.OpMkdir))
+		r.Fail(n, "name write, create or mkdir", "redirect cannot apply to %s", rule.File.Ops&^(policy.OpWrite|policy.OpCreate|policy.OpMkdir))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -27,7 +28,7 @@ func parseMessage(text string) (policy.Template, error) {
 			known = known || f == name
 		}
 		if !known {
-			return nil, fmt.Errorf("unknown field {{%s}} (%s)", shorten(field), didYouMean(name, policy.TemplateFields))
+			return nil, fmt.Errorf("unknown field {{%s}} (%s)", strictyaml.Shorten(field), strictyaml.DidYouMean(name, policy.TemplateFields))
 		}
 		m = append(m, name)
 		text = after

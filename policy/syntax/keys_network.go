@@ -6,8 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -44,7 +43,7 @@ func networkKeys() []key[draft] {
 		},
 		{
 			field{name: "binaries", doc: "Names or paths of the programs that connect.", shape: listOf(shape{})},
-			func(r *reader, n *yaml.Node, d *draft) {
+			func(r *reader, n *strictyaml.Node, d *draft) {
 				d.selected = true
 				d.rule.Network.Binaries = r.names(r.texts(n))
 			},
@@ -52,13 +51,13 @@ func networkKeys() []key[draft] {
 	}...)
 }
 
-func readMethods(r *reader, n *yaml.Node, d *draft) {
+func readMethods(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
 		if upper := strings.ToUpper(l.text); !policy.ValidMethod(upper) {
-			r.fail(l.node, "write one as GET or PROPFIND", "%q is no HTTP method", shorten(l.text))
+			r.Fail(l.node, "write one as GET or PROPFIND", "%q is no HTTP method", strictyaml.Shorten(l.text))
 		} else if upper != l.text {
-			r.fail(l.node, "write "+upper, "the method %s is not in capital letters: methods have case, and no other spelling is let through",
+			r.Fail(l.node, "write "+upper, "the method %s is not in capital letters: methods have case, and no other spelling is let through",
 				l.text)
 		} else {
 			d.rule.Network.Methods = append(d.rule.Network.Methods, l.text)
@@ -66,11 +65,11 @@ func readMethods(r *reader, n *yaml.Node, d *draft) {
 	}
 }
 
-func readWebPaths(r *reader, n *yaml.Node, d *draft) {
+func readWebPaths(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
 		if !strings.HasPrefix(l.text, "/") && !strings.HasPrefix(l.text, "**") {
-			r.fail(l.node, "begin it with / or **/", "pattern %q matches no path of a URL", shorten(l.text))
+			r.Fail(l.node, "begin it with / or **/", "pattern %q matches no path of a URL", strictyaml.Shorten(l.text))
 			continue
 		}
 		g := r.pattern(l.node, glob.URL, l.text)
@@ -80,7 +79,13 @@ func readWebPaths(r *reader, n *yaml.Node, d *draft) {
 		d.rule.Network.Paths = append(d.rule.Network.Paths, g)
 		folded, err := foldedPatterns(g.String())
 		if err != nil {
-			r.fail(l.node, "write its sets in small letters", "pattern %q cannot be read without regard to case: %v", shorten(l.text), err)
+			r.Fail(
+				l.node,
+				"write its sets in small letters",
+				"pattern %q cannot be read without regard to case: %v",
+				strictyaml.Shorten(l.text),
+				err,
+			)
 			continue
 		}
 		d.rule.Network.LowerPaths = append(d.rule.Network.LowerPaths, folded...)
@@ -107,10 +112,10 @@ func foldedPatterns(pattern string) ([]*glob.Glob, error) {
 
 // readProtocols notes where datagrams are named, as a setting that somebody must
 // carry out.
-func readProtocols(r *reader, n *yaml.Node, d *draft) {
+func readProtocols(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
-		i, ok := r.word(l.node, "protocol", protocolWords)
+		i, ok := r.Word(l.node, "protocol", protocolWords)
 		if !ok {
 			continue
 		}
@@ -121,19 +126,19 @@ func readProtocols(r *reader, n *yaml.Node, d *draft) {
 	}
 }
 
-var readNetworkRules = func(r *reader, n *yaml.Node, doc *document) {
+var readNetworkRules = func(r *reader, n *strictyaml.Node, doc *document) {
 	readRules(policy.GroupNetwork, networkKeys(), func(rule *policy.Rule) { rule.Network = &policy.NetworkSelector{} },
-		func(r *reader, n *yaml.Node, d *draft) {
+		func(r *reader, n *strictyaml.Node, d *draft) {
 			if d.rule.Effect == policy.Deny {
 				d.settings = nil // datagrams that are denied need nobody to carry them
 			}
 			if !d.selected {
-				r.fail(n, `write domains: ["*"] to mean every destination`, "the rule selects nothing")
+				r.Fail(n, `write domains: ["*"] to mean every destination`, "the rule selects nothing")
 			}
 		})(r, n, doc)
 }
 
-func readDomains(r *reader, n *yaml.Node, d *draft) {
+func readDomains(r *reader, n *strictyaml.Node, d *draft) {
 	m := d.rule.Network
 	d.selected, m.HasDomains = true, true
 	for _, l := range r.texts(n) {
@@ -143,7 +148,7 @@ func readDomains(r *reader, n *yaml.Node, d *draft) {
 		}
 		text, err := expand(l.text, r.vars, glob.Quote)
 		if err != nil {
-			r.fail(l.node, "", "domain %q: %v", shorten(l.text), err)
+			r.Fail(l.node, "", "domain %q: %v", strictyaml.Shorten(l.text), err)
 			continue
 		}
 		if address, ok := policy.ParseAddress(text); ok {
@@ -152,12 +157,12 @@ func readDomains(r *reader, n *yaml.Node, d *draft) {
 		}
 		normal, err := normalPattern(text)
 		if err != nil {
-			r.fail(l.node, "", "domain %q: %v", shorten(l.text), err)
+			r.Fail(l.node, "", "domain %q: %v", strictyaml.Shorten(l.text), err)
 			continue
 		}
 		g, err := glob.Compile(glob.Host, normal)
 		if err != nil {
-			r.fail(l.node, "", "domain %q: %v", shorten(l.text), err)
+			r.Fail(l.node, "", "domain %q: %v", strictyaml.Shorten(l.text), err)
 			continue
 		}
 		m.Domains = append(m.Domains, g)
@@ -185,27 +190,27 @@ func normalPattern(pattern string) (string, error) {
 	return strings.Join(labels, "."), nil
 }
 
-func readCIDRs(r *reader, n *yaml.Node, d *draft) {
+func readCIDRs(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
 		p, err := netip.ParsePrefix(l.text)
 		if err != nil {
 			a, err := netip.ParseAddr(l.text)
 			if err != nil {
-				r.fail(l.node, "write it as 10.0.0.0/8 or fd00::/8", "%q is not an address or a network", shorten(l.text))
+				r.Fail(l.node, "write it as 10.0.0.0/8 or fd00::/8", "%q is not an address or a network", strictyaml.Shorten(l.text))
 				continue
 			}
 			p = netip.PrefixFrom(a, a.BitLen())
 		}
 		if p.Masked() != p {
-			r.fail(l.node, "write "+p.Masked().String(), "%s has bits set beyond its length", p)
+			r.Fail(l.node, "write "+p.Masked().String(), "%s has bits set beyond its length", p)
 			continue
 		}
 		d.rule.Network.CIDRs = append(d.rule.Network.CIDRs, p)
 	}
 }
 
-func readPorts(r *reader, n *yaml.Node, d *draft) {
+func readPorts(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
 		low, high, isRange := strings.Cut(l.text, "-")
@@ -215,7 +220,7 @@ func readPorts(r *reader, n *yaml.Node, d *draft) {
 		a, errLow := strconv.ParseUint(low, 10, 16)
 		b, errHigh := strconv.ParseUint(high, 10, 16)
 		if errLow != nil || errHigh != nil || a > b {
-			r.fail(l.node, "write 443 or \"8000-8080\"", "%q is not a port or a range of ports", shorten(l.text))
+			r.Fail(l.node, "write 443 or \"8000-8080\"", "%q is not a port or a range of ports", strictyaml.Shorten(l.text))
 			continue
 		}
 		d.rule.Network.Ports = append(d.rule.Network.Ports, policy.PortRange{Low: uint16(a), High: uint16(b)})

@@ -4,8 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -13,8 +12,8 @@ import (
 // draft is a rule being read.
 type draft struct {
 	rule     *policy.Rule
-	redirect *yaml.Node // redirect_to, to complain about
-	timeout  *yaml.Node
+	redirect *strictyaml.Node // redirect_to, to complain about
+	timeout  *strictyaml.Node
 	wait     time.Duration
 	selected bool // something says what the rule is about
 	settings []policy.Setting
@@ -30,12 +29,12 @@ func commonKeys(effects ...policy.Effect) []key[draft] {
 	}
 	return []key[draft]{
 		{field{name: "name", doc: "Names the rule in decisions, events and tests.", required: true}, readRuleName},
-		{field{name: "description", doc: "Says what the rule is for."}, func(r *reader, n *yaml.Node, d *draft) {
-			d.rule.Description, _ = r.text(n)
+		{field{name: "description", doc: "Says what the rule is for."}, func(r *reader, n *strictyaml.Node, d *draft) {
+			d.rule.Description, _ = r.Text(n)
 		}},
 		{field{name: "decision", doc: "What happens to a request the rule matches.", shape: shape{words: words}, required: true},
-			func(r *reader, n *yaml.Node, d *draft) {
-				if i, ok := r.word(n, "decision", words); ok {
+			func(r *reader, n *strictyaml.Node, d *draft) {
+				if i, ok := r.Word(n, "decision", words); ok {
 					d.rule.Effect = effects[i]
 				}
 			}},
@@ -49,34 +48,34 @@ func commonKeys(effects ...policy.Effect) []key[draft] {
 				doc:   "How long decision: approve waits for an answer before it denies; for other command rules, how long the command may run.",
 				shape: shape{kind: shapeDuration},
 			},
-			func(r *reader, n *yaml.Node, d *draft) {
+			func(r *reader, n *strictyaml.Node, d *draft) {
 				d.timeout = n
-				d.wait, _ = r.duration(n)
+				d.wait, _ = r.Duration(n)
 			},
 		},
 	}
 }
 
-func readRuleName(r *reader, n *yaml.Node, d *draft) {
-	s, ok := r.text(n)
+func readRuleName(r *reader, n *strictyaml.Node, d *draft) {
+	s, ok := r.Text(n)
 	if !ok {
 		return
 	}
 	if s == "" || len(s) > 128 || s == "default" || strings.ContainsAny(s, "\n\r\t") {
-		r.fail(n, "", "a rule name is 1 to 128 characters on one line and not \"default\"")
+		r.Fail(n, "", "a rule name is 1 to 128 characters on one line and not \"default\"")
 		return
 	}
 	d.rule.Name = s
 }
 
-func readMessage(r *reader, n *yaml.Node, d *draft) {
-	s, ok := r.text(n)
+func readMessage(r *reader, n *strictyaml.Node, d *draft) {
+	s, ok := r.Text(n)
 	if !ok {
 		return
 	}
 	m, err := parseMessage(s)
 	if err != nil {
-		r.fail(n, "", "message: %v", err)
+		r.Fail(n, "", "message: %v", err)
 		return
 	}
 	d.rule.Message, d.rule.Template = s, m
@@ -87,17 +86,17 @@ func readRules(
 	g policy.Group,
 	keys []key[draft],
 	start func(*policy.Rule),
-	finish func(*reader, *yaml.Node, *draft),
-) func(*reader, *yaml.Node, *document) {
+	finish func(*reader, *strictyaml.Node, *draft),
+) func(*reader, *strictyaml.Node, *document) {
 	what := "a " + g.String() + " rule"
-	return func(r *reader, n *yaml.Node, doc *document) {
+	return func(r *reader, n *strictyaml.Node, doc *document) {
 		doc.given[g] = true
 		doc.rules[g] = make([]*policy.Rule, 0, len(n.Content))
-		r.list(n, func(item *yaml.Node) {
+		r.Items(n, func(item *strictyaml.Node) {
 			d := &draft{rule: &policy.Rule{Group: g, Pos: r.pos(item)}}
 			start(d.rule)
 			readObject(r, item, what, keys, d)
-			if item.Kind != yaml.MappingNode {
+			if item.Kind != strictyaml.Mapping {
 				return
 			}
 			finishRule(r, item, d)
@@ -109,13 +108,13 @@ func readRules(
 }
 
 // finishRule checks what the keys of one rule say together.
-func finishRule(r *reader, n *yaml.Node, d *draft) {
+func finishRule(r *reader, n *strictyaml.Node, d *draft) {
 	rule := d.rule
 	switch {
 	case rule.Effect == policy.Redirect && d.redirect == nil:
-		r.fail(n, "", "decision: redirect without redirect_to")
+		r.Fail(n, "", "decision: redirect without redirect_to")
 	case rule.Effect != policy.Redirect && d.redirect != nil:
-		r.fail(d.redirect, "", "redirect_to is for decision: redirect")
+		r.Fail(d.redirect, "", "redirect_to is for decision: redirect")
 	}
 	if d.timeout == nil || d.wait == 0 {
 		return
@@ -130,31 +129,31 @@ func finishRule(r *reader, n *yaml.Node, d *draft) {
 		rule.Limits.CommandTimeout = d.wait
 		d.settings = append(d.settings, policy.Setting{Key: "resource_limits.command_timeout", Pos: r.pos(d.timeout)})
 	default:
-		r.fail(d.timeout, "", "timeout is for decision: approve")
+		r.Fail(d.timeout, "", "timeout is for decision: approve")
 	}
 }
 
 // pattern expands and compiles one glob.
-func (r *reader) pattern(n *yaml.Node, kind glob.Kind, text string) *glob.Glob {
+func (r *reader) pattern(n *strictyaml.Node, kind glob.Kind, text string) *glob.Glob {
 	if (kind == glob.Path) && strings.HasPrefix(text, "~") {
-		r.fail(n, "write ${HOME}"+text[1:], "~ is not expanded")
+		r.Fail(n, "write ${HOME}"+text[1:], "~ is not expanded")
 		return nil
 	}
 	expanded, err := expand(text, r.vars, glob.Quote)
 	if err != nil {
-		r.fail(n, "", "pattern %q: %v", shorten(text), err)
+		r.Fail(n, "", "pattern %q: %v", strictyaml.Shorten(text), err)
 		return nil
 	}
 	g, err := glob.Compile(kind, expanded)
 	if err != nil {
-		r.fail(n, "", "pattern %q: %v", shorten(text), err)
+		r.Fail(n, "", "pattern %q: %v", strictyaml.Shorten(text), err)
 		return nil
 	}
 	return g
 }
 
 // paths reads a list of path globs.
-func (r *reader) paths(n *yaml.Node) []*glob.Glob {
+func (r *reader) paths(n *strictyaml.Node) []*glob.Glob {
 	var out []*glob.Glob
 	for _, l := range r.texts(n) {
 		if g := r.pattern(l.node, glob.Path, l.text); g != nil {
@@ -174,13 +173,13 @@ func (r *reader) names(list []located) []policy.ProgramName {
 		}
 		switch l.text {
 		case "":
-			r.fail(l.node, "", "an empty name matches nothing")
+			r.Fail(l.node, "", "an empty name matches nothing")
 			continue
 		case ".", "..":
-			r.fail(l.node, "", "%s is never the name of a program", l.text)
+			r.Fail(l.node, "", "%s is never the name of a program", l.text)
 			continue
 		case "**":
-			r.fail(l.node, `write "*"`, "** is for paths")
+			r.Fail(l.node, `write "*"`, "** is for paths")
 			continue
 		}
 		text := l.text

@@ -5,8 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -18,48 +17,48 @@ var envKeys = []key[policy.EnvSettings]{
 			doc:   "Globs of the variables that pass; without it all pass that are not on the built-in list.",
 			shape: listOf(shape{}),
 		},
-		func(r *reader, n *yaml.Node, s *policy.EnvSettings) {
+		func(r *reader, n *strictyaml.Node, s *policy.EnvSettings) {
 			s.HasAllow = true
 			s.Filter.Allow, s.Allow = r.variables(n)
 		},
 	},
 	{field{name: "deny", doc: "Globs of the variables that never pass, whatever allow says.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, s *policy.EnvSettings) { s.Filter.Deny, s.Deny = r.variables(n) }},
+		func(r *reader, n *strictyaml.Node, s *policy.EnvSettings) { s.Filter.Deny, s.Deny = r.variables(n) }},
 	{field{name: "max_bytes", doc: "The most bytes of names and values together.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, s *policy.EnvSettings) {
+		func(r *reader, n *strictyaml.Node, s *policy.EnvSettings) {
 			s.Filter.MaxBytes, s.HasMaxBytes = r.positive(n, 1<<30)
 		}},
 	{field{name: "max_keys", doc: "The most variables.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, s *policy.EnvSettings) {
+		func(r *reader, n *strictyaml.Node, s *policy.EnvSettings) {
 			s.Filter.MaxKeys, s.HasMaxKeys = r.positive(n, 1<<20)
 		}},
 	{field{name: "block_iteration", doc: "Must be false: a command can always list its own variables.", shape: shape{kind: shapeBool}},
-		func(r *reader, n *yaml.Node, _ *policy.EnvSettings) { r.mustBeFalse(n, "block_iteration") }},
+		func(r *reader, n *strictyaml.Node, _ *policy.EnvSettings) { r.mustBeFalse(n, "block_iteration") }},
 }
 
 // positive reads a number from 1 to high.
-func (r *reader) positive(n *yaml.Node, high int64) (int, bool) {
-	v, ok := r.number(n, 1, high)
+func (r *reader) positive(n *strictyaml.Node, high int64) (int, bool) {
+	v, ok := r.Int(n, 1, high)
 	return int(v), ok
 }
 
 // mustBeFalse refuses a switch for something that cannot be held.
-func (r *reader) mustBeFalse(n *yaml.Node, name string) {
-	if on, ok := r.flag(n); ok && on {
-		r.fail(n, "remove it", "%s cannot be held: a process can always read its own environment", name)
+func (r *reader) mustBeFalse(n *strictyaml.Node, name string) {
+	if on, ok := r.Bool(n); ok && on {
+		r.Fail(n, "remove it", "%s cannot be held: a process can always read its own environment", name)
 	}
 }
 
 // variables reads a list of globs of variable names.
-func (r *reader) variables(n *yaml.Node) ([]string, []*glob.Glob) {
-	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+func (r *reader) variables(n *strictyaml.Node) ([]string, []*glob.Glob) {
+	if n.Kind == strictyaml.List && len(n.Content) == 0 {
 		return []string{}, nil
 	}
 	var texts []string
 	var globs []*glob.Glob
 	for _, l := range r.texts(n) {
 		if strings.Contains(l.text, "=") || l.text == "" {
-			r.fail(l.node, "", "%q is not the name of a variable", shorten(l.text))
+			r.Fail(l.node, "", "%q is not the name of a variable", strictyaml.Shorten(l.text))
 			continue
 		}
 		if g := r.pattern(l.node, glob.Text, l.text); g != nil {
@@ -69,7 +68,7 @@ func (r *reader) variables(n *yaml.Node) ([]string, []*glob.Glob) {
 	return texts, globs
 }
 
-func readEnvPolicy(r *reader, n *yaml.Node, d *document) {
+func readEnvPolicy(r *reader, n *strictyaml.Node, d *document) {
 	d.env.Given = true
 	readObject(r, n, "env_policy", envKeys, &d.env)
 }
@@ -83,32 +82,32 @@ type injected struct {
 var enforceWords = []string{"nested", "start"}
 
 var injectKeys = []key[injected]{
-	{field{name: "value", doc: "The value.", required: true}, func(r *reader, n *yaml.Node, i *injected) { i.value, _ = r.text(n) }},
+	{field{name: "value", doc: "The value.", required: true}, func(r *reader, n *strictyaml.Node, i *injected) { i.value, _ = r.Text(n) }},
 	{
 		field{
 			name:  "enforce",
 			doc:   "nested: put back at every execve below the command, as the short form does; start: set only when the command starts.",
 			shape: shape{words: enforceWords},
 		},
-		func(r *reader, n *yaml.Node, i *injected) { i.enforce, _ = r.word(n, "enforce", enforceWords) },
+		func(r *reader, n *strictyaml.Node, i *injected) { i.enforce, _ = r.Word(n, "enforce", enforceWords) },
 	},
 }
 
-func readEnvInject(r *reader, n *yaml.Node, d *document) {
+func readEnvInject(r *reader, n *strictyaml.Node, d *document) {
 	d.inject = map[string]policy.Injection{}
-	r.dictionary(n, func(name, value *yaml.Node) {
+	r.dictionary(n, func(name, value *strictyaml.Node) {
 		if !validName(name.Value) {
-			r.fail(name, "", "%q is not the name of a variable", shorten(name.Value))
+			r.Fail(name, "", "%q is not the name of a variable", strictyaml.Shorten(name.Value))
 			return
 		}
 		if strings.HasPrefix(name.Value, "AGENTSH_") {
-			r.fail(name, "", "%s is reserved", name.Value)
+			r.Fail(name, "", "%s is reserved", name.Value)
 			return
 		}
 		var in injected
-		if value.Kind == yaml.MappingNode {
+		if value.Kind == strictyaml.Mapping {
 			readObject(r, value, "an env_inject value", injectKeys, &in)
-		} else if s, ok := r.text(value); ok {
+		} else if s, ok := r.Text(value); ok {
 			in.value = s
 		}
 		d.inject[name.Value] = policy.Injection{Value: in.value, Nested: in.enforce == 0}
@@ -125,8 +124,8 @@ var limitKeys = []key[policy.Limits]{
 	limitKey("max_memory_mb", "Memory, in MiB.", 1<<30, func(l *policy.Limits, v int64) { l.MemoryBytes = v * mib }),
 	{
 		field{name: "memory_swap_max_mb", doc: "Swap space, in MiB; 0 for none.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, l *policy.Limits) {
-			if v, ok := r.number(n, 0, 1<<30); ok {
+		func(r *reader, n *strictyaml.Node, l *policy.Limits) {
+			if v, ok := r.Int(n, 0, 1<<30); ok {
 				l.SwapLimited, l.SwapBytes = true, v*mib
 			}
 		},
@@ -162,19 +161,25 @@ func commandLimitKeys() []key[policy.Limits] {
 }
 
 func limitKey(name, doc string, high int64, set func(*policy.Limits, int64)) key[policy.Limits] {
-	return key[policy.Limits]{field{name: name, doc: doc, shape: shape{kind: shapeInt}}, func(r *reader, n *yaml.Node, l *policy.Limits) {
-		if v, ok := r.number(n, 1, high); ok {
-			set(l, v)
-		}
-	}}
+	return key[policy.Limits]{
+		field{name: name, doc: doc, shape: shape{kind: shapeInt}},
+		func(r *reader, n *strictyaml.Node, l *policy.Limits) {
+			if v, ok := r.Int(n, 1, high); ok {
+				set(l, v)
+			}
+		},
+	}
 }
 
 func timeKey(name, doc string, set func(*policy.Limits, time.Duration)) key[policy.Limits] {
-	return key[policy.Limits]{field{name: name, doc: doc, shape: shape{kind: shapeDuration}}, func(r *reader, n *yaml.Node, l *policy.Limits) {
-		if d, ok := r.duration(n); ok {
-			set(l, d)
-		}
-	}}
+	return key[policy.Limits]{
+		field{name: name, doc: doc, shape: shape{kind: shapeDuration}},
+		func(r *reader, n *strictyaml.Node, l *policy.Limits) {
+			if d, ok := r.Duration(n); ok {
+				set(l, d)
+			}
+		},
+	}
 }
 
 var viaWords = []string{"tty", "channel", "command"}
@@ -182,27 +187,27 @@ var viaWords = []string{"tty", "channel", "command"}
 var approvalKeys = []key[policy.Approvals]{
 	{
 		field{name: "via", doc: "Where a person is asked.", shape: shape{words: viaWords}, required: true},
-		func(r *reader, n *yaml.Node, a *policy.Approvals) {
-			if i, ok := r.word(n, "way to ask", viaWords); ok {
+		func(r *reader, n *strictyaml.Node, a *policy.Approvals) {
+			if i, ok := r.Word(n, "way to ask", viaWords); ok {
 				a.Via = viaWords[i]
 			}
 		},
 	},
 	{
 		field{name: "command", doc: "The program that asks, with its arguments, for via: command.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, a *policy.Approvals) { a.Command = values(r.texts(n)) },
+		func(r *reader, n *strictyaml.Node, a *policy.Approvals) { a.Command = values(r.texts(n)) },
 	},
 	{
 		field{name: "timeout", doc: "How long to wait for an answer before the request is denied.", shape: shape{kind: shapeDuration}},
-		func(r *reader, n *yaml.Node, a *policy.Approvals) { a.Timeout, _ = r.duration(n) },
+		func(r *reader, n *strictyaml.Node, a *policy.Approvals) { a.Timeout, _ = r.Duration(n) },
 	},
 }
 
-func readApprovals(r *reader, n *yaml.Node, d *document) {
+func readApprovals(r *reader, n *strictyaml.Node, d *document) {
 	r.note(&d.settings, n, "approvals")
 	readObject(r, n, "approvals", approvalKeys, &d.approvals)
 	if (d.approvals.Via == "command") != (len(d.approvals.Command) > 0) && d.approvals.Via != "" {
-		r.fail(n, "", "via: command and command: [...] go together")
+		r.Fail(n, "", "via: command and command: [...] go together")
 	}
 }
 
@@ -246,7 +251,7 @@ var auditKeys = []key[auditSettings]{
 	),
 	{
 		field{name: "retention_days", doc: "How many days events are kept.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, a *auditSettings) {
+		func(r *reader, n *strictyaml.Node, a *auditSettings) {
 			if v, ok := r.positive(n, 36500); ok {
 				a.RetentionDays = v
 				a.given |= 1 << 5
@@ -256,25 +261,31 @@ var auditKeys = []key[auditSettings]{
 }
 
 func auditFlag(name, doc string, bit int, set func(*policy.AuditSettings, bool)) key[auditSettings] {
-	return key[auditSettings]{field{name: name, doc: doc, shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, a *auditSettings) {
-		if on, ok := r.flag(n); ok {
-			set(&a.AuditSettings, on)
-			a.given |= 1 << bit
-		}
-	}}
+	return key[auditSettings]{
+		field{name: name, doc: doc, shape: shape{kind: shapeBool}},
+		func(r *reader, n *strictyaml.Node, a *auditSettings) {
+			if on, ok := r.Bool(n); ok {
+				set(&a.AuditSettings, on)
+				a.given |= 1 << bit
+			}
+		},
+	}
 }
 
 func auditAlways(name, doc string) key[auditSettings] {
-	return key[auditSettings]{field{name: name, doc: doc, shape: shape{kind: shapeBool}}, func(r *reader, n *yaml.Node, _ *auditSettings) {
-		if on, ok := r.flag(n); ok && !on {
-			r.fail(n, "remove it", "%s cannot be turned off", name)
-		}
-	}}
+	return key[auditSettings]{
+		field{name: name, doc: doc, shape: shape{kind: shapeBool}},
+		func(r *reader, n *strictyaml.Node, _ *auditSettings) {
+			if on, ok := r.Bool(n); ok && !on {
+				r.Fail(n, "remove it", "%s cannot be turned off", name)
+			}
+		},
+	}
 }
 
 // readAudit notes the keys that ask for something: false asks for nothing, and
 // denials and approvals are always logged.
-func readAudit(r *reader, n *yaml.Node, d *document) {
+func readAudit(r *reader, n *strictyaml.Node, d *document) {
 	var asked []policy.Setting
 	r.note(&asked, n, "audit")
 	readObject(r, n, "audit", auditKeys, &d.audit)
@@ -288,20 +299,20 @@ func readAudit(r *reader, n *yaml.Node, d *document) {
 var transparentKeys = []key[document]{
 	{
 		field{name: "add", doc: "More programs whose first operand is the payload.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, d *document) { d.add = r.bareNames(n) },
+		func(r *reader, n *strictyaml.Node, d *document) { d.add = r.bareNames(n) },
 	},
 	{
 		field{name: "remove", doc: "Built-in programs whose payload is not looked at.", shape: listOf(shape{})},
-		func(r *reader, n *yaml.Node, d *document) { d.remove = r.bareNames(n) },
+		func(r *reader, n *strictyaml.Node, d *document) { d.remove = r.bareNames(n) },
 	},
 }
 
 // bareNames reads a list of plain program names.
-func (r *reader) bareNames(n *yaml.Node) []string {
+func (r *reader) bareNames(n *strictyaml.Node) []string {
 	var out []string
 	for _, l := range r.texts(n) {
 		if l.text == "" || strings.ContainsAny(l.text, "/*?[{") {
-			r.fail(l.node, "write the base name", "%q is not the name of a program", shorten(l.text))
+			r.Fail(l.node, "write the base name", "%q is not the name of a program", strictyaml.Shorten(l.text))
 			continue
 		}
 		out = append(out, l.text)
@@ -309,7 +320,7 @@ func (r *reader) bareNames(n *yaml.Node) []string {
 	return out
 }
 
-func readExecFrom(r *reader, n *yaml.Node, d *document) {
+func readExecFrom(r *reader, n *strictyaml.Node, d *document) {
 	for _, l := range r.texts(n) {
 		g := r.pattern(l.node, glob.Path, strings.TrimSuffix(l.text, "/**")+"/**")
 		if g == nil {

@@ -1,8 +1,7 @@
 package syntax
 
 import (
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -39,20 +38,20 @@ func signalKeys() []key[draft] {
 				shape:    objectOf(func() []field { return fieldsOf(targetKeys) }),
 				required: true,
 			},
-			func(r *reader, n *yaml.Node, d *draft) {
+			func(r *reader, n *strictyaml.Node, d *draft) {
 				readObject(r, n, "target", targetKeys, d.rule.Signal)
 				checkTarget(r, n, d.rule.Signal)
 			},
 		},
-		{field{name: "redirect_to", doc: "The signal that is sent instead."}, func(r *reader, n *yaml.Node, d *draft) {
+		{field{name: "redirect_to", doc: "The signal that is sent instead."}, func(r *reader, n *strictyaml.Node, d *draft) {
 			d.redirect = n
-			s, ok := r.text(n)
+			s, ok := r.Text(n)
 			if !ok {
 				return
 			}
 			number, ok := policy.ParseSignal(s)
 			if !ok {
-				r.fail(n, didYouMean(s, policy.SignalWords()), "unknown signal %q", shorten(s))
+				r.Fail(n, strictyaml.DidYouMean(s, policy.SignalWords()), "unknown signal %q", strictyaml.Shorten(s))
 			}
 			d.rule.Redirect = &policy.RedirectTo{Signal: number}
 		}},
@@ -62,8 +61,8 @@ func signalKeys() []key[draft] {
 				doc:   "What another program would do where it cannot hold the rule; here such a rule stops the start.",
 				shape: shape{words: fallbackWords},
 			},
-			func(r *reader, n *yaml.Node, d *draft) {
-				if _, ok := r.word(n, "fallback", fallbackWords); ok {
+			func(r *reader, n *strictyaml.Node, d *draft) {
+				if _, ok := r.Word(n, "fallback", fallbackWords); ok {
 					d.settings = append(d.settings, policy.Setting{Key: "signal_rules.fallback", Pos: r.pos(n)})
 				}
 			},
@@ -73,12 +72,12 @@ func signalKeys() []key[draft] {
 
 var fallbackWords = []string{"allow", "deny", "audit", "approve"}
 
-var readSignalRules = func(r *reader, n *yaml.Node, doc *document) {
+var readSignalRules = func(r *reader, n *strictyaml.Node, doc *document) {
 	readRules(
 		policy.GroupSignal,
 		signalKeys(),
 		func(rule *policy.Rule) { rule.Signal = &policy.SignalSelector{} },
-		func(*reader, *yaml.Node, *draft) {},
+		func(*reader, *strictyaml.Node, *draft) {},
 	)(
 		r,
 		n,
@@ -86,11 +85,11 @@ var readSignalRules = func(r *reader, n *yaml.Node, doc *document) {
 	)
 }
 
-func readSignals(r *reader, n *yaml.Node, d *draft) {
+func readSignals(r *reader, n *strictyaml.Node, d *draft) {
 	for _, l := range r.texts(n) {
 		set, ok := policy.ParseSignals(l.text)
 		if !ok {
-			r.fail(l.node, didYouMean(l.text, policy.SignalWords()), "unknown signal %q", shorten(l.text))
+			r.Fail(l.node, strictyaml.DidYouMean(l.text, policy.SignalWords()), "unknown signal %q", strictyaml.Shorten(l.text))
 		}
 		d.rule.Signal.Signals |= set
 	}
@@ -99,38 +98,38 @@ func readSignals(r *reader, n *yaml.Node, d *draft) {
 var targetKeys = []key[policy.SignalSelector]{
 	{
 		field{name: "type", doc: "What the target is to the sender.", shape: shape{words: targetWords}, required: true},
-		func(r *reader, n *yaml.Node, m *policy.SignalSelector) {
-			if i, ok := r.word(n, "target type", targetWords); ok {
+		func(r *reader, n *strictyaml.Node, m *policy.SignalSelector) {
+			if i, ok := r.Word(n, "target type", targetWords); ok {
 				m.Target = targetWords[i]
 			}
 		},
 	},
 	{
 		field{name: "pattern", doc: "A glob of the base name of the target's program, for type: process."},
-		func(r *reader, n *yaml.Node, m *policy.SignalSelector) {
-			if s, ok := r.text(n); ok {
+		func(r *reader, n *strictyaml.Node, m *policy.SignalSelector) {
+			if s, ok := r.Text(n); ok {
 				m.Program = r.pattern(n, glob.Text, s)
 			}
 		},
 	},
 	{
 		field{name: "min", doc: "The lowest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, m *policy.SignalSelector) { m.MinPID, _ = r.positive(n, 1<<22) },
+		func(r *reader, n *strictyaml.Node, m *policy.SignalSelector) { m.MinPID, _ = r.positive(n, 1<<22) },
 	},
 	{
 		field{name: "max", doc: "The highest process id, for type: pid_range.", shape: shape{kind: shapeInt}},
-		func(r *reader, n *yaml.Node, m *policy.SignalSelector) { m.MaxPID, _ = r.positive(n, 1<<22) },
+		func(r *reader, n *strictyaml.Node, m *policy.SignalSelector) { m.MaxPID, _ = r.positive(n, 1<<22) },
 	},
 }
 
 // checkTarget checks what the keys of a target say together.
-func checkTarget(r *reader, n *yaml.Node, m *policy.SignalSelector) {
+func checkTarget(r *reader, n *strictyaml.Node, m *policy.SignalSelector) {
 	switch {
 	case m.Target == "process" && m.Program == nil:
-		r.fail(n, "", "type: process needs a pattern")
+		r.Fail(n, "", "type: process needs a pattern")
 	case m.Target == "pid_range" && (m.MinPID == 0 || m.MaxPID == 0 || m.MinPID > m.MaxPID):
-		r.fail(n, "", "type: pid_range needs min and max, min not above max")
+		r.Fail(n, "", "type: pid_range needs min and max, min not above max")
 	case m.Target != "pid_range" && (m.MinPID != 0 || m.MaxPID != 0):
-		r.fail(n, "", "min and max are for type: pid_range")
+		r.Fail(n, "", "min and max are for type: pid_range")
 	}
 }

@@ -3,8 +3,7 @@ package syntax
 import (
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
 )
@@ -27,10 +26,10 @@ func socketKeys() []key[draft] {
 				doc:   "The operations the rule is about; without it all of them. A session refuses listen: whoever may bind may listen.",
 				shape: listOf(shape{words: words}),
 			},
-			func(r *reader, n *yaml.Node, d *draft) {
+			func(r *reader, n *strictyaml.Node, d *draft) {
 				d.rule.Socket.Ops = 0
 				for _, l := range r.texts(n) {
-					switch i, ok := r.word(l.node, "operation", words); {
+					switch i, ok := r.Word(l.node, "operation", words); {
 					case ok && words[i] == "*":
 						d.rule.Socket.Ops = policy.AllSocketOps
 					case ok:
@@ -45,7 +44,7 @@ func socketKeys() []key[draft] {
 	}...)
 }
 
-func readSocketPaths(r *reader, n *yaml.Node, d *draft) {
+func readSocketPaths(r *reader, n *strictyaml.Node, d *draft) {
 	s := d.rule.Socket
 	for _, l := range r.texts(n) {
 		if strings.HasPrefix(l.text, "@") {
@@ -78,8 +77,8 @@ func mustGlob(kind glob.Kind, pattern string) *glob.Glob {
 	return g
 }
 
-var readSocketRules = func(r *reader, n *yaml.Node, doc *document) {
+var readSocketRules = func(r *reader, n *strictyaml.Node, doc *document) {
 	readRules(policy.GroupUnixSocket, socketKeys(), func(rule *policy.Rule) {
 		rule.Socket = &policy.SocketSelector{Ops: policy.AllSocketOps}
-	}, func(*reader, *yaml.Node, *draft) {})(r, n, doc)
+	}, func(*reader, *strictyaml.Node, *draft) {})(r, n, doc)
 }

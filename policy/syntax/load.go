@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -82,19 +83,15 @@ func within(name, dir string) bool {
 
 // file reads one source and, after it, what it extends.
 func (l *loader) file(src policy.Source) {
-	r := &reader{file: src.Name, vars: l.vars, problems: &l.problems}
+	r := newReader(src.Name, l.vars, &l.problems)
 	l.state[src.Name] = 1
 	defer func() { l.state[src.Name] = 2 }()
 	l.sources = append(l.sources, src)
 	if l.bytes += len(src.Data); l.bytes > maxTotalBytes {
-		r.failAt(
-			policy.Position{File: src.Name, Line: 1, Column: 1},
-			"",
-			fmt.Sprintf("the policy and what it extends are more than %d bytes", maxTotalBytes),
-		)
+		r.Fail(&strictyaml.Node{Line: 1, Column: 1}, "", "the policy and what it extends are more than %d bytes", maxTotalBytes)
 		return
 	}
-	root := parseYAML(r, src.Data)
+	root := strictyaml.Parse(src.Name, src.Data, &dialect, collect(&l.problems))
 	if root == nil {
 		return
 	}
@@ -110,24 +107,24 @@ func (l *loader) file(src policy.Source) {
 func (l *loader) extend(r *reader, e located) {
 	name := e.text
 	if !path.IsAbs(name) {
-		name = path.Join(path.Dir(r.file), name)
+		name = path.Join(path.Dir(r.File), name)
 	}
 	switch {
 	case l.state[name] == 1:
-		r.fail(e.node, "", "%s extends itself", name)
+		r.Fail(e.node, "", "%s extends itself", name)
 		return
 	case l.state[name] == 2:
 		return
 	case l.opts.ReadFile == nil:
-		r.fail(e.node, "", "extends cannot be read here")
+		r.Fail(e.node, "", "extends cannot be read here")
 		return
 	case len(l.sources) >= maxSources:
-		r.fail(e.node, "", "a policy extends at most %d files", maxSources)
+		r.Fail(e.node, "", "a policy extends at most %d files", maxSources)
 		return
 	}
 	data, err := l.opts.ReadFile(name)
 	if err != nil {
-		r.fail(e.node, "", "extends: %v", err)
+		r.Fail(e.node, "", "extends: %v", err)
 		return
 	}
 	l.file(policy.Source{Name: name, Data: data})

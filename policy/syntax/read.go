@@ -1,13 +1,7 @@
 package syntax
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
-	"time"
-
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
 
@@ -46,7 +40,7 @@ type field struct {
 // place where the language is written down: parsing and the schema use them.
 type key[T any] struct {
 	field
-	read func(r *reader, n *yaml.Node, into *T)
+	read func(r *reader, n *strictyaml.Node, into *T)
 }
 
 // fieldsOf drops the readers of a key table.
@@ -58,58 +52,59 @@ func fieldsOf[T any](keys []key[T]) []field {
 	return fields
 }
 
+// maxProblems is how many problems one load reports.
+const maxProblems = 100
+
 // reader reads the nodes of one file and collects problems.
 type reader struct {
-	file     string
-	vars     map[string]string
-	problems *policy.Problems
+	strictyaml.Reader
+	vars map[string]string
 }
 
-func (r *reader) pos(n *yaml.Node) policy.Position {
-	return policy.Position{File: r.file, Line: n.Line, Column: n.Column}
+// newReader returns a reader that adds its problems to a list.
+func newReader(file string, vars map[string]string, problems *policy.Problems) *reader {
+	return &reader{strictyaml.NewReader(file, &dialect, collect(problems)), vars}
 }
 
-// fail notes an error at n.
-func (r *reader) fail(n *yaml.Node, hint, format string, args ...any) {
-	r.failAt(r.pos(n), hint, fmt.Sprintf(format, args...))
-}
-
-func (r *reader) failAt(pos policy.Position, hint, message string) {
-	if len(*r.problems) < maxProblems {
-		*r.problems = append(*r.problems, policy.Problem{Pos: pos, Message: message, Hint: hint})
+// collect adds problems to a list, at most maxProblems.
+func collect(problems *policy.Problems) func(strictyaml.Problem) {
+	return func(p strictyaml.Problem) {
+		if len(*problems) < maxProblems {
+			*problems = append(*problems, policy.Problem{
+				Pos: policy.Position{File: p.File, Line: p.Line, Column: p.Column}, Message: p.Message, Hint: p.Hint,
+			})
+		}
 	}
+}
+
+func (r *reader) pos(n *strictyaml.Node) policy.Position {
+	return policy.Position{File: r.File, Line: n.Line, Column: n.Column}
 }
 
 // readObject reads a mapping by its key table. Unknown, repeated and missing
 // keys are problems.
-func readObject[T any](r *reader, n *yaml.Node, what string, keys []key[T], into *T) {
-	if n.Kind != yaml.MappingNode {
-		r.fail(n, "", "%s must be a mapping of keys to values", what)
-		return
-	}
+func readObject[T any](r *reader, n *strictyaml.Node, what string, keys []key[T], into *T) {
 	var seen uint64
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		name, value := n.Content[i], n.Content[i+1]
+	isMapping := r.Keys(n, what, func() []string { return keyNames(keys) }, func(name *strictyaml.Node) func(*strictyaml.Node) {
 		at := findKey(keys, name.Value)
-		switch {
-		case name.Kind != yaml.ScalarNode || at < 0:
-			r.fail(name, didYouMean(name.Value, keyNames(keys)), "%s has no key %q", what, shorten(name.Value))
-		case seen&(1<<at) != 0:
-			r.fail(name, "merge the two", "key %q is given twice", name.Value)
-		case keys[at].refused != "":
-			r.fail(name, "", "%s: %s", name.Value, keys[at].refused)
-		case value.Tag == "!!null":
-			r.fail(value, "give it a value or remove the key", "%s has no value", name.Value)
-		default:
-			keys[at].read(r, value, into)
+		if at < 0 {
+			return nil
 		}
-		if at >= 0 {
-			seen |= 1 << at
+		seen |= 1 << at
+		return func(value *strictyaml.Node) {
+			switch {
+			case keys[at].refused != "":
+				r.Fail(name, "", "%s: %s", name.Value, keys[at].refused)
+			case strictyaml.IsNull(value):
+				r.Fail(value, "give it a value or remove the key", "%s has no value", name.Value)
+			default:
+				keys[at].read(r, value, into)
+			}
 		}
-	}
+	})
 	for i := range keys {
-		if keys[i].required && seen&(1<<i) == 0 {
-			r.fail(n, "", "%s has no %s", what, keys[i].name)
+		if isMapping && keys[i].required && seen&(1<<i) == 0 {
+			r.Fail(n, "", "%s has no %s", what, keys[i].name)
 		}
 	}
 }
@@ -133,117 +128,24 @@ func keyNames[T any](keys []key[T]) []string {
 	return names
 }
 
-// shorten keeps messages readable when the file holds rubbish.
-func shorten(s string) string {
-	if len(s) > 80 {
-		return s[:77] + "..."
-	}
-	return s
-}
-
-// text reads a scalar as it is written: 123 and true are texts here, since
-// commands may be named so.
-func (r *reader) text(n *yaml.Node) (string, bool) {
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Tag == "!!binary" || (n.Style&yaml.TaggedStyle != 0) {
-		r.fail(n, "", "must be text")
-		return "", false
-	}
-	if i := strings.IndexByte(n.Value, 0); i >= 0 {
-		r.fail(n, "", "text holds a NUL byte")
-		return "", false
-	}
-	return n.Value, true
-}
-
-// word reads one of a fixed set of words.
-func (r *reader) word(n *yaml.Node, what string, words []string) (int, bool) {
-	s, ok := r.text(n)
-	if !ok {
-		return 0, false
-	}
-	for i, w := range words {
-		if s == w {
-			return i, true
-		}
-	}
-	r.fail(n, didYouMean(s, words), "unknown %s %q", what, shorten(s))
-	return 0, false
-}
-
-func (r *reader) number(n *yaml.Node, low, high int64) (int64, bool) {
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" {
-		r.fail(n, "", "must be a whole number")
-		return 0, false
-	}
-	v, err := strconv.ParseInt(n.Value, 10, 64)
-	if err != nil {
-		r.fail(n, "write it in decimal", "%q is not a whole number that fits", shorten(n.Value))
-		return 0, false
-	}
-	if v < low || v > high {
-		r.fail(n, "", "%d is out of range, %d to %d", v, low, high)
-		return 0, false
-	}
-	return v, true
-}
-
-func (r *reader) flag(n *yaml.Node) (bool, bool) {
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!bool" {
-		switch n.Value {
-		case "true":
-			return true, true
-		case "false":
-			return false, true
-		}
-	}
-	r.fail(n, "", "must be true or false")
-	return false, false
-}
-
-// duration reads "90s", "5m" or "1h30m".
-func (r *reader) duration(n *yaml.Node) (time.Duration, bool) {
-	s, ok := r.text(n)
-	if !ok {
-		return 0, false
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		r.fail(n, "write it as 90s, 5m or 1h30m", "%q is not a length of time above zero", shorten(s))
-		return 0, false
-	}
-	return d, true
-}
-
-// list calls each for every item of a sequence.
-func (r *reader) list(n *yaml.Node, each func(item *yaml.Node)) bool {
-	if n.Kind != yaml.SequenceNode {
-		r.fail(n, "write it as [one, two]", "must be a list")
-		return false
-	}
-	for _, item := range n.Content {
-		each(item)
-	}
-	return true
-}
-
 // texts reads a list of texts. An empty list is a problem: it selects nothing.
-func (r *reader) texts(n *yaml.Node) []located {
+func (r *reader) texts(n *strictyaml.Node) []located {
 	var out []located
-	ok := r.list(n, func(item *yaml.Node) {
-		if s, ok := r.text(item); ok {
+	ok := r.Items(n, func(item *strictyaml.Node) {
+		if s, ok := r.Text(item); ok {
 			out = append(out, located{s, item})
 		}
 	})
 	if ok && len(n.Content) == 0 {
-		r.fail(n, "remove the key to leave it open", "an empty list selects nothing")
+		r.Fail(n, "remove the key to leave it open", "an empty list selects nothing")
 	}
 	return out
 }
 
 // oneOrMore reads a text or a list of texts.
-func (r *reader) oneOrMore(n *yaml.Node) []located {
-	if n.Kind == yaml.ScalarNode {
-		if s, ok := r.text(n); ok {
+func (r *reader) oneOrMore(n *strictyaml.Node) []located {
+	if n.Kind == strictyaml.Scalar {
+		if s, ok := r.Text(n); ok {
 			return []located{{s, n}}
 		}
 		return nil
@@ -254,7 +156,7 @@ func (r *reader) oneOrMore(n *yaml.Node) []located {
 // located is a text and where it stands.
 type located struct {
 	text string
-	node *yaml.Node
+	node *strictyaml.Node
 }
 
 func values(list []located) []string {
@@ -265,20 +167,13 @@ func values(list []located) []string {
 	return out
 }
 
-// dictionary reads a mapping of texts to texts.
-func (r *reader) dictionary(n *yaml.Node, each func(name, value *yaml.Node)) {
-	if n.Kind != yaml.MappingNode {
-		r.fail(n, "", "must be a mapping of names to values")
+// dictionary reads a mapping of names to values.
+func (r *reader) dictionary(n *strictyaml.Node, each func(name, value *strictyaml.Node)) {
+	if n.Kind != strictyaml.Mapping {
+		r.Fail(n, "", "must be a mapping of names to values")
 		return
 	}
-	seen := make(map[string]bool, len(n.Content)/2)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		name := n.Content[i]
-		if seen[name.Value] {
-			r.fail(name, "", "key %q is given twice", shorten(name.Value))
-			continue
-		}
-		seen[name.Value] = true
-		each(name, n.Content[i+1])
-	}
+	r.Keys(n, "", nil, func(name *strictyaml.Node) func(*strictyaml.Node) {
+		return func(value *strictyaml.Node) { each(name, value) }
+	})
 }

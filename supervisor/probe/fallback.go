@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/policy/syntax"
+	"agentsh/internal/strictyaml"
 )
 
 // The mechanisms that degraded may name: those that a session can open without.
@@ -136,7 +136,7 @@ func Survey(degraded []Setting) (Missing, error) {
 	for _, d := range degraded {
 		f, known := fallbacks[d.Name]
 		if !known {
-			return nil, fmt.Errorf("%s: degraded has no mechanism %q (%s)", d.At, d.Name, syntax.DidYouMean(d.Name, Mechanisms()))
+			return nil, fmt.Errorf("%s: degraded has no mechanism %q (%s)", d.At, d.Name, strictyaml.DidYouMean(d.Name, Mechanisms()))
 		}
 		err := f.missing()
 		if errors.Is(err, ErrUndecided) {

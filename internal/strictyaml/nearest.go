@@ -1,20 +1,14 @@
-package syntax
+package strictyaml
 
 import (
 	"fmt"
 	"strings"
 )
 
-// maxProblems is how many problems one load reports before it stops counting.
-const maxProblems = 100
-
-// nearest returns the word of words closest to s, if any is close enough to
-// be what the author meant.
-func nearest(s string, words []string) string {
-	best, bestDistance := "", len(s)/3+1
-	if bestDistance > 3 {
-		bestDistance = 3
-	}
+// Nearest returns the word that is closest to s, or an empty text if none is
+// close enough to be what the author meant.
+func Nearest(s string, words []string) string {
+	best, bestDistance := "", min(len(s)/3+1, 3)
 	for _, w := range words {
 		if strings.EqualFold(s, w) {
 			return w
@@ -26,13 +20,10 @@ func nearest(s string, words []string) string {
 	return best
 }
 
-// DidYouMean is the advice about a word that is none of words: the nearest one,
-// or the list where it is short. It may be empty.
-func DidYouMean(s string, words []string) string { return didYouMean(s, words) }
-
-// didYouMean is the hint that names the nearest word, or lists a short choice.
-func didYouMean(s string, words []string) string {
-	if w := nearest(s, words); w != "" {
+// DidYouMean returns a hint about a word that is none of words: the nearest one,
+// or all of them if they are few. It may be empty.
+func DidYouMean(s string, words []string) string {
+	if w := Nearest(s, words); w != "" {
 		return fmt.Sprintf("did you mean %q?", w)
 	}
 	if len(words) <= 24 {
