@@ -200,9 +200,9 @@ var callers = map[string][]string{
 		"cmd/agentsh/env_cmd.go",
 		"policy/policytest/run.go",
 	}, // the last two explain, they start nothing
-	"launch.NewInit": {"supervisor/session.go"},
+	"launch.NewInit": {"supervisor/open.go"},
 	"seccomp.NewListener": {
-		"supervisor/session.go",
+		"supervisor/loop.go",
 		"supervisor/launch/prober.go",
 	}, // the second answers a call of its own process
 	"os.StartProcess":  {},

@@ -4,22 +4,20 @@ import (
 	"context"
 
 	"agentsh/internal/wire"
+	"agentsh/policy"
 	"agentsh/supervisor/approve"
 	"agentsh/supervisor/launch"
 )
 
-// Approvals are the questions of this session that wait for a person.
-func (s *Session) Approvals() *approve.Queue { return s.approvals }
-
-// approvalSettings say who is asked by the policy that holds now.
-func (s *Session) approvalSettings() approve.Settings {
-	a := s.policy().Approvals()
+// approvalSettings say who approves by a policy. channel says that somebody can
+// answer over a channel.
+func approvalSettings(a policy.Approvals, channel bool) approve.Settings {
 	settings := approve.Settings{Timeout: a.Timeout}
 	switch a.Via {
 	case "tty":
 		settings.Present = true
 	case "channel":
-		if !s.cfg.Channel {
+		if !channel {
 			settings.Closed = "nobody can answer this session over a channel: make it with 'agentsh session create'"
 		}
 	case "command":
@@ -41,25 +39,3 @@ func askProgram(ctx context.Context, argv []string, q wire.Question) (wire.Answe
 	}
 	return wire.Answer{Allow: allow, By: "program " + argv[0]}, nil
 }
-
-// operation is what a session's callers ask of it as a whole.
-type operation struct {
-	session *Session
-	vars    map[string]string // of policies
-}
-
-// Approvals is what waits for a person.
-func (o operation) Approvals() []wire.Pending { return o.session.approvals.List() }
-
-// Connections are those that are open to the outside.
-func (o operation) Connections() []wire.Connection {
-	return o.session.network.Connections()
-}
-
-// Follow follows what waits. See [approve.Queue.Follow].
-func (o operation) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
-	return o.session.approvals.Follow(ctx, fn)
-}
-
-// Answer answers one question.
-func (o operation) Answer(a wire.ApprovalAnswer) error { return o.session.approvals.Answer(a) }

@@ -18,7 +18,7 @@ import (
 // other programs unless the policy has one asked. It proves that this took. The
 // process can open no further session.
 func (s *Session) Confine() error {
-	program, err := seccomp.SelfPlan(s.policy().Approvals().Via == "command").Compile(runtime.GOARCH)
+	program, err := seccomp.SelfPlan(s.rules.policy().Approvals().Via == "command").Compile(runtime.GOARCH)
 	if err == nil {
 		err = seccomp.RestrictSelf(program)
 	}
@@ -28,7 +28,7 @@ func (s *Session) Confine() error {
 	if err != nil {
 		return fmt.Errorf("confine the supervisor: %w", err)
 	}
-	s.confined.Store(true)
+	s.restricted.Store(true)
 	return nil
 }
 

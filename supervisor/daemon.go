@@ -180,7 +180,7 @@ func (d *daemon) answer(ctx context.Context) error {
 	defer stop()
 	connections.Go(func() {
 		select {
-		case <-d.session.init.Dead():
+		case <-d.session.Dead():
 			_ = l.Close()
 			d.lastWords(ctx)
 			cancel()
@@ -191,7 +191,7 @@ func (d *daemon) answer(ctx context.Context) error {
 		return errors.Join(err, l.Close())
 	}
 	spared := &listen.Sparing{Listener: l, Refused: func(_ net.Conn, err error) {
-		d.session.cfg.Log.Warn("a connection to the session was refused", "error", err)
+		d.session.Config().Log.Warn("a connection to the session was refused", "error", err)
 	}}
 	for {
 		conn, err := spared.Accept()
@@ -224,14 +224,11 @@ func (d *daemon) announce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg := d.session.cfg
+	cfg := d.session.Config()
 	one := Running{
-		Name: filepath.Base(filepath.Dir(d.socket)), Session: d.session.id, PID: os.Getpid(), StartTime: self.Start,
-		Parts: []int{d.session.init.PID()}, Policy: cfg.Policy.Name(), Digest: cfg.Policy.Digest(), Workspace: cfg.Cwd,
+		Name: filepath.Base(filepath.Dir(d.socket)), Session: d.session.ID(), PID: os.Getpid(), StartTime: self.Start,
+		Parts: d.session.Processes(), Policy: cfg.Policy.Name(), Digest: cfg.Policy.Digest(), Workspace: cfg.Cwd,
 		Audit: d.boot.AuditPath, Started: time.Now().UTC(), Build: d.build,
-	}
-	if pid := d.session.files.PID(); pid != 0 {
-		one.Parts = append(one.Parts, pid)
 	}
 	if ends, ok := ctx.Deadline(); ok {
 		ends = ends.UTC()
@@ -266,14 +263,14 @@ func (d *daemon) leave(err error) error {
 // connection serves one caller.
 func (d *daemon) connection(ctx context.Context, conn net.Conn) {
 	if _, err := channel.OwnCaller(conn); err != nil {
-		d.session.cfg.Log.Warn("connection refused", "reason", err)
+		d.session.Config().Log.Warn("connection refused", "reason", err)
 		_ = conn.Close()
 		return
 	}
 	server := d.server
 	server.Handler = afterwards{d.host}
 	if err := channel.NewServer(conn, server).Serve(ctx); err != nil && ctx.Err() == nil {
-		d.session.cfg.Log.Warn("connection ended", "reason", err)
+		d.session.Config().Log.Warn("connection ended", "reason", err)
 	}
 }
 
@@ -284,5 +281,5 @@ type afterwards struct{ *host }
 // Exec runs one command. See [Session.Exec].
 func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	exit, left, err := a.session.Exec(ctx, req, s)
-	return exit, left, errors.Join(err, a.session.files.Drain())
+	return exit, left, errors.Join(err, a.session.Files().Drain())
 }

@@ -173,7 +173,7 @@ func (p lackingMachine) holds(t *testing.T, b *box) {
 		t.Errorf("env_inject at a nested program: %+v %s", exit, out)
 	}
 	_, err := b.Changes(context.Background())
-	if lost := b.missing.Has(probe.FileServer); lost != (err != nil) {
+	if lost := b.Missing().Has(probe.FileServer); lost != (err != nil) {
 		t.Errorf("change record: %v", err)
 	}
 }
@@ -191,8 +191,8 @@ func TestAFallbackForAMechanismThatWorksChangesNothing(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
 	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession })
-	if len(s.missing) > 0 || s.files == nil || begin[0].Decision != "" {
-		t.Errorf("missing %v, event %+v", s.missing, begin[0])
+	if len(s.Missing()) > 0 || s.files == nil || begin[0].Decision != "" {
+		t.Errorf("missing %v, event %+v", s.Missing(), begin[0])
 	}
 }
 

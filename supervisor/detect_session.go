@@ -101,15 +101,13 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 			return nil
 		}
 		r.Session.Words = slices.DeleteFunc(
-			probe.Shortest(session.missing.Names()),
+			probe.Shortest(session.Missing().Names()),
 			func(word string) bool { return probe.Allowed(word, operator.Degraded) || word == probe.Cgroup },
 		)
 		return session.Close()
 	}
 	r.Session.Opens = true
-	for _, proof := range session.init.Refused() {
-		r.Session.Proofs = append(r.Session.Proofs, proof.What)
-	}
+	r.Session.Proofs = session.Refused()
 	r.runChecks(ctx, session, dir)
 	return session.Close()
 }
@@ -176,7 +174,7 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 	}
 	r.Session.Checks = map[string]string{}
 	for name, script := range checks {
-		if s.cannot(name) {
+		if cannotCheck(s, name) {
 			continue
 		}
 		got := run("/bin/sh", "-c", script, "sh", filepath.Join(dir, "audit.key"))
@@ -196,16 +194,16 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 	}
 }
 
-// cannot reports whether a session does without what a check looks at: it is
+// cannotCheck reports whether a session does without what a check looks at: it is
 // then not claimed.
-func (s *Session) cannot(check string) bool {
+func cannotCheck(s *Session, check string) bool {
 	switch check {
 	case "file":
-		return s.missing.Has(probe.FileServer)
+		return s.Missing().Has(probe.FileServer)
 	case "env_nested":
-		return s.missing.Has(probe.ExecVerify)
+		return s.Missing().Has(probe.ExecVerify)
 	case "network":
-		return s.confinement.SharesNetwork() // the machine's routes can be read; its sockets cannot be had
+		return s.SharesNetwork() // the machine's routes can be read; its sockets cannot be had
 	}
 	return false
 }

@@ -13,8 +13,8 @@ import (
 	"sync"
 
 	"agentsh/internal/layout"
-
 	"agentsh/internal/wire"
+	"agentsh/policy"
 	"agentsh/policy/env"
 	"agentsh/supervisor/view"
 )
@@ -22,87 +22,100 @@ import (
 // maxEnvFiles bounds the .env files of one directory.
 const maxEnvFiles = 256
 
-// buildEnv builds the environment of a command. It is the only place that does.
-func (s *Session) buildEnv(c *command) *wire.Exit {
-	files, err := s.env.get(s.envFiles)
+// environments builds the environments of a session's commands.
+type environments struct {
+	session string                                    // its id
+	base    env.Place                                 // without the terminal
+	network []env.Var                                 // of the session's network
+	config  map[string]string                         // env_inject of the operator
+	inject  func(map[string]string) map[string]string // with paths as commands see them
+	files   envFiles
+}
+
+// build builds the environment of a command, NAME=value. rule is the rule that
+// allows it, set are variables of a redirect. It is the only place that does.
+func (e *environments) build(req wire.ExecRequest, p *policy.Policy, rule *policy.Rule, set env.Inject) ([]string, error) {
+	files, err := e.files.get()
 	if err != nil {
-		return spawnFailed(125, err.Error(), "")
+		return nil, err
 	}
-	at := env.Place{Home: s.plan.Home, User: s.user.Name, Shell: view.Shell, Path: s.cfg.Environment.Path}
-	if c.req.TTY != nil {
-		at.Term = c.req.TTY.Term
+	base := e.base
+	if req.TTY != nil {
+		base.Term = req.TTY.Term
 	}
 	built, err := env.Build(env.Layers{
-		Baseline:   env.Baseline(at),
-		Request:    c.req.Env,
-		Filter:     c.rules.policy.EnvFilter(c.decision.Rule),
+		Baseline:   env.Baseline(base),
+		Request:    req.Env,
+		Filter:     p.EnvFilter(rule),
 		Files:      files,
-		Network:    s.network.Variables(layout.CABundle),
-		Supervisor: s.supervisorVars(c.req),
+		Network:    e.network,
+		Supervisor: supervisorVars(e.session, req),
 		Inject: []env.Inject{
-			{Source: "config", Vars: s.confinement.Inject(s.cfg.Environment.Inject)},
-			{Source: "policy", Vars: s.confinement.Inject(c.rules.policy.EnvInject())},
-			c.set,
+			{Source: "config", Vars: e.inject(e.config)},
+			{Source: "policy", Vars: e.inject(p.EnvInject())},
+			set,
 		},
 	})
 	if err != nil {
-		return spawnFailed(125, "environment: "+err.Error(), "")
+		return nil, fmt.Errorf("environment: %w", err)
 	}
-	c.env = built.Env
-	return nil
+	return built.Env, nil
 }
 
 // supervisorVars are the supervisor's own variables: the controller's variables
 // of the run, then the two that name the session and the command.
-func (s *Session) supervisorVars(req wire.ExecRequest) []env.Var {
+func supervisorVars(session string, req wire.ExecRequest) []env.Var {
 	var vars []env.Var
 	for _, name := range slices.Sorted(maps.Keys(req.Run)) {
 		vars = append(vars, env.Var{Name: name, Value: req.Run[name]})
 	}
-	return append(vars, env.Var{Name: "AGENTSH_SESSION", Value: s.id}, env.Var{Name: "AGENTSH_COMMAND", Value: req.ID})
+	return append(vars, env.Var{Name: "AGENTSH_SESSION", Value: session}, env.Var{Name: "AGENTSH_COMMAND", Value: req.ID})
 }
 
-// delivered are the .env files as they were when the first command of the session
-// was started: what delivered them has done so by then, and commands do not set the
-// variables of later ones, nor break them. A failure to read is not remembered.
-type delivered struct {
+// envFiles are the .env files as they were when the session's first command was
+// started. Commands cannot set variables of later commands through them.
+type envFiles struct {
+	dir      string // inside; empty: none
+	governed []wire.Governed
+
 	mu    sync.Mutex
 	done  bool
 	files []env.File
 }
 
-func (d *delivered) get(read func() ([]env.File, error)) ([]env.File, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.done {
-		return d.files, nil
+// get reads the files once. A failure to read is not remembered.
+func (f *envFiles) get() ([]env.File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done {
+		return f.files, nil
 	}
-	files, err := read()
+	files, err := f.read()
 	if err != nil {
 		return nil, err
 	}
-	d.files, d.done = files, true
+	f.files, f.done = files, true
 	return files, nil
 }
 
-// refuse says of a file below their directory that it is too late for it.
-func (d *delivered) refuse(dir, name string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.done || dir == "" || !view.Below(name, dir) {
+// checkWrite refuses to write a file below the directory after it was read.
+func (f *envFiles) checkWrite(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.done || f.dir == "" || !view.Below(name, f.dir) {
 		return nil
 	}
-	return &wire.Error{Code: wire.CodeRefused, Message: dir +
+	return &wire.Error{Code: wire.CodeRefused, Message: f.dir +
 		" was read when the first command was started, what is written there has no effect: set variables by env.sandbox in the harness"}
 }
 
-// envFiles reads .env.d of the sandbox through its backing directory: *.env in
-// lexical order, generated.env last. A file that cannot be read fails the command.
-func (s *Session) envFiles() ([]env.File, error) {
-	if s.cfg.Environment.Dir == "" {
+// read reads the directory through its backing: *.env in lexical order, the
+// controller's file last. A file that cannot be read is an error.
+func (f *envFiles) read() ([]env.File, error) {
+	if f.dir == "" {
 		return nil, nil
 	}
-	root, rel, err := s.openGoverned(s.cfg.Environment.Dir)
+	root, rel, err := openBacking(f.governed, f.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -112,10 +125,10 @@ func (s *Session) envFiles() ([]env.File, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", s.cfg.Environment.Dir, err)
+		return nil, fmt.Errorf("read %s: %w", f.dir, err)
 	}
 	if len(entries) > maxEnvFiles {
-		return nil, fmt.Errorf("%s has %d files, at most %d", s.cfg.Environment.Dir, len(entries), maxEnvFiles)
+		return nil, fmt.Errorf("%s has %d files, at most %d", f.dir, len(entries), maxEnvFiles)
 	}
 	var files []env.File
 	var generated []env.File
@@ -123,14 +136,14 @@ func (s *Session) envFiles() ([]env.File, error) {
 		if !strings.HasSuffix(e.Name(), ".env") {
 			continue
 		}
-		f, err := readEnvFile(root, path.Join(rel, e.Name()), path.Join(s.cfg.Environment.Dir, e.Name()))
+		file, err := readEnvFile(root, path.Join(rel, e.Name()), path.Join(f.dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
 		if e.Name() == layout.GeneratedName {
-			generated = append(generated, f)
+			generated = append(generated, file)
 		} else {
-			files = append(files, f)
+			files = append(files, file)
 		}
 	}
 	return append(files, generated...), nil
@@ -151,10 +164,10 @@ func readEnvFile(root *os.Root, rel, shown string) (env.File, error) {
 	return env.File{Name: shown, Data: data}, nil
 }
 
-// openGoverned opens the backing directory that holds a path inside, and gives
-// the path relative to it.
-func (s *Session) openGoverned(inside string) (*os.Root, string, error) {
-	for _, g := range s.cfg.Files.Governed {
+// openBacking opens the backing directory that holds a path inside. rel is the
+// path relative to it.
+func openBacking(governed []wire.Governed, inside string) (root *os.Root, rel string, err error) {
+	for _, g := range governed {
 		if !view.Below(inside, g.Path) {
 			continue
 		}

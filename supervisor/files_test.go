@@ -97,7 +97,7 @@ func TestAFileServerThatHangsEndsTheSession(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		t.Fatal("the command waits for a dead server")
 	}
-	<-b.loopDone
+	<-b.loop.done
 	_, _, err = b.Exec(context.Background(), wire.ExecRequest{ID: "after", Argv: []string{"true"}}, wire.Streams{})
 	if !errors.Is(err, ErrEnded) || !strings.Contains(fmt.Sprint(err), "did not answer") {
 		t.Errorf("a command afterwards: %v", err)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	"agentsh/internal/wire"
@@ -55,24 +56,32 @@ func groupLimits(l policy.Limits) cgroup.Limits {
 	}
 }
 
-// hold makes the session's control group and refuses what the policy asks for
-// and neither this build nor this machine holds.
-func (s *Session) hold() error {
-	unheld, err := s.makeGroup()
+// controlGroups are the groups of a session and of its commands. It is safe for
+// concurrent use. Its methods may be called on nil, where no limit needs one.
+type controlGroups struct {
+	session   *cgroup.Group
+	made      atomic.Uint64 // for commands so far
+	countPids bool          // the kernel can count processes in them
+}
+
+// openGroups makes the control groups that the limits of a policy need, and
+// refuses settings that neither this build nor this machine enforces. It may
+// return groups together with an error: close them.
+func openGroups(p *policy.Policy, state *state, missing probe.Missing) (*controlGroups, error) {
+	g, unheld, err := makeGroups(p, state, missing)
 	if err != nil {
-		return err
+		return g, err
 	}
-	s.pidsGrouped = s.group != nil && unheld[cgroup.Pids] == nil
-	problems := s.cfg.Policy.Unsupported(func(key string) error {
+	problems := p.Unsupported(func(key string) error {
 		kind, grouped := groupSettings[key]
 		switch {
-		case key == "exec_from" && s.missing.Has(probe.Landlock):
+		case key == "exec_from" && missing.Has(probe.Landlock):
 			return errors.New("it needs Landlock, which this session does without")
-		case key == "git_guard" && s.missing.Has(probe.FileServer):
+		case key == "git_guard" && missing.Has(probe.FileServer):
 			return errors.New("it needs the file server, which this session does without; without it look at repositories before you use git there")
 		case held(key, grouped && unheld[kind] == nil):
 			return nil
-		case grouped && s.missing.Has(probe.Cgroup):
+		case grouped && missing.Has(probe.Cgroup):
 			return nil
 		case grouped:
 			return unheld[kind]
@@ -80,35 +89,35 @@ func (s *Session) hold() error {
 		return notHeld(key)
 	})
 	if len(problems) > 0 {
-		return problems
+		return g, problems
 	}
-	return nil
+	return g, nil
 }
 
-// makeGroup makes the group for the limits of the policy and of its rules, each
-// of which is tried. For each kind that cannot be held it returns the reason.
-func (s *Session) makeGroup() (map[cgroup.Kind]error, error) {
-	if s.missing.Has(probe.Cgroup) {
-		return nil, nil
+// makeGroups makes the group for the limits of a policy and of its rules, each of
+// which is tried. It also returns why a kind of limit cannot be enforced.
+func makeGroups(p *policy.Policy, state *state, missing probe.Missing) (*controlGroups, map[cgroup.Kind]error, error) {
+	if missing.Has(probe.Cgroup) {
+		return nil, nil, nil
 	}
-	limits := groupLimits(s.cfg.Policy.Limits(nil))
+	limits := groupLimits(p.Limits(nil))
 	wanted := limits.Kinds()
 	var rules []cgroup.Limits
-	for _, rule := range s.cfg.Policy.Rules(policy.GroupCommand) {
+	for _, rule := range p.Rules(policy.GroupCommand) {
 		if rule.Limits == nil {
 			continue
 		}
-		l := groupLimits(s.cfg.Policy.Limits(rule))
+		l := groupLimits(p.Limits(rule))
 		rules, wanted = append(rules, l), append(wanted, l.Kinds()...)
 	}
 	slices.Sort(wanted)
 	if wanted = slices.Compact(wanted); len(wanted) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	group, unheld := cgroup.New(filepath.Base(s.state.dir), wanted)
-	s.group = group
-	if err := s.state.note(group.Paths()); err != nil {
-		return nil, err
+	group, unheld := cgroup.New(filepath.Base(state.dir), wanted)
+	g := &controlGroups{session: group}
+	if err := state.note(group.Paths()); err != nil {
+		return g, nil, err
 	}
 	refused := []map[cgroup.Kind]error{group.Limit(limits)}
 	for _, l := range rules {
@@ -121,52 +130,70 @@ func (s *Session) makeGroup() (map[cgroup.Kind]error, error) {
 			}
 		}
 	}
-	return unheld, nil
+	g.countPids = unheld[cgroup.Pids] == nil
+	return g, unheld, nil
 }
 
-// makeGroup gives a command a control group of its own where the session has one.
-func (c *command) makeGroup(s *Session) error {
-	if s.group == nil {
-		return nil
+// countsPids reports whether the groups count processes.
+func (g *controlGroups) countsPids() bool { return g != nil && g.countPids }
+
+// command makes the group of one command. rule is the rule that allows it, l are
+// its limits. Those of the session apply to all its commands together.
+func (g *controlGroups) command(rule *policy.Rule, l policy.Limits) (commandGroup, error) {
+	if g == nil {
+		return commandGroup{}, nil
 	}
-	var limits cgroup.Limits // those of the session hold for all its commands together
-	if rule := c.decision.Rule; rule != nil && rule.Limits != nil {
-		limits = groupLimits(c.limits)
+	var limits cgroup.Limits
+	if rule != nil && rule.Limits != nil {
+		limits = groupLimits(l)
 	}
-	if !s.pidsGrouped {
+	if !g.countPids {
 		limits.Pids = 0
 	}
-	var err error
-	c.group, err = s.group.Command(strconv.FormatUint(s.groups.Add(1), 10), limits)
-	return err
+	group, err := g.session.Command(strconv.FormatUint(g.made.Add(1), 10), limits)
+	return commandGroup{g.session, group}, err
 }
 
-// confine moves the command's first process into its group, before its execve.
-func (c *command) confine(pid int) error {
-	if c.group == nil {
+// close removes the groups. Their processes must have ended.
+func (g *controlGroups) close() error {
+	if g == nil {
 		return nil
 	}
-	return c.group.Add(pid)
+	return g.session.Close()
 }
 
-// leaveGroup removes the command's group.
-func (c *command) leaveGroup(s *Session) {
-	if c.group != nil {
-		s.group.Release(c.group)
+// commandGroup is the control group of one command. The zero value has none.
+type commandGroup struct {
+	session *cgroup.Group
+	own     *cgroup.Command
+}
+
+// add moves the command's first process into the group, before its execve.
+func (g commandGroup) add(pid int) error {
+	if g.own == nil {
+		return nil
+	}
+	return g.own.Add(pid)
+}
+
+// remove removes the group.
+func (g commandGroup) remove() {
+	if g.own != nil {
+		g.session.Release(g.own)
 	}
 }
 
-// outOfMemory makes the exit say so when the kernel killed the command, or what
-// a shell then reports as its own end, for want of memory.
-func (c *command) outOfMemory(exit *wire.Exit) error {
+// explainKill makes the exit of a command say so when the kernel killed it, or a
+// child whose end its shell reports, for want of memory.
+func (g commandGroup) explainKill(exit *wire.Exit) error {
 	killed := exit.Kind == wire.ExitSignaled && exit.Signal == int(syscall.SIGKILL) ||
 		exit.Kind == wire.ExitExited && exit.Code == 128+int(syscall.SIGKILL)
-	if c.group == nil || !killed {
+	if g.own == nil || !killed {
 		return nil
 	}
-	kills, err := c.group.OOMKills()
+	kills, err := g.own.OOMKills()
 	if err != nil {
-		return fmt.Errorf("command %s: %w", c.req.ID, err)
+		return fmt.Errorf("control group of the command: %w", err)
 	}
 	if kills > 0 {
 		exit.Kind, exit.Code, exit.Signal = wire.ExitOOM, 0, int(syscall.SIGKILL)

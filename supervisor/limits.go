@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/policy"
 	"agentsh/supervisor/launch"
 )
 
@@ -37,30 +38,29 @@ var heldSettings = map[string]bool{
 	"resource_limits.net_bandwidth_mbps": true,
 }
 
-// deadline is how long a command may run: the shorter of the request's and the
-// policy's; 0 means as long as the session.
-func (c *command) deadline() time.Duration {
-	asked := time.Duration(c.req.DeadlineMS) * time.Millisecond
-	if limit := c.limits.CommandTimeout; limit > 0 && (asked <= 0 || limit < asked) {
+// deadline is how long a command may run: the shorter of what is requested and
+// the policy's; 0: as long as the session.
+func deadline(requested, limit time.Duration) time.Duration {
+	if limit > 0 && (requested <= 0 || limit < requested) {
 		return limit
 	}
-	return max(asked, 0)
+	return max(requested, 0)
 }
 
 // rlimits are the limits a command starts with. They are hard: no command can
 // raise them. Where no control group counts processes, the kernel counts those
 // of the user. See getrlimit(2).
-func (c *command) rlimits(pidsGrouped bool) []launch.Rlimit {
+func rlimits(l policy.Limits, groupCounts bool) []launch.Rlimit {
 	var out []launch.Rlimit
-	pids := c.limits.Pids
-	if pidsGrouped {
+	pids := l.Pids
+	if groupCounts {
 		pids = 0
 	}
-	for _, l := range []struct {
+	for _, r := range []struct {
 		resource, value int
-	}{{unix.RLIMIT_NPROC, pids}, {unix.RLIMIT_NOFILE, c.limits.OpenFiles}} {
-		if l.value > 0 {
-			out = append(out, launch.Rlimit{Resource: l.resource, Soft: uint64(l.value), Hard: uint64(l.value)})
+	}{{unix.RLIMIT_NPROC, pids}, {unix.RLIMIT_NOFILE, l.OpenFiles}} {
+		if r.value > 0 {
+			out = append(out, launch.Rlimit{Resource: r.resource, Soft: uint64(r.value), Hard: uint64(r.value)})
 		}
 	}
 	return out

@@ -19,8 +19,8 @@ import (
 	"agentsh/supervisor/probe"
 )
 
-// controlGroups is what sessions need for limits that a control group holds.
-var controlGroups = testenv.That("control groups that can be limited", func() error { return probe.Try("cgroup") })
+// enforcedByGroups is what sessions need for limits that a control group holds.
+var enforcedByGroups = testenv.That("control groups that can be limited", func() error { return probe.Try("cgroup") })
 
 // answers fails the test unless another command of the session starts, runs and
 // ends before long.
@@ -84,20 +84,20 @@ while True:
 `
 
 func TestAForkBombStaysInside(t *testing.T) {
-	testenv.Need(t, controlGroups, testenv.Program("python3"))
+	testenv.Need(t, enforcedByGroups, testenv.Program("python3"))
 	b := openBox(t, testPolicy+"resource_limits: {pids_max: 40, cpu_quota_percent: 50}\n")
 	end := b.background(t, "python3", "-c", forkBomb)
 	for range 5 {
 		b.answers(t)
 	}
 	seen := 0
-	for _, path := range b.group.Paths() {
+	for _, path := range b.groups.session.Paths() {
 		if text, err := os.ReadFile(filepath.Join(path, "pids.max")); err == nil && string(text) == "40\n" {
 			seen++
 		}
 	}
 	if seen != 1 {
-		t.Errorf("%d groups of %q hold the limit", seen, b.group.Paths())
+		t.Errorf("%d groups of %q hold the limit", seen, b.groups.session.Paths())
 	}
 	begin := time.Now()
 	if exit := end(); exit.Kind != wire.ExitSignaled {
@@ -110,7 +110,7 @@ func TestAForkBombStaysInside(t *testing.T) {
 }
 
 func TestAMemoryBombStaysInside(t *testing.T) {
-	testenv.Need(t, controlGroups, testenv.Program("python3"))
+	testenv.Need(t, enforcedByGroups, testenv.Program("python3"))
 	b := openBox(t, testPolicy+"resource_limits: {max_memory_mb: 64, memory_swap_max_mb: 0}\n")
 	const bomb = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 	for _, c := range []struct {
@@ -153,7 +153,7 @@ time.sleep(600)`)
 }
 
 func TestProcessorTimeIsBounded(t *testing.T) {
-	testenv.Need(t, controlGroups, testenv.Program("python3"))
+	testenv.Need(t, enforcedByGroups, testenv.Program("python3"))
 	b := openBox(t, testPolicy+"resource_limits: {cpu_quota_percent: 20}\n")
 	exit, out := b.run(t, "python3", "-c", `
 import time
@@ -166,7 +166,7 @@ print("much" if time.process_time() - used > 0.4 else "little")`)
 }
 
 func TestARuleLimitsItsCommands(t *testing.T) {
-	testenv.Need(t, controlGroups, testenv.Program("python3"))
+	testenv.Need(t, enforcedByGroups, testenv.Program("python3"))
 	rule := "command_rules:\n  - {name: small, commands: ['python3*'], decision: allow, limits: {max_memory_mb: 64, pids_max: 5}}\n"
 	b := openBox(t, strings.Replace(testPolicy, "command_rules:\n", rule, 1)+"resource_limits: {max_memory_mb: 1024}\n")
 	if exit, _ := b.run(t, "python3", "-c", "x = b'x' * (200 << 20)"); exit.Kind != wire.ExitOOM {
@@ -190,13 +190,13 @@ os.kill(0, 9)`)
 }
 
 func TestNothingOfAGroupIsLeft(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, controlGroups)
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, enforcedByGroups)
 	cfg, _ := testConfig(t, testPolicy+"resource_limits: {pids_max: 100, max_memory_mb: 512}\n")
 	s, err := Open(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	paths := s.group.Paths()
+	paths := s.groups.session.Paths()
 	if len(paths) == 0 {
 		t.Error("there is no group")
 	}
@@ -272,7 +272,7 @@ func TestLimitsThatCannotBeHeldAreRefused(t *testing.T) {
 }
 
 func TestGroupsOfAKilledSupervisorAreRemovedByTheNext(t *testing.T) {
-	testenv.Need(t, testenv.Root, controlGroups)
+	testenv.Need(t, testenv.Root, enforcedByGroups)
 	t.Setenv("TMPDIR", t.TempDir())
 	killed, err := newState(os.TempDir())
 	if err != nil {

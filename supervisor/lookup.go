@@ -15,48 +15,56 @@ import (
 	"agentsh/supervisor/notify"
 )
 
-// found is a program as the session's first process finds it.
-type found struct {
-	file    string // what its execve is called with, in the command's directory
+// programs finds programs as the session init sees them.
+type programs struct {
+	observer int      // a process that sees files as commands do
+	path     []string // directories of PATH
+	identify notify.Identify
+}
+
+// program is a program that was found.
+type program struct {
+	file    string // the path to execute, in the command's directory
 	request policy.CommandRequest
 }
 
-// find looks the program name of a command up: a name without a slash on PATH, any other
-// relative to cwd. The request is the one that the command's own execve makes.
-func (s *Session) find(r *rules, name string, argv []string, cwd string) (found, error) {
-	t, err := target.OpenView(s.confinement.Observer(s.init.PID()))
+// find finds a program by name: without a slash on PATH, else relative to cwd.
+// The request is the one that the command's own execve makes.
+func (p programs) find(name string, argv []string, cwd string) (program, error) {
+	t, err := target.OpenView(p.observer)
 	if err != nil {
-		return found{}, err
+		return program{}, err
 	}
 	defer t.Close()
 	if err := t.Enter(cwd); err != nil {
-		return found{}, &directoryError{cwd, err}
+		return program{}, &directoryError{cwd, err}
 	}
 	last := fs.ErrNotExist
-	for _, file := range s.candidates(name) {
-		request, err := notify.Describe(t, target.Lookup{Dir: unix.AT_FDCWD, Path: file}, argv, r.known.Of)
+	for _, file := range p.candidates(name) {
+		request, err := notify.Describe(t, target.Lookup{Dir: unix.AT_FDCWD, Path: file}, argv, p.identify)
 		if err == nil {
-			return found{file, request}, nil
+			return program{file, request}, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			last = err
 		}
 	}
-	return found{}, last
+	return program{}, last
 }
 
-func (s *Session) candidates(name string) []string {
+// candidates are the paths that a name may mean.
+func (p programs) candidates(name string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}
 	}
 	var out []string
-	for _, dir := range strings.Split(s.cfg.Environment.Path, ":") {
+	for _, dir := range p.path {
 		out = append(out, path.Join(dir, name))
 	}
 	return out
 }
 
-// directoryError says that a command has no directory to start in.
+// directoryError is the error of a command whose directory cannot be entered.
 type directoryError struct {
 	dir string
 	err error

@@ -347,7 +347,7 @@ print(len(open('/proc/meminfo').read()) > 0)`)
 // TestAnOpenerThatIsGoneOpensNothing and nothing else is hurt.
 func TestAnOpenerThatIsGoneOpensNothing(t *testing.T) {
 	b := openBox(t, opensPolicy)
-	if err := b.opener.Close(); err != nil {
+	if err := b.loop.opener.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, out := b.run(t, "sh", "-c", "cat /proc/meminfo 2>/dev/null || echo no; head -c 4 /etc/passwd"); out != "no\nroot" {
@@ -375,7 +375,7 @@ func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
 		opensPolicy,
 	)
 	b := openBox(t, plain)
-	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(opensPolicy)}, syntax.Options{Vars: b.policy().Vars()})
+	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(opensPolicy)}, syntax.Options{Vars: b.rules.policy().Vars()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +385,7 @@ func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
 	other := openBox(t, opensPolicy)
 	p, err = syntax.Load(
 		policy.Source{Name: "test.yaml", Data: []byte(strings.Replace(opensPolicy, "'/proc/*/mem'", "/proc/meminfo", 1))},
-		syntax.Options{Vars: other.policy().Vars()},
+		syntax.Options{Vars: other.rules.policy().Vars()},
 	)
 	if err != nil {
 		t.Fatal(err)

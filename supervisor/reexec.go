@@ -30,6 +30,6 @@ func Reexec() {
 
 // serveFiles is the file server's process.
 func serveFiles() error {
-	giveBackWhenQuiet()
+	returnMemoryWhenQuiet()
 	return fileserver.Serve()
 }

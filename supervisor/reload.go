@@ -13,33 +13,23 @@ import (
 	"agentsh/supervisor/view"
 )
 
-// Reload replaces the session's policy from the sources of another one. See
-// [Session.Reload].
-func (o operation) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error) {
-	p, err := bootPolicy(wire.Bootstrap{Policy: r.Policy, Vars: o.vars})
-	if err != nil {
-		return wire.Reloaded{}, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
-	}
-	done, err := o.session.Reload(ctx, p)
-	if err != nil {
-		return done, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
-	}
-	return done, nil
-}
-
-// Reload replaces the policy of a running session. It refuses one that asks for
-// what was settled when the session was made, naming each place, and then nothing
-// has changed. Every decision, and every command with its variables, is made by
-// one of both policies as a whole; what was decided before stays so.
+// Reload replaces the policy of a running session. It refuses a policy that asks
+// for what is fixed since the session was opened, with the position of each, and
+// then changes nothing. Every decision, and every command with its variables, is
+// made by one of the two policies as a whole. Earlier decisions stay.
 func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, error) {
-	s.reloading.Lock()
-	defer s.reloading.Unlock()
-	old := s.policy()
+	s.rules.reloading.Lock()
+	defer s.rules.reloading.Unlock()
+	old := s.rules.policy()
 	done := wire.Reloaded{Policy: p.Name(), From: old.Digest(), To: p.Digest()}
-	if problems := s.settled(old, p); len(problems) > 0 {
+	f := fixed{
+		old: old, confined: s.confined, groups: s.groups != nil, restricted: s.restricted.Load(),
+		uninspected: s.network != nil && !s.network.Intercepts(),
+	}
+	if problems := f.changedBy(p); len(problems) > 0 {
 		return done, problems
 	}
-	next, err := s.makeRules(p)
+	next, err := makeRules(p, s.confined, deniedIn(s.loop.root, s.cfg), s.cfg.Environment.Inject)
 	if err != nil {
 		return done, err
 	}
@@ -47,12 +37,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		return done, err
 	}
 	commit := func() error {
-		event := wire.Event{
-			Type:    wire.EventSession,
-			Phase:   "policy_reloaded",
-			Message: fmt.Sprintf("policy %s %s in place of %s %s", p.Name(), p.Digest(), old.Name(), old.Digest()),
-		}
-		if err := s.emit(event); err != nil {
+		if err := s.journal.emit(reloadEvent(old, p)); err != nil {
 			return fmt.Errorf("audit: %w", err)
 		}
 		if err := s.files.Commit(ctx); err != nil {
@@ -62,18 +47,35 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		return nil
 	}
 	if err := s.loop.Reload(next.notify(), commit); err != nil {
-		s.end(fmt.Errorf("policy reload: %w", err)) // which policy the files follow is not known
+		s.life.end(fmt.Errorf("policy reload: %w", err)) // which policy the files follow is not known
 		return done, err
 	}
 	s.network.Recheck()
 	return done, nil
 }
 
-// settled are the places in which a policy asks for what a running session
-// cannot change.
-func (s *Session) settled(old, p *policy.Policy) policy.Problems {
+// reloadEvent records that a policy replaces another one.
+func reloadEvent(old, p *policy.Policy) wire.Event {
+	return wire.Event{
+		Type:    wire.EventSession,
+		Phase:   "policy_reloaded",
+		Message: fmt.Sprintf("policy %s %s in place of %s %s", p.Name(), p.Digest(), old.Name(), old.Digest()),
+	}
+}
+
+// fixed is what a running session cannot change.
+type fixed struct {
+	old         *policy.Policy
+	confined    confined
+	groups      bool // there are control groups
+	restricted  bool // the supervisor can execute no program: see [Session.Confine]
+	uninspected bool // the network is governed, and TLS is not inspected
+}
+
+// changedBy lists what a policy would change of it.
+func (f fixed) changedBy(p *policy.Policy) policy.Problems {
 	problems := p.Unsupported(func(key string) error {
-		if held(key, s.group != nil || s.missing.Has(probe.Cgroup)) {
+		if held(key, f.groups || f.confined.missing.Has(probe.Cgroup)) {
 			return nil
 		}
 		return notHeld(key)
@@ -88,34 +90,34 @@ func (s *Session) settled(old, p *policy.Policy) policy.Problems {
 			},
 		)
 	}
-	for _, l := range changedLimits(old, p) {
+	for _, l := range changedLimits(f.old, p) {
 		refuse(l.Pos, "%s", l.Key)
 	}
 	for _, g := range []policy.Group{policy.GroupSignal, policy.GroupNetwork, policy.GroupUnixSocket} {
-		if old.Governs(g) != p.Governs(g) {
+		if f.old.Governs(g) != p.Governs(g) {
 			refuse(groupPosition(p, g), "whether %s_rules hold", g)
 		}
 	}
-	if old.Governs(policy.GroupSignal) {
-		problem := view.UnjudgedSignal(p, groupPosition(p, policy.GroupSignal), s.signals, s.confinement.Signals(p))
+	if f.old.Governs(policy.GroupSignal) {
+		problem := view.UnjudgedSignal(p, groupPosition(p, policy.GroupSignal), f.confined.signals, f.confined.Signals(p))
 		if problem != nil {
 			problems = append(problems, *problem)
 		}
 	}
-	if s.network != nil && p.InspectsAny() && !s.network.Intercepts() {
+	if f.uninspected && p.InspectsAny() {
 		refuse(groupPosition(p, policy.GroupNetwork), "whether requests are inspected")
 	}
-	if s.confined.Load() && p.Approvals().Via == "command" && old.Approvals().Via != "command" {
+	if f.restricted && p.Approvals().Via == "command" && f.old.Approvals().Via != "command" {
 		refuse(settingPosition(p, "approvals.via"), "approvals.via: command, for which the supervisor must be able to execute a program,")
 	}
-	was, _ := old.GitGuard()
+	was, _ := f.old.GitGuard()
 	if on, at := p.GitGuard(); on && !was {
 		refuse(at, "git_guard, which knows no repository that was written before it,")
 	}
-	if !slices.Equal(old.ExecFrom(), p.ExecFrom()) {
+	if !slices.Equal(f.old.ExecFrom(), p.ExecFrom()) {
 		refuse(settingPosition(p, "exec_from"), "exec_from")
 	}
-	return append(problems, s.changedView(old, p)...)
+	return append(problems, changedView(f.confined, f.old, p)...)
 }
 
 // changedLimits are the limits of the session that differ. Those of one command
@@ -162,12 +164,12 @@ func ruleLimits(p *policy.Policy) map[string]bool {
 
 // changedView are the paths that would be mounted in another way. Both policies
 // are planned now, so that what others did to the machine's files does not count.
-func (s *Session) changedView(old, p *policy.Policy) policy.Problems {
-	was, err := s.planned(old)
+func changedView(c confined, old, p *policy.Policy) policy.Problems {
+	was, err := planned(c, old)
 	if err != nil {
 		return policy.Problems{{Pos: top(p), Message: err.Error()}}
 	}
-	is, err := s.planned(p)
+	is, err := planned(c, p)
 	if err != nil {
 		return policy.Problems{{Pos: top(p), Message: err.Error()}}
 	}
@@ -196,9 +198,9 @@ func viewProblem(p *policy.Policy, place, is, was string) policy.Problem {
 		"%s would be %s and is %s: what commands see was settled when the session was made", place, is, cmp.Or(was, "hidden"))}
 }
 
-// planned is how each place of the view is shown under a policy.
-func (s *Session) planned(p *policy.Policy) (map[string]string, error) {
-	plan, err := s.confinement.Plan(p, func(string) (string, error) { return "", nil })
+// planned is how each path is shown under a policy.
+func planned(c confined, p *policy.Policy) (map[string]string, error) {
+	plan, err := c.Plan(p, func(string) (string, error) { return "", nil })
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,8 @@ func TestAReloadHoldsForExecFilesSignalsAndVariables(t *testing.T) {
 		t.Errorf("after: %q", after)
 	}
 	told := b.events(t, func(e wire.Event) bool { return e.Phase == "policy_reloaded" })
-	if len(told) != 1 || !strings.Contains(told[0].Message, b.policy().Digest()) || !strings.Contains(told[0].Message, b.cfg.Policy.Digest()) {
+	if len(told) != 1 || !strings.Contains(told[0].Message, b.rules.policy().Digest()) ||
+		!strings.Contains(told[0].Message, b.cfg.Policy.Digest()) {
 		t.Errorf("events %+v", told)
 	}
 }
@@ -93,7 +94,7 @@ func TestWhatASessionCannotChangeIsRefusedWithItsPlace(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if b.policy() != b.cfg.Policy {
+	if b.rules.policy() != b.cfg.Policy {
 		t.Error("a refused policy holds")
 	}
 	if exit, _ := b.run(t, "kill", "1"); exit.Kind != wire.ExitDenied {

@@ -240,16 +240,15 @@ func TestTheGuardNeedsTheFileServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Session{cfg: Config{Policy: p}, missing: probe.Missing{probe.FileServer: errors.New("none")}}
-	if err := s.hold(); err == nil || !strings.Contains(err.Error(), "p.yaml:3:12: git_guard cannot be held here: it needs the file server") {
+	if _, err := openGroups(p, nil, probe.Missing{probe.FileServer: errors.New("none")}); err == nil || !strings.Contains(err.Error(), "p.yaml:3:12: git_guard cannot be held here: it needs the file server") {
 		t.Errorf("%v", err)
 	}
 	off, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: false\n")}, syntax.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	on := &Session{confinement: view.New(view.Options{})}
-	if problems := on.settled(off, p); len(problems) != 1 || !strings.Contains(problems[0].Message, "git_guard") {
+	running := fixed{old: off, confined: confined{Confinement: view.New(view.Options{})}}
+	if problems := running.changedBy(p); len(problems) != 1 || !strings.Contains(problems[0].Message, "git_guard") {
 		t.Errorf("turned on in a running session: %v", problems)
 	}
 }

@@ -8,17 +8,14 @@ import (
 	"iter"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"agentsh/internal/channel"
-	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 	"agentsh/supervisor/audit"
-	"agentsh/supervisor/view"
 )
 
 // Serve holds one session for a controller: it opens what boot describes,
@@ -102,39 +99,24 @@ func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, bu
 
 // openFiles opens the directories of the files channel.
 func (h *host) openFiles(boot wire.Bootstrap) error {
-	mounts, err := h.mounts(boot)
+	mounts, err := h.mounts()
 	if err != nil {
 		return err
 	}
-	h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.changed, Refuse: func(name string) error {
-		return h.session.env.refuse(boot.EnvDir, name)
-	}})
+	h.files, err = channel.NewRoots(channel.RootsConfig{Mounts: mounts, Changed: h.session.Written, Refuse: h.session.CheckWrite})
 	return err
 }
 
-// mounts are the directories of the files channel: those behind the governed
-// mounts, and the session's own scratch directories.
-func (h *host) mounts(boot wire.Bootstrap) ([]channel.Mount, error) {
+// mounts are the directories of the files channel.
+func (h *host) mounts() ([]channel.Mount, error) {
 	var out []channel.Mount
-	open := func(path, outside string, owner *tarfs.Owner) error {
-		root, err := os.OpenRoot(outside)
+	for _, d := range h.session.Directories() {
+		root, err := os.OpenRoot(d.Outside)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		h.roots = append(h.roots, root)
-		out = append(out, channel.Mount{Path: path, Root: root, Owner: owner})
-		return nil
-	}
-	for _, g := range boot.Governed {
-		if err := open(g.Path, g.Backing, nil); err != nil {
-			return nil, err
-		}
-	}
-	for _, dir := range h.session.plan.Private {
-		outside := filepath.Join(h.session.confinement.Root(h.session.init.PID()), dir)
-		if err := open(dir, outside, h.session.user.Owner()); err != nil {
-			return nil, err
-		}
+		out = append(out, channel.Mount{Path: d.Path, Root: root, Owner: d.Owner})
 	}
 	return out, nil
 }
@@ -144,8 +126,8 @@ func (h *host) server(boot wire.Bootstrap, build string) channel.ServerConfig {
 	return channel.ServerConfig{
 		HostKey: boot.HostKey, AuthorizedKey: boot.AuthorizedKey, Handler: h, Operator: operation{h.session, boot.Vars},
 		Hello: wire.Hello{
-			Version: wire.Current, Build: build, BootID: bootID(), Instance: h.session.id,
-			PolicyDigest: h.session.cfg.Policy.Digest(), Capabilities: h.session.capabilities(),
+			Version: wire.Current, Build: build, BootID: bootID(), Instance: h.session.ID(),
+			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),
 		},
 	}
 }
@@ -158,23 +140,10 @@ func (h *host) close() error {
 	return errors.Join(append(errs, h.log.Close())...)
 }
 
-// changed has commands see what the controller wrote behind the mount.
-func (h *host) changed(paths []string) {
-	for _, p := range paths {
-		if view.Below(p, h.session.plan.Private...) {
-			continue // a tmpfs hides nothing from anybody
-		}
-		if err := h.session.files.Invalidate(context.Background(), p); err != nil {
-			h.session.end(fmt.Errorf("file server: %w", err))
-			return
-		}
-	}
-}
-
 // Keep carries out what the session's user asks of its trash and of what was
 // written behind its mounts.
 func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
-	f := h.session.files
+	f := h.session.Files()
 	switch {
 	case r.Restore != "":
 		return f.Restore(ctx, r.Restore, r.Force)
@@ -183,7 +152,7 @@ func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
 	case f == nil:
 		return errors.New("the session has no file server")
 	case len(r.Changed) > 0:
-		h.changed(r.Changed)
+		h.session.Written(r.Changed)
 		return nil
 	}
 	return errors.New("nothing was asked")
@@ -192,7 +161,7 @@ func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
 // Hold freezes the files for a checkpoint or a rollback, for as long as its process
 // lives and the session does. See [channel.Keeper].
 func (h *host) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
-	return h.session.files.Freeze(ctx, in, out)
+	return h.session.Files().Freeze(ctx, in, out)
 }
 
 // Exec runs one command. See [Session.Exec].
@@ -205,7 +174,7 @@ func (h *host) Files() channel.Files { return h.files }
 
 // Changes is the change record of the workspace.
 func (h *host) Changes(ctx context.Context) ([]wire.Change, error) {
-	if err := h.session.files.Drain(); err != nil {
+	if err := h.session.Files().Drain(); err != nil {
 		return nil, err
 	}
 	return h.session.Changes(ctx)
@@ -241,14 +210,50 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// capabilities are what the session proved at its start.
-func (s *Session) capabilities() []string {
+// proven are the capabilities that the session proved at its start.
+func proven(s *Session) []string {
 	out := []string{"exec_notify"}
-	if s.files != nil {
+	if s.Files() != nil {
 		out = append(out, "file_rules")
 	}
-	for _, proof := range s.init.Refused() {
-		out = append(out, "refused: "+proof.What)
+	for _, what := range s.Refused() {
+		out = append(out, "refused: "+what)
 	}
 	return out
+}
+
+// operation is what a session's callers ask of it as a whole.
+type operation struct {
+	session *Session
+	vars    map[string]string // of policies
+}
+
+// Approvals is what waits for a person.
+func (o operation) Approvals() []wire.Pending { return o.session.Approvals().List() }
+
+// Connections are those that are open to the outside.
+func (o operation) Connections() []wire.Connection {
+	return o.session.Network().Connections()
+}
+
+// Follow follows what waits. See [approve.Queue.Follow].
+func (o operation) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
+	return o.session.Approvals().Follow(ctx, fn)
+}
+
+// Answer answers one question.
+func (o operation) Answer(a wire.ApprovalAnswer) error { return o.session.Approvals().Answer(a) }
+
+// Reload replaces the session's policy from the sources of another one. See
+// [Session.Reload].
+func (o operation) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error) {
+	p, err := bootPolicy(wire.Bootstrap{Policy: r.Policy, Vars: o.vars})
+	if err != nil {
+		return wire.Reloaded{}, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
+	}
+	done, err := o.session.Reload(ctx, p)
+	if err != nil {
+		return done, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
+	}
+	return done, nil
 }

@@ -170,7 +170,7 @@ func TestCommandsEndAsTheyWould(t *testing.T) {
 		{"streams by their names", []string{"sh", "-c", "echo a >/dev/stdout; echo b >/dev/stderr"}, wire.ExitExited, 0, "a\nb\n"},
 		{"both streams", []string{"sh", "-c", "echo a; echo b >&2"}, wire.ExitExited, 0, "a\nb\n"},
 		{"the working directory", []string{"pwd"}, wire.ExitExited, 0, b.workspace + "\n"},
-		{"not root of the machine", []string{"id", "-u"}, wire.ExitExited, 0, fmt.Sprintf("%d\n", b.user.UID)},
+		{"not root of the machine", []string{"id", "-u"}, wire.ExitExited, 0, fmt.Sprintf("%d\n", b.confined.user.UID)},
 		{"no command", nil, wire.ExitSpawnFailed, 125, ""},
 	}
 	t.Run("a directory that is not there", func(t *testing.T) {

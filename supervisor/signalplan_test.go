@@ -189,7 +189,7 @@ func TestAReloadCannotJudgeWhatTheFilterLetsPass(t *testing.T) {
 		!strings.Contains(err.Error(), "make a new session") {
 		t.Errorf("error %v", err)
 	}
-	if b.policy() != b.cfg.Policy {
+	if b.rules.policy() != b.cfg.Policy {
 		t.Error("a refused policy holds")
 	}
 	looser := "signal_rules:\n  - {name: all, signals: ['@all'], target: {type: session}, decision: allow}\n  - {name: init, signals: [0], target: {type: system}, decision: allow}\n"

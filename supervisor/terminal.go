@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
+	"agentsh/supervisor/launch"
+	"agentsh/supervisor/view"
 )
 
 // terminalTypes are the values of TERM that a request may ask for.
@@ -25,13 +27,13 @@ func checkTTY(t *wire.TTY) *wire.Exit {
 	return spawnFailed(125, fmt.Sprintf("terminal type %.64q is not a name", t.Term), "letters, digits and ._+- make one, at most 64")
 }
 
-// openStreams opens what a command reads and writes: pipes, or a terminal of the
-// session's own devpts that stands for all three.
-func (s *Session) openStreams(ctx context.Context, c *command, streams wire.Streams) (*pipes, error) {
-	if c.req.TTY == nil {
-		return newPipes(streams, s.user)
+// openStreams opens what a command of a user reads and writes: pipes, or a
+// terminal of the session's devpts that is all three.
+func openStreams(ctx context.Context, init *launch.Init, tty *wire.TTY, streams wire.Streams, user view.User) (*pipes, error) {
+	if tty == nil {
+		return newPipes(streams, user)
 	}
-	master, slave, err := s.init.OpenPTY(ctx)
+	master, slave, err := init.OpenPTY(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +43,7 @@ func (s *Session) openStreams(ctx context.Context, c *command, streams wire.Stre
 		return nil, err
 	}
 	p := newTerminal(ours, slave, streams)
-	if err := p.resize(c.req.TTY); err != nil {
+	if err := p.resize(tty); err != nil {
 		p.release()
 		p.abandon()
 		return nil, err

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// giveBackWhenQuiet has this process return the memory that it no longer uses
+// returnMemoryWhenQuiet has this process return the memory that it no longer uses
 // whenever it has become quiet, until it ends. The Go runtime by itself keeps
 // 4 MiB for the next burst, of which a session that waits has use for a quarter,
 // and there are two such processes for each session.
-var giveBackWhenQuiet = sync.OnceFunc(func() {
+var returnMemoryWhenQuiet = sync.OnceFunc(func() {
 	go func() {
 		heap := newHeapWatch()
 		for range time.Tick(quietPeriod) {

@@ -1,0 +1,176 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/supervisor/audit"
+	"agentsh/supervisor/probe"
+)
+
+// journal writes the events of one session to the audit log. It is safe for
+// concurrent use.
+type journal struct {
+	session  string
+	log      *audit.Log
+	settings func() policy.AuditSettings // of the policy in force
+	begun    bool                        // the log has its beginning
+	denials  sync.Map                    // by command: the *wire.Exit of one that was denied at its own execve
+
+	mu        sync.Mutex
+	failures  map[string]error // by command: why the first of its events could not be written
+	unwritten int              // events since the last one that was written
+}
+
+// begin writes the event of a session's start, with the mechanisms that it runs
+// without. end is silent unless begin succeeded.
+func (j *journal) begin(p *policy.Policy, missing probe.Missing) error {
+	e := wire.Event{Type: wire.EventSession, Phase: "begin", Message: "policy " + p.Name() + " " + p.Digest()}
+	if len(missing) > 0 {
+		e.Decision, e.Hint = "degraded", missing.String()
+	}
+	if err := j.emit(e); err != nil {
+		return err
+	}
+	j.begun = true
+	return nil
+}
+
+// end writes the event of a session's end.
+func (j *journal) end() error {
+	if !j.begun {
+		return nil
+	}
+	return j.emit(wire.Event{Type: wire.EventSession, Phase: "end"})
+}
+
+// emit writes one event. If it fails, what the event describes must not happen.
+func (j *journal) emit(e wire.Event) error {
+	e.Session = j.session
+	settings := j.settings()
+	if !settings.LogAllowed && e.Type == wire.EventExec && e.Decision == policy.Allow.String() {
+		return nil
+	}
+	if settings.Redact {
+		redact(&e, j.log.Digest)
+	}
+	return j.append(e, j.log.Append)
+}
+
+// emitExec is emit for the notification loop. A denial of a command's own execve
+// becomes the command's exit: see denial.
+func (j *journal) emitExec(e wire.Event) error {
+	if e.Type == wire.EventExec && e.Decision == policy.Deny.String() {
+		j.denials.Store(e.Command, &wire.Exit{Kind: wire.ExitDenied, Message: e.Message, Hint: e.Hint, Rule: e.Rule})
+	}
+	return j.emit(e)
+}
+
+// append writes an event. The first event that is written after others failed is
+// followed by one that counts them.
+func (j *journal) append(e wire.Event, write func(wire.Event) error) error {
+	err := write(e)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err != nil {
+		j.unwritten++
+		if j.failures == nil {
+			j.failures = map[string]error{}
+		}
+		if j.failures[e.Command] == nil {
+			j.failures[e.Command] = err
+		}
+		return err
+	}
+	if j.unwritten > 0 {
+		count := wire.Event{
+			Type:    wire.EventFault,
+			Session: e.Session,
+			Message: fmt.Sprintf("%d events could not be written; what they tell of was refused", j.unwritten),
+		}
+		if write(count) == nil {
+			j.unwritten = 0
+		}
+	}
+	return nil
+}
+
+// denial returns the exit of a command that was denied at its own execve; nil: it
+// was not. A second call returns nil.
+func (j *journal) denial(command string) *wire.Exit {
+	exit, found := j.denials.LoadAndDelete(command)
+	if !found {
+		return nil
+	}
+	return exit.(*wire.Exit)
+}
+
+// failure returns why an event of a command could not be written; nil: all were.
+// A second call returns nil.
+func (j *journal) failure(command string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	err := j.failures[command]
+	delete(j.failures, command)
+	return err
+}
+
+// explained is the exit of a command that agentsh itself ended: one of its events
+// could not be written (unwritten), or its session ended (ended).
+func explained(exit wire.Exit, unwritten, ended error) wire.Exit {
+	if unwritten == nil && errors.Is(ended, audit.ErrNotWritten) {
+		unwritten = ended
+	}
+	if unwritten != nil {
+		return wire.Exit{Kind: wire.ExitLost, Rusage: exit.Rusage,
+			Message: fmt.Sprintf("the audit log cannot be written, and what it cannot tell of does not happen: %v", unwritten), Hint: AuditHint}
+	}
+	if ended != nil && ended != ErrEnded && exit.Kind == wire.ExitSignaled { //nolint:errorlint // ErrEnded alone: it was closed
+		exit.Kind, exit.Message = wire.ExitLost, ended.Error()
+	}
+	return exit
+}
+
+// AuditHint says how to go on when the audit log cannot be written.
+const AuditHint = "free space on the disk of the audit log and repeat the command, or name a file on another one with --audit"
+
+// redact replaces what a command chose, and what names a file, by digests. It
+// removes messages, which quote both. Left are time, process, kind of program or
+// operation, decision, rule and exit.
+func redact(e *wire.Event, digest func(string) string) {
+	hide := func(s *string) {
+		if *s != "" {
+			*s = digest(*s)
+		}
+	}
+	if e.Type == wire.EventSession {
+		return
+	}
+	argv := make([]string, len(e.Argv))
+	for i, arg := range e.Argv {
+		argv[i] = digest(arg)
+	}
+	e.Argv = argv
+	hide(&e.Path)
+	hide(&e.Target)
+	if e.Process != nil {
+		p := *e.Process
+		hide(&p.Exe)
+		hide(&p.Cwd)
+		e.Process = &p
+	}
+	if e.Net != nil {
+		n := *e.Net
+		hide(&n.Address)
+		e.Net = &n
+	}
+	e.Message, e.Hint = "", ""
+	if e.Exit != nil {
+		x := *e.Exit
+		x.Message, x.Hint = "", ""
+		e.Exit = &x
+	}
+}

@@ -1,0 +1,302 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"agentsh/internal/layout"
+	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/policy/env"
+	"agentsh/seccomp"
+	"agentsh/supervisor/approve"
+	"agentsh/supervisor/fileserver"
+	"agentsh/supervisor/launch"
+	"agentsh/supervisor/netns"
+	"agentsh/supervisor/notify"
+	"agentsh/supervisor/probe"
+	"agentsh/supervisor/view"
+)
+
+// Open builds a session: namespaces, mounts, file server, filter. It refuses a
+// policy that this build or machine cannot enforce.
+func Open(ctx context.Context, cfg Config) (*Session, error) {
+	requested := probe.Session{Governed: len(cfg.Files.Governed) > 0, SharedNetwork: cfg.Network.Shared}
+	if err := probe.Require(cfg.Require, requested); err != nil {
+		return nil, err
+	}
+	missing, err := probe.Survey(cfg.Degraded)
+	if err != nil {
+		return nil, err
+	}
+	namespaces := !missing.Has(probe.Namespaces)
+	user, err := view.CommandUser(cfg.User, namespaces)
+	if err != nil {
+		return nil, err
+	}
+	state, err := newState(view.StateParent(cfg.Policy, cfg.Files.Governed, namespaces))
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(cfg, state)
+	s.confined.missing, s.confined.user = missing, user
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	returnMemoryWhenQuiet()
+	return s, nil
+}
+
+// newSession makes a session without processes.
+func newSession(cfg Config, state *state) *Session {
+	s := &Session{cfg: cfg, state: state}
+	s.rules.Store(&rules{policy: cfg.Policy})
+	s.journal = &journal{session: rand.Text()[:12], log: cfg.Audit, settings: func() policy.AuditSettings { return s.rules.policy().Audit() }}
+	s.approvals = approve.New(approve.Config{
+		Session: s.ID(), Emit: s.journal.emit,
+		Settings: func() approve.Settings { return approvalSettings(s.rules.policy().Approvals(), cfg.Channel) },
+	})
+	s.life.ended = func(reason error) {
+		cfg.Log.Warn("session ended", "session", s.ID(), "reason", reason)
+		s.approvals.Close()
+		_ = s.init.Close() // Close reports what could not be ended
+	}
+	return s
+}
+
+// open makes the parts of a session in the order of their dependencies. Close
+// ends those that were made when one fails.
+func (s *Session) open(ctx context.Context) error {
+	var err error
+	if s.groups, err = openGroups(s.cfg.Policy, s.state, s.confined.missing); err != nil {
+		return err
+	}
+	if s.store, err = openStore(s.cfg.Files, s.cfg.Policy, s.ID()); err != nil {
+		return err
+	}
+	s.confined.Confinement = view.New(viewOptions(s.cfg, s.confined, s.state.dir, s.store.path()))
+	if err := s.confined.prepare(s.cfg, s.state.dir); err != nil {
+		return err
+	}
+	if s.network, err = s.openNetwork(); err != nil {
+		return err
+	}
+	if err := s.startInit(ctx); err != nil {
+		return s.confined.missing.Explain(err)
+	}
+	if err := s.network.Listen(s.init); err != nil {
+		return err
+	}
+	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(layout.CABundle))
+	if err := s.startLoop(); err != nil {
+		return err
+	}
+	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
+		return err
+	}
+	s.network.Serve(s.life.end)
+	s.watch()
+	return s.journal.begin(s.cfg.Policy, s.confined.missing)
+}
+
+// viewOptions describe a session to its confinement. state and store are
+// directories outside.
+func viewOptions(cfg Config, c confined, state, store string) view.Options {
+	o := view.Options{
+		User: c.user, Workspace: cfg.Files.Governed, Home: cfg.Environment.Home, State: state,
+		Network: cfg.Network.Shared, Program: cfg.Program, Audit: cfg.Audit.Path(),
+		Missing: view.Missing{
+			Namespaces: c.missing.Has(probe.Namespaces), FileServer: c.missing.Has(probe.FileServer),
+			Landlock: c.missing.Has(probe.Landlock), LandlockScopes: c.missing.Has(probe.LandlockScopes),
+		},
+		Sockets: machineSockets,
+	}
+	if store != "" {
+		o.Hidden = append(o.Hidden, view.Hidden{Dir: store, What: "what sessions keep"})
+	}
+	for _, dir := range registryDirs() {
+		o.Hidden = append(o.Hidden, view.Hidden{Dir: dir, What: "the sockets of sessions"})
+	}
+	return o
+}
+
+// prepare plans what commands see.
+func (c *confined) prepare(cfg Config, state string) error {
+	var err error
+	c.plan, err = c.Plan(cfg.Policy, func(path string) (string, error) { return makeScratch(state, path, cfg.Files.Governed, c.user) })
+	if err != nil {
+		return err
+	}
+	return c.Prepare(cfg.Policy, c.plan)
+}
+
+// makeScratch makes the backing of a governed scratch directory. Its owner is that
+// of the workspace, which every mount shows as the commands' user.
+func makeScratch(state, path string, governed []wire.Governed, user view.User) (string, error) {
+	dir, err := os.MkdirTemp(state, filepath.Base(path)+"-")
+	if err != nil {
+		return "", err
+	}
+	uid, gid := user.UID, user.GID
+	if len(governed) > 0 {
+		info, err := os.Stat(governed[0].Backing)
+		if err != nil {
+			return "", err
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		uid, gid = int(owner.Uid), int(owner.Gid)
+	}
+	return dir, os.Chown(dir, uid, gid)
+}
+
+// openNetwork makes the session's network, without listeners yet.
+func (s *Session) openNetwork() (*netns.Network, error) {
+	return netns.Open(netns.Config{
+		Outside: s.cfg.Network.Egress, Policy: s.rules.policy, Emit: s.journal.emit, Approve: s.approvals.Ask,
+		Share: s.cfg.Network.Shared, NoNamespace: s.confined.SharesNetwork(), NoLandlock: s.confined.missing.Has(probe.Landlock), Log: s.cfg.Log,
+	})
+}
+
+// startInit starts the session init, and the file server for the paths that it
+// mounts.
+func (s *Session) startInit(ctx context.Context) error {
+	if !s.confined.missing.Has(probe.ExecVerify) {
+		if err := probe.CanTrace(); err != nil {
+			return err
+		}
+	}
+	options := filterOptions(s.confined, s.cfg.Policy, s.network)
+	plan := seccomp.DefaultPlan(options)
+	filter, err := plan.Compile(runtime.GOARCH)
+	if err == nil {
+		s.confined.signals = options.Signals
+		s.confined.refusals, err = plan.Table()
+	}
+	if err != nil {
+		return err
+	}
+	files, err := networkFiles(s.network)
+	if err != nil {
+		return err
+	}
+	cfg, err := s.confined.Launch(s.cfg.Policy, s.confined.plan, files)
+	if err != nil {
+		return err
+	}
+	cfg.Filter, cfg.Interruptible = filter, s.confined.missing.Has(probe.WaitKillable)
+	cfg.Limits = []launch.Rlimit{{Resource: limitCore}}
+	s.network.Setup(&cfg)
+	if len(s.confined.plan.Governed) > 0 {
+		if s.files, err = fileserver.New(s.fileServerConfig()); err != nil {
+			return err
+		}
+		defer s.files.CloseDevices()
+	}
+	s.init, err = launch.NewInit(ctx, cfg, s.files.AddMount)
+	return err
+}
+
+// filterOptions say which calls the filter of a session notifies.
+func filterOptions(c confined, p *policy.Policy, n *netns.Network) seccomp.PlanOptions {
+	sockets := p.Governs(policy.GroupUnixSocket)
+	o := c.Filter(p, n != nil)
+	o.Report, o.Opens, o.NoExecMemfd = true, c.plan.Emulated, len(p.ExecFrom()) > 0
+	o.Connect, o.Bind, o.SharedNetwork = sockets || n != nil, sockets, n.Shared()
+	return o
+}
+
+// networkFiles are the files that commands need to use a network.
+func networkFiles(n *netns.Network) (view.Files, error) {
+	if n == nil {
+		return view.Files{}, nil
+	}
+	f := view.Files{Resolver: n.ResolverFile()}
+	if !n.Intercepts() {
+		return f, nil
+	}
+	var err error
+	if f.Certificates, err = n.CABundle(); err != nil {
+		return view.Files{}, fmt.Errorf("authorities of the session: %w", err)
+	}
+	return f, nil
+}
+
+// fileServerConfig describes the file server of the session.
+func (s *Session) fileServerConfig() fileserver.Config {
+	c := fileserver.Config{
+		Session: s.ID(), Policy: s.cfg.Policy, UID: s.confined.user.UID, GID: s.confined.user.GID, CacheSeconds: s.cfg.Files.CacheSeconds,
+		Trash: s.store.trashLimits(), Store: s.store.donations, Emit: s.journal.emit, Ask: s.approvals.Ask, Fail: s.life.end,
+		Command: func(mark uint64) string { return s.loop.command(mark) },
+	}
+	for _, g := range s.confined.plan.Governed {
+		c.Mounts = append(c.Mounts, fileserver.Mount{Path: g.Path, Backing: g.Backing, Dir: g.Dir})
+	}
+	return c
+}
+
+// startLoop answers the session's notifications from now on.
+func (s *Session) startLoop() error {
+	root, err := openRoot(s.confined.Root(s.init.PID()))
+	if err != nil {
+		return err
+	}
+	first, err := makeRules(s.cfg.Policy, s.confined, deniedIn(root, s.cfg), s.cfg.Environment.Inject)
+	if err != nil {
+		return errors.Join(err, root.Close())
+	}
+	s.rules.Store(first)
+	tracing := s.confined.Tracing()
+	s.loop, err = startLoop(notify.Config{
+		Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
+		Unverified: s.confined.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
+		Network: socketCalls(s.cfg.Policy, s.confined.user, s.network), Refusals: s.confined.refusals,
+	}, s.init, root, s.confined.plan.Emulated, s.life.end)
+	return err
+}
+
+// deniedIn says where the files of denied programs are looked for.
+func deniedIn(root *os.File, cfg Config) notify.Root {
+	return notify.Root{Dir: root, Path: strings.Split(cfg.Environment.Path, ":")}
+}
+
+// socketCalls say how the notification loop answers calls about sockets.
+func socketCalls(p *policy.Policy, user view.User, n *netns.Network) notify.Network {
+	out := notify.Network{Sockets: p.Governs(policy.GroupUnixSocket), UID: user.UID, GID: user.GID}
+	if n != nil {
+		out.Connect, out.Shared = n.Connect, n.Shared()
+	}
+	return out
+}
+
+// newEnvironments describe what the environments of all commands have in common.
+func newEnvironments(cfg Config, session string, c confined, network []env.Var) *environments {
+	return &environments{
+		session: session,
+		base:    env.Place{Home: c.plan.Home, User: c.user.Name, Shell: view.Shell, Path: cfg.Environment.Path},
+		network: network,
+		config:  cfg.Environment.Inject,
+		inject:  c.Inject,
+		files:   envFiles{dir: cfg.Environment.Dir, governed: cfg.Files.Governed},
+	}
+}
+
+// watch ends the session when one of its parts dies or a timeout is over.
+func (s *Session) watch() {
+	limits := s.cfg.Policy.Limits(nil)
+	s.life.start(limits.SessionTimeout, limits.IdleTimeout)
+	go func() { // ends with the session init at the latest
+		select {
+		case <-s.files.Dead():
+			s.life.end(s.files.Err())
+		case <-s.init.Dead():
+			s.life.end(errors.New("its first process is gone"))
+		}
+	}()
+}
