@@ -46,11 +46,28 @@
 //  1. The session's network namespace has loopback only. The init opened the
 //     listeners in it and sent the netlink messages of supervisor/netns, which
 //     redirect every other TCP connection to one of them (netns.Network.Setup).
-//  2. egress.Proxy takes it, as a proxy's client or diverted, and asks its own name
-//     server's memory and policy.Policy.Evaluate: name and address must agree.
-//  3. Allow: it dials the judged address, and looks into TLS where a rule or a
-//     credential needs it. Where there is no namespace or no nf_tables, notify
-//     carries the connection to the same listener.
+//     Without a namespace or without nf_tables, notify emulates connect(2): it
+//     connects the program's socket to the same listener.
+//  2. egress.Proxy accepts the connection, identifies the process (netns), and reads
+//     the destination. egress.judge asks policy.Policy.EvaluateHost, which knows
+//     the names that the session's name server resolved to an address.
+//  3. Allow: the judge returns a route, and only its addresses are dialled. The
+//     proxy relays bytes once the name in TLS agrees with the route. It inspects
+//     TLS where a rule or a credential needs it, and judges each HTTP request.
+//
+// A denied connection takes ten functions until its answer. From connect(2):
+//
+//	notify.sockets.address, notify.readSockaddr, notify.sockets.inetConnect,
+//	notify.images.identify, netns.Network.Connect, egress.Proxy.Forbidden,
+//	egress.judge.host, egress.names.of, policy.Policy.EvaluateHost,
+//	egress.Proxy.refuse
+//
+// From a CONNECT request at the proxy:
+//
+//	egress.client.serveProxy, egress.readConnect, egress.readHeader,
+//	egress.parseDestination, egress.client.serve, egress.client.open,
+//	egress.judge.open, egress.judge.host, policy.Policy.EvaluateHost,
+//	egress.Proxy.refuse
 //
 // # A file operation
 //

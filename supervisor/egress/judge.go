@@ -41,6 +41,9 @@ func (j *judge) host(from origin, to destination) policy.HostDecision {
 	q := &policy.HostRequest{
 		Host: to.host, Port: int(to.port), Binary: from.caller.Process.Exe, Inspected: j.secrets.endpoint(to),
 	}
+	if to.host.Name() != "" {
+		return j.policy().EvaluateHost(q)
+	}
 	for _, name := range j.names.of(to.host.Addr()) {
 		host, err := policy.ParseHost(name)
 		inspected := err != nil || j.secrets.endpoint(destination{host, to.port})

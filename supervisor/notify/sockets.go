@@ -68,24 +68,22 @@ type sockets struct {
 	approver *approver
 }
 
-func (h *sockets) connect(c *call) (answer, error) {
-	return h.answer(c, c.Args[1], c.Args[2], "connect")
-}
+// addressCalls are the calls that name an address, and the argument that points
+// to it. Its length is the argument after that.
+var addressCalls = map[int]struct {
+	op  string
+	arg int
+}{unix.SYS_CONNECT: {"connect", 1}, unix.SYS_BIND: {"bind", 1}, unix.SYS_SENDTO: {"sendto", 4}}
 
-func (h *sockets) bind(c *call) (answer, error) { return h.answer(c, c.Args[1], c.Args[2], "bind") }
-
-func (h *sockets) sendto(c *call) (answer, error) {
-	return h.answer(c, c.Args[4], c.Args[5], "sendto")
-}
-
-// answer answers a call that names an address.
-func (h *sockets) answer(c *call, addr, length uint64, op string) (answer, error) {
+// address answers a call of addressCalls.
+func (h *sockets) address(c *call) (answer, error) {
 	t, err := target.Open(c.TID)
 	if err != nil {
 		return noAnswer, err
 	}
 	defer t.Close()
-	a, err := readSockaddr(t, addr, int(int32(length)))
+	op, arg := addressCalls[c.Syscall].op, addressCalls[c.Syscall].arg
+	a, err := readSockaddr(t, c.Args[arg], int(int32(c.Args[arg+1])))
 	if !c.valid() {
 		return noAnswer, errGone
 	}
