@@ -12,14 +12,14 @@
 // The session init and the file server are this same binary under other names:
 // the init is a constructor that never reaches Go (supervisor/launch/init.c),
 // the file server starts in supervisor.Reexec, and so do the processes in which
-// agentsh detect tries what the kernel holds. Started as sh or bash it is a shim
+// supervisor/probe tries mechanisms of the kernel. Started as sh or bash it is a shim
 // (cmd/agentsh runShim): the first walk below, for the shell it stands in for.
 //
 // # A command
 //
 //  1. cmd/agentsh newExecCommand or newShellCommand, or the exec channel
 //     (internal/channel.Server) of a controller or of exec --session, which
-//     supervisor.ServeSocket answers, calls [agentsh/supervisor.Session.Exec].
+//     host.ServeSocket answers, calls [agentsh/supervisor.Session.Exec].
 //  2. prepare: judge finds what its execve will run (notify.Describe) and asks
 //     policy.Policy.Evaluate; buildEnv makes its environment by env.Build, the
 //     only place that does.
@@ -85,7 +85,7 @@
 //  1. cmd/agentctl newRunCommand calls harness.Load (merge, check) and
 //     controller.Run, whose steps are the list in controller/steps.go.
 //  2. sandbox/local makes a directory and starts agentsh serve on a socketpair;
-//     supervisor.Serve opens the session.
+//     host.Serve opens the session.
 //  3. bootstrap.Apply sends everything in as one archive; runtime runs the agent,
 //     each of its commands being the first walk.
 //  4. extract.Collect takes commits out as a bundle and changed files as an archive

@@ -71,7 +71,8 @@ var ranks = map[string]int{
 	"supervisor":               4,
 	"controller":               4,
 	"controller/report":        5, // describes runs; the command is beside it
-	"cmd/agentsh":              5,
+	"supervisor/host":          5, // serves sessions, lists them and describes the machine
+	"cmd/agentsh":              7,
 	"cmd/agentctl":             5,
 	"test/evasions/policy":     0, // scripts that policy probe carries
 	"test/evasions/controller": 5, // lets the corpus attack packages of the controller
@@ -100,7 +101,7 @@ var owners = map[string][]string{
 	"github.com/hanwen/go-fuse/v2":         {"fuse"},
 	"github.com/go-git/gcfg/v2":            {"internal/gitguard"},
 	// The release tool reads another project's format, which has fields it ignores.
-	"gopkg.in/yaml.v3":        {"internal/strictyaml", "packaging/release", "supervisor"},
+	"gopkg.in/yaml.v3":        {"internal/strictyaml", "packaging/release", "supervisor/host"},
 	"golang.org/x/crypto/ssh": {"internal/channel"},
 	"os/exec": {
 		"supervisor/launch",

@@ -222,37 +222,6 @@ func TestNoFallbackOpensASessionWithoutAListener(t *testing.T) {
 	t.Log("refused with every fallback")
 }
 
-func TestDetectionSaysWhyNoFallbackHelps(t *testing.T) {
-	if os.Getenv(lackingEnv) == "" {
-		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
-		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := testenv.Without(
-			t,
-			[]string{testenv.WithoutNamespaces, testenv.WithoutLandlock},
-			self,
-			"-test.run=^TestDetectionSaysWhyNoFallbackHelps$",
-			"-test.v",
-		)
-		cmd.Env = append(os.Environ(), lackingEnv+"=both")
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "no fallback helps") {
-			t.Errorf("%v\n%s", err, out)
-		}
-		return
-	}
-	r, err := Detect(context.Background(), OperatorConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Session.Opens || len(r.Session.Words) > 0 ||
-		!strings.Contains(r.Session.Why, "\nwith every fallback of degraded: neither namespaces nor Landlock of ABI 3") {
-		t.Fatalf("%+v", r.Session)
-	}
-	t.Log("no fallback helps")
-}
-
 // A kernel without mount_setattr(2) holds the same by remounting, also what is
 // mounted inside a tree that is shown.
 func TestMountsAreReadOnlyOnOldKernels(t *testing.T) {
@@ -290,4 +259,18 @@ func TestMountsAreReadOnlyOnOldKernels(t *testing.T) {
 		t.Errorf("%+v %s", exit, out)
 	}
 	t.Log("read-only all the same")
+}
+
+func TestARequirementOfTheSession(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	cfg, _ := testConfig(t, testPolicy)
+	cfg.Network.Shared, cfg.Files.Governed = true, nil
+	cfg.Require = []probe.Setting{
+		{Name: "net_namespace", At: "c.yaml:3:5"}, {Name: "file_governed", At: "c.yaml:4:5"}, {Name: "landlock", At: "c.yaml:5:5"},
+	}
+	_, err := Open(context.Background(), cfg)
+	if err == nil || err.Error() != "c.yaml:3:5: require net_namespace: the session shares the network of this machine\n"+
+		"c.yaml:4:5: require file_governed: the session has no workspace under file policy" {
+		t.Errorf("%v", err)
+	}
 }

@@ -23,9 +23,9 @@ var groupSettings = map[string]cgroup.Kind{
 	"resource_limits.pids_max":           cgroup.Pids,
 }
 
-// held reports whether sessions are opened with a setting on a machine with or
+// Supports reports whether sessions are opened with a setting on a machine with or
 // without control groups.
-func held(key string, groups bool) bool {
+func Supports(key string, groups bool) bool {
 	kind, grouped := groupSettings[key]
 	if grouped {
 		return groups || kind == cgroup.Pids // RLIMIT_NPROC counts them too
@@ -33,9 +33,9 @@ func held(key string, groups bool) bool {
 	return heldSettings[key]
 }
 
-// notHeld is why a session does not carry out a setting, and what to write
+// unsupported is why a session does not carry out a setting, and what to write
 // instead.
-func notHeld(key string) error {
+func unsupported(key string) error {
 	switch key {
 	case "network_rules.protocols.udp":
 		return errors.New("datagrams do not leave a session (permit protocols: [tcp]; a rule that denies udp is fine)")
@@ -79,14 +79,14 @@ func openGroups(p *policy.Policy, state *state, missing probe.Missing) (*control
 			return errors.New("it needs Landlock, which this session does without")
 		case key == "git_guard" && missing.Has(probe.FileServer):
 			return errors.New("it needs the file server, which this session does without; without it look at repositories before you use git there")
-		case held(key, grouped && unheld[kind] == nil):
+		case Supports(key, grouped && unheld[kind] == nil):
 			return nil
 		case grouped && missing.Has(probe.Cgroup):
 			return nil
 		case grouped:
 			return unheld[kind]
 		}
-		return notHeld(key)
+		return unsupported(key)
 	})
 	if len(problems) > 0 {
 		return g, problems

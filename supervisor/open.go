@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/env"
@@ -121,7 +122,7 @@ func viewOptions(cfg Config, c confined, state, store string) view.Options {
 	if store != "" {
 		o.Hidden = append(o.Hidden, view.Hidden{Dir: store, What: "what sessions keep"})
 	}
-	for _, dir := range registryDirs() {
+	for _, dir := range statedir.RuntimeDirs() {
 		o.Hidden = append(o.Hidden, view.Hidden{Dir: dir, What: "the sockets of sessions"})
 	}
 	return o

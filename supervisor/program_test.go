@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"agentsh/internal/layout"
-
 	"agentsh/internal/testenv"
 )
 
@@ -36,7 +35,7 @@ func programBox(t *testing.T, text string, user string) (*box, error) {
 }
 
 func TestTheSupervisorsProgramIsShownUnderPolicy(t *testing.T) {
-	b, err := programBox(t, programPolicy, configDefaults.User)
+	b, err := programBox(t, programPolicy, DefaultOperator.User)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +67,7 @@ func TestTheSupervisorsProgramIsShownUnderPolicy(t *testing.T) {
 
 func TestASessionThatCannotShowTheProgramIsRefused(t *testing.T) {
 	text := strings.Replace(programPolicy, "'/usr/**'", "'/usr/bin/**'", 1)
-	if _, err := programBox(t, text, configDefaults.User); err == nil || !strings.Contains(err.Error(), "cannot be shown") {
+	if _, err := programBox(t, text, DefaultOperator.User); err == nil || !strings.Contains(err.Error(), "cannot be shown") {
 		t.Errorf("%v", err)
 	}
 }

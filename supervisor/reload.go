@@ -75,10 +75,10 @@ type fixed struct {
 // changedBy lists what a policy would change of it.
 func (f fixed) changedBy(p *policy.Policy) policy.Problems {
 	problems := p.Unsupported(func(key string) error {
-		if held(key, f.groups || f.confined.missing.Has(probe.Cgroup)) {
+		if Supports(key, f.groups || f.confined.missing.Has(probe.Cgroup)) {
 			return nil
 		}
-		return notHeld(key)
+		return unsupported(key)
 	})
 	refuse := func(pos policy.Position, format string, args ...any) {
 		problems = append(

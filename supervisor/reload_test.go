@@ -9,19 +9,19 @@ import (
 	"testing"
 
 	"agentsh/internal/wire"
+	"agentsh/policy"
+	"agentsh/policy/syntax"
 )
 
 // reload replaces the policy by text.
 func (b *box) reload(t *testing.T, text string) error {
 	t.Helper()
-	vars := b.cfg.Policy.Vars()
-	_, err := operation{
-		b.Session,
-		vars,
-	}.Reload(
-		context.Background(),
-		wire.Reload{Policy: []wire.PolicySource{{Name: "new.yaml", Data: []byte(text)}}},
-	)
+	p, err := syntax.Load(policy.Source{Name: "new.yaml", Data: []byte(text)},
+		syntax.Options{Vars: b.cfg.Policy.Vars(), OutsideWorkspace: true})
+	if err != nil {
+		return err
+	}
+	_, err = b.Session.Reload(context.Background(), p)
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"agentsh/internal/statedir"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -78,7 +79,7 @@ func testConfig(t testing.TB, text string) (Config, string) {
 	}
 	t.Cleanup(func() { log.Close() })
 	cfg := SessionConfig(
-		OperatorConfig{Path: configDefaults.Path, User: "sandbox", EnvInject: map[string]string{"BOTH": "config", "FROM_CONFIG": "yes"}},
+		OperatorConfig{Path: DefaultOperator.Path, User: "sandbox", EnvInject: map[string]string{"BOTH": "config", "FROM_CONFIG": "yes"}},
 		Request{
 			Boot:   wire.Bootstrap{Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox"},
 			Policy: p, Audit: log,
@@ -458,7 +459,7 @@ func TestSessionsThatStartTogetherKeepTheirState(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if _, err := os.Stat(filepath.Join(s.dir, stateLock)); err != nil {
+				if _, err := os.Stat(filepath.Join(s.dir, statedir.LockName)); err != nil {
 					t.Error(err)
 				}
 				if err := s.remove(); err != nil {

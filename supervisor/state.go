@@ -8,8 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
+	"agentsh/internal/statedir"
 	"agentsh/supervisor/cgroup"
 )
 
@@ -18,9 +17,6 @@ const statePattern = "agentsh-session-"
 
 // startingPattern names one that is not locked yet.
 const startingPattern = "agentsh-starting-"
-
-// stateLock is the file in a state directory that its session holds locked.
-const stateLock = "lock"
 
 // state is a session's directory outside. It is locked while the session lives,
 // so that one whose supervisor was killed can be told and removed.
@@ -38,7 +34,7 @@ func newState(place string) (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("session state: %w", err)
 	}
-	lock, err := lockState(fresh, os.O_CREATE|os.O_EXCL)
+	lock, err := statedir.LockDir(fresh, os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return nil, fmt.Errorf("session state: %w", errors.Join(err, os.RemoveAll(fresh)))
 	}
@@ -81,19 +77,6 @@ func sweepGroups(dir string) error {
 	return cgroup.Remove(groups)
 }
 
-// lockState takes the lock of a state directory, or fails at once.
-func lockState(dir string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, stateLock), os.O_RDWR|unix.O_NOFOLLOW|flags, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
 // sweepStates removes what killed supervisors of this user left. What cannot be
 // judged or removed stays: it holds no secret.
 func sweepStates(place string) {
@@ -106,7 +89,7 @@ func sweepStates(place string) {
 		if err != nil || !info.IsDir() || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
 			continue
 		}
-		lock, err := lockState(dir, 0)
+		lock, err := statedir.LockDir(dir, 0)
 		if err != nil {
 			continue // its session lives
 		}

@@ -19,7 +19,7 @@ import (
 	"agentsh/internal/foreground"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 func newApprovalsCommand() *cobra.Command {
@@ -141,18 +141,18 @@ func answerer() string {
 }
 
 // attachOne connects to a running session; without a name to the only one.
-func attachOne(ctx context.Context, name string) (*channel.Client, supervisor.Running, error) {
-	registry, err := supervisor.OpenRegistry()
+func attachOne(ctx context.Context, name string) (*channel.Client, host.Running, error) {
+	registry, err := host.OpenRegistry()
 	if err != nil {
-		return nil, supervisor.Running{}, fail(exitOurs, err, "")
+		return nil, host.Running{}, fail(exitOurs, err, "")
 	}
 	if name == "" {
 		list, err := registry.List()
 		if err != nil {
-			return nil, supervisor.Running{}, fail(exitOurs, err, "")
+			return nil, host.Running{}, fail(exitOurs, err, "")
 		}
 		if len(list) != 1 {
-			return nil, supervisor.Running{}, fail(exitOurs, fmt.Errorf("%d sessions run", len(list)), "name one; 'agentsh session list' shows them")
+			return nil, host.Running{}, fail(exitOurs, fmt.Errorf("%d sessions run", len(list)), "name one; 'agentsh session list' shows them")
 		}
 		name = list[0].Name
 	}

@@ -14,7 +14,7 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // askingDir is a directory whose policy has a person decide about uname.
@@ -37,7 +37,7 @@ func askingDir(t *testing.T, via string) string {
 func waiting(t *testing.T, dir, name string) []wire.Pending {
 	t.Helper()
 	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run"))
-	registry, err := supervisor.OpenRegistry()
+	registry, err := host.OpenRegistry()
 	if err != nil {
 		t.Fatal(err)
 	}

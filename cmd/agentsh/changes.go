@@ -21,7 +21,7 @@ import (
 	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // maxShown is the largest file whose lines are compared, in bytes.
@@ -106,9 +106,9 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 
 // runningSessions are the sessions in the background by their id; without a
 // runtime directory there are none.
-func runningSessions() map[string]supervisor.Running {
-	out := map[string]supervisor.Running{}
-	registry, err := supervisor.OpenRegistry()
+func runningSessions() map[string]host.Running {
+	out := map[string]host.Running{}
+	registry, err := host.OpenRegistry()
 	if err != nil {
 		return out
 	}
@@ -124,7 +124,7 @@ func runningSessions() map[string]supervisor.Running {
 
 // changesOf asks a running session.
 func changesOf(ctx context.Context, name string) ([]wire.Change, error) {
-	registry, err := supervisor.OpenRegistry()
+	registry, err := host.OpenRegistry()
 	if err != nil {
 		return nil, err
 	}

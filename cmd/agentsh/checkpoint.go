@@ -19,7 +19,7 @@ import (
 	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // checkpointOptions are the flags that say whose checkpoints are meant.
@@ -55,7 +55,7 @@ session runs in the workspace, too.`,
 func (o *checkpointOptions) open() (*snapshot.Checkpoints, string, error) {
 	dir := o.workspace
 	if o.session != "" {
-		registry, err := supervisor.OpenRegistry()
+		registry, err := host.OpenRegistry()
 		if err != nil {
 			return nil, "", fail(exitOurs, err, "")
 		}
@@ -137,7 +137,7 @@ func freeze(ctx context.Context, dir string) (*snapshot.Freeze, error) {
 		return errors.Join(errs...)
 	}}
 	asked := map[string]bool{}
-	if registry, err := supervisor.OpenRegistry(); err == nil { // without a runtime directory none runs in the background
+	if registry, err := host.OpenRegistry(); err == nil { // without a runtime directory none runs in the background
 		list, err := registry.List()
 		if err != nil {
 			return nil, err
@@ -170,11 +170,11 @@ func freeze(ctx context.Context, dir string) (*snapshot.Freeze, error) {
 // holdSession has one session hold its files; release is nil when it has ended.
 func holdSession(
 	ctx context.Context,
-	registry *supervisor.Registry,
+	registry *host.Registry,
 	name string,
 ) (lost <-chan struct{}, release func([]wire.Change) error, err error) {
 	client, _, err := registry.Attach(ctx, name, version)
-	if errors.Is(err, supervisor.ErrNoSession) {
+	if errors.Is(err, host.ErrNoSession) {
 		return nil, nil, nil
 	}
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 
+	"agentsh/internal/layout"
 	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // detectOptions are the flags of agentsh detect.
@@ -53,23 +53,23 @@ The exit status is 0 when a session can be opened here, 1 when not.`,
 
 // detected is the report with what was asked for beside it.
 type detected struct {
-	*supervisor.Report
-	Policy *policyHeld `json:"policy,omitempty"`
+	*host.Report
+	Policy *policyTrial `json:"policy,omitempty"`
 }
 
-// policyHeld is what becomes of a policy here.
-type policyHeld struct {
+// policyTrial is what becomes of a policy here.
+type policyTrial struct {
 	Name  string   `json:"name"`
 	Opens bool     `json:"opens"`
 	Why   []string `json:"why,omitempty"`
 }
 
 func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
-	operator, err := supervisor.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
+	operator, err := host.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}
-	report, err := supervisor.Detect(ctx, operator.WithDegraded(o.degraded))
+	report, err := host.Detect(ctx, operator.WithDegraded(o.degraded))
 	if err != nil {
 		return fail(exitOurs, err, "")
 	}
@@ -96,7 +96,7 @@ func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
 }
 
 // tryPolicy opens a session as exec would, runs nothing in it and closes it.
-func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyHeld, err error) {
+func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyTrial, err error) {
 	dir, err := os.MkdirTemp("", "agentsh-detect-")
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
@@ -108,7 +108,7 @@ func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyHeld, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, place.audit.Close()) }()
-	held := &policyHeld{Name: place.config.Policy.Name()}
+	held := &policyTrial{Name: place.config.Policy.Name()}
 	session, err := supervisor.Open(ctx, place.config)
 	if err != nil {
 		held.Why = strings.Split(err.Error(), "\n")
@@ -141,14 +141,14 @@ func (d *detected) text() string {
 	for _, s := range d.Shells {
 		fmt.Fprintf(&b, "%-4s %s reads BASH_ENV\n", yes(s.BashEnv), s.Path)
 	}
-	b.WriteString("\nWhat holds the rules here:\n\n")
+	b.WriteString("\nHow rules are enforced here:\n\n")
 	for _, g := range d.Groups {
-		fmt.Fprintf(&b, "%-28s %-11s %s\n", g.Group, g.By, g.How)
+		fmt.Fprintf(&b, "%-28s %-11s %s\n", g.Group, g.EnforcedBy, g.How)
 		if len(g.Missing) > 0 {
 			fmt.Fprintf(&b, "%-40s missing: %s\n", "", strings.Join(g.Missing, ", "))
 		}
-		if g.With != "" {
-			fmt.Fprintf(&b, "%-40s with degraded: [%s]: %s\n", "", strings.Join(g.Words, ", "), g.With)
+		if g.WithFallbacks != "" {
+			fmt.Fprintf(&b, "%-40s with degraded: [%s]: %s\n", "", strings.Join(g.Fallbacks, ", "), g.WithFallbacks)
 		}
 		if g.Failed != "" {
 			fmt.Fprintf(&b, "%-40s tried: %s\n", "", indented(g.Failed))
@@ -165,11 +165,11 @@ func (d *detected) text() string {
 func (d *detected) verdict() string {
 	switch {
 	case d.Session.Opens:
-	case len(d.Session.Words) > 0:
+	case len(d.Session.Fallbacks) > 0:
 		return "A session opens here only with degraded: [" + strings.Join(
-			d.Session.Words,
+			d.Session.Fallbacks,
 			", ",
-		) + "] in the configuration, or the same words after --degraded:\n  " + indented(
+		) + "] in the configuration, or the same names after --degraded:\n  " + indented(
 			d.Session.Why,
 		) + "\n"
 	default:

@@ -10,13 +10,12 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 
+	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/policy/env"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 func newEnvCommand() *cobra.Command {
@@ -136,7 +135,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 
 // injected is env_inject of the configuration, and of --inject.
 func (o *envOptions) injected() (map[string]string, error) {
-	operator, err := supervisor.ReadConfig(layout.Config, true)
+	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return nil, fail(exitFailed, err, "")
 	}

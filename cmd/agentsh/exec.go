@@ -11,17 +11,17 @@ import (
 	"syscall"
 	"time"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"agentsh/internal/foreground"
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/host"
 )
 
 // execOptions are the flags of agentsh exec.
@@ -279,7 +279,7 @@ type plan struct {
 
 // plan reads the configuration and the policy.
 func (o *execOptions) plan() (*plan, error) {
-	operator, err := supervisor.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
+	operator, err := host.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}

@@ -9,7 +9,7 @@ import (
 
 	"agentsh/policy"
 	"agentsh/policy/syntax"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // TestConfigurationsOfTheInstallPages reads every configuration and policy of the
@@ -46,7 +46,7 @@ func TestConfigurationsOfTheInstallPages(t *testing.T) {
 			if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, err := supervisor.ReadConfig(file, false)
+			c, err := host.ReadConfig(file, false)
 			if err != nil {
 				t.Errorf("%s: %v", at, err)
 				continue
@@ -63,7 +63,7 @@ func TestConfigurationsOfTheInstallPages(t *testing.T) {
 
 // TestPackagedConfiguration: what the packages install names what they install.
 func TestPackagedConfiguration(t *testing.T) {
-	c, err := supervisor.ReadConfig("../../packaging/config.yaml", false)
+	c, err := host.ReadConfig("../../packaging/config.yaml", false)
 	if err != nil {
 		t.Fatal(err)
 	}

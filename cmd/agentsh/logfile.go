@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"agentsh/internal/layout"
-
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // logFile is the audit log a command line means: the one it names, else the
@@ -20,7 +19,7 @@ func logFile(args []string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil
 	}
-	operator, err := supervisor.ReadConfig(layout.Config, true)
+	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return "", fail(exitOurs, err, "")
 	}

@@ -8,13 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 
+	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // exitFailed is the exit code of a check or test that found something wrong.
@@ -61,7 +60,7 @@ func (p *places) values() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workspace: %w", err)
 	}
-	operator, err := supervisor.ReadConfig(layout.Config, true)
+	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return nil, fail(exitFailed, err, "")
 	}

@@ -13,14 +13,13 @@ import (
 	"strconv"
 	"strings"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/gitguard"
+	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // question is what explain is asked about.
@@ -229,11 +228,11 @@ func heldBy(g policy.Group) string {
 // heldHere tries the mechanisms of this machine and says which of them carries
 // out a decision.
 func heldHere(ctx context.Context, p *policy.Policy, request policy.Request) (string, error) {
-	operator, err := supervisor.ReadConfig(layout.Config, true)
+	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return "", err
 	}
-	report, err := supervisor.Detect(ctx, operator)
+	report, err := host.Detect(ctx, operator)
 	if err != nil {
 		return "", err
 	}
@@ -246,10 +245,10 @@ func heldHere(ctx context.Context, p *policy.Policy, request policy.Request) (st
 	}
 	for _, g := range report.Groups {
 		if g.Group == name {
-			return fmt.Sprintf("%s: %s", g.By, g.How), nil
+			return fmt.Sprintf("%s: %s", g.EnforcedBy, g.How), nil
 		}
 	}
-	return "", fmt.Errorf("nothing is known of what holds %s", name)
+	return "", fmt.Errorf("nothing is known of what enforces %s", name)
 }
 
 // explain prints one decision. The exit code tells a denial from the rest.

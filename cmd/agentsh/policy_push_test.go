@@ -197,7 +197,7 @@ func pushes(t *testing.T, policy, script string) (moved bool, shown []byte) {
 	}
 	var before string
 	s, err := openScratch(t.Context(), p, func(s *scratch) error {
-		host(t, s.dir, `git init -q -b main . && git config user.name day && git config user.email day@example.com &&
+		onHost(t, s.dir, `git init -q -b main . && git config user.name day && git config user.email day@example.com &&
 			git commit -q --allow-empty -m first && git commit -q --allow-empty -m second && git init -q --bare -b other r.git && git push -q ./r.git main &&
 			git remote add origin `+policytest.Vars()["WORKSPACE"]+`/r.git && git update-ref refs/remotes/origin/main main &&
 			git config branch.main.remote origin && git config branch.main.merge refs/heads/main &&
@@ -222,11 +222,11 @@ func pushes(t *testing.T, policy, script string) (moved bool, shown []byte) {
 // tip is the commit of main in the remote, empty when there is none.
 func tip(t *testing.T, dir string) string {
 	t.Helper()
-	return host(t, dir, "git -c safe.directory='*' --git-dir=r.git for-each-ref --format='%(objectname)' refs/heads/main")
+	return onHost(t, dir, "git -c safe.directory='*' --git-dir=r.git for-each-ref --format='%(objectname)' refs/heads/main")
 }
 
-// host runs a script outside the session.
-func host(t *testing.T, dir, script string) string {
+// onHost runs a script outside the session.
+func onHost(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = dir

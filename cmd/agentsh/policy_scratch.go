@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"agentsh/internal/layout"
-
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/host"
 )
 
 // maxTrialOutput is how much of a trial's output is kept, in bytes.
@@ -77,7 +77,7 @@ func (s *scratch) open(ctx context.Context, p *policy.Policy, prepare func(*scra
 			return err
 		}
 	}
-	operator, err := supervisor.ReadConfig(layout.Config, true)
+	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return err
 	}

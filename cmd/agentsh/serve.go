@@ -9,13 +9,12 @@ import (
 	"os"
 	"syscall"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // newServeCommand serves a controller over descriptors that it hands down.
@@ -33,13 +32,13 @@ the stream. With --socket the session is one of 'agentsh session create', which
 starts this command, and commands arrive over the socket.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			operator, err := supervisor.ReadConfig(orDefault(config, layout.Config), config == "")
+			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}
-			operator.Confine = true // this process is one session's alone
+			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
 			if socket != "" {
-				return serveSocket(cmd.Context(), socket, operator)
+				return serveSocket(cmd.Context(), socket, options)
 			}
 			syscall.CloseOnExec(stream)
 			syscall.CloseOnExec(bootstrap)
@@ -51,7 +50,7 @@ starts this command, and commands arrive over the socket.`,
 			if err != nil {
 				return fail(exitOurs, fmt.Errorf("stream: %w", err), "")
 			}
-			if err := supervisor.Serve(cmd.Context(), conn, boot, operator, version); err != nil {
+			if err := host.Serve(cmd.Context(), conn, boot, options); err != nil {
 				return fail(exitOurs, err, "")
 			}
 			return nil
@@ -66,9 +65,9 @@ starts this command, and commands arrive over the socket.`,
 	return cmd
 }
 
-// serveSocket holds a session that others find by its name.
-func serveSocket(ctx context.Context, socket string, operator supervisor.OperatorConfig) error {
-	if err := supervisor.ServeSocket(ctx, socket, operator, version); err != nil {
+// serveSocket serves a session of the registry.
+func serveSocket(ctx context.Context, socket string, options host.Options) error {
+	if err := host.ServeSocket(ctx, socket, options); err != nil {
 		return fail(exitOurs, err, "'agentsh session create' starts this command")
 	}
 	return nil

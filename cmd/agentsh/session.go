@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 func newSessionCommand() *cobra.Command {
@@ -56,8 +56,8 @@ func newSessionCreateCommand() *cobra.Command {
 }
 
 // create starts the session that the flags describe.
-func (o *execOptions) create(ctx context.Context, name string) (supervisor.Running, error) {
-	var none supervisor.Running
+func (o *execOptions) create(ctx context.Context, name string) (host.Running, error) {
+	var none host.Running
 	if o.timeout < 0 || o.timeout%time.Second != 0 {
 		return none, usage("--timeout %s: whole seconds", o.timeout)
 	}
@@ -75,7 +75,7 @@ func (o *execOptions) create(ctx context.Context, name string) (supervisor.Runni
 			return none, fail(exitOurs, err, "")
 		}
 	}
-	registry, err := supervisor.OpenRegistry()
+	registry, err := host.OpenRegistry()
 	if err != nil {
 		return none, fail(exitOurs, err, "")
 	}
@@ -111,7 +111,7 @@ func newSessionListCommand() *cobra.Command {
 		Short: "List running sessions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registry, err := supervisor.OpenRegistry()
+			registry, err := host.OpenRegistry()
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}
@@ -120,7 +120,7 @@ func newSessionListCommand() *cobra.Command {
 				return fail(exitOurs, err, "")
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(append([]supervisor.Running{}, list...))
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(append([]host.Running{}, list...))
 			}
 			return printSessions(cmd.OutOrStdout(), list, time.Now())
 		},
@@ -130,7 +130,7 @@ func newSessionListCommand() *cobra.Command {
 }
 
 // printSessions prints a table; without sessions, nothing.
-func printSessions(out io.Writer, list []supervisor.Running, now time.Time) error {
+func printSessions(out io.Writer, list []host.Running, now time.Time) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -153,7 +153,7 @@ func newSessionDestroyCommand() *cobra.Command {
 		Short: "End sessions and wait until nothing of them is left",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			registry, err := supervisor.OpenRegistry()
+			registry, err := host.OpenRegistry()
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}

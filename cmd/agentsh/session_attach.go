@@ -12,20 +12,20 @@ import (
 
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
+	"agentsh/supervisor/host"
 )
 
 // attached is a running session that a command runs in.
 type attached struct {
 	client *channel.Client
-	one    supervisor.Running
+	one    host.Running
 	cwd    string
 }
 
 // attach connects to the session that the flags name.
 func (o *execOptions) attach(ctx context.Context) (where, error) {
-	registry, err := supervisor.OpenRegistry()
+	registry, err := host.OpenRegistry()
 	if err != nil {
 		return nil, fail(exitOurs, err, "")
 	}
@@ -44,7 +44,7 @@ func (o *execOptions) attach(ctx context.Context) (where, error) {
 
 // sessionFailure says what to do when there is no such session.
 func sessionFailure(err error) error {
-	if errors.Is(err, supervisor.ErrNoSession) {
+	if errors.Is(err, host.ErrNoSession) {
 		return fail(exitOurs, err, "'agentsh session list' names those that run")
 	}
 	return fail(exitOurs, err, "")

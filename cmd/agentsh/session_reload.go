@@ -4,12 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 func newSessionReloadCommand() *cobra.Command {
@@ -25,7 +24,7 @@ such place is named.`,
 		Example: "  agentsh session reload work --policy examples/policies/demo.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			operator, err := supervisor.ReadConfig(orDefault(config, layout.Config), config == "")
+			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err != nil {
 				return fail(exitOurs, err, "")
 			}

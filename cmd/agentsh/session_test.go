@@ -18,10 +18,11 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // session starts a session for a test and returns its record.
-func session(t testing.TB, dir, name string, flags ...string) supervisor.Running {
+func session(t testing.TB, dir, name string, flags ...string) host.Running {
 	t.Helper()
 	args := append([]string{"session", "create", "-p", "policy.yaml", "-w", "work", "--audit", name + ".jsonl", "--name", name}, flags...)
 	if out, err := program(t, dir, args...).CombinedOutput(); err != nil {
@@ -34,16 +35,16 @@ func session(t testing.TB, dir, name string, flags ...string) supervisor.Running
 		}
 	}
 	t.Fatalf("%s is not listed", name)
-	return supervisor.Running{}
+	return host.Running{}
 }
 
-func sessions(t testing.TB, dir string) []supervisor.Running {
+func sessions(t testing.TB, dir string) []host.Running {
 	t.Helper()
 	out, err := program(t, dir, "session", "list", "--json").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []supervisor.Running
+	var list []host.Running
 	if err := json.Unmarshal(out, &list); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -234,7 +235,7 @@ func direct(t *testing.T, dir string, tty *wire.TTY, environment []string, scrip
 func overChannel(t *testing.T, dir string, environment []string, script string) string {
 	t.Helper()
 	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run"))
-	registry, err := supervisor.OpenRegistry()
+	registry, err := host.OpenRegistry()
 	if err != nil {
 		t.Fatal(err)
 	}

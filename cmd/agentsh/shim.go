@@ -12,15 +12,14 @@ import (
 	"slices"
 	"strings"
 
-	"agentsh/internal/layout"
-
 	"github.com/spf13/cobra"
 
 	"agentsh/internal/foreground"
+	"agentsh/internal/layout"
 	"agentsh/internal/shim"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 // runShim is agentsh in place of a shell: it runs the shell that was there, with
@@ -156,7 +155,7 @@ func configureImage(root, policyFile string) error {
 
 // checkImage reads the configuration and the policy of an image as the shim will.
 func checkImage(root string) error {
-	operator, err := supervisor.ReadConfig(filepath.Join(root, layout.Config), false)
+	operator, err := host.ReadConfig(filepath.Join(root, layout.Config), false)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 	"agentsh/internal/text"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
-	"agentsh/supervisor"
+	"agentsh/supervisor/host"
 )
 
 func newTrashCommand() *cobra.Command {
@@ -285,14 +285,14 @@ func (e *trashEntry) ask(ctx context.Context, r wire.KeepRequest) (done bool, er
 	if !e.Running {
 		return false, nil
 	}
-	return eachRunning(ctx, func(one supervisor.Running) (wire.KeepRequest, bool) {
+	return eachRunning(ctx, func(one host.Running) (wire.KeepRequest, bool) {
 		return r, one.Session == e.session.Session
 	})
 }
 
 // announce tells the running sessions that show a path that it was written.
 func announce(ctx context.Context, path string) error {
-	_, err := eachRunning(ctx, func(one supervisor.Running) (wire.KeepRequest, bool) {
+	_, err := eachRunning(ctx, func(one host.Running) (wire.KeepRequest, bool) {
 		return wire.KeepRequest{Changed: []string{path}}, path == one.Workspace || strings.HasPrefix(path, one.Workspace+"/")
 	})
 	return err
@@ -300,8 +300,8 @@ func announce(ctx context.Context, path string) error {
 
 // eachRunning asks every running session for which want has a request, and
 // reports whether there was one.
-func eachRunning(ctx context.Context, want func(supervisor.Running) (wire.KeepRequest, bool)) (asked bool, err error) {
-	registry, err := supervisor.OpenRegistry()
+func eachRunning(ctx context.Context, want func(host.Running) (wire.KeepRequest, bool)) (asked bool, err error) {
+	registry, err := host.OpenRegistry()
 	if err != nil {
 		return false, nil //nolint:nilerr // without a runtime directory no session can be running in the background
 	}
@@ -315,7 +315,7 @@ func eachRunning(ctx context.Context, want func(supervisor.Running) (wire.KeepRe
 			continue
 		}
 		client, _, err := registry.Attach(ctx, one.Name, version)
-		if errors.Is(err, supervisor.ErrNoSession) {
+		if errors.Is(err, host.ErrNoSession) {
 			continue
 		}
 		if err != nil {

@@ -38,27 +38,27 @@ gone() {
 }
 
 "$here/agentsh" detect >"$work/detect" 2>&1
-words=$(sed -n 's/^A session opens here only with degraded: \[\([^]]*\)\].*/\1/p' "$work/detect" | tr -d ' ')
+fallbacks=$(sed -n 's/^A session opens here only with degraded: \[\([^]]*\)\].*/\1/p' "$work/detect" | tr -d ' ')
 if grep -q '^No session can be opened' "$work/detect"; then
-	say words none-help
+	say fallbacks none-help
 	"$here/agentsh" exec -p "$here/policy.yaml" -- true >"$work/refusal" 2>&1
 	say refused "exit $?"
-	say reason "$(grep -c 'no word opens a session here' "$work/refusal")"
+	say reason "$(grep -c 'no fallback opens a session here' "$work/refusal")"
 	cat "$work/detect" >&2
 	exit 0
 fi
-say words "${words:--}"
-sed -n 's/^\(commands\|files outside the workspace\|files in the workspace\|signals\|network\|unix sockets\|env_inject, nested\) *\(kernel\|supervisor\|advisory\|not held\) .*/held: \1	\2/p' <<D >"$work/held"
-$("$here/agentsh" detect --degraded "$words" 2>/dev/null)
+say fallbacks "${fallbacks:--}"
+sed -n 's/^\(commands\|files outside the workspace\|files in the workspace\|signals\|network\|unix sockets\|env_inject, nested\) *\(kernel\|supervisor\|advisory\|not enforced\) .*/enforced: \1	\2/p' <<D >"$work/enforced"
+$("$here/agentsh" detect --degraded "$fallbacks" 2>/dev/null)
 D
-cat "$work/held"
-if [ -n "$words" ]; then
+cat "$work/enforced"
+if [ -n "$fallbacks" ]; then
 	"$here/agentsh" exec -p "$here/policy.yaml" -- true >"$work/refusal" 2>&1
-	say refused "exit $?, $(grep -c '^  degraded: \[' "$work/refusal") words"
+	say refused "exit $?, $(grep -c '^  degraded: \[' "$work/refusal") fallbacks"
 fi
 
-# x runs a command under the policy, with the words that the place needs.
-x() { "$here/agentsh" exec -p "$here/policy.yaml" --audit "$work/audit.jsonl" --degraded "$words" "$@" 2>>"$work/errors"; }
+# x runs a command under the policy, with the fallbacks that the machine needs.
+x() { "$here/agentsh" exec -p "$here/policy.yaml" --audit "$work/audit.jsonl" --degraded "$fallbacks" "$@" 2>>"$work/errors"; }
 
 # status runs a script inside and gives its exit status.
 status() {
@@ -101,7 +101,7 @@ x --timeout 1s -- sleep 7655
 say "timeout" "exit $?, $(gone 7655)"
 x -- sh -c 'setsid sleep 7656 >/dev/null 2>&1 & sleep 0'
 say "background processes after the session" "$(gone 7656)"
-"$here/agentsh" exec -p "$here/policy.yaml" --degraded "$words" -- sh -c 'setsid sleep 7657 & sleep 7657' >/dev/null 2>&1 &
+"$here/agentsh" exec -p "$here/policy.yaml" --degraded "$fallbacks" -- sh -c 'setsid sleep 7657 & sleep 7657' >/dev/null 2>&1 &
 supervisor=$!
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 	[ "$(running 7657)" -ge 2 ] && break

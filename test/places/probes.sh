@@ -4,10 +4,10 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 [ -e /dev/fd/0 ] || { echo "probes: no /dev/fd" >&2; exit 2; }
-words=$("$here/agentsh" detect 2>/dev/null | sed -n 's/^A session opens here only with degraded: \[\([^]]*\)\].*/\1/p')
+fallbacks=$("$here/agentsh" detect 2>/dev/null | sed -n 's/^A session opens here only with degraded: \[\([^]]*\)\].*/\1/p')
 categories="command shell signal kernel control"
 RACE_N=$(cat "$here/tries")
-export DEGRADED=$words RACE_N EVASIONS=$here/corpus PROBE_BIN_DIR=$here/built
+export DEGRADED=$fallbacks RACE_N EVASIONS=$here/corpus PROBE_BIN_DIR=$here/built
 # shellcheck disable=SC2086 # a list
 "$here/repo/test/evasions/run.sh" $categories >"${TMPDIR:-/tmp}/probes.out" 2>&1
 cat "${TMPDIR:-/tmp}/probes.out" >&2

@@ -63,8 +63,8 @@ one() {
 		result="FAIL: no probe ran"
 	fi
 	grep -q '	probes: failed	[1-9]' "$work/$place.tsv" && result="FAIL: probes"
-	printf '%-16s %-3s checks  words %-40s %s %s\n' "$place" "$(grep -vc '	held: \|	probes: ' "$work/$place.tsv")" \
-		"$(sed -n 's/.*	words	//p' "$work/$place.tsv")" "$probes" "$result"
+	printf '%-16s %-3s checks  fallbacks %-40s %s %s\n' "$place" "$(grep -vc '	enforced: \|	probes: ' "$work/$place.tsv")" \
+		"$(sed -n 's/.*	fallbacks	//p' "$work/$place.tsv")" "$probes" "$result"
 	case $result in
 	FAIL*)
 		failed=$((failed + 1))

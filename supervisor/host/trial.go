@@ -1,4 +1,4 @@
-package supervisor
+package host
 
 import (
 	"bytes"
@@ -15,18 +15,21 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
+	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
 
-// Trial is what a scratch session showed. What has no value was not tried.
+// Trial is the outcome of a scratch session. A field without a value was not
+// tried.
 type Trial struct {
-	Opens  bool     `json:"opens"`
-	Words  []string `json:"words,omitempty"`  // of degraded, without which none opens here
-	Why    string   `json:"why,omitempty"`    // it does not
-	Proofs []string `json:"proofs,omitempty"` // what its first process could not do
-	// Checks are the outcomes by name: empty when held, else what happened.
+	Opens     bool     `json:"opens"`
+	Fallbacks []string `json:"fallbacks,omitempty"` // mechanisms that degraded must name for a session to open here
+	Why       string   `json:"why,omitempty"`       // it does not open
+	Proofs    []string `json:"proofs,omitempty"`    // operations that were refused to its first process
+	// Checks are the outcomes by name: empty when the rule was enforced, else what
+	// happened instead.
 	Checks map[string]string `json:"checks,omitempty"`
 }
 
@@ -36,7 +39,7 @@ type Shell struct {
 	BashEnv bool   `json:"reads_bash_env"`
 }
 
-// trialClosed is a rule of the scratch session that only a file server holds.
+// trialClosed is a rule of the scratch session that only a file server enforces.
 const trialClosed = "  - {name: closed, paths: ['${WORKSPACE}/closed', '${WORKSPACE}/closed/**'], operations: [write, create, delete, " +
 	"rename], decision: deny}\n"
 
@@ -53,13 +56,13 @@ env_inject: {BASH_ENV: ` + layout.Library + `/bash_startup.sh, DETECTED: injecte
 `
 
 // checks are scripts for /bin/sh in the workspace of the scratch session. Each
-// prints "held", or what happened instead.
+// prints "ok", or what happened instead.
 var checks = map[string]string{
-	"command":    `if ./refused; then echo a denied program ran; elif ./allowed; then echo held; else echo an allowed program did not run; fi`,
-	"file":       `if (echo x > closed/file); then echo a denied file was written; elif echo x > open; then echo held; else echo an allowed file was not written; fi`,
-	"outside":    `if [ -e "$1" ] && (: <"$1") 2>/dev/null; then echo a file that no rule shows can be read; else echo held; fi`,
-	"env_nested": `[ "$(env -i sh -c 'echo $DETECTED')" = injected ] && echo held || echo a nested program started without env_inject`,
-	"network":    `{ read -r head; if read -r line; then echo there is a route out; else echo held; fi; } </proc/net/route`,
+	"command":    `if ./refused; then echo a denied program ran; elif ./allowed; then echo ok; else echo an allowed program did not run; fi`,
+	"file":       `if (echo x > closed/file); then echo a denied file was written; elif echo x > open; then echo ok; else echo an allowed file was not written; fi`,
+	"outside":    `if [ -e "$1" ] && (: <"$1") 2>/dev/null; then echo a file that no rule shows can be read; else echo ok; fi`,
+	"env_nested": `[ "$(env -i sh -c 'echo $DETECTED')" = injected ] && echo ok || echo a nested program started without env_inject`,
+	"network":    `{ read -r head; if read -r line; then echo there is a route out; else echo ok; fi; } </proc/net/route`,
 }
 
 // checkTimeout bounds one check of the scratch session.
@@ -68,15 +71,15 @@ const checkTimeout = 60 * time.Second
 // trialShells are looked for on this machine.
 var trialShells = []string{"/bin/sh", "/bin/bash", "/bin/dash", "/bin/ash", "/bin/zsh", "/bin/ksh"}
 
-// trySession opens a session like any other and has it prove itself.
-func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err error) {
+// trySession opens a session like any other and runs the checks in it.
+func (r *Report) trySession(ctx context.Context, operator supervisor.OperatorConfig) (err error) {
 	dir, err := os.MkdirTemp("", "agentsh-detect-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	workspace, err := trialWorkspace(dir)
-	defer func() { _ = os.Chown(workspace, os.Geteuid(), os.Getegid()) }() // root may lack the capability to remove what is another's
+	defer func() { _ = os.Chown(workspace, os.Geteuid(), os.Getegid()) }() // root may lack the capability to remove files of others
 	if err != nil {
 		return err
 	}
@@ -85,43 +88,45 @@ func (r *Report) trySession(ctx context.Context, operator OperatorConfig) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cfg := SessionConfig(
-		OperatorConfig{Path: operator.Path, User: operator.User, Degraded: operator.Degraded}, // nothing else may keep it from opening
-		Request{Boot: wire.Bootstrap{Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: "/home/sandbox"}, Audit: log},
+	cfg := supervisor.SessionConfig(
+		supervisor.OperatorConfig{Path: operator.Path, User: operator.User, Degraded: operator.Degraded}, // no requirement may refuse it
+		supervisor.Request{
+			Boot:  wire.Bootstrap{Governed: []wire.Governed{{Backing: workspace, Path: workspace}}, Home: layout.CommandHome},
+			Audit: log,
+		},
 	)
 	cfg.Log = slog.New(slog.DiscardHandler)
-	session, err := cfg.openTrial(ctx, workspace)
+	session, err := openTrial(ctx, cfg, workspace)
 	if err != nil {
 		r.Session.Why = err.Error()
 		cfg.Degraded = probe.WithFallbacks(nil, probe.Mechanisms())
-		if session, err = cfg.openTrial(ctx, workspace); err != nil {
+		if session, err = openTrial(ctx, cfg, workspace); err != nil {
 			if again := err.Error(); again != r.Session.Why {
 				r.Session.Why += "\nwith every fallback of degraded: " + again
 			}
 			return nil
 		}
-		r.Session.Words = slices.DeleteFunc(
-			probe.Shortest(session.Missing().Names()),
-			func(word string) bool { return probe.Allowed(word, operator.Degraded) || word == probe.Cgroup },
-		)
+		r.Session.Fallbacks = slices.DeleteFunc(probe.Shortest(session.Missing().Names()), func(mechanism string) bool {
+			return probe.Allowed(mechanism, operator.Degraded) || mechanism == probe.Cgroup
+		})
 		return session.Close()
 	}
-	r.Session.Opens = true
-	r.Session.Proofs = session.Refused()
+	r.Session.Opens, r.Session.Proofs = true, session.Refused()
 	r.runChecks(ctx, session, dir)
 	return session.Close()
 }
 
-// openTrial opens the scratch session under a policy that the place can hold.
-func (c *Config) openTrial(ctx context.Context, workspace string) (*Session, error) {
-	missing, err := probe.Survey(c.Degraded)
+// openTrial opens the scratch session under a policy that this machine can
+// enforce.
+func openTrial(ctx context.Context, cfg supervisor.Config, workspace string) (*supervisor.Session, error) {
+	missing, err := probe.Survey(cfg.Degraded)
 	if err != nil {
 		return nil, err
 	}
 	text := trialPolicy
 	if missing.Has(probe.FileServer) {
 		text = strings.Replace(text, trialClosed, "", 1)
-		user, err := view.CommandUser(c.User, false)
+		user, err := view.CommandUser(cfg.User, false)
 		if err != nil {
 			return nil, err
 		}
@@ -129,14 +134,14 @@ func (c *Config) openTrial(ctx context.Context, workspace string) (*Session, err
 			return nil, err
 		}
 	}
-	c.Policy, err = syntax.Load(
+	cfg.Policy, err = syntax.Load(
 		policy.Source{Name: "detect.yaml", Data: []byte(text)},
 		syntax.Options{Vars: map[string]string{"WORKSPACE": workspace}},
 	)
 	if err != nil {
 		return nil, err
 	}
-	return Open(ctx, *c)
+	return supervisor.Open(ctx, cfg)
 }
 
 // trialWorkspace makes the workspace of a scratch session, for everybody.
@@ -156,7 +161,7 @@ func trialWorkspace(dir string) (string, error) {
 }
 
 // runChecks runs the checks and looks at every shell.
-func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
+func (r *Report) runChecks(ctx context.Context, s *supervisor.Session, dir string) {
 	run := func(argv ...string) string {
 		var out bytes.Buffer
 		exit, _, err := s.Exec(
@@ -174,12 +179,12 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 	}
 	r.Session.Checks = map[string]string{}
 	for name, script := range checks {
-		if cannotCheck(s, name) {
+		if !claims(s, name) {
 			continue
 		}
 		got := run("/bin/sh", "-c", script, "sh", filepath.Join(dir, "audit.key"))
 		switch got {
-		case "held":
+		case "ok":
 			got = ""
 		case "":
 			got = "no result"
@@ -194,25 +199,24 @@ func (r *Report) runChecks(ctx context.Context, s *Session, dir string) {
 	}
 }
 
-// cannotCheck reports whether a session does without what a check looks at: it is
-// then not claimed.
-func cannotCheck(s *Session, check string) bool {
+// claims reports whether a session promises what a check looks at.
+func claims(s *supervisor.Session, check string) bool {
 	switch check {
 	case "file":
-		return s.Missing().Has(probe.FileServer)
+		return !s.Missing().Has(probe.FileServer)
 	case "env_nested":
-		return s.Missing().Has(probe.ExecVerify)
+		return !s.Missing().Has(probe.ExecVerify)
 	case "network":
-		return s.SharesNetwork() // the machine's routes can be read; its sockets cannot be had
+		return !s.SharesNetwork() // routes of the machine can be read, but no socket can be made
 	}
-	return false
+	return true
 }
 
-// check is the outcome of one check: nil when it held.
+// check is the outcome of one check; nil: the rule was enforced, or not claimed.
 func (t *Trial) check(name string) error {
 	got, tried := t.Checks[name]
 	if !tried {
-		return nil // this session does not claim it
+		return nil
 	}
 	if got != "" {
 		return errors.New(got)

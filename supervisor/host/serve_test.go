@@ -1,4 +1,4 @@
-package supervisor
+package host
 
 import (
 	"bytes"
@@ -11,13 +11,14 @@ import (
 	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/supervisor"
 )
 
 // serveBox serves a session over a channel as agentsh serve does.
 func serveBox(t *testing.T) (*channel.Client, string) {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
-	cfg, _ := testConfig(t, testPolicy)
+	boot := testBoot(t, testPolicy)
 	hostKey, hostPublic, err := channel.NewKeyPair()
 	if err != nil {
 		t.Fatal(err)
@@ -34,14 +35,12 @@ func serveBox(t *testing.T) (*channel.Client, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boot := wire.Bootstrap{
-		Version: wire.Current, Policy: []wire.PolicySource{wire.PolicySource(cfg.Policy.Sources()[0])}, Vars: cfg.Policy.Vars(),
-		Governed: cfg.Files.Governed, EnvDir: cfg.Cwd + "/.env.d", Home: cfg.Environment.Home,
-		AuditPath: filepath.Join(t.TempDir(), "audit.jsonl"),
-		HostKey:   hostKey, AuthorizedKey: public, EnvInject: map[string]string{"FROM_CONFIG": "yes"},
-	}
+	boot.EnvDir, boot.AuditPath = boot.Governed[0].Path+"/.env.d", filepath.Join(t.TempDir(), "audit.jsonl")
+	boot.HostKey, boot.AuthorizedKey, boot.EnvInject = hostKey, public, map[string]string{"FROM_CONFIG": "yes"}
 	served := make(chan error, 1)
-	go func() { served <- Serve(context.Background(), theirs, boot, configDefaults, "test") }()
+	go func() {
+		served <- Serve(context.Background(), theirs, boot, Options{Operator: supervisor.DefaultOperator, Build: "test"})
+	}()
 	client, err := channel.NewClient(context.Background(), ours, channel.ClientConfig{Key: key, HostKey: hostPublic})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +51,7 @@ func serveBox(t *testing.T) (*channel.Client, string) {
 			t.Errorf("serve: %v", err)
 		}
 	})
-	return client, cfg.Cwd
+	return client, boot.Governed[0].Path
 }
 
 func TestAControllerRunsCommandsUnderTheSamePolicy(t *testing.T) {

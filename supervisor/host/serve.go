@@ -1,4 +1,4 @@
-package supervisor
+package host
 
 import (
 	"context"
@@ -15,13 +15,22 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
+	"agentsh/supervisor"
 	"agentsh/supervisor/audit"
 )
 
-// Serve holds one session for a controller: it opens what boot describes,
-// answers on conn until the controller goes or ctx ends, and closes everything.
-// operator gives what boot leaves open. build is told in the hello.
-func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, operator OperatorConfig, build string) error {
+// Options are what a bootstrap leaves open.
+type Options struct {
+	Operator supervisor.OperatorConfig
+	Build    string // of this program, for the hello
+	// Confine gives up what this process does not need once its session runs: see
+	// [supervisor.Session.Confine]. The process must be there for this session alone.
+	Confine bool
+}
+
+// Serve opens the session that boot describes, answers on conn until the
+// controller closes it or ctx ends, and closes everything.
+func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, o Options) error {
 	if boot.Version.Major != wire.Current.Major {
 		return fmt.Errorf("bootstrap version %d: this build speaks %d", boot.Version.Major, wire.Current.Major)
 	}
@@ -30,17 +39,17 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, operator Ope
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(boot.LifetimeSeconds)*time.Second)
 		defer cancel()
 	}
-	h, err := openHost(ctx, boot, operator)
+	h, err := openHandler(ctx, boot, o)
 	if err != nil {
 		return err
 	}
-	err = h.serve(ctx, conn, boot, build)
+	err = h.serve(ctx, conn)
 	return errors.Join(err, h.session.Close(), h.close())
 }
 
-// openHost opens the session that boot describes; the caller closes it and the
-// host.
-func openHost(ctx context.Context, boot wire.Bootstrap, operator OperatorConfig) (*host, error) {
+// openHandler opens the session that boot describes. The caller closes the
+// session, then the handler.
+func openHandler(ctx context.Context, boot wire.Bootstrap, o Options) (*handler, error) {
 	p, err := bootPolicy(boot)
 	if err != nil {
 		return nil, err
@@ -53,11 +62,12 @@ func openHost(ctx context.Context, boot wire.Bootstrap, operator OperatorConfig)
 	if err != nil {
 		return nil, err
 	}
-	h := &host{log: log}
-	if h.session, err = Open(ctx, SessionConfig(operator, Request{Boot: boot, Policy: p, Audit: log, Channel: true})); err != nil {
+	cfg := supervisor.SessionConfig(o.Operator, supervisor.Request{Boot: boot, Policy: p, Audit: log, Channel: true})
+	h := &handler{boot: boot, build: o.Build, log: log}
+	if h.session, err = supervisor.Open(ctx, cfg); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	if operator.Confine {
+	if o.Confine {
 		if err := h.session.Confine(); err != nil {
 			return nil, errors.Join(err, h.session.Close(), log.Close())
 		}
@@ -65,8 +75,8 @@ func openHost(ctx context.Context, boot wire.Bootstrap, operator OperatorConfig)
 	return h, nil
 }
 
-// bootPolicy loads the policy of a bootstrap; what it extends must be there too.
-// Who made the bootstrap settled where the project root may be.
+// bootPolicy loads the policy of a bootstrap. Files that it extends must be in the
+// bootstrap too. The creator of the bootstrap has checked the project root.
 func bootPolicy(boot wire.Bootstrap) (*policy.Policy, error) {
 	if len(boot.Policy) == 0 {
 		return nil, errors.New("bootstrap without a policy")
@@ -82,23 +92,25 @@ func bootPolicy(boot wire.Bootstrap) (*policy.Policy, error) {
 	return syntax.Load(policy.Source(boot.Policy[0]), syntax.Options{Vars: boot.Vars, OutsideWorkspace: true, ReadFile: read})
 }
 
-// host answers a controller for one session.
-type host struct {
-	session *Session
+// handler answers the requests of a session's callers.
+type handler struct {
+	boot    wire.Bootstrap
+	build   string
+	session *supervisor.Session
 	log     *audit.Log
 	files   *channel.Roots
 	roots   []*os.Root
 }
 
-func (h *host) serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, build string) error {
-	if err := h.openFiles(boot); err != nil {
+func (h *handler) serve(ctx context.Context, conn net.Conn) error {
+	if err := h.openFiles(); err != nil {
 		return err
 	}
-	return channel.NewServer(conn, h.server(boot, build)).Serve(ctx)
+	return channel.NewServer(conn, h.server()).Serve(ctx)
 }
 
 // openFiles opens the directories of the files channel.
-func (h *host) openFiles(boot wire.Bootstrap) error {
+func (h *handler) openFiles() error {
 	mounts, err := h.mounts()
 	if err != nil {
 		return err
@@ -108,7 +120,7 @@ func (h *host) openFiles(boot wire.Bootstrap) error {
 }
 
 // mounts are the directories of the files channel.
-func (h *host) mounts() ([]channel.Mount, error) {
+func (h *handler) mounts() ([]channel.Mount, error) {
 	var out []channel.Mount
 	for _, d := range h.session.Directories() {
 		root, err := os.OpenRoot(d.Outside)
@@ -121,18 +133,18 @@ func (h *host) mounts() ([]channel.Mount, error) {
 	return out, nil
 }
 
-// server is what the servers of all connections have in common.
-func (h *host) server(boot wire.Bootstrap, build string) channel.ServerConfig {
+// server is the configuration that the servers of all connections share.
+func (h *handler) server() channel.ServerConfig {
 	return channel.ServerConfig{
-		HostKey: boot.HostKey, AuthorizedKey: boot.AuthorizedKey, Handler: h, Operator: operation{h.session, boot.Vars},
+		HostKey: h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey, Handler: h, Operator: operation{h.session, h.boot.Vars},
 		Hello: wire.Hello{
-			Version: wire.Current, Build: build, BootID: bootID(), Instance: h.session.ID(),
+			Version: wire.Current, Build: h.build, BootID: bootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),
 		},
 	}
 }
 
-func (h *host) close() error {
+func (h *handler) close() error {
 	var errs []error
 	for _, r := range h.roots {
 		errs = append(errs, r.Close())
@@ -142,7 +154,7 @@ func (h *host) close() error {
 
 // Keep carries out what the session's user asks of its trash and of what was
 // written behind its mounts.
-func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
+func (h *handler) Keep(ctx context.Context, r wire.KeepRequest) error {
 	f := h.session.Files()
 	switch {
 	case r.Restore != "":
@@ -160,20 +172,20 @@ func (h *host) Keep(ctx context.Context, r wire.KeepRequest) error {
 
 // Hold freezes the files for a checkpoint or a rollback, for as long as its process
 // lives and the session does. See [channel.Keeper].
-func (h *host) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
+func (h *handler) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
 	return h.session.Files().Freeze(ctx, in, out)
 }
 
-// Exec runs one command. See [Session.Exec].
-func (h *host) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+// Exec runs one command. See [supervisor.Session.Exec].
+func (h *handler) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	return h.session.Exec(ctx, req, s)
 }
 
 // Files are the governed directories.
-func (h *host) Files() channel.Files { return h.files }
+func (h *handler) Files() channel.Files { return h.files }
 
 // Changes is the change record of the workspace.
-func (h *host) Changes(ctx context.Context) ([]wire.Change, error) {
+func (h *handler) Changes(ctx context.Context) ([]wire.Change, error) {
 	if err := h.session.Files().Drain(); err != nil {
 		return nil, err
 	}
@@ -181,7 +193,7 @@ func (h *host) Changes(ctx context.Context) ([]wire.Change, error) {
 }
 
 // Events follows the audit log.
-func (h *host) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error] {
+func (h *handler) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		f, err := h.log.Subscribe(from)
 		if err != nil {
@@ -211,7 +223,7 @@ func bootID() string {
 }
 
 // proven are the capabilities that the session proved at its start.
-func proven(s *Session) []string {
+func proven(s *supervisor.Session) []string {
 	out := []string{"exec_notify"}
 	if s.Files() != nil {
 		out = append(out, "file_rules")
@@ -220,40 +232,4 @@ func proven(s *Session) []string {
 		out = append(out, "refused: "+what)
 	}
 	return out
-}
-
-// operation is what a session's callers ask of it as a whole.
-type operation struct {
-	session *Session
-	vars    map[string]string // of policies
-}
-
-// Approvals is what waits for a person.
-func (o operation) Approvals() []wire.Pending { return o.session.Approvals().List() }
-
-// Connections are those that are open to the outside.
-func (o operation) Connections() []wire.Connection {
-	return o.session.Network().Connections()
-}
-
-// Follow follows what waits. See [approve.Queue.Follow].
-func (o operation) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
-	return o.session.Approvals().Follow(ctx, fn)
-}
-
-// Answer answers one question.
-func (o operation) Answer(a wire.ApprovalAnswer) error { return o.session.Approvals().Answer(a) }
-
-// Reload replaces the session's policy from the sources of another one. See
-// [Session.Reload].
-func (o operation) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error) {
-	p, err := bootPolicy(wire.Bootstrap{Policy: r.Policy, Vars: o.vars})
-	if err != nil {
-		return wire.Reloaded{}, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
-	}
-	done, err := o.session.Reload(ctx, p)
-	if err != nil {
-		return done, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
-	}
-	return done, nil
 }

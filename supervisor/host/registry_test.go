@@ -1,6 +1,7 @@
-package supervisor
+package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -14,6 +15,8 @@ import (
 
 	"agentsh/internal/channel"
 	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
 )
 
 func testRegistry(t *testing.T) *Registry {
@@ -171,7 +174,17 @@ func TestTheRegistryIsHiddenFromEveryView(t *testing.T) {
 	}
 	text := strings.Replace(testPolicy, "'/usr/**', ", "'"+shown+"', '"+shown+"/**', '/usr/**', ", 1)
 	text = strings.Replace(text, ", /tmp, '/tmp/**'", "", 1)
-	b := openBox(t, text)
+	boot := testBoot(t, text)
+	log := openLog(t)
+	s, err := supervisor.Open(context.Background(), testRequest(t, boot, log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}()
 	r, err := OpenRegistry()
 	if err != nil {
 		t.Fatal(err)
@@ -181,14 +194,19 @@ func TestTheRegistryIsHiddenFromEveryView(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer v.lock.Close()
-	_, out := b.run(t, "find", shown)
-	if !strings.Contains(out, "/plain") || strings.Contains(out, "later") {
+	var printed bytes.Buffer
+	request := wire.ExecRequest{ID: t.Name(), Argv: []string{"find", shown}}
+	if _, _, err := s.Exec(context.Background(), request, wire.Streams{Stdout: &printed, Stderr: &printed}); err != nil {
+		t.Fatal(err)
+	}
+	if out := printed.String(); !strings.Contains(out, "/plain") || strings.Contains(out, "later") {
 		t.Errorf("shown: %s", out)
 	}
 
-	cfg, _ := testConfig(t, testPolicy)
-	cfg.Files.Governed[0].Backing = shown
-	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "holds the sockets of sessions") {
+	boot = testBoot(t, testPolicy)
+	boot.Governed[0].Backing = shown
+	_, err = supervisor.Open(context.Background(), testRequest(t, boot, log))
+	if err == nil || !strings.Contains(err.Error(), "holds the sockets of sessions") {
 		t.Errorf("in the workspace: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package supervisor
+package host
 
 import (
 	"context"
@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"agentsh/internal/testenv"
+	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
 )
 
 func detect(t *testing.T) *Report {
 	t.Helper()
-	r, err := Detect(context.Background(), configDefaults)
+	r, err := Detect(context.Background(), supervisor.DefaultOperator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestAMachineWithEverythingHoldsEverything(t *testing.T) {
 		}
 	}
 	for _, g := range r.Groups {
-		if g.By == NotHeld {
+		if g.EnforcedBy == NotEnforced {
 			t.Errorf("%s is not held: %v %s", g.Group, g.Missing, g.Failed)
 		}
 	}
@@ -56,11 +57,11 @@ func TestAMachineWithEverythingHoldsEverything(t *testing.T) {
 
 // The same test binary runs again with something taken away.
 func TestWhatIsTakenAwayIsMissed(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 	if os.Getenv("AGENTSH_TEST_TAKEN") != "" {
 		testTaken(t, strings.Split(os.Getenv("AGENTSH_TEST_TAKEN"), " "))
 		return
 	}
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 	tests := []struct {
 		name, how string
 		missing   []string
@@ -111,9 +112,9 @@ func testTaken(t *testing.T, missing []string) {
 		}
 	}
 	for _, g := range groupTable {
-		i := slices.IndexFunc(r.Groups, func(h Held) bool { return h.Group == g.name })
+		i := slices.IndexFunc(r.Groups, func(found Group) bool { return found.Group == g.name })
 		lost := slices.ContainsFunc(g.needs, func(n string) bool { return slices.Contains(missing, n) })
-		if lost && r.Groups[i].By != NotHeld {
+		if lost && r.Groups[i].EnforcedBy != NotEnforced {
 			t.Errorf("%s: %+v", g.name, r.Groups[i])
 		}
 	}
@@ -130,20 +131,6 @@ func testTaken(t *testing.T, missing []string) {
 	t.Log("looked at what is left")
 }
 
-func TestARequirementOfTheSession(t *testing.T) {
-	testenv.Need(t, testenv.Root)
-	cfg, _ := testConfig(t, testPolicy)
-	cfg.Network.Shared, cfg.Files.Governed = true, nil
-	cfg.Require = []probe.Setting{
-		{Name: "net_namespace", At: "c.yaml:3:5"}, {Name: "file_governed", At: "c.yaml:4:5"}, {Name: "landlock", At: "c.yaml:5:5"},
-	}
-	_, err := Open(context.Background(), cfg)
-	if err == nil || err.Error() != "c.yaml:3:5: require net_namespace: the session shares the network of this machine\n"+
-		"c.yaml:4:5: require file_governed: the session has no workspace under file policy" {
-		t.Errorf("%v", err)
-	}
-}
-
 func TestWhatAGroupNeedsCanBeTried(t *testing.T) {
 	for _, g := range groupTable {
 		for _, name := range g.needs {
@@ -155,4 +142,35 @@ func TestWhatAGroupNeedsCanBeTried(t *testing.T) {
 			t.Errorf("%s is checked by %s, which does not exist", g.name, g.check)
 		}
 	}
+}
+
+func TestDetectionSaysWhyNoFallbackHelps(t *testing.T) {
+	if os.Getenv("AGENTSH_TEST_LACKING") == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := testenv.Without(
+			t,
+			[]string{testenv.WithoutNamespaces, testenv.WithoutLandlock},
+			self,
+			"-test.run=^TestDetectionSaysWhyNoFallbackHelps$",
+			"-test.v",
+		)
+		cmd.Env = append(os.Environ(), "AGENTSH_TEST_LACKING"+"=both")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "no fallback helps") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	r, err := Detect(context.Background(), supervisor.OperatorConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Session.Opens || len(r.Session.Fallbacks) > 0 ||
+		!strings.Contains(r.Session.Why, "\nwith every fallback of degraded: neither namespaces nor Landlock of ABI 3") {
+		t.Fatalf("%+v", r.Session)
+	}
+	t.Log("no fallback helps")
 }

@@ -1,4 +1,4 @@
-package supervisor
+package host
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/channel"
+	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
 )
 
@@ -66,32 +67,11 @@ type sessionKeys struct {
 	HostKey []byte `json:"host_key"` // the session's public half
 }
 
-// registryDir is where the sessions of this user are: below XDG_RUNTIME_DIR, or
-// /run for root.
-func registryDir() (string, error) {
-	base := os.Getenv("XDG_RUNTIME_DIR")
-	if base == "" && os.Geteuid() == 0 {
-		base = "/run"
-	}
-	if base == "" {
-		return "", errors.New("XDG_RUNTIME_DIR is not set: it names a directory of this user alone; " +
-			"log in as the user, or run 'export XDG_RUNTIME_DIR=$(mktemp -d)'")
-	}
-	if !filepath.IsAbs(base) {
-		return "", fmt.Errorf("XDG_RUNTIME_DIR %q is not an absolute path", base)
-	}
-	base, err := filepath.EvalSymlinks(base)
-	if err != nil {
-		return "", fmt.Errorf("runtime directory: %w", err)
-	}
-	return filepath.Join(base, "agentsh"), nil
-}
-
 // OpenRegistry opens the registry of this user, makes it where it is missing,
 // and removes what killed supervisors left. One that others could change is
 // refused.
 func OpenRegistry() (*Registry, error) {
-	dir, err := registryDir()
+	dir, err := statedir.Runtime()
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +108,7 @@ func (r *Registry) sweep() error {
 // been faster, and a new session may have the name already.
 func (r *Registry) removeDead(name string) {
 	dir := filepath.Join(r.dir, name)
-	lock, err := lockState(dir, 0)
+	lock, err := statedir.LockDir(dir, 0)
 	if err != nil {
 		return
 	}
@@ -137,7 +117,7 @@ func (r *Registry) removeDead(name string) {
 	if err != nil {
 		return
 	}
-	if there, err := os.Lstat(filepath.Join(dir, stateLock)); err == nil && os.SameFile(held, there) {
+	if there, err := os.Lstat(filepath.Join(dir, statedir.LockName)); err == nil && os.SameFile(held, there) {
 		_ = os.RemoveAll(dir) // the next one tries again
 	}
 }
@@ -161,7 +141,7 @@ func (r *Registry) reserve(name string, keys sessionKeys) (*reservation, error) 
 	if err != nil {
 		return nil, fmt.Errorf("session %s: %w", name, err)
 	}
-	lock, err := lockState(fresh, os.O_CREATE|os.O_EXCL)
+	lock, err := statedir.LockDir(fresh, os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return nil, fmt.Errorf("session %s: %w", name, errors.Join(err, os.RemoveAll(fresh)))
 	}
@@ -294,19 +274,4 @@ func makeKeys(boot *wire.Bootstrap) (sessionKeys, error) {
 	}
 	k.Key, boot.AuthorizedKey, err = channel.NewKeyPair()
 	return k, err
-}
-
-// registryDirs are the places where sessions of this user may be, also those
-// made with another environment.
-func registryDirs() []string {
-	uid := os.Geteuid()
-	dirs := []string{fmt.Sprintf("/run/user/%d/agentsh", uid)}
-	if uid == 0 {
-		dirs = append(dirs, "/run/agentsh")
-	}
-	if dir, err := registryDir(); err == nil {
-		dirs = append(dirs, dir)
-	}
-	slices.Sort(dirs)
-	return slices.Compact(dirs)
 }

@@ -1,4 +1,4 @@
-package supervisor
+package host
 
 import (
 	"context"
@@ -10,10 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
 )
 
-// Report is what a machine can hold.
+// Report is what can be enforced on a machine.
 type Report struct {
 	Kernel       string            `json:"kernel"`
 	Architecture string            `json:"architecture"`
@@ -22,13 +23,13 @@ type Report struct {
 	Primitives   []probe.Primitive `json:"primitives"`
 	Session      Trial             `json:"session"`
 	Shells       []Shell           `json:"shells,omitempty"`
-	Groups       []Held            `json:"groups"`
+	Groups       []Group           `json:"groups"`
 }
 
-// Detect tries everything that sessions are made of, each in a process of its
-// own that ends with the trial, and opens a session in a scratch directory. It
-// leaves nothing behind. operator gives the user of commands and their PATH.
-func Detect(ctx context.Context, operator OperatorConfig) (*Report, error) {
+// Detect tries every primitive, each in a process of its own that ends with the
+// trial, and opens a session in a scratch directory. It leaves nothing behind.
+// operator gives the user of commands, their PATH and degraded.
+func Detect(ctx context.Context, operator supervisor.OperatorConfig) (*Report, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return nil, fmt.Errorf("uname: %w", err)

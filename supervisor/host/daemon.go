@@ -1,4 +1,4 @@
-package supervisor
+package host
 
 import (
 	"bytes"
@@ -102,9 +102,8 @@ func memoryFile(data []byte) (*os.File, error) {
 
 // daemon is the supervisor of one session of a registry.
 type daemon struct {
-	*host
-	boot   wire.Bootstrap
-	build  string
+	*handler
+	boot   wire.Bootstrap // before the session is open
 	socket string
 	ready  *os.File
 	lock   *os.File
@@ -112,10 +111,11 @@ type daemon struct {
 }
 
 // ServeSocket is the supervisor of one session that [Registry.Create] starts: it
-// opens what it is told over its descriptors, answers on the socket until ctx
-// ends, the session ends or its time is up, and removes its directory.
-func ServeSocket(ctx context.Context, socket string, operator OperatorConfig, build string) error {
-	d := &daemon{socket: socket, build: build}
+// opens the session that its descriptors describe, answers on the socket until ctx
+// ends, the session ends or its lifetime is over, and removes the session's
+// directory.
+func ServeSocket(ctx context.Context, socket string, o Options) error {
+	d := &daemon{socket: socket}
 	if err := d.receive(); err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func ServeSocket(ctx context.Context, socket string, operator OperatorConfig, bu
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 		defer cancel()
 	}
-	err := d.serve(ctx, operator)
+	err := d.serve(ctx, o)
 	return errors.Join(err, d.leave(err), d.lock.Close())
 }
 
@@ -150,10 +150,10 @@ func (d *daemon) receive() error {
 	return nil
 }
 
-// serve holds the session until it ends.
-func (d *daemon) serve(ctx context.Context, operator OperatorConfig) error {
+// serve opens the session and closes it when it has ended.
+func (d *daemon) serve(ctx context.Context, o Options) error {
 	var err error
-	if d.host, err = openHost(ctx, d.boot, operator); err != nil {
+	if d.handler, err = openHandler(ctx, d.boot, o); err != nil {
 		return err
 	}
 	err = d.answer(ctx)
@@ -162,10 +162,10 @@ func (d *daemon) serve(ctx context.Context, operator OperatorConfig) error {
 
 // answer takes connections until the session ends, and waits for their ends.
 func (d *daemon) answer(ctx context.Context) error {
-	if err := d.openFiles(d.boot); err != nil {
+	if err := d.openFiles(); err != nil {
 		return err
 	}
-	d.server = d.host.server(d.boot, d.build)
+	d.server = d.handler.server()
 	d.server.Clients = &channel.Clients{Shared: true}
 	l, err := channel.Listen(ctx, "unix://"+d.socket)
 	if err != nil {
@@ -206,10 +206,14 @@ func (d *daemon) answer(ctx context.Context) error {
 	}
 }
 
+// farewell is how long the callers of a session that has ended may take to learn
+// why.
+const farewell = 2 * time.Second
+
 // lastWords waits until the callers of a session that has ended know why, for a
 // time that is enough unless they do not listen.
 func (d *daemon) lastWords(ctx context.Context) {
-	limit := time.NewTimer(killGrace)
+	limit := time.NewTimer(farewell)
 	defer limit.Stop()
 	select {
 	case <-d.server.Clients.Told():
@@ -268,7 +272,7 @@ func (d *daemon) connection(ctx context.Context, conn net.Conn) {
 		return
 	}
 	server := d.server
-	server.Handler = afterwards{d.host}
+	server.Handler = afterwards{d.handler}
 	if err := channel.NewServer(conn, server).Serve(ctx); err != nil && ctx.Err() == nil {
 		d.session.Config().Log.Warn("connection ended", "reason", err)
 	}
@@ -276,9 +280,9 @@ func (d *daemon) connection(ctx context.Context, conn net.Conn) {
 
 // afterwards answers like the host; when a command's end is told, what the file
 // server refused it is in the audit log.
-type afterwards struct{ *host }
+type afterwards struct{ *handler }
 
-// Exec runs one command. See [Session.Exec].
+// Exec runs one command. See [supervisor.Session.Exec].
 func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	exit, left, err := a.session.Exec(ctx, req, s)
 	return exit, left, errors.Join(err, a.session.Files().Drain())

@@ -1,0 +1,196 @@
+package host
+
+import (
+	"slices"
+
+	"agentsh/supervisor"
+	"agentsh/supervisor/probe"
+)
+
+// Enforcement is what enforces a group of rules.
+type Enforcement string
+
+// The kinds of enforcement.
+const (
+	ByKernel     Enforcement = "kernel"     // what is not allowed does not exist or fails in the kernel
+	BySupervisor Enforcement = "supervisor" // the kernel stops the caller until the supervisor has decided
+	Advisory     Enforcement = "advisory"   // programs comply unless they mean harm
+	NotEnforced  Enforcement = "not enforced"
+)
+
+// Group is one group of rules and what enforces it here.
+type Group struct {
+	Group         string      `json:"group"`
+	EnforcedBy    Enforcement `json:"enforced_by"`
+	How           string      `json:"how"`
+	Missing       []string    `json:"missing,omitempty"`        // primitives
+	Fallbacks     []string    `json:"fallbacks,omitempty"`      // mechanisms of degraded with which sessions open without them
+	WithFallbacks string      `json:"with_fallbacks,omitempty"` // what would enforce it then; empty: degraded has them already
+	Failed        string      `json:"failed,omitempty"`         // what the scratch session did instead
+	Refused       []string    `json:"refused,omitempty"`        // settings with which no session is opened
+}
+
+// group is what one group of rules needs.
+type group struct {
+	name     string
+	by       Enforcement
+	how      string
+	needs    []string // primitives
+	check    string   // of the scratch session; empty: none
+	settings []string // of the policy
+}
+
+// limitSettings are the limits that a policy can set.
+var limitSettings = []string{
+	"resource_limits.pids_max", "resource_limits.open_files", "resource_limits.max_memory_mb",
+	"resource_limits.memory_swap_max_mb", "resource_limits.cpu_quota_percent",
+	"resource_limits.disk_write_mb", "resource_limits.disk_read_bps_max", "resource_limits.disk_write_bps_max",
+	"resource_limits.command_timeout", "resource_limits.session_timeout", "resource_limits.idle_timeout",
+}
+
+// groupTable is every group of rules, with what it needs.
+var groupTable = []group{
+	{"commands", BySupervisor, "every execve waits for its decision and is verified before its first instruction",
+		[]string{"seccomp_notify", "ptrace", "proc_mem"}, "command", []string{"command_rules", "exec_from"}},
+	{"files outside the workspace", ByKernel, "a root directory of its own: what no rule allows does not exist there; Landlock beneath",
+		[]string{"mount_namespace", "mount_api", "private_proc", "landlock"}, "outside", []string{"file_rules"}},
+	{"files in the workspace", BySupervisor, "a file server decides every operation",
+		[]string{"mount_namespace", "fuse"}, "file", []string{"file_rules"}},
+	{"repositories", BySupervisor, "the file server evaluates the content that git reads in them",
+		[]string{"mount_namespace", "fuse"}, "file", []string{"git_guard"}},
+	{"signals", ByKernel, "a pid namespace and Landlock scopes keep them inside; those with rules by process are notified",
+		[]string{"pid_namespace", "landlock_scopes", "seccomp_notify"}, "", []string{"signal_rules"}},
+	{"network", ByKernel, "a network of its own: loopback, and the supervisor's proxy as the only way out",
+		[]string{"net_namespace"}, "network", []string{"network_rules", "resource_limits.net_bandwidth_mbps"}},
+	{
+		"network, without a proxy",
+		ByKernel,
+		"TCP and DNS of programs that ignore proxy variables are redirected to it; other datagrams are dropped",
+		[]string{"net_namespace", "net_redirect"},
+		"",
+		nil,
+	},
+	{
+		"network, shared",
+		BySupervisor,
+		"Landlock refuses TCP connections, the filter all other sockets of the Internet; the supervisor connects to evaluated addresses",
+		[]string{"landlock_net", "seccomp_notify", "pidfd_getfd"},
+		"",
+		nil,
+	},
+	{
+		"unix sockets",
+		ByKernel,
+		"only sockets of the machine that a rule names are in the root directory; Landlock scopes restrict abstract ones",
+		[]string{"mount_namespace", "landlock_scopes"},
+		"",
+		[]string{"unix_socket_rules"},
+	},
+	{"limits", ByKernel, "hard resource limits and control groups from before the execve",
+		[]string{"limits"}, "", limitSettings},
+	{"env_inject", BySupervisor, "every environment is built in one place",
+		nil, "", nil},
+	{"env_inject, nested", BySupervisor, "an execve without it gets it before its first instruction",
+		[]string{"seccomp_notify", "ptrace", "proc_mem"}, "env_nested", nil},
+	{"builtins of shells", Advisory, "bash turns off kill, ulimit and umask where it reads BASH_ENV; the groups above restrict what they do",
+		nil, "", nil},
+}
+
+// reduced is what enforces a group in a session without a mechanism.
+type reduced struct {
+	mechanism string
+	by        Enforcement
+	how       string
+}
+
+// reducedTable has for each group what is left without a mechanism, the greatest
+// loss first.
+var reducedTable = map[string][]reduced{
+	"commands": {{probe.ExecVerify, BySupervisor, "every execve waits for its decision; what another thread exchanges meanwhile is not seen"}},
+	"files outside the workspace": {
+		{probe.Namespaces, ByKernel, "Landlock: what no rule allows cannot be opened; names, sizes and modes can be seen"},
+		{probe.Landlock, ByKernel, "a root directory of its own: what no rule allows does not exist there"}},
+	"files in the workspace": {
+		{probe.Namespaces, ByKernel, "Landlock, for whole trees: rules that differ inside one are refused at start"},
+		{probe.FileServer, ByKernel, "mounts, for whole trees: rules that differ inside one are refused at start"}},
+	"repositories": {
+		{probe.Namespaces, NotEnforced, "a policy with git_guard is refused at start"},
+		{probe.FileServer, NotEnforced, "a policy with git_guard is refused at start"}},
+	"signals": {
+		{probe.Namespaces, BySupervisor, "notification refuses signals to processes of others; so do Landlock scopes where the kernel has them"},
+		{probe.Landlock, ByKernel, "a pid namespace keeps them inside; signal_rules are evaluated by notification"},
+		{probe.LandlockScopes, ByKernel, "a pid namespace keeps them inside; signal_rules are evaluated by notification"}},
+	"network": {{probe.Namespaces, ByKernel, "the filter refuses every socket but UNIX"}},
+	"unix sockets": {
+		{
+			probe.Namespaces,
+			NotEnforced,
+			"by the permissions of the file system alone; Landlock scopes keep abstract ones inside where the kernel has them",
+		},
+		{probe.Landlock, ByKernel, "sockets of the machine are not in the root directory; the network namespace separates abstract ones"},
+		{probe.LandlockScopes, ByKernel, "sockets of the machine are not in the root directory; the network namespace separates abstract ones"}},
+	"env_inject, nested": {{probe.ExecVerify, NotEnforced, "an execve without it goes on without it"}},
+}
+
+// groups says for every group what enforces it, from the primitives that work,
+// the outcome of the scratch session and the operator's degraded.
+func groups(works map[string]bool, trial Trial, degraded []probe.Setting) []Group {
+	var out []Group
+	for _, g := range groupTable {
+		r := Group{Group: g.name, EnforcedBy: g.by, How: g.how}
+		for _, need := range g.needs {
+			if !works[need] {
+				r.Missing = append(r.Missing, need)
+			}
+		}
+		if g.check != "" && trial.Opens {
+			if err := trial.check(g.check); err != nil {
+				r.Failed = err.Error()
+			}
+		}
+		for _, key := range g.settings {
+			if !supervisor.Supports(key, works["cgroup"]) {
+				r.Refused = append(r.Refused, key)
+			}
+		}
+		if len(r.Missing) > 0 {
+			r.reduce(works, degraded)
+		}
+		if r.Failed != "" {
+			r.EnforcedBy = NotEnforced
+		}
+		out = append(out, r)
+	}
+	return slices.Clip(out)
+}
+
+// reduce says what enforces a group with missing primitives: with the operator's
+// degraded, or what would with further fallbacks.
+func (g *Group) reduce(works map[string]bool, degraded []probe.Setting) {
+	g.EnforcedBy = NotEnforced
+	for _, primitive := range g.Missing {
+		mechanism := probe.FallbackFor(primitive)
+		if mechanism == "" {
+			g.Fallbacks = nil
+			return
+		}
+		if !slices.Contains(g.Fallbacks, mechanism) {
+			g.Fallbacks = append(g.Fallbacks, mechanism)
+		}
+	}
+	g.Fallbacks = probe.Shortest(g.Fallbacks)
+	namespaces := probe.Needs(probe.Namespaces)
+	for _, left := range reducedTable[g.Group] {
+		applies := slices.Contains(g.Fallbacks, left.mechanism) ||
+			left.mechanism == probe.Namespaces && slices.ContainsFunc(namespaces, func(p string) bool { return !works[p] })
+		if !applies {
+			continue
+		}
+		if slices.ContainsFunc(g.Fallbacks, func(m string) bool { return !probe.Allowed(m, degraded) }) {
+			g.WithFallbacks = string(left.by) + ", " + left.how
+			return
+		}
+		g.EnforcedBy, g.How = left.by, left.how
+		return
+	}
+}

@@ -1,0 +1,44 @@
+package host
+
+import (
+	"context"
+
+	"agentsh/internal/wire"
+	"agentsh/supervisor"
+)
+
+// operation is what a session's callers ask of it as a whole.
+type operation struct {
+	session *supervisor.Session
+	vars    map[string]string // of policies
+}
+
+// Approvals is what waits for a person.
+func (o operation) Approvals() []wire.Pending { return o.session.Approvals().List() }
+
+// Connections are those that are open to the outside.
+func (o operation) Connections() []wire.Connection {
+	return o.session.Network().Connections()
+}
+
+// Follow follows what waits. See [approve.Queue.Follow].
+func (o operation) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
+	return o.session.Approvals().Follow(ctx, fn)
+}
+
+// Answer answers one question.
+func (o operation) Answer(a wire.ApprovalAnswer) error { return o.session.Approvals().Answer(a) }
+
+// Reload replaces the session's policy from the sources of another one. See
+// [supervisor.Session.Reload].
+func (o operation) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error) {
+	p, err := bootPolicy(wire.Bootstrap{Policy: r.Policy, Vars: o.vars})
+	if err != nil {
+		return wire.Reloaded{}, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
+	}
+	done, err := o.session.Reload(ctx, p)
+	if err != nil {
+		return done, &wire.Error{Code: wire.CodeRefused, Message: err.Error()}
+	}
+	return done, nil
+}
