@@ -117,7 +117,7 @@ func viewOptions(cfg Config, c confined, state, store string) view.Options {
 			Namespaces: c.missing.Has(probe.Namespaces), FileServer: c.missing.Has(probe.FileServer),
 			Landlock: c.missing.Has(probe.Landlock), LandlockScopes: c.missing.Has(probe.LandlockScopes),
 		},
-		Sockets: machineSockets,
+		Sockets: netns.UnixSockets,
 	}
 	if store != "" {
 		o.Hidden = append(o.Hidden, view.Hidden{Dir: store, What: "what sessions keep"})

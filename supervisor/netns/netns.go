@@ -12,8 +12,8 @@
 // prepare, [Network.Listen] takes the listeners over, and [Network.Serve] serves
 // them. From then on notifications arrive at [Network.Connect] (connect.go), and
 // connections at the proxy. Both ask callers.go which process connected.
-// redirect.go, netlink.go, send.go, original.go and lookup.go talk to the kernel
-// and know nothing of the rest.
+// redirect.go, netlink.go, send.go, original.go, lookup.go and unixsockets.go talk
+// to the kernel and call nothing of the rest.
 package netns
 
 import (

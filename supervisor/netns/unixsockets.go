@@ -1,4 +1,4 @@
-package supervisor
+package netns
 
 import (
 	"bufio"
@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machineSockets are the Unix sockets that have a path on the machine, links
-// resolved. See proc_net(5), unix. Any user binds any name: one that leads to no
-// socket is left out, and none ends the start of a session.
-func machineSockets() ([]string, error) {
+// UnixSockets returns the paths of the machine's Unix sockets, links resolved. See
+// proc_net(5), unix. Any user can bind any name: a name that leads to no socket is
+// left out and is no error.
+func UnixSockets() ([]string, error) {
 	f, err := os.Open("/proc/net/unix")
 	if err != nil {
 		return nil, fmt.Errorf("list unix sockets: %w", err)
@@ -43,9 +43,10 @@ func machineSockets() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// socketPath is the path of the socket that a name leads to; empty: it leads to
-// none. A name through the descriptors of a process, as /proc/self/fd/3/socket,
-// meant those of who bound it and is not followed. An error is one of this process.
+// socketPath returns the path of the socket that a name leads to; empty: it leads
+// to none. A name through the descriptors of a process, as /proc/self/fd/3/socket,
+// meant those of the process that bound it, and is not followed. Errors are those
+// of this process, as too many open files.
 func socketPath(name string) (string, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, name, &how)
