@@ -26,7 +26,10 @@ var ranks = map[string]int{
 	"policy/policytest":        1,
 	"seccomp":                  1,
 	"seccomp/target":           1,
-	"fuse":                     1,
+	"fuse/changes":             1,
+	"fuse/device":              1, // the protocol of /dev/fuse; knows no paths and no rules
+	"fuse/tree":                1, // names and nodes; knows rules only as cached decisions
+	"fuse":                     2,
 	"internal/channel":         1,
 	"internal/tarfs":           1,
 	"internal/testenv":         1,
@@ -98,7 +101,7 @@ var beside = map[string][]string{
 // owners lists the packages that may import a library.
 var owners = map[string][]string{
 	"github.com/seccomp/libseccomp-golang": {"seccomp"},
-	"github.com/hanwen/go-fuse/v2":         {"fuse"},
+	"github.com/hanwen/go-fuse/v2":         {"fuse", "fuse/device"},
 	"github.com/go-git/gcfg/v2":            {"internal/gitguard"},
 	// The release tool reads another project's format, which has fields it ignores.
 	"gopkg.in/yaml.v3":        {"internal/strictyaml", "packaging/release", "supervisor/host"},

@@ -28,10 +28,8 @@ var stillLarge = map[string]bool{
 	"controller/bootstrap.Input":    true,
 	"controller/runtime.Invocation": true,
 	"controller/harness.field":      true,
-	"fuse.mount":                    true,
 	"supervisor":                    true,
 	"cmd/agentsh":                   true,
-	"fuse":                          true,
 }
 
 // sourceType is a type of the product and where it stands.

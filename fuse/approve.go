@@ -30,17 +30,17 @@ type approvals struct {
 
 	mu      sync.Mutex
 	open    map[uint32]verdict // what a request waits for, by thread
-	granted map[uint32][]ask   // what was allowed for the request of a thread
+	granted map[uint32][]query // what was allowed for the request of a thread
 }
 
 func newApprovals(put func(context.Context, wire.Question) wire.Answer) *approvals {
-	return &approvals{put: put, open: map[uint32]verdict{}, granted: map[uint32][]ask{}}
+	return &approvals{put: put, open: map[uint32]verdict{}, granted: map[uint32][]query{}}
 }
 
 // can reports whether a person may be asked for a thread.
 func (a *approvals) can(tid uint32) bool { return a.put != nil && tid != 0 }
 
-func (a *approvals) allowed(tid uint32, x ask) bool {
+func (a *approvals) allowed(tid uint32, x query) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, g := range a.granted[tid] {
@@ -65,7 +65,7 @@ func (a *approvals) take(tid uint32) verdict {
 	return v
 }
 
-func (a *approvals) grant(tid uint32, x ask) {
+func (a *approvals) grant(tid uint32, x query) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.granted[tid] = append(a.granted[tid], x)
@@ -77,48 +77,53 @@ func (a *approvals) forget(tid uint32) {
 	delete(a.granted, tid)
 }
 
-// asking is a mount whose judgements may ask a person. While one waits no lock
-// is held and other requests go on; afterwards everything is judged anew, so
-// the answer counts only for the path it was given for.
-type asking struct{ *mount }
-
-func (m asking) judged(tid uint32, do func() gofuse.Status) gofuse.Status {
-	return m.judgedBy(tid, m.approved, do)
+// asker calls a handler, and asks a person where the handler finds a rule that wants it.
+// While the person is asked no lock is held and other requests go on. Afterwards the
+// handler is called again and decides everything anew, so that the answer counts only
+// for the path it was given for.
+type asker struct {
+	access *access
+	kernel *kernel
 }
 
-// judgedKept is judged for requests whose answers the kernel keeps: while a
-// person is asked, rules may be exchanged. See [loop.answer].
-func (m asking) judgedKept(tid uint32, do func() gofuse.Status) gofuse.Status {
-	return m.judgedBy(tid, func(tid uint32, v verdict) bool {
-		m.rules.caching.RUnlock()
-		defer m.rules.caching.RLock()
-		return m.approved(tid, v)
+// decided returns the answer of a handler.
+func (k *asker) decided(tid uint32, do func() gofuse.Status) gofuse.Status {
+	return k.decidedBy(tid, k.approved, do)
+}
+
+// decidedCached is decided for a request whose answer the kernel caches: while a person
+// is asked, the rules may be replaced. See [current].
+func (k *asker) decidedCached(tid uint32, do func() gofuse.Status) gofuse.Status {
+	return k.decidedBy(tid, func(tid uint32, v verdict) bool {
+		k.access.rules.caching.RUnlock()
+		defer k.access.rules.caching.RLock()
+		return k.approved(tid, v)
 	}, do)
 }
 
-func (m asking) judgedBy(tid uint32, approved func(uint32, verdict) bool, do func() gofuse.Status) gofuse.Status {
+func (k *asker) decidedBy(tid uint32, approved func(uint32, verdict) bool, do func() gofuse.Status) gofuse.Status {
 	code := do()
 	if code != statusAsk {
 		return code
 	}
-	m.loop.stepAside()
-	defer m.asks.forget(tid)
+	k.kernel.StepAside()
+	defer k.access.approvals.forget(tid)
 	for code == statusAsk {
-		v := m.asks.take(tid)
+		v := k.access.approvals.take(tid)
 		if !approved(tid, v) {
 			return gofuse.EACCES
 		}
-		m.asks.grant(tid, v.ask)
+		k.access.approvals.grant(tid, v.query)
 		code = do()
 	}
 	return code
 }
 
 // approved asks for one verdict and reports the answer.
-func (m asking) approved(tid uint32, v verdict) bool {
-	p := m.reporter.resolve.process(tid)
+func (k *asker) approved(tid uint32, v verdict) bool {
+	p := k.access.reporter.resolve.process(tid)
 	q := wire.Question{
-		Kind: wire.EventFile, Subject: v.op.String() + " " + shown(m.inside(v.rel)), Process: p, Message: v.diag.Message,
+		Kind: wire.EventFile, Subject: v.op.String() + " " + shown(k.access.files.inside(v.rel)), Process: p, Message: v.diag.Message,
 	}
 	if v.dec.Rule != nil {
 		q.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
@@ -127,7 +132,7 @@ func (m asking) approved(tid uint32, v verdict) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go whenKilled(ctx, p.PID, cancel) // ends with ctx
-	answer := m.asks.put(ctx, q)
+	answer := k.access.approvals.put(ctx, q)
 	words := answer.Reason
 	if answer.By != "" {
 		words = strings.TrimSpace("by " + answer.By + " " + words)
@@ -136,7 +141,7 @@ func (m asking) approved(tid uint32, v verdict) bool {
 	if !answer.Allow {
 		v.dec.Effect = policy.Deny
 	}
-	m.report(tid, "", v)
+	k.access.report(tid, "", v)
 	return answer.Allow
 }
 
@@ -176,98 +181,6 @@ func killed(pid int) bool {
 		}
 	}
 	return false
-}
-
-func (m asking) Lookup(c <-chan struct{}, h *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.judgedKept(h.Pid, func() gofuse.Status { return m.mount.Lookup(c, h, name, out) })
-}
-
-func (m asking) GetAttr(c <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	return m.judgedKept(in.Pid, func() gofuse.Status { return m.mount.GetAttr(c, in, out) })
-}
-
-func (m asking) SetAttr(c <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.SetAttr(c, in, out) })
-}
-
-func (m asking) Mknod(c <-chan struct{}, in *gofuse.MknodIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Mknod(c, in, name, out) })
-}
-
-func (m asking) Mkdir(c <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Mkdir(c, in, name, out) })
-}
-
-func (m asking) Symlink(c <-chan struct{}, h *gofuse.InHeader, text, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Symlink(c, h, text, name, out) })
-}
-
-func (m asking) Link(c <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Link(c, in, name, out) })
-}
-
-func (m asking) Rename(c <-chan struct{}, in *gofuse.RenameIn, oldName, newName string) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Rename(c, in, oldName, newName) })
-}
-
-func (m asking) Unlink(c <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
-	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Unlink(c, h, name) })
-}
-
-func (m asking) Rmdir(c <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
-	return m.judged(h.Pid, func() gofuse.Status { return m.mount.Rmdir(c, h, name) })
-}
-
-func (m asking) Readlink(c <-chan struct{}, h *gofuse.InHeader) (text []byte, code gofuse.Status) {
-	code = m.judgedKept(h.Pid, func() gofuse.Status {
-		text, code = m.mount.Readlink(c, h)
-		return code
-	})
-	return text, code
-}
-
-func (m asking) Create(c <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Create(c, in, name, out) })
-}
-
-func (m asking) Open(c <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.Open(c, in, out) })
-}
-
-func (m asking) OpenDir(c <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.OpenDir(c, in, out) })
-}
-
-func (m asking) ReadDir(c <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return m.judgedKept(in.Pid, func() gofuse.Status { return m.mount.ReadDir(c, in, out) })
-}
-
-func (m asking) ReadDirPlus(c <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	return m.judgedKept(in.Pid, func() gofuse.Status { return m.mount.ReadDirPlus(c, in, out) })
-}
-
-func (m asking) GetXAttr(c <-chan struct{}, h *gofuse.InHeader, name string, dest []byte) (size uint32, code gofuse.Status) {
-	code = m.judged(h.Pid, func() gofuse.Status {
-		size, code = m.mount.GetXAttr(c, h, name, dest)
-		return code
-	})
-	return size, code
-}
-
-func (m asking) ListXAttr(c <-chan struct{}, h *gofuse.InHeader, dest []byte) (size uint32, code gofuse.Status) {
-	code = m.judged(h.Pid, func() gofuse.Status {
-		size, code = m.mount.ListXAttr(c, h, dest)
-		return code
-	})
-	return size, code
-}
-
-func (m asking) SetXAttr(c <-chan struct{}, in *gofuse.SetXAttrIn, name string, data []byte) gofuse.Status {
-	return m.judged(in.Pid, func() gofuse.Status { return m.mount.SetXAttr(c, in, name, data) })
-}
-
-func (m asking) RemoveXAttr(c <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
-	return m.judged(h.Pid, func() gofuse.Status { return m.mount.RemoveXAttr(c, h, name) })
 }
 
 // questions are those that the server has put to the supervisor.

@@ -245,22 +245,6 @@ func (r *reporter) flush() {
 	}
 }
 
-// report makes an event of a verdict on this mount.
-func (m *mount) report(tid uint32, target string, v verdict) {
-	e := wire.Event{
-		Path:     m.inside(v.rel),
-		Target:   target,
-		Op:       v.op.String(),
-		Decision: v.dec.Effect.String(),
-		Message:  v.diag.Message,
-		Hint:     v.diag.Hint,
-	}
-	if v.dec.Rule != nil {
-		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
-	}
-	m.reporter.add(report{tid: tid, event: e})
-}
-
 // shown shows a file name in text: bytes that are not UTF-8 as \xNN.
 func shown(s string) string {
 	if utf8.ValidString(s) {

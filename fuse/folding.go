@@ -5,17 +5,23 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"unicode"
 
-	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/policy"
 )
 
-// Rules are about names. A filesystem that takes .GIT for .git gives a file
-// names that no rule speaks of, so a mount on one is refused, and so is the way
-// into such a directory in a mount.
+// folding finds directories of a mount in which names are without case.
+type folding struct {
+	access   *access
+	repos    *repositories
+	device   uint64   // device of the backing
+	casefold bool     // single directories of the backing may be without case
+	known    sync.Map // by other device: whether it is without case
+}
 
 // foldingTypes are filesystems whose names are without case wherever they are
 // mounted as usual: vfat, exfat, ntfs, ntfs3, hfs, hfs+. See statfs(2).
@@ -86,7 +92,7 @@ func sameEntry(d *os.File, name, other string) (bool, error) {
 	if err := unix.Fstatat(int(d.Fd()), name, &a, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return false, fmt.Errorf("look for the case of names: %w", err)
 	}
-	return inodeOf(&a) == inodeOf(&b), nil
+	return sameFile(&a, &b), nil
 }
 
 // triedFolding makes a file and looks for it under another name. Where nothing
@@ -97,7 +103,7 @@ func triedFolding(d *os.File) (bool, error) {
 	if err != nil {
 		return false, nil
 	}
-	closeFD(fd)
+	tree.CloseFD(fd)
 	same, err := sameEntry(d, name, strings.ToUpper(name))
 	return same, errors.Join(err, unix.Unlinkat(int(d.Fd()), name, 0))
 }
@@ -113,40 +119,35 @@ func swapCase(s string) string {
 
 // folds reports whether a directory that the kernel looked up folds names that
 // rules differ about. What cannot be found out counts as such.
-func (m *mount) folds(p place, rel string, st *unix.Stat_t) bool {
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Dev == m.device && !m.casefold {
+func (f *folding) folds(p tree.Entry, rel string, st *unix.Stat_t) bool {
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Dev == f.device && !f.casefold {
 		return false
 	}
-	return m.mayFold(p, rel, st) && (m.repos.on() || !m.rules.now().policy.Tree(m.inside(rel), policy.OpAll).Uniform)
+	return f.mayFold(p, rel, st) && (f.repos.on() || !f.access.rules.now().policy.Tree(f.access.files.inside(rel), policy.OpAll).Uniform)
 }
 
-func (m *mount) mayFold(p place, rel string, st *unix.Stat_t) bool {
-	fd, err := p.open(unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+func (f *folding) mayFold(p tree.Entry, rel string, st *unix.Stat_t) bool {
+	fd, err := p.Open(unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return true
 	}
 	d := os.NewFile(uintptr(fd), rel)
 	defer d.Close()
 	folding, err := flagged(d)
-	if err == nil && !folding && st.Dev != m.device {
-		folding, err = m.deviceFolds(fd, st.Dev)
+	if err == nil && !folding && st.Dev != f.device {
+		folding, err = f.deviceFolds(fd, st.Dev)
 	}
 	return folding || err != nil
 }
 
 // deviceFolds tries a filesystem that is mounted in the backing, once.
-func (m *mount) deviceFolds(fd int, dev uint64) (bool, error) {
-	if known, ok := m.folding.Load(dev); ok {
+func (f *folding) deviceFolds(fd int, dev uint64) (bool, error) {
+	if known, ok := f.known.Load(dev); ok {
 		return known.(bool), nil
 	}
-	folding, err := Folds(procPath(fd))
+	folding, err := Folds(tree.ProcPath(fd))
 	if err == nil {
-		m.folding.Store(dev, folding)
+		f.known.Store(dev, folding)
 	}
 	return folding, err
-}
-
-// refuseFolding denies the way into a directory that folds names.
-func (m *mount) refuseFolding(tid uint32, rel string) gofuse.Status {
-	return m.refuse(tid, ask{policy.OpStat, rel}, "names in this directory are without case: a rule about one of them would not hold", "")
 }

@@ -344,7 +344,7 @@ func checkMapping(t *testing.T, s *session, plain bool) {
 	must(t, err)
 	must(t, s.control.Baseline(t.Context()))
 	f.Close()
-	for !plain && slices.Contains(openFiles(s), s.back("f")) { // until the release was answered
+	for !plain && slices.Contains(serverFiles(s), s.back("f")) { // until the release was answered
 		runtime.Gosched()
 	}
 	copy(data[5000:], "mapped")
@@ -363,8 +363,8 @@ func checkMapping(t *testing.T, s *session, plain bool) {
 	}
 }
 
-// openFiles are the files the server has open.
-func openFiles(s *session) []string {
+// serverFiles are the files the server has open.
+func serverFiles(s *session) []string {
 	dir := fmt.Sprintf("/proc/%d/fd", s.server.Process.Pid)
 	list, err := os.ReadDir(dir)
 	must(s.t, err)
@@ -392,12 +392,12 @@ func TestTheServerClosesWhatNobodyNeeds(t *testing.T) {
 		}
 	}
 	work()
-	before := len(openFiles(s))
+	before := len(serverFiles(s))
 	work()
 	work()
-	for deadline := time.Now().Add(60 * time.Second); len(openFiles(s)) > before+5; runtime.Gosched() {
+	for deadline := time.Now().Add(60 * time.Second); len(serverFiles(s)) > before+5; runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d descriptors, before %d: %v", len(openFiles(s)), before, openFiles(s))
+			t.Fatalf("%d descriptors, before %d: %v", len(serverFiles(s)), before, serverFiles(s))
 		}
 	}
 }

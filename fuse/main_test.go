@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/internal/testenv"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -268,3 +269,7 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+func closeFD(fd int) { _ = unix.Close(fd) }
+
+func procPath(fd int) string { return tree.ProcPath(fd) }

@@ -5,13 +5,16 @@ import (
 	"io"
 	"log"
 	"os"
-	"sync"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/changes"
+	"agentsh/fuse/device"
+	"agentsh/fuse/tree"
 	"agentsh/internal/trash"
+	"agentsh/internal/wire"
 )
 
 // cacheTime is how long the kernel keeps names, attributes and the absence of
@@ -19,83 +22,122 @@ import (
 // supervisor, which announces its own writes.
 const cacheTime = 10 * time.Minute
 
-// mount is one governed directory or file: the answers to the kernel.
+// mount is one governed directory or file: its parts, and what the server does with
+// it as a whole. The kernel's requests go to its [dispatcher].
 type mount struct {
-	gofuse.RawFileSystem // answers ENOSYS for what is not defined below
+	tag     string
+	tree    *tree.Tree
+	files   *files
+	access  *access
+	kernel  *kernel
+	handles *openFiles
+	nodes   *nodeFiles
+	repos   *repositories
+	attrs   attributes
+	folding *folding
+	shared  shared
 
-	tag      string
-	path     string // inside the sandbox, absolute and clean
-	backing  backing
-	tree     *tree
-	rules    *current
-	owner    Owner
-	changes  *changes
-	reporter *reporter
-	trash    *trash.Trash // nil: no rule needs it
-	asks     *approvals
-	old      *before                  // nil: the old content of changed files is not kept
-	mountAt  func(path string) *mount // that serves a path inside the sandbox
-	repos    repositories
+	noOpenDir bool // the kernel lists without handles
+}
 
-	loop        *loop
-	noOpenDir   bool // listings need no handle
-	passthrough bool // reads and writes may bypass the server
-
-	device   uint64   // that the backing lies on
-	casefold bool     // its directories may be without case one by one
-	folding  sync.Map // by other device: whether it is without case
-
-	cache time.Duration // how long the kernel keeps names, attributes and the absence of names
-
-	handleMu sync.Mutex
-	handles  handles
+// shared is what the mounts of a server have in common.
+type shared struct {
+	config    *Config
+	rules     *current
+	reporter  *reporter
+	approvals *approvals
+	trash     *trash.Trash // nil: no rule needs it
+	mountAt   func(path string) *mount
 }
 
 // newMount prepares a mount over backing, which it takes over.
-func newMount(c MountConfig, backingFile *os.File) (*mount, error) {
-	defer backingFile.Close()
-	fd, err := unix.FcntlInt(backingFile.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
+	defer backing.Close()
+	fd, err := unix.FcntlInt(backing.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, fmt.Errorf("backing of %s: %w", c.Path, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		closeFD(fd)
+		tree.CloseFD(fd)
 		return nil, fmt.Errorf("backing of %s: %w", c.Path, err)
 	}
 	kind := st.Mode & unix.S_IFMT
 	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
-		closeFD(fd)
+		tree.CloseFD(fd)
 		return nil, fmt.Errorf("backing of %s: neither a directory nor a regular file", c.Path)
 	}
-	m := &mount{
-		RawFileSystem: gofuse.NewDefaultRawFileSystem(),
-		tag:           c.Tag,
-		path:          c.Path,
-		backing:       backing{fd: fd, dir: kind == unix.S_IFDIR},
-		tree:          newTree(&st),
-		changes:       newChanges(),
-		device:        st.Dev,
+	m := &mount{tag: c.Tag, tree: tree.New(&st), shared: sh}
+	m.files = &files{
+		path: c.Path, backing: tree.Backing{FD: fd, Dir: kind == unix.S_IFDIR}, record: changes.New(), owner: sh.config.Owner,
 	}
-	m.changes.away = &m.backing.away
-	m.repos.m = m
+	m.access = &access{files: m.files, rules: sh.rules, approvals: sh.approvals, reporter: sh.reporter}
+	m.kernel = &kernel{tree: m.tree}
+	m.attrs = attributes{owner: sh.config.Owner, cache: cacheTime}
+	if sh.config.CacheSeconds > 0 {
+		m.attrs.cache = time.Duration(sh.config.CacheSeconds) * time.Second
+	}
+	staged := &stages{}
+	m.handles = &openFiles{tree: m.tree, kernel: m.kernel, stages: staged}
+	m.nodes = &nodeFiles{tree: m.tree, files: m.files, handles: m.handles}
+	m.repos = &repositories{
+		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, handles: m.handles, nodes: m.nodes, stages: staged,
+	}
+	m.folding = &folding{access: m.access, repos: m.repos, device: st.Dev, casefold: sh.config.Casefold}
 	return m, nil
 }
 
+// newDispatcher makes the handlers of a mount.
+func newDispatcher(m *mount) *dispatcher {
+	soft := &softDeletes{files: m.files, access: m.access, kernel: m.kernel, trash: m.shared.trash}
+	redirect := &redirector{
+		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, repos: m.repos, mountAt: m.shared.mountAt,
+	}
+	return &dispatcher{
+		RawFileSystem: gofuse.NewDefaultRawFileSystem(),
+		asker:         asker{access: m.access, kernel: m.kernel},
+		lookups: &lookups{
+			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, folding: m.folding, repos: m.repos,
+		},
+		setattr: &setattr{
+			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, repos: m.repos,
+			soft: soft, redirect: redirect,
+		},
+		data: &data{
+			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, handles: m.handles, kernel: m.kernel, repos: m.repos,
+			soft: soft, redirect: redirect,
+		},
+		directories: &directories{
+			tree: m.tree, files: m.files, access: m.access, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,
+			noOpenDir: m.noOpenDir,
+		},
+		creator: &creator{
+			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, repos: m.repos,
+			redirect: redirect,
+		},
+		remover: &remover{tree: m.tree, files: m.files, access: m.access, soft: soft},
+		renamer: &renamer{
+			tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, repos: m.repos, soft: soft, redirect: redirect,
+			noOpenDir: m.noOpenDir,
+		},
+		xattrs: &xattrs{tree: m.tree, access: m.access, nodes: m.nodes},
+	}
+}
+
 // attach starts answering on the FUSE descriptor, which it takes over. It
-// returns after the kernel's INIT; [loop.serve] answers what follows.
+// returns after the kernel's INIT; [device.Loop.Serve] answers what follows.
 func (m *mount) attach(dev *os.File) error {
 	defer dev.Close()
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
-		return fmt.Errorf("fuse descriptor of %s: %w", m.path, err)
+		return fmt.Errorf("fuse descriptor of %s: %w", m.files.path, err)
 	}
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(m.backing.fd, &fs); err != nil {
-		closeFD(fd)
-		return fmt.Errorf("backing of %s: %w", m.path, err)
+	if err := unix.Fstatfs(m.files.backing.FD, &fs); err != nil {
+		tree.CloseFD(fd)
+		return fmt.Errorf("backing of %s: %w", m.files.path, err)
 	}
-	m.noOpenDir = m.backing.dir && stableOffsets(fs.Type) && m.listsSilently()
+	m.noOpenDir = m.files.backing.Dir && stableOffsets(fs.Type) && m.access.listsSilently()
 	opts := &gofuse.MountOptions{
 		Name:                 "agentsh",
 		FsName:               "agentsh",
@@ -111,28 +153,25 @@ func (m *mount) attach(dev *os.File) error {
 	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
 		opts.MaxStackDepth = 2
 	}
-	l, err := newLoop(m, fd, opts)
+	l, err := device.New(fd, device.Config{
+		Handler:  newDispatcher(m),
+		Caching:  m.access.rules.caching.RLocker(),
+		Fault:    func(what string) { m.access.reporter.fault(fmt.Sprintf("file server of %s: %s", m.files.path, what)) },
+		Panicked: m.panicked,
+	}, opts)
 	if err != nil {
-		closeFD(fd)
-		return fmt.Errorf("serve %s: %w", m.path, err)
+		tree.CloseFD(fd)
+		return fmt.Errorf("serve %s: %w", m.files.path, err)
 	}
-	m.loop = l
-	m.passthrough = l.kernel&gofuse.CAP_PASSTHROUGH != 0
+	m.kernel.Loop = l
+	m.handles.passthrough = l.Passthrough()
 	return nil
 }
 
 // panicked denies the operation during which the server's own code failed.
 func (m *mount) panicked(cause any) gofuse.Status {
-	m.reporter.fault(fmt.Sprintf("file server of %s: %v", m.path, cause))
+	m.access.reporter.fault(fmt.Sprintf("file server of %s: %v", m.files.path, cause))
 	return gofuse.EACCES
-}
-
-// listsSilently reports whether no listing has to be told or asked for, so that
-// the kernel may answer from a listing it once got. What it may not list it
-// never gets: a denied listing is not cached, and a directory that is moved to
-// where listing is denied is forgotten ([mount.Rename]).
-func (m *mount) listsSilently() bool {
-	return silent(m.rules.now().policy)
 }
 
 // stableOffsets reports filesystems whose directory offsets stay valid in
@@ -160,5 +199,50 @@ func kernelAtLeast(major, minor int) bool {
 	return a > major || a == major && b >= minor
 }
 
-// String is shown as the filesystem's name.
-func (m *mount) String() string { return "agentsh" }
+// listChanges returns the change record, what is being written included.
+func (m *mount) listChanges() ([]wire.Change, error) {
+	m.tree.Moves.Lock()
+	defer m.tree.Moves.Unlock()
+	m.nodes.recordOpenWrites()
+	return m.files.record.List(func(rel string, st *unix.Stat_t) error {
+		p, err := m.files.locate(rel)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		return p.Stat(st)
+	})
+}
+
+// baseline starts the change record anew.
+func (m *mount) baseline() {
+	m.tree.Moves.Lock()
+	defer m.tree.Moves.Unlock()
+	m.handles.baseline()
+	m.files.record.Reset()
+}
+
+// kernel is the connection of a mount to the kernel. It is without a loop until
+// [mount.attach].
+type kernel struct {
+	*device.Loop
+	tree *tree.Tree
+}
+
+// invalidate tells the kernel. No lock is held meanwhile: the kernel may wait
+// for an answer of this server first.
+func (k *kernel) invalidate(rel string) {
+	n, unknown := k.tree.Walk(rel)
+	if unknown != "" {
+		k.NotifyInode(n.ID()) // the listing of the deepest known directory
+		k.NotifyEntry(n.ID(), unknown)
+		return
+	}
+	for _, known := range k.tree.Below(n) {
+		k.NotifyInode(known.ID)
+		for _, at := range known.Names {
+			k.NotifyInode(at.Parent)
+			k.NotifyEntry(at.Parent, at.Name)
+		}
+	}
+}

@@ -13,8 +13,19 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/policy"
 )
+
+// redirector carries out decisions to redirect.
+type redirector struct {
+	tree    *tree.Tree
+	files   *files
+	access  *access
+	kernel  *kernel
+	repos   *repositories
+	mountAt func(path string) *mount // that serves a path inside the sandbox
+}
 
 // redirects are the names of one mount that lead elsewhere since a rule sent a
 // write there. From then on, for the rest of the session, everything about such
@@ -24,19 +35,19 @@ type redirects struct {
 	some atomic.Bool // a name is redirected
 
 	mu    sync.RWMutex
-	names map[string]awayTo // by path relative to the mount
+	names map[string]target // by path relative to the mount
 }
 
-// awayTo is where a redirected name leads: a path relative to a mount.
-type awayTo struct {
-	m   *mount
-	rel string
+// target is where a redirected name leads: a path relative to a mount.
+type target struct {
+	mount *mount
+	rel   string
 }
 
 // find returns where rel leads, by itself or with a directory above it.
-func (r *redirects) find(rel string) (awayTo, bool) {
+func (r *redirects) find(rel string) (target, bool) {
 	if !r.some.Load() {
-		return awayTo{}, false
+		return target{}, false
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -48,7 +59,7 @@ func (r *redirects) find(rel string) (awayTo, bool) {
 		}
 		i := strings.LastIndexByte(rel, '/')
 		if i < 0 {
-			return awayTo{}, false
+			return target{}, false
 		}
 		rel, rest = rel[:i], rel[i:]+rest
 	}
@@ -59,11 +70,11 @@ func (r *redirects) has(rel string) bool {
 	return ok
 }
 
-func (r *redirects) add(rel string, to awayTo) {
+func (r *redirects) add(rel string, to target) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.names == nil {
-		r.names = map[string]awayTo{}
+		r.names = map[string]target{}
 	}
 	r.names[rel] = to
 	r.some.Store(true)
@@ -87,10 +98,10 @@ func (s *server) checkRedirects(rules Rules) error {
 }
 
 // target is where a rule sends a path.
-func (m *mount) target(rule *policy.Rule, rel string) awayTo {
-	to := awayTo{m: m.mountAt(rule.Redirect.Path)}
-	dir := strings.Trim(rule.Redirect.Path[len(to.m.path):], "/")
-	inside := m.inside(rel)
+func (r *redirector) target(rule *policy.Rule, rel string) target {
+	to := target{mount: r.mountAt(rule.Redirect.Path)}
+	dir := strings.Trim(rule.Redirect.Path[len(to.mount.files.path):], "/")
+	inside := r.files.inside(rel)
 	if !rule.Redirect.PreserveTree {
 		inside = path.Base(inside)
 	}
@@ -98,81 +109,81 @@ func (m *mount) target(rule *policy.Rule, rel string) awayTo {
 	return to
 }
 
-// sendAway has the name of a verdict lead to where its rule says. A file that
+// send has the name of a verdict lead to where its rule says. A file that
 // the target has under that name goes; with keep the new one begins as a copy
-// of what the backing has. The caller holds tree.moves.
-func (m *mount) sendAway(tid uint32, v verdict, keep bool) error {
-	m.loop.stepAside()
-	to := m.target(v.dec.Rule, v.rel)
-	err := m.repos.sent(v.rel)
+// of what the backing has. The caller holds tree.Moves.
+func (r *redirector) send(tid uint32, v verdict, keep bool) error {
+	r.kernel.StepAside()
+	to := r.target(v.dec.Rule, v.rel)
+	err := r.repos.sent(v.rel)
 	if err == nil {
-		err = m.repos.sent(to.rel)
+		err = r.repos.sent(to.rel)
 	}
 	if err == nil {
-		err = to.m.makeWay(to.rel)
+		err = makeWay(to.mount.files, to.mount.kernel, to.rel)
 	}
 	if err == nil && keep {
-		err = m.copyTo(to, v.rel)
+		err = r.copyTo(to, v.rel)
 	}
 	if err != nil {
 		v.dec.Effect = policy.Deny
 		v.diag.Message = strings.TrimSpace(
-			v.diag.Message + " (it could not be redirected to " + shown(to.m.inside(to.rel)) + ": " + err.Error() + ")",
+			v.diag.Message + " (it could not be redirected to " + shown(to.mount.files.inside(to.rel)) + ": " + err.Error() + ")",
 		)
-		m.report(tid, "", v)
+		r.access.report(tid, "", v)
 		return err
 	}
-	m.backing.away.add(v.rel, to)
-	m.report(tid, to.m.inside(to.rel), v)
+	r.files.redirects.add(v.rel, to)
+	r.access.report(tid, to.mount.files.inside(to.rel), v)
 	return nil
 }
 
 // makeWay makes the directories above rel and removes a file that is there.
-func (m *mount) makeWay(rel string) error {
-	dir, _ := splitPath(rel)
+func makeWay(f *files, k *kernel, rel string) error {
+	dir, _ := tree.Split(rel)
 	for at := 0; at <= len(dir) && dir != ""; at++ {
 		if at < len(dir) && dir[at] != '/' {
 			continue
 		}
-		p, err := m.backing.locateRaw(dir[:at])
+		p, err := f.backing.Locate(dir[:at])
 		if err != nil {
 			return err
 		}
-		err = unix.Mkdirat(p.dirfd, p.name, 0o755)
+		err = unix.Mkdirat(p.DirFD, p.Name, 0o755)
 		if err == nil {
 			var st unix.Stat_t
-			err = m.own(made{p, -1}, &st)
-			m.changes.createdHere(dir[:at])
+			err = f.giveOwner(made{p, -1}, &st)
+			f.record.Created(dir[:at])
 		}
-		p.close()
+		p.Close()
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}
-	p, err := m.backing.locateRaw(rel)
+	p, err := f.backing.Locate(rel)
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	err = unix.Unlinkat(p.dirfd, p.name, 0)
+	defer p.Close()
+	err = unix.Unlinkat(p.DirFD, p.Name, 0)
 	switch {
 	case err == nil:
-		m.changes.deletedHere(rel)
+		f.record.Deleted(rel)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EISDIR):
 		err = nil // a directory is gone on with
 	}
-	go m.invalidate(rel) // ends with its notices to the kernel, which may wait for this very answer
+	go k.invalidate(rel) // ends with its notices to the kernel, which may wait for this very answer
 	return err
 }
 
 // copyTo makes the file at a target as a copy of what the backing has at rel.
-func (m *mount) copyTo(to awayTo, rel string) error {
-	old, err := m.backing.locateRaw(rel)
+func (r *redirector) copyTo(to target, rel string) error {
+	old, err := r.files.backing.Locate(rel)
 	if err != nil {
 		return err
 	}
-	defer old.close()
-	from, err := old.open(unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	defer old.Close()
+	from, err := old.Open(unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
@@ -182,12 +193,12 @@ func (m *mount) copyTo(to awayTo, rel string) error {
 	if err := unix.Fstat(from, &st); err != nil {
 		return err
 	}
-	p, err := to.m.backing.locateRaw(to.rel)
+	p, err := to.mount.files.backing.Locate(to.rel)
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	fd, err := p.open(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, st.Mode&0o777)
+	defer p.Close()
+	fd, err := p.Open(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, st.Mode&0o777)
 	if err != nil {
 		return err
 	}
@@ -197,81 +208,81 @@ func (m *mount) copyTo(to awayTo, rel string) error {
 	}
 	err = errors.Join(err, copied.Close())
 	if err == nil {
-		err = to.m.own(made{p, -1}, &st)
+		err = to.mount.files.giveOwner(made{p, -1}, &st)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(p.dirfd, p.name, 0) // the failure is what the caller hears
+		_ = unix.Unlinkat(p.DirFD, p.Name, 0) // the failure is what the caller hears
 		return err
 	}
-	to.m.changes.createdHere(to.rel)
+	to.mount.files.record.Created(to.rel)
 	return nil
 }
 
-// writeAway handles the redirected write of an existing file. When the name is
+// write handles the redirected write of an existing file. When the name is
 // sent away just now, the kernel has to look it up again: ESTALE makes it do so.
 // Another name of the same file must not lead a write around the rule.
-func (m *mount) writeAway(tid uint32, v verdict, n *node, keep bool) gofuse.Status {
-	if !m.backing.away.has(v.rel) {
-		if err := m.sendAway(tid, v, keep); err != nil {
+func (r *redirector) write(tid uint32, v verdict, n *tree.Node, keep bool) gofuse.Status {
+	if !r.files.redirected(v.rel) {
+		if err := r.send(tid, v, keep); err != nil {
 			return gofuse.Status(errno(err))
 		}
 		if !keep {
-			if err := m.createEmpty(v.rel); err != nil {
+			if err := r.createEmpty(v.rel); err != nil {
 				return gofuse.Status(errno(err))
 			}
 		}
 		return gofuse.Status(syscall.ESTALE)
 	}
-	p, err := m.backing.locate(v.rel)
+	p, err := r.files.locate(v.rel)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	defer p.close()
+	defer p.Close()
 	var st unix.Stat_t
-	if err := p.stat(&st); err != nil || inodeOf(&st) != n.key {
+	if err := p.Stat(&st); err != nil || !r.tree.Same(n, &st) {
 		return gofuse.Status(syscall.ESTALE)
 	}
 	return gofuse.OK
 }
 
 // createEmpty makes the file that a redirected name leads to.
-func (m *mount) createEmpty(rel string) error {
-	p, err := m.backing.locate(rel)
+func (r *redirector) createEmpty(rel string) error {
+	p, err := r.files.locate(rel)
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	fd, err := p.open(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644)
+	defer p.Close()
+	fd, err := p.Open(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	defer closeFD(fd)
-	m.changes.created(rel)
+	defer tree.CloseFD(fd)
+	r.files.created(rel)
 	var st unix.Stat_t
-	return m.own(made{p, -1}, &st)
+	return r.files.giveOwner(made{p, -1}, &st)
 }
 
-// makeAway settles a verdict about a new name: a redirected one is sent away
+// make settles a verdict about a new name: a redirected one is sent away
 // and then made there.
-func (m *mount) makeAway(tid uint32, v verdict) (away bool, code gofuse.Status) {
+func (r *redirector) make(tid uint32, v verdict) (away bool, code gofuse.Status) {
 	if v.dec.Effect != policy.Redirect {
-		return false, m.settle(tid, "", v)
+		return false, r.access.apply(tid, "", v)
 	}
-	if m.backing.away.has(v.rel) {
+	if r.files.redirected(v.rel) {
 		return true, gofuse.OK
 	}
-	return true, gofuse.Status(errno(m.sendAway(tid, v, false)))
+	return true, gofuse.Status(errno(r.send(tid, v, false)))
 }
 
-// seenAway has the kernel forget what it knows of the files that redirected
+// invalidateTargets has the kernel forget what it knows of the files that redirected
 // names lead to, after they were written.
-func (m *mount) seenAway(n *node) {
-	if !m.backing.away.some.Load() {
+func (r *redirector) invalidateTargets(n *tree.Node) {
+	if !r.files.redirects.some.Load() {
 		return
 	}
-	for _, rel := range m.tree.paths(n) {
-		if to, ok := m.backing.away.find(rel); ok && to.m != m {
-			go to.m.invalidate(to.rel) // ends with its notices to the kernel
+	for _, rel := range r.tree.Paths(n) {
+		if to, ok := r.files.redirects.find(rel); ok && to.mount.files != r.files {
+			go to.mount.kernel.invalidate(to.rel) // ends with its notices to the kernel
 		}
 	}
 }

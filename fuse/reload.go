@@ -40,17 +40,6 @@ func (c *current) replace(r Rules) {
 	c.loaded.Store(&ruleset{r, r.Roots()})
 }
 
-// cached reports requests whose answers the kernel keeps. See fuse_opcode in
-// uapi/linux/fuse.h.
-func cached(opcode uint32) bool {
-	const lookup, getattr, readlink, readdir, readdirplus = 1, 3, 5, 28, 44
-	switch opcode {
-	case lookup, getattr, readlink, readdir, readdirplus:
-		return true
-	}
-	return false
-}
-
 // Prepare has the server load other rules, which hold from Commit on. It refuses
 // what the mounts cannot carry out.
 func (c *Control) Prepare(ctx context.Context, cfg Config) error {
@@ -80,7 +69,7 @@ func (s *server) prepare(c *Config) error {
 		if m.noOpenDir && !silent(rules) {
 			return fmt.Errorf(
 				"%s: listing was free when the session was made and cannot be audited or asked for now: make a new session for it",
-				m.path,
+				m.files.path,
 			)
 		}
 	}
@@ -99,12 +88,12 @@ func (s *server) commit() (forget func(), err error) {
 	s.rules.replace(s.next)
 	s.next = nil
 	for _, m := range s.mounts {
-		m.tree.forgetAllowed()
+		m.tree.ForgetAllowed()
 	}
 	return func() {
 		defer s.people.resume()
 		for _, m := range s.mounts {
-			m.invalidate("")
+			m.kernel.invalidate("")
 		}
 	}, nil
 }

@@ -4,71 +4,71 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/policy"
 )
 
-// Unlink removes a name.
-func (m *mount) Unlink(_ <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
-	return m.remove(h, name, policy.OpDelete, 0)
+// remover answers UNLINK and RMDIR.
+type remover struct {
+	tree   *tree.Tree
+	files  *files
+	access *access
+	soft   *softDeletes
 }
 
-// Rmdir removes an empty directory.
-func (m *mount) Rmdir(_ <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
-	return m.remove(h, name, policy.OpRmdir, unix.AT_REMOVEDIR)
+// unlink removes a name.
+func (o *remover) unlink(h *gofuse.InHeader, name string) gofuse.Status {
+	return o.remove(h, name, policy.OpDelete, 0)
 }
 
-func (m *mount) remove(h *gofuse.InHeader, name string, op policy.FileOp, flags int) gofuse.Status {
-	m.tree.moves.RLock()
-	defer m.tree.moves.RUnlock()
-	parent, rel, code := m.child(h.NodeId, name)
+// rmdir removes an empty directory.
+func (o *remover) rmdir(h *gofuse.InHeader, name string) gofuse.Status {
+	return o.remove(h, name, policy.OpRmdir, unix.AT_REMOVEDIR)
+}
+
+func (o *remover) remove(h *gofuse.InHeader, name string, op policy.FileOp, flags int) gofuse.Status {
+	o.tree.Moves.RLock()
+	defer o.tree.Moves.RUnlock()
+	parent, rel, code := childPath(o.tree, h.NodeId, name)
 	if !code.Ok() {
 		return code
 	}
-	v := m.weigh(h.Pid, ask{op, rel})
+	v := o.access.strictest(h.Pid, query{op, rel})
 	soft := v.dec.Effect == policy.SoftDelete
 	if !soft {
-		if code := m.settle(h.Pid, "", v); !code.Ok() {
+		if code := o.access.apply(h.Pid, "", v); !code.Ok() {
 			return code
 		}
 	}
-	p, err := m.backing.locate(rel)
+	p, err := o.files.locate(rel)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	defer p.close()
+	defer p.Close()
 	var st unix.Stat_t
-	if err := p.stat(&st); err != nil {
+	if err := p.Stat(&st); err != nil {
 		return gofuse.Status(errno(err))
 	}
-	gone, err := p.lastName(&st)
+	gone, err := p.PinLastName(&st)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	m.rememberBefore([]string{rel}, p)
+	o.files.keepPrevious([]string{rel}, p)
 	var kept string
 	if soft {
-		kept, err = m.softDelete(h.Pid, v, p)
+		kept, err = o.soft.save(h.Pid, v, p)
 	}
 	if err == nil {
-		err = unix.Unlinkat(p.dirfd, p.name, flags)
+		err = unix.Unlinkat(p.DirFD, p.Name, flags)
 	}
 	if err != nil {
-		m.keepUndone(kept)
+		o.soft.undo(kept)
 		if gone != 0 {
-			closeFD(gone)
+			tree.CloseFD(gone)
 		}
 		return gofuse.Status(errno(err))
 	}
-	m.tree.unlink(parent, name, gone)
-	m.changes.deleted(rel)
+	o.tree.Unlink(parent, name, gone)
+	o.files.deleted(rel)
 	return gofuse.OK
-}
-
-// lastName returns a descriptor to keep of an entry that is about to lose its
-// only name, or 0 when it has others.
-func (p place) lastName(st *unix.Stat_t) (int, error) {
-	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return 0, nil
-	}
-	return p.pin()
 }

@@ -10,6 +10,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/internal/gitguard"
 	"agentsh/policy"
 )
@@ -18,7 +19,7 @@ import (
 // programs later; what that is says package gitguard. It holds by three means:
 //
 //   - A directory becomes a repository by names in it. A request for one of them
-//     holds tree.moves exclusively ([tree.enter]), and one that makes a repository
+//     holds tree.Moves exclusively ([tree.enter]), and one that makes a repository
 //     is judged by all that is in it.
 //   - A file that gets a guarded name by a rename, or whose directory becomes a
 //     repository, is judged and replaced by a copy of what was judged. A
@@ -26,48 +27,36 @@ import (
 //   - A guarded file that is written under its name is written in memory, judged
 //     when it is closed, and put in place as a whole ([stage]).
 type repositories struct {
-	m     *mount
-	roots []string // paths of the governed directories, where a repository may lead
-	stages
+	tree    *tree.Tree
+	files   *files
+	access  *access
+	kernel  *kernel
+	handles *openFiles
+	nodes   *nodeFiles
+	stages  *stages
+	roots   []string // paths of the governed directories, where a repository may lead
 }
 
 // on reports whether the rules that hold now want repositories guarded.
 func (r *repositories) on() bool {
-	on, _ := r.m.rules.now().policy.GitGuard()
+	on, _ := r.access.rules.now().policy.GitGuard()
 	return on
 }
 
 // exclusive reports names whose requests must be alone.
 func (r *repositories) exclusive(name string) bool { return gitguard.Completes(name) && r.on() }
 
-// enter locks the tree for a request about paths: alone, or with others.
-func (t *tree) enter(alone bool) {
-	if alone {
-		t.moves.Lock()
-		return
-	}
-	t.moves.RLock()
-}
-
-func (t *tree) leave(alone bool) {
-	if alone {
-		t.moves.Unlock()
-		return
-	}
-	t.moves.RUnlock()
-}
-
 // is reports whether a directory is a repository, or would be with one more name
 // in it. What cannot be looked at counts as one.
 func (r *repositories) is(dir, adding string) bool {
-	p, err := r.m.backing.openDir(dir)
+	p, err := r.files.openDir(dir)
 	if err != nil {
 		return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR)
 	}
-	defer p.close()
+	defer p.Close()
 	return gitguard.IsRepository(func(name string) bool {
 		var st unix.Stat_t
-		return name == adding || !errors.Is(place{dirfd: p.dirfd, name: name}.stat(&st), unix.ENOENT)
+		return name == adding || !errors.Is(tree.Entry{DirFD: p.DirFD, Name: name}.Stat(&st), unix.ENOENT)
 	})
 }
 
@@ -80,8 +69,8 @@ const maxGuardedDepth = 3
 // holders are the repositories that a file is a guarded part of, or would be once
 // it has its name.
 func (r *repositories) holders(rel string) []held {
-	dir, base := splitPath(rel)
-	if _, parent := splitPath(dir); !gitguard.MayBeGuarded(parent, base) {
+	dir, base := tree.Split(rel)
+	if _, parent := tree.Split(dir); !gitguard.MayBeGuarded(parent, base) {
 		return nil
 	}
 	var out []held
@@ -93,7 +82,7 @@ func (r *repositories) holders(rel string) []held {
 		if dir == "" {
 			break
 		}
-		dir, base = splitPath(dir)
+		dir, base = tree.Split(dir)
 		name, adding = base+"/"+name, ""
 	}
 	return out
@@ -101,19 +90,19 @@ func (r *repositories) holders(rel string) []held {
 
 // guards reports whether a regular file is judged by its content.
 func (r *repositories) guards(rel string) bool {
-	_, base := splitPath(rel)
+	_, base := tree.Split(rel)
 	return base == ".git" || len(r.holders(rel)) > 0
 }
 
 // place is where a repository at a path of the mount lies.
 func (r *repositories) place(dir string) gitguard.Place {
-	return gitguard.Place{Dir: r.m.inside(dir), Roots: r.roots}
+	return gitguard.Place{Dir: r.files.inside(dir), Roots: r.roots}
 }
 
 // judge judges what a guarded file is to hold. What old holds may stay.
 func (r *repositories) judge(rel string, data, old []byte) []gitguard.Problem {
 	var out []gitguard.Problem
-	if dir, base := splitPath(rel); base == ".git" {
+	if dir, base := tree.Split(rel); base == ".git" {
 		if old == nil || string(old) != string(data) {
 			out = gitguard.JudgeGitFile(data, r.place(dir))
 		}
@@ -125,18 +114,18 @@ func (r *repositories) judge(rel string, data, old []byte) []gitguard.Problem {
 }
 
 // refuse reports the first problem.
-func (r *repositories) refuse(tid uint32, a ask, problem gitguard.Problem) gofuse.Status {
-	_, at := r.m.rules.now().policy.GitGuard()
+func (r *repositories) refuse(tid uint32, a query, problem gitguard.Problem) gofuse.Status {
+	_, at := r.access.rules.now().policy.GitGuard()
 	if problem.File == "" {
-		problem.File = r.m.inside(a.rel)
+		problem.File = r.files.inside(a.rel)
 	}
-	r.m.report(tid, "", verdict{a,
+	r.access.report(tid, "", verdict{a,
 		policy.Decision{Rule: &policy.Rule{Name: "git_guard", Pos: at}},
 		policy.Diagnostic{Message: shown(problem.String()), Hint: problem.Hint}})
 	return gofuse.EPERM
 }
 
-func (r *repositories) answer(tid uint32, a ask, problems []gitguard.Problem) gofuse.Status {
+func (r *repositories) answer(tid uint32, a query, problems []gitguard.Problem) gofuse.Status {
 	if len(problems) == 0 {
 		return gofuse.OK
 	}
@@ -145,7 +134,7 @@ func (r *repositories) answer(tid uint32, a ask, problems []gitguard.Problem) go
 
 // make judges an entry that is about to be made: an empty file, a directory, or
 // what is neither. Links have [repositories.link].
-func (r *repositories) make(tid uint32, a ask, kind uint32) gofuse.Status {
+func (r *repositories) make(tid uint32, a query, kind uint32) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
 	}
@@ -155,7 +144,7 @@ func (r *repositories) make(tid uint32, a ask, kind uint32) gofuse.Status {
 	if code := r.special(tid, a, kind); !code.Ok() {
 		return code
 	}
-	dir, base := splitPath(a.rel)
+	dir, base := tree.Split(a.rel)
 	if kind == unix.S_IFREG && (base == ".git" || len(r.holders(a.rel)) > 0) {
 		if code := r.answer(tid, a, r.judge(a.rel, []byte{}, nil)); !code.Ok() {
 			return code
@@ -167,34 +156,34 @@ func (r *repositories) make(tid uint32, a ask, kind uint32) gofuse.Status {
 // partOf reports whether git reads an entry as a part of a repository for which
 // of holds, by the name relative to it. A directory called .git counts as one.
 func (r *repositories) partOf(rel string, of func(name string) bool) bool {
-	top, adding := splitPath(rel)
+	top, adding := tree.Split(rel)
 	for {
-		_, called := splitPath(top)
+		_, called := tree.Split(top)
 		if of(strings.TrimPrefix(rel[len(top):], "/")) && (called == ".git" || r.is(top, adding)) {
 			return true
 		}
 		if top == "" {
 			return false
 		}
-		top, _ = splitPath(top)
+		top, _ = tree.Split(top)
 		adding = ""
 	}
 }
 
 // nested judges an entry called .git: what git reads is no work tree.
-func (r *repositories) nested(tid uint32, a ask) gofuse.Status {
-	if _, base := splitPath(a.rel); base != ".git" || !r.partOf(a.rel, gitguard.Reads) {
+func (r *repositories) nested(tid uint32, a query) gofuse.Status {
+	if _, base := tree.Split(a.rel); base != ".git" || !r.partOf(a.rel, gitguard.Reads) {
 		return gofuse.OK
 	}
 	return r.refuse(tid, a, gitguard.Nested())
 }
 
 // special judges an entry that is no file, directory or link.
-func (r *repositories) special(tid uint32, a ask, kind uint32) gofuse.Status {
+func (r *repositories) special(tid uint32, a query, kind uint32) gofuse.Status {
 	if kind == unix.S_IFREG || kind == unix.S_IFDIR || kind == unix.S_IFLNK {
 		return gofuse.OK
 	}
-	_, base := splitPath(a.rel)
+	_, base := tree.Split(a.rel)
 	if base != ".git" && !r.partOf(a.rel, func(name string) bool { return gitguard.Special(name, kind == unix.S_IFIFO) }) {
 		return gofuse.OK
 	}
@@ -202,14 +191,14 @@ func (r *repositories) special(tid uint32, a ask, kind uint32) gofuse.Status {
 }
 
 // link judges a symbolic link that is about to be made or moved to its name.
-func (r *repositories) link(tid uint32, a ask, text string) gofuse.Status {
+func (r *repositories) link(tid uint32, a query, text string) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
 	}
 	if code := r.nested(tid, a); !code.Ok() {
 		return code
 	}
-	dir, base := splitPath(a.rel)
+	dir, base := tree.Split(a.rel)
 	problems := gitguard.JudgeAnyLink(text)
 	if base == ".git" {
 		problems = gitguard.JudgeGitLink(text, r.place(dir))
@@ -218,7 +207,7 @@ func (r *repositories) link(tid uint32, a ask, text string) gofuse.Status {
 		return code
 	}
 	adding := base
-	for top := dir; ; top, _ = splitPath(top) {
+	for top := dir; ; top, _ = tree.Split(top) {
 		rel := strings.TrimPrefix(a.rel[len(top):], "/")
 		if gitguard.Reads(rel) && r.is(top, adding) {
 			if code := r.answer(tid, a, gitguard.JudgeLink(rel, text)); !code.Ok() {
@@ -235,7 +224,7 @@ func (r *repositories) link(tid uint32, a ask, text string) gofuse.Status {
 
 // hardLink judges a second name of a file. Two names of one guarded file would let
 // one be written without a look at the other.
-func (r *repositories) hardLink(tid uint32, a ask, n *node, names []string) gofuse.Status {
+func (r *repositories) hardLink(tid uint32, a query, n *tree.Node, names []string) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
 	}
@@ -244,22 +233,22 @@ func (r *repositories) hardLink(tid uint32, a ask, n *node, names []string) gofu
 			return r.refuse(tid, a, gitguard.Problem{Reason: "what git reads here may have one name only", Hint: "copy the file"})
 		}
 	}
-	if n.kind == unix.S_IFLNK {
+	if n.Kind() == unix.S_IFLNK {
 		text, err := r.readLink(names[0])
 		if err != nil {
 			return gofuse.Status(errno(err))
 		}
 		return r.link(tid, a, text)
 	}
-	dir, base := splitPath(a.rel)
+	dir, base := tree.Split(a.rel)
 	return r.complete(tid, a, dir, arrival{name: base})
 }
 
 // sent judges a name that a rule sends elsewhere: the names that make a
 // repository, and the files in one, stay where they are.
 func (r *repositories) sent(rel string) error {
-	dir, base := splitPath(rel)
-	if _, parent := splitPath(dir); r.on() && (base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base)) {
+	dir, base := tree.Split(rel)
+	if _, parent := tree.Split(dir); r.on() && (base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base)) {
 		return errors.New("git_guard lets no name that git reads lead elsewhere")
 	}
 	return nil
@@ -267,12 +256,12 @@ func (r *repositories) sent(rel string) error {
 
 // content reads a regular file, at most a byte more than is judged.
 func (r *repositories) content(rel string) ([]byte, error) {
-	p, err := r.m.backing.locate(rel)
+	p, err := r.files.locate(rel)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
-	fd, err := p.open(unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	defer p.Close()
+	fd, err := p.Open(unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -295,15 +284,20 @@ func (r *repositories) standing(rel string) []byte {
 }
 
 func (r *repositories) readLink(rel string) (string, error) {
-	p, err := r.m.backing.locate(rel)
+	p, err := r.files.locate(rel)
 	if err != nil {
 		return "", err
 	}
-	defer p.close()
+	defer p.Close()
 	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(p.dirfd, p.name, buf)
+	n, err := unix.Readlinkat(p.DirFD, p.Name, buf)
 	if err != nil {
 		return "", err
 	}
 	return string(buf[:n]), nil
+}
+
+// maker is that of an entry which is no link.
+func (r *repositories) maker(tid, mode uint32, do func(tree.Entry) error) maker {
+	return maker{func(a query) gofuse.Status { return r.make(tid, a, mode&unix.S_IFMT) }, do}
 }

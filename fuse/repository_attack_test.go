@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 )
@@ -402,21 +403,20 @@ func TestWhatMakesARepositoryIsAloneInTheTree(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: fmt.Appendf(nil, "version: 1\nname: p\ngit_guard: %v\n", on)}, syntax.Options{})
 		must(t, err)
-		m := &mount{rules: newCurrent(p)}
-		m.repos.m = m
-		m.tree = newTree(&unix.Stat_t{Mode: unix.S_IFDIR})
+		names := tree.New(&unix.Stat_t{Mode: unix.S_IFDIR})
+		repos := &repositories{access: &access{rules: newCurrent(p)}, tree: names}
 		for name, alone := range map[string]bool{"HEAD": true, "objects": true, "refs": true, "commondir": true, "worktrees": true,
 			"config": false, "main.go": false} {
-			if got := m.repos.exclusive(name); got != (alone && on) {
+			if got := repos.exclusive(name); got != (alone && on) {
 				t.Errorf("guard %v, %s: alone is %v", on, name, got)
 			}
-			m.tree.enter(m.repos.exclusive(name))
-			if got := !m.tree.moves.TryRLock(); got != (alone && on) {
+			names.Lock(repos.exclusive(name))
+			if got := !names.Moves.TryRLock(); got != (alone && on) {
 				t.Errorf("guard %v, %s: the tree is held alone: %v", on, name, got)
 			} else if !got {
-				m.tree.moves.RUnlock()
+				names.Moves.RUnlock()
 			}
-			m.tree.leave(m.repos.exclusive(name))
+			names.Unlock(repos.exclusive(name))
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/device"
+	"agentsh/fuse/tree"
 	"agentsh/internal/gitguard"
 	"agentsh/policy"
 )
@@ -35,11 +37,11 @@ func (r *repositories) rename(tid uint32, src, dst *movement, exchange bool) gof
 // arrive judges one entry that moves. One that git reads at its new name is not
 // exchanged for another: what is judged must be what stays.
 func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange bool) gofuse.Status {
-	a := ask{policy.OpRename, to}
+	a := query{policy.OpRename, to}
 	if code := r.nested(tid, a); !code.Ok() {
 		return code
 	}
-	dir, base := splitPath(to)
+	dir, base := tree.Split(to)
 	swapped := gitguard.Problem{Reason: "what git reads is not exchanged with something else", Hint: "rename one after the other"}
 	switch kind {
 	case unix.S_IFLNK:
@@ -73,7 +75,7 @@ func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange
 		if code := r.freshen(tid, a, from, data); !code.Ok() {
 			return code
 		}
-		go r.m.invalidate(to) // as in freshen: the kernel takes the old file for the new name's
+		go r.kernel.invalidate(to) // as in freshen: the kernel takes the old file for the new name's
 		return gofuse.OK
 	}
 	return r.complete(tid, a, dir, arrival{base, from})
@@ -81,14 +83,14 @@ func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange
 
 // arriveDir judges a directory that moves: what is in it for its new place, and
 // the repository that it becomes a part of.
-func (r *repositories) arriveDir(tid uint32, a ask, from string, exchange bool) gofuse.Status {
-	dir, base := splitPath(a.rel)
-	oldDir, oldBase := splitPath(from)
-	_, parent := splitPath(dir)
+func (r *repositories) arriveDir(tid uint32, a query, from string, exchange bool) gofuse.Status {
+	dir, base := tree.Split(a.rel)
+	oldDir, oldBase := tree.Split(from)
+	_, parent := tree.Split(dir)
 	if dir == oldDir && !exchange && !gitguard.Completes(base) && !gitDirectory(base) && oldBase != "worktrees" && parent != "worktrees" {
 		return gofuse.OK // its paths lead where they led
 	}
-	r.m.loop.stepAside()
+	r.kernel.StepAside()
 	seen := r.look(from, "", from)
 	at := r.place(a.rel)
 	at.Moved = true
@@ -97,10 +99,10 @@ func (r *repositories) arriveDir(tid uint32, a ask, from string, exchange bool) 
 		return r.unread(tid, a, err)
 	}
 	if len(found.Problems) > 0 {
-		return r.refuse(tid, a, inTree(found.Problems[0], r.m.inside(a.rel)))
+		return r.refuse(tid, a, inTree(found.Problems[0], r.files.inside(a.rel)))
 	}
 	adding := base
-	for top := dir; ; top, _ = splitPath(top) {
+	for top := dir; ; top, _ = tree.Split(top) {
 		rel := strings.TrimPrefix(a.rel[len(top):], "/")
 		if gitguard.Reads(rel) && r.is(top, adding) {
 			code := r.join(tid, a, top, arrival{rel, from})
@@ -127,7 +129,7 @@ func gitDirectory(name string) bool { return gitguard.Reads(name + "/x") }
 
 // complete judges all that is in a directory which becomes a repository by an
 // entry that arrives.
-func (r *repositories) complete(tid uint32, a ask, dir string, e arrival) gofuse.Status {
+func (r *repositories) complete(tid uint32, a query, dir string, e arrival) gofuse.Status {
 	if !gitguard.Completes(e.name) || r.is(dir, "") || !r.is(dir, e.name) {
 		return gofuse.OK
 	}
@@ -137,7 +139,7 @@ func (r *repositories) complete(tid uint32, a ask, dir string, e arrival) gofuse
 // join judges an entry that becomes a part of a repository, and with it the whole
 // of one that was none before. What was not guarded until now is replaced by a
 // copy.
-func (r *repositories) join(tid uint32, a ask, top string, e arrival) gofuse.Status {
+func (r *repositories) join(tid uint32, a query, top string, e arrival) gofuse.Status {
 	seen := &look{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
 	if r.is(top, "") {
 		seen.list = shape
@@ -156,7 +158,7 @@ func (r *repositories) join(tid uint32, a ask, top string, e arrival) gofuse.Sta
 		return r.unread(tid, a, err)
 	}
 	if len(found.Problems) > 0 {
-		return r.refuse(tid, a, inTree(found.Problems[0], r.m.inside(top)))
+		return r.refuse(tid, a, inTree(found.Problems[0], r.files.inside(top)))
 	}
 	for name, data := range seen.bytes {
 		if seen.stays(name) != nil {
@@ -178,7 +180,7 @@ func inTree(p gitguard.Problem, dir string) gitguard.Problem {
 	return p
 }
 
-func (r *repositories) unread(tid uint32, a ask, err error) gofuse.Status {
+func (r *repositories) unread(tid uint32, a query, err error) gofuse.Status {
 	return r.refuse(tid, a, gitguard.Problem{Reason: "what is in it cannot be judged: " + err.Error(), Hint: "move its parts one by one"})
 }
 
@@ -219,14 +221,14 @@ func (l *look) entries(yield func(gitguard.Entry, error) bool) {
 // walk adds an entry and, of a directory, all below it. as is its path in the
 // other tree; repositories at top or below it are guarded already.
 func (l *look) walk(rel, as, top string) {
-	p, err := l.r.m.backing.locate(rel)
+	p, err := l.r.files.locate(rel)
 	if err != nil {
 		l.err = err
 		return
 	}
-	defer p.close()
+	defer p.Close()
 	var st unix.Stat_t
-	if err := p.stat(&st); err != nil {
+	if err := p.Stat(&st); err != nil {
 		l.err = err
 		return
 	}
@@ -244,7 +246,7 @@ func (l *look) walkRepository(dir, but string) {
 		if e.Mode&unix.S_IFMT == unix.S_IFDIR && !gitDirectory(e.Name) {
 			continue
 		}
-		l.add(joinPath(dir, e.Name), e.Name, e.Mode)
+		l.add(tree.Join(dir, e.Name), e.Name, e.Mode)
 	}
 }
 
@@ -281,14 +283,14 @@ func (l *look) add(rel, as string, mode uint32) {
 		return
 	}
 	for _, e := range l.below(rel) {
-		l.add(joinPath(rel, e.Name), joinPath(as, e.Name), e.Mode)
+		l.add(tree.Join(rel, e.Name), tree.Join(as, e.Name), e.Mode)
 	}
 }
 
 // ofInterest leaves out what no judgement looks at: nearly everything.
 func ofInterest(as string, mode fs.FileMode) bool {
-	dir, base := splitPath(as)
-	_, parent := splitPath(dir)
+	dir, base := tree.Split(as)
+	_, parent := tree.Split(dir)
 	return as != "" &&
 		(mode == fs.ModeSymlink || mode == fs.ModeNamedPipe || base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base))
 }
@@ -297,12 +299,12 @@ func (l *look) below(dir string) []gofuse.DirEntry {
 	if l.err != nil {
 		return nil
 	}
-	p, err := l.r.m.backing.openDir(dir)
+	p, err := l.r.files.openDir(dir)
 	if err != nil {
 		l.err = err
 		return nil
 	}
-	defer p.close()
+	defer p.Close()
 	list, err := entries(p, &l.left)
 	if errors.Is(err, unix.E2BIG) {
 		err = errors.New("there are too many entries")
@@ -318,7 +320,7 @@ func (l *look) stays(as string) []byte {
 	if !read {
 		return nil
 	}
-	if _, base := splitPath(rel); base == ".git" {
+	if _, base := tree.Split(rel); base == ".git" {
 		return l.bytes[as]
 	}
 	for _, h := range l.r.holders(rel) {
@@ -334,63 +336,63 @@ func (l *look) stays(as string) []byte {
 // freshen puts a copy of what was judged in the place of a file, so that no
 // descriptor or mapping of it is left. The node that the kernel knows by the name
 // is none any more: a use of it makes the kernel look again.
-func (r *repositories) freshen(tid uint32, a ask, rel string, data []byte) gofuse.Status {
-	p, err := r.m.backing.locate(rel)
+func (r *repositories) freshen(tid uint32, a query, rel string, data []byte) gofuse.Status {
+	p, err := r.files.locate(rel)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	defer p.close()
+	defer p.Close()
 	var st unix.Stat_t
-	if err := p.stat(&st); err != nil {
+	if err := p.Stat(&st); err != nil {
 		return gofuse.Status(errno(err))
 	}
 	if st.Nlink > 1 || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return r.refuse(
 			tid,
 			a,
-			gitguard.Problem{File: r.m.inside(rel), Reason: "what git reads here may have one name only", Hint: "copy the file"},
+			gitguard.Problem{File: r.files.inside(rel), Reason: "what git reads here may have one name only", Hint: "copy the file"},
 		)
 	}
-	gone, err := p.lastName(&st)
+	gone, err := p.PinLastName(&st)
 	if err == nil {
 		_, err = r.install(p, &st, data)
 	}
 	if err != nil {
 		if gone != 0 {
-			closeFD(gone)
+			tree.CloseFD(gone)
 		}
 		return gofuse.Status(errno(err))
 	}
-	dir, base := splitPath(rel)
-	parent, unknown := r.m.tree.walk(dir)
+	dir, base := tree.Split(rel)
+	parent, unknown := r.tree.Walk(dir)
 	if unknown != "" {
-		closeFD(gone)
+		tree.CloseFD(gone)
 		return gofuse.OK
 	}
-	r.m.tree.replaced(parent, base, gone)
-	go r.m.loop.notifyEntry(uint64(parent.id), base) // ends with its notice to the kernel, which may wait for this very answer
+	r.tree.Replace(parent, base, gone)
+	go r.kernel.NotifyEntry(parent.ID(), base) // ends with its notice to the kernel, which may wait for this very answer
 	return gofuse.OK
 }
 
 // install makes a file with the owner, mode and times of an old one and puts it in
 // its place.
-func (r *repositories) install(p place, old *unix.Stat_t, data []byte) (unix.Stat_t, error) {
+func (r *repositories) install(p tree.Entry, old *unix.Stat_t, data []byte) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	fresh := place{dirfd: p.dirfd, name: ".agentsh-" + rand.Text()}
-	fd, err := fresh.open(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, old.Mode&0o777)
+	fresh := tree.Entry{DirFD: p.DirFD, Name: ".agentsh-" + rand.Text()}
+	fd, err := fresh.Open(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, old.Mode&0o777)
 	if err != nil {
 		return st, err
 	}
-	defer closeFD(fd)
+	defer tree.CloseFD(fd)
 	err = writeAll(fd, data)
 	if err == nil {
-		err = r.m.own(made{fresh, fd}, &st)
+		err = r.files.giveOwner(made{fresh, fd}, &st)
 	}
 	if err == nil {
-		err = unix.Renameat2(p.dirfd, fresh.name, p.dirfd, p.name, 0)
+		err = unix.Renameat2(p.DirFD, fresh.Name, p.DirFD, p.Name, 0)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(p.dirfd, fresh.name, 0) // the failure is what the caller hears
+		_ = unix.Unlinkat(p.DirFD, fresh.Name, 0) // the failure is what the caller hears
 		return st, err
 	}
 	return st, unix.Fstat(fd, &st)
@@ -398,39 +400,11 @@ func (r *repositories) install(p place, old *unix.Stat_t, data []byte) (unix.Sta
 
 func writeAll(fd int, data []byte) error {
 	for len(data) > 0 {
-		n, err := retry(func() (int, error) { return unix.Write(fd, data) })
+		n, err := device.Retry(func() (int, error) { return unix.Write(fd, data) })
 		if err != nil {
 			return err
 		}
 		data = data[n:]
 	}
 	return nil
-}
-
-// replaced takes the name of a file away whose place a copy has. gone is an O_PATH
-// descriptor of it, which is taken over.
-func (t *tree) replaced(parent *node, name string, gone int) {
-	t.mu.Lock()
-	if n := t.child(parent, name); n != nil {
-		n.flags |= isReplaced
-	}
-	t.mu.Unlock()
-	t.unlink(parent, name, gone)
-}
-
-// stale reports a file that lost its name to a copy.
-func (t *tree) stale(n *node) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return n.flags&isReplaced != 0
-}
-
-// rekey has a node stand for the file that took the place of its own.
-func (t *tree) rekey(n *node, st *unix.Stat_t) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.unhash(n)
-	n.key = inodeOf(st)
-	t.hash(n)
-	t.setSmall(n, st)
 }

@@ -8,6 +8,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/internal/gitguard"
 	"agentsh/policy"
 )
@@ -24,12 +25,12 @@ type stage struct {
 // stages are the guarded files that are open for writing.
 type stages struct {
 	mu   sync.Mutex
-	by   map[*node]*stage
+	by   map[*tree.Node]*stage
 	some atomic.Int32
 }
 
 // of returns the stage of a file, or nil.
-func (s *stages) of(n *node) *stage {
+func (s *stages) of(n *tree.Node) *stage {
 	if s.some.Load() == 0 {
 		return nil
 	}
@@ -43,11 +44,11 @@ const maxStages = 256
 
 // begin opens a stage that holds data, unless there is one. It returns nil when
 // there are too many.
-func (s *stages) begin(n *node, data []byte) *stage {
+func (s *stages) begin(n *tree.Node, data []byte) *stage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {
-		s.by = map[*node]*stage{}
+		s.by = map[*tree.Node]*stage{}
 	}
 	st := s.by[n]
 	if st == nil {
@@ -63,7 +64,7 @@ func (s *stages) begin(n *node, data []byte) *stage {
 }
 
 // end gives a use back.
-func (s *stages) end(n *node) {
+func (s *stages) end(n *tree.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st := s.by[n]; st != nil {
@@ -132,25 +133,25 @@ func (r *repositories) guardsNode(names []string) bool {
 
 // open stages a guarded file that is opened for writing. fd is open for reading
 // and belongs to the handle from now on.
-func (r *repositories) open(n *node, fd int, flags uint32, data []byte, out *gofuse.OpenOut) gofuse.Status {
-	s := r.begin(n, data)
+func (r *repositories) open(n *tree.Node, fd int, flags uint32, data []byte, out *gofuse.OpenOut) gofuse.Status {
+	s := r.stages.begin(n, data)
 	if s == nil {
-		closeFD(fd)
+		tree.CloseFD(fd)
 		return gofuse.Status(unix.ENFILE)
 	}
-	h := r.m.newHandle(n, fd, flags)
+	h := r.handles.prepare(n, fd, flags)
 	h.stage = s
 	if flags&unix.O_TRUNC != 0 {
 		_ = h.stage.resize(0) // which is not too large
 	}
-	out.Fh = r.m.addHandle(h)
+	out.Fh = r.handles.add(h)
 	out.OpenFlags = gofuse.FOPEN_DIRECT_IO
 	return gofuse.OK
 }
 
 // openExisting is open for a file that is there.
-func (r *repositories) openExisting(n *node, names []string, flags uint32, out *gofuse.OpenOut) gofuse.Status {
-	fd, err := r.m.openNode(n, unix.O_RDONLY)
+func (r *repositories) openExisting(n *tree.Node, names []string, flags uint32, out *gofuse.OpenOut) gofuse.Status {
+	fd, err := r.nodes.open(n, unix.O_RDONLY)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
@@ -159,7 +160,7 @@ func (r *repositories) openExisting(n *node, names []string, flags uint32, out *
 		err = unix.EFBIG
 	}
 	if err != nil {
-		closeFD(fd)
+		tree.CloseFD(fd)
 		return gofuse.Status(errno(err))
 	}
 	return r.open(n, fd, flags, data, out)
@@ -167,8 +168,8 @@ func (r *repositories) openExisting(n *node, names []string, flags uint32, out *
 
 // resize sets the size of a guarded file, through a handle that is open for
 // writing: what is staged gets it, and the request is about the rest.
-func (r *repositories) resize(in *gofuse.SetAttrIn, n *node, h *handle, names []string) gofuse.Status {
-	if h == nil && r.m.tree.stale(n) {
+func (r *repositories) resize(in *gofuse.SetAttrIn, n *tree.Node, h *handle, names []string) gofuse.Status {
+	if h == nil && r.tree.Stale(n) {
 		return gofuse.Status(unix.ESTALE)
 	}
 	size, ok := in.GetSize()
@@ -181,7 +182,7 @@ func (r *repositories) resize(in *gofuse.SetAttrIn, n *node, h *handle, names []
 	case h == nil && r.guardsNode(names):
 		return r.refuse(
 			in.Pid,
-			ask{policy.OpWrite, names[0]},
+			query{policy.OpWrite, names[0]},
 			gitguard.Problem{Reason: "git reads this file: it is written as a whole", Hint: "use git config, or open the file and write it"},
 		)
 	}
@@ -190,8 +191,8 @@ func (r *repositories) resize(in *gofuse.SetAttrIn, n *node, h *handle, names []
 
 // staged gives attributes the size that a file is about to have. They may not be
 // kept then.
-func (r *repositories) staged(n *node, a *gofuse.Attr) bool {
-	s := r.of(n)
+func (r *repositories) staged(n *tree.Node, a *gofuse.Attr) bool {
+	s := r.stages.of(n)
 	if s == nil {
 		return false
 	}
@@ -201,11 +202,11 @@ func (r *repositories) staged(n *node, a *gofuse.Attr) bool {
 
 // flush commits what was written through a handle, if that is staged.
 func (r *repositories) flush(fh uint64, tid uint32) gofuse.Status {
-	h := r.m.handle(fh)
+	h := r.handles.get(fh)
 	if h == nil {
 		return gofuse.EBADF
 	}
-	defer r.m.putHandle(h)
+	defer r.handles.put(h)
 	if h.stage == nil {
 		return gofuse.OK
 	}
@@ -222,12 +223,12 @@ func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
 	if !dirty {
 		return gofuse.OK
 	}
-	r.m.loop.stepAside()
-	r.m.tree.moves.Lock()
-	defer r.m.tree.moves.Unlock()
+	r.kernel.StepAside()
+	r.tree.Moves.Lock()
+	defer r.tree.Moves.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := r.m.tree.paths(h.node)
+	names := r.tree.Paths(h.node)
 	if !s.dirty || len(names) == 0 {
 		return gofuse.OK
 	}
@@ -241,7 +242,7 @@ func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
 		return gofuse.OK
 	}
 	if r.on() {
-		if code := r.answer(tid, ask{policy.OpWrite, rel}, r.judge(rel, s.data, old)); !code.Ok() {
+		if code := r.answer(tid, query{policy.OpWrite, rel}, r.judge(rel, s.data, old)); !code.Ok() {
 			s.data = old
 			return code
 		}
@@ -255,25 +256,23 @@ func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
 // put installs new content of a staged file. The node goes on standing for the
 // name: nothing but stages writes to it.
 func (r *repositories) put(h *handle, rel string, data []byte) error {
-	p, err := r.m.backing.locate(rel)
+	p, err := r.files.locate(rel)
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.Close()
 	var st unix.Stat_t
-	if err := p.stat(&st); err != nil {
+	if err := p.Stat(&st); err != nil {
 		return err
 	}
-	r.m.rememberBefore([]string{rel}, p)
+	r.files.keepPrevious([]string{rel}, p)
 	now, err := r.install(p, &st, data)
 	if err != nil {
 		return err
 	}
-	r.m.tree.rekey(h.node, &now)
-	r.m.handleMu.Lock()
-	h.io.stale = true
-	r.m.handleMu.Unlock()
-	r.m.changes.modified(rel)
-	go r.m.loop.notifyInode(uint64(h.node.id)) // ends with its notice to the kernel, which may wait for this very answer
+	r.tree.Rekey(h.node, &now)
+	r.handles.markStale(h)
+	r.files.modified(rel)
+	go r.kernel.NotifyInode(h.node.ID()) // ends with its notice to the kernel, which may wait for this very answer
 	return nil
 }

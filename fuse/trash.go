@@ -7,43 +7,62 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/tree"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 )
 
+// softDeletes saves files in the trash before an operation that soft_delete lets pass.
+type softDeletes struct {
+	files  *files
+	access *access
+	kernel *kernel
+	trash  *trash.Trash // nil: no rule needs it
+}
+
 // TrashName names the donated descriptor of the trash directory, which no
 // session may see. See [trash.Open].
 const TrashName = "trash"
 
-// softDelete keeps what is at p for the rule of v and reports it. On failure
+// save keeps what is at p for the rule of v and reports it. On failure
 // the operation is denied.
-func (m *mount) softDelete(tid uint32, v verdict, p place) (id string, err error) {
-	m.loop.stepAside()
-	path := m.inside(v.rel)
+func (s *softDeletes) save(tid uint32, v verdict, p tree.Entry) (id string, err error) {
+	s.kernel.StepAside()
+	path := s.files.inside(v.rel)
 	e := trash.Entry{Path: wire.Name(path), Op: v.op.String()}
 	if v.dec.Rule != nil {
 		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
 	}
-	id, err = m.trash.Save(p.dirfd, p.name, v.op != policy.OpWrite, e)
+	id, err = s.trash.Save(p.DirFD, p.Name, v.op != policy.OpWrite, e)
 	if err != nil {
 		v.dec.Effect = policy.Deny
 		v.diag.Message = strings.TrimSpace(v.diag.Message + " (it could not be kept in the trash: " + err.Error() + ")")
-		m.report(tid, "", v)
+		s.access.report(tid, "", v)
 		var number unix.Errno
 		if errors.As(err, &number) {
 			err = number
 		}
 		return "", err
 	}
-	m.report(tid, path+" kept as "+id, v)
+	s.access.report(tid, path+" kept as "+id, v)
 	return id, nil
 }
 
-// keepUndone drops what softDelete kept for an operation that then failed.
-func (m *mount) keepUndone(id string) {
+// saveContent saves what an open file holds before it is written to.
+func (s *softDeletes) saveContent(tid uint32, v verdict, fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size == 0 {
+		return err
+	}
+	_, err := s.save(tid, v, tree.Entry{DirFD: fd})
+	return err
+}
+
+// undo drops what softDelete kept for an operation that then failed.
+func (s *softDeletes) undo(id string) {
 	if id != "" {
-		_ = m.trash.Remove(id, "failed") // a copy too many is no harm
+		_ = s.trash.Remove(id, "failed") // a copy too many is no harm
 	}
 }
 
@@ -62,38 +81,38 @@ func (s *server) restore(r *restoreRequest) (forget func(), err error) {
 	if m == nil {
 		return nil, fmt.Errorf("%s is in no governed mount", shown(path))
 	}
-	rel := strings.Trim(path[len(m.path):], "/")
+	rel := strings.Trim(path[len(m.files.path):], "/")
 	if err := m.putBack(s.trash, e, rel, r.Force); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", shown(path), err)
 	}
-	return func() { m.invalidate(rel) }, s.trash.Remove(r.ID, "restored")
+	return func() { m.kernel.invalidate(rel) }, s.trash.Remove(r.ID, "restored")
 }
 
 // putBack makes the entry at rel again.
 func (m *mount) putBack(t *trash.Trash, e trash.Entry, rel string, force bool) error {
-	m.tree.moves.Lock()
-	defer m.tree.moves.Unlock()
-	p, err := m.backing.locate(rel)
+	m.tree.Moves.Lock()
+	defer m.tree.Moves.Unlock()
+	p, err := m.files.locate(rel)
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	if p.name == "" {
+	defer p.Close()
+	if p.Name == "" {
 		return errors.New("the root of a mount is not restored")
 	}
 	if err := m.repos.sent(rel); err != nil && !force {
 		return errors.New("git reads this file, and git_guard has not judged it: look at it, then restore it with --force")
 	}
 	var st unix.Stat_t
-	replaces := p.stat(&st) == nil
-	if err := t.Restore(e, p.dirfd, p.name, force); err != nil {
+	replaces := p.Stat(&st) == nil
+	if err := t.Restore(e, p.DirFD, p.Name, force); err != nil {
 		return err
 	}
 	if replaces {
-		m.changes.modified(rel)
+		m.files.modified(rel)
 		return nil
 	}
-	m.changes.created(rel)
+	m.files.created(rel)
 	return nil
 }
 

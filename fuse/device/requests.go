@@ -1,4 +1,4 @@
-package fuse
+package device
 
 import (
 	"bytes"
@@ -7,6 +7,10 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
+
+// UserXattrs begins the name of every extended attribute that a handler is asked for
+// by a frequent request. The kernel also asks for capabilities, which no file has.
+const UserXattrs = "user."
 
 const (
 	inHeader  = int(unsafe.Sizeof(gofuse.InHeader{}))
@@ -32,17 +36,11 @@ func (r *message) name() (string, bool) {
 	return string(r.rest[:end]), true
 }
 
-// answers is a filesystem of go-fuse's that reads into a buffer it is given.
-type answers interface {
-	gofuse.RawFileSystem
-	read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status)
-}
-
 // quickOp handles one kind of request.
 type quickOp struct {
 	in, out int // sizes of the structures, headers not included in out
 	silent  bool
-	do      func(answers, *message) gofuse.Status
+	do      func(Handler, *message) gofuse.Status
 }
 
 // quickOps are the requests that come most often, by their number; without do for
@@ -79,10 +77,10 @@ func quickOps(opcode uint32) quickOp {
 	return quickOp{}
 }
 
-// quick answers a request of quickOps without the memory that go-fuse's way
+// quick Handler a request of quickOps without the memory that go-fuse's way
 // takes. It reports false for every other, and for one that is not as long as it
 // must be. A size of 0 is no answer.
-func (l *loop) quick(w *worker, n int) (size int, ok bool) {
+func (l *Loop) quick(w *worker, n int) (size int, ok bool) {
 	in := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	op := quickOps(in.Opcode)
 	if op.do == nil || n < op.in || in.TotalExtlen != 0 {
@@ -107,16 +105,16 @@ func (l *loop) quick(w *worker, n int) (size int, ok bool) {
 }
 
 // guarded denies what panics.
-func (l *loop) guarded(do func(answers, *message) gofuse.Status, r *message) (code gofuse.Status) {
+func (l *Loop) guarded(do func(Handler, *message) gofuse.Status, r *message) (code gofuse.Status) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			code = l.m.panicked(cause)
+			code = l.config.Panicked(cause)
 		}
 	}()
-	return do(l.answers, r)
+	return do(l.config.Handler, r)
 }
 
-func quickLookup(m answers, r *message) gofuse.Status {
+func quickLookup(m Handler, r *message) gofuse.Status {
 	name, ok := r.name()
 	if !ok {
 		return gofuse.EINVAL
@@ -124,7 +122,7 @@ func quickLookup(m answers, r *message) gofuse.Status {
 	return m.Lookup(nil, (*gofuse.InHeader)(r.in), name, (*gofuse.EntryOut)(r.out))
 }
 
-func quickForget(m answers, r *message) gofuse.Status {
+func quickForget(m Handler, r *message) gofuse.Status {
 	in := (*gofuse.ForgetIn)(r.in)
 	m.Forget(in.NodeId, in.Nlookup)
 	return gofuse.OK
@@ -135,7 +133,7 @@ type forgetOne struct{ node, lookups uint64 }
 
 const batchHead = 8
 
-func quickForgets(m answers, r *message) gofuse.Status {
+func quickForgets(m Handler, r *message) gofuse.Status {
 	count := int(*(*uint32)(unsafe.Add(r.in, inHeader)))
 	const each = int(unsafe.Sizeof(forgetOne{}))
 	for rest := r.rest; count > 0 && len(rest) >= each; count-- {
@@ -146,15 +144,15 @@ func quickForgets(m answers, r *message) gofuse.Status {
 	return gofuse.OK
 }
 
-func quickGetAttr(m answers, r *message) gofuse.Status {
+func quickGetAttr(m Handler, r *message) gofuse.Status {
 	return m.GetAttr(nil, (*gofuse.GetAttrIn)(r.in), (*gofuse.AttrOut)(r.out))
 }
 
-func quickSetAttr(m answers, r *message) gofuse.Status {
+func quickSetAttr(m Handler, r *message) gofuse.Status {
 	return m.SetAttr(nil, (*gofuse.SetAttrIn)(r.in), (*gofuse.AttrOut)(r.out))
 }
 
-func quickUnlink(m answers, r *message) gofuse.Status {
+func quickUnlink(m Handler, r *message) gofuse.Status {
 	name, ok := r.name()
 	if !ok {
 		return gofuse.EINVAL
@@ -162,21 +160,21 @@ func quickUnlink(m answers, r *message) gofuse.Status {
 	return m.Unlink(nil, (*gofuse.InHeader)(r.in), name)
 }
 
-func quickOpen(m answers, r *message) gofuse.Status {
+func quickOpen(m Handler, r *message) gofuse.Status {
 	return m.Open(nil, (*gofuse.OpenIn)(r.in), (*gofuse.OpenOut)(r.out))
 }
 
-func quickRead(m answers, r *message) gofuse.Status {
+func quickRead(m Handler, r *message) gofuse.Status {
 	in := (*gofuse.ReadIn)(r.in)
 	if int(in.Size) > len(r.data) {
 		return gofuse.EINVAL
 	}
-	size, code := m.read(in, r.data[:in.Size])
+	size, code := m.ReadInto(in, r.data[:in.Size])
 	r.size = size
 	return code
 }
 
-func quickWrite(m answers, r *message) gofuse.Status {
+func quickWrite(m Handler, r *message) gofuse.Status {
 	in := (*gofuse.WriteIn)(r.in)
 	if int(in.Size) != len(r.rest) {
 		return gofuse.EINVAL
@@ -186,7 +184,7 @@ func quickWrite(m answers, r *message) gofuse.Status {
 	return code
 }
 
-func quickRelease(m answers, r *message) gofuse.Status {
+func quickRelease(m Handler, r *message) gofuse.Status {
 	m.Release(nil, (*gofuse.ReleaseIn)(r.in))
 	return gofuse.OK
 }
@@ -194,16 +192,16 @@ func quickRelease(m answers, r *message) gofuse.Status {
 // statusSlow leaves a request to go-fuse.
 const statusSlow gofuse.Status = -2
 
-// quickGetXAttr answers what the kernel asks before the first write to a file:
+// quickGetXAttr Handler what the kernel asks before the first write to a file:
 // whether it has capabilities. See cap_inode_need_killpriv in security/commoncap.c.
-func quickGetXAttr(_ answers, r *message) gofuse.Status {
-	if bytes.HasPrefix(r.rest, []byte(xattrPrefix)) {
+func quickGetXAttr(_ Handler, r *message) gofuse.Status {
+	if bytes.HasPrefix(r.rest, []byte(UserXattrs)) {
 		return statusSlow
 	}
 	return gofuse.ENODATA
 }
 
-func quickCreate(m answers, r *message) gofuse.Status {
+func quickCreate(m Handler, r *message) gofuse.Status {
 	name, ok := r.name()
 	if !ok {
 		return gofuse.EINVAL
@@ -214,10 +212,10 @@ func quickCreate(m answers, r *message) gofuse.Status {
 // quickInterrupt does nothing: no handler can be called back, and one that waits
 // for a person looks for the end of who asked. Without an answer the kernel asks
 // no more. See fuse_dev_do_write in fs/fuse/dev.c.
-func quickInterrupt(answers, *message) gofuse.Status { return gofuse.OK }
+func quickInterrupt(Handler, *message) gofuse.Status { return gofuse.OK }
 
-// preadNow reads what is in memory: EAGAIN says that it is not. See preadv2(2).
-func preadNow(fd int, buf []byte, off int64) (int, error) {
+// ReadCached reads what is in memory: EAGAIN says that it is not. See preadv2(2).
+func ReadCached(fd int, buf []byte, off int64) (int, error) {
 	if len(buf) == 0 {
 		return 0, nil
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,7 +29,7 @@ type server struct {
 	report  *reporter
 	asks    *approvals
 	people  questions
-	held    bool // for a checkpoint: every tree.moves is locked
+	held    bool // for a checkpoint: every tree.Moves is locked
 	events  sync.WaitGroup
 }
 
@@ -168,14 +167,14 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 			return err
 		}
 	}
-	var old *before
+	var old *previous
 	if dir := s.donated[BeforeName]; dir != nil {
 		delete(s.donated, BeforeName)
 		kept, err := snapshot.OpenPrevious(dir)
 		if err != nil {
 			return err
 		}
-		old = &before{kept: kept}
+		old = &previous{kept: kept}
 	}
 	if err := supported(rules, s.trash != nil); err != nil {
 		return err
@@ -188,17 +187,16 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	if c.Approve {
 		s.asks.put = s.people.put
 	}
+	shared := shared{
+		config: c, rules: s.rules, reporter: s.report, approvals: s.asks, trash: s.trash, mountAt: s.mountOf,
+	}
 	for _, mc := range c.Mounts {
-		m, err := s.open(mc, c.Owner)
+		m, err := s.open(mc, shared)
 		if err != nil {
 			return err
 		}
-		m.casefold, m.cache = c.Casefold, cacheTime
-		if c.CacheSeconds > 0 {
-			m.cache = time.Duration(c.CacheSeconds) * time.Second
-		}
 		if len(s.mounts) == 0 {
-			m.old = old
+			m.files.previous = old
 		}
 		s.mounts = append(s.mounts, m)
 	}
@@ -213,7 +211,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	}
 	s.events.Go(func() { s.report.run(ctx) })
 	for _, m := range s.mounts {
-		go m.loop.serve() // ends with the mount or the process
+		go m.kernel.Serve() // ends with the mount or the process
 	}
 	return nil
 }
@@ -230,27 +228,26 @@ func names(files map[string]*os.File) []string {
 func (s *server) directories() []string {
 	var out []string
 	for _, m := range s.mounts {
-		if m.backing.dir {
-			out = append(out, m.path)
+		if m.files.backing.Dir {
+			out = append(out, m.files.path)
 		}
 	}
 	return out
 }
 
 // open prepares one mount and waits for the kernel's first request.
-func (s *server) open(mc MountConfig, owner Owner) (*mount, error) {
+func (s *server) open(mc MountConfig, sh shared) (*mount, error) {
 	dev, back := s.donated[DeviceName(mc.Tag)], s.donated[BackingName(mc.Tag)]
 	if dev == nil || back == nil {
 		return nil, fmt.Errorf("mount %s: no descriptors named %s and %s", mc.Path, DeviceName(mc.Tag), BackingName(mc.Tag))
 	}
 	delete(s.donated, DeviceName(mc.Tag))
 	delete(s.donated, BackingName(mc.Tag))
-	m, err := newMount(mc, back)
+	m, err := newMount(mc, sh, back)
 	if err != nil {
 		dev.Close()
 		return nil, err
 	}
-	m.rules, m.owner, m.reporter, m.trash, m.asks, m.mountAt = s.rules, owner, s.report, s.trash, s.asks, s.mountOf
 	return m, m.attach(dev)
 }
 
@@ -280,89 +277,25 @@ func (s *server) changes(id uint64, tag string) error {
 	return fmt.Errorf("no mount is called %q", tag)
 }
 
-// listChanges returns the change record, what is being written included.
-func (m *mount) listChanges() ([]wire.Change, error) {
-	m.tree.moves.Lock()
-	defer m.tree.moves.Unlock()
-	m.noteOpenWrites()
-	return m.changes.list(func(rel string, st *unix.Stat_t) error {
-		p, err := m.backing.locate(rel)
-		if err != nil {
-			return err
-		}
-		defer p.close()
-		return p.stat(st)
-	})
-}
-
-// noteOpenWrites records writes through handles that are still open.
-func (m *mount) noteOpenWrites() {
-	m.handleMu.Lock()
-	var open []*handle
-	for h := range m.handles.all {
-		if h.mayChange {
-			h.uses++
-			open = append(open, h)
-		}
-	}
-	m.handleMu.Unlock()
-	for _, h := range open {
-		m.noteWrites(h)
-		m.putHandle(h)
-	}
-}
-
-// baseline starts the change record anew.
-func (m *mount) baseline() {
-	m.tree.moves.Lock()
-	defer m.tree.moves.Unlock()
-	m.handleMu.Lock()
-	defer m.handleMu.Unlock()
-	for h := range m.handles.all {
-		if h.mayChange {
-			_ = unix.Fstat(h.fd, &h.before) // an unreadable file keeps the older state and counts as changed
-		}
-	}
-	m.changes.reset()
-}
-
 // invalidate finds what the kernel knows at and below a path, for [server.handle].
 func (s *server) invalidate(path string) (forget func(), err error) {
 	m := s.mountOf(path)
 	if m == nil {
 		return nil, fmt.Errorf("%s is in no governed mount", shown(path))
 	}
-	return func() { m.invalidate(strings.Trim(path[len(m.path):], "/")) }, nil
+	return func() { m.kernel.invalidate(strings.Trim(path[len(m.files.path):], "/")) }, nil
 }
 
 // mountOf returns the innermost mount that holds a path inside the sandbox.
 func (s *server) mountOf(path string) *mount {
 	var best *mount
 	for _, m := range s.mounts {
-		if (path == m.path || strings.HasPrefix(path, strings.TrimSuffix(m.path, "/")+"/")) &&
-			(best == nil || len(m.path) > len(best.path)) {
+		if (path == m.files.path || strings.HasPrefix(path, strings.TrimSuffix(m.files.path, "/")+"/")) &&
+			(best == nil || len(m.files.path) > len(best.files.path)) {
 			best = m
 		}
 	}
 	return best
-}
-
-// invalidate tells the kernel. No lock is held meanwhile: the kernel may wait
-// for an answer of this server first.
-func (m *mount) invalidate(rel string) {
-	n, unknown := m.tree.walk(rel)
-	if unknown != "" {
-		m.loop.notifyInode(uint64(n.id)) // the listing of the deepest known directory
-		m.loop.notifyEntry(uint64(n.id), unknown)
-		return
-	}
-	for _, known := range m.tree.below(n) {
-		m.loop.notifyInode(known.id)
-		for _, at := range known.names {
-			m.loop.notifyInode(at.parent)
-			m.loop.notifyEntry(at.parent, at.name)
-		}
-	}
 }
 
 var _ Rules = (*policy.Policy)(nil)

@@ -1,4 +1,10 @@
-package fuse
+// Package device serves one FUSE mount from its descriptor of /dev/fuse: it reads
+// requests, calls a [Handler] and writes the answers, tells the kernel what to
+// forget, and registers files that the kernel reads and writes itself (passthrough).
+//
+// [Loop] has the workers (loop.go). The frequent requests are decoded here
+// (requests.go); all others go through go-fuse. Nothing here knows paths or rules.
+package device
 
 import (
 	"errors"
@@ -20,21 +26,20 @@ const (
 	messageSpace = 4096                 // headers beside the data of a request or an answer
 )
 
-// loop reads the kernel's requests of one mount and answers them. One worker
+// Loop reads the kernel's requests of one mount and answers them. One worker
 // reads at a time and answers on the spot: the kernel then wakes one thread,
 // always the same. A worker that is about to wait, or that the watch finds
 // waiting, leaves the reading to another and ends after its answer.
-type loop struct {
-	m        *mount
+type Loop struct {
 	fd       int
-	answers  answers
-	protocol *gofuse.ProtocolServer // for what is not one of quickOps
-	kernel   uint64                 // capabilities the kernel offered
+	config   Config
+	protocol *gofuse.ProtocolServer // decodes requests that are not in quickOps
+	offered  uint64                 // capabilities of the kernel
 
 	reader  atomic.Pointer[worker]
 	workers atomic.Int32
-	drowsy  atomic.Bool   // the watch sleeps
-	wake    chan struct{} // wakes it
+	idle    atomic.Bool   // the watch sleeps
+	wake    chan struct{} // ends its sleep
 
 	mu   sync.Mutex
 	free []buffers
@@ -54,13 +59,31 @@ type worker struct {
 	requests atomic.Uint64 // odd while it answers one
 }
 
-// newLoop takes the FUSE descriptor over and answers the kernel's first request.
-func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
-	l := &loop{
-		m:        m,
+// Handler answers requests. It is a file system of go-fuse that can also read into a
+// buffer that it is given.
+type Handler interface {
+	gofuse.RawFileSystem
+	ReadInto(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status)
+}
+
+// Config is what a loop calls.
+type Config struct {
+	Handler Handler
+	// Caching is locked while a request whose answer the kernel caches is answered.
+	Caching sync.Locker
+	// Fault reports a request that could not be decoded.
+	Fault func(message string)
+	// Panicked returns the answer to a request during which the handler panicked.
+	Panicked func(cause any) gofuse.Status
+}
+
+// New takes over the FUSE descriptor and answers the kernel's first request. On an
+// error the descriptor still belongs to the caller.
+func New(fd int, config Config, opts *gofuse.MountOptions) (*Loop, error) {
+	l := &Loop{
 		fd:       fd,
-		answers:  asking{m},
-		protocol: gofuse.NewProtocolServer(asking{m}, opts),
+		config:   config,
+		protocol: gofuse.NewProtocolServer(config.Handler, opts),
 		wake:     make(chan struct{}, 1),
 		ended:    make(chan struct{}),
 	}
@@ -68,7 +91,7 @@ func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := retry(func() (int, error) { return unix.Read(l.fd, w.in) })
+	n, err := Retry(func() (int, error) { return unix.Read(l.fd, w.in) })
 	if err != nil {
 		return nil, fmt.Errorf("read the first request: %w", err)
 	}
@@ -76,7 +99,7 @@ func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
 	if n < int(unsafe.Offsetof(first.Flags2)) { // which came with Linux 5.17: before, it is zero
 		return nil, fmt.Errorf("the first request has %d bytes", n)
 	}
-	l.kernel = first.Flags64()
+	l.offered = first.Flags64()
 	if err := l.answer(w, n); err != nil {
 		return nil, fmt.Errorf("answer the first request: %w", err)
 	}
@@ -84,7 +107,7 @@ func newLoop(m *mount, fd int, opts *gofuse.MountOptions) (*loop, error) {
 	return l, nil
 }
 
-func (l *loop) newWorker(maxWrite int) (*worker, error) {
+func (l *Loop) newWorker(maxWrite int) (*worker, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &worker{}
@@ -101,8 +124,8 @@ func (l *loop) newWorker(maxWrite int) (*worker, error) {
 	return w, nil
 }
 
-// serve reads and answers until the mount is gone.
-func (l *loop) serve() {
+// Serve reads and answers until the mount is gone.
+func (l *Loop) Serve() {
 	w := l.reader.Load()
 	l.workers.Add(1)
 	go l.watch() // ends with the loop
@@ -112,7 +135,7 @@ func (l *loop) serve() {
 
 // work is the life of a worker: it reads and answers until another reads in
 // its place.
-func (l *loop) work(w *worker) {
+func (l *Loop) work(w *worker) {
 	defer l.drop(w)
 	for l.reader.Load() == w {
 		n, err := unix.Read(l.fd, w.in)
@@ -125,7 +148,7 @@ func (l *loop) work(w *worker) {
 			return
 		}
 		w.requests.Add(1)
-		if l.drowsy.Load() && l.drowsy.CompareAndSwap(true, false) {
+		if l.idle.Load() && l.idle.CompareAndSwap(true, false) {
 			l.wake <- struct{}{}
 		}
 		_ = l.answer(w, n) // ENOENT: the caller is gone; ENODEV: the next read tells
@@ -134,16 +157,16 @@ func (l *loop) work(w *worker) {
 }
 
 // answer handles the request of n bytes in w.
-func (l *loop) answer(w *worker, n int) error {
+func (l *Loop) answer(w *worker, n int) error {
 	if cached((*gofuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode) {
-		l.m.rules.caching.RLock()
-		defer l.m.rules.caching.RUnlock()
+		l.config.Caching.Lock()
+		defer l.config.Caching.Unlock()
 	}
 	size, quick := l.quick(w, n)
 	if !quick {
 		var code gofuse.Status
 		if size, code = l.protocol.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out}); !code.Ok() {
-			l.m.reporter.fault(fmt.Sprintf("file server of %s: a request of %d bytes: %v", l.m.path, n, code))
+			l.config.Fault(fmt.Sprintf("a request of %d bytes: %v", n, code))
 			size = l.refusal(w)
 		}
 	}
@@ -155,18 +178,18 @@ func (l *loop) answer(w *worker, n int) error {
 }
 
 // refusal answers a request that could not be understood.
-func (l *loop) refusal(w *worker) int {
+func (l *Loop) refusal(w *worker) int {
 	in, out := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0])), (*gofuse.OutHeader)(unsafe.Pointer(&w.out[0]))
 	*out = gofuse.OutHeader{Length: uint32(unsafe.Sizeof(*out)), Status: -int32(unix.EIO), Unique: in.Unique}
 	return int(out.Length)
 }
 
-// stepAside has another worker read while the present one waits. A handler
+// StepAside has another worker read while the present one waits. A handler
 // calls it before it does what may take long.
-func (l *loop) stepAside() { l.replace(l.reader.Load()) }
+func (l *Loop) StepAside() { l.replace(l.reader.Load()) }
 
 // replace puts another worker in the place of w, which ends after its answer.
-func (l *loop) replace(w *worker) {
+func (l *Loop) replace(w *worker) {
 	if l.workers.Load() >= maxWorkers {
 		return
 	}
@@ -184,7 +207,7 @@ func (l *loop) replace(w *worker) {
 
 // watch relieves workers that wait where no handler said so: for a disk, or for
 // a lock. It sleeps while nothing is asked.
-func (l *loop) watch() {
+func (l *Loop) watch() {
 	tick := time.NewTicker(watchPeriod)
 	defer tick.Stop()
 	var last *worker
@@ -206,8 +229,8 @@ func (l *loop) watch() {
 			continue
 		}
 		tick.Stop()
-		l.drowsy.Store(true)
-		if w.requests.Load() != now && l.drowsy.CompareAndSwap(true, false) { // it began before it could see that
+		l.idle.Store(true)
+		if w.requests.Load() != now && l.idle.CompareAndSwap(true, false) { // it began before it could see that
 			tick.Reset(watchPeriod)
 			continue
 		}
@@ -221,7 +244,7 @@ func (l *loop) watch() {
 }
 
 // drop gives the buffers of a worker that ends back.
-func (l *loop) drop(w *worker) {
+func (l *Loop) drop(w *worker) {
 	l.workers.Add(-1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,23 +256,23 @@ func (l *loop) drop(w *worker) {
 	_ = unix.Munmap(w.out)
 }
 
-// notifyInode drops what the kernel knows of a node: attributes, and data or
+// NotifyInode drops what the kernel knows of a node: attributes, and data or
 // listing. See FUSE_NOTIFY_INVAL_INODE in uapi/linux/fuse.h. The kernel may wait
 // for answers first: no lock may be held that a handler needs.
-func (l *loop) notifyInode(id uint64) {
+func (l *Loop) NotifyInode(id uint64) {
 	body := gofuse.NotifyInvalInodeOut{Ino: id}
 	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
 }
 
-// notifyEntry drops a name, or its absence. See FUSE_NOTIFY_INVAL_ENTRY.
-func (l *loop) notifyEntry(parent uint64, name string) {
+// NotifyEntry drops a name, or its absence. See FUSE_NOTIFY_INVAL_ENTRY.
+func (l *Loop) NotifyEntry(parent uint64, name string) {
 	body := gofuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name))}
 	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
 }
 
 // notify sends what is no answer. The kernel says ENOENT of what it does not
 // know, which needs nothing done.
-func (l *loop) notify(code gofuse.Status, body []byte, name string) {
+func (l *Loop) notify(code gofuse.Status, body []byte, name string) {
 	head := gofuse.OutHeader{Status: -int32(code)}
 	head.Length = uint32(unsafe.Sizeof(head)) + uint32(len(body)+len(name))
 	message := append(unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)), body...)
@@ -263,14 +286,38 @@ const (
 	backingClose = 0x4004e502
 )
 
-// openBacking hands a file to the kernel, which then reads and writes it itself.
-func (l *loop) openBacking(fd int) (int32, unix.Errno) {
+// OpenBacking hands a file to the kernel, which then reads and writes it itself.
+func (l *Loop) OpenBacking(fd int) (int32, unix.Errno) {
 	b := gofuse.BackingMap{Fd: int32(fd)}
 	id, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), backingOpen, uintptr(unsafe.Pointer(&b)))
 	return int32(id), err
 }
 
-// closeBacking takes it back; that fails only when the mount is gone.
-func (l *loop) closeBacking(id int32) {
+// CloseBacking takes it back; that fails only when the mount is gone.
+func (l *Loop) CloseBacking(id int32) {
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), backingClose, uintptr(unsafe.Pointer(&id)))
+}
+
+// cached reports requests whose answers the kernel keeps. See fuse_opcode in
+// uapi/linux/fuse.h.
+func cached(opcode uint32) bool {
+	const lookup, getattr, readlink, readdir, readdirplus = 1, 3, 5, 28, 44
+	switch opcode {
+	case lookup, getattr, readlink, readdir, readdirplus:
+		return true
+	}
+	return false
+}
+
+// Passthrough reports whether the kernel can read and write files itself.
+func (l *Loop) Passthrough() bool { return l.offered&gofuse.CAP_PASSTHROUGH != 0 }
+
+// Retry repeats a system call that a signal interrupted.
+func Retry(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package fuse
+package tree
 
 import (
 	"slices"
@@ -8,27 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree maps kernel node numbers to names below the mount.
-type tree struct {
-	// moves is held shared while a path is judged and used, and exclusively
+// Tree maps kernel node numbers to names below the mount.
+type Tree struct {
+	// Moves is held shared while a path is judged and used, and exclusively
 	// by rename: a path cannot change its meaning between the two.
-	moves sync.RWMutex
+	Moves sync.RWMutex
 
 	mu   sync.Mutex
-	root *node
+	root *Node
 	nodes
 	spare []*extra // to be used again
 }
 
-func newTree(st *unix.Stat_t) *tree {
-	t := &tree{nodes: newNodes()}
+func New(st *unix.Stat_t) *Tree {
+	t := &Tree{nodes: newNodes()}
 	t.root = t.add(inodeOf(st), st.Mode&unix.S_IFMT)
 	t.root.lookups = 1
 	return t
 }
 
 // node returns the node of a kernel number, or nil.
-func (t *tree) node(id uint64) *node {
+func (t *Tree) Node(id uint64) *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.get(id)
@@ -36,21 +36,21 @@ func (t *tree) node(id uint64) *node {
 
 // paths returns the names of n relative to the mount; the root is "". An
 // unlinked node, or one below an unlinked directory, has none.
-func (t *tree) paths(n *node) []string {
+func (t *Tree) Paths(n *Node) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pathsLocked(n)
 }
 
-func (t *tree) pathsLocked(n *node) []string {
+func (t *Tree) pathsLocked(n *Node) []string {
 	if n == t.root {
 		return []string{""}
 	}
-	if n.parent == nil {
+	if n.Parent == nil {
 		return nil
 	}
 	out := make([]string, 0, 1)
-	if p, ok := t.join(n.link); ok {
+	if p, ok := t.join(n.Link); ok {
 		out = append(out, p)
 	}
 	if n.more != nil {
@@ -65,7 +65,7 @@ func (t *tree) pathsLocked(n *node) []string {
 
 // bindings are the paths whose rules hold for n: its names, for a node that was
 // hard linked here also those it had, and for an unlinked one the last.
-func (t *tree) bindings(n *node) (names, all []string) {
+func (t *Tree) Bindings(n *Node) (names, all []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	names = t.pathsLocked(n)
@@ -76,35 +76,35 @@ func (t *tree) bindings(n *node) (names, all []string) {
 }
 
 // join builds the path of a name, last element first.
-func (t *tree) join(l link) (string, bool) {
-	size, depth := len(l.name), 1
-	for p := l.parent; p != t.root; p = p.parent {
-		if p.parent == nil {
+func (t *Tree) join(l Link) (string, bool) {
+	size, depth := len(l.Name), 1
+	for p := l.Parent; p != t.root; p = p.Parent {
+		if p.Parent == nil {
 			return "", false
 		}
-		size += len(p.name) + 1
+		size += len(p.Name) + 1
 		depth++
 	}
 	if depth == 1 {
-		return l.name, true
+		return l.Name, true
 	}
 	buf := make([]byte, size)
 	at := size
 	for {
-		at -= len(l.name)
-		copy(buf[at:], l.name)
-		if l.parent == t.root {
+		at -= len(l.Name)
+		copy(buf[at:], l.Name)
+		if l.Parent == t.root {
 			return string(buf), true
 		}
 		at--
 		buf[at] = '/'
-		l = l.parent.link
+		l = l.Parent.Link
 	}
 }
 
 // adopt returns the node for an entry just seen in or added to the backing,
 // with one kernel reference more.
-func (t *tree) adopt(parent *node, name string, st *unix.Stat_t) *node {
+func (t *Tree) Adopt(parent *Node, name string, st *unix.Stat_t) *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key, kind := inodeOf(st), uint16(st.Mode&unix.S_IFMT)
@@ -117,7 +117,7 @@ func (t *tree) adopt(parent *node, name string, st *unix.Stat_t) *node {
 		n = nil
 	}
 	if old := t.child(parent, name); old != nil && old != n {
-		t.dropLink(old, link{parent, name})
+		t.dropLink(old, Link{parent, name})
 	}
 	if n == nil {
 		n = t.add(key, uint32(kind))
@@ -126,18 +126,26 @@ func (t *tree) adopt(parent *node, name string, st *unix.Stat_t) *node {
 		n.lookups++
 	}
 	t.setSmall(n, st)
-	t.addLink(n, link{parent, name})
+	t.addLink(n, Link{parent, name})
 	return n
 }
+
+// DirectMin is the size in bytes from which a file that is only read bypasses the
+// server. Smaller files are read once and served from the page cache, which saves
+// the attribute refresh that a bypassed read costs.
+const DirectMin = 128 << 10
+
+// maxSpare bounds the extras kept to be used again.
+const maxSpare = 64
 
 // smallFile reports files that are read through the page cache of the mount and
 // may be opened in the backing when something is really read: every name they
 // have from now on is one the tree knows.
 func smallFile(st *unix.Stat_t) bool {
-	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&unix.S_IRUSR != 0 && st.Size < directMin && st.Nlink == 1
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&unix.S_IRUSR != 0 && st.Size < DirectMin && st.Nlink == 1
 }
 
-func (t *tree) setSmall(n *node, st *unix.Stat_t) {
+func (t *Tree) setSmall(n *Node, st *unix.Stat_t) {
 	n.flags &^= isSmall
 	if smallFile(st) {
 		n.flags |= isSmall
@@ -145,14 +153,14 @@ func (t *tree) setSmall(n *node, st *unix.Stat_t) {
 }
 
 // seen takes the present attributes of n in.
-func (t *tree) seen(n *node, st *unix.Stat_t) {
+func (t *Tree) Seen(n *Node, st *unix.Stat_t) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setSmall(n, st)
 }
 
 // open counts a handle of n, which keeps it.
-func (t *tree) open(n *node) *ioState {
+func (t *Tree) Open(n *Node) *IO {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if last := len(t.spare) - 1; n.more == nil && last >= 0 {
@@ -164,13 +172,13 @@ func (t *tree) open(n *node) *ioState {
 }
 
 // close takes back what open counted.
-func (t *tree) close(n *node) {
+func (t *Tree) Close(n *Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := n.more
 	x.handles--
-	if x.handles == 0 && x.gone == 0 && len(x.links)+len(x.former) == 0 && x.io == (ioState{}) {
-		if n.more = nil; len(t.spare) < keptHandles {
+	if x.handles == 0 && x.gone == 0 && len(x.links)+len(x.former) == 0 && x.io == (IO{}) {
+		if n.more = nil; len(t.spare) < maxSpare {
 			*x = extra{}
 			t.spare = append(t.spare, x)
 		}
@@ -180,14 +188,14 @@ func (t *tree) close(n *node) {
 
 // around reports whether a file that is opened now must be read around the
 // server, as it is already.
-func (t *tree) around(n *node) bool {
+func (t *Tree) Bypassed(n *Node) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return n.more != nil && (n.more.io.direct > 0 || n.more.io.mapped)
+	return n.more != nil && (n.more.io.Direct > 0 || n.more.io.Mapped)
 }
 
 // gone returns the descriptor of a file whose last name went, or 0. t.mu is held.
-func (t *tree) gone(n *node) int {
+func (t *Tree) gone(n *Node) int {
 	if n.more == nil {
 		return 0
 	}
@@ -195,7 +203,7 @@ func (t *tree) gone(n *node) int {
 }
 
 // dupGone returns a copy of that descriptor, or 0.
-func (t *tree) dupGone(n *node) (int, error) {
+func (t *Tree) DupUnlinked(n *Node) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fd := t.gone(n)
@@ -205,49 +213,49 @@ func (t *tree) dupGone(n *node) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-func (t *tree) addLink(n *node, l link) {
-	if t.child(l.parent, l.name) == n {
+func (t *Tree) addLink(n *Node, l Link) {
+	if t.child(l.Parent, l.Name) == n {
 		return
 	}
-	if n.kind == unix.S_IFDIR && n.parent != nil { // a directory has one name
-		old := n.link
+	if n.kind == unix.S_IFDIR && n.Parent != nil { // a directory has one name
+		old := n.Link
 		t.detach(n, old)
-		defer t.release(old.parent)
+		defer t.release(old.Parent)
 	}
 	t.attach(n, l)
 }
 
 // dropLink removes a name of n. The node stays for as long as the kernel
 // refers to it.
-func (t *tree) dropLink(n *node, l link) {
+func (t *Tree) dropLink(n *Node, l Link) {
 	if n.flags&isLinked != 0 {
 		t.remember(n, l)
 	}
 	t.detach(n, l)
 	t.release(n)
-	t.release(l.parent)
+	t.release(l.Parent)
 }
 
 // remember keeps a name that n is about to lose as one that binds it.
-func (t *tree) remember(n *node, l link) {
+func (t *Tree) remember(n *Node, l Link) {
 	if p, ok := t.join(l); ok && len(n.extras().former) < maxFormerNames {
 		n.more.former = append(n.more.former, p)
 	}
 }
 
 // needed reports whether something refers to n beside its names.
-func (t *tree) needed(n *node) bool {
+func (t *Tree) needed(n *Node) bool {
 	return n == t.root || n.lookups > 0 || n.children > 0 || n.more != nil && n.more.handles > 0 ||
-		n.flags&isLinked != 0 && n.parent != nil
+		n.flags&isLinked != 0 && n.Parent != nil
 }
 
 // release forgets nodes nothing needs any more, upwards.
-func (t *tree) release(n *node) {
+func (t *Tree) release(n *Node) {
 	if n.id == 0 || t.needed(n) {
 		return
 	}
 	if n.more != nil && n.more.gone != 0 {
-		closeFD(n.more.gone)
+		CloseFD(n.more.gone)
 	}
 	names := n.names()
 	for _, l := range names {
@@ -255,12 +263,12 @@ func (t *tree) release(n *node) {
 	}
 	t.remove(n)
 	for _, l := range names {
-		t.release(l.parent)
+		t.release(l.Parent)
 	}
 }
 
 // forget takes count references of the kernel back.
-func (t *tree) forget(id, count uint64) {
+func (t *Tree) Forget(id, count uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.get(id)
@@ -274,39 +282,39 @@ func (t *tree) forget(id, count uint64) {
 // unlink records that a name is gone. When it was the last, gone is an O_PATH
 // descriptor of the file, for what the kernel still does with it; it is taken
 // over.
-func (t *tree) unlink(parent *node, name string, gone int) {
+func (t *Tree) Unlink(parent *Node, name string, gone int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.child(parent, name)
 	if n == nil || t.gone(n) != 0 {
 		if gone != 0 {
-			closeFD(gone)
+			CloseFD(gone)
 		}
 		return
 	}
 	if gone != 0 {
 		n.extras().gone = gone
 		if n.flags&isLinked == 0 {
-			t.remember(n, link{parent, name})
+			t.remember(n, Link{parent, name})
 		}
 		t.unhash(n) // the number may be used again at once
 	}
-	t.dropLink(n, link{parent, name})
+	t.dropLink(n, Link{parent, name})
 }
 
 // hardLinked marks n as bound by all its names.
-func (t *tree) hardLinked(n *node) {
+func (t *Tree) HardLinked(n *Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n.flags |= isLinked
 }
 
 // move renames an entry; what the new name referred to must be unlinked first.
-// The caller holds moves exclusively.
-func (t *tree) move(from, to link) {
+// The caller holds Moves exclusively.
+func (t *Tree) Move(from, to Link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.child(from.parent, from.name)
+	n := t.child(from.Parent, from.Name)
 	if n == nil {
 		return
 	}
@@ -316,11 +324,11 @@ func (t *tree) move(from, to link) {
 	}
 }
 
-// exchange swaps two entries. The caller holds moves exclusively.
-func (t *tree) exchange(a, b link) {
+// exchange swaps two entries. The caller holds Moves exclusively.
+func (t *Tree) Exchange(a, b Link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x, y := t.child(a.parent, a.name), t.child(b.parent, b.name)
+	x, y := t.child(a.Parent, a.Name), t.child(b.Parent, b.Name)
 	if x != nil {
 		t.detach(x, a)
 	}
@@ -331,13 +339,13 @@ func (t *tree) exchange(a, b link) {
 	if x != nil {
 		t.attach(x, b)
 	}
-	t.release(a.parent)
-	t.release(b.parent)
+	t.release(a.Parent)
+	t.release(b.Parent)
 }
 
 // walk finds the node at a path relative to the mount. When an element is not
 // known it returns the deepest known directory and the unknown name.
-func (t *tree) walk(rel string) (n *node, unknown string) {
+func (t *Tree) Walk(rel string) (n *Node, unknown string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n = t.root
@@ -354,23 +362,23 @@ func (t *tree) walk(rel string) (n *node, unknown string) {
 }
 
 // known is a copy of what the tree knows of a node.
-type known struct {
-	id    uint64
-	kind  uint16
-	names []knownName
+type Known struct {
+	ID    uint64
+	Kind  uint32
+	Names []KnownName
 	depth int
 }
 
-type knownName struct {
-	parent uint64
-	name   string
+type KnownName struct {
+	Parent uint64
+	Name   string
 }
 
 // below returns n and the known nodes below it, deepest first.
-func (t *tree) below(n *node) []known {
+func (t *Tree) Below(n *Node) []Known {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := []known{describe(n, 0)}
+	out := []Known{describe(n, 0)}
 	if n.children == 0 {
 		return out
 	}
@@ -381,23 +389,23 @@ func (t *tree) below(n *node) []known {
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b known) int { return b.depth - a.depth })
+	slices.SortStableFunc(out, func(a, b Known) int { return b.depth - a.depth })
 	return out
 }
 
-func describe(n *node, depth int) known {
-	k := known{id: uint64(n.id), kind: n.kind, depth: depth}
+func describe(n *Node, depth int) Known {
+	k := Known{ID: uint64(n.id), Kind: uint32(n.kind), depth: depth}
 	for _, l := range n.names() {
-		k.names = append(k.names, knownName{uint64(l.parent.id), l.name})
+		k.Names = append(k.Names, KnownName{uint64(l.Parent.id), l.Name})
 	}
 	return k
 }
 
 // depthBelow is how far n lies below top by one of its names; 0: not below it.
-func depthBelow(n, top *node) int {
+func depthBelow(n, top *Node) int {
 	for _, l := range n.names() {
 		depth := 1
-		for p := l.parent; p != nil; p = p.parent {
+		for p := l.Parent; p != nil; p = p.Parent {
 			if p == top {
 				return depth
 			}
@@ -407,19 +415,72 @@ func depthBelow(n, top *node) int {
 	return 0
 }
 
-// joinPath appends a name to a path relative to the mount.
-func joinPath(dir, name string) string {
+// Join appends a name to a path relative to the mount.
+func Join(dir, name string) string {
 	if dir == "" {
 		return name
 	}
 	return dir + "/" + name
 }
 
-// splitPath is the reverse of joinPath.
-func splitPath(rel string) (dir, name string) {
+// Split is the reverse of Join.
+func Split(rel string) (dir, name string) {
 	i := strings.LastIndexByte(rel, '/')
 	if i < 0 {
 		return "", rel
 	}
 	return rel[:i], rel[i+1:]
+}
+
+// Same reports whether n stands for the file with these attributes.
+func (t *Tree) Same(n *Node, st *unix.Stat_t) bool {
+	return n == t.root || n.key == inodeOf(st)
+}
+
+// IsRoot reports whether n is the root of the mount.
+func (t *Tree) IsRoot(n *Node) bool { return n == t.root }
+
+// Lock locks the tree for a request about paths: alone, or with others.
+func (t *Tree) Lock(alone bool) {
+	if alone {
+		t.Moves.Lock()
+		return
+	}
+	t.Moves.RLock()
+}
+
+func (t *Tree) Unlock(alone bool) {
+	if alone {
+		t.Moves.Unlock()
+		return
+	}
+	t.Moves.RUnlock()
+}
+
+// Replace takes the name of a file away whose place a copy has. gone is an O_PATH
+// descriptor of it, which is taken over.
+func (t *Tree) Replace(parent *Node, name string, gone int) {
+	t.mu.Lock()
+	if n := t.child(parent, name); n != nil {
+		n.flags |= isReplaced
+	}
+	t.mu.Unlock()
+	t.Unlink(parent, name, gone)
+}
+
+// Stale reports a file that lost its name to a copy.
+func (t *Tree) Stale(n *Node) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return n.flags&isReplaced != 0
+}
+
+// Rekey has a node stand for the file that took the place of its own.
+func (t *Tree) Rekey(n *Node, st *unix.Stat_t) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unhash(n)
+	n.key = inodeOf(st)
+	t.hash(n)
+	t.setSmall(n, st)
 }

@@ -1,4 +1,4 @@
-package fuse
+package tree
 
 import (
 	"hash/maphash"
@@ -13,17 +13,17 @@ type inode struct{ dev, ino uint64 }
 func inodeOf(st *unix.Stat_t) inode { return inode{st.Dev, st.Ino} }
 
 // link is one name of a node.
-type link struct {
-	parent *node
-	name   string
+type Link struct {
+	Parent *Node
+	Name   string
 }
 
-// node is one file the kernel knows, or knew and that something still needs. A
+// Node is one file the kernel knows, or knew and that something still needs. A
 // tree of a million files has a million of them: what few have is in more. All
 // fields but id, key and kind are guarded by tree.mu.
-type node struct {
+type Node struct {
 	key       inode
-	link      // its first known name; without parent: the root, or unlinked
+	Link      // its first known name; without parent: the root, or unlinked
 	more      *extra
 	id        uint32 // 0: not in use
 	lookups   uint32 // references of the kernel; manyLookups: for good
@@ -32,7 +32,7 @@ type node struct {
 	nextInode uint32 // in the bucket of inodes
 	kind      uint16 // S_IFMT bits
 	flags     nodeFlags
-	allowed   uint16 // operations that the rules allow, in the era allowedIn
+	allowed   uint16 // operations that the rules allow, in the generation allowedIn
 	allowedIn uint32
 }
 
@@ -49,15 +49,15 @@ const manyLookups = 1<<32 - 1
 
 // extra is what few nodes have.
 type extra struct {
-	links   []link   // further known names
+	links   []Link   // further known names
 	former  []string // lost names that still bind: of a linked node all, else the last
 	gone    int      // O_PATH descriptor once the last name went; 0: none
 	handles int      // open handles
-	io      ioState
+	io      IO
 }
 
 // extras returns the node's extra, made when there is none. tree.mu is held.
-func (n *node) extras() *extra {
+func (n *Node) extras() *extra {
 	if n.more == nil {
 		n.more = &extra{}
 	}
@@ -65,16 +65,33 @@ func (n *node) extras() *extra {
 }
 
 // names are the known names of n; tree.mu is held.
-func (n *node) names() []link {
-	if n.parent == nil {
+func (n *Node) names() []Link {
+	if n.Parent == nil {
 		return nil
 	}
-	out := []link{n.link}
+	out := []Link{n.Link}
 	if n.more != nil {
 		out = append(out, n.more.links...)
 	}
 	return out
 }
+
+// IO tells how the open handles of a file do their input and output. The kernel
+// allows one way at a time for an inode, and one backing id. See fs/fuse/iomode.c.
+// The owner of the handles guards it.
+type IO struct {
+	BackingID int32
+	Direct    int32 // handles that bypass the server
+	Cached    int32 // handles that use the page cache of the mount
+	Stale     bool  // written around the page cache of the mount since the last cached open
+	Mapped    bool  // may be mapped for writing around the mount, also after its handles closed
+}
+
+// ID is the number by which the kernel knows the node.
+func (n *Node) ID() uint64 { return uint64(n.id) }
+
+// Kind is the S_IFMT bits of the file.
+func (n *Node) Kind() uint32 { return uint32(n.kind) }
 
 const (
 	chunkNodes = 512
@@ -84,14 +101,14 @@ const (
 // nodes stores nodes by number and finds them by name and by inode. The two
 // tables chain nodes by number, which costs 8 bytes a node.
 type nodes struct {
-	chunks  []*[chunkNodes]node
-	used    int
-	era     uint32 // see allowed.go
-	unused  uint32 // first node that may be used again
-	seed    maphash.Seed
-	byName  []uint32
-	byInode []uint32
-	others  map[otherName]*node // names beside the first of a file
+	chunks     []*[chunkNodes]Node
+	used       int
+	generation uint32 // see decisions.go
+	unused     uint32 // first node that may be used again
+	seed       maphash.Seed
+	byName     []uint32
+	byInode    []uint32
+	others     map[otherName]*Node // names beside the first of a file
 }
 
 type otherName struct {
@@ -100,14 +117,18 @@ type otherName struct {
 }
 
 func newNodes() nodes {
-	return nodes{era: 1, seed: maphash.MakeSeed(), byName: make([]uint32, 64), byInode: make([]uint32, 64), others: map[otherName]*node{}}
+	return nodes{
+		generation: 1,
+		seed:       maphash.MakeSeed(),
+		byName:     make([]uint32, 64), byInode: make([]uint32, 64), others: map[otherName]*Node{},
+	}
 }
 
 // at is the node of a number that was given out.
-func (t *nodes) at(id uint32) *node { return &t.chunks[(id-1)/chunkNodes][(id-1)%chunkNodes] }
+func (t *nodes) at(id uint32) *Node { return &t.chunks[(id-1)/chunkNodes][(id-1)%chunkNodes] }
 
 // get is the node of a kernel number, or nil.
-func (t *nodes) get(id uint64) *node {
+func (t *nodes) get(id uint64) *Node {
 	if id == 0 || id > uint64(len(t.chunks)*chunkNodes) {
 		return nil
 	}
@@ -118,7 +139,7 @@ func (t *nodes) get(id uint64) *node {
 }
 
 // add makes a node that is found by its inode.
-func (t *nodes) add(key inode, kind uint32) *node {
+func (t *nodes) add(key inode, kind uint32) *Node {
 	if t.unused == 0 {
 		t.grow()
 	}
@@ -135,7 +156,7 @@ func (t *nodes) add(key inode, kind uint32) *node {
 
 // grow makes room for further nodes.
 func (t *nodes) grow() {
-	chunk := &[chunkNodes]node{}
+	chunk := &[chunkNodes]Node{}
 	first := uint32(len(t.chunks)*chunkNodes) + 1
 	t.chunks = append(t.chunks, chunk)
 	for i := range chunk[:chunkNodes-1] {
@@ -148,10 +169,10 @@ func (t *nodes) grow() {
 }
 
 // remove gives a node back that has no names.
-func (t *nodes) remove(n *node) {
+func (t *nodes) remove(n *Node) {
 	t.unhash(n)
 	id := n.id
-	*n = node{nextName: t.unused}
+	*n = Node{nextName: t.unused}
 	t.unused = id
 	t.used--
 }
@@ -164,7 +185,7 @@ func (t *nodes) rehash() {
 			if n.id == 0 {
 				continue
 			}
-			if n.parent != nil {
+			if n.Parent != nil {
 				t.nameIn(n)
 			}
 			if n.flags&isHashed != 0 {
@@ -180,14 +201,14 @@ func (t *nodes) inodeBucket(key inode) *uint32 {
 	return &t.byInode[h>>32&uint64(len(t.byInode)-1)]
 }
 
-func (t *nodes) hash(n *node) {
+func (t *nodes) hash(n *Node) {
 	b := t.inodeBucket(n.key)
 	n.nextInode, *b = *b, n.id
 	n.flags |= isHashed
 }
 
 // unhash makes n not found by its inode, whose number may be used again.
-func (t *nodes) unhash(n *node) {
+func (t *nodes) unhash(n *Node) {
 	if n.flags&isHashed == 0 {
 		return
 	}
@@ -199,7 +220,7 @@ func (t *nodes) unhash(n *node) {
 	n.flags &^= isHashed
 }
 
-func (t *nodes) findInode(key inode) *node {
+func (t *nodes) findInode(key inode) *Node {
 	for id := *t.inodeBucket(key); id != 0; {
 		n := t.at(id)
 		if n.key == key {
@@ -215,13 +236,13 @@ func (t *nodes) nameBucket(parent uint32, name string) *uint32 {
 	return &t.byName[h>>20&uint64(len(t.byName)-1)]
 }
 
-func (t *nodes) nameIn(n *node) {
-	b := t.nameBucket(n.parent.id, n.name)
+func (t *nodes) nameIn(n *Node) {
+	b := t.nameBucket(n.Parent.id, n.Name)
 	n.nextName, *b = *b, n.id
 }
 
-func (t *nodes) nameOut(n *node) {
-	at := t.nameBucket(n.parent.id, n.name)
+func (t *nodes) nameOut(n *Node) {
+	at := t.nameBucket(n.Parent.id, n.Name)
 	for *at != n.id {
 		at = &t.at(*at).nextName
 	}
@@ -229,10 +250,10 @@ func (t *nodes) nameOut(n *node) {
 }
 
 // child is the known entry of a directory, or nil.
-func (t *nodes) child(parent *node, name string) *node {
+func (t *nodes) child(parent *Node, name string) *Node {
 	for id := *t.nameBucket(parent.id, name); id != 0; {
 		n := t.at(id)
-		if n.parent == parent && n.name == name {
+		if n.Parent == parent && n.Name == name {
 			return n
 		}
 		id = n.nextName
@@ -244,25 +265,25 @@ func (t *nodes) child(parent *node, name string) *node {
 }
 
 // attach gives n a name that it has not got.
-func (t *nodes) attach(n *node, l link) {
+func (t *nodes) attach(n *Node, l Link) {
 	t.renamed(n)
-	l.parent.children++
-	if n.parent == nil {
-		n.link = l
+	l.Parent.children++
+	if n.Parent == nil {
+		n.Link = l
 		t.nameIn(n)
 		return
 	}
 	x := n.extras()
 	x.links = append(x.links, l)
-	t.others[otherName{l.parent.id, l.name}] = n
+	t.others[otherName{l.Parent.id, l.Name}] = n
 }
 
 // detach takes a name of n away.
-func (t *nodes) detach(n *node, l link) {
+func (t *nodes) detach(n *Node, l Link) {
 	t.renamed(n)
-	l.parent.children--
-	if n.link != l {
-		delete(t.others, otherName{l.parent.id, l.name})
+	l.Parent.children--
+	if n.Link != l {
+		delete(t.others, otherName{l.Parent.id, l.Name})
 		for i, have := range n.more.links {
 			if have == l {
 				n.more.links = append(n.more.links[:i], n.more.links[i+1:]...)
@@ -272,12 +293,12 @@ func (t *nodes) detach(n *node, l link) {
 		return
 	}
 	t.nameOut(n)
-	n.link, n.nextName = link{}, 0
+	n.Link, n.nextName = Link{}, 0
 	if x := n.more; x != nil && len(x.links) > 0 {
 		last := x.links[len(x.links)-1]
 		x.links = x.links[:len(x.links)-1]
-		delete(t.others, otherName{last.parent.id, last.name})
-		n.link = last
+		delete(t.others, otherName{last.Parent.id, last.Name})
+		n.Link = last
 		t.nameIn(n)
 	}
 }

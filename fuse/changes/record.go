@@ -1,4 +1,7 @@
-package fuse
+// Package changes keeps the change record of one mount: the net difference between
+// its baseline and now. The file server reports every operation under the path that
+// it had; what was created and removed again leaves nothing.
+package changes
 
 import (
 	"cmp"
@@ -18,14 +21,13 @@ const maxChanges = 1 << 20
 
 var errManyChanges = errors.New("more than 1048576 files were changed: the change record is incomplete")
 
-// changes is the net difference of a mount to its baseline: what was created
-// and removed again leaves nothing. Paths are relative to the mount.
-type changes struct {
+// Record is the change record of one mount. Paths are relative to the mount. It is
+// safe for concurrent use.
+type Record struct {
 	mu       sync.Mutex
 	entries  map[string]entry    // present paths whose file is not what the baseline had there
 	gone     map[string]struct{} // baseline paths whose file was deleted
 	overflow bool
-	away     *redirects // names of the mount whose changes are those of another place
 }
 
 // entry is a present file that differs, or may.
@@ -33,24 +35,27 @@ type entry struct {
 	fresh    bool   // the baseline had it nowhere
 	from     string // else where the baseline had it
 	modified bool
-	was      *stamp // it could be written unseen since it looked like this
+	was      *Stamp // it could be written unseen since it looked like this
 }
 
-// stamp tells whether a file was written.
-type stamp struct {
-	ino   inode
+// Stamp is what a write changes of a file.
+type Stamp struct {
+	dev   uint64
+	ino   uint64
 	size  int64
 	mtime unix.Timespec
 }
 
-func stampOf(st *unix.Stat_t) stamp { return stamp{inodeOf(st), st.Size, st.Mtim} }
+// StampOf returns the stamp of a file with these attributes.
+func StampOf(st *unix.Stat_t) Stamp { return Stamp{st.Dev, st.Ino, st.Size, st.Mtim} }
 
-func newChanges() *changes {
-	return &changes{entries: map[string]entry{}, gone: map[string]struct{}{}, away: &redirects{}}
+// New returns an empty record: the present state is the baseline.
+func New() *Record {
+	return &Record{entries: map[string]entry{}, gone: map[string]struct{}{}}
 }
 
-// reset makes the present state the baseline.
-func (c *changes) reset() {
+// Reset makes the present state the baseline.
+func (c *Record) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entries, c.gone, c.overflow = map[string]entry{}, map[string]struct{}{}, false
@@ -58,7 +63,7 @@ func (c *changes) reset() {
 
 // implied is the entry of the file now at rel when none speaks of rel itself:
 // the baseline had it there, unless a directory above it was moved or made.
-func (c *changes) implied(rel string) entry {
+func (c *Record) implied(rel string) entry {
 	for i := len(rel) - 1; i > 0; i-- {
 		if rel[i] != '/' {
 			continue
@@ -74,7 +79,7 @@ func (c *changes) implied(rel string) entry {
 }
 
 // at is the entry of the file now at rel.
-func (c *changes) at(rel string) entry {
+func (c *Record) at(rel string) entry {
 	if e, ok := c.entries[rel]; ok {
 		return e
 	}
@@ -82,7 +87,7 @@ func (c *changes) at(rel string) entry {
 }
 
 // put records the file now at rel, unless it is just what the baseline had.
-func (c *changes) put(rel string, e entry) {
+func (c *Record) put(rel string, e entry) {
 	implied := c.implied(rel)
 	if _, deleted := c.gone[implied.from]; deleted && e.fresh && !implied.fresh {
 		e = entry{from: implied.from, modified: true} // a new file in the place of an old one
@@ -101,30 +106,15 @@ func (c *changes) put(rel string, e entry) {
 	c.entries[rel] = e
 }
 
-// created records a new file, where a redirected name leads.
-func (c *changes) created(rel string) {
-	if to, ok := c.away.find(rel); ok {
-		to.m.changes.createdHere(to.rel)
-		return
-	}
-	c.createdHere(rel)
-}
-
-func (c *changes) createdHere(rel string) {
+// Created records a new file at rel.
+func (c *Record) Created(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.put(rel, entry{fresh: true})
 }
 
-func (c *changes) modified(rel string) {
-	if to, ok := c.away.find(rel); ok {
-		to.m.changes.modifiedHere(to.rel)
-		return
-	}
-	c.modifiedHere(rel)
-}
-
-func (c *changes) modifiedHere(rel string) {
+// Modified records that the content or the attributes of the file at rel changed.
+func (c *Record) Modified(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.at(rel); !e.fresh && !e.modified {
@@ -133,16 +123,9 @@ func (c *changes) modifiedHere(rel string) {
 	}
 }
 
-// watched records that a file may be written without a sign from now on.
-func (c *changes) watched(rel string, was stamp) {
-	if to, ok := c.away.find(rel); ok {
-		to.m.changes.watchedHere(to.rel, was)
-		return
-	}
-	c.watchedHere(rel, was)
-}
-
-func (c *changes) watchedHere(rel string, was stamp) {
+// Watched records that the file at rel may be written without a sign from now on.
+// [Record.List] compares it with was.
+func (c *Record) Watched(rel string, was Stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.at(rel); !e.fresh && !e.modified && e.was == nil {
@@ -151,21 +134,14 @@ func (c *changes) watchedHere(rel string, was stamp) {
 	}
 }
 
-func (c *changes) deleted(rel string) {
-	if to, ok := c.away.find(rel); ok {
-		to.m.changes.deletedHere(to.rel)
-		return
-	}
-	c.deletedHere(rel)
-}
-
-func (c *changes) deletedHere(rel string) {
+// Deleted records that rel was removed.
+func (c *Record) Deleted(rel string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(rel)
 }
 
-func (c *changes) remove(rel string) {
+func (c *Record) remove(rel string) {
 	e := c.at(rel)
 	delete(c.entries, rel)
 	if e.fresh {
@@ -178,9 +154,9 @@ func (c *changes) remove(rel string) {
 	c.gone[e.from] = struct{}{}
 }
 
-// take removes the entry of rel and, for a directory, those below it. They are
+// detach removes the entry of rel and, for a directory, those below it. They are
 // returned by the rest of their path.
-func (c *changes) take(rel string, dir bool) map[string]entry {
+func (c *Record) detach(rel string, dir bool) map[string]entry {
 	out := map[string]entry{"": c.at(rel)}
 	delete(c.entries, rel)
 	if !dir {
@@ -195,8 +171,8 @@ func (c *changes) take(rel string, dir bool) map[string]entry {
 	return out
 }
 
-// place puts back what take returned, under another name, parents first.
-func (c *changes) place(rel string, moved map[string]entry) {
+// attach puts back what detach returned, under another name, parents first.
+func (c *Record) attach(rel string, moved map[string]entry) {
 	below := make([]string, 0, len(moved))
 	for p := range moved {
 		below = append(below, p)
@@ -207,35 +183,30 @@ func (c *changes) place(rel string, moved map[string]entry) {
 	}
 }
 
-// renamed records the move of a file or directory; replaced says that the new
+// Renamed records the move of a file or directory; replaced says that the new
 // name was taken.
-func (c *changes) renamed(from, to string, dir, replaced bool) {
-	if c.away.has(from) || c.away.has(to) {
-		c.deleted(from)
-		c.created(to)
-		return
-	}
+func (c *Record) Renamed(from, to string, dir, replaced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if replaced {
 		c.remove(to)
 	}
-	c.place(to, c.take(from, dir))
+	c.attach(to, c.detach(from, dir))
 }
 
-// exchanged records the swap of two names.
-func (c *changes) exchanged(a, b string) {
+// Exchanged records the swap of two names.
+func (c *Record) Exchanged(a, b string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	x, y := c.take(a, true), c.take(b, true)
-	c.place(b, x)
-	c.place(a, y)
+	x, y := c.detach(a, true), c.detach(b, true)
+	c.attach(b, x)
+	c.attach(a, y)
 }
 
-// list returns the net changes sorted by path. A renamed file that was also
+// List returns the net changes sorted by path. A renamed file that was also
 // written has two entries. A renamed directory has one; what is in it moved
 // along. A mount of one file calls it ".". stat looks at a present path.
-func (c *changes) list(stat func(rel string, st *unix.Stat_t) error) ([]wire.Change, error) {
+func (c *Record) List(stat func(rel string, st *unix.Stat_t) error) ([]wire.Change, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.overflow {
@@ -251,7 +222,7 @@ func (c *changes) list(stat func(rel string, st *unix.Stat_t) error) ([]wire.Cha
 		case e.from != c.implied(rel).from:
 			out = append(out, wire.Change{Path: wire.Name(rel), Kind: wire.Renamed, From: wire.Name(e.from)})
 		}
-		if e.modified || e.was != nil && (stat(rel, &st) != nil || stampOf(&st) != *e.was) {
+		if e.modified || e.was != nil && (stat(rel, &st) != nil || StampOf(&st) != *e.was) {
 			out = append(out, wire.Change{Path: wire.Name(cmp.Or(rel, ".")), Kind: wire.Modified})
 		}
 	}
@@ -267,4 +238,13 @@ func (c *changes) list(stat func(rel string, st *unix.Stat_t) error) ([]wire.Cha
 		return out[i].Kind > out[j].Kind // renamed before modified
 	})
 	return out, nil
+}
+
+// Unchanged reports whether the file now at rel is the one of the baseline, with its
+// content, and the path that the baseline had for it.
+func (c *Record) Unchanged(rel string) (from string, unchanged bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.at(rel)
+	return e.from, !e.fresh && !e.modified
 }

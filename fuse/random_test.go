@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,91 +12,6 @@ import (
 
 	"agentsh/internal/wire"
 )
-
-func TestTheChangeRecordKeepsNetEffects(t *testing.T) {
-	cases := []struct {
-		name string
-		do   func(c *changes)
-		want []string
-	}{
-		{"created", func(c *changes) { c.created("a") }, []string{"created a"}},
-		{"created and written", func(c *changes) { c.created("a"); c.modified("a") }, []string{"created a"}},
-		{"created then deleted", func(c *changes) { c.created("a"); c.deleted("a") }, nil},
-		{"modified", func(c *changes) { c.modified("a"); c.modified("a") }, []string{"modified a"}},
-		{"modified then deleted", func(c *changes) { c.modified("a"); c.deleted("a") }, []string{"deleted a"}},
-		{"deleted then created", func(c *changes) { c.deleted("a"); c.created("a") }, []string{"modified a"}},
-		{"deleted, created, deleted", func(c *changes) { c.deleted("a"); c.created("a"); c.deleted("a") }, []string{"deleted a"}},
-		{"renamed", func(c *changes) { c.renamed("a", "b", false, false) }, []string{"renamed b from a"}},
-		{"renamed back", func(c *changes) { c.renamed("a", "b", false, false); c.renamed("b", "a", false, false) }, nil},
-		{"renamed on", func(c *changes) { c.renamed("a", "b", false, false); c.renamed("b", "c", false, false) }, []string{"renamed c from a"}},
-		{
-			"renamed and written",
-			func(c *changes) { c.renamed("a", "b", false, false); c.modified("b") },
-			[]string{"renamed b from a", "modified b"},
-		},
-		{"renamed then deleted", func(c *changes) { c.renamed("a", "b", false, false); c.deleted("b") }, []string{"deleted a"}},
-		{"created then renamed", func(c *changes) { c.created("a"); c.renamed("a", "b", false, false) }, []string{"created b"}},
-		{"a new file saved over an old one", func(c *changes) { c.created("t"); c.renamed("t", "a", false, true) }, []string{"modified a"}},
-		{"an old file renamed over another", func(c *changes) { c.renamed("a", "b", false, true) }, []string{"renamed b from a"}},
-		{
-			"backup and new file",
-			func(c *changes) { c.renamed("a", "a~", false, false); c.created("a") },
-			[]string{"created a", "renamed a~ from a"},
-		},
-		{"directory renamed", func(c *changes) { c.renamed("d", "e", true, false) }, []string{"renamed e from d"}},
-		{
-			"file in a renamed directory written",
-			func(c *changes) { c.renamed("d", "e", true, false); c.modified("e/f") },
-			[]string{"renamed e from d", "modified e/f"},
-		},
-		{
-			"file in a renamed directory deleted",
-			func(c *changes) { c.renamed("d", "e", true, false); c.deleted("e/f") },
-			[]string{"deleted d/f", "renamed e from d"},
-		},
-		{"directory renamed there and back after a write", func(c *changes) {
-			c.renamed("d", "e", true, false)
-			c.modified("e/f")
-			c.renamed("e", "d", true, false)
-		}, []string{"modified d/f"}},
-		{"new directory with a file renamed", func(c *changes) {
-			c.created("d")
-			c.created("d/f")
-			c.renamed("d", "e", true, false)
-		}, []string{"created e", "created e/f"}},
-		{"moved out of a renamed directory to where it was", func(c *changes) {
-			c.renamed("d", "e", true, false)
-			c.created("d")
-			c.renamed("e/f", "d/f", false, false)
-		}, []string{"created d", "renamed d/f from d/f", "renamed e from d"}},
-		{"exchanged", func(c *changes) { c.exchanged("a", "b") }, []string{"renamed a from b", "renamed b from a"}},
-		{"exchanged twice", func(c *changes) { c.exchanged("a", "b"); c.exchanged("a", "b") }, nil},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			c := newChanges()
-			tc.do(c)
-			var got []string
-			list, err := c.list(func(rel string, _ *unix.Stat_t) error {
-				if _, present := c.entries[rel]; present {
-					return nil
-				}
-				return unix.ENOENT
-			})
-			must(t, err)
-			for _, ch := range list {
-				line := string(ch.Kind) + " " + string(ch.Path)
-				if ch.From != "" {
-					line += " from " + string(ch.From)
-				}
-				got = append(got, line)
-			}
-			if !slices.Equal(got, tc.want) {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
-		})
-	}
-}
 
 // player makes the same random calls in several directories.
 type player struct {

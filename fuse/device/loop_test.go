@@ -1,7 +1,8 @@
-package fuse
+package device
 
 import (
 	"encoding/binary"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -13,7 +14,7 @@ import (
 // stub answers GETATTR; of node 2 when it is told to, of node 3 beside the loop.
 type stub struct {
 	gofuse.RawFileSystem
-	loop    *loop
+	loop    *Loop
 	release chan struct{}
 }
 
@@ -22,40 +23,41 @@ func (s *stub) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Attr
 	case 2:
 		<-s.release
 	case 3:
-		s.loop.stepAside()
+		s.loop.StepAside()
 		<-s.release
 	}
 	out.Ino = in.NodeId
 	return gofuse.OK
 }
 
-func (s *stub) read(*gofuse.ReadIn, []byte) (int, gofuse.Status) { return 0, gofuse.ENOSYS }
+func (s *stub) ReadInto(*gofuse.ReadIn, []byte) (int, gofuse.Status) { return 0, gofuse.ENOSYS }
 
 // kernelSide plays the kernel: a packet is a request or an answer.
 type kernelSide struct {
 	t    *testing.T
 	fd   int
-	loop *loop
+	loop *Loop
 }
 
 func playKernel(t *testing.T) (*kernelSide, *stub) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	fs := &stub{RawFileSystem: gofuse.NewDefaultRawFileSystem(), release: make(chan struct{})}
-	l := &loop{
-		m: &mount{rules: &current{}}, fd: pair[1], answers: fs, protocol: gofuse.NewProtocolServer(fs, &gofuse.MountOptions{}),
-		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+	l := &Loop{
+		fd: pair[1], config: Config{Handler: fs, Caching: (&sync.RWMutex{}).RLocker()},
+		protocol: gofuse.NewProtocolServer(fs, &gofuse.MountOptions{}),
+		wake:     make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	fs.loop = l
 	w, err := l.newWorker(4096)
 	must(t, err)
 	l.reader.Store(w)
-	go l.serve()
+	go l.Serve()
 	k := &kernelSide{t: t, fd: pair[0], loop: l}
 	t.Cleanup(func() {
-		closeFD(pair[0]) // the reader gets an empty packet, which is the end here
+		unix.Close(pair[0]) // the reader gets an empty packet, which is the end here
 		<-l.ended
-		closeFD(pair[1])
+		unix.Close(pair[1])
 	})
 	return k, fs
 }
@@ -75,7 +77,7 @@ func (k *kernelSide) answered() uint64 {
 	k.t.Helper()
 	must(k.t, unix.SetsockoptTimeval(k.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}))
 	buf := make([]byte, 4096)
-	n, err := retry(func() (int, error) { return unix.Read(k.fd, buf) })
+	n, err := Retry(func() (int, error) { return unix.Read(k.fd, buf) })
 	must(k.t, err)
 	if n < 16 {
 		k.t.Fatalf("an answer of %d bytes", n)
@@ -133,7 +135,8 @@ func TestTheFirstRequestOfOldKernels(t *testing.T) {
 		}
 		_, err = unix.Write(pair[0], unsafe.Slice((*byte)(unsafe.Pointer(&in)), size))
 		must(t, err)
-		l, err := newLoop(&mount{rules: &current{}}, pair[1], &gofuse.MountOptions{MaxWrite: 4096})
+		stub := &stub{RawFileSystem: gofuse.NewDefaultRawFileSystem()}
+		l, err := New(pair[1], Config{Handler: stub, Caching: (&sync.RWMutex{}).RLocker()}, &gofuse.MountOptions{MaxWrite: 4096})
 		if err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
@@ -141,13 +144,43 @@ func TestTheFirstRequestOfOldKernels(t *testing.T) {
 		if size > 56 {
 			want |= 1 << 32
 		}
-		if l.kernel != want {
-			t.Errorf("%d bytes: flags %#x, want %#x", size, l.kernel, want)
+		if l.offered != want {
+			t.Errorf("%d bytes: flags %#x, want %#x", size, l.offered, want)
 		}
 		if got := (&kernelSide{t: t, fd: pair[0]}).answered(); got != 9 {
 			t.Errorf("%d bytes: answer to %d", size, got)
 		}
-		closeFD(pair[0])
-		closeFD(pair[1])
+		unix.Close(pair[0])
+		unix.Close(pair[1])
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRequestsThatAreNotWhole: none is answered as if it were.
+func TestRequestsThatAreNotWhole(t *testing.T) {
+	k, _ := playKernel(t)
+	const lookup, write = 1, 16
+	name := gofuse.InHeader{Opcode: lookup, Unique: 1, NodeId: 7}
+	data := gofuse.WriteIn{InHeader: gofuse.InHeader{Opcode: write, Unique: 2, NodeId: 7}, Size: 5}
+	for what, packet := range map[string][]byte{
+		"a name without end": append(unsafe.Slice((*byte)(unsafe.Pointer(&name)), unsafe.Sizeof(name)), "name"...),
+		"missing data":       append(unsafe.Slice((*byte)(unsafe.Pointer(&data)), unsafe.Sizeof(data)), "data"...),
+		"half a structure":   unsafe.Slice((*byte)(unsafe.Pointer(&data)), unsafe.Sizeof(data)-8),
+	} {
+		_, err := unix.Write(k.fd, packet)
+		must(t, err)
+		buf := make([]byte, 4096)
+		n, err := Retry(func() (int, error) { return unix.Read(k.fd, buf) })
+		must(t, err)
+		out := (*gofuse.OutHeader)(unsafe.Pointer(&buf[0]))
+		if n != outHeader || out.Status != -int32(unix.EINVAL) && out.Status != -int32(unix.EIO) {
+			t.Errorf("%s: %d bytes, status %d", what, n, out.Status)
+		}
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"unsafe"
 
-	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
@@ -84,55 +82,5 @@ file_rules:
 				}
 			}
 		})
-	}
-}
-
-// TestTheLastEraRemembersNothing: a number of an era is not used twice.
-func TestTheLastEraRemembersNothing(t *testing.T) {
-	tr := newTree(&unix.Stat_t{Ino: 1, Mode: unix.S_IFDIR})
-	n := tr.adopt(tr.root, "f", &unix.Stat_t{Ino: 2, Mode: unix.S_IFREG, Nlink: 1})
-	const read = 1
-	tr.allow(n, read, tr.era)
-	if _, at := tr.standing(uint64(n.id), read); !at.allowed {
-		t.Error("what was allowed is not remembered")
-	}
-	if _, at := tr.standing(uint64(n.id), 2); at.allowed {
-		t.Error("another operation is allowed")
-	}
-	before := tr.era
-	tr.forgetAllowed()
-	tr.allow(n, read, before) // was judged by the rules before
-	if _, at := tr.standing(uint64(n.id), read); at.allowed {
-		t.Error("what the rules before allowed is remembered")
-	}
-	tr.era = 1<<32 - 2
-	tr.forgetAllowed()
-	tr.forgetAllowed()
-	tr.allow(n, read, tr.era)
-	if _, at := tr.standing(uint64(n.id), read); at.allowed || tr.era != 1<<32-1 {
-		t.Errorf("era %d remembers", tr.era)
-	}
-}
-
-// TestRequestsThatAreNotWhole: none is answered as if it were.
-func TestRequestsThatAreNotWhole(t *testing.T) {
-	k, _ := playKernel(t)
-	const lookup, write = 1, 16
-	name := gofuse.InHeader{Opcode: lookup, Unique: 1, NodeId: 7}
-	data := gofuse.WriteIn{InHeader: gofuse.InHeader{Opcode: write, Unique: 2, NodeId: 7}, Size: 5}
-	for what, packet := range map[string][]byte{
-		"a name without end": append(unsafe.Slice((*byte)(unsafe.Pointer(&name)), unsafe.Sizeof(name)), "name"...),
-		"missing data":       append(unsafe.Slice((*byte)(unsafe.Pointer(&data)), unsafe.Sizeof(data)), "data"...),
-		"half a structure":   unsafe.Slice((*byte)(unsafe.Pointer(&data)), unsafe.Sizeof(data)-8),
-	} {
-		_, err := unix.Write(k.fd, packet)
-		must(t, err)
-		buf := make([]byte, 4096)
-		n, err := retry(func() (int, error) { return unix.Read(k.fd, buf) })
-		must(t, err)
-		out := (*gofuse.OutHeader)(unsafe.Pointer(&buf[0]))
-		if n != outHeader || out.Status != -int32(unix.EINVAL) && out.Status != -int32(unix.EIO) {
-			t.Errorf("%s: %d bytes, status %d", what, n, out.Status)
-		}
 	}
 }

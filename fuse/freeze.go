@@ -10,8 +10,8 @@ import (
 // still be read and written.
 func (s *server) hold() {
 	for _, m := range s.mounts {
-		m.tree.moves.Lock()
-		m.noteOpenWrites()
+		m.tree.Moves.Lock()
+		m.nodes.recordOpenWrites()
 	}
 	s.held = true
 }
@@ -29,15 +29,15 @@ func (s *server) release(r *released) (forget func(), err error) {
 			written = m
 			m.replay(r.Changes)
 		}
-		m.tree.moves.Unlock()
+		m.tree.Moves.Unlock()
 	}
 	if written == nil {
 		return nil, nil
 	}
 	return func() {
-		written.invalidate("")
+		written.kernel.invalidate("")
 		for _, c := range r.Changes { // names that the kernel knows not to be there are no nodes
-			written.invalidate(string(c.Path))
+			written.kernel.invalidate(string(c.Path))
 		}
 	}, nil
 }
@@ -47,11 +47,11 @@ func (m *mount) replay(list []wire.Change) {
 	for _, c := range list {
 		switch c.Kind {
 		case wire.Created:
-			m.changes.created(string(c.Path))
+			m.files.created(string(c.Path))
 		case wire.Modified:
-			m.changes.modified(string(c.Path))
+			m.files.modified(string(c.Path))
 		case wire.Deleted:
-			m.changes.deleted(string(c.Path))
+			m.files.deleted(string(c.Path))
 		}
 	}
 }

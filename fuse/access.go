@@ -1,0 +1,288 @@
+package fuse
+
+import (
+	"strings"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
+	"agentsh/policy"
+)
+
+// access decides operations on the files of one mount by policy, and reports what has
+// to be reported.
+type access struct {
+	files     *files
+	rules     *current
+	approvals *approvals
+	reporter  *reporter
+}
+
+// Rules is what the server needs of a policy; *[policy.Policy] is one. Evaluate
+// is called for every operation and must be fast and safe for concurrent use.
+type Rules interface {
+	Evaluate(policy.Request) (policy.Decision, policy.Diagnostic)
+	Tree(root string, ops policy.FileOp) policy.TreeVerdict
+	Roots() []string
+	Rules(policy.Group) []*policy.Rule
+	GitGuard() (on bool, at policy.Position)
+}
+
+// query is one operation on one path relative to the mount.
+type query struct {
+	op  policy.FileOp
+	rel string
+}
+
+// verdict is the answer to an ask.
+type verdict struct {
+	query
+	dec  policy.Decision
+	diag policy.Diagnostic
+}
+
+// strictness orders effects; the strictest of several verdicts holds.
+func strictness(e policy.Effect) int {
+	switch e {
+	case policy.Allow:
+		return 0
+	case policy.Audit:
+		return 1
+	case policy.Redirect:
+		return 2
+	case policy.SoftDelete:
+		return 3
+	case policy.Approve:
+		return 4
+	default:
+		return 5
+	}
+}
+
+func (a *access) decide(q query) verdict { return a.decideBy(a.rules.now(), q) }
+
+func (a *access) decideBy(r *ruleset, q query) verdict {
+	dec, diag := r.policy.Evaluate(&policy.FileRequest{Path: a.files.inside(q.rel), Op: q.op})
+	if dec.Effect == policy.Deny && dec.Rule == nil && q.op == policy.OpStat && a.traversable(r, q.rel) {
+		dec = policy.Decision{Effect: policy.Allow}
+	}
+	return verdict{q, dec, diag}
+}
+
+// traversable reports paths whose attributes are shown although no rule speaks
+// of stat: the way to what the policy lets through, what it lets through, and
+// what a listing names.
+func (a *access) traversable(r *ruleset, rel string) bool {
+	if rel == "" && a.files.backing.Dir {
+		return true
+	}
+	path := a.files.inside(rel)
+	if dec, _ := r.policy.Evaluate(&policy.FileRequest{Path: parentPath(path), Op: policy.OpList}); rel != "" && dec.Effect != policy.Deny {
+		return true
+	}
+	for _, root := range r.roots {
+		if root == path || strings.HasPrefix(root, path) && root[len(path)] == '/' {
+			return true
+		}
+	}
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		if op == policy.OpStat {
+			continue
+		}
+		dec, _ := r.policy.Evaluate(&policy.FileRequest{Path: path, Op: op})
+		if dec.Effect != policy.Deny {
+			return true
+		}
+	}
+	return false
+}
+
+// strictest decides all asks of one request and returns the strictest verdict.
+// What a person allowed for the request of the thread counts as allowed.
+func (a *access) strictest(tid uint32, queries ...query) verdict {
+	worst := verdict{dec: policy.Decision{Effect: policy.Allow}}
+	rules := a.rules.now()
+	for _, q := range queries {
+		v := a.decideBy(rules, q)
+		if v.dec.Effect == policy.Approve && a.approvals.allowed(tid, q) {
+			continue
+		}
+		if strictness(v.dec.Effect) > strictness(worst.dec.Effect) {
+			worst = v
+		}
+	}
+	return worst
+}
+
+// permit decides all asks of one request by the strictest verdict. Effects that
+// only some operations know deny here. The caller's thread id and the second
+// name are for the event.
+func (a *access) permit(tid uint32, target string, queries ...query) gofuse.Status {
+	return a.apply(tid, target, a.strictest(tid, queries...))
+}
+
+// apply turns a verdict into a status and reports it where it must be.
+func (a *access) apply(tid uint32, target string, v verdict) gofuse.Status {
+	switch v.dec.Effect {
+	case policy.Allow:
+		return gofuse.OK
+	case policy.Audit:
+		a.report(tid, target, v)
+		return gofuse.OK
+	case policy.Approve:
+		switch {
+		case a.approvals.allowed(tid, v.query):
+			return gofuse.OK
+		case a.approvals.can(tid):
+			a.approvals.wait(tid, v)
+			return statusAsk
+		}
+		v.dec.Effect = policy.Deny
+		v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + approveWords + ")")
+	case policy.Redirect:
+		v.diag.Message = strings.TrimSpace(
+			v.diag.Message + " (redirect knows files that are made, written or moved to the name, and directories that are made)",
+		)
+	case policy.SoftDelete:
+		v.diag.Message = strings.TrimSpace(v.diag.Message + " (soft_delete knows delete, rmdir, write and names that are replaced)")
+	}
+	v.dec.Effect = policy.Deny
+	a.report(tid, target, v)
+	return gofuse.EACCES
+}
+
+// permitAll decides operations on all the paths whose rules hold for a node.
+func (a *access) permitAll(tid uint32, all []string, ops ...policy.FileOp) gofuse.Status {
+	if len(all) == 0 {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	return a.permit(tid, "", product(all, ops...)...)
+}
+
+// refuse reports a refusal that no rule of the policy made.
+func (a *access) refuse(tid uint32, q query, message, hint string) gofuse.Status {
+	a.report(tid, "", verdict{q, policy.Decision{}, policy.Diagnostic{Message: message, Hint: hint}})
+	return gofuse.EPERM
+}
+
+// report makes an event of a verdict on this mount.
+func (a *access) report(tid uint32, target string, v verdict) {
+	e := wire.Event{
+		Path:     a.files.inside(v.rel),
+		Target:   target,
+		Op:       v.op.String(),
+		Decision: v.dec.Effect.String(),
+		Message:  v.diag.Message,
+		Hint:     v.diag.Hint,
+	}
+	if v.dec.Rule != nil {
+		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
+	}
+	a.reporter.add(report{tid: tid, event: e})
+}
+
+// keepDenials refuses a second or other name under which something would be
+// permitted that is denied under the first.
+func (a *access) keepDenials(tid uint32, from, to string) gofuse.Status {
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		if op&contentOps == 0 {
+			continue
+		}
+		at := a.decide(query{op, from})
+		if at.dec.Permits() || at.dec.Effect == policy.Redirect && a.files.redirected(from) {
+			continue
+		}
+		if a.decide(query{op, to}).dec.Permits() {
+			at.dec.Effect = policy.Deny
+			at.diag.Hint = "the new name would lift a denial that holds for the old one; copy the file if it may be read"
+			a.report(tid, a.files.inside(to), at)
+			return gofuse.EACCES
+		}
+	}
+	return gofuse.OK
+}
+
+// alike reports whether every entry that could be moved from one tree to the
+// other would be judged like the directory itself: the rules treat neither tree
+// in parts, and any kind of entry may be made in the second.
+func (a *access) alike(from, to string) bool {
+	const made = policy.OpCreate | policy.OpMkdir | policy.OpSymlink | policy.OpMknod
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		a, b := a.rules.now().policy.Tree(a.files.inside(from), op), a.rules.now().policy.Tree(a.files.inside(to), op)
+		if !a.Uniform || !b.Uniform || op&made != 0 && b.Effect != policy.Allow {
+			return false
+		}
+	}
+	return true
+}
+
+// namesOnly reports a mount of which only attributes are shown, if anything.
+func (a *access) namesOnly(r Rules) bool {
+	if a.files.backing.Dir {
+		v := r.Tree(a.files.path, policy.OpAll&^policy.OpStat)
+		return v.Uniform && v.Effect == policy.Deny
+	}
+	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
+		if dec, _ := r.Evaluate(&policy.FileRequest{Path: a.files.path, Op: op}); op != policy.OpStat && dec.Effect != policy.Deny {
+			return false
+		}
+	}
+	return true
+}
+
+// listsSilently reports whether no listing has to be told or asked for, so that
+// the kernel may answer from a listing it once got. What it may not list it
+// never gets: a denied listing is not cached, and a directory that is moved to
+// where listing is denied is forgotten ([mount.Rename]).
+func (a *access) listsSilently() bool {
+	return silent(a.rules.now().policy)
+}
+
+// refuseFolding denies the way into a directory that folds names.
+func (a *access) refuseFolding(tid uint32, rel string) gofuse.Status {
+	return a.refuse(tid, query{policy.OpStat, rel}, "names in this directory are without case: a rule about one of them would not hold", "")
+}
+
+// parentPath is the directory of a clean absolute path.
+func parentPath(path string) string {
+	if i := strings.LastIndexByte(path, '/'); i > 0 {
+		return path[:i]
+	}
+	return "/"
+}
+
+// unlisted reports names that a listing leaves out: a rule denies their
+// attributes, so that a program could do nothing with the name but fail.
+func (v verdict) unlisted() bool { return v.dec.Effect == policy.Deny }
+
+// product asks every operation on every path.
+func product(paths []string, ops ...policy.FileOp) []query {
+	asks := make([]query, 0, len(paths)*len(ops))
+	for _, op := range ops {
+		for _, rel := range paths {
+			asks = append(asks, query{op, rel})
+		}
+	}
+	return asks
+}
+
+// createOp is the operation that makes a file of the given mode.
+func createOp(mode uint32) policy.FileOp {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return policy.OpMkdir
+	case unix.S_IFLNK:
+		return policy.OpSymlink
+	case unix.S_IFREG:
+		return policy.OpCreate
+	default:
+		return policy.OpMknod
+	}
+}
+
+// contentOps are the operations another name could launder: what is denied under
+// the old name must not be permitted under the new one.
+const contentOps = policy.OpAll &^ (policy.OpRename | policy.OpCreate | policy.OpMkdir | policy.OpSymlink |
+	policy.OpMknod | policy.OpLink)

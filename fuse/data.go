@@ -1,0 +1,319 @@
+package fuse
+
+import (
+	"errors"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/device"
+	"agentsh/fuse/tree"
+	"agentsh/policy"
+)
+
+// data answers requests about the content of files.
+type data struct {
+	tree     *tree.Tree
+	files    *files
+	access   *access
+	nodes    *nodeFiles
+	handles  *openFiles
+	kernel   *kernel
+	repos    *repositories
+	soft     *softDeletes
+	redirect *redirector
+}
+
+// fmodeExec marks the open of an execve. User space cannot set it. See
+// __FMODE_EXEC in include/linux/fs.h.
+const fmodeExec = 0x20
+
+// keptFlags are the open(2) flags that matter to the backing.
+const keptFlags = unix.O_ACCMODE | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_NOATIME
+
+// openOps are the operations an open asks for.
+func openOps(flags uint32) []policy.FileOp {
+	var ops []policy.FileOp
+	switch {
+	case flags&fmodeExec != 0:
+		ops = []policy.FileOp{policy.OpExecute}
+	case flags&unix.O_ACCMODE == unix.O_WRONLY:
+		ops = []policy.FileOp{policy.OpWrite}
+	case flags&unix.O_ACCMODE == unix.O_RDONLY:
+		ops = []policy.FileOp{policy.OpRead}
+	default:
+		ops = []policy.FileOp{policy.OpRead, policy.OpWrite}
+	}
+	if flags&unix.O_TRUNC != 0 && flags&unix.O_ACCMODE == unix.O_RDONLY {
+		ops = append(ops, policy.OpWrite)
+	}
+	return ops
+}
+
+// open judges on every path that binds the file and opens it.
+func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	o.tree.Moves.RLock()
+	defer o.tree.Moves.RUnlock()
+	reads := in.Flags&(unix.O_ACCMODE|unix.O_TRUNC|fmodeExec) == unix.O_RDONLY
+	n, at := o.tree.Cached(in.NodeId, policy.OpRead)
+	if reads && at.Allowed && at.Small && o.handles.beginLate(n, in.Flags, out) {
+		return gofuse.OK
+	}
+	if n == nil || o.tree.Stale(n) {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	names, all := o.tree.Bindings(n)
+	if len(all) == 0 {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	v := o.access.strictest(in.Pid, product(all, openOps(in.Flags)...)...)
+	if reads && v.dec.Effect == policy.Allow {
+		o.tree.CacheAllowed(n, policy.OpRead, at.Generation)
+	}
+	soft := v.op == policy.OpWrite && v.dec.Effect == policy.SoftDelete
+	switch {
+	case v.dec.Effect == policy.Redirect:
+		if code := o.redirect.write(in.Pid, v, n, in.Flags&unix.O_TRUNC == 0); !code.Ok() {
+			return code
+		}
+	case !soft:
+		if code := o.access.apply(in.Pid, "", v); !code.Ok() {
+			return code
+		}
+	}
+	if writes(in.Flags) && o.repos.guardsNode(names) {
+		return o.repos.openExisting(n, names, in.Flags, out)
+	}
+	if in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && at.Small && o.handles.beginLate(n, in.Flags, out) {
+		return gofuse.OK
+	}
+	fd, err := o.nodes.open(n, in.Flags)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	if soft {
+		if err := o.soft.saveContent(in.Pid, v, fd); err != nil {
+			tree.CloseFD(fd)
+			return gofuse.Status(errno(err))
+		}
+	}
+	h := o.handles.prepare(n, fd, in.Flags)
+	if err := o.prepare(h, in); err != nil {
+		tree.CloseFD(fd)
+		return gofuse.Status(errno(err))
+	}
+	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.guardsNode(names)
+	o.handles.begin(h, &h.before, out)
+	return gofuse.OK
+}
+
+// prepare truncates where asked and remembers what the file was.
+func (o *data) prepare(h *handle, in *gofuse.OpenIn) error {
+	if err := unix.Fstat(h.fd, &h.before); err != nil {
+		return err
+	}
+	if in.Flags&unix.O_ACCMODE == unix.O_RDONLY && in.Flags&unix.O_TRUNC == 0 {
+		return nil
+	}
+	h.mayChange = true
+	o.files.keepPrevious(o.tree.Paths(h.node), tree.Entry{DirFD: h.fd})
+	if in.Flags&unix.O_TRUNC == 0 {
+		return nil
+	}
+	if in.Mode&gofuse.OPEN_KILL_SUIDGID != 0 {
+		if err := stripSuid(h.fd); err != nil {
+			return err
+		}
+	}
+	if err := truncate(h.fd, 0); err != nil {
+		return err
+	}
+	o.nodes.markChanged(h.node)
+	return unix.Fstat(h.fd, &h.before)
+}
+
+// release closes a handle.
+func (o *data) release(in *gofuse.ReleaseIn) {
+	if o.repos.stages.some.Load() > 0 {
+		o.repos.flush(in.Fh, in.Pid) // nobody hears what comes of it but the log
+	}
+	o.tree.Moves.RLock() // the change record is asked for under this lock: no write falls between
+	defer o.tree.Moves.RUnlock()
+	if h := o.handles.drop(in.Fh); h != nil {
+		o.nodes.recordWrites(h)
+		if h.mayChange {
+			o.redirect.invalidateTargets(h.node)
+		}
+		o.handles.put(h)
+	}
+}
+
+func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status) {
+	h := o.handles.get(in.Fh)
+	if h == nil {
+		return 0, gofuse.EBADF
+	}
+	defer o.handles.put(h)
+	if h.stage != nil {
+		return h.stage.read(buf, int64(in.Offset)), gofuse.OK
+	}
+	fd, err := o.nodes.fdOf(h)
+	if err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	for size < len(buf) {
+		n, err := o.readSome(fd, buf[size:], int64(in.Offset)+int64(size))
+		if err != nil && size == 0 {
+			return 0, gofuse.Status(errno(err))
+		}
+		if err != nil || n == 0 {
+			break
+		}
+		size += n
+	}
+	return size, gofuse.OK
+}
+
+// readSome reads what is in memory, or waits for the disk beside the loop.
+func (o *data) readSome(fd int, buf []byte, off int64) (int, error) {
+	n, err := device.ReadCached(fd, buf, off)
+	if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return n, err
+	}
+	o.kernel.StepAside()
+	return device.Retry(func() (int, error) { return unix.Pread(fd, buf, off) })
+}
+
+// write writes through an open handle.
+func (o *data) write(in *gofuse.WriteIn, data []byte) (uint32, gofuse.Status) {
+	h := o.handles.get(in.Fh)
+	if h == nil {
+		return 0, gofuse.EBADF
+	}
+	defer o.handles.put(h)
+	if h.stage != nil {
+		size, err := h.stage.write(data, int64(in.Offset))
+		return uint32(size), gofuse.Status(errno(err))
+	}
+	if in.WriteFlags&gofuse.WRITE_KILL_SUIDGID != 0 {
+		if err := stripSuid(h.fd); err != nil {
+			return 0, gofuse.Status(errno(err))
+		}
+	}
+	size, err := device.Retry(func() (int, error) { return unix.Pwrite(h.fd, data, int64(in.Offset)) })
+	if err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	return uint32(size), gofuse.OK
+}
+
+// fsync makes a file durable. See FUSE_FSYNC_FDATASYNC in uapi/linux/fuse.h.
+func (o *data) fsync(in *gofuse.FsyncIn) gofuse.Status {
+	h := o.handles.get(in.Fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer o.handles.put(h)
+	fd, err := o.nodes.fdOf(h)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	o.kernel.StepAside()
+	if in.FsyncFlags&1 != 0 {
+		return gofuse.Status(errno(unix.Fdatasync(fd)))
+	}
+	return gofuse.Status(errno(unix.Fsync(fd)))
+}
+
+// fallocate reserves or punches space through a handle open for writing.
+func (o *data) fallocate(in *gofuse.FallocateIn) gofuse.Status {
+	h := o.handles.get(in.Fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer o.handles.put(h)
+	if h.stage != nil {
+		return gofuse.Status(unix.EOPNOTSUPP)
+	}
+	if err := stripSuid(h.fd); err != nil {
+		return gofuse.Status(errno(err))
+	}
+	return gofuse.Status(errno(unix.Fallocate(h.fd, in.Mode, int64(in.Offset), int64(in.Length))))
+}
+
+// lseek finds data and holes.
+func (o *data) lseek(in *gofuse.LseekIn, out *gofuse.LseekOut) gofuse.Status {
+	h := o.handles.get(in.Fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer o.handles.put(h)
+	fd, err := o.nodes.fdOf(h)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	if h.stage != nil {
+		return gofuse.Status(unix.EINVAL) // no holes are told of
+	}
+	off, err := unix.Seek(fd, int64(in.Offset), int(in.Whence))
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	out.Offset = uint64(off)
+	return gofuse.OK
+}
+
+// copyFileRange copies between two handles, both judged when opened.
+func (o *data) copyFileRange(in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status) {
+	from, to := o.handles.get(in.FhIn), o.handles.get(in.FhOut)
+	if from != nil {
+		defer o.handles.put(from)
+	}
+	if to != nil {
+		defer o.handles.put(to)
+	}
+	if from == nil || to == nil {
+		return 0, gofuse.EBADF
+	}
+	if from.stage != nil || to.stage != nil {
+		return 0, gofuse.Status(unix.EOPNOTSUPP) // the kernel reads and writes instead
+	}
+	source, err := o.nodes.fdOf(from)
+	if err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	if err := stripSuid(to.fd); err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	o.kernel.StepAside()
+	offIn, offOut := int64(in.OffIn), int64(in.OffOut)
+	size := int(min(in.Len, 1<<30))
+	n, err := device.Retry(func() (int, error) {
+		return unix.CopyFileRange(source, &offIn, to.fd, &offOut, size, int(in.Flags))
+	})
+	if err != nil {
+		return 0, gofuse.Status(errno(err))
+	}
+	return uint32(n), gofuse.OK
+}
+
+func truncate(fd int, size int64) error {
+	if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBADF) {
+		return err
+	}
+	return unix.Truncate(tree.ProcPath(fd), size) // not open for writing, or O_PATH
+}
+
+// stripSuid takes the bits away that a write by an ordinary user would take:
+// the kernel leaves that to the server with HANDLE_KILLPRIV_V2.
+func stripSuid(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	return unix.Chmod(tree.ProcPath(fd), st.Mode&0o7777&^(unix.S_ISUID|unix.S_ISGID))
+}

@@ -1,0 +1,179 @@
+package fuse
+
+import (
+	"io"
+	"sync"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/device"
+	"agentsh/fuse/tree"
+	"agentsh/policy"
+)
+
+// directories answers requests that list directories.
+type directories struct {
+	tree      *tree.Tree
+	files     *files
+	access    *access
+	attrs     attributes
+	handles   *openFiles
+	kernel    *kernel
+	folding   *folding
+	noOpenDir bool // the kernel lists without handles
+}
+
+// openDir judges listing and opens a handle. Where listings may be kept it
+// answers ENOSYS instead, after which the kernel lists without handles and
+// keeps listings, and readDir judges. See fuse_file_open in fs/fuse/file.c.
+func (o *directories) openDir(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	if o.noOpenDir {
+		return gofuse.ENOSYS
+	}
+	o.tree.Moves.RLock()
+	defer o.tree.Moves.RUnlock()
+	n, rel, code := dirPath(o.tree, in.NodeId)
+	if !code.Ok() {
+		return code
+	}
+	v := o.access.decide(query{policy.OpList, rel})
+	if code := o.access.apply(in.Pid, "", v); !code.Ok() {
+		return code
+	}
+	fd, err := o.files.openList(rel)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	out.Fh = o.handles.add(o.handles.prepare(n, fd, 0))
+	out.OpenFlags = gofuse.FOPEN_CACHE_DIR | gofuse.FOPEN_KEEP_CACHE
+	return gofuse.OK
+}
+
+// releaseDir closes a handle of OpenDir.
+func (o *directories) releaseDir(in *gofuse.ReleaseIn) {
+	if h := o.handles.drop(in.Fh); h != nil {
+		o.handles.put(h)
+	}
+}
+
+func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus bool) gofuse.Status {
+	o.tree.Moves.RLock()
+	defer o.tree.Moves.RUnlock()
+	var fd int
+	parent, rel, code := dirPath(o.tree, in.NodeId)
+	if h := o.handles.get(in.Fh); h != nil {
+		defer o.handles.put(h)
+		h.dirMu.Lock()
+		defer h.dirMu.Unlock()
+		fd, parent = h.fd, h.node
+		if !code.Ok() {
+			return code
+		}
+	} else {
+		if !code.Ok() {
+			return code
+		}
+		if code := o.access.permit(in.Pid, "", query{policy.OpList, rel}); !code.Ok() {
+			return code
+		}
+		var err error
+		if fd, err = o.files.openList(rel); err != nil {
+			return gofuse.Status(errno(err))
+		}
+		defer tree.CloseFD(fd)
+	}
+	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus}, in.Offset, out)))
+}
+
+// list fills out from the position off, whose values are those of the backing.
+func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) error {
+	if off != 0 {
+		if _, err := unix.Seek(l.fd, int64(off), io.SeekStart); err != nil {
+			return err
+		}
+	} else if _, err := unix.Seek(l.fd, 0, io.SeekStart); err != nil {
+		return err
+	}
+	bp := listBuffers.Get().(*[]byte)
+	defer listBuffers.Put(bp)
+	for {
+		size, err := device.Retry(func() (int, error) { return unix.Getdents(l.fd, *bp) })
+		if err != nil || size == 0 {
+			return err
+		}
+		for buf := (*bp)[:size]; len(buf) > 0; {
+			var e gofuse.DirEntry
+			buf = buf[e.Parse(buf):]
+			if !o.listEntry(l, e, out) {
+				return nil
+			}
+		}
+	}
+}
+
+// listEntry adds one entry and reports whether there may be room for more. An
+// entry whose attributes a rule denies is left out; one of which every look is
+// told or asked for is listed by name alone.
+func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEntryList) bool {
+	dots := e.Name == "." || e.Name == ".."
+	v := verdict{dec: policy.Decision{Effect: policy.Allow}}
+	if !dots {
+		v = o.access.decide(query{policy.OpStat, tree.Join(l.rel, e.Name)})
+	}
+	if v.unlisted() {
+		return true
+	}
+	if !l.plus {
+		return out.AddDirEntry(e)
+	}
+	entry := out.AddDirLookupEntry(e)
+	if entry == nil {
+		return false
+	}
+	if dots {
+		return true
+	}
+	if v.dec.Effect != policy.Allow {
+		return true // the lookup that follows judges and reports
+	}
+	var st unix.Stat_t
+	if (tree.Entry{DirFD: l.fd, Name: e.Name}).Stat(&st) != nil {
+		return true
+	}
+	if o.folding.folds(tree.Entry{DirFD: l.fd, Name: e.Name}, tree.Join(l.rel, e.Name), &st) {
+		return true
+	}
+	n := o.tree.Adopt(l.parent, e.Name, &st)
+	out.FixMode(st.Mode)
+	o.attrs.fillEntry(entry, n, &st, true)
+	return true
+}
+
+// fsyncDir makes the entries of a directory durable.
+func (o *directories) fsyncDir(in *gofuse.FsyncIn) gofuse.Status {
+	o.tree.Moves.RLock()
+	_, rel, code := dirPath(o.tree, in.NodeId)
+	if !code.Ok() {
+		o.tree.Moves.RUnlock()
+		return code
+	}
+	fd, err := o.files.openList(rel)
+	o.tree.Moves.RUnlock()
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	defer tree.CloseFD(fd)
+	o.kernel.StepAside()
+	return gofuse.Status(errno(unix.Fsync(fd)))
+}
+
+// listing is one directory being read.
+type listing struct {
+	parent *tree.Node
+	rel    string
+	fd     int
+	plus   bool
+}
+
+var listBuffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}

@@ -1,0 +1,178 @@
+package fuse
+
+import (
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/changes"
+	"agentsh/fuse/tree"
+	"agentsh/internal/snapshot"
+)
+
+// files reaches the files of one mount by path, and records their changes. A redirected
+// name is reached, and recorded, where it leads.
+type files struct {
+	path      string // inside the sandbox, absolute and clean
+	backing   tree.Backing
+	redirects redirects
+	record    *changes.Record
+	owner     Owner
+	previous  *previous // nil: the previous content of changed files is not kept
+}
+
+// follow returns the files and the path that rel leads to.
+func (f *files) follow(rel string) (*files, string) {
+	if to, ok := f.redirects.find(rel); ok {
+		return to.mount.files, to.rel
+	}
+	return f, rel
+}
+
+// redirected reports whether rel leads elsewhere.
+func (f *files) redirected(rel string) bool { return f.redirects.has(rel) }
+
+// exchanged records the swap of two names.
+func (f *files) exchanged(a, b string) { f.record.Exchanged(a, b) }
+
+// locate opens the directory that contains what rel leads to.
+func (f *files) locate(rel string) (tree.Entry, error) {
+	to, rel := f.follow(rel)
+	return to.backing.Locate(rel)
+}
+
+// openDir opens the directory that rel leads to.
+func (f *files) openDir(rel string) (tree.Entry, error) {
+	to, rel := f.follow(rel)
+	return to.backing.OpenDir(rel)
+}
+
+func (f *files) created(rel string) {
+	to, rel := f.follow(rel)
+	to.record.Created(rel)
+}
+
+func (f *files) modified(rel string) {
+	to, rel := f.follow(rel)
+	to.record.Modified(rel)
+}
+
+func (f *files) deleted(rel string) {
+	to, rel := f.follow(rel)
+	to.record.Deleted(rel)
+}
+
+func (f *files) watched(rel string, was changes.Stamp) {
+	to, rel := f.follow(rel)
+	to.record.Watched(rel, was)
+}
+
+// renamed records the move of a file or directory; replaced: the new name was taken.
+func (f *files) renamed(from, to string, dir, replaced bool) {
+	if f.redirected(from) || f.redirected(to) {
+		f.deleted(from)
+		f.created(to)
+		return
+	}
+	f.record.Renamed(from, to, dir, replaced)
+}
+
+// inside is the path of rel as the sandbox sees it.
+func (f *files) inside(rel string) string {
+	switch {
+	case rel == "":
+		return f.path
+	case f.path == "/":
+		return "/" + rel
+	}
+	return f.path + "/" + rel
+}
+
+// openList opens a directory by its name in its parent: "." in it would have to be
+// searched, and a listing needs the permission to read alone.
+func (f *files) openList(rel string) (int, error) {
+	p, err := f.locate(rel)
+	if err != nil {
+		return -1, err
+	}
+	defer p.Close()
+	return p.Open(unix.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
+// giveOwner makes the sandbox user's outside identity the owner of a new entry. A
+// directory with the set-group-id bit passes its group on, which the kernel did
+// when it made the entry.
+func (f *files) giveOwner(p made, st *unix.Stat_t) error {
+	if err := p.Stat(st); err != nil {
+		return err
+	}
+	uid, gid := f.owner.OutsideUID, f.owner.OutsideGID
+	if st.Uid == uid && st.Gid == gid {
+		return nil
+	}
+	var dir unix.Stat_t
+	if err := (tree.Entry{DirFD: p.DirFD}).Stat(&dir); err != nil {
+		return err
+	}
+	if dir.Mode&unix.S_ISGID != 0 {
+		gid = dir.Gid
+	}
+	if st.Uid == uid && st.Gid == gid {
+		return nil
+	}
+	if err := unix.Fchownat(p.DirFD, p.Name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	return p.Stat(st)
+}
+
+// keepPrevious keeps what the file at p holds if the session has not changed it
+// yet under its names. It serves differences only: what cannot be kept is not.
+func (f *files) keepPrevious(names []string, p tree.Entry) {
+	if f.previous == nil {
+		return
+	}
+	for _, rel := range names {
+		from, unchanged := f.unchanged(rel)
+		if !unchanged {
+			continue
+		}
+		f.previous.mu.Lock()
+		_ = f.previous.kept.Save(from, p.DirFD, p.Name)
+		f.previous.mu.Unlock()
+	}
+}
+
+// unchanged reports whether the session has not changed the file at rel, and the path
+// that the baseline had for it.
+func (f *files) unchanged(rel string) (from string, unchanged bool) {
+	if f.redirected(rel) {
+		return "", false
+	}
+	return f.record.Unchanged(rel)
+}
+
+// sameFile reports whether two results of stat are of one file.
+func sameFile(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
+
+// errno turns an error of a system call into the number for the kernel.
+func errno(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	if e, ok := err.(syscall.Errno); ok { //nolint:errorlint // x/sys returns bare numbers
+		return e
+	}
+	return syscall.EIO
+}
+
+// BeforeName names the donated descriptor of the directory that keeps what files
+// of the first mount held before they were changed.
+const BeforeName = "before"
+
+// previous keeps the old content of changed files. A nil previous keeps nothing.
+type previous struct {
+	mu   sync.Mutex
+	kept *snapshot.Previous
+}

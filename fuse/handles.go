@@ -1,0 +1,318 @@
+package fuse
+
+import (
+	"sync"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/tree"
+)
+
+// openFiles are the open handles of a mount, and how each reads and writes.
+type openFiles struct {
+	tree   *tree.Tree
+	kernel *kernel
+	stages *stages
+
+	mu          sync.Mutex
+	handles     handles
+	passthrough bool // reads and writes may bypass the server
+}
+
+// handle is one open file or directory of the kernel.
+type handle struct {
+	node  *tree.Node
+	io    *tree.IO
+	fd    int    // -1 until it is needed, if late
+	late  bool   // opened in the backing by [mount.fdOf]
+	flags uint32 // open(2) flags
+	uses  int    // guarded by mount.handleMu; the descriptor closes at zero
+	id    uint64
+
+	lateMu sync.Mutex // guards fd where late
+
+	dirMu sync.Mutex // directories: position of fd
+
+	// Files open for writing: what the file was when it was opened, to tell at
+	// release whether it changed. Writes may bypass the server.
+	before    unix.Stat_t
+	direct    bool // passthrough
+	cached    bool // never passthrough
+	mayChange bool
+
+	stage *stage // of a guarded file that is written; nil: any other
+}
+
+// opened is the handle's descriptor, or -1 when nothing has needed it yet.
+func (h *handle) opened() int {
+	if !h.late {
+		return h.fd
+	}
+	h.lateMu.Lock()
+	defer h.lateMu.Unlock()
+	return h.fd
+}
+
+// handles are the open ones by slot. The number of a handle is its slot and, in
+// the upper half, how often slots were taken, so that none is used twice.
+type handles struct {
+	slots []*handle // nil: free
+	free  []uint32
+	taken uint32
+	spare []*handle // to be used again
+}
+
+const keptHandles = 64
+
+func (t *handles) add(h *handle) {
+	slot := uint32(len(t.slots))
+	if n := len(t.free); n > 0 {
+		slot, t.free = t.free[n-1], t.free[:n-1]
+		t.slots[slot] = h
+	} else {
+		t.slots = append(t.slots, h)
+	}
+	t.taken++
+	h.id = uint64(t.taken)<<32 | uint64(slot)
+}
+
+// get is an open handle, or nil.
+func (t *handles) get(id uint64) *handle {
+	slot := id & (1<<32 - 1)
+	if slot >= uint64(len(t.slots)) {
+		return nil
+	}
+	if h := t.slots[slot]; h != nil && h.id == id {
+		return h
+	}
+	return nil
+}
+
+func (t *handles) remove(h *handle) {
+	slot := uint32(h.id)
+	t.slots[slot] = nil
+	t.free = append(t.free, slot)
+}
+
+// all iterates over the open handles.
+func (t *handles) all(yield func(*handle) bool) {
+	for _, h := range t.slots {
+		if h != nil && !yield(h) {
+			return
+		}
+	}
+}
+
+// prepare returns a handle that is not registered.
+func (f *openFiles) prepare(n *tree.Node, fd int, flags uint32) *handle {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.prepareLocked(n, fd, flags)
+}
+
+func (f *openFiles) prepareLocked(n *tree.Node, fd int, flags uint32) *handle {
+	h := &handle{}
+	if last := len(f.handles.spare) - 1; last >= 0 {
+		h, f.handles.spare = f.handles.spare[last], f.handles.spare[:last]
+	}
+	h.node, h.fd, h.flags = n, fd, flags
+	return h
+}
+
+// add registers h with one use and returns its number.
+func (f *openFiles) add(h *handle) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.addLocked(h)
+}
+
+func (f *openFiles) addLocked(h *handle) uint64 {
+	h.uses = 1
+	f.handles.add(h)
+	h.io = f.tree.Open(h.node)
+	return h.id
+}
+
+// get returns an open handle with a use of its own, or nil.
+func (f *openFiles) get(id uint64) *handle {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.handles.get(id)
+	if h != nil {
+		h.uses++
+	}
+	return h
+}
+
+// ofNode returns some handle of n that is open in the backing, with a use of
+// its own, or nil.
+func (f *openFiles) ofNode(n *tree.Node) *handle {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for h := range f.handles.all {
+		if h.node == n && h.opened() >= 0 {
+			h.uses++
+			return h
+		}
+	}
+	return nil
+}
+
+// put gives a use back.
+func (f *openFiles) put(h *handle) {
+	f.mu.Lock()
+	h.uses--
+	if h.uses > 0 {
+		f.mu.Unlock()
+		return
+	}
+	f.tree.Close(h.node)
+	fd := h.opened()
+	if len(f.handles.spare) < keptHandles {
+		*h = handle{} // nobody else knows it
+		f.handles.spare = append(f.handles.spare, h)
+	}
+	f.mu.Unlock()
+	if fd >= 0 {
+		tree.CloseFD(fd)
+	}
+}
+
+// drop takes a handle out of the table; its first use is now the
+// caller's to give back.
+func (f *openFiles) drop(id uint64) *handle {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.handles.get(id)
+	if h == nil {
+		return nil
+	}
+	f.dropLocked(h)
+	return h
+}
+
+func (f *openFiles) dropLocked(h *handle) {
+	f.handles.remove(h)
+	f.end(h)
+}
+
+// begin registers h and chooses how it reads and writes: around the server
+// where the kernel can and nothing forbids it, else through the page cache.
+func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out.Fh = f.addLocked(h)
+	io := h.io
+	writes := h.flags&unix.O_ACCMODE != unix.O_RDONLY
+	switch {
+	case io.Direct > 0: // the kernel refuses anything else
+		h.direct = true
+	case io.Cached > 0 || h.cached || !f.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
+	case writes || io.Mapped || st.Size >= tree.DirectMin:
+		h.direct = f.registerBacking(io, h.fd)
+	}
+	if h.direct {
+		io.Direct++
+		io.Stale = io.Stale || writes
+		io.Mapped = io.Mapped || h.flags&unix.O_ACCMODE == unix.O_RDWR
+		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH | gofuse.FOPEN_NOFLUSH
+		out.BackingID = io.BackingID
+		return
+	}
+	useCache(io, out)
+}
+
+// beginLate registers a handle without opening the file, for reading from what
+// the kernel has cached. It reports false where the kernel must go around the server.
+func (f *openFiles) beginLate(n *tree.Node, flags uint32, out *gofuse.OpenOut) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.tree.Bypassed(n) {
+		return false
+	}
+	h := f.prepareLocked(n, -1, flags)
+	h.late = true
+	out.Fh = f.addLocked(h)
+	useCache(h.io, out)
+	return true
+}
+
+// registerBacking hands a descriptor to the kernel. It fails where the server
+// lacks CAP_SYS_ADMIN or the backing is stacked too deep; the mount then goes
+// on without.
+func (f *openFiles) registerBacking(io *tree.IO, fd int) bool {
+	id, err := f.kernel.OpenBacking(fd)
+	if err != 0 {
+		if err == unix.EPERM || err == unix.ELOOP || err == unix.EOPNOTSUPP {
+			f.passthrough = false
+		}
+		return false
+	}
+	io.BackingID = id
+	return true
+}
+
+func (f *openFiles) end(h *handle) {
+	if h.node.Kind() == unix.S_IFDIR {
+		return
+	}
+	if h.stage != nil {
+		f.stages.end(h.node)
+		return
+	}
+	io := h.io
+	if !h.direct {
+		io.Cached--
+		return
+	}
+	io.Direct--
+	if io.Direct == 0 {
+		f.kernel.CloseBacking(io.BackingID)
+		io.BackingID = 0
+	}
+}
+
+// useCache counts a handle that uses the page cache of the mount.
+func useCache(io *tree.IO, out *gofuse.OpenOut) {
+	io.Cached++
+	out.OpenFlags = gofuse.FOPEN_NOFLUSH
+	if !io.Stale {
+		out.OpenFlags |= gofuse.FOPEN_KEEP_CACHE
+	}
+	io.Stale = false
+}
+
+// markStale has the kernel drop what its page cache has of a file when it is opened
+// next.
+func (f *openFiles) markStale(h *handle) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h.io.Stale = true
+}
+
+// writable returns the open handles that may change their file, each with a use.
+func (f *openFiles) writable() []*handle {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var open []*handle
+	for h := range f.handles.all {
+		if h.mayChange {
+			h.uses++
+			open = append(open, h)
+		}
+	}
+	return open
+}
+
+// baseline takes the present state of every open file as the one that a later write is
+// compared with.
+func (f *openFiles) baseline() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for h := range f.handles.all {
+		if h.mayChange {
+			_ = unix.Fstat(h.fd, &h.before) // a file that cannot be read keeps the older state and counts as changed
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package tree
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of one mount.
+const (
+	maxFormerNames = 64       // former names kept for a hard linked file
+	maxPathBytes   = 64 << 10 // longest path below a mount
+	pathChunk      = 4000     // longest path for one openat2, below PATH_MAX
+)
+
+// Backing reaches the files of a governed directory by path. It resolves every path
+// beneath its descriptor and follows no symbolic link, so a link that a command made
+// cannot lead the server out of the directory.
+type Backing struct {
+	FD  int  // O_PATH descriptor of the directory or file
+	Dir bool // false: the backing is one regular file
+}
+
+// Entry is a name in an open directory: the argument pair of the *at calls.
+type Entry struct {
+	DirFD int
+	Name  string // empty: the file that DirFD is open at
+	owned bool   // Close closes DirFD
+}
+
+// OwnedEntry returns the directory that fd is open at. Close closes fd.
+func OwnedEntry(fd int) Entry { return Entry{DirFD: fd, owned: true} }
+
+// Close closes the directory if the entry owns its descriptor.
+func (e Entry) Close() {
+	if e.owned {
+		CloseFD(e.DirFD)
+	}
+}
+
+const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// OpenDir opens the directory at rel for *at calls. The caller closes the entry.
+func (b *Backing) OpenDir(rel string) (Entry, error) {
+	if rel == "" {
+		return Entry{DirFD: b.FD}, nil
+	}
+	if len(rel) > maxPathBytes {
+		return Entry{}, unix.ENAMETOOLONG
+	}
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath}
+	at, owned := b.FD, false
+	for rel != "" {
+		head := rel
+		if len(rel) > pathChunk {
+			cut := strings.LastIndexByte(rel[:pathChunk], '/')
+			if cut < 0 {
+				return Entry{}, unix.ENAMETOOLONG
+			}
+			head, rel = rel[:cut], rel[cut+1:]
+		} else {
+			rel = ""
+		}
+		fd, err := unix.Openat2(at, head, &how)
+		if owned {
+			CloseFD(at)
+		}
+		if err != nil {
+			return Entry{}, err
+		}
+		at, owned = fd, true
+	}
+	return Entry{DirFD: at, owned: true}, nil
+}
+
+// Locate opens the directory that contains rel. The caller closes the entry.
+func (b *Backing) Locate(rel string) (Entry, error) {
+	if rel == "" {
+		return Entry{DirFD: b.FD}, nil
+	}
+	dir, name := Split(rel)
+	e, err := b.OpenDir(dir)
+	e.Name = name
+	return e, err
+}
+
+// Stat returns the attributes of the entry itself; it follows no link.
+func (e Entry) Stat(st *unix.Stat_t) error {
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if e.Name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	return unix.Fstatat(e.DirFD, e.Name, st, flags)
+}
+
+// Open opens the entry itself, which must not be a symbolic link.
+func (e Entry) Open(flags int, mode uint32) (int, error) {
+	flags |= unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOCTTY
+	if e.Name == "" {
+		return Reopen(e.DirFD, flags)
+	}
+	return unix.Openat(e.DirFD, e.Name, flags, mode)
+}
+
+// Pin returns an O_PATH descriptor of the entry itself, whatever its type.
+func (e Entry) Pin() (int, error) {
+	if e.Name == "" {
+		return unix.FcntlInt(uintptr(e.DirFD), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	return unix.Openat(e.DirFD, e.Name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// PinLastName returns a descriptor of an entry that is about to lose its only name,
+// or 0 if it has other names. [Tree.Unlink] takes it over.
+func (e Entry) PinLastName(st *unix.Stat_t) (int, error) {
+	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return 0, nil
+	}
+	return e.Pin()
+}
+
+// ProcPath names an open file for calls that take only paths. It leads to that
+// very file, also if the descriptor is O_PATH. See proc(5), /proc/pid/fd.
+func ProcPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// Reopen opens the file of a descriptor again, with other flags.
+func Reopen(fd, flags int) (int, error) {
+	return unix.Open(ProcPath(fd), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// CloseFD closes a descriptor. Errors of writes were reported by the writes.
+func CloseFD(fd int) { _ = unix.Close(fd) }
