@@ -285,7 +285,7 @@ func TestDefaultsAndGoverns(t *testing.T) {
 		}
 		return nil
 	})
-	if len(unheld) != 1 || !strings.Contains(unheld.Error(), "signal_rules cannot be held here: no signals") {
+	if len(unheld) != 1 || !strings.Contains(unheld.Error(), "signal_rules cannot be enforced here: no signals") {
 		t.Errorf("%v", unheld)
 	}
 }

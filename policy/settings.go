@@ -193,7 +193,7 @@ func (p *Policy) Unsupported(reason func(key string) error) Problems {
 		if err := reason(s.Key); err != nil {
 			out = append(out, Problem{
 				Pos:     s.Pos,
-				Message: s.Key + " cannot be held here: " + err.Error(),
+				Message: s.Key + " cannot be enforced here: " + err.Error(),
 				Hint:    "remove it, or run where it can be held",
 			})
 		}

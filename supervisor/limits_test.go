@@ -255,8 +255,8 @@ func TestLimitsThatCannotBeHeldAreRefused(t *testing.T) {
 	cfg, _ := testConfig(t, strings.Replace(testPolicy, "command_rules:\n", rule, 1)+"resource_limits: {cpu_quota_percent: 5}\n")
 	_, err := Open(context.Background(), cfg)
 	for _, want := range []string{
-		"test.yaml:4:62: resource_limits.max_memory_mb cannot be held here: no control group hierarchy with the memory controller is mounted",
-		"test.yaml:16:19: resource_limits.cpu_quota_percent cannot be held here: no control group hierarchy with the cpu controller is mounted",
+		"test.yaml:4:62: resource_limits.max_memory_mb cannot be enforced here: no control group hierarchy with the memory controller is mounted",
+		"test.yaml:16:19: resource_limits.cpu_quota_percent cannot be enforced here: no control group hierarchy with the cpu controller is mounted",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nwant %s", err, want)

@@ -99,7 +99,7 @@ func (f fixed) changedBy(p *policy.Policy) policy.Problems {
 		}
 	}
 	if f.old.Governs(policy.GroupSignal) {
-		problem := view.UnjudgedSignal(p, groupPosition(p, policy.GroupSignal), f.confined.signals, f.confined.Signals(p))
+		problem := view.UnnotifiedSignal(p, groupPosition(p, policy.GroupSignal), f.confined.signals, f.confined.Signals(p))
 		if problem != nil {
 			problems = append(problems, *problem)
 		}

@@ -240,7 +240,7 @@ func TestTheGuardNeedsTheFileServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openGroups(p, nil, probe.Missing{probe.FileServer: errors.New("none")}); err == nil || !strings.Contains(err.Error(), "p.yaml:3:12: git_guard cannot be held here: it needs the file server") {
+	if _, err := openGroups(p, nil, probe.Missing{probe.FileServer: errors.New("none")}); err == nil || !strings.Contains(err.Error(), "p.yaml:3:12: git_guard cannot be enforced here: it needs the file server") {
 		t.Errorf("%v", err)
 	}
 	off, err := syntax.Load(policy.Source{Name: "p.yaml", Data: []byte("version: 1\nname: p\ngit_guard: false\n")}, syntax.Options{})

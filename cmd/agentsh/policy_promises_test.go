@@ -208,7 +208,7 @@ var promises = map[string][]promise{
 	},
 	"plain": {
 		{
-			"For a place without namespaces and FUSE, where the operator allows plain sessions (degraded: [namespaces], doc/detect.md): files are trees as a whole.",
+			"For an environment without namespaces and FUSE, where the operator allows sessions without namespaces (degraded: [namespaces], doc/detect.md): files are trees as a whole.",
 			[]string{"the workspace is written", "the machine's scratch files are not written"},
 			"",
 		},

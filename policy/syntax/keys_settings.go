@@ -42,10 +42,10 @@ func (r *reader) positive(n *strictyaml.Node, high int64) (int, bool) {
 	return int(v), ok
 }
 
-// mustBeFalse refuses a switch for something that cannot be held.
+// mustBeFalse refuses a switch for something that cannot be enforced.
 func (r *reader) mustBeFalse(n *strictyaml.Node, name string) {
 	if on, ok := r.Bool(n); ok && on {
-		r.Fail(n, "remove it", "%s cannot be held: a process can always read its own environment", name)
+		r.Fail(n, "remove it", "%s cannot be enforced: a process can always read its own environment", name)
 	}
 }
 

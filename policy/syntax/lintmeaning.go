@@ -112,7 +112,7 @@ func (l *linter) meaning() {
 		}
 		switch s.Key {
 		case "signal_rules.fallback":
-			warn("fallback", "fallback is never used: a rule that cannot be held stops the start", "remove it")
+			warn("fallback", "fallback is never used: a rule that cannot be enforced stops the start", "remove it")
 		case "network_rules.protocols.udp":
 			warn(
 				"datagrams",

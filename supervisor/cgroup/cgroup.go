@@ -76,7 +76,7 @@ type directory struct {
 }
 
 // New makes a group for limits of some kinds below the group of this process.
-// For each kind that cannot be held it returns the reason. The name must be
+// For each kind that cannot be enforced it returns the reason. The name must be
 // unused; Close removes the group.
 func New(name string, wanted []Kind) (*Group, map[Kind]error) {
 	g := &Group{}

@@ -128,12 +128,12 @@ func Open(cfg Config) (*Network, error) {
 // a network that it does not govern, and those of one command.
 func checkBandwidth(p *policy.Policy, share, governed bool) error {
 	if share && !governed && p.Limits(nil).NetworkMbps > 0 {
-		return errors.New("net_bandwidth_mbps cannot be held in a network shared with the machine without network_rules")
+		return errors.New("net_bandwidth_mbps cannot be enforced in a network shared with the machine without network_rules")
 	}
 	for _, rule := range p.Rules(policy.GroupCommand) {
 		if rule.Limits != nil && rule.Limits.NetworkMbps > 0 {
 			return fmt.Errorf(
-				"%s: net_bandwidth_mbps of rule %s cannot be held: it is of the whole session, in resource_limits",
+				"%s: net_bandwidth_mbps of rule %s cannot be enforced: it is of the whole session, in resource_limits",
 				rule.Pos,
 				rule.Name,
 			)

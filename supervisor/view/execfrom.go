@@ -13,9 +13,9 @@ import (
 // each dynamic program, wherever that lies: see elf(5), PT_INTERP.
 var loaderGlobs = []string{"/lib/ld-*", "/lib64/ld-*", "/lib/*/ld-*", "/usr/lib/ld-*", "/usr/lib64/ld-*", "/usr/lib/*/ld-*"}
 
-// execTrees are the directories that exec_from names, and the loaders; none when
-// the policy does not say. Of a pattern it is what comes before its first
-// wildcard: the notification of each execve knows the rest.
+// execTrees are the directories that exec_from names, and the loaders. Nil: the
+// policy has no exec_from. A pattern counts up to its first wildcard; the
+// notification of each execve checks the rest.
 func execTrees(p *policy.Policy) []string {
 	var trees []string
 	for _, pattern := range p.ExecFrom() {
@@ -42,8 +42,8 @@ func noExec(trees []string, mount string) bool {
 	return trees != nil && !slices.ContainsFunc(trees, func(tree string) bool { return Below(tree, mount) || Below(mount, tree) })
 }
 
-// mountNoExec mounts noexec what holds none of the directories that programs run
-// from. Code of libraries cannot be mapped from there either.
+// mountNoExec makes mounts noexec that contain no directory of exec_from. Libraries
+// cannot be mapped from there either.
 func mountNoExec(mounts []launch.Mount, trees []string) {
 	for i, m := range mounts {
 		switch m.Kind {
@@ -53,9 +53,8 @@ func mountNoExec(mounts []launch.Mount, trees []string) {
 	}
 }
 
-// execOnly takes the right to execute from every rule and gives it to the
-// directories that programs run from. It does nothing where the policy does not
-// name them.
+// execOnly removes the right to execute from every rule and grants it to the
+// directories of exec_from. It does nothing if the policy has none.
 func execOnly(l *launch.Landlock, trees []string) {
 	if trees == nil {
 		return

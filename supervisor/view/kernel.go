@@ -15,13 +15,13 @@ import (
 	"agentsh/supervisor/notify"
 )
 
-// devNames is what a session's /dev holds. See launch.Dev.
+// devNames are the names in a session's /dev. See [launch.Dev].
 var devNames = []string{"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr"}
 
-// addKernelRules covers what rules deny below the kernel's own directories and
-// refuses rules about them that no mount can hold: what is there is made anew for
-// each reader. A rule that allows may ask for no more than a session has. Those that
-// speak of every directory say nothing about these.
+// addKernelRules covers what rules deny below the kernel's directories. It refuses
+// rules that no mount can enforce: the kernel makes these files anew for each
+// reader. An allow rule may name no more than a session has. A rule whose pattern
+// matches every directory is not applied to these.
 func (p *planner) addKernelRules() error {
 	var problems []error
 	for _, rule := range p.policy.Rules(policy.GroupFile) {
@@ -30,12 +30,12 @@ func (p *planner) addKernelRules() error {
 				if first, _, _ := strings.Cut(strings.TrimPrefix(pattern, "/"), "/"); first == "*" || first == "**" {
 					continue
 				}
-				hold := p.addKernelRule
+				add := p.addKernelRule
 				if rule.Effect == policy.Allow {
-					hold = allowsKernelFiles
+					add = allowsKernelFiles
 				}
-				if why := hold(rule, pattern); why != "" {
-					problems = append(problems, fmt.Errorf("%s: rule %s: %s of %s cannot be held: %s", rule.Pos, rule.Name, rule.Effect, pattern, why))
+				if why := add(rule, pattern); why != "" {
+					problems = append(problems, fmt.Errorf("%s: rule %s: %s of %s cannot be enforced: %s", rule.Pos, rule.Name, rule.Effect, pattern, why))
 				}
 			}
 		}
@@ -43,8 +43,8 @@ func (p *planner) addKernelRules() error {
 	return errors.Join(problems...)
 }
 
-// addKernelRule plans what one rule says about a place of the kernel, or says
-// why it cannot be held.
+// addKernelRule plans what one rule says about files of the kernel. It returns why
+// the rule cannot be enforced; empty: it can.
 func (p *planner) addKernelRule(rule *policy.Rule, pattern string) string {
 	name := strings.TrimSuffix(pattern, "/**")
 	if strings.HasPrefix(pattern, notify.Emulated+"/") && onlyReads(rule) {
@@ -82,7 +82,8 @@ func (p *planner) addKernelRule(rule *policy.Rule, pattern string) string {
 	return p.mask(name, pattern)
 }
 
-// mask covers a file, or all that is in a directory.
+// mask covers a file, or everything in a directory. It returns why it cannot;
+// empty: it did, or there is no such file.
 func (p *planner) mask(name, pattern string) string {
 	info, err := os.Lstat(name)
 	switch {
@@ -99,9 +100,9 @@ func (p *planner) mask(name, pattern string) string {
 	return ""
 }
 
-// sysShown are what a session has of /sys, where the policy allows to read it: the
-// processors and the memory of the machine, from which programs choose how many
-// threads they start. The rest names devices, firmware and other tenants.
+// sysShown are the directories of /sys that a session may show: the processors and
+// the memory of the machine. Programs derive their number of threads from them.
+// The rest of /sys names devices, firmware and other tenants.
 var sysShown = []string{
 	"/sys/devices/system/cpu",
 	"/sys/devices/system/node",
@@ -109,8 +110,8 @@ var sysShown = []string{
 	"/sys/kernel/mm/transparent_hugepage",
 }
 
-// allowsKernelFiles says why a session does not have what a rule allows; empty: it
-// does, or has the part that is safe.
+// allowsKernelFiles returns why a session does not have what a rule allows. Empty:
+// it has that, or a part of it.
 func allowsKernelFiles(rule *policy.Rule, pattern string) string {
 	fixed := pattern
 	if at := strings.IndexAny(pattern, "*?[{\\"); at >= 0 {
@@ -128,7 +129,7 @@ func allowsKernelFiles(rule *policy.Rule, pattern string) string {
 	return ""
 }
 
-// addSys shows what a session has of /sys.
+// addSys binds the directories of /sys that the policy allows to read.
 func (p *planner) addSys() {
 	for _, dir := range sysShown {
 		if _, err := os.Stat(dir); err != nil {
@@ -141,8 +142,8 @@ func (p *planner) addSys() {
 	}
 }
 
-// onlyReads reports whether a rule speaks, of what is possible at all below
-// notify.Emulated, which is mounted read-only, of opening files for reading.
+// onlyReads reports whether a rule below [notify.Emulated] concerns opening files
+// for reading alone. That directory is mounted read-only: changes need no rule.
 func onlyReads(rule *policy.Rule) bool {
 	switch rule.Effect {
 	case policy.Deny, policy.Audit, policy.Approve:
@@ -151,8 +152,8 @@ func onlyReads(rule *policy.Rule) bool {
 	return false
 }
 
-// emulateReads has each open of a file below notify.Emulated decided, or says why
-// it cannot be.
+// emulateReads has every open below [notify.Emulated] decided. It returns why that
+// cannot be done; empty: it can.
 func (p *planner) emulateReads(pattern string) string {
 	first, _, _ := strings.Cut(strings.TrimPrefix(pattern, notify.Emulated+"/"), "/")
 	switch {

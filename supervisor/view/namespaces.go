@@ -66,8 +66,8 @@ func (n *namespaces) Signals(p *policy.Policy) seccomp.Signals {
 		plan.Evaluated = seccomp.EverySignal()
 	default:
 		for number := range plan.Evaluated {
-			_, plan.Evaluated[number] = judging(p, number, insideTargets...)
-			_, plan.First[number] = judging(p, number, firstTarget)
+			_, plan.Evaluated[number] = restricting(p, number, insideTargets...)
+			_, plan.First[number] = restricting(p, number, firstTarget)
 		}
 	}
 	return plan

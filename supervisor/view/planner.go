@@ -14,22 +14,22 @@ import (
 	"agentsh/policy"
 )
 
-// readOps are the operations a read-only bind mount grants; one mount cannot
-// tell them apart, so a tree whose rules do is governed instead.
+// readOps are the operations that a read-only bind mount grants. A mount cannot
+// grant some of them: a tree whose rules differ between them is governed.
 const readOps = policy.OpRead | policy.OpList | policy.OpStat | policy.OpExecute
 
 // writeOps are the operations that change something.
 const writeOps = policy.OpAll &^ readOps
 
-// scratchDirs are private to a session when the policy lets commands write
-// there: nothing of the machine shows in them.
+// scratchDirs are private to a session if the policy lets commands write there.
+// They show no file of the machine.
 var scratchDirs = []string{"/tmp", "/var/tmp"}
 
-// kernelDirs come from the kernel and are always the session's own; file rules
-// below them refine nothing.
+// kernelDirs are file systems of the kernel. Every session has its own.
 var kernelDirs = []string{"/proc", "/dev", "/sys"}
 
-// topLinks are the links of a merged /usr, kept where the machine has them.
+// topLinks are the links of a merged /usr. They are shown where the machine has
+// them.
 var topLinks = []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
 // planner turns file rules into a plan. What no rule allows does not exist. A
@@ -73,8 +73,8 @@ func (p *planner) plan() (*Plan, error) {
 	return &p.out, nil
 }
 
-// addScratch gives the session a directory of its own where the policy allows
-// writing: a tmpfs, or a governed directory when rules differ inside it.
+// addScratch plans a private directory where the policy allows writing: a tmpfs,
+// or a governed directory if rules differ inside it.
 func (p *planner) addScratch(dir string) error {
 	if dir == "" || p.covered(dir) {
 		return nil
@@ -82,7 +82,7 @@ func (p *planner) addScratch(dir string) error {
 	all := p.policy.Tree(dir, policy.OpAll)
 	switch {
 	case all.Effect == policy.Deny:
-		return nil // places inside that are allowed are shown as they are outside
+		return nil // allowed paths inside are shown as they are outside
 	case p.unit(all) && all.Effect == policy.Allow:
 		p.out.Private = append(p.out.Private, dir)
 		return nil
@@ -97,8 +97,8 @@ func (p *planner) addScratch(dir string) error {
 	return p.govern(dir, backing, true)
 }
 
-// addTargets governs the directories that redirects write to: one in a private
-// directory begins empty, any other is that of the machine.
+// addTargets governs the directories that redirects write to. One in a private
+// directory is empty at first; any other is that of the machine.
 func (p *planner) addTargets() error {
 	for _, rule := range p.policy.Rules(policy.GroupFile) {
 		if rule.Effect != policy.Redirect || p.governedAt(rule.Redirect.Path) {
@@ -130,14 +130,15 @@ func (p *planner) addTargets() error {
 	return nil
 }
 
-// unit reports whether a tree is decided as a whole, governed places inside it
-// aside.
+// unit reports whether a tree is decided as a whole, without the governed paths
+// inside it.
 func (p *planner) unit(v policy.TreeVerdict) bool {
 	return v.Uniform || !slices.ContainsFunc(v.Except, func(e string) bool { return !p.governedAt(e) })
 }
 
-// govern has the file server decide at a path. One governed place cannot lie in
-// another: it would have to be made through a mount that nobody serves yet.
+// govern has the file server decide at and below a path. Governed paths cannot be
+// nested: the inner mount point would have to be made through the outer mount,
+// which nobody serves yet.
 func (p *planner) govern(path, backing string, dir bool) error {
 	if p.whole {
 		return p.openTree(path, backing, dir)
@@ -153,8 +154,8 @@ func (p *planner) govern(path, backing string, dir bool) error {
 	return nil
 }
 
-// nested is the error about a place that holds a governed one; it names the
-// rules that divide it.
+// nested is the error about a path with a governed path inside. It names the rules
+// that differ there.
 func (p *planner) nested(path, inside string) error {
 	text := fmt.Sprintf(
 		"the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s "+
@@ -169,8 +170,8 @@ func (p *planner) nested(path, inside string) error {
 	return &ruleError{text}
 }
 
-// roots are the places that rules allow something in; "/" stands for what is
-// in it.
+// roots are the paths below which rules allow something. "/" is replaced by its
+// entries.
 func (p *planner) roots() []string {
 	var roots []string
 	for _, root := range p.policy.Roots() {
@@ -190,8 +191,8 @@ func (p *planner) roots() []string {
 	return slices.Compact(roots)
 }
 
-// addRoot plans one place outside the workspace. A place that does not exist
-// has nothing to show.
+// addRoot plans one path outside the workspace. A path that does not exist is
+// skipped.
 func (p *planner) addRoot(root string) error {
 	if p.covered(root) || Below(root, kernelDirs...) {
 		return nil
@@ -217,8 +218,8 @@ func (p *planner) addRoot(root string) error {
 	return nil // a device or socket is never shown
 }
 
-// addTree binds a tree that is readable as a whole and governs where rules
-// differ: the tree itself when they differ at its root, else each exception.
+// addTree binds a tree that is readable as a whole, and governs the paths where
+// rules differ. If they differ at the root of the tree, it governs the tree.
 func (p *planner) addTree(root string, info fs.FileInfo) error {
 	tree := p.policy.Tree
 	if !info.IsDir() {
@@ -233,7 +234,7 @@ func (p *planner) addTree(root string, info fs.FileInfo) error {
 	case slices.Contains(exceptions, root):
 		return p.govern(root, root, info.IsDir())
 	case read.Effect == policy.Deny && write.Effect == policy.Deny && exec.Effect == policy.Deny:
-		return nil // places inside that are allowed are roots of their own
+		return nil // allowed paths inside are roots themselves
 	case !bindable:
 		return p.govern(root, root, info.IsDir())
 	}
@@ -246,7 +247,7 @@ func (p *planner) addTree(root string, info fs.FileInfo) error {
 	return nil
 }
 
-// file is Tree for a file, below which there is nothing.
+// file is [policy.Policy.Tree] for a path with nothing below it.
 func (p *planner) file(path string, ops policy.FileOp) policy.TreeVerdict {
 	v := policy.TreeVerdict{Uniform: true}
 	for op, first := policy.FileOp(1), true; op < policy.OpAll; op <<= 1 {
@@ -263,8 +264,8 @@ func (p *planner) file(path string, ops policy.FileOp) policy.TreeVerdict {
 	return v
 }
 
-// addException governs a place inside a bound tree. A place that is not there
-// cannot appear: the tree is read-only. A link is judged where it points to.
+// addException governs a path inside a bound tree. A path that does not exist
+// cannot appear: the tree is read-only. For a link the rules of its target apply.
 func (p *planner) addException(e string) error {
 	if p.governedAt(e) {
 		return nil
@@ -287,7 +288,7 @@ func (p *planner) addException(e string) error {
 	return nil
 }
 
-// addTopLinks keeps /bin and its like when what they point to is visible.
+// addTopLinks shows the links of a merged /usr whose target is shown.
 func (p *planner) addTopLinks() {
 	for _, name := range topLinks {
 		target, err := os.Readlink(name)
@@ -300,7 +301,7 @@ func (p *planner) addTopLinks() {
 	}
 }
 
-// covered reports whether a path is already below something planned.
+// covered reports whether a path is planned already, or lies below one that is.
 func (p *planner) covered(name string) bool {
 	return p.governedAt(name) || Below(name, p.out.Private...) ||
 		slices.ContainsFunc(p.out.open, func(o openTree) bool { return Below(name, o.path) }) ||

@@ -8,8 +8,8 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// realShells show the shells of the machine where agentsh stands in for them:
-// what a command starts as /bin/sh is a shell, judged like any other program.
+// realShells mount the shells of the machine over the shims. A command that starts
+// /bin/sh gets a shell, for which the policy decides as for any program.
 func realShells(v *Plan) ([]launch.Mount, error) {
 	shells, err := shim.Shells("/")
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"agentsh/seccomp"
 )
 
-// insideTargets are what a process of the session can be to a sender in its pid
-// namespace; firstTarget is what the session's own first processes are.
+// insideTargets are the relations of a process of the session to a sender in its
+// pid namespace. firstTarget is that of the session init and its helpers.
 var insideTargets = []string{"self", "children", "descendants", "siblings", "session", "parent"}
 
 const firstTarget = "system"
 
-// judging reports whether a policy decides by process on a signal to one of the
-// targets, and the rule that does; nil: its default.
-func judging(p *policy.Policy, number int, targets ...string) (*policy.Rule, bool) {
+// restricting reports whether a policy does not allow a signal to one of the
+// targets whatever the process, and the rule that restricts it; nil: the default.
+func restricting(p *policy.Policy, number int, targets ...string) (*policy.Rule, bool) {
 	for _, target := range targets {
 		if allowed, rule := p.AllowsSignal(number, target); !allowed {
 			return rule, true
@@ -26,20 +26,20 @@ func judging(p *policy.Policy, number int, targets ...string) (*policy.Rule, boo
 	return nil, false
 }
 
-// UnjudgedSignal reports a signal that a policy decides on and that the filter of
+// UnnotifiedSignal reports a signal that a policy decides on and that the filter of
 // a running session does not notify; nil: there is none. at is the position of
 // the policy's default.
-func UnjudgedSignal(p *policy.Policy, at policy.Position, filter, want seccomp.Signals) *policy.Problem {
+func UnnotifiedSignal(p *policy.Policy, at policy.Position, filter, want seccomp.Signals) *policy.Problem {
 	for _, c := range []struct {
 		have, want seccomp.SignalSet
 		targets    []string
 	}{{filter.Evaluated, want.Evaluated, insideTargets}, {filter.First, want.First, []string{firstTarget}}} {
-		number, lacks := c.have.Missing(c.want)
-		if !lacks {
+		number, missing := c.have.Missing(c.want)
+		if !missing {
 			continue
 		}
 		pos, what := at, "the default of signals"
-		if rule, _ := judging(p, number, c.targets...); rule != nil {
+		if rule, _ := restricting(p, number, c.targets...); rule != nil {
 			pos, what = rule.Pos, "rule "+rule.Name
 		}
 		name := unix.SignalName(unix.Signal(number))

@@ -99,7 +99,8 @@ func (f sessionFiles) hosts() ([]launch.Mount, error) {
 }
 
 // resolver replaces the configuration of the C library's resolver. See
-// resolv.conf(5). A machine without the file needs none: 127.0.0.1 is asked then.
+// resolv.conf(5). A machine without the file needs none: the C library asks
+// 127.0.0.1.
 func (f sessionFiles) resolver() ([]launch.Mount, error) {
 	const name = "/etc/resolv.conf"
 	if f.files.Resolver == nil {
@@ -116,7 +117,7 @@ func (f sessionFiles) resolver() ([]launch.Mount, error) {
 	return []launch.Mount{m}, err
 }
 
-// startup shows the startup script and, where it is asked for, this program.
+// startup shows the startup script and, if requested, this program.
 func (f sessionFiles) startup() ([]launch.Mount, error) {
 	if !f.shown(layout.Library) {
 		if f.Program {
@@ -128,7 +129,7 @@ func (f sessionFiles) startup() ([]launch.Mount, error) {
 	if f.Program {
 		self, err := os.Executable()
 		if err != nil {
-			return nil, fmt.Errorf("own program: %w", err)
+			return nil, fmt.Errorf("program of the session: %w", err)
 		}
 		out = append(out, launch.Mount{Kind: launch.Bind, Source: self, Target: layout.Program, ReadOnly: true})
 	}
@@ -139,8 +140,8 @@ func (f sessionFiles) startup() ([]launch.Mount, error) {
 // script outside.
 func startupFiles(state string) string { return filepath.Join(state, layout.Library) }
 
-// startupMount puts the script's directory in place: over the installed one, or
-// beside what its parent holds, by an overlay of both.
+// startupMount shows the script's directory: over the installed one, or by an
+// overlay of its parent if it is not installed.
 func (f sessionFiles) startupMount() launch.Mount {
 	if info, err := os.Stat(layout.Library); err == nil && info.IsDir() {
 		return launch.Mount{Kind: launch.Bind, Source: startupFiles(f.State), Target: layout.Library, ReadOnly: true, NoExec: true}
@@ -174,7 +175,7 @@ func (f sessionFiles) writeStartup() error {
 		return err
 	}
 	if f.Program {
-		if err := write("own program", layout.Program, nil); err != nil {
+		if err := write("program of the session", layout.Program, nil); err != nil {
 			return err
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// openTree is a tree that is reached as it is, where no file server decides for
-// each operation: the rules say one thing for the whole of it.
+// openTree is a tree that commands reach directly, without a file server: the
+// rules are the same everywhere in it.
 type openTree struct {
 	path    string // inside
 	backing string // outside
@@ -33,8 +33,8 @@ func (o openTree) rights() uint64 {
 	return rights
 }
 
-// openTree shows a tree whose rules differ nowhere inside. Reading must be
-// allowed; writing and executing are allowed or denied.
+// openTree shows a tree in which the rules differ nowhere. Reading must be allowed;
+// writing and executing are allowed or denied.
 func (p *planner) openTree(path, backing string, dir bool) error {
 	tree, reads := p.policy.Tree, readOps&^policy.OpExecute
 	if !dir {
@@ -54,13 +54,13 @@ func (p *planner) openTree(path, backing string, dir bool) error {
 	return nil
 }
 
-// splits is the error that names the rules which only a file server holds.
+// splits is the error that names the rules which only a file server can enforce.
 func (p *planner) splits(path string, ops policy.FileOp) error {
 	var lines []string
 	for _, rule := range p.policy.Splitters(path, ops) {
 		lines = append(
 			lines,
-			fmt.Sprintf("%s: rule %s cannot be held here: without a file server %s is allowed or denied as a whole", rule.Pos, rule.Name, path),
+			fmt.Sprintf("%s: rule %s cannot be enforced here: without a file server %s is allowed or denied as a whole", rule.Pos, rule.Name, path),
 		)
 	}
 	if len(lines) == 0 {
@@ -69,7 +69,7 @@ func (p *planner) splits(path string, ops policy.FileOp) error {
 	return &ruleError{strings.Join(lines, "\n")}
 }
 
-// ruleError is a policy that this place cannot hold.
+// ruleError is the error of rules that cannot be enforced here.
 type ruleError struct{ text string }
 
 func (e *ruleError) Error() string { return e.text }
@@ -106,7 +106,7 @@ func (v *Plan) reaches(u User) error {
 		}
 		if info.IsDir() && mode&need != need {
 			return fmt.Errorf(
-				"%s belongs to user %d, and commands run as user %d, who may not use it: without a file server give it to them (chown -R %d:%d), "+
+				"%s belongs to user %d, and commands run as user %d, which may not use it: without a file server give it to them (chown -R %d:%d), "+
 					"or name its owner as sandbox.user",
 				o.path,
 				owner.Uid,

@@ -141,7 +141,7 @@ func (v *Plan) Paths() map[string]string {
 		out[l.path] = "a link"
 	}
 	for _, dir := range v.Private {
-		out[dir] = "a directory of the session's own"
+		out[dir] = "a private directory"
 	}
 	for _, g := range v.Governed {
 		out[g.Path] = map[bool]string{true: "closed", false: "under file rules"}[g.Closed]

@@ -59,7 +59,7 @@ func serve() error {
 	}
 	switch b.EnvDir {
 	case "refuse":
-		return errors.New("the policy cannot be held here")
+		return errors.New("the policy cannot be enforced here")
 	case "silent":
 		select {}
 	}
@@ -207,7 +207,7 @@ func TestAFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 			s.Policy[0].Data = bytes.Repeat([]byte("x"), wire.MaxMessage)
 			return s
 		}(), "too large"},
-		{"a supervisor that refuses", b, spec("r", "refuse"), "the policy cannot be held here"},
+		{"a supervisor that refuses", b, spec("r", "refuse"), "the policy cannot be enforced here"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
