@@ -255,7 +255,7 @@ func (s *Session) startLoop() error {
 	s.rules.Store(first)
 	tracing := s.confined.Tracing()
 	s.loop, err = startLoop(notify.Config{
-		Rules: first.notify(), Ask: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
+		Rules: first.notify(), Approve: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
 		Unverified: s.confined.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
 		Network: socketCalls(s.cfg.Policy, s.confined.user, s.network), Refusals: s.confined.refusals,
 	}, s.init, root, s.confined.plan.Emulated, s.life.end)

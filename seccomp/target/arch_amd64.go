@@ -24,7 +24,7 @@ var breakInstruction = []byte{0xcc}
 // untag removes what the hardware ignores in an address: nothing here.
 func untag(addr uint64) uint64 { return addr }
 
-// SetNumber makes another call of the one that a thread is held in: at its entry
+// SetNumber makes another call of the one that a thread is copied in: at its entry
 // the kernel carries that out, at its exit a restart does.
 func SetNumber(tid, number int) error {
 	const pokeUser = 6 // PTRACE_POKEUSER

@@ -26,7 +26,7 @@ var breakInstruction = []byte{0x00, 0x00, 0x20, 0xd4}
 // Documentation/arch/arm64/tagged-address-abi.rst.
 func untag(addr uint64) uint64 { return addr & (1<<56 - 1) }
 
-// SetNumber makes another call of the one that a thread is held in: at its entry
+// SetNumber makes another call of the one that a thread is copied in: at its entry
 // the kernel carries that out. A restart reads the number from x8, which stays.
 func SetNumber(tid, number int) error {
 	const systemCall = 0x404 // NT_ARM_SYSTEM_CALL

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is one file, held by an O_PATH descriptor, so that it stays the same
+// Handle is one file, copied by an O_PATH descriptor, so that it stays the same
 // file whatever happens to its names.
 type Handle struct {
 	// Path is its path inside the root of the thread it was resolved for, links
@@ -155,7 +155,7 @@ func (t *Target) lookup(l Lookup) (fd int, walked bool, err error) {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
 		return -1, false, err
 	case errors.Is(err, unix.ENOENT) && !strings.Contains(l.Path, "/"):
-		// Nothing that procfs shows differently to us can be in the way of the
+		// Nothing that procfs shows differently to us can be in the route of the
 		// usual miss, a name without a directory.
 		return -1, false, err
 	}

@@ -200,7 +200,7 @@ func (s *Stopped) upto(addr uint64) error {
 	return nil
 }
 
-// read reads at least one byte at addr. The process is held, so its number means
+// read reads at least one byte at addr. The process is copied, so its number means
 // it and nobody else.
 func (s *Stopped) read(p []byte, addr uint64) (int, error) {
 	if s.mem < 0 {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Syscall is a system call of a traced thread that is held at its entry or exit.
+// Syscall is a system call of a traced thread that is copied at its entry or exit.
 // See PTRACE_GET_SYSCALL_INFO in ptrace(2).
 type Syscall struct {
 	Entry  bool
@@ -46,7 +46,7 @@ func SyscallOf(tid int) (Syscall, error) {
 	return Syscall{}, fmt.Errorf("thread %d is not at a call", tid)
 }
 
-// SetResult changes what a call returns. The thread is held at its exit.
+// SetResult changes what a call returns. The thread is copied at its exit.
 func SetResult(tid int, result int64) error {
 	s := &Stopped{PID: tid, mem: -1}
 	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {

@@ -19,14 +19,14 @@ type walker struct {
 	at    int // descriptor of the directory reached; owned
 	root  unix.Stat_t
 	links int
-	way   *Walk // notes the way; nil: nobody asks for it
+	route *Walk // notes the route; nil: nobody asks for it
 }
 
 // walk resolves l from the directory start, which stays open.
-func (t *Target) walk(start int, l Lookup) (int, error) { return t.walkNoting(start, l, nil) }
+func (t *Target) walk(start int, l Lookup) (int, error) { return t.walkRecording(start, l, nil) }
 
-func (t *Target) walkNoting(start int, l Lookup, way *Walk) (int, error) {
-	w := &walker{t: t, way: way}
+func (t *Target) walkRecording(start int, l Lookup, route *Walk) (int, error) {
+	w := &walker{t: t, route: route}
 	root, err := t.rootFD()
 	if err != nil {
 		return -1, err
@@ -108,7 +108,7 @@ func (w *walker) step(name string, follow bool) (link string, err error) {
 		}
 		return "", w.move(unix.Openat(w.at, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0))
 	}
-	if err := w.pass(); err != nil {
+	if err := w.recordDirectory(); err != nil {
 		return "", err
 	}
 	fd, err := unix.Openat(w.at, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -143,7 +143,7 @@ func (w *walker) step(name string, follow bool) (link string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return text, w.passLink(name, text)
+	return text, w.recordLink(name, text)
 }
 
 // directory refuses to go on from something that is not a directory.

@@ -18,14 +18,14 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// approval is a person's allow. It covers the program, its arguments and the
-// content that the files had when it was asked for.
+// approval is a person's allow. It covers the program, its arguments and the content that
+// the files had when the question was asked.
 type approval struct {
 	by      string
 	content []content
 }
 
-// content is what a file held; fixed: nobody can change it.
+// content is the content of a file. If it is fixed, nobody can change it.
 type content struct {
 	fixed  bool
 	digest [sha256.Size]byte
@@ -35,7 +35,7 @@ type content struct {
 // read before the question and again when it was executed.
 const maxApproved = 1 << 30
 
-// contents reads what an approval is to cover.
+// contents reads the content of the files that an approval covers.
 func contents(files []*target.Handle) ([]content, error) {
 	out := make([]content, len(files))
 	for i, h := range files {
@@ -70,9 +70,9 @@ func contentOf(h *target.Handle) (content, error) {
 	return c, nil
 }
 
-// holds compares the files with what was approved. Without an approval there is
-// nothing to compare.
-func (p *approval) holds(files []*target.Handle) error {
+// check compares the files with those that were approved. A nil approval has nothing to
+// compare.
+func (p *approval) check(files []*target.Handle) error {
 	if p == nil {
 		return nil
 	}
@@ -139,7 +139,7 @@ func (h *execs) approve(c *call, a *attempt) (answer, error) {
 	}
 	if !given.Allow {
 		e := a.event("deny")
-		e.By, e.Message = given.By, because(a.diagnostic, given)
+		e.By, e.Message = given.By, denialMessage(a.diagnostic, given)
 		h.record.report(e)
 		return deny(unix.EACCES), nil
 	}
@@ -147,7 +147,7 @@ func (h *execs) approve(c *call, a *attempt) (answer, error) {
 	return h.verify(c, a)
 }
 
-// question is what a person is asked about an exec.
+// question is the question to a person about an exec.
 func (a *attempt) question(covered []content) wire.Question {
 	q := wire.Question{
 		Command: a.caller.command.ID, Kind: wire.AskExec, Subject: a.request.Path, Argv: a.argv, Cwd: a.request.Cwd,
@@ -172,8 +172,8 @@ func withRule(q wire.Question, d policy.Decision, why policy.Diagnostic) wire.Qu
 	return q
 }
 
-// because says why something that had to be approved was not.
-func because(d policy.Diagnostic, answer wire.Answer) string {
+// denialMessage says why something that needs approval was denied.
+func denialMessage(d policy.Diagnostic, answer wire.Answer) string {
 	why := "approval is needed: " + answer.Reason
 	if answer.By != "" {
 		why = answer.By + " did not approve"

@@ -40,7 +40,7 @@ func asking(name string) Rules {
 func TestAPersonDecidesAnExec(t *testing.T) {
 	var mu sync.Mutex
 	var questions []wire.Question
-	s := run(t, Config{Rules: asking("echo"), Ask: func(_ context.Context, q wire.Question) wire.Answer {
+	s := run(t, Config{Rules: asking("echo"), Approve: func(_ context.Context, q wire.Question) wire.Answer {
 		mu.Lock()
 		defer mu.Unlock()
 		questions = append(questions, q)
@@ -79,7 +79,7 @@ func TestWaitingForAPersonHoldsUpNobody(t *testing.T) {
 	}}
 	script := fmt.Sprintf("for ((i = 0; i < %d; i++)); do /bin/echo $i & while [ ! -e $0/$i ]; do :; done; done; /bin/true; wait", questions)
 	bounds := Bounds{Workers: 8, Deadline: time.Minute}
-	s := run(t, Config{Rules: rules, Bounds: bounds, Ask: func(ctx context.Context, q wire.Question) wire.Answer {
+	s := run(t, Config{Rules: rules, Bounds: bounds, Approve: func(ctx context.Context, q wire.Question) wire.Answer {
 		if err := os.WriteFile(filepath.Join(dir, q.Argv[1]), nil, 0o600); err != nil {
 			t.Error(err)
 		}
@@ -96,7 +96,7 @@ func TestWaitingForAPersonHoldsUpNobody(t *testing.T) {
 
 func TestAQuestionEndsWithItsCaller(t *testing.T) {
 	asked, told := make(chan wire.Question, 1), make(chan error, 1)
-	cfg := Config{Rules: asking("true"), Ask: func(ctx context.Context, q wire.Question) wire.Answer {
+	cfg := Config{Rules: asking("true"), Approve: func(ctx context.Context, q wire.Question) wire.Answer {
 		asked <- q
 		<-ctx.Done()
 		told <- ctx.Err()
@@ -141,7 +141,7 @@ func TestAnApprovalCoversTheContentThatWasThere(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, change := range []bool{false, true} {
-				s := run(t, Config{Rules: rules, Ask: func(_ context.Context, q wire.Question) wire.Answer {
+				s := run(t, Config{Rules: rules, Approve: func(_ context.Context, q wire.Question) wire.Answer {
 					if !slices.ContainsFunc(q.Files, func(f wire.QuestionFile) bool { return f.Path == file && len(f.SHA256) == 64 }) {
 						t.Errorf("the question has the files %+v", q.Files)
 					}
@@ -180,7 +180,7 @@ func TestAPersonDecidesASignal(t *testing.T) {
 	s.done = make(chan error, 1)
 	cmd := exec.Command("/bin/bash", "-c", "trap 'echo got' USR1; kill -USR1 $$; kill -USR2 $$ 2>/dev/null || echo kept; exit 0")
 	cmd.Stdout = &s.out
-	s.start(Config{Rules: asking("none"), Ask: func(_ context.Context, q wire.Question) wire.Answer {
+	s.start(Config{Rules: asking("none"), Approve: func(_ context.Context, q wire.Question) wire.Answer {
 		return wire.Answer{Allow: strings.HasPrefix(q.Subject, "SIGUSR1 to self"), By: "ann"}
 	}}, CommandInfo{ID: "c"}, cmd, signalCalls...)
 	s.end()

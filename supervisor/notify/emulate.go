@@ -18,28 +18,28 @@ type socket struct {
 	domain int
 }
 
-// openTCP duplicates a socket of a thread. The error is errNotTCP for another
-// kind, whose descriptor is not kept.
+// openTCP duplicates a TCP socket of a thread. The error is errNotTCP for a socket of
+// another kind. The caller closes the result.
 func openTCP(t *target.Target, fd int) (*socket, error) {
 	f, err := t.Duplicate(fd)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() // not the copy below
-	own, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	duplicate, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	runtime.KeepAlive(f)
 	if err != nil {
 		return nil, fmt.Errorf("duplicate socket: %w", err)
 	}
-	s := &socket{fd: own}
+	s := &socket{fd: duplicate}
 	var kind, protocol int
 	for _, o := range []struct {
 		name int
 		to   *int
 	}{{unix.SO_DOMAIN, &s.domain}, {unix.SO_TYPE, &kind}, {unix.SO_PROTOCOL, &protocol}} {
-		if *o.to, err = unix.GetsockoptInt(own, unix.SOL_SOCKET, o.name); err != nil {
+		if *o.to, err = unix.GetsockoptInt(duplicate, unix.SOL_SOCKET, o.name); err != nil {
 			s.close()
-			return nil, fmt.Errorf("look at socket: %w", err)
+			return nil, fmt.Errorf("read options of socket: %w", err)
 		}
 	}
 	if s.domain != unix.AF_INET && s.domain != unix.AF_INET6 || kind != unix.SOCK_STREAM || protocol != unix.IPPROTO_TCP {
@@ -51,8 +51,8 @@ func openTCP(t *target.Target, fd int) (*socket, error) {
 
 func (s *socket) close() { _ = unix.Close(s.fd) }
 
-// emulateConnect connects the caller's socket to a destination. What is not TCP goes
-// on where a network namespace keeps it in, and is denied elsewhere.
+// emulateConnect connects the caller's socket to a destination. A socket of another kind
+// than TCP is left to the kernel if the session has its own network, and denied otherwise.
 func (h *sockets) emulateConnect(c *call, t *target.Target, fd int, a sockaddr, to *Destination) (answer, error) {
 	s, err := openTCP(t, fd)
 	if errors.Is(err, errNotTCP) {
@@ -119,8 +119,8 @@ var (
 	loopback6 = netip.IPv6Loopback()
 )
 
-// bound is the address that the socket's connection to loopback comes from. An
-// unbound socket gets a port now.
+// bound returns the source address of the socket's connection to loopback. It binds an
+// unbound socket to a port.
 func (s *socket) bound(asked netip.Addr) (netip.AddrPort, error) {
 	local, err := s.name()
 	if err != nil {

@@ -14,20 +14,21 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// attempt is one execve on its way through reading, judging and verifying.
+// attempt is one execve that is evaluated and verified.
 type attempt struct {
 	rules   Rules
 	process target.Identity
 	caller  caller
 	subject
 	verdict
-	kept bool // another thread closes it
-	// arrived is set when the program has opened what it was named.
+	given bool // to a follower, which closes it
+	// arrived is set when the program has opened the files that it was started for.
 	arrived *atomic.Bool
 }
 
+// closeUnlessGiven closes the attempt, unless a follower does.
 func (a *attempt) closeUnlessGiven() {
-	if !a.kept {
+	if !a.given {
 		a.close()
 	}
 }
@@ -36,8 +37,8 @@ func (a *attempt) closeUnlessGiven() {
 type verdict struct {
 	decision   policy.Decision
 	diagnostic policy.Diagnostic
-	decided    *Decided  // set when the supervisor had decided before
-	approval   *approval // set when a person allowed it
+	decided    *Decided  // set when the supervisor decided before
+	approval   *approval // set when a person allowed the exec
 }
 
 // execs answers execve and execveat, and follows scripts.
@@ -46,7 +47,7 @@ type execs struct {
 	root       *target.Root
 	images     *images
 	follows    *follows
-	memory     copyBudget
+	budget     copyBudget
 	record     *recorder
 	approver   *approver
 	tasks      *tasks
@@ -57,10 +58,10 @@ func (h *execs) execve(c *call) (answer, error) {
 }
 
 func (h *execs) execveat(c *call) (answer, error) {
-	if file := h.follows.opens(c.TID); file != nil {
+	if file := h.follows.removeOpen(c.TID); file != nil {
 		return file.answer()
 	}
-	const check = 0x10000 // AT_EXECVE_CHECK: the kernel tells whether it would, and does nothing
+	const check = 0x10000 // AT_EXECVE_CHECK: the kernel only reports whether it would execute the file
 	flags := int(uint32(c.Args[4]))
 	if flags&^(unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|check) != 0 {
 		return noAnswer, fmt.Errorf("execveat flags %#x: %w", flags, unix.EINVAL)
@@ -88,8 +89,8 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 		t.Within(h.root)
 	}
 	a := &attempt{rules: c.rules}
-	a.memory = &h.memory
-	a.holds = !h.unverified
+	a.budget = &h.budget
+	a.copies = !h.unverified
 	moved := false // to another thread, which closes a
 	defer func() {
 		if !moved {
@@ -101,7 +102,7 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 			return noAnswer, errGone
 		}
 		if errno, ok := kernelErrno(err); ok {
-			return deny(errno), nil // there is nothing to judge
+			return deny(errno), nil // there is nothing to evaluate
 		}
 		return noAnswer, err
 	}
@@ -134,13 +135,13 @@ func (h *execs) apply(c *call, a *attempt, moved *bool) (answer, error) {
 		return deny(unix.EACCES), nil
 	case h.unverified:
 		return h.trust(a)
-	case a.follows() && !h.follows.of(c.TID, a.process.Process):
+	case a.follows() && !h.follows.traces(c.TID, a.process.Process):
 		return onThread(h.verify)
 	}
 	return h.verify(c, a)
 }
 
-// kernelErrno reports errors that the kernel would give as well, with its errno.
+// kernelErrno returns the errno of an error that the kernel would return as well.
 func kernelErrno(err error) (unix.Errno, bool) {
 	errno, ok := errnoOf(err)
 	switch errno {
@@ -180,7 +181,7 @@ func (h *execs) describe(t *target.Target, a *attempt) error {
 	if own := a.caller.command.Rules; a.caller.depth < 0 && own.Evaluate != nil {
 		a.rules = own
 	}
-	if err := a.receive(t); err != nil {
+	if err := a.copyPending(t); err != nil {
 		return err
 	}
 	if err := a.describe(t, a.rules.Identify); err != nil {
@@ -190,9 +191,9 @@ func (h *execs) describe(t *target.Target, a *attempt) error {
 	return nil
 }
 
-// evaluate decides the request. An orphan is judged at both ends of where it can
-// stand, and the stricter decision counts: a person is asked about what neither
-// denies.
+// evaluate decides the request. The place of an orphan in the process tree is not known
+// exactly, so its request is evaluated at both ends of the possible range. The stricter
+// decision counts. Approval is asked only if neither denies.
 func (a *attempt) evaluate() error {
 	a.request.Argv = a.argv
 	if j := a.caller.command.Decided; j != nil && a.caller.depth < 0 && j.Path == a.request.Path && slices.Equal(j.Argv, a.argv) {
@@ -200,15 +201,15 @@ func (a *attempt) evaluate() error {
 		return nil
 	}
 	a.verdict = verdict{}
-	for i, place := range []*image{a.caller.image, a.caller.deepest} {
-		if place == nil {
+	for i, from := range []*image{a.caller.image, a.caller.deepest} {
+		if from == nil {
 			continue
 		}
-		next, err := place.next(a.files[0].Path)
+		next, err := from.next(a.files[0].Path)
 		if err != nil {
 			return err
 		}
-		a.request.Depth, a.request.Parent, a.request.Ancestors = next.depth, place.path, next.ancestors
+		a.request.Depth, a.request.Parent, a.request.Ancestors = next.depth, from.path, next.ancestors
 		decision, diagnostic := a.rules.Evaluate(&a.request)
 		if i > 0 && a.decision.Effect == policy.Approve && decision.Permits() {
 			continue
@@ -274,7 +275,7 @@ const (
 	eventBytes = 16 << 10
 )
 
-// shorten cuts an argument vector for an event and says so.
+// shorten cuts an argument vector for an event. Its last argument then says how many are missing.
 func shorten(argv []string) []string {
 	total := 0
 	for i, arg := range argv {

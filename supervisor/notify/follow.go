@@ -14,29 +14,30 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// follower traces the system calls of an interpreter or a dynamic loader from its
-// exec until it has opened the file that was decided. A call that opens it by its
-// name gets the content that was judged; a call that asks about the name is
-// answered as it was then. Arguments and environment stay as they are, so that a
-// script sees its own name. The calls of the dynamic loader before the entry of an
-// interpreter are not stopped at. All methods are for the tracing thread.
+// follower traces the system calls of an interpreter or a dynamic loader, from its exec
+// until it has opened the file that was evaluated. It changes two kinds of calls:
+//   - an open by the name of the file gets the content that was evaluated;
+//   - a call that reads the status of the name, or a link, gets the result of then.
+//
+// Arguments and environment stay, so that a script sees its own name. The dynamic loader
+// of an interpreter runs without stops up to the entry point. All methods are for the
+// tracing thread.
 type follower struct {
 	execs    *execs
 	process  target.Process // stays the same over an exec
 	a        *attempt
-	entry    *target.Breakpoint // nil: there was none
-	armed    bool               // the process has not come to its entry yet
+	entry    *target.Breakpoint // at the entry point; nil: there was none
+	toEntry  bool               // the process has not reached its entry point
 	progress progress
-	names    map[string]*named
-	bases    map[string]bool
-	// relative are the files that were called by a relative name.
-	relative relativeNames
-	calls    map[int]*followed // what each thread is held in
-	ending   bool              // let go of every thread where it stops next
+	names    map[string]*named // the files by their absolute names
+	bases    map[string]bool   // last elements of names and links
+	relative relativeNames     // the files by their relative names
+	calls    map[int]*followed // by thread: the call that it is stopped in
+	ending   bool              // each thread is detached at its next stop
 	next     *attempt          // permitted, and not yet at the exec stop; guarded by follows.mu
 }
 
-// followed is one call that is not carried out as it was asked for.
+// followed is one call whose execution or result is changed.
 type followed struct {
 	pathCall
 	number int
@@ -45,15 +46,15 @@ type followed struct {
 	opened *installedFile
 }
 
-// installedFile is a file that a notification installs in a thread.
+// installedFile is a file that the answer to a notification adds to a thread.
 type installedFile struct {
 	file   *target.Handle
 	flags  int
-	number atomic.Int64 // of the new descriptor; negative: there is none
+	number atomic.Int64 // of the new descriptor; negative: none
 }
 
-// answer installs the file in the caller, as the answer to its open. The follower
-// compares the number, so it is stored before the call returns.
+// answer adds the file to the caller and answers its open. The follower compares the
+// number of the descriptor, so it is stored before the call returns.
 func (h *installedFile) answer() (answer, error) {
 	file, err := h.file.Open()
 	if err != nil {
@@ -62,8 +63,8 @@ func (h *installedFile) answer() (answer, error) {
 	return answer{kind: answerFile, file: &descriptor{file: file, exec: h.flags&unix.O_CLOEXEC == 0, added: &h.number}}, nil
 }
 
-// follow traces the process that is held at its exec stop. It returns when no
-// thread of it is traced any more, and takes over a.
+// follow traces the process that is stopped at its exec. It returns when no thread of it
+// is traced, and takes over a.
 func (h *execs) follow(tr *tracer, a *attempt) {
 	f := &follower{execs: h, process: a.process.Process, calls: map[int]*followed{}}
 	f.begin(a)
@@ -75,18 +76,18 @@ func (h *execs) follow(tr *tracer, a *attempt) {
 		return
 	}
 	h.follows.add(first, f)
-	// Without the loop nothing answers the calls of the process.
+	// When the loop has ended, nobody answers the calls of the process.
 	stop := context.AfterFunc(h.tasks.ctx, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
 	f.resume(first, 0)
 	f.serve()
 	stop()
 	tr.traced, tr.stopped = 0, 0
-	if left := h.follows.leave(f); left != nil {
+	if left := h.follows.remove(f); left != nil {
 		left.close()
 	}
 }
 
-// begin sets what is looked for.
+// begin sets the files to look for.
 func (f *follower) begin(a *attempt) {
 	f.a, f.progress = a, a.progress()
 	f.names, f.bases = map[string]*named{}, map[string]bool{}
@@ -97,7 +98,7 @@ func (f *follower) begin(a *attempt) {
 		if !path.IsAbs(whole) {
 			whole = a.request.Cwd + "/" + whole
 		}
-		for _, name := range []string{path.Clean(whole), n.held.Path, whole} {
+		for _, name := range []string{path.Clean(whole), n.content.Path, whole} {
 			f.names[name], f.bases[path.Base(name)] = n, true
 		}
 		for link := range n.links {
@@ -118,11 +119,11 @@ func (f *follower) serve() {
 		case err != nil: // ECHILD
 			return
 		case !status.Stopped():
-			f.execs.follows.gone(tid, f)
+			f.execs.follows.removeThread(tid, f)
 			delete(f.calls, tid)
 			continue
 		}
-		if !f.execs.follows.knows(tid) && !f.adopt(tid) {
+		if !f.execs.follows.has(tid) && !f.adopt(tid) {
 			continue
 		}
 		event, signal := int(status)>>16, int(status.StopSignal())
@@ -136,7 +137,7 @@ func (f *follower) serve() {
 		case event == unix.PTRACE_EVENT_EXEC:
 			f.executed(tid)
 			f.resume(tid, 0)
-		case f.armed && (event != 0 && event != eventStop || signal == int(unix.SIGTRAP)):
+		case f.toEntry && (event != 0 && event != eventStop || signal == int(unix.SIGTRAP)):
 			f.resume(tid, f.atEntry(tid, event, signal))
 		case event == eventStop && stops(signal) && !f.ending:
 			_ = ptrace(unix.PTRACE_LISTEN, tid, 0)
@@ -148,12 +149,12 @@ func (f *follower) serve() {
 	}
 }
 
-// nextStop waits for a thread to stop or to end. The next stop is mostly near:
-// it is looked for some times before the Go scheduler is told of a wait, after
-// which coming back costs many times as much.
+// nextStop waits for a thread to stop or to end. Most often that happens soon. It
+// therefore polls some times before it blocks, because the Go scheduler needs much longer
+// to return from a blocking call.
 func nextStop(status *unix.WaitStatus) (int, error) {
-	const looks = 64
-	for range looks {
+	const polls = 64
+	for range polls {
 		tid, _, errno := unix.RawSyscall6(
 			unix.SYS_WAIT4,
 			^uintptr(0),
@@ -173,8 +174,8 @@ func nextStop(status *unix.WaitStatus) (int, error) {
 	return unix.Wait4(-1, status, unix.WALL|unix.WNOTHREAD, nil)
 }
 
-// adopt begins to follow a thread that was just made. A process that only shares
-// memory is let go.
+// adopt starts to follow a new thread. It detaches from a process that only shares
+// memory with the program.
 func (f *follower) adopt(tid int) bool {
 	if unix.Access(fmt.Sprintf("/proc/%d/task/%d", f.process.PID, tid), unix.F_OK) != nil {
 		if f.entry != nil {
@@ -184,8 +185,8 @@ func (f *follower) adopt(tid int) bool {
 		return false
 	}
 	f.execs.follows.add(tid, f)
-	if f.armed {
-		f.disarm(tid)
+	if f.toEntry {
+		f.removeBreakpoint(tid)
 	}
 	return true
 }
@@ -199,11 +200,11 @@ func stops(signal int) bool {
 	return false
 }
 
-// resume lets a thread go on to its next call, or for good.
+// resume continues a thread until its next call, or detaches from it.
 func (f *follower) resume(tid, signal int) {
 	if !f.ending {
 		request := unix.PTRACE_SYSCALL
-		if f.armed {
+		if f.toEntry {
 			request = unix.PTRACE_CONT
 		}
 		_ = ptrace(request, tid, uintptr(signal)) // it may have been killed
@@ -212,7 +213,7 @@ func (f *follower) resume(tid, signal int) {
 	f.execs.follows.detach(tid, signal, f)
 }
 
-// end has every thread let go where it stops next.
+// end has every thread detached at its next stop.
 func (f *follower) end() {
 	if f.ending {
 		return
@@ -222,17 +223,17 @@ func (f *follower) end() {
 	defer f.execs.follows.mu.Unlock()
 	for tid, by := range f.execs.follows.threads {
 		if by == f {
-			_ = interrupt(tid) // one that is held stays so
+			_ = interrupt(tid) // one that is stopped already stays stopped
 		}
 	}
 }
 
-// executed looks at what a process that is followed became.
+// executed checks the new program of a process that is followed.
 func (f *follower) executed(pid int) {
 	clear(f.calls)
-	f.execs.follows.only(f, pid)
-	a := f.execs.follows.take(f)
-	err := fmt.Errorf("%w: process %d executed what nobody judged", errSwitched, pid)
+	f.execs.follows.removeOthers(f, pid)
+	a := f.execs.follows.removeNext(f)
+	err := fmt.Errorf("%w: process %d executed a program that was not evaluated", errSwitched, pid)
 	if a != nil {
 		err = f.execs.accept(pid, a)
 	}
@@ -246,8 +247,8 @@ func (f *follower) executed(pid int) {
 	}
 	f.a.close()
 	f.begin(a)
-	f.entry, f.armed = nil, false // it went with the memory
-	f.ending = false              // that was for the program before
+	f.entry, f.toEntry = nil, false // it went with the memory
+	f.ending = false                // it was set for the program before
 	if !a.follows() {
 		f.end()
 		return
@@ -258,7 +259,7 @@ func (f *follower) executed(pid int) {
 	}
 }
 
-// syscall looks at a call of a thread, at its entry and at its exit.
+// syscall handles the stop of a thread at the entry or the exit of a call.
 func (f *follower) syscall(tid int) error {
 	info, err := target.SyscallOf(tid)
 	if err != nil {
@@ -273,7 +274,7 @@ func (f *follower) syscall(tid int) error {
 		if f.ending {
 			return nil
 		}
-		if err := f.spend(info.Number); err != nil || f.ending || !ok {
+		if err := f.count(info.Number); err != nil || f.ending || !ok {
 			return err
 		}
 		return f.enter(tid, info, known)
@@ -287,12 +288,12 @@ func (f *follower) syscall(tid int) error {
 	case callOpen:
 		return f.opened(tid, call, info.Result)
 	case callGetcwd:
-		return f.learnDirectory(tid, call, info.Result)
+		return f.addDirectory(tid, call, info.Result)
 	}
 	return f.fill(tid, call)
 }
 
-// enter looks at a call that has a path.
+// enter handles the entry of a call with a path.
 func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
 	name, err := target.Text(tid, info.Args[known.path], target.MaxPath)
 	if err != nil || name == "" || !f.bases[path.Base(name)] {
@@ -329,7 +330,7 @@ func (f *follower) enter(tid int, info target.Syscall, known pathCall) error {
 	case known.kind == callOpen:
 		return f.enterOpen(tid, call)
 	case call.noFollow() && f.isLink(path.Clean(name)):
-		return nil // what a link is itself leads nowhere
+		return nil // the status of the link itself needs no change
 	}
 	f.calls[tid] = call
 	return nil
@@ -344,7 +345,7 @@ func (f *follower) isLink(name string) bool {
 	return false
 }
 
-// enterReadlink has the text of a link answered as it was.
+// enterReadlink has a call return the text of a link that was evaluated.
 func (f *follower) enterReadlink(tid int, call *followed, name string) error {
 	for i := range f.a.named {
 		if f.a.named[i].links[name] != "" {
@@ -355,24 +356,25 @@ func (f *follower) enterReadlink(tid int, call *followed, name string) error {
 	return nil
 }
 
-// enterOpen makes an open for reading the call that hands the file over.
+// enterOpen replaces an open for reading by the call whose notification installs the
+// file.
 func (f *follower) enterOpen(tid int, call *followed) error {
 	flags := int(call.args[call.flags])
 	if call.number == unix.SYS_OPENAT2 {
 		how, err := target.Bytes(tid, call.args[2], 8)
 		if err != nil {
-			return nil //nolint:nilerr // so does the kernel
+			return nil //nolint:nilerr // the kernel reports it
 		}
 		flags = int(binary.NativeEndian.Uint64(how))
 	}
 	if flags&(unix.O_ACCMODE|unix.O_PATH) != 0 {
 		return nil
 	}
-	call.opened = &installedFile{file: call.file.held, flags: flags}
+	call.opened = &installedFile{file: call.file.content, flags: flags}
 	call.opened.number.Store(-1)
-	f.execs.follows.open(tid, call.opened) // first: a thread that is no more leaves nothing
+	f.execs.follows.addOpen(tid, call.opened) // first: if the thread has ended, nothing is left behind
 	if err := target.SetNumber(tid, unix.SYS_EXECVEAT); err != nil {
-		_ = f.execs.follows.opens(tid)
+		_ = f.execs.follows.removeOpen(tid)
 		return err
 	}
 	f.calls[tid] = call
@@ -382,10 +384,10 @@ func (f *follower) enterOpen(tid int, call *followed) error {
 // Results of a call that the kernel starts again. See include/linux/errno.h.
 const firstRestart, lastRestart = -512, -516
 
-// opened looks at what an open gave. A filter of the commands' own may have
-// answered it: that is not the file.
+// opened checks the result of an open. A filter that the command installed may have
+// answered it: then it is not the file.
 func (f *follower) opened(tid int, call *followed, result int64) error {
-	_ = f.execs.follows.opens(tid)
+	_ = f.execs.follows.removeOpen(tid)
 	if result <= firstRestart && result >= lastRestart {
 		return target.SetNumber(tid, call.number)
 	}
@@ -393,15 +395,15 @@ func (f *follower) opened(tid int, call *followed, result int64) error {
 		return nil
 	}
 	if result != call.opened.number.Load() {
-		return errors.New("an open was answered by somebody else")
+		return errors.New("another filter answered an open")
 	}
 	if !path.IsAbs(call.file.called) {
 		f.relative.given[call.file] = true
 	}
-	call.file.memory.hand(f.process, call.file.held)
+	call.file.use.installed(f.process, call.file.content)
 	f.progress.opened()
 	if f.progress.left == 0 {
-		f.done()
+		f.finish()
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// follows are the threads that followers trace.
+// follows are the threads that followers trace. It is safe for concurrent use.
 type follows struct {
 	mu      sync.Mutex
 	threads map[int]*follower
@@ -19,23 +19,23 @@ func newFollows() *follows {
 	return &follows{threads: map[int]*follower{}, opening: map[int]*installedFile{}}
 }
 
-// of reports whether a thread of a process is traced by a follower.
-func (f *follows) of(tid int, p target.Process) bool {
+// traces reports whether a follower traces a thread of a process.
+func (f *follows) traces(tid int, p target.Process) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	by := f.threads[tid]
 	return by != nil && by.process == p
 }
 
-// knows reports whether a follower has seen a thread before.
-func (f *follows) knows(tid int) bool {
+// has reports whether a follower traces a thread.
+func (f *follows) has(tid int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.threads[tid] != nil
 }
 
-// forget forgets the threads that match.
-func (f *follows) forget(match func(tid int, by *follower) bool) {
+// removeIf removes the threads that match.
+func (f *follows) removeIf(match func(tid int, by *follower) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for tid, by := range f.threads {
@@ -46,23 +46,23 @@ func (f *follows) forget(match func(tid int, by *follower) bool) {
 	}
 }
 
-// only forgets every thread of a follower but one.
-func (f *follows) only(by *follower, tid int) {
-	f.forget(func(t int, owner *follower) bool { return owner == by && t != tid })
+// removeOthers removes every thread of a follower but one.
+func (f *follows) removeOthers(by *follower, tid int) {
+	f.removeIf(func(t int, owner *follower) bool { return owner == by && t != tid })
 }
 
-// passed forgets who followed a process that is held at the exec of a thread that
-// no follower saw: its other threads are no more, and nobody is told of the end of
-// the first.
-func (f *follows) passed(p target.Process) {
-	f.forget(func(_ int, by *follower) bool { return by.process == p })
+// removeProcess removes the threads of a process that is stopped at the exec of a thread
+// without a follower. Its other threads have ended, and the kernel does not report the
+// end of the first one.
+func (f *follows) removeProcess(p target.Process) {
+	f.removeIf(func(_ int, by *follower) bool { return by.process == p })
 }
 
-// leave forgets a follower that traces nothing more, and returns an exec that it
-// was given and that never came.
-func (f *follows) leave(by *follower) *attempt {
-	f.forget(func(_ int, owner *follower) bool { return owner == by })
-	return f.take(by)
+// remove removes a follower that traces nothing more. It returns an exec that was set as
+// the next one and did not happen.
+func (f *follows) remove(by *follower) *attempt {
+	f.removeIf(func(_ int, owner *follower) bool { return owner == by })
+	return f.removeNext(by)
 }
 
 func (f *follows) add(tid int, by *follower) {
@@ -71,13 +71,13 @@ func (f *follows) add(tid int, by *follower) {
 	f.threads[tid] = by
 }
 
-// gone forgets a thread that ended.
-func (f *follows) gone(tid int, by *follower) {
-	f.forget(func(t int, owner *follower) bool { return t == tid && owner == by })
+// removeThread removes a thread that ended.
+func (f *follows) removeThread(tid int, by *follower) {
+	f.removeIf(func(t int, owner *follower) bool { return t == tid && owner == by })
 }
 
-// detach lets go of a thread, and forgets it if that succeeds. Nobody sees it
-// traced and not known, or the reverse.
+// detach detaches from a thread and removes it. It does both under one lock, so that no
+// caller sees one without the other.
 func (f *follows) detach(tid, signal int, by *follower) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,9 +87,9 @@ func (f *follows) detach(tid, signal int, by *follower) {
 	}
 }
 
-// give leaves a permitted exec to the follower of its thread, which takes over a.
-// It fails when the thread ended meanwhile.
-func (f *follows) give(tid int, a *attempt) bool {
+// setNext passes a permitted exec to the follower of its thread, which takes over a. It
+// fails if the thread ended meanwhile.
+func (f *follows) setNext(tid int, a *attempt) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	by := f.threads[tid]
@@ -99,12 +99,12 @@ func (f *follows) give(tid int, a *attempt) bool {
 	if by.next != nil {
 		by.next.close() // that exec failed
 	}
-	a.kept = true
+	a.given = true
 	by.next = a
 	return true
 }
 
-func (f *follows) take(by *follower) *attempt {
+func (f *follows) removeNext(by *follower) *attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	a := by.next
@@ -112,14 +112,14 @@ func (f *follows) take(by *follower) *attempt {
 	return a
 }
 
-// open has the next execveat of a thread stand for an open.
-func (f *follows) open(tid int, h *installedFile) {
+// addOpen makes the next execveat of a thread stand for an open.
+func (f *follows) addOpen(tid int, h *installedFile) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opening[tid] = h
 }
 
-func (f *follows) opens(tid int) *installedFile {
+func (f *follows) removeOpen(tid int) *installedFile {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h := f.opening[tid]

@@ -18,9 +18,8 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// Identities knows the files that denied names stand for, so that a copy, a
-// hard link or another name of one is recognised. It is safe for concurrent
-// use.
+// Identities recognises copies, hard links and other names of denied programs. It is safe
+// for concurrent use.
 type Identities struct {
 	root    Root
 	links   map[fileID][]string // links on the PATH, by the file they lead to
@@ -30,14 +29,14 @@ type Identities struct {
 	digests map[fileVersion][sha256.Size]byte
 }
 
-// Root is a file system as commands see it.
+// Root is the file system that commands see.
 type Root struct {
-	Dir  *os.File // its root directory; stays the caller's and open
-	Path []string // absolute directories where programs are looked for
+	Dir  *os.File // the root directory; the caller keeps it open and closes it
+	Path []string // absolute directories with programs
 }
 
-// Likeness is what is known about a file besides its own path.
-type Likeness struct {
+// FileIdentity is what is known about a file besides its own path.
+type FileIdentity struct {
 	Names  []string // absolute paths of links on the PATH that lead to it
 	Same   []string // paths of denied programs it is identical to
 	Loader bool     // it is, or is a copy of, the dynamic loader
@@ -54,38 +53,37 @@ type fileVersion struct {
 	mtime, ctime unix.Timespec
 }
 
-// original is a file that copies are compared with.
+// original is a file that others are compared with.
 type original struct {
 	paths  []string // denied names that lead to it
 	loader bool
 	multi  bool   // a multi-call program
-	path   string // where it is read
+	path   string // that it is read by
 	id     fileID
 	digest func() ([sha256.Size]byte, error)
 }
 
-// Bounds of what is looked at.
+// Bounds of the files that are known.
 const (
 	maxEntries = 1 << 16
 	maxDigests = 1 << 12
 )
 
-// loaderDirs are where dynamic loaders are found, besides symbolic links to
-// them.
+// loaderDirs are the directories of dynamic loaders. Others have links to them.
 var loaderDirs = []string{"/lib64", "/lib", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"}
 
 // BuildIdentities resolves the names and path patterns in denied, as
-// policy.DeniedPrograms lists them: names on root.Path, paths as they are. What
-// does not exist yet has no identity and is recognised by its name only.
+// policy.DeniedPrograms lists them: names on root.Path, paths as they are. A file that
+// does not exist yet has no identity: only its name is recognised.
 func BuildIdentities(denied []string, root Root) (*Identities, error) {
 	ids := &Identities{root: root, links: map[fileID][]string{}, known: map[fileID]*original{},
 		bySize: map[int64][]*original{}, digests: map[fileVersion][sha256.Size]byte{}}
-	words, paths, err := compile(denied)
+	names, paths, err := compile(denied)
 	if err != nil {
 		return nil, err
 	}
 	left := maxEntries
-	seen := map[fileID]map[string]fileID{} // where the links of a directory lead: /bin and /usr/bin may be one
+	seen := map[fileID]map[string]fileID{} // targets of the links of a directory: /bin and /usr/bin may be one
 	for _, dir := range root.Path {
 		err := ids.each(dir, &left, func(at fileID, name string, link bool) error {
 			file := path.Join(dir, name)
@@ -93,7 +91,7 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 			if link {
 				err = ids.addLink(seen, at, name, file)
 			}
-			if err == nil && (matches(words, name) || matches(paths, file)) {
+			if err == nil && (matches(names, name) || matches(paths, file)) {
 				err = ids.add(file, deniedFile)
 			}
 			if err == nil && policy.MultiCallName(name) {
@@ -127,7 +125,7 @@ func BuildIdentities(denied []string, root Root) (*Identities, error) {
 	return ids, nil
 }
 
-func compile(denied []string) (words, paths []*glob.Glob, err error) {
+func compile(denied []string) (names, paths []*glob.Glob, err error) {
 	for _, pattern := range denied {
 		kind := glob.Text
 		if strings.Contains(pattern, "/") {
@@ -140,10 +138,10 @@ func compile(denied []string) (words, paths []*glob.Glob, err error) {
 		case kind == glob.Path:
 			paths = append(paths, g)
 		default:
-			words = append(words, g)
+			names = append(names, g)
 		}
 	}
-	return words, paths, nil
+	return names, paths, nil
 }
 
 func matches(globs []*glob.Glob, s string) bool {
@@ -203,7 +201,7 @@ func (ids *Identities) file(name string) (*target.Handle, error) {
 	return h, nil
 }
 
-// addLink notes the link name in the directory at, known as file.
+// addLink stores the target of the link name in the directory at. file is its path.
 func (ids *Identities) addLink(seen map[fileID]map[string]fileID, at fileID, name, file string) error {
 	id, known := seen[at][name]
 	if !known {
@@ -256,11 +254,11 @@ func (ids *Identities) add(name string, why int) error {
 	return nil
 }
 
-// Of looks a file up. Its content is read only when its size is that of a
+// Of returns the identity of a file. It reads the content only if the size is that of a
 // denied program.
-func (ids *Identities) Of(h *target.Handle) (Likeness, error) {
+func (ids *Identities) Of(h *target.Handle) (FileIdentity, error) {
 	id := fileID{h.Stat.Dev, h.Stat.Ino}
-	like := Likeness{Names: ids.links[id]}
+	like := FileIdentity{Names: ids.links[id]}
 	if o := ids.known[id]; o != nil {
 		like.Same, like.Loader, like.MultiCall = o.paths, o.loader, o.multi
 		return like, nil
@@ -287,8 +285,8 @@ func (ids *Identities) Of(h *target.Handle) (Likeness, error) {
 	return like, nil
 }
 
-// originalDigest reads a denied program once. If another file has taken its
-// path, the identity of the one that was there is lost, which is an error.
+// originalDigest reads a denied program once. It fails if another file has replaced it:
+// then its identity is lost.
 func (ids *Identities) originalDigest(o *original) ([sha256.Size]byte, error) {
 	h, err := target.ResolveIn(ids.root.Dir, o.path)
 	if err != nil {

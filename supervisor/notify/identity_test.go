@@ -62,18 +62,18 @@ func TestFilesAreRecognisedUnderOtherNames(t *testing.T) {
 	}
 	for _, c := range []struct {
 		file   string
-		want   Likeness
+		want   FileIdentity
 		reason string
 	}{
-		{"/bin/kill", Likeness{Names: []string{"/bin/slay"}, Same: []string{"/bin/kill"}}, "the program itself"},
-		{"/bin/slay", Likeness{Names: []string{"/bin/slay"}, Same: []string{"/bin/kill"}}, "a link to it"},
-		{"/copy", Likeness{Same: []string{"/bin/kill"}}, "a copy"},
-		{"/hard", Likeness{Names: []string{"/bin/slay"}, Same: []string{"/bin/kill"}}, "a hard link"},
-		{"/same-size", Likeness{}, "a file of the same size"},
-		{"/bin/ls", Likeness{}, "another program"},
-		{"/bin/killer", Likeness{}, "a longer name"},
-		{"/bin/python3.11", Likeness{Names: []string{"/bin/python3"}, Same: []string{"/bin/python3"}}, "what a denied link leads to"},
-		{"/loader", Likeness{Loader: true}, "a copy of the loader"},
+		{"/bin/kill", FileIdentity{Names: []string{"/bin/slay"}, Same: []string{"/bin/kill"}}, "the program itself"},
+		{"/bin/slay", FileIdentity{Names: []string{"/bin/slay"}, Same: []string{"/bin/kill"}}, "a link to it"},
+		{"/copy", FileIdentity{Same: []string{"/bin/kill"}}, "a copy"},
+		{"/hard", FileIdentity{Names: []string{"/bin/slay"}, Same: []string{"/bin/kill"}}, "a hard link"},
+		{"/same-size", FileIdentity{}, "a file of the same size"},
+		{"/bin/ls", FileIdentity{}, "another program"},
+		{"/bin/killer", FileIdentity{}, "a longer name"},
+		{"/bin/python3.11", FileIdentity{Names: []string{"/bin/python3"}, Same: []string{"/bin/python3"}}, "what a denied link leads to"},
+		{"/loader", FileIdentity{Loader: true}, "a copy of the loader"},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			for range 2 { // the second time from the cache

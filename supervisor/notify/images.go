@@ -15,11 +15,11 @@ import (
 
 // image is one program that a process of a command runs, or is about to.
 type image struct {
-	command       *command
-	path          string   // inside the sandbox; empty: before the command's first exec
-	depth         int      // 0: the command itself; -1: before its first exec
-	ancestors     []string // programs that led to it, nearest first, each once
-	pendingScript []pendingScript
+	command   *command
+	path      string   // inside the sandbox; empty: before the command's first exec
+	depth     int      // 0: the command itself; -1: before its first exec
+	ancestors []string // programs that led to it, nearest first, each once
+	pending   []pendingScript
 }
 
 // command is one top-level command.
@@ -29,18 +29,18 @@ type command struct {
 	programs []string // every program it ran, each once
 }
 
-// images knows which program each process of the session runs. A process that
-// is not in the table runs the program of its nearest ancestor that is.
+// images has the program of each process of the session. A process that is not in the
+// table runs the program of its nearest ancestor in it. It is safe for concurrent use.
 type images struct {
 	mu    sync.Mutex
 	table map[target.Process]*image
 	marks map[uint64]*command // by the mark that the processes of a command inherit
-	past  map[uint64]string   // ids of the last commands that were forgotten, for what is told of them late
-	limit int                 // size at which dead processes are looked for
+	past  map[uint64]string   // ids of commands that ended last, for events that come late
+	limit int                 // size at which ended processes are removed
 
 	parents parents
 
-	// awaited are execs that nobody saw succeed: see [Config.Unverified].
+	// awaited are execs whose success was not observed: see [Config.Unverified].
 	awaited map[target.Process]expected
 }
 
@@ -53,7 +53,7 @@ const (
 	maxPast      = 1024
 )
 
-// expected is what a process becomes if its exec succeeds.
+// expected is the program of a process if its exec succeeds.
 type expected struct {
 	*image
 	dev, ino uint64 // of the program that the kernel runs
@@ -61,7 +61,7 @@ type expected struct {
 
 func newImages() *images {
 	return &images{table: map[target.Process]*image{}, marks: map[uint64]*command{}, past: map[uint64]string{}, limit: firstLimit,
-		parents: parents{held: map[int]parent{}}, awaited: map[target.Process]expected{}}
+		parents: parents{known: map[int]parent{}}, awaited: map[target.Process]expected{}}
 }
 
 func (m *images) register(id target.Identity, info CommandInfo) {
@@ -71,14 +71,14 @@ func (m *images) register(id target.Identity, info CommandInfo) {
 	m.prune()
 }
 
-// mark notes the mark of a command's first process, before its first exec.
+// mark stores the mark of a command's first process, before its first exec.
 func (m *images) mark(mark uint64, c *command) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.marks[mark] = c
 }
 
-// forget drops what is kept for the orphans of a command.
+// forget removes the mark of a command, by which its orphans are known.
 func (m *images) forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +94,7 @@ func (m *images) forget(id string) {
 	})
 }
 
-// marked is the id of the command whose processes have a mark; empty: none.
+// marked returns the id of the command whose processes have a mark, or an empty string.
 func (m *images) marked(mark uint64) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,9 +104,9 @@ func (m *images) marked(mark uint64) string {
 	return m.past[mark]
 }
 
-// caller is what an exec comes from. An orphan's real ancestors are not known
-// any more: its image is then the shallowest it can be, and deepest the other
-// end, so that a request can be judged at both.
+// caller is the process that makes a call. The real ancestors of an orphan are not known:
+// image is then the shallowest that it can have, and deepest the deepest. A request can be
+// evaluated for both.
 type caller struct {
 	*image
 	deepest *image // nil unless an orphan
@@ -169,7 +169,7 @@ func (m *images) nearest(id target.Identity) (*image, error) {
 			return nil, fmt.Errorf("process %d belongs to no command: its parent's number was used again", id.PID)
 		}
 		if img := m.current(parent.Process); img != nil {
-			m.parents.saw(parent.Process)
+			m.parents.add(parent.Process)
 			return img, nil
 		}
 		id = parent
@@ -177,8 +177,8 @@ func (m *images) nearest(id target.Identity) (*image, error) {
 	return nil, errors.New("more parents than are followed")
 }
 
-// current is the image of a process, nil if it has none of its own. An exec that
-// was let go is believed when the process runs its program.
+// current is the image of a process, or nil if it has none of its own. An exec that was
+// not verified counts as successful once the process runs its program.
 func (m *images) current(p target.Process) *image {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -195,7 +195,7 @@ func (m *images) current(p target.Process) *image {
 	return next.image
 }
 
-// expect notes an exec that is let go without a look at what becomes of it.
+// expect stores an exec that is not verified.
 func (m *images) expect(p target.Process, e expected) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,8 +263,8 @@ func (m *images) executed(p target.Process, img *image) error {
 	return nil
 }
 
-// prune forgets dead processes, each time the table has doubled. Nothing refers
-// to them: their children were adopted. It is called with mu held.
+// prune removes ended processes each time the table has doubled. Nothing refers to them:
+// their children have another parent. It is called with mu held.
 func (m *images) prune() {
 	if len(m.table)+len(m.awaited) < m.limit {
 		return

@@ -9,7 +9,7 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// fill answers a question about a name as it was decided.
+// fill answers a call about a name as at the time of the evaluation.
 func (f *follower) fill(tid int, call *followed) error {
 	var data []byte
 	var result int64
@@ -19,10 +19,10 @@ func (f *follower) fill(tid int, call *followed) error {
 		data = []byte(text)[:min(len(text), int(call.args[call.size]))]
 		result = int64(len(data))
 	case callStat:
-		st := call.file.held.Stat
+		st := call.file.content.Stat
 		data = unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
 	case callStatx:
-		st := statx(&call.file.held.Stat)
+		st := statx(&call.file.content.Stat)
 		data = unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))
 	}
 	if err := target.Write(tid, call.args[call.buffer], data); err != nil {
@@ -34,7 +34,7 @@ func (f *follower) fill(tid int, call *followed) error {
 	return target.SetResult(tid, result)
 }
 
-// statx is a file's status in the other form. See statx(2).
+// statx converts the status of a file. See statx(2).
 func statx(st *unix.Stat_t) unix.Statx_t {
 	at := func(t unix.Timespec) unix.StatxTimestamp {
 		return unix.StatxTimestamp{Sec: t.Sec, Nsec: uint32(t.Nsec)}
@@ -55,16 +55,16 @@ const (
 	callGetcwd
 )
 
-// pathCall is where a call has its arguments; negative: nowhere.
+// pathCall has the positions of the arguments of a call; negative: it has none.
 type pathCall struct {
 	kind             int
 	dir, path, flags int
 	buffer, size     int
-	keepsLink        bool   // it never follows a link at the end
+	keepsLink        bool   // it does not follow a link at the end
 	link             string // of readlink: the link
 }
 
-// pathCalls are the calls that an interpreter finds its script by.
+// pathCalls are the calls by which an interpreter finds its script.
 var pathCalls = map[int]pathCall{
 	unix.SYS_OPENAT:     {kind: callOpen, dir: 0, path: 1, flags: 2},
 	unix.SYS_OPENAT2:    {kind: callOpen, dir: 0, path: 1, flags: 2},

@@ -1,9 +1,16 @@
-// Package notify answers the system calls that the filter cannot decide by
-// itself: above all execve(2), judged by policy and verified before the new
-// program runs its first instruction.
+// Package notify answers the system calls that the filter cannot decide by itself. The
+// most important one is execve(2): the policy decides it, and the new program is verified
+// before its first instruction.
 //
-// Every branch that is not an answer of the policy denies: what cannot be read,
-// is unknown, late, too much, or panics.
+// A worker thread receives a [call] and passes it to a handler, which returns an
+// [answer]. Each family of system calls has a handler: execs, signals (with scheduling),
+// sockets, procFiles (opens below /proc) and refusals. Handlers know calls and answers, but
+// not the listener: that is the [engine]. All handlers use images (which program a
+// process runs), approver (questions to a person) and recorder (audit events). execs also
+// uses tracer and follower: a follower traces an interpreter to its script.
+//
+// Every outcome that the policy does not decide denies: what cannot be read or is not
+// known, a call that is late, too many calls, and a panic.
 package notify
 
 import (
@@ -42,17 +49,16 @@ type Loop struct {
 type Config struct {
 	// Listener is closed when Run ends.
 	Listener *seccomp.Listener
-	// Rules are those that the loop starts with. See [Loop.Reload].
+	// Rules are the first rules of the loop. See [Loop.Reload].
 	Rules
 	// Session is the id that events carry.
 	Session string
 	// Emit writes an audit event. If it fails, the event is lost and what it describes
 	// is denied. It is called from several goroutines.
 	Emit func(wire.Event) error
-	// Ask has a person decide, and returns when ctx ends at the latest. It is
-	// called away from the workers, from many goroutines. Nil: nobody can be
-	// asked, and decision approve denies.
-	Ask func(context.Context, wire.Question) wire.Answer
+	// Approve has a person decide, and returns when ctx ends at the latest. It is called
+	// from many goroutines, but from no worker. Nil: decision approve denies.
+	Approve func(context.Context, wire.Question) wire.Answer
 	// Unverified lets an exec go on without ptrace, where that is forbidden. The exec
 	// is decided by what was read before it, and Inject is not put back.
 	Unverified bool
@@ -75,7 +81,7 @@ type Config struct {
 	Refusals seccomp.Table
 	// Bounds of the loop; a zero field has its default.
 	Bounds Bounds
-	// Log gets what an operator of the supervisor has to know; nil: nothing.
+	// Log gets messages for the operator of the supervisor; nil: none.
 	Log *slog.Logger
 }
 
@@ -118,24 +124,24 @@ func (b Bounds) withDefaults() Bounds {
 // Credentials are a user and a group.
 type Credentials struct{ UID, GID int }
 
-// Rules are what calls are decided by. A call takes them once, when it is
-// begun: it never meets a part of other ones.
+// Rules decide calls. A call gets them once, when a worker begins with it: it never uses
+// parts of two sets.
 type Rules struct {
 	// Evaluate decides a request, as Policy.Evaluate does. It is called from
 	// several goroutines.
 	Evaluate func(policy.Request) (policy.Decision, policy.Diagnostic)
 	// EvaluateRead decides on opening a file below Emulated for reading.
 	EvaluateRead func(path string) (policy.Decision, policy.Diagnostic)
-	// Identify tells what is known about a file, as [Identities.Of] does; nil:
-	// nothing. Programs of a dynamic loader are then not looked for.
+	// Identify returns what is known about a file, as [Identities.Of] does. Nil: nothing
+	// is known, and dynamic loaders are not recognised.
 	Identify Identify
-	// Inject holds variables, each NAME=value, that every program has: an exec
-	// that lacks one gets it back before it runs.
+	// Inject holds variables, each NAME=value, that every program has. One that is
+	// missing after an exec is added before the program runs.
 	Inject []string
 }
 
-// Reload replaces the rules. Calls that are begun while commit runs wait for
-// it; when it fails, the rules stay as they are.
+// Reload replaces the rules if commit succeeds. Calls that arrive while commit runs wait
+// for it.
 func (l *Loop) Reload(r Rules, commit func() error) error {
 	l.swap.Lock()
 	defer l.swap.Unlock()
@@ -146,29 +152,27 @@ func (l *Loop) Reload(r Rules, commit func() error) error {
 	return nil
 }
 
-// current are the rules for a call that is just begun.
+// current returns the rules for a new call.
 func (l *Loop) current() Rules {
 	l.swap.RLock()
 	defer l.swap.RUnlock()
 	return l.rules
 }
 
-// CommandInfo describes the top-level command that a process is about to
-// become.
+// CommandInfo describes the top-level command that a process is about to execute.
 type CommandInfo struct {
 	ID          string
 	Interactive bool
-	// Decided is set when the supervisor has decided this command already, for
-	// example because the policy put it in the place of another one. The exec
-	// of exactly this file and argument vector is then not judged again.
+	// Decided is set when the supervisor has decided this command already, for example
+	// because the policy replaced another one by it. The exec of exactly this file and
+	// argument vector is then not evaluated again.
 	Decided *Decided
-	// Rules are those that the command was asked for under, and that its own
-	// exec is judged by. What it starts meets the loop's. Without Evaluate: the
-	// loop's too.
+	// Rules decide the exec of the command itself: they were current when it was
+	// requested. Later execs use the rules of the loop. Without Evaluate, all do.
 	Rules Rules
 }
 
-// Decided is a command with the decision it has.
+// Decided is a command that was decided already.
 type Decided struct {
 	Path string // of the file, inside the sandbox, links resolved
 	Argv []string
@@ -188,7 +192,7 @@ func New(cfg Config) *Loop {
 		tasks:  &tasks{credentials: cfg.TraceAs, most: int64(bounds.Threads)},
 		rules:  cfg.Rules,
 	}
-	approver := &approver{ask: cfg.Ask, tasks: l.tasks}
+	approver := &approver{ask: cfg.Approve, tasks: l.tasks}
 	l.pool = pool{bounds: bounds, spawn: l.spawn}
 	l.refusals = &refusals{table: cfg.Refusals, images: l.images, record: l.record}
 	l.execs = &execs{
@@ -225,9 +229,9 @@ func New(cfg Config) *Loop {
 	return l
 }
 
-// Register says that the process pid is about to execute a top-level command:
-// its next exec is the command itself, at depth 0. It must be called after the
-// process was forked and before it may exec.
+// Register announces that the process pid is about to execute a top-level command: its
+// next exec is the command itself, at depth 0. It must be called after the fork of the
+// process and before its exec.
 func (l *Loop) Register(pid int, c CommandInfo) error {
 	id, err := target.Identify(pid)
 	if err != nil {
@@ -237,11 +241,11 @@ func (l *Loop) Register(pid int, c CommandInfo) error {
 	return nil
 }
 
-// Forget drops what the loop keeps for a command whose last process is gone.
+// Forget removes the data of a command whose last process has ended.
 func (l *Loop) Forget(id string) { l.images.forget(id) }
 
-// Marked is the id of the top-level command whose processes carry a mark, see
-// seccomp.TagLimit; empty: of none.
+// Marked returns the id of the top-level command whose processes have a mark, or an
+// empty string. See seccomp.TagLimit.
 func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
 
 // Run answers notifications until ctx ends or no task uses the filter any

@@ -391,11 +391,11 @@ func TestEveryBranchWithoutADecisionDenies(t *testing.T) {
 		s.fault("has no handler")
 	})
 	t.Run("an identity that cannot be determined", func(t *testing.T) {
-		s := run(t, Config{Rules: Rules{Identify: func(h *target.Handle) (Likeness, error) {
+		s := run(t, Config{Rules: Rules{Identify: func(h *target.Handle) (FileIdentity, error) {
 			if path.Base(h.Path) == "true" {
-				return Likeness{}, errors.New("digest: unreadable")
+				return FileIdentity{}, errors.New("digest: unreadable")
 			}
-			return Likeness{}, nil
+			return FileIdentity{}, nil
 		}}}, tries...)
 		s.printed("")
 		s.fault("digest: unreadable")

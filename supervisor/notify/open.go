@@ -13,19 +13,19 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// Emulated is the directory below which no mount can stand for a file, since each
-// process has its own ones there. Landlock keeps commands from opening what lies
-// in it; the call goes on for every other path, so a name that another thread
-// exchanges meanwhile leads to nothing that was not decided.
+// Emulated is the directory below which no mount can hide a file, since each process has
+// its own files there. Landlock keeps commands from opening them, and the supervisor
+// emulates opens that the policy allows. Calls for every other path continue. If another
+// thread exchanges the name then, Landlock still holds.
 const Emulated = "/proc"
 
-// keptFlags are the flags of an open for reading that mean something for the
-// open file. See open(2).
+// keptFlags are the flags of an open for reading that have an effect on the open file.
+// See open(2).
 const keptFlags = unix.O_NONBLOCK | unix.O_NOATIME | unix.O_DIRECT | unix.O_SYNC |
 	unix.O_APPEND | unix.O_ASYNC | unix.O_LARGEFILE | unix.O_NOCTTY
 
-// nameFlags are those that speak of something else than reading a file that is
-// there: the kernel answers them.
+// nameFlags are the flags of opens that do not just read an existing file. The kernel
+// answers them.
 const nameFlags = unix.O_ACCMODE | unix.O_PATH | unix.O_DIRECTORY | unix.O_TRUNC
 
 // opening is one call of the open family.
@@ -36,7 +36,7 @@ type opening struct {
 	resolve uint64 // of openat2
 }
 
-// reading is an open for reading that is decided here.
+// reading is one open for reading below [Emulated].
 type reading struct {
 	flags    int
 	handle   *target.Handle
@@ -73,8 +73,8 @@ func (h *procFiles) openat2(c *call) (answer, error) {
 	})
 }
 
-// forKernel reports whether a call is none that rules decide: nothing below
-// Emulated can be written to, made or listed by what it asks for.
+// forKernel reports whether the kernel answers a call. Nothing below Emulated can be
+// written, made or listed by such a call.
 func (o *opening) forKernel() bool {
 	return o.flags&nameFlags != 0 || o.flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL
 }
@@ -119,8 +119,8 @@ func (h *procFiles) answer(c *call, o opening, more func(*target.Target, *openin
 	return h.apply(r, policy.Deny)
 }
 
-// emulated is the file below Emulated that a call means; nil: it means another
-// one, or what it means is for the kernel to say.
+// emulated returns the file below Emulated that a call means. It returns nil if the call
+// means another file, or if the kernel answers it.
 func emulated(t *target.Target, o opening) *target.Handle {
 	if o.forKernel() {
 		return nil
@@ -166,8 +166,8 @@ func (h *procFiles) evaluate(c *call, t *target.Target, r *reading, resolve uint
 	return nil
 }
 
-// procNames are the names of a file below /proc: /proc/P/task/T/x is /proc/P/x
-// of another thread.
+// procNames returns the names under which rules may mean a file below /proc. For
+// /proc/P/task/T/x they include /proc/P/x and /proc/T/x.
 func procNames(path string) []string {
 	names := []string{path}
 	part := strings.SplitN(path, "/", 6) // "", proc, P, task, T, x
@@ -177,8 +177,7 @@ func procNames(path string) []string {
 	return names
 }
 
-// strictness orders the effects that rules below Emulated may have. Another one
-// is a denial.
+// strictness orders the effects that rules below Emulated can have. All others deny.
 func strictness(e policy.Effect) int {
 	switch e {
 	case policy.Allow:
@@ -242,6 +241,6 @@ func (h *procFiles) approve(c *call, r *reading) (answer, error) {
 	if given.Allow {
 		return h.apply(r, policy.Approve)
 	}
-	r.event.Message = because(r.why, given)
+	r.event.Message = denialMessage(r.why, given)
 	return h.apply(r, policy.Deny)
 }

@@ -37,17 +37,17 @@ func sleeper(t *testing.T) (p target.Process, end func()) {
 }
 
 func TestAHeldParentIsKnownWhileItLives(t *testing.T) {
-	k := parents{held: map[int]parent{}}
+	k := parents{known: map[int]parent{}}
 	defer k.drop()
 	p, end := sleeper(t)
 	if _, alive := k.alive(p.PID); alive {
 		t.Error("a process that nobody saw is known")
 	}
-	k.saw(p)
+	k.add(p)
 	if _, alive := k.alive(p.PID); alive {
 		t.Error("a process that was seen once is held")
 	}
-	k.saw(p)
+	k.add(p)
 	if got, alive := k.alive(p.PID); !alive || got != p {
 		t.Errorf("alive tells %v %v, not %v", got, alive, p)
 	}
@@ -58,34 +58,34 @@ func TestAHeldParentIsKnownWhileItLives(t *testing.T) {
 }
 
 func TestANumberOfAnotherProcessIsNotHeld(t *testing.T) {
-	k := parents{held: map[int]parent{}}
+	k := parents{known: map[int]parent{}}
 	defer k.drop()
 	p, end := sleeper(t)
 	defer end()
 	before := target.Process{PID: p.PID, Start: p.Start - 1} // had the number before
-	k.saw(before)
-	k.saw(before)
+	k.add(before)
+	k.add(before)
 	if got, alive := k.alive(p.PID); alive {
 		t.Errorf("%v is alive", got)
 	}
-	k.saw(p)
-	k.saw(p)
+	k.add(p)
+	k.add(p)
 	if got, alive := k.alive(p.PID); !alive || got != p {
 		t.Errorf("alive tells %v %v, not %v", got, alive, p)
 	}
 }
 
 func TestFewParentsAreHeld(t *testing.T) {
-	k := parents{held: map[int]parent{}}
+	k := parents{known: map[int]parent{}}
 	defer k.drop()
 	p, end := sleeper(t)
 	defer end()
-	for i := range 10 * maxHeld {
-		k.saw(p)
-		k.saw(p)
-		k.saw(target.Process{PID: 1<<22 + i, Start: 1})
+	for i := range 10 * maxParentsKnown {
+		k.add(p)
+		k.add(p)
+		k.add(target.Process{PID: 1<<22 + i, Start: 1})
 	}
-	if len(k.held) > maxHeld {
-		t.Errorf("%d parents are held", len(k.held))
+	if len(k.known) > maxParentsKnown {
+		t.Errorf("%d parents are held", len(k.known))
 	}
 }

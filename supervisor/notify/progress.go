@@ -16,20 +16,20 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// anyNumberOfOpens says that it is not known how often a program opens a script
-// before it runs it.
+// anyNumberOfOpens says that the number of opens of a script before it runs is not known.
 const anyNumberOfOpens = -1
 
-// scriptOpens is how often an interpreter opens its script before it runs it; 0:
-// it never does, but executes another program that is given the script.
+// scriptOpens is the number of times that an interpreter opens its script before it runs
+// it. 0: it does not open it, but executes another program with it.
 var scriptOpens = map[string]int{
 	"sh": 1, "bash": 1, "dash": 1, "ash": 1, "rbash": 1, "ksh": 1, "mksh": 1, "zsh": 1, "fish": 1,
 	"awk": 1, "mawk": 1, "gawk": 1, "sed": 1, "make": 1, "gmake": 1, "perl": 1, "tclsh": 1, "expect": 1, "ruby": 1, "php": 1, "gnuplot": 1,
-	"python": 2, // once to see whether it is an archive
+	"python": 2, // the first time to check whether it is an archive
 	"env":    0, "nice": 0, "nohup": 0, "timeout": 0, "setsid": 0, "stdbuf": 0, "ionice": 0, "chrt": 0, "taskset": 0, "Rscript": 0,
 }
 
-// opens is how often the program opens what it is named before that runs.
+// opens is the number of times that the program opens the file that it is given before
+// that runs.
 func (s *subject) opens() int {
 	if len(s.named) != 1 {
 		return anyNumberOfOpens
@@ -51,11 +51,11 @@ func (s *subject) opens() int {
 	return anyNumberOfOpens
 }
 
-// givenToScript reports whether all that the program is named are arguments of the
-// script that it runs, as with an interpreter that is a shell script.
+// givenToScript reports whether the program runs a script, and all of s.named are
+// arguments of that. This is so with an interpreter that is a shell script.
 func (s *subject) givenToScript() bool {
 	for i := range s.named {
-		if !s.named[i].own {
+		if !s.named[i].separate {
 			return false
 		}
 	}
@@ -74,71 +74,71 @@ func (s *subject) interpreterName() string {
 	return strings.TrimRight(name, "0123456789.")
 }
 
-// Node compiles a file as a CommonJS module and opens it again, as an ES module,
-// when it finds the syntax of one. Options can have other code load it.
+// Node compiles a file as a CommonJS module. If it finds the syntax of an ES module, it
+// opens the file again as one. Options can load the file with other code.
 var (
 	moduleSyntax = regexp.MustCompile(`\b(?:import|export|await)\b`)
 	moduleNames  = regexp.MustCompile(`\.[cm]js$`)
 )
 
-// readOnceByNode reports whether node opens the script once.
+// readOnceByNode reports whether node opens the script exactly once.
 func (s *subject) readOnceByNode() bool {
 	n := &s.named[0]
 	if argv := s.finalArgv(); len(argv) < 2 || argv[1] != n.called || s.nodeOptions {
 		return false
 	}
-	return moduleNames.MatchString(n.held.Path) || n.plain(func(text []byte) bool { return !moduleSyntax.Match(text) })
+	return moduleNames.MatchString(n.content.Path) || n.contentOpensOnce(func(text []byte) bool { return !moduleSyntax.Match(text) })
 }
 
-// readOnceByLua reports whether a script is no compiled one behind its first line,
-// which Lua opens again.
+// readOnceByLua reports whether lua opens the script exactly once. It opens a compiled
+// one again, which may begin with a first line for the shell.
 func (s *subject) readOnceByLua() bool {
-	return s.named[0].plain(func(text []byte) bool { return !bytes.Contains(text, []byte("\x1b")) })
+	return s.named[0].contentOpensOnce(func(text []byte) bool { return !bytes.Contains(text, []byte("\x1b")) })
 }
 
-// maxScanned is the longest script that is looked through, in bytes.
+// maxScanned is the longest script whose content is searched, in bytes.
 const maxScanned = 1 << 20
 
-// plain reports whether its content is as a test says. The content and the program
-// that the test is for stay, so the first answer holds.
-func (n *named) plain(test func([]byte) bool) bool {
-	if n.looked {
-		return n.isPlain
+// contentOpensOnce reports whether the content passes a test. The result is kept:
+// neither the content nor the program that the test is for changes.
+func (n *named) contentOpensOnce(test func([]byte) bool) bool {
+	if n.scanned {
+		return n.once
 	}
-	n.looked = true
-	f, err := n.held.Open()
+	n.scanned = true
+	f, err := n.content.Open()
 	if err != nil {
 		return false
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxScanned+1))
-	n.isPlain = err == nil && len(text) <= maxScanned && test(text)
-	return n.isPlain
+	n.once = err == nil && len(text) <= maxScanned && test(text)
+	return n.once
 }
 
-// follows reports whether the program has to be followed to its files.
+// follows reports whether the program must be followed until it opens its files.
 func (s *subject) follows() bool { return len(s.named) > 0 && s.opens() != 0 }
 
-// progress is how far a program is on the way to what it is named.
+// progress counts what a program did until it opened the files that it was given.
 type progress struct {
-	left   int // opens that are still to come; negative: not known
-	seen   int
-	again  int  // calls that it has for each further open
-	budget int  // of calls until the next open
-	free   bool // what is named is an argument of a script, which may never open it
+	left     int // opens that are still to come; negative: not known
+	seen     int
+	again    int  // system calls that it may make for each further open
+	budget   int  // system calls that it may make until the next open
+	optional bool // the files are arguments of a script, which may never open them
 }
 
-// Calls that a program has. Node 20 makes 5 between its opens of a module, and one
-// for each directory; up to the first open those that were looked at make 600.
+// System calls that a program may make. Node 20 makes 5 between its opens of a module,
+// and one for each directory. Other programs made at most 600 before the first open.
 const (
 	callsBefore  = 1 << 20
 	callsBetween = 256
 )
 
 func (s *subject) progress() progress {
-	p := progress{left: s.opens(), again: callsBetween, budget: callsBefore, free: s.givenToScript()}
+	p := progress{left: s.opens(), again: callsBetween, budget: callsBefore, optional: s.givenToScript()}
 	for i := range s.named {
-		p.again += 4 * (len(s.request.Cwd) + len(s.named[i].called) + len(s.named[i].held.Path))
+		p.again += 4 * (len(s.request.Cwd) + len(s.named[i].called) + len(s.named[i].content.Path))
 	}
 	return p
 }
@@ -156,32 +156,34 @@ func (p *progress) opened() {
 // errNeverOpened says that a program was given a file and did not open it.
 var errNeverOpened = errors.New("it has not opened the file that it was started for")
 
-// spend counts a call. A program that opened its file, and has done much since, is
-// let go: what it opens now is its own reading. One that never opened it is killed.
-func (f *follower) spend(number int) error {
+// count counts a system call against the budget. If the budget is used up, a program
+// that opened its file is detached: later opens are its own business. A program that
+// never opened the file is killed.
+func (f *follower) count(number int) error {
 	if uncounted[number] {
 		return nil
 	}
 	if f.progress.budget--; f.progress.budget > 0 {
 		return nil
 	}
-	if f.progress.left < 0 && (f.progress.seen > 0 || f.progress.free) {
-		f.done()
+	if f.progress.left < 0 && (f.progress.seen > 0 || f.progress.optional) {
+		f.finish()
 		return nil
 	}
 	return fmt.Errorf("%w in %d system calls (give it as an argument: interpreter FILE)", errNeverOpened, callsBefore)
 }
 
-// done lets go of a program that has what it was named: it gives nothing of it on.
-func (f *follower) done() {
+// finish detaches from a program that has opened its files. It passes them to no other
+// program.
+func (f *follower) finish() {
 	if f.a.arrived != nil {
 		f.a.arrived.Store(f.progress.seen > 0)
 	}
 	f.end()
 }
 
-// uncounted are calls that a program makes as often as memory, threads and the
-// size of a file want it, and that say nothing about how far it is.
+// uncounted are calls that say nothing about the progress of a program. Their number
+// depends on memory, threads and the size of a file.
 var uncounted = map[int]bool{
 	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_FSTAT: true, unix.SYS_CLOSE: true,
 	unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_MADVISE: true, unix.SYS_MREMAP: true, unix.SYS_BRK: true,
@@ -191,9 +193,9 @@ var uncounted = map[int]bool{
 	unix.SYS_RT_SIGPROCMASK: true, unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGRETURN: true, unix.SYS_SIGALTSTACK: true,
 }
 
-// runToEntry has a program that is held at its exec stop run to its entry, past
-// its dynamic loader, unless that is what opens the file. Where the instruction
-// cannot be replaced, all of its calls are looked at.
+// runToEntry lets a program that is stopped at its exec run to its entry point, past its
+// dynamic loader. It does nothing if the loader itself opens the file. If the breakpoint
+// cannot be set, all calls of the program are traced.
 func (f *follower) runToEntry(pid int) {
 	for i := range f.a.named {
 		if !f.a.named[i].script {
@@ -205,37 +207,36 @@ func (f *follower) runToEntry(pid int) {
 		return
 	}
 	if b, err := target.SetBreakpoint(pid, at); err == nil {
-		f.entry, f.armed = b, true
+		f.entry, f.toEntry = b, true
 	}
 }
 
-// options sets what a program is stopped for. A process that it forks before its
-// entry has the breakpoint too.
+// options sets the events that stop a program. A process that it forks before its entry
+// point has the breakpoint too.
 func (f *follower) options(tid int) error {
 	options := unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE
-	if f.armed {
+	if f.toEntry {
 		options |= unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK
 	}
 	return ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options))
 }
 
-// atEntry looks at a stop on the way to the entry. From the entry on, and from the
-// first thread or process on that the program makes before it, calls are looked
-// at. It returns the signal that the thread gets.
+// atEntry handles a stop before the entry point, and returns the signal for the thread.
+// It ends this phase at the entry point, or when the program makes a thread or process.
 func (f *follower) atEntry(tid, event, signal int) int {
 	if event == 0 {
 		if reached, err := f.entry.Reached(tid); err == nil && !reached {
 			return signal
 		}
 	}
-	f.disarm(tid)
+	f.removeBreakpoint(tid)
 	return 0
 }
 
-// disarm has the calls of the process looked at from here on.
-func (f *follower) disarm(tid int) {
+// removeBreakpoint makes all calls of the process stop from here on.
+func (f *follower) removeBreakpoint(tid int) {
 	err := f.entry.Remove(tid)
-	f.armed = false
+	f.toEntry = false
 	if err == nil {
 		err = f.options(tid)
 	}
@@ -245,8 +246,8 @@ func (f *follower) disarm(tid int) {
 	}
 }
 
-// lookForNodeOptions sees whether the environment of a program that is node holds
-// options, with which it may load its script otherwise.
+// lookForNodeOptions notes whether node has options in its environment. With them it
+// may load its script in another way.
 func (a *attempt) lookForNodeOptions(s *target.Stopped) error {
 	if len(a.named) == 0 || a.interpreterName() != "node" {
 		return nil

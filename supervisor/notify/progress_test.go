@@ -109,14 +109,14 @@ func TestTheCallsOfAFollowedProgramAreBounded(t *testing.T) {
 		"unknown, before":     {progress{left: -1, budget: 1}, true, false},
 		"unknown, between":    {progress{left: -1, seen: 1, budget: 1}, false, true},
 		"known, between":      {progress{left: 1, seen: 1, budget: 1}, true, false},
-		"given to a script":   {progress{left: -1, budget: 1, free: true}, false, true},
+		"given to a script":   {progress{left: -1, budget: 1, optional: true}, false, true},
 		"with calls to spare": {progress{left: -1, seen: 1, budget: 2}, false, false},
 	} {
 		f := &follower{execs: &execs{follows: newFollows()}, a: &attempt{}, progress: test.progress}
-		if err := f.spend(unix.SYS_MMAP); err != nil || f.ending {
+		if err := f.count(unix.SYS_MMAP); err != nil || f.ending {
 			t.Errorf("%s: memory counts: %v", name, err)
 		}
-		if err := f.spend(unix.SYS_WRITE); errors.Is(err, errNeverOpened) != test.err || f.ending != test.ending {
+		if err := f.count(unix.SYS_WRITE); errors.Is(err, errNeverOpened) != test.err || f.ending != test.ending {
 			t.Errorf("%s: %v, ending %v", name, err, f.ending)
 		}
 	}
@@ -179,7 +179,7 @@ func TestScriptsBeyondTheMemoryAreRefused(t *testing.T) {
 	if strings.Contains(s.out.String(), "all") {
 		t.Errorf("printed %q", &s.out)
 	}
-	if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventFault && strings.Contains(e.Message, "hold 2") }); e == nil {
+	if e := s.event(func(e wire.Event) bool { return e.Type == wire.EventFault && strings.Contains(e.Message, "use 2") }); e == nil {
 		t.Errorf("no event of the refusal: %+v", s.events)
 	}
 }

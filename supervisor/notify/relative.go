@@ -11,21 +11,21 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// A script may be called by a relative name. The working directory can get
-// another name meanwhile, and processes that share it can change it, so what is
-// asked for by that name is what was decided, wherever it leads.
+// A script may be called by a relative name. Other processes that share the working
+// directory can change it, and the directory itself can be renamed. An open by the
+// relative name therefore always gets the file that was evaluated.
 
-// relativeNames are the files that were called by a relative name, by it.
+// relativeNames are the files that were called by a relative name.
 type relativeNames struct {
-	files map[string]*named
-	given map[*named]bool // they were opened
-	cwd   string          // the working directory when they were judged
-	links map[*named]map[string]string
-	told  map[string]bool // the names that the process was told of it since
+	files map[string]*named            // by that name
+	given map[*named]bool              // those that were opened
+	cwd   string                       // the working directory when they were evaluated
+	links map[*named]map[string]string // the links of each then
+	dirs  map[string]bool              // other names of the working directory that the process read
 }
 
-// maxDirectories bounds the names of its working directory that a process is told
-// before it opens its script.
+// maxDirectories bounds the names of its working directory that a process reads before
+// it opens its script.
 const maxDirectories = 1024
 
 func newRelativeNames(a *attempt) relativeNames {
@@ -34,7 +34,7 @@ func newRelativeNames(a *attempt) relativeNames {
 		given: map[*named]bool{},
 		cwd:   a.request.Cwd,
 		links: map[*named]map[string]string{},
-		told:  map[string]bool{},
+		dirs:  map[string]bool{},
 	}
 	for i := range a.named {
 		if n := &a.named[i]; !path.IsAbs(n.called) {
@@ -45,8 +45,8 @@ func newRelativeNames(a *attempt) relativeNames {
 	return r
 }
 
-// file is what a relative name stands for; nil: nothing. Once a file was opened
-// as often as its interpreter is known to, the name may mean another one.
+// file returns the file of a relative name, or nil. When the file was opened as often as
+// its interpreter opens a script, the name may mean another one.
 func (r *relativeNames) file(name string, left int) *named {
 	n := r.files[path.Clean(name)]
 	if left == anyNumberOfOpens && r.given[n] {
@@ -55,20 +55,20 @@ func (r *relativeNames) file(name string, left int) *named {
 	return n
 }
 
-// learnDirectory notes the name that a process is told of its working directory:
-// it may make absolute names of it.
-func (f *follower) learnDirectory(tid int, call *followed, result int64) error {
+// addDirectory notes a name of the working directory that getcwd returned. The process
+// may make absolute names with it.
+func (f *follower) addDirectory(tid int, call *followed, result int64) error {
 	if result <= 0 || len(f.relative.given) == len(f.relative.files) {
 		return nil
 	}
 	dir, err := target.Text(tid, call.args[0], target.MaxPath)
-	if err != nil || dir == f.relative.cwd || !path.IsAbs(dir) || f.relative.told[dir] {
-		return nil //nolint:nilerr // another thread took the memory away
+	if err != nil || dir == f.relative.cwd || !path.IsAbs(dir) || f.relative.dirs[dir] {
+		return nil //nolint:nilerr // another thread unmapped the memory
 	}
-	if len(f.relative.told) == maxDirectories {
+	if len(f.relative.dirs) == maxDirectories {
 		return fmt.Errorf("its working directory had %d names before it opened its script", maxDirectories)
 	}
-	f.relative.told[dir] = true
+	f.relative.dirs[dir] = true
 	moved := func(name string) (string, bool) {
 		rest, inside := strings.CutPrefix(name, f.relative.cwd+"/")
 		return path.Join(dir, rest), inside
@@ -78,7 +78,7 @@ func (f *follower) learnDirectory(tid int, call *followed, result int64) error {
 			continue
 		}
 		f.names[path.Join(dir, called)] = n
-		if name, inside := moved(n.held.Path); inside {
+		if name, inside := moved(n.content.Path); inside {
 			f.names[name] = n
 		}
 		for link, text := range f.relative.links[n] {

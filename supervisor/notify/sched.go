@@ -8,18 +8,17 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// The calls below set the scheduling of one thread or process. They are decided on
-// numbers, as signals are. They are notified where the session has no pid
-// namespace: threads of other processes of the user, of the session init first,
-// are none of its commands'.
+// The calls below set the scheduling of one thread or process. They are decided by numbers,
+// as signals are. They are notified only where the session has no pid namespace: threads
+// of other processes, above all of the session init, must not be changed.
 
-// schedule is the calls that take the number first.
+// schedule answers the calls whose first argument is the number.
 func (h *signals) schedule(c *call) (answer, error) { return h.thread(c, int(int32(c.Args[0]))) }
 
-// priority is the calls that take it second.
+// priority answers the calls whose second argument is the number.
 func (h *signals) priority(c *call) (answer, error) { return h.thread(c, int(int32(c.Args[1]))) }
 
-// thread lets a call go on when a number means a thread of the session.
+// thread lets a call go on if the number means a thread of the session.
 func (h *signals) thread(c *call, number int) (answer, error) {
 	if number < 0 {
 		return deny(unix.ESRCH), nil

@@ -15,72 +15,71 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// named is a file that a program opens by its name after its exec: a script, or
-// the program of the dynamic loader. Commands could exchange it meanwhile, so the
-// program gets the content that was decided. See [follower].
+// named is a file that a program opens by its name after its exec: a script, or the
+// program of a dynamic loader. Commands could replace the file before that. The program
+// therefore gets a copy of the content that was evaluated. See [follower].
 type named struct {
-	called   string            // as the program is given it
-	held     *target.Handle    // the content that was judged
-	original *target.Handle    // the file that it was read from
-	links    map[string]string // the symbolic links on the way to it, with their texts
+	called   string            // as the program gets it
+	content  *target.Handle    // that was evaluated
+	original *target.Handle    // the file that it was copied from
+	links    map[string]string // texts of the symbolic links that lead to the file
 	script   bool
-	own      bool // held belongs to this alone
-	looked   bool
-	isPlain  bool // see plain
-	memory   *copyUse
+	separate bool // content is in no other list of the attempt
+	scanned  bool // opensOnce is known: see contentOpensOnce
+	once     bool
+	use      *copyUse
 }
 
-// close closes what nothing else closes.
+// close closes the files that belong to n alone.
 func (n *named) close() {
 	n.original.Close()
-	if n.own {
-		n.held.Close()
+	if n.separate {
+		n.content.Close()
 	}
-	n.memory.release()
+	n.use.release()
 }
 
-// maxCopied is the largest file that is copied to be held, in bytes.
+// maxCopied is the largest file that is copied, in bytes.
 const maxCopied = 64 << 20
 
-// hold keeps the content of a file that h was found for by l, unless no command
-// can change what the name leads to. It takes over h, and returns the handle to
-// judge.
-func (s *subject) hold(t *target.Target, l target.Lookup, h *target.Handle, n named) (*target.Handle, error) {
-	way, err := t.Walk(l, h)
-	if err != nil || way.Fixed {
+// copy copies the file h, which was found by l. If no command can change what the name
+// leads to, it copies nothing. It takes over h and returns the handle to evaluate.
+func (s *subject) copy(t *target.Target, l target.Lookup, h *target.Handle, n named) (*target.Handle, error) {
+	route, err := t.Walk(l, h)
+	if err != nil || route.Fixed {
 		return h, err
 	}
 	const hint = "give it to its interpreter as an argument"
-	limit := min(h.Stat.Size+memoryStep, maxCopied)
+	limit := min(h.Stat.Size+copyOverhead, maxCopied)
 	if h.Stat.Size > maxCopied {
-		return h, fmt.Errorf("hold %s: %w: at most %d bytes (%s): %w", h.Path, target.ErrTooLarge, int64(maxCopied), hint, unix.EACCES)
+		return h, fmt.Errorf("copy %s: %w: at most %d bytes (%s): %w", h.Path, target.ErrTooLarge, int64(maxCopied), hint, unix.EACCES)
 	}
-	part, err := s.memory.reserve(limit)
+	use, err := s.budget.reserve(limit)
 	if err != nil {
-		return h, fmt.Errorf("hold %s: %w (%s): %w", h.Path, err, hint, unix.EACCES)
+		return h, fmt.Errorf("copy %s: %w (%s): %w", h.Path, err, hint, unix.EACCES)
 	}
-	held, err := h.Hold(limit)
+	content, err := h.Copy(limit)
 	if err != nil {
-		part.release()
+		use.release()
 		return h, fmt.Errorf("%w (%s): %w", err, hint, unix.EACCES)
 	}
-	n.held, n.original, n.links, n.memory = held, h, way.Links, part
+	n.content, n.original, n.links, n.use = content, h, route.Links, use
 	s.named = append(s.named, n)
-	return held, nil
+	return content, nil
 }
 
-// pendingScript is a script that was judged and is opened by a later program, as with
+// pendingScript is a script that was evaluated and that a later program opens, as with
 // "#!/usr/bin/env bash".
 type pendingScript struct {
 	called string
 	digest [sha256.Size]byte
-	by     target.Process // the only process that may be that program; zero: any
-	// arrived says that the program which was given it has opened it, and gives it
-	// to nothing else; nil: it never does.
+	by     target.Process // the only process that may open it; zero: any
+	// arrived says that the program which was given the script has opened it, and passes
+	// it to no other program. Nil: that never happens.
 	arrived *atomic.Bool
 }
 
-// pendingScripts is what the programs that this one executes are given of it.
+// pendingScripts returns the scripts that programs executed by this one may open.
 func (a *attempt) pendingScripts() ([]pendingScript, error) {
 	if len(a.named) == 0 {
 		return nil, nil
@@ -94,15 +93,15 @@ func (a *attempt) pendingScripts() ([]pendingScript, error) {
 		if !a.named[i].script {
 			continue
 		}
-		digest, err := digestOf(a.named[i].held)
+		digest, err := digestOf(a.named[i].content)
 		if err != nil {
 			return nil, err
 		}
-		c := pendingScript{called: a.named[i].called, digest: digest}
+		p := pendingScript{called: a.named[i].called, digest: digest}
 		if opens != 0 && len(a.named) == 1 && !a.givenToScript() {
-			c.by, c.arrived = a.process.Process, a.arrived
+			p.by, p.arrived = a.process.Process, a.arrived
 		}
-		out = append(out, c)
+		out = append(out, p)
 	}
 	return out, nil
 }
@@ -121,25 +120,26 @@ func digestOf(h *target.Handle) (sum [sha256.Size]byte, err error) {
 	return sum, nil
 }
 
-// receive holds the scripts that the caller was started with and gives on.
-func (a *attempt) receive(t *target.Target) error {
+// copyPending copies the scripts that the caller was started with, if it now passes them
+// to another program.
+func (a *attempt) copyPending(t *target.Target) error {
 	if a.caller.image == nil {
 		return nil
 	}
-	for _, c := range a.caller.pendingScript {
-		if c.arrived != nil && c.arrived.Load() {
+	for _, p := range a.caller.pending {
+		if p.arrived != nil && p.arrived.Load() {
 			continue
 		}
-		if c.by != (target.Process{}) && c.by != a.process.Process || !a.gives(c.called) {
+		if p.by != (target.Process{}) && p.by != a.process.Process || !a.passes(p.called) {
 			continue
 		}
-		l := target.Lookup{Dir: unix.AT_FDCWD, Path: c.called}
+		l := target.Lookup{Dir: unix.AT_FDCWD, Path: p.called}
 		h, err := t.Resolve(l)
 		if err != nil {
-			return fmt.Errorf("the script %s that was decided: %w", c.called, err)
+			return fmt.Errorf("the script %s that was evaluated: %w", p.called, err)
 		}
 		before := len(a.named)
-		h, err = a.hold(t, l, h, named{called: c.called, script: true, own: true})
+		h, err = a.copy(t, l, h, named{called: p.called, script: true, separate: true})
 		if len(a.named) == before {
 			defer h.Close()
 		}
@@ -150,15 +150,15 @@ func (a *attempt) receive(t *target.Target) error {
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(digest[:], c.digest[:]) {
-			return fmt.Errorf("%w: %s is not the script that was decided: %w", errSwitched, c.called, unix.EACCES)
+		if !bytes.Equal(digest[:], p.digest[:]) {
+			return fmt.Errorf("%w: %s is not the script that was evaluated: %w", errSwitched, p.called, unix.EACCES)
 		}
 	}
 	return nil
 }
 
-// gives reports whether the program is given a name, and not judged for it.
-func (a *attempt) gives(called string) bool {
+// passes reports whether the program gets a name as an argument that is not in a.named.
+func (a *attempt) passes(called string) bool {
 	for i := range a.named {
 		if a.named[i].called == called {
 			return false
@@ -185,7 +185,7 @@ type shebangCache struct {
 // maxShebangs bounds the files of a cache: 256 bytes each.
 const maxShebangs = 1 << 10
 
-// of returns the first bytes of a file that tell whether it is a script.
+// of returns the first bytes of a file, which show whether it is a script.
 func (k *shebangCache) of(h *target.Handle) ([]byte, error) {
 	k.mu.Lock()
 	head, known := k.known[versionOf(h)]
@@ -198,8 +198,8 @@ func (k *shebangCache) of(h *target.Handle) ([]byte, error) {
 	return h.Head(policy.ShebangSize)
 }
 
-// keep remembers the first bytes of a file whose mount is read-only.
-func (k *shebangCache) keep(h *target.Handle, head []byte) {
+// add stores the first bytes of a file whose mount is read-only.
+func (k *shebangCache) add(h *target.Handle, head []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.known) >= maxShebangs {

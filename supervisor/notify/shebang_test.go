@@ -27,13 +27,13 @@ func TestFirstBytesAreReadAgainWhereTheyCanChange(t *testing.T) {
 	}
 	defer h.Close()
 	k := shebangCache{known: map[fileVersion][]byte{}}
-	k.keep(h, []byte("\x7fELF"))
+	k.add(h, []byte("\x7fELF"))
 	if head, err := k.of(h); err != nil || string(head) != "#!/bin/sh\n" {
 		t.Errorf("a file that can be written begins with %q, %v", head, err)
 	}
 	for i := range 2 * maxShebangs {
 		h.Stat.Size = int64(i)
-		k.keep(h, nil)
+		k.add(h, nil)
 	}
 	if len(k.known) > maxShebangs {
 		t.Errorf("%d are kept", len(k.known))

@@ -14,10 +14,10 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// The calls below are decided on numbers alone, which the kernel does not read
-// again, so that letting the call continue is sound. What remains is that a
-// number can come to mean another process between the decision and the signal;
-// in a pid namespace of its own a session meets only its own processes then.
+// These calls are decided by numbers in registers, which the kernel does not read again:
+// to let them continue is sound. One race remains: a number can come to mean another
+// process between decision and signal. In its own pid namespace a session can then reach
+// only its own processes.
 
 // signals answers calls that send signals, and those that set the scheduling of other
 // processes: see sched.go.
@@ -39,8 +39,8 @@ func (h *signals) sigqueue(c *call) (answer, error) {
 	return h.toThread(c, int(int32(c.Args[0])), int(int32(c.Args[1])))
 }
 
-// tgkill is also rt_tgsigqueueinfo: both start with process, thread, signal. The
-// kernel refuses a thread that is not of the process, so the process is decided.
+// tgkill is also rt_tgsigqueueinfo: both start with process, thread, signal. The kernel
+// refuses a thread that is not of the process, so only the process is evaluated.
 func (h *signals) tgkill(c *call) (answer, error) {
 	if int32(c.Args[1]) <= 0 {
 		return deny(unix.EINVAL), nil
@@ -140,15 +140,15 @@ func (h *signals) evaluateAll(c *call, s *sender, targets []target.Peer, signal 
 			first = j
 		}
 		if !j.decision.Permits() && !approve && len(targets) > 1 {
-			first.decision.Effect = policy.Deny // a part of a group cannot be redirected
+			first.decision.Effect = policy.Deny // a signal to a part of a group cannot be redirected
 			break
 		}
 	}
 	return first, nil
 }
 
-// owner is fcntl with F_SETOWN: the kernel will signal a process, or a group, for
-// a descriptor. It is judged now, for the signals that it gets by default.
+// owner is fcntl with F_SETOWN: the kernel will signal a process or a group for a
+// descriptor. It is evaluated now, for the signals that a descriptor sends by default.
 func (h *signals) owner(c *call) (answer, error) {
 	if request := int32(c.Args[1]); request != unix.F_SETOWN {
 		return noAnswer, fmt.Errorf("fcntl request %d: %w", request, unix.EPERM)
@@ -238,7 +238,7 @@ func (s *sender) targets(number int) ([]target.Peer, error) {
 	return list, nil
 }
 
-// relation is what a process is to the sender, in the words of signal_rules.
+// relation is how a process is related to the sender, in the terms of signal_rules.
 func (s *sender) relation(p target.Peer) (string, error) {
 	switch {
 	case p.PID == s.self.PID:
@@ -293,7 +293,7 @@ func (s *sender) inside(p target.Peer) bool {
 	return err == nil
 }
 
-// signalDecision is one target with its decision.
+// signalDecision is the decision on one target.
 type signalDecision struct {
 	request    *policy.SignalRequest
 	peer       target.Peer
@@ -379,7 +379,7 @@ func (h *signals) approve(c *call, s *sender, j *signalDecision, number int, tar
 		}
 	}
 	if !given.Allow {
-		e.Message = because(j.diagnostic, given)
+		e.Message = denialMessage(j.diagnostic, given)
 		h.record.report(e)
 		return deny(unix.EPERM), nil
 	}
@@ -390,7 +390,7 @@ func (h *signals) approve(c *call, s *sender, j *signalDecision, number int, tar
 	return proceed, nil
 }
 
-// describe names the processes that a signal would reach.
+// describe lists the processes that a signal would reach.
 func describe(targets []target.Peer, j *signalDecision) string {
 	if len(targets) == 1 {
 		return fmt.Sprintf("%s %d %s", j.request.Target, targets[0].PID, targets[0].Name)

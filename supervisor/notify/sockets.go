@@ -37,7 +37,7 @@ type Connect struct {
 	Command string // request id of the top-level command
 	Process wire.Process
 	Inode   uint64 // of the socket
-	Stream  bool   // it looked like one; another thread can exchange it
+	Stream  bool   // it was a stream socket; another thread can exchange the descriptor
 	To      netip.AddrPort
 }
 
@@ -128,8 +128,8 @@ func readSockaddr(t *target.Target, addr uint64, length int) (sockaddr, error) {
 	return a, nil
 }
 
-// sizeofOldInet6 is a struct sockaddr_in6 without its scope, which the kernel
-// takes too. See SIN6_LEN_RFC2133.
+// sizeofOldInet6 is the size of a struct sockaddr_in6 without its scope, which the kernel
+// accepts. See SIN6_LEN_RFC2133.
 const sizeofOldInet6 = 24
 
 // inetConnect answers connect of an Internet socket.
@@ -215,13 +215,13 @@ func (h *sockets) approve(c *call, e wire.Event, d policy.Decision, why policy.D
 	if given.Allow {
 		e.Decision = "approve"
 	} else {
-		e.Message = because(why, given)
+		e.Message = denialMessage(why, given)
 	}
 	return h.apply(e)
 }
 
-// socketPath is the name of a socket as rules have it: of an abstract one with
-// @, of a path with its links resolved.
+// socketPath is the name of a socket as rules have it: an abstract name after @, or a
+// path without symbolic links.
 func socketPath(t *target.Target, name, op string) (string, error) {
 	if name[0] == '@' {
 		return name, nil

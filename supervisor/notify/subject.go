@@ -12,30 +12,30 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// subject is what an execve would run: the file named, the interpreters that a
-// script goes through, and the program that a dynamic loader is given.
+// subject is what an execve would run: the file that it names, the interpreters of a
+// script, and the program that a dynamic loader is given.
 type subject struct {
-	called     string // the path as the kernel names it to an interpreter
+	called     string // the path as the kernel passes it to an interpreter
 	argv       []string
-	files      []*target.Handle // the file named, then its interpreters
-	firstBytes [][]byte         // what each begins with
+	files      []*target.Handle // the file that is named, then its interpreters
+	firstBytes [][]byte         // of each of files
 	prefix     []string         // what the kernel puts before argv[1:] for a script
 	loader     bool             // the program is the dynamic loader
-	payload    *target.Handle   // what that runs; nil: nothing
-	holds      bool             // what is opened by its name later is held
+	payload    *target.Handle   // the program that the loader runs; nil: none
+	copies     bool             // files that are opened by name later are copied
 	named      []named
-	memory     *copyBudget
-	// nodeOptions says that node gets options by its environment.
+	budget     *copyBudget
+	// nodeOptions says that the environment has options for node.
 	nodeOptions bool
 	request     policy.CommandRequest
 }
 
-// Identify tells what a file is besides its path. See [Identities.Of].
-type Identify func(*target.Handle) (Likeness, error)
+// Identify returns what is known about a file besides its path. See [Identities.Of].
+type Identify func(*target.Handle) (FileIdentity, error)
 
-// Describe returns the request that an execve of l with argv makes when t calls
-// it: its Program, Chain, Argv and Cwd. The error holds the errno that the
-// kernel would give where it would give one.
+// Describe returns the request for an execve of l with argv by the thread t: its
+// Program, Chain, Argv and Cwd. If the kernel would refuse the call, the error wraps
+// its errno.
 func Describe(t *target.Target, l target.Lookup, argv []string, identify Identify) (policy.CommandRequest, error) {
 	s := subject{argv: argv}
 	defer s.close()
@@ -59,7 +59,7 @@ func (s *subject) close() {
 	s.files, s.named, s.payload = nil, nil, nil
 }
 
-// errNoProgram says that the kernel would refuse the file for what it is.
+// errNoProgram says that the kernel would not execute a file of this kind.
 var errNoProgram = errors.New("not a program")
 
 // find opens the file and, while it is a script, its interpreter.
@@ -87,7 +87,7 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 		if script == nil {
 			return nil
 		}
-		if s.holds {
+		if s.copies {
 			if script, err = s.copyScript(t, l, called); err != nil {
 				return err
 			}
@@ -99,11 +99,11 @@ func (s *subject) find(t *target.Target, l target.Lookup) error {
 	return fmt.Errorf("more than %d interpreters: %w", policy.MaxInterpreters, unix.ELOOP)
 }
 
-// copyScript holds the last of the files, which is a script, and reads the first
-// line of what is held.
+// copyScript copies the last of the files, which is a script, and reads the first line
+// of the copy.
 func (s *subject) copyScript(t *target.Target, l target.Lookup, called string) (*policy.Script, error) {
 	last := len(s.files) - 1
-	h, err := s.hold(t, l, s.files[last], named{called: called, script: true})
+	h, err := s.copy(t, l, s.files[last], named{called: called, script: true})
 	s.files[last] = h
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (s *subject) copyScript(t *target.Target, l target.Lookup, called string) (
 	}
 	script, err := policy.Shebang(s.firstBytes[last])
 	if err == nil && script == nil {
-		err = errors.New("it was changed while it was judged")
+		err = errors.New("it was changed while it was evaluated")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w: %w", errNoProgram, err, unix.ENOEXEC)
@@ -121,7 +121,7 @@ func (s *subject) copyScript(t *target.Target, l target.Lookup, called string) (
 	return script, nil
 }
 
-// interpret puts an interpreter with its argument before the name of its script.
+// interpret adds an interpreter and its argument before the name of the script.
 func (s *subject) interpret(script *policy.Script, called string) {
 	front := []string{script.Interpreter}
 	if script.Argument != "" {
@@ -134,7 +134,7 @@ func (s *subject) interpret(script *policy.Script, called string) {
 	s.prefix = front
 }
 
-// calledName is the name that the kernel gives to an interpreter. See
+// calledName is the name of a script as the kernel passes it to the interpreter. See
 // alloc_bprm in fs/exec.c.
 func calledName(dir int, name string) string {
 	switch {
@@ -150,7 +150,7 @@ func calledName(dir int, name string) string {
 // describe makes the request for the policy from what was found.
 func (s *subject) describe(t *target.Target, identify Identify) error {
 	programs := make([]policy.Program, len(s.files))
-	var like Likeness
+	var like FileIdentity
 	var err error
 	for i, f := range s.files {
 		if programs[i], like, err = program(f, identify); err != nil {
@@ -167,14 +167,14 @@ func (s *subject) describe(t *target.Target, identify Identify) error {
 	return nil
 }
 
-// nameArgs gives the last interpreter the argument vector it gets.
+// nameArgs sets the argument vector of the last interpreter in the request.
 func (s *subject) nameArgs() {
 	if n := len(s.request.Chain); n > 0 {
 		s.request.Chain[n-1].Args = s.finalArgv()
 	}
 }
 
-// finalArgv is the argument vector that the last of the files gets.
+// finalArgv is the argument vector of the last of the files.
 func (s *subject) finalArgv() []string {
 	if len(s.prefix) == 0 {
 		return s.argv
@@ -182,8 +182,8 @@ func (s *subject) finalArgv() []string {
 	return slices.Concat(s.prefix, s.argv[1:])
 }
 
-// addPayload adds the program that a dynamic loader runs to the request. The
-// kernel executes the loader only, so this is where that program is decided.
+// addPayload adds the program that a dynamic loader runs to the request. The kernel
+// executes only the loader, so no other place evaluates that program.
 func (s *subject) addPayload(t *target.Target, identify Identify) error {
 	payload, err := policy.LoaderPayload(s.finalArgv())
 	if err != nil {
@@ -201,8 +201,8 @@ func (s *subject) addPayload(t *target.Target, identify Identify) error {
 		return fmt.Errorf("the program of the dynamic loader: %w", err)
 	}
 	s.payload = h
-	if s.holds {
-		if h, err = s.hold(t, l, h, named{called: payload.Program}); err != nil {
+	if s.copies {
+		if h, err = s.copy(t, l, h, named{called: payload.Program}); err != nil {
 			return err
 		}
 		s.payload = h
@@ -220,23 +220,23 @@ func (s *subject) addPayload(t *target.Target, identify Identify) error {
 }
 
 // program describes a file for the policy.
-func program(h *target.Handle, identify Identify) (policy.Program, Likeness, error) {
+func program(h *target.Handle, identify Identify) (policy.Program, FileIdentity, error) {
 	if h.Path == "" {
-		return policy.Program{}, Likeness{}, fmt.Errorf(
+		return policy.Program{}, FileIdentity{}, fmt.Errorf(
 			"the program has no name in the sandbox: a memory file or one that was deleted: %w",
 			unix.EACCES,
 		)
 	}
 	p := policy.Program{Called: h.Path, Path: h.Path}
 	if identify == nil {
-		return p, Likeness{}, nil
+		return p, FileIdentity{}, nil
 	}
 	like, err := identify(h)
 	p.Names, p.Same, p.MultiCall = like.Names, like.Same, like.MultiCall
 	return p, like, err
 }
 
-// payloadPath is the program that the dynamic loader runs; empty: none.
+// payloadPath is the path of the program that the dynamic loader runs, or empty.
 func (s *subject) payloadPath() string {
 	if s.payload == nil {
 		return ""
@@ -244,26 +244,26 @@ func (s *subject) payloadPath() string {
 	return s.payload.Path
 }
 
-// covered are the files whose content decides what runs, as they were decided.
+// covered returns the files whose content decides what runs, as they were evaluated.
 func (s *subject) covered() []*target.Handle {
 	out := slices.Clone(s.files)
 	if s.payload != nil {
 		out = append(out, s.payload)
 	}
 	for i := range s.named {
-		if s.named[i].own {
-			out = append(out, s.named[i].held)
+		if s.named[i].separate {
+			out = append(out, s.named[i].content)
 		}
 	}
 	return out
 }
 
-// originals are the files of covered as commands may have changed them since.
+// originals returns the files of covered, with the original in place of each copy.
 func (s *subject) originals() []*target.Handle {
 	out := s.covered()
 	for i := range out {
 		for j := range s.named {
-			if s.named[j].held == out[i] {
+			if s.named[j].content == out[i] {
 				out[i] = s.named[j].original
 			}
 		}

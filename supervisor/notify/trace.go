@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ignoreStops makes the stops of traced threads be told to the thread that waits
-// for them only. Without SA_NOCLDSTOP each is a SIGCHLD as well, which wakes
-// another thread of this process for nothing. The handler, which is the Go
-// runtime's, stays; a failure costs time and nothing else. See sigaction(2).
+// ignoreStops sets SA_NOCLDSTOP: only the tracing thread then learns of the stops of
+// traced threads. Without it each stop is also a SIGCHLD, which wakes another thread of
+// this process. The handler of the Go runtime stays. A failure costs time only. See
+// sigaction(2).
 var ignoreStops = sync.OnceFunc(func() {
 	const noStops = 1        // SA_NOCLDSTOP
 	const maskSize = 8       // bytes of the kernel's signal set
@@ -32,7 +32,7 @@ type tracer struct {
 	stopped int // process that is held at an exec stop; 0: none
 }
 
-// seize attaches to a thread. If the supervisor dies the kernel kills it.
+// seize attaches to a thread. If the supervisor dies, the kernel kills that thread.
 func (t *tracer) seize(tid int) error {
 	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 	if err := ptrace(unix.PTRACE_SEIZE, tid, options); err != nil {
@@ -49,7 +49,7 @@ func interrupt(tid int) error {
 	return nil
 }
 
-// ptrace makes a request that does not wait: the Go scheduler need not knot.
+// ptrace makes a request that does not block, so it bypasses the Go scheduler.
 func ptrace(request, tid int, data uintptr) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), 0, data, 0, 0)
 	if errno != 0 {
@@ -58,9 +58,9 @@ func ptrace(request, tid int, data uintptr) error {
 	return nil
 }
 
-// wait waits for the stop after a continued exec. true means that t.stopped is
-// held at a successful exec; false that the exec failed or its thread is gone,
-// and nothing is traced any more.
+// wait waits for the stop after a continued exec. It returns true if t.stopped is stopped
+// at a successful exec. It returns false if the exec failed or the thread ended; nothing is
+// traced then.
 func (t *tracer) wait() bool {
 	const eventStop = 128 // PTRACE_EVENT_STOP
 	for {
@@ -73,23 +73,23 @@ func (t *tracer) wait() bool {
 			t.traced, t.stopped = 0, 0
 			return false
 		case !status.Stopped():
-			// It died; if a thread takes over its number, more follows.
+			// It ended. If another thread gets its number, more events follow.
 		case int(status)>>16 == unix.PTRACE_EVENT_EXEC:
 			t.stopped = pid
 			return true
 		case int(status)>>16 == eventStop:
-			if t.letGo(pid) {
+			if t.tryDetach(pid) {
 				return false
 			}
-		default: // a signal on its way to the thread
+		default: // a signal for the thread
 			_ = ptrace(unix.PTRACE_CONT, pid, uintptr(status.StopSignal()))
 		}
 	}
 }
 
-// letGo detaches from a stopped thread. false means that it was killed
-// meanwhile: it must be waited for, or its parent never sees it end.
-func (t *tracer) letGo(pid int) bool {
+// tryDetach detaches from a stopped thread. It returns false if the thread was killed
+// meanwhile. The thread must then be waited for, or its parent never sees it end.
+func (t *tracer) tryDetach(pid int) bool {
 	if ptrace(unix.PTRACE_DETACH, pid, 0) != nil {
 		return false
 	}
@@ -97,35 +97,36 @@ func (t *tracer) letGo(pid int) bool {
 	return true
 }
 
-// detach lets the process run that is held at its exec stop.
+// detach lets the process run that is stopped at its exec.
 func (t *tracer) detach() {
-	if !t.letGo(t.stopped) {
+	if !t.tryDetach(t.stopped) {
 		t.drain()
 	}
 }
 
-// kill kills the process that is held and waits for its end.
+// kill kills the process that is stopped, and waits for its end.
 func (t *tracer) kill() {
 	_ = unix.Kill(t.stopped, unix.SIGKILL)
 	t.drain()
 }
 
-// drain waits until nothing is traced. A program that gets to an exec stop on
-// the way was judged by nobody.
+// drain waits until nothing is traced. It kills a program that reaches an exec stop,
+// because nobody evaluates it.
 func (t *tracer) drain() {
 	for t.wait() {
 		_ = unix.Kill(t.stopped, unix.SIGKILL)
 	}
 }
 
-// release gives up a thread that was seized, where it stops next. Its call must
-// have been answered.
+// release detaches from a thread that was seized, at its next stop. Its call must have an
+// answer.
 func (t *tracer) release() {
 	_ = interrupt(t.traced)
 	t.drain()
 }
 
-// abandon gives up after a panic: a program that is held does not start.
+// abandon ends tracing after a panic. A program that is stopped at its exec does not
+// start.
 func (t *tracer) abandon() {
 	switch {
 	case t.stopped != 0:

@@ -12,13 +12,13 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// verify lets the exec go ahead under ptrace and looks at what it became before
-// that runs. The order matters: the interrupt is requested before the call
-// continues, so that exactly one stop follows, at the exec when it succeeds and
-// with its errno set when it fails. See PTRACE_SEIZE in ptrace(2).
+// verify lets the exec go ahead under ptrace, and checks the new program before it runs.
+// The interrupt is requested before the call continues. So exactly one stop follows: at
+// the exec if that succeeds, and with the errno set if it fails. See PTRACE_SEIZE in
+// ptrace(2).
 func (h *execs) verify(c *call, a *attempt) (answer, error) {
-	if h.follows.of(c.TID, a.process.Process) {
-		return h.leave(c, a)
+	if h.follows.traces(c.TID, a.process.Process) {
+		return h.leaveToFollower(c, a)
 	}
 	if err := c.tracer.seize(c.TID); err != nil {
 		return noAnswer, err
@@ -37,10 +37,10 @@ func (h *execs) verify(c *call, a *attempt) (answer, error) {
 	return noAnswer, nil
 }
 
-// leave lets an exec go ahead whose thread is traced by a follower. The follower
+// leaveToFollower lets an exec go ahead whose thread is traced by a follower. The follower
 // checks what it becomes.
-func (h *execs) leave(c *call, a *attempt) (answer, error) {
-	if !c.valid() || !h.follows.give(c.TID, a) {
+func (h *execs) leaveToFollower(c *call, a *attempt) (answer, error) {
+	if !c.valid() || !h.follows.setNext(c.TID, a) {
 		return noAnswer, errGone
 	}
 	return proceed, nil
@@ -69,7 +69,7 @@ func (h *execs) complete(tr *tracer, a *attempt) {
 	if !tr.wait() {
 		return
 	}
-	h.follows.passed(a.process.Process)
+	h.follows.removeProcess(a.process.Process)
 	if err := h.accept(tr.stopped, a); err != nil {
 		tr.kill()
 		h.reportKilled(a, err)
@@ -95,11 +95,12 @@ func (h *execs) reportKilled(a *attempt, err error) {
 	h.record.report(e)
 }
 
-// errSwitched says that the program is not the one that was decided.
-var errSwitched = errors.New("the exec was switched while it was judged")
+// errSwitched says that the program is not the one that was evaluated.
+var errSwitched = errors.New("the exec was switched while it was evaluated")
 
-// accept compares the program at its exec stop with what was decided, judges its
-// arguments again if they differ, completes its environment and records it.
+// accept compares the program at its exec stop with the one that was evaluated. If the
+// arguments differ, it evaluates them again. It completes the environment and records the
+// program.
 func (h *execs) accept(pid int, a *attempt) error {
 	if pid != a.process.PID {
 		return fmt.Errorf("%w: process %d became the program, not %d", errSwitched, pid, a.process.PID)
@@ -115,7 +116,7 @@ func (h *execs) accept(pid int, a *attempt) error {
 	if err := a.review(s); err != nil {
 		return err
 	}
-	if err := a.approval.holds(a.originals()); err != nil {
+	if err := a.approval.check(a.originals()); err != nil {
 		return err
 	}
 	if err := completeEnvironment(s, a.rules.Inject); err != nil {
@@ -134,7 +135,7 @@ func (h *execs) accept(pid int, a *attempt) error {
 	return h.images.executed(a.process.Process, img)
 }
 
-// image is what the process runs after a successful exec.
+// image is the program that the process runs after a successful exec.
 func (a *attempt) image() (*image, error) {
 	from := a.caller.image
 	if a.caller.deepest != nil {
@@ -142,7 +143,7 @@ func (a *attempt) image() (*image, error) {
 	}
 	img, err := from.next(a.files[0].Path)
 	if err == nil {
-		img.pendingScript, err = a.pendingScripts()
+		img.pending, err = a.pendingScripts()
 	}
 	return img, err
 }
@@ -158,9 +159,8 @@ func (a *attempt) decisionName() string {
 	return "allow"
 }
 
-// review looks again at what can have changed since it was decided: the content
-// of the program, which from here on nobody can write to, and the arguments,
-// which are now the ones that the program has.
+// review checks what can have changed since the evaluation: the content of the program,
+// which nobody can write to from here on, and the arguments.
 func (a *attempt) review(s *target.Stopped) error {
 	same, err := a.sameContent()
 	if err != nil {
@@ -185,12 +185,12 @@ func (a *attempt) review(s *target.Stopped) error {
 		return err
 	}
 	if !a.permits() {
-		return fmt.Errorf("%w: what it is now is denied", errSwitched)
+		return fmt.Errorf("%w: the program or its arguments are denied now", errSwitched)
 	}
 	return nil
 }
 
-// sameContent reports whether the program is still like what it was judged as.
+// sameContent reports whether the program still has the identity that was evaluated.
 func (a *attempt) sameContent() (bool, error) {
 	if a.rules.Identify == nil {
 		return true, nil
@@ -205,7 +205,7 @@ func (a *attempt) sameContent() (bool, error) {
 		return false, err
 	}
 	if fixed {
-		shebangs.keep(a.files[last], a.firstBytes[last])
+		shebangs.add(a.files[last], a.firstBytes[last])
 		return true, nil
 	}
 	if err := a.files[last].Refresh(); err != nil {
@@ -220,7 +220,7 @@ func (a *attempt) sameContent() (bool, error) {
 	return same, nil
 }
 
-// completeEnvironment puts back the variables that every program has.
+// completeEnvironment adds the injected variables that are missing.
 func completeEnvironment(s *target.Stopped, inject []string) error {
 	if len(inject) == 0 {
 		return nil

@@ -11,19 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call is late when its worker is stuck: blocked in the kernel, in one and the
-// same wait, at every look of a whole deadline. A worker that waits for a
-// processor, or whose wait goes on in steps, is slow because the machine is: that
-// is no reason to deny. Looks are counted and not time, which goes on for a
-// machine that was stopped.
+// A call is late when its worker is stuck: blocked in one and the same wait in the kernel
+// at every check of a whole deadline. A worker that waits for a processor, or whose wait
+// goes on in steps, is slow because the machine is, and its call is not denied. Checks are
+// counted instead of time, because time goes on while a machine is suspended.
 const (
 	checksPerDeadline = 4
-	// maxDeadlines bounds a call that is never found stuck, in deadlines.
+	// maxDeadlines bounds a call whose worker is never stuck, in deadlines.
 	maxDeadlines = 12
 )
 
-// watch denies calls that are late. Their workers may be stuck in a read of
-// memory that never returns.
+// watch denies calls that are late. Their workers may block forever in a read of memory.
 func (l *Loop) watch(ctx context.Context) {
 	ticker := time.NewTicker(max(l.pool.bounds.Deadline/checksPerDeadline, time.Millisecond))
 	defer ticker.Stop()
@@ -56,26 +54,26 @@ func (l *Loop) watch(ctx context.Context) {
 	}
 }
 
-// observation is what successive looks at a worker found.
+// observation is the result of successive checks of a worker.
 type observation struct {
 	call    *call
 	at      threadState
-	looks   int // since the call was first seen
+	checks  int // since the call was first seen
 	blocked int // of them in a row, in the same wait
 }
 
-// threadState tells where a thread is. Equal ones are the same wait.
+// threadState is the state of a thread. Equal states with waits set are the same wait.
 type threadState struct {
 	waits bool
-	runs  uint64 // how often it was given a processor
+	runs  uint64 // how often it got a processor
 }
 
-// next is what is known after one more look.
+// next is the observation after one more check.
 func (s observation) next(c *call, at threadState) observation {
 	if s.call != c {
-		return observation{call: c, at: at, looks: 1}
+		return observation{call: c, at: at, checks: 1}
 	}
-	if s.looks++; at.waits && at == s.at {
+	if s.checks++; at.waits && at == s.at {
 		s.blocked++
 	} else {
 		s.blocked = 0
@@ -85,12 +83,12 @@ func (s observation) next(c *call, at threadState) observation {
 }
 
 func (s observation) late() bool {
-	return s.blocked >= checksPerDeadline || s.looks > maxDeadlines*checksPerDeadline
+	return s.blocked >= checksPerDeadline || s.checks > maxDeadlines*checksPerDeadline
 }
 
-// stateOf looks at a thread of this process. One that waits for another
-// thread of this process does not wait for a caller. What cannot be read counts
-// as a wait. See proc_pid_syscall(5), and the third number of schedstat in
+// stateOf reads the state of a thread of this process. A thread that waits for another
+// thread of this process does not count as waiting, but one whose state cannot be read
+// does. See proc_pid_syscall(5), and the third number of schedstat in
 // Documentation/scheduler/sched-stats.rst.
 func stateOf(tid int) threadState {
 	dir := "/proc/self/task/" + strconv.Itoa(tid)

@@ -133,10 +133,9 @@ func (t *tasks) answerOnThread(c *call, f handler, finally func()) (answer, erro
 	return noAnswer, nil
 }
 
-// onThread runs f on a thread of its own that is not the leader of the process:
-// orphans of a subreaper become children of the leader, and a worker's wait
-// would take them. Nor has it started a process. The thread ends with f, since its
-// signal mask stays changed.
+// onThread runs f on a thread that is not the leader of the process and has started no
+// process. Orphans of a subreaper become children of the leader, so the waits of a worker
+// there would get them. The thread ends with f, since its signal mask stays changed.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -152,16 +151,16 @@ func onThread(f func() error) error {
 	return <-result
 }
 
-// hasChildren reports whether the calling thread waits for a process that it
-// started: a wait for any would take that, and last as long as it.
+// hasChildren reports whether the calling thread started a process that it has not waited
+// for. A wait of a worker for any child would return that one, or block as long as it runs.
 func hasChildren() bool {
 	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WNOTHREAD|unix.WALL, nil)
 	return !errors.Is(err, unix.ECHILD)
 }
 
-// blockSignals blocks what could interrupt an ioctl or a wait, the preemption
-// signal of the Go runtime above all. The signals of a fault in the thread's
-// own code stay, so that a panic can be recovered from.
+// blockSignals blocks the signals that can interrupt an ioctl or a wait, such as the
+// preemption signal of the Go runtime. Signals of faults in the thread's own code are not
+// blocked, so that a panic can be recovered.
 func blockSignals() {
 	var set unix.Sigset_t
 	for i := range set.Val {
@@ -173,10 +172,10 @@ func blockSignals() {
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil) // fails for a bad argument only
 }
 
-// become makes the calling thread, and it alone, one of this user for what
-// ptrace(2) checks: the real ids for tracing, those of the file system for
-// /proc/PID. It keeps its effective ids and permitted capabilities, so that
-// nobody who is not the supervisor may trace it. The thread must end with its work.
+// become gives the calling thread, and no other, the user for the checks of ptrace(2):
+// real ids for tracing, file system ids for /proc/PID. The thread keeps its effective ids
+// and permitted capabilities, so that nobody but the supervisor may trace it. The thread
+// must end with its work. Nil changes nothing.
 func (c *Credentials) become() error {
 	if c == nil {
 		return nil
@@ -184,14 +183,14 @@ func (c *Credentials) become() error {
 	keep := ^uintptr(0)
 	for _, call := range []struct{ number, id uintptr }{{unix.SYS_SETRESGID, uintptr(c.GID)}, {unix.SYS_SETRESUID, uintptr(c.UID)}} {
 		if _, _, errno := unix.RawSyscall(call.number, call.id, keep, keep); errno != 0 {
-			return fmt.Errorf("look at processes of user %d: %w", c.UID, errno)
+			return fmt.Errorf("trace processes of user %d: %w", c.UID, errno)
 		}
 	}
-	// These report no error: what was set shows when they are asked again.
+	// These calls report no error. A second call returns what was set.
 	for _, call := range []struct{ number, id uintptr }{{unix.SYS_SETFSGID, uintptr(c.GID)}, {unix.SYS_SETFSUID, uintptr(c.UID)}} {
 		_, _, _ = unix.RawSyscall(call.number, call.id, 0, 0)
 		if was, _, _ := unix.RawSyscall(call.number, keep, 0, 0); was != call.id {
-			return fmt.Errorf("look at files as user %d: %w", c.UID, unix.EPERM)
+			return fmt.Errorf("read /proc as user %d: %w", c.UID, unix.EPERM)
 		}
 	}
 	return nil

@@ -34,31 +34,31 @@ func TestWhatIsHeldDoesNotChange(t *testing.T) {
 	}
 	defer self.Close()
 	h := resolved(t, self, file)
-	if _, err := h.Hold(4); !errors.Is(err, ErrTooLarge) {
+	if _, err := h.Copy(4); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("a file of 5 bytes, of which 4 are taken: %v", err)
 	}
-	held, err := h.Hold(5)
+	copied, err := h.Copy(5)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.Close()
+	defer copied.Close()
 	if err := os.WriteFile(file, []byte("other text"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := os.OpenFile(procFD(held.fd), os.O_RDWR, 0); err == nil {
+	if f, err := os.OpenFile(procFD(copied.fd), os.O_RDWR, 0); err == nil {
 		if _, err := f.WriteString("x"); !errors.Is(err, unix.EPERM) {
-			t.Errorf("writing to what is held: %v", err)
+			t.Errorf("writing to what is copied: %v", err)
 		}
 		f.Close()
 	}
-	f, err := held.Open()
+	f, err := copied.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if data, err := io.ReadAll(f); string(data) != "first" || err != nil || held.Path != file || held.Stat.Ino != h.Stat.Ino ||
-		held.Stat.Size != 5 {
-		t.Errorf("%q %v, %s of %d bytes", data, err, held.Path, held.Stat.Size)
+	if data, err := io.ReadAll(f); string(data) != "first" || err != nil || copied.Path != file || copied.Stat.Ino != h.Stat.Ino ||
+		copied.Stat.Size != 5 {
+		t.Errorf("%q %v, %s of %d bytes", data, err, copied.Path, copied.Stat.Size)
 	}
 }
 
@@ -86,17 +86,17 @@ func TestAWalkNotesItsLinks(t *testing.T) {
 	}
 	defer self.Close()
 	l := Lookup{Dir: unix.AT_FDCWD, Path: dir + "/link"}
-	way, err := self.Walk(l, resolved(t, self, l.Path))
-	if err != nil || way.Fixed || len(way.Links) != 2 || way.Links[dir+"/link"] != "sub/../other" ||
-		way.Links[dir+"/other"] != dir+"/sub/file" {
-		t.Errorf("%+v %v", way, err)
+	route, err := self.Walk(l, resolved(t, self, l.Path))
+	if err != nil || route.Fixed || len(route.Links) != 2 || route.Links[dir+"/link"] != "sub/../other" ||
+		route.Links[dir+"/other"] != dir+"/sub/file" {
+		t.Errorf("%+v %v", route, err)
 	}
 	if _, err := self.Walk(l, resolved(t, self, dir+"/sub/second")); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("a walk to another file: %v", err)
 	}
 }
 
-// On read-only mounts nothing on the way can be exchanged.
+// On read-only mounts nothing on the route can be exchanged.
 func TestAWayOnReadOnlyMountsIsFixed(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	type result struct {
@@ -134,9 +134,9 @@ func TestAWayOnReadOnlyMountsIsFixed(t *testing.T) {
 				results <- result{path: path, err: err}
 				continue
 			}
-			way, err := self.Walk(Lookup{Dir: unix.AT_FDCWD, Path: path}, h)
+			route, err := self.Walk(Lookup{Dir: unix.AT_FDCWD, Path: path}, h)
 			h.Close()
-			results <- result{path, way.Fixed, err}
+			results <- result{path, route.Fixed, err}
 		}
 	}()
 	for r := range results {

@@ -12,11 +12,11 @@ import (
 // ErrTooLarge says that a file is too large to be copied.
 var ErrTooLarge = errors.New("the file is too large")
 
-// Hold returns a handle for the content that the file has now, which nobody can
+// Copy returns a handle for the content that the file has now, which nobody can
 // change any more: the file itself if its mount is read-only, else a sealed copy
 // in memory of at most limit bytes. Path and Stat are those of the file; the size
 // is that of the copy. The caller closes the result. See memfd_create(2).
-func (h *Handle) Hold(limit int64) (*Handle, error) {
+func (h *Handle) Copy(limit int64) (*Handle, error) {
 	fixed, err := h.ReadOnly()
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (h *Handle) Hold(limit int64) (*Handle, error) {
 	if fixed {
 		fd, err := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return nil, fmt.Errorf("hold %s: %w", h.Path, err)
+			return nil, fmt.Errorf("copy %s: %w", h.Path, err)
 		}
 		return &Handle{Path: h.Path, Stat: h.Stat, fd: fd}, nil
 	}
@@ -35,14 +35,14 @@ func (h *Handle) Hold(limit int64) (*Handle, error) {
 	defer from.Close()
 	fd, err := memoryFile()
 	if err != nil {
-		return nil, fmt.Errorf("hold %s: %w", h.Path, err)
+		return nil, fmt.Errorf("copy %s: %w", h.Path, err)
 	}
-	held := &Handle{Path: h.Path, Stat: h.Stat, fd: fd}
-	if held.Stat.Size, err = fill(fd, from, limit); err != nil {
-		held.Close()
-		return nil, fmt.Errorf("hold %s: %w", h.Path, err)
+	copied := &Handle{Path: h.Path, Stat: h.Stat, fd: fd}
+	if copied.Stat.Size, err = fill(fd, from, limit); err != nil {
+		copied.Close()
+		return nil, fmt.Errorf("copy %s: %w", h.Path, err)
 	}
-	return held, nil
+	return copied, nil
 }
 
 // memoryFile makes an empty file in memory that can be sealed. Kernels before
@@ -80,11 +80,11 @@ type Walk struct {
 	// Fixed says that no command can make the path lead elsewhere: it is absolute,
 	// and every directory and link on it lies on a read-only mount.
 	Fixed bool
-	// Links are the symbolic links on the way with their texts, by their paths.
+	// Links are the symbolic links on the route with their texts, by their paths.
 	Links map[string]string
 }
 
-// Walk goes to a file as [Target.Resolve] does and notes the way. It fails when
+// Walk goes to a file as [Target.Resolve] does and notes the route. It fails when
 // that does not lead to the file h.
 func (t *Target) Walk(l Lookup, h *Handle) (Walk, error) {
 	root, err := t.rootFD()
@@ -92,9 +92,9 @@ func (t *Target) Walk(l Lookup, h *Handle) (Walk, error) {
 		return Walk{}, err
 	}
 	start, absolute := root, len(l.Path) > 0 && l.Path[0] == '/'
-	way := &Walk{Fixed: absolute, Links: map[string]string{}}
+	route := &Walk{Fixed: absolute, Links: map[string]string{}}
 	if l.Path == "" {
-		return *way, nil
+		return *route, nil
 	}
 	if !absolute {
 		if start, err = t.start(l.Dir); err != nil {
@@ -102,7 +102,7 @@ func (t *Target) Walk(l Lookup, h *Handle) (Walk, error) {
 		}
 		defer func() { _ = unix.Close(start) }()
 	}
-	fd, err := t.walkNoting(start, l, way)
+	fd, err := t.walkRecording(start, l, route)
 	if err != nil {
 		return Walk{}, fmt.Errorf("walk to %q: %w", l.Path, err)
 	}
@@ -114,28 +114,28 @@ func (t *Target) Walk(l Lookup, h *Handle) (Walk, error) {
 	if !end.Same(h.Stat.Dev, h.Stat.Ino) {
 		return Walk{}, fmt.Errorf("walk to %q: it was exchanged meanwhile: %w", l.Path, unix.EAGAIN)
 	}
-	if way.Fixed {
-		way.Fixed, err = end.ReadOnly()
+	if route.Fixed {
+		route.Fixed, err = end.ReadOnly()
 	}
-	return *way, err
+	return *route, err
 }
 
-// pass notes the directory that a walk looks a name up in.
-func (w *walker) pass() error {
-	if w.way == nil || !w.way.Fixed {
+// recordDirectory records the directory that a walk looks a name up in.
+func (w *walker) recordDirectory() error {
+	if w.route == nil || !w.route.Fixed {
 		return nil
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(w.at, &fs); err != nil {
 		return err
 	}
-	w.way.Fixed = fs.Flags&unix.ST_RDONLY != 0 && fs.Type != unix.PROC_SUPER_MAGIC
+	w.route.Fixed = fs.Flags&unix.ST_RDONLY != 0 && fs.Type != unix.PROC_SUPER_MAGIC
 	return nil
 }
 
-// passLink notes a symbolic link of the directory that a walk is in.
-func (w *walker) passLink(name, text string) error {
-	if w.way == nil {
+// recordLink notes a symbolic link of the directory that a walk is in.
+func (w *walker) recordLink(name, text string) error {
+	if w.route == nil {
 		return nil
 	}
 	at, err := readlinkat(unix.AT_FDCWD, procFD(w.at))
@@ -147,7 +147,7 @@ func (w *walker) passLink(name, text string) error {
 		return err
 	}
 	if inside, ok := insideRoot(at, root); ok {
-		w.way.Links[joinName(inside, name)] = text
+		w.route.Links[joinName(inside, name)] = text
 	}
 	return nil
 }

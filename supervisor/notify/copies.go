@@ -11,26 +11,26 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// maxCopies bounds the copies of a session that are in use, in bytes, and
-// memoryStep is what is reserved for one beside its size.
+// maxCopies bounds the memory of all copies of a session that are in use, in bytes.
+// copyOverhead is reserved for each copy beside its size.
 const (
-	maxCopies  = 256 << 20
-	memoryStep = 4 << 10
+	maxCopies    = 256 << 20
+	copyOverhead = 4 << 10
 )
 
-// copyBudget counts the copies of scripts and of loaders' programs. One that was
-// handed over lasts as long as its process has it open.
+// copyBudget counts the memory of the copies of scripts and of loaders' programs. A copy
+// that a process got lasts until that process has closed it.
 type copyBudget struct {
-	mu      sync.Mutex
-	used    int64
-	lasting []*copyUse
+	mu   sync.Mutex
+	used int64
+	open []*copyUse // released, and maybe still open in a process
 }
 
 // copyUse is the memory of one copy.
 type copyUse struct {
 	of       *copyBudget
 	size     int64
-	by       target.Process // that it was handed to; zero: none
+	by       target.Process // that got the copy; zero: none
 	dev, ino uint64
 }
 
@@ -46,7 +46,7 @@ func (m *copyBudget) reserve(size int64) (*copyUse, error) {
 	}
 	if m.used+size > maxCopies {
 		return nil, fmt.Errorf(
-			"the scripts that run now hold %d MiB of memory, and all together may hold %d MiB: end some of them",
+			"copies of the scripts that run now use %d MiB of memory, and all together may use %d MiB: end some of them",
 			m.used>>20,
 			maxCopies>>20,
 		)
@@ -55,8 +55,8 @@ func (m *copyBudget) reserve(size int64) (*copyUse, error) {
 	return &copyUse{of: m, size: size}, nil
 }
 
-// hand notes the process that gets a copy.
-func (p *copyUse) hand(to target.Process, file *target.Handle) {
+// installed notes the process that got a copy.
+func (p *copyUse) installed(in target.Process, file *target.Handle) {
 	if p == nil {
 		return
 	}
@@ -71,36 +71,36 @@ func (p *copyUse) hand(to target.Process, file *target.Handle) {
 	}
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
-	p.by, p.dev, p.ino = to, s.Dev, s.Ino
+	p.by, p.dev, p.ino = in, s.Dev, s.Ino
 }
 
-// release gives the memory back, or leaves that to the end of its process.
+// release gives the memory back. If a process got the copy, sweep does that later.
 func (p *copyUse) release() {
 	if p == nil {
 		return
 	}
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
-	if p.size > memoryStep*2 && p.by != (target.Process{}) {
-		p.of.lasting = append(p.of.lasting, p)
+	if p.size > copyOverhead*2 && p.by != (target.Process{}) {
+		p.of.open = append(p.of.open, p)
 		return
 	}
 	p.of.used -= p.size
 }
 
-// sweep forgets the copies that no process has open any more. It is called with
-// mu held.
+// sweep gives back the memory of copies that no process has open. It is called with mu
+// held.
 func (m *copyBudget) sweep() {
-	rest := m.lasting[:0]
-	for _, p := range m.lasting {
+	rest := m.open[:0]
+	for _, p := range m.open {
 		if alive(p.by) && hasOpen(p.by.PID, p.dev, p.ino) {
 			rest = append(rest, p)
 		} else {
 			m.used -= p.size
 		}
 	}
-	clear(m.lasting[len(rest):])
-	m.lasting = rest
+	clear(m.open[len(rest):])
+	m.open = rest
 }
 
 // hasOpen reports whether a process has a file open.
