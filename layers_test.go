@@ -86,7 +86,7 @@ var ranks = map[string]int{
 
 // beside lists the imports allowed within one rank: a leaf below its owner.
 var beside = map[string][]string{
-	"policy":            {"policy/glob", "policy/env"},
+	"policy":            {"policy/glob", "policy/env", "internal/wire"},
 	"policy/env":        {"policy/glob"},
 	"policy/syntax":     {"policy", "policy/glob", "policy/env", "internal/strictyaml"},
 	"internal/channel":  {"internal/tarfs"},

@@ -140,7 +140,7 @@ func ruleSuffix(rule *wire.RuleAt) string {
 	if rule == nil {
 		return ""
 	}
-	return " (" + rule.Name + " " + rule.At + ")"
+	return " (" + rule.Name + " " + rule.Place() + ")"
 }
 
 // How a validation ended.

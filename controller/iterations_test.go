@@ -25,7 +25,7 @@ func TestAnAgentThatDidNotSucceedIsNeverSuccess(t *testing.T) {
 		{"the deadline", wire.Exit{Kind: wire.ExitDeadline}, nil, ExitTimeout, "within 5m0s"},
 		{
 			"denied",
-			wire.Exit{Kind: wire.ExitDenied, Message: "no", Rule: &wire.RuleAt{Name: "r", At: "p.yaml:1:2"}},
+			wire.Exit{Kind: wire.ExitDenied, Message: "no", Rule: &wire.RuleAt{Name: "r", File: "p.yaml", Line: 1, Column: 2}},
 			nil,
 			ExitAgentFailed,
 			"no (r p.yaml:1:2)",

@@ -181,7 +181,7 @@ func TestTheTallyCountsEachEventOnce(t *testing.T) {
 	var told []string
 	tally := newTally(func(r Refusal) { told = append(told, r.What) })
 	kill := wire.Event{Seq: 2, Type: wire.EventExec, Decision: "deny", Argv: []string{"/bin/kill", "1"}, Message: "no\x1b[31m kill",
-		Rule: &wire.RuleAt{Name: "block-kill", At: "demo.yaml:7:5"}}
+		Rule: &wire.RuleAt{Name: "block-kill", File: "demo.yaml", Line: 7, Column: 5}}
 	events := []wire.Event{{Seq: 1, Type: wire.EventExec, Decision: "allow", Path: "/usr/bin/git"}, kill}
 	again := kill
 	again.Seq = 3
@@ -194,7 +194,13 @@ func TestTheTallyCountsEachEventOnce(t *testing.T) {
 	if r.Commands != 2 || len(r.Programs) != 1 || r.Programs[0] != (Program{"git", 2}) {
 		t.Errorf("programs: %d %+v", r.Commands, r.Programs)
 	}
-	want := Refusal{Type: "exec", What: "/bin/kill 1", Rule: "block-kill", At: "demo.yaml:7:5", Message: "no kill", Count: 2}
+	want := Refusal{
+		Type:    "exec",
+		What:    "/bin/kill 1",
+		Rule:    wire.RuleAt{Name: "block-kill", File: "demo.yaml", Line: 7, Column: 5},
+		Message: "no kill",
+		Count:   2,
+	}
 	if r.Refusals != 2 || len(r.Refused) != 1 || r.Refused[0] != want {
 		t.Errorf("refusals: %d %+v", r.Refusals, r.Refused)
 	}

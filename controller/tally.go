@@ -22,13 +22,12 @@ const (
 
 // Refusal is something the policy refused.
 type Refusal struct {
-	Type    string `json:"type"` // exec, file, net, signal, ...
-	What    string `json:"what"`
-	Rule    string `json:"rule"`
-	At      string `json:"at,omitempty"` // file:line:column of the rule
-	Message string `json:"message,omitempty"`
-	Hint    string `json:"hint,omitempty"`
-	Count   int    `json:"count"`
+	Type    string      `json:"type"` // exec, file, net, signal, ...
+	What    string      `json:"what"`
+	Rule    wire.RuleAt `json:"rule,omitzero"`
+	Message string      `json:"message,omitempty"`
+	Hint    string      `json:"hint,omitempty"`
+	Count   int         `json:"count"`
 }
 
 // Program is a program that ran.
@@ -132,7 +131,8 @@ func (t *tally) refuse(e wire.Event) *Refusal {
 	t.refused++
 	r := Refusal{Type: e.Type, What: what(e), Message: runtime.Clean(e.Message), Hint: runtime.Clean(e.Hint)}
 	if e.Rule != nil {
-		r.Rule, r.At = runtime.Clean(e.Rule.Name), runtime.Clean(e.Rule.At)
+		r.Rule = *e.Rule
+		r.Rule.Name, r.Rule.File = runtime.Clean(r.Rule.Name), runtime.Clean(r.Rule.File)
 	}
 	if known := t.byKey[r]; known != nil {
 		known.Count++

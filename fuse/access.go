@@ -178,7 +178,7 @@ func (a *access) report(tid uint32, target string, v verdict) {
 		Hint:     v.diag.Hint,
 	}
 	if v.dec.Rule != nil {
-		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
+		e.Rule = v.dec.Rule.At()
 	}
 	a.reporter.add(report{tid: tid, event: e})
 }

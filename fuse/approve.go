@@ -126,7 +126,7 @@ func (k *asker) approved(tid uint32, v verdict) bool {
 		Kind: wire.EventFile, Subject: v.op.String() + " " + shown(k.access.files.inside(v.rel)), Process: p, Message: v.diag.Message,
 	}
 	if v.dec.Rule != nil {
-		q.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
+		q.Rule = v.dec.Rule.At()
 		q.TimeoutMS = v.dec.Rule.ApproveTimeout.Milliseconds()
 	}
 	ctx, cancel := context.WithCancel(context.Background())

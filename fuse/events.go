@@ -169,7 +169,7 @@ func (r *reporter) single(rep *report) bool {
 	e.Time, e.Session, e.Type, e.Mechanism = time.Now(), r.session, wire.EventFile, mechanism
 	var rule string
 	if e.Rule != nil {
-		rule = e.Rule.Name + " " + e.Rule.At
+		rule = e.Rule.String()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

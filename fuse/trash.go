@@ -32,7 +32,7 @@ func (s *softDeletes) save(tid uint32, v verdict, p tree.Entry) (id string, err 
 	path := s.files.inside(v.rel)
 	e := trash.Entry{Path: wire.Name(path), Op: v.op.String()}
 	if v.dec.Rule != nil {
-		e.Rule = &wire.RuleAt{Name: v.dec.Rule.Name, At: v.dec.Rule.Pos.String()}
+		e.Rule = v.dec.Rule.At()
 	}
 	id, err = s.trash.Save(p.DirFD, p.Name, v.op != policy.OpWrite, e)
 	if err != nil {

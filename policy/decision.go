@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/internal/wire"
 	"agentsh/policy/env"
 	"agentsh/policy/glob"
 )
@@ -69,6 +70,9 @@ type RedirectTo struct {
 	Signal       int    // signal rules: sent instead
 }
 
+// At returns the rule's name and position.
+func (r *Rule) At() *wire.RuleAt { return ruleAt(r.Name, r.Pos) }
+
 // Decision is the outcome of one request.
 type Decision struct {
 	Effect Effect
@@ -85,6 +89,13 @@ type Diagnostic struct {
 	Pos     Position // zero for a default
 	Message string   // why, one sentence
 	Hint    string   // what to change or do instead, may be empty
+}
+
+// At returns the name and position of the rule, or of a default only its name.
+func (d Diagnostic) At() *wire.RuleAt { return ruleAt(d.Rule, d.Pos) }
+
+func ruleAt(name string, pos Position) *wire.RuleAt {
+	return &wire.RuleAt{Name: name, File: pos.File, Line: pos.Line, Column: pos.Column}
 }
 
 var effectWords = [...]string{

@@ -103,7 +103,7 @@ func (p preparation) redirect(c *command) *wire.Exit {
 	if _, exit := p.find(c, to.Command); exit != nil {
 		return exit
 	}
-	c.decided = &notify.Decided{Path: c.path, Argv: c.launch.Argv, Rule: ruleAt(c.diag)}
+	c.decided = &notify.Decided{Path: c.path, Argv: c.launch.Argv, Rule: c.diag.At()}
 	return nil
 }
 
@@ -125,7 +125,7 @@ func (c *command) beginEvent(refused *wire.Exit) wire.Event {
 		Decision: c.decision.Effect.String(), Mechanism: "launch", Env: names(c.launch.Env),
 	}
 	if c.diag.Rule != "" {
-		e.Rule, e.Message, e.Hint = ruleAt(c.diag), c.diag.Message, c.diag.Hint
+		e.Rule, e.Message, e.Hint = c.diag.At(), c.diag.Message, c.diag.Hint
 	}
 	if refused != nil {
 		e.Decision, e.Message, e.Hint = policy.Deny.String(), refused.Message, refused.Hint
@@ -157,17 +157,9 @@ func lost(err error) wire.Exit { return wire.Exit{Kind: wire.ExitLost, Message: 
 func ref(e wire.Exit) *wire.Exit { return &e }
 
 func denied(d policy.Diagnostic) *wire.Exit {
-	return &wire.Exit{Kind: wire.ExitDenied, Message: d.Message, Hint: d.Hint, Rule: ruleAt(d)}
+	return &wire.Exit{Kind: wire.ExitDenied, Message: d.Message, Hint: d.Hint, Rule: d.At()}
 }
 
 func spawnFailed(code int, message, hint string) *wire.Exit {
 	return &wire.Exit{Kind: wire.ExitSpawnFailed, Code: code, Message: message, Hint: hint}
-}
-
-func ruleAt(d policy.Diagnostic) *wire.RuleAt {
-	r := &wire.RuleAt{Name: d.Rule}
-	if d.Pos.Line > 0 {
-		r.At = d.Pos.String()
-	}
-	return r
 }

@@ -228,12 +228,12 @@ func TestTheExampleRunsEndToEnd(t *testing.T) {
 		t.Errorf("result: %+v", r)
 	}
 	for _, rule := range []string{"block-kill", "git_guard", "machine-secrets", "block-metadata-service"} {
-		i := slices.IndexFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule == rule })
-		if i < 0 || !strings.HasPrefix(r.Refused[i].At, "examples/policies/demo.yaml:") || r.Refused[i].Message == "" {
+		i := slices.IndexFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule.Name == rule })
+		if i < 0 || !strings.HasPrefix(r.Refused[i].Rule.Place(), "examples/policies/demo.yaml:") || r.Refused[i].Message == "" {
 			t.Errorf("no refusal by %s with its place: %+v", rule, r.Refused)
 			continue
 		}
-		if !strings.Contains(string(out), "["+rule+" "+r.Refused[i].At+"]") {
+		if !strings.Contains(string(out), "["+rule+" "+r.Refused[i].Rule.Place()+"]") {
 			t.Errorf("the refusal by %s is not printed:\n%s", rule, out)
 		}
 	}

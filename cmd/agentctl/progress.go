@@ -87,10 +87,10 @@ func (p *progress) end() {
 // refusalText is a refusal on one line: what, the rule and where it stands.
 func refusalText(r controller.Refusal) string {
 	text := r.Type + " " + r.What
-	if r.Rule != "" {
-		text += "  [" + strings.TrimSpace(r.Rule+" "+r.At) + "]"
+	if r.Rule.Name != "" {
+		text += "  [" + strings.TrimSpace(r.Rule.Name+" "+r.Rule.Place()) + "]"
 	}
-	if r.Message != "" && r.Rule == "" {
+	if r.Message != "" && r.Rule.Name == "" {
 		text += ":"
 	}
 	if r.Message != "" {

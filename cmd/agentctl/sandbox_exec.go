@@ -140,7 +140,7 @@ func sandboxExit(name string, exit wire.Exit) error {
 	case wire.ExitDenied:
 		rule := ""
 		if exit.Rule != nil {
-			rule = " (rule " + text.Visible(exit.Rule.Name+" "+exit.Rule.At) + ")"
+			rule = " (rule " + text.Visible(exit.Rule.Name+" "+exit.Rule.Place()) + ")"
 		}
 		f.err = fmt.Errorf("denied: %s: %s%s", text.Short(name, 200), text.Visible(exit.Message), rule)
 	case wire.ExitSpawnFailed, wire.ExitLost, wire.ExitOOM:

@@ -93,13 +93,10 @@ func what(p wire.Pending) string {
 }
 
 func ruleName(r *wire.RuleAt) string {
-	switch {
-	case r == nil:
+	if r == nil {
 		return "-"
-	case r.At == "":
-		return r.Name
 	}
-	return r.Name + " (" + r.At + ")"
+	return r.String()
 }
 
 func newAnswerCommand(word string, allow bool) *cobra.Command {

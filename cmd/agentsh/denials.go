@@ -23,12 +23,11 @@ const (
 
 // denial is one refusal, and how often it happened.
 type denial struct {
-	What    string `json:"what"`
-	Rule    string `json:"rule,omitempty"`
-	At      string `json:"at,omitempty"` // file:line:column; empty: the policy's default
-	Message string `json:"message,omitempty"`
-	Hint    string `json:"hint,omitempty"`
-	Count   int    `json:"count"`
+	What    string      `json:"what"`
+	Rule    wire.RuleAt `json:"rule,omitzero"`
+	Message string      `json:"message,omitempty"`
+	Hint    string      `json:"hint,omitempty"`
+	Count   int         `json:"count"`
 }
 
 // denials collects the refusals of a session, in the order they first happened.
@@ -74,7 +73,7 @@ func (d *denials) note(e wire.Event) {
 	}
 	n := denial{What: printable(what), Message: printable(e.Message), Hint: printable(e.Hint)}
 	if e.Rule != nil {
-		n.Rule, n.At = e.Rule.Name, e.Rule.At
+		n.Rule = *e.Rule
 	}
 	if d.known == nil {
 		d.known = map[denial]*denial{}
@@ -96,8 +95,8 @@ func (d *denials) note(e wire.Event) {
 // line is a denial as people are told.
 func (n *denial) line() string {
 	line := "agentsh: denied: " + n.What
-	if n.Rule != "" {
-		line += fmt.Sprintf(" (rule %s, %s)", n.Rule, orDefault(n.At, "the policy's default"))
+	if n.Rule.Name != "" {
+		line += fmt.Sprintf(" (rule %s, %s)", n.Rule.Name, orDefault(n.Rule.Place(), "the policy's default"))
 	}
 	if n.Message != "" {
 		line += ": " + n.Message

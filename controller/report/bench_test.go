@@ -21,8 +21,9 @@ func BenchmarkPage(b *testing.B) {
 		log = append(log, wire.Event{
 			Session: "S1", Time: run.Started.Add(time.Duration(i) * time.Millisecond), Type: wire.EventExec, Command: "c",
 			Argv: []string{"compile", "-o", fmt.Sprint(i)}, Decision: "allow",
-			Path: "/usr/lib/go/pkg/tool/linux_amd64/compile", Process: &wire.Process{PID: i}, Rule: &wire.RuleAt{Name: "everything-else",
-				At: "policy.yaml:20:5"},
+			Path: "/usr/lib/go/pkg/tool/linux_amd64/compile", Process: &wire.Process{PID: i}, Rule: &wire.RuleAt{
+				Name: "everything-else", File: "policy.yaml", Line: 20, Column: 5,
+			},
 		})
 	}
 	data := chain(b, log)

@@ -197,7 +197,7 @@ func (r *Report) connection(e wire.Event) {
 		net = &wire.Net{}
 	}
 	if e.Rule != nil {
-		rule = strings.TrimSpace(e.Rule.Name + " " + e.Rule.At)
+		rule = strings.TrimSpace(e.Rule.Name + " " + e.Rule.Place())
 	}
 	target := strings.Join(strings.Fields(e.Op+" "+e.Target+" "+e.Path), " ")
 	c := Connection{

@@ -131,7 +131,7 @@ func example(t testing.TB, status string) record.Run {
 				Phase:    "begin",
 				Target:   "api.example.com:443",
 				Decision: "allow",
-				Rule:     &wire.RuleAt{Name: "api", At: "p.yaml:3:1"},
+				Rule:     &wire.RuleAt{Name: "api", File: "p.yaml", Line: 3, Column: 1},
 				Net:      &wire.Net{ID: 7},
 			},
 		),
@@ -154,7 +154,7 @@ func example(t testing.TB, status string) record.Run {
 				Phase:    "end",
 				Target:   "api.example.com:443",
 				Decision: "allow",
-				Rule:     &wire.RuleAt{Name: "api", At: "p.yaml:3:1"},
+				Rule:     &wire.RuleAt{Name: "api", File: "p.yaml", Line: 3, Column: 1},
 				Net:      &wire.Net{ID: 7, Sent: 2048, Received: 1 << 20},
 			},
 		),
@@ -183,7 +183,7 @@ func example(t testing.TB, status string) record.Run {
 			events,
 			record.AgentEvent{Iteration: 2, Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: h, Input: 1}}},
 		)
-		rule := &wire.RuleAt{Name: h, At: h}
+		rule := &wire.RuleAt{Name: h, File: h}
 		log = append(
 			log,
 			add(

@@ -4,6 +4,7 @@
 package wire
 
 import (
+	"strconv"
 	"time"
 )
 
@@ -155,10 +156,28 @@ type Rusage struct {
 	MaxRSSBytes  int64 `json:"max_rss_bytes"`
 }
 
-// RuleAt names a rule and where it is written.
+// RuleAt is the position of a rule of a policy.
 type RuleAt struct {
-	Name string `json:"name"`
-	At   string `json:"at"` // file:line:column; empty for a default
+	Name   string `json:"name"`             // "default" where no rule matched
+	File   string `json:"file,omitempty"`   // empty for a default
+	Line   int    `json:"line,omitempty"`   // from 1
+	Column int    `json:"column,omitempty"` // from 1
+}
+
+// Place returns "file:line:column", or an empty text for a default.
+func (r RuleAt) Place() string {
+	if r.Line == 0 {
+		return r.File
+	}
+	return r.File + ":" + strconv.Itoa(r.Line) + ":" + strconv.Itoa(r.Column)
+}
+
+// String returns "name (file:line:column)", or the name alone for a default.
+func (r RuleAt) String() string {
+	if r.File == "" {
+		return r.Name
+	}
+	return r.Name + " (" + r.Place() + ")"
 }
 
 // TreeEmpty says that no process of a command is left, or names what is.

@@ -52,7 +52,7 @@ func push() wire.Question {
 		Kind:    wire.AskExec,
 		Subject: "/usr/bin/git",
 		Argv:    []string{"git", "push"},
-		Rule:    &wire.RuleAt{Name: "ask-push", At: "p.yaml:3:5"},
+		Rule:    &wire.RuleAt{Name: "ask-push", File: "p.yaml", Line: 3, Column: 5},
 	}
 }
 
@@ -74,7 +74,8 @@ func TestAnAnswerDecidesAndIsRecorded(t *testing.T) {
 				t.Errorf("answer %+v", a)
 			}
 			e := b.last(t)
-			if e.Phase != "end" || e.By != "ann" || e.Decision != map[bool]string{true: "allow", false: "deny"}[allow] || e.Rule.At != "p.yaml:3:5" {
+			if e.Phase != "end" || e.By != "ann" || e.Decision != map[bool]string{true: "allow", false: "deny"}[allow] ||
+				e.Rule.Place() != "p.yaml:3:5" {
 				t.Errorf("event %+v", e)
 			}
 			if err := q.Answer(wire.ApprovalAnswer{ID: list[0].ID, Allow: true, By: "bob"}); err == nil {

@@ -454,7 +454,12 @@ func BenchmarkAppend(b *testing.B) {
 	}
 	defer l.Close()
 	e := wire.Event{Type: wire.EventExec, Argv: []string{"/bin/true", "-x"}, Path: "/bin/true", Decision: "allow",
-		Process: &wire.Process{PID: 12, StartTime: 34, Exe: "/bin/bash", Cwd: "/work"}, Rule: &wire.RuleAt{Name: "r", At: "p.yaml:1:2"}}
+		Process: &wire.Process{
+			PID:       12,
+			StartTime: 34,
+			Exe:       "/bin/bash",
+			Cwd:       "/work",
+		}, Rule: &wire.RuleAt{Name: "r", File: "p.yaml", Line: 1, Column: 2}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := l.Append(e); err != nil {

@@ -209,7 +209,7 @@ func (q nameQuery) record(name string, d policy.HostDecision) *refusal {
 		return nil // the connection is recorded
 	}
 	e := q.from.event(name)
-	e.Decision, e.Rule, e.Op = d.Effect.String(), ruleAt(d.Diagnostic), "lookup"
+	e.Decision, e.Rule, e.Op = d.Effect.String(), ruleOf(d.Diagnostic), "lookup"
 	if err := q.p.opts.Emit(e); err != nil {
 		return against("audit", "the lookup cannot be recorded: "+err.Error(), "")
 	}

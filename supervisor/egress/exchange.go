@@ -144,9 +144,9 @@ func (x *exchange) permit(r *http.Request) *refusal {
 	e := x.f.event("request")
 	e.Op, e.Path = r.Method, path
 	e.Net.Sent, e.Net.Received, e.Net.Millis = 0, 0, 0 // they count the whole connection
-	e.Decision, e.Rule = v.Effect.String(), ruleAt(v.diag)
+	e.Decision, e.Rule = v.Effect.String(), ruleOf(v.diag)
 	if refused != nil {
-		e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), refused.diag.Message, refused.diag.Hint, ruleAt(refused.diag)
+		e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), refused.diag.Message, refused.diag.Hint, ruleOf(refused.diag)
 	}
 	if err := c.p.opts.Emit(e); err != nil && refused == nil {
 		return against("audit", "the request cannot be recorded: "+err.Error(), "")

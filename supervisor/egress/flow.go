@@ -55,7 +55,7 @@ func (f *flow) follow(r route) {
 func (f *flow) event(phase string) wire.Event {
 	r := f.judged()
 	e := f.client.from.event(r.target())
-	e.Phase, e.Decision, e.Rule = phase, r.verdict.Effect.String(), ruleAt(r.verdict.diag)
+	e.Phase, e.Decision, e.Rule = phase, r.verdict.Effect.String(), ruleOf(r.verdict.diag)
 	*e.Net = wire.Net{
 		ID: f.id, Address: f.up.dialled(), Via: f.client.from.via, Inspected: r.inspected,
 		Sent: f.sent.Load(), Received: f.received.Load(), Millis: time.Since(f.started).Milliseconds(),

@@ -110,20 +110,17 @@ func (p *Proxy) refuse(from origin, target string, r *refusal) *refusal {
 		return r
 	}
 	e := from.event(target)
-	e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), r.diag.Message, r.diag.Hint, ruleAt(r.diag)
+	e.Decision, e.Message, e.Hint, e.Rule = policy.Deny.String(), r.diag.Message, r.diag.Hint, ruleOf(r.diag)
 	if err := p.opts.Emit(e); err != nil {
 		p.opts.Log.Error("a refusal could not be recorded", "error", err)
 	}
 	return r
 }
 
-func ruleAt(d policy.Diagnostic) *wire.RuleAt {
+// ruleOf returns the position of the rule that decided; nil where none did.
+func ruleOf(d policy.Diagnostic) *wire.RuleAt {
 	if d.Rule == "" {
 		return nil
 	}
-	at := &wire.RuleAt{Name: d.Rule}
-	if d.Pos.Line > 0 {
-		at.At = d.Pos.String()
-	}
-	return at
+	return d.At()
 }

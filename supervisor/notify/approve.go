@@ -165,7 +165,7 @@ func (a *attempt) question(covered []content) wire.Question {
 
 // withRule adds the rule that asks to a question.
 func withRule(q wire.Question, d policy.Decision, why policy.Diagnostic) wire.Question {
-	q.Rule, q.Message = ruleAt(why), why.Message
+	q.Rule, q.Message = why.At(), why.Message
 	if d.Rule != nil {
 		q.TimeoutMS = d.Rule.ApproveTimeout.Milliseconds()
 	}

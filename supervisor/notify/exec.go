@@ -239,7 +239,7 @@ func (a *attempt) event(decision string) wire.Event {
 		Mechanism: "seccomp",
 		Message:   a.diagnostic.Message,
 		Hint:      a.diagnostic.Hint,
-		Rule:      ruleAt(a.diagnostic),
+		Rule:      a.diagnostic.At(),
 	}
 	if a.decided != nil {
 		e.Rule = a.decided.Rule
@@ -252,14 +252,6 @@ func (a *attempt) event(decision string) wire.Event {
 		e.Hint = strings.TrimSpace(e.Hint + " use instead: " + replacement)
 	}
 	return e
-}
-
-func ruleAt(d policy.Diagnostic) *wire.RuleAt {
-	at := &wire.RuleAt{Name: d.Rule}
-	if d.Pos.Line > 0 {
-		at.At = d.Pos.String()
-	}
-	return at
 }
 
 func redirect(d policy.Decision) *policy.RedirectTo {

@@ -161,7 +161,7 @@ func (h *procFiles) evaluate(c *call, t *target.Target, r *reading, resolve uint
 	}
 	r.event = wire.Event{
 		Type: wire.EventFile, Command: command, Process: &p, Path: r.handle.Path, Op: policy.OpRead.String(),
-		Mechanism: "seccomp", Rule: ruleAt(r.why),
+		Mechanism: "seccomp", Rule: r.why.At(),
 	}
 	return nil
 }

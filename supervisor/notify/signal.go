@@ -422,7 +422,7 @@ func (s *sender) event(j *signalDecision, decision string) wire.Event {
 		Mechanism: "seccomp",
 		Message:   j.diagnostic.Message,
 		Hint:      j.diagnostic.Hint,
-		Rule:      ruleAt(j.diagnostic),
+		Rule:      j.diagnostic.At(),
 	}
 	if id, err := s.t.Identity(); err == nil {
 		e.Process = process(s.t, id)

@@ -181,7 +181,7 @@ func (h *sockets) unixSocket(c *call, t *target.Target, name, op string) (answer
 	}
 	e := wire.Event{
 		Type: wire.EventNet, Path: resolved, Op: op, Decision: "deny", Mechanism: "seccomp",
-		Message: diagnostic.Message, Hint: diagnostic.Hint, Rule: ruleAt(diagnostic),
+		Message: diagnostic.Message, Hint: diagnostic.Hint, Rule: diagnostic.At(),
 	}
 	if p, command, err := h.images.identify(t); err == nil {
 		e.Process, e.Command = &p, command

@@ -138,7 +138,7 @@ func TestClaudeIsRefusedAndRecovers(t *testing.T) {
 		}
 	}
 	for _, rule := range []string{"block-kill", "block-metadata-service", "machine-secrets", "git_guard"} {
-		if !slices.ContainsFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule == rule }) {
+		if !slices.ContainsFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule.Name == rule }) {
 			t.Errorf("no refusal by %s: %+v", rule, r.Refused)
 		}
 	}

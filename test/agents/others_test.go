@@ -237,7 +237,7 @@ func TestOtherProgramsHearRefusals(t *testing.T) {
 				}
 			}
 			for _, rule := range []string{"block-kill", "ci-files"} {
-				if !slices.ContainsFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule == rule }) {
+				if !slices.ContainsFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule.Name == rule }) {
 					t.Errorf("no refusal by %s: %+v", rule, r.Refused)
 				}
 			}

@@ -279,10 +279,7 @@ func rule(e wire.Event) string {
 	if e.Rule == nil {
 		return ""
 	}
-	if e.Rule.At == "" {
-		return text.Short(e.Rule.Name, 200)
-	}
-	return text.Short(e.Rule.Name+" ("+e.Rule.At+")", 400)
+	return text.Short(e.Rule.String(), 400)
 }
 
 func exitText(e wire.Exit) string {

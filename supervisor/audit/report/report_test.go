@@ -35,7 +35,7 @@ func example(t *testing.T) *Report {
 	add(wire.Event{Type: wire.EventSession, Phase: "begin", Message: "policy p"})
 	for i, h := range hostile {
 		id := fmt.Sprint("c", i)
-		at := &wire.RuleAt{Name: "rule " + h, At: h}
+		at := &wire.RuleAt{Name: "rule " + h, File: h}
 		add(wire.Event{Type: wire.EventCommand, Phase: "begin", Command: id, By: h, Argv: []string{h, h}, Path: h, Decision: "allow", Rule: at})
 		add(wire.Event{Type: wire.EventExec, Command: id, Argv: []string{h}, Path: h, Decision: "deny", Rule: at, Message: h, Hint: h})
 		add(wire.Event{Type: wire.EventFile, Op: "write", Path: h, Target: h, Decision: "deny", Rule: at, Message: h, Count: 3})
@@ -131,7 +131,7 @@ func TestMarkdownShowsWhatCommandsChoseAsCodeOnly(t *testing.T) {
 
 func TestAReportCountsWhatWasRefusedByRule(t *testing.T) {
 	r := &Report{}
-	rule := &wire.RuleAt{Name: "no-write", At: "p.yaml:3:5"}
+	rule := &wire.RuleAt{Name: "no-write", File: "p.yaml", Line: 3, Column: 5}
 	for i := range 10 {
 		r.Add(wire.Event{Session: "s", Type: wire.EventFile, Op: "write", Path: fmt.Sprint("/", i%7), Decision: "deny", Rule: rule, Count: 2})
 	}
