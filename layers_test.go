@@ -75,6 +75,8 @@ var ranks = map[string]int{
 	"controller":               4,
 	"controller/report":        5, // describes runs; the command is beside it
 	"supervisor/host":          5, // serves sessions, lists them and describes the machine
+	"cmd/agentsh/failure":      0, // how a command line ends
+	"cmd/agentsh/policycmd":    6, // the commands of a policy's author
 	"cmd/agentsh":              7,
 	"cmd/agentctl":             5,
 	"test/evasions/policy":     0, // scripts that policy probe carries
@@ -201,7 +203,7 @@ func skipDir(name, base string) bool {
 var callers = map[string][]string{
 	"env.Build": {
 		"supervisor/env.go",
-		"cmd/agentsh/env_cmd.go",
+		"cmd/agentsh/policycmd/env.go",
 		"policy/policytest/run.go",
 	}, // the last two explain, they start nothing
 	"launch.NewInit": {"supervisor/open.go"},

@@ -29,7 +29,6 @@ var stillLarge = map[string]bool{
 	"controller/runtime.Invocation": true,
 	"controller/harness.field":      true,
 	"supervisor":                    true,
-	"cmd/agentsh":                   true,
 }
 
 // sourceType is a type of the product and where it stands.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/text"
@@ -52,7 +53,7 @@ func newApprovalsListCommand() *cobra.Command {
 			defer func() { _ = client.Close() }() // the session goes on without us
 			list, err := client.Approvals(cmd.Context())
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(append([]wire.Pending{}, list...))
@@ -115,7 +116,7 @@ func newAnswerCommand(word string, allow bool) *cobra.Command {
 			defer func() { _ = client.Close() }() // the session goes on without us
 			answer := wire.ApprovalAnswer{ID: args[0], Allow: allow, By: answerer()}
 			if err := client.Answer(cmd.Context(), answer); err != nil {
-				return fail(exitOurs, err, "'agentsh approvals list' shows what waits")
+				return failure.New(failure.Ours, err, "'agentsh approvals list' shows what waits")
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
@@ -141,15 +142,16 @@ func answerer() string {
 func attachOne(ctx context.Context, name string) (*channel.Client, host.Running, error) {
 	registry, err := host.OpenRegistry()
 	if err != nil {
-		return nil, host.Running{}, fail(exitOurs, err, "")
+		return nil, host.Running{}, failure.New(failure.Ours, err, "")
 	}
 	if name == "" {
 		list, err := registry.List()
 		if err != nil {
-			return nil, host.Running{}, fail(exitOurs, err, "")
+			return nil, host.Running{}, failure.New(failure.Ours, err, "")
 		}
 		if len(list) != 1 {
-			return nil, host.Running{}, fail(exitOurs, fmt.Errorf("%d sessions run", len(list)), "name one; 'agentsh session list' shows them")
+			return nil, host.Running{}, failure.New(failure.Ours, fmt.Errorf("%d sessions run", len(list)),
+				"name one; 'agentsh session list' shows them")
 		}
 		name = list[0].Name
 	}
@@ -171,7 +173,8 @@ interrupted. While it runs the session has an approver, which a policy with
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !foreground.IsTerminal(cmd.InOrStdin()) {
-				return fail(exitOurs, errors.New("standard input is not a terminal"), "use 'agentsh approvals list' and 'agentsh approvals allow'")
+				return failure.New(failure.Ours, errors.New("standard input is not a terminal"),
+					"use 'agentsh approvals list' and 'agentsh approvals allow'")
 			}
 			client, one, err := attachOne(cmd.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -194,7 +197,7 @@ interrupted. While it runs the session has an approver, which a policy with
 			if cmd.Context().Err() != nil {
 				return nil
 			}
-			return fail(exitOurs, err, "")
+			return failure.New(failure.Ours, err, "")
 		},
 	}
 }

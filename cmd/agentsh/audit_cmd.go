@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/supervisor/audit"
 )
 
@@ -47,7 +48,7 @@ the log was replaced by another. The exit status is 1 when the log is not good,
 			}
 			c := verifyLog(path, key, chainOnly)
 			if err := c.print(cmd.OutOrStdout(), asJSON); err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			return c.failure()
 		},
@@ -128,9 +129,9 @@ func (c checked) print(w io.Writer, asJSON bool) error {
 func (c checked) failure() error {
 	switch {
 	case c.failed != nil:
-		return fail(exitOurs, c.failed, c.hint)
+		return failure.New(failure.Ours, c.failed, c.hint)
 	case !c.Good:
-		return fail(exitBad, nil, "")
+		return failure.New(exitBad, nil, "")
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -57,15 +58,15 @@ the last one in the current directory. With --diff, the lines of text files of a
 func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Change, error) {
 	store, err := openStore()
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	sessions, err := store.Sessions()
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	here, err := os.Getwd()
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	running := runningSessions()
 	for _, s := range slices.Backward(sessions) {
@@ -84,7 +85,7 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 			list, err = changesOf(ctx, one.Name)
 		}
 		if err != nil {
-			return nil, fail(exitOurs, err, "")
+			return nil, failure.New(failure.Ours, err, "")
 		}
 		for _, c := range list {
 			created[string(c.Path)] = created[string(c.Path)] || c.Kind == wire.Created
@@ -99,9 +100,9 @@ func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Ch
 		return list, nil
 	}
 	if len(args) == 1 {
-		return nil, fail(exitOurs, fmt.Errorf("session %s is not known", args[0]), "'agentsh session list' names those that run")
+		return nil, failure.New(failure.Ours, fmt.Errorf("session %s is not known", args[0]), "'agentsh session list' names those that run")
 	}
-	return nil, fail(exitOurs, fmt.Errorf("no session was in %s", here), "name a session, or go to its workspace")
+	return nil, failure.New(failure.Ours, fmt.Errorf("no session was in %s", here), "name a session, or go to its workspace")
 }
 
 // runningSessions are the sessions in the background by their id; without a
@@ -203,7 +204,7 @@ func (p *changePrinter) print(out io.Writer, list []wire.Change) error {
 		}
 		lines, why, err := p.compare(c)
 		if err != nil {
-			return fail(exitOurs, err, "")
+			return failure.New(failure.Ours, err, "")
 		}
 		if why != "" {
 			fmt.Fprintf(out, "  (%s)\n", why)
@@ -222,7 +223,7 @@ func (p *changePrinter) printJSON(out io.Writer, list []wire.Change) error {
 		if p.diff {
 			lines, why, err := p.compare(c)
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			one.Diff, one.Binary = lines, why == binaryWords
 		}

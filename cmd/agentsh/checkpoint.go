@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/beneath"
 	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
@@ -57,7 +58,7 @@ func (o *checkpointOptions) open() (*snapshot.Checkpoints, string, error) {
 	if o.session != "" {
 		registry, err := host.OpenRegistry()
 		if err != nil {
-			return nil, "", fail(exitOurs, err, "")
+			return nil, "", failure.New(failure.Ours, err, "")
 		}
 		one, err := registry.Find(o.session)
 		if err != nil {
@@ -70,15 +71,15 @@ func (o *checkpointOptions) open() (*snapshot.Checkpoints, string, error) {
 		dir, err = filepath.EvalSymlinks(dir)
 	}
 	if err != nil {
-		return nil, "", fail(exitOurs, fmt.Errorf("workspace: %w", err), "")
+		return nil, "", failure.New(failure.Ours, fmt.Errorf("workspace: %w", err), "")
 	}
 	store, err := openStore()
 	if err != nil {
-		return nil, "", fail(exitOurs, err, "")
+		return nil, "", failure.New(failure.Ours, err, "")
 	}
 	c, err := store.Checkpoints(dir)
 	if err != nil {
-		return nil, "", fail(exitOurs, err, "")
+		return nil, "", failure.New(failure.Ours, err, "")
 	}
 	return c, dir, nil
 }
@@ -86,9 +87,9 @@ func (o *checkpointOptions) open() (*snapshot.Checkpoints, string, error) {
 // checkpointFailure says what to do about an error.
 func checkpointFailure(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(exitOurs, err, "'agentsh checkpoint list' names those of this workspace")
+		return failure.New(failure.Ours, err, "'agentsh checkpoint list' names those of this workspace")
 	}
-	return fail(exitOurs, err, "")
+	return failure.New(failure.Ours, err, "")
 }
 
 func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
@@ -301,7 +302,7 @@ the old ones.`,
 			defer func() { err = errors.Join(err, c.Close()) }()
 			list, err := c.Rollback(ids[0], func() (*snapshot.Freeze, error) { return freeze(cmd.Context(), dir) })
 			if errors.Is(err, snapshot.ErrFreezeEnded) || errors.Is(err, beneath.ErrReplaced) {
-				return fail(exitOurs, err, "the rollback is not complete; do it again: agentsh checkpoint rollback "+ids[0])
+				return failure.New(failure.Ours, err, "the rollback is not complete; do it again: agentsh checkpoint rollback "+ids[0])
 			}
 			if err != nil {
 				return checkpointFailure(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/supervisor"
 	"agentsh/supervisor/host"
@@ -67,11 +68,11 @@ type policyTrial struct {
 func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
 	operator, err := host.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	report, err := host.Detect(ctx, operator.WithDegraded(o.degraded))
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	d := detected{Report: report}
 	if o.policy != "" {
@@ -87,10 +88,10 @@ func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
 		_, err = io.WriteString(w, d.text())
 	}
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	if !report.Session.Opens || d.Policy != nil && !d.Policy.Opens {
-		return fail(1, nil, "")
+		return failure.New(1, nil, "")
 	}
 	return nil
 }
@@ -99,7 +100,7 @@ func (o *detectOptions) run(ctx context.Context, w io.Writer) error {
 func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyTrial, err error) {
 	dir, err := os.MkdirTemp("", "agentsh-detect-")
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	exec := execOptions{policy: o.policy, config: o.config, degraded: o.degraded, audit: filepath.Join(dir, "audit.jsonl")}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -74,7 +75,7 @@ it is interrupted. --json prints the lines as they are in the log.`,
 func (o *eventOptions) check() error {
 	for _, t := range o.types {
 		if !slices.Contains(eventTypes, t) {
-			return fail(exitUsage, fmt.Errorf("--type %s: no such events", t), "the types are "+strings.Join(eventTypes, ", "))
+			return failure.New(failure.Usage, fmt.Errorf("--type %s: no such events", t), "the types are "+strings.Join(eventTypes, ", "))
 		}
 	}
 	var words []string
@@ -83,11 +84,11 @@ func (o *eventOptions) check() error {
 	}
 	for _, d := range o.decisions {
 		if !slices.Contains(words, d) {
-			return fail(exitUsage, fmt.Errorf("--decision %s: no such decision", d), "the decisions are "+strings.Join(words, ", "))
+			return failure.New(failure.Usage, fmt.Errorf("--decision %s: no such decision", d), "the decisions are "+strings.Join(words, ", "))
 		}
 	}
 	if o.since < 0 {
-		return fail(exitUsage, fmt.Errorf("--since %s: in the future", o.since), "")
+		return failure.New(failure.Usage, fmt.Errorf("--since %s: in the future", o.since), "")
 	}
 	return nil
 }
@@ -95,7 +96,7 @@ func (o *eventOptions) check() error {
 func (o *eventOptions) run(ctx context.Context, path string, w io.Writer) error {
 	r, err := audit.OpenReader(path)
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	defer func() { _ = r.Close() }() // opened for reading
 	out := &eventPrinter{eventOptions: o, out: bufio.NewWriter(w), terminal: terminal(w), from: time.Now().Add(-o.since)}
@@ -104,7 +105,7 @@ func (o *eventOptions) run(ctx context.Context, path string, w io.Writer) error 
 	if err == nil || errors.Is(err, context.Canceled) && o.follow {
 		return nil
 	}
-	return fail(exitOurs, fmt.Errorf("%s: %w", path, err), "")
+	return failure.New(failure.Ours, fmt.Errorf("%s: %w", path, err), "")
 }
 
 // eventPrinter prints the events that its options ask for.

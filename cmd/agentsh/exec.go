@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
@@ -175,10 +176,10 @@ func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std std
 	foreground.SignalsEnd()
 	r.refused.print(foreground.Messages(ctx, std.err), r.auditPath)
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
-		return fail(failed.Code(r.exit.ExitCode()), failed, failed.Hint())
+		return failure.New(failed.Code(r.exit.ExitCode()), failed, failed.Hint())
 	}
 	if err != nil {
-		return fail(exitOurs, err, auditHint(err))
+		return failure.New(failure.Ours, err, auditHint(err))
 	}
 	return exitFailure(argv[0], r.exit)
 }
@@ -215,16 +216,16 @@ func exitFailure(name string, exit wire.Exit) error {
 	code := exit.ExitCode()
 	switch exit.Kind {
 	case wire.ExitDeadline:
-		return fail(code, fmt.Errorf("%s: ended by its timeout", name), "")
+		return failure.New(code, fmt.Errorf("%s: ended by its timeout", name), "")
 	case wire.ExitOOM:
-		return fail(code, fmt.Errorf("%s: %s", name, exit.Message), exit.Hint)
+		return failure.New(code, fmt.Errorf("%s: %s", name, exit.Message), exit.Hint)
 	case wire.ExitSpawnFailed, wire.ExitLost:
-		return fail(code, errors.New(exit.Message), exit.Hint)
+		return failure.New(code, errors.New(exit.Message), exit.Hint)
 	}
 	if code == 0 {
 		return nil
 	}
-	return fail(code, nil, "")
+	return failure.New(code, nil, "")
 }
 
 // place is where a one-shot command runs.
@@ -281,13 +282,13 @@ type plan struct {
 func (o *execOptions) plan() (*plan, error) {
 	operator, err := host.ReadConfig(orDefault(o.config, layout.Config), o.config == "")
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	here, workspace, err := o.directories(operator.Workspace)
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
-	p, err := readPolicy(orDefault(o.policy, operator.Policy), policyVars(workspace, operator.Vars))
+	p, err := readPolicy(orDefault(o.policy, operator.Policy), host.PolicyVars(workspace, operator.Vars))
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +311,7 @@ func (o *execOptions) place() (*place, error) {
 	}
 	log, err := openAudit(plan.auditPath, plan.state.AuditKey())
 	if err != nil {
-		return nil, fail(exitOurs, err, "name a writable file with --audit")
+		return nil, failure.New(failure.Ours, err, "name a writable file with --audit")
 	}
 	request := supervisor.Request{Boot: o.directoriesOf(plan), Policy: plan.policy, Audit: log, Cwd: plan.here}
 	return &place{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
@@ -365,7 +366,7 @@ func (o *execOptions) environment() ([]string, error) {
 		if !strings.Contains(e, "=") {
 			value, set := os.LookupEnv(e)
 			if !set {
-				return nil, fail(exitUsage, fmt.Errorf("--env %s: not set here", e), "write --env "+e+"=VALUE")
+				return nil, failure.New(failure.Usage, fmt.Errorf("--env %s: not set here", e), "write --env "+e+"=VALUE")
 			}
 			e += "=" + value
 		}
@@ -374,31 +375,19 @@ func (o *execOptions) environment() ([]string, error) {
 	return out, nil
 }
 
-// policyVars are the variables of policies for a workspace.
-func policyVars(workspace string, more map[string]string) map[string]string {
-	vars := map[string]string{
-		"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace,
-		"HOME": layout.CommandHome, "TMPDIR": "/tmp",
-	}
-	for name, value := range more {
-		vars[name] = value
-	}
-	return vars
-}
-
 // readPolicy loads a policy file and what it extends. Only vars of the operator's
 // configuration can move the project root out of the workspace.
 func readPolicy(path string, vars map[string]string) (*policy.Policy, error) {
 	if path == "" {
-		return nil, fail(exitOurs, errors.New("no policy"), "name one with --policy FILE or in "+layout.Config)
+		return nil, failure.New(failure.Ours, errors.New("no policy"), "name one with --policy FILE or in "+layout.Config)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fail(exitOurs, fmt.Errorf("policy: %w", err), "")
+		return nil, failure.New(failure.Ours, fmt.Errorf("policy: %w", err), "")
 	}
 	p, err := syntax.Load(policy.Source{Name: path, Data: data}, syntax.Options{Vars: vars, OutsideWorkspace: true, ReadFile: os.ReadFile})
 	if err != nil {
-		return nil, fail(exitOurs, err, "run 'agentsh policy check "+path+"'")
+		return nil, failure.New(failure.Ours, err, "run 'agentsh policy check "+path+"'")
 	}
 	return p, nil
 }

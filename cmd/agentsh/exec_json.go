@@ -8,6 +8,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/wire"
 )
@@ -51,12 +52,13 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 		out.Denials = []*denial{}
 	}
 	if err := json.NewEncoder(foreground.Result(ctx, std.out)).Encode(out); err != nil {
-		return fail(exitOurs, fmt.Errorf("standard output could not be written: %w", err), "repeat the command with its output somewhere else")
+		return failure.New(failure.Ours, fmt.Errorf("standard output could not be written: %w", err),
+			"repeat the command with its output somewhere else")
 	}
 	if out.ExitCode == 0 {
 		return nil
 	}
-	return fail(out.ExitCode, nil, "")
+	return failure.New(out.ExitCode, nil, "")
 }
 
 func (o *execOptions) captured(ctx context.Context, argv []string, streams wire.Streams) (result, error) {
@@ -73,9 +75,9 @@ func (o *execOptions) captured(ctx context.Context, argv []string, streams wire.
 
 // oursAsExit is the exit of a command that agentsh itself could not run.
 func oursAsExit(err error) wire.Exit {
-	exit := wire.Exit{Kind: wire.ExitSpawnFailed, Code: exitOurs, Message: err.Error()}
-	if f := (*failure)(nil); errors.As(err, &f) {
-		exit.Code, exit.Hint = f.code, f.hint
+	exit := wire.Exit{Kind: wire.ExitSpawnFailed, Code: failure.Ours, Message: err.Error()}
+	if f := (*failure.Failure)(nil); errors.As(err, &f) {
+		exit.Code, exit.Hint = f.Code, f.Hint
 	}
 	return exit
 }

@@ -51,12 +51,12 @@ func runPage(t *testing.T, page string) int {
 		t.Fatal(err)
 	}
 	ran := 0
-	for _, b := range blocksOf(t, "../../"+page) {
+	for _, b := range testenv.Blocks(t, "../../"+page) {
 		switch {
-		case strings.HasPrefix(b.text, "version:"):
-			write(t, filepath.Join(work, "policy.yaml"), b.text)
-		case b.kind == "console":
-			for _, c := range transcript(b.text) {
+		case strings.HasPrefix(b.Text, "version:"):
+			write(t, filepath.Join(work, "policy.yaml"), b.Text)
+		case b.Kind == "console":
+			for _, c := range transcript(b.Text) {
 				ran++
 				cmd := exec.Command("bash", "-c", c.command)
 				cmd.Dir = work
@@ -64,7 +64,7 @@ func runPage(t *testing.T, page string) int {
 					"XDG_STATE_HOME=" + filepath.Join(dir, "state"), "HOME=" + dir, "LC_ALL=C", "TZ=UTC"}
 				out, _ := cmd.CombinedOutput() // its status shows in what it prints
 				if !c.printed(string(out)) {
-					t.Errorf("%s, block at line %d:\n$ %s\nprinted\n%s\nthe page says\n%s", page, b.line, c.command, out, strings.Join(c.output, "\n"))
+					t.Errorf("%s, block at line %d:\n$ %s\nprinted\n%s\nthe page says\n%s", page, b.Line, c.command, out, strings.Join(c.output, "\n"))
 				}
 			}
 		}
@@ -110,4 +110,11 @@ func (c shownCommand) printed(out string) bool {
 		}
 	}
 	return true
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/cmd/agentsh/failure"
 )
 
 // smallDisk is a directory of 64 KiB.
@@ -53,8 +55,8 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 		t.Helper()
 		var errs bytes.Buffer
 		cmd.Stderr = &errs
-		if code := endsWithin(t, cmd, 60*time.Second); code != exitOurs {
-			t.Errorf("exit status %d, want %d", code, exitOurs)
+		if code := endsWithin(t, cmd, 60*time.Second); code != failure.Ours {
+			t.Errorf("exit status %d, want %d", code, failure.Ours)
 		}
 		got := errs.String()
 		if strings.Count(got, "agentsh: ") != 2 || !strings.Contains(got, why) || !strings.Contains(got, "no space left on device\n") ||
@@ -89,7 +91,7 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 			if err := json.Unmarshal(out, &got); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			if got.ExitCode != exitOurs || !strings.Contains(got.Exit.Message, "no space left") || got.Exit.Hint == "" {
+			if got.ExitCode != failure.Ours || !strings.Contains(got.Exit.Message, "no space left") || got.Exit.Hint == "" {
 				t.Errorf("%+v", got.Exit)
 			}
 		})
@@ -124,7 +126,7 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 		}
 		cmd := program(t, dir, "exec", "-p", "policy.yaml", "-w", "work", "--audit", filepath.Join(disk, "log.jsonl"), "--", "true")
 		out, _ := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != exitOurs || strings.Count(string(out), "no space left on device") != 1 ||
+		if code := cmd.ProcessState.ExitCode(); code != failure.Ours || strings.Count(string(out), "no space left on device") != 1 ||
 			!strings.Contains(string(out), "agentsh: hint: ") {
 			t.Errorf("exit status %d: %s", code, out)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/controller/hook"
 )
 
@@ -92,7 +93,7 @@ Runs of agentctl start it by themselves, with the settings of the harness.`,
 			}
 			code, _ := runHook(append([]string{"agentsh", "hook"}, args...), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if code != 0 {
-				return &failure{code: code} // the reason is out
+				return failure.New(code, nil, "") // the reason is out
 			}
 			return nil
 		},

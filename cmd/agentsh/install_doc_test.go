@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"agentsh/internal/testenv"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 	"agentsh/supervisor/host"
@@ -20,19 +21,19 @@ func TestConfigurationsOfTheInstallPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	installed := func(name string) string {
-		return strings.Replace(name, "/etc/agentsh/policies", packs, 1)
+		return strings.Replace(name, "/etc/agentsh/policies", "../../packaging/policies", 1)
 	}
-	vars := policyVars("/work", nil)
+	vars := host.PolicyVars("/work", nil)
 	read := 0
 	for _, page := range append(pages, "../../doc/install.md") {
-		for _, b := range blocksOf(t, page) {
-			if b.kind != "yaml" || !strings.HasPrefix(b.text, "version: 1\n") {
+		for _, b := range testenv.Blocks(t, page) {
+			if b.Kind != "yaml" || !strings.HasPrefix(b.Text, "version: 1\n") {
 				continue
 			}
 			read++
-			at := fmt.Sprintf("%s:%d", page, b.line)
-			if strings.Contains(b.text, "\nname: ") {
-				source := policy.Source{Name: at, Data: []byte(b.text)}
+			at := fmt.Sprintf("%s:%d", page, b.Line)
+			if strings.Contains(b.Text, "\nname: ") {
+				source := policy.Source{Name: at, Data: []byte(b.Text)}
 				_, err := syntax.Load(
 					source,
 					syntax.Options{Vars: vars, ReadFile: func(name string) ([]byte, error) { return os.ReadFile(installed(name)) }},
@@ -43,7 +44,7 @@ func TestConfigurationsOfTheInstallPages(t *testing.T) {
 				continue
 			}
 			file := filepath.Join(t.TempDir(), "config.yaml")
-			if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(b.Text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			c, err := host.ReadConfig(file, false)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/supervisor/host"
 )
@@ -21,7 +22,7 @@ func logFile(args []string) (string, error) {
 	}
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
-		return "", fail(exitOurs, err, "")
+		return "", failure.New(failure.Ours, err, "")
 	}
 	if operator.Audit != "" {
 		return operator.Audit, nil
@@ -32,7 +33,7 @@ func logFile(args []string) (string, error) {
 	}
 	path, err := newestLog(state.AuditLogs())
 	if err != nil {
-		return "", fail(exitOurs, err, "name the log: FILE")
+		return "", failure.New(failure.Ours, err, "name the log: FILE")
 	}
 	return path, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -44,7 +45,7 @@ out when only one runs. 'agentsh events --follow --type net' shows them as they 
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if past < 0 {
-				return usage("--past %d: less than none", past)
+				return failure.Usagef("--past %d: less than none", past)
 			}
 			client, one, err := attachOne(cmd.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -53,7 +54,7 @@ out when only one runs. 'agentsh events --follow --type net' shows them as they 
 			defer func() { _ = client.Close() }()
 			open, err := client.Connections(cmd.Context())
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			rows := make([]netRow, 0, len(open))
 			for _, c := range open {
@@ -61,7 +62,7 @@ out when only one runs. 'agentsh events --follow --type net' shows them as they 
 			}
 			ended, err := pastConnections(one.Audit, one.Session, past, all)
 			if err != nil {
-				return fail(exitOurs, fmt.Errorf("%s: %w", one.Audit, err), "--past 0 shows what is open only")
+				return failure.New(failure.Ours, fmt.Errorf("%s: %w", one.Audit, err), "--past 0 shows what is open only")
 			}
 			rows = append(rows, ended...)
 			if asJSON {

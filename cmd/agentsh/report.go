@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/supervisor/audit"
 	auditreport "agentsh/supervisor/audit/report"
 )
@@ -26,7 +27,7 @@ FILE is by default the audit log that was written to last.`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "markdown" && format != "html" {
-				return fail(exitUsage, fmt.Errorf("--output %s: not a format", format), "use markdown or html")
+				return failure.New(failure.Usage, fmt.Errorf("--output %s: not a format", format), "use markdown or html")
 			}
 			path, err := logFile(args)
 			if err != nil {
@@ -34,7 +35,7 @@ FILE is by default the audit log that was written to last.`,
 			}
 			r, err := readReport(path, session)
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			out := bufio.NewWriter(cmd.OutOrStdout())
 			write := r.Markdown
@@ -42,7 +43,7 @@ FILE is by default the audit log that was written to last.`,
 				write = r.HTML
 			}
 			if err := errors.Join(write(out), out.Flush()); err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			return nil
 		},

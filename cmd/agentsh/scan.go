@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/controller/scan"
 	"agentsh/internal/rootfs"
 )
@@ -44,11 +45,11 @@ exit status is 0 when everything was scanned, whatever was found.`,
 			p := scanPrinter{out: cmd.OutOrStdout(), json: asJSON, scanner: scan.New(o)}
 			for _, name := range args {
 				if err := p.path(cmd.Context(), name); err != nil {
-					return fail(exitOurs, err, "")
+					return failure.New(failure.Ours, err, "")
 				}
 			}
 			if err := p.end(); err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			return nil
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/channel"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
@@ -34,7 +35,7 @@ starts this command, and commands arrive over the socket.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
 			if socket != "" {
@@ -44,14 +45,14 @@ starts this command, and commands arrive over the socket.`,
 			syscall.CloseOnExec(bootstrap)
 			boot, err := readBootstrap(bootstrap)
 			if err != nil {
-				return fail(exitOurs, err, "agentctl starts this command; to run one command use 'agentsh exec'")
+				return failure.New(failure.Ours, err, "agentctl starts this command; to run one command use 'agentsh exec'")
 			}
 			conn, err := channel.FromFile(os.NewFile(uintptr(stream), "stream"))
 			if err != nil {
-				return fail(exitOurs, fmt.Errorf("stream: %w", err), "")
+				return failure.New(failure.Ours, fmt.Errorf("stream: %w", err), "")
 			}
 			if err := host.Serve(cmd.Context(), conn, boot, options); err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			return nil
 		},
@@ -68,7 +69,7 @@ starts this command, and commands arrive over the socket.`,
 // serveSocket serves a session of the registry.
 func serveSocket(ctx context.Context, socket string, options host.Options) error {
 	if err := host.ServeSocket(ctx, socket, options); err != nil {
-		return fail(exitOurs, err, "'agentsh session create' starts this command")
+		return failure.New(failure.Ours, err, "'agentsh session create' starts this command")
 	}
 	return nil
 }

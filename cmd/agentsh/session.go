@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/host"
 )
@@ -59,7 +60,7 @@ func newSessionCreateCommand() *cobra.Command {
 func (o *execOptions) create(ctx context.Context, name string) (host.Running, error) {
 	var none host.Running
 	if o.timeout < 0 || o.timeout%time.Second != 0 {
-		return none, usage("--timeout %s: whole seconds", o.timeout)
+		return none, failure.Usagef("--timeout %s: whole seconds", o.timeout)
 	}
 	plan, err := o.plan()
 	if err != nil {
@@ -67,21 +68,21 @@ func (o *execOptions) create(ctx context.Context, name string) (host.Running, er
 	}
 	boot, err := o.bootstrap(plan)
 	if err != nil {
-		return none, fail(exitOurs, err, "")
+		return none, failure.New(failure.Ours, err, "")
 	}
 	config := o.config
 	if config != "" {
 		if config, err = filepath.Abs(config); err != nil {
-			return none, fail(exitOurs, err, "")
+			return none, failure.New(failure.Ours, err, "")
 		}
 	}
 	registry, err := host.OpenRegistry()
 	if err != nil {
-		return none, fail(exitOurs, err, "")
+		return none, failure.New(failure.Ours, err, "")
 	}
 	one, err := registry.Create(ctx, name, config, boot)
 	if err != nil {
-		return none, fail(exitOurs, err, "")
+		return none, failure.New(failure.Ours, err, "")
 	}
 	return one, nil
 }
@@ -113,11 +114,11 @@ func newSessionListCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			registry, err := host.OpenRegistry()
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			list, err := registry.List()
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(append([]host.Running{}, list...))
@@ -155,7 +156,7 @@ func newSessionDestroyCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, names []string) error {
 			registry, err := host.OpenRegistry()
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			for _, name := range names {
 				if err := registry.Destroy(cmd.Context(), name); err != nil {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/channel"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
@@ -27,7 +28,7 @@ type attached struct {
 func (o *execOptions) attach(ctx context.Context) (where, error) {
 	registry, err := host.OpenRegistry()
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	client, one, err := registry.Attach(ctx, o.session, version)
 	if err != nil {
@@ -36,7 +37,7 @@ func (o *execOptions) attach(ctx context.Context) (where, error) {
 	a := &attached{client: client, one: one, cwd: o.cwd}
 	if a.cwd == "" {
 		if a.cwd, err = hereIn(one.Workspace); err != nil {
-			return nil, fail(exitOurs, errors.Join(err, client.Close()), "")
+			return nil, failure.New(failure.Ours, errors.Join(err, client.Close()), "")
 		}
 	}
 	return a, nil
@@ -45,9 +46,9 @@ func (o *execOptions) attach(ctx context.Context) (where, error) {
 // sessionFailure says what to do when there is no such session.
 func sessionFailure(err error) error {
 	if errors.Is(err, host.ErrNoSession) {
-		return fail(exitOurs, err, "'agentsh session list' names those that run")
+		return failure.New(failure.Ours, err, "'agentsh session list' names those that run")
 	}
-	return fail(exitOurs, err, "")
+	return failure.New(failure.Ours, err, "")
 }
 
 func (a *attached) start() string { return a.cwd }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/host"
@@ -26,14 +27,14 @@ such place is named.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			client, one, err := attachOne(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			defer func() { _ = client.Close() }() // the session goes on without us
-			p, err := readPolicy(orDefault(file, operator.Policy), policyVars(one.Workspace, operator.Vars))
+			p, err := readPolicy(orDefault(file, operator.Policy), host.PolicyVars(one.Workspace, operator.Vars))
 			if err != nil {
 				return err
 			}
@@ -43,7 +44,7 @@ such place is named.`,
 			}
 			done, err := client.Reload(cmd.Context(), r)
 			if err != nil {
-				return fail(exitOurs, err, "the old policy holds")
+				return failure.New(failure.Ours, err, "the old policy holds")
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(done)

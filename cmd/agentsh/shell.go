@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 )
 
@@ -30,7 +31,7 @@ which bash itself does only where it is not interactive.`,
 
 func (o *execOptions) shell(cmd *cobra.Command, std stdio) error {
 	if !foreground.IsTerminal(std.in) {
-		return fail(exitOurs, errors.New("standard input is not a terminal"), "run a script with 'agentsh exec -- bash SCRIPT'")
+		return failure.New(failure.Ours, errors.New("standard input is not a terminal"), "run a script with 'agentsh exec -- bash SCRIPT'")
 	}
 	p, err := o.place()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
 	"agentsh/internal/shim"
@@ -27,20 +28,20 @@ import (
 // it run anything else: what is missing or wrong is the end, with exit code 125.
 func runShim(ctx context.Context, executable string, argv []string) int {
 	std := stdio{os.Stdin, os.Stdout, os.Stderr}
-	return report(foreground.Messages(ctx, os.Stderr), shimCommand(ctx, executable, argv, std))
+	return failure.Report(foreground.Messages(ctx, os.Stderr), shimCommand(ctx, executable, argv, std))
 }
 
 func shimCommand(ctx context.Context, executable string, argv []string, std stdio) error {
 	if len(argv) == 0 {
-		return fail(exitOurs, errors.New("started without a name"), "")
+		return failure.New(failure.Ours, errors.New("started without a name"), "")
 	}
 	shells, err := shim.Shells("/")
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	if !slices.ContainsFunc(shells, func(s shim.Shell) bool { return "/"+s.Path == executable }) {
-		return fail(
-			exitOurs,
+		return failure.New(
+			failure.Ours,
 			fmt.Errorf("%s was started as the shell %s, for which it does not stand in", executable, argv[0]),
 			"run 'agentsh shim install'",
 		)
@@ -89,7 +90,7 @@ shells are themselves.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			states, err := shim.Status(root)
 			if err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			return printStates(cmd.OutOrStdout(), states, asJSON)
 		},
@@ -99,7 +100,7 @@ shells are themselves.`,
 		Use: "uninstall [--root DIR]", Short: "Put the shells back", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := shim.Uninstall(root); err != nil {
-				return fail(exitOurs, err, "")
+				return failure.New(failure.Ours, err, "")
 			}
 			return nil
 		},
@@ -113,15 +114,15 @@ shells are themselves.`,
 func installShim(w io.Writer, root, policyFile string) error {
 	if policyFile != "" {
 		if err := configureImage(root, policyFile); err != nil {
-			return fail(exitOurs, err, "")
+			return failure.New(failure.Ours, err, "")
 		}
 	}
 	if err := checkImage(root); err != nil {
-		return fail(exitOurs, err, "name a policy in "+filepath.Join(root, layout.Config)+", or install with --policy FILE")
+		return failure.New(failure.Ours, err, "name a policy in "+filepath.Join(root, layout.Config)+", or install with --policy FILE")
 	}
 	states, err := shim.Install(root, "/proc/self/exe")
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	return printStates(w, states, false)
 }
@@ -168,7 +169,7 @@ func checkImage(root string) error {
 		return err
 	}
 	_, err = syntax.Load(policy.Source{Name: operator.Policy, Data: data},
-		syntax.Options{Vars: policyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars), OutsideWorkspace: true, ReadFile: read})
+		syntax.Options{Vars: host.PolicyVars(orDefault(operator.Workspace, "/workspace"), operator.Vars), OutsideWorkspace: true, ReadFile: read})
 	return err
 }
 
@@ -183,16 +184,16 @@ func printStates(w io.Writer, states []shim.State, asJSON bool) error {
 	if asJSON {
 		data, err := json.MarshalIndent(states, "", "  ")
 		if err != nil {
-			return fail(exitOurs, err, "")
+			return failure.New(failure.Ours, err, "")
 		}
 		b.Reset()
 		fmt.Fprintf(&b, "%s\n", data)
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	if !sound {
-		return fail(1, nil, "")
+		return failure.New(1, nil, "")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/internal/snapshot"
 )
@@ -11,7 +12,7 @@ import (
 func stateDir() (layout.State, error) {
 	dir, err := layout.FindState(os.Getenv, os.Geteuid())
 	if err != nil {
-		return "", fail(exitOurs, err, "")
+		return "", failure.New(failure.Ours, err, "")
 	}
 	return dir, nil
 }

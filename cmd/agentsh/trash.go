@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/snapshot"
 	"agentsh/internal/text"
 	"agentsh/internal/trash"
@@ -81,13 +82,13 @@ func (p trashPlace) sessions() ([]*snapshot.Session, error) {
 func (p trashPlace) entries(dir string) ([]trashEntry, error) {
 	sessions, err := p.sessions()
 	if err != nil {
-		return nil, fail(exitOurs, err, "")
+		return nil, failure.New(failure.Ours, err, "")
 	}
 	out := []trashEntry{}
 	for _, s := range sessions {
 		list, err := s.Trash()
 		if err != nil {
-			return nil, fail(exitOurs, err, "")
+			return nil, failure.New(failure.Ours, err, "")
 		}
 		running := p.from == "" && len(list) > 0 && s.Running()
 		for _, e := range list {
@@ -116,7 +117,7 @@ func trashHere(all bool) (string, error) {
 	}
 	here, err := os.Getwd()
 	if err != nil {
-		return "", fail(exitOurs, err, "")
+		return "", failure.New(failure.Ours, err, "")
 	}
 	return here, nil
 }
@@ -208,7 +209,7 @@ gone: --to names the directory that stands for its workspace.`,
 // restorePlace is the trash of the command line, with where its files go.
 func restorePlace(from, to string) (p trashPlace, err error) {
 	if (from == "") != (to == "") {
-		return p, usage("--from and --to belong together: the trash of a run, and where its files go")
+		return p, failure.Usagef("--from and --to belong together: the trash of a run, and where its files go")
 	}
 	p.from = from
 	if to == "" {
@@ -218,7 +219,7 @@ func restorePlace(from, to string) (p trashPlace, err error) {
 		p.to, err = filepath.EvalSymlinks(p.to)
 	}
 	if err != nil {
-		return p, fail(exitOurs, err, "make the directory first")
+		return p, failure.New(failure.Ours, err, "make the directory first")
 	}
 	return p, nil
 }
@@ -243,7 +244,7 @@ next:
 				continue next
 			}
 		}
-		return nil, fail(exitOurs, fmt.Errorf("the trash has no file %q", id), "'agentsh trash list --all' names them")
+		return nil, failure.New(failure.Ours, fmt.Errorf("the trash has no file %q", id), "'agentsh trash list --all' names them")
 	}
 	return out, nil
 }
@@ -251,11 +252,11 @@ next:
 func trashFailure(err error) error {
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return fail(exitOurs, err, "--force replaces what has the name now")
+		return failure.New(failure.Ours, err, "--force replaces what has the name now")
 	case errors.Is(err, trash.ErrInUse):
-		return fail(exitOurs, err, "wait until its command has ended")
+		return failure.New(failure.Ours, err, "wait until its command has ended")
 	}
-	return fail(exitOurs, err, "")
+	return failure.New(failure.Ours, err, "")
 }
 
 // restore puts one file back, by its session while that runs.
@@ -340,7 +341,7 @@ of every session.`,
 		Example: "  agentsh trash purge 3kq0c1r7x2ab/4\n  agentsh trash purge --older 168h",
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if (len(ids) > 0) == (all || older > 0) {
-				return usage("name files, or give --all or --older")
+				return failure.Usagef("name files, or give --all or --older")
 			}
 			place := trashPlace{from: *from}
 			entries, err := place.find(ids)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/cmd/agentsh/failure"
 )
 
 // allWays are the ways of [ways], with and without a terminal.
@@ -155,8 +157,8 @@ func TestAnOutputThatCannotBeWrittenIsTold(t *testing.T) {
 					} else if output.to != nil {
 						cmd.Stderr = output.to(t)
 					}
-					if code := endsWithin(t, cmd, 20*time.Second); code != exitOurs {
-						t.Errorf("exit status %d, want %d", code, exitOurs)
+					if code := endsWithin(t, cmd, 20*time.Second); code != failure.Ours {
+						t.Errorf("exit status %d, want %d", code, failure.Ours)
 					}
 					if fd == 1 && (!strings.Contains(told.String(), want) || !strings.Contains(told.String(), "agentsh: hint: ")) {
 						t.Errorf("said %q, want %q", &told, want)
@@ -351,7 +353,7 @@ func TestAResultThatCannotBeWritten(t *testing.T) {
 			cmd := program(t, dir, append(flags[:len(flags):len(flags)], "--json", "--", "true")...)
 			var told bytes.Buffer
 			cmd.Stdout, cmd.Stderr = openFor(t, "/dev/full"), &told
-			if code := endsWithin(t, cmd, 20*time.Second); code != exitOurs ||
+			if code := endsWithin(t, cmd, 20*time.Second); code != failure.Ours ||
 				!strings.Contains(told.String(), "standard output could not be written: no space left on device") {
 				t.Errorf("exit status %d, %q", code, &told)
 			}
@@ -366,7 +368,7 @@ func TestAShellWhoseOutputCannotBeWritten(t *testing.T) {
 	cmd := program(t, dir, "shell", "-p", "policy.yaml", "-w", "work")
 	var told bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, openFor(t, "/dev/full"), &told
-	if code := endsWithin(t, cmd, 20*time.Second); code != exitOurs ||
+	if code := endsWithin(t, cmd, 20*time.Second); code != failure.Ours ||
 		!strings.Contains(told.String(), "standard output could not be written: no space left on device") {
 		t.Errorf("exit status %d, %q", code, &told)
 	}

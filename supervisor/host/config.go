@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/strictyaml"
 	"agentsh/supervisor"
 	"agentsh/supervisor/probe"
@@ -204,4 +206,14 @@ func (r *configReader) names(n *yaml.Node, key, kind string, known []string, int
 		}
 		*into = append(*into, probe.Setting{Name: name, At: fmt.Sprintf("%s:%d:%d", r.path, item.Line, item.Column)})
 	}
+}
+
+// PolicyVars are the variables of policies for a workspace that commands see
+// under the same path. more are those of the configuration, which win.
+func PolicyVars(workspace string, more map[string]string) map[string]string {
+	vars := map[string]string{
+		"WORKSPACE": workspace, "PROJECT_ROOT": workspace, "GIT_ROOT": workspace, "HOME": layout.CommandHome, "TMPDIR": "/tmp",
+	}
+	maps.Copy(vars, more)
+	return vars
 }

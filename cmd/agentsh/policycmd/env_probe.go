@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/wire"
 	"agentsh/policy/policytest"
 )
@@ -57,7 +58,7 @@ func newEnvProbeCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				return usage("name the policy with -p FILE")
+				return failure.Usagef("name the policy with -p FILE")
 			}
 			return probeShells(cmd.Context(), cmd.OutOrStdout(), file, &at)
 		},
@@ -75,7 +76,7 @@ func probeShells(ctx context.Context, out io.Writer, file string, at *places) (e
 	}
 	s, err := openScratch(ctx, p, nil)
 	if err != nil {
-		return fail(exitOurs, err, "")
+		return failure.New(failure.Ours, err, "")
 	}
 	defer func() {
 		if closed := s.Close(); err == nil {
@@ -86,7 +87,7 @@ func probeShells(ctx context.Context, out io.Writer, file string, at *places) (e
 	for _, shell := range shellStarts {
 		o, err := s.run(ctx, shell.argv...)
 		if err != nil {
-			return fail(exitOurs, err, "")
+			return failure.New(failure.Ours, err, "")
 		}
 		word := shellVerdict(o)
 		if word == startupSilent && shell.must {
@@ -95,7 +96,7 @@ func probeShells(ctx context.Context, out io.Writer, file string, at *places) (e
 		fmt.Fprintf(out, "%-32s %s\n", shell.name, word)
 	}
 	if missed > 0 {
-		return fail(exitFailed, fmt.Errorf("the startup script does not act in %d ways that read BASH_ENV", missed),
+		return failure.New(failure.Found, fmt.Errorf("the startup script does not act in %d ways that read BASH_ENV", missed),
 			"env_inject must set BASH_ENV to a file that the sandbox shows")
 	}
 	return nil

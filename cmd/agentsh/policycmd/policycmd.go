@@ -1,4 +1,11 @@
-package main
+// Package policycmd has the commands of a policy's author: agentsh policy and
+// agentsh env.
+//
+// policycmd.go has check and schema, and loads policies for all commands. explain.go,
+// suite.go (test, printed by report.go), compare.go (diff, replay, learn), probe.go
+// and env.go are the other commands. live.go, probe.go and env_probe.go run commands
+// in the scratch sessions of scratch.go.
+package policycmd
 
 import (
 	"errors"
@@ -10,16 +17,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 	"agentsh/supervisor/host"
 )
 
-// exitFailed is the exit code of a check or test that found something wrong.
-const exitFailed = 1
-
-func newPolicyCommand() *cobra.Command {
+// New is the command policy.
+func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Check, explain, test and compare policies",
@@ -62,16 +68,16 @@ func (p *places) values() (map[string]string, error) {
 	}
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
-		return nil, fail(exitFailed, err, "")
+		return nil, failure.New(failure.Found, err, "")
 	}
-	vars := policyVars(workspace, operator.Vars)
+	vars := host.PolicyVars(workspace, operator.Vars)
 	if p.home != "" {
 		vars["HOME"] = p.home
 	}
 	for _, v := range p.vars {
 		name, text, ok := strings.Cut(v, "=")
 		if !ok || name == "" {
-			return nil, fail(exitUsage, fmt.Errorf("--var %s is not NAME=VALUE", v), "")
+			return nil, failure.New(failure.Usage, fmt.Errorf("--var %s is not NAME=VALUE", v), "")
 		}
 		vars[name] = text
 	}
@@ -90,11 +96,11 @@ func (p *places) load(file string) (*policy.Policy, error) {
 func loadPolicy(file string, vars map[string]string) (*policy.Policy, error) {
 	data, err := readBounded(file)
 	if err != nil {
-		return nil, fail(exitFailed, fmt.Errorf("policy: %w", err), "")
+		return nil, failure.New(failure.Found, fmt.Errorf("policy: %w", err), "")
 	}
 	p, err := syntax.Load(policy.Source{Name: file, Data: data}, syntax.Options{Vars: vars, ReadFile: readBounded})
 	if err != nil {
-		return nil, fail(exitFailed, err, "")
+		return nil, failure.New(failure.Found, err, "")
 	}
 	return p, nil
 }
@@ -114,11 +120,6 @@ func readBounded(name string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: more than %d bytes", name, syntax.MaxSource)
 	}
 	return data, nil
-}
-
-// usage is an error in how a command was called.
-func usage(format string, args ...any) error {
-	return fail(exitUsage, fmt.Errorf(format, args...), "run with --help for usage")
 }
 
 func newCheckCommand() *cobra.Command {
@@ -164,7 +165,7 @@ func check(out io.Writer, files []string, vars map[string]string, strict bool) e
 		fmt.Fprintf(out, "%s: ok, %d rules, %d warnings\n", file, countRules(p), len(warnings))
 	}
 	if bad > 0 {
-		return fail(exitFailed, fmt.Errorf("%d of %d files are not good", bad, len(files)), "")
+		return failure.New(failure.Found, fmt.Errorf("%d of %d files are not good", bad, len(files)), "")
 	}
 	return nil
 }

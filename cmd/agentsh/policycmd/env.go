@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"errors"
@@ -12,13 +12,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
 	"agentsh/policy"
 	"agentsh/policy/env"
 	"agentsh/supervisor/host"
 )
 
-func newEnvCommand() *cobra.Command {
+// NewEnv is the command env.
+func NewEnv() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env",
 		Short: "Explain the environment of commands",
@@ -62,7 +64,7 @@ func newEnvExplainCommand() *cobra.Command {
 
 func (o *envOptions) explain(out io.Writer, argv []string) error {
 	if o.policy == "" {
-		return usage("name the policy with -p FILE")
+		return failure.Usagef("name the policy with -p FILE")
 	}
 	p, err := o.at.load(o.policy)
 	if err != nil {
@@ -80,7 +82,8 @@ func (o *envOptions) explain(out io.Writer, argv []string) error {
 		}
 		d, diagnostic := p.Evaluate(request)
 		if d.Effect == policy.Deny {
-			return fail(exitFailed, fmt.Errorf("the command is denied by rule %s: %s", diagnostic.Rule, diagnostic.Message), diagnostic.Hint)
+			return failure.New(failure.Found, fmt.Errorf("the command is denied by rule %s: %s", diagnostic.Rule, diagnostic.Message),
+				diagnostic.Hint)
 		}
 		layers.Filter = p.EnvFilter(d.Rule)
 		layers.Filter.Source = "env_policy"
@@ -90,7 +93,7 @@ func (o *envOptions) explain(out io.Writer, argv []string) error {
 	}
 	result, err := env.Build(layers)
 	if err != nil {
-		return fail(exitFailed, err, "a command would not be started")
+		return failure.New(failure.Found, err, "a command would not be started")
 	}
 	printEnvironment(out, result, o.values)
 	return nil
@@ -108,7 +111,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 	}
 	files, err := envFiles(o.dir)
 	if err != nil {
-		return env.Layers{}, fail(exitFailed, err, "")
+		return env.Layers{}, failure.New(failure.Found, err, "")
 	}
 	l := env.Layers{
 		Baseline: env.Baseline(env.Place{Home: vars["HOME"]}),
@@ -124,7 +127,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 		if !strings.Contains(e, "=") {
 			value, set := os.LookupEnv(e)
 			if !set {
-				return env.Layers{}, usage("--env %s: not set here", e)
+				return env.Layers{}, failure.Usagef("--env %s: not set here", e)
 			}
 			e += "=" + value
 		}
@@ -137,7 +140,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 func (o *envOptions) injected() (map[string]string, error) {
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
-		return nil, fail(exitFailed, err, "")
+		return nil, failure.New(failure.Found, err, "")
 	}
 	given, err := pairs(o.inject)
 	if err != nil {
@@ -156,7 +159,7 @@ func pairs(list []string) (map[string]string, error) {
 	for _, p := range list {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok {
-			return nil, usage("%s is not NAME=VALUE", p)
+			return nil, failure.Usagef("%s is not NAME=VALUE", p)
 		}
 		out[name] = value
 	}

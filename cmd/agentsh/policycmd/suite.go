@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 )
@@ -36,7 +37,7 @@ func newTestCommand() *cobra.Command {
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains([]string{"text", "tap", "junit", "json"}, o.output) {
-				return usage("-o %s is not text, tap, junit or json", o.output)
+				return failure.Usagef("-o %s is not text, tap, junit or json", o.output)
 			}
 			return runTests(cmd.Context(), cmd.OutOrStdout(), args, o)
 		},
@@ -96,7 +97,7 @@ func runTests(ctx context.Context, out io.Writer, args []string, o testOptions) 
 	for _, key := range slices.Sorted(maps.Keys(suites)) {
 		t, err := runGroup(ctx, suites[key], o)
 		if err != nil {
-			return fail(exitFailed, err, "")
+			return failure.New(failure.Found, err, "")
 		}
 		failures += t.failures(o)
 		all = append(all, t)
@@ -105,7 +106,7 @@ func runTests(ctx context.Context, out io.Writer, args []string, o testOptions) 
 		return err
 	}
 	if failures > 0 {
-		return fail(exitFailed, nil, "")
+		return failure.New(failure.Found, nil, "")
 	}
 	return nil
 }
@@ -116,7 +117,7 @@ func findSuites(args []string) ([]string, error) {
 	for _, arg := range args {
 		info, err := os.Stat(arg)
 		if err != nil {
-			return nil, fail(exitUsage, err, "")
+			return nil, failure.New(failure.Usage, err, "")
 		}
 		if !info.IsDir() {
 			files = append(files, arg)
@@ -129,12 +130,12 @@ func findSuites(args []string) ([]string, error) {
 			return err
 		})
 		if err != nil {
-			return nil, fail(exitFailed, err, "")
+			return nil, failure.New(failure.Found, err, "")
 		}
 	}
 	if len(files) == 0 {
-		return nil, fail(
-			exitUsage,
+		return nil, failure.New(
+			failure.Usage,
 			fmt.Errorf("no *_test.yaml in %s", strings.Join(args, ", ")),
 			"a test file names its policy and lists requests with what is expected",
 		)
@@ -163,7 +164,7 @@ func loadSuites(files []string) (map[string][]*policytest.Suite, error) {
 		suites[key] = append(suites[key], s)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fail(exitFailed, err, "")
+		return nil, failure.New(failure.Found, err, "")
 	}
 	return suites, nil
 }

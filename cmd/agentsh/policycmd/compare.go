@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"bufio"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 )
@@ -39,7 +40,7 @@ func newDiffCommand() *cobra.Command {
 func diff(out io.Writer, a, b *policy.Policy) error {
 	differences, err := policytest.Diff(a, b)
 	if err != nil {
-		return fail(exitFailed, err, "")
+		return failure.New(failure.Found, err, "")
 	}
 	titles := []struct{ kind, title string }{
 		{"allowed", "becomes allowed"}, {"denied", "becomes denied"}, {"changed", "is decided otherwise"},
@@ -53,7 +54,7 @@ func diff(out io.Writer, a, b *policy.Policy) error {
 	}
 	settings, err := policytest.DiffSettings(a, b)
 	if err != nil {
-		return fail(exitFailed, err, "")
+		return failure.New(failure.Found, err, "")
 	}
 	for _, sentence := range settings {
 		fmt.Fprintln(out, sentence)
@@ -62,7 +63,7 @@ func diff(out io.Writer, a, b *policy.Policy) error {
 		fmt.Fprintln(out, "both policies decide alike")
 		return nil
 	}
-	return fail(exitFailed, nil, "")
+	return failure.New(failure.Found, nil, "")
 }
 
 func printDifference(out io.Writer, title string, d policytest.Difference) {
@@ -87,7 +88,7 @@ func newReplayCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if file == "" {
-				return usage("name the policy with -p FILE")
+				return failure.Usagef("name the policy with -p FILE")
 			}
 			p, err := at.load(file)
 			if err != nil {
@@ -121,7 +122,7 @@ func replay(out io.Writer, p *policy.Policy, file string, every bool) error {
 		return err
 	})
 	if err != nil {
-		return fail(exitFailed, fmt.Errorf("%s: %w", file, err), "")
+		return failure.New(failure.Found, fmt.Errorf("%s: %w", file, err), "")
 	}
 	fmt.Fprintf(
 		w,
@@ -134,7 +135,7 @@ func replay(out io.Writer, p *policy.Policy, file string, every bool) error {
 		return err
 	}
 	if count.Changed > 0 {
-		return fail(exitFailed, nil, "")
+		return failure.New(failure.Found, nil, "")
 	}
 	return nil
 }
@@ -145,7 +146,7 @@ func openLog(file string) (io.ReadCloser, error) {
 	}
 	log, err := os.Open(file)
 	if err != nil {
-		return nil, fail(exitFailed, err, "")
+		return nil, failure.New(failure.Found, err, "")
 	}
 	return log, nil
 }
@@ -169,7 +170,7 @@ func newLearnCommand() *cobra.Command {
 			defer log.Close()
 			text, widened, err := policytest.Learn(log, name, vars)
 			if err != nil {
-				return fail(exitFailed, fmt.Errorf("%s: %w", args[0], err), "")
+				return failure.New(failure.Found, fmt.Errorf("%s: %w", args[0], err), "")
 			}
 			for _, q := range widened {
 				fmt.Fprintf(cmd.ErrOrStderr(), "agentsh: was denied and is allowed by the written policy: %s\n", policytest.Describe(q))

@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"encoding/json"
@@ -16,37 +16,7 @@ import (
 	"agentsh/policy/syntax"
 )
 
-// block is a fenced block of a page.
-type block struct {
-	kind string // yaml, console
-	text string
-	line int // of the text
-}
-
-func blocksOf(t *testing.T, file string) []block {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []block
-	var open *block
-	for i, l := range strings.Split(string(data), "\n") {
-		kind, fence := strings.CutPrefix(l, "```")
-		switch {
-		case fence && open == nil:
-			open = &block{kind: kind, line: i + 2}
-		case fence:
-			out = append(out, *open)
-			open = nil
-		case open != nil:
-			open.text += l + "\n"
-		}
-	}
-	return out
-}
-
-const policyPage = "../../doc/policy.md"
+const policyPage = "../../../doc/policy.md"
 
 // TestExamplesOfTheReference loads every policy of the page, runs its cases
 // and the command lines below it.
@@ -57,28 +27,28 @@ func TestExamplesOfTheReference(t *testing.T) {
 	}
 	dir := t.TempDir()
 	ran := map[string]int{}
-	for _, b := range blocksOf(t, page) {
-		at := fmt.Sprintf("doc/policy.md:%d", b.line)
+	for _, b := range testenv.Blocks(t, page) {
+		at := fmt.Sprintf("doc/policy.md:%d", b.Line)
 		switch {
-		case b.kind == "console":
+		case b.Kind == "console":
 			ran["console"]++
-			runConsole(t, at, dir, b.text)
-		case strings.HasPrefix(b.text, "tests:"):
+			runConsole(t, at, dir, b.Text)
+		case strings.HasPrefix(b.Text, "tests:"):
 			ran["tests"]++
-			write(t, filepath.Join(dir, "policy_test.yaml"), "policy: policy.yaml\n"+b.text)
+			write(t, filepath.Join(dir, "policy_test.yaml"), "policy: policy.yaml\n"+b.Text)
 			if out, code := agentsh(t, dir, "policy", "test", "policy_test.yaml"); code != 0 {
 				t.Errorf("%s: exit code %d\n%s", at, code, out)
 			}
 		default:
 			ran["policy"]++
 			keepLast(t, dir)
-			write(t, filepath.Join(dir, "policy.yaml"), b.text)
+			write(t, filepath.Join(dir, "policy.yaml"), b.Text)
 			p, err := loadPolicy(filepath.Join(dir, "policy.yaml"), policytest.Vars())
 			if err != nil {
 				t.Errorf("%s: %v", at, err)
 				continue
 			}
-			write(t, filepath.Join(dir, p.Name()+".yaml"), b.text) // what extends names
+			write(t, filepath.Join(dir, p.Name()+".yaml"), b.Text) // what extends names
 		}
 	}
 	if ran["policy"] < 25 || ran["tests"] < 20 || ran["console"] < 3 {
@@ -128,8 +98,8 @@ func runConsole(t *testing.T, at, dir, text string) {
 // not documented.
 func TestTheReferenceShowsEveryKey(t *testing.T) {
 	var text strings.Builder
-	for _, b := range blocksOf(t, policyPage) {
-		text.WriteString(b.text)
+	for _, b := range testenv.Blocks(t, policyPage) {
+		text.WriteString(b.Text)
 	}
 	data, err := syntax.Schema()
 	if err != nil {

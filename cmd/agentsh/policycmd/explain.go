@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/gitguard"
 	"agentsh/internal/layout"
 	"agentsh/policy"
@@ -62,7 +63,7 @@ func newExplainCommand() *cobra.Command {
 			by := heldBy(policytest.GroupOf(request))
 			if q.here {
 				if by, err = heldHere(cmd.Context(), p, request); err != nil {
-					return fail(exitOurs, err, "")
+					return failure.New(failure.Ours, err, "")
 				}
 			}
 			return explain(cmd.OutOrStdout(), p, request, by)
@@ -98,11 +99,11 @@ func (q *question) request(argv []string) (policy.Request, error) {
 	}
 	switch {
 	case asked != 1:
-		return nil, usage("ask about one of: a command after --, --file, --net, --socket, --signal")
+		return nil, failure.Usagef("ask about one of: a command after --, --file, --net, --socket, --signal")
 	case q.policy == "":
-		return nil, usage("name the policy with -p FILE")
+		return nil, failure.Usagef("name the policy with -p FILE")
 	case q.net == "" && (q.method != "" || q.path != ""):
-		return nil, usage("--method and --path are about --net")
+		return nil, failure.Usagef("--method and --path are about --net")
 	case q.file != "":
 		return q.fileRequest()
 	case q.net != "":
@@ -124,7 +125,7 @@ func (q *question) request(argv []string) (policy.Request, error) {
 	case q.signal != "":
 		number, ok := policy.ParseSignal(q.signal)
 		if !ok {
-			return nil, usage("%s is not a signal", q.signal)
+			return nil, failure.Usagef("%s is not a signal", q.signal)
 		}
 		return &policy.SignalRequest{Signal: number, Target: q.target}, nil
 	}
@@ -134,7 +135,7 @@ func (q *question) request(argv []string) (policy.Request, error) {
 func (q *question) fileRequest() (policy.Request, error) {
 	op, ok := policy.ParseFileOp(q.op)
 	if !ok || op&(op-1) != 0 {
-		return nil, usage("--op %s is not one operation of file_rules", q.op)
+		return nil, failure.Usagef("--op %s is not one operation of file_rules", q.op)
 	}
 	file, err := filepath.Abs(q.file)
 	if err != nil {
@@ -146,11 +147,11 @@ func (q *question) fileRequest() (policy.Request, error) {
 func networkRequest(destination, protocol string) (*policy.NetworkRequest, error) {
 	host, port, err := net.SplitHostPort(destination)
 	if err != nil {
-		return nil, usage("--net %s is not HOST:PORT", destination)
+		return nil, failure.Usagef("--net %s is not HOST:PORT", destination)
 	}
 	number, err := strconv.Atoi(port)
 	if err != nil {
-		return nil, usage("--net %s: the port is not a number", destination)
+		return nil, failure.Usagef("--net %s: the port is not a number", destination)
 	}
 	r := &policy.NetworkRequest{Port: number, Protocol: protocol}
 	if addr, err := netip.ParseAddr(host); err == nil {
@@ -277,7 +278,7 @@ func explain(out io.Writer, p *policy.Policy, request policy.Request, by string)
 	if d.Permits() && inner {
 		return nil
 	}
-	return fail(exitFailed, nil, "")
+	return failure.New(failure.Found, nil, "")
 }
 
 // explainGuard says where git_guard decides too, by content that no request has.

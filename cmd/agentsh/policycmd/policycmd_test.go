@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"bytes"
@@ -9,8 +9,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
+	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/testenv"
 	"agentsh/policy/policytest"
+	"agentsh/supervisor"
 )
+
+func TestMain(m *testing.M) {
+	supervisor.Reexec()
+	testenv.DefaultSignals()
+	os.Exit(m.Run())
+}
 
 const testPolicy = `version: 1
 name: tested
@@ -47,11 +58,12 @@ func agentsh(t *testing.T, dir string, args ...string) (out string, code int) {
 	t.Helper()
 	t.Chdir(dir)
 	var stdout, stderr bytes.Buffer
-	root := newRoot()
+	root := &cobra.Command{Use: "agentsh", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(New(), NewEnv())
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
 	root.SetArgs(args)
-	code = report(&stderr, root.ExecuteContext(t.Context()))
+	code = failure.Report(&stderr, root.ExecuteContext(t.Context()))
 	return stdout.String() + stderr.String(), code
 }
 

@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/cmd/agentsh/failure"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 	"agentsh/policy/syntax"
@@ -92,7 +93,7 @@ func probe(ctx context.Context, out io.Writer, file string, at *places, verbose 
 	for _, part := range []func(context.Context) ([]attempt, error){pr.commands, pr.files, pr.hosts} {
 		found, err := part(ctx)
 		if err != nil {
-			return fail(exitOurs, err, "")
+			return failure.New(failure.Ours, err, "")
 		}
 		attempts = append(attempts, found...)
 	}
@@ -115,7 +116,7 @@ func printAttempts(out io.Writer, attempts []attempt, verbose bool) error {
 	fmt.Fprintf(out, "%d tried, %d held, %d get through, %d not judged\n",
 		len(attempts), counts[verdictHeld], counts[verdictThrough], counts[verdictUnknown])
 	if counts[verdictThrough] > 0 {
-		return fail(exitFailed, nil, "")
+		return failure.New(failure.Found, nil, "")
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"os"
@@ -284,12 +284,16 @@ func sentences(t *testing.T, file string) []string {
 	return strings.Split(marked+"\n"+description, "\n")
 }
 
-// goTests are the names of the tests of this directory.
+// goTests are the names of the tests of this package and of the program.
 func goTests(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, pattern := range []string{"*_test.go", "../*_test.go"} {
+		some, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, some...)
 	}
 	var out []string
 	for _, file := range files {

@@ -1,4 +1,4 @@
-package main
+package policycmd
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 	"agentsh/policy/syntax"
 )
 
-const packs = "../../packaging/policies"
+const packs = "../../../packaging/policies"
 
 func TestPacksHoldWhatTheirTestsSay(t *testing.T) {
 	dir, err := filepath.Abs(packs)
@@ -50,8 +50,8 @@ func TestPacksAreTestedOneByOne(t *testing.T) {
 // is gone around by a link named .vscode.
 func TestPoliciesProtectTheDirectoriesTheyNameFilesIn(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{packs + "/*.yaml", "../../examples/*/policy.yaml", "../../examples/policies/*.yaml",
-		"../agentctl/example/policies/*.yaml"} {
+	for _, pattern := range []string{packs + "/*.yaml", "../../../examples/*/policy.yaml", "../../../examples/policies/*.yaml",
+		"../../agentctl/example/policies/*.yaml"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %q, %v", pattern, found, err)
