@@ -114,7 +114,7 @@ network_rules:
 		}
 	}
 	if !p.InspectsAny() || anyNetwork(t).InspectsAny() {
-		t.Error("whether any is looked into")
+		t.Error("whether any is inspected")
 	}
 }
 

@@ -1,8 +1,8 @@
 package policy
 
-// HostRequest asks whether a program may reach a host at all. It is asked before
-// more is known: for a name before its addresses and the port are known, for an
-// address before its connection says what it carries.
+// HostRequest asks whether a program may reach a host at all. A name is asked about
+// before its addresses and the port are known, an address before the first bytes of
+// the connection are.
 type HostRequest struct {
 	Host      Host
 	Names     []HostName // names that were resolved to the address; not used for a name
@@ -21,7 +21,7 @@ type HostName struct {
 type HostDecision struct {
 	// Decision is that of the first name that is permitted, else of the address
 	// itself if that is permitted, else the first that a person must approve. If
-	// there is none it denies the host, whatever the connection carries.
+	// there is none it denies the host, whatever is sent on the connection.
 	Decision
 	Diagnostic Diagnostic
 	Name       string   // the name that Decision is about; empty: the host as it was given
@@ -33,9 +33,9 @@ type HostDecision struct {
 // Forbidden reports whether every connection to the host is denied.
 func (d *HostDecision) Forbidden() bool { return d.Effect == Deny }
 
-// EvaluateHost decides whether a program may reach a host. Name servers and
-// proxies ask it about names before they resolve them, and about addresses before
-// they connect. A name is permitted if some rule could permit a connection by that
+// EvaluateHost decides whether a program may reach a host. The name server and the
+// proxy ask it before they resolve a name, and the proxy and connect(2) before they
+// connect to an address. A name is permitted if some rule could permit a connection by that
 // name, and no rule denies everything about it first. A rule of networks alone
 // permits addresses, not the lookup of names.
 func (p *Policy) EvaluateHost(q *HostRequest) HostDecision {

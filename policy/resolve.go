@@ -9,13 +9,12 @@ func (p *Policy) ruled(q *NetworkRequest, rule *Rule) (Decision, Diagnostic) {
 	return d, Diagnostic{Rule: rule.Name, Pos: rule.Pos, Message: rule.Message}
 }
 
-// Inspects reports whether what is decided about a connection depends on the
-// HTTP requests on it: whoever carries it must look into them. The request's
-// Method and Path are not read.
+// Inspects reports whether decisions about a connection depend on its HTTP
+// requests: the proxy must then inspect them. It ignores the Method and Path of q.
 func (p *Policy) Inspects(q *NetworkRequest) bool {
 	to, why := q.destination()
 	if why.text != "" {
-		return false // denied whatever it carries
+		return false // denied, with any content
 	}
 	if p.network.inspects(to) {
 		return true

@@ -73,7 +73,7 @@ out when only one runs. 'agentsh events --follow --type net' shows them as they 
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	cmd.Flags().IntVar(&past, "past", 50, "how many `CONNECTIONS` of the past are shown, 0 for none")
-	cmd.Flags().BoolVar(&all, "requests", false, "show each HTTP request that was looked into, too")
+	cmd.Flags().BoolVar(&all, "requests", false, "show each inspected HTTP request, too")
 	return cmd
 }
 

@@ -28,7 +28,7 @@ func networkKeys() []key[draft] {
 		{
 			field{
 				name:  "methods",
-				doc:   "HTTP methods, in capital letters. A rule that denies by method also matches a connection whose requests nobody looks into.",
+				doc:   "HTTP methods, in capital letters. A rule that denies by method also matches a connection that is not inspected.",
 				shape: listOf(shape{}),
 			},
 			readMethods,

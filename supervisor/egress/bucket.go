@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// bucket holds a session to a number of bytes per second. A nil one holds
-// nothing.
+// bucket limits a session to a number of bytes per second. A nil bucket has no
+// limit.
 type bucket struct {
 	rate  float64       // bytes per second
-	burst time.Duration // what may pass at once, as the time it is worth
+	burst time.Duration // bytes that may pass at once, as the time they take at rate
 
 	mu   sync.Mutex
-	free time.Time // when everything that was taken has been paid
+	free time.Time // when all bytes taken so far have had their time
 }
 
-// burstTime is how long a session may have been silent to its advantage.
+// burstTime is the longest silence that allows a burst afterwards.
 const burstTime = 50 * time.Millisecond
 
 func newBucket(rate int64) *bucket { return &bucket{rate: float64(rate), burst: burstTime} }
 
-// take waits until n bytes may pass, or ctx ends. Waiters take turns in the
-// order of their calls.
+// take waits until n bytes may pass, or ctx ends. Callers are served in the order
+// of their calls.
 func (b *bucket) take(ctx context.Context, n int) {
 	if b == nil || n <= 0 {
 		return
@@ -39,7 +39,7 @@ func (b *bucket) take(ctx context.Context, n int) {
 	}
 }
 
-// reserve takes n bytes and returns how long to wait for them.
+// reserve takes n bytes. It returns how long to wait before they may pass.
 func (b *bucket) reserve(n int, now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,13 +20,13 @@ import (
 	"time"
 )
 
-// authority signs the certificates that a session is shown for servers whose
-// connections are looked into. It is made for one session and kept in memory.
+// authority signs the certificates of inspected connections. It is made for one
+// session and exists in memory only.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
-	leaf *ecdsa.PrivateKey // of every server: the session holds no key to tell them by
+	leaf *ecdsa.PrivateKey // of every certificate: the session need not tell servers apart by keys
 
 	mu     sync.Mutex
 	issued map[string]*tls.Certificate
@@ -34,7 +34,7 @@ type authority struct {
 
 const (
 	authorityLife = 90 * 24 * time.Hour
-	issuedMost    = 1024 // certificates kept
+	issuedMost    = 1024 // certificates in memory
 )
 
 func (a *authority) make() error {
@@ -70,7 +70,7 @@ func serial() *big.Int {
 	return new(big.Int).SetBytes(b[:])
 }
 
-// certificate is the certificate for a host, a name or an address.
+// certificate returns the certificate of a host, which is a name or an address.
 func (a *authority) certificate(host string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,16 +103,16 @@ func (a *authority) certificate(host string) (*tls.Certificate, error) {
 	return c, nil
 }
 
-// bundles are where systems keep the authorities they trust, in one file. See
+// bundles are the files in which systems have the authorities they trust. See
 // crypto/x509, root_linux.go.
 var bundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
 	"/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
 }
 
-// CABundle is [Proxy.CA] together with the authorities this machine trusts, in
-// PEM: what programs of a session whose TLS is looked into are told to trust. A
-// machine that trusts nobody adds nothing.
+// CABundle returns [Proxy.CA] together with the authorities of this machine, in PEM.
+// Programs of a session whose TLS is inspected must trust it. A machine without
+// authorities adds nothing.
 func (p *Proxy) CABundle() ([]byte, error) {
 	out := bytes.Clone(p.ca.pem)
 	for _, name := range bundles {

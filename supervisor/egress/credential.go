@@ -13,29 +13,29 @@ import (
 	"agentsh/policy"
 )
 
-// Credential is a secret that the session knows by a placeholder only.
+// Credential is a secret. The session has only its placeholder.
 type Credential struct {
 	Name        string // shown in events and refusals
 	Placeholder string // what the session holds: 16 or more letters, digits, - and _
 	Value       string // the secret, 8 bytes or more; in no event, error or answer
-	// Endpoints are the hosts where the credential may be used: a name or
+	// Endpoints are the hosts that may get the value: a name or
 	// *.name, with :port unless that is 443.
 	Endpoints []string
-	// Exactly one of Header, Query and Path says where it may stand.
+	// Exactly one of Header, Query and Path names the position of the placeholder.
 	Header string // the only header
 	Query  string // the only query parameter
 	Path   bool   // the path of the request's target
 }
 
-// secret is a credential with what it is recognised by.
+// secret is a credential prepared for searches.
 type secret struct {
 	Credential
 	mark      []byte // the placeholder
 	endpoints []endpoint
-	forms     []form // how servers may write the value
+	forms     []form // encodings of the value that are searched for
 }
 
-// endpoint is where a credential may be used.
+// endpoint is a host that may get a value.
 type endpoint struct {
 	name string
 	addr policy.Host
@@ -47,7 +47,7 @@ type endpoint struct {
 type secrets struct {
 	list    []*secret
 	longest int      // of the placeholders
-	values  *needles // what answers are searched for; nil without credentials
+	values  *needles // searched for in answers; nil without credentials
 }
 
 const (
@@ -91,9 +91,9 @@ func newSecret(c Credential) (*secret, error) {
 		return nil, errors.New("the value has control characters")
 	case strings.Contains(c.Value, c.Placeholder):
 		return nil, errors.New("the value holds its placeholder")
-	case c.places() == 0:
+	case c.positions() == 0:
 		return nil, errors.New("it has no place: name the header or the query parameter that it goes to, or let it stand in the path")
-	case c.places() > 1:
+	case c.positions() > 1:
 		return nil, errors.New("it has more than one place: name one of a header, a query parameter and the path")
 	case len(c.Endpoints) == 0:
 		return nil, errors.New("it has no endpoints")
@@ -109,8 +109,8 @@ func newSecret(c Credential) (*secret, error) {
 	return s, nil
 }
 
-// places is how many places the credential is given.
-func (c *Credential) places() int {
+// positions counts the positions that are given.
+func (c *Credential) positions() int {
 	n := 0
 	for _, given := range []bool{c.Header != "", c.Query != "", c.Path} {
 		if given {
@@ -144,7 +144,7 @@ func (s *secret) at(host policy.Host, port uint16) bool {
 	return false
 }
 
-// endpoint reports whether a credential may be used at a destination.
+// endpoint reports whether a credential may be sent to a destination.
 func (s *secrets) endpoint(to destination) bool {
 	for _, one := range s.list {
 		if one.at(to.host, to.port) {
@@ -154,7 +154,7 @@ func (s *secrets) endpoint(to destination) bool {
 	return false
 }
 
-// in finds a placeholder.
+// in finds a placeholder in a text.
 func (s *secrets) in(text []byte) *secret {
 	for _, one := range s.list {
 		if bytes.Contains(text, one.mark) {
@@ -164,7 +164,7 @@ func (s *secrets) in(text []byte) *secret {
 	return nil
 }
 
-// inName finds a placeholder in a name that has no capitals.
+// inName finds a placeholder in a name in lower case.
 func (s *secrets) inName(name string) *secret {
 	for _, one := range s.list {
 		if strings.Contains(name, strings.ToLower(one.Placeholder)) {
@@ -174,7 +174,7 @@ func (s *secrets) inName(name string) *secret {
 	return nil
 }
 
-// misplaced is the refusal of a placeholder where it has no place.
+// misplaced is the refusal of a placeholder in another position than its own.
 func (s *secret) misplaced(where string) *refusal {
 	place := "the path of a request"
 	switch {
@@ -187,8 +187,8 @@ func (s *secret) misplaced(where string) *refusal {
 		"it may stand in "+place+" over TLS to "+strings.Join(s.Endpoints, ", "))
 }
 
-// ready puts real values in the place of placeholders in a request, and refuses
-// placeholders that stand elsewhere.
+// ready replaces placeholders in a request by their values. It refuses placeholders
+// in other positions.
 func (x *exchange) ready(r *http.Request) *refusal {
 	all := x.f.client.p.judge.secrets
 	if len(all.list) == 0 {
@@ -222,8 +222,8 @@ func (x *exchange) ready(r *http.Request) *refusal {
 		r.Body = &watchedBody{ReadCloser: r.Body, x: x, finder: finder{secrets: all}}
 	}
 	x.scrub = &scrubbing{values: all.values, whole: len(here) > 0}
-	// What comes back must be readable, and from endpoints no part of a value
-	// alone.
+	// The answer must be readable, and that of an endpoint complete: a part of it
+	// could hold a part of a value.
 	r.Header.Set("Accept-Encoding", "identity")
 	r.Header.Del("Sec-Websocket-Extensions")
 	if x.scrub.whole {
@@ -233,8 +233,8 @@ func (x *exchange) ready(r *http.Request) *refusal {
 	return nil
 }
 
-// swapper replaces placeholders in one text; in tells which credentials have a
-// place there.
+// swapper replaces placeholders in one text; in reports whether the text is the
+// position of a credential.
 type swapper func(text, where string, in func(*secret) bool, encode func(string) string) (string, *refusal)
 
 func plainText(s string) string { return s }
@@ -260,7 +260,7 @@ func (s *secrets) swapHeaders(h http.Header, swap swapper) *refusal {
 	return nil
 }
 
-// swapBasic looks into the encoding of basic authentication, RFC 7617.
+// swapBasic replaces placeholders inside basic authentication, RFC 7617.
 func swapBasic(value, name string, in func(*secret) bool, swap swapper) (string, *refusal) {
 	scheme, encoded, found := strings.Cut(value, " ")
 	if !found || !strings.EqualFold(scheme, "basic") {

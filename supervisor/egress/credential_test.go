@@ -104,7 +104,7 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 			{"the path", "GET", "https://api.test/bot" + markPath + "/x", "", "", "", true},
 			{"below a name", "GET", "https://a.sub.test:8443/", "", "Authorization: Bearer " + mark, "Bearer " + value, true},
 			{"nothing", "GET", "https://other.test/", "", "", "", true},
-			{"another host by TLS that is not looked into", "GET", "https://other.test/", "", "X: " + mark, mark, true},
+			{"another host by TLS that is not inspected", "GET", "https://other.test/", "", "X: " + mark, mark, true},
 			{"the body", "POST", "https://api.test/", "a" + mark + "b", "", "", true},
 			{"the header's in the path", "GET", "https://api.test/bot" + mark, "", "", "", false},
 			{"the header's in the query", "GET", "https://api.test/?k=" + mark, "", "", "", false},
@@ -151,7 +151,7 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 				if r.URL.Path != "/bot"+value+"/x" {
 					t.Errorf("%s: %q", test.name, r.URL.Path)
 				}
-			case "another host by TLS that is not looked into":
+			case "another host by TLS that is not inspected":
 				if r.Header.Get("X") != mark {
 					t.Errorf("%s: %q", test.name, r.Header)
 				}
@@ -298,7 +298,7 @@ func TestTheAuthorityIsTheSessionsOwn(t *testing.T) {
 		t.Error("two sessions have one authority")
 	}
 	if !a.p.Intercepts() || b.p.Intercepts() {
-		t.Error("who looks into TLS")
+		t.Error("Intercepts reports the wrong proxies")
 	}
 	bundle, err := a.p.CABundle()
 	if err != nil || !bytes.HasPrefix(bundle, a.p.CA()) {

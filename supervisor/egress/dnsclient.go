@@ -21,8 +21,7 @@ const (
 	answerMost = 1232
 )
 
-// askServer asks one name server over UDP, and over TCP when the answer does not
-// fit.
+// askServer asks one name server over UDP, and over TCP if the answer does not fit.
 func askServer(ctx context.Context, server netip.AddrPort, name string, kind uint16) ([]netip.Addr, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -73,7 +72,7 @@ func buildQuery(name string, kind uint16) ([]byte, uint16, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	binary.BigEndian.PutUint16(message, uint16(len(message)-2)) // the length that TCP wants
+	binary.BigEndian.PutUint16(message, uint16(len(message)-2)) // the length prefix of TCP
 	return message, id, nil
 }
 
@@ -103,7 +102,7 @@ func exchangeDNS(ctx context.Context, network string, server netip.AddrPort, que
 		if err != nil {
 			return nil, err
 		}
-		if n >= 12 && binary.BigEndian.Uint16(buf) == id { // else it is no answer to this
+		if n >= 12 && binary.BigEndian.Uint16(buf) == id { // otherwise it answers another query
 			return buf[:n], nil
 		}
 	}
@@ -120,10 +119,10 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return message, err
 }
 
-var errTruncated = errors.New("the answer is cut short")
+var errTruncated = errors.New("the answer is truncated")
 
-// readAnswer takes the addresses out of an answer to a question for name,
-// following its aliases, and how long they may be kept.
+// readAnswer returns the addresses in an answer to a question for name, following
+// its aliases, and how long they are valid.
 func readAnswer(message []byte, name string, kind dnsmessage.Type) ([]netip.Addr, time.Duration, error) {
 	var p dnsmessage.Parser
 	head, err := p.Start(message)
@@ -151,7 +150,7 @@ func readAnswer(message []byte, name string, kind dnsmessage.Type) ([]netip.Addr
 
 func sameName(n dnsmessage.Name, name string) bool { return strings.EqualFold(n.String(), name+".") }
 
-// readRecords reads the records of the name and of what it is an alias of.
+// readRecords reads the records of a name and of its aliases.
 func readRecords(p *dnsmessage.Parser, name string, kind dnsmessage.Type) ([]netip.Addr, time.Duration, error) {
 	owner := name + "."
 	life := lifeMost

@@ -307,7 +307,7 @@ func TestConnectionsAreBoundedByDescriptors(t *testing.T) {
 }
 
 // BenchmarkMemory reports what a proxy's process grows by with 1,000 open
-// connections: tunnels, and such that are looked into.
+// connections: tunnels and inspected ones.
 func BenchmarkMemory(b *testing.B) {
 	for _, host := range []string{"tunnel.test", "looked.test"} {
 		b.Run(strings.TrimSuffix(host, ".test"), func(b *testing.B) {

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// needles finds any of several texts in one pass: the algorithm of Wu and
-// Manber, with blocks of two bytes. What one pass costs hardly depends on how
-// many texts there are. It is safe for concurrent use.
+// needles finds any of several texts in one pass, by the algorithm of Wu and Manber
+// with blocks of two bytes. The number of texts hardly changes the cost. It is safe
+// for concurrent use.
 type needles struct {
 	forms   []form
 	window  int // length of the shortest
 	longest int
-	// shift is by how many bytes the window moves on when it ends with a block;
-	// 0: a text may begin where the window does.
+	// shift is the number of bytes to move the window that ends with a block; 0: a
+	// text may begin at the start of the window.
 	shift [1 << 16]uint8
 	ends  map[uint16][]int // forms by the block that ends their first window
-	// heads are the beginnings of the texts by their last byte, longest first.
+	// heads holds the prefixes of the texts by their last byte, longest first.
 	heads [256][][]byte
 }
 
@@ -48,13 +48,13 @@ func newNeedles(forms []form) *needles {
 	return n
 }
 
-// block is the byte at a place with the one before it.
+// block is the byte at an offset and the byte before it.
 func block(b []byte, at int) uint16 { return uint16(b[at-1])<<8 | uint16(b[at]) }
 
-// found is one text in what was searched.
+// found is the offset of a text, and which text it is.
 type found struct{ at, form int }
 
-// hide writes over the texts in b.
+// hide overwrites the texts in b.
 func (n *needles) hide(b []byte) {
 	var hits []found
 	for end := n.window - 1; end < len(b); {
@@ -70,12 +70,12 @@ func (n *needles) hide(b []byte) {
 		}
 		end++
 	}
-	for _, h := range hits { // at last, so that none hides another
+	for _, h := range hits { // after the search, so that all are found
 		copy(b[h.at:], n.forms[h.form].shown)
 	}
 }
 
-// containsFold reports whether one of the texts is in b, whatever their case.
+// containsFold reports whether one of the texts is in b, in upper or lower case.
 func (n *needles) containsFold(b []byte) bool {
 	lower := bytes.ToLower(b)
 	for _, f := range n.forms {
@@ -86,7 +86,7 @@ func (n *needles) containsFold(b []byte) bool {
 	return false
 }
 
-// held is how many bytes at the end of b may be the beginning of a text.
+// held returns how many bytes at the end of b may be the beginning of a text.
 func (n *needles) held(b []byte) int {
 	if len(b) == 0 {
 		return 0

@@ -7,26 +7,27 @@ import (
 	"sync"
 )
 
-// repeatMost is how much of a request's body is kept to be sent again, in bytes.
+// repeatMost bounds the part of a request's body that is kept for a second
+// attempt, in bytes.
 const repeatMost = 64 << 10
 
-// repeatable is the body of a request that can be sent again: a server may end a
-// connection that was idle just when a request goes out on it, see [carriers].
-// What was read is kept until the answer begins.
+// repeatable is the body of a request that can be sent again. A server may end an
+// idle connection just when a request is sent on it, see [transports]. The bytes
+// read so far are kept until the answer begins.
 type repeatable struct {
-	reading sync.Mutex // held by who reads live, before mu
+	reading sync.Mutex // held to read live; locked before mu
 	live    io.ReadCloser
 
 	mu   sync.Mutex
 	read int // of live
 	kept []byte
-	over bool  // more was read than is kept, or the answer began
+	over bool  // more was read than can be kept, or the answer began
 	err  error // the end of live
 }
 
 var errNotAgain = errors.New("the request cannot be sent again")
 
-// makeRepeatable gives the request such a body, if it has any.
+// makeRepeatable replaces the body of a request, if it has one.
 func makeRepeatable(r *http.Request) *repeatable {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
@@ -44,7 +45,7 @@ func makeRepeatable(r *http.Request) *repeatable {
 	return body
 }
 
-// release forgets what was kept.
+// release drops the bytes that are kept.
 func (b *repeatable) release() {
 	if b == nil {
 		return
@@ -54,9 +55,9 @@ func (b *repeatable) release() {
 	b.kept, b.over = nil, true
 }
 
-// repeated is one reader of a body, of which only the last is read further than
-// what was kept. One whose connection failed may still be reading when the next
-// begins: what it gets is kept for that.
+// repeated is one reader of a body. Only the last one reads further than the bytes
+// that are kept. A reader whose connection failed may still read when the next one
+// begins: the bytes that it gets are kept for the next.
 type repeated struct {
 	of *repeatable
 	at int
@@ -91,7 +92,7 @@ func (r *repeated) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// again gives out what was kept.
+// again returns bytes that are kept.
 func (r *repeated) again(p []byte) (int, error) {
 	b := r.of
 	b.mu.Lock()

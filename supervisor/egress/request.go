@@ -13,7 +13,7 @@ import (
 	"agentsh/policy"
 )
 
-// meaning is a request as a server may carry it out.
+// meaning is a request as a server may understand it.
 type meaning struct{ method, path string }
 
 // Headers by which a client asks a server to take a request for another one.
@@ -26,8 +26,8 @@ var (
 // meaningsMost is how many meanings one request may have.
 const meaningsMost = 8
 
-// meanings are the request as it is written, then as its headers and its query
-// ask to have it read. A refusal is recorded by the caller.
+// meanings returns the request as it is written, then as its headers and its query
+// override it. The caller records a refusal.
 func meanings(r *http.Request) ([]meaning, *refusal) {
 	if refused := wellFormed(r); refused != nil {
 		return nil, refused
@@ -63,9 +63,9 @@ func meanings(r *http.Request) ([]meaning, *refusal) {
 	return out, nil
 }
 
-// queryMethods are the values of _method in a query. Servers end a pair at &, some
-// at a semicolon too, keep an escape that encodes nothing, and take spaces, dots
-// and brackets in a name for underscores.
+// queryMethods returns the values of _method in a query. All servers end a pair at
+// &, some also at a semicolon. Some keep an escape that encodes nothing, and read
+// spaces, dots and brackets in a name as underscores.
 func queryMethods(query string) []string {
 	var out []string
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
@@ -80,7 +80,7 @@ func queryMethods(query string) []string {
 	return out
 }
 
-// lenientUnescape undoes the encoding of a query, and leaves what encodes nothing.
+// lenientUnescape decodes a query. It keeps escapes that encode nothing.
 func lenientUnescape(text string) string {
 	var out strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -100,8 +100,8 @@ func lenientUnescape(text string) string {
 	return out.String()
 }
 
-// wellFormed refuses requests that servers read in different ways, or that no
-// rule can be about.
+// wellFormed refuses requests that servers read in different ways, or that no rule
+// can describe.
 func wellFormed(r *http.Request) *refusal {
 	switch {
 	case !policy.ValidMethod(r.Method):
@@ -124,8 +124,8 @@ func wellFormed(r *http.Request) *refusal {
 	return nil
 }
 
-// trailed is the body of a request with trailers. Only those that were announced
-// go on: the others were not looked at.
+// trailed is the body of a request with trailers. It drops trailers that were not
+// announced, because they were not judged.
 type trailed struct {
 	io.ReadCloser
 	trailer   http.Header
@@ -144,7 +144,7 @@ func (t *trailed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isOneOf reports whether a header has one of the names, an underscore being a
+// isOneOf reports whether a header has one of the names. An underscore counts as a
 // hyphen.
 func isOneOf(name string, names []string) bool {
 	name = strings.ReplaceAll(name, "_", "-")
@@ -156,7 +156,7 @@ func isOneOf(name string, names []string) bool {
 	return false
 }
 
-// pathOf is the path of what a header names as the target of the request.
+// pathOf is the path of a target that a header names.
 func pathOf(target string) string {
 	target = strings.TrimSpace(target)
 	if strings.HasPrefix(target, "/") {

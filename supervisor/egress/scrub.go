@@ -18,12 +18,12 @@ import (
 	"strings"
 )
 
-// form is one way a value is written, and what is shown in its place, which is
-// as long.
+// form is one encoding of a value, and the text of the same length that replaces
+// it.
 type form struct{ text, shown []byte }
 
-// formsOf are the ways in which servers repeat a value: as it is, escaped for
-// URLs, JSON and HTML, in hex, and as a part of something in base64.
+// formsOf returns the encodings in which servers repeat a value: unchanged, escaped
+// for URLs, JSON and HTML, in hex, and as a part of a longer text in base64.
 func formsOf(c Credential) []form {
 	var out []form
 	add := func(text string) {
@@ -53,7 +53,7 @@ func formsOf(c Credential) []form {
 	add(hex.EncodeToString([]byte(c.Value)))
 	add(strings.ToUpper(hex.EncodeToString([]byte(c.Value))))
 	for before := range 3 {
-		// Of base64 only those characters that no neighbour has a part in.
+		// Only the characters of base64 that do not depend on the neighbours.
 		padded := append(make([]byte, before), c.Value...)
 		for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 			text := enc.EncodeToString(padded)
@@ -65,7 +65,7 @@ func formsOf(c Credential) []form {
 	return out
 }
 
-// lowerEscapes writes percent-encodings in small letters, as some servers do.
+// lowerEscapes writes percent-encodings in lower case, as some servers do.
 func lowerEscapes(text string) string {
 	b := []byte(text)
 	for i := 0; i+2 < len(b); i++ {
@@ -76,8 +76,8 @@ func lowerEscapes(text string) string {
 	return string(b)
 }
 
-// jsonTexts are the ways in which libraries write a text in JSON: with what is
-// special in HTML as it is or escaped, and with the signs = and ' escaped too.
+// jsonTexts returns a text as JSON libraries write it: with the special characters
+// of HTML unchanged or escaped, and with = and ' escaped too.
 func jsonTexts(value string) []string {
 	var plain bytes.Buffer
 	e := json.NewEncoder(&plain)
@@ -97,7 +97,7 @@ func jsonTexts(value string) []string {
 	return out
 }
 
-// clean is a text without values.
+// clean returns a text without values.
 func (s *secrets) clean(text string) string {
 	if s.values == nil {
 		return text
@@ -107,21 +107,20 @@ func (s *secrets) clean(text string) string {
 	return string(b)
 }
 
-// scrubbing keeps values out of an answer. Nil keeps nothing out.
+// scrubbing removes values from an answer. Nil removes nothing.
 type scrubbing struct {
 	values *needles
-	whole  bool // the answer comes from an endpoint, and must not be a part
+	whole  bool // the answer comes from an endpoint and must be complete
 }
 
-// encodingError says that an answer cannot be read.
+// encodingError says that an answer has an encoding that is not decoded.
 type encodingError struct{ encoding string }
 
 func (e *encodingError) Error() string {
 	return fmt.Sprintf("the answer is encoded as %.40q and cannot be searched for credentials", e.encoding)
 }
 
-// answer has the status, the headers, the body and the trailers of an answer
-// scrubbed.
+// answer scrubs the status, the headers, the body and the trailers of an answer.
 func (s *scrubbing) answer(r *http.Response) error {
 	if s == nil {
 		return nil
@@ -148,10 +147,10 @@ func (s *scrubbing) answer(r *http.Response) error {
 	return nil
 }
 
-// errPart says that an endpoint answered with a part, though none was asked for.
-var errPart = errors.New("the answer is a part of a resource, in which a part of a credential could not be told")
+// errPart says that an endpoint answered with a part that was not asked for.
+var errPart = errors.New("the answer is a part of a resource, in which a part of a credential could not be recognised")
 
-// decode has a body unpacked that came encoded though none was asked for.
+// decode decompresses a body. The request did not ask for compression.
 func (s *scrubbing) decode(r *http.Response) error {
 	var open func(io.Reader) (io.Reader, error)
 	switch encoding := strings.ToLower(strings.Join(r.Header.Values("Content-Encoding"), ",")); encoding {
@@ -171,7 +170,7 @@ func (s *scrubbing) decode(r *http.Response) error {
 	return nil
 }
 
-// headers writes over values; a header that has one in its name is dropped.
+// headers overwrites values. It drops a header that has one in its name.
 func (s *scrubbing) headers(h http.Header) {
 	for name, values := range h {
 		if s.values.containsFold([]byte(name)) {
@@ -186,7 +185,7 @@ func (s *scrubbing) headers(h http.Header) {
 	}
 }
 
-// unpacked is a body that was sent compressed though nobody asked for it.
+// unpacked is a decompressed body.
 type unpacked struct {
 	body io.ReadCloser
 	open func(io.Reader) (io.Reader, error)
@@ -205,7 +204,8 @@ func (u *unpacked) Read(b []byte) (int, error) {
 
 func (u *unpacked) Close() error { return u.body.Close() }
 
-// scrubbedBoth is the connection after an upgrade: what comes back is scrubbed.
+// scrubbedBoth is the connection after an upgrade. Bytes of the server are
+// scrubbed.
 type scrubbedBoth struct {
 	io.Reader
 	io.WriteCloser
@@ -219,15 +219,15 @@ func (s *scrubbedBoth) CloseWrite() error {
 	return s.Close()
 }
 
-// scrubbed is a body without values. Bytes wait only while they may be the
-// beginning of one.
+// scrubbed is a body without values. Bytes are held back only while they may be the
+// beginning of a value.
 type scrubbed struct {
 	src    io.ReadCloser
 	values *needles
 	end    func() // once, when all was read
 
 	waiting []byte // read, and perhaps the beginning of a value
-	ready   []byte // looked at and not given out yet: the reader's buffer was small
+	ready   []byte // searched, but not returned yet: the reader's buffer was small
 	err     error
 }
 
@@ -253,8 +253,8 @@ func (s *scrubbed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads into b, which is longer than what waits can be, and returns how
-// much of it can be given out.
+// fill reads into b, which is longer than waiting can be. It returns how many bytes
+// of it can be returned to the reader.
 func (s *scrubbed) fill(b []byte) int {
 	rest := copy(b, s.waiting)
 	n, err := s.src.Read(b[rest:])

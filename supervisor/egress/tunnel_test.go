@@ -401,10 +401,10 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 	tcp := w.listen()
 	served := make(chan error, 2)
 	go func() { served <- w.p.ServeDNS(udp, tcp) }()
-	diverted := w.listen()
+	redirected := w.listen()
 	to := make(chan netip.AddrPort, 1)
 	go func() {
-		served <- w.p.ServeTransparent(diverted, func(net.Conn) (netip.AddrPort, error) { return <-to, nil })
+		served <- w.p.ServeTransparent(redirected, func(net.Conn) (netip.AddrPort, error) { return <-to, nil })
 	}()
 	w.place(talker(t, ""), "192.0.2.1", 443, "good.test")
 	w.place(talker(t, ""), "192.0.2.1", 80)
@@ -412,7 +412,7 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 	w.place(w.web(false, hello("x")), "2001:db8::1", 80, "six.test")
 	w.place(w.web(true, hello("s")), "192.0.2.9", 443, "looked.test")
 	reach := func(addr string, port uint16, first string) string {
-		c, err := net.Dial("tcp", diverted.Addr().String())
+		c, err := net.Dial("tcp", redirected.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -469,7 +469,7 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 		t.Errorf("%v", code)
 	}
 	if got := reach("192.0.2.9", 443, "\x01no TLS\n"); got != "refused" {
-		t.Errorf("to be looked into: %s", got)
+		t.Errorf("to be inspected: %s", got)
 	}
 	pool := w.roots.Clone()
 	pool.AppendCertsFromPEM(w.p.CA())
@@ -479,13 +479,13 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 			TLSClientConfig: &tls.Config{RootCAs: pool},
 			DialContext: func(context.Context, string, string) (net.Conn, error) {
 				to <- netip.MustParseAddrPort("192.0.2.9:443")
-				return net.Dial("tcp", diverted.Addr().String())
+				return net.Dial("tcp", redirected.Addr().String())
 			},
 		},
 	}
 	for method, want := range map[string]int{"GET": 200, "POST": 403} {
 		if code, body := do(t, c, method, "https://looked.test/", ""); code != want {
-			t.Errorf("diverted and looked into, %s: %d %s", method, code, body)
+			t.Errorf("redirected and inspected, %s: %d %s", method, code, body)
 		}
 	}
 	w.settledAfter(c)
