@@ -20,15 +20,18 @@
 //  1. cmd/agentsh newExecCommand or newShellCommand, or the exec channel
 //     (internal/channel.Server) of a controller or of exec --session, which
 //     host.ServeSocket answers, calls [agentsh/supervisor.Session.Exec].
-//  2. prepare: judge finds what its execve will run (notify.Describe) and asks
-//     policy.Policy.Evaluate; buildEnv makes its environment by env.Build, the
-//     only place that does.
+//  2. preparation.command (supervisor/command.go) finds the program that its
+//     execve will run (notify.Describe) and calls policy.Policy.Evaluate.
+//     environments.build makes its environment by env.Build; nothing else does.
 //  3. launch.Init.Start, the only function that starts a command: the init forks
-//     a child that waits until notify.Loop.Register knows it and its control
-//     group (supervisor/cgroup) has it, sets limits,
-//     changes directory and calls execve, which is the first notification.
-//  4. wait follows it to its end, its deadline or the caller's word; emitBegin
-//     and emitEnd write the audit log.
+//     a child that waits until notify.Loop.Register and its control group
+//     (supervisor/cgroup) have its process. It then sets limits, changes directory
+//     and calls execve, which is the first notification.
+//  4. running.wait follows the command to its end, its deadline or a request of the
+//     caller. supervisor/journal.go writes its events.
+//
+// What the command sees of files is a view.Plan: supervisor/view turns file rules
+// into mounts and Landlock rules, by namespaces or by Landlock alone.
 //
 // # A nested execve
 //

@@ -28,7 +28,6 @@ var stillLarge = map[string]bool{
 	"controller/bootstrap.Input":    true,
 	"controller/runtime.Invocation": true,
 	"controller/harness.field":      true,
-	"supervisor":                    true,
 }
 
 // sourceType is a type of the product and where it stands.

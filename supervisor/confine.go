@@ -13,9 +13,9 @@ import (
 	"agentsh/seccomp"
 )
 
-// Confine gives up, for this whole process and for good, what a supervisor does
-// not need once its session runs: mounts, namespaces, parts of the kernel, and
-// other programs unless the policy has one asked. It proves that this took. The
+// Confine restricts this whole process, for good, to what a supervisor needs once
+// its session runs: without mounts, namespaces and parts of the kernel, and without
+// other programs unless approvals.via is command. It proves the restriction. The
 // process can open no further session.
 func (s *Session) Confine() error {
 	program, err := seccomp.SelfPlan(s.rules.policy().Approvals().Via == "command").Compile(runtime.GOARCH)

@@ -83,7 +83,7 @@ type envFiles struct {
 	files []env.File
 }
 
-// get reads the files once. A failure to read is not remembered.
+// get reads the files once. After an error it reads them again.
 func (f *envFiles) get() ([]env.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -106,7 +106,7 @@ func (s *Session) run(ctx context.Context, c *command, streams wire.Streams) (*w
 	})
 	if err == nil {
 		exit = ref(s.explained(c.req.ID, *exit))
-		streams.Exited(*exit) // what it wrote may take its time
+		streams.Exited(*exit) // the rest of its output may take longer
 	}
 	rest, copyErr := p.finish()
 	c.written = p.written()

@@ -15,7 +15,7 @@ import (
 	"agentsh/supervisor/probe"
 )
 
-// groupSettings are the settings that a control group holds.
+// groupSettings are the settings that a control group enforces.
 var groupSettings = map[string]cgroup.Kind{
 	"resource_limits.max_memory_mb":      cgroup.Memory,
 	"resource_limits.memory_swap_max_mb": cgroup.Swap,
@@ -30,11 +30,10 @@ func Supports(key string, groups bool) bool {
 	if grouped {
 		return groups || kind == cgroup.Pids // RLIMIT_NPROC counts them too
 	}
-	return heldSettings[key]
+	return supported[key]
 }
 
-// unsupported is why a session does not carry out a setting, and what to write
-// instead.
+// unsupported is why sessions do not support a setting, and what to write instead.
 func unsupported(key string) error {
 	switch key {
 	case "network_rules.protocols.udp":
@@ -42,10 +41,10 @@ func unsupported(key string) error {
 	case "unix_socket_rules.operations.listen":
 		return errors.New("a socket that was bound may listen (write bind)")
 	}
-	return errors.New("this session does not carry it out")
+	return errors.New("sessions do not support it")
 }
 
-// groupLimits are the limits of l that a control group holds.
+// groupLimits are the limits of l that a control group enforces.
 func groupLimits(l policy.Limits) cgroup.Limits {
 	return cgroup.Limits{
 		MemoryBytes: l.MemoryBytes,
@@ -76,9 +75,9 @@ func openGroups(p *policy.Policy, state *state, missing probe.Missing) (*control
 		kind, grouped := groupSettings[key]
 		switch {
 		case key == "exec_from" && missing.Has(probe.Landlock):
-			return errors.New("it needs Landlock, which this session does without")
+			return errors.New("it needs Landlock, which this session runs without")
 		case key == "git_guard" && missing.Has(probe.FileServer):
-			return errors.New("it needs the file server, which this session does without; without it look at repositories before you use git there")
+			return errors.New("it needs the file server, which this session runs without; inspect repositories before you use git in them")
 		case Supports(key, grouped && unheld[kind] == nil):
 			return nil
 		case grouped && missing.Has(probe.Cgroup):

@@ -89,7 +89,7 @@ func (j *journal) append(e wire.Event, write func(wire.Event) error) error {
 		count := wire.Event{
 			Type:    wire.EventFault,
 			Session: e.Session,
-			Message: fmt.Sprintf("%d events could not be written; what they tell of was refused", j.unwritten),
+			Message: fmt.Sprintf("%d events could not be written; what they describe was refused", j.unwritten),
 		}
 		if write(count) == nil {
 			j.unwritten = 0
@@ -126,7 +126,7 @@ func explained(exit wire.Exit, unwritten, ended error) wire.Exit {
 	}
 	if unwritten != nil {
 		return wire.Exit{Kind: wire.ExitLost, Rusage: exit.Rusage,
-			Message: fmt.Sprintf("the audit log cannot be written, and what it cannot tell of does not happen: %v", unwritten), Hint: AuditHint}
+			Message: fmt.Sprintf("the audit log cannot be written, and what it cannot record is refused: %v", unwritten), Hint: AuditHint}
 	}
 	if ended != nil && ended != ErrEnded && exit.Kind == wire.ExitSignaled { //nolint:errorlint // ErrEnded alone: it was closed
 		exit.Kind, exit.Message = wire.ExitLost, ended.Error()

@@ -9,13 +9,13 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// limitCore is set to 0: a core file is a copy of memory that no rule sees.
+// limitCore is set to 0: a core file is a copy of memory that no rule governs.
 const limitCore = unix.RLIMIT_CORE
 
-// heldSettings are the policy settings that this build carries out on every
-// machine; those of groupSettings depend on it. A session refuses a policy with
-// any other: nothing is accepted and ignored.
-var heldSettings = map[string]bool{
+// supported are the policy settings that this build enforces on every machine.
+// Those of groupSettings depend on the machine. A session refuses a policy with
+// any other setting: none is accepted and ignored.
+var supported = map[string]bool{
 	"command_rules":                      true,
 	"command_rules.redirect_to":          true,
 	"file_rules":                         true,

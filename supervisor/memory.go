@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// returnMemoryWhenQuiet has this process return the memory that it no longer uses
-// whenever it has become quiet, until it ends. The Go runtime by itself keeps
-// 4 MiB for the next burst, of which a session that waits has use for a quarter,
-// and there are two such processes for each session.
+// returnMemoryWhenQuiet has this process return unused memory to the kernel
+// whenever it allocates little, until it ends. The Go runtime by itself retains
+// 4 MiB for the next burst. An idle session needs a quarter of that, and each
+// session has two such processes.
 var returnMemoryWhenQuiet = sync.OnceFunc(func() {
 	go func() {
 		heap := newHeapWatch()
@@ -22,20 +22,20 @@ var returnMemoryWhenQuiet = sync.OnceFunc(func() {
 	}()
 })
 
-// quietPeriod is how long a process that allocates little is watched before it
-// gives memory back.
+// quietPeriod is the time in which a process must allocate little before it returns
+// memory.
 const quietPeriod = 2 * time.Second
 
-// What is quiet, and what is worth a collection, in bytes allocated.
+// Bytes allocated: at most in a quiet period, and at least since the last return.
 const (
 	quietBytes = 64 << 10
 	worthBytes = 2 << 20
 )
 
-// heapWatch follows what this process allocates. It is for one goroutine.
+// heapWatch follows the allocations of this process. One goroutine may use it.
 type heapWatch struct {
-	stats       runtime.MemStats // runtime/metrics would itself keep more than can be given back
-	last, freed uint64           // bytes allocated before the last look, and before it was last quiet
+	stats       runtime.MemStats // runtime/metrics would itself retain more than can be returned
+	last, freed uint64           // bytes allocated up to the last call of quiet, and up to the last return
 }
 
 func newHeapWatch() *heapWatch {
@@ -49,8 +49,8 @@ func (w *heapWatch) allocated() uint64 {
 	return w.stats.TotalAlloc
 }
 
-// quiet reports whether little was allocated since the last look, and much since
-// it was last quiet.
+// quiet reports whether little was allocated since the last call, and enough since
+// the last return to be worth one.
 func (w *heapWatch) quiet() bool {
 	now := w.allocated()
 	quiet := now-w.last < quietBytes && now-w.freed > worthBytes

@@ -4,7 +4,7 @@ import "testing"
 
 var sink []byte
 
-func TestMemoryIsGivenBackOnceAfterABurst(t *testing.T) {
+func TestMemoryIsReturnedOnceAfterABurst(t *testing.T) {
 	w := newHeapWatch()
 	looks := func() (quiet int) {
 		for range 10 {

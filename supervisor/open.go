@@ -120,7 +120,7 @@ func viewOptions(cfg Config, c confined, state, store string) view.Options {
 		Sockets: netns.UnixSockets,
 	}
 	if store != "" {
-		o.Hidden = append(o.Hidden, view.Hidden{Dir: store, What: "what sessions keep"})
+		o.Hidden = append(o.Hidden, view.Hidden{Dir: store, What: "what sessions store"})
 	}
 	for _, dir := range statedir.RuntimeDirs() {
 		o.Hidden = append(o.Hidden, view.Hidden{Dir: dir, What: "the sockets of sessions"})

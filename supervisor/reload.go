@@ -85,7 +85,7 @@ func (f fixed) changedBy(p *policy.Policy) policy.Problems {
 			problems,
 			policy.Problem{
 				Pos:     pos,
-				Message: fmt.Sprintf(format, args...) + " was settled when the session was made",
+				Message: fmt.Sprintf(format, args...) + " is fixed since the session was opened",
 				Hint:    "make a new session for it",
 			},
 		)
@@ -95,7 +95,7 @@ func (f fixed) changedBy(p *policy.Policy) policy.Problems {
 	}
 	for _, g := range []policy.Group{policy.GroupSignal, policy.GroupNetwork, policy.GroupUnixSocket} {
 		if f.old.Governs(g) != p.Governs(g) {
-			refuse(groupPosition(p, g), "whether %s_rules hold", g)
+			refuse(groupPosition(p, g), "whether %s_rules apply", g)
 		}
 	}
 	if f.old.Governs(policy.GroupSignal) {
@@ -174,28 +174,29 @@ func changedView(c confined, old, p *policy.Policy) policy.Problems {
 		return policy.Problems{{Pos: top(p), Message: err.Error()}}
 	}
 	var out policy.Problems
-	for place, how := range is {
-		if was[place] != how {
-			out = append(out, viewProblem(p, place, how, was[place]))
+	for path, how := range is {
+		if was[path] != how {
+			out = append(out, viewProblem(p, path, how, was[path]))
 		}
-		delete(was, place)
+		delete(was, path)
 	}
-	for place, how := range was {
-		out = append(out, viewProblem(p, place, "hidden", how))
+	for path, how := range was {
+		out = append(out, viewProblem(p, path, "hidden", how))
 	}
 	slices.SortFunc(out, func(a, b policy.Problem) int { return strings.Compare(a.Message, b.Message) })
 	return out
 }
 
-func viewProblem(p *policy.Policy, place, is, was string) policy.Problem {
+// viewProblem is the problem of a path that would be shown in another way.
+func viewProblem(p *policy.Policy, path, is, was string) policy.Problem {
 	pos := top(p)
 	for _, op := range []policy.FileOp{policy.OpRead, policy.OpWrite} {
-		if _, why := p.Evaluate(&policy.FileRequest{Path: place, Op: op}); why.Pos.Line > 0 {
+		if _, why := p.Evaluate(&policy.FileRequest{Path: path, Op: op}); why.Pos.Line > 0 {
 			pos = why.Pos
 		}
 	}
 	return policy.Problem{Pos: pos, Hint: "make a new session for it", Message: fmt.Sprintf(
-		"%s would be %s and is %s: what commands see was settled when the session was made", place, is, cmp.Or(was, "hidden"))}
+		"%s would be %s and is %s: what commands see is fixed since the session was opened", path, is, cmp.Or(was, "hidden"))}
 }
 
 // planned is how each path is shown under a policy.

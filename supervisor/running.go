@@ -58,7 +58,7 @@ func (r running) wait(ctx context.Context, control <-chan wire.Control) (*wire.E
 // maxSignal is the highest number of a signal. See signal(7).
 const maxSignal = 64
 
-// act carries out what the caller asks of a running command.
+// act carries out a request of the caller about a running command.
 func (r running) act(m wire.Control) error {
 	switch {
 	case m.Kill:
@@ -73,8 +73,8 @@ func (r running) act(m wire.Control) error {
 	return nil
 }
 
-// kill ends the whole tree. One with a terminal is told first that the terminal
-// is gone: interactive shells ignore TERM.
+// kill ends the command with all its processes. With a terminal it sends HUP
+// first: interactive shells ignore TERM.
 func (r running) kill() error {
 	if r.tty {
 		if err := r.process.Signal(syscall.SIGHUP); err != nil {

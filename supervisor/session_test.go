@@ -395,7 +395,7 @@ func TestAPolicyThatCannotBeHeldIsRefused(t *testing.T) {
 	cfg, _ := testConfig(t, testPolicy+"resource_limits: {disk_write_mb: 64}\n")
 	_, err := Open(context.Background(), cfg)
 	if err == nil ||
-		!strings.Contains(err.Error(), "test.yaml:15:19: resource_limits.disk_write_mb cannot be enforced here: this session does not carry it out") {
+		!strings.Contains(err.Error(), "test.yaml:15:19: resource_limits.disk_write_mb cannot be enforced here: sessions do not support it") {
 		t.Errorf("error %v", err)
 	}
 }

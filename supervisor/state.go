@@ -12,25 +12,26 @@ import (
 	"agentsh/supervisor/cgroup"
 )
 
-// statePattern names the directories that sessions keep outside.
+// statePattern is how the names of state directories begin.
 const statePattern = "agentsh-session-"
 
 // startingPattern names one that is not locked yet.
 const startingPattern = "agentsh-starting-"
 
 // state is a session's directory outside. It is locked while the session lives,
-// so that one whose supervisor was killed can be told and removed.
+// so that one whose supervisor was killed is recognised and removed.
 type state struct {
 	dir  string
 	lock *os.File
 }
 
-// newState makes a state directory below place and removes those of sessions that are gone.
+// newState makes a state directory in parent, and removes those of sessions that
+// have ended.
 // The directory gets the name that others look for when it is locked: before,
-// a session that starts at the same moment would take it for one left behind.
-func newState(place string) (*state, error) {
-	sweepStates(place)
-	fresh, err := os.MkdirTemp(place, startingPattern)
+// a session that starts at the same moment would remove it.
+func newState(parent string) (*state, error) {
+	sweepStates(parent)
+	fresh, err := os.MkdirTemp(parent, startingPattern)
 	if err != nil {
 		return nil, fmt.Errorf("session state: %w", err)
 	}
@@ -38,7 +39,7 @@ func newState(place string) (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("session state: %w", errors.Join(err, os.RemoveAll(fresh)))
 	}
-	dir := filepath.Join(place, statePattern+strings.TrimPrefix(filepath.Base(fresh), startingPattern))
+	dir := filepath.Join(parent, statePattern+strings.TrimPrefix(filepath.Base(fresh), startingPattern))
 	if err := os.Rename(fresh, dir); err != nil {
 		return nil, fmt.Errorf("session state: %w", errors.Join(err, lock.Close(), os.RemoveAll(fresh)))
 	}
@@ -78,9 +79,9 @@ func sweepGroups(dir string) error {
 }
 
 // sweepStates removes what killed supervisors of this user left. What cannot be
-// judged or removed stays: it holds no secret.
-func sweepStates(place string) {
-	dirs, err := filepath.Glob(filepath.Join(place, statePattern+"*"))
+// examined or removed stays: it contains no secret.
+func sweepStates(parent string) {
+	dirs, err := filepath.Glob(filepath.Join(parent, statePattern+"*"))
 	if err != nil {
 		return
 	}

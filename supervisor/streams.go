@@ -16,7 +16,7 @@ import (
 )
 
 // pipes are the descriptors of one command and the copying between them and the
-// caller's streams. A command never holds a descriptor of the caller: it could
+// caller's streams. A command never gets a descriptor of the caller: it could
 // open it again with another mode through /proc/self/fd.
 type pipes struct {
 	child    [3]*os.File // stdin, stdout, stderr of the command
@@ -33,7 +33,7 @@ type output struct {
 	n    int64 // bytes read, whether the caller took them or not
 	err  error
 
-	closed atomic.Bool // from is closed before its end: nobody takes more
+	closed atomic.Bool // from is closed before its end: nobody reads more
 }
 
 // newPipes opens the pipes of a command; close them with release and finish. They
@@ -57,7 +57,7 @@ func newPipes(s wire.Streams, user view.User) (*pipes, error) {
 		}
 	}
 	for _, f := range p.child {
-		if err := own(f, user); err != nil {
+		if err := chown(f, user); err != nil {
 			p.release()
 			p.abandon()
 			return nil, err
@@ -66,8 +66,8 @@ func newPipes(s wire.Streams, user view.User) (*pipes, error) {
 	return p, nil
 }
 
-// own gives a pipe to the user of commands where that is another one.
-func own(f *os.File, user view.User) error {
+// chown gives a pipe to the user of commands if that is another user.
+func chown(f *os.File, user view.User) error {
 	info, err := f.Stat()
 	if err != nil || user.Mapped || info.Mode()&os.ModeNamedPipe == 0 {
 		return err
@@ -136,12 +136,12 @@ func (p *pipes) finish() (rest <-chan struct{}, err error) {
 	}
 	p.copying.Wait()
 	done := make(chan struct{})
-	var drops sync.WaitGroup
+	var discarding sync.WaitGroup
 	for _, out := range p.outputs {
-		drops.Go(out.drop)
+		discarding.Go(out.discard)
 	}
 	go func() {
-		drops.Wait()
+		discarding.Wait()
 		close(done)
 	}()
 	for _, out := range p.outputs {
@@ -161,7 +161,7 @@ func (p *pipes) written() *wire.OutputEnd {
 }
 
 // copy moves the stream until its end, or until the deadline that finish sets
-// and then whatever the pipe still holds.
+// and then the content that is left in the pipe.
 func (o *output) copy() {
 	to := o.to
 	if to == nil {
@@ -172,7 +172,7 @@ func (o *output) copy() {
 		err = o.rest(to)
 	}
 	if o.closed.Load() {
-		return // by the caller's word
+		return // the caller closed it
 	}
 	o.err = err
 	if err != nil {
@@ -186,7 +186,7 @@ func (o *output) close() {
 	o.from.Close()
 }
 
-// closeOutput closes what the caller takes no more of: 1 is the standard output,
+// closeOutput closes an output that the caller reads no further: 1 is the standard output,
 // 2 the standard error. A terminal has one output.
 func (p *pipes) closeOutput(n int) {
 	if n >= 1 && n <= len(p.outputs) {
@@ -194,7 +194,7 @@ func (p *pipes) closeOutput(n int) {
 	}
 }
 
-// rest reads what a pipe holds without waiting for more.
+// rest reads the content of a pipe without waiting for more.
 func (o *output) rest(to io.Writer) error {
 	if err := o.from.SetReadDeadline(time.Time{}); err != nil {
 		return err
@@ -222,7 +222,7 @@ func (o *output) rest(to io.Writer) error {
 
 // capacity is how many bytes a pipe or terminal can hold, at most.
 func capacity(raw syscall.RawConn) int {
-	size := 1 << 20 // a terminal holds far less
+	size := 1 << 20 // a terminal has far less
 	_ = raw.Control(func(fd uintptr) {
 		if n, err := unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0); err == nil {
 			size = n
@@ -231,8 +231,8 @@ func capacity(raw syscall.RawConn) int {
 	return size
 }
 
-// drop reads the stream to its end so that late writers do not fail.
-func (o *output) drop() {
+// discard reads the stream to its end so that late writers do not fail.
+func (o *output) discard() {
 	_, _ = io.Copy(io.Discard, readerOnly{o.from}) // a closed or failed pipe ends it
 	o.from.Close()
 }
@@ -241,7 +241,7 @@ func (o *output) drop() {
 // ignore the read deadline.
 type readerOnly struct{ io.Reader }
 
-// Read takes the error of a terminal that nobody holds any more for its end.
+// Read returns io.EOF for a terminal that no process has open any more.
 func (r readerOnly) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
 	if errors.Is(err, unix.EIO) {

@@ -19,7 +19,7 @@ import (
 // terminalTypes are the values of TERM that a request may ask for.
 var terminalTypes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`) })
 
-// checkTTY refuses a terminal that cannot be given as it was asked for.
+// checkTTY refuses a terminal whose type is not a name.
 func checkTTY(t *wire.TTY) *wire.Exit {
 	if t == nil || t.Term == "" || terminalTypes().MatchString(t.Term) {
 		return nil
@@ -74,7 +74,7 @@ func newTerminal(master, slave *os.File, s wire.Streams) *pipes {
 	return p
 }
 
-// resize gives the terminal a size in characters; the kernel tells the
+// resize gives the terminal a size in characters; the kernel notifies the
 // foreground processes. Without a terminal a size means nothing.
 func (p *pipes) resize(t *wire.TTY) error {
 	if p.terminal == nil {
@@ -89,7 +89,7 @@ func (p *pipes) resize(t *wire.TTY) error {
 	return nil
 }
 
-// control runs f with the terminal's descriptor, which stays as it is.
+// control calls f with the terminal's descriptor and leaves its mode unchanged.
 func (p *pipes) control(f func(fd int) error) error {
 	raw, err := p.terminal.SyscallConn()
 	if err != nil {
@@ -100,8 +100,8 @@ func (p *pipes) control(f func(fd int) error) error {
 	return errors.Join(err, done)
 }
 
-// typeIn copies the caller's input into the terminal. Its end is typed as a
-// person would, where the terminal reads lines; a raw terminal has no end.
+// typeIn copies the caller's input into the terminal. In line mode it types the
+// end-of-file character at the end; a raw terminal has no end of input.
 func (p *pipes) typeIn(stdin io.Reader) {
 	in := &typed{r: stdin}
 	if _, err := io.Copy(writerOnly{p.terminal}, in); err != nil {

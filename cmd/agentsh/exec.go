@@ -62,7 +62,7 @@ started, with 125 and a message that names the output. An output whose reader ha
 gone is a closed pipe for the command: it gets SIGPIPE, and one that exits with 0
 all the same makes 141. After a signal or the timeout has ended the command, output
 that nobody reads is given up after two seconds. An audit log that cannot be
-written refuses what it cannot tell of: 125, with the cause.
+written refuses what it cannot record: 125, with the cause.
 
 With --json nothing but one JSON object is printed, when the command has ended:
   exit_code  the exit status of agentsh, as above
@@ -89,7 +89,7 @@ In a running session denials hold everything that was refused in it meanwhile.`,
 	f.StringVarP(&o.session, "session", "s", "", "run in the running session `NAME` of 'agentsh session create'")
 	cmd.MarkFlagsMutuallyExclusive("tty", "json")
 	for _, made := range []string{"policy", "config", "workspace", "audit", "share-network", "degraded"} {
-		cmd.MarkFlagsMutuallyExclusive("session", made) // settled when the session was made
+		cmd.MarkFlagsMutuallyExclusive("session", made) // fixed since the session was opened
 	}
 	return cmd
 }

@@ -50,7 +50,7 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(toldPolicy), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	const why = "agentsh: the audit log cannot be written, and what it cannot tell of does not happen: "
+	const why = "agentsh: the audit log cannot be written, and what it cannot record is refused: "
 	expect := func(t *testing.T, cmd *exec.Cmd) {
 		t.Helper()
 		var errs bytes.Buffer
@@ -114,7 +114,7 @@ func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
 				t.Errorf("with room again: %q, %v", out, err)
 			}
 			log, err := os.ReadFile(filepath.Join(disk, "log.jsonl"))
-			if err != nil || !strings.Contains(string(log), `events could not be written; what they tell of was refused"`) {
+			if err != nil || !strings.Contains(string(log), `events could not be written; what they describe was refused"`) {
 				t.Errorf("the log does not say what is missing: %v", err)
 			}
 		})

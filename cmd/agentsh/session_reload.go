@@ -20,7 +20,7 @@ func newSessionReloadCommand() *cobra.Command {
 		Short: "Replace the policy of a running session",
 		Long: `Replace the policy of a running session. Every later decision is made by the new
 policy; every command sees one of both as a whole. A file that does not load, or
-that asks for what was settled when the session was made, changes nothing: each
+that asks for what is fixed since the session was opened, changes nothing: each
 such place is named.`,
 		Example: "  agentsh session reload work --policy examples/policies/demo.yaml",
 		Args:    cobra.ExactArgs(1),

@@ -49,7 +49,7 @@ func UnnotifiedSignal(p *policy.Policy, at policy.Position, filter, want seccomp
 		return &policy.Problem{
 			Pos: pos,
 			Message: fmt.Sprintf(
-				"%s decides on %s, which this session lets pass unseen: it was allowed to every process when the session was made",
+				"%s decides on %s, which the filter of this session does not notify: it was allowed to every process when the session was opened",
 				what,
 				name,
 			),
