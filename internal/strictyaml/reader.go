@@ -62,8 +62,8 @@ func Value(n *Node, key string) *Node {
 }
 
 // Keys reads a mapping. read returns how the value of a key is read, or nil for a
-// key that is not known; names are the known ones, for the hint. Unknown and
-// repeated keys are problems. what names the mapping in messages.
+// key that is not known. names returns the known ones for the hint; it may be nil.
+// Unknown and repeated keys are problems. what names the mapping in messages.
 func (r *Reader) Keys(n *Node, what string, names func() []string, read func(key *Node) func(value *Node)) bool {
 	texts := &r.dialect.Texts
 	if n.Kind != Mapping {
@@ -80,7 +80,7 @@ func (r *Reader) Keys(n *Node, what string, names func() []string, read func(key
 		switch {
 		case known == nil:
 			text := texts.UnknownKey.or(DefaultTexts.UnknownKey)
-			if text.Hint == "" {
+			if text.Hint == "" && names != nil {
 				text.Hint = DidYouMean(key.Value, names())
 			}
 			r.failText(key, text, what, Shorten(key.Value))

@@ -62,6 +62,11 @@ func TestTheKeysOfAMappingAreKnownAndGivenOnce(t *testing.T) {
 		t.Errorf("%q\n%q", problems, values)
 	}
 	problems = nil
+	r.Keys(n, "names", nil, func(*Node) func(*Node) { return func(*Node) {} })
+	if want := []string{`f.yaml:4:1: key "size" is given twice (merge the two)`, `f.yaml:5:1: names has no key ""`}; !slices.Equal(problems, want) {
+		t.Errorf("%q", problems)
+	}
+	problems = nil
 	if r.Fields(&Node{Kind: Scalar, Line: 3, Column: 2}, "a shape", nil) || problems[0] != "f.yaml:3:2: a shape must be a mapping of keys to values" {
 		t.Errorf("%q", problems)
 	}

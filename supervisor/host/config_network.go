@@ -4,14 +4,13 @@ import (
 	"crypto/x509"
 	"net/netip"
 
-	"gopkg.in/yaml.v3"
-
+	"agentsh/internal/strictyaml"
 	"agentsh/supervisor/netns"
 )
 
 // resolvers reads the addresses of the name servers that sessions ask.
-func (r *configReader) resolvers(into *[]netip.AddrPort) func(*yaml.Node) {
-	return r.each("network.resolvers", func(n *yaml.Node) {
+func (r *configReader) resolvers(into *[]netip.AddrPort) func(*strictyaml.Node) {
+	return r.each("network.resolvers", func(n *strictyaml.Node) {
 		at, err := netns.ParseResolver(n.Value)
 		if err != nil {
 			r.problem(n, "%v", err)
@@ -22,8 +21,8 @@ func (r *configReader) resolvers(into *[]netip.AddrPort) func(*yaml.Node) {
 }
 
 // roots reads files of authorities that the proxy trusts in addition to the machine's.
-func (r *configReader) roots(into **x509.CertPool) func(*yaml.Node) {
-	return r.each("network.ca_files", func(n *yaml.Node) {
+func (r *configReader) roots(into **x509.CertPool) func(*strictyaml.Node) {
+	return r.each("network.ca_files", func(n *strictyaml.Node) {
 		var err error
 		if *into, err = netns.AddRoots(*into, n.Value); err != nil {
 			r.problem(n, "%v", err)
@@ -32,14 +31,14 @@ func (r *configReader) roots(into **x509.CertPool) func(*yaml.Node) {
 }
 
 // each reads a list of texts.
-func (r *configReader) each(what string, read func(*yaml.Node)) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		if n.Kind != yaml.SequenceNode {
+func (r *configReader) each(what string, read func(*strictyaml.Node)) func(*strictyaml.Node) {
+	return func(n *strictyaml.Node) {
+		if n.Kind != strictyaml.List {
 			r.problem(n, "%s must be a list", what)
 			return
 		}
 		for _, item := range n.Content {
-			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+			if item.Kind != strictyaml.Scalar || strictyaml.IsNull(item) {
 				r.problem(item, "%s must be a list of texts", what)
 				continue
 			}
