@@ -63,6 +63,7 @@ func TestDecisionsHaveOneForm(t *testing.T) {
 			t.Errorf("%s has %d lines, at most %d", file, len(lines), maxDecisionLines)
 		}
 		checkSections(t, file, lines)
+		checkPackages(t, file, string(data))
 		if entry := "[" + number + "](" + file + "): " + title; !strings.Contains(string(index), entry+"\n") {
 			t.Errorf("%s/README.md does not have the line %q", decisionDir, "- "+entry)
 		}
@@ -82,6 +83,20 @@ func checkSections(t *testing.T, file string, lines []string) {
 	}
 	if strings.Join(sections, "\n") != strings.Join(decisionSections, "\n") {
 		t.Errorf("%s has the sections %q, not %q", file, sections, decisionSections)
+	}
+}
+
+// packageName is the directory of a package in a text.
+var packageName = regexp.MustCompile("`((?:policy|internal|supervisor|fuse|controller|cmd|seccomp|packaging|test)(?:/[a-z]+)*)`")
+
+func checkPackages(t *testing.T, file, text string) {
+	t.Helper()
+	_, status, _ := strings.Cut(text, "## Status\n")
+	status, _, _ = strings.Cut(status, "\n## ")
+	for _, match := range packageName.FindAllStringSubmatch(status, -1) {
+		if _, err := os.Stat(match[1]); err != nil {
+			t.Errorf("%s names a package that is not there: %v", file, err)
+		}
 	}
 }
 
