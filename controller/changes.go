@@ -17,10 +17,8 @@ import (
 	linediff "github.com/rogpeppe/go-internal/diff"
 	"golang.org/x/sys/unix"
 
-	"agentsh/controller/bootstrap"
+	"agentsh/controller/extract"
 	"agentsh/controller/git"
-	"agentsh/controller/record"
-	"agentsh/internal/statedir"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
 )
@@ -42,7 +40,7 @@ type Changes struct {
 
 // FileDiff is one path that differs.
 type FileDiff struct {
-	Path    string `json:"path"` // what does not print as itself is written out
+	Path    string `json:"path"` // unprintable characters are escaped
 	Status  string `json:"status"`
 	OldMode uint32 `json:"old_mode,omitempty"` // permission bits; 0: there was no file
 	NewMode uint32 `json:"new_mode,omitempty"`
@@ -50,37 +48,25 @@ type FileDiff struct {
 	NewSize int64  `json:"new_size"`
 	Added   int    `json:"added"` // lines
 	Removed int    `json:"removed"`
-	Why     string `json:"why,omitempty"`  // why no lines are here
-	Diff    string `json:"diff,omitempty"` // unified, without a head
+	Why     string `json:"why,omitempty"`  // why there is no diff
+	Diff    string `json:"diff,omitempty"` // unified, without the header
 }
 
-// differ compares what was taken out with the commit of the base. Nothing of
-// git's but reading objects has a part in it: attributes and configuration that
-// an agent writes cannot hide a line.
+// differ compares extracted files with the base commit. It uses git only to read
+// objects, so attributes and configuration that an agent writes cannot hide a
+// line.
 type differ struct {
 	base   map[string]git.TreeEntry
 	old    map[string][]byte // contents of the base
-	files  *os.Root          // nil: nothing was taken out but deletions
+	files  *os.Root          // nil: there are only deletions
 	budget int
 }
 
-// keepChanges writes down what the agent changed, for those who read of the run
-// later.
-func (r *run) keepChanges(ctx context.Context) error {
-	c, err := r.changes(ctx)
-	if err == nil {
-		err = statedir.WriteJSON(filepath.Join(r.dir.Path, record.ChangesFile), c)
-	}
-	if err != nil {
-		return fmt.Errorf("compare changed files: %w", err)
-	}
-	return nil
-}
-
-func (r *run) changes(ctx context.Context) (Changes, error) {
+// compare compares the extracted files with the base commit.
+func compare(ctx context.Context, c checkout, extracted extract.Result) (Changes, error) {
 	out := Changes{Version: 1, Files: []FileDiff{}}
-	entries := slices.DeleteFunc(slices.Clone(r.taken.Changed), func(e wire.ManifestEntry) bool { return e.Type == "dir" })
-	for _, name := range r.taken.Deleted {
+	entries := slices.DeleteFunc(slices.Clone(extracted.Changed), func(e wire.ManifestEntry) bool { return e.Type == "dir" })
+	for _, name := range extracted.Deleted {
 		entries = append(entries, wire.ManifestEntry{Path: wire.Name(name)})
 	}
 	slices.SortFunc(entries, func(a, b wire.ManifestEntry) int { return strings.Compare(string(a.Path), string(b.Path)) })
@@ -88,7 +74,7 @@ func (r *run) changes(ctx context.Context) (Changes, error) {
 		out.Omitted = len(entries) - maxDiffs
 		entries = entries[:maxDiffs]
 	}
-	d, err := r.newDiffer(ctx, entries)
+	d, err := newDiffer(ctx, c, extracted.Dir, entries)
 	if err != nil {
 		return out, err
 	}
@@ -105,8 +91,9 @@ func (r *run) changes(ctx context.Context) (Changes, error) {
 	return out, nil
 }
 
-// newDiffer reads the old contents of entries.
-func (r *run) newDiffer(ctx context.Context, entries []wire.ManifestEntry) (*differ, error) {
+// newDiffer reads the old contents of entries. dir holds the extracted files;
+// empty: there are none.
+func newDiffer(ctx context.Context, c checkout, dir string, entries []wire.ManifestEntry) (*differ, error) {
 	d := &differ{base: map[string]git.TreeEntry{}, old: map[string][]byte{}, budget: maxDiffAll}
 	wanted := map[string]bool{}
 	for _, e := range entries {
@@ -114,22 +101,22 @@ func (r *run) newDiffer(ctx context.Context, entries []wire.ManifestEntry) (*dif
 	}
 	var blobs []git.TreeEntry
 	var ids []string
-	for _, b := range r.tree {
+	for _, b := range c.tree {
 		if !wanted[b.Path] {
 			continue
 		}
 		d.base[b.Path] = b
-		if b.Kind == bootstrap.KindFile && b.Size <= maxDiffFile {
+		if b.Kind == git.KindFile && b.Size <= maxDiffFile {
 			blobs, ids = append(blobs, b), append(ids, b.ID)
 		}
 	}
-	if err := d.readOld(ctx, r.clone.Objects, blobs, ids); err != nil {
+	if err := d.readOld(ctx, c.clone.Objects, blobs, ids); err != nil {
 		return nil, err
 	}
-	if r.taken.Dir == "" {
+	if dir == "" {
 		return d, nil
 	}
-	files, err := os.OpenRoot(r.taken.Dir)
+	files, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +132,7 @@ func (d *differ) readOld(ctx context.Context, objects git.Objects, blobs []git.T
 	if err != nil {
 		return err
 	}
-	defer func() { _ = out.Close() }() // an error before the end was reported by a read
+	defer func() { _ = out.Close() }() // a read reports an error before the end
 	in := bufio.NewReader(out)
 	for _, b := range blobs {
 		content, err := git.Object(in, b)
@@ -186,7 +173,7 @@ func (d *differ) file(e wire.ManifestEntry) (FileDiff, error) {
 	lines := string(linediff.Diff("a", before, "b", after))
 	lines = hunks(lines)
 	if len(lines) > d.budget {
-		f.Why = "the differences of all files are too long to be shown"
+		f.Why = "the differences of all files are too long"
 		return f, nil
 	}
 	d.budget -= len(lines)
@@ -202,7 +189,7 @@ func (d *differ) file(e wire.ManifestEntry) (FileDiff, error) {
 	return f, nil
 }
 
-// hunks is a difference without its first lines, which name the two files.
+// hunks is a difference without its header, which names the two files.
 func hunks(lines string) string {
 	at := strings.Index(lines, "\n@@ ")
 	if at < 0 {
@@ -222,9 +209,9 @@ func (d *differ) before(b git.TreeEntry, had bool) ([]byte, string) {
 		return nil, ""
 	}
 	switch b.Kind {
-	case bootstrap.KindSymlink:
+	case git.KindSymlink:
 		return linkText(b.Target), ""
-	case bootstrap.KindDir:
+	case git.KindDir:
 		return nil, "it was a directory or a submodule"
 	}
 	data, read := d.old[b.Path]
@@ -244,11 +231,11 @@ func (d *differ) after(e wire.ManifestEntry) ([]byte, string, error) {
 	case e.Size > maxDiffFile:
 		return nil, whyLarge, nil
 	case d.files == nil:
-		return nil, "", fmt.Errorf("%q was not taken out", e.Path)
+		return nil, "", fmt.Errorf("%q was not extracted", e.Path)
 	}
 	f, err := d.files.OpenFile(filepath.FromSlash(string(e.Path)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "it was not taken out", nil
+		return nil, "it was not extracted", nil
 	}
 	if err != nil {
 		return nil, "", err
@@ -269,16 +256,4 @@ func asText(data []byte) ([]byte, string) {
 		return nil, whyBinary
 	}
 	return data, ""
-}
-
-// inBase reports the files of the commit the agent starts from.
-func (r *run) inBase() func(name string) bool {
-	names := make(map[string]struct{}, len(r.tree))
-	for _, b := range r.tree {
-		names[b.Path] = struct{}{}
-	}
-	return func(name string) bool {
-		_, ok := names[name]
-		return ok && wire.IsNamePath(name)
-	}
 }

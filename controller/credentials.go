@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 
@@ -11,13 +10,15 @@ import (
 	"agentsh/policy/env"
 )
 
-// placeholderPrefix begins every placeholder, so that people know what they see.
+// placeholderPrefix begins every placeholder, so that people recognise it.
 const placeholderPrefix = "agentsh-placeholder-"
 
-// credentials gives the sandbox a placeholder in the place of each credential of
-// the harness's providers, as a variable of its name. The values go to the
-// supervisor alone, which swaps them at the provider's endpoints.
-func (r *run) credentials(x *harness.Expanded) harness.Problems {
+// placeholders makes a placeholder for each credential of the harness's
+// providers, and adds it to env.sandbox under the credential's name. Only the
+// supervisor gets the values: it replaces placeholders in requests to the
+// provider's endpoints.
+func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
+	var out []wire.Credential
 	var ps harness.Problems
 	refuse := func(at harness.Origin, format string, args ...any) {
 		ps = append(ps, harness.Problem{At: at, Severity: harness.Error, Rule: harness.RuleProvider, Message: fmt.Sprintf(format, args...)})
@@ -25,7 +26,7 @@ func (r *run) credentials(x *harness.Expanded) harness.Problems {
 	for _, d := range provider.Wanted(x) {
 		source := x.Credentials[d.Name]
 		if len(d.Endpoints) == 0 && len(d.Credentials) > 0 {
-			refuse(source.At, "the provider %s names no endpoints, so its credentials could be used nowhere", d.Name)
+			refuse(source.At, "the provider %s names no endpoints, so its credentials cannot be used", d.Name)
 			continue
 		}
 		for name, value := range d.Credentials {
@@ -33,10 +34,11 @@ func (r *run) credentials(x *harness.Expanded) harness.Problems {
 			_, taken := x.Sandbox[name]
 			switch {
 			case !env.ValidName(name) || env.Reserved(name):
-				refuse(at, "credentials.%s: the sandbox gets it as a variable, and this is no name for one", name)
+				refuse(at, "credentials.%s: the sandbox gets it as a variable, and this is not a valid name", name)
 				continue
 			case len(value) < wire.ShortestCredential:
-				refuse(at, "credentials.%s: the value has less than %d bytes, and cannot be told from other text", name, wire.ShortestCredential)
+				refuse(at, "credentials.%s: the value has less than %d bytes, and cannot be distinguished from other text", name,
+					wire.ShortestCredential)
 				continue
 			case taken:
 				refuse(at, "credentials.%s: env.sandbox or another provider sets the variable too", name)
@@ -46,25 +48,12 @@ func (r *run) credentials(x *harness.Expanded) harness.Problems {
 				Name: d.Name + "." + name, Placeholder: placeholderPrefix + rand.Text(), Value: value,
 				Endpoints: d.Endpoints, Header: d.Header, Query: d.Query, Path: d.Path,
 			}
-			r.secrets = append(r.secrets, c)
+			out = append(out, c)
 			if x.Sandbox == nil {
 				x.Sandbox = harness.Map{}
 			}
 			x.Sandbox[name] = harness.Text{V: c.Placeholder, At: at}
 		}
 	}
-	return ps.Sorted()
-}
-
-// providers has the local gateway know what this run uses: names and digests.
-func (r *run) providers(ctx context.Context) error {
-	gateway, err := provider.OpenLocal(r.o.Gateway)
-	if err != nil {
-		return err
-	}
-	done, err := provider.Reconcile(ctx, gateway, provider.Wanted(r.x))
-	for _, c := range done {
-		r.tell(Update{Kind: UpdateOutput, Stream: "stdout", Text: "provider " + c.Definition.Name + ": " + c.Action.String()})
-	}
-	return err
+	return out, ps.Sorted()
 }

@@ -17,19 +17,20 @@ func TestTheClaudeExampleIsReady(t *testing.T) {
 	if len(ps) > 0 || len(h.Refusals()) > 0 {
 		t.Fatalf("%v %v", ps, h.Refusals())
 	}
-	r := &run{harness: h, repoDir: layout.Workspace + "/app", lookup: lookupIn([]string{"ANTHROPIC_API_KEY=sk-no-key-of-anybody"})}
-	r.result.Runtime = h.Runtime.V
-	if err := r.expand(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.checkRuntime(); err != nil {
-		t.Fatal(err)
-	}
-	p, err := loadPolicy(filepath.Join("examples/claude", h.Policy.V), ownRules{files: r.guarded()}, policyVars(r.repoDir))
+	repoDir := layout.Workspace + "/app"
+	plan, err := expand(h, lookupIn([]string{"ANTHROPIC_API_KEY=sk-no-key-of-anybody"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.checkEnv(p); err != nil {
+	prog, err := newProgram(plan, "examples/claude/harness.yaml", repoDir, runIdentity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := loadPolicy(filepath.Join("examples/claude", h.Policy.V), runRules{files: fileRules(plan, prog, repoDir)}, policyVars(repoDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkEnv(prog, p, h.Policy.V); err != nil {
 		t.Error(err)
 	}
 	for host, permitted := range map[string]bool{"api.anthropic.com": true, "evil.example": false, "api.anthropic.com.evil.example": false} {

@@ -27,7 +27,7 @@ const (
 type Failure struct {
 	Step     string           // the step that failed
 	Code     int              // exit code of the command line
-	Problems harness.Problems // configuration: every problem, with its place; else empty
+	Problems harness.Problems // configuration: every problem, with its position; else empty
 	Hint     string           // what to do, may be empty
 	Err      error
 }
@@ -45,8 +45,8 @@ type Interrupted struct {
 	By     string // the operator; empty: a signal
 }
 
-// endSignal is the signal that an operator's end of a run counts as.
-const endSignal = syscall.SIGTERM
+// operatorSignal is the signal that stands for an operator's end of a run.
+const operatorSignal = syscall.SIGTERM
 
 // Error names the signal.
 func (i Interrupted) Error() string {
@@ -56,13 +56,12 @@ func (i Interrupted) Error() string {
 	return fmt.Sprintf("interrupted by signal %d (%s)", int(i.Signal), i.Signal)
 }
 
-// fail makes a step's failure; the step's name is added by the caller of the
-// step.
+// fail makes a failure of a step. The caller of the step adds its name.
 func fail(code int, hint string, err error) error {
 	return &Failure{Code: code, Hint: hint, Err: err}
 }
 
-// badConfig is a failure of the operator's files.
+// badConfig is a failure because of the operator's files.
 func badConfig(hint, format string, args ...any) error {
 	return fail(ExitConfiguration, hint, fmt.Errorf(format, args...))
 }
@@ -73,8 +72,8 @@ func problemsFailure(ps harness.Problems) error {
 	return &Failure{Code: ExitConfiguration, Problems: errs, Err: fmt.Errorf("%d problem(s) in the harness", len(errs))}
 }
 
-// asFailure gives err the name of its step, and the code and hint it lacks: an
-// interruption wins over what it caused.
+// asFailure gives err the name of its step, and a code and hint if it has none.
+// An interruption replaces the errors that it caused.
 func asFailure(ctx context.Context, step string, err error) *Failure {
 	var f *Failure
 	if !errors.As(err, &f) {
@@ -94,13 +93,13 @@ func asFailure(ctx context.Context, step string, err error) *Failure {
 	return f
 }
 
-// oneLine is an error whose joined parts are told on one line.
+// oneLine is an error whose text has one line.
 type oneLine struct{ error }
 
 func (o oneLine) Error() string { return strings.ReplaceAll(o.error.Error(), "\n", "; ") }
 func (o oneLine) Unwrap() error { return o.error }
 
-// hintFor is what to do about errors of the machine.
+// hintFor is the hint for errors of the machine.
 func hintFor(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):

@@ -14,8 +14,10 @@ import (
 // placeholders.
 func TestHooksRedactPlaceholders(t *testing.T) {
 	const placeholder, value = placeholderPrefix + "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "the-real-value-of-the-credential"
-	r := &run{harness: &harness.Harness{}, x: &harness.Expanded{}, secrets: []wire.Credential{{Placeholder: placeholder, Value: value}}}
-	s, err := r.hookSettings([]string{hook.SecretRedact})
+	p := plan{
+		harness: &harness.Harness{}, values: &harness.Expanded{}, credentials: []wire.Credential{{Placeholder: placeholder, Value: value}},
+	}
+	s, err := hookSettings(p, []string{hook.SecretRedact}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

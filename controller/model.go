@@ -17,7 +17,7 @@ import (
 	"agentsh/controller/scan"
 )
 
-// What a model-based scanner is asked for where nobody says otherwise.
+// Defaults of a model-based scanner.
 const (
 	DefaultThreshold = 0.92
 	DefaultMatch     = harness.MatchSentence
@@ -25,14 +25,14 @@ const (
 
 // Bounds of a model-based scanner.
 const (
-	modelAnswerTime = 60 * time.Second // of one answer, the first one included: it may load its model before
-	modelEndTime    = 5 * time.Second  // after the last question
+	modelAnswerTime = 60 * time.Second // for one answer; before the first one it may load its model
+	modelEndTime    = 5 * time.Second  // to exit after the last question
 )
 
 var (
 	errModelLate  = errors.New("no answer in time")
 	errModelEnded = errors.New("it ended before its answer")
-	errModelDone  = errors.New("it is not needed any more")
+	errModelDone  = errors.New("it is no longer needed")
 )
 
 // ModelProgram is a program of the operator that scores how much a text looks
@@ -47,16 +47,16 @@ type ModelProgram struct {
 	cancel    context.CancelCauseFunc
 	ended     chan struct{}
 	cause     error // why it ended; read after ended
-	failed    error // the first failure: nothing is asked after it
+	failed    error // the first failure; further calls of Score return it
 }
 
-// StartModel starts a program, named by its absolute path, in the directory /,
-// so that no repository is beside it. It ends with ctx.
+// StartModel starts a program, named by its absolute path, in the directory /.
+// It ends with ctx.
 func StartModel(ctx context.Context, program string, environ []string) (*ModelProgram, error) {
 	if err := checkProgram(program); err != nil {
 		return nil, err
 	}
-	// A pipe of the kernel's: copying into one would outlive a program that ends.
+	// A kernel pipe: a copying goroutine would outlive a program that ends.
 	stdin, questions, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start scanner %s: %w", program, err)
@@ -74,13 +74,13 @@ func StartModel(ctx context.Context, program string, environ []string) (*ModelPr
 		if err == nil {
 			err = res.Err()
 		}
-		if errors.Is(err, context.Canceled) { // before it was started
+		if errors.Is(err, context.Canceled) { // before the start
 			err = context.Cause(ctx)
 		}
 		if m.cause = err; err == nil {
 			m.cause = errModelEnded
 		}
-		_ = stdin.Close()             // who still writes gets EPIPE
+		_ = stdin.Close()             // a later write gets EPIPE
 		_ = w.CloseWithError(m.cause) // never fails
 	}()
 	return m, nil
@@ -101,8 +101,8 @@ func checkProgram(program string) error {
 	return nil
 }
 
-// Score asks the program. After an error it has ended, and every further
-// question gets the same error.
+// Score asks the program for the score of a text. After an error the program has
+// ended, and every further call returns the same error.
 func (m *ModelProgram) Score(ctx context.Context, text string) (float64, error) {
 	if m.failed != nil {
 		return 0, m.failed
@@ -115,15 +115,15 @@ func (m *ModelProgram) Score(ctx context.Context, text string) (float64, error) 
 	}
 	m.stop()
 	if errors.Is(err, syscall.EPIPE) && !errors.Is(m.cause, errModelDone) {
-		err = m.cause // it says more
+		err = m.cause // the cause says more
 	}
 	m.failed = fmt.Errorf("scanner %s: %w", m.program, err)
 	return 0, m.failed
 }
 
-// Close ends the program: it reads the end of its input, and is killed when it
-// does not go. The error is that of a question, or that it answered more than
-// it was asked: then no answer is known to belong to its question.
+// Close closes the program's input and waits for its exit; a program that does
+// not exit is killed. The error is that of a question, or says that the program
+// gave more answers than questions: then no answer is reliable.
 func (m *ModelProgram) Close() error {
 	_ = m.questions.Close() // nothing is buffered
 	late := time.AfterFunc(modelEndTime, func() { m.cancel(errModelDone) })
@@ -137,48 +137,51 @@ func (m *ModelProgram) Close() error {
 	return m.failed
 }
 
-// stop kills the program, if it did not end, and waits for that. Nobody reads
-// what it still says.
+// stop kills the program if it still runs, waits for its end and drops its
+// output.
 func (m *ModelProgram) stop() {
 	m.cancel(errModelDone)
 	_ = m.answers.Close() // never fails
 	<-m.ended
 }
 
-// modelWanted reports whether a model-based scanner is asked for.
-func (r *run) modelWanted() bool {
-	return r.scans() && r.harness.Security.HostScanners.LLMGuard.On()
+// modelCommand is the operator's program that scores texts.
+type modelCommand struct {
+	program string // absolute path; empty: none
+	environ []string
 }
 
-// checkModel refuses a model-based scanner without a program.
-func (r *run) checkModel() error {
-	g := r.harness.Security.HostScanners.LLMGuard
+// wantsModel reports whether the harness asks for a model-based scanner.
+func wantsModel(s harness.Security) bool {
+	return s.Enabled.Or(true) && s.HostScanners.LLMGuard.On()
+}
+
+// checkModel rejects a model-based scanner without a program.
+func checkModel(p plan, program string, to progress) error {
+	g := p.harness.Security.HostScanners.LLMGuard
 	switch {
-	case !r.modelWanted():
-		if r.o.Scanner != "" {
-			r.warn("the scanner %s is not started: the harness does not say security: {host_scanners: {llm_guard: {enabled: true}}}", r.o.Scanner)
+	case !wantsModel(p.harness.Security):
+		if program != "" {
+			to.warn("the scanner %s is not started: the harness does not say security: {host_scanners: {llm_guard: {enabled: true}}}", program)
 		}
 		return nil
-	case r.o.Scanner == "":
-		return badConfig(
-			"name one with --scanner, or write llm_guard: {enabled: false}",
-			"%s: security.host_scanners.llm_guard needs a program that scores texts",
-			g.At(),
-		)
+	case program == "":
+		return badConfig("name one with --scanner, or write llm_guard: {enabled: false}",
+			"%s: security.host_scanners.llm_guard needs a program that scores texts", g.At())
 	}
-	if err := checkProgram(r.o.Scanner); err != nil {
+	if err := checkProgram(program); err != nil {
 		return badConfig("name the file of a program with --scanner", "%w", err)
 	}
 	return nil
 }
 
-// withModel calls do with the model-based scanner of the harness, or nil. One
-// that fails blocks: what could not be judged is not passed.
-func (r *run) withModel(ctx context.Context, do func(scan.Model) error) error {
-	if !r.modelWanted() {
+// withModel calls do with the model-based scanner of the harness, or nil. If the
+// scanner fails, the scan fails: unscored text does not pass.
+func (s scanners) withModel(ctx context.Context, do func(scan.Model) error) error {
+	if !wantsModel(s.security) {
 		return do(nil)
 	}
-	m, err := StartModel(ctx, r.o.Scanner, r.o.Environ)
+	m, err := StartModel(ctx, s.model.program, s.model.environ)
 	if err != nil {
 		return err
 	}
@@ -187,17 +190,14 @@ func (r *run) withModel(ctx context.Context, do func(scan.Model) error) error {
 		err = closeErr
 	}
 	if m.failed != nil && ctx.Err() == nil {
-		return fail(
-			ExitScan,
-			"run the program by hand: it reads {\"text\": \"...\"} and answers {\"score\": 0.5}, a line each; see doc/scan.md",
-			err,
-		)
+		return fail(ExitScan,
+			"run the program by hand: it reads {\"text\": \"...\"} and answers {\"score\": 0.5}, a line each; see doc/scan.md", err)
 	}
 	return err
 }
 
 // addModel gives a scanner's options the model, which may be nil.
-func (r *run) addModel(o *scan.Options, m scan.Model) {
-	g := r.harness.Security.HostScanners.LLMGuard
+func (s scanners) addModel(o *scan.Options, m scan.Model) {
+	g := s.security.HostScanners.LLMGuard
 	o.Model, o.Threshold, o.Sentences = m, g.Threshold.Or(DefaultThreshold), g.MatchType.Or(DefaultMatch) == harness.MatchSentence
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"agentsh/controller/record"
+	"agentsh/controller/runtime"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/policy"
@@ -19,10 +20,10 @@ import (
 // maxPolicyFile bounds one policy file, in bytes.
 const maxPolicyFile = 4 << 20
 
-// loadPolicy reads the policy at name with what it extends, and checks it: a
-// policy that the supervisor would refuse is refused before a sandbox exists.
-// Rules of the run itself are tried before those of the policy.
-func loadPolicy(name string, own ownRules, vars map[string]string) (*policy.Policy, error) {
+// loadPolicy reads the policy at name with what it extends, and checks it, so that
+// a policy that the supervisor would reject is rejected before a sandbox exists.
+// The rules of the run are evaluated before those of the policy.
+func loadPolicy(name string, own runRules, vars map[string]string) (*policy.Policy, error) {
 	name = shortName(name)
 	data, err := record.ReadFile(name, maxPolicyFile)
 	if err != nil {
@@ -30,7 +31,7 @@ func loadPolicy(name string, own ownRules, vars map[string]string) (*policy.Poli
 	}
 	main := policy.Source{Name: name, Data: data}
 	if len(own.files)+len(own.commands) > 0 {
-		main = ownPolicy(name, own)
+		main = runPolicy(name, own)
 	}
 	p, err := syntax.Load(main, syntax.Options{
 		Vars:     vars,
@@ -39,9 +40,9 @@ func loadPolicy(name string, own ownRules, vars map[string]string) (*policy.Poli
 	if err != nil {
 		return nil, badConfig("run 'agentsh policy check "+name+"'", "policy:\n%w", err)
 	}
-	if len(own.commands) > 0 && !runsFrom(p, ownProgramDir) {
-		return nil, badConfig("add "+ownProgramDir+" to exec_from, or write security: {enabled: false} in the harness",
-			"policy %s: exec_from leaves out %s, where hooks and scans of the run are started", name, ownProgramDir)
+	if len(own.commands) > 0 && !runsFrom(p, programDir) {
+		return nil, badConfig("add "+programDir+" to exec_from, or write security: {enabled: false} in the harness",
+			"policy %s: exec_from leaves out %s, where hooks and scans of the run are", name, programDir)
 	}
 	return p, nil
 }
@@ -55,23 +56,23 @@ func sources(p *policy.Policy) []wire.PolicySource {
 	return out
 }
 
-// checkEnv refuses a policy that keeps from the agent's program a variable it is
-// configured by: it would look for its files elsewhere, and say so nowhere.
-func (r *run) checkEnv(p *policy.Policy) error {
-	c, err := r.runtime.Command(r.invoke)
+// checkEnv rejects a policy that hides from the agent's program a variable that
+// configures it: the program would silently read its files elsewhere.
+func checkEnv(prog program, p *policy.Policy, file string) error {
+	c, err := prog.runtime.Command(prog.invocation)
 	if err != nil {
 		return err
 	}
 	filter := p.EnvFilter(nil)
 	var missing []string
 	for _, v := range c.Env {
-		if name, _, _ := strings.Cut(v, "="); !c.Told(name) && filter.Refuses(name) != "" {
+		if name, _, _ := strings.Cut(v, "="); !c.Optional(name) && filter.Refuses(name) != "" {
 			missing = append(missing, name)
 		}
 	}
 	if len(missing) > 0 {
-		return badConfig("add them to env_policy.allow of "+shortName(r.harness.Path(r.harness.Policy)),
-			"the policy keeps variables from the runtime %s that it is configured by: %s", r.result.Runtime, strings.Join(missing, ", "))
+		return badConfig("add them to env_policy.allow of "+shortName(file),
+			"the policy hides variables that configure the runtime %s: %s", prog.runtime.Name(), strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -85,10 +86,22 @@ func runsFrom(p *policy.Policy, dir string) bool {
 	})
 }
 
-// ownRules are the rules of a run, which are tried before those of its policy.
-type ownRules struct {
+// runRules are the rules of a run. They are evaluated before those of its policy.
+type runRules struct {
 	commands []commandRule
-	files    []policyRule
+	files    []fileRule
+}
+
+// newRunRules are the rules that a run adds to its policy.
+func newRunRules(p plan, prog program, repoDir string) runRules {
+	return runRules{commands: commandRules(p.scans(), prog.invocation.Hooks), files: fileRules(p, prog, repoDir)}
+}
+
+// policyVars are the values of ${NAME} in the policy of a run.
+func policyVars(repoDir string) map[string]string {
+	return map[string]string{
+		"WORKSPACE": layout.Workspace, "PROJECT_ROOT": repoDir, "GIT_ROOT": repoDir, "HOME": layout.Home, "TMPDIR": "/tmp",
+	}
 }
 
 // commandRule is a command rule of the run.
@@ -101,8 +114,8 @@ type commandRule struct {
 	Message  string   `json:"message,omitempty"`
 }
 
-// policyRule is a file rule of the run.
-type policyRule struct {
+// fileRule is a file rule of the run.
+type fileRule struct {
 	Name       string   `json:"name"`
 	Paths      []string `json:"paths"`
 	Operations []string `json:"operations"`
@@ -110,23 +123,23 @@ type policyRule struct {
 	Message    string   `json:"message,omitempty"`
 }
 
-// ownPolicyName is shown with the refusals of the run's own rules.
-const ownPolicyName = "agentctl-run.yaml"
+// runPolicyName is the file name in denials by the run's own rules.
+const runPolicyName = "agentctl-run.yaml"
 
-// ownPolicy is a policy that tries rules before those of the file name. JSON
-// is YAML.
-func ownPolicy(name string, own ownRules) policy.Source {
+// runPolicy is a policy with rules that are evaluated before those of the file
+// name. JSON is YAML.
+func runPolicy(name string, own runRules) policy.Source {
 	data, err := json.MarshalIndent(struct {
 		Version  int           `json:"version"`
 		Name     string        `json:"name"`
 		Extends  []string      `json:"extends"`
 		Commands []commandRule `json:"command_rules,omitempty"`
-		Files    []policyRule  `json:"file_rules,omitempty"`
+		Files    []fileRule    `json:"file_rules,omitempty"`
 	}{1, "agentctl-run", []string{name}, own.commands, own.files}, "", "  ")
 	if err != nil {
 		panic(err) // texts only
 	}
-	return policy.Source{Name: ownPolicyName, Data: data}
+	return policy.Source{Name: runPolicyName, Data: data}
 }
 
 // changing are the operations that change a file or directory.
@@ -146,80 +159,94 @@ var changing = []string{
 	"utime",
 }
 
-// guarded are the rules that a run adds to its policy: the agent writes no
-// variables of later commands and nothing that its program is configured by, which it may read, the program may write
-// what it keeps for itself, and a read-only repository is one.
-func (r *run) guarded() []policyRule {
-	var rules []policyRule
-	if r.showsProgram() {
-		rules = append(rules, policyRule{
+// fileRules are the file rules of a run. The agent cannot change the variables
+// of later commands, the configuration of its program, or a read-only
+// repository. Its program may write its own state.
+func fileRules(p plan, prog program, repoDir string) []fileRule {
+	var rules []fileRule
+	if p.scans() {
+		rules = append(rules, fileRule{
 			Name: "own-program", Paths: []string{layout.Program}, Operations: []string{"read", "stat", "execute"}, Decision: "allow",
 		})
 	}
-	if r.harness.ReadonlyRepo.V {
-		rules = append(rules, policyRule{
-			Name: "readonly-repo", Paths: []string{r.repoDir, r.repoDir + "/**"}, Operations: changing, Decision: "deny",
+	if p.harness.ReadonlyRepo.V {
+		rules = append(rules, fileRule{
+			Name: "readonly-repo", Paths: []string{repoDir, repoDir + "/**"}, Operations: changing, Decision: "deny",
 			Message: "the harness says readonly_repo: the repository is not changed",
 		})
 	}
-	rules = append(rules, policyRule{
+	const message = "the variables of all commands are those that the controller delivered"
+	rules = append(rules, fileRule{
 		Name: "delivered-environment", Paths: []string{layout.EnvDir, layout.EnvDir + "/**"}, Operations: changing, Decision: "deny",
-		Message: "the variables of all commands are those that the controller delivered",
-	}, policyRule{
-		Name: "above-delivered-environment", Paths: []string{layout.Sandbox, layout.Workspace}, Operations: []string{"delete", "rename",
-			"rmdir"},
-		Decision: "deny", Message: "the variables of all commands are those that the controller delivered",
+		Message: message,
+	}, fileRule{
+		Name: "above-delivered-environment", Paths: []string{layout.Sandbox, layout.Workspace},
+		Operations: []string{"delete", "rename", "rmdir"}, Decision: "deny", Message: message,
 	})
-	if len(r.own) == 0 {
+	if len(prog.files) == 0 {
 		return rules
 	}
-	rules = append(rules, hiddenFiles(r.repoDir, r.hidden())...)
+	rules = append(rules, hiddenFiles(repoDir, prog.hidden())...)
+	rules = append(rules, deliveredFiles(prog.files)...)
+	return append(rules, runtimeRules(prog)...)
+}
+
+// deliveredFiles protects the files of the agent's program.
+func deliveredFiles(delivered []runtime.File) []fileRule {
 	var files []string
 	above := map[string]bool{}
-	for _, f := range r.own {
+	for _, f := range delivered {
 		files = append(files, f.Dest)
 		for dir := path.Dir(f.Dest); dir != "/"; dir = path.Dir(dir) {
 			above[dir] = true
 		}
 	}
-	const message = "what the controller delivered stays as it is"
+	const message = deliveredMessage
 	for _, dir := range []string{"agents", "skills", "plugins"} {
 		dir = path.Join(layout.ConfigDir, dir)
 		files = append(files, dir, dir+"/**")
 	}
-	rules = append(rules,
-		policyRule{Name: "delivered-files", Paths: files, Operations: changing, Decision: "deny", Message: message},
-		policyRule{
-			Name: "above-delivered-files", Paths: slices.Sorted(maps.Keys(above)), Operations: []string{"delete", "rename", "rmdir", "chmod",
-				"chown", "symlink"},
-			Decision: "deny", Message: message,
-		})
+	return []fileRule{
+		{Name: "delivered-files", Paths: files, Operations: changing, Decision: "deny", Message: message},
+		{
+			Name: "above-delivered-files", Paths: slices.Sorted(maps.Keys(above)),
+			Operations: []string{"delete", "rename", "rmdir", "chmod", "chown", "symlink"}, Decision: "deny", Message: message,
+		},
+	}
+}
+
+const deliveredMessage = "what the controller delivered stays as it is"
+
+// runtimeRules let the agent's program write its state and read its
+// configuration.
+func runtimeRules(prog program) []fileRule {
+	var rules []fileRule
 	var state []string
-	for _, name := range r.runtime.State(r.invoke) {
-		state = append(state, name, name+".*", name+"/**") // beside it: locks, and what is renamed to it
+	for _, name := range prog.runtime.State(prog.invocation) {
+		state = append(state, name, name+".*", name+"/**") // beside it: locks, and files that are renamed to it
 	}
 	if len(state) > 0 {
-		rules = append(rules, policyRule{
+		rules = append(rules, fileRule{
 			Name: "runtime-state", Paths: state, Operations: append([]string{"read", "list", "stat"}, changing...), Decision: "allow",
 		})
 	}
-	return append(rules, policyRule{
+	return append(rules, fileRule{
 		Name: "runtime-configuration", Paths: []string{layout.ConfigDir, layout.ConfigDir + "/**"}, Operations: changing,
-		Decision: "deny", Message: message,
-	}, policyRule{
+		Decision: "deny", Message: deliveredMessage,
+	}, fileRule{
 		Name: "delivered-configuration", Paths: []string{layout.ConfigDir, layout.ConfigDir + "/**"},
 		Operations: []string{"read", "list", "stat"}, Decision: "allow",
-	}, policyRule{
+	}, fileRule{
 		Name: "delivered-programs", Paths: []string{layout.ConfigDir + "/skills/**", layout.ConfigDir + "/plugins/**"},
 		Operations: []string{"execute"}, Decision: "allow",
-	}, policyRule{ // programs look for files of theirs in every directory above the repository
+	}, fileRule{ // programs look for files of theirs in every directory above the repository
 		Name: "sandbox-root", Paths: []string{layout.Sandbox, layout.Sandbox + "/*"}, Operations: []string{"list", "stat"}, Decision: "allow",
 	})
 }
 
-// hiddenFiles keeps the agent from making files of the repository that its
-// program would be configured by, and from leading to others in their place.
-func hiddenFiles(repo string, names []string) []policyRule {
+// hiddenFiles keeps the agent from creating files of the repository that would
+// configure its program, and from linking or renaming others to their paths.
+func hiddenFiles(repo string, names []string) []fileRule {
 	if len(names) == 0 {
 		return nil
 	}
@@ -232,7 +259,7 @@ func hiddenFiles(repo string, names []string) []policyRule {
 		}
 	}
 	const message = "the agent's program would be configured by it; the harness does that"
-	return []policyRule{
+	return []fileRule{
 		{Name: "hidden-files", Paths: files, Operations: append([]string{"read"}, changing...), Decision: "deny", Message: message},
 		{
 			Name: "above-hidden-files", Paths: slices.Sorted(maps.Keys(above)), Operations: []string{"rename", "symlink", "link"},
@@ -241,8 +268,8 @@ func hiddenFiles(repo string, names []string) []policyRule {
 	}
 }
 
-// shortName is name relative to the working directory when it lies below it:
-// it is shown with every refusal.
+// shortName is name relative to the working directory if it lies below it. Every
+// denial shows it.
 func shortName(name string) string {
 	here, err := os.Getwd()
 	if err != nil {

@@ -18,19 +18,19 @@ import (
 
 // What a directory of results holds.
 const (
-	resultName   = record.ResultFile
-	auditName    = record.AuditFile
-	agentLogName = record.AgentLogFile    // what the agent printed, clean
-	filesName    = "files"                // the changed files of the repository
-	manifestName = "manifest.json"        // of files, with their SHA-256
-	outputName   = "output"               // what the agent wrote to its output directory
-	eventsName   = record.AgentEventsFile // what it said and did, one event a line
-	trashName    = "trash"                // what soft_delete kept, with its manifest
-	recordsName  = "transcripts"          // what the program itself wrote down, by iteration
+	resultName      = record.ResultFile
+	auditName       = record.AuditFile
+	agentLogName    = record.AgentLogFile    // what the agent printed, clean
+	filesName       = "files"                // the changed files of the repository
+	manifestName    = "manifest.json"        // of files, with their SHA-256
+	outputName      = "output"               // what the agent wrote to its output directory
+	eventsName      = record.AgentEventsFile // what it said and did, one event a line
+	trashName       = "trash"                // what soft_delete kept, with its manifest
+	transcriptsName = "transcripts"          // what the agent program wrote about itself, by iteration
 )
 
-// results is the directory of the results of one run: filled beside its place,
-// then put there by one rename.
+// results is the directory of the results of one run. It is filled beside its
+// final path and published by one rename.
 type results struct {
 	out     string // absolute; what the operator named
 	staging string // beside it
@@ -39,10 +39,11 @@ type results struct {
 	published bool
 	log       *agentLog
 	events    *agentLog
+	logError  error // of the logs: the results are not published
 }
 
-// newResults checks that results can be put at out, and makes nothing yet but
-// the directories above it.
+// newResults checks that results can be published at out. It creates only the
+// directories above it.
 func newResults(out, runID string) (*results, error) {
 	abs, err := filepath.Abs(out)
 	if err != nil {
@@ -50,7 +51,7 @@ func newResults(out, runID string) (*results, error) {
 	}
 	parent := filepath.Dir(abs)
 	if abs == parent {
-		return nil, badConfig("name a directory that may be made or replaced, with --out", "results cannot be put at %s", out)
+		return nil, badConfig("name a directory that may be made or replaced, with --out", "results cannot be published at %s", out)
 	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, badConfig("name another directory with --out", "make directory for results: %w", err)
@@ -63,7 +64,7 @@ func newResults(out, runID string) (*results, error) {
 		return nil, badConfig("name another directory with --out, or remove this one", "%w", err)
 	}
 	if err := unix.Access(parent, unix.W_OK); err != nil {
-		return nil, badConfig("name another directory with --out", "results cannot be put at %s: %w", out, err)
+		return nil, badConfig("name another directory with --out", "results cannot be published at %s: %w", out, err)
 	}
 	return r, nil
 }
@@ -72,8 +73,8 @@ const stagingPrefix = ".agentctl-"
 
 func stagingName(parent, runID string) string { return filepath.Join(parent, stagingPrefix+runID) }
 
-// removeStaging removes the staging directory of a killed run. The name in the
-// record is used only when it is one that this run would have made.
+// removeStaging removes the staging directory of a killed run. It rejects a name
+// that this run would not have made.
 func removeStaging(name, runID string) error {
 	if !filepath.IsAbs(name) || name != stagingName(filepath.Dir(name), runID) {
 		return fmt.Errorf("%s is not the staging directory of run %s", name, runID)
@@ -81,8 +82,8 @@ func removeStaging(name, runID string) error {
 	return statedir.RemoveTree(name)
 }
 
-// replaceable reports whether results may take the place of what is at out:
-// nothing, an empty directory, or earlier results.
+// replaceable reports whether results may replace what is at out: nothing, an
+// empty directory, or earlier results.
 func replaceable(out string) error {
 	info, err := os.Lstat(out)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,12 +105,12 @@ func replaceable(out string) error {
 		}
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%s holds something else than the results of a run (%s)", out, entries[0].Name())
+		return fmt.Errorf("%s contains something other than the results of a run (%s)", out, entries[0].Name())
 	}
 	return nil
 }
 
-// dir is where the results are now.
+// dir is the current directory of the results.
 func (r *results) dir() string {
 	if r.published {
 		return r.out
@@ -117,22 +118,24 @@ func (r *results) dir() string {
 	return r.staging
 }
 
-// make makes the staging directory.
-func (r *results) make() error {
+// outputDir is the agent's output in the results. Before preflight there are none.
+func (r *results) outputDir() string { return filepath.Join(r.dir(), outputName) }
+
+// create creates the staging directory.
+func (r *results) create() error {
 	if err := os.Mkdir(r.staging, 0o755); err != nil {
 		return err
 	}
 	r.made = true
 	var err error
-	if r.log, err = r.createLog(agentLogName, "(what follows was left out)"); err != nil {
+	if r.log, err = r.createLog(agentLogName, "(the rest was dropped)"); err != nil {
 		return err
 	}
-	r.events, err = r.createLog(eventsName, `{"kind":"line","text":"(what follows was left out)"}`)
+	r.events, err = r.createLog(eventsName, `{"kind":"line","text":"(the rest was dropped)"}`)
 	return err
 }
 
-// maxAgentLog bounds each log of the agent, in bytes: an agent can print for as
-// long as it runs.
+// maxAgentLog bounds each log of the agent, in bytes.
 const maxAgentLog = 256 << 20
 
 // agentLog is a file of lines that ends early when it is full.
@@ -144,7 +147,7 @@ type agentLog struct {
 }
 
 func (r *results) createLog(name, last string) (*agentLog, error) {
-	f, err := r.create(name)
+	f, err := r.createFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -163,12 +166,11 @@ func (l *agentLog) add(line string) error {
 	return err
 }
 
-func (r *results) create(name string) (*os.File, error) {
+func (r *results) createFile(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(r.staging, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 }
 
-// closeLogs closes the logs of the agent. Closing twice is an error of the
-// second time.
+// closeLogs closes the logs of the agent. A second call is an error.
 func (r *results) closeLogs() error {
 	var errs []error
 	for _, l := range []*agentLog{r.log, r.events} {
@@ -198,9 +200,9 @@ func (r *results) dropFiles() error {
 	return errors.Join(errs...)
 }
 
-// copyAudit takes the audit log.
+// copyAudit writes the audit log.
 func (r *results) copyAudit(from io.Reader) (err error) {
-	f, err := r.create(auditName)
+	f, err := r.createFile(auditName)
 	if err != nil {
 		return err
 	}
@@ -209,16 +211,17 @@ func (r *results) copyAudit(from io.Reader) (err error) {
 	return err
 }
 
-// writeResult writes result.json, again when the end of the run adds to it.
+// writeResult writes or replaces result.json. Without a staging directory it does
+// nothing; a nil receiver is allowed.
 func (r *results) writeResult(v Result) error {
-	if !r.made {
+	if r == nil || !r.made {
 		return nil
 	}
 	return statedir.WriteJSON(filepath.Join(r.dir(), resultName), v)
 }
 
-// publish puts the staging directory at its place. Earlier results are
-// exchanged for it in one step and then removed.
+// publish renames the staging directory to its final path. Earlier results are
+// exchanged in one step and then removed.
 func (r *results) publish() error {
 	if err := r.closeLogs(); err != nil {
 		return fmt.Errorf("write agent log: %w", err)
@@ -241,9 +244,12 @@ func (r *results) publish() error {
 	return statedir.RemoveTree(r.staging) // the earlier results are there now
 }
 
-// discard removes results that were not published.
+// discard removes unpublished results. A nil receiver is allowed.
 func (r *results) discard() error {
-	_ = r.closeLogs() // closed already when it was published
+	if r == nil {
+		return nil
+	}
+	_ = r.closeLogs() // they were closed if it was published
 	if r.published || !r.made {
 		return nil
 	}

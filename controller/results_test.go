@@ -41,7 +41,7 @@ func TestResultsNeverReplaceAnythingElse(t *testing.T) {
 			write(t, filepath.Join(out, resultName), "{}")
 			write(t, filepath.Join(out, "files/old.txt"), "old")
 		}, ""},
-		{"somebody's files", func(t *testing.T, out string) { write(t, filepath.Join(out, "thesis.txt"), "") }, "holds something else"},
+		{"somebody's files", func(t *testing.T, out string) { write(t, filepath.Join(out, "thesis.txt"), "") }, "contains something other"},
 		{"a file", func(t *testing.T, out string) { write(t, out, "") }, "not a directory"},
 		{"a link", func(t *testing.T, out string) {
 			if err := os.Symlink(t.TempDir(), out); err != nil {
@@ -63,7 +63,7 @@ func TestResultsNeverReplaceAnythingElse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := errors.Join(r.make(), r.line("hello"), r.publish(), r.writeResult(Result{RunID: "run-1"}), r.discard()); err != nil {
+			if err := errors.Join(r.create(), r.line("hello"), r.publish(), r.writeResult(Result{RunID: "run-1"}), r.discard()); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(filepath.Join(out, "files/old.txt")); err == nil {
@@ -85,7 +85,7 @@ func TestWhatIsNotPublishedGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.make(), r.discard()); err != nil {
+	if err := errors.Join(r.create(), r.discard()); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(filepath.Dir(out)); len(left) > 0 {
@@ -179,7 +179,7 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 
 func TestTheTallyCountsEachEventOnce(t *testing.T) {
 	var told []string
-	tally := newTally(func(r Refusal) { told = append(told, r.What) })
+	tally := newCounts(func(r Refusal) { told = append(told, r.What) })
 	kill := wire.Event{Seq: 2, Type: wire.EventExec, Decision: "deny", Argv: []string{"/bin/kill", "1"}, Message: "no\x1b[31m kill",
 		Rule: &wire.RuleAt{Name: "block-kill", File: "demo.yaml", Line: 7, Column: 5}}
 	events := []wire.Event{{Seq: 1, Type: wire.EventExec, Decision: "allow", Path: "/usr/bin/git"}, kill}

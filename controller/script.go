@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"path/filepath"
 	"regexp"
 	"sort"
 	"strings"
@@ -18,52 +17,63 @@ import (
 // scriptTimeout bounds one script of the operator.
 const scriptTimeout = 30 * time.Minute
 
-// script runs one of the operator's scripts in the target repository, with the
-// host's environment, env.runner and what tells it about the run. Its output
-// is shown line by line; the last of it is in the result too.
-func (r *run) script(ctx context.Context, script harness.Text, more []string) (host.Result, error) {
-	env := mergeEnv(r.o.Environ, r.runnerVars(), r.runVars(), more)
-	stdout, stderr := r.scriptLines("stdout"), r.scriptLines("stderr")
+// scripts runs the operator's scripts in the target repository. Their output is
+// shown line by line; the last of it is in the result too.
+type scripts struct {
+	dir      string
+	env      []string
+	progress progress
+}
+
+// run runs one script with further variables.
+func (s scripts) run(ctx context.Context, script string, more []string) (host.Result, error) {
+	stdout, stderr := s.lines("stdout"), s.lines("stderr")
 	res, err := host.Run(ctx, host.Command{
-		Argv: []string{r.harness.Path(script)}, Dir: r.target.Dir, Env: env, Timeout: scriptTimeout,
-		Stdout: stdout, Stderr: stderr,
+		Argv: []string{script}, Dir: s.dir, Env: mergeEnv(s.env, more), Timeout: scriptTimeout, Stdout: stdout, Stderr: stderr,
 	})
 	stdout.Flush()
 	stderr.Flush()
 	return res, err
 }
 
-func (r *run) scriptLines(stream string) *runtime.Lines {
-	return runtime.NewLines(func(line string) { r.tell(Update{Kind: UpdateOutput, Stream: stream, Text: line}) })
+// runOK is run where a status other than 0 is an error.
+func (s scripts) runOK(ctx context.Context, script string, more []string) error {
+	res, err := s.run(ctx, script, more)
+	if err == nil {
+		err = res.Err()
+	}
+	return err
+}
+
+func (s scripts) lines(stream string) *runtime.Lines {
+	return runtime.NewLines(func(line string) { s.progress.output(stream, line) })
 }
 
 // runnerVars is env.runner.
-func (r *run) runnerVars() []string {
+func (p plan) runnerVars() []string {
 	var out []string
-	for name, v := range r.x.Runner {
+	for name, v := range p.values.Runner {
 		out = append(out, name+"="+v.V)
 	}
 	sort.Strings(out)
 	return out
 }
 
-// runVars tell a script about the run, also under the names that scripts of
+// runVars describe the run to a script, also under the names that scripts of
 // older runners read.
-func (r *run) runVars() []string {
+func runVars(runID, outputDir, repo, trace string) []string {
 	var out []string
-	for _, v := range [][2]string{
-		{"RUN_ID", r.result.RunID}, {"OUTPUT_DIR", filepath.Join(r.results.dir(), outputName)},
-	} {
+	for _, v := range [][2]string{{"RUN_ID", runID}, {"OUTPUT_DIR", outputDir}} {
 		out = append(out, "AGENTSH_"+v[0]+"="+v[1], "FULLSEND_"+v[0]+"="+v[1])
 	}
-	out = append(out, "TARGET_REPO_DIR="+r.target.Dir)
-	if r.invoke.Trace != "" {
-		out = append(out, "TRACEPARENT="+r.invoke.Trace)
+	out = append(out, "TARGET_REPO_DIR="+repo)
+	if trace != "" {
+		out = append(out, "TRACEPARENT="+trace)
 	}
 	return out
 }
 
-// mergeEnv joins environments; a later one wins. The result is sorted.
+// mergeEnv merges environments; a later one overrides an earlier one. The result is sorted.
 func mergeEnv(envs ...[]string) []string {
 	vars := map[string]string{}
 	for _, env := range envs {
@@ -98,7 +108,7 @@ func lookupIn(env []string) harness.Lookup {
 // See the Trace Context recommendation of the W3C, section 3.2.
 var traceRE = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// traceparent continues the trace of the caller, or begins one.
+// traceparent is the trace of the caller, or a new one.
 func traceparent(lookup harness.Lookup) string {
 	if v, ok := lookup("TRACEPARENT"); ok && traceRE.MatchString(v) {
 		return v

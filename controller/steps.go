@@ -4,316 +4,192 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
-	"agentsh/internal/layout"
-
-	"golang.org/x/sys/unix"
-
+	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
-	"agentsh/controller/harness"
+	"agentsh/controller/provider"
 	"agentsh/controller/record"
-	"agentsh/controller/runtime"
-	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
-	"agentsh/internal/wire"
 )
 
-// load reads the harness with its layers and refuses what no step acts on.
+// step is one named part of a run.
+type step struct {
+	name    string
+	do      func(*run, context.Context) error
+	salvage bool            // runs also after a failure, if an agent ran: its work is taken out
+	when    func(*run) bool // nil: always
+}
+
+// steps are the parts of a run in their order. Up to preflight they write
+// nothing but the run record.
+var steps = []step{
+	{name: "load", do: (*run).load},
+	{name: "expand", do: (*run).expand},
+	{name: "preflight", do: (*run).preflight},
+	{name: "scan_context", do: (*run).scanContext, when: (*run).scans},
+	{name: "pre_script", do: (*run).preScript, when: func(r *run) bool { return r.plan.harness.PreScript.V != "" }},
+	{name: "providers", do: (*run).providers, when: func(r *run) bool { return len(r.plan.harness.Providers) > 0 }},
+	{name: "create_sandbox", do: (*run).createSandbox},
+	{name: "wait_ready", do: (*run).waitReady},
+	{name: "bootstrap", do: (*run).bootstrap},
+	{name: "scan_sandbox", do: (*run).scanSandbox, when: (*run).scans},
+	{name: "iterations", do: (*run).iterations},
+	{name: "scan_output", do: (*run).scanOutput, salvage: true, when: (*run).scans},
+	{name: "deliver", do: (*run).deliver, salvage: true, when: func(r *run) bool { return !r.blocked }},
+	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.plan.harness.PostScript.V != "" }},
+}
+
+// keepStep runs between the failure of an agent and the salvage of its work, if
+// the operator asked to keep the sandbox.
+var keepStep = step{name: "keep_sandbox", do: (*run).keepSandbox, salvage: true}
+
+// deleteStep is the last step, also after a failure.
+var deleteStep = step{name: record.StepDelete, do: (*run).deleteSandbox, salvage: true}
+
+// StepNames are the names of the steps in their order, as progress, record and
+// errors use them. A run leaves out what its harness does not ask for.
+func StepNames() []string {
+	names := make([]string, 0, len(steps)+1)
+	for _, s := range steps {
+		names = append(names, s.name)
+	}
+	return append(names, record.StepDelete)
+}
+
+// scans reports whether the harness has scans.
+func (r *run) scans() bool { return r.plan.scans() }
+
+// scanners are the scanners of the run.
+func (r *run) scanners() scanners {
+	return newScanners(r.plan, r.program.canary, modelCommand{r.o.Scanner, r.o.Environ})
+}
+
+// scripts runs the operator's scripts.
+func (r *run) scripts() scripts {
+	return scripts{
+		dir: r.checkout.target.Dir, progress: r.progress,
+		env: mergeEnv(r.o.Environ, r.plan.runnerVars(), runVars(r.result.RunID, r.results.outputDir(), r.checkout.target.Dir,
+			r.program.invocation.Trace)),
+	}
+}
+
+// load reads the harness with its layers and rejects what no step supports.
 func (r *run) load(context.Context) error {
-	h, ps := harness.Load(r.o.Harness, r.o.Load)
-	if h != nil {
-		ps = append(ps, h.Refusals()...)
+	h, err := loadHarness(r.o.Harness, r.o.Load, r.progress)
+	if err != nil {
+		return err
 	}
-	for _, p := range ps {
-		if p.Severity != harness.Error && !refused(ps, p) {
-			r.warn("%s", warningText(p))
-		}
-	}
-	if ps.HasErrors() {
-		return problemsFailure(ps)
-	}
-	r.harness = h
+	r.plan.harness = h
+	r.journal.record.Agent = h.AgentName()
 	r.result.Agent, r.result.Role, r.result.Slug = h.AgentName(), h.Role.V, h.Slug.V
-	r.record.Agent = r.result.Agent
 	r.result.About, r.result.Doc = h.Description.V, h.Doc.V
 	r.result.Runtime = h.Runtime.Or(defaultRuntime)
 	return nil
 }
 
-// defaultRuntime is the runtime of a harness that names none.
-const defaultRuntime = "claude"
-
-// refused reports whether a warning is also among the errors.
-func refused(ps harness.Problems, warning harness.Problem) bool {
-	for _, p := range ps {
-		if p.Severity == harness.Error && p.At == warning.At && p.Message == warning.Message {
-			return true
-		}
-	}
-	return false
+// expand replaces references to the host's variables.
+func (r *run) expand(context.Context) (err error) {
+	r.plan, err = expand(r.plan.harness, lookupIn(r.o.Environ))
+	return err
 }
 
-func warningText(p harness.Problem) string {
-	text := p.At.String() + ": " + p.Message
-	if p.Hint != "" {
-		text += " (" + p.Hint + ")"
-	}
-	return text
-}
-
-// expand replaces the references to the host's variables.
-func (r *run) expand(context.Context) error {
-	x, ps := r.harness.Expand(r.lookup)
-	if !ps.HasErrors() {
-		ps = r.credentials(x)
-	}
-	if !ps.HasErrors() {
-		r.files, ps = x.Files()
-	}
-	if ps.HasErrors() {
-		return problemsFailure(ps)
-	}
-	r.x = x
-	return nil
-}
-
-// preflight checks all that can be checked before anything is created.
+// preflight checks everything that can be checked before a sandbox exists.
 func (r *run) preflight(ctx context.Context) error {
-	var err error
-	if r.git, err = git.New(r.dir.Work()); err != nil {
-		return err
-	}
-	if err := r.openRepo(ctx); err != nil {
-		return err
-	}
-	if err := r.checkRuntime(); err != nil {
-		return err
-	}
-	if err := r.checkModel(); err != nil {
-		return err
-	}
-	if err := r.readRules(); err != nil {
-		return err
-	}
-	if !r.harness.Policy.IsSet() {
-		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
-	}
-	vars := policyVars(r.repoDir)
-	rules, err := loadPolicy(r.harness.Path(r.harness.Policy), ownRules{r.ownCommands(), r.guarded()}, vars)
+	tool, err := git.New(r.journal.dir.Work())
 	if err != nil {
 		return err
 	}
-	if err := r.checkEnv(rules); err != nil {
+	if err := r.openRepo(ctx, tool); err != nil {
 		return err
 	}
-	for _, script := range []harness.Text{r.harness.PreScript, r.harness.PostScript, r.harness.ValidationLoop.Script} {
-		if err := r.checkScript(script); err != nil {
-			return err
-		}
+	id := runIdentity{r.result.RunID, traceparent(lookupIn(r.o.Environ))}
+	if r.program, err = newProgram(r.plan, r.o.Harness, r.checkout.dir, id); err != nil {
+		return err
+	}
+	r.result.Trace, r.result.Hooks = r.program.trace, r.program.hooks
+	if text := r.program.warning; text != "" {
+		r.progress.warn("%s", text)
+	}
+	r.findings = newFindings(r.plan.harness.Security, r.program.trace, r.progress)
+	if err := checkModel(r.plan, r.o.Scanner, r.progress); err != nil {
+		return err
+	}
+	if r.plan.rules, err = readRules(r.plan.harness.Root); err != nil {
+		return err
+	}
+	if !r.plan.harness.Policy.IsSet() {
+		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
+	}
+	if r.plan.spec, err = newSpec(r.plan, r.program, r.checkout.dir, r.result.RunID); err != nil {
+		return err
+	}
+	if err := checkScripts(r.plan.harness); err != nil {
+		return err
 	}
 	if r.results, err = newResults(r.o.Out, r.result.RunID); err != nil {
 		return err
 	}
-	r.cleanup = append(r.cleanup, r.results.discard)
-	r.record.Out, r.record.Staging = r.results.out, r.results.staging
-	r.spec = sandbox.Spec{
-		RunID:       r.result.RunID,
-		Policy:      sources(rules),
-		Vars:        vars,
-		EnvDir:      layout.EnvDir,
-		Home:        layout.Home,
-		Program:     r.showsProgram(),
-		Credentials: r.secrets,
+	r.journal.record.Out, r.journal.record.Staging = r.results.out, r.results.staging
+	if r.plan.spec.NeedBytes, err = checkRoom(ctx, r.checkout.target, r.results.out); err != nil {
+		return err
 	}
-	if err := r.checkBackend(ctx); err != nil {
+	if err := checkBackend(ctx, r.o.Backend, r.plan.spec); err != nil {
 		return err
 	}
 	return r.cloneRepo(ctx)
 }
 
-// checkBackend asks for room on the disks and for what the backend needs.
-func (r *run) checkBackend(ctx context.Context) error {
-	size, err := r.target.Size(ctx)
-	if err != nil {
-		return err
-	}
-	r.spec.NeedBytes = needBytes + 2*size // on the host, and in the sandbox
-	if err := statedir.CheckRoom(filepath.Dir(r.results.out), needBytes); err != nil {
-		return fail(ExitSandbox, "free some disk space, or name another directory with --out", err)
-	}
-	if err := r.o.Backend.Check(ctx, r.spec); err != nil {
-		hint := ""
-		if errors.Is(err, fs.ErrNotExist) {
-			hint = "install agentsh beside agentctl, or name it with --agentsh"
-		}
-		return fail(ExitSandbox, hint, fmt.Errorf("backend %s: %w", r.o.Backend.Name(), err))
-	}
-	return nil
-}
-
-// needBytes is the disk space, in bytes, that a run asks for besides that of
-// the repository.
-const needBytes = 32 << 20
-
 // openRepo finds the commit the agent starts from.
-func (r *run) openRepo(ctx context.Context) error {
-	t, err := r.git.Open(ctx, r.o.Repo)
-	switch {
-	case errors.Is(err, git.ErrNotRepository):
-		return badConfig("name the top directory of a git repository with --repo, or make one: git init && git add -A && git commit", "%w", err)
-	case errors.Is(err, fs.ErrNotExist):
-		return badConfig("name the top directory of a git repository with --repo", "repository: %w", err)
-	case err != nil && ctx.Err() == nil:
-		return badConfig("the agent starts from a commit: git commit", "repository: %w", err)
-	case err != nil:
+func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
+	if r.checkout, err = openRepo(ctx, tool, r.o.Repo); err != nil {
 		return err
 	}
-	r.target = t
-	r.result.Repo, r.result.Base = t.Dir, t.Head
-	r.record.Repo = t.Dir
-	r.repoDir = path.Join(layout.Workspace, repoName(t.Dir))
+	r.result.Repo, r.result.Base = r.checkout.target.Dir, r.checkout.target.Head
+	r.journal.record.Repo = r.checkout.target.Dir
 	return nil
 }
 
 // cloneRepo makes the repository that goes into the sandbox.
-func (r *run) cloneRepo(ctx context.Context) error {
-	var err error
-	if r.clone, err = r.target.Clone(ctx, filepath.Join(r.dir.Work(), "repo"), r.harness.AgentName()); err != nil {
-		return fail(ExitSandbox, "", fmt.Errorf("clone repository: %w", err))
-	}
-	listed := make(chan error, 1)
-	go func() {
-		var err error
-		r.tree, err = r.clone.Tree(ctx)
-		listed <- err
-	}()
-	dirty, err := r.clone.Uncommitted(ctx)
-	if err = errors.Join(err, <-listed); err != nil {
+func (r *run) cloneRepo(ctx context.Context) (err error) {
+	var dirty []string
+	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), "repo"), r.plan.harness.AgentName())
+	if err != nil || len(dirty) == 0 {
 		return err
 	}
-	if len(dirty) == 0 {
-		return nil
-	}
-	list := few(dirty)
 	if !r.o.AllowDirty {
 		return badConfig("commit or stash them, or leave them out with --allow-dirty",
-			"%s has changes that are not committed, and the agent would not see them: %s", r.o.Repo, list)
+			"%s has changes that are not committed, and the agent would not see them: %s", r.o.Repo, few(dirty))
 	}
-	r.warn("the agent does not see what is not committed: %s", list)
+	r.progress.warn("the agent does not see what is not committed: %s", few(dirty))
 	return nil
 }
 
-// few names a few of many paths.
-func few(paths []string) string {
-	const most = 5
-	shown := paths
-	if len(shown) > most {
-		shown = shown[:most]
-	}
-	text := runtime.Clean(strings.Join(shown, ", "))
-	if n := len(paths) - len(shown); n > 0 {
-		text += fmt.Sprintf(" and %d more", n)
-	}
-	return text
-}
-
-// checkRuntime finds the runtime and asks it what the harness lacks.
-func (r *run) checkRuntime() error {
-	at := r.harness.Runtime.At
-	if at.IsZero() {
-		at = harness.Origin{File: r.o.Harness, Line: 1, Column: 1}
-	}
-	rt, err := runtime.Lookup(r.result.Runtime)
-	if err == nil {
-		err = r.makeInvocation()
-	}
-	if err == nil {
-		err = rt.Check(r.invoke)
-	}
-	if err != nil {
-		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)
-	}
-	r.result.Trace = r.traceOf()
-	if err := r.planHooks(rt); err != nil {
+// scanContext scans what the agent will read, before anything is created.
+func (r *run) scanContext(ctx context.Context) error {
+	if err := scanContext(ctx, r.scanners(), r.plan, r.checkout, r.findings); err != nil {
 		return err
 	}
-	files, err := rt.Files(r.invoke)
-	r.own = append(r.own, files...)
-	if err != nil {
-		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)
-	}
-	r.runtime = rt
-	return nil
+	return r.findings.check(0, failOpenHint)
 }
 
-// maxDefinition bounds an agent definition, in bytes.
-const maxDefinition = 1 << 20
-
-// makeInvocation is what every iteration's invocation begins with.
-func (r *run) makeInvocation() error {
-	text, err := record.ReadFile(r.harness.Path(r.harness.Agent), maxDefinition)
-	if err != nil {
-		return fmt.Errorf("agent definition: %w", err)
+// preScript runs the operator's script before the sandbox exists. The script may
+// change the repository, so the commit is read again.
+func (r *run) preScript(ctx context.Context) error {
+	script := r.plan.harness.PreScript
+	if err := r.scripts().runOK(ctx, r.plan.harness.Path(script), nil); err != nil {
+		return fail(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", fmt.Errorf("%s: %w", script.At, err))
 	}
-	r.invoke = runtime.Invocation{
-		Agent: r.harness.AgentName(), Definition: path.Join(layout.ConfigDir, "agents", r.harness.AgentName()+".md"), Text: string(text),
-		Model: r.harness.Model.V, Effort: r.harness.Effort.V,
-		ConfigDir: layout.ConfigDir, HomeDir: layout.Home, RepoDir: r.repoDir, OutputDir: layout.Output,
-		RunID: r.result.RunID, Trace: traceparent(r.lookup),
+	before := r.checkout
+	if err := r.openRepo(ctx, before.git); err != nil {
+		return err
 	}
-	for _, a := range r.harness.Command {
-		r.invoke.Argv = append(r.invoke.Argv, a.V)
-	}
-	for _, s := range r.harness.Skills {
-		r.invoke.Skills = append(r.invoke.Skills, s.Name())
-	}
-	for _, p := range r.harness.Plugins {
-		r.invoke.Plugins = append(r.invoke.Plugins, path.Join(layout.ConfigDir, "plugins", p.Name()))
-	}
-	return nil
-}
-
-// checkScript reports a script that could not be started later.
-func (r *run) checkScript(script harness.Text) error {
-	if !script.IsSet() || script.V == "" {
+	if r.checkout.target == before.target {
+		r.checkout = before
 		return nil
 	}
-	name := r.harness.Path(script)
-	info, err := os.Stat(name)
-	if err != nil {
-		return badConfig("", "%s: %w", script.At, err)
-	}
-	if !info.Mode().IsRegular() || unix.Access(name, unix.X_OK) != nil {
-		return badConfig("chmod +x "+shortName(name), "%s: %s is not an executable file", script.At, shortName(name))
-	}
-	return nil
-}
-
-// preScript runs the operator's script before the sandbox exists. It may
-// change the target, so the repository is looked at again.
-func (r *run) preScript(ctx context.Context) error {
-	res, err := r.script(ctx, r.harness.PreScript, nil)
-	if err == nil {
-		err = res.Err()
-	}
-	if err != nil {
-		return fail(
-			ExitConfiguration,
-			"the script runs before the sandbox exists; nothing was created",
-			fmt.Errorf("%s: %w", r.harness.PreScript.At, err),
-		)
-	}
-	before := r.target
-	if err := r.openRepo(ctx); err != nil || r.target == before {
-		return err
-	}
-	if err := os.RemoveAll(r.clone.Dir); err != nil {
+	if err := statedir.RemoveTree(before.clone.Dir); err != nil {
 		return err
 	}
 	if err := r.cloneRepo(ctx); err != nil || !r.scans() {
@@ -322,112 +198,216 @@ func (r *run) preScript(ctx context.Context) error {
 	return r.scanContext(ctx)
 }
 
-// createSandbox makes the place and starts its supervisor.
-func (r *run) createSandbox(ctx context.Context) error {
-	box, err := r.o.Backend.Create(ctx, r.spec)
+// providers registers the names and digests of the run's providers in the local
+// gateway.
+func (r *run) providers(ctx context.Context) error {
+	gateway, err := provider.OpenLocal(r.o.Gateway)
 	if err != nil {
 		return err
 	}
-	r.box = box
-	r.record.Sandbox = box.ID()
-	return r.dir.Write(r.record)
+	done, err := provider.Reconcile(ctx, gateway, provider.Wanted(r.plan.values))
+	for _, c := range done {
+		r.progress.output("stdout", "provider "+c.Definition.Name+": "+c.Action.String())
+	}
+	return err
 }
 
-// defaultReady is how long a sandbox may take to answer.
+// createSandbox creates the sandbox and starts its supervisor.
+func (r *run) createSandbox(ctx context.Context) error {
+	s, err := r.o.Backend.Create(ctx, r.plan.spec)
+	if err != nil {
+		return err
+	}
+	r.box = &box{sandbox: s}
+	r.journal.record.Sandbox = s.ID()
+	return r.journal.write()
+}
+
+// defaultReady is how long a supervisor may take to answer.
 const defaultReady = 60 * time.Second
 
-// waitReady waits for the supervisor and begins to follow its events.
+// waitReady waits for the supervisor and starts to follow its events.
 func (r *run) waitReady(ctx context.Context) error {
 	limit := defaultReady
-	if s := r.harness.SandboxTimeout.V; s > 0 {
+	if s := r.plan.harness.SandboxTimeout.V; s > 0 {
 		limit = time.Duration(s) * time.Second
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the sandbox did not answer within %s", limit))
-	defer cancel()
-	hello, err := r.box.Ready(ctx)
+	hello, err := r.box.ready(ctx, limit)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = errors.Join(cause, err)
-		}
-		return fmt.Errorf("sandbox %s: %w", r.box.ID(), err)
+		return err
 	}
 	r.result.Policy = hello.PolicyDigest
-	r.events = make(chan struct{})
-	go r.follow(context.WithoutCancel(ctx))
-	if err := r.listenForOperators(ctx); err != nil {
-		r.warn("%v", err)
+	r.box.follow(context.WithoutCancel(ctx), r.counts, r.progress)
+	if err := r.box.listen(ctx, r.journal.dir.Path, r.control); err != nil {
+		r.progress.warn("%v", err)
 	}
 	return nil
 }
 
-// follow counts events until the supervisor is gone; stopSandbox waits for it.
-// A stream that breaks early loses nothing: the log is read again at the end.
-func (r *run) follow(ctx context.Context) {
-	defer close(r.events)
-	err := r.box.Events(ctx, 0, func(e wire.Event) error {
-		r.tally.add(e)
+// bootstrap sends everything the agent needs into the sandbox.
+func (r *run) bootstrap(ctx context.Context) error {
+	p, err := planSandbox(ctx, r.plan, r.program, r.checkout, r.progress)
+	if err != nil {
+		return err
+	}
+	r.result.Added = p.Added
+	return bootstrap.Apply(ctx, r.box.sandbox, p)
+}
+
+// scanSandbox scans what was assembled, where the agent will read it.
+func (r *run) scanSandbox(ctx context.Context) error {
+	before := r.findings.critical
+	scan := sandboxScan{security: r.plan.harness.Security, repoDir: r.checkout.dir, runtimeFiles: r.program.files}
+	found, err := scan.run(ctx, r.box.sandbox, r.result.RunID, r.plan)
+	if err != nil {
+		return err
+	}
+	r.findings.add("", scan.unknown(found, r.findings.list))
+	return r.findings.check(before, failOpenHint)
+}
+
+// iterations runs the agent until its output is valid. Its work is taken out
+// after each iteration, also when the agent failed or was stopped.
+func (r *run) iterations(ctx context.Context) error {
+	if err := r.results.create(); err != nil {
+		return fmt.Errorf("make results: %w", err)
+	}
+	loop := &agentLoop{
+		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
+		extraction: extraction{
+			sandbox: r.box.sandbox, checkout: r.checkout, results: r.results, recordDir: r.journal.dir.Path,
+			findings: r.findings, control: r.control, progress: r.progress,
+		},
+	}
+	err := loop.run(ctx)
+	r.work = loop.work
+	r.result.Iterations = loop.iterations
+	for _, it := range loop.iterations {
+		r.result.addUsage(it.Usage)
+	}
+	r.work.into(&r.result)
+	return err
+}
+
+// scanOutput scans the agent's work before anybody sees it: the changed files,
+// its output and log, and every change of its commits. A critical finding
+// withholds the results.
+func (r *run) scanOutput(ctx context.Context) error {
+	ctx, cancel := r.control.salvage(ctx, "scanning the results")
+	defer cancel()
+	before := r.findings.critical
+	r.blocked = true // also if the results cannot be read
+	if err := scanResults(ctx, r.scanners().scanner(nil), r.results.staging, r.checkout.clone, r.work, r.findings); err != nil {
+		return fail(ExitScan, "", fmt.Errorf("scan results: %w", err))
+	}
+	if err := r.findings.check(before, "nothing was delivered; the findings are in the run record: "+r.journal.dir.Path); err != nil {
+		return err
+	}
+	r.blocked = false
+	return nil
+}
+
+// keepSandbox keeps the sandbox of a failed agent for operators.
+func (r *run) keepSandbox(ctx context.Context) error {
+	if ctx.Err() != nil || r.box.attached == nil {
 		return nil
+	}
+	until := time.Now().Add(r.o.KeepSandbox).UTC()
+	r.journal.record.KeptUntil = &until
+	if err := r.journal.write(); err != nil {
+		return err
+	}
+	r.control.keeping.Store(true)
+	id := r.box.sandbox.ID()
+	r.progress.warn("the sandbox is kept until %s: 'agentctl sandbox shell %s' opens a shell in it, "+
+		"'agentctl sandbox delete %s' or Ctrl-C ends it", until.Local().Format(time.DateTime), id, id)
+	r.control.keep(ctx, r.o.KeepSandbox, r.box.sandbox.Gone())
+	r.journal.record.KeptUntil = nil
+	return nil
+}
+
+// deliver stops the sandbox, puts the agent's commits on branches of the
+// repository and publishes the results.
+func (r *run) deliver(ctx context.Context) error {
+	ctx, cancel := r.control.salvage(ctx, "taking the results out")
+	defer cancel()
+	if err := r.box.stop(ctx); err != nil {
+		return err
+	}
+	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
+		return err
+	}
+	var err error
+	if r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName)); err != nil {
+		return err
+	}
+	r.startDelete(ctx)
+	name := "agentctl/" + r.result.Agent + "/" + r.result.RunID
+	d, err := deliverCommits(ctx, r.checkout.clone, r.work, name, r.journal.dir.Delivery())
+	r.result.Branch, r.result.Branches = d.branch, d.others
+	if d.commits != nil {
+		r.result.Commits = d.commits
+	}
+	if err != nil {
+		return err
+	}
+	if changes, err := compare(ctx, r.checkout, r.work.extracted); err != nil {
+		r.progress.warn("compare changed files: %v", err)
+	} else if err := r.journal.storeChanges(changes); err != nil {
+		r.progress.warn("compare changed files: %v", err)
+	}
+	if r.results.logError != nil {
+		return r.results.logError
+	}
+	return r.publish()
+}
+
+// publish publishes the results with a result.json that says how the run ends if
+// nothing fails from here on. post_script reads it, and a killed controller
+// leaves it.
+func (r *run) publish() error {
+	before := r.result.Out
+	r.result.Out, r.result.Audit = r.results.out, filepath.Join(r.results.out, auditName)
+	r.conclude(r.failed)
+	err := r.results.writeResult(r.result)
+	if err == nil {
+		err = r.results.publish()
+	}
+	if err != nil {
+		r.result.Out, r.result.Audit = before, ""
+		return err
+	}
+	r.journal.record.Staging = ""
+	return nil
+}
+
+// postScript runs the operator's script after the results are published.
+func (r *run) postScript(ctx context.Context) error {
+	script := r.plan.harness.PostScript
+	err := r.scripts().runOK(ctx, r.plan.harness.Path(script), []string{
+		"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName),
 	})
-	if err != nil && !r.stopping.Load() && r.sandboxGone() == nil {
-		r.warn("the event stream ended early: %v", err)
+	if err != nil {
+		return fail(ExitPostScriptFailed, "the results are in "+r.results.out, fmt.Errorf("%s: %w", script.At, err))
 	}
-}
-
-// sandboxGone is why the supervisor ended, when it did without being told to.
-// A broken connection and the end come close together: it waits a moment.
-func (r *run) sandboxGone() error {
-	if r.box == nil || r.stopping.Load() {
-		return nil
-	}
-	t := time.NewTimer(time.Second)
-	defer t.Stop()
-	select {
-	case <-r.box.Gone():
-		return r.box.Cause()
-	case <-t.C:
-		return nil
-	}
-}
-
-// stopSandbox ends everything in the sandbox.
-func (r *run) stopSandbox(ctx context.Context) error {
-	r.stopping.Store(true)
-	r.attached.Stop()
-	err := r.box.Stop(ctx)
-	<-r.events
-	return errors.Join(err, r.attached.Close())
+	return nil
 }
 
 // deleteSandbox removes the sandbox. Its audit log stays with the record.
 func (r *run) deleteSandbox(ctx context.Context) error {
-	err := r.stopSandbox(ctx)
-	r.beginDelete(ctx)
-	return errors.Join(err, <-r.deleted)
+	err := r.box.stop(ctx)
+	r.startDelete(ctx)
+	return errors.Join(err, r.box.waitDeleted())
 }
 
-// beginDelete removes a sandbox that was stopped, beside what follows;
-// deleteSandbox waits for its end.
-func (r *run) beginDelete(ctx context.Context) {
-	if r.deleted != nil {
+// startDelete stores the audit log of the stopped sandbox and deletes the
+// sandbox in the background.
+func (r *run) startDelete(ctx context.Context) {
+	if r.box.deleted != nil {
 		return
 	}
-	if err := r.storeAudit(ctx); err != nil {
-		r.warn("%v", err)
+	if err := r.journal.storeAudit(ctx, r.box.sandbox); err != nil {
+		r.progress.warn("%v", err)
 	}
-	r.deleted = make(chan error, 1)
-	go func() { r.deleted <- r.box.Delete(context.WithoutCancel(ctx)) }()
-}
-
-// postScript runs the operator's script after the results are out.
-func (r *run) postScript(ctx context.Context) error {
-	res, err := r.script(ctx, r.harness.PostScript, []string{
-		"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName),
-	})
-	if err == nil {
-		err = res.Err()
-	}
-	if err != nil {
-		return fail(ExitPostScriptFailed, "the results are in "+r.results.out, fmt.Errorf("%s: %w", r.harness.PostScript.At, err))
-	}
-	return nil
+	r.box.startDelete(ctx)
 }

@@ -82,7 +82,7 @@ func TestASecretDoesNotLeaveWithTheResults(t *testing.T) {
 		"in a changed file":      {"echo key=" + token + " > new.txt", "", "files/new.txt", scan.RuleSecret},
 		"in the agent's output":  {`echo key=` + token + ` > "$AGENTSH_OUTPUT_DIR/report"`, "", "output/report", scan.RuleSecret},
 		"in what it printed":     {"echo " + token, "", "agent.log", scan.RuleSecret},
-		"in a commit only":       {"echo " + token + " > x; git add x; git commit -qm x; git rm -q x; git commit -qm y", "", "agentctl-taken/1", scan.RuleSecret},
+		"in a commit only":       {"echo " + token + " > x; git add x; git commit -qm x; git rm -q x; git commit -qm y", "", "agentctl-extracted/1", scan.RuleSecret},
 		"a secret of the run":    {`echo "$MY_TOKEN" | base64 > new.txt`, "env: {sandbox: {MY_TOKEN: correct-horse-battery}}", "files/new.txt", scan.RuleSecret},
 		"by an agent that fails": {"echo " + token + " > new.txt; exit 3", "", "files/new.txt", scan.RuleSecret},
 	} {

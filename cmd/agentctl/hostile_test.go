@@ -159,8 +159,8 @@ git update-ref refs/heads/main $(git -c user.name=a -c user.email=a@b commit-tre
 	if len(r.Commits) != 1 || r.Commits[0].Subject != "sound" {
 		t.Errorf("commits %+v", r.Commits)
 	}
-	if len(r.Withheld) != 1 || !strings.Contains(r.Withheld[0].Reason, "gitmodulesUrl") {
-		t.Errorf("refused %+v", r.Withheld)
+	if len(r.RefusedCommits) != 1 || !strings.Contains(r.RefusedCommits[0].Reason, "gitmodulesUrl") {
+		t.Errorf("refused %+v", r.RefusedCommits)
 	}
 	p.git("bundle", "verify", "-q", r.Bundle)
 }

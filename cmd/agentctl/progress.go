@@ -181,9 +181,9 @@ func printWork(w io.Writer, r controller.Result) {
 			fmt.Fprintf(w, "  %.12s %s\n", c.ID, c.Subject)
 		}
 	}
-	if len(r.Withheld) > 0 {
+	if len(r.RefusedCommits) > 0 {
 		fmt.Fprintf(w, "\nrefused commits, with all that build on them:\n")
-		for _, c := range r.Withheld {
+		for _, c := range r.RefusedCommits {
 			fmt.Fprintf(w, "  %.12s of %s: %s\n", c.Commit, c.Branch, c.Reason)
 		}
 		fmt.Fprintf(w, "  all commits: %s\n", r.Bundle)

@@ -115,12 +115,12 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	if f.json {
 		progress = newProgress(stderr, stderr, f.quiet)
 	}
-	ctx, hurry, stop := interruptible(ctx)
+	ctx, force, stop := interruptible(ctx)
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
-		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Hurry: hurry,
-		Keep: f.keep,
+		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Force: force,
+		KeepSandbox: f.keep,
 	})
 	progress.end()
 	if f.json {

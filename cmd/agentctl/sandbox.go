@@ -88,7 +88,7 @@ type sandboxJSON struct {
 	Repo    string     `json:"repo"`
 	Step    string     `json:"step"` // what the run does
 	Started time.Time  `json:"started"`
-	Until   *time.Time `json:"retained_until,omitempty"` // it is kept: the end of its lease
+	Until   *time.Time `json:"kept_until,omitempty"` // it is kept: the end of its lease
 }
 
 func newSandboxListCommand() *cobra.Command {
@@ -112,7 +112,7 @@ func newSandboxListCommand() *cobra.Command {
 					Agent:   one.Agent,
 					Repo:    one.Repo,
 					Started: one.Started,
-					Until:   one.RetainedUntil,
+					Until:   one.KeptUntil,
 				}
 				if n := len(one.Steps); n > 0 {
 					s.Step = one.Steps[n-1].Name

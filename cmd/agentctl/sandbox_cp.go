@@ -145,7 +145,9 @@ func (c *copier) out(ctx context.Context, src, dst string) error {
 		request.Dir, request.Names = wire.Name(path.Dir(src)), []string{path.Base(src)}
 	}
 	staging := ".agentctl-cp-" + rand.Text()
-	m, err := c.receive(ctx, root, staging, request)
+	m, err := channel.ReceiveArchive(ctx, c.client, request, channel.ArchiveTarget{
+		Parent: root, Name: staging, Options: tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: !c.git}},
+	})
 	c.skipped = m.Skipped
 	if err != nil {
 		return err
@@ -158,38 +160,6 @@ func (c *copier) out(ctx context.Context, src, dst string) error {
 		return nil // it was left out
 	}
 	return renameInto(root, path.Join(staging, path.Base(src)), name)
-}
-
-// receive unpacks an archive of the sandbox as name, whole or not at all.
-func (c *copier) receive(ctx context.Context, root *os.Root, name string, request wire.CopyOut) (wire.Manifest, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	read, write := io.Pipe()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := c.client.CopyOut(ctx, request, write)
-		_ = write.CloseWithError(err) // never fails; without an error it is the end
-		sent <- err
-	}()
-	m, err := tarfs.Receive(ctx, root, name, read, tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: !c.git}})
-	if err != nil {
-		cancel()
-	}
-	_, _ = io.Copy(io.Discard, read) // what follows the manifest says nothing
-	if failed := <-sent; failed != nil && !errors.Is(failed, context.Canceled) {
-		err = failed // it explains more than the archive that was cut
-		if m.Entries == nil {
-			err = errors.Join(err, ignoreMissing(root.RemoveAll(name)))
-		}
-	}
-	return m, err
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // destination is the directory and the name that a copy gets: base in dst when that is

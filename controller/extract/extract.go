@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"strings"
 
 	"agentsh/controller/sandbox"
+	"agentsh/internal/channel"
 	"agentsh/internal/gitguard"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
@@ -121,8 +121,10 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Resul
 		return fmt.Errorf("changed files: %w", err)
 	}
 	defer func() { _ = out.Close() }()
-	what := wire.CopyOut{Dir: wire.Name(in.Repo), Paths: w.trees, Names: w.names, Gone: true, SkipGit: true}
-	m, err := receive(ctx, ex, what, received{out, in})
+	req := wire.CopyOut{Dir: wire.Name(in.Repo), Paths: w.trees, Names: w.names, Gone: true, SkipGit: true}
+	m, err := channel.ReceiveArchive(ctx, ex, req, channel.ArchiveTarget{Parent: out, Name: in.Name, Options: tarfs.ReceiveOptions{
+		UnpackOptions: tarfs.UnpackOptions{Limits: in.Limits, RefuseGit: true}, KeepPartial: true,
+	}})
 	res.Changed, res.Skipped, res.Deleted = m.Entries, m.Skipped, without(w.deleted, m.Entries)
 	dir := in.Name
 	if err != nil {
@@ -166,40 +168,6 @@ func (in Input) makeInert(ctx context.Context, res *Result) error {
 
 // guard judges repositories in the work.
 func (in Input) guard() *Guard { return NewGuard(in.Stream, in.Target, in.Base, in.Repo) }
-
-// received is where changed files go.
-type received struct {
-	out *os.Root
-	in  Input
-}
-
-// receive pipes the archive from the sandbox into a fresh directory.
-func receive(ctx context.Context, ex sandbox.Executor, req wire.CopyOut, to received) (wire.Manifest, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	r, w := io.Pipe()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := ex.CopyOut(ctx, req, w)
-		_ = w.CloseWithError(err) // never fails; without an error it is the end
-		sent <- err
-	}()
-	m, err := tarfs.Receive(ctx, to.out, to.in.Name, r, tarfs.ReceiveOptions{
-		UnpackOptions: tarfs.UnpackOptions{Limits: to.in.Limits, RefuseGit: true},
-		KeepPartial:   true,
-	})
-	if err != nil {
-		cancel()
-	}
-	_, _ = io.Copy(io.Discard, r) // what follows the manifest says nothing
-	_ = r.CloseWithError(err)
-	if failed := <-sent; err == nil {
-		return m, nil // the manifest matched: the archive is whole, whatever came after
-	} else if failed != nil && !errors.Is(err, failed) {
-		err = errors.Join(err, failed)
-	}
-	return m, err
-}
 
 // relative is the repository's path in the change record; empty: the whole.
 func relative(in Input) string {

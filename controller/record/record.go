@@ -39,8 +39,8 @@ type Record struct {
 	ExitCode int            `json:"exit_code"`
 	Findings []scan.Finding `json:"findings,omitempty"` // of the scans
 	Stored   []Stored       `json:"stored,omitempty"`   // files beside this one
-	// RetainedUntil is set while the sandbox is retained for operators.
-	RetainedUntil *time.Time `json:"retained_until,omitempty"`
+	// KeptUntil is set while the sandbox of a failed agent is kept for operators.
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
 }
 
 // Step is one step of a run.

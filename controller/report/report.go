@@ -224,7 +224,7 @@ func (r *Report) setFacts() {
 		for _, c := range x.Commits {
 			add("commit", fmt.Sprintf("%.12s %s", c.ID, c.Subject))
 		}
-		for _, c := range x.Withheld {
+		for _, c := range x.RefusedCommits {
 			add("refused commit", fmt.Sprintf("%.12s of %s: %s", c.Commit, c.Branch, c.Reason))
 		}
 		add("bundle of all commits", x.Bundle)

@@ -138,9 +138,9 @@ type Command struct {
 	Run  map[string]string // AGENTSH_ variables, see [wire.ExecRequest]
 }
 
-// Told reports whether a variable of Env only tells the program about its run: it
-// works without it.
-func (c Command) Told(name string) bool {
+// Optional reports whether the program works without a variable of Env, which
+// only describes the run.
+func (c Command) Optional(name string) bool {
 	return name == "TRACEPARENT" || strings.HasPrefix(name, "FULLSEND_")
 }
 

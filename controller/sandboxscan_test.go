@@ -10,7 +10,6 @@ import (
 
 	"agentsh/internal/layout"
 
-	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
 	"agentsh/controller/scan"
 )
@@ -84,18 +83,17 @@ func TestFilesThatTheRunMadeAreNoFindings(t *testing.T) {
 		}
 		return found
 	}
-	r := &run{
-		harness: &harness.Harness{},
-		own:     []runtime.File{{Dest: dest, Data: []byte(made)}, {Dest: layout.ConfigDir + "/link", Target: "x"}},
+	r := sandboxScan{
+		runtimeFiles: []runtime.File{{Dest: dest, Data: []byte(made)}, {Dest: layout.ConfigDir + "/link", Target: "x"}},
 	}
-	if left, err := r.withoutOwn(context.Background(), inside(made)); err != nil || len(left) > 0 {
+	if left, err := r.withoutRuntimeFiles(context.Background(), inside(made)); err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
 	}
 	for _, other := range []string{
 		strings.Replace(made, `"discoveryCommand": ""`, `"discoveryCommand": "b"`, 1), strings.Replace(made, `"a"`, `"b"`, 1),
 		strings.Replace(made, "{", "\n{", 1),
 	} {
-		if left, err := r.withoutOwn(context.Background(), inside(other)); err != nil || len(left) == 0 {
+		if left, err := r.withoutRuntimeFiles(context.Background(), inside(other)); err != nil || len(left) == 0 {
 			t.Errorf("%s: %v %v", other, left, err)
 		}
 	}
@@ -103,7 +101,7 @@ func TestFilesThatTheRunMadeAreNoFindings(t *testing.T) {
 	for i := range elsewhere {
 		elsewhere[i].File = "/sandbox/workspace/app/.gemini/settings.json"
 	}
-	if left, err := r.withoutOwn(context.Background(), slices.Clone(elsewhere)); err != nil || len(left) != len(elsewhere) {
+	if left, err := r.withoutRuntimeFiles(context.Background(), slices.Clone(elsewhere)); err != nil || len(left) != len(elsewhere) {
 		t.Errorf("%v %v", left, err)
 	}
 }

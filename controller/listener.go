@@ -18,13 +18,14 @@ type Tool struct {
 	Failed int    `json:"failed"`
 }
 
-// Bounds of what an iteration's result lists; more is counted or dropped.
+// Bounds of an iteration's result. Further tools are counted together, further
+// errors are dropped.
 const (
 	maxTools  = 200
 	maxErrors = 20
 )
 
-// otherTools stands for the tools beyond the bound.
+// otherTools counts the tools beyond the bound.
 const otherTools = "(others)"
 
 // loggedEvent is one line of the agent's event log.
@@ -34,12 +35,12 @@ type loggedEvent struct {
 	runtime.Event
 }
 
-// listener keeps and shows what the agent of one iteration says and does, and
-// sums it up. Its said may be called by two goroutines, one for each stream.
+// listener logs, shows and counts the events of the agent in one iteration. Two
+// goroutines may call add, one for each stream.
 type listener struct {
 	iteration int
 	results   *results
-	show      func(stream, text string)
+	show      progress
 
 	mu     sync.Mutex
 	usage  *runtime.Usage
@@ -50,37 +51,34 @@ type listener struct {
 	ended  *runtime.Event // the last result
 	last   string         // text of the model
 	stderr string         // the last line of standard error that is not empty
-	failed error          // to write a log, told once
+	failed error          // the first failure to write a log
 }
 
-func (r *run) listen(iteration int) *listener {
-	return &listener{
-		iteration: iteration, results: r.results, byName: map[string]*Tool{}, calls: map[string]*Tool{},
-		show: func(stream, text string) { r.tell(Update{Kind: UpdateOutput, Stream: stream, Text: text}) },
-	}
+func newListener(iteration int, to *results, show progress) *listener {
+	return &listener{iteration: iteration, results: to, show: show, byName: map[string]*Tool{}, calls: map[string]*Tool{}}
 }
 
-// said takes one event.
-func (l *listener) said(e runtime.Event) {
+// add handles one event.
+func (l *listener) add(e runtime.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	line, err := json.Marshal(loggedEvent{Time: time.Now().UTC(), Iteration: l.iteration, Event: e})
 	if err == nil {
 		err = l.results.event(line)
 	}
-	for _, text := range l.sum(e) {
+	for _, text := range l.count(e) {
 		if logErr := l.results.line(text); err == nil {
 			err = logErr
 		}
-		l.show(e.Stream, text)
+		l.show.output(e.Stream, text)
 	}
 	if l.failed == nil {
 		l.failed = err
 	}
 }
 
-// sum counts an event and returns the lines that tell people of it.
-func (l *listener) sum(e runtime.Event) []string {
+// count counts an event and returns the lines that describe it to people.
+func (l *listener) count(e runtime.Event) []string {
 	switch e.Kind {
 	case runtime.EventLine:
 		if e.Stream == "stderr" && strings.TrimSpace(e.Text) != "" {
@@ -147,7 +145,7 @@ func (l *listener) call(e runtime.Event) {
 	}
 }
 
-// into writes the sums into the iteration's result.
+// into writes the counts into the iteration's result.
 func (l *listener) into(it *IterationResult) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,30 +155,30 @@ func (l *listener) into(it *IterationResult) {
 	}
 }
 
-// verdict is what the program says of its own end: an error when it failed, and
-// when it should have said something and did not. exit is how its process
-// ended, nil when that was well.
-func (l *listener) verdict(exit error, must bool) error {
+// end is the error of the iteration: that of the process, nil if it exited with
+// status 0, with what the program reported of its own end. must says that the
+// program reports its end; if it does not, it failed.
+func (l *listener) end(exit error, must bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	said := "it ended without a result"
+	reason := "it ended without a result"
 	switch {
 	case l.ended != nil && l.ended.Failed:
-		said = cmp.Or(l.ended.Text, "it does not say why")
+		reason = cmp.Or(l.ended.Text, "it does not say why")
 	case l.ended != nil, exit == nil && !must:
 		return exit
 	case len(l.errors) > 0:
-		said = l.errors[len(l.errors)-1]
+		reason = l.errors[len(l.errors)-1]
 	case exit != nil && !must:
 		return exit
 	case exit != nil:
-		said = l.stderr
+		reason = l.stderr
 	}
-	said = short(strings.TrimSpace(said))
+	reason = short(strings.TrimSpace(reason))
 	if exit == nil {
-		return fail(ExitAgentFailed, agentLogHint, fmt.Errorf("the agent failed: %s", said))
+		return fail(ExitAgentFailed, agentLogHint, fmt.Errorf("the agent failed: %s", reason))
 	}
-	return addToFailure(exit, said)
+	return addToFailure(exit, reason)
 }
 
 // oneLineOf is a text on one line.

@@ -7,7 +7,7 @@ import (
 )
 
 func TestATallyDoesNotCountWhatOperatorsDo(t *testing.T) {
-	count := newTally(nil)
+	count := newCounts(nil)
 	for i, e := range []wire.Event{
 		{Type: wire.EventCommand, Phase: "begin", Command: "run-1", Decision: "allow"},
 		{Type: wire.EventExec, Command: "run-1", Argv: []string{"ls"}, Decision: "allow"},

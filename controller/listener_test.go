@@ -13,25 +13,21 @@ import (
 	"sync"
 	"testing"
 
-	"agentsh/internal/layout"
-
-	"agentsh/controller/harness"
 	"agentsh/controller/runtime"
-	"agentsh/policy"
 )
 
-// hearing is a listener with logs of its own, and what it shows.
-func hearing(t *testing.T) (l *listener, shown *[]string, read func(name string) string) {
+// newTestListener is a listener with its own logs, and what it shows.
+func newTestListener(t *testing.T) (l *listener, shown *[]string, read func(name string) string) {
 	t.Helper()
-	r := &run{results: &results{staging: filepath.Join(t.TempDir(), "s")}}
-	if err := r.results.make(); err != nil {
+	to := &results{staging: filepath.Join(t.TempDir(), "s")}
+	if err := to.create(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.results.closeLogs() })
+	t.Cleanup(func() { _ = to.closeLogs() })
 	shown = &[]string{}
-	r.o.Progress = func(u Update) { *shown = append(*shown, u.Text) }
-	return r.listen(2), shown, func(name string) string {
-		data, err := os.ReadFile(filepath.Join(r.results.staging, name))
+	show := func(u Update) { *shown = append(*shown, u.Text) }
+	return newListener(2, to, show), shown, func(name string) string {
+		data, err := os.ReadFile(filepath.Join(to.staging, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +36,7 @@ func hearing(t *testing.T) (l *listener, shown *[]string, read func(name string)
 }
 
 func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
-	l, shown, read := hearing(t)
+	l, shown, read := newTestListener(t)
 	for _, e := range []runtime.Event{
 		{Kind: runtime.EventLine, Stream: "stderr", Text: "a line"},
 		{Kind: runtime.EventSaid, Text: "two\nlines"},
@@ -55,7 +51,7 @@ func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
 		{Kind: runtime.EventSaid, Text: "done"},
 		{Kind: runtime.EventResult, Text: "done"},
 	} {
-		l.said(e)
+		l.add(e)
 	}
 	want := []string{
 		"a line",
@@ -94,12 +90,12 @@ func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
 
 // Standard output and error are read by two goroutines.
 func TestBothStreamsOfAnAgentAtOnce(t *testing.T) {
-	l, shown, read := hearing(t)
+	l, shown, read := newTestListener(t)
 	rt, err := runtime.Lookup("claude")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := rt.Parser(l.said)
+	p := rt.Parser(l.add)
 	var both sync.WaitGroup
 	for w, line := range map[io.Writer]string{
 		p.Stdout(): `{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"1","name":"Bash","input":{"command":"true"}}]}}`, p.Stderr(): "a line",
@@ -123,10 +119,10 @@ func TestBothStreamsOfAnAgentAtOnce(t *testing.T) {
 }
 
 func TestAnAgentThatUsesEndlesslyManyToolsIsCounted(t *testing.T) {
-	l, _, _ := hearing(t)
+	l, _, _ := newTestListener(t)
 	for n := range 10_000 {
-		l.said(runtime.Event{Kind: runtime.EventToolCall, Tool: fmt.Sprint("t", n), Call: fmt.Sprint(n)})
-		l.said(runtime.Event{Kind: runtime.EventError, Text: strings.Repeat("x", 1000)})
+		l.add(runtime.Event{Kind: runtime.EventToolCall, Tool: fmt.Sprint("t", n), Call: fmt.Sprint(n)})
+		l.add(runtime.Event{Kind: runtime.EventError, Text: strings.Repeat("x", 1000)})
 	}
 	var it IterationResult
 	l.into(&it)
@@ -141,12 +137,12 @@ func TestAnAgentThatUsesEndlesslyManyToolsIsCounted(t *testing.T) {
 }
 
 func TestAnAgentThatPrintsEndlesslyFillsNoDisk(t *testing.T) {
-	l, shown, read := hearing(t)
+	l, shown, read := newTestListener(t)
 	l.results.log.left, l.results.events.left = 100, 200
 	for range 50 {
-		l.said(runtime.Event{Kind: runtime.EventLine, Text: "more"})
+		l.add(runtime.Event{Kind: runtime.EventLine, Text: "more"})
 	}
-	if log := read(agentLogName); len(log) > 200 || !strings.HasSuffix(log, "more\n(what follows was left out)\n") || l.failed != nil {
+	if log := read(agentLogName); len(log) > 200 || !strings.HasSuffix(log, "more\n(the rest was dropped)\n") || l.failed != nil {
 		t.Errorf("%q %v", log, l.failed)
 	}
 	for line := range strings.Lines(read(eventsName)) {
@@ -194,103 +190,14 @@ func TestAProgramThatSaysItFailedHasFailed(t *testing.T) {
 		"a timeout stays one":              {[]runtime.Event{report}, timeout, true, ExitTimeout, "the agent did not end: API Error"},
 		"a timeout after it says it ended": {[]runtime.Event{result("ok", false)}, timeout, true, ExitTimeout, "the agent did not end"},
 	} {
-		l, _, _ := hearing(t)
+		l, _, _ := newTestListener(t)
 		for _, e := range tt.events {
-			l.said(e)
+			l.add(e)
 		}
-		err := l.verdict(tt.exit, tt.must)
+		err := l.end(tt.exit, tt.must)
 		var f *Failure
 		if errors.As(err, &f); (err == nil) != (tt.code == 0) || err != nil && (f.Code != tt.code || f.Err.Error() != tt.says) {
 			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// guardedRun is a run of Claude Code whose policy permits everything.
-func guardedRun(t *testing.T, more string) (*run, string) {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"a.md": "x", "p.yaml": "version: 1\nname: p\nfile_rules: [{name: all, paths: ['/**'], operations: ['*'], decision: allow}]\n" + more,
-		"h.yaml": "agent: a.md\nrole: r\npolicy: p.yaml\nreadonly_repo: true\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h, ps := harness.Load(filepath.Join(dir, "h.yaml"), harness.Options{})
-	if ps.HasErrors() {
-		t.Fatal(ps)
-	}
-	r := &run{harness: h, repoDir: layout.Workspace + "/app", lookup: lookupIn(nil)}
-	r.result.Runtime = "claude"
-	if err := r.expand(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.checkRuntime(); err != nil {
-		t.Fatal(err)
-	}
-	return r, filepath.Join(dir, "p.yaml")
-}
-
-// The rules of a run hold before those of a policy, whatever it says.
-func TestTheRulesOfARunComeFirst(t *testing.T) {
-	r, name := guardedRun(t, "")
-	p, err := loadPolicy(name, ownRules{files: r.guarded()}, policyVars(r.repoDir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		op         policy.FileOp
-		path, rule string
-	}{
-		{policy.OpWrite, "/sandbox/workspace/.claude/settings.json", "delivered-files"},
-		{policy.OpCreate, layout.ConfigDir + "/agents/b.md", "delivered-files"},
-		{policy.OpWrite, layout.ConfigDir + "/skills/x/SKILL.md", "delivered-files"},
-		{policy.OpRename, "/sandbox/workspace/.claude", "above-delivered-files"},
-		{policy.OpDelete, layout.ConfigDir, "above-delivered-files"},
-		{policy.OpCreate, layout.ConfigDir + "/settings.local.json", "runtime-configuration"},
-		{policy.OpCreate, layout.ConfigDir + "/CLAUDE.md", "runtime-configuration"},
-		{policy.OpCreate, layout.ConfigDir + "/projects/x/y.jsonl", "runtime-state"},
-		{policy.OpCreate, layout.ConfigDir + "/.claude.json.tmp.4.ab", "runtime-state"},
-		{policy.OpExecute, layout.ConfigDir + "/projects/tool", "all"},
-		{policy.OpExecute, layout.ConfigDir + "/skills/x/run.sh", "delivered-programs"},
-		{policy.OpRead, layout.ConfigDir + "/agents/a.md", "delivered-configuration"},
-		{policy.OpCreate, "/sandbox/workspace/app/.claude/settings.local.json", "readonly-repo"},
-		{policy.OpRead, "/sandbox/workspace/app/.claude/settings.json", "hidden-files"},
-		{policy.OpWrite, "/sandbox/workspace/app/a.go", "readonly-repo"},
-		{policy.OpCreate, "/sandbox/workspace/app/.git/index.lock", "readonly-repo"},
-		{policy.OpRead, "/sandbox/workspace/app/a.go", "all"},
-		{policy.OpWrite, "/sandbox/workspace/output/a", "all"},
-		{policy.OpCreate, layout.EnvDir + "/a.env", "delivered-environment"},
-		{policy.OpWrite, layout.GeneratedEnv, "delivered-environment"},
-		{policy.OpRename, layout.EnvDir, "delivered-environment"},
-		{policy.OpRead, layout.GeneratedEnv, "all"},
-		{policy.OpRename, layout.Workspace, "above-delivered-environment"},
-	} {
-		if _, why := p.Evaluate(&policy.FileRequest{Op: tt.op, Path: tt.path}); why.Rule != tt.rule {
-			t.Errorf("%v %s: %+v, want %s", tt.op, tt.path, why, tt.rule)
-		}
-	}
-}
-
-func TestAPolicyThatKeepsTheRuntimesVariablesIsRefused(t *testing.T) {
-	for more, want := range map[string]string{
-		"": "",
-		"env_policy: {allow: ['CLAUDE_*', IS_SANDBOX, DISABLE_AUTOUPDATER]}\n": "",
-		"env_policy: {allow: [PATH]}\n":                                        "CLAUDE_CONFIG_DIR",
-		"env_policy: {deny: ['CLAUDE_CODE*']}\n":                               "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
-	} {
-		r, name := guardedRun(t, more)
-		p, err := loadPolicy(name, ownRules{files: r.guarded()}, policyVars(r.repoDir))
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = r.checkEnv(p)
-		var f *Failure
-		if want == "" && err != nil ||
-			want != "" && (!errors.As(err, &f) || f.Code != ExitConfiguration || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%q: %v", more, err)
 		}
 	}
 }

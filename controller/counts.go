@@ -13,14 +13,14 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Bounds of what a result lists; more is counted.
+// Bounds of the lists of a result. The counts include what is not listed.
 const (
 	maxRefusals = 500
 	maxPrograms = 500
 	maxWhat     = 300 // bytes of one description
 )
 
-// Refusal is something the policy refused.
+// Refusal is something the policy denied, with the number of times.
 type Refusal struct {
 	Type    string      `json:"type"` // exec, file, net, signal, ...
 	What    string      `json:"what"`
@@ -36,11 +36,11 @@ type Program struct {
 	Count int    `json:"count"`
 }
 
-// tally sums up the audit events of a run. Events come in order of their
-// sequence numbers; one that was seen is not counted again, so the same log can
-// be read from a stream and then from the file. Safe for concurrent use.
-type tally struct {
-	onRefusal func(Refusal) // called at the first of its kind
+// counts counts the audit events of a run. Events come in order of their
+// sequence numbers, and each number counts once: the same log can be read from a
+// stream and then from the file. Safe for concurrent use.
+type counts struct {
+	onRefusal func(Refusal) // called for the first of its kind
 
 	mu       sync.Mutex
 	seen     uint64 // last sequence number
@@ -50,17 +50,17 @@ type tally struct {
 	byName   map[string]*Program
 	commands int // programs started
 	refused  int // in all
-	gaps     int // sequence numbers that never came
+	gaps     int // missing sequence numbers
 
-	operators map[string]bool // commands that are none of the run
+	operators map[string]bool // commands of operators, which do not count
 }
 
-func newTally(onRefusal func(Refusal)) *tally {
-	return &tally{onRefusal: onRefusal, byKey: map[Refusal]*Refusal{}, byName: map[string]*Program{}, operators: map[string]bool{}}
+func newCounts(onRefusal func(Refusal)) *counts {
+	return &counts{onRefusal: onRefusal, byKey: map[Refusal]*Refusal{}, byName: map[string]*Program{}, operators: map[string]bool{}}
 }
 
 // read counts the events of an audit log.
-func (t *tally) read(log io.Reader) error {
+func (c *counts) read(log io.Reader) error {
 	d := json.NewDecoder(log)
 	for {
 		var e wire.Event
@@ -71,55 +71,55 @@ func (t *tally) read(log io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read audit log: %w", err)
 		}
-		t.add(e)
+		c.add(e)
 	}
 }
 
 // add counts one event.
-func (t *tally) add(e wire.Event) {
-	first := t.count(e)
-	if first != nil && t.onRefusal != nil {
-		t.onRefusal(*first)
+func (c *counts) add(e wire.Event) {
+	first := c.count(e)
+	if first != nil && c.onRefusal != nil {
+		c.onRefusal(*first)
 	}
 }
 
-func (t *tally) count(e wire.Event) *Refusal {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if e.Seq != 0 && e.Seq <= t.seen {
+func (c *counts) count(e wire.Event) *Refusal {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.Seq != 0 && e.Seq <= c.seen {
 		return nil
 	}
-	if t.seen != 0 && e.Seq > t.seen+1 {
-		t.gaps += int(e.Seq - t.seen - 1)
+	if c.seen != 0 && e.Seq > c.seen+1 {
+		c.gaps += int(e.Seq - c.seen - 1)
 	}
-	t.seen = e.Seq
+	c.seen = e.Seq
 	if e.Type == wire.EventCommand && e.By != "" {
-		t.operators[e.Command] = true
+		c.operators[e.Command] = true
 	}
-	if t.operators[e.Command] {
+	if c.operators[e.Command] {
 		return nil
 	}
 	if e.Decision == "deny" {
-		return t.refuse(e)
+		return c.refuse(e)
 	}
 	if e.Type == wire.EventExec && e.Phase != "end" {
-		t.ran(e)
+		c.program(e)
 	}
 	return nil
 }
 
-func (t *tally) ran(e wire.Event) {
-	t.commands++
+func (c *counts) program(e wire.Event) {
+	c.commands++
 	name := path.Base(e.Path)
 	if e.Path == "" && len(e.Argv) > 0 {
 		name = path.Base(e.Argv[0])
 	}
 	name = short(name)
-	p := t.byName[name]
-	if p == nil && len(t.programs) < maxPrograms {
+	p := c.byName[name]
+	if p == nil && len(c.programs) < maxPrograms {
 		p = &Program{Name: name}
-		t.byName[name] = p
-		t.programs = append(t.programs, p)
+		c.byName[name] = p
+		c.programs = append(c.programs, p)
 	}
 	if p != nil {
 		p.Count++
@@ -127,41 +127,41 @@ func (t *tally) ran(e wire.Event) {
 }
 
 // refuse counts a refusal and returns it when it is the first of its kind.
-func (t *tally) refuse(e wire.Event) *Refusal {
-	t.refused++
+func (c *counts) refuse(e wire.Event) *Refusal {
+	c.refused++
 	r := Refusal{Type: e.Type, What: what(e), Message: runtime.Clean(e.Message), Hint: runtime.Clean(e.Hint)}
 	if e.Rule != nil {
 		r.Rule = *e.Rule
 		r.Rule.Name, r.Rule.File = runtime.Clean(r.Rule.Name), runtime.Clean(r.Rule.File)
 	}
-	if known := t.byKey[r]; known != nil {
+	if known := c.byKey[r]; known != nil {
 		known.Count++
 		return nil
 	}
-	if len(t.refusals) == maxRefusals {
+	if len(c.refusals) == maxRefusals {
 		return nil
 	}
-	kept := r
-	kept.Count = 1
-	t.byKey[r] = &kept
-	t.refusals = append(t.refusals, &kept)
-	return &kept
+	first := r
+	first.Count = 1
+	c.byKey[r] = &first
+	c.refusals = append(c.refusals, &first)
+	return &first
 }
 
 // what describes an event. Names come from the agent and are cleaned.
 func what(e wire.Event) string {
-	var words []string
+	var parts []string
 	switch {
 	case len(e.Argv) > 0:
-		words = e.Argv
+		parts = e.Argv
 	default:
 		for _, w := range []string{e.Op, e.Path, e.Target} {
 			if w != "" {
-				words = append(words, w)
+				parts = append(parts, w)
 			}
 		}
 	}
-	return short(strings.Join(words, " "))
+	return short(strings.Join(parts, " "))
 }
 
 func short(s string) string {
@@ -172,16 +172,16 @@ func short(s string) string {
 	return s
 }
 
-// into writes the sums into a result.
-func (t *tally) into(r *Result) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// into writes the counts into a result.
+func (c *counts) into(r *Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	r.Refused, r.Programs = []Refusal{}, []Program{}
-	for _, x := range t.refusals {
+	for _, x := range c.refusals {
 		r.Refused = append(r.Refused, *x)
 	}
-	for _, p := range t.programs {
+	for _, p := range c.programs {
 		r.Programs = append(r.Programs, *p)
 	}
-	r.Commands, r.Refusals, r.AuditGaps = t.commands, t.refused, t.gaps
+	r.Commands, r.Refusals, r.AuditGaps = c.commands, c.refused, c.gaps
 }

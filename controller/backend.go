@@ -1,0 +1,59 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"agentsh/controller/git"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
+)
+
+// newSpec checks the policy of a run and makes the specification of its sandbox.
+func newSpec(p plan, prog program, repoDir, runID string) (sandbox.Spec, error) {
+	vars := policyVars(repoDir)
+	rules, err := loadPolicy(p.harness.Path(p.harness.Policy), newRunRules(p, prog, repoDir), vars)
+	if err != nil {
+		return sandbox.Spec{}, err
+	}
+	if err := checkEnv(prog, rules, p.harness.Path(p.harness.Policy)); err != nil {
+		return sandbox.Spec{}, err
+	}
+	return sandbox.Spec{
+		RunID: runID, Policy: sources(rules), Vars: vars, EnvDir: layout.EnvDir, Home: layout.Home,
+		Program: p.scans(), Credentials: p.credentials,
+	}, nil
+}
+
+// needBytes is the disk space, in bytes, that a run needs besides that of the
+// repository.
+const needBytes = 32 << 20
+
+// checkRoom checks the disk of the results, and returns the disk space that the
+// sandbox needs, in bytes: it holds the repository, and so does the host.
+func checkRoom(ctx context.Context, target git.Repository, out string) (need int64, err error) {
+	size, err := target.Size(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := statedir.CheckRoom(filepath.Dir(out), needBytes); err != nil {
+		return 0, fail(ExitSandbox, "free some disk space, or name another directory with --out", err)
+	}
+	return needBytes + 2*size, nil
+}
+
+// checkBackend checks that the backend can create the sandbox.
+func checkBackend(ctx context.Context, b sandbox.Backend, s sandbox.Spec) error {
+	if err := b.Check(ctx, s); err != nil {
+		hint := ""
+		if errors.Is(err, fs.ErrNotExist) {
+			hint = "install agentsh beside agentctl, or name it with --agentsh"
+		}
+		return fail(ExitSandbox, hint, fmt.Errorf("backend %s: %w", b.Name(), err))
+	}
+	return nil
+}

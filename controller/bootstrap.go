@@ -1,0 +1,84 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strconv"
+
+	"agentsh/controller/bootstrap"
+	"agentsh/internal/layout"
+)
+
+// planSandbox plans what goes into the sandbox.
+func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progress) (bootstrap.Plan, error) {
+	in := sandboxInput(p, prog, c)
+	out, err := bootstrap.New(in)
+	if err != nil {
+		return out, err
+	}
+	if len(out.Skipped) > 0 {
+		to.warn("left out of the sandbox: %s", few(out.Skipped))
+		names, err := skippedNames(out.Skipped)
+		if err == nil {
+			err = c.clone.SkipWorktree(ctx, names) // the agent would commit their deletion
+		}
+		if err != nil {
+			return out, err
+		}
+		if out, err = bootstrap.New(in); err != nil { // git's index has changed
+			return out, err
+		}
+	}
+	for _, dir := range []string{layout.Home, layout.Output, layout.Feedback, layout.EnvDir} {
+		out.Entries = append(out.Entries, bootstrap.Entry{Dest: dir, Kind: bootstrap.KindDir, Mode: 0o755})
+	}
+	sort.Slice(out.Entries, func(i, j int) bool { return out.Entries[i].Dest < out.Entries[j].Dest })
+	return out, nil
+}
+
+// sandboxInput is the input of the plan.
+func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
+	h := p.harness
+	in := bootstrap.Input{
+		Agent: h.AgentName(), Definition: h.Path(h.Agent), Note: canaryNote(prog.canary),
+		Repo: c.clone.Dir, Tree: c.tree, Hidden: prog.hidden(), Objects: c.clone.Objects, RepoName: repoName(c.target.Dir),
+		Input:    h.Path(h.AgentInput),
+		AgentsMD: p.rules, Bridge: prog.runtime.Traits().Bridge,
+	}
+	for _, s := range h.Skills {
+		in.Skills = append(in.Skills, h.Path(s.Path))
+	}
+	for _, p := range h.Plugins {
+		in.Plugins = append(in.Plugins, h.Path(p.Path))
+	}
+	for _, f := range prog.files {
+		in.Runtime = append(in.Runtime, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode, Target: f.Target})
+	}
+	for _, f := range p.files {
+		if f.Dest == layout.GeneratedEnv {
+			in.Generated = f.Data
+			continue
+		}
+		in.Files = append(in.Files, bootstrap.File{Dest: f.Dest, Source: f.Source, Data: f.Data, Mode: f.Mode})
+	}
+	return in
+}
+
+// skippedNames are the names at the beginning of each entry of a plan's list of
+// skipped files, which are quoted there.
+func skippedNames(skipped []string) ([]string, error) {
+	var names []string
+	for _, s := range skipped {
+		quoted, err := strconv.QuotedPrefix(s)
+		if err == nil {
+			quoted, err = strconv.Unquote(quoted)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("no name in %q", s), err)
+		}
+		names = append(names, quoted)
+	}
+	return names, nil
+}

@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"agentsh/controller/attach"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/wire"
+)
+
+// box is the sandbox of a run, with the goroutines that depend on it.
+type box struct {
+	sandbox  sandbox.Sandbox
+	attached *attach.Server // nil: operators cannot attach
+	events   chan struct{}  // closed when the event stream has ended; nil: it was not started
+	deleted  chan error     // the end of the deletion; nil: it was not started
+	stopping atomic.Bool    // the end of the event stream is expected
+}
+
+// ready waits until the supervisor answers.
+func (b *box) ready(ctx context.Context, limit time.Duration) (wire.Hello, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the sandbox did not answer within %s", limit))
+	defer cancel()
+	hello, err := b.sandbox.Ready(ctx)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return hello, fmt.Errorf("sandbox %s: %w", b.sandbox.ID(), err)
+	}
+	return hello, nil
+}
+
+// follow counts events until the supervisor is gone; stop waits for it. A stream
+// that breaks early loses nothing: the audit log is counted at the end.
+func (b *box) follow(ctx context.Context, c *counts, p progress) {
+	b.events = make(chan struct{})
+	go func() {
+		defer close(b.events)
+		err := b.sandbox.Events(ctx, 0, func(e wire.Event) error {
+			c.add(e)
+			return nil
+		})
+		if err != nil && !b.stopping.Load() && b.gone() == nil {
+			p.warn("the event stream ended early: %v", err)
+		}
+	}()
+}
+
+// listen lets operators attach to the sandbox, if its backend supports that.
+func (b *box) listen(ctx context.Context, dir string, c *control) (err error) {
+	if to, ok := b.sandbox.(attach.Relayer); ok {
+		b.attached, err = attach.Listen(context.WithoutCancel(ctx), dir, to, c.stopRun)
+	}
+	return err
+}
+
+// gone says why the supervisor ended, if it ended by itself. The connection
+// breaks a moment before the end is known, so gone waits up to one second. A nil
+// box is allowed.
+func (b *box) gone() error {
+	if b == nil || b.stopping.Load() {
+		return nil
+	}
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-b.sandbox.Gone():
+		return b.sandbox.Cause()
+	case <-t.C:
+		return nil
+	}
+}
+
+// stop ends everything in the sandbox. A second call is no error.
+func (b *box) stop(ctx context.Context) error {
+	b.stopping.Store(true)
+	b.attached.Stop()
+	err := b.sandbox.Stop(ctx)
+	if b.events != nil {
+		<-b.events
+	}
+	return errors.Join(err, b.attached.Close())
+}
+
+// startDelete deletes the stopped sandbox in the background; waitDeleted returns
+// its end.
+func (b *box) startDelete(ctx context.Context) {
+	b.deleted = make(chan error, 1)
+	go func() { b.deleted <- b.sandbox.Delete(context.WithoutCancel(ctx)) }()
+}
+
+func (b *box) waitDeleted() error { return <-b.deleted }

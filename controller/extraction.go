@@ -1,0 +1,316 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"agentsh/controller/extract"
+	"agentsh/controller/git"
+	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
+	"agentsh/controller/scan"
+	"agentsh/internal/channel"
+	"agentsh/internal/gitguard"
+	"agentsh/internal/layout"
+	"agentsh/internal/statedir"
+	"agentsh/internal/tarfs"
+	"agentsh/internal/wire"
+)
+
+// resultLimits bound what an agent may leave.
+var resultLimits = tarfs.Limits{Files: 100_000, Bytes: 4 << 30}
+
+// branchPrefix begins the branches of the clone that hold the agent's commits;
+// the number of the iteration follows.
+const branchPrefix = "agentctl-extracted/"
+
+// work is the agent's work of the last iteration that was extracted.
+type work struct {
+	extracted extract.Result
+	iteration int // 0: nothing was extracted yet
+	changed   []Changed
+	refused   []extract.Refused
+	skipped   []string // what cannot leave a sandbox, each with the reason
+	partial   bool     // the agent was stopped, or some of its work was not extracted
+}
+
+// into writes the work into the result.
+func (w work) into(r *Result) {
+	r.Partial, r.Skipped = w.partial, w.skipped
+	if w.iteration > 0 {
+		r.Changed, r.RefusedCommits, r.Bundle = w.changed, w.refused, w.extracted.Bundle
+	}
+}
+
+// extraction takes the agent's work out of the sandbox.
+type extraction struct {
+	sandbox   sandbox.Sandbox
+	checkout  checkout
+	results   *results
+	recordDir string // gets the bundle of refused commits
+	findings  *findings
+	control   *control
+	progress  progress
+}
+
+// run takes the work of an iteration into the staging directory and replaces the
+// work of an earlier one: its commits go into the clone, its changed files and
+// output into the results. If the agent failed, missing work is a warning.
+func (x extraction) run(ctx context.Context, before work, iteration int, failed bool) (work, error) {
+	ctx, cancel := x.control.salvage(ctx, "taking the work out")
+	defer cancel()
+	if failed && x.sandbox.Cause() != nil { // the supervisor is gone
+		before.partial, before.skipped = true, nil
+		return before, nil
+	}
+	w, err := x.repository(ctx, before, iteration)
+	w.partial = w.partial || failed
+	err = errors.Join(err, x.output(ctx, &w))
+	if err == nil {
+		return w, nil
+	}
+	w.partial = true
+	if !failed {
+		return w, fail(ExitSandbox, "", err)
+	}
+	x.progress.warn("the work of the agent is not complete: %v", err)
+	return w, nil
+}
+
+// repository extracts commits and changed files.
+func (x extraction) repository(ctx context.Context, before work, iteration int) (work, error) {
+	if err := x.results.dropFiles(); err != nil {
+		before.partial, before.skipped = false, nil
+		return before, err
+	}
+	c := x.checkout
+	extracted, err := extract.Collect(ctx, x.sandbox, extract.Input{
+		Governed: layout.Sandbox, Repo: c.dir, Base: c.target.Head,
+		Target: c.clone.Dir, Branch: branchPrefix + fmt.Sprint(iteration), Git: c.git.Run, Stream: c.git.Output,
+		Out: x.results.staging, Name: filesName, Limits: resultLimits,
+		KeepBundle: filepath.Join(x.recordDir, fmt.Sprintf("commits-%d.bundle", iteration)),
+	})
+	w := work{extracted: extracted, iteration: iteration, changed: []Changed{}}
+	x.reportRefused(&w)
+	x.reportSkipped(&w, extracted.Skipped)
+	m := wire.Manifest{Entries: extracted.Changed, Deleted: extracted.Deleted, Skipped: extracted.Skipped}
+	if m.Entries == nil {
+		m.Entries = []wire.ManifestEntry{}
+	}
+	if writeErr := statedir.WriteJSON(filepath.Join(x.results.staging, manifestName), m); writeErr != nil {
+		return w, errors.Join(err, writeErr, x.results.dropFiles()) // without a manifest the files cannot be checked
+	}
+	w.changed = changedPaths(m, c.tree)
+	return w, err
+}
+
+// reportRefused reports the commits that were not extracted.
+func (x extraction) reportRefused(w *work) {
+	for _, c := range w.extracted.Refused {
+		c.Branch, c.Reason = runtime.Clean(c.Branch), runtime.Clean(c.Reason)
+		w.refused = append(w.refused, c)
+		w.partial = true
+		x.findings.add("", []scan.Finding{{
+			File: "commit " + c.Commit, Rule: c.Rule, Severity: scan.High,
+			Message: "not extracted, with the commits that build on it: " + c.Reason,
+			Hint:    "all commits are in the bundle " + w.extracted.Bundle,
+		}})
+	}
+	x.reportRemoved(filesName, w.extracted.Unsafe)
+}
+
+// reportRemoved reports the files of repositories that were removed from a
+// directory of the results.
+func (x extraction) reportRemoved(dir string, removed []gitguard.Problem) {
+	for _, p := range removed {
+		x.findings.add(dir, []scan.Finding{{
+			File: p.File, Line: p.Line, Rule: scan.RuleRepository, Severity: scan.High,
+			Message: "removed: " + p.Reason, Excerpt: p.Key, Hint: p.Hint,
+		}})
+	}
+}
+
+// reportSkipped reports files that cannot leave the sandbox.
+func (x extraction) reportSkipped(w *work, skipped []string) {
+	if len(skipped) > 0 {
+		w.partial = true
+		w.skipped = append(w.skipped, skipped...)
+		x.progress.warn("not extracted: %s", few(skipped))
+	}
+}
+
+// changedPaths lists the changed files, sorted. A file of the base commit is
+// modified, another one is added.
+func changedPaths(m wire.Manifest, base []git.TreeEntry) []Changed {
+	known := make(map[string]bool, len(base))
+	for _, e := range base {
+		known[e.Path] = wire.IsNamePath(e.Path)
+	}
+	changed := []Changed{}
+	for _, e := range m.Entries {
+		if e.Type == "dir" {
+			continue
+		}
+		status := "added"
+		if known[string(e.Path)] {
+			status = "modified"
+		}
+		changed = append(changed, Changed{Path: e.Path, Status: status})
+	}
+	for _, name := range m.Deleted {
+		changed = append(changed, Changed{Path: wire.Name(name), Status: "deleted"})
+	}
+	sort.Slice(changed, func(i, j int) bool { return changed[i].Path < changed[j].Path })
+	return changed
+}
+
+// output extracts the agent's output directory, completely or not at all.
+func (x extraction) output(ctx context.Context, w *work) error {
+	dir := filepath.Join(x.results.staging, outputName)
+	if err := statedir.RemoveTree(dir); err != nil {
+		return err
+	}
+	m, err := x.receive(ctx, wire.CopyOut{Dir: layout.Output, SkipGit: true}, outputName, tarfs.ReceiveOptions{
+		UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true},
+	})
+	x.reportSkipped(w, m.Skipped)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // the agent removed it
+		return os.Mkdir(dir, 0o755)
+	case err != nil:
+		return fmt.Errorf("output of the agent: %w", err)
+	}
+	return x.makeInert(ctx, outputName, w)
+}
+
+// makeInert removes from a directory of the results what git would act on.
+func (x extraction) makeInert(ctx context.Context, name string, w *work) error {
+	dir := filepath.Join(x.results.staging, name)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	removed, err := extract.NewGuard(x.checkout.git.Output, "", "", layout.Output).Files(ctx, root, nil, nil)
+	if err != nil {
+		return errors.Join(fmt.Errorf("output of the agent: %w", err), statedir.RemoveTree(dir))
+	}
+	for _, p := range removed {
+		p.File = name + "/" + p.File // the repository may have a file of the same name
+		x.reportSkipped(w, []string{p.String()})
+	}
+	x.reportRemoved(name, removed)
+	return nil
+}
+
+// receive copies files of the sandbox to name in the staging directory.
+func (x extraction) receive(ctx context.Context, req wire.CopyOut, name string, o tarfs.ReceiveOptions) (wire.Manifest, error) {
+	parent, err := os.OpenRoot(filepath.Dir(filepath.Join(x.results.staging, name)))
+	if err != nil {
+		return wire.Manifest{}, err
+	}
+	defer func() { _ = parent.Close() }()
+	return channel.ReceiveArchive(ctx, x.sandbox, req, channel.ArchiveTarget{Parent: parent, Name: filepath.Base(name), Options: o})
+}
+
+// transcriptLimits bound the transcripts of an agent program.
+var transcriptLimits = tarfs.Limits{Files: 10_000, Bytes: 1 << 30}
+
+// transcripts extracts what the agent program wrote about an iteration. It
+// returns their directory below the results, empty if there are none. People read
+// them, so an error is only a warning.
+func (x extraction) transcripts(ctx context.Context, files []string, iteration int) string {
+	var paths []string
+	for _, name := range files {
+		if rel, below := strings.CutPrefix(name, layout.Sandbox+"/"); below {
+			paths = append(paths, rel)
+		}
+	}
+	if len(paths) == 0 || x.sandbox.Cause() != nil {
+		return ""
+	}
+	ctx, cancel := x.control.salvage(ctx, "taking the transcripts out")
+	defer cancel()
+	name := filepath.Join(transcriptsName, fmt.Sprintf("iteration-%d", iteration))
+	err := os.MkdirAll(filepath.Join(x.results.staging, transcriptsName), 0o755)
+	if err == nil {
+		_, err = x.receive(ctx, wire.CopyOut{Dir: layout.Sandbox, Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
+			UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true}, KeepPartial: true,
+		})
+	}
+	if err != nil {
+		x.progress.warn("the transcripts are not complete: %v", err)
+		name += tarfs.PartialSuffix
+	}
+	if _, err := os.Lstat(filepath.Join(x.results.staging, name)); err != nil {
+		return ""
+	}
+	if err := x.makeInert(ctx, name, &work{}); err != nil {
+		x.progress.warn("the transcripts were removed: %v", err)
+		return ""
+	}
+	return name
+}
+
+// addAudit copies the audit log of the ended sandbox to the results and counts
+// the events that the stream did not bring.
+func addAudit(ctx context.Context, s sandbox.Sandbox, to *results, c *counts) error {
+	log, err := s.AuditLog(ctx)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	defer log.Close()
+	if err := to.copyAudit(log); err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	f, err := os.Open(filepath.Join(to.staging, auditName))
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	defer f.Close()
+	return c.read(f)
+}
+
+// delivered are the agent's commits in the target repository.
+type delivered struct {
+	branch  string // of the agent's HEAD; empty: no new commits
+	others  []string
+	commits []Commit // of branch
+}
+
+// deliverCommits puts the agent's commits on branches of the target: those of its
+// HEAD on name, those of its other branches beside that. git prepares them in
+// dir.
+func deliverCommits(ctx context.Context, c git.Clone, w work, name, dir string) (delivered, error) {
+	var d delivered
+	if w.extracted.Branch == "" && len(w.extracted.Branches) == 0 {
+		return d, nil
+	}
+	branches := map[string]string{}
+	for _, from := range append(w.extracted.Branches, w.extracted.Branch) {
+		if from != "" {
+			branches[from] = name + strings.TrimPrefix(from, branchPrefix+fmt.Sprint(w.iteration))
+		}
+	}
+	if err := c.Deliver(ctx, branches, dir); err != nil {
+		return d, err
+	}
+	for _, from := range w.extracted.Branches {
+		d.others = append(d.others, branches[from])
+	}
+	if w.extracted.Branch == "" {
+		return d, nil
+	}
+	commits, err := c.Commits(ctx, w.extracted.Branch)
+	d.branch, d.commits = name, []Commit{}
+	for _, c := range commits {
+		d.commits = append(d.commits, Commit{ID: c.ID, Subject: short(c.Subject)})
+	}
+	return d, err
+}

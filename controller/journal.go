@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"agentsh/controller/record"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/statedir"
+)
+
+// journal writes the record of a run and stores files beside it. dir is nil
+// until the record exists.
+type journal struct {
+	dir    *record.Dir
+	record record.Record
+}
+
+// newJournal creates the record of a run.
+func newJournal(o Options, runID string, started time.Time) (*journal, error) {
+	dir, err := record.Create(o.State, runID)
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{dir: dir, record: record.Record{
+		Version: 1, RunID: runID, Harness: o.Harness, Repo: o.Repo, Out: o.Out, Backend: o.Backend.Name(),
+		Status: record.StatusRunning, Started: started, Steps: []record.Step{},
+	}}
+	return j, j.write()
+}
+
+func (j *journal) write() error { return j.dir.Write(j.record) }
+
+// begin records the start of a step.
+func (j *journal) begin(step string) error {
+	j.record.Steps = append(j.record.Steps, record.Step{Name: step, Started: time.Now().UTC()})
+	return j.write()
+}
+
+// end records the end of the last step. The next write stores it.
+func (j *journal) end() *record.Step {
+	ended := time.Now().UTC()
+	last := &j.record.Steps[len(j.record.Steps)-1]
+	last.Ended = &ended
+	return last
+}
+
+// close records the end of the run and releases the record.
+func (j *journal) close(r Result) error {
+	j.record.Findings = r.Findings
+	j.record.Status, j.record.ExitCode, j.record.Ended = r.Status, r.ExitCode, &r.Ended
+	return errors.Join(j.dir.RemoveWork(), j.write(), j.dir.Close())
+}
+
+// storeAudit stores the audit log of an ended sandbox.
+func (j *journal) storeAudit(ctx context.Context, s sandbox.Sandbox) error {
+	log, err := s.AuditLog(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the supervisor did not start
+	}
+	if err != nil {
+		return fmt.Errorf("store audit log: %w", err)
+	}
+	defer log.Close()
+	stored, err := j.dir.Store(record.AuditFile, log)
+	return j.stored(stored, err)
+}
+
+// storeResult stores the result.
+func (j *journal) storeResult(r Result) error {
+	return statedir.WriteJSON(filepath.Join(j.dir.Path, record.ResultFile), r)
+}
+
+// storeLogs stores the agent's logs from a directory of results.
+func (j *journal) storeLogs(dir string) error {
+	var errs []error
+	for _, name := range []string{record.AgentEventsFile, record.AgentLogFile} {
+		f, err := os.Open(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("store %s: %w", name, err))
+			continue
+		}
+		stored, err := j.dir.Store(name, f)
+		errs = append(errs, j.stored(stored, err), f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// storeChanges stores the differences of the changed files.
+func (j *journal) storeChanges(c Changes) error {
+	return statedir.WriteJSON(filepath.Join(j.dir.Path, record.ChangesFile), c)
+}
+
+func (j *journal) stored(s record.Stored, err error) error {
+	if err == nil {
+		j.record.Stored = append(j.record.Stored, s)
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/wire"
+)
+
+// plan is what the harness asks for.
+type plan struct {
+	harness     *harness.Harness
+	values      *harness.Expanded // references to the host's variables are replaced
+	files       []harness.File    // for the sandbox
+	credentials []wire.Credential // of the providers, with their values
+	rules       []byte            // AGENTS.md for a repository without one; nil: none
+	spec        sandbox.Spec
+}
+
+// scans reports whether the run has scans. They are on unless switched off.
+func (p plan) scans() bool { return p.harness.Security.Enabled.Or(true) }
+
+// defaultRuntime is the runtime of a harness that names none.
+const defaultRuntime = "claude"
+
+// loadHarness reads the harness with its layers and rejects what no step
+// supports.
+func loadHarness(file string, o harness.Options, to progress) (*harness.Harness, error) {
+	h, ps := harness.Load(file, o)
+	if h != nil {
+		ps = append(ps, h.Refusals()...)
+	}
+	for _, p := range ps {
+		if p.Severity != harness.Error && !isError(ps, p) {
+			to.warn("%s", warningText(p))
+		}
+	}
+	if ps.HasErrors() {
+		return nil, problemsFailure(ps)
+	}
+	return h, nil
+}
+
+// isError reports whether a warning is also among the errors.
+func isError(ps harness.Problems, warning harness.Problem) bool {
+	for _, p := range ps {
+		if p.Severity == harness.Error && p.At == warning.At && p.Message == warning.Message {
+			return true
+		}
+	}
+	return false
+}
+
+func warningText(p harness.Problem) string {
+	text := p.At.String() + ": " + p.Message
+	if p.Hint != "" {
+		text += " (" + p.Hint + ")"
+	}
+	return text
+}
+
+// expand replaces references to the host's variables, gives each credential a
+// placeholder and reads the files that the harness delivers.
+func expand(h *harness.Harness, lookup harness.Lookup) (plan, error) {
+	p := plan{harness: h}
+	var ps harness.Problems
+	if p.values, ps = h.Expand(lookup); !ps.HasErrors() {
+		p.credentials, ps = placeholders(p.values)
+	}
+	if !ps.HasErrors() {
+		p.files, ps = p.values.Files()
+	}
+	if ps.HasErrors() {
+		return p, problemsFailure(ps)
+	}
+	return p, nil
+}
+
+// defaultRules is the AGENTS.md of the organisation, relative to the root of the
+// harness. A repository without an AGENTS.md gets it in the sandbox.
+const defaultRules = "defaults/AGENTS.md"
+
+// maxRules bounds that file, in bytes.
+const maxRules = 1 << 20
+
+// readRules reads the organisation's AGENTS.md, nil if there is none.
+func readRules(harnessRoot string) ([]byte, error) {
+	root, err := os.OpenRoot(harnessRoot)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	info, err := root.Stat(filepath.FromSlash(defaultRules))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", defaultRules)
+	}
+	var data []byte
+	if err == nil {
+		data, err = readRulesFile(root)
+	}
+	if err != nil {
+		return nil, badConfig("", "rules of the organisation: %w", err)
+	}
+	return data, nil
+}
+
+// readRulesFile returns the content, not nil for an empty file.
+func readRulesFile(root *os.Root) ([]byte, error) {
+	f, err := root.Open(filepath.FromSlash(defaultRules))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, maxRules+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxRules {
+		return nil, fmt.Errorf("%s has more than %d bytes", defaultRules, maxRules)
+	}
+	return append([]byte{}, data...), nil
+}
+
+// checkScripts reports scripts of the harness that could not be started later.
+func checkScripts(h *harness.Harness) error {
+	for _, script := range []harness.Text{h.PreScript, h.PostScript, h.ValidationLoop.Script} {
+		if !script.IsSet() || script.V == "" {
+			continue
+		}
+		name := h.Path(script)
+		info, err := os.Stat(name)
+		if err != nil {
+			return badConfig("", "%s: %w", script.At, err)
+		}
+		if !info.Mode().IsRegular() || unix.Access(name, unix.X_OK) != nil {
+			return badConfig("chmod +x "+shortName(name), "%s: %s is not an executable file", script.At, shortName(name))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+
+	"agentsh/controller/harness"
+	"agentsh/controller/hook"
+	"agentsh/controller/record"
+	"agentsh/controller/runtime"
+	"agentsh/internal/layout"
+)
+
+// program is the agent's program as a run starts it.
+type program struct {
+	runtime    runtime.Runtime
+	invocation runtime.Invocation // without the values of one iteration
+	files      []runtime.File     // configure the program; no command may change them
+	hooks      Hooks
+	canary     string // planted in the agent's definition; empty: none
+	trace      string // joins findings; empty: the harness does not ask for it
+	warning    string // empty: none
+}
+
+// runIdentity names a run to other programs.
+type runIdentity struct {
+	runID string
+	trace string // TRACEPARENT
+}
+
+// newProgram finds the runtime of a harness and configures it. file is that of
+// the harness.
+func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
+	at := p.harness.Runtime.At
+	if at.IsZero() {
+		at = harness.Origin{File: file, Line: 1, Column: 1}
+	}
+	bad := func(err error) error {
+		return badConfig("write runtime: and its settings in the harness", "%s: %w", at, err)
+	}
+	rt, err := runtime.Lookup(p.harness.Runtime.Or(defaultRuntime))
+	if err != nil {
+		return program{}, bad(err)
+	}
+	in, err := newInvocation(p.harness, repoDir, id)
+	if err == nil {
+		err = rt.Check(in)
+	}
+	if err != nil {
+		return program{}, bad(err)
+	}
+	prog := program{runtime: rt, invocation: in}
+	if p.harness.Security.Trace.Enabled.Or(false) {
+		prog.trace = findingsTrace(id)
+	}
+	if err := prog.addHooks(p); err != nil {
+		return prog, err
+	}
+	files, err := rt.Files(prog.invocation)
+	if err != nil {
+		return prog, bad(err)
+	}
+	prog.files = append(prog.files, files...)
+	return prog, nil
+}
+
+// maxDefinition bounds an agent definition, in bytes.
+const maxDefinition = 1 << 20
+
+// newInvocation is the part of the invocation that all iterations share.
+func newInvocation(h *harness.Harness, repoDir string, id runIdentity) (runtime.Invocation, error) {
+	text, err := record.ReadFile(h.Path(h.Agent), maxDefinition)
+	if err != nil {
+		return runtime.Invocation{}, fmt.Errorf("agent definition: %w", err)
+	}
+	in := runtime.Invocation{
+		Agent: h.AgentName(), Definition: path.Join(layout.ConfigDir, "agents", h.AgentName()+".md"), Text: string(text),
+		Model: h.Model.V, Effort: h.Effort.V,
+		ConfigDir: layout.ConfigDir, HomeDir: layout.Home, RepoDir: repoDir, OutputDir: layout.Output,
+		RunID: id.runID, Trace: id.trace,
+	}
+	for _, a := range h.Command {
+		in.Argv = append(in.Argv, a.V)
+	}
+	for _, s := range h.Skills {
+		in.Skills = append(in.Skills, s.Name())
+	}
+	for _, p := range h.Plugins {
+		in.Plugins = append(in.Plugins, path.Join(layout.ConfigDir, "plugins", p.Name()))
+	}
+	return in, nil
+}
+
+// findingsTrace is the id that joins the findings of a run: that of its trace, or
+// the id of the run.
+func findingsTrace(id runIdentity) string {
+	if parts := strings.Split(id.trace, "-"); len(parts) == 4 {
+		return parts[1]
+	}
+	return id.runID
+}
+
+// hidden are the files of the repository that the agent's program must not find.
+func (p program) hidden() []string {
+	if h, hides := p.runtime.(runtime.Hider); hides {
+		return h.Hidden(p.invocation)
+	}
+	return nil
+}
+
+// hookSettingsFile is the file of the hooks' settings in the sandbox.
+const hookSettingsFile = layout.RuntimeDir + "/hooks.json"
+
+// addHooks decides which hooks the agent program calls and makes their settings.
+func (p *program) addHooks(from plan) error {
+	var names []string
+	if from.scans() {
+		names = wantedHooks(from.harness.Security.SandboxHooks)
+	}
+	p.hooks.Active = []string{}
+	if !p.runtime.Traits().Hooks {
+		p.hooks.Unavailable = names
+		if p.runtime.Traits().Program != "" && len(names) > 0 {
+			p.warning = fmt.Sprintf("the runtime %s calls no hooks; the policy is enforced all the same", p.runtime.Name())
+		}
+		return nil
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	s, err := hookSettings(from, names, p.trace)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	p.canary, p.hooks.Active = s.Canary, names
+	p.files = append(p.files, runtime.File{Dest: hookSettingsFile, Data: append(data, '\n'), Mode: 0o644})
+	for _, after := range []bool{false, true} {
+		argv := []string{layout.Program, "hook", "--settings", hookSettingsFile}
+		n := len(argv)
+		for _, name := range names {
+			if hook.After(name) == after {
+				argv = append(argv, name)
+			}
+		}
+		if len(argv) > n {
+			p.invocation.Hooks = append(p.invocation.Hooks, runtime.Hook{After: after, Argv: argv})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package controller
+
+import (
+	"errors"
+	"time"
+
+	"agentsh/controller/extract"
+	"agentsh/controller/harness"
+	"agentsh/controller/record"
+	"agentsh/controller/runtime"
+	"agentsh/controller/scan"
+	"agentsh/internal/wire"
+)
+
+// Statuses of a [Result].
+const (
+	StatusDone             = "done"
+	StatusAgentFailed      = "agent_failed"
+	StatusTimeout          = "timeout"
+	StatusValidationFailed = "validation_failed"
+	StatusPostScriptFailed = "post_script_failed"
+	StatusBlocked          = "blocked" // by a scan
+	StatusFailed           = "failed"
+	StatusCancelled        = "cancelled"
+)
+
+// Result is the result of a run, written as result.json.
+type Result struct {
+	Version        int               `json:"version"` // 1
+	RunID          string            `json:"run_id"`
+	Status         string            `json:"status"`
+	ExitCode       int               `json:"exit_code"`
+	Error          *ResultError      `json:"error,omitempty"`
+	Harness        string            `json:"harness"`
+	Agent          string            `json:"agent,omitempty"`
+	Role           string            `json:"role,omitempty"`
+	Slug           string            `json:"slug,omitempty"`
+	About          string            `json:"description,omitempty"`
+	Doc            string            `json:"doc,omitempty"`
+	Runtime        string            `json:"runtime,omitempty"`
+	Backend        string            `json:"backend"`
+	Policy         string            `json:"policy_digest,omitempty"`
+	Repo           string            `json:"repo"`
+	Base           string            `json:"base_commit,omitempty"`
+	Branch         string            `json:"branch,omitempty"`           // in the target repository; empty: no commit was made
+	Branches       []string          `json:"further_branches,omitempty"` // of other branches of the agent
+	Commits        []Commit          `json:"commits"`
+	RefusedCommits []extract.Refused `json:"refused_commits,omitempty"` // the commits that build on them are not listed
+	Bundle         string            `json:"bundle,omitempty"`          // all commits of the agent, when some were refused
+	Changed        []Changed         `json:"changed"`
+	Skipped        []string          `json:"not_taken,omitempty"` // what cannot leave a sandbox, each with the reason
+	Partial        bool              `json:"partial"`             // the agent was stopped, or some of its work could not be taken out
+	Iterations     []IterationResult `json:"iterations"`
+	Usage          *runtime.Usage    `json:"usage,omitempty"` // of all iterations
+	Commands       int               `json:"commands"`        // programs started
+	Programs       []Program         `json:"programs"`
+	Refusals       int               `json:"refusals"`
+	Refused        []Refusal         `json:"refused"`
+	AuditGaps      int               `json:"audit_gaps"`      // events that never came
+	Added          []string          `json:"added,omitempty"` // to the repository in the sandbox, and ignored by git
+	Hooks          Hooks             `json:"hooks"`
+	Trace          string            `json:"trace_id,omitempty"` // joins findings, when the harness says so
+	Findings       []scan.Finding    `json:"findings"`           // of the scans
+	Review         *Review           `json:"review,omitempty"`   // critical findings ask for one
+	Out            string            `json:"out"`
+	Audit          string            `json:"audit,omitempty"`
+	Trashed        int               `json:"trashed,omitempty"` // files that soft_delete kept, in the results
+	Record         string            `json:"record,omitempty"`
+	Started        time.Time         `json:"started"`
+	Ended          time.Time         `json:"ended"`
+}
+
+// ResultError is why a run did not succeed.
+type ResultError struct {
+	Step     string           `json:"step"`
+	Message  string           `json:"message"`
+	Hint     string           `json:"hint,omitempty"`
+	Problems harness.Problems `json:"problems,omitempty"`
+}
+
+// Review asks a person to look at a run with critical findings.
+type Review struct {
+	Label string `json:"label"` // for the change or ticket of the run; who reads the result sets it
+}
+
+// Commit is one commit of the agent.
+type Commit struct {
+	ID      string `json:"id"`
+	Subject string `json:"subject"`
+}
+
+// Changed is one path of the repository that differs from the base commit.
+type Changed struct {
+	Path   wire.Name `json:"path"`
+	Status string    `json:"status"` // added, modified, deleted, type_changed
+}
+
+// IterationResult is how the agent ended in one iteration.
+type IterationResult struct {
+	Number     int           `json:"number"`
+	Exit       wire.Exit     `json:"exit"`
+	Validation string        `json:"validation,omitempty"` // passed, failed, timeout
+	Feedback   string        `json:"feedback,omitempty"`   // what the validator said
+	Duration   time.Duration `json:"duration_ns"`
+
+	Usage       *runtime.Usage `json:"usage,omitempty"`       // as the program reports it
+	Tools       []Tool         `json:"tools,omitempty"`       // used, in order of their first call
+	Errors      []string       `json:"errors,omitempty"`      // the program reported, at most 20
+	Transcripts string         `json:"transcripts,omitempty"` // directory of the program's own records, below the results
+}
+
+// newResult is the result of a run that starts now.
+func newResult(o Options) Result {
+	return Result{
+		Version: 1, Status: record.StatusRunning, Harness: o.Harness, Repo: o.Repo, Backend: o.Backend.Name(), Out: o.Out,
+		Started: time.Now().UTC(),
+		Commits: []Commit{}, Changed: []Changed{}, Iterations: []IterationResult{}, Programs: []Program{}, Refused: []Refusal{},
+		Findings: []scan.Finding{},
+	}
+}
+
+// end writes how the run ended into the result.
+func (r *Result) end(failed error) {
+	r.Ended = time.Now().UTC()
+	r.Status, r.ExitCode = StatusDone, ExitDone
+	if failed != nil {
+		r.fail(failed)
+	}
+}
+
+// statusOf maps exit codes of a failed run to statuses.
+var statusOf = map[int]string{
+	ExitAgentFailed: StatusAgentFailed, ExitScan: StatusBlocked, ExitTimeout: StatusTimeout,
+	ExitValidationFailed: StatusValidationFailed, ExitPostScriptFailed: StatusPostScriptFailed,
+}
+
+// fail writes why the run failed into the result.
+func (r *Result) fail(err error) {
+	var f *Failure
+	if !errors.As(err, &f) {
+		f = &Failure{Step: "run", Code: ExitSandbox, Err: err}
+	}
+	r.ExitCode = f.Code
+	r.Error = &ResultError{Step: f.Step, Message: f.Err.Error(), Hint: f.Hint, Problems: f.Problems}
+	status, known := statusOf[f.Code]
+	switch {
+	case f.Code > exitSignalBase:
+		r.Status, r.Partial = StatusCancelled, true
+	case known:
+		r.Status = status
+	default:
+		r.Status = StatusFailed
+	}
+}
+
+// addUsage adds the usage of one iteration, nil if the program reported none.
+func (r *Result) addUsage(u *runtime.Usage) {
+	if u == nil {
+		return
+	}
+	if r.Usage == nil {
+		r.Usage = &runtime.Usage{}
+	}
+	r.Usage.Add(*u)
+}

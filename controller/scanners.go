@@ -1,0 +1,218 @@
+package controller
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"agentsh/controller/git"
+	"agentsh/controller/harness"
+	"agentsh/controller/scan"
+	"agentsh/internal/rootfs"
+)
+
+// scanners are what the scanners of a run are made of.
+type scanners struct {
+	security harness.Security
+	secrets  []string // values that must not come out of the sandbox
+	canary   string   // empty: none
+	model    modelCommand
+}
+
+func newScanners(p plan, canary string, m modelCommand) scanners {
+	return scanners{security: p.harness.Security, secrets: p.secrets(), canary: canary, model: m}
+}
+
+// scanner makes a scanner. m may be nil.
+func (s scanners) scanner(m scan.Model) *scan.Scanner {
+	hosts := s.security.HostScanners
+	o := scan.Options{
+		Unicode: hosts.Unicode.Or(true), Injection: hosts.ContextInjection.Or(true), URLs: hosts.SSRF.Or(true), Secrets: hosts.Secrets.Or(true),
+		Settings: hosts.ContextInjection.Or(true),
+	}
+	if o.Secrets {
+		o.Values = s.secrets
+	}
+	if s.canary != "" {
+		o.Canaries = []string{s.canary}
+	}
+	s.addModel(&o, m)
+	return scan.New(o)
+}
+
+// hostFileScanner makes the scanner of host files. It does not look for secrets:
+// the harness delivers those on purpose.
+func (s scanners) hostFileScanner(m scan.Model) *scan.Scanner {
+	o := scan.All()
+	o.Secrets = false
+	s.addModel(&o, m)
+	return scan.New(o)
+}
+
+// secretName matches the variables whose values are secrets.
+var secretName = regexp.MustCompile(`(?i)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_KEY|ACCESS_KEY)`)
+
+// secrets are the credentials of providers, which never enter the sandbox, and
+// the values of env.sandbox whose names say that they are secrets.
+func (p plan) secrets() []string {
+	var out []string
+	for _, c := range p.credentials {
+		out = append(out, c.Value)
+	}
+	for name, v := range p.values.Sandbox {
+		if secretName.MatchString(name) && !strings.HasPrefix(v.V, placeholderPrefix) {
+			out = append(out, v.V)
+		}
+	}
+	return out
+}
+
+// scanContext scans what the agent will read: context files of the repository,
+// the agent's definition, the skills, the host files.
+func scanContext(ctx context.Context, s scanners, p plan, c checkout, to *findings) error {
+	return s.withModel(ctx, func(m scan.Model) error {
+		if err := scanRepo(ctx, s.scanner(m), c, to); err != nil {
+			return err
+		}
+		if err := scanHarness(ctx, s.scanner(m), p, to); err != nil {
+			return err
+		}
+		return scanHostFiles(ctx, s.hostFileScanner(m), p.files, to)
+	})
+}
+
+// scanRepo scans context files of the repository in its objects.
+func scanRepo(ctx context.Context, s *scan.Scanner, c checkout, to *findings) error {
+	var files []git.TreeEntry
+	var ids []string
+	for _, e := range c.tree {
+		if _, context := scan.Classify(e.Path); context && e.Kind == git.KindFile {
+			files, ids = append(files, e), append(ids, e.ID)
+		}
+	}
+	if len(files) == 0 {
+		return nil
+	}
+	out, err := c.clone.Objects(ctx, ids)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }() // a read reports an error before the end
+	objects := bufio.NewReaderSize(out, 64<<10)
+	for _, e := range files {
+		content, err := git.Object(objects, e)
+		if err != nil {
+			return err
+		}
+		kind, _ := scan.Classify(e.Path)
+		if err := scanText(ctx, s, e.Path, kind, content, to); err != nil {
+			return err
+		}
+		if _, err := objects.Discard(1); err != nil {
+			return fmt.Errorf("read object of %q: %w", e.Path, err)
+		}
+	}
+	return nil
+}
+
+// scanHarness scans the operator's own files that reach the agent.
+func scanHarness(ctx context.Context, s *scan.Scanner, p plan, to *findings) error {
+	h := p.harness
+	if err := scanFile(ctx, s, h.Path(h.Agent), scan.Instructions, to); err != nil {
+		return err
+	}
+	if err := scanText(ctx, s, defaultRules, scan.Instructions, bytes.NewReader(p.rules), to); err != nil {
+		return err
+	}
+	dirs := []string{h.Path(h.AgentInput)}
+	for _, skill := range h.Skills {
+		dirs = append(dirs, h.Path(skill.Path))
+	}
+	for _, plugin := range h.Plugins {
+		dirs = append(dirs, h.Path(plugin.Path))
+	}
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return err
+		}
+		_, err = s.Tree(ctx, rootfs.New(root), true, func(found []scan.Finding) { to.add(shortName(dir), found) })
+		if err = errors.Join(err, root.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scanHostFiles scans the files of host_files.
+func scanHostFiles(ctx context.Context, s *scan.Scanner, files []harness.File, to *findings) error {
+	for _, f := range files {
+		kind, _ := scan.Classify(strings.TrimPrefix(f.Dest, "/"))
+		if f.Source != "" {
+			if err := scanFile(ctx, s, f.Source, kind, to); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := scanText(ctx, s, f.Dest, kind, bytes.NewReader(f.Data), to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func scanFile(ctx context.Context, s *scan.Scanner, name string, kind scan.Kind, to *findings) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return scanText(ctx, s, shortName(name), kind, f, to)
+}
+
+func scanText(ctx context.Context, s *scan.Scanner, name string, kind scan.Kind, content io.Reader, to *findings) error {
+	found, err := s.Text(ctx, name, kind, content)
+	to.add("", found)
+	return err
+}
+
+// scanResults scans the directory of the results and the commits of w.
+func scanResults(ctx context.Context, s *scan.Scanner, dir string, c git.Clone, w work, to *findings) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	if _, err := s.OutputTree(ctx, rootfs.New(root), func(found []scan.Finding) { to.add("", withoutTranscriptCanary(found)) }); err != nil {
+		return err
+	}
+	for _, branch := range append(w.extracted.Branches, w.extracted.Branch) {
+		if branch == "" {
+			continue
+		}
+		log := c.Patches(ctx, branch)
+		err := scanText(ctx, s, "commits of "+branch, scan.Output, log, to)
+		if err = errors.Join(err, log.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withoutTranscriptCanary drops canaries in transcripts: the agent program may
+// write its instructions there.
+func withoutTranscriptCanary(found []scan.Finding) []scan.Finding {
+	return slices.DeleteFunc(found, func(f scan.Finding) bool {
+		return f.Rule == scan.RuleCanary && strings.HasPrefix(f.File, transcriptsName+"/")
+	})
+}
