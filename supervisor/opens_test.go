@@ -354,7 +354,7 @@ func TestAnOpenerThatIsGoneOpensNothing(t *testing.T) {
 		t.Errorf("it printed %q", out)
 	}
 	lost := func(e wire.Event) bool {
-		return e.Type == wire.EventFault && strings.Contains(e.Message, "opener is gone")
+		return e.Type == wire.EventFault && strings.Contains(e.Message, "opener has ended")
 	}
 	if len(b.events(t, lost)) == 0 {
 		t.Error("the audit log does not tell of it")

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// approveGrace is how long a program that is told to end may keep its output open.
+// approveGrace is the time that a killed program has to close its output.
 const approveGrace = time.Second
 
-// Approve runs the operator's program outside every session with question as JSON on
-// its standard input, and reports whether it ended with exit status 0. Another
-// status is no; what is not an end by itself is an error. It has an empty
-// environment but PATH, and is killed when ctx ends.
+// Approve runs the operator's approval program outside every session. The program reads
+// question as JSON from its standard input. Exit status 0 approves, another status does
+// not, and any other end is an error. Its environment has only PATH. It is killed when ctx
+// ends.
 func Approve(ctx context.Context, argv []string, question any) (bool, error) {
 	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
-		return false, errors.New("the program that is asked has no absolute path")
+		return false, errors.New("the approval program has no absolute path")
 	}
 	data, err := json.Marshal(question)
 	if err != nil {
@@ -33,17 +33,17 @@ func Approve(ctx context.Context, argv []string, question any) (bool, error) {
 	cmd.WaitDelay = approveGrace
 	child, err := startChild(cmd)
 	if err != nil {
-		return false, fmt.Errorf("ask %s: %w", argv[0], err)
+		return false, fmt.Errorf("approval program %s: %w", argv[0], err)
 	}
 	<-child.done
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
-		return false, fmt.Errorf("ask %s: %w", argv[0], ctx.Err())
+		return false, fmt.Errorf("approval program %s: %w", argv[0], ctx.Err())
 	case child.err == nil:
 		return true, nil
 	case errors.As(child.err, &exit) && exit.Exited():
 		return false, nil
 	}
-	return false, fmt.Errorf("ask %s: %w", argv[0], child.err)
+	return false, fmt.Errorf("approval program %s: %w", argv[0], child.err)
 }

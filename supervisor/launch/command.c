@@ -33,7 +33,7 @@ struct plan {
 
 static int report_fd;
 
-/* Tells the supervisor which step failed. */
+/* Reports to the supervisor which step failed, and exits. */
 __attribute__((noreturn)) static void fail(int err, const char *step, const char *object)
 {
 	char msg[5 + 512];
@@ -48,7 +48,7 @@ __attribute__((noreturn)) static void fail(int err, const char *step, const char
 	_exit(127);
 }
 
-/* count strings, as a NULL-terminated vector */
+/* Reads counted strings as a NULL-terminated vector. */
 static char **read_vector(struct reader *r)
 {
 	uint32_t n = read_u32(r);
@@ -91,24 +91,24 @@ static void read_plan(int fd, struct plan *p)
 		fail(EBADMSG, "read command: malformed", "");
 }
 
-/* Moves the descriptors to where they belong and closes all others. */
-static void place_descriptors(const int fds[5])
+/* Moves the descriptors to their final numbers and closes all others. */
+static void move_descriptors(const int fds[5])
 {
-	int high[4]; /* above every number that is wanted */
+	int high[4]; /* above every final number */
 	for (int i = 0; i < 4; i++) {
 		high[i] = fcntl(fds[i == 3 ? 1 : i + 2], F_DUPFD_CLOEXEC, 64);
 		if (high[i] < 0)
-			fail(errno, "place descriptors", "");
+			fail(errno, "move descriptors", "");
 	}
 	for (int i = 0; i < 4; i++)
 		if (dup3(high[i], i, i == FD_SUPERVISOR ? O_CLOEXEC : 0) < 0 && errno != EINVAL)
-			fail(errno, "place descriptors", "");
+			fail(errno, "move descriptors", "");
 	report_fd = FD_SUPERVISOR;
 	if (syscall(SYS_close_range, FD_SUPERVISOR + 1, ~0U, 0) < 0)
 		fail(errno, "close descriptors", "");
 }
 
-/* Waits until the supervisor has noted the process and knows it to be marked. */
+/* Waits until the supervisor has registered the process and its mark is set. */
 static void wait_for_go(void)
 {
 	char byte = MSG_STARTED;
@@ -119,7 +119,7 @@ static void wait_for_go(void)
 		n = read(report_fd, &byte, 1);
 	while (n < 0 && errno == EINTR);
 	if (n != 1 || byte != MSG_GO)
-		_exit(127); /* nobody is there to tell */
+		_exit(127); /* the supervisor has ended */
 }
 
 void run_command(int fds[5])
@@ -130,12 +130,12 @@ void run_command(int fds[5])
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	read_plan(fds[0], &p);
-	place_descriptors(fds);
+	move_descriptors(fds);
 	if (setsid() < 0)
 		fail(errno, "start a session", "");
 	wait_for_go();
 	if ((p.flags & COMMAND_TTY) && ioctl(0, TIOCSCTTY, 0) < 0)
-		fail(errno, "take the terminal", "");
+		fail(errno, "make the terminal the controlling one", "");
 	umask((mode_t)p.umask);
 	if (chdir(p.dir) < 0)
 		fail(errno, "change directory to", p.dir);

@@ -23,16 +23,16 @@ type Command struct {
 	Path   string   // program inside, as execve(2) takes it: PATH is not searched
 	Argv   []string // Argv[0] included
 	Dir    string   // absolute, inside
-	Env    []string // NAME=value, nothing is added
-	Stdin  *os.File // nil: /dev/null, as for the others; they stay the caller's
+	Env    []string // NAME=value; nothing is added
+	Stdin  *os.File // nil: /dev/null, also for the other two; the caller closes them
 	Stdout *os.File
 	Stderr *os.File
 	TTY    bool // Stdin is a terminal of [Init.OpenPTY] and becomes the controlling one
 	Umask  int  // 0: 022
 	Limits []Rlimit
-	// OnPID is called with the process id in the supervisor's pid namespace
-	// after the fork and before the execve may begin. It must not block on the
-	// command. When it fails the command is killed before its execve.
+	// OnPID is called with the process id in the supervisor's pid namespace, after the
+	// fork and before the execve. It must not wait for the command. If it fails, the
+	// command is killed before its execve.
 	OnPID func(pid int) error
 }
 
@@ -98,9 +98,8 @@ type Process struct {
 	leftover []int
 }
 
-// Start starts a command: the only way to do so. It returns when the program
-// has been executed, or a [StartError] when it could not be. ctx ends the
-// start, not the command.
+// Start starts a command. No other function does. It returns when the program has been
+// executed, or a [StartError]. ctx ends the start, not the command.
 func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
 	file, err := c.spec().file()
 	if err != nil {
@@ -133,13 +132,13 @@ func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
 		if ctx.Err() == nil {
 			return nil, err
 		}
-		// It may have been started all the same.
+		// The command may have been started.
 		return nil, errors.Join(ctx.Err(), p.Kill(0))
 	}
 	return p, nil
 }
 
-// spec is the command as the child reads it.
+// spec is the specification that the child reads.
 func (c *Command) spec() *spec {
 	s := newSpec()
 	s.str(c.Path)
@@ -171,7 +170,7 @@ func (c *Command) spec() *spec {
 	return s
 }
 
-// passCredentials has the kernel name the sender of each message.
+// passCredentials has the kernel add the sender to each message. See unix(7).
 func passCredentials(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -209,8 +208,11 @@ func (i *Init) request(p *Process, c *Command, spec, socket *os.File) error {
 	return nil
 }
 
-// follow talks to the child until its execve: it names itself, OnPID runs, the
-// init has marked it, it goes on, and the socket closes with the execve.
+// follow exchanges messages with the child until its execve:
+//  1. the child reports its process id;
+//  2. OnPID is called, and the init marks the child;
+//  3. the child gets the message to go on;
+//  4. its execve closes the socket.
 func (p *Process) follow(c *net.UnixConn, onPID func(int) error) error {
 	m, err := receive(c)
 	if err != nil {
@@ -245,8 +247,8 @@ func (p *Process) follow(c *net.UnixConn, onPID func(int) error) error {
 	return p.startFailed(m)
 }
 
-// startFailed is the error a child reported before its execve. A child that was
-// never forked leaves no trace.
+// startFailed is the error that a child reported before its execve. If it was never
+// forked, the command is removed.
 func (p *Process) startFailed(m *message) error {
 	step, errno := m.failure()
 	err := &StartError{Step: step, Errno: errno}
@@ -256,8 +258,8 @@ func (p *Process) startFailed(m *message) error {
 	return err
 }
 
-// endedEarly is the error of a child that ended without a word, or that is not
-// listened to any longer: that one lives, and waits to be killed.
+// endedEarly is the error of a child that ended without a message. A child whose start
+// was cancelled still lives: the caller kills it.
 func (p *Process) endedEarly(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -289,8 +291,8 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // command started is left, whatever session, group or parent it gave itself.
 func (p *Process) TreeEmpty() <-chan struct{} { return p.empty }
 
-// Leftover waits until the first process has ended and names the processes that
-// were left then: at most 64, as numbered inside.
+// Leftover waits until the first process has ended. It returns the processes that were
+// left then: at most 64, by their numbers inside.
 func (p *Process) Leftover() []int {
 	<-p.known
 	p.mu.Lock()
@@ -302,12 +304,12 @@ func (p *Process) Leftover() []int {
 // of its tree when its first process has ended.
 func (p *Process) Signal(s syscall.Signal) error { return p.sendKill(s, false) }
 
-// killBound is how long the processes of a command may take to die of SIGKILL.
-const killBound = 10 * time.Second
+// killTimeout is the time that the processes of a command have to end after SIGKILL.
+const killTimeout = 10 * time.Second
 
-// Kill ends the command's tree: SIGTERM to its group, after grace SIGKILL to
-// every process. It returns when none is left, or an error when some process is
-// stuck in the kernel; Init.Close is what then remains.
+// Kill ends the command's tree: SIGTERM to its group, and after grace SIGKILL to every
+// process. It returns when no process is left. It returns an error when a process does not
+// end, as in an uninterruptible wait: then only Init.Close remains.
 func (p *Process) Kill(grace time.Duration) error {
 	if grace > 0 {
 		if err := p.sendKill(unix.SIGTERM, false); err != nil {
@@ -320,8 +322,8 @@ func (p *Process) Kill(grace time.Duration) error {
 	if err := p.sendKill(unix.SIGKILL, true); err != nil {
 		return err
 	}
-	if !p.waitEmpty(killBound) {
-		return fmt.Errorf("kill command: a process is left after %s", killBound)
+	if !p.waitEmpty(killTimeout) {
+		return fmt.Errorf("kill command: a process is left after %s", killTimeout)
 	}
 	return nil
 }
@@ -356,8 +358,8 @@ func (p *Process) sendKill(s syscall.Signal, whole bool) error {
 	return nil
 }
 
-// ended reports whether an error of a socket says that the init has closed its
-// end or that Close was called.
+// ended reports whether an error of a socket means that the init has closed its end or
+// that Close was called.
 func ended(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
@@ -376,7 +378,7 @@ func (p *Process) abort(err error) {
 	close(p.empty)
 }
 
-// reportLeftover lets Leftover return. mu is held.
+// reportLeftover lets Leftover return. It is called with mu held.
 func (p *Process) reportLeftover() {
 	select {
 	case <-p.known:

@@ -65,13 +65,13 @@ type Kind uint8
 const (
 	Bind    Kind = iota // Source, from the supervisor's view, with what is mounted below it
 	Tmpfs               // empty, Size bytes at most
-	Proc                // processes of the session; system files that tell or change more are covered
+	Proc                // processes of the session; files that show or change more are covered
 	Dev                 // null zero full random urandom tty, ptmx and pts, shm, fd, stdin stdout stderr
-	FUSE                // announced by its Tag, served by somebody else
+	FUSE                // announced by its Tag; another process serves it
 	Dir                 // a directory of mode Mode
 	File                // a file with Data of mode Mode
 	Symlink             // a symbolic link to Source
-	Mask                // covers a file or directory by an empty one; a missing one is left alone
+	Mask                // covers a file or directory by an empty one; a missing one is ignored
 	Rebind              // Source is a path inside the new root
 	Overlay             // layers of the machine named by Options, as lowerdir=A:B
 )
@@ -93,26 +93,26 @@ type Mount struct {
 	Single   bool     // FUSE: Target is one regular file
 }
 
-// Socket is a socket of the session's network, handed to the supervisor under
-// its tag. One of AF_INET or AF_INET6 is bound to a port of loopback, and a
-// stream listens; one of AF_NETLINK is of a protocol.
+// Socket is a socket of the session's network that the supervisor gets under its tag. One
+// of AF_INET or AF_INET6 is bound to a port of loopback, and a stream socket listens. One
+// of AF_NETLINK has a protocol.
 type Socket struct {
 	Tag      string
 	Family   int
 	Type     int  // SOCK_STREAM, SOCK_DGRAM or SOCK_RAW
 	Port     int  // 0: any; of AF_NETLINK the protocol
-	Optional bool // [Init.Missing] tells a failure
+	Optional bool // a failure is reported by [Init.Missing]
 }
 
-// Netlink are messages to the kernel about the session's network, sent with
-// CAP_NET_ADMIN over it. See netlink(7).
+// Netlink are messages to the kernel about the session's network. The init sends them
+// with CAP_NET_ADMIN over that network. See netlink(7).
 type Netlink struct {
 	Tag      string
 	Protocol int
 	Messages []byte
 	Acks     int  // messages with NLM_F_ACK
-	Optional bool // [Init.Missing] tells a failure
-	After    bool // only when the entry before did not fail
+	Optional bool // a failure is reported by [Init.Missing]
+	After    bool // skipped if the entry before failed
 }
 
 // Rlimit is a resource limit. See getrlimit(2).
@@ -212,8 +212,8 @@ func (m *Mount) check() error {
 	return nil
 }
 
-// setup is the session as operations for the init, in order: the new root,
-// network, host name, the change of root, limits, user, Landlock, filter.
+// setup returns the operations of the init in order: the new root, network, host name,
+// change of root, limits, user, Landlock, filter.
 func (c *Config) setup() *spec {
 	s := newSpec()
 	if c.NoNamespaces {
@@ -243,8 +243,8 @@ func (c *Config) setup() *spec {
 	s.u32(opEnd)
 	flags := uint32(0)
 	if os.Geteuid() != 0 || c.NoNamespaces {
-		// Files below /proc/PID of an undumpable process belong to root: a
-		// supervisor without the capability to trace could not read what it judges.
+		// Files below /proc/PID of an undumpable process belong to root. A supervisor
+		// without the capability to trace could not read the calls of commands.
 		flags |= endDumpable
 	}
 	if c.Interruptible {
@@ -254,7 +254,7 @@ func (c *Config) setup() *spec {
 	return s
 }
 
-// rootOps make the session's own root, network and host name.
+// rootOps adds the operations for the session's own root, network and host name.
 func (c *Config) rootOps(s *spec) {
 	s.u32(opRoot)
 	s.u64(16 << 20)
@@ -414,10 +414,10 @@ func (s *spec) symlink(target, text string) {
 	s.str(text)
 }
 
-// procOps mount /proc, read-only: a command that could open /proc/PID/mem of
-// another process for writing would change its arguments after they were judged.
-// With hidepid=2 a process that a command may not trace is not listed, the init
-// first of all. What is left of the machine is read-only twice or covered.
+// procOps mounts /proc read-only. A command that could open /proc/PID/mem of another
+// process for writing would change its arguments after they were evaluated. hidepid=2
+// hides every process that a command may not trace, above all the init. Files about the
+// machine are covered, or made read-only a second time.
 func procOps(s *spec, target string) {
 	const attrs = attrNoSuid | attrNoDev | attrNoExec
 	s.fs("proc", target, attrs|attrReadOnly, "", []string{"hidepid=2"})
@@ -432,8 +432,8 @@ func procOps(s *spec, target string) {
 	}
 }
 
-// devOps make a minimal /dev: nodes of the machine that are safe to share, and
-// terminals and shared memory of the session's own.
+// devOps makes a minimal /dev: nodes of the machine that are safe to share, and the
+// session's own terminals and shared memory.
 func devOps(s *spec, target string) {
 	const attrs = attrNoSuid | attrNoExec
 	in := func(name string) string { return path.Join(target, name) }

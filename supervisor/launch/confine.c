@@ -1,7 +1,7 @@
-/* What a server process gives up: before the Go runtime has threads, so that it
- * holds for all of them. A constructor of the program itself, as init.c; it acts
- * only when descriptor 3 is a sealed confinement (confine.go), and the process
- * ends when any part of it fails. */
+/* The restriction of a server process. It runs before the Go runtime has threads, so
+ * that it applies to all of them. Like init.c it is a constructor of this program. It
+ * acts only when descriptor 3 is a sealed confinement (confine.go). If a step fails,
+ * the process exits. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,22 +25,22 @@ struct confinement {
 	struct sock_filter filter[BPF_MAXINSNS];
 };
 
-/* 1 when the process is confined: its donations begin two descriptors later. */
+/* 1 when the process is confined: its donations start two descriptors later. */
 int agentsh_confined;
 
-static void give_up(const char *step)
+static void fail_step(const char *step)
 {
 	dprintf(2, "agentsh: confine: %s: %s\n", step, strerror(errno));
 	_exit(125);
 }
 
-/* Keeps of the capabilities those in mask, and lets none come back. */
+/* Keeps only the capabilities in mask. No other one can come back. */
 static void keep_capabilities(uint64_t mask)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct data[2];
 	if (syscall(SYS_capget, &head, data) < 0)
-		give_up("read capabilities");
+		fail_step("read capabilities");
 	for (int i = 0; i < 2; i++) {
 		uint32_t keep = (uint32_t)(mask >> (32 * i));
 		data[i].effective &= keep;
@@ -48,7 +48,7 @@ static void keep_capabilities(uint64_t mask)
 		data[i].inheritable = 0;
 	}
 	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 || syscall(SYS_capset, &head, data) < 0)
-		give_up("drop capabilities");
+		fail_step("drop capabilities");
 }
 
 __attribute__((constructor)) static void maybe_confine(void)
@@ -63,12 +63,12 @@ __attribute__((constructor)) static void maybe_confine(void)
 		return;
 	struct sock_fprog prog = { .len = (unsigned short)((size_t)(n - head) / sizeof(struct sock_filter)), .filter = c.filter };
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-		give_up("set no_new_privs");
+		fail_step("set no_new_privs");
 	keep_capabilities(c.caps);
 	if ((c.flags & HAS_RULESET) && syscall(SYS_landlock_restrict_self, FD_RULESET, 0) < 0)
-		give_up("enter Landlock domain");
+		fail_step("enter Landlock domain");
 	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog) < 0)
-		give_up("load filter");
+		fail_step("load filter");
 	close(FD_CONFINEMENT);
 	close(FD_RULESET);
 	agentsh_confined = 1;

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confinement is what a server process is left with. It takes effect before the
-// process has threads (confine.c).
+// Confinement restricts a server process. It takes effect before the process has threads:
+// see confine.c.
 type Confinement struct {
 	// Filter is a BPF program of package seccomp.
 	Filter []byte
-	// Trees are the directories and files at and below which the process may
-	// open; where they lie does not matter to it.
+	// Trees are the files and directories that the process may open, with everything
+	// below them. Their paths do not matter.
 	Trees []Tree
-	// Capabilities are kept of those the process has, as a set of bits.
+	// Capabilities are the bits of the capabilities that the process keeps, if it has them.
 	Capabilities uint64
 }
 
@@ -36,11 +36,11 @@ const (
 	hasRuleset       = 1
 	netRights        = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
 	fileRights       = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_READ_FILE |
-		unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV // what a rule about a file may hold
+		unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV // the rights that a rule about a file may have
 )
 
-// files returns the descriptors that the process finds at 3 and 4. On a kernel
-// without Landlock the second stands for nothing.
+// files returns the descriptors 3 and 4 of the process. On a kernel without Landlock the
+// second one is /dev/null.
 func (c *Confinement) files() (spec, ruleset *os.File, err error) {
 	fd, err := unix.MemfdCreate("confinement", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -72,8 +72,8 @@ func (c *Confinement) files() (spec, ruleset *os.File, err error) {
 	return spec, ruleset, nil
 }
 
-// rulesetAttr is struct landlock_ruleset_attr; an older kernel takes it as long
-// as what it does not know is zero.
+// rulesetAttr is struct landlock_ruleset_attr. An older kernel accepts it if the fields
+// that it does not know are zero.
 type rulesetAttr struct{ files, net, scoped uint64 }
 
 // ruleset makes the Landlock ruleset. See landlock(7).
@@ -110,7 +110,7 @@ func (c *Confinement) ruleset(abi int) (*os.File, error) {
 	return ruleset, nil
 }
 
-// firstDonation is where a server finds the names of its descriptors.
+// firstDonation is the descriptor with the names of the others.
 func firstDonation() int {
 	if C.agentsh_confined != 0 {
 		return donationsFD + 2

@@ -1,13 +1,19 @@
-// Package launch starts processes for the supervisor, and nobody else does.
+// Package launch starts every process of the supervisor. No other package of it does.
 //
-// A session has one init ([NewInit]): the supervisor's own program executed
-// again under the name "agentsh-init", where a C constructor takes over before
-// the Go runtime exists. As process 1 of the session's namespaces it builds the
-// session from a [Config], gives up every privilege, has the filter loaded and
-// proves that it holds. [Init.Start] then has it fork one command after the
-// other. A child sits in the init's namespaces from its fork on: what is left
-// for it is its own descriptors, limits, directory and execve.
+// A session has one init ([NewInit]). It is the supervisor's own program, executed again
+// as "agentsh-init". There a C constructor (init.c) takes control before the Go runtime
+// starts. As process 1 of the session's namespaces the init does the following:
+//  1. it builds the session from a [Config] (setup.c, mount.c, network.c);
+//  2. it gives up every privilege (restrict.c);
+//  3. it loads the filter and proves that the restrictions hold (restrict.c);
+//  4. it forks one child for each [Init.Start] (loop.c). The child sets up its own
+//     descriptors, limits and directory, and calls execve (command.c).
 //
-// The specification of a session and of a command travels in a memory file over
-// a socket pair. Nothing of it is in arguments or environments.
+// In Go, init.go starts the init and reads its messages, command.go starts commands, and
+// commands.go has the table that the messages update. protocol.go and init.h define the
+// messages. Specifications of sessions and commands are sent in memory files over a socket
+// pair, never in arguments or environments.
+//
+// server.go starts helper processes of this program, which confine.go and confine.c
+// restrict.
 package launch

@@ -1,22 +1,21 @@
 /* The session init.
  *
- * A constructor of the program itself: it runs before the Go runtime, acts only
- * when the whole command line is "agentsh-init", and then never returns. It sets
- * the session up as the supervisor planned it, step by step (setup.c, mount.c,
- * restrict.c), and then has two threads (loop.c):
+ * It is a constructor of this program and runs before the Go runtime. It acts only
+ * when the whole command line is "agentsh-init", and then never returns. It carries
+ * out the setup that the supervisor sent (setup.c, mount.c, restrict.c). After that
+ * it has two threads (loop.c):
  *
- *   main     reads the control socket, reaps, ends commands. Not filtered: its
- *            kill calls must not wait for the supervisor.
- *   forking  carries the filter, so that every command inherits it, and forks
- *            one child for each request (command.c).
+ *   main     reads the control socket, reaps children and ends commands. It has no
+ *            filter: its kill calls must not wait for the supervisor.
+ *   forking  has the filter, which every command inherits. It forks one child for
+ *            each request (command.c).
  *
- * As process 1 it gets no signal from inside its namespace, and when it ends the
- * kernel kills all the others. It ends when the supervisor's end of the control
- * socket closes. It keeps no capability, and nothing it reads comes from inside.
+ * As process 1 it gets no signal from inside its namespace. When it ends, the kernel
+ * kills all other processes. It ends when the supervisor closes the control socket. It
+ * keeps no capability and reads nothing that comes from inside.
  *
- * In a session without namespaces it is a subreaper instead:
- * it is no child of its own tree, the supervisor refuses signals to it, and at
- * the end of the control socket it kills all processes with its marks.
+ * In a session without namespaces it is a subreaper. The supervisor refuses signals to
+ * it. When the control socket closes, it kills all processes with its marks.
  */
 #define _GNU_SOURCE
 #include "init.h"
@@ -116,7 +115,7 @@ ssize_t recv_msg(int sock, void *data, size_t len, int *fds, int max, int *nfds)
 
 /* -- reading specifications -- */
 
-static const uint8_t *take(struct reader *r, size_t n)
+static const uint8_t *read_raw(struct reader *r, size_t n)
 {
 	if (r->bad || (size_t)(r->end - r->p) < n) {
 		r->bad = 1;
@@ -130,7 +129,7 @@ static const uint8_t *take(struct reader *r, size_t n)
 uint32_t read_u32(struct reader *r)
 {
 	uint32_t v = 0;
-	const uint8_t *p = take(r, sizeof v);
+	const uint8_t *p = read_raw(r, sizeof v);
 	if (p)
 		memcpy(&v, p, sizeof v);
 	return v;
@@ -139,7 +138,7 @@ uint32_t read_u32(struct reader *r)
 uint64_t read_u64(struct reader *r)
 {
 	uint64_t v = 0;
-	const uint8_t *p = take(r, sizeof v);
+	const uint8_t *p = read_raw(r, sizeof v);
 	if (p)
 		memcpy(&v, p, sizeof v);
 	return v;
@@ -148,13 +147,13 @@ uint64_t read_u64(struct reader *r)
 const uint8_t *read_bytes(struct reader *r, uint32_t *len)
 {
 	*len = read_u32(r);
-	return take(r, *len);
+	return read_raw(r, *len);
 }
 
 const char *read_str(struct reader *r)
 {
 	uint32_t n = read_u32(r);
-	const uint8_t *p = take(r, (size_t)n + 1);
+	const uint8_t *p = read_raw(r, (size_t)n + 1);
 	if (!p || p[n] != 0 || memchr(p, 0, n)) {
 		r->bad = 1;
 		return "";
@@ -176,7 +175,7 @@ int map_spec(int fd, struct reader *r)
 	r->p = m;
 	r->end = r->p + st.st_size;
 	r->bad = 0;
-	const uint8_t *magic = take(r, 4);
+	const uint8_t *magic = read_raw(r, 4);
 	if (!magic || memcmp(magic, "agsh", 4) != 0 || read_u32(r) != 1 || read_u32(r) != (uint32_t)st.st_size)
 		return EBADMSG;
 	return 0;
@@ -184,7 +183,7 @@ int map_spec(int fd, struct reader *r)
 
 /* -- start -- */
 
-/* Signals as a program expects them, and SIGCHLD held for the loop. */
+/* Sets all signals to their defaults and blocks SIGCHLD for the loop. */
 static void reset_signals(void)
 {
 	for (int s = 1; s < 65; s++)
@@ -201,7 +200,7 @@ static void receive_setup(struct reader *r)
 	int fd, nfds;
 	ssize_t n = recv_msg(FD_CONTROL, &type, 1, &fd, 1, &nfds);
 	if (n == 0)
-		_exit(125); /* the supervisor is gone */
+		_exit(125); /* the supervisor has ended */
 	if (n != 1 || nfds != 1 || type != MSG_SETUP)
 		die(n < 0 ? errno : EBADMSG, "receive setup", "");
 	int err = map_spec(fd, r);
@@ -230,15 +229,15 @@ __attribute__((noreturn)) static void init_main(void)
 	_exit(0);
 }
 
-/* The Go runtime opens /dev/null for writing where an output is closed, and what
- * is written would be lost without a word. One that can only be read fails each
- * write with EBADF, as a closed one does. */
-static void keep_closed(void)
+/* The Go runtime opens /dev/null for writing in place of a closed output, and writes
+ * to it would succeed. A /dev/null that can only be read fails each write with EBADF,
+ * as a closed descriptor does. */
+static void block_closed(void)
 {
 	for (int fd = 1; fd <= 2; fd++)
 		if (fcntl(fd, F_GETFD) < 0) {
 			int null = open("/dev/null", O_RDONLY);
-			if (null >= 0 && null != fd) { /* a lower one is closed, too */
+			if (null >= 0 && null != fd) { /* a lower descriptor is closed, too */
 				dup2(null, fd);
 				close(null);
 			}
@@ -247,7 +246,7 @@ static void keep_closed(void)
 
 __attribute__((constructor)) static void maybe_init(void)
 {
-	keep_closed();
+	block_closed();
 	static const char name[] = "agentsh-init";
 	char line[sizeof name + 1];
 	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);

@@ -57,17 +57,17 @@ type commands struct {
 	failure error // why the init ended, when it said so
 }
 
-// Proof is one thing the init tried after restricting itself. It failed with
-// Errno, as it must.
+// Proof is one operation that the init tried after it had restricted itself. The kernel
+// refused it with Errno.
 type Proof struct {
 	What  string
 	Errno syscall.Errno
 }
 
-// NewInit starts a session and returns when its init has proven that the
-// restrictions hold. For every FUSE mount it calls onFUSE with the mount's tag
-// and its descriptor, which onFUSE takes over, and goes on when onFUSE returns:
-// the mount must have a server then. ctx ends the setup, not the session.
+// NewInit starts a session. It returns when its init has proven that the restrictions
+// hold. For every FUSE mount it calls onFUSE with the mount's tag and descriptor. onFUSE
+// owns the descriptor, and the mount must have a server when onFUSE returns. ctx ends the
+// setup, not the session.
 func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File) error) (*Init, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("start session: %w", err)
@@ -290,14 +290,13 @@ func (r *setupResult) close() {
 // Listener is the listener of the session's filter. The caller closes it.
 func (i *Init) Listener() *os.File { return i.setup.listener }
 
-// Socket is the socket that Config.Sockets asked for under tag, or nil. The
-// caller closes it.
+// Socket is the socket with a tag of [Network.Sockets], or nil. The caller closes it.
 func (i *Init) Socket(tag string) *os.File { return i.setup.sockets[tag] }
 
-// Missing is why the optional part of the setup with this tag failed, or nil.
+// Missing is the error of the optional part of the setup with this tag, or nil.
 func (i *Init) Missing(tag string) error { return i.setup.missing[tag] }
 
-// Refused is what the init tried and could not do.
+// Refused lists the operations that the init tried and that were refused.
 func (i *Init) Refused() []Proof { return i.setup.refused }
 
 // PID is the init's process id in the supervisor's pid namespace.
@@ -307,9 +306,8 @@ func (i *Init) PID() int { return i.child.pid }
 // it.
 func (i *Init) Dead() <-chan struct{} { return i.child.done }
 
-// Close ends the session: it kills the init, and with it the kernel kills
-// every process of the pid namespace. It returns when none is left. A second
-// Close waits as well.
+// Close ends the session. It kills the init, and the kernel then kills every process of
+// the pid namespace. It returns when no process is left. A second Close waits as well.
 func (i *Init) Close() error {
 	i.stop()
 	<-i.done
@@ -320,7 +318,7 @@ func (i *Init) Close() error {
 // stop ends the init and all processes of the session, and waits for their end.
 func (i *Init) stop() {
 	if i.tagBase != 0 {
-		// The end of its sockets has the init kill the tree, which it knows best.
+		// When its sockets close, the init kills the processes that it started.
 		_, _ = i.control.Close(), i.start.Close()
 		select {
 		case <-i.child.done:
@@ -331,7 +329,7 @@ func (i *Init) stop() {
 	<-i.child.done
 	_, _ = i.control.Close(), i.start.Close()
 	if i.tagBase != 0 {
-		killMarked(i.tagBase) // what an init that was killed left
+		killMarked(i.tagBase) // an init that was killed leaves processes
 	}
 }
 
@@ -357,7 +355,7 @@ func (i *Init) report(m *message) {
 		select {
 		case i.terminals.answers <- m:
 		default:
-			m.closeFDs() // whoever asked has gone
+			m.closeFDs() // the caller has gone
 		}
 	case msgDied:
 		step, errno := m.failure()
@@ -373,15 +371,15 @@ func (i *Init) ended(err error) {
 	i.commands.abort(err)
 }
 
-// OpenPTY opens a terminal in the session's own devpts, so that its name is
-// right inside. The caller closes both ends; the slave is what a command gets
-// as its three streams, with Command.TTY.
+// OpenPTY opens a terminal in the session's own devpts, so that its name is valid inside.
+// The caller closes both ends. The slave is for the three streams of a command with
+// Command.TTY.
 func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) {
 	i.terminals.turn.Lock()
 	defer i.terminals.turn.Unlock()
-	i.dropPTY() // of somebody who did not wait
+	i.dropPTY() // of a caller that did not wait
 	if err := send(i.control, []byte{msgOpenPTY}); err != nil {
-		return nil, nil, fmt.Errorf("ask for a terminal: %w", err)
+		return nil, nil, fmt.Errorf("request a terminal: %w", err)
 	}
 	select {
 	case m := <-i.terminals.answers:
@@ -404,7 +402,7 @@ func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) 
 	}
 }
 
-// dropPTY closes an answer that nobody waits for.
+// dropPTY closes a terminal that nobody waits for.
 func (i *Init) dropPTY() {
 	select {
 	case m := <-i.terminals.answers:
@@ -413,9 +411,9 @@ func (i *Init) dropPTY() {
 	}
 }
 
-// child is a process of this program. Its thread stays: the kernel takes the
-// end of the thread that forked for the end of the parent (prctl(2),
-// PR_SET_PDEATHSIG).
+// child is a process of this program. The thread that forked it lives as long as the
+// child: the kernel sends the signal of PR_SET_PDEATHSIG at the end of that thread. See
+// prctl(2).
 type child struct {
 	pid  int
 	proc *os.Process
@@ -446,7 +444,7 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 // kill sends SIGKILL; a child that has ended is no error.
 func (c *child) kill() { _ = c.proc.Kill() }
 
-// exitText says how a child ended.
+// exitText describes how a child ended.
 func (c *child) exitText() string {
 	<-c.done
 	if c.err == nil {

@@ -60,7 +60,7 @@ struct exit_msg {
 
 enum { MAX_COMMANDS = 1024, MAX_SPEC = 4 << 20, MAX_TEXT = 8192, MAX_ITEMS = 65536 };
 
-/* A checked reader: after the first fault every read gives zero, and bad is set. */
+/* A checked reader. After the first error every read returns zero, and bad is set. */
 struct reader {
 	const uint8_t *p, *end;
 	int bad;
@@ -96,11 +96,11 @@ struct init_state {
 	int proc;     /* /proc of this pid namespace, without hidepid */
 	int root;     /* the new root while it is built, then -1 */
 	int dumpable; /* commands become dumpable before their execve */
-	int bounded;  /* no capability can come back, not even without no_new_privs */
+	int bounded;  /* the bounding set is empty: no capability can come back */
 	int no_namespaces; /* process 1 is not the init */
 	int interruptible; /* load the filter without WAIT_KILLABLE_RECV */
 	uint64_t tag_base;
-	/* what the setup left for the forking thread */
+	/* set by the setup for the forking thread */
 	const uint8_t *filter;
 	uint32_t filter_len;
 	int prober[2]; /* forking thread to main thread and back */
@@ -159,13 +159,13 @@ enum {
 	OP_PROBE,    /* path */
 	OP_END,      /* u32 flags */
 	OP_NO_NAMESPACES, /* u64 tag base; the first operation or none */
-	OP_OPENER,   /* u32 n, n paths beneath which commands open files for reading themselves */
+	OP_OPENER,   /* u32 n, n paths beneath which commands open files themselves */
 };
 
-/* BENEATH: the source is a name in the new root, not in the old one */
-/* AFTER: only when the operation of its kind before it did not fail */
+/* BENEATH: the source is in the new root, not in the old one */
+/* AFTER: skipped if the operation of its kind before it failed */
 enum { FLAG_RECURSIVE = 1, FLAG_OPTIONAL = 2, FLAG_BENEATH = 4, FLAG_AFTER = 8 };
-/* KEEP: a user without privilege gives up what it has; there is nothing to lock */
+/* KEEP: the user has no privilege, so no securebits and no bounding set are locked */
 enum { CREDS_SETGROUPS = 1, CREDS_SETIDS = 2, CREDS_KEEP = 4 };
 enum { END_DUMPABLE = 1, END_INTERRUPTIBLE = 2 };
 

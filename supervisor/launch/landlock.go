@@ -7,20 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Landlock is the floor beneath the other layers: what the kernel grants at
-// most. See landlock(7).
+// Landlock is the most that the kernel grants, whatever the other layers allow. See
+// landlock(7).
 type Landlock struct {
-	// Handled are the file rights that only Rules grant; 0 leaves files alone.
+	// Handled are the file rights that only Rules grant; 0 restricts no files.
 	Handled uint64
 	Rules   []LandlockRule
 	// Net are the TCP rights that are refused altogether.
 	Net uint64
-	// Scope keeps signals and abstract Unix sockets inside the session.
+	// Scope restricts signals and abstract Unix sockets to the session.
 	Scope bool
 }
 
-// check refuses what this kernel cannot hold. A caller that can do without asks
-// for less.
+// check reports what this kernel cannot enforce. A caller that does not need it must not
+// set it.
 func (l *Landlock) check(abi int) error {
 	switch {
 	case l == nil:
@@ -28,11 +28,11 @@ func (l *Landlock) check(abi int) error {
 	case abi == 0:
 		return errors.New("the kernel has no Landlock")
 	case l.Handled&^supported(abi) != 0:
-		return fmt.Errorf("the kernel's Landlock (ABI %d) lacks the file rights %#x", abi, l.Handled&^supported(abi))
+		return fmt.Errorf("the kernel's Landlock (ABI %d) misses the file rights %#x", abi, l.Handled&^supported(abi))
 	case l.Net != 0 && abi < 4:
-		return fmt.Errorf("the kernel's Landlock (ABI %d) lacks network rights", abi)
+		return fmt.Errorf("the kernel's Landlock (ABI %d) misses network rights", abi)
 	case l.Scope && abi < 6:
-		return fmt.Errorf("the kernel's Landlock (ABI %d) lacks scopes", abi)
+		return fmt.Errorf("the kernel's Landlock (ABI %d) misses scopes", abi)
 	}
 	return nil
 }
@@ -48,8 +48,8 @@ type LandlockRule struct {
 const (
 	LandlockRead = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	LandlockExec = unix.LANDLOCK_ACCESS_FS_EXECUTE
-	// LandlockWrite is every way to change files. It holds REFER, without which
-	// no rename leaves its directory.
+	// LandlockWrite are all rights to change files. They include REFER, which a rename
+	// to another directory needs.
 	LandlockWrite = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_REMOVE_DIR |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
@@ -57,11 +57,11 @@ const (
 		unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// landlockScopes keep abstract Unix sockets and signals inside.
+// landlockScopes are the scopes for abstract Unix sockets and signals.
 const landlockScopes = 3
 
-// LandlockABI is the kernel's version of Landlock; 0: it has none, or it is
-// switched off. From 6 on it has scopes.
+// LandlockABI is the kernel's version of Landlock. It is 0 if Landlock is missing or
+// switched off. Scopes need 6.
 func LandlockABI() int {
 	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)

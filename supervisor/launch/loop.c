@@ -1,16 +1,15 @@
-/* The two threads of the init after the setup, and the trees of commands.
+/* The two threads of the init after the setup, and the process trees of commands.
  *
- * Membership: every process of command n has the hard limit RLIMIT_RTTIME
- * tag_base + n. The main thread sets it while the child waits for leave to
- * execute anything; every process inherits it, and the filter refuses to change
- * it. It survives setsid, double forks and the death of parents, and needs no
- * cgroup and no helper process that a command could kill: the init itself gets
- * no signal from inside.
+ * Membership: every process of command n has the mark tag_base + n, its hard limit
+ * RLIMIT_RTTIME. The main thread sets it before the child may call execve. Every
+ * process inherits it, and the filter refuses to change it. It survives setsid, double
+ * forks and the end of parents. It needs no cgroup, and no helper process that a
+ * command could kill.
  *
- * Completeness: a scan walks /proc upwards by number while it is live, so a new
- * process comes after its parent unless numbers wrap; a tree is empty when two
- * scans in a row find nothing. The last process of a tree has lost its parents,
- * so it is the init's child, and its end wakes the main thread.
+ * Completeness: a scan reads /proc in the order of numbers while processes start. A new
+ * process therefore comes after its parent, unless numbers wrap. A tree is empty when
+ * two scans in a row find no process. The last process of a tree has no other parent
+ * left, so it is a child of the init, and its end wakes the main thread.
  */
 #define _GNU_SOURCE
 #include "init.h"
@@ -110,8 +109,8 @@ static void *forking_thread(void *unused)
 {
 	char byte = 0;
 	(void)unused;
-	/* The filter keeps commands from the scheduling of these numbers, since
-	   they inherit it from this thread: seccomp.initThreads. */
+	/* Commands inherit the scheduling of this thread. The filter therefore refuses to
+	   change that of these numbers: seccomp.initThreads. */
 	if (!S.no_namespaces && syscall(SYS_gettid) > LAST_INIT_THREAD)
 		die(ERANGE, "start the forking thread: its number is not one of the init's", "");
 	if (S.layer >= 0 && syscall(SYS_landlock_restrict_self, S.layer, 0) < 0)
@@ -132,8 +131,8 @@ static void *forking_thread(void *unused)
 	return NULL;
 }
 
-/* Starts the forking thread, hands its listener over and has it prove that the
-   restrictions hold. */
+/* Starts the forking thread, sends its listener to the supervisor, and has the thread
+   prove that the restrictions hold. */
 void start_forking_thread(void)
 {
 	pthread_t thread;
@@ -185,9 +184,8 @@ static struct command *by_serial(uint64_t serial)
 	return NULL;
 }
 
-/* Counts one process for its command and signals it when it is wanted. The
-   pidfd is taken first: what the limit was read of later is either that process
-   or the signal goes nowhere. */
+/* Counts one process for its command, and signals it if that is requested. The pidfd is
+   opened first: if the limit is read from another process later, the signal fails. */
 static void visit(pid_t pid, uint64_t only, int sig, uint32_t *leftover)
 {
 	struct rlimit l;
@@ -244,9 +242,9 @@ static void report_tree(struct command *c, const uint32_t *pids)
 	c->reported = 1;
 }
 
-/* Looks at the trees of all commands: kills what is to be killed, sends sig to
-   the tree of command only, reports what a command left and which are empty.
-   Nonzero when a tree that seemed empty was not: look again soon. */
+/* Scans the trees of all commands. It kills the trees that are being killed, sends sig
+   to the tree of command only, and reports leftover processes and empty trees.
+   Nonzero: a tree that seemed empty was not, so scan again soon. */
 int scan(uint64_t only, int sig)
 {
 	static uint32_t leftover[MAX_COMMANDS * 64];
@@ -310,8 +308,8 @@ static void reap(void)
 				report_exit(&S.commands[i], status, &u);
 }
 
-/* Marks the children that were forked since, and says so: only then does the
-   supervisor let them go on. */
+/* Marks the children that were forked meanwhile, and reports it. Only then the
+   supervisor lets them continue. */
 static void mark_forked(void)
 {
 	for (int i = 0; i < MAX_COMMANDS; i++) {
@@ -347,8 +345,8 @@ static int killing(void)
 	return 0;
 }
 
-/* Signals the group of a command, or what is left of its tree when its first
-   process is gone, or starts killing all of it. */
+/* Signals the group of a command, or the rest of its tree when its first process has
+   ended, or starts to kill the whole tree. */
 static void end_command(const struct kill_msg *m)
 {
 	struct command *c = by_serial(m->serial);
@@ -356,7 +354,7 @@ static void end_command(const struct kill_msg *m)
 		return;
 	if (m->whole) {
 		c->killing = 1;
-		/* it may not have marked itself yet */
+		/* it may have no mark yet */
 		if (!c->exited)
 			kill(c->pid, SIGKILL);
 		scan(0, 0);
@@ -387,8 +385,8 @@ static void open_pty(void)
 		close(fds[1]);
 }
 
-/* Kills every process of a session without namespaces; a pid namespace needs no such help.
-   Killed ones lose their parents and become the init's children. */
+/* Kills every process of a session without namespaces. The kernel does this for a pid
+   namespace. Orphans become children of the init. */
 static void end_all(void)
 {
 	for (int left = 1, quiet = 0; left || quiet < 2; quiet = left ? 0 : quiet + 1) {
@@ -411,7 +409,7 @@ static void end_all(void)
 	}
 }
 
-/* The supervisor is gone, or closes the session. */
+/* The supervisor has ended, or closes the session. */
 __attribute__((noreturn)) static void end_session(void)
 {
 	if (S.no_namespaces)
@@ -467,8 +465,8 @@ void run_loop(void)
 		if (n > 0 && p[0].revents)
 			serve_control();
 		int again = unfinished() && scan(0, 0);
-		/* A killed process may need a moment, and one that was being forked
-		   may have been missed: look again. */
+		/* A killed process may need time to end, and a scan may miss one that is being
+		   forked: scan again. */
 		wait_ms = again || killing() ? 20 : -1;
 		pthread_mutex_unlock(&S.mu);
 	}

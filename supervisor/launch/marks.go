@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endGrace bounds how long the init of a session without namespaces may take to end its
-// processes before the supervisor does.
+// endGrace is the time that the init of a session without namespaces has to end its
+// processes. After it the supervisor ends them.
 const endGrace = 10 * time.Second
 
-// A session without namespaces has no pid namespace: its processes are told from those of
+// A session without namespaces has no pid namespace. Its processes are told from those of
 // other sessions by the range of their marks. Keep in step with init.h.
 const (
 	tagBase  = 1 << 62
@@ -23,15 +23,15 @@ const (
 	tagSpans = 1 << 36 // ranges to choose from
 )
 
-// newTagBase is the start of a range of marks that nobody else has.
+// newTagBase returns the start of a random range of marks.
 func newTagBase() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: see its documentation
 	return tagBase + (1+binary.NativeEndian.Uint64(b[:])%tagSpans)*tagSpan
 }
 
-// killMarked kills every process whose mark is in the range of base, until two
-// looks in a row find none. One that the kernel holds on to is left to it.
+// killMarked kills every process whose mark is in the range of base. It ends when two
+// searches in a row find none. It does not wait for a process in an uninterruptible wait.
 func killMarked(base uint64) {
 	deadline := time.Now().Add(endGrace)
 	for quiet := 0; quiet < 2 && time.Now().Before(deadline); quiet++ {
@@ -47,14 +47,14 @@ func killMarked(base uint64) {
 	}
 }
 
-// killIfMarked kills one process. Its descriptor is taken before its mark is
-// read, so that a number that is used again is left alone.
+// killIfMarked kills one process. It opens the pidfd before it reads the mark, so that it
+// never kills another process with the same number.
 func killIfMarked(pid int, base uint64) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written
+	defer func() { _ = unix.Close(fd) }() // nothing to flush
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
 	if err != nil {
 		return false

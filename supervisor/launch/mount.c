@@ -1,4 +1,4 @@
-/* The new root: built as a tmpfs that covers "/", filled, then pivoted into.
+/* The new root: a tmpfs that is mounted on "/", filled, and made the root by pivot_root.
    See mount_setattr(2), open_tree(2), move_mount(2), pivot_root(2) NOTES. */
 #define _GNU_SOURCE
 #include "init.h"
@@ -49,8 +49,8 @@ static int open_beneath(const char *path, uint64_t flags)
 	return (int)syscall(SYS_openat2, S.root, path, &how, sizeof how);
 }
 
-/* The directory of path, made with its parents when it is missing; *base is the
-   last name. */
+/* Opens the directory of path, and makes it with its parents if it is missing. *base
+   is the last name. */
 static int open_parent(const char *path, const char **base)
 {
 	char dir[PATH_MAX];
@@ -79,7 +79,7 @@ static int open_parent(const char *path, const char **base)
 	return open_beneath(dir, O_PATH | O_DIRECTORY);
 }
 
-/* The mount point target, made when it is missing. */
+/* Opens the mount point target, and makes it if it is missing. */
 static int open_target(const char *target, int is_dir)
 {
 	int fd = open_beneath(target, O_PATH);
@@ -130,8 +130,8 @@ static int open_mounted(const char *target)
 	return open_beneath(target, O_PATH);
 }
 
-/* Sets the attributes of a mount and puts it in its place; in the other order
-   where the kernel wants that. */
+/* Sets the attributes of a mount and attaches it, in the other order if the kernel
+   needs that. */
 static void attach_with(int mnt, uint64_t attrs, int recursive, const char *target, int is_dir)
 {
 	int late = 0;
@@ -182,8 +182,8 @@ static int make_fs(const char *type, const char *target, uint64_t attrs, const c
 	return mnt;
 }
 
-/* Hands the descriptor of a FUSE mount to the supervisor and waits until it is
-   served: later operations may look below it. */
+/* Sends the descriptor of a FUSE mount to the supervisor and waits until it has a
+   server: later operations may open files below it. */
 static void announce_fuse(int dev, const char *tag)
 {
 	char msg[1 + 256];
@@ -222,8 +222,8 @@ static void op_fs(struct reader *r)
 			is_dir = 0; /* a single file can only be mounted on a file */
 	int dev = -1;
 	if (tag[0]) {
-		/* opened here: the kernel wants the opener's user namespace to be the
-		   mount's */
+		/* opened here: the kernel requires that the opener is in the user
+		   namespace of the mount */
 		dev = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 		if (dev < 0)
 			die(errno, "open", "/dev/fuse");
@@ -346,7 +346,7 @@ static void op_attr(struct reader *r)
 	close(fd);
 }
 
-/* Covers a file by /dev/null or a directory by an empty one. */
+/* Covers a file with /dev/null, or a directory with an empty one. */
 static void op_mask(struct reader *r)
 {
 	const char *target = read_str(r);
@@ -407,8 +407,8 @@ void setup_mount_op(uint32_t op, struct reader *r)
 	}
 }
 
-/* The init's own view of its pid namespace. It is attached nowhere, so it needs
-   no hidepid and commands cannot reach it. */
+/* Opens a procfs of the pid namespace for the init. It is not attached, so commands
+   cannot reach it and it needs no hidepid. */
 void open_scan_proc(void)
 {
 	int mnt = make_fs("proc", "/proc", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, NULL, 0);

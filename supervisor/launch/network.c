@@ -1,5 +1,5 @@
-/* The session's own network: loopback, sockets that the supervisor serves, and
-   whatever else the supervisor planned as netlink messages. */
+/* The session's own network: loopback, sockets for the supervisor, and netlink messages
+   of the supervisor. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -30,7 +30,7 @@ void bring_up_loopback(void)
 	close(s);
 }
 
-/* Says that an optional operation failed; any other failure ends the init. */
+/* Reports that an optional operation failed. Any other failure ends the init. */
 static void missing(int err, uint32_t flags, const char *what, const char *tag)
 {
 	char msg[1 + 4 + 256];
@@ -60,8 +60,8 @@ static int bind_loopback(int s, int family, int type, uint16_t port)
 	return type == SOCK_STREAM ? listen(s, 4096) : 0;
 }
 
-/* A socket of the session's network, served by the supervisor: bound to
-   loopback, or a netlink socket of a protocol. */
+/* Makes a socket of the session's network for the supervisor: bound to loopback, or a
+   netlink socket of a protocol. */
 void make_socket(struct reader *r)
 {
 	const char *tag = read_str(r);
@@ -83,9 +83,9 @@ void make_socket(struct reader *r)
 	close(s);
 }
 
-/* Sends messages to the kernel and waits for that many acknowledgements. 0, or
-   the first error. */
-static int talk(int protocol, const uint8_t *data, uint32_t len, uint32_t acks)
+/* Sends messages to the kernel and waits for acks acknowledgements. Returns 0 or the
+   first error. */
+static int exchange(int protocol, const uint8_t *data, uint32_t len, uint32_t acks)
 {
 	union {
 		struct nlmsghdr head;
@@ -123,7 +123,7 @@ void send_netlink(struct reader *r)
 	const uint8_t *data = read_bytes(r, &len);
 	if (r->bad || ((flags & FLAG_AFTER) && failed))
 		return;
-	failed = talk((int)protocol, data, len, acks);
+	failed = exchange((int)protocol, data, len, acks);
 	if (failed)
 		missing(failed, flags, "configure network", tag);
 }

@@ -1,13 +1,12 @@
-/* The opener: a process of the session that opens files in place of commands.
+/* The opener: a process of the session that opens files for commands.
  *
- * Where a policy decides each open of a place that no mount can stand for, such
- * as /proc, the commands are shut out of it by a further Landlock layer, and the
- * supervisor has this process open what it allows. It has the user, the
- * namespaces and the first layer of every command and no capability, so it can
- * open what a command could open without that layer, and nothing else. It is
- * undumpable and outside the scope of the further layer: commands can neither
- * look at it nor signal it. It holds nothing but its socket, and reads from
- * nobody but the supervisor. */
+ * A policy may decide each open below a directory whose files no mount can hide, such
+ * as /proc. A second Landlock layer then keeps commands from opening them, and the
+ * supervisor has this process open the files that the policy allows. The opener has the
+ * user, the namespaces and the first Landlock layer of every command, and no capability.
+ * It can therefore open exactly what a command could open without the second layer. It
+ * is undumpable and outside the scope of that layer, so commands can neither read nor
+ * signal it. It has no descriptor but its socket, and reads only from the supervisor. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -33,7 +32,7 @@ struct open_request {
 
 struct open_reply {
 	uint64_t id;
-	uint32_t err, pad; /* 0: one descriptor comes along */
+	uint32_t err, pad; /* 0: the message has one descriptor */
 };
 
 static void answer_open(int sock, struct open_request *q)
@@ -66,12 +65,12 @@ __attribute__((noreturn)) static void opener(int sock)
 		int fds[1], nfds;
 		ssize_t n = recv_msg(at, &q, sizeof q, fds, 0, &nfds);
 		if (n != (ssize_t)sizeof q || q.path[OPEN_PATH - 1] != 0)
-			_exit(0); /* the supervisor is gone, or not it */
+			_exit(0); /* the supervisor has ended, or the message is malformed */
 		answer_open(at, &q);
 	}
 }
 
-/* Makes the layer that shuts commands out of what lies beneath none of the paths. */
+/* Makes the layer by which commands can open files beneath the paths only. */
 static int make_layer(struct reader *r)
 {
 	struct {

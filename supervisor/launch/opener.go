@@ -19,28 +19,28 @@ const openerTag = "opener"
 // with opener.c.
 const maxOpenPath = 4096
 
-// openTimeout bounds how long one open may take.
+// openTimeout is the most time that one open may take.
 const openTimeout = 5 * time.Second
 
-// openerGone says that a session has no opener any more. No errno is in its
-// chain: it is not what the kernel says of a file.
+// openerGone is the error of a session whose opener has ended. It wraps no errno, because
+// an errno would be the result of the open.
 func openerGone(err error) error {
 	if err == nil {
-		err = errors.New("its answer is not readable")
+		err = errors.New("its answer is malformed")
 	}
-	return errors.New("the session's opener is gone: " + err.Error())
+	return errors.New("the session's opener has ended: " + err.Error())
 }
 
-// Opener opens files in place of commands, from a process of the session that
-// has the rights of a command and no others. It is safe for concurrent use.
+// Opener opens files for commands, in a process of the session that has the rights of a
+// command. It is safe for concurrent use.
 type Opener struct {
 	mu   sync.Mutex
 	conn *net.UnixConn
 	id   uint64
 }
 
-// Opener takes over the connection to the opener; the caller closes it. It is
-// for a session with Config.Opener, and to be called once.
+// Opener returns the connection to the opener of a session with Config.Opener. The caller
+// closes it. It may be called once.
 func (i *Init) Opener() (*Opener, error) {
 	f := i.setup.sockets[openerTag]
 	if f == nil {
@@ -55,10 +55,9 @@ func (i *Init) Opener() (*Opener, error) {
 	return &Opener{conn: conn.(*net.UnixConn)}, nil
 }
 
-// Open opens a file for reading as a command would. path is absolute, inside, and
-// must be without symbolic links; flags are those of open(2). The errno that the
-// kernel has for the file, and no other, is in the chain of the error. The caller
-// closes the file.
+// Open opens a file for reading as a command would. path is absolute, inside, and without
+// symbolic links. flags are those of open(2). If the kernel refuses the open, and only
+// then, the error wraps its errno. The caller closes the file.
 func (o *Opener) Open(path string, flags int) (*os.File, error) {
 	if len(path) >= maxOpenPath {
 		return nil, unix.ENAMETOOLONG
@@ -81,7 +80,7 @@ func (o *Opener) Open(path string, flags int) (*os.File, error) {
 		if id == o.id || id == 0 {
 			return f, err
 		}
-		if f != nil { // it was late for who asked
+		if f != nil { // of a request that timed out
 			f.Close()
 		}
 	}
@@ -109,7 +108,7 @@ func (o *Opener) reply() (*os.File, uint64, error) {
 	return os.NewFile(uintptr(fds[0]), "opened"), id, nil
 }
 
-// Close ends the opener's work: it can open nothing more.
+// Close ends the opener.
 func (o *Opener) Close() error {
 	if o == nil {
 		return nil

@@ -10,14 +10,14 @@ import (
 	"agentsh/seccomp"
 )
 
-// answers are those to the calls that the init tries before it is ready: nobody
-// else answers yet, and it has to see that they fail.
+// answers refuses the calls that the init tries before it is ready. No loop answers calls
+// yet, and the init must see that they fail.
 type answers struct {
 	listener *seccomp.Listener
 	done     chan error
 }
 
-// refuseAll refuses what is notified, until close.
+// refuseAll refuses every notified call until close.
 func refuseAll(listener *os.File) (*answers, error) {
 	fd, err := unix.FcntlInt(listener.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -45,12 +45,12 @@ func refuseAll(listener *os.File) (*answers, error) {
 	return a, nil
 }
 
-// close ends the answers and waits for it.
+// close stops answering. It returns when the goroutine has ended.
 func (a *answers) close() error {
 	if a == nil {
 		return nil
 	}
 	err := a.listener.Close()
-	<-a.done // that it was closed, or that the init is gone, which is told elsewhere
+	<-a.done // it was closed, or the init has ended, which is reported elsewhere
 	return err
 }

@@ -85,11 +85,11 @@ const maxMessage = 8 << 10
 
 var order = binary.NativeEndian
 
-// spec is a setup or a command on its way to the init: a frame of "agsh",
-// version and length around fixed-size numbers and counted bytes.
+// spec is the specification of a setup or a command for the init. A frame of "agsh",
+// version and length is followed by numbers of fixed size and by counted bytes.
 type spec struct {
 	b   []byte
-	err error // the first value that cannot be said
+	err error // of the first value that cannot be encoded
 }
 
 func newSpec() *spec {
@@ -151,7 +151,7 @@ type message struct {
 	pid  int // sender, when the socket passes credentials
 }
 
-// closeFDs closes descriptors that nobody wants.
+// closeFDs closes the descriptors of a message that is not used.
 func (m *message) closeFDs() {
 	for _, f := range m.fds {
 		f.Close()
@@ -169,7 +169,7 @@ func (m *message) descriptors(n int) ([]*os.File, error) {
 	return m.fds, nil
 }
 
-// failure is the error a message of kind died or failed tells.
+// failure returns the error in a message of kind died, failed or missing.
 func (m *message) failure() (step string, errno unix.Errno) {
 	if len(m.data) < 4 {
 		return "malformed message", unix.EBADMSG
@@ -177,8 +177,8 @@ func (m *message) failure() (step string, errno unix.Errno) {
 	return string(m.data[4:]), unix.Errno(order.Uint32(m.data))
 }
 
-// receive reads one message. The largest is the list of proofs. It returns io.EOF when the other
-// side is gone.
+// receive reads one message; the largest is the list of proofs. It returns io.EOF when the
+// other side has closed.
 func receive(c *net.UnixConn) (*message, error) {
 	buf := make([]byte, maxMessage)
 	oob := make([]byte, unix.CmsgSpace(4*8)+unix.CmsgSpace(unix.SizeofUcred))
@@ -224,8 +224,8 @@ func send(c *net.UnixConn, b []byte, files ...*os.File) error {
 	return err
 }
 
-// pair returns a connected pair of message sockets: one for this process, one to
-// give away, which blocks.
+// pair returns a connected pair of message sockets: one for this process, and a blocking
+// one for another process.
 func pair() (*net.UnixConn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

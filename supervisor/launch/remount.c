@@ -1,5 +1,5 @@
 /* Attributes of mounts on kernels before mount_setattr(2), Linux 5.12: each mount
-   is remounted once it is in its place. See mount(2), MS_REMOUNT with MS_BIND. */
+   is remounted once it is attached. See mount(2), MS_REMOUNT with MS_BIND. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -21,7 +21,7 @@ static void remount_one(int fd, const char *target, uint64_t attrs)
 	char name[40];
 	struct statvfs st;
 	snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-	/* what is set must stay: it may be locked */
+	/* attributes that are set must stay: they may be locked */
 	if (fstatvfs(fd, &st) < 0 ||
 	    mount(NULL, name, NULL, MS_REMOUNT | MS_BIND | (st.f_flag & SAME_BITS) | (attrs & SAME_BITS), NULL) < 0)
 		die(errno, "set mount attributes of", target);
@@ -57,8 +57,8 @@ static void unescape(char *s)
 
 enum { MAX_MOUNTS = 4096 };
 
-/* Remounts what is mounted below id. A mount comes after its parent in the list
-   unless it was moved: look until nothing new is found. */
+/* Remounts the mounts below id. A mount that was moved may come before its parent in the
+   list, so the list is read until it has no new one. */
 static void remount_below(int id, uint64_t attrs, int (*open_target)(const char *))
 {
 	static int known[MAX_MOUNTS];

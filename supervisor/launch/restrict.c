@@ -1,4 +1,4 @@
-/* Giving up: user, capabilities, Landlock, the filter; and the proof of it. */
+/* The restriction of the init: user, capabilities, Landlock, the filter, and the proof. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -54,7 +54,7 @@ static void drop_capabilities(void)
 		die(errno, "drop capabilities", "");
 }
 
-/* The result is what counts, not the return values on the way. */
+/* Checks the result of all the calls before, whatever they returned. */
 static void check_user(uid_t uid, gid_t gid)
 {
 	struct caps c = { .head = { .version = _LINUX_CAPABILITY_VERSION_3 } };
@@ -116,8 +116,8 @@ struct path_beneath {
 } __attribute__((packed));
 
 enum {
-	/* execute, write_file, read_file, truncate, ioctl_dev: what a rule about a
-	   file may hold */
+	/* execute, write_file, read_file, truncate, ioctl_dev: the rights that a rule
+	   about a file may have */
 	LANDLOCK_FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15,
 };
 
@@ -130,7 +130,7 @@ void add_path_rule(int ruleset, uint64_t access, const char *path)
 	if (err == ENOENT || err == EACCES) {
 		if (p.fd >= 0)
 			close(p.fd);
-		return; /* nothing there to allow, or a mount whose policy refuses */
+		return; /* the file is missing, or its file system refuses to open it */
 	}
 	if (err)
 		die(err, "open Landlock path", path);
@@ -180,7 +180,7 @@ int load_filter(void)
 	                    SECCOMP_FILTER_FLAG_NEW_LISTENER | (S.interruptible ? 0 : SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV), &prog);
 }
 
-/* -- the proof: things that must now fail -- */
+/* -- the proof: operations that must fail now -- */
 
 static char report[8192];
 static size_t report_len;
@@ -211,7 +211,7 @@ static void probe_write(const char *path)
 	struct stat st;
 	char name[4096];
 	if (stat(path, &st) < 0) {
-		add_probe("write", path, 0); /* not there: proves nothing */
+		add_probe("write", path, 0); /* missing: it proves nothing */
 		return;
 	}
 	if (!S_ISDIR(st.st_mode)) {

@@ -27,24 +27,22 @@ type Server struct {
 	child *child
 }
 
-// donated is what a server reads from its first descriptor: the name of each
-// further one.
+// donated is the message in the first descriptor of a server: the names of the others.
 type donated struct {
 	Names []string `json:"names"`
 }
 
-// donationsFD is where a server that is not confined finds the names.
+// donationsFD is the descriptor with the names, in a server that is not confined.
 const donationsFD = 3
 
-// StartServer executes this program again under another name, such as
-// "agentsh-fuse", and gives it descriptors. It inherits nothing else: its
-// environment is empty and it dies with the supervisor. The files stay the
-// caller's.
+// StartServer executes this program again under another name, such as "agentsh-fuse", and
+// passes it descriptors. The server inherits nothing else: its environment is empty, and
+// it ends with the supervisor. The caller closes the files.
 func StartServer(name string, extra []Donation) (*Server, error) {
 	return startServer(name, extra, nil, serverAttributes())
 }
 
-// StartConfined is StartServer for a process that is left with little.
+// StartConfined is StartServer for a process with a [Confinement].
 func StartConfined(name string, extra []Donation, c Confinement) (*Server, error) {
 	spec, ruleset, err := c.files()
 	if err != nil {
@@ -61,10 +59,10 @@ func startServer(name string, extra []Donation, first []*os.File, attributes *sy
 	}, extra)
 }
 
-// StartDetached executes this program again with an argument vector and gives it
-// descriptors, as StartServer does. It has a session of its own and outlives
-// this process; output is its standard output and error. Of the environment it
-// has where temporary and runtime files are.
+// StartDetached executes this program again with an argument vector and passes it
+// descriptors, as StartServer does. The process has a session of its own and outlives this
+// one. output is its standard output and error. Its environment has only TMPDIR and
+// XDG_RUNTIME_DIR.
 func StartDetached(argv []string, output *os.File, extra []Donation) (*Server, error) {
 	environment := []string{}
 	for _, name := range []string{"TMPDIR", "XDG_RUNTIME_DIR"} {
@@ -112,8 +110,8 @@ func startProgram(cmd *exec.Cmd, extra []Donation) (*Server, error) {
 	return &Server{name: name, child: c}, nil
 }
 
-// Donations returns the descriptors a server was given, by name. A server calls
-// it once, first of all.
+// Donations returns the descriptors that a server was started with, by name. A server
+// calls it once, before anything else.
 func Donations() (map[string]*os.File, error) {
 	first := firstDonation()
 	f := os.NewFile(uintptr(first), "donations")
@@ -147,13 +145,13 @@ func (s *Server) PID() int { return s.child.pid }
 // Dead is closed when the server has ended.
 func (s *Server) Dead() <-chan struct{} { return s.child.done }
 
-// Err waits for the server's end and says how it ended.
+// Err waits for the end of the server and describes it.
 func (s *Server) Err() error {
 	return fmt.Errorf("%s ended: %s", s.name, s.child.exitText())
 }
 
-// Stop waits until the server ends by itself, as it does when its control
-// socket closes, and kills it when ctx is done.
+// Stop waits until the server ends, as it does when its control socket closes. It kills
+// the server when ctx is done.
 func (s *Server) Stop(ctx context.Context) {
 	select {
 	case <-s.child.done:
@@ -168,8 +166,8 @@ func (s *Server) Kill() {
 	<-s.child.done
 }
 
-// serverAttributes have a server die with the thread that started it, which
-// lives as long as the server does.
+// serverAttributes make a server end with the thread that started it. That thread lives
+// as long as the server.
 func serverAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setsid: true}
 }

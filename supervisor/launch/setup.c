@@ -1,4 +1,4 @@
-/* The setup: operations in the order in which the supervisor planned them. */
+/* The setup: carries out the operations of the supervisor in their order. */
 #define _GNU_SOURCE
 #include "init.h"
 
@@ -40,7 +40,7 @@ static void run_op(uint32_t op, struct reader *r)
 		return;
 	case OP_HOSTNAME:
 		text = read_str(r);
-		/* a container's profile may leave namespaces and still forbid this */
+		/* the profile of a container may allow namespaces and forbid this */
 		if (!r->bad && sethostname(text, strlen(text)) < 0 && errno != EPERM)
 			die(errno, "set host name", text);
 		return;
@@ -74,7 +74,7 @@ static void run_op(uint32_t op, struct reader *r)
 	}
 }
 
-/* The mark of a command's processes is above every hard limit that is set. */
+/* Checks that marks can be set: RLIMIT_RTTIME, which holds them, must be unlimited. */
 static void check_tag_limit(void)
 {
 	struct rlimit l;
@@ -93,14 +93,14 @@ static void without_namespaces(uint64_t tag_base)
 		die(errno, "open", "/proc");
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
 		die(errno, "adopt orphans", "");
-	/* It outlives the supervisor by the time it takes to end the commands. */
+	/* After the end of the supervisor it still has to end the commands. */
 	if (prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0) < 0)
-		die(errno, "outlive the supervisor", "");
+		die(errno, "clear the parent death signal", "");
 }
 
-/* What holds the processes of the session: a pid namespace with this process as
-   its first, or marks that no other session has. */
-static int hold_processes(uint32_t first, struct reader *r)
+/* Prepares to find the processes of the session: by a pid namespace whose first process
+   this is, or by marks that no other session has. */
+static int own_processes(uint32_t first, struct reader *r)
 {
 	if (first == OP_NO_NAMESPACES) {
 		uint64_t base = read_u64(r);
@@ -121,7 +121,7 @@ void run_setup(struct reader *r)
 	check_tag_limit();
 	for (uint32_t i = 0;; i++) {
 		uint32_t op = read_u32(r);
-		if (i == 0 && hold_processes(op, r) && !r->bad)
+		if (i == 0 && own_processes(op, r) && !r->bad)
 			continue;
 		if (op == OP_END)
 			break;
@@ -140,10 +140,10 @@ void run_setup(struct reader *r)
 	S.interruptible = flags & END_INTERRUPTIBLE;
 	if (S.root >= 0 || !S.filter)
 		die(EBADMSG, "read setup: no new root or no filter", "");
-	/* Changing the user cleared this. The control socket covers a supervisor
-	   that ended in between. */
+	/* The change of the user cleared this. If the supervisor ended in between, the
+	   control socket is closed. */
 	if (prctl(PR_SET_PDEATHSIG, S.no_namespaces ? 0 : SIGKILL, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
-		die(errno, "die with the supervisor", "");
+		die(errno, "set the parent death signal", "");
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0)
 		die(errno, "open", "/dev/null");
