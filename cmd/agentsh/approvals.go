@@ -79,7 +79,7 @@ func printPending(out io.Writer, list []wire.Pending, now time.Time) error {
 	return w.Flush()
 }
 
-// what is all that an answer covers, on one line.
+// what describes everything that an answer covers, on one line.
 func what(p wire.Pending) string {
 	if p.Kind != wire.AskExec {
 		return text.Visible(p.Subject)

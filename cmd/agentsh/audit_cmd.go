@@ -13,7 +13,7 @@ import (
 	"agentsh/supervisor/audit"
 )
 
-// exitBad says that what was looked at is not as it should be.
+// exitBad is the exit status of a check that found a fault.
 const exitBad = 1
 
 func newAuditCommand() *cobra.Command {

@@ -54,7 +54,7 @@ the last one in the current directory. With --diff, the lines of text files of a
 	return cmd
 }
 
-// ofSession reads the change record of a session, and where what it changed is.
+// ofSession reads the change record of a session and the directories of its files.
 func (p *changePrinter) ofSession(ctx context.Context, args []string) ([]wire.Change, error) {
 	store, err := openStore()
 	if err != nil {
@@ -137,10 +137,10 @@ func changesOf(ctx context.Context, name string) ([]wire.Change, error) {
 	return list, errors.Join(err, client.Close())
 }
 
-// changePrinter prints what changed in a workspace.
+// changePrinter prints the changes of a workspace.
 type changePrinter struct {
 	json, diff bool
-	// before and after open what a file held; fs.ErrNotExist: there was none.
+	// before and after open the content of a file; fs.ErrNotExist: there was none.
 	before, after func(path string) (io.ReadCloser, error)
 }
 
@@ -225,14 +225,14 @@ func (p *changePrinter) printJSON(out io.Writer, list []wire.Change) error {
 			if err != nil {
 				return failure.New(failure.Ours, err, "")
 			}
-			one.Diff, one.Binary = lines, why == binaryWords
+			one.Diff, one.Binary = lines, why == binaryText
 		}
 		all = append(all, one)
 	}
 	return json.NewEncoder(out).Encode(all)
 }
 
-const binaryWords = "binary"
+const binaryText = "binary"
 
 // compare returns the lines in which a file differs, or why there are none.
 func (p *changePrinter) compare(c wire.Change) (lines, why string, err error) {
@@ -281,7 +281,7 @@ func readSide(open func(string) (io.ReadCloser, error), path string) (data []byt
 	case len(data) > maxShown:
 		return nil, "larger than 1 MiB", nil
 	case !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0:
-		return nil, binaryWords, nil
+		return nil, binaryText, nil
 	}
 	return data, "", nil
 }

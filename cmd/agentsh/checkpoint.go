@@ -84,7 +84,7 @@ func (o *checkpointOptions) open() (*snapshot.Checkpoints, string, error) {
 	return c, dir, nil
 }
 
-// checkpointFailure says what to do about an error.
+// checkpointFailure adds advice to an error.
 func checkpointFailure(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return failure.New(failure.Ours, err, "'agentsh checkpoint list' names those of this workspace")
@@ -124,7 +124,7 @@ func newCheckpointCreateCommand(o *checkpointOptions) *cobra.Command {
 	return cmd
 }
 
-// freeze has the running sessions whose workspace is dir hold their files.
+// freeze freezes the files of the running sessions whose workspace is dir.
 // Sessions of a single command cannot be asked.
 func freeze(ctx context.Context, dir string) (*snapshot.Freeze, error) {
 	lost := make(chan struct{})
@@ -148,7 +148,7 @@ func freeze(ctx context.Context, dir string) (*snapshot.Freeze, error) {
 				continue
 			}
 			asked[one.Session] = true
-			ended, release, err := holdSession(ctx, registry, one.Name)
+			ended, release, err := freezeSession(ctx, registry, one.Name)
 			if err != nil {
 				return nil, errors.Join(err, f.Release(nil))
 			}
@@ -156,20 +156,21 @@ func freeze(ctx context.Context, dir string) (*snapshot.Freeze, error) {
 				continue
 			}
 			held = append(held, release)
-			go func() { // ends with the hold
+			go func() { // ends with the freeze
 				<-ended
 				once.Do(func() { close(lost) })
 			}()
 		}
 	}
-	if err := othersIn(dir, asked); err != nil {
+	if err := refuseOthers(dir, asked); err != nil {
 		return nil, errors.Join(err, f.Release(nil))
 	}
 	return f, nil
 }
 
-// holdSession has one session hold its files; release is nil when it has ended.
-func holdSession(
+// freezeSession freezes the files of one session; release is nil when the session
+// has ended.
+func freezeSession(
 	ctx context.Context,
 	registry *host.Registry,
 	name string,
@@ -188,8 +189,8 @@ func holdSession(
 	return lost, func(list []wire.Change) error { return errors.Join(end(list), client.Close()) }, nil
 }
 
-// othersIn refuses when a session that was not asked uses files of dir.
-func othersIn(dir string, asked map[string]bool) error {
+// refuseOthers fails if a session that is not frozen uses files of dir.
+func refuseOthers(dir string, asked map[string]bool) error {
 	store, err := openStore()
 	if err != nil {
 		return err

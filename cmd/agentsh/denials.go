@@ -35,10 +35,10 @@ type denial struct {
 type denials struct {
 	list    []*denial
 	known   map[denial]*denial
-	dropped int // different ones beyond what is kept
+	dropped int // different ones beyond the limit
 }
 
-// refusals reads what was refused since event from.
+// refusals reads the denials since event from.
 func refusals(ctx context.Context, log *audit.Log, from uint64) (denials, error) {
 	var d denials
 	last := log.Head().Seq
@@ -64,7 +64,7 @@ func refusals(ctx context.Context, log *audit.Log, from uint64) (denials, error)
 
 // note takes one audit event.
 func (d *denials) note(e wire.Event) {
-	if e.Decision != policy.Deny.String() || e.Type == wire.EventApproval { // the event of what was asked about follows
+	if e.Decision != policy.Deny.String() || e.Type == wire.EventApproval { // the event of the operation follows
 		return
 	}
 	what := strings.Join(e.Argv, " ")
@@ -92,7 +92,7 @@ func (d *denials) note(e wire.Event) {
 	}
 }
 
-// line is a denial as people are told.
+// line describes a denial for a person.
 func (n *denial) line() string {
 	line := "agentsh: denied: " + n.What
 	if n.Rule.Name != "" {
@@ -116,5 +116,5 @@ func (d *denials) print(w io.Writer, auditPath string) {
 	}
 }
 
-// printable writes out what a terminal would obey: an agent chooses these texts.
+// printable escapes control characters: an agent chooses these texts.
 func printable(s string) string { return text.Visible(s) }

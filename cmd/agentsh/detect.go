@@ -26,17 +26,17 @@ type detectOptions struct {
 	degraded []string
 }
 
-// newDetectCommand tells what this machine can hold.
+// newDetectCommand reports what this machine can enforce.
 func newDetectCommand() *cobra.Command {
 	var o detectOptions
 	cmd := &cobra.Command{
 		Use:   "detect [--json] [--policy FILE]",
-		Short: "Tell what holds the rules on this machine",
-		Long: `Tell what holds the rules on this machine.
+		Short: "Report what enforces the rules on this machine",
+		Long: `Report what enforces the rules on this machine.
 
-Everything sessions are made of is tried by using it, in processes that end with
-the trial; no version is compared. A scratch session then proves itself. Nothing
-is left behind. With --policy a session under that policy is opened too.
+Every mechanism of the kernel that sessions use is tried, in processes that end
+with the trial; no version is compared. Then rules are tried in a scratch session.
+Nothing is left behind. With --policy a session under that policy is opened too.
 
 The exit status is 0 when a session can be opened here, 1 when not.`,
 		Args: cobra.NoArgs,
@@ -46,19 +46,19 @@ The exit status is 0 when a session can be opened here, 1 when not.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	f.StringSliceVar(&o.degraded, "degraded", nil, "as 'agentsh exec --degraded' would: without what `WORD,...` names")
-	f.StringVarP(&o.policy, "policy", "p", "", "tell what of the policy `FILE` holds here, for the current directory as workspace")
+	f.StringSliceVar(&o.degraded, "degraded", nil, "as 'agentsh exec --degraded' would: without the mechanisms `NAME,...`")
+	f.StringVarP(&o.policy, "policy", "p", "", "also open a session under the policy `FILE`, with the current directory as workspace")
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	return cmd
 }
 
-// detected is the report with what was asked for beside it.
+// detected is the report, with the trial of a policy if one was named.
 type detected struct {
 	*host.Report
 	Policy *policyTrial `json:"policy,omitempty"`
 }
 
-// policyTrial is what becomes of a policy here.
+// policyTrial is the outcome of opening a session under a policy.
 type policyTrial struct {
 	Name  string   `json:"name"`
 	Opens bool     `json:"opens"`
@@ -104,7 +104,7 @@ func (o *detectOptions) tryPolicy(ctx context.Context) (_ *policyTrial, err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	exec := execOptions{policy: o.policy, config: o.config, degraded: o.degraded, audit: filepath.Join(dir, "audit.jsonl")}
-	place, err := exec.place()
+	place, err := exec.openOneShot()
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (d *detected) text() string {
 	return b.String()
 }
 
-// verdict is the end of the report: what a session said.
+// verdict is the end of the report: the outcome of the scratch session.
 func (d *detected) verdict() string {
 	switch {
 	case d.Session.Opens:
@@ -181,9 +181,9 @@ func (d *detected) verdict() string {
 	case d.Policy == nil:
 		return text
 	case d.Policy.Opens:
-		return text + "Policy " + printable(d.Policy.Name) + " holds here as a whole.\n"
+		return text + "Policy " + printable(d.Policy.Name) + " can be enforced here as a whole.\n"
 	}
-	text += "Policy " + printable(d.Policy.Name) + " does not hold here, and no session is opened with it:\n"
+	text += "Policy " + printable(d.Policy.Name) + " cannot be enforced here, and no session is opened with it:\n"
 	for _, line := range d.Policy.Why {
 		text += "  " + printable(line) + "\n"
 	}

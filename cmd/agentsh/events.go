@@ -23,7 +23,7 @@ import (
 	"agentsh/supervisor/audit"
 )
 
-// eventTypes are the words of --type.
+// eventTypes are the values of --type.
 var eventTypes = []string{
 	wire.EventSession, wire.EventCommand, wire.EventExec, wire.EventFile, wire.EventNet, wire.EventSignal, wire.EventCall, wire.EventEnv,
 	wire.EventFault, wire.EventApproval,
@@ -155,7 +155,7 @@ func (p *eventPrinter) wanted(e wire.Event) bool {
 		(p.since == 0 || !e.Time.Before(p.from))
 }
 
-// print prints one event. What cannot be written shows when the buffer is
+// print prints one event. A failed write shows when the buffer is
 // flushed.
 func (p *eventPrinter) print(e wire.Event, line []byte) {
 	if p.json {
@@ -188,7 +188,7 @@ func (p *eventPrinter) line(e wire.Event) string {
 		add(text.Short(e.Target, shown))
 	}
 	if e.Exit != nil {
-		add(exitWords(*e.Exit))
+		add(exitText(*e.Exit))
 	}
 	if e.Count > 1 {
 		add(fmt.Sprintf("(%d times)", e.Count))
@@ -223,7 +223,7 @@ func (p *eventPrinter) decision(e wire.Event) string {
 	return yellow + word + plain
 }
 
-func exitWords(e wire.Exit) string {
+func exitText(e wire.Exit) string {
 	switch e.Kind {
 	case wire.ExitExited:
 		return fmt.Sprintf("exit %d", e.Code)

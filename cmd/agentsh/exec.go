@@ -35,7 +35,7 @@ type execOptions struct {
 	env       []string
 	timeout   time.Duration
 	network   bool
-	degraded  []string // words of degraded
+	degraded  []string // mechanisms
 	program   string   // the file to execute; empty: what the command names
 	inherit   bool     // ask for all of this process's environment
 	tty       bool
@@ -52,7 +52,7 @@ func newExecCommand() *cobra.Command {
 a running one.
 
 The command sees the workspace and what the policy's file_rules allow; every
-program it starts is judged. The exit status is the command's own; 124 means the
+program it starts is evaluated. The exit status is the command's own; 124 means the
 timeout, 125 that agentsh could not run it, 126 denied, 127 not found, and 128 and
 its number that a signal ended it. The command gets SIGINT, SIGTERM, SIGHUP and
 SIGQUIT that are sent to agentsh; the second of a kind ends all that it started.
@@ -73,7 +73,7 @@ With --json nothing but one JSON object is printed, when the command has ended:
   denials    what was refused, each with what, rule, at (file:line:column), message,
              hint and count; denials_dropped counts those beyond 1000
   audit      path of the audit log
-In a running session denials hold everything that was refused in it meanwhile.`,
+In a running session denials list everything that was refused in it meanwhile.`,
 		Example: "  agentsh exec --policy examples/policies/demo.yaml -- git status",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -82,7 +82,7 @@ In a running session denials hold everything that was refused in it meanwhile.`,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	o.placeFlags(f)
+	o.sessionFlags(f)
 	o.commandFlags(f)
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal, and pass this one's size and keys on")
 	f.BoolVar(&o.json, "json", false, "print one JSON object at the end")
@@ -94,18 +94,18 @@ In a running session denials hold everything that was refused in it meanwhile.`,
 	return cmd
 }
 
-// placeFlags are the flags that make a session.
-func (o *execOptions) placeFlags(f *pflag.FlagSet) {
+// sessionFlags are the flags that make a session.
+func (o *execOptions) sessionFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.policy, "policy", "p", "", "policy `FILE` (default: the configuration's)")
 	f.StringVar(&o.config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	f.StringVarP(&o.workspace, "workspace", "w", "", "`DIR` the command works in, under file policy (default: the current directory)")
 	f.StringVar(&o.audit, "audit", "", "audit log `FILE` (default: a new one in the state directory)")
-	f.StringSliceVar(&o.degraded, "degraded", nil, "start without what `WORD,...` names where this machine lacks it; see 'agentsh detect'")
+	f.StringSliceVar(&o.degraded, "degraded", nil, "start without mechanisms `NAME,...` where this machine lacks them; see 'agentsh detect'")
 	f.BoolVar(
 		&o.network,
 		"share-network",
 		false,
-		"share this machine's network; network_rules hold TCP connections there, and without them the policy does not govern it",
+		"share this machine's network; network_rules apply to TCP connections there, and without them the policy does not govern it",
 	)
 }
 
@@ -122,7 +122,7 @@ type stdio struct {
 	out, err io.Writer
 }
 
-// result is how a command ended, with what was refused meanwhile.
+// result is how a command ended, with the denials meanwhile.
 type result struct {
 	exit      wire.Exit
 	refused   denials
@@ -139,31 +139,31 @@ func (o *execOptions) run(ctx context.Context, argv []string, std stdio) error {
 	if o.json {
 		return o.runJSON(ctx, argv, std)
 	}
-	w, err := o.where(ctx)
+	w, err := o.runner(ctx)
 	if err != nil {
 		return err
 	}
-	return o.runAt(ctx, w, argv, std)
+	return o.runWith(ctx, w, argv, std)
 }
 
-// where a command runs: in a session of its own, or in a running one.
-type where interface {
-	// cwd is where it starts when nothing else is asked for.
+// runner runs a command: in a session of its own, or in a running one.
+type runner interface {
+	// start is the directory in which a command starts by default.
 	start() string
-	// execute runs it; afterwards the place is closed.
+	// execute runs it and closes the runner.
 	execute(context.Context, wire.ExecRequest, wire.Streams) (result, error)
 	close() error
 }
 
-func (o *execOptions) where(ctx context.Context) (where, error) {
+func (o *execOptions) runner(ctx context.Context) (runner, error) {
 	if o.session != "" {
 		return o.attach(ctx)
 	}
-	return o.place()
+	return o.openOneShot()
 }
 
-// runAt runs one command on the caller's streams.
-func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std stdio) error {
+// runWith runs one command on the caller's streams.
+func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std stdio) error {
 	request, err := o.request(argv, w.start())
 	if err != nil {
 		return errors.Join(err, w.close())
@@ -184,7 +184,7 @@ func (o *execOptions) runAt(ctx context.Context, w where, argv []string, std std
 	return exitFailure(argv[0], r.exit)
 }
 
-// auditHint is what to do about an error, where it is one of the audit log.
+// auditHint is the advice for an error of the audit log; empty: it is another one.
 func auditHint(err error) string {
 	if errors.Is(err, audit.ErrNotWritten) {
 		return supervisor.AuditHint
@@ -210,8 +210,8 @@ func (o *execOptions) request(argv []string, cwd string) (wire.ExecRequest, erro
 	return wire.ExecRequest{ID: "exec", Argv: argv, Program: o.program, Cwd: cwd, Env: environment, DeadlineMS: o.timeout.Milliseconds()}, nil
 }
 
-// exitFailure turns the end of a command into the exit of this one. A denial was
-// already told with the other refusals.
+// exitFailure turns the end of a command into the exit of this one. A denial has
+// already been printed with the others.
 func exitFailure(name string, exit wire.Exit) error {
 	code := exit.ExitCode()
 	switch exit.Kind {
@@ -228,28 +228,28 @@ func exitFailure(name string, exit wire.Exit) error {
 	return failure.New(code, nil, "")
 }
 
-// place is where a one-shot command runs.
-type place struct {
+// oneShot runs one command in a session that ends with it.
+type oneShot struct {
 	config    supervisor.Config
 	cwd       string
 	audit     *audit.Log
 	auditPath string
 }
 
-func (p *place) start() string { return p.cwd }
+func (p *oneShot) start() string { return p.cwd }
 
-func (p *place) close() error { return p.audit.Close() }
+func (p *oneShot) close() error { return p.audit.Close() }
 
 // execute runs one command in a session that ends with it, and closes the audit
 // log.
-func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (result, error) {
+func (p *oneShot) execute(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (result, error) {
 	r := result{exit: wire.Exit{Kind: wire.ExitLost}, auditPath: p.auditPath}
 	before := p.audit.Head().Seq
 	session, err := supervisor.Open(ctx, p.config)
 	if err != nil {
 		closed := p.audit.Close()
 		if errors.Is(err, audit.ErrNotWritten) {
-			closed = nil // one full disk is told once
+			closed = nil // a full disk is reported once
 		}
 		return r, errors.Join(err, closed)
 	}
@@ -264,12 +264,12 @@ func (p *place) execute(ctx context.Context, request wire.ExecRequest, streams w
 	r.refused, auditErr = refusals(ctx, p.audit, before+1)
 	closed = errors.Join(closed, auditErr, p.audit.Close())
 	if r.exit.Kind == wire.ExitLost && err == nil && r.exit.Hint == supervisor.AuditHint {
-		closed = nil // one full disk is told once
+		closed = nil // a full disk is reported once
 	}
 	return r, errors.Join(err, closed)
 }
 
-// plan is what the flags that make a session come to.
+// plan is the session that the flags describe.
 type plan struct {
 	operator        supervisor.OperatorConfig
 	policy          *policy.Policy
@@ -303,8 +303,8 @@ func (o *execOptions) plan() (*plan, error) {
 	return &plan{operator, p, here, workspace, path, state}, nil
 }
 
-// place is the plan with its audit log open.
-func (o *execOptions) place() (*place, error) {
+// openOneShot is the plan with its audit log open.
+func (o *execOptions) openOneShot() (*oneShot, error) {
 	plan, err := o.plan()
 	if err != nil {
 		return nil, err
@@ -313,12 +313,12 @@ func (o *execOptions) place() (*place, error) {
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "name a writable file with --audit")
 	}
-	request := supervisor.Request{Boot: o.directoriesOf(plan), Policy: plan.policy, Audit: log, Cwd: plan.here}
-	return &place{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
+	request := supervisor.Request{Boot: o.bootstrapOf(plan), Policy: plan.policy, Audit: log, Cwd: plan.here}
+	return &oneShot{audit: log, auditPath: plan.auditPath, cwd: plan.here, config: supervisor.SessionConfig(plan.operator, request)}, nil
 }
 
-// directoriesOf describes the workspace, the store and the network of a session.
-func (o *execOptions) directoriesOf(p *plan) wire.Bootstrap {
+// bootstrapOf describes the workspace, the store and the network of a session.
+func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
 	return wire.Bootstrap{
 		Version: wire.Current, Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
 		Home: layout.CommandHome, KeepDir: p.state.Store(), Network: o.network, Degraded: o.degraded,
@@ -356,7 +356,7 @@ func hereIn(workspace string) (string, error) {
 	return here, nil
 }
 
-// environment is what the flags ask for; NAME alone takes this process's value.
+// environment is the requested environment; NAME alone takes this process's value.
 func (o *execOptions) environment() ([]string, error) {
 	var out []string
 	if o.inherit {

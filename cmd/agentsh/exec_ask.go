@@ -13,15 +13,15 @@ import (
 	"agentsh/supervisor/approve"
 )
 
-// resetTerminal takes back what a command may have set on a terminal it writes
+// resetTerminal resets what a command may have set on a terminal that it writes
 // to: another screen, margins, a hidden cursor, characters and colours.
 const resetTerminal = "\x1b[?1049l\x1b[!p\x1b[r\x1b(B\x0f\x1b[0m\x1b[?25h\r\n"
 
 // askHere asks the questions of a one-shot session on this process's terminal,
 // where the policy wants that and the command neither reads that terminal nor
-// has it as its own. Meanwhile what the command writes there waits, so that a
-// question is the last thing on the screen. Without such a terminal nobody is
-// there, and what needs an approval is denied. The function that is returned
+// has it as its own. Meanwhile the command's writes to it wait, so that a
+// question is the last text on the screen. Without such a terminal every approval
+// is denied. The function that is returned
 // must be called when the session has been closed.
 func askHere(ctx context.Context, queue *approve.Queue, via string, ownTerminal bool, streams *wire.Streams) (ended func()) {
 	if via != "tty" || ownTerminal || foreground.IsTerminal(streams.Stdin) {
@@ -36,7 +36,7 @@ func askHere(ctx context.Context, queue *approve.Queue, via string, ownTerminal 
 		return func() {}
 	}
 	gate := &sync.Mutex{}
-	streams.Stdout, streams.Stderr = held(streams.Stdout, gate), held(streams.Stderr, gate)
+	streams.Stdout, streams.Stderr = gated(streams.Stdout, gate), gated(streams.Stderr, gate)
 	p := newPrompt(tty, resetting{tty}, gate, queue.Answer)
 	var following sync.WaitGroup
 	there := make(chan struct{})
@@ -66,20 +66,20 @@ func (r resetting) Write(b []byte) (int, error) {
 	return r.Writer.Write(b)
 }
 
-// held has writes to a terminal wait for the gate. Other writers stay as they are.
-func held(w io.Writer, gate sync.Locker) io.Writer {
+// gated makes writes to a terminal wait for the gate. Other writers stay as they are.
+func gated(w io.Writer, gate sync.Locker) io.Writer {
 	if !foreground.IsTerminal(w) {
 		return w
 	}
-	return heldWriter{w, gate}
+	return gatedWriter{w, gate}
 }
 
-type heldWriter struct {
+type gatedWriter struct {
 	w    io.Writer
 	gate sync.Locker
 }
 
-func (h heldWriter) Write(b []byte) (int, error) {
+func (h gatedWriter) Write(b []byte) (int, error) {
 	h.gate.Lock()
 	defer h.gate.Unlock()
 	return h.w.Write(b)

@@ -13,10 +13,10 @@ import (
 	"agentsh/internal/wire"
 )
 
-// maxCaptured is how much of a stream exec --json keeps, in bytes.
+// maxCaptured bounds each stream in the output of exec --json, in bytes.
 const maxCaptured = 1 << 20
 
-// jsonResult is what exec --json prints.
+// jsonResult is the output of exec --json.
 type jsonResult struct {
 	ExitCode       int        `json:"exit_code"`
 	Exit           wire.Exit  `json:"exit"`
@@ -62,7 +62,7 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 }
 
 func (o *execOptions) captured(ctx context.Context, argv []string, streams wire.Streams) (result, error) {
-	w, err := o.where(ctx)
+	w, err := o.runner(ctx)
 	if err != nil {
 		return result{}, err
 	}
@@ -82,7 +82,7 @@ func oursAsExit(err error) wire.Exit {
 	return exit
 }
 
-// capture keeps the first bytes written to it and counts all. It is safe for
+// capture stores the first bytes written to it and counts all. It is safe for
 // concurrent use.
 type capture struct {
 	mu   sync.Mutex
@@ -98,7 +98,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stream is what was captured. A character that the bound cut is left out.
+// stream is the captured text. A character that the limit cut is left out.
 func (c *capture) stream() jsonStream {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"agentsh/controller/hook"
 )
 
-// exitRefused is the status by which a hook keeps a tool from being called. A
+// exitRefused is the status by which a hook refuses the call of a tool. A
 // Go program that crashes has the same.
 const exitRefused = 2
 
@@ -71,7 +71,7 @@ func answerHook(args []string, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
-// newHookCommand documents what runHook does before there are commands.
+// newHookCommand documents runHook, which runs before there are commands.
 func newHookCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hook --settings FILE NAME...",

@@ -29,8 +29,8 @@ func main() {
 }
 
 // dispatch runs the shell that this program was started as, or the command line.
-// A program that cannot find its own file, as without /proc, is no shell that
-// anybody installed: runShim refuses it.
+// A program that cannot find its own file, as without /proc, is not an
+// installed shell: runShim refuses it.
 func dispatch(ctx context.Context) int {
 	executable, _ := os.Executable()
 	if len(os.Args) == 0 || shim.Name(os.Args[0], executable) {

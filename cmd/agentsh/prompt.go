@@ -17,8 +17,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// prompt asks one question after the other on a terminal. What is typed before a
-// question is shown is no answer to it.
+// prompt shows one question after the other on a terminal. Input from before a
+// question is shown does not answer it.
 type prompt struct {
 	in     io.Reader
 	out    io.Writer
@@ -28,7 +28,7 @@ type prompt struct {
 
 	mu      sync.Mutex
 	shown   string // id of the question on the terminal; empty: none
-	code    string // what its answer must hold
+	code    string // that an answer must contain
 	waiting []wire.Pending
 }
 
@@ -39,7 +39,7 @@ func newPrompt(in io.Reader, out io.Writer, gate sync.Locker, answer func(wire.A
 	return p
 }
 
-// update takes what waits now, and shows the next question.
+// update replaces the waiting questions and shows the next one.
 func (p *prompt) update(list []wire.Pending) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *prompt) show() {
 	}
 	p.gate.Lock()
 	p.shown, p.code = q.ID, strings.ToLower(rand.Text()[:3])
-	fmt.Fprint(p.out, asking(q, p.code, time.Now()))
+	fmt.Fprint(p.out, questionText(q, p.code, time.Now()))
 }
 
 // hide ends the question that is shown. It is called with mu held.
@@ -87,8 +87,8 @@ func (p *prompt) end() {
 	}
 }
 
-// asking is the text that asks. It shows all that an answer covers.
-func asking(q wire.Pending, code string, now time.Time) string {
+// questionText is the text of a question. It shows everything that an answer covers.
+func questionText(q wire.Pending, code string, now time.Time) string {
 	var b strings.Builder
 	line := func(name, value string) {
 		if value != "" {
@@ -124,7 +124,7 @@ func fileShown(f wire.QuestionFile) string {
 // maxTyped is the longest line that is read, in bytes.
 const maxTyped = 4096
 
-// read takes what is typed.
+// read reads the answers.
 func (p *prompt) read() {
 	lines := bufio.NewReaderSize(p.in, maxTyped)
 	for {

@@ -74,7 +74,7 @@ func readReport(path, session string) (*auditreport.Report, error) {
 		e, err := log.Next()
 		var line *audit.LineError
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &line) {
-			break // the check told of it
+			break // the check reports it
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)

@@ -20,7 +20,7 @@ import (
 // scanAll at the end of a path asks for every file below it.
 const scanAll = "/..."
 
-// newScanCommand scans from inside what a controller scans from outside.
+// newScanCommand runs inside the scans that a controller runs outside.
 func newScanCommand() *cobra.Command {
 	var asJSON bool
 	var skip []string
@@ -85,7 +85,7 @@ func scanOptions(skip []string) (scan.Options, error) {
 	return o, nil
 }
 
-// scanPrinter scans paths and prints what is found as it is found.
+// scanPrinter scans paths and prints each finding at once.
 type scanPrinter struct {
 	out     io.Writer
 	json    bool

@@ -50,7 +50,7 @@ func newSessionCreateCommand() *cobra.Command {
 			return nil
 		},
 	}
-	o.placeFlags(cmd.Flags())
+	o.sessionFlags(cmd.Flags())
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the session (default: a random one)")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "end the session after this long, in whole seconds")
 	return cmd
@@ -96,7 +96,7 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 	if err := makeAuditDirectories(path, p.state.AuditKey()); err != nil {
 		return wire.Bootstrap{}, err
 	}
-	boot := o.directoriesOf(p)
+	boot := o.bootstrapOf(p)
 	boot.Vars, boot.AuditPath, boot.AuditKey = p.policy.Vars(), path, p.state.AuditKey()
 	boot.LifetimeSeconds = int(o.timeout / time.Second)
 	for _, source := range p.policy.Sources() {

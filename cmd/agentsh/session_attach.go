@@ -25,7 +25,7 @@ type attached struct {
 }
 
 // attach connects to the session that the flags name.
-func (o *execOptions) attach(ctx context.Context) (where, error) {
+func (o *execOptions) attach(ctx context.Context) (runner, error) {
 	registry, err := host.OpenRegistry()
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
@@ -43,7 +43,7 @@ func (o *execOptions) attach(ctx context.Context) (where, error) {
 	return a, nil
 }
 
-// sessionFailure says what to do when there is no such session.
+// sessionFailure adds advice where there is no such session.
 func sessionFailure(err error) error {
 	if errors.Is(err, host.ErrNoSession) {
 		return failure.New(failure.Ours, err, "'agentsh session list' names those that run")
@@ -78,7 +78,7 @@ func logSize(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// refusedSince reads what was refused since the log had a size. The supervisor
+// refusedSince reads the denials since the log had a size. The supervisor
 // has written everything about a command when it tells of its end; the last
 // line may be of another command and not whole.
 func refusedSince(path string, from int64) (denials, error) {

@@ -209,7 +209,7 @@ func direct(t *testing.T, dir string, tty *wire.TTY, environment []string, scrip
 		workspace: filepath.Join(dir, "work"),
 		audit:     filepath.Join(dir, "direct.jsonl"),
 	}
-	p, err := o.place()
+	p, err := o.openOneShot()
 	if err != nil {
 		t.Fatal(err)
 	}

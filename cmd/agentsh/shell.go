@@ -24,7 +24,7 @@ which bash itself does only where it is not interactive.`,
 			return o.shell(cmd, stdio{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()})
 		},
 	}
-	o.placeFlags(cmd.Flags())
+	o.sessionFlags(cmd.Flags())
 	o.commandFlags(cmd.Flags())
 	return cmd
 }
@@ -33,16 +33,16 @@ func (o *execOptions) shell(cmd *cobra.Command, std stdio) error {
 	if !foreground.IsTerminal(std.in) {
 		return failure.New(failure.Ours, errors.New("standard input is not a terminal"), "run a script with 'agentsh exec -- bash SCRIPT'")
 	}
-	p, err := o.place()
+	p, err := o.openOneShot()
 	if err != nil {
 		return err
 	}
-	return o.runAt(cmd.Context(), p, p.shell(), std)
+	return o.runWith(cmd.Context(), p, p.shell(), std)
 }
 
 // shell is the command line of an interactive bash that reads the operator's
 // startup script.
-func (p *place) shell() []string {
+func (p *oneShot) shell() []string {
 	startup := p.config.Policy.EnvInject()["BASH_ENV"]
 	if startup == "" {
 		startup = p.config.Environment.Inject["BASH_ENV"]

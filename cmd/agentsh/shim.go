@@ -48,14 +48,14 @@ func shimCommand(ctx context.Context, executable string, argv []string, std stdi
 	}
 	o := execOptions{config: layout.Config, program: executable, inherit: true}
 	o.tty = foreground.IsTerminal(os.Stdin) && foreground.IsTerminal(os.Stdout)
-	p, err := o.place()
+	p, err := o.openOneShot()
 	if err != nil {
 		return err
 	}
-	return o.runAt(ctx, p, argv, std)
+	return o.runWith(ctx, p, argv, std)
 }
 
-// newShimCommand puts agentsh in place of shells.
+// newShimCommand replaces shells by agentsh.
 func newShimCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shim",
@@ -173,7 +173,7 @@ func checkImage(root string) error {
 	return err
 }
 
-// printStates prints what is in place; anything unsound is a failure.
+// printStates prints the state of each shell; an unsound one is a failure.
 func printStates(w io.Writer, states []shim.State, asJSON bool) error {
 	sound := true
 	var b strings.Builder

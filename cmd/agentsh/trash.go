@@ -43,7 +43,7 @@ that trash.`,
 	return cmd
 }
 
-// trashEntry is one kept file as the commands show it.
+// trashEntry is one deleted file as the commands show it.
 type trashEntry struct {
 	ID      string       `json:"id"` // of the session, a slash, and in its trash
 	Path    wire.Name    `json:"path"`
@@ -59,13 +59,13 @@ type trashEntry struct {
 	id      string
 }
 
-// trashPlace is whose trash is meant.
-type trashPlace struct {
+// trashScope is the trash that a command works on.
+type trashScope struct {
 	from string // of a run, in its results; empty: that of the user's sessions
 	to   string // stands for the workspace of the run; empty: not known
 }
 
-func (p trashPlace) sessions() ([]*snapshot.Session, error) {
+func (p trashScope) sessions() ([]*snapshot.Session, error) {
 	if p.from != "" {
 		one, err := snapshot.ReadExported(p.from, p.to)
 		return []*snapshot.Session{one}, err
@@ -77,9 +77,9 @@ func (p trashPlace) sessions() ([]*snapshot.Session, error) {
 	return store.Sessions()
 }
 
-// entries are the kept files that lie below dir; of all sessions when dir is
+// entries are the deleted files below dir; of all sessions when dir is
 // empty.
-func (p trashPlace) entries(dir string) ([]trashEntry, error) {
+func (p trashScope) entries(dir string) ([]trashEntry, error) {
 	sessions, err := p.sessions()
 	if err != nil {
 		return nil, failure.New(failure.Ours, err, "")
@@ -134,7 +134,7 @@ func newTrashListCommand(from *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := trashPlace{from: *from}.entries(here)
+			list, err := trashScope{from: *from}.entries(here)
 			if err != nil {
 				return err
 			}
@@ -180,7 +180,7 @@ gone: --to names the directory that stands for its workspace.`,
 		Example: "  agentsh trash restore 3kq0c1r7x2ab/4\n  agentsh trash restore --from out/trash --to recovered 3kq0c1r7x2ab/4",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
-			place, err := restorePlace(*from, to)
+			place, err := restoreScope(*from, to)
 			if err != nil {
 				return err
 			}
@@ -206,8 +206,8 @@ gone: --to names the directory that stands for its workspace.`,
 	return cmd
 }
 
-// restorePlace is the trash of the command line, with where its files go.
-func restorePlace(from, to string) (p trashPlace, err error) {
+// restoreScope is the trash that the flags name, with the directory for its files.
+func restoreScope(from, to string) (p trashScope, err error) {
 	if (from == "") != (to == "") {
 		return p, failure.Usagef("--from and --to belong together: the trash of a run, and where its files go")
 	}
@@ -224,13 +224,13 @@ func restorePlace(from, to string) (p trashPlace, err error) {
 	return p, nil
 }
 
-// inOrder has the shortest paths first: a directory before what is in it.
+// inOrder sorts the shortest paths first: a directory before its content.
 func inOrder(list []trashEntry) []trashEntry {
 	return slices.SortedStableFunc(slices.Values(list), func(a, b trashEntry) int { return len(a.Path) - len(b.Path) })
 }
 
-// find finds kept files by the ids that list prints.
-func (p trashPlace) find(ids []string) ([]trashEntry, error) {
+// find finds deleted files by the ids that list prints.
+func (p trashScope) find(ids []string) ([]trashEntry, error) {
 	all, err := p.entries("")
 	if err != nil {
 		return nil, err
@@ -291,7 +291,7 @@ func (e *trashEntry) ask(ctx context.Context, r wire.KeepRequest) (done bool, er
 	})
 }
 
-// announce tells the running sessions that show a path that it was written.
+// announce reports a written path to the running sessions that show it.
 func announce(ctx context.Context, path string) error {
 	_, err := eachRunning(ctx, func(one host.Running) (wire.KeepRequest, bool) {
 		return wire.KeepRequest{Changed: []string{path}}, path == one.Workspace || strings.HasPrefix(path, one.Workspace+"/")
@@ -343,7 +343,7 @@ of every session.`,
 			if (len(ids) > 0) == (all || older > 0) {
 				return failure.Usagef("name files, or give --all or --older")
 			}
-			place := trashPlace{from: *from}
+			place := trashScope{from: *from}
 			entries, err := place.find(ids)
 			if len(ids) == 0 {
 				entries, err = place.entries("")

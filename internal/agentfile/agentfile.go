@@ -25,7 +25,7 @@ var errNoProgram = errors.New("is no program")
 
 // Find returns the path of an agentsh for an architecture (GOARCH): agentsh or
 // agentsh-ARCH beside this program, then in /usr/lib/agentsh, then agentsh on
-// the PATH. The error names every place that was looked at and what was there;
+// the PATH. The error names every path that was tried and what was there;
 // it is a [fs.ErrNotExist].
 func Find(arch string) (string, error) {
 	dirs := []string{layout.Library}
@@ -41,7 +41,7 @@ func find(arch string, dirs, path []string) (string, error) {
 		candidates = append(candidates, filepath.Join(dir, "agentsh"), filepath.Join(dir, "agentsh-"+arch))
 	}
 	for _, dir := range path {
-		if filepath.IsAbs(dir) { // the current directory is not the operator's word
+		if filepath.IsAbs(dir) { // the current directory is not the operator's explicit setting
 			candidates = append(candidates, filepath.Join(dir, "agentsh"))
 		}
 	}

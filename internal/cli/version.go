@@ -1,4 +1,4 @@
-// Package cli holds the commands that agentsh and agentctl have in common: what
+// Package cli has the commands that agentsh and agentctl share: what
 // this build is, and its manual.
 package cli
 
@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Build is what a program was built from.
+// Build identifies the build of a program.
 type Build struct {
 	Program string `json:"program"`
 	Version string `json:"version"`          // of the release, or as git describes the tree
-	Commit  string `json:"commit,omitempty"` // in hexadecimal digits; empty when the build was not told
+	Commit  string `json:"commit,omitempty"` // in hexadecimal digits; empty when the build does not know it
 	Go      string `json:"go"`               // version of the toolchain
 	OS      string `json:"os"`
 	Arch    string `json:"arch"` // GOARCH

@@ -21,9 +21,9 @@ import (
 type StreamError struct {
 	Stream string
 	Err    error
-	// Told says that the command was not ended for it, and that its own end counts:
-	// nobody took the output any more after a signal or a timeout had ended the
-	// command, or its input was empty.
+	// Told says that the command was not ended for it and that the command's own end
+	// counts: the output was not read after a signal or a timeout had ended the
+	// command, or the input was empty.
 	Told bool
 }
 
@@ -37,7 +37,7 @@ func (e *StreamError) Error() string {
 
 func (e *StreamError) Unwrap() error { return e.Err }
 
-// Hint is what a person can do about it.
+// Hint is advice for a person; empty: there is none.
 func (e *StreamError) Hint() string {
 	if e.Told {
 		return ""
@@ -55,7 +55,7 @@ func (e *StreamError) Code(ended int) int {
 
 var streamNames = [...]string{"standard input", "standard output", "standard error"}
 
-// forcedWait is how long a write may take after the command was told to end.
+// forcedWait bounds a write after the command was asked to end.
 const forcedWait = 2 * time.Second
 
 var errForced = fmt.Errorf("nobody read it for %s after the command was ended", forcedWait)
@@ -91,7 +91,7 @@ func Carry[R any](f Execute[R], closed func(R) R) Execute[R] {
 	}
 }
 
-// Messages is w for what this process has to say. Once ctx, that of main, has
+// Messages is w for messages of this process. Once ctx, that of main, has
 // ended by a signal, each message may take two seconds.
 func Messages(ctx context.Context, w io.Writer) io.Writer { return message(ctx, 2, w) }
 
@@ -102,10 +102,10 @@ func message(ctx context.Context, n int, w io.Writer) io.Writer {
 	return (&carried{end: func() {}, forced: ctx.Done()}).output(n, w)
 }
 
-// SignalsEnd has signals end this process again, as any other.
+// SignalsEnd restores the default action of signals: they end this process.
 func SignalsEnd() { signal.Reset(passed()...) }
 
-// carried is what became of the streams of one command.
+// carried records failures of the streams of one command.
 type carried struct {
 	end    func()
 	forced <-chan struct{}

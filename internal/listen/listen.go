@@ -1,4 +1,4 @@
-// Package listen keeps servers alive that run out of descriptors or memory.
+// Package listen lets servers survive a lack of descriptors or memory.
 package listen
 
 import (
@@ -15,17 +15,16 @@ import (
 // call Accept.
 type Sparing struct {
 	net.Listener
-	// Refused is told of each connection that is about to be closed; nil: nobody.
+	// Refused is called before each refused connection is closed; nil: it is not.
 	Refused func(net.Conn, error)
 
 	spare *os.File // gives its descriptor to the connection that is refused
 }
 
-// longest is how long Accept waits at most for descriptors where it could keep
-// none to spare.
+// longest bounds one wait of Accept for descriptors while it has no spare one.
 const longest = time.Second
 
-// Accept returns the next connection that there is room for. After an error it
+// Accept returns the next connection for which there are resources. After an error it
 // is not called again.
 func (s *Sparing) Accept() (net.Conn, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, longest) {
@@ -33,7 +32,7 @@ func (s *Sparing) Accept() (net.Conn, error) {
 		conn, err := s.Listener.Accept()
 		if err != nil && Exhausted(err) {
 			if s.spare == nil {
-				<-time.After(wait) // nothing tells when another goroutine closes a file
+				<-time.After(wait) // there is no event for a file that another goroutine closes
 				continue
 			}
 			if conn, err = s.shed(err); conn == nil && err == nil {
@@ -48,16 +47,16 @@ func (s *Sparing) Accept() (net.Conn, error) {
 	}
 }
 
-// save keeps a descriptor to spare, if there is one.
+// save opens the spare descriptor, if there is one left.
 func (s *Sparing) save() {
 	if s.spare == nil {
 		s.spare, _ = os.Open(os.DevNull) // without one Accept waits
 	}
 }
 
-// shed takes the next connection with the descriptor that was spared, and closes
-// it unless there is another one by now. Both results are nil when it did, or
-// when somebody else got the descriptor.
+// shed accepts the next connection with the spare descriptor, and closes it unless
+// another descriptor is free by now. Both results are nil when it was closed, or
+// when another goroutine got the descriptor.
 func (s *Sparing) shed(why error) (net.Conn, error) {
 	_ = s.spare.Close() // a descriptor of /dev/null
 	s.spare = nil

@@ -1,4 +1,5 @@
-// Package selfexec says what a process gets that this program starts of itself.
+// Package selfexec has the environment for processes in which this program runs
+// itself again.
 package selfexec
 
 // Environment is the environment of such a process: nothing of the caller's. A

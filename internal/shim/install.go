@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Install puts the program in place of the shells of a root. It can be run
-// again at any time: what is in place stays, a shell that a package has replaced
+// Install replaces the shells of a root directory by the program. It can be run
+// again at any time: installed shims stay, a shell that a package has replaced
 // since is set aside anew, and another program replaces the present one.
 func Install(rootDir, self string) ([]State, error) {
 	root, err := os.OpenRoot(rootDir)
@@ -44,7 +44,7 @@ func Install(rootDir, self string) ([]State, error) {
 	if err := r.plan(fresh, self); err != nil {
 		return nil, err
 	}
-	if err := r.write(root); err != nil { // first: it tells a shim of any age from a shell
+	if err := r.write(root); err != nil { // first: it distinguishes a shim of any age from a shell
 		return nil, err
 	}
 	if err := placeProgram(root, self); err != nil {
@@ -197,7 +197,7 @@ func syncDir(root *os.Root, name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// install sets the original aside and puts the program in its place.
+// install renames the original and installs the program under its name.
 func (e Entry) install(root *os.Root, fresh bool) error {
 	if fresh && e.Saved != "" {
 		if err := e.swap(root, e.Path, path.Join(dir, e.Saved)); err != nil {
@@ -294,8 +294,8 @@ func removeEmpty(root *os.Root, name string) error {
 	return err
 }
 
-// Status tells what is in place of every shell of a root, and whether originals
-// are what they were.
+// Status reports the file at the path of every shell of a root directory, and
+// whether the originals are unchanged.
 func Status(rootDir string) ([]State, error) {
 	root, err := os.OpenRoot(rootDir)
 	if err != nil {

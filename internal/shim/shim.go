@@ -1,4 +1,4 @@
-// Package shim puts agentsh in place of the shells of a root, and back.
+// Package shim replaces the shells of a root directory by agentsh, and restores them.
 //
 // A platform that starts "sh -c ..." by itself then starts agentsh, which runs
 // the shell that was there in a session. What is changed is listed in a manifest
@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-// Places below the root.
+// Paths below the root directory.
 const (
 	dir      = "usr/lib/agentsh/shells"
 	manifest = dir + "/manifest.json"
@@ -62,7 +62,7 @@ type record struct {
 	Entries  []Entry  `json:"entries"`
 }
 
-// State is what is in place of one shell.
+// State describes the file at the path of one shell.
 type State struct {
 	Path  string `json:"path"`
 	Sound bool   `json:"sound"` // the shim is in place and its original is unharmed
@@ -102,7 +102,7 @@ func read(root *os.Root) (record, error) {
 	return r, nil
 }
 
-// Shells are the shims that are in place in a root, with what they stand for.
+// Shells are the installed shims of a root directory, with the shells they replace.
 // An original that is missing is an error: nothing may stand for it.
 func Shells(rootDir string) ([]Shell, error) {
 	root, err := os.OpenRoot(rootDir)

@@ -24,9 +24,9 @@ import (
 
 // Descriptors that a session's supervisor is started with.
 const (
-	donatedBoot  = "bootstrap" // what to hold
-	donatedReady = "ready"     // gets nothing when the session is ready, else why it is not
-	donatedLock  = "lock"      // held until the process ends
+	donatedBoot  = "bootstrap" // describes the session
+	donatedReady = "ready"     // gets one zero byte when the session is ready, else the reason why not
+	donatedLock  = "lock"      // locked until the process ends
 )
 
 // maxReason is the longest reason for a failed start that is passed on, in bytes.
@@ -49,11 +49,11 @@ func startDaemon(ctx context.Context, v *reservation, config string, boot wire.B
 		return err
 	}
 	defer output.Close()
-	told, tell, err := os.Pipe()
+	result, tell, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer told.Close()
+	defer result.Close()
 	argv := []string{"agentsh", "serve", "--socket", filepath.Join(v.dir, registrySocket)}
 	if config != "" {
 		argv = append(argv, "--config", config)
@@ -64,23 +64,24 @@ func startDaemon(ctx context.Context, v *reservation, config string, boot wire.B
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = told.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = result.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := ready(told); err != nil {
+	if err := ready(result); err != nil {
 		server.Kill()
 		return errors.Join(err, ctx.Err())
 	}
 	return nil
 }
 
-// ready waits for the word of a session's supervisor: one byte, or why not.
-func ready(told io.Reader) error {
-	said, err := io.ReadAll(io.LimitReader(told, maxReason))
+// ready waits for the report of a session's supervisor: one zero byte, or why the
+// session did not open.
+func ready(result io.Reader) error {
+	said, err := io.ReadAll(io.LimitReader(result, maxReason))
 	switch {
 	case err != nil:
 		return fmt.Errorf("its supervisor: %w", err)
 	case len(said) == 0:
-		return errors.New("its supervisor ended without a word")
+		return errors.New("its supervisor ended without a report")
 	case said[0] != 0:
 		return errors.New(string(said))
 	}
@@ -182,7 +183,7 @@ func (d *daemon) answer(ctx context.Context) error {
 		select {
 		case <-d.session.Dead():
 			_ = l.Close()
-			d.lastWords(ctx)
+			d.awaitCallers(ctx)
 			cancel()
 		case <-ctx.Done():
 		}
@@ -197,7 +198,7 @@ func (d *daemon) answer(ctx context.Context) error {
 		conn, err := spared.Accept()
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				<-ctx.Done() // after the last words
+				<-ctx.Done() // after the callers know why
 				return nil
 			}
 			return fmt.Errorf("take a connection: %w", err)
@@ -210,9 +211,9 @@ func (d *daemon) answer(ctx context.Context) error {
 // why.
 const farewell = 2 * time.Second
 
-// lastWords waits until the callers of a session that has ended know why, for a
+// awaitCallers waits until the callers of a session that has ended know why, for a
 // time that is enough unless they do not listen.
-func (d *daemon) lastWords(ctx context.Context) {
+func (d *daemon) awaitCallers(ctx context.Context) {
 	limit := time.NewTimer(farewell)
 	defer limit.Stop()
 	select {
@@ -222,7 +223,7 @@ func (d *daemon) lastWords(ctx context.Context) {
 	}
 }
 
-// announce writes the session's record and tells its creator that it is ready.
+// announce writes the session's record and reports to its creator that it is ready.
 func (d *daemon) announce(ctx context.Context) error {
 	self, err := target.Identify(os.Getpid())
 	if err != nil {
@@ -254,7 +255,7 @@ func (d *daemon) announce(ctx context.Context) error {
 	return errors.Join(err, d.ready.Close())
 }
 
-// leave removes the session's directory, and tells a creator that still waits
+// leave removes the session's directory, and reports to a creator that still waits
 // why there is no session.
 func (d *daemon) leave(err error) error {
 	if err != nil {
@@ -272,18 +273,18 @@ func (d *daemon) connection(ctx context.Context, conn net.Conn) {
 		return
 	}
 	server := d.server
-	server.Handler = afterwards{d.handler}
+	server.Handler = drained{d.handler}
 	if err := channel.NewServer(conn, server).Serve(ctx); err != nil && ctx.Err() == nil {
 		d.session.Config().Log.Warn("connection ended", "reason", err)
 	}
 }
 
-// afterwards answers like the host; when a command's end is told, what the file
-// server refused it is in the audit log.
-type afterwards struct{ *handler }
+// drained is a handler that reports the end of a command only when the denials of
+// the file server are in the audit log.
+type drained struct{ *handler }
 
 // Exec runs one command. See [supervisor.Session.Exec].
-func (a afterwards) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (a drained) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	exit, left, err := a.session.Exec(ctx, req, s)
 	return exit, left, errors.Join(err, a.session.Files().Drain())
 }

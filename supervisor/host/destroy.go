@@ -32,7 +32,7 @@ func (r *Registry) Destroy(ctx context.Context, name string) error {
 		return fmt.Errorf("session %s: %w", name, err)
 	}
 	defer supervisor.Close()
-	// Who the number belongs to is asked when it can no longer change hands.
+	// The process is identified after it was opened: now the number cannot be reused.
 	if id, err := target.Identify(one.PID); err != nil || id.Start != one.StartTime {
 		r.removeDead(name)
 		return nil

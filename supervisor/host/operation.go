@@ -7,21 +7,21 @@ import (
 	"agentsh/supervisor"
 )
 
-// operation is what a session's callers ask of it as a whole.
+// operation answers requests about a session as a whole.
 type operation struct {
 	session *supervisor.Session
 	vars    map[string]string // of policies
 }
 
-// Approvals is what waits for a person.
+// Approvals are the questions that wait for a person.
 func (o operation) Approvals() []wire.Pending { return o.session.Approvals().List() }
 
-// Connections are those that are open to the outside.
+// Connections are the open connections to the outside.
 func (o operation) Connections() []wire.Connection {
 	return o.session.Network().Connections()
 }
 
-// Follow follows what waits. See [approve.Queue.Follow].
+// Follow reports the waiting questions whenever they change. See [approve.Queue.Follow].
 func (o operation) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
 	return o.session.Approvals().Follow(ctx, fn)
 }

@@ -21,8 +21,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Registry holds the running sessions of one user: a directory for each, named
-// after it, whose lock its supervisor holds for as long as it lives.
+// Registry lists the running sessions of one user. Each has a directory of its
+// name, which its supervisor locks for as long as it lives.
 type Registry struct{ dir string }
 
 // Files of a session's directory.
@@ -45,7 +45,7 @@ const maxSocketPath = 107
 // ErrNoSession means that no session of that name runs.
 var ErrNoSession = errors.New("no such session")
 
-// Running is a running session, as its record tells.
+// Running is the record of a running session.
 type Running struct {
 	Name      string     `json:"name"`
 	Session   string     `json:"session"` // id, as in the audit log
@@ -61,7 +61,7 @@ type Running struct {
 	Build     string     `json:"build"`
 }
 
-// sessionKeys are what a client of a session needs.
+// sessionKeys are the keys of a session's clients.
 type sessionKeys struct {
 	Key     []byte `json:"key"`      // the client's private half
 	HostKey []byte `json:"host_key"` // the session's public half
@@ -103,8 +103,8 @@ func (r *Registry) sweep() error {
 	return nil
 }
 
-// removeDead removes a session's directory if nobody holds its lock. Who holds
-// the lock that lies there now is the only one to remove it: another may have
+// removeDead removes a session's directory if nobody holds its lock. Only
+// the owner of the lock that is there now removes it: another process may have
 // been faster, and a new session may have the name already.
 func (r *Registry) removeDead(name string) {
 	dir := filepath.Join(r.dir, name)

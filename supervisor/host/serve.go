@@ -1,3 +1,11 @@
+// Package host serves sessions, lists those of a user and reports on the machine.
+//
+// Serve answers one controller and ServeSocket the callers of a session in the
+// background; both open the session through openHandler. [Registry] starts such
+// sessions (startDaemon), lists, attaches to and ends them. [Detect] tries the
+// primitives of package probe, and rules in a scratch session (trial.go);
+// coverage.go derives from them what enforces each group of rules. [ReadConfig]
+// reads the operator's configuration for all of them.
 package host
 
 import (
@@ -19,11 +27,11 @@ import (
 	"agentsh/supervisor/audit"
 )
 
-// Options are what a bootstrap leaves open.
+// Options complete a bootstrap.
 type Options struct {
 	Operator supervisor.OperatorConfig
 	Build    string // of this program, for the hello
-	// Confine gives up what this process does not need once its session runs: see
+	// Confine drops privileges that this process does not need once its session runs: see
 	// [supervisor.Session.Confine]. The process must be there for this session alone.
 	Confine bool
 }
@@ -152,8 +160,8 @@ func (h *handler) close() error {
 	return errors.Join(append(errs, h.log.Close())...)
 }
 
-// Keep carries out what the session's user asks of its trash and of what was
-// written behind its mounts.
+// Keep restores and removes deleted files, and has commands see files that were
+// written behind the mounts.
 func (h *handler) Keep(ctx context.Context, r wire.KeepRequest) error {
 	f := h.session.Files()
 	switch {
@@ -167,7 +175,7 @@ func (h *handler) Keep(ctx context.Context, r wire.KeepRequest) error {
 		h.session.Written(r.Changed)
 		return nil
 	}
-	return errors.New("nothing was asked")
+	return errors.New("the request is empty")
 }
 
 // Hold freezes the files for a checkpoint or a rollback, for as long as its process
@@ -213,7 +221,7 @@ func (h *handler) Events(ctx context.Context, from uint64) iter.Seq2[wire.Event,
 	}
 }
 
-// bootID tells machines and boots apart. See proc_sys_kernel(5).
+// bootID distinguishes machines and boots. See proc_sys_kernel(5).
 func bootID() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

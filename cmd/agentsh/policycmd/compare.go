@@ -14,7 +14,7 @@ import (
 )
 
 func newDiffCommand() *cobra.Command {
-	var at places
+	var at variables
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Say what policy B allows or denies otherwise than policy A",
@@ -77,7 +77,7 @@ func printDifference(out io.Writer, title string, d policytest.Difference) {
 }
 
 func newReplayCommand() *cobra.Command {
-	var at places
+	var at variables
 	var file string
 	var every bool
 	cmd := &cobra.Command{
@@ -152,7 +152,7 @@ func openLog(file string) (io.ReadCloser, error) {
 }
 
 func newLearnCommand() *cobra.Command {
-	var at places
+	var at variables
 	var name string
 	cmd := &cobra.Command{
 		Use:   "learn LOG",

@@ -33,7 +33,7 @@ func NewEnv() *cobra.Command {
 
 // envOptions are the flags of env explain.
 type envOptions struct {
-	at      places
+	at      variables
 	policy  string
 	request []string
 	inherit bool
@@ -99,7 +99,7 @@ func (o *envOptions) explain(out io.Writer, argv []string) error {
 	return nil
 }
 
-// layers are what a command would be built from.
+// layers are the sources of a command's environment.
 func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 	vars, err := o.at.values()
 	if err != nil {
@@ -219,7 +219,7 @@ func shownVariable(name, entry string, values bool) string {
 	return name + "=" + fmt.Sprintf("%q", strings.TrimPrefix(entry, name+"="))
 }
 
-// originText is where a variable comes from, in words.
+// originText describes where a variable comes from.
 func originText(o env.Origin) string {
 	text := o.Layer.String()
 	if o.Source != "" {

@@ -21,7 +21,7 @@ type shellStart struct {
 	must bool
 }
 
-// askBuiltin is what each shell is asked: is kill still one of its builtins?
+// askBuiltin is the script for each shell: is kill still one of its builtins?
 const askBuiltin = "type kill"
 
 // shellStarts are the ways env probe tries. See bash(1), INVOCATION, for those
@@ -47,7 +47,7 @@ var shellStarts = []shellStart{
 }
 
 func newEnvProbeCommand() *cobra.Command {
-	var at places
+	var at variables
 	var file string
 	cmd := &cobra.Command{
 		Use:   "probe -p FILE",
@@ -68,7 +68,7 @@ func newEnvProbeCommand() *cobra.Command {
 	return cmd
 }
 
-func probeShells(ctx context.Context, out io.Writer, file string, at *places) (err error) {
+func probeShells(ctx context.Context, out io.Writer, file string, at *variables) (err error) {
 	at.inSandbox()
 	p, err := at.load(file)
 	if err != nil {
@@ -108,7 +108,7 @@ const (
 	startupAbsent = "not here"
 )
 
-// shellVerdict reads what a shell answered.
+// shellVerdict interprets the answer of a shell.
 func shellVerdict(o outcome) string {
 	text := string(o.output)
 	switch {
@@ -132,7 +132,7 @@ func ruleOf(e wire.Exit) string {
 }
 
 // inSandbox makes the variables those of a scratch sandbox, where not given.
-func (p *places) inSandbox() {
+func (p *variables) inSandbox() {
 	if p.workspace == "" {
 		p.workspace = policytest.Vars()["WORKSPACE"]
 	}

@@ -23,9 +23,9 @@ import (
 	"agentsh/supervisor/host"
 )
 
-// question is what explain is asked about.
+// question is the request that explain evaluates.
 type question struct {
-	at          places
+	at          variables
 	policy      string
 	file        string
 	op          string
@@ -60,9 +60,9 @@ func newExplainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			by := heldBy(policytest.GroupOf(request))
+			by := enforcedBy(policytest.GroupOf(request))
 			if q.here {
-				if by, err = heldHere(cmd.Context(), p, request); err != nil {
+				if by, err = enforcedHere(cmd.Context(), p, request); err != nil {
 					return failure.New(failure.Ours, err, "")
 				}
 			}
@@ -208,8 +208,8 @@ func findProgram(name string) string {
 	return ""
 }
 
-// heldBy says what carries out decisions of a group in a sandbox.
-func heldBy(g policy.Group) string {
+// enforcedBy says what enforces the decisions of a group in a sandbox.
+func enforcedBy(g policy.Group) string {
 	switch g {
 	case policy.GroupCommand:
 		return "the notification of each execve, verified before the program's first instruction"
@@ -226,9 +226,9 @@ func heldBy(g policy.Group) string {
 	return ""
 }
 
-// heldHere tries the mechanisms of this machine and says which of them carries
+// enforcedHere tries the mechanisms of this machine and says which of them carries
 // out a decision.
-func heldHere(ctx context.Context, p *policy.Policy, request policy.Request) (string, error) {
+func enforcedHere(ctx context.Context, p *policy.Policy, request policy.Request) (string, error) {
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
 		return "", err
@@ -252,7 +252,7 @@ func heldHere(ctx context.Context, p *policy.Policy, request policy.Request) (st
 	return "", fmt.Errorf("nothing is known of what enforces %s", name)
 }
 
-// explain prints one decision. The exit code tells a denial from the rest.
+// explain prints one decision. The exit code distinguishes a denial.
 func explain(out io.Writer, p *policy.Policy, request policy.Request, by string) error {
 	d, diagnostic := p.Evaluate(request)
 	fmt.Fprintf(out, "request:  %s\n", policytest.Describe(request))
@@ -295,7 +295,7 @@ func explainGuard(out io.Writer, p *policy.Policy, request policy.Request) {
 	}
 }
 
-// explainText says what is decided about each command that the text of a
+// explainText prints the decision on each command that the text of a
 // shell's -c names, and whether all are allowed. The words a shell would have
 // to compute are taken as they are written.
 func explainText(out io.Writer, p *policy.Policy, request policy.Request) bool {

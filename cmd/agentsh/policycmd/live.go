@@ -12,7 +12,7 @@ import (
 // liveResult is one command of a test file, really run.
 type liveResult struct {
 	file, name, at string
-	problem        string // empty: what happened is what was expected
+	problem        string // empty: as expected
 }
 
 // runLive runs the commands of suites in a scratch sandbox under p and compares
@@ -58,8 +58,8 @@ func liveCommand(c *policytest.Case) []string {
 	return q.Argv
 }
 
-// compareLive says how an outcome is not what was expected. Only a denial can
-// be told from outside: what an allowed command does is its own business.
+// compareLive says how an outcome differs from the expected one. Only a denial can
+// be observed from outside; the result of an allowed command is not compared.
 func compareLive(want policytest.Want, o outcome) string {
 	permitted := want.Effect == policy.Allow || want.Effect == policy.Audit || want.Effect == policy.Redirect
 	switch {

@@ -39,21 +39,21 @@ func New() *cobra.Command {
 	return cmd
 }
 
-// places are the flags that say what the variables of a policy stand for.
-type places struct {
+// variables are the flags that say what the variables of a policy stand for.
+type variables struct {
 	workspace string
 	home      string
 	vars      []string
 }
 
-func (p *places) flags(cmd *cobra.Command) {
+func (p *variables) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.workspace, "workspace", "", "what ${WORKSPACE} stands for (default: the current directory)")
 	cmd.Flags().StringVar(&p.home, "home", "", "what ${HOME} stands for (default: "+layout.CommandHome+")")
 	cmd.Flags().StringArrayVar(&p.vars, "var", nil, "NAME=VALUE of a variable in patterns; may be repeated")
 }
 
 // values are the variables to load a policy with.
-func (p *places) values() (map[string]string, error) {
+func (p *variables) values() (map[string]string, error) {
 	workspace := p.workspace
 	if workspace == "" {
 		dir, err := os.Getwd()
@@ -85,7 +85,7 @@ func (p *places) values() (map[string]string, error) {
 }
 
 // load loads a policy file and what it extends.
-func (p *places) load(file string) (*policy.Policy, error) {
+func (p *variables) load(file string) (*policy.Policy, error) {
 	vars, err := p.values()
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func readBounded(name string) ([]byte, error) {
 }
 
 func newCheckCommand() *cobra.Command {
-	var at places
+	var at variables
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
@@ -170,7 +170,7 @@ func check(out io.Writer, files []string, vars map[string]string, strict bool) e
 	return nil
 }
 
-// printProblems prints the problems an error holds, if it holds any.
+// printProblems prints the problems of an error, if it has any.
 func printProblems(out io.Writer, err error) bool {
 	var problems policy.Problems
 	if !errors.As(err, &problems) {

@@ -45,7 +45,7 @@ func readEvasions(kind string) ([]evasion, error) {
 	return out, nil
 }
 
-// verdict is what came of one evasion.
+// verdict is the outcome of one evasion.
 type verdict string
 
 const (
@@ -64,7 +64,7 @@ type attempt struct {
 }
 
 func newProbeCommand() *cobra.Command {
-	var at places
+	var at variables
 	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "probe FILE",
@@ -82,7 +82,7 @@ func newProbeCommand() *cobra.Command {
 	return cmd
 }
 
-func probe(ctx context.Context, out io.Writer, file string, at *places, verbose bool) error {
+func probe(ctx context.Context, out io.Writer, file string, at *variables, verbose bool) error {
 	at.inSandbox()
 	p, err := at.load(file)
 	if err != nil {
@@ -137,8 +137,8 @@ type trial struct {
 func (pr *prober) work() string { return pr.policy.Vars()["WORKSPACE"] }
 
 // runAll runs trials side by side, each in a directory of its own, and lets
-// judge say what came of each.
-func (pr *prober) runAll(ctx context.Context, s *scratch, trials []trial, judge func(*trial, outcome)) error {
+// assess decide the verdict of each.
+func (pr *prober) runAll(ctx context.Context, s *scratch, trials []trial, assess func(*trial, outcome)) error {
 	if err := pr.control(ctx, s); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (pr *prober) runAll(ctx context.Context, s *scratch, trials []trial, judge 
 				o, err := pr.script(ctx, s, t)
 				mu.Lock()
 				if err == nil {
-					judge(t, o)
+					assess(t, o)
 				} else if first == nil {
 					first = err
 				}
@@ -207,8 +207,8 @@ func (pr *prober) script(ctx context.Context, s *scratch, t *trial) (outcome, er
 	return s.run(ctx, "/bin/sh", "-c", b.String())
 }
 
-// tell is the verdict of a script that prints mark when it gets through.
-func (t *trial) tell(o outcome, mark string) {
+// decide sets the verdict of a script that prints mark when it gets through.
+func (t *trial) decide(o outcome, mark string) {
 	switch {
 	case o.denied():
 		t.attempt.verdict, t.attempt.detail = verdictUnknown, "the policy denies the shell that would try"
@@ -268,7 +268,7 @@ func (pr *prober) commands(ctx context.Context) ([]attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = pr.runAll(ctx, s, trials, func(t *trial, o outcome) { t.tell(o, t.vars["M"]) })
+	err = pr.runAll(ctx, s, trials, func(t *trial, o outcome) { t.decide(o, t.vars["M"]) })
 	if closed := s.Close(); err == nil {
 		err = closed
 	}
@@ -335,7 +335,7 @@ file_rules:
   - {name: settings, paths: ["/etc/ld.so.cache", "/etc/alternatives/**"], operations: [read, list, stat], decision: allow}
 `
 
-// fingerprints runs each target, allowed, and keeps a line to know it by.
+// fingerprints runs each target, allowed, and returns a line that identifies it.
 func (pr *prober) fingerprints(ctx context.Context, targets []string) (map[string]fingerprint, error) {
 	p, err := syntax.Load(policy.Source{Name: "watching", Data: []byte(watching)}, syntax.Options{Vars: pr.policy.Vars()})
 	if err != nil {
@@ -352,7 +352,7 @@ func (pr *prober) fingerprints(ctx context.Context, targets []string) (map[strin
 			if err = runErr; err != nil {
 				break
 			}
-			if text := tellingLine(o.output, target); text != "" {
+			if text := distinctLine(o.output, target); text != "" {
 				out[target] = fingerprint{argument, text}
 				break
 			}
@@ -366,7 +366,7 @@ func (pr *prober) fingerprints(ctx context.Context, targets []string) (map[strin
 
 // tellingLine is the first line that a shell's complaint about the program
 // cannot hold.
-func tellingLine(output []byte, target string) string {
+func distinctLine(output []byte, target string) string {
 	for l := range strings.Lines(string(output)) {
 		l = strings.TrimSpace(l)
 		if len(l) >= 6 && l != target && !strings.Contains(l, "not found") && !strings.Contains(l, "denied") &&

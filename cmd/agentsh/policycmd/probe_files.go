@@ -103,7 +103,7 @@ func (pr *prober) fileOnce(ctx context.Context, target *protectedFile, list []ev
 		if err != nil {
 			return nil, err
 		}
-		target.judge(&t, o)
+		target.assess(&t, o)
 		out = append(out, t.attempt)
 		if t.attempt.verdict == verdictThrough {
 			return out, nil
@@ -112,7 +112,7 @@ func (pr *prober) fileOnce(ctx context.Context, target *protectedFile, list []ev
 	return out, nil
 }
 
-// protected says what of a file can be probed; nil: nothing.
+// protected describes how a file can be probed; nil: not at all.
 func (pr *prober) protected(name string) *protectedFile {
 	denies := func(op policy.FileOp) bool {
 		d, _ := pr.policy.Evaluate(&policy.FileRequest{Path: name, Op: op})
@@ -157,13 +157,13 @@ func plant(root, file string, content []byte) error {
 	return nil
 }
 
-// judge looks at what a script printed and at the file itself.
-func (f *protectedFile) judge(t *trial, o outcome) {
+// assess compares the output of a script and the file itself.
+func (f *protectedFile) assess(t *trial, o outcome) {
 	line, _, _ := bytes.Cut(bytes.TrimSpace(f.content), []byte("\n"))
 	if f.read {
-		t.tell(o, string(line))
+		t.decide(o, string(line))
 	} else {
-		t.tell(o, "\x00") // reading it is no breach
+		t.decide(o, "\x00") // reading it is no breach
 	}
 	if t.attempt.verdict == verdictThrough {
 		t.attempt.detail = "it was read"
@@ -198,7 +198,7 @@ func (pr *prober) hosts(ctx context.Context) (out []attempt, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the probe: %w", err)
 	}
-	defer func() { _ = service.Close() }() // nothing is left to tell
+	defer func() { _ = service.Close() }() // the result is known
 	if a, ok := service.Addr().(*net.TCPAddr); ok {
 		d, _ := pr.policy.Evaluate(&policy.NetworkRequest{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: a.Port, Protocol: "tcp"})
 		if d.Effect == policy.Deny {
@@ -225,7 +225,7 @@ func (pr *prober) hosts(ctx context.Context) (out []attempt, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = pr.runAll(ctx, s, trials, func(t *trial, o outcome) { t.tell(o, t.vars["M"]) })
+	err = pr.runAll(ctx, s, trials, func(t *trial, o outcome) { t.decide(o, t.vars["M"]) })
 	if closed := s.Close(); err == nil {
 		err = closed
 	}

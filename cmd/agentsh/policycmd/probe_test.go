@@ -83,7 +83,7 @@ func TestProbeJudgesAFileByWhatIsLeftOfIt(t *testing.T) {
 			}
 			f := &protectedFile{host: file, content: []byte("secret\n"), read: tt.read, change: tt.change}
 			var tr trial
-			f.judge(&tr, outcome{output: []byte(tt.printed)})
+			f.assess(&tr, outcome{output: []byte(tt.printed)})
 			if tr.attempt.detail != tt.want || (tr.attempt.verdict == verdictThrough) != (tt.want != "") {
 				t.Errorf("verdict is %s, %q, want %q", tr.attempt.verdict, tr.attempt.detail, tt.want)
 			}
@@ -95,7 +95,7 @@ func TestProbeJudgesAFileByWhatIsLeftOfIt(t *testing.T) {
 // nothing when it is held.
 func TestEvasionsWorkWhereNothingIsDenied(t *testing.T) {
 	needSandbox(t)
-	at := places{}
+	at := variables{}
 	at.inSandbox()
 	file := filepath.Join(t.TempDir(), "p.yaml")
 	open := strings.NewReplacer("IDENTITY", "", "deny", "allow").Replace(probed)

@@ -60,7 +60,7 @@ func qualityLines(t *tested, o testOptions) []line {
 	return out
 }
 
-// survivor says what a mutant does and which request shows it.
+// survivor describes a mutant and the request that shows it.
 func survivor(m policytest.Mutant) string {
 	return fmt.Sprintf("%s: no test notices; a test of this request would: %s", m, policytest.Describe(m.Witness))
 }
@@ -77,7 +77,7 @@ func printTests(out io.Writer, all []*tested, o testOptions) error {
 	return printText(out, all, o)
 }
 
-// printText prints failures, what was measured and one closing line.
+// printText prints failures, measurements and one closing line.
 func printText(out io.Writer, all []*tested, o testOptions) error {
 	failed := 0
 	list := lines(all, o)
@@ -123,7 +123,7 @@ func printTAP(out io.Writer, list []line) error {
 	return nil
 }
 
-// oneLine keeps a name from ending the line or starting a TAP directive.
+// oneLine prevents a name from ending the line or starting a TAP directive.
 func oneLine(s string) string {
 	out := []rune(s)
 	for i, c := range out {

@@ -20,7 +20,7 @@ import (
 	"agentsh/supervisor/host"
 )
 
-// maxTrialOutput is how much of a trial's output is kept, in bytes.
+// maxTrialOutput bounds the stored output of a trial, in bytes.
 const maxTrialOutput = 1 << 20
 
 // trialTime is how long one trial may take.
@@ -114,7 +114,7 @@ func (s *scratch) run(ctx context.Context, argv ...string) (outcome, error) {
 	return outcome{exit: exit, output: output.bytes()}, err
 }
 
-// limited keeps the first bytes written to it and drops the rest.
+// limited stores the first bytes written to it and drops the rest.
 type limited struct {
 	mu   sync.Mutex
 	kept bytes.Buffer

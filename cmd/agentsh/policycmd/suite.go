@@ -51,7 +51,7 @@ func newTestCommand() *cobra.Command {
 	return cmd
 }
 
-// tested is what came of all test files of one policy.
+// tested is the outcome of all test files of one policy.
 type tested struct {
 	policy   *policy.Policy
 	reports  []policytest.Report
@@ -62,7 +62,7 @@ type tested struct {
 	notMutated error // why no mutant was tried
 }
 
-// failures counts what must make the exit code 1.
+// failures counts the failures that make the exit code 1.
 func (t *tested) failures(o testOptions) int {
 	n := 0
 	for _, r := range t.reports {
@@ -111,7 +111,7 @@ func runTests(ctx context.Context, out io.Writer, args []string, o testOptions) 
 	return nil
 }
 
-// findSuites lists the test files that args name or hold.
+// findSuites lists the test files that args name or contain.
 func findSuites(args []string) ([]string, error) {
 	var files []string
 	for _, arg := range args {

@@ -78,12 +78,12 @@ func probeMountAPI() (string, error) {
 
 // probePrivateProc mounts a procfs, which the kernel refuses in a user namespace
 // where the one that is there is covered in parts.
-func probePrivateProc() (string, error) {
+func probePrivateProc() error {
 	mount, err := fileSystem("proc", map[string]string{"hidepid": "2"})
 	if err != nil {
-		return "", err
+		return err
 	}
-	return "", unix.Close(mount)
+	return unix.Close(mount)
 }
 
 // probeOverlay lays one directory over another.

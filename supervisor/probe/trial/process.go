@@ -37,41 +37,41 @@ func probeGetfd() (string, error) {
 	return "", nil
 }
 
-func probeSubreaper() (string, error) {
+func probeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return "", err
+		return err
 	}
 	var set int32
 	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&set)), 0, 0, 0); err != nil {
-		return "", err
+		return err
 	}
 	if set != 1 {
-		return "", errors.New("PR_SET_CHILD_SUBREAPER had no effect")
+		return errors.New("PR_SET_CHILD_SUBREAPER had no effect")
 	}
-	return "", nil
+	return nil
 }
 
 // probeLimits sets the hard limits that sessions set, and looks at the one they
 // mark processes by.
-func probeLimits() (string, error) {
+func probeLimits() error {
 	var mark unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &mark); err != nil {
-		return "", err
+		return err
 	}
 	if mark.Max != unix.RLIM_INFINITY {
-		return "", fmt.Errorf("the hard limit RLIMIT_RTTIME is %d: it must be unlimited", mark.Max)
+		return fmt.Errorf("the hard limit RLIMIT_RTTIME is %d: it must be unlimited", mark.Max)
 	}
 	for _, l := range []struct{ resource, value int }{{unix.RLIMIT_NPROC, 64}, {unix.RLIMIT_NOFILE, 64}, {unix.RLIMIT_CORE, 0}} {
 		want := unix.Rlimit{Cur: uint64(l.value), Max: uint64(l.value)}
 		var got unix.Rlimit
 		if err := errors.Join(unix.Setrlimit(l.resource, &want), unix.Getrlimit(l.resource, &got)); err != nil {
-			return "", err
+			return err
 		}
 		if got != want {
-			return "", fmt.Errorf("resource limit %d is %d instead of %d", l.resource, got.Max, want.Max)
+			return fmt.Errorf("resource limit %d is %d instead of %d", l.resource, got.Max, want.Max)
 		}
 	}
-	return "", nil
+	return nil
 }
 
 // probeVsock makes a socket and asks for the machine's own number. See vsock(7).

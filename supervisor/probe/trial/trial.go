@@ -19,10 +19,10 @@ const Nothing = "nothing"
 
 // trials are all trials by name. Each returns what it found out.
 var trials = map[string]func() (string, error){
-	Nothing:            func() (string, error) { return "", nil },
+	Nothing:            bare(func() error { return nil }),
 	"seccomp_notify":   func() (string, error) { return probeSeccomp(0) },
 	"wait_killable":    probeKillable,
-	"private_proc":     probePrivateProc,
+	"private_proc":     bare(probePrivateProc),
 	"landlock":         probeLandlock,
 	"landlock_scopes":  probeLandlockScopes,
 	"landlock_net":     probeLandlockNet,
@@ -33,9 +33,14 @@ var trials = map[string]func() (string, error){
 	"fuse_passthrough": probePassthrough,
 	"pidfd":            probePidfd,
 	"pidfd_getfd":      probeGetfd,
-	"subreaper":        probeSubreaper,
-	"limits":           probeLimits,
+	"subreaper":        bare(probeSubreaper),
+	"limits":           bare(probeLimits),
 	"vsock":            probeVsock,
+}
+
+// bare is a trial that finds out nothing but whether it works.
+func bare(try func() error) func() (string, error) {
+	return func() (string, error) { return "", try() }
 }
 
 // ErrUnknown is in the chain of the error of a trial that does not exist.
