@@ -31,8 +31,8 @@ type request struct {
 	Purge     []string        `json:"purge,omitempty"`      // ids in the trash
 	Restore   *restoreRequest `json:"restore,omitempty"`
 	Init      int             `json:"init,omitempty"` // pid of the session's init
-	Hold      bool            `json:"hold,omitempty"`
-	Release   *released       `json:"release,omitempty"`
+	Freeze    bool            `json:"freeze,omitempty"`
+	Unfreeze  *unfreeze       `json:"unfreeze,omitempty"`
 	Answer    *answered       `json:"answer,omitempty"` // has no reply
 	Ping      bool            `json:"ping,omitempty"`   // answer
 	Drain     bool            `json:"drain,omitempty"`  // answer when every event so far was sent
@@ -51,9 +51,8 @@ type answered struct {
 	wire.Answer
 }
 
-// released ends a hold and tells what was written meanwhile, in the mount of a
-// tag.
-type released struct {
+// unfreeze ends a freeze and reports what was written meanwhile, in the mount of a tag.
+type unfreeze struct {
 	Tag     string        `json:"tag,omitempty"`
 	Changes []wire.Change `json:"changes,omitempty"`
 }

@@ -179,15 +179,14 @@ func (c *Control) Restore(ctx context.Context, id string, force bool) error {
 	return c.call(ctx, request{Restore: &restoreRequest{id, force}}, nil)
 }
 
-// Hold waits for what runs and lets nothing be opened, made, changed in name or
-// removed until Release; files that are open are read and written. Other calls
-// but Drain fail meanwhile.
-func (c *Control) Hold(ctx context.Context) error { return c.call(ctx, request{Hold: true}, nil) }
+// Freeze waits for the requests that run. Until Unfreeze nothing is opened, made,
+// renamed or removed; files that are open can be read and written. Meanwhile every call
+// except Drain and Ping fails.
+func (c *Control) Freeze(ctx context.Context) error { return c.call(ctx, request{Freeze: true}, nil) }
 
-// Release ends a hold. list is what was written behind the mount of a tag
-// meanwhile.
-func (c *Control) Release(ctx context.Context, tag string, list []wire.Change) error {
-	return c.call(ctx, request{Release: &released{tag, list}}, nil)
+// Unfreeze ends a freeze. list is what was written meanwhile behind the mount of a tag.
+func (c *Control) Unfreeze(ctx context.Context, tag string, list []wire.Change) error {
+	return c.call(ctx, request{Unfreeze: &unfreeze{tag, list}}, nil)
 }
 
 // Purge removes files that soft_delete kept for good.

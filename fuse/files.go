@@ -127,8 +127,8 @@ func (f *files) giveOwner(p made, st *unix.Stat_t) error {
 	return p.Stat(st)
 }
 
-// keepPrevious keeps what the file at p holds if the session has not changed it
-// yet under its names. It serves differences only: what cannot be kept is not.
+// keepPrevious stores the content of the file at p if the session has not changed it
+// yet under its names. Only differences are made from it, so a failure is ignored.
 func (f *files) keepPrevious(names []string, p tree.Entry) {
 	if f.previous == nil {
 		return
@@ -139,7 +139,7 @@ func (f *files) keepPrevious(names []string, p tree.Entry) {
 			continue
 		}
 		f.previous.mu.Lock()
-		_ = f.previous.kept.Save(from, p.DirFD, p.Name)
+		_ = f.previous.store.Save(from, p.DirFD, p.Name)
 		f.previous.mu.Unlock()
 	}
 }
@@ -167,12 +167,12 @@ func errno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// BeforeName names the donated descriptor of the directory that keeps what files
-// of the first mount held before they were changed.
-const BeforeName = "before"
+// PreviousName names the donated descriptor of the directory that stores the previous
+// content of changed files of the first mount.
+const PreviousName = "previous"
 
-// previous keeps the old content of changed files. A nil previous keeps nothing.
+// previous stores the previous content of changed files.
 type previous struct {
-	mu   sync.Mutex
-	kept *snapshot.Previous
+	mu    sync.Mutex
+	store *snapshot.Previous
 }

@@ -6,23 +6,23 @@ import (
 	"agentsh/internal/wire"
 )
 
-// hold stops everything that is judged by path in all mounts. What is open may
+// freeze stops everything that is judged by path in all mounts. What is open may
 // still be read and written.
-func (s *server) hold() {
+func (s *server) freeze() {
 	for _, m := range s.mounts {
 		m.tree.Moves.Lock()
 		m.nodes.recordOpenWrites()
 	}
-	s.held = true
+	s.frozen = true
 }
 
-// release ends a hold. What was written meanwhile enters the change record, and
-// the kernel forgets what it knew.
-func (s *server) release(r *released) (forget func(), err error) {
-	if !s.held {
-		return nil, errors.New("the files are not held")
+// unfreeze ends a freeze. What was written meanwhile enters the change record, and the
+// kernel forgets what it cached.
+func (s *server) unfreeze(r *unfreeze) (forget func(), err error) {
+	if !s.frozen {
+		return nil, errors.New("the files are not frozen")
 	}
-	s.held = false
+	s.frozen = false
 	var written *mount
 	for _, m := range s.mounts {
 		if m.tag == r.Tag && len(r.Changes) > 0 {
@@ -42,7 +42,7 @@ func (s *server) release(r *released) (forget func(), err error) {
 	}, nil
 }
 
-// replay records what somebody else did to the backing, in its order.
+// replay records changes that another process made to the backing, in their order.
 func (m *mount) replay(list []wire.Change) {
 	for _, c := range list {
 		switch c.Kind {

@@ -21,7 +21,7 @@ func TestWhatIsHeldWaitsAndSeesWhatWasWritten(t *testing.T) {
 	open, err := os.OpenFile(s.path("a"), os.O_WRONLY, 0)
 	must(t, err)
 	defer open.Close()
-	must(t, s.control.Hold(t.Context()))
+	must(t, s.control.Freeze(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- os.WriteFile(s.path("late"), nil, 0o644) }()
 	if _, err := open.WriteString("OLD"); err != nil { // what is open is not stopped
@@ -38,7 +38,7 @@ func TestWhatIsHeldWaitsAndSeesWhatWasWritten(t *testing.T) {
 	must(t, os.Remove(s.back("new")))
 	must(t, os.RemoveAll(s.back("d")))
 	must(t, os.WriteFile(s.back("back"), []byte("b"), 0o644))
-	must(t, s.control.Release(t.Context(), "ws", []wire.Change{{Path: "new", Kind: "deleted"}, {Path: "d/f", Kind: "deleted"},
+	must(t, s.control.Unfreeze(t.Context(), "ws", []wire.Change{{Path: "new", Kind: "deleted"}, {Path: "d/f", Kind: "deleted"},
 		{Path: "d", Kind: "deleted"}, {Path: "back", Kind: "created"}}))
 	must(t, <-done)
 	holds(t, s.path("back"), "b")
@@ -47,7 +47,7 @@ func TestWhatIsHeldWaitsAndSeesWhatWasWritten(t *testing.T) {
 			t.Errorf("%s: %v", gone, err)
 		}
 	}
-	if err := s.control.Release(t.Context(), "ws", nil); err == nil {
+	if err := s.control.Unfreeze(t.Context(), "ws", nil); err == nil {
 		t.Error("released twice")
 	}
 	list, err := s.control.Changes(t.Context(), "ws")

@@ -70,7 +70,7 @@ func runInside() int {
 func serveForTest(tags []string) int {
 	donated := map[string]*os.File{}
 	for i, tag := range tags {
-		if tag == TrashName || tag == BeforeName {
+		if tag == TrashName || tag == PreviousName {
 			donated[tag] = os.NewFile(uintptr(4+2*i), tag)
 			break
 		}
@@ -144,7 +144,7 @@ func start(t testing.TB, o options) *session {
 	s.server.Args[0] = serverName
 	s.server.Stderr = os.Stderr
 	s.server.ExtraFiles = []*os.File{theirs, dev, back}
-	for name, path := range map[string]string{TrashName: o.trash, BeforeName: o.before} {
+	for name, path := range map[string]string{TrashName: o.trash, PreviousName: o.before} {
 		if path != "" {
 			dir, err := os.Open(path)
 			must(t, err)

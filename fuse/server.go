@@ -29,7 +29,7 @@ type server struct {
 	report  *reporter
 	asks    *approvals
 	people  questions
-	held    bool // for a checkpoint: every tree.Moves is locked
+	frozen  bool // for a checkpoint: every tree.Moves is locked
 	events  sync.WaitGroup
 }
 
@@ -102,13 +102,13 @@ func raiseOpenFiles() {
 func (s *server) handle(ctx context.Context, r request) (forget func(), err error) {
 	switch {
 	case len(s.mounts) == 0 || r.Configure != nil:
-	case r.Release != nil:
-		return s.release(r.Release)
+	case r.Unfreeze != nil:
+		return s.unfreeze(r.Unfreeze)
 	case r.Forget != "":
 		return s.invalidate(string(r.Forget))
-	case r.Restore != nil && !s.held:
+	case r.Restore != nil && !s.frozen:
 		return s.restore(r.Restore)
-	case r.Commit && !s.held:
+	case r.Commit && !s.frozen:
 		return s.commit()
 	}
 	return nil, s.handleAtOnce(ctx, r)
@@ -121,10 +121,10 @@ func (s *server) handleAtOnce(ctx context.Context, r request) error {
 		return s.configure(ctx, r.Configure)
 	case len(s.mounts) == 0:
 		return errors.New("not configured")
-	case s.held && !r.Drain && !r.Ping:
-		return errors.New("the files are held for a checkpoint: try again")
-	case r.Hold:
-		s.hold()
+	case s.frozen && !r.Drain && !r.Ping:
+		return errors.New("the files are frozen for a checkpoint: try again")
+	case r.Freeze:
+		s.freeze()
 		return nil
 	case r.Prepare != nil:
 		return s.prepare(r.Prepare)
@@ -168,13 +168,13 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		}
 	}
 	var old *previous
-	if dir := s.donated[BeforeName]; dir != nil {
-		delete(s.donated, BeforeName)
+	if dir := s.donated[PreviousName]; dir != nil {
+		delete(s.donated, PreviousName)
 		kept, err := snapshot.OpenPrevious(dir)
 		if err != nil {
 			return err
 		}
-		old = &previous{kept: kept}
+		old = &previous{store: kept}
 	}
 	if err := supported(rules, s.trash != nil); err != nil {
 		return err

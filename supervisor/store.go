@@ -105,7 +105,7 @@ func (st *store) donations() ([]launch.Donation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	out := []launch.Donation{{Name: fuse.BeforeName, File: before}}
+	out := []launch.Donation{{Name: fuse.PreviousName, File: before}}
 	if !st.softDeletes {
 		return out, nil
 	}

@@ -182,7 +182,7 @@ func freezeSession(
 	if err != nil {
 		return nil, nil, err
 	}
-	lost, end, err := client.Hold(ctx)
+	lost, end, err := client.Freeze(ctx)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("session %s: %w", name, err), client.Close())
 	}

@@ -29,11 +29,11 @@ type ClientConfig struct {
 // Client is the controller's end of one connection. It is safe for concurrent
 // use.
 type Client struct {
-	conn   ssh.Conn
-	hello  wire.Hello
-	cancel func()
-	wg     sync.WaitGroup
-	holds  holds
+	conn    ssh.Conn
+	hello   wire.Hello
+	cancel  func()
+	wg      sync.WaitGroup
+	freezes freezes
 
 	done chan struct{} // closed when the connection ended
 	err  error         // why; set before done is closed
@@ -91,7 +91,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	dead := make(chan error, 1)
-	c.wg.Go(func() { dead <- keepalive(live, sc, cfg.Keepalive, c.holds.any) })
+	c.wg.Go(func() { dead <- keepalive(live, sc, cfg.Keepalive, c.freezes.any) })
 	c.wg.Go(func() {
 		err := sc.Wait()
 		cancel()

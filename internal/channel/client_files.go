@@ -109,55 +109,56 @@ func (c *Client) Keep(ctx context.Context, r wire.KeepRequest) error {
 	return wrap("keep", "", err)
 }
 
-// holds counts the holds of a connection. While there is one neither side takes
-// silence for death: who is stopped in the middle of a rollback goes on with it,
-// and what it relies on must still hold then. One that ended closes the connection.
-type holds struct{ n atomic.Int32 }
+// freezes counts the freezes of a connection. While there is one, neither side takes
+// silence for the end of the other: a client that is stopped during a rollback goes on
+// with it later, and the files must still be frozen then. A freeze that ended because
+// of an error closes the connection.
+type freezes struct{ n atomic.Int32 }
 
-func (h *holds) any() bool { return h.n.Load() > 0 }
+func (f *freezes) any() bool { return f.n.Load() > 0 }
 
-func (h *holds) begin() (end func()) {
-	h.n.Add(1)
-	return func() { h.n.Add(-1) }
+func (f *freezes) begin() (end func()) {
+	f.n.Add(1)
+	return func() { f.n.Add(-1) }
 }
 
-// Hold has the session hold its files. lost is closed when they are not held any
-// more. release ends the hold and tells what was written behind its mounts; it
+// Freeze has the session freeze its files. ended is closed when they are not frozen any
+// more. unfreeze ends the freeze and reports what was written behind the mounts; it
 // must be called.
-func (c *Client) Hold(ctx context.Context) (lost <-chan struct{}, release func([]wire.Change) error, err error) {
-	told, tell := io.Pipe()
-	held := &heldSign{held: make(chan struct{})}
-	ended := make(chan struct{})
-	var failed error // set before ended is closed
-	end := c.holds.begin()
-	go func() { // release waits for it, or the failure below
-		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &wire.KeepRequest{Hold: true}}, body{in: told, out: held})
+func (c *Client) Freeze(ctx context.Context) (ended <-chan struct{}, unfreeze func([]wire.Change) error, err error) {
+	in, report := io.Pipe()
+	frozen := &signal{given: make(chan struct{})}
+	done := make(chan struct{})
+	var failed error // set before done is closed
+	end := c.freezes.begin()
+	go func() { // unfreeze waits for it, or the failure below
+		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &wire.KeepRequest{Freeze: true}}, body{in: in, out: frozen})
 		end()
-		_ = told.CloseWithError(io.ErrClosedPipe) // release must not wait for a reader
-		failed = wrap("hold", "", err)
-		close(ended)
+		_ = in.CloseWithError(io.ErrClosedPipe) // unfreeze must not wait for a reader
+		failed = wrap("freeze", "", err)
+		close(done)
 	}()
 	select {
-	case <-held.held:
-	case <-ended:
-		return nil, nil, errors.Join(failed, tell.Close())
+	case <-frozen.given:
+	case <-done:
+		return nil, nil, errors.Join(failed, report.Close())
 	}
-	return ended, func(list []wire.Change) error {
-		err := json.NewEncoder(tell).Encode(append([]wire.Change{}, list...))
-		_ = tell.Close() // never fails
-		<-ended
+	return done, func(list []wire.Change) error {
+		err := json.NewEncoder(report).Encode(append([]wire.Change{}, list...))
+		_ = report.Close() // never fails
+		<-done
 		return errors.Join(err, failed)
 	}, nil
 }
 
-// heldSign is where the server says that the files are held.
-type heldSign struct {
-	once sync.Once
-	held chan struct{}
+// signal is a writer whose first write closes a channel.
+type signal struct {
+	once  sync.Once
+	given chan struct{}
 }
 
-func (h *heldSign) Write(p []byte) (int, error) {
-	h.once.Do(func() { close(h.held) })
+func (s *signal) Write(p []byte) (int, error) {
+	s.once.Do(func() { close(s.given) })
 	return len(p), nil
 }
 

@@ -97,9 +97,9 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 		return nil, changes, err
 	case req.Op == wire.OpKeep && req.Keep != nil:
 		if k, ok := s.cfg.Handler.(Keeper); ok {
-			if req.Keep.Hold {
-				defer s.holds.begin()()
-				return nil, nil, k.Hold(ctx, in, atOnce{out})
+			if req.Keep.Freeze {
+				defer s.freezes.begin()()
+				return nil, nil, k.Freeze(ctx, in, atOnce{out})
 			}
 			return nil, nil, k.Keep(ctx, *req.Keep)
 		}

@@ -34,13 +34,13 @@ type Handler interface {
 	Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error]
 }
 
-// Keeper is a [Handler] whose session keeps things for its user.
+// Keeper is a [Handler] whose session has a trash and can be frozen.
 type Keeper interface {
 	Keep(ctx context.Context, r wire.KeepRequest) error
-	// Hold holds the files, writes a byte to out, and releases them when in has
-	// told what was written meanwhile or ends. No clock ends it: a client that is
-	// stopped is about to go on.
-	Hold(ctx context.Context, in io.Reader, out io.Writer) error
+	// Freeze freezes the files and writes a byte to out. It unfreezes them when in
+	// ends, or after the list of changes that in reports. No deadline ends it: a
+	// client that is stopped may go on.
+	Freeze(ctx context.Context, in io.Reader, out io.Writer) error
 }
 
 // ServerConfig is what a server is made of.
@@ -137,12 +137,12 @@ func (c *Clients) claim(id string) error {
 
 // Server is the supervisor's end of one connection.
 type Server struct {
-	conn  net.Conn
-	cfg   ServerConfig
-	slots chan struct{}
-	relay *relay // not nil: channels are passed on, and the handler has no part in it
-	holds holds
-	wg    sync.WaitGroup
+	conn    net.Conn
+	cfg     ServerConfig
+	slots   chan struct{}
+	relay   *relay // not nil: channels are passed on, and the handler has no part in it
+	freezes freezes
+	wg      sync.WaitGroup
 }
 
 // NewServer makes the server of one connection. Serve closes conn.
@@ -181,7 +181,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	_ = s.conn.SetDeadline(time.Time{}) // fails when the connection has ended, as chans tells
 	dead := make(chan error, 1)
-	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive, s.holds.any) })
+	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive, s.freezes.any) })
 	s.wg.Go(func() { s.globals(reqs) })
 	for c := range chans {
 		s.open(ctx, c)

@@ -115,9 +115,9 @@ type KeepRequest struct {
 	Force   bool     `json:"force,omitempty"`   // restore: replace what has the name now
 	Purge   []string `json:"purge,omitempty"`   // ids in the session's trash
 	Changed Names    `json:"changed,omitempty"` // paths inside that were written behind the mounts
-	// Hold holds the files until the request's data, a list of [Change] of the
-	// workspace as JSON, has come. One byte comes back when they are held.
-	Hold bool `json:"hold,omitempty"`
+	// Freeze freezes the files until the request's data, a list of [Change] of the
+	// workspace as JSON, has come. One byte comes back when they are frozen.
+	Freeze bool `json:"freeze,omitempty"`
 }
 
 // FileReply ends every operation of the files channel.

@@ -72,13 +72,13 @@ func (s *Server) Freeze(ctx context.Context, in io.Reader, out io.Writer) error 
 	if s == nil {
 		return errNone
 	}
-	if err := s.control.Hold(ctx); err != nil {
+	if err := s.control.Freeze(ctx); err != nil {
 		return err
 	}
 	list, err := frozen(ctx, in, out)
 	thaw, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer end()
-	return errors.Join(err, s.control.Release(thaw, s.cfg.Mounts[0].Path, list))
+	return errors.Join(err, s.control.Unfreeze(thaw, s.cfg.Mounts[0].Path, list))
 }
 
 // frozen reports that the files are frozen and waits for the changes.

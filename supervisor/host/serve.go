@@ -178,9 +178,9 @@ func (h *handler) Keep(ctx context.Context, r wire.KeepRequest) error {
 	return errors.New("the request is empty")
 }
 
-// Hold freezes the files for a checkpoint or a rollback, for as long as its process
+// Freeze freezes the files for a checkpoint or a rollback, for as long as its process
 // lives and the session does. See [channel.Keeper].
-func (h *handler) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
+func (h *handler) Freeze(ctx context.Context, in io.Reader, out io.Writer) error {
 	return h.session.Files().Freeze(ctx, in, out)
 }
 

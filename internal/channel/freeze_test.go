@@ -13,21 +13,21 @@ import (
 	"agentsh/internal/wire"
 )
 
-// keeper holds until it is told to release, or the connection ends.
+// keeper freezes until it is asked to unfreeze, or the connection ends.
 type keeper struct {
 	handler
 	ended chan error
-	told  []wire.Change
+	list  []wire.Change
 }
 
 func (k *keeper) Keep(context.Context, wire.KeepRequest) error { return nil }
 
-func (k *keeper) Hold(ctx context.Context, in io.Reader, out io.Writer) error {
+func (k *keeper) Freeze(ctx context.Context, in io.Reader, out io.Writer) error {
 	if _, err := out.Write([]byte{0}); err != nil {
 		return err
 	}
 	said := make(chan error, 1)
-	go func() { said <- json.NewDecoder(in).Decode(&k.told) }()
+	go func() { said <- json.NewDecoder(in).Decode(&k.list) }()
 	var err error
 	select {
 	case err = <-said:
@@ -52,8 +52,8 @@ func (s *stoppable) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// holding is a connection with a hold, of which the client may be stopped.
-func holding(t *testing.T) (k *keeper, client *stoppable, c *Client, lost <-chan struct{}, release func([]wire.Change) error) {
+// freezing is a connection with a freeze, of which the client may be stopped.
+func freezing(t *testing.T) (k *keeper, client *stoppable, c *Client, lost <-chan struct{}, release func([]wire.Change) error) {
 	server, end := wires()
 	k, client = &keeper{ended: make(chan error, 1)}, &stoppable{Conn: end, stopped: make(chan struct{}, 1)}
 	served := make(chan error, 1)
@@ -65,26 +65,26 @@ func holding(t *testing.T) (k *keeper, client *stoppable, c *Client, lost <-chan
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close(); <-served })
-	lost, release, err = c.Hold(context.Background())
+	lost, release, err = c.Freeze(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return k, client, c, lost, release
 }
 
-// TestAHoldOutlastsAStoppedClient: who stops a rollback and lets it go on opens no
+// TestAFreezeOutlastsAStoppedClient: a client that stops a rollback and goes on with it opens no
 // gap, however long that takes.
-func TestAHoldOutlastsAStoppedClient(t *testing.T) {
+func TestAFreezeOutlastsAStoppedClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, client, c, lost, release := holding(t)
+		k, client, c, lost, release := freezing(t)
 		client.stopped <- struct{}{}
 		<-time.After(24 * time.Hour) // of the bubble
 		synctest.Wait()
 		select {
 		case err := <-k.ended:
-			t.Fatalf("the hold ended: %v", err)
+			t.Fatalf("the freeze ended: %v", err)
 		case <-lost:
-			t.Fatal("the hold is lost")
+			t.Fatal("the freeze has ended")
 		default:
 		}
 		<-client.stopped
@@ -92,8 +92,8 @@ func TestAHoldOutlastsAStoppedClient(t *testing.T) {
 		if err := release([]wire.Change{{Path: "a", Kind: "created"}}); err != nil {
 			t.Error(err)
 		}
-		if err := <-k.ended; err != nil || len(k.told) != 1 {
-			t.Errorf("told %v, %v", k.told, err)
+		if err := <-k.ended; err != nil || len(k.list) != 1 {
+			t.Errorf("told %v, %v", k.list, err)
 		}
 		<-time.After(time.Minute) // of the bubble: the connection answers as before
 		if err := c.Err(); err != nil {
@@ -107,22 +107,22 @@ func TestAHoldOutlastsAStoppedClient(t *testing.T) {
 	})
 }
 
-// TestAHoldEndsWithItsClient, and the client knows when it has ended.
-func TestAHoldEndsWithItsClient(t *testing.T) {
+// TestAFreezeEndsWithItsClient, and the client knows when it has ended.
+func TestAFreezeEndsWithItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, client, c, lost, release := holding(t)
+		k, client, c, lost, release := freezing(t)
 		client.Close()
-		if err := <-k.ended; err == nil && k.told != nil {
-			t.Errorf("told %v", k.told)
+		if err := <-k.ended; err == nil && k.list != nil {
+			t.Errorf("told %v", k.list)
 		}
 		<-lost
 		if err := release(nil); err == nil {
-			t.Error("a hold that was lost is released")
+			t.Error("a freeze that has ended is unfrozen")
 		}
 		c.Close()
 	})
 	synctest.Test(t, func(t *testing.T) {
-		k, _, c, lost, release := holding(t)
+		k, _, c, lost, release := freezing(t)
 		c.Close()
 		<-k.ended
 		<-lost
