@@ -200,7 +200,7 @@ func TestAGoProgramReachesWhatRulesAllow(t *testing.T) {
 
 // What a session gets is never faster than its policy says; how much slower is
 // the machine's matter.
-func TestASessionIsHeldToItsBandwidth(t *testing.T) {
+func TestTheBandwidthOfASessionIsLimited(t *testing.T) {
 	testenv.Need(t, testenv.Program("curl"))
 	const size = 1 << 20
 	big := make([]byte, size)

@@ -303,7 +303,7 @@ cat /usr/lib/agentsh/ca-bundle.pem; env`,
 	}
 }
 
-func TestAReloadClosesWhatIsNoLongerPermitted(t *testing.T) {
+func TestAReloadClosesConnectionsThatAreNoLongerPermitted(t *testing.T) {
 	o := newOutside(t, http.HandlerFunc(greet))
 	b := o.open(t, netRules, func(*Config) {})
 	exit, out := b.run(t, "curl", "-sS", "--cacert", "ca.pem", "https://allowed.test/")
@@ -325,7 +325,7 @@ func TestAReloadClosesWhatIsNoLongerPermitted(t *testing.T) {
 }
 
 // Another user than root opens its sessions in user namespaces.
-func TestTheNetworkHoldsWithoutPrivilege(t *testing.T) {
+func TestTheNetworkIsEnforcedWithoutPrivilege(t *testing.T) {
 	testenv.Need(t, testenv.UserNotif, testenv.FUSE, testenv.Landlock, testenv.UserNS)
 	if os.Geteuid() == 0 {
 		self, err := os.Open("/proc/self/exe")

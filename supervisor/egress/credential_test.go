@@ -162,7 +162,7 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 			}
 		}
 		w.wantDenial("by credential api")
-		for _, e := range w.settledAfter(c) {
+		for _, e := range w.finishedAfter(c) {
 			if strings.Contains(fmt.Sprintf("%+v %+v %+v", e, e.Rule, e.Net), "real-secret") {
 				t.Errorf("an event holds the value: %+v", e)
 			}
@@ -170,7 +170,7 @@ func TestPlaceholdersAreSwappedAtTheirEndpointsOnly(t *testing.T) {
 	}
 }
 
-func TestACredentialHasOnePlace(t *testing.T) {
+func TestACredentialHasOnePosition(t *testing.T) {
 	for _, test := range []struct {
 		header, query, url, with string
 		good                     bool
@@ -206,11 +206,11 @@ func TestPlaceholdersInTunnelsThatAreNoTLSAreRefused(t *testing.T) {
 	if text := <-got; strings.Contains(text, mark) {
 		t.Errorf("%q came through", text)
 	}
-	w.settled()
+	w.finished()
 	w.wantDenial("by credential api: the placeholder of the credential api stands in what is sent to git.test:22")
 }
 
-func TestWhatIsCompressedIsReadOrRefused(t *testing.T) {
+func TestCompressedAnswersAreDecodedOrRefused(t *testing.T) {
 	w := newWorld(t, everything, credentials("Authorization", "", "api.test"))
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -265,7 +265,7 @@ func TestScrubbingAcrossTheBordersOfReads(t *testing.T) {
 	}
 }
 
-func TestCredentialsThatCannotBeHeldAreRefused(t *testing.T) {
+func TestCredentialsThatCannotBeProtectedAreRefused(t *testing.T) {
 	good := Credential{Name: "a", Placeholder: mark, Value: value, Endpoints: []string{"a.test"}, Header: "Authorization"}
 	for what, change := range map[string]func(*Credential){
 		"no name": func(c *Credential) { c.Name = "" }, "short placeholder": func(c *Credential) { c.Placeholder = "short" },
@@ -292,7 +292,7 @@ func TestCredentialsThatCannotBeHeldAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheAuthorityIsTheSessionsOwn(t *testing.T) {
+func TestEachSessionHasItsOwnAuthority(t *testing.T) {
 	a, b := newWorld(t, everything, credentials("Authorization", "", "api.test")), newWorld(t, everything, nil)
 	if bytes.Equal(a.p.CA(), b.p.CA()) {
 		t.Error("two sessions have one authority")

@@ -18,7 +18,7 @@ network_rules:
   - {name: net, cidrs: [198.51.100.0/24], decision: allow}
 `
 
-func TestAllowedHostsAreReachedAndOthersAreToldWhy(t *testing.T) {
+func TestAllowedHostsAreReachedAndOthersReadTheReason(t *testing.T) {
 	w := newWorld(t, simple, nil)
 	w.place(w.web(true, hello("secure")), "192.0.2.1", 443, "good.test")
 	w.place(w.web(false, hello("plain")), "192.0.2.1", 80, "good.test", "evil.test")
@@ -44,7 +44,7 @@ func TestAllowedHostsAreReachedAndOthersAreToldWhy(t *testing.T) {
 	}
 	c.CloseIdleConnections()
 	var ends int
-	for _, e := range w.settled() {
+	for _, e := range w.finished() {
 		if e.Phase == "end" {
 			ends++
 			if e.Rule == nil || e.Rule.Name != "web" || e.Net.Sent == 0 || e.Net.Received == 0 || !strings.HasPrefix(e.Net.Address, "192.0.2.1:") {

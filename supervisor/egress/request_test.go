@@ -108,7 +108,7 @@ func TestARequestThatServersReadDifferentlyIsRefusedOrRewritten(t *testing.T) {
 			t.Errorf("%s: %v %+v, want %d", name, err, res, test.code)
 		}
 		_ = c.Close()
-		w.settled()
+		w.finished()
 		if got := server.take(); !slices.Equal(got, test.serve) &&
 			(len(got) != 1 || len(test.serve) != 1 || strings.TrimSpace(got[0]) != strings.TrimSpace(test.serve[0])) {
 			t.Errorf("%s: the server got %q, want %q", name, got, test.serve)
@@ -231,7 +231,7 @@ func answerOf(f *http2.Framer) (string, error) {
 }
 
 // Servers read a query in different ways.
-func TestAQueryThatOverridesTheMethodIsSeen(t *testing.T) {
+func TestAQueryThatOverridesTheMethodIsJudged(t *testing.T) {
 	for query, want := range map[string]string{
 		"_method=DELETE": "DELETE", "a=b&_method=DELETE": "DELETE", "a=1;_method=DELETE": "DELETE", "_method=DELETE;a": "DELETE",
 		"%5fmethod=%44ELETE": "DELETE", ".method=DELETE": "DELETE", "+_method=DELETE": "DELETE", "_method=DELETE&b=%zz": "DELETE",

@@ -18,7 +18,7 @@ import (
 )
 
 // Libraries write the same text in different ways.
-func TestAValueIsKnownInEveryWayThatLibrariesWriteIt(t *testing.T) {
+func TestAValueIsFoundInEveryEncodingOfLibraries(t *testing.T) {
 	for _, c := range []struct{ value, written, by string }{
 		{"q/Zk+81=pp&x==", "q%2fZk%2b81%3dpp%26x%3d%3d", "small letters in escapes"},
 		{"q Zk+81==", "q%20Zk%2B81%3D%3D", "encodeURIComponent"},

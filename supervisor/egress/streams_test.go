@@ -392,7 +392,7 @@ func TestManyRequestsOfHTTP2ReachAServerOfHTTP1AtOnce(t *testing.T) {
 
 // Streams of all kinds pass byte by byte, many at once, and leave nothing behind.
 // STREAMS says how many; make streams has 100,000.
-func TestStreamsOfAllKindsPassWhole(t *testing.T) {
+func TestStreamsOfAllKindsPassUnchanged(t *testing.T) {
 	total, err := strconv.Atoi(os.Getenv("STREAMS"))
 	if err != nil {
 		total = 3000

@@ -54,7 +54,7 @@ func TestAThousandTunnelsAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	ended := 0
-	for _, e := range w.settled() {
+	for _, e := range w.finished() {
 		if e.Phase == "end" && e.Target == "plain.test:9" {
 			ended++
 		}

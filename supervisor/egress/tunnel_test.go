@@ -56,7 +56,7 @@ func TestEachRequestOfAConnectionIsJudged(t *testing.T) {
 			}
 		}
 		// One connection for all of it, with HTTP/2 where the client speaks it.
-		events := w.settledAfter(c)
+		events := w.finishedAfter(c)
 		opened, requests := 0, 0
 		for _, e := range events {
 			if e.Phase == "begin" {
@@ -228,7 +228,7 @@ func TestBothHalvesOfATunnelEndByThemselves(t *testing.T) {
 	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
 		t.Errorf("%q %v", rest, err)
 	}
-	for _, e := range w.settled() {
+	for _, e := range w.finished() {
 		if e.Phase == "end" && (e.Net.Sent != int64(len(sent)) || e.Net.Received != 0) {
 			t.Errorf("%+v", e.Net)
 		}
@@ -265,7 +265,7 @@ func talker(t testing.TB, greeting string) string {
 	return l.Addr().String()
 }
 
-func TestServersThatSpeakFirstAreHeard(t *testing.T) {
+func TestServersThatSendFirstAreRelayed(t *testing.T) {
 	w := newWorld(t, lookedInto, nil)
 	w.place(talker(t, "220 hello\r\n"), "192.0.2.1", 25, "plain.test")
 	c, in, code, _ := w.connect("plain.test:25")
@@ -283,7 +283,7 @@ func TestServersThatSpeakFirstAreHeard(t *testing.T) {
 	if rest, _ := io.ReadAll(in); len(rest) > 0 {
 		t.Errorf("%q", rest)
 	}
-	w.settled()
+	w.finished()
 	w.wantDenial("spoke before a request")
 }
 
@@ -338,7 +338,7 @@ func TestSOCKS(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	w.settled()
+	w.finished()
 	if n := len(w.denials()); n != 9 {
 		t.Errorf("%d denials: %q", n, w.denials())
 	}
@@ -389,7 +389,7 @@ func query(t *testing.T, addr net.Addr, name string, kind dnsmessage.Type) (dnsm
 	return a.RCode, out
 }
 
-func TestNamesAndDivertedConnections(t *testing.T) {
+func TestNamesAndRedirectedConnections(t *testing.T) {
 	w := newWorld(t, simple+`
   - {name: six, domains: [six.test], decision: allow}
   - {name: looked, domains: [looked.test], methods: [GET], decision: allow}
@@ -488,7 +488,7 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 			t.Errorf("redirected and inspected, %s: %d %s", method, code, body)
 		}
 	}
-	w.settledAfter(c)
+	w.finishedAfter(c)
 	_ = w.p.Close()
 	for range 2 {
 		if err := <-served; !errors.Is(err, ErrClosed) {
@@ -497,7 +497,7 @@ func TestNamesAndDivertedConnections(t *testing.T) {
 	}
 }
 
-func TestAPersonDecidesAndNobodyDenies(t *testing.T) {
+func TestAPersonApprovesAndNoAnswerDenies(t *testing.T) {
 	var asked []string
 	var mu sync.Mutex
 	w := newWorld(t, `
@@ -542,7 +542,7 @@ network_rules:
 	}
 }
 
-func TestANewPolicyEndsWhatItDoesNotPermit(t *testing.T) {
+func TestANewPolicyEndsConnectionsThatItDoesNotPermit(t *testing.T) {
 	w := newWorld(t, simple, nil)
 	w.place(talker(t, ""), "192.0.2.1", 443, "good.test")
 	w.place(talker(t, ""), "198.51.100.1", 443)
@@ -580,7 +580,7 @@ func TestANewPolicyEndsWhatItDoesNotPermit(t *testing.T) {
 	_ = stays.Close()
 }
 
-func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
+func TestConnectionsThatCannotBeRecordedAreRefused(t *testing.T) {
 	w := newWorld(t, lookedInto, nil)
 	w.place(w.web(false, hello("x")), "192.0.2.1", 80, "plain.test", "looked.test")
 	w.mu.Lock()
@@ -618,7 +618,7 @@ func TestRulesOfPrograms(t *testing.T) {
 		}
 		c.CloseIdleConnections()
 	}
-	if e := w.settled()[0]; e.Command != "c1" || e.Process.PID != 7 {
+	if e := w.finished()[0]; e.Command != "c1" || e.Process.PID != 7 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -644,7 +644,7 @@ func TestTooManyConnectionsAndTooLongHeaders(t *testing.T) {
 	}
 }
 
-func TestBandwidthIsHeld(t *testing.T) {
+func TestBandwidthIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(1 << 20)
 		start := time.Now()
@@ -690,7 +690,7 @@ func TestManyConnectionsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	w.settled()
+	w.finished()
 	if n := len(w.denials()); n != 24 {
 		t.Errorf("%d denials", n)
 	}

@@ -234,8 +234,8 @@ func (w *world) connect(to string) (net.Conn, *bufio.Reader, int, string) {
 	return c, in, res.StatusCode, body
 }
 
-// settled waits until every connection is recorded and returns the events.
-func (w *world) settled() []wire.Event {
+// finished waits until every connection is recorded and returns the events.
+func (w *world) finished() []wire.Event {
 	w.t.Helper()
 	for late := time.After(guard); len(w.p.Connections()) > 0 || w.unended() > 0; {
 		select {
@@ -295,11 +295,11 @@ func hello(name string) http.HandlerFunc {
 	}
 }
 
-// settledAfter ends a client's idle connections first.
-func (w *world) settledAfter(c *http.Client) []wire.Event {
+// finishedAfter ends a client's idle connections first.
+func (w *world) finishedAfter(c *http.Client) []wire.Event {
 	w.t.Helper()
 	c.CloseIdleConnections()
-	return w.settled()
+	return w.finished()
 }
 
 // sink is a server that takes one connection and gives all it read.

@@ -169,7 +169,7 @@ try: u6.sendto(b"x", ("2001:db8::1", 443)); print("sent")
 except PermissionError: print("refused")
 `
 
-func TestWhatLeavesEndsAtTheListeners(t *testing.T) {
+func TestOutgoingConnectionsAreRedirectedToTheListeners(t *testing.T) {
 	both(t, func(t *testing.T) {
 		i, listeners, dns := namespace(t)
 		serve(t, i)
@@ -238,7 +238,7 @@ func echo(t *testing.T, l net.Listener, diag *netns.Sockets) {
 	}
 }
 
-func TestASocketThatIsNotThereIsNotFound(t *testing.T) {
+func TestASocketThatDoesNotExistIsNotFound(t *testing.T) {
 	both(t, func(t *testing.T) {
 		i, _, _ := namespace(t)
 		serve(t, i)
