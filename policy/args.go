@@ -6,14 +6,14 @@ import (
 	"agentsh/policy/glob"
 )
 
-// wordPattern is one element of args: alternatives, or ** for any words.
+// ArgPattern is one element of args: alternatives, or ** for any arguments.
 //
-// Operands and options are matched apart, since programs take them in any
-// order: operand elements in order, option elements anywhere before a --. A
-// rule that permits must cover every word, options with their values
-// (--output=*), while a rule that refuses ignores words after its last element
-// and matches an option with any value and in any abbreviation. Each side
-// reads the pattern in the stricter way.
+// Operands and options are matched separately, since programs take them in any
+// order. Operand elements match in order, option elements anywhere before a --.
+//
+// A rule that permits must match every argument, and options with their values
+// (--output=*). A rule that denies ignores arguments after its last element. It
+// matches an option with any value and in any abbreviation.
 type ArgPattern struct {
 	Any    bool
 	Option bool
@@ -22,8 +22,8 @@ type ArgPattern struct {
 	Text   string
 }
 
-// valuesExcept is the alternative NAME=!VALUES of a rule that refuses: an option
-// of that name with a value that is none of the values. Where a program has
+// OtherValues is the alternative NAME=!VALUES of a rule that denies: an option of
+// that name with a value that is none of the values. Where a program has
 // subcommands it is an option of the program itself: git -c, not git commit -c.
 type OtherValues struct{ Name, Values *glob.Glob }
 
@@ -98,8 +98,9 @@ func abbreviated(pattern *glob.Glob, name string, g *grammar) bool {
 	return false
 }
 
-// matchWords reports whether the arguments, without the program's name, match.
-// all asks that every word is covered.
+// MatchArgs reports whether the arguments, without the program's name, match. With
+// all, every argument must match. program, a path or name, selects the option
+// grammar.
 func MatchArgs(pattern []ArgPattern, program string, args []string, all bool) bool {
 	var operandSpace [32]operand
 	var optionSpace [16]argWord
@@ -163,11 +164,11 @@ type operand struct {
 	value bool
 }
 
-// maxWords is how many elements args may have.
+// MaxArgs is how many elements args may have.
 const MaxArgs = 60
 
 // matchOperands matches operands in order; ** takes any number of them. It
-// follows every way at once: a bit of at says that the elements before it have
+// follows every alternative at once: a bit of at is set if the elements before it have
 // been matched. What may be the value of an option can be left out when a rule
 // refuses.
 func matchOperands(pattern []ArgPattern, operands []operand, all bool) bool {

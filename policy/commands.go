@@ -20,8 +20,8 @@ type commandRules struct {
 	files       *fileRules
 }
 
-// newCommandRules prepares what decisions look up. files say which links a
-// command could have made.
+// newCommandRules prepares what decisions look up. files are needed for links that
+// a command could have made.
 func newCommandRules(d *Definition, files *fileRules) commandRules {
 	c := commandRules{
 		rules:       d.Rules[GroupCommand],
@@ -77,7 +77,7 @@ type subject struct {
 
 // command decides a command: the program itself, every program of its chain,
 // and, where these are wrappers, what their arguments name. The strictest
-// answer holds.
+// decision applies.
 func (c *commandRules) decide(q *CommandRequest) (Decision, reason) {
 	s := subject{program: &q.Program, argv: q.Argv, request: q}
 	d, why := c.program(&s)
@@ -94,7 +94,7 @@ func (c *commandRules) decide(q *CommandRequest) (Decision, reason) {
 }
 
 // inside decides for the payloads of one program, if it is a wrapper. Those
-// that the chain holds are judged there, by their files.
+// that are in the chain are evaluated there, by their files.
 func (c *commandRules) payloads(s *subject) ([]Payload, Decision, reason) {
 	d, why := Decision{Effect: Allow}, reason{}
 	name := c.wrapped(s)
@@ -208,7 +208,7 @@ func (c *commandRules) names(s *subject, found *matches, multi bool) {
 	}
 }
 
-// matches are what the rules say to the names of one program.
+// matches are the rules that match the names of one program.
 type matches struct {
 	certain  *Rule // the strictest for names that are certain
 	doubtful *Rule // the strictest for names its caller could choose
@@ -219,7 +219,7 @@ func (o *matches) add(rule *Rule, certain bool) {
 	switch {
 	case rule == nil:
 	case rule.Command.AllPrograms && !rule.Effect.Permits():
-		// It says nothing about this name: another name may be permitted.
+		// It is not about this name. Another name may be permitted.
 		if certain {
 			o.closing = stricterRule(o.closing, rule)
 		}
@@ -241,7 +241,7 @@ func (c *commandRules) fromOutside(link string) bool {
 	return !cleanPath(link)
 }
 
-// settle puts together what the rules say to all names.
+// combine decides by the rules that match the names of a program.
 func (c *commandRules) combine(s *subject, found matches) (Decision, reason) {
 	d := Decision{Effect: c.other}
 	why := reason{about: s.program.Path}

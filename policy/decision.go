@@ -71,7 +71,7 @@ type RedirectTo struct {
 }
 
 // At returns the rule's name and position.
-func (r *Rule) At() *wire.RuleAt { return ruleAt(r.Name, r.Pos) }
+func (rule *Rule) At() *wire.RuleAt { return ruleAt(rule.Name, rule.Pos) }
 
 // Decision is the outcome of one request.
 type Decision struct {
@@ -135,13 +135,13 @@ var strictness = [...]int{
 	Deny: 0, Approve: 1, Absorb: 2, Redirect: 3, SoftDelete: 4, Audit: 5, Allow: 6,
 }
 
-// nameEntry is one entry of commands, parent, ancestor or binaries.
+// ProgramName is one entry of commands, parent, ancestor or binaries.
 type ProgramName struct {
 	Glob      *glob.Glob
 	WholePath bool // matched on the whole path, not the base name
 }
 
-// matches reports whether a program at path, an absolute one, is named.
+// Matches reports whether the entry names the program at an absolute path.
 func (e ProgramName) Matches(path string) bool {
 	if path == "" {
 		return false
@@ -152,7 +152,7 @@ func (e ProgramName) Matches(path string) bool {
 	return e.Glob.Match(base(path))
 }
 
-// all reports whether the entry names every program.
+// All reports whether the entry names every program.
 func (e ProgramName) All() bool {
 	return !e.WholePath && e.Glob.String() == "*" || e.WholePath && e.Glob.Covers("/")
 }
@@ -166,5 +166,5 @@ func matchesAny(list []ProgramName, path string) bool {
 	return false
 }
 
-// base is what follows the last slash.
+// base returns what follows the last slash.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

@@ -33,7 +33,7 @@ func (p *Policy) Evaluate(r Request) (Decision, Diagnostic) {
 	return d, p.explain(r, d, why)
 }
 
-// reason is why a request was denied when it is not the rule's own words: a
+// reason is why a request was denied where that is not the rule's message: a
 // sentence, or empty. about is the program or address it is about.
 type reason struct {
 	text  string

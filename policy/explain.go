@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// explain says why a request was not permitted and what to do about it.
+// explain returns why a request was not permitted and what to do about it.
 func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
 	g := Diagnostic{Rule: "default"}
 	if d.Rule != nil {

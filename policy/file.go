@@ -57,21 +57,21 @@ func (f *fileRules) rule(name string, op FileOp) *Rule {
 	return f.rules[id]
 }
 
-// fileMatch is what a file rule selects.
+// FileSelector is what a file rule matches.
 type FileSelector struct {
 	Paths []*glob.Glob
 	Ops   FileOp
-	Alias string // a word of opAliases that was used, for lint
+	Alias string // the last of open and readlink that the file names, for lint
 }
 
-// opWords are the names of the operations, in the order of their bits.
+// FileOpNames are the names of the operations, in the order of their bits.
 var FileOpNames = []string{
 	"read", "write", "create", "delete", "rename", "list", "stat", "chmod", "chown", "link",
 	"symlink", "mkdir", "rmdir", "mknod", "xattr", "utime", "execute",
 }
 
-// opAliases are further words for operations: a file is opened to read or to
-// write it, which are judged, and a link is read by looking at it.
+// opAliases are further names of operations. An open reads or writes, which are
+// operations of their own. Reading a link is a stat.
 var opAliases = map[string]FileOp{"*": OpAll, "open": OpRead, "readlink": OpStat}
 
 // String lists the operations of the set, "read,write", or "none".

@@ -13,7 +13,7 @@ const (
 	mostText  = 200
 )
 
-// hint says what would be allowed instead of a request that was not.
+// hint returns what would be allowed instead of a request that was not.
 func (p *Policy) hint(r Request, d Decision) string {
 	if d.Effect == Approve {
 		if p.def.Approvals.Via == "" {
@@ -123,7 +123,7 @@ func (c *commandRules) hint(q *CommandRequest) string {
 	return namedHint("allowed programs: ", names)
 }
 
-// form says what a rule asks of a request beside the program.
+// form returns the conditions of a rule other than the program.
 func (c *CommandSelector) form() string {
 	var parts []string
 	if c.Args != nil {

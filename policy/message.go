@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// messageFields are the fields an author may use in a message. None of them
-// can hold a secret: of arguments only their number is shown.
+// TemplateFields are the fields an author may use in a message. None of them
+// can contain a secret: of arguments only their number is shown.
 var TemplateFields = []string{"Path", "Command", "Args", "Operation", "Domain", "RemoteAddr", "RemotePort", "Signal", "Target", "Rule"}
 
-// message is an author's text cut at its fields: text, field, text, ...
+// Template is an author's message, parsed: text, field, text, field, ...
 type Template []string
 
 // render fills the fields in for one request.

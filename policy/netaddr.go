@@ -190,7 +190,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
-// guard returns the index in guarded that holds a, or -1.
+// guard returns the index in guarded that contains a, or -1.
 func guard(a netip.Addr) int {
 	for i := range guarded {
 		for _, p := range guarded[i].networks {
@@ -219,8 +219,8 @@ func (m *NetworkSelector) names(a netip.Addr, at int, domain string) bool {
 	return false
 }
 
-// narrow reports whether one of networks holds a and is no wider than the
-// guarded network that holds it.
+// narrow reports whether one of networks contains a and is no wider than the
+// guarded network that contains it.
 func narrow(networks []netip.Prefix, a netip.Addr, at int) bool {
 	for _, c := range networks {
 		if !c.Contains(a) {

@@ -31,8 +31,8 @@ func newNetworkRules(rules []*Rule, d Defaults) networkRules {
 	return n
 }
 
-// networkMatch is what a network rule selects; every selector given must
-// match.
+// NetworkSelector is what a network rule matches. Every condition that is given
+// must be met.
 type NetworkSelector struct {
 	Any        bool // domains: ["*"]: every destination, addresses included
 	HasDomains bool // domains is given
@@ -43,10 +43,11 @@ type NetworkSelector struct {
 	Protocols  []string
 	Methods    []string
 	Paths      []*glob.Glob
-	LowerPaths []*glob.Glob // paths in lower case
+	LowerPaths []*glob.Glob // Paths in lower case, also without a slash at the end; for rules that deny
 	Binaries   []ProgramName
 }
 
+// PortRange is a range of ports, both included.
 type PortRange struct{ Low, High uint16 }
 
 // destination is a network request in the form rules are matched on.
@@ -102,7 +103,7 @@ func (n *networkRules) decide(q *NetworkRequest) (Decision, reason) {
 	d, why := n.toward(to)
 	if inner, ok := embedded(to.addr); ok {
 		// A translator on the way makes an IPv4 connection of it: the
-		// stricter of both answers holds.
+		// stricter of both decisions applies.
 		to.addr = inner
 		if e, w := n.toward(to); strictness[e.Effect] < strictness[d.Effect] {
 			d, why = e, w
@@ -114,7 +115,7 @@ func (n *networkRules) decide(q *NetworkRequest) (Decision, reason) {
 	return d, why
 }
 
-// pathNote says which reading of a path a refusal is about, where that is not
+// pathNote returns which reading of a path is denied, where that is not
 // the path as it was given.
 func (n *networkRules) pathNote(web *webPath, rule *Rule) string {
 	if rule != nil {
@@ -230,7 +231,7 @@ func (m *NetworkSelector) matchesDomain(domain string) bool {
 	return false
 }
 
-// inside reports whether one of the networks holds a.
+// inside reports whether one of the networks contains a.
 func inside(networks []netip.Prefix, a netip.Addr) bool {
 	for _, c := range networks {
 		if c.Contains(a) {

@@ -105,7 +105,7 @@ func inChain(q *CommandRequest, program string) bool {
 }
 
 // payload decides for one payload by its name alone. One that gets an execve
-// of its own is judged then by its file: here a rule may only refuse it early.
+// of its own is evaluated then by its file: here a rule may only deny it early.
 // An applet or a loader's program gets none, so it must be permitted here.
 func (c *commandRules) payload(pl *Payload, q *CommandRequest) (Decision, reason) {
 	s := subject{program: &Program{Called: pl.Program}, argv: pl.Argv, request: q}

@@ -22,19 +22,6 @@ func load(t testing.TB, body string) *policy.Policy {
 	return p
 }
 
-// problems are the complaints about a file with the header.
-func problems(t testing.TB, body string) string {
-	t.Helper()
-	_, err := syntax.Load(
-		policy.Source{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + body)},
-		syntax.Options{Vars: fixture.Vars},
-	)
-	if err == nil {
-		t.Fatalf("loads:\n%s", body)
-	}
-	return err.Error()
-}
-
 const commands = `
 command_rules:
   - name: block-kill

@@ -194,7 +194,7 @@ func (p *Policy) Unsupported(reason func(key string) error) Problems {
 			out = append(out, Problem{
 				Pos:     s.Pos,
 				Message: s.Key + " cannot be enforced here: " + err.Error(),
-				Hint:    "remove it, or run where it can be held",
+				Hint:    "remove it, or run where it is supported",
 			})
 		}
 	}

@@ -20,7 +20,7 @@ type ShellCommand struct {
 
 // ShellCommands lists the commands a shell text names, for explanations and
 // tests. It decides nothing: a text can compute the names of programs, and
-// each program a shell starts is judged when it starts. The error says where
+// each program a shell starts is evaluated when it starts. The error says where
 // the text cannot be parsed.
 func ShellCommands(text string) ([]ShellCommand, error) {
 	if len(text) > MaxShellText {
@@ -100,7 +100,7 @@ func literalWord(w *syntax.Word) (string, bool) {
 }
 
 // unescape takes the backslashes out of an unquoted literal; false when it
-// holds something the shell would expand.
+// contains something the shell would expand.
 func unescape(text string, first bool) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

@@ -29,7 +29,7 @@ func (s *signalRules) decide(q *SignalRequest) (Decision, reason) {
 	return Decision{Effect: s.other}, reason{}
 }
 
-// signalMatch is what a signal rule selects.
+// SignalSelector is what a signal rule matches.
 type SignalSelector struct {
 	Signals        uint64 // bit n: signal n; bit 0 is the check for existence
 	Target         string
@@ -136,7 +136,7 @@ func realtime(rest, sign string, from, step int) (int, bool) {
 	return from + step*n, ok && err == nil && n >= 0 && n <= 30
 }
 
-// signalWords are the words signals may be named by.
+// SignalWords returns the names that [ParseSignals] reads, without numbers.
 func SignalWords() []string {
 	words := []string{"@fatal", "@job", "@reload", "@ignore", "@all"}
 	for _, n := range signalNames[1:] {
@@ -167,7 +167,7 @@ func (m *SignalSelector) about(number int, target string) (some, all bool) {
 	return some, some && m.Program == nil
 }
 
-// AllowsSignal reports whether a signal to a target of a kind, a word of
+// AllowsSignal reports whether a signal to a target of a kind, a name of
 // [SignalRequest], is allowed without a record, whatever the processes are. If it
 // is not, rule is the first that can decide otherwise; nil: the default does.
 func (p *Policy) AllowsSignal(number int, target string) (allowed bool, rule *Rule) {

@@ -41,11 +41,11 @@ func (s *socketRules) decide(q *UnixSocketRequest) (Decision, reason) {
 	return Decision{Effect: s.other}, reason{}
 }
 
-// socketMatch is what a Unix socket rule selects.
+// SocketSelector is what a Unix socket rule matches.
 type SocketSelector struct {
 	Paths    []*glob.Glob // absolute paths
 	Abstract []*glob.Glob // names with their @
-	Ops      uint8        // bits by socketOps
+	Ops      uint8        // bits by SocketOps
 }
 
 // SocketOps are the operations on Unix sockets. Bit n of [SocketSelector.Ops] is

@@ -30,7 +30,9 @@ type wrapper struct {
 }
 
 const (
-	LoaderWrapper    = "ld-linux"
+	// LoaderWrapper is the name of every dynamic loader, see [WrapperName].
+	LoaderWrapper = "ld-linux"
+	// MultiCallWrapper is the name of every multi-call program, see [WrapperName].
 	MultiCallWrapper = "busybox"
 	// maxPayloads is how deep wrappers may nest before their payload counts
 	// as not followed.
@@ -79,7 +81,7 @@ var wrappers = map[string]*wrapper{
 
 var anyWrapper = &wrapper{loose: true, assigns: true}
 
-// wrapperName is the name a program has in the table of wrappers: its base
+// WrapperName returns the name a program has in the table of wrappers: its base
 // name, or that of its family.
 func WrapperName(program string) string {
 	name := base(program)

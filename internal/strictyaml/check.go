@@ -73,7 +73,7 @@ func (r *Reader) checkNode(n *Node, depth int) bool {
 	case n.Tag == "!!merge":
 		r.failText(n, d.Texts.Merge.or(DefaultTexts.Merge))
 		return false
-	case n.Style&yaml.TaggedStyle != 0 && !(d.CoreTags && coreTags[n.ShortTag()]):
+	case n.Style&yaml.TaggedStyle != 0 && (!d.CoreTags || !coreTags[n.ShortTag()]):
 		r.failText(n, d.Texts.Tag.or(DefaultTexts.Tag), n.Tag)
 		ok = false
 	case d.MaxText > 0 && len(n.Value) > d.MaxText:

@@ -31,8 +31,30 @@ const notBuilt = "not built yet, so the file is refused rather than the rules ig
 // policyKeys is the table of the top-level keys.
 var policyKeys []key[document]
 
+// The tables of groups refer to each other through schemas, so that they are made
+// in init.
 func init() {
-	policyKeys = []key[document]{
+	policyKeys = append(supportedKeys(), []key[document]{
+		groupKey("command_rules", "Which programs may run, with which arguments.", commandKeys, readCommandRules),
+		groupKey("file_rules", "Which operations are allowed on which paths.", fileKeys, readFileRules),
+		groupKey("network_rules", "Which hosts, addresses and ports may be reached.", networkKeys, readNetworkRules),
+		groupKey("unix_socket_rules", "Which Unix sockets may be reached or created.", socketKeys, readSocketRules),
+		groupKey("signal_rules", "Which signals may be sent to which processes.", signalKeys, readSignalRules),
+		refused("require", "belongs in the configuration file, where it applies to every policy"),
+		refused("dns_redirects", notBuilt),
+		refused("connect_redirects", notBuilt),
+		refused("http_services", notBuilt),
+		refused("db_services", notBuilt),
+		refused("db_rules", notBuilt),
+		refused("mcp_rules", notBuilt),
+		refused("package_rules", notBuilt),
+		refused("process_contexts", notBuilt),
+		refused("registry_rules", "is about Windows and means nothing here"),
+	}...)
+}
+
+func supportedKeys() []key[document] {
+	return []key[document]{
 		{field{name: "version", doc: "The version of the policy language: 1.", shape: shape{kind: shapeInt}, required: true}, readVersion},
 		{field{name: "name", doc: "Names the policy in events and reports.", required: true}, readPolicyName},
 		{
@@ -51,11 +73,6 @@ func init() {
 			},
 			func(r *reader, n *strictyaml.Node, d *document) { readObject(r, n, "defaults", defaultKeys(), d) },
 		},
-		groupKey("command_rules", "Which programs may run, with which arguments.", commandKeys, readCommandRules),
-		groupKey("file_rules", "Which operations are allowed on which paths.", fileKeys, readFileRules),
-		groupKey("network_rules", "Which hosts, addresses and ports may be reached.", networkKeys, readNetworkRules),
-		groupKey("unix_socket_rules", "Which Unix sockets may be reached or created.", socketKeys, readSocketRules),
-		groupKey("signal_rules", "Which signals may be sent to which processes.", signalKeys, readSignalRules),
 		{
 			field{
 				name:  "env_policy",
@@ -91,11 +108,11 @@ func init() {
 			},
 			readApprovals,
 		},
-		{field{name: "audit", doc: "What the audit log holds.", shape: objectOf(func() []field { return fieldsOf(auditKeys) })}, readAudit},
+		{field{name: "audit", doc: "What the audit log records.", shape: objectOf(func() []field { return fieldsOf(auditKeys) })}, readAudit},
 		{
 			field{
 				name:  "transparent_commands",
-				doc:   "Programs whose payload, another command in their arguments, is judged too.",
+				doc:   "Programs whose payload, another command in their arguments, is evaluated too.",
 				shape: objectOf(func() []field { return fieldsOf(transparentKeys) }),
 			},
 			func(r *reader, n *strictyaml.Node, d *document) {
@@ -112,16 +129,6 @@ func init() {
 			},
 			readGitGuard,
 		},
-		refused("require", "belongs in the configuration file, where it holds for every policy"),
-		refused("dns_redirects", notBuilt),
-		refused("connect_redirects", notBuilt),
-		refused("http_services", notBuilt),
-		refused("db_services", notBuilt),
-		refused("db_rules", notBuilt),
-		refused("mcp_rules", notBuilt),
-		refused("package_rules", notBuilt),
-		refused("process_contexts", notBuilt),
-		refused("registry_rules", "is about Windows and means nothing here"),
 	}
 }
 
@@ -137,7 +144,7 @@ func groupKey(name, doc string, keys func() []key[draft], read func(*reader, *st
 	return key[document]{field{name: name, doc: doc, shape: s}, read}
 }
 
-// note records a key that another part of the product carries out.
+// note records a key that another part of the product enforces.
 func (r *reader) note(list *[]policy.Setting, n *strictyaml.Node, prefix string) {
 	if n.Kind != strictyaml.Mapping {
 		return

@@ -15,7 +15,7 @@ type draft struct {
 	redirect *strictyaml.Node // redirect_to, to complain about
 	timeout  *strictyaml.Node
 	wait     time.Duration
-	selected bool // something says what the rule is about
+	selected bool // the rule has a condition
 	settings []policy.Setting
 	patterns []located // args_patterns, compiled once the decision is known
 }
@@ -107,7 +107,7 @@ func readRules(
 	}
 }
 
-// finishRule checks what the keys of one rule say together.
+// finishRule checks the keys of one rule together.
 func finishRule(r *reader, n *strictyaml.Node, d *draft) {
 	rule := d.rule
 	switch {

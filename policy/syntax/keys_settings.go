@@ -302,7 +302,7 @@ var transparentKeys = []key[document]{
 		func(r *reader, n *strictyaml.Node, d *document) { d.add = r.bareNames(n) },
 	},
 	{
-		field{name: "remove", doc: "Built-in programs whose payload is not looked at.", shape: listOf(shape{})},
+		field{name: "remove", doc: "Built-in programs whose payload is not evaluated.", shape: listOf(shape{})},
 		func(r *reader, n *strictyaml.Node, d *document) { d.remove = r.bareNames(n) },
 	},
 }

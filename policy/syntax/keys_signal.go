@@ -58,7 +58,7 @@ func signalKeys() []key[draft] {
 		{
 			field{
 				name:  "fallback",
-				doc:   "What another program would do where it cannot hold the rule; here such a rule stops the start.",
+				doc:   "What another program would do where it cannot enforce the rule; here no session starts with such a rule.",
 				shape: shape{words: fallbackWords},
 			},
 			func(r *reader, n *strictyaml.Node, d *draft) {
@@ -122,7 +122,7 @@ var targetKeys = []key[policy.SignalSelector]{
 	},
 }
 
-// checkTarget checks what the keys of a target say together.
+// checkTarget checks the keys of a target together.
 func checkTarget(r *reader, n *strictyaml.Node, m *policy.SignalSelector) {
 	switch {
 	case m.Target == "process" && m.Program == nil:

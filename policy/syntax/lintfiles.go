@@ -17,14 +17,14 @@ func (l *linter) openDirectories() {
 		if rule.Effect.Permits() || rule.File.Ops&(policy.OpWrite|policy.OpCreate) == 0 {
 			continue
 		}
-		var told []string
+		var reported []string
 		for _, g := range rule.File.Paths {
 			for _, open := range l.openParents(g) {
 				name := unexpand(open.dir, l.vars)
-				if slices.Contains(told, name) {
+				if slices.Contains(reported, name) {
 					continue
 				}
-				told = append(told, name)
+				reported = append(reported, name)
 				l.warn(
 					rule,
 					"open-directory",

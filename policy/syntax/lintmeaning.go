@@ -9,7 +9,7 @@ import (
 )
 
 // effects lists programs that are denied for what they do, and programs that
-// do the same without starting them. Each execve is judged, so what another
+// do the same without starting them. Each execve is evaluated, so what another
 // program starts is still denied; what it does by itself is not.
 var effects = []struct {
 	denied, does []string
@@ -18,27 +18,27 @@ var effects = []struct {
 	{
 		[]string{"kill", "killall", "pkill"},
 		[]string{"bash", "sh", "dash", "zsh", "ksh", "busybox", "python", "python3", "perl", "ruby", "node"},
-		"signal_rules hold whoever sends the signal",
+		"signal_rules apply to every sender",
 	},
 	{
 		[]string{"rm", "shred", "unlink", "rmdir"},
 		[]string{"find", "python", "python3", "perl", "ruby", "node", "busybox", "git", "rsync", "mv", "truncate"},
-		"file_rules hold whoever deletes",
+		"file_rules apply to every program that deletes",
 	},
 	{
 		[]string{"curl", "wget", "nc", "ncat", "netcat", "socat", "telnet", "ftp", "ssh", "scp"},
 		[]string{"bash", "python", "python3", "perl", "ruby", "node", "busybox", "git", "openssl", "php"},
-		"network_rules hold whoever connects",
+		"network_rules apply to every program that connects",
 	},
 	{
 		[]string{"chmod", "chown", "dd", "cp", "mv", "tee", "ln"},
 		[]string{"python", "python3", "perl", "ruby", "node", "busybox", "install", "rsync", "tar"},
-		"file_rules hold whoever changes files",
+		"file_rules apply to every program that changes files",
 	},
 }
 
 // reach warns of denied programs whose effect an allowed program has, and of
-// wrappers whose payload was chosen not to be looked at.
+// wrappers whose payload the policy excludes.
 func (l *linter) reach() {
 	for _, rule := range l.p.Rules(policy.GroupCommand) {
 		if rule.Effect.Permits() || !unconditional(rule.Command) || wholeGroup(rule) {
@@ -112,7 +112,7 @@ func (l *linter) meaning() {
 		}
 		switch s.Key {
 		case "signal_rules.fallback":
-			warn("fallback", "fallback is never used: a rule that cannot be enforced stops the start", "remove it")
+			warn("fallback", "fallback is never used: no session starts with a rule that cannot be enforced", "remove it")
 		case "network_rules.protocols.udp":
 			warn(
 				"datagrams",
@@ -130,7 +130,7 @@ func (l *linter) meaning() {
 				rule,
 				"operation-alias",
 				"write "+stands.String(),
-				"%s stands for %s; writing is judged by itself",
+				"%s stands for %s; write is an operation of its own",
 				word,
 				stands,
 			)

@@ -23,9 +23,9 @@ type Options struct {
 	OutsideWorkspace bool
 }
 
-// Load parses and compiles a policy and the files it extends. It reports every
-// problem it finds, not the first: the error is [Problems]. It makes no system
-// call of its own.
+// Load parses and compiles a policy and the files it extends. The error is
+// [policy.Problems]: every problem of the files, not only the first, in file
+// order.
 func Load(src policy.Source, opts Options) (*policy.Policy, error) {
 	l := &loader{opts: opts, vars: cleanVars(opts.Vars), state: map[string]int{}}
 	l.checkRoots()
@@ -49,7 +49,7 @@ type loader struct {
 	state     map[string]int // by file name: 1 being read, 2 read
 }
 
-// cleanVars tidies absolute paths, so that ${HOME}/x never holds a double
+// cleanVars tidies absolute paths, so that ${HOME}/x never contains a double
 // slash, which no path matches.
 func cleanVars(vars map[string]string) map[string]string {
 	out := make(map[string]string, len(vars))
