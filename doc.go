@@ -97,6 +97,27 @@
 //     record, and controller/report makes a page of them. Operators connect to a
 //     sandbox through its controller (controller/attach).
 //
+// # An environment value
+//
+// A value of env.sandbox takes eight forms from the harness to the child. Four
+// are the controller's:
+//
+//  1. The YAML node that internal/strictyaml reads.
+//  2. A tree of package harness: harness.Load merges the layers.
+//  3. A harness.Text in Harness.Env.Sandbox. Harness.Expand replaces references
+//     to variables of the host, and placeholders of credentials join it.
+//  4. A line of generated.env, which Expanded.Files writes by env.Format. These
+//     bytes travel unchanged: bootstrap.New plans the file, bootstrap.Apply
+//     sends it.
+//
+// Four are the supervisor's (environments.build in supervisor/env.go):
+//
+//  5. An env.File: envFiles.read reads the directory once per session.
+//  6. An env.Var: env.Build parses, filters and merges the layers.
+//  7. NAME=value in env.Result.Env, which launch.Command.Env passes on.
+//  8. The environment block of execve(2), which launch.Init.Start sends to the
+//     init.
+//
 // # Layers
 //
 // layers_test.go holds the table of packages: imports only go down, and each

@@ -43,7 +43,8 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 	h := p.harness
 	in := bootstrap.Input{
 		Agent: h.AgentName(), Definition: h.Path(h.Agent), Note: canaryNote(prog.canary),
-		Repo: c.clone.Dir, Tree: c.tree, Hidden: prog.hidden(), Objects: c.clone.Objects, RepoName: repoName(c.target.Dir),
+		Repo: c.clone.Dir, RepoName: repoName(c.target.Dir), Hidden: prog.hidden(),
+		Commit:   bootstrap.Commit{Tree: c.tree, Objects: c.clone.Objects},
 		Input:    h.Path(h.AgentInput),
 		AgentsMD: p.rules, Bridge: prog.runtime.Traits().Bridge,
 	}
@@ -54,14 +55,15 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 		in.Plugins = append(in.Plugins, h.Path(p.Path))
 	}
 	for _, f := range prog.files {
-		in.Runtime = append(in.Runtime, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode, Target: f.Target})
+		in.Internal = append(in.Internal, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode, Target: f.Target})
 	}
 	for _, f := range p.files {
-		if f.Dest == layout.GeneratedEnv {
-			in.Generated = f.Data
+		file := bootstrap.File{Dest: f.Dest, Source: f.Source, Data: f.Data, Mode: f.Mode}
+		if f.Generated {
+			in.Internal = append(in.Internal, file)
 			continue
 		}
-		in.Files = append(in.Files, bootstrap.File{Dest: f.Dest, Source: f.Source, Data: f.Data, Mode: f.Mode})
+		in.Files = append(in.Files, file)
 	}
 	return in
 }

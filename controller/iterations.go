@@ -152,7 +152,7 @@ func lastLine(text string) string {
 // sendFeedback gives the validator's output to the next iteration.
 func (l *agentLoop) sendFeedback(ctx context.Context, it IterationResult) error {
 	in := &l.program.invocation
-	in.Feedback, in.Objection = "", ""
+	in.Feedback = runtime.Feedback{}
 	if l.harness.ValidationLoop.FeedbackMode.V == "none" {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (l *agentLoop) sendFeedback(ctx context.Context, it IterationResult) error 
 	if err := l.sandbox.WriteFile(ctx, name, []byte(it.Feedback), 0o644); err != nil {
 		return fmt.Errorf("send feedback: %w", err)
 	}
-	in.Feedback, in.Objection = name, it.Feedback
+	in.Feedback = runtime.Feedback{File: name, Text: it.Feedback}
 	return nil
 }
 

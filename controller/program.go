@@ -78,8 +78,7 @@ func newInvocation(h *harness.Harness, repoDir string, id runIdentity) (runtime.
 	in := runtime.Invocation{
 		Agent: h.AgentName(), Definition: path.Join(layout.ConfigDir, "agents", h.AgentName()+".md"), Text: string(text),
 		Model: h.Model.V, Effort: h.Effort.V,
-		ConfigDir: layout.ConfigDir, HomeDir: layout.Home, RepoDir: repoDir, OutputDir: layout.Output,
-		RunID: id.runID, Trace: id.trace,
+		RepoDir: repoDir, RunID: id.runID, Trace: id.trace,
 	}
 	for _, a := range h.Command {
 		in.Argv = append(in.Argv, a.V)

@@ -75,8 +75,9 @@ func input(t *testing.T) Input {
 			{Dest: layout.EnvDir + "/tool.env", Data: []byte("A='b'\n"), Mode: 0o600},
 			{Dest: "/tmp/key.json", Source: filepath.Join(h, "key.json"), Mode: 0o400},
 		},
-		Env: []byte("export CLAUDE_CONFIG_DIR=/sandbox/claude-config\n"), Generated: []byte("X='1'\n"),
-		Runtime: []File{
+		Internal: []File{
+			{Dest: layout.EnvFile, Data: []byte("export CLAUDE_CONFIG_DIR=/sandbox/claude-config\n"), Mode: 0o600},
+			{Dest: layout.GeneratedEnv, Data: []byte("X='1'\n"), Mode: 0o600},
 			{Dest: layout.RuntimeDir + "/settings.json", Data: []byte("{}"), Mode: 0o644},
 			{Dest: layout.RuntimeDir + "/hooks/pre", Data: []byte("#!"), Mode: 0o755},
 		},
@@ -198,8 +199,8 @@ func TestAnInputThatWouldPutThingsElsewhereIsRefused(t *testing.T) {
 		"a missing definition":          func(_ *testing.T, in *Input) { in.Definition = "/nonexistent" },
 		"a definition that is a folder": func(_ *testing.T, in *Input) { in.Definition = "/" },
 		"a missing repository":          func(_ *testing.T, in *Input) { in.Repo = "/nonexistent" },
-		"a runtime file above":          func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: layout.RuntimeDir + "/../.env"}} },
-		"a runtime file elsewhere":      func(_ *testing.T, in *Input) { in.Runtime = []File{{Dest: "/etc/passwd"}} },
+		"a runtime file above":          func(_ *testing.T, in *Input) { in.Internal = []File{{Dest: layout.RuntimeDir + "/../.env"}} },
+		"a runtime file elsewhere":      func(_ *testing.T, in *Input) { in.Internal = []File{{Dest: "/etc/passwd"}} },
 		"a set-user-id file":            func(_ *testing.T, in *Input) { in.Files[0].Mode = os.ModeSetuid | 0o755 },
 		"one destination twice":         func(_ *testing.T, in *Input) { in.Files = append(in.Files, in.Files[0]) },
 		"below a file":                  file("/sandbox/workspace/app/README/x"),
@@ -421,7 +422,7 @@ func TestHiddenFilesDoNotTravel(t *testing.T) {
 func TestLinksOfTheProgramStayInTheSandbox(t *testing.T) {
 	for target, want := range map[string]bool{"../../claude-config/skills": true, "../../../etc": false, "/etc": false} {
 		b := builder{entries: map[string]Entry{}}
-		b.runtimeFile(File{Dest: layout.Sandbox + "/home/.agents/skills", Target: target})
+		b.internalFile(File{Dest: layout.Sandbox + "/home/.agents/skills", Target: target})
 		e, ok := b.entries[layout.Sandbox+"/home/.agents/skills"]
 		if ok != want || (len(b.problems) == 0) != want || ok && (e.Kind != KindSymlink || e.Target != target) {
 			t.Errorf("%s: %+v, %v", target, e, b.problems)

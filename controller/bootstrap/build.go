@@ -96,9 +96,8 @@ func (b *builder) file(f File) {
 	b.add(e)
 }
 
-// runtimeFile adds a file, or a link that stays below the root, of the agent
-// program.
-func (b *builder) runtimeFile(f File) {
+// internalFile adds a file of the controller, or a link that stays below the root.
+func (b *builder) internalFile(f File) {
 	switch name, _ := strings.CutPrefix(f.Dest, layout.Sandbox+"/"); {
 	case f.Target == "":
 		b.file(f)
@@ -255,7 +254,7 @@ func (b *builder) repository(in Input) (skipped, added []string) {
 		b.problem(fmt.Errorf("repository %s: %w", in.Repo, err))
 		return nil, nil
 	}
-	for _, f := range in.Tree {
+	for _, f := range in.Commit.Tree {
 		e := Entry{
 			Dest:   path.Join(dest, f.Path),
 			Kind:   f.Kind,

@@ -30,21 +30,24 @@ type Input struct {
 	Skills     []string // directories; the base name is the skill's
 	Plugins    []string // directories; the base name is the plugin's
 
-	Repo     string          // a clone prepared for the sandbox, its .git included
-	Tree     []git.TreeEntry // files of the repository that are in its objects only
-	Objects  git.Objects
+	Repo     string   // a clone prepared for the sandbox, its .git included
+	Commit   Commit   // of the repository
 	Hidden   []string // files and directories of it that do not travel, by their slash paths
 	RepoName string   // directory of the workspace
 	AgentsMD []byte   // default of the organisation for a repository without AGENTS.md; nil: none
 	Bridge   bool     // the runtime reads CLAUDE.md only, as Claude Code does
 
-	Files     []File // host files and .env.d files
-	Env       []byte // content of workspace/.env; nil: none
-	Generated []byte // content of generated.env; nil: none
-	Runtime   []File // hooks and settings of the agent program, anywhere below the root
-	Input     string // directory for agent-input; empty: none
+	Files    []File // host files and .env.d files
+	Internal []File // made by the controller, anywhere below the root: generated.env, hooks and settings of the agent program
+	Input    string // directory for agent-input; empty: none
 
 	Limits tarfs.Limits
+}
+
+// Commit holds files of a repository that are only in its objects.
+type Commit struct {
+	Tree    []git.TreeEntry
+	Objects git.Objects
 }
 
 // File is one file to deliver.
@@ -113,19 +116,13 @@ func New(in Input) (Plan, error) {
 		b.operatorTree(layout.AgentInput, in.Input)
 	}
 	skipped, added := b.repository(in)
-	if in.Env != nil {
-		b.file(File{Dest: layout.EnvFile, Data: in.Env, Mode: 0o600})
-	}
-	for _, f := range in.Runtime {
-		b.runtimeFile(f)
+	for _, f := range in.Internal {
+		b.internalFile(f)
 	}
 	for _, f := range in.Files {
 		b.hostFile(f)
 	}
-	if in.Generated != nil {
-		b.file(File{Dest: layout.GeneratedEnv, Data: in.Generated, Mode: 0o600})
-	}
-	p := Plan{Skipped: skipped, Added: added, limits: in.Limits, objects: in.Objects}
+	p := Plan{Skipped: skipped, Added: added, limits: in.Limits, objects: in.Commit.Objects}
 	for _, e := range b.entries {
 		p.Entries = append(p.Entries, e)
 	}
@@ -167,9 +164,9 @@ func (in Input) check() error {
 			seen[base] = dir
 		}
 	}
-	for _, f := range in.Runtime {
+	for _, f := range in.Internal {
 		if path.Clean(f.Dest) != f.Dest || !strings.HasPrefix(f.Dest, layout.Sandbox+"/") || strings.ContainsAny(f.Dest, "\x00\n\r") {
-			problems = append(problems, fmt.Errorf("runtime file %.200q is not a clean path below %s", f.Dest, layout.Sandbox))
+			problems = append(problems, fmt.Errorf("file %.200q of the controller is not a clean path below %s", f.Dest, layout.Sandbox))
 		}
 	}
 	return errors.Join(problems...)

@@ -138,8 +138,8 @@ func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
 		if !b.freshKey(key, seen) {
 			continue
 		}
-		if f.keys != nil && !f.keys.MatchString(key.Value) {
-			b.ps.errorf(b.at(key), RuleName, "%s: the key %s is not %s", where, quoted(key.Value), f.keysSay)
+		if f.keys.pattern != nil && !f.keys.pattern.MatchString(key.Value) {
+			b.ps.errorf(b.at(key), RuleName, "%s: the key %s is not %s", where, quoted(key.Value), f.keys.means)
 			continue
 		}
 		var t *tree
@@ -225,7 +225,7 @@ func (b *builder) text(n *strictyaml.Node, f *field, where string) *tree {
 	}
 	if problem := f.checkText(n.Value); problem != "" {
 		b.ps.errorf(b.at(n), RuleValue, "%s: %s", where, problem)
-		if s := strictyaml.Nearest(n.Value, f.words); s != "" {
+		if s := strictyaml.Nearest(n.Value, f.format.values); s != "" {
 			b.ps.hint("did you mean %s?", s)
 		}
 		return nil
@@ -244,16 +244,16 @@ func (f *field) checkText(s string) string {
 	if strings.ContainsRune(s, 0) {
 		return "holds a NUL byte"
 	}
-	if f.words != nil {
-		for _, w := range f.words {
+	if f.format.values != nil {
+		for _, w := range f.format.values {
 			if s == w {
 				return ""
 			}
 		}
-		return fmt.Sprintf("%s is not one of %s", quoted(s), strings.Join(f.words, ", "))
+		return fmt.Sprintf("%s is not one of %s", quoted(s), strings.Join(f.format.values, ", "))
 	}
-	if f.pattern != nil && !f.pattern.MatchString(s) {
-		return fmt.Sprintf("%s is not %s", quoted(s), f.says)
+	if f.format.pattern != nil && !f.format.pattern.MatchString(s) {
+		return fmt.Sprintf("%s is not %s", quoted(s), f.format.means)
 	}
 	return ""
 }
@@ -305,11 +305,11 @@ func (b *builder) number(n *strictyaml.Node, f *field, where string) *tree {
 		}
 		value = v
 	}
-	if f.min == f.max && int(value) != f.min {
-		b.ps.errorf(b.at(n), RuleValue, "%s %s is not known, only %d", where, text, f.min)
+	if f.limits.min == f.limits.max && int(value) != f.limits.min {
+		b.ps.errorf(b.at(n), RuleValue, "%s %s is not known, only %d", where, text, f.limits.min)
 		return nil
 	}
-	if value < float64(f.min) || f.max > 0 && value > float64(f.max) || value != value {
+	if value < float64(f.limits.min) || f.limits.max > 0 && value > float64(f.limits.max) || value != value {
 		b.ps.errorf(b.at(n), RuleValue, "%s: %s is not %s", where, n.Value, f.bounds())
 		return nil
 	}
@@ -318,10 +318,10 @@ func (b *builder) number(n *strictyaml.Node, f *field, where string) *tree {
 
 // bounds is the range of a number in words.
 func (f *field) bounds() string {
-	if f.max > 0 {
-		return fmt.Sprintf("between %d and %d", f.min, f.max)
+	if f.limits.max > 0 {
+		return fmt.Sprintf("between %d and %d", f.limits.min, f.limits.max)
 	}
-	return fmt.Sprintf("%d or more", f.min)
+	return fmt.Sprintf("%d or more", f.limits.min)
 }
 
 // describe names what a node is, for messages.

@@ -23,6 +23,8 @@ type File struct {
 	Data   []byte      // content that was generated or expanded
 	Mode   fs.FileMode // permission bits
 	At     Origin      // what asked for it
+
+	Generated bool // made from env.sandbox
 }
 
 // Files is what the harness delivers into the sandbox: the host files in the
@@ -44,7 +46,7 @@ func (x *Expanded) Files() ([]File, Problems) {
 		if err != nil {
 			ps.errorf(first, RuleReserved, "env.sandbox: %v", err)
 		}
-		files = append(files, File{Dest: layout.GeneratedEnv, Data: data, Mode: 0o600, At: first})
+		files = append(files, File{Dest: layout.GeneratedEnv, Data: data, Mode: 0o600, At: first, Generated: true})
 	}
 	if ps.HasErrors() {
 		return nil, ps.Sorted()

@@ -71,7 +71,7 @@ func (f *field) valueSchema() map[string]any {
 		return orNull(map[string]any{"type": "array", "items": f.textSchema()})
 	case kindMap:
 		s := map[string]any{"type": "object", "additionalProperties": orNull(f.textSchema())}
-		if keys := f.keys; keys != nil {
+		if keys := f.keys.pattern; keys != nil {
 			s["propertyNames"] = map[string]any{"pattern": keys.String()}
 		} else if f.expands {
 			s["propertyNames"] = map[string]any{"pattern": identRE.String()}
@@ -97,9 +97,9 @@ func (f *field) valueSchema() map[string]any {
 }
 
 func (f *field) numberSchema(kind string) map[string]any {
-	s := map[string]any{"type": kind, "minimum": f.min}
-	if f.max > 0 {
-		s["maximum"] = f.max
+	s := map[string]any{"type": kind, "minimum": f.limits.min}
+	if f.limits.max > 0 {
+		s["maximum"] = f.limits.max
 	}
 	return s
 }
@@ -109,10 +109,10 @@ func (f *field) numberSchema(kind string) map[string]any {
 func (f *field) textSchema() map[string]any {
 	s := map[string]any{"type": []string{"string", "number", "boolean"}}
 	switch {
-	case f.words != nil:
-		return map[string]any{"enum": f.words}
-	case f.pattern != nil:
-		s["pattern"] = f.pattern.String()
+	case f.format.values != nil:
+		return map[string]any{"enum": f.format.values}
+	case f.format.pattern != nil:
+		s["pattern"] = f.format.pattern.String()
 	case f.path != notPath || f.required:
 		s["minLength"] = 1
 	}

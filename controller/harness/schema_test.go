@@ -96,7 +96,7 @@ func TestEveryFieldSaysWhatItIs(t *testing.T) {
 			if f.doc == "" || !strings.HasSuffix(f.doc, ".") {
 				t.Errorf("%s has no sentence: %q", join(where, f.name), f.doc)
 			}
-			if f.pattern != nil && f.says == "" || f.keys != nil && f.keysSay == "" {
+			if f.format.pattern != nil && f.format.means == "" || f.keys.pattern != nil && f.keys.means == "" {
 				t.Errorf("%s has a pattern without words", join(where, f.name))
 			}
 			walk(f.fields, join(where, f.name))

@@ -48,17 +48,25 @@ type field struct {
 	layered  bool // may be written in forge and overlay blocks
 	required bool // must be there after merging, or in each mapping of a list
 	path     place
-	words    []string           // the values allowed
-	pattern  *regexp.Regexp     // what a text, list entry or map value must match
-	says     string             // the pattern in words
-	min, max int                // of whole numbers; max 0: no limit
-	keys     *regexp.Regexp     // what the keys of a map must match
-	keysSay  string             // the same in words
+	format   format             // of a text, list entry or map value
+	keys     format             // of the keys of a map
+	limits   limits             // of a number
 	expands  bool               // ${NAME} is replaced by [Harness.Expand]
 	off      string             // the value that asks for nothing
 	identity func(*tree) string // keyed lists: the key of an entry
 	fields   []field
 }
+
+// format says which texts are allowed: some values, or those that match a
+// pattern.
+type format struct {
+	values  []string
+	pattern *regexp.Regexp
+	means   string // the pattern in words
+}
+
+// limits bound a number; max 0: no upper bound.
+type limits struct{ min, max int }
 
 var (
 	identRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -93,20 +101,23 @@ var hostFileFields = []field{
 var validationFields = []field{
 	{name: "script", kind: kindText, path: pathFile, doc: "Validator, run on the host; exit 0 passes."},
 	{name: "schema", kind: kindText, path: pathFile, doc: "JSON Schema given to the validator."},
-	{name: "max_iterations", kind: kindInt, max: 100, doc: "Most runs of the agent in one run."},
-	{name: "feedback_mode", kind: kindText, words: []string{"append", "none"}, doc: "Whether the validator's text goes back to the agent."},
+	{name: "max_iterations", kind: kindInt, limits: limits{max: 100}, doc: "Most runs of the agent in one run."},
+	{name: "feedback_mode", kind: kindText, format: format{values: []string{"append", "none"}},
+		doc: "Whether the validator's text goes back to the agent."},
 	{name: "preflight_check", kind: kindText, doc: "Shell command that must succeed on the host before the run."},
 }
 
 var containerFields = []field{
 	{name: "harness", kind: kindBool, doc: "Run the agent itself in the sandbox."},
-	{name: "backend", kind: kindText, pattern: nameRE, says: "letters, digits, _ and -", doc: "Kind of sandbox."},
-	{name: "env_passthrough", kind: kindList, pattern: identRE, says: identSays, doc: "Host variables that cross into the sandbox."},
+	{name: "backend", kind: kindText, format: format{pattern: nameRE, means: "letters, digits, _ and -"}, doc: "Kind of sandbox."},
+	{name: "env_passthrough", kind: kindList, format: format{pattern: identRE, means: identSays},
+		doc: "Host variables that cross into the sandbox."},
 }
 
 var securityFields = []field{
 	{name: "enabled", kind: kindBool, doc: "Scan at all; on unless written false."},
-	{name: "fail_mode", kind: kindText, words: []string{"closed", FailOpen}, doc: "Whether a critical finding stops the run."},
+	{name: "fail_mode", kind: kindText, format: format{values: []string{"closed", FailOpen}},
+		doc: "Whether a critical finding stops the run."},
 	{name: "host_scanners", kind: kindStruct, doc: "Scanners that run before anything is uploaded.", fields: []field{
 		{name: "unicode_normalizer", kind: kindBool, doc: "Find hidden and misleading characters."},
 		{name: "context_injection", kind: kindBool, doc: "Find instructions hidden in context files."},
@@ -114,14 +125,14 @@ var securityFields = []field{
 		{name: "secret_redactor", kind: kindBool, doc: "Find secrets."},
 		{name: "llm_guard", kind: kindStruct, doc: "Model-based scanner.", fields: []field{
 			{name: "enabled", kind: kindBool, doc: "Use the model-based scanner; on unless written false where llm_guard stands."},
-			{name: "threshold", kind: kindNumber, max: 1, doc: "Score from which a finding counts, 0 to 1."},
-			{name: "match_type", kind: kindText, words: []string{MatchSentence, "full"}, doc: "What is scored at a time."},
+			{name: "threshold", kind: kindNumber, limits: limits{max: 1}, doc: "Score from which a finding counts, 0 to 1."},
+			{name: "match_type", kind: kindText, format: format{values: []string{MatchSentence, "full"}}, doc: "What is scored at a time."},
 		}},
 	}},
 	{name: "sandbox_hooks", kind: kindStruct, doc: "Hooks around the agent's tools.", fields: []field{
 		{name: "tirith", kind: kindStruct, doc: "Scan of shell commands.", fields: []field{
 			{name: "enabled", kind: kindBool, off: "false", doc: "Scan shell commands."},
-			{name: "fail_on", kind: kindText, words: []string{"critical", "high", "medium"}, doc: "Least severity that blocks."},
+			{name: "fail_on", kind: kindText, format: format{values: []string{"critical", "high", "medium"}}, doc: "Least severity that blocks."},
 		}},
 		{name: "ssrf_pretool", kind: kindBool, off: "false", doc: "Refuse URLs of internal services."},
 		{name: "secret_redact_posttool", kind: kindBool, off: "false", doc: "Hide secrets in tool output."},
@@ -134,7 +145,8 @@ var securityFields = []field{
 		}},
 	}},
 	{name: "escalation", kind: kindStruct, doc: "What follows a critical finding.", fields: []field{
-		{name: "on_critical", kind: kindText, words: []string{"halt", OnCriticalReview}, doc: "Stop, or stop and ask for a review."},
+		{name: "on_critical", kind: kindText, format: format{values: []string{"halt", OnCriticalReview}},
+			doc: "Stop, or stop and ask for a review."},
 		{name: "review_label", kind: kindText, doc: "Label that asks for a review."},
 	}},
 	{name: "trace", kind: kindStruct, doc: "Identifier that joins findings of one run.", fields: []field{
@@ -149,7 +161,7 @@ var skillFields = []field{
 
 var pluginFields = []field{
 	{name: "path", kind: kindText, required: true, path: pathDir, doc: "Directory of the plugin."},
-	{name: "env", kind: kindMap, keys: identRE, keysSay: identSays, doc: "Variables exported before the runtime starts."},
+	{name: "env", kind: kindMap, keys: format{pattern: identRE, means: identSays}, doc: "Variables exported before the runtime starts."},
 	{name: "pi", kind: kindStruct, doc: "Options of the pi runtime.", fields: []field{
 		{name: "args", kind: kindList, doc: "Flags the plugin registers."},
 	}},
@@ -157,8 +169,8 @@ var pluginFields = []field{
 
 // fields is the schema of a harness file, in the order it is rendered.
 var fields = []field{
-	{name: "version", kind: kindInt, own: true, min: 1, max: 1, doc: "Version of this language; 1."},
-	{name: "schema_version", kind: kindInt, own: true, min: 1, max: 1, doc: "The same as version."},
+	{name: "version", kind: kindInt, own: true, limits: limits{min: 1, max: 1}, doc: "Version of this language; 1."},
+	{name: "schema_version", kind: kindInt, own: true, limits: limits{min: 1, max: 1}, doc: "The same as version."},
 	{name: "base", kind: kindText, own: true, doc: "Harness this one builds on, relative to the file that names it."},
 	{
 		name:     "agent",
@@ -173,23 +185,20 @@ var fields = []field{
 		name:     "role",
 		kind:     kindText,
 		required: true,
-		pattern:  roleRE,
-		says:     "small letters, digits, _ and -, starting with a letter",
+		format:   format{pattern: roleRE, means: "small letters, digits, _ and -, starting with a letter"},
 		doc:      "What the agent does.",
 	},
 	{
-		name:    "slug",
-		kind:    kindText,
-		pattern: slugRE,
-		says:    "letters, digits, _ and -, starting with a letter or digit",
-		doc:     "Short name for people and forges.",
+		name:   "slug",
+		kind:   kindText,
+		format: format{pattern: slugRE, means: "letters, digits, _ and -, starting with a letter or digit"},
+		doc:    "Short name for people and forges.",
 	},
 	{
-		name:    "runtime",
-		kind:    kindText,
-		pattern: nameRE,
-		says:    "letters, digits, _ and -",
-		doc:     "Agent program: claude (default), codex, gemini, opencode, command.",
+		name:   "runtime",
+		kind:   kindText,
+		format: format{pattern: nameRE, means: "letters, digits, _ and -"},
+		doc:    "Agent program: claude (default), codex, gemini, opencode, command.",
 	},
 	{
 		name:  "command",
@@ -197,10 +206,12 @@ var fields = []field{
 		merge: mergeReplace,
 		doc:   "Program of the runtime and its first arguments; required for the runtime command.",
 	},
-	{name: "image", kind: kindText, pattern: noNewline, says: "one line", doc: "Container image of the sandbox."},
+	{name: "image", kind: kindText, format: format{pattern: noNewline, means: "one line"}, doc: "Container image of the sandbox."},
 	{name: "policy", kind: kindText, layered: true, path: pathFile, doc: "Policy the supervisor enforces."},
-	{name: "model", kind: kindText, pattern: modelRE, says: "letters, digits and _ . @ : / -", doc: "Model the runtime uses."},
-	{name: "effort", kind: kindText, words: []string{"low", "medium", "high", "xhigh", "max"}, doc: "Reasoning effort the runtime asks for."},
+	{name: "model", kind: kindText, format: format{pattern: modelRE, means: "letters, digits and _ . @ : / -"},
+		doc: "Model the runtime uses."},
+	{name: "effort", kind: kindText, format: format{values: []string{"low", "medium", "high", "xhigh", "max"}},
+		doc: "Reasoning effort the runtime asks for."},
 	{name: "readonly_repo", kind: kindBool, off: "false", doc: "The agent may not change the repository."},
 	{name: "providers", kind: kindList, layered: true, doc: "Credential sources, by name or path."},
 	{name: "openshell", kind: kindStruct, layered: true, doc: "What only the openshell backend reads.", fields: []field{
@@ -223,34 +234,34 @@ var fields = []field{
 	{name: "agent_input", kind: kindText, path: pathDir, doc: "Directory copied to /sandbox/workspace/agent-input."},
 	{name: "preflight_check", kind: kindText, doc: "Shell command that must succeed on the host before the run."},
 	{name: "validation_loop", kind: kindStruct, layered: true, doc: "How output is validated.", fields: validationFields},
-	{name: "timeout_minutes", kind: kindInt, max: 60 * 24 * 7, doc: "Minutes one iteration may take; 0: the default."},
-	{name: "sandbox_timeout_seconds", kind: kindInt, max: 86400, doc: "Seconds the sandbox may take to be ready; 0: the default."},
+	{name: "timeout_minutes", kind: kindInt, limits: limits{max: 60 * 24 * 7}, doc: "Minutes one iteration may take; 0: the default."},
+	{name: "sandbox_timeout_seconds", kind: kindInt, limits: limits{max: 86400},
+		doc: "Seconds the sandbox may take to be ready; 0: the default."},
 	{name: "container", kind: kindStruct, doc: "Where the agent itself runs.", fields: containerFields},
 	{name: "security", kind: kindStruct, doc: "Scanners and hooks.", fields: securityFields},
 	{name: "trigger", kind: kindText, doc: "Expression over events that starts the agent."},
 	{name: "steer", kind: kindStruct, doc: "Updates that reach a running agent.", fields: []field{
 		{name: "enabled", kind: kindBool, off: "false", doc: "Let updates in."},
-		{name: "max_steers", kind: kindInt, max: 1000, doc: "Updates one run takes."},
-		{name: "poll_interval_seconds", kind: kindInt, max: 600, doc: "Seconds between looks for an update."},
+		{name: "max_steers", kind: kindInt, limits: limits{max: 1000}, doc: "Updates one run takes."},
+		{name: "poll_interval_seconds", kind: kindInt, limits: limits{max: 600}, doc: "Seconds between looks for an update."},
 	}},
 	{name: "api_servers", kind: kindStructs, doc: "Servers of the host that the sandbox may call.", fields: []field{
-		{name: "name", kind: kindText, required: true, pattern: nameRE, says: "letters, digits, _ and -", doc: "Name of the server."},
+		{name: "name", kind: kindText, required: true, format: format{pattern: nameRE, means: "letters, digits, _ and -"},
+			doc: "Name of the server."},
 		{name: "script", kind: kindText, required: true, path: pathFile, doc: "Program of the server."},
-		{name: "port", kind: kindInt, required: true, min: 1, max: 65535, doc: "Port the sandbox connects to."},
-		{name: "env", kind: kindMap, expands: true, keys: identRE, keysSay: identSays, doc: "Variables of the server."},
+		{name: "port", kind: kindInt, required: true, limits: limits{min: 1, max: 65535}, doc: "Port the sandbox connects to."},
+		{name: "env", kind: kindMap, expands: true, keys: format{pattern: identRE, means: identSays}, doc: "Variables of the server."},
 	}},
 	{
-		name:    "privilege_levels",
-		kind:    kindMap,
-		pattern: levelRE,
-		says:    "small letters, digits, _ and -",
-		keys:    stageRE,
-		keysSay: "pre_script, runtime, post_script or default",
-		doc:     "Privilege of the token of each stage.",
+		name:   "privilege_levels",
+		kind:   kindMap,
+		format: format{pattern: levelRE, means: "small letters, digits, _ and -"},
+		keys:   format{pattern: stageRE, means: "pre_script, runtime, post_script or default"},
+		doc:    "Privilege of the token of each stage.",
 	},
 	{name: "allowed_remote_resources", kind: kindList, own: true, doc: "URL prefixes resources may be fetched from."},
 	{name: "allow_runtime_fetch", kind: kindBool, own: true, off: "false", doc: "The agent may fetch resources."},
-	{name: "max_runtime_fetches", kind: kindInt, own: true, min: 1, max: 1000, doc: "Most resources the agent may fetch."},
+	{name: "max_runtime_fetches", kind: kindInt, own: true, limits: limits{min: 1, max: 1000}, doc: "Most resources the agent may fetch."},
 	{name: "forge", kind: kindForge, own: true, doc: "What differs per forge."},
 	{name: "overlays", kind: kindOverlay, own: true, doc: "What differs where a guard holds."},
 }
@@ -283,27 +294,28 @@ var overlayFields = append(
 
 // providerFields is the schema of a provider file.
 var providerFields = []field{
-	{name: "version", kind: kindInt, min: 1, max: 1, doc: "Version of this language; 1."},
-	{name: "name", kind: kindText, required: true, pattern: nameRE, says: "letters, digits, _ and -", doc: "Name that harnesses use."},
+	{name: "version", kind: kindInt, limits: limits{min: 1, max: 1}, doc: "Version of this language; 1."},
+	{name: "name", kind: kindText, required: true, format: format{pattern: nameRE, means: "letters, digits, _ and -"},
+		doc: "Name that harnesses use."},
 	{
 		name:     "type",
 		kind:     kindText,
 		required: true,
-		pattern:  nameRE,
-		says:     "letters, digits, _ and -",
+		format:   format{pattern: nameRE, means: "letters, digits, _ and -"},
 		doc:      "Kind of provider, as the gateway knows it.",
 	},
 	{name: "description", kind: kindText, doc: "One line for people."},
-	{name: "credentials", kind: kindMap, keys: identRE, keysSay: identSays, expands: true, doc: "Secrets; each value is ${NAME} of the host."},
-	{name: "config", kind: kindMap, keys: identRE, keysSay: identSays, expands: true, doc: "Settings that are no secrets."},
+	{name: "credentials", kind: kindMap, keys: format{pattern: identRE, means: identSays}, expands: true,
+		doc: "Secrets; each value is ${NAME} of the host."},
+	{name: "config", kind: kindMap, keys: format{pattern: identRE, means: identSays}, expands: true, doc: "Settings that are no secrets."},
 	{
-		name:    "endpoints",
-		kind:    kindList,
-		pattern: hostnameRE,
-		says:    "a host name, *.host or host:port",
-		doc:     "Hosts where the credential may be used.",
+		name:   "endpoints",
+		kind:   kindList,
+		format: format{pattern: hostnameRE, means: "a host name, *.host or host:port"},
+		doc:    "Hosts where the credential may be used.",
 	},
-	{name: "header", kind: kindText, pattern: headerRE, says: "the name of an HTTP header", doc: "HTTP header that carries the credential."},
-	{name: "query", kind: kindText, pattern: identRE, says: identSays, doc: "Query parameter that carries the credential."},
+	{name: "header", kind: kindText, format: format{pattern: headerRE, means: "the name of an HTTP header"},
+		doc: "HTTP header that carries the credential."},
+	{name: "query", kind: kindText, format: format{pattern: identRE, means: identSays}, doc: "Query parameter that carries the credential."},
 	{name: "path", kind: kindBool, doc: "The credential stands in the path of requests."},
 }

@@ -210,7 +210,7 @@ func (r *Report) connection(e wire.Event) {
 		return x.Decision == c.Decision && x.Target == c.Target && x.Rule == c.Rule && (x.Message == c.Message || e.Phase == "end")
 	})
 	if i < 0 && len(r.Network) == maxTargets {
-		r.NetOmitted++
+		r.Omitted.Network++
 		return
 	}
 	if i < 0 {

@@ -120,8 +120,8 @@ func (m *markdown) agent(r *Report) {
 			m.block(s.Answer, "")
 		}
 	}
-	if r.AgentOmitted > 0 {
-		m.line("\n%d further events do not fit on this page.", r.AgentOmitted)
+	if r.Omitted.Agent > 0 {
+		m.line("\n%d further events do not fit on this page.", r.Omitted.Agent)
 	}
 }
 
@@ -138,8 +138,8 @@ func (m *markdown) files(r *Report) {
 		}
 		m.block(strings.TrimSuffix(b.String(), "\n"), "diff")
 	}
-	if r.FilesOmitted > 0 {
-		m.line("\n%d further files do not fit on this page.", r.FilesOmitted)
+	if r.Omitted.Files > 0 {
+		m.line("\n%d further files do not fit on this page.", r.Omitted.Files)
 	}
 }
 

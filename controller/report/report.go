@@ -35,10 +35,13 @@ type Report struct {
 	Usage    []*Usage
 	Files    []File
 
-	AgentOmitted int // events beyond the bound
-	FilesOmitted int
-	NetOmitted   int
-	Operator     []attach.Action
+	Operator []attach.Action
+	Omitted  Omitted
+}
+
+// Omitted counts what does not fit on the page.
+type Omitted struct {
+	Agent, Files, Network int
 }
 
 // Bounds of a page. What does not fit is counted.
@@ -266,7 +269,7 @@ func (r *Report) setTiles() {
 	for _, f := range r.Files {
 		added, removed = added+f.Added, removed+f.Removed
 	}
-	tile("files changed", fmt.Sprint(len(r.Files)+r.FilesOmitted), fmt.Sprintf("+%d −%d", added, removed), false)
+	tile("files changed", fmt.Sprint(len(r.Files)+r.Omitted.Files), fmt.Sprintf("+%d −%d", added, removed), false)
 	if u := r.TotalUsage(); u != nil {
 		tile("tokens", count(u.Input+u.Output+u.CacheRead+u.CacheWrite), count(u.Output)+" out", false)
 		if u.CostUSD > 0 {
@@ -320,7 +323,7 @@ func (r *Report) said(e record.AgentEvent) {
 		}
 	}
 	if len(r.Agent) == maxSaid {
-		r.AgentOmitted++
+		r.Omitted.Agent++
 		return
 	}
 	s := &Said{
@@ -371,7 +374,7 @@ func (r *Report) used(u *runtime.Usage) {
 
 // setFiles reads the lines of what changed.
 func (r *Report) setFiles(c controller.Changes) {
-	r.FilesOmitted = c.Omitted
+	r.Omitted.Files = c.Omitted
 	const openLines = 400 // of all files
 	shown := 0
 	for _, f := range c.Files {

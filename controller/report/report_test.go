@@ -497,7 +497,8 @@ func TestAPageIsBounded(t *testing.T) {
 		r.connection(wire.Event{Type: wire.EventNet, Target: fmt.Sprint(i, long[:2000])})
 	}
 	r.finish()
-	if len(r.Agent) != maxSaid || r.AgentOmitted == 0 || len(r.Network) != maxTargets || r.NetOmitted == 0 || len(r.Usage) != maxModels ||
+	if len(r.Agent) != maxSaid || r.Omitted.Agent == 0 || len(r.Network) != maxTargets || r.Omitted.Network == 0 ||
+		len(r.Usage) != maxModels ||
 		r.TotalUsage().Input != 3*maxSaid {
 		t.Errorf("%d said, %d destinations, %d models", len(r.Agent), len(r.Network), len(r.Usage))
 	}

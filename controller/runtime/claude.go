@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"agentsh/internal/layout"
 )
 
 func init() { register(claude{}) }
@@ -87,8 +89,8 @@ func (claude) Files(in Invocation) ([]File, error) {
 	}
 	return []File{
 		{Dest: claudeSettings(in), Data: settings, Mode: 0o644},
-		{Dest: path.Join(in.ConfigDir, "settings.json"), Data: []byte("{}\n"), Mode: 0o644},
-		{Dest: path.Join(in.ConfigDir, ".claude-plugin", "plugin.json"), Data: manifest, Mode: 0o644},
+		{Dest: path.Join(layout.ConfigDir, "settings.json"), Data: []byte("{}\n"), Mode: 0o644},
+		{Dest: path.Join(layout.ConfigDir, ".claude-plugin", "plugin.json"), Data: manifest, Mode: 0o644},
 	}, nil
 }
 
@@ -154,11 +156,11 @@ func (c claude) Command(in Invocation) (Command, error) {
 		"--agent",
 		claudePlugin+":"+in.Agent,
 		"--plugin-dir",
-		in.ConfigDir,
+		layout.ConfigDir,
 		"--settings",
 		claudeSettings(in),
 		"--debug-file",
-		path.Join(in.ConfigDir, "debug", "claude.log"),
+		path.Join(layout.ConfigDir, "debug", "claude.log"),
 		"--output-format",
 		"stream-json",
 		"--verbose",
@@ -176,7 +178,7 @@ func (c claude) Command(in Invocation) (Command, error) {
 	}
 	run, env := runVars(in)
 	env = append(env,
-		"CLAUDE_CONFIG_DIR="+in.ConfigDir,
+		"CLAUDE_CONFIG_DIR="+layout.ConfigDir,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", // telemetry, updates, reports
 		"DISABLE_AUTOUPDATER=1",
 		"IS_SANDBOX=1", // or it refuses to ask nobody where its user is root of a user namespace
@@ -191,7 +193,7 @@ func (claude) State(in Invocation) []string {
 		".claude.json", ".last-cleanup", "projects", "sessions", "session-env", "shell-snapshots", "backups", "todos", "tasks", "plans",
 		"file-history", "statsig", "cache", "debug",
 	} {
-		out = append(out, path.Join(in.ConfigDir, name))
+		out = append(out, path.Join(layout.ConfigDir, name))
 	}
 	return out
 }
@@ -210,5 +212,5 @@ func (claude) Hidden(in Invocation) []string {
 // Transcripts are the conversations, one JSON line each message, and the log of
 // what the program itself did.
 func (claude) Transcripts(in Invocation) []string {
-	return []string{path.Join(in.ConfigDir, "projects"), path.Join(in.ConfigDir, "debug")}
+	return []string{path.Join(layout.ConfigDir, "projects"), path.Join(layout.ConfigDir, "debug")}
 }

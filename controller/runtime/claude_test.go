@@ -160,9 +160,9 @@ func FuzzClaudeStream(f *testing.F) {
 
 func TestTheCommandOfClaude(t *testing.T) {
 	in := Invocation{
-		Agent: "fixer", ConfigDir: "/sandbox/claude-config", RepoDir: "/sandbox/workspace/app", OutputDir: "/sandbox/workspace/output",
+		Agent: "fixer", RepoDir: "/sandbox/workspace/app",
 		Plugins: []string{"/sandbox/claude-config/plugins/lsp"}, Model: "opus", Effort: "high", Argv: []string{"/opt/claude", "--debug"},
-		Feedback: "/f", Objection: "--not an option", Iteration: 2,
+		Feedback: Feedback{File: "/f", Text: "--not an option"}, Iteration: 2,
 		Hooks: []Hook{{Tools: "Bash|Edit", Argv: []string{"/usr/lib/agentsh/agentsh", "hook", "it's"}}, {After: true, Argv: []string{"/h"}}},
 	}
 	c, err := claude{}.Command(in)
@@ -207,20 +207,20 @@ func TestTheCommandOfClaude(t *testing.T) {
 }
 
 func TestTheTaskHoldsWhatTheValidatorSaid(t *testing.T) {
-	in := Invocation{RepoDir: "/r", OutputDir: "/o", Iteration: 2}
+	in := Invocation{RepoDir: "/r", Iteration: 2}
 	if first := Task(in); strings.Contains(first, "attempt") || !strings.Contains(first, "/r") || !strings.Contains(first, "/o") {
 		t.Errorf("%s", first)
 	}
-	in.Feedback = "/feedback/iteration-1.txt"
+	in.Feedback.File = "/feedback/iteration-1.txt"
 	if text := Task(in); !strings.Contains(text, "did not say why") {
 		t.Errorf("%s", text)
 	}
-	in.Objection = "line 3 is wrong"
+	in.Feedback.Text = "line 3 is wrong"
 	if text := Task(in); !strings.HasSuffix(text, "The validator said:\n\nline 3 is wrong\n") {
 		t.Errorf("%s", text)
 	}
-	in.Objection = strings.Repeat("é", 100_000) + "END"
-	if text := Task(in); len(text) > 40<<10 || !strings.HasSuffix(text, "éEND\n") || !strings.Contains(text, in.Feedback) ||
+	in.Feedback.Text = strings.Repeat("é", 100_000) + "END"
+	if text := Task(in); len(text) > 40<<10 || !strings.HasSuffix(text, "éEND\n") || !strings.Contains(text, in.Feedback.File) ||
 		strings.ToValidUTF8(text, "?") != text {
 		t.Errorf("%d bytes: %.400s", len(text), text)
 	}

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"agentsh/internal/layout"
 )
 
 // codex is OpenAI's Codex CLI, started as "codex exec". It is told everything
@@ -33,11 +35,11 @@ func (codex) Check(in Invocation) error {
 
 func (codex) Hidden(in Invocation) []string { return in.shadowed() }
 
-func (codex) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(in.HomeDir)}, nil }
+func (codex) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(layout.Home)}, nil }
 
 // home is where Codex keeps what it needs and what it did. Codex makes it, but
 // not one that CODEX_HOME names.
-func (codex) home(in Invocation) string { return path.Join(in.HomeDir, ".codex") }
+func (codex) home(in Invocation) string { return path.Join(layout.Home, ".codex") }
 
 func (c codex) State(in Invocation) []string { return []string{c.home(in)} }
 

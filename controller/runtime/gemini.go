@@ -6,6 +6,8 @@ import (
 	"path"
 	"sort"
 	"strings"
+
+	"agentsh/internal/layout"
 )
 
 // gemini is Google's Gemini CLI without a terminal. It gets a home of its own
@@ -57,7 +59,7 @@ const noServer = "none"
 
 // Places of the files of Gemini CLI. Settings of the system would be the
 // strongest, but it takes them only where root owns every directory above.
-func (gemini) home(in Invocation) string { return path.Join(in.ConfigDir, "gemini") }
+func (gemini) home(in Invocation) string { return path.Join(layout.ConfigDir, "gemini") }
 func (g gemini) settings(in Invocation) string {
 	return path.Join(g.home(in), ".gemini/settings.json")
 }

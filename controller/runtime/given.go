@@ -8,6 +8,8 @@ import (
 	"path"
 	"regexp"
 	"strings"
+
+	"agentsh/internal/layout"
 )
 
 // maxArgument is the longest argument or variable that is made of a text, in
@@ -38,8 +40,8 @@ func withEnv(changes, argv []string) []string {
 // for those of the user whose home it is.
 func (in Invocation) skillsLink(home string) File {
 	dest := path.Join(home, ".agents", "skills")
-	up := strings.Repeat("../", strings.Count(path.Dir(dest), "/")-strings.Count(path.Dir(in.ConfigDir), "/"))
-	return File{Dest: dest, Target: up + path.Join(path.Base(in.ConfigDir), "skills")}
+	up := strings.Repeat("../", strings.Count(path.Dir(dest), "/")-strings.Count(path.Dir(layout.ConfigDir), "/"))
+	return File{Dest: dest, Target: up + path.Join(path.Base(layout.ConfigDir), "skills")}
 }
 
 // skillDirs are where the programs look for skills of a repository.

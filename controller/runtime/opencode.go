@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path"
 	"strings"
+
+	"agentsh/internal/layout"
 )
 
 // opencode is OpenCode without a terminal. What the repository would configure
@@ -34,7 +36,7 @@ func (o opencode) Check(in Invocation) error {
 
 func (opencode) Hidden(in Invocation) []string { return in.shadowed() }
 
-func (opencode) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(in.HomeDir)}, nil }
+func (opencode) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(layout.Home)}, nil }
 
 // Directories of OpenCode below its home.
 var opencodeState = []string{".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".opencode"}
@@ -42,13 +44,13 @@ var opencodeState = []string{".config/opencode", ".local/share/opencode", ".loca
 func (opencode) State(in Invocation) []string {
 	var dirs []string
 	for _, d := range opencodeState {
-		dirs = append(dirs, path.Join(in.HomeDir, d))
+		dirs = append(dirs, path.Join(layout.Home, d))
 	}
 	return dirs
 }
 
 func (opencode) Transcripts(in Invocation) []string {
-	data := path.Join(in.HomeDir, ".local/share/opencode")
+	data := path.Join(layout.Home, ".local/share/opencode")
 	return []string{path.Join(data, "log"), path.Join(data, "opencode.db"), path.Join(data, "opencode.db-wal")}
 }
 
@@ -97,9 +99,9 @@ func (o opencode) Command(in Invocation) (Command, error) {
 		return Command{}, err
 	}
 	vars := append([]string{
-		"OPENCODE_CONFIG_CONTENT=" + config, "XDG_CONFIG_HOME=" + path.Join(in.HomeDir, ".config"), "XDG_DATA_HOME=" + path.Join(in.HomeDir,
+		"OPENCODE_CONFIG_CONTENT=" + config, "XDG_CONFIG_HOME=" + path.Join(layout.Home, ".config"), "XDG_DATA_HOME=" + path.Join(layout.Home,
 			".local/share"),
-		"XDG_STATE_HOME=" + path.Join(in.HomeDir, ".local/state"), "XDG_CACHE_HOME=" + path.Join(in.HomeDir, ".cache"),
+		"XDG_STATE_HOME=" + path.Join(layout.Home, ".local/state"), "XDG_CACHE_HOME=" + path.Join(layout.Home, ".cache"),
 	}, opencodeVars...)
 	argv := append(in.program(o.Traits()), "run", "--format", "json", "--agent", in.Agent)
 	if in.Model != "" {

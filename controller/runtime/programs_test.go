@@ -223,8 +223,8 @@ func FuzzParsersSurvive(f *testing.F) {
 func invocation() Invocation {
 	return Invocation{
 		Agent: "fixer", Definition: "/sandbox/claude-config/agents/fixer.md", Text: "---\nname: fixer\ndescription: mends\n---\nYou mend \"bugs\".\n",
-		Model: "vendor/model-1", ConfigDir: "/sandbox/claude-config", HomeDir: "/sandbox/home", Skills: []string{"lint"},
-		RepoDir: "/sandbox/workspace/repo", OutputDir: "/sandbox/workspace/output", RunID: "r1", Iteration: 1, Deadline: time.Unix(0, 0),
+		Model: "vendor/model-1", Skills: []string{"lint"},
+		RepoDir: "/sandbox/workspace/repo", RunID: "r1", Iteration: 1, Deadline: time.Unix(0, 0),
 	}
 }
 

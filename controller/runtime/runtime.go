@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"agentsh/controller/sandbox"
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 )
 
@@ -94,19 +95,21 @@ type Invocation struct {
 	Argv       []string // program and first arguments; empty: [Traits.Program]
 	Model      string
 	Effort     string
-	ConfigDir  string   // agents, skills, plugins
 	Skills     []string // names of directories below ConfigDir/skills
 	Plugins    []string // directories below ConfigDir
-	HomeDir    string   // HOME
 	RepoDir    string   // working directory
-	OutputDir  string   // results that are no changes of the repository
-	Feedback   string   // file with the validator's text; empty in the first iteration
-	Objection  string   // that text
+	Feedback   Feedback // of the validator, for all iterations but the first
 	Hooks      []Hook
 	RunID      string
 	Iteration  int       // from 1
 	Deadline   time.Time // of this iteration
 	Trace      string    // TRACEPARENT
+}
+
+// Feedback is what the validator said of the iteration before.
+type Feedback struct {
+	File string // in the sandbox; empty: there is none
+	Text string // content of the file
 }
 
 // program is the program with its first arguments.
@@ -254,10 +257,10 @@ func runVars(in Invocation) (run map[string]string, env []string) {
 		"AGENTSH_DEADLINE":   in.Deadline.UTC().Format(time.RFC3339),
 		"AGENTSH_RUN_ID":     in.RunID,
 		"AGENTSH_ITERATION":  strconv.Itoa(in.Iteration),
-		"AGENTSH_OUTPUT_DIR": in.OutputDir,
+		"AGENTSH_OUTPUT_DIR": layout.Output,
 	}
-	if in.Feedback != "" {
-		run["AGENTSH_FEEDBACK_FILE"] = in.Feedback
+	if in.Feedback.File != "" {
+		run["AGENTSH_FEEDBACK_FILE"] = in.Feedback.File
 	}
 	for _, name := range []string{"DEADLINE", "RUN_ID", "ITERATION", "OUTPUT_DIR"} {
 		env = append(env, "FULLSEND_"+name+"="+run["AGENTSH_"+name])

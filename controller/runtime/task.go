@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"agentsh/internal/layout"
 )
 
 // maxObjection bounds the validator's text in a task, in bytes: an argument of
@@ -14,12 +16,12 @@ const maxObjection = 32 << 10
 func Task(in Invocation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Do the work your instructions describe, in the repository %s.\n", in.RepoDir)
-	fmt.Fprintf(&b, "Commit changes you want to keep. Results that are no changes of the repository go to files in %s.\n", in.OutputDir)
+	fmt.Fprintf(&b, "Commit changes you want to keep. Results that are no changes of the repository go to files in %s.\n", layout.Output)
 	b.WriteString(
 		"Nobody can answer questions. What the sandbox refuses fails with \"Permission denied\" or \"agentsh: denied\", and that is final: " +
 			"do not try to get around it, find another way or say what is missing.\n",
 	)
-	if in.Feedback == "" {
+	if in.Feedback.File == "" {
 		return b.String()
 	}
 	fmt.Fprintf(
@@ -28,7 +30,7 @@ func Task(in Invocation) string {
 		in.Iteration,
 		in.Iteration-1,
 	)
-	text := strings.TrimSpace(in.Objection)
+	text := strings.TrimSpace(in.Feedback.Text)
 	switch {
 	case text == "":
 		b.WriteString("The validator did not say why.\n")
@@ -37,7 +39,7 @@ func Task(in Invocation) string {
 		for !utf8.RuneStart(text[cut]) {
 			cut++
 		}
-		fmt.Fprintf(&b, "The end of what the validator said is below, all of it is in %s.\n\n%s\n", in.Feedback, text[cut:])
+		fmt.Fprintf(&b, "The end of what the validator said is below, all of it is in %s.\n\n%s\n", in.Feedback.File, text[cut:])
 	default:
 		fmt.Fprintf(&b, "The validator said:\n\n%s\n", text)
 	}
