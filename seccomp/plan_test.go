@@ -330,7 +330,7 @@ func TestTheDocumentNamesEveryRefusedCall(t *testing.T) {
 	for _, e := range p.Excepted {
 		told = append(told, e.Refusal)
 	}
-	for how, list := range map[string][]Refusal{"quiet": p.Refused, "told": told} {
+	for how, list := range map[string][]Refusal{"quiet": p.Refused, "reported": told} {
 		for _, r := range list {
 			for _, name := range r.Syscalls {
 				if !said("`"+name+"`", r.Errno, how) {
