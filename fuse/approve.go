@@ -242,7 +242,7 @@ func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer
 		return a
 	case <-ctx.Done():
 		_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends everything
-		return wire.Answer{Reason: "who asked for it is gone"}
+		return wire.Answer{Reason: "the requester has ended"}
 	}
 }
 

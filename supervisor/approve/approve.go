@@ -1,8 +1,8 @@
-// Package approve has a person decide what a policy leaves to one.
+// Package approve asks a person about requests that a policy wants approved.
 //
-// Whoever holds a rule calls [Asker.Ask] and waits, away from any loop that
-// others wait for. Whatever is not an answer denies: no approver, no time left, a
-// question too long to be shown, a full queue, an audit log that takes nothing.
+// The caller of [Asker.Ask] waits on a goroutine that nobody else needs. Every outcome but
+// an allow denies: no approver, no time left, a question that is too long, a full queue, an
+// audit log that cannot be written.
 package approve
 
 import (
@@ -17,39 +17,39 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Asker asks a person. Ask returns when there is an answer, when the time of the
-// question is over or when ctx ends, as it does when whoever waits is gone. The
-// answer covers exactly what the question says.
+// Asker asks a person. Ask returns when there is an answer, when the time of the question
+// is over, or when ctx ends, as it does when the requester has ended. The answer covers
+// exactly the content of the question.
 type Asker interface {
 	Ask(ctx context.Context, q wire.Question) wire.Answer
 }
 
-// MaxPending is how many questions of one session wait at a time.
+// MaxPending is the most questions of one session that wait at a time.
 const MaxPending = 64
 
-// DefaultTimeout is how long an answer is waited for where neither the rule nor
-// approvals.timeout says.
+// DefaultTimeout is the time for an answer if neither the rule nor approvals.timeout has
+// one.
 const DefaultTimeout = time.Minute
 
 // Config is what a [Queue] works with.
 type Config struct {
 	Session string
-	// Emit writes an audit event. Its error denies what was asked.
+	// Emit writes an audit event. If it fails, the question is denied.
 	Emit func(wire.Event) error
 	// Settings are read for each question.
 	Settings func() Settings
 }
 
-// Settings say who is asked.
+// Settings select the approver.
 type Settings struct {
 	// Timeout of a question that names none; 0: [DefaultTimeout].
 	Timeout time.Duration
-	// Present has only approvers that follow the queue asked: without one a
-	// question is denied at once. Else anybody may still come.
+	// Present denies a question at once if no approver follows the queue. Otherwise the
+	// question waits for one.
 	Present bool
-	// Closed says why nobody can be asked at all; empty: somebody can.
+	// Closed is the reason why questions are denied at once; empty: they are not.
 	Closed string
-	// Program asks in place of a person at the queue; nil: none.
+	// Program answers instead of the queue; nil: none.
 	Program func(context.Context, wire.Question) (wire.Answer, error)
 }
 
@@ -70,7 +70,7 @@ var _ Asker = (*Queue)(nil)
 
 type pending struct {
 	wire.Pending
-	answer chan wire.Answer // takes one
+	answer chan wire.Answer // has room for one
 }
 
 // New returns an empty queue.
@@ -89,7 +89,7 @@ func (q *Queue) Ask(ctx context.Context, question wire.Question) wire.Answer {
 	}
 	question.TimeoutMS = timeout.Milliseconds()
 	if refusal := refuse(question, settings); refusal != "" {
-		return q.told(question, deny(refusal))
+		return q.record(question, deny(refusal))
 	}
 	if err := q.cfg.Emit(event(question, "begin")); err != nil {
 		return deny("audit: " + err.Error())
@@ -97,16 +97,16 @@ func (q *Queue) Ask(ctx context.Context, question wire.Question) wire.Answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if settings.Program != nil {
-		return q.told(question, program(ctx, question, settings))
+		return q.record(question, program(ctx, question, settings))
 	}
 	p, refusal := q.enter(question, timeout, settings.Present)
 	if refusal != "" {
-		return q.told(question, deny(refusal))
+		return q.record(question, deny(refusal))
 	}
-	return q.told(question, q.wait(ctx, p, timeout))
+	return q.record(question, q.wait(ctx, p, timeout))
 }
 
-// refuse tells why a question is not asked at all.
+// refuse returns why a question is not asked at all, or an empty string.
 func refuse(question wire.Question, settings Settings) string {
 	if settings.Closed != "" {
 		return settings.Closed
@@ -126,7 +126,7 @@ func refuse(question wire.Question, settings Settings) string {
 
 func deny(reason string) wire.Answer { return wire.Answer{Reason: reason} }
 
-// program has a program answer.
+// program gets the answer of Settings.Program.
 func program(ctx context.Context, question wire.Question, settings Settings) wire.Answer {
 	answer, err := settings.Program(ctx, question)
 	if err != nil {
@@ -138,7 +138,7 @@ func program(ctx context.Context, question wire.Question, settings Settings) wir
 	return answer
 }
 
-// enter puts a question into the queue, or says why not.
+// enter adds a question to the queue, or returns why not.
 func (q *Queue) enter(question wire.Question, timeout time.Duration, present bool) (*pending, string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -159,7 +159,7 @@ func (q *Queue) enter(question wire.Question, timeout time.Duration, present boo
 	return p, ""
 }
 
-// wait waits for the answer to a question and takes it out of the queue.
+// wait waits for the answer to a question and removes it from the queue.
 func (q *Queue) wait(ctx context.Context, p *pending, timeout time.Duration) wire.Answer {
 	select {
 	case answer := <-p.answer:
@@ -170,12 +170,12 @@ func (q *Queue) wait(ctx context.Context, p *pending, timeout time.Duration) wir
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return deny(fmt.Sprintf("no answer within %s", timeout))
 		}
-		return deny("who asked for it is gone")
+		return deny("the requester has ended")
 	}
 	return <-p.answer // it was answered at the same moment
 }
 
-// remove takes a question out; false: somebody was faster.
+// remove removes a question. It returns false if the question was answered already.
 func (q *Queue) remove(p *pending) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -188,14 +188,14 @@ func (q *Queue) remove(p *pending) bool {
 	return true
 }
 
-// notify wakes the followers. mu is held.
+// notify wakes the followers. It is called with mu held.
 func (q *Queue) notify() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
-// told records an answer. One that cannot be recorded is a denial.
-func (q *Queue) told(question wire.Question, answer wire.Answer) wire.Answer {
+// record writes an answer to the audit log. If that fails, it denies.
+func (q *Queue) record(question wire.Question, answer wire.Answer) wire.Answer {
 	e := event(question, "end")
 	e.Decision, e.By, e.Message = "deny", answer.By, answer.Reason
 	if answer.Allow {
@@ -215,8 +215,8 @@ func event(question wire.Question, phase string) wire.Event {
 	}
 }
 
-// Answer answers the question of an id. The error says that no such question
-// waits: it was answered, or its time was over.
+// Answer answers the question with an id. It returns an error if the question was answered
+// already or its time is over.
 func (q *Queue) Answer(a wire.ApprovalAnswer) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -225,7 +225,7 @@ func (q *Queue) Answer(a wire.ApprovalAnswer) error {
 		return &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no question %.64q waits: it was answered, or its time is over", a.ID)}
 	}
 	if a.By == "" {
-		return &wire.Error{Code: wire.CodeRefused, Message: "an answer names who gives it"}
+		return &wire.Error{Code: wire.CodeRefused, Message: "an answer needs the name of the approver"}
 	}
 	q.pending[i].answer <- wire.Answer{Allow: a.Allow, By: a.By}
 	q.pending = slices.Delete(q.pending, i, i+1)
@@ -233,7 +233,7 @@ func (q *Queue) Answer(a wire.ApprovalAnswer) error {
 	return nil
 }
 
-// List is what waits, oldest first.
+// List returns the questions that wait, oldest first.
 func (q *Queue) List() []wire.Pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -248,8 +248,8 @@ func (q *Queue) list() []wire.Pending {
 	return out
 }
 
-// Follow calls fn with what waits, now and after each change, until ctx ends, fn
-// returns an error or the queue is closed. Meanwhile an approver is there.
+// Follow calls fn with the questions that wait, now and after each change. It returns when
+// ctx ends, fn returns an error or the queue is closed. Until then an approver is present.
 func (q *Queue) Follow(ctx context.Context, fn func([]wire.Pending) error) error {
 	q.mu.Lock()
 	q.followers++
@@ -277,7 +277,7 @@ func (q *Queue) Follow(ctx context.Context, fn func([]wire.Pending) error) error
 	}
 }
 
-// Close denies what waits and all that is asked later.
+// Close denies the questions that wait, and all later ones.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

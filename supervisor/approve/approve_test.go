@@ -172,7 +172,7 @@ func TestAQuestionGoesWithWhoAsked(t *testing.T) {
 		go func() { got <- q.Ask(ctx, push()) }()
 		synctest.Wait()
 		cancel()
-		if a := <-got; a.Allow || a.Reason != "who asked for it is gone" {
+		if a := <-got; a.Allow || a.Reason != "the requester has ended" {
 			t.Errorf("answer %+v", a)
 		}
 		if n := len(q.List()); n != 0 {

@@ -15,10 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// anchor is a small file beside a log that names its last event on disk, under
-// a key. Without the key nobody can replace the log by another or cut its end
-// and make the anchor fit. It has two slots, written in turn, so that a crash
-// during a write leaves the other.
+// anchor is a small file beside a log. It has the last event on disk, authenticated with a
+// key. Without the key nobody can cut or replace the log and make the anchor match. It has
+// two slots that are written in turn: a crash during a write leaves the other one.
 type anchor struct {
 	file *os.File
 	key  []byte
@@ -39,8 +38,8 @@ type slot struct {
 	MAC string `json:"mac"`
 }
 
-// openAnchor opens the anchor of the log at path. fresh says that the log holds
-// no event: only then a missing key or anchor is made.
+// openAnchor opens the anchor of the log at path. fresh says that the log has no event:
+// only then a missing key or anchor is created.
 func openAnchor(path, keyFile string, fresh bool) (*anchor, error) {
 	key, err := readKey(keyFile)
 	if errors.Is(err, os.ErrNotExist) && fresh {
@@ -95,7 +94,7 @@ func makeKey(name string) ([]byte, error) {
 	if err := writeNew(fresh, []byte(hex.EncodeToString(key)+"\n")); err != nil {
 		return nil, err
 	}
-	err := os.Link(fresh, name) // whole from its first moment: another may be opening its first log, too
+	err := os.Link(fresh, name) // never half written: another process may be creating the key, too
 	if errors.Is(err, os.ErrExist) {
 		key, err = readKey(name)
 	}
@@ -134,8 +133,8 @@ func (a *anchor) mac(h Head) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// check compares the end of a log with the anchor. Events after the anchored
-// one are right: a crash can come between the two writes.
+// check compares the end of a log with the anchor. Events after the anchored one are
+// valid: a crash can happen between the two writes.
 func (a *anchor) check(h Head) error {
 	switch {
 	case h.Seq < a.last.Seq:
@@ -146,8 +145,8 @@ func (a *anchor) check(h Head) error {
 	return nil
 }
 
-// write names h as the last event on disk. The anchor itself reaches the disk
-// later: an older one is weaker, not wrong.
+// write stores h as the last event on disk. The anchor itself may reach the disk later:
+// an older anchor proves less, but is not wrong.
 func (a *anchor) write(h Head) error {
 	text, err := json.Marshal(slot{Head: h, MAC: a.mac(h)})
 	if err != nil {
@@ -163,9 +162,9 @@ func (a *anchor) write(h Head) error {
 	return nil
 }
 
-// Digest stands for a text in events that must not show it. It is made with the
-// key of the anchor: who can only read the log cannot try out what it stands
-// for, and who has the key can compare.
+// Digest returns the replacement of a text that events must not show. It uses the key of
+// the anchor. Without the key nobody can find the text by trying; with it texts can be
+// compared.
 func (l *Log) Digest(s string) string {
 	m := hmac.New(sha256.New, l.anchor.key)
 	fmt.Fprintf(m, "agentsh redacted text\n%s", s)
@@ -174,8 +173,8 @@ func (l *Log) Digest(s string) string {
 
 func (a *anchor) close() error { return errors.Join(a.file.Sync(), a.file.Close()) }
 
-// VerifyFile verifies the log at path as [Verify] does and against its anchor,
-// so that a log cut at its end, or replaced as a whole, is found as well.
+// VerifyFile verifies the log at path as [Verify] does, and compares it with its anchor.
+// It thus also detects a log that was cut at its end or replaced as a whole.
 func VerifyFile(path, keyFile string) (Head, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,8 @@
-// Package audit writes the log of what commands did and what was decided about
-// it: JSON lines, numbered, each with the hash of the one before it.
+// Package audit writes the log of commands and decisions: JSON lines that are numbered and
+// chained by hashes. An anchor beside the log shows that its end was not cut off.
+//
+// audit.go has the writer; encode.go and chain.go make its lines, anchor.go its anchor.
+// follow.go and read.go read a log while it grows.
 package audit
 
 import (
@@ -16,11 +19,11 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Log is an open audit log. There is one writer per file; its methods are safe
-// for concurrent use.
+// Log is an open audit log. A file has one writer. The methods are safe for concurrent
+// use.
 //
-// An error of [Log.Append] means that the event is not in the log: whoever
-// asked must then be refused what the event tells of.
+// If [Log.Append] returns an error, the event is not in the log. The action that the event
+// describes must then be denied.
 type Log struct {
 	opts   Options
 	file   *os.File
@@ -32,44 +35,44 @@ type Log struct {
 	mu     sync.Mutex
 	size   int64 // bytes of whole lines in the file
 	head   Head
-	line   []byte // its memory is used again
-	broken error  // set once the file cannot be trusted to grow further
+	line   []byte // reused for the next event
+	broken error  // set when nothing more can be written to the file
 	closed bool
-	grown  chan struct{} // closed at the next append; nil while nobody waits
+	grown  chan struct{} // closed at the next append; nil: nobody waits
 
-	dirty   chan struct{} // holds a token when a batched event waits for fsync
+	dirty   chan struct{} // has an element when an event waits for fdatasync
 	stop    chan struct{}
 	stopped sync.WaitGroup
 }
 
-// Options are the inputs of [Open] besides the path. The zero value lacks only
-// the key file.
+// Options are the inputs of [Open] besides the path. Only KeyFile is required.
 type Options struct {
-	// KeyFile holds the key of the anchor. It is created, mode 0600, together
-	// with a new log, and must be out of reach of every sandbox.
+	// KeyFile has the key of the anchor. It is created with a new log, mode 0600. No
+	// sandbox may be able to read it.
 	KeyFile string
-	// Redact may change an event before it is numbered and hashed. The slices
-	// of the event it gets are its own. Nil changes nothing.
+	// Redact may change an event before it is numbered and hashed. It gets copies of the
+	// slices. Nil changes nothing.
 	Redact func(*wire.Event)
-	// SyncDelay bounds how long an allowed request may be missing from the
-	// disk; 0 is one second. Everything else is on disk when Append returns.
+	// SyncDelay is the most time until the event of an allowed request is on disk; 0 is one
+	// second. Every other event is on disk when Append returns.
 	SyncDelay time.Duration
 }
 
-// ErrNotWritten is in the chain of every error of [Log.Append].
+// ErrNotWritten is wrapped by every error of [Log.Append].
 var ErrNotWritten = errors.New("write audit event")
 
 // MaxLine is the longest line, in bytes, its newline included.
 const MaxLine = 1 << 20
 
-// keptLine is the longest line whose memory is kept for the next one, in bytes.
-const keptLine = 8 << 10
+// reusedLine is the longest line whose memory is reused for the next one, in bytes.
+const reusedLine = 8 << 10
 
-// Open opens the log at path, or creates it with mode 0600, and continues its
-// chain. Bytes after the last newline, which a crash leaves behind, are moved
-// to a file beside it and the log says so. It refuses a log that another
-// process has open, that ends in a line that is not a valid event, or that has
-// become shorter than its anchor says.
+// Open opens the log at path, or creates it with mode 0600, and continues its chain. It
+// moves an unfinished last line, which a crash can leave, to a file beside the log, and
+// writes an event about that. It refuses
+//   - a log that another process has open,
+//   - a log whose last whole line is not a valid event,
+//   - a log that is shorter than its anchor says.
 func Open(path string, opts Options) (*Log, error) {
 	if opts.SyncDelay == 0 {
 		opts.SyncDelay = time.Second
@@ -98,7 +101,7 @@ func openLocked(path string) (*os.File, error) {
 	case !info.Mode().IsRegular():
 		err = errors.New("not a regular file")
 	case info.Mode().Perm()&0o077 != 0:
-		err = fmt.Errorf("mode %04o lets others in, want 0600", info.Mode().Perm())
+		err = fmt.Errorf("mode %04o gives others access, want 0600", info.Mode().Perm())
 	default:
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -111,8 +114,8 @@ func openLocked(path string) (*os.File, error) {
 	return f, nil
 }
 
-// resume reads where the log ends, compares that with the anchor and sets an
-// unfinished last line aside.
+// resume reads the end of the log, compares it with the anchor and moves an unfinished
+// last line to another file.
 func (l *Log) resume(path string) error {
 	end, err := readEnd(l.file)
 	if err != nil {
@@ -153,9 +156,9 @@ func writeNew(path string, data []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// Append numbers e, chains it to the event before and writes it. Denials,
-// faults and the begin and end of sessions are on disk when it returns, allowed
-// requests within [Options.SyncDelay].
+// Append numbers e, chains it to the previous event and writes it. Denials, faults and the
+// begin and end of sessions are on disk when it returns. Allowed requests are on disk after
+// [Options.SyncDelay].
 func (l *Log) Append(e wire.Event) error {
 	if l.opts.Redact != nil {
 		e.Argv, e.Env = slices.Clone(e.Argv), slices.Clone(e.Env)
@@ -211,11 +214,11 @@ func (l *Log) write(e wire.Event) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if l.line = line; cap(line) > keptLine {
+	if l.line = line; cap(line) > reusedLine {
 		l.line = nil
 	}
 	if _, err := l.file.WriteAt(line, l.size); err != nil {
-		// A part of the line may be there; without it the log stays valid.
+		// A part of the line may be written. Without it the log is valid.
 		if cut := l.file.Truncate(l.size); cut != nil {
 			l.broken = errors.Join(err, cut)
 		}
@@ -230,8 +233,8 @@ func (l *Log) write(e wire.Event) (uint64, error) {
 	return head.Seq, nil
 }
 
-// sync brings everything up to seq to disk. Callers that wait for each other
-// share one fsync.
+// sync brings all events up to seq to disk. Callers that wait for each other share one
+// fdatasync.
 func (l *Log) sync(seq uint64) error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
@@ -249,8 +252,8 @@ func (l *Log) sync(seq uint64) error {
 		err = l.anchor.write(head)
 	}
 	if err != nil {
-		// After a failed fsync the kernel may have dropped what it could not
-		// write, so nothing later can be promised either. See fsync(2).
+		// After a failed fdatasync the kernel may have dropped data that it could not
+		// write. A later success would prove nothing. See fsync(2).
 		err = fmt.Errorf("bring the audit log to disk: %w", err)
 		l.mu.Lock()
 		l.broken = err
@@ -261,8 +264,8 @@ func (l *Log) sync(seq uint64) error {
 	return nil
 }
 
-// flush syncs batched events until Close. A failure stays in l.broken, where
-// the next Append meets it.
+// flush syncs events of allowed requests until Close. A failure is in l.broken, which the
+// next Append returns.
 func (l *Log) flush() {
 	defer l.stopped.Done()
 	timer := time.NewTimer(0)
@@ -291,7 +294,7 @@ func (l *Log) Head() Head {
 	return l.head
 }
 
-// Path is the name of the log's file, absolute where the machine tells.
+// Path is the name of the log's file. It is absolute if the working directory is known.
 func (l *Log) Path() string {
 	if path, err := filepath.Abs(l.file.Name()); err == nil {
 		return path

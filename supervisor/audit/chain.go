@@ -20,9 +20,8 @@ type Head struct {
 	Hash string `json:"hash"` // hex SHA-256 of its line; empty: no event
 }
 
-// A line is the event's JSON object with its hash as the last member. The hash
-// is taken of the object without that member, so it can be checked on the bytes
-// as they are.
+// A line is the event's JSON object with its hash as the last member. The hash is that of
+// the object without this member. So it is checked on the bytes of the line.
 const (
 	hashOpen  = `,"hash":"`
 	hashClose = `"}`
@@ -68,7 +67,7 @@ func decode(line []byte) (head Head, prev string, err error) {
 	return Head{Seq: e.Seq, Hash: hash}, e.Prev, nil
 }
 
-// LineError is what is wrong with one line of a log.
+// LineError is the error of one line of a log.
 type LineError struct {
 	Line int // from 1
 	Err  error
@@ -78,9 +77,9 @@ func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e
 
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Verify reads a log and returns its last event. The error names the first
-// line that was changed, moved, added or follows a removed one. A log cut after
-// a whole line verifies here; only its anchor shows that, see [VerifyFile].
+// Verify reads a log and returns its last event. The error has the first line that was
+// changed, moved or added, or that follows a removed line. A log that was cut after a whole
+// line is valid here: only its anchor shows that, see [VerifyFile].
 func Verify(r io.Reader) (Head, error) {
 	return verify(r, func(Head) error { return nil })
 }
@@ -144,15 +143,15 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return long[:len(long)-1], nil
 }
 
-// end is how a log ends.
+// end is the end of a log.
 type end struct {
 	size int64 // bytes up to and including the last newline
 	head Head
-	torn []byte // what follows it
+	torn []byte // bytes after it
 }
 
-// readEnd reads the last whole line of a log, which must be a valid event, and
-// what follows it.
+// readEnd reads the last whole line of a log, which must be a valid event, and the bytes
+// after it.
 func readEnd(f *os.File) (end, error) {
 	info, err := f.Stat()
 	if err != nil {

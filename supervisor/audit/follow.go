@@ -13,9 +13,9 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Follower reads the events of a log in order while it grows. It reads the file
-// itself, so a slow one misses nothing and costs the writer no memory. It is
-// for one goroutine, which closes it.
+// Follower reads the events of a log in order while it grows. It reads the file itself: a
+// slow follower misses nothing and needs no memory of the writer. It is for one goroutine,
+// which closes it.
 type Follower struct {
 	log  *Log
 	from uint64
@@ -24,7 +24,7 @@ type Follower struct {
 	src  *section
 }
 
-// section gives the bytes of a log from next up to a limit that moves.
+// section reads the bytes of a log up to a limit that moves.
 type section struct {
 	file       *os.File
 	pos, limit int64
@@ -50,7 +50,7 @@ func (l *Log) Subscribe(from uint64) (*Follower, error) {
 	if l.closed {
 		return nil, os.ErrClosed
 	}
-	// The follower's own descriptor outlives the log's: it can read to the end.
+	// The descriptor of the follower stays open when the log is closed.
 	fd, err := unix.FcntlInt(l.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("follow the audit log: %w", err)

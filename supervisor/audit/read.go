@@ -15,9 +15,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Reader reads the events of a log file, also while another process writes it.
-// It does not check the chain, see [Verify]. It is for one goroutine, which
-// closes it.
+// Reader reads the events of a log file, also while another process writes it. It does not
+// check the chain: see [Verify]. It is for one goroutine, which closes it.
 type Reader struct {
 	src    *section
 	in     *bufio.Reader
@@ -53,10 +52,12 @@ func (r *Reader) Close() error {
 	return errors.Join(err, r.src.file.Close())
 }
 
-// Next returns the next event. At the end of the file it returns [io.EOF], or
-// [io.ErrUnexpectedEOF] when the last line is unfinished, as it is while it is
-// being written; either way a later call goes on where this one stopped. Other
-// errors are a [LineError] for a line that is not an event.
+// Next returns the next event. It returns
+//   - [io.EOF] at the end of the file,
+//   - [io.ErrUnexpectedEOF] when the last line is unfinished, as during a write,
+//   - a [LineError] for a line that is not an event.
+//
+// After the first two a later call continues.
 func (r *Reader) Next() (wire.Event, error) {
 	if err := r.refill(); err != nil {
 		return wire.Event{}, err
@@ -121,7 +122,7 @@ func (r *Reader) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// ErrRemoved says that a log that was followed is gone.
+// ErrRemoved says that the log file was removed.
 var ErrRemoved = errors.New("the log was removed")
 
 // Wait returns nil once the file has changed since the last call of

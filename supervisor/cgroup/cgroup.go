@@ -1,14 +1,13 @@
-// Package cgroup bounds what the processes of a session use together: memory,
-// swap, processor time and number. See cgroups(7).
+// Package cgroup limits the memory, swap, processor time and number of all processes of a
+// session together. See cgroups(7).
 //
-// A session has one group with its limits, in the unified hierarchy (cgroup v2)
-// or in one hierarchy per controller (v1). Below it each command has a group of
-// its own, which tells whether its processes were killed for want of memory and
-// may hold stricter limits. The session's first process is outside: it must
-// neither run out of processes nor be what the kernel kills.
+// A session has one group with its limits, in the unified hierarchy (cgroup v2) or in one
+// hierarchy per controller (v1). Each command has a group below it. That group counts
+// processes that the kernel killed because memory ran out, and may have stricter limits.
+// The session init is outside: it must neither be killed nor run out of processes.
 //
-// Nothing here is believed because of a version: a limit is held when the
-// kernel took it.
+// The package trusts no version: a limit is enforced if the kernel accepted it. find.go
+// finds the hierarchies and prepares the group of the supervisor.
 package cgroup
 
 import (
@@ -27,7 +26,7 @@ import (
 type Limits struct {
 	MemoryBytes int64
 	SwapLimited bool  // SwapBytes is a limit, and may be 0
-	SwapBytes   int64 // beside the memory
+	SwapBytes   int64 // in addition to the memory
 	CPUPercent  int   // of one processor
 	Pids        int   // processes and threads
 }
@@ -65,7 +64,7 @@ type Group struct {
 	dirs []directory
 
 	mu   sync.Mutex
-	busy []*Command // to be removed once their last process is gone
+	busy []*Command // released; removed when their last process has ended
 }
 
 // directory is a group in one hierarchy.
@@ -75,18 +74,18 @@ type directory struct {
 	controllers []string
 }
 
-// New makes a group for limits of some kinds below the group of this process.
-// For each kind that cannot be enforced it returns the reason. The name must be
-// unused; Close removes the group.
+// New makes a group for limits of some kinds below the group of this process. It returns
+// the reason for each kind that cannot be enforced. The name must be unused. Close removes
+// the group.
 func New(name string, wanted []Kind) (*Group, map[Kind]error) {
 	g := &Group{}
-	unheld := map[Kind]error{}
+	unmet := map[Kind]error{}
 	for _, k := range wanted {
 		if err := g.join(name, controllers[k]); err != nil {
-			unheld[k] = err
+			unmet[k] = err
 		}
 	}
-	return g, unheld
+	return g, unmet
 }
 
 // join makes the group in the hierarchy of a controller.
@@ -126,48 +125,47 @@ func (g *Group) Paths() []string {
 	return out
 }
 
-// Limit sets the limits of the whole session, and returns for each kind that
-// the kernel does not take the reason.
+// Limit sets the limits of the whole session. It returns the reason for each kind that
+// the kernel refuses.
 func (g *Group) Limit(l Limits) map[Kind]error { return limit(g.dirs, l) }
 
-// Try finds out whether commands may have limits of their own, and returns for
-// each kind that the kernel does not take the reason.
+// Try tests whether commands can have limits of their own. It returns the reason for
+// each kind that the kernel refuses.
 func (g *Group) Try(l Limits) map[Kind]error {
 	dirs, err := makeDirs(g.dirs, "try")
-	unheld := map[Kind]error{}
+	unmet := map[Kind]error{}
 	if err == nil {
-		unheld = limit(dirs, l)
+		unmet = limit(dirs, l)
 		err = removeDirs(dirs)
 	}
 	if err != nil {
 		for _, k := range l.Kinds() {
-			unheld[k] = err
+			unmet[k] = err
 		}
 	}
-	return unheld
+	return unmet
 }
 
-// Close removes the group with what is left below it. Its processes must be
-// gone.
+// Close removes the group and all groups below it. Their processes must have ended.
 func (g *Group) Close() error { return Remove(g.Paths()) }
 
 // limit sets limits on a group.
 func limit(dirs []directory, l Limits) map[Kind]error {
-	unheld := map[Kind]error{}
+	unmet := map[Kind]error{}
 	for _, k := range l.Kinds() {
 		i := slices.IndexFunc(dirs, func(d directory) bool { return slices.Contains(d.controllers, controllers[k]) })
 		if i < 0 {
-			unheld[k] = fmt.Errorf("the session has no group with the %s controller", controllers[k])
+			unmet[k] = fmt.Errorf("the session has no group with the %s controller", controllers[k])
 			continue
 		}
 		if err := dirs[i].set(k, l); err != nil {
-			unheld[k] = err
+			unmet[k] = err
 		}
 	}
-	return unheld
+	return unmet
 }
 
-// cpuPeriod is how often processor time is measured, in microseconds: the
+// cpuPeriod is the period in which processor time is limited, in microseconds. It is the
 // kernel's default.
 const cpuPeriod = 100_000
 
@@ -250,8 +248,9 @@ func removeDirs(dirs []directory) error {
 	return errors.Join(errs...)
 }
 
-// Add moves a process of this supervisor's process namespace into the group,
-// with what it starts from then on. The limit on processes does not refuse it.
+// Add moves a process into the group. pid is a number in this supervisor's pid namespace.
+// Processes that it starts later are in the group too. The limit on processes does not
+// refuse the move.
 func (c *Command) Add(pid int) error {
 	for _, d := range c.dirs {
 		if err := d.number("cgroup.procs", int64(pid)); err != nil {
@@ -261,8 +260,8 @@ func (c *Command) Add(pid int) error {
 	return nil
 }
 
-// OOMKills is how many processes of the group the kernel has killed because a
-// limit on memory was reached.
+// OOMKills is the number of processes of the group that the kernel killed because a limit
+// on memory was reached.
 func (c *Command) OOMKills() (int, error) {
 	for _, d := range c.dirs {
 		if !slices.Contains(d.controllers, controllers[Memory]) {
@@ -288,11 +287,11 @@ func oomKills(text []byte) (int, error) {
 			return strconv.Atoi(string(bytes.TrimSpace(count)))
 		}
 	}
-	return 0, errors.New("the kernel does not count what it killed for want of memory")
+	return 0, errors.New("the kernel does not count processes that it killed because memory ran out")
 }
 
-// Release removes the group of a command, at the latest when further ones are
-// made and its last process is gone.
+// Release removes the group of a command. If processes are left in it, a later call of
+// Command or Release removes it.
 func (g *Group) Release(c *Command) {
 	g.mu.Lock()
 	g.busy = append(g.busy, c)
@@ -300,16 +299,16 @@ func (g *Group) Release(c *Command) {
 	g.sweep()
 }
 
-// sweep removes the groups that nobody is in any more. One that cannot be
-// removed is left for Close to report.
+// sweep removes released groups without processes. Close reports those that cannot be
+// removed.
 func (g *Group) sweep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.busy = slices.DeleteFunc(g.busy, func(c *Command) bool { return removeDirs(c.dirs) == nil })
 }
 
-// Remove removes the directories of a group, and the groups of commands in
-// them. Those that are gone are no error; one with processes is.
+// Remove removes the directories of a group, and the groups of commands in them. A
+// directory that does not exist is no error; one with processes is.
 func Remove(paths []string) error {
 	var errs []error
 	for _, dir := range paths {

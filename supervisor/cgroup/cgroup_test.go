@@ -20,9 +20,9 @@ import (
 // controlGroups are groups below this process's own that can be limited.
 var controlGroups = testenv.That("control groups that can be limited", func() error {
 	limits := Limits{MemoryBytes: 64 << 20, CPUPercent: 50, Pids: 64}
-	g, unheld := New("agentsh-test-"+strconv.Itoa(os.Getpid()), limits.Kinds())
-	maps.Copy(unheld, g.Limit(limits))
-	return errors.Join(append(slices.Collect(maps.Values(unheld)), g.Close())...)
+	g, unmet := New("agentsh-test-"+strconv.Itoa(os.Getpid()), limits.Kinds())
+	maps.Copy(unmet, g.Limit(limits))
+	return errors.Join(append(slices.Collect(maps.Values(unmet)), g.Close())...)
 })
 
 const (
@@ -37,27 +37,27 @@ const (
 func TestTheHierarchyOfAControllerIsFound(t *testing.T) {
 	for _, c := range []struct {
 		name, controller, mounts, groups, unified string // unified: groups that have the controller
-		want                                      place
+		want                                      position
 	}{
-		{"cgroup v1", "memory", legacyMounts, "4:memory:/a/b\n0::/\n", "", place{"/sys/fs/cgroup/memory/a/b", false}},
-		{"two controllers in one", "cpu", legacyMounts, "1:cpu,cpuacct:/x\n", "", place{"/sys/fs/cgroup/cpu/x", false}},
+		{"cgroup v1", "memory", legacyMounts, "4:memory:/a/b\n0::/\n", "", position{"/sys/fs/cgroup/memory/a/b", false}},
+		{"two controllers in one", "cpu", legacyMounts, "1:cpu,cpuacct:/x\n", "", position{"/sys/fs/cgroup/cpu/x", false}},
 		{"cgroup v2", "pids", unifiedMounts, "0::/user.slice/s.scope\n", "/sys/fs/cgroup/user.slice/s.scope",
-			place{"/sys/fs/cgroup/user.slice/s.scope", true}},
-		{"v2 before v1", "memory", legacyMounts, "4:memory:/a\n0::/u\n", "/sys/fs/cgroup/unified/u", place{"/sys/fs/cgroup/unified/u", true}},
-		{"v2 without the controller", "memory", unifiedMounts, "0::/u\n", "", place{}},
+			position{"/sys/fs/cgroup/user.slice/s.scope", true}},
+		{"v2 before v1", "memory", legacyMounts, "4:memory:/a\n0::/u\n", "/sys/fs/cgroup/unified/u", position{"/sys/fs/cgroup/unified/u", true}},
+		{"v2 without the controller", "memory", unifiedMounts, "0::/u\n", "", position{}},
 		{"a group made for the supervisor", "cpu", unifiedMounts, "0::/u/agentsh-supervisor\n", "/sys/fs/cgroup/u",
-			place{"/sys/fs/cgroup/u/agentsh-supervisor", true}},
-		{"no hierarchy", "pids", legacyMounts, "8:pids:/\n", "", place{}},
-		{"a part that is mounted", "memory", "1 2 0:3 /docker/x /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n", "4:memory:/docker/x/y\n", "", place{"/sys/fs/cgroup/memory/y", false}},
-		{"another part", "memory", "1 2 0:3 /docker/z /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n", "4:memory:/docker/x\n", "", place{}},
-		{"a group outside the namespace", "memory", legacyMounts, "4:memory:/../other\n", "", place{}},
-		{"a blank in the path", "memory", "1 2 0:3 / /my\\040groups rw - cgroup cgroup rw,memory\n", "4:memory:/a\n", "", place{"/my groups/a", false}},
-		{"nonsense", "memory", "x\n - cgroup\n", "::\n4\n", "", place{}},
+			position{"/sys/fs/cgroup/u/agentsh-supervisor", true}},
+		{"no hierarchy", "pids", legacyMounts, "8:pids:/\n", "", position{}},
+		{"a part that is mounted", "memory", "1 2 0:3 /docker/x /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n", "4:memory:/docker/x/y\n", "", position{"/sys/fs/cgroup/memory/y", false}},
+		{"another part", "memory", "1 2 0:3 /docker/z /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n", "4:memory:/docker/x\n", "", position{}},
+		{"a group outside the namespace", "memory", legacyMounts, "4:memory:/../other\n", "", position{}},
+		{"a blank in the path", "memory", "1 2 0:3 / /my\\040groups rw - cgroup cgroup rw,memory\n", "4:memory:/a\n", "", position{"/my groups/a", false}},
+		{"nonsense", "memory", "x\n - cgroup\n", "::\n4\n", "", position{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			has := func(dir, _ string) bool { return dir == c.unified }
 			got, err := findIn(c.controller, c.mounts, c.groups, has)
-			if got != c.want || (err != nil) != (c.want == place{}) {
+			if got != c.want || (err != nil) != (c.want == position{}) {
 				t.Errorf("%+v %v, want %+v", got, err, c.want)
 			}
 		})
@@ -91,16 +91,16 @@ func TestTheCountOfKillsIsRead(t *testing.T) {
 
 func TestLimitsAreTriedAndRemoved(t *testing.T) {
 	testenv.Need(t, testenv.Root, controlGroups)
-	g, unheld := New("agentsh-test-"+strconv.Itoa(os.Getpid()), []Kind{Memory, CPU, Pids})
-	if len(unheld) > 0 {
-		t.Fatal(unheld)
+	g, unmet := New("agentsh-test-"+strconv.Itoa(os.Getpid()), []Kind{Memory, CPU, Pids})
+	if len(unmet) > 0 {
+		t.Fatal(unmet)
 	}
 	l := Limits{MemoryBytes: 64 << 20, CPUPercent: 50, Pids: 20}
-	if unheld := g.Limit(l); len(unheld) > 0 {
-		t.Error(unheld)
+	if unmet := g.Limit(l); len(unmet) > 0 {
+		t.Error(unmet)
 	}
-	if unheld := g.Try(Limits{MemoryBytes: 32 << 20, CPUPercent: 10, Pids: 3}); len(unheld) > 0 {
-		t.Error(unheld)
+	if unmet := g.Try(Limits{MemoryBytes: 32 << 20, CPUPercent: 10, Pids: 3}); len(unmet) > 0 {
+		t.Error(unmet)
 	}
 	c, err := g.Command("1", Limits{Pids: 5})
 	if err != nil {
@@ -138,13 +138,13 @@ func TestLimitsAreTriedAndRemoved(t *testing.T) {
 func confined(t *testing.T, limits Limits, text string) (kills int, out string) {
 	t.Helper()
 	testenv.Need(t, testenv.Root, controlGroups)
-	g, unheld := New("agentsh-test-"+strconv.Itoa(os.Getpid()), limits.Kinds())
+	g, unmet := New("agentsh-test-"+strconv.Itoa(os.Getpid()), limits.Kinds())
 	defer func() {
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	for _, problems := range []map[Kind]error{unheld, g.Limit(limits)} {
+	for _, problems := range []map[Kind]error{unmet, g.Limit(limits)} {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
@@ -268,7 +268,7 @@ func TestADelegatedGroupIsDivided(t *testing.T) {
 	if err := write(dir, "cgroup.procs", strconv.Itoa(cmd.Process.Pid)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (place{dir, true}).open([]string{controller}); err == nil || !strings.Contains(err.Error(), "Delegate=yes") {
+	if _, err := (position{dir, true}).open([]string{controller}); err == nil || !strings.Contains(err.Error(), "Delegate=yes") {
 		t.Errorf("a group with processes that is nobody's to divide: %v", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control")); err != nil || len(strings.TrimSpace(string(text))) > 0 {
@@ -278,7 +278,7 @@ func TestADelegatedGroupIsDivided(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, own := range []string{dir, filepath.Join(dir, supervisorGroup)} { // the second time from the group that was made
-		base, err := place{own, true}.open([]string{controller})
+		base, err := position{own, true}.open([]string{controller})
 		if err != nil || base != dir {
 			t.Errorf("%s: %s %v", own, base, err)
 		}

@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is where this process stands in one hierarchy.
-type place struct {
+// position is the group of this process in one hierarchy.
+type position struct {
 	dir     string // of its group, in the file system
 	unified bool   // cgroup v2
 }
 
-// find returns the hierarchy that has a controller: the unified one where it
-// is there, else that of cgroup v1.
-func find(controller string) (place, error) {
+// find returns the hierarchy that has a controller: the unified one if it has it, else
+// that of cgroup v1.
+func find(controller string) (position, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return place{}, err
+		return position{}, err
 	}
 	groups, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return place{}, err
+		return position{}, err
 	}
 	return findIn(controller, string(mounts), string(groups), has)
 }
@@ -39,8 +39,8 @@ func has(dir, controller string) bool {
 }
 
 // findIn is find with the texts of /proc. See proc_pid_mountinfo(5), cgroups(7).
-func findIn(controller, mounts, groups string, has func(dir, controller string) bool) (place, error) {
-	legacy := place{}
+func findIn(controller, mounts, groups string, has func(dir, controller string) bool) (position, error) {
+	legacy := position{}
 	for line := range strings.Lines(mounts) {
 		front, back, _ := strings.Cut(line, " - ")
 		fields, kind := strings.Fields(front), strings.Fields(back)
@@ -51,15 +51,15 @@ func findIn(controller, mounts, groups string, has func(dir, controller string) 
 		if !unified && (kind[0] != "cgroup" || !slices.Contains(strings.Split(kind[2], ","), controller)) {
 			continue
 		}
-		own, ok := ownGroup(groups, controller, unified)
-		if !ok || strings.HasPrefix(own, "/..") {
-			continue // none, or outside of what a namespace shows
+		group, ok := ownGroup(groups, controller, unified)
+		if !ok || strings.HasPrefix(group, "/..") {
+			continue // none, or outside the cgroup namespace
 		}
-		rel, err := filepath.Rel(unescape(fields[3]), own)
+		rel, err := filepath.Rel(unescape(fields[3]), group)
 		if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
 			continue // this mount shows another part of the hierarchy
 		}
-		p := place{filepath.Join(unescape(fields[4]), rel), unified}
+		p := position{filepath.Join(unescape(fields[4]), rel), unified}
 		if !unified {
 			legacy = p
 		} else if has(p.dir, controller) || has(filepath.Dir(p.dir), controller) && filepath.Base(p.dir) == supervisorGroup {
@@ -67,7 +67,7 @@ func findIn(controller, mounts, groups string, has func(dir, controller string) 
 		}
 	}
 	if legacy.dir == "" {
-		return place{}, fmt.Errorf("no control group hierarchy with the %s controller is mounted", controller)
+		return position{}, fmt.Errorf("no control group hierarchy with the %s controller is mounted", controller)
 	}
 	return legacy, nil
 }
@@ -102,13 +102,13 @@ func unescape(s string) string {
 	return out.String()
 }
 
-// supervisorGroup is the group that a delegated group's processes are moved to:
-// in the unified hierarchy a group with limits below it has none of its own.
+// supervisorGroup is the group to which the processes of a delegated group are moved. In
+// the unified hierarchy a group whose children have limits may have no processes.
 const supervisorGroup = "agentsh-supervisor"
 
-// open makes controllers of the unified hierarchy available to groups below p,
-// and returns the directory they are made in.
-func (p place) open(controllers []string) (string, error) {
+// open makes controllers of the unified hierarchy available to new groups, and returns
+// the directory for those.
+func (p position) open(controllers []string) (string, error) {
 	dir := p.dir
 	if filepath.Base(dir) == supervisorGroup {
 		dir = filepath.Dir(dir)
@@ -131,10 +131,10 @@ func (p place) open(controllers []string) (string, error) {
 	return dir, enable(dir, controllers)
 }
 
-// inhabited reports whether a group has processes that are in the way of groups
-// below it. In the root they are not. In any other the kernel refuses some
-// controllers then, and takes others (cpu, pids) only to make the groups below
-// unusable. See cgroups(7), "no internal processes" and "Thread mode".
+// inhabited reports whether a group has processes that prevent limits for groups below
+// it. The root group may have processes. In any other the kernel then refuses some
+// controllers, and with others (cpu, pids) makes the groups below unusable. See
+// cgroups(7), "no internal processes" and "Thread mode".
 func inhabited(dir string) (bool, error) {
 	_, err := os.Stat(filepath.Join(dir, "cgroup.type"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -158,8 +158,8 @@ func enable(dir string, controllers []string) error {
 	return write(dir, "cgroup.subtree_control", "+"+strings.Join(controllers, " +"))
 }
 
-// delegated reports whether a group was given to this process to divide: by
-// systemd, or by making it its user's.
+// delegated reports whether this process may divide a group: systemd delegated it, or its
+// user owns it.
 func delegated(dir string) bool {
 	for _, name := range []string{"trusted.delegate", "user.delegate"} {
 		value := make([]byte, 8)

@@ -20,8 +20,8 @@ var partsText string
 //go:embed page.css
 var pageStyle string
 
-// parts and page are made when a report asks for them: every supervisor would pay
-// for them at its start.
+// parts and page are parsed at first use: every supervisor would otherwise parse them at
+// its start.
 var parts = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("parts").Funcs(template.FuncMap{
 		"clock": clock, "stamp": stamp, "span": span,
@@ -49,9 +49,8 @@ func ContentPolicy(style string) string {
 	)
 }
 
-// HTML writes the report as one page that needs nothing else: no script, no
-// address to load from. Its content security policy allows the style it brings
-// and nothing more.
+// HTML writes the report as one HTML page. The page has no scripts and loads nothing. Its
+// content security policy allows only its own style.
 func (r *Report) HTML(w io.Writer) error {
 	err := page().Execute(w, struct {
 		*Report
@@ -87,7 +86,7 @@ const (
 	axisHeight = 22
 )
 
-// Timeline is what a session did over its time.
+// Timeline shows a session over time.
 type Timeline struct {
 	Height  int
 	Lanes   []Lane
@@ -118,8 +117,8 @@ type Tick struct {
 	Label string
 }
 
-// Timeline places the commands of the session and their events, and in a lane
-// of its own what no command is known for.
+// Timeline returns a lane for each command with its events, and one more lane for events
+// without a command.
 func (s *Session) Timeline() Timeline {
 	t := Timeline{Omitted: max(len(s.Commands)-maxLanes, 0)}
 	scale := scale{begin: s.Begin, length: max(s.End.Sub(s.Begin), time.Millisecond), marks: maxMarks}
@@ -159,7 +158,7 @@ func (s *Session) Timeline() Timeline {
 	return t
 }
 
-// rowsByCommand are the rows of all tables by the command they are known for.
+// rowsByCommand returns the rows of all tables by command.
 func (s *Session) rowsByCommand() map[string][]*Row {
 	out := map[string][]*Row{}
 	for _, table := range s.Tables() {
@@ -170,11 +169,11 @@ func (s *Session) rowsByCommand() map[string][]*Row {
 	return out
 }
 
-// scale turns moments of a session into places on its timeline.
+// scale converts times of a session to positions on its timeline.
 type scale struct {
 	begin  time.Time
 	length time.Duration
-	marks  int // that may still be made
+	marks  int // how many more are allowed
 }
 
 func (s *scale) at(t time.Time) float64 {

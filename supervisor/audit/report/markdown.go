@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Markdown writes the report as CommonMark. Every text that a command could
-// choose stands in a code span, where nothing of it has a meaning.
+// Markdown writes the report as CommonMark. Every text that a command can choose is in a
+// code span, where no markup has an effect.
 func (r *Report) Markdown(w io.Writer) error {
 	m := &markdown{}
 	m.line("# Audit report")
@@ -41,7 +41,7 @@ func (m *markdown) line(format string, args ...any) {
 func (m *markdown) session(s *Session) {
 	m.line("\n## Session %s\n", Code(s.ID))
 	m.line("- %s", Code(s.About))
-	m.line("- from %s to %s, %s%s", stamp(s.Begin), stamp(s.End), span(s.End.Sub(s.Begin)), unended(s))
+	m.line("- from %s to %s, %s%s", stamp(s.Begin), stamp(s.End), span(s.End.Sub(s.Begin)), noEnd(s))
 	if s.Omitted > 0 {
 		m.line("- %d events do not fit on this page; `agentsh events` shows them", s.Omitted)
 	}
@@ -51,7 +51,7 @@ func (m *markdown) session(s *Session) {
 	}
 	m.line("\n### Refusals by rule\n")
 	for _, f := range s.Refusals {
-		m.line("- %d × %s%s", f.Count, Code(f.Rule), said(f.Message))
+		m.line("- %d × %s%s", f.Count, Code(f.Rule), withMessage(f.Message))
 		for _, e := range f.Examples {
 			m.line("  - %s", Code(e))
 		}
@@ -65,7 +65,7 @@ func (m *markdown) session(s *Session) {
 	for _, t := range s.Tables() {
 		m.line("\n### %s\n", t.Title)
 		for _, r := range t.Rows {
-			m.line("- %s %s %d × %s%s%s", clock(r.At), Code(r.Decision), r.Count, Code(r.What), by(r.Rule), said(r.Message))
+			m.line("- %s %s %d × %s%s%s", clock(r.At), Code(r.Decision), r.Count, Code(r.What), withRule(r.Rule), withMessage(r.Message))
 		}
 	}
 }
@@ -83,11 +83,11 @@ func (m *markdown) command(c *Command) {
 		asked,
 		Code(c.ended()),
 		span(c.Duration()),
-		by(c.Rule),
-		said(c.Message),
+		withRule(c.Rule),
+		withMessage(c.Message),
 	)
 	for _, p := range c.Programs {
-		m.line("  - %s %s %s%s%s", clock(p.At), Code(p.Decision), Code(p.Argv), by(p.Rule), said(p.Message))
+		m.line("  - %s %s %s%s%s", clock(p.At), Code(p.Decision), Code(p.Argv), withRule(p.Rule), withMessage(p.Message))
 	}
 }
 
@@ -120,21 +120,21 @@ func Code(s string) string {
 	return fence + s + fence
 }
 
-func by(rule string) string {
+func withRule(rule string) string {
 	if rule == "" {
 		return ""
 	}
 	return " by " + Code(rule)
 }
 
-func said(message string) string {
+func withMessage(message string) string {
 	if message == "" {
 		return ""
 	}
 	return " – " + Code(message)
 }
 
-func unended(s *Session) string {
+func noEnd(s *Session) string {
 	if s.Ended {
 		return ""
 	}
@@ -145,7 +145,7 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
-// span shows a duration to about three digits.
+// span formats a duration with about three digits.
 func span(d time.Duration) string {
 	switch {
 	case d >= time.Minute:

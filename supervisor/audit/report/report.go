@@ -1,5 +1,6 @@
-// Package report makes one page of the events of an audit log: what ran, how it
-// ended, what was refused and by which rule.
+// Package report makes a page from the events of an audit log: the commands, their ends,
+// and the refusals with their rules. report.go collects events; html.go and markdown.go
+// write the page.
 package report
 
 import (
@@ -13,17 +14,17 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Report is what a page shows. Its texts were chosen by commands; the writers
-// of pages make them harmless.
+// Report is the content of a page. Commands chose its texts, so the writers of pages
+// escape them.
 type Report struct {
 	Source   string // the log
-	Verified bool   // what Check says is good
+	Verified bool   // the log is whole
 	Check    string // one sentence on whether the log is whole
 	Sessions []*Session
-	Omitted  int // events of sessions beyond the bound
+	Omitted  int // events of sessions that are not shown
 }
 
-// Bounds of a page. What does not fit is counted.
+// Bounds of a page. Further entries are counted only.
 const (
 	maxSessions = 100
 	maxCommands = 500  // of a session
@@ -37,7 +38,7 @@ const (
 // Session is one session of the log.
 type Session struct {
 	ID       string
-	About    string // what its first event says
+	About    string // the message of its first event
 	Begin    time.Time
 	End      time.Time
 	Ended    bool // its end is in the log
@@ -66,7 +67,7 @@ type Command struct {
 	ID       string
 	Argv     string
 	Path     string
-	By       string // who asked, when it was not the run itself
+	By       string // the requester, when it was not the run itself
 	Decision string
 	Rule     string
 	Message  string
@@ -106,7 +107,7 @@ type Refusal struct {
 	Examples []string
 }
 
-// Row is something that happened once or more.
+// Row is one or more equal events.
 type Row struct {
 	At       time.Time // first
 	Command  string
@@ -117,7 +118,7 @@ type Row struct {
 	Count    int
 }
 
-// Add takes the next event of the log.
+// Add adds the next event of the log.
 func (r *Report) Add(e wire.Event) {
 	e.Decision = text.Short(e.Decision, 20)
 	s := r.session(e)
@@ -149,7 +150,7 @@ func (r *Report) Add(e wire.Event) {
 	}
 }
 
-// Finish brings everything into the order of the page.
+// Finish sorts the report. It is called after the last event.
 func (r *Report) Finish() {
 	for _, s := range r.Sessions {
 		slices.SortStableFunc(s.Refusals, func(a, b *Refusal) int { return cmp.Compare(b.Count, a.Count) })
@@ -198,7 +199,7 @@ func (s *Session) addCommand(e wire.Event) {
 			Begin: e.Time, End: e.Time,
 		}
 		s.Commands = append(s.Commands, c)
-		s.index.command[e.Command] = c // an id that is used again means the later one
+		s.index.command[e.Command] = c // if an id is used again, it means the later command
 		return
 	}
 	if c := s.index.command[e.Command]; c != nil && e.Exit != nil {
@@ -234,7 +235,7 @@ func (s *Session) addRow(table *[]*Row, e wire.Event) {
 			return
 		}
 		row = &Row{
-			At: e.Time, Command: text.Short(e.Command, 80), Decision: e.Decision, What: what(e), Rule: rule(e),
+			At: e.Time, Command: text.Short(e.Command, 80), Decision: e.Decision, What: subject(e), Rule: rule(e),
 			Message: text.Short(e.Message, textShown),
 		}
 		s.index.row[key] = row
@@ -259,16 +260,16 @@ func (s *Session) addRefusal(e wire.Event) {
 		s.Refusals = append(s.Refusals, f)
 	}
 	f.Count += times(e)
-	if example := what(e); len(f.Examples) < maxExamples && !slices.Contains(f.Examples, example) {
+	if example := subject(e); len(f.Examples) < maxExamples && !slices.Contains(f.Examples, example) {
 		f.Examples = append(f.Examples, example)
 	}
 }
 
-// times is how many occurrences an event stands for.
+// times is the number of occurrences that an event stands for.
 func times(e wire.Event) int { return max(e.Count, 1) }
 
-// what is the thing an event is about, as a person names it.
-func what(e wire.Event) string {
+// subject is a short text of the subject of an event.
+func subject(e wire.Event) string {
 	if len(e.Argv) > 0 {
 		return text.Args(e.Argv, argvShown)
 	}
