@@ -15,17 +15,17 @@ const (
 	regsNumberAt = 15 * 8 // orig_rax
 
 	regsCounterAt = 16 * 8 // rip
-	breakAdvance  = 1      // it stands behind the breakpoint
+	breakAdvance  = 1      // it is behind the breakpoint
 )
 
 // breakInstruction is int3.
 var breakInstruction = []byte{0xcc}
 
-// untag removes what the hardware ignores in an address: nothing here.
+// untag removes the bits of an address that the hardware ignores: none here.
 func untag(addr uint64) uint64 { return addr }
 
-// SetNumber makes another call of the one that a thread is copied in: at its entry
-// the kernel carries that out, at its exit a restart does.
+// SetNumber changes the number of the call that a thread is stopped in. At the entry the
+// kernel carries out the new call; at the exit a restart does.
 func SetNumber(tid, number int) error {
 	const pokeUser = 6 // PTRACE_POKEUSER
 	if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, pokeUser, uintptr(tid), regsNumberAt, uintptr(number), 0, 0); errno != 0 {

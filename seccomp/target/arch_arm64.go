@@ -16,18 +16,18 @@ const (
 	regsResultAt = 0 // x0
 
 	regsCounterAt = 32 * 8 // pc
-	breakAdvance  = 0      // it stands at the breakpoint
+	breakAdvance  = 0      // it is at the breakpoint
 )
 
 // breakInstruction is brk #0.
 var breakInstruction = []byte{0x00, 0x00, 0x20, 0xd4}
 
-// untag removes what the hardware ignores in an address, its top byte. See
+// untag removes the bits of an address that the hardware ignores: the top byte. See
 // Documentation/arch/arm64/tagged-address-abi.rst.
 func untag(addr uint64) uint64 { return addr & (1<<56 - 1) }
 
-// SetNumber makes another call of the one that a thread is copied in: at its entry
-// the kernel carries that out. A restart reads the number from x8, which stays.
+// SetNumber changes the number of the call that a thread is stopped in. At the entry the
+// kernel carries out the new call. A restart reads the number from x8, which does not change.
 func SetNumber(tid, number int) error {
 	const systemCall = 0x404 // NT_ARM_SYSTEM_CALL
 	value := int32(number)

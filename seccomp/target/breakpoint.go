@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Breakpoint is an instruction of a traced program that was replaced, in its own
-// copy of the page, by one that stops it with SIGTRAP. A process that it forks has
-// it as well.
+// Breakpoint replaces an instruction of a traced program by one that stops it with
+// SIGTRAP. It changes the program's own copy of the page, which a forked process has too.
 type Breakpoint struct {
 	at  uint64
 	was uint64
@@ -37,11 +36,11 @@ func (b *Breakpoint) poke(tid int, word uint64) error {
 	return nil
 }
 
-// Remove puts the instruction back.
+// Remove restores the instruction.
 func (b *Breakpoint) Remove(tid int) error { return b.poke(tid, b.was) }
 
-// Reached reports whether a thread that stopped with SIGTRAP did so here. It is
-// then back before the instruction.
+// Reached reports whether a thread that stopped with SIGTRAP did so at the breakpoint. Its
+// program counter is then set back to the instruction.
 func (b *Breakpoint) Reached(tid int) (bool, error) {
 	s := &Stopped{PID: tid, mem: -1}
 	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {
@@ -55,8 +54,8 @@ func (b *Breakpoint) Reached(tid int) (bool, error) {
 	return true, s.registers(unix.PTRACE_SETREGSET)
 }
 
-// EntryOf is where a program begins that the calling thread holds at its exec
-// stop, after its dynamic loader.
+// EntryOf returns the address at which a program starts after its dynamic loader. The
+// calling thread has stopped the program at its exec.
 func EntryOf(pid int) (uint64, error) {
 	s, err := OpenStopped(pid)
 	if err != nil {

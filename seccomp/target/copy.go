@@ -12,10 +12,10 @@ import (
 // ErrTooLarge says that a file is too large to be copied.
 var ErrTooLarge = errors.New("the file is too large")
 
-// Copy returns a handle for the content that the file has now, which nobody can
-// change any more: the file itself if its mount is read-only, else a sealed copy
-// in memory of at most limit bytes. Path and Stat are those of the file; the size
-// is that of the copy. The caller closes the result. See memfd_create(2).
+// Copy returns a handle for the content that the file has now. Nobody can change that any
+// more: it is the file itself if its mount is read-only, else a sealed copy in memory of at
+// most limit bytes. Path and Stat are those of the file, except for the size of the copy.
+// The caller closes the result. See memfd_create(2).
 func (h *Handle) Copy(limit int64) (*Handle, error) {
 	fixed, err := h.ReadOnly()
 	if err != nil {
@@ -75,17 +75,17 @@ func fill(fd int, from *os.File, limit int64) (int64, error) {
 	return n, err
 }
 
-// Walk is what the kernel goes through to find a file.
+// Walk describes how the kernel finds a file by a path.
 type Walk struct {
-	// Fixed says that no command can make the path lead elsewhere: it is absolute,
-	// and every directory and link on it lies on a read-only mount.
+	// Fixed says that no command can change where the path leads. The path is absolute,
+	// and every directory and link on it is on a read-only mount.
 	Fixed bool
-	// Links are the symbolic links on the route with their texts, by their paths.
+	// Links are the texts of the symbolic links on the route, by their paths.
 	Links map[string]string
 }
 
-// Walk goes to a file as [Target.Resolve] does and notes the route. It fails when
-// that does not lead to the file h.
+// Walk finds a file as [Target.Resolve] does and records the route. It fails if that does
+// not lead to the file h.
 func (t *Target) Walk(l Lookup, h *Handle) (Walk, error) {
 	root, err := t.rootFD()
 	if err != nil {
@@ -120,7 +120,7 @@ func (t *Target) Walk(l Lookup, h *Handle) (Walk, error) {
 	return *route, err
 }
 
-// recordDirectory records the directory that a walk looks a name up in.
+// recordDirectory records a directory in which a walk looks up a name.
 func (w *walker) recordDirectory() error {
 	if w.route == nil || !w.route.Fixed {
 		return nil
@@ -133,7 +133,7 @@ func (w *walker) recordDirectory() error {
 	return nil
 }
 
-// recordLink notes a symbolic link of the directory that a walk is in.
+// recordLink records a symbolic link in the directory that a walk is in.
 func (w *walker) recordLink(name, text string) error {
 	if w.route == nil {
 		return nil

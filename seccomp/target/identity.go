@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process names one process beyond the reuse of its number.
+// Process identifies one process, even when its number is used again.
 type Process struct {
-	PID   int    // thread group id, as seen here
+	PID   int    // thread group id, in the pid namespace of this process
 	Start uint64 // clock ticks since boot
 }
 
-// Identity says which process a thread belongs to.
+// Identity is the process of a thread.
 type Identity struct {
 	Process
-	Parent int // thread group id of the parent; 0: outside the namespace seen here
+	Parent int // thread group id of the parent; 0: outside the pid namespace of this process
 }
 
 // Identity reads the identity of the thread's process.
@@ -56,9 +56,8 @@ func Identify(pid int) (Identity, error) {
 	return Identity{Process{pid, s.start}, s.parent}, nil
 }
 
-// Mark is the hard limit that every process of one command inherits and none
-// can change, seccomp.TagLimit; ok is false for a process that has none. See
-// proc_pid_limits(5).
+// Mark is the hard limit seccomp.TagLimit, which every process of a command inherits and
+// none can change. ok is false for a process without one. See proc_pid_limits(5).
 func (t *Target) Mark() (mark uint64, ok bool, err error) {
 	text, err := readProc(t.proc, "limits")
 	if err != nil {
@@ -99,8 +98,8 @@ func readStat(dir int, name string) (stat, error) {
 	return parseStat(buf[:n])
 }
 
-// parseStat reads the fields after the command name, which may hold spaces and
-// parentheses of its own.
+// parseStat reads the fields after the command name, which may contain spaces and
+// parentheses.
 func parseStat(text []byte) (stat, error) {
 	var s stat
 	var value uint64
@@ -141,7 +140,7 @@ const (
 	fieldStart   = 19
 )
 
-// set takes one field, and reports whether it can be one.
+// set stores one field. It reports whether the value is valid.
 func (s *stat) set(field int, value uint64, number bool) bool {
 	switch field {
 	case fieldParent:
@@ -174,20 +173,19 @@ func readProc(dir int, name string) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// statusField returns a field of /proc/PID/status. The first, the name, which may
-// hold anything, has no line before it.
+// statusField returns a field of /proc/PID/status. The first field, the name, can contain
+// any text, but no line comes before it.
 func statusField(text []byte, name string) string {
 	_, after, _ := bytes.Cut(text, []byte("\n"+name+":"))
 	value, _, _ := bytes.Cut(after, []byte("\n"))
 	return string(bytes.TrimSpace(value))
 }
 
-// Exe is the path of the program the process runs and Cwd its working
-// directory, both inside its root. They are empty when they have no path there.
+// Exe is the path of the program that the process runs, and Cwd its working directory.
+// Both are inside its root, and empty if they have no path there.
 func (t *Target) Exe() string { return t.linkInside("exe") }
 
-// Cwd is described with [Target.Exe]. After [Target.Enter] it is what that
-// entered.
+// Cwd is described with [Target.Exe]. After [Target.Enter] it is the directory entered.
 func (t *Target) Cwd() string {
 	if t.cwd != nil {
 		return t.cwd.Path
@@ -225,7 +223,7 @@ func (t *Target) rootName() (string, error) {
 
 const deletedSuffix = " (deleted)"
 
-// insideRoot turns a path as the kernel prints it into the path below root.
+// insideRoot converts a path that the kernel printed to the path below root.
 func insideRoot(path, root string) (string, bool) {
 	if !strings.HasPrefix(path, "/") {
 		return "", false

@@ -24,20 +24,20 @@ type Peer struct {
 // maxPeers is the most processes that are listed.
 const maxPeers = 1 << 15
 
-// Self is the process of the thread. It fails when the procfs in the thread's
-// root is not one of its own pid namespace: numbers would mean others there.
+// Self is the process of the thread. It fails if the procfs in the thread's root is not
+// that of its own pid namespace: there numbers would mean other processes.
 func (t *Target) Self() (Peer, error) {
 	text, err := readProc(t.proc, "status")
 	if err != nil {
-		return Peer{}, fmt.Errorf("look at thread %d: %w", t.TID, err)
+		return Peer{}, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
 	numbers := strings.Fields(statusField(text, "NStgid"))
 	if len(numbers) == 0 {
-		return Peer{}, fmt.Errorf("look at thread %d: its status names no process", t.TID)
+		return Peer{}, fmt.Errorf("read the status of thread %d: it has no process", t.TID)
 	}
 	pid, err := strconv.Atoi(numbers[len(numbers)-1])
 	if err != nil {
-		return Peer{}, fmt.Errorf("look at thread %d: %w", t.TID, err)
+		return Peer{}, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
 	self, err := t.Peer(pid)
 	if err != nil {
@@ -45,7 +45,7 @@ func (t *Target) Self() (Peer, error) {
 	}
 	tgid, err := strconv.Atoi(statusField(text, "Tgid"))
 	if err != nil {
-		return Peer{}, fmt.Errorf("look at thread %d: %w", t.TID, err)
+		return Peer{}, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
 	here, err := Identify(tgid)
 	if err != nil {
@@ -57,13 +57,13 @@ func (t *Target) Self() (Peer, error) {
 	return self, nil
 }
 
-// Own reports whether number is the thread or its process, as the thread counts
-// them, and what the process runs: the base name of its program, empty when that
-// cannot be read. It is far cheaper than [Target.Self].
+// Own reports whether number means the thread or its process in the thread's pid
+// namespace. name is the base name of the program, empty if it cannot be read. Own is much
+// faster than [Target.Self].
 func (t *Target) Own(number int) (name string, own bool, err error) {
 	text, err := readProc(t.proc, "status")
 	if err != nil {
-		return "", false, fmt.Errorf("look at thread %d: %w", t.TID, err)
+		return "", false, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
 	for _, field := range []string{"NStgid", "NSpid"} {
 		numbers := statusField(text, field)
@@ -83,7 +83,7 @@ func (t *Target) Own(number int) (name string, own bool, err error) {
 func (t *Target) Nested() (bool, error) {
 	text, err := readProc(t.proc, "status")
 	if err != nil {
-		return false, fmt.Errorf("look at thread %d: %w", t.TID, err)
+		return false, fmt.Errorf("read the status of thread %d: %w", t.TID, err)
 	}
 	return len(strings.Fields(statusField(text, "NSpid"))) > 1, nil
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is one file, copied by an O_PATH descriptor, so that it stays the same
+// Handle is one file, held open by an O_PATH descriptor, so that it stays the same
 // file whatever happens to its names.
 type Handle struct {
 	// Path is its path inside the root of the thread it was resolved for, links
@@ -26,10 +26,10 @@ func (h *Handle) Close() { _ = unix.Close(h.fd) }
 // Same reports whether both are the same file.
 func (h *Handle) Same(dev, ino uint64) bool { return h.Stat.Dev == dev && h.Stat.Ino == ino }
 
-// ReadOnly reports whether the file's mount is read-only for the thread: then no
-// command of its session changes the content. Times tell less: those of a file
-// on a FUSE mount may be the kernel's memory of them, and a write to mapped
-// memory changes none before it is written back. See statfs(2), f_flags.
+// ReadOnly reports whether the file's mount is read-only for the thread. Then no command of
+// its session can change the content. Times prove less: on a FUSE mount they may be cached,
+// and a write to mapped memory changes them only when it is written back. See statfs(2),
+// f_flags.
 func (h *Handle) ReadOnly() (bool, error) {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &s); err != nil {
@@ -41,8 +41,8 @@ func (h *Handle) ReadOnly() (bool, error) {
 // Regular reports whether the handle is a regular file.
 func (h *Handle) Regular() bool { return h.Stat.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// Open opens the file for reading. Only regular files are opened: others could
-// block, or act.
+// Open opens the file for reading. It opens regular files only: others could block or have
+// side effects.
 func (h *Handle) Open() (*os.File, error) {
 	fd, err := h.open()
 	if err != nil {
@@ -87,17 +87,16 @@ func (h *Handle) Head(n int) ([]byte, error) {
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// Lookup is a path as a system call takes it.
+// Lookup is a path as an argument of a system call.
 type Lookup struct {
 	Dir      int    // directory descriptor of the thread, or AT_FDCWD
 	Path     string // empty with EmptyPath: the descriptor itself
 	NoFollow bool   // the last component must not be a symbolic link
 }
 
-// Resolve finds the file that the thread means by l: in its root, from its
-// working directory or descriptor, with /proc/self and the links below it as
-// the thread sees them. The caller closes the handle. The error holds the errno
-// that the kernel would give.
+// Resolve finds the file that l means for the thread: in its root, from its working
+// directory or descriptor, and with its own /proc/self. The caller closes the handle. The
+// error wraps the errno that the kernel would return.
 func (t *Target) Resolve(l Lookup) (*Handle, error) {
 	fd, walked, err := t.lookup(l)
 	if err != nil {
@@ -119,7 +118,8 @@ func (t *Target) Resolve(l Lookup) (*Handle, error) {
 	return h, nil
 }
 
-// lookup opens the file. walked says that the kernel found it on one walk from
+// lookup opens the file. walked says that the kernel found it in one walk from the thread's
+// root: the file is at its path, and nothing is mounted over it. walked says that the kernel found it on one walk from
 // the thread's root: it is where its name says, and nothing is mounted over it.
 func (t *Target) lookup(l Lookup) (fd int, walked bool, err error) {
 	if l.Path == "" {
@@ -155,8 +155,8 @@ func (t *Target) lookup(l Lookup) (fd int, walked bool, err error) {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
 		return -1, false, err
 	case errors.Is(err, unix.ENOENT) && !strings.Contains(l.Path, "/"):
-		// Nothing that procfs shows differently to us can be in the route of the
-		// usual miss, a name without a directory.
+		// Most missing files are in an existing directory without procfs on the
+		// way: the result is the same for the thread.
 		return -1, false, err
 	}
 	fd, err = t.walk(start, l)
@@ -218,9 +218,9 @@ func (t *Target) descriptor(n int) (int, error) {
 	return fd, err
 }
 
-// name finds the path of h inside the thread's root. A file that is not below
-// the root is refused; one without any name keeps an empty path. What was walked
-// to is at its path; of others that is found out.
+// name finds the path of h inside the thread's root. It refuses a file that is not below
+// the root. A file without a name has an empty path. A file that was found by a walk is at
+// its path; for others that is checked.
 func (t *Target) name(h *Handle, walked bool) error {
 	if h.Stat.Nlink == 0 {
 		return nil
@@ -246,7 +246,7 @@ func (t *Target) name(h *Handle, walked bool) error {
 	return nil
 }
 
-// means reports whether path, without links in it, is h in the thread's root.
+// means reports whether path, which has no links, is h in the thread's root.
 func (t *Target) means(path string, h *Handle) bool {
 	root, err := t.rootFD()
 	if err != nil {
@@ -264,8 +264,8 @@ func (t *Target) means(path string, h *Handle) bool {
 	return unix.Fstat(fd, &s) == nil && h.Same(s.Dev, s.Ino)
 }
 
-// StatIn tells what file a path leads to in a root, without its name there. It
-// is [ResolveIn] for who asks about many.
+// StatIn returns the status of the file that a path means in a root. It is a faster
+// [ResolveIn] for many files.
 func StatIn(root *os.File, path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := openIn(root, path)
@@ -288,9 +288,8 @@ func openIn(root *os.File, path string) (int, error) {
 	return fd, nil
 }
 
-// ResolveIn opens the file that an absolute path means in the root directory
-// root, without the help of a thread: links of procfs are refused. The caller
-// closes the handle.
+// ResolveIn opens the file that an absolute path means in a root directory, without a
+// thread. It refuses links of procfs. The caller closes the handle.
 func ResolveIn(root *os.File, path string) (*Handle, error) {
 	fd, err := openIn(root, path)
 	if err != nil {

@@ -43,8 +43,8 @@ func (t *Target) SocketInode(fd int) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
 }
 
-// Duplicate returns a descriptor of this process for the open file behind one
-// of the thread's. The caller closes it. See pidfd_getfd(2).
+// Duplicate returns a descriptor of this process for an open file of the thread. The caller
+// closes it. See pidfd_getfd(2).
 func (t *Target) Duplicate(fd int) (*os.File, error) {
 	own, err := t.duplicate(fd)
 	if err != nil {
@@ -53,8 +53,8 @@ func (t *Target) Duplicate(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(own), "duplicate"), nil
 }
 
-// Stream reports whether one of the thread's descriptors is a stream socket.
-// What cannot be looked at is none.
+// Stream reports whether a descriptor of the thread is a stream socket. It returns false on
+// errors.
 func (t *Target) Stream(fd int) bool {
 	own, err := t.duplicate(fd)
 	if err != nil {

@@ -14,32 +14,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stopped is a process at the ptrace stop of its own execve: the new program is
-// there and none of its instructions has run. What is read from it is what the
-// program will see, as long as no other process may write into it. Its methods
-// are for the thread that traces it.
+// Stopped is a process at the ptrace stop of its own execve: the new program is loaded and
+// has run no instruction. As long as no other process can write to its memory, the program
+// sees exactly what is read here. The methods are for the thread that traces it.
 //
-// See PTRACE_EVENT_EXEC in ptrace(2), and create_elf_tables in fs/binfmt_elf.c
-// for the stack.
+// See PTRACE_EVENT_EXEC in ptrace(2), and create_elf_tables in fs/binfmt_elf.c for the
+// stack.
 type Stopped struct {
 	PID     int
 	Dev     uint64 // of the program's file
 	Ino     uint64
 	Args    []string
-	Secure  bool   // AT_SECURE: the program distrusts its environment
-	Entry   uint64 // AT_ENTRY: where it begins, after its dynamic loader
+	Secure  bool   // AT_SECURE: the program does not trust its environment
+	Entry   uint64 // AT_ENTRY: the start address, after the dynamic loader
 	mem     int    // -1: not open
 	poke    bool   // mem is not for writing
 	sp      uint64
-	stack   []byte // memory from sp on, as far as it was needed
+	stack   []byte // memory from sp on that was read
 	buffer  *[]byte
 	environ []uint64 // addresses of the environment's strings
 	vectors []byte   // the auxiliary vector, its end included
 	regs    [regsSize]byte
 }
 
-// stackReach is how far above the stack pointer strings are looked for: the
-// kernel takes 6 MiB of them, and the vectors come on top.
+// stackReach is the distance above the stack pointer in which strings are accepted. The
+// kernel allows 6 MiB of strings; the vectors are added.
 const stackReach = 8 << 20
 
 // firstRead covers the stack of most programs in one call.
@@ -47,7 +46,7 @@ const firstRead = 16 << 10
 
 var stackPool = sync.Pool{New: func() any { b := make([]byte, 0, firstRead); return &b }}
 
-// OpenStopped reads the process pid, which the calling thread holds at its exec
+// OpenStopped reads the process pid, which the calling thread has stopped at its exec
 // stop. The caller closes the result.
 func OpenStopped(pid int) (*Stopped, error) {
 	s := &Stopped{PID: pid, mem: -1, buffer: stackPool.Get().(*[]byte)}
@@ -72,9 +71,8 @@ func (s *Stopped) open() error {
 	return s.parse()
 }
 
-// openMemory opens the memory to read and write, unless it is open. Where a
-// Landlock domain that this process is in keeps /proc read-only, only ptrace
-// writes.
+// openMemory opens the memory for reading and writing, unless it is open. If this process is
+// in a Landlock domain with a read-only /proc, only ptrace can write.
 func (s *Stopped) openMemory() (err error) {
 	if s.mem >= 0 {
 		return nil
@@ -88,7 +86,7 @@ func (s *Stopped) openMemory() (err error) {
 	return err
 }
 
-// Close closes the descriptors. The process stays as it is.
+// Close closes the descriptors. It does not change the process.
 func (s *Stopped) Close() {
 	if s.mem >= 0 {
 		_ = unix.Close(s.mem)
@@ -101,8 +99,8 @@ func (s *Stopped) Close() {
 	s.stack, s.buffer = nil, nil
 }
 
-// registers gets or sets the general registers. A program of another register
-// layout, as a 32-bit one, is refused.
+// registers reads or writes the general registers. It refuses a program with another
+// register layout, such as a 32-bit one.
 func (s *Stopped) registers(request uintptr) error {
 	const general = 1 // NT_PRSTATUS
 	iov := unix.Iovec{Base: &s.regs[0]}
@@ -200,8 +198,8 @@ func (s *Stopped) upto(addr uint64) error {
 	return nil
 }
 
-// read reads at least one byte at addr. The process is copied, so its number means
-// it and nobody else.
+// read reads at least one byte at addr. The process is stopped, so its number cannot
+// mean another one.
 func (s *Stopped) read(p []byte, addr uint64) (int, error) {
 	if s.mem < 0 {
 		if n, err := readByNumber(s.PID, p, addr); err == nil {
@@ -262,8 +260,8 @@ func (s *Stopped) Env() ([]string, error) {
 	return env, nil
 }
 
-// Missing returns the entries of want, each NAME=value, that the environment
-// does not hold exactly once and with that value.
+// Missing returns the entries of want, each NAME=value, that the environment does not
+// contain exactly once and with that value.
 func (s *Stopped) Missing(want []string) ([]string, error) {
 	found := make([]int, len(want))
 	for _, addr := range s.environ {
@@ -295,10 +293,10 @@ func sameName(text []byte, entry string) bool {
 	return len(text) >= len(name) && string(text[:len(name)]) == name && (len(text) == len(name) || text[len(name)] == '=')
 }
 
-// SetEnv replaces the variables that entries name, each NAME=value, and adds
-// those that were missing. The new strings and vectors are written below the
-// old ones and the stack pointer is moved there; the strings that were replaced
-// are wiped, so that /proc/PID/environ does not show them either.
+// SetEnv replaces the variables of entries, each NAME=value, and adds those that are
+// missing. It writes the new strings and vectors below the old ones and moves the stack
+// pointer there. It clears the strings that were replaced, so that /proc/PID/environ does
+// not show them.
 func (s *Stopped) SetEnv(entries []string) error {
 	if s.Secure {
 		return errors.New("the program runs with AT_SECURE and would ignore parts of its environment")
@@ -311,8 +309,8 @@ func (s *Stopped) SetEnv(entries []string) error {
 	return s.registers(unix.PTRACE_SETREGSET)
 }
 
-// rebuild writes the stack for [Stopped.SetEnv] and returns where it starts, a
-// multiple of 16 as the ABIs of amd64 and arm64 want it.
+// rebuild writes the stack for [Stopped.SetEnv] and returns its start, a multiple of 16 as
+// the ABIs of amd64 and arm64 require.
 func (s *Stopped) rebuild(entries []string) (sp uint64, err error) {
 	keep := make([]uint64, 0, len(s.environ)+len(entries))
 	for _, addr := range s.environ {
@@ -371,7 +369,7 @@ func (s *Stopped) layOut(environ []uint64) []byte {
 	return append(out, s.vectors...)
 }
 
-// write writes to the memory, and grows the stack where that is needed.
+// write writes to the memory. The stack grows if that is needed.
 func (s *Stopped) write(addr uint64, data []byte) error {
 	if len(data) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Syscall is a system call of a traced thread that is copied at its entry or exit.
+// Syscall is a system call of a traced thread that is stopped at its entry or exit.
 // See PTRACE_GET_SYSCALL_INFO in ptrace(2).
 type Syscall struct {
 	Entry  bool
@@ -18,7 +18,7 @@ type Syscall struct {
 	Result int64     // at the exit
 }
 
-// SyscallOf reads the call of a thread that the calling thread holds at a stop for it.
+// SyscallOf reads the call of a thread that the calling thread has stopped at a stop for it.
 func SyscallOf(tid int) (Syscall, error) {
 	const (
 		getInfo     = 0x420e // PTRACE_GET_SYSCALL_INFO
@@ -46,7 +46,7 @@ func SyscallOf(tid int) (Syscall, error) {
 	return Syscall{}, fmt.Errorf("thread %d is not at a call", tid)
 }
 
-// SetResult changes what a call returns. The thread is copied at its exit.
+// SetResult changes what a call returns. The thread is stopped at its exit.
 func SetResult(tid int, result int64) error {
 	s := &Stopped{PID: tid, mem: -1}
 	if err := s.registers(unix.PTRACE_GETREGSET); err != nil {
@@ -56,14 +56,14 @@ func SetResult(tid int, result int64) error {
 	return s.registers(unix.PTRACE_SETREGSET)
 }
 
-// Write writes to the memory of a thread that the calling thread holds.
+// Write writes to the memory of a thread that the calling thread has stopped.
 func Write(tid int, addr uint64, data []byte) error {
 	s := &Stopped{PID: tid, mem: -1}
 	defer s.Close()
 	return s.write(addr, data)
 }
 
-// Text reads the string at addr of a thread that the calling thread holds, of at
+// Text reads the string at addr of a thread that the calling thread has stopped, of at
 // most limit bytes.
 func Text(tid int, addr uint64, limit int) (string, error) {
 	var buf [256]byte
@@ -84,7 +84,7 @@ func Text(tid int, addr uint64, limit int) (string, error) {
 	return "", ErrTooLong
 }
 
-// Bytes reads n bytes at addr of a thread that the calling thread holds.
+// Bytes reads n bytes at addr of a thread that the calling thread has stopped.
 func Bytes(tid int, addr uint64, n int) ([]byte, error) {
 	s := &Stopped{PID: tid, mem: -1}
 	defer s.Close()

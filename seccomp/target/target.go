@@ -1,8 +1,9 @@
-// Package target reads a thread that a notified system call has stopped: its
-// memory, its identity, and the files that its paths mean.
+// Package target reads a thread that is stopped in a notified system call: its memory, its
+// identity, and the files that its paths mean.
 //
-// Nothing here is proof of what the kernel will use: the thread's memory can
-// change under other threads. [Stopped] reads a process that cannot change.
+// [Target] reads a thread whose memory other threads may change: the kernel may use other
+// values later. [Stopped] reads a process that cannot change. [Handle] is a file, and
+// [Target.Resolve] finds it as the kernel would (resolve.go, walk.go, copy.go).
 package target
 
 import (
@@ -23,15 +24,15 @@ var (
 	ErrGone    = fmt.Errorf("thread is gone: %w", unix.ESRCH)
 )
 
-// Caps bound a vector of strings.
+// Caps limit a vector of strings.
 type Caps struct {
 	Count  int // strings
 	String int // bytes of one string, its NUL included
 	Total  int // bytes of all strings and pointers
 }
 
-// ExecCaps is what execve(2) itself takes: a string of 128 KiB and 6 MiB in
-// all. See MAX_ARG_STRLEN and bprm_stack_limits in fs/exec.c.
+// ExecCaps are the limits of execve(2): 128 KiB for a string and 6 MiB in all. See
+// MAX_ARG_STRLEN and bprm_stack_limits in fs/exec.c.
 var ExecCaps = Caps{Count: 6 << 20 / 9, String: 128 << 10, Total: 6 << 20}
 
 // MaxPath is PATH_MAX, the NUL included.
@@ -45,9 +46,9 @@ type Target struct {
 	mem     int     // -1: not open
 	root    int     // -1: not open
 	shared  bool    // root is the caller's
-	rootAt  string  // where procfs says that its root is; empty: not asked
+	rootAt  string  // its root as procfs names it; empty: not read yet
 	cwd     *Handle // nil: the thread's own
-	byCalls bool    // memory is read by number, and opened where that fails
+	byCalls bool    // memory is read by the number of the thread, and opened if that fails
 	*pages
 }
 
@@ -66,9 +67,8 @@ const (
 
 var pagePool = sync.Pool{New: func() any { return new(pages) }}
 
-// Open opens a thread and its memory for reading. The caller closes it. What
-// is read belongs to the thread of a notification only if the notification is
-// still valid after Open.
+// Open opens a thread and its memory for reading. The caller closes it. The memory belongs
+// to the thread of a notification only if the notification is still valid after Open.
 func Open(tid int) (*Target, error) {
 	if tid <= 0 {
 		return nil, errors.New("the thread is in a process namespace that is not visible here")
@@ -84,9 +84,9 @@ func Open(tid int) (*Target, error) {
 	return t, nil
 }
 
-// OpenCall opens a thread as [Open] does, but reads its memory by the thread's
-// number, which is cheaper. What is read belongs to the thread of a notification
-// only if the notification is still valid after the last read.
+// OpenCall opens a thread as [Open] does, but reads its memory by the number of the thread,
+// which is faster. The memory belongs to the thread of a notification only if the
+// notification is still valid after the last read.
 func OpenCall(tid int) (*Target, error) {
 	if tid <= 0 {
 		return nil, errors.New("the thread is in a process namespace that is not visible here")
@@ -153,7 +153,7 @@ func (t *Target) read(p []byte, addr uint64) (int, error) {
 		if n, err := readByNumber(t.TID, p, addr); err == nil {
 			return n, nil
 		}
-		// Forbidden, or memory that only its file gives: that has the last word.
+		// It is forbidden, or this memory can be read through its file only.
 		if err := t.openMemory(); err != nil {
 			return 0, err
 		}
@@ -161,9 +161,8 @@ func (t *Target) read(p []byte, addr uint64) (int, error) {
 	return readMem(t.mem, p, addr)
 }
 
-// readByNumber reads at least one byte at addr of a thread's memory. A failure
-// is not the last word: the call may be forbidden where reading the memory's file
-// is not. See process_vm_readv(2).
+// readByNumber reads at least one byte at addr of a thread's memory. It may be forbidden
+// where reading through the memory's file is allowed. See process_vm_readv(2).
 func readByNumber(tid int, p []byte, addr uint64) (int, error) {
 	local := unix.Iovec{Base: &p[0]}
 	local.SetLen(len(p))
@@ -195,7 +194,7 @@ func readMem(mem int, p []byte, addr uint64) (int, error) {
 		case err != nil:
 			return 0, fmt.Errorf("read memory: %w", err)
 		case n == 0:
-			return 0, ErrGone // its address space was given up
+			return 0, ErrGone // its address space is gone
 		default:
 			return n, nil
 		}
@@ -225,8 +224,8 @@ func (t *Target) String(addr uint64, limit int) (string, error) {
 	}
 }
 
-// Strings reads the vector of string pointers at addr, as execve(2) takes it;
-// address 0 is an empty one.
+// Strings reads the vector of string pointers at addr as execve(2) does. Address 0 is an
+// empty one.
 func (t *Target) Strings(addr uint64, caps Caps) ([]string, error) {
 	var list []string
 	total := 0

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenView opens a process for [Target.Resolve] alone: its memory, which a
-// supervisor without privilege may not open when the process is undumpable, is
-// left alone. The caller closes it.
+// OpenView opens a process for everything but its memory, which a supervisor without
+// privilege may not open when the process is undumpable. The caller closes it.
 func OpenView(pid int) (*Target, error) {
 	proc, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -21,8 +20,7 @@ func OpenView(pid int) (*Target, error) {
 	return t, nil
 }
 
-// Enter makes dir, found as the thread finds it, the directory that relative
-// paths start from, as chdir(2) would for the thread.
+// Enter sets the directory from which relative paths start, as chdir(2) of the thread would.
 func (t *Target) Enter(dir string) error {
 	h, err := t.Resolve(Lookup{Dir: unix.AT_FDCWD, Path: dir})
 	if err != nil {
@@ -45,7 +43,7 @@ type Root struct {
 	name string // as procfs names it
 }
 
-// NewRoot takes a root directory, which stays the caller's and open.
+// NewRoot returns a root directory. The caller keeps f open and closes it.
 func NewRoot(f *os.File) (*Root, error) {
 	name, err := readlinkat(unix.AT_FDCWD, procFD(int(f.Fd())))
 	if err != nil {
@@ -54,8 +52,8 @@ func NewRoot(f *os.File) (*Root, error) {
 	return &Root{f, name}, nil
 }
 
-// Within says which root the thread has, so that it is not looked up. It must be
-// certain: a filter refuses chroot, pivot_root and other mount namespaces.
+// Within sets the root of the thread, so that it need not be looked up. The caller must know
+// it for certain: a filter refuses chroot, pivot_root and other mount namespaces.
 func (t *Target) Within(r *Root) {
 	t.root, t.rootAt, t.shared = int(r.file.Fd()), r.name, true
 }

@@ -11,15 +11,15 @@ import (
 // maxLinks is the number of symbolic links the kernel follows in one path.
 const maxLinks = 40
 
-// walker resolves a path one component at a time, as the kernel would for the
-// thread. It serves the paths that one openat2 call cannot: those that leave
-// their start and those with links of procfs, which would mean this process.
+// walker resolves a path one component at a time, as the kernel would for the thread. It is
+// for paths that one openat2 call cannot resolve: those that leave their start, and those
+// with links of procfs, which would mean this process.
 type walker struct {
 	t     *Target
 	at    int // descriptor of the directory reached; owned
 	root  unix.Stat_t
 	links int
-	route *Walk // notes the route; nil: nobody asks for it
+	route *Walk // gets the route; nil: it is not recorded
 }
 
 // walk resolves l from the directory start, which stays open.
@@ -92,8 +92,8 @@ func (w *walker) move(fd int, err error) error {
 	return nil
 }
 
-// step goes to one component. If that is a link to follow it stays and returns
-// the link's text, except for the links of procfs that have none.
+// step moves to one component. If that is a link to follow, it does not move and returns the
+// text of the link. Links of procfs without a text are followed.
 func (w *walker) step(name string, follow bool) (link string, err error) {
 	switch name {
 	case "", ".":
@@ -146,7 +146,7 @@ func (w *walker) step(name string, follow bool) (link string, err error) {
 	return text, w.recordLink(name, text)
 }
 
-// directory refuses to go on from something that is not a directory.
+// directory fails if the current file is not a directory.
 func (w *walker) directory() error {
 	var s unix.Stat_t
 	if err := unix.Fstat(w.at, &s); err != nil {
@@ -158,7 +158,7 @@ func (w *walker) directory() error {
 	return nil
 }
 
-// Where a directory lies with regard to procfs.
+// Positions of a directory in procfs.
 const (
 	procNot = iota
 	procTop
@@ -179,8 +179,8 @@ func procDir(fd int) int {
 	return procBelow
 }
 
-// self is what /proc/self and /proc/thread-self say to the thread: its numbers
-// in its own pid namespace.
+// self is the text of /proc/self or /proc/thread-self for the thread: its numbers in its own
+// pid namespace.
 func (w *walker) self(name string) (string, error) {
 	text, err := readProc(w.t.proc, "status")
 	if err != nil {
