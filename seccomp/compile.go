@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newest is the highest system call number this package has judged. A newer
-// call gets ENOSYS, as on a kernel that lacks it.
+// newest is the highest system call number that was reviewed for this package. A newer call
+// gets ENOSYS, as on a kernel without it.
 const newest = 471 // rseq_slice_yield
 
-// shared are calls that an older libseccomp does not know by name.
+// shared are calls that an older libseccomp does not know by name. Their numbers are equal
+// on all architectures.
 var shared = map[string]uint32{"open_tree_attr": unix.SYS_OPEN_TREE_ATTR}
 
 // arches are the architectures a plan compiles for, by GOARCH.
@@ -60,8 +61,8 @@ type compiler struct {
 	late   []lateCall
 }
 
-// lateCall is a call that libseccomp cannot name, with what is returned for it
-// whatever its arguments are.
+// lateCall is a call that libseccomp does not know. The result does not depend on its
+// arguments.
 type lateCall struct {
 	nr     uint32
 	answer uint32

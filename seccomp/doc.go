@@ -1,10 +1,13 @@
-// Package seccomp turns a plan of refused and notified system calls into a BPF
-// program and speaks to the listener of a loaded one.
+// Package seccomp compiles a plan of refused and notified system calls to a BPF program, and
+// answers the notifications of a loaded one.
 //
-// A [Plan] is a list of values: which calls are refused, with which errno, why,
-// and which calls wait for the supervisor. Everything else is allowed, except
-// calls newer than this list knows, which get ENOSYS. [Plan.Compile] has
-// libseccomp compile it; loading is left to the session init, which needs flags
-// that libseccomp does not set (see seccomp(2), SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV).
-// [Listener] receives and answers with raw ioctls, see seccomp_unotify(2).
+// A [Plan] is a list of values: the calls that are refused, with errno and reason, and the
+// calls that wait for the supervisor. Every other call is allowed. Calls that are newer
+// than this list get ENOSYS. [Plan.Compile] uses libseccomp (compile.go). The session init
+// loads the program, since that needs flags that libseccomp does not set: see seccomp(2),
+// SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV. [Listener] receives and answers with ioctls: see
+// seccomp_unotify(2).
+//
+// [DefaultPlan] (plan.go) is the plan of a session, made of refusals.go and signals.go.
+// self.go and server.go have the plans of the supervisor and of its helper processes.
 package seccomp

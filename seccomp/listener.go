@@ -66,15 +66,15 @@ func NewListener(f *os.File) (*Listener, error) {
 		_, _ = unix.Close(l.stop), unix.Close(l.wait)
 		return nil, err
 	}
-	// The kernel then wakes the thread that is waited for on the processor of
-	// the one that waits. Linux 6.6; without it nothing but time is lost.
+	// With this flag, of Linux 6.6, the kernel wakes the calling thread on the same
+	// processor. Without it answers are slower.
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), ioctlSetFlags, syncWakeUp)
 	return l, nil
 }
 
-// open makes what receivers wait for. The listener is reported to one of them,
-// and to the next one when that has received: no thread wakes for nothing, and
-// none hands over to another.
+// open makes the objects that receivers wait for. The kernel reports the listener to one
+// receiver at a time, and to the next one when that has received. So no thread wakes
+// without a call.
 func (l *Listener) open() (err error) {
 	if l.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
@@ -95,8 +95,8 @@ func (l *Listener) open() (err error) {
 
 // Receive waits for the next notification and stores it in n.
 //
-// It returns [ErrGone] when the notification vanished before it was received,
-// io.EOF when no task uses the filter any more and [os.ErrClosed] after Close.
+// It returns [ErrGone] if the notification vanished before it was received, io.EOF if no
+// task uses the filter any more, and [os.ErrClosed] after Close.
 func (l *Listener) Receive(n *Notification) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -139,8 +139,8 @@ func (l *Listener) Valid(id uint64) bool {
 	}
 }
 
-// Continue lets the call go ahead as the thread made it. Its pointers are read
-// again by the kernel, so nothing behind them has been decided.
+// Continue lets the kernel carry out the call. The kernel reads memory behind pointers
+// again, so a decision on that memory proves nothing.
 func (l *Listener) Continue(id uint64) error {
 	return l.respond(response{id: id, flags: responseContinue})
 }

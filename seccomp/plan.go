@@ -9,18 +9,18 @@ import (
 
 // Plan says what a filter does with each system call.
 type Plan struct {
-	// Refused fail in the kernel: nobody hears of them.
+	// Refused fail in the kernel. The supervisor does not learn of them.
 	Refused []Refusal
-	// Reported are notified: the supervisor refuses them, see [Plan.Table], and can
-	// tell of it.
+	// Reported are notified. The supervisor refuses them and can write an event: see
+	// [Plan.Table].
 	Reported []Refusal
-	// Excepted are notified too: harmless ones go on, the others are as Reported.
+	// Excepted are notified too. Harmless calls continue, the others are like Reported.
 	Excepted []Exception
 	Notified []Notice
 }
 
-// Refusal is a set of calls that fail with Errno. An empty When refuses every
-// call; else a call is refused when one of the cases holds.
+// Refusal is a set of calls that fail with Errno. With an empty When every call is refused,
+// otherwise those that match one of the cases.
 type Refusal struct {
 	Syscalls []string
 	When     []Case
@@ -28,25 +28,25 @@ type Refusal struct {
 	Reason   string
 }
 
-// Exception is a refusal that some calls are excepted from. Their arguments are
-// registers, so a call that was looked at may go on.
+// Exception is a refusal from which some calls are excepted. Their arguments are registers,
+// so a call that was checked may continue.
 type Exception struct {
 	Refusal
-	// Self are the arguments that must name the caller's own process; 0 does.
+	// Self are the arguments that must mean the caller's own process; 0 does.
 	Self []uint
 	// Values are those of argument 0 that are excepted; with them Self is empty.
 	Values []uint64
 }
 
-// Notice is a set of calls that wait for the supervisor's answer. When works as
-// in [Refusal]. No case may overlap one of Refused for the same call; Reported and
-// Excepted go before it.
+// Notice is a set of calls that wait for the supervisor's answer. When works as in
+// [Refusal]. No case may overlap one of Refused for the same call. Reported and Excepted
+// are checked before it.
 type Notice struct {
 	Syscalls []string
 	When     []Case
 }
 
-// Case holds when all of its conditions hold. An argument may occur once.
+// Case matches when all of its conditions match. An argument may occur once.
 type Case []Condition
 
 // Condition is a comparison of one argument register.
@@ -59,9 +59,9 @@ type Condition struct {
 // Op is a comparison.
 type Op uint8
 
-// The comparisons. The kernel reads int arguments from the low half of a
-// register and ignores the rest, so a refusal of one int value compares the low
-// half only: a caller can put anything above it.
+// The comparisons. The kernel reads int arguments from the low half of a register and
+// ignores the rest, which a caller can set to anything. A refusal of one int value
+// therefore compares only the low half.
 const (
 	Is32    Op = iota // the low 32 bits equal Value
 	Not               // the whole register differs from Value
@@ -71,29 +71,29 @@ const (
 	Is                // the whole register equals Value
 )
 
-// PlanOptions choose what a plan notifies and the refusals that are not for
-// every policy.
+// PlanOptions select the notifications of a plan, and the refusals that not every policy
+// needs.
 type PlanOptions struct {
 	// NoExecMemfd notifies memfd_create without MFD_NOEXEC_SEAL: an executable
 	// memory file would pass every path rule about programs.
 	NoExecMemfd bool
-	NoInternet  bool // refuse sockets of every family but UNIX, where no network namespace holds them
-	// Signals say which signals are notified, and what holds the others.
+	NoInternet  bool // refuse sockets of every family but UNIX, for a session without a network namespace
+	// Signals says which signals are notified.
 	Signals Signals
-	// Report has the refusals that programs seldom meet notified, so that the
-	// supervisor can tell of them; else they are Refused.
+	// Report has the refusals notified that programs rarely cause, so that the supervisor
+	// can write events. Without it they are Refused.
 	Report bool
 	Opens  bool // notify opens for reading
 	Umask  bool // notify umask
 	Limits bool // notify setrlimit, and prlimit64 that sets a limit
-	// Threads notifies calls that set the scheduling of another thread, and refuses
-	// those about another group. Without it those about the session init are refused,
-	// by its numbers in a pid namespace.
+	// Threads notifies calls that set the scheduling of another thread, and refuses those
+	// about another group. Without it only calls about the session init are refused, by its
+	// numbers in a pid namespace.
 	Threads bool
 	Connect bool // notify connect
 	Bind    bool // notify bind, and sendto with an address
-	// SharedNetwork refuses sockets of the Internet other than TCP and notifies
-	// listen: nothing beneath holds them where the network is the machine's.
+	// SharedNetwork refuses Internet sockets other than TCP, and notifies listen. It is for
+	// a session in the network of the machine.
 	SharedNetwork bool
 }
 
@@ -161,7 +161,8 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 	return p
 }
 
-// refuseInKernel has the kernel refuse what the supervisor would, excepted calls too.
+// refuseInKernel has the kernel refuse all calls that the supervisor would, excepted ones
+// too.
 func (p *Plan) refuseInKernel() {
 	p.Refused = slices.Concat(p.Refused, p.Reported)
 	for _, e := range p.Excepted {
@@ -170,8 +171,8 @@ func (p *Plan) refuseInKernel() {
 	p.Reported, p.Excepted = nil, nil
 }
 
-// limitNotices are the limit calls that no refusal covers: the caller's own
-// limits, every resource but TagLimit.
+// limitNotices are the calls about the caller's own limits, except for TagLimit, which is
+// refused.
 func limitNotices() []Notice {
 	var set, pr []Case
 	for r := range uint64(TagLimit) {

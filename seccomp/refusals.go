@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// always is the missing condition: every call is refused.
+// always is an empty list of cases: every call is refused.
 var always []Case
 
-// kernelAnswered are those that ordinary programs meet each time they start: they
-// look whether a call is there and do without. The kernel answers them itself.
+// kernelAnswered are the refusals that ordinary programs cause at each start: they try the
+// call and do without. The kernel answers them without the supervisor.
 var kernelAnswered = []Refusal{
 	{[]string{"io_uring_setup", "io_uring_enter", "io_uring_register"}, always, unix.EPERM,
 		"its operations open and connect without a system call a filter could see"},
@@ -19,8 +19,8 @@ var kernelAnswered = []Refusal{
 		always, unix.ENOSYS, "retired calls"},
 }
 
-// clockRefusals read the clock of the machine as well as set it. A command has no
-// capability to set it.
+// clockRefusals are calls that read the clock of the machine as well as set it. A command
+// has no capability to set it.
 var clockRefusals = []Refusal{
 	{[]string{"clock_adjtime", "adjtimex"}, always, unix.EPERM, "clock of the machine"},
 }
@@ -48,7 +48,7 @@ var kernelRefusals = []Refusal{
 		unix.EPERM, "a filter with its own listener would answer CONTINUE in the supervisor's place"},
 }
 
-// exceptions are refusals that some calls are excepted from.
+// exceptions are refusals from which some calls are excepted.
 var exceptions = []Exception{
 	{
 		Refusal: Refusal{
@@ -70,7 +70,7 @@ var exceptions = []Exception{
 	},
 }
 
-// mountRefusals keep the view of files and namespaces as the session made it.
+// mountRefusals protect the mounts and namespaces of the session.
 var mountRefusals = []Refusal{
 	{
 		[]string{
@@ -99,7 +99,7 @@ var mountRefusals = []Refusal{
 	{[]string{"open_by_handle_at"}, always, unix.EPERM, "opens by inode number, past every path"},
 }
 
-// processRefusals keep processes out of each other and of the session init.
+// processRefusals protect processes from each other, and the session init.
 var processRefusals = []Refusal{
 	{[]string{"ptrace"}, always, unix.EPERM, "rewrites a process after its exec was judged; a tracer blocks the supervisor's own"},
 	{[]string{"process_madvise", "process_mrelease"}, always, unix.EPERM, "memory of another process, named by a descriptor"},
@@ -118,12 +118,12 @@ const (
 	ioprioWhoUser    = 3
 )
 
-// initThreads are the numbers that no command of a pid namespace has: the session
-// init is 1, also as a group, its forking thread 2, or 3 behind an opener. A command
-// inherits the attributes of the thread that forks it.
+// initThreads are numbers that no command of a pid namespace has. The session init is 1,
+// also as a group. Its forking thread is 2, or 3 after an opener. A command inherits the
+// attributes of the thread that forks it.
 var initThreads = []uint64{1, 2, 3}
 
-// schedulerCalls take the number of a thread first.
+// schedulerCalls are calls whose first argument is the number of a thread.
 var schedulerCalls = []string{"sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"}
 
 // groupRefusals are for commands without a pid namespace.
@@ -132,16 +132,15 @@ var groupRefusals = []Refusal{
 	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoGroup}, {1, Not, 0}}}, unix.EPERM, "another group, as that of the session init"},
 }
 
-// initRefusals keep commands of a pid namespace from the attributes of the session
-// init.
+// initRefusals protect the attributes of the session init in a pid namespace.
 var initRefusals = []Refusal{
 	{schedulerCalls, equal(0, initThreads...), unix.EPERM, "a thread of the session init: what it has the next command inherits"},
 	{[]string{"setpriority", "ioprio_set"}, equal(1, initThreads...), unix.EPERM, "a thread or the group of the session init"},
 }
 
-// FirstProcesses is how many numbers of a pid namespace are the session's own:
-// its init, the init's second thread, and a process that has ended or opens
-// files. The kernel does not give a number below 300 to a second process.
+// FirstProcesses is the number of the first pids that belong to the session itself: the
+// init, its second thread, and the opener or a process that has ended. The kernel does not
+// reuse a number below 300.
 const FirstProcesses = 3
 
 // first is one case for each number of the session's own processes.
@@ -153,7 +152,7 @@ func first(arg uint, and ...Condition) []Case {
 	return cases
 }
 
-// Protocols that reach a network past connect and bind, or past their judges.
+// Protocols that bypass connect and bind, or the checks of them.
 const (
 	protoSCTP = unix.IPPROTO_SCTP // connects by setsockopt
 	protoSMC  = 256               // falls back to TCP beneath

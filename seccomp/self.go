@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SelfPlan is the plan of the supervisor itself, once its session runs: it has
-// no more to mount, to enter or to execute. With programs it may still execute
-// those of the operator.
+// SelfPlan is the plan of the supervisor itself while its session runs: it mounts, enters
+// and executes nothing more. With programs it may still execute those of the operator.
 func SelfPlan(programs bool) Plan {
 	var p Plan
 	p.Refused = slices.Concat(kernelRefusals, clockRefusals)
@@ -40,8 +39,8 @@ func SelfPlan(programs bool) Plan {
 	return p
 }
 
-// RestrictSelf has every thread of this process, and each it makes, filtered by
-// a program of [Plan.Compile] for good. It sets no_new_privs. See seccomp(2),
+// RestrictSelf loads a program of [Plan.Compile] for every thread of this process and all
+// later ones. It cannot be removed. It sets no_new_privs. See seccomp(2),
 // SECCOMP_FILTER_FLAG_TSYNC.
 func RestrictSelf(program []byte) error {
 	if len(program) == 0 || len(program)%sizeofInsn != 0 {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serverRefusals are what a server process never does: it has its descriptors
-// when it starts, and answers.
+// serverRefusals are calls that a server process never makes: it has its descriptors when
+// it starts, and then only answers.
 var serverRefusals = []Refusal{
 	{[]string{"execve", "execveat"}, always, unix.EPERM, "it runs one program, which it is"},
 	{[]string{"fork", "vfork"}, always, unix.EPERM, "it never forks"},
@@ -30,8 +30,8 @@ var serverRefusals = []Refusal{
 		always, unix.EPERM, "nothing needs it"},
 }
 
-// ServerPlan is the plan of a server process of a session, such as the file
-// server: no notification, and none of what a session's commands are refused.
+// ServerPlan is the plan of a server process of a session, such as the file server. It has
+// no notifications. It refuses the calls that are refused to commands, and more.
 func ServerPlan() Plan {
 	var p Plan
 	lists := [][]Refusal{kernelAnswered, clockRefusals, kernelRefusals, mountRefusals, processRefusals, terminalRefusals, Signals{}.refused()}
@@ -49,7 +49,7 @@ func ServerPlan() Plan {
 	return p
 }
 
-// overlaps reports refusals whose calls serverRefusals refuse altogether.
+// overlaps reports refusals whose calls serverRefusals refuse completely.
 func overlaps(r Refusal) bool {
 	for _, own := range serverRefusals {
 		for _, a := range own.Syscalls {

@@ -9,8 +9,7 @@ import (
 // MaxSignal is the highest signal number. See signal(7).
 const MaxSignal = 64
 
-// SignalSet holds signals by their numbers; 0 is the question whether a process
-// is there.
+// SignalSet is a set of signals by number. 0 checks whether a process exists.
 type SignalSet [MaxSignal + 1]bool
 
 // EverySignal is the set of all of them.
@@ -21,7 +20,7 @@ func EverySignal() (s SignalSet) {
 	return s
 }
 
-// has reports whether the set holds one of the signals; of none: any.
+// has reports whether the set has one of the signals. Without numbers: any signal.
 func (s SignalSet) has(numbers ...int) bool {
 	if len(numbers) == 0 {
 		return slices.Contains(s[:], true)
@@ -29,7 +28,7 @@ func (s SignalSet) has(numbers ...int) bool {
 	return slices.ContainsFunc(numbers, func(n int) bool { return s[n] })
 }
 
-// minus are the signals of s that other lacks.
+// minus returns the signals of s that are not in other.
 func (s SignalSet) minus(other SignalSet) SignalSet {
 	for n := range s {
 		s[n] = s[n] && !other[n]
@@ -45,31 +44,28 @@ func (s SignalSet) Missing(need SignalSet) (number int, found bool) {
 	return number, number >= 0
 }
 
-// Signals say which signals the supervisor decides on. The others go to whom
-// the kernel lets them go.
+// Signals says which signals the supervisor decides. The kernel delivers the others.
 type Signals struct {
-	// Evaluated are notified whoever gets them.
+	// Evaluated are notified for every target.
 	Evaluated SignalSet
-	// First are notified when they are for one of [FirstProcesses].
+	// First are notified if the target is one of [FirstProcesses].
 	First SignalSet
-	// Inside says that the kernel keeps signals in the session, by a pid namespace
-	// and by Landlock's scopes. Without it the calls that have the kernel send
-	// signals later are refused.
+	// Inside says that a pid namespace and Landlock's scopes keep signals in the session.
+	// Without it, calls that make the kernel send signals later are refused.
 	Inside bool
 }
 
-// senders are the calls that send a signal, each with the argument that holds
-// its number. The process, or for tgkill its group of threads, is argument 0.
+// senders are the calls that send a signal, with the argument that has its number. The
+// process, or for tgkill the thread group, is argument 0.
 var senders = []struct {
 	name   string
 	signal uint
 }{{"kill", 1}, {"tkill", 1}, {"tgkill", 2}, {"rt_sigqueueinfo", 1}, {"rt_tgsigqueueinfo", 2}}
 
-// mostCases bounds the signals that a filter tells apart: with more of them it
-// notifies all.
+// mostCases is the most signals that a filter tells apart. With more it notifies all.
 const mostCases = 32
 
-// cases hold for the signals of a set and for what else must hold.
+// cases returns the cases for the signals of a set, each combined with the cases in and.
 func (s SignalSet) cases(arg uint, and []Case) []Case {
 	numbers := s.numbers()
 	if len(numbers) > mostCases {
@@ -96,7 +92,7 @@ func (s SignalSet) numbers() (out []uint64) {
 	return out
 }
 
-// notices are the calls that send a signal that is judged.
+// notices returns the calls that send an evaluated signal.
 func (s Signals) notices() []Notice {
 	var out []Notice
 	rest := s.First.minus(s.Evaluated)
@@ -114,7 +110,7 @@ func (s Signals) notices() []Notice {
 		}
 	}
 	if s.Inside && s.Evaluated.has(ownerSignals...) {
-		// Who gets these signals is said once, and is a number.
+		// The receiver of these signals is set once, by a number.
 		out = append(out, Notice{Syscalls: []string{"fcntl"}, When: []Case{{{fcntlCmd, Is32, unix.F_SETOWN}, {fcntlValue, Not, 0}}}})
 	}
 	return out
@@ -139,8 +135,7 @@ const (
 	sendsToOne = "has the kernel send signals to a process that is named in memory"
 )
 
-// refused are the calls by which a signal goes where nothing keeps it, or which
-// pass the rules on signals.
+// refused returns the calls whose signals nothing confines or evaluates.
 func (s Signals) refused() []Refusal {
 	var out []Refusal
 	refuse := func(name string, errno unix.Errno, reason string, when ...Case) {
@@ -167,8 +162,8 @@ func (s Signals) refused() []Refusal {
 	return out
 }
 
-// excepted are the limits of other processes: where one is passed the kernel
-// sends a signal.
+// excepted returns refusals of calls about limits of other processes: the kernel sends a
+// signal to a process that exceeds one.
 func (s Signals) excepted() []Exception {
 	const reason = "limits of another process: the kernel signals one that passes them"
 	set := Case{{0, Not, 0}, {2, Not, 0}}

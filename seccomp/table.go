@@ -35,8 +35,7 @@ func (r *Refusal) matches(args [6]uint64) bool {
 	return len(r.When) == 0 || slices.ContainsFunc(r.When, func(c Case) bool { return c.matches(args) })
 }
 
-// Table holds the refusals that a supervisor answers, by the numbers of calls on
-// this machine.
+// Table has the refusals that the supervisor answers, by call number on this machine.
 type Table map[int][]RefusedCall
 
 // RefusedCall is a refusal of one call.
@@ -45,8 +44,7 @@ type RefusedCall struct {
 	Name string // of the call
 }
 
-// Table returns the plan's refusals for who answers its notifications. See
-// [Plan.Reported].
+// Table returns the refusals of the plan that the supervisor answers. See [Plan.Reported].
 func (p Plan) Table() (Table, error) {
 	t := Table{}
 	add := func(e Exception) error {
@@ -76,8 +74,7 @@ func (p Plan) Table() (Table, error) {
 	return t, nil
 }
 
-// Of returns the refusal that is about a call, one without exceptions first; nil:
-// none is.
+// Of returns the refusal that matches a call, or nil. One without exceptions comes first.
 func (t Table) Of(number int, args [6]uint64) *RefusedCall {
 	list := t[number]
 	for i := range list {

@@ -9,7 +9,6 @@ package seccomp
 // #endif
 import "C"
 
-// trim gives the memory back that libseccomp used and freed: about 200 KiB for
-// a filter, which the C library would keep until the process ends. See
-// malloc_trim(3).
+// trim returns memory to the system that libseccomp has freed: about 200 KiB per filter,
+// which the C library would otherwise keep. See malloc_trim(3).
 func trim() { C.agentsh_trim() }
