@@ -70,6 +70,7 @@ var ranks = map[string]int{
 	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
 	"supervisor/fileserver":    3, // starts and controls the process; package fuse is what it runs
 	"supervisor/view":          3, // what commands see; it makes configurations for launch
+	"supervisor/streams":       3, // of one command; the session init opens its terminal
 	"supervisor/probe":         3, // supervisor opens sessions by what it found
 	"supervisor":               4,
 	"controller":               4,

@@ -9,6 +9,7 @@ import (
 	"agentsh/policy/env"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/streams"
 )
 
 // command is one request with what was decided about it.
@@ -40,8 +41,8 @@ func (p preparation) command(req wire.ExecRequest) (c command, exit *wire.Exit) 
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
 		return c, spawnFailed(125, "no command given", "name a program after --")
 	}
-	if exit := checkTTY(req.TTY); exit != nil {
-		return c, exit
+	if err := streams.CheckTTY(req.TTY); err != nil {
+		return c, spawnFailed(125, err.Error(), "letters, digits and ._+- make one, at most 64")
 	}
 	if exit := p.decide(&c); exit != nil {
 		return c, exit

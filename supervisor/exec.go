@@ -11,24 +11,25 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/streams"
 )
 
 // Exec runs one command in the session and waits for it. The error is nil if the
 // end of the command is known, as after a denial; it is set if the session itself
 // cannot go on. Cancelling ctx kills the command with all its processes.
 // Otherwise processes that it leaves behind go on, and the result names them.
-func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, caller wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if err := s.life.enter(); err != nil {
 		return lost(err), wire.TreeEmpty{}, err
 	}
 	defer s.life.leave()
 	defer s.journal.denial(req.ID)
-	streams.Exited = once(streams.Exited)
+	caller.Exited = once(caller.Exited)
 	c, exit := s.preparation().command(req)
 	var left wire.TreeEmpty
 	err := s.journal.emit(c.beginEvent(exit))
 	if exit == nil && err == nil {
-		exit, left, err = s.run(ctx, &c, streams)
+		exit, left, err = s.run(ctx, &c, caller)
 	}
 	if err != nil {
 		exit = ref(lost(err))
@@ -38,7 +39,7 @@ func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, streams wire.S
 	if last.Hint == AuditHint {
 		err = nil // the exit says it; the session goes on once there is space
 	}
-	streams.Exited(last)
+	caller.Exited(last)
 	return last, left, err
 }
 
@@ -67,21 +68,21 @@ func (s *Session) preparation() preparation {
 
 // run starts a prepared command and waits for its end, its deadline or the
 // caller's cancellation.
-func (s *Session) run(ctx context.Context, c *command, streams wire.Streams) (*wire.Exit, wire.TreeEmpty, error) {
-	p, err := openStreams(ctx, s.init, c.req.TTY, streams, s.confined.user)
+func (s *Session) run(ctx context.Context, c *command, caller wire.Streams) (*wire.Exit, wire.TreeEmpty, error) {
+	p, err := streams.Open(ctx, s.init, c.req.TTY, caller, s.confined.user.Owner())
 	if err != nil {
 		return nil, wire.TreeEmpty{}, fmt.Errorf("streams: %w", err)
 	}
 	group, err := s.groups.command(c.decision.Rule, c.limits)
 	if err != nil {
-		p.release()
-		p.abandon()
+		p.Release()
+		p.Abandon()
 		return nil, wire.TreeEmpty{}, err
 	}
 	process, err := s.start(ctx, c, p, group)
-	p.release()
+	p.Release()
 	if err != nil {
-		p.abandon()
+		p.Abandon()
 		group.remove()
 		s.loop.Forget(c.req.ID)
 		exit, err := notStarted(s.journal.denial(c.req.ID), err)
@@ -91,12 +92,12 @@ func (s *Session) run(ctx context.Context, c *command, streams wire.Streams) (*w
 		<-process.TreeEmpty()
 		s.loop.Forget(c.req.ID)
 	})
-	if streams.Started != nil {
-		streams.Started(wire.Started{})
+	if caller.Started != nil {
+		caller.Started(wire.Started{})
 	}
-	p.start(streams.Stdin)
+	p.Start(caller.Stdin)
 	requested := time.Duration(c.req.DeadlineMS) * time.Millisecond
-	exit, err := running{process, p, c.launch.TTY, deadline(requested, c.limits.CommandTimeout)}.wait(ctx, streams.Control)
+	exit, err := running{process, p, c.launch.TTY, deadline(requested, c.limits.CommandTimeout)}.wait(ctx, caller.Control)
 	if err == nil {
 		err = group.explainKill(exit)
 	}
@@ -106,10 +107,10 @@ func (s *Session) run(ctx context.Context, c *command, streams wire.Streams) (*w
 	})
 	if err == nil {
 		exit = ref(s.explained(c.req.ID, *exit))
-		streams.Exited(*exit) // the rest of its output may take longer
+		caller.Exited(*exit) // the rest of its output may take longer
 	}
-	rest, copyErr := p.finish()
-	c.written = p.written()
+	rest, copyErr := p.Finish()
+	c.written = p.Written()
 	s.life.outputs.Go(func() { <-rest })
 	if copyErr != nil {
 		s.cfg.Log.Debug("output of a command was cut short", "command", c.req.ID, "error", copyErr)
@@ -119,9 +120,9 @@ func (s *Session) run(ctx context.Context, c *command, streams wire.Streams) (*w
 
 // start starts a command. Its first process is registered with the loop and in
 // its group before the execve.
-func (s *Session) start(ctx context.Context, c *command, p *pipes, group commandGroup) (*launch.Process, error) {
+func (s *Session) start(ctx context.Context, c *command, p *streams.Streams, group commandGroup) (*launch.Process, error) {
 	l := c.launch
-	l.Stdin, l.Stdout, l.Stderr, l.Limits = p.child[0], p.child[1], p.child[2], rlimits(c.limits, s.groups.countsPids())
+	l.Stdin, l.Stdout, l.Stderr, l.Limits = p.Child[0], p.Child[1], p.Child[2], rlimits(c.limits, s.groups.countsPids())
 	l.OnPID = func(pid int) error {
 		info := notify.CommandInfo{ID: c.req.ID, Interactive: l.TTY, Decided: c.decided, Rules: c.rules.notify()}
 		return errors.Join(s.loop.Register(pid, info), group.add(pid))

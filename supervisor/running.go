@@ -8,6 +8,7 @@ import (
 
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
+	"agentsh/supervisor/streams"
 )
 
 // killGrace is how long a command has between TERM and KILL.
@@ -16,7 +17,7 @@ const killGrace = 2 * time.Second
 // running is a started command.
 type running struct {
 	process  *launch.Process
-	pipes    *pipes
+	streams  *streams.Streams
 	tty      bool
 	deadline time.Duration // 0: none
 }
@@ -66,9 +67,9 @@ func (r running) act(m wire.Control) error {
 	case m.Signal > 0 && m.Signal <= maxSignal:
 		return r.process.Signal(syscall.Signal(m.Signal))
 	case m.TTY != nil:
-		_ = r.pipes.resize(m.TTY) // the terminal may have gone
+		_ = r.streams.Resize(m.TTY) // the terminal may have gone
 	case m.CloseOutput != 0:
-		r.pipes.closeOutput(m.CloseOutput)
+		r.streams.CloseOutput(m.CloseOutput)
 	}
 	return nil
 }

@@ -7,13 +7,12 @@
 // (session.go). They call the parts, which do not call back:
 //
 //   - command.go decides what a request runs, by lookup.go, rules.go and env.go;
-//   - running.go follows a started command; streams.go and terminal.go copy what
-//     it reads and writes;
+//   - running.go follows a started command;
 //   - journal.go writes events, lifetime.go counts commands and ends the session;
 //   - state.go, store.go, group.go, limits.go and loop.go each own one resource.
 //
-// Packages below do the rest: view (mounts, Landlock), fileserver, netns, notify
-// and launch.
+// Packages below do the rest: view (mounts, Landlock), fileserver, netns, streams,
+// notify and launch.
 package supervisor
 
 import (

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"agentsh/internal/wire"
+	"agentsh/supervisor/streams"
 )
 
 // screen is what a terminal showed; see waits for a text.
@@ -206,12 +207,13 @@ func TestAHangUpEndsEverything(t *testing.T) {
 
 func TestATerminalTypeThatIsNoNameIsRefused(t *testing.T) {
 	for _, term := range []string{"a b", "../x", "x\n", strings.Repeat("x", 65), "-x"} {
-		if exit := checkTTY(&wire.TTY{Term: term}); exit == nil || exit.Code != 125 {
+		_, exit := preparation{}.command(wire.ExecRequest{Argv: []string{"true"}, TTY: &wire.TTY{Term: term}})
+		if exit == nil || exit.Code != 125 {
 			t.Errorf("%q: %+v", term, exit)
 		}
 	}
-	if exit := checkTTY(&wire.TTY{Term: "xterm-256color"}); exit != nil {
-		t.Errorf("%+v", exit)
+	if err := streams.CheckTTY(&wire.TTY{Term: "xterm-256color"}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package supervisor
+package streams
 
 import (
 	"bytes"
@@ -8,36 +8,35 @@ import (
 	"testing"
 
 	"agentsh/internal/wire"
-	"agentsh/supervisor/view"
 )
 
 func TestOutputWrittenBeforeTheEndIsDelivered(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	p, err := newPipes(wire.Streams{Stdout: &stdout, Stderr: &stderr}, view.User{Mapped: true})
+	p, err := newPipes(wire.Streams{Stdout: &stdout, Stderr: &stderr}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	late, err := dup(p.child[1]) // a background process that outlives the command
+	late, err := dup(p.Child[1]) // a background process that outlives the command
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.start(nil)
+	p.Start(nil)
 	want := strings.Repeat("x", 60<<10)
-	if _, err := p.child[1].WriteString(want); err != nil {
+	if _, err := p.Child[1].WriteString(want); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.child[2].WriteString("e"); err != nil {
+	if _, err := p.Child[2].WriteString("e"); err != nil {
 		t.Fatal(err)
 	}
-	p.release()
-	rest, err := p.finish()
+	p.Release()
+	rest, err := p.Finish()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if stdout.String() != want || stderr.String() != "e" {
 		t.Errorf("got %d bytes and %q", stdout.Len(), stderr.String())
 	}
-	if got := *p.written(); got != (wire.OutputEnd{Stdout: int64(len(want)), Stderr: 1}) {
+	if got := *p.Written(); got != (wire.OutputEnd{Stdout: int64(len(want)), Stderr: 1}) {
 		t.Errorf("counted %+v", got)
 	}
 	if _, err := late.WriteString("late"); err != nil {
@@ -51,18 +50,18 @@ func TestOutputWrittenBeforeTheEndIsDelivered(t *testing.T) {
 }
 
 func TestStdinIsPassedAndEnds(t *testing.T) {
-	p, err := newPipes(wire.Streams{Stdin: strings.NewReader("hello")}, view.User{Mapped: true})
+	p, err := newPipes(wire.Streams{Stdin: strings.NewReader("hello")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.start(strings.NewReader("hello"))
+	p.Start(strings.NewReader("hello"))
 	got := make([]byte, 16)
-	n, err := p.child[0].Read(got)
+	n, err := p.Child[0].Read(got)
 	if err != nil || string(got[:n]) != "hello" {
 		t.Errorf("read %q, %v", got[:n], err)
 	}
-	p.release()
-	rest, err := p.finish()
+	p.Release()
+	rest, err := p.Finish()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package supervisor
+package streams
 
 import (
 	"context"
@@ -11,27 +11,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
-	"agentsh/supervisor/view"
 )
 
 // terminalTypes are the values of TERM that a request may ask for.
 var terminalTypes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`) })
 
-// checkTTY refuses a terminal whose type is not a name.
-func checkTTY(t *wire.TTY) *wire.Exit {
+// CheckTTY refuses a terminal whose type is not a name: letters, digits and ._+-,
+// at most 64.
+func CheckTTY(t *wire.TTY) error {
 	if t == nil || t.Term == "" || terminalTypes().MatchString(t.Term) {
 		return nil
 	}
-	return spawnFailed(125, fmt.Sprintf("terminal type %.64q is not a name", t.Term), "letters, digits and ._+- make one, at most 64")
+	return fmt.Errorf("terminal type %.64q is not a name", t.Term)
 }
 
-// openStreams opens what a command of a user reads and writes: pipes, or a
-// terminal of the session's devpts that is all three.
-func openStreams(ctx context.Context, init *launch.Init, tty *wire.TTY, streams wire.Streams, user view.User) (*pipes, error) {
+// Open opens what a command reads and writes: pipes, or a terminal of the session's
+// devpts that is all three. owner is the user of commands; nil: the supervisor's.
+func Open(ctx context.Context, init *launch.Init, tty *wire.TTY, streams wire.Streams, owner *tarfs.Owner) (*Streams, error) {
 	if tty == nil {
-		return newPipes(streams, user)
+		return newPipes(streams, owner)
 	}
 	master, slave, err := init.OpenPTY(ctx)
 	if err != nil {
@@ -43,9 +44,9 @@ func openStreams(ctx context.Context, init *launch.Init, tty *wire.TTY, streams 
 		return nil, err
 	}
 	p := newTerminal(ours, slave, streams)
-	if err := p.resize(tty); err != nil {
-		p.release()
-		p.abandon()
+	if err := p.Resize(tty); err != nil {
+		p.Release()
+		p.Abandon()
 		return nil, err
 	}
 	return p, nil
@@ -66,17 +67,17 @@ func pollable(f *os.File) (*os.File, error) {
 
 // newTerminal is newPipes for a terminal: what the command writes is one
 // stream, the caller's standard output.
-func newTerminal(master, slave *os.File, s wire.Streams) *pipes {
-	p := &pipes{child: [3]*os.File{slave, slave, slave}, terminal: master, outputs: []*output{{from: master, to: s.Stdout}}}
+func newTerminal(master, slave *os.File, s wire.Streams) *Streams {
+	p := &Streams{Child: [3]*os.File{slave, slave, slave}, terminal: master, outputs: []*output{{from: master, to: s.Stdout}}}
 	if s.Stdin != nil {
 		p.stdin = master
 	}
 	return p
 }
 
-// resize gives the terminal a size in characters; the kernel notifies the
+// Resize gives the terminal a size in characters; the kernel notifies the
 // foreground processes. Without a terminal a size means nothing.
-func (p *pipes) resize(t *wire.TTY) error {
+func (p *Streams) Resize(t *wire.TTY) error {
 	if p.terminal == nil {
 		return nil
 	}
@@ -90,7 +91,7 @@ func (p *pipes) resize(t *wire.TTY) error {
 }
 
 // control calls f with the terminal's descriptor and leaves its mode unchanged.
-func (p *pipes) control(f func(fd int) error) error {
+func (p *Streams) control(f func(fd int) error) error {
 	raw, err := p.terminal.SyscallConn()
 	if err != nil {
 		return err
@@ -102,7 +103,7 @@ func (p *pipes) control(f func(fd int) error) error {
 
 // typeIn copies the caller's input into the terminal. In line mode it types the
 // end-of-file character at the end; a raw terminal has no end of input.
-func (p *pipes) typeIn(stdin io.Reader) {
+func (p *Streams) typeIn(stdin io.Reader) {
 	in := &typed{r: stdin}
 	if _, err := io.Copy(writerOnly{p.terminal}, in); err != nil {
 		return // the command, or the caller, is gone

@@ -1,4 +1,11 @@
-package supervisor
+// Package streams connects a command with its caller: by pipes, or by a terminal
+// that is its standard input, output and error.
+//
+// [Open] opens the descriptors of both sides. Start the command with
+// [Streams.Child], then call [Streams.Release] and [Streams.Start], and
+// [Streams.Finish] when it has ended. streams.go copies, terminal.go has what
+// differs for a terminal.
+package streams
 
 import (
 	"errors"
@@ -11,15 +18,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/tarfs"
 	"agentsh/internal/wire"
-	"agentsh/supervisor/view"
 )
 
-// pipes are the descriptors of one command and the copying between them and the
+// Streams are the descriptors of one command and the copying between them and the
 // caller's streams. A command never gets a descriptor of the caller: it could
 // open it again with another mode through /proc/self/fd.
-type pipes struct {
-	child    [3]*os.File // stdin, stdout, stderr of the command
+type Streams struct {
+	Child    [3]*os.File // stdin, stdout, stderr of the command
 	stdin    *os.File    // our end, nil for /dev/null
 	terminal *os.File    // our end of the terminal that all three are; nil: pipes
 	outputs  []*output
@@ -36,48 +43,48 @@ type output struct {
 	closed atomic.Bool // from is closed before its end: nobody reads more
 }
 
-// newPipes opens the pipes of a command; close them with release and finish. They
-// belong to user, so that the command can open /dev/stdout and its like.
-func newPipes(s wire.Streams, user view.User) (*pipes, error) {
-	p := &pipes{outputs: []*output{{to: s.Stdout}, {to: s.Stderr}}}
+// newPipes opens the pipes of a command; close them with Release and Finish. They
+// belong to owner, so that the command can open /dev/stdout and its like.
+func newPipes(s wire.Streams, owner *tarfs.Owner) (*Streams, error) {
+	p := &Streams{outputs: []*output{{to: s.Stdout}, {to: s.Stderr}}}
 	var err error
 	if s.Stdin == nil {
-		p.child[0], err = os.Open(os.DevNull)
+		p.Child[0], err = os.Open(os.DevNull)
 	} else {
-		p.child[0], p.stdin, err = os.Pipe()
+		p.Child[0], p.stdin, err = os.Pipe()
 	}
 	if err != nil {
 		return nil, err
 	}
 	for i, out := range p.outputs {
-		if out.from, p.child[i+1], err = os.Pipe(); err != nil {
-			p.release()
-			p.abandon()
+		if out.from, p.Child[i+1], err = os.Pipe(); err != nil {
+			p.Release()
+			p.Abandon()
 			return nil, err
 		}
 	}
-	for _, f := range p.child {
-		if err := chown(f, user); err != nil {
-			p.release()
-			p.abandon()
+	for _, f := range p.Child {
+		if err := chown(f, owner); err != nil {
+			p.Release()
+			p.Abandon()
 			return nil, err
 		}
 	}
 	return p, nil
 }
 
-// chown gives a pipe to the user of commands if that is another user.
-func chown(f *os.File, user view.User) error {
+// chown gives a pipe to an owner; nil: the supervisor's user.
+func chown(f *os.File, owner *tarfs.Owner) error {
 	info, err := f.Stat()
-	if err != nil || user.Mapped || info.Mode()&os.ModeNamedPipe == 0 {
+	if err != nil || owner == nil || info.Mode()&os.ModeNamedPipe == 0 {
 		return err
 	}
-	return f.Chown(user.UID, user.GID)
+	return f.Chown(owner.UID, owner.GID)
 }
 
-// start begins copying. The goroutine that feeds stdin ends when the pipe is
+// Start begins copying. The goroutine that feeds stdin ends when the pipe is
 // closed or its source ends; it may outlive the command when the source blocks.
-func (p *pipes) start(stdin io.Reader) {
+func (p *Streams) Start(stdin io.Reader) {
 	switch {
 	case p.stdin == nil:
 	case p.terminal != nil:
@@ -95,17 +102,17 @@ func (p *pipes) start(stdin io.Reader) {
 	}
 }
 
-// release closes the command's ends in this process once it has them.
-func (p *pipes) release() {
-	for _, f := range p.child {
+// Release closes the command's ends in this process once it has them.
+func (p *Streams) Release() {
+	for _, f := range p.Child {
 		if f != nil {
 			f.Close()
 		}
 	}
 }
 
-// abandon closes our ends without reading what is left.
-func (p *pipes) abandon() {
+// Abandon closes our ends without reading what is left.
+func (p *Streams) Abandon() {
 	if p.stdin != nil {
 		p.stdin.Close()
 	}
@@ -116,11 +123,11 @@ func (p *pipes) abandon() {
 	}
 }
 
-// finish waits until everything that was written before the command ended has
+// Finish waits until everything that was written before the command ended has
 // been delivered. What background processes write later is read and dropped
 // until they end, so that they do not fail; the returned channel, never nil,
 // closes then.
-func (p *pipes) finish() (rest <-chan struct{}, err error) {
+func (p *Streams) Finish() (rest <-chan struct{}, err error) {
 	if p.stdin != nil && p.terminal == nil {
 		p.stdin.Close()
 	}
@@ -150,9 +157,9 @@ func (p *pipes) finish() (rest <-chan struct{}, err error) {
 	return done, errors.Join(failed...)
 }
 
-// written is how many bytes the command wrote to each stream before it ended,
-// known after finish. A terminal has one stream.
-func (p *pipes) written() *wire.OutputEnd {
+// Written is how many bytes the command wrote to each stream before it ended,
+// known after Finish. A terminal has one stream.
+func (p *Streams) Written() *wire.OutputEnd {
 	end := &wire.OutputEnd{Stdout: p.outputs[0].n}
 	if len(p.outputs) > 1 {
 		end.Stderr = p.outputs[1].n
@@ -160,7 +167,7 @@ func (p *pipes) written() *wire.OutputEnd {
 	return end
 }
 
-// copy moves the stream until its end, or until the deadline that finish sets
+// copy moves the stream until its end, or until the deadline that Finish sets
 // and then the content that is left in the pipe.
 func (o *output) copy() {
 	to := o.to
@@ -186,9 +193,9 @@ func (o *output) close() {
 	o.from.Close()
 }
 
-// closeOutput closes an output that the caller reads no further: 1 is the standard output,
+// CloseOutput closes an output that the caller reads no further: 1 is the standard output,
 // 2 the standard error. A terminal has one output.
-func (p *pipes) closeOutput(n int) {
+func (p *Streams) CloseOutput(n int) {
 	if n >= 1 && n <= len(p.outputs) {
 		p.outputs[n-1].close()
 	}
