@@ -25,7 +25,7 @@ func approvalSettings(a policy.Approvals, channel bool) approve.Settings {
 			return askProgram(ctx, a.Command, q)
 		}
 	default:
-		settings.Closed = "the policy has no key approvals, which names who approves"
+		settings.Closed = "the policy has no approvals, which name who approves"
 	}
 	return settings
 }

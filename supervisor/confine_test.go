@@ -21,7 +21,7 @@ const confinedEnv = "AGENTSH_TEST_CONFINED"
 
 // The test runs once more in a process of its own: what is given up is given up
 // for good.
-func TestASupervisorThatConfinedItselfHoldsItsSession(t *testing.T) {
+func TestAConfinedSupervisorServesItsSession(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	if os.Getenv(confinedEnv) == "" {
 		self, err := os.Executable()

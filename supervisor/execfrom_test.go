@@ -57,7 +57,7 @@ func TestProgramsRunFromNamedDirectoriesOnly(t *testing.T) {
 	}
 }
 
-func TestTheKernelHoldsExecFrom(t *testing.T) {
+func TestTheKernelEnforcesExecFrom(t *testing.T) {
 	b := openBox(t, execFromPolicy)
 	copyProgram(t, b, "/usr/bin/true", "tool")
 	if err := os.WriteFile(filepath.Join(b.workspace, "script"), []byte("#!/usr/bin/sh\necho script\n"), 0o755); err != nil {

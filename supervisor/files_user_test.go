@@ -17,11 +17,11 @@ import (
 	"agentsh/internal/wire"
 )
 
-// TestADeadFileServerHoldsNobody: as root and as user 1000, with a server that is
+// TestADeadFileServerBlocksNobody: as root and as user 1000, with a server that is
 // stopped and one that is killed while commands read, write and list. The commands
 // end, the session says why, no process of it is left in an uninterruptible wait,
 // what was synced is there, and the next session works.
-func TestADeadFileServerHoldsNobody(t *testing.T) {
+func TestADeadFileServerBlocksNobody(t *testing.T) {
 	unprivileged := asBoth(t)
 	for what, end := range map[string]func(*box) error{
 		"killed": func(b *box) error { return unix.Kill(b.files.PID(), unix.SIGKILL) },

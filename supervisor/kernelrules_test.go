@@ -24,8 +24,8 @@ func kernelRule(paths, ops, effect string) string {
 	return strings.NewReplacer("PATHS", paths, "OPS", ops, "EFFECT", effect).Replace(kernelPolicy)
 }
 
-// TestRulesBelowTheKernelsDirectoriesAreHeldOrRefused: none is ignored.
-func TestRulesBelowTheKernelsDirectoriesAreHeldOrRefused(t *testing.T) {
+// TestRulesBelowTheKernelsDirectoriesAreEnforcedOrRefused: none is ignored.
+func TestRulesBelowTheKernelsDirectoriesAreEnforcedOrRefused(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	refused := []struct{ paths, ops, effect, why string }{
 		{"/proc/self/environ", "'*'", "deny", "differs for each process"},

@@ -237,7 +237,7 @@ func groupsIn(t *testing.T, dir string) []string {
 // bareEnv makes this program run one test where no control group is mounted.
 const bareEnv = "AGENTSH_TEST_WITHOUT_CGROUPS"
 
-func TestLimitsThatCannotBeHeldAreRefused(t *testing.T) {
+func TestLimitsThatCannotBeEnforcedAreRefused(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	if os.Getenv(bareEnv) == "" {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")

@@ -361,9 +361,9 @@ func TestAnOpenerThatIsGoneOpensNothing(t *testing.T) {
 	}
 }
 
-// TestWhetherFilesOfProcAreDecidedIsSettled: the layer that shuts commands out is
+// TestWhetherFilesOfProcAreDecidedIsFixed: the layer that shuts commands out is
 // there from the start or not at all.
-func TestWhetherFilesOfProcAreDecidedIsSettled(t *testing.T) {
+func TestWhetherFilesOfProcAreDecidedIsFixed(t *testing.T) {
 	plain := strings.NewReplacer(
 		"operations: [read, write], decision: deny, message: variables are secret",
 		"operations: [read], decision: allow",

@@ -72,7 +72,7 @@ func TestASessionThatCannotShowTheProgramIsRefused(t *testing.T) {
 	}
 }
 
-func TestWithoutTheWordTheProgramIsNotShown(t *testing.T) {
+func TestWithoutTheOptionTheProgramIsNotShown(t *testing.T) {
 	b := openBox(t, testPolicy)
 	if exit, out := b.run(t, "sh", "-c", "test -e "+layout.Program); exit.Code == 0 {
 		t.Errorf("%+v %q", exit, out)

@@ -92,8 +92,8 @@ io_uring EPERM
 clone3 ENOSYS
 `
 
-// TestARefusedCallIsToldOnce for each kind, and what is harmless of it works.
-func TestARefusedCallIsToldOnce(t *testing.T) {
+// TestARefusedCallIsReportedOnce for each kind, and what is harmless of it works.
+func TestARefusedCallIsReportedOnce(t *testing.T) {
 	testenv.Need(t, testenv.Program("python3"))
 	b := openEither(t, asBoth(t), withSignals(signalRules), nil)
 	if err := os.WriteFile(filepath.Join(b.workspace, "refused.py"), []byte(callNumbers()+refused), 0o644); err != nil {

@@ -21,11 +21,11 @@ func (b *box) reload(t *testing.T, text string) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.Session.Reload(context.Background(), p)
+	_, err = b.Reload(context.Background(), p)
 	return err
 }
 
-func TestAReloadHoldsForExecFilesSignalsAndVariables(t *testing.T) {
+func TestAReloadAppliesToExecFilesSignalsAndVariables(t *testing.T) {
 	first := strings.Replace(
 		testPolicy,
 		"file_rules:\n",
@@ -70,7 +70,7 @@ func TestAReloadHoldsForExecFilesSignalsAndVariables(t *testing.T) {
 	}
 }
 
-func TestWhatASessionCannotChangeIsRefusedWithItsPlace(t *testing.T) {
+func TestWhatASessionCannotChangeIsRefusedWithItsPosition(t *testing.T) {
 	b := openBox(t, testPolicy)
 	cases := map[string]struct{ old, new, want string }{
 		"broken file":  {"version: 1", "version: 2", "new.yaml:1:10"},

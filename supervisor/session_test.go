@@ -217,7 +217,7 @@ func TestARefusalNamesItsRule(t *testing.T) {
 
 // What a command's own execve would be denied for, it is denied before anything
 // of it is started.
-func TestACommandIsJudgedAsItsExecveWillBe(t *testing.T) {
+func TestACommandIsDecidedLikeItsExecve(t *testing.T) {
 	testenv.Need(t, testenv.Program("python3"), testenv.Program("busybox"))
 	b := openBox(t, strings.ReplaceAll(testPolicy, "commands: [kill, /usr/bin/kill]", "commands: [kill, /usr/bin/kill, busybox, id.sh]"))
 	for name, text := range map[string]string{
@@ -391,7 +391,7 @@ func TestTheChangeRecordNamesWhatCommandsChanged(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatCannotBeHeldIsRefused(t *testing.T) {
+func TestAPolicyThatCannotBeEnforcedIsRefused(t *testing.T) {
 	cfg, _ := testConfig(t, testPolicy+"resource_limits: {disk_write_mb: 64}\n")
 	_, err := Open(context.Background(), cfg)
 	if err == nil ||
@@ -448,7 +448,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestSessionsThatStartTogetherKeepTheirState(t *testing.T) {
+func TestSessionsThatStartTogetherDoNotRemoveTheirState(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var all sync.WaitGroup
 	for range 8 {

@@ -179,8 +179,8 @@ limits EPERM
 	}
 }
 
-// TestAReloadCannotJudgeWhatTheFilterLetsPass and says so with the rule's place.
-func TestAReloadCannotJudgeWhatTheFilterLetsPass(t *testing.T) {
+// TestAReloadCannotDecideOnUnnotifiedSignals and says so with the rule's place.
+func TestAReloadCannotDecideOnUnnotifiedSignals(t *testing.T) {
 	b := openBox(t, withSignals(signalRules))
 	rule := "signal_rules:\n  - {name: no-hup, signals: [HUP], target: {type: parent}, decision: deny}\n"
 	stricter := withSignals(rule + strings.TrimPrefix(signalRules, "signal_rules:\n"))
@@ -211,8 +211,8 @@ func TestAReloadCannotJudgeWhatTheFilterLetsPass(t *testing.T) {
 	}
 }
 
-// TestOtherSignalRulesStillHold where the filter asks about some signals only.
-func TestOtherSignalRulesStillHold(t *testing.T) {
+// TestOtherSignalRulesStillApply where the filter asks about some signals only.
+func TestOtherSignalRulesStillApply(t *testing.T) {
 	rules := `signal_rules:
   - {name: soft, signals: [HUP], target: {type: children}, decision: redirect, redirect_to: SIGTERM}
   - {name: noted, signals: [USR2], target: {type: children}, decision: audit}

@@ -107,7 +107,7 @@ func TestSocketsOfTheMachineAreReachedByRule(t *testing.T) {
 	}
 }
 
-func TestSocketsOfTheSessionAreJudged(t *testing.T) {
+func TestTheSessionsSocketsAreDecidedByRules(t *testing.T) {
 	b := openBox(t, socketPolicy("/nosuch"))
 	exit, out := b.run(t, "python3", "-c", `
 import os, socket

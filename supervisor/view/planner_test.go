@@ -117,7 +117,7 @@ func TestViewFollowsFileRules(t *testing.T) {
 	}
 }
 
-func TestAGovernedPlaceCannotHoldAnother(t *testing.T) {
+func TestAGovernedPathCannotContainAnother(t *testing.T) {
 	_, _, err := planFor(
 		t,
 		"  - {name: d, paths: ['**/key'], operations: ['*'], decision: deny}\n  - {name: a, paths: ['DIR', 'DIR/**'], operations: ['*'], decision: allow}\n",

@@ -9,7 +9,7 @@ import (
 	"agentsh/policy/syntax"
 )
 
-func TestRulesThatOnlyAFileServerHoldsAreRefusedByLine(t *testing.T) {
+func TestRulesThatOnlyAFileServerEnforcesAreRejectedWithLine(t *testing.T) {
 	dir := t.TempDir()
 	p, err := syntax.Load(policy.Source{Name: "test.yaml", Data: []byte(`version: 1
 name: test
