@@ -12,7 +12,7 @@ const MaxFile = 1 << 20
 
 const (
 	maxVars   = 4096 // variables of one .env file
-	maxErrors = 20   // problems told about one .env file
+	maxErrors = 20   // problems reported about one .env file
 )
 
 // SyntaxError is one problem of a .env file. Line and Column count from 1;
@@ -21,7 +21,7 @@ type SyntaxError struct {
 	File   string
 	Line   int
 	Column int
-	Msg    string // holds no value
+	Msg    string // contains no value
 }
 
 // Error is "file:line:column: problem".

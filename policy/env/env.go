@@ -81,9 +81,9 @@ type Origin struct {
 // Dropped is a variable that some layer offered and the result does not take
 // from it.
 type Dropped struct {
-	Name   string // as offered, may hold any byte; empty when the entry has no name
+	Name   string // as offered, may contain any byte; empty when the entry has no name
 	Layer  Layer
-	Reason string // holds no value
+	Reason string // contains no value
 }
 
 // Result is the environment of one command.
@@ -93,7 +93,7 @@ type Result struct {
 	Dropped []Dropped // in the order of the layers
 }
 
-// MaxVar is the longest "NAME=value" an exec can carry, in bytes.
+// MaxVar is the longest "NAME=value" of an execve, in bytes.
 // See execve(2), MAX_ARG_STRLEN.
 const MaxVar = 32*4096 - 1
 
@@ -198,7 +198,7 @@ func (b *build) request(entries []string, f Filter) error {
 		if b.reserved(name, LayerRequest) {
 			continue
 		}
-		rule, reason := f.judge(name)
+		rule, reason := f.decide(name)
 		if reason != "" {
 			b.drop(name, LayerRequest, reason)
 			continue
@@ -209,7 +209,7 @@ func (b *build) request(entries []string, f Filter) error {
 	return f.fits(bytes, keys)
 }
 
-// shown is the part of an entry that can be told: a name, never a value.
+// shown is the part of an entry that may be shown: a name, never a value.
 func shown(entry string) string {
 	name, _, ok := strings.Cut(entry, "=")
 	if !ok {

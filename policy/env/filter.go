@@ -22,7 +22,7 @@ type Filter struct {
 }
 
 // Merge is the stricter of both filters: what one of them drops is dropped,
-// and each limit holds.
+// and each limit is met.
 func (f Filter) Merge(g Filter) Filter {
 	f.and = append(slices.Clone(f.and), g)
 	return f
@@ -31,13 +31,13 @@ func (f Filter) Merge(g Filter) Filter {
 // Refuses is the reason why a variable of a request would be dropped, whatever
 // its value; empty: it would not.
 func (f Filter) Refuses(name string) string {
-	_, reason := f.judge(name)
+	_, reason := f.decide(name)
 	return reason
 }
 
-// judge decides one name of a request: either rule says what let it through,
-// or reason says why it is dropped.
-func (f Filter) judge(name string) (rule, reason string) {
+// decide decides about one name of a request: either rule is what let it through,
+// or reason is why it is dropped.
+func (f Filter) decide(name string) (rule, reason string) {
 	if reason := kept(name); reason != "" {
 		return "", reason
 	}

@@ -247,24 +247,24 @@ const special = `*?[]{},\`
 // It may answer false where a closer look would find true, never the reverse.
 func (g *Glob) Contains(other *Glob) bool {
 	for i := range other.alts {
-		if !g.holds(&other.alts[i]) {
+		if !g.contains(&other.alts[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-func (g *Glob) holds(b *alt) bool {
+func (g *Glob) contains(b *alt) bool {
 	for i := range g.alts {
-		if g.alts[i].holds(b) {
+		if g.alts[i].contains(b) {
 			return true
 		}
 	}
 	return false
 }
 
-// holds reports whether a certainly matches all that b matches.
-func (a *alt) holds(b *alt) bool {
+// contains reports whether a certainly matches all that b matches.
+func (a *alt) contains(b *alt) bool {
 	if b.literal() {
 		return a.match(b.prefix)
 	}
