@@ -35,14 +35,15 @@
 //
 // # A nested execve
 //
-//  1. The filter (seccomp.DefaultPlan, compiled by libseccomp) stops the thread;
-//     seccomp.Listener.Receive gets the notification in a worker of notify.Loop.
-//  2. target.OpenCall reads path and arguments; Target.Resolve opens the file the
-//     caller means; Identities.Of recognises copies of denied programs.
+//  1. The filter (seccomp.DefaultPlan, compiled by libseccomp) stops the thread. A worker
+//     of notify.Loop gets the notification by seccomp.Listener.Receive and passes it to
+//     the handler of execs (supervisor/notify/exec.go).
+//  2. target.OpenCall reads path and arguments. Target.Resolve opens the file that the
+//     caller means. Identities.Of recognises copies of denied programs.
 //  3. policy.Policy.Evaluate decides. Deny: EACCES and an event.
-//  4. Allow: the thread is traced, the call goes on, and before the new image runs
-//     its first instruction it is compared with what was judged; env_inject is put
-//     back. A mismatch is killed.
+//  4. Allow: the thread is traced and the call continues. Before its first instruction the
+//     new program is compared with the one that was evaluated (execs.accept), and missing
+//     variables of env_inject are added. After a mismatch the process is killed.
 //
 // # A connection
 //

@@ -85,19 +85,19 @@ type Governed struct {
 type ExecRequest struct {
 	ID   string   `json:"request_id"`
 	Argv []string `json:"argv"`
-	// Program is the file to execute, absolute, inside; empty: what argv[0] names.
+	// Program is the file to execute, absolute, inside; empty: the program argv[0].
 	Program string   `json:"program,omitempty"`
 	Cwd     string   `json:"cwd"`           // absolute, inside the sandbox; empty: the workspace
 	Env     []string `json:"env,omitempty"` // NAME=value
-	// Run are the variables of the run, which only the controller sets: names
-	// start with AGENTSH_. They join the supervisor's own layer, above every
-	// file and filter.
+	// Run are the variables of the run, which only the controller sets. Their names
+	// start with AGENTSH_. They have the precedence of the supervisor's own variables:
+	// no file and no filter changes them.
 	Run          map[string]string `json:"run,omitempty"`
-	By           string            `json:"by,omitempty"`    // who asks, when it is not the run itself; it is recorded
+	By           string            `json:"by,omitempty"`    // the requester, when it is not the run itself; it is recorded
 	Stdin        bool              `json:"stdin,omitempty"` // false: /dev/null
 	TTY          *TTY              `json:"tty,omitempty"`   // nil: pipes
 	DeadlineMS   int64             `json:"deadline_ms,omitempty"`
-	OnDisconnect string            `json:"on_disconnect,omitempty"` // kill (default) or keep
+	OnDisconnect string            `json:"on_disconnect,omitempty"` // kill, the default and only value
 	Output       string            `json:"output,omitempty"`        // block (default) or drop_middle
 }
 
@@ -130,8 +130,8 @@ type Exit struct {
 	Rusage  Rusage  `json:"rusage"`
 }
 
-// ExitCode is the exit status a command line reports for e: the command's own,
-// 124 deadline, 125 ours, 126 denied, 127 not found, 128+n signal.
+// ExitCode is the exit status that a command line reports for e: the command's own, 124
+// after a deadline, 125 for an error of agentsh, 126 denied, 127 not found, 128+n signal n.
 func (e Exit) ExitCode() int {
 	switch e.Kind {
 	case ExitExited:
@@ -180,7 +180,7 @@ func (r RuleAt) String() string {
 	return r.Name + " (" + r.Place() + ")"
 }
 
-// TreeEmpty says that no process of a command is left, or names what is.
+// TreeEmpty says that no process of a command is left, or lists those that are.
 type TreeEmpty struct {
 	Leftover []int `json:"leftover,omitempty"` // process ids inside the sandbox
 }
