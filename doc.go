@@ -75,11 +75,18 @@
 //
 // # A file operation
 //
-// fuse.loop reads requests from /dev/fuse and answers them on the spot: the name
-// inside the sandbox is judged, the operation runs beneath a handle of the backing
-// directory. What a person must decide goes to supervisor/approve over the server's
-// control socket. internal/trash saves deleted files, internal/snapshot the previous
-// content of changed ones.
+//  1. fuse/device.Loop reads a request from /dev/fuse in a worker and calls one method
+//     of fuse's dispatcher.
+//  2. The dispatcher calls the handler of that concern (lookup, data, create, rename,
+//     ...). The handler finds the node in fuse/tree and asks access.permit, which
+//     evaluates the policy on the path inside the sandbox.
+//  3. The operation runs beneath the descriptor of the backing directory, and
+//     fuse/changes records it. The loop writes the answer.
+//  4. If a person must decide, the dispatcher asks supervisor/approve over the server's
+//     control socket and calls the handler again.
+//
+// internal/trash saves deleted files, internal/snapshot the previous content of changed
+// ones.
 //
 // Below /proc, where no mount can stand for a file, notify decides on opens that
 // the policy has judged, and launch.Opener carries them out.

@@ -186,11 +186,11 @@ func (x extraction) output(ctx context.Context, w *work) error {
 	case err != nil:
 		return fmt.Errorf("output of the agent: %w", err)
 	}
-	return x.makeInert(ctx, outputName, w)
+	return x.removeUnsafe(ctx, outputName, w)
 }
 
-// makeInert removes from a directory of the results what git would act on.
-func (x extraction) makeInert(ctx context.Context, name string, w *work) error {
+// removeUnsafe removes from a directory of the results what git would act on.
+func (x extraction) removeUnsafe(ctx context.Context, name string, w *work) error {
 	dir := filepath.Join(x.results.staging, name)
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -251,7 +251,7 @@ func (x extraction) transcripts(ctx context.Context, files []string, iteration i
 	if _, err := os.Lstat(filepath.Join(x.results.staging, name)); err != nil {
 		return ""
 	}
-	if err := x.makeInert(ctx, name, &work{}); err != nil {
+	if err := x.removeUnsafe(ctx, name, &work{}); err != nil {
 		x.progress.warn("the transcripts were removed: %v", err)
 		return ""
 	}

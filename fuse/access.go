@@ -36,7 +36,7 @@ type query struct {
 	rel string
 }
 
-// verdict is the answer to an ask.
+// verdict is the decision on a query.
 type verdict struct {
 	query
 	dec  policy.Decision
@@ -71,9 +71,10 @@ func (a *access) decideBy(r *ruleset, q query) verdict {
 	return verdict{q, dec, diag}
 }
 
-// traversable reports paths whose attributes are shown although no rule speaks
-// of stat: the way to what the policy lets through, what it lets through, and
-// what a listing names.
+// traversable reports paths whose attributes are shown although no rule is about stat:
+//   - directories above what the policy allows,
+//   - what the policy allows,
+//   - the entries of a directory that may be listed.
 func (a *access) traversable(r *ruleset, rel string) bool {
 	if rel == "" && a.files.backing.Dir {
 		return true
@@ -99,8 +100,8 @@ func (a *access) traversable(r *ruleset, rel string) bool {
 	return false
 }
 
-// strictest decides all asks of one request and returns the strictest verdict.
-// What a person allowed for the request of the thread counts as allowed.
+// strictest decides all queries of one request and returns the strictest verdict. What
+// a person allowed for the request of the thread counts as allowed.
 func (a *access) strictest(tid uint32, queries ...query) verdict {
 	worst := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	rules := a.rules.now()
@@ -116,9 +117,8 @@ func (a *access) strictest(tid uint32, queries ...query) verdict {
 	return worst
 }
 
-// permit decides all asks of one request by the strictest verdict. Effects that
-// only some operations know deny here. The caller's thread id and the second
-// name are for the event.
+// permit decides all queries of one request by the strictest verdict. Effects that only
+// some operations support deny here. The event has the caller's thread id and target.
 func (a *access) permit(tid uint32, target string, queries ...query) gofuse.Status {
 	return a.apply(tid, target, a.strictest(tid, queries...))
 }
@@ -143,10 +143,10 @@ func (a *access) apply(tid uint32, target string, v verdict) gofuse.Status {
 		v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + approveWords + ")")
 	case policy.Redirect:
 		v.diag.Message = strings.TrimSpace(
-			v.diag.Message + " (redirect knows files that are made, written or moved to the name, and directories that are made)",
+			v.diag.Message + " (redirect applies only to files that are created, written or moved to the name, and to directories that are created)",
 		)
 	case policy.SoftDelete:
-		v.diag.Message = strings.TrimSpace(v.diag.Message + " (soft_delete knows delete, rmdir, write and names that are replaced)")
+		v.diag.Message = strings.TrimSpace(v.diag.Message + " (soft_delete applies only to delete, rmdir, write and replaced names)")
 	}
 	v.dec.Effect = policy.Deny
 	a.report(tid, target, v)
@@ -183,8 +183,7 @@ func (a *access) report(tid uint32, target string, v verdict) {
 	a.reporter.add(report{tid: tid, event: e})
 }
 
-// keepDenials refuses a second or other name under which something would be
-// permitted that is denied under the first.
+// keepDenials refuses a new name if it permits an operation that the old name denies.
 func (a *access) keepDenials(tid uint32, from, to string) gofuse.Status {
 	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
 		if op&contentOps == 0 {
@@ -204,9 +203,9 @@ func (a *access) keepDenials(tid uint32, from, to string) gofuse.Status {
 	return gofuse.OK
 }
 
-// alike reports whether every entry that could be moved from one tree to the
-// other would be judged like the directory itself: the rules treat neither tree
-// in parts, and any kind of entry may be made in the second.
+// alike reports whether the decision on a directory that moves holds for every entry
+// below it: the rules are uniform in both trees, and the second allows to create any
+// kind of entry.
 func (a *access) alike(from, to string) bool {
 	const made = policy.OpCreate | policy.OpMkdir | policy.OpSymlink | policy.OpMknod
 	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
@@ -218,7 +217,7 @@ func (a *access) alike(from, to string) bool {
 	return true
 }
 
-// namesOnly reports a mount of which only attributes are shown, if anything.
+// namesOnly reports a mount of which the policy shows attributes at most.
 func (a *access) namesOnly(r Rules) bool {
 	if a.files.backing.Dir {
 		v := r.Tree(a.files.path, policy.OpAll&^policy.OpStat)
@@ -232,17 +231,18 @@ func (a *access) namesOnly(r Rules) bool {
 	return true
 }
 
-// listsSilently reports whether no listing has to be told or asked for, so that
-// the kernel may answer from a listing it once got. What it may not list it
-// never gets: a denied listing is not cached, and a directory that is moved to
-// where listing is denied is forgotten ([mount.Rename]).
+// listsSilently reports whether no listing needs an event or a question, so that the
+// kernel may answer from its cache. A denied listing is never in that cache: a refusal
+// is not cached, and a directory that moves to where listing is denied is removed from
+// it ([renamer.forgetListings]).
 func (a *access) listsSilently() bool {
 	return silent(a.rules.now().policy)
 }
 
-// refuseFolding denies the way into a directory that folds names.
+// refuseFolding denies a directory whose names are without case.
 func (a *access) refuseFolding(tid uint32, rel string) gofuse.Status {
-	return a.refuse(tid, query{policy.OpStat, rel}, "names in this directory are without case: a rule about one of them would not hold", "")
+	const reason = "names in this directory are without case: a rule about one spelling would not apply to another"
+	return a.refuse(tid, query{policy.OpStat, rel}, reason, "")
 }
 
 // parentPath is the directory of a clean absolute path.
@@ -253,19 +253,18 @@ func parentPath(path string) string {
 	return "/"
 }
 
-// unlisted reports names that a listing leaves out: a rule denies their
-// attributes, so that a program could do nothing with the name but fail.
+// unlisted reports a name that a listing leaves out, because a rule denies its attributes.
 func (v verdict) unlisted() bool { return v.dec.Effect == policy.Deny }
 
-// product asks every operation on every path.
+// product returns a query for every operation on every path.
 func product(paths []string, ops ...policy.FileOp) []query {
-	asks := make([]query, 0, len(paths)*len(ops))
+	queries := make([]query, 0, len(paths)*len(ops))
 	for _, op := range ops {
 		for _, rel := range paths {
-			asks = append(asks, query{op, rel})
+			queries = append(queries, query{op, rel})
 		}
 	}
-	return asks
+	return queries
 }
 
 // createOp is the operation that makes a file of the given mode.
@@ -282,7 +281,7 @@ func createOp(mode uint32) policy.FileOp {
 	}
 }
 
-// contentOps are the operations another name could launder: what is denied under
+// contentOps are the operations that [access.keepDenials] compares: what is denied under
 // the old name must not be permitted under the new one.
 const contentOps = policy.OpAll &^ (policy.OpRename | policy.OpCreate | policy.OpMkdir | policy.OpSymlink |
 	policy.OpMknod | policy.OpLink)

@@ -15,16 +15,17 @@ import (
 	"agentsh/policy"
 )
 
-// statusAsk is what a judgement returns when a person has to be asked first. It
-// never reaches the kernel: [asking] asks and judges anew.
+// statusAsk is returned by a handler if a person has to be asked first. It never reaches
+// the kernel: [asker] asks and calls the handler again.
 const statusAsk gofuse.Status = -1
 
-// killPeriod is how often a waiting caller is looked at: the kernel tells the
-// server of its first signal only, and it cannot end before it has an answer.
+// killPeriod is the interval in which the server checks whether a waiting caller was
+// killed. The kernel announces only the first signal, and the caller cannot end before
+// it has an answer.
 const killPeriod = 250 * time.Millisecond
 
-// approvals are the questions and answers of the requests that wait. A thread
-// has one request at a time, so it stands for the request.
+// approvals are the questions and answers of waiting requests, by thread id. A thread
+// has one request at a time.
 type approvals struct {
 	put func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
 
@@ -57,7 +58,7 @@ func (a *approvals) wait(tid uint32, v verdict) {
 	a.open[tid] = v
 }
 
-func (a *approvals) take(tid uint32) verdict {
+func (a *approvals) next(tid uint32) verdict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	v := a.open[tid]
@@ -109,7 +110,7 @@ func (k *asker) decidedBy(tid uint32, approved func(uint32, verdict) bool, do fu
 	k.kernel.StepAside()
 	defer k.access.approvals.forget(tid)
 	for code == statusAsk {
-		v := k.access.approvals.take(tid)
+		v := k.access.approvals.next(tid)
 		if !approved(tid, v) {
 			return gofuse.EACCES
 		}
@@ -133,11 +134,11 @@ func (k *asker) approved(tid uint32, v verdict) bool {
 	defer cancel()
 	go whenKilled(ctx, p.PID, cancel) // ends with ctx
 	answer := k.access.approvals.put(ctx, q)
-	words := answer.Reason
+	reason := answer.Reason
 	if answer.By != "" {
-		words = strings.TrimSpace("by " + answer.By + " " + words)
+		reason = strings.TrimSpace("by " + answer.By + " " + reason)
 	}
-	v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + words + ")")
+	v.diag.Message = strings.TrimSpace(v.diag.Message + " (" + reason + ")")
 	if !answer.Allow {
 		v.dec.Effect = policy.Deny
 	}
@@ -145,7 +146,7 @@ func (k *asker) approved(tid uint32, v verdict) bool {
 	return answer.Allow
 }
 
-// whenKilled calls back when a process is gone or about to be.
+// whenKilled calls dead when a process has ended or was sent SIGKILL.
 func whenKilled(ctx context.Context, pid int, dead func()) {
 	if pid == 0 {
 		return
@@ -193,8 +194,8 @@ type questions struct {
 	refused int // how many callers of refuse have not resumed
 }
 
-// exchanged is the answer to a question by rules that hold no more.
-var exchanged = wire.Answer{Reason: "the rules were exchanged meanwhile: try again"}
+// replacedRules is the answer to a question by rules that hold no more.
+var replacedRules = wire.Answer{Reason: "the rules were replaced meanwhile: try again"}
 
 // refuse answers every question with no until resume is called.
 func (q *questions) refuse() {
@@ -202,7 +203,7 @@ func (q *questions) refuse() {
 	defer q.mu.Unlock()
 	q.refused++
 	for id, waiting := range q.open {
-		waiting <- exchanged
+		waiting <- replacedRules
 		delete(q.open, id)
 	}
 }
@@ -220,7 +221,7 @@ func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer
 	q.mu.Lock()
 	if q.refused > 0 {
 		q.mu.Unlock()
-		return exchanged
+		return replacedRules
 	}
 	q.next++
 	id := q.next
@@ -236,7 +237,7 @@ func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer
 	}
 	select {
 	case a := <-answer:
-		if a == exchanged {
+		if a == replacedRules {
 			_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends everything
 		}
 		return a

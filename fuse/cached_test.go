@@ -49,7 +49,7 @@ file_rules:
 			must(t, os.Remove(s.path("dark/f")))
 			return "a/b/f"
 		},
-		"the rules are exchanged": func(t *testing.T, s *session) string {
+		"the rules are replaced": func(t *testing.T, s *session) string {
 			s.reload(t, `
 file_rules:
   - {name: no, paths: ["WS/a/**"], operations: [read], decision: deny}

@@ -25,7 +25,7 @@ type handle struct {
 	node  *tree.Node
 	io    *tree.IO
 	fd    int    // -1 until it is needed, if late
-	late  bool   // opened in the backing by [mount.fdOf]
+	late  bool   // opened in the backing by [nodeFiles.fdOf]
 	flags uint32 // open(2) flags
 	uses  int    // guarded by mount.handleMu; the descriptor closes at zero
 	id    uint64

@@ -115,12 +115,12 @@ func (r *redirector) target(rule *policy.Rule, rel string) target {
 func (r *redirector) send(tid uint32, v verdict, keep bool) error {
 	r.kernel.StepAside()
 	to := r.target(v.dec.Rule, v.rel)
-	err := r.repos.sent(v.rel)
+	err := r.repos.mayRedirect(v.rel)
 	if err == nil {
-		err = r.repos.sent(to.rel)
+		err = r.repos.mayRedirect(to.rel)
 	}
 	if err == nil {
-		err = makeWay(to.mount.files, to.mount.kernel, to.rel)
+		err = prepareTarget(to.mount.files, to.mount.kernel, to.rel)
 	}
 	if err == nil && keep {
 		err = r.copyTo(to, v.rel)
@@ -138,8 +138,8 @@ func (r *redirector) send(tid uint32, v verdict, keep bool) error {
 	return nil
 }
 
-// makeWay makes the directories above rel and removes a file that is there.
-func makeWay(f *files, k *kernel, rel string) error {
+// prepareTarget makes the directories above rel and removes a file at rel.
+func prepareTarget(f *files, k *kernel, rel string) error {
 	dir, _ := tree.Split(rel)
 	for at := 0; at <= len(dir) && dir != ""; at++ {
 		if at < len(dir) && dir[at] != '/' {
@@ -227,7 +227,7 @@ func (r *redirector) write(tid uint32, v verdict, n *tree.Node, keep bool) gofus
 			return gofuse.Status(errno(err))
 		}
 		if !keep {
-			if err := r.createEmpty(v.rel); err != nil {
+			if err := r.createTarget(v.rel); err != nil {
 				return gofuse.Status(errno(err))
 			}
 		}
@@ -245,8 +245,8 @@ func (r *redirector) write(tid uint32, v verdict, n *tree.Node, keep bool) gofus
 	return gofuse.OK
 }
 
-// createEmpty makes the file that a redirected name leads to.
-func (r *redirector) createEmpty(rel string) error {
+// createTarget makes the file that a redirected name leads to.
+func (r *redirector) createTarget(rel string) error {
 	p, err := r.files.locate(rel)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 type current struct {
 	loaded atomic.Pointer[ruleset]
 	// caching is held for reading while what the kernel may keep is decided and
-	// answered ([loop.answer]): when it was held for writing, the kernel has been told all that
+	// answered ([device.Loop]): when it was held for writing, the kernel has been told all that
 	// the rules before allowed, and can be told to forget it.
 	caching sync.RWMutex
 }

@@ -15,11 +15,11 @@ import (
 	"agentsh/policy"
 )
 
-// repositories keeps what git reads in the repositories of a mount from running
-// programs later; what that is says package gitguard. It holds by three means:
+// repositories ensures that the repositories of a mount have no setting by which git runs a
+// program later. Package gitguard has the rules. They are enforced in three ways:
 //
 //   - A directory becomes a repository by names in it. A request for one of them
-//     holds tree.Moves exclusively ([tree.enter]), and one that makes a repository
+//     holds tree.Moves exclusively ([tree.Tree.Lock]), and one that makes a repository
 //     is judged by all that is in it.
 //   - A file that gets a guarded name by a rename, or whose directory becomes a
 //     repository, is judged and replaced by a copy of what was judged. A
@@ -60,24 +60,24 @@ func (r *repositories) is(dir, adding string) bool {
 	})
 }
 
-// held is a file as part of a repository.
-type held struct{ dir, name string }
+// membership is a file as part of a repository.
+type membership struct{ dir, name string }
 
 // maxGuardedDepth is how deep a guarded file lies in its repository.
 const maxGuardedDepth = 3
 
 // holders are the repositories that a file is a guarded part of, or would be once
 // it has its name.
-func (r *repositories) holders(rel string) []held {
+func (r *repositories) holders(rel string) []membership {
 	dir, base := tree.Split(rel)
 	if _, parent := tree.Split(dir); !gitguard.MayBeGuarded(parent, base) {
 		return nil
 	}
-	var out []held
+	var out []membership
 	adding, name := base, base
 	for range maxGuardedDepth {
 		if gitguard.Guarded(name) && r.is(dir, adding) {
-			out = append(out, held{dir, name})
+			out = append(out, membership{dir, name})
 		}
 		if dir == "" {
 			break
@@ -94,9 +94,9 @@ func (r *repositories) guards(rel string) bool {
 	return base == ".git" || len(r.holders(rel)) > 0
 }
 
-// place is where a repository at a path of the mount lies.
-func (r *repositories) place(dir string) gitguard.Place {
-	return gitguard.Place{Dir: r.files.inside(dir), Roots: r.roots}
+// location is where a repository at a path of the mount lies.
+func (r *repositories) location(dir string) gitguard.Location {
+	return gitguard.Location{Dir: r.files.inside(dir), Roots: r.roots}
 }
 
 // judge judges what a guarded file is to hold. What old holds may stay.
@@ -104,11 +104,11 @@ func (r *repositories) judge(rel string, data, old []byte) []gitguard.Problem {
 	var out []gitguard.Problem
 	if dir, base := tree.Split(rel); base == ".git" {
 		if old == nil || string(old) != string(data) {
-			out = gitguard.JudgeGitFile(data, r.place(dir))
+			out = gitguard.JudgeGitFile(data, r.location(dir))
 		}
 	}
 	for _, h := range r.holders(rel) {
-		out = append(out, gitguard.JudgeFile(h.name, data, old, r.place(h.dir))...)
+		out = append(out, gitguard.JudgeFile(h.name, data, old, r.location(h.dir))...)
 	}
 	return out
 }
@@ -150,7 +150,7 @@ func (r *repositories) make(tid uint32, a query, kind uint32) gofuse.Status {
 			return code
 		}
 	}
-	return r.complete(tid, a, dir, arrival{name: base})
+	return r.complete(tid, a, dir, newEntry{name: base})
 }
 
 // partOf reports whether git reads an entry as a part of a repository for which
@@ -201,7 +201,7 @@ func (r *repositories) link(tid uint32, a query, text string) gofuse.Status {
 	dir, base := tree.Split(a.rel)
 	problems := gitguard.JudgeAnyLink(text)
 	if base == ".git" {
-		problems = gitguard.JudgeGitLink(text, r.place(dir))
+		problems = gitguard.JudgeGitLink(text, r.location(dir))
 	}
 	if code := r.answer(tid, a, problems); !code.Ok() {
 		return code
@@ -219,7 +219,7 @@ func (r *repositories) link(tid uint32, a query, text string) gofuse.Status {
 		}
 		adding = ""
 	}
-	return r.complete(tid, a, dir, arrival{name: base})
+	return r.complete(tid, a, dir, newEntry{name: base})
 }
 
 // hardLink judges a second name of a file. Two names of one guarded file would let
@@ -241,15 +241,15 @@ func (r *repositories) hardLink(tid uint32, a query, n *tree.Node, names []strin
 		return r.link(tid, a, text)
 	}
 	dir, base := tree.Split(a.rel)
-	return r.complete(tid, a, dir, arrival{name: base})
+	return r.complete(tid, a, dir, newEntry{name: base})
 }
 
-// sent judges a name that a rule sends elsewhere: the names that make a
-// repository, and the files in one, stay where they are.
-func (r *repositories) sent(rel string) error {
+// mayRedirect refuses to redirect a name that makes a repository or is a guarded part of
+// one.
+func (r *repositories) mayRedirect(rel string) error {
 	dir, base := tree.Split(rel)
 	if _, parent := tree.Split(dir); r.on() && (base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base)) {
-		return errors.New("git_guard lets no name that git reads lead elsewhere")
+		return errors.New("git_guard allows no redirect of a name that git reads")
 	}
 	return nil
 }
@@ -274,8 +274,8 @@ func (r *repositories) content(rel string) ([]byte, error) {
 	return data, err
 }
 
-// standing is what a guarded file holds now, or nil.
-func (r *repositories) standing(rel string) []byte {
+// currentContent returns the content of a guarded file, or nil.
+func (r *repositories) currentContent(rel string) []byte {
 	data, err := r.content(rel)
 	if err != nil {
 		return nil

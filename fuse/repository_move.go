@@ -15,8 +15,8 @@ import (
 	"agentsh/policy"
 )
 
-// arrival is an entry about to have a name in a directory.
-type arrival struct {
+// newEntry is an entry about to have a name in a directory.
+type newEntry struct {
 	name string
 	from string // where it is now; empty: it is about to be made
 }
@@ -66,19 +66,19 @@ func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange
 		if err != nil {
 			return gofuse.Status(errno(err))
 		}
-		if code := r.answer(tid, a, r.judge(to, data, r.standing(to))); !code.Ok() {
+		if code := r.answer(tid, a, r.judge(to, data, r.currentContent(to))); !code.Ok() {
 			return code
 		}
-		if code := r.complete(tid, a, dir, arrival{base, from}); !code.Ok() {
+		if code := r.complete(tid, a, dir, newEntry{base, from}); !code.Ok() {
 			return code
 		}
-		if code := r.freshen(tid, a, from, data); !code.Ok() {
+		if code := r.replaceByCopy(tid, a, from, data); !code.Ok() {
 			return code
 		}
-		go r.kernel.invalidate(to) // as in freshen: the kernel takes the old file for the new name's
+		go r.kernel.invalidate(to) // as in replaceByCopy: the kernel takes the old file for the new name's
 		return gofuse.OK
 	}
-	return r.complete(tid, a, dir, arrival{base, from})
+	return r.complete(tid, a, dir, newEntry{base, from})
 }
 
 // arriveDir judges a directory that moves: what is in it for its new place, and
@@ -91,10 +91,10 @@ func (r *repositories) arriveDir(tid uint32, a query, from string, exchange bool
 		return gofuse.OK // its paths lead where they led
 	}
 	r.kernel.StepAside()
-	seen := r.look(from, "", from)
-	at := r.place(a.rel)
+	seen := r.survey(from, "", from)
+	at := r.location(a.rel)
 	at.Moved = true
-	found, err := gitguard.Scan(seen.entries, gitguard.Options{Place: at, Exact: true, Old: seen.stays})
+	found, err := gitguard.Scan(seen.entries, gitguard.Options{Location: at, Exact: true, Old: seen.stays})
 	if err != nil {
 		return r.unread(tid, a, err)
 	}
@@ -105,7 +105,7 @@ func (r *repositories) arriveDir(tid uint32, a query, from string, exchange bool
 	for top := dir; ; top, _ = tree.Split(top) {
 		rel := strings.TrimPrefix(a.rel[len(top):], "/")
 		if gitguard.Reads(rel) && r.is(top, adding) {
-			code := r.join(tid, a, top, arrival{rel, from})
+			code := r.join(tid, a, top, newEntry{rel, from})
 			if exchange {
 				code = r.refuse(
 					tid,
@@ -129,7 +129,7 @@ func gitDirectory(name string) bool { return gitguard.Reads(name + "/x") }
 
 // complete judges all that is in a directory which becomes a repository by an
 // entry that arrives.
-func (r *repositories) complete(tid uint32, a query, dir string, e arrival) gofuse.Status {
+func (r *repositories) complete(tid uint32, a query, dir string, e newEntry) gofuse.Status {
 	if !gitguard.Completes(e.name) || r.is(dir, "") || !r.is(dir, e.name) {
 		return gofuse.OK
 	}
@@ -139,21 +139,21 @@ func (r *repositories) complete(tid uint32, a query, dir string, e arrival) gofu
 // join judges an entry that becomes a part of a repository, and with it the whole
 // of one that was none before. What was not guarded until now is replaced by a
 // copy.
-func (r *repositories) join(tid uint32, a query, top string, e arrival) gofuse.Status {
-	seen := &look{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
+func (r *repositories) join(tid uint32, a query, top string, e newEntry) gofuse.Status {
+	seen := &survey{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
 	if r.is(top, "") {
 		seen.list = shape
 	} else {
-		seen.walkRepository(top, e.name)
+		seen.addRepository(top, e.name)
 	}
 	if e.from != "" {
 		seen.walk(e.from, e.name, e.from)
 	} else {
 		seen.list = append(seen.list, gitguard.Entry{Path: e.name, Mode: fs.ModeIrregular})
 	}
-	at := r.place(top)
+	at := r.location(top)
 	at.Moved = e.from != ""
-	found, err := gitguard.Scan(seen.entries, gitguard.Options{Place: at, Exact: true, Old: seen.stays})
+	found, err := gitguard.Scan(seen.entries, gitguard.Options{Location: at, Exact: true, Old: seen.stays})
 	if err != nil {
 		return r.unread(tid, a, err)
 	}
@@ -164,7 +164,7 @@ func (r *repositories) join(tid uint32, a query, top string, e arrival) gofuse.S
 		if seen.stays(name) != nil {
 			continue
 		}
-		if code := r.freshen(tid, a, seen.under[name], data); !code.Ok() {
+		if code := r.replaceByCopy(tid, a, seen.under[name], data); !code.Ok() {
 			return code
 		}
 	}
@@ -187,9 +187,9 @@ func (r *repositories) unread(tid uint32, a query, err error) gofuse.Status {
 // maxGuardedEntries bounds the entries looked at for one request.
 const maxGuardedEntries = 1_000_000
 
-// look is a walk over a tree of the backing, as another tree sees it: the one that
+// survey is a walk over a tree of the backing, as another tree sees it: the one that
 // it is about to be a part of.
-type look struct {
+type survey struct {
 	r     *repositories
 	list  []gitguard.Entry
 	bytes map[string][]byte // what was read of regular files, by path in the other tree
@@ -199,14 +199,14 @@ type look struct {
 	err   error
 }
 
-// look walks a whole tree.
-func (r *repositories) look(from, as, top string) *look {
-	l := &look{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
+// survey walks a whole tree.
+func (r *repositories) survey(from, as, top string) *survey {
+	l := &survey{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
 	l.walk(from, as, top)
 	return l
 }
 
-func (l *look) entries(yield func(gitguard.Entry, error) bool) {
+func (l *survey) entries(yield func(gitguard.Entry, error) bool) {
 	if l.err != nil {
 		yield(gitguard.Entry{}, l.err)
 		return
@@ -220,7 +220,7 @@ func (l *look) entries(yield func(gitguard.Entry, error) bool) {
 
 // walk adds an entry and, of a directory, all below it. as is its path in the
 // other tree; repositories at top or below it are guarded already.
-func (l *look) walk(rel, as, top string) {
+func (l *survey) walk(rel, as, top string) {
 	p, err := l.r.files.locate(rel)
 	if err != nil {
 		l.err = err
@@ -236,8 +236,8 @@ func (l *look) walk(rel, as, top string) {
 	l.add(rel, as, st.Mode)
 }
 
-// walkRepository adds what git reads in a directory, but for one name.
-func (l *look) walkRepository(dir, but string) {
+// addRepository adds what git reads in a directory, but for one name.
+func (l *survey) addRepository(dir, but string) {
 	l.tops = append(l.tops, dir)
 	for _, e := range l.below(dir) {
 		if e.Name == but {
@@ -250,7 +250,7 @@ func (l *look) walkRepository(dir, but string) {
 	}
 }
 
-func (l *look) add(rel, as string, mode uint32) {
+func (l *survey) add(rel, as string, mode uint32) {
 	if l.err != nil {
 		return
 	}
@@ -295,7 +295,7 @@ func ofInterest(as string, mode fs.FileMode) bool {
 		(mode == fs.ModeSymlink || mode == fs.ModeNamedPipe || base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base))
 }
 
-func (l *look) below(dir string) []gofuse.DirEntry {
+func (l *survey) below(dir string) []gofuse.DirEntry {
 	if l.err != nil {
 		return nil
 	}
@@ -315,7 +315,7 @@ func (l *look) below(dir string) []gofuse.DirEntry {
 
 // stays returns what a file holds that is guarded where it is, by a repository
 // that moves with it.
-func (l *look) stays(as string) []byte {
+func (l *survey) stays(as string) []byte {
 	rel, read := l.under[as]
 	if !read {
 		return nil
@@ -333,10 +333,10 @@ func (l *look) stays(as string) []byte {
 	return nil
 }
 
-// freshen puts a copy of what was judged in the place of a file, so that no
+// replaceByCopy puts a copy of what was judged in the place of a file, so that no
 // descriptor or mapping of it is left. The node that the kernel knows by the name
 // is none any more: a use of it makes the kernel look again.
-func (r *repositories) freshen(tid uint32, a query, rel string, data []byte) gofuse.Status {
+func (r *repositories) replaceByCopy(tid uint32, a query, rel string, data []byte) gofuse.Status {
 	p, err := r.files.locate(rel)
 	if err != nil {
 		return gofuse.Status(errno(err))

@@ -100,7 +100,7 @@ func (m *mount) putBack(t *trash.Trash, e trash.Entry, rel string, force bool) e
 	if p.Name == "" {
 		return errors.New("the root of a mount is not restored")
 	}
-	if err := m.repos.sent(rel); err != nil && !force {
+	if err := m.repos.mayRedirect(rel); err != nil && !force {
 		return errors.New("git reads this file, and git_guard has not judged it: look at it, then restore it with --force")
 	}
 	var st unix.Stat_t

@@ -93,7 +93,7 @@ func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Res
 
 // takeSound publishes the sound commits and keeps the bundle if there are others.
 func (in Input) takeSound(ctx context.Context, tips []tip, at scratch, res *Result) error {
-	sound, refused, err := in.soundTips(ctx, tips, at)
+	sound, refused, err := in.acceptableTips(ctx, tips, at)
 	if err != nil {
 		return err
 	}

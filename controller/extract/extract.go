@@ -132,7 +132,7 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Resul
 	}
 	if _, missing := out.Lstat(dir); missing == nil {
 		res.Dir = filepath.Join(in.Out, dir)
-		if failed := in.makeInert(ctx, res); failed != nil {
+		if failed := in.removeUnsafe(ctx, res); failed != nil {
 			err = errors.Join(err, failed, os.RemoveAll(res.Dir))
 			res.Dir, res.Changed = "", nil
 		}
@@ -143,8 +143,8 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Resul
 	return nil
 }
 
-// makeInert removes from the changed files what git would act on.
-func (in Input) makeInert(ctx context.Context, res *Result) error {
+// removeUnsafe removes from the changed files what git would act on.
+func (in Input) removeUnsafe(ctx context.Context, res *Result) error {
 	root, err := os.OpenRoot(res.Dir)
 	if err != nil {
 		return err

@@ -27,16 +27,16 @@ type Stream func(ctx context.Context, dir string, args ...string) io.ReadCloser
 // Guard finds repositories of git in the work of an agent. What git would run
 // or read outside because of them does not come out.
 type Guard struct {
-	git    Stream
-	target string // the operator's repository; empty: there is none
-	base   string // commit that the agent's work is laid over; empty: none
-	place  gitguard.Place
+	git      Stream
+	target   string // the operator's repository; empty: there is none
+	base     string // commit that the agent's work is laid over; empty: none
+	location gitguard.Location
 }
 
 // NewGuard makes the guard for work on a repository that is at dir inside the
 // sandbox. What the base commit of the target has may stay.
 func NewGuard(git Stream, target, base, dir string) *Guard {
-	return &Guard{git: git, target: target, base: base, place: gitguard.Place{Dir: dir, Roots: []string{dir}}}
+	return &Guard{git: git, target: target, base: base, location: gitguard.Location{Dir: dir, Roots: []string{dir}}}
 }
 
 // stream runs git with the settings of every git of this package.
@@ -77,7 +77,7 @@ func (g *Guard) commits(ctx context.Context, dir string, tips []tip) (map[string
 		return unsafe, err
 	}
 	for _, id := range suspects {
-		found, err := gitguard.Scan(g.tree(ctx, dir, id, nil), gitguard.Options{Place: g.place, Commit: true, Old: g.old(ctx)})
+		found, err := gitguard.Scan(g.tree(ctx, dir, id, nil), gitguard.Options{Location: g.location, Commit: true, Old: g.old(ctx)})
 		if err != nil {
 			return nil, fmt.Errorf("look for repositories in commit %s: %w", id, err)
 		}
@@ -111,7 +111,7 @@ func (g *Guard) someRepository(ctx context.Context, dir string, tips []tip, name
 			}
 		}
 	}
-	found, err := gitguard.Scan(all, gitguard.Options{Place: g.place, Commit: true})
+	found, err := gitguard.Scan(all, gitguard.Options{Location: g.location, Commit: true})
 	return len(found.Repositories)+len(found.Problems) > 0, err
 }
 
@@ -257,7 +257,7 @@ func (g *Guard) old(ctx context.Context) func(string) []byte {
 // repository, and returns why. The directory holds the files that changed: it is
 // judged as laid over the base, without what was deleted.
 func (g *Guard) Files(ctx context.Context, root *os.Root, changed, deleted []string) ([]gitguard.Problem, error) {
-	o := gitguard.Options{Place: g.place, Old: g.old(ctx)}
+	o := gitguard.Options{Location: g.location, Old: g.old(ctx)}
 	found, err := gitguard.Scan(g.over(ctx, root, changed, deleted), o)
 	if err != nil {
 		return nil, fmt.Errorf("look for repositories: %w", err)

@@ -41,7 +41,7 @@ type nodeFlags uint16
 const (
 	isHashed   nodeFlags = 1 << iota // found by its inode
 	isLinked                         // has got a name by link(2) here: all its names bind it for the session
-	isReplaced                       // a copy has its name, see [repositories.freshen]
+	isReplaced                       // a copy has its name, see [Tree.Replace]
 	isSmall                          // as [smallFile] saw it last
 )
 

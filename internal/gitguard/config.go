@@ -14,8 +14,8 @@ import (
 // MaxFile is the size in bytes of the largest file that is judged.
 const MaxFile = 1 << 20
 
-// Place is where a file lies, in the paths that commands use.
-type Place struct {
+// Location is where a file lies, in the paths that commands use.
+type Location struct {
 	Dir   string   // the directory that paths in the file are relative to, absolute and clean
 	Roots []string // the trees that the guard covers, absolute and clean
 	Moved bool     // old content was elsewhere: its paths may lead elsewhere now
@@ -149,7 +149,7 @@ func lower(s string) string { return string(bytes.ToLower([]byte(s))) }
 
 // JudgeConfig returns what a configuration may not set. A setting that old has
 // with the same value may stay.
-func JudgeConfig(data, old []byte, at Place) []Problem {
+func JudgeConfig(data, old []byte, at Location) []Problem {
 	list, problems := parseConfig(data)
 	if len(problems) > 0 {
 		if old != nil && bytes.Equal(data, old) {
@@ -174,7 +174,7 @@ func JudgeConfig(data, old []byte, at Place) []Problem {
 	return problems
 }
 
-// identity tells settings apart.
+// identity is equal for settings that mean the same key.
 func (s *setting) identity() string {
 	return strings.Join([]string{s.section, s.sub, s.name, fmt.Sprint(s.blank), s.value}, "\x00")
 }
@@ -191,7 +191,7 @@ func standing(old []byte) map[string]bool {
 }
 
 // judgeSetting says why a setting is not allowed, or nothing.
-func judgeSetting(s *setting, at Place) string {
+func judgeSetting(s *setting, at Location) string {
 	key := s.section + "." + s.name
 	if s.sub != "" {
 		key = s.section + ".*." + s.name

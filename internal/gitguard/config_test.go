@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-var here = Place{Dir: "/ws/.git", Roots: []string{"/ws"}}
+var here = Location{Dir: "/ws/.git", Roots: []string{"/ws"}}
 
 func TestOrdinarySettingsPass(t *testing.T) {
 	for _, text := range []string{

@@ -1,12 +1,12 @@
 // Package gitguard judges what git reads in a repository. A repository that
-// passes holds no setting that makes git, run later by somebody else, execute
-// something or read outside the tree.
+// passes has no setting by which a later git, run by another user, executes a program
+// or reads outside the tree.
 //
-// It is pure: callers bring names and contents. The file server asks it when a
-// name is taken ([JudgeFile], [IsRepository]); a controller asks it about whole
+// The package does no input or output: callers pass names and contents. The file
+// server checks each new name ([JudgeFile], [IsRepository]); a controller checks whole
 // trees ([Scan]).
 //
-// What git reads in a git directory, and what is held of it. The sources are
+// What git reads in a git directory, and what is required of it. The sources are
 // gitrepository-layout(5), git-config(1), git-worktree(1), and in git's source
 // setup.c (is_git_directory, read_gitfile_gently, get_common_dir_noenv),
 // remote.c (read_remotes_file, read_branches_file), object-file.c

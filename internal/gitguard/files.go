@@ -39,7 +39,7 @@ var Directories = []string{"hooks", "remotes", "branches", "objects", "objects/i
 // file is one that is judged.
 type file struct {
 	data, old []byte
-	at        Place
+	at        Location
 }
 
 type judge func(f file) []Problem
@@ -88,7 +88,7 @@ func MayBeGuarded(dir, name string) bool {
 // JudgeFile judges a file of a repository by its name relative to the git
 // directory. What has the same content in old may stay. at.Dir is the git
 // directory.
-func JudgeFile(name string, data, old []byte, at Place) []Problem {
+func JudgeFile(name string, data, old []byte, at Location) []Problem {
 	do := judgeOf(name)
 	if do == nil || old != nil && bytes.Equal(data, old) && !at.Moved {
 		return nil
@@ -109,7 +109,7 @@ func leads(name string) bool {
 
 // JudgeGitFile judges a file called .git. at.Dir is the directory it is in. See
 // gitrepository-layout(5).
-func JudgeGitFile(data []byte, at Place) []Problem {
+func JudgeGitFile(data []byte, at Location) []Problem {
 	if len(data) == 0 {
 		return nil // git refuses it; it is how a file begins
 	}
@@ -152,7 +152,7 @@ func JudgeLink(name, text string) []Problem {
 // JudgeGitLink judges a symbolic link called .git in the directory at.Dir. It may
 // lead to another .git only: git would follow it to a file, too, which is judged
 // under that name alone.
-func JudgeGitLink(text string, at Place) []Problem {
+func JudgeGitLink(text string, at Location) []Problem {
 	if path.Base(text) != ".git" {
 		return []Problem{{Reason: "a link called .git may lead to another .git only", Hint: "write a file called .git with gitdir: and the path"}}
 	}
@@ -162,7 +162,7 @@ func JudgeGitLink(text string, at Place) []Problem {
 	return nil
 }
 
-func outside(line int, key string, at Place) Problem {
+func outside(line int, key string, at Location) Problem {
 	return Problem{Line: line, Key: key, Reason: "the path leads out of " + at.home(), Hint: "keep the repository in one tree"}
 }
 
@@ -186,7 +186,7 @@ func judgeGitdir(f file) []Problem {
 
 // judgeAlternates reads objects/info/alternates: paths relative to objects.
 func judgeAlternates(f file) []Problem {
-	at := Place{Dir: path.Join(f.at.Dir, "objects"), Roots: f.at.Roots}
+	at := Location{Dir: path.Join(f.at.Dir, "objects"), Roots: f.at.Roots}
 	for i, line := range strings.Split(string(f.data), "\n") {
 		if line == "" || line[0] == '#' {
 			continue

@@ -14,10 +14,10 @@ import (
 )
 
 func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
-	worktree := Place{Dir: "/ws/.git/worktrees/w", Roots: []string{"/ws"}}
+	worktree := Location{Dir: "/ws/.git/worktrees/w", Roots: []string{"/ws"}}
 	tests := []struct {
 		name, data string
-		at         Place
+		at         Location
 		ok         bool
 	}{
 		{"commondir", "../..\n", worktree, true},
@@ -36,7 +36,7 @@ func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
 		{"objects/info/alternates", "/home/op/x/objects\n", here, false},
 		{"objects/info/alternates", "../../../x\n", here, false},
 		{"objects/info/alternates", "\"/ws/a\"/../../x\n", here, false},
-		{"objects/info/http-alternates", "https://x\n", Place{Dir: "/", Roots: []string{"/ws"}}, false},
+		{"objects/info/http-alternates", "https://x\n", Location{Dir: "/", Roots: []string{"/ws"}}, false},
 		{"hooks/pre-commit", "#!/bin/sh\n", here, false},
 		{"hooks/pre-commit.sample", "#!/bin/sh\nevil\n", here, true},
 		{"remotes/origin", "URL: ext::evil\n", here, false},
@@ -66,7 +66,7 @@ func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
 }
 
 func TestGitFilesAndLinksLeadInside(t *testing.T) {
-	at := Place{Dir: "/ws/a/b", Roots: []string{"/ws"}}
+	at := Location{Dir: "/ws/a/b", Roots: []string{"/ws"}}
 	for text, ok := range map[string]bool{
 		"gitdir: ../../.git/modules/b\n": true, "gitdir: /ws/.git/worktrees/x\n": true, "gitdir: ../evil\n": false,
 		"gitdir: ../x.git/worktrees/w\n": false, "": true,
@@ -102,7 +102,7 @@ func TestHooksOfLFSPassToTheLetter(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	found, err := Scan(FS(os.DirFS(dir)), Options{Place: Place{Dir: "/ws", Roots: []string{"/ws"}}, Exact: true})
+	found, err := Scan(FS(os.DirFS(dir)), Options{Location: Location{Dir: "/ws", Roots: []string{"/ws"}}, Exact: true})
 	if err != nil || len(found.Problems) > 0 || !slices.Equal(found.Repositories, []string{".git"}) {
 		t.Errorf("%+v, %v", found, err)
 	}
@@ -212,7 +212,7 @@ func TestScanFindsEveryRepository(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			found, err := Scan(FS(tt.tree), Options{Place: Place{Dir: "/ws", Roots: []string{"/ws"}}, Exact: tt.exact})
+			found, err := Scan(FS(tt.tree), Options{Location: Location{Dir: "/ws", Roots: []string{"/ws"}}, Exact: tt.exact})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +257,7 @@ func TestScanOfACommitRefusesNamesOfDotGit(t *testing.T) {
 		}
 	}
 	tree["a/.git/x"] = &fstest.MapFile{}
-	found, err := Scan(files, Options{Place: Place{Dir: "/", Roots: []string{"/"}}, Commit: true})
+	found, err := Scan(files, Options{Location: Location{Dir: "/", Roots: []string{"/"}}, Commit: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestWhatGitTakesAsRepositoryIsFound(t *testing.T) {
 		_ = os.MkdirAll(filepath.Join(base, "c/objects"), 0o700)
 		_ = os.MkdirAll(filepath.Join(base, "c/refs"), 0o700)
 		err := exec.Command("git", "--git-dir="+dir, "rev-parse", "--git-dir").Run()
-		found, scanErr := Scan(FS(os.DirFS(dir)), Options{Place: here, Exact: true})
+		found, scanErr := Scan(FS(os.DirFS(dir)), Options{Location: here, Exact: true})
 		if scanErr != nil {
 			t.Fatal(scanErr)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // check says why a value is not allowed, or nothing.
-type check func(value string, at Place) string
+type check func(value string, at Location) string
 
 // allowedKeys are the settings that neither start programs nor lead git outside,
 // by section.key or section.*.key with a subsection. See git-config(1) and
@@ -50,7 +50,7 @@ func addFormat(add func(check, ...string)) {
 		"user.name", "user.email", "author.name", "author.email", "committer.name", "committer.email")
 	add(boolean, "user.useConfigOnly")
 	add(matching(`^[0-9A-Za-z@._+!-]*$`, "write the id of a key"), "user.signingKey")
-	add(apart, "core.worktree")
+	add(checkWorkTree, "core.worktree")
 }
 
 // addRemotes has where a repository comes from and goes to.
@@ -132,7 +132,7 @@ func addLFS(add func(check, ...string)) {
 
 // words allows these values.
 func words(list ...string) check {
-	return func(value string, _ Place) string {
+	return func(value string, _ Location) string {
 		if slices.Contains(list, value) {
 			return ""
 		}
@@ -144,7 +144,7 @@ func words(list ...string) check {
 	}
 }
 
-func boolean(value string, _ Place) string {
+func boolean(value string, _ Location) string {
 	switch lower(value) {
 	case "", "true", "false", "yes", "no", "on", "off", "1", "0":
 		return ""
@@ -155,7 +155,7 @@ func boolean(value string, _ Place) string {
 // matching allows values of one form.
 func matching(expression, hint string) check {
 	form := regexp.MustCompile(expression)
-	return func(value string, _ Place) string {
+	return func(value string, _ Location) string {
 		if form.MatchString(value) {
 			return ""
 		}
@@ -166,7 +166,7 @@ func matching(expression, hint string) check {
 var word = matching(`^[A-Za-z0-9][A-Za-z0-9 ,:./=_+-]*$|^-?[0-9]*$`, "the value may be a plain word or number")
 
 // text allows what is shown or compared and never run.
-func text(value string, _ Place) string {
+func text(value string, _ Location) string {
 	if len(value) <= 4096 && !strings.ContainsAny(value, "\n\r\x00") {
 		return ""
 	}
@@ -180,7 +180,7 @@ var schemeBegin = regexp.MustCompile(`^[A-Za-z0-9+.-]*::?`)
 
 // plainURL allows names of remotes, paths, and URLs whose transport runs no
 // program of the URL's choice. See transport_get in git's transport.c.
-func plainURL(value string, _ Place) string {
+func plainURL(value string, _ Location) string {
 	const reason = "the value may be the name of a remote, a path, or an https, ssh, git, http or file URL"
 	if value == "" || value[0] == '-' || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return reason
@@ -204,7 +204,7 @@ func plainURL(value string, _ Place) string {
 // inside reports whether a path, read from a file in at.Dir, stays in the trees
 // of the guard. "a/.." is refused: with a link as a it leads elsewhere than it
 // seems to. "." and empty parts lead nowhere: git clone --shared . writes one.
-func (at Place) inside(name string) bool {
+func (at Location) inside(name string) bool {
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return false
 	}
@@ -227,7 +227,7 @@ func holds(root, name string) bool {
 }
 
 // home names the tree that the repository is in, for a message.
-func (at Place) home() string {
+func (at Location) home() string {
 	for _, root := range at.Roots {
 		if holds(root, at.Dir) {
 			return root

@@ -24,10 +24,10 @@ type Entry struct {
 
 // Options of [Scan].
 type Options struct {
-	// Place of the tree: Dir is its own path, Roots where paths may lead.
-	Place Place
-	// Exact compares names as they are. Without it names count as equal that one
-	// of the file systems of this world takes for the same.
+	// Location of the tree: Dir is its own path, Roots where paths may lead.
+	Location Location
+	// Exact compares names byte by byte. Otherwise two names are equal if any common
+	// file system treats them as one.
 	Exact bool
 	// Commit says that the tree is one of a commit, where nothing may be called
 	// .git.
@@ -36,7 +36,7 @@ type Options struct {
 	Old func(path string) []byte
 }
 
-// Found is the outcome of [Scan].
+// Found is the result of [Scan].
 type Found struct {
 	Repositories []string  // directories that git takes as repositories, and .git files and links
 	Problems     []Problem // what in them may not be; File is the path
@@ -57,7 +57,7 @@ func Scan(entries iter.Seq2[Entry, error], o Options) (Found, error) {
 			s.found.Repositories = append(s.found.Repositories, dir)
 		}
 	}
-	for _, e := range s.kept {
+	for _, e := range s.candidates {
 		if err := s.judge(e); err != nil {
 			return Found{}, err
 		}
@@ -74,13 +74,13 @@ func Scan(entries iter.Seq2[Entry, error], o Options) (Found, error) {
 
 type scan struct {
 	Options
-	dirs  map[string]map[string]bool // names that make a repository, by folded directory
-	named map[string]bool            // paths called .git in a commit
-	kept  []keptEntry
-	found Found
+	dirs       map[string]map[string]bool // names that make a repository, by folded directory
+	named      map[string]bool            // paths called .git in a commit
+	candidates []candidate
+	found      Found
 }
 
-type keptEntry struct {
+type candidate struct {
 	Entry
 	folded string // path, in the form that is compared
 }
@@ -118,7 +118,7 @@ func (s *scan) add(e Entry) {
 		parent = parts[len(parts)-2]
 	}
 	if isLink(e.Mode) || isSpecial(e.Mode) || s.isDotGit(path.Base(e.Path)) || e.Mode.IsRegular() && MayBeGuarded(parent, last) {
-		s.kept = append(s.kept, keptEntry{e, strings.Join(parts, "/")})
+		s.candidates = append(s.candidates, candidate{e, strings.Join(parts, "/")})
 	}
 }
 
@@ -153,7 +153,7 @@ func (s *scan) isRepository(dir string) bool {
 }
 
 // judge judges one entry for every repository that it may be a part of.
-func (s *scan) judge(e keptEntry) error {
+func (s *scan) judge(e candidate) error {
 	if err := s.judgeDotGit(e); err != nil {
 		return err
 	}
@@ -180,13 +180,13 @@ func Reads(rel string) bool {
 	return !deep || slices.Contains(Directories, first)
 }
 
-func (s *scan) judgeIn(e keptEntry, rel string) error {
+func (s *scan) judgeIn(e candidate, rel string) error {
 	switch {
 	case !s.Commit && Reads(rel) && s.isDotGit(path.Base(e.Path)):
-		s.tell(e, []Problem{Nested()})
+		s.report(e, []Problem{Nested()})
 		return nil
 	case isSpecial(e.Mode) && Special(rel, e.Mode&fs.ModeNamedPipe != 0):
-		s.tell(e, []Problem{NotAFile()})
+		s.report(e, []Problem{NotAFile()})
 		return nil
 	case isLink(e.Mode) && Reads(rel):
 	case e.Mode.IsRegular() && Guarded(rel):
@@ -201,16 +201,16 @@ func (s *scan) judgeIn(e keptEntry, rel string) error {
 		if s.completing(rel) == "HEAD" {
 			rel = "HEAD"
 		}
-		s.tell(e, JudgeLink(rel, string(data)))
+		s.report(e, JudgeLink(rel, string(data)))
 		return nil
 	}
 	var old []byte
 	if s.Old != nil {
 		old = s.Old(e.Path)
 	}
-	at := s.Place
+	at := s.Location
 	at.Dir = path.Join(at.Dir, originalDir(e.Path, rel))
-	s.tell(e, JudgeFile(rel, data, old, at))
+	s.report(e, JudgeFile(rel, data, old, at))
 	return nil
 }
 
@@ -224,7 +224,7 @@ func originalDir(name, rel string) string {
 
 // judgeDotGit judges an entry called .git. A directory of that name is a
 // repository by its entries.
-func (s *scan) judgeDotGit(e keptEntry) error {
+func (s *scan) judgeDotGit(e candidate) error {
 	if !s.isDotGit(path.Base(e.Path)) {
 		return nil
 	}
@@ -236,13 +236,13 @@ func (s *scan) judgeDotGit(e keptEntry) error {
 		return err
 	}
 	s.found.Repositories = append(s.found.Repositories, e.Path)
-	at := s.Place
+	at := s.Location
 	at.Dir = path.Join(at.Dir, path.Dir(e.Path))
 	if isLink(e.Mode) {
-		s.tell(e, JudgeGitLink(string(data), at))
+		s.report(e, JudgeGitLink(string(data), at))
 		return nil
 	}
-	s.tell(e, JudgeGitFile(data, at))
+	s.report(e, JudgeGitFile(data, at))
 	return nil
 }
 
@@ -253,7 +253,7 @@ func (e *Entry) content() ([]byte, error) {
 	return e.Read()
 }
 
-func (s *scan) tell(e keptEntry, problems []Problem) {
+func (s *scan) report(e candidate, problems []Problem) {
 	for _, p := range problems {
 		p.File = e.Path
 		s.found.Problems = append(s.found.Problems, p)

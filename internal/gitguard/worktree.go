@@ -49,11 +49,11 @@ func hasDotGit(name string) bool {
 	return false
 }
 
-// apart allows the path of a work tree that is in the trees of the guard, and
-// neither holds the git directory nor lies in one.
-func apart(value string, at Place) string {
+// checkWorkTree returns why the path of a work tree is refused; empty: it is allowed. It
+// must be below the roots, contain no git directory and lie in none.
+func checkWorkTree(value string, at Location) string {
 	if !at.inside(value) {
-		return "the path may lead to a place in " + strings.Join(at.Roots, " or ") + " only"
+		return "the path must stay below " + strings.Join(at.Roots, " or ")
 	}
 	if !hasDotGit(at.Dir) {
 		return "only a repository in a .git names its work tree"
@@ -66,7 +66,7 @@ func apart(value string, at Place) string {
 }
 
 // absolute is the path that a file in at.Dir means by a name.
-func (at Place) absolute(name string) string {
+func (at Location) absolute(name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
 	}

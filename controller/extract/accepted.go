@@ -29,10 +29,10 @@ type checker struct {
 	tries  int
 }
 
-// soundTips returns the tips with the newest commit of each that is sound
+// acceptableTips returns the tips with the newest commit of each that is sound
 // together with everything it builds on. A branch without a sound commit is
 // left out. Refs of the scratch repository follow.
-func (in Input) soundTips(ctx context.Context, tips []tip, at scratch) ([]tip, []Refused, error) {
+func (in Input) acceptableTips(ctx context.Context, tips []tip, at scratch) ([]tip, []Refused, error) {
 	c := &checker{in: in, at: at, repo: filepath.Join(at.work, "repo")}
 	var err error
 	if c.unsafe, err = in.guard().commits(ctx, c.repo, tips); err != nil {
