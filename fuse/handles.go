@@ -27,7 +27,7 @@ type handle struct {
 	fd    int    // -1 until it is needed, if late
 	late  bool   // opened in the backing by [nodeFiles.fdOf]
 	flags uint32 // open(2) flags
-	uses  int    // guarded by mount.handleMu; the descriptor closes at zero
+	uses  int    // guarded by openFiles.mu; the descriptor closes at zero
 	id    uint64
 
 	lateMu sync.Mutex // guards fd where late
@@ -54,7 +54,7 @@ func (h *handle) opened() int {
 	return h.fd
 }
 
-// handles are the open ones by slot. The number of a handle is its slot and, in
+// handles are the open handles by slot. The number of a handle is its slot and, in
 // the upper half, how often slots were taken, so that none is used twice.
 type handles struct {
 	slots []*handle // nil: free
@@ -63,6 +63,7 @@ type handles struct {
 	spare []*handle // to be used again
 }
 
+// keptHandles bounds the closed handles that are used again.
 const keptHandles = 64
 
 func (t *handles) add(h *handle) {

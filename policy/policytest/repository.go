@@ -12,7 +12,7 @@ import (
 // repository reads a case about what a repository of the project may hold.
 func (r *suiteReader) repository(n *strictyaml.Node) *Repository {
 	root := r.suite.Vars["PROJECT_ROOT"]
-	c := &Repository{At: gitguard.Place{Dir: path.Join(root, ".git"), Roots: []string{r.suite.Vars["WORKSPACE"]}}}
+	c := &Repository{At: gitguard.Location{Dir: path.Join(root, ".git"), Roots: []string{r.suite.Vars["WORKSPACE"]}}}
 	r.Fields(n, "repository", map[string]func(*strictyaml.Node){
 		"file":    func(v *strictyaml.Node) { c.File = r.raw(v) },
 		"content": func(v *strictyaml.Node) { c.Content = r.text(v) },

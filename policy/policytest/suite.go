@@ -39,7 +39,7 @@ type Case struct {
 // Repository is a file of a repository in the project.
 type Repository struct {
 	File, Content string // relative to the git directory; .git: the file that stands for one
-	At            gitguard.Place
+	At            gitguard.Location
 }
 
 // Variable asks whether a variable of the request reaches a command.
