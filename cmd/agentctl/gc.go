@@ -53,7 +53,7 @@ The audit log of a sandbox that is removed stays with the record of its run.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and tell what would be")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and print what would be removed")
 	cmd.Flags().IntVar(&days, "runs-older-than", days, "remove records of runs that ended more than `DAYS` ago; 0: of all that ended")
 	return cmd
 }

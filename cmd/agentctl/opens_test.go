@@ -56,7 +56,7 @@ func (p *place) watchOpens() *opens {
 	if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_FILESYSTEM, unix.FAN_OPEN_PERM, unix.AT_FDCWD, p.dir); err != nil {
 		p.t.Fatalf("fanotify_mark: %v", err)
 	}
-	o := &opens{t: p.t, runs: filepath.Join(p.state, "agentctl", "runs"), fd: fd}
+	o := &opens{t: p.t, runs: filepath.Join(p.state, "agentsh", "runs"), fd: fd}
 	stop, wake, err := os.Pipe()
 	if err != nil {
 		p.t.Fatal(err)

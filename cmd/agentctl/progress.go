@@ -14,22 +14,22 @@ import (
 	"agentsh/internal/text"
 )
 
-// stepTexts are the steps of a run in words.
+// stepTexts describe the steps of a run.
 var stepTexts = map[string]string{
 	"load":           "read the harness",
 	"expand":         "expand variables",
-	"preflight":      "check what can be checked",
-	"scan_context":   "scan what the agent will take in",
+	"preflight":      "check everything before a sandbox exists",
+	"scan_context":   "scan what the agent will read",
 	"pre_script":     "run pre_script",
-	"providers":      "have the providers known",
+	"providers":      "register the providers",
 	"create_sandbox": "create the sandbox",
 	"wait_ready":     "wait for the supervisor",
-	"bootstrap":      "bring the repository and the agent in",
-	"scan_sandbox":   "scan what came together in the sandbox",
+	"bootstrap":      "copy the repository and the agent into the sandbox",
+	"scan_sandbox":   "scan the assembled sandbox",
 	"iterations":     "run the agent",
-	"keep_sandbox":   "keep the sandbox for a look",
+	"keep_sandbox":   "keep the sandbox for operators",
 	"scan_output":    "scan the results",
-	"deliver":        "take the results out",
+	"deliver":        "deliver the results",
 	"post_script":    "run post_script",
 	"delete":         "delete the sandbox",
 }

@@ -35,7 +35,7 @@ type runFlags struct {
 	scanner    string
 }
 
-// maxKeep is the longest lease of a sandbox that is kept.
+// maxKeep is the longest time that a sandbox is kept.
 const maxKeep = 24 * time.Hour
 
 func newRunCommand() *cobra.Command {
@@ -43,16 +43,16 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE --repo DIR [--out DIR]",
 		Short: "Run an agent in a sandbox",
-		Long: `run checks a harness file, creates a sandbox, brings the repository and the
-agent in, runs the agent and takes its work out: its commits on a branch of the
-repository, and in the output directory the changed files, the audit log and
-result.json. The sandbox is deleted whatever happens.
+		Long: `run checks a harness file, creates a sandbox, copies the repository and
+the agent into it and runs the agent. The agent's commits become a branch of the
+repository. The output directory gets the changed files, the audit log and
+result.json. The sandbox is always deleted.
 
 The agent starts from the commit that HEAD of the repository points to.
 Uncommitted changes are refused, unless --allow-dirty leaves them out.
 
-The first Ctrl-C stops the agent and takes out what there is; the second one
-deletes the sandbox without that.`,
+The first Ctrl-C stops the agent and delivers the work done so far. The second
+one deletes the sandbox at once.`,
 		Example: "  agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,7 +74,7 @@ deletes the sandbox without that.`,
 	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
-	flags.DurationVar(&f.keep, "keep-sandbox", 0, "when the agent fails, keep its sandbox this `LONG` for a look; see agentctl sandbox")
+	flags.DurationVar(&f.keep, "keep-sandbox", 0, "if the agent fails, keep its sandbox for `DURATION`; see agentctl sandbox")
 	flags.StringVar(
 		&f.scanner,
 		"scanner",

@@ -25,8 +25,8 @@ import (
 func newRunsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "runs",
-		Short: "List runs and tell of them",
-		Long: `List runs and tell of them.
+		Short: "List runs and show their results",
+		Long: `List runs and show their results.
 
 A run is named by its id, by a beginning of it that no other run has, or by the
 word latest. Its record stays for 30 days, with the audit log, what the agent
@@ -176,7 +176,7 @@ func newRunsShowCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show RUN",
-		Short: "Tell how a run went",
+		Short: "Show the result of a run",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one, err := findRun(args[0])
@@ -304,8 +304,8 @@ func newRunsReportCommand() *cobra.Command {
 changed, commands with what the policy decided, connections, findings, tokens and
 cost. The HTML page needs no other file, runs no script and loads nothing.
 
-The page is made of what was kept with the record of the run; what is missing is
-said on it.`,
+The page is made from the files stored with the record of the run. It names what
+is missing.`,
 		Example: "  agentctl runs report latest --out run.html",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,15 +20,15 @@ import (
 func newSandboxCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sandbox",
-		Short: "Look into the sandboxes of runs that go on",
-		Long: `Look into the sandboxes of runs that go on.
+		Short: "Work in the sandboxes of running runs",
+		Long: `Work in the sandboxes of running runs.
 
-A sandbox is there while its run goes on; agentctl run --keep-sandbox keeps that
-of an agent that failed. It is named as its run is: by its id, by a beginning of
+A sandbox exists while its run is running; agentctl run --keep-sandbox keeps the
+sandbox of an agent that failed. It is named as its run is: by its id, by a beginning of
 it that no other sandbox has, or by the word latest.
 
-What is done here is held to the policy of the run, and is in its record and its
-audit log as the operator's.`,
+Commands are subject to the policy of the run. The run's record and its audit log
+name them as the operator's.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -76,7 +76,7 @@ func attachTo(ctx context.Context, name string) (*channel.Client, record.Run, er
 	return client, one, nil
 }
 
-// hasSandbox says yes to runs whose sandbox can be looked into.
+// hasSandbox reports the runs whose sandbox accepts connections.
 func hasSandbox(one record.Run) bool { return one.Live && one.Sandbox != "" }
 
 // sandboxJSON is one sandbox of the list.
@@ -88,7 +88,7 @@ type sandboxJSON struct {
 	Repo    string     `json:"repo"`
 	Step    string     `json:"step"` // what the run does
 	Started time.Time  `json:"started"`
-	Until   *time.Time `json:"kept_until,omitempty"` // it is kept: the end of its lease
+	Until   *time.Time `json:"kept_until,omitempty"` // the sandbox is kept until then
 }
 
 func newSandboxListCommand() *cobra.Command {

@@ -198,7 +198,7 @@ func replaceable(root *os.Root, name string, dir bool) error {
 	return nil
 }
 
-// renameInto puts what was received at its place.
+// renameInto renames a received copy to its final name.
 func renameInto(root *os.Root, from, to string) error {
 	if err := root.Rename(from, to); err != nil {
 		return errors.Join(err, root.RemoveAll(from))

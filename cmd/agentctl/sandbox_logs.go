@@ -46,7 +46,7 @@ sandbox ends.`,
 		},
 		ValidArgsFunction: completeRuns(hasSandbox),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "F", false, "go on until the sandbox ends")
+	cmd.Flags().BoolVarP(&follow, "follow", "F", false, "continue until the sandbox ends")
 	cmd.Flags().BoolVar(&events, "events", false, "print audit events, as they come")
 	return cmd
 }

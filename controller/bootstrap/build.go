@@ -33,7 +33,8 @@ type builder struct {
 
 func (b *builder) problem(err error) { b.problems = append(b.problems, err) }
 
-// add puts an entry in its place, which must be free. Directories meet.
+// add adds an entry. Two entries of one path are a problem, unless both are
+// directories.
 func (b *builder) add(e Entry) {
 	if old, used := b.entries[e.Dest]; used && (old.Kind != KindDir || e.Kind != KindDir) {
 		b.problem(fmt.Errorf("%s is delivered twice", e.Dest))
@@ -206,7 +207,7 @@ func (b *builder) tree(dest, dir string, skip func(string) bool, refused func(na
 	})
 }
 
-// stays reports whether a link named name leads to a place beneath the tree,
+// stays reports whether a link named name points below the tree,
 // by the rule of package tarfs: dot-dot only at the front.
 func stays(name, target string) bool {
 	if target == "" || path.IsAbs(target) {

@@ -134,7 +134,7 @@ func New(in Input) (Plan, error) {
 	return p, nil
 }
 
-// check refuses names that would put something in another place.
+// check rejects names that would lead out of their directories.
 func (in Input) check() error {
 	var problems []error
 	if strings.Trim(in.Agent, nameChars) != "" || in.Agent == "" {

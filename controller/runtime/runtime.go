@@ -26,7 +26,7 @@ type Runtime interface {
 	Name() string
 	// Traits say what the program reads and takes.
 	Traits() Traits
-	// Check reports what the invocation lacks, before a sandbox exists.
+	// Check reports what is missing in the invocation, before a sandbox exists.
 	Check(in Invocation) error
 	// Files configure the program: settings, definitions in its own form, the
 	// wiring of its hooks. They are the same for every iteration.
@@ -35,7 +35,7 @@ type Runtime interface {
 	Command(in Invocation) (Command, error)
 	// Parser reads the program's output and calls emit for each event, in order.
 	Parser(emit func(Event)) Parser
-	// State lists what the program keeps for itself, absolute paths in the
+	// State lists where the program stores its own state, absolute paths in the
 	// sandbox. It is removed before a next iteration starts.
 	State(in Invocation) []string
 	// Transcripts lists the files and directories in which the program writes
@@ -248,7 +248,7 @@ func Run(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, emi
 	return exit, nil
 }
 
-// runVars are the variables that tell an agent about its run. Each is also
+// runVars are the variables that describe the run to an agent. Each is also
 // given under the name older agents read, where there is one.
 func runVars(in Invocation) (run map[string]string, env []string) {
 	run = map[string]string{

@@ -1,5 +1,5 @@
-// Package sandbox says what the controller needs of a place where an agent
-// runs. A backend creates the place and a byte stream to the supervisor in it;
+// Package sandbox defines the sandbox in which an agent runs. A backend creates
+// the sandbox and a byte stream to the supervisor in it;
 // everything that happens inside goes through the [Executor], which is the
 // same for every backend.
 package sandbox
@@ -17,9 +17,10 @@ import (
 type Backend interface {
 	// Name is the word that selects the backend.
 	Name() string
-	// Check reports what this machine or s lacks, before anything is created.
+	// Check reports what is missing on this machine or in s, before anything is
+	// created.
 	Check(ctx context.Context, s Spec) error
-	// Create makes a place and starts a supervisor in it. When it fails nothing
+	// Create makes a sandbox and starts a supervisor in it. When it fails nothing
 	// is left. The sandbox answers once [Sandbox.Ready] returned.
 	Create(ctx context.Context, s Spec) (Sandbox, error)
 	// Collect deletes sandboxes whose controller is gone and returns them. A
@@ -45,7 +46,7 @@ type Spec struct {
 	Credentials []wire.Credential
 }
 
-// Sandbox is one place.
+// Sandbox is one sandbox with its supervisor.
 type Sandbox interface {
 	Executor
 	// ID names the sandbox on its backend.

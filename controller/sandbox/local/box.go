@@ -25,10 +25,10 @@ import (
 type box struct {
 	*channel.Client // set by Ready
 
-	place *place
-	cmd   *exec.Cmd
-	keys  keys
-	log   tail // what the supervisor wrote to standard error
+	dir  *directory
+	cmd  *exec.Cmd
+	keys keys
+	log  tail // what the supervisor wrote to standard error
 
 	gone  chan struct{} // closed when the supervisor was waited for
 	cause error         // set before gone is closed
@@ -65,9 +65,9 @@ const (
 // supervisorEnv is the whole environment of the supervisor.
 var supervisorEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
 
-// start starts the supervisor of a place and hands it its bootstrap.
-func start(ctx context.Context, p *place, operator, program string, s sandbox.Spec) (*box, error) {
-	b := &box{place: p, gone: make(chan struct{})}
+// start starts the supervisor of a sandbox and sends it its bootstrap.
+func start(ctx context.Context, p *directory, operator, program string, s sandbox.Spec) (*box, error) {
+	b := &box{dir: p, gone: make(chan struct{})}
 	var err error
 	if b.keys, err = newKeys(); err != nil {
 		return nil, err
@@ -136,8 +136,8 @@ func streamPair() (net.Conn, *os.File, error) {
 func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 	return wire.Bootstrap{
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
-		Governed: []wire.Governed{{Backing: b.place.tree(), Path: Root}},
-		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.place.auditLog(), KeepDir: b.place.kept(),
+		Governed: []wire.Governed{{Backing: b.dir.tree(), Path: Root}},
+		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.dir.auditLog(), KeepDir: b.dir.kept(),
 		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials, Program: s.Program,
 	}
 }
@@ -146,11 +146,11 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 // may be smaller than the message: a supervisor that does not read ends it.
 func (b *box) introduce(ctx context.Context, read, write *os.File, message []byte) error {
 	var err error
-	b.place.info.PID = b.cmd.Process.Pid
-	if b.place.info.Start, err = startTime(b.cmd.Process.Pid); err != nil {
+	b.dir.info.PID = b.cmd.Process.Pid
+	if b.dir.info.Start, err = startTime(b.cmd.Process.Pid); err != nil {
 		return b.orCause(err)
 	}
-	if err := b.place.writeInfo(); err != nil {
+	if err := b.dir.writeInfo(); err != nil {
 		return err
 	}
 	read.Close() // so that a supervisor that is gone breaks the pipe
@@ -194,7 +194,7 @@ func (b *box) orCause(err error) error {
 }
 
 // ID implements [sandbox.Sandbox].
-func (b *box) ID() string { return b.place.info.ID }
+func (b *box) ID() string { return b.dir.info.ID }
 
 // Gone implements [sandbox.Sandbox].
 func (b *box) Gone() <-chan struct{} { return b.gone }
@@ -232,11 +232,11 @@ func (b *box) Ready(ctx context.Context) (wire.Hello, error) {
 }
 
 // AuditLog implements [sandbox.Sandbox].
-func (b *box) AuditLog(context.Context) (io.ReadCloser, error) { return os.Open(b.place.auditLog()) }
+func (b *box) AuditLog(context.Context) (io.ReadCloser, error) { return os.Open(b.dir.auditLog()) }
 
 // Trash implements [sandbox.Sandbox].
 func (b *box) Trash(_ context.Context, to string) (int, error) {
-	store, err := snapshot.OpenStore(b.place.kept())
+	store, err := snapshot.OpenStore(b.dir.kept())
 	if err != nil {
 		return 0, err
 	}
@@ -297,7 +297,7 @@ func (b *box) Delete(ctx context.Context) error {
 	if err := b.Stop(ctx); err != nil {
 		return fmt.Errorf("delete sandbox %s: %w", b.ID(), err)
 	}
-	if err := b.place.remove(); err != nil {
+	if err := b.dir.remove(); err != nil {
 		return fmt.Errorf("delete sandbox %s: %w", b.ID(), err)
 	}
 	return nil

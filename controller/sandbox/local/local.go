@@ -78,23 +78,23 @@ type info struct {
 	Start   uint64    `json:"start_time,omitempty"` // its start, proc(5) field 22
 }
 
-// place is the directory of one sandbox.
-type place struct {
+// directory is the directory of one sandbox.
+type directory struct {
 	state statedir.Dir
 	path  string
 	lease *os.File
 	info  info
 }
 
-func (p *place) tree() string     { return filepath.Join(p.path, "tree") }
-func (p *place) auditLog() string { return filepath.Join(p.path, "audit.jsonl") }
-func (p *place) kept() string     { return filepath.Join(p.path, "kept") }
+func (d *directory) tree() string     { return filepath.Join(d.path, "tree") }
+func (d *directory) auditLog() string { return filepath.Join(d.path, "audit.jsonl") }
+func (d *directory) kept() string     { return filepath.Join(d.path, "kept") }
 
 // idPattern is what a run may be called.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 
-// makePlace makes the directory of a sandbox and takes its lease.
-func (b *Backend) makePlace(runID string) (_ *place, err error) {
+// makeDirectory makes the directory of a sandbox and takes its lease.
+func (b *Backend) makeDirectory(runID string) (_ *directory, err error) {
 	if !idPattern.MatchString(runID) {
 		return nil, fmt.Errorf("run id %q: letters, digits and dashes only", runID)
 	}
@@ -104,7 +104,7 @@ func (b *Backend) makePlace(runID string) (_ *place, err error) {
 	}
 	defer unlock()
 	spread(b.cfg.State.Sandboxes())
-	p := &place{state: b.cfg.State, path: filepath.Join(b.cfg.State.Sandboxes(), runID)}
+	p := &directory{state: b.cfg.State, path: filepath.Join(b.cfg.State.Sandboxes(), runID)}
 	if err := os.Mkdir(p.path, 0o700); err != nil {
 		return nil, err
 	}
@@ -152,32 +152,32 @@ const leaseName = "lease"
 
 func leaseOf(dir string) string { return filepath.Join(dir, leaseName) }
 
-func (p *place) writeInfo() error {
-	return statedir.WriteJSON(filepath.Join(p.path, "info.json"), p.info)
+func (d *directory) writeInfo() error {
+	return statedir.WriteJSON(filepath.Join(d.path, "info.json"), d.info)
 }
 
 // remove deletes the directory and gives up the lease last. The lease and the
 // directory go under the state's lock: a collector never meets a directory
 // without its lease, for which it would make a new one.
-func (p *place) remove() error {
-	entries, err := os.ReadDir(p.path)
+func (d *directory) remove() error {
+	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // it was removed before
 	}
 	for _, e := range entries {
 		if e.Name() != leaseName {
-			err = errors.Join(err, statedir.RemoveTree(filepath.Join(p.path, e.Name())))
+			err = errors.Join(err, statedir.RemoveTree(filepath.Join(d.path, e.Name())))
 		}
 	}
-	unlock, lockErr := p.state.Lock()
+	unlock, lockErr := d.state.Lock()
 	if lockErr != nil {
 		return errors.Join(err, lockErr)
 	}
 	defer unlock()
-	err = errors.Join(err, statedir.RemoveTree(p.path))
-	if p.lease != nil {
-		err = errors.Join(err, p.lease.Close())
-		p.lease = nil
+	err = errors.Join(err, statedir.RemoveTree(d.path))
+	if d.lease != nil {
+		err = errors.Join(err, d.lease.Close())
+		d.lease = nil
 	}
 	return err
 }
@@ -188,7 +188,7 @@ func (b *Backend) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, 
 	if err != nil {
 		return nil, fmt.Errorf("find supervisor: %w", err)
 	}
-	p, err := b.makePlace(s.RunID)
+	p, err := b.makeDirectory(s.RunID)
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
@@ -230,7 +230,7 @@ func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
 
 // orphans takes the leases of the sandboxes whose controller is gone: one that
 // is held keeps other collectors off.
-func (b *Backend) orphans() ([]*place, error) {
+func (b *Backend) orphans() ([]*directory, error) {
 	unlock, err := b.cfg.State.Lock()
 	if err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func (b *Backend) orphans() ([]*place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	var dead []*place
+	var dead []*directory
 	for _, e := range entries {
 		if p := b.orphan(filepath.Join(b.cfg.State.Sandboxes(), e.Name())); p != nil {
 			dead = append(dead, p)
@@ -249,15 +249,15 @@ func (b *Backend) orphans() ([]*place, error) {
 	return dead, nil
 }
 
-func (p *place) leftover() sandbox.Leftover {
-	return sandbox.Leftover{ID: filepath.Base(p.path), RunID: p.info.RunID}
+func (d *directory) leftover() sandbox.Leftover {
+	return sandbox.Leftover{ID: filepath.Base(d.path), RunID: d.info.RunID}
 }
 
 // keepAudit puts the audit log beside the record of the run, which is named as
 // the sandbox is. A run without a record keeps nothing.
-func (p *place) keepAudit() error {
-	to := filepath.Join(p.state.Runs(), filepath.Base(p.path), filepath.Base(p.auditLog()))
-	err := os.Rename(p.auditLog(), to)
+func (d *directory) keepAudit() error {
+	to := filepath.Join(d.state.Runs(), filepath.Base(d.path), filepath.Base(d.auditLog()))
+	err := os.Rename(d.auditLog(), to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -266,8 +266,8 @@ func (p *place) keepAudit() error {
 
 // orphan takes the lease of a sandbox whose controller is gone; nil when it
 // lives.
-func (b *Backend) orphan(dir string) *place {
-	p := &place{state: b.cfg.State, path: dir}
+func (b *Backend) orphan(dir string) *directory {
+	p := &directory{state: b.cfg.State, path: dir}
 	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
 		return nil
 	}
