@@ -1,8 +1,13 @@
-// Package controller runs an agent from a harness: it checks everything that
-// can be checked, creates a sandbox, brings the repository and the agent in,
-// runs it, takes the results out and deletes the sandbox, whatever happens.
+// Package controller runs an agent from a harness: it checks everything that can
+// be checked, creates a sandbox, sends the repository and the agent into it, runs
+// the agent, takes its work out and always deletes the sandbox.
 //
-// [Run] is the whole of it; the steps are the functions in steps.go, in the
-// order of the table there. What a killed controller leaves is found by
-// [Collect] through the run records.
+// [Run] is the entry. run.go drives the table of steps in steps.go. A step passes
+// values (the plan, the program, the checkout, the box, the results) to functions
+// and small types of the other files, and stores what they return. The other
+// files never call back into run.go or steps.go. [Collect] cleans up after killed
+// controllers.
+//
+// controller/git, controller/record and controller/attach know nothing of steps:
+// the operator's repository, the directories of runs, operators in a sandbox.
 package controller
