@@ -44,12 +44,12 @@ such place is named.`,
 			}
 			done, err := client.Reload(cmd.Context(), r)
 			if err != nil {
-				return failure.New(failure.Ours, err, "the old policy holds")
+				return failure.New(failure.Ours, err, "the old policy stays in force")
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(done)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "policy %s %.12s holds in place of %.12s\n", printable(done.Policy), done.To, done.From)
+			fmt.Fprintf(cmd.OutOrStdout(), "policy %s %.12s replaces %.12s\n", printable(done.Policy), done.To, done.From)
 			return nil
 		},
 	}

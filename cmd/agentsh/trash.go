@@ -26,8 +26,8 @@ import (
 func newTrashCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trash",
-		Short: "Show, restore and purge files that soft_delete kept",
-		Long: `Show, restore and purge files that soft_delete kept.
+		Short: "Show, restore and purge soft-deleted files",
+		Long: `Show, restore and purge soft-deleted files.
 
 Where a policy says soft_delete, what a command deletes, empties or writes over is
 kept outside every session. The trash of all sessions of a user has 4 GiB and
@@ -126,7 +126,7 @@ func newTrashListCommand(from *string) *cobra.Command {
 	var asJSON, all bool
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List the kept files that lay below the current directory",
+		Short:   "List deleted files from below the current directory",
 		Example: "  agentsh trash list\n  agentsh trash list --all --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -171,8 +171,8 @@ func newTrashRestoreCommand(from *string) *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "restore ID ...",
-		Short: "Put kept files back where they lay",
-		Long: `Put kept files back where they lay, with their content, mode, owner and time.
+		Short: "Restore deleted files to their old paths",
+		Long: `Restore deleted files to their old paths, with their content, mode, owner and time.
 
 What has the name now is not overwritten without --force. Directories come before
 what lay in them, whatever the order of the arguments. The sandbox of a run is
@@ -335,8 +335,8 @@ func newTrashPurgeCommand(from *string) *cobra.Command {
 	var older time.Duration
 	cmd := &cobra.Command{
 		Use:   "purge [ID ...]",
-		Short: "Remove kept files for good",
-		Long: `Remove kept files for good: those that are named, or with --all or --older those
+		Short: "Remove deleted files for good",
+		Long: `Remove deleted files for good: those that are named, or with --all or --older those
 of every session.`,
 		Example: "  agentsh trash purge 3kq0c1r7x2ab/4\n  agentsh trash purge --older 168h",
 		RunE: func(cmd *cobra.Command, ids []string) error {
@@ -363,6 +363,6 @@ of every session.`,
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all files of all sessions")
-	cmd.Flags().DurationVar(&older, "older", 0, "all files that were kept longer than `DURATION` ago")
+	cmd.Flags().DurationVar(&older, "older", 0, "all files that were deleted longer than `DURATION` ago")
 	return cmd
 }

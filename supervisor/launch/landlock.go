@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/supervisor/probe/trial"
 )
 
 // Landlock is the most that the kernel grants, whatever the other layers allow. See
@@ -62,14 +64,7 @@ const landlockScopes = 3
 
 // LandlockABI is the kernel's version of Landlock. It is 0 if Landlock is missing or
 // switched off. Scopes need 6.
-func LandlockABI() int {
-	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
-	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)
-	if errno != 0 {
-		return 0
-	}
-	return int(abi)
-}
+func LandlockABI() int { return trial.LandlockABI() }
 
 // LandlockRights are the file rights that this kernel knows.
 func LandlockRights() uint64 { return supported(LandlockABI()) }

@@ -126,7 +126,7 @@ func replay(out io.Writer, p *policy.Policy, file string, every bool) error {
 	}
 	fmt.Fprintf(
 		w,
-		"%d requests judged, %d decided otherwise, %d events say too little to be judged\n",
+		"%d requests evaluated, %d decided otherwise, %d events lack data to be evaluated\n",
 		count.Judged,
 		count.Changed,
 		count.Skipped,

@@ -53,7 +53,7 @@ func newEnvProbeCommand() *cobra.Command {
 		Use:   "probe -p FILE",
 		Short: "Start every shell in a scratch sandbox and say where the startup script acts",
 		Long: "Start every shell that is present in a scratch sandbox and say in which the injected\n" +
-			"startup script acts, told by whether kill is still a builtin. The exit code is 1 when it\n" +
+			"startup script acts, found by whether kill is still a builtin. The exit code is 1 when it\n" +
 			"does not act in a bash that reads BASH_ENV.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -121,7 +121,7 @@ func shellVerdict(o outcome) string {
 	case strings.Contains(text, "kill"):
 		return startupActs
 	}
-	return "not judged: " + oneLine(firstBytes(o))
+	return "unknown: " + oneLine(firstBytes(o))
 }
 
 func ruleOf(e wire.Exit) string {

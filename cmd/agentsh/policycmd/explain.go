@@ -85,7 +85,7 @@ func newExplainCommand() *cobra.Command {
 	f.IntVar(&q.depth, "depth", 0, "how many programs stand between the operator and the command")
 	f.StringVar(&q.parent, "parent", "", "the program that starts the command")
 	f.BoolVar(&q.interactive, "interactive", false, "the command has a terminal")
-	f.BoolVar(&q.here, "here", false, "try what holds the decision on this machine")
+	f.BoolVar(&q.here, "here", false, "try what enforces the decision on this machine")
 	return cmd
 }
 
@@ -273,7 +273,7 @@ func explain(out io.Writer, p *policy.Policy, request policy.Request, by string)
 		fmt.Fprintf(out, "instead:  %s\n", strings.TrimSpace(strings.Join(append([]string{to.Command, to.Path}, to.Args...), " ")))
 	}
 	explainGuard(out, p, request)
-	fmt.Fprintf(out, "held by:  %s\n", by)
+	fmt.Fprintf(out, "enforced: %s\n", by)
 	inner := explainText(out, p, request)
 	if d.Permits() && inner {
 		return nil
@@ -291,7 +291,7 @@ func explainGuard(out io.Writer, p *policy.Policy, request policy.Request) {
 	}
 	name := path.Base(f.Path)
 	if name == ".git" || gitguard.Completes(name) || gitguard.MayBeGuarded(path.Base(path.Dir(f.Path)), name) {
-		fmt.Fprintf(out, "also:     git_guard at %s: in a repository git reads this name, so what it leads to or holds is judged\n", at)
+		fmt.Fprintf(out, "also:     git_guard at %s: in a repository git reads this name, so its content or its target is evaluated\n", at)
 	}
 }
 

@@ -49,9 +49,9 @@ func readEvasions(kind string) ([]evasion, error) {
 type verdict string
 
 const (
-	verdictHeld    verdict = "held"
+	verdictBlocked verdict = "blocked"
 	verdictThrough verdict = "GETS THROUGH"
-	verdictUnknown verdict = "not judged"
+	verdictUnknown verdict = "unknown"
 )
 
 // attempt is one evasion of one target.
@@ -78,7 +78,7 @@ func newProbeCommand() *cobra.Command {
 		},
 	}
 	at.flags(cmd)
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print what is held")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print blocked attempts")
 	return cmd
 }
 
@@ -104,7 +104,7 @@ func printAttempts(out io.Writer, attempts []attempt, verbose bool) error {
 	counts := map[verdict]int{}
 	for _, a := range attempts {
 		counts[a.verdict]++
-		if a.verdict == verdictHeld && !verbose {
+		if a.verdict == verdictBlocked && !verbose {
 			continue
 		}
 		fmt.Fprintf(out, "%s: %s %s by %s", a.verdict, a.kind, a.target, a.evasion)
@@ -113,8 +113,8 @@ func printAttempts(out io.Writer, attempts []attempt, verbose bool) error {
 		}
 		fmt.Fprintln(out)
 	}
-	fmt.Fprintf(out, "%d tried, %d held, %d get through, %d not judged\n",
-		len(attempts), counts[verdictHeld], counts[verdictThrough], counts[verdictUnknown])
+	fmt.Fprintf(out, "%d tried, %d blocked, %d get through, %d unknown\n",
+		len(attempts), counts[verdictBlocked], counts[verdictThrough], counts[verdictUnknown])
 	if counts[verdictThrough] > 0 {
 		return failure.New(failure.Found, nil, "")
 	}
@@ -175,7 +175,7 @@ func (pr *prober) runAll(ctx context.Context, s *scratch, trials []trial, assess
 }
 
 // control makes sure that scripts run in the sandbox at all: where they do not,
-// everything would look held.
+// everything would look blocked.
 func (pr *prober) control(ctx context.Context, s *scratch) error {
 	t := trial{script: "echo \"$M\" > f && cat f", vars: map[string]string{"M": "control " + rand.Text()}}
 	o, err := pr.script(ctx, s, &t)
@@ -217,7 +217,7 @@ func (t *trial) decide(o outcome, mark string) {
 	case strings.Contains(string(o.output), "CANNOT TRY"):
 		t.attempt.verdict, t.attempt.detail = verdictUnknown, "what it needs cannot be run in the sandbox"
 	default:
-		t.attempt.verdict = verdictHeld
+		t.attempt.verdict = verdictBlocked
 	}
 }
 
@@ -253,7 +253,7 @@ func (pr *prober) commands(ctx context.Context) ([]attempt, error) {
 		if f.text == "" {
 			out = append(
 				out,
-				attempt{"command", target, "any way", verdictUnknown, "it prints nothing to tell it by, or is denied for its arguments only"},
+				attempt{"command", target, "any way", verdictUnknown, "it prints nothing that identifies it, or is denied for its arguments only"},
 			)
 			continue
 		}

@@ -51,7 +51,7 @@ func TestProbeFindsWhatGetsThrough(t *testing.T) {
 				}
 			}
 			for _, want := range []string{"command /usr/bin/tac by direct\n", "file /workspace/fixed by append\n", "by connect\n"} {
-				if !strings.Contains(out, "held: ") || !strings.Contains(out, want) {
+				if !strings.Contains(out, "blocked: ") || !strings.Contains(out, want) {
 					t.Errorf("%q was not tried:\n%s", want, out)
 				}
 			}
@@ -92,7 +92,7 @@ func TestProbeJudgesAFileByWhatIsLeftOfIt(t *testing.T) {
 }
 
 // TestEvasionsWorkWhereNothingIsDenied: an evasion that never works proves
-// nothing when it is held.
+// nothing when it is blocked.
 func TestEvasionsWorkWhereNothingIsDenied(t *testing.T) {
 	needSandbox(t)
 	at := variables{}
@@ -205,12 +205,12 @@ func TestExplainTriesWhatHoldsADecision(t *testing.T) {
 	needSandbox(t)
 	dir := tree(t, map[string]string{"p.yaml": strings.Replace(probed, "IDENTITY", "", 1)})
 	for _, tt := range []struct{ args, want string }{
-		{"--here -- tac", "held by:  supervisor: "},
-		{"--here --workspace /w --file /w/secret", "held by:  supervisor: "},
-		{"--here --workspace /w --file /etc/shadow", "held by:  kernel: "},
-		{"--here --net 192.0.2.1:80", "held by:  kernel: "},
-		{"--here --socket /run/x", "held by:  kernel: "},
-		{"--here --signal TERM", "held by:  kernel: "},
+		{"--here -- tac", "enforced: supervisor: "},
+		{"--here --workspace /w --file /w/secret", "enforced: supervisor: "},
+		{"--here --workspace /w --file /etc/shadow", "enforced: kernel: "},
+		{"--here --net 192.0.2.1:80", "enforced: kernel: "},
+		{"--here --socket /run/x", "enforced: kernel: "},
+		{"--here --signal TERM", "enforced: kernel: "},
 	} {
 		out, _ := agentsh(t, dir, append([]string{"policy", "explain", "-p", "p.yaml"}, strings.Fields(tt.args)...)...)
 		if !strings.Contains(out, tt.want) {
