@@ -12,7 +12,7 @@ type inode struct{ dev, ino uint64 }
 
 func inodeOf(st *unix.Stat_t) inode { return inode{st.Dev, st.Ino} }
 
-// link is one name of a node.
+// Link is one name of a node.
 type Link struct {
 	Parent *Node
 	Name   string

@@ -1,3 +1,9 @@
+// Package tree maps the kernel's node numbers to names below one mount.
+//
+// [Tree] has the nodes, their names and what keeps them alive (tree.go, on the store of
+// nodes.go). It caches decisions of the rules for each node (decisions.go). [Backing]
+// reaches the files of the backing directory by path (backing.go). Nothing here reads
+// requests or rules.
 package tree
 
 import (
@@ -20,6 +26,7 @@ type Tree struct {
 	spare []*extra // to be used again
 }
 
+// New returns the tree of a mount whose root has these attributes.
 func New(st *unix.Stat_t) *Tree {
 	t := &Tree{nodes: newNodes()}
 	t.root = t.add(inodeOf(st), st.Mode&unix.S_IFMT)
@@ -27,14 +34,14 @@ func New(st *unix.Stat_t) *Tree {
 	return t
 }
 
-// node returns the node of a kernel number, or nil.
+// Node returns the node of a kernel number, or nil.
 func (t *Tree) Node(id uint64) *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.get(id)
 }
 
-// paths returns the names of n relative to the mount; the root is "". An
+// Paths returns the names of n relative to the mount; the root is "". An
 // unlinked node, or one below an unlinked directory, has none.
 func (t *Tree) Paths(n *Node) []string {
 	t.mu.Lock()
@@ -63,7 +70,7 @@ func (t *Tree) pathsLocked(n *Node) []string {
 	return out
 }
 
-// bindings are the paths whose rules hold for n: its names, for a node that was
+// Bindings are the paths whose rules hold for n: its names, for a node that was
 // hard linked here also those it had, and for an unlinked one the last.
 func (t *Tree) Bindings(n *Node) (names, all []string) {
 	t.mu.Lock()
@@ -102,7 +109,7 @@ func (t *Tree) join(l Link) (string, bool) {
 	}
 }
 
-// adopt returns the node for an entry just seen in or added to the backing,
+// Adopt returns the node for an entry just seen in or added to the backing,
 // with one kernel reference more.
 func (t *Tree) Adopt(parent *Node, name string, st *unix.Stat_t) *Node {
 	t.mu.Lock()
@@ -152,14 +159,14 @@ func (t *Tree) setSmall(n *Node, st *unix.Stat_t) {
 	}
 }
 
-// seen takes the present attributes of n in.
+// Seen takes the present attributes of n in.
 func (t *Tree) Seen(n *Node, st *unix.Stat_t) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setSmall(n, st)
 }
 
-// open counts a handle of n, which keeps it.
+// Open counts a handle of n, which keeps it.
 func (t *Tree) Open(n *Node) *IO {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +178,7 @@ func (t *Tree) Open(n *Node) *IO {
 	return &x.io
 }
 
-// close takes back what open counted.
+// Close takes back what open counted.
 func (t *Tree) Close(n *Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,7 +193,7 @@ func (t *Tree) Close(n *Node) {
 	t.release(n)
 }
 
-// around reports whether a file that is opened now must be read around the
+// Bypassed reports whether a file that is opened now must be read around the
 // server, as it is already.
 func (t *Tree) Bypassed(n *Node) bool {
 	t.mu.Lock()
@@ -202,7 +209,7 @@ func (t *Tree) gone(n *Node) int {
 	return n.more.gone
 }
 
-// dupGone returns a copy of that descriptor, or 0.
+// DupUnlinked returns a copy of that descriptor, or 0.
 func (t *Tree) DupUnlinked(n *Node) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -267,7 +274,7 @@ func (t *Tree) release(n *Node) {
 	}
 }
 
-// forget takes count references of the kernel back.
+// Forget takes count references of the kernel back.
 func (t *Tree) Forget(id, count uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -279,7 +286,7 @@ func (t *Tree) Forget(id, count uint64) {
 	t.release(n)
 }
 
-// unlink records that a name is gone. When it was the last, gone is an O_PATH
+// Unlink records that a name is gone. When it was the last, gone is an O_PATH
 // descriptor of the file, for what the kernel still does with it; it is taken
 // over.
 func (t *Tree) Unlink(parent *Node, name string, gone int) {
@@ -302,14 +309,14 @@ func (t *Tree) Unlink(parent *Node, name string, gone int) {
 	t.dropLink(n, Link{parent, name})
 }
 
-// hardLinked marks n as bound by all its names.
+// HardLinked marks n as bound by all its names.
 func (t *Tree) HardLinked(n *Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n.flags |= isLinked
 }
 
-// move renames an entry; what the new name referred to must be unlinked first.
+// Move renames an entry; what the new name referred to must be unlinked first.
 // The caller holds Moves exclusively.
 func (t *Tree) Move(from, to Link) {
 	t.mu.Lock()
@@ -324,7 +331,7 @@ func (t *Tree) Move(from, to Link) {
 	}
 }
 
-// exchange swaps two entries. The caller holds Moves exclusively.
+// Exchange swaps two entries. The caller holds Moves exclusively.
 func (t *Tree) Exchange(a, b Link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -343,7 +350,7 @@ func (t *Tree) Exchange(a, b Link) {
 	t.release(b.Parent)
 }
 
-// walk finds the node at a path relative to the mount. When an element is not
+// Walk finds the node at a path relative to the mount. When an element is not
 // known it returns the deepest known directory and the unknown name.
 func (t *Tree) Walk(rel string) (n *Node, unknown string) {
 	t.mu.Lock()
@@ -361,7 +368,7 @@ func (t *Tree) Walk(rel string) (n *Node, unknown string) {
 	return n, ""
 }
 
-// known is a copy of what the tree knows of a node.
+// Known is a copy of what the tree knows of a node.
 type Known struct {
 	ID    uint64
 	Kind  uint32
@@ -369,12 +376,13 @@ type Known struct {
 	depth int
 }
 
+// KnownName is a name of a node, by the number of its directory.
 type KnownName struct {
 	Parent uint64
 	Name   string
 }
 
-// below returns n and the known nodes below it, deepest first.
+// Below returns n and the known nodes below it, deepest first.
 func (t *Tree) Below(n *Node) []Known {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -449,6 +457,7 @@ func (t *Tree) Lock(alone bool) {
 	t.Moves.RLock()
 }
 
+// Unlock ends what Lock began.
 func (t *Tree) Unlock(alone bool) {
 	if alone {
 		t.Moves.Unlock()
