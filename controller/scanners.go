@@ -112,7 +112,7 @@ func scanRepo(ctx context.Context, s *scan.Scanner, c checkout, to *findings) er
 			return err
 		}
 		kind, _ := scan.Classify(e.Path)
-		if err := scanText(ctx, s, e.Path, kind, content, to); err != nil {
+		if err := reporting(s, to).text(ctx, e.Path, kind, content); err != nil {
 			return err
 		}
 		if _, err := objects.Discard(1); err != nil {
@@ -128,7 +128,7 @@ func scanHarness(ctx context.Context, s *scan.Scanner, p plan, to *findings) err
 	if err := scanFile(ctx, s, h.Path(h.Agent), scan.Instructions, to); err != nil {
 		return err
 	}
-	if err := scanText(ctx, s, defaultRules, scan.Instructions, bytes.NewReader(p.rules), to); err != nil {
+	if err := reporting(s, to).text(ctx, defaultRules, scan.Instructions, bytes.NewReader(p.rules)); err != nil {
 		return err
 	}
 	dirs := []string{h.Path(h.AgentInput)}
@@ -164,7 +164,7 @@ func scanHostFiles(ctx context.Context, s *scan.Scanner, files []harness.File, t
 			}
 			continue
 		}
-		if err := scanText(ctx, s, f.Dest, kind, bytes.NewReader(f.Data), to); err != nil {
+		if err := reporting(s, to).text(ctx, f.Dest, kind, bytes.NewReader(f.Data)); err != nil {
 			return err
 		}
 	}
@@ -177,23 +177,32 @@ func scanFile(ctx context.Context, s *scan.Scanner, name string, kind scan.Kind,
 		return err
 	}
 	defer f.Close()
-	return scanText(ctx, s, shortName(name), kind, f, to)
+	return reporting(s, to).text(ctx, shortName(name), kind, f)
 }
 
-func scanText(ctx context.Context, s *scan.Scanner, name string, kind scan.Kind, content io.Reader, to *findings) error {
-	found, err := s.Text(ctx, name, kind, content)
-	to.add("", found)
+// reportingScan is a scanner whose findings go to the run.
+type reportingScan struct {
+	scanner *scan.Scanner
+	to      *findings
+}
+
+func reporting(s *scan.Scanner, to *findings) reportingScan { return reportingScan{s, to} }
+
+func (x reportingScan) text(ctx context.Context, name string, kind scan.Kind, content io.Reader) error {
+	found, err := x.scanner.Text(ctx, name, kind, content)
+	x.to.add("", found)
 	return err
 }
 
 // scanResults scans the directory of the results and the commits of w.
-func scanResults(ctx context.Context, s *scan.Scanner, dir string, c git.Clone, w work, to *findings) error {
+func scanResults(ctx context.Context, x reportingScan, dir string, c git.Clone, w work) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	if _, err := s.OutputTree(ctx, rootfs.New(root), func(found []scan.Finding) { to.add("", withoutTranscriptCanary(found)) }); err != nil {
+	add := func(found []scan.Finding) { x.to.add("", withoutTranscriptCanary(found)) }
+	if _, err := x.scanner.OutputTree(ctx, rootfs.New(root), add); err != nil {
 		return err
 	}
 	for _, branch := range append(w.extracted.Branches, w.extracted.Branch) {
@@ -201,7 +210,7 @@ func scanResults(ctx context.Context, s *scan.Scanner, dir string, c git.Clone, 
 			continue
 		}
 		log := c.Patches(ctx, branch)
-		err := scanText(ctx, s, "commits of "+branch, scan.Output, log, to)
+		err := x.text(ctx, "commits of "+branch, scan.Output, log)
 		if err = errors.Join(err, log.Close()); err != nil {
 			return err
 		}

@@ -297,7 +297,8 @@ func (r *run) scanOutput(ctx context.Context) error {
 	defer cancel()
 	before := r.findings.critical
 	r.blocked = true // also if the results cannot be read
-	if err := scanResults(ctx, r.scanners().scanner(nil), r.results.staging, r.checkout.clone, r.work, r.findings); err != nil {
+	output := reportingScan{r.scanners().scanner(nil), r.findings}
+	if err := scanResults(ctx, output, r.results.staging, r.checkout.clone, r.work); err != nil {
 		return fail(ExitScan, "", fmt.Errorf("scan results: %w", err))
 	}
 	if err := r.findings.check(before, "nothing was delivered; the findings are in the run record: "+r.journal.dir.Path); err != nil {
