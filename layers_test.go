@@ -217,7 +217,7 @@ var callers = map[string][]string{
 	"syscall.Exec":     {},
 }
 
-func TestOneWayIntoEachVerb(t *testing.T) {
+func TestEachVerbHasOneEntryPoint(t *testing.T) {
 	for file := range sourceImports(t) {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {

@@ -35,7 +35,7 @@ func newTestListener(t *testing.T) (l *listener, shown *[]string, read func(name
 	}
 }
 
-func TestWhatAnAgentDoesIsKeptShownAndSummedUp(t *testing.T) {
+func TestAgentEventsAreRecordedShownAndSummarized(t *testing.T) {
 	l, shown, read := newTestListener(t)
 	for _, e := range []runtime.Event{
 		{Kind: runtime.EventLine, Stream: "stderr", Text: "a line"},

@@ -116,7 +116,7 @@ func TestAModelProgramEndsWithItsRun(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoProgramIsNotStarted(t *testing.T) {
+func TestANonExecutableModelIsNotStarted(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, nil, 0o644); err != nil {
 		t.Fatal(err)

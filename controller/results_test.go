@@ -79,7 +79,7 @@ func TestResultsNeverReplaceAnythingElse(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotPublishedGoes(t *testing.T) {
+func TestUnpublishedResultsAreRemoved(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	r, err := newResults(out, "run-1")
 	if err != nil {

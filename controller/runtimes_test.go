@@ -10,7 +10,7 @@ import (
 )
 
 // What the harness says of each runtime is what its adapter takes.
-func TestTheHarnessKnowsWhatEachRuntimeTakes(t *testing.T) {
+func TestTheHarnessKnowsTheOptionsOfEachRuntime(t *testing.T) {
 	if known := slices.Sorted(maps.Keys(harness.Runtimes)); !slices.Equal(known, runtime.Names()) {
 		t.Fatalf("the harness knows %v, there are %v", known, runtime.Names())
 	}

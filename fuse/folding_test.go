@@ -100,9 +100,9 @@ func TestAFilesystemWithoutCaseIsFound(t *testing.T) {
 	}
 }
 
-// TestTheWayIntoADirectoryWithoutCaseIsRefused: it lies on another filesystem
+// TestADirectoryWithoutCaseCannotBeEntered: it lies on another filesystem
 // than the rest of the backing.
-func TestTheWayIntoADirectoryWithoutCaseIsRefused(t *testing.T) {
+func TestADirectoryWithoutCaseCannotBeEntered(t *testing.T) {
 	base := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(base, "sub", "x"), 0o755))
 	mountCaseless(t, filepath.Join(base, "sub"))

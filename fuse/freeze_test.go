@@ -7,9 +7,9 @@ import (
 	"agentsh/internal/wire"
 )
 
-// TestWhatIsHeldWaitsAndSeesWhatWasWritten: a checkpoint and a rollback happen
+// TestAFrozenOperationWaitsAndSeesNewContent: a checkpoint and a rollback happen
 // between Hold and Release.
-func TestWhatIsHeldWaitsAndSeesWhatWasWritten(t *testing.T) {
+func TestAFrozenOperationWaitsAndSeesNewContent(t *testing.T) {
 	s := start(t, options{})
 	s.seed(map[string]string{"a": "old", "d/f": "f"})
 	must(t, s.control.Baseline(t.Context()))

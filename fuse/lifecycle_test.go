@@ -220,7 +220,7 @@ func TestAWalkOverADeniedTreeDoesNotFlood(t *testing.T) {
 	}
 }
 
-func TestAuditedUseIsToldEveryTime(t *testing.T) {
+func TestAuditedUseIsReportedEveryTime(t *testing.T) {
 	s := start(t, options{policy: `
 file_rules:
   - {name: watch, paths: ["WS/w/**"], operations: [read, list, stat], decision: audit}

@@ -17,9 +17,9 @@ file_rules:
   - {name: rest, paths: ["WS", "WS/**"], operations: ["*"], decision: allow}
 `
 
-// TestListingsAreKeptBesideDeniedOnes stops the server: what it is not asked for
+// TestListingsAreCachedBesideDeniedNames stops the server: what it is not asked for
 // is still answered.
-func TestListingsAreKeptBesideDeniedOnes(t *testing.T) {
+func TestListingsAreCachedBesideDeniedNames(t *testing.T) {
 	s := start(t, options{policy: someUnlisted})
 	s.seed(map[string]string{"open/a": "", "open/.secret/b": "", "closed/c/d": ""})
 	count := func(rel string) int {
@@ -49,7 +49,7 @@ func TestListingsAreKeptBesideDeniedOnes(t *testing.T) {
 	must(t, s.server.Process.Signal(unix.SIGCONT))
 }
 
-func TestAListingIsNotKeptWhereTheDirectoryMovesTo(t *testing.T) {
+func TestACachedListingDoesNotFollowAMovedDirectory(t *testing.T) {
 	s := start(t, options{policy: someUnlisted})
 	s.seed(map[string]string{"d/sub/a": "", "closed/x": ""})
 	list := func(rel string) error {
@@ -103,9 +103,9 @@ file_rules:
   - {name: rest, paths: ["WS/open/**", "WS/gone/**"], operations: ["*"], decision: allow}
 `
 
-// TestWhatAListingNamesCanBeLookedAt walks trees whose rules do not mention stat,
+// TestListedNamesCanBeLookedUp walks trees whose rules do not mention stat,
 // or deny it for some names: those are not listed.
-func TestWhatAListingNamesCanBeLookedAt(t *testing.T) {
+func TestListedNamesCanBeLookedUp(t *testing.T) {
 	s := start(t, options{policy: someHidden})
 	s.seed(
 		map[string]string{

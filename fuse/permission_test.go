@@ -104,10 +104,10 @@ func preparePermissions(t *testing.T, root string) {
 	}
 }
 
-// TestWhatAUserMayDoIsWhatModesAndOwnersSay: more than two thousand calls of user
+// TestModesAndOwnersDecideWhatAUserMayDo: more than two thousand calls of user
 // 1000 on files of two users, also in sticky directories, come out as on the
 // filesystem itself.
-func TestWhatAUserMayDoIsWhatModesAndOwnersSay(t *testing.T) {
+func TestModesAndOwnersDecideWhatAUserMayDo(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.FUSE, testenv.Program("python3"))
 	plain := t.TempDir()
 	openWay(t, plain)

@@ -237,7 +237,7 @@ file_rules:
 	}
 }
 
-func TestARuleHoldsForTheNewPathOfARenamedDirectory(t *testing.T) {
+func TestARuleAppliesToTheNewPathOfARenamedDirectory(t *testing.T) {
 	s := start(t, options{policy: `
 file_rules:
   - {name: no-write, paths: ["WS/done/**"], operations: [write, create, delete], decision: deny}

@@ -33,7 +33,7 @@ func holds(t *testing.T, file, want string) {
 	}
 }
 
-func TestARedirectedWriteLandsWhereTheRuleSays(t *testing.T) {
+func TestARedirectedWriteGoesToTheTargetOfTheRule(t *testing.T) {
 	tests := []struct {
 		name       string
 		do         func(s *session) error
@@ -109,7 +109,7 @@ func TestARedirectedWriteLandsWhereTheRuleSays(t *testing.T) {
 	}
 }
 
-func TestWithoutTheTreeOnlyTheNameIsKept(t *testing.T) {
+func TestARedirectWithoutTheTreeStoresTheNameOnly(t *testing.T) {
 	s, _ := startAway(t)
 	must(t, os.WriteFile(s.path("flat/x"), []byte("new"), 0))
 	holds(t, s.back("to/x"), "new")
@@ -172,7 +172,7 @@ func TestNothingWritesAroundARedirect(t *testing.T) {
 	})
 }
 
-func TestTheChangeRecordTellsOfTheTarget(t *testing.T) {
+func TestTheChangeRecordNamesTheTarget(t *testing.T) {
 	s, _ := startAway(t)
 	must(t, s.control.Baseline(t.Context()))
 	must(t, os.WriteFile(s.path("flat/x"), []byte("new"), 0))

@@ -397,9 +397,9 @@ func TestTwoHalvesOfARepositoryRace(t *testing.T) {
 	}
 }
 
-// TestWhatMakesARepositoryIsAloneInTheTree: the race above is rare, as one worker
+// TestNamesThatMakeARepositoryLockTheTreeExclusively: the race above is rare, as one worker
 // reads at a time; this is what it rests on.
-func TestWhatMakesARepositoryIsAloneInTheTree(t *testing.T) {
+func TestNamesThatMakeARepositoryLockTheTreeExclusively(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		p, err := syntax.Load(policy.Source{Name: "p.yaml", Data: fmt.Appendf(nil, "version: 1\nname: p\ngit_guard: %v\n", on)}, syntax.Options{})
 		must(t, err)

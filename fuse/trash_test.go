@@ -47,7 +47,7 @@ func manifest(t *testing.T, s *session, dir string) map[string][]trash.Entry {
 
 var roomy = trash.Limits{Bytes: 1 << 20, Entries: 100}
 
-func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
+func TestSoftDeleteMovesDeletedContentToTheTrash(t *testing.T) {
 	cases := []struct {
 		name, path, op, kept string
 		do                   func(s *session) error
@@ -126,7 +126,7 @@ func TestSoftDeleteKeepsWhatIsLost(t *testing.T) {
 	}
 }
 
-func TestRecursiveRemovalIsKept(t *testing.T) {
+func TestRecursiveRemovalGoesToTheTrash(t *testing.T) {
 	dir := t.TempDir()
 	s := startSoft(t, dir, roomy)
 	if out, err := exec.Command("rm", "-r", s.path("soft/d")).CombinedOutput(); err != nil {

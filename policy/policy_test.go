@@ -305,7 +305,7 @@ func TestAClosingRuleSaysNothingAboutOneName(t *testing.T) {
 	}
 }
 
-func TestALinkThatCameWithTheWorkspaceVouchesForNothing(t *testing.T) {
+func TestALinkOfTheWorkspaceIsNotTrusted(t *testing.T) {
 	p := load(t, commands)
 	for _, dir := range []string{"/ws/bin", "/home/agent/bin", "/tmp", "/proc/self/cwd"} {
 		fixture.Expect(
@@ -323,7 +323,7 @@ func TestALinkThatCameWithTheWorkspaceVouchesForNothing(t *testing.T) {
 	}
 }
 
-func TestIdentityNameGoesByNamesOnly(t *testing.T) {
+func TestIdentityNameMatchesNamesOnly(t *testing.T) {
 	copied := &policy.CommandRequest{Program: policy.Program{Called: "/ws/x", Path: "/ws/x", Same: []string{"/usr/bin/kill"}}}
 	rules := "command_rules:\n  - {name: k, commands: [kill], decision: deny%s}\n  - {name: all, commands: ['*'], decision: allow}\n"
 	fixture.Expect(t, load(t, strings.Replace(rules, "%s", "", 1)), copied, "deny by k")

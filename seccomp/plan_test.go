@@ -134,7 +134,7 @@ func edges(p Plan, name string) [][6]uint64 {
 	return vectors
 }
 
-func TestEveryNumberIsJudgedAsThePlanSays(t *testing.T) {
+func TestTheFilterDecidesEveryNumberAsPlanned(t *testing.T) {
 	for arch, a := range arches {
 		for label, p := range map[string]Plan{"everything": everything(), "least": DefaultPlan(PlanOptions{}), "server": ServerPlan(),
 			"told": DefaultPlan(PlanOptions{Report: true, NoExecMemfd: true, Connect: true, Bind: true, SharedNetwork: true,
@@ -407,7 +407,7 @@ func TestSignalsThatNothingJudgesAreNotNotified(t *testing.T) {
 }
 
 // The table answers for exactly what the filter notifies for a refusal's sake.
-func TestTheTableHoldsWhatIsTold(t *testing.T) {
+func TestTheTableContainsTheReportedCalls(t *testing.T) {
 	p := DefaultPlan(PlanOptions{Report: true, Signals: Signals{Evaluated: EverySignal()}})
 	table, err := p.Table()
 	if err != nil {

@@ -57,7 +57,7 @@ var lackingMachines = []lackingMachine{
 const lackingEnv = "AGENTSH_TEST_LACKING"
 
 // Each place is a run of this test in a process that lacks something.
-func TestAMachineThatLacksAMechanism(t *testing.T) {
+func TestAMachineWithoutAMechanism(t *testing.T) {
 	for _, p := range lackingMachines {
 		if os.Getenv(lackingEnv) == p.name {
 			t.Run("inside", p.test)
@@ -71,7 +71,7 @@ func TestAMachineThatLacksAMechanism(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			argv := slices.Concat(p.prefix, []string{self, "-test.run=^TestAMachineThatLacksAMechanism$", "-test.v"})
+			argv := slices.Concat(p.prefix, []string{self, "-test.run=^TestAMachineWithoutAMechanism$", "-test.v"})
 			if argv[0], err = exec.LookPath(argv[0]); err != nil {
 				t.Fatal(err)
 			}

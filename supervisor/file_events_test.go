@@ -54,8 +54,8 @@ func TestFileEventsNameTheirCommandAndProcess(t *testing.T) {
 	}
 }
 
-// TestRulesSpeakOfThePathInside: the workspace lies elsewhere outside.
-func TestRulesSpeakOfThePathInside(t *testing.T) {
+// TestRulesMatchThePathInside: the workspace lies elsewhere outside.
+func TestRulesMatchThePathInside(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	for _, pattern := range []string{"/workspace", "${PROJECT_ROOT}", "${WORKSPACE}"} {
 		cfg, log := testConfig(t, testPolicy)

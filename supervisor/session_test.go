@@ -276,7 +276,7 @@ func TestACommandIsDecidedLikeItsExecve(t *testing.T) {
 	}
 }
 
-func TestWhatNoRuleAllowsIsNotThere(t *testing.T) {
+func TestPathsThatNoRuleAllowsAreAbsent(t *testing.T) {
 	b := openBox(t, testPolicy)
 	for _, name := range []string{"/root", "/home", "/var", "/sys", "/work", b.log} {
 		if exit, out := b.run(t, "stat", name); exit.Code == 0 {

@@ -134,9 +134,9 @@ tell('init by pidfd', lambda: signal.pidfd_send_signal(os.pidfd_open(1), 0))
 tell('limits', lambda: resource.prlimit(child, resource.RLIMIT_CORE, (0, 0)))
 `
 
-// TestWhatHasTheKernelSignalLater works where nothing judges these signals, and
+// TestCallsThatMakeTheKernelSignalLater works where nothing judges these signals, and
 // is judged or refused where something does.
-func TestWhatHasTheKernelSignalLater(t *testing.T) {
+func TestCallsThatMakeTheKernelSignalLater(t *testing.T) {
 	testenv.Need(t, testenv.Program("python3"))
 	unprivileged := asBoth(t)
 	for name, c := range map[string]struct{ rules, want string }{

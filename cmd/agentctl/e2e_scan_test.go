@@ -53,7 +53,7 @@ func TestAnInjectionStopsARunBeforeTheSandbox(t *testing.T) {
 	}
 }
 
-func TestAScanThatMayOnlyTellLetsARunPass(t *testing.T) {
+func TestAScanThatMayOnlyReportLetsARunPass(t *testing.T) {
 	for name, tt := range map[string]struct {
 		more  string
 		found bool

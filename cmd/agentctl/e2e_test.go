@@ -593,7 +593,7 @@ func TestAStoppedRunLeavesNothingAtAnyStep(t *testing.T) {
 
 // The agent leaves a file that takes long to take out; the first signal begins
 // with it, the second one ends it.
-func TestASecondSignalHurries(t *testing.T) {
+func TestASecondSignalForcesTheEnd(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
 			p := newPlaceAt(

@@ -16,7 +16,7 @@ import (
 // What an agent program writes down about itself is taken out for people: none
 // of it may lead out of its directory, act in a terminal or a CI system, or be
 // git's own.
-func TestWhatAProgramWritesDownIsDataOnly(t *testing.T) {
+func TestRecordsWrittenByAProgramAreDataOnly(t *testing.T) {
 	p := newPlace(t, `
 projects="$CLAUDE_CONFIG_DIR/projects/x"
 mkdir -p "$projects/.git/hooks" "$projects/deep"

@@ -12,7 +12,7 @@ import (
 	"agentsh/controller/harness"
 )
 
-func TestATerminalGetsColoursUnlessItSaysNo(t *testing.T) {
+func TestATerminalGetsColoursUnlessTurnedOff(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"agentsh/controller/runtime"
 )
 
-func TestWhatAModelTookIsPrinted(t *testing.T) {
+func TestTheUsageOfAModelIsPrinted(t *testing.T) {
 	var out strings.Builder
 	printResult(&out, controller.Result{
 		Agent: "mender", Status: controller.StatusDone, Usage: &runtime.Usage{Model: "m", Turns: 4, Input: 900, Output: 80, CacheRead: 7,

@@ -153,9 +153,9 @@ echo looked`
 	}
 }
 
-// TestAConnectionAsInputIsNoWayIn gives commands the connection as standard
+// TestASocketAsInputGivesNoAccess gives commands the connection as standard
 // input: what they hold is a pipe.
-func TestAConnectionAsInputIsNoWayIn(t *testing.T) {
+func TestASocketAsInputGivesNoAccess(t *testing.T) {
 	dir := workDir(t)
 	for way, flags := range ways(t, dir) {
 		t.Run(way, func(t *testing.T) {

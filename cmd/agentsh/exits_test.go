@@ -29,9 +29,9 @@ func ways(t *testing.T, dir string) map[string][]string {
 	}
 }
 
-// TestExecEndsAlikeInBothWays compares what the manual page says of exit
+// TestExecExitsAlikeAttachedAndDirect compares what the manual page says of exit
 // statuses, streams and flags, with a session of its own and with a running one.
-func TestExecEndsAlikeInBothWays(t *testing.T) {
+func TestExecExitsAlikeAttachedAndDirect(t *testing.T) {
 	dir := workDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "work", "text"), []byte("no program\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -120,8 +120,8 @@ func TestExecEndsAlikeInBothWays(t *testing.T) {
 	}
 }
 
-// TestWhatAgentshItselfCannotDoIs125 has no place to run a command in.
-func TestWhatAgentshItselfCannotDoIs125(t *testing.T) {
+// TestFailuresOfAgentshExitWith125 has no place to run a command in.
+func TestFailuresOfAgentshExitWith125(t *testing.T) {
 	dir := workDir(t)
 	for name, flags := range map[string][]string{
 		"own session":     {"-p", "none.yaml", "-w", "work"},

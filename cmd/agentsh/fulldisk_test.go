@@ -43,9 +43,9 @@ file_rules:
   - {name: system, paths: ['/usr/**', '/bin/**', '/lib/**', '/lib64/**', '/etc', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
 `
 
-// TestAFullDiskBelowTheAuditLogIsTold fills it in every way of starting a command:
+// TestAFullDiskBelowTheAuditLogIsReported fills it in every way of starting a command:
 // the client says why the command ended, and what to do.
-func TestAFullDiskBelowTheAuditLogIsTold(t *testing.T) {
+func TestAFullDiskBelowTheAuditLogIsReported(t *testing.T) {
 	dir := workDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(toldPolicy), 0o644); err != nil {
 		t.Fatal(err)

@@ -39,9 +39,9 @@ func lastOutput(t *testing.T, log string) wire.OutputEnd {
 	return *last
 }
 
-// TestOutputIsCountedInFullAndKeptInPart runs commands that write known numbers
+// TestOutputIsCountedInFullAndStoredInPart runs commands that write known numbers
 // of bytes, far more than is kept, and ends some of them while they write.
-func TestOutputIsCountedInFullAndKeptInPart(t *testing.T) {
+func TestOutputIsCountedInFullAndStoredInPart(t *testing.T) {
 	dir := workDir(t)
 	const mib = 1 << 20
 	const some = `head -c 5000000 /dev/zero; head -c 3000000 /dev/zero >&2; `
@@ -99,9 +99,9 @@ func TestOutputIsCountedInFullAndKeptInPart(t *testing.T) {
 	}
 }
 
-// TestNobodyHoldsMuchOutput passes more output than any process of agentsh may
+// TestBufferedOutputIsBounded passes more output than any process of agentsh may
 // hold, and looks at the peak of each before the command ends.
-func TestNobodyHoldsMuchOutput(t *testing.T) {
+func TestBufferedOutputIsBounded(t *testing.T) {
 	dir := workDir(t)
 	all := ways(t, dir)
 	one := sessions(t, dir)[0]

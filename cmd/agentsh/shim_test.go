@@ -101,7 +101,7 @@ func shimmedImage(t *testing.T) string {
 	return root
 }
 
-func TestTheShellsOfAnImageAreHeld(t *testing.T) {
+func TestTheShellsOfAnImageAreConfined(t *testing.T) {
 	root := shimmedImage(t)
 	tests := []struct {
 		name, stdin string

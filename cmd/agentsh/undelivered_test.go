@@ -117,9 +117,9 @@ func waitWithin(t *testing.T, cmd *exec.Cmd, limit time.Duration) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// TestAnOutputThatCannotBeWrittenIsTold runs commands whose output goes nowhere:
+// TestAnOutputThatCannotBeWrittenIsReported runs commands whose output goes nowhere:
 // the client says which and why, and what the command started has ended.
-func TestAnOutputThatCannotBeWrittenIsTold(t *testing.T) {
+func TestAnOutputThatCannotBeWrittenIsReported(t *testing.T) {
 	dir := workDir(t)
 	outputs := map[string]struct {
 		to  func(*testing.T) *os.File
@@ -172,9 +172,9 @@ func TestAnOutputThatCannotBeWrittenIsTold(t *testing.T) {
 	}
 }
 
-// TestAnOutputWhoseReaderWentIsAClosedPipe compares with what a program does that
+// TestAnOutputWithoutAReaderIsAClosedPipe compares with what a program does that
 // has such a pipe itself.
-func TestAnOutputWhoseReaderWentIsAClosedPipe(t *testing.T) {
+func TestAnOutputWithoutAReaderIsAClosedPipe(t *testing.T) {
 	dir := workDir(t)
 	tests := []struct {
 		name, script string

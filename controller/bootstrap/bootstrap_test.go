@@ -182,7 +182,7 @@ func TestAnExcludeFileKeepsItsLines(t *testing.T) {
 	}
 }
 
-func TestAnInputThatWouldPutThingsElsewhereIsRefused(t *testing.T) {
+func TestAnInputThatWritesOutsideItsDirectoryIsRefused(t *testing.T) {
 	file := func(dest string) func(*testing.T, *Input) {
 		return func(_ *testing.T, in *Input) { in.Files = []File{{Dest: dest, Data: []byte("x"), Mode: 0o600}} }
 	}
@@ -314,7 +314,7 @@ func connect(t *testing.T) (c *channel.Client, p *place, sandbox, tmp string) {
 	return c, p, sandbox, tmp
 }
 
-func TestWhatIsPlannedArrives(t *testing.T) {
+func TestPlannedFilesAreDelivered(t *testing.T) {
 	c, place, sandbox, tmp := connect(t)
 	p, err := New(input(t))
 	if err != nil {
@@ -374,7 +374,7 @@ func TestAHostFileThatChangedSinceItWasPlannedIsNotSent(t *testing.T) {
 	}
 }
 
-func TestARefusalOfTheSandboxIsTold(t *testing.T) {
+func TestARefusalOfTheSandboxIsReported(t *testing.T) {
 	c, _, sandbox, _ := connect(t)
 	os.MkdirAll(filepath.Join(sandbox, "claude-config/agents/reviewer.md"), 0o755)
 	p, err := New(input(t))
@@ -430,7 +430,7 @@ func TestLinksOfTheProgramStayInTheSandbox(t *testing.T) {
 	}
 }
 
-func TestANoteStandsAtTheEndOfTheDefinition(t *testing.T) {
+func TestTheDefinitionEndsWithTheNote(t *testing.T) {
 	in := input(t)
 	text, err := os.ReadFile(in.Definition)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // What a killed take leaves in the target is removed, and nothing else.
-func TestATakeThatWasKilledIsUndone(t *testing.T) {
+func TestAKilledSnapshotIsUndone(t *testing.T) {
 	write := func(dir string, names ...string) {
 		for _, name := range names {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestBadFilesAreRefusedWithTheirPlace(t *testing.T) {
+func TestBadFilesAreRefusedWithTheirPosition(t *testing.T) {
 	deep := strings.Repeat("{a: ", 40) + "1" + strings.Repeat("}", 40)
 	var bomb strings.Builder
 	bomb.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x]\n")
@@ -53,7 +53,7 @@ func TestBadFilesAreRefusedWithTheirPlace(t *testing.T) {
 	}
 }
 
-func TestThingsThatAreNoFileAreRefused(t *testing.T) {
+func TestMissingAndNonRegularFilesAreRefused(t *testing.T) {
 	dir := lay(
 		t,
 		tests{

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestARuntimeThatNothingStartsIsSaid(t *testing.T) {
+func TestARuntimeThatCannotBeStartedIsReported(t *testing.T) {
 	for text, want := range map[string]string{
 		"runtime: surprise\n":                           "3:10: warning: the runtime surprise is not supported here, only claude, ",
 		"runtime: command\ncommand: [x]\nmodel: m\n":    "5:8: warning: model is not supported here: the runtime command takes no model",
@@ -112,7 +112,7 @@ func hostEnv(vars map[string]string) Lookup {
 	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
 }
 
-func TestEveryKindOfValueIsReadWithItsPlace(t *testing.T) {
+func TestEveryKindOfValueIsReadWithItsPosition(t *testing.T) {
 	h, _ := one(t, `timeout_minutes: 0
 readonly_repo: false
 security: {host_scanners: {llm_guard: {threshold: 0.5}}}
@@ -180,7 +180,7 @@ func TestScalarsFollowTheCoreSchemaOfYAML12(t *testing.T) {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-func TestAllProblemsOfAFileAreReportedAtOnceWithTheirPlaces(t *testing.T) {
+func TestAllProblemsOfAFileAreReportedAtOnceWithTheirPositions(t *testing.T) {
 	dir := lay(t, tests{"harness/a.yaml": `agent: agents/a.md
 role: Big Boss
 modell: x
@@ -273,7 +273,7 @@ func TestHostFilesMayNotGoAnywhere(t *testing.T) {
 	}
 }
 
-func TestTheWholeHarnessMustMakeSense(t *testing.T) {
+func TestCombinationsOfKeysAreChecked(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"role: r\n", "no layer writes agent"},
 		{"agent: agents/a.md\n", "no layer writes role"},

@@ -21,7 +21,7 @@ host_files: [{src: t.env, dest: /sandbox/workspace/.env.d/t.env}]
 t.env:1:1: error: OTHER is set by env_inject of the policy p.yaml`)
 }
 
-func TestAPolicyThatDoesNotLoadIsSaid(t *testing.T) {
+func TestAPolicyThatDoesNotLoadIsReported(t *testing.T) {
 	dir := lay(t, tests{"a.yaml": head + "policy: p.yaml\n", "p.yaml": "version: 1\nfilesystem_policy: {}\nx: y\n"})
 	_, ps := loaded(t, dir, "a.yaml", Options{})
 	if len(ps) != 1 || ps[0].At.Line != 3 || !strings.Contains(ps[0].Message, "policy: p.yaml is no policy that can be enforced here: ") ||

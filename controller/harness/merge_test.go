@@ -128,7 +128,7 @@ func flat(h *Harness) string {
 	return strings.Join(out, " ")
 }
 
-func TestANullThatRemovesNothingIsSaid(t *testing.T) {
+func TestANullThatRemovesNothingIsReported(t *testing.T) {
 	dir := lay(t, tests{"a.yaml": head + "model:\nenv: {sandbox: {A: ~}}\nforge: {github: {policy: ~}}\n"})
 	_, ps := loaded(t, dir, "a.yaml", Options{Forge: "github"})
 	equalText(t, "problems", short(dir, ps), `a.yaml:3:7: warning: model is empty and removes nothing: no weaker layer writes it
@@ -142,7 +142,7 @@ func TestARemovedRequiredFieldIsMissing(t *testing.T) {
 	equalText(t, "problems", short(dir, ps), "b.yaml:1:1: error: no layer writes role")
 }
 
-func TestTwoSkillsOfOneNameInOneLayerAreSaid(t *testing.T) {
+func TestTwoSkillsOfOneNameInOneLayerAreReported(t *testing.T) {
 	dir := lay(t, tests{"a.yaml": head + "skills: [p/github, q/github, p/github]\n", "p/github/SKILL.md": "", "q/github/SKILL.md": ""})
 	h, ps := loaded(t, dir, "a.yaml", Options{})
 	equalText(t, "skills", skillNames(h), "p/github")

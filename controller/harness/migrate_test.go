@@ -117,7 +117,7 @@ func FuzzMigrateKeepsTheMeaning(f *testing.F) {
 }
 
 // Loading is total: any bytes give a harness or problems with places.
-func FuzzLoadingNeverFailsWithoutAPlace(f *testing.F) {
+func FuzzLoadingNeverFailsWithoutAPosition(f *testing.F) {
 	f.Add(head + "env: {sandbox: {A: '${B:-c}'}}\nskills: [a, {b: {c: d}}]\noverlays: [{when: 'true'}]\nforge: {github: {}}\n")
 	for _, text := range portable {
 		f.Add(text)

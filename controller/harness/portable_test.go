@@ -107,7 +107,7 @@ security:
 	"plugins/lsp/plugin.json": "{}", "plugins/ext/index.js": "",
 }
 
-func TestAPortableHarnessLoadsAndWhatIsNotSupportedIsSaid(t *testing.T) {
+func TestAPortableHarnessLoadsAndUnsupportedKeysAreReported(t *testing.T) {
 	dir := lay(t, portable)
 	h, ps := loaded(t, dir, "harness/triage.yaml", Options{Forge: "github"})
 	for _, p := range ps {
@@ -158,7 +158,7 @@ func TestAPortableHarnessOnABaseLoads(t *testing.T) {
 	)
 }
 
-func TestResourcesByURLAreSaidAndRefused(t *testing.T) {
+func TestResourcesByURLAreRefused(t *testing.T) {
 	dir := lay(
 		t,
 		tests{

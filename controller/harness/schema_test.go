@@ -240,7 +240,7 @@ func goNames(v reflect.Type, where string, names []string, out map[string][]stri
 
 // A step that is said to act on a field reads it: its Go name is selected
 // somewhere in the code of a run.
-func TestWhatIsConsumedIsReadByTheCode(t *testing.T) {
+func TestKeysMarkedConsumedAreReadByTheCode(t *testing.T) {
 	read := map[string]bool{}
 	for _, dir := range []string{".", "..", "../provider", "../runtime", "../../cmd/agentctl"} {
 		selectors(t, dir, read)

@@ -114,7 +114,7 @@ func TestARunIsLiveWhileItsLockIsHeld(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptEndsWithALine(t *testing.T) {
+func TestATruncatedRecordEndsWithACompleteLine(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	tests := []struct {
 		name, data string

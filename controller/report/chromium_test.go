@@ -128,8 +128,8 @@ func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
 	}
 }
 
-// TestABrowserKnowsWhatTroubleIs shows that the test above can fail.
-func TestABrowserKnowsWhatTroubleIs(t *testing.T) {
+// TestTheBrowserTestDetectsBrokenPages shows that the test above can fail.
+func TestTheBrowserTestDetectsBrokenPages(t *testing.T) {
 	page, _ := pages(t, example(t, controller.StatusDone))
 	page = strings.Replace(page, "</body>", `<script>document.body.append("ran")</script><img src="/image.png"></body>`, 1)
 	s := serve(t, page)

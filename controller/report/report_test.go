@@ -504,7 +504,7 @@ func TestAPageIsBounded(t *testing.T) {
 	}
 }
 
-func TestAnAnswerStandsBesideItsCall(t *testing.T) {
+func TestAnAnswerIsShownBesideItsCall(t *testing.T) {
 	r := &Report{}
 	for _, e := range []runtime.Event{
 		{Kind: runtime.EventToolCall, Tool: "A", Call: "1"}, {Kind: runtime.EventToolCall, Tool: "B", Call: "2"},

@@ -99,7 +99,7 @@ var hostileLines = []string{
 	strings.Repeat(`{"type":`, 200_000), strings.Repeat("[", 100_000), "\x00\xff\xfe", "::error::plain", "\x1b]8;;http://x\x07link",
 }
 
-func TestHostileOutputOfClaudeIsHeld(t *testing.T) {
+func TestHostileOutputOfClaudeIsBounded(t *testing.T) {
 	for _, line := range hostileLines {
 		for _, e := range parse(claude{}, line+"\n"+claudeEnd, 64<<10) {
 			for _, text := range append(strings.Split(e.Text, "\n"), e.Tool, e.Call) {
@@ -206,7 +206,7 @@ func TestTheCommandOfClaude(t *testing.T) {
 	}
 }
 
-func TestTheTaskHoldsWhatTheValidatorSaid(t *testing.T) {
+func TestTheTaskContainsTheValidatorsOutput(t *testing.T) {
 	in := Invocation{RepoDir: "/r", Iteration: 2}
 	if first := Task(in); strings.Contains(first, "attempt") || !strings.Contains(first, "/r") || !strings.Contains(first, "/o") {
 		t.Errorf("%s", first)
@@ -226,7 +226,7 @@ func TestTheTaskHoldsWhatTheValidatorSaid(t *testing.T) {
 	}
 }
 
-func TestAClaudeDefinitionThatSaysWhatWouldNotHappenIsRefused(t *testing.T) {
+func TestAClaudeDefinitionForAnotherAgentIsRefused(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"plain":                              true,
 		"---\nname: fixer\n---\nx":           true,

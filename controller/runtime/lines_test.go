@@ -56,7 +56,7 @@ func FuzzCleanIsSafeAndStable(f *testing.F) {
 	})
 }
 
-func TestLinesComeWholeHoweverTheyAreWritten(t *testing.T) {
+func TestLinesAreCompleteHoweverTheyAreWritten(t *testing.T) {
 	tests := []struct {
 		name string
 		in   string

@@ -260,7 +260,7 @@ func TestADefinitionThatRestrictsIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatAProgramCannotBeGivenIsRefused(t *testing.T) {
+func TestUnsupportedInvocationsAreRefused(t *testing.T) {
 	tests := []struct {
 		name    string
 		runtime Runtime

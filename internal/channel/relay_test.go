@@ -43,7 +43,7 @@ func relayed(t testing.TB, h Handler, cfg RelayConfig) (first, second *Client) {
 	return first, second
 }
 
-func TestARelayedCommandKeepsItsStreamsAndItsExit(t *testing.T) {
+func TestARelayedCommandHasItsStreamsAndItsExitCode(t *testing.T) {
 	_, c := relayed(t, &handler{}, RelayConfig{})
 	long := strings.Repeat("0123456789abcdef", 1<<18) // 4 MiB, more than any window
 	exit, out, errs := run(t, c, strings.NewReader(long), "sh", "-c", "cat; echo oops >&2; exit 7")
@@ -58,7 +58,7 @@ func TestARelayedCommandKeepsItsStreamsAndItsExit(t *testing.T) {
 	}
 }
 
-func TestARelaySaysWhoAsksAndTellsOfIt(t *testing.T) {
+func TestARelayNamesItsCallerAndReportsTheCall(t *testing.T) {
 	var mu sync.Mutex
 	var asked []wire.ExecRequest
 	var told []string
@@ -207,7 +207,7 @@ func TestARelayedClientThatGoesKillsItsCommandsAlone(t *testing.T) {
 	}
 }
 
-func TestStopReachesWhoMayStop(t *testing.T) {
+func TestOnlyARelayWithStopCanBeStopped(t *testing.T) {
 	asked := make(chan bool, 2)
 	_, c := relayed(t, &handler{}, RelayConfig{Stop: func(force bool) { asked <- force }})
 	for _, force := range []bool{false, true} {
@@ -223,7 +223,7 @@ func TestStopReachesWhoMayStop(t *testing.T) {
 	}
 }
 
-func TestARelayedClientThatDoesNotReadHoldsUpNoOther(t *testing.T) {
+func TestARelayedClientThatDoesNotReadDelaysNoOther(t *testing.T) {
 	first, c := relayed(t, &handler{}, RelayConfig{})
 	ctx, cancel := context.WithCancel(context.Background())
 	held, holds := io.Pipe()

@@ -184,7 +184,7 @@ func TestASettingOfTheOperatorStaysWithItsValueOnly(t *testing.T) {
 	}
 }
 
-func TestWhatCouldBeReadInTwoWaysIsRefused(t *testing.T) {
+func TestAmbiguousConfigurationIsRefused(t *testing.T) {
 	for _, text := range []string{
 		"\ufeff[core]\n\tbare = false\n", "[core] bare = false\n", "[core.x]\n\tbare = false\n", "[core]\n\tbare = fal\\\nse\n",
 		"[core]\n\tbare = false \\\n",

@@ -117,7 +117,7 @@ func TestHooksOfLFSPassToTheLetter(t *testing.T) {
 	}
 }
 
-func TestNamesThatGitTakesForDotGit(t *testing.T) {
+func TestNamesThatGitReadsAsDotGit(t *testing.T) {
 	for _, name := range []string{".git", ".GIT", ".Git", "git~1", "GIT~1", ".git ", ".git.", ".git. .", ".git::$INDEX_ALLOCATION",
 		".g\u200cit", "\ufeff.git", ".gIt\u206f", `a\.git`, `.git\x`} {
 		if !IsDotGit(name) {
@@ -270,8 +270,8 @@ func TestScanOfACommitRefusesNamesOfDotGit(t *testing.T) {
 	}
 }
 
-// TestWhatGitTakesAsRepositoryIsFound asks git itself, with each set of names.
-func TestWhatGitTakesAsRepositoryIsFound(t *testing.T) {
+// TestEveryFormOfGitRepositoryIsFound asks git itself, with each set of names.
+func TestEveryFormOfGitRepositoryIsFound(t *testing.T) {
 	base := t.TempDir()
 	parts := []string{"HEAD", "objects", "refs", "config", "commondir"}
 	for set := range 1 << len(parts) {

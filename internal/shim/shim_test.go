@@ -168,7 +168,7 @@ func picture(t testing.TB, root string) string {
 	return strings.Join(out, "\n")
 }
 
-func TestWhatAPackageReplacedIsNotTakenForTheShim(t *testing.T) {
+func TestAShellReplacedByAPackageIsNotTheShim(t *testing.T) {
 	root := makeRoot(t, "usr/bin/", "bin -> usr/bin", "usr/bin/bash", "usr/bin/sh -> bash")
 	self := programFile(t, "agentsh")
 	if _, err := Install(root, self); err != nil {
@@ -197,7 +197,7 @@ func TestWhatAPackageReplacedIsNotTakenForTheShim(t *testing.T) {
 	}
 }
 
-func TestAnOriginalThatIsLostOrChangedIsTold(t *testing.T) {
+func TestAMissingOrChangedOriginalIsReported(t *testing.T) {
 	root := makeRoot(t, "bin/", "bin/sh")
 	if _, err := Install(root, programFile(t, "agentsh")); err != nil {
 		t.Fatal(err)

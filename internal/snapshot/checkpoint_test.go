@@ -249,8 +249,8 @@ func TestDamagedContentIsSeenBeforeAnythingIsTouched(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsWrittenMeanwhileIsKeptWhole: or the checkpoint is refused.
-func TestAFileThatIsWrittenMeanwhileIsKeptWhole(t *testing.T) {
+// TestAFileWrittenDuringACheckpointIsSavedCompletely: or the checkpoint is refused.
+func TestAFileWrittenDuringACheckpointIsSavedCompletely(t *testing.T) {
 	work, c := openCheckpoints(t, newStore(t))
 	name := filepath.Join(work, "a")
 	must(t, os.WriteFile(name, []byte("one"), 0o644))

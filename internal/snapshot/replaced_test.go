@@ -56,9 +56,9 @@ func openEntryAt(name string) (beneath.Entry, error) {
 	return beneath.OpenEntry(fd, filepath.Base(name))
 }
 
-// TestNothingOutsideIsTouchedWhenTheFreezeIsLost: whatever of the workspace leads
+// TestNothingOutsideIsTouchedWhenTheFreezeEnds: whatever of the workspace leads
 // outside when attributes are set, they are those of the workspace or none.
-func TestNothingOutsideIsTouchedWhenTheFreezeIsLost(t *testing.T) {
+func TestNothingOutsideIsTouchedWhenTheFreezeEnds(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	disturbances := map[string]func(name string) error{
 		"mode":      func(name string) error { return os.Chmod(name, 0o711) },
@@ -137,9 +137,9 @@ func TestARestoredFileIsNotTheOneThatWasOpen(t *testing.T) {
 	}
 }
 
-// TestARollbackStopsWhenItsFreezeIsLost, at each of its steps, and is finished by
+// TestARollbackStopsWhenItsFreezeEnds, at each of its steps, and is finished by
 // doing it again.
-func TestARollbackStopsWhenItsFreezeIsLost(t *testing.T) {
+func TestARollbackStopsWhenItsFreezeEnds(t *testing.T) {
 	lost := make(chan struct{})
 	close(lost)
 	released := 0

@@ -64,7 +64,7 @@ func (k *kept) put(t *testing.T, name, text string, link bool) string {
 	return id
 }
 
-func TestWhatIsRestoredIsAsItWas(t *testing.T) {
+func TestRestoredFilesAreUnchanged(t *testing.T) {
 	for _, link := range []bool{true, false} {
 		k := newKept(t, newStore(t), "one")
 		name := filepath.Join(k.work, "a")
@@ -165,7 +165,7 @@ func TestTheTrashOfAllSessionsCounts(t *testing.T) {
 	}
 }
 
-func TestOldSessionsAreForgottenUnlessTheyHoldSomething(t *testing.T) {
+func TestOldSessionsWithoutFilesAreRemoved(t *testing.T) {
 	store := newStore(t)
 	full := newKept(t, store, "full")
 	full.put(t, "a", "1", true)

@@ -81,7 +81,7 @@ func TestAReaderNeverSeesHalfAFile(t *testing.T) {
 	}
 }
 
-func TestRemoveTreeTakesWhatItsOwnerMayNotEnter(t *testing.T) {
+func TestRemoveTreeRemovesDirectoriesWithoutPermissions(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "tree")
 	if err := os.MkdirAll(filepath.Join(root, "a/b/c"), 0o700); err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ func TestADialectAcceptsWhatItNames(t *testing.T) {
 	}
 }
 
-func TestTheKeysOfAMappingAreKnownAndGivenOnce(t *testing.T) {
+func TestMappingKeysAreKnownAndUnique(t *testing.T) {
 	n, _ := read("colour: red\ncolor: blue\nsize: 1\nsize: 2\n[x]: 3\n", &Dialect{})
 	var problems, values []string
 	r := NewReader("f.yaml", &Dialect{}, func(p Problem) { problems = append(problems, p.String()) })
@@ -121,7 +121,7 @@ func TestValuesAreReadStrictly(t *testing.T) {
 	}
 }
 
-func TestTheNearestWordIsSuggested(t *testing.T) {
+func TestTheNearestNameIsSuggested(t *testing.T) {
 	words := []string{"command_rules", "file_rules", "env"}
 	for s, want := range map[string]string{
 		"comand_rules": `did you mean "command_rules"?`, "FILE_RULES": `did you mean "file_rules"?`, "fiel_rules": `did you mean "file_rules"?`,

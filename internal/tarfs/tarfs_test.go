@@ -354,7 +354,7 @@ func hexSum(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func TestLimitsHoldOnBothSides(t *testing.T) {
+func TestLimitsApplyOnBothSides(t *testing.T) {
 	src := t.TempDir()
 	write(t, src, "d/e/f", "12345", 0o644)
 	write(t, src, "g", "1234567890", 0o644)
@@ -551,7 +551,7 @@ func TestNothingComesAfterTheManifest(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatHoldsSomethingIsNotUnpackedInto(t *testing.T) {
+func TestANonEmptyDirectoryIsNotUnpackedInto(t *testing.T) {
 	dst := t.TempDir()
 	write(t, dst, "there", "x", 0o644)
 	if _, err := Unpack(context.Background(), openRoot(t, dst), bytes.NewReader(signed(t, tar.Header{Name: "f"})),

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-func TestWhatDoesNotPrintAsItselfIsWrittenOut(t *testing.T) {
+func TestUnprintableCharactersAreEscaped(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"plain text":                        {"grüße, 世界", "grüße, 世界"},
 		"an escape sequence":                {"\x1b[31mred", `\x1b[31mred`},
@@ -28,7 +28,7 @@ func TestWhatDoesNotPrintAsItselfIsWrittenOut(t *testing.T) {
 	}
 }
 
-func TestShortTextSaysHowLongItIs(t *testing.T) {
+func TestTruncatedTextNamesItsLength(t *testing.T) {
 	if got := Short("äöü", 3); got != "äöü" {
 		t.Errorf("got %q", got)
 	}

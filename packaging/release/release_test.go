@@ -169,7 +169,7 @@ func TestConfigurationIsReadStrictly(t *testing.T) {
 	}
 }
 
-func TestProgramsAreHeldToTheirPromises(t *testing.T) {
+func TestProgramsMeetTheirTargets(t *testing.T) {
 	dir := t.TempDir()
 	build := func(arch string, flags ...string) string {
 		out := dir + "/" + arch + strings.Join(flags, "")

@@ -119,7 +119,7 @@ func TestParseRefusesWithPosition(t *testing.T) {
 	}
 }
 
-func TestParseTellsEveryLine(t *testing.T) {
+func TestParseReportsEveryLine(t *testing.T) {
 	_, err := Parse("x.env", []byte("A=$(a)\nB=1\nC=`c`\n"))
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || len(joined.Unwrap()) != 2 {

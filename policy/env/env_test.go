@@ -152,7 +152,7 @@ func TestLastOfDuplicatesWins(t *testing.T) {
 	}
 }
 
-func TestFilesKeepOffReservedNames(t *testing.T) {
+func TestFilesCannotSetReservedNames(t *testing.T) {
 	data := "GITHUB_TOKEN=t\nPATH=/evil\nLD_PRELOAD=/x\nBASH_ENV=/x\nAGENTSH_X=1\nNODE_OPTIONS=--no-warnings\nOUT=1\n"
 	r := build1(t, Layers{
 		Baseline: Baseline(Place{}), Files: []File{{"a.env", []byte(data)}},

@@ -9,9 +9,9 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// TestNoWayLeadsToTheBuiltins tries what would signal, set a limit or a umask, or
+// TestBuiltinsCannotBeReached tries what would signal, set a limit or a umask, or
 // turn a builtin on again. Each prints what it reached.
-func TestNoWayLeadsToTheBuiltins(t *testing.T) {
+func TestBuiltinsCannotBeReached(t *testing.T) {
 	const limit, mask = `; echo "limit $(bash -pc 'ulimit -Sn')"`, `; echo "umask $(bash -pc umask)"`
 	tests := []struct{ script, native, held string }{
 		{"builtin echo reached", "reached\n", ""},
@@ -129,8 +129,8 @@ func TestCommandUmaskAndUlimitAnswerAsTheBuiltins(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeDoneIsTold holds what a person reads who tries.
-func TestWhatCannotBeDoneIsTold(t *testing.T) {
+// TestUnsupportedBuiltinsAreReported holds what a person reads who tries.
+func TestUnsupportedBuiltinsAreReported(t *testing.T) {
 	for script, want := range map[string]string{
 		"umask 077":                   "agentsh: umask: a command keeps what it was started with; without a value it is printed\n",
 		"ulimit -n 5":                 "agentsh: ulimit: a command keeps what it was started with; without a value it is printed\n",

@@ -31,7 +31,7 @@ func described(list []Difference) string {
 	return b.String()
 }
 
-func TestDiffTellsWhatIsDecidedOtherwise(t *testing.T) {
+func TestDiffReportsChangedDecisions(t *testing.T) {
 	const head = "version: 1\nname: x\n"
 	tests := []struct {
 		name, a, b string
@@ -153,7 +153,7 @@ func FuzzTexts(f *testing.F) {
 	})
 }
 
-func TestDiffTellsWhatCommandsGetOtherwise(t *testing.T) {
+func TestDiffReportsChangedCommandSettings(t *testing.T) {
 	const head = "version: 1\nname: x\n"
 	tests := []struct {
 		name, a, b string

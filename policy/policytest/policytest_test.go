@@ -294,9 +294,9 @@ func FuzzParseSuite(f *testing.F) {
 	})
 }
 
-// TestMutantsOfWhatOnlyOneSideMaySay: no arguments is for rules that allow, any
+// TestMutantsOfKeysThatOnlyOneEffectHas: no arguments is for rules that allow, any
 // value but some for rules that refuse. Their inverses look at fewer words.
-func TestMutantsOfWhatOnlyOneSideMaySay(t *testing.T) {
+func TestMutantsOfKeysThatOnlyOneEffectHas(t *testing.T) {
 	const rules = `version: 1
 name: x
 command_rules:

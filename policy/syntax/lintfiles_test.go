@@ -7,9 +7,9 @@ import (
 	"agentsh/policy"
 )
 
-// TestADirectoryWhoseNameIsOpenIsWarnedOf: the files below it are protected by
+// TestADirectoryWithAnUnprotectedNameIsWarnedOf: the files below it are protected by
 // name only, so another directory of that name goes around the rule.
-func TestADirectoryWhoseNameIsOpenIsWarnedOf(t *testing.T) {
+func TestADirectoryWithAnUnprotectedNameIsWarnedOf(t *testing.T) {
 	const tree = "  - {name: rest, paths: ['/ws/**'], operations: ['*'], decision: allow}\n"
 	const changing = "operations: [write, create, delete, rename, symlink, mkdir]"
 	tests := []struct{ name, rules, want string }{

@@ -23,7 +23,7 @@ func resolved(t *testing.T, target *Target, path string) *Handle {
 	return h
 }
 
-func TestWhatIsHeldDoesNotChange(t *testing.T) {
+func TestACopyDoesNotChange(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("first"), 0o755); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestAWalkNotesItsLinks(t *testing.T) {
 }
 
 // On read-only mounts nothing on the route can be exchanged.
-func TestAWayOnReadOnlyMountsIsFixed(t *testing.T) {
+func TestARouteOnReadOnlyMountsIsFixed(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	type result struct {
 		path  string

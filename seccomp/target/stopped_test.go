@@ -15,7 +15,7 @@ import (
 // The variables of a program at its exec stop are changed by the process's
 // number, through its memory's file and, where that cannot be opened for writing,
 // by ptrace: a few bytes, and more than the stack has room for.
-func TestSetEnvByEveryWay(t *testing.T) {
+func TestSetEnvByEveryMethod(t *testing.T) {
 	large := "LARGE=" + strings.Repeat("x", 100_000)
 	huge := "LARGE=" + strings.Repeat("x", 131_000) // the stack must grow for it
 	file := func(s *Stopped) error { return s.openMemory() }

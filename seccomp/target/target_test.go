@@ -91,7 +91,7 @@ func TestStringsAreReadPageByPage(t *testing.T) {
 	}
 }
 
-func TestVectorsAreBoundedInEveryWay(t *testing.T) {
+func TestVectorsAreBounded(t *testing.T) {
 	o := own(t)
 	m, at := hole(t, 1)
 	copy(m[2048:], "one\x00two\x00")
@@ -350,7 +350,7 @@ func TestFilesOutsideTheRootAreRefused(t *testing.T) {
 	}
 }
 
-func TestAThreadKnowsItsOwnNumbers(t *testing.T) {
+func TestAThreadsIDsAreRead(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	o, err := OpenView(unix.Gettid())

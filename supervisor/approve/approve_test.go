@@ -85,7 +85,7 @@ func TestAnAnswerDecidesAndIsRecorded(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAnswerDenies(t *testing.T) {
+func TestAnInvalidAnswerDenies(t *testing.T) {
 	long := push()
 	long.Argv = append(long.Argv, strings.Repeat("x", wire.MaxQuestion))
 	cases := map[string]struct {
@@ -164,7 +164,7 @@ func TestCloseDeniesWhatWaitsAndWhatComes(t *testing.T) {
 	})
 }
 
-func TestAQuestionGoesWithWhoAsked(t *testing.T) {
+func TestApprovalsOfAnEndedCallerAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, _ := newQueue(approve.Settings{Timeout: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())

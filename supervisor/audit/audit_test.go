@@ -349,7 +349,7 @@ func TestConcurrentWritersAndFollowersSeeOneOrder(t *testing.T) {
 	}
 }
 
-func TestAFollowerStartsWhereItIsToldAndStopsWithItsContext(t *testing.T) {
+func TestAFollowerStartsAtItsOffsetAndStopsWithItsContext(t *testing.T) {
 	dir := filled(t, 5)
 	l := open(t, dir, Options{})
 	defer l.Close()

@@ -157,7 +157,7 @@ func (w *world) framed(host string) (*http2.Framer, *tls.Conn) {
 	return f, tc
 }
 
-func TestPseudoHeadersOfHTTP2AreReadInOneWay(t *testing.T) {
+func TestPseudoHeadersOfHTTP2AreUnambiguous(t *testing.T) {
 	w := newWorld(t, noWrites, nil)
 	server := &rawServer{}
 	w.place(w.web(true, server.ServeHTTP), "192.0.2.1", 443, "looked.test")

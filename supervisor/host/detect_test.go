@@ -23,7 +23,7 @@ func detect(t *testing.T) *Report {
 	return r
 }
 
-func TestAMachineWithEverythingHoldsEverything(t *testing.T) {
+func TestACapableMachineNeedsNoFallback(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 	scratch := t.TempDir()
 	for _, dir := range []string{scratch, filepath.Dir(scratch)} { // commands of another user work below it
@@ -56,7 +56,7 @@ func TestAMachineWithEverythingHoldsEverything(t *testing.T) {
 }
 
 // The same test binary runs again with something taken away.
-func TestWhatIsTakenAwayIsMissed(t *testing.T) {
+func TestAMissingMechanismIsDetected(t *testing.T) {
 	if os.Getenv("AGENTSH_TEST_TAKEN") != "" {
 		testTaken(t, strings.Split(os.Getenv("AGENTSH_TEST_TAKEN"), " "))
 		return
@@ -92,7 +92,7 @@ func TestWhatIsTakenAwayIsMissed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command("unshare", "-m", "bash", "-ec", tt.how, "bash", self, "-test.run=^TestWhatIsTakenAwayIsMissed$", "-test.v")
+			cmd := exec.Command("unshare", "-m", "bash", "-ec", tt.how, "bash", self, "-test.run=^TestAMissingMechanismIsDetected$", "-test.v")
 			cmd.Env = append(os.Environ(), "AGENTSH_TEST_TAKEN="+strings.Join(tt.missing, " "), "AGENTSH_TEST_STRICT=")
 			out, err := cmd.CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "looked at what is left") {

@@ -29,7 +29,7 @@ func testRegistry(t *testing.T) *Registry {
 	return r
 }
 
-func TestANameIsTakenOnce(t *testing.T) {
+func TestASessionNameIsUnique(t *testing.T) {
 	r := testRegistry(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -66,7 +66,7 @@ func TestANameIsTakenOnce(t *testing.T) {
 	}
 }
 
-func TestWhatAKilledSupervisorLeftIsRemovedBeforeItsNameIsTaken(t *testing.T) {
+func TestStateOfAKilledSupervisorIsRemovedBeforeItsNameIsReused(t *testing.T) {
 	r := testRegistry(t)
 	killed, err := r.reserve("killed", sessionKeys{})
 	if err != nil {

@@ -249,7 +249,7 @@ func supervise() int {
 }
 
 // Nor does a command get hold of a listener while that happens.
-func TestAKilledSupervisorTakesItsCommandsAlong(t *testing.T) {
+func TestAKilledSupervisorEndsItsCommands(t *testing.T) {
 	testenv.Need(t, testenv.Program("perl"))
 	both(t, func(t *testing.T) {
 		times := 100

@@ -67,7 +67,7 @@ func TestAPersonDecidesAnExec(t *testing.T) {
 }
 
 // More questions wait than the loop has workers, and another program runs.
-func TestWaitingForAPersonHoldsUpNobody(t *testing.T) {
+func TestAWaitingApprovalDelaysNoOtherCall(t *testing.T) {
 	const questions = 12
 	dir, release := t.TempDir(), make(chan struct{})
 	ask := asking("echo").Evaluate

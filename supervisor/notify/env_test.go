@@ -25,7 +25,7 @@ func envOf(t *testing.T, argv ...string) []string {
 	return lines
 }
 
-func TestInjectedVariablesSurviveEveryWayToDropThem(t *testing.T) {
+func TestInjectedVariablesSurviveEveryAttemptToDropThem(t *testing.T) {
 	bin, dir := place(t)
 	hello, dynamic := filepath.Join(dir, "hello"), filepath.Join(bin, "hello-dynamic")
 	long := strings.Repeat("x", 100_000)

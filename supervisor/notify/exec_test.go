@@ -91,7 +91,7 @@ func place(t testing.TB) (bin, dir string) {
 	return bin, dir
 }
 
-func TestEveryWayToExecEndsAsItWouldWithoutSupervision(t *testing.T) {
+func TestEveryKindOfExecEndsAsItWouldWithoutSupervision(t *testing.T) {
 	bin, dir := place(t)
 	for _, name := range []string{"thread", "leader-gone", "race", "spinners", "errnos", "at-empty", "at-cloexec", "at-path", "at-dir",
 		"at-dir-up", "at-nofollow", "at-flags", "at-bad", "at-script", "link", "relative", "relative-up", "script", "script-of-script",

@@ -77,7 +77,7 @@ func TestScriptsThatAreFollowedAreBounded(t *testing.T) {
 
 // An interpreter opens its script for the last time while one of its threads
 // executes another script: that one is opened as it was decided.
-func TestAScriptThatIsExecutedAsAnotherIsOpenedIsHeld(t *testing.T) {
+func TestAScriptExecutedWhileAnotherIsOpenedIsConfined(t *testing.T) {
 	bin, _ := place(t)
 	script := leaving(t, bin, "bash")
 	e := exchanged{interpreter: "/bin/dash", how: "names"}

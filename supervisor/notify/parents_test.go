@@ -36,7 +36,7 @@ func sleeper(t *testing.T) (p target.Process, end func()) {
 	}
 }
 
-func TestAHeldParentIsKnownWhileItLives(t *testing.T) {
+func TestACachedParentIsKnownWhileItLives(t *testing.T) {
 	k := parents{known: map[int]parent{}}
 	defer k.drop()
 	p, end := sleeper(t)
@@ -57,7 +57,7 @@ func TestAHeldParentIsKnownWhileItLives(t *testing.T) {
 	}
 }
 
-func TestANumberOfAnotherProcessIsNotHeld(t *testing.T) {
+func TestTheIDOfAnotherProcessIsNotCached(t *testing.T) {
 	k := parents{known: map[int]parent{}}
 	defer k.drop()
 	p, end := sleeper(t)
@@ -75,7 +75,7 @@ func TestANumberOfAnotherProcessIsNotHeld(t *testing.T) {
 	}
 }
 
-func TestFewParentsAreHeld(t *testing.T) {
+func TestCachedParentsAreBounded(t *testing.T) {
 	k := parents{known: map[int]parent{}}
 	defer k.drop()
 	p, end := sleeper(t)

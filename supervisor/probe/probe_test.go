@@ -59,7 +59,7 @@ func TestAnUnknownMechanismIsRefused(t *testing.T) {
 	}
 }
 
-func TestAMechanismIsNotGivenUpWithoutAResult(t *testing.T) {
+func TestAMechanismIsNotMissingWithoutATrialResult(t *testing.T) {
 	undecided := candidate{
 		"undecided",
 		"a trial",

@@ -41,7 +41,7 @@ func call(tool string, input map[string]any) fakemodel.Turn {
 // repoInside is the target in the sandbox.
 const repoInside = "/sandbox/workspace/repo"
 
-func TestClaudeMendsABug(t *testing.T) {
+func TestClaudeFixesABug(t *testing.T) {
 	w := newWorld(t, claude(t, "model: sonnet\neffort: low\n"), fakemodel.Turns(
 		bash("./test.sh"),
 		call("Read", map[string]any{"file_path": repoInside + "/double.sh"}),
@@ -369,7 +369,7 @@ func TestClaudeIsKilled(t *testing.T) {
 	checkPartial(t, w, r)
 }
 
-func TestAModelThatFailsIsSaid(t *testing.T) {
+func TestAModelThatFailsIsReported(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		status int
@@ -510,7 +510,7 @@ func TestClaudeCannotChangeWhatItIsConfiguredBy(t *testing.T) {
 
 // An agent may put anything where its program writes what it keeps: nothing but
 // files comes out, and nothing but that is removed before the next iteration.
-func TestWhatClaudeKeepsIsTakenAndClearedSafely(t *testing.T) {
+func TestClaudesStoredFilesAreCollectedAndRemovedSafely(t *testing.T) {
 	w := newWorld(t, claude(t, "validation_loop: {script: validate.sh, max_iterations: 2}\n"), func(r fakemodel.Request) fakemodel.Turn {
 		if len(r.Results) > 0 {
 			return fakemodel.Turn{Say: "done"}

@@ -138,7 +138,7 @@ func (w *world) first(iteration int) fakemodel.Request {
 	return fakemodel.Request{}
 }
 
-func TestOtherProgramsMendABug(t *testing.T) {
+func TestOtherProgramsFixABug(t *testing.T) {
 	for _, p := range otherPrograms {
 		t.Run(p.runtime, func(t *testing.T) {
 			w := newOther(t, p, fakemodel.Turns(

@@ -139,8 +139,8 @@ func walkSchema(node any, key func(string)) {
 	}
 }
 
-// TestWhatSessionsDoNotHoldTheyRefuse: the page says so of these keys.
-func TestWhatSessionsDoNotHoldTheyRefuse(t *testing.T) {
+// TestPoliciesThatASessionCannotEnforceAreRefused: the page says so of these keys.
+func TestPoliciesThatASessionCannotEnforceAreRefused(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	const base = "version: 1\nname: x\nfile_rules: [{name: w, paths: ['${WORKSPACE}/**', '/tmp/**'], operations: ['*'], decision: allow}]\n"
 	tests := []struct{ key, text string }{

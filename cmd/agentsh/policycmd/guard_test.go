@@ -9,7 +9,7 @@ import (
 	"agentsh/policy/syntax"
 )
 
-func TestExplainTellsWhereTheGuardDecidesToo(t *testing.T) {
+func TestExplainNamesPathsThatTheGuardAlsoDecides(t *testing.T) {
 	p, err := syntax.Load(
 		policy.Source{
 			Name: "p.yaml",

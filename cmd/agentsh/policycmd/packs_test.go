@@ -17,7 +17,7 @@ import (
 
 const packs = "../../../packaging/policies"
 
-func TestPacksHoldWhatTheirTestsSay(t *testing.T) {
+func TestPacksPassTheirTests(t *testing.T) {
 	dir, err := filepath.Abs(packs)
 	if err != nil {
 		t.Fatal(err)
@@ -118,9 +118,9 @@ func makeProject(t *testing.T, dir string) error {
 	return nil
 }
 
-// TestPacksStartAndDoADaysWork runs what a developer runs, and what an attacker
+// TestPacksStartAndRunTypicalCommands runs what a developer runs, and what an attacker
 // tries, under each policy.
-func TestPacksStartAndDoADaysWork(t *testing.T) {
+func TestPacksStartAndRunTypicalCommands(t *testing.T) {
 	needSandbox(t)
 	testenv.Need(
 		t,

@@ -183,7 +183,7 @@ func TestLiveTestsFailWhenTheSandboxDisagrees(t *testing.T) {
 	}
 }
 
-func TestEnvProbeTellsTheShellsApart(t *testing.T) {
+func TestEnvProbeDistinguishesShells(t *testing.T) {
 	needSandbox(t)
 	text := strings.NewReplacer("IDENTITY", "").Replace(probed)
 	dir := tree(t, map[string]string{"plain.yaml": text, "injected.yaml": text + "env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh}\n"})
@@ -199,9 +199,9 @@ func TestEnvProbeTellsTheShellsApart(t *testing.T) {
 	}
 }
 
-// TestExplainTriesWhatHoldsADecision: each group has an answer on a machine
+// TestExplainProbesTheMechanismsOfADecision: each group has an answer on a machine
 // that has everything.
-func TestExplainTriesWhatHoldsADecision(t *testing.T) {
+func TestExplainProbesTheMechanismsOfADecision(t *testing.T) {
 	needSandbox(t)
 	dir := tree(t, map[string]string{"p.yaml": strings.Replace(probed, "IDENTITY", "", 1)})
 	for _, tt := range []struct{ args, want string }{

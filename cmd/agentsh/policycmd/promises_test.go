@@ -31,31 +31,31 @@ var promises = map[string][]promise{
 				"the home directory is written",
 				"scratch files are written",
 				"programs run",
-				"TestPacksStartAndDoADaysWork",
+				"TestPacksStartAndRunTypicalCommands",
 			}, ""},
 		{"It cannot change the system's programs or the environment that was delivered.",
-			[]string{"programs are not replaced", "the delivered environment is not changed", "TestPacksStartAndDoADaysWork"}, ""},
+			[]string{"programs are not replaced", "the delivered environment is not changed", "TestPacksStartAndRunTypicalCommands"}, ""},
 		{"A repository takes git's ordinary work, and no hook or setting that runs a program when somebody else uses git there later.",
 			[]string{
 				"settings of ordinary work",
 				"no hook",
 				"nor a setting that runs a program",
 				"nor a repository outside",
-				"TestPacksStartAndDoADaysWork",
+				"TestPacksStartAndRunTypicalCommands",
 			}, ""},
 		{"It takes no other rights.", []string{"sudo is denied", "unshare is denied by its path", "a renamed copy of nsenter is denied"}, ""},
-		{"There is no network.", []string{"no host is reached", "TestPacksStartAndDoADaysWork"}, ""},
+		{"There is no network.", []string{"no host is reached", "TestPacksStartAndRunTypicalCommands"}, ""},
 		{
 			"Within a group the first rule that matches decides; what no rule names is denied.",
 			[]string{"logs of the machine are not read", "TestExamplesOfTheReference"},
 			"",
 		},
-		{"ordinary work in one directory of a machine", []string{"TestPacksStartAndDoADaysWork"}, ""},
+		{"ordinary work in one directory of a machine", []string{"TestPacksStartAndRunTypicalCommands"}, ""},
 	},
 	"agent-sandbox": {
 		{
 			"An agent at work on a project: it reads, edits, builds, tests, commits and pushes as a developer does.",
-			[]string{"TestPacksStartAndDoADaysWork", "TestAnOrdinaryPushGoesThrough"},
+			[]string{"TestPacksStartAndRunTypicalCommands", "TestAnOrdinaryPushGoesThrough"},
 			"",
 		},
 		{"It does not change what CI, editors or other agents will run, or end processes by name.",
@@ -84,12 +84,12 @@ var promises = map[string][]promise{
 			[]string{"TestAPushThatRewritesIsRefused"},
 			"",
 		},
-		{"a coding agent on one project, with a developer's tools; protect branches on the server", []string{"TestPacksStartAndDoADaysWork"}, ""},
+		{"a coding agent on one project, with a developer's tools; protect branches on the server", []string{"TestPacksStartAndRunTypicalCommands"}, ""},
 	},
 	"agent-strict": {
 		{
 			"An agent that reads, edits and checks a project and nothing more.",
-			[]string{"TestPacksStartAndDoADaysWork", "curl", "kill", "owners are not changed"},
+			[]string{"TestPacksStartAndRunTypicalCommands", "curl", "kill", "owners are not changed"},
 			"",
 		},
 		{
@@ -119,7 +119,7 @@ var promises = map[string][]promise{
 		{"A build or test job of code that nobody has read yet.", nil, "says what the file is for"},
 		{
 			"It may run anything it brings along, inside its own checkout.",
-			[]string{"a built program", "the checkout is written", "other checkouts", "TestPacksStartAndDoADaysWork"},
+			[]string{"a built program", "the checkout is written", "other checkouts", "TestPacksStartAndRunTypicalCommands"},
 			"",
 		},
 		{"It publishes nothing: registries are reached by GET and HEAD only, and other hosts not at all; the rules on words say so earlier.",
@@ -151,7 +151,7 @@ var promises = map[string][]promise{
 		},
 		{"It schedules nothing for later and ends after half an hour.", []string{"a terminal multiplexer", "TestPacksEndCommandsInTime"}, ""},
 		{"What it reads it can put into the names that it asks for: give it no secrets.", nil, "advice"},
-		{"build and test untrusted code", []string{"TestPacksStartAndDoADaysWork"}, ""},
+		{"build and test untrusted code", []string{"TestPacksStartAndRunTypicalCommands"}, ""},
 	},
 	"dev-safe": {
 		{
@@ -163,12 +163,12 @@ var promises = map[string][]promise{
 				"a push is asked",
 				"npm publish is asked",
 				"a cluster is asked",
-				"TestPacksStartAndDoADaysWork",
+				"TestPacksStartAndRunTypicalCommands",
 			},
 			"",
 		},
 		{"A program that does the same by itself is not asked about.", []string{"what removes by itself is not asked about"}, ""},
-		{"Where nobody can be asked the answer is no.", []string{"TestPacksStartAndDoADaysWork"}, ""},
+		{"Where nobody can be asked the answer is no.", []string{"TestPacksStartAndRunTypicalCommands"}, ""},
 		{
 			"daily work, with a question before the usual commands that destroy or publish",
 			[]string{"rm of a directory is asked", "npm publish is asked"},
@@ -184,7 +184,7 @@ var promises = map[string][]promise{
 				"hosts of this network too",
 				"no hook",
 				"nor a setting that runs a program",
-				"TestPacksStartAndDoADaysWork",
+				"TestPacksStartAndRunTypicalCommands",
 			},
 			"",
 		},
@@ -217,7 +217,7 @@ var promises = map[string][]promise{
 			nil,
 			"a warning",
 		},
-		{"ordinary work where a session cannot mount", []string{"TestPacksStartAndDoADaysWork"}, ""},
+		{"ordinary work where a session cannot mount", []string{"TestPacksStartAndRunTypicalCommands"}, ""},
 	},
 }
 

@@ -171,7 +171,7 @@ func checkDead(t *testing.T, name string) {
 	}
 }
 
-func TestATimeLimitIsToldApart(t *testing.T) {
+func TestATimeoutIsDistinguishedFromAFailure(t *testing.T) {
 	res, err := Run(context.Background(), Command{
 		Argv: []string{"sh", "-c", "echo started; exec sleep 1000"}, Env: shellEnv,
 		Timeout: 5 * time.Second, Grace: 50 * time.Millisecond,

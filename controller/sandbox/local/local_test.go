@@ -249,7 +249,7 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 	empty(t, state.Sandboxes())
 }
 
-func TestAWedgedSupervisorIsKilled(t *testing.T) {
+func TestAHangingSupervisorIsKilled(t *testing.T) {
 	b, state := newBackend(t)
 	box := create(t, b, spec("run-1", "wedged"))
 	if _, err := box.Ready(context.Background()); err != nil {
@@ -364,7 +364,7 @@ func TestCollectRemovesWhatAKilledControllerLeft(t *testing.T) {
 	}
 }
 
-func TestCollectTakesNoOtherProcessForTheSupervisor(t *testing.T) {
+func TestCollectDistinguishesTheSupervisorFromOtherProcesses(t *testing.T) {
 	b, state := newBackend(t)
 	dir := filepath.Join(state.Sandboxes(), "run-1")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -2,7 +2,7 @@ package local
 
 import "testing"
 
-func TestTheLastMessageOfASupervisorIsToldWhole(t *testing.T) {
+func TestTheLastMessageOfASupervisorIsReportedInFull(t *testing.T) {
 	for _, tt := range []struct{ log, want string }{
 		{"", ""},
 		{"agentsh: first\nagentsh: open /dev/fuse: permission denied\n  degraded: [file_server] does without\nagentsh: hint: load it\n", "open /dev/fuse: permission denied; degraded: [file_server] does without"},

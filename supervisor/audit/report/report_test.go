@@ -178,7 +178,7 @@ func TestAPageIsBounded(t *testing.T) {
 	}
 }
 
-func TestATimelinePlacesCommandsByTheirTime(t *testing.T) {
+func TestATimelineOrdersCommandsByTime(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &Report{}
 	at := func(second int, e wire.Event) {

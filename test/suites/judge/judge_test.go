@@ -9,7 +9,7 @@ import (
 
 func lineOf(fields ...string) string { return strings.Join(fields, "\t") + "\n" }
 
-func TestCompareReportsWhatTheTableDoesNotHold(t *testing.T) {
+func TestCompareReportsEntriesMissingFromTheTable(t *testing.T) {
 	native := results{"os": complete, "os:A": "ok", "os:B": "ok", "os:C": "skipped"}
 	for name, c := range map[string]struct {
 		table    string
