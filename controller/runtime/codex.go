@@ -39,12 +39,12 @@ func (codex) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(
 
 // home is where Codex keeps what it needs and what it did. Codex makes it, but
 // not one that CODEX_HOME names.
-func (codex) home(in Invocation) string { return path.Join(layout.Home, ".codex") }
+func (codex) home() string { return path.Join(layout.Home, ".codex") }
 
-func (c codex) State(in Invocation) []string { return []string{c.home(in)} }
+func (c codex) State(in Invocation) []string { return []string{c.home()} }
 
 func (c codex) Transcripts(in Invocation) []string {
-	return []string{path.Join(c.home(in), "sessions")}
+	return []string{path.Join(c.home(), "sessions")}
 }
 
 // codexSettings hold for every run. Searches of the provider would go around

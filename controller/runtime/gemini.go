@@ -59,11 +59,11 @@ const noServer = "none"
 
 // Places of the files of Gemini CLI. Settings of the system would be the
 // strongest, but it takes them only where root owns every directory above.
-func (gemini) home(in Invocation) string { return path.Join(layout.ConfigDir, "gemini") }
+func (gemini) home() string { return path.Join(layout.ConfigDir, "gemini") }
 func (g gemini) settings(in Invocation) string {
-	return path.Join(g.home(in), ".gemini/settings.json")
+	return path.Join(g.home(), ".gemini/settings.json")
 }
-func (g gemini) system(in Invocation) string { return path.Join(g.home(in), "system.md") }
+func (g gemini) system(in Invocation) string { return path.Join(g.home(), "system.md") }
 
 func (g gemini) Files(in Invocation) ([]File, error) {
 	text, err := in.instructions()
@@ -80,7 +80,7 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 	return []File{
 		{Dest: g.settings(in), Data: append(settings, '\n'), Mode: 0o644},
 		{Dest: g.system(in), Data: []byte(text + "\n"), Mode: 0o644},
-		in.skillsLink(g.home(in)),
+		in.skillsLink(g.home()),
 	}, nil
 }
 
@@ -98,13 +98,13 @@ var geminiState = []string{
 func (g gemini) State(in Invocation) []string {
 	var state []string
 	for _, name := range geminiState {
-		state = append(state, path.Join(g.home(in), ".gemini", name))
+		state = append(state, path.Join(g.home(), ".gemini", name))
 	}
 	return state
 }
 
 func (g gemini) Transcripts(in Invocation) []string {
-	return []string{path.Join(g.home(in), ".gemini/tmp")}
+	return []string{path.Join(g.home(), ".gemini/tmp")}
 }
 
 // Hidden is what Gemini CLI takes from a repository that it trusts. Without
@@ -125,7 +125,7 @@ func (g gemini) Command(in Invocation) (Command, error) {
 	run, env := runVars(in)
 	return Command{
 		Argv: withEnv([]string{
-			"GEMINI_CLI_HOME=" + g.home(in), "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_SYSTEM_MD=" + g.system(in), "NO_COLOR=1",
+			"GEMINI_CLI_HOME=" + g.home(), "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_SYSTEM_MD=" + g.system(in), "NO_COLOR=1",
 		}, argv),
 		Cwd: in.RepoDir, Env: env, Run: run,
 	}, nil
