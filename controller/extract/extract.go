@@ -22,8 +22,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Git runs git on the host in dir with [GitEnv] as its whole environment and
-// returns its standard output. An error holds what git said.
+// Git runs git on the host in dir, with an environment of its own, and returns
+// its standard output. An error holds what git said.
 type Git func(ctx context.Context, dir string, args ...string) (stdout string, err error)
 
 // Input says what to collect and where to put it.
