@@ -208,5 +208,5 @@ func ruleSuffix(rule *wire.RuleAt) string {
 	if rule == nil {
 		return ""
 	}
-	return " (" + rule.Name + " " + rule.Place() + ")"
+	return " (" + rule.Name + " " + rule.Position() + ")"
 }

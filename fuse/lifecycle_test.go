@@ -83,7 +83,7 @@ file_rules:
 		t.Errorf("chmod: got %v, want EACCES", err)
 	}
 	e := s.waitEvent(func(e wire.Event) bool { return e.Op == "read" })
-	if e.Path != s.dir || e.Rule == nil || e.Rule.Name != "no-shadow" || !strings.HasPrefix(e.Rule.Place(), "test.yaml:") {
+	if e.Path != s.dir || e.Rule == nil || e.Rule.Name != "no-shadow" || !strings.HasPrefix(e.Rule.Position(), "test.yaml:") {
 		t.Errorf("event %+v", e)
 	}
 }

@@ -189,7 +189,8 @@ func TestARefusedSettingIsNamedWithItsLine(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	e := s.waitEvent(func(e wire.Event) bool { return e.Rule != nil && e.Rule.Name == "git_guard" })
-	if !strings.Contains(e.Message, "r/.git/config:6: core.fsmonitor: ") || e.Hint == "" || !strings.HasPrefix(e.Rule.Place(), "test.yaml:") {
+	if !strings.Contains(e.Message, "r/.git/config:6: core.fsmonitor: ") || e.Hint == "" ||
+		!strings.HasPrefix(e.Rule.Position(), "test.yaml:") {
 		t.Errorf("%+v", e)
 	}
 	if got := s.mustGit("r", "config", "--get-all", "core.bare"); got != "false\n" {

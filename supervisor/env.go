@@ -25,7 +25,7 @@ const maxEnvFiles = 256
 // environments builds the environments of a session's commands.
 type environments struct {
 	session string                                    // its id
-	base    env.Place                                 // without the terminal
+	base    env.Environment                           // without the terminal
 	network []env.Var                                 // of the session's network
 	config  map[string]string                         // env_inject of the operator
 	inject  func(map[string]string) map[string]string // with paths as commands see them

@@ -280,7 +280,7 @@ func socketCalls(p *policy.Policy, user view.User, n *netns.Network) notify.Netw
 func newEnvironments(cfg Config, session string, c confined, network []env.Var) *environments {
 	return &environments{
 		session: session,
-		base:    env.Place{Home: c.plan.Home, User: c.user.Name, Shell: view.Shell, Path: cfg.Environment.Path},
+		base:    env.Environment{Home: c.plan.Home, User: c.user.Name, Shell: view.Shell, Path: cfg.Environment.Path},
 		network: network,
 		config:  cfg.Environment.Inject,
 		inject:  c.Inject,

@@ -239,7 +239,7 @@ func TestFilesOfProcAreDecidedOneByOne(t *testing.T) {
 	seen := map[string]int{}
 	for _, e := range b.events(t, func(e wire.Event) bool { return e.Type == wire.EventFile && e.Mechanism == "seccomp" }) {
 		if e.Command != t.Name() || e.Process == nil || !strings.Contains(e.Process.Exe, "python") || e.Rule == nil ||
-			!strings.HasPrefix(e.Rule.Place(), "test.yaml:") ||
+			!strings.HasPrefix(e.Rule.Position(), "test.yaml:") ||
 			e.Op != "read" {
 			t.Errorf("event %+v", e)
 		}

@@ -196,7 +196,7 @@ func TestCommandsEndAsTheyWould(t *testing.T) {
 func TestARefusalNamesItsRule(t *testing.T) {
 	b := openBox(t, testPolicy)
 	exit, _ := b.run(t, "kill", "1")
-	if exit.Rule == nil || exit.Rule.Name != "no-kill" || exit.Rule.Place() != "test.yaml:4:5" || exit.Message != "no signals" {
+	if exit.Rule == nil || exit.Rule.Name != "no-kill" || exit.Rule.Position() != "test.yaml:4:5" || exit.Message != "no signals" {
 		t.Errorf("exit %+v, rule %+v", exit, exit.Rule)
 	}
 	b.run(t, "sh", "-c", "/usr/bin/kill 1; mkdir guarded; cat /etc/shadow; exit 0")
@@ -207,7 +207,7 @@ func TestARefusalNamesItsRule(t *testing.T) {
 	} {
 		found := b.events(t, func(e wire.Event) bool {
 			return e.Type == want.kind && e.Path == want.path && e.Decision == "deny" && e.Rule != nil && e.Rule.Name == want.rule &&
-				strings.HasPrefix(e.Rule.Place(), "test.yaml:")
+				strings.HasPrefix(e.Rule.Position(), "test.yaml:")
 		})
 		if len(found) == 0 {
 			t.Errorf("no event of type %s about %s", want.kind, want.path)

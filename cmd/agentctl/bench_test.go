@@ -25,7 +25,7 @@ func BenchmarkRun(b *testing.B) {
 }
 
 func benchRun(b *testing.B, files int) {
-	p := newPlace(
+	p := newFixture(
 		b,
 		`for i in 0 1 2 3 4 5 6 7 8 9; do echo changed > "d$i/f$i.txt"; done; git commit -q -m changed d0 d1`,
 		"security: {enabled: true}",
@@ -64,7 +64,7 @@ func benchRun(b *testing.B, files int) {
 	b.ReportMetric(float64(rss)/1024, "most-MiB")
 }
 
-func (p *place) readJSON(name string, v any) {
+func (p *fixture) readJSON(name string, v any) {
 	p.t.Helper()
 	if err := json.Unmarshal([]byte(p.read(name)), v); err != nil {
 		p.t.Fatal(err)
@@ -72,7 +72,7 @@ func (p *place) readJSON(name string, v any) {
 }
 
 // fillRepo commits a number of small files, a hundred in a directory.
-func (p *place) fillRepo(files int) {
+func (p *fixture) fillRepo(files int) {
 	p.t.Helper()
 	for i := range files {
 		dir := p.path(fmt.Sprintf("repo/d%d", i/100))

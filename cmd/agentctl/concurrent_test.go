@@ -24,7 +24,7 @@ import (
 func TestRunsOnOneRepositoryDoNotMeet(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n, " runs"), func(t *testing.T) {
-			p := newPlace(
+			p := newFixture(
 				t,
 				`perl -e '$| = 1; print "agent at work\n"; sleep 1000'; echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; git branch side; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`,
 				"",
@@ -63,7 +63,7 @@ func TestRunsOnOneRepositoryDoNotMeet(t *testing.T) {
 
 // wakeAgents ends what the agents sleep by: one program that says so first, and
 // so is there.
-func (p *place) wakeAgents() {
+func (p *fixture) wakeAgents() {
 	for _, supervisor := range p.supervisors() {
 		for _, pid := range descendants(supervisor) {
 			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(name) == "perl\n" {
@@ -74,7 +74,7 @@ func (p *place) wakeAgents() {
 }
 
 // checkApart fails the test where a run has not its own results and branches.
-func (p *place) checkApart(results []controller.Result) {
+func (p *fixture) checkApart(results []controller.Result) {
 	p.t.Helper()
 	for i, r := range results {
 		out := fmt.Sprint("out", i)
@@ -96,7 +96,7 @@ func (p *place) checkApart(results []controller.Result) {
 
 // The same within one process, for the race detector: two runs and a collector.
 func TestRunsInOneProcessDoNotMeet(t *testing.T) {
-	p := newPlace(
+	p := newFixture(
 		t,
 		`echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`,
 		"",

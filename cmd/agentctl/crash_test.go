@@ -25,18 +25,18 @@ import (
 	"agentsh/internal/wire"
 )
 
-// crashPlace is a place whose run has every step, on a file system of its own,
+// crashFixture is a place whose run has every step, on a file system of its own,
 // with the results of an earlier run where those of the next go.
-type crashPlace struct {
-	*place
+type crashFixture struct {
+	*fixture
 	opens *opens
 	refs  string // of the target before
 	value secret // the credential of its provider, which no other test has
 }
 
-func newCrashPlace(t *testing.T, size string) *crashPlace {
+func newCrashFixture(t *testing.T, size string) *crashFixture {
 	t.Helper()
-	p := &crashPlace{place: newPlaceAt(t, func(dir string) { mountPlace(t, dir, size) },
+	p := &crashFixture{fixture: newFixtureAt(t, func(dir string) { mountTmpfs(t, dir, size) },
 		`echo half > a.txt; git commit -q -a -m half; echo more > b.txt; echo report > "$AGENTSH_OUTPUT_DIR/report.txt"; echo agent at work`,
 		"pre_script: ok.sh\npost_script: ok.sh\nvalidation_loop: {script: ok.sh}\nproviders: [github]")}
 	p.write("ok.sh", "#!/bin/sh\nexit 0\n", 0o755)
@@ -53,7 +53,7 @@ func newCrashPlace(t *testing.T, size string) *crashPlace {
 }
 
 // start starts a run.
-func (p *crashPlace) start() (*exec.Cmd, *bytes.Buffer) {
+func (p *crashFixture) start() (*exec.Cmd, *bytes.Buffer) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs()...)
 	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(p.value))
@@ -69,7 +69,7 @@ func (p *crashPlace) start() (*exec.Cmd, *bytes.Buffer) {
 // opened in each.
 func rehearse(t *testing.T) (steps []string, counts map[string]int) {
 	t.Helper()
-	p := newCrashPlace(t, "1g")
+	p := newCrashFixture(t, "1g")
 	p.opens.begin(func(open) {})
 	cmd, said := p.start()
 	if err := cmd.Wait(); err != nil {
@@ -94,7 +94,7 @@ func rehearse(t *testing.T) (steps []string, counts map[string]int) {
 }
 
 // at calls do once when a run opens file number k in a step, or is past it.
-func (p *crashPlace) at(steps []string, step string, k int, do func()) {
+func (p *crashFixture) at(steps []string, step string, k int, do func()) {
 	var once sync.Once
 	want := slices.Index(steps, step)
 	p.opens.begin(func(o open) {
@@ -117,7 +117,7 @@ func TestAControllerKilledAtAnyMomentLeavesNothing(t *testing.T) {
 		for i := range *moments {
 			k := 1 + i*(n-1)/max(*moments-1, 1)
 			t.Run(fmt.Sprintf("%s, at open %d of %d", step, k, n), func(t *testing.T) {
-				p := newCrashPlace(t, "1g")
+				p := newCrashFixture(t, "1g")
 				adopt(t)
 				started := make(chan *exec.Cmd, 1)
 				p.at(steps, step, k, func() { _ = (<-started).Process.Kill() })
@@ -144,7 +144,7 @@ func TestAFullDiskAtAnyStepIsOneClearLine(t *testing.T) {
 	for _, step := range steps {
 		for _, k := range []int{1, max(counts[step]/2, 1)} {
 			t.Run(fmt.Sprintf("%s, at open %d of %d", step, k, counts[step]), func(t *testing.T) {
-				p := newCrashPlace(t, "80m")
+				p := newCrashFixture(t, "80m")
 				p.at(steps, step, k, p.fill)
 				cmd, said := p.start()
 				_ = cmd.Wait()
@@ -169,7 +169,7 @@ func TestAFullDiskAtAnyStepIsOneClearLine(t *testing.T) {
 
 // isPartial reports results that say of themselves that they are not all, and
 // fails the test when they hold changed files without their manifest.
-func (p *crashPlace) isPartial() bool {
+func (p *crashFixture) isPartial() bool {
 	p.t.Helper()
 	var r controller.Result
 	if _, err := os.Lstat(p.path("out/old")); err == nil {
@@ -185,7 +185,7 @@ func (p *crashPlace) isPartial() bool {
 }
 
 // fill takes what room the place has left.
-func (p *crashPlace) fill() {
+func (p *crashFixture) fill() {
 	f, err := os.Create(p.path("filler"))
 	if err != nil {
 		p.t.Error(err)
@@ -202,7 +202,7 @@ func (p *crashPlace) fill() {
 }
 
 // checkFull looks at what a run said on a full disk.
-func (p *crashPlace) checkFull(code int, said string) {
+func (p *crashFixture) checkFull(code int, said string) {
 	p.t.Helper()
 	if code == controller.ExitDone { // the results were out, and the sandbox's end made room
 		if _, err := os.Lstat(p.path("out/old")); err == nil {
@@ -218,7 +218,7 @@ func (p *crashPlace) checkFull(code int, said string) {
 }
 
 // collect has the next command clean up: another run, or gc.
-func (p *crashPlace) collect(byRun bool) {
+func (p *crashFixture) collect(byRun bool) {
 	p.t.Helper()
 	if byRun {
 		cmd := p.command("run", "harness.yaml", "--repo", "repo", "--out", "second")
@@ -236,7 +236,7 @@ func (p *crashPlace) collect(byRun bool) {
 
 // checkTarget fails the test when the target is damaged, or has a branch that
 // is not whole.
-func (p *crashPlace) checkTarget() {
+func (p *crashFixture) checkTarget() {
 	p.t.Helper()
 	if out := p.git("fsck", "--full", "--strict", "--no-dangling"); out != "" {
 		p.t.Errorf("git fsck: %s", out)
@@ -258,7 +258,7 @@ func (p *crashPlace) checkTarget() {
 
 // checkUnfinished fails the test for every file that was being written when the
 // controller was killed.
-func (p *crashPlace) checkUnfinished(but ...string) {
+func (p *crashFixture) checkUnfinished(but ...string) {
 	p.t.Helper()
 	err := filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
 		base := filepath.Base(name)
@@ -281,7 +281,7 @@ func (p *crashPlace) checkUnfinished(but ...string) {
 
 // checkResults fails the test when there is anything but the earlier results or
 // whole new ones.
-func (p *crashPlace) checkResults() {
+func (p *crashFixture) checkResults() {
 	p.t.Helper()
 	if _, err := os.Lstat(p.path("out/old")); err == nil {
 		if entries, err := os.ReadDir(p.path("out")); err != nil || len(entries) != 2 {
@@ -315,7 +315,7 @@ func (p *crashPlace) checkResults() {
 
 // checkNoValue fails the test when the credential is in a file of the place or
 // in the environment or arguments of any process.
-func (p *crashPlace) checkNoValue() {
+func (p *crashFixture) checkNoValue() {
 	p.t.Helper()
 	err := filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

@@ -107,7 +107,7 @@ func (s *standIn) serveNames(t *testing.T) {
 }
 
 func TestACredentialIsSwappedAtItsProviderOnly(t *testing.T) {
-	p, s := newProviderPlace(t, `
+	p, s := newProviderFixture(t, `
 curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER >answer.txt 2>&1
 curl -sS -H "X-Other: $TOKEN" PROVIDER >misplaced.txt 2>&1
 env >variables.txt
@@ -143,7 +143,7 @@ git -c user.name=a -c user.email=a@example.com commit -q -m answers`, "")
 
 // withoutValue fails the test where the real value stands in what was printed or
 // kept.
-func (p *place) withoutValue(out []byte) {
+func (p *fixture) withoutValue(out []byte) {
 	p.t.Helper()
 	if bytes.Contains(out, []byte(realValue)) {
 		p.t.Errorf("the value was printed:\n%s", out)
@@ -172,7 +172,7 @@ func TestACredentialThatCannotBeUsedIsRefusedFirst(t *testing.T) {
 		"a short value":     {"endpoints: ['api.provider.test:443']\nheader: Authorization\n", "short", "less than 8 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "true", "providers: [github]")
+			p := newFixture(t, "true", "providers: [github]")
 			p.write("providers/github.yaml", "name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\n"+tt.endpoints, 0o644)
 			cmd := p.command(p.runArgs()...)
 			cmd.Env = append(cmd.Env, "HOST_TOKEN="+tt.value)

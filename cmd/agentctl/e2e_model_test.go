@@ -17,7 +17,7 @@ const (
 )
 
 // withScorer writes a scanner and what it is about.
-func (p *place) withScorer(script, file string) {
+func (p *fixture) withScorer(script, file string) {
 	p.write("scorer", strings.ReplaceAll(script, "STARTS", p.path("starts")), 0o755)
 	p.write(file, moonSentence, 0o644)
 	if strings.HasPrefix(file, "repo/") {
@@ -38,7 +38,7 @@ func TestAModelJudgesWhatTheAgentTakesIn(t *testing.T) {
 		"below the threshold": {"repo/AGENTS.md", "0.61", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(
+			p := newFixture(
 				t,
 				"true",
 				"security: {host_scanners: {llm_guard: {enabled: true, threshold: "+tt.threshold+"}}}\nhost_files: [{src: rules.md, dest: /sandbox/workspace/AGENTS.md}]",
@@ -69,7 +69,7 @@ func TestAModelThatFailsBlocksARun(t *testing.T) {
 		"answers more lines": {"#!/bin/sh\nread -r line; yes '{\"score\": 0}'\n", "more than it was asked"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(
+			p := newFixture(
 				t,
 				"true",
 				"pre_script: pre.sh\nsecurity: {fail_mode: open, host_scanners: {llm_guard: {enabled: true, match_type: full}}}",
@@ -103,7 +103,7 @@ func TestAModelNeedsAProgram(t *testing.T) {
 		"switched off":    {"enabled: false, threshold: 0.5", "nowhere", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "true", "security: {host_scanners: {llm_guard: {"+tt.guard+"}}}")
+			p := newFixture(t, "true", "security: {host_scanners: {llm_guard: {"+tt.guard+"}}}")
 			r, code := p.run("--scanner", tt.scanner)
 			if code != tt.code || (r.Error != nil) != (tt.want != "") || r.Error != nil && !strings.Contains(r.Error.Message, tt.want) {
 				t.Errorf("exit %d: %+v", code, r.Error)
@@ -128,7 +128,7 @@ func TestACriticalFindingAsksForAReview(t *testing.T) {
 		"label of no avail": {"escalation: {on_critical: halt, review_label: look}", "", controller.ExitConfiguration},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "true", "security: {"+tt.security+"}")
+			p := newFixture(t, "true", "security: {"+tt.security+"}")
 			p.write("skills/task/SKILL.md", injected, 0o644)
 			r, code := p.run()
 			label := ""
@@ -151,7 +151,7 @@ func TestACriticalFindingAsksForAReview(t *testing.T) {
 }
 
 func TestAScanOfPathsAsksAModel(t *testing.T) {
-	p := newPlace(t, "true", "")
+	p := newFixture(t, "true", "")
 	p.withScorer(moonScorer, "repo/AGENTS.md")
 	for _, tt := range []struct {
 		args []string

@@ -29,7 +29,7 @@ func TestAnInjectionStopsARunBeforeTheSandbox(t *testing.T) {
 		"in a host file":    {"rules.md", "host_files: [{src: rules.md, dest: /sandbox/workspace/AGENTS.md}]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "true", tt.more+"\npre_script: pre.sh")
+			p := newFixture(t, "true", tt.more+"\npre_script: pre.sh")
 			p.write("pre.sh", "#!/bin/sh\n: > ../pre-ran\n", 0o755)
 			p.write(tt.file, injected, 0o644)
 			if strings.HasPrefix(tt.file, "repo/") {
@@ -64,7 +64,7 @@ func TestAScanThatMayOnlyReportLetsARunPass(t *testing.T) {
 		"off for others, not these": {"security: {fail_mode: open, host_scanners: {unicode_normalizer: false}}", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "true", tt.more)
+			p := newFixture(t, "true", tt.more)
 			p.write("repo/CLAUDE.md", injected, 0o644)
 			p.git("add", "-A")
 			p.git("commit", "-q", "-m", "rules")
@@ -87,7 +87,7 @@ func TestASecretDoesNotLeaveWithTheResults(t *testing.T) {
 		"by an agent that fails": {"echo " + token + " > new.txt; exit 3", "", "files/new.txt", scan.RuleSecret},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, tt.agent, tt.more+"\npost_script: post.sh")
+			p := newFixture(t, tt.agent, tt.more+"\npost_script: post.sh")
 			p.write("post.sh", "#!/bin/sh\n: > ../post-ran\n", 0o755)
 			r, code := p.run()
 			f := findingOf(r, tt.file, tt.rule)

@@ -45,28 +45,28 @@ var programs = sync.OnceValues(func() (string, error) {
 var programsDir string
 
 // place is a target repository with a harness beside it.
-type place struct {
+type fixture struct {
 	t     testing.TB
 	bin   string
 	dir   string // holds harness.yaml, repo, out, state
 	state string
 }
 
-// newPlace makes a place. The agent is a script; more is added to the harness.
-func newPlace(t testing.TB, agent, more string) *place {
+// newFixture makes a place. The agent is a script; more is added to the harness.
+func newFixture(t testing.TB, agent, more string) *fixture {
 	t.Helper()
-	return newPlaceAt(t, func(string) {}, agent, more)
+	return newFixtureAt(t, func(string) {}, agent, more)
 }
 
-// newPlaceAt makes a place in a directory that prepare made ready.
-func newPlaceAt(t testing.TB, prepare func(dir string), agent, more string) *place {
+// newFixtureAt makes a place in a directory that prepare made ready.
+func newFixtureAt(t testing.TB, prepare func(dir string), agent, more string) *fixture {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
 	bin, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t: t, bin: bin, dir: t.TempDir()}
+	p := &fixture{t: t, bin: bin, dir: t.TempDir()}
 	prepare(p.dir)
 	p.state = filepath.Join(p.dir, "state")
 	policy, err := filepath.Abs("../../examples/policies/demo.yaml")
@@ -97,9 +97,9 @@ timeout_minutes: 5
 	return p
 }
 
-func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
+func (p *fixture) path(name string) string { return filepath.Join(p.dir, name) }
 
-func (p *place) write(name, text string, mode fs.FileMode) {
+func (p *fixture) write(name, text string, mode fs.FileMode) {
 	p.t.Helper()
 	if err := os.MkdirAll(filepath.Dir(p.path(name)), 0o755); err != nil {
 		p.t.Fatal(err)
@@ -109,7 +109,7 @@ func (p *place) write(name, text string, mode fs.FileMode) {
 	}
 }
 
-func (p *place) read(name string) string {
+func (p *fixture) read(name string) string {
 	p.t.Helper()
 	data, err := os.ReadFile(p.path(name))
 	if err != nil {
@@ -119,7 +119,7 @@ func (p *place) read(name string) string {
 }
 
 // git runs git in the target, as its owner would.
-func (p *place) git(args ...string) string {
+func (p *fixture) git(args ...string) string {
 	p.t.Helper()
 	cmd := exec.Command("git", args...)
 	cmd.Dir = p.path("repo")
@@ -135,19 +135,19 @@ func (p *place) git(args ...string) string {
 }
 
 // command is agentctl with arguments, in the place.
-func (p *place) command(args ...string) *exec.Cmd {
+func (p *fixture) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(p.bin+"/agentctl", args...)
 	cmd.Dir = p.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state, "HOST_TOKEN=value-of-no-use"}
 	return cmd
 }
 
-func (p *place) runArgs(more ...string) []string {
+func (p *fixture) runArgs(more ...string) []string {
 	return append([]string{"run", "harness.yaml", "--repo", "repo", "--out", "out"}, more...)
 }
 
 // run runs the harness and returns the result object and the exit code.
-func (p *place) run(more ...string) (controller.Result, int) {
+func (p *fixture) run(more ...string) (controller.Result, int) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs(append([]string{"--json"}, more...)...)...)
 	var out, errs bytes.Buffer
@@ -163,7 +163,7 @@ func (p *place) run(more ...string) (controller.Result, int) {
 
 // checkClean fails the test for anything a run left besides its results and
 // its record.
-func (p *place) checkClean() {
+func (p *fixture) checkClean() {
 	p.t.Helper()
 	for _, dir := range []string{"state/agentsh/sandboxes"} {
 		entries, err := os.ReadDir(p.path(dir))
@@ -193,7 +193,7 @@ func TestTheExampleRunsEndToEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t: t, bin: bin, dir: t.TempDir()}
+	p := &fixture{t: t, bin: bin, dir: t.TempDir()}
 	p.state = p.path("state")
 	if err := os.CopyFS(p.path("examples"), os.DirFS("../../examples")); err != nil {
 		t.Fatal(err)
@@ -229,11 +229,11 @@ func TestTheExampleRunsEndToEnd(t *testing.T) {
 	}
 	for _, rule := range []string{"block-kill", "git_guard", "machine-secrets", "block-metadata-service"} {
 		i := slices.IndexFunc(r.Refused, func(x controller.Refusal) bool { return x.Rule.Name == rule })
-		if i < 0 || !strings.HasPrefix(r.Refused[i].Rule.Place(), "examples/policies/demo.yaml:") || r.Refused[i].Message == "" {
+		if i < 0 || !strings.HasPrefix(r.Refused[i].Rule.Position(), "examples/policies/demo.yaml:") || r.Refused[i].Message == "" {
 			t.Errorf("no refusal by %s with its place: %+v", rule, r.Refused)
 			continue
 		}
-		if !strings.Contains(string(out), "["+rule+" "+r.Refused[i].Rule.Place()+"]") {
+		if !strings.Contains(string(out), "["+rule+" "+r.Refused[i].Rule.Position()+"]") {
 			t.Errorf("the refusal by %s is not printed:\n%s", rule, out)
 		}
 	}
@@ -275,7 +275,7 @@ func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPlace(t, tt.agent, tt.more)
+			p := newFixture(t, tt.agent, tt.more)
 			p.write("fail.sh", "#!/bin/sh\necho bad >&2\nexit 9\n", 0o755)
 			r, code := p.run()
 			says := ""
@@ -290,7 +290,7 @@ func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
 }
 
 func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
-	p := newPlace(t, "true", "")
+	p := newFixture(t, "true", "")
 	p.write(
 		"harness.yaml",
 		strings.ReplaceAll(p.read("harness.yaml"), "[/sandbox/claude-config/skills/task/run.sh]", "[/bin/kill, '-0', '1']"),
@@ -303,7 +303,7 @@ func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
 }
 
 func TestWhatAnAgentMakesComesOut(t *testing.T) {
-	p := newPlace(t, `
+	p := newFixture(t, `
 echo two > a.txt
 mkdir -p deep/er; echo new > deep/er/file.txt
 printf '#!/bin/sh\n' > tool; chmod 755 tool
@@ -341,7 +341,7 @@ echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
 }
 
 func TestLinksThatLeadOutAreNotCommittedAsDeleted(t *testing.T) {
-	p := newPlace(t, "git status --porcelain; echo two > a.txt; git add -A; git commit -q -m all", "")
+	p := newFixture(t, "git status --porcelain; echo two > a.txt; git add -A; git commit -q -m all", "")
 	for name, to := range map[string]string{"out": "/etc/hostname", "up": "../../x", "in": "a.txt", "odd\nname": "/etc/hostname"} {
 		if err := os.Symlink(to, p.path("repo/"+name)); err != nil {
 			t.Fatal(err)
@@ -362,7 +362,7 @@ func TestLinksThatLeadOutAreNotCommittedAsDeleted(t *testing.T) {
 }
 
 func TestVariablesReachTheirSideOnly(t *testing.T) {
-	p := newPlace(t, `env > "$AGENTSH_OUTPUT_DIR/env"`, `host_files:
+	p := newFixture(t, `env > "$AGENTSH_OUTPUT_DIR/env"`, `host_files:
   - {src: tool.env, dest: /sandbox/workspace/.env.d/zz-tool.env}
 env:
   runner: {ONLY_RUNNER: "yes"}
@@ -398,7 +398,7 @@ post_script: post.sh`)
 }
 
 func TestAValidatorSendsTheAgentBack(t *testing.T) {
-	p := newPlace(t, `
+	p := newFixture(t, `
 if [ -n "${AGENTSH_FEEDBACK_FILE:-}" ]; then cat "$AGENTSH_FEEDBACK_FILE" > a.txt; fi
 echo "$AGENTSH_ITERATION" > "$AGENTSH_OUTPUT_DIR/number"`, "validation_loop: {script: validate.sh, max_iterations: 3}")
 	p.write("validate.sh", `#!/bin/sh
@@ -416,7 +416,7 @@ exit 1
 }
 
 func TestOutputOfAnAgentIsShownClean(t *testing.T) {
-	p := newPlace(
+	p := newFixture(
 		t,
 		`printf '\033[31mred\033[0m\n::set-env name=X::y\n##[error]z\n'; head -c 40000000 /dev/zero | tr '\0' x; echo; echo last`,
 		"",
@@ -488,7 +488,7 @@ func childrenOf(parent int) []int {
 
 // stopAt runs the harness, sends a signal when a step begins, and waits for
 // the end.
-func (p *place) stopAt(step string, sig syscall.Signal) (string, *os.ProcessState) {
+func (p *fixture) stopAt(step string, sig syscall.Signal) (string, *os.ProcessState) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs()...)
 	var errs bytes.Buffer
@@ -537,14 +537,14 @@ func runSteps() []string {
 
 // newStoppable is a place where something waits for ever at the step, when the
 // step is one where something can.
-func newStoppable(t *testing.T, step string) *place {
+func newStoppable(t *testing.T, step string) *fixture {
 	wait := func(at string) string {
 		if step == at {
 			return "sleep 1000"
 		}
 		return "true"
 	}
-	p := newPlace(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
+	p := newFixture(t, "echo half > a.txt; git commit -q -a -m half; echo more > b.txt; sleep 1000 & echo agent at work; "+
 		wait("| agent at work")+"; echo agent stops", "pre_script: pre.sh\npost_script: post.sh\nproviders: [github]")
 	p.write(
 		"providers/github.yaml",
@@ -596,9 +596,9 @@ func TestAStoppedRunLeavesNothingAtAnyStep(t *testing.T) {
 func TestASecondSignalForcesTheEnd(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
-			p := newPlaceAt(
+			p := newFixtureAt(
 				t,
-				func(dir string) { mountPlace(t, dir, "4g") },
+				func(dir string) { mountTmpfs(t, dir, "4g") },
 				`truncate -s 2500M "$AGENTSH_OUTPUT_DIR/big"; echo agent at work; sleep 1000`,
 				"",
 			)
@@ -684,7 +684,7 @@ func TestADeadSupervisorEndsTheRun(t *testing.T) {
 }
 
 // supervisor is the process of the place's one sandbox; 0: there is none.
-func (p *place) supervisor() int {
+func (p *fixture) supervisor() int {
 	all := p.supervisors()
 	if len(all) != 1 {
 		p.t.Errorf("%d supervisors", len(all))
@@ -694,7 +694,7 @@ func (p *place) supervisor() int {
 }
 
 // supervisors are the processes of the place's sandboxes.
-func (p *place) supervisors() (pids []int) {
+func (p *fixture) supervisors() (pids []int) {
 	files, _ := filepath.Glob(p.path("state/agentsh/sandboxes/*/info.json"))
 	for _, file := range files {
 		var info struct{ PID int }
@@ -722,7 +722,7 @@ func sessionInit(supervisor int) int {
 }
 
 func TestADiskThatIsTooSmallIsOneClearLine(t *testing.T) {
-	p := newPlace(t, "true", "")
+	p := newFixture(t, "true", "")
 	random := exec.Command("sh", "-c", "head -c 60000000 /dev/urandom > repo/big.bin")
 	random.Dir = p.dir
 	if out, err := random.CombinedOutput(); err != nil {

@@ -17,7 +17,7 @@ import (
 // of it may lead out of its directory, act in a terminal or a CI system, or be
 // git's own.
 func TestRecordsWrittenByAProgramAreDataOnly(t *testing.T) {
-	p := newPlace(t, `
+	p := newFixture(t, `
 projects="$CLAUDE_CONFIG_DIR/projects/x"
 mkdir -p "$projects/.git/hooks" "$projects/deep"
 ln -s /etc/passwd "$projects/outside"
@@ -69,7 +69,7 @@ printf '::warning::plain\n\033[2J\n{"type":"no such\n'
 }
 
 // asClaude has the place's agent be what Claude Code would be.
-func (p *place) asClaude() {
+func (p *fixture) asClaude() {
 	p.t.Helper()
 	p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), "runtime: command", "runtime: claude", 1), 0o644)
 	const allow = "env_policy:\n  allow: ["
@@ -86,7 +86,7 @@ func (p *place) asClaude() {
 
 // checkData fails the test when a file holds what acts on who shows it, or is
 // JSON lines and one of them is none.
-func (p *place) checkData(name string) {
+func (p *fixture) checkData(name string) {
 	p.t.Helper()
 	text := p.read(name)
 	checkText(p.t, name, text)
@@ -121,7 +121,7 @@ func checkText(t testing.TB, name, text string) {
 // The settings by which the hooks of an agent are started are not the agent's to
 // write, by whatever name.
 func TestAnAgentCannotChangeItsHooks(t *testing.T) {
-	p := newPlace(t, `
+	p := newFixture(t, `
 for file in $(find /sandbox -name 'settings*.json'); do
 	echo "TRIED $file"
 	for try in 'echo {} > "$1"' 'rm -f "$1"' 'mv "$1" "$1.old"' 'ln -sf /dev/null "$1"' 'mv "$(dirname "$1")" /sandbox/workspace/moved' 'chmod 777 "$1"' 'cp /dev/null "$1"' 'truncate -s 0 "$1"'; do
@@ -146,7 +146,7 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"ends"}'`, 
 // One commit that git's checks refuse costs neither the sound ones before it nor
 // the reason.
 func TestASoundCommitIsTakenBesideOneThatIsNot(t *testing.T) {
-	p := newPlace(t, `
+	p := newFixture(t, `
 cd /sandbox/workspace/repo
 echo two > a.txt; git -c user.name=a -c user.email=a@b commit -qam sound
 tree=$(printf '100644 blob %s\t.gitmodules\n' $(printf '[submodule "a"]\n\tpath = a\n\turl = --upload-pack=x\n' | git hash-object -w --stdin) | git mktree)
@@ -168,7 +168,7 @@ git update-ref refs/heads/main $(git -c user.name=a -c user.email=a@b commit-tre
 // A repository that an agent leaves in the work, the output or the transcripts
 // runs nothing on the host, and the result tells of it.
 func TestARepositoryThatAnAgentLeavesIsInert(t *testing.T) {
-	p := newPlace(t, `
+	p := newFixture(t, `
 evil() {
 	mkdir -p $1/objects $1/refs; echo 'ref: refs/heads/main' > $1/HEAD; : > $1/objects/x; : > $1/refs/x
 	printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n\tfsmonitor = "touch HIT;"\n' > $1/new

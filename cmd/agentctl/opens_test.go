@@ -44,7 +44,7 @@ const (
 )
 
 // watchOpens watches the place's file system, which must be one of its own.
-func (p *place) watchOpens() *opens {
+func (p *fixture) watchOpens() *opens {
 	p.t.Helper()
 	fd, err := unix.FanotifyInit(
 		unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_UNLIMITED_QUEUE,
@@ -185,7 +185,7 @@ func (o *opens) current() string {
 }
 
 // mount gives the place a file system of its own, before anything is in it.
-func mountPlace(t *testing.T, dir, size string) {
+func mountTmpfs(t *testing.T, dir, size string) {
 	t.Helper()
 	if err := unix.Mount("agentctl-test", dir, "tmpfs", 0, "mode=755,size="+size); err != nil {
 		t.Fatalf("mount tmpfs: %v", err)

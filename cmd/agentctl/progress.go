@@ -88,7 +88,7 @@ func (p *progress) end() {
 func refusalText(r controller.Refusal) string {
 	text := r.Type + " " + r.What
 	if r.Rule.Name != "" {
-		text += "  [" + strings.TrimSpace(r.Rule.Name+" "+r.Rule.Place()) + "]"
+		text += "  [" + strings.TrimSpace(r.Rule.Name+" "+r.Rule.Position()) + "]"
 	}
 	if r.Message != "" && r.Rule.Name == "" {
 		text += ":"

@@ -24,7 +24,7 @@ var alike = []struct {
 	{regexp.MustCompile(` +`), " "},         // columns are as wide as their longest word
 }
 
-func (p *place) alike(text string) []string {
+func (p *fixture) alike(text string) []string {
 	text = strings.ReplaceAll(text, p.dir, "/work")
 	for _, a := range alike {
 		text = a.what.ReplaceAllString(text, a.with)
@@ -51,7 +51,7 @@ func matches(got, want []string) bool {
 
 // TestTheRunsPageIsTrue writes the files of doc/runs.md and runs its commands.
 func TestTheRunsPageIsTrue(t *testing.T) {
-	p := newPlace(t, "", "")
+	p := newFixture(t, "", "")
 	var run *going
 	commands := 0
 	for _, f := range fencesOf(t, "../../doc/runs.md") {

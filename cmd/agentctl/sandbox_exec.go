@@ -103,7 +103,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	in := cmd.InOrStdin()
 	request := wire.ExecRequest{Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
 	run := foreground.PassSignals(
-		foreground.Carry(client.Run, unread),
+		foreground.Connect(client.Run, unread),
 		func(_, early wire.Exit) wire.Exit { return early },
 	)
 	if e.tty {
@@ -140,7 +140,7 @@ func sandboxExit(name string, exit wire.Exit) error {
 	case wire.ExitDenied:
 		rule := ""
 		if exit.Rule != nil {
-			rule = " (rule " + text.Visible(exit.Rule.Name+" "+exit.Rule.Place()) + ")"
+			rule = " (rule " + text.Visible(exit.Rule.Name+" "+exit.Rule.Position()) + ")"
 		}
 		f.err = fmt.Errorf("denied: %s: %s%s", text.Short(name, 200), text.Visible(exit.Message), rule)
 	case wire.ExitSpawnFailed, wire.ExitLost, wire.ExitOOM:

@@ -33,21 +33,21 @@ echo agent stops
 
 // going is a run whose agent works.
 type going struct {
-	*place
+	*fixture
 	cmd  *exec.Cmd
 	errs bytes.Buffer
 }
 
 // start starts a run and returns when its agent has printed text.
-func (p *place) start(text string, more ...string) *going {
+func (p *fixture) start(text string, more ...string) *going {
 	p.t.Helper()
 	return p.startAs(text, p.runArgs(more...))
 }
 
 // startAs is start with all arguments.
-func (p *place) startAs(text string, args []string) *going {
+func (p *fixture) startAs(text string, args []string) *going {
 	p.t.Helper()
-	g := &going{place: p, cmd: p.command(args...)}
+	g := &going{fixture: p, cmd: p.command(args...)}
 	g.cmd.Stderr = &g.errs
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {
@@ -82,7 +82,7 @@ func (g *going) wait() int {
 }
 
 // try runs agentctl and returns what it printed and its exit code.
-func (p *place) try(stdin string, args ...string) (out, errs string, code int) {
+func (p *fixture) try(stdin string, args ...string) (out, errs string, code int) {
 	p.t.Helper()
 	cmd := p.command(args...)
 	var o, e bytes.Buffer
@@ -94,7 +94,7 @@ func (p *place) try(stdin string, args ...string) (out, errs string, code int) {
 }
 
 func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
-	p := newPlace(t, waiting, "")
+	p := newFixture(t, waiting, "")
 	g := p.start("agent at work")
 	var list []sandboxJSON
 	out, _, _ := p.try("", "sandbox", "list", "--json")
@@ -199,7 +199,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 }
 
 // copies copies out and in.
-func (p *place) copies(t *testing.T, id, repo string) {
+func (p *fixture) copies(t *testing.T, id, repo string) {
 	p.write("here/keep.txt", "old\n", 0o644)
 	p.write("here/b\xff", "bytes\n", 0o644)
 	p.write("here/dir/sub/x.txt", "brought\n", 0o755)
@@ -273,7 +273,7 @@ func (p *place) copies(t *testing.T, id, repo string) {
 }
 
 // terminal runs a command on a terminal.
-func (p *place) terminal(t *testing.T, id string) {
+func (p *fixture) terminal(t *testing.T, id string) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func (p *place) terminal(t *testing.T, id string) {
 }
 
 // undelivered runs commands whose output cannot be written, or is not read.
-func (p *place) undelivered(t *testing.T, id string) {
+func (p *fixture) undelivered(t *testing.T, id string) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -384,7 +384,7 @@ func (p *place) undelivered(t *testing.T, id string) {
 }
 
 // recorded checks what the record and the audit log say of the operator.
-func (p *place) recorded(t *testing.T, id string, seen []byte) {
+func (p *fixture) recorded(t *testing.T, id string, seen []byte) {
 	if !bytes.Contains(seen, []byte(`"by":"operator root"`)) {
 		t.Error("the events do not name the operator")
 	}
@@ -427,7 +427,7 @@ func (p *place) recorded(t *testing.T, id string, seen []byte) {
 func TestDeletingASandboxEndsItsRun(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		t.Run(map[bool]string{false: "its work is taken out", true: "by force"}[force], func(t *testing.T) {
-			p := newPlace(t, "echo half > a.txt; git commit -q -a -m half"+waiting, "")
+			p := newFixture(t, "echo half > a.txt; git commit -q -a -m half"+waiting, "")
 			adopt(t)
 			g := p.start("agent at work")
 			args := []string{"sandbox", "delete", "latest"}
@@ -463,7 +463,7 @@ func TestASandboxIsKeptForALook(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPlace(t, "echo found > a.txt; exit 3", "")
+			p := newFixture(t, "echo found > a.txt; exit 3", "")
 			adopt(t)
 			g := p.start("keep_sandbox:", "--keep-sandbox", tt.lease)
 			if tt.end != "" {
@@ -492,13 +492,13 @@ func TestASandboxIsKeptForALook(t *testing.T) {
 		})
 	}
 	t.Run("not after an agent that succeeded", func(t *testing.T) {
-		p := newPlace(t, "true", "")
+		p := newFixture(t, "true", "")
 		if r, code := p.run("--keep-sandbox", "1h"); code != 0 {
 			t.Errorf("exit code %d: %+v", code, r.Error)
 		}
 	})
 	t.Run("not for ever", func(t *testing.T) {
-		p := newPlace(t, "true", "")
+		p := newFixture(t, "true", "")
 		if _, errs, code := p.try("", p.runArgs("--keep-sandbox", "25h")...); code != 2 || !strings.Contains(errs, "at most 24h") {
 			t.Errorf("exit code %d: %s", code, errs)
 		}
@@ -507,7 +507,7 @@ func TestASandboxIsKeptForALook(t *testing.T) {
 
 func TestAKilledControllerLetsNobodyIn(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	p := newPlace(t, waiting, "")
+	p := newFixture(t, waiting, "")
 	adopt(t)
 	g := p.start("agent at work")
 	_ = g.cmd.Process.Kill()

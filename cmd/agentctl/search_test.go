@@ -15,13 +15,13 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// newProviderPlace is a place whose agent may use a credential at a stand-in of
+// newProviderFixture is a place whose agent may use a credential at a stand-in of
 // its provider.
-func newProviderPlace(t *testing.T, agent, more string) (*place, *standIn) {
+func newProviderFixture(t *testing.T, agent, more string) (*fixture, *standIn) {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
 	s := newStandIn(t)
-	p := newPlace(t, strings.ReplaceAll(agent, "PROVIDER", "https://api.provider.test:"+s.port+"/"), "providers: [github]\n"+more)
+	p := newFixture(t, strings.ReplaceAll(agent, "PROVIDER", "https://api.provider.test:"+s.port+"/"), "providers: [github]\n"+more)
 	p.write(
 		"providers/github.yaml",
 		"name: github\ntype: rest\ncredentials: {TOKEN: \"${HOST_TOKEN}\"}\nendpoints: ['api.provider.test:"+s.port+"']\nheader: Authorization\n",
@@ -45,7 +45,7 @@ exec 3<answer.txt
 python3 -c 'import os, time; kept = open("answer.txt").read() + os.environ["TOKEN"]; print("agent at work", flush=True); time.sleep(1000)' &
 wait`
 	t.Run("as it is", func(t *testing.T) {
-		p, s := newProviderPlace(t, work, "")
+		p, s := newProviderFixture(t, work, "")
 		if found := p.search(newSecret()); len(found) > 0 {
 			t.Errorf("the credential is in %s", found)
 		}
@@ -56,7 +56,7 @@ wait`
 		}
 	})
 	t.Run("planted", func(t *testing.T) {
-		p, _ := newProviderPlace(t, `export HEX=$(printf %s "$PLANTED" | od -An -tx1 | tr -d ' \n')
+		p, _ := newProviderFixture(t, `export HEX=$(printf %s "$PLANTED" | od -An -tx1 | tr -d ' \n')
 unset PLANTED
 `+work, "env: {sandbox: {PLANTED: \"${HOST_TOKEN}\"}}")
 		found := strings.Join(p.search(newSecret()), "\n")
@@ -70,7 +70,7 @@ unset PLANTED
 
 // search runs the agent with a credential, and returns where it is while the
 // agent waits; the agent is then ended.
-func (p *place) search(value secret) (found []string) {
+func (p *fixture) search(value secret) (found []string) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs("--agentsh-config", "config.yaml")...)
 	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(value))
@@ -108,7 +108,7 @@ func descendants(pid int) []int {
 }
 
 // searchProcess looks for a value in what a process is and holds.
-func (p *place) searchProcess(pid int, value secret) (found []string) {
+func (p *fixture) searchProcess(pid int, value secret) (found []string) {
 	for _, name := range []string{"environ", "cmdline"} {
 		file := fmt.Sprintf("/proc/%d/%s", pid, name)
 		data, err := os.ReadFile(file)
@@ -181,7 +181,7 @@ func (s secret) inReader(r io.Reader) bool {
 }
 
 // searchFiles looks for a value in the names and contents of a tree.
-func (p *place) searchFiles(dir string, value secret) (found []string) {
+func (p *fixture) searchFiles(dir string, value secret) (found []string) {
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			return nil // gone meanwhile, or denied by the policy

@@ -11,7 +11,7 @@ import (
 // TestTheTrashOfARunComesOutAndIsRestored: what the agent deleted and wrote over
 // is in the results, with its manifest.
 func TestTheTrashOfARunComesOutAndIsRestored(t *testing.T) {
-	p := newPlace(
+	p := newFixture(
 		t,
 		`mkdir docs; echo one >docs/a.md; ln -s a.md docs/link; rm docs/a.md docs/link; echo two >docs/a.md; echo three >docs/a.md; rm a.txt`,
 		"",
@@ -68,7 +68,7 @@ func TestTheTrashOfARunComesOutAndIsRestored(t *testing.T) {
 
 // TestARunWithoutATrashHasNoDirectoryForIt in its results.
 func TestARunWithoutATrashHasNoDirectoryForIt(t *testing.T) {
-	p := newPlace(t, "rm a.txt", "")
+	p := newFixture(t, "rm a.txt", "")
 	if r, code := p.run(); code != 0 || r.Trashed != 0 {
 		t.Fatalf("exit %d: %+v", code, r)
 	}

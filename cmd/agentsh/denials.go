@@ -96,7 +96,7 @@ func (d *denials) note(e wire.Event) {
 func (n *denial) line() string {
 	line := "agentsh: denied: " + n.What
 	if n.Rule.Name != "" {
-		line += fmt.Sprintf(" (rule %s, %s)", n.Rule.Name, orDefault(n.Rule.Place(), "the policy's default"))
+		line += fmt.Sprintf(" (rule %s, %s)", n.Rule.Name, orDefault(n.Rule.Position(), "the policy's default"))
 	}
 	if n.Message != "" {
 		line += ": " + n.Message

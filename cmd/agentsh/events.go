@@ -194,7 +194,7 @@ func (p *eventPrinter) line(e wire.Event) string {
 		add(fmt.Sprintf("(%d times)", e.Count))
 	}
 	if e.Rule != nil {
-		add(text.Short(fmt.Sprintf("(rule %s, %s)", e.Rule.Name, orDefault(e.Rule.Place(), "the policy's default")), shown))
+		add(text.Short(fmt.Sprintf("(rule %s, %s)", e.Rule.Name, orDefault(e.Rule.Position(), "the policy's default")), shown))
 	}
 	if e.Message != "" {
 		add("- " + text.Short(e.Message, shown))

@@ -168,7 +168,7 @@ func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std 
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
-	run := foreground.PassSignals(foreground.Carry(w.execute, unread), earlier)
+	run := foreground.PassSignals(foreground.Connect(w.execute, unread), earlier)
 	if o.tty {
 		run = foreground.OnTerminal(std.in, run)
 	}

@@ -70,7 +70,7 @@ func (o *execOptions) captured(ctx context.Context, argv []string, streams wire.
 	if err != nil {
 		return result{}, errors.Join(err, w.close())
 	}
-	return foreground.PassSignals(foreground.Carry(w.execute, unread), earlier)(ctx, request, streams)
+	return foreground.PassSignals(foreground.Connect(w.execute, unread), earlier)(ctx, request, streams)
 }
 
 // oursAsExit is the exit of a command that agentsh itself could not run.

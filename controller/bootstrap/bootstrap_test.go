@@ -253,18 +253,18 @@ func TestALinkOfTheRepositoryThatLeavesItIsNamed(t *testing.T) {
 }
 
 // place serves two directories as /sandbox and /tmp and counts the archives.
-type place struct {
+type countingFiles struct {
 	channel.Files
 	archives int
 }
 
-func (p *place) CopyIn(ctx context.Context, dest string, r io.Reader) (wire.Manifest, error) {
+func (p *countingFiles) CopyIn(ctx context.Context, dest string, r io.Reader) (wire.Manifest, error) {
 	p.archives++
 	return p.Files.CopyIn(ctx, dest, r)
 }
 
 // server is the other end of the channel.
-type server struct{ files *place }
+type server struct{ files *countingFiles }
 
 func (s server) Files() channel.Files                                        { return s.files }
 func (s server) Changes(context.Context) ([]wire.Change, error)              { return nil, nil }
@@ -274,7 +274,7 @@ func (s server) Exec(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit
 }
 
 // connect is a sandbox over a real channel, and where its directories are.
-func connect(t *testing.T) (c *channel.Client, p *place, sandbox, tmp string) {
+func connect(t *testing.T) (c *channel.Client, p *countingFiles, sandbox, tmp string) {
 	t.Helper()
 	sandbox, tmp = t.TempDir(), t.TempDir()
 	var mounts []channel.Mount
@@ -290,7 +290,7 @@ func connect(t *testing.T) (c *channel.Client, p *place, sandbox, tmp string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = &place{Files: files}
+	p = &countingFiles{Files: files}
 	hostKey, hostPub, _ := channel.NewKeyPair()
 	key, pub, _ := channel.NewKeyPair()
 	conn, f, err := channel.Pair()

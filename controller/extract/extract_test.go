@@ -26,7 +26,7 @@ func paths(entries []wire.ManifestEntry) []string {
 
 func TestNothingChangedIsAnEmptyResult(t *testing.T) {
 	testenv.Need(t, testenv.Program("git"))
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	res, err := p.collect()
 	if err != nil || res.Branch != "" || res.Dir != "" || res.Partial || len(res.Changed)+len(res.Deleted)+len(res.Commits) != 0 {
 		t.Errorf("%+v %v", res, err)
@@ -37,7 +37,7 @@ func TestNothingChangedIsAnEmptyResult(t *testing.T) {
 }
 
 func TestCommitsAndFilesComeOut(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.sh(p.repo, `echo one > new; git add new; git commit -qm one; echo after > edit; git commit -qam two
 		rm -r dir; mkdir fresh; echo u > fresh/untracked; ln -s untracked fresh/link; ln -s /etc/passwd leak; chmod +x kept`)
 	res, err := p.collect()
@@ -119,7 +119,7 @@ func TestTheShapesOfARepositoryThatAnAgentLeaves(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newFakeSandbox(t)
 			p.sh(p.repo, tt.script+"; echo x > note")
 			res, err := p.collect()
 			if (err != nil) != tt.partial || res.Partial != tt.partial || len(res.Commits) != tt.commits || len(res.Branches) != tt.branches {
@@ -137,7 +137,7 @@ func TestTheShapesOfARepositoryThatAnAgentLeaves(t *testing.T) {
 }
 
 func TestARepositoryWithoutCommitsIsTakenWhole(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.sh(p.target, "rm -rf .git && git init -q -b main")
 	p.sh(p.repo, "rm -rf .git && git init -q && git add kept && git commit -qm first")
 	p.base = ""
@@ -172,7 +172,7 @@ func TestNoCodeOfTheAgentRunsOnTheHost(t *testing.T) {
 	}
 	for name, script := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newFakeSandbox(t)
 			p.sh(p.repo, hostile+script+`; echo b > edit; git commit -qam hostile || git commit -q --allow-empty -m hostile || :`)
 			res, err := p.collect()
 			if err != nil && !strings.Contains(err.Error(), "gitmodules") {
@@ -244,7 +244,7 @@ func TestALyingSandboxIsRefused(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newFakeSandbox(t)
 			p.sh(p.repo, "echo b > edit; git commit -qam x")
 			p.run = gitInside(tt.verb, tt.do)
 			in := p.input()
@@ -283,7 +283,7 @@ func TestMalformedObjectsDoNotReachTheTarget(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newFakeSandbox(t)
 			p.sh(p.repo, tt.script+`; c=$(git commit-tree -p HEAD -m x $tree); git update-ref refs/heads/main $c`)
 			res, err := p.collect()
 			if err != nil || !res.Partial || len(res.Refused) != 1 || res.Refused[0].Rule != tt.rule ||
@@ -340,7 +340,7 @@ func TestSoundCommitsComeOutBesideRefusedOnes(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newFakeSandbox(t)
 			p.sh(p.repo, tt.script)
 			in := p.input()
 			in.KeepBundle = filepath.Join(t.TempDir(), "all.bundle")
@@ -387,7 +387,7 @@ func TestRepositoriesInTheWorkComeOutInert(t *testing.T) {
 	}
 	for name, script := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newFakeSandbox(t)
 			p.sh(p.repo, script+"\ngit add -f .; git commit -qm evil; echo fine > fine; git add fine; git commit -qm later; echo x > kept")
 			res, err := p.collect()
 			if err != nil || !res.Partial || len(res.Refused) != 1 || res.Refused[0].Rule != scan.RuleRepository || res.Branch != "" {
@@ -413,7 +413,7 @@ func TestRepositoriesInTheWorkComeOutInert(t *testing.T) {
 }
 
 // status is what an operator does in a directory of the results.
-func (p *place) status(dir string) {
+func (p *fakeSandbox) status(dir string) {
 	for _, args := range [][]string{{"status"}, {"log"}, {"diff"}, {"gc"}} {
 		cmd := exec.Command("git", args...)
 		cmd.Dir, cmd.Env = dir, append(gitEnv(), "HIT="+p.hit)
@@ -423,7 +423,7 @@ func (p *place) status(dir string) {
 
 // A part of a repository that the base has is judged with the rest of it.
 func TestARepositoryOfTheBaseIsJudgedWithWhatChanged(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.sh(p.target, "d=fixture;"+evil+"rm $d/config; git add -f .; git commit -qm fixture")
 	p.base = p.sh(p.target, "git rev-parse HEAD")
 	p.sh(p.repo, "git pull -q")
@@ -444,7 +444,7 @@ func TestARepositoryOfTheBaseIsJudgedWithWhatChanged(t *testing.T) {
 
 // What the base has may stay, whatever git makes of it.
 func TestARepositoryOfTheBaseMayStay(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.sh(p.target, "d=fixture;"+evil+"git add -f .; git commit -qm fixture")
 	p.base = p.sh(p.target, "git rev-parse HEAD")
 	p.sh(p.repo, "git pull -q")
@@ -457,7 +457,7 @@ func TestARepositoryOfTheBaseMayStay(t *testing.T) {
 }
 
 func TestAnExistingBranchOrDirectoryIsNotTouched(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.sh(p.repo, "echo b > edit; git commit -qam x")
 	p.sh(p.target, "git branch agent/run-1")
 	os.Mkdir(filepath.Join(p.out, "files"), 0o755)
@@ -534,7 +534,7 @@ func TestAChangeRecordIsReplayed(t *testing.T) {
 }
 
 func TestARecordThatIsAheadOfTheTreeIsNoError(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.replay = []wire.Change{{Path: "workspace/app/edit", Kind: "modified"}, {Path: "workspace/app/never", Kind: "created"}}
 	res, err := p.collect()
 	if err != nil || !slices.Equal(paths(res.Changed), []string{"edit"}) || len(res.Skipped) != 1 {
@@ -543,7 +543,7 @@ func TestARecordThatIsAheadOfTheTreeIsNoError(t *testing.T) {
 }
 
 func TestAPartialTreeIsKeptAndMarked(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.sh(p.repo, "for i in 1 2 3 4; do head -c 1000 /dev/zero > f$i; done")
 	in := p.input()
 	in.Limits.Bytes = 2500
@@ -560,7 +560,7 @@ func TestAPartialTreeIsKeptAndMarked(t *testing.T) {
 }
 
 func TestInputThatNamesSomethingElseIsRefused(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	for name, change := range map[string]func(*Input){
 		"repository outside":   func(in *Input) { in.Repo = "/etc" },
 		"repository beside":    func(in *Input) { in.Repo = p.dir + "x" },
@@ -595,7 +595,7 @@ func TestInputThatNamesSomethingElseIsRefused(t *testing.T) {
 
 // manyCommits makes n commits, each of which changes a file called config, over
 // a tree of a thousand files for each of files.
-func (p *place) manyCommits(n, files int) {
+func (p *fakeSandbox) manyCommits(n, files int) {
 	p.sh(p.repo, fmt.Sprintf(`{
 		echo 'commit refs/heads/main'; echo 'committer a <a@x> 1700000000 +0000'; echo 'data 1'; echo x; echo "from $(git rev-parse HEAD)"
 		for i in $(seq %d); do for j in $(seq 1000); do echo "M 100644 inline d$i/f$j"; echo 'data 1'; echo x; done; done
@@ -607,7 +607,7 @@ func (p *place) manyCommits(n, files int) {
 
 // Ordinary names that repositories have, too, do not cost a look at whole trees.
 func TestManyCommitsOfAFileCalledConfigComeOutSoon(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.manyCommits(100, 1)
 	in := p.input()
 	var listed int
@@ -629,7 +629,7 @@ func TestManyCommitsOfAFileCalledConfigComeOutSoon(t *testing.T) {
 
 // A commit may build on one that the base does not show: what that has counts.
 func TestCommitsOnAnOlderBaseAreJudgedWithItsFiles(t *testing.T) {
-	p := newPlace(t)
+	p := newFakeSandbox(t)
 	p.sh(p.target, "d=b;"+evil+"rm b/config; git add -f .; git commit -qm parts; git rm -rq b; git commit -qm gone")
 	p.base = p.sh(p.target, "git rev-parse HEAD")
 	p.sh(p.repo, "git pull -q")

@@ -21,7 +21,7 @@ import (
 // place is a directory that plays the sandbox, reached over a real channel.
 // Commands in it see INSIDE=1, which tells code that runs there from code that
 // runs on the host.
-type place struct {
+type fakeSandbox struct {
 	t      *testing.T
 	dir    string // governed
 	repo   string // below dir
@@ -37,11 +37,11 @@ type place struct {
 	run    func(wire.ExecRequest, wire.Streams) (wire.Exit, bool)
 }
 
-func (p *place) Files() channel.Files { return p.files }
+func (p *fakeSandbox) Files() channel.Files { return p.files }
 
-func (p *place) Events(context.Context, uint64) iter.Seq2[wire.Event, error] { return nil }
+func (p *fakeSandbox) Events(context.Context, uint64) iter.Seq2[wire.Event, error] { return nil }
 
-func (p *place) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
+func (p *fakeSandbox) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if p.run != nil {
 		if exit, done := p.run(req, s); done {
 			return exit, wire.TreeEmpty{}, nil
@@ -62,7 +62,7 @@ func (p *place) Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) 
 }
 
 // Changes compares with what was there when the place was made.
-func (p *place) Changes(context.Context) ([]wire.Change, error) {
+func (p *fakeSandbox) Changes(context.Context) ([]wire.Change, error) {
 	if p.replay != nil {
 		return p.replay, nil
 	}
@@ -84,7 +84,7 @@ func (p *place) Changes(context.Context) ([]wire.Change, error) {
 	return all, nil
 }
 
-func (p *place) snapshot() map[string]string {
+func (p *fakeSandbox) snapshot() map[string]string {
 	all := map[string]string{}
 	filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == p.dir {
@@ -105,11 +105,11 @@ func (p *place) snapshot() map[string]string {
 	return all
 }
 
-// newPlace uploads a repository with one commit and three files.
-func newPlace(t *testing.T) *place {
+// newFakeSandbox uploads a repository with one commit and three files.
+func newFakeSandbox(t *testing.T) *fakeSandbox {
 	t.Helper()
 	top := t.TempDir()
-	p := &place{
+	p := &fakeSandbox{
 		t:      t,
 		dir:    filepath.Join(top, "sandbox"),
 		out:    filepath.Join(top, "out"),
@@ -134,7 +134,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-func (p *place) connect() {
+func (p *fakeSandbox) connect() {
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {
 		p.t.Fatal(err)
@@ -165,7 +165,7 @@ func (p *place) connect() {
 }
 
 // sh runs a script in dir, as the agent does in the sandbox (INSIDE is set).
-func (p *place) sh(dir, script string) string {
+func (p *fakeSandbox) sh(dir, script string) string {
 	p.t.Helper()
 	cmd := exec.Command("/bin/sh", "-ec", script)
 	cmd.Dir = dir
@@ -202,7 +202,7 @@ func stream(ctx context.Context, dir string, args ...string) io.ReadCloser {
 	return r
 }
 
-func (p *place) input() Input {
+func (p *fakeSandbox) input() Input {
 	return Input{
 		Governed: p.dir,
 		Repo:     p.repo,
@@ -216,7 +216,7 @@ func (p *place) input() Input {
 	}
 }
 
-func (p *place) collect() (Result, error) {
+func (p *fakeSandbox) collect() (Result, error) {
 	p.t.Helper()
 	res, err := Collect(context.Background(), p.client, p.input())
 	for _, left := range []string{".agentsh-bundle-*", ".agentsh-incoming-*"} {
@@ -229,7 +229,7 @@ func (p *place) collect() (Result, error) {
 
 // outside fails the test when code of the agent ran on the host, also when the
 // operator then uses git as always.
-func (p *place) outside() {
+func (p *fakeSandbox) outside() {
 	p.t.Helper()
 	for _, script := range []string{"git status", "git log --all -p", "git diff main HEAD", "git branch -a", "git fsck",
 		"git checkout -q main"} {

@@ -122,7 +122,7 @@ func (h *Harness) check(ps *Problems) {
 }
 
 // checkPath checks that a path is there and is what it should be.
-func (h *Harness) checkPath(ps *Problems, where string, want place, t *tree) {
+func (h *Harness) checkPath(ps *Problems, where string, want pathKind, t *tree) {
 	if isURL(t.text) {
 		return // never fetched, see unsupported
 	}

@@ -27,14 +27,14 @@ const (
 	mergeReplace                  // lists: the stronger replaces the whole list
 )
 
-// place is what a path must point to.
-type place uint8
+// pathKind is what a path must point to.
+type pathKind uint8
 
 const (
-	notPath  place = iota
-	pathFile       // a regular file
-	pathDir        // a directory
-	pathHost       // anything on the host
+	notPath  pathKind = iota
+	pathFile          // a regular file
+	pathDir           // a directory
+	pathHost          // anything on the host
 )
 
 // field is one key of the schema. The table drives strict loading, merging,
@@ -47,7 +47,7 @@ type field struct {
 	own      bool // a base does not pass it on
 	layered  bool // may be written in forge and overlay blocks
 	required bool // must be there after merging, or in each mapping of a list
-	path     place
+	path     pathKind
 	format   format             // of a text, list entry or map value
 	keys     format             // of the keys of a map
 	limits   limits             // of a number

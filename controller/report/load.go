@@ -197,7 +197,7 @@ func (r *Report) connection(e wire.Event) {
 		net = &wire.Net{}
 	}
 	if e.Rule != nil {
-		rule = strings.TrimSpace(e.Rule.Name + " " + e.Rule.Place())
+		rule = strings.TrimSpace(e.Rule.Name + " " + e.Rule.Position())
 	}
 	target := strings.Join(strings.Fields(e.Op+" "+e.Target+" "+e.Path), " ")
 	c := Connection{

@@ -84,11 +84,11 @@ func openStep(dir int, name string, make bool) (int, error) {
 // TempName returns a name that no file of the directory has.
 func TempName() string { return TempPrefix + rand.Text()[:12] }
 
-// PlaceFile creates a regular file. The file is complete when its name appears.
+// CreateFile creates a regular file. The file is complete when its name appears.
 // Without replace an existing name is an error; with replace the old file is
 // replaced by a rename. [ErrReplaced] is in the chain of the error if the name
 // then leads to another file.
-func PlaceFile(dir int, name string, a Attributes, replace bool, fill func(*os.File) error) (Inode, error) {
+func CreateFile(dir int, name string, a Attributes, replace bool, fill func(*os.File) error) (Inode, error) {
 	temp := TempName()
 	fd, err := unix.Openat(dir, temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -114,8 +114,8 @@ func PlaceFile(dir int, name string, a Attributes, replace bool, fill func(*os.F
 	return InodeOf(&made.Stat), errors.Join(err, f.Close())
 }
 
-// PlaceLink creates a symbolic link in the way of [PlaceFile].
-func PlaceLink(dir int, name string, target []byte, a Attributes, replace bool) error {
+// CreateLink creates a symbolic link in the way of [CreateFile].
+func CreateLink(dir int, name string, target []byte, a Attributes, replace bool) error {
 	temp := TempName()
 	if err := unix.Symlinkat(string(target), dir, temp); err != nil {
 		return err

@@ -24,7 +24,7 @@ type StreamError struct {
 	// Told says that the command was not ended for it and that the command's own end
 	// counts: the output was not read after a signal or a timeout had ended the
 	// command, or the input was empty.
-	Told bool
+	Reported bool
 }
 
 func (e *StreamError) Error() string {
@@ -39,7 +39,7 @@ func (e *StreamError) Unwrap() error { return e.Err }
 
 // Hint is advice for a person; empty: there is none.
 func (e *StreamError) Hint() string {
-	if e.Told {
+	if e.Reported {
 		return ""
 	}
 	return "the command and all that it started were ended: repeat it with its output or input somewhere else, as '>FILE' on a disk with room"
@@ -47,7 +47,7 @@ func (e *StreamError) Hint() string {
 
 // Code is the exit status of this process; ended is that of the command.
 func (e *StreamError) Code(ended int) int {
-	if e.Told {
+	if e.Reported {
 		return ended
 	}
 	return 125
@@ -60,19 +60,19 @@ const forcedWait = 2 * time.Second
 
 var errForced = fmt.Errorf("nobody read it for %s after the command was ended", forcedWait)
 
-// Carry runs a command on the streams of this process. An output that cannot be
+// Connect runs a command on the streams of this process. An output that cannot be
 // written ends the command's whole tree, and the error is a [*StreamError]. An
 // output whose reader has gone is closed for the command, which then gets
 // SIGPIPE as from a pipe of its own; closed makes the result of a command that
 // did not notice. After ctx has ended, a write may take two seconds.
-func Carry[R any](f Execute[R], closed func(R) R) Execute[R] {
+func Connect[R any](f Execute[R], closed func(R) R) Execute[R] {
 	return func(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (R, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		pipe := make(chan os.Signal, 1) // never read: a write to a closed pipe fails instead of ending this process
 		signal.Notify(pipe, syscall.SIGPIPE)
 		defer signal.Stop(pipe)
-		c := &carried{end: cancel, forced: ctx.Done()}
+		c := &connection{end: cancel, forced: ctx.Done()}
 		if streams.Stdin != nil {
 			streams.Stdin = &input{r: streams.Stdin, c: c}
 		}
@@ -99,14 +99,14 @@ func Messages(ctx context.Context, w io.Writer) io.Writer { return message(ctx, 
 func Result(ctx context.Context, w io.Writer) io.Writer { return message(ctx, 1, w) }
 
 func message(ctx context.Context, n int, w io.Writer) io.Writer {
-	return (&carried{end: func() {}, forced: ctx.Done()}).output(n, w)
+	return (&connection{end: func() {}, forced: ctx.Done()}).output(n, w)
 }
 
 // SignalsEnd restores the default action of signals: they end this process.
 func SignalsEnd() { signal.Reset(passed()...) }
 
-// carried records failures of the streams of one command.
-type carried struct {
+// connection records failures of the streams of one command.
+type connection struct {
 	end    func()
 	forced <-chan struct{}
 	closed atomic.Bool // the reader of an output has gone
@@ -116,24 +116,24 @@ type carried struct {
 }
 
 // fail records a stream that failed, and ends the command.
-func (c *carried) fail(e *StreamError) {
+func (c *connection) fail(e *StreamError) {
 	c.mu.Lock()
-	if c.failed == nil || c.failed.Told && !e.Told {
+	if c.failed == nil || c.failed.Reported && !e.Reported {
 		c.failed = e
 	}
 	c.mu.Unlock()
-	if !e.Told {
+	if !e.Reported {
 		c.end()
 	}
 }
 
-func (c *carried) failure() *StreamError {
+func (c *connection) failure() *StreamError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failed
 }
 
-func (c *carried) output(n int, w io.Writer) *output {
+func (c *connection) output(n int, w io.Writer) *output {
 	if w == nil {
 		w = io.Discard
 	}
@@ -145,7 +145,7 @@ func (c *carried) output(n int, w io.Writer) *output {
 // output is an output of this process. Its writes are made by a goroutine of its
 // own: a write that blocks can then be left behind. It takes one Write at a time.
 type output struct {
-	c      *carried
+	c      *connection
 	stream string
 	w      io.Writer
 	buf    []byte // what is written; nobody else's, since a write may be left behind
@@ -180,7 +180,7 @@ func (o *output) Write(p []byte) (int, error) {
 		o.c.closed.Store(true)
 		return 0, o.err
 	}
-	o.c.fail(&StreamError{Stream: o.stream, Err: o.err, Told: errors.Is(o.err, errForced)})
+	o.c.fail(&StreamError{Stream: o.stream, Err: o.err, Reported: errors.Is(o.err, errForced)})
 	return 0, o.err
 }
 
@@ -250,7 +250,7 @@ func await(f *os.File, events int16) error {
 // none.
 type input struct {
 	r    io.Reader
-	c    *carried
+	c    *connection
 	some bool
 }
 
@@ -271,7 +271,7 @@ func (i *input) Read(p []byte) (int, error) {
 		}
 		if !i.some {
 			if !errors.Is(err, unix.EIO) {
-				i.c.fail(&StreamError{Stream: streamNames[0], Err: fmt.Errorf("%w: the command had an empty one", reason(err)), Told: true})
+				i.c.fail(&StreamError{Stream: streamNames[0], Err: fmt.Errorf("%w: the command had an empty one", reason(err)), Reported: true})
 			}
 			return 0, io.EOF
 		}

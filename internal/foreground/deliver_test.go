@@ -22,7 +22,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // carry runs f on streams and says whether its command was ended.
 func carry(ctx context.Context, streams wire.Streams, f func(context.Context, wire.Streams)) (closed, ended bool, err error) {
-	run := Carry(func(ctx context.Context, _ wire.ExecRequest, s wire.Streams) (bool, error) {
+	run := Connect(func(ctx context.Context, _ wire.ExecRequest, s wire.Streams) (bool, error) {
 		f(ctx, s)
 		ended = ctx.Err() != nil
 		return false, nil
@@ -75,7 +75,7 @@ func TestAWriteThatBlocksIsLeftBehind(t *testing.T) {
 			copy(text, "XXXX") // the memory of a write that was left behind is its own
 		})
 		failed := (*StreamError)(nil)
-		if !errors.As(err, &failed) || !failed.Told || failed.Code(3) != 3 {
+		if !errors.As(err, &failed) || !failed.Reported || failed.Code(3) != 3 {
 			t.Errorf("%v", err)
 		}
 		close(release)

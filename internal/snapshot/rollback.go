@@ -257,7 +257,7 @@ func (r *rollback) makeOne(e *Entry) error {
 	case len(e.Link) > 0:
 		err = r.link(e, fd, name)
 	case e.Type == beneath.TypeSymlink:
-		err = beneath.PlaceLink(fd, name, e.Target, e.attributes(), true)
+		err = beneath.CreateLink(fd, name, e.Target, e.attributes(), true)
 	case e.Type == beneath.TypeFIFO:
 		err = r.fifo(e, fd, name, have != nil)
 	case have != nil && have.sameContent(e) && !e.gains(have):
@@ -345,7 +345,7 @@ func (r *rollback) file(e *Entry, dir int, name string) error {
 		return err
 	}
 	defer from.Close()
-	made, err := beneath.PlaceFile(dir, name, r.attributes(e), true, func(to *os.File) error { return beneath.CopyContent(to, from) })
+	made, err := beneath.CreateFile(dir, name, r.attributes(e), true, func(to *os.File) error { return beneath.CopyContent(to, from) })
 	r.made[string(e.Path)] = made
 	return err
 }

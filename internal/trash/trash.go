@@ -349,7 +349,7 @@ func (t *Trash) Restore(e Entry, dir int, name string, force bool) error {
 	case beneath.TypeDir:
 		return restoreDir(dir, name, a, force)
 	case beneath.TypeSymlink:
-		return beneath.PlaceLink(dir, name, e.Target, a, force)
+		return beneath.CreateLink(dir, name, e.Target, a, force)
 	case beneath.TypeFile:
 		return t.restoreFile(e, a, dir, name, force)
 	}
@@ -392,6 +392,6 @@ func (t *Trash) restoreFile(e Entry, a beneath.Attributes, dir int, name string,
 		return err
 	}
 	defer from.Close()
-	_, err = beneath.PlaceFile(dir, name, a, force, func(to *os.File) error { return beneath.CopyContent(to, from) })
+	_, err = beneath.CreateFile(dir, name, a, force, func(to *os.File) error { return beneath.CopyContent(to, from) })
 	return err
 }

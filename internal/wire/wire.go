@@ -164,8 +164,8 @@ type RuleAt struct {
 	Column int    `json:"column,omitempty"` // from 1
 }
 
-// Place returns "file:line:column", or an empty text for a default.
-func (r RuleAt) Place() string {
+// Position returns "file:line:column", or an empty text for a default.
+func (r RuleAt) Position() string {
 	if r.Line == 0 {
 		return r.File
 	}
@@ -177,7 +177,7 @@ func (r RuleAt) String() string {
 	if r.File == "" {
 		return r.Name
 	}
-	return r.Name + " (" + r.Place() + ")"
+	return r.Name + " (" + r.Position() + ")"
 }
 
 // TreeEmpty says that no process of a command is left, or lists those that are.

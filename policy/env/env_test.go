@@ -155,7 +155,7 @@ func TestLastOfDuplicatesWins(t *testing.T) {
 func TestFilesCannotSetReservedNames(t *testing.T) {
 	data := "GITHUB_TOKEN=t\nPATH=/evil\nLD_PRELOAD=/x\nBASH_ENV=/x\nAGENTSH_X=1\nNODE_OPTIONS=--no-warnings\nOUT=1\n"
 	r := build1(t, Layers{
-		Baseline: Baseline(Place{}), Files: []File{{"a.env", []byte(data)}},
+		Baseline: Baseline(Environment{}), Files: []File{{"a.env", []byte(data)}},
 		Filter: Filter{Source: "env_policy", Allow: []string{"NOTHING"}, Deny: []string{"OUT"}},
 	})
 	for _, name := range []string{"LD_PRELOAD", "BASH_ENV", "AGENTSH_X", "OUT"} {
@@ -174,7 +174,7 @@ func TestFilesCannotSetReservedNames(t *testing.T) {
 }
 
 func TestDenyReachesTheBaselineButNotSHLVL(t *testing.T) {
-	r := build1(t, Layers{Baseline: Baseline(Place{}), Filter: Filter{Deny: []string{"*"}}})
+	r := build1(t, Layers{Baseline: Baseline(Environment{}), Filter: Filter{Deny: []string{"*"}}})
 	if want := []string{"SHLVL=1"}; !slices.Equal(r.Env, want) {
 		t.Errorf("environment is %q, want %q", r.Env, want)
 	}
@@ -237,7 +237,7 @@ func TestDroppedVariablesDoNotCountForTheLimits(t *testing.T) {
 }
 
 func TestBaselineIsAllowedByItsOwnRules(t *testing.T) {
-	for _, v := range Baseline(Place{Home: "/home/a", Shell: "/bin/bash"}) {
+	for _, v := range Baseline(Environment{Home: "/home/a", Shell: "/bin/bash"}) {
 		if err := checkVar(v); err != nil || v.Value == "" {
 			t.Errorf("%s=%q: %v", v.Name, v.Value, err)
 		}
@@ -268,7 +268,7 @@ func FuzzBuild(f *testing.F) {
 	f.Add("LD_PRELOAD=1\nSHLVL=0", "PATH=/x", "BASH_ENV")
 	f.Fuzz(func(t *testing.T, request, file, injected string) {
 		r, err := Build(Layers{
-			Baseline: Baseline(Place{}), Request: strings.Split(request, "\n"),
+			Baseline: Baseline(Environment{}), Request: strings.Split(request, "\n"),
 			Files:  []File{{"f.env", []byte(file)}},
 			Inject: []Inject{{"policy", map[string]string{injected: "operator"}}},
 		})
@@ -303,7 +303,7 @@ func BenchmarkBuild(b *testing.B) {
 	for i := range request {
 		request[i] = "VARIABLE_" + strings.Repeat("X", i) + "=value"
 	}
-	l := Layers{Baseline: Baseline(Place{}), Request: request, Inject: []Inject{{"policy", map[string]string{"BASH_ENV": "/x"}}}}
+	l := Layers{Baseline: Baseline(Environment{}), Request: request, Inject: []Inject{{"policy", map[string]string{"BASH_ENV": "/x"}}}}
 	for b.Loop() {
 		if _, err := Build(l); err != nil {
 			b.Fatal(err)

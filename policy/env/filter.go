@@ -38,7 +38,7 @@ func (f Filter) Refuses(name string) string {
 // decide decides about one name of a request: either rule is what let it through,
 // or reason is why it is dropped.
 func (f Filter) decide(name string) (rule, reason string) {
-	if reason := kept(name); reason != "" {
+	if reason := fixedReason(name); reason != "" {
 		return "", reason
 	}
 	if reason, denied := f.denies(name); denied {

@@ -4,8 +4,8 @@ import "strings"
 
 const supervisorPrefix = "AGENTSH_"
 
-// Place describes where a command runs. Empty fields get a default.
-type Place struct {
+// Environment describes where a command runs. Empty fields get a default.
+type Environment struct {
 	Home   string // "/"
 	User   string // "sandbox"
 	Shell  string // "/bin/sh"
@@ -21,7 +21,7 @@ type Place struct {
 // SHLVL is 1 because bash, when it is the top shell and has a socket as standard input or
 // finds SSH_CLIENT, takes itself for a remote login and never reads BASH_ENV.
 // See bash(1), INVOCATION.
-func Baseline(p Place) []Var {
+func Baseline(p Environment) []Var {
 	or := func(s, otherwise string) string {
 		if s == "" {
 			return otherwise
@@ -44,7 +44,7 @@ func Baseline(p Place) []Var {
 func pinned(name string) bool { return name == "SHLVL" }
 
 // kept says why a request can never set name, whatever the allow list says.
-func kept(name string) string {
+func fixedReason(name string) string {
 	switch {
 	case strings.HasPrefix(name, supervisorPrefix):
 		return "reserved for the supervisor"
@@ -58,7 +58,7 @@ func kept(name string) string {
 // name alone: it decides what programs load, where they look for files, or it
 // is the supervisor's own.
 func Reserved(name string) bool {
-	if kept(name) != "" || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") {
+	if fixedReason(name) != "" || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") {
 		return true
 	}
 	switch name {

@@ -171,7 +171,7 @@ func TestWhenBashReadsItsStartupFile(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			result := build1(t, Layers{
-				Baseline: Baseline(Place{Path: "/usr/local/bin:/usr/bin:/bin", Home: "/nowhere"}), Request: tt.vars,
+				Baseline: Baseline(Environment{Path: "/usr/local/bin:/usr/bin:/bin", Home: "/nowhere"}), Request: tt.vars,
 				Inject: []Inject{{"config", map[string]string{"BASH_ENV": startup(t)}}},
 			})
 			for _, c := range []struct {

@@ -75,7 +75,7 @@ func TestAnAnswerDecidesAndIsRecorded(t *testing.T) {
 			}
 			e := b.last(t)
 			if e.Phase != "end" || e.By != "ann" || e.Decision != map[bool]string{true: "allow", false: "deny"}[allow] ||
-				e.Rule.Place() != "p.yaml:3:5" {
+				e.Rule.Position() != "p.yaml:3:5" {
 				t.Errorf("event %+v", e)
 			}
 			if err := q.Answer(wire.ApprovalAnswer{ID: list[0].ID, Allow: true, By: "bob"}); err == nil {

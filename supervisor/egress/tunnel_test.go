@@ -509,7 +509,7 @@ network_rules:
 			mu.Lock()
 			defer mu.Unlock()
 			asked = append(asked, q.Kind+" "+q.Subject+" "+q.Message)
-			if q.Rule == nil || q.Rule.Place() == "" {
+			if q.Rule == nil || q.Rule.Position() == "" {
 				t.Errorf("%+v", q)
 			}
 			return wire.Answer{Allow: strings.Contains(q.Subject, "yes") || strings.Contains(q.Subject, "198"), Reason: "no answer"}

@@ -53,7 +53,7 @@ func TestAPersonDecidesAnExec(t *testing.T) {
 	q := questions[0]
 	if q.Command != "c1" || q.Kind != wire.AskExec || q.Subject != "/usr/bin/echo" || strings.Join(q.Argv,
 		" ") != "/bin/echo yes now" || q.Cwd != "/" ||
-		q.Rule.Name != "ask" || q.Rule.Place() != "p.yaml:2:5" || q.Message != "mind it." || q.TimeoutMS != time.Hour.Milliseconds() ||
+		q.Rule.Name != "ask" || q.Rule.Position() != "p.yaml:2:5" || q.Message != "mind it." || q.TimeoutMS != time.Hour.Milliseconds() ||
 		q.Process.PID == 0 {
 		t.Errorf("asked %+v", q)
 	}

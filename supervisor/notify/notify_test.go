@@ -194,7 +194,8 @@ func TestADeniedProgramFailsAndSaysWhy(t *testing.T) {
 	if e == nil {
 		t.Fatalf("no denial in %+v", s.events)
 	}
-	if e.Type != wire.EventExec || e.Rule.Name != "no-kill" || e.Rule.Place() != "p.yaml:3:5" || e.Message != "not here" || e.Hint != "ask" ||
+	if e.Type != wire.EventExec || e.Rule.Name != "no-kill" || e.Rule.Position() != "p.yaml:3:5" || e.Message != "not here" ||
+		e.Hint != "ask" ||
 		len(e.Argv) != 3 || e.Argv[1] != "-0" || e.Process.PID == 0 {
 		t.Errorf("the event is %+v", e)
 	}

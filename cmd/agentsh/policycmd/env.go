@@ -114,7 +114,7 @@ func (o *envOptions) layers(p *policy.Policy) (env.Layers, error) {
 		return env.Layers{}, failure.New(failure.Found, err, "")
 	}
 	l := env.Layers{
-		Baseline: env.Baseline(env.Place{Home: vars["HOME"]}),
+		Baseline: env.Baseline(env.Environment{Home: vars["HOME"]}),
 		Filter:   p.EnvFilter(nil),
 		Files:    files,
 		Inject:   []env.Inject{{Source: "config", Vars: inject}, {Source: "policy", Vars: p.EnvInject()}},

@@ -137,7 +137,7 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 	return wire.Bootstrap{
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Backing: b.dir.tree(), Path: Root}},
-		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.dir.auditLog(), KeepDir: b.dir.kept(),
+		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.dir.auditLog(), KeepDir: b.dir.storeDir(),
 		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials, Program: s.Program,
 	}
 }
@@ -236,7 +236,7 @@ func (b *box) AuditLog(context.Context) (io.ReadCloser, error) { return os.Open(
 
 // Trash implements [sandbox.Sandbox].
 func (b *box) Trash(_ context.Context, to string) (int, error) {
-	store, err := snapshot.OpenStore(b.dir.kept())
+	store, err := snapshot.OpenStore(b.dir.storeDir())
 	if err != nil {
 		return 0, err
 	}

@@ -88,7 +88,7 @@ type directory struct {
 
 func (d *directory) tree() string     { return filepath.Join(d.path, "tree") }
 func (d *directory) auditLog() string { return filepath.Join(d.path, "audit.jsonl") }
-func (d *directory) kept() string     { return filepath.Join(d.path, "kept") }
+func (d *directory) storeDir() string { return filepath.Join(d.path, "kept") }
 
 // idPattern is what a run may be called.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
