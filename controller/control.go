@@ -47,9 +47,9 @@ func (c *control) stopRun(by string, force bool) {
 	}
 }
 
-// keep waits until the sandbox is no longer kept: after d, when an operator ends
+// serveFor waits until the sandbox is no longer kept: after d, when an operator ends
 // the run, or when the supervisor is gone.
-func (c *control) keep(ctx context.Context, d time.Duration, gone <-chan struct{}) {
+func (c *control) serveFor(ctx context.Context, d time.Duration, gone <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

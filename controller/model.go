@@ -30,9 +30,9 @@ const (
 )
 
 var (
-	errModelLate  = errors.New("no answer in time")
-	errModelEnded = errors.New("it ended before its answer")
-	errModelDone  = errors.New("it is no longer needed")
+	errModelTimeout = errors.New("no answer in time")
+	errModelEnded   = errors.New("it ended before its answer")
+	errModelDone    = errors.New("it is no longer needed")
 )
 
 // ModelProgram is a program of the operator that scores how much a text looks
@@ -107,7 +107,7 @@ func (m *ModelProgram) Score(ctx context.Context, text string) (float64, error) 
 	if m.failed != nil {
 		return 0, m.failed
 	}
-	late := time.AfterFunc(m.limit, func() { m.cancel(fmt.Errorf("%w (%s)", errModelLate, m.limit)) })
+	late := time.AfterFunc(m.limit, func() { m.cancel(fmt.Errorf("%w (%s)", errModelTimeout, m.limit)) })
 	score, err := m.lines.Score(ctx, text)
 	late.Stop()
 	if err == nil {

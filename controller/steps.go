@@ -322,7 +322,7 @@ func (r *run) keepSandbox(ctx context.Context) error {
 	id := r.box.sandbox.ID()
 	r.progress.warn("the sandbox is kept until %s: 'agentctl sandbox shell %s' opens a shell in it, "+
 		"'agentctl sandbox delete %s' or Ctrl-C ends it", until.Local().Format(time.DateTime), id, id)
-	r.control.keep(ctx, r.o.KeepSandbox, r.box.sandbox.Gone())
+	r.control.serveFor(ctx, r.o.KeepSandbox, r.box.sandbox.Gone())
 	r.journal.record.KeptUntil = nil
 	return nil
 }

@@ -21,7 +21,7 @@ type Control struct {
 
 	mu      sync.Mutex
 	waiting map[uint64]chan reply
-	asking  map[uint64]context.CancelFunc
+	cancels map[uint64]context.CancelFunc
 	next    uint64
 	err     error // why the receiver ended
 }
@@ -44,7 +44,7 @@ func NewControl(socket *os.File, onEvent func(wire.Event), onAsk func(context.Co
 		onAsk:   onAsk,
 		done:    make(chan struct{}),
 		waiting: map[uint64]chan reply{},
-		asking:  map[uint64]context.CancelFunc{},
+		cancels: map[uint64]context.CancelFunc{},
 	}
 	go c.receive() // Close waits for it
 	return c, nil
@@ -81,7 +81,7 @@ func (c *Control) receive() {
 		close(answer)
 		delete(c.waiting, id)
 	}
-	for _, cancel := range c.asking {
+	for _, cancel := range c.cancels {
 		cancel()
 	}
 }
@@ -91,13 +91,13 @@ func (c *Control) ask(a *asked) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.Question == nil {
-		if cancel := c.asking[a.ID]; cancel != nil {
+		if cancel := c.cancels[a.ID]; cancel != nil {
 			cancel()
 		}
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.asking[a.ID] = cancel
+	c.cancels[a.ID] = cancel
 	c.asks.Go(func() { // Close waits for it
 		defer cancel()
 		answer := wire.Answer{Reason: approveWords}
@@ -106,7 +106,7 @@ func (c *Control) ask(a *asked) {
 			answer = c.onAsk(ctx, *a.Question)
 		}
 		c.mu.Lock()
-		delete(c.asking, a.ID)
+		delete(c.cancels, a.ID)
 		c.mu.Unlock()
 		_ = c.ch.send(request{Answer: &answered{a.ID, answer}}) // a broken socket ends the server
 	})

@@ -95,7 +95,7 @@ func (o *creator) create(in *gofuse.CreateIn, name string, out *gofuse.CreateOut
 		return gofuse.Status(errno(err))
 	}
 	defer p.Close()
-	fd, err := p.Open(int(in.Flags&keptFlags)|unix.O_CREAT|unix.O_EXCL, in.Mode&0o1777)
+	fd, err := p.Open(int(in.Flags&backingFlags)|unix.O_CREAT|unix.O_EXCL, in.Mode&0o1777)
 	if errors.Is(err, unix.EEXIST) && in.Flags&unix.O_EXCL == 0 {
 		return gofuse.Status(syscall.ESTALE) // the supervisor made it: the kernel looks again and opens
 	}

@@ -29,8 +29,8 @@ type data struct {
 // __FMODE_EXEC in include/linux/fs.h.
 const fmodeExec = 0x20
 
-// keptFlags are the open(2) flags that matter to the backing.
-const keptFlags = unix.O_ACCMODE | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_NOATIME
+// backingFlags are the open(2) flags that matter to the backing.
+const backingFlags = unix.O_ACCMODE | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_NOATIME
 
 // openOps are the operations an open asks for.
 func openOps(flags uint32) []policy.FileOp {
@@ -117,7 +117,7 @@ func (o *data) prepare(h *handle, in *gofuse.OpenIn) error {
 		return nil
 	}
 	h.mayChange = true
-	o.files.keepPrevious(o.tree.Paths(h.node), tree.Entry{DirFD: h.fd})
+	o.files.savePrevious(o.tree.Paths(h.node), tree.Entry{DirFD: h.fd})
 	if in.Flags&unix.O_TRUNC == 0 {
 		return nil
 	}

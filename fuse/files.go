@@ -127,9 +127,9 @@ func (f *files) giveOwner(p made, st *unix.Stat_t) error {
 	return p.Stat(st)
 }
 
-// keepPrevious stores the content of the file at p if the session has not changed it
+// savePrevious stores the content of the file at p if the session has not changed it
 // yet under its names. Only differences are made from it, so a failure is ignored.
-func (f *files) keepPrevious(names []string, p tree.Entry) {
+func (f *files) savePrevious(names []string, p tree.Entry) {
 	if f.previous == nil {
 		return
 	}

@@ -63,8 +63,8 @@ type handles struct {
 	spare []*handle // to be used again
 }
 
-// keptHandles bounds the closed handles that are used again.
-const keptHandles = 64
+// maxUnused bounds the closed handles that are used again.
+const maxUnused = 64
 
 func (t *handles) add(h *handle) {
 	slot := uint32(len(t.slots))
@@ -170,7 +170,7 @@ func (f *openFiles) put(h *handle) {
 	}
 	f.tree.Close(h.node)
 	fd := h.opened()
-	if len(f.handles.spare) < keptHandles {
+	if len(f.handles.spare) < maxUnused {
 		*h = handle{} // nobody else knows it
 		f.handles.spare = append(f.handles.spare, h)
 	}

@@ -20,7 +20,7 @@ type nodeFiles struct {
 // open opens a regular file by one of its names, or by descriptor when it
 // has none, and makes sure it is that file.
 func (f *nodeFiles) open(n *tree.Node, flags uint32) (int, error) {
-	keep := int(flags & keptFlags)
+	keep := int(flags & backingFlags)
 	for _, rel := range f.tree.Paths(n) {
 		p, err := f.files.locate(rel)
 		if err != nil {

@@ -53,7 +53,7 @@ func (o *remover) remove(h *gofuse.InHeader, name string, op policy.FileOp, flag
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	o.files.keepPrevious([]string{rel}, p)
+	o.files.savePrevious([]string{rel}, p)
 	var kept string
 	if soft {
 		kept, err = o.soft.save(h.Pid, v, p)

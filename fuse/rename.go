@@ -133,7 +133,7 @@ func (o *renamer) forgetListings(rel string) {
 func (o *renamer) replace(in *gofuse.RenameIn, src, dst *movement, replaces bool) (gone int, err error) {
 	var kept string
 	if replaces {
-		o.files.keepPrevious([]string{dst.from}, dst.at)
+		o.files.savePrevious([]string{dst.from}, dst.at)
 		if gone, err = dst.at.PinLastName(&dst.st); err != nil {
 			return 0, err
 		}

@@ -72,7 +72,7 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		}
 	}
 	if in.Valid&gofuse.FATTR_SIZE != 0 {
-		o.files.keepPrevious(names, tree.Entry{DirFD: fd})
+		o.files.savePrevious(names, tree.Entry{DirFD: fd})
 	}
 	if err := o.applySet(fd, n, in); err != nil {
 		return gofuse.Status(errno(err))

@@ -265,7 +265,7 @@ func (r *repositories) put(h *handle, rel string, data []byte) error {
 	if err := p.Stat(&st); err != nil {
 		return err
 	}
-	r.files.keepPrevious([]string{rel}, p)
+	r.files.savePrevious([]string{rel}, p)
 	now, err := r.install(p, &st, data)
 	if err != nil {
 		return err

@@ -153,7 +153,7 @@ func names(environment []string) []string {
 	return out
 }
 
-func lost(err error) wire.Exit { return wire.Exit{Kind: wire.ExitLost, Message: err.Error()} }
+func lostExit(err error) wire.Exit { return wire.Exit{Kind: wire.ExitLost, Message: err.Error()} }
 
 func ref(e wire.Exit) *wire.Exit { return &e }
 

@@ -81,7 +81,7 @@ func SessionConfig(operator OperatorConfig, r Request) Config {
 	}
 	c := Config{
 		Policy:      r.Policy,
-		Files:       Files{Governed: r.Boot.Governed, Store: r.Boot.KeepDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds},
+		Files:       Files{Governed: r.Boot.Governed, Store: r.Boot.StoreDir, Trash: operator.Trash, CacheSeconds: operator.CacheSeconds},
 		Environment: Environment{Inject: inject, Dir: r.Boot.EnvDir, Home: r.Boot.Home, Path: operator.Path},
 		Network:     Network{Shared: r.Boot.Network, Egress: out},
 		Cwd:         r.Cwd,

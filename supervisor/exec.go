@@ -20,7 +20,7 @@ import (
 // Otherwise processes that it leaves behind go on, and the result names them.
 func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, caller wire.Streams) (wire.Exit, wire.TreeEmpty, error) {
 	if err := s.life.enter(); err != nil {
-		return lost(err), wire.TreeEmpty{}, err
+		return lostExit(err), wire.TreeEmpty{}, err
 	}
 	defer s.life.leave()
 	defer s.journal.denial(req.ID)
@@ -32,7 +32,7 @@ func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, caller wire.St
 		exit, left, err = s.run(ctx, &c, caller)
 	}
 	if err != nil {
-		exit = ref(lost(err))
+		exit = ref(lostExit(err))
 	}
 	err = errors.Join(err, s.journal.emit(c.endEvent(*exit)))
 	last := s.explained(req.ID, *exit)

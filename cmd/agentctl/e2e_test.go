@@ -44,7 +44,7 @@ var programs = sync.OnceValues(func() (string, error) {
 // programsDir is where programs put them; empty: not built.
 var programsDir string
 
-// place is a target repository with a harness beside it.
+// fixture is a target repository with a harness beside it.
 type fixture struct {
 	t     testing.TB
 	bin   string

@@ -155,7 +155,7 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 	}
 	for _, name := range found {
 		for _, p := range lintFile(l, name, o.Forge) {
-			if !bases[filepath.Clean(name)] || !aboutTheWhole(p, name) {
+			if !bases[filepath.Clean(name)] || !withoutPosition(p, name) {
 				ps = append(ps, p)
 			}
 		}
@@ -163,9 +163,9 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 	return ps.Sorted(), len(named) + len(found), nil
 }
 
-// aboutTheWhole reports a problem of what a file does not write. A base need
+// withoutPosition reports a problem of what a file does not write. A base need
 // not be whole: those that build on it are checked.
-func aboutTheWhole(p harness.Problem, name string) bool {
+func withoutPosition(p harness.Problem, name string) bool {
 	start := p.At == harness.Origin{File: name, Line: 1, Column: 1}
 	return start && (p.Rule == harness.RuleRequired || p.Rule == harness.RuleUnsupport)
 }

@@ -100,13 +100,13 @@ func ruleName(r *wire.RuleAt) string {
 	return r.String()
 }
 
-func newAnswerCommand(word string, allow bool) *cobra.Command {
+func newAnswerCommand(verb string, allow bool) *cobra.Command {
 	var session string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     word + " ID",
-		Short:   strings.ToUpper(word[:1]) + word[1:] + " one thing that waits in a running session",
-		Example: "  agentsh approvals " + word + " --session work 7",
+		Use:     verb + " ID",
+		Short:   strings.ToUpper(verb[:1]) + verb[1:] + " one thing that waits in a running session",
+		Example: "  agentsh approvals " + verb + " --session work 7",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, _, err := attachOne(cmd.Context(), session)

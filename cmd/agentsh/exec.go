@@ -321,7 +321,7 @@ func (o *execOptions) openOneShot() (*oneShot, error) {
 func (o *execOptions) bootstrapOf(p *plan) wire.Bootstrap {
 	return wire.Bootstrap{
 		Version: wire.Current, Governed: []wire.Governed{{Backing: p.workspace, Path: p.workspace}},
-		Home: layout.CommandHome, KeepDir: p.state.Store(), Network: o.network, Degraded: o.degraded,
+		Home: layout.CommandHome, StoreDir: p.state.Store(), Network: o.network, Degraded: o.degraded,
 	}
 }
 

@@ -261,7 +261,7 @@ func trashFailure(err error) error {
 
 // restore puts one file back, by its session while that runs.
 func (e *trashEntry) restore(ctx context.Context, force bool) error {
-	done, err := e.ask(ctx, wire.KeepRequest{Restore: e.id, Force: force})
+	done, err := e.ask(ctx, wire.RecoveryRequest{Restore: e.id, Force: force})
 	if done || err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (e *trashEntry) restore(ctx context.Context, force bool) error {
 
 // purge removes one file for good.
 func (e *trashEntry) purge(ctx context.Context) error {
-	done, err := e.ask(ctx, wire.KeepRequest{Purge: []string{e.id}})
+	done, err := e.ask(ctx, wire.RecoveryRequest{Purge: []string{e.id}})
 	if done || err != nil {
 		return err
 	}
@@ -282,26 +282,26 @@ func (e *trashEntry) purge(ctx context.Context) error {
 }
 
 // ask has the entry's session do something if it runs and can be reached.
-func (e *trashEntry) ask(ctx context.Context, r wire.KeepRequest) (done bool, err error) {
+func (e *trashEntry) ask(ctx context.Context, r wire.RecoveryRequest) (done bool, err error) {
 	if !e.Running {
 		return false, nil
 	}
-	return eachRunning(ctx, func(one host.Running) (wire.KeepRequest, bool) {
+	return eachRunning(ctx, func(one host.Running) (wire.RecoveryRequest, bool) {
 		return r, one.Session == e.session.Session
 	})
 }
 
 // announce reports a written path to the running sessions that show it.
 func announce(ctx context.Context, path string) error {
-	_, err := eachRunning(ctx, func(one host.Running) (wire.KeepRequest, bool) {
-		return wire.KeepRequest{Changed: []string{path}}, path == one.Workspace || strings.HasPrefix(path, one.Workspace+"/")
+	_, err := eachRunning(ctx, func(one host.Running) (wire.RecoveryRequest, bool) {
+		return wire.RecoveryRequest{Changed: []string{path}}, path == one.Workspace || strings.HasPrefix(path, one.Workspace+"/")
 	})
 	return err
 }
 
 // eachRunning asks every running session for which want has a request, and
 // reports whether there was one.
-func eachRunning(ctx context.Context, want func(host.Running) (wire.KeepRequest, bool)) (asked bool, err error) {
+func eachRunning(ctx context.Context, want func(host.Running) (wire.RecoveryRequest, bool)) (asked bool, err error) {
 	registry, err := host.OpenRegistry()
 	if err != nil {
 		return false, nil //nolint:nilerr // without a runtime directory no session can be running in the background
@@ -323,7 +323,7 @@ func eachRunning(ctx context.Context, want func(host.Running) (wire.KeepRequest,
 			return asked, err
 		}
 		asked = true
-		if err := errors.Join(client.Keep(ctx, r), client.Close()); err != nil {
+		if err := errors.Join(client.Recover(ctx, r), client.Close()); err != nil {
 			return asked, err
 		}
 	}

@@ -135,7 +135,7 @@ func (s *Server) serve(ctx context.Context) {
 		if err != nil {
 			return // it was closed
 		}
-		peer, err := channel.OwnCaller(conn)
+		peer, err := channel.CheckCaller(conn)
 		if err != nil {
 			_ = conn.Close()
 			continue

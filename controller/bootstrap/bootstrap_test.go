@@ -252,7 +252,7 @@ func TestALinkOfTheRepositoryThatLeavesItIsNamed(t *testing.T) {
 	}
 }
 
-// place serves two directories as /sandbox and /tmp and counts the archives.
+// countingFiles serves two directories as /sandbox and /tmp and counts the archives.
 type countingFiles struct {
 	channel.Files
 	archives int

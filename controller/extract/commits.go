@@ -20,10 +20,10 @@ import (
 
 // Bounds of what the sandbox's git may say.
 const (
-	maxBranches = 32       // branches with new commits
-	maxCommits  = 1000     // commit ids in a result
-	maxSaid     = 1 << 20  // bytes of one command's output
-	maxHeader   = 64 << 10 // bytes before a bundle's pack
+	maxBranches      = 32       // branches with new commits
+	maxCommits       = 1000     // commit ids in a result
+	maxCommandOutput = 1 << 20  // bytes of one command's output
+	maxHeader        = 64 << 10 // bytes before a bundle's pack
 )
 
 // hardened are the settings of every git the host runs here. They beat what
@@ -83,7 +83,7 @@ func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Res
 	}
 	err = fetch(ctx, ex, in, tips, at)
 	if err == nil {
-		err = in.takeSound(ctx, tips, at, res)
+		err = in.publishSound(ctx, tips, at, res)
 	}
 	if err = errors.Join(err, os.RemoveAll(at.work)); err != nil {
 		return fmt.Errorf("commits: %w", err)
@@ -91,8 +91,8 @@ func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Res
 	return nil
 }
 
-// takeSound publishes the sound commits and keeps the bundle if there are others.
-func (in Input) takeSound(ctx context.Context, tips []tip, at scratch, res *Result) error {
+// publishSound publishes the sound commits and keeps the bundle if there are others.
+func (in Input) publishSound(ctx context.Context, tips []tip, at scratch, res *Result) error {
 	sound, refused, err := in.acceptableTips(ctx, tips, at)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (r *refusal) Error() string { return r.text }
 // ask runs one git in the sandbox and returns what it printed.
 func ask(ctx context.Context, ex sandbox.Executor, in Input, args ...string) (string, error) {
 	var out bytes.Buffer
-	err := runGit(ctx, ex, in, output{&out, maxSaid, time.Minute}, args...)
+	err := runGit(ctx, ex, in, output{&out, maxCommandOutput, time.Minute}, args...)
 	return strings.TrimSpace(out.String()), err
 }
 

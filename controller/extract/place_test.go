@@ -18,7 +18,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// place is a directory that plays the sandbox, reached over a real channel.
+// fakeSandbox is a directory that plays the sandbox, reached over a real channel.
 // Commands in it see INSIDE=1, which tells code that runs there from code that
 // runs on the host.
 type fakeSandbox struct {

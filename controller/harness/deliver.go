@@ -78,7 +78,7 @@ func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
 	case errors.Is(err, fs.ErrNotExist) && h.Optional.V:
 		return f, false
 	case err != nil:
-		e.ps.errorf(h.Src.At, RulePath, "host_files.src: %v", plainError(err))
+		e.ps.errorf(h.Src.At, RulePath, "host_files.src: %v", withoutPath(err))
 		return f, false
 	case !info.Mode().IsRegular():
 		e.ps.errorf(h.Src.At, RulePath, "host_files.src is not a regular file")
@@ -298,7 +298,7 @@ func (h *Harness) checkSource(ps *Problems, f HostFile, src Text) {
 	name := h.Path(src)
 	if !isEnvFile(f.Dest.V) {
 		if _, err := os.Stat(name); err != nil && !f.Optional.V && !filepath.IsAbs(src.V) {
-			ps.errorf(src.At, RulePath, "host_files.src: %s: %v", clip(src.V), plainError(err))
+			ps.errorf(src.At, RulePath, "host_files.src: %s: %v", clip(src.V), withoutPath(err))
 		}
 		return
 	}

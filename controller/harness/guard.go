@@ -38,8 +38,8 @@ func parseGuard(t *tree) guard {
 	return guard{at: t.at, expr: e}
 }
 
-// holds evaluates the guard. The second result says why it cannot be decided.
-func (g guard) holds(in guardInput) (bool, string) {
+// matches evaluates the guard. The second result says why it cannot be decided.
+func (g guard) matches(in guardInput) (bool, string) {
 	if g.expr == nil {
 		return false, g.why
 	}
@@ -99,7 +99,7 @@ func (p *guardParser) peek() string {
 	return ""
 }
 
-func (p *guardParser) take(tok string) bool {
+func (p *guardParser) accept(tok string) bool {
 	if p.peek() == tok {
 		p.next++
 		return true
@@ -125,7 +125,7 @@ func (p *guardParser) logic(depth int, op string, decides bool, operand func(int
 	if err != nil {
 		return nil, err
 	}
-	for p.take(op) {
+	for p.accept(op) {
 		right, err := operand(depth + 1)
 		if err != nil {
 			return nil, err
@@ -235,7 +235,7 @@ func (p *guardParser) operand(depth int) (expr, error) {
 		return func(in guardInput) (any, error) { b, err := truth(e, in); return !b, err }, nil
 	case tok == "(":
 		e, err := p.either(depth + 1)
-		if err == nil && !p.take(")") {
+		if err == nil && !p.accept(")") {
 			err = fmt.Errorf("a parenthesis is not closed")
 		}
 		return e, err
@@ -243,10 +243,10 @@ func (p *guardParser) operand(depth int) (expr, error) {
 		return p.list(depth)
 	case tok == "true" || tok == "false":
 		return func(guardInput) (any, error) { return tok == "true", nil }, nil
-	case tok == "has" && p.take("("):
+	case tok == "has" && p.accept("("):
 		name := p.peek()
 		p.next++
-		if _, err := lookup(name, guardInput{}, true); err != nil || !p.take(")") {
+		if _, err := lookup(name, guardInput{}, true); err != nil || !p.accept(")") {
 			return nil, fmt.Errorf("has() takes one name")
 		}
 		return func(in guardInput) (any, error) { return has(name, in), nil }, nil
@@ -261,13 +261,13 @@ func (p *guardParser) operand(depth int) (expr, error) {
 
 func (p *guardParser) list(depth int) (expr, error) {
 	var entries []expr
-	for !p.take("]") {
+	for !p.accept("]") {
 		e, err := p.operand(depth + 1)
 		if err != nil {
 			return nil, err
 		}
 		entries = append(entries, e)
-		if !p.take(",") && p.peek() != "]" {
+		if !p.accept(",") && p.peek() != "]" {
 			return nil, fmt.Errorf("a list is not closed")
 		}
 	}

@@ -261,7 +261,7 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 	for at := (Origin{File: name, Line: 1, Column: 1}); ; {
 		resolved, err := resolve(name)
 		if err != nil {
-			ps.errorf(at, RuleFile, "%s: %v", name, plainError(err))
+			ps.errorf(at, RuleFile, "%s: %v", name, withoutPath(err))
 			break
 		}
 		if len(files) > 0 && !beneath(root, resolved) {

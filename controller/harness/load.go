@@ -20,12 +20,12 @@ func (l *Loader) Load(name string) (*Harness, Problems) {
 	}
 	root, err := l.root(name)
 	if err != nil {
-		ps.errorf(start, RuleFile, "%v", plainError(err))
+		ps.errorf(start, RuleFile, "%v", withoutPath(err))
 		return nil, ps
 	}
 	files := l.chain(name, root, &ps)
 	if ps.HasErrors() || len(files) == 0 {
-		return nil, ps.told()
+		return nil, ps.merged()
 	}
 	h := &Harness{File: name, Root: root, Forge: l.options.Forge}
 	h.merged, h.skipped = l.merge(files, &ps)
@@ -34,9 +34,9 @@ func (l *Loader) Load(name string) (*Harness, Problems) {
 	h.check(&ps)
 	ps = append(ps, h.unsupported(Warning)...)
 	if ps.HasErrors() {
-		return nil, ps.told()
+		return nil, ps.merged()
 	}
-	return h, ps.told()
+	return h, ps.merged()
 }
 
 func (l *Loader) root(name string) (string, error) {
@@ -128,14 +128,14 @@ func (h *Harness) checkPath(ps *Problems, where string, want pathKind, t *tree) 
 	}
 	resolved, err := filepath.EvalSymlinks(h.Path(Text{V: filepath.FromSlash(t.text)}))
 	if err != nil {
-		ps.errorf(t.at, RulePath, "%s: %s: %v", where, clip(t.text), plainError(err))
+		ps.errorf(t.at, RulePath, "%s: %s: %v", where, clip(t.text), withoutPath(err))
 		ps.hint("paths start from %s", h.Root)
 		return
 	}
 	info, err := os.Stat(resolved)
 	switch {
 	case err != nil:
-		ps.errorf(t.at, RulePath, "%s: %s: %v", where, clip(t.text), plainError(err))
+		ps.errorf(t.at, RulePath, "%s: %s: %v", where, clip(t.text), withoutPath(err))
 	case want == pathDir && !info.IsDir():
 		ps.errorf(t.at, RulePath, "%s: %s is not a directory", where, clip(t.text))
 	case want == pathFile && !info.Mode().IsRegular():

@@ -126,15 +126,15 @@ func equal(a, b *tree) bool {
 	return true
 }
 
-// settled is the merged tree without what null removed.
-func settled(t *tree) *tree {
+// normalized returns the merged tree without the keys that null removes.
+func normalized(t *tree) *tree {
 	if t == nil || t.shape != shapeDict {
 		return t
 	}
 	out := newDict(t.at)
 	for _, k := range t.keys {
 		if v := t.dict[k]; v.shape != shapeNull {
-			out.put(k, settled(v))
+			out.put(k, normalized(v))
 		}
 	}
 	return out
@@ -144,7 +144,7 @@ func settled(t *tree) *tree {
 func inherited(t *tree) *tree {
 	out := newDict(t.at)
 	for _, k := range t.keys {
-		if f := find(fields, k); f != nil && !f.own {
+		if f := find(fields, k); f != nil && !f.private {
 			out.put(k, t.dict[k])
 		}
 	}
@@ -168,7 +168,7 @@ func (l *Loader) merge(files []*file, ps *Problems) (*tree, Problems) {
 			out = m.dict(fields, out, block, "")
 		}
 		for _, o := range f.overlays {
-			holds, why := o.when.holds(guardInput{forge: l.options.Forge, event: l.options.Event})
+			holds, why := o.when.matches(guardInput{forge: l.options.Forge, event: l.options.Event})
 			if why != "" {
 				skipped.warnf(o.when.at, RuleUnsupport, "the overlay is not merged: %s", why)
 			} else if holds {
@@ -176,7 +176,7 @@ func (l *Loader) merge(files []*file, ps *Problems) (*tree, Problems) {
 			}
 		}
 	}
-	return settled(out), skipped
+	return normalized(out), skipped
 }
 
 func (f *file) at() Origin { return Origin{File: f.name, Line: 1, Column: 1} }

@@ -221,7 +221,7 @@ func TestGuardsFollowTheCommonExpressionLanguage(t *testing.T) {
 		{`event.none.deep || true`, true}, {`true || event.none`, true}, {`event.none && false`, false}, {`false && event.none`, false},
 		{`event.kind == "issue" && event.source.system == "jira"`, true}, {`event.kind == true`, false},
 	} {
-		got, why := parseGuard(&tree{text: c.when}).holds(in)
+		got, why := parseGuard(&tree{text: c.when}).matches(in)
 		if got != c.want || why != "" {
 			t.Errorf("%s gives %v %s", c.when, got, why)
 		}

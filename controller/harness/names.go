@@ -38,7 +38,7 @@ func (b *builder) checkNames(t *tree) {
 			at := vars.dict[name].at
 			switch {
 			case !env.ValidName(name):
-				b.ps.errorf(at, RuleName, "env.%s: %s is not %s", side, quoted(name), identSays)
+				b.ps.errorf(at, RuleName, "env.%s: %s is not %s", side, quoted(name), identText)
 			case side == "runner" && strings.HasPrefix(name, "AGENTSH_"):
 				b.ps.errorf(at, RuleReserved, "env.runner: %s belongs to the run", name)
 			case side == "sandbox" && reservedInSandbox(name) != "":

@@ -142,11 +142,11 @@ func (ps Problems) Sorted() Problems {
 	return kept
 }
 
-// maxProblems is how many problems are told of one harness.
+// maxProblems bounds the problems that are reported for one harness.
 const maxProblems = 200
 
-// told is ps sorted, the first [maxProblems] of them.
-func (ps Problems) told() Problems {
+// merged returns the first [maxProblems] problems of ps, sorted.
+func (ps Problems) merged() Problems {
 	ps = ps.Sorted()
 	if len(ps) <= maxProblems {
 		return ps

@@ -43,7 +43,7 @@ func LoadProvider(name, shown string) (*Provider, Problems) {
 	if t == nil {
 		return nil, ps
 	}
-	t = settled(t)
+	t = normalized(t)
 	for i := range providerFields {
 		if f := &providerFields[i]; f.required && t.dict[f.name] == nil && !hasKey(n, f.name) {
 			ps.errorf(start, RuleRequired, "the provider has no %s", f.name)
@@ -177,7 +177,7 @@ func LoadProviders(dir, shown string) ([]Provider, Problems) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		if !os.IsNotExist(err) {
-			ps.errorf(Origin{File: shown, Line: 1, Column: 1}, RuleFile, "%v", plainError(err))
+			ps.errorf(Origin{File: shown, Line: 1, Column: 1}, RuleFile, "%v", withoutPath(err))
 		}
 		return nil, ps
 	}

@@ -20,13 +20,13 @@ const maxFile = 1 << 20
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, plainError(err)
+		return nil, withoutPath(err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, plainError(err)
+		return nil, withoutPath(err)
 	case info.IsDir():
 		return nil, errors.New("is a directory, not a file")
 	case !info.Mode().IsRegular():
@@ -34,7 +34,7 @@ func ReadFile(name string) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, plainError(err)
+		return nil, withoutPath(err)
 	}
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("is larger than %d bytes", maxFile)
@@ -42,8 +42,8 @@ func ReadFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// plainError is err without the operation and path, which the place already tells.
-func plainError(err error) error {
+// withoutPath is err without the operation and path, which the place already tells.
+func withoutPath(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
 		return pe.Err

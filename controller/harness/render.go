@@ -37,18 +37,18 @@ func (x *Expanded) Render(w io.Writer) error {
 // plain writes a value so that expanding it gives the value.
 func plain(v string) string { return strings.ReplaceAll(v, "$", "$$") }
 
-// replacer gives the text shown for a map entry or the source of a host file,
+// replaceFunc gives the text shown for a map entry or the source of a host file,
 // by its destination; not ok: the entry is left out.
-type replacer func(where, key string, t *tree) (string, bool)
+type replaceFunc func(where, key string, t *tree) (string, bool)
 
 // renderer writes lines and remembers the first error.
 type renderer struct {
 	w       io.Writer
 	err     error
-	replace replacer
+	replace replaceFunc
 }
 
-func render(w io.Writer, t *tree, replace replacer) error {
+func render(w io.Writer, t *tree, replace replaceFunc) error {
 	if replace == nil {
 		replace = func(_, _ string, t *tree) (string, bool) { return t.text, true }
 	}

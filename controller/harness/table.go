@@ -44,7 +44,7 @@ type field struct {
 	kind     kind
 	doc      string // one sentence for the JSON Schema
 	merge    mergeRule
-	own      bool // a base does not pass it on
+	private  bool // a base does not pass it on
 	layered  bool // may be written in forge and overlay blocks
 	required bool // must be there after merging, or in each mapping of a list
 	path     pathKind
@@ -81,7 +81,7 @@ var (
 	noNewline  = regexp.MustCompile(`^[^\n\r]*$`)
 )
 
-const identSays = "letters, digits and _, not starting with a digit"
+const identText = "letters, digits and _, not starting with a digit"
 
 // envFields are the keys of env. The keys of the maps are checked as names of
 // variables, with the reserved ones, in [checkNames].
@@ -110,7 +110,7 @@ var validationFields = []field{
 var containerFields = []field{
 	{name: "harness", kind: kindBool, doc: "Run the agent itself in the sandbox."},
 	{name: "backend", kind: kindText, format: format{pattern: nameRE, means: "letters, digits, _ and -"}, doc: "Kind of sandbox."},
-	{name: "env_passthrough", kind: kindList, format: format{pattern: identRE, means: identSays},
+	{name: "env_passthrough", kind: kindList, format: format{pattern: identRE, means: identText},
 		doc: "Host variables that cross into the sandbox."},
 }
 
@@ -161,7 +161,7 @@ var skillFields = []field{
 
 var pluginFields = []field{
 	{name: "path", kind: kindText, required: true, path: pathDir, doc: "Directory of the plugin."},
-	{name: "env", kind: kindMap, keys: format{pattern: identRE, means: identSays}, doc: "Variables exported before the runtime starts."},
+	{name: "env", kind: kindMap, keys: format{pattern: identRE, means: identText}, doc: "Variables exported before the runtime starts."},
 	{name: "pi", kind: kindStruct, doc: "Options of the pi runtime.", fields: []field{
 		{name: "args", kind: kindList, doc: "Flags the plugin registers."},
 	}},
@@ -169,9 +169,9 @@ var pluginFields = []field{
 
 // fields is the schema of a harness file, in the order it is rendered.
 var fields = []field{
-	{name: "version", kind: kindInt, own: true, limits: limits{min: 1, max: 1}, doc: "Version of this language; 1."},
-	{name: "schema_version", kind: kindInt, own: true, limits: limits{min: 1, max: 1}, doc: "The same as version."},
-	{name: "base", kind: kindText, own: true, doc: "Harness this one builds on, relative to the file that names it."},
+	{name: "version", kind: kindInt, private: true, limits: limits{min: 1, max: 1}, doc: "Version of this language; 1."},
+	{name: "schema_version", kind: kindInt, private: true, limits: limits{min: 1, max: 1}, doc: "The same as version."},
+	{name: "base", kind: kindText, private: true, doc: "Harness this one builds on, relative to the file that names it."},
 	{
 		name:     "agent",
 		kind:     kindText,
@@ -250,7 +250,7 @@ var fields = []field{
 			doc: "Name of the server."},
 		{name: "script", kind: kindText, required: true, path: pathFile, doc: "Program of the server."},
 		{name: "port", kind: kindInt, required: true, limits: limits{min: 1, max: 65535}, doc: "Port the sandbox connects to."},
-		{name: "env", kind: kindMap, expands: true, keys: format{pattern: identRE, means: identSays}, doc: "Variables of the server."},
+		{name: "env", kind: kindMap, expands: true, keys: format{pattern: identRE, means: identText}, doc: "Variables of the server."},
 	}},
 	{
 		name:   "privilege_levels",
@@ -259,11 +259,11 @@ var fields = []field{
 		keys:   format{pattern: stageRE, means: "pre_script, runtime, post_script or default"},
 		doc:    "Privilege of the token of each stage.",
 	},
-	{name: "allowed_remote_resources", kind: kindList, own: true, doc: "URL prefixes resources may be fetched from."},
-	{name: "allow_runtime_fetch", kind: kindBool, own: true, off: "false", doc: "The agent may fetch resources."},
-	{name: "max_runtime_fetches", kind: kindInt, own: true, limits: limits{min: 1, max: 1000}, doc: "Most resources the agent may fetch."},
-	{name: "forge", kind: kindForge, own: true, doc: "What differs per forge."},
-	{name: "overlays", kind: kindOverlay, own: true, doc: "What differs where a guard holds."},
+	{name: "allowed_remote_resources", kind: kindList, private: true, doc: "URL prefixes resources may be fetched from."},
+	{name: "allow_runtime_fetch", kind: kindBool, private: true, off: "false", doc: "The agent may fetch resources."},
+	{name: "max_runtime_fetches", kind: kindInt, private: true, limits: limits{min: 1, max: 1000}, doc: "Most resources the agent may fetch."},
+	{name: "forge", kind: kindForge, private: true, doc: "What differs per forge."},
+	{name: "overlays", kind: kindOverlay, private: true, doc: "What differs where a guard holds."},
 }
 
 // find is the field named name, or nil.
@@ -305,9 +305,9 @@ var providerFields = []field{
 		doc:      "Kind of provider, as the gateway knows it.",
 	},
 	{name: "description", kind: kindText, doc: "One line for people."},
-	{name: "credentials", kind: kindMap, keys: format{pattern: identRE, means: identSays}, expands: true,
+	{name: "credentials", kind: kindMap, keys: format{pattern: identRE, means: identText}, expands: true,
 		doc: "Secrets; each value is ${NAME} of the host."},
-	{name: "config", kind: kindMap, keys: format{pattern: identRE, means: identSays}, expands: true, doc: "Settings that are no secrets."},
+	{name: "config", kind: kindMap, keys: format{pattern: identRE, means: identText}, expands: true, doc: "Settings that are no secrets."},
 	{
 		name:   "endpoints",
 		kind:   kindList,
@@ -316,6 +316,6 @@ var providerFields = []field{
 	},
 	{name: "header", kind: kindText, format: format{pattern: headerRE, means: "the name of an HTTP header"},
 		doc: "HTTP header that carries the credential."},
-	{name: "query", kind: kindText, format: format{pattern: identRE, means: identSays}, doc: "Query parameter that carries the credential."},
+	{name: "query", kind: kindText, format: format{pattern: identRE, means: identText}, doc: "Query parameter that carries the credential."},
 	{name: "path", kind: kindBool, doc: "The credential stands in the path of requests."},
 }

@@ -23,7 +23,7 @@ func Scrub(err error, values []string, keep ...error) error {
 	if err == nil {
 		return nil
 	}
-	if !holds(err, values) {
+	if !containsValue(err, values) {
 		return err
 	}
 	out := scrubbed{text: scrubText(err.Error(), values)}
@@ -35,9 +35,9 @@ func Scrub(err error, values []string, keep ...error) error {
 	return out
 }
 
-// holds reports whether the text of an error, or of a wrapped error, contains a
+// containsValue reports whether the text of an error, or of a wrapped error, contains a
 // value.
-func holds(err error, values []string) bool {
+func containsValue(err error, values []string) bool {
 	if err == nil {
 		return false
 	}
@@ -46,9 +46,9 @@ func holds(err error, values []string) bool {
 	}
 	switch e := err.(type) { //nolint:errorlint // every error of the tree is looked at
 	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return holds(err, values) })
+		return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return containsValue(err, values) })
 	case interface{ Unwrap() error }:
-		return holds(e.Unwrap(), values)
+		return containsValue(e.Unwrap(), values)
 	}
 	return false
 }

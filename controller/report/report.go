@@ -31,7 +31,7 @@ type Report struct {
 	Findings []scan.Finding
 	Log      *auditreport.Report
 	Network  []*Connection
-	Agent    []*Said
+	Agent    []*AgentEvent
 	Usage    []*Usage
 	Files    []File
 
@@ -46,12 +46,12 @@ type Omitted struct {
 
 // Bounds of a page. What does not fit is counted.
 const (
-	maxSaid     = 3000
-	maxTargets  = 500
-	maxModels   = 50
-	textShown   = 8000 // characters of what the agent said
-	resultShown = 4000 // characters of what a tool answered
-	nameShown   = 300  // characters
+	maxAgentEvents = 3000
+	maxTargets     = 500
+	maxModels      = 50
+	textShown      = 8000 // characters of what the agent said
+	resultShown    = 4000 // characters of what a tool answered
+	nameShown      = 300  // characters
 )
 
 // Fact is a line of what the run was.
@@ -81,9 +81,8 @@ type Step struct {
 	X, Wide float64 // of the run's time, in percent
 }
 
-// Said is one thing the agent said or did. Lines that follow each other are
-// one.
-type Said struct {
+// AgentEvent is one event of the agent. Successive lines are one event.
+type AgentEvent struct {
 	At        time.Time
 	Iteration int
 	New       bool // first of its iteration
@@ -322,11 +321,11 @@ func (r *Report) said(e record.AgentEvent) {
 			return
 		}
 	}
-	if len(r.Agent) == maxSaid {
+	if len(r.Agent) == maxAgentEvents {
 		r.Omitted.Agent++
 		return
 	}
-	s := &Said{
+	s := &AgentEvent{
 		At: e.Time, Iteration: e.Iteration, New: last < 0 || r.Agent[last].Iteration != e.Iteration, Kind: text.Short(e.Kind, 40),
 		Tool: text.Short(e.Tool, 80),
 		Text: lines(e.Text, textShown), Failed: e.Failed || e.Kind == runtime.EventError, lines: 1,

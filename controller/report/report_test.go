@@ -489,7 +489,7 @@ func TestAPageSaysWhatIsMissing(t *testing.T) {
 func TestAPageIsBounded(t *testing.T) {
 	long := strings.Repeat("<x>", 100_000)
 	r := &Report{Run: record.Run{Record: record.Record{RunID: "r"}}, Log: &auditreport.Report{}}
-	for i := range 3 * maxSaid {
+	for i := range 3 * maxAgentEvents {
 		r.said(record.AgentEvent{Iteration: i, Event: runtime.Event{Kind: runtime.EventSaid, Text: long[:20_000]}})
 		r.said(record.AgentEvent{Event: runtime.Event{Kind: runtime.EventUsage, Usage: &runtime.Usage{Model: fmt.Sprint(i), Input: 1}}})
 	}
@@ -497,9 +497,9 @@ func TestAPageIsBounded(t *testing.T) {
 		r.connection(wire.Event{Type: wire.EventNet, Target: fmt.Sprint(i, long[:2000])})
 	}
 	r.finish()
-	if len(r.Agent) != maxSaid || r.Omitted.Agent == 0 || len(r.Network) != maxTargets || r.Omitted.Network == 0 ||
+	if len(r.Agent) != maxAgentEvents || r.Omitted.Agent == 0 || len(r.Network) != maxTargets || r.Omitted.Network == 0 ||
 		len(r.Usage) != maxModels ||
-		r.TotalUsage().Input != 3*maxSaid {
+		r.TotalUsage().Input != 3*maxAgentEvents {
 		t.Errorf("%d said, %d destinations, %d models", len(r.Agent), len(r.Network), len(r.Usage))
 	}
 }

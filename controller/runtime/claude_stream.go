@@ -12,7 +12,7 @@ import (
 
 // Bounds of texts in events, in bytes. The transcripts have them whole.
 const (
-	maxSaid   = 64 << 10
+	maxText   = 64 << 10
 	maxAnswer = 16 << 10 // of a tool
 	maxInput  = 2 << 10  // of a tool
 )
@@ -67,7 +67,7 @@ func (p *claudeParser) Close() {
 	p.usage.Add(p.part)
 	if !p.ended && p.usage.Turns > 0 {
 		u := p.usage
-		p.say(Event{Kind: EventUsage, Usage: &u})
+		p.emitText(Event{Kind: EventUsage, Usage: &u})
 	}
 }
 
@@ -128,8 +128,8 @@ type claudeBlock struct {
 	Content json.RawMessage `json:"content"`
 }
 
-// say emits an event of standard output.
-func (p *claudeParser) say(e Event) {
+// emitText emits an event of standard output.
+func (p *claudeParser) emitText(e Event) {
 	e.Stream = "stdout"
 	p.emit(e)
 }
@@ -151,12 +151,12 @@ func (p *claudeParser) object(data []byte) bool {
 	case "user":
 		for _, b := range claudeBlocks(l.Message.Content) {
 			if b.Type == "tool_result" {
-				p.say(Event{Kind: EventToolResult, Call: Clean(b.Call), Text: cut(claudeText(b.Content), maxAnswer), Failed: b.IsError})
+				p.emitText(Event{Kind: EventToolResult, Call: Clean(b.Call), Text: cut(claudeText(b.Content), maxAnswer), Failed: b.IsError})
 			}
 		}
 	case "system":
 		if l.Subtype == "api_retry" {
-			p.say(
+			p.emitText(
 				Event{
 					Kind: EventError,
 					Text: fmt.Sprintf("the model's API failed (%s, status %s), attempt %d", word(l.Error), word(l.Status), l.Attempt),
@@ -195,9 +195,9 @@ func claudeText(data json.RawMessage) string {
 func (p *claudeParser) assistant(b claudeBlock) {
 	switch {
 	case b.Type == "text" && strings.TrimSpace(b.Text) != "":
-		p.say(Event{Kind: EventSaid, Text: cut(b.Text, maxSaid)})
+		p.emitText(Event{Kind: EventSaid, Text: cut(b.Text, maxText)})
 	case b.Type == "tool_use":
-		p.say(Event{Kind: EventToolCall, Tool: Clean(b.Name), Call: Clean(b.ID), Text: inputText(b.Input)})
+		p.emitText(Event{Kind: EventToolCall, Tool: Clean(b.Name), Call: Clean(b.ID), Text: inputText(b.Input)})
 	}
 }
 
@@ -213,12 +213,12 @@ func (p *claudeParser) count(l claudeLine) {
 
 func (p *claudeParser) result(l claudeLine) {
 	for _, d := range l.Denials {
-		p.say(Event{Kind: EventError, Text: "permission denied: " + Clean(d.Tool) + " " + inputText(d.Input)})
+		p.emitText(Event{Kind: EventError, Text: "permission denied: " + Clean(d.Tool) + " " + inputText(d.Input)})
 	}
 	u := Usage{Model: p.part.Model, Turns: l.Turns, CostUSD: l.Cost}
 	l.Usage.add(&u)
 	if !p.ended {
-		p.say(Event{Kind: EventUsage, Usage: &u})
+		p.emitText(Event{Kind: EventUsage, Usage: &u})
 	}
 	p.ended = true
 	text := l.Result
@@ -229,7 +229,7 @@ func (p *claudeParser) result(l claudeLine) {
 	if failed && text == "" {
 		text = strings.ReplaceAll(l.Subtype, "_", " ")
 	}
-	p.say(Event{Kind: EventResult, Text: cut(text, maxSaid), Failed: failed})
+	p.emitText(Event{Kind: EventResult, Text: cut(text, maxText), Failed: failed})
 }
 
 // mainInputs are the fields of a tool's input that say most of it.

@@ -107,7 +107,7 @@ func TestHostileOutputOfClaudeIsBounded(t *testing.T) {
 					t.Errorf("%.60q: not clean: %.100q", line, text)
 				}
 			}
-			if len(e.Text) > maxSaid+100 {
+			if len(e.Text) > maxText+100 {
 				t.Errorf("%.60q: a text of %d bytes", line, len(e.Text))
 			}
 		}

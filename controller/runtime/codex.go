@@ -215,7 +215,7 @@ func (p *codexParser) item(it codexItem, done bool) {
 	switch it.Type {
 	case "agent_message":
 		if done {
-			p.last = clean(it.Text, limitSaid)
+			p.last = clean(it.Text, limitText)
 			p.emit(Event{Kind: EventSaid, Text: p.last})
 		}
 		return

@@ -180,7 +180,7 @@ func (p *geminiParser) read(object []byte) bool {
 		return false
 	}
 	if r.Type == "message" {
-		if r.Role == "assistant" && p.say.Len() < limitSaid {
+		if r.Role == "assistant" && p.say.Len() < limitText {
 			p.say.WriteString(r.Content)
 		}
 		return true
@@ -225,7 +225,7 @@ func (p *geminiParser) said() {
 	if p.say.Len() == 0 {
 		return
 	}
-	p.last = clean(p.say.String(), limitSaid)
+	p.last = clean(p.say.String(), limitText)
 	p.say.Reset()
 	p.emit(Event{Kind: EventSaid, Text: p.last})
 }

@@ -168,7 +168,7 @@ func (p *opencodeParser) read(object []byte) bool {
 	switch r.Type {
 	case "step_start", "reasoning":
 	case "text":
-		p.last = clean(r.Part.Text, limitSaid)
+		p.last = clean(r.Part.Text, limitText)
 		p.emit(Event{Kind: EventSaid, Text: p.last})
 	case "tool_use":
 		p.tool(r.Part)

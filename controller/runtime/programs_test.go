@@ -154,7 +154,7 @@ func TestTextsOfTheModelAreCleanAndBounded(t *testing.T) {
 func checkEvent(t *testing.T, name string, e Event) {
 	t.Helper()
 	for _, text := range []string{e.Text, e.Tool, e.Call} {
-		if len(text) > limitSaid+limitAnswer {
+		if len(text) > limitText+limitAnswer {
 			t.Fatalf("%s: %s of %d bytes", name, e.Kind, len(text))
 		}
 		for line := range strings.SplitSeq(text, "\n") {

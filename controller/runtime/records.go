@@ -11,7 +11,7 @@ import (
 
 // Bounds of texts in events, in bytes.
 const (
-	limitSaid   = 64 << 10 // of the model
+	limitText   = 64 << 10 // of the model
 	limitAnswer = 16 << 10 // of a tool
 	limitCall   = 2 << 10  // a tool's input in short
 )

@@ -80,7 +80,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 			_ = n.Reject(ssh.Prohibited, "the server opens nothing")
 		}
 	})
-	if c.hello, err = sayHello(sc, cfg); err != nil {
+	if c.hello, err = sendHello(sc, cfg); err != nil {
 		_ = sc.Close()
 		c.wg.Wait()
 		return nil, fmt.Errorf("channel hello: %w", errors.Join(err, ctx.Err()))
@@ -101,8 +101,8 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	return c, nil
 }
 
-// sayHello exchanges hellos and judges the server's.
-func sayHello(conn ssh.Conn, cfg ClientConfig) (wire.Hello, error) {
+// sendHello exchanges hellos and judges the server's.
+func sendHello(conn ssh.Conn, cfg ClientConfig) (wire.Hello, error) {
 	if cfg.Instance == "" {
 		cfg.Instance = rand.Text()
 	}

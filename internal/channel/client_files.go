@@ -103,9 +103,9 @@ func (c *Client) Changes(ctx context.Context) ([]wire.Change, error) {
 	return list, wrap("changes", "", err)
 }
 
-// Keep asks about what the session keeps for its user.
-func (c *Client) Keep(ctx context.Context, r wire.KeepRequest) error {
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &r}, body{})
+// Recover asks about what the session keeps for its user.
+func (c *Client) Recover(ctx context.Context, r wire.RecoveryRequest) error {
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRecovery, Recovery: &r}, body{})
 	return wrap("keep", "", err)
 }
 
@@ -132,7 +132,7 @@ func (c *Client) Freeze(ctx context.Context) (ended <-chan struct{}, unfreeze fu
 	var failed error // set before done is closed
 	end := c.freezes.begin()
 	go func() { // unfreeze waits for it, or the failure below
-		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpKeep, Keep: &wire.KeepRequest{Freeze: true}}, body{in: in, out: frozen})
+		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRecovery, Recovery: &wire.RecoveryRequest{Freeze: true}}, body{in: in, out: frozen})
 		end()
 		_ = in.CloseWithError(io.ErrClosedPipe) // unfreeze must not wait for a reader
 		failed = wrap("freeze", "", err)

@@ -13,16 +13,16 @@ import (
 	"agentsh/internal/wire"
 )
 
-// keeper freezes until it is asked to unfreeze, or the connection ends.
-type keeper struct {
+// recoverer freezes until it is asked to unfreeze, or the connection ends.
+type recoverer struct {
 	handler
 	ended chan error
 	list  []wire.Change
 }
 
-func (k *keeper) Keep(context.Context, wire.KeepRequest) error { return nil }
+func (k *recoverer) Recover(context.Context, wire.RecoveryRequest) error { return nil }
 
-func (k *keeper) Freeze(ctx context.Context, in io.Reader, out io.Writer) error {
+func (k *recoverer) Freeze(ctx context.Context, in io.Reader, out io.Writer) error {
 	if _, err := out.Write([]byte{0}); err != nil {
 		return err
 	}
@@ -53,9 +53,9 @@ func (s *stoppable) Read(p []byte) (int, error) {
 }
 
 // freezing is a connection with a freeze, of which the client may be stopped.
-func freezing(t *testing.T) (k *keeper, client *stoppable, c *Client, lost <-chan struct{}, release func([]wire.Change) error) {
+func freezing(t *testing.T) (k *recoverer, client *stoppable, c *Client, lost <-chan struct{}, release func([]wire.Change) error) {
 	server, end := wires()
-	k, client = &keeper{ended: make(chan error, 1)}, &stoppable{Conn: end, stopped: make(chan struct{}, 1)}
+	k, client = &recoverer{ended: make(chan error, 1)}, &stoppable{Conn: end, stopped: make(chan struct{}, 1)}
 	served := make(chan error, 1)
 	go func() {
 		served <- NewServer(server, ServerConfig{HostKey: hostKey, AuthorizedKey: clientPub, Handler: k}).Serve(context.Background())

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnCaller refuses callers of a Unix socket other than this user and root, and such that run in
+// CheckCaller refuses callers of a Unix socket other than this user and root, and such that run in
 // another pid namespace, as every command of a session does. It returns who calls. See unix(7), SO_PEERCRED.
-func OwnCaller(conn net.Conn) (unix.Ucred, error) {
+func CheckCaller(conn net.Conn) (unix.Ucred, error) {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
 		return unix.Ucred{}, errors.New("the connection is no socket")

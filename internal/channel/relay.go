@@ -154,7 +154,7 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 			return nil, nil, err
 		}
 		first, what = req, fileWords(req)
-		if req.Op == wire.OpKeep {
+		if req.Op == wire.OpRecovery {
 			return nil, nil, &wire.Error{Code: wire.CodeUnsupported, Message: "what a session keeps is not for this client"}
 		}
 	case typeEvents:

@@ -95,7 +95,7 @@ func TestARelayNamesItsCallerAndReportsTheCall(t *testing.T) {
 	if err := c.Mkdir(ctx, "/y\n", 0o755); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("mkdir: %v", err)
 	}
-	if err := c.Keep(ctx, wire.KeepRequest{}); err == nil || !strings.Contains(err.Error(), "not for this client") {
+	if err := c.Recover(ctx, wire.RecoveryRequest{}); err == nil || !strings.Contains(err.Error(), "not for this client") {
 		t.Errorf("keep: %v", err)
 	}
 	if _, err := c.Approvals(ctx); err == nil {

@@ -95,13 +95,13 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 	case req.Op == wire.OpChanges:
 		changes, err := s.cfg.Handler.Changes(ctx)
 		return nil, changes, err
-	case req.Op == wire.OpKeep && req.Keep != nil:
-		if k, ok := s.cfg.Handler.(Keeper); ok {
-			if req.Keep.Freeze {
+	case req.Op == wire.OpRecovery && req.Recovery != nil:
+		if k, ok := s.cfg.Handler.(Recoverer); ok {
+			if req.Recovery.Freeze {
 				defer s.freezes.begin()()
 				return nil, nil, k.Freeze(ctx, in, atOnce{out})
 			}
-			return nil, nil, k.Keep(ctx, *req.Keep)
+			return nil, nil, k.Recover(ctx, *req.Recovery)
 		}
 	}
 	return nil, nil, &wire.Error{Code: wire.CodeUnsupported, Message: fmt.Sprintf("file operation %.64q is not offered", req.Op)}

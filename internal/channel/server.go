@@ -34,9 +34,9 @@ type Handler interface {
 	Events(ctx context.Context, from uint64) iter.Seq2[wire.Event, error]
 }
 
-// Keeper is a [Handler] whose session has a trash and can be frozen.
-type Keeper interface {
-	Keep(ctx context.Context, r wire.KeepRequest) error
+// Recoverer is a [Handler] whose session has a trash and can be frozen.
+type Recoverer interface {
+	Recover(ctx context.Context, r wire.RecoveryRequest) error
 	// Freeze freezes the files and writes a byte to out. It unfreezes them when in
 	// ends, or after the list of changes that in reports. No deadline ends it: a
 	// client that is stopped may go on.
@@ -67,30 +67,30 @@ type Clients struct {
 	used     map[string]bool
 	order    []string // of used, oldest first
 	running  int      // commands whose end was not told
-	told     chan struct{}
+	reported chan struct{}
 }
 
-// Told is closed when the end of every command has been told that was asked for
+// Reported is closed when the end of every command has been told that was asked for
 // until now. It may be called once.
-func (c *Clients) Told() <-chan struct{} {
+func (c *Clients) Reported() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told = make(chan struct{})
+	c.reported = make(chan struct{})
 	if c.running == 0 {
-		close(c.told)
+		close(c.reported)
 	}
-	return c.told
+	return c.reported
 }
 
 // count adds to the commands whose end was not told.
 func (c *Clients) count(by int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.running += by; c.running == 0 && by < 0 && c.told != nil {
+	if c.running += by; c.running == 0 && by < 0 && c.reported != nil {
 		select {
-		case <-c.told:
+		case <-c.reported:
 		default:
-			close(c.told)
+			close(c.reported)
 		}
 	}
 }

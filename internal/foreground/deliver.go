@@ -21,7 +21,7 @@ import (
 type StreamError struct {
 	Stream string
 	Err    error
-	// Told says that the command was not ended for it and that the command's own end
+	// Reported says that the command was not ended for it and that the command's own end
 	// counts: the output was not read after a signal or a timeout had ended the
 	// command, or the input was empty.
 	Reported bool

@@ -157,7 +157,7 @@ func JudgeConfig(data, old []byte, at Location) []Problem {
 		}
 		return problems
 	}
-	stays := standing(old)
+	stays := existing(old)
 	for i := range list {
 		s := &list[i]
 		leads := at.Moved && s.key() == "core.worktree"
@@ -179,9 +179,9 @@ func (s *setting) identity() string {
 	return strings.Join([]string{s.section, s.sub, s.name, fmt.Sprint(s.blank), s.value}, "\x00")
 }
 
-// standing are the settings of a configuration that is there. Of one that cannot
+// existing are the settings of a configuration that is there. Of one that cannot
 // be read none stays.
-func standing(old []byte) map[string]bool {
+func existing(old []byte) map[string]bool {
 	list, _ := parseConfig(old)
 	out := make(map[string]bool, len(list))
 	for i := range list {

@@ -31,19 +31,19 @@ var allowedKeys = sync.OnceValue(func() map[string]check {
 
 // addFormat has what describes the repository and who works in it.
 func addFormat(add func(check, ...string)) {
-	add(words("0", "1"), "core.repositoryFormatVersion", "lfs.repositoryFormatVersion")
-	add(words("sha1", "sha256"), "extensions.objectFormat", "extensions.compatObjectFormat")
-	add(words("files", "reftable"), "extensions.refStorage")
+	add(oneOf("0", "1"), "core.repositoryFormatVersion", "lfs.repositoryFormatVersion")
+	add(oneOf("sha1", "sha256"), "extensions.objectFormat", "extensions.compatObjectFormat")
+	add(oneOf("files", "reftable"), "extensions.refStorage")
 	add(boolean, "extensions.worktreeConfig", "extensions.preciousObjects", "extensions.relativeWorktrees", "extensions.noop",
 		"core.fileMode", "core.bare", "core.symlinks", "core.ignoreCase", "core.precomposeUnicode", "core.trustCtime",
 		"core.quotePath", "core.sparseCheckout", "core.sparseCheckoutCone", "core.splitIndex", "core.preloadIndex",
 		"core.multiPackIndex", "core.commitGraph", "core.useReplaceRefs", "core.warnAmbiguousRefs", "core.fsyncObjectFiles",
 		"index.sparse", "index.skipHash", "feature.manyFiles", "feature.experimental")
-	add(words("true", "yes", "on", "1"), "core.protectHFS", "core.protectNTFS")
-	add(words("false", "no", "off", "0"), "core.fsmonitor")
-	add(words("/dev/null"), "core.hooksPath")
-	add(words("", "cat"), "core.pager")
-	add(word, "extensions.partialClone", "core.logAllRefUpdates", "core.hideDotFiles", "core.autocrlf", "core.eol", "core.safecrlf",
+	add(oneOf("true", "yes", "on", "1"), "core.protectHFS", "core.protectNTFS")
+	add(oneOf("false", "no", "off", "0"), "core.fsmonitor")
+	add(oneOf("/dev/null"), "core.hooksPath")
+	add(oneOf("", "cat"), "core.pager")
+	add(plainValue, "extensions.partialClone", "core.logAllRefUpdates", "core.hideDotFiles", "core.autocrlf", "core.eol", "core.safecrlf",
 		"core.abbrev", "core.checkStat", "core.untrackedCache", "core.sharedRepository", "core.createObject", "core.fsync",
 		"core.fsyncMethod", "core.whitespace", "core.disambiguate", "index.version", "index.threads", "core.notesRef")
 	add(text, "core.commentChar", "core.commentString", "init.defaultBranch", "i18n.commitEncoding", "i18n.logOutputEncoding",
@@ -60,22 +60,22 @@ func addRemotes(add func(check, ...string)) {
 	add(text, "remote.*.fetch", "branch.*.merge", "branch.*.description", "branch.*.vscode-merge-base", "branch.*.gh-merge-base",
 		"branch.*.github-pr-owner-number", "remote.*.gh-resolved", "submodule.active", "submodule.*.branch")
 	add(matching(`^[A-Za-z0-9:=.+%,/_-]*$`, "write a filter as blob:none"), "remote.*.partialCloneFilter")
-	add(words("--tags", "--no-tags"), "remote.*.tagOpt")
-	add(word, "branch.*.rebase", "remote.*.followRemoteHEAD", "submodule.*.ignore",
+	add(oneOf("--tags", "--no-tags"), "remote.*.tagOpt")
+	add(plainValue, "branch.*.rebase", "remote.*.followRemoteHEAD", "submodule.*.ignore",
 		"submodule.*.fetchRecurseSubmodules", "submodule.alternateErrorStrategy", "submodule.alternateLocation",
 		"submodule.fetchJobs", "fetch.recurseSubmodules", "push.recurseSubmodules")
 	add(boolean, "remote.*.promisor", "remote.*.prune", "remote.*.pruneTags", "remote.*.skipDefaultUpdate", "remote.*.skipFetchAll",
 		"submodule.*.active", "submodule.*.shallow", "submodule.recurse", "submodule.propagateBranches", "fetch.prune",
 		"fetch.pruneTags", "fetch.writeCommitGraph", "fetch.fsckObjects", "transfer.fsckObjects", "receive.fsckObjects")
-	add(words("checkout", "rebase", "merge", "none"), "submodule.*.update")
+	add(oneOf("checkout", "rebase", "merge", "none"), "submodule.*.update")
 	add(boolean, "receive.denyDeletes", "receive.denyNonFastForwards", "receive.denyDeleteCurrent", "uploadpack.allowFilter",
 		"uploadpack.allowAnySHA1InWant", "uploadpack.allowTipSHA1InWant", "uploadpack.allowReachableSHA1InWant")
-	add(word, "receive.denyCurrentBranch", "fetch.parallel", "fetch.unpackLimit", "receive.unpackLimit", "transfer.unpackLimit")
+	add(plainValue, "receive.denyCurrentBranch", "fetch.parallel", "fetch.unpackLimit", "receive.unpackLimit", "transfer.unpackLimit")
 }
 
 // addHabits has how commands behave and what their output looks like.
 func addHabits(add func(check, ...string)) {
-	add(word, "push.default", "push.autoSetupRemote", "push.followTags", "push.useForceIfIncludes", "pull.rebase", "pull.ff",
+	add(plainValue, "push.default", "push.autoSetupRemote", "push.followTags", "push.useForceIfIncludes", "pull.rebase", "pull.ff",
 		"merge.ff", "merge.conflictStyle", "merge.renames", "merge.autoStash", "merge.log", "merge.stat", "merge.renameLimit",
 		"merge.directoryRenames", "rebase.autoStash", "rebase.autoSquash", "rebase.updateRefs", "rebase.stat", "rebase.backend",
 		"rebase.missingCommitsCheck", "rebase.abbreviateCommands", "rebase.forkPoint", "rebase.rebaseMerges",
@@ -92,7 +92,7 @@ func addHabits(add func(check, ...string)) {
 	add(matching(`^[A-Za-z0-9# -]*$`, "write the name of a colour"), "color.ui", "color.branch", "color.diff",
 		"color.status", "color.interactive", "color.pager", "color.grep", "color.decorate", "color.showBranch")
 	// Not rebase.instructionFormat: with %n it writes lines of a todo list.
-	add(word, "fetch.negotiationAlgorithm", "fetch.output", "http.postBuffer")
+	add(plainValue, "fetch.negotiationAlgorithm", "fetch.output", "http.postBuffer")
 	add(boolean, "core.longPaths", "difftool.prompt", "mergetool.prompt", "mergetool.keepBackup")
 	add(matching(`^refs/notes/[A-Za-z0-9*/_-]*$`, "write a ref below refs/notes/"), "notes.rewriteRef", "notes.displayRef")
 	for _, name := range []string{"pushUpdateRejected", "pushNonFFCurrent", "statusHints", "detachedHead", "addIgnoredFile",
@@ -120,18 +120,18 @@ func addStorage(add func(check, ...string)) {
 // addLFS has what git-lfs writes by itself, and its endpoints.
 func addLFS(add func(check, ...string)) {
 	add(plainURL, "lfs.url", "lfs.pushUrl", "remote.*.lfsUrl", "remote.*.lfsPushUrl")
-	add(word, "lfs.*.access", "lfs.*.locksVerify", "lfs.locksVerify", "lfs.concurrentTransfers", "lfs.batch",
+	add(plainValue, "lfs.*.access", "lfs.*.locksVerify", "lfs.locksVerify", "lfs.concurrentTransfers", "lfs.batch",
 		"lfs.allowIncompletePush", "lfs.basicTransfersOnly", "lfs.skipDownloadErrors", "lfs.setLockableReadOnly",
 		"lfs.pruneOffsetDays", "lfs.fetchRecentRefsDays", "lfs.fetchRecentCommitsDays", "lfs.fetchRecentAlways")
 	add(text, "lfs.fetchInclude", "lfs.fetchExclude")
-	add(words("git-lfs clean -- %f"), "filter.*.clean")
-	add(words("git-lfs smudge -- %f", "git-lfs smudge --skip -- %f"), "filter.*.smudge")
-	add(words("git-lfs filter-process", "git-lfs filter-process --skip"), "filter.*.process")
+	add(oneOf("git-lfs clean -- %f"), "filter.*.clean")
+	add(oneOf("git-lfs smudge -- %f", "git-lfs smudge --skip -- %f"), "filter.*.smudge")
+	add(oneOf("git-lfs filter-process", "git-lfs filter-process --skip"), "filter.*.process")
 	add(boolean, "filter.*.required")
 }
 
-// words allows these values.
-func words(list ...string) check {
+// oneOf allows these values.
+func oneOf(list ...string) check {
 	return func(value string, _ Location) string {
 		if slices.Contains(list, value) {
 			return ""
@@ -163,7 +163,7 @@ func matching(expression, hint string) check {
 	}
 }
 
-var word = matching(`^[A-Za-z0-9][A-Za-z0-9 ,:./=_+-]*$|^-?[0-9]*$`, "the value may be a plain word or number")
+var plainValue = matching(`^[A-Za-z0-9][A-Za-z0-9 ,:./=_+-]*$|^-?[0-9]*$`, "the value may be a plain word or number")
 
 // text allows what is shown or compared and never run.
 func text(value string, _ Location) string {
@@ -218,18 +218,18 @@ func (at Location) inside(name string) bool {
 	if !path.IsAbs(name) {
 		name = at.Dir + "/" + name
 	}
-	return slices.ContainsFunc(at.Roots, func(root string) bool { return holds(root, path.Clean(name)) })
+	return slices.ContainsFunc(at.Roots, func(root string) bool { return contains(root, path.Clean(name)) })
 }
 
-// holds reports whether a clean path is root or lies below it.
-func holds(root, name string) bool {
+// contains reports whether a clean path is root or lies below it.
+func contains(root, name string) bool {
 	return name == root || strings.HasPrefix(name, strings.TrimSuffix(root, "/")+"/")
 }
 
 // home names the tree that the repository is in, for a message.
 func (at Location) home() string {
 	for _, root := range at.Roots {
-		if holds(root, at.Dir) {
+		if contains(root, at.Dir) {
 			return root
 		}
 	}

@@ -47,7 +47,7 @@ func Install(rootDir, self string) ([]State, error) {
 	if err := r.write(root); err != nil { // first: it distinguishes a shim of any age from a shell
 		return nil, err
 	}
-	if err := placeProgram(root, self); err != nil {
+	if err := installProgram(root, self); err != nil {
 		return nil, err
 	}
 	for _, e := range r.Entries {
@@ -154,8 +154,8 @@ func describe(root *os.Root, name string) (Entry, error) {
 	return e, err
 }
 
-// placeProgram copies the program into the root.
-func placeProgram(root *os.Root, self string) error {
+// installProgram copies the program into the root.
+func installProgram(root *os.Root, self string) error {
 	f, err := os.Open(self)
 	if err != nil {
 		return err

@@ -114,7 +114,7 @@ func (c *content) read(from *os.File, at, until, size int64) (int64, error) {
 		clear(block[n:]) // it was cut meanwhile, which its times tell
 		if allZero(block) {
 			c.zeros(at, at+int64(len(block)))
-		} else if err := c.take(block, at); err != nil {
+		} else if err := c.add(block, at); err != nil {
 			return 0, err
 		}
 		at += int64(len(block))
@@ -122,7 +122,7 @@ func (c *content) read(from *os.File, at, until, size int64) (int64, error) {
 	return at, nil
 }
 
-func (c *content) take(block []byte, at int64) error {
+func (c *content) add(block []byte, at int64) error {
 	c.sum.Write(block)
 	c.data += int64(len(block))
 	if c.to == nil {

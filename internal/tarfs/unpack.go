@@ -242,10 +242,10 @@ func (u *unpacker) parents(dir string) error {
 	if err := u.root.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	return u.own(u.root, dir)
+	return u.chown(u.root, dir)
 }
 
-func (u *unpacker) own(parent *os.Root, name string) error {
+func (u *unpacker) chown(parent *os.Root, name string) error {
 	if u.opts.Owner == nil {
 		return nil
 	}
@@ -262,7 +262,7 @@ func (u *unpacker) dir(e wire.ManifestEntry) error {
 	if err := u.cur.Mkdir(path.Base(string(e.Path)), 0o700); err != nil {
 		return err
 	}
-	return u.own(u.cur, path.Base(string(e.Path)))
+	return u.chown(u.cur, path.Base(string(e.Path)))
 }
 
 func (u *unpacker) symlink(e wire.ManifestEntry) error {
@@ -273,7 +273,7 @@ func (u *unpacker) symlink(e wire.ManifestEntry) error {
 		return err
 	}
 	u.entries = append(u.entries, e)
-	return u.own(u.cur, path.Base(string(e.Path)))
+	return u.chown(u.cur, path.Base(string(e.Path)))
 }
 
 func (u *unpacker) file(tr *tar.Reader, e wire.ManifestEntry) error {

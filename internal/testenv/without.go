@@ -52,7 +52,7 @@ func becomeWithout(things, argv []string) error {
 	}
 	var program []unix.SockFilter
 	for _, thing := range things {
-		program = append(program, taken(thing)...)
+		program = append(program, seccompFilter(thing)...)
 	}
 	program = append(program, unix.SockFilter{Code: 0x06, K: 0x7fff0000}) // SECCOMP_RET_ALLOW
 	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -62,8 +62,8 @@ func becomeWithout(things, argv []string) error {
 	return unix.Exec(argv[0], argv, os.Environ())
 }
 
-// taken is the part of a filter that takes one thing away.
-func taken(thing string) []unix.SockFilter {
+// seccompFilter is the part of a filter that takes one thing away.
+func seccompFilter(thing string) []unix.SockFilter {
 	const (
 		flags = unix.CLONE_NEWNS | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 			unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP

@@ -83,34 +83,34 @@ func (e *Error) Is(target error) bool {
 
 // Operations of [FileRequest].
 const (
-	OpStat    = "stat"
-	OpList    = "list"
-	OpRead    = "read"
-	OpWrite   = "write"
-	OpMkdir   = "mkdir"
-	OpRemove  = "remove"
-	OpCopyIn  = "copy_in"
-	OpCopyOut = "copy_out"
-	OpChanges = "changes"
-	OpKeep    = "keep"
+	OpStat     = "stat"
+	OpList     = "list"
+	OpRead     = "read"
+	OpWrite    = "write"
+	OpMkdir    = "mkdir"
+	OpRemove   = "remove"
+	OpCopyIn   = "copy_in"
+	OpCopyOut  = "copy_out"
+	OpChanges  = "changes"
+	OpRecovery = "recovery"
 )
 
 // FileRequest is one operation of the files channel. Exactly the part that
 // belongs to Op is read.
 type FileRequest struct {
-	Op        string       `json:"op"`
-	Path      Name         `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
-	Mode      uint32       `json:"mode,omitempty"`      // mkdir
-	Recursive bool         `json:"recursive,omitempty"` // remove
-	Read      *ReadRange   `json:"read,omitempty"`
-	Write     *WriteFile   `json:"write,omitempty"`
-	Out       *CopyOut     `json:"out,omitempty"`
-	Keep      *KeepRequest `json:"keep,omitempty"`
+	Op        string           `json:"op"`
+	Path      Name             `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
+	Mode      uint32           `json:"mode,omitempty"`      // mkdir
+	Recursive bool             `json:"recursive,omitempty"` // remove
+	Read      *ReadRange       `json:"read,omitempty"`
+	Write     *WriteFile       `json:"write,omitempty"`
+	Out       *CopyOut         `json:"out,omitempty"`
+	Recovery  *RecoveryRequest `json:"recovery,omitempty"`
 }
 
-// KeepRequest is about what a session keeps for its user. Exactly one part is
-// set.
-type KeepRequest struct {
+// RecoveryRequest restores or purges deleted files, or freezes the files. Exactly one
+// part is set.
+type RecoveryRequest struct {
 	Restore string   `json:"restore,omitempty"` // id in the session's trash
 	Force   bool     `json:"force,omitempty"`   // restore: replace what has the name now
 	Purge   []string `json:"purge,omitempty"`   // ids in the session's trash

@@ -48,7 +48,7 @@ type Bootstrap struct {
 	Home            string            `json:"home"`                  // inside the sandbox
 	AuditPath       string            `json:"audit_path"`            // outside the sandbox
 	AuditKey        string            `json:"audit_key"`             // file of the key of the log's anchor; empty: AuditPath and ".key"
-	KeepDir         string            `json:"keep_dir,omitempty"`    // store of what users may want back, outside; empty: none
+	StoreDir        string            `json:"store_dir,omitempty"`   // directory of the trash and the checkpoints, outside; empty: none
 	HostKey         []byte            `json:"host_key"`              // OpenSSH private key of the supervisor
 	AuthorizedKey   []byte            `json:"authorized_key"`        // OpenSSH public key of the controller
 	Network         bool              `json:"network"`               // true: share the caller's network, said loudly

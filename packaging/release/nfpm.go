@@ -39,7 +39,7 @@ func (m *maker) describe(entry yaml.Node, arch string, programs []binary) (map[s
 	if err != nil {
 		return nil, nil, err
 	}
-	name := take(copied, "file_name_template")
+	name := removeKey(copied, "file_name_template")
 	if name == nil || name.Value != "{{ .ConventionalFileName }}" {
 		return nil, nil, fmt.Errorf("line %d: file_name_template must be {{ .ConventionalFileName }}, as nfpm names files", entry.Line)
 	}
@@ -47,12 +47,12 @@ func (m *maker) describe(entry yaml.Node, arch string, programs []binary) (map[s
 		return nil, nil, err
 	}
 	var formats []string
-	if n := take(copied, "formats"); n != nil {
+	if n := removeKey(copied, "formats"); n != nil {
 		if err := n.Decode(&formats); err != nil {
 			return nil, nil, err
 		}
 	}
-	take(copied, "id")
+	removeKey(copied, "id")
 	var d map[string]any
 	if err := copied.Decode(&d); err != nil {
 		return nil, nil, err
@@ -81,9 +81,9 @@ func clone(n yaml.Node) (*yaml.Node, error) {
 	return &out, out.Encode(value)
 }
 
-// take removes a key from a mapping and returns its value, or nil if it is
+// removeKey removes a key from a mapping and returns its value, or nil if it is
 // missing.
-func take(mapping *yaml.Node, key string) *yaml.Node {
+func removeKey(mapping *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		if mapping.Content[i].Value == key {
 			value := mapping.Content[i+1]

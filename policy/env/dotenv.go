@@ -91,11 +91,11 @@ func parse(name string, data []byte) ([]located, error) {
 
 // at is the position of an offset, as people are shown it.
 func (s *scanner) at(offset int) string {
-	line, column := s.place(offset)
+	line, column := s.position(offset)
 	return fmt.Sprintf("%s:%d:%d", s.file, line, column)
 }
 
-func (s *scanner) place(offset int) (line, column int) {
+func (s *scanner) position(offset int) (line, column int) {
 	if offset < s.counted {
 		s.counted, s.lines = 0, 0
 	}
@@ -105,7 +105,7 @@ func (s *scanner) place(offset int) (line, column int) {
 }
 
 func (s *scanner) fail(offset int, msg string) {
-	line, column := s.place(offset)
+	line, column := s.position(offset)
 	s.errs = append(s.errs, &SyntaxError{File: s.file, Line: line, Column: column, Msg: msg})
 }
 

@@ -43,7 +43,7 @@ func Baseline(p Environment) []Var {
 // pinned reports a baseline variable that no filter removes.
 func pinned(name string) bool { return name == "SHLVL" }
 
-// kept says why a request can never set name, whatever the allow list says.
+// fixedReason says why a request can never set name, whatever the allow list says.
 func fixedReason(name string) string {
 	switch {
 	case strings.HasPrefix(name, supervisorPrefix):

@@ -62,7 +62,7 @@ func NewSet(kind Kind, patterns []Numbered) *Set {
 		}
 	}
 	for _, e := range open {
-		s.place(e, count)
+		s.insert(e, count)
 	}
 	s.sort()
 	return s
@@ -123,8 +123,8 @@ func wholePart(text string) string {
 	return part
 }
 
-// place keeps an alternative where the fewest others would be.
-func (s *Set) place(e entry, count map[slot]int) {
+// insert keeps an alternative where the fewest others would be.
+func (s *Set) insert(e entry, count map[slot]int) {
 	slots := s.slots(e.alt)
 	if len(slots) == 0 {
 		s.rest = append(s.rest, e)

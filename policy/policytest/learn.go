@@ -17,8 +17,8 @@ import (
 	"agentsh/policy/syntax"
 )
 
-// crowd is how many names in one directory become a pattern for all of it.
-const crowd = 4
+// minSiblings is how many names in one directory become a pattern for all of it.
+const minSiblings = 4
 
 // Learn writes a policy that allows what a recorded session was allowed to do
 // and denies everything else. Programs are grouped into one rule, paths by
@@ -279,10 +279,10 @@ func (l *learner) filePart(part policy.FileOp, byOps map[policy.FileOp]map[strin
 			byPath[file] = ops & part
 		}
 	}
-	crowds := l.crowds(byPath)
+	crowds := l.collapsed(byPath)
 	for file, ops := range byPath {
 		pattern := l.abstract(file)
-		if dir := crowdOf(crowds, file); dir != "" {
+		if dir := siblingsOf(crowds, file); dir != "" {
 			pattern, ops = l.abstract(dir)+"/**", crowds[dir]
 		}
 		if byOps[ops] == nil {
@@ -302,10 +302,10 @@ func opWords(ops policy.FileOp) []string {
 	return words
 }
 
-// crowds are the directories that stand for what lies in them, with the
+// collapsed are the directories that stand for what lies in them, with the
 // operations seen there. The outermost ones are kept. A directory two levels
 // below the root at least: nobody means all of /etc or /home.
-func (l *learner) crowds(byPath map[string]policy.FileOp) map[string]policy.FileOp {
+func (l *learner) collapsed(byPath map[string]policy.FileOp) map[string]policy.FileOp {
 	members := map[string]int{}
 	ops := map[string]policy.FileOp{}
 	for file, o := range byPath {
@@ -316,12 +316,12 @@ func (l *learner) crowds(byPath map[string]policy.FileOp) map[string]policy.File
 	}
 	out := map[string]policy.FileOp{}
 	for dir, n := range members {
-		if n >= crowd {
+		if n >= minSiblings {
 			out[dir] = ops[dir]
 		}
 	}
 	for dir := range out {
-		if crowdOf(out, path.Dir(dir)) != "" {
+		if siblingsOf(out, path.Dir(dir)) != "" {
 			delete(out, dir)
 		}
 	}
@@ -345,8 +345,8 @@ func (l *learner) collapsible(dir string) bool {
 	return strings.Count(dir, "/") >= 2
 }
 
-// crowdOf is the outermost crowd that file is or lies in.
-func crowdOf(crowds map[string]policy.FileOp, file string) string {
+// siblingsOf is the outermost crowd that file is or lies in.
+func siblingsOf(crowds map[string]policy.FileOp, file string) string {
 	found := ""
 	for dir := file; dir != "/"; dir = path.Dir(dir) {
 		if _, ok := crowds[dir]; ok {

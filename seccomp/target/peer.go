@@ -57,10 +57,10 @@ func (t *Target) Self() (Peer, error) {
 	return self, nil
 }
 
-// Own reports whether number means the thread or its process in the thread's pid
+// Identify reports whether number means the thread or its process in the thread's pid
 // namespace. name is the base name of the program, empty if it cannot be read. Own is much
 // faster than [Target.Self].
-func (t *Target) Own(number int) (name string, own bool, err error) {
+func (t *Target) Identify(number int) (name string, own bool, err error) {
 	text, err := readProc(t.proc, "status")
 	if err != nil {
 		return "", false, fmt.Errorf("read the status of thread %d: %w", t.TID, err)

@@ -364,7 +364,7 @@ func TestAThreadsIDsAreRead(t *testing.T) {
 	}
 	for number, want := range map[int]bool{os.Getpid(): true, unix.Gettid(): true, os.Getppid(): false, 1: false, 0: false,
 		-os.Getpid(): false} {
-		name, own, err := o.Own(number)
+		name, own, err := o.Identify(number)
 		if err != nil || own != want || own && name != filepath.Base(program) {
 			t.Errorf("%d: own is %v, program %q, %v", number, own, name, err)
 		}

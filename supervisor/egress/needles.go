@@ -16,8 +16,8 @@ type needles struct {
 	// text may begin at the start of the window.
 	shift [1 << 16]uint8
 	ends  map[uint16][]int // forms by the block that ends their first window
-	// heads holds the prefixes of the texts by their last byte, longest first.
-	heads [256][][]byte
+	// prefixes holds the prefixes of the texts by their last byte, longest first.
+	prefixes [256][][]byte
 }
 
 // newNeedles prepares a search. Each form has shortestValue bytes or more.
@@ -39,11 +39,11 @@ func newNeedles(forms []form) *needles {
 		last := block(f.text, n.window-1)
 		n.ends[last] = append(n.ends[last], at)
 		for k := 1; k < len(f.text); k++ {
-			n.heads[f.text[k-1]] = append(n.heads[f.text[k-1]], f.text[:k])
+			n.prefixes[f.text[k-1]] = append(n.prefixes[f.text[k-1]], f.text[:k])
 		}
 	}
-	for _, heads := range n.heads {
-		slices.SortFunc(heads, func(a, b []byte) int { return len(b) - len(a) })
+	for _, list := range n.prefixes {
+		slices.SortFunc(list, func(a, b []byte) int { return len(b) - len(a) })
 	}
 	return n
 }
@@ -86,12 +86,12 @@ func (n *needles) containsFold(b []byte) bool {
 	return false
 }
 
-// held returns how many bytes at the end of b may be the beginning of a text.
-func (n *needles) held(b []byte) int {
+// partial returns how many bytes at the end of b may be the beginning of a text.
+func (n *needles) partial(b []byte) int {
 	if len(b) == 0 {
 		return 0
 	}
-	for _, head := range n.heads[b[len(b)-1]] {
+	for _, head := range n.prefixes[b[len(b)-1]] {
 		if bytes.HasSuffix(b, head) {
 			return len(head)
 		}

@@ -267,7 +267,7 @@ func (s *scrubbed) fill(b []byte) int {
 		}
 		return len(b)
 	}
-	held := s.values.held(b)
+	held := s.values.partial(b)
 	s.waiting = append(s.waiting[:0], b[len(b)-held:]...)
 	return len(b) - held
 }

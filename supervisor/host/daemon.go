@@ -217,7 +217,7 @@ func (d *daemon) awaitCallers(ctx context.Context) {
 	limit := time.NewTimer(farewell)
 	defer limit.Stop()
 	select {
-	case <-d.server.Clients.Told():
+	case <-d.server.Clients.Reported():
 	case <-limit.C:
 	case <-ctx.Done():
 	}
@@ -267,7 +267,7 @@ func (d *daemon) leave(err error) error {
 
 // connection serves one caller.
 func (d *daemon) connection(ctx context.Context, conn net.Conn) {
-	if _, err := channel.OwnCaller(conn); err != nil {
+	if _, err := channel.CheckCaller(conn); err != nil {
 		d.session.Config().Log.Warn("connection refused", "reason", err)
 		_ = conn.Close()
 		return

@@ -148,7 +148,7 @@ s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)`, socket)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = channel.OwnCaller(conn)
+			_, err = channel.CheckCaller(conn)
 			conn.Close()
 			if err := cmd.Wait(); err != nil {
 				t.Error(err)

@@ -160,9 +160,9 @@ func (h *handler) close() error {
 	return errors.Join(append(errs, h.log.Close())...)
 }
 
-// Keep restores and removes deleted files, and has commands see files that were
+// Recover restores and removes deleted files, and has commands see files that were
 // written behind the mounts.
-func (h *handler) Keep(ctx context.Context, r wire.KeepRequest) error {
+func (h *handler) Recover(ctx context.Context, r wire.RecoveryRequest) error {
 	f := h.session.Files()
 	switch {
 	case r.Restore != "":

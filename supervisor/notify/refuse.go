@@ -54,7 +54,7 @@ func excepted(c *call, r *seccomp.RefusedCall) (bool, error) {
 		if number == 0 {
 			continue // the caller, or nobody
 		}
-		if _, own, err := t.Own(number); err != nil || !own {
+		if _, own, err := t.Identify(number); err != nil || !own {
 			return false, err
 		}
 	}

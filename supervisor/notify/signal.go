@@ -62,7 +62,7 @@ func toSelf(c *call, t *target.Target, number, signal int) (bool, error) {
 	if number <= 0 {
 		return false, nil
 	}
-	name, own, err := t.Own(number)
+	name, own, err := t.Identify(number)
 	if err != nil || !own {
 		return false, err
 	}

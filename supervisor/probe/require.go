@@ -34,7 +34,7 @@ var requirements = map[string]requirement{
 	"fuse_passthrough":  {primitives: []string{"fuse", "fuse_passthrough"}, check: governsFiles},
 	"mount_namespace":   {primitives: []string{"mount_namespace", "mount_api"}},
 	"pid_namespace":     {primitives: []string{"pid_namespace"}},
-	"net_namespace":     {primitives: []string{"net_namespace"}, check: ownNetwork},
+	"net_namespace":     {primitives: []string{"net_namespace"}, check: requireNetwork},
 	"landlock":          {primitives: []string{"landlock"}},
 	"landlock_scopes":   {primitives: []string{"landlock_scopes"}},
 	"cgroup":            {primitives: []string{"cgroup"}},
@@ -53,7 +53,7 @@ func governsFiles(s Session) error {
 	return nil
 }
 
-func ownNetwork(s Session) error {
+func requireNetwork(s Session) error {
 	if s.SharedNetwork {
 		return errors.New("the session shares the network of this machine")
 	}

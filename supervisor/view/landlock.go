@@ -54,7 +54,7 @@ func (c *landlockOnly) Prepare(p *policy.Policy, plan *Plan) error {
 	if err := plan.reaches(c.User); err != nil {
 		return err
 	}
-	return errors.Join(c.excludesOwnFiles(plan), sessionFiles{c.Options, plan, Files{}}.writeStartup())
+	return errors.Join(c.checkOwnFiles(plan), sessionFiles{c.Options, plan, Files{}}.writeStartup())
 }
 
 // check refuses what needs a mount, and a kernel whose Landlock is too old.
@@ -106,9 +106,9 @@ func (c *landlockOnly) makeHome(plan *Plan) error {
 	return nil
 }
 
-// excludesOwnFiles refuses a plan in which commands of the supervisor's own user
+// checkOwnFiles refuses a plan in which commands of the supervisor's own user
 // could write to the files of agentsh.
-func (c *landlockOnly) excludesOwnFiles(plan *Plan) error {
+func (c *landlockOnly) checkOwnFiles(plan *Plan) error {
 	if isRoot() {
 		return nil // commands run as another user
 	}

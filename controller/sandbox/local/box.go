@@ -137,7 +137,7 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 	return wire.Bootstrap{
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Backing: b.dir.tree(), Path: Root}},
-		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.dir.auditLog(), KeepDir: b.dir.storeDir(),
+		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.dir.auditLog(), StoreDir: b.dir.storeDir(),
 		HostKey: b.keys.host, AuthorizedKey: b.keys.clientPublic, Credentials: s.Credentials, Program: s.Program,
 	}
 }
