@@ -74,8 +74,9 @@ func newLintCommand() *cobra.Command {
 		Use:   "lint [FILE|DIR]...",
 		Short: "Check harness files",
 		Long: `lint checks harness files with their bases and reports every problem with its
-place. A directory stands for its harness files; without an argument that is
-the current one. Without --forge the blocks of all forges are checked in turn.
+place. A directory stands for the harness files in it or in its directory
+harness: all YAML files but the policies that they name. Without an argument the
+current directory is checked, without --forge the blocks of all forges in turn.
 
 Exit code 2 when a problem is an error.`,
 		Args:              cobra.ArbitraryArgs,
@@ -143,6 +144,7 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 		found = append(found, files...)
 	}
 	l := harness.NewLoader(o)
+	found = withoutPolicies(l, found)
 	var ps harness.Problems
 	for _, name := range named {
 		ps = append(ps, lintFile(l, name, o.Forge)...)
@@ -168,6 +170,29 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 func withoutPosition(p harness.Problem, name string) bool {
 	start := p.At == harness.Origin{File: name, Line: 1, Column: 1}
 	return start && (p.Rule == harness.RuleRequired || p.Rule == harness.RuleUnsupport)
+}
+
+// withoutPolicies leaves out the files that another one names as its policy.
+func withoutPolicies(l *harness.Loader, files []string) []string {
+	policies := map[string]bool{}
+	for _, name := range files {
+		h, _ := l.Load(name)
+		if h == nil || !h.Policy.IsSet() {
+			continue
+		}
+		policy := h.Policy.V
+		if !filepath.IsAbs(policy) {
+			policy = filepath.Join(h.Root, policy)
+		}
+		policies[policy] = true
+	}
+	return slices.DeleteFunc(files, func(name string) bool {
+		full, err := filepath.Abs(name)
+		if err == nil {
+			full, err = filepath.EvalSymlinks(full)
+		}
+		return err == nil && policies[full]
+	})
 }
 
 // harnessFiles are the YAML files of a directory, or of its directory harness.
