@@ -210,8 +210,8 @@ func (o *renamer) moveAway(tid uint32, src, dst *movement) (exists bool, err err
 	return o.locateBoth(src, dst)
 }
 
-// permitReplace judges the loss of what is at the new name: a file is written
-// over, a directory removed. Where deleting it is a soft_delete it is kept.
+// permitReplace decides on the file or directory that the rename replaces. It
+// moves to the trash if its rule is soft_delete.
 func (o *renamer) permitReplace(tid uint32, src, dst *movement) gofuse.Status {
 	if code := o.access.permit(tid, o.files.inside(src.from), query{policy.OpRename, dst.from}); !code.Ok() {
 		return code

@@ -253,8 +253,8 @@ func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
 	return gofuse.OK
 }
 
-// put installs new content of a staged file. The node goes on standing for the
-// name: nothing but stages writes to it.
+// put installs new content of a staged file. The node stays bound to the name:
+// only stages write to it.
 func (r *repositories) put(h *handle, rel string, data []byte) error {
 	p, err := r.files.locate(rel)
 	if err != nil {

@@ -30,18 +30,18 @@ file_rules:
 env_inject: {BASH_ENV: /usr/lib/agentsh/bash_startup.sh, INJECTED: 'yes'}
 `
 
-// place is one that lacks something, and what holds in it.
-type lackingMachine struct {
+// limitedMachine is a machine without one mechanism, and what must apply there.
+type limitedMachine struct {
 	name      string
 	without   []string // for testenv.Without
-	prefix    []string // starts the place otherwise; nil: nothing
+	prefix    []string // command that changes the machine; nil: none
 	mechanism string
 	steps     []string // of the refusal without the fallback
 	events    []string // in the hint of the session's first event
 	nested    bool     // env_inject is put back at nested programs
 }
 
-var lackingMachines = []lackingMachine{
+var limitedMachines = []limitedMachine{
 	{name: "no Landlock", without: []string{testenv.WithoutLandlock}, mechanism: "landlock", steps: []string{"the kernel has no Landlock"},
 		events: []string{"without landlock (", "without landlock_scopes ("}, nested: true},
 	{name: "no WAIT_KILLABLE_RECV", without: []string{testenv.WithoutKillable}, mechanism: "wait_killable", steps: []string{"load the filter"},
@@ -54,18 +54,18 @@ var lackingMachines = []lackingMachine{
 		events: []string{"without namespaces (", "without file_server (", "Landlock alone"}, nested: true},
 }
 
-const lackingEnv = "AGENTSH_TEST_LACKING"
+const limitedEnv = "AGENTSH_TEST_LIMITED"
 
-// Each place is a run of this test in a process that lacks something.
+// Each machine is a run of this test in a process without the mechanism.
 func TestAMachineWithoutAMechanism(t *testing.T) {
-	for _, p := range lackingMachines {
-		if os.Getenv(lackingEnv) == p.name {
+	for _, p := range limitedMachines {
+		if os.Getenv(limitedEnv) == p.name {
 			t.Run("inside", p.test)
 			return
 		}
 	}
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
-	for _, p := range lackingMachines {
+	for _, p := range limitedMachines {
 		t.Run(p.name, func(t *testing.T) {
 			self, err := os.Executable()
 			if err != nil {
@@ -79,7 +79,7 @@ func TestAMachineWithoutAMechanism(t *testing.T) {
 			if len(p.without) > 0 {
 				cmd = testenv.Without(t, p.without, argv...)
 			}
-			cmd.Env = append(os.Environ(), lackingEnv+"="+p.name)
+			cmd.Env = append(os.Environ(), limitedEnv+"="+p.name)
 			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "held without "+p.mechanism) {
 				t.Errorf("%v\n%s", err, out)
 			}
@@ -87,7 +87,7 @@ func TestAMachineWithoutAMechanism(t *testing.T) {
 	}
 }
 
-func (p lackingMachine) test(t *testing.T) {
+func (p limitedMachine) test(t *testing.T) {
 	cfg, log := testConfig(t, wholePolicy)
 	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func (p lackingMachine) test(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
-	p.holds(t, b)
+	p.checkEnforced(t, b)
 	_, left := b.run(t, "bash", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!")
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -123,7 +123,7 @@ func (p lackingMachine) test(t *testing.T) {
 }
 
 // refused checks what is said without the fallback.
-func (p lackingMachine) refused(t *testing.T, cfg Config) {
+func (p limitedMachine) refused(t *testing.T, cfg Config) {
 	s, err := Open(context.Background(), cfg)
 	if err == nil {
 		_ = s.Close()
@@ -137,7 +137,7 @@ func (p lackingMachine) refused(t *testing.T, cfg Config) {
 }
 
 // holds runs commands and looks at what they could do.
-func (p lackingMachine) holds(t *testing.T, b *box) {
+func (p limitedMachine) checkEnforced(t *testing.T, b *box) {
 	begin := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventSession && e.Phase == "begin" })
 	for _, want := range p.events {
 		if len(begin) != 1 || begin[0].Decision != "degraded" || !strings.Contains(begin[0].Hint, want) {
@@ -197,14 +197,14 @@ func TestAFallbackForAMechanismThatWorksChangesNothing(t *testing.T) {
 }
 
 func TestNoFallbackOpensASessionWithoutAListener(t *testing.T) {
-	if os.Getenv(lackingEnv) == "" {
+	if os.Getenv(limitedEnv) == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
 		cmd := testenv.Without(t, []string{testenv.WithoutListener}, self, "-test.run=^TestNoFallbackOpensASessionWithoutAListener$", "-test.v")
-		cmd.Env = append(os.Environ(), lackingEnv+"=listener")
+		cmd.Env = append(os.Environ(), limitedEnv+"=listener")
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "refused with every fallback") {
 			t.Errorf("%v\n%s", err, out)
 		}

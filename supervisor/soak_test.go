@@ -111,14 +111,14 @@ func children(t *testing.T) []int {
 // as they are needed, up to their bound, and kept.
 const spare = 16
 
-// more reports whether more is held than before and a few.
+// more reports whether more resources are open than before, with a margin.
 func (h holding) more(before holding) bool {
 	return h.fds > before.fds+spare || h.goroutines > before.goroutines+spare || h.files > before.files
 }
 
-// settled waits until no more is held than before: the last goroutines of a
-// command end after its caller has its answer.
-func settled(t *testing.T, want holding) holding {
+// waitReleased waits until no more resources are open than before. The last
+// goroutines of a command end after its caller has the result.
+func waitReleased(t *testing.T, want holding) holding {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -171,7 +171,7 @@ func TestManyCommandsLeaveNothing(t *testing.T) {
 		kidsBefore = append(kidsBefore, resident(t, pid))
 	}
 	b.work(t, n, nested)
-	after := settled(t, before)
+	after := waitReleased(t, before)
 	t.Logf("%d execs: this process %+v, then %+v", n*(nested+1), before, after)
 	if after.more(before) || after.memory > before.memory+2048 {
 		t.Errorf("this process held %+v, after %d execs %+v", before, n*(nested+1), after)

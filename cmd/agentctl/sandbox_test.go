@@ -165,7 +165,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 			"true",
 		)
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "channel handshake") {
-			t.Errorf("it was not turned away at the door: %v %s", err, out)
+			t.Errorf("it was not refused by the handshake: %v %s", err, out)
 		}
 	})
 

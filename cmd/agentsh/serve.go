@@ -24,11 +24,11 @@ func newServeCommand() *cobra.Command {
 	var config, socket string
 	cmd := &cobra.Command{
 		Use:   "serve {--stream-fd N --bootstrap-fd N | --socket PATH}",
-		Short: "Hold a session for a controller",
-		Long: `Hold a session for a controller that started this program.
+		Short: "Serve a session for a controller",
+		Long: `Serve a session for the controller that started this program.
 
-The controller describes the session on one descriptor and speaks over the other;
-neither arguments nor the environment carry anything of it. The session ends with
+The controller describes the session on one descriptor and sends commands over the
+other. Neither arguments nor the environment contain any of it. The session ends with
 the stream. With --socket the session is one of 'agentsh session create', which
 starts this command, and commands arrive over the socket.`,
 		Args: cobra.NoArgs,

@@ -139,7 +139,7 @@ func TestKnownFilesTakeLittleMemory(t *testing.T) {
 	runtime.KeepAlive(tr)
 }
 
-// TestTheLastGenerationCachesNothing: a number of an era is not used twice.
+// TestTheLastGenerationCachesNothing: a generation does not use a number twice.
 func TestTheLastGenerationCachesNothing(t *testing.T) {
 	tr := New(&unix.Stat_t{Ino: 1, Mode: unix.S_IFDIR})
 	n := tr.Adopt(tr.root, "f", &unix.Stat_t{Ino: 2, Mode: unix.S_IFREG, Nlink: 1})

@@ -1,5 +1,5 @@
-// Package agentfile finds the file of the supervisor that a controller starts or
-// sends into a sandbox: the one for the sandbox's architecture.
+// Package agentfile finds the agentsh program for an architecture. A controller
+// starts it as the supervisor or copies it into a sandbox.
 package agentfile
 
 import (
@@ -20,13 +20,13 @@ import (
 // machines are the architectures, by GOARCH, that agentsh is built for.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// errNoProgram is the error of a file that is not in ELF.
+// errNoProgram is returned for a file that is not in ELF.
 var errNoProgram = errors.New("is no program")
 
-// Find returns the path of an agentsh for an architecture (GOARCH): agentsh or
-// agentsh-ARCH beside this program, then in /usr/lib/agentsh, then agentsh on
-// the PATH. The error names every path that was tried and what was there;
-// it is a [fs.ErrNotExist].
+// Find returns the path of an agentsh for an architecture (GOARCH). It tries
+// agentsh and agentsh-ARCH beside this program, then both in /usr/lib/agentsh,
+// then agentsh on the PATH. Otherwise the error is a [fs.ErrNotExist] that
+// names each path and why it was not used.
 func Find(arch string) (string, error) {
 	dirs := []string{layout.Library}
 	if self, err := os.Executable(); err == nil {
@@ -58,7 +58,8 @@ func find(arch string, dirs, path []string) (string, error) {
 	return "", fmt.Errorf("no agentsh for linux/%s: %w: looked at %s", arch, fs.ErrNotExist, strings.Join(seen, "; "))
 }
 
-// Check says why a file is no program for an architecture (GOARCH).
+// Check returns an error if a file is not an executable for an architecture
+// (GOARCH).
 func Check(name, arch string) error {
 	want, known := machines[arch]
 	if !known {
@@ -90,7 +91,7 @@ func (m otherMachine) Error() string {
 	return "is for " + elf.Machine(m).String()
 }
 
-// cause is the error without the name of the file.
+// cause returns the innermost error, without the name of the file.
 func cause(err error) error {
 	for {
 		inner := errors.Unwrap(err)

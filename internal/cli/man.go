@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// NewMan is the man command: it writes the manual of the program that it is a
-// command of.
+// NewMan returns the man command. It prints the manual pages of all commands of
+// the program.
 func NewMan(program string) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -74,7 +74,7 @@ func pageName(cmd *cobra.Command) string {
 	return strings.ReplaceAll(cmd.CommandPath(), " ", "-")
 }
 
-// page is the manual page of a command in the language of man(7).
+// page returns the manual page of a command in the language of man(7).
 func page(cmd *cobra.Command) string {
 	cmd.InitDefaultHelpFlag()
 	name := pageName(cmd)
@@ -102,7 +102,7 @@ func page(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// synopsis is the usage line, which cobra gives a mark for its flags.
+// synopsis returns the usage line without the "[flags]" that cobra appends.
 func synopsis(cmd *cobra.Command) string {
 	return strings.TrimSuffix(cmd.UseLine(), " [flags]")
 }
@@ -149,7 +149,7 @@ func flags(b *strings.Builder, title string, set *pflag.FlagSet) {
 	})
 }
 
-// prose writes paragraphs; lines that are indented keep their form.
+// prose writes paragraphs. Indented lines are written unchanged.
 func prose(b *strings.Builder, text string) {
 	for _, paragraph := range strings.Split(strings.Trim(text, "\n"), "\n\n") {
 		lines := strings.Split(paragraph, "\n")
@@ -174,8 +174,8 @@ func verbatim(b *strings.Builder, lines []string) {
 	fmt.Fprintf(b, ".nf\n%s\n.fi\n", roff(strings.Join(lines, "\n")))
 }
 
-// roff writes text so that it stands for itself: see groff(7), ESCAPES. A line
-// that begins with a dot or a quote would be a request.
+// roff escapes text for groff(7), see ESCAPES there. A line that begins with a
+// dot would be a request.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(text)
 	lines := strings.Split(text, "\n")

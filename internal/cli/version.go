@@ -1,5 +1,5 @@
-// Package cli has the commands that agentsh and agentctl share: what
-// this build is, and its manual.
+// Package cli provides the commands that agentsh and agentctl share: version
+// and man.
 package cli
 
 import (
@@ -24,8 +24,8 @@ type Build struct {
 	Libseccomp string `json:"libseccomp,omitempty"`
 }
 
-// NewVersion is the version command. The caller gives the program's name,
-// version and commit, and the library's version where there is one.
+// NewVersion returns the version command. The caller sets Program, Version and
+// Commit, and Libseccomp if the library is linked in.
 func NewVersion(b Build) *cobra.Command {
 	b.Go, b.OS, b.Arch = runtime.Version(), runtime.GOOS, runtime.GOARCH
 	var asJSON bool

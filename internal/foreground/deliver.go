@@ -17,13 +17,14 @@ import (
 	"agentsh/internal/wire"
 )
 
-// StreamError says which stream of this process failed and why.
+// StreamError is the failure of a standard stream of this process.
 type StreamError struct {
 	Stream string
 	Err    error
-	// Reported says that the command was not ended for it and that the command's own end
-	// counts: the output was not read after a signal or a timeout had ended the
-	// command, or the input was empty.
+	// Reported says that the error is printed only: the command was not ended, and
+	// its own exit status counts. This is the case if the input was empty. It is
+	// also the case if nobody read the output after a signal or a timeout had ended
+	// the command.
 	Reported bool
 }
 
@@ -37,7 +38,7 @@ func (e *StreamError) Error() string {
 
 func (e *StreamError) Unwrap() error { return e.Err }
 
-// Hint is advice for a person; empty: there is none.
+// Hint returns advice for a person, or an empty text.
 func (e *StreamError) Hint() string {
 	if e.Reported {
 		return ""
@@ -45,7 +46,8 @@ func (e *StreamError) Hint() string {
 	return "the command and all that it started were ended: repeat it with its output or input somewhere else, as '>FILE' on a disk with room"
 }
 
-// Code is the exit status of this process; ended is that of the command.
+// Code returns the exit status of this process. ended is the exit status of the
+// command.
 func (e *StreamError) Code(ended int) int {
 	if e.Reported {
 		return ended
@@ -60,11 +62,12 @@ const forcedWait = 2 * time.Second
 
 var errForced = fmt.Errorf("nobody read it for %s after the command was ended", forcedWait)
 
-// Connect runs a command on the streams of this process. An output that cannot be
-// written ends the command's whole tree, and the error is a [*StreamError]. An
-// output whose reader has gone is closed for the command, which then gets
-// SIGPIPE as from a pipe of its own; closed makes the result of a command that
-// did not notice. After ctx has ended, a write may take two seconds.
+// Connect returns f with the streams of this process connected to its command.
+// If an output cannot be written, the command's whole process tree is ended and
+// the error is a [*StreamError]. If the reader of an output has gone, the
+// command's output is closed too: its next write gets SIGPIPE. closed makes the
+// result of a command that did not notice the closed output. After ctx has
+// ended, a write may take two seconds.
 func Connect[R any](f Execute[R], closed func(R) R) Execute[R] {
 	return func(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (R, error) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -91,11 +94,12 @@ func Connect[R any](f Execute[R], closed func(R) R) Execute[R] {
 	}
 }
 
-// Messages is w for messages of this process. Once ctx, that of main, has
-// ended by a signal, each message may take two seconds.
+// Messages returns a writer for messages of this process to w. ctx is the
+// context of main. After a signal has ended it, each message may take two
+// seconds.
 func Messages(ctx context.Context, w io.Writer) io.Writer { return message(ctx, 2, w) }
 
-// Result is Messages for the standard output.
+// Result is [Messages] for the standard output.
 func Result(ctx context.Context, w io.Writer) io.Writer { return message(ctx, 1, w) }
 
 func message(ctx context.Context, n int, w io.Writer) io.Writer {
@@ -142,16 +146,16 @@ func (c *connection) output(n int, w io.Writer) *output {
 	return o
 }
 
-// output is an output of this process. Its writes are made by a goroutine of its
-// own: a write that blocks can then be left behind. It takes one Write at a time.
+// output is an output of this process. A goroutine makes its writes, so that a
+// blocked write can be abandoned. Only one Write may run at a time.
 type output struct {
 	c      *connection
 	stream string
 	w      io.Writer
-	buf    []byte // what is written; nobody else's, since a write may be left behind
+	buf    []byte // copy of the data: an abandoned write may still read it
 	work   chan []byte
 	done   chan error
-	err    error // of the stream, for good
+	err    error // final
 	ended  sync.Once
 }
 
@@ -163,10 +167,10 @@ func (o *output) serve() {
 
 func (o *output) close() { o.ended.Do(func() { close(o.work) }) }
 
-// File is the file that is written to; nil: it is none.
+// File returns the file that is written to, or nil.
 func (o *output) File() *os.File { return fileOf(o.w) }
 
-// Write writes p to its end, or fails for good.
+// Write writes all of p. After an error every later Write fails.
 func (o *output) Write(p []byte) (int, error) {
 	if o.err != nil {
 		return 0, o.err
@@ -200,7 +204,8 @@ func (o *output) wait() error {
 	}
 }
 
-// reason is an error without the name of the file, which is that of the stream.
+// reason returns err without the name of the file. The name of the stream
+// replaces it.
 func reason(err error) error {
 	if p := (*os.PathError)(nil); errors.As(err, &p) {
 		return p.Err
@@ -208,8 +213,7 @@ func reason(err error) error {
 	return err
 }
 
-// writeAll writes p, and waits where a descriptor that somebody made
-// non-blocking takes nothing.
+// writeAll writes p. If the descriptor is non-blocking and full, it waits.
 func writeAll(w io.Writer, p []byte) error {
 	for {
 		n, err := w.Write(p)
@@ -244,10 +248,10 @@ func await(f *os.File, events int16) error {
 	return errors.Join(err, failed)
 }
 
-// input is the input of this process. One that fails after something was read
-// ends the command: half an input must not look whole. One that fails at once is
-// empty, which is told unless it is a terminal that has gone: many commands read
-// none.
+// input is the standard input of this process. If it fails after some bytes were
+// read, the command is ended: a truncated input must not look complete. If the
+// first read fails, the input is empty. That is reported, unless the input is a
+// terminal that has gone.
 type input struct {
 	r    io.Reader
 	c    *connection
@@ -266,7 +270,7 @@ func (i *input) Read(p []byte) (int, error) {
 			if err = await(f, unix.POLLIN); err == nil {
 				continue
 			}
-		case f == nil: // its owner tells an end from a cut
+		case f == nil: // the reader distinguishes an end from a failure
 			return n, err
 		}
 		if !i.some {
@@ -280,10 +284,11 @@ func (i *input) Read(p []byte) (int, error) {
 	}
 }
 
-// File is the file that is read from; nil: it is none.
+// File returns the file that is read from, or nil.
 func (i *input) File() *os.File { return fileOf(i.r) }
 
-// eof leaves an error that comes with data to the next read.
+// eof returns io.EOF or nil. Another error that comes with data is returned by
+// the next read.
 func eof(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -291,7 +296,7 @@ func eof(err error) error {
 	return nil
 }
 
-// fileOf is the file behind a reader or writer; nil: there is none.
+// fileOf returns the file behind a reader or writer, or nil.
 func fileOf(stream any) *os.File {
 	switch s := stream.(type) {
 	case *os.File:

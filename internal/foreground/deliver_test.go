@@ -20,8 +20,8 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// carry runs f on streams and says whether its command was ended.
-func carry(ctx context.Context, streams wire.Streams, f func(context.Context, wire.Streams)) (closed, ended bool, err error) {
+// connect runs f on streams and says whether its command was ended.
+func connect(ctx context.Context, streams wire.Streams, f func(context.Context, wire.Streams)) (closed, ended bool, err error) {
 	run := Connect(func(ctx context.Context, _ wire.ExecRequest, s wire.Streams) (bool, error) {
 		f(ctx, s)
 		ended = ctx.Err() != nil
@@ -43,7 +43,7 @@ func TestAnOutputFailsForGood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
 			out := writer(func(p []byte) (int, error) { calls++; return 0, tt.why })
-			closed, ended, err := carry(context.Background(), wire.Streams{Stderr: out}, func(_ context.Context, s wire.Streams) {
+			closed, ended, err := connect(context.Background(), wire.Streams{Stderr: out}, func(_ context.Context, s wire.Streams) {
 				for range 3 {
 					if n, err := s.Stderr.Write([]byte("text")); n != 0 || err == nil {
 						t.Errorf("wrote %d, %v", n, err)
@@ -66,7 +66,7 @@ func TestAWriteThatBlocksIsLeftBehind(t *testing.T) {
 		release := make(chan struct{})
 		var kept []byte
 		out := writer(func(p []byte) (int, error) { <-release; kept = append(kept, p...); return len(p), nil })
-		_, _, err := carry(ctx, wire.Streams{Stdout: out}, func(_ context.Context, s wire.Streams) {
+		_, _, err := connect(ctx, wire.Streams{Stdout: out}, func(_ context.Context, s wire.Streams) {
 			cancel()
 			text := []byte("text")
 			if _, err := s.Stdout.Write(text); !errors.Is(err, errForced) {
@@ -103,7 +103,7 @@ func TestAnInputEndsAsItCan(t *testing.T) {
 		"a cut by its owner": {io.MultiReader(strings.NewReader("x"), failing{}), io.ErrNoProgress, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ended, err := carry(context.Background(), wire.Streams{Stdin: tt.in}, func(_ context.Context, s wire.Streams) {
+			_, ended, err := connect(context.Background(), wire.Streams{Stdin: tt.in}, func(_ context.Context, s wire.Streams) {
 				var end error
 				for buf := make([]byte, 8); end == nil; {
 					_, end = s.Stdin.Read(buf)
@@ -125,7 +125,7 @@ func (failing) Read([]byte) (int, error) { return 0, io.ErrNoProgress }
 
 func TestBothOutputsAtOnce(t *testing.T) {
 	var out, errs bytes.Buffer
-	_, _, err := carry(context.Background(), wire.Streams{Stdout: &out, Stderr: &errs}, func(_ context.Context, s wire.Streams) {
+	_, _, err := connect(context.Background(), wire.Streams{Stdout: &out, Stderr: &errs}, func(_ context.Context, s wire.Streams) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

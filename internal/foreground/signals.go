@@ -1,5 +1,5 @@
-// Package foreground runs a command of a session as if it were a part of this
-// process: on this process's terminal, with the signals that this one gets.
+// Package foreground runs a command of a session on the terminal, the streams
+// and the signals of this process.
 package foreground
 
 import (
@@ -16,13 +16,14 @@ import (
 // Execute runs one command somewhere.
 type Execute[R any] func(context.Context, wire.ExecRequest, wire.Streams) (R, error)
 
-// PassSignals runs a command that gets the signals of this process: the first of
-// each, to its process group. A second one ends its whole tree, and so does any
-// before the program runs. Once the program has ended, by a signal or its deadline
-// or before one comes, nothing waits any longer for what takes its output. A signal that was ignored when this process started,
-// as nohup(1) and background jobs have it, stays ignored. The context is that of
-// main, which such a signal ends: it is not what ends the command. early makes the
-// result of a command that a signal ended before it ran.
+// PassSignals returns f with the signals of this process passed to its command.
+// The first signal of a kind goes to the command's process group. A second one
+// of the same kind ends the whole process tree, and so does any signal before
+// the program runs. If a signal or the deadline ended the program, or a signal
+// comes after its end, nothing waits for the readers of its output. A signal
+// that was ignored when this process started stays ignored, see nohup(1). ctx
+// is the context of main: a signal that ends it does not end the command. early
+// makes the result of a command that a signal ended before its program ran.
 func PassSignals[R any](f Execute[R], early func(R, wire.Exit) R) Execute[R] {
 	return func(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (R, error) {
 		got := make(chan os.Signal, 8)
@@ -54,7 +55,7 @@ func PassSignals[R any](f Execute[R], early func(R, wire.Exit) R) Execute[R] {
 	}
 }
 
-// passed are the signals that a command gets.
+// passed returns the signals that are passed to a command.
 func passed() []os.Signal {
 	var list []os.Signal
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
@@ -75,7 +76,7 @@ var ignored = func() map[os.Signal]bool {
 	return list
 }()
 
-// passing is one command with the signals for it.
+// passing passes signals and terminal sizes to one command.
 type passing struct {
 	cancel func()
 	exited chan wire.Exit // how the program ended
@@ -99,7 +100,7 @@ func (p *passing) start(wire.Started) {
 	p.started = true
 }
 
-// follow passes on until ctx ends.
+// follow passes signals and sizes until ctx ends.
 func (p *passing) follow(ctx context.Context, got <-chan os.Signal) {
 	for {
 		var m wire.Control
@@ -144,7 +145,8 @@ func (p *passing) ends(s os.Signal) bool {
 	return again || p.hangup && s == syscall.SIGHUP
 }
 
-// end notes the end of the program, and reports whether it was told to end.
+// end records the end of the program. It reports whether the whole tree must
+// end too.
 func (p *passing) end(e wire.Exit) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

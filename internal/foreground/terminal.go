@@ -18,9 +18,10 @@ import (
 // defaultSize is the size of a terminal whose caller has none.
 var defaultSize = wire.TTY{Rows: 24, Cols: 80}
 
-// OnTerminal has a command run on a terminal. Where in is a terminal itself, it
-// passes every key on until the command has ended: then, and when f panics or
-// this process is told to end, it is as it was before.
+// OnTerminal returns f with its command on a terminal. If in is a terminal, it
+// is in raw mode and passes every key to the command. The terminal is restored
+// when the command has ended, when f panics and when a signal ends this
+// process.
 func OnTerminal[R any](in io.Reader, f Execute[R]) Execute[R] {
 	return func(ctx context.Context, request wire.ExecRequest, streams wire.Streams) (r R, err error) {
 		size := defaultSize
@@ -52,8 +53,8 @@ func OnTerminal[R any](in io.Reader, f Execute[R]) Execute[R] {
 	}
 }
 
-// forwardSizes sends the terminal's new sizes to control until the returned
-// function is called. A size that nobody took is replaced by the next.
+// forwardSizes sends new sizes of the terminal to control until stop is called.
+// A size that was not received yet is replaced by the next.
 func forwardSizes(fd int, control chan wire.Control) (stop func()) {
 	changed, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(changed, syscall.SIGWINCH)
@@ -83,7 +84,7 @@ func forwardSizes(fd int, control chan wire.Control) (stop func()) {
 	}
 }
 
-// clampSize makes a number of rows or columns one that a terminal can have.
+// clampSize limits a number of rows or columns to the range of uint16.
 func clampSize(n int) uint16 { return uint16(max(0, min(n, 1<<16-1))) }
 
 // IsTerminal reports whether a reader or writer is a terminal.

@@ -1,4 +1,5 @@
-// Package listen lets servers survive a lack of descriptors or memory.
+// Package listen provides a listener that survives the exhaustion of
+// descriptors or memory.
 package listen
 
 import (
@@ -9,10 +10,9 @@ import (
 	"time"
 )
 
-// Sparing is a listener whose Accept does not fail when the process or the
-// machine has no descriptor or memory left for one more connection: the
-// connection is closed, and Accept goes on with the next. Only one goroutine may
-// call Accept.
+// Sparing is a listener that stays usable when the process or the machine has
+// no descriptor or memory for one more connection. Accept then closes that
+// connection and continues with the next. Only one goroutine may call Accept.
 type Sparing struct {
 	net.Listener
 	// Refused is called before each refused connection is closed; nil: it is not.
@@ -21,11 +21,11 @@ type Sparing struct {
 	spare *os.File // gives its descriptor to the connection that is refused
 }
 
-// longest bounds one wait of Accept for descriptors while it has no spare one.
+// longest bounds one wait of Accept for a free descriptor.
 const longest = time.Second
 
-// Accept returns the next connection for which there are resources. After an error it
-// is not called again.
+// Accept returns the next connection that has a descriptor. It must not be
+// called again after an error.
 func (s *Sparing) Accept() (net.Conn, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, longest) {
 		s.save()
@@ -47,16 +47,17 @@ func (s *Sparing) Accept() (net.Conn, error) {
 	}
 }
 
-// save opens the spare descriptor, if there is one left.
+// save opens the spare descriptor if it is closed and a descriptor is free.
 func (s *Sparing) save() {
 	if s.spare == nil {
 		s.spare, _ = os.Open(os.DevNull) // without one Accept waits
 	}
 }
 
-// shed accepts the next connection with the spare descriptor, and closes it unless
-// another descriptor is free by now. Both results are nil when it was closed, or
-// when another goroutine got the descriptor.
+// shed closes the spare descriptor and accepts the next connection with it. It
+// closes the connection unless another descriptor is free by now. Both results
+// are nil if the connection was closed, or if another goroutine took the
+// descriptor.
 func (s *Sparing) shed(why error) (net.Conn, error) {
 	_ = s.spare.Close() // a descriptor of /dev/null
 	s.spare = nil
@@ -77,7 +78,7 @@ func (s *Sparing) shed(why error) (net.Conn, error) {
 	return nil, nil
 }
 
-// Exhausted reports an error that says that the process or the machine has no
+// Exhausted reports whether err says that the process or the machine has no
 // descriptors or no memory left.
 func Exhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) ||

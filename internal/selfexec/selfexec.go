@@ -1,7 +1,7 @@
-// Package selfexec has the environment for processes in which this program runs
-// itself again.
+// Package selfexec provides the environment for processes in which this program
+// executes itself again.
 package selfexec
 
-// Environment is the environment of such a process: nothing of the caller's. A
-// build with the race detector has it not wait a second at its end.
+// Environment returns the environment of such a process. It has no variable of
+// the caller. With the race detector it removes the detector's wait at the end.
 func Environment() []string { return append([]string{}, environment...) }

@@ -24,8 +24,8 @@ func init() {
 	}
 }
 
-// The things that [Without] takes away, as a kernel that lacks them or a
-// container's profile does.
+// The mechanisms that [Without] removes. An old kernel or a container's profile
+// removes the same.
 const (
 	WithoutNamespaces = "namespaces"    // Docker's profile: clone and unshare with their flags, mounts
 	WithoutKillable   = "wait_killable" // Linux before 5.19
@@ -35,24 +35,24 @@ const (
 	WithoutSetAttr    = "mount_setattr" // Linux before 5.12
 )
 
-// Without is a command that runs with something taken away, for itself and all
-// that it starts.
-func Without(t testing.TB, things []string, argv ...string) *exec.Cmd {
+// Without returns a command that runs without the mechanisms named, for itself
+// and all that it starts.
+func Without(t testing.TB, names []string, argv ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &exec.Cmd{Path: self, Args: append([]string{withoutName, strings.Join(things, ",")}, argv...)}
+	return &exec.Cmd{Path: self, Args: append([]string{withoutName, strings.Join(names, ",")}, argv...)}
 }
 
-func becomeWithout(things, argv []string) error {
+func becomeWithout(names, argv []string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
 	var program []unix.SockFilter
-	for _, thing := range things {
-		program = append(program, seccompFilter(thing)...)
+	for _, name := range names {
+		program = append(program, seccompFilter(name)...)
 	}
 	program = append(program, unix.SockFilter{Code: 0x06, K: 0x7fff0000}) // SECCOMP_RET_ALLOW
 	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -62,15 +62,15 @@ func becomeWithout(things, argv []string) error {
 	return unix.Exec(argv[0], argv, os.Environ())
 }
 
-// seccompFilter is the part of a filter that takes one thing away.
-func seccompFilter(thing string) []unix.SockFilter {
+// seccompFilter returns the part of a filter that removes one mechanism.
+func seccompFilter(name string) []unix.SockFilter {
 	const (
 		flags = unix.CLONE_NEWNS | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 			unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 		killable  = 1 << 5
 		listening = 1 << 3
 	)
-	switch thing {
+	switch name {
 	case WithoutNamespaces:
 		out := append(refuseBits(unix.SYS_CLONE, 0, flags, unix.EPERM), refuseBits(unix.SYS_UNSHARE, 0, flags, unix.EPERM)...)
 		for _, n := range []uint32{unix.SYS_MOUNT, unix.SYS_FSOPEN, unix.SYS_OPEN_TREE, unix.SYS_SETNS} {
@@ -88,7 +88,7 @@ func seccompFilter(thing string) []unix.SockFilter {
 	case WithoutPtrace:
 		return refuseCall(unix.SYS_PTRACE, unix.EPERM)
 	}
-	return refuseCall(unix.SYS_EXECVE, unix.ENOTRECOVERABLE) // an unknown thing fails the test
+	return refuseCall(unix.SYS_EXECVE, unix.ENOTRECOVERABLE) // an unknown name fails the test
 }
 
 // Of linux/filter.h and linux/seccomp.h.

@@ -1,6 +1,5 @@
-// Package text shows text that a command, a file or a message chose, so that it
-// can neither move the cursor, hide a part of itself nor be taken for more or
-// less than it is.
+// Package text prints text from commands, files and messages safely: the text
+// cannot move the cursor, hide a part of itself or look like other text.
 package text
 
 import (
@@ -11,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Visible returns s with everything that does not print as itself written out:
-// control characters, line ends, invisible and direction-changing characters as
-// \x1b or \u202e, bytes that are not UTF-8 as \xff.
+// Visible returns s with unprintable characters escaped. Control characters,
+// line ends, invisible and direction-changing characters become \x1b or \u202e.
+// Bytes that are not UTF-8 become \xff.
 func Visible(s string) string {
 	clean := true
 	for _, r := range s {
@@ -39,7 +38,7 @@ func Visible(s string) string {
 	return b.String()
 }
 
-// Line is [Visible] of a line of a file: tabs stay what they are.
+// Line is [Visible] except that tabs stay unchanged.
 func Line(s string) string {
 	parts := strings.Split(s, "\t")
 	for i := range parts {
@@ -48,8 +47,8 @@ func Line(s string) string {
 	return strings.Join(parts, "\t")
 }
 
-// Short is [Visible] of at most limit characters; of longer text it shows the
-// beginning and says how many bytes there are.
+// Short returns [Visible] of at most limit characters of s. Longer text is cut,
+// and its length in bytes is appended.
 func Short(s string, limit int) string {
 	seen := 0
 	for i := range s {
@@ -61,9 +60,9 @@ func Short(s string, limit int) string {
 	return Visible(s)
 }
 
-// Args shows an argument vector on one line of about limit characters. An
-// argument that could be misread is quoted as in Go; of the rest it says how
-// much there is.
+// Args returns an argument vector on one line of about limit characters. An
+// ambiguous argument is quoted as in Go. If arguments are left out, their
+// number is appended.
 func Args(argv []string, limit int) string {
 	var b strings.Builder
 	for i, arg := range argv {

@@ -103,8 +103,8 @@ type reduced struct {
 	how       string
 }
 
-// reducedTable has for each group what is left without a mechanism, the greatest
-// loss first.
+// reducedTable has for each group what is left without a mechanism, the most
+// serious first.
 var reducedTable = map[string][]reduced{
 	"commands": {{probe.ExecVerify, BySupervisor, "every execve waits for its decision; what another thread exchanges meanwhile is not seen"}},
 	"files outside the workspace": {

@@ -145,7 +145,7 @@ func TestWhatAGroupNeedsCanBeTried(t *testing.T) {
 }
 
 func TestDetectionSaysWhyNoFallbackHelps(t *testing.T) {
-	if os.Getenv("AGENTSH_TEST_LACKING") == "" {
+	if os.Getenv("AGENTSH_TEST_LIMITED") == "" {
 		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
 		self, err := os.Executable()
 		if err != nil {
@@ -158,7 +158,7 @@ func TestDetectionSaysWhyNoFallbackHelps(t *testing.T) {
 			"-test.run=^TestDetectionSaysWhyNoFallbackHelps$",
 			"-test.v",
 		)
-		cmd.Env = append(os.Environ(), "AGENTSH_TEST_LACKING"+"=both")
+		cmd.Env = append(os.Environ(), "AGENTSH_TEST_LIMITED=both")
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "no fallback helps") {
 			t.Errorf("%v\n%s", err, out)
 		}

@@ -78,8 +78,8 @@ workspace() {
 	EV_AUDIT=$place/$1/audit.jsonl
 }
 
-# standing are the files of the supervisor; a change of one is a breach.
-standing() {
+# supervisor_files prints the digests of the files that commands must not change.
+supervisor_files() {
 	sha256sum "$EV_POLICY" "$EV_CONFIG" "$place/bash_startup.sh" "$EV_AGENTSH" 2>&1
 	find "$EV_WORKSPACE/project" -exec stat -c '%n %s %a' {} +
 }
@@ -125,10 +125,10 @@ for category; do
 		exit 2
 	fi
 	workspace "$category"
-	before=$(standing)
+	before=$(supervisor_files)
 	while IFS=$'\t' read -r id _ result _ outside; do
 		claim=$(awk -F'\t' -v id="$id" '$1 == id { print $4 }' "$corpus/MANIFEST.tsv")
-		now=$(standing)
+		now=$(supervisor_files)
 		[ "$now" = "$before" ] || outside=${outside#intact}+supervisor-files-changed
 		before=$now
 		verdict=$(judge "$id" "$claim:$result:$outside")

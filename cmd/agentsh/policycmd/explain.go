@@ -226,8 +226,8 @@ func enforcedBy(g policy.Group) string {
 	return ""
 }
 
-// enforcedHere tries the mechanisms of this machine and says which of them carries
-// out a decision.
+// enforcedHere tries the mechanisms of this machine and says which of them
+// enforces a decision.
 func enforcedHere(ctx context.Context, p *policy.Policy, request policy.Request) (string, error) {
 	operator, err := host.ReadConfig(layout.Config, true)
 	if err != nil {
