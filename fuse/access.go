@@ -11,8 +11,8 @@ import (
 	"agentsh/policy"
 )
 
-// access decides operations on the files of one mount by policy, and reports what has
-// to be reported.
+// access evaluates the policy for operations on the files of one mount. It reports the
+// decisions that need an event.
 type access struct {
 	files     *files
 	rules     *current
@@ -20,8 +20,9 @@ type access struct {
 	reporter  *reporter
 }
 
-// Rules is what the server needs of a policy; *[policy.Policy] is one. Evaluate
-// is called for every operation and must be fast and safe for concurrent use.
+// Rules is the part of a policy that the server uses; [*policy.Policy] implements it.
+// The server calls Evaluate for every operation. Evaluate must be fast and safe for
+// concurrent use.
 type Rules interface {
 	Evaluate(policy.Request) (policy.Decision, policy.Diagnostic)
 	Tree(root string, ops policy.FileOp) policy.TreeVerdict
@@ -30,7 +31,7 @@ type Rules interface {
 	GitGuard() (on bool, at policy.Position)
 }
 
-// query is one operation on one path relative to the mount.
+// query is one operation on one path. The path is relative to the mount.
 type query struct {
 	op  policy.FileOp
 	rel string
@@ -43,7 +44,7 @@ type verdict struct {
 	diag policy.Diagnostic
 }
 
-// strictness orders effects; the strictest of several verdicts holds.
+// strictness orders effects. Of several verdicts the strictest applies.
 func strictness(e policy.Effect) int {
 	switch e {
 	case policy.Allow:
@@ -71,7 +72,8 @@ func (a *access) decideBy(r *ruleset, q query) verdict {
 	return verdict{q, dec, diag}
 }
 
-// traversable reports paths whose attributes are shown although no rule is about stat:
+// traversable reports whether a path shows its attributes although no rule mentions
+// stat. That applies to:
 //   - directories above what the policy allows,
 //   - what the policy allows,
 //   - the entries of a directory that may be listed.
@@ -100,8 +102,8 @@ func (a *access) traversable(r *ruleset, rel string) bool {
 	return false
 }
 
-// strictest decides all queries of one request and returns the strictest verdict. What
-// a person allowed for the request of the thread counts as allowed.
+// strictest evaluates all queries of one request and returns the strictest verdict. An
+// operation that a person approved for the thread's request counts as allowed.
 func (a *access) strictest(tid uint32, queries ...query) verdict {
 	worst := verdict{dec: policy.Decision{Effect: policy.Allow}}
 	rules := a.rules.now()
@@ -117,13 +119,14 @@ func (a *access) strictest(tid uint32, queries ...query) verdict {
 	return worst
 }
 
-// permit decides all queries of one request by the strictest verdict. Effects that only
-// some operations support deny here. The event has the caller's thread id and target.
+// permit evaluates all queries of one request and applies the strictest verdict.
+// Effects that only some operations support count as a denial here. The event contains
+// the caller's thread id and target.
 func (a *access) permit(tid uint32, target string, queries ...query) gofuse.Status {
 	return a.apply(tid, target, a.strictest(tid, queries...))
 }
 
-// apply turns a verdict into a status and reports it where it must be.
+// apply turns a verdict into a status and reports it if an event is due.
 func (a *access) apply(tid uint32, target string, v verdict) gofuse.Status {
 	switch v.dec.Effect {
 	case policy.Allow:
@@ -153,7 +156,7 @@ func (a *access) apply(tid uint32, target string, v verdict) gofuse.Status {
 	return gofuse.EACCES
 }
 
-// permitAll decides operations on all the paths whose rules hold for a node.
+// permitAll evaluates operations on all the paths whose rules apply to a node.
 func (a *access) permitAll(tid uint32, all []string, ops ...policy.FileOp) gofuse.Status {
 	if len(all) == 0 {
 		return gofuse.Status(syscall.ESTALE)
@@ -161,13 +164,13 @@ func (a *access) permitAll(tid uint32, all []string, ops ...policy.FileOp) gofus
 	return a.permit(tid, "", product(all, ops...)...)
 }
 
-// refuse reports a refusal that no rule of the policy made.
+// refuse denies a query for a reason that is not a rule of the policy, and reports it.
 func (a *access) refuse(tid uint32, q query, message, hint string) gofuse.Status {
 	a.report(tid, "", verdict{q, policy.Decision{}, policy.Diagnostic{Message: message, Hint: hint}})
 	return gofuse.EPERM
 }
 
-// report makes an event of a verdict on this mount.
+// report sends a verdict on this mount to the event stream.
 func (a *access) report(tid uint32, target string, v verdict) {
 	e := wire.Event{
 		Path:     a.files.inside(v.rel),
@@ -203,9 +206,9 @@ func (a *access) keepDenials(tid uint32, from, to string) gofuse.Status {
 	return gofuse.OK
 }
 
-// alike reports whether the decision on a directory that moves holds for every entry
-// below it: the rules are uniform in both trees, and the second allows to create any
-// kind of entry.
+// alike reports whether the decision on a moved directory applies to every entry below
+// it. That is so if the rules are uniform in both trees and the second tree allows to
+// create any kind of entry.
 func (a *access) alike(from, to string) bool {
 	const made = policy.OpCreate | policy.OpMkdir | policy.OpSymlink | policy.OpMknod
 	for op := policy.OpRead; op < policy.OpAll; op <<= 1 {
@@ -217,7 +220,7 @@ func (a *access) alike(from, to string) bool {
 	return true
 }
 
-// namesOnly reports a mount of which the policy shows attributes at most.
+// namesOnly reports whether the policy shows at most attributes of this mount.
 func (a *access) namesOnly(r Rules) bool {
 	if a.files.backing.Dir {
 		v := r.Tree(a.files.path, policy.OpAll&^policy.OpStat)
@@ -231,21 +234,21 @@ func (a *access) namesOnly(r Rules) bool {
 	return true
 }
 
-// listsSilently reports whether no listing needs an event or a question, so that the
-// kernel may answer from its cache. A denied listing is never in that cache: a refusal
-// is not cached, and a directory that moves to where listing is denied is removed from
-// it ([renamer.forgetListings]).
+// listsSilently reports whether no listing needs an event or an approval. The kernel
+// may then answer listings from its cache. That cache never contains a denied listing:
+// a refusal is not cached. A directory that moves to a path where listing is denied is
+// removed from the cache ([renamer.forgetListings]).
 func (a *access) listsSilently() bool {
 	return silent(a.rules.now().policy)
 }
 
-// refuseFolding denies a directory whose names are without case.
+// refuseFolding denies access to a case-insensitive directory.
 func (a *access) refuseFolding(tid uint32, rel string) gofuse.Status {
 	const reason = "names in this directory are without case: a rule about one spelling would not apply to another"
 	return a.refuse(tid, query{policy.OpStat, rel}, reason, "")
 }
 
-// parentPath is the directory of a clean absolute path.
+// parentPath returns the directory of a clean absolute path.
 func parentPath(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i > 0 {
 		return path[:i]
@@ -253,7 +256,8 @@ func parentPath(path string) string {
 	return "/"
 }
 
-// unlisted reports a name that a listing leaves out, because a rule denies its attributes.
+// unlisted reports whether a listing omits the name because a rule denies its
+// attributes.
 func (v verdict) unlisted() bool { return v.dec.Effect == policy.Deny }
 
 // product returns a query for every operation on every path.
@@ -267,7 +271,7 @@ func product(paths []string, ops ...policy.FileOp) []query {
 	return queries
 }
 
-// createOp is the operation that makes a file of the given mode.
+// createOp returns the operation that creates a file of the given mode.
 func createOp(mode uint32) policy.FileOp {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -281,7 +285,7 @@ func createOp(mode uint32) policy.FileOp {
 	}
 }
 
-// contentOps are the operations that [access.keepDenials] compares: what is denied under
-// the old name must not be permitted under the new one.
+// contentOps are the operations that [access.keepDenials] compares. The new name must
+// not permit an operation that the old name denies.
 const contentOps = policy.OpAll &^ (policy.OpRename | policy.OpCreate | policy.OpMkdir | policy.OpSymlink |
 	policy.OpMknod | policy.OpLink)

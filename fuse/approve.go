@@ -15,30 +15,30 @@ import (
 	"agentsh/policy"
 )
 
-// statusAsk is returned by a handler if a person has to be asked first. It never reaches
-// the kernel: [asker] asks and calls the handler again.
+// statusAsk is returned by a handler if the operation needs an approval first. It
+// never reaches the kernel: [asker] requests the approval and calls the handler again.
 const statusAsk gofuse.Status = -1
 
 // killPeriod is the interval in which the server checks whether a waiting caller was
-// killed. The kernel announces only the first signal, and the caller cannot end before
-// it has an answer.
+// killed. The kernel announces only the first signal. The caller cannot end before its
+// request is answered.
 const killPeriod = 250 * time.Millisecond
 
-// approvals are the questions and answers of waiting requests, by thread id. A thread
-// has one request at a time.
+// approvals stores the approval requests and the approved queries of waiting requests,
+// by thread id. A thread has one request at a time.
 type approvals struct {
-	put func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
+	put func(context.Context, wire.Question) wire.Answer // nil: approvals are not available
 
 	mu      sync.Mutex
-	open    map[uint32]verdict // what a request waits for, by thread
-	granted map[uint32][]query // what was allowed for the request of a thread
+	open    map[uint32]verdict // verdict that the request of a thread waits for
+	granted map[uint32][]query // queries that were approved for the request of a thread
 }
 
 func newApprovals(put func(context.Context, wire.Question) wire.Answer) *approvals {
 	return &approvals{put: put, open: map[uint32]verdict{}, granted: map[uint32][]query{}}
 }
 
-// can reports whether a person may be asked for a thread.
+// can reports whether an approval can be requested for a thread.
 func (a *approvals) can(tid uint32) bool { return a.put != nil && tid != 0 }
 
 func (a *approvals) allowed(tid uint32, x query) bool {
@@ -78,10 +78,10 @@ func (a *approvals) forget(tid uint32) {
 	delete(a.granted, tid)
 }
 
-// asker calls a handler, and asks a person where the handler finds a rule that wants it.
-// While the person is asked no lock is held and other requests go on. Afterwards the
-// handler is called again and decides everything anew, so that the answer counts only
-// for the path it was given for.
+// asker calls a handler. If a rule requires an approval, asker requests it and then
+// calls the handler again. It holds no lock while it waits, and other requests
+// continue. The second call evaluates everything anew, so an approval applies only to
+// the path that was shown.
 type asker struct {
 	access *access
 	kernel *kernel
@@ -92,8 +92,8 @@ func (k *asker) decided(tid uint32, do func() gofuse.Status) gofuse.Status {
 	return k.decidedBy(tid, k.approved, do)
 }
 
-// decidedCached is decided for a request whose answer the kernel caches: while a person
-// is asked, the rules may be replaced. See [current].
+// decidedCached is like decided, for a request whose answer the kernel caches. The
+// rules may be replaced while it waits for an approval. See [current].
 func (k *asker) decidedCached(tid uint32, do func() gofuse.Status) gofuse.Status {
 	return k.decidedBy(tid, func(tid uint32, v verdict) bool {
 		k.access.rules.caching.RUnlock()
@@ -120,7 +120,7 @@ func (k *asker) decidedBy(tid uint32, approved func(uint32, verdict) bool, do fu
 	return code
 }
 
-// approved asks for one verdict and reports the answer.
+// approved requests the approval of one verdict and reports the answer.
 func (k *asker) approved(tid uint32, v verdict) bool {
 	p := k.access.reporter.resolve.process(tid)
 	q := wire.Question{
@@ -146,7 +146,7 @@ func (k *asker) approved(tid uint32, v verdict) bool {
 	return answer.Allow
 }
 
-// whenKilled calls dead when a process has ended or was sent SIGKILL.
+// whenKilled calls dead when a process has ended or has been sent SIGKILL.
 func whenKilled(ctx context.Context, pid int, dead func()) {
 	if pid == 0 {
 		return
@@ -166,8 +166,8 @@ func whenKilled(ctx context.Context, pid int, dead func()) {
 	}
 }
 
-// killed reports whether a thread of a process has SIGKILL pending, as all have
-// of a process that a signal ends. See complete_signal in kernel/signal.c.
+// killed reports whether a thread of a process has SIGKILL pending. If a signal ends a
+// process, all its threads have it pending. See complete_signal in kernel/signal.c.
 func killed(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task"
 	tasks, err := os.ReadDir(dir)
@@ -184,20 +184,20 @@ func killed(pid int) bool {
 	return false
 }
 
-// questions are those that the server has put to the supervisor.
+// questions are the approval requests that the server has sent to the supervisor.
 type questions struct {
 	ch *channel
 
 	mu      sync.Mutex
 	next    uint64
 	open    map[uint64]chan wire.Answer
-	refused int // how many callers of refuse have not resumed
+	refused int // callers of refuse that have not called resume
 }
 
-// replacedRules is the answer to a question by rules that hold no more.
+// replacedRules is the answer to a question that was asked by replaced rules.
 var replacedRules = wire.Answer{Reason: "the rules were replaced meanwhile: try again"}
 
-// refuse answers every question with no until resume is called.
+// refuse answers every question with a denial until resume is called.
 func (q *questions) refuse() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -208,14 +208,15 @@ func (q *questions) refuse() {
 	}
 }
 
-// resume has people asked again.
+// resume sends questions to the supervisor again.
 func (q *questions) resume() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refused--
 }
 
-// put asks the supervisor and waits for its answer or the end of ctx.
+// put sends a question to the supervisor. It waits for the answer or for the end of
+// ctx.
 func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer {
 	answer := make(chan wire.Answer, 1)
 	q.mu.Lock()
@@ -238,16 +239,16 @@ func (q *questions) put(ctx context.Context, question wire.Question) wire.Answer
 	select {
 	case a := <-answer:
 		if a == replacedRules {
-			_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends everything
+			_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends the server
 		}
 		return a
 	case <-ctx.Done():
-		_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends everything
+		_ = q.ch.send(reply{Ask: &asked{ID: id}}) // a broken socket ends the server
 		return wire.Answer{Reason: "the requester has ended"}
 	}
 }
 
-// answer takes an answer of the supervisor.
+// answer delivers an answer of the supervisor to the waiting request.
 func (q *questions) answer(a *answered) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

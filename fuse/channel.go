@@ -12,7 +12,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Sizes of the control socket. A message travels in packets, because one packet
+// Sizes of the control socket. A message is split into packets, because one packet
 // must fit the socket's send buffer.
 const (
 	packetBytes  = 48 << 10
@@ -23,7 +23,7 @@ const (
 type request struct {
 	ID        uint64          `json:"id"`
 	Configure *Config         `json:"configure,omitempty"`
-	Prepare   *Config         `json:"prepare,omitempty"` // rules that Commit puts in place
+	Prepare   *Config         `json:"prepare,omitempty"` // rules that Commit activates
 	Commit    bool            `json:"commit,omitempty"`
 	Changes   string          `json:"changes,omitempty"`    // tag of a mount
 	Baseline  bool            `json:"baseline,omitempty"`   // of all mounts
@@ -38,29 +38,30 @@ type request struct {
 	Drain     bool            `json:"drain,omitempty"`  // answer when every event so far was sent
 }
 
-// asked is a question to a person, or without one the word that it needs no
-// answer any more.
+// asked is an approval request. Without a question it cancels the request with that
+// id.
 type asked struct {
 	ID       uint64         `json:"id"`
 	Question *wire.Question `json:"question,omitempty"`
 }
 
-// answered is the answer to a question.
+// answered is the answer to an approval request.
 type answered struct {
 	ID uint64 `json:"id"`
 	wire.Answer
 }
 
-// unfreeze ends a freeze and reports what was written meanwhile, in the mount of a tag.
+// unfreeze ends a freeze. It lists the changes that were made meanwhile to the mount
+// with the tag.
 type unfreeze struct {
 	Tag     string        `json:"tag,omitempty"`
 	Changes []wire.Change `json:"changes,omitempty"`
 }
 
-// restoreRequest asks for one file of the trash.
+// restoreRequest asks the server to restore one file from the trash.
 type restoreRequest struct {
 	ID    string `json:"id"`
-	Force bool   `json:"force,omitempty"` // replace what has the name now
+	Force bool   `json:"force,omitempty"` // replace the present file of that name
 }
 
 // reply is a message of the server: an event, or the answer to a request.
@@ -73,8 +74,8 @@ type reply struct {
 	Ask     *asked        `json:"ask,omitempty"`
 }
 
-// channel sends and receives JSON messages over a SOCK_SEQPACKET socket. One
-// goroutine receives; any number may send.
+// channel sends and receives JSON messages over a SOCK_SEQPACKET socket. One goroutine
+// receives. Any number of goroutines may send.
 type channel struct {
 	conn net.Conn
 	in   []byte
@@ -83,7 +84,7 @@ type channel struct {
 	out    []byte
 }
 
-// newChannel takes f over.
+// newChannel makes a channel from the socket f and closes f when the channel closes.
 func newChannel(f *os.File) (*channel, error) {
 	defer f.Close()
 	conn, err := net.FileConn(f)
@@ -93,7 +94,8 @@ func newChannel(f *os.File) (*channel, error) {
 	return &channel{conn: conn, in: make([]byte, packetBytes+1)}, nil
 }
 
-// send writes one message. The first byte of a packet tells whether more follow.
+// send writes one message. The first byte of a packet says whether further packets of
+// the message follow.
 func (c *channel) send(v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -120,7 +122,7 @@ func (c *channel) send(v any) error {
 	}
 }
 
-// receive reads one message into v. The end of the connection is io.EOF.
+// receive reads one message into v. It returns io.EOF at the end of the connection.
 func (c *channel) receive(v any) error {
 	var data []byte
 	for {
@@ -141,5 +143,5 @@ func (c *channel) receive(v any) error {
 	}
 }
 
-// close ends the connection; the receiver gets an error.
+// close ends the connection. A blocked receive returns an error.
 func (c *channel) close() { _ = c.conn.Close() }

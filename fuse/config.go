@@ -16,28 +16,29 @@ import (
 type Config struct {
 	Session string              `json:"session"` // name in events
 	Mounts  []MountConfig       `json:"mounts"`
-	Policy  []wire.PolicySource `json:"policy"` // the main file first, then what it extends
+	Policy  []wire.PolicySource `json:"policy"` // the main file first, then the files it extends
 	Vars    map[string]string   `json:"vars"`
 	Owner   Owner               `json:"owner"`
 	Trash   trash.Limits        `json:"trash"`   // of the directory donated as [TrashName]
-	Approve bool                `json:"approve"` // the supervisor has a person asked
-	// Casefold says that directories may be without case one by one, see [KernelFolds].
+	Approve bool                `json:"approve"` // the supervisor accepts approval requests
+	// Casefold says that single directories may be case-insensitive, see
+	// [KernelFolds].
 	Casefold bool `json:"casefold"`
-	// CacheSeconds is how old what commands see of changes behind the mount may
-	// be; 0: 10 minutes.
+	// CacheSeconds limits, in seconds, how long commands may see outdated data after a
+	// change behind the mount. 0 means 10 minutes.
 	CacheSeconds int `json:"cache_seconds"`
 }
 
-// MountConfig is one governed directory or file. The server has got two
-// descriptors for it: [DeviceName] and [BackingName].
+// MountConfig is one governed directory or file. The server receives two descriptors
+// for it: [DeviceName] and [BackingName].
 type MountConfig struct {
 	Tag  string `json:"tag"`
 	Path string `json:"path"` // inside the sandbox, absolute and clean
 }
 
-// Owner maps the owner of the backing to the user of the sandbox: what belongs
-// to the outside ids is shown as the inside ids, and everything made in the
-// mount belongs to the outside ids. Other owners are shown as they are.
+// Owner maps the owner of the backing to the user of the sandbox. Files of the outside
+// ids are shown with the inside ids. Everything created in the mount belongs to the
+// outside ids. Other owners are shown unchanged.
 type Owner struct {
 	InsideUID  uint32 `json:"inside_uid"`
 	InsideGID  uint32 `json:"inside_gid"`
@@ -45,19 +46,19 @@ type Owner struct {
 	OutsideGID uint32 `json:"outside_gid"`
 }
 
-// DeviceName names the donated /dev/fuse descriptor of a mount. The mount must
-// have been made with default_permissions, and with allow_other unless the
+// DeviceName returns the name of the donated /dev/fuse descriptor of a mount. The
+// mount must have the option default_permissions. It also needs allow_other unless the
 // agent is the user that mounted.
 func DeviceName(tag string) string { return "fuse:" + tag }
 
-// BackingName names the donated descriptor of a mount's backing: a directory or
-// a regular file, opened O_PATH or for reading.
+// BackingName returns the name of the donated descriptor of a mount's backing. That is
+// a directory or a regular file, opened O_PATH or for reading.
 func BackingName(tag string) string { return "backing:" + tag }
 
 // maxMounts bounds the governed mounts of one session.
 const maxMounts = 256
 
-// check reports everything wrong with c.
+// check returns an error that names every invalid field of c.
 func (c *Config) check() error {
 	var problems []error
 	if len(c.Mounts) == 0 || len(c.Mounts) > maxMounts {
@@ -79,7 +80,7 @@ func (c *Config) check() error {
 	return errors.Join(problems...)
 }
 
-// load compiles the policy from the sources in the message; no file is read.
+// load compiles the policy from the sources in the message. It reads no file.
 func (c *Config) load() (Rules, error) {
 	read := func(name string) ([]byte, error) {
 		for _, s := range c.Policy[1:] {
@@ -96,7 +97,7 @@ func (c *Config) load() (Rules, error) {
 	return p, nil
 }
 
-// supported refuses rules this server cannot hold.
+// supported returns an error if the server cannot enforce a rule.
 func supported(r Rules, trash bool) error {
 	var problems []error
 	for _, rule := range r.Rules(policy.GroupFile) {

@@ -10,8 +10,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Control is the supervisor's end of a file server's control socket. It is safe
-// for concurrent use.
+// Control is the supervisor's end of a file server's control socket. It is safe for
+// concurrent use.
 type Control struct {
 	ch      *channel
 	onEvent func(wire.Event)
@@ -26,13 +26,15 @@ type Control struct {
 	err     error // why the receiver ended
 }
 
-// ErrServerGone says that the file server has ended; its mounts are dead.
+// ErrServerGone says that the file server has ended. Every operation on its mounts
+// then fails.
 var ErrServerGone = errors.New("the file server has ended")
 
-// NewControl takes over the supervisor's end of the socket. onEvent is called
-// for every event, in order and from one goroutine; it must not call c.
-// onAsk is called for every question to a person, each in a goroutine of its
-// own; its context ends when who asked is gone. nil: nobody is asked.
+// NewControl makes the supervisor's end of the control socket. It closes socket.
+// onEvent is called for every event, in order and from one goroutine; it must not call
+// c. onAsk is called for every approval request, each in its own goroutine. Its
+// context ends when the waiting caller has ended. If onAsk is nil, no approvals are
+// available.
 func NewControl(socket *os.File, onEvent func(wire.Event), onAsk func(context.Context, wire.Question) wire.Answer) (*Control, error) {
 	ch, err := newChannel(socket)
 	if err != nil {
@@ -86,7 +88,7 @@ func (c *Control) receive() {
 	}
 }
 
-// ask has a question answered, or ends the wait for its answer.
+// ask obtains the answer to an approval request, or cancels a pending request.
 func (c *Control) ask(a *asked) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,8 +117,7 @@ func (c *Control) ask(a *asked) {
 // Done is closed when the server has ended or the socket was closed.
 func (c *Control) Done() <-chan struct{} { return c.done }
 
-// Close ends the server, and with it every mount it serves, and waits for the
-// last event.
+// Close ends the server and every mount that it serves. It waits for the last event.
 func (c *Control) Close() {
 	c.ch.close()
 	<-c.done
@@ -128,27 +129,26 @@ func (c *Control) Configure(ctx context.Context, cfg Config) error {
 	return c.call(ctx, request{Configure: &cfg}, nil)
 }
 
-// SetInit tells the pid of the session's init, as the server sees it, by which
-// events name processes. Events are sent from then on: before, only the set-up
-// of the session looks at the mounts.
+// SetInit sends the pid of the session's init, as the server sees it. Events identify
+// processes below that pid. The server sends events only from then on: earlier
+// requests come from the set-up of the session.
 func (c *Control) SetInit(ctx context.Context, pid int) error {
 	return c.call(ctx, request{Init: pid}, nil)
 }
 
-// Ping returns when the server has answered. One that never does is stopped or
-// hangs, and everything that uses its mounts with it.
+// Ping returns when the server has answered. A server that never answers is stopped or
+// hangs, and so is every process that uses its mounts.
 func (c *Control) Ping(ctx context.Context) error {
 	return c.call(ctx, request{Ping: true}, nil)
 }
 
-// Drain returns when every event of operations that have ended was given to
-// onEvent.
+// Drain returns after onEvent was called for every event of completed operations.
 func (c *Control) Drain(ctx context.Context) error {
 	return c.call(ctx, request{Drain: true}, nil)
 }
 
-// Changes returns the net changes of a mount since its start or the last
-// Baseline, sorted by path.
+// Changes returns the net changes of a mount since its start or the last Baseline.
+// They are sorted by path.
 func (c *Control) Changes(ctx context.Context, tag string) ([]wire.Change, error) {
 	var out []wire.Change
 	err := c.call(ctx, request{Changes: tag}, func(r reply) {
@@ -160,41 +160,42 @@ func (c *Control) Changes(ctx context.Context, tag string) ([]wire.Change, error
 	return out, nil
 }
 
-// Baseline makes the present state the start of the change record. What is
-// written later through a shared mapping whose descriptor was closed before is
-// not seen: call it before commands run, or when none is left.
+// Baseline makes the present state the start of the change record. A later write
+// through a shared mapping is not detected if the mapping's descriptor was closed
+// before. Call Baseline before commands run, or when no command is left.
 func (c *Control) Baseline(ctx context.Context) error {
 	return c.call(ctx, request{Baseline: true}, nil)
 }
 
-// Invalidate makes the kernel forget what it knows at and below a path inside
-// the sandbox. The supervisor calls it after it wrote to a backing itself.
+// Invalidate makes the kernel drop its caches at and below a path inside the sandbox.
+// The supervisor calls it after it has written to a backing itself.
 func (c *Control) Invalidate(ctx context.Context, path string) error {
 	return c.call(ctx, request{Forget: wire.Name(path)}, nil)
 }
 
-// Restore puts a file that soft_delete kept back under its name, which must be
-// free unless force is set. The id is that of the manifest and of the event.
+// Restore moves a file from the trash back to its original name. The name must be free
+// unless force is set. The id is that of the manifest and of the event.
 func (c *Control) Restore(ctx context.Context, id string, force bool) error {
 	return c.call(ctx, request{Restore: &restoreRequest{id, force}}, nil)
 }
 
-// Freeze waits for the requests that run. Until Unfreeze nothing is opened, made,
-// renamed or removed; files that are open can be read and written. Meanwhile every call
-// except Drain and Ping fails.
+// Freeze waits for running requests to end. Until Unfreeze nothing can be opened,
+// created, renamed or removed. Open files can be read and written. Every other call
+// except Drain and Ping fails meanwhile.
 func (c *Control) Freeze(ctx context.Context) error { return c.call(ctx, request{Freeze: true}, nil) }
 
-// Unfreeze ends a freeze. list is what was written meanwhile behind the mount of a tag.
+// Unfreeze ends a freeze. list contains the changes that were written meanwhile behind
+// the mount of the tag.
 func (c *Control) Unfreeze(ctx context.Context, tag string, list []wire.Change) error {
 	return c.call(ctx, request{Unfreeze: &unfreeze{tag, list}}, nil)
 }
 
-// Purge removes files that soft_delete kept for good.
+// Purge removes files from the trash permanently.
 func (c *Control) Purge(ctx context.Context, ids ...string) error {
 	return c.call(ctx, request{Purge: ids}, nil)
 }
 
-// call sends one request and hands every part of the answer to each.
+// call sends one request and calls each with every part of the answer.
 func (c *Control) call(ctx context.Context, r request, each func(reply)) error {
 	answer := make(chan reply, 1)
 	c.mu.Lock()
@@ -231,7 +232,7 @@ func (c *Control) call(ctx context.Context, r request, each func(reply)) error {
 	}
 }
 
-// forget ends the wait for an answer and takes what the receiver still holds.
+// forget ends the wait for an answer and discards replies that have already arrived.
 func (c *Control) forget(id uint64, answer chan reply) {
 	c.mu.Lock()
 	delete(c.waiting, id)

@@ -30,7 +30,8 @@ const (
 	deviceMessage = "device files are not made in a session"
 )
 
-// made is an entry just made, with a descriptor if it was opened, else -1.
+// made is an entry that was just created. Its descriptor is -1 unless the entry was
+// opened.
 type made struct {
 	tree.Entry
 	fd int
@@ -43,14 +44,14 @@ func (p made) Stat(st *unix.Stat_t) error {
 	return p.Entry.Stat(st)
 }
 
-// maker judges what an entry is for a repository, then makes it.
+// maker checks an entry against the rules for repositories, then creates it.
 type maker struct {
 	judge func(query) gofuse.Status
 	make  func(tree.Entry) error
 }
 
-// adopted gives a new entry its owner, takes it into the tree and the change
-// record, and answers with it. On failure the entry is removed again.
+// adopted sets the owner of a new entry, adds it to the tree and the change record,
+// and answers with it. On failure it removes the entry again.
 func (o *creator) adopted(parent *tree.Node, rel string, p made, out *gofuse.EntryOut) (*tree.Node, unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := o.files.giveOwner(p, &st)
@@ -59,7 +60,7 @@ func (o *creator) adopted(parent *tree.Node, rel string, p made, out *gofuse.Ent
 		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 			flags = unix.AT_REMOVEDIR
 		}
-		_ = unix.Unlinkat(p.DirFD, p.Name, flags) // the failure of own is what the caller hears
+		_ = unix.Unlinkat(p.DirFD, p.Name, flags) // the caller gets the error of the failed step
 		return nil, st, err
 	}
 	n := o.tree.Adopt(parent, p.Name, &st)
@@ -79,7 +80,7 @@ func (o *creator) create(in *gofuse.CreateIn, name string, out *gofuse.CreateOut
 	}
 	making := query{policy.OpCreate, rel}
 	v := o.access.strictest(in.Pid, append([]query{making}, product([]string{rel}, openOps(in.Flags&^unix.O_TRUNC)...)...)...)
-	if v.op != policy.OpWrite || v.dec.Effect != policy.SoftDelete { // a new file has nothing to keep
+	if v.op != policy.OpWrite || v.dec.Effect != policy.SoftDelete { // a new file has no content to save
 		if _, code := o.redirect.make(in.Pid, v); !code.Ok() {
 			return code
 		}
@@ -97,7 +98,7 @@ func (o *creator) create(in *gofuse.CreateIn, name string, out *gofuse.CreateOut
 	defer p.Close()
 	fd, err := p.Open(int(in.Flags&backingFlags)|unix.O_CREAT|unix.O_EXCL, in.Mode&0o1777)
 	if errors.Is(err, unix.EEXIST) && in.Flags&unix.O_EXCL == 0 {
-		return gofuse.Status(syscall.ESTALE) // the supervisor made it: the kernel looks again and opens
+		return gofuse.Status(syscall.ESTALE) // the supervisor created it: the kernel looks it up again and opens it
 	}
 	if err != nil {
 		return gofuse.Status(errno(err))
@@ -116,7 +117,7 @@ func (o *creator) create(in *gofuse.CreateIn, name string, out *gofuse.CreateOut
 	return gofuse.OK
 }
 
-// make judges and makes an entry that is not opened.
+// make evaluates the rules for an entry that is not opened, and creates it.
 func (o *creator) make(in *gofuse.InHeader, name string, mode uint32, out *gofuse.EntryOut, do maker) gofuse.Status {
 	alone := o.repos.exclusive(name)
 	o.tree.Lock(alone)
@@ -175,8 +176,8 @@ func (o *creator) mkdir(in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) g
 	}))
 }
 
-// symlink makes a symbolic link. Its text is judged only where git reads it: what
-// it leads to is, when it is used.
+// symlink makes a symbolic link. Its text is checked only where git reads it. The
+// target of a link is evaluated when the link is used.
 func (o *creator) symlink(h *gofuse.InHeader, text, name string, out *gofuse.EntryOut) gofuse.Status {
 	return o.make(h, name, unix.S_IFLNK, out, maker{
 		func(a query) gofuse.Status { return o.repos.link(h.Pid, a, text) },
@@ -184,9 +185,10 @@ func (o *creator) symlink(h *gofuse.InHeader, text, name string, out *gofuse.Ent
 	})
 }
 
-// link gives a file a second name. Both names are judged now, and the stricter
-// holds at every later use, whichever name is used. A name that permits more
-// than the file's others is refused: a later session would not know of them.
+// link gives a file a second name. Rules are evaluated for both names now. At every
+// later use the stricter decision applies, whichever name is used. A new name that
+// permits more than the file's other names is refused: a later session would not know
+// of the other names.
 func (o *creator) link(in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
 	alone := o.repos.exclusive(name)
 	o.tree.Lock(alone)

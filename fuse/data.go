@@ -29,10 +29,10 @@ type data struct {
 // __FMODE_EXEC in include/linux/fs.h.
 const fmodeExec = 0x20
 
-// backingFlags are the open(2) flags that matter to the backing.
+// backingFlags are the open(2) flags that are passed on to the backing.
 const backingFlags = unix.O_ACCMODE | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_NOATIME
 
-// openOps are the operations an open asks for.
+// openOps returns the operations that an open performs.
 func openOps(flags uint32) []policy.FileOp {
 	var ops []policy.FileOp
 	switch {
@@ -51,7 +51,7 @@ func openOps(flags uint32) []policy.FileOp {
 	return ops
 }
 
-// open judges on every path that binds the file and opens it.
+// open evaluates the rules on every path that applies to the file and opens the file.
 func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
@@ -108,7 +108,8 @@ func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	return gofuse.OK
 }
 
-// prepare truncates where asked and remembers what the file was.
+// prepare truncates the file if requested and saves its attributes for a later
+// comparison.
 func (o *data) prepare(h *handle, in *gofuse.OpenIn) error {
 	if err := unix.Fstat(h.fd, &h.before); err != nil {
 		return err
@@ -136,9 +137,9 @@ func (o *data) prepare(h *handle, in *gofuse.OpenIn) error {
 // release closes a handle.
 func (o *data) release(in *gofuse.ReleaseIn) {
 	if o.repos.stages.some.Load() > 0 {
-		o.repos.flush(in.Fh, in.Pid) // nobody hears what comes of it but the log
+		o.repos.flush(in.Fh, in.Pid) // a failure can only be reported as an event
 	}
-	o.tree.Moves.RLock() // the change record is asked for under this lock: no write falls between
+	o.tree.Moves.RLock() // the change record is read under this lock: no write may be missed in between
 	defer o.tree.Moves.RUnlock()
 	if h := o.handles.drop(in.Fh); h != nil {
 		o.nodes.recordWrites(h)
@@ -175,7 +176,8 @@ func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status
 	return size, gofuse.OK
 }
 
-// readSome reads what is in memory, or waits for the disk beside the loop.
+// readSome reads data that is in memory. Otherwise another worker serves the loop
+// while this one waits for the disk.
 func (o *data) readSome(fd int, buf []byte, off int64) (int, error) {
 	n, err := device.ReadCached(fd, buf, off)
 	if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EOPNOTSUPP) {
@@ -254,7 +256,7 @@ func (o *data) lseek(in *gofuse.LseekIn, out *gofuse.LseekOut) gofuse.Status {
 		return gofuse.Status(errno(err))
 	}
 	if h.stage != nil {
-		return gofuse.Status(unix.EINVAL) // no holes are told of
+		return gofuse.Status(unix.EINVAL) // holes are not reported
 	}
 	off, err := unix.Seek(fd, int64(in.Offset), int(in.Whence))
 	if err != nil {
@@ -264,7 +266,8 @@ func (o *data) lseek(in *gofuse.LseekIn, out *gofuse.LseekOut) gofuse.Status {
 	return gofuse.OK
 }
 
-// copyFileRange copies between two handles, both judged when opened.
+// copyFileRange copies between two open handles. Both were checked when they were
+// opened.
 func (o *data) copyFileRange(in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status) {
 	from, to := o.handles.get(in.FhIn), o.handles.get(in.FhOut)
 	if from != nil {
@@ -305,8 +308,8 @@ func truncate(fd int, size int64) error {
 	return unix.Truncate(tree.ProcPath(fd), size) // not open for writing, or O_PATH
 }
 
-// stripSuid takes the bits away that a write by an ordinary user would take:
-// the kernel leaves that to the server with HANDLE_KILLPRIV_V2.
+// stripSuid removes the mode bits that a write by an ordinary user removes. With
+// HANDLE_KILLPRIV_V2 the kernel leaves that to the server.
 func stripSuid(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

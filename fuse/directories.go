@@ -24,9 +24,9 @@ type directories struct {
 	noOpenDir bool // the kernel lists without handles
 }
 
-// openDir judges listing and opens a handle. Where listings may be kept it
-// answers ENOSYS instead, after which the kernel lists without handles and
-// keeps listings, and readDir judges. See fuse_file_open in fs/fuse/file.c.
+// openDir evaluates the rules for listing and opens a handle. If listings may be
+// cached it answers ENOSYS instead. The kernel then lists without handles and caches
+// listings, and readDir evaluates the rules. See fuse_file_open in fs/fuse/file.c.
 func (o *directories) openDir(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	if o.noOpenDir {
 		return gofuse.ENOSYS
@@ -50,7 +50,7 @@ func (o *directories) openDir(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Sta
 	return gofuse.OK
 }
 
-// releaseDir closes a handle of OpenDir.
+// releaseDir closes a handle made by openDir.
 func (o *directories) releaseDir(in *gofuse.ReleaseIn) {
 	if h := o.handles.drop(in.Fh); h != nil {
 		o.handles.put(h)
@@ -86,7 +86,8 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus}, in.Offset, out)))
 }
 
-// list fills out from the position off, whose values are those of the backing.
+// list fills out with the entries from position off. Positions are those of the
+// backing.
 func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) error {
 	if off != 0 {
 		if _, err := unix.Seek(l.fd, int64(off), io.SeekStart); err != nil {
@@ -112,9 +113,9 @@ func (o *directories) list(l listing, off uint64, out *gofuse.DirEntryList) erro
 	}
 }
 
-// listEntry adds one entry and reports whether there may be room for more. An
-// entry whose attributes a rule denies is left out; one of which every look is
-// told or asked for is listed by name alone.
+// listEntry adds one entry and reports whether there may be room for more. It omits an
+// entry whose attributes a rule denies. It lists an entry by name alone if every stat
+// of it needs an event or an approval.
 func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEntryList) bool {
 	dots := e.Name == "." || e.Name == ".."
 	v := verdict{dec: policy.Decision{Effect: policy.Allow}}
@@ -135,7 +136,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 		return true
 	}
 	if v.dec.Effect != policy.Allow {
-		return true // the lookup that follows judges and reports
+		return true // the lookup that follows evaluates the rules and reports
 	}
 	var st unix.Stat_t
 	if (tree.Entry{DirFD: l.fd, Name: e.Name}).Stat(&st) != nil {
@@ -168,7 +169,7 @@ func (o *directories) fsyncDir(in *gofuse.FsyncIn) gofuse.Status {
 	return gofuse.Status(errno(unix.Fsync(fd)))
 }
 
-// listing is one directory being read.
+// listing is the state of reading one directory.
 type listing struct {
 	parent *tree.Node
 	rel    string

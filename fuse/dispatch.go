@@ -6,9 +6,9 @@ import (
 	"agentsh/fuse/device"
 )
 
-// dispatcher is the file system of one mount as go-fuse calls it: one method for each
-// request, which calls the handler of its concern. Where a rule asks a person, the
-// dispatcher asks and calls the handler again, see [asker].
+// dispatcher is the file system of one mount as go-fuse calls it. It has one method
+// for each request, which calls the handler for that request. If a rule requires an
+// approval, the dispatcher requests it and calls the handler again, see [asker].
 type dispatcher struct {
 	gofuse.RawFileSystem // answers ENOSYS to every other request
 
@@ -26,10 +26,10 @@ type dispatcher struct {
 
 var _ device.Handler = (*dispatcher)(nil)
 
-// String is shown as the filesystem's name.
+// String returns the name of the filesystem.
 func (d *dispatcher) String() string { return "agentsh" }
 
-// Lookup finds an entry.
+// Lookup answers LOOKUP: it finds an entry in a directory.
 func (d *dispatcher) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
 	return d.asker.decidedCached(h.Pid, func() gofuse.Status { return d.lookups.lookup(h, name, out) })
 }
@@ -39,7 +39,7 @@ func (d *dispatcher) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofus
 	return d.asker.decidedCached(in.Pid, func() gofuse.Status { return d.lookups.getAttr(in, out) })
 }
 
-// SetAttr changes mode, owner, size or times.
+// SetAttr answers SETATTR: it changes mode, owner, size or times.
 func (d *dispatcher) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.setattr.setAttr(in, out) })
 }
@@ -69,7 +69,7 @@ func (d *dispatcher) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string,
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.create(in, name, out) })
 }
 
-// Rename moves an entry, or swaps two.
+// Rename moves an entry or exchanges two entries.
 func (d *dispatcher) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName string) gofuse.Status {
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.renamer.rename(in, oldName, newName) })
 }
@@ -94,7 +94,7 @@ func (d *dispatcher) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.O
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.directories.openDir(in, out) })
 }
 
-// ReadDir lists names.
+// ReadDir lists names without attributes.
 func (d *dispatcher) ReadDir(_ <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
 	return d.asker.decidedCached(in.Pid, func() gofuse.Status { return d.directories.readDir(in, out, false) })
 }
@@ -187,7 +187,7 @@ func (d *dispatcher) Writev(_ <-chan struct{}, in *gofuse.WriteIn, parts [][]byt
 }
 
 // Flush answers close(2). The kernel sends it only for guarded files that were
-// written: all others have FOPEN_NOFLUSH.
+// written; all other files have FOPEN_NOFLUSH.
 func (d *dispatcher) Flush(_ <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
 	return d.data.repos.flush(in.Fh, in.Pid)
 }
@@ -210,7 +210,7 @@ func (d *dispatcher) Lseek(_ <-chan struct{}, in *gofuse.LseekIn, out *gofuse.Ls
 	return d.data.lseek(in, out)
 }
 
-// CopyFileRange copies between two handles.
+// CopyFileRange copies between two open handles.
 func (d *dispatcher) CopyFileRange(_ <-chan struct{}, in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status) {
 	return d.data.copyFileRange(in)
 }
@@ -226,8 +226,8 @@ func (d *dispatcher) FsyncDir(_ <-chan struct{}, in *gofuse.FsyncIn) gofuse.Stat
 // Access is not served: the kernel decides from the attributes (default_permissions).
 func (d *dispatcher) Access(<-chan struct{}, *gofuse.AccessIn) gofuse.Status { return gofuse.ENOSYS }
 
-// Tmpfile is not served. The kernel then answers EOPNOTSUPP without asking again, and
-// programs fall back to a named temporary file, whose path can be judged.
+// Tmpfile is not served. The kernel then answers EOPNOTSUPP without further requests.
+// Programs fall back to a named temporary file, whose path can be checked by rules.
 func (d *dispatcher) Tmpfile(<-chan struct{}, *gofuse.CreateIn, *gofuse.CreateOut) gofuse.Status {
 	return gofuse.ENOSYS
 }

@@ -12,54 +12,55 @@ import (
 	"agentsh/policy"
 )
 
-// Bounds of the event stream: within a window a repeat is counted instead of
-// sent, and of one rule and operation only the first paths are sent singly.
+// Limits of the event stream. Repeats of an event within a window are counted instead
+// of sent. For one rule and operation only the first paths are sent as separate
+// events.
 const (
 	eventWindow  = time.Second
 	eventQueue   = 4096
 	eventsPerOp  = 64
-	eventsTotal  = 4096 // different events of one window that are told apart
+	eventsTotal  = 4096 // different events of one window that are counted separately
 	mechanism    = "fuse"
 	approveWords = "approval is needed and nobody can give it here"
 )
 
-// report is one decision worth an event.
+// report is one decision that becomes an event.
 type report struct {
 	tid   uint32
 	event wire.Event
-	done  chan struct{} // not an event: closed when all before it were sent
+	done  chan struct{} // not an event: closed when all earlier reports were sent
 }
 
-// eventKey tells when two reports are the same.
+// eventKey identifies equal reports.
 type eventKey struct {
 	tid                    uint32
 	path, target, op, rule string
 }
 
-// burstKey groups reports that differ only in who and where.
+// burstKey groups reports that differ only in process and path.
 type burstKey struct{ op, rule, decision string }
 
-// tally counts what was not sent singly.
+// tally counts reports that were not sent separately.
 type tally struct {
 	report report
 	sent   int
 	more   int
 }
 
-// reporter turns decisions into events without holding up the operation, and
-// without letting a walk over a denied tree flood the log.
+// reporter turns decisions into events without delaying the operation. It prevents a
+// walk over a denied tree from flooding the log.
 type reporter struct {
 	session string
 	resolve *resolver
 	send    func(wire.Event)
-	queue   chan *report // of pointers: it is empty nearly always, and its room is kept
+	queue   chan *report // of pointers: the queue is nearly always empty, but its memory stays allocated
 
 	mu     sync.Mutex
 	known  map[uint32]*wire.Process // found in this window
 	begun  bool
 	seen   map[eventKey]*tally
 	bursts map[burstKey]*tally
-	lost   int // did not fit in the queue
+	lost   int // reports that did not fit in the queue
 }
 
 func newReporter(session string, resolve *resolver, send func(wire.Event)) *reporter {
@@ -72,7 +73,7 @@ func newReporter(session string, resolve *resolver, send func(wire.Event)) *repo
 	}
 }
 
-// run sends events until ctx is done, then what is left.
+// run sends events until ctx is done, and then the remaining ones.
 func (r *reporter) run(ctx context.Context) {
 	tick := time.NewTicker(eventWindow)
 	defer tick.Stop()
@@ -105,8 +106,8 @@ func (r *reporter) deliver(rep *report) {
 	r.send(rep.event)
 }
 
-// identify finds the process behind a request that is still waiting for its
-// answer: afterwards it may be gone.
+// identify finds the process behind a request while the request is still waiting for
+// its answer. The process may end afterwards.
 func (r *reporter) identify(rep *report) {
 	if rep.tid == 0 {
 		return
@@ -123,15 +124,15 @@ func (r *reporter) identify(rep *report) {
 	rep.event.Process = p
 }
 
-// begin starts the event stream: what came before was the set-up of the
-// session, which looks at the mounts it makes.
+// begin starts the event stream. Earlier requests come from the set-up of the session,
+// which inspects its own mounts.
 func (r *reporter) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.begun = true
 }
 
-// drain waits until every decision taken so far was sent.
+// drain waits until all earlier decisions were sent.
 func (r *reporter) drain(ctx context.Context) {
 	done := make(chan struct{})
 	select {
@@ -145,14 +146,14 @@ func (r *reporter) drain(ctx context.Context) {
 	}
 }
 
-// add takes one decision; it waits for nobody. A decision that is sent singly
-// has its process looked up at once.
+// add queues one decision and never blocks. If the decision is sent separately, add
+// finds its process at once.
 func (r *reporter) add(rep report) {
 	if !r.single(&rep) {
 		return
 	}
 	r.identify(&rep)
-	sent := rep // allocated here: what is only counted is not
+	sent := rep // allocated here: a report that is only counted needs no allocation
 	select {
 	case r.queue <- &sent:
 	default:
@@ -162,8 +163,8 @@ func (r *reporter) add(rep report) {
 	}
 }
 
-// single fills a report in and says whether it is sent singly; else it is
-// counted.
+// single completes a report and reports whether it is sent separately. Otherwise the
+// report is counted.
 func (r *reporter) single(rep *report) bool {
 	e := &rep.event
 	e.Time, e.Session, e.Type, e.Mechanism = time.Now(), r.session, wire.EventFile, mechanism
@@ -245,7 +246,7 @@ func (r *reporter) flush() {
 	}
 }
 
-// shown shows a file name in text: bytes that are not UTF-8 as \xNN.
+// shown makes a file name printable: bytes that are not UTF-8 become \xNN.
 func shown(s string) string {
 	if utf8.ValidString(s) {
 		return s

@@ -11,18 +11,18 @@ import (
 	"agentsh/internal/snapshot"
 )
 
-// files reaches the files of one mount by path, and records their changes. A redirected
-// name is reached, and recorded, where it leads.
+// files accesses the files of one mount by path and records their changes. A
+// redirected name is accessed and recorded at its target.
 type files struct {
 	path      string // inside the sandbox, absolute and clean
 	backing   tree.Backing
 	redirects redirects
 	record    *changes.Record
 	owner     Owner
-	previous  *previous // nil: the previous content of changed files is not kept
+	previous  *previous // nil: the previous content of changed files is not stored
 }
 
-// follow returns the files and the path that rel leads to.
+// follow returns the files and the path that rel refers to after redirection.
 func (f *files) follow(rel string) (*files, string) {
 	if to, ok := f.redirects.find(rel); ok {
 		return to.mount.files, to.rel
@@ -30,19 +30,19 @@ func (f *files) follow(rel string) (*files, string) {
 	return f, rel
 }
 
-// redirected reports whether rel leads elsewhere.
+// redirected reports whether rel is redirected.
 func (f *files) redirected(rel string) bool { return f.redirects.has(rel) }
 
-// exchanged records the swap of two names.
+// exchanged records the exchange of two names.
 func (f *files) exchanged(a, b string) { f.record.Exchanged(a, b) }
 
-// locate opens the directory that contains what rel leads to.
+// locate opens the directory that contains the file of rel.
 func (f *files) locate(rel string) (tree.Entry, error) {
 	to, rel := f.follow(rel)
 	return to.backing.Locate(rel)
 }
 
-// openDir opens the directory that rel leads to.
+// openDir opens the directory of rel.
 func (f *files) openDir(rel string) (tree.Entry, error) {
 	to, rel := f.follow(rel)
 	return to.backing.OpenDir(rel)
@@ -68,7 +68,8 @@ func (f *files) watched(rel string, was changes.Stamp) {
 	to.record.Watched(rel, was)
 }
 
-// renamed records the move of a file or directory; replaced: the new name was taken.
+// renamed records the move of a file or directory. replaced says that the new name
+// existed before.
 func (f *files) renamed(from, to string, dir, replaced bool) {
 	if f.redirected(from) || f.redirected(to) {
 		f.deleted(from)
@@ -78,7 +79,7 @@ func (f *files) renamed(from, to string, dir, replaced bool) {
 	f.record.Renamed(from, to, dir, replaced)
 }
 
-// inside is the path of rel as the sandbox sees it.
+// inside returns the path of rel inside the sandbox.
 func (f *files) inside(rel string) string {
 	switch {
 	case rel == "":
@@ -89,8 +90,8 @@ func (f *files) inside(rel string) string {
 	return f.path + "/" + rel
 }
 
-// openList opens a directory by its name in its parent: "." in it would have to be
-// searched, and a listing needs the permission to read alone.
+// openList opens a directory by its name in its parent. Opening "." would need search
+// permission, but a listing needs read permission only.
 func (f *files) openList(rel string) (int, error) {
 	p, err := f.locate(rel)
 	if err != nil {
@@ -100,9 +101,9 @@ func (f *files) openList(rel string) (int, error) {
 	return p.Open(unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// giveOwner makes the sandbox user's outside identity the owner of a new entry. A
-// directory with the set-group-id bit passes its group on, which the kernel did
-// when it made the entry.
+// giveOwner sets the owner of a new entry to the outside identity of the sandbox user.
+// A directory with the set-group-id bit passes on its group; the kernel did that when
+// it created the entry.
 func (f *files) giveOwner(p made, st *unix.Stat_t) error {
 	if err := p.Stat(st); err != nil {
 		return err
@@ -127,8 +128,9 @@ func (f *files) giveOwner(p made, st *unix.Stat_t) error {
 	return p.Stat(st)
 }
 
-// savePrevious stores the content of the file at p if the session has not changed it
-// yet under its names. Only differences are made from it, so a failure is ignored.
+// savePrevious stores the content of the file at p unless the session has already
+// changed it under one of its names. The content serves only to show differences, so a
+// failure is ignored.
 func (f *files) savePrevious(names []string, p tree.Entry) {
 	if f.previous == nil {
 		return
@@ -144,8 +146,8 @@ func (f *files) savePrevious(names []string, p tree.Entry) {
 	}
 }
 
-// unchanged reports whether the session has not changed the file at rel, and the path
-// that the baseline had for it.
+// unchanged reports whether the session has not changed the file at rel. It also
+// returns the path that the file had in the baseline.
 func (f *files) unchanged(rel string) (from string, unchanged bool) {
 	if f.redirected(rel) {
 		return "", false
@@ -153,10 +155,10 @@ func (f *files) unchanged(rel string) (from string, unchanged bool) {
 	return f.record.Unchanged(rel)
 }
 
-// sameFile reports whether two results of stat are of one file.
+// sameFile reports whether two results of stat describe the same file.
 func sameFile(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
 
-// errno turns an error of a system call into the number for the kernel.
+// errno converts an error of a system call into the number for the kernel.
 func errno(err error) syscall.Errno {
 	if err == nil {
 		return 0
@@ -167,8 +169,8 @@ func errno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// PreviousName names the donated descriptor of the directory that stores the previous
-// content of changed files of the first mount.
+// PreviousName is the name of a donated descriptor: the directory that stores the
+// previous content of changed files of the first mount.
 const PreviousName = "previous"
 
 // previous stores the previous content of changed files.

@@ -14,25 +14,25 @@ import (
 	"agentsh/policy"
 )
 
-// folding finds directories of a mount in which names are without case.
+// folding finds case-insensitive directories of a mount.
 type folding struct {
 	access   *access
 	repos    *repositories
 	device   uint64   // device of the backing
-	casefold bool     // single directories of the backing may be without case
-	known    sync.Map // by other device: whether it is without case
+	casefold bool     // single directories of the backing may be case-insensitive
+	known    sync.Map // by device of a nested mount: whether it is case-insensitive
 }
 
-// foldingTypes are filesystems whose names are without case wherever they are
-// mounted as usual: vfat, exfat, ntfs, ntfs3, hfs, hfs+. See statfs(2).
+// foldingTypes are filesystems that are case-insensitive with usual mount options:
+// vfat, exfat, ntfs, ntfs3, hfs, hfs+. See statfs(2).
 var foldingTypes = map[int64]bool{0x4d44: true, 0x2011bab0: true, 0x5346544e: true, 0x7366746e: true, 0x4244: true, 0x482b: true}
 
-// casefoldFlag is FS_CASEFOLD_FL, which ext4, f2fs and tmpfs keep for each
-// directory. See ioctl_iflags(2).
+// casefoldFlag is FS_CASEFOLD_FL, which ext4, f2fs and tmpfs set for single
+// directories. See ioctl_iflags(2).
 const casefoldFlag = 0x40000000
 
-// KernelFolds reports whether the kernel can have directories without case on
-// filesystems that are with case elsewhere.
+// KernelFolds reports whether the kernel supports case-insensitive directories on
+// filesystems that are otherwise case-sensitive.
 func KernelFolds() bool {
 	for _, name := range []string{"/sys/fs/ext4", "/sys/fs/f2fs", "/sys/fs/tmpfs"} {
 		if _, err := os.Stat(name + "/features/casefold"); err == nil {
@@ -43,9 +43,9 @@ func KernelFolds() bool {
 	return err != nil // not known
 }
 
-// Folds reports whether a directory takes names of another case for its files.
-// It looks at what the filesystem says, then at the names that are there; if there
-// are none it makes a file for a moment.
+// Folds reports whether a directory is case-insensitive. It reads the filesystem's own
+// flags, then tries the existing names in another case. If the directory is empty, it
+// creates a file for a moment.
 func Folds(dir string) (bool, error) {
 	d, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -71,7 +71,7 @@ func Folds(dir string) (bool, error) {
 	return triedFolding(d)
 }
 
-// flagged is what the filesystem says of a directory.
+// flagged returns the case-insensitivity flag that the filesystem has for a directory.
 func flagged(d *os.File) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(d.Fd()), &fs); err != nil {
@@ -81,7 +81,7 @@ func flagged(d *os.File) (bool, error) {
 	return foldingTypes[fs.Type] || err == nil && flags&casefoldFlag != 0, nil
 }
 
-// sameEntry reports whether two names lead to one file.
+// sameEntry reports whether two names refer to the same file.
 func sameEntry(d *os.File, name, other string) (bool, error) {
 	var a, b unix.Stat_t
 	if err := unix.Fstatat(int(d.Fd()), other, &b, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
@@ -95,8 +95,8 @@ func sameEntry(d *os.File, name, other string) (bool, error) {
 	return sameFile(&a, &b), nil
 }
 
-// triedFolding makes a file and looks for it under another name. Where nothing
-// can be made there is nothing that could have two names.
+// triedFolding creates a file and looks it up under another name. A directory in which
+// no file can be created cannot have a file with two names.
 func triedFolding(d *os.File) (bool, error) {
 	name := fmt.Sprintf(".agentsh-case-%d", os.Getpid())
 	fd, err := unix.Openat(int(d.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -117,8 +117,8 @@ func swapCase(s string) string {
 	}, s)
 }
 
-// folds reports whether a directory that the kernel looked up folds names that
-// rules differ about. What cannot be found out counts as such.
+// folds reports whether a looked-up directory is case-insensitive and rules
+// distinguish names in it by case. If that cannot be determined, the answer is true.
 func (f *folding) folds(p tree.Entry, rel string, st *unix.Stat_t) bool {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Dev == f.device && !f.casefold {
 		return false
@@ -140,7 +140,7 @@ func (f *folding) mayFold(p tree.Entry, rel string, st *unix.Stat_t) bool {
 	return folding || err != nil
 }
 
-// deviceFolds tries a filesystem that is mounted in the backing, once.
+// deviceFolds tests a filesystem that is mounted in the backing, once.
 func (f *folding) deviceFolds(fd int, dev uint64) (bool, error) {
 	if known, ok := f.known.Load(dev); ok {
 		return known.(bool), nil

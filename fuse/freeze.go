@@ -6,8 +6,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// freeze stops everything that is judged by path in all mounts. What is open may
-// still be read and written.
+// freeze blocks every operation by path in all mounts. Open files can still be read
+// and written.
 func (s *server) freeze() {
 	for _, m := range s.mounts {
 		m.tree.Moves.Lock()
@@ -16,8 +16,8 @@ func (s *server) freeze() {
 	s.frozen = true
 }
 
-// unfreeze ends a freeze. What was written meanwhile enters the change record, and the
-// kernel forgets what it cached.
+// unfreeze ends a freeze. It adds the changes made meanwhile to the change record and
+// makes the kernel drop its caches.
 func (s *server) unfreeze(r *unfreeze) (forget func(), err error) {
 	if !s.frozen {
 		return nil, errors.New("the files are not frozen")
@@ -36,7 +36,7 @@ func (s *server) unfreeze(r *unfreeze) (forget func(), err error) {
 	}
 	return func() {
 		written.kernel.invalidate("")
-		for _, c := range r.Changes { // names that the kernel knows not to be there are no nodes
+		for _, c := range r.Changes { // names that the kernel caches as absent have no nodes
 			written.kernel.invalidate(string(c.Path))
 		}
 	}, nil

@@ -9,7 +9,7 @@ import (
 	"agentsh/fuse/tree"
 )
 
-// openFiles are the open handles of a mount, and how each reads and writes.
+// openFiles are the open handles of a mount, with the I/O mode of each.
 type openFiles struct {
 	tree   *tree.Tree
 	kernel *kernel
@@ -24,7 +24,7 @@ type openFiles struct {
 type handle struct {
 	node  *tree.Node
 	io    *tree.IO
-	fd    int    // -1 until it is needed, if late
+	fd    int    // -1 until it is needed, if late is set
 	late  bool   // opened in the backing by [nodeFiles.fdOf]
 	flags uint32 // open(2) flags
 	uses  int    // guarded by openFiles.mu; the descriptor closes at zero
@@ -34,17 +34,17 @@ type handle struct {
 
 	dirMu sync.Mutex // directories: position of fd
 
-	// Files open for writing: what the file was when it was opened, to tell at
-	// release whether it changed. Writes may bypass the server.
+	// before is set for files open for writing. It has the attributes at open; release
+	// compares them to detect a change. Writes may bypass the server.
 	before    unix.Stat_t
 	direct    bool // passthrough
 	cached    bool // never passthrough
 	mayChange bool
 
-	stage *stage // of a guarded file that is written; nil: any other
+	stage *stage // of a guarded file that is being written; nil for all other files
 }
 
-// opened is the handle's descriptor, or -1 when nothing has needed it yet.
+// opened returns the handle's descriptor, or -1 if the descriptor was not needed yet.
 func (h *handle) opened() int {
 	if !h.late {
 		return h.fd
@@ -54,16 +54,16 @@ func (h *handle) opened() int {
 	return h.fd
 }
 
-// handles are the open handles by slot. The number of a handle is its slot and, in
-// the upper half, how often slots were taken, so that none is used twice.
+// handles stores the open handles by slot. The number of a handle consists of its slot
+// and, in the upper half, a counter of slot uses. So no number is used twice.
 type handles struct {
 	slots []*handle // nil: free
 	free  []uint32
 	taken uint32
-	spare []*handle // to be used again
+	spare []*handle // closed handles for reuse
 }
 
-// maxUnused bounds the closed handles that are used again.
+// maxUnused bounds the closed handles that are reused.
 const maxUnused = 64
 
 func (t *handles) add(h *handle) {
@@ -78,7 +78,7 @@ func (t *handles) add(h *handle) {
 	h.id = uint64(t.taken)<<32 | uint64(slot)
 }
 
-// get is an open handle, or nil.
+// get returns an open handle, or nil.
 func (t *handles) get(id uint64) *handle {
 	slot := id & (1<<32 - 1)
 	if slot >= uint64(len(t.slots)) {
@@ -135,7 +135,7 @@ func (f *openFiles) addLocked(h *handle) uint64 {
 	return h.id
 }
 
-// get returns an open handle with a use of its own, or nil.
+// get returns an open handle and counts one more use of it, or returns nil.
 func (f *openFiles) get(id uint64) *handle {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,8 +146,8 @@ func (f *openFiles) get(id uint64) *handle {
 	return h
 }
 
-// ofNode returns some handle of n that is open in the backing, with a use of
-// its own, or nil.
+// ofNode returns a handle of n that is open in the backing and counts one more use of
+// it, or returns nil.
 func (f *openFiles) ofNode(n *tree.Node) *handle {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func (f *openFiles) ofNode(n *tree.Node) *handle {
 	return nil
 }
 
-// put gives a use back.
+// put ends one use of a handle. The descriptor closes after the last use.
 func (f *openFiles) put(h *handle) {
 	f.mu.Lock()
 	h.uses--
@@ -171,7 +171,7 @@ func (f *openFiles) put(h *handle) {
 	f.tree.Close(h.node)
 	fd := h.opened()
 	if len(f.handles.spare) < maxUnused {
-		*h = handle{} // nobody else knows it
+		*h = handle{} // no other reference exists
 		f.handles.spare = append(f.handles.spare, h)
 	}
 	f.mu.Unlock()
@@ -180,8 +180,8 @@ func (f *openFiles) put(h *handle) {
 	}
 }
 
-// drop takes a handle out of the table; its first use is now the
-// caller's to give back.
+// drop removes a handle from the table. The caller then ends the handle's first use
+// with put.
 func (f *openFiles) drop(id uint64) *handle {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,8 +198,8 @@ func (f *openFiles) dropLocked(h *handle) {
 	f.end(h)
 }
 
-// begin registers h and chooses how it reads and writes: around the server
-// where the kernel can and nothing forbids it, else through the page cache.
+// begin registers h and selects its I/O mode. I/O bypasses the server if the kernel
+// supports that and nothing forbids it. Otherwise it uses the page cache.
 func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +207,7 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	io := h.io
 	writes := h.flags&unix.O_ACCMODE != unix.O_RDONLY
 	switch {
-	case io.Direct > 0: // the kernel refuses anything else
+	case io.Direct > 0: // the kernel refuses any other mode
 		h.direct = true
 	case io.Cached > 0 || h.cached || !f.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
 	case writes || io.Mapped || st.Size >= tree.DirectMin:
@@ -224,8 +224,8 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	useCache(io, out)
 }
 
-// beginLate registers a handle without opening the file, for reading from what
-// the kernel has cached. It reports false where the kernel must go around the server.
+// beginLate registers a handle without opening the file, for reads from the page
+// cache. It reports false if reads of the file must bypass the server.
 func (f *openFiles) beginLate(n *tree.Node, flags uint32, out *gofuse.OpenOut) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,9 +239,9 @@ func (f *openFiles) beginLate(n *tree.Node, flags uint32, out *gofuse.OpenOut) b
 	return true
 }
 
-// registerBacking hands a descriptor to the kernel. It fails where the server
-// lacks CAP_SYS_ADMIN or the backing is stacked too deep; the mount then goes
-// on without.
+// registerBacking registers a descriptor with the kernel for passthrough. It fails if
+// the server lacks CAP_SYS_ADMIN or the backing is stacked too deep. The mount then
+// works without passthrough.
 func (f *openFiles) registerBacking(io *tree.IO, fd int) bool {
 	id, err := f.kernel.OpenBacking(fd)
 	if err != 0 {
@@ -284,15 +284,15 @@ func useCache(io *tree.IO, out *gofuse.OpenOut) {
 	io.Stale = false
 }
 
-// markStale has the kernel drop what its page cache has of a file when it is opened
-// next.
+// markStale makes the next open discard the kernel's page cache of the file.
 func (f *openFiles) markStale(h *handle) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h.io.Stale = true
 }
 
-// writable returns the open handles that may change their file, each with a use.
+// writable returns the open handles that may change their file. It counts one more use
+// of each.
 func (f *openFiles) writable() []*handle {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -306,14 +306,14 @@ func (f *openFiles) writable() []*handle {
 	return open
 }
 
-// baseline takes the present state of every open file as the one that a later write is
-// compared with.
+// baseline records the present attributes of every open file. Later writes are
+// detected by comparison with them.
 func (f *openFiles) baseline() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for h := range f.handles.all {
 		if h.mayChange {
-			_ = unix.Fstat(h.fd, &h.before) // a file that cannot be read keeps the older state and counts as changed
+			_ = unix.Fstat(h.fd, &h.before) // if stat fails, the older attributes remain and the file counts as changed
 		}
 	}
 }

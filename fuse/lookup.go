@@ -12,7 +12,8 @@ import (
 	"agentsh/policy"
 )
 
-// lookups answers requests that look at files: LOOKUP, GETATTR, READLINK, STATFS.
+// lookups answers requests that read names and attributes: LOOKUP, GETATTR, READLINK,
+// STATFS.
 type lookups struct {
 	tree    *tree.Tree
 	files   *files
@@ -98,8 +99,8 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	return gofuse.OK
 }
 
-// readlink answers with the text of a symbolic link; following it is the
-// kernel's work, inside the sandbox.
+// readlink answers with the text of a symbolic link. The kernel follows the link
+// inside the sandbox.
 func (o *lookups) readlink(h *gofuse.InHeader) ([]byte, gofuse.Status) {
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
@@ -124,9 +125,9 @@ func (o *lookups) readlink(h *gofuse.InHeader) ([]byte, gofuse.Status) {
 	return buf[:size], gofuse.OK
 }
 
-// statFs answers with the figures of the backing's filesystem. A mount of which
-// nothing but names is shown is no place to keep anything: it has none, as those
-// of the kernel, and df leaves it out.
+// statFs answers with the figures of the backing's filesystem. A mount that shows only
+// names has no storage for commands. It answers with zeros, as kernel filesystems do,
+// and df omits it.
 func (o *lookups) statFs(_ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(o.files.backing.FD, &st); err != nil {
@@ -141,14 +142,14 @@ func (o *lookups) statFs(_ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Statu
 	return gofuse.OK
 }
 
-// attributes shows the attributes of files.
+// attributes converts attributes of the backing into those of the mount.
 type attributes struct {
 	owner Owner
 	cache time.Duration // how long the kernel caches names, attributes and the absence of names
 }
 
-// fillEntry answers with a node. Without cache the kernel asks at every use,
-// as an audited stat needs.
+// fillEntry answers with a node. Without cache the kernel asks at every use, as an
+// audited stat requires.
 func (a attributes) fillEntry(out *gofuse.EntryOut, n *tree.Node, st *unix.Stat_t, cache bool) {
 	out.NodeId = n.ID()
 	out.Generation = 1
@@ -175,11 +176,11 @@ func (a attributes) fillAttr(out *gofuse.Attr, st *unix.Stat_t) {
 	out.Gid = shownID(st.Gid, a.owner.OutsideGID, a.owner.InsideGID)
 }
 
-// nobody is the id of an owner the sandbox has no name for.
+// nobody is shown for an owner that has no id in the sandbox.
 const nobody = 65534
 
-// shownID maps an id of the backing. Another's id that happens to be the inside
-// user's must not make that user the owner.
+// shownID maps an id of the backing. An unrelated id can equal the inside user's id.
+// It must not make that user the owner.
 func shownID(id, outside, inside uint32) uint32 {
 	switch id {
 	case outside:
@@ -190,7 +191,7 @@ func shownID(id, outside, inside uint32) uint32 {
 	return id
 }
 
-// dirPath resolves a directory the kernel named. The caller holds tree.Moves.
+// dirPath resolves a directory by its node number. The caller holds tree.Moves.
 func dirPath(t *tree.Tree, id uint64) (*tree.Node, string, gofuse.Status) {
 	n := t.Node(id)
 	if n == nil {
@@ -206,7 +207,8 @@ func dirPath(t *tree.Tree, id uint64) (*tree.Node, string, gofuse.Status) {
 	return n, paths[0], gofuse.OK
 }
 
-// validName refuses what the kernel never sends, so that no name can climb.
+// validName refuses names that the kernel never sends, such as "..". So no name can
+// lead out of its directory.
 func validName(name string) gofuse.Status {
 	switch {
 	case name == "" || name == "." || name == "..":
@@ -222,7 +224,7 @@ func validName(name string) gofuse.Status {
 	return gofuse.OK
 }
 
-// childPath resolves a name in a directory the kernel named.
+// childPath resolves a name in a directory that is given by its node number.
 func childPath(t *tree.Tree, id uint64, name string) (parent *tree.Node, rel string, code gofuse.Status) {
 	if code := validName(name); !code.Ok() {
 		return nil, "", code

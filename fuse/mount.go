@@ -17,13 +17,13 @@ import (
 	"agentsh/internal/wire"
 )
 
-// cacheTime is how long the kernel keeps names, attributes and the absence of
-// names. The mount is the only way to the backing for everyone but the
-// supervisor, which announces its own writes.
+// cacheTime is how long the kernel caches names, attributes and the absence of names.
+// Only the supervisor writes to the backing in another way than through the mount. It
+// announces its own writes.
 const cacheTime = 10 * time.Minute
 
-// mount is one governed directory or file: its parts, and what the server does with
-// it as a whole. The kernel's requests go to its [dispatcher].
+// mount is one governed directory or file, with its parts and the operations on the
+// whole mount. Requests of the kernel go to its [dispatcher].
 type mount struct {
 	tag     string
 	tree    *tree.Tree
@@ -40,7 +40,7 @@ type mount struct {
 	noOpenDir bool // the kernel lists without handles
 }
 
-// shared is what the mounts of a server have in common.
+// shared contains the values that all mounts of a server share.
 type shared struct {
 	config    *Config
 	rules     *current
@@ -124,8 +124,8 @@ func newDispatcher(m *mount) *dispatcher {
 	}
 }
 
-// attach starts answering on the FUSE descriptor, which it takes over. It
-// returns after the kernel's INIT; [device.Loop.Serve] answers what follows.
+// attach starts serving the FUSE descriptor, which it takes over. It returns after the
+// kernel's INIT. [device.Loop.Serve] then answers all further requests.
 func (m *mount) attach(dev *os.File) error {
 	defer dev.Close()
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -145,7 +145,7 @@ func (m *mount) attach(dev *os.File) error {
 		MaxWrite:             1 << 20,
 		EnableSymlinkCaching: true,
 		MaxStackDepth:        1,
-		Logger:               log.New(io.Discard, "", 0), // what matters is an event
+		Logger:               log.New(io.Discard, "", 0), // failures are reported as events
 		PanicHandler:         m.panicked,
 		ExtraCapabilities: gofuse.CAP_READDIRPLUS_AUTO | gofuse.CAP_HANDLE_KILLPRIV_V2 |
 			gofuse.CAP_ATOMIC_O_TRUNC | gofuse.CAP_NO_OPENDIR_SUPPORT,
@@ -168,15 +168,14 @@ func (m *mount) attach(dev *os.File) error {
 	return nil
 }
 
-// panicked denies the operation during which the server's own code failed.
+// panicked denies an operation that panicked in the server.
 func (m *mount) panicked(cause any) gofuse.Status {
 	m.access.reporter.fault(fmt.Sprintf("file server of %s: %v", m.files.path, cause))
 	return gofuse.EACCES
 }
 
-// stableOffsets reports filesystems whose directory offsets stay valid in
-// another open of the same directory, which is what listing without a handle
-// needs.
+// stableOffsets reports whether directory offsets of a filesystem remain valid in
+// another open of the same directory. Listing without a handle requires that.
 func stableOffsets(magic int64) bool {
 	switch magic {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC:
@@ -199,7 +198,8 @@ func kernelAtLeast(major, minor int) bool {
 	return a > major || a == major && b >= minor
 }
 
-// listChanges returns the change record, what is being written included.
+// listChanges returns the change record, including writes through handles that are
+// still open.
 func (m *mount) listChanges() ([]wire.Change, error) {
 	m.tree.Moves.Lock()
 	defer m.tree.Moves.Unlock()
@@ -214,7 +214,7 @@ func (m *mount) listChanges() ([]wire.Change, error) {
 	})
 }
 
-// baseline starts the change record anew.
+// baseline restarts the change record at the present state.
 func (m *mount) baseline() {
 	m.tree.Moves.Lock()
 	defer m.tree.Moves.Unlock()
@@ -222,15 +222,15 @@ func (m *mount) baseline() {
 	m.files.record.Reset()
 }
 
-// kernel is the connection of a mount to the kernel. It is without a loop until
+// kernel is the connection of a mount to the kernel. It has no loop until
 // [mount.attach].
 type kernel struct {
 	*device.Loop
 	tree *tree.Tree
 }
 
-// invalidate tells the kernel. No lock is held meanwhile: the kernel may wait
-// for an answer of this server first.
+// invalidate makes the kernel drop what it caches at a path. The caller must not hold
+// a lock: the kernel may first wait for an answer of this server.
 func (k *kernel) invalidate(rel string) {
 	n, unknown := k.tree.Walk(rel)
 	if unknown != "" {

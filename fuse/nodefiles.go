@@ -9,16 +9,16 @@ import (
 	"agentsh/fuse/tree"
 )
 
-// nodeFiles reaches the file of a node, by one of its names or, without any, by a
-// descriptor that is kept. It makes sure that it is that file.
+// nodeFiles opens the file of a node by one of its names. If the file has no name, it
+// uses a stored descriptor. It checks that the opened file is the node's file.
 type nodeFiles struct {
 	tree    *tree.Tree
 	files   *files
 	handles *openFiles
 }
 
-// open opens a regular file by one of its names, or by descriptor when it
-// has none, and makes sure it is that file.
+// open opens a regular file by one of its names, or by descriptor if it has no name.
+// It checks that the opened file is the node's file.
 func (f *nodeFiles) open(n *tree.Node, flags uint32) (int, error) {
 	keep := int(flags & backingFlags)
 	for _, rel := range f.tree.Paths(n) {
@@ -48,8 +48,8 @@ func (f *nodeFiles) open(n *tree.Node, flags uint32) (int, error) {
 	return tree.Reopen(fd, keep)
 }
 
-// stat returns the attributes of a node by any of its names, or of the file
-// whose last name went.
+// stat returns the attributes of a node by any of its names. For a file without a name
+// it uses the stored descriptor.
 func (f *nodeFiles) stat(n *tree.Node, names []string, st *unix.Stat_t) error {
 	for _, rel := range names {
 		p, err := f.files.locate(rel)
@@ -70,8 +70,7 @@ func (f *nodeFiles) stat(n *tree.Node, names []string, st *unix.Stat_t) error {
 	return unix.Fstat(fd, st)
 }
 
-// nameless returns a descriptor of a file that none of its known names leads
-// to any more.
+// nameless returns a descriptor of a file that has none of its known names any more.
 func (f *nodeFiles) nameless(n *tree.Node) (int, error) {
 	if fd, err := f.tree.DupUnlinked(n); fd > 0 || err != nil {
 		return fd, err
@@ -83,7 +82,7 @@ func (f *nodeFiles) nameless(n *tree.Node) (int, error) {
 	return -1, unix.ESTALE
 }
 
-// reach opens the directory of a name that still leads to n.
+// reach opens the directory of a name that still refers to n.
 func (f *nodeFiles) reach(n *tree.Node) (tree.Entry, error) {
 	for _, rel := range f.tree.Paths(n) {
 		p, err := f.files.locate(rel)
@@ -99,7 +98,7 @@ func (f *nodeFiles) reach(n *tree.Node) (tree.Entry, error) {
 	return tree.Entry{}, unix.ESTALE
 }
 
-// pin returns a descriptor of the node itself and whether it is to be closed.
+// pin returns a descriptor of the node itself and whether the caller must close it.
 func (f *nodeFiles) pin(n *tree.Node, h *handle) (fd int, own bool, err error) {
 	if h != nil && h.opened() >= 0 {
 		return h.opened(), false, nil
@@ -114,7 +113,7 @@ func (f *nodeFiles) pin(n *tree.Node, h *handle) (fd int, own bool, err error) {
 	return fd, true, err
 }
 
-// fdOf is the handle's descriptor. A caller that holds tree.Moves uses
+// fdOf returns the handle's descriptor. A caller that holds tree.Moves uses
 // [handle.opened].
 func (f *nodeFiles) fdOf(h *handle) (int, error) {
 	if fd := h.opened(); fd >= 0 {
@@ -128,7 +127,7 @@ func (f *nodeFiles) fdOf(h *handle) (int, error) {
 	}
 	h.lateMu.Lock()
 	defer h.lateMu.Unlock()
-	if h.fd >= 0 { // another request was faster
+	if h.fd >= 0 { // another request has opened it meanwhile
 		tree.CloseFD(fd)
 		return h.fd, nil
 	}
@@ -143,7 +142,7 @@ func (f *nodeFiles) markChanged(n *tree.Node) {
 	}
 }
 
-// recordWrites records what was written through h without passing here.
+// recordWrites records writes through h that bypassed the server.
 func (f *nodeFiles) recordWrites(h *handle) {
 	if !h.mayChange {
 		return
@@ -158,7 +157,7 @@ func (f *nodeFiles) recordWrites(h *handle) {
 		return
 	}
 	if h.direct && h.flags&unix.O_ACCMODE == unix.O_RDWR {
-		// A mapping made around the server outlives the handle.
+		// A mapping that bypasses the server outlives the handle.
 		for _, rel := range f.tree.Paths(h.node) {
 			f.files.watched(rel, changes.StampOf(&h.before))
 		}

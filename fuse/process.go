@@ -10,15 +10,15 @@ import (
 	"agentsh/internal/wire"
 )
 
-// maxScanned bounds the processes looked at to find one.
+// maxScanned bounds the processes that are examined to find one.
 const maxScanned = 4096
 
-// resolver finds the process behind the thread id of a request. The kernel
-// gives that id in the pid namespace the mount was made in. It reads nothing a
-// process could have mapped from our own mounts.
+// resolver finds the process behind the thread id of a request. The kernel reports
+// that id in the pid namespace in which the mount was made. The resolver reads no
+// memory that a process could have mapped from our own mounts.
 type resolver struct {
 	mu   sync.Mutex
-	init int // the namespace's first process as we see it; 0: ids are our own
+	init int // pid of the namespace's first process, as the server sees it; 0: the server's own namespace
 }
 
 func (r *resolver) setInit(pid int) {
@@ -27,7 +27,7 @@ func (r *resolver) setInit(pid int) {
 	r.init = pid
 }
 
-// process describes a thread's process, as far as it is still there.
+// process describes a thread's process as far as the process still exists.
 func (r *resolver) process(tid uint32) *wire.Process {
 	r.mu.Lock()
 	first := r.init
@@ -48,8 +48,9 @@ func (r *resolver) process(tid uint32) *wire.Process {
 	return p
 }
 
-// showProcess adds where a process is and what it runs. Only the supervisor may read
-// that: Landlock keeps the server from it. See ptrace(2), access mode checking.
+// showProcess adds the working directory and the executable of a process. Only the
+// supervisor may read them: Landlock denies that to the server. See ptrace(2), access
+// mode checking.
 func showProcess(p *wire.Process) {
 	if p == nil || p.PID == 0 {
 		return
@@ -57,13 +58,13 @@ func showProcess(p *wire.Process) {
 	dir := "/proc/" + strconv.Itoa(p.PID)
 	exe, _ := os.Readlink(dir + "/exe")
 	cwd, _ := os.Readlink(dir + "/cwd")
-	if startTime(dir+"/stat") == p.StartTime { // else the process is gone
+	if startTime(dir+"/stat") == p.StartTime { // otherwise the process has ended
 		p.Exe, p.Cwd = exe, cwd
 	}
 }
 
-// markOf is the limit by which the processes of one command are known: see
-// seccomp.TagLimit. 0: none.
+// markOf reads the resource limit that identifies the processes of one command, see
+// seccomp.TagLimit. 0 means none.
 func markOf(file string) uint64 {
 	limits := strings.Fields(statusField(file, "Max realtime timeout"))
 	if len(limits) < 2 {
@@ -76,8 +77,8 @@ func markOf(file string) uint64 {
 	return mark
 }
 
-// findInside walks the process tree below first for the thread that calls
-// itself tid in the innermost namespace, and returns its process.
+// findInside searches the process tree below first for the thread whose id is tid in
+// the innermost namespace. It returns the thread's process.
 func findInside(first int, tid string) int {
 	queue := []string{strconv.Itoa(first)}
 	for i := 0; i < len(queue) && i < maxScanned; i++ {
@@ -101,7 +102,7 @@ func findInside(first int, tid string) int {
 	return 0
 }
 
-// statusField returns one line of proc_pid_status(5).
+// statusField returns one field of proc_pid_status(5).
 func statusField(file, name string) string {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -115,7 +116,7 @@ func statusField(file, name string) string {
 	return ""
 }
 
-// startTime is field 22 of proc_pid_stat(5), after the name in parentheses.
+// startTime returns field 22 of proc_pid_stat(5). It follows the name in parentheses.
 func startTime(file string) uint64 {
 	data, err := os.ReadFile(file)
 	if err != nil {

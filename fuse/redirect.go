@@ -17,20 +17,19 @@ import (
 	"agentsh/policy"
 )
 
-// redirector carries out decisions to redirect.
+// redirector applies decisions to redirect.
 type redirector struct {
 	tree    *tree.Tree
 	files   *files
 	access  *access
 	kernel  *kernel
 	repos   *repositories
-	mountAt func(path string) *mount // that serves a path inside the sandbox
+	mountAt func(path string) *mount // returns the mount that serves a path inside the sandbox
 }
 
-// redirects are the names of one mount that lead elsewhere since a rule sent a
-// write there. From then on, for the rest of the session, everything about such
-// a name is about the file it leads to; what the backing has under the name
-// stays as it was.
+// redirects are the redirected names of one mount. A name is redirected from the first
+// write that a rule redirects until the session ends. All operations on the name then
+// use its target. The file that the backing has under the name stays unchanged.
 type redirects struct {
 	some atomic.Bool // a name is redirected
 
@@ -38,13 +37,13 @@ type redirects struct {
 	names map[string]target // by path relative to the mount
 }
 
-// target is where a redirected name leads: a path relative to a mount.
+// target is the target of a redirected name: a path relative to a mount.
 type target struct {
 	mount *mount
 	rel   string
 }
 
-// find returns where rel leads, by itself or with a directory above it.
+// find returns the target of rel if rel or a directory above it is redirected.
 func (r *redirects) find(rel string) (target, bool) {
 	if !r.some.Load() {
 		return target{}, false
@@ -86,7 +85,7 @@ func (r *redirects) drop(rel string) {
 	delete(r.names, rel)
 }
 
-// checkRedirects refuses rules whose redirect_to nothing here serves.
+// checkRedirects returns an error if no mount serves the redirect_to path of a rule.
 func (s *server) checkRedirects(rules Rules) error {
 	var problems []error
 	for _, rule := range rules.Rules(policy.GroupFile) {
@@ -97,7 +96,7 @@ func (s *server) checkRedirects(rules Rules) error {
 	return errors.Join(problems...)
 }
 
-// target is where a rule sends a path.
+// target returns the target of a path under a redirect rule.
 func (r *redirector) target(rule *policy.Rule, rel string) target {
 	to := target{mount: r.mountAt(rule.Redirect.Path)}
 	dir := strings.Trim(rule.Redirect.Path[len(to.mount.files.path):], "/")
@@ -109,9 +108,9 @@ func (r *redirector) target(rule *policy.Rule, rel string) target {
 	return to
 }
 
-// send has the name of a verdict lead to where its rule says. A file that
-// the target has under that name goes; with keep the new one begins as a copy
-// of what the backing has. The caller holds tree.Moves.
+// send redirects the name of a verdict to the target of its rule. An existing file at
+// the target is removed. With keep the new file starts as a copy of the file in the
+// backing. The caller holds tree.Moves.
 func (r *redirector) send(tid uint32, v verdict, keep bool) error {
 	r.kernel.StepAside()
 	to := r.target(v.dec.Rule, v.rel)
@@ -170,13 +169,13 @@ func prepareTarget(f *files, k *kernel, rel string) error {
 	case err == nil:
 		f.record.Deleted(rel)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EISDIR):
-		err = nil // a directory is gone on with
+		err = nil // an existing directory is used
 	}
-	go k.invalidate(rel) // ends with its notices to the kernel, which may wait for this very answer
+	go k.invalidate(rel) // ends after its notices to the kernel, which may wait for the answer to this request
 	return err
 }
 
-// copyTo makes the file at a target as a copy of what the backing has at rel.
+// copyTo creates the file at a target as a copy of the backing's file at rel.
 func (r *redirector) copyTo(to target, rel string) error {
 	old, err := r.files.backing.Locate(rel)
 	if err != nil {
@@ -211,16 +210,16 @@ func (r *redirector) copyTo(to target, rel string) error {
 		err = to.mount.files.giveOwner(made{p, -1}, &st)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(p.DirFD, p.Name, 0) // the failure is what the caller hears
+		_ = unix.Unlinkat(p.DirFD, p.Name, 0) // the caller gets the first error
 		return err
 	}
 	to.mount.files.record.Created(to.rel)
 	return nil
 }
 
-// write handles the redirected write of an existing file. When the name is
-// sent away just now, the kernel has to look it up again: ESTALE makes it do so.
-// Another name of the same file must not lead a write around the rule.
+// write handles the redirected write of an existing file. If this write redirects the
+// name, ESTALE makes the kernel look the name up again. Other names of the same file
+// must not bypass the rule.
 func (r *redirector) write(tid uint32, v verdict, n *tree.Node, keep bool) gofuse.Status {
 	if !r.files.redirected(v.rel) {
 		if err := r.send(tid, v, keep); err != nil {
@@ -245,7 +244,7 @@ func (r *redirector) write(tid uint32, v verdict, n *tree.Node, keep bool) gofus
 	return gofuse.OK
 }
 
-// createTarget makes the file that a redirected name leads to.
+// createTarget creates the file at the target of a redirected name.
 func (r *redirector) createTarget(rel string) error {
 	p, err := r.files.locate(rel)
 	if err != nil {
@@ -262,8 +261,8 @@ func (r *redirector) createTarget(rel string) error {
 	return r.files.giveOwner(made{p, -1}, &st)
 }
 
-// make settles a verdict about a new name: a redirected one is sent away
-// and then made there.
+// make applies a verdict about a new name. If the verdict is a redirect, it redirects
+// the name and creates the file at the target.
 func (r *redirector) make(tid uint32, v verdict) (away bool, code gofuse.Status) {
 	if v.dec.Effect != policy.Redirect {
 		return false, r.access.apply(tid, "", v)
@@ -274,8 +273,8 @@ func (r *redirector) make(tid uint32, v verdict) (away bool, code gofuse.Status)
 	return true, gofuse.Status(errno(r.send(tid, v, false)))
 }
 
-// invalidateTargets has the kernel forget what it knows of the files that redirected
-// names lead to, after they were written.
+// invalidateTargets makes the kernel drop its caches of the target files of a node's
+// redirected names after a write.
 func (r *redirector) invalidateTargets(n *tree.Node) {
 	if !r.files.redirects.some.Load() {
 		return

@@ -10,19 +10,20 @@ import (
 	"agentsh/policy"
 )
 
-// current are the rules that hold now, for all mounts of a server.
+// current is the active policy of all mounts of a server.
 type current struct {
 	loaded atomic.Pointer[ruleset]
-	// caching is held for reading while what the kernel may keep is decided and
-	// answered ([device.Loop]): when it was held for writing, the kernel has been told all that
-	// the rules before allowed, and can be told to forget it.
+	// caching is read-locked while an answer that the kernel may cache is decided and
+	// sent ([device.Loop]). After it was locked for writing, the kernel has received
+	// every answer that the previous rules allowed. The kernel can then be told to
+	// drop them.
 	caching sync.RWMutex
 }
 
-// ruleset is one policy with what is made of it.
+// ruleset is one policy with values derived from it.
 type ruleset struct {
 	policy Rules
-	roots  []string // prefixes it lets something through
+	roots  []string // path prefixes below which it allows any operation
 }
 
 func newCurrent(r Rules) *current {
@@ -33,22 +34,22 @@ func newCurrent(r Rules) *current {
 
 func (c *current) now() *ruleset { return c.loaded.Load() }
 
-// replace has every later request decided by r.
+// replace makes r decide every later request.
 func (c *current) replace(r Rules) {
 	c.caching.Lock()
 	defer c.caching.Unlock()
 	c.loaded.Store(&ruleset{r, r.Roots()})
 }
 
-// Prepare has the server load other rules, which hold from Commit on. It refuses
-// what the mounts cannot carry out.
+// Prepare makes the server load other rules. They apply from Commit on. Prepare
+// returns an error if the mounts cannot enforce them.
 func (c *Control) Prepare(ctx context.Context, cfg Config) error {
 	return c.call(ctx, request{Prepare: &cfg}, nil)
 }
 
-// Commit has the rules that were prepared hold for every later request; what the
-// kernel remembers by the old ones is forgotten when it returns. What waits for a
-// person is refused, files that are open stay so.
+// Commit applies the prepared rules to every later request. When it returns, the
+// kernel has dropped everything it cached under the old rules. Pending approvals are
+// refused. Open files stay open.
 func (c *Control) Commit(ctx context.Context) error {
 	return c.call(ctx, request{Commit: true}, nil)
 }
@@ -77,9 +78,9 @@ func (s *server) prepare(c *Config) error {
 	return nil
 }
 
-// commit has the prepared rules hold. What a person is asked for by the old ones
-// is refused, and so is what would be asked for until the kernel has forgotten:
-// it would have to wait for the answer.
+// commit activates the prepared rules. It refuses pending approvals of the old rules.
+// It also refuses new approvals until the kernel has dropped its caches: the kernel
+// would have to wait for the answers.
 func (s *server) commit() (forget func(), err error) {
 	if s.next == nil {
 		return nil, errors.New("nothing was prepared")
@@ -98,7 +99,7 @@ func (s *server) commit() (forget func(), err error) {
 	}, nil
 }
 
-// silent reports whether no listing has to be told or asked for.
+// silent reports whether no listing needs an event or an approval.
 func silent(r Rules) bool {
 	for _, rule := range r.Rules(policy.GroupFile) {
 		if rule.Concerns(policy.OpList) && rule.Effect != policy.Allow && rule.Effect != policy.Deny {

@@ -23,21 +23,22 @@ type renamer struct {
 	noOpenDir bool // the kernel lists without handles
 }
 
-// maxMovedEntries bounds the entries judged when a directory whose tree the
-// rules do not treat alike is renamed.
+// maxMovedEntries bounds the entries that are checked when a directory is renamed and
+// the rules differ between its entries.
 const maxMovedEntries = 100_000
 
-// movement is one entry about to get another name.
+// movement is one entry that is about to be renamed.
 type movement struct {
 	from, to string // relative to the mount
 	st       unix.Stat_t
 	at       tree.Entry
-	keep     *verdict // it is replaced, and a soft_delete keeps it
-	away     *verdict // its new name is redirected
+	keep     *verdict // the replaced entry is saved in the trash by this soft_delete
+	away     *verdict // the new name is redirected
 }
 
-// rename moves an entry, or swaps two. Both names are judged, for an entry that
-// is replaced too, and below a directory every entry whose rules may differ.
+// rename moves an entry or exchanges two entries. It evaluates the rules for both
+// names, also for an entry that is replaced. Below a directory it evaluates every
+// entry whose rules may differ.
 func (o *renamer) rename(in *gofuse.RenameIn, oldName, newName string) gofuse.Status {
 	if in.Flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
 		return gofuse.EINVAL
@@ -74,7 +75,7 @@ func (o *renamer) rename(in *gofuse.RenameIn, oldName, newName string) gofuse.St
 		return gofuse.Status(unix.EEXIST)
 	}
 	if exists && !exchange && sameFile(&src.st, &dst.st) {
-		return gofuse.OK // two names of one file: rename(2) does nothing
+		return gofuse.OK // both are names of one file: rename(2) does nothing
 	}
 	if code := o.repos.rename(in.Pid, &src, &dst, exchange); !code.Ok() {
 		if sent {
@@ -106,9 +107,9 @@ func (o *renamer) rename(in *gofuse.RenameIn, oldName, newName string) gofuse.St
 	return gofuse.OK
 }
 
-// forgetListings drops the listings the kernel keeps of a directory that was
-// moved and of all below it, where listing is not allowed as a whole or names may
-// be left out. The rename itself holds no lock the kernel needs for that.
+// forgetListings makes the kernel drop its cached listings of a moved directory and of
+// all directories below it. It does so where listing is not allowed for the whole tree
+// or names may be omitted. It holds no lock that the kernel needs.
 func (o *renamer) forgetListings(rel string) {
 	whole := func(op policy.FileOp) bool {
 		v := o.access.rules.now().policy.Tree(o.files.inside(rel), op)
@@ -128,8 +129,8 @@ func (o *renamer) forgetListings(rel string) {
 	}
 }
 
-// replace renames, and returns a descriptor to keep of a replaced file that had
-// no other name, or 0.
+// replace renames. If it replaced a file that had no other name, it returns a
+// descriptor of that file for the tree. Otherwise it returns 0.
 func (o *renamer) replace(in *gofuse.RenameIn, src, dst *movement, replaces bool) (gone int, err error) {
 	var kept string
 	if replaces {
@@ -154,8 +155,8 @@ func (o *renamer) replace(in *gofuse.RenameIn, src, dst *movement, replaces bool
 	return gone, nil
 }
 
-// locateBoth opens the directories of both names and reports whether the new
-// name exists.
+// locateBoth opens the directories of both names and reports whether the new name
+// exists.
 func (o *renamer) locateBoth(src, dst *movement) (exists bool, err error) {
 	if src.at, err = o.files.locate(src.from); err != nil {
 		return false, err
@@ -176,8 +177,8 @@ func (o *renamer) locateBoth(src, dst *movement) (exists bool, err error) {
 	}
 }
 
-// permitMove judges the entry at the old name, what is at the new one, and both
-// ways when they are exchanged.
+// permitMove evaluates the rules for the entry at the old name and for the entry at
+// the new one. For an exchange it evaluates both directions.
 func (o *renamer) permitMove(tid uint32, src, dst *movement, exists, exchange bool) gofuse.Status {
 	if exists && !exchange {
 		if code := o.permitReplace(tid, src, dst); !code.Ok() {
@@ -199,7 +200,7 @@ func (o *renamer) permitMove(tid uint32, src, dst *movement, exists, exchange bo
 	return gofuse.OK
 }
 
-// moveAway sends the new name of a rename away, so that the entry moves there.
+// moveAway redirects the new name of a rename, so that the entry moves to the target.
 func (o *renamer) moveAway(tid uint32, src, dst *movement) (exists bool, err error) {
 	if err := o.redirect.send(tid, *src.away, false); err != nil {
 		return false, err
@@ -210,8 +211,9 @@ func (o *renamer) moveAway(tid uint32, src, dst *movement) (exists bool, err err
 	return o.locateBoth(src, dst)
 }
 
-// permitReplace decides on the file or directory that the rename replaces. It
-// moves to the trash if its rule is soft_delete.
+// permitReplace evaluates the removal of the entry at the new name. A file is
+// overwritten, a directory is removed. If deleting it is a soft_delete, it is saved in
+// the trash.
 func (o *renamer) permitReplace(tid uint32, src, dst *movement) gofuse.Status {
 	if code := o.access.permit(tid, o.files.inside(src.from), query{policy.OpRename, dst.from}); !code.Ok() {
 		return code
@@ -238,8 +240,8 @@ func (o *renamer) permitReplace(tid uint32, src, dst *movement) gofuse.Status {
 	return o.access.apply(tid, o.files.inside(src.from), v)
 }
 
-// permitTree judges one moved entry and, for a directory, all below it that
-// the rules may treat differently from it.
+// permitTree evaluates the rules for one moved entry. For a directory it also
+// evaluates all entries below it whose rules may differ.
 func (o *renamer) permitTree(tid uint32, mv *movement) gofuse.Status {
 	if code := o.permitOne(tid, mv.from, mv.to, mv.st.Mode, mv); !code.Ok() {
 		return code
@@ -256,9 +258,9 @@ func (o *renamer) permitTree(tid uint32, mv *movement) gofuse.Status {
 	return o.permitBelow(tid, mv.from, mv.to, p, &left)
 }
 
-// permitOne judges the move of one entry: leaving the old name, coming to be at
-// the new one, and not escaping a denial that holds at the old one.
-// The rename itself, mv, may go to a redirected name; what is below it may not.
+// permitOne evaluates the move of one entry: removal at the old name, creation at the
+// new one, and no escape from a denial at the old name. The renamed entry itself, mv,
+// may move to a redirected name. Entries below it may not.
 func (o *renamer) permitOne(tid uint32, from, to string, mode uint32, mv *movement) gofuse.Status {
 	v := o.access.strictest(tid, query{policy.OpRename, from}, query{policy.OpRename, to}, query{createOp(mode), to})
 	if v.dec.Effect == policy.Redirect && mv != nil {
@@ -269,7 +271,7 @@ func (o *renamer) permitOne(tid uint32, from, to string, mode uint32, mv *moveme
 	return o.access.keepDenials(tid, from, to)
 }
 
-// permitBelow judges the entries of an open directory, deepest last.
+// permitBelow evaluates the entries of an open directory, deepest last.
 func (o *renamer) permitBelow(tid uint32, from, to string, dir tree.Entry, left *int) gofuse.Status {
 	names, err := entries(dir, left)
 	if err != nil {

@@ -15,17 +15,18 @@ import (
 	"agentsh/policy"
 )
 
-// repositories ensures that the repositories of a mount have no setting by which git runs a
-// program later. Package gitguard has the rules. They are enforced in three ways:
+// repositories ensures that the repositories of a mount contain no setting by which
+// git would later run a program. Package gitguard has the rules. They are enforced in
+// three ways:
 //
-//   - A directory becomes a repository by names in it. A request for one of them
-//     holds tree.Moves exclusively ([tree.Tree.Lock]), and one that makes a repository
-//     is judged by all that is in it.
-//   - A file that gets a guarded name by a rename, or whose directory becomes a
-//     repository, is judged and replaced by a copy of what was judged. A
-//     descriptor or mapping of the old file leads nowhere then.
-//   - A guarded file that is written under its name is written in memory, judged
-//     when it is closed, and put in place as a whole ([stage]).
+//   - Names in a directory make it a repository. A request for one of these names
+//     holds tree.Moves exclusively ([tree.Tree.Lock]). A request that makes a
+//     repository is checked against everything in the directory.
+//   - A file can get a guarded name by a rename, or because its directory becomes a
+//     repository. Its content is checked, and a copy of the checked content replaces
+//     it. Descriptors and mappings of the old file then have no effect.
+//   - A guarded file that is written under its name is written in memory. It is
+//     checked when it is closed, and installed as a whole ([stage]).
 type repositories struct {
 	tree    *tree.Tree
 	files   *files
@@ -34,20 +35,20 @@ type repositories struct {
 	handles *openFiles
 	nodes   *nodeFiles
 	stages  *stages
-	roots   []string // paths of the governed directories, where a repository may lead
+	roots   []string // paths of the governed directories, which a repository may refer to
 }
 
-// on reports whether the rules that hold now want repositories guarded.
+// on reports whether the current rules guard repositories.
 func (r *repositories) on() bool {
 	on, _ := r.access.rules.now().policy.GitGuard()
 	return on
 }
 
-// exclusive reports names whose requests must be alone.
+// exclusive reports whether requests for a name must run alone.
 func (r *repositories) exclusive(name string) bool { return gitguard.Completes(name) && r.on() }
 
-// is reports whether a directory is a repository, or would be with one more name
-// in it. What cannot be looked at counts as one.
+// is reports whether a directory is a repository, or would be with one more name in
+// it. A directory that cannot be read counts as a repository.
 func (r *repositories) is(dir, adding string) bool {
 	p, err := r.files.openDir(dir)
 	if err != nil {
@@ -63,11 +64,11 @@ func (r *repositories) is(dir, adding string) bool {
 // membership is a file as part of a repository.
 type membership struct{ dir, name string }
 
-// maxGuardedDepth is how deep a guarded file lies in its repository.
+// maxGuardedDepth is the greatest depth of a guarded file in its repository.
 const maxGuardedDepth = 3
 
-// holders are the repositories that a file is a guarded part of, or would be once
-// it has its name.
+// holders returns the repositories in which the file at rel is guarded, or would be if
+// it existed.
 func (r *repositories) holders(rel string) []membership {
 	dir, base := tree.Split(rel)
 	if _, parent := tree.Split(dir); !gitguard.MayBeGuarded(parent, base) {
@@ -88,18 +89,19 @@ func (r *repositories) holders(rel string) []membership {
 	return out
 }
 
-// guards reports whether a regular file is judged by its content.
+// guards reports whether the content of a regular file is checked.
 func (r *repositories) guards(rel string) bool {
 	_, base := tree.Split(rel)
 	return base == ".git" || len(r.holders(rel)) > 0
 }
 
-// location is where a repository at a path of the mount lies.
+// location returns the location of the repository at a path of the mount.
 func (r *repositories) location(dir string) gitguard.Location {
 	return gitguard.Location{Dir: r.files.inside(dir), Roots: r.roots}
 }
 
-// judge judges what a guarded file is to hold. What old holds may stay.
+// judge checks the new content of a guarded file. Settings that old contains are
+// allowed.
 func (r *repositories) judge(rel string, data, old []byte) []gitguard.Problem {
 	var out []gitguard.Problem
 	if dir, base := tree.Split(rel); base == ".git" {
@@ -113,7 +115,7 @@ func (r *repositories) judge(rel string, data, old []byte) []gitguard.Problem {
 	return out
 }
 
-// refuse reports the first problem.
+// refuse denies an operation because of the first problem.
 func (r *repositories) refuse(tid uint32, a query, problem gitguard.Problem) gofuse.Status {
 	_, at := r.access.rules.now().policy.GitGuard()
 	if problem.File == "" {
@@ -132,8 +134,8 @@ func (r *repositories) answer(tid uint32, a query, problems []gitguard.Problem) 
 	return r.refuse(tid, a, problems[0])
 }
 
-// make judges an entry that is about to be made: an empty file, a directory, or
-// what is neither. Links have [repositories.link].
+// make checks an entry that is about to be created: an empty file, a directory or a
+// special file. Links are checked by [repositories.link].
 func (r *repositories) make(tid uint32, a query, kind uint32) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
@@ -153,8 +155,9 @@ func (r *repositories) make(tid uint32, a query, kind uint32) gofuse.Status {
 	return r.complete(tid, a, dir, newEntry{name: base})
 }
 
-// partOf reports whether git reads an entry as a part of a repository for which
-// of holds, by the name relative to it. A directory called .git counts as one.
+// partOf reports whether git reads an entry as a part of a repository and of returns
+// true for its name relative to that repository. A directory called .git counts as a
+// repository.
 func (r *repositories) partOf(rel string, of func(name string) bool) bool {
 	top, adding := tree.Split(rel)
 	for {
@@ -170,7 +173,8 @@ func (r *repositories) partOf(rel string, of func(name string) bool) bool {
 	}
 }
 
-// nested judges an entry called .git: what git reads is no work tree.
+// nested denies an entry called .git among the files that git reads: git would take
+// their directory for a work tree.
 func (r *repositories) nested(tid uint32, a query) gofuse.Status {
 	if _, base := tree.Split(a.rel); base != ".git" || !r.partOf(a.rel, gitguard.Reads) {
 		return gofuse.OK
@@ -178,7 +182,7 @@ func (r *repositories) nested(tid uint32, a query) gofuse.Status {
 	return r.refuse(tid, a, gitguard.Nested())
 }
 
-// special judges an entry that is no file, directory or link.
+// special checks an entry that is not a file, directory or link.
 func (r *repositories) special(tid uint32, a query, kind uint32) gofuse.Status {
 	if kind == unix.S_IFREG || kind == unix.S_IFDIR || kind == unix.S_IFLNK {
 		return gofuse.OK
@@ -190,7 +194,7 @@ func (r *repositories) special(tid uint32, a query, kind uint32) gofuse.Status {
 	return r.refuse(tid, a, gitguard.NotAFile())
 }
 
-// link judges a symbolic link that is about to be made or moved to its name.
+// link checks a symbolic link that is about to be made or moved to its name.
 func (r *repositories) link(tid uint32, a query, text string) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
@@ -222,8 +226,8 @@ func (r *repositories) link(tid uint32, a query, text string) gofuse.Status {
 	return r.complete(tid, a, dir, newEntry{name: base})
 }
 
-// hardLink judges a second name of a file. Two names of one guarded file would let
-// one be written without a look at the other.
+// hardLink checks a second name of a file. If a guarded file had two names, it could
+// be changed under one of them without a check under the other.
 func (r *repositories) hardLink(tid uint32, a query, n *tree.Node, names []string) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
@@ -244,8 +248,7 @@ func (r *repositories) hardLink(tid uint32, a query, n *tree.Node, names []strin
 	return r.complete(tid, a, dir, newEntry{name: base})
 }
 
-// mayRedirect refuses to redirect a name that makes a repository or is a guarded part of
-// one.
+// mayRedirect refuses to redirect a name that makes a repository or is guarded in one.
 func (r *repositories) mayRedirect(rel string) error {
 	dir, base := tree.Split(rel)
 	if _, parent := tree.Split(dir); r.on() && (base == ".git" || gitguard.Completes(base) || gitguard.MayBeGuarded(parent, base)) {
@@ -254,7 +257,8 @@ func (r *repositories) mayRedirect(rel string) error {
 	return nil
 }
 
-// content reads a regular file, at most a byte more than is judged.
+// content reads a regular file. It returns at most one byte more than the size that is
+// checked.
 func (r *repositories) content(rel string) ([]byte, error) {
 	p, err := r.files.locate(rel)
 	if err != nil {
@@ -297,7 +301,7 @@ func (r *repositories) readLink(rel string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// maker is that of an entry which is no link.
+// maker returns the maker of an entry that is not a link.
 func (r *repositories) maker(tid, mode uint32, do func(tree.Entry) error) maker {
 	return maker{func(a query) gofuse.Status { return r.make(tid, a, mode&unix.S_IFMT) }, do}
 }

@@ -15,14 +15,14 @@ import (
 	"agentsh/policy"
 )
 
-// newEntry is an entry about to have a name in a directory.
+// newEntry is an entry that is about to get a name in a directory.
 type newEntry struct {
 	name string
-	from string // where it is now; empty: it is about to be made
+	from string // present path; empty: it is about to be created
 }
 
-// rename judges what a rename brings to its new name. A file that git reads there
-// is replaced by a copy of what was judged.
+// rename checks the effect of a rename on repositories. If git reads a file at the new
+// name, a copy of the checked content replaces the file.
 func (r *repositories) rename(tid uint32, src, dst *movement, exchange bool) gofuse.Status {
 	if !r.on() {
 		return gofuse.OK
@@ -34,8 +34,8 @@ func (r *repositories) rename(tid uint32, src, dst *movement, exchange bool) gof
 	return code
 }
 
-// arrive judges one entry that moves. One that git reads at its new name is not
-// exchanged for another: what is judged must be what stays.
+// arrive checks one entry that moves. An entry that git reads at its new name cannot
+// be exchanged with another: the checked content must be the content that remains.
 func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange bool) gofuse.Status {
 	a := query{policy.OpRename, to}
 	if code := r.nested(tid, a); !code.Ok() {
@@ -75,20 +75,20 @@ func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange
 		if code := r.replaceByCopy(tid, a, from, data); !code.Ok() {
 			return code
 		}
-		go r.kernel.invalidate(to) // as in replaceByCopy: the kernel takes the old file for the new name's
+		go r.kernel.invalidate(to) // as in replaceByCopy: the kernel would use the old file for the new name
 		return gofuse.OK
 	}
 	return r.complete(tid, a, dir, newEntry{base, from})
 }
 
-// arriveDir judges a directory that moves: what is in it for its new place, and
-// the repository that it becomes a part of.
+// arriveDir checks a directory that moves: its content at the new path, and the
+// repository that it becomes a part of.
 func (r *repositories) arriveDir(tid uint32, a query, from string, exchange bool) gofuse.Status {
 	dir, base := tree.Split(a.rel)
 	oldDir, oldBase := tree.Split(from)
 	_, parent := tree.Split(dir)
 	if dir == oldDir && !exchange && !gitguard.Completes(base) && !gitDirectory(base) && oldBase != "worktrees" && parent != "worktrees" {
-		return gofuse.OK // its paths lead where they led
+		return gofuse.OK // its paths lead to the same files as before
 	}
 	r.kernel.StepAside()
 	seen := r.survey(from, "", from)
@@ -124,11 +124,11 @@ func (r *repositories) arriveDir(tid uint32, a query, from string, exchange bool
 	}
 }
 
-// gitDirectory reports directories that git reads in a repository.
+// gitDirectory reports whether git reads a directory of that name in a repository.
 func gitDirectory(name string) bool { return gitguard.Reads(name + "/x") }
 
-// complete judges all that is in a directory which becomes a repository by an
-// entry that arrives.
+// complete checks everything in a directory that becomes a repository because an entry
+// arrives.
 func (r *repositories) complete(tid uint32, a query, dir string, e newEntry) gofuse.Status {
 	if !gitguard.Completes(e.name) || r.is(dir, "") || !r.is(dir, e.name) {
 		return gofuse.OK
@@ -136,9 +136,9 @@ func (r *repositories) complete(tid uint32, a query, dir string, e newEntry) gof
 	return r.join(tid, a, dir, e)
 }
 
-// join judges an entry that becomes a part of a repository, and with it the whole
-// of one that was none before. What was not guarded until now is replaced by a
-// copy.
+// join checks an entry that becomes a part of a repository. If the directory was no
+// repository before, join checks the whole repository. A copy replaces each file that
+// was not guarded until now.
 func (r *repositories) join(tid uint32, a query, top string, e newEntry) gofuse.Status {
 	seen := &survey{r: r, bytes: map[string][]byte{}, under: map[string]string{}, left: maxGuardedEntries}
 	if r.is(top, "") {
@@ -171,10 +171,10 @@ func (r *repositories) join(tid uint32, a query, top string, e newEntry) gofuse.
 	return gofuse.OK
 }
 
-// shape stands for a repository that is there.
+// shape stands for the entries of an existing repository.
 var shape = []gitguard.Entry{{Path: "HEAD", Mode: fs.ModeIrregular}, {Path: "objects", Mode: fs.ModeDir}, {Path: "refs", Mode: fs.ModeDir}}
 
-// inTree gives a problem the path that commands use.
+// inTree returns a problem with the path that commands use.
 func inTree(p gitguard.Problem, dir string) gitguard.Problem {
 	p.File = strings.TrimSuffix(dir, "/") + "/" + p.File
 	return p
@@ -184,16 +184,16 @@ func (r *repositories) unread(tid uint32, a query, err error) gofuse.Status {
 	return r.refuse(tid, a, gitguard.Problem{Reason: "what is in it cannot be judged: " + err.Error(), Hint: "move its parts one by one"})
 }
 
-// maxGuardedEntries bounds the entries looked at for one request.
+// maxGuardedEntries bounds the entries that are examined for one request.
 const maxGuardedEntries = 1_000_000
 
-// survey is a walk over a tree of the backing, as another tree sees it: the one that
-// it is about to be a part of.
+// survey is a walk over a tree of the backing. It records entries with the paths they
+// will have after a move into another tree.
 type survey struct {
 	r     *repositories
 	list  []gitguard.Entry
-	bytes map[string][]byte // what was read of regular files, by path in the other tree
-	under map[string]string // where they are
+	bytes map[string][]byte // content of regular files that were read, by path in the other tree
+	under map[string]string // their present paths
 	tops  []string          // directories whose own repositories are guarded already
 	left  int
 	err   error
@@ -218,8 +218,8 @@ func (l *survey) entries(yield func(gitguard.Entry, error) bool) {
 	}
 }
 
-// walk adds an entry and, of a directory, all below it. as is its path in the
-// other tree; repositories at top or below it are guarded already.
+// walk adds an entry. For a directory it adds all entries below it. as is the entry's
+// path in the other tree. Repositories at top or below it are guarded already.
 func (l *survey) walk(rel, as, top string) {
 	p, err := l.r.files.locate(rel)
 	if err != nil {
@@ -236,7 +236,7 @@ func (l *survey) walk(rel, as, top string) {
 	l.add(rel, as, st.Mode)
 }
 
-// addRepository adds what git reads in a directory, but for one name.
+// addRepository adds the entries that git reads in a directory, except one name.
 func (l *survey) addRepository(dir, but string) {
 	l.tops = append(l.tops, dir)
 	for _, e := range l.below(dir) {
@@ -287,7 +287,7 @@ func (l *survey) add(rel, as string, mode uint32) {
 	}
 }
 
-// ofInterest leaves out what no judgement looks at: nearly everything.
+// ofInterest omits entries that no check reads. That is nearly all of them.
 func ofInterest(as string, mode fs.FileMode) bool {
 	dir, base := tree.Split(as)
 	_, parent := tree.Split(dir)
@@ -313,8 +313,8 @@ func (l *survey) below(dir string) []gofuse.DirEntry {
 	return list
 }
 
-// stays returns what a file holds that is guarded where it is, by a repository
-// that moves with it.
+// stays returns the content of a file that is guarded at its present path by a
+// repository that moves with it.
 func (l *survey) stays(as string) []byte {
 	rel, read := l.under[as]
 	if !read {
@@ -333,9 +333,10 @@ func (l *survey) stays(as string) []byte {
 	return nil
 }
 
-// replaceByCopy puts a copy of what was judged in the place of a file, so that no
-// descriptor or mapping of it is left. The node that the kernel knows by the name
-// is none any more: a use of it makes the kernel look again.
+// replaceByCopy replaces a file by a copy of its checked content. Descriptors and
+// mappings of the old file then do not change the new one. The node that the kernel
+// has for the name becomes invalid: its next use makes the kernel look the name up
+// again.
 func (r *repositories) replaceByCopy(tid uint32, a query, rel string, data []byte) gofuse.Status {
 	p, err := r.files.locate(rel)
 	if err != nil {
@@ -370,12 +371,12 @@ func (r *repositories) replaceByCopy(tid uint32, a query, rel string, data []byt
 		return gofuse.OK
 	}
 	r.tree.Replace(parent, base, gone)
-	go r.kernel.NotifyEntry(parent.ID(), base) // ends with its notice to the kernel, which may wait for this very answer
+	go r.kernel.NotifyEntry(parent.ID(), base) // ends with its notice to the kernel, which may wait for the answer to this request
 	return gofuse.OK
 }
 
-// install makes a file with the owner, mode and times of an old one and puts it in
-// its place.
+// install creates a file with the owner, mode and times of an old one and renames it
+// over the old name.
 func (r *repositories) install(p tree.Entry, old *unix.Stat_t, data []byte) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	fresh := tree.Entry{DirFD: p.DirFD, Name: ".agentsh-" + rand.Text()}
@@ -392,7 +393,7 @@ func (r *repositories) install(p tree.Entry, old *unix.Stat_t, data []byte) (uni
 		err = unix.Renameat2(p.DirFD, fresh.Name, p.DirFD, p.Name, 0)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(p.DirFD, fresh.Name, 0) // the failure is what the caller hears
+		_ = unix.Unlinkat(p.DirFD, fresh.Name, 0) // the caller gets the first error
 		return st, err
 	}
 	return st, unix.Fstat(fd, &st)

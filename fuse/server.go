@@ -33,11 +33,10 @@ type server struct {
 	events  sync.WaitGroup
 }
 
-// Run serves the governed mounts of one session until the control socket closes
-// or ctx is done. It takes over all descriptors. The process must end when Run
-// returns: its descriptors keep the mounts alive, and the goroutines that wait
-// for the kernel cannot be called back. Run changes the umask and the limit of
-// open files of the process.
+// Run serves the governed mounts of one session until the control socket closes or ctx
+// is done. It takes over all descriptors. The process must end when Run returns: its
+// descriptors keep the mounts alive, and goroutines that wait for the kernel cannot be
+// interrupted. Run changes the umask and the limit of open files of the process.
 func Run(ctx context.Context, control *os.File, donated map[string]*os.File) error {
 	ch, err := newChannel(control)
 	if err != nil {
@@ -70,7 +69,7 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 			answer.Error = err.Error()
 		}
 		if forget != nil {
-			go func() { // ends with the process: the kernel may wait for the answer of a person
+			go func() { // ends with the process: the kernel may wait for an approval
 				forget()
 				_ = ch.send(answer) // a broken socket ends the loop
 			}()
@@ -85,20 +84,20 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 	}
 }
 
-// raiseOpenFiles lifts the soft limit to the hard one: every file a command has
-// open is open here too.
+// raiseOpenFiles raises the soft limit to the hard limit. Every file that a command
+// has open is also open here.
 func raiseOpenFiles() {
 	var lim unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil && lim.Cur < lim.Max {
 		lim.Cur = lim.Max
-		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &lim) // without it programs see EMFILE earlier
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &lim) // if it fails, programs get EMFILE earlier
 	}
 }
 
-// handle carries a request out. forget, if there is one, is to be called before
-// it is answered, and not where answers of people are taken: the kernel drops a
-// name only when nothing is made or removed beside it, which may be what a person
-// is asked for.
+// handle executes a request. If forget is not nil, the caller runs it before it sends
+// the reply. It must not run in the goroutine that receives approvals. The kernel
+// drops a name only while no entry is created or removed in that directory, and such
+// an operation may wait for an approval.
 func (s *server) handle(ctx context.Context, r request) (forget func(), err error) {
 	switch {
 	case len(s.mounts) == 0 || r.Configure != nil:
@@ -114,7 +113,7 @@ func (s *server) handle(ctx context.Context, r request) (forget func(), err erro
 	return nil, s.handleAtOnce(ctx, r)
 }
 
-// handleAtOnce carries out what waits for nobody.
+// handleAtOnce executes requests that wait for nothing.
 func (s *server) handleAtOnce(ctx context.Context, r request) error {
 	switch {
 	case r.Configure != nil:
@@ -224,7 +223,7 @@ func names(files map[string]*os.File) []string {
 	return out
 }
 
-// directories are the paths of the governed directories.
+// directories returns the paths of the governed directories.
 func (s *server) directories() []string {
 	var out []string
 	for _, m := range s.mounts {
@@ -251,7 +250,7 @@ func (s *server) open(mc MountConfig, sh shared) (*mount, error) {
 	return m, m.attach(dev)
 }
 
-// changesPart is how many changes travel in one message.
+// changesPart is the number of changes in one message.
 const changesPart = 2000
 
 func (s *server) changes(id uint64, tag string) error {
@@ -277,7 +276,7 @@ func (s *server) changes(id uint64, tag string) error {
 	return fmt.Errorf("no mount is called %q", tag)
 }
 
-// invalidate finds what the kernel knows at and below a path, for [server.handle].
+// invalidate finds the cached nodes at and below a path, for [server.handle].
 func (s *server) invalidate(path string) (forget func(), err error) {
 	m := s.mountOf(path)
 	if m == nil {
@@ -286,7 +285,7 @@ func (s *server) invalidate(path string) (forget func(), err error) {
 	return func() { m.kernel.invalidate(strings.Trim(path[len(m.files.path):], "/")) }, nil
 }
 
-// mountOf returns the innermost mount that holds a path inside the sandbox.
+// mountOf returns the innermost mount that contains a path inside the sandbox.
 func (s *server) mountOf(path string) *mount {
 	var best *mount
 	for _, m := range s.mounts {

@@ -23,8 +23,8 @@ type setattr struct {
 	redirect *redirector
 }
 
-// setAttr changes mode, owner, size or times. The size may also be set through
-// a handle open for writing, which was judged when it was opened.
+// setAttr changes mode, owner, size or times. The size may also be set through a
+// handle open for writing. The rules were evaluated when that handle was opened.
 func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
@@ -94,7 +94,7 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	return gofuse.OK
 }
 
-// permitSize judges a truncation. A soft_delete is left to the caller.
+// permitSize evaluates a truncation. The caller handles a soft_delete.
 func (o *setattr) permitSize(tid uint32, n *tree.Node, all []string) (verdict, gofuse.Status) {
 	v := o.access.strictest(tid, product(all, policy.OpWrite)...)
 	switch v.dec.Effect {
@@ -106,7 +106,7 @@ func (o *setattr) permitSize(tid uint32, n *tree.Node, all []string) (verdict, g
 	return v, o.access.apply(tid, "", v)
 }
 
-// checkSet refuses what no policy may allow.
+// checkSet refuses changes that no policy may allow.
 func (o *setattr) checkSet(in *gofuse.SetAttrIn, n *tree.Node, all []string) gofuse.Status {
 	var rel string
 	if len(all) > 0 {
@@ -157,7 +157,7 @@ func (o *setattr) applySet(fd int, n *tree.Node, in *gofuse.SetAttrIn) error {
 	return setTimes(fd, in)
 }
 
-// setOps are the operations a SETATTR asks for, but for the size.
+// setOps returns the operations of a SETATTR, without the change of size.
 func setOps(valid uint32) []policy.FileOp {
 	var ops []policy.FileOp
 	if valid&gofuse.FATTR_MODE != 0 {

@@ -13,8 +13,8 @@ import (
 	"agentsh/policy"
 )
 
-// stage is what is being written to a guarded file. It is in memory only until the
-// file is closed: then it is judged and put in place, or forgotten.
+// stage is the new content of a guarded file that is being written. It stays in memory
+// until the file is closed. Then the content is checked and installed, or discarded.
 type stage struct {
 	mu    sync.Mutex
 	data  []byte
@@ -42,8 +42,8 @@ func (s *stages) of(n *tree.Node) *stage {
 // maxStages bounds the memory of what is written to guarded files at one time.
 const maxStages = 256
 
-// begin opens a stage that holds data, unless there is one. It returns nil when
-// there are too many.
+// begin opens a stage with data as its content, unless the file already has one. It
+// returns nil if there are too many stages.
 func (s *stages) begin(n *tree.Node, data []byte) *stage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *stages) begin(n *tree.Node, data []byte) *stage {
 	return st
 }
 
-// end gives a use back.
+// end ends one use of a stage.
 func (s *stages) end(n *tree.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,14 +75,14 @@ func (s *stages) end(n *tree.Node) {
 	}
 }
 
-// size is how long the file will be.
+// size returns the length that the file will have.
 func (s *stage) size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int64(len(s.data))
 }
 
-// resize cuts or extends what is staged.
+// resize truncates or extends the staged content.
 func (s *stage) resize(size int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,19 +120,18 @@ func (s *stage) read(buf []byte, off int64) int {
 	return copy(buf, s.data[off:])
 }
 
-// writes reports opens that may change a file.
+// writes reports whether an open with these flags may change a file.
 func writes(flags uint32) bool {
 	return flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0
 }
 
-// guardsNode reports whether a file is judged by its content under one of its
-// names.
+// guardsNode reports whether the content of a file is checked under one of its names.
 func (r *repositories) guardsNode(names []string) bool {
 	return r.on() && slices.ContainsFunc(names, r.guards)
 }
 
-// open stages a guarded file that is opened for writing. fd is open for reading
-// and belongs to the handle from now on.
+// open stages a guarded file that is opened for writing. fd is open for reading and
+// belongs to the handle from now on.
 func (r *repositories) open(n *tree.Node, fd int, flags uint32, data []byte, out *gofuse.OpenOut) gofuse.Status {
 	s := r.stages.begin(n, data)
 	if s == nil {
@@ -142,14 +141,14 @@ func (r *repositories) open(n *tree.Node, fd int, flags uint32, data []byte, out
 	h := r.handles.prepare(n, fd, flags)
 	h.stage = s
 	if flags&unix.O_TRUNC != 0 {
-		_ = h.stage.resize(0) // which is not too large
+		_ = h.stage.resize(0) // size 0 is never too large
 	}
 	out.Fh = r.handles.add(h)
 	out.OpenFlags = gofuse.FOPEN_DIRECT_IO
 	return gofuse.OK
 }
 
-// openExisting is open for a file that is there.
+// openExisting is open for a file that exists.
 func (r *repositories) openExisting(n *tree.Node, names []string, flags uint32, out *gofuse.OpenOut) gofuse.Status {
 	fd, err := r.nodes.open(n, unix.O_RDONLY)
 	if err != nil {
@@ -166,8 +165,8 @@ func (r *repositories) openExisting(n *tree.Node, names []string, flags uint32, 
 	return r.open(n, fd, flags, data, out)
 }
 
-// resize sets the size of a guarded file, through a handle that is open for
-// writing: what is staged gets it, and the request is about the rest.
+// resize sets the size of the staged content of a guarded file, through a handle open
+// for writing. The caller then handles the rest of the request.
 func (r *repositories) resize(in *gofuse.SetAttrIn, n *tree.Node, h *handle, names []string) gofuse.Status {
 	if h == nil && r.tree.Stale(n) {
 		return gofuse.Status(unix.ESTALE)
@@ -189,8 +188,8 @@ func (r *repositories) resize(in *gofuse.SetAttrIn, n *tree.Node, h *handle, nam
 	return gofuse.OK
 }
 
-// staged gives attributes the size that a file is about to have. They may not be
-// kept then.
+// staged replaces the size in attributes by the size of the staged content. The kernel
+// must not cache such attributes.
 func (r *repositories) staged(n *tree.Node, a *gofuse.Attr) bool {
 	s := r.stages.of(n)
 	if s == nil {
@@ -200,7 +199,7 @@ func (r *repositories) staged(n *tree.Node, a *gofuse.Attr) bool {
 	return true
 }
 
-// flush commits what was written through a handle, if that is staged.
+// flush commits writes through a handle if they are staged.
 func (r *repositories) flush(fh uint64, tid uint32) gofuse.Status {
 	h := r.handles.get(fh)
 	if h == nil {
@@ -213,8 +212,8 @@ func (r *repositories) flush(fh uint64, tid uint32) gofuse.Status {
 	return r.commit(tid, h)
 }
 
-// commit judges what was written through a handle and puts it in place. The caller
-// of close(2) hears what comes of it.
+// commit checks the content that was written through a handle and installs it.
+// close(2) returns the result.
 func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
 	s := h.stage
 	s.mu.Lock()
@@ -253,8 +252,8 @@ func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
 	return gofuse.OK
 }
 
-// put installs new content of a staged file. The node stays bound to the name:
-// only stages write to it.
+// put installs the new content of a staged file. The node continues to represent the
+// name: only stages write to the file.
 func (r *repositories) put(h *handle, rel string, data []byte) error {
 	p, err := r.files.locate(rel)
 	if err != nil {
@@ -273,6 +272,6 @@ func (r *repositories) put(h *handle, rel string, data []byte) error {
 	r.tree.Rekey(h.node, &now)
 	r.handles.markStale(h)
 	r.files.modified(rel)
-	go r.kernel.NotifyInode(h.node.ID()) // ends with its notice to the kernel, which may wait for this very answer
+	go r.kernel.NotifyInode(h.node.ID()) // ends after its notice to the kernel, which may wait for the answer to this request
 	return nil
 }

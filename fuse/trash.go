@@ -13,7 +13,8 @@ import (
 	"agentsh/policy"
 )
 
-// softDeletes saves files in the trash before an operation that soft_delete lets pass.
+// softDeletes saves files in the trash before an operation that a soft_delete rule
+// allows.
 type softDeletes struct {
 	files  *files
 	access *access
@@ -21,11 +22,11 @@ type softDeletes struct {
 	trash  *trash.Trash // nil: no rule needs it
 }
 
-// TrashName names the donated descriptor of the trash directory, which no
-// session may see. See [trash.Open].
+// TrashName is the name of the donated descriptor of the trash directory. No session
+// may see that directory. See [trash.Open].
 const TrashName = "trash"
 
-// save keeps what is at p for the rule of v and reports it. On failure
+// save stores the file at p in the trash for the rule of v and reports it. On failure
 // the operation is denied.
 func (s *softDeletes) save(tid uint32, v verdict, p tree.Entry) (id string, err error) {
 	s.kernel.StepAside()
@@ -49,7 +50,7 @@ func (s *softDeletes) save(tid uint32, v verdict, p tree.Entry) (id string, err 
 	return id, nil
 }
 
-// saveContent saves what an open file holds before it is written to.
+// saveContent saves the content of an open file before a write.
 func (s *softDeletes) saveContent(tid uint32, v verdict, fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Size == 0 {
@@ -59,15 +60,15 @@ func (s *softDeletes) saveContent(tid uint32, v verdict, fd int) error {
 	return err
 }
 
-// undo drops what softDelete kept for an operation that then failed.
+// undo removes what save stored for an operation that then failed.
 func (s *softDeletes) undo(id string) {
 	if id != "" {
-		_ = s.trash.Remove(id, "failed") // a copy too many is no harm
+		_ = s.trash.Remove(id, "failed") // a surplus copy is harmless
 	}
 }
 
-// restore puts a kept file back under its name. Directories that are missing
-// above it are not made.
+// restore moves a file from the trash back to its name. It does not create missing
+// parent directories.
 func (s *server) restore(r *restoreRequest) (forget func(), err error) {
 	if s.trash == nil {
 		return nil, errors.New("there is no trash")
@@ -88,7 +89,7 @@ func (s *server) restore(r *restoreRequest) (forget func(), err error) {
 	return func() { m.kernel.invalidate(rel) }, s.trash.Remove(r.ID, "restored")
 }
 
-// putBack makes the entry at rel again.
+// putBack creates the entry at rel again.
 func (m *mount) putBack(t *trash.Trash, e trash.Entry, rel string, force bool) error {
 	m.tree.Moves.Lock()
 	defer m.tree.Moves.Unlock()
@@ -116,7 +117,7 @@ func (m *mount) putBack(t *trash.Trash, e trash.Entry, rel string, force bool) e
 	return nil
 }
 
-// purge removes kept files for good.
+// purge removes files from the trash permanently.
 func (s *server) purge(ids []string) error {
 	if s.trash == nil {
 		return errors.New("there is no trash")

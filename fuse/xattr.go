@@ -13,16 +13,17 @@ import (
 	"agentsh/policy"
 )
 
-// xattrs answers requests about extended attributes. Only those in user.* are served:
-// capabilities, labels and access lists would change what the host's kernel enforces,
-// or nothing enforces them here.
+// xattrs answers requests about extended attributes. Only attributes in user.* are
+// served. Capabilities, labels and access lists would change what the host's kernel
+// enforces, or nothing enforces them here.
 type xattrs struct {
 	tree   *tree.Tree
 	access *access
 	nodes  *nodeFiles
 }
 
-// pinned judges an operation on a node and hands it over as a path.
+// pinned evaluates the rules for an operation on a node and calls do with a path to
+// its file.
 func (o *xattrs) pinned(h *gofuse.InHeader, op policy.FileOp, do func(path string, n *tree.Node) error) gofuse.Status {
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
@@ -117,8 +118,8 @@ func (o *xattrs) removeXAttr(h *gofuse.InHeader, name string) gofuse.Status {
 	})
 }
 
-// refuseXattr answers for attributes that are not user.*: what changes the rights
-// of a program is not permitted, access lists and the rest are not supported.
+// refuseXattr answers for attributes that are not user.*. It denies those that change
+// the rights of a program. Access lists and the rest are not supported.
 func (o *xattrs) refuseXattr(h *gofuse.InHeader, name string) gofuse.Status {
 	if !strings.HasPrefix(name, "security.") && !strings.HasPrefix(name, "trusted.") {
 		return gofuse.ENOTSUP

@@ -1,6 +1,7 @@
-// Package changes keeps the change record of one mount: the net difference between
-// its baseline and now. The file server reports every operation under the path that
-// it had; what was created and removed again leaves nothing.
+// Package changes implements the change record of one mount: the net difference
+// between its baseline and the present state. The file server reports every operation
+// with the path at that time. A file that was created and removed again leaves no
+// entry.
 package changes
 
 import (
@@ -15,8 +16,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// maxChanges bounds the entries of one change record. A record that overflows
-// answers with an error, never with a part.
+// maxChanges bounds the entries of one change record. If a record overflows,
+// [Record.List] returns an error instead of a partial list.
 const maxChanges = 1 << 20
 
 var errManyChanges = errors.New("more than 1048576 files were changed: the change record is incomplete")
@@ -25,20 +26,20 @@ var errManyChanges = errors.New("more than 1048576 files were changed: the chang
 // safe for concurrent use.
 type Record struct {
 	mu       sync.Mutex
-	entries  map[string]entry    // present paths whose file is not what the baseline had there
+	entries  map[string]entry    // present paths whose file differs from the file that the baseline had there
 	gone     map[string]struct{} // baseline paths whose file was deleted
 	overflow bool
 }
 
-// entry is a present file that differs, or may.
+// entry describes a present file that differs from the baseline, or may differ.
 type entry struct {
-	fresh    bool   // the baseline had it nowhere
-	from     string // else where the baseline had it
+	fresh    bool   // the file is not in the baseline
+	from     string // otherwise its path in the baseline
 	modified bool
-	was      *Stamp // it could be written unseen since it looked like this
+	was      *Stamp // not nil: the file may have been written undetected since it had this stamp
 }
 
-// Stamp is what a write changes of a file.
+// Stamp contains the attributes of a file that a write changes.
 type Stamp struct {
 	dev   uint64
 	ino   uint64
@@ -61,8 +62,9 @@ func (c *Record) Reset() {
 	c.entries, c.gone, c.overflow = map[string]entry{}, map[string]struct{}{}, false
 }
 
-// implied is the entry of the file now at rel when none speaks of rel itself:
-// the baseline had it there, unless a directory above it was moved or made.
+// implied returns the entry of the file now at rel if the record has none for rel
+// itself. The baseline then had the file at the same path, unless a directory above it
+// was moved or created.
 func (c *Record) implied(rel string) entry {
 	for i := len(rel) - 1; i > 0; i-- {
 		if rel[i] != '/' {
@@ -78,7 +80,7 @@ func (c *Record) implied(rel string) entry {
 	return entry{from: rel}
 }
 
-// at is the entry of the file now at rel.
+// at returns the entry of the file now at rel.
 func (c *Record) at(rel string) entry {
 	if e, ok := c.entries[rel]; ok {
 		return e
@@ -86,11 +88,11 @@ func (c *Record) at(rel string) entry {
 	return c.implied(rel)
 }
 
-// put records the file now at rel, unless it is just what the baseline had.
+// put records the file now at rel, unless it equals the file of the baseline.
 func (c *Record) put(rel string, e entry) {
 	implied := c.implied(rel)
 	if _, deleted := c.gone[implied.from]; deleted && e.fresh && !implied.fresh {
-		e = entry{from: implied.from, modified: true} // a new file in the place of an old one
+		e = entry{from: implied.from, modified: true} // a new file replaces an old one
 	}
 	if !e.fresh {
 		delete(c.gone, e.from)
@@ -123,8 +125,8 @@ func (c *Record) Modified(rel string) {
 	}
 }
 
-// Watched records that the file at rel may be written without a sign from now on.
-// [Record.List] compares it with was.
+// Watched records that the file at rel may be written undetected from now on.
+// [Record.List] compares the file with was.
 func (c *Record) Watched(rel string, was Stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,8 +156,8 @@ func (c *Record) remove(rel string) {
 	c.gone[e.from] = struct{}{}
 }
 
-// detach removes the entry of rel and, for a directory, those below it. They are
-// returned by the rest of their path.
+// detach removes the entry of rel. For a directory it also removes the entries below
+// it. It returns them by their path relative to rel.
 func (c *Record) detach(rel string, dir bool) map[string]entry {
 	out := map[string]entry{"": c.at(rel)}
 	delete(c.entries, rel)
@@ -171,7 +173,7 @@ func (c *Record) detach(rel string, dir bool) map[string]entry {
 	return out
 }
 
-// attach puts back what detach returned, under another name, parents first.
+// attach adds the entries that detach returned under another name, parents first.
 func (c *Record) attach(rel string, moved map[string]entry) {
 	below := make([]string, 0, len(moved))
 	for p := range moved {
@@ -183,8 +185,8 @@ func (c *Record) attach(rel string, moved map[string]entry) {
 	}
 }
 
-// Renamed records the move of a file or directory; replaced says that the new
-// name was taken.
+// Renamed records the move of a file or directory. replaced says that the new name
+// existed before.
 func (c *Record) Renamed(from, to string, dir, replaced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +196,7 @@ func (c *Record) Renamed(from, to string, dir, replaced bool) {
 	c.attach(to, c.detach(from, dir))
 }
 
-// Exchanged records the swap of two names.
+// Exchanged records the exchange of two names.
 func (c *Record) Exchanged(a, b string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,9 +205,9 @@ func (c *Record) Exchanged(a, b string) {
 	c.attach(a, y)
 }
 
-// List returns the net changes sorted by path. A renamed file that was also
-// written has two entries. A renamed directory has one; what is in it moved
-// along. A mount of one file calls it ".". stat looks at a present path.
+// List returns the net changes sorted by path. A renamed file that was also written
+// has two entries. A renamed directory has one entry, which includes everything below
+// it. For a mount of one file the path is ".". List calls stat for present paths.
 func (c *Record) List(stat func(rel string, st *unix.Stat_t) error) ([]wire.Change, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,8 +242,8 @@ func (c *Record) List(stat func(rel string, st *unix.Stat_t) error) ([]wire.Chan
 	return out, nil
 }
 
-// Unchanged reports whether the file now at rel is the one of the baseline, with its
-// content, and the path that the baseline had for it.
+// Unchanged reports whether the file now at rel is a file of the baseline with its
+// original content. It also returns the path that the file had in the baseline.
 func (c *Record) Unchanged(rel string) (from string, unchanged bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

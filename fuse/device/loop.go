@@ -1,9 +1,11 @@
-// Package device serves one FUSE mount from its descriptor of /dev/fuse: it reads
-// requests, calls a [Handler] and writes the answers, tells the kernel what to
-// forget, and registers files that the kernel reads and writes itself (passthrough).
+// Package device serves one FUSE mount through its descriptor of /dev/fuse. It reads
+// requests, calls a [Handler] and writes the answers. It sends invalidations to the
+// kernel. It registers files for passthrough, in which the kernel reads and writes
+// them itself.
 //
 // [Loop] has the workers (loop.go). The frequent requests are decoded here
-// (requests.go); all others go through go-fuse. Nothing here knows paths or rules.
+// (requests.go). All others go through go-fuse. The package knows no paths and no
+// rules.
 package device
 
 import (
@@ -18,23 +20,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a loop.
+// Limits of a loop.
 const (
-	maxWorkers   = 256                  // requests that wait at one time; further ones stay in the kernel
-	keptBuffers  = 4                    // pairs of buffers kept for the next worker
-	watchPeriod  = 2 * time.Millisecond // a request that takes as long as that is left to its worker
+	maxWorkers   = 256                  // requests that wait at one time; further requests stay in the kernel
+	keptBuffers  = 4                    // pairs of buffers that are stored for the next worker
+	watchPeriod  = 2 * time.Millisecond // after that time another worker takes over the reading
 	messageSpace = 4096                 // headers beside the data of a request or an answer
 )
 
-// Loop reads the kernel's requests of one mount and answers them. One worker
-// reads at a time and answers on the spot: the kernel then wakes one thread,
-// always the same. A worker that is about to wait, or that the watch finds
-// waiting, leaves the reading to another and ends after its answer.
+// Loop reads and answers the kernel's requests of one mount. One worker reads at a
+// time and also answers. So the kernel always wakes the same thread. Another worker
+// starts to read if the present one is about to block, or if the watch finds it
+// blocked. The blocked worker ends after its answer.
 type Loop struct {
 	fd       int
 	config   Config
 	protocol *gofuse.ProtocolServer // decodes requests that are not in quickOps
-	offered  uint64                 // capabilities of the kernel
+	offered  uint64                 // capabilities that the kernel offered
 
 	reader  atomic.Pointer[worker]
 	workers atomic.Int32
@@ -44,29 +46,29 @@ type Loop struct {
 	mu   sync.Mutex
 	free []buffers
 
-	ended chan struct{} // closed when nobody reads any more
+	ended chan struct{} // closed when no worker reads any more
 	end   sync.Once
 }
 
-// buffers hold a request and its answer, at most 1 MiB of data each. They are
-// mapped: what no request has needed takes no memory.
+// buffers contain a request and its answer, at most 1 MiB of data each. They are
+// mapped memory: pages that no request has used take no memory.
 type buffers struct{ in, out []byte }
 
 // worker answers requests, one at a time.
 type worker struct {
 	buffers
-	msg      message       // what it answers, if that is one of quickOps
-	requests atomic.Uint64 // odd while it answers one
+	msg      message       // the present request if it is one of quickOps
+	requests atomic.Uint64 // odd while the worker answers a request
 }
 
-// Handler answers requests. It is a file system of go-fuse that can also read into a
-// buffer that it is given.
+// Handler answers requests. It is a file system of go-fuse with one more method, which
+// reads into a given buffer.
 type Handler interface {
 	gofuse.RawFileSystem
 	ReadInto(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status)
 }
 
-// Config is what a loop calls.
+// Config has the functions that a loop calls.
 type Config struct {
 	Handler Handler
 	// Caching is locked while a request whose answer the kernel caches is answered.
@@ -78,7 +80,7 @@ type Config struct {
 }
 
 // New takes over the FUSE descriptor and answers the kernel's first request. On an
-// error the descriptor still belongs to the caller.
+// error the caller must still close the descriptor.
 func New(fd int, config Config, opts *gofuse.MountOptions) (*Loop, error) {
 	l := &Loop{
 		fd:       fd,
@@ -96,7 +98,7 @@ func New(fd int, config Config, opts *gofuse.MountOptions) (*Loop, error) {
 		return nil, fmt.Errorf("read the first request: %w", err)
 	}
 	first := (*gofuse.InitIn)(unsafe.Pointer(&w.in[0]))
-	if n < int(unsafe.Offsetof(first.Flags2)) { // which came with Linux 5.17: before, it is zero
+	if n < int(unsafe.Offsetof(first.Flags2)) { // the field is zero before Linux 5.17
 		return nil, fmt.Errorf("the first request has %d bytes", n)
 	}
 	l.offered = first.Flags64()
@@ -124,7 +126,7 @@ func (l *Loop) newWorker(maxWrite int) (*worker, error) {
 	return w, nil
 }
 
-// Serve reads and answers until the mount is gone.
+// Serve reads and answers requests until the mount has ended.
 func (l *Loop) Serve() {
 	w := l.reader.Load()
 	l.workers.Add(1)
@@ -133,17 +135,16 @@ func (l *Loop) Serve() {
 	<-l.ended
 }
 
-// work is the life of a worker: it reads and answers until another reads in
-// its place.
+// work reads and answers until another worker has taken over.
 func (l *Loop) work(w *worker) {
 	defer l.drop(w)
 	for l.reader.Load() == w {
 		n, err := unix.Read(l.fd, w.in)
 		switch {
 		case err == nil && n >= int(unsafe.Sizeof(gofuse.InHeader{})):
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT): // ENOENT: the request was given up
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT): // ENOENT: the request was aborted
 			continue
-		default: // ENODEV: the mount is gone
+		default: // ENODEV: the mount has ended
 			l.end.Do(func() { close(l.ended) })
 			return
 		}
@@ -151,7 +152,7 @@ func (l *Loop) work(w *worker) {
 		if l.idle.Load() && l.idle.CompareAndSwap(true, false) {
 			l.wake <- struct{}{}
 		}
-		_ = l.answer(w, n) // ENOENT: the caller is gone; ENODEV: the next read tells
+		_ = l.answer(w, n) // ENOENT: the caller has ended; ENODEV: the next read returns it too
 		w.requests.Add(1)
 	}
 }
@@ -177,25 +178,25 @@ func (l *Loop) answer(w *worker, n int) error {
 	return err
 }
 
-// refusal answers a request that could not be understood.
+// refusal answers a request that could not be decoded.
 func (l *Loop) refusal(w *worker) int {
 	in, out := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0])), (*gofuse.OutHeader)(unsafe.Pointer(&w.out[0]))
 	*out = gofuse.OutHeader{Length: uint32(unsafe.Sizeof(*out)), Status: -int32(unix.EIO), Unique: in.Unique}
 	return int(out.Length)
 }
 
-// StepAside has another worker read while the present one waits. A handler
-// calls it before it does what may take long.
+// StepAside lets another worker read while the present one blocks. A handler calls it
+// before an operation that may take long.
 func (l *Loop) StepAside() { l.replace(l.reader.Load()) }
 
-// replace puts another worker in the place of w, which ends after its answer.
+// replace starts another worker as the reader instead of w. w ends after its answer.
 func (l *Loop) replace(w *worker) {
 	if l.workers.Load() >= maxWorkers {
 		return
 	}
 	next, err := l.newWorker(len(w.in) - messageSpace)
 	if err != nil {
-		return // w goes on reading when it is done
+		return // w continues to read after its answer
 	}
 	l.workers.Add(1)
 	if !l.reader.CompareAndSwap(w, next) {
@@ -205,8 +206,8 @@ func (l *Loop) replace(w *worker) {
 	go l.work(next) // ends with the mount or the process
 }
 
-// watch relieves workers that wait where no handler said so: for a disk, or for
-// a lock. It sleeps while nothing is asked.
+// watch replaces workers that block without a call of StepAside, for example on a disk
+// or a lock. It sleeps while no request arrives.
 func (l *Loop) watch() {
 	tick := time.NewTicker(watchPeriod)
 	defer tick.Stop()
@@ -230,7 +231,7 @@ func (l *Loop) watch() {
 		}
 		tick.Stop()
 		l.idle.Store(true)
-		if w.requests.Load() != now && l.idle.CompareAndSwap(true, false) { // it began before it could see that
+		if w.requests.Load() != now && l.idle.CompareAndSwap(true, false) { // the request began before the worker could see that the watch sleeps
 			tick.Reset(watchPeriod)
 			continue
 		}
@@ -243,7 +244,7 @@ func (l *Loop) watch() {
 	}
 }
 
-// drop gives the buffers of a worker that ends back.
+// drop frees or stores the buffers of a worker that ends.
 func (l *Loop) drop(w *worker) {
 	l.workers.Add(-1)
 	l.mu.Lock()
@@ -256,22 +257,23 @@ func (l *Loop) drop(w *worker) {
 	_ = unix.Munmap(w.out)
 }
 
-// NotifyInode drops what the kernel knows of a node: attributes, and data or
-// listing. See FUSE_NOTIFY_INVAL_INODE in uapi/linux/fuse.h. The kernel may wait
-// for answers first: no lock may be held that a handler needs.
+// NotifyInode makes the kernel drop the cached attributes of a node, and its cached
+// data or listing. See FUSE_NOTIFY_INVAL_INODE in uapi/linux/fuse.h. The kernel may
+// wait for answers first. So the caller must not hold a lock that a handler needs.
 func (l *Loop) NotifyInode(id uint64) {
 	body := gofuse.NotifyInvalInodeOut{Ino: id}
 	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
 }
 
-// NotifyEntry drops a name, or its absence. See FUSE_NOTIFY_INVAL_ENTRY.
+// NotifyEntry makes the kernel drop a cached name, or a cached absence of it. See
+// FUSE_NOTIFY_INVAL_ENTRY.
 func (l *Loop) NotifyEntry(parent uint64, name string) {
 	body := gofuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name))}
 	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
 }
 
-// notify sends what is no answer. The kernel says ENOENT of what it does not
-// know, which needs nothing done.
+// notify sends a message that answers no request. The kernel returns ENOENT if it has
+// nothing cached, which is no error.
 func (l *Loop) notify(code gofuse.Status, body []byte, name string) {
 	head := gofuse.OutHeader{Status: -int32(code)}
 	head.Length = uint32(unsafe.Sizeof(head)) + uint32(len(body)+len(name))
@@ -286,20 +288,21 @@ const (
 	backingClose = 0x4004e502
 )
 
-// OpenBacking hands a file to the kernel, which then reads and writes it itself.
+// OpenBacking registers a file for passthrough: the kernel then reads and writes it
+// itself. It returns the kernel's number for the file.
 func (l *Loop) OpenBacking(fd int) (int32, unix.Errno) {
 	b := gofuse.BackingMap{Fd: int32(fd)}
 	id, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), backingOpen, uintptr(unsafe.Pointer(&b)))
 	return int32(id), err
 }
 
-// CloseBacking takes it back; that fails only when the mount is gone.
+// CloseBacking ends the registration. It fails only if the mount has ended.
 func (l *Loop) CloseBacking(id int32) {
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), backingClose, uintptr(unsafe.Pointer(&id)))
 }
 
-// cached reports requests whose answers the kernel keeps. See fuse_opcode in
-// uapi/linux/fuse.h.
+// cached reports whether the kernel caches the answers to a request. See fuse_opcode
+// in uapi/linux/fuse.h.
 func cached(opcode uint32) bool {
 	const lookup, getattr, readlink, readdir, readdirplus = 1, 3, 5, 28, 44
 	switch opcode {
@@ -309,7 +312,7 @@ func cached(opcode uint32) bool {
 	return false
 }
 
-// Passthrough reports whether the kernel can read and write files itself.
+// Passthrough reports whether the kernel supports passthrough.
 func (l *Loop) Passthrough() bool { return l.offered&gofuse.CAP_PASSTHROUGH != 0 }
 
 // Retry repeats a system call that a signal interrupted.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UserXattrs begins the name of every extended attribute that a handler is asked for
-// by a frequent request. The kernel also asks for capabilities, which no file has.
+// UserXattrs is the prefix of every attribute name that a handler gets from a frequent
+// request. The kernel also asks for capabilities, which no file of the mount has.
 const UserXattrs = "user."
 
 const (
@@ -17,17 +17,17 @@ const (
 	outHeader = int(unsafe.Sizeof(gofuse.OutHeader{}))
 )
 
-// message is a request that is answered in place: go-fuse's types laid over the
-// buffers of its worker, which are mapped and have no other reader.
+// message is a request that is decoded in place. It consists of go-fuse's types laid
+// over the buffers of its worker. The buffers are mapped and have no other reader.
 type message struct {
 	in   unsafe.Pointer // the request's structure, header included
-	rest []byte         // what follows it
+	rest []byte         // the bytes after that structure
 	out  unsafe.Pointer // the answer's structure, zeroed
-	data []byte         // what may follow that
-	size int            // how much does
+	data []byte         // the data after that structure
+	size int            // the number of bytes used of data
 }
 
-// name is the one file name that follows the structure.
+// name returns the single file name that follows the structure.
 func (r *message) name() (string, bool) {
 	end := bytes.IndexByte(r.rest, 0)
 	if end < 0 {
@@ -43,8 +43,8 @@ type quickOp struct {
 	do      func(Handler, *message) gofuse.Status
 }
 
-// quickOps are the requests that come most often, by their number; without do for
-// all others. See fuse_opcode in uapi/linux/fuse.h.
+// quickOps returns the handling of a frequent request by its opcode. For all other
+// opcodes do is nil. See fuse_opcode in uapi/linux/fuse.h.
 func quickOps(opcode uint32) quickOp {
 	switch opcode {
 	case 1: // LOOKUP
@@ -77,9 +77,9 @@ func quickOps(opcode uint32) quickOp {
 	return quickOp{}
 }
 
-// quick Handler a request of quickOps without the memory that go-fuse's way
-// takes. It reports false for every other, and for one that is not as long as it
-// must be. A size of 0 is no answer.
+// quick answers a request of quickOps without the memory allocations of go-fuse. It
+// reports false for every other request, and for a request of the wrong length. A size
+// of 0 means that no answer is sent.
 func (l *Loop) quick(w *worker, n int) (size int, ok bool) {
 	in := (*gofuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	op := quickOps(in.Opcode)
@@ -104,7 +104,7 @@ func (l *Loop) quick(w *worker, n int) (size int, ok bool) {
 	return size, true
 }
 
-// guarded denies what panics.
+// guarded calls do and denies the request if do panics.
 func (l *Loop) guarded(do func(Handler, *message) gofuse.Status, r *message) (code gofuse.Status) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -192,8 +192,8 @@ func quickRelease(m Handler, r *message) gofuse.Status {
 // statusSlow leaves a request to go-fuse.
 const statusSlow gofuse.Status = -2
 
-// quickGetXAttr Handler what the kernel asks before the first write to a file:
-// whether it has capabilities. See cap_inode_need_killpriv in security/commoncap.c.
+// quickGetXAttr answers the kernel's query for the capabilities of a file, which
+// precedes the first write. See cap_inode_need_killpriv in security/commoncap.c.
 func quickGetXAttr(_ Handler, r *message) gofuse.Status {
 	if bytes.HasPrefix(r.rest, []byte(UserXattrs)) {
 		return statusSlow
@@ -209,12 +209,13 @@ func quickCreate(m Handler, r *message) gofuse.Status {
 	return m.Create(nil, (*gofuse.CreateIn)(r.in), name, (*gofuse.CreateOut)(r.out))
 }
 
-// quickInterrupt does nothing: no handler can be called back, and one that waits
-// for a person looks for the end of who asked. Without an answer the kernel asks
-// no more. See fuse_dev_do_write in fs/fuse/dev.c.
+// quickInterrupt does nothing, because no handler can be interrupted. A handler that
+// waits for an approval checks itself whether the caller has ended. Without an answer
+// the kernel sends no further INTERRUPT. See fuse_dev_do_write in fs/fuse/dev.c.
 func quickInterrupt(Handler, *message) gofuse.Status { return gofuse.OK }
 
-// ReadCached reads what is in memory: EAGAIN says that it is not. See preadv2(2).
+// ReadCached reads data that is in the page cache. It returns EAGAIN if the data is
+// not there. See preadv2(2).
 func ReadCached(fd int, buf []byte, off int64) (int, error) {
 	if len(buf) == 0 {
 		return 0, nil

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of one mount.
+// Limits of one mount.
 const (
 	maxFormerNames = 64       // former names kept for a hard linked file
 	maxPathBytes   = 64 << 10 // longest path below a mount
@@ -111,8 +111,8 @@ func (e Entry) Pin() (int, error) {
 	return unix.Openat(e.DirFD, e.Name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// PinLastName returns a descriptor of an entry that is about to lose its only name,
-// or 0 if it has other names. [Tree.Unlink] takes it over.
+// PinLastName returns a descriptor of an entry whose only name is about to be removed.
+// It returns 0 if the entry has other names. [Tree.Unlink] takes the descriptor over.
 func (e Entry) PinLastName(st *unix.Stat_t) (int, error) {
 	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return 0, nil
@@ -120,8 +120,9 @@ func (e Entry) PinLastName(st *unix.Stat_t) (int, error) {
 	return e.Pin()
 }
 
-// ProcPath names an open file for calls that take only paths. It leads to that
-// very file, also if the descriptor is O_PATH. See proc(5), /proc/pid/fd.
+// ProcPath returns a path to an open file for calls that accept only paths. The path
+// refers to that very file, also if the descriptor is O_PATH. See proc(5),
+// /proc/pid/fd.
 func ProcPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // Reopen opens the file of a descriptor again, with other flags.
@@ -129,5 +130,5 @@ func Reopen(fd, flags int) (int, error) {
 	return unix.Open(ProcPath(fd), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// CloseFD closes a descriptor. Errors of writes were reported by the writes.
+// CloseFD closes a descriptor. The writes themselves have reported their errors.
 func CloseFD(fd int) { _ = unix.Close(fd) }

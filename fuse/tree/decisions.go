@@ -6,10 +6,11 @@ import (
 	"agentsh/policy"
 )
 
-// The tree caches, for a file with one name, which operations the rules allow
-// without an event or a question. The next request for such an operation needs
-// neither the path nor the rules. An entry of the cache ends when the file gets or
-// loses a name, when a directory above it does, and when the rules are replaced.
+// The tree caches, for a file with one name, which operations the rules allow without
+// an event or an approval. The next request for such an operation needs neither the
+// path nor the rules. An entry of the cache ends when a name of the file is added or
+// removed, or when a directory above it is renamed. It also ends when the rules are
+// replaced.
 
 // Decision is the cached decision about one operation on a file.
 type Decision struct {
@@ -18,8 +19,8 @@ type Decision struct {
 	Generation uint32 // of the cache, for [Tree.CacheAllowed]
 }
 
-// Cached returns the node of a kernel number, or nil, and what is cached of it. The
-// caller holds [Tree.Moves].
+// Cached returns the node with a number of the kernel, or nil, and the cached decision
+// for the operation. The caller holds [Tree.Moves].
 func (t *Tree) Cached(id uint64, op policy.FileOp) (*Node, Decision) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +36,7 @@ func (t *Tree) Cached(id uint64, op policy.FileOp) (*Node, Decision) {
 }
 
 // CacheAllowed records that the rules allow an operation on a file with one name. The
-// caller read the generation before it read the rules.
+// caller must have read the generation before it read the rules.
 func (t *Tree) CacheAllowed(n *Node, op policy.FileOp, generation uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,8 +58,8 @@ func (t *Tree) ForgetAllowed() {
 	t.newGeneration()
 }
 
-// newGeneration makes every entry of the cache invalid. The last generation caches
-// nothing, because a number is not used twice.
+// newGeneration invalidates every entry of the cache. The last generation caches
+// nothing, because no number is used twice.
 func (t *nodes) newGeneration() {
 	if t.generation < math.MaxUint32 {
 		t.generation++

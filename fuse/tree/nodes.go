@@ -18,15 +18,15 @@ type Link struct {
 	Name   string
 }
 
-// Node is one file the kernel knows, or knew and that something still needs. A
-// tree of a million files has a million of them: what few have is in more. All
-// fields but id, key and kind are guarded by tree.mu.
+// Node is one file that the kernel knows, or a former one that is still needed. A tree
+// of a million files has a million nodes, so fields that few nodes need are in more.
+// All fields but id, key and kind are guarded by tree.mu.
 type Node struct {
 	key       inode
 	Link      // its first known name; without parent: the root, or unlinked
 	more      *extra
 	id        uint32 // 0: not in use
-	lookups   uint32 // references of the kernel; manyLookups: for good
+	lookups   uint32 // references of the kernel; manyLookups: never released
 	children  uint32 // known entries of a directory
 	nextName  uint32 // in the bucket of names; of a node not in use: the next such
 	nextInode uint32 // in the bucket of inodes
@@ -40,23 +40,24 @@ type nodeFlags uint16
 
 const (
 	isHashed   nodeFlags = 1 << iota // found by its inode
-	isLinked                         // has got a name by link(2) here: all its names bind it for the session
-	isReplaced                       // a copy has its name, see [Tree.Replace]
-	isSmall                          // as [smallFile] saw it last
+	isLinked                         // has got a name by link(2) in this mount: rules for all its names apply during the session
+	isReplaced                       // a copy has replaced it under its name, see [Tree.Replace]
+	isSmall                          // the last result of [smallFile]
 )
 
 const manyLookups = 1<<32 - 1
 
-// extra is what few nodes have.
+// extra contains the fields that few nodes need.
 type extra struct {
 	links   []Link   // further known names
-	former  []string // lost names that still bind: of a linked node all, else the last
-	gone    int      // O_PATH descriptor once the last name went; 0: none
+	former  []string // removed names whose rules still apply: all of a linked node, otherwise the last one
+	gone    int      // O_PATH descriptor after the last name was removed; 0: none
 	handles int      // open handles
 	io      IO
 }
 
-// extras returns the node's extra, made when there is none. tree.mu is held.
+// extras returns the node's extra and creates it if necessary. The caller holds
+// tree.mu.
 func (n *Node) extras() *extra {
 	if n.more == nil {
 		n.more = &extra{}
@@ -64,7 +65,7 @@ func (n *Node) extras() *extra {
 	return n.more
 }
 
-// names are the known names of n; tree.mu is held.
+// names returns the known names of n. The caller holds tree.mu.
 func (n *Node) names() []Link {
 	if n.Parent == nil {
 		return nil
@@ -76,35 +77,35 @@ func (n *Node) names() []Link {
 	return out
 }
 
-// IO tells how the open handles of a file do their input and output. The kernel
-// allows one way at a time for an inode, and one backing id. See fs/fuse/iomode.c.
-// The owner of the handles guards it.
+// IO says how the open handles of a file do their input and output. The kernel allows
+// one mode at a time for an inode, and one backing id. See fs/fuse/iomode.c. The code
+// that manages the handles guards it.
 type IO struct {
 	BackingID int32
 	Direct    int32 // handles that bypass the server
 	Cached    int32 // handles that use the page cache of the mount
-	Stale     bool  // written around the page cache of the mount since the last cached open
-	Mapped    bool  // may be mapped for writing around the mount, also after its handles closed
+	Stale     bool  // written without the page cache of the mount since the last cached open
+	Mapped    bool  // may be mapped for writing outside the mount's page cache, also after its handles closed
 }
 
-// ID is the number by which the kernel knows the node.
+// ID returns the number by which the kernel identifies the node.
 func (n *Node) ID() uint64 { return uint64(n.id) }
 
-// Kind is the S_IFMT bits of the file.
+// Kind returns the S_IFMT bits of the file.
 func (n *Node) Kind() uint32 { return uint32(n.kind) }
 
 const (
 	chunkNodes = 512
-	manyNodes  = 64 << 10 // from here on the collector keeps the heap smaller
+	manyNodes  = 64 << 10 // from this number on the garbage collector runs more often
 )
 
-// nodes stores nodes by number and finds them by name and by inode. The two
+// nodes stores nodes by number and finds them by name and by inode. The two hash
 // tables chain nodes by number, which costs 8 bytes a node.
 type nodes struct {
 	chunks     []*[chunkNodes]Node
 	used       int
 	generation uint32 // see decisions.go
-	unused     uint32 // first node that may be used again
+	unused     uint32 // first node that may be reused
 	seed       maphash.Seed
 	byName     []uint32
 	byInode    []uint32
@@ -124,10 +125,10 @@ func newNodes() nodes {
 	}
 }
 
-// at is the node of a number that was given out.
+// at returns the node with a number that is in use.
 func (t *nodes) at(id uint32) *Node { return &t.chunks[(id-1)/chunkNodes][(id-1)%chunkNodes] }
 
-// get is the node of a kernel number, or nil.
+// get returns the node with a number of the kernel, or nil.
 func (t *nodes) get(id uint64) *Node {
 	if id == 0 || id > uint64(len(t.chunks)*chunkNodes) {
 		return nil
@@ -138,7 +139,7 @@ func (t *nodes) get(id uint64) *Node {
 	return nil
 }
 
-// add makes a node that is found by its inode.
+// add creates a node and adds it to the table of inodes.
 func (t *nodes) add(key inode, kind uint32) *Node {
 	if t.unused == 0 {
 		t.grow()
@@ -154,7 +155,7 @@ func (t *nodes) add(key inode, kind uint32) *Node {
 	return n
 }
 
-// grow makes room for further nodes.
+// grow allocates further nodes.
 func (t *nodes) grow() {
 	chunk := &[chunkNodes]Node{}
 	first := uint32(len(t.chunks)*chunkNodes) + 1
@@ -168,7 +169,7 @@ func (t *nodes) grow() {
 	}
 }
 
-// remove gives a node back that has no names.
+// remove frees a node that has no names.
 func (t *nodes) remove(n *Node) {
 	t.unhash(n)
 	id := n.id
@@ -207,7 +208,8 @@ func (t *nodes) hash(n *Node) {
 	n.flags |= isHashed
 }
 
-// unhash makes n not found by its inode, whose number may be used again.
+// unhash removes n from the table of inodes, because the inode number may be used
+// again.
 func (t *nodes) unhash(n *Node) {
 	if n.flags&isHashed == 0 {
 		return
@@ -249,7 +251,7 @@ func (t *nodes) nameOut(n *Node) {
 	*at = n.nextName
 }
 
-// child is the known entry of a directory, or nil.
+// child returns the known entry of a directory, or nil.
 func (t *nodes) child(parent *Node, name string) *Node {
 	for id := *t.nameBucket(parent.id, name); id != 0; {
 		n := t.at(id)
@@ -264,7 +266,7 @@ func (t *nodes) child(parent *Node, name string) *Node {
 	return t.others[otherName{parent.id, name}]
 }
 
-// attach gives n a name that it has not got.
+// attach adds a name to n that n does not have yet.
 func (t *nodes) attach(n *Node, l Link) {
 	t.renamed(n)
 	l.Parent.children++
@@ -278,7 +280,7 @@ func (t *nodes) attach(n *Node, l Link) {
 	t.others[otherName{l.Parent.id, l.Name}] = n
 }
 
-// detach takes a name of n away.
+// detach removes a name of n.
 func (t *nodes) detach(n *Node, l Link) {
 	t.renamed(n)
 	l.Parent.children--

@@ -1,9 +1,9 @@
 // Package tree maps the kernel's node numbers to names below one mount.
 //
-// [Tree] has the nodes, their names and what keeps them alive (tree.go, on the store of
-// nodes.go). It caches decisions of the rules for each node (decisions.go). [Backing]
-// reaches the files of the backing directory by path (backing.go). Nothing here reads
-// requests or rules.
+// [Tree] has the nodes, their names and the references to them (tree.go, on the store
+// of nodes.go). It caches decisions of the rules for each node (decisions.go).
+// [Backing] accesses the files of the backing directory by path (backing.go). The
+// package reads no requests and no rules.
 package tree
 
 import (
@@ -16,14 +16,14 @@ import (
 
 // Tree maps kernel node numbers to names below the mount.
 type Tree struct {
-	// Moves is held shared while a path is judged and used, and exclusively
-	// by rename: a path cannot change its meaning between the two.
+	// Moves is locked shared while a path is evaluated and used, and exclusively by
+	// rename. So a path cannot change its meaning between evaluation and use.
 	Moves sync.RWMutex
 
 	mu   sync.Mutex
 	root *Node
 	nodes
-	spare []*extra // to be used again
+	spare []*extra // for reuse
 }
 
 // New returns the tree of a mount whose root has these attributes.
@@ -34,15 +34,15 @@ func New(st *unix.Stat_t) *Tree {
 	return t
 }
 
-// Node returns the node of a kernel number, or nil.
+// Node returns the node with a number of the kernel, or nil.
 func (t *Tree) Node(id uint64) *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.get(id)
 }
 
-// Paths returns the names of n relative to the mount; the root is "". An
-// unlinked node, or one below an unlinked directory, has none.
+// Paths returns the names of n relative to the mount. The root is "". A node without a
+// name, or below a directory without one, has no paths.
 func (t *Tree) Paths(n *Node) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,8 +70,9 @@ func (t *Tree) pathsLocked(n *Node) []string {
 	return out
 }
 
-// Bindings are the paths whose rules hold for n: its names, for a node that was
-// hard linked here also those it had, and for an unlinked one the last.
+// Bindings returns the paths whose rules apply to n. These are its names. For a node
+// that was hard linked in this mount they include all former names, and for an
+// unlinked node the last one.
 func (t *Tree) Bindings(n *Node) (names, all []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +83,7 @@ func (t *Tree) Bindings(n *Node) (names, all []string) {
 	return names, slices.Concat(names, n.more.former)
 }
 
-// join builds the path of a name, last element first.
+// join builds the path of a name from the last element to the first.
 func (t *Tree) join(l Link) (string, bool) {
 	size, depth := len(l.Name), 1
 	for p := l.Parent; p != t.root; p = p.Parent {
@@ -109,15 +110,15 @@ func (t *Tree) join(l Link) (string, bool) {
 	}
 }
 
-// Adopt returns the node for an entry just seen in or added to the backing,
-// with one kernel reference more.
+// Adopt returns the node for an entry that was just found in the backing or added to
+// it. It counts one more reference of the kernel.
 func (t *Tree) Adopt(parent *Node, name string, st *unix.Stat_t) *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key, kind := inodeOf(st), uint16(st.Mode&unix.S_IFMT)
 	n := t.findInode(key)
 	if n != nil && n.kind != kind {
-		t.unhash(n) // the number was used again
+		t.unhash(n) // the inode number was used again
 		n = nil
 	}
 	if n == t.root {
@@ -138,16 +139,16 @@ func (t *Tree) Adopt(parent *Node, name string, st *unix.Stat_t) *Node {
 }
 
 // DirectMin is the size in bytes from which a file that is only read bypasses the
-// server. Smaller files are read once and served from the page cache, which saves
-// the attribute refresh that a bypassed read costs.
+// server. Smaller files are read once and served from the page cache. That saves the
+// attribute refresh that a bypassed read costs.
 const DirectMin = 128 << 10
 
-// maxSpare bounds the extras kept to be used again.
+// maxSpare bounds the extras that are stored for reuse.
 const maxSpare = 64
 
-// smallFile reports files that are read through the page cache of the mount and
-// may be opened in the backing when something is really read: every name they
-// have from now on is one the tree knows.
+// smallFile reports whether a file is read through the page cache of the mount. Such a
+// file may be opened in the backing at the first real read: the tree knows every name
+// that the file gets from now on.
 func smallFile(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&unix.S_IRUSR != 0 && st.Size < DirectMin && st.Nlink == 1
 }
@@ -159,14 +160,14 @@ func (t *Tree) setSmall(n *Node, st *unix.Stat_t) {
 	}
 }
 
-// Seen takes the present attributes of n in.
+// Seen updates n with the present attributes of its file.
 func (t *Tree) Seen(n *Node, st *unix.Stat_t) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setSmall(n, st)
 }
 
-// Open counts a handle of n, which keeps it.
+// Open counts one more handle of n. n stays in the tree while it has handles.
 func (t *Tree) Open(n *Node) *IO {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,7 +179,7 @@ func (t *Tree) Open(n *Node) *IO {
 	return &x.io
 }
 
-// Close takes back what open counted.
+// Close counts one handle less, after Open.
 func (t *Tree) Close(n *Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,15 +194,16 @@ func (t *Tree) Close(n *Node) {
 	t.release(n)
 }
 
-// Bypassed reports whether a file that is opened now must be read around the
-// server, as it is already.
+// Bypassed reports whether an open of the file must use passthrough because its open
+// handles already do.
 func (t *Tree) Bypassed(n *Node) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return n.more != nil && (n.more.io.Direct > 0 || n.more.io.Mapped)
 }
 
-// gone returns the descriptor of a file whose last name went, or 0. t.mu is held.
+// gone returns the descriptor of a file whose last name was removed, or 0. The caller
+// holds t.mu.
 func (t *Tree) gone(n *Node) int {
 	if n.more == nil {
 		return 0
@@ -209,7 +211,8 @@ func (t *Tree) gone(n *Node) int {
 	return n.more.gone
 }
 
-// DupUnlinked returns a copy of that descriptor, or 0.
+// DupUnlinked returns a copy of the descriptor of a file whose last name was removed,
+// or 0.
 func (t *Tree) DupUnlinked(n *Node) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,8 +235,7 @@ func (t *Tree) addLink(n *Node, l Link) {
 	t.attach(n, l)
 }
 
-// dropLink removes a name of n. The node stays for as long as the kernel
-// refers to it.
+// dropLink removes a name of n. The node stays while the kernel refers to it.
 func (t *Tree) dropLink(n *Node, l Link) {
 	if n.flags&isLinked != 0 {
 		t.remember(n, l)
@@ -243,20 +245,20 @@ func (t *Tree) dropLink(n *Node, l Link) {
 	t.release(l.Parent)
 }
 
-// remember keeps a name that n is about to lose as one that binds it.
+// remember stores a removed name of n whose rules still apply to n.
 func (t *Tree) remember(n *Node, l Link) {
 	if p, ok := t.join(l); ok && len(n.extras().former) < maxFormerNames {
 		n.more.former = append(n.more.former, p)
 	}
 }
 
-// needed reports whether something refers to n beside its names.
+// needed reports whether n is referred to by anything but its names.
 func (t *Tree) needed(n *Node) bool {
 	return n == t.root || n.lookups > 0 || n.children > 0 || n.more != nil && n.more.handles > 0 ||
 		n.flags&isLinked != 0 && n.Parent != nil
 }
 
-// release forgets nodes nothing needs any more, upwards.
+// release removes nodes that are not needed any more, from n upwards.
 func (t *Tree) release(n *Node) {
 	if n.id == 0 || t.needed(n) {
 		return
@@ -274,7 +276,7 @@ func (t *Tree) release(n *Node) {
 	}
 }
 
-// Forget takes count references of the kernel back.
+// Forget subtracts count from the references of the kernel.
 func (t *Tree) Forget(id, count uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -286,9 +288,8 @@ func (t *Tree) Forget(id, count uint64) {
 	t.release(n)
 }
 
-// Unlink records that a name is gone. When it was the last, gone is an O_PATH
-// descriptor of the file, for what the kernel still does with it; it is taken
-// over.
+// Unlink records that a name was removed. If it was the last name, gone is an O_PATH
+// descriptor of the file for later requests of the kernel. The tree takes gone over.
 func (t *Tree) Unlink(parent *Node, name string, gone int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -304,12 +305,12 @@ func (t *Tree) Unlink(parent *Node, name string, gone int) {
 		if n.flags&isLinked == 0 {
 			t.remember(n, Link{parent, name})
 		}
-		t.unhash(n) // the number may be used again at once
+		t.unhash(n) // the inode number may be used again at once
 	}
 	t.dropLink(n, Link{parent, name})
 }
 
-// HardLinked marks n as bound by all its names.
+// HardLinked records that the rules for all names of n apply to n.
 func (t *Tree) HardLinked(n *Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -331,7 +332,7 @@ func (t *Tree) Move(from, to Link) {
 	}
 }
 
-// Exchange swaps two entries. The caller holds Moves exclusively.
+// Exchange exchanges two entries. The caller holds Moves exclusively.
 func (t *Tree) Exchange(a, b Link) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -350,8 +351,8 @@ func (t *Tree) Exchange(a, b Link) {
 	t.release(b.Parent)
 }
 
-// Walk finds the node at a path relative to the mount. When an element is not
-// known it returns the deepest known directory and the unknown name.
+// Walk finds the node at a path relative to the mount. If an element is not known, it
+// returns the deepest known directory and the unknown name.
 func (t *Tree) Walk(rel string) (n *Node, unknown string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -368,7 +369,7 @@ func (t *Tree) Walk(rel string) (n *Node, unknown string) {
 	return n, ""
 }
 
-// Known is a copy of what the tree knows of a node.
+// Known is a copy of the state of a node.
 type Known struct {
 	ID    uint64
 	Kind  uint32
@@ -376,7 +377,7 @@ type Known struct {
 	depth int
 }
 
-// KnownName is a name of a node, by the number of its directory.
+// KnownName is one name of a node. Its directory is given by number.
 type KnownName struct {
 	Parent uint64
 	Name   string
@@ -409,7 +410,8 @@ func describe(n *Node, depth int) Known {
 	return k
 }
 
-// depthBelow is how far n lies below top by one of its names; 0: not below it.
+// depthBelow returns the distance of n below top by one of its names. 0 means that n
+// is not below top.
 func depthBelow(n, top *Node) int {
 	for _, l := range n.names() {
 		depth := 1
@@ -440,7 +442,7 @@ func Split(rel string) (dir, name string) {
 	return rel[:i], rel[i+1:]
 }
 
-// Same reports whether n stands for the file with these attributes.
+// Same reports whether n represents the file with these attributes.
 func (t *Tree) Same(n *Node, st *unix.Stat_t) bool {
 	return n == t.root || n.key == inodeOf(st)
 }
@@ -448,7 +450,8 @@ func (t *Tree) Same(n *Node, st *unix.Stat_t) bool {
 // IsRoot reports whether n is the root of the mount.
 func (t *Tree) IsRoot(n *Node) bool { return n == t.root }
 
-// Lock locks the tree for a request about paths: alone, or with others.
+// Lock locks the tree for a request by path: exclusively if alone is set, otherwise
+// shared.
 func (t *Tree) Lock(alone bool) {
 	if alone {
 		t.Moves.Lock()
@@ -457,7 +460,7 @@ func (t *Tree) Lock(alone bool) {
 	t.Moves.RLock()
 }
 
-// Unlock ends what Lock began.
+// Unlock releases the lock that Lock acquired.
 func (t *Tree) Unlock(alone bool) {
 	if alone {
 		t.Moves.Unlock()
@@ -466,8 +469,8 @@ func (t *Tree) Unlock(alone bool) {
 	t.Moves.RUnlock()
 }
 
-// Replace takes the name of a file away whose place a copy has. gone is an O_PATH
-// descriptor of it, which is taken over.
+// Replace removes the name of a file that a copy has replaced. gone is an O_PATH
+// descriptor of the file, which the tree takes over.
 func (t *Tree) Replace(parent *Node, name string, gone int) {
 	t.mu.Lock()
 	if n := t.child(parent, name); n != nil {
@@ -477,14 +480,14 @@ func (t *Tree) Replace(parent *Node, name string, gone int) {
 	t.Unlink(parent, name, gone)
 }
 
-// Stale reports a file that lost its name to a copy.
+// Stale reports whether a copy has replaced a file under its name.
 func (t *Tree) Stale(n *Node) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return n.flags&isReplaced != 0
 }
 
-// Rekey has a node stand for the file that took the place of its own.
+// Rekey makes a node represent the file that replaced its own.
 func (t *Tree) Rekey(n *Node, st *unix.Stat_t) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
