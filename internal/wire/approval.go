@@ -10,15 +10,15 @@ const (
 	AskSignal = "signal"
 )
 
-// Largest parts of a [Question], in bytes. What is longer cannot be shown to a
-// person as a whole, and is denied.
+// Limits of a [Question] in bytes: of its subject and of all of it. A longer
+// question cannot be shown to a person completely, and is denied.
 const (
 	MaxSubject  = 4 << 10
 	MaxQuestion = 32 << 10
 )
 
-// Question is one thing that a person decides. An allow covers exactly what it
-// says: whoever asks holds what happens to it.
+// Question asks a person for one decision. An allow covers exactly the action
+// that the question describes. The enforcing code makes sure of that.
 type Question struct {
 	Session string   `json:"session"`
 	Command string   `json:"command"` // request id of the top-level command
@@ -26,13 +26,14 @@ type Question struct {
 	Subject string   `json:"subject"`        // exec: the program's path; file: "write /path"; net: "tcp host:port"
 	Argv    []string `json:"argv,omitempty"` // exec
 	Cwd     string   `json:"cwd,omitempty"`  // exec
-	// Files are those of an exec whose content decides what runs: the program or
-	// script, its interpreters, the program of the dynamic loader.
+	// Files are the files of an exec whose content decides what runs: the program
+	// or script, its interpreters, the program of the dynamic loader.
 	Files   []QuestionFile `json:"files,omitempty"`
 	Process *Process       `json:"process,omitempty"`
 	Rule    *RuleAt        `json:"rule,omitempty"`
 	Message string         `json:"message,omitempty"` // the rule author's
-	// TimeoutMS is how long an answer is waited for; 0: as approvals say.
+	// TimeoutMS is the time to wait for an answer; 0: the timeout of the session's
+	// approval settings.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 }
 
@@ -42,11 +43,11 @@ type QuestionFile struct {
 	SHA256 string `json:"sha256,omitempty"` // empty: no command can change it
 }
 
-// Answer is what became of a question. The zero value denies.
+// Answer is the decision on a question. The zero value denies.
 type Answer struct {
 	Allow  bool   `json:"allow"`
-	By     string `json:"by,omitempty"`     // who answered; empty: nobody
-	Reason string `json:"reason,omitempty"` // why it is denied when nobody answered
+	By     string `json:"by,omitempty"`     // the person who answered; empty: nobody
+	Reason string `json:"reason,omitempty"` // why it is denied without an answer
 }
 
 // Pending is a question that waits for its answer.
@@ -54,10 +55,10 @@ type Pending struct {
 	ID string `json:"id"`
 	Question
 	Asked time.Time `json:"asked"`
-	Ends  time.Time `json:"ends"` // denied then
+	Ends  time.Time `json:"ends"` // it is denied at this time
 }
 
-// ApprovalAnswer is somebody's answer to the question of an id.
+// ApprovalAnswer answers the pending question with an id.
 type ApprovalAnswer struct {
 	ID    string `json:"id"`
 	Allow bool   `json:"allow"`
@@ -66,22 +67,22 @@ type ApprovalAnswer struct {
 
 // Operations of [SessionRequest].
 const (
-	OpApprovals = "approvals" // what waits
-	OpFollow    = "follow"    // what waits, now and after each change
+	OpApprovals = "approvals" // the pending questions
+	OpFollow    = "follow"    // the pending questions, now and after each change
 	OpAnswer    = "answer"
 	OpReload    = "reload"
-	OpNet       = "net" // the connections that are open
+	OpNet       = "net" // the open connections
 )
 
-// SessionRequest asks something of a session as a whole. Exactly the part that
-// belongs to Op is read.
+// SessionRequest is an operator's request about a session, not about one
+// command. Only the field that belongs to Op is read.
 type SessionRequest struct {
 	Op     string          `json:"op"`
 	Answer *ApprovalAnswer `json:"answer,omitempty"`
 	Reload *Reload         `json:"reload,omitempty"`
 }
 
-// SessionReply answers a [SessionRequest]; follow has many.
+// SessionReply answers a [SessionRequest]. OpFollow has many replies.
 type SessionReply struct {
 	Error    *Error    `json:"error,omitempty"`
 	Pending  []Pending `json:"pending,omitempty"`
@@ -95,7 +96,8 @@ type Reload struct {
 	Policy []PolicySource `json:"policy"` // the main file first, then what it extends
 }
 
-// Reloaded tells of the policy that was replaced and of the one that holds.
+// Reloaded describes a reload: the name of the new policy, and the digests of the
+// old and the new one.
 type Reloaded struct {
 	Policy string `json:"policy"` // name
 	From   string `json:"from"`   // digests

@@ -5,19 +5,19 @@ import (
 	"io/fs"
 )
 
-// Started says that a command's program is about to run.
+// Started reports that a command's program is about to run.
 type Started struct {
 	PID int `json:"pid"` // inside the sandbox; 0: not known
 }
 
-// OutputEnd says how many bytes a command wrote in all, what it left behind
-// included as long as the command itself ran.
+// OutputEnd is the number of bytes that a command wrote. Bytes from processes
+// that it left behind are included only if they came while the command ran.
 type OutputEnd struct {
 	Stdout int64 `json:"stdout"`
 	Stderr int64 `json:"stderr"`
 }
 
-// Control acts on a running command. Exactly one of its parts is set.
+// Control acts on a running command. Exactly one field is set.
 type Control struct {
 	Kill   bool `json:"kill,omitempty"`   // the whole tree, after the supervisor's grace
 	Signal int  `json:"signal,omitempty"` // to the command's process group
@@ -27,7 +27,7 @@ type Control struct {
 	CloseOutput int `json:"close_output,omitempty"`
 }
 
-// Streams connect one command with its caller. Every field may be left out.
+// Streams connect one command with its caller. Every field is optional.
 type Streams struct {
 	// Stdin is the command's input; nil: empty. It returns io.EOF only where the
 	// caller ended the input. It returns io.ErrUnexpectedEOF when the caller went:
@@ -95,8 +95,8 @@ const (
 	OpRecovery = "recovery"
 )
 
-// FileRequest is one operation of the files channel. Exactly the part that
-// belongs to Op is read.
+// FileRequest is one operation of the files channel. Only the fields that belong
+// to Op are read.
 type FileRequest struct {
 	Op        string           `json:"op"`
 	Path      Name             `json:"path,omitempty"`      // stat, list, mkdir, remove, copy_in: absolute, inside the sandbox
@@ -120,21 +120,21 @@ type RecoveryRequest struct {
 	Freeze bool `json:"freeze,omitempty"`
 }
 
-// FileReply ends every operation of the files channel.
+// FileReply is the last message of every operation of the files channel.
 type FileReply struct {
 	Error *Error    `json:"error,omitempty"`
 	Info  *FileInfo `json:"info,omitempty"` // stat, read, write
 }
 
-// ReadRange names bytes of a file.
+// ReadRange is a range of bytes of a file.
 type ReadRange struct {
 	Path   Name  `json:"path"`
 	Offset int64 `json:"offset,omitempty"`
 	Length int64 `json:"length,omitempty"` // 0: to the end
 }
 
-// WriteFile replaces a file as a whole: a reader sees the old content or the
-// new, never a part.
+// WriteFile replaces a file atomically: a reader sees the old or the new content,
+// never a part of it.
 type WriteFile struct {
 	Path     Name   `json:"path"`
 	Mode     uint32 `json:"mode"`                // permission bits of the new file
@@ -142,12 +142,12 @@ type WriteFile struct {
 	IfAbsent bool   `json:"if_absent,omitempty"` // there must be no file
 }
 
-// CopyOut asks for a directory, or some paths of it, as one archive.
+// CopyOut requests one archive of a directory or of some paths in it.
 type CopyOut struct {
 	Dir     Name  `json:"dir"`                // absolute, inside the sandbox
 	Paths   Names `json:"paths,omitempty"`    // relative to Dir, each with all below it
 	Names   Names `json:"names,omitempty"`    // relative to Dir, each alone; no Paths and no Names: everything
-	Gone    bool  `json:"gone,omitempty"`     // a path that does not exist is skipped and named, instead of an error
+	Gone    bool  `json:"gone,omitempty"`     // a path that does not exist is listed in the manifest's Skipped instead of an error
 	SkipGit bool  `json:"skip_git,omitempty"` // leave out every .git
 	Deleted Names `json:"deleted,omitempty"`  // copied into the manifest
 }

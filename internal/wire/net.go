@@ -2,10 +2,10 @@ package wire
 
 import "time"
 
-// Net is the part of an event that is about a connection.
+// Net describes the connection of an event.
 type Net struct {
 	ID        uint64 `json:"id"`                  // of the connection, in its session; 0: none was opened
-	Address   string `json:"address,omitempty"`   // what was dialled, as IP:port
+	Address   string `json:"address,omitempty"`   // dialled address, as IP:port
 	Via       string `json:"via,omitempty"`       // connect, http, socks, transparent, dns
 	Inspected bool   `json:"inspected,omitempty"` // its requests were inspected
 	Sent      int64  `json:"sent,omitempty"`      // bytes to the destination

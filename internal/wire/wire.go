@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// MaxMessage is the largest message, in bytes. Bulk data never travels in one.
+// MaxMessage is the largest message, in bytes. Bulk data is not sent in messages.
 const MaxMessage = 4 << 20
 
-// Version is a protocol version. Another major version is refused.
+// Version is a protocol version. A peer with another major version is refused.
 type Version struct {
 	Major int `json:"major"`
 	Minor int `json:"minor"`
 }
 
-// Current is the version this build speaks.
+// Current is the version of this build.
 var Current = Version{Major: 1, Minor: 0}
 
 // Hello is the first message of the supervisor on a connection.
@@ -36,13 +36,13 @@ type PolicySource struct {
 	Data []byte `json:"data"`
 }
 
-// Bootstrap tells a new supervisor what to hold. It travels over a descriptor,
-// never in arguments or the environment.
+// Bootstrap describes the session that a new supervisor opens. It is sent over a
+// descriptor, never in arguments or the environment.
 type Bootstrap struct {
 	Version         Version           `json:"version"`
 	Policy          []PolicySource    `json:"policy"` // the main file first, then what it extends
 	Vars            map[string]string `json:"vars"`
-	EnvInject       map[string]string `json:"env_inject"` // the operator's config; the policy's own wins
+	EnvInject       map[string]string `json:"env_inject"` // from the operator's configuration; the policy's env_inject wins
 	Governed        []Governed        `json:"governed"`
 	EnvDir          string            `json:"env_dir"`               // .env.d inside the sandbox; empty: none
 	Home            string            `json:"home"`                  // inside the sandbox
@@ -51,28 +51,28 @@ type Bootstrap struct {
 	StoreDir        string            `json:"store_dir,omitempty"`   // directory of the trash and the checkpoints, outside; empty: none
 	HostKey         []byte            `json:"host_key"`              // OpenSSH private key of the supervisor
 	AuthorizedKey   []byte            `json:"authorized_key"`        // OpenSSH public key of the controller
-	Network         bool              `json:"network"`               // true: share the caller's network, said loudly
+	Network         bool              `json:"network"`               // true: share the caller's network, with a warning
 	Program         bool              `json:"program,omitempty"`     // the supervisor's own program is shown at [layout.Program]
-	Credentials     []Credential      `json:"credentials,omitempty"` // the only place where their values travel
-	Degraded        []string          `json:"degraded,omitempty"`    // what the session may lack where the machine has none
-	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends by itself after it; 0: with its controller only
+	Credentials     []Credential      `json:"credentials,omitempty"` // no other message contains their values
+	Degraded        []string          `json:"degraded,omitempty"`    // mechanisms that the session may start without
+	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends after this time; 0: when its controller ends
 }
 
-// Credential is a secret that commands know by a placeholder: the supervisor's
-// proxy puts the value in its place, on the way to the endpoints only.
+// Credential is a secret that commands see as a placeholder. The supervisor's
+// proxy replaces the placeholder by the value, in requests to the endpoints only.
 type Credential struct {
 	Name        string   `json:"name"` // shown in events and refusals
 	Placeholder string   `json:"placeholder"`
 	Value       string   `json:"value"`
 	Endpoints   []string `json:"endpoints"` // a name or *.name, with :port unless that is 443
-	// Exactly one of these says where it may stand in a request.
+	// Exactly one of these is set: the allowed position in a request.
 	Header string `json:"header,omitempty"` // the only header
 	Query  string `json:"query,omitempty"`  // the only query parameter
 	Path   bool   `json:"path,omitempty"`   // the path
 }
 
-// ShortestCredential is the least that the value of a credential may have, in
-// bytes: a shorter one cannot be told from other text.
+// ShortestCredential is the smallest length of a credential's value, in bytes. A
+// shorter value could not be distinguished from other text.
 const ShortestCredential = 8
 
 // Governed is a directory shown inside the sandbox under file policy.
@@ -81,7 +81,7 @@ type Governed struct {
 	Path    string `json:"path"`    // inside
 }
 
-// ExecRequest asks for one command.
+// ExecRequest starts one command.
 type ExecRequest struct {
 	ID   string   `json:"request_id"`
 	Argv []string `json:"argv"`
@@ -89,11 +89,11 @@ type ExecRequest struct {
 	Program string   `json:"program,omitempty"`
 	Cwd     string   `json:"cwd"`           // absolute, inside the sandbox; empty: the workspace
 	Env     []string `json:"env,omitempty"` // NAME=value
-	// Run are the variables of the run, which only the controller sets. Their names
-	// start with AGENTSH_. They have the precedence of the supervisor's own variables:
+	// Run are the variables of the run. Only the controller sets them. Their names
+	// start with AGENTSH_. They have the precedence of the supervisor's variables:
 	// no file and no filter changes them.
 	Run          map[string]string `json:"run,omitempty"`
-	By           string            `json:"by,omitempty"`    // the requester, when it is not the run itself; it is recorded
+	By           string            `json:"by,omitempty"`    // recorded requester; empty: the run itself
 	Stdin        bool              `json:"stdin,omitempty"` // false: /dev/null
 	TTY          *TTY              `json:"tty,omitempty"`   // nil: pipes
 	DeadlineMS   int64             `json:"deadline_ms,omitempty"`
@@ -119,7 +119,8 @@ const (
 	ExitLost        = "lost"
 )
 
-// Exit is how a command ended. Code is meaningful for "exited" only.
+// Exit describes how a command ended. Code is valid for ExitExited and
+// ExitSpawnFailed only.
 type Exit struct {
 	Kind    string  `json:"kind"`
 	Code    int     `json:"code"`
@@ -130,8 +131,9 @@ type Exit struct {
 	Rusage  Rusage  `json:"rusage"`
 }
 
-// ExitCode is the exit status that a command line reports for e: the command's own, 124
-// after a deadline, 125 for an error of agentsh, 126 denied, 127 not found, 128+n signal n.
+// ExitCode returns the exit status that a command line reports for e: the command's
+// own status, 124 after a deadline, 125 for an error of agentsh, 126 for a denied
+// program, 127 for a missing one, or 128 plus the number of a signal.
 func (e Exit) ExitCode() int {
 	switch e.Kind {
 	case ExitExited:
@@ -149,7 +151,8 @@ func (e Exit) ExitCode() int {
 	}
 }
 
-// Rusage is what a command used, children it waited for included.
+// Rusage is the resource usage of a command and of the children it waited for.
+// See getrusage(2).
 type Rusage struct {
 	UserMicros   int64 `json:"user_us"`
 	SystemMicros int64 `json:"system_us"`
@@ -180,7 +183,8 @@ func (r RuleAt) String() string {
 	return r.Name + " (" + r.Position() + ")"
 }
 
-// TreeEmpty says that no process of a command is left, or lists those that are.
+// TreeEmpty is sent when the wait for a command's process tree ends. Leftover is
+// empty if no process is left.
 type TreeEmpty struct {
 	Leftover []int `json:"leftover,omitempty"` // process ids inside the sandbox
 }
@@ -195,9 +199,9 @@ const (
 	EventSignal  = "signal"
 	EventCall    = "call" // a system call that sessions refuse
 	EventEnv     = "env"
-	EventFault   = "fault" // the supervisor could not decide and denied
-	// EventApproval is a question to a person: begin when it is asked, end with
-	// the decision and who made it.
+	EventFault   = "fault" // an error of the supervisor; it denied
+	// EventApproval is a question to a person. The begin event is the question, the
+	// end event has the decision and By.
 	EventApproval = "approval"
 )
 
@@ -216,31 +220,32 @@ type Event struct {
 	Target    string     `json:"target,omitempty"`    // second name of rename or link, host:port, signal target
 	Op        string     `json:"op,omitempty"`        // file or socket operation, signal name
 	Decision  string     `json:"decision,omitempty"`  // allow, deny, ...
-	By        string     `json:"by,omitempty"`        // approval: who answered; command: who asked, when it was not the session's owner
-	Mechanism string     `json:"mechanism,omitempty"` // what enforced it: seccomp, fuse, mount, launch, ...
+	By        string     `json:"by,omitempty"`        // approval: who answered; command: the requester, if it was not the session's owner
+	Mechanism string     `json:"mechanism,omitempty"` // the enforcing mechanism: seccomp, fuse, mount, launch, ...
 	Rule      *RuleAt    `json:"rule,omitempty"`
 	Message   string     `json:"message,omitempty"`
 	Hint      string     `json:"hint,omitempty"`
-	Count     int        `json:"count,omitempty"` // repeats within a second that this event stands for
+	Count     int        `json:"count,omitempty"` // repeats within a second that this event includes
 	Exit      *Exit      `json:"exit,omitempty"`
-	Output    *OutputEnd `json:"output,omitempty"` // end of a command that ran: what was read of it, taken by its caller or not
+	Output    *OutputEnd `json:"output,omitempty"` // end of a command that ran: the bytes read from it, whether or not its caller received them
 	Net       *Net       `json:"net,omitempty"`
 	Env       []string   `json:"env,omitempty"` // names only, never values
 	Prev      string     `json:"prev,omitempty"`
 	Hash      string     `json:"hash,omitempty"`
 }
 
-// Process identifies a process beyond pid reuse.
+// Process identifies a process. StartTime distinguishes it from a later process
+// with the same PID.
 type Process struct {
 	PID       int    `json:"pid"`                  // thread group id, supervisor's view; 0: already gone
 	Inside    int    `json:"pid_inside,omitempty"` // thread id in the session's own pid namespace
 	StartTime uint64 `json:"start_time"`           // clock ticks since boot, proc(5) field 22
 	Exe       string `json:"exe,omitempty"`
 	Cwd       string `json:"cwd,omitempty"`
-	Mark      uint64 `json:"mark,omitempty"` // of its command, between the parts of a supervisor; never in a log
+	Mark      uint64 `json:"mark,omitempty"` // mark of its command, inside the supervisor only; never in a log
 }
 
-// FileInfo is one file as the files channel reports it.
+// FileInfo is one file in a reply of the files channel.
 type FileInfo struct {
 	Name    Name      `json:"name"`
 	Size    int64     `json:"size"`
@@ -248,10 +253,10 @@ type FileInfo struct {
 	Type    string    `json:"type"` // file, dir, symlink, other
 	ModTime time.Time `json:"mtime"`
 	Target  Name      `json:"target,omitempty"` // symlink
-	SHA256  string    `json:"sha256,omitempty"` // write: of what was written
+	SHA256  string    `json:"sha256,omitempty"` // write: of the written content
 }
 
-// ChangeKind is what happened to a file since the change record began.
+// ChangeKind is the net change of a file since the change record began.
 type ChangeKind string
 
 // The kinds of [Change].
@@ -279,9 +284,10 @@ type ManifestEntry struct {
 	Target Name   `json:"target,omitempty"`
 }
 
-// Manifest lists an archive; it comes last, so that a truncated archive shows.
+// Manifest lists the entries of an archive. It is the last part of the archive:
+// an archive without it was truncated.
 type Manifest struct {
 	Entries []ManifestEntry `json:"entries"`
 	Deleted Names           `json:"deleted,omitempty"`
-	Skipped []string        `json:"skipped,omitempty"` // text for people: the name in quotes as Go writes it, and the reason
+	Skipped []string        `json:"skipped,omitempty"` // for people: the name, quoted as in Go, and the reason
 }

@@ -37,7 +37,7 @@ type Inject struct {
 	Vars   map[string]string
 }
 
-// Layer is the place a variable came from.
+// Layer is the source of a variable.
 type Layer uint8
 
 // The layers, in the order in which they are applied.
@@ -50,7 +50,7 @@ const (
 	LayerInject
 )
 
-// String is the word people are shown for a layer.
+// String returns the name that is shown for a layer.
 func (l Layer) String() string {
 	switch l {
 	case LayerBaseline:
@@ -69,7 +69,7 @@ func (l Layer) String() string {
 	return fmt.Sprintf("layer %d", uint8(l))
 }
 
-// Origin says where one variable of a result came from.
+// Origin is the source of one variable of a result.
 type Origin struct {
 	Name     string
 	Layer    Layer
@@ -78,8 +78,7 @@ type Origin struct {
 	Replaces []Layer // lower layers that had set it, lowest first
 }
 
-// Dropped is a variable that some layer offered and the result does not take
-// from it.
+// Dropped is a variable of a layer that is not in the result.
 type Dropped struct {
 	Name   string // as offered, may contain any byte; empty when the entry has no name
 	Layer  Layer
@@ -114,10 +113,9 @@ type entry struct {
 	origin Origin
 }
 
-// Build makes the environment of one command. The error says what makes the
-// environment impossible to build: a .env file that cannot be read, a limit of
-// the filter that the request exceeds, an operator's variable that no program
-// could be given. A command must not start then.
+// Build makes the environment of one command. It fails if a .env file cannot be
+// read, if the request exceeds a limit of the filter, or if an operator's
+// variable cannot be passed to a program. The command must not be started then.
 func Build(l Layers) (Result, error) {
 	b := &build{vars: map[string]entry{}, injected: map[string]string{}}
 	for _, i := range l.Inject {
@@ -152,7 +150,7 @@ func (b *build) drop(name string, layer Layer, reason string) {
 	b.dropped = append(b.dropped, Dropped{Name: name, Layer: layer, Reason: reason})
 }
 
-// set lets o replace what a lower layer had set.
+// set replaces the value that a lower layer has set.
 func (b *build) set(o Origin, value string) {
 	if old, ok := b.vars[o.Name]; ok {
 		o.Replaces = slices.Clone(old.origin.Replaces)
@@ -163,7 +161,7 @@ func (b *build) set(o Origin, value string) {
 	b.vars[o.Name] = entry{value: value, origin: o}
 }
 
-// baseline is not subject to the allow list: it is not the caller's.
+// baseline adds the baseline. The allow list does not apply to it.
 func (b *build) baseline(vars []Var, f Filter) {
 	for _, v := range vars {
 		if b.reserved(v.Name, LayerBaseline) {
@@ -209,7 +207,7 @@ func (b *build) request(entries []string, f Filter) error {
 	return f.fits(bytes, keys)
 }
 
-// shown is the part of an entry that may be shown: a name, never a value.
+// shown returns the name of an entry, never its value.
 func shown(entry string) string {
 	name, _, ok := strings.Cut(entry, "=")
 	if !ok {
@@ -218,7 +216,7 @@ func shown(entry string) string {
 	return name
 }
 
-// malformed says why an entry of a request is not a variable.
+// malformed returns why an entry of a request is not a variable.
 func malformed(e string, index int) string {
 	name, _, ok := strings.Cut(e, "=")
 	switch {
@@ -264,8 +262,9 @@ func (b *build) fileVar(v located, f Filter) {
 	b.set(Origin{Name: v.Name, Layer: LayerFile, Source: v.at}, v.Value)
 }
 
-// network is not subject to the allow list: without these variables a program
-// finds no way out. What a request or file says of them would lead nowhere.
+// network adds the variables of the session's proxy. Without them a program has
+// no network, so the allow list does not apply. A request or a file cannot
+// replace them.
 func (b *build) network(vars []Var, f Filter) error {
 	for _, v := range vars {
 		if err := checkVar(v); err != nil {
@@ -313,7 +312,7 @@ func (b *build) inject(list []Inject) error {
 	return errors.Join(errs...)
 }
 
-// checkVar refuses what no program can be given.
+// checkVar refuses a variable that cannot be passed to a program.
 func checkVar(v Var) error {
 	switch {
 	case !ValidName(v.Name):
@@ -343,7 +342,7 @@ func (b *build) result() (Result, error) {
 	return r, nil
 }
 
-// ValidName reports whether every shell takes s as the name of a variable:
+// ValidName reports whether every shell accepts s as the name of a variable:
 // ASCII letters, digits and underscores, not starting with a digit.
 func ValidName(s string) bool {
 	for i := 0; i < len(s); i++ {

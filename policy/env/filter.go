@@ -8,9 +8,10 @@ import (
 	"agentsh/policy/glob"
 )
 
-// Filter is what env_policy and a rule's env_* let through from the request.
-// Patterns are those of [glob.Text]; case counts. One that cannot be read
-// denies what it would deny or allow.
+// Filter decides which variables of a request reach a command. env_policy and
+// the env_* keys of a rule make one. Patterns are those of [glob.Text] and are
+// case-sensitive. A pattern that cannot be compiled denies in a deny list, and
+// allows nothing in an allow list.
 type Filter struct {
 	Source   string   // shown in reasons, for example "env_policy"
 	Allow    []string // nil: everything but the built-in drop list
@@ -21,22 +22,22 @@ type Filter struct {
 	and []Filter // each must let a variable through as well
 }
 
-// Merge is the stricter of both filters: what one of them drops is dropped,
-// and each limit is met.
+// Merge returns the stricter filter: it drops what f or g drops, and applies
+// the smaller of each limit.
 func (f Filter) Merge(g Filter) Filter {
 	f.and = append(slices.Clone(f.and), g)
 	return f
 }
 
-// Refuses is the reason why a variable of a request would be dropped, whatever
-// its value; empty: it would not.
+// Refuses returns why a variable of a request would be dropped, whatever its
+// value. It is empty for an allowed name.
 func (f Filter) Refuses(name string) string {
 	_, reason := f.decide(name)
 	return reason
 }
 
-// decide decides about one name of a request: either rule is what let it through,
-// or reason is why it is dropped.
+// decide decides on one name of a request. Either rule allows it, or reason
+// says why it is dropped.
 func (f Filter) decide(name string) (rule, reason string) {
 	if reason := fixedReason(name); reason != "" {
 		return "", reason
@@ -47,7 +48,7 @@ func (f Filter) decide(name string) (rule, reason string) {
 	return f.allowsAll(name)
 }
 
-// allowsAll is allows of f and of every filter merged into it.
+// allowsAll applies the allow lists of f and of every filter merged into it.
 func (f Filter) allowsAll(name string) (rule, reason string) {
 	rule, reason = f.allows(name)
 	for _, g := range f.and {
@@ -79,8 +80,8 @@ func (f Filter) denies(name string) (reason string, denied bool) {
 	return "", false
 }
 
-// allows applies one allow list. A lone * stands for what an absent list lets
-// through, so that a variable of the drop list needs a pattern that means it.
+// allows applies one allow list. A lone * allows the same as no list: a
+// variable of the drop list needs a pattern that names it.
 func (f Filter) allows(name string) (rule, reason string) {
 	everything := f.Allow == nil
 	for _, p := range f.Allow {
@@ -108,7 +109,7 @@ func (f Filter) source() string {
 	return f.Source
 }
 
-// fits checks the limits.
+// fits checks the limits of the filter.
 func (f Filter) fits(bytes, keys int) error {
 	if f.MaxBytes > 0 && bytes > f.MaxBytes {
 		return fmt.Errorf("the request sets %d bytes of variables, %s allows %d", bytes, f.source(), f.MaxBytes)
@@ -124,9 +125,9 @@ func (f Filter) fits(bytes, keys int) error {
 	return nil
 }
 
-// matchName matches a pattern against a variable name; unread is the answer
-// for a pattern that cannot be read. Patterns of nothing but text, * and ? are
-// matched as they stand: they are all that most policies have.
+// matchName matches a pattern against a variable name. unread is the result for
+// an unreadable pattern. A pattern with no other wildcards than * and ? is
+// matched without compiling it.
 func matchName(pattern, name string, unread bool) bool {
 	if strings.ContainsAny(pattern, `{}[]\`) {
 		g, err := glob.Compile(glob.Text, pattern)

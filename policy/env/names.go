@@ -15,12 +15,12 @@ type Environment struct {
 	TmpDir string // "/tmp"
 }
 
-// Baseline is what a command starts from. It takes nothing from the process
-// that calls it.
+// Baseline returns the variables that every command starts with. It reads
+// nothing from the environment of this process.
 //
-// SHLVL is 1 because bash, when it is the top shell and has a socket as standard input or
-// finds SSH_CLIENT, takes itself for a remote login and never reads BASH_ENV.
-// See bash(1), INVOCATION.
+// SHLVL is 1 for a reason: a bash without a parent shell that has a socket as
+// standard input, or finds SSH_CLIENT, assumes a remote login and does not read
+// BASH_ENV. See bash(1), INVOCATION.
 func Baseline(p Environment) []Var {
 	or := func(s, otherwise string) string {
 		if s == "" {
@@ -43,7 +43,8 @@ func Baseline(p Environment) []Var {
 // pinned reports a baseline variable that no filter removes.
 func pinned(name string) bool { return name == "SHLVL" }
 
-// fixedReason says why a request can never set name, whatever the allow list says.
+// fixedReason returns why a request can never set name, even if the allow list
+// has it. It is empty for other names.
 func fixedReason(name string) string {
 	switch {
 	case strings.HasPrefix(name, supervisorPrefix):
@@ -54,9 +55,9 @@ func fixedReason(name string) string {
 	return ""
 }
 
-// Reserved reports whether .env files and a controller's variables must leave
-// name alone: it decides what programs load, where they look for files, or it
-// is the supervisor's own.
+// Reserved reports whether .env files and a controller's variables cannot set
+// name. Such a variable decides which programs or files are loaded, or belongs
+// to the supervisor.
 func Reserved(name string) bool {
 	if fixedReason(name) != "" || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") {
 		return true
@@ -69,13 +70,14 @@ func Reserved(name string) bool {
 	return false
 }
 
-// class is a part of the built-in drop list with the reason people are told.
+// class is a part of the built-in drop list and its reason.
 type class struct {
 	why      string
 	patterns string
 }
 
-// dropList is what a request cannot set when no allow list names it.
+// dropList has the variables that a request cannot set unless an allow list
+// names them.
 var dropList = []class{
 	{"built-in drop list: makes the loader or the C library load or read something else", `
 		LD_* GLIBC_TUNABLES GCONV_PATH GETCONF_DIR LOCPATH NLSPATH HOSTALIASES LOCALDOMAIN RES_OPTIONS RESOLV_HOST_CONF MALLOC_TRACE`},
@@ -134,7 +136,8 @@ func split(list []class) dropIndex {
 	return d
 }
 
-// builtin says why the built-in list drops name, or nothing.
+// builtin returns why the built-in list drops name. It is empty for other
+// names.
 func builtin(name string) string {
 	if why, ok := drops.names[name]; ok {
 		return why

@@ -1,6 +1,6 @@
-// Package glob matches paths, names, argument words and host names against
-// patterns. It does no I/O, and a match takes time linear in the pattern times
-// the text at worst, whatever the pattern.
+// Package glob matches paths, names, arguments and host names against
+// patterns. It does no I/O. The time of a match is at most proportional to the length
+// of the pattern times the length of the text.
 //
 // The pattern language, in every [Kind]:
 //
@@ -11,10 +11,10 @@
 //     {a,b}    either alternative; alternatives nest
 //     \x       the character x itself
 //
-// Of a path, dir/** is dir itself and everything below it, and a/**/b is also
-// a/b. Of a host,
-// *.example.com is every name below example.com at any depth, not example.com
-// itself. Names and words have no separator: * matches anything there.
+// In a path, dir/** matches dir itself and everything below it, and a/**/b also
+// matches a/b. In a host, *.example.com matches every name below example.com at any
+// depth, but not example.com itself. Names and arguments have no separator: *
+// matches anything there.
 package glob
 
 import (
@@ -30,7 +30,7 @@ const MaxPattern = 4096
 // MaxAlternatives bounds what the braces of one pattern multiply out to.
 const MaxAlternatives = 256
 
-// Kind says what a pattern is matched against.
+// Kind is the kind of text that a pattern matches.
 type Kind uint8
 
 // The kinds of text.
@@ -41,7 +41,7 @@ const (
 	URL              // paths of a URL: as Path, but not checked to be clean
 )
 
-// separator is the byte * does not cross; 0 when there is none.
+// separator returns the byte that * does not match, or 0 if there is none.
 func (k Kind) separator() byte {
 	switch k {
 	case Path, URL:
@@ -60,8 +60,8 @@ type Glob struct {
 	alts   []alt
 }
 
-// alt is one alternative of a pattern, braces multiplied out: a literal, or
-// literals at both ends of a list of tokens.
+// alt is one alternative of a pattern with its braces expanded. It is a
+// literal, or a list of tokens with a literal before and after it.
 type alt struct {
 	prefix string
 	middle []token
@@ -70,8 +70,8 @@ type alt struct {
 	sep    byte
 }
 
-// Compile reads a pattern. The error says what is wrong with it and does not
-// repeat it. A path pattern that no clean absolute path can match is an error.
+// Compile parses a pattern. The error describes the mistake without the
+// pattern. A path pattern that cannot match a clean absolute path is an error.
 func Compile(kind Kind, pattern string) (*Glob, error) {
 	if len(pattern) > MaxPattern {
 		return nil, fmt.Errorf("pattern is %d bytes long, the most is %d", len(pattern), MaxPattern)
@@ -123,7 +123,7 @@ func compileAlternative(kind Kind, text string) ([]alt, error) {
 	return []alt{newAlt(tokens, kind.separator())}, nil
 }
 
-// checkPath refuses patterns that match no clean absolute path. text holds no
+// checkPath refuses a pattern that matches no clean absolute path. text has no
 // braces.
 func checkPath(text string) error {
 	switch {
@@ -144,7 +144,7 @@ func checkPath(text string) error {
 	return nil
 }
 
-// compileTree compiles stem/**, which is stem and everything below it.
+// compileTree compiles stem/**. It matches stem and everything below it.
 func compileTree(stem string) ([]alt, error) {
 	tokens, err := parse(stem)
 	if err != nil {
@@ -159,7 +159,7 @@ func compileTree(stem string) ([]alt, error) {
 	return []alt{at, below}, nil
 }
 
-// newAlt splits the literals off both ends of a token list.
+// newAlt separates the literals at both ends of a token list.
 func newAlt(tokens []token, sep byte) alt {
 	a := alt{sep: sep}
 	tokens = joinLiterals(tokens)
@@ -173,7 +173,7 @@ func newAlt(tokens []token, sep byte) alt {
 	return a
 }
 
-// Match reports whether the whole of s matches.
+// Match reports whether the pattern matches all of s.
 func (g *Glob) Match(s string) bool {
 	for i := range g.alts {
 		if g.alts[i].match(s) {
@@ -183,10 +183,10 @@ func (g *Glob) Match(s string) bool {
 	return false
 }
 
-// String is the pattern as it was written.
+// String returns the pattern as it was written.
 func (g *Glob) String() string { return g.source }
 
-// Literal returns the only text the pattern matches, if there is only one.
+// Literal returns the only text that the pattern matches, if there is only one.
 func (g *Glob) Literal() (string, bool) {
 	if len(g.alts) != 1 || !g.alts[0].literal() {
 		return "", false
@@ -194,8 +194,8 @@ func (g *Glob) Literal() (string, bool) {
 	return g.alts[0].prefix, true
 }
 
-// Literals returns every text the pattern matches, if they can be listed: a
-// pattern without wildcards, or with braces around such.
+// Literals returns every text that the pattern matches, if the pattern has no
+// wildcards. It may have braces.
 func (g *Glob) Literals() ([]string, bool) {
 	texts := make([]string, 0, len(g.alts))
 	for i := range g.alts {
@@ -226,7 +226,7 @@ func (a *alt) match(s string) bool {
 	return matchTokens(a.middle, rest[:len(rest)-len(a.suffix)], a.sep)
 }
 
-// Quote escapes s so that a pattern made of it matches s alone.
+// Quote escapes s: a pattern made of the result matches s only.
 func Quote(s string) string {
 	if !strings.ContainsAny(s, special) {
 		return s
@@ -244,7 +244,7 @@ func Quote(s string) string {
 const special = `*?[]{},\`
 
 // Contains reports whether g certainly matches everything that other matches.
-// It may answer false where a closer look would find true, never the reverse.
+// False can be wrong, true cannot.
 func (g *Glob) Contains(other *Glob) bool {
 	for i := range other.alts {
 		if !g.contains(&other.alts[i]) {

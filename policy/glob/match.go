@@ -5,13 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// stepBudget is how many steps the quick matcher may take before the one whose
-// time is bounded takes over.
+// stepBudget bounds the steps of the fast matcher. After it the matcher with
+// bounded time continues.
 const stepBudget = 4096
 
-// matchTokens matches all of s. The quick way keeps one place to come back to
-// for the last * and one for the last **: an earlier star never needs to give
-// more, since the later one can take whatever the earlier leaves.
+// matchTokens reports whether the tokens match all of s. It stores one
+// backtracking position for the last * and one for the last **. An earlier star
+// needs none: the later star can match what the earlier one leaves.
 func matchTokens(tokens []token, s string, sep byte) bool {
 	if len(tokens) == 1 && tokens[0].op == opDeep {
 		return true
@@ -58,11 +58,11 @@ func matchTokens(tokens []token, s string, sep byte) bool {
 	}
 }
 
-// mark is a place in the pattern and in the text.
+// mark is a position in the pattern and in the text.
 type mark struct{ token, pos int }
 
-// take returns how many bytes of s a token that is not a star matches, 0 when
-// it does not match.
+// take returns the number of bytes at the start of s that a token other than a
+// star matches. It is 0 if the token does not match.
 func (t *token) take(s string, sep byte) int {
 	if t.op == opLiteral {
 		if strings.HasPrefix(s, t.text) {
@@ -80,8 +80,8 @@ func (t *token) take(s string, sep byte) int {
 	return n
 }
 
-// matchSlow follows every way at once: for each token, the set of places in s
-// that can be reached before it.
+// matchSlow follows all possible matches at once. For each token it has the set
+// of positions in s that can be reached before it.
 func matchSlow(tokens []token, s string, sep byte) bool {
 	reach, next := make([]bool, len(s)+1), make([]bool, len(s)+1)
 	reach[0] = true
@@ -93,7 +93,8 @@ func matchSlow(tokens []token, s string, sep byte) bool {
 	return reach[len(s)]
 }
 
-// advance marks in next the places one token leads to from those in reach.
+// advance marks in next the positions that one token reaches from those in
+// reach.
 func advance(t *token, s string, sep byte, reach, next []bool) {
 	running := false
 	for pos := range reach {

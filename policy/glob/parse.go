@@ -162,8 +162,7 @@ func joinLiterals(tokens []token) []token {
 	return out
 }
 
-// withoutDirectories adds to patterns without braces what they are where a /**/
-// stands for no directory at all.
+// withoutDirectories adds the patterns in which a /**/ matches no directory.
 func withoutDirectories(texts []string) ([]string, error) {
 	var out []string
 	for _, text := range texts {
@@ -199,7 +198,8 @@ func eachDepth(text string) ([]string, error) {
 
 var errTooMany = fmt.Errorf("braces and /**/ multiply out to more than %d patterns", MaxAlternatives)
 
-// multiplyOut expands the braces of a pattern. Sets and escapes are kept.
+// multiplyOut expands the braces of a pattern. Bracket expressions and escapes
+// stay unchanged.
 func multiplyOut(pattern string) ([]string, error) {
 	open := findBrace(pattern)
 	if open < 0 {

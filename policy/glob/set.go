@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Set finds which of many patterns of one kind match a text, looking only at
-// those that share a literal part with it. Each pattern carries a number, and
-// several may carry the same. It is safe for concurrent use once built.
+// Set finds which of many patterns of one kind match a text. It tries only the
+// patterns that share a literal part with the text. Each pattern has a number;
+// several may have the same. A Set is safe for concurrent use after [NewSet].
 type Set struct {
 	sep   byte
 	exact map[string][]int32
@@ -19,7 +19,7 @@ type Set struct {
 	rest  []entry
 }
 
-// node is what hangs on one directory.
+// node has the patterns that are indexed under one directory.
 type node struct {
 	trees   []int32
 	entries []entry
@@ -68,7 +68,7 @@ func NewSet(kind Kind, patterns []Numbered) *Set {
 	return s
 }
 
-// slot is a place a pattern could be kept at.
+// slot is a position in the index.
 type slot struct {
 	where uint8
 	key   string
@@ -82,7 +82,7 @@ const (
 	inNodes
 )
 
-// slots lists the places where an alternative would be found.
+// slots lists the positions at which an alternative can be indexed.
 func (s *Set) slots(a *alt) []slot {
 	var out []slot
 	if s.sep == '.' {
@@ -110,7 +110,7 @@ func (s *Set) slots(a *alt) []slot {
 	return out
 }
 
-// wholePart is a part with a slash at both ends in a literal.
+// wholePart returns a literal part that has a slash on both sides.
 func wholePart(text string) string {
 	_, after, found := strings.Cut(text, "/")
 	if !found {
@@ -123,7 +123,7 @@ func wholePart(text string) string {
 	return part
 }
 
-// insert keeps an alternative where the fewest others would be.
+// insert adds an alternative at the position with the fewest others.
 func (s *Set) insert(e entry, count map[slot]int) {
 	slots := s.slots(e.alt)
 	if len(slots) == 0 {
@@ -160,8 +160,8 @@ func (s *Set) node(key string) *node {
 	return n
 }
 
-// sort orders every list by number, so that a search stops at the first
-// number that is no better.
+// sort orders every list by number. A search then stops at the first number
+// that is not lower than the best.
 func (s *Set) sort() {
 	for _, ids := range s.exact {
 		slices.Sort(ids)
@@ -183,7 +183,7 @@ func sortEntries(list []entry) {
 }
 
 // First returns the lowest number below limit whose pattern matches text and
-// which accept takes; limit when there is none. It allocates nothing.
+// which accept allows. Without one it returns limit. It allocates no memory.
 func (s *Set) First(text string, limit int32, accept func(id int32) bool) int32 {
 	limit = firstID(s.exact[text], limit, accept)
 	limit = firstEntry(s.rest, text, limit, accept)
@@ -200,7 +200,8 @@ func (s *Set) First(text string, limit int32, accept func(id int32) bool) int32 
 	return limit
 }
 
-// firstPath looks at the directories, parts, base name and extension of a path.
+// firstPath searches by the directories, the parts, the base name and the
+// extension of a path.
 func (s *Set) firstPath(text string, limit int32, accept func(id int32) bool) int32 {
 	start := 0
 	for i := 0; i <= len(text); i++ {

@@ -2,8 +2,8 @@ package glob
 
 import "strings"
 
-// Dirs returns, for each alternative, the longest directory or whole path that
-// all its matches lie at or below.
+// Dirs returns for each alternative the longest literal directory or path that
+// contains all its matches.
 func (g *Glob) Dirs() []string {
 	out := make([]string, 0, len(g.alts))
 	for i := range g.alts {
@@ -42,9 +42,9 @@ func (g *Glob) Covers(root string) bool {
 	return false
 }
 
-// Below returns, for each alternative that may match something at or below
-// root, the literal path at or below root that its matches there lie at or
-// below. None means that the pattern certainly matches nothing there.
+// Below returns, for each alternative that may match at or below root, the
+// literal path that contains these matches. An empty result means that the
+// pattern certainly matches nothing there.
 func (g *Glob) Below(root string) []string {
 	var out []string
 	for i := range g.alts {
@@ -68,16 +68,16 @@ func under(name, dir string) bool {
 	return dir == "/" || strings.HasPrefix(name, dir) && (len(name) == len(dir) || name[len(dir)] == '/')
 }
 
-// reaches reports whether the alternative may match root or something below
-// it, its literal prefix ending above root. False is certain.
+// reaches reports whether the alternative may match root or something below it,
+// when its literal prefix ends above root. False is certain.
 func (a *alt) reaches(root string) bool {
 	n := min(len(a.prefix), len(root))
 	return a.prefix[:n] == root[:n]
 }
 
-// Parents are the directories that the pattern names above its matches, and dir
-// itself of dir/**: one path for each, wildcards in it stand as x. Only patterns
-// of paths have parents.
+// Parents returns the directories that a path pattern names above its matches,
+// and dir itself for dir/**. Each directory is one path; x replaces a wildcard
+// in it. Patterns of other kinds have no parents.
 func (g *Glob) Parents() []string {
 	texts, err := multiplyOut(g.source)
 	if err != nil || g.kind != Path {
@@ -98,7 +98,7 @@ func (g *Glob) Parents() []string {
 	return out
 }
 
-// samplePart is a name that one part of a path pattern matches.
+// samplePart returns a name that one part of a path pattern matches.
 func samplePart(part string) string {
 	tokens, err := parse(part)
 	if err != nil {
