@@ -63,7 +63,7 @@ func (gemini) home() string { return path.Join(layout.ConfigDir, "gemini") }
 func (g gemini) settings(in Invocation) string {
 	return path.Join(g.home(), ".gemini/settings.json")
 }
-func (g gemini) system(in Invocation) string { return path.Join(g.home(), "system.md") }
+func (g gemini) system() string { return path.Join(g.home(), "system.md") }
 
 func (g gemini) Files(in Invocation) ([]File, error) {
 	text, err := in.instructions()
@@ -79,7 +79,7 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 	}
 	return []File{
 		{Dest: g.settings(in), Data: append(settings, '\n'), Mode: 0o644},
-		{Dest: g.system(in), Data: []byte(text + "\n"), Mode: 0o644},
+		{Dest: g.system(), Data: []byte(text + "\n"), Mode: 0o644},
 		in.skillsLink(g.home()),
 	}, nil
 }
@@ -125,7 +125,7 @@ func (g gemini) Command(in Invocation) (Command, error) {
 	run, env := runVars(in)
 	return Command{
 		Argv: withEnv([]string{
-			"GEMINI_CLI_HOME=" + g.home(), "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_SYSTEM_MD=" + g.system(in), "NO_COLOR=1",
+			"GEMINI_CLI_HOME=" + g.home(), "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_SYSTEM_MD=" + g.system(), "NO_COLOR=1",
 		}, argv),
 		Cwd: in.RepoDir, Env: env, Run: run,
 	}, nil
