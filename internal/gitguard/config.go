@@ -11,17 +11,17 @@ import (
 	"github.com/go-git/gcfg/v2"
 )
 
-// MaxFile is the size in bytes of the largest file that is judged.
+// MaxFile is the size in bytes of the largest file that is checked.
 const MaxFile = 1 << 20
 
-// Location is where a file lies, in the paths that commands use.
+// Location is the position of a file, in the paths that commands use.
 type Location struct {
 	Dir   string   // the directory that paths in the file are relative to, absolute and clean
 	Roots []string // the trees that the guard covers, absolute and clean
 	Moved bool     // old content was elsewhere: its paths may lead elsewhere now
 }
 
-// Problem is one thing that may not stay.
+// Problem is a setting, file or link that is not allowed in a repository.
 type Problem struct {
 	File   string // as the caller names it, or as [Scan] found it
 	Line   int    // from 1; 0: the whole file
@@ -30,7 +30,7 @@ type Problem struct {
 	Hint   string // what to do instead, may be empty
 }
 
-// String is the problem on one line.
+// String returns the problem on one line.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -47,7 +47,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// setting is one line of a configuration that sets something.
+// setting is one line of a configuration that sets a key.
 type setting struct {
 	section, sub, name string // section and name in lower case
 	value              string
@@ -63,10 +63,10 @@ func (s *setting) key() string {
 	return s.section + "." + s.sub + "." + s.name
 }
 
-// Lines that git and the library read alike. What has another form is refused:
-// several settings on a line, continued lines, tabs in a value, quotes around a part of one, [section.subsection], [section ""], escapes
-// but
-// of quotes, backslashes, newlines and tabs.
+// Lines that git and the library parse alike. Every other form is refused: several
+// settings on a line, continued lines, tabs in a value, quotes around a part of a
+// value, [section.subsection], [section ""], and escapes other than those of quotes,
+// backslashes, newlines and tabs.
 var (
 	emptyLine   = regexp.MustCompile(`^[ \t]*([#;].*)?$`)
 	sectionLine = regexp.MustCompile(`^[ \t]*\[([A-Za-z][A-Za-z0-9-]*)([ \t]+"((?:[^"\\]|\\["\\])+)")?\][ \t]*([#;].*)?$`)
@@ -75,8 +75,7 @@ var (
 	)
 )
 
-// parseConfig reads a configuration. A line that could be read in two ways is a
-// problem.
+// parseConfig parses a configuration. An ambiguous line is a problem.
 func parseConfig(data []byte) ([]setting, []Problem) {
 	if len(data) > MaxFile {
 		return nil, []Problem{{Reason: fmt.Sprintf("the file has more than %d bytes", MaxFile)}}
@@ -144,11 +143,11 @@ func readLines(text string) ([]setting, []Problem) {
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace
 
-// lower is lower case of ASCII letters, the only ones names have.
+// lower returns s in lower case. Names have ASCII letters only.
 func lower(s string) string { return string(bytes.ToLower([]byte(s))) }
 
-// JudgeConfig returns what a configuration may not set. A setting that old has
-// with the same value may stay.
+// JudgeConfig returns the settings of a configuration that are not allowed. A
+// setting that old has with the same value is allowed.
 func JudgeConfig(data, old []byte, at Location) []Problem {
 	list, problems := parseConfig(data)
 	if len(problems) > 0 {
@@ -179,8 +178,8 @@ func (s *setting) identity() string {
 	return strings.Join([]string{s.section, s.sub, s.name, fmt.Sprint(s.blank), s.value}, "\x00")
 }
 
-// existing are the settings of a configuration that is there. Of one that cannot
-// be read none stays.
+// existing returns the settings of an existing configuration. If it cannot be
+// parsed, the result is empty.
 func existing(old []byte) map[string]bool {
 	list, _ := parseConfig(old)
 	out := make(map[string]bool, len(list))
@@ -190,7 +189,8 @@ func existing(old []byte) map[string]bool {
 	return out
 }
 
-// judgeSetting says why a setting is not allowed, or nothing.
+// judgeSetting returns why a setting is not allowed. The reason is empty for an
+// allowed one.
 func judgeSetting(s *setting, at Location) string {
 	key := s.section + "." + s.name
 	if s.sub != "" {

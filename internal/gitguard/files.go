@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// IsRepository reports whether git may take a directory as a repository, or as
-// the common directory of one, by the names in it. It asks less than git's
-// is_git_directory: neither that HEAD is valid nor what kind the entries have.
-// A directory without HEAD counts if worktrees in it may lead to it.
+// IsRepository reports whether git may use a directory as a repository, or as
+// the common directory of one. It decides by the names in the directory. It
+// requires less than git's is_git_directory: HEAD need not be valid, and
+// entries may have any type. A directory without HEAD counts if worktrees in it
+// may lead to it.
 func IsRepository(has func(name string) bool) bool {
 	objects := has("objects") && has("refs")
 	return objects && (has("HEAD") || has("worktrees")) || has("HEAD") && has("commondir")
 }
 
-// Completes reports whether a name is one of those that [IsRepository] asks for.
+// Completes reports whether [IsRepository] looks for a name.
 func Completes(name string) bool {
 	switch name {
 	case "HEAD", "objects", "refs", "worktrees", "commondir":
@@ -27,16 +28,16 @@ func Completes(name string) bool {
 	return false
 }
 
-// Guarded reports whether a file of a repository is judged by its content. The
+// Guarded reports whether the content of a file of a repository is checked. The
 // name is relative to the git directory.
 func Guarded(name string) bool { return judgeOf(name) != nil }
 
-// Directories of a repository whose entries are judged, relative to the git
-// directory. Together with the git directory itself they hold every guarded file.
+// Directories are the directories of a repository whose entries are checked,
+// relative to the git directory. They and the git directory contain all guarded files.
 var Directories = []string{"hooks", "remotes", "branches", "objects", "objects/info", "info", "rebase-merge", "rebase-apply", "sequencer",
 	"worktrees", "modules", "logs", "refs", "lfs", "rr-cache", "reftable"}
 
-// file is one that is judged.
+// file is a file that is checked.
 type file struct {
 	data, old []byte
 	at        Location
@@ -44,7 +45,7 @@ type file struct {
 
 type judge func(f file) []Problem
 
-// judgeOf finds who judges a file, or nil.
+// judgeOf returns the check of a file, or nil.
 func judgeOf(name string) judge {
 	switch name {
 	case "config", "config.worktree":
@@ -75,8 +76,9 @@ func judgeOf(name string) judge {
 	return nil
 }
 
-// MayBeGuarded reports whether a file could be guarded in some repository, by its
-// name and that of its directory. It is fast, and false for most names.
+// MayBeGuarded reports whether a file could be guarded in some repository. It
+// decides by the name of the file and of its directory. It is fast, and false
+// for most names.
 func MayBeGuarded(dir, name string) bool {
 	switch name {
 	case "config", "config.worktree", "commondir", "gitdir", "alternates", "http-alternates", "git-rebase-todo", "todo", "strategy", "opts":
@@ -85,9 +87,8 @@ func MayBeGuarded(dir, name string) bool {
 	return dir == "hooks" || dir == "remotes" || dir == "branches"
 }
 
-// JudgeFile judges a file of a repository by its name relative to the git
-// directory. What has the same content in old may stay. at.Dir is the git
-// directory.
+// JudgeFile checks a file of a repository. Its name is relative to the git
+// directory, which is at.Dir. Content that old has too is allowed.
 func JudgeFile(name string, data, old []byte, at Location) []Problem {
 	do := judgeOf(name)
 	if do == nil || old != nil && bytes.Equal(data, old) && !at.Moved {
@@ -107,7 +108,7 @@ func leads(name string) bool {
 	return name == "config" || name == "config.worktree" || name == "commondir" || name == "gitdir" || strings.HasPrefix(name, "objects/info/")
 }
 
-// JudgeGitFile judges a file called .git. at.Dir is the directory it is in. See
+// JudgeGitFile checks a file called .git in the directory at.Dir. See
 // gitrepository-layout(5).
 func JudgeGitFile(data []byte, at Location) []Problem {
 	if len(data) == 0 {
@@ -140,7 +141,7 @@ func JudgeGitFile(data []byte, at Location) []Problem {
 	return nil
 }
 
-// JudgeLink judges a symbolic link of a repository by its name relative to the
+// JudgeLink checks a symbolic link of a repository. Its name is relative to the
 // git directory. git writes through links in a git directory.
 func JudgeLink(name, text string) []Problem {
 	if name == "HEAD" && strings.HasPrefix(text, "refs/") && path.Clean(text) == text || text == "testing" {
@@ -149,9 +150,9 @@ func JudgeLink(name, text string) []Problem {
 	return []Problem{{Reason: "a git directory may hold no symbolic links", Hint: "put the file itself there"}}
 }
 
-// JudgeGitLink judges a symbolic link called .git in the directory at.Dir. It may
-// lead to another .git only: git would follow it to a file, too, which is judged
-// under that name alone.
+// JudgeGitLink checks a symbolic link called .git in the directory at.Dir. It
+// may lead to another .git only. git would also follow it to a file, but files
+// are checked only under the name .git.
 func JudgeGitLink(text string, at Location) []Problem {
 	if path.Base(text) != ".git" {
 		return []Problem{{Reason: "a link called .git may lead to another .git only", Hint: "write a file called .git with gitdir: and the path"}}
@@ -166,8 +167,8 @@ func outside(line int, key string, at Location) Problem {
 	return Problem{Line: line, Key: key, Reason: "the path leads out of " + at.home(), Hint: "keep the repository in one tree"}
 }
 
-// judgeCommondir allows what git worktree add writes: a repository whose
-// settings are judged as the common directory's.
+// judgeCommondir allows the text that git worktree add writes. It leads to a
+// repository whose settings are checked as those of the common directory.
 func judgeCommondir(f file) []Problem {
 	text := strings.TrimRight(string(f.data), "\r\n")
 	if text == "" || text == "../.." && path.Base(path.Dir(f.at.Dir)) == "worktrees" {
@@ -184,7 +185,8 @@ func judgeGitdir(f file) []Problem {
 	return []Problem{outside(1, "", f.at)}
 }
 
-// judgeAlternates reads objects/info/alternates: paths relative to objects.
+// judgeAlternates checks objects/info/alternates. Its paths are relative to
+// objects.
 func judgeAlternates(f file) []Problem {
 	at := Location{Dir: path.Join(f.at.Dir, "objects"), Roots: f.at.Roots}
 	for i, line := range strings.Split(string(f.data), "\n") {
@@ -202,7 +204,7 @@ func judgeAlternates(f file) []Problem {
 	return nil
 }
 
-// todoCommands are the commands of a todo list that run nothing. See
+// todoCommands are the commands of a todo list that execute no program. See
 // git-rebase(1), INTERACTIVE MODE.
 var todoCommands = strings.Fields("pick p revert edit e reword r fixup f squash s label l reset t merge m update-ref u noop drop d break b")
 
@@ -229,7 +231,8 @@ func judgeTodo(f file) []Problem {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// strategies are git's own. Any other name is run as git-merge-NAME.
+// strategies are the merge strategies of git. git executes any other name as
+// git-merge-NAME.
 var strategies = []string{"", "ort", "recursive", "resolve", "octopus", "ours", "subtree"}
 
 func judgeStrategy(f file) []Problem {
@@ -239,7 +242,7 @@ func judgeStrategy(f file) []Problem {
 	return []Problem{{Line: 1, Reason: "a merge strategy of this name is a program", Hint: "use ort, resolve, octopus, ours or subtree"}}
 }
 
-// judgeOptions reads sequencer/opts, which has the grammar of a configuration.
+// judgeOptions checks sequencer/opts. It has the grammar of a configuration.
 func judgeOptions(f file) []Problem {
 	list, problems := parseConfig(f.data)
 	for i := range list {
@@ -257,7 +260,7 @@ func judgeRemote(f file) []Problem {
 	return []Problem{{Reason: "remotes of this form may name any transport", Hint: "use git remote add"}}
 }
 
-// judgeHook allows what git lfs install writes, to the letter.
+// judgeHook allows exactly the text that git lfs install writes.
 func judgeHook(name string, f file) []Problem {
 	if lfsHook(name, string(f.data)) {
 		return nil
@@ -267,7 +270,8 @@ func judgeHook(name string, f file) []Problem {
 	}
 }
 
-// lfsMessages is what a hook of git-lfs says where git-lfs is missing, by version.
+// lfsMessages are the messages of a git-lfs hook for a missing git-lfs, by
+// version.
 var lfsMessages = []string{
 	`{ echo >&2 "\nThis repository is configured for Git LFS but 'git-lfs' was not found on your path. If you no longer wish to use Git LFS, remove this hook by deleting '.git/hooks/NAME'.\n"; exit 2; }`,
 	`{ echo >&2 "\nThis repository is configured for Git LFS but 'git-lfs' was not found on your path. If you no longer wish to use Git LFS, remove this hook by deleting .git/hooks/NAME.\n"; exit 2; }`,
@@ -291,7 +295,7 @@ func lfsHook(name, data string) bool {
 	}) || data == ""
 }
 
-// shown keeps what files hold short and printable.
+// shown makes text of a file short and printable.
 func shown(s string) string {
 	if len(s) > 80 {
 		s = s[:80] + "..."

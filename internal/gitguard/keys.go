@@ -8,12 +8,14 @@ import (
 	"sync"
 )
 
-// check says why a value is not allowed, or nothing.
+// check returns why a value is not allowed. The reason is empty for an allowed
+// value.
 type check func(value string, at Location) string
 
-// allowedKeys are the settings that neither start programs nor lead git outside,
-// by section.key or section.*.key with a subsection. See git-config(1) and
-// git-lfs-config(5). A key that git gets later is refused until it stands here.
+// allowedKeys are the settings that neither start programs nor make git read
+// outside the tree. The form is section.key, or section.*.key with a
+// subsection. See git-config(1) and git-lfs-config(5). A new key of git is
+// refused until this list has it.
 var allowedKeys = sync.OnceValue(func() map[string]check {
 	out := map[string]check{}
 	add := func(c check, keys ...string) {
@@ -29,7 +31,7 @@ var allowedKeys = sync.OnceValue(func() map[string]check {
 	return out
 })
 
-// addFormat has what describes the repository and who works in it.
+// addFormat adds the keys that describe the repository and its user.
 func addFormat(add func(check, ...string)) {
 	add(oneOf("0", "1"), "core.repositoryFormatVersion", "lfs.repositoryFormatVersion")
 	add(oneOf("sha1", "sha256"), "extensions.objectFormat", "extensions.compatObjectFormat")
@@ -53,7 +55,7 @@ func addFormat(add func(check, ...string)) {
 	add(checkWorkTree, "core.worktree")
 }
 
-// addRemotes has where a repository comes from and goes to.
+// addRemotes adds the keys of remotes and branches.
 func addRemotes(add func(check, ...string)) {
 	add(plainURL, "remote.*.url", "remote.*.pushUrl", "branch.*.remote", "branch.*.pushRemote", "remote.pushDefault",
 		"submodule.*.url", "checkout.defaultRemote", "clone.defaultRemoteName")
@@ -73,7 +75,7 @@ func addRemotes(add func(check, ...string)) {
 	add(plainValue, "receive.denyCurrentBranch", "fetch.parallel", "fetch.unpackLimit", "receive.unpackLimit", "transfer.unpackLimit")
 }
 
-// addHabits has how commands behave and what their output looks like.
+// addHabits adds the keys of command defaults and of output.
 func addHabits(add func(check, ...string)) {
 	add(plainValue, "push.default", "push.autoSetupRemote", "push.followTags", "push.useForceIfIncludes", "pull.rebase", "pull.ff",
 		"merge.ff", "merge.conflictStyle", "merge.renames", "merge.autoStash", "merge.log", "merge.stat", "merge.renameLimit",
@@ -103,7 +105,7 @@ func addHabits(add func(check, ...string)) {
 	}
 }
 
-// addStorage has how objects are kept.
+// addStorage adds the keys of object storage.
 func addStorage(add func(check, ...string)) {
 	add(text, "gc.auto", "gc.autoDetach", "gc.autoPackLimit", "gc.pruneExpire", "gc.reflogExpire", "gc.reflogExpireUnreachable",
 		"gc.worktreePruneExpire", "gc.writeCommitGraph", "gc.packRefs", "gc.aggressiveWindow", "gc.aggressiveDepth",
@@ -117,7 +119,7 @@ func addStorage(add func(check, ...string)) {
 		"commitGraph.generationVersion", "commitGraph.maxNewFilters", "commitGraph.readChangedPaths")
 }
 
-// addLFS has what git-lfs writes by itself, and its endpoints.
+// addLFS adds the keys that git-lfs writes, and its endpoints.
 func addLFS(add func(check, ...string)) {
 	add(plainURL, "lfs.url", "lfs.pushUrl", "remote.*.lfsUrl", "remote.*.lfsPushUrl")
 	add(plainValue, "lfs.*.access", "lfs.*.locksVerify", "lfs.locksVerify", "lfs.concurrentTransfers", "lfs.batch",
@@ -152,7 +154,7 @@ func boolean(value string, _ Location) string {
 	return "the value may be true or false only"
 }
 
-// matching allows values of one form.
+// matching allows values that a regular expression matches.
 func matching(expression, hint string) check {
 	form := regexp.MustCompile(expression)
 	return func(value string, _ Location) string {
@@ -165,7 +167,7 @@ func matching(expression, hint string) check {
 
 var plainValue = matching(`^[A-Za-z0-9][A-Za-z0-9 ,:./=_+-]*$|^-?[0-9]*$`, "the value may be a plain word or number")
 
-// text allows what is shown or compared and never run.
+// text allows values that git prints or compares and never executes.
 func text(value string, _ Location) string {
 	if len(value) <= 4096 && !strings.ContainsAny(value, "\n\r\x00") {
 		return ""
@@ -173,7 +175,7 @@ func text(value string, _ Location) string {
 	return "the value may be one line of at most 4096 bytes"
 }
 
-// plainSchemes are the transports that git carries itself.
+// plainSchemes are the transports that git implements itself.
 var plainSchemes = []string{"https", "http", "ssh", "git", "file", "ssh+git", "git+ssh"}
 
 var schemeBegin = regexp.MustCompile(`^[A-Za-z0-9+.-]*::?`)
@@ -202,8 +204,8 @@ func plainURL(value string, _ Location) string {
 }
 
 // inside reports whether a path, read from a file in at.Dir, stays in the trees
-// of the guard. "a/.." is refused: with a link as a it leads elsewhere than it
-// seems to. "." and empty parts lead nowhere: git clone --shared . writes one.
+// of the guard. "a/.." is refused: if a is a link, the path leads somewhere
+// else. "." and empty parts are allowed: git clone --shared . writes one.
 func (at Location) inside(name string) bool {
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return false
@@ -226,7 +228,7 @@ func contains(root, name string) bool {
 	return name == root || strings.HasPrefix(name, strings.TrimSuffix(root, "/")+"/")
 }
 
-// home names the tree that the repository is in, for a message.
+// home returns the tree that the repository is in, for a message.
 func (at Location) home() string {
 	for _, root := range at.Roots {
 		if contains(root, at.Dir) {

@@ -2,9 +2,10 @@ package gitguard
 
 import "strings"
 
-// IsDotGit reports names that git takes for .git on some file system: any case,
-// git~1 and names that NTFS cuts (spaces, dots, streams), and characters that
-// HFS+ ignores. See is_ntfs_dotgit in git's path.c and is_hfs_dotgit in utf8.c.
+// IsDotGit reports whether git reads name as .git on some file system. These
+// are: any case; git~1 and names that NTFS shortens (spaces, dots, streams);
+// names with characters that HFS+ ignores. See is_ntfs_dotgit in git's path.c
+// and is_hfs_dotgit in utf8.c.
 func IsDotGit(name string) bool {
 	if name == ".git" {
 		return true
@@ -32,8 +33,8 @@ func ignoredByHFS(r rune) rune {
 	return r
 }
 
-// fold is the form of a name in which two names of one file are equal on file
-// systems without case.
+// fold returns the same text for two names that are one file on a file system
+// without case.
 func fold(name string) string {
 	if isPlain(name) {
 		return name

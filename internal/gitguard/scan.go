@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Entry is one entry of a tree: a file, a symbolic link, or a directory, which
-// may be left out when it is not empty. A commit's reference to another
-// repository has [fs.ModeIrregular].
+// Entry is one entry of a tree: a file, a symbolic link or a directory. A
+// directory that is not empty may be left out. A submodule entry of a commit
+// has [fs.ModeIrregular].
 type Entry struct {
 	Path string // slash separated, relative to the tree
 	Mode fs.FileMode
-	// Read returns the content of a file, or the text of a symbolic link. It is
-	// called for few entries, after all were listed, and may return up to
-	// [MaxFile]+1 bytes of more.
+	// Read returns the content of a file, or the text of a symbolic link. [Scan]
+	// calls it for few entries, after it has listed all of them. Of a larger file
+	// it may return the first [MaxFile]+1 bytes.
 	Read func() ([]byte, error)
 }
 
@@ -26,24 +26,26 @@ type Entry struct {
 type Options struct {
 	// Location of the tree: Dir is its own path, Roots where paths may lead.
 	Location Location
-	// Exact compares names byte by byte. Otherwise two names are equal if any common
-	// file system treats them as one.
+	// Exact compares names byte by byte. Otherwise two names are equal if any
+	// common file system treats them as equal.
 	Exact bool
-	// Commit says that the tree is one of a commit, where nothing may be called
-	// .git.
+	// Commit says that the tree belongs to a commit. No entry may be called .git
+	// there.
 	Commit bool
-	// Old returns what a file holds that may stay, or nil. Nil: nothing stays.
+	// Old returns the content of a file that is allowed to stay, or nil. If Old is
+	// nil, nothing may stay.
 	Old func(path string) []byte
 }
 
-// Found is the result of [Scan].
+// Found is the result of [Scan]. Both lists are sorted.
 type Found struct {
 	Repositories []string  // directories that git takes as repositories, and .git files and links
 	Problems     []Problem // what in them may not be; File is the path
 }
 
 // Scan finds every repository in a tree and everything in it that is not
-// allowed. Order of the entries does not matter.
+// allowed. The order of the entries does not matter. The error is that of the
+// iterator or of a Read.
 func Scan(entries iter.Seq2[Entry, error], o Options) (Found, error) {
 	s := scan{Options: o, dirs: map[string]map[string]bool{}, named: map[string]bool{}}
 	for e, err := range entries {
@@ -92,7 +94,7 @@ func (s *scan) fold(name string) string {
 	return fold(name)
 }
 
-// add notes an entry, and the directories it implies.
+// add records an entry and the directories above it.
 func (s *scan) add(e Entry) {
 	parts := strings.Split(e.Path, "/")
 	if s.Commit {
@@ -122,7 +124,7 @@ func (s *scan) add(e Entry) {
 	}
 }
 
-// addDotGits notes names of .git in the path of an entry of a commit.
+// addDotGits records names of .git in the path of an entry of a commit.
 func (s *scan) addDotGits(parts []string) {
 	for i, p := range parts {
 		if name := strings.Join(parts[:i+1], "/"); s.isDotGit(p) && !s.named[name] {
@@ -132,7 +134,8 @@ func (s *scan) addDotGits(parts []string) {
 	}
 }
 
-// completing returns the name that makes a repository which p is a form of.
+// completing returns the name that makes a directory a repository, if p is a
+// spelling of one.
 func (s *scan) completing(p string) string {
 	if p == "head" && !s.Exact {
 		return "HEAD"
@@ -152,7 +155,7 @@ func (s *scan) isRepository(dir string) bool {
 	return IsRepository(func(name string) bool { return names[name] })
 }
 
-// judge judges one entry for every repository that it may be a part of.
+// judge checks one entry for every repository that it may belong to.
 func (s *scan) judge(e candidate) error {
 	if err := s.judgeDotGit(e); err != nil {
 		return err
@@ -173,8 +176,8 @@ func (s *scan) judge(e candidate) error {
 	}
 }
 
-// Reads reports whether git reads an entry at all, by its name relative to the git
-// directory: one of the git directory itself or of the directories git knows.
+// Reads reports whether git reads an entry of a git directory. The name is
+// relative to the git directory.
 func Reads(rel string) bool {
 	first, _, deep := strings.Cut(rel, "/")
 	return !deep || slices.Contains(Directories, first)
@@ -222,8 +225,8 @@ func originalDir(name, rel string) string {
 	return name
 }
 
-// judgeDotGit judges an entry called .git. A directory of that name is a
-// repository by its entries.
+// judgeDotGit checks an entry called .git. A directory of that name is a
+// repository if its entries make it one.
 func (s *scan) judgeDotGit(e candidate) error {
 	if !s.isDotGit(path.Base(e.Path)) {
 		return nil
@@ -260,8 +263,8 @@ func (s *scan) report(e candidate, problems []Problem) {
 	}
 }
 
-// FS lists the entries of a file system for [Scan]. It must be able to read links,
-// as [os.Root.FS] is.
+// FS lists the entries of a file system for [Scan]. fsys must read links, as
+// [os.Root.FS] does.
 func FS(fsys fs.FS) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

@@ -1,7 +1,8 @@
 package gitguard
 
-// Suspect reports whether a path with these two components after each other can
-// belong to a repository on some file system. It is fast, and false for most.
+// Suspect reports whether a path with these two successive components can
+// belong to a repository on some file system. It is fast, and false for most
+// paths.
 func Suspect(parent, name string) bool {
 	if IsDotGit(name) {
 		return true

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// git writes what was committed into its work tree. It does not write to a path
-// with a component .git, and to any other one it does, the parts of a git
-// directory included: a hook that was committed would be one that git runs.
+// git writes committed files into its work tree. It does not write to a path with a
+// component .git. It writes to every other path, even in a git directory: a committed
+// hook there would be executed.
 
-// A symbolic link could make a path without that component lead to one with it, at
-// any later time. So no link that commands make leads through a .git ([JudgeAnyLink]),
-// a .git file leads to a directory in a .git only, and only a repository in a .git
-// names a work tree.
+// A symbolic link could later make a path without that component lead to one with
+// it. Three rules prevent that: no link that commands make leads through a .git
+// ([JudgeAnyLink]); a .git file leads to a directory in a .git only; only a repository
+// in a .git names a work tree.
 
-// JudgeAnyLink judges the text of a symbolic link anywhere in a tree that is not
-// called .git itself.
+// JudgeAnyLink checks the text of a symbolic link anywhere in a tree. The link
+// itself is not called .git.
 func JudgeAnyLink(text string) []Problem {
 	if !hasDotGit(text) {
 		return nil
@@ -35,7 +35,7 @@ func writesTo(tree, dir string) bool {
 	return beneath(dir, tree) && !hasDotGit(strings.TrimPrefix(dir, tree))
 }
 
-// beneath reports whether a path is that of a directory or of something below it.
+// beneath reports whether a path is a directory or lies below it.
 func beneath(name, dir string) bool {
 	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
 }
@@ -73,13 +73,13 @@ func (at Location) absolute(name string) string {
 	return path.Join(at.Dir, name)
 }
 
-// Nested is the problem of an entry called .git among what git reads in a
-// repository: git takes its directory for a work tree.
+// Nested returns the problem of an entry called .git among the files that git
+// reads in a repository. git would use its directory as a work tree.
 func Nested() Problem {
 	return Problem{Reason: "a git directory is no work tree: git would write committed files into it", Hint: "make the repository elsewhere"}
 }
 
-// NotAFile is the problem of a FIFO, socket or device in the place of a file.
+// NotAFile returns the problem of a FIFO, socket or device instead of a file.
 func NotAFile() Problem {
 	return Problem{Reason: "git reads a file here, and this is none", Hint: "use another name"}
 }
@@ -88,7 +88,7 @@ func isSpecial(mode fs.FileMode) bool {
 	return mode&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0
 }
 
-// Special reports whether an entry that is no file, directory or link may not be
-// in a repository, by its name relative to the git directory. git waits for a FIFO;
-// sockets are its own programs', as fsmonitor--daemon.ipc.
+// Special reports whether a FIFO, socket or device is not allowed in a
+// repository. The name is relative to the git directory. git blocks on a FIFO.
+// Sockets belong to git's own programs, such as fsmonitor--daemon.ipc.
 func Special(rel string, fifo bool) bool { return Guarded(rel) || fifo && Reads(rel) }
