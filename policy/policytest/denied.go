@@ -10,8 +10,8 @@ import (
 	"agentsh/policy"
 )
 
-// DeniedCommands are the names and patterns of programs that the denying
-// command rules of a policy name.
+// DeniedCommands returns the names and patterns of programs in the denying
+// command rules of a policy.
 func DeniedCommands(p *policy.Policy) ([]string, error) {
 	rules, err := denying(p, policy.GroupCommand)
 	if err != nil {
@@ -25,8 +25,8 @@ func DeniedCommands(p *policy.Policy) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// DeniedFiles are paths that the denying file rules of a policy name, one or
-// two for each pattern.
+// DeniedFiles returns paths that the denying file rules of a policy match, one
+// or two for each pattern.
 func DeniedFiles(p *policy.Policy) ([]string, error) {
 	rules, err := denying(p, policy.GroupFile)
 	if err != nil {
@@ -47,8 +47,8 @@ func DeniedFiles(p *policy.Policy) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// DeniedHosts are the destinations, HOST:PORT, that the denying network rules
-// of a policy name.
+// DeniedHosts returns the destinations, HOST:PORT, of the denying network rules
+// of a policy.
 func DeniedHosts(p *policy.Policy) ([]string, error) {
 	rules, err := denying(p, policy.GroupNetwork)
 	if err != nil {
@@ -82,7 +82,7 @@ func DeniedHosts(p *policy.Policy) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// denying are the rules of one group that deny, as they are written.
+// denying returns the rules of one group that deny, as written.
 func denying(p *policy.Policy, g policy.Group) ([]writtenRule, error) {
 	rules, err := written(p)
 	if err != nil {

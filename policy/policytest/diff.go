@@ -11,8 +11,8 @@ import (
 	"agentsh/policy"
 )
 
-// Difference is a set of requests that two policies decide differently, by the
-// same pair of rules.
+// Difference is a set of requests that two policies decide differently. One
+// pair of rules decides all of them.
 type Difference struct {
 	Group      policy.Group
 	Before     policy.Effect
@@ -23,10 +23,10 @@ type Difference struct {
 	Count      int              // probes decided so
 }
 
-// MaxExamples is how many requests of one [Difference] are kept.
+// MaxExamples bounds the requests that one [Difference] lists.
 const MaxExamples = 5
 
-// Kind is "allowed", "denied" or "changed".
+// Kind returns "allowed", "denied" or "changed".
 func (d Difference) Kind() string {
 	before, after := policy.Decision{Effect: d.Before}.Permits(), policy.Decision{Effect: d.After}.Permits()
 	switch {
@@ -38,7 +38,8 @@ func (d Difference) Kind() string {
 	return "changed"
 }
 
-// Diff says what b decides otherwise than a, found by the probes of both.
+// Diff returns the requests that b decides differently from a. It tries the
+// probes of both policies.
 func Diff(a, b *policy.Policy) ([]Difference, error) {
 	probes, err := NewProbes(a, b)
 	if err != nil {
@@ -89,7 +90,7 @@ func decidedBy(p *policy.Policy, q policy.Request) string {
 	return "default"
 }
 
-// GroupOf is the group whose rules decide a request.
+// GroupOf returns the group of rules that decides a request.
 func GroupOf(q policy.Request) policy.Group {
 	switch q.(type) {
 	case *policy.FileRequest:
@@ -104,7 +105,7 @@ func GroupOf(q policy.Request) policy.Group {
 	return policy.GroupCommand
 }
 
-// Describe is a request in the words of a person, on one line.
+// Describe describes a request on one line, for people.
 func Describe(q policy.Request) string {
 	switch q := q.(type) {
 	case *policy.CommandRequest:
@@ -151,7 +152,8 @@ func describeNetwork(q *policy.NetworkRequest) string {
 	return text
 }
 
-// SignalName is KILL for 9, and the number of a signal without a name.
+// SignalName returns the name of a signal, such as KILL for 9. It returns the
+// number if the signal has no name.
 func SignalName(n int) string {
 	if name := unix.SignalName(unix.Signal(n)); name != "" {
 		return strings.TrimPrefix(name, "SIG")
@@ -159,8 +161,7 @@ func SignalName(n int) string {
 	return fmt.Sprint(n)
 }
 
-// quoteWord leaves plain words alone and quotes others so that nothing in them
-// reaches a terminal.
+// quoteWord quotes text that is not printable or could be misread.
 func quoteWord(s string) string {
 	plain := s != ""
 	for _, c := range s {

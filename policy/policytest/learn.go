@@ -17,16 +17,16 @@ import (
 	"agentsh/policy/syntax"
 )
 
-// minSiblings is how many names in one directory become a pattern for all of it.
+// minSiblings is the number of names in one directory from which on they become
+// one pattern.
 const minSiblings = 4
 
-// Learn writes a policy that allows what a recorded session was allowed to do
-// and denies everything else. Programs are grouped into one rule, paths by
-// what was done to them, with a directory standing for many of its files
-// unless something below it was denied, and the trees that a session shows
-// without logging them. What was denied and the written policy
-// allows all the same, as where a program was denied for its arguments, is
-// returned too.
+// Learn writes a policy that allows the allowed actions of a recorded session
+// and denies everything else. Programs are in one rule. Paths are grouped by
+// their operations. A directory replaces many of its files, unless something
+// below it was denied. The trees that a session shows without logging them are
+// allowed too. The second result are the denied actions that the written policy
+// allows, for example a program that was denied because of its arguments.
 func Learn(log io.Reader, name string, vars map[string]string) ([]byte, []policy.Request, error) {
 	l := &learner{
 		vars:     vars,
@@ -50,7 +50,7 @@ func Learn(log io.Reader, name string, vars map[string]string) ([]byte, []policy
 	return text, widened, err
 }
 
-// learner collects what was allowed.
+// learner collects the allowed actions.
 type learner struct {
 	vars     map[string]string
 	seen     []policy.Request
@@ -103,7 +103,7 @@ func (l *learner) makes(file string) policy.FileOp {
 	return policy.OpCreate
 }
 
-// makingOps give a name to something; the others are about what has it.
+// makingOps are the operations that create a name.
 const makingOps = policy.OpRename | policy.OpCreate | policy.OpMkdir | policy.OpSymlink | policy.OpMknod | policy.OpLink
 
 // evenMoves lets both names of a rename do the same to what is moved: a new
@@ -139,7 +139,8 @@ func (l *learner) program(file string) string {
 	return l.abstract(file)
 }
 
-// abstract writes a path with the longest variable it lies under.
+// abstract replaces the start of a path by the longest variable that contains
+// it.
 func (l *learner) abstract(file string) string {
 	best, bestValue := "", ""
 	for _, name := range append([]string{"WORKSPACE"}, slices.Sorted(maps.Keys(l.vars))...) {
@@ -154,8 +155,8 @@ func (l *learner) abstract(file string) string {
 	return "${" + best + "}" + quote(file[len(bestValue):])
 }
 
-// quote is a pattern for one name. A byte that is not UTF-8 cannot stand in a policy:
-// the pattern has a ? for it.
+// quote returns a pattern for one name. A policy cannot have a byte that is not
+// UTF-8: the pattern has a ? instead.
 func quote(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); {
@@ -302,9 +303,9 @@ func opWords(ops policy.FileOp) []string {
 	return words
 }
 
-// collapsed are the directories that stand for what lies in them, with the
-// operations seen there. The outermost ones are kept. A directory two levels
-// below the root at least: nobody means all of /etc or /home.
+// collapsed returns the directories that replace their files, with the
+// operations seen there. Only the outermost ones are returned. Each is at least
+// two levels below the root: a policy must not allow all of /etc or /home.
 func (l *learner) collapsed(byPath map[string]policy.FileOp) map[string]policy.FileOp {
 	members := map[string]int{}
 	ops := map[string]policy.FileOp{}
@@ -345,7 +346,7 @@ func (l *learner) collapsible(dir string) bool {
 	return strings.Count(dir, "/") >= 2
 }
 
-// siblingsOf is the outermost crowd that file is or lies in.
+// siblingsOf returns the outermost collapsed directory that contains file.
 func siblingsOf(crowds map[string]policy.FileOp, file string) string {
 	found := ""
 	for dir := file; dir != "/"; dir = path.Dir(dir) {
@@ -383,8 +384,8 @@ func (l *learner) networkRules() []learnedRule {
 	return rules
 }
 
-// check makes sure that the written policy allows all it was learned from, and
-// returns what it allows although it was denied.
+// check fails if the written policy denies an action that it was learned from.
+// It returns the denied actions that the policy allows.
 func (l *learner) check(text []byte) (widened []policy.Request, err error) {
 	p, err := syntax.Load(policy.Source{Name: "learned", Data: text}, syntax.Options{Vars: l.vars})
 	if err != nil {

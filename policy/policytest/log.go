@@ -15,11 +15,11 @@ import (
 	"agentsh/policy"
 )
 
-// MaxEvents is the most events read from one log.
+// MaxEvents bounds the events that are read from one log.
 const MaxEvents = 10_000_000
 
-// Events calls each for every event of an audit log, a JSON object on each
-// line. The error names the line.
+// Events calls each for every event of an audit log, which has one JSON object
+// on each line. An error has the line number.
 func Events(r io.Reader, each func(wire.Event) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, wire.MaxMessage)
@@ -46,8 +46,8 @@ func Events(r io.Reader, each func(wire.Event) error) error {
 	return nil
 }
 
-// Requests are what an event recorded as asked for: none, one, or two for a
-// rename or link. An event that does not say enough to be judged has none.
+// Requests returns the requests of an event: none, one, or two for a rename or
+// link. An event without the necessary data has none.
 func Requests(e wire.Event) []policy.Request {
 	if e.Decision == "" {
 		return nil
@@ -127,8 +127,8 @@ func netEvent(e wire.Event) []policy.Request {
 	return []policy.Request{q}
 }
 
-// signalEvent reads a target as the relation, then the process id and the name
-// of its program where they are known.
+// signalEvent parses a target: the relation, then the process id and the
+// program's name if they are known.
 func signalEvent(e wire.Event) []policy.Request {
 	signal, ok := policy.ParseSignal(e.Op)
 	words := strings.Fields(e.Target)
@@ -145,7 +145,7 @@ func signalEvent(e wire.Event) []policy.Request {
 	return []policy.Request{q}
 }
 
-// Replayed is one recorded request judged again.
+// Replayed is one recorded request with the decision of another policy.
 type Replayed struct {
 	Seq        uint64
 	Request    policy.Request
@@ -154,8 +154,8 @@ type Replayed struct {
 	Diagnostic policy.Diagnostic
 }
 
-// Changed reports whether the policy decides otherwise than was recorded.
-// Whether what goes ahead is logged makes no difference.
+// Changed reports whether the policy decides differently from the record. It
+// ignores whether an allowed request is logged.
 func (r Replayed) Changed() bool {
 	if went := r.Was == policy.Allow.String() || r.Was == policy.Audit.String(); went || r.Now.Permits() {
 		return went != r.Now.Permits()
@@ -163,15 +163,15 @@ func (r Replayed) Changed() bool {
 	return r.Was != r.Now.Effect.String()
 }
 
-// ReplayCount sums a replay up.
+// ReplayCount counts the results of a replay.
 type ReplayCount struct {
 	Judged  int // requests
 	Changed int
 	Skipped int // events with a decision that do not say what was asked
 }
 
-// Replay judges a recorded session by another policy and calls each for every
-// request.
+// Replay evaluates a recorded session under another policy and calls each for
+// every request.
 func Replay(p *policy.Policy, log io.Reader, each func(Replayed) error) (ReplayCount, error) {
 	var count ReplayCount
 	err := Events(log, func(e wire.Event) error {

@@ -21,7 +21,7 @@ type Mutant struct {
 	Witness policy.Request // survivors: a request that the mutant decides differently
 }
 
-// String is a sentence about the mutant.
+// String describes the mutant in one sentence.
 func (m Mutant) String() string {
 	switch m.Kind {
 	case "reordered":
@@ -31,21 +31,21 @@ func (m Mutant) String() string {
 	}
 }
 
-// ErrFailing says that a suite fails without any mutant.
+// ErrFailing is the error of [Mutate] if a suite fails without a mutant.
 var ErrFailing = errors.New("mutants are tried when every test passes")
 
-// Mutation is what came of all mutants of a policy.
+// Mutation counts the mutants of a policy and lists those that no suite
+// notices.
 type Mutation struct {
 	Mutants    int
 	Survivors  []Mutant // decide some probe differently, and no case fails
 	Equivalent int      // decide no probe differently, and no case fails
 }
 
-// Mutate deletes, inverts and reorders each rule in turn and says which
-// mutants none of the suites notices. A mutant that decides every probe like
-// the policy itself is no defect of the tests: it is counted, not reported.
-// Every suite must be of p, and pass: a case that fails anyway would be taken to
-// notice everything.
+// Mutate deletes, inverts and reorders each rule in turn. It reports the
+// mutants that no suite notices. A mutant that decides every probe like the
+// policy is counted but not reported. Every suite must belong to p and pass:
+// [ErrFailing].
 func Mutate(p *policy.Policy, suites []*Suite) (Mutation, error) {
 	if noticed(suites, p) {
 		return Mutation{}, ErrFailing
@@ -120,7 +120,7 @@ type change struct {
 	list []*strictyaml.Node
 }
 
-// mutantsOf are the changes of one rule of a list.
+// mutantsOf returns the changes of one rule of a list.
 func mutantsOf(list *strictyaml.Node, i int) []change {
 	without := slices.Delete(slices.Clone(list.Content), i, i+1)
 	inverted := slices.Clone(list.Content)
@@ -206,7 +206,8 @@ func noticed(suites []*Suite, p *policy.Policy) bool {
 	return false
 }
 
-// outcome is what a caller can tell two decisions apart by.
+// outcome is the part of a decision by which a caller can distinguish two
+// decisions.
 type outcome struct {
 	effect   policy.Effect
 	redirect string

@@ -9,14 +9,14 @@ import (
 )
 
 // Probes are requests made from the patterns of policies: for each rule,
-// requests that it selects and requests that it just misses. Two policies that
-// decide all probes of both alike are taken to be the same.
+// requests that it matches and requests that it almost matches. Two policies
+// that decide all probes of both alike count as equal.
 type Probes map[policy.Group][]policy.Request
 
 // maxProbes bounds the requests of one group.
 const maxProbes = 50_000
 
-// NewProbes derives the probes of policies.
+// NewProbes makes the probes of some policies.
 func NewProbes(policies ...*policy.Policy) (Probes, error) {
 	var rules []writtenRule
 	for _, p := range policies {
@@ -73,7 +73,7 @@ func commandProbes(rules []writtenRule) []policy.Request {
 	return out
 }
 
-// programs drops the texts that name no program.
+// programs removes the texts that are not names of programs.
 func programs(texts []string) []string {
 	var out []string
 	for _, s := range texts {
@@ -84,7 +84,8 @@ func programs(texts []string) []string {
 	return out
 }
 
-// argumentLists are arguments that a rule selects and some that it misses.
+// argumentLists returns argument lists that a rule matches and some that it
+// does not.
 func argumentLists(r writtenRule) [][]string {
 	lists := wordTexts(r.texts("args"))
 	for _, text := range all(r.texts("args_patterns"), regexTexts) {
@@ -93,7 +94,7 @@ func argumentLists(r writtenRule) [][]string {
 	return lists
 }
 
-// callers are the conditions of rules on who asks.
+// callers are the conditions of rules on the caller.
 type callers struct {
 	parents, cwds []string
 	depths        []int
@@ -126,7 +127,7 @@ func (c *callers) probes(name string) []policy.Request {
 	return out
 }
 
-// nested is a program that another one starts.
+// nested requests a program that another one starts.
 func nested(name, caller string, depth int) policy.Request {
 	c := Command([]string{name})
 	if !strings.Contains(caller, "/") {

@@ -42,7 +42,7 @@ func LoadPolicy(s *Suite, read ReadFile) (*policy.Policy, error) {
 	return syntax.Load(policy.Source{Name: name, Data: data}, syntax.Options{Vars: s.Vars, ReadFile: read})
 }
 
-// Run judges every case of a suite by a policy.
+// Run evaluates every case of a suite under a policy.
 func Run(s *Suite, p *policy.Policy) Report {
 	report := Report{Suite: s, Policy: p, Results: make([]Result, len(s.Cases))}
 	for i := range s.Cases {
@@ -78,7 +78,7 @@ func judge(c *Case, p *policy.Policy) Result {
 	return result
 }
 
-// reaches says whether a variable of the request reaches the command.
+// reaches reports whether a variable of the request reaches the command.
 func reaches(v *Variable, p *policy.Policy) (policy.Effect, policy.Diagnostic) {
 	var rule *policy.Rule
 	if len(v.Command.Argv) > 0 {
@@ -135,13 +135,14 @@ var groups = []policy.Group{
 	policy.GroupCommand, policy.GroupFile, policy.GroupNetwork, policy.GroupUnixSocket, policy.GroupSignal,
 }
 
-// Coverage is which rules of a policy some case reached.
+// Coverage lists the rules of a policy that some case reached.
 type Coverage struct {
 	Rules  int
 	Missed []*policy.Rule // in file order within each group
 }
 
-// Percent is the share of rules reached, rounded down; 100 for no rules.
+// Percent returns the share of rules reached, rounded down; 100 if there are no
+// rules.
 func (c Coverage) Percent() int {
 	if c.Rules == 0 {
 		return 100

@@ -10,9 +10,9 @@ import (
 	"agentsh/policy/env"
 )
 
-// DiffSettings says, one sentence each, what commands get otherwise under b
-// than under a: variables that reach them, injected variables, limits, and whether
-// repositories are guarded. Values of variables are not told.
+// DiffSettings describes the settings of commands that differ under b from
+// those under a, one sentence each: variables of a request, injected variables,
+// limits, and the git guard. It shows no values of variables.
 func DiffSettings(a, b *policy.Policy) ([]string, error) {
 	names, err := variableNames(a, b)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package policytest runs the tests that stand beside a policy, measures which
-// rules they reach and which changes of a rule they notice, and compares
-// policies by what they decide.
+// Package policytest runs the tests of a policy. It measures which rules they
+// reach and which changes of a rule they notice, and compares the decisions of
+// policies.
 package policytest
 
 import (
@@ -20,12 +20,13 @@ const MaxSuite = 4 << 20
 // Suite is one test file.
 type Suite struct {
 	File   string
-	Policy string            // the policy it tests, relative to the directory of File
-	Vars   map[string]string // what ${NAME} stands for, in the policy and in the cases
-	Cases  []Case
+	Policy string // the policy it tests, relative to the directory of File
+	// Vars are the values of variables that a test file does not set.
+	Vars  map[string]string // what ${NAME} stands for, in the policy and in the cases
+	Cases []Case
 }
 
-// Case is one request and what the policy must decide about it.
+// Case is one request and the expected decision.
 type Case struct {
 	Name     string
 	Pos      policy.Position
@@ -33,7 +34,8 @@ type Case struct {
 	Variable *Variable
 	// Repository asks whether git_guard lets a repository hold a file.
 	Repository *Repository
-	Want       Want
+	// Want is the expected decision. Empty fields are not compared.
+	Want Want
 }
 
 // Repository is a file of a repository in the project.
@@ -62,7 +64,8 @@ func Vars() map[string]string {
 	}
 }
 
-// ParseSuite reads a test file. The error is [policy.Problems], all of them.
+// ParseSuite parses a test file. The error is [policy.Problems]: all problems
+// of the file.
 func ParseSuite(file string, data []byte) (*Suite, error) {
 	r := newSuiteReader(file)
 	if root := strictyaml.Parse(file, data, &dialect, r.report); root != nil {
