@@ -18,7 +18,7 @@ import (
 type Network struct {
 	// Connect is called for each connect(2) of an Internet socket before it goes on.
 	// If it returns a Destination, the supervisor emulates the call: it connects a
-	// duplicate of the descriptor to that. If it returns nil, the kernel pendingScripts the
+	// duplicate of the descriptor to that. If it returns nil, the kernel carries the
 	// call out. A nil Connect lets all of them go on.
 	Connect func(Connect) *Destination
 	// Sockets has unix_socket_rules decide on connect, bind and sendto. The kernel
@@ -195,7 +195,7 @@ func (h *sockets) unixSocket(c *call, t *target.Target, name, op string) (answer
 	return h.apply(e)
 }
 
-// apply records the decision of an event and pendingScripts it out.
+// apply records the decision of an event and carries it out.
 func (h *sockets) apply(e wire.Event) (answer, error) {
 	if e.Decision == "deny" {
 		h.record.report(e)
