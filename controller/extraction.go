@@ -180,8 +180,9 @@ func (x extraction) output(ctx context.Context, w *work) error {
 		UnpackOptions: tarfs.UnpackOptions{Limits: resultLimits, RefuseGit: true},
 	})
 	x.reportSkipped(w, m.Skipped)
+	var answer *wire.Error // of the sandbox: a file that is missing on the host is no answer
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // the agent removed it
+	case errors.As(err, &answer) && errors.Is(answer, fs.ErrNotExist): // the agent removed it
 		return os.Mkdir(dir, 0o755)
 	case err != nil:
 		return fmt.Errorf("output of the agent: %w", err)
