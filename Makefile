@@ -22,18 +22,18 @@ build: deps ## bin/agentsh and bin/agentctl
 	$(SANDBOX) -o bin/agentsh ./cmd/agentsh
 	$(CONTROL) -o bin/agentctl ./cmd/agentctl
 
-demo: build ## an agent mends a failing test in a sandbox
+demo: build ## an agent fixes a failing test in a sandbox
 	rm -rf out/fix-bug
 	examples/fix-bug/prepare.sh
 	bin/agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug
 
 # Kernel tests included; a missing kernel feature fails.
-test: deps-check build ## all tests, kernel tests included
+test: deps-check build ## all tests, with the kernel tests
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 $(GO) test ./...
 
-check: lint race cross ## what a change must pass: about 10 minutes
+check: lint race cross ## all checks for a change: about 10 minutes
 
-lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, code that nothing calls
+lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
 	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
@@ -46,7 +46,7 @@ deadcode: $(TOOLS)/deadcode-v0.52.0
 	! $(TOOLS)/deadcode-v0.52.0 -test -tags netgo,osusergo ./... | grep -v 'Request\.group$$'
 
 # Needs the vulnerability database, which is read over the network.
-vuln: ## known vulnerabilities in the code that the programs call
+vuln: ## known vulnerabilities in the called code
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
 
 # The seeds run with every test. FUZZTIME is per target.
@@ -56,7 +56,7 @@ fuzz: ## every fuzz target for FUZZTIME (30s): about 20 minutes
 
 # One file, eight seeds of a million operations each, half of them without
 # passthrough: half an hour.
-fsx: deps-check ## one file against a model, 8,000,000 operations: half an hour
+fsx: deps-check ## one file compared with a model, 8,000,000 operations: half an hour
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 FSX_STEPS=1000000 $(GO) test -timeout 3h -v -run TestOneFileHoldsWhatWasWrittenToIt ./fuse
 
 # 100,000 streams of all kinds through the proxy, compared byte by byte.
@@ -70,7 +70,7 @@ million: deps-check ## memory of the file server for a million files
 race: deps-check build ## all tests under the race detector
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 GORACE=atexit_sleep_ms=0 $(GO) test -race -p 1 -timeout 30m ./...
 
-cross: deps-check ## both programs for amd64 and arm64
+cross: deps-check ## build both programs for amd64 and arm64
 	GOARCH=amd64 $(SANDBOX) -o bin/amd64/agentsh ./cmd/agentsh
 	GOARCH=arm64 CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc \
 		PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig $(SANDBOX) -o bin/arm64/agentsh ./cmd/agentsh
@@ -97,15 +97,15 @@ package-files:
 	$(RELEASE) files --version $(PACKAGE_VERSION) --commit $(COMMIT) --epoch $(SOURCE_DATE_EPOCH) --out out/host
 
 # About 8 minutes when goreleaser has to be built.
-release-check: deps-packages $(NFPM) $(TOOLS)/goreleaser-v2.15.2 ## goreleaser makes the same packages
+release-check: deps-packages $(NFPM) $(TOOLS)/goreleaser-v2.15.2 ## check that goreleaser makes the same packages
 	packaging/release-check.sh $(TOOLS)/goreleaser-v2.15.2 $(NFPM)
 
 # A second build, of a copy elsewhere, without anything that the first left.
-reproduce: packages ## a second build gives the same bytes
+reproduce: packages ## check that a second build gives the same bytes
 	packaging/reproduce.sh $(NFPM)
 
 # The packages in roots of their own: 2 minutes, and one more for the first root.
-install-test: packages $(TOOLS)/root-bookworm.tar ## install, upgrade and remove the packages in roots of their own
+install-test: packages $(TOOLS)/root-bookworm.tar ## install, upgrade and remove each package in a new root
 	$(AS_ROOT) test/install/run.sh out/packages $(TOOLS)/root-bookworm.tar $(NFPM)
 
 $(TOOLS)/root-bookworm.tar: packaging/root.sh
@@ -127,19 +127,19 @@ $(TOOLS)/actionlint-v1.7.7:
 	GOBIN=$(TOOLS)/bin $(GO) install github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 	mv $(TOOLS)/bin/actionlint $@
 
-probes: build ## our own bypasses: each is blocked inside, and works outside
+probes: build ## bypasses of this tree: each is blocked inside and works outside
 	$(AS_ROOT) test/evasions/own.sh
 
 # The corpus is not a part of this tree: EVASIONS says where it is.
 EVASIONS ?= $(CURDIR)/../shared/evasions
-evasions: build ## the corpus of bypasses; EVASIONS names its directory
+evasions: build ## the external corpus of bypasses in the directory EVASIONS
 	EVASIONS=$(EVASIONS) test/evasions/run.sh
 	EVASIONS=$(EVASIONS) SHARE_NETWORK=1 test/evasions/run.sh net control
 	EVASIONS=$(EVASIONS) AS_USER=1000 test/evasions/run.sh file control
 
 # The probes that race, each 100,000 times: in rounds, as the corpus gives a
 # probe ten minutes. An hour.
-race-probes: build ## the probes that race, 100,000 times each: an hour
+race-probes: build ## the race probes, 100,000 times each: an hour
 	for round in $$(seq 20); do \
 		RACE_N=5000 PROBE_TIMEOUT=600 ONLY="$$(cd $(EVASIONS) && grep -l RACE_N */*.sh | xargs -n1 basename -s .sh | tr '\n' ' ')" \
 			EVASIONS=$(EVASIONS) test/evasions/run.sh command file net || exit; \
@@ -147,12 +147,12 @@ race-probes: build ## the probes that race, 100,000 times each: an hour
 
 # Real agent programs, installed from npm where they are missing, in sandboxes
 # against a model of the tests.
-agents: deps-check ## real agent programs against a model of the tests
+agents: deps-check ## real agent programs with a fake model server
 	test/agents/install.sh $(TOOLS)/agents
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_AGENTS=$(TOOLS)/agents $(GO) test -timeout 30m ./test/agents
 
 # The page of a run in Chromium, which it installs: 400 MB, a minute.
-report-check: deps-check ## the page of a run in Chromium
+report-check: deps-check ## open the page of a run in Chromium
 	packaging/deps.sh browser
 	REPORT_CHECK=1 $(GO) test -count=1 -run 'Browser|Window' ./controller/report
 
@@ -166,28 +166,28 @@ soak: deps-check build ## 100,000 execs, 10,000 processes, signal storms: an hou
 # The same checks in containers and small roots, as recorded: doc/platforms/places.md. Further
 # places: gvisor kernel-5.10 kernel-6.1 kernel-6.12 kernel-newest arm64-6.1
 PLACES ?= musl no-fuse no-userns docker-root docker-user podman podman-unmasked
-places: build $(if $(filter arm64-%,$(PLACES)),cross) ## the same checks in containers, small roots and virtual machines
+places: build $(if $(filter arm64-%,$(PLACES)),cross) ## the same checks in containers, minimal roots and virtual machines
 	packaging/deps.sh places $(if $(filter arm64-%,$(PLACES)),places-arm64)
 	GO="$(GO)" EVASIONS=$(EVASIONS) test/places/run.sh $(PLACES)
 
 # Minutes, on a machine that does nothing else: doc/performance.md.
-bench: build ## the figures of doc/performance.md: 20 minutes on a quiet machine
+bench: build ## the figures of doc/performance.md: 20 minutes on an idle machine
 	bench/run.sh
 
 # Real work natively and in a session: the results must be the same. 2 GiB in /var/tmp.
-workloads: build ## real work natively and in a session, with the same result
+workloads: build ## compare real work natively and in a session
 	packaging/deps.sh bench
 	bench/workloads.sh /var/tmp/agentsh-workloads
 
 # Other people's test suites natively and in sessions, compared: hours. SUITES names
 # some of them; test/suites/run.sh says what else can be chosen.
 SUITES ?= cpython go postgres redis nginx chromium stress_ng git
-suites: build ## other people's test suites in sessions and natively, compared: hours
+suites: build ## compare third-party test suites in sessions and natively: hours
 	packaging/deps.sh suites
 	test/suites/run.sh $(SUITES)
 
 # The part that takes minutes, for CI.
-suites-smoke: build ## the part that takes minutes
+suites-smoke: build ## the short part of suites: minutes
 	packaging/deps.sh suites
 	POLICIES=default USERS=root test/suites/run.sh redis postgres
 	POLICIES=default USERS=root GROUPS_OF_SUITE='os os/exec syscall' test/suites/run.sh go
@@ -202,5 +202,5 @@ deps-check:
 deps-packages:
 	packaging/deps.sh build check packages
 
-clean: ## remove what builds made
+clean: ## remove the results of builds
 	rm -rf bin out dist

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Every bash that reads BASH_ENV turns off the builtins that stand in for programs
-# which the policy judges, or change what a command was started with. Functions give
-# back what only asks: command, and umask and ulimit to read. Closing stderr keeps
-# bash -x quiet; the last function gives $_ back as it was.
+# Every bash that reads BASH_ENV disables some builtins: those that replace programs
+# which the policy decides on, and those that change the umask or a limit. Functions
+# replace the harmless uses: command, and umask and ulimit without a new value.
+# Closing stderr silences bash -x. The call of the last function restores $_.
 {
-# command looks names up with type, and runs programs and builtins past functions.
-# It cannot act on its caller's own frame as the builtin does.
+# command looks up names with type, and runs programs and builtins instead of
+# functions. Unlike the builtin, it cannot change the scope of its caller.
 command() {
 	{ local __agentsh; __agentsh_plan "$@"; shift "${__agentsh[1]}"; } 2>/dev/null
 	case ${__agentsh[0]} in
@@ -13,21 +13,21 @@ command() {
 	run) "$@" ;;
 	global) "$1" -g "${@:2}" ;;
 	file) (exec -a "$1" -- "${__agentsh[2]}" "${@:2}") ;;
-	hidden) # a builtin behind a function of its name
+	hidden) # a function has the name of the builtin
 		__agentsh=$(declare -pf -- "$1") && unset -f -- "$1" || return
 		"$@"
 		set -- $?
 		eval "$__agentsh"
 		return "$1" ;;
-	missing) __agentsh_say "$1: command not found" 127 ;;
-	frame) __agentsh_say "command: $1: write it without command here" 1 ;;
-	usage) __agentsh_say "command: $1: invalid option" 2 || echo 'command: usage: command [-pVv] command [arg ...]' >&2; return 2 ;;
+	missing) __agentsh_fail "$1: command not found" 127 ;;
+	frame) __agentsh_fail "command: $1: write it without command here" 1 ;;
+	usage) __agentsh_fail "command: $1: invalid option" 2 || echo 'command: usage: command [-pVv] command [arg ...]' >&2; return 2 ;;
 	esac
 }
-# __agentsh_plan sets how command goes on: what it does, how many words are options,
-# the file to run. With -p programs are looked for in the standard directories.
+# __agentsh_plan sets the array __agentsh: the action of command, the number of
+# options, the file to run. With -p it searches the standard directories.
 __agentsh_plan() {
-	local - n=0 told='' path=$PATH kinds=''
+	local - n=0 described='' path=$PATH kinds=''
 	set +xET
 	while [[ ${1-} == -?* ]]; do
 		n=$((n + 1))
@@ -36,11 +36,11 @@ __agentsh_plan() {
 		-*[!pvV]*) __agentsh=(usage $((n - 1))); return 0 ;;
 		*p*) path=/bin:/usr/bin ;;
 		esac
-		told=$told${1//[!vV]/}
+		described=$described${1//[!vV]/}
 		shift
 	done
-	case $told,${1-} in
-	?*,*) __agentsh=("${told: -1}" "$n" "$path"); return 0 ;;
+	case $described,${1-} in
+	?*,*) __agentsh=("${described: -1}" "$n" "$path"); return 0 ;;
 	,declare | ,typeset) [[ ${FUNCNAME[2]-main} == @(main|source) ]] && __agentsh=(global "$n") || __agentsh=(frame "$n"); return 0 ;;
 	,command | ,umask | ,ulimit) __agentsh=(run "$n"); return 0 ;;
 	,exec) [[ $# -gt 1 ]] || { __agentsh=(frame "$n"); return 0; } ;;
@@ -61,7 +61,7 @@ __agentsh_plan() {
 	fi
 	return 0
 }
-# __agentsh_describe prints what names are, as command -v and -V do.
+# __agentsh_describe describes names as command -v and -V do.
 __agentsh_describe() {
 	{ local - name kind status=1; set +xET; } 2>/dev/null
 	[[ ${__agentsh[2]} == "$PATH" ]] || local PATH=${__agentsh[2]}
@@ -69,7 +69,7 @@ __agentsh_describe() {
 		kind=$(type -t -- "$name" 2>/dev/null) || :
 		case ${__agentsh[0]},$kind,$name in
 		v,,*) continue ;;
-		V,,*) __agentsh_say "command: $name: not found" 1 || continue ;;
+		V,,*) __agentsh_fail "command: $name: not found" 1 || continue ;;
 		v,alias,*) alias -- "$name" ;;
 		v,file,*) type -p -- "$name" ;;
 		v,*) printf '%s\n' "$name" ;;
@@ -80,22 +80,22 @@ __agentsh_describe() {
 	done
 	return $(($# ? status : 0))
 }
-# __agentsh_say TEXT STATUS tells an error of command where its caller is.
-__agentsh_say() {
+# __agentsh_fail TEXT STATUS prints an error of command with the line of its caller.
+__agentsh_fail() {
 	local i=1
 	while [[ ${FUNCNAME[i]} != command ]]; do i=$((i + 1)); done
 	echo "${BASH_SOURCE[i + 1]:-$0}: line ${BASH_LINENO[i]}: $1" >&2
 	return "$2"
 }
-# umask and ulimit are asked of a bash -p, which reads no BASH_ENV: it has those of
-# this one, and what it changed would be its own.
-umask() { __agentsh_ask umask '^-[A-Za-z]*$' "$@"; }
-ulimit() { __agentsh_ask ulimit '^-[HSa]*[A-Za-z]?$' "$@"; }
-__agentsh_ask() {
-	local arg asks=$2
+# A bash -p prints umask and ulimit. It inherits the values of this shell and does
+# not read BASH_ENV. A change would affect only itself.
+umask() { __agentsh_query umask '^-[A-Za-z]*$' "$@"; }
+ulimit() { __agentsh_query ulimit '^-[HSa]*[A-Za-z]?$' "$@"; }
+__agentsh_query() {
+	local arg query=$2
 	for arg in "${@:3}"; do
-		[[ $arg =~ $asks ]] && continue
-		echo "agentsh: $1: a command keeps what it was started with; without a value it is printed" >&2
+		[[ $arg =~ $query ]] && continue
+		echo "agentsh: $1: it cannot be changed here; without a value it is printed" >&2
 		return 1
 	done
 	"$BASH" -p -c "$1"' "$@"' "$0" "${@:3}"

@@ -132,8 +132,8 @@ func TestCommandUmaskAndUlimitAnswerAsTheBuiltins(t *testing.T) {
 // TestUnsupportedBuiltinsAreReported holds what a person reads who tries.
 func TestUnsupportedBuiltinsAreReported(t *testing.T) {
 	for script, want := range map[string]string{
-		"umask 077":                   "agentsh: umask: a command keeps what it was started with; without a value it is printed\n",
-		"ulimit -n 5":                 "agentsh: ulimit: a command keeps what it was started with; without a value it is printed\n",
+		"umask 077":                   "agentsh: umask: it cannot be changed here; without a value it is printed\n",
+		"ulimit -n 5":                 "agentsh: ulimit: it cannot be changed here; without a value it is printed\n",
 		"f() { command local x; }; f": "command: local: write it without command here\n",
 		"command exec 3>&1":           "command: exec: write it without command here\n",
 	} {

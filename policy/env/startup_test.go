@@ -62,7 +62,7 @@ func TestStartupPrintsNothingAndChangesNothingElse(t *testing.T) {
 		words := append(append([]string{"bash"}, strings.Fields(flags)...), report)
 		plain, plainErr := shell(t, nil, []string{"BASH_ENV=/dev/null"}, words...)
 		got, gotErr := shell(t, nil, []string{"BASH_ENV=" + startup(t)}, words...)
-		for _, name := range []string{"command", "umask", "ulimit", "__agentsh_plan", "__agentsh_describe", "__agentsh_say", "__agentsh_ask"} {
+		for _, name := range []string{"command", "umask", "ulimit", "__agentsh_plan", "__agentsh_describe", "__agentsh_fail", "__agentsh_query"} {
 			got = strings.Replace(got, "declare -f "+name+"\n", "", 1)
 		}
 		if got != plain {

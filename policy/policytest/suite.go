@@ -20,10 +20,9 @@ const MaxSuite = 4 << 20
 // Suite is one test file.
 type Suite struct {
 	File   string
-	Policy string // the policy it tests, relative to the directory of File
-	// Vars are the values of variables that a test file does not set.
-	Vars  map[string]string // what ${NAME} stands for, in the policy and in the cases
-	Cases []Case
+	Policy string            // the policy it tests, relative to the directory of File
+	Vars   map[string]string // values of ${NAME} in the policy and in the cases
+	Cases  []Case
 }
 
 // Case is one request and the expected decision.
@@ -34,13 +33,12 @@ type Case struct {
 	Variable *Variable
 	// Repository asks whether git_guard lets a repository hold a file.
 	Repository *Repository
-	// Want is the expected decision. Empty fields are not compared.
-	Want Want
+	Want       Want
 }
 
 // Repository is a file of a repository in the project.
 type Repository struct {
-	File, Content string // relative to the git directory; .git: the file that stands for one
+	File, Content string // relative to the git directory; .git: the file that replaces a directory
 	At            gitguard.Location
 }
 
@@ -50,14 +48,14 @@ type Variable struct {
 	Command *policy.CommandRequest
 }
 
-// Want is an expectation. Empty fields are not compared.
+// Want is the expected decision. Empty fields are not compared.
 type Want struct {
 	Effect  policy.Effect
 	Rule    string // name of the rule, or "default"
 	Message string // part of the message
 }
 
-// Vars are the values variables have when a test file does not set them.
+// Vars returns the values of variables that a test file does not set.
 func Vars() map[string]string {
 	return map[string]string{
 		"WORKSPACE": "/workspace", "PROJECT_ROOT": "/workspace", "GIT_ROOT": "/workspace", "HOME": "/home/agent", "TMPDIR": "/tmp",

@@ -24,8 +24,8 @@ work=$(mktemp -d /var/tmp/places-run.XXXXXX)
 chmod 755 "$work"
 trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$work"' EXIT
 
-# shellcheck source=test/places/things.sh
-. "$here/things.sh"
+# shellcheck source=test/places/common.sh
+. "$here/common.sh"
 # shellcheck source=test/places/host.sh
 . "$here/host.sh"
 # shellcheck source=test/places/containers.sh
