@@ -60,7 +60,7 @@ const noServer = "none"
 // Places of the files of Gemini CLI. Settings of the system would be the
 // strongest, but it takes them only where root owns every directory above.
 func (gemini) home() string { return path.Join(layout.ConfigDir, "gemini") }
-func (g gemini) settings(in Invocation) string {
+func (g gemini) settings() string {
 	return path.Join(g.home(), ".gemini/settings.json")
 }
 func (g gemini) system() string { return path.Join(g.home(), "system.md") }
@@ -78,7 +78,7 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 		return nil, fmt.Errorf("settings of gemini: %w", err)
 	}
 	return []File{
-		{Dest: g.settings(in), Data: append(settings, '\n'), Mode: 0o644},
+		{Dest: g.settings(), Data: append(settings, '\n'), Mode: 0o644},
 		{Dest: g.system(), Data: []byte(text + "\n"), Mode: 0o644},
 		in.skillsLink(g.home()),
 	}, nil
