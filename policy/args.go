@@ -6,13 +6,15 @@ import (
 	"agentsh/policy/glob"
 )
 
-// ArgPattern is one element of args: alternatives, or ** for any arguments.
+// ArgPattern is one element of args. It lists alternatives, or it is ** and
+// matches any number of arguments.
 //
-// Operands and options are matched separately, since programs take them in any
-// order. Operand elements match in order, option elements anywhere before a --.
+// Operands and options are matched separately, because programs accept them in
+// any order. Operand elements match in order. Option elements match anywhere
+// before "--".
 //
-// A rule that permits must match every argument, and options with their values
-// (--output=*). A rule that denies ignores arguments after its last element. It
+// An allow rule must match every argument, and options with their values
+// (--output=*). A deny rule ignores arguments after its last element. It
 // matches an option with any value and in any abbreviation.
 type ArgPattern struct {
 	Any    bool
@@ -22,9 +24,10 @@ type ArgPattern struct {
 	Text   string
 }
 
-// OtherValues is the alternative NAME=!VALUES of a rule that denies: an option of
-// that name with a value that is none of the values. Where a program has
-// subcommands it is an option of the program itself: git -c, not git commit -c.
+// OtherValues is the alternative NAME=!VALUES of a deny rule. It matches an
+// option of that name whose value matches none of VALUES. In a program with
+// subcommands it matches only options before the subcommand: git -c, not git
+// commit -c.
 type OtherValues struct{ Name, Values *glob.Glob }
 
 func (w *ArgPattern) matches(word string) bool {
@@ -36,8 +39,8 @@ func (w *ArgPattern) matches(word string) bool {
 	return false
 }
 
-// matchesOption reports whether an option is one of the alternatives. exact
-// asks that its value is covered too.
+// matchesOption reports whether an option is one of the alternatives. With
+// exact, its value must match too.
 func (w *ArgPattern) matchesOption(o *argWord, g *grammar, exact bool) bool {
 	if o.hasValue && (w.withValue(o.name, o.value) || w.withValue(o.long, o.value)) {
 		return true
@@ -80,8 +83,8 @@ func (w *ArgPattern) withValue(name, value string) bool {
 	return false
 }
 
-// abbreviated reports whether name may be short for a text of the pattern, as
-// getopt_long(3) allows.
+// abbreviated reports whether name can abbreviate an option that the pattern
+// matches, as getopt_long(3) allows.
 func abbreviated(pattern *glob.Glob, name string, g *grammar) bool {
 	if len(name) < 3 || !strings.HasPrefix(name, "--") {
 		return false
@@ -98,9 +101,9 @@ func abbreviated(pattern *glob.Glob, name string, g *grammar) bool {
 	return false
 }
 
-// MatchArgs reports whether the arguments, without the program's name, match. With
-// all, every argument must match. program, a path or name, selects the option
-// grammar.
+// MatchArgs reports whether an argument list matches. args excludes the
+// program's name. With all, every argument must match. program is a path or a
+// name and selects the option grammar.
 func MatchArgs(pattern []ArgPattern, program string, args []string, all bool) bool {
 	var operandSpace [32]operand
 	var optionSpace [16]argWord
@@ -123,7 +126,7 @@ func MatchArgs(pattern []ArgPattern, program string, args []string, all bool) bo
 	return matchOptions(pattern, options, in.grammar, all) && matchOperands(pattern, operands, all)
 }
 
-// matchOptions looks for every option element among the options.
+// matchOptions searches the options for every option element.
 func matchOptions(pattern []ArgPattern, options []argWord, g *grammar, all bool) bool {
 	open := false
 	for i := range pattern {
@@ -157,20 +160,21 @@ func anyOption(w *ArgPattern, options []argWord, g *grammar, exact bool) bool {
 	return false
 }
 
-// operand is one word that is not an option.
+// operand is one argument that is not an option.
 type operand struct {
 	text string
-	// value: it follows an option nobody knows here, whose value it may be.
+	// value is set if the operand follows an unknown option and may be its
+	// value.
 	value bool
 }
 
-// MaxArgs is how many elements args may have.
+// MaxArgs is the maximum number of elements in args.
 const MaxArgs = 60
 
-// matchOperands matches operands in order; ** takes any number of them. It
-// follows every alternative at once: a bit of at is set if the elements before it have
-// been matched. What may be the value of an option can be left out when a rule
-// refuses.
+// matchOperands matches operands in order. ** matches any number of them. All
+// alternatives are followed at once: bit i of at is set if the first i elements
+// have matched. A deny rule may skip an operand that can be the value of an
+// option.
 func matchOperands(pattern []ArgPattern, operands []operand, all bool) bool {
 	end := uint64(1) << len(pattern)
 	at := skipOptions(pattern, 1)
@@ -196,7 +200,7 @@ func matchOperands(pattern []ArgPattern, operands []operand, all bool) bool {
 	return at&end != 0
 }
 
-// skipOptions adds the places after elements that need no operand.
+// skipOptions adds the positions after elements that need no operand.
 func skipOptions(pattern []ArgPattern, at uint64) uint64 {
 	for j := range pattern {
 		if at&(1<<j) != 0 && (pattern[j].Option || pattern[j].Any) {

@@ -9,7 +9,7 @@ import (
 	"agentsh/policy/glob"
 )
 
-// commandRules decide command requests.
+// commandRules evaluates command requests.
 type commandRules struct {
 	rules       []*Rule
 	index       commandIndex
@@ -20,8 +20,8 @@ type commandRules struct {
 	files       *fileRules
 }
 
-// newCommandRules prepares what decisions look up. files are needed for links that
-// a command could have made.
+// newCommandRules builds the indexes that evaluation uses. It needs files to
+// check whether a command could have created a link.
 func newCommandRules(d *Definition, files *fileRules) commandRules {
 	c := commandRules{
 		rules:       d.Rules[GroupCommand],
@@ -40,7 +40,7 @@ func newCommandRules(d *Definition, files *fileRules) commandRules {
 	return c
 }
 
-// cleanVar tidies the value of a variable that is an absolute path.
+// cleanVar returns a variable's value with an absolute path cleaned.
 func cleanVar(value string) string {
 	if strings.HasPrefix(value, "/") {
 		return path.Clean(value)
@@ -48,10 +48,10 @@ func cleanVar(value string) string {
 	return value
 }
 
-// DeniedPrograms returns the names and path globs of the command rules that do
-// not permit and go by content, sorted. A program with the content of a file
-// that one of them names is evaluated as that file. Entries for every program
-// are left out.
+// DeniedPrograms returns the names and path globs of command rules that do not
+// allow and that match by content, sorted. A program with the same content as a
+// file that one of them matches is evaluated as that file. Entries that match
+// every program are omitted.
 func (p *Policy) DeniedPrograms() []string {
 	var out []string
 	for _, rule := range p.commands.rules {
@@ -68,16 +68,16 @@ func (p *Policy) DeniedPrograms() []string {
 	return slices.Compact(out)
 }
 
-// subject is one program of a request, as the rules see it.
+// subject is one program of a request.
 type subject struct {
 	program *Program
 	argv    []string
 	request *CommandRequest
 }
 
-// command decides a command: the program itself, every program of its chain,
-// and, where these are wrappers, what their arguments name. The strictest
-// decision applies.
+// decide evaluates a command. It evaluates the program, every program of its
+// chain, and the payloads of those that are wrappers. The strictest decision
+// applies.
 func (c *commandRules) decide(q *CommandRequest) (Decision, reason) {
 	s := subject{program: &q.Program, argv: q.Argv, request: q}
 	d, why := c.program(&s)
@@ -93,8 +93,8 @@ func (c *commandRules) decide(q *CommandRequest) (Decision, reason) {
 	return d, why
 }
 
-// inside decides for the payloads of one program, if it is a wrapper. Those
-// that are in the chain are evaluated there, by their files.
+// payloads evaluates the payloads of one program if it is a wrapper. Payloads
+// that are also in the chain are evaluated there, by their files.
 func (c *commandRules) payloads(s *subject) ([]Payload, Decision, reason) {
 	d, why := Decision{Effect: Allow}, reason{}
 	name := c.wrapped(s)
@@ -121,8 +121,9 @@ func (c *commandRules) payloads(s *subject) ([]Payload, Decision, reason) {
 
 func (c *commandRules) isTransparent(name string) bool { return c.transparent[name] }
 
-// chainArgv is the argument vector of one program of the chain: as it is
-// given, else that of the payload of that name, else that of an interpreter.
+// chainArgv returns the argument vector of one program of the chain. It is the
+// given one if known, else that of the payload with that name, else that of an
+// interpreter.
 func chainArgv(link *Program, q *CommandRequest, inside []Payload) []string {
 	if link.Args != nil {
 		return link.Args
@@ -142,8 +143,8 @@ func stricterOf(d Decision, why reason, e Decision, w reason) (Decision, reason)
 	return d, why
 }
 
-// notRedirected turns the redirection of a program that is not the one asked
-// for into a denial: the replacement would run without the rest of the command.
+// notRedirected turns a redirect of a nested program into a denial. The
+// replacement would run without the rest of the command.
 func notRedirected(d Decision) Decision {
 	if d.Effect == Redirect {
 		d.Effect = Deny
@@ -151,8 +152,8 @@ func notRedirected(d Decision) Decision {
 	return d
 }
 
-// scriptArgv is the argument vector of an interpreter whose own is not known:
-// its name, the script, the script's arguments. See execve(2), Interpreter
+// scriptArgv returns the argument vector of an interpreter if it is not known:
+// its name, the script and the script's arguments. See execve(2), Interpreter
 // scripts.
 func scriptArgv(interpreter *Program, q *CommandRequest) []string {
 	argv := make([]string, 0, len(q.Argv)+1)
@@ -163,9 +164,9 @@ func scriptArgv(interpreter *Program, q *CommandRequest) []string {
 	return argv
 }
 
-// subject decides for one program under all its names. What is certain about
-// it (its file, trusted links to it) must be permitted; what its caller could
-// choose (the name it is called by) and what it resembles can only deny.
+// program evaluates one program under all its names. Certain names (its file,
+// trusted links to it) must be allowed. Names that the caller could choose, and
+// programs with the same content, can only cause a denial.
 func (c *commandRules) program(s *subject) (Decision, reason) {
 	pr := s.program
 	switch {
@@ -187,8 +188,8 @@ func (c *commandRules) program(s *subject) (Decision, reason) {
 	return c.combine(s, found)
 }
 
-// names asks about every name of a program that does not choose by its name
-// what it is.
+// names evaluates every name of a program, unless the program selects its
+// function by its name.
 func (c *commandRules) names(s *subject, found *matches, multi bool) {
 	pr := s.program
 	found.add(c.first(pr.Path, s, false), true)
@@ -208,18 +209,19 @@ func (c *commandRules) names(s *subject, found *matches, multi bool) {
 	}
 }
 
-// matches are the rules that match the names of one program.
+// matches holds the rules that match the names of one program.
 type matches struct {
-	certain  *Rule // the strictest for names that are certain
-	doubtful *Rule // the strictest for names its caller could choose
-	closing  *Rule // one about every program, which stands in for the default
+	certain  *Rule // the strictest for certain names
+	doubtful *Rule // the strictest for names that the caller could choose
+	closing  *Rule // a rule for every program, which replaces the default
 }
 
 func (o *matches) add(rule *Rule, certain bool) {
 	switch {
 	case rule == nil:
 	case rule.Command.AllPrograms && !rule.Effect.Permits():
-		// It is not about this name. Another name may be permitted.
+		// The rule does not match this name in particular. Another name may be
+		// allowed.
 		if certain {
 			o.closing = stricterRule(o.closing, rule)
 		}
@@ -230,8 +232,9 @@ func (o *matches) add(rule *Rule, certain bool) {
 	}
 }
 
-// planted reports whether a link may have come with the workspace, or leads
-// where its reader stands, as those of /proc do.
+// fromOutside reports whether a link may be part of the workspace's initial
+// content, or whether its target depends on the reading process, as below
+// /proc.
 func (c *commandRules) fromOutside(link string) bool {
 	for _, dir := range c.outside {
 		if below(link, dir) {
@@ -241,7 +244,7 @@ func (c *commandRules) fromOutside(link string) bool {
 	return !cleanPath(link)
 }
 
-// combine decides by the rules that match the names of a program.
+// combine returns the decision of the rules that match the names of a program.
 func (c *commandRules) combine(s *subject, found matches) (Decision, reason) {
 	d := Decision{Effect: c.other}
 	why := reason{about: s.program.Path}
@@ -260,8 +263,8 @@ func (c *commandRules) combine(s *subject, found matches) (Decision, reason) {
 	return d, why
 }
 
-// stricterRule returns the stricter of two rules, the earlier argument when
-// they are alike; nil is no opinion.
+// stricterRule returns the stricter of two rules. If they are equally strict it
+// returns the first. Nil means that no rule matches.
 func stricterRule(a, b *Rule) *Rule {
 	if a == nil || b != nil && strictness[b.Effect] < strictness[a.Effect] {
 		return b
@@ -269,9 +272,9 @@ func stricterRule(a, b *Rule) *Rule {
 	return a
 }
 
-// first returns the first rule that is about a name, an absolute path or a
-// base name, and about the rest of the request. identical says that the
-// program only has the same content as the file of that name.
+// first returns the first rule that matches a name and the rest of the request.
+// name is an absolute path or a base name. identical means that the program
+// only has the same content as the file of that name.
 func (c *commandRules) first(name string, s *subject, identical bool) *Rule {
 	if name == "" {
 		return nil
@@ -287,8 +290,8 @@ func (c *commandRules) first(name string, s *subject, identical bool) *Rule {
 	return rules[id]
 }
 
-// selects reports whether everything but the program's name, by which its
-// option grammar is known, fits.
+// selects reports whether all conditions other than the program's name match.
+// The name selects the option grammar.
 func (c *CommandSelector) selects(s *subject, name string, effect Effect) bool {
 	q := s.request
 	switch {
@@ -331,8 +334,8 @@ func (c *CommandSelector) matchesCwd(cwd string) bool {
 	return false
 }
 
-// maxJoined is the longest argument text that patterns are tried on, in bytes.
-// Longer ones match every rule that refuses and none that permits.
+// maxJoined is the longest argument text that patterns are matched against, in
+// bytes. A longer text matches every deny rule and no allow rule.
 const maxJoined = 2 << 20
 
 func (c *CommandSelector) matchesJoined(args []string, effect Effect) bool {
@@ -361,11 +364,12 @@ func (c *CommandSelector) matchesJoined(args []string, effect Effect) bool {
 	return false
 }
 
-// joined keeps the space arguments are joined in, which is used on every exec
-// that a rule with patterns is about.
+// joined caches buffers for joined arguments. One is used at every exec for
+// which a rule with patterns is evaluated.
 var joined = sync.Pool{New: func() any { return new([]byte) }}
 
-// runsFrom reports whether exec_from, if given, allows a program's directory.
+// runsFrom reports whether exec_from allows the program's directory. Without
+// exec_from it returns true.
 func (c *commandRules) runsFrom(file string) bool {
 	if len(c.execFrom) == 0 {
 		return true
@@ -378,7 +382,8 @@ func (c *commandRules) runsFrom(file string) bool {
 	return false
 }
 
-// calledName is the called name as rules see it: a path when it is one.
+// calledName returns the called name as rules match it. It is a path if the
+// caller used a path.
 func calledName(s *subject) string {
 	called := s.program.Called
 	if called == "" || called[0] == '/' || !strings.Contains(called, "/") {
@@ -390,9 +395,9 @@ func calledName(s *subject) string {
 	return path.Join(s.request.Cwd, called)
 }
 
-// trustworthy reports whether a link of that name could not have been made by
-// a command: it did not come with the workspace, and stands in a directory
-// where the file rules let nobody make or replace anything.
+// trustworthy reports whether no command could have created a link of that
+// name. The link is not part of the workspace's initial content, and the file
+// rules deny every change in its directory.
 func (c *commandRules) trustworthy(name string) bool {
 	if c.fromOutside(name) {
 		return false

@@ -9,10 +9,10 @@ import (
 	"agentsh/policy/glob"
 )
 
-// Effect is what a decision does. The zero value is Deny.
+// Effect is the effect of a decision. The zero value is Deny.
 type Effect uint8
 
-// The effects. The comment is the word that policy files use.
+// The effects. Each comment starts with the value in policy files.
 const (
 	Deny       Effect = iota // deny
 	Allow                    // allow
@@ -23,7 +23,7 @@ const (
 	Absorb                   // absorb: report success, do nothing (signals)
 )
 
-// Group is a kind of rule.
+// Group is a rule group. Each kind of request has one.
 type Group uint8
 
 // The rule groups.
@@ -35,7 +35,7 @@ const (
 	GroupSignal
 )
 
-// Rule is one compiled rule. [New] keeps it, and nobody changes it afterwards.
+// Rule is one compiled rule. It must not be changed after [New].
 type Rule struct {
 	Name           string
 	Description    string
@@ -49,7 +49,7 @@ type Rule struct {
 	Env            *env.Filter   // command rules: env_allow, env_deny, env_max_*; nil when not given
 	Limits         *Limits       // command rules: limits and timeout; nil when not given
 
-	// What the rule selects. The one of its group is set.
+	// Conditions of the rule. Only the field of the rule's group is set.
 	Command *CommandSelector
 	File    *FileSelector
 	Network *NetworkSelector
@@ -59,7 +59,7 @@ type Rule struct {
 	filter env.Filter // Env merged with env_policy
 }
 
-// RedirectTo is the replacement of a redirected request.
+// RedirectTo is the replacement for a redirected request.
 type RedirectTo struct {
 	Command      string // a name on the sandbox's PATH, or an absolute path
 	Args         []string
@@ -73,17 +73,17 @@ type RedirectTo struct {
 // At returns the rule's name and position.
 func (rule *Rule) At() *wire.RuleAt { return ruleAt(rule.Name, rule.Pos) }
 
-// Decision is the outcome of one request.
+// Decision is the result of evaluating one request.
 type Decision struct {
 	Effect Effect
 	Rule   *Rule // nil: the group's default applied
 }
 
-// Permits reports whether the request may go ahead as it was made.
+// Permits reports whether the request may proceed unchanged.
 func (d Decision) Permits() bool { return d.Effect.Permits() }
 
 // Diagnostic explains a decision to a person. It contains no secrets: only
-// names, positions and the author's texts.
+// names, positions and messages of rules.
 type Diagnostic struct {
 	Rule    string   // rule name, or "default"
 	Pos     Position // zero for a default
@@ -103,7 +103,7 @@ var effectWords = [...]string{
 	Redirect: "redirect", SoftDelete: "soft_delete", Absorb: "absorb",
 }
 
-// String returns the word a policy file uses.
+// String returns the value in policy files, for example "soft_delete".
 func (e Effect) String() string {
 	if int(e) < len(effectWords) {
 		return effectWords[e]
@@ -116,7 +116,7 @@ var groupWords = [...]string{
 	GroupUnixSocket: "unix_socket", GroupSignal: "signal",
 }
 
-// String returns the group as a word: command, file, network, unix_socket, signal.
+// String returns "command", "file", "network", "unix_socket" or "signal".
 func (g Group) String() string {
 	if int(g) < len(groupWords) {
 		return groupWords[g]
@@ -127,10 +127,12 @@ func (g Group) String() string {
 // GroupCount is the number of groups.
 const GroupCount = len(groupWords)
 
-// Permits reports whether the effect lets a request go ahead as it was made.
+// Permits reports whether the effect lets a request proceed unchanged: Allow
+// and Audit.
 func (e Effect) Permits() bool { return e == Allow || e == Audit }
 
-// strictness orders effects for requests with several names: the lowest wins.
+// strictness orders effects for requests that have several names. The lowest
+// value applies.
 var strictness = [...]int{
 	Deny: 0, Approve: 1, Absorb: 2, Redirect: 3, SoftDelete: 4, Audit: 5, Allow: 6,
 }
@@ -141,7 +143,7 @@ type ProgramName struct {
 	WholePath bool // matched on the whole path, not the base name
 }
 
-// Matches reports whether the entry names the program at an absolute path.
+// Matches reports whether the entry matches the program at an absolute path.
 func (e ProgramName) Matches(path string) bool {
 	if path == "" {
 		return false
@@ -152,7 +154,7 @@ func (e ProgramName) Matches(path string) bool {
 	return e.Glob.Match(base(path))
 }
 
-// All reports whether the entry names every program.
+// All reports whether the entry matches every program.
 func (e ProgramName) All() bool {
 	return !e.WholePath && e.Glob.String() == "*" || e.WholePath && e.Glob.Covers("/")
 }
@@ -166,5 +168,5 @@ func matchesAny(list []ProgramName, path string) bool {
 	return false
 }
 
-// base returns what follows the last slash.
+// base returns the part after the last slash.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

@@ -1,8 +1,8 @@
 package policy
 
-// Evaluate decides one request. It is pure and safe for concurrent use; a
-// decision that permits allocates nothing unless a rule looks at joined
-// arguments. A request that cannot be understood is denied.
+// Evaluate returns the decision on one request, and its explanation. It is pure
+// and safe for concurrent use. An allow decision allocates no memory unless a
+// rule matches joined arguments. A malformed request is denied.
 func (p *Policy) Evaluate(r Request) (Decision, Diagnostic) {
 	var d Decision
 	var why reason
@@ -33,16 +33,16 @@ func (p *Policy) Evaluate(r Request) (Decision, Diagnostic) {
 	return d, p.explain(r, d, why)
 }
 
-// reason is why a request was denied where that is not the rule's message: a
-// sentence, or empty. about is the program or address it is about.
+// reason explains a denial that the rule's message does not explain. It is a
+// sentence or empty. about is the program or address concerned.
 type reason struct {
 	text  string
 	about string
-	note  string // added to the message
+	note  string // appended to the message
 }
 
-// cleanPath reports whether a path is absolute and in its shortest form. It is
-// path.Clean without the allocation.
+// cleanPath reports whether a path is absolute and clean. It compares like
+// path.Clean but does not allocate.
 func cleanPath(s string) bool {
 	if s == "" || s[0] != '/' {
 		return false

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// explain returns why a request was not permitted and what to do about it.
+// explain returns the diagnostic of a request that was not allowed.
 func (p *Policy) explain(r Request, d Decision, why reason) Diagnostic {
 	g := Diagnostic{Rule: "default"}
 	if d.Rule != nil {
@@ -44,7 +44,7 @@ func participle(e Effect) string {
 	}
 }
 
-// describe names what a request wants.
+// describe returns a description of a request for messages.
 func describe(r Request, why reason) string {
 	switch r := r.(type) {
 	case *CommandRequest:
@@ -56,7 +56,7 @@ func describe(r Request, why reason) string {
 		return r.Op.String() + " of " + shown(r.Path)
 	case *NetworkRequest:
 		host := r.Host()
-		if r.Port == 0 { // whether the name may be looked up at all
+		if r.Port == 0 { // a lookup of the name
 			return "reaching " + shown(host)
 		}
 		if r.Method != "" {
@@ -71,8 +71,8 @@ func describe(r Request, why reason) string {
 	return "the request"
 }
 
-// shown keeps control characters of names that commands choose out of
-// terminals and logs.
+// shown replaces control characters in names that commands choose. Terminals
+// and logs must not receive them.
 func shown(s string) string {
 	if len(s) > 200 {
 		s = s[:200] + "..."

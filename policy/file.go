@@ -7,7 +7,7 @@ import (
 	"agentsh/policy/glob"
 )
 
-// fileRules decide file requests.
+// fileRules evaluates file requests.
 type fileRules struct {
 	rules       []*Rule
 	paths       *glob.Set
@@ -40,7 +40,7 @@ func (f *fileRules) decide(q *FileRequest) (Decision, reason) {
 // fileReads are the operations that defaults.file_read governs.
 const fileReads = OpRead | OpList | OpStat
 
-// other returns the effect of an operation that no rule matches.
+// other returns the default effect of an operation.
 func (f *fileRules) other(op FileOp) Effect {
 	if op&fileReads != 0 {
 		return f.read
@@ -48,7 +48,7 @@ func (f *fileRules) other(op FileOp) Effect {
 	return f.write
 }
 
-// rule returns the first rule about an operation on a path, or nil.
+// rule returns the first rule that matches an operation on a path, or nil.
 func (f *fileRules) rule(name string, op FileOp) *Rule {
 	id := f.paths.First(name, none, func(id int32) bool { return f.rules[id].File.Ops&op != 0 })
 	if id == none {
@@ -57,24 +57,25 @@ func (f *fileRules) rule(name string, op FileOp) *Rule {
 	return f.rules[id]
 }
 
-// FileSelector is what a file rule matches.
+// FileSelector has the conditions of a file rule.
 type FileSelector struct {
 	Paths []*glob.Glob
 	Ops   FileOp
 	Alias string // the last of open and readlink that the file names, for lint
 }
 
-// FileOpNames are the names of the operations, in the order of their bits.
+// FileOpNames lists the names of the operations in the order of their bits.
 var FileOpNames = []string{
 	"read", "write", "create", "delete", "rename", "list", "stat", "chmod", "chown", "link",
 	"symlink", "mkdir", "rmdir", "mknod", "xattr", "utime", "execute",
 }
 
-// opAliases are further names of operations. An open reads or writes, which are
-// operations of their own. Reading a link is a stat.
+// opAliases maps further names to operations. An open is checked as read or
+// write. Reading a link is checked as stat.
 var opAliases = map[string]FileOp{"*": OpAll, "open": OpRead, "readlink": OpStat}
 
-// String lists the operations of the set, "read,write", or "none".
+// String returns the operations of the set as a list, for example "read,write",
+// or "none".
 func (op FileOp) String() string {
 	if op&OpAll == 0 {
 		return "none"
@@ -91,7 +92,8 @@ func (op FileOp) String() string {
 	return strings.Join(words, ",")
 }
 
-// ParseFileOp reads one operation as file_rules name it; "*" is all of them.
+// ParseFileOp returns the operation of a name in file_rules. "*" is every
+// operation. ok is false for an unknown name.
 func ParseFileOp(word string) (FileOp, bool) {
 	for i, w := range FileOpNames {
 		if w == word {

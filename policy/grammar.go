@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// grammar is what is known of a program's options: enough to take bundles
-// apart, to tell values from operands and to know two spellings of one option.
+// grammar describes the options of a program. It separates bundled letters,
+// distinguishes values from operands, and relates letters to long options.
 type grammar struct {
 	flags    string            // letters that take no value
 	valued   string            // letters that take one
@@ -19,14 +19,14 @@ type grammar struct {
 	words    bool              // one dash begins a whole word: no bundles
 }
 
-// grammarOf is the grammar of a program by its path or name; nil when nothing
-// is known of it.
+// grammarOf returns the grammar of a program, given its path or name. It is nil
+// for an unknown program.
 func grammarOf(program string) *grammar { return grammars[base(program)] }
 
-// argWord is one word of an argument list, taken apart.
+// argWord is one parsed argument.
 type argWord struct {
 	option   bool
-	name     string // operand, or the option as it was written without its value
+	name     string // operand, or the option as written, without its value
 	letter   string // "-f" when the option came out of a bundle, else empty
 	long     string // the long spelling of a letter, if there is one
 	value    string
@@ -35,18 +35,18 @@ type argWord struct {
 	inner    bool // it stands behind a subcommand
 }
 
-// argReader takes an argument list apart.
+// argReader parses an argument list.
 type argReader struct {
-	grammar *grammar // nil: nothing is known
+	grammar *grammar // nil: unknown program
 	args    []string
-	bundle  string // letters still to come out of one word
+	bundle  string // remaining letters of a bundle
 	ended   bool   // past -- or past the first operand of a strict grammar
 	dashes  bool   // past --
 	started bool   // past the first operand
 	inner   bool   // past a subcommand
 }
 
-// next returns the next word.
+// next returns the next argument, and false at the end.
 func (a *argReader) next() (argWord, bool) {
 	if a.bundle != "" {
 		return a.fromBundle(), true
@@ -72,8 +72,8 @@ func (a *argReader) next() (argWord, bool) {
 	return a.fromBundle(), true
 }
 
-// operand notes an operand: the first may be a subcommand with options of its
-// own.
+// operand handles an operand. The first one may be a subcommand with its own
+// options.
 func (a *argReader) operand(word string) {
 	if a.started || a.grammar == nil {
 		a.started = true
@@ -97,7 +97,7 @@ func plainOption(word string) argWord {
 	return argWord{option: true, name: name, value: value, hasValue: has, unknown: true}
 }
 
-// long reads a long option and, where its grammar says so, takes its value.
+// long parses a long option and, if its grammar says so, its value.
 func (a *argReader) long(word string) argWord {
 	w := plainOption(word)
 	w.inner = a.inner
@@ -109,8 +109,8 @@ func (a *argReader) long(word string) argWord {
 	return w
 }
 
-// takesValue reports whether a long option, or the only one it abbreviates,
-// takes a value.
+// takesValue reports whether a long option has a value. A unique abbreviation
+// counts.
 func takesValue(g *grammar, name string) bool {
 	if contains(g.values, name) {
 		return true
@@ -132,7 +132,7 @@ func takesValue(g *grammar, name string) bool {
 	return valued > 0 && plain == 0
 }
 
-// knows reports whether a long option, or one it abbreviates, is in the table.
+// knows reports whether a long option is in the table. An abbreviation counts.
 func knows(g *grammar, name string) bool {
 	begins := func(l string) bool { return strings.HasPrefix(l, name) }
 	return slices.ContainsFunc(g.long, begins) || slices.ContainsFunc(g.values, begins)
@@ -151,7 +151,7 @@ func (g *grammar) letterless(c byte) bool {
 	return strings.IndexByte(g.flags, c) < 0 && strings.IndexByte(g.valued, c) < 0 && strings.IndexByte(g.attached, c) < 0
 }
 
-// fromBundle takes the next letter out of a bundle.
+// fromBundle returns the next letter of a bundle as an option.
 func (a *argReader) fromBundle() argWord {
 	c := a.bundle[0]
 	rest := a.bundle[1:]

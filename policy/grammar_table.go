@@ -1,7 +1,7 @@
 package policy
 
-// grammars is the small built-in table. Options that are not listed are taken
-// for flags.
+// grammars is the small built-in table. Options that are not listed are treated
+// as flags.
 var grammars = map[string]*grammar{
 	"rm": {
 		flags: "rRfiIdv",

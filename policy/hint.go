@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// mostNamed is how many allowed things a hint names, and mostText about how many
-// bytes it has.
+// mostNamed is the maximum number of items in a hint. mostText is its
+// approximate maximum length in bytes.
 const (
 	mostNamed = 8
 	mostText  = 200
 )
 
-// hint returns what would be allowed instead of a request that was not.
+// hint describes allowed alternatives to a request that was not allowed.
 func (p *Policy) hint(r Request, d Decision) string {
 	if d.Effect == Approve {
 		if p.def.Approvals.Via == "" {
@@ -27,7 +27,7 @@ func (p *Policy) hint(r Request, d Decision) string {
 	switch r := r.(type) {
 	case *CommandRequest:
 		if d.Rule != nil && d.Rule.Message != "" {
-			return "" // the rule says what to do; other forms of the program are about something else
+			return "" // the rule's message says what to do; other rules for the program do not apply
 		}
 		return p.commands.hint(r)
 	case *FileRequest:
@@ -44,8 +44,8 @@ func (p *Policy) hint(r Request, d Decision) string {
 	return ""
 }
 
-// permitted lists what the permitting rules of a group name, in file order, no
-// more than a hint needs: denials can be frequent.
+// permitted lists the items that the allow rules of a group name, in file
+// order. It stops when a hint has enough, because denials can be frequent.
 func permitted(rules []*Rule, texts func(*Rule) []string) []string {
 	var out []string
 	for _, rule := range rules {
@@ -81,7 +81,7 @@ func namedHint(lead string, names []string) string {
 	return text
 }
 
-// brief cuts a long pattern.
+// brief truncates a long pattern.
 func brief(text string) string {
 	if len(text) <= mostText {
 		return text
@@ -97,8 +97,8 @@ func patternTexts[T fmt.Stringer](globs []T) []string {
 	return out
 }
 
-// commandHint names the forms of the same program a rule permits, or else the
-// programs that are.
+// hint lists the allowed argument forms of the same program. If there are none
+// it lists the allowed programs.
 func (c *commandRules) hint(q *CommandRequest) string {
 	rules := c.rules
 	for _, name := range [...]string{q.Path, q.Called} {
@@ -118,12 +118,12 @@ func (c *commandRules) hint(q *CommandRequest) string {
 		return texts
 	})
 	if slices.Contains(names, "*") {
-		return "" // every other program: that helps nobody
+		return "" // every other program is allowed: a list would not help
 	}
 	return namedHint("allowed programs: ", names)
 }
 
-// form returns the conditions of a rule other than the program.
+// form describes the conditions of a rule other than the program.
 func (c *CommandSelector) form() string {
 	var parts []string
 	if c.Args != nil {
@@ -147,8 +147,8 @@ func (c *CommandSelector) form() string {
 	return strings.Join(parts, ", ")
 }
 
-// fileHint names the operations that are allowed on the path, or else where
-// the operation is.
+// hint lists the operations that are allowed on the path. If there are none it
+// lists the paths where the operation is allowed.
 func (f *fileRules) hint(q *FileRequest) string {
 	var allowed FileOp
 	if cleanPath(q.Path) {
@@ -165,8 +165,8 @@ func (f *fileRules) hint(q *FileRequest) string {
 	}))
 }
 
-// allowedAt is the set of operations a path permits, found in one pass over
-// the rules about it.
+// allowedAt returns the operations that are allowed on a path. It reads the
+// matching rules once.
 func (f *fileRules) allowedAt(name string) FileOp {
 	var allowed FileOp
 	open := OpAll

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Host is one destination as every reader of it understands it: a name in its
-// normal form, or an address. The zero value is neither.
+// Host is one destination in a form without ambiguity: a normalised name, or an
+// address. The zero value is neither.
 type Host struct {
 	name string
 	addr netip.Addr
@@ -15,13 +15,13 @@ type Host struct {
 
 var errHost = errors.New("not a host name or address")
 
-// ParseHost reads a name or an address in any of its spellings: letters of
-// either case, a dot at the end, characters beyond ASCII, and for addresses what
-// [ParseAddress] takes. What two readers could take for different hosts is an
-// error: a name with a character that names do not have, and a name that ends in
-// a number without being an address.
+// ParseHost parses a host name or an address. It accepts upper case, a final
+// dot, characters beyond ASCII, and every address form of [ParseAddress]. It
+// returns an error for text that two programs could interpret differently: a
+// name with a character that host names cannot have, and a name that ends in a
+// number but is not an address.
 func ParseHost(text string) (Host, error) {
-	if len(text) > 1024 { // a name of 253 bytes can be written in more
+	if len(text) > 1024 { // a name of 253 bytes can be longer before normalisation
 		return Host{}, errHost
 	}
 	if a, ok := ParseAddress(text); ok {
@@ -34,7 +34,7 @@ func ParseHost(text string) (Host, error) {
 	if err != nil || !plainLabels(name) {
 		return Host{}, errHost
 	}
-	if a, ok := ParseAddress(name); ok { // digits of another script
+	if a, ok := ParseAddress(name); ok { // it had digits of another script
 		return Host{addr: a}, nil
 	}
 	if last := name[strings.LastIndexByte(name, '.')+1:]; numeric(last) {
@@ -43,16 +43,16 @@ func ParseHost(text string) (Host, error) {
 	return Host{name: name}, nil
 }
 
-// HostOf is the host that an address is.
+// HostOf returns the host for an address.
 func HostOf(a netip.Addr) Host { return Host{addr: a.WithZone("").Unmap()} }
 
-// Name is the name, or empty for an address.
+// Name returns the host name. It is empty for an address.
 func (h Host) Name() string { return h.name }
 
-// Addr is the address; the zero one for a name.
+// Addr returns the address. It is the zero value for a name.
 func (h Host) Addr() netip.Addr { return h.addr }
 
-// String is the name or the address.
+// String returns the name or the address.
 func (h Host) String() string {
 	if h.addr.IsValid() {
 		return h.addr.String()
@@ -60,8 +60,8 @@ func (h Host) String() string {
 	return h.name
 }
 
-// plainLabels reports names of which every label has 1 to 63 of the characters
-// that names have.
+// plainLabels reports whether every label has 1 to 63 characters and only
+// characters that host names can have.
 func plainLabels(name string) bool {
 	length := 0
 	for i := 0; i < len(name); i++ {
@@ -83,7 +83,8 @@ func plainLabels(name string) bool {
 	return length > 0
 }
 
-// numeric reports what a C library would try to read as a part of an address.
+// numeric reports whether a C library would parse a label as part of an
+// address.
 func numeric(label string) bool {
 	if hex, ok := strings.CutPrefix(label, "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""

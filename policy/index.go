@@ -4,8 +4,8 @@ import (
 	"agentsh/policy/glob"
 )
 
-// commandIndex finds the command rules about a name: literal ones by hashing,
-// globs by their literal parts.
+// commandIndex finds the command rules for a program name. Literal names are
+// hashed. Globs are indexed by their literal parts.
 type commandIndex struct {
 	names     map[string][]int32 // by base name
 	nameGlobs *glob.Set
@@ -35,11 +35,11 @@ func newCommandIndex(rules []*Rule) commandIndex {
 	return ix
 }
 
-// none is the number no rule has.
+// none is a rule number that no rule has.
 const none = int32(1<<31 - 1)
 
-// first returns the first rule about a name, an absolute path or a base name,
-// that accept takes.
+// first returns the first rule that matches a name and that accept returns true
+// for. name is an absolute path or a base name.
 func (ix *commandIndex) first(name string, accept func(int32) bool) int32 {
 	short := base(name)
 	found := none

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// TemplateFields are the fields an author may use in a message. None of them
-// can contain a secret: of arguments only their number is shown.
+// TemplateFields lists the fields that a message may use. None of them can
+// contain a secret. Args is only the number of arguments.
 var TemplateFields = []string{"Path", "Command", "Args", "Operation", "Domain", "RemoteAddr", "RemotePort", "Signal", "Target", "Rule"}
 
-// Template is an author's message, parsed: text, field, text, field, ...
+// Template is a parsed message: text, field, text, field, ...
 type Template []string
 
-// render fills the fields in for one request.
+// render returns the message with its fields filled in for one request.
 func (m Template) render(r Request, rule string) string {
 	var b strings.Builder
 	for i, part := range m {

@@ -8,12 +8,13 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// hosts maps names as browsers do, and keeps underscores, which resolvers
-// accept.
+// hosts normalises names like browsers, and also allows underscores, which
+// resolvers accept.
 var hosts = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictDomainName(false))
 
-// NormalHost is the form of a host name that rules are matched on: lower case,
-// ASCII, no dot at the end. It fails for what no name can be.
+// NormalHost returns the form of a host name that rules are matched against:
+// lower case, ASCII, without a final dot. It returns an error for text that is
+// not a valid name.
 func NormalHost(name string) (string, error) {
 	name = strings.TrimSuffix(name, ".")
 	if plainHost(name) {
@@ -33,7 +34,7 @@ func NormalHost(name string) (string, error) {
 	return ascii, nil
 }
 
-// plainHost reports names that are their own normal form.
+// plainHost reports whether a name is already in its normal form.
 func plainHost(name string) bool {
 	if name == "" || len(name) > 253 || name[0] == '.' || strings.Contains(name, "..") || strings.Contains(name, "xn--") {
 		return false
@@ -47,10 +48,10 @@ func plainHost(name string) bool {
 	return true
 }
 
-// ParseAddress reads an IP address in any form a C library accepts: dotted,
-// with octal or hexadecimal parts, with fewer than four parts, as one number,
-// in brackets, with a zone, mapped into IPv6. IPv4 comes back as IPv4.
-// See inet_aton(3).
+// ParseAddress parses an IP address in any form that a C library accepts:
+// dotted, with octal or hexadecimal parts, with fewer than four parts, as one
+// number, in brackets, with a zone, or mapped into IPv6. IPv4 addresses are
+// returned as IPv4. ok is false for any other text. See inet_aton(3).
 func ParseAddress(text string) (netip.Addr, bool) {
 	text = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
 	if strings.Contains(text, ":") {
@@ -85,7 +86,7 @@ func ParseAddress(text string) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), true
 }
 
-// parsePart reads one number of an address: decimal, 0octal or 0xhex.
+// parsePart parses one number of an address: decimal, 0octal or 0xhex.
 func parsePart(digits string) (uint64, bool) {
 	radix := 10
 	switch {
@@ -100,8 +101,8 @@ func parsePart(digits string) (uint64, bool) {
 	return parseDigits(digits, uint64(radix))
 }
 
-// parseDigits reads up to 32 bits. It is strconv.ParseUint without the error,
-// which costs an allocation for every host name.
+// parseDigits parses up to 32 bits. Unlike strconv.ParseUint it returns no
+// error value, which would be allocated for every host name.
 func parseDigits(digits string, radix uint64) (uint64, bool) {
 	value := uint64(0)
 	for i := 0; i < len(digits); i++ {
@@ -135,7 +136,8 @@ var (
 	embeddedEnd = []netip.Prefix{nat64, nat64Local, compatible, translated}
 )
 
-// embedded returns the IPv4 address a translator would make of an IPv6 one.
+// embedded returns the IPv4 address to which a translator would map an IPv6
+// address.
 func embedded(a netip.Addr) (netip.Addr, bool) {
 	if !a.Is6() {
 		return netip.Addr{}, false
@@ -155,8 +157,8 @@ func embedded(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// guarded are the addresses that a rule permits only when it names them: by a
-// network no wider than the guarded one, or by one of the host names.
+// guarded are addresses that only an explicit rule allows. The rule must have a
+// network that is no wider than the guarded one, or one of the host names.
 var guarded = []struct {
 	what     string
 	networks []netip.Prefix
@@ -190,7 +192,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
-// guard returns the index in guarded that contains a, or -1.
+// guard returns the index in guarded of the network that contains a, or -1.
 func guard(a netip.Addr) int {
 	for i := range guarded {
 		for _, p := range guarded[i].networks {
@@ -220,7 +222,7 @@ func (m *NetworkSelector) names(a netip.Addr, at int, domain string) bool {
 }
 
 // narrow reports whether one of networks contains a and is no wider than the
-// guarded network that contains it.
+// guarded network that contains a.
 func narrow(networks []netip.Prefix, a netip.Addr, at int) bool {
 	for _, c := range networks {
 		if !c.Contains(a) {

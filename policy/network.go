@@ -6,11 +6,11 @@ import (
 	"agentsh/policy/glob"
 )
 
-// networkRules decide network requests.
+// networkRules evaluates network requests.
 type networkRules struct {
 	rules   []*Rule
 	domains *glob.Set
-	anyHost []int32 // rules that are not found by a domain
+	anyHost []int32 // rules that are not indexed by a domain
 	other   Effect  // where no rule matches
 }
 
@@ -31,11 +31,11 @@ func newNetworkRules(rules []*Rule, d Defaults) networkRules {
 	return n
 }
 
-// NetworkSelector is what a network rule matches. Every condition that is given
-// must be met.
+// NetworkSelector has the conditions of a network rule. A rule matches if all
+// conditions that are set match.
 type NetworkSelector struct {
-	Any        bool // domains: ["*"]: every destination, addresses included
-	HasDomains bool // domains is given
+	Any        bool // domains: ["*"]: every destination, including addresses
+	HasDomains bool // domains is set
 	Domains    []*glob.Glob
 	Addresses  []netip.Prefix // addresses among the domains
 	CIDRs      []netip.Prefix
@@ -43,14 +43,15 @@ type NetworkSelector struct {
 	Protocols  []string
 	Methods    []string
 	Paths      []*glob.Glob
-	LowerPaths []*glob.Glob // Paths in lower case, also without a slash at the end; for rules that deny
+	LowerPaths []*glob.Glob // Paths in lower case, also without a final slash; for deny rules
 	Binaries   []ProgramName
 }
 
-// PortRange is a range of ports, both included.
+// PortRange is an inclusive range of ports.
 type PortRange struct{ Low, High uint16 }
 
-// destination is a network request in the form rules are matched on.
+// destination is the destination of a network request in the form that rules
+// match.
 type destination struct {
 	*NetworkRequest
 	domain string
@@ -58,8 +59,8 @@ type destination struct {
 	web    *webPath   // of the HTTP request
 }
 
-// destination reads what a request is about; the reason is empty unless it is
-// malformed.
+// destination parses the destination of a request. The reason is empty unless
+// the request is malformed.
 func (q *NetworkRequest) destination() (destination, reason) {
 	to := destination{NetworkRequest: q}
 	if q.Domain != "" {
@@ -102,8 +103,8 @@ func (n *networkRules) decide(q *NetworkRequest) (Decision, reason) {
 	}
 	d, why := n.toward(to)
 	if inner, ok := embedded(to.addr); ok {
-		// A translator on the way makes an IPv4 connection of it: the
-		// stricter of both decisions applies.
+		// A translator turns this into an IPv4 connection. The stricter of both
+		// decisions applies.
 		to.addr = inner
 		if e, w := n.toward(to); strictness[e.Effect] < strictness[d.Effect] {
 			d, why = e, w
@@ -115,8 +116,8 @@ func (n *networkRules) decide(q *NetworkRequest) (Decision, reason) {
 	return d, why
 }
 
-// pathNote returns which reading of a path is denied, where that is not
-// the path as it was given.
+// pathNote returns the reading of a path that is denied, unless it is the path
+// as given.
 func (n *networkRules) pathNote(web *webPath, rule *Rule) string {
 	if rule != nil {
 		if len(rule.Network.Paths) == 0 {
@@ -143,7 +144,7 @@ func (n *networkRules) pathNote(web *webPath, rule *Rule) string {
 	return ""
 }
 
-// toward decides for one address.
+// toward evaluates one address.
 func (n *networkRules) toward(to destination) (Decision, reason) {
 	at := -1
 	if to.addr.IsValid() {
@@ -174,8 +175,8 @@ func (n *networkRules) toward(to destination) (Decision, reason) {
 	return Decision{Effect: n.other}, reason{}
 }
 
-// matches reports whether the rule is about the destination. What is not known
-// of a request matches rules that refuse and none that permits.
+// matches reports whether the rule matches the destination. An unknown property
+// of a request matches every deny rule and no allow rule.
 func (m *NetworkSelector) matches(to *destination, effect Effect) bool {
 	unknown := !effect.Permits()
 	if m.HasDomains && !m.Any && !m.matchesDomain(to.domain) && !inside(m.Addresses, to.addr) {

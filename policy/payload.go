@@ -2,11 +2,11 @@ package policy
 
 import "strings"
 
-// multiCallNames are programs that are many programs in one file and choose by
-// the name they are called by.
+// multiCallNames are programs that implement many programs in one file. They
+// select one by the name that they are called by.
 var multiCallNames = []string{MultiCallWrapper, "toybox", "coreutils"}
 
-// multiCall reports whether a program, by path or name, is a multi-call one.
+// multiCall reports whether a path or name is that of a multi-call program.
 func multiCall(program string) bool {
 	name := base(program)
 	for _, m := range multiCallNames {
@@ -17,11 +17,12 @@ func multiCall(program string) bool {
 	return false
 }
 
-// MultiCallName reports whether a base name is that of a multi-call program.
+// MultiCallName reports whether a base name is that of a multi-call program
+// such as busybox.
 func MultiCallName(name string) bool { return multiCall(name) }
 
-// multiCalled reports whether a multi-call program that gets this argv[0] reads
-// its applet from argv[1]: busybox does for every name that begins like its own.
+// multiCalled reports whether a multi-call program with this argv[0] reads its
+// applet from argv[1]. busybox does so for every name that begins with its own.
 func multiCalled(argv0 string) bool {
 	for _, m := range multiCallNames {
 		if strings.HasPrefix(argv0, m) {
@@ -31,12 +32,12 @@ func multiCalled(argv0 string) bool {
 	return false
 }
 
-// isMultiCall reports whether a program is a multi-call one, by its file's name or
-// its content.
+// isMultiCall reports whether a program is a multi-call program, by its file
+// name or its content.
 func (pr *Program) isMultiCall() bool { return pr.MultiCall || multiCall(pr.Path) }
 
-// appletName is the applet a multi-call program acts as: the base of its
-// argv[0], less the dash of a login shell.
+// appletName returns the applet that a multi-call program runs: the base name
+// of argv[0] without the dash of a login shell.
 func appletName(argv []string) string {
 	if len(argv) == 0 {
 		return ""
@@ -44,8 +45,8 @@ func appletName(argv []string) string {
 	return strings.TrimPrefix(base(argv[0]), "-")
 }
 
-// DefaultTransparent returns the built-in wrappers whose payload is evaluated, as
-// a set of the names that [WrapperName] returns. The caller may change it.
+// DefaultTransparent returns the built-in wrappers whose payload is evaluated.
+// The keys are results of [WrapperName]. The caller may change the map.
 func DefaultTransparent() map[string]bool {
 	names := make(map[string]bool, len(wrappers))
 	for name := range wrappers {
@@ -54,9 +55,9 @@ func DefaultTransparent() map[string]bool {
 	return names
 }
 
-// wrapped returns the name of the wrapper a program is, empty when it is none.
-// What the program's file is called counts, and so do its content and what it was
-// called by, since a copy of a wrapper still wraps.
+// wrapped returns the wrapper name of a program, or an empty string. It checks
+// the file name, the content and the called name, because a copy of a wrapper
+// is also a wrapper.
 func (c *commandRules) wrapped(s *subject) string {
 	if s.program.isMultiCall() {
 		applet := appletName(s.argv)
@@ -64,7 +65,8 @@ func (c *commandRules) wrapped(s *subject) string {
 		case multiCalled(applet), len(s.argv) > 1 && strings.HasPrefix(s.argv[1], coreutilsProgram):
 			return c.transparentName(MultiCallWrapper)
 		case s.program.MultiCall && !c.transparent[applet]:
-			// A copy: it may still be called like a wrapper, below.
+			// A copy may still have the called name of a wrapper, which is
+			// checked below.
 		default:
 			return c.transparentName(applet)
 		}
@@ -88,9 +90,8 @@ func (c *commandRules) transparentName(name string) string {
 	return ""
 }
 
-// guessed reports whether a program is taken for a multi-call one only for what
-// its caller named it: what it may run can then be refused for that, and need not
-// be permitted.
+// guessed reports whether a program counts as a multi-call program only because
+// of its called name. A rule may then deny its payload, but need not allow it.
 func (s *subject) guessed(name string) bool {
 	return name == MultiCallWrapper && !s.program.isMultiCall() && !multiCall(s.program.Called)
 }
@@ -104,9 +105,10 @@ func inChain(q *CommandRequest, program string) bool {
 	return false
 }
 
-// payload decides for one payload by its name alone. One that gets an execve
-// of its own is evaluated then by its file: here a rule may only deny it early.
-// An applet or a loader's program gets none, so it must be permitted here.
+// payload evaluates one payload by its name. A payload with an execve of its
+// own is evaluated by its file at that time, so a rule can only deny it early
+// here. An applet or a loader's program has no execve, so a rule must allow it
+// here.
 func (c *commandRules) payload(pl *Payload, q *CommandRequest) (Decision, reason) {
 	s := subject{program: &Program{Called: pl.Program}, argv: pl.Argv, request: q}
 	rule := c.first(calledName(&s), &s, false)

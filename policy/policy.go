@@ -1,24 +1,41 @@
-// Package policy decides requests of commands by rules.
+// Package policy evaluates requests of commands by rules.
 //
-// A [Policy] is made from a [Definition], usually by policy/syntax, which reads
-// policy files. [Policy.Evaluate] decides one [Request]. The rules of the
-// request's group are tried in order, and the first that matches decides. What
-// no rule matches is denied unless [Defaults] say otherwise. The result is a
-// [Decision] for the program and a [Diagnostic] for a person.
+// A [Policy] is usually loaded from a file with package policy/syntax. It can
+// also be built from a [Definition] with [New]. A program builds a [Request]
+// for each thing that a command wants to do, and passes it to
+// [Policy.Evaluate]:
+//
+//	p, err := syntax.Load(policy.Source{Name: "policy.yaml", Data: data}, syntax.Options{})
+//	// err is policy.Problems: every problem with file, line and column.
+//	decision, why := p.Evaluate(&policy.FileRequest{Path: "/work/a", Op: policy.OpWrite})
+//	if !decision.Permits() {
+//		return fmt.Errorf("%s (%s)", why.Message, why.Hint)
+//	}
+//
+// Requests are [CommandRequest], [FileRequest], [NetworkRequest],
+// [UnixSocketRequest] and [SignalRequest]. The rules of the request's group are
+// tried in order, and the first match decides. A request that no rule matches
+// is denied unless [Defaults] say otherwise. A malformed request is denied, so
+// Evaluate returns no error. The [Decision] has the effect. The [Diagnostic]
+// has the reason, a hint and the position of the rule.
+//
+// A caller must implement every effect: Allow, Audit, Approve, Redirect,
+// SoftDelete, Absorb and Deny. [Decision.Permits] is true only for Allow and
+// Audit.
 //
 // Other methods return facts of a policy:
 //
-//   - [Policy.Roots], [Policy.Tree]: which directories a sandbox mounts
+//   - [Policy.Roots], [Policy.Tree]: the directories that a sandbox mounts
 //   - [Policy.EnvFilter], [Policy.EnvInject], [Policy.Limits]: how commands start
-//   - [Policy.DeniedPrograms]: which programs are recognised by content
-//   - [Policy.Settings], [Policy.Unsupported]: what other parts must enforce
+//   - [Policy.DeniedPrograms]: the programs that are recognised by content
+//   - [Policy.Settings], [Policy.Unsupported]: what the caller must enforce
 //
-// [LoaderPayload], [Shebang] and [ShellCommands] read what a command is made of.
+// [LoaderPayload], [Shebang] and [ShellCommands] parse the parts of a command.
 //
-// The package is pure. It reads no files and makes no system call. A [Policy]
+// The package is pure. It reads no files and makes no system calls. A [Policy]
 // does not change and is safe for concurrent use.
 //
-// Evaluate calls the rules of one group (commands.go, files.go, network.go,
+// Evaluate calls the rules of one group (commands.go, file.go, network.go,
 // socket.go, signal.go). These call the matchers of their selectors (args.go,
 // payload.go, webpath.go, netaddr.go). explain.go and hint.go describe a
 // decision afterwards.
@@ -42,29 +59,29 @@ type Source struct {
 	Data []byte `json:"data"`
 }
 
-// Definition is what a policy consists of. [New] makes a [Policy] from it.
+// Definition is the content of a policy. [New] builds a [Policy] from it.
 type Definition struct {
 	Name, Description string
 	Sources           []Source          // the files, the main one first
 	Vars              map[string]string // values of ${NAME} in patterns
 	Rules             [GroupCount][]*Rule
-	Given             [GroupCount]bool // the group has a key in a file, maybe without rules
+	Given             [GroupCount]bool // a file has the group's key, possibly without rules
 	Defaults          Defaults
 	Env               EnvSettings // env_policy
 	Inject            map[string]Injection
 	Limits            Limits
 	Audit             AuditSettings
 	Approvals         Approvals
-	// Transparent are the names of programs whose payload, a command in their
-	// arguments, is evaluated too. See [DefaultTransparent].
+	// Transparent is the set of wrappers whose payload is evaluated too. A
+	// payload is a command in the arguments. See [DefaultTransparent].
 	Transparent map[string]bool
-	ExecFrom    []*glob.Glob // nil: programs run from everywhere
+	ExecFrom    []*glob.Glob // nil: programs may run from every directory
 	GitGuard    *Switch      // nil: not given
-	Settings    []Setting    // keys that other parts of the product enforce
+	Settings    []Setting    // keys that the caller enforces, see [Policy.Settings]
 }
 
 // Defaults are the effects of requests that no rule matches. A nil effect is
-// not given, and denies.
+// not set and denies.
 type Defaults struct {
 	Command    *Effect
 	FileRead   *Effect // read, list and stat
@@ -85,8 +102,8 @@ type Policy struct {
 	signals  signalRules
 }
 
-// New returns the policy of a definition. It keeps the definition and its
-// rules: the caller does not change them afterwards.
+// New returns the policy of a definition. The policy uses the definition and
+// its rules without copying them, so they must not be changed afterwards.
 func New(d Definition) *Policy {
 	if d.Vars == nil {
 		d.Vars = map[string]string{}
@@ -105,7 +122,7 @@ func New(d Definition) *Policy {
 	return p
 }
 
-// orDeny returns a default, or Deny where it is not given.
+// orDeny returns a default, or Deny if it is not set.
 func orDeny(e *Effect) Effect {
 	if e == nil {
 		return Deny
@@ -113,7 +130,8 @@ func orDeny(e *Effect) Effect {
 	return *e
 }
 
-// digest hashes the sources and variables, each with its length.
+// digest returns the hex SHA-256 of the sources and variables. Each is preceded
+// by its length.
 func digest(sources []Source, vars map[string]string) string {
 	h := sha256.New()
 	for _, s := range sources {
@@ -137,11 +155,11 @@ func hashText(h hash.Hash, s string) {
 // Name returns the policy's name.
 func (p *Policy) Name() string { return p.def.Name }
 
-// Description returns what the policy says it is for.
+// Description returns the policy's description.
 func (p *Policy) Description() string { return p.def.Description }
 
-// Digest returns the hex SHA-256 of the sources and variables. Two policies with
-// the same digest decide alike.
+// Digest returns the hex SHA-256 of the sources and variables. Policies with
+// the same digest make the same decisions.
 func (p *Policy) Digest() string { return p.digest }
 
 // Sources returns the files the policy was loaded from, the main one first.
@@ -150,8 +168,8 @@ func (p *Policy) Sources() []Source { return slices.Clone(p.def.Sources) }
 // Vars returns the variables the policy was loaded with.
 func (p *Policy) Vars() map[string]string { return maps.Clone(p.def.Vars) }
 
-// Rules returns the rules of one group in the order they are tried. The caller
-// does not change them.
+// Rules returns the rules of one group in evaluation order. The caller must not
+// change them.
 func (p *Policy) Rules(g Group) []*Rule {
 	if int(g) >= GroupCount {
 		return nil
@@ -181,8 +199,8 @@ func (p *Policy) Governs(g Group) bool {
 	}
 }
 
-// EnvFilter returns env_policy merged with a matched command rule, the stricter
-// of both. r may be nil. The caller does not change the result.
+// EnvFilter returns the stricter combination of env_policy and a matched
+// command rule. r may be nil. The caller must not change the result.
 func (p *Policy) EnvFilter(r *Rule) env.Filter {
 	if r == nil || r.Env == nil {
 		return p.def.Env.Filter
@@ -190,7 +208,7 @@ func (p *Policy) EnvFilter(r *Rule) env.Filter {
 	return r.filter
 }
 
-// EnvSettings returns env_policy as the files give it.
+// EnvSettings returns env_policy as written in the files.
 func (p *Policy) EnvSettings() EnvSettings { return p.def.Env }
 
 // EnvInject returns the policy's env_inject.
@@ -215,8 +233,8 @@ func (p *Policy) EnvNested() []string {
 	return out
 }
 
-// Limits returns resource_limits merged with a matched command rule, the
-// stricter of both. r may be nil.
+// Limits returns the stricter combination of resource_limits and a matched
+// command rule. r may be nil.
 func (p *Policy) Limits(r *Rule) Limits {
 	if r == nil || r.Limits == nil {
 		return p.def.Limits
@@ -227,15 +245,16 @@ func (p *Policy) Limits(r *Rule) Limits {
 // Audit returns what the audit log records.
 func (p *Policy) Audit() AuditSettings { return p.def.Audit }
 
-// Approvals returns how a person is asked.
+// Approvals returns the settings for approvals.
 func (p *Policy) Approvals() Approvals { return p.def.Approvals }
 
-// Transparent reports whether the payload of a wrapper is evaluated. name is
-// what [WrapperName] returns.
+// Transparent reports whether the payload of a wrapper is evaluated. name is a
+// result of [WrapperName].
 func (p *Policy) Transparent(name string) bool { return p.def.Transparent[name] }
 
-// ExecFrom returns the patterns of the only directories programs may run from,
-// or nil when the policy does not limit them. Evaluate enforces them.
+// ExecFrom returns the patterns of the only directories from which programs may
+// run. It returns nil if the policy does not limit them. Evaluate enforces
+// them.
 func (p *Policy) ExecFrom() []string {
 	var out []string
 	for _, g := range p.def.ExecFrom {
@@ -244,7 +263,7 @@ func (p *Policy) ExecFrom() []string {
 	return out
 }
 
-// GitGuard reports whether repositories are guarded, and where the policy says so.
+// GitGuard reports whether git_guard is on, and the position of the setting.
 func (p *Policy) GitGuard() (on bool, at Position) {
 	if p.def.GitGuard == nil {
 		return false, Position{}

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Severity is how bad a problem is.
+// Severity is the severity of a problem.
 type Severity uint8
 
-// The severities. Only errors stop a policy from loading.
+// The severities. A policy with an error does not load.
 const (
 	SeverityError Severity = iota
 	SeverityWarning
 )
 
-// String is "error" or "warning".
+// String returns "error" or "warning".
 func (s Severity) String() string {
 	if s == SeverityWarning {
 		return "warning"
@@ -23,16 +23,16 @@ func (s Severity) String() string {
 	return "error"
 }
 
-// Problem is one thing wrong with a policy file.
+// Problem is one error or warning about a policy file.
 type Problem struct {
 	Pos      Position `json:"pos"`
 	Severity Severity `json:"severity"`
 	Message  string   `json:"message"`
-	Hint     string   `json:"hint,omitempty"` // what to write instead, may be empty
-	Code     string   `json:"code,omitempty"` // of a warning: its kind, as "shadowed"
+	Hint     string   `json:"hint,omitempty"` // suggested correction, may be empty
+	Code     string   `json:"code,omitempty"` // kind of a warning, for example "shadowed"
 }
 
-// String is "file:line:column: message (hint)".
+// String returns "file:line:column: message (hint)".
 func (p Problem) String() string {
 	text := p.Pos.String() + ": " + p.Message
 	if p.Hint != "" {
@@ -41,10 +41,10 @@ func (p Problem) String() string {
 	return text
 }
 
-// Problems are all the problems of one load, in file order.
+// Problems are all problems of one load, in file order. It implements error.
 type Problems []Problem
 
-// Error lists the problems, one a line.
+// Error returns one line for each problem.
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
 	for i, p := range ps {
@@ -53,7 +53,8 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Sorted orders problems by file in order of appearance, line and column.
+// Sorted returns the problems ordered by file, line and column. Files keep the
+// order in which they first appear.
 func (ps Problems) Sorted() Problems {
 	order := map[string]int{}
 	for _, p := range ps {
@@ -74,14 +75,14 @@ func (ps Problems) Sorted() Problems {
 	return ps
 }
 
-// Position is a place in a policy file. Lines and columns count from 1.
+// Position is a position in a policy file. Lines and columns start at 1.
 type Position struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`
 	Column int    `json:"column"`
 }
 
-// String is "file:line:column", or "default" for the zero position.
+// String returns "file:line:column", or "default" for the zero value.
 func (p Position) String() string {
 	if p == (Position{}) {
 		return "default"

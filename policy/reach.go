@@ -1,56 +1,58 @@
 package policy
 
-// HostRequest asks whether a program may reach a host at all. A name is asked about
-// before its addresses and the port are known, an address before the first bytes of
-// the connection are.
+// HostRequest checks whether a program may reach a host at all. It is evaluated
+// early. For a name, addresses and port are not known yet. For an address, the
+// connection has sent no bytes yet.
 type HostRequest struct {
 	Host      Host
 	Names     []HostName // names that were resolved to the address; not used for a name
 	Port      int        // of an address
 	Binary    string     // path of the program that connects
-	Inspected bool       // a connection to the address itself is inspected whatever the rules say
+	Inspected bool       // connections to the address itself are inspected even if no rule needs it
 }
 
-// HostName is a name that was resolved to an address.
+// HostName is a name that resolved to an address.
 type HostName struct {
 	Name      string
-	Inspected bool // a connection by this name is inspected whatever the rules say
+	Inspected bool // connections by this name are inspected even if no rule needs it
 }
 
-// HostDecision is the answer to a [HostRequest].
+// HostDecision is the result of a [HostRequest].
 type HostDecision struct {
-	// Decision is that of the first name that is permitted, else of the address
-	// itself if that is permitted, else the first that a person must approve. If
-	// there is none it denies the host, whatever is sent on the connection.
+	// Decision is selected in this order: the first name that is allowed; the
+	// address itself if it is allowed; the first name or address that needs
+	// approval. If there is none, every connection to the host is denied,
+	// whatever it sends.
 	Decision
 	Diagnostic Diagnostic
-	Name       string   // the name that Decision is about; empty: the host as it was given
-	Names      []string // all names that permit the address
-	Direct     bool     // the address is permitted by itself
+	Name       string   // the name that Decision applies to; empty: the host as given
+	Names      []string // all names by which the address is allowed
+	Direct     bool     // the address itself is allowed
 	Inspected  bool     // a connection to the address itself is inspected
 }
 
 // Forbidden reports whether every connection to the host is denied.
 func (d *HostDecision) Forbidden() bool { return d.Effect == Deny }
 
-// EvaluateHost decides whether a program may reach a host. The name server and the
-// proxy ask it before they resolve a name, and the proxy and connect(2) before they
-// connect to an address. A name is permitted if some rule could permit a connection by that
-// name, and no rule denies everything about it first. A rule of networks alone
-// permits addresses, not the lookup of names.
+// EvaluateHost decides whether a program may reach a host. The name server and
+// the proxy call it before they resolve a name. The proxy and the handler of
+// connect(2) call it before a connection to an address. A name is allowed if a
+// rule could allow a connection by that name and no earlier rule denies
+// everything to it. A rule that has only networks allows addresses, but not the
+// lookup of names.
 func (p *Policy) EvaluateHost(q *HostRequest) HostDecision {
 	if !q.Host.addr.IsValid() {
 		d, diag := p.lookup(q.Host, q.Binary)
 		return HostDecision{Decision: d, Diagnostic: diag}
 	}
-	var first HostDecision // permitted or to be approved
+	var first HostDecision // allowed or needs approval
 	out := HostDecision{}
 	consider := func(name string, inspected bool) bool {
 		d, diag := p.evaluateAddress(q, name, inspected)
 		if d.Permits() && !first.Permits() || d.Effect == Approve && first.Effect == Deny {
 			first = HostDecision{Decision: d, Diagnostic: diag, Name: name}
 		}
-		out.Decision, out.Diagnostic = d, diag // the last is that of the address itself
+		out.Decision, out.Diagnostic = d, diag // the last one applies to the address itself
 		return d.Permits()
 	}
 	for _, n := range q.Names {
@@ -78,13 +80,12 @@ func (p *Policy) inspectsAddress(q *HostRequest, name string) bool {
 	return p.Inspects(q.connection(name))
 }
 
-// connection is a TCP connection to the address, by a name.
+// connection returns the request of a TCP connection to the address by a name.
 func (q *HostRequest) connection(name string) *NetworkRequest {
 	return &NetworkRequest{Domain: name, Addr: q.Host.addr, Port: q.Port, Protocol: "tcp", Binary: q.Binary}
 }
 
-// lookup decides whether a name may be resolved. Approve means that a person
-// decides.
+// lookup decides whether a name may be resolved. It can return Approve.
 func (p *Policy) lookup(name Host, binary string) (Decision, Diagnostic) {
 	q := &NetworkRequest{Domain: name.name, Binary: binary}
 	if name.name == "" {

@@ -1,6 +1,6 @@
 package policy
 
-// ruled is the decision of a rule that does not deny.
+// ruled returns the decision of a rule that does not deny.
 func (p *Policy) ruled(q *NetworkRequest, rule *Rule) (Decision, Diagnostic) {
 	d := Decision{Effect: rule.Effect, Rule: rule}
 	if !d.Permits() {
@@ -9,8 +9,8 @@ func (p *Policy) ruled(q *NetworkRequest, rule *Rule) (Decision, Diagnostic) {
 	return d, Diagnostic{Rule: rule.Name, Pos: rule.Pos, Message: rule.Message}
 }
 
-// Inspects reports whether decisions about a connection depend on its HTTP
-// requests: the proxy must then inspect them. It ignores the Method and Path of q.
+// Inspects reports whether decisions on a connection depend on its HTTP
+// requests. The proxy must then inspect them. Method and Path of q are ignored.
 func (p *Policy) Inspects(q *NetworkRequest) bool {
 	to, why := q.destination()
 	if why.text != "" {
@@ -38,7 +38,7 @@ func (n *networkRules) inspects(to destination) bool {
 	return false
 }
 
-// InspectsAny reports whether a rule of the policy is about HTTP requests.
+// InspectsAny reports whether any rule has conditions on HTTP requests.
 func (p *Policy) InspectsAny() bool {
 	for _, rule := range p.network.rules {
 		if len(rule.Network.Methods) > 0 || len(rule.Network.Paths) > 0 {

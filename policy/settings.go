@@ -8,23 +8,25 @@ import (
 	"agentsh/policy/glob"
 )
 
-// Switch is a key of a file that is true or false.
+// Switch is a boolean key of a file with its position.
 type Switch struct {
 	On  bool
 	Pos Position
 }
 
-// EnvSettings are env_policy, or the env_* keys of a command rule.
+// EnvSettings are env_policy, or the env_* keys of a command rule. Filter has
+// their values.
 type EnvSettings struct {
 	Filter      env.Filter
 	Allow, Deny []*glob.Glob // the patterns of Filter
-	HasAllow    bool         // Filter.Allow is given, maybe empty
+	HasAllow    bool         // Filter.Allow is set, possibly empty
 	HasMaxBytes bool         // Filter.MaxBytes is given
 	HasMaxKeys  bool         // Filter.MaxKeys is given
 	Given       bool         // any of the keys is given
 }
 
-// mergeFilter returns the stricter of env_policy and a rule's env_*.
+// mergeFilter returns the stricter combination of env_policy and a rule's env_*
+// keys.
 func mergeFilter(all, rule *EnvSettings) env.Filter {
 	f := env.Filter{
 		Allow:    all.Filter.Allow,
@@ -41,9 +43,9 @@ func mergeFilter(all, rule *EnvSettings) env.Filter {
 	return f
 }
 
-// intersect returns patterns for the names that both lists match. Where two
-// patterns overlap and neither contains the other, it leaves out the names in
-// both, which is the strict side.
+// intersect returns patterns that match the names matched by both lists. If two
+// patterns overlap and neither contains the other, names in both are omitted.
+// That is the strict result.
 func intersect(a, b []*glob.Glob) []string {
 	out := []string{}
 	for _, x := range a {
@@ -60,7 +62,7 @@ func intersect(a, b []*glob.Glob) []string {
 	return slices.Compact(out)
 }
 
-// stricter returns the smaller of two limits. 0 is no limit.
+// stricter returns the smaller of two limits. 0 means no limit.
 func stricter[T int | int64 | time.Duration](a, b T) T {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -71,8 +73,8 @@ func stricter[T int | int64 | time.Duration](a, b T) T {
 // Injection is one variable of env_inject.
 type Injection struct {
 	Value string
-	// Nested: the variable is restored at every execve below the command, not
-	// only set when the command starts.
+	// Nested restores the variable at every execve below the command. Otherwise
+	// it is only set when the command starts.
 	Nested bool
 }
 
@@ -93,7 +95,7 @@ type Limits struct {
 	SwapBytes      int64
 }
 
-// stricter returns the smaller of both, limit by limit.
+// stricter returns the smaller value of each limit.
 func (l Limits) stricter(b *Limits) Limits {
 	l.MemoryBytes = stricter(l.MemoryBytes, b.MemoryBytes)
 	l.CPUPercent = stricter(l.CPUPercent, b.CPUPercent)
@@ -112,16 +114,16 @@ func (l Limits) stricter(b *Limits) Limits {
 	return l
 }
 
-// Approvals say how a person is asked. The zero value asks nobody, so that
-// decision: approve denies.
+// Approvals are the settings for approvals by a person. With the zero value
+// nobody is asked, and decision: approve denies.
 type Approvals struct {
 	Via     string        // tty, channel, command; empty: not given
 	Command []string      // the program that asks, when Via is command
 	Timeout time.Duration // 0: not given
 }
 
-// AuditSettings say what the audit log records in addition to denials,
-// approvals and audited requests, which it always records.
+// AuditSettings select what the audit log records. Denials, approvals and
+// audited requests are always recorded.
 type AuditSettings struct {
 	LogAllowed         bool // also programs that were allowed
 	Redact             bool // arguments and paths are recorded as digests
@@ -131,18 +133,19 @@ type AuditSettings struct {
 	RetentionDays      int // 0: events are never deleted
 }
 
-// Setting is a key of a file that another part of the product enforces. A part
-// that does not support a key must refuse the policy: see [Policy.Unsupported].
+// Setting is a key of a file that the caller of this package must enforce. A
+// caller that does not support a key must reject the policy: see
+// [Policy.Unsupported].
 type Setting struct {
 	Key string // for example "resource_limits.pids_max" or "signal_rules"
 	Pos Position
 }
 
-// Settings returns what other parts of the product enforce:
+// Settings returns the keys that the caller must enforce:
 //
-//   - the keys of resource_limits, also those of a command rule
+//   - the keys of resource_limits, and those of command rules
 //   - the keys of approvals and audit
-//   - exec_from, and git_guard where it is on
+//   - exec_from, and git_guard if it is on
 //   - GROUP_rules for each group with rules or a default
 //   - command_rules.redirect_to, signal_rules.redirect_to, signal_rules.absorb,
 //     signal_rules.fallback
@@ -176,7 +179,7 @@ func (p *Policy) Settings() []Setting {
 	return out
 }
 
-// top returns the beginning of the main file.
+// top returns the position of the beginning of the main file.
 func (p *Policy) top() Position {
 	if len(p.def.Sources) == 0 {
 		return Position{}
@@ -185,8 +188,8 @@ func (p *Policy) top() Position {
 }
 
 // Unsupported returns a problem for each of [Policy.Settings] for which reason
-// returns an error. A supervisor does not start with any of them, so that
-// nothing in a file is ignored.
+// returns an error. A supervisor must not start with any of them, because a key
+// would be ignored.
 func (p *Policy) Unsupported(reason func(key string) error) Problems {
 	var out Problems
 	for _, s := range p.Settings() {

@@ -5,27 +5,28 @@ import (
 	"errors"
 )
 
-// ShebangSize is how many bytes of a file the kernel looks at to find out what
-// it is. See BINPRM_BUF_SIZE in linux/binfmts.h.
+// ShebangSize is the number of bytes that the kernel reads to detect the format
+// of a file. See BINPRM_BUF_SIZE in linux/binfmts.h.
 const ShebangSize = 256
 
-// MaxInterpreters is how many interpreters deep the kernel follows scripts
-// before execve fails with ELOOP. See exec_binprm in fs/exec.c.
+// MaxInterpreters is the maximum number of nested interpreters of a script.
+// Beyond it, execve fails with ELOOP. See exec_binprm in fs/exec.c.
 const MaxInterpreters = 5
 
-// ErrScriptLine says that a file begins with #! but that the kernel does not
-// take it for a script: execve fails with ENOEXEC.
+// ErrScriptLine is returned for a file that begins with #! but that the kernel
+// does not accept as a script. execve fails with ENOEXEC.
 var ErrScriptLine = errors.New("its #! line names no interpreter")
 
-// Script is the first line of a script.
+// Script is the parsed first line of a script.
 type Script struct {
-	Interpreter string // empty where a NUL stands for the name: execve then fails
-	Argument    string // all that follows, with its inner blanks; empty: none
+	Interpreter string // empty if a NUL precedes the name: execve then fails
+	Argument    string // the rest of the line, with its inner blanks; empty: none
 }
 
-// Shebang reads the first line of a script as the kernel does, from the first
-// [ShebangSize] bytes of its file or all there are. It is nil for a file that
-// is not a script. See load_script in fs/binfmt_script.c.
+// Shebang parses the first line of a script as the kernel does. head has the
+// first [ShebangSize] bytes of the file, or the whole file. The result is nil
+// for a file that is not a script. The error is [ErrScriptLine]. See
+// load_script in fs/binfmt_script.c.
 func Shebang(head []byte) (*Script, error) {
 	if !bytes.HasPrefix(head, []byte("#!")) {
 		return nil, nil
@@ -34,8 +35,8 @@ func Shebang(head []byte) (*Script, error) {
 	copy(buf, head)
 	line, _, whole := bytes.Cut(buf[2:], []byte("\n"))
 	if !whole {
-		// Without an end within the buffer the name may be cut, unless
-		// something ends it.
+		// If the line does not end within the buffer, the name may be
+		// truncated, unless a blank ends it.
 		name := bytes.TrimLeft(line, " \t")
 		if !bytes.ContainsAny(name, " \t\x00") {
 			return nil, ErrScriptLine

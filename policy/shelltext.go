@@ -11,17 +11,17 @@ import (
 // MaxShellText is the longest text [ShellCommands] parses, in bytes.
 const MaxShellText = 16 << 10
 
-// ShellCommand is one simple command of a shell text.
+// ShellCommand is one simple command of a shell script.
 type ShellCommand struct {
-	Argv  []string // words; one the shell would have to compute is shown as it is written
+	Argv  []string // words; a word that the shell would expand is kept as written
 	Known []bool   // whether the word of that index is a literal
 	Line  int      // from 1
 }
 
-// ShellCommands lists the commands a shell text names, for explanations and
-// tests. It decides nothing: a text can compute the names of programs, and
-// each program a shell starts is evaluated when it starts. The error says where
-// the text cannot be parsed.
+// ShellCommands returns the commands that a shell script names, for
+// explanations and tests. It makes no decision, because a script can compute
+// program names. Each program that a shell starts is evaluated at its exec. The
+// error has the position of a syntax error.
 func ShellCommands(text string) ([]ShellCommand, error) {
 	if len(text) > MaxShellText {
 		return nil, fmt.Errorf("text is %d bytes long, the most is %d", len(text), MaxShellText)
@@ -53,7 +53,7 @@ func ShellCommands(text string) ([]ShellCommand, error) {
 	return out, nil
 }
 
-// nesting is a bound of how deep the text can nest.
+// nesting returns an upper bound of the nesting depth of the text.
 func nesting(text string) int {
 	depth, most := 0, 0
 	for i := 0; i < len(text); i++ {
@@ -68,7 +68,7 @@ func nesting(text string) int {
 	return most
 }
 
-// literalWord is the text of a word the shell would not change.
+// literalWord returns the text of a word that the shell would not expand.
 func literalWord(w *syntax.Word) (string, bool) {
 	var b strings.Builder
 	for i, part := range w.Parts {
@@ -99,8 +99,8 @@ func literalWord(w *syntax.Word) (string, bool) {
 	return b.String(), true
 }
 
-// unescape takes the backslashes out of an unquoted literal; false when it
-// contains something the shell would expand.
+// unescape removes the backslashes from an unquoted literal. It returns false
+// if the literal contains something that the shell would expand.
 func unescape(text string, first bool) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -119,8 +119,7 @@ func unescape(text string, first bool) (string, bool) {
 	return b.String(), true
 }
 
-// unescapeQuoted takes out the backslashes that mean something in double
-// quotes.
+// unescapeQuoted removes the backslashes that are escapes within double quotes.
 func unescapeQuoted(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

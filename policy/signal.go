@@ -8,7 +8,7 @@ import (
 	"agentsh/policy/glob"
 )
 
-// signalRules decide signal requests.
+// signalRules evaluates signal requests.
 type signalRules struct {
 	rules []*Rule
 	other Effect // where no rule matches
@@ -29,9 +29,9 @@ func (s *signalRules) decide(q *SignalRequest) (Decision, reason) {
 	return Decision{Effect: s.other}, reason{}
 }
 
-// SignalSelector is what a signal rule matches.
+// SignalSelector has the conditions of a signal rule.
 type SignalSelector struct {
-	Signals        uint64 // bit n: signal n; bit 0 is the check for existence
+	Signals        uint64 // bit n: signal n; bit 0: the check for existence
 	Target         string
 	Program        *glob.Glob
 	MinPID, MaxPID int
@@ -58,12 +58,12 @@ var signalGroups = map[string]uint64{
 	"@all":    ^uint64(0),
 }
 
-// realtimeBits are the real-time signals, 32 to 64; 64 shares no bit since
-// signal numbers are stored less one above 31.
+// realtimeBits are the real-time signals 32 to 64. Numbers above 32 are stored
+// minus one, so that 64 fits.
 const realtimeBits uint64 = 0xffffffff << 32
 
-// signalBit is the bit of one signal number, 0 to 64. Number 32, which the C
-// library keeps to itself, shares its bit with 33.
+// signalBit returns the bit of a signal number from 0 to 64. Number 32, which
+// the C library reserves, shares its bit with 33.
 func signalBit(n int) uint64 {
 	if n > 32 {
 		n--
@@ -79,7 +79,7 @@ func signalBits(numbers ...int) uint64 {
 	return bits
 }
 
-// signalName is "SIGKILL", "SIGRTMIN+2" or the number.
+// signalName returns "SIGKILL", "SIGRTMIN+2" or the number.
 func signalName(n int) string {
 	if n > 0 && n < len(signalNames) {
 		return "SIG" + signalNames[n]
@@ -90,8 +90,8 @@ func signalName(n int) string {
 	return strconv.Itoa(n)
 }
 
-// ParseSignal reads a signal name, with or without SIG, or a number from 0 to
-// 64. Case does not matter.
+// ParseSignal parses a signal name, with or without SIG, or a number from 0 to
+// 64. Case is ignored. ok is false for anything else.
 func ParseSignal(word string) (int, bool) {
 	if n, err := strconv.Atoi(word); err == nil {
 		return n, n >= 0 && n <= maxSignal
@@ -112,7 +112,7 @@ func ParseSignal(word string) (int, bool) {
 	return 0, false
 }
 
-// ParseSignals reads a signal, as [ParseSignal] does, or one of the groups @fatal,
+// ParseSignals parses a signal like [ParseSignal], or one of the groups @fatal,
 // @job, @reload, @ignore and @all. The result is a set for
 // [SignalSelector.Signals].
 func ParseSignals(word string) (set uint64, ok bool) {
@@ -126,7 +126,7 @@ func ParseSignals(word string) (set uint64, ok bool) {
 	return signalBit(n), true
 }
 
-// realtime reads what follows RTMIN or RTMAX.
+// realtime parses the part after RTMIN or RTMAX.
 func realtime(rest, sign string, from, step int) (int, bool) {
 	if rest == "" {
 		return from, true
@@ -136,7 +136,7 @@ func realtime(rest, sign string, from, step int) (int, bool) {
 	return from + step*n, ok && err == nil && n >= 0 && n <= 30
 }
 
-// SignalWords returns the names that [ParseSignals] reads, without numbers.
+// SignalWords returns the names that [ParseSignals] accepts, without numbers.
 func SignalWords() []string {
 	words := []string{"@fatal", "@job", "@reload", "@ignore", "@all"}
 	for _, n := range signalNames[1:] {
@@ -145,16 +145,15 @@ func SignalWords() []string {
 	return words
 }
 
-// targetsOf lists, for each type of target in a rule, the words of a request it
-// is about.
+// targetsOf lists the targets of a request for each target type of a rule.
 var targetsOf = map[string][]string{
 	"self": {"self"}, "children": {"children"}, "descendants": {"children", "descendants"}, "siblings": {"siblings"},
 	"session": {"self", "children", "descendants", "siblings", "session", "parent"},
 	"parent":  {"parent"}, "external": {"external", "system"}, "system": {"system"},
 }
 
-// about reports whether the rule can be about a signal to a target of a kind,
-// and whether it is about each of them.
+// about checks a rule against a signal and a kind of target. some reports
+// whether the rule can match such a target, all whether it matches every one.
 func (m *SignalSelector) about(number int, target string) (some, all bool) {
 	if m.Signals&signalBit(number) == 0 {
 		return false, false
@@ -167,9 +166,10 @@ func (m *SignalSelector) about(number int, target string) (some, all bool) {
 	return some, some && m.Program == nil
 }
 
-// AllowsSignal reports whether a signal to a target of a kind, a name of
-// [SignalRequest], is allowed without a record, whatever the processes are. If it
-// is not, rule is the first that can decide otherwise; nil: the default does.
+// AllowsSignal reports whether a signal to a kind of target is allowed without
+// a record, whichever the processes are. target is a value of
+// SignalRequest.Target. If the result is false, rule is the first rule that can
+// decide otherwise. A nil rule means the default.
 func (p *Policy) AllowsSignal(number int, target string) (allowed bool, rule *Rule) {
 	if number < 0 || number > maxSignal || targetsOf[target] == nil {
 		return false, nil
@@ -186,7 +186,7 @@ func (p *Policy) AllowsSignal(number int, target string) (allowed bool, rule *Ru
 	return p.signals.other == Allow, nil
 }
 
-// matches reports whether the rule is about the request.
+// matches reports whether the rule matches the request.
 func (m *SignalSelector) matches(q *SignalRequest) bool {
 	if q.Signal < 0 || q.Signal > maxSignal || m.Signals&signalBit(q.Signal) == 0 {
 		return false

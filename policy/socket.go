@@ -2,7 +2,7 @@ package policy
 
 import "agentsh/policy/glob"
 
-// socketRules decide Unix socket requests.
+// socketRules evaluates Unix socket requests.
 type socketRules struct {
 	rules    []*Rule
 	paths    *glob.Set // absolute paths
@@ -41,22 +41,22 @@ func (s *socketRules) decide(q *UnixSocketRequest) (Decision, reason) {
 	return Decision{Effect: s.other}, reason{}
 }
 
-// SocketSelector is what a Unix socket rule matches.
+// SocketSelector has the conditions of a Unix socket rule.
 type SocketSelector struct {
 	Paths    []*glob.Glob // absolute paths
 	Abstract []*glob.Glob // names with their @
 	Ops      uint8        // bits by SocketOps
 }
 
-// SocketOps are the operations on Unix sockets. Bit n of [SocketSelector.Ops] is
-// the n-th.
+// SocketOps lists the operations on Unix sockets. Bit n of [SocketSelector.Ops]
+// is operation n.
 var SocketOps = []string{"connect", "bind", "listen", "sendto"}
 
 // AllSocketOps is the set of every operation of [SocketOps].
 const AllSocketOps = 1<<4 - 1
 
-// governs reports whether the rule is about an operation. An unknown one
-// matches rules that refuse and none that permits.
+// governs reports whether the rule applies to an operation. An unknown
+// operation matches deny rules and no allow rule.
 func (s *SocketSelector) governs(op string, effect Effect) bool {
 	for i, w := range SocketOps {
 		if w == op {

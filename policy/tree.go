@@ -7,8 +7,8 @@ import (
 	"agentsh/policy/glob"
 )
 
-// Roots are the literal prefixes of the file rules that do anything but deny,
-// sorted: the directories and files a sandbox has to show.
+// Roots returns the literal prefixes of the file rules that do not deny,
+// sorted. A sandbox has to show these directories and files.
 func (p *Policy) Roots() []string {
 	var out []string
 	for _, rule := range p.files.rules {
@@ -23,11 +23,12 @@ func (p *Policy) Roots() []string {
 	return slices.Compact(out)
 }
 
-// Concerns reports whether rule is a file rule that speaks of one of the operations.
+// Concerns reports whether rule is a file rule for at least one of the
+// operations.
 func (rule *Rule) Concerns(ops FileOp) bool { return rule.File != nil && rule.File.Ops&ops != 0 }
 
-// PathsBelow are the patterns of a file rule, variables expanded, that match
-// something at or below a directory.
+// PathsBelow returns the patterns of a file rule that match something at or
+// below a directory. Variables are expanded.
 func (rule *Rule) PathsBelow(dir string) []string {
 	var out []string
 	for _, g := range rule.File.Paths {
@@ -38,9 +39,10 @@ func (rule *Rule) PathsBelow(dir string) []string {
 	return out
 }
 
-// EvaluateBelow is Evaluate by those patterns alone that name dir, such as
-// dir/** and dir/a, and not by those that match it among others, such as **/a.
-// ok is false when none of them says anything: no default does.
+// EvaluateBelow is like [Policy.Evaluate], but uses only patterns that name
+// dir, such as dir/** and dir/a. It ignores patterns that match it among
+// others, such as **/a. It applies no default: ok is false if no pattern
+// matches.
 func (p *Policy) EvaluateBelow(dir string, q *FileRequest) (d Decision, why Diagnostic, ok bool) {
 	for _, rule := range p.files.rules {
 		if rule.File.Ops&q.Op == 0 {
@@ -56,16 +58,16 @@ func (p *Policy) EvaluateBelow(dir string, q *FileRequest) (d Decision, why Diag
 	return Decision{}, Diagnostic{}, false
 }
 
-// TreeVerdict is how a policy treats a directory tree.
+// TreeVerdict is the result of [Policy.Tree] for a directory tree.
 type TreeVerdict struct {
-	Uniform bool     // every path at or below the root gets Effect
-	Effect  Effect   // of a path that no exception covers
-	Except  []string // literal prefixes at or below the root where it may differ
+	Uniform bool     // every path at or below the root has Effect
+	Effect  Effect   // of a path that is below no exception
+	Except  []string // literal prefixes at or below the root where the effect may differ
 }
 
-// Tree says whether every path at or below root gets the same effect for every
-// operation in ops, and which parts of the tree may not. root is a clean
-// absolute path. The answer is never Uniform where a rule could differ.
+// Tree reports whether every path at or below root has the same effect for
+// every operation in ops, and which parts may differ. root is a clean absolute
+// path. The result is Uniform only if no rule can differ.
 func (p *Policy) Tree(root string, ops FileOp) TreeVerdict {
 	v := TreeVerdict{Effect: Allow}
 	first := true
@@ -76,7 +78,7 @@ func (p *Policy) Tree(root string, ops FileOp) TreeVerdict {
 		}
 		effect, except := p.files.tree(root, op)
 		if !first && effect != v.Effect {
-			// The operations differ as a whole: the tree is no unit.
+			// The operations have different effects in the whole tree.
 			except = append(except, root)
 			if strictness[v.Effect] < strictness[effect] {
 				effect = v.Effect
@@ -95,9 +97,9 @@ func (p *Policy) Tree(root string, ops FileOp) TreeVerdict {
 	return v
 }
 
-// Splitters are the file rules that keep the tree at root from being allowed or
-// denied as a whole for each of ops: those that decide inside it, and those whose
-// effect is neither.
+// Splitters returns the file rules because of which the tree at root is not
+// allowed or denied as a whole for each of ops. These rules match inside the
+// tree, or have an effect other than allow and deny.
 func (p *Policy) Splitters(root string, ops FileOp) []*Rule {
 	var out []*Rule
 	for _, rule := range p.files.rules {
@@ -113,7 +115,7 @@ func (p *Policy) Splitters(root string, ops FileOp) []*Rule {
 	return out
 }
 
-// treeOf is Tree for one operation.
+// tree is [Policy.Tree] for one operation.
 func (f *fileRules) tree(root string, op FileOp) (Effect, []string) {
 	type part struct {
 		prefix string

@@ -9,22 +9,22 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// webPath is the path of an HTTP request with the ways in which servers read
-// it. A rule that permits must match every strict reading. A rule that refuses
-// matches if one reading of either kind does, with letters of either case.
+// webPath is the path of an HTTP request with all its possible interpretations
+// by servers, the readings. An allow rule must match every strict reading. A
+// deny rule matches if it matches one reading of any kind, ignoring case.
 type webPath struct {
-	given    string // percent-decoded once: what rules and messages speak of
+	given    string // percent-decoded once, as in rules and messages
 	lower    string // given in lower case
 	readings []reading
-	// unclear says that no list of readings is certain to be complete: the path
-	// is no text, or nests more encodings than servers undo.
+	// unclear is set if the list of readings may be incomplete: the path is not
+	// valid text, or it nests more encodings than servers decode.
 	unclear bool
 }
 
-// reading is one way in which a server may read a path.
+// reading is one interpretation of a path by a server.
 type reading struct {
 	text, lower string
-	loose       bool // considered by rules that refuse only
+	loose       bool // for deny rules only
 }
 
 const (
@@ -33,16 +33,22 @@ const (
 )
 
 // readPath lists the readings of the path of an HTTP request. target is as the
-// client wrote it; its query is not looked at.
+// client wrote it. Its query is ignored.
 //
-// The readings are every result of these steps, in any order and number:
-// percent-decoding, a backslash becomes a slash, several slashes become one, dot
-// segments are resolved, matrix parameters are cut (to the next slash, or to the
-// end), an encoded ? or # ends the path, compatibility characters of Unicode
-// become ASCII. Rules that refuse also look at the path as it was written, and
-// without dots, spaces and slashes at the end of segments.
+// The readings are all results of these steps, in any order and number:
 //
-// It fails for what is no path of a request.
+//   - percent-decoding
+//   - a backslash becomes a slash
+//   - several slashes become one
+//   - dot segments are resolved
+//   - matrix parameters are removed, up to the next slash or up to the end
+//   - an encoded ? or # ends the path
+//   - compatibility characters of Unicode become ASCII
+//
+// Deny rules also check the path as written, and without dots, spaces and
+// slashes at the end of segments.
+//
+// ok is false if target is not a path of a request.
 func readPath(target string) (webPath, bool) {
 	if at := strings.IndexAny(target, "?#"); at >= 0 {
 		target = target[:at]
@@ -68,7 +74,7 @@ func readPath(target string) (webPath, bool) {
 	return p, true
 }
 
-// singleReading reports paths that every server reads as they are written.
+// singleReading reports whether every server reads a path exactly as written.
 func singleReading(path string) bool {
 	for i := 0; i < len(path); i++ {
 		switch c := path[i]; {
@@ -83,8 +89,8 @@ func singleReading(path string) bool {
 	return true
 }
 
-// decodePath undoes percent-encoding once, and leaves a percent sign that
-// encodes nothing. It fails for what is no text.
+// decodePath decodes percent-encoding once. A percent sign that encodes nothing
+// stays. It returns false if the result is not valid text.
 func decodePath(path string) (string, bool) {
 	var out strings.Builder
 	for i := 0; i < len(path); i++ {
@@ -97,7 +103,7 @@ func decodePath(path string) (string, bool) {
 		case ok:
 			out.WriteByte(c)
 			i += 2
-		case i+5 < len(path) && path[i+1]|0x20 == 'u' && isHex(path[i+2:i+6]): // as old versions of IIS decode
+		case i+5 < len(path) && path[i+1]|0x20 == 'u' && isHex(path[i+2:i+6]): // decoded by old versions of IIS
 			return path, false
 		default:
 			out.WriteByte('%')
@@ -115,7 +121,7 @@ func decodePath(path string) (string, bool) {
 	return decoded, true
 }
 
-// hexByte reads two hexadecimal digits.
+// hexByte parses two hexadecimal digits.
 func hexByte(s string) (byte, bool) {
 	if len(s) < 2 || !isHex(s[:2]) {
 		return 0, false
@@ -126,13 +132,13 @@ func hexByte(s string) (byte, bool) {
 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdefABCDEF") == "" }
 
-// pending is a reading whose own readings are still to be found.
+// pending is a reading whose further readings are not computed yet.
 type pending struct {
 	text    string
 	decodes int
 }
 
-// expand adds the readings that follow from one.
+// expand adds the readings that follow from one reading.
 func (p *webPath) expand(from string, decodes int, loose bool) {
 	known := map[string]bool{p.given: true}
 	for _, r := range p.readings {
@@ -151,7 +157,7 @@ func (p *webPath) expand(from string, decodes int, loose bool) {
 		p.readings = append(p.readings, reading{text: text, lower: strings.ToLower(text), loose: loose})
 	}
 	add(from, decodes)
-	if loose { // what follows from the strict readings by loose steps
+	if loose { // readings that follow from the strict ones by loose steps
 		queue = append(queue, pending{p.given, 1})
 		for _, r := range p.readings {
 			queue = append(queue, pending{r.text, 1})
@@ -200,8 +206,8 @@ func mergeSlashes(s string) string {
 	return s
 }
 
-// resolveDots removes dot segments as RFC 3986 section 5.2.4 does: empty
-// segments stay.
+// resolveDots removes dot segments as in RFC 3986 section 5.2.4. Empty segments
+// stay.
 func resolveDots(s string) string {
 	if !strings.Contains(s, "/.") {
 		return s
@@ -236,7 +242,8 @@ func cutParameters(s string) string {
 	return strings.Join(segments, "/")
 }
 
-// foldWidth replaces characters that stand for ASCII, as full-width ones do.
+// foldWidth replaces compatibility characters by ASCII, for example full-width
+// ones.
 func foldWidth(s string) string {
 	for i := 0; i < len(s); i++ {
 		if s[i] >= utf8.RuneSelf {
@@ -246,8 +253,8 @@ func foldWidth(s string) string {
 	return s
 }
 
-// trimSegments removes dots and spaces at the end of segments, which Windows
-// ignores.
+// trimSegments removes dots and spaces at the end of segments. Windows ignores
+// them.
 func trimSegments(s string) string {
 	segments := strings.Split(s, "/")
 	for i, segment := range segments {
@@ -256,8 +263,8 @@ func trimSegments(s string) string {
 	return strings.Join(segments, "/")
 }
 
-// permitsPath reports whether a rule that permits matches a path: every strict
-// reading of it matches one of the patterns.
+// permitsPath reports whether an allow rule matches a path. Every strict
+// reading must match one of the patterns.
 func (m *NetworkSelector) permitsPath(p *webPath) bool {
 	if p.unclear || !m.matchesPath(p.given) {
 		return false
@@ -279,8 +286,8 @@ func (m *NetworkSelector) matchesPath(text string) bool {
 	return false
 }
 
-// refusesPath reports whether a rule that refuses matches a path, and the
-// reading that does, unless that is the path as it was given.
+// refusesPath reports whether a deny rule matches a path. It also returns the
+// matching reading, unless that is the path as given.
 func (m *NetworkSelector) refusesPath(p *webPath) (string, bool) {
 	switch {
 	case p.unclear:
@@ -313,8 +320,8 @@ func (m *NetworkSelector) matchesFolded(text, lower string) bool {
 	return false
 }
 
-// ValidMethod reports whether a method is written as servers expect it: a token
-// (RFC 9110 section 5.6.2) without small letters.
+// ValidMethod reports whether a method has the form that servers expect: a
+// token (RFC 9110 section 5.6.2) without lower-case letters.
 func ValidMethod(method string) bool {
 	if method == "" || len(method) > 64 {
 		return false

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// Payload is a command inside the arguments of another.
+// Payload is a command in the arguments of another command.
 type Payload struct {
-	Program string   // as it is named: a bare name or a path
+	Program string   // as written: a bare name or a path
 	Argv    []string // its argument vector, Argv[0] included
-	// InProcess says that the wrapper runs the payload without an execve of
-	// its own: a dynamic loader, or an applet of a multi-call program.
+	// InProcess is set if the wrapper runs the payload without a separate
+	// execve: a dynamic loader, or an applet of a multi-call program.
 	InProcess bool
-	// Applet says that Program names an applet, not a file.
+	// Applet is set if Program is the name of an applet, not of a file.
 	Applet bool
 }
 
-// wrapper is the option grammar of a program that runs another.
+// wrapper is the option grammar of a program that runs another program.
 type wrapper struct {
 	flags    string   // letters without a value
 	valued   string   // letters with one
@@ -25,8 +25,8 @@ type wrapper struct {
 	skip     int      // operands before the payload
 	assigns  bool     // NAME=value operands come first
 	split    bool     // -S and --split-string hold more words
-	numbers  bool     // -5 is an option
-	loose    bool     // the grammar is not known: skip whatever begins with a dash
+	numbers  bool     // -NUMBER is an option
+	loose    bool     // unknown grammar: skip every argument that begins with a dash
 }
 
 const (
@@ -34,13 +34,12 @@ const (
 	LoaderWrapper = "ld-linux"
 	// MultiCallWrapper is the name of every multi-call program, see [WrapperName].
 	MultiCallWrapper = "busybox"
-	// maxPayloads is how deep wrappers may nest before their payload counts
-	// as not followed.
+	// maxPayloads is the maximum nesting of wrappers. Deeper payloads count as
+	// not followed.
 	maxPayloads = 16
 )
 
-// wrappers is the built-in table. The loader and busybox have readers of their
-// own.
+// wrappers is the built-in table. The loader and busybox have separate parsers.
 var wrappers = map[string]*wrapper{
 	"env":     {flags: "i0v", valued: "uCa", long: []string{"--unset", "--chdir", "--argv0"}, assigns: true, split: true},
 	"nice":    {valued: "n", long: []string{"--adjustment"}, numbers: true},
@@ -81,8 +80,9 @@ var wrappers = map[string]*wrapper{
 
 var anyWrapper = &wrapper{loose: true, assigns: true}
 
-// WrapperName returns the name a program has in the table of wrappers: its base
-// name, or that of its family.
+// WrapperName returns the name of a program in the table of wrappers. It is the
+// base name, or the name of the program's family: [LoaderWrapper] or
+// [MultiCallWrapper].
 func WrapperName(program string) string {
 	name := base(program)
 	switch {
@@ -96,8 +96,8 @@ func WrapperName(program string) string {
 	return name
 }
 
-// isLoader reports the base names of dynamic loaders: ld-linux-x86-64.so.2,
-// ld-musl-aarch64.so.1, ld-2.31.so, ld64.so.2, ld.so.
+// isLoader reports whether a base name is that of a dynamic loader:
+// ld-linux-x86-64.so.2, ld-musl-aarch64.so.1, ld-2.31.so, ld64.so.2, ld.so.
 func isLoader(name string) bool {
 	if !strings.HasPrefix(name, "ld") || !strings.Contains(name, ".so") {
 		return false
@@ -108,14 +108,15 @@ func isLoader(name string) bool {
 
 var errNotFollowed = errors.New("its arguments cannot be followed to the program they run")
 
-// LoaderPayload returns the program that a dynamic loader with these arguments
-// runs, Program being empty when it runs none. Argv[0] is what --argv0 makes it.
-// The error says that the arguments cannot be followed. See ld.so(8).
+// LoaderPayload returns the program that a dynamic loader runs with these
+// arguments. Program is empty if it runs none. Argv[0] follows the option
+// --argv0. The error says why the arguments cannot be parsed. See ld.so(8).
 func LoaderPayload(argv []string) (Payload, error) { return unwrap(LoaderWrapper, argv) }
 
-// payloads returns the commands named in the arguments of a wrapper, outermost
-// first: of "nice env -i kill 1" those are "env -i kill 1" and "kill 1". known
-// says which names wrap. The error says that the arguments cannot be followed.
+// payloads returns the commands in the arguments of a wrapper, outermost first.
+// For "nice env -i kill 1" these are "env -i kill 1" and "kill 1". known
+// reports whether a name is that of a wrapper. The error says why the arguments
+// cannot be parsed.
 func payloads(name string, argv []string, known func(string) bool) ([]Payload, error) {
 	var out []Payload
 	inProcess := false
@@ -130,7 +131,7 @@ func payloads(name string, argv []string, known func(string) bool) ([]Payload, e
 		if next.Program == "" {
 			return out, nil
 		}
-		// What a multi-call program runs may itself be an applet.
+		// The payload of a multi-call program may be an applet too.
 		next.Applet = next.Applet || inProcess && !strings.Contains(next.Program, "/")
 		next.InProcess = next.InProcess || next.Applet
 		inProcess = next.Applet
@@ -140,7 +141,7 @@ func payloads(name string, argv []string, known func(string) bool) ([]Payload, e
 	return out, nil
 }
 
-// unwrap returns the command one wrapper runs; its Program is empty when there
+// unwrap returns the command that one wrapper runs. Program is empty if there
 // is none.
 func unwrap(name string, argv []string) (Payload, error) {
 	if len(argv) < 2 {
@@ -163,11 +164,12 @@ func unwrap(name string, argv []string) (Payload, error) {
 	return Payload{Program: rest[0], Argv: rest}, nil
 }
 
-// coreutilsProgram begins the option by which the coreutils program is told its
-// applet, whatever it is called by.
+// coreutilsProgram is the prefix of the option that selects the applet of the
+// coreutils program. The option overrides the called name.
 const coreutilsProgram = "--coreutils-prog"
 
-// unwrapBox reads busybox APPLET ARGS and coreutils --coreutils-prog=APPLET ARGS.
+// unwrapBox parses busybox APPLET ARGS and coreutils --coreutils-prog=APPLET
+// ARGS.
 func unwrapBox(argv []string) (Payload, error) {
 	if option, name, ok := strings.Cut(argv[1], "="); ok && strings.HasPrefix(option, coreutilsProgram) {
 		return Payload{Program: base(name), Argv: append([]string{base(name)}, argv[2:]...), InProcess: true, Applet: true}, nil
@@ -191,7 +193,7 @@ var loaderValued = []string{
 
 var loaderFlags = []string{"--list", "--verify", "--inhibit-cache", "--list-tunables", "--list-diagnostics", "--help", "--version"}
 
-// unwrapLoader reads [OPTIONS] PROGRAM ARGS of the dynamic loader.
+// unwrapLoader parses [OPTIONS] PROGRAM ARGS of the dynamic loader.
 func unwrapLoader(args []string) (Payload, error) {
 	argv0, replaced := "", false
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
@@ -225,7 +227,7 @@ func unwrapLoader(args []string) (Payload, error) {
 	return p, nil
 }
 
-// payload returns the words from the payload's name on.
+// payload returns the arguments from the payload's name on.
 func (w *wrapper) payload(args []string) ([]string, error) {
 	skip := w.skip
 	for len(args) > 0 {
@@ -250,7 +252,7 @@ func (w *wrapper) payload(args []string) ([]string, error) {
 	return nil, nil
 }
 
-// afterOptions drops assignments and the wrapper's own operands.
+// afterOptions removes assignments and the wrapper's own operands.
 func (w *wrapper) afterOptions(args []string, skip int) []string {
 	for w.assigns && len(args) > 0 && strings.Contains(args[0], "=") {
 		args = args[1:]
@@ -261,7 +263,7 @@ func (w *wrapper) afterOptions(args []string, skip int) []string {
 	return args[skip:]
 }
 
-// option drops the option at the front of args with its value.
+// option removes the first option of args with its value.
 func (w *wrapper) option(args []string) ([]string, error) {
 	word, rest := args[0], args[1:]
 	if strings.HasPrefix(word, "--") {
@@ -316,7 +318,7 @@ func drop(args []string) []string {
 	return args[1:]
 }
 
-// splitInto puts the words of an env -S text before the rest.
+// splitInto inserts the words of an env -S text before the other arguments.
 func splitInto(text string, attached bool, rest []string) ([]string, error) {
 	if !attached {
 		if len(rest) == 0 {
@@ -331,8 +333,9 @@ func splitInto(text string, attached bool, rest []string) ([]string, error) {
 	return append(words, rest...), nil
 }
 
-// splitString splits a text as env -S does: quotes, escapes and comments. A
-// variable makes the words unknowable here. See env(1).
+// splitString splits a text as env -S does, with quotes, escapes and comments.
+// It returns an error for a variable, because its value is not known here. See
+// env(1).
 func splitString(text string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -379,7 +382,8 @@ func splitString(text string) ([]string, error) {
 	return words, nil
 }
 
-// splitEscape handles the character after a backslash; true ends the text.
+// splitEscape handles the character after a backslash. It returns true if the
+// escape ends the text.
 func splitEscape(c, quote byte, word *strings.Builder, flush func()) bool {
 	if quote == '\'' {
 		if c != '\\' && c != '\'' {

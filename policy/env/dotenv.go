@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MaxFile is the largest .env file, in bytes.
+// MaxFile is the maximum size of a .env file in bytes.
 const MaxFile = 1 << 20
 
 const (
@@ -15,8 +15,8 @@ const (
 	maxErrors = 20   // problems reported about one .env file
 )
 
-// SyntaxError is one problem of a .env file. Line and Column count from 1;
-// columns are bytes.
+// SyntaxError is one problem of a .env file. Line and Column start at 1.
+// Columns count bytes.
 type SyntaxError struct {
 	File   string
 	Line   int
@@ -24,17 +24,17 @@ type SyntaxError struct {
 	Msg    string // contains no value
 }
 
-// Error is "file:line:column: problem".
+// Error returns "file:line:column: problem".
 func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Msg)
 }
 
-// Parse reads a .env file: lines of NAME=value with an optional "export"
-// before them, comments, values in single or double quotes that may span
-// lines, and backslashes, all as a shell reads them. Nothing is expanded or
-// run: what a shell would expand, run or read as a second word is an error. A
-// carriage return before the end of an unquoted line is part of the line end.
-// A name may come twice. The error joins one *[SyntaxError] for each problem.
+// Parse parses a .env file. Each line is NAME=value, optionally after "export".
+// Comments, quotes and backslashes work as in a shell, and quoted values may
+// span lines. Nothing is expanded or executed. Text that a shell would expand,
+// execute or read as a second word is an error. A carriage return before the
+// end of an unquoted line is part of the line end. A name may occur twice. The
+// error joins one *[SyntaxError] for each problem.
 func Parse(name string, data []byte) ([]Var, error) {
 	found, err := parse(name, data)
 	if err != nil {
@@ -47,13 +47,13 @@ func Parse(name string, data []byte) ([]Var, error) {
 	return vars, nil
 }
 
-// located is a variable with its place.
+// located is a variable with its position.
 type located struct {
 	Var
 	at string // file:line:column
 }
 
-// scanner reads one .env file.
+// scanner parses one .env file.
 type scanner struct {
 	file string
 	data []byte
@@ -89,7 +89,7 @@ func parse(name string, data []byte) ([]located, error) {
 	return vars, errors.Join(s.errs...)
 }
 
-// at is the position of an offset, as people are shown it.
+// at returns the position of an offset for messages.
 func (s *scanner) at(offset int) string {
 	line, column := s.position(offset)
 	return fmt.Sprintf("%s:%d:%d", s.file, line, column)
@@ -109,7 +109,7 @@ func (s *scanner) fail(offset int, msg string) {
 	s.errs = append(s.errs, &SyntaxError{File: s.file, Line: line, Column: column, Msg: msg})
 }
 
-// skip passes over any of the bytes in set and returns where it stopped.
+// skip advances over any of the bytes in set and returns the new offset.
 func (s *scanner) skip(set string) int {
 	for s.pos < len(s.data) && strings.IndexByte(set, s.data[s.pos]) >= 0 {
 		s.pos++
@@ -125,7 +125,7 @@ func (s *scanner) nextLine() {
 	s.pos = len(s.data)
 }
 
-// peek is the next byte, or 0 at the end of the file.
+// peek returns the next byte, or 0 at the end of the file.
 func (s *scanner) peek() byte { return s.peekAt(0) }
 
 func (s *scanner) peekAt(n int) byte {
@@ -135,13 +135,13 @@ func (s *scanner) peekAt(n int) byte {
 	return 0
 }
 
-// lineEnd reports whether the unquoted line ends here.
+// lineEnd reports whether the unquoted line ends at the current offset.
 func (s *scanner) lineEnd() bool {
 	return s.pos == len(s.data) || s.peek() == '\n' || s.peek() == '\r' && (s.peekAt(1) == '\n' || s.pos+1 == len(s.data))
 }
 
-// line reads one line, which a quoted value may stretch over several. Not ok:
-// a problem was noted and the rest of the line is to be skipped.
+// line parses one line. A quoted value may span several. If ok is false, a
+// problem was recorded and the caller skips the rest of the line.
 func (s *scanner) line() (v Var, found, ok bool) {
 	if s.lineEnd() || s.peek() == '#' {
 		s.nextLine()
@@ -170,7 +170,7 @@ func (s *scanner) line() (v Var, found, ok bool) {
 	return v, false, false
 }
 
-// export passes over the word export.
+// export skips the word export.
 func (s *scanner) export() {
 	rest, ok := bytes.CutPrefix(s.data[s.pos:], []byte("export"))
 	if ok && len(rest) > 0 && (rest[0] == ' ' || rest[0] == '\t') {
@@ -179,7 +179,7 @@ func (s *scanner) export() {
 	}
 }
 
-// value reads quoted and unquoted parts up to a blank or the end of the line.
+// value parses quoted and unquoted parts up to a blank or the end of the line.
 func (s *scanner) value() (string, bool) {
 	var out []byte
 	start := s.pos
@@ -203,7 +203,7 @@ func (s *scanner) value() (string, bool) {
 	return string(out), true
 }
 
-// single reads '...': every byte stands for itself.
+// single parses '...'. Every byte is literal.
 func (s *scanner) single(out []byte) ([]byte, bool) {
 	end := bytes.IndexByte(s.data[s.pos+1:], '\'')
 	if end < 0 {
@@ -219,15 +219,15 @@ func (s *scanner) single(out []byte) ([]byte, bool) {
 	return append(out, text...), true
 }
 
-// unclosed notes the problem where the quote opens and gives up on the file:
-// what follows may be inside or outside the quotes.
+// unclosed records the problem at the opening quote and stops parsing. The rest
+// of the file may be inside or outside the quotes.
 func (s *scanner) unclosed(quote string) ([]byte, bool) {
 	s.fail(s.pos, "the "+quote+" is never closed")
 	s.pos = len(s.data)
 	return nil, false
 }
 
-// double reads "...": a backslash escapes $ ` " \ and the end of a line.
+// double parses "...". A backslash escapes $ ` " \ and the end of a line.
 func (s *scanner) double(out []byte) ([]byte, bool) {
 	open := s.pos
 	s.pos++
@@ -253,7 +253,7 @@ func (s *scanner) double(out []byte) ([]byte, bool) {
 	return s.unclosed(`"`)
 }
 
-// literal notes a byte that does not stand for itself.
+// literal records a problem if a byte is not literal in a shell.
 func (s *scanner) literal(c byte, unquoted bool) bool {
 	next := s.peekAt(1)
 	switch {
@@ -276,7 +276,7 @@ func expands(c byte) bool {
 	return c != 0 && (nameByte(c, false) || strings.IndexByte("{[@*#?$!-", c) >= 0)
 }
 
-// plain reads one unquoted byte or escape of the value that began at start.
+// plain parses one unquoted byte or escape of the value that began at start.
 func (s *scanner) plain(out []byte, start int) ([]byte, bool) {
 	c := s.peek()
 	switch {
@@ -295,7 +295,7 @@ func (s *scanner) plain(out []byte, start int) ([]byte, bool) {
 	return append(out, c), true
 }
 
-// escape reads a backslash outside quotes.
+// escape parses a backslash outside quotes.
 func (s *scanner) escape(out []byte) ([]byte, bool) {
 	switch {
 	case s.pos+1 == len(s.data):
@@ -311,10 +311,10 @@ func (s *scanner) escape(out []byte) ([]byte, bool) {
 	return out, true
 }
 
-// Format writes a .env file, one NAME='value' for each variable in the order
-// given. A shell that sources it and [Parse] read back every value byte for
-// byte. NUL bytes, malformed names and names that a shell sets itself are
-// refused.
+// Format returns a .env file with one NAME='value' for each variable, in the
+// given order. A shell that sources it and [Parse] return every value byte for
+// byte. It returns an error for NUL bytes, malformed names and names that a
+// shell sets itself.
 func Format(vars []Var) ([]byte, error) {
 	var out []byte
 	for _, v := range vars {
@@ -335,8 +335,8 @@ func Format(vars []Var) ([]byte, error) {
 	return out, nil
 }
 
-// shellOwned reports a variable whose assignment a shell refuses or reads in
-// its own way. See bash(1), Shell Variables.
+// shellOwned reports whether a shell rejects or interprets assignments of a
+// variable. See bash(1), Shell Variables.
 func shellOwned(name string) bool {
 	switch name {
 	case "_", "UID", "EUID", "PPID", "GROUPS", "DIRSTACK", "FUNCNAME", "PIPESTATUS", "LINENO", "RANDOM", "SRANDOM", "SECONDS",

@@ -1,5 +1,22 @@
-// Package env builds the environment of one command from ordered layers. It is
-// the only place that does. It also reads and writes .env files.
+// Package env builds the environment of one command from ordered [Layers], and
+// reads and writes .env files. No other package builds an environment.
+//
+// [Build] applies the layers in order. A later layer replaces the variables of
+// an earlier one. Only the request is filtered by an allow list:
+//
+//	result, err := env.Build(env.Layers{
+//		Baseline: env.Baseline(env.Environment{Home: "/home/sandbox"}),
+//		Request:  []string{"GOFLAGS=-mod=mod", "LD_PRELOAD=/tmp/x.so"},
+//		Filter:   p.EnvFilter(rule),
+//	})
+//	// result.Env: NAME=value, sorted. result.Origins: the layer of each variable.
+//	// result.Dropped: LD_PRELOAD, with the reason.
+//
+// If err is not nil, the command must not start. Reasons and errors contain
+// names, never values.
+//
+// [Parse] returns the variables of a .env file, or one *[SyntaxError] for each
+// problem. [Format] writes such a file. [Filter] is the form of env_policy.
 package env
 
 import (
@@ -13,18 +30,19 @@ import (
 // Var is one variable.
 type Var struct{ Name, Value string }
 
-// Layers are the inputs of [Build]. A later field wins over an earlier one.
+// Layers are the inputs of [Build]. A later field has precedence over an
+// earlier one.
 type Layers struct {
-	Baseline   []Var    // what every command of the sandbox starts from, see [Baseline]
-	Request    []string // "NAME=value" as received: duplicates and malformed entries included
-	Filter     Filter   // what Request may set
+	Baseline   []Var    // variables of every command of the sandbox, see [Baseline]
+	Request    []string // "NAME=value" as received, including duplicates and malformed entries
+	Filter     Filter   // applied to Request
 	Files      []File   // .env files in reading order, generated.env last
-	Network    []Var    // where the session's proxy and its authorities are
+	Network    []Var    // addresses of the session's proxy, paths of its certificate authorities
 	Supervisor []Var    // the supervisor's own AGENTSH_*
-	Inject     []Inject // the operator's config, then the policy's
+	Inject     []Inject // env_inject of the operator's config, then of the policy
 }
 
-// File is one .env file as it was read.
+// File is the content of one .env file.
 type File struct {
 	Name string // shown in positions
 	Data []byte
@@ -37,7 +55,7 @@ type Inject struct {
 	Vars   map[string]string
 }
 
-// Layer is the source of a variable.
+// Layer is the origin of a variable.
 type Layer uint8
 
 // The layers, in the order in which they are applied.
@@ -50,7 +68,7 @@ const (
 	LayerInject
 )
 
-// String returns the name that is shown for a layer.
+// String returns the name of a layer for messages.
 func (l Layer) String() string {
 	switch l {
 	case LayerBaseline:
@@ -69,18 +87,18 @@ func (l Layer) String() string {
 	return fmt.Sprintf("layer %d", uint8(l))
 }
 
-// Origin is the source of one variable of a result.
+// Origin is the origin of one variable of a result.
 type Origin struct {
 	Name     string
 	Layer    Layer
 	Source   string  // file:line:column or name of the env_inject; empty for the other layers
-	Rule     string  // request: what let it through
+	Rule     string  // request: the rule that allowed it
 	Replaces []Layer // lower layers that had set it, lowest first
 }
 
-// Dropped is a variable of a layer that is not in the result.
+// Dropped is a variable of a layer that is not in the result from that layer.
 type Dropped struct {
-	Name   string // as offered, may contain any byte; empty when the entry has no name
+	Name   string // as received, may contain any byte; empty if the entry has no name
 	Layer  Layer
 	Reason string // contains no value
 }
@@ -92,13 +110,13 @@ type Result struct {
 	Dropped []Dropped // in the order of the layers
 }
 
-// MaxVar is the longest "NAME=value" of an execve, in bytes.
-// See execve(2), MAX_ARG_STRLEN.
+// MaxVar is the maximum length of "NAME=value" in an execve, in bytes. See
+// execve(2), MAX_ARG_STRLEN.
 const MaxVar = 32*4096 - 1
 
-// MaxTotal bounds the environment of one command, in bytes of "NAME=value".
-// The kernel gives arguments and environment together a quarter of the stack
-// limit, 2 MiB by default.
+// MaxTotal is the maximum size of the environment of one command, in bytes of
+// "NAME=value". By default the kernel allows 2 MiB for arguments and
+// environment together, a quarter of the stack limit.
 const MaxTotal = 1 << 20
 
 // build is the state of one call of [Build].
@@ -113,9 +131,10 @@ type entry struct {
 	origin Origin
 }
 
-// Build makes the environment of one command. It fails if a .env file cannot be
-// read, if the request exceeds a limit of the filter, or if an operator's
-// variable cannot be passed to a program. The command must not be started then.
+// Build returns the environment of one command. On an error the command must
+// not start. Errors are: a .env file that cannot be parsed, a request that
+// exceeds a limit of the filter, and an operator's variable that execve cannot
+// pass.
 func Build(l Layers) (Result, error) {
 	b := &build{vars: map[string]entry{}, injected: map[string]string{}}
 	for _, i := range l.Inject {
@@ -150,7 +169,7 @@ func (b *build) drop(name string, layer Layer, reason string) {
 	b.dropped = append(b.dropped, Dropped{Name: name, Layer: layer, Reason: reason})
 }
 
-// set replaces the value that a lower layer has set.
+// set stores a variable and replaces that of a lower layer.
 func (b *build) set(o Origin, value string) {
 	if old, ok := b.vars[o.Name]; ok {
 		o.Replaces = slices.Clone(old.origin.Replaces)
@@ -161,7 +180,8 @@ func (b *build) set(o Origin, value string) {
 	b.vars[o.Name] = entry{value: value, origin: o}
 }
 
-// baseline adds the baseline. The allow list does not apply to it.
+// baseline adds the baseline. The allow list does not apply, because the caller
+// did not request it.
 func (b *build) baseline(vars []Var, f Filter) {
 	for _, v := range vars {
 		if b.reserved(v.Name, LayerBaseline) {
@@ -207,7 +227,8 @@ func (b *build) request(entries []string, f Filter) error {
 	return f.fits(bytes, keys)
 }
 
-// shown returns the name of an entry, never its value.
+// shown returns the part of an entry that messages may contain: the name, never
+// the value.
 func shown(entry string) string {
 	name, _, ok := strings.Cut(entry, "=")
 	if !ok {
@@ -216,7 +237,8 @@ func shown(entry string) string {
 	return name
 }
 
-// malformed returns why an entry of a request is not a variable.
+// malformed returns why an entry of a request is not a variable. It is empty
+// for a valid entry.
 func malformed(e string, index int) string {
 	name, _, ok := strings.Cut(e, "=")
 	switch {
@@ -262,9 +284,9 @@ func (b *build) fileVar(v located, f Filter) {
 	b.set(Origin{Name: v.Name, Layer: LayerFile, Source: v.at}, v.Value)
 }
 
-// network adds the variables of the session's proxy. Without them a program has
-// no network, so the allow list does not apply. A request or a file cannot
-// replace them.
+// network adds the variables of the proxy. The allow list does not apply,
+// because programs cannot reach the network without them. Values of these
+// variables in the request or in files are dropped, as they would be wrong.
 func (b *build) network(vars []Var, f Filter) error {
 	for _, v := range vars {
 		if err := checkVar(v); err != nil {
@@ -312,7 +334,7 @@ func (b *build) inject(list []Inject) error {
 	return errors.Join(errs...)
 }
 
-// checkVar refuses a variable that cannot be passed to a program.
+// checkVar returns an error for a variable that execve cannot pass.
 func checkVar(v Var) error {
 	switch {
 	case !ValidName(v.Name):

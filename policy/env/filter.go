@@ -8,36 +8,36 @@ import (
 	"agentsh/policy/glob"
 )
 
-// Filter decides which variables of a request reach a command. env_policy and
-// the env_* keys of a rule make one. Patterns are those of [glob.Text] and are
-// case-sensitive. A pattern that cannot be compiled denies in a deny list, and
-// allows nothing in an allow list.
+// Filter has env_policy and the env_* keys of a command rule, which select
+// variables of the request. Patterns are [glob.Text] patterns and
+// case-sensitive. An invalid pattern in Allow matches nothing, one in Deny
+// matches everything.
 type Filter struct {
-	Source   string   // shown in reasons, for example "env_policy"
+	Source   string   // name of the filter in reasons, for example "env_policy"
 	Allow    []string // nil: everything but the built-in drop list
-	Deny     []string // beats Allow
-	MaxBytes int      // of "NAME=value" let through, in bytes; 0: not limited
-	MaxKeys  int      // of variables let through; 0: not limited
+	Deny     []string // has precedence over Allow
+	MaxBytes int      // total size of the allowed "NAME=value" in bytes; 0: not limited
+	MaxKeys  int      // number of allowed variables; 0: not limited
 
-	and []Filter // each must let a variable through as well
+	and []Filter // each must allow a variable too
 }
 
-// Merge returns the stricter filter: it drops what f or g drops, and applies
-// the smaller of each limit.
+// Merge returns the stricter combination of two filters. A variable must pass
+// both, and every limit applies.
 func (f Filter) Merge(g Filter) Filter {
 	f.and = append(slices.Clone(f.and), g)
 	return f
 }
 
 // Refuses returns why a variable of a request would be dropped, whatever its
-// value. It is empty for an allowed name.
+// value. It is empty if the variable passes.
 func (f Filter) Refuses(name string) string {
 	_, reason := f.decide(name)
 	return reason
 }
 
-// decide decides on one name of a request. Either rule allows it, or reason
-// says why it is dropped.
+// decide checks one name of a request. It returns either the rule that allows
+// it or the reason why it is dropped.
 func (f Filter) decide(name string) (rule, reason string) {
 	if reason := fixedReason(name); reason != "" {
 		return "", reason
@@ -48,7 +48,7 @@ func (f Filter) decide(name string) (rule, reason string) {
 	return f.allowsAll(name)
 }
 
-// allowsAll applies the allow lists of f and of every filter merged into it.
+// allowsAll is allows of f and of every merged filter.
 func (f Filter) allowsAll(name string) (rule, reason string) {
 	rule, reason = f.allows(name)
 	for _, g := range f.and {
@@ -80,8 +80,9 @@ func (f Filter) denies(name string) (reason string, denied bool) {
 	return "", false
 }
 
-// allows applies one allow list. A lone * allows the same as no list: a
-// variable of the drop list needs a pattern that names it.
+// allows applies one allow list. A pattern "*" allows the same names as an
+// absent list. A variable of the drop list therefore needs a more specific
+// pattern.
 func (f Filter) allows(name string) (rule, reason string) {
 	everything := f.Allow == nil
 	for _, p := range f.Allow {
@@ -109,7 +110,7 @@ func (f Filter) source() string {
 	return f.Source
 }
 
-// fits checks the limits of the filter.
+// fits checks the limits.
 func (f Filter) fits(bytes, keys int) error {
 	if f.MaxBytes > 0 && bytes > f.MaxBytes {
 		return fmt.Errorf("the request sets %d bytes of variables, %s allows %d", bytes, f.source(), f.MaxBytes)
@@ -126,8 +127,8 @@ func (f Filter) fits(bytes, keys int) error {
 }
 
 // matchName matches a pattern against a variable name. unread is the result for
-// an unreadable pattern. A pattern with no other wildcards than * and ? is
-// matched without compiling it.
+// an invalid pattern. Patterns that have only text, * and ? are matched without
+// compiling. Most policies have no others.
 func matchName(pattern, name string, unread bool) bool {
 	if strings.ContainsAny(pattern, `{}[]\`) {
 		g, err := glob.Compile(glob.Text, pattern)

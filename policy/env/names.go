@@ -4,7 +4,8 @@ import "strings"
 
 const supervisorPrefix = "AGENTSH_"
 
-// Environment describes where a command runs. Empty fields get a default.
+// Environment has the values of [Baseline] that depend on the sandbox. Empty
+// fields get the default in the comment.
 type Environment struct {
 	Home   string // "/"
 	User   string // "sandbox"
@@ -15,11 +16,11 @@ type Environment struct {
 	TmpDir string // "/tmp"
 }
 
-// Baseline returns the variables that every command starts with. It reads
-// nothing from the environment of this process.
+// Baseline returns the initial environment of a command. It uses nothing from
+// the calling process.
 //
-// SHLVL is 1 for a reason: a bash without a parent shell that has a socket as
-// standard input, or finds SSH_CLIENT, assumes a remote login and does not read
+// SHLVL is 1 for this reason: bash as the top shell with a socket as standard
+// input, or with SSH_CLIENT, assumes a remote login. It then does not read
 // BASH_ENV. See bash(1), INVOCATION.
 func Baseline(p Environment) []Var {
 	or := func(s, otherwise string) string {
@@ -40,11 +41,11 @@ func Baseline(p Environment) []Var {
 	}
 }
 
-// pinned reports a baseline variable that no filter removes.
+// pinned reports whether a filter cannot remove a baseline variable.
 func pinned(name string) bool { return name == "SHLVL" }
 
-// fixedReason returns why a request can never set name, even if the allow list
-// has it. It is empty for other names.
+// fixedReason returns why a request can never set name, whatever the allow list
+// has. It is empty for other names.
 func fixedReason(name string) string {
 	switch {
 	case strings.HasPrefix(name, supervisorPrefix):
@@ -55,9 +56,9 @@ func fixedReason(name string) string {
 	return ""
 }
 
-// Reserved reports whether .env files and a controller's variables cannot set
-// name. Such a variable decides which programs or files are loaded, or belongs
-// to the supervisor.
+// Reserved reports whether .env files and a controller's variables must not set
+// name. Such a name decides what programs load or where they search for files,
+// or it is the supervisor's own.
 func Reserved(name string) bool {
 	if fixedReason(name) != "" || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") {
 		return true
@@ -70,7 +71,7 @@ func Reserved(name string) bool {
 	return false
 }
 
-// class is a part of the built-in drop list and its reason.
+// class is a part of the built-in drop list with its reason.
 type class struct {
 	why      string
 	patterns string
@@ -108,7 +109,7 @@ var dropList = []class{
 		*_AUTH npm_config__auth* NPM_CONFIG__AUTH*`},
 }
 
-// drops is dropList by the kind of pattern, made once: a name is looked at for
+// drops is dropList grouped by kind of pattern, computed once. It is used for
 // every command.
 var drops = split(dropList)
 
@@ -136,8 +137,7 @@ func split(list []class) dropIndex {
 	return d
 }
 
-// builtin returns why the built-in list drops name. It is empty for other
-// names.
+// builtin returns why the built-in list drops name, or an empty string.
 func builtin(name string) string {
 	if why, ok := drops.names[name]; ok {
 		return why

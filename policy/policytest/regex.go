@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// regexTexts are texts that a regular expression matches. An expression that
-// cannot be parsed has none.
+// regexTexts returns texts that a regular expression matches. It returns none
+// for an invalid expression.
 func regexTexts(expression string) []string {
 	re, err := syntax.Parse(expression, syntax.Perl)
 	if err != nil {
@@ -51,8 +51,8 @@ func nodeTexts(re *syntax.Regexp, depth int) []string {
 	return []string{""}
 }
 
-// classTexts are members of a class: the ends of its first ranges, printable
-// ones if there are any.
+// classTexts returns members of a class: the bounds of its first ranges,
+// printable ones if there are any.
 func classTexts(ranges []rune) []string {
 	var out []string
 	for i := 0; i+1 < len(ranges) && len(out) < 4; i += 2 {

@@ -9,7 +9,7 @@ import (
 	"agentsh/policy"
 )
 
-// repository reads a case about what a repository of the project may hold.
+// repository parses a case about the content of a repository.
 func (r *suiteReader) repository(n *strictyaml.Node) *Repository {
 	root := r.suite.Vars["PROJECT_ROOT"]
 	c := &Repository{At: gitguard.Location{Dir: path.Join(root, ".git"), Roots: []string{r.suite.Vars["WORKSPACE"]}}}

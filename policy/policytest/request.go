@@ -9,7 +9,7 @@ import (
 	"agentsh/policy"
 )
 
-// commandFields are the keys of a case that describe a command.
+// commandFields are the keys of a case for a command request.
 type commandFields struct {
 	argv, ancestors, same []string
 	chain                 [][]string
@@ -68,8 +68,8 @@ func (r *suiteReader) command(n *strictyaml.Node, f *commandFields) *policy.Comm
 	return request
 }
 
-// Command is the request of an operator's command. A name without a slash is
-// taken to be in /usr/bin, as no file is looked at here.
+// Command returns the request for an operator's command. A name without a slash
+// gets the directory /usr/bin, because no files are read here.
 func Command(argv []string) *policy.CommandRequest {
 	file := argv[0]
 	if !strings.Contains(file, "/") {
@@ -113,7 +113,7 @@ func (r *suiteReader) networkRequest(n *strictyaml.Node) policy.Request {
 	return q
 }
 
-// address reads an address in any spelling of [policy.ParseAddress].
+// address parses an address in any form of [policy.ParseAddress].
 func (r *suiteReader) address(n *strictyaml.Node) netip.Addr {
 	text := r.text(n)
 	a, ok := policy.ParseAddress(text)

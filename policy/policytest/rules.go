@@ -18,14 +18,14 @@ var groupKeys = map[policy.Group]string{
 	policy.GroupSignal:     "signal_rules",
 }
 
-// writtenRule is a rule as it stands in a file.
+// writtenRule is a rule as written in a file.
 type writtenRule struct {
 	group policy.Group
 	node  *strictyaml.Node
 	vars  map[string]string
 }
 
-// written are the rules of every file of a policy.
+// written returns the rules of every file of a policy.
 func written(p *policy.Policy) ([]writtenRule, error) {
 	var out []writtenRule
 	for _, source := range p.Sources() {
@@ -46,18 +46,18 @@ func written(p *policy.Policy) ([]writtenRule, error) {
 	return out, nil
 }
 
-// loaded is the dialect of files that were loaded before.
+// loaded is the dialect of files that have already been loaded.
 var loaded = strictyaml.Dialect{Controls: true, CoreTags: true}
 
-// parseSource parses a file that was loaded before.
+// parseSource parses a file that has already been loaded.
 func parseSource(source policy.Source) (*strictyaml.Node, error) {
 	var problem error
 	root := strictyaml.Parse(source.Name, source.Data, &loaded, func(p strictyaml.Problem) { problem = errors.New(p.String()) })
 	return root, problem
 }
 
-// texts are the texts at a key, with variables replaced: a list of texts, one
-// text, or none.
+// texts returns the texts at keys with variables replaced. The value of a key
+// is a list of texts or one text. A missing key has none.
 func (w writtenRule) texts(keys ...string) []string {
 	n := w.node
 	for _, key := range keys {
@@ -89,7 +89,7 @@ func (w writtenRule) expand(s string) string {
 	})
 }
 
-// bounded keeps at most n of a list and drops repetitions.
+// bounded returns at most n items of a list without duplicates.
 func bounded(list []string, n int) []string {
 	seen := make(map[string]bool, len(list))
 	out := list[:0:0]
@@ -102,7 +102,8 @@ func bounded(list []string, n int) []string {
 	return out
 }
 
-// globTexts are texts that a pattern matches, and near misses of it.
+// globTexts returns texts that a pattern matches, and texts that it nearly
+// matches.
 func globTexts(pattern string) []string {
 	texts := []string{""}
 	for len(pattern) > 0 {
@@ -113,7 +114,7 @@ func globTexts(pattern string) []string {
 	return bounded(texts, 64)
 }
 
-// globPart takes the first part of a pattern and returns texts for it.
+// globPart removes the first part of a pattern and returns texts for it.
 func globPart(p string) (texts []string, rest string) {
 	switch {
 	case strings.HasPrefix(p, "/**"):
@@ -140,7 +141,7 @@ func globPart(p string) (texts []string, rest string) {
 	return []string{p[:end]}, p[end:]
 }
 
-// setTexts takes [abc] or [!abc].
+// setTexts handles [abc] or [!abc].
 func setTexts(p string) (texts []string, rest string) {
 	end := strings.IndexByte(p, ']')
 	if end < 2 {
@@ -158,7 +159,7 @@ func setTexts(p string) (texts []string, rest string) {
 	return []string{set[:1], set[len(set)-1:]}, p[end+1:]
 }
 
-// braceTexts takes {a,b}, which may hold further braces.
+// braceTexts handles {a,b}, which may contain further braces.
 func braceTexts(p string) (texts []string, rest string) {
 	depth, start := 0, 1
 	for i := 0; i < len(p); i++ {
@@ -183,7 +184,7 @@ func braceTexts(p string) (texts []string, rest string) {
 	return []string{"{"}, p[1:]
 }
 
-// product joins every text of a with every text of b.
+// product concatenates every text of a with every text of b.
 func product(a, b []string, between string) []string {
 	out := make([]string, 0, len(a)*len(b))
 	for _, x := range a {
@@ -197,7 +198,7 @@ func product(a, b []string, between string) []string {
 	return out
 }
 
-// all collects what each makes of the items of a list.
+// all collects the results of each for the items of a list.
 func all(list []string, each func(string) []string) []string {
 	var out []string
 	for _, s := range list {

@@ -2,8 +2,8 @@ package syntax
 
 import "agentsh/internal/strictyaml"
 
-// The limits of one policy. A file that exceeds them is rejected before it costs
-// memory.
+// The limits of one policy. A file that exceeds them is rejected before it uses
+// much memory.
 const (
 	MaxSource     = 4 << 20   // bytes of one file
 	maxMarks      = 400_000   // line ends and : , - [ { of one file, which bound its nodes
@@ -14,7 +14,7 @@ const (
 	maxText       = 64 * 1024 // bytes of one value
 )
 
-// dialect is what a policy file may contain.
+// dialect has the limits of a policy file.
 var dialect = strictyaml.Dialect{
 	MaxBytes: MaxSource, MaxMarks: maxMarks, MaxDepth: maxDepth, MaxText: maxText,
 	Texts: strictyaml.Texts{

@@ -1,15 +1,25 @@
-// Package syntax reads policy files.
+// Package syntax loads policy files.
 //
-// A policy is a YAML file and the files it extends. [Load] reads them strictly and
-// returns a [policy.Policy], or every problem at once, each with file, line and
-// column. [Lint] returns warnings about what loads but is probably not meant.
-// [Schema] returns a JSON Schema for editors.
+// A policy is a YAML file and the files that it extends. [Load] parses them
+// strictly and returns a [policy.Policy]:
 //
-// The language is written down in tables of keys (document.go and keys_*.go).
-// Reading and the schema both use them. Load calls the tables and then merges the
-// documents (merge.go). The tables call the readers of values (read.go, expand.go),
-// which use internal/strictyaml.
+//	p, err := syntax.Load(policy.Source{Name: "policy.yaml", Data: data}, syntax.Options{
+//		Vars:     map[string]string{"WORKSPACE": "/work"},
+//		ReadFile: os.ReadFile, // for extends
+//	})
+//	var problems policy.Problems
+//	if errors.As(err, &problems) {
+//		// each with Pos, Severity, Message and Hint
+//	}
 //
-// The package makes no system call: the caller reads files, through
+// On an error, Load returns every problem at once. [Lint] returns warnings
+// about a loaded policy. [Schema] returns a JSON Schema for editors.
+//
+// Tables of keys define the language (document.go and keys_*.go). The parser
+// and the schema both use them. Load calls the tables and then merges the
+// documents (merge.go). The tables call the readers of values (read.go,
+// expand.go), which use internal/strictyaml.
+//
+// The package makes no system calls. The caller reads files in
 // [Options.ReadFile].
 package syntax

@@ -8,7 +8,7 @@ import (
 	"agentsh/policy/glob"
 )
 
-// document is one file as it was read.
+// document is one parsed file.
 type document struct {
 	name, description string
 	extends           []located
@@ -31,8 +31,8 @@ const notBuilt = "not built yet, so the file is refused rather than the rules ig
 // policyKeys is the table of the top-level keys.
 var policyKeys []key[document]
 
-// The tables of groups refer to each other through schemas, so that they are made
-// in init.
+// The tables of groups refer to each other through schemas. They are therefore
+// built in init.
 func init() {
 	policyKeys = append(supportedKeys(), []key[document]{
 		groupKey("command_rules", "Which programs may run, with which arguments.", commandKeys, readCommandRules),
@@ -144,7 +144,8 @@ func groupKey(name, doc string, keys func() []key[draft], read func(*reader, *st
 	return key[document]{field{name: name, doc: doc, shape: s}, read}
 }
 
-// note records a key that another part of the product enforces.
+// note records the keys of a mapping that the caller of package policy
+// enforces.
 func (r *reader) note(list *[]policy.Setting, n *strictyaml.Node, prefix string) {
 	if n.Kind != strictyaml.Mapping {
 		return

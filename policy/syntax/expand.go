@@ -8,7 +8,7 @@ import (
 )
 
 // expand replaces ${NAME} and ${NAME:-default} in text. quote escapes a value
-// for the language the text is written in. The error is a sentence.
+// for the language of the text. The error text is a sentence.
 func expand(text string, vars map[string]string, quote func(string) string) (string, error) {
 	if !strings.Contains(text, "${") {
 		return text, nil
@@ -55,7 +55,7 @@ func lookup(reference string, vars map[string]string) (string, error) {
 	return "", fmt.Errorf("variable %s is not defined", name)
 }
 
-// validName reports whether name can be a shell variable.
+// validName reports whether name is a valid name of a shell variable.
 func validName(name string) bool {
 	for i := 0; i < len(name); i++ {
 		c := name[i]

@@ -8,7 +8,7 @@ import (
 	"agentsh/policy/glob"
 )
 
-// wordPattern reads one element of args.
+// wordPattern parses one element of args.
 func (r *reader) wordPattern(l located) (policy.ArgPattern, error) {
 	if l.text == "**" {
 		return policy.ArgPattern{Any: true, Text: l.text}, nil
@@ -57,7 +57,7 @@ func (r *reader) textGlob(source string) (*glob.Glob, error) {
 	return glob.Compile(glob.Text, text)
 }
 
-// splitBar splits at bars outside brackets and escapes.
+// splitBar splits at bars that are outside brackets and not escaped.
 func splitBar(text string) []string {
 	var parts []string
 	depth, start := 0, 0

@@ -84,8 +84,8 @@ func commandKeys() []key[draft] {
 	}...)
 }
 
-// ruleEnv reads one env_* key of a rule by the key of env_policy it is named
-// after.
+// ruleEnv returns the reader of an env_* key of a rule. name is the
+// corresponding key of env_policy.
 func ruleEnv(name string) func(*reader, *strictyaml.Node, *draft) {
 	return func(r *reader, n *strictyaml.Node, d *draft) {
 		s := &d.rule.Command.Env
@@ -129,8 +129,8 @@ func finishCommand(r *reader, n *strictyaml.Node, d *draft) {
 	}
 }
 
-// argsPattern compiles one of args_patterns. In a rule that refuses, a newline
-// in an argument must not hide what follows it, so . matches one there.
+// argsPattern compiles one of args_patterns. In a deny rule "." also matches a
+// newline. Otherwise a newline in an argument would hide the text after it.
 func (r *reader) argsPattern(l located, effect policy.Effect) *regexp.Regexp {
 	text, err := expand(l.text, r.vars, regexp.QuoteMeta)
 	if err != nil {
@@ -146,7 +146,7 @@ func (r *reader) argsPattern(l located, effect policy.Effect) *regexp.Regexp {
 		return re
 	}
 	if _, plain := regexp.Compile(text); plain != nil {
-		err = plain // without what was put around it
+		err = plain // without the added anchors
 	}
 	hint := ""
 	if strings.HasPrefix(text, "*") {
@@ -283,7 +283,7 @@ var redirectKeys = []key[policy.RedirectTo]{
 	},
 }
 
-// expanded reads a text and fills its variables in.
+// expanded reads a text and replaces its variables.
 func (r *reader) expanded(n *strictyaml.Node) (string, bool) {
 	s, ok := r.Text(n)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"agentsh/policy"
 )
 
-// parseMessage cuts "... {{.Path}} ..." at its fields.
+// parseMessage splits "... {{.Path}} ..." at its fields.
 func parseMessage(text string) (policy.Template, error) {
 	var m policy.Template
 	for {

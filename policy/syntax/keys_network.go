@@ -92,8 +92,8 @@ func readWebPaths(r *reader, n *strictyaml.Node, d *draft) {
 	}
 }
 
-// foldedPatterns are a pattern in lower case, with and without its slash at the
-// end.
+// foldedPatterns returns a pattern in lower case, with and without its final
+// slash.
 func foldedPatterns(pattern string) ([]*glob.Glob, error) {
 	lower := strings.ToLower(pattern)
 	g, err := glob.Compile(glob.URL, lower)
@@ -110,8 +110,8 @@ func foldedPatterns(pattern string) ([]*glob.Glob, error) {
 	return out, nil
 }
 
-// readProtocols notes where datagrams are named, as a setting that somebody must
-// carry out.
+// readProtocols records rules for datagrams as a setting that the caller must
+// enforce.
 func readProtocols(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
@@ -130,7 +130,7 @@ var readNetworkRules = func(r *reader, n *strictyaml.Node, doc *document) {
 	readRules(policy.GroupNetwork, networkKeys(), func(rule *policy.Rule) { rule.Network = &policy.NetworkSelector{} },
 		func(r *reader, n *strictyaml.Node, d *draft) {
 			if d.rule.Effect == policy.Deny {
-				d.settings = nil // datagrams that are denied need nobody to carry them
+				d.settings = nil // denied datagrams need no support
 			}
 			if !d.selected {
 				r.Fail(n, `write domains: ["*"] to mean every destination`, "the rule selects nothing")
@@ -169,7 +169,7 @@ func readDomains(r *reader, n *strictyaml.Node, d *draft) {
 	}
 }
 
-// normalPattern normalises the labels of a domain pattern that hold no
+// normalPattern normalises the labels of a domain pattern that have no
 // wildcard.
 func normalPattern(pattern string) (string, error) {
 	labels := strings.Split(strings.TrimSuffix(pattern, "."), ".")

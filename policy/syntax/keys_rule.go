@@ -9,19 +9,19 @@ import (
 	"agentsh/policy/glob"
 )
 
-// draft is a rule being read.
+// draft is a rule that is being parsed.
 type draft struct {
 	rule     *policy.Rule
-	redirect *strictyaml.Node // redirect_to, to complain about
+	redirect *strictyaml.Node // redirect_to, for its position in problems
 	timeout  *strictyaml.Node
 	wait     time.Duration
 	selected bool // the rule has a condition
 	settings []policy.Setting
-	patterns []located // args_patterns, compiled once the decision is known
+	patterns []located // args_patterns, compiled when the decision is known
 }
 
-// commonKeys are the keys every rule has. effects are the decisions of the
-// group.
+// commonKeys returns the keys that every rule has. effects are the decisions
+// that the group allows.
 func commonKeys(effects ...policy.Effect) []key[draft] {
 	words := make([]string, len(effects))
 	for i, e := range effects {
@@ -81,7 +81,7 @@ func readMessage(r *reader, n *strictyaml.Node, d *draft) {
 	d.rule.Message, d.rule.Template = s, m
 }
 
-// readRules reads one group's list of rules.
+// readRules parses the list of rules of one group.
 func readRules(
 	g policy.Group,
 	keys []key[draft],
@@ -107,7 +107,7 @@ func readRules(
 	}
 }
 
-// finishRule checks the keys of one rule together.
+// finishRule checks the keys of one rule in combination.
 func finishRule(r *reader, n *strictyaml.Node, d *draft) {
 	rule := d.rule
 	switch {
@@ -163,7 +163,7 @@ func (r *reader) paths(n *strictyaml.Node) []*glob.Glob {
 	return out
 }
 
-// names reads a list of entries that are base names or, with a slash, paths.
+// names parses a list of entries that are base names or, with a slash, paths.
 func (r *reader) names(list []located) []policy.ProgramName {
 	out := make([]policy.ProgramName, 0, len(list))
 	for _, l := range list {

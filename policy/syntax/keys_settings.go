@@ -36,20 +36,20 @@ var envKeys = []key[policy.EnvSettings]{
 		func(r *reader, n *strictyaml.Node, _ *policy.EnvSettings) { r.mustBeFalse(n, "block_iteration") }},
 }
 
-// positive reads a number from 1 to high.
+// positive parses a number from 1 to high.
 func (r *reader) positive(n *strictyaml.Node, high int64) (int, bool) {
 	v, ok := r.Int(n, 1, high)
 	return int(v), ok
 }
 
-// mustBeFalse refuses a switch for something that cannot be enforced.
+// mustBeFalse rejects a switch for a feature that cannot be enforced.
 func (r *reader) mustBeFalse(n *strictyaml.Node, name string) {
 	if on, ok := r.Bool(n); ok && on {
 		r.Fail(n, "remove it", "%s cannot be enforced: a process can always read its own environment", name)
 	}
 }
 
-// variables reads a list of globs of variable names.
+// variables parses a list of globs of variable names.
 func (r *reader) variables(n *strictyaml.Node) ([]string, []*glob.Glob) {
 	if n.Kind == strictyaml.List && len(n.Content) == 0 {
 		return []string{}, nil
@@ -152,8 +152,8 @@ var limitKeys = []key[policy.Limits]{
 	timeKey("idle_timeout", "How long the session may be idle.", func(l *policy.Limits, d time.Duration) { l.IdleTimeout = d }),
 }
 
-// commandLimitKeys are the limits one command can have: those of a session are
-// not among them.
+// commandLimitKeys returns the limits that one command can have. Limits that
+// only a session has are not included.
 func commandLimitKeys() []key[policy.Limits] {
 	return slices.DeleteFunc(slices.Clone(limitKeys), func(k key[policy.Limits]) bool {
 		return k.name == "session_timeout" || k.name == "idle_timeout"
@@ -211,14 +211,14 @@ func readApprovals(r *reader, n *strictyaml.Node, d *document) {
 	}
 }
 
-// auditSettings remember which keys were given, so that the nearest file wins
-// key by key.
+// auditSettings records which keys were set. For each key the nearest file has
+// precedence.
 type auditSettings struct {
 	policy.AuditSettings
 	given uint32
 }
 
-// auditLogAllowed is the bit of log_allowed among the keys that were given.
+// auditLogAllowed is the bit of log_allowed among the keys that were set.
 const auditLogAllowed = 1 << 0
 
 var auditKeys = []key[auditSettings]{
@@ -283,7 +283,7 @@ func auditAlways(name, doc string) key[auditSettings] {
 	}
 }
 
-// readAudit notes the keys that ask for something: false asks for nothing, and
+// readAudit records the keys that need support. A false value needs none, and
 // denials and approvals are always logged.
 func readAudit(r *reader, n *strictyaml.Node, d *document) {
 	var asked []policy.Setting
@@ -307,7 +307,7 @@ var transparentKeys = []key[document]{
 	},
 }
 
-// bareNames reads a list of plain program names.
+// bareNames parses a list of program names without a slash.
 func (r *reader) bareNames(n *strictyaml.Node) []string {
 	var out []string
 	for _, l := range r.texts(n) {

@@ -122,7 +122,7 @@ var targetKeys = []key[policy.SignalSelector]{
 	},
 }
 
-// checkTarget checks the keys of a target together.
+// checkTarget checks the keys of a target in combination.
 func checkTarget(r *reader, n *strictyaml.Node, m *policy.SignalSelector) {
 	switch {
 	case m.Target == "process" && m.Program == nil:

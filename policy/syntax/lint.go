@@ -10,7 +10,8 @@ import (
 	"agentsh/policy/glob"
 )
 
-// maxLinted is how many rules of a group are compared pair by pair.
+// maxLinted is the maximum number of rules of a group that are compared in
+// pairs.
 const maxLinted = 3000
 
 // linter collects warnings.
@@ -20,10 +21,15 @@ type linter struct {
 	problems policy.Problems
 }
 
-// Lint looks for what loads but is probably not meant: rules that are never
-// reached, permits before denials, argument patterns with holes, denied
-// programs whose effect an allowed one has, and settings that mean something
-// else here than elsewhere. Every problem is a warning with a Code.
+// Lint returns warnings about a policy that loads but is probably wrong:
+//
+//   - rules that can never match
+//   - allow rules before deny rules for a part of the same requests
+//   - argument patterns that are easy to bypass
+//   - denied programs whose effect an allowed program has
+//   - settings that have another meaning here than elsewhere
+//
+// Every problem is a warning with a Code.
 func Lint(p *policy.Policy) []policy.Problem {
 	l := &linter{p: p, vars: p.Vars()}
 	for g := range policy.GroupCount {
@@ -44,7 +50,8 @@ func (l *linter) warn(rule *policy.Rule, code, hint, format string, args ...any)
 	})
 }
 
-// names warns of two rules of one name: events would not tell them apart.
+// names warns about two rules with the same name, because events do not
+// distinguish them.
 func (l *linter) names(g policy.Group) {
 	seen := map[string]*policy.Rule{}
 	for _, rule := range l.p.Rules(g) {
@@ -56,8 +63,9 @@ func (l *linter) names(g policy.Group) {
 	}
 }
 
-// order warns of rules that an earlier one keeps from ever matching, and of
-// denials that an earlier permit takes a part away from.
+// order warns about rules that can never match because of an earlier rule. It
+// also warns about a deny rule if an earlier allow rule matches some of its
+// requests.
 func (l *linter) order(g policy.Group) {
 	rules := l.p.Rules(g)
 	if len(rules) > maxLinted {
@@ -84,8 +92,8 @@ func (l *linter) order(g policy.Group) {
 	}
 }
 
-// wholeGroup reports a closing rule that matches everything: permits before it
-// are the point of it.
+// wholeGroup reports whether a rule matches every request of its group. Allow
+// rules before such a rule are intended.
 func wholeGroup(rule *policy.Rule) bool {
 	switch {
 	case rule.Command != nil:
@@ -100,7 +108,7 @@ func wholeGroup(rule *policy.Rule) bool {
 	return rule.Signal != nil && rule.Signal.Target == "external"
 }
 
-// covers reports whether a rule certainly matches everything that later does.
+// covers reports whether rule certainly matches everything that later matches.
 func covers(rule, later *policy.Rule) bool {
 	switch {
 	case rule.Command != nil:
@@ -129,7 +137,8 @@ func globsCover(a, b []*glob.Glob) bool {
 	return true
 }
 
-// unconditional reports whether the program's name is all a rule asks for.
+// unconditional reports whether the program's name is the only condition of a
+// rule.
 func unconditional(c *policy.CommandSelector) bool {
 	return len(c.Patterns) == 0 && c.Args == nil && c.Depth == policy.DepthRange{Min: 0, Max: -1} && len(c.Parents) == 0 &&
 		len(c.Ancestors) == 0 && len(c.Dirs) == 0 && c.Terminal == 0
@@ -147,7 +156,8 @@ func commandCovers(c, later *policy.CommandSelector) bool {
 	return true
 }
 
-// nameCovers reports whether an entry certainly names all that another does.
+// nameCovers reports whether an entry certainly matches everything that another
+// matches.
 func nameCovers(e, other policy.ProgramName) bool {
 	if e.WholePath == other.WholePath {
 		return e.Glob.Contains(other.Glob)
@@ -165,8 +175,8 @@ func networkCovers(m, later *policy.NetworkSelector) bool {
 		coversAll(m.Methods, later.Methods) && len(m.Paths) == 0 && len(m.Binaries) == 0
 }
 
-// coversAll reports whether a selector that is absent or has all of another's
-// values matches all that the other does.
+// coversAll compares the values of two selectors. It reports whether a matches
+// all that b matches: a is absent or contains every value of b.
 func coversAll[T comparable](a, b []T) bool {
 	if len(a) == 0 {
 		return true
@@ -179,9 +189,8 @@ func coversAll[T comparable](a, b []T) bool {
 	return len(b) > 0
 }
 
-// overlaps reports whether a rule that permits matches requests that a later
-// denial is about.
-// Conditions on arguments make it a refinement, which is not warned of.
+// overlaps reports whether an allow rule matches requests of a later deny rule.
+// Conditions on arguments are a refinement, for which there is no warning.
 func overlaps(rule, later *policy.Rule) bool {
 	switch {
 	case rule.Command != nil:
@@ -212,8 +221,9 @@ func overlaps(rule, later *policy.Rule) bool {
 	return false
 }
 
-// globsOverlap reports whether some path certainly matches both: one holds the
-// other, or one is a tree that the other reaches into.
+// globsOverlap reports whether some path certainly matches both patterns.
+// Either one contains the other, or one is a tree and the other has a match
+// inside it.
 func globsOverlap(x, y *glob.Glob) bool {
 	if x.Contains(y) || y.Contains(x) {
 		return true
@@ -231,10 +241,10 @@ func globsOverlap(x, y *glob.Glob) bool {
 	return false
 }
 
-// bundle finds short options written together in a pattern.
+// bundle matches short options that a pattern combines in one argument.
 var bundle = regexp.MustCompile(`-[a-zA-Z]{2,4}\b`)
 
-// arguments warns of args_patterns with well-known holes.
+// arguments warns about args_patterns that are known to be easy to bypass.
 func (l *linter) arguments() {
 	for _, rule := range l.p.Rules(policy.GroupCommand) {
 		for i, source := range rule.Command.PatternTexts {
@@ -258,7 +268,7 @@ func (l *linter) arguments() {
 	}
 }
 
-// bundles tries the other spellings of bundled short options.
+// bundles checks other spellings of bundled short options.
 func (l *linter) bundles(rule *policy.Rule, re *regexp.Regexp, source string) {
 	word := bundle.FindString(source)
 	at := strings.Index(source, word)

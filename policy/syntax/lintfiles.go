@@ -9,9 +9,9 @@ import (
 	"agentsh/policy/glob"
 )
 
-// openDirectories warns of rules that keep files in a directory from being
-// written while the directory's own name is open. A link of that name, or
-// another directory moved there, brings files of the same names.
+// openDirectories warns about rules that deny writing files in a directory but
+// let commands replace the directory itself. A link or another directory with
+// that name then has files of the same names.
 func (l *linter) openDirectories() {
 	for _, rule := range l.p.Rules(policy.GroupFile) {
 		if rule.Effect.Permits() || rule.File.Ops&(policy.OpWrite|policy.OpCreate) == 0 {
@@ -39,7 +39,8 @@ func (l *linter) openDirectories() {
 	}
 }
 
-// closing is what to write so that commands do not replace a directory.
+// closing returns the suggested rule that keeps commands from replacing a
+// directory.
 func closing(dir string) string {
 	if path.Base(dir) == ".git" { // git itself writes in it
 		return "add the rule {name: git-directory, paths: ['" + dir + "'], operations: [symlink, rename, delete], decision: deny} before it"
@@ -53,8 +54,8 @@ type openParent struct {
 	op  policy.FileOp
 }
 
-// openParents are the directories above the matches of a pattern that commands
-// may replace.
+// openParents returns the directories above the matches of a pattern that
+// commands may replace.
 func (l *linter) openParents(g *glob.Glob) []openParent {
 	roots := []string{"/"}
 	if strings.HasPrefix(g.String(), "**") {
@@ -72,10 +73,11 @@ func (l *linter) openParents(g *glob.Glob) []openParent {
 	return out
 }
 
-// replacing is an operation by which commands may put another directory at a
-// path; 0 when there is none. A directory whose own parent is closed is the root
-// of a tree, and a variable's value is one that sessions mount: both stay. What
-// is above the workspace is no part of the project, and no rule should close it.
+// replacing returns an operation by which commands may put another directory at
+// a path, or 0. Two kinds of directories cannot be replaced: one whose parent
+// is closed is the root of a tree, and the value of a variable is mounted by
+// sessions. Directories above the workspace are not part of the project, so no
+// rule should close them.
 func (l *linter) replacing(dir string) policy.FileOp {
 	if workspace := l.vars["WORKSPACE"]; workspace != "" && within(workspace, dir) {
 		return 0
@@ -95,8 +97,8 @@ func (l *linter) replacing(dir string) policy.FileOp {
 	return 0
 }
 
-// unexpand writes a path as policies name it, by the longest directory that a
-// variable stands for.
+// unexpand returns a path as policies write it, with the variable that has the
+// longest matching directory.
 func unexpand(name string, vars map[string]string) string {
 	best := ""
 	for _, v := range []string{"PROJECT_ROOT", "WORKSPACE", "HOME"} {

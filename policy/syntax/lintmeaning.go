@@ -8,9 +8,10 @@ import (
 	"agentsh/policy"
 )
 
-// effects lists programs that are denied for what they do, and programs that
-// do the same without starting them. Each execve is evaluated, so what another
-// program starts is still denied; what it does by itself is not.
+// effects lists programs that are usually denied because of their effect, and
+// programs that have the same effect without starting them. Each execve is
+// evaluated, so a denied program stays denied when another starts it. Only
+// effects without an execve remain.
 var effects = []struct {
 	denied, does []string
 	instead      string
@@ -37,8 +38,8 @@ var effects = []struct {
 	},
 }
 
-// reach warns of denied programs whose effect an allowed program has, and of
-// wrappers whose payload the policy excludes.
+// reach warns about denied programs whose effect an allowed program has. It
+// also warns about wrappers whose payload the policy does not evaluate.
 func (l *linter) reach() {
 	for _, rule := range l.p.Rules(policy.GroupCommand) {
 		if rule.Effect.Permits() || !unconditional(rule.Command) || wholeGroup(rule) {
@@ -67,7 +68,7 @@ func (l *linter) reach() {
 	}
 }
 
-// named returns the first of names that a rule names.
+// named returns the first of names that a rule matches.
 func (l *linter) named(rule *policy.Rule, names []string) string {
 	for _, n := range names {
 		if slices.ContainsFunc(rule.Command.Programs, func(e policy.ProgramName) bool { return e.Matches("/usr/bin/" + n) }) {
@@ -77,7 +78,7 @@ func (l *linter) named(rule *policy.Rule, names []string) string {
 	return ""
 }
 
-// allowedAmong returns the first of names that the policy permits without
+// allowedAmong returns the first of names that the policy allows without
 // conditions.
 func (l *linter) allowedAmong(names []string) string {
 	for _, n := range names {
@@ -91,8 +92,9 @@ func (l *linter) allowedAmong(names []string) string {
 
 func zeroBits(p netip.Prefix) bool { return p.Bits() == 0 }
 
-// meaning warns of settings that are read more strictly than their words may
-// suggest, or than files written for another program with these keys expect.
+// meaning warns about settings that are applied more strictly than their text
+// may suggest. It also warns about settings that have another meaning in files
+// for another program.
 func (l *linter) meaning() {
 	asked := l.p.Approvals().Via == ""
 	for g := range policy.GroupCount {

@@ -14,18 +14,18 @@ import (
 // Options are the inputs of [Load] that do not come from the policy file.
 type Options struct {
 	// Vars are the values of ${NAME} in patterns: WORKSPACE, PROJECT_ROOT,
-	// GIT_ROOT, HOME, TMPDIR and the operator's own.
+	// GIT_ROOT, HOME, TMPDIR and the operator's variables.
 	Vars map[string]string
-	// ReadFile returns a file named by extends. Relative names are already
-	// joined to the directory of the file that names them. Nil refuses extends.
+	// ReadFile returns the content of a file named in extends. Relative names
+	// are already joined to the directory of the extending file. If it is nil,
+	// extends is an error.
 	ReadFile func(name string) ([]byte, error)
 	// OutsideWorkspace allows a PROJECT_ROOT that is not in WORKSPACE.
 	OutsideWorkspace bool
 }
 
 // Load parses and compiles a policy and the files it extends. The error is
-// [policy.Problems]: every problem of the files, not only the first, in file
-// order.
+// [policy.Problems]. It has every problem of all files in file order.
 func Load(src policy.Source, opts Options) (*policy.Policy, error) {
 	l := &loader{opts: opts, vars: cleanVars(opts.Vars), state: map[string]int{}}
 	l.checkRoots()
@@ -37,8 +37,8 @@ func Load(src policy.Source, opts Options) (*policy.Policy, error) {
 	return p, nil
 }
 
-// loader follows extends. Documents are kept nearest first, which is the order
-// their rules are tried in.
+// loader loads a file and the files it extends. Documents are stored nearest
+// first. Their rules are evaluated in this order.
 type loader struct {
 	opts      Options
 	vars      map[string]string
@@ -49,8 +49,8 @@ type loader struct {
 	state     map[string]int // by file name: 1 being read, 2 read
 }
 
-// cleanVars tidies absolute paths, so that ${HOME}/x never contains a double
-// slash, which no path matches.
+// cleanVars cleans absolute paths. Otherwise ${HOME}/x could contain a double
+// slash, and no path would match.
 func cleanVars(vars map[string]string) map[string]string {
 	out := make(map[string]string, len(vars))
 	for name, value := range vars {
@@ -62,8 +62,8 @@ func cleanVars(vars map[string]string) map[string]string {
 	return out
 }
 
-// checkRoots refuses a project root above the workspace: rules written for the
-// project would then cover what lies beside it.
+// checkRoots rejects a project root above the workspace. Rules for the project
+// would then match files outside the workspace.
 func (l *loader) checkRoots() {
 	root, workspace := l.vars["PROJECT_ROOT"], l.vars["WORKSPACE"]
 	if l.opts.OutsideWorkspace || root == "" || workspace == "" || within(root, workspace) {
@@ -81,7 +81,7 @@ func within(name, dir string) bool {
 	return dir == "/" && strings.HasPrefix(name, "/") || name == dir || strings.HasPrefix(name, dir+"/")
 }
 
-// file reads one source and, after it, what it extends.
+// file parses one source and then the files it extends.
 func (l *loader) file(src policy.Source) {
 	r := newReader(src.Name, l.vars, &l.problems)
 	l.state[src.Name] = 1
@@ -103,7 +103,7 @@ func (l *loader) file(src policy.Source) {
 	}
 }
 
-// extend reads one file named by extends, once.
+// extend parses one file named in extends, at most once.
 func (l *loader) extend(r *reader, e located) {
 	name := e.text
 	if !path.IsAbs(name) {
@@ -130,7 +130,8 @@ func (l *loader) extend(r *reader, e located) {
 	l.file(policy.Source{Name: name, Data: data})
 }
 
-// compile merges the documents into one policy; nil when there are problems.
+// compile merges the documents into one policy. It returns nil if there are
+// problems.
 func (l *loader) compile() *policy.Policy {
 	d := l.definition()
 	total := 0

@@ -5,8 +5,8 @@ import (
 	"agentsh/policy"
 )
 
-// definition merges documents, the nearest first, into one definition. What a
-// nearer document gives stays.
+// definition merges documents into one definition. The nearest document is the
+// first and has precedence.
 func (l *loader) definition() policy.Definition {
 	d := policy.Definition{Sources: l.sources, Vars: maps.Clone(l.opts.Vars), Inject: map[string]policy.Injection{}}
 	var audit auditSettings
@@ -25,7 +25,7 @@ func (l *loader) definition() policy.Definition {
 	return d
 }
 
-// addDocument adds what a farther document gives and the nearer ones did not.
+// addDocument adds the keys of a farther document that no nearer document has.
 func addDocument(into *policy.Definition, doc *document) {
 	for g := range doc.rules {
 		into.Rules[g] = append(into.Rules[g], doc.rules[g]...)
@@ -52,13 +52,13 @@ func addDocument(into *policy.Definition, doc *document) {
 	into.Settings = append(into.Settings, doc.settings...)
 }
 
-// defaultsOf lists the defaults in one order.
+// defaultsOf returns pointers to the defaults in a fixed order.
 func defaultsOf(d *policy.Defaults) []**policy.Effect {
 	return []**policy.Effect{&d.Command, &d.FileRead, &d.FileWrite, &d.Network, &d.UnixSocket, &d.Signal}
 }
 
-// fillEnv takes from a farther document what was not given nearer. Denied
-// patterns add up.
+// fillEnv adds the keys of a farther document that the nearer ones do not have.
+// Deny patterns of all documents apply.
 func fillEnv(near, far *policy.EnvSettings) {
 	if !near.HasAllow && far.HasAllow {
 		near.Filter.Allow, near.Allow, near.HasAllow = far.Filter.Allow, far.Allow, true
@@ -119,8 +119,8 @@ func (a *auditSettings) fill(far auditSettings) {
 	a.given |= far.given
 }
 
-// transparentNames returns the names of wrappers whose payload is evaluated. The
-// nearest document that adds or removes a name decides.
+// transparentNames returns the names of wrappers whose payload is evaluated.
+// For each name the nearest document that adds or removes it decides.
 func transparentNames(documents []*document) map[string]bool {
 	names := policy.DefaultTransparent()
 	for i := len(documents) - 1; i >= 0; i-- {

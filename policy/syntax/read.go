@@ -5,14 +5,13 @@ import (
 	"agentsh/policy"
 )
 
-// shape is what a value looks like. Reading and the JSON Schema both come
-// from it.
+// shape is the form of a value. The parser and the JSON Schema both use it.
 type shape struct {
 	kind   shapeKind
-	words  []string       // the only words allowed, when not empty
+	words  []string       // if not empty: the only allowed values
 	item   *shape         // of a list or a map
 	fields func() []field // of an object
-	others []shape        // other forms the value may take
+	others []shape        // alternative forms of the value
 }
 
 type shapeKind uint8
@@ -36,14 +35,14 @@ type field struct {
 	refused  string // why the key is refused; empty: it is accepted
 }
 
-// key is a field and how it is read into a T. The tables of keys are the one
-// place where the language is written down: parsing and the schema use them.
+// key is a field and its reader into a T. The tables of keys are the only
+// definition of the language: the parser and the schema use them.
 type key[T any] struct {
 	field
 	read func(r *reader, n *strictyaml.Node, into *T)
 }
 
-// fieldsOf drops the readers of a key table.
+// fieldsOf returns the fields of a key table without their readers.
 func fieldsOf[T any](keys []key[T]) []field {
 	fields := make([]field, len(keys))
 	for i := range keys {
@@ -52,21 +51,22 @@ func fieldsOf[T any](keys []key[T]) []field {
 	return fields
 }
 
-// maxProblems is how many problems one load reports.
+// maxProblems is the maximum number of problems that one load reports.
 const maxProblems = 100
 
-// reader reads the nodes of one file and collects problems.
+// reader parses the nodes of one file and collects problems.
 type reader struct {
 	strictyaml.Reader
 	vars map[string]string
 }
 
-// newReader returns a reader that adds its problems to a list.
+// newReader returns a reader that appends its problems to a list.
 func newReader(file string, vars map[string]string, problems *policy.Problems) *reader {
 	return &reader{strictyaml.NewReader(file, &dialect, collect(problems)), vars}
 }
 
-// collect adds problems to a list, at most maxProblems.
+// collect returns a function that appends problems to a list, up to
+// maxProblems.
 func collect(problems *policy.Problems) func(strictyaml.Problem) {
 	return func(p strictyaml.Problem) {
 		if len(*problems) < maxProblems {
@@ -81,7 +81,7 @@ func (r *reader) pos(n *strictyaml.Node) policy.Position {
 	return policy.Position{File: r.File, Line: n.Line, Column: n.Column}
 }
 
-// readObject reads a mapping by its key table. Unknown, repeated and missing
+// readObject parses a mapping by its key table. Unknown, repeated and missing
 // keys are problems.
 func readObject[T any](r *reader, n *strictyaml.Node, what string, keys []key[T], into *T) {
 	var seen uint64
@@ -128,7 +128,8 @@ func keyNames[T any](keys []key[T]) []string {
 	return names
 }
 
-// texts reads a list of texts. An empty list is a problem: it selects nothing.
+// texts parses a list of texts. An empty list is a problem, because it matches
+// nothing.
 func (r *reader) texts(n *strictyaml.Node) []located {
 	var out []located
 	ok := r.Items(n, func(item *strictyaml.Node) {
@@ -142,7 +143,7 @@ func (r *reader) texts(n *strictyaml.Node) []located {
 	return out
 }
 
-// oneOrMore reads a text or a list of texts.
+// oneOrMore parses a text or a list of texts.
 func (r *reader) oneOrMore(n *strictyaml.Node) []located {
 	if n.Kind == strictyaml.Scalar {
 		if s, ok := r.Text(n); ok {
@@ -153,7 +154,7 @@ func (r *reader) oneOrMore(n *strictyaml.Node) []located {
 	return r.texts(n)
 }
 
-// located is a text and where it stands.
+// located is a text with its position.
 type located struct {
 	text string
 	node *strictyaml.Node
@@ -167,7 +168,7 @@ func values(list []located) []string {
 	return out
 }
 
-// dictionary reads a mapping of names to values.
+// dictionary parses a mapping of names to values.
 func (r *reader) dictionary(n *strictyaml.Node, each func(name, value *strictyaml.Node)) {
 	if n.Kind != strictyaml.Mapping {
 		r.Fail(n, "", "must be a mapping of names to values")

@@ -2,8 +2,9 @@ package syntax
 
 import "encoding/json"
 
-// Schema is the JSON Schema (draft 2020-12) of a policy file, for editors. It
-// is made from the tables parsing uses, so it names exactly the keys that load.
+// Schema returns the JSON Schema (draft 2020-12) of a policy file, for editors.
+// It is generated from the tables of the parser, so it has exactly the keys
+// that load. The error is that of the JSON encoder.
 func Schema() ([]byte, error) {
 	root := objectSchema(fieldsOf(policyKeys))
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -11,7 +12,8 @@ func Schema() ([]byte, error) {
 	return json.MarshalIndent(root, "", "  ")
 }
 
-// objectSchema describes an object by its fields; refused keys are left out.
+// objectSchema returns the schema of an object with these fields. Rejected keys
+// are omitted.
 func objectSchema(fields []field) map[string]any {
 	properties := map[string]any{}
 	var required []string
@@ -33,7 +35,7 @@ func objectSchema(fields []field) map[string]any {
 	return out
 }
 
-// shapeSchema describes one value.
+// shapeSchema returns the schema of one value.
 func shapeSchema(s shape) map[string]any {
 	one := map[string]any{}
 	switch s.kind {

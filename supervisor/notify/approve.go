@@ -127,7 +127,7 @@ func (p *approver) wait(c *call, q wire.Question) (wire.Answer, error) {
 	return answer, nil
 }
 
-// approve has a person decide an exec and carries the decision out.
+// approve has a person decide an exec and applies the decision.
 func (h *execs) approve(c *call, a *attempt) (answer, error) {
 	before, err := contents(a.covered())
 	if err != nil {

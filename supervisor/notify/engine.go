@@ -9,7 +9,7 @@ import (
 	"agentsh/seccomp"
 )
 
-// engine stops system calls and carries their answers out. [listener] is the
+// engine stops system calls and applies their answers. [listener] is the
 // engine of a seccomp listener. A tracer that answers SECCOMP_RET_TRACE would be
 // another one: no handler knows more of an engine than this.
 type engine interface {

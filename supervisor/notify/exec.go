@@ -118,7 +118,7 @@ func (h *execs) answer(c *call, args execArgs) (answer, error) {
 	return h.apply(c, a, &moved)
 }
 
-// apply carries a decision out. It sets moved when another thread took a over.
+// apply applies a decision. It sets moved when another thread took a over.
 func (h *execs) apply(c *call, a *attempt, moved *bool) (answer, error) {
 	onThread := func(f func(*call, *attempt) (answer, error)) (answer, error) {
 		*moved = true

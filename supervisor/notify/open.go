@@ -190,7 +190,7 @@ func strictness(e policy.Effect) int {
 	return 3
 }
 
-// apply records a decision and carries it out.
+// apply records a decision and applies it.
 func (h *procFiles) apply(r *reading, effect policy.Effect) (answer, error) {
 	r.event.Decision = effect.String()
 	switch effect {
@@ -230,7 +230,7 @@ func sameFile(f *os.File, h *target.Handle) bool {
 	return unix.Fstat(int(f.Fd()), &s) == nil && h.Same(s.Dev, s.Ino)
 }
 
-// approve has a person decide, and carries the decision out.
+// approve has a person decide, and applies the decision.
 func (h *procFiles) approve(c *call, r *reading) (answer, error) {
 	q := wire.Question{Command: r.event.Command, Kind: wire.AskFile, Subject: r.event.Op + " " + r.event.Path, Process: r.event.Process}
 	given, err := h.approver.wait(c, withRule(q, r.decision, r.why))

@@ -360,7 +360,7 @@ func (h *signals) apply(c *call, s *sender, j *signalDecision) (answer, error) {
 	return success, nil
 }
 
-// approve has a person decide a signal and carries the decision out.
+// approve has a person decide a signal and applies the decision.
 func (h *signals) approve(c *call, s *sender, j *signalDecision, number int, targets []target.Peer) (answer, error) {
 	e := s.event(j, "deny")
 	q := wire.Question{Command: e.Command, Kind: wire.AskSignal, Subject: e.Op + " to " + describe(targets, j), Process: e.Process}

@@ -18,8 +18,8 @@ import (
 type Network struct {
 	// Connect is called for each connect(2) of an Internet socket before it goes on.
 	// If it returns a Destination, the supervisor emulates the call: it connects a
-	// duplicate of the descriptor to that. If it returns nil, the kernel carries the
-	// call out. A nil Connect lets all of them go on.
+	// duplicate of the descriptor to that. If it returns nil, the kernel executes the
+	// call. A nil Connect lets all of them go on.
 	Connect func(Connect) *Destination
 	// Sockets has unix_socket_rules decide on connect, bind and sendto. The kernel
 	// reads the address of a call that goes on again. These rules therefore refine
@@ -195,7 +195,7 @@ func (h *sockets) unixSocket(c *call, t *target.Target, name, op string) (answer
 	return h.apply(e)
 }
 
-// apply records the decision of an event and carries it out.
+// apply records the decision of an event and applies it.
 func (h *sockets) apply(e wire.Event) (answer, error) {
 	if e.Decision == "deny" {
 		h.record.report(e)
