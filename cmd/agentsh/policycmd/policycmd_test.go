@@ -129,6 +129,7 @@ func TestPolicyCommandLines(t *testing.T) {
 		{"an unknown operation", "policy explain -p p.yaml --file /a --op look", 2, []string{"--op look"}},
 		{"no policy to explain", "policy explain -- ls", 2, []string{"-p FILE"}},
 		{"tests that pass", "policy test .", 0, []string{"2 tests, 0 failed"}},
+		{"the tests beside a policy", "policy test p.yaml", 0, []string{"2 tests, 0 failed"}},
 		{
 			"tests that fail",
 			"policy test bad_test.yml",

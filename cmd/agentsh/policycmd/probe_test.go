@@ -18,6 +18,7 @@ command_rules:
 file_rules:
   - {name: secret, paths: ['${WORKSPACE}/secret'], operations: ['*'], decision: deny}
   - {name: fixed, paths: ['${WORKSPACE}/fixed'], operations: [write, create, delete, rename, link, symlink, chmod, chown, mkdir, rmdir, mknod, xattr, utime], decision: deny}
+  - {name: trash, paths: ['${WORKSPACE}/trash/**'], operations: [delete], decision: soft_delete}
   - {name: own, paths: ['${WORKSPACE}/**', '${HOME}/**', '/tmp/**'], operations: ['*'], decision: allow}
   - {name: system, paths: ['/usr/**', '/etc/**'], operations: [read, list, stat, execute], decision: allow}
   - {name: devices, paths: ['/dev/**'], operations: [read, list, stat, write], decision: allow}

@@ -82,7 +82,10 @@ func (s *scratch) open(ctx context.Context, p *policy.Policy, prepare func(*scra
 		return err
 	}
 	vars := p.Vars()
-	boot := wire.Bootstrap{Governed: []wire.Governed{{Backing: s.dir, Path: vars["WORKSPACE"]}}, Home: vars["HOME"]}
+	boot := wire.Bootstrap{
+		Governed: []wire.Governed{{Backing: s.dir, Path: vars["WORKSPACE"]}}, Home: vars["HOME"],
+		StoreDir: filepath.Join(s.state, "store"), // soft_delete needs one
+	}
 	limited := supervisor.OperatorConfig{Path: operator.Path, User: operator.User, Degraded: operator.Degraded} // commands need no more
 	cfg := supervisor.SessionConfig(limited, supervisor.Request{Boot: boot, Policy: p, Audit: s.log})
 	cfg.Log = slog.New(slog.DiscardHandler)

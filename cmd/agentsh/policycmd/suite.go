@@ -34,7 +34,9 @@ func newTestCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test DIR|FILE...",
 		Short: "Run the *_test.yaml files beside policies",
-		Args:  cobra.MinimumNArgs(1),
+		Long: "Run the tests of policies. FILE is a policy with its tests beside it in NAME_test.yaml, or\n" +
+			"a file of tests. Of a directory all *_test.yaml files below it are run.",
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains([]string{"text", "tap", "junit", "json"}, o.output) {
 				return failure.Usagef("-o %s is not text, tap, junit or json", o.output)
@@ -120,7 +122,7 @@ func findSuites(args []string) ([]string, error) {
 			return nil, failure.New(failure.Usage, err, "")
 		}
 		if !info.IsDir() {
-			files = append(files, arg)
+			files = append(files, testsOf(arg))
 			continue
 		}
 		err = filepath.WalkDir(arg, func(name string, d fs.DirEntry, err error) error {
@@ -141,6 +143,17 @@ func findSuites(args []string) ([]string, error) {
 		)
 	}
 	return files, nil
+}
+
+// testsOf returns the test file beside a policy. Another file, or a policy without
+// tests, stands for itself.
+func testsOf(file string) string {
+	ext := filepath.Ext(file)
+	beside := strings.TrimSuffix(file, ext) + "_test.yaml"
+	if _, err := os.Stat(beside); err == nil {
+		return beside
+	}
+	return file
 }
 
 // loadSuites parses test files and groups those of one policy with the same
