@@ -45,7 +45,7 @@ type Interrupted struct {
 	By     string // the operator; empty: a signal
 }
 
-// operatorSignal is the signal that stands for an operator's end of a run.
+// operatorSignal is the signal that means that an operator ended the run.
 const operatorSignal = syscall.SIGTERM
 
 // Error names the signal.

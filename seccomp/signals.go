@@ -62,7 +62,7 @@ var senders = []struct {
 	signal uint
 }{{"kill", 1}, {"tkill", 1}, {"tgkill", 2}, {"rt_sigqueueinfo", 1}, {"rt_tgsigqueueinfo", 2}}
 
-// mostCases is the most signals that a filter tells apart. With more it notifies all.
+// mostCases bounds the signals that a filter distinguishes. With more it notifies all.
 const mostCases = 32
 
 // cases returns the cases for the signals of a set, each combined with the cases in and.

@@ -79,7 +79,7 @@ func logSize(path string) (int64, error) {
 }
 
 // refusedSince reads the denials since the log had a size. The supervisor
-// has written everything about a command when it tells of its end; the last
+// has written everything about a command when it reports its end; the last
 // line may be of another command and not whole.
 func refusedSince(path string, from int64) (denials, error) {
 	var d denials

@@ -62,7 +62,7 @@ type trashEntry struct {
 // trashScope is the trash that a command works on.
 type trashScope struct {
 	from string // of a run, in its results; empty: that of the user's sessions
-	to   string // stands for the workspace of the run; empty: not known
+	to   string // replaces the workspace of the run; empty: not known
 }
 
 func (p trashScope) sessions() ([]*snapshot.Session, error) {

@@ -26,7 +26,7 @@ func (h *Harness) checkInjected(ps *Problems) {
 	name := h.Path(h.Policy)
 	data, err := ReadFile(name)
 	if err != nil {
-		return // checkPath tells
+		return // checkPath reports it
 	}
 	p, err := syntax.Load(policy.Source{Name: shownName(name), Data: data}, syntax.Options{Vars: policyVars, ReadFile: readPolicy})
 	if err != nil {

@@ -18,7 +18,7 @@ func (m *merger) dict(schema []field, weak, strong *tree, where string) *tree {
 }
 
 // value merges one field. A null removes what is weaker and stays, so that it
-// can be told from a field nobody wrote.
+// can be distinguished from a missing field.
 func (m *merger) value(f *field, weak, strong *tree, where string) *tree {
 	switch {
 	case strong == nil:

@@ -42,7 +42,7 @@ func ReadFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// withoutPath is err without the operation and path, which the place already tells.
+// withoutPath returns err without the operation and path: the position has them.
 func withoutPath(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {

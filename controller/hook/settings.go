@@ -18,10 +18,10 @@ import (
 type Settings struct {
 	Version int               `json:"version"`           // 1
 	FailOn  scan.Severity     `json:"fail_on"`           // least severity at which a command is refused
-	Allow   []string          `json:"allow,omitempty"`   // tools; a * at the end stands for any rest
+	Allow   []string          `json:"allow,omitempty"`   // tools; a * at the end matches any rest
 	Canary  string            `json:"canary,omitempty"`  // planted in the agent's context
 	Secrets scan.Fingerprints `json:"secrets,omitempty"` // of the run
-	Trace   string            `json:"trace,omitempty"`   // id of the run, told with every refusal
+	Trace   string            `json:"trace,omitempty"`   // id of the run, shown with every refusal
 }
 
 // maxSettings limits the settings file, in bytes.

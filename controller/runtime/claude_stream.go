@@ -58,7 +58,7 @@ func (claude) Parser(emit func(Event)) Parser {
 func (p *claudeParser) Stdout() io.Writer { return p.stdout }
 func (p *claudeParser) Stderr() io.Writer { return p.stderr }
 
-// Close tells the usage of a program that was stopped before its result.
+// Close reports the usage of a program that was stopped before its result.
 func (p *claudeParser) Close() {
 	p.stdout.Flush()
 	p.stderr.Flush()

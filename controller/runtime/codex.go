@@ -132,9 +132,9 @@ func (codex) Parser(emit func(Event)) Parser {
 // codexParser reads the records of one run.
 type codexParser struct {
 	emit func(Event)
-	open map[string]bool // calls that were told, by id
+	open map[string]bool // calls that were reported, by id
 	last string          // text of the model
-	took codexUsage      // told so far
+	took codexUsage      // reported so far
 }
 
 func (p *codexParser) read(object []byte) bool {
@@ -172,7 +172,7 @@ func (p *codexParser) read(object []byte) bool {
 	return true
 }
 
-// usage tells what the turn took.
+// usage reports the usage of the turn.
 func (p *codexParser) usage(u codexUsage) {
 	was := p.took
 	if u.Input < was.Input || u.Output < was.Output || u.Cached < was.Cached || u.CacheWrite < was.CacheWrite {

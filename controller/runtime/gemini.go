@@ -220,7 +220,7 @@ func (p *geminiParser) read(object []byte) bool {
 	return true
 }
 
-// said tells a message that is complete.
+// said emits a complete message.
 func (p *geminiParser) said() {
 	if p.say.Len() == 0 {
 		return
@@ -244,7 +244,7 @@ func (p *geminiParser) result(r geminiRecord) {
 	p.emit(e)
 }
 
-// usage tells what each model took.
+// usage reports the usage of each model.
 func (p *geminiParser) usage(s geminiStats) {
 	if len(s.Models) == 0 {
 		s.Models = map[string]geminiTokens{"": s.geminiTokens}

@@ -6,7 +6,7 @@ import (
 )
 
 // maxObject is the longest JSON line that is read, in bytes. What is longer is
-// left out, and told.
+// left out, and reported.
 const maxObject = 4 << 20
 
 // jsonLines splits what is written to it into lines. Those that begin as a JSON

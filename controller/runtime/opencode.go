@@ -187,7 +187,7 @@ func (p *opencodeParser) read(object []byte) bool {
 	return true
 }
 
-// tool tells a call that ended: OpenCode says nothing of one before.
+// tool reports a call that ended. OpenCode does not report its start.
 func (p *opencodeParser) tool(part opencodePart) {
 	tool, id, s := clean(part.Tool, maxName), clean(part.CallID, maxName), part.State
 	p.emit(
@@ -205,7 +205,7 @@ func (p *opencodeParser) tool(part opencodePart) {
 	p.emit(Event{Kind: EventToolResult, Tool: tool, Call: id, Text: clean(text, limitAnswer), Failed: failed})
 }
 
-// step tells what one answer of the model took. After "tool-calls" comes a next
+// step reports the usage of one answer of the model. After "tool-calls" comes a next
 // one; another reason is the end.
 func (p *opencodeParser) step(part opencodePart) {
 	t := part.Tokens

@@ -20,7 +20,7 @@ func (s *settingsBuffer) add(b []byte) {
 	s.b = append(s.b, b[:min(len(b), maxSettings-len(s.b))]...)
 }
 
-// starter names settings that start programs. In a path of keys * stands for
+// starter names settings that start programs. In a path of keys * matches
 // one key or element and ** for any number.
 type starter struct {
 	file     string // the end of the name

@@ -28,7 +28,7 @@ type job struct {
 	seen    map[Finding]bool              // by what they say, as blocks overlap
 	persist settingsBuffer                // the beginning, where the whole is parsed
 	passed  bool                          // a byte order mark at the start was seen
-	note    func(from, to int, f Finding) // told each finding with its bytes; nil: nobody
+	note    func(from, to int, f Finding) // gets each finding with its bytes; nil: not called
 
 	line, column int // of the first byte of the block
 }

@@ -109,7 +109,7 @@ func CreateFile(dir int, name string, a Attributes, replace bool, fill func(*os.
 	if err == nil {
 		err = made.Named(dir, name)
 	} else {
-		_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
+		_ = unix.Unlinkat(dir, temp, 0) // the caller gets the first error
 	}
 	return InodeOf(&made.Stat), errors.Join(err, f.Close())
 }
@@ -129,7 +129,7 @@ func CreateLink(dir int, name string, target []byte, a Attributes, replace bool)
 		err = Rename(dir, temp, name, replace)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
+		_ = unix.Unlinkat(dir, temp, 0) // the caller gets the first error
 		return err
 	}
 	return made.Named(dir, name)

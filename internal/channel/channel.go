@@ -125,7 +125,7 @@ func sshConfig() ssh.Config {
 	}
 }
 
-// sameMajor refuses a peer that speaks another major version.
+// sameMajor refuses a peer with another major version.
 func sameMajor(peer wire.Version) error {
 	if peer.Major == wire.Current.Major {
 		return nil

@@ -20,7 +20,7 @@ import (
 type ClientConfig struct {
 	Key       []byte // own OpenSSH private key
 	HostKey   []byte // the server's public key; no other is accepted
-	Build     string // told to the server
+	Build     string // sent to the server
 	Instance  string // names this client across its connections; empty: a random one
 	Server    string // instance the server must be; empty: any that holds the host key
 	Keepalive Keepalive
@@ -41,7 +41,7 @@ type Client struct {
 
 // NewClient authenticates both sides over conn and says hello. It owns conn,
 // also when it fails. ctx bounds the handshake only; [Client.Close] ends the
-// connection. A server that speaks another major version, or is another
+// connection. A server with another major version, or is another
 // instance than the configured one, is refused.
 func NewClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, error) {
 	c, err := newClient(ctx, conn, cfg)

@@ -217,7 +217,7 @@ func (n *noted) Read(p []byte) (int, error) {
 	return read, err
 }
 
-// send writes a whole body. When in fails the server is told, undoes what it
+// send writes a whole body. When in fails the server is informed, undoes what it
 // did and answers. A write fails only when the server has answered or is gone.
 func send(ch ssh.Channel, in *noted) {
 	w := newBodyWriter(ch)

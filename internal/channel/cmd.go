@@ -122,7 +122,7 @@ func (c *Cmd) Run() (wire.Exit, error) {
 	return c.Wait()
 }
 
-// Start sends the request. That the supervisor refused it is told by Wait.
+// Start sends the request. A refusal of the supervisor is the error of Wait.
 func (c *Cmd) Start() error {
 	if c.ch != nil {
 		return errors.New("command was started before")
@@ -191,7 +191,7 @@ func (c *Cmd) Kill() error {
 // Signal sends a signal to the command's process group.
 func (c *Cmd) Signal(sig int) error { return c.control(wire.Control{Signal: sig}) }
 
-// Resize tells a command with a terminal its new size.
+// Resize sends a new size to a command with a terminal.
 func (c *Cmd) Resize(rows, cols uint16) error {
 	return c.control(wire.Control{TTY: &wire.TTY{Rows: rows, Cols: cols}})
 }
@@ -286,7 +286,7 @@ func (c *Cmd) reap() {
 func (c *Cmd) feed() {
 	n, err := copyStream(c.ch, c.Stdin)
 	if err != nil {
-		return // no end was told: the command never sees a cut input as a whole one
+		return // no end was sent: the command must not read a truncated input as complete
 	}
 	data, err := json.Marshal(n)
 	if err != nil {
@@ -307,7 +307,7 @@ func (c *Cmd) closer(output int) func(error) {
 	}
 }
 
-// drain copies r to w to its end; when w fails it tells so and goes on reading, so
+// drain copies r to w to its end; when w fails it reports that and continues to read, so
 // that the command is not held up by it.
 func drain(w io.Writer, r io.Reader, failed func(error)) copied {
 	if w == nil {

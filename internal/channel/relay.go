@@ -23,7 +23,7 @@ type RelayConfig struct {
 	HostKey       []byte // the relay's own OpenSSH private key
 	AuthorizedKey []byte // the client's public key
 	By            string // who asks: it is recorded with every command
-	// Note is told of every command and of every file that is brought in or out,
+	// Note is called for every command and every file that is brought in or out,
 	// in words; what does not print as itself is written out. An error refuses it.
 	Note func(what string) error
 	// Stop is called when the client asks for the end; nil: it is refused.

@@ -32,7 +32,7 @@ type RootsConfig struct {
 	Limits tarfs.Limits // of archives; Files also bounds a list, FileBytes a written file
 	// Refuse says why nothing may be made, replaced or removed at a path; nil: all may.
 	Refuse func(path string) error
-	// Changed is told the sandbox paths that were made, replaced or removed,
+	// Changed receives the sandbox paths that were made, replaced or removed,
 	// before the operation is answered; nil: nobody is.
 	Changed func(paths []string)
 }

@@ -69,13 +69,13 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 	exit.Message, exit.Hint = clip(exit.Message), clip(exit.Hint)
 	once.Do(func() { end.Exit = &exit })
 	if exit.Kind == wire.ExitLost && told.Kind != wire.ExitLost {
-		end.Exit = &exit // what was told is not the last word
+		end.Exit = &exit // the reported exit is not final
 	}
 	notify(ch, reqEnd, end)
 }
 
 // execEnd is the last message of a command: its output has ended and its tree
-// is empty. Exit is nil when it was told before.
+// is empty. Exit is nil when it was reported before.
 type execEnd struct {
 	Exit   *wire.Exit     `json:"exit,omitempty"`
 	Output wire.OutputEnd `json:"output"`
@@ -105,7 +105,7 @@ func execRequest(r *ssh.Request, end chan<- int64, control chan<- wire.Control) 
 		case control <- c:
 			return true
 		default:
-			return false // the handler is slow; the client is told
+			return false // the handler is slow; the client gets an error
 		}
 	}
 	return false
@@ -138,7 +138,7 @@ func (s *Server) checkExec(req wire.ExecRequest) error {
 	return s.cfg.Clients.claim(req.ID)
 }
 
-// stdinReader tells the end of a client's input from the end of the client.
+// stdinReader distinguishes the end of a client's input from the end of the client.
 type stdinReader struct {
 	r    io.Reader
 	n    int64

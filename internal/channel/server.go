@@ -66,12 +66,12 @@ type Clients struct {
 	instance string
 	used     map[string]bool
 	order    []string // of used, oldest first
-	running  int      // commands whose end was not told
+	running  int      // commands whose end was not reported
 	reported chan struct{}
 }
 
-// Reported is closed when the end of every command has been told that was asked for
-// until now. It may be called once.
+// Reported is closed when the end of every command that was requested
+// so far has been reported. It may be called once.
 func (c *Clients) Reported() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *Clients) Reported() <-chan struct{} {
 	return c.reported
 }
 
-// count adds to the commands whose end was not told.
+// count changes the number of commands whose end was not reported.
 func (c *Clients) count(by int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.wg.Wait()
 		return fmt.Errorf("channel hello: %w", err)
 	}
-	_ = s.conn.SetDeadline(time.Time{}) // fails when the connection has ended, as chans tells
+	_ = s.conn.SetDeadline(time.Time{}) // fails when the connection has ended, as chans shows
 	dead := make(chan error, 1)
 	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive, s.freezes.any) })
 	s.wg.Go(func() { s.globals(reqs) })

@@ -10,7 +10,7 @@ import (
 
 func init() { formats = append(formats, anthropic{}) }
 
-// anthropic is the Messages API with streaming, as Claude Code speaks it.
+// anthropic is the Messages API with streaming, as Claude Code uses it.
 // See https://docs.anthropic.com/en/api/messages-streaming.
 type anthropic struct{}
 

@@ -1,4 +1,4 @@
-// Package fakemodel is a model server for tests. It speaks the wire formats of
+// Package fakemodel is a model server for tests. It implements the wire formats of
 // model APIs and answers with turns that a test wrote. The agents that talk to
 // it are the real programs.
 package fakemodel

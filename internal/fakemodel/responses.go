@@ -10,7 +10,7 @@ import (
 
 func init() { formats = append(formats, responses{}) }
 
-// responses is OpenAI's Responses API, as Codex speaks it.
+// responses is OpenAI's Responses API, as Codex uses it.
 type responses struct{}
 
 func (responses) name() string { return "responses" }
@@ -63,7 +63,7 @@ func (responses) read(_ *http.Request, body []byte, into *Request) error {
 	return nil
 }
 
-// names are the tools that a tool stands for.
+// names are the tools that a tool represents.
 func (t responsesTool) names() []string {
 	if t.Type != "namespace" {
 		return []string{orType(t.Name, t.Type)}

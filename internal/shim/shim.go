@@ -3,7 +3,7 @@
 // A platform that starts "sh -c ..." by itself then starts agentsh, which runs
 // the shell that was there in a session. What is changed is listed in a manifest
 // before it is changed, originals are linked aside before anything takes their
-// place, and every change of a name is one rename(2): whoever is killed in
+// place, and every change of a name is one rename(2): a process that is killed in
 // between leaves a shell that works.
 package shim
 
@@ -69,7 +69,7 @@ type State struct {
 	Text  string `json:"state"`
 }
 
-// Shell is a shell that the shim stands for.
+// Shell is a shell that the shim replaces.
 type Shell struct {
 	Path string // of the shim, below the root
 	Real string // of the original, below the root

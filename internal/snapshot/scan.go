@@ -39,7 +39,7 @@ type Entry struct {
 	// the first.
 	Xattrs []beneath.Xattr `json:"xattrs,omitempty"`
 
-	// What tells that a file was not touched since: see stat(2).
+	// The attributes that show that a file was not changed since: see stat(2).
 	Dev   uint64 `json:"dev"`
 	Ino   uint64 `json:"ino"`
 	Ctime int64  `json:"ctime"`

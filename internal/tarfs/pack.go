@@ -126,7 +126,7 @@ func (p *packer) dir(root *os.Root, name string) error {
 	for _, e := range entries {
 		info, err := root.Lstat(e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile by whoever owns the tree
+			continue // removed meanwhile by another process
 		}
 		if err != nil {
 			return err
@@ -211,7 +211,7 @@ func openDirNoFollow(parent *os.Root, base string) (*os.Root, error) {
 func (p *packer) file(parent *os.Root, name string) error {
 	f, err := parent.OpenFile(path.Base(name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // removed meanwhile by whoever owns the tree
+		return nil // removed meanwhile by another process
 	}
 	if errors.Is(err, syscall.ELOOP) {
 		return p.leaveOut(name, refuse(name, "replaced while it was packed"))

@@ -271,7 +271,7 @@ func (t *Trash) Save(dir int, name string, link bool, e Entry) (string, error) {
 		}
 	}
 	if err := t.write(e); err != nil {
-		_ = unix.Unlinkat(t.dir, e.ID, 0) // the manifest's failure is what the caller hears
+		_ = unix.Unlinkat(t.dir, e.ID, 0) // the caller gets the manifest's error
 		return "", err
 	}
 	return e.ID, nil
@@ -307,7 +307,7 @@ func (t *Trash) save(dir int, name, id string, mayLink bool) (linked bool, err e
 	}
 	out := os.NewFile(uintptr(to), id)
 	if err := errors.Join(beneath.CopyContent(out, from), out.Close()); err != nil {
-		_ = unix.Unlinkat(t.dir, id, 0) // the copy's failure is what the caller hears
+		_ = unix.Unlinkat(t.dir, id, 0) // the caller gets the copy's error
 		return false, err
 	}
 	return false, nil
@@ -380,7 +380,7 @@ func (t *Trash) restoreFile(e Entry, a beneath.Attributes, dir int, name string,
 		err := unix.Linkat(t.dir, e.ID, dir, temp, 0)
 		if err == nil {
 			if err = beneath.Rename(dir, temp, name, force); err != nil {
-				_ = unix.Unlinkat(dir, temp, 0) // the failure is what the caller hears
+				_ = unix.Unlinkat(dir, temp, 0) // the caller gets the first error
 			}
 		}
 		if !errors.Is(err, unix.EXDEV) {

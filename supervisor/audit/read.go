@@ -136,15 +136,15 @@ func (r *Reader) Wait(ctx context.Context) error {
 	if r.watch, err = WatchFile(r.src.file); err != nil {
 		return fmt.Errorf("watch the log: %w", err)
 	}
-	return nil // what came before the watch began is not told by it
+	return nil // the watch does not report changes from before its start
 }
 
-// FileWatch tells of changes of an open file, whatever its name is by now. It is
+// FileWatch reports changes of an open file, even after a rename. It is
 // for one goroutine, which closes it.
 type FileWatch struct{ file, notify *os.File }
 
 // WatchFile begins to watch f, which the caller keeps open. What was written
-// before is not told. See inotify(7).
+// before is not reported. See inotify(7).
 func WatchFile(f *os.File) (*FileWatch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -162,7 +162,7 @@ func WatchFile(f *os.File) (*FileWatch, error) {
 func (w *FileWatch) Close() error { return w.notify.Close() }
 
 // Wait returns nil once the file has changed since the watch began or the last
-// change was told, the error of ctx when that ends first, and [ErrRemoved] when
+// change was reported, the error of ctx when that ends first, and [ErrRemoved] when
 // no name leads to the file any more.
 func (w *FileWatch) Wait(ctx context.Context) error {
 	var st unix.Stat_t

@@ -181,7 +181,7 @@ func (o *Options) fit() int {
 }
 
 // ServeProxy answers HTTP, CONNECT and SOCKS5 on one listener until the listener
-// or the proxy is closed. The first byte of a connection tells the protocols
+// or the proxy is closed. The first byte of a connection distinguishes the protocols
 // apart. It closes the listener. After [Proxy.Close] it returns [ErrClosed].
 func (p *Proxy) ServeProxy(l net.Listener) error {
 	return p.accept(l, func(c *client) { c.serveProxy() })

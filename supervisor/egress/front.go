@@ -20,7 +20,7 @@ import (
 type opening struct {
 	to     destination
 	conn   net.Conn
-	accept func() error // tells the client that it may go on
+	accept func() error // tells the client to continue
 	refuse func(*refusal)
 }
 
@@ -157,7 +157,7 @@ const (
 	socksNoAddress = 8
 )
 
-// errDropped says that a client is gone, or speaks SOCKS in a way that gets no
+// errDropped says that a client is gone, or uses SOCKS in a way that gets no
 // answer.
 var errDropped = errors.New("no SOCKS request")
 

@@ -9,7 +9,7 @@ import (
 )
 
 // tunnel serves an opening by a flow: it relays bytes, or has HTTP requests
-// inspected. A refusal that comes before the client was told to go on is returned,
+// inspected. A refusal that comes before the client was told to continue is returned,
 // so that the caller answers with it. Later ones end the connection and are
 // recorded here.
 func (c *client) tunnel(f *flow, o opening) *refusal {

@@ -34,11 +34,11 @@ func (transports) RoundTrip(r *http.Request) (*http.Response, error) {
 const serverClosedIdle = "http: server closed idle connection"
 
 // streamsMost is how many requests one client connection may have open, and so
-// how many connections to the destination it needs when that speaks HTTP/1 only.
+// how many connections to the destination it needs when it supports HTTP/1 only.
 const streamsMost = 100
 
 // httpTransport returns the flow's transport: flows share no connections. It
-// speaks HTTP/2 to the server if the client does: an upgrade of HTTP/1, as for
+// uses HTTP/2 to the server if the client does: an upgrade of HTTP/1, as for
 // WebSocket, needs HTTP/1 on both sides.
 func (f *flow) httpTransport(second bool) *http.Transport {
 	f.mu.Lock()

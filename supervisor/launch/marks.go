@@ -15,7 +15,7 @@ import (
 // processes. After it the supervisor ends them.
 const endGrace = 10 * time.Second
 
-// A session without namespaces has no pid namespace. Its processes are told from those of
+// A session without namespaces has no pid namespace. Its processes are distinguished from those of
 // other sessions by the range of their marks. Keep in step with init.h.
 const (
 	tagBase  = 1 << 62

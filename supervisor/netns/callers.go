@@ -14,7 +14,7 @@ import (
 // maxCallers bounds each of the maps of a session's callers.
 const maxCallers = 8192
 
-// callers remembers which process made a connection. It learns of each
+// callers remembers which process made a connection. It is informed of each
 // connect(2) before the call goes on.
 type callers struct {
 	mu sync.Mutex

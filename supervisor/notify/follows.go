@@ -12,7 +12,7 @@ import (
 type follows struct {
 	mu      sync.Mutex
 	threads map[int]*follower
-	opening map[int]*installedFile // by the thread whose next execveat stands for an open
+	opening map[int]*installedFile // by the thread whose next execveat replaces an open
 }
 
 func newFollows() *follows {

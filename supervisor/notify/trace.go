@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ignoreStops sets SA_NOCLDSTOP: only the tracing thread then learns of the stops of
+// ignoreStops sets SA_NOCLDSTOP: only the tracing thread then gets the stops of
 // traced threads. Without it each stop is also a SIGCHLD, which wakes another thread of
 // this process. The handler of the Go runtime stays. A failure costs time only. See
 // sigaction(2).

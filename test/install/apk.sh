@@ -30,6 +30,6 @@ grep -qx 'pkgname = agentsh' "$root/.PKGINFO" || fail "the package has another n
 installed "$root"
 expect 0 'on musl' enter "$root" on-musl
 expect 'not 0' '' enter "$root" on-glibc # there is no glibc
-held "$root"
+check_installation "$root"
 expect 0 'on musl' enter "$root" agentsh exec -- on-musl
 expect 0 '' enter "$root" /.pre-deinstall

@@ -21,5 +21,5 @@ sed -n '/^<!-- test: archive -->$/,/^<!-- end -->$/s/^    //p' doc/install.md >"
 expect 0 '' enter "$root" /bin/sh -euc "cd /unpacked; $(cat "$WORK/steps")"
 installed_by_hand=$root/usr/local/bin/agentsh
 [ -x "$installed_by_hand" ] || fail "the steps of doc/install.md install nothing"
-held "$root"
-held_in_bash "$root"
+check_installation "$root"
+check_bash_startup "$root"

@@ -16,8 +16,8 @@ expect 0 'config.yaml.pacnew' pac -Udd "$file"
 edited "$root"
 rm "$root/etc/agentsh/config.yaml.pacnew"
 installed "$root"
-held "$root"
-held_in_bash "$root"
+check_installation "$root"
+check_bash_startup "$root"
 
 expect 0 'config.yaml.pacsave' pac -Rdd agentsh
 rm "$root/etc/agentsh/config.yaml.pacsave" && rmdir "$root/etc/agentsh"

@@ -21,8 +21,8 @@ cp -a /usr/lib/systemd/system/. "$units/usr/lib/systemd/system/" # what the unit
 cp "$root/usr/lib/systemd/system/agentsh@.service" "$units/usr/lib/systemd/system/"
 cp "$root/usr/bin/agentsh" "$units/usr/bin/"
 expect 0 '' systemd-analyze --root="$units" --man=no --recursive-errors=one verify agentsh@x.service
-held "$root"
-held_in_bash "$root"
+check_installation "$root"
+check_bash_startup "$root"
 
 # Shells that need the package keep it.
 expect 0 '' enter "$root" agentsh shim install

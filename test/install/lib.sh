@@ -43,8 +43,8 @@ digests() {
 	done
 }
 
-# held ROOT: what every installation has to show.
-held() {
+# check_installation ROOT: the checks of every installation.
+check_installation() {
 	local root=$1 before
 	expect 0 '"program": "agentsh"' enter "$root" agentsh version --json
 	expect 0 '"program": "agentctl"' enter "$root" agentctl version --json
@@ -80,9 +80,9 @@ block_kill() {
 	YAML
 }
 
-# held_in_bash ROOT: bash has to ask the policy before it signals. The control has
+# check_bash_startup ROOT: a kill of bash must be decided by the policy. The control has
 # the same kill, allowed.
-held_in_bash() {
+check_bash_startup() {
 	local root=$1
 	block_kill "$root" default
 	# shellcheck disable=SC2016 # the inner shell expands it

@@ -15,8 +15,8 @@ expect 0 'config.yaml.rpmnew' rpms -U "$file"
 edited "$root"
 rm "$root/etc/agentsh/config.yaml.rpmnew"
 installed "$root"
-held "$root"
-held_in_bash "$root"
+check_installation "$root"
+check_bash_startup "$root"
 expect 1 'c /etc/agentsh/config.yaml' rpms -V agentsh # and nothing else:
 [ "$(rpms -V agentsh | wc -l)" = 1 ] || fail "rpm -V: $(rpms -V agentsh)"
 

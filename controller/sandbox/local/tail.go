@@ -8,7 +8,7 @@ import (
 // maxTail is how many bytes of the supervisor's messages are kept.
 const maxTail = 16 << 10
 
-// maxLines is how many lines of one message are told.
+// maxLines is how many lines of one message are reported.
 const maxLines = 4
 
 // tail keeps the end of what is written to it. Safe for concurrent use.

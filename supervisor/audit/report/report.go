@@ -265,7 +265,7 @@ func (s *Session) addRefusal(e wire.Event) {
 	}
 }
 
-// times is the number of occurrences that an event stands for.
+// times is the number of occurrences that an event includes.
 func times(e wire.Event) int { return max(e.Count, 1) }
 
 // subject is a short text of the subject of an event.

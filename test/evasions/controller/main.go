@@ -1,6 +1,6 @@
 // Controller lets the corpus of bypasses attack the parts of the controller
 // that read what an agent made, one verb each. It plays a supervisor that
-// vouches for everything: its archives have a manifest that fits.
+// confirms everything: its archives have a matching manifest.
 //
 //	extract TAR DIR       unpack a foreign archive as results are unpacked
 //	collect DIR           take a directory out and print its files

@@ -46,7 +46,7 @@ func (e entry) explains(d difference) bool {
 	return matches(e.test, d.test) && listed(e.native, d.native, "|") && listed(e.session, d.session, "|")
 }
 
-// varies tells of an entry whose test may also end alike.
+// varies reports an entry whose test may also end alike.
 func (e entry) varies() bool {
 	return e.native == "*" || e.session == "*" || strings.Contains(e.native, "|") || strings.Contains(e.session, "|")
 }
@@ -55,7 +55,7 @@ func listed(list, word, comma string) bool {
 	return list == "*" || slices.Contains(strings.Split(list, comma), word)
 }
 
-// matches tells whether name is pattern, in which * stands for any text.
+// matches reports whether name is pattern, in which * matches any text.
 func matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
@@ -143,7 +143,7 @@ func compare(out io.Writer, table []entry, w where, native, session results) int
 	return problems
 }
 
-// ran tells whether a group that the pattern means was in this run.
+// ran reports whether a group that the pattern means was in this run.
 func ran(pattern string, native, session results) bool {
 	for _, r := range []results{native, session} {
 		for name := range r {

@@ -96,7 +96,7 @@ func parseGo(group string, out output, all results) bool {
 	return whole
 }
 
-// parseCPython reads the lines of cpython.py. The last one tells that it is whole.
+// parseCPython reads the lines of cpython.py. The last one shows that it is complete.
 func parseCPython(group string, out output, all results) bool {
 	whole := false
 	for line := range lines(out.tests) {
@@ -118,7 +118,7 @@ func shortName(name, group string) string {
 
 var tapResult = regexp.MustCompile(`^(ok|not ok) (\d+)(.*)$`)
 
-// parseTAP reads the output of a script of git: a plan "1..N" at its end tells that it is whole.
+// parseTAP reads the output of a script of git: a plan "1..N" at its end shows that it is complete.
 func parseTAP(group string, out output, all results) bool {
 	whole := false
 	for line := range lines(out.stdout) {
