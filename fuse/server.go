@@ -250,8 +250,19 @@ func (s *server) open(mc MountConfig, sh shared) (*mount, error) {
 	return m, m.attach(dev)
 }
 
-// changesPart is the number of changes in one message.
-const changesPart = 2000
+// changesPart returns how many of the changes, at least one, fit in one message. In
+// JSON a byte of a name takes up to six bytes.
+func changesPart(list []wire.Change) int {
+	const most = 2000
+	bytes := 0
+	for n, c := range list {
+		bytes += 6*(len(c.Path)+len(c.From)) + 256
+		if n > 0 && (n == most || bytes > messageBytes/2) {
+			return n
+		}
+	}
+	return len(list)
+}
 
 func (s *server) changes(id uint64, tag string) error {
 	for _, m := range s.mounts {
@@ -263,7 +274,7 @@ func (s *server) changes(id uint64, tag string) error {
 			return err
 		}
 		for len(list) > 0 {
-			n := min(len(list), changesPart)
+			n := changesPart(list)
 			part := reply{ID: id, More: true}
 			part.Changes = list[:n]
 			if err := s.ch.send(part); err != nil {

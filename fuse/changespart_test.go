@@ -1,0 +1,43 @@
+package fuse
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"agentsh/internal/wire"
+)
+
+func TestChangesOfAnyNamesFitInMessages(t *testing.T) {
+	for _, b := range []string{"a", "\x01", "<", "\xff"} {
+		name := wire.Name(strings.Repeat(b, 4095))
+		var list []wire.Change
+		for range 400 {
+			list = append(list, wire.Change{Path: name, From: name, Kind: wire.Renamed})
+		}
+		for messages := 0; len(list) > 0; messages++ {
+			n := changesPart(list)
+			if n < 1 || n > len(list) {
+				t.Fatalf("%q: %d of %d changes in a message", b, n, len(list))
+			}
+			data, err := json.Marshal(reply{ID: 1, More: true, Changes: list[:n]})
+			if err != nil || len(data) > messageBytes {
+				t.Errorf("%q: a message of %d bytes: %v", b, len(data), err)
+			}
+			list = list[n:]
+		}
+	}
+}
+
+func TestManyShortChangesShareAMessage(t *testing.T) {
+	list := make([]wire.Change, 4001)
+	for i := range list {
+		list[i] = wire.Change{Path: "directory/file", Kind: wire.Created}
+	}
+	if n := changesPart(list); n != 2000 {
+		t.Errorf("%d changes in a message", n)
+	}
+	if n := changesPart(list[:1]); n != 1 {
+		t.Errorf("%d of one change", n)
+	}
+}
