@@ -46,7 +46,7 @@ func (p made) Stat(st *unix.Stat_t) error {
 
 // maker checks an entry against the rules for repositories, then creates it.
 type maker struct {
-	judge func(query) gofuse.Status
+	check func(query) gofuse.Status
 	make  func(tree.Entry) error
 }
 
@@ -137,7 +137,7 @@ func (o *creator) make(in *gofuse.InHeader, name string, mode uint32, out *gofus
 	case kind == unix.S_IFREG && mode&suidBits != 0:
 		return o.access.refuse(in.Pid, a, suidMessage, "create the file without the bits")
 	}
-	if code := do.judge(a); !code.Ok() {
+	if code := do.check(a); !code.Ok() {
 		return code
 	}
 	p, err := o.files.locate(rel)

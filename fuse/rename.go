@@ -276,7 +276,7 @@ func (o *renamer) permitBelow(tid uint32, from, to string, dir tree.Entry, left 
 	names, err := entries(dir, left)
 	if err != nil {
 		if errors.Is(err, unix.E2BIG) {
-			return o.access.refuse(tid, query{policy.OpRename, from}, "the directory holds too many entries to judge its rename",
+			return o.access.refuse(tid, query{policy.OpRename, from}, "the directory has too many entries to check its rename",
 				"rename the directories in it one by one")
 		}
 		return gofuse.Status(errno(err))

@@ -100,17 +100,17 @@ func (r *repositories) location(dir string) gitguard.Location {
 	return gitguard.Location{Dir: r.files.inside(dir), Roots: r.roots}
 }
 
-// judge checks the new content of a guarded file. Settings that old contains are
+// check checks the new content of a guarded file. Settings that old contains are
 // allowed.
-func (r *repositories) judge(rel string, data, old []byte) []gitguard.Problem {
+func (r *repositories) check(rel string, data, old []byte) []gitguard.Problem {
 	var out []gitguard.Problem
 	if dir, base := tree.Split(rel); base == ".git" {
 		if old == nil || string(old) != string(data) {
-			out = gitguard.JudgeGitFile(data, r.location(dir))
+			out = gitguard.CheckGitFile(data, r.location(dir))
 		}
 	}
 	for _, h := range r.holders(rel) {
-		out = append(out, gitguard.JudgeFile(h.name, data, old, r.location(h.dir))...)
+		out = append(out, gitguard.CheckFile(h.name, data, old, r.location(h.dir))...)
 	}
 	return out
 }
@@ -148,7 +148,7 @@ func (r *repositories) make(tid uint32, a query, kind uint32) gofuse.Status {
 	}
 	dir, base := tree.Split(a.rel)
 	if kind == unix.S_IFREG && (base == ".git" || len(r.holders(a.rel)) > 0) {
-		if code := r.answer(tid, a, r.judge(a.rel, []byte{}, nil)); !code.Ok() {
+		if code := r.answer(tid, a, r.check(a.rel, []byte{}, nil)); !code.Ok() {
 			return code
 		}
 	}
@@ -203,9 +203,9 @@ func (r *repositories) link(tid uint32, a query, text string) gofuse.Status {
 		return code
 	}
 	dir, base := tree.Split(a.rel)
-	problems := gitguard.JudgeAnyLink(text)
+	problems := gitguard.CheckAnyLink(text)
 	if base == ".git" {
-		problems = gitguard.JudgeGitLink(text, r.location(dir))
+		problems = gitguard.CheckGitLink(text, r.location(dir))
 	}
 	if code := r.answer(tid, a, problems); !code.Ok() {
 		return code
@@ -214,7 +214,7 @@ func (r *repositories) link(tid uint32, a query, text string) gofuse.Status {
 	for top := dir; ; top, _ = tree.Split(top) {
 		rel := strings.TrimPrefix(a.rel[len(top):], "/")
 		if gitguard.Reads(rel) && r.is(top, adding) {
-			if code := r.answer(tid, a, gitguard.JudgeLink(rel, text)); !code.Ok() {
+			if code := r.answer(tid, a, gitguard.CheckLink(rel, text)); !code.Ok() {
 				return code
 			}
 		}

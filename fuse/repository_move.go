@@ -66,7 +66,7 @@ func (r *repositories) arrive(tid uint32, from, to string, kind uint32, exchange
 		if err != nil {
 			return gofuse.Status(errno(err))
 		}
-		if code := r.answer(tid, a, r.judge(to, data, r.currentContent(to))); !code.Ok() {
+		if code := r.answer(tid, a, r.check(to, data, r.currentContent(to))); !code.Ok() {
 			return code
 		}
 		if code := r.complete(tid, a, dir, newEntry{base, from}); !code.Ok() {
@@ -181,7 +181,7 @@ func inTree(p gitguard.Problem, dir string) gitguard.Problem {
 }
 
 func (r *repositories) unread(tid uint32, a query, err error) gofuse.Status {
-	return r.refuse(tid, a, gitguard.Problem{Reason: "what is in it cannot be judged: " + err.Error(), Hint: "move its parts one by one"})
+	return r.refuse(tid, a, gitguard.Problem{Reason: "its content cannot be checked: " + err.Error(), Hint: "move its parts one by one"})
 }
 
 // maxGuardedEntries bounds the entries that are examined for one request.

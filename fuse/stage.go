@@ -241,7 +241,7 @@ func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {
 		return gofuse.OK
 	}
 	if r.on() {
-		if code := r.answer(tid, query{policy.OpWrite, rel}, r.judge(rel, s.data, old)); !code.Ok() {
+		if code := r.answer(tid, query{policy.OpWrite, rel}, r.check(rel, s.data, old)); !code.Ok() {
 			s.data = old
 			return code
 		}

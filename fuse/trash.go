@@ -102,7 +102,7 @@ func (m *mount) putBack(t *trash.Trash, e trash.Entry, rel string, force bool) e
 		return errors.New("the root of a mount is not restored")
 	}
 	if err := m.repos.mayRedirect(rel); err != nil && !force {
-		return errors.New("git reads this file, and git_guard has not judged it: look at it, then restore it with --force")
+		return errors.New("git reads this file, and git_guard has not checked it: inspect it, then restore it with --force")
 	}
 	var st unix.Stat_t
 	replaces := p.Stat(&st) == nil

@@ -11,8 +11,8 @@ import (
 	"agentsh/controller/scan"
 )
 
-// Refused is a commit of the agent that does not come out, with all that build
-// on it.
+// Refused is a commit of the agent that is not extracted. Commits that build on it are
+// not extracted either.
 type Refused struct {
 	Commit string `json:"commit"` // id
 	Branch string `json:"branch"` // of the agent: HEAD, or refs/heads/NAME
@@ -20,18 +20,18 @@ type Refused struct {
 	Reason string `json:"reason"`
 }
 
-// checker decides which commits of a scratch repository may come out.
+// checker decides which commits of a scratch repository may be extracted.
 type checker struct {
 	in     Input
 	at     scratch
 	repo   string            // the scratch repository
-	unsafe map[string]string // commit id to reason: its files must not come out
+	unsafe map[string]string // commit id to reason why its files must not be extracted
 	tries  int
 }
 
-// acceptableTips returns the tips with the newest commit of each that is sound
-// together with everything it builds on. A branch without a sound commit is
-// left out. Refs of the scratch repository follow.
+// acceptableTips returns the tips, each with its newest acceptable commit. All
+// ancestors of such a commit are acceptable too. A branch without one is omitted. The
+// refs of the scratch repository are updated accordingly.
 func (in Input) acceptableTips(ctx context.Context, tips []tip, at scratch) ([]tip, []Refused, error) {
 	c := &checker{in: in, at: at, repo: filepath.Join(at.work, "repo")}
 	var err error
@@ -45,11 +45,11 @@ func (in Input) acceptableTips(ctx context.Context, tips []tip, at scratch) ([]t
 		if err != nil {
 			return nil, nil, err
 		}
-		// What builds on a refused commit is refused: the first sound one of a
-		// list, newest first, can be found by halving.
+		// A commit that builds on a refused commit is refused. So binary search finds
+		// the first acceptable commit of a list, newest first.
 		var failed error
 		n := sort.Search(len(list), func(i int) bool {
-			why, err := c.judge(ctx, list[i])
+			why, err := c.check(ctx, list[i])
 			if err != nil && failed == nil {
 				failed = err
 			}
@@ -59,7 +59,7 @@ func (in Input) acceptableTips(ctx context.Context, tips []tip, at scratch) ([]t
 			return nil, nil, failed
 		}
 		if n > 0 {
-			why, err := c.judge(ctx, list[n-1])
+			why, err := c.check(ctx, list[n-1])
 			if err != nil {
 				return nil, nil, err
 			}
@@ -74,7 +74,7 @@ func (in Input) acceptableTips(ctx context.Context, tips []tip, at scratch) ([]t
 	return sound, refused, nil
 }
 
-// line lists the new commits of a tip along first parents, newest first, at
+// line lists the new commits of a tip along first parents, newest first. It lists at
 // most [maxCommits].
 func (c *checker) line(ctx context.Context, t tip) ([]string, error) {
 	args := []string{"rev-list", "--first-parent", fmt.Sprintf("--max-count=%d", maxCommits), t.id}
@@ -85,8 +85,8 @@ func (c *checker) line(ctx context.Context, t tip) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// judge says why a commit may not come out; nil: it may.
-func (c *checker) judge(ctx context.Context, id string) (*Refused, error) {
+// check returns why a commit may not be extracted; nil: it may.
+func (c *checker) check(ctx context.Context, id string) (*Refused, error) {
 	if why, err := c.unsafeBelow(ctx, id); err != nil || why != "" {
 		return &Refused{Rule: scan.RuleRepository, Reason: why}, err
 	}
@@ -119,7 +119,7 @@ func (c *checker) judge(ctx context.Context, id string) (*Refused, error) {
 	return nil, removed
 }
 
-// objectReason is what git says of the object that it refuses.
+// objectReason returns git's reason for refusing an object.
 func objectReason(text string) string {
 	if _, about, found := strings.Cut(text, ": object "); found {
 		return "git refuses the object " + about
@@ -127,8 +127,8 @@ func objectReason(text string) string {
 	return text
 }
 
-// unsafeBelow is the reason of an unsafe commit among id and the new commits
-// that it builds on; empty: there is none.
+// unsafeBelow returns the reason of an unsafe commit among id and its new ancestors;
+// empty: there is none.
 func (c *checker) unsafeBelow(ctx context.Context, id string) (string, error) {
 	if len(c.unsafe) == 0 {
 		return "", nil

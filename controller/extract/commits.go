@@ -18,7 +18,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Bounds of what the sandbox's git may say.
+// Limits of the output of the sandbox's git.
 const (
 	maxBranches      = 32       // branches with new commits
 	maxCommits       = 1000     // commit ids in a result
@@ -26,8 +26,8 @@ const (
 	maxHeader        = 64 << 10 // bytes before a bundle's pack
 )
 
-// hardened are the settings of every git the host runs here. They beat what
-// the target repository's own configuration says.
+// hardened are the settings of every git that the host runs here. They override the
+// target repository's own configuration.
 var hardened = []string{
 	"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.sshCommand=/bin/false",
 	"-c", "protocol.allow=never", "-c", "protocol.file.allow=always",
@@ -36,7 +36,7 @@ var hardened = []string{
 	"-c", "credential.helper=", "-c", "safe.bareRepository=all", "-c", "safe.directory=*",
 }
 
-// host runs one hardened git on the host.
+// host runs git on the host with the hardened settings.
 func (in Input) host(ctx context.Context, dir string, args ...string) (string, error) {
 	out, err := in.Git(ctx, dir, append(append([]string{}, hardened...), args...)...)
 	if err != nil {
@@ -45,7 +45,7 @@ func (in Input) host(ctx context.Context, dir string, args ...string) (string, e
 	return strings.TrimSpace(out), nil
 }
 
-// verb is the subcommand among the arguments of git.
+// verb returns the subcommand among the arguments of git.
 func verb(args []string) string {
 	for len(args) > 2 && args[0] == "-c" {
 		args = args[2:]
@@ -53,19 +53,19 @@ func verb(args []string) string {
 	return args[0]
 }
 
-// tip is one branch of the agent with new commits. Its name is the agent's
-// choice and never a part of a host path.
+// tip is one branch of the agent with new commits. The agent chooses its name, which
+// never becomes a part of a host path.
 type tip struct {
 	ref string // HEAD, or refs/heads/...
 	id  string
 }
 
-// lenient fetches objects that git's own checks refuse: they are looked at in a
-// repository of their own, and only sound commits go on from there.
+// lenient disables git's own object checks for a fetch. The objects are examined in a
+// scratch repository, and only acceptable commits leave it.
 var lenient = []string{"-c", "transfer.fsckObjects=false", "-c", "fetch.fsckObjects=false"}
 
-// collectCommits brings new commits into the target: those of HEAD as
-// in.Branch, those of other branches beside it.
+// collectCommits fetches new commits into the target. Those of HEAD become in.Branch;
+// other branches get names derived from it.
 func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
 	at, err := in.about(ctx)
 	if err != nil {
@@ -91,7 +91,8 @@ func collectCommits(ctx context.Context, ex sandbox.Executor, in Input, res *Res
 	return nil
 }
 
-// publishSound publishes the sound commits and keeps the bundle if there are others.
+// publishSound publishes the acceptable commits. If others exist, it stores the
+// bundle.
 func (in Input) publishSound(ctx context.Context, tips []tip, at scratch, res *Result) error {
 	sound, refused, err := in.acceptableTips(ctx, tips, at)
 	if err != nil {
@@ -112,15 +113,16 @@ func (in Input) publishSound(ctx context.Context, tips []tip, at scratch, res *R
 	return in.publish(ctx, sound, at.work, res)
 }
 
-// scratch is where commits are looked at before they come into the target.
+// scratch describes the repository in which commits are examined before they are
+// fetched into the target.
 type scratch struct {
 	work    string // directory
 	format  string // of object names in the target
 	objects string // directory of the target
 }
 
-// about asks the target what a repository needs to borrow from it, and that it
-// has the base.
+// about reads the target's properties that a borrowing repository needs. It checks
+// that the target has the base.
 func (in Input) about(ctx context.Context) (scratch, error) {
 	args := []string{"rev-parse", "--path-format=absolute", "--show-object-format", "--git-path", "objects"}
 	if in.Base != "" {
@@ -136,8 +138,8 @@ func (in Input) about(ctx context.Context) (scratch, error) {
 	return at, nil
 }
 
-// newTips asks the sandbox for HEAD and branches with commits that base has
-// not. The answers are the agent's word: they only choose what to ask for.
+// newTips asks the sandbox for HEAD and for branches with commits that base does not
+// contain. The agent controls the answers: they only select what is requested next.
 func newTips(ctx context.Context, ex sandbox.Executor, in Input) ([]tip, error) {
 	head, err := ask(ctx, ex, in, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}")
 	var no *refusal
@@ -182,7 +184,8 @@ func newTips(ctx context.Context, ex sandbox.Executor, in Input) ([]tip, error) 
 	return tips, nil
 }
 
-// hasNew reports whether a commit brings any that base has not.
+// hasNew reports whether a commit has ancestors, or is one, that base does not
+// contain.
 func hasNew(ctx context.Context, ex sandbox.Executor, in Input, id string) (bool, error) {
 	if id == in.Base {
 		return false, nil
@@ -195,7 +198,7 @@ func hasNew(ctx context.Context, ex sandbox.Executor, in Input, id string) (bool
 	return out != "", err
 }
 
-// refusal is a git of the sandbox that did not exit with 0.
+// refusal is the error of a git in the sandbox that exited with a code other than 0.
 type refusal struct {
 	exit wire.Exit
 	text string
@@ -203,22 +206,22 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// ask runs one git in the sandbox and returns what it printed.
+// ask runs git in the sandbox and returns its output.
 func ask(ctx context.Context, ex sandbox.Executor, in Input, args ...string) (string, error) {
 	var out bytes.Buffer
 	err := runGit(ctx, ex, in, output{&out, maxCommandOutput, time.Minute}, args...)
 	return strings.TrimSpace(out.String()), err
 }
 
-// output is where the output of a git in the sandbox goes, and its bounds.
+// output is the destination and the limits of the output of a git in the sandbox.
 type output struct {
 	w     io.Writer
 	bytes int64
 	time  time.Duration
 }
 
-// runGit runs one git in the sandbox, where the agent's configuration may do
-// what the agent may. It is killed when it writes too much or takes too long.
+// runGit runs git in the sandbox, where the agent's configuration has no more rights
+// than the agent. It kills git after too much output or too much time.
 func runGit(ctx context.Context, ex sandbox.Executor, in Input, out output, args ...string) error {
 	ctx, done := context.WithTimeoutCause(ctx, out.time, fmt.Errorf("took more than %s", out.time))
 	defer done()
@@ -243,7 +246,7 @@ func runGit(ctx context.Context, ex sandbox.Executor, in Input, out output, args
 	return nil
 }
 
-// bounded stops the command that writes too much.
+// bounded stops a command that writes too much.
 type bounded struct {
 	w    io.Writer
 	left int64
@@ -259,7 +262,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.w.Write(p)
 }
 
-// firstBytes keeps the first bytes and drops the rest.
+// firstBytes stores the first bytes and discards the rest.
 type firstBytes struct {
 	bytes.Buffer
 	left int
@@ -272,8 +275,8 @@ func (f *firstBytes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// fetch brings the tips into a fresh repository in work that borrows the
-// target's objects. Nothing of the agent but objects gets there.
+// fetch fetches the tips into a fresh repository in work that borrows the target's
+// objects. Only objects of the agent get there.
 func fetch(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, at scratch) error {
 	file := filepath.Join(at.work, "bundle")
 	if err := receiveBundle(ctx, ex, in, tips, file); err != nil {
@@ -294,8 +297,8 @@ func fetch(ctx context.Context, ex sandbox.Executor, in Input, tips []tip, at sc
 	return err
 }
 
-// borrowing makes a bare repository in at.work that borrows the target's
-// objects. Only the base is known to be there: what comes in builds on it alone.
+// borrowing makes a bare repository in at.work that borrows the target's objects. Of
+// these only the base is visible: received commits build on it alone.
 func (in Input) borrowing(ctx context.Context, at scratch, name string) (string, error) {
 	if _, err := in.host(ctx, at.work, "init", "--quiet", "--bare", "--template=", "--object-format="+at.format, name); err != nil {
 		return "", err
@@ -330,10 +333,9 @@ func receiveBundle(ctx context.Context, ex sandbox.Executor, in Input, tips []ti
 	return errors.Join(err, f.Close())
 }
 
-// checkHeader reads what stands before a bundle's pack: the format, what it
-// builds on, and the refs, which must be the tips and nothing else. A bundle
-// that was filtered is refused.
-// See gitformat-bundle(5).
+// checkHeader checks the part of a bundle before its pack: the format, the
+// prerequisites, and the refs. The refs must be exactly the tips. A filtered bundle is
+// refused. See gitformat-bundle(5).
 func checkHeader(file string, tips []tip) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -386,9 +388,9 @@ func contains(tips []tip, t tip) bool {
 	return false
 }
 
-// publish moves the checked objects into the target and makes the branches.
-// fetch over a local path runs git's object checks; fetching a bundle does not
-// in every version of git.
+// publish fetches the checked objects into the target and creates the branches. A
+// fetch from a local path runs git's object checks. A fetch from a bundle does not in
+// every version of git.
 func (in Input) publish(ctx context.Context, tips []tip, work string, res *Result) error {
 	args := []string{
 		"fetch",
@@ -438,7 +440,7 @@ func (in Input) publish(ctx context.Context, tips []tip, work string, res *Resul
 	return nil
 }
 
-// branchName is the host's name for a ref of the agent.
+// branchName returns the name of a branch on the host for a ref of the agent.
 func branchName(branch, ref string) string {
 	if ref == "HEAD" {
 		return branch
@@ -452,13 +454,13 @@ func branchName(branch, ref string) string {
 	return branch + "-" + name[:min(len(name), 64)]
 }
 
-// isObjectID reports whether s is a whole SHA-1 or SHA-256 object name.
+// isObjectID reports whether s is a complete SHA-1 or SHA-256 object name.
 func isObjectID(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// isBranch reports whether s is a branch name without surprises.
-// See git-check-ref-format(1).
+// isBranch reports whether s is a valid branch name in plain characters. See
+// git-check-ref-format(1).
 func isBranch(s string) bool {
 	ok := s != "" && len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") == ""
 	return ok && !strings.Contains(s, "..") && !strings.Contains(s, "//") && !strings.Contains(s, "/.") && !strings.Contains(s, "./") &&

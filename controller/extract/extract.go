@@ -1,7 +1,7 @@
-// Package extract brings the result of a run out of a sandbox: commits as a
-// bundle that is fetched into the operator's own repository, and changed files
-// as an archive that is unpacked into a fresh directory. The agent's .git never
-// reaches the host, and git never runs in a directory the agent wrote.
+// Package extract copies the result of a run out of a sandbox. Commits arrive as a
+// bundle, which is fetched into the operator's own repository. Changed files arrive as
+// an archive, which is unpacked into a fresh directory. The agent's .git never reaches
+// the host, and git never runs in a directory that the agent wrote.
 package extract
 
 import (
@@ -22,51 +22,51 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Git runs git on the host in dir, with an environment of its own, and returns
-// its standard output. An error holds what git said.
+// Git runs git on the host in dir, with its own environment, and returns its standard
+// output. An error contains git's error output.
 type Git func(ctx context.Context, dir string, args ...string) (stdout string, err error)
 
-// Input says what to collect and where to put it.
+// Input says what to extract and where to store it.
 type Input struct {
 	Governed string // governed directory inside the sandbox, which the change record is relative to
 	Repo     string // repository inside the sandbox, at or below Governed
-	Base     string // commit id the repository had when it was uploaded; empty: it had none
+	Base     string // commit id that the repository had at upload; empty: none
 
 	Target string // the operator's repository on the host; empty: commits are not collected
 	Branch string // branch to make there; it must not exist
 	Git    Git
 	Stream Stream
 
-	Out  string // existing directory on the host, which no agent writes
+	Out  string // existing directory on the host to which no agent can write
 	Name string // of the directory made in Out for changed files; it must not exist
 
-	// KeepBundle is a path on the host that gets the bundle when a commit is
-	// refused; it must not exist. Empty: the bundle is not kept.
+	// KeepBundle is a path on the host. If a commit is refused, the bundle is stored
+	// there. The path must not exist. Empty: the bundle is not stored.
 	KeepBundle string
 
 	MaxBundle int64        // bytes; 0: 1 GiB
 	Limits    tarfs.Limits // of the changed files
 }
 
-// Result is what was collected.
+// Result lists the extracted commits and files.
 type Result struct {
 	Branch   string   // made in the target; empty: no new commits
-	Branches []string // further ones, of other branches of the agent
+	Branches []string // branches made for other branches of the agent
 	Commits  []string // new commit ids of Branch, newest first, at most 1000
 	Refused  []Refused
-	Bundle   string // all that the agent committed, when something was refused and it was kept
+	Bundle   string // file with all commits of the agent; set if one was refused and the bundle was stored
 
 	Dir     string               // directory with the changed files; empty: none changed
 	Changed []wire.ManifestEntry // what is in Dir, paths relative to the repository
-	Deleted []string             // relative to the repository: to be removed before Dir is laid over
-	Skipped []string             // what cannot leave a sandbox, each with the reason
-	Unsafe  []gitguard.Problem   // removed from Dir: git would run or read something because of it
+	Deleted []string             // relative to the repository: to be removed before Dir is copied over it
+	Skipped []string             // files that cannot be extracted, each with the reason
+	Unsafe  []gitguard.Problem   // removed from Dir, because git would run or read something due to them
 
 	Partial bool // something is missing; the error says what
 }
 
-// Collect collects commits and changed files. When one of them fails the other
-// is still collected, and the result is marked partial beside the error.
+// Collect extracts commits and changed files. If one of them fails, the other is still
+// extracted. The result is then marked partial and an error is returned too.
 func Collect(ctx context.Context, ex sandbox.Executor, in Input) (Result, error) {
 	var res Result
 	if err := in.check(); err != nil {
@@ -84,7 +84,7 @@ func Collect(ctx context.Context, ex sandbox.Executor, in Input) (Result, error)
 	return res, nil
 }
 
-// check refuses an input that names something other than it says.
+// check returns an error if a field of the input is inconsistent with the others.
 func (in *Input) check() error {
 	if in.MaxBundle == 0 {
 		in.MaxBundle = 1 << 30
@@ -105,7 +105,7 @@ func (in *Input) check() error {
 	return nil
 }
 
-// collectFiles receives what changed in the working tree.
+// collectFiles receives the changed files of the working tree.
 func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
 	changes, err := ex.Changes(ctx)
 	if err != nil {
@@ -143,7 +143,7 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Resul
 	return nil
 }
 
-// removeUnsafe removes from the changed files what git would act on.
+// removeUnsafe removes files that git would act on from the changed files.
 func (in Input) removeUnsafe(ctx context.Context, res *Result) error {
 	root, err := os.OpenRoot(res.Dir)
 	if err != nil {
@@ -166,24 +166,25 @@ func (in Input) removeUnsafe(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// guard judges repositories in the work.
+// guard returns the guard for repositories in the agent's work.
 func (in Input) guard() *Guard { return NewGuard(in.Stream, in.Target, in.Base, in.Repo) }
 
-// relative is the repository's path in the change record; empty: the whole.
+// relative returns the repository's path in the change record; empty: the whole
+// record.
 func relative(in Input) string {
 	return strings.Trim(strings.TrimPrefix(in.Repo, strings.TrimSuffix(in.Governed, "/")), "/")
 }
 
-// changed is what a change record comes to. Paths are relative to the
-// repository and sorted.
+// changed is the net result of a change record. Paths are relative to the repository
+// and sorted.
 type changed struct {
 	trees   []string // with everything below
 	names   []string // alone
 	deleted []string
 }
 
-// worktree replays a change record and keeps what lies below repo and not in a
-// .git. A path that cannot be one of the record's is ignored.
+// worktree replays a change record. It selects paths below repo that are not in a
+// .git. It ignores a path that cannot occur in a record.
 func worktree(changes []wire.Change, repo string) changed {
 	s := replay{now: map[string]kind{}, gone: map[string]bool{}}
 	for _, c := range changes {
@@ -220,18 +221,18 @@ func worktree(changes []wire.Change, repo string) changed {
 	return w
 }
 
-// kind is what became of a path that is there.
+// kind says how a present path has changed.
 type kind int
 
 const (
 	alone kind = iota + 1 // its content or mode changed
-	tree                  // it is new, with all below it
+	tree                  // it is new, with everything below it
 )
 
 // replay is the state of a working tree while its record is read.
 type replay struct {
 	now  map[string]kind
-	gone map[string]bool // was removed at some time, perhaps to be made again
+	gone map[string]bool // was removed at some time and may have been created again
 }
 
 func (s *replay) remove(name string) {
@@ -239,8 +240,8 @@ func (s *replay) remove(name string) {
 	s.gone[name] = true
 }
 
-// covered reports whether name needs no mention: a directory above it travels
-// as a whole, or is gone.
+// covered reports whether name needs no entry: a directory above it is copied as a
+// whole, or is removed.
 func (s *replay) covered(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if s.now[dir] == tree || s.gone[dir] && s.now[dir] == 0 {
@@ -250,8 +251,8 @@ func (s *replay) covered(name string) bool {
 	return false
 }
 
-// without returns the deleted names that were not made again as something
-// other than a directory.
+// without returns the deleted names that were not created again as something other
+// than a directory.
 func without(deleted []string, made []wire.ManifestEntry) []string {
 	again := map[string]bool{}
 	for _, e := range made {
@@ -260,7 +261,7 @@ func without(deleted []string, made []wire.ManifestEntry) []string {
 	return slices.DeleteFunc(deleted, func(name string) bool { return again[name] })
 }
 
-// below returns name relative to repo when it lies below it and outside every .git.
+// below returns name relative to repo if it is below repo and outside every .git.
 func below(name, repo string) (string, bool) {
 	if repo != "" {
 		var ok bool

@@ -20,32 +20,32 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Stream runs git on the host like [Git] and returns its standard output as it
-// comes. How git ended is the error of the last read; closing it ends git.
+// Stream runs git on the host like [Git] and returns its standard output as a stream.
+// The last read returns git's error. Closing the stream ends git.
 type Stream func(ctx context.Context, dir string, args ...string) io.ReadCloser
 
-// Guard finds repositories of git in the work of an agent. What git would run
-// or read outside because of them does not come out.
+// Guard finds git repositories in the work of an agent. Files that would make git run
+// or read something outside are not extracted.
 type Guard struct {
 	git      Stream
 	target   string // the operator's repository; empty: there is none
-	base     string // commit that the agent's work is laid over; empty: none
+	base     string // commit below the agent's work; empty: none
 	location gitguard.Location
 }
 
-// NewGuard makes the guard for work on a repository that is at dir inside the
-// sandbox. What the base commit of the target has may stay.
+// NewGuard makes the guard for work on the repository at dir inside the sandbox.
+// Settings that the base commit of the target contains are allowed.
 func NewGuard(git Stream, target, base, dir string) *Guard {
 	return &Guard{git: git, target: target, base: base, location: gitguard.Location{Dir: dir, Roots: []string{dir}}}
 }
 
-// stream runs git with the settings of every git of this package.
+// stream runs git with the hardened settings of this package.
 func (g *Guard) stream(ctx context.Context, dir string, args ...string) io.ReadCloser {
 	return g.git(ctx, dir, append(slices.Clone(hardened), args...)...)
 }
 
-// commits finds new commits whose files hold a repository that may not come
-// out, with the reason. The repository dir has the tips.
+// commits returns new commits whose files contain a repository that must not be
+// extracted, with the reason. The tips are in the repository dir.
 func (g *Guard) commits(ctx context.Context, dir string, tips []tip) (map[string]string, error) {
 	args := []string{
 		"log",
@@ -88,9 +88,9 @@ func (g *Guard) commits(ctx context.Context, dir string, tips []tip) (map[string
 	return unsafe, nil
 }
 
-// someRepository reports whether any commit could hold a repository: whether all
-// suspect names of new commits and of what they build on would make one together.
-// To look at every commit takes a second for each 100,000 files.
+// someRepository reports whether any commit could contain a repository. It tests
+// whether all suspect names of new commits and their bases would make one together.
+// Examining every commit would take a second for each 100,000 files.
 func (g *Guard) someRepository(ctx context.Context, dir string, tips []tip, names map[string]bool) (bool, error) {
 	below, err := g.boundary(ctx, dir, tips)
 	if err != nil {
@@ -115,7 +115,7 @@ func (g *Guard) someRepository(ctx context.Context, dir string, tips []tip, name
 	return len(found.Repositories)+len(found.Problems) > 0, err
 }
 
-// boundary lists the commits that new ones build on.
+// boundary lists the commits on which new commits build.
 func (g *Guard) boundary(ctx context.Context, dir string, tips []tip) (ids []string, err error) {
 	if g.base == "" {
 		return nil, nil
@@ -135,8 +135,8 @@ func (g *Guard) boundary(ctx context.Context, dir string, tips []tip) (ids []str
 	return ids, lines.Err()
 }
 
-// suspectCommits reads the output of git log and returns the commits that change
-// a name which could belong to a repository, each once, and these names.
+// suspectCommits reads the output of git log. It returns the commits that change a
+// name that could belong to a repository, each once. It also returns these names.
 func suspectCommits(log io.ReadCloser) (ids []string, suspects map[string]bool, err error) {
 	defer func() { err = errors.Join(err, log.Close()) }()
 	names := bufio.NewScanner(log)
@@ -148,7 +148,7 @@ func suspectCommits(log io.ReadCloser) (ids []string, suspects map[string]bool, 
 	for names.Scan() {
 		name := names.Text()
 		switch {
-		case name == "": // no file is called so: a commit follows
+		case name == "": // no file has an empty name: a commit follows
 			header = true
 		case header:
 			id, header, first = name, false, true
@@ -192,7 +192,7 @@ func suspect(name string) bool {
 	return false
 }
 
-// tree lists the files of a commit that skip does not name.
+// tree lists the files of a commit except those for which skip returns true.
 func (g *Guard) tree(ctx context.Context, dir, commit string, skip func(name string) bool) iter.Seq2[gitguard.Entry, error] {
 	return func(yield func(gitguard.Entry, error) bool) {
 		list := g.stream(ctx, dir, "ls-tree", "-r", "-z", "--full-tree", commit)
@@ -221,7 +221,7 @@ func (g *Guard) tree(ctx context.Context, dir, commit string, skip func(name str
 	}
 }
 
-// treeMode is the kind of a tree's entry. See git-fast-import(1).
+// treeMode returns the kind of a tree entry. See git-fast-import(1).
 func treeMode(mode string) fs.FileMode {
 	switch mode {
 	case "120000":
@@ -239,7 +239,7 @@ func (g *Guard) blob(ctx context.Context, dir, id string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, gitguard.MaxFile+1))
 }
 
-// old returns what the base has: it may stay.
+// old returns the content of files of the base: their settings are allowed.
 func (g *Guard) old(ctx context.Context) func(string) []byte {
 	if g.base == "" {
 		return nil
@@ -253,9 +253,9 @@ func (g *Guard) old(ctx context.Context) func(string) []byte {
 	}
 }
 
-// Files removes from a directory that was taken out what may not be in a
-// repository, and returns why. The directory holds the files that changed: it is
-// judged as laid over the base, without what was deleted.
+// Files removes entries from an extracted directory that are not allowed in a
+// repository. It returns the reasons. The directory contains the changed files. It is
+// checked as laid over the base, without the deleted files.
 func (g *Guard) Files(ctx context.Context, root *os.Root, changed, deleted []string) ([]gitguard.Problem, error) {
 	o := gitguard.Options{Location: g.location, Old: g.old(ctx)}
 	found, err := gitguard.Scan(g.over(ctx, root, changed, deleted), o)
@@ -268,7 +268,7 @@ func (g *Guard) Files(ctx context.Context, root *os.Root, changed, deleted []str
 		switch {
 		case err == nil:
 			err = root.Remove(filepath.FromSlash(p.File))
-		case errors.Is(err, fs.ErrNotExist): // of the base, or removed for another problem
+		case errors.Is(err, fs.ErrNotExist): // a file of the base, or removed for another problem
 			err = nil
 		}
 		if err != nil {
@@ -279,7 +279,7 @@ func (g *Guard) Files(ctx context.Context, root *os.Root, changed, deleted []str
 	return removed, nil
 }
 
-// over lists a directory, then what the base has beside it.
+// over lists the entries of a directory, then those that only the base has.
 func (g *Guard) over(ctx context.Context, root *os.Root, changed, deleted []string) iter.Seq2[gitguard.Entry, error] {
 	return func(yield func(gitguard.Entry, error) bool) {
 		for e, err := range gitguard.FS(rootfs.New(root)) {

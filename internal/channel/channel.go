@@ -1,18 +1,18 @@
-// Package channel is the one connection between host and supervisor. It is
-// SSH over any byte stream: both ends hold an Ed25519 key and know the other's,
-// every command and file operation has an SSH channel of its own, and with it a
-// window of its own, so one that is stuck never holds up another.
+// Package channel is the one connection between host and supervisor. It uses SSH over
+// any byte stream. Each end has an Ed25519 key and knows the public key of the other
+// end. Every command and file operation has its own SSH channel with its own window.
+// So a blocked one never delays another.
 //
-// After the SSH handshake the client sends a hello as a global request and the
-// server answers with its own. Then these channel types are open:
+// After the SSH handshake the client sends a hello as a global request and the server
+// answers with its own. Then the client can open channels of these types:
 //
-//	exec@agentsh    one command: request, standard streams, typed end
-//	files@agentsh   one file operation: request, bytes in or out, reply
-//	events@agentsh  audit events from a sequence number on
-//	session@agentsh approvals and the policy of the session as a whole
+// \texec@agentsh    one command: request, standard streams, typed end
+// \tfiles@agentsh   one file operation: request, bytes in or out, reply
+// \tevents@agentsh  audit events from a sequence number on
+// \tsession@agentsh approvals and the policy of the whole session
 //
-// The first message of a channel is JSON. It travels in the extra data of the
-// open request, or as the first frame when it does not fit there.
+// The first message of a channel is JSON. It is in the extra data of the open request,
+// or in the first frame if it is too large for that.
 package channel
 
 import (
@@ -44,23 +44,23 @@ const (
 	reqControl   = "control@agentsh"   // exec; client to server
 	reqStdinEnd  = "stdin-end@agentsh" // exec; client to server
 	reqStarted   = "started@agentsh"   // exec; server to client
-	reqExit      = "exit@agentsh"      // exec; server to client, when the output goes on after it
+	reqExit      = "exit@agentsh"      // exec; server to client, if output follows it
 	reqEnd       = "end@agentsh"       // exec; server to client, last
 	reqError     = "error@agentsh"     // events; server to client
 )
 
-// Sizes and times that both ends hold.
+// These sizes and times apply at both ends.
 const (
 	maxInline      = 64 << 10 // first message in the open request, bytes
-	maxText        = 4 << 10  // one sentence of an exit, bytes
+	maxText        = 4 << 10  // one message of an exit, bytes
 	maxLeftover    = 1000     // process ids of one tree_empty
-	maxOpen        = 128      // channels of one connection; each may hold a window of 2 MiB
+	maxOpen        = 128      // channels of one connection; each may have a window of 2 MiB
 	handshakeLimit = 10 * time.Second
 )
 
-// Keepalive is how a dead peer is noticed. Zero means the default.
+// Keepalive has the times for detecting a dead peer. A zero field means the default.
 type Keepalive struct {
-	Interval time.Duration // between questions; default 5 s
+	Interval time.Duration // between requests; default 5 s
 	Dead     time.Duration // without an answer; default 15 s
 }
 
@@ -75,12 +75,11 @@ func (k Keepalive) withDefaults() Keepalive {
 	return d
 }
 
-// ErrDead is in the chain of errors on a connection whose peer stopped
-// answering.
+// ErrDead is wrapped by the errors of a connection whose peer stopped answering.
 var ErrDead = errors.New("peer does not answer")
 
-// NewKeyPair makes an Ed25519 key: the private half in OpenSSH's PEM form, the
-// public half as one authorized_keys line.
+// NewKeyPair creates an Ed25519 key. It returns the private key in OpenSSH's PEM form
+// and the public key as one authorized_keys line.
 func NewKeyPair() (private, public []byte, err error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -97,8 +96,8 @@ func NewKeyPair() (private, public []byte, err error) {
 	return pem.EncodeToMemory(block), ssh.MarshalAuthorizedKey(sshPub), nil
 }
 
-// parseKeys reads one's own private key and the other side's public key, and
-// takes nothing but Ed25519.
+// parseKeys reads this side's private key and the other side's public key. It accepts
+// only Ed25519.
 func parseKeys(private, public []byte) (ssh.Signer, ssh.PublicKey, error) {
 	signer, err := ssh.ParsePrivateKey(private)
 	if err != nil {
@@ -116,7 +115,7 @@ func parseKeys(private, public []byte) (ssh.Signer, ssh.PublicKey, error) {
 	return signer, peer, nil
 }
 
-// sshConfig is what both ends negotiate from: one modern suite and its
+// sshConfig has the algorithms that both ends negotiate: one modern suite, and a
 // fallback for machines without AES instructions.
 func sshConfig() ssh.Config {
 	return ssh.Config{
@@ -135,9 +134,9 @@ func sameMajor(peer wire.Version) error {
 		peer.Major, peer.Minor, wire.Current.Major, wire.Current.Minor)}
 }
 
-// keepalive asks the peer for a sign of life until ctx is done or the peer is
-// dead; then it closes the connection. A peer that answers anything lives, and
-// one that silent allows to be silent.
+// keepalive sends requests to the peer until ctx is done or the peer is dead. In the
+// latter case it closes the connection. A peer that answers anything is alive. A peer
+// is also considered alive while silent returns true.
 func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bool) error {
 	k = k.withDefaults()
 	tick := time.NewTicker(k.Interval)
@@ -149,7 +148,7 @@ func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bo
 			return nil
 		case err := <-answers:
 			if err != nil {
-				return nil // the connection has ended, and says so itself
+				return nil // the connection has ended and reports its own error
 			}
 			asking, last = false, time.Now()
 		case <-tick.C:
@@ -157,7 +156,7 @@ func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bo
 				last = time.Now()
 			}
 			if asking && time.Since(last) >= k.Dead {
-				_ = conn.Close() // ends the question below
+				_ = conn.Close() // ends the pending request below
 				<-answers
 				return fmt.Errorf("no answer for %s: %w", time.Since(last).Round(time.Millisecond), ErrDead)
 			}
@@ -173,13 +172,13 @@ func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bo
 	}
 }
 
-// copyBuffer is the size, in bytes, of the buffer a stream passes.
+// copyBuffer is the size, in bytes, of the buffer for copying a stream.
 const copyBuffer = 128 << 10
 
 var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// copyStream copies r to w to its end, without the shortcuts of either that
-// would take a buffer of their own.
+// copyStream copies r to w until r ends. It avoids methods of r and w that would
+// allocate another buffer.
 func copyStream(w io.Writer, r io.Reader) (int64, error) {
 	buf := buffers.Get().(*[copyBuffer]byte)
 	defer buffers.Put(buf)
@@ -190,7 +189,8 @@ func copyStream(w io.Writer, r io.Reader) (int64, error) {
 type onlyReader struct{ io.Reader }
 type onlyWriter struct{ io.Writer }
 
-// firstMessage is the extra data of an open request, and what has to follow it.
+// firstMessage returns the extra data of an open request, and the frame that must
+// follow it if the message is too large.
 func firstMessage(msg any) (extra, frame []byte, err error) {
 	data, err := json.Marshal(msg)
 	if err != nil {
@@ -213,7 +213,7 @@ func readFirst(extra []byte, r io.Reader, msg any) error {
 	return json.Unmarshal(extra, msg)
 }
 
-// clip shortens a sentence that has to fit a request.
+// clip shortens a message so that it fits a request.
 func clip(s string) string {
 	if len(s) <= maxText {
 		return s

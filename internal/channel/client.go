@@ -16,13 +16,13 @@ import (
 	"agentsh/internal/wire"
 )
 
-// ClientConfig is what a client is made of.
+// ClientConfig is the configuration of a client.
 type ClientConfig struct {
 	Key       []byte // own OpenSSH private key
 	HostKey   []byte // the server's public key; no other is accepted
 	Build     string // sent to the server
 	Instance  string // names this client across its connections; empty: a random one
-	Server    string // instance the server must be; empty: any that holds the host key
+	Server    string // required instance of the server; empty: any server with the host key
 	Keepalive Keepalive
 }
 
@@ -36,13 +36,13 @@ type Client struct {
 	freezes freezes
 
 	done chan struct{} // closed when the connection ended
-	err  error         // why; set before done is closed
+	err  error         // reason; set before done is closed
 }
 
-// NewClient authenticates both sides over conn and says hello. It owns conn,
-// also when it fails. ctx bounds the handshake only; [Client.Close] ends the
-// connection. A server with another major version, or is another
-// instance than the configured one, is refused.
+// NewClient authenticates both sides over conn and exchanges hellos. It closes conn if
+// it fails; otherwise [Client.Close] closes it. ctx applies to the handshake only.
+// NewClient refuses a server of another major version, and an instance other than the
+// configured one.
 func NewClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, error) {
 	c, err := newClient(ctx, conn, cfg)
 	if err != nil {
@@ -101,7 +101,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	return c, nil
 }
 
-// sendHello exchanges hellos and judges the server's.
+// sendHello exchanges hellos and checks that of the server.
 func sendHello(conn ssh.Conn, cfg ClientConfig) (wire.Hello, error) {
 	if cfg.Instance == "" {
 		cfg.Instance = rand.Text()
@@ -131,13 +131,14 @@ func sendHello(conn ssh.Conn, cfg ClientConfig) (wire.Hello, error) {
 	return reply.Hello, nil
 }
 
-// Hello is what the server said of itself.
+// Hello returns the hello of the server.
 func (c *Client) Hello() wire.Hello { return c.hello }
 
-// Done is closed when the connection has ended; Err then says why.
+// Done is closed when the connection has ended. Err then returns the reason.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is nil until Done is closed.
+// Err returns the reason for the end of the connection. It returns nil until Done is
+// closed.
 func (c *Client) Err() error {
 	select {
 	case <-c.done:
@@ -147,11 +148,11 @@ func (c *Client) Err() error {
 	}
 }
 
-// Close ends the connection, and with it every command on it, and waits for
-// the goroutines of the connection. Closing twice is no error.
+// Close ends the connection and every command on it. It waits for the goroutines of
+// the connection. Closing twice is no error.
 func (c *Client) Close() error {
 	c.cancel()
-	_ = c.conn.Close() // it may have ended by itself, which is what is wanted
+	_ = c.conn.Close() // the connection may have ended already
 	c.wg.Wait()
 	return nil
 }
@@ -179,7 +180,8 @@ func (c *Client) open(ctx context.Context, kind string, first any) (ssh.Channel,
 	return ch, reqs, nil
 }
 
-// cause adds why the connection ended to an error that came of it.
+// cause adds the reason for the end of the connection to an error that resulted from
+// it.
 func (c *Client) cause(err error) error {
 	select {
 	case <-c.done:
@@ -189,7 +191,7 @@ func (c *Client) cause(err error) error {
 	}
 }
 
-// Events calls fn with each audit event from a sequence number on, until ctx
+// Events calls fn with each audit event from a sequence number on. It returns when ctx
 // is done, fn returns an error or the stream ends.
 func (c *Client) Events(ctx context.Context, from uint64, fn func(wire.Event) error) error {
 	ch, reqs, err := c.open(ctx, typeEvents, wire.EventRequest{From: from})
@@ -222,8 +224,8 @@ func (c *Client) Events(ctx context.Context, from uint64, fn func(wire.Event) er
 	return c.cause(nil)
 }
 
-// lastError waits for the end of a channel and returns the error the server
-// told on it.
+// lastError waits for the end of a channel and returns the error that the server sent
+// on it.
 func lastError(reqs <-chan *ssh.Request) error {
 	var last error
 	for r := range reqs {

@@ -17,24 +17,23 @@ import (
 	"agentsh/internal/wire"
 )
 
-// maxListing bounds what a list, a change record or a manifest may take in
-// memory, in bytes.
+// maxListing bounds the memory of a list, a change record or a manifest, in bytes.
 const maxListing = 64 << 20
 
-// Stat describes one file and does not follow a symbolic link at its end.
+// Stat describes one file. It does not follow a symbolic link at the end of the path.
 func (c *Client) Stat(ctx context.Context, name string) (wire.FileInfo, error) {
 	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpStat, Path: wire.Name(name)}, body{})
 	return info, wrap("stat", name, err)
 }
 
-// List describes what a directory holds, sorted by name.
+// List describes the entries of a directory, sorted by name.
 func (c *Client) List(ctx context.Context, name string) ([]wire.FileInfo, error) {
 	var list []wire.FileInfo
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: wire.Name(name)}, body{listing: &list})
 	return list, wrap("list", name, err)
 }
 
-// Read writes bytes of a regular file to w and returns what the file is.
+// Read writes bytes of a regular file to w and returns a description of the file.
 func (c *Client) Read(ctx context.Context, r wire.ReadRange, w io.Writer) (wire.FileInfo, error) {
 	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpRead, Read: &r}, body{out: w})
 	return info, wrap("read", string(r.Path), err)
@@ -53,8 +52,9 @@ func (c *Client) ReadFile(ctx context.Context, name string, limit int64) ([]byte
 	return b.Bytes(), nil
 }
 
-// Write replaces a file by what r holds: a reader sees the old content or the
-// new, never a part. What r's error cut off is not written.
+// Write replaces the content of a file by that of r. A reader of the file sees the old
+// content or the new content, never a part. If r returns an error, the file stays
+// unchanged.
 func (c *Client) Write(ctx context.Context, f wire.WriteFile, r io.Reader) (wire.FileInfo, error) {
 	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpWrite, Write: &f}, body{in: r})
 	return info, wrap("write", string(f.Path), err)
@@ -66,53 +66,54 @@ func (c *Client) WriteFile(ctx context.Context, name string, data []byte, mode f
 	return err
 }
 
-// Mkdir makes a directory and what is missing above it.
+// Mkdir makes a directory and its missing parents.
 func (c *Client) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpMkdir, Path: wire.Name(name), Mode: uint32(mode.Perm())}, body{})
 	return wrap("mkdir", name, err)
 }
 
-// Remove removes a file or directory; a directory with content only when
-// recursive.
+// Remove removes a file or directory. It removes a directory that is not empty only if
+// recursive is set.
 func (c *Client) Remove(ctx context.Context, name string, recursive bool) error {
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRemove, Path: wire.Name(name), Recursive: recursive}, body{})
 	return wrap("remove", name, err)
 }
 
-// CopyIn unpacks an archive of package tarfs below dest, which is made when it
-// is missing. Nothing changes unless the archive is whole. After an early
-// refusal a goroutine reads archive until its next Read returns.
+// CopyIn unpacks an archive of package tarfs below dest, and creates dest if
+// necessary. Nothing changes unless the archive is complete. If the server refuses
+// early, a goroutine reads archive until its next Read returns.
 func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
 	var m wire.Manifest
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, body{in: archive, listing: &m})
 	return m, wrap("copy into", dest, err)
 }
 
-// CopyOut writes an archive of package tarfs to w. What was written before an
-// error has no manifest at its end.
+// CopyOut writes an archive of package tarfs to w. If it returns an error, the written
+// archive has no manifest at its end.
 func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
 	var m wire.Manifest
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: &m})
 	return m, wrap("copy out of", string(req.Dir), err)
 }
 
-// Changes is the change record of the governed directories.
+// Changes returns the change record of the governed directories.
 func (c *Client) Changes(ctx context.Context) ([]wire.Change, error) {
 	var list []wire.Change
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpChanges}, body{listing: &list})
 	return list, wrap("changes", "", err)
 }
 
-// Recover asks about what the session keeps for its user.
+// Recover restores or purges files of the session's trash, or announces paths that were
+// written behind the mounts.
 func (c *Client) Recover(ctx context.Context, r wire.RecoveryRequest) error {
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRecovery, Recovery: &r}, body{})
-	return wrap("keep", "", err)
+	return wrap("recover", "", err)
 }
 
-// freezes counts the freezes of a connection. While there is one, neither side takes
-// silence for the end of the other: a client that is stopped during a rollback goes on
-// with it later, and the files must still be frozen then. A freeze that ended because
-// of an error closes the connection.
+// freezes counts the freezes of a connection. During a freeze neither side treats
+// silence as the end of the other side. A client may be stopped during a rollback and
+// continue it later. The files must still be frozen then. A freeze that ended with an
+// error closes the connection.
 type freezes struct{ n atomic.Int32 }
 
 func (f *freezes) any() bool { return f.n.Load() > 0 }
@@ -122,16 +123,16 @@ func (f *freezes) begin() (end func()) {
 	return func() { f.n.Add(-1) }
 }
 
-// Freeze has the session freeze its files. ended is closed when they are not frozen any
-// more. unfreeze ends the freeze and reports what was written behind the mounts; it
-// must be called.
+// Freeze makes the session freeze its files. ended is closed when the files are no
+// longer frozen. unfreeze ends the freeze and reports the changes that were written
+// behind the mounts. The caller must call unfreeze.
 func (c *Client) Freeze(ctx context.Context) (ended <-chan struct{}, unfreeze func([]wire.Change) error, err error) {
 	in, report := io.Pipe()
 	frozen := &signal{given: make(chan struct{})}
 	done := make(chan struct{})
 	var failed error // set before done is closed
 	end := c.freezes.begin()
-	go func() { // unfreeze waits for it, or the failure below
+	go func() { // ends in unfreeze, or after the error below
 		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRecovery, Recovery: &wire.RecoveryRequest{Freeze: true}}, body{in: in, out: frozen})
 		end()
 		_ = in.CloseWithError(io.ErrClosedPipe) // unfreeze must not wait for a reader
@@ -172,21 +173,21 @@ func wrap(op, name string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-// body is what goes along with one file operation.
+// body is the data of one file operation.
 type body struct {
 	in      io.Reader // to the server
 	out     io.Writer // from the server
 	listing any       // from the server, as JSON
 }
 
-// file does one file operation on a channel of its own.
+// file performs one file operation on its own channel.
 func (c *Client) file(ctx context.Context, req wire.FileRequest, b body) (wire.FileInfo, error) {
 	ch, reqs, err := c.open(ctx, typeFiles, req)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
 	go ssh.DiscardRequests(reqs)      // ends with the channel
-	defer func() { _ = ch.Close() }() // the server closed it, or it has to be
+	defer func() { _ = ch.Close() }() // the server has closed it, or it must be closed here
 	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
 	defer stop()
 	in := &noted{Reader: b.in}
@@ -197,13 +198,13 @@ func (c *Client) file(ctx context.Context, req wire.FileRequest, b body) (wire.F
 	if err == nil {
 		return info, nil
 	}
-	if own := in.err.Load(); own != nil { // explains more than what the server says of it
+	if own := in.err.Load(); own != nil { // explains more than the error of the server
 		return wire.FileInfo{}, *own
 	}
 	return wire.FileInfo{}, c.cause(errors.Join(err, ctx.Err()))
 }
 
-// noted remembers the error of a reader.
+// noted records the error of a reader.
 type noted struct {
 	io.Reader
 	err atomic.Pointer[error]
@@ -217,8 +218,9 @@ func (n *noted) Read(p []byte) (int, error) {
 	return read, err
 }
 
-// send writes a whole body. When in fails the server is informed, undoes what it
-// did and answers. A write fails only when the server has answered or is gone.
+// send writes a whole body. If in fails, the server is informed, reverts the operation
+// and answers. A write fails only if the server has answered or the connection has
+// ended.
 func send(ch ssh.Channel, in *noted) {
 	w := newBodyWriter(ch)
 	_, err := copyStream(w, in)

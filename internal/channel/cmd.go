@@ -17,25 +17,26 @@ import (
 	"agentsh/internal/wire"
 )
 
-// killWait is how long a killed command may take to end before its channel is
-// closed; it covers the supervisor's grace between TERM and KILL.
+// killWait is the time that a killed command has to end before its channel is closed.
+// It is longer than the supervisor's time between TERM and KILL.
 const killWait = 15 * time.Second
 
-// Cmd is one command, used like that of os/exec: set the fields, then Run, or
-// Start and Wait. It cannot be used twice.
+// Cmd is one command. It is used like that of os/exec: set the fields, then call Run,
+// or Start and Wait. A Cmd cannot be used twice.
 type Cmd struct {
 	Request wire.ExecRequest // an empty ID becomes a random one; Stdin is set by Start
 
-	// Stdin is read by a goroutine until it ends or the command does; one that
-	// blocks keeps the goroutine until its Read returns. nil is /dev/null.
+	// Stdin is read by a goroutine until Stdin or the command ends. If a Read blocks,
+	// the goroutine stays until it returns. nil means /dev/null.
 	Stdin io.Reader
-	// Stdout and Stderr get the two streams, by one goroutine each. nil discards.
-	// One that fails with EPIPE has its reader gone: the command's end is closed.
+	// Stdout and Stderr receive the two streams, each from its own goroutine. nil
+	// discards the stream. If a Write fails with EPIPE, the command's end of the
+	// stream is closed.
 	Stdout, Stderr io.Writer
-	// OnStarted is called when the program is about to run; nil: not.
+	// OnStarted is called when the program is about to run. It may be nil.
 	OnStarted func(wire.Started)
-	// OnExit is called when the program ended, before its output has come and what it
-	// left behind has ended; nil: not.
+	// OnExit is called when the program has ended. Its output may still arrive, and
+	// processes that it started may still run. It may be nil.
 	OnExit func(wire.Exit)
 
 	client *Client
@@ -54,14 +55,14 @@ type Cmd struct {
 	errOut copied
 }
 
-// copied is how much of one stream arrived and what its writer said.
+// copied is the number of received bytes of one stream, and the error of its writer.
 type copied struct {
 	n   int64
 	err error
 }
 
-// failure is what the writer said, unless its reader has gone: that the command
-// was told.
+// failure returns the error of the writer. It returns nil if the reader of the stream
+// has closed it, because the command was informed of that.
 func (c copied) failure() error {
 	if errors.Is(c.err, syscall.EPIPE) {
 		return nil
@@ -69,13 +70,13 @@ func (c copied) failure() error {
 	return c.err
 }
 
-// Command prepares a command. Cancelling ctx kills it.
+// Command prepares a command. Cancelling ctx kills the command.
 func (c *Client) Command(ctx context.Context, req wire.ExecRequest) *Cmd {
 	return &Cmd{Request: req, client: c, ctx: ctx, killed: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// Run runs a command to its end and forwards signals and terminal sizes from
-// s.Control to it. See [Cmd.Wait] for the error.
+// Run runs a command to its end. It forwards signals and terminal sizes from s.Control
+// to the command. See [Cmd.Wait] for the error.
 func (c *Client) Run(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, error) {
 	cmd := c.Command(ctx, req)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.OnExit = s.Stdin, s.Stdout, s.Stderr, s.Exited
@@ -97,8 +98,8 @@ func (c *Client) Run(ctx context.Context, req wire.ExecRequest, s wire.Streams) 
 	return exit, err
 }
 
-// forward sends signals and terminal sizes to the command until done is closed.
-// A lost connection shows in the command's end, so errors are ignored here.
+// forward sends signals and terminal sizes to the command until done is closed. It
+// ignores errors: Wait reports a broken connection.
 func (c *Cmd) forward(control <-chan wire.Control, done <-chan struct{}) {
 	for {
 		select {
@@ -114,7 +115,7 @@ func (c *Cmd) forward(control <-chan wire.Control, done <-chan struct{}) {
 	}
 }
 
-// Run is Start and Wait.
+// Run calls Start and Wait.
 func (c *Cmd) Run() (wire.Exit, error) {
 	if err := c.Start(); err != nil {
 		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
@@ -122,7 +123,8 @@ func (c *Cmd) Run() (wire.Exit, error) {
 	return c.Wait()
 }
 
-// Start sends the request. A refusal of the supervisor is the error of Wait.
+// Start sends the request. If the supervisor refuses the request, Wait returns the
+// error.
 func (c *Cmd) Start() error {
 	if c.ch != nil {
 		return errors.New("command was started before")
@@ -148,17 +150,17 @@ func (c *Cmd) Start() error {
 	return nil
 }
 
-// Wait waits until the command and everything it started have ended and both
-// streams arrived. The error is nil when the end of the command is known and
-// all output was delivered; then the result says how it ended. After an error
-// the result has kind lost, or the known end when only output is missing.
+// Wait waits until the command and everything it started have ended and both streams
+// have arrived. The error is nil if the result is known and all output was delivered.
+// After an error the result has kind lost. If only output is missing, it is the known
+// result.
 func (c *Cmd) Wait() (wire.Exit, error) {
 	if c.ch == nil {
 		return wire.Exit{Kind: wire.ExitLost}, errors.New("command was not started")
 	}
 	c.wg.Wait()
 	c.stop()
-	_ = c.ch.Close() // it was closed by the server, or has to be
+	_ = c.ch.Close() // the server has closed it, or it must be closed here
 	if c.exit == nil || c.end == nil {
 		err := errors.Join(c.client.cause(errors.New("the command's end was not told")), c.bad, c.ctx.Err())
 		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
@@ -173,7 +175,8 @@ func (c *Cmd) Wait() (wire.Exit, error) {
 	return *c.exit, nil
 }
 
-// Leftover are the processes that the supervisor could not end, after Wait.
+// Leftover returns the processes that the supervisor could not end. It is valid after
+// Wait.
 func (c *Cmd) Leftover() []int {
 	if c.end == nil {
 		return nil
@@ -181,8 +184,8 @@ func (c *Cmd) Leftover() []int {
 	return c.end.Tree.Leftover
 }
 
-// Kill ends the command's whole tree. A command that does not end within 15
-// seconds is given up: its channel is closed.
+// Kill ends the command and all its descendants. If the command does not end within 15
+// seconds, its channel is closed.
 func (c *Cmd) Kill() error {
 	c.kill.Do(func() { close(c.killed) })
 	return c.control(wire.Control{Kill: true})
@@ -191,12 +194,13 @@ func (c *Cmd) Kill() error {
 // Signal sends a signal to the command's process group.
 func (c *Cmd) Signal(sig int) error { return c.control(wire.Control{Signal: sig}) }
 
-// Resize sends a new size to a command with a terminal.
+// Resize sends a new terminal size to the command.
 func (c *Cmd) Resize(rows, cols uint16) error {
 	return c.control(wire.Control{TTY: &wire.TTY{Rows: rows, Cols: cols}})
 }
 
-// control sends one control. An ended command takes none, which is no error.
+// control sends one control message. If the command has ended, nothing is sent and the
+// error is nil.
 func (c *Cmd) control(m wire.Control) error {
 	if c.ch == nil {
 		return errors.New("command was not started")
@@ -217,7 +221,7 @@ func (c *Cmd) control(m wire.Control) error {
 	return nil
 }
 
-// listen takes the typed messages of the command's end.
+// listen receives the typed messages about the command's end.
 func (c *Cmd) listen(reqs <-chan *ssh.Request) {
 	defer close(c.ended)
 	for r := range reqs {
@@ -253,7 +257,7 @@ func (c *Cmd) message(r *ssh.Request) {
 	}
 }
 
-// once decodes a message that may come one time.
+// once decodes a message that may arrive only once.
 func once[T any](data []byte, to **T) error {
 	if *to != nil {
 		return errors.New("came twice")
@@ -282,11 +286,11 @@ func (c *Cmd) reap() {
 	}
 }
 
-// feed sends the command's input, and how long it was.
+// feed sends the command's input and then its length.
 func (c *Cmd) feed() {
 	n, err := copyStream(c.ch, c.Stdin)
 	if err != nil {
-		return // no end was sent: the command must not read a truncated input as complete
+		return // no length is sent: the command must not take a truncated input as complete
 	}
 	data, err := json.Marshal(n)
 	if err != nil {
@@ -297,18 +301,19 @@ func (c *Cmd) feed() {
 	}
 }
 
-// closer closes an output of the command whose reader has gone. A supervisor that
-// does not know how has the command write on, for nobody.
+// closer closes an output of the command that no reader receives any more. If the
+// supervisor does not support that, the command continues to write and the output is
+// discarded.
 func (c *Cmd) closer(output int) func(error) {
 	return func(err error) {
 		if errors.Is(err, syscall.EPIPE) {
-			go func() { _ = c.control(wire.Control{CloseOutput: output}) }() // reading goes on meanwhile; ends with the channel
+			go func() { _ = c.control(wire.Control{CloseOutput: output}) }() // reading continues meanwhile; ends with the channel
 		}
 	}
 }
 
-// drain copies r to w to its end; when w fails it reports that and continues to read, so
-// that the command is not held up by it.
+// drain copies r to w until r ends. If w fails, drain calls failed and continues to
+// read, so that the command is not blocked.
 func drain(w io.Writer, r io.Reader, failed func(error)) copied {
 	if w == nil {
 		w = io.Discard

@@ -10,7 +10,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// readFrame reads one message: four bytes of length, big endian, and JSON.
+// readFrame reads one message: its length in four bytes, big endian, and then JSON.
 func readFrame(r io.Reader, msg any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -44,15 +44,15 @@ func writeRawFrame(w io.Writer, data []byte) error {
 	return err
 }
 
-// bodySize is how much of a body travels behind one length, in bytes: a
-// multiple of what an SSH packet carries, the length included.
+// bodySize is the maximum number of bytes of a chunk. Together with the length it is a
+// multiple of the data of an SSH packet.
 const bodySize = 4<<15 - 4
 
-// bodyWriter writes bytes of unknown number as chunks, each behind its length;
-// length 0 ends them. A body that ends without it was cut off.
+// bodyWriter writes a body of unknown length as chunks. The length precedes each
+// chunk, and length 0 ends the body. A body without that end is incomplete.
 type bodyWriter struct {
 	w   io.Writer
-	buf []byte // room for the length, then what is not yet written
+	buf []byte // space for the length, then the bytes that are not written yet
 }
 
 func newBodyWriter(w io.Writer) *bodyWriter {
@@ -84,7 +84,7 @@ func (b *bodyWriter) flush() error {
 	return err
 }
 
-// end writes what is left and the end of the body.
+// end writes the remaining bytes and the end of the body.
 func (b *bodyWriter) end() error {
 	if err := b.flush(); err != nil {
 		return err
@@ -93,19 +93,19 @@ func (b *bodyWriter) end() error {
 	return err
 }
 
-// aborted is the length that says that the writer has given up.
+// aborted is the length that marks a body whose writer has failed.
 const aborted = 1<<32 - 1
 
 var errAborted = errors.New("the sender gave up")
 
-// abort ends the body as one that is not whole.
+// abort ends the body as incomplete.
 func (b *bodyWriter) abort() error {
 	_, err := b.w.Write(binary.BigEndian.AppendUint32(nil, aborted))
 	return err
 }
 
-// bodyReader reads what a bodyWriter wrote. It returns io.EOF only at the end
-// that was written, and io.ErrUnexpectedEOF where the stream was cut off.
+// bodyReader reads a body written by a bodyWriter. It returns io.EOF only at the
+// written end, and io.ErrUnexpectedEOF if the stream ends earlier.
 type bodyReader struct {
 	r    io.Reader
 	left int
@@ -150,9 +150,9 @@ func (b *bodyReader) next() error {
 	return nil
 }
 
-// noEOF turns the end of a stream into an unexpected one.
+// noEOF turns io.EOF into io.ErrUnexpectedEOF.
 func noEOF(err error) error {
-	if err == io.EOF { //nolint:errorlint // readers return it bare
+	if err == io.EOF { //nolint:errorlint // readers return it unwrapped
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckCaller refuses callers of a Unix socket other than this user and root, and such that run in
-// another pid namespace, as every command of a session does. It returns who calls. See unix(7), SO_PEERCRED.
+// CheckCaller refuses a caller of a Unix socket unless it runs as this user or root.
+// It also refuses a caller in another pid namespace; every command of a session is in
+// one. It returns the caller's credentials. See unix(7), SO_PEERCRED.
 func CheckCaller(conn net.Conn) (unix.Ucred, error) {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
@@ -35,7 +36,7 @@ func CheckCaller(conn net.Conn) (unix.Ucred, error) {
 	case peer.Pid == 0:
 		return *peer, errors.New("a process of another pid namespace")
 	case peer.Uid == 0 && os.Geteuid() != 0:
-		return *peer, nil // root's namespaces are not for this user to see
+		return *peer, nil // this user cannot read root's namespaces
 	}
 	own, err := os.Stat("/proc/self/ns/pid")
 	if err != nil {

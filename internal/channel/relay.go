@@ -15,27 +15,29 @@ import (
 	"agentsh/internal/wire"
 )
 
-// reqStop asks a relay to end what it leads to. It is a global request.
+// reqStop asks a relay to end the run that it connects to. It is a global request.
 const reqStop = "stop@agentsh"
 
-// RelayConfig is what a relay is made of.
+// RelayConfig is the configuration of a relay.
 type RelayConfig struct {
 	HostKey       []byte // the relay's own OpenSSH private key
 	AuthorizedKey []byte // the client's public key
-	By            string // who asks: it is recorded with every command
-	// Note is called for every command and every file that is brought in or out,
-	// in words; what does not print as itself is written out. An error refuses it.
+	By            string // the requester; recorded with every command
+	// Note is called with a description of every command and of every file that is
+	// copied in or out. Unprintable characters in it are escaped. An error refuses the
+	// operation.
 	Note func(what string) error
-	// Stop is called when the client asks for the end; nil: it is refused.
+	// Stop is called when the client requests the end of the run. If Stop is nil, the
+	// request is refused.
 	Stop      func(force bool)
 	Keepalive Keepalive
 }
 
-// Relay lets another client in on conn: until it disconnects or ctx ends, its
-// commands, file operations and followers of events are passed on over this
-// connection. They are held to what the server at its other end holds its own
-// client to; commands say who asked for them, and cannot set the variables of
-// the run. It returns when nothing of the client is left. It owns conn.
+// Relay serves another client on conn until it disconnects or ctx ends. Its commands,
+// file operations and event streams are forwarded over this connection. The server at
+// the other end applies the same limits as to its own client. Commands name their
+// requester and cannot set the variables of the run. Relay returns when everything of
+// the client has ended. It closes conn.
 func (c *Client) Relay(ctx context.Context, conn net.Conn, cfg RelayConfig) error {
 	s := NewServer(conn, ServerConfig{
 		HostKey: cfg.HostKey, AuthorizedKey: cfg.AuthorizedKey, Hello: c.hello, Clients: &Clients{Shared: true}, Keepalive: cfg.Keepalive,
@@ -44,8 +46,8 @@ func (c *Client) Relay(ctx context.Context, conn net.Conn, cfg RelayConfig) erro
 	return s.Serve(ctx)
 }
 
-// StopRun asks a relay to end what it leads to; force: without taking anything
-// out first.
+// StopRun asks a relay to end the run that it connects to. With force the run ends
+// without extracting results first.
 func (c *Client) StopRun(force bool) error {
 	data, err := json.Marshal(force)
 	if err != nil {
@@ -61,10 +63,10 @@ func (c *Client) StopRun(force bool) error {
 	return nil
 }
 
-// operatorID begins the request ids of relayed commands.
+// operatorID is the prefix of the request ids of relayed commands.
 const operatorID = "operator-"
 
-// relay passes channels on.
+// relay forwards channels.
 type relay struct {
 	to  *Client
 	cfg RelayConfig
@@ -80,7 +82,7 @@ func (r *relay) global(req *ssh.Request) bool {
 	return true
 }
 
-// serve passes one channel on until both sides have closed it.
+// serve forwards one channel until both sides have closed it.
 func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
 	up, upReqs, err := r.open(ctx, kind, down, extra)
 	if err != nil {
@@ -96,7 +98,7 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 	})
 	wg.Go(func() {
 		forward(up, reqs)
-		_ = up.Close() // the client has closed: its command ends
+		_ = up.Close() // the client has closed the channel, so its command ends
 	})
 	var out sync.WaitGroup
 	out.Go(func() { drain(down, up, func(error) {}) })
@@ -110,17 +112,17 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 	wg.Wait()
 }
 
-// forward passes requests on, with their answers, until there are no more.
+// forward forwards requests and their answers until the last request.
 func forward(to ssh.Channel, reqs <-chan *ssh.Request) {
 	for r := range reqs {
 		ok, err := to.SendRequest(r.Type, r.WantReply, r.Payload)
 		if r.WantReply {
-			_ = r.Reply(ok && err == nil, nil) // a channel that is gone asks no more
+			_ = r.Reply(ok && err == nil, nil) // a closed channel sends no further requests
 		}
 	}
 }
 
-// refuse ends a channel that was not passed on, in the way of its kind.
+// refuse ends a channel that was not forwarded, with the messages of its type.
 func refuse(kind string, down ssh.Channel, err error) {
 	switch kind {
 	case typeExec:
@@ -132,8 +134,8 @@ func refuse(kind string, down ssh.Channel, err error) {
 	}
 }
 
-// open opens the channel's other half: what the client asks for, and that it
-// asks, is put right first.
+// open opens the channel to the server. Before that it checks the request and sets its
+// requester.
 func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
 	var first any
 	var what string
@@ -146,7 +148,7 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 		if len(req.Run) > 0 {
 			return nil, nil, errors.New("the variables of the run are the run's")
 		}
-		req.By, req.ID = r.cfg.By, operatorID+rand.Text() // no name that a command of the run may get
+		req.By, req.ID = r.cfg.By, operatorID+rand.Text() // an id that no command of the run can have
 		first, what = req, "exec "+text.Args(req.Argv, 400)
 	case typeFiles:
 		req := &wire.FileRequest{}
@@ -174,7 +176,7 @@ func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra [
 	return r.to.open(ctx, kind, first)
 }
 
-// fileWords says what a file operation does; empty: it only looks.
+// fileWords describes a file operation; empty: the operation only reads metadata.
 func fileWords(req *wire.FileRequest) string {
 	name := req.Path
 	switch {

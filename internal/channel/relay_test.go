@@ -96,7 +96,7 @@ func TestARelayNamesItsCallerAndReportsTheCall(t *testing.T) {
 		t.Errorf("mkdir: %v", err)
 	}
 	if err := c.Recover(ctx, wire.RecoveryRequest{}); err == nil || !strings.Contains(err.Error(), "not for this client") {
-		t.Errorf("keep: %v", err)
+		t.Errorf("recover: %v", err)
 	}
 	if _, err := c.Approvals(ctx); err == nil {
 		t.Error("the session as a whole was reached")

@@ -23,22 +23,23 @@ import (
 type Mount struct {
 	Path  string // absolute and clean
 	Root  *os.Root
-	Owner *tarfs.Owner // owner of everything made in it; nil: the process
+	Owner *tarfs.Owner // owner of everything created in it; nil: the process
 }
 
-// RootsConfig is what [Roots] are made of.
+// RootsConfig is the configuration of [Roots].
 type RootsConfig struct {
 	Mounts []Mount      // the longest matching path serves a request; the caller closes the roots
 	Limits tarfs.Limits // of archives; Files also bounds a list, FileBytes a written file
-	// Refuse says why nothing may be made, replaced or removed at a path; nil: all may.
+	// Refuse returns why nothing may be created, replaced or removed at a path. If
+	// Refuse is nil, all paths are allowed.
 	Refuse func(path string) error
-	// Changed receives the sandbox paths that were made, replaced or removed,
-	// before the operation is answered; nil: nobody is.
+	// Changed is called with the sandbox paths that were created, replaced or removed,
+	// before the operation is answered. It may be nil.
 	Changed func(paths []string)
 }
 
-// Roots are [Files] of some directories. Nothing is resolved beyond a root:
-// a symbolic link inside may lead to another place beneath the same root only.
+// Roots are [Files] of some directories. No path resolves beyond its root: a symbolic
+// link may refer only to paths beneath the same root.
 type Roots struct{ cfg RootsConfig }
 
 var _ Files = (*Roots)(nil)
@@ -77,7 +78,7 @@ func (r *Roots) find(name string) (*os.Root, string, error) {
 	return nil, "", &wire.Error{Code: wire.CodeOutside, Message: fmt.Sprintf("%.200q is not beneath a served directory", name)}
 }
 
-// owner is the owner of what is made at name.
+// owner returns the owner of files that are created at name.
 func (r *Roots) owner(name string) *tarfs.Owner {
 	for _, m := range r.cfg.Mounts {
 		if name == m.Path || strings.HasPrefix(name, strings.TrimSuffix(m.Path, "/")+"/") {
@@ -87,7 +88,7 @@ func (r *Roots) owner(name string) *tarfs.Owner {
 	return nil
 }
 
-// findChanged is find for a name at which something changes.
+// findChanged is like find, for a name at which something changes.
 func (r *Roots) findChanged(name string) (*os.Root, string, error) {
 	root, rel, err := r.find(name)
 	if err == nil && r.cfg.Refuse != nil {
@@ -96,7 +97,8 @@ func (r *Roots) findChanged(name string) (*os.Root, string, error) {
 	return root, rel, err
 }
 
-// findBelow is findChanged for a name that must not be a served directory itself.
+// findBelow is like findChanged, for a name that must not be a served directory
+// itself.
 func (r *Roots) findBelow(name string) (*os.Root, string, error) {
 	root, rel, err := r.findChanged(name)
 	if err == nil && rel == "." {
@@ -111,7 +113,7 @@ func (r *Roots) changed(paths ...string) {
 	}
 }
 
-// Stat describes a file and does not follow a link at its end.
+// Stat describes a file. It does not follow a symbolic link at the end of the path.
 func (r *Roots) Stat(_ context.Context, name string) (wire.FileInfo, error) {
 	root, rel, err := r.find(name)
 	if err != nil {
@@ -124,7 +126,7 @@ func (r *Roots) Stat(_ context.Context, name string) (wire.FileInfo, error) {
 	return describe(root, rel, info), nil
 }
 
-// describe makes the channel's form of info. A link that was replaced
+// describe converts info into the form of the channel. A link that was replaced
 // meanwhile has no target.
 func describe(parent *os.Root, name string, info fs.FileInfo) wire.FileInfo {
 	f := wire.FileInfo{
@@ -143,7 +145,7 @@ func describe(parent *os.Root, name string, info fs.FileInfo) wire.FileInfo {
 	return f
 }
 
-// List describes what a directory holds, sorted by name.
+// List describes the entries of a directory, sorted by name.
 func (r *Roots) List(_ context.Context, name string) ([]wire.FileInfo, error) {
 	root, rel, err := r.find(name)
 	if err != nil {
@@ -181,8 +183,8 @@ func (r *Roots) List(_ context.Context, name string) ([]wire.FileInfo, error) {
 	return list, nil
 }
 
-// openRegular opens a regular file for reading. It never waits: a fifo put in
-// its place opens at once and is then refused.
+// openRegular opens a regular file for reading. It never blocks: if a fifo replaced
+// the file, the open succeeds at once and the fifo is then refused.
 func openRegular(root *os.Root, rel string) (*os.File, fs.FileInfo, error) {
 	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -224,9 +226,9 @@ func (r *Roots) Read(_ context.Context, rng wire.ReadRange, w io.Writer) (wire.F
 	return describe(root, rel, info), nil
 }
 
-// WriteFile replaces a file: a temporary file beside it is written, synced and
-// renamed. A symbolic link at its end is replaced, not followed. IfMatch is
-// judged right before the rename.
+// WriteFile replaces a file. It writes and syncs a temporary file in the same
+// directory and renames it. It replaces a symbolic link instead of following it. It
+// checks IfMatch right before the rename.
 func (r *Roots) WriteFile(_ context.Context, f wire.WriteFile, content io.Reader) (wire.FileInfo, error) {
 	root, rel, err := r.findBelow(string(f.Path))
 	if err != nil {
@@ -327,7 +329,7 @@ func digestOf(parent *os.Root, name string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// Mkdir makes a directory and what is missing above it.
+// Mkdir makes a directory and its missing parents.
 func (r *Roots) Mkdir(_ context.Context, name string, mode fs.FileMode) error {
 	root, rel, err := r.findChanged(name)
 	if err != nil {
@@ -346,7 +348,7 @@ func (r *Roots) Mkdir(_ context.Context, name string, mode fs.FileMode) error {
 	return err
 }
 
-// mkdirs makes rel and its parents and returns how many were missing.
+// mkdirs makes rel and its parents. It returns how many were missing.
 func (r *Roots) mkdirs(root *os.Root, rel string, mode fs.FileMode, o *tarfs.Owner) (int, error) {
 	info, err := root.Stat(rel)
 	if err == nil && !info.IsDir() {
@@ -366,8 +368,8 @@ func (r *Roots) mkdirs(root *os.Root, rel string, mode fs.FileMode, o *tarfs.Own
 	return made, ownDir(root, rel, mode, o)
 }
 
-// ownDir gives a directory that was just made its owner and mode, by descriptor:
-// commands may put another in its place, or a link.
+// ownDir sets the owner and mode of a directory that was just created. It uses a
+// descriptor, because commands may replace the directory by another one or by a link.
 func ownDir(root *os.Root, rel string, mode fs.FileMode, o *tarfs.Owner) error {
 	dir, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -409,7 +411,7 @@ func (r *Roots) Remove(_ context.Context, name string, recursive bool) error {
 	return nil
 }
 
-// CopyIn unpacks an archive below dest, which is made when it is missing.
+// CopyIn unpacks an archive below dest, and creates dest if necessary.
 func (r *Roots) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
 	root, rel, err := r.findChanged(dest)
 	if err != nil {
@@ -451,5 +453,6 @@ func (r *Roots) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wir
 		Paths: req.Paths, Names: req.Names, Gone: req.Gone, SkipGit: req.SkipGit, Deleted: req.Deleted, Limits: r.cfg.Limits}, w)
 }
 
-// closeRoot closes a directory that was only resolved in.
+// closeRoot closes a directory. Errors are ignored: the directory was only used to
+// resolve names.
 func closeRoot(root *os.Root) { _ = root.Close() }

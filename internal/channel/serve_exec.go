@@ -15,7 +15,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// maxControl is how many controls of one command wait for the handler.
+// maxControl is the number of control messages of one command that may wait for the
+// handler.
 const maxControl = 64
 
 // serveExec serves one command.
@@ -69,20 +70,20 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 	exit.Message, exit.Hint = clip(exit.Message), clip(exit.Hint)
 	once.Do(func() { end.Exit = &exit })
 	if exit.Kind == wire.ExitLost && told.Kind != wire.ExitLost {
-		end.Exit = &exit // the reported exit is not final
+		end.Exit = &exit // the exit was sent before, but this result is the final one
 	}
 	notify(ch, reqEnd, end)
 }
 
-// execEnd is the last message of a command: its output has ended and its tree
-// is empty. Exit is nil when it was reported before.
+// execEnd is the last message of a command. At that time its output has ended and none
+// of its processes is left. Exit is nil if it was sent before.
 type execEnd struct {
 	Exit   *wire.Exit     `json:"exit,omitempty"`
 	Output wire.OutputEnd `json:"output"`
 	Tree   wire.TreeEmpty `json:"tree"`
 }
 
-// execRequest takes one request beside the data of a command.
+// execRequest handles one request that arrives beside the data of a command.
 func execRequest(r *ssh.Request, end chan<- int64, control chan<- wire.Control) bool {
 	switch r.Type {
 	case reqStdinEnd:
@@ -105,13 +106,13 @@ func execRequest(r *ssh.Request, end chan<- int64, control chan<- wire.Control) 
 		case control <- c:
 			return true
 		default:
-			return false // the handler is slow; the client gets an error
+			return false // the handler is slow; the reply informs the client
 		}
 	}
 	return false
 }
 
-// checkExec refuses what cannot be done as it was asked.
+// checkExec refuses a request that cannot be executed as specified.
 func (s *Server) checkExec(req wire.ExecRequest) error {
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
 		return fmt.Errorf("argv is empty")
@@ -138,11 +139,12 @@ func (s *Server) checkExec(req wire.ExecRequest) error {
 	return s.cfg.Clients.claim(req.ID)
 }
 
-// stdinReader distinguishes the end of a client's input from the end of the client.
+// stdinReader distinguishes the end of a client's input from the end of the
+// connection.
 type stdinReader struct {
 	r    io.Reader
 	n    int64
-	end  chan int64 // how many bytes the client sent
+	end  chan int64 // the number of bytes that the client sent
 	gone <-chan struct{}
 }
 
@@ -157,7 +159,7 @@ func (s *stdinReader) Read(p []byte) (int, error) {
 		return n, s.ended(total)
 	case <-s.gone:
 	}
-	select { // both may be true: what the client said counts
+	select { // both may be ready: the number from the client takes precedence
 	case total := <-s.end:
 		return n, s.ended(total)
 	default:
@@ -173,18 +175,17 @@ func (s *stdinReader) ended(total int64) error {
 	return io.EOF
 }
 
-// gatherTime and gatherSize bound how long and how much small output is
-// gathered before it is sent. A packet costs its receiver far more memory than
-// the byte it may hold, and a vsock connection with many small unread packets
-// is reset by some kernels.
+// gatherTime and gatherSize bound how long, and how much, small output is buffered
+// before it is sent. A packet costs its receiver far more memory than its few bytes.
+// Some kernels reset a vsock connection that has many small unread packets.
 const (
 	gatherTime = 2 * time.Millisecond
 	gatherSize = 32 << 10 // bytes
 )
 
-// gatherer sends a stream's output: at once when nothing was sent lately,
-// otherwise gathered. Its lock is held while its own stream is blocked, which
-// is what holds up whoever writes to that stream.
+// gatherer sends a stream's output. It sends at once if it has not sent recently;
+// otherwise it buffers. Its lock is held while its stream is blocked, which also
+// blocks the writers of that stream.
 type gatherer struct {
 	w io.Writer
 
@@ -193,7 +194,7 @@ type gatherer struct {
 	last   time.Time // of the last packet
 	timer  *time.Timer
 	sent   int64
-	err    error // of the stream, for good
+	err    error // permanent error of the stream
 	closed bool
 }
 
@@ -258,12 +259,12 @@ func (g *gatherer) send(p []byte) {
 	g.last = time.Now()
 }
 
-// close sends what is left and returns how many bytes were sent in all.
+// close sends the remaining bytes and returns how many bytes were sent in all.
 func (g *gatherer) close() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.flush()
 	g.closed = true
-	g.timer.Stop() // a tick that comes later finds nothing to send
+	g.timer.Stop() // a later tick finds nothing to send
 	return g.sent
 }

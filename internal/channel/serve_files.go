@@ -15,8 +15,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Files is what the files channel serves. Paths are absolute and inside the
-// sandbox. Methods are called concurrently.
+// Files performs the operations of the files channel. Paths are absolute and inside
+// the sandbox. Methods are called concurrently.
 type Files interface {
 	Stat(ctx context.Context, path string) (wire.FileInfo, error)
 	List(ctx context.Context, path string) ([]wire.FileInfo, error)
@@ -29,8 +29,8 @@ type Files interface {
 	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error)
 }
 
-// serveFiles serves one file operation: the request, a body from the client
-// where the operation has one, then the bytes, the listing and the reply.
+// serveFiles serves one file operation. It reads the request and, for some operations,
+// a body. Then it writes the bytes, the listing and the reply.
 func (s *Server) serveFiles(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.wg.Go(func() { watch(cancel, reqs) })
@@ -46,7 +46,7 @@ func (s *Server) serveFiles(ctx context.Context, ch ssh.Channel, reqs <-chan *ss
 	}
 	reply.Error = asWireError(err)
 	if finish(w, out, listing, reply) == nil {
-		_ = w.Flush() // a client that went reads no reply
+		_ = w.Flush() // a disconnected client reads no reply
 	}
 }
 
@@ -66,7 +66,7 @@ func finish(w io.Writer, out *bodyWriter, listing any, reply wire.FileReply) err
 	return writeFrame(w, reply)
 }
 
-// file does one operation. The listing is nil where it has none.
+// file performs one operation. The listing is nil if the operation has none.
 func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, out io.Writer) (*wire.FileInfo, any, error) {
 	files := s.cfg.Handler.Files()
 	switch {
@@ -107,7 +107,8 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 	return nil, nil, &wire.Error{Code: wire.CodeUnsupported, Message: fmt.Sprintf("file operation %.64q is not offered", req.Op)}
 }
 
-// atOnce is the body of an operation that the client must have before it goes on.
+// atOnce is the body of an operation whose data the client needs before it can
+// continue.
 type atOnce struct{ io.Writer }
 
 func (a atOnce) Write(p []byte) (int, error) {
@@ -121,7 +122,7 @@ func (a atOnce) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// asWireError gives an error the code that the client branches on.
+// asWireError adds the error code that the client distinguishes.
 func asWireError(err error) *wire.Error {
 	if err == nil {
 		return nil

@@ -18,16 +18,16 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Handler does the work of a server. Its methods are called concurrently.
+// Handler implements the operations of a server. Its methods are called concurrently.
 type Handler interface {
-	// Exec runs one command to its end: the program's own and that of every
-	// process it left. It ends soon after ctx is done, with nothing left running.
-	// An error means that how the command ended is not known. If Exec does not call
-	// s.Exited, the server sends the result that Exec returns.
+	// Exec runs one command to its end, which includes the end of every process that
+	// the command left. Exec returns soon after ctx is done, with nothing left
+	// running. An error means that the result of the command is unknown. If Exec does
+	// not call s.Exited, the server sends the result that Exec returns.
 	Exec(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, wire.TreeEmpty, error)
-	// Files serves the files of the sandbox.
+	// Files returns the files of the sandbox.
 	Files() Files
-	// Changes is the change record of the governed directories.
+	// Changes returns the change record of the governed directories.
 	Changes(ctx context.Context) ([]wire.Change, error)
 	// Events yields audit events from a sequence number on, until ctx is done
 	// or after an error.
@@ -43,23 +43,22 @@ type Recoverer interface {
 	Freeze(ctx context.Context, in io.Reader, out io.Writer) error
 }
 
-// ServerConfig is what a server is made of.
+// ServerConfig is the configuration of a server.
 type ServerConfig struct {
 	HostKey       []byte // own OpenSSH private key
 	AuthorizedKey []byte // the only client's public key
 	Hello         wire.Hello
 	Handler       Handler
-	Operator      Operator // nil: nothing about the session as a whole is offered
-	Clients       *Clients // shared by the servers of one supervisor; nil: this connection's own
+	Operator      Operator // nil: requests about the whole session are refused
+	Clients       *Clients // shared by the servers of one supervisor; nil: for this connection only
 	Keepalive     Keepalive
 }
 
-// Clients remembers across connections which client instance came first and
-// which request ids were used. The zero value is ready; it is safe for
-// concurrent use.
+// Clients records, across connections, the first client instance and the request ids
+// that were used. The zero value is ready. It is safe for concurrent use.
 type Clients struct {
-	// Shared lets every client instance in that holds the key, one after the
-	// other or at once; false: the first one only.
+	// Shared accepts every client instance that has the key, in sequence or at the
+	// same time. Without Shared only the first instance is accepted.
 	Shared bool
 
 	mu       sync.Mutex
@@ -70,8 +69,8 @@ type Clients struct {
 	reported chan struct{}
 }
 
-// Reported is closed when the end of every command that was requested
-// so far has been reported. It may be called once.
+// Reported returns a channel that is closed when the end of every command requested
+// until now has been reported. It may be called once.
 func (c *Clients) Reported() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,10 +94,10 @@ func (c *Clients) count(by int) {
 	}
 }
 
-// maxUsed is how many request ids are remembered.
+// maxUsed is the number of request ids that are stored.
 const maxUsed = 16384
 
-// pin accepts the first instance that says hello, and then only that one.
+// pin accepts the first instance that sends a hello, and then only that one.
 func (c *Clients) pin(instance string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +113,7 @@ func (c *Clients) pin(instance string) error {
 	return nil
 }
 
-// claim takes a request id, once.
+// claim records a request id. It returns an error if the id was used before.
 func (c *Clients) claim(id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +139,7 @@ type Server struct {
 	conn    net.Conn
 	cfg     ServerConfig
 	slots   chan struct{}
-	relay   *relay // not nil: channels are passed on, and the handler has no part in it
+	relay   *relay // not nil: channels are forwarded and the handler is not used
 	freezes freezes
 	wg      sync.WaitGroup
 }
@@ -154,9 +153,9 @@ func NewServer(conn net.Conn, cfg ServerConfig) *Server {
 	return &Server{conn: conn, cfg: cfg, slots: make(chan struct{}, maxOpen)}
 }
 
-// Serve authenticates the client and serves it until it disconnects (nil),
-// goes silent, or ctx is done. When Serve returns, every command of the
-// connection has ended and every goroutine of it too.
+// Serve authenticates the client and serves it until it disconnects, stops answering,
+// or ctx is done. It returns nil if the client disconnected. When Serve returns, every
+// command and every goroutine of the connection has ended.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -179,7 +178,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.wg.Wait()
 		return fmt.Errorf("channel hello: %w", err)
 	}
-	_ = s.conn.SetDeadline(time.Time{}) // fails when the connection has ended, as chans shows
+	_ = s.conn.SetDeadline(time.Time{}) // fails if the connection has ended; then chans is closed
 	dead := make(chan error, 1)
 	s.wg.Go(func() { dead <- keepalive(ctx, conn, s.cfg.Keepalive, s.freezes.any) })
 	s.wg.Go(func() { s.globals(reqs) })
@@ -187,7 +186,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.open(ctx, c)
 	}
 	ended := ctx.Err()
-	cancel() // ends the commands of a client that went
+	cancel() // ends the commands of a disconnected client
 	s.wg.Wait()
 	if err := <-dead; err != nil {
 		return fmt.Errorf("channel: %w", err)
@@ -198,8 +197,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return ended
 }
 
-// disconnected reports whether an error is that of a peer that went, perhaps
-// with something unread.
+// disconnected reports whether an error means that the peer has disconnected, perhaps
+// with unread data.
 func disconnected(err error) bool {
 	for _, end := range []error{nil, io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, end) {
@@ -209,7 +208,7 @@ func disconnected(err error) bool {
 	return false
 }
 
-// sshConfig accepts one client key and nothing else.
+// sshConfig accepts exactly one client key.
 func (s *Server) sshConfig() (*ssh.ServerConfig, error) {
 	signer, client, err := parseKeys(s.cfg.HostKey, s.cfg.AuthorizedKey)
 	if err != nil {
@@ -218,7 +217,7 @@ func (s *Server) sshConfig() (*ssh.ServerConfig, error) {
 	want := client.Marshal()
 	cfg := &ssh.ServerConfig{
 		Config:        sshConfig(),
-		MaxAuthTries:  2, // the question whether the key is known, and the signature
+		MaxAuthTries:  2, // the query whether the key is known, and the signature
 		ServerVersion: "SSH-2.0-agentsh",
 		PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 			if subtle.ConstantTimeCompare(key.Marshal(), want) != 1 {
@@ -231,8 +230,8 @@ func (s *Server) sshConfig() (*ssh.ServerConfig, error) {
 	return cfg, nil
 }
 
-// hello answers the client's first request, or refuses it and ends the
-// connection. Nothing may be opened before.
+// hello answers the client's first request, or refuses it and ends the connection. No
+// channel may be opened before.
 func (s *Server) hello(chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) error {
 	var req *ssh.Request
 	var ok bool
@@ -247,12 +246,12 @@ func (s *Server) hello(chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) er
 		s.wg.Go(func() { ssh.DiscardRequests(reqs) })
 		return errors.New("the client did not say hello")
 	}
-	err := s.judgeHello(req)
+	err := s.checkHello(req)
 	reply := helloReply{Hello: s.cfg.Hello, Error: asWireError(err)}
 	data, mErr := json.Marshal(reply)
 	if err = errors.Join(err, mErr, req.Reply(err == nil, data)); err != nil {
-		// The client closes when it has read the refusal; until then, and at
-		// most until the deadline, nothing else is answered.
+		// The client closes the connection after it has read the refusal. Until then,
+		// and at most until the deadline, nothing else is answered.
 		s.wg.Go(func() { ssh.DiscardRequests(reqs) })
 		for c := range chans {
 			_ = c.Reject(ssh.Prohibited, "refused")
@@ -262,13 +261,13 @@ func (s *Server) hello(chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) er
 	return nil
 }
 
-// helloReply answers a hello. On a refusal Hello still names the version.
+// helloReply answers a hello. In a refusal Hello still contains the version.
 type helloReply struct {
 	Hello wire.Hello  `json:"hello"`
 	Error *wire.Error `json:"error,omitempty"`
 }
 
-func (s *Server) judgeHello(req *ssh.Request) error {
+func (s *Server) checkHello(req *ssh.Request) error {
 	if req.Type != reqHello || !req.WantReply {
 		return &wire.Error{Code: wire.CodeRefused, Message: "hello comes first"}
 	}
@@ -290,7 +289,7 @@ func (s *Server) globals(reqs <-chan *ssh.Request) {
 	}
 	for r := range reqs {
 		if ok := s.relay.global(r); r.WantReply {
-			_ = r.Reply(ok, nil) // a dead connection ends reqs
+			_ = r.Reply(ok, nil) // if the connection is dead, reqs is closed
 		}
 	}
 }
@@ -299,13 +298,13 @@ func (s *Server) globals(reqs <-chan *ssh.Request) {
 func answer(reqs <-chan *ssh.Request) {
 	for r := range reqs {
 		if r.WantReply {
-			_ = r.Reply(r.Type == reqKeepalive, nil) // a dead connection ends reqs
+			_ = r.Reply(r.Type == reqKeepalive, nil) // if the connection is dead, reqs is closed
 		}
 	}
 }
 
-// open starts the goroutine of a new channel. It must not block: what reads
-// the connection waits for it.
+// open starts the goroutine of a new channel. It must not block, because the goroutine
+// that reads the connection calls it.
 func (s *Server) open(ctx context.Context, c ssh.NewChannel) {
 	serve := map[string]func(context.Context, ssh.Channel, <-chan *ssh.Request, []byte){
 		typeExec:    s.serveExec,
@@ -341,8 +340,8 @@ func (s *Server) open(ctx context.Context, c ssh.NewChannel) {
 	})
 }
 
-// watch drains the requests of a channel that has none and cancels when the
-// client closes it.
+// watch discards the requests of a channel that uses none. It calls cancel when the
+// client closes the channel.
 func watch(cancel func(), reqs <-chan *ssh.Request) {
 	answer(reqs)
 	cancel()
@@ -370,8 +369,8 @@ func (s *Server) serveEvents(ctx context.Context, ch ssh.Channel, reqs <-chan *s
 	}
 }
 
-// notify sends one typed message beside the data of a channel. A channel that
-// is gone has nobody to tell.
+// notify sends one typed message beside the data of a channel. Errors are ignored: a
+// closed channel has no receiver.
 func notify(ch ssh.Channel, name string, msg any) {
 	data, err := json.Marshal(msg)
 	if err == nil {

@@ -11,16 +11,17 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Operator does what concerns a session as a whole.
+// Operator implements the requests about the whole session.
 type Operator interface {
-	// Approvals is what waits for a person.
+	// Approvals returns the pending approvals.
 	Approvals() []wire.Pending
-	// Follow calls fn with what waits, now and after each change, until ctx ends
-	// or fn returns an error. Meanwhile somebody is there to answer.
+	// Follow calls fn with the pending approvals, now and after each change. It
+	// returns when ctx ends or fn returns an error. Meanwhile the session has an
+	// approver.
 	Follow(ctx context.Context, fn func([]wire.Pending) error) error
-	// Answer answers one question.
+	// Answer answers one pending approval.
 	Answer(wire.ApprovalAnswer) error
-	// Connections are those that are open to the outside, oldest first.
+	// Connections returns the open connections to the outside, oldest first.
 	Connections() []wire.Connection
 	// Reload replaces the policy, or changes nothing.
 	Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error)
@@ -40,7 +41,7 @@ func (s *Server) serveSession(ctx context.Context, ch ssh.Channel, reqs <-chan *
 	if err != nil {
 		reply = wire.SessionReply{Error: asWireError(err)}
 	}
-	_ = writeFrame(ch, reply) // a client that went reads none
+	_ = writeFrame(ch, reply) // a disconnected client reads no reply
 }
 
 func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequest) (wire.SessionReply, error) {
@@ -69,26 +70,25 @@ func (s *Server) session(ctx context.Context, ch io.Writer, req wire.SessionRequ
 	return wire.SessionReply{}, unknown
 }
 
-// Approvals is what waits for a person in the session.
+// Approvals returns the pending approvals of the session.
 func (c *Client) Approvals(ctx context.Context) ([]wire.Pending, error) {
 	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpApprovals})
 	return reply.Pending, err
 }
 
-// Connections are the connections of the session that are open to the outside,
-// oldest first.
+// Connections returns the session's open connections to the outside, oldest first.
 func (c *Client) Connections(ctx context.Context) ([]wire.Connection, error) {
 	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpNet})
 	return reply.Connections, err
 }
 
-// Answer answers one question.
+// Answer answers one pending approval.
 func (c *Client) Answer(ctx context.Context, a wire.ApprovalAnswer) error {
 	_, err := c.session(ctx, wire.SessionRequest{Op: wire.OpAnswer, Answer: &a})
 	return err
 }
 
-// Reload replaces the session's policy, or changes nothing and says why.
+// Reload replaces the session's policy. On an error the policy stays unchanged.
 func (c *Client) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, error) {
 	reply, err := c.session(ctx, wire.SessionRequest{Op: wire.OpReload, Reload: &r})
 	if err == nil && reply.Reloaded == nil {
@@ -100,9 +100,9 @@ func (c *Client) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, erro
 	return *reply.Reloaded, nil
 }
 
-// FollowApprovals calls fn with what waits, now and after each change, until ctx
-// ends, fn returns an error or the session ends. Meanwhile the session has an
-// approver.
+// FollowApprovals calls fn with the pending approvals, now and after each change. It
+// returns when ctx ends, fn returns an error or the session ends. Meanwhile the
+// session has an approver.
 func (c *Client) FollowApprovals(ctx context.Context, fn func([]wire.Pending) error) error {
 	ch, err := c.openSession(ctx, wire.SessionRequest{Op: wire.OpFollow})
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *Client) openSession(ctx context.Context, req wire.SessionRequest) (ssh.
 	return ch, nil
 }
 
-// session asks for one thing.
+// session sends one request about the session.
 func (c *Client) session(ctx context.Context, req wire.SessionRequest) (wire.SessionReply, error) {
 	ch, err := c.openSession(ctx, req)
 	if err != nil {

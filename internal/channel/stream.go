@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Pair makes a connected pair of Unix stream sockets: this process's end, and
-// the other as a file that is given to a child. The caller closes both.
+// Pair makes a connected pair of Unix stream sockets. It returns this process's end,
+// and the other end as a file for a child process. The caller closes both.
 func Pair() (net.Conn, *os.File, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -30,8 +30,8 @@ func Pair() (net.Conn, *os.File, error) {
 	return conn, other, nil
 }
 
-// FromFile makes a connection of a connected socket, for example one that a
-// parent gave. It duplicates the descriptor; the caller closes f.
+// FromFile makes a connection from a connected socket, for example one that a parent
+// process passed. It duplicates the descriptor; the caller closes f.
 func FromFile(f *os.File) (net.Conn, error) {
 	conn, err := net.FileConn(f)
 	if err != nil {
@@ -54,9 +54,9 @@ func Dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Listen listens for streams. The only scheme is unix:///path; the socket is
-// its owner's alone from the moment it can be reached, replaces a socket that
-// nobody listens on, and is removed when the listener is closed.
+// Listen listens for streams. The only scheme is unix:///path. Only the owner can
+// connect to the socket, from its creation on. Listen replaces a socket on which no
+// process listens. Closing the listener removes the socket.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	file, err := unixPath(address)
 	if err != nil {
@@ -108,7 +108,8 @@ func unixPath(address string) (string, error) {
 	return u.Path, nil
 }
 
-// requireFree refuses a path that holds anything but a socket nobody serves.
+// requireFree returns an error if a path exists, unless it is a socket on which no
+// process listens.
 func requireFree(ctx context.Context, file string) error {
 	info, err := os.Lstat(file)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,14 +14,14 @@ import (
 // MaxFile is the size in bytes of the largest file that is checked.
 const MaxFile = 1 << 20
 
-// Location is the position of a file, in the paths that commands use.
+// Location describes where a file is, with the paths that commands use.
 type Location struct {
 	Dir   string   // the directory that paths in the file are relative to, absolute and clean
 	Roots []string // the trees that the guard covers, absolute and clean
-	Moved bool     // old content was elsewhere: its paths may lead elsewhere now
+	Moved bool     // old content was at another path: its relative paths may now refer to other files
 }
 
-// Problem is a setting, file or link that is not allowed in a repository.
+// Problem is one setting or entry that is not allowed.
 type Problem struct {
 	File   string // as the caller names it, or as [Scan] found it
 	Line   int    // from 1; 0: the whole file
@@ -47,7 +47,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// setting is one line of a configuration that sets a key.
+// setting is one line of a configuration that sets a variable.
 type setting struct {
 	section, sub, name string // section and name in lower case
 	value              string
@@ -55,7 +55,7 @@ type setting struct {
 	line               int
 }
 
-// key is the name that git-config(1) shows.
+// key returns the key as git-config(1) shows it.
 func (s *setting) key() string {
 	if s.sub == "" {
 		return s.section + "." + s.name
@@ -63,10 +63,14 @@ func (s *setting) key() string {
 	return s.section + "." + s.sub + "." + s.name
 }
 
-// Lines that git and the library parse alike. Every other form is refused: several
-// settings on a line, continued lines, tabs in a value, quotes around a part of a
-// value, [section.subsection], [section ""], and escapes other than those of quotes,
-// backslashes, newlines and tabs.
+// These lines have one meaning for git and for the library. Every other form is
+// refused:
+//   - several settings on a line,
+//   - continued lines,
+//   - tabs in a value,
+//   - quotes around a part of a value,
+//   - [section.subsection] and [section ""],
+//   - escapes except those of quotes, backslashes, newlines and tabs.
 var (
 	emptyLine   = regexp.MustCompile(`^[ \t]*([#;].*)?$`)
 	sectionLine = regexp.MustCompile(`^[ \t]*\[([A-Za-z][A-Za-z0-9-]*)([ \t]+"((?:[^"\\]|\\["\\])+)")?\][ \t]*([#;].*)?$`)
@@ -75,7 +79,7 @@ var (
 	)
 )
 
-// parseConfig parses a configuration. An ambiguous line is a problem.
+// parseConfig reads a configuration. A line with two possible meanings is a problem.
 func parseConfig(data []byte) ([]setting, []Problem) {
 	if len(data) > MaxFile {
 		return nil, []Problem{{Reason: fmt.Sprintf("the file has more than %d bytes", MaxFile)}}
@@ -113,7 +117,7 @@ func parseConfig(data []byte) ([]setting, []Problem) {
 
 const plainHint = "write one setting on a line, as git config does"
 
-// readLines finds sections and settings by line; values are left to the library.
+// readLines finds sections and settings by line. The library reads the values.
 func readLines(text string) ([]setting, []Problem) {
 	if !utf8.ValidString(text) {
 		return nil, []Problem{{Reason: "the file is not UTF-8 text", Hint: plainHint}}
@@ -143,12 +147,12 @@ func readLines(text string) ([]setting, []Problem) {
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace
 
-// lower returns s in lower case. Names have ASCII letters only.
+// lower returns text with ASCII letters in lower case. Names contain no other letters.
 func lower(s string) string { return string(bytes.ToLower([]byte(s))) }
 
-// JudgeConfig returns the settings of a configuration that are not allowed. A
-// setting that old has with the same value is allowed.
-func JudgeConfig(data, old []byte, at Location) []Problem {
+// CheckConfig returns the settings of a configuration that are not allowed. A setting
+// that old contains with the same value is allowed.
+func CheckConfig(data, old []byte, at Location) []Problem {
 	list, problems := parseConfig(data)
 	if len(problems) > 0 {
 		if old != nil && bytes.Equal(data, old) {
@@ -163,7 +167,7 @@ func JudgeConfig(data, old []byte, at Location) []Problem {
 		if stays[s.identity()] && !leads {
 			continue
 		}
-		if reason := judgeSetting(s, at); reason != "" {
+		if reason := checkSetting(s, at); reason != "" {
 			problems = append(
 				problems,
 				Problem{Line: s.line, Key: s.key(), Reason: reason, Hint: "leave the setting out, or have the operator make it"},
@@ -173,13 +177,13 @@ func JudgeConfig(data, old []byte, at Location) []Problem {
 	return problems
 }
 
-// identity is equal for settings that mean the same key.
+// identity returns equal values for settings of the same key.
 func (s *setting) identity() string {
 	return strings.Join([]string{s.section, s.sub, s.name, fmt.Sprint(s.blank), s.value}, "\x00")
 }
 
-// existing returns the settings of an existing configuration. If it cannot be
-// parsed, the result is empty.
+// existing returns the settings of the existing configuration. It returns none if that
+// cannot be read.
 func existing(old []byte) map[string]bool {
 	list, _ := parseConfig(old)
 	out := make(map[string]bool, len(list))
@@ -189,9 +193,8 @@ func existing(old []byte) map[string]bool {
 	return out
 }
 
-// judgeSetting returns why a setting is not allowed. The reason is empty for an
-// allowed one.
-func judgeSetting(s *setting, at Location) string {
+// checkSetting returns the reason why a setting is not allowed; empty: it is allowed.
+func checkSetting(s *setting, at Location) string {
 	key := s.section + "." + s.name
 	if s.sub != "" {
 		key = s.section + ".*." + s.name

@@ -32,7 +32,7 @@ func TestOrdinarySettingsPass(t *testing.T) {
 		at := here
 		at.Dir = "/ws/.git/modules/x"
 		text = strings.ReplaceAll(text, "\tpager\n", "\tpager = cat\n")
-		if got := JudgeConfig([]byte(text), nil, at); len(got) > 0 {
+		if got := CheckConfig([]byte(text), nil, at); len(got) > 0 {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
@@ -154,16 +154,16 @@ var refused = [][3]string{
 func TestSettingsThatRunOrLeadOutsideAreRefused(t *testing.T) {
 	for _, r := range refused {
 		text := "[user]\n\tname = x\n[" + r[0] + "]\n\t" + r[1] + " = " + r[2] + "\n"
-		got := JudgeConfig([]byte(text), []byte("[user]\n\tname = x\n"), here)
+		got := CheckConfig([]byte(text), []byte("[user]\n\tname = x\n"), here)
 		if len(got) != 1 || got[0].Line != 4 || !strings.HasSuffix(got[0].Key, "."+lower(r[1])) || got[0].Reason == "" {
 			t.Errorf("%q: %v", text, got)
 		}
 		section, sub, _ := strings.Cut(r[0], " ")
 		other := "[" + strings.ToUpper(section) + " \t" + sub + "] # x\r\n" + strings.ToUpper(r[1]) + "=" + r[2]
-		if got := JudgeConfig([]byte(other), nil, here); len(got) == 0 {
+		if got := CheckConfig([]byte(other), nil, here); len(got) == 0 {
 			t.Errorf("%q passes", other)
 		}
-		if got := JudgeConfig([]byte("[core]\n\tbare = false\n"+text), []byte(text), here); len(got) > 0 {
+		if got := CheckConfig([]byte("[core]\n\tbare = false\n"+text), []byte(text), here); len(got) > 0 {
 			t.Errorf("%q was there before, and is refused: %v", text, got)
 		}
 	}
@@ -171,15 +171,15 @@ func TestSettingsThatRunOrLeadOutsideAreRefused(t *testing.T) {
 
 func TestASettingOfTheOperatorStaysWithItsValueOnly(t *testing.T) {
 	old := []byte("[core]\n\thooksPath = .husky\n\tworktree = /home/op/x\n")
-	if got := JudgeConfig([]byte("[core]\n\thooksPath = .evil\n"), old, here); len(got) != 1 || got[0].Key != "core.hookspath" {
+	if got := CheckConfig([]byte("[core]\n\thooksPath = .evil\n"), old, here); len(got) != 1 || got[0].Key != "core.hookspath" {
 		t.Errorf("another value: %v", got)
 	}
-	if got := JudgeConfig([]byte("[Core]\n\tHooksPath = \".husky\"\n\tworktree = /home/op/x\n"), old, here); len(got) > 0 {
+	if got := CheckConfig([]byte("[Core]\n\tHooksPath = \".husky\"\n\tworktree = /home/op/x\n"), old, here); len(got) > 0 {
 		t.Errorf("the same value in another form: %v", got)
 	}
 	moved := here
 	moved.Moved = true
-	if got := JudgeConfig(old, old, moved); len(got) != 1 || got[0].Key != "core.worktree" {
+	if got := CheckConfig(old, old, moved); len(got) != 1 || got[0].Key != "core.worktree" {
 		t.Errorf("a path that moved: %v", got)
 	}
 }
@@ -195,7 +195,7 @@ func TestAmbiguousConfigurationIsRefused(t *testing.T) {
 		"[a\"b\"]\n\tc = d\n", "[core]]\n", "[]\n", "[core \"x\" ]\n\ta = b\n", "[user]\n\tname # x\n", "[user]\n\tname = x\ty\n",
 		"[user]\n\tname = \"\" x\n", "[user \"\"]\n\tname = x\n",
 	} {
-		if got := JudgeConfig([]byte(text), nil, here); len(got) == 0 {
+		if got := CheckConfig([]byte(text), nil, here); len(got) == 0 {
 			t.Errorf("%q passes", text)
 		}
 	}

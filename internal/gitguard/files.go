@@ -9,17 +9,16 @@ import (
 	"strings"
 )
 
-// IsRepository reports whether git may use a directory as a repository, or as
-// the common directory of one. It decides by the names in the directory. It
-// requires less than git's is_git_directory: HEAD need not be valid, and
-// entries may have any type. A directory without HEAD counts if worktrees in it
-// may lead to it.
+// IsRepository reports whether git may use a directory as a repository, or as the
+// common directory of one, given the names in it. It requires less than git's
+// is_git_directory: HEAD need not be valid, and entries may have any type. A directory
+// without HEAD counts if worktrees in it may refer to it.
 func IsRepository(has func(name string) bool) bool {
 	objects := has("objects") && has("refs")
 	return objects && (has("HEAD") || has("worktrees")) || has("HEAD") && has("commondir")
 }
 
-// Completes reports whether [IsRepository] looks for a name.
+// Completes reports whether [IsRepository] asks for a name.
 func Completes(name string) bool {
 	switch name {
 	case "HEAD", "objects", "refs", "worktrees", "commondir":
@@ -28,40 +27,41 @@ func Completes(name string) bool {
 	return false
 }
 
-// Guarded reports whether the content of a file of a repository is checked. The
-// name is relative to the git directory.
-func Guarded(name string) bool { return judgeOf(name) != nil }
+// Guarded reports whether the content of a file of a repository is checked. The name
+// is relative to the git directory.
+func Guarded(name string) bool { return checkOf(name) != nil }
 
-// Directories are the directories of a repository whose entries are checked,
-// relative to the git directory. They and the git directory contain all guarded files.
+// Directories lists the directories of a repository whose entries are checked,
+// relative to the git directory. Every guarded file is in one of them or in the git
+// directory itself.
 var Directories = []string{"hooks", "remotes", "branches", "objects", "objects/info", "info", "rebase-merge", "rebase-apply", "sequencer",
 	"worktrees", "modules", "logs", "refs", "lfs", "rr-cache", "reftable"}
 
-// file is a file that is checked.
+// file is a file to check.
 type file struct {
 	data, old []byte
 	at        Location
 }
 
-type judge func(f file) []Problem
+type fileCheck func(f file) []Problem
 
-// judgeOf returns the check of a file, or nil.
-func judgeOf(name string) judge {
+// checkOf returns the check for a file, or nil.
+func checkOf(name string) fileCheck {
 	switch name {
 	case "config", "config.worktree":
-		return func(f file) []Problem { return JudgeConfig(f.data, f.old, f.at) }
+		return func(f file) []Problem { return CheckConfig(f.data, f.old, f.at) }
 	case "commondir":
-		return judgeCommondir
+		return checkCommondir
 	case "gitdir":
-		return judgeGitdir
+		return checkGitdir
 	case "objects/info/alternates", "objects/info/http-alternates":
-		return judgeAlternates
+		return checkAlternates
 	case "rebase-merge/git-rebase-todo", "sequencer/todo":
-		return judgeTodo
+		return checkTodo
 	case "rebase-merge/strategy":
-		return judgeStrategy
+		return checkStrategy
 	case "sequencer/opts":
-		return judgeOptions
+		return checkOptions
 	}
 	dir, base := path.Split(name)
 	switch dir {
@@ -69,16 +69,15 @@ func judgeOf(name string) judge {
 		if strings.HasSuffix(base, ".sample") {
 			return nil
 		}
-		return func(f file) []Problem { return judgeHook(base, f) }
+		return func(f file) []Problem { return checkHook(base, f) }
 	case "remotes/", "branches/":
-		return judgeRemote
+		return checkRemote
 	}
 	return nil
 }
 
-// MayBeGuarded reports whether a file could be guarded in some repository. It
-// decides by the name of the file and of its directory. It is fast, and false
-// for most names.
+// MayBeGuarded reports whether a file could be guarded in some repository, given its
+// name and that of its directory. It is fast, and false for most names.
 func MayBeGuarded(dir, name string) bool {
 	switch name {
 	case "config", "config.worktree", "commondir", "gitdir", "alternates", "http-alternates", "git-rebase-todo", "todo", "strategy", "opts":
@@ -87,14 +86,14 @@ func MayBeGuarded(dir, name string) bool {
 	return dir == "hooks" || dir == "remotes" || dir == "branches"
 }
 
-// JudgeFile checks a file of a repository. Its name is relative to the git
-// directory, which is at.Dir. Content that old has too is allowed.
-func JudgeFile(name string, data, old []byte, at Location) []Problem {
-	do := judgeOf(name)
+// CheckFile checks a file of a repository by its name relative to the git directory.
+// Settings with the same content in old are allowed. at.Dir is the git directory.
+func CheckFile(name string, data, old []byte, at Location) []Problem {
+	do := checkOf(name)
 	if do == nil || old != nil && bytes.Equal(data, old) && !at.Moved {
 		return nil
 	}
-	if old != nil && bytes.Equal(data, old) && !leads(name) {
+	if old != nil && bytes.Equal(data, old) && !hasRelativePaths(name) {
 		return nil
 	}
 	if len(data) > MaxFile {
@@ -103,16 +102,17 @@ func JudgeFile(name string, data, old []byte, at Location) []Problem {
 	return do(file{data, old, at})
 }
 
-// leads reports files whose paths mean something else at another place.
-func leads(name string) bool {
+// hasRelativePaths reports whether relative paths in a file have another meaning after the file
+// has moved.
+func hasRelativePaths(name string) bool {
 	return name == "config" || name == "config.worktree" || name == "commondir" || name == "gitdir" || strings.HasPrefix(name, "objects/info/")
 }
 
-// JudgeGitFile checks a file called .git in the directory at.Dir. See
-// gitrepository-layout(5).
-func JudgeGitFile(data []byte, at Location) []Problem {
+// CheckGitFile checks a file called .git. at.Dir is the directory that contains it.
+// See gitrepository-layout(5).
+func CheckGitFile(data []byte, at Location) []Problem {
 	if len(data) == 0 {
-		return nil // git refuses it; it is how a file begins
+		return nil // git refuses such a file; it is the first state of a new file
 	}
 	name, ok := strings.CutPrefix(string(data), "gitdir: ")
 	if !ok || len(data) > MaxFile {
@@ -141,19 +141,19 @@ func JudgeGitFile(data []byte, at Location) []Problem {
 	return nil
 }
 
-// JudgeLink checks a symbolic link of a repository. Its name is relative to the
-// git directory. git writes through links in a git directory.
-func JudgeLink(name, text string) []Problem {
+// CheckLink checks a symbolic link of a repository by its name relative to the git
+// directory. git writes through links in a git directory.
+func CheckLink(name, text string) []Problem {
 	if name == "HEAD" && strings.HasPrefix(text, "refs/") && path.Clean(text) == text || text == "testing" {
-		return nil // git init tries whether there are links by one to "testing"
+		return nil // git init makes a link to "testing" to test for link support
 	}
 	return []Problem{{Reason: "a git directory may hold no symbolic links", Hint: "put the file itself there"}}
 }
 
-// JudgeGitLink checks a symbolic link called .git in the directory at.Dir. It
-// may lead to another .git only. git would also follow it to a file, but files
-// are checked only under the name .git.
-func JudgeGitLink(text string, at Location) []Problem {
+// CheckGitLink checks a symbolic link called .git in the directory at.Dir. Its target
+// must be called .git too. git also follows such a link to a file, and a file is
+// checked only under the name .git.
+func CheckGitLink(text string, at Location) []Problem {
 	if path.Base(text) != ".git" {
 		return []Problem{{Reason: "a link called .git may lead to another .git only", Hint: "write a file called .git with gitdir: and the path"}}
 	}
@@ -167,9 +167,9 @@ func outside(line int, key string, at Location) Problem {
 	return Problem{Line: line, Key: key, Reason: "the path leads out of " + at.home(), Hint: "keep the repository in one tree"}
 }
 
-// judgeCommondir allows the text that git worktree add writes. It leads to a
+// checkCommondir allows the content that git worktree add writes. It refers to a
 // repository whose settings are checked as those of the common directory.
-func judgeCommondir(f file) []Problem {
+func checkCommondir(f file) []Problem {
 	text := strings.TrimRight(string(f.data), "\r\n")
 	if text == "" || text == "../.." && path.Base(path.Dir(f.at.Dir)) == "worktrees" {
 		return nil
@@ -177,7 +177,7 @@ func judgeCommondir(f file) []Problem {
 	return []Problem{{Line: 1, Reason: "a repository takes its settings from " + shown(text), Hint: "make worktrees with git worktree add"}}
 }
 
-func judgeGitdir(f file) []Problem {
+func checkGitdir(f file) []Problem {
 	text := strings.TrimRight(string(f.data), "\r\n")
 	if text == "" || f.at.inside(text) && path.Base(text) == ".git" {
 		return nil
@@ -185,15 +185,14 @@ func judgeGitdir(f file) []Problem {
 	return []Problem{outside(1, "", f.at)}
 }
 
-// judgeAlternates checks objects/info/alternates. Its paths are relative to
-// objects.
-func judgeAlternates(f file) []Problem {
+// checkAlternates checks objects/info/alternates. Its paths are relative to objects.
+func checkAlternates(f file) []Problem {
 	at := Location{Dir: path.Join(f.at.Dir, "objects"), Roots: f.at.Roots}
 	for i, line := range strings.Split(string(f.data), "\n") {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		if line[0] == '"' { // git reads quoted ones as in C
+		if line[0] == '"' { // git reads quoted lines as in C
 			return []Problem{{Line: i + 1, Reason: "the path " + shown(line) + " is in quotes", Hint: "write the path without quotes"}}
 		}
 		if !at.inside(line) {
@@ -204,11 +203,11 @@ func judgeAlternates(f file) []Problem {
 	return nil
 }
 
-// todoCommands are the commands of a todo list that execute no program. See
-// git-rebase(1), INTERACTIVE MODE.
+// todoCommands are the commands of a todo list that run no program. See git-rebase(1),
+// INTERACTIVE MODE.
 var todoCommands = strings.Fields("pick p revert edit e reword r fixup f squash s label l reset t merge m update-ref u noop drop d break b")
 
-func judgeTodo(f file) []Problem {
+func checkTodo(f file) []Problem {
 	for i, line := range strings.FieldsFunc(string(f.data), func(r rune) bool { return r == '\n' || r == '\r' }) {
 		command := strings.TrimLeftFunc(line, func(r rune) bool { return r <= ' ' || r > '~' })
 		end := strings.IndexFunc(command, func(r rune) bool { return r <= ' ' || r > '~' })
@@ -231,19 +230,19 @@ func judgeTodo(f file) []Problem {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// strategies are the merge strategies of git. git executes any other name as
-// git-merge-NAME.
+// strategies are the merge strategies that are built into git. For any other name git
+// runs git-merge-NAME.
 var strategies = []string{"", "ort", "recursive", "resolve", "octopus", "ours", "subtree"}
 
-func judgeStrategy(f file) []Problem {
+func checkStrategy(f file) []Problem {
 	if slices.Contains(strategies, strings.TrimRight(string(f.data), "\r\n")) {
 		return nil
 	}
 	return []Problem{{Line: 1, Reason: "a merge strategy of this name is a program", Hint: "use ort, resolve, octopus, ours or subtree"}}
 }
 
-// judgeOptions checks sequencer/opts. It has the grammar of a configuration.
-func judgeOptions(f file) []Problem {
+// checkOptions checks sequencer/opts, which has the syntax of a configuration.
+func checkOptions(f file) []Problem {
 	list, problems := parseConfig(f.data)
 	for i := range list {
 		if s := &list[i]; s.section != "options" || s.sub != "" || s.name == "strategy" && !slices.Contains(strategies, s.value) {
@@ -253,15 +252,15 @@ func judgeOptions(f file) []Problem {
 	return problems
 }
 
-func judgeRemote(f file) []Problem {
+func checkRemote(f file) []Problem {
 	if len(f.data) == 0 {
 		return nil
 	}
 	return []Problem{{Reason: "remotes of this form may name any transport", Hint: "use git remote add"}}
 }
 
-// judgeHook allows exactly the text that git lfs install writes.
-func judgeHook(name string, f file) []Problem {
+// checkHook allows exactly the hooks that git lfs install writes.
+func checkHook(name string, f file) []Problem {
 	if lfsHook(name, string(f.data)) {
 		return nil
 	}
@@ -270,7 +269,7 @@ func judgeHook(name string, f file) []Problem {
 	}
 }
 
-// lfsMessages are the messages of a git-lfs hook for a missing git-lfs, by
+// lfsMessages are the messages of the hooks of git-lfs for a missing git-lfs, by
 // version.
 var lfsMessages = []string{
 	`{ echo >&2 "\nThis repository is configured for Git LFS but 'git-lfs' was not found on your path. If you no longer wish to use Git LFS, remove this hook by deleting '.git/hooks/NAME'.\n"; exit 2; }`,
@@ -295,7 +294,7 @@ func lfsHook(name, data string) bool {
 	}) || data == ""
 }
 
-// shown makes text of a file short and printable.
+// shown shortens the content of a file and makes it printable.
 func shown(s string) string {
 	if len(s) > 80 {
 		s = s[:80] + "..."

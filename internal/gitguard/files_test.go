@@ -56,10 +56,10 @@ func TestFilesOfARepositoryAreJudgedByContent(t *testing.T) {
 		{"info/attributes", "* filter=x", here, true},
 	}
 	for _, tt := range tests {
-		if got := JudgeFile(tt.name, []byte(tt.data), nil, tt.at); (len(got) == 0) != tt.ok {
+		if got := CheckFile(tt.name, []byte(tt.data), nil, tt.at); (len(got) == 0) != tt.ok {
 			t.Errorf("%s %q in %s: %v", tt.name, tt.data, tt.at.Dir, got)
 		}
-		if got := JudgeFile(tt.name, []byte(tt.data), []byte(tt.data), tt.at); len(got) > 0 {
+		if got := CheckFile(tt.name, []byte(tt.data), []byte(tt.data), tt.at); len(got) > 0 {
 			t.Errorf("%s %q was there before: %v", tt.name, tt.data, got)
 		}
 	}
@@ -75,20 +75,20 @@ func TestGitFilesAndLinksLeadInside(t *testing.T) {
 		"gitdir: ../../../x\n": false, "gitdir: /home/op/x": false, "gitdir: x/../../../../y": false, "gitdir: ": false, "x": false,
 		"gitdir: /wsx": false,
 	} {
-		if got := JudgeGitFile([]byte(text), at); (len(got) == 0) != ok {
+		if got := CheckGitFile([]byte(text), at); (len(got) == 0) != ok {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
 	for text, ok := range map[string]bool{"../x/.git": true, "/ws/x/.git": true, "../x": false, "../../../x/.git": false,
 		"/etc/.git": false, "": false} {
-		if got := JudgeGitLink(text, at); (len(got) == 0) != ok {
+		if got := CheckGitLink(text, at); (len(got) == 0) != ok {
 			t.Errorf("link to %q: %v", text, got)
 		}
 	}
 	for name, ok := range map[string]bool{"HEAD refs/heads/x": true, "HEAD config": false, "HEAD refs/../x": false, "tAb testing": true,
 		"FETCH_HEAD /x": false, "hooks evil": false, "config x": false} {
 		link, text, _ := strings.Cut(name, " ")
-		if got := JudgeLink(link, text); (len(got) == 0) != ok {
+		if got := CheckLink(link, text); (len(got) == 0) != ok {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -111,7 +111,7 @@ func TestHooksOfLFSPassToTheLetter(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, data := range []string{string(hook) + "evil\n", strings.Replace(string(hook), "exit 2", "evil", 1), "evil;" + string(hook)} {
-		if len(JudgeFile("hooks/pre-push", []byte(data), nil, here)) == 0 {
+		if len(CheckFile("hooks/pre-push", []byte(data), nil, here)) == 0 {
 			t.Errorf("%q passes", data)
 		}
 	}
@@ -236,7 +236,7 @@ func TestNoLinkLeadsIntoAGitDirectory(t *testing.T) {
 		"x": true, "/ws/.github/x": true, "../.gitignore": true, "a.git": true,
 		".git": false, "r/.git": false, "r/.git/": false, "/ws/r/.git/hooks": false, "r/.GIT/x": false, "git~1": false, "r/./.git/../.git": false,
 	} {
-		if got := JudgeAnyLink(text); (len(got) == 0) != ok {
+		if got := CheckAnyLink(text); (len(got) == 0) != ok {
 			t.Errorf("%q: %v", text, got)
 		}
 	}

@@ -8,14 +8,13 @@ import (
 	"sync"
 )
 
-// check returns why a value is not allowed. The reason is empty for an allowed
-// value.
+// check returns the reason why a value is not allowed; empty: it is allowed.
 type check func(value string, at Location) string
 
-// allowedKeys are the settings that neither start programs nor make git read
-// outside the tree. The form is section.key, or section.*.key with a
-// subsection. See git-config(1) and git-lfs-config(5). A new key of git is
-// refused until this list has it.
+// allowedKeys are the settings that neither start programs nor make git access files
+// outside. They are listed as section.key, or as section.*.key with a subsection. See
+// git-config(1) and git-lfs-config(5). A key that git introduces later is refused
+// until it is listed here.
 var allowedKeys = sync.OnceValue(func() map[string]check {
 	out := map[string]check{}
 	add := func(c check, keys ...string) {
@@ -31,7 +30,7 @@ var allowedKeys = sync.OnceValue(func() map[string]check {
 	return out
 })
 
-// addFormat adds the keys that describe the repository and its user.
+// addFormat adds the settings that describe the repository and its users.
 func addFormat(add func(check, ...string)) {
 	add(oneOf("0", "1"), "core.repositoryFormatVersion", "lfs.repositoryFormatVersion")
 	add(oneOf("sha1", "sha256"), "extensions.objectFormat", "extensions.compatObjectFormat")
@@ -55,9 +54,9 @@ func addFormat(add func(check, ...string)) {
 	add(checkWorkTree, "core.worktree")
 }
 
-// addRemotes adds the keys of remotes and branches.
+// addRemotes adds the settings for remotes and branches.
 func addRemotes(add func(check, ...string)) {
-	add(plainURL, "remote.*.url", "remote.*.pushUrl", "branch.*.remote", "branch.*.pushRemote", "remote.pushDefault",
+	add(builtinURL, "remote.*.url", "remote.*.pushUrl", "branch.*.remote", "branch.*.pushRemote", "remote.pushDefault",
 		"submodule.*.url", "checkout.defaultRemote", "clone.defaultRemoteName")
 	add(text, "remote.*.fetch", "branch.*.merge", "branch.*.description", "branch.*.vscode-merge-base", "branch.*.gh-merge-base",
 		"branch.*.github-pr-owner-number", "remote.*.gh-resolved", "submodule.active", "submodule.*.branch")
@@ -75,7 +74,7 @@ func addRemotes(add func(check, ...string)) {
 	add(plainValue, "receive.denyCurrentBranch", "fetch.parallel", "fetch.unpackLimit", "receive.unpackLimit", "transfer.unpackLimit")
 }
 
-// addHabits adds the keys of command defaults and of output.
+// addHabits adds the settings for the behaviour and output of commands.
 func addHabits(add func(check, ...string)) {
 	add(plainValue, "push.default", "push.autoSetupRemote", "push.followTags", "push.useForceIfIncludes", "pull.rebase", "pull.ff",
 		"merge.ff", "merge.conflictStyle", "merge.renames", "merge.autoStash", "merge.log", "merge.stat", "merge.renameLimit",
@@ -93,7 +92,7 @@ func addHabits(add func(check, ...string)) {
 		"column.ui", "column.branch", "column.status", "column.tag", "versionsort.suffix", "sendpack.sideband")
 	add(matching(`^[A-Za-z0-9# -]*$`, "write the name of a colour"), "color.ui", "color.branch", "color.diff",
 		"color.status", "color.interactive", "color.pager", "color.grep", "color.decorate", "color.showBranch")
-	// Not rebase.instructionFormat: with %n it writes lines of a todo list.
+	// rebase.instructionFormat is not allowed: with %n it writes lines of a todo list.
 	add(plainValue, "fetch.negotiationAlgorithm", "fetch.output", "http.postBuffer")
 	add(boolean, "core.longPaths", "difftool.prompt", "mergetool.prompt", "mergetool.keepBackup")
 	add(matching(`^refs/notes/[A-Za-z0-9*/_-]*$`, "write a ref below refs/notes/"), "notes.rewriteRef", "notes.displayRef")
@@ -105,7 +104,7 @@ func addHabits(add func(check, ...string)) {
 	}
 }
 
-// addStorage adds the keys of object storage.
+// addStorage adds the settings for the storage of objects.
 func addStorage(add func(check, ...string)) {
 	add(text, "gc.auto", "gc.autoDetach", "gc.autoPackLimit", "gc.pruneExpire", "gc.reflogExpire", "gc.reflogExpireUnreachable",
 		"gc.worktreePruneExpire", "gc.writeCommitGraph", "gc.packRefs", "gc.aggressiveWindow", "gc.aggressiveDepth",
@@ -119,9 +118,9 @@ func addStorage(add func(check, ...string)) {
 		"commitGraph.generationVersion", "commitGraph.maxNewFilters", "commitGraph.readChangedPaths")
 }
 
-// addLFS adds the keys that git-lfs writes, and its endpoints.
+// addLFS adds the settings that git-lfs writes by itself, and its endpoints.
 func addLFS(add func(check, ...string)) {
-	add(plainURL, "lfs.url", "lfs.pushUrl", "remote.*.lfsUrl", "remote.*.lfsPushUrl")
+	add(builtinURL, "lfs.url", "lfs.pushUrl", "remote.*.lfsUrl", "remote.*.lfsPushUrl")
 	add(plainValue, "lfs.*.access", "lfs.*.locksVerify", "lfs.locksVerify", "lfs.concurrentTransfers", "lfs.batch",
 		"lfs.allowIncompletePush", "lfs.basicTransfersOnly", "lfs.skipDownloadErrors", "lfs.setLockableReadOnly",
 		"lfs.pruneOffsetDays", "lfs.fetchRecentRefsDays", "lfs.fetchRecentCommitsDays", "lfs.fetchRecentAlways")
@@ -132,7 +131,7 @@ func addLFS(add func(check, ...string)) {
 	add(boolean, "filter.*.required")
 }
 
-// oneOf allows these values.
+// oneOf allows only the listed values.
 func oneOf(list ...string) check {
 	return func(value string, _ Location) string {
 		if slices.Contains(list, value) {
@@ -154,7 +153,7 @@ func boolean(value string, _ Location) string {
 	return "the value may be true or false only"
 }
 
-// matching allows values that a regular expression matches.
+// matching allows values that match an expression.
 func matching(expression, hint string) check {
 	form := regexp.MustCompile(expression)
 	return func(value string, _ Location) string {
@@ -167,7 +166,7 @@ func matching(expression, hint string) check {
 
 var plainValue = matching(`^[A-Za-z0-9][A-Za-z0-9 ,:./=_+-]*$|^-?[0-9]*$`, "the value may be a plain word or number")
 
-// text allows values that git prints or compares and never executes.
+// text allows text that git shows or compares and never runs.
 func text(value string, _ Location) string {
 	if len(value) <= 4096 && !strings.ContainsAny(value, "\n\r\x00") {
 		return ""
@@ -175,21 +174,21 @@ func text(value string, _ Location) string {
 	return "the value may be one line of at most 4096 bytes"
 }
 
-// plainSchemes are the transports that git implements itself.
-var plainSchemes = []string{"https", "http", "ssh", "git", "file", "ssh+git", "git+ssh"}
+// builtinSchemes are the transports that are built into git.
+var builtinSchemes = []string{"https", "http", "ssh", "git", "file", "ssh+git", "git+ssh"}
 
 var schemeBegin = regexp.MustCompile(`^[A-Za-z0-9+.-]*::?`)
 
-// plainURL allows names of remotes, paths, and URLs whose transport runs no
-// program of the URL's choice. See transport_get in git's transport.c.
-func plainURL(value string, _ Location) string {
+// builtinURL allows names of remotes, paths, and URLs whose transport runs no program
+// that the URL selects. See transport_get in git's transport.c.
+func builtinURL(value string, _ Location) string {
 	const reason = "the value may be the name of a remote, a path, or an https, ssh, git, http or file URL"
 	if value == "" || value[0] == '-' || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return reason
 	}
 	rest := value
 	if scheme, after, ok := strings.Cut(value, "://"); ok && !strings.Contains(scheme, "/") {
-		if !slices.Contains(plainSchemes, scheme) {
+		if !slices.Contains(builtinSchemes, scheme) {
 			return reason
 		}
 		rest = after
@@ -198,14 +197,14 @@ func plainURL(value string, _ Location) string {
 	}
 	host, _, _ := strings.Cut(rest, "/")
 	if strings.HasPrefix(rest, "-") || strings.Contains(host, "@-") || strings.Contains(host, "[-") {
-		return reason // ssh would take it as an option
+		return reason // ssh would treat it as an option
 	}
 	return ""
 }
 
-// inside reports whether a path, read from a file in at.Dir, stays in the trees
-// of the guard. "a/.." is refused: if a is a link, the path leads somewhere
-// else. "." and empty parts are allowed: git clone --shared . writes one.
+// inside reports whether a path, read from a file in at.Dir, stays in the trees of the
+// guard. "a/.." is refused: if a is a link, the path refers to another directory. "."
+// and empty parts change nothing: git clone --shared . writes one.
 func (at Location) inside(name string) bool {
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return false
@@ -223,12 +222,12 @@ func (at Location) inside(name string) bool {
 	return slices.ContainsFunc(at.Roots, func(root string) bool { return contains(root, path.Clean(name)) })
 }
 
-// contains reports whether a clean path is root or lies below it.
+// contains reports whether a clean path is root or below it.
 func contains(root, name string) bool {
 	return name == root || strings.HasPrefix(name, strings.TrimSuffix(root, "/")+"/")
 }
 
-// home returns the tree that the repository is in, for a message.
+// home names the tree that contains the repository, for a message.
 func (at Location) home() string {
 	for _, root := range at.Roots {
 		if contains(root, at.Dir) {

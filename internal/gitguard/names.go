@@ -2,10 +2,10 @@ package gitguard
 
 import "strings"
 
-// IsDotGit reports whether git reads name as .git on some file system. These
-// are: any case; git~1 and names that NTFS shortens (spaces, dots, streams);
-// names with characters that HFS+ ignores. See is_ntfs_dotgit in git's path.c
-// and is_hfs_dotgit in utf8.c.
+// IsDotGit reports whether git treats a name as .git on some file system. That
+// includes any case, git~1, and names that NTFS shortens (spaces, dots, streams). It
+// also includes names with characters that HFS+ ignores. See is_ntfs_dotgit in git's
+// path.c and is_hfs_dotgit in utf8.c.
 func IsDotGit(name string) bool {
 	if name == ".git" {
 		return true
@@ -27,14 +27,14 @@ func ignoredByHFS(r rune) rune {
 	switch {
 	case r >= 0x200c && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x206a && r <= 0x206f, r == 0xfeff:
 		return -1
-	case r == 'İ' || r == 'ı': // a capital of i or its like in some locales
+	case r == 'İ' || r == 'ı': // upper or lower case of i in some locales
 		return 'i'
 	}
 	return r
 }
 
-// fold returns the same text for two names that are one file on a file system
-// without case.
+// fold returns a form that is equal for all names of one file on a case-insensitive
+// file system.
 func fold(name string) string {
 	if isPlain(name) {
 		return name

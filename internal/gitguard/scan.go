@@ -10,42 +10,42 @@ import (
 	"strings"
 )
 
-// Entry is one entry of a tree: a file, a symbolic link or a directory. A
-// directory that is not empty may be left out. A submodule entry of a commit
-// has [fs.ModeIrregular].
+// Entry is one entry of a tree: a file, a symbolic link or a directory. A directory
+// may be omitted if it is not empty. A submodule entry of a commit has
+// [fs.ModeIrregular].
 type Entry struct {
 	Path string // slash separated, relative to the tree
 	Mode fs.FileMode
-	// Read returns the content of a file, or the text of a symbolic link. [Scan]
-	// calls it for few entries, after it has listed all of them. Of a larger file
-	// it may return the first [MaxFile]+1 bytes.
+	// Read returns the content of a file, or the text of a symbolic link. It is called
+	// for few entries, after all entries were listed. Of a larger file it may return
+	// only [MaxFile]+1 bytes.
 	Read func() ([]byte, error)
 }
 
-// Options of [Scan].
+// Options are the options of [Scan].
 type Options struct {
-	// Location of the tree: Dir is its own path, Roots where paths may lead.
+	// Location is the location of the tree: Dir is its path, Roots are the trees that
+	// paths may refer to.
 	Location Location
-	// Exact compares names byte by byte. Otherwise two names are equal if any
-	// common file system treats them as equal.
+	// Exact compares names byte by byte. Otherwise two names are equal if any common
+	// file system treats them as one.
 	Exact bool
-	// Commit says that the tree belongs to a commit. No entry may be called .git
-	// there.
+	// Commit says that the tree is that of a commit, in which no entry may be called
+	// .git.
 	Commit bool
-	// Old returns the content of a file that is allowed to stay, or nil. If Old is
-	// nil, nothing may stay.
+	// Old returns the content of a file that is allowed to stay, or nil. If Old is nil,
+	// nothing may stay.
 	Old func(path string) []byte
 }
 
 // Found is the result of [Scan]. Both lists are sorted.
 type Found struct {
-	Repositories []string  // directories that git takes as repositories, and .git files and links
-	Problems     []Problem // what in them may not be; File is the path
+	Repositories []string  // directories that git uses as repositories, and .git files and links
+	Problems     []Problem // contents of these that are not allowed; File is the path
 }
 
-// Scan finds every repository in a tree and everything in it that is not
-// allowed. The order of the entries does not matter. The error is that of the
-// iterator or of a Read.
+// Scan finds every repository in a tree and everything in it that is not allowed. The
+// order of the entries does not matter.
 func Scan(entries iter.Seq2[Entry, error], o Options) (Found, error) {
 	s := scan{Options: o, dirs: map[string]map[string]bool{}, named: map[string]bool{}}
 	for e, err := range entries {
@@ -60,7 +60,7 @@ func Scan(entries iter.Seq2[Entry, error], o Options) (Found, error) {
 		}
 	}
 	for _, e := range s.candidates {
-		if err := s.judge(e); err != nil {
+		if err := s.check(e); err != nil {
 			return Found{}, err
 		}
 	}
@@ -84,7 +84,7 @@ type scan struct {
 
 type candidate struct {
 	Entry
-	folded string // path, in the form that is compared
+	folded string // path in the form that is compared
 }
 
 func (s *scan) fold(name string) string {
@@ -94,7 +94,7 @@ func (s *scan) fold(name string) string {
 	return fold(name)
 }
 
-// add records an entry and the directories above it.
+// add records an entry, and the directories that its path implies.
 func (s *scan) add(e Entry) {
 	parts := strings.Split(e.Path, "/")
 	if s.Commit {
@@ -134,8 +134,7 @@ func (s *scan) addDotGits(parts []string) {
 	}
 }
 
-// completing returns the name that makes a directory a repository, if p is a
-// spelling of one.
+// completing returns the name that makes a repository and of which p is a form.
 func (s *scan) completing(p string) string {
 	if p == "head" && !s.Exact {
 		return "HEAD"
@@ -155,9 +154,9 @@ func (s *scan) isRepository(dir string) bool {
 	return IsRepository(func(name string) bool { return names[name] })
 }
 
-// judge checks one entry for every repository that it may belong to.
-func (s *scan) judge(e candidate) error {
-	if err := s.judgeDotGit(e); err != nil {
+// check checks one entry for every repository that it may be a part of.
+func (s *scan) check(e candidate) error {
+	if err := s.checkDotGit(e); err != nil {
 		return err
 	}
 	for dir := path.Dir(e.folded); ; dir = path.Dir(dir) {
@@ -166,7 +165,7 @@ func (s *scan) judge(e candidate) error {
 		}
 		rel := strings.TrimPrefix(e.folded[len(dir):], "/")
 		if s.isRepository(dir) {
-			if err := s.judgeIn(e, rel); err != nil {
+			if err := s.checkIn(e, rel); err != nil {
 				return err
 			}
 		}
@@ -176,14 +175,14 @@ func (s *scan) judge(e candidate) error {
 	}
 }
 
-// Reads reports whether git reads an entry of a git directory. The name is
-// relative to the git directory.
+// Reads reports whether git reads an entry, by its name relative to the git directory.
+// git reads entries of the git directory itself and of the directories that it knows.
 func Reads(rel string) bool {
 	first, _, deep := strings.Cut(rel, "/")
 	return !deep || slices.Contains(Directories, first)
 }
 
-func (s *scan) judgeIn(e candidate, rel string) error {
+func (s *scan) checkIn(e candidate, rel string) error {
 	switch {
 	case !s.Commit && Reads(rel) && s.isDotGit(path.Base(e.Path)):
 		s.report(e, []Problem{Nested()})
@@ -204,7 +203,7 @@ func (s *scan) judgeIn(e candidate, rel string) error {
 		if s.completing(rel) == "HEAD" {
 			rel = "HEAD"
 		}
-		s.report(e, JudgeLink(rel, string(data)))
+		s.report(e, CheckLink(rel, string(data)))
 		return nil
 	}
 	var old []byte
@@ -213,11 +212,11 @@ func (s *scan) judgeIn(e candidate, rel string) error {
 	}
 	at := s.Location
 	at.Dir = path.Join(at.Dir, originalDir(e.Path, rel))
-	s.report(e, JudgeFile(rel, data, old, at))
+	s.report(e, CheckFile(rel, data, old, at))
 	return nil
 }
 
-// originalDir is the directory of a path that has rel below it.
+// originalDir returns the directory that contains rel, as name spells it.
 func originalDir(name, rel string) string {
 	for range strings.Count(rel, "/") + 1 {
 		name = path.Dir(name)
@@ -225,9 +224,9 @@ func originalDir(name, rel string) string {
 	return name
 }
 
-// judgeDotGit checks an entry called .git. A directory of that name is a
-// repository if its entries make it one.
-func (s *scan) judgeDotGit(e candidate) error {
+// checkDotGit checks an entry called .git. If it is a directory, its entries decide
+// whether it is a repository.
+func (s *scan) checkDotGit(e candidate) error {
 	if !s.isDotGit(path.Base(e.Path)) {
 		return nil
 	}
@@ -242,10 +241,10 @@ func (s *scan) judgeDotGit(e candidate) error {
 	at := s.Location
 	at.Dir = path.Join(at.Dir, path.Dir(e.Path))
 	if isLink(e.Mode) {
-		s.report(e, JudgeGitLink(string(data), at))
+		s.report(e, CheckGitLink(string(data), at))
 		return nil
 	}
-	s.report(e, JudgeGitFile(data, at))
+	s.report(e, CheckGitFile(data, at))
 	return nil
 }
 
@@ -263,8 +262,8 @@ func (s *scan) report(e candidate, problems []Problem) {
 	}
 }
 
-// FS lists the entries of a file system for [Scan]. fsys must read links, as
-// [os.Root.FS] does.
+// FS lists the entries of a file system for [Scan]. The file system must support
+// reading of links, as [os.Root.FS] does.
 func FS(fsys fs.FS) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

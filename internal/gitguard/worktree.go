@@ -7,17 +7,17 @@ import (
 )
 
 // git writes committed files into its work tree. It does not write to a path with a
-// component .git. It writes to every other path, even in a git directory: a committed
-// hook there would be executed.
+// component .git. It writes to every other path, also into a git directory: git would
+// then run a committed hook.
 
-// A symbolic link could later make a path without that component lead to one with
-// it. Three rules prevent that: no link that commands make leads through a .git
-// ([JudgeAnyLink]); a .git file leads to a directory in a .git only; only a repository
-// in a .git names a work tree.
+// A symbolic link could later make a path without that component refer to a path with
+// it. Therefore three rules apply. No link that commands make refers to a path through
+// a .git ([CheckAnyLink]). A .git file refers only to a directory in a .git. Only a
+// repository in a .git names a work tree.
 
-// JudgeAnyLink checks the text of a symbolic link anywhere in a tree. The link
-// itself is not called .git.
-func JudgeAnyLink(text string) []Problem {
+// CheckAnyLink checks the text of a symbolic link that is anywhere in a tree and not
+// called .git itself.
+func CheckAnyLink(text string) []Problem {
 	if !hasDotGit(text) {
 		return nil
 	}
@@ -29,13 +29,13 @@ func JudgeAnyLink(text string) []Problem {
 	}
 }
 
-// writesTo reports whether git could write committed files into a git directory
-// when it works in a work tree. Both paths are absolute and clean.
+// writesTo reports whether git could write committed files into a git directory when
+// it works in a work tree. Both paths are absolute and clean.
 func writesTo(tree, dir string) bool {
 	return beneath(dir, tree) && !hasDotGit(strings.TrimPrefix(dir, tree))
 }
 
-// beneath reports whether a path is a directory or lies below it.
+// beneath reports whether a path is a directory or below it.
 func beneath(name, dir string) bool {
 	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
 }
@@ -49,8 +49,8 @@ func hasDotGit(name string) bool {
 	return false
 }
 
-// checkWorkTree returns why the path of a work tree is refused; empty: it is allowed. It
-// must be below the roots, contain no git directory and lie in none.
+// checkWorkTree returns why the path of a work tree is refused; empty: it is allowed.
+// The path must be below the roots. It must contain no git directory and be in none.
 func checkWorkTree(value string, at Location) string {
 	if !at.inside(value) {
 		return "the path must stay below " + strings.Join(at.Roots, " or ")
@@ -65,7 +65,7 @@ func checkWorkTree(value string, at Location) string {
 	return ""
 }
 
-// absolute is the path that a file in at.Dir means by a name.
+// absolute returns the absolute path of a name in a file in at.Dir.
 func (at Location) absolute(name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -73,13 +73,13 @@ func (at Location) absolute(name string) string {
 	return path.Join(at.Dir, name)
 }
 
-// Nested returns the problem of an entry called .git among the files that git
-// reads in a repository. git would use its directory as a work tree.
+// Nested returns the problem of an entry called .git among the files that git reads in
+// a repository: git uses its directory as a work tree.
 func Nested() Problem {
 	return Problem{Reason: "a git directory is no work tree: git would write committed files into it", Hint: "make the repository elsewhere"}
 }
 
-// NotAFile returns the problem of a FIFO, socket or device instead of a file.
+// NotAFile returns the problem of a FIFO, socket or device instead of a regular file.
 func NotAFile() Problem {
 	return Problem{Reason: "git reads a file here, and this is none", Hint: "use another name"}
 }
@@ -88,7 +88,7 @@ func isSpecial(mode fs.FileMode) bool {
 	return mode&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0
 }
 
-// Special reports whether a FIFO, socket or device is not allowed in a
-// repository. The name is relative to the git directory. git blocks on a FIFO.
-// Sockets belong to git's own programs, such as fsmonitor--daemon.ipc.
+// Special reports whether a special file is not allowed in a repository, by its name
+// relative to the git directory. git blocks on a FIFO. Sockets belong to git's own
+// programs, for example fsmonitor--daemon.ipc.
 func Special(rel string, fifo bool) bool { return Guarded(rel) || fifo && Reads(rel) }

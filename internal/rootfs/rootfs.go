@@ -1,5 +1,6 @@
-// Package rootfs reads an [os.Root] as an [fs.FS] whose names may be any bytes.
-// [os.Root.FS] refuses names that are not UTF-8, which a file may well have.
+// Package rootfs provides an [os.Root] as an [fs.FS] whose names may contain any
+// bytes. [os.Root.FS] refuses names that are not UTF-8, although files can have such
+// names.
 package rootfs
 
 import (
@@ -9,8 +10,8 @@ import (
 	"strings"
 )
 
-// FS is a file system below a root. Like those of the root, its methods follow no
-// symbolic link out of it.
+// FS is a file system below a root. Its methods follow no symbolic link out of the
+// root.
 type FS struct{ root *os.Root }
 
 var (
@@ -20,14 +21,14 @@ var (
 	_ fs.StatFS     = FS{}
 )
 
-// New returns the files below root. The caller closes root when it needs them no more.
+// New returns the file system below root. The caller closes root afterwards.
 func New(root *os.Root) FS { return FS{root} }
 
 // Open implements [fs.FS].
 func (f FS) Open(name string) (fs.File, error) {
 	file, err := f.root.Open(name)
 	if err != nil {
-		return nil, err // not a nil *os.File in the interface
+		return nil, err // otherwise the interface would contain a nil *os.File
 	}
 	return file, nil
 }

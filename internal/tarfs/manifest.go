@@ -8,8 +8,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// readManifest decodes a manifest and compares its entries one by one with
-// what arrived, so that a manifest cannot take more memory than the archive.
+// readManifest decodes a manifest and compares its entries one by one with the
+// received entries. So a manifest cannot use more memory than the archive.
 func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifest, error) {
 	m := wire.Manifest{Entries: got}
 	listed, seen := 0, map[string]bool{}
@@ -60,7 +60,7 @@ func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifes
 	return m, nil
 }
 
-// sameEntry compares what arrived with what the manifest says.
+// sameEntry compares a received entry with that of the manifest.
 func sameEntry(i int, got, listed wire.ManifestEntry) error {
 	if got == listed {
 		return nil
@@ -72,7 +72,8 @@ func describe(e wire.ManifestEntry) string {
 	return fmt.Sprintf("%.200q %s mode %o size %d sha256 %.12s", e.Path, e.Type, e.Mode, e.Size, e.SHA256)
 }
 
-// names reads an array of strings, as many as the archive may have entries.
+// names reads an array of strings. It has at most as many elements as the archive may
+// have entries.
 func names(d *json.Decoder, t *tally, check func(string) error) ([]string, error) {
 	var all []string
 	err := eachElement(d, func() error {
@@ -92,8 +93,8 @@ func names(d *json.Decoder, t *tally, check func(string) error) ([]string, error
 	return all, err
 }
 
-// eachElement calls one for each element of the array that d stands before;
-// null is an empty array.
+// eachElement calls one for each element of the next array; null counts as an empty
+// array.
 func eachElement(d *json.Decoder, one func() error) error {
 	t, err := d.Token()
 	if err != nil || t == nil {

@@ -18,7 +18,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// PackOptions say what is packed.
+// PackOptions select the files to pack.
 type PackOptions struct {
 	Paths   []string // slash paths beneath the root, each with all below it
 	Names   []string // slash paths beneath the root, each alone; no Paths and no Names: everything
@@ -28,11 +28,10 @@ type PackOptions struct {
 	Limits  Limits
 }
 
-// Pack writes the tree beneath root as one stream to w and returns its
-// manifest. What cannot travel (devices, sockets, links that leave the tree)
-// is left out and named in Skipped. A path of
-// opts.Paths that does not exist is an error. Pack never follows a symbolic
-// link and never waits on a fifo.
+// Pack writes the tree beneath root as one stream to w and returns its manifest. It
+// omits files that an archive cannot contain (devices, sockets, links that leave the
+// tree) and lists them in Skipped. A path of opts.Paths that does not exist is an
+// error. Pack never follows a symbolic link and never waits on a fifo.
 func Pack(ctx context.Context, root *os.Root, opts PackOptions, w io.Writer) (wire.Manifest, error) {
 	p := &packer{
 		Writer: NewWriter(w, opts.Limits),
@@ -67,10 +66,11 @@ type packer struct {
 	*Writer
 	ctx     context.Context
 	opts    PackOptions
-	shallow bool // a directory is packed without what is below it
+	shallow bool // directories are packed without the entries below them
 }
 
-// path packs one path of the options, and what is below it when deep is true.
+// path packs one path of the options. If deep is true, it also packs the entries below
+// it.
 func (p *packer) path(root *os.Root, name string, deep bool) error {
 	if name == "." {
 		return p.dir(root, ".")
@@ -96,8 +96,8 @@ func (p *packer) path(root *os.Root, name string, deep bool) error {
 	return err
 }
 
-// openParent opens the directory dir beneath root and refuses to pass a
-// symbolic link on the way, since the archive would show a directory there.
+// openParent opens the directory dir beneath root. It refuses a path through a
+// symbolic link, because the archive would show a directory there.
 func openParent(root *os.Root, dir string) (*os.Root, error) {
 	for d := dir; d != "."; d = path.Dir(d) {
 		info, err := root.Lstat(d)
@@ -111,7 +111,7 @@ func openParent(root *os.Root, dir string) (*os.Root, error) {
 	return root.OpenRoot(dir)
 }
 
-// dir packs what is in the directory that root is open at.
+// dir packs the entries of the directory that root is open at.
 func (p *packer) dir(root *os.Root, name string) error {
 	f, err := root.Open(".")
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *packer) dir(root *os.Root, name string) error {
 	for _, e := range entries {
 		info, err := root.Lstat(e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile by another process
+			continue // another process removed it meanwhile
 		}
 		if err != nil {
 			return err
@@ -187,8 +187,8 @@ func (p *packer) subdir(parent *os.Root, name string, info fs.FileInfo) error {
 	return p.dir(sub, name)
 }
 
-// openDirNoFollow opens the directory base as a root and checks that it is
-// still the directory that has that name, not one behind a link put there.
+// openDirNoFollow opens the directory base as a root. It checks that base is still the
+// same directory and not a symbolic link that replaced it.
 func openDirNoFollow(parent *os.Root, base string) (*os.Root, error) {
 	sub, err := parent.OpenRoot(base)
 	if err != nil {
@@ -207,11 +207,12 @@ func openDirNoFollow(parent *os.Root, base string) (*os.Root, error) {
 	return sub, nil
 }
 
-// file packs one regular file: as many bytes as it had when it was opened.
+// file packs one regular file. It writes as many bytes as the file had when it was
+// opened.
 func (p *packer) file(parent *os.Root, name string) error {
 	f, err := parent.OpenFile(path.Base(name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // removed meanwhile by another process
+		return nil // another process removed it meanwhile
 	}
 	if errors.Is(err, syscall.ELOOP) {
 		return p.leaveOut(name, refuse(name, "replaced while it was packed"))
@@ -238,7 +239,7 @@ func (p *packer) file(parent *os.Root, name string) error {
 	return err
 }
 
-// small packs a file that fits the buffer, with the size it really has.
+// small packs a file that fits the buffer, with the size that was really read.
 func (p *packer) small(f *os.File, e wire.ManifestEntry) error {
 	n, err := io.ReadFull(f, p.buffer[:e.Size])
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {

@@ -14,14 +14,14 @@ import (
 	"agentsh/internal/wire"
 )
 
-// PartialSuffix ends the name of a directory that holds an incomplete tree.
+// PartialSuffix is the end of the name of a directory with an incomplete tree.
 const PartialSuffix = ".partial"
 
-// Receive unpacks r into a fresh directory and publishes it as name beneath
-// parent by rename, when every entry matched the manifest. name must be one
-// path component that does not exist. On an error nothing appears as name; with
-// keepPartial what arrived whole or in part is kept as name.partial, otherwise
-// it is removed. The manifest then lists the entries that arrived whole.
+// Receive unpacks r into a fresh directory. When every entry has matched the manifest,
+// it publishes the directory as name beneath parent by rename. name must be one path
+// component that does not exist. On an error name does not appear. With keepPartial
+// the files that arrived, complete or in part, stay as name.partial; otherwise they
+// are removed. The manifest then lists the entries that arrived complete.
 func Receive(ctx context.Context, parent *os.Root, name string, r io.Reader, opts ReceiveOptions) (wire.Manifest, error) {
 	if !fs.ValidPath(name) || name == "." || path.Base(name) != name {
 		return wire.Manifest{}, fmt.Errorf("receive: %q is not one path component", name)
@@ -55,11 +55,11 @@ type ReceiveOptions struct {
 	KeepPartial bool
 }
 
-// Install unpacks r beneath a hidden directory in dir and, when every entry
-// matched the manifest, moves what it holds into dir: directories merge, files
-// and links replace files and links, each by one rename. Nothing is moved when
-// a directory would meet a file. An interrupted install leaves dir as it was or
-// with some of the new files, each of them whole.
+// Install unpacks r beneath a hidden directory in dir. When every entry has matched
+// the manifest, it moves the content into dir. Directories merge. Files and links
+// replace files and links, each by one rename. Nothing is moved if a directory would
+// replace a file or a file a directory. An interrupted install leaves dir unchanged or
+// with some of the new files, each of them complete.
 func Install(ctx context.Context, dir *os.Root, r io.Reader, opts UnpackOptions) (wire.Manifest, error) {
 	staging, m, err := stage(ctx, dir, r, opts)
 	if staging != "" {
@@ -80,8 +80,8 @@ func Install(ctx context.Context, dir *os.Root, r io.Reader, opts UnpackOptions)
 	return m, nil
 }
 
-// stage unpacks r into a new directory beside what it will become. The name is
-// empty when there is nothing to clean up.
+// stage unpacks r into a new directory in parent. The returned name is empty if there
+// is nothing to remove.
 func stage(ctx context.Context, parent *os.Root, r io.Reader, opts UnpackOptions) (string, wire.Manifest, error) {
 	staging := ".agentsh-incoming-" + rand.Text()
 	if err := parent.Mkdir(staging, 0o700); err != nil {
@@ -96,7 +96,8 @@ func stage(ctx context.Context, parent *os.Root, r io.Reader, opts UnpackOptions
 	return staging, m, err
 }
 
-// planMoves lists the renames that bring staging/at to at, without doing any.
+// planMoves lists the renames that move the content of staging/at to at. It performs
+// none.
 func planMoves(dir *os.Root, staging, at string) ([]string, error) {
 	entries, err := fs.ReadDir(rootfs.New(dir), path.Join(staging, at))
 	if err != nil {

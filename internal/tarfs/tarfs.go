@@ -1,10 +1,10 @@
 // Package tarfs packs and unpacks a tree of files beneath an [os.Root].
 //
-// The stream is an ordinary tar archive whose last entry is a manifest with
-// the SHA-256 of every file, so a truncated or altered stream shows. Only
-// regular files, directories and symbolic links that stay beneath the root
-// travel; owners, devices, hard links and special mode bits never do. Both ends
-// hold the same limits, so neither has to trust the other.
+// The stream is an ordinary tar archive. Its last entry is a manifest with the SHA-256
+// of every file, so a truncated or altered stream is detected. An archive contains
+// only regular files, directories and symbolic links that stay beneath the root. It
+// never contains owners, devices, hard links or special mode bits. Both ends apply the
+// same limits, so neither has to trust the other.
 package tarfs
 
 import (
@@ -28,14 +28,14 @@ const (
 	typeSymlink = "symlink"
 )
 
-// permBits are the mode bits that travel: set-user-id, set-group-id, sticky
-// and write permission for everybody do not.
+// permBits are the mode bits that an archive preserves. It drops set-user-id, set-
+// group-id, sticky and write permission for everybody.
 const permBits fs.FileMode = 0o775
 
-// copyBuffer is the size, in bytes, of the buffer a file's content passes.
+// copyBuffer is the size, in bytes, of the buffer for copying the content of a file.
 const copyBuffer = 256 << 10
 
-// Limits bound one archive. Zero means the default.
+// Limits bound one archive. A zero field means the default.
 type Limits struct {
 	Files     int   // entries of any kind; default 300,000
 	Bytes     int64 // sum of the content of all files; default 16 GiB
@@ -44,7 +44,7 @@ type Limits struct {
 	NameBytes int   // length of one path; default 4096
 }
 
-// withDefaults returns l with every zero replaced.
+// withDefaults returns l with every zero field replaced by its default.
 func (l Limits) withDefaults() Limits {
 	d := Limits{Files: 300_000, Bytes: 16 << 30, Depth: 64, NameBytes: 4096}
 	if l.Files > 0 {
@@ -66,24 +66,23 @@ func (l Limits) withDefaults() Limits {
 	return d
 }
 
-// manifestBytes bounds the encoded manifest: what the other limits leave
-// room for, at most 64 MiB.
+// manifestBytes bounds the encoded manifest. The bound follows from the other limits
+// and is at most 64 MiB.
 func (l Limits) manifestBytes() int64 {
 	return min(64<<20, int64(l.Files)*int64(2*l.NameBytes+256)+4096)
 }
 
-// ErrLimit is in the chain of every error about a limit.
+// ErrLimit is wrapped by every error about an exceeded limit.
 var ErrLimit = errors.New("archive limit exceeded")
 
-// ErrRefused is in the chain of every error about an entry that must not be
-// unpacked.
+// ErrRefused is wrapped by every error about an entry that must not be unpacked.
 var ErrRefused = errors.New("archive entry refused")
 
 func refuse(name, format string, args ...any) error {
 	return fmt.Errorf("%q: %s: %w", name, fmt.Sprintf(format, args...), ErrRefused)
 }
 
-// tally counts what passed against the limits.
+// tally counts entries and bytes against the limits.
 type tally struct {
 	limits Limits
 	files  int
@@ -106,7 +105,7 @@ func (t *tally) entry(name string, size int64) error {
 	return nil
 }
 
-// checkName refuses every name that is not a plain path beneath the root.
+// checkName refuses every name that is not a clean relative path beneath the root.
 func (t *tally) checkName(name string) error {
 	switch {
 	case len(name) > t.limits.NameBytes:
@@ -126,10 +125,10 @@ func (t *tally) checkName(name string) error {
 	return nil
 }
 
-// checkTarget refuses the target of a symbolic link unless it stays beneath
-// the root. Dot-dot is taken only at the front: a link's own directory is a
-// real one, so leading dot-dots resolve as written, while one behind a name
-// could climb out of another link's target.
+// checkTarget refuses the target of a symbolic link unless it stays beneath the root.
+// It accepts dot-dot only at the front. The directory of a link is a real one, so
+// leading dot-dots resolve as written. A dot-dot behind a name could leave the target
+// of another link.
 func (t *tally) checkTarget(name, target string) error {
 	switch {
 	case target == "" || len(target) > t.limits.NameBytes:
@@ -155,9 +154,9 @@ func (t *tally) checkTarget(name, target string) error {
 	return nil
 }
 
-// IsGitDir reports whether a path component names git's own directory on any
-// common file system: .git in any case, with trailing dots or spaces, and its
-// short form git~1.
+// IsGitDir reports whether a path component names git's own directory on any common
+// file system. These names are .git in any case, .git with trailing dots or spaces,
+// and its short form git~1.
 func IsGitDir(component string) bool {
 	c := strings.ToLower(strings.Map(dropIgnorable, component))
 	c = strings.TrimRight(c, ". ")
@@ -183,6 +182,6 @@ func hasGitDir(name string) bool {
 	return false
 }
 
-// release closes a directory. Closing one that was only looked up in or
-// written beneath reports nothing that matters.
+// release closes a directory. Errors are ignored: the directory was only used to look
+// up names or to write beneath it.
 func release(root *os.Root) { _ = root.Close() }

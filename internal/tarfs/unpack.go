@@ -20,17 +20,17 @@ import (
 // Owner is a numeric user and group.
 type Owner struct{ UID, GID int }
 
-// UnpackOptions say what is accepted and how it is written.
+// UnpackOptions select the accepted entries and their owner.
 type UnpackOptions struct {
 	Limits    Limits
 	RefuseGit bool   // refuse every entry in or at a .git
-	Owner     *Owner // give everything to this owner; nil: to the caller. Owners in the stream are never used
+	Owner     *Owner // owner of every created file; nil: the caller. Owners in the stream are never used
 }
 
-// Unpack writes the stream r into root, which must be an empty directory, and
-// returns its manifest once every entry matched it. On an error the entries
-// that arrived whole are in the returned manifest and the files in root are to
-// be thrown away or marked partial; see [Receive].
+// Unpack writes the stream r into root, which must be an empty directory. It returns
+// its manifest once every entry has matched it. On an error the returned manifest
+// contains the entries that arrived complete. The caller must then remove the files in
+// root or mark them as partial; see [Receive].
 func Unpack(ctx context.Context, root *os.Root, r io.Reader, opts UnpackOptions) (wire.Manifest, error) {
 	u := &unpacker{
 		ctx:   ctx,
@@ -52,7 +52,7 @@ func Unpack(ctx context.Context, root *os.Root, r io.Reader, opts UnpackOptions)
 	return m, nil
 }
 
-// requireEmpty refuses a directory that already holds something.
+// requireEmpty returns an error if a directory is not empty.
 func requireEmpty(root *os.Root) error {
 	d, err := root.Open(".")
 	if err != nil {
@@ -69,12 +69,12 @@ func requireEmpty(root *os.Root) error {
 	return nil
 }
 
-// nameKind is what a name of the archive was used for.
+// nameKind is the kind of entry for which a name of the archive was used.
 type nameKind byte
 
 const (
 	leaf        nameKind = iota + 1
-	implicitDir          // the parent of an entry, not yet named itself
+	implicitDir          // the parent of an entry; it has no entry of its own yet
 	explicitDir
 )
 
@@ -92,7 +92,8 @@ type unpacker struct {
 	curName string
 }
 
-// run reads entries up to the manifest, compares, and sets directory modes last.
+// run reads entries up to the manifest and compares them with it. It sets directory
+// modes last.
 func (u *unpacker) run(tr *tar.Reader) (wire.Manifest, error) {
 	for {
 		if err := u.ctx.Err(); err != nil {
@@ -140,7 +141,7 @@ func (u *unpacker) finish(tr *tar.Reader, h *tar.Header) (wire.Manifest, error) 
 	return m, nil
 }
 
-// entry judges one header and writes what it describes.
+// entry checks one header and creates the entry that it describes.
 func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
 	name, target := wire.Name(strings.TrimSuffix(h.Name, "/")), wire.Name(h.Linkname)
 	e := wire.ManifestEntry{Path: name, Mode: uint32(h.Mode), Size: h.Size, Target: target}
@@ -185,21 +186,21 @@ func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
 	}
 }
 
-// claim refuses a name used before. A directory made for an entry below it
-// may still be named once.
+// claim refuses a name that was used before. A directory that was made for an entry
+// below it may still get one entry of its own.
 func (u *unpacker) claim(e wire.ManifestEntry) error {
 	kind, used := u.names[string(e.Path)]
 	if used && (kind != implicitDir || e.Type != typeDir) {
 		return refuse(string(e.Path), "name appears twice")
 	}
 	if e.Type == typeDir {
-		return nil // dir claims it, when it knows whether it exists
+		return nil // dir claims it when it knows whether it exists
 	}
 	u.names[string(e.Path)] = leaf
 	return nil
 }
 
-// enter makes dir the current directory, and its parents where they are missing.
+// enter makes dir the current directory and creates it and its missing parents.
 func (u *unpacker) enter(dir string) error {
 	if dir == u.curName {
 		return nil
@@ -216,7 +217,7 @@ func (u *unpacker) enter(dir string) error {
 	return nil
 }
 
-// leave goes back to the root.
+// leave makes the root the current directory.
 func (u *unpacker) leave() {
 	if u.cur != u.root {
 		release(u.cur)
@@ -224,7 +225,7 @@ func (u *unpacker) leave() {
 	u.cur, u.curName = u.root, "."
 }
 
-// parents makes dir and what is missing above it.
+// parents creates dir and its missing parents.
 func (u *unpacker) parents(dir string) error {
 	switch u.names[dir] {
 	case leaf:

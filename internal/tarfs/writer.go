@@ -12,9 +12,9 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Writer writes a stream entry by entry, where [Pack] has no one tree to take
-// it from. The limits and the rules for names, modes and link targets are
-// those of the other side. It is not safe for concurrent use.
+// Writer writes a stream entry by entry, for callers whose entries are not in one
+// tree; others use [Pack]. It checks names, modes, link targets and limits as the
+// receiver does. It is not safe for concurrent use.
 type Writer struct {
 	tw       *tar.Writer
 	tally    tally
@@ -22,13 +22,13 @@ type Writer struct {
 	manifest wire.Manifest
 }
 
-// NewWriter begins a stream. Only [Writer.Close] makes it a whole one.
+// NewWriter begins a stream. The stream is complete only after [Writer.Close].
 func NewWriter(w io.Writer, limits Limits) *Writer {
 	return &Writer{tw: tar.NewWriter(w), tally: tally{limits: limits.withDefaults()}, buffer: make([]byte, copyBuffer)}
 }
 
-// Dir writes a directory. Directories that are not written are made with mode
-// 755 where an entry is below them.
+// Dir writes a directory. The receiver creates other directories with mode 755 if an
+// entry is below them.
 func (w *Writer) Dir(name string, mode fs.FileMode) error {
 	return w.put(wire.ManifestEntry{Path: wire.Name(name), Type: typeDir, Mode: uint32(mode)})
 }
@@ -41,8 +41,8 @@ func (w *Writer) Symlink(name, target string) error {
 	return w.put(wire.ManifestEntry{Path: wire.Name(name), Type: typeSymlink, Mode: 0o777, Target: wire.Name(target)})
 }
 
-// File writes a regular file of exactly size bytes and returns the SHA-256 of
-// what went into the stream, in hex.
+// File writes a regular file of exactly size bytes. It returns the SHA-256 of the
+// bytes in the stream, in hex.
 func (w *Writer) File(name string, mode fs.FileMode, size int64, r io.Reader) (string, error) {
 	if err := w.put(wire.ManifestEntry{Path: wire.Name(name), Type: typeFile, Mode: uint32(mode), Size: size}); err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func (w *Writer) fill(r io.Reader) (string, error) {
 	return e.SHA256, nil
 }
 
-// put judges an entry as the other side will, and writes its header.
+// put checks an entry as the receiver will, and writes its header.
 func (w *Writer) put(e wire.ManifestEntry) error {
 	if err := w.tally.checkName(string(e.Path)); err != nil {
 		return err
@@ -112,8 +112,8 @@ func (w *Writer) leaveOut(name string, err error) error {
 	return nil
 }
 
-// Close writes the manifest, ends the stream and returns the manifest. It does
-// not close what the stream is written to.
+// Close writes the manifest, ends the stream and returns the manifest. It does not
+// close the underlying writer.
 func (w *Writer) Close() (wire.Manifest, error) {
 	if err := writeManifest(w.tw, w.manifest); err != nil {
 		return wire.Manifest{}, err

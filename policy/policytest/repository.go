@@ -32,9 +32,9 @@ func (c *Repository) judge(p *policy.Policy) (policy.Effect, *policy.Rule, polic
 	if !on {
 		return policy.Allow, nil, policy.Diagnostic{Rule: "default", Message: "git_guard is off"}
 	}
-	problems := gitguard.JudgeFile(c.File, []byte(c.Content), nil, c.At)
+	problems := gitguard.CheckFile(c.File, []byte(c.Content), nil, c.At)
 	if c.File == ".git" {
-		problems = gitguard.JudgeGitFile([]byte(c.Content), c.At)
+		problems = gitguard.CheckGitFile([]byte(c.Content), c.At)
 	}
 	rule := &policy.Rule{Name: "git_guard", Pos: at}
 	if len(problems) == 0 {
