@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,5 +72,36 @@ func TestPackagedConfiguration(t *testing.T) {
 	}
 	if c.Policy != "/etc/agentsh/policies/default.yaml" || c.EnvInject["BASH_ENV"] != "/usr/lib/agentsh/bash_startup.sh" {
 		t.Errorf("policy %s, env_inject %v", c.Policy, c.EnvInject)
+	}
+}
+
+// TestTheInstallPageListsAllKeys asks the reader for the keys of each mapping: an
+// error about an unknown key lists them.
+func TestTheInstallPageListsAllKeys(t *testing.T) {
+	page, err := os.ReadFile("../../doc/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := regexp.MustCompile(`\(one of: ([a-z_, ]+)\)`)
+	mappings := []string{"audit", "network", "sandbox", "trash"}
+	for _, mapping := range append(mappings, "") {
+		text := "none: 1\n"
+		if mapping != "" {
+			text = mapping + ": {none: 1}\n"
+		}
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := host.ReadConfig(file, false)
+		if err == nil || !known.MatchString(err.Error()) {
+			t.Fatalf("%q: %v", text, err)
+		}
+		for key := range strings.SplitSeq(known.FindStringSubmatch(err.Error())[1], ", ") {
+			name := strings.TrimPrefix(mapping+"."+key, ".")
+			if !slices.Contains(mappings, name) && !strings.Contains(string(page), "`"+name+"`") {
+				t.Errorf("doc/install.md does not list %s", name)
+			}
+		}
 	}
 }
