@@ -29,12 +29,13 @@ func newSpec(p plan, prog program, repoDir, runID string) (sandbox.Spec, error) 
 	}, nil
 }
 
-// needBytes is the disk space, in bytes, that a run needs besides that of the
-// repository.
+// needBytes is the disk space that a run needs besides the repository, in
+// bytes.
 const needBytes = 32 << 20
 
 // checkRoom checks the disk of the results, and returns the disk space that the
-// sandbox needs, in bytes: it holds the repository, and so does the host.
+// sandbox needs, in bytes. The sandbox and the host each store a copy of the
+// repository.
 func checkRoom(ctx context.Context, target git.Repository, out string) (need int64, err error) {
 	size, err := target.Size(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"agentsh/internal/layout"
 )
 
-// planSandbox plans what goes into the sandbox.
+// planSandbox plans the files of the sandbox.
 func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progress) (bootstrap.Plan, error) {
 	in := sandboxInput(p, prog, c)
 	out, err := bootstrap.New(in)
@@ -22,12 +22,12 @@ func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progr
 		to.warn("left out of the sandbox: %s", few(out.Skipped))
 		names, err := skippedNames(out.Skipped)
 		if err == nil {
-			err = c.clone.SkipWorktree(ctx, names) // the agent would commit their deletion
+			err = c.clone.SkipWorktree(ctx, names) // otherwise the agent would commit their deletion
 		}
 		if err != nil {
 			return out, err
 		}
-		if out, err = bootstrap.New(in); err != nil { // git's index has changed
+		if out, err = bootstrap.New(in); err != nil { // again, because git's index has changed
 			return out, err
 		}
 	}
@@ -38,7 +38,7 @@ func planSandbox(ctx context.Context, p plan, prog program, c checkout, to progr
 	return out, nil
 }
 
-// sandboxInput is the input of the plan.
+// sandboxInput makes the input of the plan.
 func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 	h := p.harness
 	in := bootstrap.Input{
@@ -68,8 +68,8 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 	return in
 }
 
-// skippedNames are the names at the beginning of each entry of a plan's list of
-// skipped files, which are quoted there.
+// skippedNames parses the skipped files of a plan: each entry begins with the
+// quoted name.
 func skippedNames(skipped []string) ([]string, error) {
 	var names []string
 	for _, s := range skipped {

@@ -16,8 +16,8 @@ import (
 type box struct {
 	sandbox  sandbox.Sandbox
 	attached *attach.Server // nil: operators cannot attach
-	events   chan struct{}  // closed when the event stream has ended; nil: it was not started
-	deleted  chan error     // the end of the deletion; nil: it was not started
+	events   chan struct{}  // closed after the event stream has ended; nil: not started
+	deleted  chan error     // receives the result of the deletion; nil: not started
 	stopping atomic.Bool    // the end of the event stream is expected
 }
 
@@ -35,8 +35,9 @@ func (b *box) ready(ctx context.Context, limit time.Duration) (wire.Hello, error
 	return hello, nil
 }
 
-// follow counts events until the supervisor is gone; stop waits for it. A stream
-// that breaks early loses nothing: the audit log is counted at the end.
+// follow counts events until the supervisor is gone; stop waits for it. Events
+// after an early end of the stream are not missed: they are counted from the
+// audit log at the end.
 func (b *box) follow(ctx context.Context, c *counts, p progress) {
 	b.events = make(chan struct{})
 	go func() {
@@ -59,9 +60,9 @@ func (b *box) listen(ctx context.Context, dir string, c *control) (err error) {
 	return err
 }
 
-// gone says why the supervisor ended, if it ended by itself. The connection
-// breaks a moment before the end is known, so gone waits up to one second. A nil
-// box is allowed.
+// gone returns the reason if the supervisor ended by itself. The connection
+// breaks shortly before the reason is known, so gone waits up to one second. It
+// may be called on a nil box.
 func (b *box) gone() error {
 	if b == nil || b.stopping.Load() {
 		return nil

@@ -30,8 +30,8 @@ const (
 	maxDiffAll  = 2 << 20   // bytes of all lines
 )
 
-// Changes are the files of a run's repository with the lines that differ from
-// the commit the agent started from.
+// Changes are the changed files of a run's repository, with the lines that
+// differ from the commit the agent started from.
 type Changes struct {
 	Version int        `json:"version"` // 1
 	Files   []FileDiff `json:"files"`
@@ -42,14 +42,14 @@ type Changes struct {
 type FileDiff struct {
 	Path    string `json:"path"` // unprintable characters are escaped
 	Status  string `json:"status"`
-	OldMode uint32 `json:"old_mode,omitempty"` // permission bits; 0: there was no file
+	OldMode uint32 `json:"old_mode,omitempty"` // permission bits; 0: the file did not exist
 	NewMode uint32 `json:"new_mode,omitempty"`
 	OldSize int64  `json:"old_size"`
 	NewSize int64  `json:"new_size"`
 	Added   int    `json:"added"` // lines
 	Removed int    `json:"removed"`
-	Why     string `json:"why,omitempty"`  // why there is no diff
-	Diff    string `json:"diff,omitempty"` // unified, without the header
+	Why     string `json:"why,omitempty"`  // why Diff is empty
+	Diff    string `json:"diff,omitempty"` // unified diff without the header
 }
 
 // differ compares extracted files with the base commit. It uses git only to read
@@ -58,7 +58,7 @@ type FileDiff struct {
 type differ struct {
 	base   map[string]git.TreeEntry
 	old    map[string][]byte // contents of the base
-	files  *os.Root          // nil: there are only deletions
+	files  *os.Root          // nil: all changes are deletions
 	budget int
 }
 
@@ -91,8 +91,8 @@ func compare(ctx context.Context, c checkout, extracted extract.Result) (Changes
 	return out, nil
 }
 
-// newDiffer reads the old contents of entries. dir holds the extracted files;
-// empty: there are none.
+// newDiffer reads the old contents of entries. dir contains the extracted
+// files; empty: there are none.
 func newDiffer(ctx context.Context, c checkout, dir string, entries []wire.ManifestEntry) (*differ, error) {
 	d := &differ{base: map[string]git.TreeEntry{}, old: map[string][]byte{}, budget: maxDiffAll}
 	wanted := map[string]bool{}
@@ -149,7 +149,7 @@ func (d *differ) readOld(ctx context.Context, objects git.Objects, blobs []git.T
 	return nil
 }
 
-// file compares one path. An entry without a type was deleted.
+// file compares one path. An entry without a type is a deleted file.
 func (d *differ) file(e wire.ManifestEntry) (FileDiff, error) {
 	f := FileDiff{Path: text.Visible(string(e.Path)), Status: "added", NewMode: e.Mode & 0o7777, NewSize: e.Size}
 	old, had := d.base[string(e.Path)]
@@ -189,7 +189,7 @@ func (d *differ) file(e wire.ManifestEntry) (FileDiff, error) {
 	return f, nil
 }
 
-// hunks is a difference without its header, which names the two files.
+// hunks is a diff without the header that names the two files.
 func hunks(lines string) string {
 	at := strings.Index(lines, "\n@@ ")
 	if at < 0 {
@@ -203,7 +203,8 @@ const (
 	whyLarge  = "larger than 512 KiB"
 )
 
-// before is the old content of a path, or why it is not compared.
+// before returns the old content of a path, or the reason why it is not
+// compared.
 func (d *differ) before(b git.TreeEntry, had bool) ([]byte, string) {
 	if !had {
 		return nil, ""
@@ -221,7 +222,8 @@ func (d *differ) before(b git.TreeEntry, had bool) ([]byte, string) {
 	return asText(data)
 }
 
-// after is the new content of a path, or why it is not compared.
+// after returns the new content of a path, or the reason why it is not
+// compared.
 func (d *differ) after(e wire.ManifestEntry) ([]byte, string, error) {
 	switch {
 	case e.Type == "":

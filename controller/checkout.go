@@ -15,17 +15,16 @@ import (
 	"agentsh/internal/layout"
 )
 
-// checkout is the operator's repository and the clone of it that goes into the
-// sandbox.
+// checkout is the operator's repository with its clone for the sandbox.
 type checkout struct {
 	git    git.Tool
 	target git.Repository
 	clone  git.Clone
 	tree   []git.TreeEntry // files of the clone
-	dir    string          // in the sandbox
+	dir    string          // path in the sandbox
 }
 
-// openRepo finds the commit the agent starts from.
+// openRepo finds the commit that the agent starts from.
 func openRepo(ctx context.Context, tool git.Tool, dir string) (checkout, error) {
 	const hint = "name the top directory of a git repository with --repo"
 	t, err := tool.Open(ctx, dir)
@@ -42,8 +41,8 @@ func openRepo(ctx context.Context, tool git.Tool, dir string) (checkout, error) 
 	return checkout{git: tool, target: t, dir: path.Join(layout.Workspace, repoName(t.Dir))}, nil
 }
 
-// cloned makes the clone at dest, and lists tracked files that differ from its
-// commit. author is the agent's name.
+// cloned makes the clone at dest, and lists the tracked files that differ from
+// its commit. author is the agent's name.
 func (c checkout) cloned(ctx context.Context, dest, author string) (_ checkout, dirty []string, err error) {
 	clone, err := c.target.Clone(ctx, dest, author)
 	if err != nil {
@@ -64,9 +63,9 @@ func (c checkout) cloned(ctx context.Context, dest, author string) (_ checkout, 
 
 var badInName = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// repoName is the name of a repository's directory in the workspace. It comes
-// from that of the target, has no characters that shells interpret, and is not
-// reserved.
+// repoName is the name of a repository's directory in the workspace. It is
+// derived from the name of the target. It has no characters that shells
+// interpret, and is not a reserved name.
 func repoName(dir string) string {
 	name := strings.TrimLeft(badInName.ReplaceAllString(filepath.Base(dir), "-"), "-.")
 	if name == "" || layout.ReservedName(name) {
@@ -75,7 +74,7 @@ func repoName(dir string) string {
 	return name
 }
 
-// few lists the first paths.
+// few lists the first few paths.
 func few(paths []string) string {
 	const most = 5
 	shown := paths

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// control ends a run from outside: for a signal, or for an operator that is
-// attached to its sandbox.
+// control ends a run early, after a signal or on the request of an attached
+// operator.
 type control struct {
-	interrupt context.CancelCauseFunc // stops the run as a signal does
-	forced    context.Context         // its end gives up what is not taken out yet
+	interrupt context.CancelCauseFunc // stops the run like a signal does
+	forced    context.Context         // its end stops the extraction of the agent's work
 	force     context.CancelFunc
-	keeping   atomic.Bool // the sandbox is kept for operators
+	retained  atomic.Bool // the sandbox is retained for operators
 	release   chan struct{}
 	released  sync.Once // closes release
 }
@@ -35,11 +35,12 @@ func (c *control) close() {
 	c.interrupt(nil)
 }
 
-// stopRun ends the run for an operator. A sandbox that is kept is given up; a
-// running run is stopped as by a signal. force gives up the agent's work, too.
+// stopRun ends the run for an operator. A running run is stopped as by a
+// signal. A sandbox that is retained after its run is released. With force, the
+// extraction of the agent's work is stopped, too.
 func (c *control) stopRun(by string, force bool) {
 	c.released.Do(func() { close(c.release) })
-	if !c.keeping.Load() {
+	if !c.retained.Load() {
 		c.interrupt(Interrupted{Signal: operatorSignal, By: by})
 	}
 	if force {
@@ -47,8 +48,8 @@ func (c *control) stopRun(by string, force bool) {
 	}
 }
 
-// serveFor waits until the sandbox is no longer kept: after d, when an operator ends
-// the run, or when the supervisor is gone.
+// serveFor waits until the sandbox need not be retained any more: d has passed,
+// an operator ended the run, or the supervisor is gone.
 func (c *control) serveFor(ctx context.Context, d time.Duration, gone <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -63,8 +64,8 @@ func (c *control) serveFor(ctx context.Context, d time.Duration, gone <-chan str
 // cleanupTime bounds the work after the end of a run.
 const cleanupTime = 2 * time.Minute
 
-// salvage is a context for work after the end of the run's own context. A second
-// interruption ends it.
+// salvage returns a context for work after the end of the run's context. A
+// second interruption ends it.
 func (c *control) salvage(ctx context.Context, what string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New(what+" took too long"))
 	stop := context.AfterFunc(c.forced, cancel)

@@ -36,11 +36,11 @@ type Program struct {
 	Count int    `json:"count"`
 }
 
-// counts counts the audit events of a run. Events come in order of their
-// sequence numbers, and each number counts once: the same log can be read from a
-// stream and then from the file. Safe for concurrent use.
+// counts counts the audit events of a run. Events arrive in the order of their
+// sequence numbers, and each number is counted once. So the same log can be
+// read from a stream and then from the file. Safe for concurrent use.
 type counts struct {
-	onRefusal func(Refusal) // called for the first of its kind
+	onRefusal func(Refusal) // called for the first refusal of each kind
 
 	mu       sync.Mutex
 	seen     uint64 // last sequence number
@@ -49,10 +49,10 @@ type counts struct {
 	programs []*Program
 	byName   map[string]*Program
 	commands int // programs started
-	refused  int // in all
+	refused  int // all refusals
 	gaps     int // missing sequence numbers
 
-	operators map[string]bool // commands of operators, which do not count
+	operators map[string]bool // commands of operators, which are not counted
 }
 
 func newCounts(onRefusal func(Refusal)) *counts {
@@ -126,7 +126,8 @@ func (c *counts) program(e wire.Event) {
 	}
 }
 
-// refuse counts a refusal and returns it when it is the first of its kind.
+// refuse counts a refusal. It returns the refusal if it is the first of its
+// kind.
 func (c *counts) refuse(e wire.Event) *Refusal {
 	c.refused++
 	r := Refusal{Type: e.Type, What: what(e), Message: runtime.Clean(e.Message), Hint: runtime.Clean(e.Hint)}
@@ -148,7 +149,7 @@ func (c *counts) refuse(e wire.Event) *Refusal {
 	return &first
 }
 
-// what describes an event. Names come from the agent and are cleaned.
+// what describes an event. It cleans names, because the agent chooses them.
 func what(e wire.Event) string {
 	var parts []string
 	switch {

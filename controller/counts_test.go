@@ -6,7 +6,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-func TestATallyDoesNotCountWhatOperatorsDo(t *testing.T) {
+func TestCommandsOfOperatorsAreNotCounted(t *testing.T) {
 	count := newCounts(nil)
 	for i, e := range []wire.Event{
 		{Type: wire.EventCommand, Phase: "begin", Command: "run-1", Decision: "allow"},

@@ -10,12 +10,13 @@ import (
 	"agentsh/policy/env"
 )
 
-// placeholderPrefix begins every placeholder, so that people recognise it.
+// placeholderPrefix is the prefix of every placeholder, so that people
+// recognise it.
 const placeholderPrefix = "agentsh-placeholder-"
 
 // placeholders makes a placeholder for each credential of the harness's
 // providers, and adds it to env.sandbox under the credential's name. Only the
-// supervisor gets the values: it replaces placeholders in requests to the
+// supervisor receives the values. It replaces placeholders in requests to the
 // provider's endpoints.
 func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
 	var out []wire.Credential

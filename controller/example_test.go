@@ -9,8 +9,8 @@ import (
 	"agentsh/policy"
 )
 
-// The example for Claude Code passes every check before a sandbox, and its policy
-// lets the program reach its model and nothing else.
+// The example for Claude Code passes all checks before a sandbox. Its policy
+// allows the program to connect only to its model.
 func TestTheClaudeExampleIsReady(t *testing.T) {
 	t.Chdir("..")
 	h, ps := harness.Load("examples/claude/harness.yaml", harness.Options{})

@@ -23,21 +23,21 @@ import (
 	"agentsh/internal/wire"
 )
 
-// resultLimits bound what an agent may leave.
+// resultLimits bound the extracted work of an agent.
 var resultLimits = tarfs.Limits{Files: 100_000, Bytes: 4 << 30}
 
-// branchPrefix begins the branches of the clone that hold the agent's commits;
-// the number of the iteration follows.
+// branchPrefix is the prefix of the clone's branches with the agent's commits.
+// The number of the iteration follows.
 const branchPrefix = "agentctl-extracted/"
 
-// work is the agent's work of the last iteration that was extracted.
+// work is the extracted work of the agent's last iteration.
 type work struct {
 	extracted extract.Result
 	iteration int // 0: nothing was extracted yet
 	changed   []Changed
 	refused   []extract.Refused
-	skipped   []string // what cannot leave a sandbox, each with the reason
-	partial   bool     // the agent was stopped, or some of its work was not extracted
+	skipped   []string // files that cannot leave the sandbox, each with the reason
+	partial   bool     // the agent was stopped, or part of its work was not extracted
 }
 
 // into writes the work into the result.
@@ -48,20 +48,20 @@ func (w work) into(r *Result) {
 	}
 }
 
-// extraction takes the agent's work out of the sandbox.
+// extraction extracts the agent's work from the sandbox.
 type extraction struct {
 	sandbox   sandbox.Sandbox
 	checkout  checkout
 	results   *results
-	recordDir string // gets the bundle of refused commits
+	recordDir string // receives the bundle of refused commits
 	findings  *findings
 	control   *control
 	progress  progress
 }
 
-// run takes the work of an iteration into the staging directory and replaces the
-// work of an earlier one: its commits go into the clone, its changed files and
-// output into the results. If the agent failed, missing work is a warning.
+// run extracts the work of an iteration into the staging directory and replaces
+// the work of an earlier one. Commits go into the clone, changed files and
+// output into the results. If the agent failed, missing work is only a warning.
 func (x extraction) run(ctx context.Context, before work, iteration int, failed bool) (work, error) {
 	ctx, cancel := x.control.salvage(ctx, "taking the work out")
 	defer cancel()
@@ -104,7 +104,7 @@ func (x extraction) repository(ctx context.Context, before work, iteration int) 
 		m.Entries = []wire.ManifestEntry{}
 	}
 	if writeErr := statedir.WriteJSON(filepath.Join(x.results.staging, manifestName), m); writeErr != nil {
-		return w, errors.Join(err, writeErr, x.results.dropFiles()) // without a manifest the files cannot be checked
+		return w, errors.Join(err, writeErr, x.results.dropFiles()) // without a manifest the files cannot be verified
 	}
 	w.changed = changedPaths(m, c.tree)
 	return w, err
@@ -125,8 +125,8 @@ func (x extraction) reportRefused(w *work) {
 	x.reportRemoved(filesName, w.extracted.Unsafe)
 }
 
-// reportRemoved reports the files of repositories that were removed from a
-// directory of the results.
+// reportRemoved reports the git files that were removed from a directory of the
+// results.
 func (x extraction) reportRemoved(dir string, removed []gitguard.Problem) {
 	for _, p := range removed {
 		x.findings.add(dir, []scan.Finding{{
@@ -145,8 +145,8 @@ func (x extraction) reportSkipped(w *work, skipped []string) {
 	}
 }
 
-// changedPaths lists the changed files, sorted. A file of the base commit is
-// modified, another one is added.
+// changedPaths lists the changed files, sorted. A file in the base commit is
+// modified; any other file is added.
 func changedPaths(m wire.Manifest, base []git.TreeEntry) []Changed {
 	known := make(map[string]bool, len(base))
 	for _, e := range base {
@@ -170,7 +170,7 @@ func changedPaths(m wire.Manifest, base []git.TreeEntry) []Changed {
 	return changed
 }
 
-// output extracts the agent's output directory, completely or not at all.
+// output extracts the agent's whole output directory, or nothing.
 func (x extraction) output(ctx context.Context, w *work) error {
 	dir := filepath.Join(x.results.staging, outputName)
 	if err := statedir.RemoveTree(dir); err != nil {
@@ -190,7 +190,8 @@ func (x extraction) output(ctx context.Context, w *work) error {
 	return x.removeUnsafe(ctx, outputName, w)
 }
 
-// removeUnsafe removes from a directory of the results what git would act on.
+// removeUnsafe removes files that git would execute or read as configuration
+// from a directory of the results.
 func (x extraction) removeUnsafe(ctx context.Context, name string, w *work) error {
 	dir := filepath.Join(x.results.staging, name)
 	root, err := os.OpenRoot(dir)
@@ -203,7 +204,7 @@ func (x extraction) removeUnsafe(ctx context.Context, name string, w *work) erro
 		return errors.Join(fmt.Errorf("output of the agent: %w", err), statedir.RemoveTree(dir))
 	}
 	for _, p := range removed {
-		p.File = name + "/" + p.File // the repository may have a file of the same name
+		p.File = name + "/" + p.File // the repository may contain a file of the same name
 		x.reportSkipped(w, []string{p.String()})
 	}
 	x.reportRemoved(name, removed)
@@ -223,9 +224,9 @@ func (x extraction) receive(ctx context.Context, req wire.CopyOut, name string, 
 // transcriptLimits bound the transcripts of an agent program.
 var transcriptLimits = tarfs.Limits{Files: 10_000, Bytes: 1 << 30}
 
-// transcripts extracts what the agent program wrote about an iteration. It
-// returns their directory below the results, empty if there are none. People read
-// them, so an error is only a warning.
+// transcripts extracts the agent program's own logs of an iteration. It returns
+// their directory below the results, empty if there are none. They are only for
+// people to read, so an error is only a warning.
 func (x extraction) transcripts(ctx context.Context, files []string, iteration int) string {
 	var paths []string
 	for _, name := range files {
@@ -259,8 +260,8 @@ func (x extraction) transcripts(ctx context.Context, files []string, iteration i
 	return name
 }
 
-// addAudit copies the audit log of the ended sandbox to the results and counts
-// the events that the stream did not bring.
+// addAudit copies the audit log of the ended sandbox to the results. It counts
+// the events that were missing in the stream.
 func addAudit(ctx context.Context, s sandbox.Sandbox, to *results, c *counts) error {
 	log, err := s.AuditLog(ctx)
 	if err != nil {
@@ -280,14 +281,14 @@ func addAudit(ctx context.Context, s sandbox.Sandbox, to *results, c *counts) er
 
 // delivered are the agent's commits in the target repository.
 type delivered struct {
-	branch  string // of the agent's HEAD; empty: no new commits
+	branch  string // branch with the commits of the agent's HEAD; empty: no new commits
 	others  []string
 	commits []Commit // of branch
 }
 
-// deliverCommits puts the agent's commits on branches of the target: those of its
-// HEAD on name, those of its other branches beside that. git prepares them in
-// dir.
+// deliverCommits creates branches of the target with the agent's commits. The
+// branch name has the commits of the agent's HEAD; the names of further
+// branches are derived from it. git prepares them in dir.
 func deliverCommits(ctx context.Context, c git.Clone, w work, name, dir string) (delivered, error) {
 	var d delivered
 	if w.extracted.Branch == "" && len(w.extracted.Branches) == 0 {

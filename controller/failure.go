@@ -23,29 +23,29 @@ const (
 	exitSignalBase       = 128
 )
 
-// Failure is why a run did not succeed.
+// Failure is the reason why a run did not succeed.
 type Failure struct {
 	Step     string           // the step that failed
 	Code     int              // exit code of the command line
-	Problems harness.Problems // configuration: every problem, with its position; else empty
-	Hint     string           // what to do, may be empty
+	Problems harness.Problems // configuration errors, each with its position; empty for other failures
+	Hint     string           // how to fix it; may be empty
 	Err      error
 }
 
-// Error is one line, the step first.
+// Error is one line that begins with the step.
 func (f *Failure) Error() string { return f.Step + ": " + f.Err.Error() }
 
 // Unwrap is the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Interrupted is the cause of a context that a signal to the controller ended,
-// or an operator as if by a signal.
+// Interrupted is the cause of a context that was ended by a signal to the
+// controller, or by an operator.
 type Interrupted struct {
 	Signal syscall.Signal
 	By     string // the operator; empty: a signal
 }
 
-// operatorSignal is the signal that means that an operator ended the run.
+// operatorSignal is the signal of an [Interrupted] by an operator.
 const operatorSignal = syscall.SIGTERM
 
 // Error names the signal.
@@ -56,24 +56,26 @@ func (i Interrupted) Error() string {
 	return fmt.Sprintf("interrupted by signal %d (%s)", int(i.Signal), i.Signal)
 }
 
-// fail makes a failure of a step. The caller of the step adds its name.
+// fail makes a failure without the name of the step, which the caller of the
+// step adds.
 func fail(code int, hint string, err error) error {
 	return &Failure{Code: code, Hint: hint, Err: err}
 }
 
-// badConfig is a failure because of the operator's files.
+// badConfig makes a failure that the operator's files cause.
 func badConfig(hint, format string, args ...any) error {
 	return fail(ExitConfiguration, hint, fmt.Errorf(format, args...))
 }
 
-// problemsFailure is a failure with the problems of harness files.
+// problemsFailure makes a failure of the problems of harness files.
 func problemsFailure(ps harness.Problems) error {
 	errs := ps.Errors()
 	return &Failure{Code: ExitConfiguration, Problems: errs, Err: fmt.Errorf("%d problem(s) in the harness", len(errs))}
 }
 
-// asFailure gives err the name of its step, and a code and hint if it has none.
-// An interruption replaces the errors that it caused.
+// asFailure makes a failure of err, with the name of its step and default
+// values for the code and the hint. An interruption replaces the errors that it
+// caused.
 func asFailure(ctx context.Context, step string, err error) *Failure {
 	var f *Failure
 	if !errors.As(err, &f) {
@@ -93,13 +95,13 @@ func asFailure(ctx context.Context, step string, err error) *Failure {
 	return f
 }
 
-// oneLine is an error whose text has one line.
+// oneLine is an error with its text on one line.
 type oneLine struct{ error }
 
 func (o oneLine) Error() string { return strings.ReplaceAll(o.error.Error(), "\n", "; ") }
 func (o oneLine) Unwrap() error { return o.error }
 
-// hintFor is the hint for errors of the machine.
+// hintFor is the hint for errors of the host, such as a full disk.
 func hintFor(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):

@@ -12,7 +12,7 @@ import (
 // defaultReviewLabel is the label of a harness that names none.
 const defaultReviewLabel = "needs-review"
 
-// failOpenHint is the hint of a scan that stops a run before the agent.
+// failOpenHint is the hint if a scan stops a run before the agent starts.
 const failOpenHint = "look at the findings, or write security: {fail_mode: open} in the harness to run all the same"
 
 // maxResultFindings bounds the findings that a result lists.
@@ -21,11 +21,11 @@ const maxResultFindings = 500
 // findings are the findings of all scans of a run.
 type findings struct {
 	security harness.Security
-	trace    string // joins findings of several runs; empty: none
+	trace    string // id that the findings of a run share; empty: none
 	progress progress
 
 	list     []scan.Finding
-	critical int // findings, including those not listed
+	critical int // critical findings, including those not listed
 	review   *Review
 }
 
@@ -33,8 +33,8 @@ func newFindings(s harness.Security, trace string, p progress) *findings {
 	return &findings{security: s, trace: trace, progress: p, list: []scan.Finding{}}
 }
 
-// add adds findings, with the names of their files below dir, and warns of the
-// serious ones. Findings beyond the bound count, but are not listed.
+// add adds findings, with file names relative to dir, and prints warnings for
+// severe ones. Findings beyond the bound are counted, but not listed.
 func (f *findings) add(dir string, found []scan.Finding) {
 	for _, x := range found {
 		x.File, x.Trace = path.Join(filepath.ToSlash(dir), x.File), f.trace
@@ -69,7 +69,8 @@ func (f *findings) check(before int, hint string) error {
 	return fail(ExitScan, hint, fmt.Errorf("%d critical finding(s): %s", n, last))
 }
 
-// askReview asks a person to review the run, if the harness says so.
+// askReview requests a review of the run by a person, if the harness enables
+// it.
 func (f *findings) askReview() {
 	e := f.security.Escalation
 	if e.OnCritical.V != harness.OnCriticalReview || f.review != nil {
@@ -79,8 +80,8 @@ func (f *findings) askReview() {
 	f.progress.warn("a person is to review this run: %s", f.review.Label)
 }
 
-// into writes the findings into the result. A nil receiver is a run that ended
-// before its scans.
+// into writes the findings into the result. A nil receiver belongs to a run
+// that ended before its scans.
 func (f *findings) into(r *Result) {
 	if f != nil {
 		r.Findings, r.Review = f.list, f.review

@@ -16,26 +16,27 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// RecordAge is how long records of ended runs stay: a new run removes older ones.
+// RecordAge is the time after which a new run removes the records of ended
+// runs.
 const RecordAge = 30 * 24 * time.Hour
 
-// CollectOptions say what [Collect] removes.
+// CollectOptions configure [Collect].
 type CollectOptions struct {
-	RunsOlderThan time.Duration // since a run ended; its record is removed then
+	RunsOlderThan time.Duration // removes records of runs that ended at least this long ago
 	DryRun        bool          // nothing is removed
 }
 
-// Collected is what [Collect] removed, or would remove.
+// Collected is an item that [Collect] removed, or would remove.
 type Collected struct {
 	RunID   string `json:"run_id"`
 	Sandbox string `json:"sandbox,omitempty"`
-	Run     bool   `json:"run"`    // the host files of an unfinished run
-	Record  bool   `json:"record"` // the record of a run that ended, with the files beside it
+	Run     bool   `json:"run"`    // host files of an unfinished run
+	Record  bool   `json:"record"` // the record of an ended run, with the files stored with it
 }
 
-// Collect removes what killed controllers left: sandboxes with their processes,
-// host files of runs, unpublished results. It does not touch running runs. It
-// also removes old records, see [record.Sweep].
+// Collect cleans up after killed controllers: it removes sandboxes with their
+// processes, host files of runs, and unpublished results. It does not touch
+// running runs. It also removes old records, see [record.Sweep].
 func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o CollectOptions) ([]Collected, error) {
 	collect := backend.Collect
 	if o.DryRun {
@@ -64,8 +65,8 @@ func Collect(ctx context.Context, state statedir.Dir, backend sandbox.Backend, o
 	return found, errors.Join(errs...)
 }
 
-// finishRun removes what the killed controller of a run left outside the run's
-// directory, and its attach socket.
+// finishRun removes the attach socket of a run whose controller was killed, and
+// its files outside the run's directory.
 func finishRun(d *record.Dir, r *record.Record) error {
 	errs := []error{git.Undo(d.Delivery())}
 	if r.Staging != "" {

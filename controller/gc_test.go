@@ -33,7 +33,7 @@ func knownRuns(t *testing.T, ids ...string) statedir.Dir {
 	return state
 }
 
-func TestCollectRemovesOldRecordsAndSaysSo(t *testing.T) {
+func TestCollectRemovesAndReportsOldRecords(t *testing.T) {
 	newState := func() statedir.Dir {
 		state := knownRuns(t, "young", "old", "bad", "killed")
 		for id, r := range map[string]record.Record{

@@ -22,11 +22,11 @@ const toolAllowlist = "FULLSEND_TOOL_ALLOWLIST"
 // Hooks are the hooks around the agent's tools in a run.
 type Hooks struct {
 	Active      []string `json:"active"`
-	Unavailable []string `json:"unavailable,omitempty"` // on by default, but the runtime calls no hooks
+	Unavailable []string `json:"unavailable,omitempty"` // enabled by default, but the runtime calls no hooks
 }
 
-// wantedHooks are the hooks of the harness, in the order they run. They are on
-// unless switched off; the list of tools is off unless switched on.
+// wantedHooks are the hooks of the harness, in the order they run. Each is
+// enabled by default, except the list of allowed tools.
 func wantedHooks(h harness.SandboxHooks) []string {
 	on := map[string]bool{
 		hook.Tirith: h.Tirith.Enabled.Or(true), hook.SSRF: h.SSRF.Or(true),
@@ -37,7 +37,7 @@ func wantedHooks(h harness.SandboxHooks) []string {
 	return slices.DeleteFunc(hook.Names(), func(name string) bool { return !on[name] })
 }
 
-// defaultFailOn is the least severity of a command that is refused.
+// defaultFailOn is the lowest severity at which a command is refused.
 const defaultFailOn = "high"
 
 // hookSettings are the settings of the named hooks.
@@ -60,7 +60,7 @@ func hookSettings(p plan, names []string, trace string) (hook.Settings, error) {
 		_, _ = rand.Read(salt) // never fails, see crypto/rand
 		var err error
 		values := p.secrets()
-		for _, c := range p.credentials { // useless elsewhere, and of no use to a model
+		for _, c := range p.credentials { // redacted although they are useless elsewhere: a model does not need them
 			values = append(values, c.Placeholder)
 		}
 		if s.Secrets, err = scan.NewFingerprints(salt, values); err != nil {
@@ -70,7 +70,7 @@ func hookSettings(p plan, names []string, trace string) (hook.Settings, error) {
 	return s, nil
 }
 
-// newCanary is a unique value: 128 random bits.
+// newCanary returns a unique value with 128 random bits.
 func newCanary() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails, see crypto/rand
@@ -113,8 +113,8 @@ func allowedTools(p plan) ([]string, error) {
 	return tools, nil
 }
 
-// commandRules are the command rules of a run. They allow the supervisor's program
-// for the hooks and the scan of the sandbox only.
+// commandRules are the command rules of a run. They allow the supervisor's
+// program only for the hooks and for the scan of the sandbox.
 func commandRules(scans bool, hooks []runtime.Hook) []commandRule {
 	if !scans {
 		return nil

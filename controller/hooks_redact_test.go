@@ -10,7 +10,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// A command that prints its environment shows the model neither values nor
+// If a command prints its environment, the model sees neither values nor
 // placeholders.
 func TestHooksRedactPlaceholders(t *testing.T) {
 	const placeholder, value = placeholderPrefix + "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "the-real-value-of-the-credential"

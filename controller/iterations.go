@@ -33,11 +33,12 @@ type agentLoop struct {
 	extraction extraction
 	progress   progress
 
-	iterations []IterationResult // that ran
+	iterations []IterationResult // iterations that ran
 	work       work              // of the last one that was extracted
 }
 
-// run runs the iterations. The fields of a failed loop hold what it did.
+// run runs the iterations. After a failure, the fields of the loop describe
+// what was done.
 func (l *agentLoop) run(ctx context.Context) error {
 	most := 1
 	if l.harness.ValidationLoop.Script.V != "" {
@@ -58,7 +59,7 @@ func (l *agentLoop) run(ctx context.Context) error {
 	}
 }
 
-// iterate runs the agent once, takes its work out and validates it.
+// iterate runs the agent once, extracts its work and validates it.
 func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error) {
 	limit := defaultTimeout
 	if m := l.harness.TimeoutMinutes.V; m > 0 {
@@ -89,8 +90,7 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	return l.validate(ctx, it)
 }
 
-// removeState removes what the program stored for itself in the iteration
-// before.
+// removeState removes the program's own state of the previous iteration.
 func (l *agentLoop) removeState(ctx context.Context) error {
 	if l.program.invocation.Iteration == 1 {
 		return nil
@@ -103,14 +103,14 @@ func (l *agentLoop) removeState(ctx context.Context) error {
 	return nil
 }
 
-// How a validation ended.
+// Results of a validation.
 const (
 	validationPassed  = "passed"
 	validationFailed  = "failed"
 	validationTimeout = "timeout"
 )
 
-// validate runs the validator on the host, on the extracted work.
+// validate runs the validator on the host, with the extracted work.
 func (l *agentLoop) validate(ctx context.Context, it IterationResult) (IterationResult, error) {
 	loop := l.harness.ValidationLoop
 	more := []string{
@@ -149,7 +149,7 @@ func lastLine(text string) string {
 	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
 }
 
-// sendFeedback gives the validator's output to the next iteration.
+// sendFeedback sends the validator's output to the next iteration.
 func (l *agentLoop) sendFeedback(ctx context.Context, it IterationResult) error {
 	in := &l.program.invocation
 	in.Feedback = runtime.Feedback{}
@@ -167,7 +167,7 @@ func (l *agentLoop) sendFeedback(ctx context.Context, it IterationResult) error 
 // agentLogHint names the file with the agent's output.
 const agentLogHint = "what it printed is in " + agentLogName + ", beside " + resultName
 
-// addToFailure adds what the agent reported to a failure.
+// addToFailure adds the agent's own error message to a failure.
 func addToFailure(err error, reason string) error {
 	var f *Failure
 	if reason == "" || !errors.As(err, &f) {
@@ -178,7 +178,7 @@ func addToFailure(err error, reason string) error {
 	return &more
 }
 
-// agentFailure is nil when the agent exited with status 0.
+// agentFailure is the failure of an agent; nil if it exited with status 0.
 func agentFailure(exit wire.Exit, err error, limit time.Duration) error {
 	if err != nil {
 		return fail(ExitSandbox, "", err)

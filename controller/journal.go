@@ -14,8 +14,8 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// journal writes the record of a run and stores files beside it. dir is nil
-// until the record exists.
+// journal writes the record of a run and stores files with it. dir is nil until
+// the record exists.
 type journal struct {
 	dir    *record.Dir
 	record record.Record

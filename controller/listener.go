@@ -18,7 +18,7 @@ type Tool struct {
 	Failed int    `json:"failed"`
 }
 
-// Bounds of an iteration's result. Further tools are counted together, further
+// Bounds of an iteration's result. Further tools are counted together; further
 // errors are dropped.
 const (
 	maxTools  = 200
@@ -28,7 +28,7 @@ const (
 // otherTools counts the tools beyond the bound.
 const otherTools = "(others)"
 
-// loggedEvent is one line of the agent's event log.
+// loggedEvent is one line of the log of agent events.
 type loggedEvent struct {
 	Time      time.Time `json:"time"`
 	Iteration int       `json:"iteration"`
@@ -48,8 +48,8 @@ type listener struct {
 	byName map[string]*Tool
 	calls  map[string]*Tool // running, by id
 	errors []string
-	ended  *runtime.Event // the last result
-	last   string         // text of the model
+	ended  *runtime.Event // the last result event
+	last   string         // last text of the model
 	stderr string         // the last line of standard error that is not empty
 	failed error          // the first failure to write a log
 }
@@ -77,7 +77,7 @@ func (l *listener) add(e runtime.Event) {
 	}
 }
 
-// count counts an event and returns the lines that describe it to people.
+// count counts an event and returns its description as lines of text.
 func (l *listener) count(e runtime.Event) []string {
 	switch e.Kind {
 	case runtime.EventLine:
@@ -155,9 +155,9 @@ func (l *listener) into(it *IterationResult) {
 	}
 }
 
-// end is the error of the iteration: that of the process, nil if it exited with
-// status 0, with what the program reported of its own end. must says that the
-// program reports its end; if it does not, it failed.
+// end is the error of the iteration, with the error that the program reported.
+// exit is the error of the process; it is nil after exit status 0. With must,
+// the program must report its end, otherwise the iteration failed.
 func (l *listener) end(exit error, must bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,5 +181,5 @@ func (l *listener) end(exit error, must bool) error {
 	return addToFailure(exit, reason)
 }
 
-// oneLineOf is a text on one line.
+// oneLineOf shortens a text to one line.
 func oneLineOf(text string) string { return short(strings.TrimSpace(text)) }

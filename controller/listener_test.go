@@ -16,7 +16,8 @@ import (
 	"agentsh/controller/runtime"
 )
 
-// newTestListener is a listener with its own logs, and what it shows.
+// newTestListener returns a listener with its own logs, the lines that it
+// shows, and a function that reads a log.
 func newTestListener(t *testing.T) (l *listener, shown *[]string, read func(name string) string) {
 	t.Helper()
 	to := &results{staging: filepath.Join(t.TempDir(), "s")}
@@ -88,7 +89,7 @@ func TestAgentEventsAreRecordedShownAndSummarized(t *testing.T) {
 	}
 }
 
-// Standard output and error are read by two goroutines.
+// Two goroutines read standard output and standard error.
 func TestBothStreamsOfAnAgentAtOnce(t *testing.T) {
 	l, shown, read := newTestListener(t)
 	rt, err := runtime.Lookup("claude")
@@ -118,7 +119,7 @@ func TestBothStreamsOfAnAgentAtOnce(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatUsesEndlesslyManyToolsIsCounted(t *testing.T) {
+func TestToolsOfAnAgentAreBounded(t *testing.T) {
 	l, _, _ := newTestListener(t)
 	for n := range 10_000 {
 		l.add(runtime.Event{Kind: runtime.EventToolCall, Tool: fmt.Sprint("t", n), Call: fmt.Sprint(n)})
@@ -136,7 +137,7 @@ func TestAnAgentThatUsesEndlesslyManyToolsIsCounted(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatPrintsEndlesslyFillsNoDisk(t *testing.T) {
+func TestLogsOfAnAgentAreBounded(t *testing.T) {
 	l, shown, read := newTestListener(t)
 	l.results.log.left, l.results.events.left = 100, 200
 	for range 50 {

@@ -25,8 +25,8 @@ const (
 
 // Bounds of a model-based scanner.
 const (
-	modelAnswerTime = 60 * time.Second // for one answer; before the first one it may load its model
-	modelEndTime    = 5 * time.Second  // to exit after the last question
+	modelAnswerTime = 60 * time.Second // for one answer; the program may load its model before the first one
+	modelEndTime    = 5 * time.Second  // for its exit after the last question
 )
 
 var (
@@ -35,8 +35,8 @@ var (
 	errModelDone    = errors.New("it is no longer needed")
 )
 
-// ModelProgram is a program of the operator that scores how much a text looks
-// like an injection, see [scan.NewModel]. It runs from [StartModel] to
+// ModelProgram is a program of the operator that scores how likely a text is an
+// injection, see [scan.NewModel]. It runs from [StartModel] to
 // [ModelProgram.Close]. Not safe for concurrent use.
 type ModelProgram struct {
 	program   string
@@ -46,17 +46,18 @@ type ModelProgram struct {
 	limit     time.Duration
 	cancel    context.CancelCauseFunc
 	ended     chan struct{}
-	cause     error // why it ended; read after ended
+	cause     error // reason of its end; read only after ended is closed
 	failed    error // the first failure; further calls of Score return it
 }
 
-// StartModel starts a program, named by its absolute path, in the directory /.
+// StartModel starts a program, given by its absolute path, in the directory /.
 // It ends with ctx.
 func StartModel(ctx context.Context, program string, environ []string) (*ModelProgram, error) {
 	if err := checkProgram(program); err != nil {
 		return nil, err
 	}
-	// A kernel pipe: a copying goroutine would outlive a program that ends.
+	// A kernel pipe needs no goroutine that copies, which could outlive the
+	// program.
 	stdin, questions, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start scanner %s: %w", program, err)
@@ -74,7 +75,7 @@ func StartModel(ctx context.Context, program string, environ []string) (*ModelPr
 		if err == nil {
 			err = res.Err()
 		}
-		if errors.Is(err, context.Canceled) { // before the start
+		if errors.Is(err, context.Canceled) { // cancelled before the start
 			err = context.Cause(ctx)
 		}
 		if m.cause = err; err == nil {
@@ -101,8 +102,8 @@ func checkProgram(program string) error {
 	return nil
 }
 
-// Score asks the program for the score of a text. After an error the program has
-// ended, and every further call returns the same error.
+// Score requests the score of a text from the program. After an error the
+// program has ended, and every further call returns the same error.
 func (m *ModelProgram) Score(ctx context.Context, text string) (float64, error) {
 	if m.failed != nil {
 		return 0, m.failed
@@ -115,15 +116,15 @@ func (m *ModelProgram) Score(ctx context.Context, text string) (float64, error) 
 	}
 	m.stop()
 	if errors.Is(err, syscall.EPIPE) && !errors.Is(m.cause, errModelDone) {
-		err = m.cause // the cause says more
+		err = m.cause // the cause has more details
 	}
 	m.failed = fmt.Errorf("scanner %s: %w", m.program, err)
 	return 0, m.failed
 }
 
-// Close closes the program's input and waits for its exit; a program that does
-// not exit is killed. The error is that of a question, or says that the program
-// gave more answers than questions: then no answer is reliable.
+// Close closes the program's input and waits for its exit. It kills a program
+// that does not exit. The error is that of a question, or reports more answers
+// than questions: then no answer is reliable.
 func (m *ModelProgram) Close() error {
 	_ = m.questions.Close() // nothing is buffered
 	late := time.AfterFunc(modelEndTime, func() { m.cancel(errModelDone) })
@@ -137,7 +138,7 @@ func (m *ModelProgram) Close() error {
 	return m.failed
 }
 
-// stop kills the program if it still runs, waits for its end and drops its
+// stop kills the program if it still runs, waits for its end and discards its
 // output.
 func (m *ModelProgram) stop() {
 	m.cancel(errModelDone)
@@ -151,7 +152,7 @@ type modelCommand struct {
 	environ []string
 }
 
-// wantsModel reports whether the harness asks for a model-based scanner.
+// wantsModel reports whether the harness enables a model-based scanner.
 func wantsModel(s harness.Security) bool {
 	return s.Enabled.Or(true) && s.HostScanners.LLMGuard.On()
 }
@@ -196,7 +197,7 @@ func (s scanners) withModel(ctx context.Context, do func(scan.Model) error) erro
 	return err
 }
 
-// addModel gives a scanner's options the model, which may be nil.
+// addModel sets the model in a scanner's options; m may be nil.
 func (s scanners) addModel(o *scan.Options, m scan.Model) {
 	g := s.security.HostScanners.LLMGuard
 	o.Model, o.Threshold, o.Sentences = m, g.Threshold.Or(DefaultThreshold), g.MatchType.Or(DefaultMatch) == harness.MatchSentence

@@ -12,7 +12,8 @@ import (
 	"agentsh/controller/scan"
 )
 
-// scorer writes a scanner: a script that gives what speaks of the moon 0.97.
+// scorer writes a scanner: a script that scores texts that contain "moon" with
+// 0.97.
 func scorer(t *testing.T, script string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "scorer")

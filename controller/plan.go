@@ -15,7 +15,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// plan is what the harness asks for.
+// plan is the expanded harness of a run.
 type plan struct {
 	harness     *harness.Harness
 	values      *harness.Expanded // references to the host's variables are replaced
@@ -25,14 +25,14 @@ type plan struct {
 	spec        sandbox.Spec
 }
 
-// scans reports whether the run has scans. They are on unless switched off.
+// scans reports whether the run has scans. They are enabled by default.
 func (p plan) scans() bool { return p.harness.Security.Enabled.Or(true) }
 
-// defaultRuntime is the runtime of a harness that names none.
+// defaultRuntime is the runtime of a harness without one.
 const defaultRuntime = "claude"
 
-// loadHarness reads the harness with its layers and rejects what no step
-// supports.
+// loadHarness reads the harness with its layers and rejects settings that no
+// step reads.
 func loadHarness(file string, o harness.Options, to progress) (*harness.Harness, error) {
 	h, ps := harness.Load(file, o)
 	if h != nil {
@@ -49,7 +49,7 @@ func loadHarness(file string, o harness.Options, to progress) (*harness.Harness,
 	return h, nil
 }
 
-// isError reports whether a warning is also among the errors.
+// isError reports whether one of the errors has the same problem as a warning.
 func isError(ps harness.Problems, warning harness.Problem) bool {
 	for _, p := range ps {
 		if p.Severity == harness.Error && p.At == warning.At && p.Message == warning.Message {
@@ -84,14 +84,15 @@ func expand(h *harness.Harness, lookup harness.Lookup) (plan, error) {
 	return p, nil
 }
 
-// defaultRules is the AGENTS.md of the organisation, relative to the root of the
-// harness. A repository without an AGENTS.md gets it in the sandbox.
+// defaultRules is the path of the organisation's AGENTS.md, relative to the
+// root of the harness. The run adds it to a repository without an AGENTS.md, in
+// the sandbox only.
 const defaultRules = "defaults/AGENTS.md"
 
-// maxRules bounds that file, in bytes.
+// maxRules bounds the organisation's AGENTS.md, in bytes.
 const maxRules = 1 << 20
 
-// readRules reads the organisation's AGENTS.md, nil if there is none.
+// readRules reads the organisation's AGENTS.md; nil if there is none.
 func readRules(harnessRoot string) ([]byte, error) {
 	root, err := os.OpenRoot(harnessRoot)
 	if err != nil {
@@ -115,7 +116,8 @@ func readRules(harnessRoot string) ([]byte, error) {
 	return data, nil
 }
 
-// readRulesFile returns the content, not nil for an empty file.
+// readRulesFile returns the content of AGENTS.md. It is not nil for an empty
+// file.
 func readRulesFile(root *os.Root) ([]byte, error) {
 	f, err := root.Open(filepath.FromSlash(defaultRules))
 	if err != nil {
@@ -132,7 +134,7 @@ func readRulesFile(root *os.Root) ([]byte, error) {
 	return append([]byte{}, data...), nil
 }
 
-// checkScripts reports scripts of the harness that could not be started later.
+// checkScripts reports scripts of the harness that cannot be started.
 func checkScripts(h *harness.Harness) error {
 	for _, script := range []harness.Text{h.PreScript, h.PostScript, h.ValidationLoop.Script} {
 		if !script.IsSet() || script.V == "" {

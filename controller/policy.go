@@ -20,9 +20,9 @@ import (
 // maxPolicyFile bounds one policy file, in bytes.
 const maxPolicyFile = 4 << 20
 
-// loadPolicy reads the policy at name with what it extends, and checks it, so that
-// a policy that the supervisor would reject is rejected before a sandbox exists.
-// The rules of the run are evaluated before those of the policy.
+// loadPolicy reads the policy at name with the policies it extends, and checks
+// it. So a policy that the supervisor would reject is rejected before a sandbox
+// exists. The rules of the run are evaluated before those of the policy.
 func loadPolicy(name string, own runRules, vars map[string]string) (*policy.Policy, error) {
 	name = shortName(name)
 	data, err := record.ReadFile(name, maxPolicyFile)
@@ -47,7 +47,7 @@ func loadPolicy(name string, own runRules, vars map[string]string) (*policy.Poli
 	return p, nil
 }
 
-// sources are the files of a policy, as a supervisor gets them.
+// sources are the files of a policy, in the form that a supervisor receives.
 func sources(p *policy.Policy) []wire.PolicySource {
 	var out []wire.PolicySource
 	for _, s := range p.Sources() {
@@ -56,8 +56,8 @@ func sources(p *policy.Policy) []wire.PolicySource {
 	return out
 }
 
-// checkEnv rejects a policy that hides from the agent's program a variable that
-// configures it: the program would silently read its files elsewhere.
+// checkEnv rejects a policy that removes a variable that configures the agent's
+// program. The program would silently read its files from elsewhere.
 func checkEnv(prog program, p *policy.Policy, file string) error {
 	c, err := prog.runtime.Command(prog.invocation)
 	if err != nil {
@@ -92,7 +92,7 @@ type runRules struct {
 	files    []fileRule
 }
 
-// newRunRules are the rules that a run adds to its policy.
+// newRunRules makes the rules that a run adds to its policy.
 func newRunRules(p plan, prog program, repoDir string) runRules {
 	return runRules{commands: commandRules(p.scans(), prog.invocation.Hooks), files: fileRules(p, prog, repoDir)}
 }
@@ -123,11 +123,12 @@ type fileRule struct {
 	Message    string   `json:"message,omitempty"`
 }
 
-// runPolicyName is the file name in denials by the run's own rules.
+// runPolicyName is the file name in denials by the rules of the run.
 const runPolicyName = "agentctl-run.yaml"
 
-// runPolicy is a policy with rules that are evaluated before those of the file
-// name. JSON is YAML.
+// runPolicy makes a policy with the rules of the run that extends the file
+// name. So its rules are evaluated first. It is JSON, which is a subset of
+// YAML.
 func runPolicy(name string, own runRules) policy.Source {
 	data, err := json.MarshalIndent(struct {
 		Version  int           `json:"version"`
@@ -137,7 +138,7 @@ func runPolicy(name string, own runRules) policy.Source {
 		Files    []fileRule    `json:"file_rules,omitempty"`
 	}{1, "agentctl-run", []string{name}, own.commands, own.files}, "", "  ")
 	if err != nil {
-		panic(err) // texts only
+		panic(err) // the values are strings only
 	}
 	return policy.Source{Name: runPolicyName, Data: data}
 }
@@ -191,7 +192,8 @@ func fileRules(p plan, prog program, repoDir string) []fileRule {
 	return append(rules, runtimeRules(prog)...)
 }
 
-// deliveredFiles protects the files of the agent's program.
+// deliveredFiles makes the configuration files of the agent's program read-
+// only.
 func deliveredFiles(delivered []runtime.File) []fileRule {
 	var files []string
 	above := map[string]bool{}
@@ -217,13 +219,13 @@ func deliveredFiles(delivered []runtime.File) []fileRule {
 
 const deliveredMessage = "what the controller delivered stays as it is"
 
-// runtimeRules let the agent's program write its state and read its
+// runtimeRules allow the agent's program to write its state and to read its
 // configuration.
 func runtimeRules(prog program) []fileRule {
 	var rules []fileRule
 	var state []string
 	for _, name := range prog.runtime.State(prog.invocation) {
-		state = append(state, name, name+".*", name+"/**") // beside it: locks, and files that are renamed to it
+		state = append(state, name, name+".*", name+"/**") // files beside it: locks, and temporary files that are renamed to it
 	}
 	if len(state) > 0 {
 		rules = append(rules, fileRule{
@@ -244,8 +246,9 @@ func runtimeRules(prog program) []fileRule {
 	})
 }
 
-// hiddenFiles keeps the agent from creating files of the repository that would
-// configure its program, and from linking or renaming others to their paths.
+// hiddenFiles prevents the agent from creating files of the repository that
+// would configure its program, and from linking or renaming other files to
+// their paths.
 func hiddenFiles(repo string, names []string) []fileRule {
 	if len(names) == 0 {
 		return nil
@@ -268,7 +271,7 @@ func hiddenFiles(repo string, names []string) []fileRule {
 	}
 }
 
-// shortName is name relative to the working directory if it lies below it. Every
+// shortName is name relative to the working directory if it is below it. Every
 // denial shows it.
 func shortName(name string) string {
 	here, err := os.Getwd()

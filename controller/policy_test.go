@@ -12,8 +12,8 @@ import (
 	"agentsh/policy"
 )
 
-// claudeRun is a run of Claude Code whose policy permits everything, and the file
-// of the policy.
+// claudeRun returns a run of Claude Code with a policy that allows everything,
+// and the file of the policy.
 func claudeRun(t *testing.T, more string) (plan, program, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,7 +42,7 @@ func claudeRun(t *testing.T, more string) (plan, program, string) {
 
 const testRepoDir = layout.Workspace + "/app"
 
-// The rules of a run hold before those of a policy, whatever it says.
+// The rules of a run have precedence over every rule of a policy.
 func TestTheRulesOfARunComeFirst(t *testing.T) {
 	plan, prog, name := claudeRun(t, "")
 	p, err := loadPolicy(name, runRules{files: fileRules(plan, prog, testRepoDir)}, policyVars(testRepoDir))

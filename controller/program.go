@@ -13,25 +13,25 @@ import (
 	"agentsh/internal/layout"
 )
 
-// program is the agent's program as a run starts it.
+// program is the agent's program with its configuration for a run.
 type program struct {
 	runtime    runtime.Runtime
-	invocation runtime.Invocation // without the values of one iteration
-	files      []runtime.File     // configure the program; no command may change them
+	invocation runtime.Invocation // without the fields of a single iteration
+	files      []runtime.File     // configuration of the program; no command may change it
 	hooks      Hooks
-	canary     string // planted in the agent's definition; empty: none
-	trace      string // joins findings; empty: the harness does not ask for it
+	canary     string // hidden in the agent's definition; empty: none
+	trace      string // id that findings share; empty: not enabled in the harness
 	warning    string // empty: none
 }
 
-// runIdentity names a run to other programs.
+// runIdentity identifies a run to other programs.
 type runIdentity struct {
 	runID string
 	trace string // TRACEPARENT
 }
 
-// newProgram finds the runtime of a harness and configures it. file is that of
-// the harness.
+// newProgram finds the runtime of a harness and configures it. file is the file
+// of the harness.
 func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
 	at := p.harness.Runtime.At
 	if at.IsZero() {
@@ -69,7 +69,7 @@ func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
 // maxDefinition bounds an agent definition, in bytes.
 const maxDefinition = 1 << 20
 
-// newInvocation is the part of the invocation that all iterations share.
+// newInvocation makes the part of the invocation that all iterations share.
 func newInvocation(h *harness.Harness, repoDir string, id runIdentity) (runtime.Invocation, error) {
 	text, err := record.ReadFile(h.Path(h.Agent), maxDefinition)
 	if err != nil {
@@ -92,8 +92,8 @@ func newInvocation(h *harness.Harness, repoDir string, id runIdentity) (runtime.
 	return in, nil
 }
 
-// findingsTrace is the id that joins the findings of a run: that of its trace, or
-// the id of the run.
+// findingsTrace is the id that the findings of a run share: the id of its
+// trace, or the id of the run.
 func findingsTrace(id runIdentity) string {
 	if parts := strings.Split(id.trace, "-"); len(parts) == 4 {
 		return parts[1]
@@ -101,7 +101,8 @@ func findingsTrace(id runIdentity) string {
 	return id.runID
 }
 
-// hidden are the files of the repository that the agent's program must not find.
+// hidden are the files of the repository that the agent's program must not
+// read.
 func (p program) hidden() []string {
 	if h, hides := p.runtime.(runtime.Hider); hides {
 		return h.Hidden(p.invocation)
@@ -112,7 +113,8 @@ func (p program) hidden() []string {
 // hookSettingsFile is the file of the hooks' settings in the sandbox.
 const hookSettingsFile = layout.RuntimeDir + "/hooks.json"
 
-// addHooks decides which hooks the agent program calls and makes their settings.
+// addHooks selects the hooks that the agent program calls and makes their
+// settings.
 func (p *program) addHooks(from plan) error {
 	var names []string
 	if from.scans() {

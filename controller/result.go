@@ -45,32 +45,32 @@ type Result struct {
 	Branch         string            `json:"branch,omitempty"`           // in the target repository; empty: no commit was made
 	Branches       []string          `json:"further_branches,omitempty"` // of other branches of the agent
 	Commits        []Commit          `json:"commits"`
-	RefusedCommits []extract.Refused `json:"refused_commits,omitempty"` // the commits that build on them are not listed
-	Bundle         string            `json:"bundle,omitempty"`          // all commits of the agent, when some were refused
+	RefusedCommits []extract.Refused `json:"refused_commits,omitempty"` // without the commits that build on them
+	Bundle         string            `json:"bundle,omitempty"`          // all commits of the agent, if some were refused
 	Changed        []Changed         `json:"changed"`
-	Skipped        []string          `json:"not_taken,omitempty"` // what cannot leave a sandbox, each with the reason
-	Partial        bool              `json:"partial"`             // the agent was stopped, or some of its work could not be taken out
+	Skipped        []string          `json:"not_taken,omitempty"` // files that cannot leave the sandbox, each with the reason
+	Partial        bool              `json:"partial"`             // the agent was stopped, or part of its work was not extracted
 	Iterations     []IterationResult `json:"iterations"`
 	Usage          *runtime.Usage    `json:"usage,omitempty"` // of all iterations
 	Commands       int               `json:"commands"`        // programs started
 	Programs       []Program         `json:"programs"`
 	Refusals       int               `json:"refusals"`
 	Refused        []Refusal         `json:"refused"`
-	AuditGaps      int               `json:"audit_gaps"`      // events that never came
-	Added          []string          `json:"added,omitempty"` // to the repository in the sandbox, and ignored by git
+	AuditGaps      int               `json:"audit_gaps"`      // missing events
+	Added          []string          `json:"added,omitempty"` // files added to the repository in the sandbox; git ignores them
 	Hooks          Hooks             `json:"hooks"`
-	Trace          string            `json:"trace_id,omitempty"` // joins findings, when the harness says so
+	Trace          string            `json:"trace_id,omitempty"` // id that the findings share, if the harness enables it
 	Findings       []scan.Finding    `json:"findings"`           // of the scans
-	Review         *Review           `json:"review,omitempty"`   // critical findings ask for one
+	Review         *Review           `json:"review,omitempty"`   // requested because of critical findings
 	Out            string            `json:"out"`
 	Audit          string            `json:"audit,omitempty"`
-	Trashed        int               `json:"trashed,omitempty"` // files that soft_delete kept, in the results
+	Trashed        int               `json:"trashed,omitempty"` // files in the trash of soft_delete, copied to the results
 	Record         string            `json:"record,omitempty"`
 	Started        time.Time         `json:"started"`
 	Ended          time.Time         `json:"ended"`
 }
 
-// ResultError is why a run did not succeed.
+// ResultError is the reason why a run did not succeed.
 type ResultError struct {
 	Step     string           `json:"step"`
 	Message  string           `json:"message"`
@@ -78,9 +78,9 @@ type ResultError struct {
 	Problems harness.Problems `json:"problems,omitempty"`
 }
 
-// Review asks a person to look at a run with critical findings.
+// Review requests that a person reviews a run with critical findings.
 type Review struct {
-	Label string `json:"label"` // for the change or ticket of the run; who reads the result sets it
+	Label string `json:"label"` // for the change or ticket of the run; the reader of the result sets it
 }
 
 // Commit is one commit of the agent.
@@ -95,18 +95,18 @@ type Changed struct {
 	Status string    `json:"status"` // added, modified, deleted, type_changed
 }
 
-// IterationResult is how the agent ended in one iteration.
+// IterationResult describes the end of the agent in one iteration.
 type IterationResult struct {
 	Number     int           `json:"number"`
 	Exit       wire.Exit     `json:"exit"`
 	Validation string        `json:"validation,omitempty"` // passed, failed, timeout
-	Feedback   string        `json:"feedback,omitempty"`   // what the validator said
+	Feedback   string        `json:"feedback,omitempty"`   // output of the validator
 	Duration   time.Duration `json:"duration_ns"`
 
 	Usage       *runtime.Usage `json:"usage,omitempty"`       // as the program reports it
 	Tools       []Tool         `json:"tools,omitempty"`       // used, in order of their first call
-	Errors      []string       `json:"errors,omitempty"`      // the program reported, at most 20
-	Transcripts string         `json:"transcripts,omitempty"` // directory of the program's own records, below the results
+	Errors      []string       `json:"errors,omitempty"`      // reported by the program, at most 20
+	Transcripts string         `json:"transcripts,omitempty"` // directory of the program's own logs, below the results
 }
 
 // newResult is the result of a run that starts now.
@@ -119,7 +119,7 @@ func newResult(o Options) Result {
 	}
 }
 
-// end writes how the run ended into the result.
+// end writes the end of the run into the result.
 func (r *Result) end(failed error) {
 	r.Ended = time.Now().UTC()
 	r.Status, r.ExitCode = StatusDone, ExitDone
@@ -134,7 +134,7 @@ var statusOf = map[int]string{
 	ExitValidationFailed: StatusValidationFailed, ExitPostScriptFailed: StatusPostScriptFailed,
 }
 
-// fail writes why the run failed into the result.
+// fail writes the reason of the failure into the result.
 func (r *Result) fail(err error) {
 	var f *Failure
 	if !errors.As(err, &f) {
@@ -153,7 +153,7 @@ func (r *Result) fail(err error) {
 	}
 }
 
-// addUsage adds the usage of one iteration, nil if the program reported none.
+// addUsage adds the usage of one iteration; nil if the program reported none.
 func (r *Result) addUsage(u *runtime.Usage) {
 	if u == nil {
 		return

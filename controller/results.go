@@ -16,34 +16,34 @@ import (
 	"agentsh/internal/tarfs"
 )
 
-// What a directory of results holds.
+// Files and directories of the results.
 const (
 	resultName      = record.ResultFile
 	auditName       = record.AuditFile
-	agentLogName    = record.AgentLogFile    // what the agent printed, clean
+	agentLogName    = record.AgentLogFile    // output of the agent, cleaned
 	filesName       = "files"                // the changed files of the repository
 	manifestName    = "manifest.json"        // of files, with their SHA-256
-	outputName      = "output"               // what the agent wrote to its output directory
-	eventsName      = record.AgentEventsFile // what it said and did, one event a line
-	trashName       = "trash"                // what soft_delete kept, with its manifest
-	transcriptsName = "transcripts"          // what the agent program wrote about itself, by iteration
+	outputName      = "output"               // the agent's output directory
+	eventsName      = record.AgentEventsFile // events of the agent, one a line
+	trashName       = "trash"                // the trash of soft_delete, with its manifest
+	transcriptsName = "transcripts"          // the agent program's own logs, by iteration
 )
 
-// results is the directory of the results of one run. It is filled beside its
-// final path and published by one rename.
+// results is the directory of the results of one run. It is filled as a staging
+// directory next to its final path, and published by one rename.
 type results struct {
-	out     string // absolute; what the operator named
-	staging string // beside it
+	out     string // absolute path that the operator set
+	staging string // directory next to out
 
 	made      bool // staging exists
 	published bool
 	log       *agentLog
 	events    *agentLog
-	logError  error // of the logs: the results are not published
+	logError  error // error of the logs, which prevents the publication
 }
 
 // newResults checks that results can be published at out. It creates only the
-// directories above it.
+// directories above out.
 func newResults(out, runID string) (*results, error) {
 	abs, err := filepath.Abs(out)
 	if err != nil {
@@ -73,8 +73,8 @@ const stagingPrefix = ".agentctl-"
 
 func stagingName(parent, runID string) string { return filepath.Join(parent, stagingPrefix+runID) }
 
-// removeStaging removes the staging directory of a killed run. It rejects a name
-// that this run would not have made.
+// removeStaging removes the staging directory of a killed run. It rejects a
+// name that this run does not use.
 func removeStaging(name, runID string) error {
 	if !filepath.IsAbs(name) || name != stagingName(filepath.Dir(name), runID) {
 		return fmt.Errorf("%s is not the staging directory of run %s", name, runID)
@@ -82,8 +82,8 @@ func removeStaging(name, runID string) error {
 	return statedir.RemoveTree(name)
 }
 
-// replaceable reports whether results may replace what is at out: nothing, an
-// empty directory, or earlier results.
+// replaceable reports whether results may replace the file at out. Nothing, an
+// empty directory and earlier results may be replaced.
 func replaceable(out string) error {
 	info, err := os.Lstat(out)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +118,8 @@ func (r *results) dir() string {
 	return r.staging
 }
 
-// outputDir is the agent's output in the results. Before preflight there are none.
+// outputDir is the agent's output in the results. Before preflight there is
+// none.
 func (r *results) outputDir() string { return filepath.Join(r.dir(), outputName) }
 
 // create creates the staging directory.
@@ -138,11 +139,11 @@ func (r *results) create() error {
 // maxAgentLog bounds each log of the agent, in bytes.
 const maxAgentLog = 256 << 20
 
-// agentLog is a file of lines that ends early when it is full.
+// agentLog is a file of lines with a bounded size.
 type agentLog struct {
 	file *os.File
 	left int64  // bytes
-	last string // line that says it is full
+	last string // line at the end of a full log
 	full bool
 }
 
@@ -211,8 +212,8 @@ func (r *results) copyAudit(from io.Reader) (err error) {
 	return err
 }
 
-// writeResult writes or replaces result.json. Without a staging directory it does
-// nothing; a nil receiver is allowed.
+// writeResult writes or replaces result.json. Without a staging directory it
+// does nothing. It may be called on a nil receiver.
 func (r *results) writeResult(v Result) error {
 	if r == nil || !r.made {
 		return nil
@@ -241,15 +242,15 @@ func (r *results) publish() error {
 		return fmt.Errorf("publish results: %w", err)
 	}
 	r.published = true
-	return statedir.RemoveTree(r.staging) // the earlier results are there now
+	return statedir.RemoveTree(r.staging) // the earlier results, after the exchange
 }
 
-// discard removes unpublished results. A nil receiver is allowed.
+// discard removes unpublished results. It may be called on a nil receiver.
 func (r *results) discard() error {
 	if r == nil {
 		return nil
 	}
-	_ = r.closeLogs() // they were closed if it was published
+	_ = r.closeLogs() // already closed if the results were published
 	if r.published || !r.made {
 		return nil
 	}

@@ -93,7 +93,7 @@ func TestUnpublishedResultsAreRemoved(t *testing.T) {
 	}
 }
 
-func TestRemoveStagingTakesOnlyAStagingDirectory(t *testing.T) {
+func TestRemoveStagingRemovesOnlyAStagingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{dir, "relative", filepath.Join(dir, stagingPrefix+"run-2")} {
 		if err := removeStaging(name, "run-1"); err == nil {
@@ -105,7 +105,7 @@ func TestRemoveStagingTakesOnlyAStagingDirectory(t *testing.T) {
 	}
 }
 
-// noBackend has no sandboxes.
+// noBackend is a backend without sandboxes.
 type noBackend struct{ sandbox.Backend }
 
 func (noBackend) Name() string                                        { return "none" }
@@ -177,7 +177,7 @@ func TestCollectFinishesAbandonedRunsAndKeepsLivingOnes(t *testing.T) {
 	}
 }
 
-func TestTheTallyCountsEachEventOnce(t *testing.T) {
+func TestEachEventIsCountedOnce(t *testing.T) {
 	var told []string
 	tally := newCounts(func(r Refusal) { told = append(told, r.What) })
 	kill := wire.Event{Seq: 2, Type: wire.EventExec, Decision: "deny", Argv: []string{"/bin/kill", "1"}, Message: "no\x1b[31m kill",

@@ -20,20 +20,20 @@ type Options struct {
 	Load        harness.Options
 	Repo        string // the target repository
 	Out         string // directory of the results, created or replaced
-	AllowDirty  bool   // run from HEAD although tracked files differ from it
+	AllowDirty  bool   // run from HEAD even if tracked files differ from it
 	Backend     sandbox.Backend
 	State       statedir.Dir
 	Scanner     string   // absolute path of the program of llm_guard; empty: none
 	Gateway     string   // directory of the local gateway, see provider.OpenLocal
 	Environ     []string // the host's environment, NAME=value
 	Progress    func(Update)
-	Force       context.Context // its end gives up results of a stopped run that are not taken out yet; may be nil
-	KeepSandbox time.Duration   // how long the sandbox of a failed agent is kept for operators; 0: not at all
+	Force       context.Context // its end stops the extraction after a stopped run; may be nil
+	KeepSandbox time.Duration   // how long the sandbox of a failed agent is retained for operators; 0: deleted at once
 }
 
-// run is the state of one run. Its methods are the steps and what drives them:
-// a step passes values to the functions of other files and stores what they
-// return here.
+// run is the state of one run. Its methods are the steps and the code that runs
+// them. A step passes values to the functions of other files and stores their
+// results here.
 type run struct {
 	o        Options
 	progress progress
@@ -43,21 +43,21 @@ type run struct {
 	counts   *counts
 	findings *findings
 
-	plan     plan     // of load, expand and preflight
-	program  program  // of preflight
-	checkout checkout // of preflight, again of pre_script
-	results  *results // of preflight
-	box      *box     // of create_sandbox
-	work     work     // of iterations
+	plan     plan     // set by load, expand and preflight
+	program  program  // set by preflight
+	checkout checkout // set by preflight, again by pre_script
+	results  *results // set by preflight
+	box      *box     // set by create_sandbox
+	work     work     // set by iterations
 	failed   error    // the first failure of a step
 	blocked  bool     // a scan withholds the results
 }
 
-// Run runs an agent. The result says how far the run came, also beside an error,
-// which is a [*Failure]. Run always deletes the sandbox and leaves no process.
-// If the controller itself is killed, [Collect] cleans up. To stop the run,
-// cancel ctx with the cause [Interrupted]: Run then stops the agent and takes its
-// work out.
+// Run runs an agent. The result describes the run up to its end, also if there
+// is an error. The error is a [*Failure]. Run always deletes the sandbox and
+// leaves no process. If the controller itself is killed, [Collect] cleans up.
+// To stop the run, cancel ctx with the cause [Interrupted]: Run then stops the
+// agent and extracts its work.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r := &run{o: o, progress: o.Progress, result: newResult(o)}
 	r.counts = newCounts(func(x Refusal) { r.progress.send(Update{Kind: UpdateRefusal, Refusal: x}) })
@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	return r.finish(ctx, err)
 }
 
-// open removes what killed controllers left, then makes the run record.
+// open cleans up after killed controllers, then creates the run record.
 func (r *run) open(ctx context.Context) (err error) {
 	left, err := Collect(ctx, r.o.State, r.o.Backend, CollectOptions{RunsOlderThan: RecordAge})
 	if err != nil && ctx.Err() == nil {
@@ -122,7 +122,7 @@ func (r *run) steps(ctx context.Context) error {
 // step runs one step and records it.
 func (r *run) step(ctx context.Context, s step) error {
 	err := r.journal.begin(s.name)
-	if err != nil && s.salvage { // these steps run although they cannot be recorded
+	if err != nil && s.salvage { // salvage steps run even if they cannot be recorded
 		r.progress.warn("%v", err)
 		err = nil
 	}
@@ -147,7 +147,7 @@ func (r *run) step(ctx context.Context, s step) error {
 	return nil
 }
 
-// dirs are the directories that a run writes.
+// dirs are the directories that a run writes to.
 func (r *run) dirs() []string {
 	dirs := []string{r.journal.dir.Path}
 	if r.results != nil {
@@ -159,12 +159,12 @@ func (r *run) dirs() []string {
 	return dirs
 }
 
-// fewBytes is less than a small file needs, in bytes.
+// fewBytes is the free space below which a disk counts as full, in bytes.
 const fewBytes = 64 << 10
 
-// checkFull adds to a failure that a disk is full. The error of git and others
-// does not always say so, and the supervisor kills an agent whose audit log
-// cannot be written.
+// checkFull adds the cause to a failure if a disk is full. The errors of git
+// and other programs do not always name it, and the supervisor kills an agent
+// if its audit log cannot be written.
 func checkFull(f *Failure, dirs []string) {
 	if f.Code != ExitAgentFailed && (f.Code != ExitSandbox || f.Hint != "") {
 		return
@@ -208,8 +208,8 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	return r.result, failed
 }
 
-// storeResult stores the result beside the record, and the agent's logs unless a
-// scan withholds them.
+// storeResult stores the result in the record's directory. It also stores the
+// agent's logs, unless a scan withholds them.
 func (r *run) storeResult() error {
 	err := r.journal.storeResult(r.result)
 	if r.results != nil && !r.blocked {

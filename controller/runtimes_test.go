@@ -9,7 +9,8 @@ import (
 	"agentsh/controller/runtime"
 )
 
-// What the harness says of each runtime is what its adapter takes.
+// The table of runtimes in package harness must agree with the traits of the
+// adapters.
 func TestTheHarnessKnowsTheOptionsOfEachRuntime(t *testing.T) {
 	if known := slices.Sorted(maps.Keys(harness.Runtimes)); !slices.Equal(known, runtime.Names()) {
 		t.Fatalf("the harness knows %v, there are %v", known, runtime.Names())

@@ -25,13 +25,13 @@ const (
 	sandboxScanTime = 10 * time.Minute
 	maxScanLine     = 16 << 10  // bytes of one finding
 	maxScanLines    = 20_000    // findings
-	maxScanErrors   = 4 << 10   // bytes of its standard error
+	maxScanErrors   = 4 << 10   // bytes of standard error
 	maxScanField    = 2 << 10   // bytes of one text of a finding
-	maxScanFiles    = 1_000_000 // files it may report as scanned
+	maxScanFiles    = 1_000_000 // maximum number of scanned files that it may report
 )
 
-// sandboxScan scans the assembled sandbox from inside: context files of the
-// repository, the agent's definition, skills and plugins, host files, added
+// sandboxScan scans the complete sandbox from inside: context files of the
+// repository, the agent's definition, skills and plugins, host files, and added
 // files.
 type sandboxScan struct {
 	security     harness.Security
@@ -39,7 +39,8 @@ type sandboxScan struct {
 	runtimeFiles []runtime.File // made by this run
 }
 
-// run scans the sandbox. A sandbox that cannot be scanned is an [ExitScan].
+// run scans the sandbox. If the sandbox cannot be scanned, the failure has the
+// code [ExitScan].
 func (s sandboxScan) run(ctx context.Context, box sandbox.Executor, runID string, p plan) ([]scan.Finding, error) {
 	found, err := s.command(ctx, box, runID, slices.Concat(s.skippedScanners(), s.paths(p)))
 	if err != nil {
@@ -74,9 +75,10 @@ func (s sandboxScan) command(ctx context.Context, box sandbox.Executor, runID st
 	return lines.found, nil
 }
 
-// skippedScanners are flags for the scanners that the harness switched off, and
-// for secrets: the scan before the run reported those of the repository, and the
-// harness delivers those of host files on purpose.
+// skippedScanners are flags that skip the scanners that the harness disables,
+// and the scanner for secrets. The scan before the run already reported the
+// secrets of the repository, and the harness delivers those of host files on
+// purpose.
 func (s sandboxScan) skippedScanners() []string {
 	hosts := s.security.HostScanners
 	out := []string{"--skip=secret_redactor"}
@@ -90,7 +92,7 @@ func (s sandboxScan) skippedScanners() []string {
 	return out
 }
 
-// paths are the scanned paths. They leave out settings that the controller made.
+// paths are the scanned paths, without settings of the controller.
 func (s sandboxScan) paths(p plan) []string {
 	out := []string{s.repoDir, layout.ConfigDir + "/..."}
 	if p.harness.AgentInput.V != "" {
@@ -104,9 +106,9 @@ func (s sandboxScan) paths(p plan) []string {
 	return out
 }
 
-// withoutRuntimeFiles drops the findings that this run's own files for the
-// runtime cause, each at its position. If such a file was changed, the findings
-// of the change stay.
+// withoutRuntimeFiles drops the findings in this run's own files for the
+// runtime, each at its position. Findings from a later change of such a file
+// stay.
 func (s sandboxScan) withoutRuntimeFiles(ctx context.Context, found []scan.Finding) ([]scan.Finding, error) {
 	hosts := s.security.HostScanners
 	injection := hosts.ContextInjection.Or(true)
@@ -116,7 +118,7 @@ func (s sandboxScan) withoutRuntimeFiles(ctx context.Context, found []scan.Findi
 		if f.Target != "" {
 			continue
 		}
-		name := strings.TrimPrefix(f.Dest, layout.ConfigDir+"/") // as the scan inside names it
+		name := strings.TrimPrefix(f.Dest, layout.ConfigDir+"/") // its name in the scan of the sandbox
 		kind, _ := scan.Classify(name)
 		made, err := scanner.Text(ctx, name, kind, bytes.NewReader(f.Data))
 		if err != nil {
@@ -130,7 +132,7 @@ func (s sandboxScan) withoutRuntimeFiles(ctx context.Context, found []scan.Findi
 	return slices.DeleteFunc(found, func(f scan.Finding) bool { return expected[f] }), nil
 }
 
-// unknown drops the findings that an earlier scan made.
+// unknown drops the findings that an earlier scan already reported.
 func (s sandboxScan) unknown(found, known []scan.Finding) []scan.Finding {
 	key := func(f scan.Finding) string {
 		return fmt.Sprintf("%s:%d:%d:%s:%s:%s", path.Base(f.File), f.Line, f.Column, f.Rule, f.Severity, f.Message)
@@ -157,16 +159,16 @@ func visible(f scan.Finding) scan.Finding {
 	return f
 }
 
-// scanLines reads the output of a scan, one finding a line. A process of the
-// sandbox may have written it, so every field is checked.
+// scanLines parses the output of a scan, one finding a line. It checks every
+// field, because a process of the sandbox may have written it.
 type scanLines struct {
-	buf   []byte // of an unfinished line
+	buf   []byte // an unfinished line
 	found []scan.Finding
 	done  bool
-	err   error // the first; nothing is read after it
+	err   error // the first error; later output is ignored
 }
 
-// Write never fails: the scan runs to its end.
+// Write never fails, so that the scan runs to its end.
 func (l *scanLines) Write(p []byte) (int, error) {
 	n := len(p)
 	for l.err == nil && len(p) > 0 {
@@ -216,7 +218,7 @@ func (l *scanLines) read(line []byte) error {
 	return nil
 }
 
-// head stores the first bytes of what is written to it.
+// head stores the first bytes of its input.
 type head struct {
 	b     []byte
 	limit int

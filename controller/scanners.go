@@ -18,10 +18,10 @@ import (
 	"agentsh/internal/rootfs"
 )
 
-// scanners are what the scanners of a run are made of.
+// scanners are the settings from which the scanners of a run are made.
 type scanners struct {
 	security harness.Security
-	secrets  []string // values that must not come out of the sandbox
+	secrets  []string // values that must not leave the sandbox
 	canary   string   // empty: none
 	model    modelCommand
 }
@@ -47,8 +47,8 @@ func (s scanners) scanner(m scan.Model) *scan.Scanner {
 	return scan.New(o)
 }
 
-// hostFileScanner makes the scanner of host files. It does not look for secrets:
-// the harness delivers those on purpose.
+// hostFileScanner makes the scanner of host files. It does not search for
+// secrets, because the harness delivers them on purpose.
 func (s scanners) hostFileScanner(m scan.Model) *scan.Scanner {
 	o := scan.All()
 	o.Secrets = false
@@ -56,11 +56,11 @@ func (s scanners) hostFileScanner(m scan.Model) *scan.Scanner {
 	return scan.New(o)
 }
 
-// secretName matches the variables whose values are secrets.
+// secretName matches the names of variables with secret values.
 var secretName = regexp.MustCompile(`(?i)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_KEY|ACCESS_KEY)`)
 
 // secrets are the credentials of providers, which never enter the sandbox, and
-// the values of env.sandbox whose names say that they are secrets.
+// the values of those variables in env.sandbox that are secrets by their name.
 func (p plan) secrets() []string {
 	var out []string
 	for _, c := range p.credentials {
@@ -74,7 +74,7 @@ func (p plan) secrets() []string {
 	return out
 }
 
-// scanContext scans what the agent will read: context files of the repository,
+// scanContext scans the input of the agent: context files of the repository,
 // the agent's definition, the skills, the host files.
 func scanContext(ctx context.Context, s scanners, p plan, c checkout, to *findings) error {
 	return s.withModel(ctx, func(m scan.Model) error {
@@ -88,7 +88,7 @@ func scanContext(ctx context.Context, s scanners, p plan, c checkout, to *findin
 	})
 }
 
-// scanRepo scans context files of the repository in its objects.
+// scanRepo scans the context files in the objects of the repository.
 func scanRepo(ctx context.Context, s *scan.Scanner, c checkout, to *findings) error {
 	var files []git.TreeEntry
 	var ids []string
@@ -122,7 +122,7 @@ func scanRepo(ctx context.Context, s *scan.Scanner, c checkout, to *findings) er
 	return nil
 }
 
-// scanHarness scans the operator's own files that reach the agent.
+// scanHarness scans the operator's files that are delivered to the agent.
 func scanHarness(ctx context.Context, s *scan.Scanner, p plan, to *findings) error {
 	h := p.harness
 	if err := scanFile(ctx, s, h.Path(h.Agent), scan.Instructions, to); err != nil {
@@ -180,7 +180,7 @@ func scanFile(ctx context.Context, s *scan.Scanner, name string, kind scan.Kind,
 	return reporting(s, to).text(ctx, shortName(name), kind, f)
 }
 
-// reportingScan is a scanner whose findings go to the run.
+// reportingScan is a scanner whose findings are added to those of the run.
 type reportingScan struct {
 	scanner *scan.Scanner
 	to      *findings
@@ -218,8 +218,8 @@ func scanResults(ctx context.Context, x reportingScan, dir string, c git.Clone, 
 	return nil
 }
 
-// withoutTranscriptCanary drops canaries in transcripts: the agent program may
-// write its instructions there.
+// withoutTranscriptCanary drops canaries in transcripts, because the agent
+// program may write its instructions there.
 func withoutTranscriptCanary(found []scan.Finding) []scan.Finding {
 	return slices.DeleteFunc(found, func(f scan.Finding) bool {
 		return f.Rule == scan.RuleCanary && strings.HasPrefix(f.File, transcriptsName+"/")

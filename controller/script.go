@@ -18,14 +18,14 @@ import (
 const scriptTimeout = 30 * time.Minute
 
 // scripts runs the operator's scripts in the target repository. Their output is
-// shown line by line; the last of it is in the result too.
+// shown line by line; its end is also in the result.
 type scripts struct {
 	dir      string
 	env      []string
 	progress progress
 }
 
-// run runs one script with further variables.
+// run runs one script with additional variables.
 func (s scripts) run(ctx context.Context, script string, more []string) (host.Result, error) {
 	stdout, stderr := s.lines("stdout"), s.lines("stderr")
 	res, err := host.Run(ctx, host.Command{
@@ -36,7 +36,7 @@ func (s scripts) run(ctx context.Context, script string, more []string) (host.Re
 	return res, err
 }
 
-// runOK is run where a status other than 0 is an error.
+// runOK is like run, but an exit status other than 0 is an error.
 func (s scripts) runOK(ctx context.Context, script string, more []string) error {
 	res, err := s.run(ctx, script, more)
 	if err == nil {
@@ -59,8 +59,8 @@ func (p plan) runnerVars() []string {
 	return out
 }
 
-// runVars describe the run to a script, also under the names that scripts of
-// older runners read.
+// runVars describe the run to a script. Some are also set under the names that
+// scripts of older runners read.
 func runVars(runID, outputDir, repo, trace string) []string {
 	var out []string
 	for _, v := range [][2]string{{"RUN_ID", runID}, {"OUTPUT_DIR", outputDir}} {
@@ -91,7 +91,7 @@ func mergeEnv(envs ...[]string) []string {
 	return out
 }
 
-// lookupIn looks names up in an environment.
+// lookupIn returns a function that looks up names in an environment.
 func lookupIn(env []string) harness.Lookup {
 	vars := map[string]string{}
 	for _, v := range env {
@@ -105,7 +105,8 @@ func lookupIn(env []string) harness.Lookup {
 	}
 }
 
-// See the Trace Context recommendation of the W3C, section 3.2.
+// traceRE matches a traceparent. See the Trace Context recommendation of the
+// W3C, section 3.2.
 var traceRE = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // traceparent is the trace of the caller, or a new one.

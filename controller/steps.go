@@ -18,12 +18,12 @@ import (
 type step struct {
 	name    string
 	do      func(*run, context.Context) error
-	salvage bool            // runs also after a failure, if an agent ran: its work is taken out
-	when    func(*run) bool // nil: always
+	salvage bool            // also runs after a failure if an agent ran, to extract its work
+	when    func(*run) bool // reports whether the step runs; nil: always
 }
 
-// steps are the parts of a run in their order. Up to preflight they write
-// nothing but the run record.
+// steps are the steps of a run in their order. The steps up to preflight write
+// only the run record.
 var steps = []step{
 	{name: "load", do: (*run).load},
 	{name: "expand", do: (*run).expand},
@@ -41,15 +41,15 @@ var steps = []step{
 	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.plan.harness.PostScript.V != "" }},
 }
 
-// keepStep runs between the failure of an agent and the salvage of its work, if
-// the operator asked to keep the sandbox.
+// keepStep runs after the failure of an agent and before its work is extracted,
+// if the operator set --keep-sandbox.
 var keepStep = step{name: "keep_sandbox", do: (*run).keepSandbox, salvage: true}
 
 // deleteStep is the last step, also after a failure.
 var deleteStep = step{name: record.StepDelete, do: (*run).deleteSandbox, salvage: true}
 
-// StepNames are the names of the steps in their order, as progress, record and
-// errors use them. A run leaves out what its harness does not ask for.
+// StepNames are the names of the steps in their order, as in progress, records
+// and errors. A run skips the steps that its harness does not need.
 func StepNames() []string {
 	names := make([]string, 0, len(steps)+1)
 	for _, s := range steps {
@@ -75,7 +75,8 @@ func (r *run) scripts() scripts {
 	}
 }
 
-// load reads the harness with its layers and rejects what no step supports.
+// load reads the harness with its layers and rejects settings that no step
+// reads.
 func (r *run) load(context.Context) error {
 	h, err := loadHarness(r.o.Harness, r.o.Load, r.progress)
 	if err != nil {
@@ -141,7 +142,7 @@ func (r *run) preflight(ctx context.Context) error {
 	return r.cloneRepo(ctx)
 }
 
-// openRepo finds the commit the agent starts from.
+// openRepo finds the commit that the agent starts from.
 func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
 	if r.checkout, err = openRepo(ctx, tool, r.o.Repo); err != nil {
 		return err
@@ -151,7 +152,7 @@ func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
 	return nil
 }
 
-// cloneRepo makes the repository that goes into the sandbox.
+// cloneRepo makes the clone of the repository for the sandbox.
 func (r *run) cloneRepo(ctx context.Context) (err error) {
 	var dirty []string
 	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), "repo"), r.plan.harness.AgentName())
@@ -166,7 +167,7 @@ func (r *run) cloneRepo(ctx context.Context) (err error) {
 	return nil
 }
 
-// scanContext scans what the agent will read, before anything is created.
+// scanContext scans the input of the agent, before anything is created.
 func (r *run) scanContext(ctx context.Context) error {
 	if err := scanContext(ctx, r.scanners(), r.plan, r.checkout, r.findings); err != nil {
 		return err
@@ -174,8 +175,8 @@ func (r *run) scanContext(ctx context.Context) error {
 	return r.findings.check(0, failOpenHint)
 }
 
-// preScript runs the operator's script before the sandbox exists. The script may
-// change the repository, so the commit is read again.
+// preScript runs the operator's script before the sandbox exists. The script
+// may change the repository, so the commit is read again.
 func (r *run) preScript(ctx context.Context) error {
 	script := r.plan.harness.PreScript
 	if err := r.scripts().runOK(ctx, r.plan.harness.Path(script), nil); err != nil {
@@ -223,7 +224,7 @@ func (r *run) createSandbox(ctx context.Context) error {
 	return r.journal.write()
 }
 
-// defaultReady is how long a supervisor may take to answer.
+// defaultReady is the time limit for the first answer of a supervisor.
 const defaultReady = 60 * time.Second
 
 // waitReady waits for the supervisor and starts to follow its events.
@@ -244,7 +245,7 @@ func (r *run) waitReady(ctx context.Context) error {
 	return nil
 }
 
-// bootstrap sends everything the agent needs into the sandbox.
+// bootstrap sends all files of the agent into the sandbox.
 func (r *run) bootstrap(ctx context.Context) error {
 	p, err := planSandbox(ctx, r.plan, r.program, r.checkout, r.progress)
 	if err != nil {
@@ -254,7 +255,7 @@ func (r *run) bootstrap(ctx context.Context) error {
 	return bootstrap.Apply(ctx, r.box.sandbox, p)
 }
 
-// scanSandbox scans what was assembled, where the agent will read it.
+// scanSandbox scans the complete sandbox at the paths that the agent reads.
 func (r *run) scanSandbox(ctx context.Context) error {
 	before := r.findings.critical
 	scan := sandboxScan{security: r.plan.harness.Security, repoDir: r.checkout.dir, runtimeFiles: r.program.files}
@@ -266,8 +267,8 @@ func (r *run) scanSandbox(ctx context.Context) error {
 	return r.findings.check(before, failOpenHint)
 }
 
-// iterations runs the agent until its output is valid. Its work is taken out
-// after each iteration, also when the agent failed or was stopped.
+// iterations runs the agent until its output is valid. Its work is extracted
+// after each iteration, also if the agent failed or was stopped.
 func (r *run) iterations(ctx context.Context) error {
 	if err := r.results.create(); err != nil {
 		return fmt.Errorf("make results: %w", err)
@@ -289,7 +290,7 @@ func (r *run) iterations(ctx context.Context) error {
 	return err
 }
 
-// scanOutput scans the agent's work before anybody sees it: the changed files,
+// scanOutput scans the agent's work before it is published: the changed files,
 // its output and log, and every change of its commits. A critical finding
 // withholds the results.
 func (r *run) scanOutput(ctx context.Context) error {
@@ -308,7 +309,7 @@ func (r *run) scanOutput(ctx context.Context) error {
 	return nil
 }
 
-// keepSandbox keeps the sandbox of a failed agent for operators.
+// keepSandbox retains the sandbox of a failed agent for operators.
 func (r *run) keepSandbox(ctx context.Context) error {
 	if ctx.Err() != nil || r.box.attached == nil {
 		return nil
@@ -318,7 +319,7 @@ func (r *run) keepSandbox(ctx context.Context) error {
 	if err := r.journal.write(); err != nil {
 		return err
 	}
-	r.control.keeping.Store(true)
+	r.control.retained.Store(true)
 	id := r.box.sandbox.ID()
 	r.progress.warn("the sandbox is kept until %s: 'agentctl sandbox shell %s' opens a shell in it, "+
 		"'agentctl sandbox delete %s' or Ctrl-C ends it", until.Local().Format(time.DateTime), id, id)
@@ -327,8 +328,8 @@ func (r *run) keepSandbox(ctx context.Context) error {
 	return nil
 }
 
-// deliver stops the sandbox, puts the agent's commits on branches of the
-// repository and publishes the results.
+// deliver stops the sandbox, creates branches of the repository with the
+// agent's commits, and publishes the results.
 func (r *run) deliver(ctx context.Context) error {
 	ctx, cancel := r.control.salvage(ctx, "taking the results out")
 	defer cancel()
@@ -363,9 +364,9 @@ func (r *run) deliver(ctx context.Context) error {
 	return r.publish()
 }
 
-// publish publishes the results with a result.json that says how the run ends if
-// nothing fails from here on. post_script reads it, and a killed controller
-// leaves it.
+// publish publishes the results with a result.json. It describes the end of the
+// run as if no later step fails. post_script reads it, and it remains if the
+// controller is killed.
 func (r *run) publish() error {
 	before := r.result.Out
 	r.result.Out, r.result.Audit = r.results.out, filepath.Join(r.results.out, auditName)
@@ -394,7 +395,8 @@ func (r *run) postScript(ctx context.Context) error {
 	return nil
 }
 
-// deleteSandbox removes the sandbox. Its audit log stays with the record.
+// deleteSandbox removes the sandbox. Its audit log stays in the record's
+// directory.
 func (r *run) deleteSandbox(ctx context.Context) error {
 	err := r.box.stop(ctx)
 	r.startDelete(ctx)

@@ -14,10 +14,10 @@ import (
 	"agentsh/controller/record"
 )
 
-// BenchmarkRun is a whole run around an agent that changes ten files, in
-// repositories of several sizes. What is reported beside the time of the run, in
-// milliseconds: what is not the agent's own, each step, taking the work out, and
-// the processor's time of everything the run started on the host.
+// BenchmarkRun is a whole run with an agent that changes ten files, in
+// repositories of several sizes. It reports further times in milliseconds: the
+// time of the run without the agent, each step, the extraction of the work, and
+// the processor time of all processes of the run on the host.
 func BenchmarkRun(b *testing.B) {
 	for _, files := range []int{1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("%dfiles", files), func(b *testing.B) { benchRun(b, files) })

@@ -19,9 +19,9 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// Runs on one repository whose agents are all at work at one time, with gc and
-// another run's collector between them.
-func TestRunsOnOneRepositoryDoNotMeet(t *testing.T) {
+// The agents of all runs work at the same time. Meanwhile gc and the cleanup at
+// the start of another run are executed.
+func TestConcurrentRunsOnOneRepositoryAreSeparate(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n, " runs"), func(t *testing.T) {
 			p := newFixture(
@@ -61,8 +61,8 @@ func TestRunsOnOneRepositoryDoNotMeet(t *testing.T) {
 	}
 }
 
-// wakeAgents ends what the agents sleep by: one program that says so first, and
-// so is there.
+// wakeAgents kills the perl process for which each agent waits. The process
+// prints a line before it sleeps, so it is running by then.
 func (p *fixture) wakeAgents() {
 	for _, supervisor := range p.supervisors() {
 		for _, pid := range descendants(supervisor) {
@@ -73,7 +73,8 @@ func (p *fixture) wakeAgents() {
 	}
 }
 
-// checkApart fails the test where a run has not its own results and branches.
+// checkApart fails the test if a run has other than its own results and
+// branches.
 func (p *fixture) checkApart(results []controller.Result) {
 	p.t.Helper()
 	for i, r := range results {
@@ -94,8 +95,8 @@ func (p *fixture) checkApart(results []controller.Result) {
 	}
 }
 
-// The same within one process, for the race detector: two runs and a collector.
-func TestRunsInOneProcessDoNotMeet(t *testing.T) {
+// Two runs and a cleanup in one process, for the race detector.
+func TestConcurrentRunsInOneProcessAreSeparate(t *testing.T) {
 	p := newFixture(
 		t,
 		`echo "$AGENTSH_RUN_ID" > a.txt; git commit -q -a -m "$AGENTSH_RUN_ID"; echo "$AGENTSH_RUN_ID" > "$AGENTSH_OUTPUT_DIR/id"`,

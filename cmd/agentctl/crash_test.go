@@ -25,13 +25,13 @@ import (
 	"agentsh/internal/wire"
 )
 
-// crashFixture is a place whose run has every step, on a file system of its own,
-// with the results of an earlier run where those of the next go.
+// crashFixture is a fixture on a file system of its own. Its run has every
+// step, and its results directory has the results of an earlier run.
 type crashFixture struct {
 	*fixture
 	opens *opens
-	refs  string // of the target before
-	value secret // the credential of its provider, which no other test has
+	refs  string // of the target before the run
+	value secret // the credential of its provider, unique to this test
 }
 
 func newCrashFixture(t *testing.T, size string) *crashFixture {
@@ -65,8 +65,8 @@ func (p *crashFixture) start() (*exec.Cmd, *bytes.Buffer) {
 	return cmd, &said
 }
 
-// rehearse makes one whole run and returns its steps with the number of files
-// opened in each.
+// rehearse makes one complete run. It returns the steps, and the number of
+// files opened in each.
 func rehearse(t *testing.T) (steps []string, counts map[string]int) {
 	t.Helper()
 	p := newCrashFixture(t, "1g")
@@ -93,7 +93,7 @@ func rehearse(t *testing.T) (steps []string, counts map[string]int) {
 	return steps, counts
 }
 
-// at calls do once when a run opens file number k in a step, or is past it.
+// at calls do once when a run opens file number k in a step, or a later one.
 func (p *crashFixture) at(steps []string, step string, k int, do func()) {
 	var once sync.Once
 	want := slices.Index(steps, step)
@@ -105,8 +105,9 @@ func (p *crashFixture) at(steps []string, step string, k int, do func()) {
 	})
 }
 
-// moments is how often the controller is killed in each step: at the first open
-// of a file, at the last one, which is the record of the next step, and between.
+// moments is the number of times that the controller is killed in each step: at
+// the first open of a file, at the last one, which is the record of the next
+// step, and between them.
 var moments = flag.Int("moments", 3, "how often a run is killed in each step")
 
 func TestAControllerKilledAtAnyMomentLeavesNothing(t *testing.T) {
@@ -161,14 +162,14 @@ func TestAFullDiskAtAnyStepIsOneClearLine(t *testing.T) {
 				if !p.isPartial() {
 					p.checkResults()
 				}
-				p.checkUnfinished("tmp_pack_") // of a git without room; git gc removes it
+				p.checkUnfinished("tmp_pack_") // left by git on a full disk; git gc removes it
 			})
 		}
 	}
 }
 
-// isPartial reports results that say of themselves that they are not all, and
-// fails the test when they hold changed files without their manifest.
+// isPartial reports results that are marked as partial. It fails the test if
+// they contain changed files without their manifest.
 func (p *crashFixture) isPartial() bool {
 	p.t.Helper()
 	var r controller.Result
@@ -184,7 +185,7 @@ func (p *crashFixture) isPartial() bool {
 	return r.Partial
 }
 
-// fill takes what room the place has left.
+// fill fills the file system of the fixture.
 func (p *crashFixture) fill() {
 	f, err := os.Create(p.path("filler"))
 	if err != nil {
@@ -201,10 +202,10 @@ func (p *crashFixture) fill() {
 	}
 }
 
-// checkFull looks at what a run said on a full disk.
+// checkFull checks the output of a run on a full disk.
 func (p *crashFixture) checkFull(code int, said string) {
 	p.t.Helper()
-	if code == controller.ExitDone { // the results were out, and the sandbox's end made room
+	if code == controller.ExitDone { // the results were extracted, and the end of the sandbox freed space
 		if _, err := os.Lstat(p.path("out/old")); err == nil {
 			p.t.Error("it succeeded without results")
 		}
@@ -217,7 +218,7 @@ func (p *crashFixture) checkFull(code int, said string) {
 	}
 }
 
-// collect has the next command clean up: another run, or gc.
+// collect runs the command that cleans up: another run, or gc.
 func (p *crashFixture) collect(byRun bool) {
 	p.t.Helper()
 	if byRun {
@@ -234,8 +235,8 @@ func (p *crashFixture) collect(byRun bool) {
 	}
 }
 
-// checkTarget fails the test when the target is damaged, or has a branch that
-// is not whole.
+// checkTarget fails the test if the target is damaged or has an incomplete
+// branch.
 func (p *crashFixture) checkTarget() {
 	p.t.Helper()
 	if out := p.git("fsck", "--full", "--strict", "--no-dangling"); out != "" {
@@ -256,7 +257,7 @@ func (p *crashFixture) checkTarget() {
 	}
 }
 
-// checkUnfinished fails the test for every file that was being written when the
+// checkUnfinished fails the test for every file that was incomplete when the
 // controller was killed.
 func (p *crashFixture) checkUnfinished(but ...string) {
 	p.t.Helper()
@@ -279,8 +280,8 @@ func (p *crashFixture) checkUnfinished(but ...string) {
 	}
 }
 
-// checkResults fails the test when there is anything but the earlier results or
-// whole new ones.
+// checkResults fails the test unless the results are the earlier ones or
+// complete new ones.
 func (p *crashFixture) checkResults() {
 	p.t.Helper()
 	if _, err := os.Lstat(p.path("out/old")); err == nil {
@@ -313,7 +314,7 @@ func (p *crashFixture) checkResults() {
 	}
 }
 
-// checkNoValue fails the test when the credential is in a file of the place or
+// checkNoValue fails the test if the credential is in a file of the fixture, or
 // in the environment or arguments of any process.
 func (p *crashFixture) checkNoValue() {
 	p.t.Helper()

@@ -27,13 +27,13 @@ import (
 	"agentsh/controller"
 )
 
-// standIn is a provider's server: it knows the real value only.
+// standIn simulates a provider's server. It accepts only the real value.
 type standIn struct {
 	mu   sync.Mutex
-	seen []string // what stood in Authorization
+	seen []string // received Authorization headers
 	port string
 	ca   []byte
-	dns  string // address of a name server that knows it as api.provider.test
+	dns  string // address of a name server that resolves api.provider.test to it
 }
 
 const realValue = "real-value-of-the-token-8841"
@@ -65,7 +65,8 @@ func newStandIn(t *testing.T) *standIn {
 	return s
 }
 
-// ServeHTTP lets in who has the real value, and says it back.
+// ServeHTTP accepts requests with the real value, and returns the value in the
+// response.
 func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +74,7 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "you are %s\n", r.Header.Get("Authorization"))
 }
 
-// serveNames answers every question about an address with 127.0.0.1.
+// serveNames answers every address query with 127.0.0.1.
 func (s *standIn) serveNames(t *testing.T) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -130,7 +131,7 @@ git -c user.name=a -c user.email=a@example.com commit -q -m answers`, "")
 	}
 	commit := p.git("rev-list", "--all", "--max-count=1")
 	for name, want := range map[string]string{
-		"answer.txt":    "you are Bearer ****", // scrubbed on the way back
+		"answer.txt":    "you are Bearer ****", // removed from the response
 		"misplaced.txt": "the header X-Other",
 		"variables.txt": "TOKEN=agentsh-placeholder-",
 	} {
@@ -141,8 +142,8 @@ git -c user.name=a -c user.email=a@example.com commit -q -m answers`, "")
 	p.withoutValue(out)
 }
 
-// withoutValue fails the test where the real value stands in what was printed or
-// kept.
+// withoutValue fails the test if the real value is in the output or in a stored
+// file.
 func (p *fixture) withoutValue(out []byte) {
 	p.t.Helper()
 	if bytes.Contains(out, []byte(realValue)) {

@@ -9,20 +9,19 @@ import (
 	"agentsh/controller/scan"
 )
 
-// program is an agent program in the place of Claude Code: it says that it is
-// done, after what the script does.
+// program simulates Claude Code: it executes the script, then reports success.
 func program(script string) string {
 	return script + "\n" + `echo '{"type":"result","subtype":"success","is_error":false,"result":"ok","num_turns":1}'`
 }
 
-// withClaude makes the place's agent the program of the runtime claude.
+// withClaude makes the fixture's agent the program of the runtime claude.
 func (p *fixture) withClaude() {
 	p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), "runtime: command", "runtime: claude", 1), 0o644)
 	p.write("policy.yaml", strings.Replace(p.read("policy.yaml"), "'GO*'", "'CLAUDE_*', DISABLE_AUTOUPDATER, IS_SANDBOX, 'GO*'", 1), 0o644)
 }
 
-// hooked runs the hooks as the agent program would: what the settings name is
-// given to sh, the call on standard input.
+// hooked runs the hooks as the agent program would: it executes the commands of
+// the settings with sh, with the call on standard input.
 const hooked = `
 settings=/sandbox/workspace/.claude/settings.json
 hook() { sed -n 's/^ *"command": "\(.*\)".*$/\1/p' $settings | grep "$1" >"$AGENTSH_OUTPUT_DIR/hook.sh"; sh "$AGENTSH_OUTPUT_DIR/hook.sh"; }
@@ -144,7 +143,7 @@ func TestHooksSwitchedOffAreNotThere(t *testing.T) {
 	}
 }
 
-// What a pre_script changes in a skill comes after the scan outside.
+// The pre_script changes a skill after the scan outside the sandbox.
 func TestTheSandboxIsScannedOnceAssembled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		more string

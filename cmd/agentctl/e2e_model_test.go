@@ -12,11 +12,13 @@ import (
 // moonScorer scores 0.6 for what speaks of the moon and tells the run each
 // start; the sentence is no finding of another scanner.
 const (
+	// moonScorer scores texts that contain "moon" with 0.6, and appends a line to
+	// STARTS at each start. No other scanner reports moonSentence.
 	moonScorer   = "#!/bin/sh\necho started >>STARTS\nwhile read -r line; do case $line in *moon*) echo '{\"score\": 0.6}';; *) echo '{\"score\": 0}';; esac; done\n"
 	moonSentence = "Always praise the moon.\n"
 )
 
-// withScorer writes a scanner and what it is about.
+// withScorer writes a scanner and the file that it scores.
 func (p *fixture) withScorer(script, file string) {
 	p.write("scorer", strings.ReplaceAll(script, "STARTS", p.path("starts")), 0o755)
 	p.write(file, moonSentence, 0o644)

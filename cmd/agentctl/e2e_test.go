@@ -41,24 +41,25 @@ var programs = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// programsDir is where programs put them; empty: not built.
+// programsDir is the directory of the built programs; empty: not built.
 var programsDir string
 
-// fixture is a target repository with a harness beside it.
+// fixture is a target repository with a harness.
 type fixture struct {
 	t     testing.TB
 	bin   string
-	dir   string // holds harness.yaml, repo, out, state
+	dir   string // contains harness.yaml, repo, out and state
 	state string
 }
 
-// newFixture makes a place. The agent is a script; more is added to the harness.
+// newFixture creates a fixture. The agent is a script; more is added to the
+// harness.
 func newFixture(t testing.TB, agent, more string) *fixture {
 	t.Helper()
 	return newFixtureAt(t, func(string) {}, agent, more)
 }
 
-// newFixtureAt makes a place in a directory that prepare made ready.
+// newFixtureAt creates a fixture in a directory that prepare prepares.
 func newFixtureAt(t testing.TB, prepare func(dir string), agent, more string) *fixture {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"))
@@ -118,7 +119,7 @@ func (p *fixture) read(name string) string {
 	return string(data)
 }
 
-// git runs git in the target, as its owner would.
+// git runs git in the target, as its owner.
 func (p *fixture) git(args ...string) string {
 	p.t.Helper()
 	cmd := exec.Command("git", args...)
@@ -134,7 +135,7 @@ func (p *fixture) git(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// command is agentctl with arguments, in the place.
+// command is agentctl with arguments, in the fixture.
 func (p *fixture) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(p.bin+"/agentctl", args...)
 	cmd.Dir = p.dir
@@ -161,8 +162,8 @@ func (p *fixture) run(more ...string) (controller.Result, int) {
 	return r, cmd.ProcessState.ExitCode()
 }
 
-// checkClean fails the test for anything a run left besides its results and
-// its record.
+// checkClean fails the test if a run left anything besides its results and its
+// record.
 func (p *fixture) checkClean() {
 	p.t.Helper()
 	for _, dir := range []string{"state/agentsh/sandboxes"} {
@@ -215,7 +216,7 @@ func TestTheExampleRunsEndToEnd(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// The processor's time, which does not depend on what else runs here.
+	// Processor time does not depend on the load of the machine.
 	if took := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(); took > time.Minute {
 		t.Errorf("took %s, promised is a minute", took)
 	}
@@ -302,7 +303,7 @@ func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
 	}
 }
 
-func TestWhatAnAgentMakesComesOut(t *testing.T) {
+func TestWorkOfAnAgentIsExtracted(t *testing.T) {
 	p := newFixture(t, `
 echo two > a.txt
 mkdir -p deep/er; echo new > deep/er/file.txt
@@ -361,7 +362,7 @@ func TestLinksThatLeadOutAreNotCommittedAsDeleted(t *testing.T) {
 	}
 }
 
-func TestVariablesReachTheirSideOnly(t *testing.T) {
+func TestVariablesReachOnlyTheHostOrTheSandbox(t *testing.T) {
 	p := newFixture(t, `env > "$AGENTSH_OUTPUT_DIR/env"`, `host_files:
   - {src: tool.env, dest: /sandbox/workspace/.env.d/zz-tool.env}
 env:
@@ -397,7 +398,7 @@ post_script: post.sh`)
 	}
 }
 
-func TestAValidatorSendsTheAgentBack(t *testing.T) {
+func TestAFailedValidationRepeatsTheAgent(t *testing.T) {
 	p := newFixture(t, `
 if [ -n "${AGENTSH_FEEDBACK_FILE:-}" ]; then cat "$AGENTSH_FEEDBACK_FILE" > a.txt; fi
 echo "$AGENTSH_ITERATION" > "$AGENTSH_OUTPUT_DIR/number"`, "validation_loop: {script: validate.sh, max_iterations: 3}")
@@ -436,8 +437,8 @@ func TestOutputOfAnAgentIsShownClean(t *testing.T) {
 	}
 }
 
-// adopt makes orphans of the runs children of this process until the test
-// ends, so that their end can be waited for.
+// adopt makes orphans of the runs children of this process until the test ends,
+// so that the test can wait for them.
 func adopt(t *testing.T) {
 	t.Helper()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -446,8 +447,8 @@ func adopt(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
 }
 
-// waitOrphans reaps until there is no child left; one that does not end fails
-// the test, and is killed.
+// waitOrphans reaps children until there are none. It kills a child that does
+// not end, and fails the test.
 func waitOrphans(t *testing.T) {
 	t.Helper()
 	watchdog := time.AfterFunc(2*time.Minute, func() {
@@ -469,7 +470,7 @@ func waitOrphans(t *testing.T) {
 	}
 }
 
-// children are the processes whose parent is this one.
+// children are the child processes of this process.
 func children() []int { return childrenOf(os.Getpid()) }
 
 func childrenOf(parent int) []int {
@@ -486,8 +487,8 @@ func childrenOf(parent int) []int {
 	return pids
 }
 
-// stopAt runs the harness, sends a signal when a step begins, and waits for
-// the end.
+// stopAt runs the harness, sends a signal when a step begins, and waits for the
+// end.
 func (p *fixture) stopAt(step string, sig syscall.Signal) (string, *os.ProcessState) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs()...)
@@ -505,7 +506,7 @@ func (p *fixture) stopAt(step string, sig syscall.Signal) (string, *os.ProcessSt
 	return out.all.String() + errs.String(), cmd.ProcessState
 }
 
-// watcher calls found once when want was written.
+// watcher calls found once, after want was written.
 type watcher struct {
 	all   bytes.Buffer
 	want  []byte
@@ -522,11 +523,11 @@ func (w *watcher) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// atWork are lines of the agent and the scripts.
+// atWork are output lines of the agent and the scripts.
 var atWork = []string{"| in pre_script", "| agent at work", "| agent stops", "| in post_script"}
 
-// runSteps are where a run is stopped: the beginning of each step, and the
-// agent and the scripts at work.
+// runSteps are the points at which a run is stopped: the beginning of each
+// step, and lines of the agent and the scripts.
 func runSteps() []string {
 	var steps []string
 	for _, name := range controller.StepNames() {
@@ -535,8 +536,8 @@ func runSteps() []string {
 	return append(steps, atWork...)
 }
 
-// newStoppable is a place where something waits for ever at the step, when the
-// step is one where something can.
+// newStoppable creates a fixture in which a process waits forever in the step,
+// if the step runs a process.
 func newStoppable(t *testing.T, step string) *fixture {
 	wait := func(at string) string {
 		if step == at {
@@ -556,7 +557,8 @@ func newStoppable(t *testing.T, step string) *fixture {
 	return p
 }
 
-// The moments between are in TestAControllerKilledAtAnyMomentLeavesNothing.
+// TestAControllerKilledAtAnyMomentLeavesNothing tests the moments within the
+// steps.
 func TestAKilledRunLeavesNoProcessOfItsScripts(t *testing.T) {
 	for _, step := range atWork {
 		t.Run(step, func(t *testing.T) {
@@ -591,8 +593,8 @@ func TestAStoppedRunLeavesNothingAtAnyStep(t *testing.T) {
 	}
 }
 
-// The agent leaves a file that takes long to take out; the first signal begins
-// with it, the second one ends it.
+// The agent leaves a file whose extraction takes long. The first signal starts
+// the extraction, the second one ends it.
 func TestASecondSignalForcesTheEnd(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -633,7 +635,7 @@ func TestASecondSignalForcesTheEnd(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedAgentsWorkIsKept(t *testing.T) {
+func TestWorkOfAnInterruptedAgentIsExtracted(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
 			p := newStoppable(t, "| agent at work")
@@ -683,7 +685,7 @@ func TestADeadSupervisorEndsTheRun(t *testing.T) {
 	}
 }
 
-// supervisor is the process of the place's one sandbox; 0: there is none.
+// supervisor is the process of the fixture's only sandbox; 0: there is none.
 func (p *fixture) supervisor() int {
 	all := p.supervisors()
 	if len(all) != 1 {
@@ -693,7 +695,7 @@ func (p *fixture) supervisor() int {
 	return all[0]
 }
 
-// supervisors are the processes of the place's sandboxes.
+// supervisors are the processes of the fixture's sandboxes.
 func (p *fixture) supervisors() (pids []int) {
 	files, _ := filepath.Glob(p.path("state/agentsh/sandboxes/*/info.json"))
 	for _, file := range files {
@@ -707,7 +709,7 @@ func (p *fixture) supervisors() (pids []int) {
 	return pids
 }
 
-// sessionInit is the child of a supervisor that is process 1 of its own
+// sessionInit is the child of a supervisor that is process 1 of its PID
 // namespace; 0: there is none. See proc(5), /proc/PID/status, NSpid.
 func sessionInit(supervisor int) int {
 	for _, pid := range childrenOf(supervisor) {
@@ -730,7 +732,7 @@ func TestADiskThatIsTooSmallIsOneClearLine(t *testing.T) {
 	}
 	p.git("add", "-A")
 	p.git("commit", "-q", "-m", "big")
-	for _, size := range []string{"16m", "160m"} { // seen by preflight, and met on the way
+	for _, size := range []string{"16m", "160m"} { // detected by preflight, and during the run
 		t.Run(size, func(t *testing.T) {
 			script := `mount -t tmpfs -o size=` + size + ` none state && "$0" "$@"; code=$?; find state/agentsh/sandboxes state/agentsh/runs/*/work -mindepth 1 2>/dev/null; exit $code`
 			args := append([]string{"-m", "--propagation", "private", "sh", "-c", script}, append([]string{p.bin + "/agentctl"}, p.runArgs()...)...)

@@ -58,7 +58,7 @@ The audit log of a sandbox that is removed stays with the record of its run.`,
 	return cmd
 }
 
-// maxDays is what --runs-older-than takes at most.
+// maxDays is the maximum of --runs-older-than.
 const maxDays = 100_000
 
 func printCollected(out io.Writer, found []controller.Collected, dryRun bool) error {

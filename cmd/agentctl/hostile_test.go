@@ -13,9 +13,9 @@ import (
 	"agentsh/controller/record"
 )
 
-// What an agent program writes down about itself is taken out for people: none
-// of it may lead out of its directory, act in a terminal or a CI system, or be
-// git's own.
+// The agent program's own logs are extracted for people to read. They must not
+// refer to files outside their directory, control a terminal or a CI system, or
+// be files of git.
 func TestRecordsWrittenByAProgramAreDataOnly(t *testing.T) {
 	p := newFixture(t, `
 projects="$CLAUDE_CONFIG_DIR/projects/x"
@@ -68,7 +68,8 @@ printf '::warning::plain\n\033[2J\n{"type":"no such\n'
 	}
 }
 
-// asClaude has the place's agent be what Claude Code would be.
+// asClaude makes the fixture's agent the program that is started as Claude
+// Code.
 func (p *fixture) asClaude() {
 	p.t.Helper()
 	p.write("harness.yaml", strings.Replace(p.read("harness.yaml"), "runtime: command", "runtime: claude", 1), 0o644)
@@ -84,8 +85,8 @@ func (p *fixture) asClaude() {
 	)
 }
 
-// checkData fails the test when a file holds what acts on who shows it, or is
-// JSON lines and one of them is none.
+// checkData fails the test if a file contains text that controls a terminal or
+// a CI system, or invalid JSON lines.
 func (p *fixture) checkData(name string) {
 	p.t.Helper()
 	text := p.read(name)
@@ -102,8 +103,8 @@ func (p *fixture) checkData(name string) {
 	}
 }
 
-// checkText fails the test for control characters and for lines that a CI system
-// takes for commands.
+// checkText fails the test for control characters, and for lines that a CI
+// system executes as commands.
 func checkText(t testing.TB, name, text string) {
 	t.Helper()
 	if i := strings.IndexFunc(text, func(r rune) bool {
@@ -118,8 +119,8 @@ func checkText(t testing.TB, name, text string) {
 	}
 }
 
-// The settings by which the hooks of an agent are started are not the agent's to
-// write, by whatever name.
+// The agent cannot write the settings that start its hooks, by any of their
+// names.
 func TestAnAgentCannotChangeItsHooks(t *testing.T) {
 	p := newFixture(t, `
 for file in $(find /sandbox -name 'settings*.json'); do
@@ -143,9 +144,9 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"ends"}'`, 
 	}
 }
 
-// One commit that git's checks refuse costs neither the sound ones before it nor
-// the reason.
-func TestASoundCommitIsTakenBesideOneThatIsNot(t *testing.T) {
+// If git's checks refuse one commit, the valid commits before it are extracted,
+// and the reason is reported.
+func TestValidCommitsAreExtractedBesideARefusedOne(t *testing.T) {
 	p := newFixture(t, `
 cd /sandbox/workspace/repo
 echo two > a.txt; git -c user.name=a -c user.email=a@b commit -qam sound
@@ -165,8 +166,8 @@ git update-ref refs/heads/main $(git -c user.name=a -c user.email=a@b commit-tre
 	p.git("bundle", "verify", "-q", r.Bundle)
 }
 
-// A repository that an agent leaves in the work, the output or the transcripts
-// runs nothing on the host, and the result tells of it.
+// A repository in the work, the output or the transcripts runs nothing on the
+// host, and the result reports it.
 func TestARepositoryThatAnAgentLeavesIsInert(t *testing.T) {
 	p := newFixture(t, `
 evil() {
@@ -179,7 +180,7 @@ evil sub/evil; evil /sandbox/workspace/output/evil
 git add -f . && git -c user.name=a -c user.email=a@b commit -qm evil
 exit 0
 `, "")
-	// The file server would refuse it at once.
+	// With git_guard, the file server would refuse it at once.
 	p.write("policy.yaml", strings.Replace(p.read("policy.yaml"), "git_guard: true", "git_guard: false", 1), 0o644)
 	r, code := p.run()
 	if code != 0 || !r.Partial || len(r.Commits) != 0 {

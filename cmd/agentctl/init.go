@@ -42,7 +42,7 @@ then nothing is written at all.`,
 	}
 }
 
-// writeExample writes the example below dir and returns the names written.
+// writeExample writes the example below dir and returns the names of the files.
 func writeExample(dir string) (names []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("write the example: %w", err)

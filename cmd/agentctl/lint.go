@@ -16,7 +16,7 @@ import (
 	"agentsh/controller/provider"
 )
 
-// loadFlags are the flags of every command that loads a harness.
+// loadFlags are the common flags of the commands that load a harness.
 type loadFlags struct {
 	forge  string
 	forges []string
@@ -32,7 +32,7 @@ func (f *loadFlags) add(cmd *cobra.Command) {
 	complete(cmd, "forge", []string{"github", "gitlab", "forgejo", "jira"})
 }
 
-// complete offers words for a flag.
+// complete sets the completions of a flag.
 func complete(cmd *cobra.Command, flag string, words []string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
@@ -43,7 +43,7 @@ func complete(cmd *cobra.Command, flag string, words []string) {
 // maxEvent is the largest event file, in bytes.
 const maxEvent = 4 << 20
 
-// options are the options of a loader.
+// options makes the options of a loader.
 func (f *loadFlags) options() (harness.Options, error) {
 	o := harness.Options{Forge: f.forge, Forges: f.forges, Root: f.root}
 	if f.event == "" {
@@ -134,7 +134,7 @@ func lintAll(args []string, o harness.Options) (harness.Problems, int, error) {
 	for _, arg := range args {
 		info, err := os.Stat(arg)
 		if err != nil || !info.IsDir() {
-			named = append(named, arg) // the loader says what is wrong with it
+			named = append(named, arg) // the loader reports the problem
 			continue
 		}
 		files, err := harnessFiles(arg)
@@ -195,7 +195,8 @@ func withoutPolicies(l *harness.Loader, files []string) []string {
 	})
 }
 
-// harnessFiles are the YAML files of a directory, or of its directory harness.
+// harnessFiles are the YAML files of a directory, or of its subdirectory
+// harness.
 func harnessFiles(dir string) ([]string, error) {
 	if info, err := os.Stat(filepath.Join(dir, "harness")); err == nil && info.IsDir() {
 		dir = filepath.Join(dir, "harness")
@@ -217,7 +218,8 @@ func harnessFiles(dir string) ([]string, error) {
 	return out, nil
 }
 
-// lintFile checks one file for one forge, or without and with each of its own.
+// lintFile checks one file for one forge. Without a forge, it checks the file
+// alone and with each of its forges.
 func lintFile(l *harness.Loader, name, forge string) harness.Problems {
 	forges := []string{forge}
 	if forge == "" {

@@ -1,5 +1,5 @@
-// Command agentctl runs agents in sandboxes: it merges and checks harness
-// files, prepares providers, and starts, watches and collects a run.
+// Command agentctl runs agents in sandboxes. It merges and checks harness
+// files, prepares providers, and starts, watches and cleans up runs.
 package main
 
 import (

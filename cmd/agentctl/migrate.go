@@ -50,8 +50,8 @@ func migrateError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// migrateFile rewrites one file in one step, keeping its mode. A link is
-// followed, so that it stays a link.
+// migrateFile rewrites one file in one step, and preserves its mode. It follows
+// a symbolic link, so that the link remains.
 func migrateFile(name string, check bool) (changed bool, err error) {
 	real, err := filepath.EvalSymlinks(name)
 	if err != nil {

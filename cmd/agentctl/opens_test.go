@@ -15,35 +15,35 @@ import (
 	"agentsh/controller/record"
 )
 
-// opens stops every open of a file on one file system until it was looked at,
-// so that something can happen at a known moment of a run: between one open and
-// the next. See fanotify(7), FAN_OPEN_PERM.
+// opens stops every open of a file on one file system until a callback has
+// returned. So a test can act at a defined moment of a run, between two opens.
+// See fanotify(7), FAN_OPEN_PERM.
 type opens struct {
 	t    testing.TB
 	runs string // directory of the run records
 	fd   int
 
 	mu     sync.Mutex
-	step   string // of the run that is going on, as its record says
-	number int    // of opens in it
+	step   string // step in the record of the current run
+	number int    // opens in this step
 	counts map[string]int
 	each   func(open)
 }
 
 // open is one open of a file in a run.
 type open struct {
-	step   string // that the record names last
+	step   string // last step in the record
 	number int    // in this step, from 1
 	name   string
 }
 
-// What stands for a step where there is none.
+// Pseudo-steps before and after the steps of a run.
 const (
 	beforeSteps = "start"
 	afterSteps  = "end"
 )
 
-// watchOpens watches the place's file system, which must be one of its own.
+// watchOpens watches the fixture's file system, which must not be shared.
 func (p *fixture) watchOpens() *opens {
 	p.t.Helper()
 	fd, err := unix.FanotifyInit(
@@ -70,20 +70,20 @@ func (p *fixture) watchOpens() *opens {
 		wake.Close()
 		<-done
 		stop.Close()
-		_ = unix.Close(fd) // lets go of what still waits
+		_ = unix.Close(fd) // releases waiting processes
 	})
 	return o
 }
 
-// begin forgets what was seen. each is called for every open from now on, while
-// the process that opens waits.
+// begin resets the counts. each is called for every open from now on, while the
+// opening process waits.
 func (o *opens) begin(each func(open)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.step, o.number, o.counts, o.each = "", 0, map[string]int{}, each
 }
 
-// end returns how many files were opened in each step.
+// end returns the number of opened files in each step.
 func (o *opens) end() map[string]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -91,8 +91,8 @@ func (o *opens) end() map[string]int {
 	return o.counts
 }
 
-// follow answers until stop is closed. Opens of this process are let through:
-// it would wait for itself.
+// follow answers until stop is closed. It allows opens of this process at once,
+// because the process would wait for itself.
 func (o *opens) follow(stop int32) {
 	var answers sync.WaitGroup
 	defer answers.Wait()
@@ -129,8 +129,8 @@ func (o *opens) follow(stop int32) {
 	}
 }
 
-// allow lets an open go on. It ends without an answer when the process that
-// opens was killed.
+// allow allows an open. The write of the answer fails if the opening process
+// was killed.
 func (o *opens) allow(file int) {
 	var answer [8]byte // struct fanotify_response
 	binary.NativeEndian.PutUint32(answer[:], uint32(file))
@@ -141,7 +141,7 @@ func (o *opens) allow(file int) {
 	_ = unix.Close(file)
 }
 
-// look counts one open and tells of it.
+// look counts one open and calls the callback.
 func (o *opens) look(file int) {
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(file))
 	if err != nil {
@@ -160,8 +160,8 @@ func (o *opens) look(file int) {
 	o.each(open{o.step, o.number, name})
 }
 
-// current is the step that the newest record names. The record is written when
-// a step begins, so its write is the last open of the step before.
+// current is the step in the newest record. The record is written when a step
+// begins, so this write is the last open of the previous step.
 func (o *opens) current() string {
 	records, _ := filepath.Glob(filepath.Join(o.runs, "*", "record.json"))
 	if len(records) == 0 {

@@ -13,7 +13,7 @@ import (
 	"agentsh/controller/harness"
 )
 
-// The output formats of problems.
+// Output formats of problems.
 const (
 	formatText   = "text"
 	formatJSON   = "json"
@@ -53,7 +53,8 @@ func textProblems(w io.Writer, ps harness.Problems) error {
 	return nil
 }
 
-// painter colours severities on a terminal, unless NO_COLOR is set.
+// painter returns a function that colours severities on a terminal, unless
+// NO_COLOR is set.
 func painter(w io.Writer) func(harness.Severity) string {
 	if !colours(w) {
 		return harness.Severity.String
@@ -64,8 +65,8 @@ func painter(w io.Writer) func(harness.Severity) string {
 	}
 }
 
-// colours reports whether w is a terminal that wants colours.
-// See https://no-color.org.
+// colours reports whether w is a terminal and colours are not turned off. See
+// https://no-color.org.
 func colours(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
@@ -116,7 +117,7 @@ func writeJSON(w io.Writer, v any) error {
 }
 
 // githubProblems writes workflow commands. Texts are escaped, so that a file
-// cannot smuggle in a command of its own.
+// cannot add commands.
 func githubProblems(w io.Writer, ps harness.Problems) error {
 	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
 	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
@@ -143,7 +144,7 @@ func githubProblems(w io.Writer, ps harness.Problems) error {
 	return nil
 }
 
-// The parts of a SARIF 2.1.0 log that are written here.
+// Parts of a SARIF 2.1.0 log.
 type (
 	sarifLog struct {
 		Schema  string     `json:"$schema"`

@@ -45,7 +45,7 @@ func TestATerminalGetsColoursUnlessTurnedOff(t *testing.T) {
 	}
 }
 
-// odd are problems whose texts want to be something else.
+// odd are problems whose texts contain syntax of the output formats.
 var odd = harness.Problems{
 	{
 		At:       harness.Origin{File: "a b/ü,:%\n::error::x.yaml", Line: 3, Column: 4},
@@ -92,7 +92,7 @@ func TestSARIFIsValid(t *testing.T) {
 			t.Errorf("%+v", where.Region)
 		}
 	}
-	// No problem is still a whole log.
+	// Without problems, the log must still be complete.
 	out.Reset()
 	if err := printProblems(&out, nil, formatSARIF); err != nil || !strings.Contains(out.String(), `"results": []`) {
 		t.Errorf("%v %s", err, out.String())

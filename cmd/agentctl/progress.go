@@ -34,7 +34,7 @@ var stepTexts = map[string]string{
 	"delete":         "delete the sandbox",
 }
 
-// progress shows a run as it goes: one line for each step, coloured on a
+// progress prints the progress of a run: one line for each step, coloured on a
 // terminal. Safe for concurrent use.
 type progress struct {
 	mu     sync.Mutex
@@ -69,7 +69,7 @@ func (p *progress) update(u controller.Update) {
 		fmt.Fprintf(p.errs, "agentctl: %s %s\n", p.paint("33", "warning:"), u.Text)
 	case controller.UpdateOutput:
 		if !p.quiet {
-			// The bar also keeps a line from being read as a command of a CI system.
+			// The bar prevents a CI system from executing a line as a command.
 			fmt.Fprintf(p.out, "  | %s\n", u.Text)
 		}
 	case controller.UpdateRefusal:
@@ -77,14 +77,14 @@ func (p *progress) update(u controller.Update) {
 	}
 }
 
-// end is called when the run is over.
+// end is called at the end of the run.
 func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.step = ""
 }
 
-// refusalText is a refusal on one line: what, the rule and where it stands.
+// refusalText is a refusal on one line: the action, the rule and its position.
 func refusalText(r controller.Refusal) string {
 	text := r.Type + " " + r.What
 	if r.Rule.Name != "" {
@@ -99,7 +99,7 @@ func refusalText(r controller.Refusal) string {
 	return text
 }
 
-// printResult prints what was done and what was refused.
+// printResult prints the work and the refusals of a run.
 func printResult(w io.Writer, r controller.Result) {
 	fmt.Fprintf(w, "\n%s  %s, run %s, %s\n", r.Agent, strings.ReplaceAll(r.Status, "_", " "), r.RunID, since(r.Started, r.Ended))
 	if r.Usage != nil {
@@ -121,7 +121,7 @@ func printResult(w io.Writer, r controller.Result) {
 	printWork(w, r)
 }
 
-// usageText is what a model's work took, on one line.
+// usageText is the usage of a model on one line.
 func usageText(u runtime.Usage) string {
 	text := fmt.Sprintf("%d turns, %d tokens in, %d cached, %d out", u.Turns, u.Input, u.CacheRead, u.Output)
 	if u.CostUSD > 0 {
@@ -130,7 +130,7 @@ func usageText(u runtime.Usage) string {
 	return text
 }
 
-// toolsText names the tools that were used, those used most first.
+// toolsText lists the used tools, the most used first.
 func toolsText(iterations []controller.IterationResult) string {
 	calls := map[string]int{}
 	for _, it := range iterations {
@@ -149,7 +149,7 @@ func toolsText(iterations []controller.IterationResult) string {
 	return "; tools: " + programsText(tools)
 }
 
-// programsText names the programs that ran most.
+// programsText lists the programs that ran most often.
 func programsText(programs []controller.Program) string {
 	const few = 12
 	var parts []string
@@ -167,7 +167,7 @@ func programsText(programs []controller.Program) string {
 	return strings.Join(parts, ", ")
 }
 
-// printWork prints what the agent made and where it is.
+// printWork prints the agent's work and its paths.
 func printWork(w io.Writer, r controller.Result) {
 	if len(r.Changed) > 0 {
 		fmt.Fprintf(w, "\nchanged:\n")

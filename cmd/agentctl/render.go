@@ -40,7 +40,7 @@ replaced by the host's variables: the output then holds their values.`,
 	return cmd
 }
 
-// loadFor loads a harness; problems go to standard error.
+// loadFor loads a harness and prints its problems to standard error.
 func loadFor(cmd *cobra.Command, name string, flags *loadFlags) (*harness.Harness, error) {
 	o, err := flags.options()
 	if err != nil {
@@ -50,8 +50,8 @@ func loadFor(cmd *cobra.Command, name string, flags *loadFlags) (*harness.Harnes
 	return h, stderrProblems(cmd, ps)
 }
 
-// stderrProblems prints problems to standard error. The error is a failure
-// when one of them stops a run.
+// stderrProblems prints problems to standard error. It returns a failure if one
+// of them is an error.
 func stderrProblems(cmd *cobra.Command, ps harness.Problems) error {
 	if err := printProblems(cmd.ErrOrStderr(), ps, formatText); err != nil {
 		return err

@@ -45,11 +45,11 @@ failed, 130 and 143 cancelled.`,
 	return root
 }
 
-// failure is an error with the exit code it asks for.
+// failure is an error with the exit code of the command.
 type failure struct {
 	code int
-	err  error  // nil: what is wrong was printed already
-	hint string // what to do, may be empty
+	err  error  // nil: already printed
+	hint string // how to fix it; may be empty
 }
 
 func (f *failure) Error() string {
@@ -61,8 +61,8 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.err }
 
-// report prints the error a command ended with and returns the exit code. It
-// is the one place that prints errors. An error that names no exit code is one
+// report prints the error of a command and returns the exit code. It is the
+// only function that prints errors. An error without an exit code is an error
 // of usage or configuration.
 func report(err error, w io.Writer) int {
 	if err == nil {

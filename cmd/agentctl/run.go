@@ -35,7 +35,7 @@ type runFlags struct {
 	scanner    string
 }
 
-// maxKeep is the longest time that a sandbox is kept.
+// maxKeep is the maximum of --keep-sandbox.
 const maxKeep = 24 * time.Hour
 
 func newRunCommand() *cobra.Command {
@@ -160,7 +160,7 @@ func openState(backend, agentsh, config string) (statedir.Dir, sandbox.Backend, 
 	return state, local.New(local.Config{State: state, Agentsh: agentsh, Operator: config}), nil
 }
 
-// absolute is the absolute path of a file that a flag names; none stays none.
+// absolute is the absolute path of a file in a flag; empty stays empty.
 func absolute(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -168,8 +168,9 @@ func absolute(name string) (string, error) {
 	return filepath.Abs(name)
 }
 
-// interruptible makes a context that the first SIGINT or SIGTERM ends, with the
-// signal as its cause, and one that the second ends.
+// interruptible makes two contexts. The first SIGINT or SIGTERM ends the first
+// context, with the signal as its cause. The second signal ends the second
+// context.
 func interruptible(parent context.Context) (first, second context.Context, stop func()) {
 	parent = context.WithoutCancel(parent)
 	first, cancelFirst := context.WithCancelCause(parent)
@@ -219,5 +220,5 @@ func runFailure(stderr io.Writer, err error) error {
 	return &failure{code: f.Code, err: f, hint: f.Hint}
 }
 
-// since is a duration for people.
+// since formats a duration.
 func since(start, end time.Time) time.Duration { return end.Sub(start).Round(100 * time.Millisecond) }

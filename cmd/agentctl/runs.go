@@ -39,7 +39,7 @@ in its --out directory.`,
 	return cmd
 }
 
-// runStatuses are the words of runs list --status.
+// runStatuses are the values of runs list --status.
 var runStatuses = []string{
 	record.StatusRunning, controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
 	controller.StatusPostScriptFailed, controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled,
@@ -52,7 +52,7 @@ func runsState() (statedir.Dir, error) {
 	return state, err
 }
 
-// findRun finds a run, or says what to do.
+// findRun finds a run, or returns an error with a hint.
 func findRun(name string) (record.Run, error) {
 	state, err := runsState()
 	if err != nil {
@@ -68,15 +68,15 @@ func findRun(name string) (record.Run, error) {
 	return one, nil
 }
 
-// completeRuns completes the ids of runs that keep says yes to, for the first
-// argument.
+// completeRuns completes the first argument with the ids of those runs for
+// which keep returns true.
 func completeRuns(keep func(record.Run) bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := runsState()
 		if err != nil || len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		all, _ := record.List(state) // those that can be read
+		all, _ := record.List(state) // ignores unreadable records
 		var out []cobra.Completion
 		for _, one := range all {
 			if keep(one) {
@@ -190,7 +190,7 @@ func newRunsShowCommand() *cobra.Command {
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), struct {
 					Run    record.Run         `json:"run"`
-					Result *controller.Result `json:"result"` // null: it has none
+					Result *controller.Result `json:"result"` // null: there is no result
 					Notes  []string           `json:"notes"`
 				}{one, r.Result, append([]string{}, r.Notes...)})
 			}
@@ -202,7 +202,7 @@ func newRunsShowCommand() *cobra.Command {
 	return cmd
 }
 
-// printRun prints how a run went.
+// printRun describes a run.
 func printRun(out io.Writer, r *runreport.Report) error {
 	w := bufio.NewWriter(out)
 	fmt.Fprintf(w, "%s  %s, run %s, %s\n", r.Title(), r.Status(), r.Run.RunID, tookText(r.Run))
@@ -351,7 +351,7 @@ func writePage(out io.Writer, write func(io.Writer) error) error {
 	return nil
 }
 
-// writePageFile replaces a file by the page, whole or not at all.
+// writePageFile replaces a file by the page, completely or not at all.
 func writePageFile(name string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
 	if err != nil {

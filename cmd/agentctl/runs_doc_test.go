@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// alike makes what differs between runs the same.
+// alike replaces text that differs between runs.
 var alike = []struct {
 	what *regexp.Regexp
 	with string
@@ -32,8 +32,7 @@ func (p *fixture) alike(text string) []string {
 	return strings.Split(strings.TrimRight(text, "\n"), "\n")
 }
 
-// matches compares what was printed with what the page says: "..." stands for
-// any lines.
+// matches compares output with the text of the page. "..." matches any lines.
 func matches(got, want []string) bool {
 	if len(want) == 0 {
 		return len(got) == 0

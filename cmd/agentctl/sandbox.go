@@ -43,7 +43,7 @@ name them as the operator's.`,
 	return cmd
 }
 
-// findSandbox finds the run of a sandbox, or says what to do.
+// findSandbox finds the run of a sandbox, or returns an error with a hint.
 func findSandbox(name string) (record.Run, error) {
 	state, err := runsState()
 	if err != nil {
@@ -76,7 +76,7 @@ func attachTo(ctx context.Context, name string) (*channel.Client, record.Run, er
 	return client, one, nil
 }
 
-// hasSandbox reports the runs whose sandbox accepts connections.
+// hasSandbox reports whether a run has a sandbox that accepts connections.
 func hasSandbox(one record.Run) bool { return one.Live && one.Sandbox != "" }
 
 // sandboxJSON is one sandbox of the list.
@@ -86,9 +86,9 @@ type sandboxJSON struct {
 	Backend string     `json:"backend"`
 	Agent   string     `json:"agent"`
 	Repo    string     `json:"repo"`
-	Step    string     `json:"step"` // what the run does
+	Step    string     `json:"step"` // current step of the run
 	Started time.Time  `json:"started"`
-	Until   *time.Time `json:"kept_until,omitempty"` // the sandbox is kept until then
+	Until   *time.Time `json:"kept_until,omitempty"` // the sandbox is retained until then
 }
 
 func newSandboxListCommand() *cobra.Command {

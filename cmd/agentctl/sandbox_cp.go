@@ -78,7 +78,7 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 	return cmd
 }
 
-// splitSandbox splits SANDBOX:PATH; without a sandbox the name is a path of this
+// splitSandbox splits SANDBOX:PATH. Without a sandbox it is a path of this
 // machine.
 func splitSandbox(arg string) (sandbox, name string) {
 	sandbox, name, ok := strings.Cut(arg, ":")
@@ -88,7 +88,7 @@ func splitSandbox(arg string) (sandbox, name string) {
 	return sandbox, name
 }
 
-// completeCp completes files, and sandboxes as the beginning of a path.
+// completeCp completes files, and sandboxes followed by a colon.
 func completeCp(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if strings.ContainsAny(word, ":/.") {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -108,7 +108,7 @@ type copier struct {
 	skipped []string
 }
 
-// inGit reports a path in a .git, or one itself.
+// inGit reports whether a path is a .git or below one.
 func inGit(name string) bool {
 	for part := range strings.SplitSeq(filepath.ToSlash(name), "/") {
 		if tarfs.IsGitDir(part) {
@@ -136,7 +136,7 @@ func (c *copier) out(ctx context.Context, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // what was renamed stays
+	defer func() { _ = root.Close() }() // renamed files stay
 	if err := replaceable(root, name, info.Type == "dir"); err != nil {
 		return err
 	}
@@ -157,13 +157,13 @@ func (c *copier) out(ctx context.Context, src, dst string) error {
 	}
 	defer func() { _ = root.RemoveAll(staging) }()
 	if len(m.Entries) == 0 {
-		return nil // it was left out
+		return nil // it was skipped
 	}
 	return renameInto(root, path.Join(staging, path.Base(src)), name)
 }
 
-// destination is the directory and the name that a copy gets: base in dst when that is
-// a directory, else dst.
+// destination is the directory and the name of a copy: base in dst if dst is a
+// directory, otherwise dst.
 func destination(dst, base string) (parent, name string, err error) {
 	info, err := os.Stat(dst)
 	switch {
@@ -183,7 +183,7 @@ func destination(dst, base string) (parent, name string, err error) {
 	return filepath.Dir(dst), name, nil
 }
 
-// replaceable reports what a copy would replace and must not.
+// replaceable reports a file that a copy must not replace.
 func replaceable(root *os.Root, name string, dir bool) error {
 	info, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -256,7 +256,7 @@ func (c *copier) sendDir(ctx context.Context, dir, target string) error {
 	})
 }
 
-// sendFile sends a file with the permission bits that travel.
+// sendFile sends a file with those permission bits that are sent.
 func (c *copier) sendFile(ctx context.Context, name string, info fs.FileInfo, target string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -273,7 +273,7 @@ func (c *copier) sendFile(ctx context.Context, name string, info fs.FileInfo, ta
 	})
 }
 
-// send has an archive unpacked in the sandbox.
+// send sends an archive that is unpacked in the sandbox.
 func (c *copier) send(ctx context.Context, dest string, pack func(io.Writer) error) error {
 	read, write := io.Pipe()
 	packed := make(chan error, 1)
@@ -283,7 +283,7 @@ func (c *copier) send(ctx context.Context, dest string, pack func(io.Writer) err
 		packed <- err
 	}()
 	_, err := c.client.CopyIn(ctx, dest, read)
-	_ = read.CloseWithError(io.ErrClosedPipe) // ends a packer that nobody reads
+	_ = read.CloseWithError(io.ErrClosedPipe) // ends a packer whose output is not read any more
 	if failed := <-packed; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
 		return failed
 	}

@@ -15,9 +15,10 @@ import (
 	"agentsh/internal/wire"
 )
 
-// exitOurs is the exit code of sandbox exec and shell when agentctl itself could
-// not run the command, so that it is none of the command's.
-const exitOurs = 125
+// exitAgentctl is the exit code of sandbox exec and shell if agentctl itself
+// could not run the command. It distinguishes this error from the command's own
+// exit codes.
+const exitAgentctl = 125
 
 // sandboxExec are the flags of sandbox exec.
 type sandboxExec struct {
@@ -43,7 +44,7 @@ ends them as well, with 125; one whose reader has gone gives the command SIGPIPE
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			argv := args[1:]
-			if argv[0] == "--" { // what ends flags behind SANDBOX
+			if argv[0] == "--" { // ends the flags after SANDBOX
 				argv = argv[1:]
 			}
 			if len(argv) == 0 {
@@ -74,7 +75,7 @@ the policy all the same.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !foreground.IsTerminal(cmd.InOrStdin()) {
 				return &failure{
-					code: exitOurs,
+					code: exitAgentctl,
 					err:  errors.New("standard input is not a terminal"),
 					hint: "run a script with 'agentctl sandbox exec SANDBOX -- bash SCRIPT'",
 				}
@@ -87,7 +88,7 @@ the policy all the same.`,
 	return cmd
 }
 
-// run runs a command in a sandbox on the streams of this process.
+// run runs a command in a sandbox with the standard streams of this process.
 func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error {
 	if e.timeout < 0 {
 		return fmt.Errorf("--timeout %s: a time from now on", e.timeout)
@@ -96,7 +97,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	if err != nil {
 		var f *failure
 		if errors.As(err, &f) {
-			f.code = exitOurs
+			f.code = exitAgentctl
 		}
 		return err
 	}
@@ -116,13 +117,14 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		return &failure{code: failed.Code(exit.ExitCode()), err: failed, hint: failed.Hint()}
 	}
 	if err != nil {
-		return &failure{code: exitOurs, err: err}
+		return &failure{code: exitAgentctl, err: err}
 	}
 	return sandboxExit(argv[0], exit)
 }
 
-// unread is the end of a command whose reader went before it had read all. One
-// that did not notice ends as one does that writes to a closed pipe.
+// unread adapts the exit of a command whose output was not read to its end. If
+// the command exited with status 0, it is changed to the exit of a command that
+// writes to a closed pipe.
 func unread(exit wire.Exit) wire.Exit {
 	if exit.ExitCode() == 0 {
 		return wire.Exit{Kind: wire.ExitSignaled, Signal: int(syscall.SIGPIPE)}
@@ -130,7 +132,7 @@ func unread(exit wire.Exit) wire.Exit {
 	return exit
 }
 
-// sandboxExit turns the end of a command into the exit of this one.
+// sandboxExit makes the error of agentctl from the exit of a command.
 func sandboxExit(name string, exit wire.Exit) error {
 	code := exit.ExitCode()
 	f := &failure{code: code, hint: text.Visible(exit.Hint)}

@@ -37,7 +37,7 @@ sandbox ends.`,
 				err = printLog(cmd.Context(), client, one, cmd.OutOrStdout(), follow)
 			}
 			if errors.Is(err, context.Canceled) {
-				err = nil // Ctrl-C is how one leaves
+				err = nil // Ctrl-C is the normal end
 			}
 			if err = errors.Join(err, client.Close()); err != nil {
 				return &failure{code: controller.ExitSandbox, err: err}
@@ -51,7 +51,7 @@ sandbox ends.`,
 	return cmd
 }
 
-// printLog prints the log of the agent, which is being written.
+// printLog prints the log of the agent while it is written.
 func printLog(ctx context.Context, client *channel.Client, one record.Run, out io.Writer, follow bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -89,7 +89,7 @@ func printLog(ctx context.Context, client *channel.Client, one record.Run, out i
 			return err
 		}
 		if err := changes.Wait(ctx); err != nil {
-			_, last := io.Copy(out, log) // what came between
+			_, last := io.Copy(out, log) // lines written meanwhile
 			if isDone(client) {
 				return last
 			}

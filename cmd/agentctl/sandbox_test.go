@@ -22,7 +22,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// waiting is an agent that works until the file go is there.
+// waiting is an agent that works until the file go exists.
 const waiting = `
 mkdir -p d; echo inner > d/f.txt; ln -s f.txt d/in; ln -s /etc/passwd d/out; mkfifo d/pipe; chmod 755 d/f.txt
 ln -s /etc/passwd lone
@@ -31,7 +31,7 @@ until [ -e /sandbox/workspace/go ]; do sleep 0.05; done
 echo agent stops
 `
 
-// going is a run whose agent works.
+// going is a run whose agent is at work.
 type going struct {
 	*fixture
 	cmd  *exec.Cmd
@@ -44,7 +44,7 @@ func (p *fixture) start(text string, more ...string) *going {
 	return p.startAs(text, p.runArgs(more...))
 }
 
-// startAs is start with all arguments.
+// startAs is like start, with all arguments.
 func (p *fixture) startAs(text string, args []string) *going {
 	p.t.Helper()
 	g := &going{fixture: p, cmd: p.command(args...)}
@@ -81,7 +81,7 @@ func (g *going) wait() int {
 	return g.cmd.ProcessState.ExitCode()
 }
 
-// try runs agentctl and returns what it printed and its exit code.
+// try runs agentctl and returns its output and exit code.
 func (p *fixture) try(stdin string, args ...string) (out, errs string, code int) {
 	p.t.Helper()
 	cmd := p.command(args...)
@@ -198,7 +198,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 	p.recorded(t, id, seen.Bytes())
 }
 
-// copies copies out and in.
+// copies copies files out of a sandbox and into it.
 func (p *fixture) copies(t *testing.T, id, repo string) {
 	p.write("here/keep.txt", "old\n", 0o644)
 	p.write("here/b\xff", "bytes\n", 0o644)
@@ -209,7 +209,7 @@ func (p *fixture) copies(t *testing.T, id, repo string) {
 		from, to string
 		code     int
 		errs     string
-		file     string // that is there afterwards
+		file     string // that exists afterwards
 		text     string
 	}{
 		{"a file into a directory", id + ":" + repo + "/a.txt", "here", 0, "", "here/a.txt", "one\n"},
@@ -337,7 +337,7 @@ func (p *fixture) terminal(t *testing.T, id string) {
 	}
 }
 
-// undelivered runs commands whose output cannot be written, or is not read.
+// undelivered runs commands whose output cannot be written or is not read.
 func (p *fixture) undelivered(t *testing.T, id string) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -383,7 +383,7 @@ func (p *fixture) undelivered(t *testing.T, id string) {
 	}
 }
 
-// recorded checks what the record and the audit log say of the operator.
+// recorded checks the operator's actions in the record and the audit log.
 func (p *fixture) recorded(t *testing.T, id string, seen []byte) {
 	if !bytes.Contains(seen, []byte(`"by":"operator root"`)) {
 		t.Error("the events do not name the operator")

@@ -25,7 +25,7 @@ type scanFlags struct {
 	json     bool
 	failOn   string
 	canaries []string
-	noun     string // what is scanned, one of it; empty: file
+	noun     string // name of a scanned item; empty: file
 }
 
 func (f *scanFlags) add(cmd *cobra.Command) {
@@ -106,7 +106,7 @@ func (m *modelFlags) add(cmd *cobra.Command) {
 	complete(cmd, "scanner-match", words)
 }
 
-// scan calls do with a scanner that asks the program, if there is one.
+// scan calls do with a scanner that uses the operator's program, if one is set.
 func (m *modelFlags) scan(ctx context.Context, o scan.Options, do func(*scan.Scanner) (int, error)) (int, error) {
 	if m.match != harness.MatchSentence && m.match != "full" {
 		return 0, fmt.Errorf("--scanner-match %q: sentence or full", m.match)
@@ -186,10 +186,10 @@ name is resolved: what a public name resolves to is for the proxy to judge.`,
 	return cmd
 }
 
-// pathScan says how paths are scanned.
+// pathScan configures a scan of paths.
 type pathScan struct {
 	all    bool
-	output bool // as what leaves a sandbox
+	output bool // scan as files that leave a sandbox
 	stdin  io.Reader
 }
 
@@ -247,7 +247,8 @@ func scanPath(ctx context.Context, s *scan.Scanner, name string, how pathScan, a
 	return 1, err
 }
 
-// run scans, prints the findings and returns the failure they are.
+// run scans, prints the findings and returns a failure if one has at least the
+// severity of --fail-on.
 func (f *scanFlags) run(cmd *cobra.Command, scanAll func(context.Context, func([]scan.Finding)) (int, error)) error {
 	if f.json {
 		f.output = formatJSON
@@ -309,8 +310,8 @@ func findingLine(x scan.Finding) string {
 	return line
 }
 
-// findingProblems are findings for the formats that know errors, warnings and
-// notes only.
+// findingProblems converts findings for formats that have only errors, warnings
+// and notes.
 func findingProblems(found []scan.Finding) harness.Problems {
 	var ps harness.Problems
 	for _, x := range found {

@@ -15,8 +15,8 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// newProviderFixture is a place whose agent may use a credential at a stand-in of
-// its provider.
+// newProviderFixture creates a fixture whose agent may use a credential at a
+// simulated provider.
 func newProviderFixture(t *testing.T, agent, more string) (*fixture, *standIn) {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("git"), testenv.Program("curl"))
@@ -36,9 +36,10 @@ network_rules:
 	return p, s
 }
 
-// The agent uses its credential and then is searched while it lives: whatever is
-// in the memory, the environment and the arguments of every process of the
-// session and of its file server, and every file that the sandbox has or shows.
+// The agent uses its credential and is then searched while it runs. The search
+// covers the memory, environment and arguments of every process of the session
+// and of its file server. It also covers every file that the sandbox has or
+// shows.
 func TestTheSandboxNeverHoldsACredential(t *testing.T) {
 	const work = `curl -sS -H "Authorization: Bearer $TOKEN" PROVIDER >answer.txt 2>&1
 exec 3<answer.txt
@@ -68,8 +69,9 @@ unset PLANTED
 	})
 }
 
-// search runs the agent with a credential, and returns where it is while the
-// agent waits; the agent is then ended.
+// search runs the agent with a credential, searches for it while the agent
+// waits, and then ends the agent. It returns the places where it found the
+// credential.
 func (p *fixture) search(value secret) (found []string) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs("--agentsh-config", "config.yaml")...)
@@ -98,7 +100,7 @@ func (p *fixture) search(value secret) (found []string) {
 	return found
 }
 
-// descendants are the processes below one, itself left out.
+// descendants are all processes below a process, without the process itself.
 func descendants(pid int) []int {
 	var all []int
 	for _, child := range childrenOf(pid) {
@@ -107,7 +109,7 @@ func descendants(pid int) []int {
 	return all
 }
 
-// searchProcess looks for a value in what a process is and holds.
+// searchProcess searches for a value in the data of a process.
 func (p *fixture) searchProcess(pid int, value secret) (found []string) {
 	for _, name := range []string{"environ", "cmdline"} {
 		file := fmt.Sprintf("/proc/%d/%s", pid, name)
@@ -144,8 +146,8 @@ func (p *fixture) searchProcess(pid int, value secret) (found []string) {
 	return found
 }
 
-// readable reads a mapping. A page that cannot be read, as those behind the end
-// of a file, reads as nothing.
+// readable reads a mapping. A page that cannot be read, such as one beyond the
+// end of a file, is skipped.
 type readable struct {
 	mem      *os.File
 	from, to int64
@@ -164,7 +166,8 @@ func (r *readable) Read(b []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// inReader is in for what does not fit into memory; what cannot be read ends it.
+// inReader is like in, for data that does not fit into memory. An error ends
+// the search.
 func (s secret) inReader(r io.Reader) bool {
 	buf := make([]byte, 0, 2<<20)
 	for {
@@ -175,16 +178,16 @@ func (s secret) inReader(r io.Reader) bool {
 		if err != nil {
 			return false
 		}
-		const overlap = 1024 // more than any form of a secret has
+		const overlap = 1024 // longer than any encoding of a secret
 		buf = append(buf[:0], buf[max(len(buf)-overlap, 0):]...)
 	}
 }
 
-// searchFiles looks for a value in the names and contents of a tree.
+// searchFiles searches for a value in the names and contents of a tree.
 func (p *fixture) searchFiles(dir string, value secret) (found []string) {
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			return nil // gone meanwhile, or denied by the policy
+			return nil // removed meanwhile, or denied by the policy
 		}
 		if err != nil {
 			return err

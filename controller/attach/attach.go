@@ -37,7 +37,7 @@ const (
 // actions are refused.
 const maxActions = 4 << 20
 
-// Action is what an operator did in a sandbox.
+// Action is an action of an operator in a sandbox.
 type Action struct {
 	Time time.Time `json:"time"`
 	By   string    `json:"by"`
@@ -49,7 +49,7 @@ type Relayer interface {
 	Relay(ctx context.Context, conn net.Conn, cfg channel.RelayConfig) error
 }
 
-// keys are what a client needs. Whoever can read the file can connect.
+// keys are the keys of a client. Every user who can read the file can connect.
 type keys struct {
 	Key     []byte `json:"key"`      // private key of the client
 	HostKey []byte `json:"host_key"` // public key of the server
@@ -58,7 +58,7 @@ type keys struct {
 // Server accepts operators' connections to one sandbox.
 type Server struct {
 	path      string
-	dir       *os.File // path, opened so that the socket's name is short
+	dir       *os.File // opened with O_PATH, so that the socket's name is short
 	to        Relayer
 	stopRun   func(by string, force bool)
 	hostKey   []byte // private key of the server
@@ -124,8 +124,8 @@ func socketAddress(dir string) (*os.File, string, error) {
 	return f, fmt.Sprintf("unix:///proc/self/fd/%d/%s", f.Fd(), socketFile), nil
 }
 
-// serve accepts connections until the listener is closed, then waits for their
-// ends.
+// serve accepts connections until the listener is closed, then waits until all
+// connections have ended.
 func (s *Server) serve(ctx context.Context) {
 	var connections sync.WaitGroup
 	defer connections.Wait()
@@ -142,7 +142,7 @@ func (s *Server) serve(ctx context.Context) {
 		}
 		by := "operator " + userName(peer.Uid)
 		connections.Go(func() {
-			// The client gets the error of its connection.
+			// The client receives the error of its connection.
 			_ = s.to.Relay(ctx, conn, channel.RelayConfig{
 				HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by,
 				Note: func(what string) error { return s.record(by, what) },
@@ -152,7 +152,7 @@ func (s *Server) serve(ctx context.Context) {
 	}
 }
 
-// userName is the name of a user, or the number.
+// userName is the name of a user, or the number if the user has no name.
 func userName(uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
 	if u, err := user.LookupId(id); err == nil {
@@ -161,7 +161,7 @@ func userName(uid uint32) string {
 	return "uid " + id
 }
 
-// record writes an action down before it starts.
+// record records an action before it starts.
 func (s *Server) record(by, what string) error {
 	line, err := json.Marshal(Action{Time: time.Now().UTC(), By: by, What: what})
 	if err != nil {
@@ -178,17 +178,18 @@ func (s *Server) record(by, what string) error {
 	return nil
 }
 
-// Stop closes all connections and accepts no more. A nil server is allowed.
+// Stop closes all connections and accepts no more. It may be called on a nil
+// server.
 func (s *Server) Stop() {
 	if s != nil {
 		s.cancel()
-		_ = s.listener.Close() // an error means that it was closed before
+		_ = s.listener.Close() // an error means that it is already closed
 	}
 }
 
-// Close stops the server, waits for its connections and removes the socket and
-// the keys. Call it when the sandbox has ended. A second call does nothing, and
-// a nil server is allowed.
+// Close stops the server, waits for its connections, and removes the socket and
+// the keys. Call it after the sandbox has ended. A second call does nothing. It
+// may be called on a nil server.
 func (s *Server) Close() error {
 	if s == nil || s.dir == nil {
 		return nil

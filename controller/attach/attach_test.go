@@ -16,7 +16,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// supervisor runs commands until end is closed.
+// supervisor simulates a supervisor whose commands run until end is closed.
 type supervisor struct {
 	running chan struct{} // receives a value for each started command
 	end     chan struct{} // closed: all end
@@ -77,7 +77,7 @@ func serve(t *testing.T) (*supervisor, *Server, record.Run, chan bool) {
 			t.Error(err)
 		}
 	})
-	// A path longer than a socket's can be.
+	// The path is longer than the address of a socket can be.
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -16,11 +16,11 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// ErrNoSandbox reports that no sandbox has the name.
+// ErrNoSandbox reports that there is no sandbox with the name.
 var ErrNoSandbox = errors.New("no such sandbox")
 
 // Find finds the run of a sandbox by the sandbox's id, by a unique beginning of
-// the id, or by the word [record.Latest].
+// the id, or by the name [record.Latest].
 func Find(state statedir.Dir, name string) (record.Run, error) {
 	all, failed := List(state) // an unreadable record does not hide the others
 	var found []record.Run
@@ -80,7 +80,7 @@ func Dial(ctx context.Context, run record.Run, build string) (*channel.Client, e
 	return client, nil
 }
 
-// Actions lists what operators did in the sandbox of a run.
+// Actions lists the operators' actions in the sandbox of a run.
 func Actions(run record.Run) ([]Action, error) {
 	file := filepath.Join(run.Path, actionsFile)
 	f, err := os.Open(file)

@@ -16,9 +16,9 @@ import (
 )
 
 // Apply sends a plan into a sandbox: one archive for /sandbox, and one for /tmp
-// when the plan has anything there. Nothing of an archive appears unless it
-// arrived whole. A file of the host that is not what it was when it was planned
-// is an error.
+// if the plan has entries there. No entry of an archive appears before the
+// whole archive has arrived. A host file that changed since it was planned is
+// an error.
 func Apply(ctx context.Context, ex sandbox.Executor, p Plan) error {
 	for _, root := range []string{layout.Sandbox, tmp} {
 		var part []Entry
@@ -41,9 +41,9 @@ func Apply(ctx context.Context, ex sandbox.Executor, p Plan) error {
 func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
-	var sums []string // what was sent, by entry
+	var sums []string // SHA-256 of each sent file, in the order of entries
 	go func() {
-		// Heads and padding are small writes; the other end takes large ones.
+		// Headers and padding are small writes. The receiver accepts large ones.
 		coalesced := bufio.NewWriterSize(w, 256<<10)
 		var err error
 		if sums, err = p.write(ctx, root, coalesced); err == nil {
@@ -53,9 +53,9 @@ func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 		packed <- err
 	}()
 	m, err := ex.CopyIn(ctx, root, r)
-	_ = r.CloseWithError(io.ErrClosedPipe) // ends the writer when the sandbox gave up
+	_ = r.CloseWithError(io.ErrClosedPipe) // ends the writer if the sandbox stopped reading
 	if local := <-packed; local != nil && !errors.Is(local, io.ErrClosedPipe) {
-		return local // what the sandbox said only follows from it
+		return local // the error of the sandbox is only a consequence
 	}
 	if err != nil {
 		return err
@@ -72,14 +72,14 @@ func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 	return nil
 }
 
-// write packs the entries, named relative to root, and returns the SHA-256 of
-// each that is a file.
+// write packs the entries with names relative to root. It returns the SHA-256
+// of each entry that is a file.
 func (p Plan) write(ctx context.Context, root string, to io.Writer) (sums []string, err error) {
 	blobs, err := p.openBlobs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = blobs.Close() }() // what it says after the last object says nothing
+	defer func() { _ = blobs.Close() }() // an error after the last object does not matter
 	w := tarfs.NewWriter(to, p.limits)
 	sums = make([]string, len(p.Entries))
 	for i, e := range p.Entries {
@@ -129,8 +129,8 @@ func (p Plan) openBlobs(ctx context.Context) (blobs, error) {
 	return blobs{r, bufio.NewReaderSize(r, 256<<10)}, nil
 }
 
-// write packs the next object, which must be that of e.
-// See git-cat-file(1), BATCH OUTPUT.
+// write packs the next object, which must be the object of e. See git-cat-
+// file(1), BATCH OUTPUT.
 func (b blobs) write(w *tarfs.Writer, name string, e Entry) (string, error) {
 	head, err := b.r.ReadString('\n')
 	if err != nil {
@@ -149,7 +149,7 @@ func (b blobs) write(w *tarfs.Writer, name string, e Entry) (string, error) {
 	return sum, nil
 }
 
-// writeFile packs one file and compares it with what was planned.
+// writeFile packs one file and compares it with the plan.
 func writeFile(w *tarfs.Writer, name string, e Entry) error {
 	var content io.Reader = bytes.NewReader(e.data)
 	if e.source != "" {

@@ -25,8 +25,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// host makes a directory of the host from lines of "name content"; a name with
-// -> is a link, one with a slash at its end a directory.
+// host makes a directory of the host from lines of "name content". A name with
+// -> is a symbolic link; one with a trailing slash is a directory.
 func host(t *testing.T, lines ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func host(t *testing.T, lines ...string) string {
 	return dir
 }
 
-// input is an ordinary one of everything.
+// input is an input with every field set.
 func input(t *testing.T) Input {
 	h := host(t, "agents/reviewer.md # Reviewer", "skills/code-review/SKILL.md ---", "skills/code-review/scripts/run.sh #!/bin/sh",
 		"skills/code-review/alias -> SKILL.md", "plugins/lint/plugin.json {}", "key.json secret", "in/task.json {}", "in/.git/config x")
@@ -263,7 +263,7 @@ func (p *countingFiles) CopyIn(ctx context.Context, dest string, r io.Reader) (w
 	return p.Files.CopyIn(ctx, dest, r)
 }
 
-// server is the other end of the channel.
+// server is the supervisor's end of the channel.
 type server struct{ files *countingFiles }
 
 func (s server) Files() channel.Files                                        { return s.files }
@@ -273,7 +273,8 @@ func (s server) Exec(context.Context, wire.ExecRequest, wire.Streams) (wire.Exit
 	return wire.Exit{}, wire.TreeEmpty{}, errors.ErrUnsupported
 }
 
-// connect is a sandbox over a real channel, and where its directories are.
+// connect returns a sandbox over a real channel, and the paths of its
+// directories.
 func connect(t *testing.T) (c *channel.Client, p *countingFiles, sandbox, tmp string) {
 	t.Helper()
 	sandbox, tmp = t.TempDir(), t.TempDir()

@@ -22,7 +22,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// permBits are the mode bits that travel.
+// permBits are the mode bits that are sent.
 const permBits fs.FileMode = 0o775
 
 // builder collects entries and problems.
@@ -33,8 +33,8 @@ type builder struct {
 
 func (b *builder) problem(err error) { b.problems = append(b.problems, err) }
 
-// add adds an entry. Two entries of one path are a problem, unless both are
-// directories.
+// add adds an entry. Two entries with the same path are a problem, unless both
+// are directories.
 func (b *builder) add(e Entry) {
 	if old, used := b.entries[e.Dest]; used && (old.Kind != KindDir || e.Kind != KindDir) {
 		b.problem(fmt.Errorf("%s is delivered twice", e.Dest))
@@ -55,10 +55,11 @@ func (b *builder) hostFile(f File) {
 	b.file(f)
 }
 
-// maxDefinition bounds an agent's definition that gets a note, in bytes.
+// maxDefinition bounds an agent definition to which a note is appended, in
+// bytes.
 const maxDefinition = 1 << 20
 
-// definition adds the agent's definition, with the note at its end.
+// definition adds the agent definition, with the note appended.
 func (b *builder) definition(in Input) {
 	f := File{Dest: path.Join(layout.ConfigDir, "agents", in.Agent+".md"), Source: in.Definition, Mode: 0o644}
 	if in.Note == nil {
@@ -97,7 +98,8 @@ func (b *builder) file(f File) {
 	b.add(e)
 }
 
-// internalFile adds a file of the controller, or a link that stays below the root.
+// internalFile adds a file of the controller, or a symbolic link that stays
+// below the root.
 func (b *builder) internalFile(f File) {
 	switch name, _ := strings.CutPrefix(f.Dest, layout.Sandbox+"/"); {
 	case f.Target == "":
@@ -109,7 +111,7 @@ func (b *builder) internalFile(f File) {
 	}
 }
 
-// digest fills in size and SHA-256.
+// digest sets the size and the SHA-256.
 func (e *Entry) digest() error {
 	sum := sha256.New()
 	if e.source == "" {
@@ -129,7 +131,8 @@ func (e *Entry) digest() error {
 	return nil
 }
 
-// openRegular opens a regular file without waiting on anything else.
+// openRegular opens a regular file. It does not block on a file of another
+// type.
 func openRegular(open func(flag int) (*os.File, error)) (*os.File, error) {
 	f, err := open(os.O_RDONLY | syscall.O_NONBLOCK)
 	if err != nil {
@@ -146,8 +149,8 @@ func openRegular(open func(flag int) (*os.File, error)) (*os.File, error) {
 	return f, nil
 }
 
-// operatorTree adds a directory of the operator, all of which must travel.
-// Git's own directory stays.
+// operatorTree adds a directory of the operator without git's own directory. An
+// entry that cannot be sent is a problem.
 func (b *builder) operatorTree(dest, dir string) {
 	err := b.tree(dest, dir, func(name string) bool {
 		return tarfs.IsGitDir(path.Base(name))
@@ -159,8 +162,8 @@ func (b *builder) operatorTree(dest, dir string) {
 	}
 }
 
-// tree adds a directory and what is below it. skip leaves an entry out; refused
-// is told what cannot travel.
+// tree adds a directory and everything below it. skip leaves an entry out.
+// refused is called for each entry that cannot be sent.
 func (b *builder) tree(dest, dir string, skip func(string) bool, refused func(name, why string)) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -207,8 +210,8 @@ func (b *builder) tree(dest, dir string, skip func(string) bool, refused func(na
 	})
 }
 
-// stays reports whether a link named name points below the tree,
-// by the rule of package tarfs: dot-dot only at the front.
+// stays reports whether the target of a symbolic link is below the tree. As in
+// package tarfs, dot-dot is allowed only at the front of the target.
 func stays(name, target string) bool {
 	if target == "" || path.IsAbs(target) {
 		return false
@@ -235,10 +238,11 @@ const (
 	bridge     = "The rules of this project are in AGENTS.md:\n\n@AGENTS.md\n"
 )
 
-// repository adds the clone, the organisation's AGENTS.md when it has none and
-// a CLAUDE.md that points to it when the runtime needs one. Both are listed in
-// .git/info/exclude, so that the agent does not commit them. It returns what
-// cannot travel and what was added.
+// repository adds the clone. If the clone has no AGENTS.md, it adds that of the
+// organisation. If the runtime needs a CLAUDE.md, it adds one that refers to
+// AGENTS.md. Both are listed in .git/info/exclude, so that the agent does not
+// commit them. It returns the entries that cannot be sent, and the files that
+// were added.
 func (b *builder) repository(in Input) (skipped, added []string) {
 	if in.Repo == "" {
 		return nil, nil
@@ -292,11 +296,12 @@ func (b *builder) repository(in Input) (skipped, added []string) {
 	return skipped, added
 }
 
-// hidden reports whether a file or link is one of the hidden files, lies in
-// a hidden directory, or leads to where one could be.
+// hidden reports whether an entry is one of the hidden files or lies in a
+// hidden directory. It also reports symbolic links that lead to a path where
+// such a file could be.
 func hidden(f git.TreeEntry, names []string) bool {
 	if f.Kind == KindDir {
-		return false // nothing of it is left in it
+		return false // the directory is empty without its hidden files
 	}
 	for _, h := range names {
 		if f.Path == h || strings.HasPrefix(f.Path, h+"/") || f.Kind == KindSymlink && strings.HasPrefix(h, f.Path+"/") {

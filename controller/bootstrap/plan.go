@@ -1,6 +1,6 @@
-// Package bootstrap plans what a new sandbox holds and sends it there. The
-// plan is a list of files with modes and digests: making one writes nothing,
-// what is scanned is what is planned, and what is planned is what arrives.
+// Package bootstrap plans the files of a new sandbox and sends them. The plan
+// is a list of files with modes and digests. Making a plan writes nothing. The
+// scanned files are the planned files, and only planned content is delivered.
 package bootstrap
 
 import (
@@ -21,20 +21,19 @@ import (
 
 const tmp = "/tmp"
 
-// Input is what a sandbox is planned from. Paths without a comment are paths
-// of the host.
+// Input is the input of a plan. Paths without a comment are paths of the host.
 type Input struct {
 	Agent      string   // name; letters, digits, dash and underscore
 	Definition string   // the agent's markdown file
-	Note       []byte   // added at its end
+	Note       []byte   // appended to the definition
 	Skills     []string // directories; the base name is the skill's
 	Plugins    []string // directories; the base name is the plugin's
 
 	Repo     string   // a clone prepared for the sandbox, its .git included
 	Commit   Commit   // of the repository
-	Hidden   []string // files and directories of it that do not travel, by their slash paths
+	Hidden   []string // files and directories of it that are not sent; slash paths
 	RepoName string   // directory of the workspace
-	AgentsMD []byte   // default of the organisation for a repository without AGENTS.md; nil: none
+	AgentsMD []byte   // AGENTS.md of the organisation, for a repository without one; nil: none
 	Bridge   bool     // the runtime reads CLAUDE.md only, as Claude Code does
 
 	Files    []File // host files and .env.d files
@@ -44,7 +43,7 @@ type Input struct {
 	Limits tarfs.Limits
 }
 
-// Commit holds files of a repository that are only in its objects.
+// Commit describes the files of a repository that exist only as objects.
 type Commit struct {
 	Tree    []git.TreeEntry
 	Objects git.Objects
@@ -53,17 +52,17 @@ type Commit struct {
 // File is one file to deliver.
 type File struct {
 	Dest   string // absolute, inside the sandbox
-	Source string // file of the host, a symbolic link is followed; empty: Data is the content
+	Source string // file of the host, symbolic links are followed; empty: Data is the content
 	Data   []byte
 	Mode   fs.FileMode // permission bits
-	Target string      // of a file of the agent program: not empty makes it a symbolic link
+	Target string      // not empty: a symbolic link of the agent program with this target
 }
 
-// Plan is what a sandbox gets, sorted by destination.
+// Plan is the list of files of a sandbox, sorted by destination.
 type Plan struct {
 	Entries []Entry
-	Skipped []string // of the repository: what cannot travel, with the reason
-	Added   []string // to the repository
+	Skipped []string // files of the repository that cannot be sent, each with the reason
+	Added   []string // files added to the repository
 	limits  tarfs.Limits
 	objects git.Objects
 }
@@ -81,16 +80,16 @@ type Entry struct {
 	Kind   string
 	Mode   fs.FileMode
 	Size   int64
-	SHA256 string // hex, of a file; empty when the content is an object of the repository
+	SHA256 string // hex, of a file; empty if the content is an object of the repository
 	Target string // of a symbolic link
 
-	data   []byte // the content, when it has no source
-	tree   string // directory of the host that source is beneath; empty: source stands alone
+	data   []byte // the content, if there is no source
+	tree   string // directory of the host that contains source; empty: source is a single file
 	source string
-	blob   string // name of the object that is the content
+	blob   string // name of the object with the content
 }
 
-// Source is the file of the host that the content comes from, or empty.
+// Source is the file of the host with the content, or empty.
 func (e Entry) Source() string {
 	if e.tree == "" || e.blob != "" {
 		return e.source
@@ -99,7 +98,7 @@ func (e Entry) Source() string {
 }
 
 // New makes a plan. It reads the host's files for their digests and writes
-// nothing. All problems of the input are in the error.
+// nothing. The error lists all problems of the input.
 func New(in Input) (Plan, error) {
 	if err := in.check(); err != nil {
 		return Plan{}, fmt.Errorf("plan sandbox: %w", err)
@@ -134,7 +133,7 @@ func New(in Input) (Plan, error) {
 	return p, nil
 }
 
-// check rejects names that would lead out of their directories.
+// check rejects names that lead out of their directories.
 func (in Input) check() error {
 	var problems []error
 	if strings.Trim(in.Agent, nameChars) != "" || in.Agent == "" {
@@ -174,8 +173,8 @@ func (in Input) check() error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
-// checkDest refuses a host file outside the sandbox's directories, or in the
-// place of a file of the supervisor or the runtime.
+// checkDest rejects a host file outside the sandbox's directories, or at the
+// path of a file of the supervisor or the runtime.
 func checkDest(dest string) error {
 	if path.Clean(dest) != dest || strings.ContainsAny(dest, "\x00\n\r") {
 		return fmt.Errorf("destination %.200q is not a clean path", dest)
@@ -189,7 +188,7 @@ func checkDest(dest string) error {
 	return nil
 }
 
-// checkParents refuses an entry below something that is no directory.
+// checkParents rejects an entry below an entry that is not a directory.
 func (b *builder) checkParents(entries []Entry) {
 	for _, e := range entries {
 		for dir := path.Dir(e.Dest); dir != "/"; dir = path.Dir(dir) {
@@ -200,7 +199,7 @@ func (b *builder) checkParents(entries []Entry) {
 	}
 }
 
-// open opens the content of a file entry. The caller closes it.
+// open opens the content of a file. The caller closes it.
 func (e Entry) open() (*os.File, error) {
 	if e.tree == "" {
 		return openRegular(func(flag int) (*os.File, error) { return os.OpenFile(e.source, flag, 0) })

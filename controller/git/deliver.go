@@ -19,13 +19,14 @@ import (
 // directory of packs before it writes there.
 const packDirFile = "objects"
 
-// Deliver makes branches of the clone in the source repository, with every
+// Deliver creates branches of the clone in the source repository, with every
 // object checked. branches maps their names in the clone to those in the
-// repository. A branch that exists is an error.
+// repository. An existing branch is an error.
 //
 // It does not use git fetch: a killed fetch leaves files with random names in
-// the repository. The pack is made and checked in dir, which must not exist, and
-// renamed into the repository. [Undo] removes what a killed Deliver left.
+// the repository. The pack is made and checked in dir, which must not exist,
+// and renamed into the repository. [Undo] removes the files of a killed
+// Deliver.
 func (c Clone) Deliver(ctx context.Context, branches map[string]string, dir string) error {
 	var revs, refs strings.Builder
 	repo := c.Source
@@ -88,12 +89,12 @@ func (c Clone) deliverPack(ctx context.Context, revs, dir string) error {
 	return err
 }
 
-// unfinished is the name of a file until it is complete. git gc removes such
-// names, too.
+// unfinished is the name of an incomplete file. git gc also removes files with
+// such names.
 func unfinished(name string) string { return "tmp_" + name }
 
-// installFile copies a file into a directory, where its name appears when it is
-// complete.
+// installFile copies a file into a directory. Its final name appears only when
+// the copy is complete.
 func installFile(from, dir string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -115,8 +116,8 @@ func installFile(from, dir string) error {
 	return os.Rename(tmp, filepath.Join(dir, filepath.Base(from)))
 }
 
-// Undo removes what [Clone.Deliver] left unfinished in the repository, then dir.
-// Git ignores a pack without its index.
+// Undo removes the unfinished files of [Clone.Deliver] from the repository,
+// then removes dir. Git ignores a pack without its index.
 func Undo(dir string) error {
 	packDir, err := os.ReadFile(filepath.Join(dir, packDirFile))
 	if errors.Is(err, fs.ErrNotExist) { // nothing was written to the repository

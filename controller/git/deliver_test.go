@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What a killed take leaves in the target is removed, and nothing else.
-func TestAKilledSnapshotIsUndone(t *testing.T) {
+// Only the files of a killed delivery are removed from the target.
+func TestAKilledDeliveryIsUndone(t *testing.T) {
 	write := func(dir string, names ...string) {
 		for _, name := range names {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {

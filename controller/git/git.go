@@ -17,9 +17,9 @@ import (
 	"agentsh/controller/sandbox/host"
 )
 
-// environment is the whole environment of git on the host. Git reads no file of
-// the user or the system, uses only the file protocol, never prompts, and takes
-// no lock to refresh an index that it only reads.
+// environment is the whole environment of git on the host. Git reads no
+// configuration of the user or the system, uses only the file protocol and
+// never prompts. It takes no lock to refresh an index that it only reads.
 var environment = []string{
 	"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/nonexistent",
 	"GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1",
@@ -27,8 +27,8 @@ var environment = []string{
 	"GIT_NO_LAZY_FETCH=1", "GIT_NO_REPLACE_OBJECTS=1", "GIT_PAGER=cat", "GIT_EDITOR=/bin/false",
 }
 
-// safeSettings override those of any repository. Each setting names a program
-// that git would run, or makes git trust objects without checking them.
+// safeSettings override the settings of any repository. Each overridden setting
+// names a program that git would run, or makes git trust unchecked objects.
 var safeSettings = []string{
 	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.attributesFile=/dev/null",
 	"core.excludesFile=/dev/null",
@@ -46,7 +46,7 @@ const (
 
 // Tool runs git on the host.
 type Tool struct {
-	// global is the file git reads instead of the user's configuration. It sets
+	// global is the file that replaces the user's configuration. It sets
 	// safe.directory, because another user may own the operator's repository.
 	global string
 }
@@ -61,12 +61,12 @@ func New(dir string) (Tool, error) {
 }
 
 // Run runs git in dir and returns its standard output without the last line
-// end. A status other than 0 is an error with git's own last line.
+// end. An exit status other than 0 is an error with git's last line.
 func (g Tool) Run(ctx context.Context, dir string, args ...string) (string, error) {
 	return g.Feed(ctx, dir, "", args...)
 }
 
-// Feed is Run with a standard input.
+// Feed is like Run, with a standard input.
 func (g Tool) Feed(ctx context.Context, dir, stdin string, args ...string) (string, error) {
 	res, err := host.Run(ctx, g.command(dir, maxOutput, strings.NewReader(stdin), args))
 	if err == nil {
@@ -93,8 +93,9 @@ func failure(res host.Result) error {
 	return err
 }
 
-// Stream runs git and returns its standard output as it arrives, without a size
-// limit. A status other than 0 is the error of the last read. Closing it ends git.
+// Stream runs git and returns its standard output as a stream without a size
+// limit. An exit status other than 0 is the error of the last read. Closing the
+// stream ends git.
 func (g Tool) Stream(ctx context.Context, dir string, stdin io.Reader, args ...string) io.ReadCloser {
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
@@ -118,32 +119,32 @@ func (g Tool) Stream(ctx context.Context, dir string, stdin io.Reader, args ...s
 	}}
 }
 
-// Output is Stream without a standard input.
+// Output is like Stream, without a standard input.
 func (g Tool) Output(ctx context.Context, dir string, args ...string) io.ReadCloser {
 	return g.Stream(ctx, dir, strings.NewReader(""), args...)
 }
 
-// gitOutput is the output of a running git.
+// gitOutput is the output of a running git process.
 type gitOutput struct {
 	*io.PipeReader
 	end func()
 }
 
-// Close ends git and waits for its end.
+// Close ends git and waits until it has exited.
 func (s *gitOutput) Close() error {
 	err := s.PipeReader.Close()
 	s.end()
 	return err
 }
 
-// command is git with arguments, hardened.
+// command is git with arguments, the safe settings and the safe environment.
 func (g Tool) command(dir string, output int, stdin io.Reader, args []string) host.Command {
 	argv := []string{"git", "--no-pager"}
 	for _, setting := range safeSettings {
 		argv = append(argv, "-c", setting)
 	}
 	argv = append(argv, args...)
-	// A directory inside another repository is not that repository.
+	// A directory within another repository is not the top of that repository.
 	env := append([]string{"GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir), "GIT_CONFIG_GLOBAL=" + g.global}, environment...)
 	return host.Command{Argv: argv, Dir: dir, Env: env, Stdin: stdin, MaxOutput: output, Timeout: maxTime}
 }

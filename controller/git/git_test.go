@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// shell runs a script of the test in dir with git's configuration set aside.
+// shell runs a script of the test in dir, without git's user and system
+// configuration.
 func shell(t *testing.T, dir, script string) string {
 	t.Helper()
 	g := Tool{global: "/dev/null"}
@@ -44,7 +45,7 @@ func newTestGit(t *testing.T) Tool {
 	return g
 }
 
-func TestOpenRefusesWhatIsNoRepositoryOfItsOwn(t *testing.T) {
+func TestOpenRefusesADirectoryThatIsNotTheTopOfARepository(t *testing.T) {
 	repo := newRepo(t)
 	empty := t.TempDir()
 	unborn := t.TempDir()
@@ -251,8 +252,8 @@ func TestTheTreeOfACloneIsThatOfItsCommit(t *testing.T) {
 	}
 }
 
-// TestNoCodeOfAHostileTargetRuns does everything that a run does with a
-// target, with every setting in place that makes git start a program.
+// TestNoCodeOfAHostileTargetRuns does everything that a run does with a target.
+// The target has every setting that makes git start a program.
 func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 	tests := []struct{ name, setup, refused string }{
 		{name: "fsmonitor", setup: `git config core.fsmonitor ./evil`},
@@ -300,7 +301,7 @@ func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 			shell(t, repo, tt.setup)
-			_ = os.Remove(mark) // the set-up itself may run it
+			_ = os.Remove(mark) // the setup itself may create it
 			ctx := context.Background()
 			target, err := g.Open(ctx, repo)
 			if err != nil {
@@ -337,8 +338,8 @@ func TestNoCodeOfAHostileTargetRuns(t *testing.T) {
 	}
 }
 
-// TestCommitsAreCheckedBeforeTheyReachTheTarget has what an agent that writes
-// its own objects could bring.
+// TestCommitsAreCheckedBeforeTheyReachTheTarget delivers commits of an agent
+// that writes its own objects.
 func TestCommitsAreCheckedBeforeTheyReachTheTarget(t *testing.T) {
 	tests := []struct{ name, make string }{
 		{

@@ -6,8 +6,8 @@ import (
 	"agentsh/controller/sandbox/host"
 )
 
-// runShell runs a script with plain git, as a person has it, and returns all
-// it printed.
+// runShell runs a script with git without the safe settings, and returns all
+// its output.
 func runShell(g Tool, dir, script string) (string, error) {
 	res, err := host.Run(context.Background(), host.Command{
 		Argv: []string{"sh", "-ec", script}, Dir: dir,

@@ -28,8 +28,8 @@ type TreeEntry struct {
 	Target string      // of a symbolic link
 }
 
-// Objects opens the output of git cat-file --batch for object names, in their
-// order. The caller closes it, before or after its end.
+// Objects opens the output of git cat-file --batch for the given object names,
+// in their order. The caller closes it, also before its end.
 type Objects func(ctx context.Context, ids []string) (io.ReadCloser, error)
 
 // maxTree bounds the files of a commit.
@@ -38,7 +38,7 @@ const maxTree = 2_000_000
 // Tree lists the files of the clone's HEAD.
 func (c Clone) Tree(ctx context.Context) ([]TreeEntry, error) {
 	out := c.Source.git.Output(ctx, c.Dir, "ls-tree", "-r", "-t", "-z", "--long", "--full-tree", "HEAD")
-	defer func() { _ = out.Close() }() // the error of a read says more
+	defer func() { _ = out.Close() }() // the error of a read has more details
 	var all []TreeEntry
 	var links []int
 	r := bufio.NewReaderSize(out, 64<<10)
@@ -93,7 +93,7 @@ func treeEntry(line string) (TreeEntry, error) {
 // maxTarget is the longest target of a link, in bytes.
 const maxTarget = 4096
 
-// readLinks fills in the targets of links.
+// readLinks sets the targets of symbolic links.
 func (c Clone) readLinks(ctx context.Context, all []TreeEntry, links []int) error {
 	if len(links) == 0 {
 		return nil
@@ -128,9 +128,9 @@ func (c Clone) readLinks(ctx context.Context, all []TreeEntry, links []int) erro
 	return nil
 }
 
-// Object reads the header of the next object, which must be that of e, and
-// returns its content. One byte, a line end, follows the content.
-// See git-cat-file(1), BATCH OUTPUT.
+// Object reads the header of the next object, which must be the object of e,
+// and returns its content. One byte, a line end, follows the content. See git-
+// cat-file(1), BATCH OUTPUT.
 func Object(r *bufio.Reader, e TreeEntry) (io.Reader, error) {
 	head, err := r.ReadString('\n')
 	if err != nil {

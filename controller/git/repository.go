@@ -20,7 +20,7 @@ var ErrNotRepository = errors.New("not a git repository")
 type Repository struct {
 	Dir    string // absolute, symbolic links resolved
 	Head   string // commit id
-	branch string // the branch HEAD is on; empty: detached
+	branch string // the branch of HEAD; empty: detached
 	index  string // file
 	git    Tool
 }
@@ -45,7 +45,7 @@ func (g Tool) Open(ctx context.Context, dir string) (Repository, error) {
 	}
 	head, rest, _ := strings.Cut(out, "\n")
 	ref, rest, _ := strings.Cut(rest, "\n")
-	index, ok := strings.CutPrefix(rest, abs+"\n") // the directory's own name may contain line ends
+	index, ok := strings.CutPrefix(rest, abs+"\n") // the name of the directory may contain line ends
 	if !ok {
 		return Repository{}, fmt.Errorf("%s: %w", dir, ErrNotRepository)
 	}
@@ -56,8 +56,8 @@ func (g Tool) Open(ctx context.Context, dir string) (Repository, error) {
 	return t, nil
 }
 
-// openError says why a directory cannot be opened: it is no repository, or it
-// has no commit.
+// openError returns the reason why a directory cannot be opened: it is not a
+// repository, or it has no commit.
 func (g Tool) openError(ctx context.Context, dir, abs string) error {
 	if top, err := g.Run(ctx, abs, "rev-parse", "--show-toplevel"); err != nil || top != abs {
 		return errors.Join(fmt.Errorf("%s: %w", dir, ErrNotRepository), err)
@@ -93,10 +93,10 @@ type Clone struct {
 	Source Repository
 }
 
-// Clone makes a new repository at dest with the history of HEAD and nothing
-// else: no configuration, hook, remote, tag or other branch. Its working tree
-// is empty: [Clone.Tree] lists the files, [Clone.Objects] reads them. author
-// names the agent in its commits.
+// Clone makes a new repository at dest with the history of HEAD. It has no
+// other data: no configuration, hook, remote, tag or other branch. Its working
+// tree is empty: [Clone.Tree] lists the files, [Clone.Objects] reads them.
+// author names the agent in its commits.
 func (t Repository) Clone(ctx context.Context, dest, author string) (Clone, error) {
 	branch := t.branch
 	if branch == "" {
@@ -135,11 +135,11 @@ func addSettings(config, author string) error {
 
 var authorName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// Uncommitted lists tracked files of the repository that differ from HEAD, and
-// leaves the index of the clone as HEAD is. It compares them through the clone,
-// so that no filter or monitor of the repository's configuration runs. It uses a
-// copy of the repository's index: git does not read a file whose times and size
-// are those of the index.
+// Uncommitted lists the tracked files of the repository that differ from HEAD,
+// and sets the index of the clone to HEAD. It compares the files with the
+// clone's configuration, so that no filter or monitor of the repository runs.
+// It uses a copy of the repository's index: git does not read a file whose
+// times and size are those of the index.
 func (c Clone) Uncommitted(ctx context.Context) ([]string, error) {
 	index, source := filepath.Join(c.Dir, ".git", "index"), c.Source
 	diff := func() (string, error) {
@@ -158,7 +158,7 @@ func (c Clone) Uncommitted(ctx context.Context) ([]string, error) {
 	if err == nil {
 		out, err = diff()
 	}
-	// A split index, or one written by a newer git, does not work alone.
+	// A split index, or one of a newer git version, cannot be used alone.
 	again := err != nil
 	if err := fresh(); err != nil {
 		return nil, err
@@ -171,8 +171,8 @@ func (c Clone) Uncommitted(ctx context.Context) ([]string, error) {
 	return splitNUL(out), nil
 }
 
-// SkipWorktree marks paths as missing from the working tree on purpose, so that
-// the agent does not commit their deletion. See git-update-index(1),
+// SkipWorktree marks paths as intentionally missing from the working tree, so
+// that the agent does not commit their deletion. See git-update-index(1),
 // --skip-worktree.
 func (c Clone) SkipWorktree(ctx context.Context, paths []string) error {
 	_, err := c.Source.git.Feed(ctx, c.Dir, strings.Join(paths, "\x00")+"\x00", "update-index", "-z", "--skip-worktree", "--stdin")
@@ -197,11 +197,11 @@ func (t Repository) copyIndex(to string) error {
 	if err = errors.Join(err, statErr, out.Close()); err != nil {
 		return err
 	}
-	// Git reads a file again that was written in the same second as the index.
+	// Git reads a file again if it was written in the same second as the index.
 	return os.Chtimes(to, info.ModTime(), info.ModTime())
 }
 
-// Commit is one commit of the agent. The subject is as the agent wrote it.
+// Commit is one commit of the agent. The subject is not cleaned.
 type Commit struct {
 	ID      string
 	Subject string
@@ -210,8 +210,8 @@ type Commit struct {
 // maxCommits bounds the commits that [Clone.Commits] lists.
 const maxCommits = 200
 
-// Commits lists the commits of a branch of the clone that HEAD of the source
-// does not have, the newest first.
+// Commits lists the commits of a branch of the clone that are not in the HEAD
+// of the source, the newest first.
 func (c Clone) Commits(ctx context.Context, branch string) ([]Commit, error) {
 	out, err := c.Source.git.Run(ctx, c.Dir, "log", "-z", "--no-show-signature", "--no-ext-diff",
 		"--max-count="+strconv.Itoa(maxCommits), "--format=%H %s", "refs/heads/"+branch, "^"+c.Source.Head)
@@ -226,8 +226,8 @@ func (c Clone) Commits(ctx context.Context, branch string) ([]Commit, error) {
 	return commits, nil
 }
 
-// Patches is the text of every change that the commits of a branch make. The
-// caller closes it.
+// Patches is the text of all changes in the commits of a branch. The caller
+// closes it.
 func (c Clone) Patches(ctx context.Context, branch string) io.ReadCloser {
 	return c.Source.git.Output(ctx, c.Dir, "log", "--patch", "--no-show-signature", "--no-ext-diff", "--no-textconv", "--no-color",
 		"--text", "--full-index", "refs/heads/"+branch, "^"+c.Source.Head)

@@ -208,7 +208,7 @@ func TestADR0055HostFilesAndEnvCoexist(t *testing.T) {
 	if ps != nil {
 		t.Fatal(ps)
 	}
-	// A value with quotes and line breaks stays a value.
+	// Quotes and line breaks in a value stay part of the value.
 	x, _ := h.Expand(hostEnv(map[string]string{"TOK": "a'b\"c\n$(id)\nEVIL=1"}))
 	files, ps := x.Files()
 	if ps != nil {
@@ -249,7 +249,7 @@ func TestADR0055ReservedNamesAreRefusedOnEveryRoute(t *testing.T) {
 				t.Errorf("%s by %s: %v", name, route, ps)
 			}
 		}
-		// A source that is known only at the run is checked then.
+		// A source with a reference is checked when the harness is expanded.
 		dir := lay(t, tests{"a.yaml": head + "host_files: [{src: '${F}', dest: /sandbox/workspace/.env.d/t.env}]\n", "t.env": name + "=x\n"})
 		h, _ := loaded(t, dir, "a.yaml", Options{})
 		x, ps := h.Expand(hostEnv(map[string]string{"F": dir + "/t.env"}))
@@ -262,8 +262,8 @@ func TestADR0055ReservedNamesAreRefusedOnEveryRoute(t *testing.T) {
 	}
 }
 
-// envFiles are the .env files among the delivered ones in the order the
-// supervisor reads them: by name, generated.env last whatever the names are.
+// envFiles are the .env files among the delivered ones, in the order the
+// supervisor reads them: sorted by name, generated.env always last.
 func envFiles(files []File) []env.File {
 	var out []env.File
 	var last []env.File

@@ -85,8 +85,8 @@ func TestMissingAndNonRegularFilesAreRefused(t *testing.T) {
 	}
 }
 
-// Root reads everything, so the thread reads with the rights of nobody.
-// See setfsuid(2).
+// Root can read every file, so the thread reads with the rights of nobody. See
+// setfsuid(2).
 func TestAnUnreadableFileIsRefused(t *testing.T) {
 	dir := lay(t, tests{"a.yaml": head})
 	name := filepath.Join(dir, "a.yaml")

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hundred lays out 100 harnesses, each on five bases of its own, with the
-// policy, scripts and variables that real ones have.
+// hundred creates 100 harnesses, each on five bases of its own, with realistic policies,
+// scripts and variables.
 func hundred(b *testing.B) string {
 	b.Helper()
 	files := tests{

@@ -8,7 +8,7 @@ import (
 	"agentsh/internal/strictyaml"
 )
 
-// builder checks the nodes of one file against the table and makes trees.
+// builder checks the nodes of one file against the table and builds trees.
 type builder struct {
 	file  string
 	layer string
@@ -49,7 +49,7 @@ func (b *builder) mapping(n *strictyaml.Node, schema []field, where string) *tre
 	return out
 }
 
-// freshKey reports a key that is no text or was written before.
+// freshKey reports a key that is not a text or that occurs twice.
 func (b *builder) freshKey(key *strictyaml.Node, seen map[string]*strictyaml.Node) bool {
 	if key.Kind != strictyaml.Scalar {
 		b.ps.errorf(b.at(key), RuleType, "a key is a word, this is %s", describe(key))
@@ -125,7 +125,7 @@ func (b *builder) list(n *strictyaml.Node, where string, entry func(*strictyaml.
 	return out
 }
 
-// dict builds a map of texts; a null removes the key a weaker layer wrote.
+// dict builds a map of texts. A null removes the key of a weaker layer.
 func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
 	if n.Kind != strictyaml.Mapping {
 		b.ps.errorf(b.at(n), RuleType, "%s is a mapping of keys to values, this is %s", where, describe(n))
@@ -155,7 +155,7 @@ func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
 	return out
 }
 
-// entry builds one mapping of a list; its required keys must be there.
+// entry builds one mapping of a list. All required keys must be present.
 func (b *builder) entry(n *strictyaml.Node, schema []field, where string) *tree {
 	t := b.mapping(n, schema, where)
 	if t == nil {
@@ -216,8 +216,8 @@ func (b *builder) ref(n *strictyaml.Node, f *field, where string) *tree {
 	return out
 }
 
-// text builds a scalar as it is written; numbers and words like true keep
-// their spelling.
+// text builds a text from a scalar. Numbers and words like true keep their
+// spelling.
 func (b *builder) text(n *strictyaml.Node, f *field, where string) *tree {
 	if n.Kind != strictyaml.Scalar {
 		b.ps.errorf(b.at(n), RuleType, "%s is a text, this is %s", where, describe(n))
@@ -239,7 +239,7 @@ func (b *builder) text(n *strictyaml.Node, f *field, where string) *tree {
 	return &tree{at: b.at(n), text: n.Value}
 }
 
-// checkText says what is wrong with a text, or "".
+// checkText returns the problem of a text, or "".
 func (f *field) checkText(s string) string {
 	if strings.ContainsRune(s, 0) {
 		return "holds a NUL byte"
@@ -316,7 +316,7 @@ func (b *builder) number(n *strictyaml.Node, f *field, where string) *tree {
 	return &tree{at: b.at(n), text: text}
 }
 
-// bounds is the range of a number in words.
+// bounds describes the range of a number.
 func (f *field) bounds() string {
 	if f.limits.max > 0 {
 		return fmt.Sprintf("between %d and %d", f.limits.min, f.limits.max)
@@ -324,7 +324,7 @@ func (f *field) bounds() string {
 	return fmt.Sprintf("%d or more", f.limits.min)
 }
 
-// describe names what a node is, for messages.
+// describe describes a node, for messages.
 func describe(n *strictyaml.Node) string {
 	switch n.Kind {
 	case strictyaml.Mapping:
@@ -345,7 +345,8 @@ func describe(n *strictyaml.Node) string {
 	return "something else"
 }
 
-// quoted is a text in quotes, control characters escaped, long texts cut.
+// quoted is a text in quotes, with control characters escaped. Long texts are
+// cut.
 func quoted(s string) string { return strconv.Quote(clip(s)) }
 
 func clip(s string) string {

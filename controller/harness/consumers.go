@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Consumers names the step that acts on each leaf of the schema. A leaf that
-// is not here has its reason in Unsupported: it is accepted so that the file
-// stays portable, lint warns about it and a run refuses it.
+// Consumers names the step that reads each leaf of the schema. A leaf without a
+// step has its reason in Unsupported: it is accepted so that the file stays
+// portable, lint warns about it and a run rejects it.
 var Consumers = map[string]string{
 	"schema_version":                 "load",
 	"version":                        "load",
@@ -69,8 +69,8 @@ var Consumers = map[string]string{
 }
 
 // Runtimes are the runtimes that a run can start, each with the leaves of
-// [Particular] that it acts on. Others may be written, so that files stay
-// portable; a run refuses them.
+// [Particular] that it reads. A file may name other runtimes, so that it stays
+// portable; a run rejects them.
 var Runtimes = map[string][]string{
 	"claude":   {"model", "effort", "plugins.path", hooksLeaf},
 	"codex":    {"model", "effort"},
@@ -79,8 +79,8 @@ var Runtimes = map[string][]string{
 	"opencode": {"model"},
 }
 
-// Particular are the leaves that not every runtime acts on, with what they
-// give to it.
+// Particular are the leaves that only some runtimes read, with a description of
+// each.
 var Particular = map[string]string{
 	"model":        "a model",
 	"effort":       "a reasoning effort",
@@ -88,7 +88,7 @@ var Particular = map[string]string{
 	hooksLeaf:      "hooks",
 }
 
-// hooksLeaf stands for all that is below it.
+// hooksLeaf stands for all leaves below it.
 const hooksLeaf = "security.sandbox_hooks"
 
 // particular is the key of [Particular] that a leaf belongs to, or "".
@@ -102,7 +102,8 @@ func particular(where string) string {
 	return ""
 }
 
-// Unsupported says why nothing acts on a leaf; a path covers what is below it.
+// Unsupported gives the reason why no step reads a leaf. An entry also applies
+// to all leaves below its path.
 var Unsupported = map[string]string{
 	"image":                           "no backend here takes an image",
 	"openshell":                       "there is no openshell backend here",
@@ -121,8 +122,8 @@ var Unsupported = map[string]string{
 	"max_runtime_fetches":             "resources are never fetched",
 }
 
-// Refusals are the settings of the harness that nothing acts on, as errors.
-// A run refuses them before it creates anything.
+// Refusals are the settings of the harness that no step reads, as errors. A run
+// rejects them before it creates anything.
 func (h *Harness) Refusals() Problems {
 	ps := h.unsupported(Error)
 	for _, p := range h.skipped {
@@ -132,8 +133,8 @@ func (h *Harness) Refusals() Problems {
 	return ps.Sorted()
 }
 
-// unsupported reports the leaves that nothing acts on. What is switched off in
-// so many words asks for nothing.
+// unsupported reports the leaves that no step reads. A setting that is
+// explicitly switched off is not reported.
 func (h *Harness) unsupported(s Severity) Problems {
 	var ps Problems
 	runtime := h.Runtime.Or("claude")
@@ -202,8 +203,8 @@ func (h *Harness) unsupported(s Severity) Problems {
 	return ps
 }
 
-// contradictions reports settings of escalation that another one leaves
-// without effect.
+// contradictions reports settings of escalation that have no effect because of
+// another one.
 func (c Security) contradictions(s Severity) Problems {
 	e := c.Escalation
 	var ps Problems
@@ -219,10 +220,10 @@ func (c Security) contradictions(s Severity) Problems {
 	return ps
 }
 
-// noStep is the reason of a leaf that has none; a test finds it.
+// noStep is the reason for a leaf without one. A test fails for such a leaf.
 const noStep = "no step acts on it"
 
-// reason is the text of Unsupported for a leaf.
+// reason is the entry of Unsupported for a leaf.
 func reason(where string) string {
 	for p := where; p != ""; {
 		if r, ok := Unsupported[p]; ok {

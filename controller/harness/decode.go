@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// decode fills the fields of a struct that are tagged with a key from the
-// merged tree. A tag may be a dotted path.
+// decode fills those fields of a struct that have a key as tag, from the merged
+// tree. A tag may be a dotted path.
 func decode(t *tree, into any) {
 	v := reflect.ValueOf(into).Elem()
 	for i := range v.NumField() {
@@ -21,8 +21,8 @@ func decode(t *tree, into any) {
 	}
 }
 
-// decodeValue fills one value. The types are those of [Harness]; another one
-// is a defect that the first test of the package meets.
+// decodeValue fills one value. It supports the types of [Harness]. Another type
+// is a defect, which the tests of the package find.
 func decodeValue(t *tree, v reflect.Value) {
 	switch p := v.Addr().Interface().(type) {
 	case *Text:
@@ -58,8 +58,8 @@ func decodeValue(t *tree, v reflect.Value) {
 	}
 }
 
-// leaves calls visit for every leaf of a merged tree with its dotted path;
-// list entries share the path of their list.
+// leaves calls visit for every leaf of a merged tree with its dotted path. The
+// entries of a list have the path of the list.
 func leaves(schema []field, t *tree, where string, visit func(path string, f *field, t *tree)) {
 	for i := range schema {
 		f := &schema[i]
@@ -86,5 +86,5 @@ func isPathLike(s string) bool {
 	return strings.ContainsAny(s, "/.")
 }
 
-// isURL reports whether a path is a resource to fetch.
+// isURL reports whether a path is the URL of a resource.
 func isURL(s string) bool { return strings.Contains(s, "://") }

@@ -19,17 +19,17 @@ import (
 // File is one file to deliver into the sandbox.
 type File struct {
 	Dest   string      // absolute path in the sandbox
-	Source string      // file of the host to copy as it is; empty: Data is the content
+	Source string      // file of the host that is copied; empty: Data is the content
 	Data   []byte      // content that was generated or expanded
 	Mode   fs.FileMode // permission bits
-	At     Origin      // what asked for it
+	At     Origin      // position of the setting
 
 	Generated bool // made from env.sandbox
 }
 
-// Files is what the harness delivers into the sandbox: the host files in the
-// order written, then generated.env when env.sandbox holds anything. An
-// optional file that the host does not have is left out.
+// Files are the files that the harness delivers into the sandbox: the host
+// files in their order, then generated.env unless env.sandbox is empty. A
+// missing optional file is left out.
 func (x *Expanded) Files() ([]File, Problems) {
 	var files []File
 	e := newExpander(x.lookup)
@@ -63,7 +63,7 @@ func (x *Expanded) generated() ([]byte, error) {
 	return env.Format(vars)
 }
 
-// hostFile is one host file; not ok when it is left out or has a problem.
+// hostFile is one host file; not ok if it is left out or has a problem.
 func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
 	src := x.Path(h.Src)
 	f := File{Dest: h.Dest.V, Source: src, At: h.Src.At}
@@ -104,7 +104,7 @@ func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
 }
 
 // shownName is an absolute name as problems show it: relative to the working
-// directory when it lies below.
+// directory if it is below it.
 func shownName(name string) string {
 	here, err := os.Getwd()
 	if err != nil {
@@ -153,9 +153,9 @@ func offsetIn(name string, data []byte, offset int) Origin {
 	}
 }
 
-// envFile reads a .env file, refuses reserved names, and writes it again with
-// its references replaced. Replacing in the values and not in the text keeps
-// a value with quotes or line breaks from becoming syntax.
+// envFile reads a .env file, rejects reserved names, and writes the file again
+// with its references replaced. References are replaced in the parsed values.
+// So a value with quotes or line breaks cannot become syntax.
 func (e *expander) envFile(name string, data []byte, h HostFile) []byte {
 	vars, ps := e.envVars(name, data, h.Expand.V)
 	e.ps = append(e.ps, ps...)
@@ -166,7 +166,7 @@ func (e *expander) envFile(name string, data []byte, h HostFile) []byte {
 	return out
 }
 
-// envVars are the variables of a .env file, expanded when asked for.
+// envVars are the variables of a .env file, expanded if expand is set.
 func (e *expander) envVars(name string, data []byte, expand bool) ([]env.Var, Problems) {
 	var ps Problems
 	text, refs := string(data), []segment(nil)
@@ -197,8 +197,7 @@ func (e *expander) envVars(name string, data []byte, expand bool) ([]env.Var, Pr
 	return vars, ps
 }
 
-// marked is the text with each reference replaced by a word that no quoting
-// changes.
+// marked replaces each reference of a text by a mark that no quoting changes.
 func marked(segs []segment, mark string) (string, []segment) {
 	var out strings.Builder
 	var refs []segment
@@ -213,7 +212,7 @@ func marked(segs []segment, mark string) (string, []segment) {
 	return out.String(), refs
 }
 
-// unmark replaces the words of marked by the values of their references.
+// unmark replaces the marks of marked by the values of their references.
 func (e *expander) unmark(s, mark string, refs []segment, at Origin) string {
 	var out strings.Builder
 	for {
@@ -240,7 +239,7 @@ func (e *expander) unmark(s, mark string, refs []segment, at Origin) string {
 	}
 }
 
-// unusedWord is a word of letters that the text does not hold.
+// unusedWord is a word of letters that does not occur in the text.
 func unusedWord(text string) string {
 	for word := "reference"; ; word += "x" {
 		if !strings.Contains(text, word) {
@@ -249,7 +248,7 @@ func unusedWord(text string) string {
 	}
 }
 
-// lineOf is the line that sets a variable.
+// lineOf is the number of the line that sets a variable.
 func lineOf(text, name string) int {
 	for i, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "export "))
@@ -260,7 +259,7 @@ func lineOf(text, name string) int {
 	return 1
 }
 
-// parseProblems turns the errors of a .env file into problems.
+// parseProblems makes problems of the errors of a .env file.
 func parseProblems(name string, err error) Problems {
 	var ps Problems
 	var many interface{ Unwrap() []error }
@@ -280,14 +279,14 @@ func parseProblems(name string, err error) Problems {
 	return ps
 }
 
-// checkEnvFiles reads the .env files among the host files as far as their
-// sources are known without expanding: reserved names are errors, names that
-// env.sandbox hides are warnings.
+// checkEnvFiles reads those .env files of the host whose sources contain no
+// references. Reserved names are errors; names that env.sandbox overrides are
+// warnings.
 func (h *Harness) checkEnvFiles(ps *Problems) {
 	for _, f := range h.HostFiles {
 		segs, _, err := segments(f.Src.V)
 		if err != nil || len(segs) != 1 || segs[0].name != "" {
-			continue // not known before the run
+			continue // unknown before the run
 		}
 		src := Text{V: segs[0].literal, At: f.Src.At}
 		h.checkSource(ps, f, src)

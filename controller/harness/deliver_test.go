@@ -13,10 +13,10 @@ import (
 	"agentsh/policy/env"
 )
 
-// shells read generated.env in the sandbox, besides the supervisor itself.
+// shells are the shells that must read generated.env like the supervisor does.
 var shells = [][]string{{"sh"}, {"bash"}, {"bash", "--posix"}, {"dash"}, {"busybox", "sh"}}
 
-// deliveredTo is generated.env for two variables that hold a value.
+// deliveredTo is the generated.env of two variables with the same value.
 func deliveredTo(t testing.TB, value string) []byte {
 	t.Helper()
 	h, _ := one(t, "env: {sandbox: {V: '${X}', W: '<${X}>'}}\n")
@@ -31,7 +31,7 @@ func deliveredTo(t testing.TB, value string) []byte {
 	return files[0].Data
 }
 
-// readBack reports how a reader reads the value of V and W.
+// checkReadBack checks that each reader reads the value of V and W unchanged.
 func checkReadBack(t *testing.T, dir, value string) {
 	t.Helper()
 	data := deliveredTo(t, value)
@@ -93,7 +93,7 @@ func FuzzGeneratedEnvReadsBackTheSameInEveryShell(f *testing.F) {
 	})
 }
 
-// A value that comes from elsewhere than an environment may hold a NUL byte.
+// A value that does not come from an environment may contain a NUL byte.
 func TestANulByteIsNotDelivered(t *testing.T) {
 	h, _ := one(t, "env: {sandbox: {V: '${X}'}}\n")
 	x, _ := h.Expand(hostEnv(map[string]string{"X": "a\x00b"}))
@@ -102,8 +102,8 @@ func TestANulByteIsNotDelivered(t *testing.T) {
 	}
 }
 
-// What is expanded into a .env file stays the value of its variable, whatever
-// the quotes around the reference.
+// A reference in a .env file expands within the value of its variable, whatever
+// quotes are around it.
 func FuzzExpandedEnvFilesHoldOnlyTheirVariables(f *testing.F) {
 	for _, v := range awkward {
 		f.Add(v, "A=${X}\nexport B=\"x${X}y\" # c\nC='$X'\n")

@@ -13,14 +13,14 @@ type Lookup func(name string) (string, bool)
 type segment struct {
 	literal  string
 	name     string // of a reference
-	def      string // what ${NAME:-def} gives when NAME is unset or empty
+	def      string // value of ${NAME:-def} if NAME is unset or empty
 	hasDef   bool
 	from, to int // byte offsets in the text
 }
 
 // segments splits a text at its references: $NAME, ${NAME}, ${NAME:-default}
-// and $$ for a dollar. A dollar before anything that is no name stands for
-// itself, except where a shell would expand it: that is an error at its offset.
+// and $$ for a dollar. A dollar before anything else is literal, unless a shell
+// would expand it: then it is an error at its offset.
 func segments(s string) (out []segment, bad int, err error) {
 	var lit strings.Builder
 	start := 0
@@ -88,7 +88,7 @@ func isNameByte(c byte, first bool) bool {
 	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || !first && c >= '0' && c <= '9'
 }
 
-// value is the text of a reference; not ok: the variable is unset.
+// value is the text of a reference; not ok if the variable is unset.
 func (s segment) value(lookup Lookup) (string, bool) {
 	v, ok := lookup(s.name)
 	if s.hasDef && (!ok || v == "") {
@@ -97,7 +97,7 @@ func (s segment) value(lookup Lookup) (string, bool) {
 	return v, ok
 }
 
-// expander replaces references and collects the names that are unset.
+// expander replaces references and collects the unset names.
 type expander struct {
 	lookup Lookup
 	unset  map[string][]Origin
@@ -108,7 +108,7 @@ func newExpander(lookup Lookup) *expander {
 	return &expander{lookup: lookup, unset: map[string][]Origin{}}
 }
 
-// text expands one text written at a place.
+// text expands one text. Problems get the position of the text.
 func (e *expander) text(t Text) Text {
 	segs, _, err := segments(t.V)
 	if err != nil {
@@ -139,7 +139,7 @@ func (e *expander) texts(m Map) Map {
 	return out
 }
 
-// problems are the problems met, all unset names in one.
+// problems are the problems found so far. All unset names are one problem.
 func (e *expander) problems() Problems {
 	if len(e.unset) == 0 {
 		return e.ps
@@ -170,20 +170,20 @@ func sortedKeys[V any](m map[string]V) []string {
 	return out
 }
 
-// Expanded is a harness with its references replaced. It holds values of the
-// host's environment: show its names, never its texts.
+// Expanded is a harness with its references replaced. It contains values of the
+// host's environment, so do not print its texts: print the names only.
 type Expanded struct {
 	*Harness
 	Runner      Map                 // env.runner
 	Sandbox     Map                 // env.sandbox
-	Sources     []HostFile          // host_files with their sources expanded; those left out are optional and unset
+	Sources     []HostFile          // host_files with their sources expanded; optional ones with an unset variable are left out
 	Credentials map[string]Provider // the providers with credentials and config expanded
 	lookup      Lookup
 }
 
-// Expand replaces ${NAME} references by the host's variables. One problem
-// lists every name that is unset. An optional host file whose source names an
-// unset variable is left out.
+// Expand replaces ${NAME} references by the values of the host's variables. One
+// problem lists all unset names. An optional host file whose source refers to
+// an unset variable is left out.
 func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 	e := newExpander(lookup)
 	x := &Expanded{Harness: h, Runner: e.texts(h.Env.Runner), Sandbox: e.texts(h.Env.Sandbox), lookup: lookup}
@@ -217,8 +217,8 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 	return x, nil
 }
 
-// References are the names of the variables a text refers to, in order; none
-// when the text cannot be expanded.
+// References are the names of the variables in a text, in order; none if the
+// text cannot be expanded.
 func References(s string) []string {
 	segs, _, err := segments(s)
 	if err != nil {

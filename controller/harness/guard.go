@@ -6,16 +6,16 @@ import (
 	"unicode"
 )
 
-// guard is the condition of an overlay: a small part of the Common Expression
-// Language. Names are runtime.forge and event.*; operators are ==,
-// !=, in, &&, ||, !, has() and parentheses over texts and truth values.
+// guard is the condition of an overlay, in a small subset of the Common
+// Expression Language. Names are runtime.forge and event.*. Operators are ==,
+// !=, in, &&, ||, !, has() and parentheses; values are texts and truth values.
 type guard struct {
 	at   Origin
-	expr expr   // nil: not understood
-	why  string // why it is not understood
+	expr expr   // nil: it cannot be parsed
+	why  string // why it cannot be parsed
 }
 
-// guardInput is what a guard sees.
+// guardInput are the values that a guard can read.
 type guardInput struct {
 	forge string
 	event map[string]any
@@ -25,7 +25,7 @@ type guardInput struct {
 // texts or an error.
 type expr func(guardInput) (any, error)
 
-// parseGuard parses a guard. What is not understood is said by holds.
+// parseGuard parses a guard. A syntax error is returned by matches.
 func parseGuard(t *tree) guard {
 	p := &guardParser{toks: guardTokens(t.text)}
 	e, err := p.either(0)
@@ -38,7 +38,8 @@ func parseGuard(t *tree) guard {
 	return guard{at: t.at, expr: e}
 }
 
-// matches evaluates the guard. The second result says why it cannot be decided.
+// matches evaluates the guard. The second result is the reason if it cannot be
+// evaluated.
 func (g guard) matches(in guardInput) (bool, string) {
 	if g.expr == nil {
 		return false, g.why
@@ -86,7 +87,7 @@ func isWord(r rune) bool {
 	return r == '_' || r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r))
 }
 
-// guardParser is a recursive descent over the tokens.
+// guardParser is a recursive descent parser of the tokens.
 type guardParser struct {
 	toks []string
 	next int
@@ -107,8 +108,8 @@ func (p *guardParser) accept(tok string) bool {
 	return false
 }
 
-// either is a chain of ||, both one of &&. A side that decides alone hides an
-// error of the other, as the language has it.
+// either parses a chain of ||, both parses one of &&. As in the language, an
+// operand that decides the result hides an error of the other.
 func (p *guardParser) either(depth int) (expr, error) {
 	return p.logic(depth, "||", true, p.both)
 }
@@ -166,7 +167,7 @@ func truth(e expr, in guardInput) (bool, error) {
 	return b, nil
 }
 
-// relation is an operand, or two compared.
+// relation parses an operand, or a comparison of two.
 func (p *guardParser) relation(depth int) (expr, error) {
 	left, err := p.operand(depth)
 	if err != nil {
@@ -284,8 +285,8 @@ func (p *guardParser) list(depth int) (expr, error) {
 	}, nil
 }
 
-// lookup is the value of a name. With check it only tells whether the name can
-// be one.
+// lookup is the value of a name. With check it only checks that the name can
+// have a value.
 func lookup(name string, in guardInput, check bool) (any, error) {
 	first, rest, _ := strings.Cut(name, ".")
 	switch {
@@ -312,7 +313,7 @@ func lookup(name string, in guardInput, check bool) (any, error) {
 	return v, nil
 }
 
-// has reports whether a name is given. has(runtime.forge) always holds.
+// has reports whether a name has a value. has(runtime.forge) is always true.
 func has(name string, in guardInput) bool {
 	_, err := lookup(name, in, false)
 	return err == nil

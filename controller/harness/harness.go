@@ -1,10 +1,10 @@
 // Package harness loads the YAML files that describe an agent.
 //
-// [Load] reads a file and the bases it names, checks every layer strictly
-// against one table, merges the layers and reports all problems at once, each
-// with its place. [Harness.Expand] replaces ${NAME} references,
-// [Harness.Refusals] names what no step of a run acts on, and
-// [Expanded.Files] is what is delivered into the sandbox.
+// [Load] reads a file and its bases, checks every layer strictly against one
+// table, merges the layers and reports all problems at once, each with its
+// position. [Harness.Expand] replaces ${NAME} references. [Harness.Refusals]
+// lists the settings that no step of a run reads. [Expanded.Files] returns the
+// files that a run delivers into the sandbox.
 package harness
 
 import (
@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// Value is one setting and the place that wrote it.
+// Value is one setting with the position where it is set.
 type Value[T any] struct {
 	V  T
 	At Origin
 }
 
-// IsSet reports whether a layer wrote the value; a written zero counts.
+// IsSet reports whether a layer sets the value. An explicit zero counts as set.
 func (v Value[T]) IsSet() bool { return !v.At.IsZero() }
 
-// Or is the value, or def when no layer wrote it.
+// Or is the value, or def if no layer sets it.
 func (v Value[T]) Or(def T) T {
 	if v.IsSet() {
 		return v.V
@@ -33,17 +33,17 @@ func (v Value[T]) Or(def T) T {
 type (
 	// Text is a string setting.
 	Text = Value[string]
-	// Texts is a list of strings, each with its own place.
+	// Texts is a list of strings, each with its position.
 	Texts = []Text
-	// Map is a map of strings, each with its own place.
+	// Map is a map of strings, each with its position.
 	Map = map[string]Text
 )
 
-// Harness describes one agent: the file and all its layers, merged. It is not
-// changed after Load and may be read by several goroutines.
+// Harness describes one agent: the file merged with all its layers. It does not
+// change after Load, so several goroutines may read it.
 type Harness struct {
-	File  string // the file as it was named
-	Root  string // absolute directory that relative paths start from, links resolved
+	File  string // the file name passed to Load
+	Root  string // absolute directory to which paths are relative, symbolic links resolved
 	Forge string // the forge whose blocks were merged; empty: none
 
 	Version         Value[int]          `harness:"version"`
@@ -83,10 +83,10 @@ type Harness struct {
 	MaxFetches      Value[int]          `harness:"max_runtime_fetches"`
 	PreflightCheck  Text                `harness:"preflight_check"`
 	Definitions     map[string]Provider // the providers named by Providers, by name
-	EnvFileVars     Texts               // the variables of .env files among HostFiles whose content is known, by name
+	EnvFileVars     Texts               // the variables of those .env files in HostFiles whose content is known, by name
 
 	merged  *tree
-	skipped Problems // blocks that were not merged because their guard is not understood
+	skipped Problems // blocks that were not merged because their guard cannot be evaluated
 }
 
 // Env are the variables of a run.
@@ -112,7 +112,7 @@ type Skill struct {
 // Name is the last element of the directory's path.
 func (s Skill) Name() string { return filepath.Base(s.Path.V) }
 
-// Plugin is a directory that a runtime loads.
+// Plugin is a directory that a runtime loads as a plugin.
 type Plugin struct {
 	Path Text  `harness:"path"`
 	Env  Map   `harness:"env"`
@@ -122,7 +122,7 @@ type Plugin struct {
 // Name is the last element of the directory's path.
 func (p Plugin) Name() string { return filepath.Base(p.Path.V) }
 
-// ValidationLoop says how output is validated on the host.
+// ValidationLoop configures the validation of output on the host.
 type ValidationLoop struct {
 	Script         Text       `harness:"script"`
 	Schema         Text       `harness:"schema"`
@@ -131,7 +131,7 @@ type ValidationLoop struct {
 	PreflightCheck Text       `harness:"preflight_check"`
 }
 
-// Container says where the agent itself runs.
+// Container configures where the agent itself runs.
 type Container struct {
 	Harness        Value[bool] `harness:"harness"`
 	Backend        Text        `harness:"backend"`
@@ -157,7 +157,7 @@ type HostScanners struct {
 	LLMGuard         LLMGuard    `harness:"llm_guard"`
 }
 
-// Words of the security block that others act on.
+// Values of settings in the security block.
 const (
 	FailOpen         = "open"     // fail_mode: critical findings stop nothing
 	MatchSentence    = "sentence" // match_type: each sentence is scored by itself
@@ -171,11 +171,11 @@ type LLMGuard struct {
 	MatchType Text           `harness:"match_type"`
 }
 
-// On reports whether the scanner is asked for: by any of its settings, unless
-// it is switched off.
+// On reports whether the scanner is enabled. Any of its settings enables it,
+// unless enabled is false.
 func (g LLMGuard) On() bool { return g.Enabled.Or(g.Threshold.IsSet() || g.MatchType.IsSet()) }
 
-// At is the place of the first of its settings.
+// At is the position of the first of its settings.
 func (g LLMGuard) At() Origin {
 	for _, at := range []Origin{g.Enabled.At, g.Threshold.At} {
 		if !at.IsZero() {
@@ -203,23 +203,23 @@ type Tirith struct {
 	FailOn  Text        `harness:"fail_on"`
 }
 
-// Switch is a block with nothing but enabled.
+// Switch is a block whose only key is enabled.
 type Switch struct {
 	Enabled Value[bool] `harness:"enabled"`
 }
 
-// Escalation says what follows a critical finding.
+// Escalation configures the reaction to critical findings.
 type Escalation struct {
 	OnCritical  Text `harness:"on_critical"`
 	ReviewLabel Text `harness:"review_label"`
 }
 
-// OpenShell holds what only the openshell backend reads.
+// OpenShell are the settings that only the openshell backend reads.
 type OpenShell struct {
 	Profiles Texts `harness:"profiles"`
 }
 
-// Steer lets updates reach a running agent.
+// Steer configures updates for a running agent.
 type Steer struct {
 	Enabled      Value[bool] `harness:"enabled"`
 	MaxSteers    Value[int]  `harness:"max_steers"`
@@ -239,8 +239,8 @@ func (h *Harness) AgentName() string {
 	return strings.TrimSuffix(filepath.Base(h.Agent.V), ".md")
 }
 
-// Path is a path of the harness as an absolute path: relative ones start from
-// the root. The empty path stays empty.
+// Path makes a path of the harness absolute. Relative paths are relative to the
+// root. The empty path stays empty.
 func (h *Harness) Path(p Text) string {
 	if p.V == "" || filepath.IsAbs(p.V) {
 		return p.V
@@ -248,16 +248,17 @@ func (h *Harness) Path(p Text) string {
 	return filepath.Join(h.Root, p.V)
 }
 
-// Options are the inputs of [Load] that do not come from the file.
+// Options are the inputs of [Load] besides the file.
 type Options struct {
-	Forge  string   // merge the blocks of this forge; empty: none
+	Forge  string   // forge whose blocks are merged; empty: none
 	Forges []string // names of forges besides github, gitlab, forgejo and jira
-	// Root is the directory relative paths start from and no base may leave.
-	// Empty: the directory of the file, or its parent when that is named harness.
+	// Root is the directory to which paths are relative, and which no base may
+	// leave. Empty: the directory of the file, or its parent if that directory is
+	// named harness.
 	Root  string
-	Event map[string]any // what overlay guards see as event
+	Event map[string]any // event in the guards of overlays
 }
 
-// Load reads the harness at path with all its layers. The harness is nil when
-// one of the problems is an error.
+// Load reads the harness at path with all its layers. If one of the problems is
+// an error, the harness is nil.
 func Load(path string, o Options) (*Harness, Problems) { return NewLoader(o).Load(path) }

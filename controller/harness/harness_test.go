@@ -27,10 +27,10 @@ func TestARuntimeThatCannotBeStartedIsReported(t *testing.T) {
 	}
 }
 
-// tests are the content of files by name.
+// tests maps names of files to their content.
 type tests = map[string]string
 
-// lay writes files below a fresh directory, with an agent definition.
+// lay writes files below a new directory, with an agent definition.
 func lay(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -54,7 +54,7 @@ func put(t testing.TB, name, text string) {
 	}
 }
 
-// head is the least a harness needs.
+// head contains the required keys of a harness.
 const head = "agent: agents/a.md\nrole: r\n"
 
 // loaded loads a harness that must have no errors.
@@ -73,8 +73,8 @@ func one(t testing.TB, text string) (*Harness, Problems) {
 	return loaded(t, lay(t, tests{"harness/a.yaml": head + text}), "harness/a.yaml", Options{})
 }
 
-// short are problems without their directory, one a line: line:column severity
-// message.
+// short formats problems without their directory, one a line: line:column
+// severity message.
 func short(dir string, ps Problems) string {
 	var out []string
 	for _, p := range ps {
@@ -83,7 +83,7 @@ func short(dir string, ps Problems) string {
 	return strings.Join(out, "\n")
 }
 
-// show is a map as text, sorted.
+// show formats a map as sorted text.
 func show(m Map) string {
 	var out []string
 	for k, v := range m {
@@ -144,7 +144,7 @@ env: {runner: {X: 1, Y: "", Z: yes}}
 	}
 }
 
-// See YAML 1.2.2, 10.3.2: the parser in use knows 1.1.
+// See YAML 1.2.2, 10.3.2. The parser itself implements YAML 1.1.
 func TestScalarsFollowTheCoreSchemaOfYAML12(t *testing.T) {
 	for _, c := range []struct{ written, want string }{
 		{"10", "10"}, {"010", "10"}, {"0o17", "15"}, {"0x1F", "31"}, {"+7", "7"}, {"-0", "0"},
@@ -244,7 +244,7 @@ harness/a.yaml:29:1: error: "role" is written twice, first in line 2`))
 	}
 }
 
-func TestHostFilesMayNotGoAnywhere(t *testing.T) {
+func TestDestinationsOfHostFilesAreChecked(t *testing.T) {
 	for _, c := range []struct{ dest, want string }{
 		{"relative", "not an absolute path"},
 		{"/sandbox/../etc/passwd", "not clean"},

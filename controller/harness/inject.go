@@ -10,15 +10,15 @@ import (
 	"agentsh/policy/syntax"
 )
 
-// policyVars are stand-ins for what a run gives a policy: the names matter
-// here, not the values.
+// policyVars are placeholders for the variables that a run passes to a policy.
+// Only their names matter here.
 var policyVars = map[string]string{
 	"WORKSPACE": layout.Workspace, "PROJECT_ROOT": layout.Workspace + "/repo", "GIT_ROOT": layout.Workspace + "/repo",
 	"HOME": layout.Sandbox + "/home", "TMPDIR": "/tmp",
 }
 
-// checkInjected refuses variables that the policy's env_inject sets: they
-// would be dropped. A policy that does not load is said; a run refuses it.
+// checkInjected rejects variables that the policy's env_inject sets: they would
+// be dropped. A policy that cannot be loaded is a warning; a run rejects it.
 func (h *Harness) checkInjected(ps *Problems) {
 	if !h.Policy.IsSet() || isURL(h.Policy.V) {
 		return
@@ -47,7 +47,7 @@ func (h *Harness) checkInjected(ps *Problems) {
 	}
 }
 
-// readPolicy reads what a policy extends.
+// readPolicy reads a policy that another one extends.
 func readPolicy(name string) ([]byte, error) {
 	data, err := ReadFile(filepath.FromSlash(name))
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"agentsh/internal/strictyaml"
 )
 
-// maxBases is how many bases a chain may have.
+// maxBases is the highest number of bases in a chain.
 const maxBases = 5
 
-// knownForges are the forges that need no configuration.
+// knownForges are the forges that are known without configuration.
 var knownForges = []string{"github", "gitlab", "forgejo", "jira"}
 
 // Loader loads several harnesses and reads each file once. It is safe for
@@ -23,23 +23,23 @@ type Loader struct {
 	files   map[string]*file // by name as shown
 }
 
-// NewLoader returns a loader that has read nothing.
+// NewLoader returns a loader with an empty cache.
 func NewLoader(o Options) *Loader {
 	return &Loader{options: o, files: map[string]*file{}}
 }
 
-// file is one parsed file. It is not changed once built.
+// file is one parsed file. It does not change after it is built.
 type file struct {
 	name     string
 	problems Problems
-	top      *tree // the plain fields
+	top      *tree // the fields outside of forge and overlay blocks
 	base     *tree // nil: no base
 	forges   map[string]*tree
-	order    []string // the forges as written
+	order    []string // the forges in the order of the file
 	overlays []overlay
 }
 
-// overlay is a block behind a guard.
+// overlay is a block with a guard.
 type overlay struct {
 	when  guard
 	block *tree
@@ -76,7 +76,7 @@ func (l *Loader) load(name string) *file {
 	return f
 }
 
-// build checks the nodes of a file and makes its layers.
+// build checks the nodes of a file and builds its layers.
 func (l *Loader) build(n *strictyaml.Node, f *file, forges []string) {
 	b := &builder{file: f.name, ps: &f.problems}
 	top := b.mapping(n, fields, "")
@@ -98,7 +98,7 @@ func (l *Loader) build(n *strictyaml.Node, f *file, forges []string) {
 	}
 }
 
-// forgeBlocks builds the blocks of forge; an unknown forge is an error.
+// forgeBlocks builds the blocks of forge. An unknown forge is an error.
 func (b *builder) forgeBlocks(n *strictyaml.Node, f *file, known []string) {
 	if strictyaml.IsNull(n) {
 		return
@@ -170,8 +170,8 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// fold replaces what is short for something else within one layer: runner_env
-// and env.both become env.runner and env.sandbox, where the long form wins.
+// fold replaces short forms within one layer. runner_env and env.both become
+// env.runner and env.sandbox, where the long form has precedence.
 func (b *builder) fold(t *tree, where string) *tree {
 	old, env := t.dict["runner_env"], t.dict["env"]
 	if old != nil {
@@ -208,7 +208,7 @@ func (b *builder) fold(t *tree, where string) *tree {
 	return out
 }
 
-// firstNull is the first of some values that is written as null.
+// firstNull is the first of the values that is an explicit null.
 func firstNull(list ...*tree) *tree {
 	for _, t := range list {
 		if t != nil && t.shape == shapeNull {
@@ -225,7 +225,7 @@ func shortForm(both *tree) string {
 	return "runner_env"
 }
 
-// under is strong with the keys of weak that it does not write itself.
+// under returns strong with those keys of weak that strong does not set.
 func under(strong, weak *tree) *tree {
 	if weak == nil || strong != nil && (strong.shape != shapeDict || weak.shape != shapeDict) {
 		return strong
@@ -242,7 +242,7 @@ func under(strong, weak *tree) *tree {
 	return out
 }
 
-// deprecated says what becomes of runner_env.
+// deprecated reports how to replace runner_env.
 func (b *builder) deprecated(old, env *tree, where string) {
 	name := join(where, "runner_env")
 	if env.get("runner") != nil {
@@ -300,7 +300,7 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 	return files
 }
 
-// resolve is the absolute name of a file, links resolved.
+// resolve is the absolute name of a file, symbolic links resolved.
 func resolve(name string) (string, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
@@ -324,7 +324,7 @@ func beneath(root, name string) bool {
 }
 
 // rootOf is the root of a harness file: the directory of the file, or its
-// parent when that is named harness.
+// parent if that directory is named harness.
 func rootOf(name string) (string, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {

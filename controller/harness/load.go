@@ -9,8 +9,8 @@ import (
 	"agentsh/internal/layout"
 )
 
-// Load reads the harness at name with all its layers. The harness is nil when
-// one of the problems is an error.
+// Load reads the harness at name with all its layers. If one of the problems is
+// an error, the harness is nil.
 func (l *Loader) Load(name string) (*Harness, Problems) {
 	var ps Problems
 	start := Origin{File: name, Line: 1, Column: 1}
@@ -46,7 +46,7 @@ func (l *Loader) root(name string) (string, error) {
 	return resolve(l.options.Root)
 }
 
-// Forges are the forges whose blocks the file at name and its bases have.
+// Forges are the forges for which the file at name or its bases have blocks.
 func (l *Loader) Forges(name string) []string {
 	var out []string
 	for _, f := range l.known(name) {
@@ -59,7 +59,7 @@ func (l *Loader) Forges(name string) []string {
 	return out
 }
 
-// Bases are the files the file at name builds on, the nearest first.
+// Bases are the bases of the file at name, the nearest first.
 func (l *Loader) Bases(name string) []string {
 	var out []string
 	for _, f := range l.known(name) {
@@ -79,7 +79,7 @@ func (l *Loader) known(name string) []*file {
 	return l.chain(name, root, &ps)
 }
 
-// With is a loader for other options that shares what was read.
+// With is a loader for another forge that shares the files already read.
 func (l *Loader) With(forge string) *Loader {
 	out := &Loader{options: l.options, files: map[string]*file{}}
 	out.options.Forge = forge
@@ -91,7 +91,7 @@ func (l *Loader) With(forge string) *Loader {
 	return out
 }
 
-// check reports what is wrong with the merged harness as a whole.
+// check reports the problems of the merged harness as a whole.
 func (h *Harness) check(ps *Problems) {
 	start := Origin{File: h.File, Line: 1, Column: 1}
 	for i := range fields {
@@ -121,7 +121,7 @@ func (h *Harness) check(ps *Problems) {
 	h.checkInjected(ps)
 }
 
-// checkPath checks that a path is there and is what it should be.
+// checkPath checks that a path exists and has the wanted type.
 func (h *Harness) checkPath(ps *Problems, where string, want pathKind, t *tree) {
 	if isURL(t.text) {
 		return // never fetched, see unsupported
@@ -148,8 +148,8 @@ func (h *Harness) checkPath(ps *Problems, where string, want pathKind, t *tree) 
 	}
 }
 
-// checkDest refuses destinations outside the sandbox's own directories and
-// those that replace a file of the supervisor.
+// checkDest rejects destinations outside the sandbox's directories, and those
+// that replace a file of the supervisor.
 func checkDest(ps *Problems, d Text) {
 	switch {
 	case !path.IsAbs(d.V):

@@ -5,7 +5,7 @@ type merger struct {
 	ps *Problems
 }
 
-// fold merges strong over weak, key by key, by the rule of each field.
+// dict merges strong over weak, key by key, by the rule of each field.
 func (m *merger) dict(schema []field, weak, strong *tree, where string) *tree {
 	out := newDict(strong.at)
 	for i := range schema {
@@ -17,8 +17,8 @@ func (m *merger) dict(schema []field, weak, strong *tree, where string) *tree {
 	return out
 }
 
-// value merges one field. A null removes what is weaker and stays, so that it
-// can be distinguished from a missing field.
+// value merges one field. A null removes the weaker value. It stays in the
+// tree, to distinguish it from a field that no layer sets.
 func (m *merger) value(f *field, weak, strong *tree, where string) *tree {
 	switch {
 	case strong == nil:
@@ -47,7 +47,7 @@ func (m *merger) value(f *field, weak, strong *tree, where string) *tree {
 	return strong
 }
 
-// maps is the union of two maps, the stronger winning per key.
+// maps is the union of two maps. For each key, the stronger map has precedence.
 func (m *merger) maps(weak, strong *tree, where string) *tree {
 	out := newDict(strong.at)
 	if weak != nil {
@@ -69,7 +69,8 @@ func (m *merger) nothing(t *tree, where string) {
 	m.ps.warnf(t.at, RuleNoEffect, "%s is empty and removes nothing: no weaker layer writes it", where)
 }
 
-// alone merges a list with nothing below: entries of one key still meet.
+// alone merges a list without a weaker list. Entries of the same key are
+// merged.
 func (m *merger) alone(f *field, strong *tree, where string) *tree {
 	if f.merge == mergeReplace {
 		return strong
@@ -85,8 +86,8 @@ func (m *merger) alone(f *field, strong *tree, where string) *tree {
 	return out
 }
 
-// appended is weak followed by strong: equal entries once, entries of the same
-// key replaced in place.
+// appended is weak followed by strong. Equal entries occur once. An entry
+// replaces an earlier one of the same key at its position.
 func appended(f *field, weak []*tree, strong *tree) *tree {
 	out := &tree{shape: shapeList, at: strong.at, items: append([]*tree(nil), weak...)}
 next:
@@ -105,7 +106,7 @@ next:
 	return out
 }
 
-// equal compares values, not places.
+// equal compares values without their positions.
 func equal(a, b *tree) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -126,7 +127,7 @@ func equal(a, b *tree) bool {
 	return true
 }
 
-// normalized returns the merged tree without the keys that null removes.
+// normalized is the merged tree without nulls and the values they remove.
 func normalized(t *tree) *tree {
 	if t == nil || t.shape != shapeDict {
 		return t
@@ -140,7 +141,7 @@ func normalized(t *tree) *tree {
 	return out
 }
 
-// inherited is what a base passes on.
+// inherited are the fields that a base passes on.
 func inherited(t *tree) *tree {
 	out := newDict(t.at)
 	for _, k := range t.keys {

@@ -92,7 +92,8 @@ func TestEveryFieldMergesByItsRule(t *testing.T) {
 		dir := lay(t, files)
 		h, _ := loaded(t, dir, "child.yaml", Options{})
 		equalText(t, c.what, flat(h), c.want)
-		// A forge block merges over its file by the same rules, where it may write the field.
+		// A forge block is merged over its file by the same rules, if it may set the
+		// field.
 		name, _, _ := strings.Cut(c.child, ":")
 		if f := find(fields, name); f.layered {
 			files["forge.yaml"] = head + c.base + "\nforge:\n  github: {" + c.child + "}\n"
@@ -102,7 +103,7 @@ func TestEveryFieldMergesByItsRule(t *testing.T) {
 	}
 }
 
-// flat is a merged harness without agent and role, one word for each leaf.
+// flat formats a merged harness without agent and role, one word for each leaf.
 func flat(h *Harness) string {
 	values := map[string][]string{}
 	leaves(fields, h.merged, "", func(path string, f *field, t *tree) {
@@ -273,7 +274,7 @@ func FuzzAnyTextIsRenderedSoThatItIsReadBack(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-			return // no YAML text holds it
+			return // YAML cannot contain it
 		}
 		n, ps := parse("x", []byte("k: "+scalarYAML(s)+" # x\n"))
 		if ps != nil || n.Content[1].Value != s || strictyaml.TypeOf(n.Content[1]) != strictyaml.String {

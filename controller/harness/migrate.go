@@ -8,12 +8,12 @@ import (
 	"agentsh/internal/strictyaml"
 )
 
-// Migrate rewrites the text of a harness file so that runner_env is
-// env.runner, at the top level and in forge and overlay blocks. Comments and
-// spelling are kept. Keys that env.runner writes too are dropped, since there
-// env.runner won. The result means what the file meant, which is checked; a
-// text that cannot be rewritten line by line is an error. Changed is false
-// when there was nothing to do.
+// Migrate rewrites the text of a harness file: runner_env becomes env.runner,
+// at the top level and in forge and overlay blocks. Comments and spelling stay.
+// Keys that env.runner also sets are dropped, because env.runner had precedence
+// there. Migrate checks that the meaning is the same. A text that cannot be
+// rewritten line by line is an error. changed is false if the text has no
+// runner_env.
 func Migrate(name string, data []byte) (out []byte, changed bool, err error) {
 	before, err := meaning(name, data)
 	if err != nil {
@@ -40,7 +40,7 @@ func Migrate(name string, data []byte) (out []byte, changed bool, err error) {
 	return data, changed, nil
 }
 
-// meaning is the checked content of a file, every block with its short forms
+// meaning is the checked content of a file, with the short forms of every block
 // folded.
 func meaning(name string, data []byte) (*tree, error) {
 	l := NewLoader(Options{})
@@ -65,8 +65,8 @@ func meaning(name string, data []byte) (*tree, error) {
 	return out, nil
 }
 
-// anyForge are the names of the forge blocks of a file: which forges are known
-// is not the question here.
+// anyForge are the names of the forge blocks of a file. Migrate accepts unknown
+// forges.
 func anyForge(n *strictyaml.Node) []string {
 	var names []string
 	if forge := strictyaml.Value(n, "forge"); forge != nil {
@@ -77,7 +77,7 @@ func anyForge(n *strictyaml.Node) []string {
 	return names
 }
 
-// deprecatedBlock is the first mapping that holds runner_env, or nil.
+// deprecatedBlock is the first mapping with the key runner_env, or nil.
 func deprecatedBlock(n *strictyaml.Node) *strictyaml.Node {
 	blocks := []*strictyaml.Node{n}
 	if forge := strictyaml.Value(n, "forge"); forge != nil && forge.Kind == strictyaml.Mapping {
@@ -96,7 +96,7 @@ func deprecatedBlock(n *strictyaml.Node) *strictyaml.Node {
 	return nil
 }
 
-// lines is a text cut into lines, each with its line end.
+// lines is a text split into lines, each with its line end.
 type lines [][]byte
 
 // moveRunnerEnv rewrites one block.
@@ -149,8 +149,9 @@ func keyNode(n *strictyaml.Node, key string) *strictyaml.Node {
 	return nil
 }
 
-// extent is the range of lines of a key and its value: the following lines
-// that are indented deeper, without the blank lines and comments after them.
+// extent is the range of lines of a key and its value. These are the following
+// lines with a deeper indentation, without the blank lines and comments at
+// their end.
 func (l lines) extent(key *strictyaml.Node) (from, to int) {
 	from = key.Line - 1
 	to = from + 1
@@ -167,8 +168,8 @@ func (l lines) extent(key *strictyaml.Node) (from, to int) {
 	return from, to
 }
 
-// nest turns runner_env into env with runner inside, its lines indented once
-// more.
+// nest replaces runner_env by env with the key runner in it, and indents its
+// lines once more.
 func (l lines) nest(key *strictyaml.Node, from, to int) []byte {
 	indent := strings.Repeat(" ", key.Column-1)
 	head := l[from]
@@ -181,7 +182,7 @@ func (l lines) nest(key *strictyaml.Node, from, to int) []byte {
 	return bytes.Join(append(out, l[to:]...), nil)
 }
 
-// indented puts spaces before a line that is not blank.
+// indented adds the indentation by to a line that is not blank.
 func indented(line []byte, by string) []byte {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return line
@@ -189,7 +190,7 @@ func indented(line []byte, by string) []byte {
 	return append([]byte(by), line...)
 }
 
-// shift changes the indentation of lines from a number of spaces to a text.
+// shift replaces the first from spaces of each line by to.
 func (l lines) shift(from int, to string) lines {
 	var out lines
 	for _, line := range l {
@@ -205,7 +206,7 @@ func (l lines) shift(from int, to string) lines {
 	return out
 }
 
-// without are the lines of old that hold no key of runner.
+// without are the lines of old without the keys that runner sets.
 func (l lines) without(old, runner *strictyaml.Node, from, to int) lines {
 	drop := map[int]bool{}
 	for i := 0; i+1 < len(old.Content); i += 2 {
@@ -226,7 +227,7 @@ func (l lines) without(old, runner *strictyaml.Node, from, to int) lines {
 	return out
 }
 
-// move removes the lines from-to and puts others before line at.
+// move removes the lines from-to and inserts others before line at.
 func (l lines) move(from, to, at int, moved lines) []byte {
 	var out lines
 	put := func() {

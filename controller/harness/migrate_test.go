@@ -88,7 +88,7 @@ func TestMigrateRefusesWhatItCannotRewrite(t *testing.T) {
 	}
 }
 
-// Whatever the text, migrating loses no meaning and leaves nothing to do.
+// Migrating never changes the meaning, and a second migration changes nothing.
 func FuzzMigrateKeepsTheMeaning(f *testing.F) {
 	f.Add("runner_env:\n  A: 1\nenv:\n  runner:\n    B: 2\n")
 	f.Add("forge:\n  github:\n    runner_env:\n      A: |2\n          x\n    env:\n      sandbox: {}\n")
@@ -101,7 +101,7 @@ func FuzzMigrateKeepsTheMeaning(f *testing.F) {
 		}
 		out, changed, err := Migrate("a.yaml", []byte(text))
 		if err != nil {
-			return // refused; nothing is written
+			return // rejected; nothing is written
 		}
 		if !changed {
 			if string(out) != text {
@@ -116,7 +116,7 @@ func FuzzMigrateKeepsTheMeaning(f *testing.F) {
 	})
 }
 
-// Loading is total: any bytes give a harness or problems with places.
+// Any bytes give a harness, or problems with positions.
 func FuzzLoadingNeverFailsWithoutAPosition(f *testing.F) {
 	f.Add(head + "env: {sandbox: {A: '${B:-c}'}}\nskills: [a, {b: {c: d}}]\noverlays: [{when: 'true'}]\nforge: {github: {}}\n")
 	for _, text := range portable {

@@ -6,14 +6,15 @@ import (
 	"agentsh/policy/env"
 )
 
-// runNames are set by a run for the agent; a harness cannot set them.
+// runNames are the variables that a run sets for the agent. A harness cannot
+// set them.
 var runNames = []string{
 	"TRACEPARENT", "FULLSEND_OUTPUT_DIR", "FULLSEND_RUN_ID", "FULLSEND_ITERATION", "FULLSEND_ITERATION_DEADLINE",
 	"FULLSEND_TIMEOUT_MINUTES", "FULLSEND_RUN_HEAD_SHA", "FULLSEND_RUN_STARTED_AT", "CLAUDE_CONFIG_DIR",
 }
 
-// reservedInSandbox says why a variable cannot be delivered into the sandbox,
-// or "".
+// reservedInSandbox is the reason why a variable cannot be delivered into the
+// sandbox, or "".
 func reservedInSandbox(name string) string {
 	switch {
 	case env.Reserved(name):

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A harness in the shape that public agent collections use: overlays and forge
-// blocks, provider profiles, credentials as files, settings no step here acts
-// on.
+// portable is a harness like those of public agent collections. It has overlays
+// and forge blocks, provider profiles, credentials as files, and settings that
+// no step reads.
 var portable = tests{
 	"harness/triage.yaml": `---
 agent: agents/a.md

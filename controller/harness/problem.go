@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// Severity is how much a problem matters.
+// Severity is the severity of a problem.
 type Severity uint8
 
 // The severities. Only an error stops a run.
@@ -18,7 +18,7 @@ const (
 	Error
 )
 
-// String is the severity as printed.
+// String is the name of the severity.
 func (s Severity) String() string {
 	switch s {
 	case Error:
@@ -29,10 +29,10 @@ func (s Severity) String() string {
 	return "note"
 }
 
-// MarshalText makes a severity its word in JSON.
+// MarshalText encodes a severity as its name.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads the word of a severity.
+// UnmarshalText decodes the name of a severity.
 func (s *Severity) UnmarshalText(text []byte) error {
 	for _, v := range []Severity{Note, Warning, Error} {
 		if v.String() == string(text) {
@@ -43,8 +43,8 @@ func (s *Severity) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not a severity", text)
 }
 
-// Origin is the place a value comes from. Lines and columns count from 1; the
-// zero Origin means that nothing was written.
+// Origin is the position of a value. Lines and columns count from 1. The zero
+// Origin belongs to a value that no layer sets.
 type Origin struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`
@@ -55,10 +55,10 @@ type Origin struct {
 // String is "file:line:column".
 func (o Origin) String() string { return fmt.Sprintf("%s:%d:%d", oneLine(o.File), o.Line, o.Column) }
 
-// IsZero reports whether nothing was written.
+// IsZero reports whether no layer sets the value.
 func (o Origin) IsZero() bool { return o.Line == 0 }
 
-// Problem is one thing wrong with a file.
+// Problem is one problem of a file.
 type Problem struct {
 	At       Origin   `json:"at"`
 	Severity Severity `json:"severity"`
@@ -72,7 +72,7 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s: %s: %s", p.At, p.Severity, p.Message)
 }
 
-// Problems are all problems of a file and its bases, ordered by place.
+// Problems are all problems of a file and its bases, sorted by position.
 type Problems []Problem
 
 // Error lists the problems, one a line.
@@ -142,7 +142,8 @@ func (ps Problems) Sorted() Problems {
 	return kept
 }
 
-// maxProblems bounds the problems that are reported for one harness.
+// maxProblems is the highest number of problems that are reported of one
+// harness.
 const maxProblems = 200
 
 // merged returns the first [maxProblems] problems of ps, sorted.
@@ -159,8 +160,8 @@ func (ps Problems) merged() Problems {
 	return append(ps[:maxProblems:maxProblems], more)
 }
 
-// errorf adds an error. Thousands of them tell no more than the first ones, so
-// what follows is dropped.
+// errorf adds an error. When there are far more errors than are reported,
+// further ones are dropped.
 func (ps *Problems) errorf(at Origin, rule, format string, args ...any) {
 	if n := len(*ps); n > 10*maxProblems && (*ps)[n-1].Severity == Error {
 		return
@@ -177,8 +178,8 @@ func (ps Problems) hint(format string, args ...any) {
 	ps[len(ps)-1].Hint = oneLine(fmt.Sprintf(format, args...))
 }
 
-// oneLine is a text on one line without control characters: a file must not
-// be able to write lines of its own, or to a terminal.
+// oneLine puts a text on one line without control characters. A file must not
+// be able to add lines to the output, or to control a terminal.
 func oneLine(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return s
@@ -195,10 +196,10 @@ func oneLine(s string) string {
 	return out.String()
 }
 
-// The rules, as problems name them.
+// Names of the rules.
 const (
 	RuleFile       = "file"           // cannot be read, too large, not UTF-8
-	RuleSyntax     = "yaml-syntax"    // not YAML, or YAML that is not accepted
+	RuleSyntax     = "yaml-syntax"    // not YAML, or unsupported YAML
 	RuleUnknownKey = "unknown-key"    // a key that is not in the schema
 	RuleDuplicate  = "duplicate-key"  // a key written twice
 	RuleType       = "type"           // a value of the wrong type
@@ -206,15 +207,15 @@ const (
 	RuleRequired   = "required"       // a required field is missing after merging
 	RuleBase       = "base"           // the chain of bases
 	RuleForge      = "forge"          // forge and overlay blocks
-	RulePath       = "path"           // a path that leaves the root or is not there
-	RuleReserved   = "reserved-name"  // a name that belongs to the supervisor
+	RulePath       = "path"           // a path that leaves the root or does not exist
+	RuleReserved   = "reserved-name"  // a name reserved for the supervisor
 	RuleName       = "variable-name"  // not a name of a variable
 	RuleUnset      = "unset-variable" // ${NAME} that the host does not set
-	RuleExpansion  = "expansion"      // a dollar that is no reference
-	RuleDeprecated = "deprecated"     // still works, has a successor
-	RuleShadowed   = "shadowed"       // a value that another one hides
-	RuleNoEffect   = "no-effect"      // something that does nothing as written
-	RuleUnsupport  = "not-supported"  // a known key that nothing here acts on
+	RuleExpansion  = "expansion"      // a dollar that is not a reference
+	RuleDeprecated = "deprecated"     // still works, but has a successor
+	RuleShadowed   = "shadowed"       // a value that another one overrides
+	RuleNoEffect   = "no-effect"      // a setting without an effect
+	RuleUnsupport  = "not-supported"  // a known key that no step reads
 	RuleProvider   = "provider"       // provider definitions and references
-	RuleSecret     = "secret-tier"    // where a secret ends up
+	RuleSecret     = "secret-tier"    // where a secret is delivered
 )

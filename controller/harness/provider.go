@@ -24,8 +24,8 @@ type Provider struct {
 	Path        Value[bool] `harness:"path"`
 }
 
-// LoadProvider reads one provider file strictly. The name shown in problems is
-// shown; the provider is nil when one of the problems is an error.
+// LoadProvider reads one provider file strictly. Problems name the file as
+// shown. If one of them is an error, the provider is nil.
 func LoadProvider(name, shown string) (*Provider, Problems) {
 	var ps Problems
 	start := Origin{File: shown, Line: 1, Column: 1}
@@ -59,7 +59,8 @@ func LoadProvider(name, shown string) (*Provider, Problems) {
 	return p, ps.Sorted()
 }
 
-// check refuses secrets written into the file and placements without a place.
+// check rejects secrets in the file, and credentials without a position in
+// requests.
 func (p *Provider) check(ps *Problems) {
 	for _, k := range sortedKeys(p.Credentials) {
 		c := p.Credentials[k]
@@ -89,15 +90,16 @@ func (p *Provider) check(ps *Problems) {
 	}
 }
 
-// destination is where in a request a credential may stand.
+// destination is the position of a credential in a request.
 type destination struct {
 	key     string
 	at      Origin
 	written bool
 }
 
-// loadProviders finds the definition of each provider the harness names: a
-// path of a file, or a name defined in a file of the directory providers.
+// loadProviders finds the definition of each provider of the harness. An entry
+// is the path of a file, or a name defined in a file of the directory
+// providers.
 func (h *Harness) loadProviders(ps *Problems) {
 	if len(h.Providers) == 0 {
 		return
@@ -133,7 +135,7 @@ func (h *Harness) loadProviderFile(ps *Problems, entry Text) {
 	}
 }
 
-// define adds a definition; two files may not define one name.
+// define adds a definition. Two files must not define the same name.
 func (h *Harness) define(ps *Problems, p Provider, entry Text) {
 	if old, ok := h.Definitions[p.Name.V]; ok && old.File != p.File {
 		ps.errorf(entry.At, RuleProvider, "the provider %s is defined in %s and in %s", p.Name.V, old.File, p.File)
@@ -142,7 +144,7 @@ func (h *Harness) define(ps *Problems, p Provider, entry Text) {
 	h.Definitions[p.Name.V] = p
 }
 
-// findProviders looks names up in the files of the directory providers.
+// findProviders finds names in the files of the directory providers.
 func (h *Harness) findProviders(ps *Problems, names Texts) {
 	dir := filepath.Join(h.Root, "providers")
 	all, problems := LoadProviders(dir, shownName(dir))
@@ -169,9 +171,9 @@ func (h *Harness) findProviders(ps *Problems, names Texts) {
 	}
 }
 
-// LoadProviders reads the provider files of a directory, by name. A directory
-// that is not there holds none. Files with errors are left out and reported;
-// names in problems start with shown.
+// LoadProviders reads the provider files of a directory, sorted by name. A
+// missing directory has none. Files with errors are left out and reported.
+// Problems name the directory as shown.
 func LoadProviders(dir, shown string) ([]Provider, Problems) {
 	var ps Problems
 	entries, err := os.ReadDir(dir)

@@ -15,8 +15,8 @@ import (
 // maxFile is the largest harness, provider or .env file read, in bytes.
 const maxFile = 1 << 20
 
-// ReadFile reads a regular file of at most maxFile bytes. It does not wait for
-// a writer when the file is a pipe.
+// ReadFile reads a regular file of at most maxFile bytes. It does not block on
+// a named pipe.
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -42,7 +42,8 @@ func ReadFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// withoutPath returns err without the operation and path: the position has them.
+// withoutPath is err without the operation and path, because the position of
+// the problem has the path.
 func withoutPath(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
@@ -54,7 +55,7 @@ func withoutPath(err error) error {
 // maxDepth is how deep mappings and lists of a file, and guards, may nest.
 const maxDepth = 32
 
-// dialect is what a harness or provider file may contain.
+// dialect is the subset of YAML that harness and provider files may use.
 var dialect = strictyaml.Dialect{
 	MaxDepth: maxDepth, Controls: true, CoreTags: true,
 	Texts: strictyaml.Texts{

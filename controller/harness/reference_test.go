@@ -38,7 +38,7 @@ func examples(t *testing.T) []example {
 	return out
 }
 
-// whole adds what an example leaves out.
+// whole adds the required parts that an example leaves out.
 func whole(text string) string {
 	for _, line := range []string{"agent: agents/hello.md\n", "role: example\n"} {
 		key, _, _ := strings.Cut(line, ":")
@@ -77,7 +77,7 @@ func TestEveryExampleOfTheReferenceLoads(t *testing.T) {
 			}
 			n, _ := parse("x", []byte(e.text))
 			for i := 0; i < len(n.Content); i += 2 {
-				shown[n.Content[i].Value] = true // also what is folded while loading
+				shown[n.Content[i].Value] = true // includes keys that loading folds
 			}
 			if strictyaml.Value(strictyaml.Value(n, "env"), "both") != nil {
 				shown["env.both"] = true

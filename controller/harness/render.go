@@ -9,12 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// Render writes the merged harness as YAML that loads to the same harness,
-// each line with the place that wrote its value. Every value is on one line.
+// Render writes the merged harness as YAML that loads to the same harness. Each
+// value is on one line, followed by the position where it is set.
 func (h *Harness) Render(w io.Writer) error { return render(w, h.merged, nil) }
 
 // Render writes the merged harness with the references of env and host_files
-// replaced. The text holds values of the host's environment.
+// replaced. The text contains values of the host's environment.
 func (x *Expanded) Render(w io.Writer) error {
 	sources := map[string]string{}
 	for _, f := range x.Sources {
@@ -23,25 +23,25 @@ func (x *Expanded) Render(w io.Writer) error {
 	return render(w, x.merged, func(where, key string, t *tree) (string, bool) {
 		switch where {
 		case "env.runner":
-			return plain(x.Runner[key].V), true
+			return escapeDollars(x.Runner[key].V), true
 		case "env.sandbox":
-			return plain(x.Sandbox[key].V), true
+			return escapeDollars(x.Sandbox[key].V), true
 		case "host_files":
 			v, ok := sources[key]
-			return plain(v), ok
+			return escapeDollars(v), ok
 		}
 		return t.text, true
 	})
 }
 
-// plain writes a value so that expanding it gives the value.
-func plain(v string) string { return strings.ReplaceAll(v, "$", "$$") }
+// escapeDollars escapes a value, so that expanding it gives the value again.
+func escapeDollars(v string) string { return strings.ReplaceAll(v, "$", "$$") }
 
-// replaceFunc gives the text shown for a map entry or the source of a host file,
-// by its destination; not ok: the entry is left out.
+// replaceFunc returns the text of a map entry or, by its destination, of the
+// source of a host file. If not ok, the entry is left out.
 type replaceFunc func(where, key string, t *tree) (string, bool)
 
-// renderer writes lines and remembers the first error.
+// renderer writes lines and stores the first error.
 type renderer struct {
 	w       io.Writer
 	err     error
@@ -57,7 +57,7 @@ func render(w io.Writer, t *tree, replace replaceFunc) error {
 	return r.err
 }
 
-// line writes one line, with its place when one wrote it.
+// line writes one line, with the position of its value if it has one.
 func (r *renderer) line(text string, at Origin) {
 	if r.err != nil {
 		return
@@ -72,7 +72,7 @@ func (r *renderer) line(text string, at Origin) {
 	_, r.err = fmt.Fprintln(r.w, text+note)
 }
 
-// comment is a file name as it can stand in a comment.
+// comment escapes a file name for a comment.
 func comment(s string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || c == utf8.RuneError || c == '\u2028' || c == '\u2029' || c == '\u0085' {
@@ -155,8 +155,8 @@ func (r *renderer) item(f *field, t *tree, indent, where string) {
 	r.line(indent+"- "+strings.TrimPrefix(first, indent+"  "), Origin{})
 }
 
-// scalarYAML writes a text so that the core schema reads it back as text: bare
-// where nothing can be mistaken, else in double quotes on one line.
+// scalarYAML formats a text so that the core schema reads it back as text. It
+// has no quotes if it is unambiguous, otherwise double quotes on one line.
 func scalarYAML(s string) string {
 	if s != "" && bare(s) {
 		return s

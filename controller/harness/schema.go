@@ -5,7 +5,8 @@ import (
 )
 
 // Schema is the JSON Schema (draft 2020-12) of harness files, made from the
-// table that loading uses. Null is allowed where it removes a base's value.
+// same table as the loader. Null is allowed where it removes the value of a
+// base.
 func Schema() ([]byte, error) {
 	return schemaDocument("agentsh harness", fields, false)
 }
@@ -23,8 +24,8 @@ func schemaDocument(title string, schema []field, whole bool) ([]byte, error) {
 	return append(out, '\n'), err
 }
 
-// objectSchema describes a mapping. Whole mappings must have their required
-// keys; a layer need not, since another one may write them.
+// objectSchema describes a mapping. Required keys are required only if whole is
+// set: another layer may set them.
 func objectSchema(schema []field, whole bool) map[string]any {
 	properties := map[string]any{}
 	var required []string
@@ -54,7 +55,7 @@ func (f *field) schema() map[string]any {
 	return out
 }
 
-// orNull allows null beside a schema.
+// orNull also allows null.
 func orNull(s map[string]any) map[string]any {
 	return map[string]any{"anyOf": []any{s, map[string]any{"type": "null"}}}
 }
@@ -104,8 +105,8 @@ func (f *field) numberSchema(kind string) map[string]any {
 	return s
 }
 
-// textSchema describes one text: numbers and truth values are read as they are
-// written.
+// textSchema describes one text. Numbers and truth values are allowed and keep
+// their spelling.
 func (f *field) textSchema() map[string]any {
 	s := map[string]any{"type": []string{"string", "number", "boolean"}}
 	switch {

@@ -14,8 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// A leaf that nothing consumes is a defect: it must be consumed by a named
-// step, or say why it is not.
+// Every leaf must be consumed by a named step, or have a reason why it is not.
 func TestEveryDocumentedKeyHasAReaderOrAReason(t *testing.T) {
 	known := map[string]bool{}
 	for _, p := range paths(fields, "") {
@@ -89,7 +88,7 @@ func TestTheStructHasTheFieldsOfTheTable(t *testing.T) {
 	}
 }
 
-func TestEveryFieldSaysWhatItIs(t *testing.T) {
+func TestEveryFieldHasADescription(t *testing.T) {
 	var walk func(schema []field, where string)
 	walk = func(schema []field, where string) {
 		for _, f := range schema {
@@ -193,7 +192,8 @@ func TestTheSchemaRefusesWhatDoesNotLoad(t *testing.T) {
 	}
 }
 
-// selectors are the names that the code of a directory selects from values.
+// selectors collects the names in selector expressions of the code in a
+// directory.
 func selectors(t *testing.T, dir string, into map[string]bool) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -238,8 +238,8 @@ func goNames(v reflect.Type, where string, names []string, out map[string][]stri
 	}
 }
 
-// A step that is said to act on a field reads it: its Go name is selected
-// somewhere in the code of a run.
+// The Go name of every consumed field must be selected somewhere in the code of
+// a run.
 func TestKeysMarkedConsumedAreReadByTheCode(t *testing.T) {
 	read := map[string]bool{}
 	for _, dir := range []string{".", "..", "../provider", "../runtime", "../../cmd/agentctl"} {
@@ -249,7 +249,7 @@ func TestKeysMarkedConsumedAreReadByTheCode(t *testing.T) {
 	goNames(reflect.TypeFor[Harness](), "", nil, names)
 	for path, step := range Consumers {
 		if step == "load" {
-			continue // folded or checked while loading
+			continue // read by the loader
 		}
 		for _, name := range names[path] {
 			if !read[name] {

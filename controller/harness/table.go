@@ -2,7 +2,7 @@ package harness
 
 import "regexp"
 
-// kind is the shape of a field's value.
+// kind is the type of a field's value.
 type kind uint8
 
 const (
@@ -12,14 +12,14 @@ const (
 	kindBool         // true or false
 	kindList         // list of texts
 	kindMap          // text to text
-	kindStruct       // the keys in fields
+	kindStruct       // mapping with the keys in fields
 	kindStructs      // list of mappings with the keys in fields
 	kindRefs         // list of texts or mappings with the keys in fields
 	kindForge        // forge name to the layered fields
 	kindOverlay      // list of the layered fields behind a guard
 )
 
-// mergeRule is what happens when two layers write a field.
+// mergeRule says how two layers of a field are merged.
 type mergeRule uint8
 
 const (
@@ -27,42 +27,41 @@ const (
 	mergeReplace                  // lists: the stronger replaces the whole list
 )
 
-// pathKind is what a path must point to.
+// pathKind is the type of file that a path must name.
 type pathKind uint8
 
 const (
 	notPath  pathKind = iota
 	pathFile          // a regular file
 	pathDir           // a directory
-	pathHost          // anything on the host
+	pathHost          // any file of the host
 )
 
-// field is one key of the schema. The table drives strict loading, merging,
-// the JSON Schema, the reference and the test that every key is consumed.
+// field is one key of the schema. The table drives strict loading, merging, the
+// JSON Schema, the reference, and the test that every key is consumed.
 type field struct {
 	name     string
 	kind     kind
 	doc      string // one sentence for the JSON Schema
 	merge    mergeRule
 	private  bool // a base does not pass it on
-	layered  bool // may be written in forge and overlay blocks
-	required bool // must be there after merging, or in each mapping of a list
+	layered  bool // allowed in forge and overlay blocks
+	required bool // must be set after merging, or in each mapping of a list
 	path     pathKind
 	format   format             // of a text, list entry or map value
 	keys     format             // of the keys of a map
 	limits   limits             // of a number
 	expands  bool               // ${NAME} is replaced by [Harness.Expand]
-	off      string             // the value that asks for nothing
+	off      string             // the value that switches it off
 	identity func(*tree) string // keyed lists: the key of an entry
 	fields   []field
 }
 
-// format says which texts are allowed: some values, or those that match a
-// pattern.
+// format restricts a text to some values, or to those that match a pattern.
 type format struct {
 	values  []string
 	pattern *regexp.Regexp
-	means   string // the pattern in words
+	means   string // description of the pattern
 }
 
 // limits bound a number; max 0: no upper bound.
@@ -276,7 +275,7 @@ func find(fields []field, name string) *field {
 	return nil
 }
 
-// layered are the fields a forge or overlay block may write.
+// layered are the fields that a forge or overlay block may set.
 var layered = func() []field {
 	var out []field
 	for _, f := range fields {

@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// shape is what a tree is.
+// shape is the type of a tree.
 type shape uint8
 
 const (
 	shapeScalar shape = iota
 	shapeList
 	shapeDict
-	shapeNull // written as null: removes what weaker layers wrote
+	shapeNull // explicit null: removes the value of weaker layers
 )
 
-// tree is a checked value with the place that wrote it. Trees are shared
-// between layers and never changed once built.
+// tree is a checked value with its position. Trees are shared between layers
+// and do not change after they are built.
 type tree struct {
 	shape shape
 	at    Origin
 	text  string
-	keys  []string // of dict, in the order written
+	keys  []string // of dict, in the order of the file
 	dict  map[string]*tree
 	items []*tree
 }
@@ -47,7 +47,7 @@ func (t *tree) put(key string, v *tree) {
 	t.dict[key] = v
 }
 
-// without is a copy of a dict that lacks some keys.
+// without is a copy of a dict without some keys.
 func (t *tree) without(names ...string) *tree {
 	out := newDict(t.at)
 next:
@@ -62,8 +62,8 @@ next:
 	return out
 }
 
-// baseName keys skills and plugins: two directories of one name would be
-// delivered to one place.
+// baseName is the key of skills and plugins. Two directories of the same name
+// would have the same destination.
 func baseName(t *tree) string {
 	if p := t.get("path"); p != nil {
 		return path.Base(path.Clean(p.text))
@@ -71,7 +71,7 @@ func baseName(t *tree) string {
 	return ""
 }
 
-// cleanDest keys host files.
+// cleanDest is the key of host files.
 func cleanDest(t *tree) string {
 	if d := t.get("dest"); d != nil {
 		return path.Clean(d.text)

@@ -37,7 +37,7 @@ type AgentEvent struct {
 // Latest is the name of the run that started last.
 const Latest = "latest"
 
-// ErrNoRun reports that no run has the name.
+// ErrNoRun reports that there is no run with the name.
 var ErrNoRun = errors.New("no such run")
 
 // List lists the runs, the newest first. It leaves out records that cannot be
@@ -52,7 +52,7 @@ func List(state statedir.Dir) ([]Run, error) {
 	for _, name := range all {
 		one, err := open(state, name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is starting, or was just removed
+			continue // it is being created, or was just removed
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -66,8 +66,8 @@ func List(state statedir.Dir) ([]Run, error) {
 	return out, errors.Join(errs...)
 }
 
-// Find finds a run by its id, by a beginning of its id that no other run
-// has, or by the word [Latest].
+// Find finds a run by its id, by a unique beginning of its id, or by the name
+// [Latest].
 func Find(state statedir.Dir, name string) (Run, error) {
 	if name == Latest {
 		runs, err := List(state)
@@ -103,7 +103,7 @@ func Find(state statedir.Dir, name string) (Run, error) {
 	return one, err
 }
 
-// runNames are the names of the directories of runs.
+// names are the names of the directories of runs.
 func names(state statedir.Dir) ([]string, error) {
 	entries, err := os.ReadDir(state.Runs())
 	if err != nil {
@@ -118,7 +118,7 @@ func names(state statedir.Dir) ([]string, error) {
 	return out, nil
 }
 
-// openRun reads the record of one run and looks whether its controller lives.
+// open reads the record of one run and checks whether its controller is alive.
 func open(state statedir.Dir, name string) (Run, error) {
 	one := Run{Path: filepath.Join(state.Runs(), name)}
 	var err error
@@ -136,8 +136,9 @@ func open(state statedir.Dir, name string) (Run, error) {
 	return one, err
 }
 
-// held reports whether somebody holds a lock. It is asked under the lock of the
-// state, so that nobody who takes the lock first meets this question.
+// isLocked reports whether a process has locked the file. It runs under the
+// lock of the state directory: a process that creates a run never finds its
+// lock file locked by this check.
 func isLocked(state statedir.Dir, lock string) (bool, error) {
 	unlock, err := state.Lock()
 	if err != nil {

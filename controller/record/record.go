@@ -1,6 +1,6 @@
 // Package record reads and writes the directories of runs in the state
-// directory: the record of each run, the files stored beside it, and their
-// removal.
+// directory. Each contains the record of the run and the files stored with it.
+// [Sweep] removes them.
 package record
 
 import (
@@ -32,14 +32,15 @@ type Record struct {
 	Staging  string         `json:"staging,omitempty"` // directory of the results before they are published
 	Backend  string         `json:"backend"`
 	Sandbox  string         `json:"sandbox,omitempty"`
-	Status   string         `json:"status"` // running, then that of the result
+	Status   string         `json:"status"` // running, then the status of the result
 	Started  time.Time      `json:"started"`
 	Ended    *time.Time     `json:"ended,omitempty"`
 	Steps    []Step         `json:"steps"`
 	ExitCode int            `json:"exit_code"`
 	Findings []scan.Finding `json:"findings,omitempty"` // of the scans
-	Stored   []Stored       `json:"stored,omitempty"`   // files beside this one
-	// KeptUntil is set while the sandbox of a failed agent is kept for operators.
+	Stored   []Stored       `json:"stored,omitempty"`   // files in the same directory
+	// KeptUntil is set while the sandbox of a failed agent is retained for
+	// operators.
 	KeptUntil *time.Time `json:"kept_until,omitempty"`
 }
 
@@ -63,15 +64,15 @@ const (
 // File is the name of the file of a [Record].
 const File = "record.json"
 
-// Dir is the directory of one run. It holds the record, the files of [Dir.Store],
-// a lock that the controller holds while it lives, and a work directory that is
-// removed at the end.
+// Dir is the directory of one run. It contains the record, the files of
+// [Dir.Store], a lock file that the controller locks while it is alive, and a
+// work directory that is removed at the end.
 type Dir struct {
 	Path string
 	lock *os.File
 }
 
-// NewRunID returns a unique name that sorts by time.
+// NewRunID returns a unique id. Ids sort by time.
 func NewRunID(now time.Time) string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails, see crypto/rand
@@ -97,7 +98,7 @@ func Create(state statedir.Dir, runID string) (*Dir, error) {
 
 const lockFile = "lock"
 
-// Work is the directory of host files that exist only during the run.
+// Work is the directory of host files that are needed only during the run.
 func (d *Dir) Work() string { return filepath.Join(d.Path, "work") }
 
 // Delivery is the directory in which git prepares the agent's commits, see
@@ -118,7 +119,7 @@ func (d *Dir) RemoveWork() error { return statedir.RemoveTree(d.Work()) }
 // Close releases the lock.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// read reads and checks the record in a run's directory. The error names its
+// read reads and checks the record in a run's directory. Its errors name the
 // file.
 func read(dir string) (Record, error) {
 	var r Record

@@ -13,20 +13,20 @@ import (
 const (
 	ResultFile      = "result.json"  // the result
 	AuditFile       = "audit.jsonl"  // the audit log of the sandbox
-	AgentEventsFile = "agent.jsonl"  // what the agent said and did, see [AgentEvent]
-	AgentLogFile    = "agent.log"    // the lines that it printed
+	AgentEventsFile = "agent.jsonl"  // events of the agent, see [AgentEvent]
+	AgentLogFile    = "agent.log"    // lines that the agent printed
 	ChangesFile     = "changes.json" // the differences of the changed files
 )
 
-// storeLimits bound the stored part of a file, in bytes. Only the results hold
-// the rest.
+// storeLimits bound the stored part of a file, in bytes. The results contain
+// the whole file.
 var storeLimits = map[string]int64{AuditFile: 16 << 20, AgentEventsFile: 8 << 20, AgentLogFile: 1 << 20}
 
-// Stored says how much of a file a run's directory holds.
+// Stored describes how much of a file is in a run's directory.
 type Stored struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	Of    int64  `json:"of"` // size of the whole file; more than Bytes: the end is missing
+	Of    int64  `json:"of"` // size of the whole file; if larger than Bytes, the end is missing
 }
 
 // Store copies the first lines of a log into the directory, up to a limit.

@@ -13,12 +13,12 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// SweepOptions say what [Sweep] removes.
+// SweepOptions configure [Sweep].
 type SweepOptions struct {
 	OlderThan time.Duration // records of runs that ended at least this long ago
 	DryRun    bool          // nothing is removed
-	// Finish removes what the killed controller of an unfinished run left outside
-	// its directory, and completes the record.
+	// Finish removes everything that the killed controller of an unfinished run
+	// left outside its directory, and completes the record.
 	Finish func(*Dir, *Record) error
 }
 
@@ -28,10 +28,10 @@ type Swept struct {
 	Record bool // the record; otherwise files of an unfinished run
 }
 
-// Sweep cleans up after runs whose controller is gone. An unfinished run keeps
-// its record, with [StatusAbandoned]. Records of runs that ended long ago are
-// removed, and unreadable records of that age. The error names each run that
-// could not be cleaned up.
+// Sweep cleans up after runs whose controller is gone. The record of an
+// unfinished run stays, with [StatusAbandoned]. Records of runs that ended long
+// ago are removed, and so are unreadable records of that age. The error names
+// each run that could not be cleaned up.
 func Sweep(state statedir.Dir, o SweepOptions) ([]Swept, error) {
 	dirs, err := unlocked(state)
 	if err != nil {
@@ -51,8 +51,8 @@ func Sweep(state statedir.Dir, o SweepOptions) ([]Swept, error) {
 	return found, errors.Join(errs...)
 }
 
-// unlocked locks the directories of runs whose controller is gone, finished or
-// not.
+// unlocked locks the directories of runs whose controller is gone, whether they
+// are finished or not.
 func unlocked(state statedir.Dir) ([]*Dir, error) {
 	unlock, err := state.Lock()
 	if err != nil {
@@ -73,14 +73,14 @@ func unlocked(state statedir.Dir) ([]*Dir, error) {
 	return out, nil
 }
 
-// sweep cleans up after one run and returns what there was to remove. The caller
-// holds the lock of d.
+// sweep cleans up after one run. It returns what it removed, or nil. The caller
+// has locked d.
 func (d *Dir) sweep(state statedir.Dir, o SweepOptions) (*Swept, error) {
 	s := &Swept{RunID: filepath.Base(d.Path)}
 	r, err := read(d.Path)
 	unfinished := false
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // the first record was never written: there is nothing else
+	case errors.Is(err, fs.ErrNotExist): // the first record was never written, so there is nothing else
 	case err != nil:
 		info, statErr := os.Stat(filepath.Join(d.Path, File))
 		if statErr != nil || time.Since(info.ModTime()) < o.OlderThan {
@@ -103,7 +103,7 @@ func (d *Dir) sweep(state statedir.Dir, o SweepOptions) (*Swept, error) {
 	return s, d.remove(state)
 }
 
-// abandon cleans up after an unfinished run and writes so into its record.
+// abandon cleans up after an unfinished run and marks its record as abandoned.
 func (d *Dir) abandon(r Record, finish func(*Dir, *Record) error) error {
 	errs := []error{finish(d, &r)}
 	for _, name := range []string{File, ResultFile, ChangesFile} {
@@ -118,8 +118,8 @@ func (d *Dir) abandon(r Record, finish func(*Dir, *Record) error) error {
 	return errors.Join(errors.Join(errs...), d.RemoveWork(), d.Write(r))
 }
 
-// remove deletes a run's directory. It holds the lock of the state directory, so
-// that no other process creates a new lock file in it.
+// remove deletes a run's directory. It locks the state directory, so that no
+// other process creates a new lock file in the run's directory.
 func (d *Dir) remove(state statedir.Dir) error {
 	unlock, err := state.Lock()
 	if err != nil {

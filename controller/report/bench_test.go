@@ -13,7 +13,7 @@ import (
 	"agentsh/internal/wire"
 )
 
-// BenchmarkPage makes the page of a run with 15,000 events.
+// BenchmarkPage writes the page of a run with 15,000 events.
 func BenchmarkPage(b *testing.B) {
 	run := example(b, controller.StatusDone)
 	var log []wire.Event

@@ -19,8 +19,8 @@ import (
 	"agentsh/controller/record"
 )
 
-// chromium is the browser that 'make report-check' installs; without that
-// target the test is skipped, in it a missing browser fails.
+// chromium is the path of the browser that 'make report-check' installs.
+// Without it the test is skipped, but 'make report-check' fails.
 func chromium(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("REPORT_CHECK") == "" {
@@ -33,8 +33,8 @@ func chromium(t *testing.T) string {
 	return path
 }
 
-// browse has Chromium load an address, with what further arguments ask for. It
-// returns what was printed and what was logged.
+// browse loads an address in Chromium with further arguments. It returns the
+// standard output and the log.
 func browse(t *testing.T, address string, more ...string) (dom, log string) {
 	t.Helper()
 	args := append([]string{
@@ -47,7 +47,7 @@ func browse(t *testing.T, address string, more ...string) (dom, log string) {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LANG=C.UTF-8", "DBUS_SESSION_BUS_ADDRESS=disabled:"}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = time.Second // helpers of it may hold the pipes
+	cmd.WaitDelay = time.Second // its child processes may hold the pipes open
 	watchdog := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer watchdog.Stop()
 	if err := cmd.Run(); err != nil && out.Len() == 0 {
@@ -56,7 +56,7 @@ func browse(t *testing.T, address string, more ...string) (dom, log string) {
 	return out.String(), errs.String()
 }
 
-// served serves a page and remembers every request.
+// served serves a page and records every request.
 type served struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -87,12 +87,12 @@ func (s *served) seen() []string {
 	return s.requests
 }
 
-// browsers are the requests that the browser makes by itself, and that for the
-// page.
+// browsers are the request for the page, and the requests that the browser
+// makes by itself.
 var browsers = []string{"GET /page", "GET /favicon.ico", "GET /time/1/current", "POST /service/update2/json"}
 
-// trouble is what the console of a page says; the browser's own complaints about
-// a machine without a desktop are not of it.
+// trouble matches the console messages of a page, but not the browser's own
+// errors on a machine without a desktop.
 var trouble = regexp.MustCompile(`(?m)^.*(CONSOLE|Content Security Policy|Refused to).*$`)
 
 func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
@@ -100,7 +100,7 @@ func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
 	for _, status := range kinds {
 		t.Run(status, func(t *testing.T) {
 			page, _ := pages(t, example(t, status))
-			// Every name leads to the test's own server, which remembers it.
+			// Every host name resolves to the test's server, which records the requests.
 			s := serve(t, page)
 			dom, log := browse(t, s.URL+"/page", "--dump-dom", "--host-resolver-rules=MAP * "+strings.TrimPrefix(s.URL, "http://"))
 			for _, said := range trouble.FindAllString(log, -1) {
@@ -128,7 +128,8 @@ func TestABrowserShowsThePageAndLoadsNothing(t *testing.T) {
 	}
 }
 
-// TestTheBrowserTestDetectsBrokenPages shows that the test above can fail.
+// TestTheBrowserTestDetectsBrokenPages shows that
+// TestABrowserShowsThePageAndLoadsNothing can fail.
 func TestTheBrowserTestDetectsBrokenPages(t *testing.T) {
 	page, _ := pages(t, example(t, controller.StatusDone))
 	page = strings.Replace(page, "</body>", `<script>document.body.append("ran")</script><img src="/image.png"></body>`, 1)
@@ -147,12 +148,12 @@ func TestTheBrowserTestDetectsBrokenPages(t *testing.T) {
 	}
 }
 
-// TestAPageFitsItsWindow measures the page at several widths: nothing may stick
-// out of the window. With SCREENSHOTS=DIR it leaves pictures there.
+// TestAPageFitsItsWindow measures the page at several widths: no element may
+// extend beyond the window. With SCREENSHOTS=DIR it saves screenshots in DIR.
 func TestAPageFitsItsWindow(t *testing.T) {
 	chromium(t)
 	page, _ := pages(t, example(t, controller.StatusDone))
-	// What measures is a script, which the page itself would not let run.
+	// The page is measured by a script, which its content security policy forbids.
 	policy := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).FindString(page)
 	measured := strings.Replace(strings.Replace(page, policy, "", 1), "</body>",
 		`<script>document.title = "width " + document.documentElement.scrollWidth + " of " + window.innerWidth</script></body>`, 1)

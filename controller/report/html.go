@@ -1,7 +1,7 @@
 package report
 
 import (
-	_ "embed" // the page and its style are files of their own
+	_ "embed" // for the page template and the style sheet
 	"fmt"
 	"html/template"
 	"io"
@@ -24,9 +24,8 @@ var page = template.Must(auditreport.Parts().Funcs(template.FuncMap{
 	"several": func(s string) string { return lines(s, textShown) },
 }).New("run").Parse(pageText))
 
-// HTML writes the report as one page that needs nothing else: no script, no
-// address to load from. Its content security policy allows the style it brings
-// and nothing more.
+// HTML writes the report as one self-contained page: it has no script and loads
+// nothing. Its content security policy allows only its own style.
 func (r *Report) HTML(w io.Writer) error {
 	style := auditreport.Style() + pageStyle
 	err := page.Execute(w, struct {
@@ -49,7 +48,7 @@ func level(severity fmt.Stringer) string {
 	return "low"
 }
 
-// kindText is what an agent did, in words.
+// kindText describes the kind of an agent's event.
 func kindText(kind string) string {
 	switch kind {
 	case runtime.EventSaid:
@@ -64,7 +63,7 @@ func kindText(kind string) string {
 	return text.Short(kind, 40)
 }
 
-// ExitText is how the agent ended, in words.
+// ExitText describes how the agent ended.
 func ExitText(e wire.Exit) string {
 	switch e.Kind {
 	case wire.ExitExited:

@@ -24,9 +24,8 @@ import (
 	auditreport "agentsh/supervisor/audit/report"
 )
 
-// Load reads everything that is left of a run. A file that is missing is a note
-// on the page; one that cannot be read as what it should be is an error that
-// names it.
+// Load reads the stored files of a run. A missing file is a note on the page. A
+// file that cannot be parsed is an error that names it.
 func Load(run record.Run) (*Report, error) {
 	r := &Report{Run: run, Findings: slices.Clone(run.Findings)}
 	l := loader{report: r, out: run.Out}
@@ -42,7 +41,7 @@ func Load(run record.Run) (*Report, error) {
 // loader reads the parts of a report.
 type loader struct {
 	report *Report
-	out    string // the directory of the results while it is there; empty: it is not
+	out    string // the directory of the results; empty if it is gone
 }
 
 func (l *loader) note(format string, args ...any) {
@@ -67,7 +66,8 @@ func (l *loader) result() error {
 	return nil
 }
 
-// results looks whether the directory of the results is still that of this run.
+// results checks whether the directory of the results is still that of this
+// run.
 func (l *loader) results() error {
 	if l.report.Result == nil || l.report.Result.Audit == "" { // nothing was delivered
 		l.out = ""
@@ -97,7 +97,7 @@ func (l *loader) results() error {
 	return nil
 }
 
-// readSmall reads a result file of an operator's directory.
+// readSmall reads a small file from the directory of the results.
 func readSmall(file string) ([]byte, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -110,9 +110,9 @@ func readSmall(file string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 64<<20))
 }
 
-// find is the file of a name that has the most of it: that which was kept when
-// it is whole, else that of the results. cut says that only its beginning is
-// left. An empty path: there is none.
+// find returns the most complete copy of a file: the stored one if it is
+// complete, otherwise that in the results. cut reports that its end is missing.
+// The path is empty if there is no copy.
 func (l *loader) find(name string) (path string, cut bool) {
 	at := slices.IndexFunc(l.report.Run.Stored, func(k record.Stored) bool { return k.Name == name })
 	kept := filepath.Join(l.report.Run.Path, name)
@@ -157,7 +157,7 @@ func (l *loader) audit() error {
 		e, err := log.Next()
 		var line *audit.LineError
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &line) {
-			return nil // the check told of it
+			return nil // check reports it
 		}
 		if err != nil {
 			return fmt.Errorf("audit log %s: %w", file, err)
@@ -169,7 +169,7 @@ func (l *loader) audit() error {
 	}
 }
 
-// check says whether the events of the log follow each other.
+// check verifies that the events of the log are consecutive.
 func (l *loader) check(file string, cut bool) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -189,8 +189,8 @@ func (l *loader) check(file string, cut bool) error {
 	return nil
 }
 
-// connection counts an event of the network. A connection that began is counted
-// then, its bytes when it ends.
+// connection counts a network event. A connection is counted when it starts,
+// its bytes when it ends.
 func (r *Report) connection(e wire.Event) {
 	rule, net := "", e.Net
 	if net == nil {
@@ -233,8 +233,8 @@ func (r *Report) connection(e wire.Event) {
 	one.Times += max(e.Count, 1)
 }
 
-// agent reads what the agent said and did; of runs without such a log, the
-// lines that it printed.
+// agent reads the events of the agent. If a run has no such log, it reads the
+// printed lines.
 func (l *loader) agent() error {
 	file, _ := l.find(record.AgentEventsFile)
 	if file != "" {
@@ -291,7 +291,7 @@ func eachLine(file string, fn func([]byte) error) error {
 	return nil
 }
 
-// changes reads what the agent changed.
+// changes reads the differences of the changed files.
 func (l *loader) changes() error {
 	var c controller.Changes
 	err := l.report.Run.ReadJSON(record.ChangesFile, &c)
@@ -314,7 +314,7 @@ func (l *loader) changes() error {
 	return nil
 }
 
-// operator reads what was done in the sandbox from outside.
+// operator reads the actions of operators in the sandbox.
 func (l *loader) operator() (err error) {
 	l.report.Operator, err = attach.Actions(l.report.Run)
 	return err

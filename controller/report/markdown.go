@@ -11,7 +11,7 @@ import (
 )
 
 // Markdown writes the report as CommonMark. Every text that an agent could
-// choose stands in a code span or block, where nothing of it has a meaning.
+// choose is in a code span or block, where it has no effect.
 func (r *Report) Markdown(w io.Writer) error {
 	m := &markdown{}
 	m.head(r)
@@ -185,8 +185,8 @@ func (m *markdown) rest(r *Report) {
 	}
 }
 
-// block makes a fenced code block whose fence is longer than every run of
-// backticks in it. See CommonMark, section 4.5.
+// block writes a fenced code block. Its fence is longer than every run of
+// backticks in the text. See CommonMark, section 4.5.
 func (m *markdown) block(s, info string) {
 	if s == "" {
 		return

@@ -1,5 +1,5 @@
-// Package report makes one page of a run: its steps, what the agent said, did
-// and changed, what the policy decided, and what it took.
+// Package report makes a page about one run: its steps, the agent's events,
+// changes and usage, and the policy's decisions.
 package report
 
 import (
@@ -18,8 +18,8 @@ import (
 	auditreport "agentsh/supervisor/audit/report"
 )
 
-// Report is what a page shows. Texts of it that an agent could choose print as
-// themselves only; the writers of pages make them harmless.
+// Report is the content of a page. Texts that an agent could choose are not
+// escaped yet; the writers of pages escape them.
 type Report struct {
 	Run      record.Run
 	Result   *controller.Result // nil: the run has none
@@ -39,33 +39,33 @@ type Report struct {
 	Omitted  Omitted
 }
 
-// Omitted counts what does not fit on the page.
+// Omitted counts the items that are not on the page.
 type Omitted struct {
 	Agent, Files, Network int
 }
 
-// Bounds of a page. What does not fit is counted.
+// Bounds of a page. Omitted items are counted.
 const (
 	maxAgentEvents = 3000
 	maxTargets     = 500
 	maxModels      = 50
-	textShown      = 8000 // characters of what the agent said
-	resultShown    = 4000 // characters of what a tool answered
+	textShown      = 8000 // characters of a text of the agent
+	resultShown    = 4000 // characters of a tool's result
 	nameShown      = 300  // characters
 )
 
-// Fact is a line of what the run was.
+// Fact is one line of the facts about a run.
 type Fact struct {
 	Name, Value string
 }
 
-// Tile is a number on top of the page.
+// Tile is a number at the top of the page.
 type Tile struct {
 	Name, Value, More string
 	Bad               bool
 }
 
-// Problem is why a run did not succeed.
+// Problem is the reason why a run did not succeed.
 type Problem struct {
 	Step, Message, Hint string
 	List                []string
@@ -89,21 +89,21 @@ type AgentEvent struct {
 	Kind      string
 	Tool      string
 	Text      string
-	Answer    string // of a tool
+	Answer    string // result of a tool
 	Answered  bool
 	Failed    bool
 
-	call  string // id of a tool's call that waits for its answer
+	call  string // id of a tool call without a result yet
 	lines int
 }
 
-// Usage is what one model took.
+// Usage is the usage of one model.
 type Usage struct {
 	Model string
 	runtime.Usage
 }
 
-// Connection is a destination with what the policy decided.
+// Connection is a destination with the policy's decisions.
 type Connection struct {
 	Decision, Target, Rule, Message string
 	Times                           int
@@ -115,7 +115,7 @@ type Connection struct {
 // File is a file that the agent changed.
 type File struct {
 	controller.FileDiff
-	Open  bool // its lines are shown without being asked for
+	Open  bool // its lines are shown without a click
 	Lines []Line
 }
 
@@ -125,13 +125,13 @@ type Line struct {
 	Text  string
 }
 
-// Succeeded reports whether the run did what it was for.
+// Succeeded reports whether the run succeeded.
 func (r *Report) Succeeded() bool { return r.Run.Status == controller.StatusDone }
 
-// Status is how the run stands, in words.
+// Status is the status of the run, with spaces.
 func (r *Report) Status() string { return strings.ReplaceAll(r.Run.Status, "_", " ") }
 
-// Title names the run.
+// Title is the title of the page.
 func (r *Report) Title() string {
 	if r.Run.Agent != "" {
 		return text.Short(r.Run.Agent, nameShown)
@@ -139,7 +139,8 @@ func (r *Report) Title() string {
 	return text.Short(r.Run.Harness, nameShown)
 }
 
-// end is when the run ended, or how far is known.
+// end is the time when the run ended, or the last known time of a run without
+// an end.
 func (r *Report) end() time.Time {
 	end := r.Run.Started
 	if r.Run.Ended != nil {
@@ -161,7 +162,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// setSteps places the steps in the time of the run.
+// setSteps sets the steps with their positions on the time axis.
 func (r *Report) setSteps() {
 	all := max(r.end().Sub(r.Run.Started), time.Millisecond)
 	part := func(t time.Time) float64 {
@@ -179,7 +180,7 @@ func (r *Report) setSteps() {
 	}
 }
 
-// setProblem says why the run did not succeed.
+// setProblem sets the reason why the run did not succeed.
 func (r *Report) setProblem() {
 	if r.Result != nil && r.Result.Error != nil {
 		e := r.Result.Error
@@ -200,7 +201,7 @@ func (r *Report) setProblem() {
 	}
 }
 
-// setFacts collects what the run was.
+// setFacts sets the facts about the run.
 func (r *Report) setFacts() {
 	add := func(name, value string) {
 		if value != "" {
@@ -235,7 +236,7 @@ func (r *Report) setFacts() {
 	add("record", r.Run.Path)
 }
 
-// setTiles puts the numbers together that are on top.
+// setTiles sets the numbers at the top.
 func (r *Report) setTiles() {
 	tile := func(name, value, more string, bad bool) { r.Tiles = append(r.Tiles, Tile{name, value, more, bad}) }
 	tile("time", span(r.end().Sub(r.Run.Started)), "", false)
@@ -284,7 +285,7 @@ func (r *Report) setTiles() {
 	}
 }
 
-// TotalUsage is what all models took; nil: nothing is known.
+// TotalUsage is the usage of all models; nil if none is known.
 func (r *Report) TotalUsage() *runtime.Usage {
 	if len(r.Usage) == 0 {
 		return nil
@@ -296,7 +297,7 @@ func (r *Report) TotalUsage() *runtime.Usage {
 	return &all
 }
 
-// add adds what v took, whatever its model.
+// add adds v to u, whatever its model.
 func add(u *runtime.Usage, v runtime.Usage) {
 	model := u.Model
 	u.Add(v)
@@ -339,7 +340,7 @@ func (r *Report) said(e record.AgentEvent) {
 	r.Agent = append(r.Agent, s)
 }
 
-// answer puts a tool's result beside its call.
+// answer adds a tool's result to its call.
 func (r *Report) answer(e record.AgentEvent) bool {
 	if e.Call == "" {
 		return false
@@ -353,7 +354,7 @@ func (r *Report) answer(e record.AgentEvent) bool {
 	return false
 }
 
-// used sums up what a model took.
+// used adds the usage of a model.
 func (r *Report) used(u *runtime.Usage) {
 	if u == nil {
 		return
@@ -371,7 +372,7 @@ func (r *Report) used(u *runtime.Usage) {
 	add(&r.Usage[i].Usage, *u)
 }
 
-// setFiles reads the lines of what changed.
+// setFiles sets the lines of the changed files.
 func (r *Report) setFiles(c controller.Changes) {
 	r.Omitted.Files = c.Omitted
 	const openLines = 400 // of all files
@@ -400,7 +401,7 @@ func class(line string) string {
 	return ""
 }
 
-// Mode is a change of a file's permission bits; empty: none.
+// Mode describes the change of a file's permission bits; empty: no change.
 func (f File) Mode() string {
 	if f.OldMode == 0 || f.NewMode == 0 || f.OldMode == f.NewMode {
 		return ""
@@ -408,7 +409,7 @@ func (f File) Mode() string {
 	return fmt.Sprintf("mode %o → %o", f.OldMode, f.NewMode)
 }
 
-// finish brings everything into the order of the page.
+// finish sorts the lists of the page.
 func (r *Report) finish() {
 	slices.SortStableFunc(r.Findings, func(a, b scan.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
 	slices.SortStableFunc(r.Network, func(a, b *Connection) int { return strings.Compare(b.Decision, a.Decision) })
@@ -421,7 +422,7 @@ func (r *Report) finish() {
 	r.setTiles()
 }
 
-// lines is a text of several lines of at most limit characters.
+// lines cuts each line of a text to at most limit characters.
 func lines(s string, limit int) string {
 	all := strings.Split(clip(strings.Trim(s, "\n"), limit), "\n")
 	for i := range all {
@@ -430,7 +431,7 @@ func lines(s string, limit int) string {
 	return strings.Join(all, "\n")
 }
 
-// clip cuts a text and says so.
+// clip cuts a text and marks the cut.
 func clip(s string, limit int) string {
 	seen := 0
 	for i := range s {
@@ -449,7 +450,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// count is a number with its thousands apart.
+// count formats a number with separated thousands.
 func count(n int64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -458,7 +459,7 @@ func count(n int64) string {
 	return s
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes.
 func size(n int64) string {
 	const k = 1024
 	switch {
@@ -472,7 +473,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// span shows a duration to about three digits.
+// span formats a duration with about three digits.
 func span(d time.Duration) string {
 	switch {
 	case d >= time.Minute:

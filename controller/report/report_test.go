@@ -25,8 +25,8 @@ import (
 	auditreport "agentsh/supervisor/audit/report"
 )
 
-// hostile is what an agent would write to break a page, a terminal or a
-// Markdown reader.
+// hostile are texts with which an agent would try to break a page, a terminal
+// or a Markdown reader.
 var hostile = []string{
 	"</style></title><script>alert(1)</script>", `"><img src=http://example.com/x onerror=alert(1)>`, "' onmouseover='alert(1)",
 	"\x1b[2J\x1b]0;owned\a", "a\u009b2Jb", "\u202egpj.exe", "\xff\xfe", "line\nbreak\r\n# Heading\n| a | b |",
@@ -35,11 +35,11 @@ var hostile = []string{
 	"<a href=http://example.com>", "<link rel=stylesheet href=//example.com/x.css>", "\u2066\u200b\U000e0041",
 }
 
-// files of the directory of a run.
+// files are the files in the directory of a run.
 type files map[string]any
 
-// example is a run of a kind in which every text that an agent or a repository
-// chooses is hostile.
+// example is a run with the given status. Every text that an agent or a
+// repository can choose is hostile.
 func example(t testing.TB, status string) record.Run {
 	t.Helper()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -373,7 +373,7 @@ func TestNothingOnAPageIsHidden(t *testing.T) {
 	}
 }
 
-func TestMarkdownOutsideOfCodeIsOurs(t *testing.T) {
+func TestMarkdownOutsideOfCodeHasNoAgentText(t *testing.T) {
 	_, out := pages(t, example(t, controller.StatusDone))
 	out = regexp.MustCompile("(?ms)^(`{3,})[a-z]*\n.*?\n`{3,}$").ReplaceAllStringFunc(out, func(block string) string {
 		fence := block[:len(block)-len(strings.TrimLeft(block, "`"))]
@@ -392,8 +392,8 @@ func TestMarkdownOutsideOfCodeIsOurs(t *testing.T) {
 	}
 }
 
-// withoutSpans takes the code spans out of a line: one ends at the next run of as
-// many backticks as it begins with. See CommonMark, section 6.1.
+// withoutSpans removes the code spans of a line. A span ends at the next run of
+// as many backticks as at its start. See CommonMark, section 6.1.
 func withoutSpans(line string) string {
 	runs := regexp.MustCompile("`+").FindAllStringIndex(line, -1)
 	out, at := "", 0

@@ -13,9 +13,9 @@ import (
 
 func init() { register(claude{}) }
 
-// claude is Claude Code, https://code.claude.com/docs/en/cli-reference. What it
-// does with flags, settings and names of agents was measured with version
-// 2.1.197; test/agents asks that version again.
+// claude is the adapter of Claude Code, https://code.claude.com/docs/en/cli-
+// reference. Its treatment of flags, settings and agent names was measured with
+// version 2.1.197. test/agents repeats the measurements with that version.
 type claude struct{}
 
 func (claude) Name() string { return "claude" }
@@ -34,12 +34,12 @@ func (claude) Check(in Invocation) error {
 	return in.checkArgv()
 }
 
-// unreadKeys are the keys of a definition's front matter that Claude Code does
-// not act on in the agents of a plugin.
+// unreadKeys are the keys of a definition's front matter that Claude Code
+// ignores in the agents of a plugin.
 var unreadKeys = []string{"hooks", "mcpServers", "permissionMode"}
 
-// checkClaudeFront refuses front matter that says what would not happen. The name
-// in it is the agent's, whatever its file is called.
+// checkClaudeFront rejects front matter that would have no effect. The name in
+// the front matter is the agent's, whatever the name of the file is.
 func checkClaudeFront(in Invocation) error {
 	front, found := strings.CutPrefix(strings.ReplaceAll(strings.TrimPrefix(in.Text, "\ufeff"), "\r\n", "\n"), "---\n")
 	if !found {
@@ -65,17 +65,18 @@ func checkClaudeFront(in Invocation) error {
 	return nil
 }
 
-// claudePlugin is the name under which the definition is known: an agent of
-// a plugin is NAME:AGENT, which no file of a repository can take. One of plain
-// name would lose to a repository's .claude/agents.
+// claudePlugin is the plugin that contains the agent definition. An agent of a
+// plugin is called NAME:AGENT, and no file of a repository can define that
+// name. An agent without a plugin would be replaced by one of the same name in
+// a repository's .claude/agents.
 const claudePlugin = "operator"
 
 // claudeSettings is the file with the settings of a run.
 func claudeSettings(Invocation) string { return "/sandbox/workspace/.claude/settings.json" }
 
-// Files are the settings of the run, empty ones in the place of the user's own,
-// and the manifest that makes the configuration directory a plugin with one
-// agent: see [claudePlugin].
+// Files are the settings of the run, empty user settings, and the manifest that
+// makes the configuration directory a plugin with one agent, see
+// [claudePlugin].
 func (claude) Files(in Invocation) ([]File, error) {
 	settings, err := claudeSettingsOf(in)
 	if err != nil {
@@ -105,8 +106,9 @@ type hookCall struct {
 	Command string `json:"command"`
 }
 
-// claudeSettingsOf wires the hooks. A repository's settings could switch all
-// hooks off: the settings that come by a flag are stronger, where they say so.
+// claudeSettingsOf makes the settings of a run with its hooks. A repository's
+// settings could switch all hooks off. The settings passed by a flag have
+// precedence, but only for the keys that they set.
 func claudeSettingsOf(in Invocation) ([]byte, error) {
 	hooks := map[string][]hookGroup{}
 	for _, h := range in.Hooks {
@@ -133,11 +135,12 @@ func claudeSettingsOf(in Invocation) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// hookElse makes every way to fail the one that refuses: after another status, as
-// of a program that was killed or could not be started, the tool would be used.
+// hookElse turns every failure of a hook into a denial. The program would
+// otherwise allow the call after any other status, such as that of a hook that
+// was killed or could not be started.
 const hookElse = " || exit 2"
 
-// shellWords quotes words for sh.
+// shellWords quotes arguments for sh.
 func shellWords(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
@@ -146,9 +149,9 @@ func shellWords(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// Command asks for one answer without a terminal. The sandbox decides what the
-// agent may do, so the program asks nobody for permission. Servers that a
-// repository names in .mcp.json are not started.
+// Command runs one prompt without a terminal. The policy of the sandbox limits
+// the agent, so the program does not ask for permission. MCP servers of a
+// repository's .mcp.json are not started.
 func (c claude) Command(in Invocation) (Command, error) {
 	argv := append(
 		in.program(c.Traits()),
@@ -181,12 +184,12 @@ func (c claude) Command(in Invocation) (Command, error) {
 		"CLAUDE_CONFIG_DIR="+layout.ConfigDir,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", // telemetry, updates, reports
 		"DISABLE_AUTOUPDATER=1",
-		"IS_SANDBOX=1", // or it refuses to ask nobody where its user is root of a user namespace
+		"IS_SANDBOX=1", // required to skip permissions as root of a user namespace
 	)
 	return Command{Argv: append(argv, "--", Task(in)), Cwd: in.RepoDir, Env: env, Run: run}, nil
 }
 
-// State is what the program writes below its configuration directory.
+// State lists the files that the program writes in its configuration directory.
 func (claude) State(in Invocation) []string {
 	var out []string
 	for _, name := range []string{
@@ -198,9 +201,10 @@ func (claude) State(in Invocation) []string {
 	return out
 }
 
-// Hidden are the settings of a repository, which could start programs and turn
-// others off, and its skills of the names of delivered ones: the program would
-// use the delivered one, and show the model what the other says of itself.
+// Hidden lists the settings of the repository and its skills with the names of
+// delivered ones. Settings could start programs and switch others off. The
+// program would use the delivered skill, but show the model the description of
+// the other.
 func (claude) Hidden(in Invocation) []string {
 	hidden := []string{".claude/settings.json", ".claude/settings.local.json"}
 	for _, name := range in.Skills {
@@ -209,8 +213,8 @@ func (claude) Hidden(in Invocation) []string {
 	return hidden
 }
 
-// Transcripts are the conversations, one JSON line each message, and the log of
-// what the program itself did.
+// Transcripts are the conversations, with one JSON line for each message, and
+// the program's own log.
 func (claude) Transcripts(in Invocation) []string {
 	return []string{path.Join(layout.ConfigDir, "projects"), path.Join(layout.ConfigDir, "debug")}
 }

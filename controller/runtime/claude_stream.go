@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of texts in events, in bytes. The transcripts have them whole.
+// Bounds of texts in events, in bytes. The transcripts contain the whole texts.
 const (
 	maxText   = 64 << 10
 	maxAnswer = 16 << 10 // of a tool
 	maxInput  = 2 << 10  // of a tool
 )
 
-// cut is a clean text of at most about limit bytes.
+// cut cleans a text and cuts it to about limit bytes.
 func cut(text string, limit int) string {
 	if len(text) > limit {
 		for limit > 0 && !utf8.RuneStart(text[limit]) {
@@ -28,16 +28,16 @@ func cut(text string, limit int) string {
 	return CleanText(text)
 }
 
-// claudeParser reads --output-format stream-json: one JSON object a line. What
-// is no such object is a line of text.
+// claudeParser parses --output-format stream-json: one JSON object a line. Any
+// other line is a line of text.
 type claudeParser struct {
 	stdout *jsonLines
 	stderr *Lines
 
 	mu    sync.Mutex
 	emit  func(Event)
-	usage Usage  // of messages, while there is no result
-	last  string // id of the message whose usage is in part
+	usage Usage  // of messages, until there is a result
+	last  string // id of the message whose usage is partly counted
 	part  Usage
 	ended bool
 }
@@ -71,7 +71,7 @@ func (p *claudeParser) Close() {
 	}
 }
 
-// claudeUsage counts tokens.
+// claudeUsage is a number of tokens.
 type claudeUsage struct {
 	Input      int64 `json:"input_tokens"`
 	Output     int64 `json:"output_tokens"`
@@ -134,7 +134,7 @@ func (p *claudeParser) emitText(e Event) {
 	p.emit(e)
 }
 
-// object reads one line; false when it is none of the stream.
+// object parses one line; false if it is not an object of the stream.
 func (p *claudeParser) object(data []byte) bool {
 	var l claudeLine
 	if err := json.Unmarshal(data, &l); err != nil || l.Type == "" {
@@ -201,7 +201,8 @@ func (p *claudeParser) assistant(b claudeBlock) {
 	}
 }
 
-// count notes the usage of a message, which comes once for each of its parts.
+// count stores the usage of a message. The program repeats it with each part of
+// the message.
 func (p *claudeParser) count(l claudeLine) {
 	if l.Message.ID != p.last {
 		p.usage.Add(p.part)
@@ -232,10 +233,10 @@ func (p *claudeParser) result(l claudeLine) {
 	p.emitText(Event{Kind: EventResult, Text: cut(text, maxText), Failed: failed})
 }
 
-// mainInputs are the fields of a tool's input that say most of it.
+// mainInputs are the fields of a tool's input that describe it best.
 var mainInputs = []string{"command", "file_path", "notebook_path", "path", "pattern", "url", "query", "skill", "description", "prompt"}
 
-// inputText is a tool's input in short.
+// inputText is a tool's input, shortened.
 func inputText(data json.RawMessage) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(data, &fields) == nil {
@@ -253,7 +254,7 @@ func inputText(data json.RawMessage) string {
 	return cut(b.String(), maxInput)
 }
 
-// word is a JSON value in an error's text.
+// word formats a JSON value for an error.
 func word(data json.RawMessage) string {
 	var text string
 	if json.Unmarshal(data, &text) != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// parse gives a program's output to a parser in pieces of step bytes.
+// parse passes a program's output to a parser in pieces of step bytes.
 func parse(r Runtime, out string, step int) []Event {
 	var got []Event
 	p := r.Parser(func(e Event) { got = append(got, e) })
@@ -70,7 +70,7 @@ func TestTheStreamOfClaudeBecomesEvents(t *testing.T) {
 	}
 }
 
-func TestHowClaudeSaysThatItFailed(t *testing.T) {
+func TestFailuresOfClaudeAreReported(t *testing.T) {
 	for line, want := range map[string]Event{
 		`{"type":"result","subtype":"success","is_error":true,"result":"API Error: 500"}`:             {Kind: EventResult, Text: "API Error: 500", Failed: true},
 		`{"type":"result","subtype":"error_max_turns","is_error":false}`:                              {Kind: EventResult, Text: "error max turns", Failed: true},
@@ -87,7 +87,7 @@ func TestHowClaudeSaysThatItFailed(t *testing.T) {
 	}
 }
 
-// hostileLines are what an agent may print, or a tool's answer may hold.
+// hostileLines are possible lines of an agent or of a tool's result.
 var hostileLines = []string{
 	"{", "{}", "[]", `{"type":1}`, `{"type":"assistant","message":7}`, `{"type":"assistant","message":{"content":{"a":1}}}`,
 	`{"type":"user","message":{"content":[{"type":"tool_result","content":{"x":[[[[]]]]}}]}}`, `{"type":"result","usage":"x"}`,
@@ -118,8 +118,8 @@ func TestHostileOutputOfClaudeIsBounded(t *testing.T) {
 	}
 }
 
-// TestAnEndlessObjectTakesNoMemory feeds 64 MiB without a line end.
-func TestAnEndlessObjectTakesNoMemory(t *testing.T) {
+// TestALongObjectUsesBoundedMemory feeds 64 MiB without a line end.
+func TestALongObjectUsesBoundedMemory(t *testing.T) {
 	var got []Event
 	p := claude{}.Parser(func(e Event) { got = append(got, e) })
 	chunk := []byte(strings.Repeat("x", 64<<10))

@@ -9,9 +9,9 @@ import (
 	"agentsh/internal/layout"
 )
 
-// codex is OpenAI's Codex CLI, started as "codex exec". It is told everything
-// by its arguments: it reads neither a configuration of the user nor one of the
-// repository.
+// codex is the adapter of OpenAI's Codex CLI, started as "codex exec". It is
+// configured by its arguments alone: it reads no configuration of the user or
+// the repository.
 type codex struct{}
 
 func init() { register(codex{}) }
@@ -37,8 +37,8 @@ func (codex) Hidden(in Invocation) []string { return in.shadowed() }
 
 func (codex) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(layout.Home)}, nil }
 
-// home is where Codex keeps what it needs and what it did. Codex makes it, but
-// not one that CODEX_HOME names.
+// home is the directory of Codex for its configuration, state and logs. Codex
+// creates this default directory, but not one that CODEX_HOME names.
 func (codex) home() string { return path.Join(layout.Home, ".codex") }
 
 func (c codex) State(in Invocation) []string { return []string{c.home()} }
@@ -47,8 +47,8 @@ func (c codex) Transcripts(in Invocation) []string {
 	return []string{path.Join(c.home(), "sessions")}
 }
 
-// codexSettings hold for every run. Searches of the provider would go around
-// the sandbox's network.
+// codexSettings apply to every run. A search by the provider would bypass the
+// network policy of the sandbox.
 var codexSettings = []string{
 	`web_search="disabled"`,
 	`skills.bundled.enabled=false`,
@@ -56,7 +56,7 @@ var codexSettings = []string{
 	`check_for_update_on_startup=false`,
 }
 
-// codexProvider is OpenAI's API over HTTP: a placeholder is not swapped in
+// codexProvider is OpenAI's API over HTTP. Placeholders are not replaced in
 // WebSockets.
 var codexProvider = []string{
 	`model_provider="agentsh"`,
@@ -78,7 +78,7 @@ func (c codex) Command(in Invocation) (Command, error) {
 		settings = append(settings, "model_reasoning_effort="+tomlString(in.Effort))
 	}
 	argv = append(argv, "exec", "--json", "--color", "never", "--skip-git-repo-check",
-		"--dangerously-bypass-approvals-and-sandbox", // nobody answers, and the sandbox is ours
+		"--dangerously-bypass-approvals-and-sandbox", // nobody answers, and the run has its own sandbox
 		"--ignore-user-config", "--ignore-rules", "--disable", "plugins", "--disable", "apps",
 		"--disable", "shell_snapshot") // it uses builtins that BASH_ENV of the policy may disable
 	for _, s := range settings {
@@ -94,13 +94,13 @@ func (c codex) Command(in Invocation) (Command, error) {
 	}, nil
 }
 
-// mentions reports whether an argument holds a word.
+// mentions reports whether one of the arguments contains a word.
 func mentions(argv []string, word string) bool {
 	return slices.ContainsFunc(argv, func(a string) bool { return strings.Contains(a, word) })
 }
 
-// tomlString quotes a text as a basic string of TOML 1.0, which is one of JSON
-// but for U+007F.
+// tomlString quotes a text as a basic string of TOML 1.0. That is a JSON string
+// except for U+007F.
 func tomlString(text string) string {
 	return strings.ReplaceAll(jsonString(text), "\x7f", `\u007f`)
 }
@@ -116,9 +116,9 @@ type codexRecord struct {
 	Usage *codexUsage `json:"usage"` // turn.completed
 }
 
-// codexUsage is what the whole thread took so far.
+// codexUsage is the usage of the whole thread so far.
 type codexUsage struct {
-	Input      int64 `json:"input_tokens"` // cached ones too
+	Input      int64 `json:"input_tokens"` // includes cached tokens
 	Cached     int64 `json:"cached_input_tokens"`
 	CacheWrite int64 `json:"cache_write_input_tokens"`
 	Output     int64 `json:"output_tokens"`
@@ -129,10 +129,10 @@ func (codex) Parser(emit func(Event)) Parser {
 	return newRecordParser(emit, p.read, func() {})
 }
 
-// codexParser reads the records of one run.
+// codexParser parses the records of one run.
 type codexParser struct {
 	emit func(Event)
-	open map[string]bool // calls that were reported, by id
+	open map[string]bool // reported calls without a result, by id
 	last string          // text of the model
 	took codexUsage      // reported so far
 }
@@ -163,7 +163,7 @@ func (p *codexParser) read(object []byte) bool {
 	case "error":
 		kind := EventError
 		if strings.HasPrefix(r.Message, "Reconnecting...") {
-			kind = EventLine // it tries again
+			kind = EventLine // Codex retries
 		}
 		p.emit(Event{Kind: kind, Stream: "stdout", Text: clean(r.Message, limitAnswer)})
 	default:
@@ -186,7 +186,7 @@ func (p *codexParser) usage(u codexUsage) {
 	}})
 }
 
-// codexItem is one thing of a thread.
+// codexItem is one item of a thread.
 type codexItem struct {
 	ID      string `json:"id"`
 	Type    string `json:"type"`
@@ -219,7 +219,7 @@ func (p *codexParser) item(it codexItem, done bool) {
 			p.emit(Event{Kind: EventSaid, Text: p.last})
 		}
 		return
-	case "error": // a warning: the turn goes on
+	case "error": // a warning: the turn continues
 		p.emit(Event{Kind: EventLine, Stream: "stdout", Text: clean(it.Message, limitAnswer)})
 		return
 	}
@@ -239,7 +239,7 @@ func (p *codexParser) item(it codexItem, done bool) {
 	}
 }
 
-// call is the tool that an item is a call of, and its input in short.
+// call returns the tool that an item calls, and its input, shortened.
 func (it codexItem) call() (tool, input string) {
 	switch it.Type {
 	case "command_execution":
@@ -260,7 +260,7 @@ func (it codexItem) call() (tool, input string) {
 	return "", ""
 }
 
-// answer is what a call that ended brought.
+// answer returns the result of a call that ended.
 func (it codexItem) answer() (text string, failed bool) {
 	failed = it.Status == "failed" || it.Status == "declined"
 	text = it.Output

@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// command runs the program that the harness names with command. It is the
-// runtime of agents that are scripts, and of any program without an adapter.
+// command is the adapter of any other program, for example of an agent that is
+// a script. The harness names the program with command.
 type command struct{}
 
 func (command) Name() string { return "command" }
@@ -33,7 +33,7 @@ func (command) Command(in Invocation) (Command, error) {
 
 func (command) Parser(emit func(Event)) Parser { return newLineParser(emit) }
 
-// lineParser makes each line of output an event.
+// lineParser emits an event for each line of output.
 type lineParser struct {
 	stdout, stderr *Lines
 }

@@ -10,9 +10,10 @@ import (
 	"agentsh/internal/layout"
 )
 
-// gemini is Google's Gemini CLI without a terminal. It gets a home of its own
-// in the configuration directory: of that, it may only write what it keeps for
-// itself. Settings of a repository would beat those there, so they do not travel.
+// gemini is the adapter of Google's Gemini CLI without a terminal. Its home is
+// in the configuration directory, where it may write only its own state.
+// Settings of a repository would override those of the home, so they are not
+// copied into the sandbox.
 type gemini struct{}
 
 func init() { register(gemini{}) }
@@ -28,8 +29,8 @@ func (gemini) Check(in Invocation) error {
 	return in.checkArgv()
 }
 
-// geminiSettings leave nothing of the repository that starts a program, and
-// no tool that goes around the sandbox's network.
+// geminiSettings switch off everything of the repository that starts a program,
+// and every tool that bypasses the network policy of the sandbox.
 var geminiSettings = map[string]any{
 	"admin":    map[string]any{"extensions": off, "mcp": off},
 	"advanced": map[string]any{"ignoreLocalEnv": true, "autoConfigureMemory": false},
@@ -47,7 +48,7 @@ var geminiSettings = map[string]any{
 	},
 	"telemetry": off,
 	"tools": map[string]any{
-		"discoveryCommand": "", "callCommand": "", "sandbox": false, // ours holds
+		"discoveryCommand": "", "callCommand": "", "sandbox": false, // the run has its own sandbox
 		"exclude": []string{"google_web_search", "web_fetch"},
 	},
 }
@@ -57,8 +58,9 @@ var off = map[string]any{"enabled": false}
 // noServer is the name of a tool server that does not exist.
 const noServer = "none"
 
-// Places of the files of Gemini CLI. Settings of the system would be the
-// strongest, but it takes them only where root owns every directory above.
+// home is the home of Gemini CLI. System settings would have the highest
+// precedence, but Gemini CLI reads them only if root owns every directory of
+// their path.
 func (gemini) home() string { return path.Join(layout.ConfigDir, "gemini") }
 func (g gemini) settings() string {
 	return path.Join(g.home(), ".gemini/settings.json")
@@ -71,7 +73,7 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 		return nil, err
 	}
 	if !strings.Contains(text, "${AgentSkills}") {
-		text += "\n\n${AgentSkills}" // Gemini CLI puts the list of skills there
+		text += "\n\n${AgentSkills}" // Gemini CLI replaces this by the list of skills
 	}
 	settings, err := json.MarshalIndent(geminiSettings, "", "  ")
 	if err != nil {
@@ -84,7 +86,7 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 	}, nil
 }
 
-// geminiState is what Gemini CLI keeps in its home.
+// geminiState are the files that Gemini CLI writes in its home.
 var geminiState = []string{
 	"history",
 	"projects.json",
@@ -107,8 +109,9 @@ func (g gemini) Transcripts(in Invocation) []string {
 	return []string{path.Join(g.home(), ".gemini/tmp")}
 }
 
-// Hidden is what Gemini CLI takes from a repository that it trusts. Without
-// trust it does not start where nobody can be asked.
+// Hidden lists the files that Gemini CLI reads from a repository that it
+// trusts. The repository must be trusted: without a terminal, Gemini CLI does
+// not start in another one.
 func (gemini) Hidden(in Invocation) []string {
 	return append(in.shadowed(), ".gemini/settings.json", ".gemini/.env", ".gemini/agents", ".gemini/commands", ".gemini/extensions",
 		".gemini/hooks", ".gemini/policies", ".gemini/system.md")
@@ -116,7 +119,7 @@ func (gemini) Hidden(in Invocation) []string {
 
 func (g gemini) Command(in Invocation) (Command, error) {
 	argv := append(in.program(g.Traits()), "--output-format", "stream-json",
-		"--approval-mode", "yolo", // nobody answers, and the sandbox is ours
+		"--approval-mode", "yolo", // nobody answers, and the run has its own sandbox
 		"--skip-trust", "--extensions", "none", "--allowed-mcp-server-names", noServer)
 	if in.Model != "" {
 		argv = append(argv, "--model", in.Model)
@@ -156,7 +159,7 @@ type geminiStats struct {
 }
 
 type geminiTokens struct {
-	Input  int64 `json:"input"` // without cached ones
+	Input  int64 `json:"input"` // without cached tokens
 	Output int64 `json:"output_tokens"`
 	Cached int64 `json:"cached"`
 }
@@ -166,7 +169,7 @@ func (gemini) Parser(emit func(Event)) Parser {
 	return newRecordParser(emit, p.read, p.said)
 }
 
-// geminiParser reads the records of one run.
+// geminiParser parses the records of one run.
 type geminiParser struct {
 	emit  func(Event)
 	say   strings.Builder   // pieces of a message
@@ -220,7 +223,7 @@ func (p *geminiParser) read(object []byte) bool {
 	return true
 }
 
-// said emits a complete message.
+// said reports a message that is complete.
 func (p *geminiParser) said() {
 	if p.say.Len() == 0 {
 		return

@@ -5,22 +5,22 @@ import (
 	"fmt"
 )
 
-// maxObject is the longest JSON line that is read, in bytes. What is longer is
-// left out, and reported.
+// maxObject is the longest JSON line that is parsed, in bytes. Longer lines are
+// skipped and reported.
 const maxObject = 4 << 20
 
-// jsonLines splits what is written to it into lines. Those that begin as a JSON
-// object go whole to object, the others cleaned and in pieces to text. Not
-// safe for concurrent use.
+// jsonLines splits its input into lines. Lines that begin as a JSON object are
+// passed whole to object. Other lines are cleaned and passed to text, in pieces
+// if they are long. Not safe for concurrent use.
 type jsonLines struct {
-	object func(line []byte) bool // false: it is no object after all
+	object func(line []byte) bool // false: it is not an object
 	text   *Lines
 	buf    []byte
 	state  lineState
-	lost   int // bytes of the line that is left out
+	lost   int // bytes of the line that is skipped
 }
 
-// lineState is what is known of the line that is being read.
+// lineState is the kind of the current line.
 type lineState int
 
 const (
@@ -70,7 +70,7 @@ func (j *jsonLines) add(part []byte) {
 	}
 }
 
-// end is called at the end of a line, and of the output.
+// end is called at the end of a line, and at the end of the output.
 func (j *jsonLines) end() {
 	switch j.state {
 	case lineText:
@@ -88,5 +88,5 @@ func (j *jsonLines) end() {
 	j.state, j.lost, j.buf = lineStart, 0, j.buf[:0]
 }
 
-// Flush takes an unfinished last line.
+// Flush processes an unfinished last line.
 func (j *jsonLines) Flush() { j.end() }

@@ -8,18 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// MaxLine is the longest line, in bytes, that [Lines] holds. A longer one
-// comes in pieces.
+// MaxLine is the longest line, in bytes, that [Lines] emits. A longer one is
+// emitted in pieces.
 const MaxLine = 16 << 10
 
-// Lines splits what is written to it into lines and cleans them. Not safe for
-// concurrent use.
+// Lines splits its input into lines and cleans them. Not safe for concurrent
+// use.
 type Lines struct {
 	emit func(string)
 	buf  []byte
 }
 
-// NewLines calls emit with each line, without its end and cleaned.
+// NewLines returns a writer that calls emit with each cleaned line, without its
+// line end.
 func NewLines(emit func(line string)) *Lines { return &Lines{emit: emit} }
 
 // Write never fails.
@@ -36,7 +37,7 @@ func (l *Lines) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// add takes a part of a line and emits what is longer than a piece.
+// add appends a part of a line and emits full pieces.
 func (l *Lines) add(part []byte) {
 	for len(l.buf)+len(part) > MaxLine {
 		take := MaxLine - len(l.buf)
@@ -47,7 +48,7 @@ func (l *Lines) add(part []byte) {
 	l.buf = append(l.buf, part...)
 }
 
-// line emits the first n bytes held.
+// line emits the first n bytes of the buffer.
 func (l *Lines) line(n int) {
 	l.emit(Clean(string(l.buf[:n])))
 	l.buf = append(l.buf[:0], l.buf[n:]...)
@@ -60,7 +61,7 @@ func (l *Lines) Flush() {
 	}
 }
 
-// whole is the length of b without a character that is cut in two at its end.
+// whole is the length of b without an incomplete character at its end.
 func whole(b []byte) int {
 	for back := 1; back < utf8.UTFMax && back < len(b); back++ {
 		if tail := b[len(b)-back:]; utf8.RuneStart(tail[0]) {
@@ -73,13 +74,14 @@ func whole(b []byte) int {
 	return len(b)
 }
 
-// escapes are the terminal control sequences of ECMA-48: CSI, the strings
-// (OSC, DCS, SOS, PM, APC) with their end, and the short ones.
+// escapes matches the terminal control sequences of ECMA-48: CSI, the strings
+// (OSC, DCS, SOS, PM, APC) with their terminator, and the short ones.
 var escapes = regexp.MustCompile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[ -/]*[0-~]")
 
-// Clean makes one line of an agent's output safe to print: terminal escapes,
-// control and direction characters go, bytes that are no UTF-8 are replaced, and
-// what a CI system would take for a command of its own loses its mark.
+// Clean makes one line of an agent's output safe to print. It removes terminal
+// escapes, control characters and direction characters, and replaces bytes that
+// are not UTF-8. It breaks the prefix of every text that a CI system would
+// interpret as a command.
 func Clean(line string) string {
 	line = strings.TrimSuffix(line, "\r")
 	if strings.Contains(line, "\x1b") {
@@ -103,8 +105,9 @@ func visible(r rune) rune {
 	return r
 }
 
-// disarm breaks the marks of workflow commands: "::name::" and its older form
-// "##[name]" of GitHub, which may stand anywhere, and "##vso[" of Azure.
+// disarm breaks the prefixes of workflow commands: "::name::" and its older
+// form "##[name]" of GitHub, which may be anywhere in a line, and "##vso[" of
+// Azure.
 func disarm(line string) string {
 	text := strings.TrimLeftFunc(line, unicode.IsSpace)
 	if strings.HasPrefix(text, "::") {

@@ -91,8 +91,8 @@ func TestLinesAreCompleteHoweverTheyAreWritten(t *testing.T) {
 	}
 }
 
-// TestAnEndlessLineTakesNoMemory feeds 64 MiB without a line end.
-func TestAnEndlessLineTakesNoMemory(t *testing.T) {
+// TestALongLineUsesBoundedMemory feeds 64 MiB without a line end.
+func TestALongLineUsesBoundedMemory(t *testing.T) {
 	n, longest := 0, 0
 	l := NewLines(func(s string) { n += len(s); longest = max(longest, len(s)) })
 	chunk := []byte(strings.Repeat("x", 64<<10))

@@ -10,8 +10,9 @@ import (
 	"agentsh/internal/layout"
 )
 
-// opencode is OpenCode without a terminal. What the repository would configure
-// is switched off by variables; the configuration of the run comes as one, too.
+// opencode is the adapter of OpenCode without a terminal. Variables switch off
+// the repository's configuration. The configuration of the run is a variable,
+// too.
 type opencode struct{}
 
 func init() { register(opencode{}) }
@@ -38,7 +39,7 @@ func (opencode) Hidden(in Invocation) []string { return in.shadowed() }
 
 func (opencode) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(layout.Home)}, nil }
 
-// Directories of OpenCode below its home.
+// opencodeState are the directories of OpenCode below its home.
 var opencodeState = []string{".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".opencode"}
 
 func (opencode) State(in Invocation) []string {
@@ -54,8 +55,8 @@ func (opencode) Transcripts(in Invocation) []string {
 	return []string{path.Join(data, "log"), path.Join(data, "opencode.db"), path.Join(data, "opencode.db-wal")}
 }
 
-// config is the configuration of the run. The repository's AGENTS.md comes by
-// its path: OpenCode looks for no file of a project.
+// config is the configuration of the run. It names the repository's AGENTS.md
+// by its path, because OpenCode does not look for files of a project.
 func (opencode) config(in Invocation) (string, error) {
 	text, err := in.instructions()
 	if err != nil {
@@ -71,7 +72,7 @@ func (opencode) config(in Invocation) (string, error) {
 		"formatter":    false,
 		"instructions": []string{path.Join(in.RepoDir, "AGENTS.md")},
 		"lsp":          false,
-		"permission":   "allow", // nobody answers, and the sandbox is ours
+		"permission":   "allow", // nobody answers, and the run has its own sandbox
 		"share":        "disabled",
 		"snapshot":     false,
 	}
@@ -85,8 +86,8 @@ func (opencode) config(in Invocation) (string, error) {
 	return string(b), nil
 }
 
-// opencodeVars switch off what a repository configures, what loads code at the
-// start and what fetches without being asked.
+// opencodeVars switch off the configuration of a repository, code that is
+// loaded at startup, and downloads that nobody requested.
 var opencodeVars = []string{
 	"OPENCODE_DISABLE_PROJECT_CONFIG=1", "OPENCODE_DISABLE_CLAUDE_CODE=1", "OPENCODE_PURE=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
 	"OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_SHARE=1",
@@ -154,7 +155,7 @@ func (opencode) Parser(emit func(Event)) Parser {
 	return newRecordParser(emit, p.read, func() {})
 }
 
-// opencodeParser reads the records of one run.
+// opencodeParser parses the records of one run.
 type opencodeParser struct {
 	emit func(Event)
 	last string // text of the model
@@ -187,7 +188,7 @@ func (p *opencodeParser) read(object []byte) bool {
 	return true
 }
 
-// tool reports a call that ended. OpenCode does not report its start.
+// tool reports a call that ended. OpenCode does not report the start of a call.
 func (p *opencodeParser) tool(part opencodePart) {
 	tool, id, s := clean(part.Tool, maxName), clean(part.CallID, maxName), part.State
 	p.emit(
@@ -205,8 +206,8 @@ func (p *opencodeParser) tool(part opencodePart) {
 	p.emit(Event{Kind: EventToolResult, Tool: tool, Call: id, Text: clean(text, limitAnswer), Failed: failed})
 }
 
-// step reports the usage of one answer of the model. After "tool-calls" comes a next
-// one; another reason is the end.
+// step reports the usage of one answer of the model. After the reason "tool-
+// calls" another answer follows; any other reason ends the run.
 func (p *opencodeParser) step(part opencodePart) {
 	t := part.Tokens
 	p.emit(Event{Kind: EventUsage, Usage: &Usage{

@@ -44,7 +44,7 @@ func heard(t *testing.T, r Runtime, stdout, stderr []byte) string {
 	return out.String()
 }
 
-// TestRecordedOutputIsUnderstood parses what the real programs printed:
+// TestRecordedOutputIsUnderstood parses recorded output of the real programs:
 // PROGRAM-CASE.jsonl.
 func TestRecordedOutputIsUnderstood(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.jsonl")
@@ -80,8 +80,8 @@ func TestRecordedOutputIsUnderstood(t *testing.T) {
 	}
 }
 
-// others are the programs that write one JSON object a line and are described
-// by records.
+// others are the runtimes whose programs write one JSON object a line, parsed
+// by a recordParser.
 var others = []Runtime{codex{}, gemini{}, opencode{}}
 
 func TestHostileOutputIsSurvived(t *testing.T) {
@@ -150,7 +150,7 @@ func TestTextsOfTheModelAreCleanAndBounded(t *testing.T) {
 	}
 }
 
-// checkEvent fails the test for an event that is not safe to print or keep.
+// checkEvent fails the test if an event is not safe to print or store.
 func checkEvent(t *testing.T, name string, e Event) {
 	t.Helper()
 	for _, text := range []string{e.Text, e.Tool, e.Call} {
@@ -172,7 +172,7 @@ func checkEvent(t *testing.T, name string, e Event) {
 	}
 }
 
-func TestStreamsMayComeAtOnce(t *testing.T) {
+func TestStreamsMayBeWrittenConcurrently(t *testing.T) {
 	for _, r := range others {
 		n := 0
 		p := r.Parser(func(Event) { n++ }) // under one mutex, as -race shows
@@ -219,7 +219,7 @@ func FuzzParsersSurvive(f *testing.F) {
 	})
 }
 
-// invocation is one with everything set.
+// invocation returns an invocation with every field set.
 func invocation() Invocation {
 	return Invocation{
 		Agent: "fixer", Definition: "/sandbox/claude-config/agents/fixer.md", Text: "---\nname: fixer\ndescription: mends\n---\nYou mend \"bugs\".\n",
@@ -290,7 +290,7 @@ func TestUnsupportedInvocationsAreRefused(t *testing.T) {
 func TestCommandsOfThePrograms(t *testing.T) {
 	for _, tt := range []struct {
 		runtime Runtime
-		want    []string // consecutive arguments, divided by a blank
+		want    []string // consecutive arguments, separated by a space
 	}{
 		{codex{}, []string{
 			"env -u CODEX_HOME codex exec --json", "--ignore-user-config", "--ignore-rules", `-c web_search="disabled"`,

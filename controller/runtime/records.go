@@ -13,21 +13,20 @@ import (
 const (
 	limitText   = 64 << 10 // of the model
 	limitAnswer = 16 << 10 // of a tool
-	limitCall   = 2 << 10  // a tool's input in short
+	limitCall   = 2 << 10  // a tool's input, shortened
 )
 
-// recordParser reads the output of a program that prints one JSON object a
-// line. Both streams may be written at once.
+// recordParser parses the output of a program that prints one JSON object a
+// line. Both streams may be written concurrently.
 type recordParser struct {
-	mu     sync.Mutex // held while anything is read or emitted
+	mu     sync.Mutex // locked while data is parsed or an event is emitted
 	stdout *jsonLines
 	stderr *Lines
 	done   func()
 }
 
 // newRecordParser calls read with each object of stdout and emits the rest as
-// lines; read reports false for an object it does not know. done is called at the
-// end.
+// lines. read reports false for an unknown object. done is called at the end.
 func newRecordParser(emit func(Event), read func(object []byte) bool, done func()) *recordParser {
 	line := func(stream string) func(string) {
 		return func(text string) { emit(Event{Kind: EventLine, Stream: stream, Text: text}) }
@@ -46,7 +45,7 @@ func (p *recordParser) Close() {
 	p.done()
 }
 
-// lockedWriter writes while it holds a mutex.
+// lockedWriter locks a mutex during each write.
 type lockedWriter struct {
 	mu *sync.Mutex
 	w  io.Writer
@@ -58,8 +57,8 @@ func (l lockedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// clean is a text of an event: clean, and not longer than limit bytes and a word
-// about the rest.
+// clean cleans a text of an event and cuts it to limit bytes, followed by a
+// note about the rest.
 func clean(text string, limit int) string {
 	if len(text) <= limit {
 		return CleanText(text)
@@ -71,7 +70,7 @@ func clean(text string, limit int) string {
 	return CleanText(text[:cut]) + fmt.Sprintf("... (%d bytes more)", len(text)-cut)
 }
 
-// short is the input of a tool in short: the first of the named members, or
+// short is the input of a tool, shortened: the first of the named members, or
 // all of it.
 func short(input json.RawMessage, names ...string) string {
 	var members map[string]json.RawMessage
@@ -86,7 +85,7 @@ func short(input json.RawMessage, names ...string) string {
 	return clean(strings.ToValidUTF8(string(input), "\uFFFD"), limitCall)
 }
 
-// joined are the texts that are not empty, on lines of their own.
+// joined joins the texts that are not empty, each on its own line.
 func joined(texts ...string) string {
 	var out []string
 	for _, t := range texts {
@@ -97,5 +96,5 @@ func joined(texts ...string) string {
 	return strings.Join(out, "\n")
 }
 
-// tokens is a count as a program says it; one that cannot be is none.
+// tokens is a reported count; a negative one is 0.
 func tokens(n int64) int64 { return max(n, 0) }

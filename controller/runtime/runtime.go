@@ -1,6 +1,6 @@
-// Package runtime starts agent programs. A [Runtime] is the adapter of one of
-// them: it says which command to run in the sandbox and reads its output into
-// [Event] values that are the same for every program.
+// Package runtime starts agent programs in a sandbox. Each [Runtime] is the
+// adapter of one program: it makes the command line and parses the output into
+// [Event] values, which are the same for all programs.
 package runtime
 
 import (
@@ -20,47 +20,49 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Runtime adapts one agent program. It holds no state of a run.
+// Runtime adapts one agent program. It stores no state of a run.
 type Runtime interface {
-	// Name is the word a harness selects it by.
+	// Name is the value of runtime in a harness.
 	Name() string
-	// Traits say what the program reads and takes.
+	// Traits describe the features of the program.
 	Traits() Traits
-	// Check reports what is missing in the invocation, before a sandbox exists.
+	// Check reports what is missing in the invocation. It is called before a
+	// sandbox exists.
 	Check(in Invocation) error
-	// Files configure the program: settings, definitions in its own form, the
-	// wiring of its hooks. They are the same for every iteration.
+	// Files configure the program: settings, definitions in its own format, and its
+	// hooks. They are the same for every iteration.
 	Files(in Invocation) ([]File, error)
-	// Command is what to run in the sandbox for one iteration.
+	// Command is the command to run in the sandbox for one iteration.
 	Command(in Invocation) (Command, error)
-	// Parser reads the program's output and calls emit for each event, in order.
+	// Parser parses the program's output and calls emit for each event, in order.
 	Parser(emit func(Event)) Parser
-	// State lists where the program stores its own state, absolute paths in the
-	// sandbox. It is removed before a next iteration starts.
+	// State lists the files and directories of the program's own state, as absolute
+	// paths in the sandbox. They are removed before the next iteration starts.
 	State(in Invocation) []string
-	// Transcripts lists the files and directories in which the program writes
-	// down what it did, absolute paths in the sandbox. They are taken out after
-	// each iteration; one that is missing is no error.
+	// Transcripts lists the files and directories of the program's own logs, as
+	// absolute paths in the sandbox. They are extracted after each iteration. A
+	// missing one is no error.
 	Transcripts(in Invocation) []string
 }
 
-// Hider is a [Runtime] whose program would take from files of the repository
-// what only the harness decides.
+// Hider is a [Runtime] whose program would read settings from the repository
+// that only the harness may set.
 type Hider interface {
-	// Hidden lists these files and directories, relative to the repository. They
-	// do not travel, and the agent cannot make them.
+	// Hidden lists the files and directories with such settings, relative to the
+	// repository. They are not copied into the sandbox, and the agent cannot create
+	// them.
 	Hidden(in Invocation) []string
 }
 
-// Traits are what a program can be given.
+// Traits are the features of a program.
 type Traits struct {
-	Program string // started when the harness names no command; empty: it must
+	Program string // started if the harness sets no command; empty: the harness must set one
 	Bridge  bool   // reads CLAUDE.md and not AGENTS.md
-	Model   bool   // takes a model
-	Effort  bool   // takes a reasoning effort
+	Model   bool   // has an option for the model
+	Effort  bool   // has an option for the reasoning effort
 	Plugins bool   // loads plugins
 	Hooks   bool   // calls hooks around its tools
-	Ends    bool   // says how it ended by an [EventResult]; without one it failed
+	Ends    bool   // reports its end by an [EventResult]; without one it failed
 }
 
 // File is a file of the sandbox.
@@ -68,37 +70,37 @@ type File struct {
 	Dest   string // absolute
 	Data   []byte
 	Mode   fs.FileMode // permission bits
-	Target string      // not empty: a symbolic link, relative, that stays in the sandbox
+	Target string      // if not empty, a symbolic link: relative, within the sandbox
 }
 
-// Hook is a program that looks at a tool's call before or after it.
+// Hook is a program that checks a tool call before or after it runs.
 type Hook struct {
-	After bool     // the call; otherwise before
+	After bool     // runs after the call; otherwise before
 	Tools string   // names of tools, a|b; empty: all
-	Argv  []string // reads the call on stdin; status 2 refuses
+	Argv  []string // reads the call from stdin; exit status 2 denies the call
 }
 
-// Parser takes the output of a program as it comes. Its methods may be called
-// by two goroutines, one for each stream.
+// Parser receives the output of a program as it is written. Its methods may be
+// called by two goroutines, one for each stream.
 type Parser interface {
 	Stdout() io.Writer
 	Stderr() io.Writer
-	// Close emits what an unfinished last line holds.
+	// Close emits the rest of an unfinished last line.
 	Close()
 }
 
-// Invocation is what one iteration is about. Paths are paths in the sandbox.
+// Invocation describes one iteration. Paths are paths in the sandbox.
 type Invocation struct {
 	Agent      string   // name
-	Definition string   // the agent definition
-	Text       string   // what is in it
+	Definition string   // file of the agent definition
+	Text       string   // content of the definition
 	Argv       []string // program and first arguments; empty: [Traits.Program]
 	Model      string
 	Effort     string
 	Skills     []string // names of directories below ConfigDir/skills
 	Plugins    []string // directories below ConfigDir
 	RepoDir    string   // working directory
-	Feedback   Feedback // of the validator, for all iterations but the first
+	Feedback   Feedback // of the validator; empty in the first iteration
 	Hooks      []Hook
 	RunID      string
 	Iteration  int       // from 1
@@ -106,7 +108,7 @@ type Invocation struct {
 	Trace      string    // TRACEPARENT
 }
 
-// Feedback is what the validator said of the iteration before.
+// Feedback is the validator's output about the previous iteration.
 type Feedback struct {
 	File string // in the sandbox; empty: there is none
 	Text string // content of the file
@@ -120,7 +122,7 @@ func (in Invocation) program(t Traits) []string {
 	return []string{t.Program}
 }
 
-// checkArgv refuses words that cannot be arguments.
+// checkArgv rejects strings that cannot be arguments.
 func (in Invocation) checkArgv() error {
 	for i, a := range in.Argv {
 		if i == 0 && a == "" {
@@ -141,35 +143,35 @@ type Command struct {
 	Run  map[string]string // AGENTSH_ variables, see [wire.ExecRequest]
 }
 
-// Optional reports whether the program works without a variable of Env, which
-// only describes the run.
+// Optional reports whether the program works without a variable of Env. Such a
+// variable only describes the run.
 func (c Command) Optional(name string) bool {
 	return name == "TRACEPARENT" || strings.HasPrefix(name, "FULLSEND_")
 }
 
 // Kinds of [Event].
 const (
-	EventLine       = "line"        // a line of output that says nothing else
+	EventLine       = "line"        // a line of output of no other kind
 	EventSaid       = "said"        // text of the model
-	EventToolCall   = "tool_call"   // the model uses a tool
-	EventToolResult = "tool_result" // what the tool answered
-	EventUsage      = "usage"       // tokens used since the usage before
-	EventError      = "error"       // what the program reports as an error
-	EventResult     = "result"      // how the program says it ended
+	EventToolCall   = "tool_call"   // the model calls a tool
+	EventToolResult = "tool_result" // the result of a tool call
+	EventUsage      = "usage"       // tokens used since the last usage event
+	EventError      = "error"       // an error that the program reports
+	EventResult     = "result"      // the end of the program, as it reports it
 )
 
-// Event is one thing an agent said or did. Texts are clean, see [Clean].
+// Event is one output of an agent. Its texts are clean, see [Clean].
 type Event struct {
 	Kind   string `json:"kind"`
 	Stream string `json:"stream,omitempty"` // stdout or stderr
-	Text   string `json:"text"`             // of a tool call: its input in short
+	Text   string `json:"text"`             // of a tool call: its input, shortened
 	Tool   string `json:"tool,omitempty"`   // name of the tool
-	Call   string `json:"call,omitempty"`   // joins a tool's call and its result
-	Failed bool   `json:"failed,omitempty"` // of a tool result, of the result
+	Call   string `json:"call,omitempty"`   // id of the call; the same in a call and its result
+	Failed bool   `json:"failed,omitempty"` // of a tool result and of the result
 	Usage  *Usage `json:"usage,omitempty"`
 }
 
-// Usage is what a model's work took.
+// Usage is the model usage of a program or run.
 type Usage struct {
 	Model      string  `json:"model,omitempty"`
 	Turns      int     `json:"turns"`
@@ -177,14 +179,15 @@ type Usage struct {
 	Output     int64   `json:"output_tokens"`
 	CacheRead  int64   `json:"cache_read_tokens"`
 	CacheWrite int64   `json:"cache_write_tokens"`
-	CostUSD    float64 `json:"cost_usd"` // as the program says; 0: it does not say
+	CostUSD    float64 `json:"cost_usd"` // as the program reports it; 0: not reported
 }
 
-// maxCost is more than a run can have cost: what a program says beyond it, or
-// below nothing, is not counted. The sum must stay a number.
+// maxCost is the highest cost of a run, in US dollars, that is counted. Higher
+// and negative costs that a program reports are ignored, so that the sum stays
+// a number.
 const maxCost = 1e9
 
-// Add adds what v took. The model is the last one named.
+// Add adds v to u. The model becomes that of v, if v names one.
 func (u *Usage) Add(v Usage) {
 	if v.Model != "" {
 		u.Model = v.Model
@@ -199,7 +202,7 @@ func (u *Usage) Add(v Usage) {
 	}
 }
 
-// registered are the runtimes a harness can name.
+// registered are the runtimes that a harness can select.
 var registered = map[string]Runtime{}
 
 func register(r Runtime) { registered[r.Name()] = r }
@@ -227,8 +230,8 @@ func Names() []string {
 	return names
 }
 
-// Run runs one iteration in a sandbox and waits for its end. The error is not
-// nil when the end of the agent is not known.
+// Run runs one iteration in a sandbox and waits for its end. An error means
+// that it is unknown how the agent ended.
 func Run(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, emit func(Event)) (wire.Exit, error) {
 	c, err := r.Command(in)
 	if err != nil {
@@ -248,8 +251,8 @@ func Run(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, emi
 	return exit, nil
 }
 
-// runVars are the variables that describe the run to an agent. Each is also
-// given under the name older agents read, where there is one.
+// runVars are the variables that describe the run to an agent. Some are also
+// set under the name that older agents read.
 func runVars(in Invocation) (run map[string]string, env []string) {
 	run = map[string]string{
 		"AGENTSH_AGENT":      in.Agent,

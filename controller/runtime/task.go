@@ -8,11 +8,13 @@ import (
 	"agentsh/internal/layout"
 )
 
-// maxObjection bounds the validator's text in a task, in bytes: an argument of
-// a program has at most 128 KiB, see execve(2). The file holds all of it.
+// maxObjection bounds the validator's text in a task, in bytes. An argument of
+// a program has at most 128 KiB, see execve(2). The feedback file contains the
+// whole text.
 const maxObjection = 32 << 10
 
-// Task is what an agent is asked to do, in words: its definition says the rest.
+// Task is the prompt for the agent. The agent definition contains the
+// instructions.
 func Task(in Invocation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Do the work your instructions describe, in the repository %s.\n", in.RepoDir)

@@ -1,7 +1,6 @@
 // Package sandbox defines the sandbox in which an agent runs. A backend creates
-// the sandbox and a byte stream to the supervisor in it;
-// everything that happens inside goes through the [Executor], which is the
-// same for every backend.
+// the sandbox and a byte stream to the supervisor in it. All commands and files
+// go through the [Executor], which is the same for every backend.
 package sandbox
 
 import (
@@ -15,34 +14,34 @@ import (
 
 // Backend creates sandboxes of one kind. Safe for concurrent use.
 type Backend interface {
-	// Name is the word that selects the backend.
+	// Name is the value that selects the backend.
 	Name() string
 	// Check reports what is missing on this machine or in s, before anything is
 	// created.
 	Check(ctx context.Context, s Spec) error
-	// Create makes a sandbox and starts a supervisor in it. When it fails nothing
-	// is left. The sandbox answers once [Sandbox.Ready] returned.
+	// Create makes a sandbox and starts a supervisor in it. If it fails, it leaves
+	// nothing. The sandbox is usable after [Sandbox.Ready] has returned.
 	Create(ctx context.Context, s Spec) (Sandbox, error)
-	// Collect deletes sandboxes whose controller is gone and returns them. A
-	// sandbox whose controller lives is never touched. The audit log of a run that
-	// has a record is put beside that.
+	// Collect deletes sandboxes whose controller is gone and returns them. It never
+	// touches a sandbox whose controller is alive. If the run has a record, the
+	// audit log is moved to the directory of the record.
 	Collect(ctx context.Context) ([]Leftover, error)
-	// Leftovers lists what Collect would delete.
+	// Leftovers lists the sandboxes that Collect would delete.
 	Leftovers(ctx context.Context) ([]Leftover, error)
 }
 
-// Spec is what a sandbox is created from.
+// Spec specifies a new sandbox.
 type Spec struct {
 	RunID     string // names the sandbox; letters, digits and dashes
 	Policy    []wire.PolicySource
 	Vars      map[string]string // ${NAME} of the policy
-	EnvInject map[string]string // the operator's; the policy's own wins
-	EnvDir    string            // .env.d, inside
-	Home      string            // inside
-	Program   bool              // the supervisor's own program is shown at [layout.Program]
+	EnvInject map[string]string // of the operator; the policy's env_inject has precedence
+	EnvDir    string            // directory .env.d in the sandbox
+	Home      string            // path in the sandbox
+	Program   bool              // makes the supervisor's program available at [layout.Program]
 	NeedBytes int64             // disk space that must be free
-	// Credentials are swapped for their placeholders on the way out of the
-	// sandbox. A backend that cannot refuses them in Check.
+	// Credentials replace their placeholders in requests that leave the sandbox. A
+	// backend that cannot do this rejects them in Check.
 	Credentials []wire.Credential
 }
 
@@ -51,33 +50,32 @@ type Sandbox interface {
 	Executor
 	// ID names the sandbox on its backend.
 	ID() string
-	// Ready waits until the supervisor answers, and returns what it says of
-	// itself.
+	// Ready waits until the supervisor answers, and returns its greeting.
 	Ready(ctx context.Context) (wire.Hello, error)
-	// Gone is closed when the supervisor has ended; Cause then says why.
+	// Gone is closed when the supervisor has ended. Cause then returns the reason.
 	Gone() <-chan struct{}
 	Cause() error
-	// AuditLog opens the sandbox's audit log, which ends with the sandbox's last
-	// event once the supervisor was stopped. The caller closes it.
+	// AuditLog opens the sandbox's audit log. After the supervisor was stopped, it
+	// ends with the last event of the sandbox. The caller closes it.
 	AuditLog(ctx context.Context) (io.ReadCloser, error)
-	// Trash copies what soft_delete kept, once the supervisor was stopped, to the
-	// directory to, which it makes if there is anything, and returns how many
-	// files that are.
+	// Trash copies the files in the trash of soft_delete to the directory to, after
+	// the supervisor was stopped. It creates the directory only if there are files,
+	// and returns their number.
 	Trash(ctx context.Context, to string) (files int, err error)
-	// Stop ends every process in the sandbox and the supervisor; what it wrote
-	// stays until Delete. Stopping twice is no error.
+	// Stop ends every process in the sandbox and the supervisor. The files stay
+	// until Delete. A second call is no error.
 	Stop(ctx context.Context) error
-	// Delete removes the sandbox with everything in it, running or not. Deleting
-	// twice is no error.
+	// Delete removes the sandbox with all its files, whether it is running or not.
+	// A second call is no error.
 	Delete(ctx context.Context) error
 }
 
 // Executor runs commands and moves files inside a sandbox. Paths are absolute
-// paths inside it; they are resolved there and never leave the governed tree.
-// Safe for concurrent use.
+// paths in the sandbox. They are resolved there and never leave the governed
+// tree. Safe for concurrent use.
 type Executor interface {
-	// Run starts a command and waits for it. The error is not nil when the end
-	// of the command is not known; how it ended is in the exit otherwise.
+	// Run starts a command and waits for it. The error is not nil if it is unknown
+	// how the command ended. Otherwise the exit describes the end.
 	Run(ctx context.Context, req wire.ExecRequest, s Streams) (wire.Exit, error)
 	Stat(ctx context.Context, name string) (wire.FileInfo, error)
 	List(ctx context.Context, name string) ([]wire.FileInfo, error)
@@ -85,31 +83,31 @@ type Executor interface {
 	ReadFile(ctx context.Context, name string, limit int64) ([]byte, error)
 	// WriteFile replaces a file atomically.
 	WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error
-	// Remove removes a file, or a directory with all below it.
+	// Remove removes a file, or a directory with everything below it.
 	Remove(ctx context.Context, name string, recursive bool) error
-	// CopyIn unpacks an archive of package tarfs below dest, which is made when
-	// it is missing. Nothing changes unless the archive is whole.
+	// CopyIn unpacks an archive of package tarfs below dest, which is created if it
+	// is missing. Nothing changes unless the archive is complete.
 	CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error)
-	// CopyOut writes such an archive to w. What was written before an error has
-	// no manifest at its end.
+	// CopyOut writes such an archive to w. After an error, the archive has no
+	// manifest at its end.
 	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error)
 	// Changes is the change record of the governed tree since bootstrap.
 	Changes(ctx context.Context) ([]wire.Change, error)
-	// Events calls fn with each audit event from sequence number from on, until
-	// ctx ends, fn returns an error or the supervisor is gone.
+	// Events calls fn with each audit event, beginning with sequence number from.
+	// It returns when ctx ends, fn returns an error or the supervisor is gone.
 	Events(ctx context.Context, from uint64, fn func(wire.Event) error) error
 }
 
 // Streams are the standard streams of a command.
 type Streams = wire.Streams
 
-// Leftover is a sandbox that [Backend.Collect] found without its controller.
+// Leftover is a sandbox without a controller, found by [Backend.Collect].
 type Leftover struct {
 	ID    string `json:"id"`
 	RunID string `json:"run_id,omitempty"`
-	Err   error  `json:"-"` // it could not be deleted
+	Err   error  `json:"-"` // why it could not be deleted
 }
 
-// ErrGone is in the chain of errors of calls on a sandbox whose supervisor has
+// ErrGone is wrapped by the errors of calls on a sandbox whose supervisor has
 // ended.
 var ErrGone = errors.New("sandbox is gone")

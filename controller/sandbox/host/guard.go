@@ -36,12 +36,12 @@ const (
 	guardFD        = 3
 	orderTerminate = 'T'
 	orderKill      = 'K'
-	maxSpec        = 8 << 20 // bytes; arguments and environment together are bounded by execve(2) well below
+	maxSpec        = 8 << 20 // bytes; the limits of execve(2) for arguments and environment are far lower
 	maxAnswer      = 64 << 10
-	orphanGrace    = 500 * time.Millisecond // when the controller is gone
+	orphanGrace    = 500 * time.Millisecond // after the controller is gone
 )
 
-// guardSpec is what the guard starts.
+// guardSpec describes the command that the guard starts.
 type guardSpec struct {
 	Path string   `json:"path"`
 	Argv []string `json:"argv"`
@@ -49,16 +49,17 @@ type guardSpec struct {
 	Env  []string `json:"env"`
 }
 
-// guardAnswer is how the command ended.
+// guardAnswer describes how the command ended.
 type guardAnswer struct {
 	Code     int    `json:"code"`
 	Signal   int    `json:"signal"`
 	Leftover int    `json:"leftover"`
-	Error    string `json:"error"` // the command was not started
+	Error    string `json:"error"` // why the command was not started
 }
 
 // init turns the process into a guard before any other code of the program
-// runs, so that no program, test or not, can start a guard and get itself.
+// runs. So every program of this package, including a test, can start itself as
+// its guard.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == guardName {
 		os.Exit(guardMain())
@@ -96,20 +97,20 @@ func guard(control *os.File) guardAnswer {
 		return guardAnswer{Error: err.Error()}
 	}
 	m := &mainProcess{pid: pid}
-	// The decoder may have read orders past the spec.
+	// The decoder may have read orders that follow the spec.
 	go m.obey(io.MultiReader(dec.Buffered(), control))
 	return m.wait()
 }
 
-// mainProcess is the command itself, not what it starts.
+// mainProcess is the process of the command, without its children.
 type mainProcess struct {
 	pid int
 
 	mu     sync.Mutex
-	reaped bool // pid may name another process from here on
+	reaped bool // from now on pid may belong to another process
 }
 
-// obey carries out orders until the controller is gone; the guard's exit ends
+// obey executes orders until the controller is gone. The exit of the guard ends
 // it.
 func (m *mainProcess) obey(control io.Reader) {
 	order := make([]byte, 1)
@@ -130,8 +131,10 @@ func (m *mainProcess) obey(control io.Reader) {
 	}
 }
 
-// signal reaches the command's group and the command, which may have left it.
+// signal sends a signal to the command's process group, and to the command,
+// which may have left the group.
 func (m *mainProcess) signal(sig syscall.Signal) {
+	// The process group has the id pid only until the command is reaped.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.reaped {
@@ -141,7 +144,8 @@ func (m *mainProcess) signal(sig syscall.Signal) {
 	_ = syscall.Kill(m.pid, sig)
 }
 
-// wait reaps until the command has ended, then kills what it left.
+// wait reaps processes until the command has ended, then kills all remaining
+// children.
 func (m *mainProcess) wait() guardAnswer {
 	for {
 		pid, err := peekDead()
@@ -168,7 +172,7 @@ func (m *mainProcess) wait() guardAnswer {
 	}
 }
 
-// peekDead waits for any child to end and returns it unreaped.
+// peekDead waits until any child has ended and returns it without reaping it.
 func peekDead() (int, error) {
 	for {
 		var info unix.Siginfo
@@ -193,8 +197,8 @@ func reap(pid int) syscall.WaitStatus {
 	}
 }
 
-// killChildren kills and reaps children until there is none. A killed child's
-// own children become ours. It returns how many there were.
+// killChildren kills and reaps children until there are none, and returns their
+// number. The children of a killed child become children of the guard.
 func killChildren() int {
 	n := 0
 	for {

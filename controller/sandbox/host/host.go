@@ -1,9 +1,9 @@
 // Package host starts processes of the operator on this machine: pre and post
-// scripts, validators and git. Nothing an agent wrote is ever started here.
+// scripts, validators and git. It never starts a program that an agent wrote.
 //
 // Every command runs below a guard, which is this program started again (see
-// guard.go): when the command ends, is cancelled, or the controller dies by
-// any signal, the guard kills all that the command started.
+// guard.go). The guard kills all processes of the command when the command
+// ends, is cancelled, or the controller dies by any signal.
 package host
 
 import (
@@ -31,18 +31,18 @@ type Command struct {
 	Dir       string        // absolute; empty: /
 	Env       []string      // the whole environment; nothing is inherited
 	Stdin     io.Reader     // nil: /dev/null
-	Stdout    io.Writer     // gets all of it, besides what Result keeps; may be nil
-	Stderr    io.Writer     // the same
-	MaxOutput int           // bytes that Result keeps of each stream, the middle is dropped beyond it; 0: 1 MiB
-	Timeout   time.Duration // 0: only the context ends it
-	Grace     time.Duration // between SIGTERM to the group and SIGKILL to the whole tree; 0: 2 s
+	Stdout    io.Writer     // receives the whole output, besides the part in Result; may be nil
+	Stderr    io.Writer     // like Stdout
+	MaxOutput int           // bytes of each stream in Result; beyond it the middle is dropped; 0: 1 MiB
+	Timeout   time.Duration // 0: no limit besides the context
+	Grace     time.Duration // time between SIGTERM to the process group and SIGKILL to the whole tree; 0: 2 s
 }
 
-// Result is how a command ended.
+// Result describes how a command ended.
 type Result struct {
-	Code     int            // exit status; meaningful when Signal is 0
-	Signal   syscall.Signal // the signal that killed it, or 0
-	Leftover int            // processes it had left behind, killed
+	Code     int            // exit status, if Signal is 0
+	Signal   syscall.Signal // the signal that killed the command, or 0
+	Leftover int            // processes that the command left behind; they were killed
 	Stdout   []byte
 	Stderr   []byte
 }
@@ -50,8 +50,8 @@ type Result struct {
 // ErrTimeout reports that Command.Timeout passed.
 var ErrTimeout = errors.New("time limit reached")
 
-// Err is nil when the command exited with status 0, and says how it ended
-// otherwise, with the last line of its standard error.
+// Err is nil if the command exited with status 0. Otherwise it describes the
+// end, with the last line of standard error.
 func (r Result) Err() error {
 	how := ""
 	switch {
@@ -83,15 +83,16 @@ func lastLine(b []byte) string {
 const (
 	defaultOutput = 1 << 20
 	defaultGrace  = 2 * time.Second
-	// answerWait bounds the wait for a guard that has been told to kill.
+	// answerWait is the time limit for the answer of a guard after the order to
+	// kill.
 	answerWait = 10 * time.Second
 )
 
-// Run starts c, waits for it and for everything it started, and returns how it
-// ended. The error is not nil when the command could not be started, its time
-// limit passed ([ErrTimeout]) or ctx ended; the result then holds what was
-// collected so far. A status other than 0 is no error here: see [Result.Err].
-// Safe for concurrent use.
+// Run starts c, waits for it and for all its children, and returns how it
+// ended. The error is not nil if the command could not be started, its time
+// limit passed ([ErrTimeout]) or ctx ended. The result then contains the output
+// so far. An exit status other than 0 is no error here: see [Result.Err]. Safe
+// for concurrent use.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if len(c.Argv) == 0 {
 		return Result{}, errors.New("start host command: no program given")
@@ -138,7 +139,7 @@ func lookPath(name string, env []string) (string, error) {
 	return "", exec.ErrNotFound
 }
 
-// guarded is a running guard process, seen from the controller.
+// guarded is the controller's view of a running guard process.
 type guarded struct {
 	cmd            *exec.Cmd
 	control        net.Conn
@@ -167,10 +168,10 @@ func startGuard(c Command) (*guarded, error) {
 		Path: "/proc/self/exe", Args: []string{guardName}, Env: selfexec.Environment(), Dir: "/",
 		Stdin: c.Stdin, Stdout: io.Writer(g.stdout), Stderr: io.Writer(g.stderr),
 		ExtraFiles: []*os.File{theirs},
-		// A session of its own: no terminal to ask a password on, and Ctrl-C
-		// reaches the controller alone, which then decides.
+		// A session of its own: there is no terminal for password prompts, and Ctrl-C
+		// reaches only the controller, which then decides.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-		WaitDelay:   answerWait, // a Stdin that never ends must not hold Run
+		WaitDelay:   answerWait, // a Stdin that never ends must not block Run
 	}
 	if c.Stdout != nil {
 		g.cmd.Stdout = io.MultiWriter(g.stdout, c.Stdout)
@@ -185,9 +186,9 @@ func startGuard(c Command) (*guarded, error) {
 	return g, nil
 }
 
-// supervise sends the spec, waits for the guard's answer and ends the command
-// when ctx or the time limit says so. It closes the control socket and waits
-// for the guard.
+// supervise sends the spec and waits for the guard's answer. It ends the
+// command if ctx ends or the time limit passes. It closes the control socket
+// and waits for the guard.
 func (g *guarded) supervise(ctx context.Context, c Command, spec guardSpec) (Result, error) {
 	answer := make(chan guardAnswer, 1)
 	go func() { answer <- g.exchange(spec) }()
@@ -208,7 +209,7 @@ func (g *guarded) supervise(ctx context.Context, c Command, spec guardSpec) (Res
 		ended = fmt.Errorf("%w (%s)", ErrTimeout, c.Timeout)
 		a = g.end(answer, c.Grace)
 	}
-	_ = g.control.Close() // the guard ends with it, whatever this says
+	_ = g.control.Close() // the guard ends with it, even after an error
 	waitErr := g.cmd.Wait()
 	res := Result{Code: a.Code, Signal: syscall.Signal(a.Signal), Leftover: a.Leftover, Stdout: g.stdout.Bytes(), Stderr: g.stderr.Bytes()}
 	switch {
@@ -222,7 +223,7 @@ func (g *guarded) supervise(ctx context.Context, c Command, spec guardSpec) (Res
 	return res, nil
 }
 
-// end asks the command to stop, then kills its tree.
+// end terminates the command, then kills its process tree.
 func (g *guarded) end(answer <-chan guardAnswer, grace time.Duration) guardAnswer {
 	if grace <= 0 {
 		grace = defaultGrace
@@ -231,7 +232,7 @@ func (g *guarded) end(answer <-chan guardAnswer, grace time.Duration) guardAnswe
 		order byte
 		wait  time.Duration
 	}{{orderTerminate, grace}, {orderKill, answerWait}} {
-		// A guard that is gone has answered or is answered for by exchange.
+		// If the guard is gone, exchange has its answer or an error instead.
 		_, _ = g.control.Write([]byte{step.order})
 		t := time.NewTimer(step.wait)
 		select {
@@ -245,8 +246,8 @@ func (g *guarded) end(answer <-chan guardAnswer, grace time.Duration) guardAnswe
 	return <-answer
 }
 
-// exchange sends the spec and reads the answer; a guard that dies without one
-// is an error.
+// exchange sends the spec and reads the answer. A guard that ends without an
+// answer is an error.
 func (g *guarded) exchange(spec guardSpec) guardAnswer {
 	data, err := json.Marshal(spec)
 	if err != nil {
@@ -262,7 +263,7 @@ func (g *guarded) exchange(spec guardSpec) guardAnswer {
 	return a
 }
 
-// bounded keeps the head and the tail of what is written to it.
+// bounded stores the beginning and the end of its input.
 type bounded struct {
 	head, tail []byte
 	half       int
@@ -271,7 +272,7 @@ type bounded struct {
 
 func newBounded(limit int) *bounded { return &bounded{half: max(limit/2, 1)} }
 
-// Write never fails: what does not fit is counted and dropped.
+// Write never fails. Bytes that do not fit are counted and dropped.
 func (b *bounded) Write(p []byte) (int, error) {
 	n := len(p)
 	if room := b.half - len(b.head); room > 0 {
@@ -287,7 +288,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Bytes is what was kept, with a line that says how much was dropped.
+// Bytes is the stored data, with a line that gives the number of dropped bytes.
 func (b *bounded) Bytes() []byte {
 	tail, dropped := b.tail, b.dropped
 	if over := len(tail) - b.half; over > 0 {

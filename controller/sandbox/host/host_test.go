@@ -87,8 +87,9 @@ func TestRunRefusesWhatItCannotStart(t *testing.T) {
 	}
 }
 
-// tree is a script that leaves its group and its session, ignores SIGTERM and
-// names its processes in a file before it says that it is ready.
+// tree is a script that leaves its process group and its session, and ignores
+// SIGTERM. It writes its process ids to a file before it reports that it is
+// ready.
 const tree = `
 trap '' TERM
 setsid sh -c 'trap "" TERM; echo $$ >> "$0"; (echo $$ >> "$0"; exec sleep 1000) & exec sleep 1000' "$1" &
@@ -100,7 +101,7 @@ echo ready
 func TestNothingOfATreeIsLeft(t *testing.T) {
 	tests := []struct {
 		name string
-		tail string // what the script does once the tree stands
+		tail string // the commands of the script after the tree is complete
 		stop func(cancel context.CancelFunc) time.Duration
 		want error
 	}{
@@ -198,8 +199,8 @@ func TestOutputIsBoundedAndSaysSo(t *testing.T) {
 	}
 }
 
-// TestMain runs as the controller of TestAKilledControllerLeavesNothing when
-// it is told to by its first argument.
+// TestMain runs as the controller of TestAKilledControllerLeavesNothing if the
+// first argument says so.
 func TestMain(m *testing.M) {
 	testenv.DefaultSignals()
 	if len(os.Args) == 3 && os.Args[1] == "controller" {
@@ -217,7 +218,7 @@ func TestMain(m *testing.M) {
 func TestAKilledControllerLeavesNothing(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
 	writeFile(t, pids, "")
-	// The orphans come to this process, so that their end can be waited for.
+	// The orphans become children of this process, which can wait for their end.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func TestAKilledControllerLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	guard, err := syscall.Wait4(-1, nil, 0, nil) // the guard, now ours
+	guard, err := syscall.Wait4(-1, nil, 0, nil) // the guard, now a child of this process
 	if err != nil {
 		t.Fatalf("wait for the guard: %v", err)
 	}

@@ -28,20 +28,21 @@ type box struct {
 	dir  *directory
 	cmd  *exec.Cmd
 	keys keys
-	log  tail // what the supervisor wrote to standard error
+	log  tail // standard error of the supervisor
 
-	gone  chan struct{} // closed when the supervisor was waited for
+	gone  chan struct{} // closed after the supervisor was reaped
 	cause error         // set before gone is closed
 
 	mu      sync.Mutex
-	conn    net.Conn // until Ready or Stop takes it
+	conn    net.Conn // nil after Ready or Stop has used it
 	client  *channel.Client
 	stopped bool
 }
 
-// keys authenticate one sandbox and its controller to each other.
+// keys are the keys by which a sandbox and its controller authenticate each
+// other.
 type keys struct {
-	host, client             []byte // private halves
+	host, client             []byte // private keys
 	hostPublic, clientPublic []byte
 }
 
@@ -57,9 +58,9 @@ func newKeys() (k keys, err error) {
 
 const (
 	streamFD    = 3 // SSH
-	bootstrapFD = 4 // one wire.Bootstrap, then the end
+	bootstrapFD = 4 // one wire.Bootstrap, then end of file
 	stopWait    = 5 * time.Second
-	readWait    = time.Minute // for a supervisor to read its bootstrap
+	readWait    = time.Minute // time limit for a supervisor to read its bootstrap
 )
 
 // supervisorEnv is the whole environment of the supervisor.
@@ -100,10 +101,10 @@ func start(ctx context.Context, p *directory, operator, program string, s sandbo
 		Path: program, Args: args,
 		Env: supervisorEnv, Dir: "/", Stdout: &b.log, Stderr: &b.log,
 		ExtraFiles: []*os.File{theirs, read},
-		// A session of its own: Ctrl-C is for the controller, which stops the
-		// supervisor when the results are out.
+		// A session of its own: Ctrl-C reaches only the controller, which stops the
+		// supervisor after the results are extracted.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-		WaitDelay:   time.Second, // standard error may be held open by what outlives it
+		WaitDelay:   time.Second, // surviving child processes may hold standard error open
 	}
 	if err := b.cmd.Start(); err != nil {
 		_ = ours.Close()
@@ -142,8 +143,9 @@ func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
 	}
 }
 
-// introduce records the supervisor's process and sends its bootstrap. The pipe
-// may be smaller than the message: a supervisor that does not read ends it.
+// introduce records the supervisor's process and sends its bootstrap. The
+// message may not fit into the pipe, so a supervisor that does not read it is
+// ended.
 func (b *box) introduce(ctx context.Context, read, write *os.File, message []byte) error {
 	var err error
 	b.dir.info.PID = b.cmd.Process.Pid
@@ -153,7 +155,7 @@ func (b *box) introduce(ctx context.Context, read, write *os.File, message []byt
 	if err := b.dir.writeInfo(); err != nil {
 		return err
 	}
-	read.Close() // so that a supervisor that is gone breaks the pipe
+	read.Close() // the write fails if the supervisor is gone
 	stop := context.AfterFunc(ctx, func() { _ = write.SetWriteDeadline(time.Now()) })
 	defer stop()
 	if err := write.SetWriteDeadline(time.Now().Add(readWait)); err != nil {
@@ -165,8 +167,8 @@ func (b *box) introduce(ctx context.Context, read, write *os.File, message []byt
 	return nil
 }
 
-// wait reaps the supervisor; every box has one of these goroutines, which ends
-// with the supervisor.
+// wait reaps the supervisor. Every box has one such goroutine, which ends with
+// the supervisor.
 func (b *box) wait() {
 	err := b.cmd.Wait()
 	switch last := b.log.lastMessage(); {
@@ -180,10 +182,10 @@ func (b *box) wait() {
 	close(b.gone)
 }
 
-// orCause is what the supervisor said when it ended, which explains err, else
-// err.
+// orCause returns the last message of an ended supervisor, because it explains
+// err. Without such a message it returns err.
 func (b *box) orCause(err error) error {
-	t := time.NewTimer(time.Second) // a broken stream and the end come close together
+	t := time.NewTimer(time.Second) // the stream breaks shortly before the end of the process
 	defer t.Stop()
 	select {
 	case <-b.gone:
@@ -251,12 +253,12 @@ func (b *box) Stop(ctx context.Context) error {
 	b.conn, b.client = nil, nil
 	b.mu.Unlock()
 	if client != nil {
-		_ = client.Close() // its error is the end of the connection
+		_ = client.Close() // its error is that of the connection
 	}
 	if conn != nil {
 		_ = conn.Close()
 	}
-	// The closed stream ends the supervisor; a wedged one is killed, and its
+	// The supervisor ends when the stream is closed. A stuck one is killed, and its
 	// session with it.
 	t := time.NewTimer(stopWait)
 	defer t.Stop()
@@ -269,7 +271,7 @@ func (b *box) Stop(ctx context.Context) error {
 	return b.kill()
 }
 
-// kill ends the supervisor now.
+// kill kills the supervisor.
 func (b *box) kill() error {
 	b.mu.Lock()
 	b.stopped = true

@@ -1,11 +1,12 @@
 // Package local makes sandboxes on this machine: a directory for the governed
-// tree and a supervisor (agentsh serve) that is connected by a socketpair.
-// There is no daemon and no image: the sandbox sees this machine's programs as
-// far as the policy shows them.
+// tree, and a supervisor (agentsh serve) that is connected by a socketpair.
+// There is no daemon and no image. The sandbox has access to the programs of
+// this machine that the policy allows.
 //
 // The supervisor ends when the controller's end of the socketpair closes, for
-// whatever reason. The directory of a controller that was killed is found by
-// its lease, a lock that ended with the controller, and removed by Collect.
+// whatever reason. A lease marks the directory of a live controller: it is a
+// file lock, which the kernel releases when the controller ends. Collect
+// removes the directories without a lease.
 package local
 
 import (
@@ -33,25 +34,25 @@ const Root = "/sandbox"
 // Name selects this backend.
 const Name = "local"
 
-// Config is what a backend is made of.
+// Config configures a backend.
 type Config struct {
 	State   statedir.Dir
 	Agentsh string // path of the supervisor's program; empty: see [agentfile.Find]
-	// Operator is the supervisor's configuration file, absolute; empty: the one
-	// it finds by itself.
+	// Operator is the absolute path of the supervisor's configuration file. Empty:
+	// its default file.
 	Operator string
 }
 
 // Backend makes local sandboxes.
 type Backend struct{ cfg Config }
 
-// New makes a backend; nothing is touched before [Backend.Create].
+// New makes a backend. It changes nothing before [Backend.Create].
 func New(cfg Config) *Backend { return &Backend{cfg: cfg} }
 
 // Name implements [sandbox.Backend].
 func (*Backend) Name() string { return Name }
 
-// agentsh is the supervisor's program for this machine.
+// agentsh is the path of the supervisor's program for this machine.
 func (b *Backend) agentsh() (string, error) {
 	if b.cfg.Agentsh != "" {
 		return b.cfg.Agentsh, agentfile.Check(b.cfg.Agentsh, runtime.GOARCH)
@@ -59,8 +60,8 @@ func (b *Backend) agentsh() (string, error) {
 	return agentfile.Find(runtime.GOARCH)
 }
 
-// Check implements [sandbox.Backend]: the supervisor's program, and room on the
-// disk.
+// Check implements [sandbox.Backend]. It checks the supervisor's program and
+// the free disk space.
 func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 	if _, err := b.agentsh(); err != nil {
 		return fmt.Errorf("find supervisor: %w", err)
@@ -68,14 +69,14 @@ func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 	return statedir.CheckRoom(b.cfg.State.Sandboxes(), s.NeedBytes)
 }
 
-// info is what the directory of a sandbox says about it, for Collect.
+// info is the file in the directory of a sandbox that Collect reads.
 type info struct {
 	Version int       `json:"version"` // 1
 	ID      string    `json:"id"`
 	RunID   string    `json:"run_id"`
 	Created time.Time `json:"created"`
 	PID     int       `json:"pid,omitempty"`        // the supervisor
-	Start   uint64    `json:"start_time,omitempty"` // its start, proc(5) field 22
+	Start   uint64    `json:"start_time,omitempty"` // its start time, proc(5) field 22
 }
 
 // directory is the directory of one sandbox.
@@ -90,10 +91,10 @@ func (d *directory) tree() string     { return filepath.Join(d.path, "tree") }
 func (d *directory) auditLog() string { return filepath.Join(d.path, "audit.jsonl") }
 func (d *directory) storeDir() string { return filepath.Join(d.path, "kept") }
 
-// idPattern is what a run may be called.
+// idPattern matches valid run ids.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 
-// makeDirectory makes the directory of a sandbox and takes its lease.
+// makeDirectory makes the directory of a sandbox and locks its lease.
 func (b *Backend) makeDirectory(runID string) (_ *directory, err error) {
 	if !idPattern.MatchString(runID) {
 		return nil, fmt.Errorf("run id %q: letters, digits and dashes only", runID)
@@ -109,7 +110,7 @@ func (b *Backend) makeDirectory(runID string) (_ *directory, err error) {
 		return nil, err
 	}
 	defer func() {
-		if err != nil { // the state is locked here
+		if err != nil { // the state directory is locked here
 			err = errors.Join(err, statedir.RemoveTree(p.path))
 			if p.lease != nil {
 				p.lease.Close()
@@ -126,14 +127,15 @@ func (b *Backend) makeDirectory(runID string) (_ *directory, err error) {
 	return p, p.writeInfo()
 }
 
-// topDir is FS_TOPDIR_FL of linux/fs.h: what is below the directory is unrelated.
+// topDir is FS_TOPDIR_FL of linux/fs.h: subdirectories are unrelated to each
+// other.
 const topDir = 0x00020000
 
-// spread has ext4 put each sandbox in another place of the disk. It does not use
-// the inodes again of files that were deleted in the last minutes, and looks at
-// each of them whenever a file is made near them: the files of a sandbox would
-// come where those of the last one were. It is advice; other file systems
-// do not know it. See ioctl_iflags(2), FS_TOPDIR_FL.
+// spread makes ext4 put each sandbox into another area of the disk. ext4 does
+// not reuse the inodes of recently deleted files, and checks each of them when
+// a file is created nearby. Without spread, the files of a sandbox would be
+// created where those of the previous one were. The flag is advice; other file
+// systems do not support it. See ioctl_iflags(2), FS_TOPDIR_FL.
 func spread(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -147,7 +149,7 @@ func spread(dir string) {
 	_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|topDir)
 }
 
-// leaseName is the file whose lock says that the controller lives.
+// leaseName is the file that is locked while the controller is alive.
 const leaseName = "lease"
 
 func leaseOf(dir string) string { return filepath.Join(dir, leaseName) }
@@ -156,13 +158,13 @@ func (d *directory) writeInfo() error {
 	return statedir.WriteJSON(filepath.Join(d.path, "info.json"), d.info)
 }
 
-// remove deletes the directory and gives up the lease last. The lease and the
-// directory go under the state's lock: a collector never meets a directory
-// without its lease, for which it would make a new one.
+// remove deletes the directory and releases the lease last. It locks the state
+// directory meanwhile. So a collector never finds a directory without its lease
+// file, which it would create again.
 func (d *directory) remove() error {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // it was removed before
+		err = nil // it is already removed
 	}
 	for _, e := range entries {
 		if e.Name() != leaseName {
@@ -208,7 +210,7 @@ func (b *Backend) Collect(ctx context.Context) ([]sandbox.Leftover, error) {
 	var found []sandbox.Leftover
 	for _, p := range dead {
 		l := p.leftover()
-		l.Err = errors.Join(endProcess(ctx, p.info), p.keepAudit(), p.remove())
+		l.Err = errors.Join(endProcess(ctx, p.info), p.storeAudit(), p.remove())
 		found = append(found, l)
 	}
 	return found, ctx.Err()
@@ -228,8 +230,8 @@ func (b *Backend) Leftovers(ctx context.Context) ([]sandbox.Leftover, error) {
 	return found, errors.Join(err, ctx.Err())
 }
 
-// orphans takes the leases of the sandboxes whose controller is gone: one that
-// is held keeps other collectors off.
+// orphans locks the leases of the sandboxes whose controller is gone. A locked
+// lease excludes other collectors.
 func (b *Backend) orphans() ([]*directory, error) {
 	unlock, err := b.cfg.State.Lock()
 	if err != nil {
@@ -253,9 +255,9 @@ func (d *directory) leftover() sandbox.Leftover {
 	return sandbox.Leftover{ID: filepath.Base(d.path), RunID: d.info.RunID}
 }
 
-// keepAudit puts the audit log beside the record of the run, which is named as
-// the sandbox is. A run without a record keeps nothing.
-func (d *directory) keepAudit() error {
+// storeAudit moves the audit log to the record of the run, which has the name
+// of the sandbox. Without a record the log is not stored.
+func (d *directory) storeAudit() error {
 	to := filepath.Join(d.state.Runs(), filepath.Base(d.path), filepath.Base(d.auditLog()))
 	err := os.Rename(d.auditLog(), to)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -264,8 +266,8 @@ func (d *directory) keepAudit() error {
 	return err
 }
 
-// orphan takes the lease of a sandbox whose controller is gone; nil when it
-// lives.
+// orphan locks the lease of a sandbox whose controller is gone; nil if the
+// controller is alive.
 func (b *Backend) orphan(dir string) *directory {
 	p := &directory{state: b.cfg.State, path: dir}
 	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
@@ -277,8 +279,8 @@ func (b *Backend) orphan(dir string) *directory {
 	}
 	p.lease = lease
 	if data, err := os.ReadFile(filepath.Join(dir, "info.json")); err == nil {
-		// A record that a crash cut short names no process; its supervisor ended
-		// with the controller's socket.
+		// A file that is incomplete after a crash names no process. Its supervisor
+		// ended with the controller's socket.
 		_ = json.Unmarshal(data, &p.info)
 	}
 	return p

@@ -30,8 +30,8 @@ import (
 	"agentsh/internal/testenv"
 )
 
-// TestMain is also the supervisor of these tests, which holds nothing, and the
-// controller that gets killed.
+// TestMain also runs as a supervisor without a sandbox, and as a controller
+// that is killed.
 func TestMain(m *testing.M) {
 	testenv.DefaultSignals()
 	switch {
@@ -47,7 +47,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve does what the bootstrap's EnvDir names: the tests have no other way in.
+// serve does what the bootstrap's EnvDir selects: the tests have no other
+// input.
 func serve() error {
 	var b wire.Bootstrap
 	data, err := io.ReadAll(os.NewFile(bootstrapFD, "bootstrap"))
@@ -256,7 +257,7 @@ func TestAHangingSupervisorIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // do not wait for it to end by itself
+	cancel() // otherwise it ends only by its time limit
 	if err := box.Delete(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -301,14 +302,14 @@ func TestCollectLeavesTheLivingAlone(t *testing.T) {
 	}
 }
 
-// control is a controller that makes a sandbox in the state directory, prints
-// the supervisor's process and waits to be killed.
+// control is a controller that creates a sandbox in the state directory, prints
+// the process id of the supervisor and waits to be killed.
 func control(dir string) {
 	state, err := statedir.Open(layout.State(dir))
 	self, selfErr := os.Executable()
 	if err = errors.Join(err, selfErr); err == nil {
 		var box sandbox.Sandbox
-		// A supervisor that does not end with its stream is the worst case.
+		// The worst case is a supervisor that does not end with its stream.
 		if box, err = New(Config{State: state, Agentsh: self}).Create(context.Background(), spec("run-1", "wedged")); err == nil {
 			var hello wire.Hello
 			if hello, err = box.Ready(context.Background()); err == nil {
@@ -333,7 +334,7 @@ func TestCollectRemovesWhatAKilledControllerLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The orphan comes to this process, which then sees it end.
+	// The orphan becomes a child of this process, which can wait for its end.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -382,5 +383,5 @@ func TestCollectDistinguishesTheSupervisorFromOtherProcesses(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Fatalf("Collect = %+v, %v", found, err)
 	}
-	empty(t, state.Sandboxes()) // and this process still lives
+	empty(t, state.Sandboxes()) // and this process is still alive
 }

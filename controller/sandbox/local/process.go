@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endWait is how long a killed supervisor may take to be gone.
+// endWait is the time limit for a killed supervisor to end.
 const endWait = time.Minute
 
-// startTime is when a process started, in clock ticks since boot. See proc(5),
-// /proc/PID/stat, field 22; the name in field 2 may hold anything.
+// startTime is the start time of a process, in clock ticks since boot. See
+// proc(5), /proc/PID/stat, field 22. The name in field 2 may contain any
+// character.
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -30,8 +31,8 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(string(fields[field]), 10, 64)
 }
 
-// endProcess kills the supervisor of a sandbox when it is still there and waits
-// until it is gone. Another process with its number is left alone.
+// endProcess kills the supervisor of a sandbox if it still runs, and waits
+// until it has ended. Another process with the same id is not touched.
 func endProcess(ctx context.Context, i info) error {
 	if i.PID <= 1 {
 		return nil
@@ -44,7 +45,8 @@ func endProcess(ctx context.Context, i info) error {
 		return fmt.Errorf("open supervisor %d: %w", i.PID, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	// Read after the descriptor is open: it is then the same process or none.
+	// Read the start time after the descriptor is open: it then belongs to the same
+	// process, or there is none.
 	if start, err := startTime(i.PID); err != nil || start != i.Start {
 		return nil
 	}
@@ -63,7 +65,7 @@ func waitPidfd(ctx context.Context, fd, pid int) error {
 		if left <= 0 {
 			return fmt.Errorf("supervisor %d does not end", pid)
 		}
-		const look = 200 * time.Millisecond // how soon a cancelled context is seen
+		const look = 200 * time.Millisecond // interval of the check for a cancelled context
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(min(left, look).Milliseconds())+1)
 		if n > 0 {
 			return nil

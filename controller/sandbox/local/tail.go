@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// maxTail is how many bytes of the supervisor's messages are kept.
+// maxTail is the number of bytes of the supervisor's messages that are stored.
 const maxTail = 16 << 10
 
-// maxLines is how many lines of one message are reported.
+// maxLines is the number of lines of one message that are reported.
 const maxLines = 4
 
-// tail keeps the end of what is written to it. Safe for concurrent use.
+// tail stores the end of its input. Safe for concurrent use.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -28,8 +28,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastMessage is the last message, its lines joined, without its hint. A line
-// that begins with "agentsh: " begins a message.
+// lastMessage is the last message with its lines joined, without its hint. A
+// line that begins with "agentsh: " starts a message.
 func (t *tail) lastMessage() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

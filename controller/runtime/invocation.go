@@ -13,13 +13,14 @@ import (
 )
 
 // maxArgument is the longest argument or variable that is made of a text, in
-// bytes. Linux has 128 KiB with the end, see execve(2), MAX_ARG_STRLEN.
+// bytes. The limit of Linux is 128 KiB with the terminating NUL, see execve(2),
+// MAX_ARG_STRLEN.
 const maxArgument = 120 << 10
 
-// maxOpen bounds the calls of tools that a parser remembers.
+// maxOpen bounds the unfinished tool calls that a parser stores.
 const maxOpen = 1000
 
-// maxName bounds names of tools and calls, in bytes.
+// maxName bounds the names of tools and calls, in bytes.
 const maxName = 200
 
 func fitsArgument(what, text string) error {
@@ -29,26 +30,27 @@ func fitsArgument(what, text string) error {
 	return nil
 }
 
-// withEnv starts a program with variables of its own, see env(1). They are what
-// keeps the repository from configuring the program, so env_policy, which filters
-// [Command.Env], is not asked.
+// withEnv starts a program with variables of its own, see env(1). These
+// variables prevent the repository from configuring the program. So env_policy,
+// which filters [Command.Env], does not apply to them.
 func withEnv(changes, argv []string) []string {
 	return append(append([]string{"env"}, changes...), argv...)
 }
 
-// skillsLink puts the delivered skills where Codex, Gemini CLI and OpenCode look
-// for those of the user whose home it is.
+// skillsLink makes the delivered skills available as the user's skills, where
+// Codex, Gemini CLI and OpenCode look for them below home.
 func (in Invocation) skillsLink(home string) File {
 	dest := path.Join(home, ".agents", "skills")
 	up := strings.Repeat("../", strings.Count(path.Dir(dest), "/")-strings.Count(path.Dir(layout.ConfigDir), "/"))
 	return File{Dest: dest, Target: up + path.Join(path.Base(layout.ConfigDir), "skills")}
 }
 
-// skillDirs are where the programs look for skills of a repository.
+// skillDirs are the directories of a repository in which the programs look for
+// skills.
 var skillDirs = []string{".agents/skills", ".codex/skills", ".gemini/skills", ".opencode/skill", ".opencode/skills"}
 
-// shadowed are skills of the repository that have the name of a delivered one.
-// The programs would offer both, or the repository's.
+// shadowed lists the skills of the repository that have the name of a delivered
+// one. The programs would offer both, or only that of the repository.
 func (in Invocation) shadowed() []string {
 	var hidden []string
 	for _, name := range in.Skills {
@@ -70,12 +72,12 @@ var plainKeys = map[string]bool{
 	"tags":        true,
 }
 
-// frontKey is a key of the front matter: YAML in block style.
+// frontKey matches a key of the front matter: YAML in block style.
 var frontKey = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]|$)`)
 
-// instructions are the agent definition without its front matter. A definition
-// whose front matter does more than describe it is refused: it was written for
-// a program that reads it, and what it restricts would be open here.
+// instructions returns the agent definition without its front matter. Front
+// matter with other than descriptive keys is rejected: it is for a program that
+// interprets it, and its restrictions would have no effect here.
 func (in Invocation) instructions() (string, error) {
 	text := strings.ReplaceAll(strings.TrimPrefix(in.Text, "\ufeff"), "\r\n", "\n")
 	front, found := strings.CutPrefix(text, "---\n")
@@ -117,7 +119,7 @@ func notEmpty(text string) (string, error) {
 	return text, nil
 }
 
-// jsonString is a text as a string of JSON.
+// jsonString quotes a text as a JSON string.
 func jsonString(text string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -128,8 +130,8 @@ func jsonString(text string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// decode reads one object of JSON and reports whether it could. What a program
-// says with another type than it should is left out.
+// decode parses one JSON object and reports whether it succeeded. Members of an
+// unexpected type are ignored.
 func decode(object []byte, into any) bool {
 	err := json.Unmarshal(object, into)
 	var kind *json.UnmarshalTypeError
