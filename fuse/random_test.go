@@ -129,7 +129,7 @@ func TestRandomCallsDoWhatAPlainDirectoryDoes(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			policy := ""
-			if seed%2 == 1 { // listing with handles, and every rename judged entry by entry
+			if seed%2 == 1 { // listing with handles, and every rename checked entry by entry
 				policy = `
 file_rules:
   - {name: other, paths: ["WS/never"], operations: ["list"], decision: deny}

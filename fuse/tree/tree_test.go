@@ -153,7 +153,7 @@ func TestTheLastGenerationCachesNothing(t *testing.T) {
 	}
 	before := tr.generation
 	tr.ForgetAllowed()
-	tr.CacheAllowed(n, read, before) // was judged by the rules before
+	tr.CacheAllowed(n, read, before) // was decided by the rules before
 	if _, at := tr.Cached(uint64(n.id), read); at.Allowed {
 		t.Error("what the rules before allowed is remembered")
 	}

@@ -45,7 +45,7 @@ type Found struct {
 }
 
 // Scan finds every repository in a tree and everything in it that is not allowed. The
-// order of the entries does not matter.
+// order of the entries does not matter. The error is that of the iterator or of a Read.
 func Scan(entries iter.Seq2[Entry, error], o Options) (Found, error) {
 	s := scan{Options: o, dirs: map[string]map[string]bool{}, named: map[string]bool{}}
 	for e, err := range entries {

@@ -497,7 +497,7 @@ func FuzzUnpack(f *testing.F) {
 				t.Fatalf("%q has mode %v", e.Path, info.Mode())
 			}
 			if e.Type == typeSymlink {
-				// The kernel's own judgement: a link may dangle, but not lead outside.
+				// The kernel's own resolution: a link may dangle, but not lead outside.
 				if _, err := root.Stat(string("got/" + e.Path)); err != nil && strings.Contains(err.Error(), "escapes") {
 					t.Fatalf("%q -> %q leaves the tree", e.Path, e.Target)
 				}
