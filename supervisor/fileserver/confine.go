@@ -16,22 +16,24 @@ import (
 	"agentsh/supervisor/probe/trial"
 )
 
-// serverFilter is the filter of file servers; compiling takes milliseconds.
+// serverFilter returns the compiled filter of file servers. Compiling takes
+// milliseconds, so it is done once.
 var serverFilter = sync.OnceValues(func() ([]byte, error) { return seccomp.ServerPlan().Compile(runtime.GOARCH) })
 
-// Capabilities are what a file server needs of root: the rights of any
-// owner on the backing, and SYS_ADMIN, which the kernel asks for before it reads
-// and writes around the server.
+// Capabilities are the capabilities that a file server needs from root. It
+// needs the rights of any owner on the backing directories. The kernel requires
+// SYS_ADMIN for FUSE passthrough, with which it reads and writes without the
+// server.
 const Capabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_FSETID | 1<<unix.CAP_SYS_ADMIN
 
-// treeRights are all but devices. The right to execute is for the kernel, which
-// opens what a command executes with the rights of the server when it goes
-// around it; the server itself cannot execute.
+// treeRights are all file rights except those for devices. The kernel needs the
+// execute right: with passthrough it opens an executed file with the rights of
+// the server. The server itself cannot execute programs.
 const treeRights = launch.LandlockRead | launch.LandlockWrite | launch.LandlockExec
 
-// confinement leaves a file server what it was given and /proc, where it finds
-// who asked.
+// confinement allows a file server its donated directories, and /proc, where it
+// identifies the processes that make requests.
 func confinement(donations []launch.Donation) (launch.Confinement, func(), error) {
 	filter, err := serverFilter()
 	if err != nil {
@@ -50,8 +52,8 @@ func confinement(donations []launch.Donation) (launch.Confinement, func(), error
 	return c, func() { proc.Close() }, nil
 }
 
-// Serve is the file server's process: it serves what it was given over its
-// descriptors until the mounts are gone.
+// Serve is the main function of the file server's process. It serves the
+// donated directories over the donated descriptors until the mounts are gone.
 func Serve() error {
 	if err := proveConfinement(); err != nil {
 		return err
@@ -68,7 +70,8 @@ func Serve() error {
 	return fuse.Run(context.Background(), control, files)
 }
 
-// proveConfinement tries what a file server must not be able to do.
+// proveConfinement tries operations that a file server must not be able to do.
+// It returns an error if one succeeds.
 func proveConfinement() error {
 	if !launch.Confined() {
 		return errors.New("the file server is not confined")

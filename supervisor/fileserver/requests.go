@@ -10,13 +10,14 @@ import (
 	"agentsh/policy"
 )
 
-// errNone is the error of requests that need a file server where none runs.
+// errNone is returned for requests that need a file server if the session has
+// none.
 var errNone = errors.New("the session has no file server")
 
-// Running reports whether there is a server to ask.
+// Running reports whether the session has a file server.
 func (s *Server) Running() bool { return s != nil && s.control != nil }
 
-// Prepare has the server load another policy. [Server.Commit] puts it in force.
+// Prepare makes the server load another policy. [Server.Commit] activates it.
 func (s *Server) Prepare(ctx context.Context, p *policy.Policy) error {
 	if s == nil {
 		return nil
@@ -24,7 +25,7 @@ func (s *Server) Prepare(ctx context.Context, p *policy.Policy) error {
 	return s.control.Prepare(ctx, policyConfig(p))
 }
 
-// Commit puts the prepared policy in force.
+// Commit activates the prepared policy.
 func (s *Server) Commit(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -32,7 +33,7 @@ func (s *Server) Commit(ctx context.Context) error {
 	return s.control.Commit(ctx)
 }
 
-// Changes is the change record of the workspace.
+// Changes returns the change record of the workspace.
 func (s *Server) Changes(ctx context.Context) ([]wire.Change, error) {
 	if !s.Running() {
 		return nil, nil
@@ -40,7 +41,8 @@ func (s *Server) Changes(ctx context.Context) ([]wire.Change, error) {
 	return s.control.Changes(ctx, s.cfg.Mounts[0].Path)
 }
 
-// Invalidate has commands see what was written behind a governed path.
+// Invalidate drops the kernel's cached content of a governed path. Commands
+// then see what was written to the backing directory.
 func (s *Server) Invalidate(ctx context.Context, path string) error {
 	if s == nil {
 		return nil
@@ -48,7 +50,7 @@ func (s *Server) Invalidate(ctx context.Context, path string) error {
 	return s.control.Invalidate(ctx, path)
 }
 
-// Restore brings a deleted file back. force replaces what is there now.
+// Restore restores a deleted file. force replaces an existing file.
 func (s *Server) Restore(ctx context.Context, id string, force bool) error {
 	if s == nil {
 		return errNone
@@ -56,7 +58,7 @@ func (s *Server) Restore(ctx context.Context, id string, force bool) error {
 	return s.control.Restore(ctx, id, force)
 }
 
-// Purge removes deleted files for good.
+// Purge permanently removes deleted files.
 func (s *Server) Purge(ctx context.Context, ids ...string) error {
 	if s == nil {
 		return errNone
@@ -64,10 +66,10 @@ func (s *Server) Purge(ctx context.Context, ids ...string) error {
 	return s.control.Purge(ctx, ids...)
 }
 
-// Freeze stops changes to the workspace for a checkpoint or a rollback. It writes
-// one byte to out when no change is under way, and reads from in the list of
-// changes that were made meanwhile, as JSON. It thaws the workspace when it has
-// the list, and when the connection or ctx ends.
+// Freeze blocks changes to the workspace for a checkpoint or a rollback. When
+// no change is in progress it writes one byte to out. Then it reads from in the
+// list of changes that were made meanwhile, as JSON. It unfreezes the workspace
+// when it has the list, or when the connection or ctx ends.
 func (s *Server) Freeze(ctx context.Context, in io.Reader, out io.Writer) error {
 	if s == nil {
 		return errNone
@@ -81,7 +83,7 @@ func (s *Server) Freeze(ctx context.Context, in io.Reader, out io.Writer) error 
 	return errors.Join(err, s.control.Unfreeze(thaw, s.cfg.Mounts[0].Path, list))
 }
 
-// frozen reports that the files are frozen and waits for the changes.
+// frozen reports that the files are frozen, and waits for the list of changes.
 func frozen(ctx context.Context, in io.Reader, out io.Writer) (list []wire.Change, err error) {
 	if _, err := out.Write([]byte{0}); err != nil {
 		return nil, err

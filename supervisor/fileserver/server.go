@@ -1,10 +1,11 @@
-// Package fileserver starts and controls the file server of a session: the
-// process agentsh-fuse, which decides on operations below the governed paths.
+// Package fileserver starts and controls the file server of a session. That is
+// the process agentsh-fuse, which decides operations below the governed paths.
 //
-// [New] opens the directories behind the governed paths. The session init mounts
-// one path after the other and passes the FUSE devices to [Server.AddMount]. With
-// the last one the process starts, confined to its directories (confine.go).
-// [Serve] is what it runs. Package fuse is the server itself.
+// [New] opens the backing directories of the governed paths. The session init
+// mounts the paths one after the other and passes the FUSE devices to
+// [Server.AddMount]. After the last mount the process starts, confined to its
+// directories (confine.go). [Serve] is its main function. Package fuse
+// implements the server.
 package fileserver
 
 import (
@@ -25,10 +26,10 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// ProcessName is the name under which this program is its own file server.
+// ProcessName is the program name under which this program runs as file server.
 const ProcessName = "agentsh-fuse"
 
-// controlName is the file server's name for its control socket.
+// controlName is the name of the control socket among the donations.
 const controlName = "control"
 
 const (
@@ -47,11 +48,12 @@ type Config struct {
 	Trash        trash.Limits
 	// Store opens the directories for previous content and deleted files.
 	Store func() ([]launch.Donation, error)
-	// Emit records what the server decided. The operation was answered already.
+	// Emit records a decision of the server. The operation already has its
+	// answer.
 	Emit func(wire.Event) error
 	// Ask has a person decide.
 	Ask func(context.Context, wire.Question) wire.Answer
-	// Command is the command that a mark belongs to; empty: none.
+	// Command returns the id of the command with a mark, or an empty string.
 	Command func(mark uint64) string
 	// Fail is called when an event could not be recorded.
 	Fail func(error)
@@ -65,8 +67,8 @@ type Mount struct {
 }
 
 // Server is the process that serves the governed mounts of one session. All
-// methods but [Server.AddMount] may be called on nil, which serves nothing and
-// never ends.
+// methods except [Server.AddMount] may be called on nil, which serves no mounts
+// and never ends.
 type Server struct {
 	cfg      Config
 	owner    fuse.Owner
@@ -78,8 +80,8 @@ type Server struct {
 	hung    atomic.Bool // it was killed because it did not answer
 }
 
-// New opens what the governed paths show. Start the session init next, then call
-// [Server.CloseDevices].
+// New opens the backing directories of the governed paths. Start the session
+// init next, then call [Server.CloseDevices].
 func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, devices: map[string]*os.File{}, backings: map[string]*os.File{}}
 	for _, m := range cfg.Mounts {
@@ -104,8 +106,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// checkCase refuses a directory in which names of another case lead to files that
-// rules name.
+// checkCase rejects a directory that ignores case. There, names in another case
+// would lead to files that rules name.
 func checkCase(p *policy.Policy, m Mount) error {
 	guarded, _ := p.GitGuard()
 	if !m.Dir || !guarded && p.Tree(m.Path, policy.OpAll).Uniform {
@@ -128,7 +130,7 @@ func checkCase(p *policy.Policy, m Mount) error {
 	return nil
 }
 
-// CloseDevices closes this process's descriptors of what the server serves.
+// CloseDevices closes this process's copies of the server's descriptors.
 func (s *Server) CloseDevices() {
 	if s == nil {
 		return
@@ -140,8 +142,8 @@ func (s *Server) CloseDevices() {
 	}
 }
 
-// AddMount takes the FUSE device of one governed path over from the session
-// init. With the last one the process starts.
+// AddMount receives the FUSE device of one governed path from the session init
+// and owns it. After the last one the process starts.
 func (s *Server) AddMount(path string, device *os.File) error {
 	if s == nil || s.backings[path] == nil || s.devices[path] != nil {
 		device.Close()
@@ -154,7 +156,7 @@ func (s *Server) AddMount(path string, device *os.File) error {
 	return s.start()
 }
 
-// start runs the server process and waits until it serves.
+// start runs the server process and waits until it is ready.
 func (s *Server) start() error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -192,7 +194,7 @@ func (s *Server) start() error {
 	return nil
 }
 
-// run starts the process, confined to what it is given.
+// run starts the process, confined to its donations.
 func run(donations []launch.Donation) (*launch.Server, error) {
 	c, release, err := confinement(donations)
 	if err != nil {
@@ -230,8 +232,8 @@ const (
 	pingTimeout  = 60 * time.Second
 )
 
-// Watch kills a process that does not answer, until it has ended. The mounts then
-// answer ENOTCONN, and nobody waits for them.
+// Watch pings the process until it ends, and kills it if an answer is missing.
+// The mounts then return ENOTCONN, and no process blocks on them.
 func (s *Server) Watch(interval, timeout time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -251,7 +253,7 @@ func (s *Server) Watch(interval, timeout time.Duration) {
 	}
 }
 
-// event records what the server decided.
+// event records a decision of the server.
 func (s *Server) event(e wire.Event) {
 	e.Command = s.command(e.Process)
 	if err := s.cfg.Emit(e); err != nil {
@@ -265,8 +267,8 @@ func (s *Server) ask(ctx context.Context, q wire.Question) wire.Answer {
 	return s.cfg.Ask(ctx, q)
 }
 
-// command is the command that a process belongs to, by its mark. The mark is
-// removed: it stays in the supervisor.
+// command returns the id of the command that a process belongs to. It finds it
+// by the mark, and removes the mark, because only the supervisor uses it.
 func (s *Server) command(p *wire.Process) string {
 	if p == nil || p.Mark == 0 {
 		return ""
@@ -276,8 +278,8 @@ func (s *Server) command(p *wire.Process) string {
 	return s.cfg.Command(mark)
 }
 
-// Begin has the server report events from now on. init is the process number of
-// the session init.
+// Begin makes the server report events from now on. init is the process number
+// of the session init.
 func (s *Server) Begin(ctx context.Context, init int) error {
 	if s == nil {
 		return nil
@@ -285,7 +287,7 @@ func (s *Server) Begin(ctx context.Context, init int) error {
 	return s.control.SetInit(ctx, init)
 }
 
-// PID is the number of the process; 0: there is none.
+// PID returns the process number, or 0 if there is no process.
 func (s *Server) PID() int {
 	if s == nil || s.process == nil {
 		return 0
@@ -301,7 +303,7 @@ func (s *Server) Dead() <-chan struct{} {
 	return s.process.Dead()
 }
 
-// Err says why the process has ended.
+// Err returns why the process has ended.
 func (s *Server) Err() error {
 	if s == nil {
 		return errNone
@@ -322,8 +324,8 @@ func (s *Server) Drain() error {
 	return s.control.Drain(ctx)
 }
 
-// Close ends the process: by closing its control socket, or by force when it
-// hangs.
+// Close ends the process. It closes the control socket, and kills the process
+// if it does not end.
 func (s *Server) Close() {
 	if s == nil || s.process == nil {
 		return

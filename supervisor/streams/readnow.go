@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readNow reads what is there from a non-blocking descriptor; at the end, on an
-// error or when it would block it returns 0 or less.
+// readNow reads the available bytes from a non-blocking descriptor. It returns
+// 0 or less at the end, on an error, or if it would block.
 func readNow(raw syscall.RawConn, buf []byte) int {
 	n := 0
 	err := raw.Read(func(fd uintptr) bool {

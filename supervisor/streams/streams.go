@@ -1,10 +1,10 @@
-// Package streams connects a command with its caller: by pipes, or by a terminal
-// that is its standard input, output and error.
+// Package streams connects a command with its caller, by pipes or by a
+// terminal. A terminal is the command's standard input, output and error.
 //
 // [Open] opens the descriptors of both sides. Start the command with
-// [Streams.Child], then call [Streams.Release] and [Streams.Start], and
-// [Streams.Finish] when it has ended. streams.go copies, terminal.go has what
-// differs for a terminal.
+// [Streams.Child]. Then call [Streams.Release] and [Streams.Start], and
+// [Streams.Finish] when the command has ended. streams.go copies data.
+// terminal.go has the differences for a terminal.
 package streams
 
 import (
@@ -22,29 +22,29 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Streams are the descriptors of one command and the copying between them and the
-// caller's streams. A command never gets a descriptor of the caller: it could
-// open it again with another mode through /proc/self/fd.
+// Streams are the descriptors of one command, with the copying between them and
+// the caller's streams. A command never gets a descriptor of the caller. It
+// could reopen that in another mode through /proc/self/fd.
 type Streams struct {
 	Child    [3]*os.File // stdin, stdout, stderr of the command
-	stdin    *os.File    // our end, nil for /dev/null
-	terminal *os.File    // our end of the terminal that all three are; nil: pipes
+	stdin    *os.File    // the supervisor's end; nil: /dev/null
+	terminal *os.File    // the supervisor's end of the terminal; nil: pipes
 	outputs  []*output
 	copying  sync.WaitGroup // the output copies; the stdin copy ends by closing its pipe
 }
 
-// output copies one stream of a command until everything it wrote is read.
+// output copies one stream of a command until everything that it wrote is read.
 type output struct {
 	from *os.File
 	to   io.Writer
-	n    int64 // bytes read, whether the caller took them or not
+	n    int64 // bytes read, even if the caller did not read them
 	err  error
 
 	closed atomic.Bool // from is closed before its end: nobody reads more
 }
 
-// newPipes opens the pipes of a command; close them with Release and Finish. They
-// belong to owner, so that the command can open /dev/stdout and its like.
+// newPipes opens the pipes of a command. Release and Finish close them. owner
+// owns them, so that the command can open /dev/stdout and similar paths.
 func newPipes(s wire.Streams, owner *tarfs.Owner) (*Streams, error) {
 	p := &Streams{outputs: []*output{{to: s.Stdout}, {to: s.Stderr}}}
 	var err error
@@ -73,7 +73,8 @@ func newPipes(s wire.Streams, owner *tarfs.Owner) (*Streams, error) {
 	return p, nil
 }
 
-// chown gives a pipe to an owner; nil: the supervisor's user.
+// chown changes the owner of a pipe. With a nil owner it stays the supervisor's
+// user.
 func chown(f *os.File, owner *tarfs.Owner) error {
 	info, err := f.Stat()
 	if err != nil || owner == nil || info.Mode()&os.ModeNamedPipe == 0 {
@@ -82,8 +83,8 @@ func chown(f *os.File, owner *tarfs.Owner) error {
 	return f.Chown(owner.UID, owner.GID)
 }
 
-// Start begins copying. The goroutine that feeds stdin ends when the pipe is
-// closed or its source ends; it may outlive the command when the source blocks.
+// Start begins copying. The goroutine that writes stdin ends when the pipe is
+// closed or its source ends. It may outlive the command if the source blocks.
 func (p *Streams) Start(stdin io.Reader) {
 	switch {
 	case p.stdin == nil:
@@ -102,7 +103,8 @@ func (p *Streams) Start(stdin io.Reader) {
 	}
 }
 
-// Release closes the command's ends in this process once it has them.
+// Release closes the command's descriptors in this process after the command
+// has started.
 func (p *Streams) Release() {
 	for _, f := range p.Child {
 		if f != nil {
@@ -111,7 +113,7 @@ func (p *Streams) Release() {
 	}
 }
 
-// Abandon closes our ends without reading what is left.
+// Abandon closes the supervisor's ends without reading the remaining output.
 func (p *Streams) Abandon() {
 	if p.stdin != nil {
 		p.stdin.Close()
@@ -123,10 +125,10 @@ func (p *Streams) Abandon() {
 	}
 }
 
-// Finish waits until everything that was written before the command ended has
-// been delivered. What background processes write later is read and dropped
-// until they end, so that they do not fail; the returned channel, never nil,
-// closes then.
+// Finish waits until all output that was written before the command ended is
+// delivered. Output of background processes after that is read and discarded
+// until they end, so that their writes do not fail. The returned channel is
+// never nil and is closed then.
 func (p *Streams) Finish() (rest <-chan struct{}, err error) {
 	if p.stdin != nil && p.terminal == nil {
 		p.stdin.Close()
@@ -157,8 +159,8 @@ func (p *Streams) Finish() (rest <-chan struct{}, err error) {
 	return done, errors.Join(failed...)
 }
 
-// Written is how many bytes the command wrote to each stream before it ended,
-// known after Finish. A terminal has one stream.
+// Written returns the number of bytes that the command wrote to each stream
+// before it ended. It is valid after Finish. A terminal has one stream.
 func (p *Streams) Written() *wire.OutputEnd {
 	end := &wire.OutputEnd{Stdout: p.outputs[0].n}
 	if len(p.outputs) > 1 {
@@ -167,8 +169,8 @@ func (p *Streams) Written() *wire.OutputEnd {
 	return end
 }
 
-// copy moves the stream until its end, or until the deadline that Finish sets
-// and then the content that is left in the pipe.
+// copy copies the stream until its end or until the deadline that Finish sets.
+// After the deadline it copies what is left in the pipe.
 func (o *output) copy() {
 	to := o.to
 	if to == nil {
@@ -187,21 +189,21 @@ func (o *output) copy() {
 	}
 }
 
-// close has the command's next write fail, with SIGPIPE; a terminal hangs up.
+// close makes the command's next write fail, with SIGPIPE. A terminal hangs up.
 func (o *output) close() {
 	o.closed.Store(true)
 	o.from.Close()
 }
 
-// CloseOutput closes an output that the caller reads no further: 1 is the standard output,
-// 2 the standard error. A terminal has one output.
+// CloseOutput closes an output that the caller no longer reads. 1 is the
+// standard output, 2 the standard error. A terminal has one output.
 func (p *Streams) CloseOutput(n int) {
 	if n >= 1 && n <= len(p.outputs) {
 		p.outputs[n-1].close()
 	}
 }
 
-// rest reads the content of a pipe without waiting for more.
+// rest copies the content of a pipe without waiting for more.
 func (o *output) rest(to io.Writer) error {
 	if err := o.from.SetReadDeadline(time.Time{}); err != nil {
 		return err
@@ -227,7 +229,8 @@ func (o *output) rest(to io.Writer) error {
 	return nil
 }
 
-// capacity is how many bytes a pipe or terminal can hold, at most.
+// capacity returns the maximum number of bytes that a pipe or terminal can
+// buffer.
 func capacity(raw syscall.RawConn) int {
 	size := 1 << 20 // a terminal has far less
 	_ = raw.Control(func(fd uintptr) {
@@ -238,14 +241,14 @@ func capacity(raw syscall.RawConn) int {
 	return size
 }
 
-// discard reads the stream to its end so that late writers do not fail.
+// discard reads the stream to its end, so that later writes do not fail.
 func (o *output) discard() {
 	_, _ = io.Copy(io.Discard, readerOnly{o.from}) // a closed or failed pipe ends it
 	o.from.Close()
 }
 
-// readerOnly and writerOnly hide ReadFrom and WriteTo, which would splice and
-// ignore the read deadline.
+// readerOnly and writerOnly hide ReadFrom and WriteTo. These would use splice
+// and ignore the read deadline.
 type readerOnly struct{ io.Reader }
 
 // Read returns io.EOF for a terminal that no process has open any more.
@@ -259,7 +262,7 @@ func (r readerOnly) Read(p []byte) (int, error) {
 
 type writerOnly struct{ io.Writer }
 
-// counted adds up what is read.
+// counted counts the bytes read.
 type counted struct {
 	io.Reader
 	n *int64

@@ -16,11 +16,11 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// terminalTypes are the values of TERM that a request may ask for.
+// terminalTypes matches the values of TERM that a request may have.
 var terminalTypes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`) })
 
-// CheckTTY refuses a terminal whose type is not a name: letters, digits and ._+-,
-// at most 64.
+// CheckTTY returns an error for a terminal type that is not 1 to 64 letters,
+// digits and ._+-.
 func CheckTTY(t *wire.TTY) error {
 	if t == nil || t.Term == "" || terminalTypes().MatchString(t.Term) {
 		return nil
@@ -28,8 +28,9 @@ func CheckTTY(t *wire.TTY) error {
 	return fmt.Errorf("terminal type %.64q is not a name", t.Term)
 }
 
-// Open opens what a command reads and writes: pipes, or a terminal of the session's
-// devpts that is all three. owner is the user of commands; nil: the supervisor's.
+// Open opens the streams of a command. They are pipes, or one terminal of the
+// session's devpts. owner is the user of commands. With a nil owner it is the
+// supervisor's user.
 func Open(ctx context.Context, init *launch.Init, tty *wire.TTY, streams wire.Streams, owner *tarfs.Owner) (*Streams, error) {
 	if tty == nil {
 		return newPipes(streams, owner)
@@ -52,7 +53,7 @@ func Open(ctx context.Context, init *launch.Init, tty *wire.TTY, streams wire.St
 	return p, nil
 }
 
-// pollable replaces f by a descriptor whose reads can have a deadline.
+// pollable replaces f by a descriptor that supports read deadlines.
 func pollable(f *os.File) (*os.File, error) {
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -65,8 +66,8 @@ func pollable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "terminal"), nil
 }
 
-// newTerminal is newPipes for a terminal: what the command writes is one
-// stream, the caller's standard output.
+// newTerminal is newPipes for a terminal. The command's output is one stream,
+// the caller's standard output.
 func newTerminal(master, slave *os.File, s wire.Streams) *Streams {
 	p := &Streams{Child: [3]*os.File{slave, slave, slave}, terminal: master, outputs: []*output{{from: master, to: s.Stdout}}}
 	if s.Stdin != nil {
@@ -75,8 +76,8 @@ func newTerminal(master, slave *os.File, s wire.Streams) *Streams {
 	return p
 }
 
-// Resize gives the terminal a size in characters; the kernel notifies the
-// foreground processes. Without a terminal a size means nothing.
+// Resize sets the size of the terminal in characters. The kernel notifies the
+// foreground processes. Without a terminal it has no effect.
 func (p *Streams) Resize(t *wire.TTY) error {
 	if p.terminal == nil {
 		return nil
@@ -101,8 +102,8 @@ func (p *Streams) control(f func(fd int) error) error {
 	return errors.Join(err, done)
 }
 
-// typeIn copies the caller's input into the terminal. In line mode it types the
-// end-of-file character at the end; a raw terminal has no end of input.
+// typeIn copies the caller's input to the terminal. In line mode it then writes
+// the end-of-file character. A raw terminal has no end of input.
 func (p *Streams) typeIn(stdin io.Reader) {
 	in := &typed{r: stdin}
 	if _, err := io.Copy(writerOnly{p.terminal}, in); err != nil {
@@ -123,7 +124,7 @@ func (p *Streams) typeIn(stdin io.Reader) {
 	_, _ = p.terminal.Write(end) // the command may be gone
 }
 
-// typed remembers the last byte that was read.
+// typed records the last byte that was read.
 type typed struct {
 	r    io.Reader
 	last byte

@@ -9,13 +9,13 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// loaderGlobs are the dynamic loaders. The kernel opens one to execute it with
-// each dynamic program, wherever that lies: see elf(5), PT_INTERP.
+// loaderGlobs match the dynamic loaders. The kernel opens and executes one with
+// each dynamic program, in whatever directory that is: see elf(5), PT_INTERP.
 var loaderGlobs = []string{"/lib/ld-*", "/lib64/ld-*", "/lib/*/ld-*", "/usr/lib/ld-*", "/usr/lib64/ld-*", "/usr/lib/*/ld-*"}
 
-// execTrees are the directories that exec_from names, and the loaders. Nil: the
-// policy has no exec_from. A pattern counts up to its first wildcard; the
-// notification of each execve checks the rest.
+// execTrees returns the directories that exec_from names, and the loaders. It
+// returns nil if the policy has no exec_from. A pattern counts up to its first
+// wildcard. The notification of each execve checks the rest.
 func execTrees(p *policy.Policy) []string {
 	var trees []string
 	for _, pattern := range p.ExecFrom() {
@@ -37,7 +37,7 @@ func execTrees(p *policy.Policy) []string {
 	return trees
 }
 
-// noExec reports whether no program may run from a mount.
+// noExec reports whether a mount contains no directory of trees.
 func noExec(trees []string, mount string) bool {
 	return trees != nil && !slices.ContainsFunc(trees, func(tree string) bool { return Below(tree, mount) || Below(mount, tree) })
 }

@@ -14,8 +14,8 @@ type Hidden struct {
 	What string // its content, for messages
 }
 
-// hide covers a directory of agentsh and refuses a plan in which commands could
-// change it. A missing directory is made where it would be visible later.
+// hide covers a directory of agentsh. It returns an error if commands could
+// change it. If a missing directory would become visible later, it is created.
 func (v *Plan) hide(h Hidden) error {
 	for _, g := range v.Governed {
 		if !g.Closed && (Below(h.Dir, g.Backing) || Below(g.Backing, h.Dir)) {

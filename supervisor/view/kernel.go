@@ -18,10 +18,11 @@ import (
 // devNames are the names in a session's /dev. See [launch.Dev].
 var devNames = []string{"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr"}
 
-// addKernelRules covers what rules deny below the kernel's directories. It refuses
-// rules that no mount can enforce: the kernel makes these files anew for each
-// reader. An allow rule may name no more than a session has. A rule whose pattern
-// matches every directory is not applied to these.
+// addKernelRules covers the paths below the kernel's directories that rules
+// deny. It rejects rules that no mount can enforce, because the kernel
+// generates these files for each reader. An allow rule may only name paths that
+// a session has. A rule whose pattern matches every directory is not applied
+// here.
 func (p *planner) addKernelRules() error {
 	var problems []error
 	for _, rule := range p.policy.Rules(policy.GroupFile) {
@@ -43,8 +44,8 @@ func (p *planner) addKernelRules() error {
 	return errors.Join(problems...)
 }
 
-// addKernelRule plans what one rule says about files of the kernel. It returns why
-// the rule cannot be enforced; empty: it can.
+// addKernelRule plans one rule for kernel files. It returns why the rule cannot
+// be enforced, or an empty string.
 func (p *planner) addKernelRule(rule *policy.Rule, pattern string) string {
 	name := strings.TrimSuffix(pattern, "/**")
 	if strings.HasPrefix(pattern, notify.Emulated+"/") && onlyReads(rule) {
@@ -82,8 +83,8 @@ func (p *planner) addKernelRule(rule *policy.Rule, pattern string) string {
 	return p.mask(name, pattern)
 }
 
-// mask covers a file, or everything in a directory. It returns why it cannot;
-// empty: it did, or there is no such file.
+// mask covers a file, or everything in a directory. It returns why it cannot.
+// It returns an empty string on success, or if no such file exists.
 func (p *planner) mask(name, pattern string) string {
 	info, err := os.Lstat(name)
 	switch {
@@ -110,8 +111,8 @@ var sysShown = []string{
 	"/sys/kernel/mm/transparent_hugepage",
 }
 
-// allowsKernelFiles returns why a session does not have what a rule allows. Empty:
-// it has that, or a part of it.
+// allowsKernelFiles returns why a session does not have the paths that a rule
+// allows. It returns an empty string if the session has them or some of them.
 func allowsKernelFiles(rule *policy.Rule, pattern string) string {
 	fixed := pattern
 	if at := strings.IndexAny(pattern, "*?[{\\"); at >= 0 {
@@ -152,8 +153,8 @@ func onlyReads(rule *policy.Rule) bool {
 	return false
 }
 
-// emulateReads has every open below [notify.Emulated] decided. It returns why that
-// cannot be done; empty: it can.
+// emulateReads makes the notification loop decide every open below
+// [notify.Emulated]. It returns why that is impossible, or an empty string.
 func (p *planner) emulateReads(pattern string) string {
 	first, _, _ := strings.Cut(strings.TrimPrefix(pattern, notify.Emulated+"/"), "/")
 	switch {
@@ -171,8 +172,8 @@ func (p *planner) emulateReads(pattern string) string {
 	return ""
 }
 
-// readable are the paths below which commands open files themselves: all that
-// Landlock grants them without [notify.Emulated].
+// readable returns the paths below which commands open files directly. These
+// are the read rights that Landlock grants outside [notify.Emulated].
 func readable(l *launch.Landlock) []string {
 	out := []string{}
 	for _, r := range l.Rules {

@@ -30,7 +30,7 @@ const (
 	abiScopes   = 6 // signals and abstract sockets can be kept inside
 )
 
-// sharedMemory is where semaphores and shared memory have their names. See
+// sharedMemory is the directory of semaphores and shared memory. See
 // shm_overview(7).
 const sharedMemory = "/dev/shm"
 
@@ -57,7 +57,8 @@ func (c *landlockOnly) Prepare(p *policy.Policy, plan *Plan) error {
 	return errors.Join(c.checkOwnFiles(plan), sessionFiles{c.Options, plan, Files{}}.writeStartup())
 }
 
-// check refuses what needs a mount, and a kernel whose Landlock is too old.
+// check rejects plans that need a mount, and kernels whose Landlock version is
+// too old.
 func (c *landlockOnly) check(plan *Plan) error {
 	if abi := launch.LandlockABI(); c.Missing.Landlock || abi < abiTruncate {
 		return fmt.Errorf(
@@ -83,8 +84,8 @@ func (c *landlockOnly) check(plan *Plan) error {
 	return nil
 }
 
-// makeHome gives commands the machine's home directory where it exists, else one
-// in the state directory.
+// makeHome sets the home directory of commands: the machine's if it exists,
+// else one in the state directory.
 func (c *landlockOnly) makeHome(plan *Plan) error {
 	i := slices.Index(plan.Private, c.Home)
 	if i < 0 {
@@ -150,13 +151,14 @@ func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, _ Files) (launch.Con
 
 func (c *landlockOnly) SharesNetwork() bool { return true }
 
-// Filter refuses the network where no rules govern it, and notifies scheduling
-// calls for other threads: no namespace confines either.
+// Filter returns the filter options. It refuses the network if no rules govern
+// it. It notifies scheduling calls for other threads. No namespace confines
+// either.
 func (c *landlockOnly) Filter(p *policy.Policy, governed bool) seccomp.PlanOptions {
 	return seccomp.PlanOptions{Signals: c.Signals(p), NoInternet: !c.Network && !governed, Threads: true}
 }
 
-// Signals notifies every signal: no pid namespace keeps them inside.
+// Signals notifies every signal, because no pid namespace confines signals.
 func (c *landlockOnly) Signals(*policy.Policy) seccomp.Signals {
 	return seccomp.Signals{Evaluated: seccomp.EverySignal()}
 }
@@ -190,8 +192,8 @@ func (c *landlockOnly) Root(int) string { return "/" }
 
 func (c *landlockOnly) Observer(int) int { return os.Getpid() }
 
-// Tracing is as the commands' user under root, which may lack the capability to
-// trace another user's processes.
+// Tracing returns the commands' user if the supervisor is root, because root
+// may lack the capability to trace processes of another user.
 func (c *landlockOnly) Tracing() Tracing {
 	if !isRoot() {
 		return Tracing{Shared: true}
@@ -199,10 +201,11 @@ func (c *landlockOnly) Tracing() Tracing {
 	return Tracing{Shared: true, As: &notify.Credentials{UID: c.User.UID, GID: c.User.GID}}
 }
 
-// machineDevices are the devices of a command, as in a /dev of its own.
+// machineDevices are the device files of a command. A session with namespaces
+// has the same in its own /dev.
 var machineDevices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts"}
 
-// landlock grants what the plan shows, and around what it does not.
+// landlock grants the paths that the plan shows, except for hidden names.
 func (c *landlockOnly) landlock(p *policy.Policy, plan *Plan) *launch.Landlock {
 	l := newLandlock(c.Missing, plan)
 	for _, b := range plan.binds {
@@ -220,11 +223,13 @@ func (c *landlockOnly) landlock(p *policy.Policy, plan *Plan) *launch.Landlock {
 	return l
 }
 
-// maxEntries bounds the files of a directory that are granted one by one.
+// maxEntries is the maximum number of directory entries that are granted
+// separately.
 const maxEntries = 4096
 
-// without are the names that together are a tree without the hidden names, as it
-// is now. What appears later beside a hidden name is not granted.
+// without returns the current names that together make up a tree without the
+// hidden names. A name that is created later beside a hidden name is not
+// granted.
 func without(dir string, hidden []string) []string {
 	if len(hidden) == 0 {
 		return []string{dir}

@@ -56,8 +56,8 @@ func (n *namespaces) Filter(p *policy.Policy, _ bool) seccomp.PlanOptions {
 	return seccomp.PlanOptions{Signals: n.Signals(p)}
 }
 
-// Signals notifies those that the policy does not allow to every process. The
-// kernel keeps the others inside.
+// Signals notifies the signals that the policy does not allow to every process.
+// The kernel confines the others to the session.
 func (n *namespaces) Signals(p *policy.Policy) seccomp.Signals {
 	plan := seccomp.Signals{Inside: !n.Missing.LandlockScopes}
 	switch {
@@ -85,11 +85,12 @@ func (n *namespaces) Observer(init int) int { return init }
 
 func (n *namespaces) Tracing() Tracing { return Tracing{} }
 
-// scratchBytes bounds one private directory; it is memory.
+// scratchBytes is the maximum size of one private directory, which uses memory.
 const scratchBytes = 4 << 30
 
-// mounts are the steps that make the root directory: trees first, then what lies
-// inside them. Governed paths come last, because they answer only once served.
+// mounts returns the steps that build the root directory: first trees, then the
+// paths inside them. Governed paths are last, because they block until they are
+// served.
 func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch.Mount, error) {
 	out := plan.treeMounts()
 	for _, dir := range plan.Private {
@@ -122,7 +123,7 @@ func (n *namespaces) mounts(p *policy.Policy, plan *Plan, files Files) ([]launch
 	return out, nil
 }
 
-// treeMounts show the machine's trees, and /proc and /dev.
+// treeMounts returns the mounts of the machine's trees, /proc and /dev.
 func (v *Plan) treeMounts() []launch.Mount {
 	var out []launch.Mount
 	for _, b := range v.binds {
@@ -137,8 +138,8 @@ func (v *Plan) treeMounts() []launch.Mount {
 	return append(out, launch.Mount{Kind: launch.Proc, Target: "/proc"}, launch.Mount{Kind: launch.Dev, Target: "/dev"})
 }
 
-// fuseOptions let the kernel check permissions of what the server shows, and
-// let the commands' user in when it is not the user that mounts.
+// fuseOptions makes the kernel check permissions of served files. It also gives
+// the commands' user access if another user mounts.
 func fuseOptions(u User) []string {
 	options := []string{"default_permissions"}
 	if !u.Mapped {
@@ -150,8 +151,9 @@ func fuseOptions(u User) []string {
 // allRights are the file rights of Landlock without those of devices.
 const allRights = launch.LandlockRead | launch.LandlockExec | launch.LandlockWrite
 
-// landlock grants what the mounts show. It also keeps signals and abstract
-// sockets inside. Nil: the session runs without Landlock.
+// landlock grants the paths that the mounts show. It also confines signals and
+// abstract sockets to the session. It returns nil if the session runs without
+// Landlock.
 func (n *namespaces) landlock(p *policy.Policy, plan *Plan) *launch.Landlock {
 	if n.Missing.Landlock {
 		return nil
@@ -173,8 +175,7 @@ func (n *namespaces) landlock(p *policy.Policy, plan *Plan) *launch.Landlock {
 	return l
 }
 
-// newLandlock begins the rules of a session by the trees that no file server
-// shows.
+// newLandlock returns rules for the trees that are shown without a file server.
 func newLandlock(missing Missing, plan *Plan) *launch.Landlock {
 	l := &launch.Landlock{Handled: allRights | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, Scope: true}
 	if missing.LandlockScopes {
@@ -201,10 +202,12 @@ func (b bind) rights() uint64 {
 	return launch.LandlockRead | launch.LandlockExec
 }
 
-// maxReadOnly bounds the paths whose writing the session init tries.
+// maxReadOnly is the maximum number of paths that the session init tries to
+// write.
 const maxReadOnly = 8
 
-// readOnly are paths whose writing must fail before the first command runs.
+// readOnly returns paths for which writing must fail before the first command
+// runs.
 func (v *Plan) readOnly() []string {
 	out := []string{"/"}
 	for _, b := range v.binds {

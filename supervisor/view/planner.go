@@ -130,15 +130,15 @@ func (p *planner) addTargets() error {
 	return nil
 }
 
-// unit reports whether a tree is decided as a whole, without the governed paths
-// inside it.
+// unit reports whether a tree is decided as a whole, apart from the governed
+// paths inside it.
 func (p *planner) unit(v policy.TreeVerdict) bool {
 	return v.Uniform || !slices.ContainsFunc(v.Except, func(e string) bool { return !p.governedAt(e) })
 }
 
-// govern has the file server decide at and below a path. Governed paths cannot be
-// nested: the inner mount point would have to be made through the outer mount,
-// which nobody serves yet.
+// govern makes the file server decide operations at and below a path. Governed
+// paths cannot be nested. The inner mount point would have to be created
+// through the outer mount, which has no server yet.
 func (p *planner) govern(path, backing string, dir bool) error {
 	if p.whole {
 		return p.openTree(path, backing, dir)
@@ -154,8 +154,8 @@ func (p *planner) govern(path, backing string, dir bool) error {
 	return nil
 }
 
-// nested is the error about a path with a governed path inside. It names the rules
-// that differ there.
+// nested returns the error for a path with a governed path inside. It names the
+// rules that differ there.
 func (p *planner) nested(path, inside string) error {
 	text := fmt.Sprintf(
 		"the file rules differ inside %s, which holds %s: allow or deny it as a whole, allow only reading around the workspace, or make %s "+
@@ -247,7 +247,7 @@ func (p *planner) addTree(root string, info fs.FileInfo) error {
 	return nil
 }
 
-// file is [policy.Policy.Tree] for a path with nothing below it.
+// file is [policy.Policy.Tree] for a path that has nothing below it.
 func (p *planner) file(path string, ops policy.FileOp) policy.TreeVerdict {
 	v := policy.TreeVerdict{Uniform: true}
 	for op, first := policy.FileOp(1), true; op < policy.OpAll; op <<= 1 {

@@ -8,8 +8,9 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// realShells mount the shells of the machine over the shims. A command that starts
-// /bin/sh gets a shell, for which the policy decides as for any program.
+// realShells mounts the shells of the machine over the shims. A command that
+// starts /bin/sh then gets a shell, and the policy decides on it as on any
+// program.
 func realShells(v *Plan) ([]launch.Mount, error) {
 	shells, err := shim.Shells("/")
 	if err != nil {

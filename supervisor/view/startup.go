@@ -17,7 +17,7 @@ import (
 // Shell is the SHELL of every command.
 const Shell = "/bin/bash"
 
-// hostName is what gethostname(2) says inside.
+// hostName is the host name inside, the result of gethostname(2).
 const hostName = "sandbox"
 
 // sessionFiles are the files that a session adds to a plan.
@@ -117,7 +117,8 @@ func (f sessionFiles) resolver() ([]launch.Mount, error) {
 	return []launch.Mount{m}, err
 }
 
-// startup shows the startup script and, if requested, this program.
+// startup returns the mounts of the startup script and, if requested, of this
+// program.
 func (f sessionFiles) startup() ([]launch.Mount, error) {
 	if !f.shown(layout.Library) {
 		if f.Program {
@@ -136,8 +137,8 @@ func (f sessionFiles) startup() ([]launch.Mount, error) {
 	return out, f.writeStartup()
 }
 
-// startupFiles is where a session with this state directory keeps the startup
-// script outside.
+// startupFiles returns the outside directory of the startup script for a state
+// directory.
 func startupFiles(state string) string { return filepath.Join(state, layout.Library) }
 
 // startupMount shows the script's directory: over the installed one, or by an

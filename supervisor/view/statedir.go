@@ -46,7 +46,8 @@ func inWorkspace(workspace []wire.Governed, dir string) bool {
 	return slices.ContainsFunc(workspace, func(g wire.Governed) bool { return Below(dir, g.Backing) })
 }
 
-// excludesState refuses a plan in which commands work on the session's own state.
+// excludesState rejects a plan in which commands can change the session's state
+// directory.
 func (v *Plan) excludesState(p *policy.Policy, o Options) error {
 	dir, err := filepath.EvalSymlinks(o.State)
 	if err != nil {

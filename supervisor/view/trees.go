@@ -12,8 +12,8 @@ import (
 	"agentsh/supervisor/launch"
 )
 
-// openTree is a tree that commands reach directly, without a file server: the
-// rules are the same everywhere in it.
+// openTree is a tree that commands access directly, without a file server. The
+// same rules apply everywhere in it.
 type openTree struct {
 	path    string // inside
 	backing string // outside
@@ -54,7 +54,8 @@ func (p *planner) openTree(path, backing string, dir bool) error {
 	return nil
 }
 
-// splits is the error that names the rules which only a file server can enforce.
+// splits returns the error that names the rules which only a file server can
+// enforce.
 func (p *planner) splits(path string, ops policy.FileOp) error {
 	var lines []string
 	for _, rule := range p.policy.Splitters(path, ops) {

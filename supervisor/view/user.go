@@ -22,12 +22,13 @@ type User struct {
 	Mapped   bool // in a user namespace: the supervisor is not root
 }
 
-// launch is the user as the session init has it.
+// launch returns the user in the form of package launch.
 func (u User) launch() launch.User { return launch.User{UID: u.UID, GID: u.GID, Namespace: u.Mapped} }
 
-// CommandUser picks the user of commands. It is never root of the machine. Under
-// root it is the named user, or one with ids of its own where the machine has no
-// such user. Otherwise it is the caller, in a user namespace if there is one.
+// CommandUser selects the user of commands. It is never root of the machine. If
+// the supervisor is root, it is the named user, or a user with [DedicatedID] if
+// the machine has no such user. Otherwise it is the supervisor's user, in a
+// user namespace if possible.
 func CommandUser(name string, namespaces bool) (User, error) {
 	if uid := os.Geteuid(); uid != 0 {
 		return User{UID: uid, GID: os.Getegid(), Name: callerName(uid), Mapped: namespaces}, nil
@@ -47,8 +48,8 @@ func CommandUser(name string, namespaces bool) (User, error) {
 // isRoot reports whether the supervisor is root.
 func isRoot() bool { return os.Geteuid() == 0 }
 
-// Owner is the owner of files that the supervisor makes for commands; nil: the
-// supervisor itself.
+// Owner returns the owner of files that the supervisor creates for commands.
+// Nil means the supervisor's user.
 func (u User) Owner() *tarfs.Owner {
 	if u.Mapped || !isRoot() {
 		return nil
@@ -63,8 +64,9 @@ func callerName(uid int) string {
 	return "sandbox"
 }
 
-// accounts are the passwd and group files that commands see: the lines of the
-// machine, and one for the commands' user where the machine has none.
+// accounts returns the passwd and group files that commands see. They have the
+// lines of the machine. If the machine has no entry for the commands' user,
+// they have one more line.
 func (u User) accounts(home, shell string) (passwd, group []byte) {
 	passwd, _ = os.ReadFile("/etc/passwd") // a machine without one gets a file of one line
 	group, _ = os.ReadFile("/etc/group")
