@@ -2,6 +2,8 @@ package fuse
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -39,5 +41,22 @@ func TestManyShortChangesShareAMessage(t *testing.T) {
 	}
 	if n := changesPart(list[:1]); n != 1 {
 		t.Errorf("%d of one change", n)
+	}
+}
+
+func TestAFreezeEndsAfterManyChanges(t *testing.T) {
+	s := start(t, options{})
+	must(t, s.control.Baseline(t.Context()))
+	must(t, s.control.Freeze(t.Context()))
+	var list []wire.Change
+	for i := range 4001 {
+		name := fmt.Sprintf("%s%d", strings.Repeat("\x01", 200), i)
+		must(t, os.WriteFile(s.back(name), nil, 0o644))
+		list = append(list, wire.Change{Path: wire.Name(name), Kind: wire.Created})
+	}
+	must(t, s.control.Unfreeze(t.Context(), "ws", list))
+	must(t, os.WriteFile(s.path("later"), nil, 0o644))
+	if got, err := s.control.Changes(t.Context(), "ws"); err != nil || len(got) != len(list)+1 {
+		t.Errorf("%d changes, want %d: %v", len(got), len(list)+1, err)
 	}
 }

@@ -56,6 +56,7 @@ type answered struct {
 type unfreeze struct {
 	Tag     string        `json:"tag,omitempty"`
 	Changes []wire.Change `json:"changes,omitempty"`
+	More    bool          `json:"more,omitempty"` // more changes follow: the freeze continues
 }
 
 // restoreRequest asks the server to restore one file from the trash.

@@ -187,7 +187,13 @@ func (c *Control) Freeze(ctx context.Context) error { return c.call(ctx, request
 // Unfreeze ends a freeze. list contains the changes that were written meanwhile behind
 // the mount of the tag.
 func (c *Control) Unfreeze(ctx context.Context, tag string, list []wire.Change) error {
-	return c.call(ctx, request{Unfreeze: &unfreeze{tag, list}}, nil)
+	for n := changesPart(list); n < len(list); n = changesPart(list) {
+		if err := c.call(ctx, request{Unfreeze: &unfreeze{Tag: tag, Changes: list[:n], More: true}}, nil); err != nil {
+			return err
+		}
+		list = list[n:]
+	}
+	return c.call(ctx, request{Unfreeze: &unfreeze{Tag: tag, Changes: list}}, nil)
 }
 
 // Purge removes files from the trash permanently.

@@ -22,12 +22,17 @@ func (s *server) unfreeze(r *unfreeze) (forget func(), err error) {
 	if !s.frozen {
 		return nil, errors.New("the files are not frozen")
 	}
-	s.frozen = false
+	list := append(s.written, r.Changes...)
+	if r.More {
+		s.written = list
+		return nil, nil
+	}
+	s.frozen, s.written = false, nil
 	var written *mount
 	for _, m := range s.mounts {
-		if m.tag == r.Tag && len(r.Changes) > 0 {
+		if m.tag == r.Tag && len(list) > 0 {
 			written = m
-			m.replay(r.Changes)
+			m.replay(list)
 		}
 		m.tree.Moves.Unlock()
 	}
@@ -36,7 +41,7 @@ func (s *server) unfreeze(r *unfreeze) (forget func(), err error) {
 	}
 	return func() {
 		written.kernel.invalidate("")
-		for _, c := range r.Changes { // names that the kernel caches as absent have no nodes
+		for _, c := range list { // names that the kernel caches as absent have no nodes
 			written.kernel.invalidate(string(c.Path))
 		}
 	}, nil

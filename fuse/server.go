@@ -29,7 +29,8 @@ type server struct {
 	report  *reporter
 	asks    *approvals
 	people  questions
-	frozen  bool // for a checkpoint: every tree.Moves is locked
+	frozen  bool          // for a checkpoint: every tree.Moves is locked
+	written []wire.Change // parts of the changes that unfreeze has received
 	events  sync.WaitGroup
 }
 
