@@ -7,8 +7,8 @@
 // trees ([Scan]).
 //
 // The table lists the files that git reads in a git directory, and the condition that
-// each must meet. The sources are gitrepository-layout(5), git-config(1) and git-
-// worktree(1). In git's source they are setup.c (is_git_directory,
+// each must meet. The sources are gitrepository-layout(5), git-config(1) and
+// git-worktree(1). In git's source they are setup.c (is_git_directory,
 // read_gitfile_gently, get_common_dir_noenv), remote.c (read_remotes_file,
 // read_branches_file), object-file.c (link_alt_odb_entry), sequencer.c
 // (parse_insn_line, populate_opts_cb) and hook.c (find_hook).
@@ -29,7 +29,7 @@
 //	symbolic links             none: git writes through logs/HEAD, FETCH_HEAD and others.
 //	                           Allowed are HEAD as a link to refs/ and the test link of git init
 //
-// Git treats the rest as data: index, packed-refs, logs, info/exclude, info/sparse-
-// checkout, info/grafts, shallow, rr-cache, lfs. info/attributes only names drivers,
+// Git treats the rest as data: index, packed-refs, logs, info/exclude,
+// info/sparse-checkout, info/grafts, shallow, rr-cache, lfs. info/attributes only names drivers,
 // as any .gitattributes does; the program of a driver is a setting.
 package gitguard

@@ -28,8 +28,8 @@ const (
 	typeSymlink = "symlink"
 )
 
-// permBits are the mode bits that an archive preserves. It drops set-user-id, set-
-// group-id, sticky and write permission for everybody.
+// permBits are the mode bits that an archive preserves. It drops set-user-id,
+// set-group-id, sticky and write permission for everybody.
 const permBits fs.FileMode = 0o775
 
 // copyBuffer is the size, in bytes, of the buffer for copying the content of a file.
