@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that a notification no longer waits: the thread was killed, a
-// signal interrupted its call before it was received, or it has its answer.
+// ErrGone means that a notification no longer waits. The thread was killed, a
+// signal interrupted its call before it was received, or the call has its
+// answer.
 var ErrGone = errors.New("notification is gone")
 
 // Notification is one system call that waits for an answer.
@@ -103,7 +104,7 @@ func (l *Listener) Receive(n *Notification) error {
 	if l.closed {
 		return os.ErrClosed
 	}
-	// Waiting in epoll keeps Close able to end it: the ioctl itself restarts after
+	// Waiting in epoll allows Close to end it. The ioctl itself restarts after
 	// every signal that has a Go handler.
 	var buf [notificationSize]byte
 	if err := l.receive(&buf); err != nil {
@@ -120,8 +121,8 @@ func (l *Listener) Receive(n *Notification) error {
 	return nil
 }
 
-// Valid reports whether the thread still waits for the answer to id. What was
-// read from the thread's memory before a true answer belongs to that thread.
+// Valid reports whether the thread still waits for the answer to id. If it
+// returns true, memory that was read before belongs to that thread.
 func (l *Listener) Valid(id uint64) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -139,8 +140,8 @@ func (l *Listener) Valid(id uint64) bool {
 	}
 }
 
-// Continue lets the kernel carry out the call. The kernel reads memory behind pointers
-// again, so a decision on that memory proves nothing.
+// Continue lets the kernel execute the call. The kernel reads memory behind
+// pointers again, so a decision based on that memory is not reliable.
 func (l *Listener) Continue(id uint64) error {
 	return l.respond(response{id: id, flags: responseContinue})
 }
@@ -150,7 +151,7 @@ func (l *Listener) Deny(id uint64, errno unix.Errno) error {
 	return l.respond(response{id: id, errno: -int32(errno)})
 }
 
-// Value makes the call return v without running.
+// Value makes the call return v without executing it.
 func (l *Listener) Value(id uint64, v int64) error {
 	return l.respond(response{id: id, value: v})
 }

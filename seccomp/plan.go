@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Plan says what a filter does with each system call.
+// Plan defines the action of a filter for each system call.
 type Plan struct {
-	// Refused fail in the kernel. The supervisor does not learn of them.
+	// Refused fail in the kernel. The supervisor is not notified.
 	Refused []Refusal
 	// Reported are notified. The supervisor refuses them and can write an event: see
 	// [Plan.Table].
@@ -19,8 +19,8 @@ type Plan struct {
 	Notified []Notice
 }
 
-// Refusal is a set of calls that fail with Errno. With an empty When every call is refused,
-// otherwise those that match one of the cases.
+// Refusal is a set of calls that fail with Errno. With an empty When every call
+// is refused. Otherwise the calls that match one of the cases are refused.
 type Refusal struct {
 	Syscalls []string
 	When     []Case
@@ -32,9 +32,11 @@ type Refusal struct {
 // so a call that was checked may continue.
 type Exception struct {
 	Refusal
-	// Self are the arguments that must mean the caller's own process; 0 does.
+	// Self are the arguments that must be the caller's own process number, or
+	// 0.
 	Self []uint
-	// Values are those of argument 0 that are excepted; with them Self is empty.
+	// Values are the excepted values of argument 0. If it is set, Self is
+	// empty.
 	Values []uint64
 }
 
@@ -71,17 +73,17 @@ const (
 	Is                // the whole register equals Value
 )
 
-// PlanOptions select the notifications of a plan, and the refusals that not every policy
-// needs.
+// PlanOptions select the notifications of a plan, and the refusals that only
+// some policies need.
 type PlanOptions struct {
 	// NoExecMemfd notifies memfd_create without MFD_NOEXEC_SEAL: an executable
 	// memory file would pass every path rule about programs.
 	NoExecMemfd bool
 	NoInternet  bool // refuse sockets of every family but UNIX, for a session without a network namespace
-	// Signals says which signals are notified.
+	// Signals are the signals that are notified.
 	Signals Signals
-	// Report has the refusals notified that programs rarely cause, so that the supervisor
-	// can write events. Without it they are Refused.
+	// Report notifies the refusals that programs rarely cause, so that the
+	// supervisor can write events. Without it they are Refused.
 	Report bool
 	Opens  bool // notify opens for reading
 	Umask  bool // notify umask
@@ -101,7 +103,8 @@ type PlanOptions struct {
 // command: every process inherits it, and no command may change it.
 const TagLimit = unix.RLIMIT_RTTIME
 
-// DefaultPlan is the plan of a session: execve and execveat are always notified.
+// DefaultPlan returns the plan of a session. execve and execveat are always
+// notified.
 func DefaultPlan(o PlanOptions) (p Plan) {
 	p = Plan{Refused: kernelAnswered, Notified: []Notice{{Syscalls: []string{"execve", "execveat"}}}}
 	for _, list := range [][]Refusal{kernelRefusals, mountRefusals, processRefusals, socketRefusals, terminalRefusals, o.Signals.refused()} {
@@ -161,8 +164,8 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 	return p
 }
 
-// refuseInKernel has the kernel refuse all calls that the supervisor would, excepted ones
-// too.
+// refuseInKernel makes the kernel refuse all calls that the supervisor would
+// refuse, including excepted ones.
 func (p *Plan) refuseInKernel() {
 	p.Refused = slices.Concat(p.Refused, p.Reported)
 	for _, e := range p.Excepted {
@@ -171,8 +174,8 @@ func (p *Plan) refuseInKernel() {
 	p.Reported, p.Excepted = nil, nil
 }
 
-// limitNotices are the calls about the caller's own limits, except for TagLimit, which is
-// refused.
+// limitNotices returns the calls that set the caller's own limits, except for
+// TagLimit, which is refused.
 func limitNotices() []Notice {
 	var set, pr []Case
 	for r := range uint64(TagLimit) {
@@ -182,7 +185,8 @@ func limitNotices() []Notice {
 	return []Notice{{[]string{"setrlimit"}, set}, {[]string{"prlimit64"}, pr}}
 }
 
-// threadNotices are the calls about the scheduling of another thread or process.
+// threadNotices returns the calls that set the scheduling of another thread or
+// process.
 func threadNotices() []Notice {
 	return []Notice{
 		{schedulerCalls, []Case{{{0, Not, 0}}}},

@@ -6,11 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// always is an empty list of cases: every call is refused.
+// always is an empty list of cases, with which every call is refused.
 var always []Case
 
-// kernelAnswered are the refusals that ordinary programs cause at each start: they try the
-// call and do without. The kernel answers them without the supervisor.
+// kernelAnswered are refusals that ordinary programs cause at each start. They
+// try the call and continue without it. The kernel answers these calls without
+// the supervisor.
 var kernelAnswered = []Refusal{
 	{[]string{"io_uring_setup", "io_uring_enter", "io_uring_register"}, always, unix.EPERM,
 		"its operations open and connect without a system call a filter could see"},
@@ -25,7 +26,8 @@ var clockRefusals = []Refusal{
 	{[]string{"clock_adjtime", "adjtimex"}, always, unix.EPERM, "clock of the machine"},
 }
 
-// kernelRefusals close parts of the kernel that no ordinary program needs.
+// kernelRefusals refuse interfaces of the kernel that no ordinary program
+// needs.
 var kernelRefusals = []Refusal{
 	{[]string{"bpf"}, always, unix.EPERM, "loads programs into the kernel"},
 	{[]string{"perf_event_open"}, always, unix.EPERM, "measures other processes and the kernel"},
@@ -43,7 +45,8 @@ var kernelRefusals = []Refusal{
 	{[]string{"fanotify_init", "fanotify_mark"}, always, unix.EPERM, "watches and holds opens of other processes"},
 	{[]string{"modify_ldt", "iopl", "ioperm", "vm86", "vm86old"}, always, unix.EPERM, "x86 segments and ports, rich in kernel faults"},
 	{[]string{"memfd_secret"}, always, unix.EPERM, "memory that the supervisor cannot read when it verifies an exec"},
-	// Without a filter it is the question of libseccomp, which the kernel answers with EFAULT.
+	// libseccomp calls it without a filter to detect support. The kernel
+	// answers that with EFAULT.
 	{[]string{"seccomp"}, []Case{{{0, Is32, unix.SECCOMP_SET_MODE_FILTER}, {1, HasBits, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER}, {2, Not, 0}}},
 		unix.EPERM, "a filter with its own listener would answer CONTINUE in the supervisor's place"},
 }
@@ -111,16 +114,16 @@ var processRefusals = []Refusal{
 	{[]string{"ioprio_set"}, []Case{{{0, Is32, ioprioWhoUser}}}, unix.EPERM, "the session init has the same user"},
 }
 
-// Who [ioprio_set(2)] is about.
+// Values of the first argument of ioprio_set(2).
 const (
 	ioprioWhoProcess = 1
 	ioprioWhoGroup   = 2
 	ioprioWhoUser    = 3
 )
 
-// initThreads are numbers that no command of a pid namespace has. The session init is 1,
-// also as a group. Its forking thread is 2, or 3 after an opener. A command inherits the
-// attributes of the thread that forks it.
+// initThreads are thread numbers that no command in a pid namespace has. The
+// session init is 1, also as a group. Its forking thread is 2, or 3 after an
+// opener. A command inherits the attributes of the thread that forks it.
 var initThreads = []uint64{1, 2, 3}
 
 // schedulerCalls are calls whose first argument is the number of a thread.
@@ -143,7 +146,7 @@ var initRefusals = []Refusal{
 // reuse a number below 300.
 const FirstProcesses = 3
 
-// first is one case for each number of the session's own processes.
+// first returns one case for each number of the session's own processes.
 func first(arg uint, and ...Condition) []Case {
 	var cases []Case
 	for n := range uint64(FirstProcesses) {
@@ -158,7 +161,8 @@ const (
 	protoSMC  = 256               // falls back to TCP beneath
 )
 
-// socketRefusals leave UNIX, INET, INET6 and route netlink.
+// socketRefusals refuse all socket families except UNIX, INET, INET6 and route
+// netlink.
 var socketRefusals = []Refusal{
 	{[]string{"socket", "socketpair"}, families(), unix.EPERM, "families that reach the machine, other machines or old kernel code"},
 	{[]string{"socket"}, netlinkProtocols(), unix.EPERM, "netlink other than route configures or watches the machine"},
@@ -175,12 +179,12 @@ const (
 	ioctlReq  = 1
 )
 
-// terminalRefusals type for somebody else.
+// terminalRefusals refuse requests that insert input into a terminal.
 var terminalRefusals = []Refusal{
 	{[]string{"ioctl"}, equal(ioctlReq, unix.TIOCSTI, tioclinux), unix.EPERM, "types into a terminal that others read"},
 }
 
-// bits is one case for each flag of a register.
+// bits returns one case for each flag of a register.
 func bits(arg uint, flags ...uint64) []Case {
 	var cases []Case
 	for _, f := range flags {
@@ -189,7 +193,7 @@ func bits(arg uint, flags ...uint64) []Case {
 	return cases
 }
 
-// equal is one case for each value of an int argument.
+// equal returns one case for each value of an int argument.
 func equal(arg uint, values ...uint64) []Case {
 	var cases []Case
 	for _, v := range values {
@@ -198,7 +202,7 @@ func equal(arg uint, values ...uint64) []Case {
 	return cases
 }
 
-// families are the socket families that are refused.
+// families returns the socket families that are refused.
 func families() []Case {
 	var cases []Case
 	for f := range uint64(unix.AF_NETLINK) {
@@ -209,8 +213,8 @@ func families() []Case {
 	return append(cases, Case{{0, Above, unix.AF_NETLINK}})
 }
 
-// datagramSockets are the sockets of the Internet that are no streams. See
-// socket(2): the type shares its argument with two flags.
+// datagramSockets returns the cases of Internet sockets that are not stream
+// sockets. See socket(2): the type shares its argument with two flags.
 func datagramSockets() []Case {
 	var cases []Case
 	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
@@ -223,7 +227,7 @@ func datagramSockets() []Case {
 	return cases
 }
 
-// netlinkProtocols are the netlink protocols that are refused: all but
+// netlinkProtocols returns the netlink protocols that are refused: all except
 // NETLINK_ROUTE, which is 0.
 func netlinkProtocols() []Case {
 	return []Case{{{0, Is32, unix.AF_NETLINK}, {2, Not, unix.NETLINK_ROUTE}}}

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SelfPlan is the plan of the supervisor itself while its session runs: it mounts, enters
-// and executes nothing more. With programs it may still execute those of the operator.
+// SelfPlan returns the plan of the supervisor while its session runs. It no
+// longer mounts, enters namespaces or executes programs. With programs it may
+// still execute those of the operator.
 func SelfPlan(programs bool) Plan {
 	var p Plan
 	p.Refused = slices.Concat(kernelRefusals, clockRefusals)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serverRefusals are calls that a server process never makes: it has its descriptors when
-// it starts, and then only answers.
+// serverRefusals are calls that a server process never makes. It has its
+// descriptors when it starts, and then only answers requests.
 var serverRefusals = []Refusal{
 	{[]string{"execve", "execveat"}, always, unix.EPERM, "it runs one program, which it is"},
 	{[]string{"fork", "vfork"}, always, unix.EPERM, "it never forks"},
@@ -49,7 +49,7 @@ func ServerPlan() Plan {
 	return p
 }
 
-// overlaps reports refusals whose calls serverRefusals refuse completely.
+// overlaps reports whether serverRefusals refuse the calls of r completely.
 func overlaps(r Refusal) bool {
 	for _, own := range serverRefusals {
 		for _, a := range own.Syscalls {

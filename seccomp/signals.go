@@ -12,7 +12,7 @@ const MaxSignal = 64
 // SignalSet is a set of signals by number. 0 checks whether a process exists.
 type SignalSet [MaxSignal + 1]bool
 
-// EverySignal is the set of all of them.
+// EverySignal returns the set of all signals.
 func EverySignal() (s SignalSet) {
 	for n := range s {
 		s[n] = true
@@ -44,14 +44,16 @@ func (s SignalSet) Missing(need SignalSet) (number int, found bool) {
 	return number, number >= 0
 }
 
-// Signals says which signals the supervisor decides. The kernel delivers the others.
+// Signals defines which signals the supervisor decides. The kernel delivers the
+// others.
 type Signals struct {
 	// Evaluated are notified for every target.
 	Evaluated SignalSet
 	// First are notified if the target is one of [FirstProcesses].
 	First SignalSet
-	// Inside says that a pid namespace and Landlock's scopes keep signals in the session.
-	// Without it, calls that make the kernel send signals later are refused.
+	// Inside is set if a pid namespace and Landlock's scopes confine signals to
+	// the session. Otherwise calls that make the kernel send signals later are
+	// refused.
 	Inside bool
 }
 
@@ -62,7 +64,8 @@ var senders = []struct {
 	signal uint
 }{{"kill", 1}, {"tkill", 1}, {"tgkill", 2}, {"rt_sigqueueinfo", 1}, {"rt_tgsigqueueinfo", 2}}
 
-// mostCases bounds the signals that a filter distinguishes. With more it notifies all.
+// mostCases is the maximum number of signals that a filter distinguishes. With
+// more, it notifies all signals.
 const mostCases = 32
 
 // cases returns the cases for the signals of a set, each combined with the cases in and.
@@ -116,7 +119,7 @@ func (s Signals) notices() []Notice {
 	return out
 }
 
-// Requests that choose who gets the signals of a descriptor, and which. See
+// Requests that set the receiver and the number of a descriptor's signals. See
 // fcntl(2), socket(7).
 const (
 	fiosetown  = 0x8901
@@ -127,7 +130,7 @@ const (
 	fcntlValue = 2
 )
 
-// ownerSignals are what a descriptor sends when F_SETSIG chose nothing else.
+// ownerSignals are the signals of a descriptor without F_SETSIG.
 var ownerSignals = []int{int(unix.SIGIO), int(unix.SIGURG)}
 
 const (
@@ -135,7 +138,7 @@ const (
 	sendsToOne = "has the kernel send signals to a process that is named in memory"
 )
 
-// refused returns the calls whose signals nothing confines or evaluates.
+// refused returns the calls whose signals are neither confined nor evaluated.
 func (s Signals) refused() []Refusal {
 	var out []Refusal
 	refuse := func(name string, errno unix.Errno, reason string, when ...Case) {
@@ -162,8 +165,8 @@ func (s Signals) refused() []Refusal {
 	return out
 }
 
-// excepted returns refusals of calls about limits of other processes: the kernel sends a
-// signal to a process that exceeds one.
+// excepted returns refusals of calls that set limits of other processes. The
+// kernel sends a signal to a process that exceeds one.
 func (s Signals) excepted() []Exception {
 	const reason = "limits of another process: the kernel signals one that passes them"
 	set := Case{{0, Not, 0}, {2, Not, 0}}

@@ -7,7 +7,7 @@ import (
 	scmp "github.com/seccomp/libseccomp-golang"
 )
 
-// matches reports whether the case is about a call with these arguments.
+// matches reports whether the case matches a call with these arguments.
 func (c Case) matches(args [6]uint64) bool {
 	return !slices.ContainsFunc(c, func(one Condition) bool { return !one.matches(args[one.Arg]) })
 }
@@ -30,12 +30,13 @@ func (c Condition) matches(v uint64) bool {
 	return true // unknown: the refusal is about it
 }
 
-// matches reports whether the refusal is about a call with these arguments.
+// matches reports whether the refusal applies to a call with these arguments.
 func (r *Refusal) matches(args [6]uint64) bool {
 	return len(r.When) == 0 || slices.ContainsFunc(r.When, func(c Case) bool { return c.matches(args) })
 }
 
-// Table has the refusals that the supervisor answers, by call number on this machine.
+// Table has the refusals that the supervisor answers, by call number on this
+// machine.
 type Table map[int][]RefusedCall
 
 // RefusedCall is a refusal of one call.
@@ -74,7 +75,8 @@ func (p Plan) Table() (Table, error) {
 	return t, nil
 }
 
-// Of returns the refusal that matches a call, or nil. One without exceptions comes first.
+// Of returns the refusal that applies to a call, or nil. A refusal without
+// exceptions comes first.
 func (t Table) Of(number int, args [6]uint64) *RefusedCall {
 	list := t[number]
 	for i := range list {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTooLarge says that a file is too large to be copied.
+// ErrTooLarge means that a file is too large to copy.
 var ErrTooLarge = errors.New("the file is too large")
 
 // Copy returns a handle for the content that the file has now. Nobody can change that any

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process identifies one process, even when its number is used again.
+// Process identifies one process uniquely, even if its number is reused.
 type Process struct {
 	PID   int    // thread group id, in the pid namespace of this process
 	Start uint64 // clock ticks since boot
@@ -56,8 +56,9 @@ func Identify(pid int) (Identity, error) {
 	return Identity{Process{pid, s.start}, s.parent}, nil
 }
 
-// Mark is the hard limit seccomp.TagLimit, which every process of a command inherits and
-// none can change. ok is false for a process without one. See proc_pid_limits(5).
+// Mark returns the hard limit seccomp.TagLimit. Every process of a command
+// inherits it, and none can change it. ok is false for a process without one.
+// See proc_pid_limits(5).
 func (t *Target) Mark() (mark uint64, ok bool, err error) {
 	text, err := readProc(t.proc, "limits")
 	if err != nil {
@@ -158,7 +159,7 @@ func (s *stat) set(field int, value uint64, number bool) bool {
 	return number && value <= math.MaxInt32
 }
 
-// readProc reads a small file of procfs at once.
+// readProc reads a small file of procfs with one call.
 func readProc(dir int, name string) ([]byte, error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -181,11 +182,12 @@ func statusField(text []byte, name string) string {
 	return string(bytes.TrimSpace(value))
 }
 
-// Exe is the path of the program that the process runs, and Cwd its working directory.
-// Both are inside its root, and empty if they have no path there.
+// Exe returns the path of the program that the process runs, inside its root.
+// It is empty if the program has no path there.
 func (t *Target) Exe() string { return t.linkInside("exe") }
 
-// Cwd is described with [Target.Exe]. After [Target.Enter] it is the directory entered.
+// Cwd returns the working directory of the process, like [Target.Exe]. After
+// [Target.Enter] it is the entered directory.
 func (t *Target) Cwd() string {
 	if t.cwd != nil {
 		return t.cwd.Path
@@ -209,7 +211,7 @@ func (t *Target) linkInside(name string) string {
 	return inside
 }
 
-// rootName is the thread's root directory as procfs names it.
+// rootName returns the thread's root directory as procfs names it.
 func (t *Target) rootName() (string, error) {
 	if t.rootAt == "" {
 		at, err := readlinkat(t.proc, "root")

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is a process as a thread sees it: by its number in the procfs of the
-// thread's own root. The numbers are those of that procfs.
+// Peer is a process as a thread sees it in the procfs of the thread's own root.
+// Its numbers are those of that procfs.
 type Peer struct {
 	PID    int
 	Parent int
@@ -21,11 +21,12 @@ type Peer struct {
 	Name   string // base name of the program; empty: not readable
 }
 
-// maxPeers is the most processes that are listed.
+// maxPeers is the maximum number of processes in a list.
 const maxPeers = 1 << 15
 
-// Self is the process of the thread. It fails if the procfs in the thread's root is not
-// that of its own pid namespace: there numbers would mean other processes.
+// Self returns the process of the thread. It fails if the procfs in the
+// thread's root belongs to another pid namespace, because its numbers would
+// mean other processes.
 func (t *Target) Self() (Peer, error) {
 	text, err := readProc(t.proc, "status")
 	if err != nil {
@@ -88,8 +89,8 @@ func (t *Target) Nested() (bool, error) {
 	return len(strings.Fields(statusField(text, "NSpid"))) > 1, nil
 }
 
-// Peer looks up the process that number, a process or thread id, belongs to.
-// The error is ESRCH when there is none.
+// Peer returns the process with a process or thread number. The error is ESRCH
+// if there is none.
 func (t *Target) Peer(number int) (Peer, error) {
 	dir, err := t.openPeer(number)
 	if err != nil {
@@ -204,7 +205,7 @@ func (t *Target) procDir(name string, flags uint64) (int, error) {
 	return fd, nil
 }
 
-// peerError makes ESRCH of the ways a process can be missing.
+// peerError converts all errors for a missing process to ESRCH.
 func peerError(number int, err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("process %d: %w", number, unix.ESRCH)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is one file, held open by an O_PATH descriptor, so that it stays the same
-// file whatever happens to its names.
+// Handle is one file. Its O_PATH descriptor refers to the same file even if
+// names change.
 type Handle struct {
 	// Path is its path inside the root of the thread it was resolved for, links
 	// resolved. Empty: it has none, as a memfd or an unlinked file.
@@ -23,13 +23,14 @@ type Handle struct {
 // Close closes the handle.
 func (h *Handle) Close() { _ = unix.Close(h.fd) }
 
-// Same reports whether both are the same file.
+// Same reports whether the handle refers to the file with this device and inode
+// number.
 func (h *Handle) Same(dev, ino uint64) bool { return h.Stat.Dev == dev && h.Stat.Ino == ino }
 
-// ReadOnly reports whether the file's mount is read-only for the thread. Then no command of
-// its session can change the content. Times prove less: on a FUSE mount they may be cached,
-// and a write to mapped memory changes them only when it is written back. See statfs(2),
-// f_flags.
+// ReadOnly reports whether the file's mount is read-only for the thread. Then
+// no command of its session can change the content. Times are weaker evidence.
+// On a FUSE mount they may be cached, and a write to mapped memory changes them
+// only at writeback. See statfs(2), f_flags.
 func (h *Handle) ReadOnly() (bool, error) {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &s); err != nil {
@@ -118,9 +119,9 @@ func (t *Target) Resolve(l Lookup) (*Handle, error) {
 	return h, nil
 }
 
-// lookup opens the file. walked says that the kernel found it in one walk from the thread's
-// root: the file is at its path, and nothing is mounted over it. walked says that the kernel found it on one walk from
-// the thread's root: it is where its name says, and nothing is mounted over it.
+// lookup opens the file. walked is true if the kernel found it in one walk from
+// the thread's root. Then the file is at its path, and nothing is mounted over
+// it.
 func (t *Target) lookup(l Lookup) (fd int, walked bool, err error) {
 	if l.Path == "" {
 		if l.Dir < 0 {
@@ -155,8 +156,8 @@ func (t *Target) lookup(l Lookup) (fd int, walked bool, err error) {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
 		return -1, false, err
 	case errors.Is(err, unix.ENOENT) && !strings.Contains(l.Path, "/"):
-		// Most missing files are in an existing directory without procfs on the
-		// way: the result is the same for the thread.
+		// Most missing files are in an existing directory without procfs in
+		// their path. The result is the same for the thread.
 		return -1, false, err
 	}
 	fd, err = t.walk(start, l)
@@ -218,9 +219,9 @@ func (t *Target) descriptor(n int) (int, error) {
 	return fd, err
 }
 
-// name finds the path of h inside the thread's root. It refuses a file that is not below
-// the root. A file without a name has an empty path. A file that was found by a walk is at
-// its path; for others that is checked.
+// name finds the path of h inside the thread's root. It returns an error for a
+// file that is not below the root. A file without a name has an empty path. A
+// file from a walk is at its path. For other files that is checked.
 func (t *Target) name(h *Handle, walked bool) error {
 	if h.Stat.Nlink == 0 {
 		return nil
@@ -246,7 +247,8 @@ func (t *Target) name(h *Handle, walked bool) error {
 	return nil
 }
 
-// means reports whether path, which has no links, is h in the thread's root.
+// means reports whether path, which has no links, refers to h in the thread's
+// root.
 func (t *Target) means(path string, h *Handle) bool {
 	root, err := t.rootFD()
 	if err != nil {

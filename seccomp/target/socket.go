@@ -23,8 +23,8 @@ func (t *Target) Bytes(addr uint64, n int) ([]byte, error) {
 	return data, nil
 }
 
-// SocketInode is the inode number of the socket behind one of the thread's
-// descriptors. The error is EBADF or ENOTSOCK when there is none.
+// SocketInode returns the inode number of the socket of a descriptor of the
+// thread. The error is EBADF or ENOTSOCK if there is none.
 func (t *Target) SocketInode(fd int) (uint64, error) {
 	if fd < 0 {
 		return 0, unix.EBADF

@@ -71,8 +71,8 @@ func (s *Stopped) open() error {
 	return s.parse()
 }
 
-// openMemory opens the memory for reading and writing, unless it is open. If this process is
-// in a Landlock domain with a read-only /proc, only ptrace can write.
+// openMemory opens the memory for reading and writing, unless it is open. If
+// Landlock makes /proc read-only for this process, only ptrace can write.
 func (s *Stopped) openMemory() (err error) {
 	if s.mem >= 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors a caller branches on, each with the errno the kernel has for it.
+// Errors that callers distinguish. Each wraps the corresponding errno.
 var (
 	ErrFault   = fmt.Errorf("address is not readable: %w", unix.EFAULT)
 	ErrTooLong = fmt.Errorf("string is too long: %w", unix.ENAMETOOLONG)

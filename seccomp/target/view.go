@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenView opens a process for everything but its memory, which a supervisor without
-// privilege may not open when the process is undumpable. The caller closes it.
+// OpenView opens a process for everything except its memory. A supervisor
+// without privilege may not open the memory of an undumpable process. The
+// caller closes it.
 func OpenView(pid int) (*Target, error) {
 	proc, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

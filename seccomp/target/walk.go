@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is the number of symbolic links the kernel follows in one path.
+// maxLinks is the maximum number of symbolic links that the kernel follows in
+// one path.
 const maxLinks = 40
 
 // walker resolves a path one component at a time, as the kernel would for the thread. It is
@@ -165,8 +166,8 @@ const (
 	procBelow
 )
 
-// procDir looks at the file system of a directory. The root of procfs has inode
-// number 1, PROC_ROOT_INO in linux/proc_ns.h.
+// procDir reports what a directory is in procfs, if anything. The root of
+// procfs has inode number 1, PROC_ROOT_INO in linux/proc_ns.h.
 func procDir(fd int) int {
 	var fs unix.Statfs_t
 	var s unix.Stat_t
@@ -179,8 +180,8 @@ func procDir(fd int) int {
 	return procBelow
 }
 
-// self is the text of /proc/self or /proc/thread-self for the thread: its numbers in its own
-// pid namespace.
+// self returns the text of /proc/self or /proc/thread-self for the thread. It
+// has numbers of the thread's own pid namespace.
 func (w *walker) self(name string) (string, error) {
 	text, err := readProc(w.t.proc, "status")
 	if err != nil {

@@ -36,19 +36,20 @@ type Command struct {
 	OnPID func(pid int) error
 }
 
-// StartError is a command that could not be started.
+// StartError is the error of a command that could not be started.
 type StartError struct {
 	Step  string // "exec /usr/bin/x", "change directory to /y", ...
 	Errno syscall.Errno
 }
 
-// Error names the step and the errno.
+// Error returns the step and the errno.
 func (e *StartError) Error() string { return e.Step + ": " + e.Errno.Error() }
 
 // Unwrap makes errors.Is work with the errno.
 func (e *StartError) Unwrap() error { return e.Errno }
 
-// ExitCode is what a shell reports: 127 when the program is not there, else 126.
+// ExitCode returns the exit status that a shell would report: 127 if the
+// program does not exist, else 126.
 func (e *StartError) ExitCode() int {
 	if e.Errno == unix.ENOENT || e.Errno == unix.ENOTDIR {
 		return 127
@@ -56,13 +57,14 @@ func (e *StartError) ExitCode() int {
 	return 126
 }
 
-// Status is how a command's first process ended.
+// Status is the result of a command's first process.
 type Status struct {
 	wait   syscall.WaitStatus
 	Rusage Rusage
 }
 
-// Rusage is what the process used, with the children it waited for.
+// Rusage is the resource usage of the process and of the children that it
+// waited for.
 type Rusage struct {
 	User, System time.Duration
 	MaxRSS       int64 // bytes
@@ -71,10 +73,10 @@ type Rusage struct {
 // Signaled reports whether a signal ended it.
 func (s Status) Signaled() bool { return s.wait.Signaled() }
 
-// Signal is the signal that ended it.
+// Signal returns the signal that ended it.
 func (s Status) Signal() syscall.Signal { return s.wait.Signal() }
 
-// ExitCode is its exit status, or 128 and the signal's number.
+// ExitCode returns its exit status, or 128 plus the number of the signal.
 func (s Status) ExitCode() int {
 	if s.wait.Signaled() {
 		return 128 + int(s.wait.Signal())
@@ -82,7 +84,7 @@ func (s Status) ExitCode() int {
 	return s.wait.ExitStatus()
 }
 
-// Process is a started command with everything it starts.
+// Process is a started command with all its descendants.
 type Process struct {
 	init   *Init
 	serial uint64

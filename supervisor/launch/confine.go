@@ -16,7 +16,7 @@ import (
 // Confinement restricts a server process. It takes effect before the process has threads:
 // see confine.c.
 type Confinement struct {
-	// Filter is a BPF program of package seccomp.
+	// Filter is a BPF program from seccomp.Plan.Compile.
 	Filter []byte
 	// Trees are the files and directories that the process may open, with everything
 	// below them. Their paths do not matter.

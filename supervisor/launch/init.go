@@ -57,8 +57,8 @@ type commands struct {
 	failure error // why the init ended, when it said so
 }
 
-// Proof is one operation that the init tried after it had restricted itself. The kernel
-// refused it with Errno.
+// Proof is one operation that the init tried after it had restricted itself.
+// The kernel refused it with Errno.
 type Proof struct {
 	What  string
 	Errno syscall.Errno
@@ -195,7 +195,7 @@ func (i *Init) handshake(setup *os.File, onFUSE func(string, *os.File) error) er
 	}
 }
 
-// mountFUSE has somebody serve a mount, and lets the init go on.
+// mountFUSE passes a mount to onFUSE, and lets the init continue.
 func (i *Init) mountFUSE(m *message, onFUSE func(string, *os.File) error) error {
 	fds, err := m.descriptors(1)
 	if err != nil {
@@ -240,7 +240,8 @@ func (r *setupResult) add(m *message) error {
 	}
 }
 
-// addProofs checks what the init tried: each must have been refused.
+// addProofs checks the operations that the init tried. Each must have been
+// refused.
 func (r *setupResult) addProofs(b []byte) error {
 	for len(b) > 0 {
 		if len(b) < 5 || len(b) < 5+int(b[4]) {
@@ -256,12 +257,12 @@ func (r *setupResult) addProofs(b []byte) error {
 	return nil
 }
 
-// refusal reports whether an errno says that something is forbidden.
+// refusal reports whether an errno means that an operation is forbidden.
 func refusal(e syscall.Errno) bool {
 	return e == unix.EPERM || e == unix.EACCES || e == unix.EROFS
 }
 
-// check reports an init that is ready too early.
+// check returns an error if the init reported too early that it is ready.
 func (r *setupResult) check() error {
 	if r.listener == nil || len(r.refused) == 0 {
 		return fmt.Errorf("session init is ready without a listener or without proof")
@@ -277,7 +278,7 @@ func (i *Init) abandon() {
 	i.setup.close()
 }
 
-// close closes what nobody asked for.
+// close closes the descriptors that no caller requested.
 func (r *setupResult) close() {
 	if r.listener != nil {
 		r.listener.Close()
@@ -290,7 +291,8 @@ func (r *setupResult) close() {
 // Listener is the listener of the session's filter. The caller closes it.
 func (i *Init) Listener() *os.File { return i.setup.listener }
 
-// Socket is the socket with a tag of [Network.Sockets], or nil. The caller closes it.
+// Socket returns the socket with a tag of [Network.Sockets], or nil. The caller
+// closes it.
 func (i *Init) Socket(tag string) *os.File { return i.setup.sockets[tag] }
 
 // Missing is the error of the optional part of the setup with this tag, or nil.
@@ -402,7 +404,7 @@ func (i *Init) OpenPTY(ctx context.Context) (master, slave *os.File, err error) 
 	}
 }
 
-// dropPTY closes a terminal that nobody waits for.
+// dropPTY closes a terminal for which no caller waits.
 func (i *Init) dropPTY() {
 	select {
 	case m := <-i.terminals.answers:
@@ -441,7 +443,7 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 	return c, <-started
 }
 
-// kill sends SIGKILL; a child that has ended is no error.
+// kill sends SIGKILL. It ignores a child that has ended.
 func (c *child) kill() { _ = c.proc.Kill() }
 
 // exitText describes how a child ended.

@@ -9,8 +9,8 @@ import (
 	"agentsh/supervisor/probe/trial"
 )
 
-// Landlock is the most that the kernel grants, whatever the other layers allow. See
-// landlock(7).
+// Landlock defines the rights that a session can have at most, whatever the
+// other layers allow. See landlock(7).
 type Landlock struct {
 	// Handled are the file rights that only Rules grant; 0 restricts no files.
 	Handled uint64
@@ -21,8 +21,7 @@ type Landlock struct {
 	Scope bool
 }
 
-// check reports what this kernel cannot enforce. A caller that does not need it must not
-// set it.
+// check returns an error for settings that this kernel cannot enforce.
 func (l *Landlock) check(abi int) error {
 	switch {
 	case l == nil:
@@ -39,8 +38,8 @@ func (l *Landlock) check(abi int) error {
 	return nil
 }
 
-// LandlockRule grants rights on a path inside and all below it. A path that is
-// not there grants nothing.
+// LandlockRule grants rights on a path inside and everything below it. A rule
+// for a missing path grants nothing.
 type LandlockRule struct {
 	Path   string
 	Access uint64
@@ -66,10 +65,10 @@ const landlockScopes = 3
 // switched off. Scopes need 6.
 func LandlockABI() int { return trial.LandlockABI() }
 
-// LandlockRights are the file rights that this kernel knows.
+// LandlockRights returns the file rights that this kernel supports.
 func LandlockRights() uint64 { return supported(LandlockABI()) }
 
-// supported are the file rights an ABI knows.
+// supported returns the file rights that an ABI version supports.
 func supported(abi int) uint64 {
 	if abi == 0 {
 		return 0

@@ -19,7 +19,7 @@ const openerTag = "opener"
 // with opener.c.
 const maxOpenPath = 4096
 
-// openTimeout is the most time that one open may take.
+// openTimeout is the maximum time of one open.
 const openTimeout = 5 * time.Second
 
 // openerGone is the error of a session whose opener has ended. It wraps no errno, because

@@ -2,10 +2,11 @@ package launch
 
 import "golang.org/x/sys/unix"
 
-// StartScratch is StartServer in the namespaces of a session that are in only
-// (CLONE_NEWNS and others), and in the user namespace of u if it has one. There the
-// server has the capabilities that an init has. Nothing of the machine is restricted or
-// hidden. It is for trying what a session needs.
+// StartScratch is like [StartServer], but the server runs in the namespaces of
+// a session that are in only (CLONE_NEWNS and others). If u has a user
+// namespace, the server is in it. There it has the capabilities of an init.
+// Nothing of the machine is restricted or hidden. It is for trials of the
+// mechanisms that a session needs.
 func StartScratch(name string, extra []Donation, u User, only uintptr) (*Server, error) {
 	c := Config{User: u}
 	a := c.attributes()

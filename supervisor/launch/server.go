@@ -15,7 +15,7 @@ import (
 	"agentsh/internal/selfexec"
 )
 
-// Donation is a descriptor for a server, known there by its name.
+// Donation is a descriptor for a server. The server finds it by its name.
 type Donation struct {
 	Name string
 	File *os.File
@@ -42,7 +42,7 @@ func StartServer(name string, extra []Donation) (*Server, error) {
 	return startServer(name, extra, nil, serverAttributes())
 }
 
-// StartConfined is StartServer for a process with a [Confinement].
+// StartConfined is like [StartServer] for a process with a [Confinement].
 func StartConfined(name string, extra []Donation, c Confinement) (*Server, error) {
 	spec, ruleset, err := c.files()
 	if err != nil {

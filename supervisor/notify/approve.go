@@ -25,7 +25,7 @@ type approval struct {
 	content []content
 }
 
-// content is the content of a file. If it is fixed, nobody can change it.
+// content is the content of a file. If fixed is set, no command can change it.
 type content struct {
 	fixed  bool
 	digest [sha256.Size]byte
@@ -163,7 +163,7 @@ func (a *attempt) question(covered []content) wire.Question {
 	return withRule(q, a.decision, a.diagnostic)
 }
 
-// withRule adds the rule that asks to a question.
+// withRule adds the rule that requires approval to a question.
 func withRule(q wire.Question, d policy.Decision, why policy.Diagnostic) wire.Question {
 	q.Rule, q.Message = why.At(), why.Message
 	if d.Rule != nil {
@@ -172,7 +172,7 @@ func withRule(q wire.Question, d policy.Decision, why policy.Diagnostic) wire.Qu
 	return q
 }
 
-// denialMessage says why something that needs approval was denied.
+// denialMessage returns why a request that needs approval was denied.
 func denialMessage(d policy.Diagnostic, answer wire.Answer) string {
 	why := "approval is needed: " + answer.Reason
 	if answer.By != "" {

@@ -34,10 +34,11 @@ type call struct {
 // by its number belong to it.
 func (c *call) valid() bool { return c.engine.valid(c.ID) }
 
-// errGone says that the calling thread has ended: nobody waits for an answer.
+// errGone means that the calling thread has ended and no longer needs an
+// answer.
 var errGone = errors.New("the calling thread is gone")
 
-// claim reports whether its caller is the one to answer.
+// claim reports whether its caller must answer. It returns true once.
 func (c *call) claim() bool { return c.answered.CompareAndSwap(false, true) }
 
 // reply answers the call unless it is answered. It reports whether it did.
@@ -57,8 +58,8 @@ func (c *call) reply(a answer) bool {
 	return true
 }
 
-// send has the engine answer. Without an answer the thread stays stopped, which is
-// a denial.
+// send passes the answer to the engine. Without an answer the thread stays
+// stopped, which is a denial.
 func (c *call) send(a answer) error {
 	err := c.engine.answer(c.ID, a)
 	if err != nil && !errors.Is(err, seccomp.ErrGone) && !errors.Is(err, os.ErrClosed) {

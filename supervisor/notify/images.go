@@ -13,7 +13,7 @@ import (
 	"agentsh/seccomp/target"
 )
 
-// image is one program that a process of a command runs, or is about to.
+// image is one program that a process of a command runs or is about to run.
 type image struct {
 	command   *command
 	path      string   // inside the sandbox; empty: before the command's first exec
@@ -29,8 +29,9 @@ type command struct {
 	programs []string // every program it ran, each once
 }
 
-// images has the program of each process of the session. A process that is not in the
-// table runs the program of its nearest ancestor in it. It is safe for concurrent use.
+// images stores the program of each process of the session. A process that is
+// not in the table runs the program of its nearest ancestor in it. It is safe
+// for concurrent use.
 type images struct {
 	mu    sync.Mutex
 	table map[target.Process]*image

@@ -45,8 +45,9 @@ func newRelativeNames(a *attempt) relativeNames {
 	return r
 }
 
-// file returns the file of a relative name, or nil. When the file was opened as often as
-// its interpreter opens a script, the name may mean another one.
+// file returns the file of a relative name, or nil. When the interpreter has
+// opened the file as often as it opens a script, the name may refer to another
+// file.
 func (r *relativeNames) file(name string, left int) *named {
 	n := r.files[path.Clean(name)]
 	if left == anyNumberOfOpens && r.given[n] {

@@ -46,8 +46,9 @@ func (h *execs) leaveToFollower(c *call, a *attempt) (answer, error) {
 	return proceed, nil
 }
 
-// trust lets the exec go ahead by what was read before it, which other threads may
-// have changed since. The next look at the process shows whether it succeeded.
+// trust lets the exec continue without verification. The decision uses what was
+// read before, which other threads may have changed since. The next observation
+// of the process shows whether the exec succeeded.
 func (h *execs) trust(a *attempt) (answer, error) {
 	img, err := a.image()
 	if err != nil {
@@ -95,7 +96,7 @@ func (h *execs) reportKilled(a *attempt, err error) {
 	h.record.report(e)
 }
 
-// errSwitched says that the program is not the one that was evaluated.
+// errSwitched means that the program is not the one that was evaluated.
 var errSwitched = errors.New("the exec was switched while it was evaluated")
 
 // accept compares the program at its exec stop with the one that was evaluated. If the

@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call is late when its worker is stuck: blocked in one and the same wait in the kernel
-// at every check of a whole deadline. A worker that waits for a processor, or whose wait
-// goes on in steps, is slow because the machine is, and its call is not denied. Checks are
-// counted instead of time, because time goes on while a machine is suspended.
+// A call is late if its worker is stuck. A worker is stuck if it is blocked in
+// the same wait in the kernel at every check of a whole deadline. A worker that
+// waits for a processor, or whose waits change, is only slow, and its call is
+// not denied. Checks are counted instead of time, because time continues while
+// a machine is suspended.
 const (
 	checksPerDeadline = 4
 	// maxDeadlines bounds a call whose worker is never stuck, in deadlines.

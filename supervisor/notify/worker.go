@@ -172,10 +172,11 @@ func blockSignals() {
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil) // fails for a bad argument only
 }
 
-// become gives the calling thread, and no other, the user for the checks of ptrace(2):
-// real ids for tracing, file system ids for /proc/PID. The thread keeps its effective ids
-// and permitted capabilities, so that nobody but the supervisor may trace it. The thread
-// must end with its work. Nil changes nothing.
+// become sets the user of the calling thread, and of no other, for the checks
+// of ptrace(2). It sets the real ids for tracing, and the file system ids for
+// /proc/PID. The thread keeps its effective ids and permitted capabilities, so
+// that only the supervisor may trace it. The thread must end with its work. Nil
+// changes nothing.
 func (c *Credentials) become() error {
 	if c == nil {
 		return nil
