@@ -22,11 +22,11 @@ func (s *server) unfreeze(r *unfreeze) (forget func(), err error) {
 	if !s.frozen {
 		return nil, errors.New("the files are not frozen")
 	}
-	list := append(s.written, r.Changes...)
+	s.written = append(s.written, r.Changes...)
 	if r.More {
-		s.written = list
 		return nil, nil
 	}
+	list := s.written
 	s.frozen, s.written = false, nil
 	var written *mount
 	for _, m := range s.mounts {
