@@ -13,6 +13,7 @@ import (
 
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/egress"
 	"agentsh/supervisor/probe"
 	"agentsh/supervisor/view"
 )
@@ -119,7 +120,35 @@ func (p limitedMachine) test(t *testing.T) {
 	if _, err := os.Stat("/proc/" + strings.TrimSpace(left)); p.mechanism == probe.Namespaces && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("process %s outlives its session: %v", left, err)
 	}
+	if p.mechanism == probe.Namespaces {
+		checkAuthorities(t, cfg.Degraded)
+	}
 	t.Log("held without " + p.mechanism)
+}
+
+// checkAuthorities opens a session that inspects TLS: commands must find its
+// authorities where the variables say.
+func checkAuthorities(t *testing.T, degraded []probe.Setting) {
+	cfg, _ := testConfig(t, wholePolicy+strings.TrimSuffix(netRules, "env_policy:"))
+	if err := os.Chown(cfg.Cwd, view.DedicatedID, view.DedicatedID); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Degraded = degraded
+	cfg.Network.Egress.Credentials = []egress.Credential{
+		{Name: "api.TOKEN", Placeholder: "placeholder-of-the-token", Value: "the-real-value",
+			Endpoints: []string{"allowed.test"}, Header: "Authorization"},
+	}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{Session: s, workspace: cfg.Cwd}
+	if exit, out := b.run(t, "bash", "-c", `grep -c BEGIN.CERT "$SSL_CERT_FILE"`); exit.Code != 0 || out == "0\n" {
+		t.Errorf("authorities of the session: %+v %s", exit, out)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // refused checks what is said without the fallback.

@@ -95,7 +95,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.network.Listen(s.init); err != nil {
 		return err
 	}
-	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(layout.CABundle))
+	s.env = newEnvironments(s.cfg, s.ID(), s.confined, s.network.Variables(s.confined.Installed(layout.CABundle)))
 	if err := s.startLoop(); err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (c *landlockOnly) Prepare(p *policy.Policy, plan *Plan) error {
 	if err := plan.reaches(c.User); err != nil {
 		return err
 	}
-	return errors.Join(c.checkOwnFiles(plan), sessionFiles{c.Options, plan, Files{}}.writeStartup())
+	return c.checkOwnFiles(plan)
 }
 
 // check rejects plans that need a mount, and kernels whose Landlock version is
@@ -139,9 +139,12 @@ func (c *landlockOnly) checkOwnFiles(plan *Plan) error {
 	return nil
 }
 
-func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, _ Files) (launch.Config, error) {
+func (c *landlockOnly) Launch(p *policy.Policy, plan *Plan, files Files) (launch.Config, error) {
 	if c.Program {
 		return launch.Config{}, fmt.Errorf("%s cannot be shown: the session has no mounts of its own", layout.Program)
+	}
+	if err := (sessionFiles{c.Options, plan, files}).writeStartup(); err != nil {
+		return launch.Config{}, err
 	}
 	return launch.Config{
 		User: c.User.launch(), Hostname: hostName, NoNamespaces: true, Network: launch.Network{Shared: c.Network},
@@ -177,12 +180,15 @@ func (c *landlockOnly) Evaluate(p *policy.Policy) func(policy.Request) (policy.D
 	}
 }
 
+// Installed returns a path in the state directory, because nothing is mounted.
+func (c *landlockOnly) Installed(name string) string { return filepath.Join(c.State, name) }
+
 // Inject replaces the path of the startup script: it lies in the state directory.
 func (c *landlockOnly) Inject(vars map[string]string) map[string]string {
 	out := maps.Clone(vars)
 	for key, value := range out {
 		if value == layout.StartupScript {
-			out[key] = filepath.Join(c.State, layout.StartupScript)
+			out[key] = c.Installed(value)
 		}
 	}
 	return out

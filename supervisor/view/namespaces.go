@@ -77,6 +77,8 @@ func (n *namespaces) Evaluate(p *policy.Policy) func(policy.Request) (policy.Dec
 	return p.Evaluate
 }
 
+func (n *namespaces) Installed(name string) string { return name }
+
 func (n *namespaces) Inject(vars map[string]string) map[string]string { return vars }
 
 func (n *namespaces) Root(init int) string { return fmt.Sprintf("/proc/%d/root", init) }

@@ -45,6 +45,9 @@ type Confinement interface {
 	// Evaluate returns the policy's decisions, completed for requests that only
 	// this confinement makes.
 	Evaluate(p *policy.Policy) func(policy.Request) (policy.Decision, policy.Diagnostic)
+	// Installed returns the path at which commands see a file of [layout.Library]
+	// that the session writes.
+	Installed(name string) string
 	// Inject returns injected variables with paths as commands see them.
 	Inject(vars map[string]string) map[string]string
 
