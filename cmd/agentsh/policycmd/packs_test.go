@@ -193,7 +193,7 @@ func TestPacksStartAndRunTypicalCommands(t *testing.T) {
 				if !slices.Contains(strings.Fields(tt.packs), name) {
 					continue
 				}
-				o, err := s.run(t.Context(), "bash", "-c", tt.script)
+				o, err := s.run(t.Context(), "bash", "-c", "exec 2>&1\n"+tt.script) // one pipe: messages and words stay apart
 				if err != nil {
 					t.Fatal(err)
 				}
