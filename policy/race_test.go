@@ -1,6 +1,6 @@
 //go:build race
 
-package policy
+package policy_test
 
 // raceDetector drops what is put into pools now and then, so allocations are
 // not counted under it.
