@@ -20,10 +20,6 @@ const (
 	maxColumns = 140 // of one line of Go, a tab is one
 )
 
-// stillLarge are the types and packages that wait to be divided. Take a line out
-// when its owner is done; none may be added.
-var stillLarge = map[string]bool{}
-
 // sourceType is a type of the product and where it stands.
 type sourceType struct {
 	pkg, name, file string
@@ -32,10 +28,7 @@ type sourceType struct {
 }
 
 func TestNoTypeIsTooLarge(t *testing.T) {
-	for key, typ := range sourceTypes(t) {
-		if stillLarge[key] {
-			continue
-		}
+	for _, typ := range sourceTypes(t) {
 		if typ.methods > maxMethods {
 			t.Errorf("%s: %s has %d methods, at most %d: pass values to functions, or make a type of a part", typ.file, typ.name, typ.methods, maxMethods)
 		}
@@ -124,7 +117,7 @@ func TestNoPackageHasTooManyFiles(t *testing.T) {
 		files[path.Dir(file)]++
 	}
 	for pkg, n := range files {
-		if n > maxFiles && !stillLarge[pkg] {
+		if n > maxFiles {
 			t.Errorf("%s has %d files, at most %d", pkg, n, maxFiles)
 		}
 	}
@@ -138,7 +131,7 @@ func TestLinesAreShort(t *testing.T) {
 		if d.IsDir() && name != "." && skipDir(name, d.Name()) {
 			return filepath.SkipDir
 		}
-		if strings.HasSuffix(name, ".go") && !stillLarge[name] {
+		if strings.HasSuffix(name, ".go") {
 			checkColumns(t, name)
 		}
 		return nil
