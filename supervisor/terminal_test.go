@@ -112,6 +112,7 @@ func TestACommandOnATerminal(t *testing.T) {
 		{"also in the middle of a line", "cat; echo .done", "li", "lili.done\r\n", 0},
 		{"the status is the command's own", "exit 7", "", "", 7},
 		{"the last output before the end is delivered", "seq 5000", "", "\r\n5000\r\n", 0},
+		{"output is delivered while no process has the terminal open", "exec </dev/null >/dev/null 2>&1; sleep 0.1; echo again >/dev/tty", "", "again\r\n", 0},
 		{"a denied program is denied", "/usr/bin/kill 1; echo $?", "", "126\r\n", 0},
 		{"nothing is typed for others", `python3 -c 'import fcntl,termios
 try: fcntl.ioctl(0, termios.TIOCSTI, b"x")

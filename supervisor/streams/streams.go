@@ -104,8 +104,18 @@ func (p *Streams) Start(stdin io.Reader) {
 }
 
 // Release closes the command's descriptors in this process after the command
-// has started.
+// has started. The slave end of a terminal stays open until Finish or Abandon:
+// without an open slave end, a read of the master end fails with EIO, although the
+// command may open /dev/tty again. The kernel can also return EIO before the
+// last bytes that were written: it tests for the closed slave end after it waited
+// for the bytes on their way (n_tty_read in drivers/tty/n_tty.c).
 func (p *Streams) Release() {
+	if p.terminal == nil {
+		p.closeChild()
+	}
+}
+
+func (p *Streams) closeChild() {
 	for _, f := range p.Child {
 		if f != nil {
 			f.Close()
@@ -115,6 +125,7 @@ func (p *Streams) Release() {
 
 // Abandon closes the supervisor's ends without reading the remaining output.
 func (p *Streams) Abandon() {
+	p.closeChild()
 	if p.stdin != nil {
 		p.stdin.Close()
 	}
@@ -144,6 +155,7 @@ func (p *Streams) Finish() (rest <-chan struct{}, err error) {
 		}
 	}
 	p.copying.Wait()
+	p.closeChild()
 	done := make(chan struct{})
 	var discarding sync.WaitGroup
 	for _, out := range p.outputs {
@@ -243,22 +255,13 @@ func capacity(raw syscall.RawConn) int {
 
 // discard reads the stream to its end, so that later writes do not fail.
 func (o *output) discard() {
-	_, _ = io.Copy(io.Discard, readerOnly{o.from}) // a closed or failed pipe ends it
+	_, _ = io.Copy(io.Discard, readerOnly{o.from}) // a closed or failed pipe, and EIO of a terminal, end it
 	o.from.Close()
 }
 
 // readerOnly and writerOnly hide ReadFrom and WriteTo. These would use splice
 // and ignore the read deadline.
 type readerOnly struct{ io.Reader }
-
-// Read returns io.EOF for a terminal that no process has open any more.
-func (r readerOnly) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if errors.Is(err, unix.EIO) {
-		err = io.EOF
-	}
-	return n, err
-}
 
 type writerOnly struct{ io.Writer }
 
