@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx million streams cross probes evasions race-probes agents soak
+.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx million streams commands cross probes evasions race-probes agents soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places suites suites-smoke clean
 
 all: build
@@ -35,7 +35,7 @@ check: lint race cross ## all checks for a change: about 10 minutes
 
 lint: $(LINT) $(TOOLS)/actionlint-v1.7.7 tidy deadcode ## linters, go.mod, unused code
 	GOLANGCI_LINT_CACHE=$(TOOLS)/lint-cache $(LINT) run ./...
-	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
+	shellcheck bash_startup.sh packaging/*.sh packaging/scripts/*.sh examples/*/*.sh test/evasions/*.sh test/evasions/own/*/*.sh test/suites/*.sh test/*.sh test/commands/*.sh test/install/*.sh test/agents/*.sh bench/*.sh .ci/run
 	$(TOOLS)/actionlint-v1.7.7
 
 tidy:
@@ -62,6 +62,12 @@ fsx: deps-check ## one file compared with a model, 8,000,000 operations: half an
 # 100,000 streams of all kinds through the proxy, compared byte by byte.
 streams: ## 100,000 streams through the proxy, byte by byte: 20 minutes
 	STREAMS=100000 $(GO) test -timeout 3h -v -run TestStreamsOfAllKindsPassUnchanged ./supervisor/egress
+
+# The scripts of installed packages, and of a few more that apt downloads.
+COMMANDS ?= git-annex dkms initramfs-tools openssh-server postfix
+commands: ## the part of harmless commands that hooks refuse: a minute
+	test/commands/collect.sh out/commands $(COMMANDS)
+	COMMANDS=$(CURDIR)/out/commands $(GO) test -count=1 -v -run TestCommandsOfPackagesAreNotRefused ./controller/hook
 
 # What a file server remembers of a million files.
 million: deps-check ## memory of the file server for a million files

@@ -63,12 +63,12 @@ var attacks = sync.OnceValue(func() []attack {
 		{
 			High,
 			"makes git start a program",
-			`git\s+config\b[^\n]*(?:core\.(?:hooksPath|fsmonitor|sshCommand|pager|editor)|filter\.\S+\.(?:clean|smudge)|diff\.\S*(?:textconv|external)|alias\.\S+\s+["']?!)|GIT_(?:SSH_COMMAND|EXTERNAL_DIFF|PAGER)=`,
+			`git(?:\s+-[cC]\s+\S+|\s+--\S+)*\s+config\b[^\n]*(?:core\.(?:hooksPath|fsmonitor|sshCommand|pager|editor)|filter\.\S+\.(?:clean|smudge)|diff\.\S*(?:textconv|external)|alias\.\S+\s+["']?!)|GIT_(?:SSH_COMMAND|EXTERNAL_DIFF)=|GIT_PAGER=["']?(?:\S*/)?(?:[abd-km-z\d$.!]|c[^a]|l[^e])|GIT_PAGER=["'][^"'\n]*[|;&$]`,
 		},
 		{
 			High,
 			"loads code into other programs",
-			`\bLD_(?:PRELOAD|AUDIT|LIBRARY_PATH)=|\b(?:NODE_OPTIONS|PYTHONSTARTUP|PERL5OPT|RUBYOPT|BASH_ENV)=`,
+			`\bLD_(?:PRELOAD|AUDIT)=|\bLD_LIBRARY_PATH=[^\s;]*/(?:tmp|shm)\b|\b(?:NODE_OPTIONS|PYTHONSTARTUP|PERL5OPT|RUBYOPT|BASH_ENV)=`,
 		},
 		{High, "reads secrets", `\b(?:cat|less|head|tail|cp|tar|strings|xxd|base64)\b[^\n]*` + secret},
 		{Medium, "raises privileges", `\bchmod\b[^\n]*(?:[ugo]*\+s|[0-7]?[4-7][0-7]{3})\b|\bsetcap\b`},
@@ -81,11 +81,13 @@ var attacks = sync.OnceValue(func() []attack {
 })
 
 // Command judges a shell command before it runs: its effect, its hidden parts
-// and the hosts it names. Quotes do not hide anything.
+// and the hosts it names. Quotes do not hide anything. Text that no program runs
+// has no effect.
 func (s *Scanner) Command(command string) []Finding {
-	found := s.commandText(command)
+	run := withoutData(command)
+	found := s.commandText(command, run)
 	if plain := unquoted(command); plain != command {
-		for _, f := range s.commandText(plain) {
+		for _, f := range s.commandText(plain, unquoted(run)) {
 			if !slices.ContainsFunc(found, func(x Finding) bool { return x.Rule == f.Rule && x.Message == f.Message }) {
 				f.Line, f.Column = 1, 1 // places of another text
 				found = append(found, f)
@@ -95,12 +97,14 @@ func (s *Scanner) Command(command string) []Finding {
 	return found
 }
 
-func (s *Scanner) commandText(command string) []Finding {
+// commandText judges a text, and the part of it that programs run.
+func (s *Scanner) commandText(command, run string) []Finding {
 	j := &job{scanner: s, name: "command", kind: Settings, seen: map[Finding]bool{}, line: 1, column: 1}
 	b := []byte(command)
 	sp := span{job: j, raw: b}
 	s.findPlanted(&sp)
-	sp.command(0, len(b))
+	effect := span{job: j, raw: []byte(run)}
+	effect.command(0, len(run))
 	if s.options.Unicode {
 		sp.unicode()
 	}
@@ -132,6 +136,7 @@ var fetchers = map[string]bool{
 // and operands of programs that fetch. The loopback host under its usual names
 // is not reported, because in a sandbox it is the sandbox.
 func Requests(command string) []Finding {
+	command = withoutData(command)
 	var found []Finding
 	for _, text := range []string{command, unquoted(command)} {
 		fetch := false
