@@ -28,6 +28,7 @@ var ranks = map[string]int{
 	"seccomp/target":           1,
 	"fuse/changes":             1,
 	"fuse/device":              1, // the protocol of /dev/fuse; knows no paths and no rules
+	"fuse/watch":               1, // what others change in directories; knows no mounts and no nodes
 	"fuse/tree":                1, // names and nodes; knows rules only as cached decisions
 	"fuse":                     2,
 	"internal/channel":         1,

@@ -26,9 +26,23 @@ var serverRefusals = []Refusal{
 	{[]string{"mknod"}, always, unix.EPERM, "mknodat is judged below"},
 	{[]string{"mknodat"}, []Case{{{2, HasBits, unix.S_IFCHR}}}, unix.EPERM, "it makes no devices: the bit is that of both kinds"},
 	{[]string{"memfd_create", "shmget", "shmat", "shmctl", "semget", "msgget", "mq_open"}, always, unix.EPERM, "it shares no memory"},
-	{[]string{"name_to_handle_at", "mbind", "set_mempolicy", "migrate_pages", "move_pages", "vhangup"},
+	{[]string{"fanotify_init"}, []Case{{{0, Not, watchGroup}}}, unix.EPERM, "it learns the names of changes, and opens and holds nothing"},
+	{
+		[]string{"fanotify_mark"},
+		[]Case{{{1, HasBits, unix.FAN_MARK_MOUNT}}, {{1, HasBits, unix.FAN_MARK_FILESYSTEM}}},
+		unix.EPERM,
+		"it watches single directories, not the machine",
+	},
+	{[]string{"mbind", "set_mempolicy", "migrate_pages", "move_pages", "vhangup"},
 		always, unix.EPERM, "nothing needs it"},
 }
+
+// watchGroup are the flags of the only fanotify group that a server makes: its events have
+// directories and names, and no descriptors.
+const watchGroup = unix.FAN_CLASS_NOTIF | unix.FAN_REPORT_DFID_NAME | unix.FAN_CLOEXEC | unix.FAN_NONBLOCK
+
+// ownRules are the calls about which serverRefusals replace the rules for commands.
+var ownRules = []string{"fanotify_init", "fanotify_mark"}
 
 // ServerPlan is the plan of a server process of a session, such as the file server. It has
 // no notifications. It refuses the calls that are refused to commands, and more.
@@ -49,12 +63,13 @@ func ServerPlan() Plan {
 	return p
 }
 
-// overlaps reports whether serverRefusals refuse the calls of r completely.
+// overlaps reports whether serverRefusals refuse a call of r completely, or have rules of
+// their own for it.
 func overlaps(r Refusal) bool {
 	for _, own := range serverRefusals {
 		for _, a := range own.Syscalls {
 			for _, b := range r.Syscalls {
-				if a == b && len(own.When) == 0 {
+				if a == b && (len(own.When) == 0 || slices.Contains(ownRules, b)) {
 					return true
 				}
 			}

@@ -48,6 +48,10 @@ var attempts = []struct {
 		unix.EACCES,
 		func(tree string) error { return openFile(filepath.Dir(tree)+"/beside", unix.O_RDONLY) },
 	},
+	{"hold opens of others", unix.EPERM, func(string) error { return fanotify(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, 0, "/") }},
+	{"watch its mount", unix.EPERM, func(tree string) error { return fanotify(watchGroup, unix.FAN_MARK_MOUNT, tree) }},
+	{"watch its filesystem", unix.EPERM, func(tree string) error { return fanotify(watchGroup, unix.FAN_MARK_FILESYSTEM, tree) }},
+	{"watch its tree", 0, func(tree string) error { return fanotify(watchGroup, unix.FAN_MARK_ONLYDIR, tree) }},
 	{"write in its tree", 0, func(tree string) error { return os.WriteFile(tree+"/f", []byte("x"), 0o600) }},
 	{"rename in its tree", 0, func(tree string) error { return os.Rename(tree+"/f", tree+"/d/g") }},
 	{"make a FIFO in its tree", 0, func(tree string) error { return unix.Mkfifo(tree+"/fifo", 0o600) }},
@@ -66,6 +70,18 @@ func clone(flags uintptr) error {
 		unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 	}
 	return asError(errno)
+}
+
+// watchGroup are the flags of the group of package fuse/watch.
+const watchGroup = unix.FAN_CLASS_NOTIF | unix.FAN_REPORT_DFID_NAME | unix.FAN_CLOEXEC | unix.FAN_NONBLOCK
+
+func fanotify(group uint, mark uint, dir string) error {
+	fd, err := unix.FanotifyInit(group, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.FanotifyMark(fd, unix.FAN_MARK_ADD|mark, unix.FAN_CREATE, unix.AT_FDCWD, dir)
 }
 
 func asError(errno syscall.Errno) error {

@@ -1,0 +1,301 @@
+// Package watch tells which names of directories other processes change. A [Watcher]
+// has one fanotify group. Its events name the directory and the entry, and say whether
+// this process made the change: such events are dropped. A directory that fanotify does
+// not accept is watched by inotify, whose events do not say who made the change.
+//
+// The package knows no mounts and no nodes: the caller numbers its directories.
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Op says what happened to a name, as bits.
+type Op uint16
+
+// The operations.
+const (
+	Created Op = 1 << iota
+	Deleted
+	Modified
+	Attributes
+	MovedFrom
+	MovedTo
+	OnDir // the entry is a directory
+)
+
+// Event is a change of an entry of a watched directory.
+type Event struct {
+	Dir  uint64 // number of the directory
+	Name string // empty: the directory itself
+	Op   Op
+	PID  int // process that made the change; 0: unknown, and with inotify it may be this one
+}
+
+// Mechanism says how a directory is watched.
+type Mechanism int
+
+// The mechanisms.
+const (
+	None     Mechanism = iota // changes are not seen
+	Fanotify                  // events say whether this process made the change
+	Inotify                   // events do not say who made the change
+)
+
+// String returns the name of the mechanism.
+func (m Mechanism) String() string { return [...]string{"none", "fanotify", "inotify"}[m] }
+
+// Config has the functions that a watcher calls. They must return soon and must not
+// call the watcher.
+type Config struct {
+	// Report receives events in order, from one goroutine for each mechanism.
+	Report func([]Event)
+	// Lost is called after events were lost: anything may have changed.
+	Lost func()
+	// Most is the greatest number of watched directories. 0 means [Share] of the limit
+	// of the user.
+	Most int
+}
+
+// gather is the time after which the queue is read again. Meanwhile the kernel merges
+// repeated events of one name.
+const gather = 5 * time.Millisecond
+
+// Watcher watches directories. It is safe for concurrent use.
+type Watcher struct {
+	config Config
+	most   int
+	pid    int32
+
+	mu       sync.Mutex
+	fan      queue // fanotify
+	ino      queue // inotify; it is opened when it is needed
+	ended    bool
+	byKey    map[uint64]*directory
+	byHandle map[string]*directory
+	byWatch  map[int32]*directory
+	oldest   *directory // in the order of Add
+	newest   *directory
+	stray    int // marks of forgotten directories that could not be removed
+	readers  sync.WaitGroup
+}
+
+// queue is a descriptor from which events are read. The file is nil if there is none.
+type queue struct {
+	file *os.File
+	fd   int
+}
+
+// directory is one watched directory under one number.
+type directory struct {
+	key    uint64
+	handle string     // fanotify: filesystem and handle
+	watch  int32      // inotify: its number; 0: fanotify
+	same   *directory // the same directory under another number
+	older  *directory
+	newer  *directory
+}
+
+// New makes a watcher. Without fanotify and inotify it watches nothing.
+func New(c Config) *Watcher {
+	w := &Watcher{
+		config: c, most: c.Most, pid: int32(os.Getpid()),
+		byKey: map[uint64]*directory{}, byHandle: map[string]*directory{}, byWatch: map[int32]*directory{},
+	}
+	if w.most == 0 {
+		w.most = Share()
+	}
+	if fd, err := unix.FanotifyInit(groupFlags, unix.O_RDONLY); err == nil {
+		group := os.NewFile(uintptr(fd), "fanotify")
+		w.fan = queue{group, fd}
+		w.readers.Go(func() { w.read(group, w.parseFanotify) })
+	}
+	return w
+}
+
+// Close ends the watcher. Report and Lost are not called afterwards.
+func (w *Watcher) Close() {
+	w.mu.Lock()
+	for _, q := range []queue{w.fan, w.ino} {
+		if q.file != nil {
+			q.file.Close()
+		}
+	}
+	w.fan, w.ino, w.ended = queue{}, queue{}, true
+	w.mu.Unlock()
+	w.readers.Wait()
+}
+
+// Count returns the number of watched directories.
+func (w *Watcher) Count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.byKey)
+}
+
+// ErrFull says that the greatest number of directories is watched.
+var ErrFull = errors.New("the greatest number of directories is watched")
+
+// Add watches the directory that fd is open at (O_PATH is enough), under the number
+// key. Changes are reported from the time when Add returns. An error says why the
+// directory cannot be watched.
+func (w *Watcher) Add(key uint64, fd int) (Mechanism, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return None, fmt.Errorf("statfs: %w", err)
+	}
+	if !local(fs.Type) {
+		return None, fmt.Errorf("filesystem of type %#x: others may change it unseen", fs.Type)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d := w.byKey[key]; d != nil {
+		w.drop(d)
+	}
+	if len(w.byKey)+w.stray >= w.most {
+		return None, ErrFull
+	}
+	d := &directory{key: key}
+	how, err := Fanotify, w.mark(d, fd)
+	if err != nil && !errors.Is(err, unix.ENOSPC) {
+		how, err = Inotify, w.addInotify(d, fd)
+	}
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return None, ErrFull
+	case err != nil:
+		return None, err
+	}
+	w.add(d)
+	return how, nil
+}
+
+// add registers a directory as the newest. The caller holds mu.
+func (w *Watcher) add(d *directory) {
+	w.byKey[d.key] = d
+	if d.older = w.newest; d.older != nil {
+		d.older.newer = d
+	} else {
+		w.oldest = d
+	}
+	w.newest = d
+}
+
+// Oldest returns the numbers of the n directories that were added first.
+func (w *Watcher) Oldest(n int) []uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var keys []uint64
+	for d := w.oldest; d != nil && len(keys) < n; d = d.newer {
+		keys = append(keys, d.key)
+	}
+	return keys
+}
+
+// Identity identifies a directory that was forgotten but is still marked in the
+// kernel.
+type Identity string
+
+// Forget ends the reports about a number. If the result is not empty, the caller
+// passes it to [Watcher.Release]. removed says that the directory was removed: the
+// kernel then removes the mark.
+func (w *Watcher) Forget(key uint64, removed bool) Identity {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d := w.byKey[key]
+	if d == nil {
+		return ""
+	}
+	w.drop(d)
+	if d.watch != 0 || w.byHandle[d.handle] != nil || removed {
+		return ""
+	}
+	w.stray++
+	return Identity(d.handle)
+}
+
+// drop removes a directory from the tables. The caller holds mu.
+func (w *Watcher) drop(d *directory) {
+	delete(w.byKey, d.key)
+	if d.older != nil {
+		d.older.newer = d.newer
+	} else {
+		w.oldest = d.newer
+	}
+	if d.newer != nil {
+		d.newer.older = d.older
+	} else {
+		w.newest = d.older
+	}
+	if d.watch == 0 {
+		if rest := without(w.byHandle[d.handle], d); rest != nil {
+			w.byHandle[d.handle] = rest
+		} else {
+			delete(w.byHandle, d.handle)
+		}
+		return
+	}
+	if rest := without(w.byWatch[d.watch], d); rest != nil {
+		w.byWatch[d.watch] = rest
+		return
+	}
+	delete(w.byWatch, d.watch)
+	_, _ = unix.InotifyRmWatch(w.ino.fd, uint32(d.watch)) // fails if the directory was removed
+}
+
+// without removes d from a list of the numbers of one directory.
+func without(list, d *directory) *directory {
+	if list == d {
+		return d.same
+	}
+	for at := list; at != nil; at = at.same {
+		if at.same == d {
+			at.same = d.same
+			break
+		}
+	}
+	return list
+}
+
+// Release removes the mark of a directory that was forgotten. fd is open where the
+// directory was; negative: nothing is there. If the directory is elsewhere by now, its
+// mark stays. Too many such marks end all: every directory is then forgotten, and Lost
+// is called.
+func (w *Watcher) Release(id Identity, fd int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.byHandle[string(id)] != nil, w.unmark(string(id), fd):
+		w.stray--
+	case w.stray > w.most/4:
+		w.reset()
+	}
+}
+
+// unmark removes the mark of a directory if fd is open at it.
+func (w *Watcher) unmark(handle string, fd int) bool {
+	if fd < 0 || w.fan.file == nil {
+		return false
+	}
+	have, err := handleOf(fd)
+	return err == nil && have == handle &&
+		unix.FanotifyMark(w.fan.fd, unix.FAN_MARK_REMOVE|markFlags, eventMask, fd, ".") == nil
+}
+
+// reset removes all marks and forgets all directories.
+func (w *Watcher) reset() {
+	if w.fan.file != nil {
+		_ = unix.FanotifyMark(w.fan.fd, unix.FAN_MARK_FLUSH, 0, unix.AT_FDCWD, "") // removes what there is
+	}
+	for w.oldest != nil {
+		w.drop(w.oldest)
+	}
+	w.stray = 0
+	go w.config.Lost() // the caller of Release may hold locks that Lost needs
+}
