@@ -67,6 +67,7 @@ var ranks = map[string]int{
 	"supervisor/notify":        2,
 	"supervisor/audit":         2,
 	"supervisor/cgroup":        2,
+	"supervisor/reasons":       2, // knows events and processes, not what decided
 	"supervisor/approve":       2, // who is asked is nothing to those that ask: they know wire.Question only
 	"supervisor/egress":        2, // the way out of a session's network; listeners come from above
 	"supervisor/fileserver":    3, // starts and controls the process; package fuse is what it runs

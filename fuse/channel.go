@@ -34,6 +34,7 @@ type request struct {
 	Freeze    bool            `json:"freeze,omitempty"`
 	Unfreeze  *unfreeze       `json:"unfreeze,omitempty"`
 	Answer    *answered       `json:"answer,omitempty"` // has no reply
+	Seen      uint64          `json:"seen,omitempty"`   // the event of that number is recorded; has no reply
 	Ping      bool            `json:"ping,omitempty"`   // answer
 	Drain     bool            `json:"drain,omitempty"`  // answer when every event so far was sent
 }
@@ -72,6 +73,7 @@ type reply struct {
 	Changes []wire.Change `json:"changes,omitempty"`
 	More    bool          `json:"more,omitempty"` // further changes follow under the same id
 	Event   *wire.Event   `json:"event,omitempty"`
+	Number  uint64        `json:"number,omitempty"` // of an event that somebody waits for
 	Ask     *asked        `json:"ask,omitempty"`
 }
 

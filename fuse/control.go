@@ -63,6 +63,9 @@ func (c *Control) receive() {
 		if r.Event != nil {
 			showProcess(r.Event.Process)
 			c.onEvent(*r.Event)
+			if r.Number != 0 {
+				_ = c.ch.send(request{Seen: r.Number}) // a broken socket ends the server
+			}
 			continue
 		}
 		if r.Ask != nil {

@@ -29,7 +29,12 @@ type report struct {
 	tid   uint32
 	event wire.Event
 	done  chan struct{} // not an event: closed when all earlier reports were sent
+	await uint64        // number of an event that the operation waits for; 0: none
 }
+
+// recordTimeout is how long a denied operation waits until its event is recorded. The
+// supervisor explains the denial to the process, which must still exist.
+const recordTimeout = 100 * time.Millisecond
 
 // eventKey identifies equal reports.
 type eventKey struct {
@@ -52,7 +57,7 @@ type tally struct {
 type reporter struct {
 	session string
 	resolve *resolver
-	send    func(wire.Event)
+	send    func(e wire.Event, number uint64)
 	queue   chan *report // of pointers: the queue is nearly always empty, but its memory stays allocated
 
 	mu     sync.Mutex
@@ -61,15 +66,20 @@ type reporter struct {
 	seen   map[eventKey]*tally
 	bursts map[burstKey]*tally
 	lost   int // reports that did not fit in the queue
+
+	number  uint64                   // of the last awaited event
+	awaited map[uint64]chan struct{} // closed when the event of that number is recorded
 }
 
-func newReporter(session string, resolve *resolver, send func(wire.Event)) *reporter {
+func newReporter(session string, resolve *resolver, send func(e wire.Event, number uint64)) *reporter {
 	return &reporter{
 		session: session, resolve: resolve, send: send,
 		queue:  make(chan *report, eventQueue),
 		known:  map[uint32]*wire.Process{},
 		seen:   map[eventKey]*tally{},
 		bursts: map[burstKey]*tally{},
+
+		awaited: map[uint64]chan struct{}{},
 	}
 }
 
@@ -103,7 +113,7 @@ func (r *reporter) deliver(rep *report) {
 		close(rep.done)
 		return
 	}
-	r.send(rep.event)
+	r.send(rep.event, rep.await)
 }
 
 // identify finds the process behind a request while the request is still waiting for
@@ -146,20 +156,50 @@ func (r *reporter) drain(ctx context.Context) {
 	}
 }
 
-// add queues one decision and never blocks. If the decision is sent separately, add
-// finds its process at once.
+// add queues one decision. If the decision is sent separately, add finds its process at
+// once. It waits for the record of a denial, at most [recordTimeout], and for nothing
+// else.
 func (r *reporter) add(rep report) {
 	if !r.single(&rep) {
 		return
 	}
 	r.identify(&rep)
 	sent := rep // allocated here: a report that is only counted needs no allocation
+	var recorded chan struct{}
+	if sent.event.Process != nil && sent.event.Decision == policy.Deny.String() {
+		recorded = make(chan struct{})
+		r.mu.Lock()
+		r.number++
+		sent.await = r.number
+		r.awaited[sent.await] = recorded
+		r.mu.Unlock()
+		defer r.recorded(sent.await)
+	}
 	select {
 	case r.queue <- &sent:
 	default:
 		r.mu.Lock()
 		r.lost++
 		r.mu.Unlock()
+		return
+	}
+	if recorded != nil {
+		timer := time.NewTimer(recordTimeout)
+		defer timer.Stop()
+		select {
+		case <-recorded:
+		case <-timer.C:
+		}
+	}
+}
+
+// recorded ends the wait for an event.
+func (r *reporter) recorded(number uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if done := r.awaited[number]; done != nil {
+		close(done)
+		delete(r.awaited, number)
 	}
 }
 
@@ -234,7 +274,7 @@ func (r *reporter) flush() {
 			e := t.report.event
 			e.Path, e.Target, e.Count = "", "", t.more
 			e.Message = strings.TrimSpace(e.Message + " (on further paths)")
-			r.send(e)
+			r.send(e, 0)
 		}
 	}
 	r.mu.Lock()
@@ -242,7 +282,7 @@ func (r *reporter) flush() {
 	r.mu.Unlock()
 	if lost > 0 {
 		r.send(wire.Event{Time: time.Now(), Session: r.session, Type: wire.EventFault, Mechanism: mechanism,
-			Count: lost, Message: fmt.Sprintf("%d file events came too fast to be told singly", lost)})
+			Count: lost, Message: fmt.Sprintf("%d file events came too fast to be told singly", lost)}, 0)
 	}
 }
 

@@ -13,7 +13,7 @@ func TestReporterThatReportsNothingTakesLittleMemory(t *testing.T) {
 	const most = 128 << 10
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	r := newReporter("s", nil, func(wire.Event) {})
+	r := newReporter("s", nil, func(wire.Event, uint64) {})
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > most {
 		t.Errorf("a reporter takes %d bytes before it reports anything, more than %d", got, most)

@@ -64,6 +64,12 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 			s.people.answer(r.Answer)
 			continue
 		}
+		if r.Seen != 0 {
+			if s.report != nil {
+				s.report.recorded(r.Seen)
+			}
+			continue
+		}
 		answer := reply{ID: r.ID}
 		forget, err := s.handle(reports, r)
 		if err != nil {
@@ -180,8 +186,8 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 		return err
 	}
 	s.rules = newCurrent(rules)
-	s.report = newReporter(c.Session, &s.resolve, func(e wire.Event) {
-		_ = s.ch.send(reply{Event: &e}) // a broken socket ends the receiving side
+	s.report = newReporter(c.Session, &s.resolve, func(e wire.Event, number uint64) {
+		_ = s.ch.send(reply{Event: &e, Number: number}) // a broken socket ends the receiving side
 	})
 	s.asks = newApprovals(nil)
 	if c.Approve {

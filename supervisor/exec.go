@@ -85,12 +85,14 @@ func (s *Session) run(ctx context.Context, c *command, caller wire.Streams) (*wi
 		p.Abandon()
 		group.remove()
 		s.loop.Forget(c.req.ID)
+		s.journal.reasons.Forget(c.req.ID)
 		exit, err := notStarted(s.journal.denial(c.req.ID), err)
 		return exit, wire.TreeEmpty{}, err
 	}
 	s.life.outputs.Go(func() {
 		<-process.TreeEmpty()
 		s.loop.Forget(c.req.ID)
+		s.journal.reasons.Forget(c.req.ID)
 	})
 	if caller.Started != nil {
 		caller.Started(wire.Started{})
@@ -125,7 +127,11 @@ func (s *Session) start(ctx context.Context, c *command, p *streams.Streams, gro
 	l.Stdin, l.Stdout, l.Stderr, l.Limits = p.Child[0], p.Child[1], p.Child[2], rlimits(c.limits, s.groups.countsPids())
 	l.OnPID = func(pid int) error {
 		info := notify.CommandInfo{ID: c.req.ID, Interactive: l.TTY, Decided: c.decided, Rules: c.rules.notify()}
-		return errors.Join(s.loop.Register(pid, info), group.add(pid))
+		var err error
+		if c.req.Reasons {
+			err = s.journal.reasons.Register(c.req.ID, pid)
+		}
+		return errors.Join(err, s.loop.Register(pid, info), group.add(pid))
 	}
 	return s.init.Start(ctx, l)
 }

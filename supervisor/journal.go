@@ -9,6 +9,7 @@ import (
 	"agentsh/policy"
 	"agentsh/supervisor/audit"
 	"agentsh/supervisor/probe"
+	"agentsh/supervisor/reasons"
 )
 
 // journal writes the events of one session to the audit log. It is safe for
@@ -18,6 +19,7 @@ type journal struct {
 	log      *audit.Log
 	settings func() policy.AuditSettings // of the policy in force
 	begun    bool                        // the log has its beginning
+	reasons  reasons.Writer              // of refusals, for commands that want them
 	denials  sync.Map                    // by command: the *wire.Exit of one that was denied at its own execve
 
 	mu        sync.Mutex
@@ -50,6 +52,9 @@ func (j *journal) end() error {
 // emit writes one event. If it fails, what the event describes must not happen.
 func (j *journal) emit(e wire.Event) error {
 	e.Session = j.session
+	if e.Decision == policy.Deny.String() && e.Type != wire.EventApproval { // the event of the operation follows
+		j.reasons.Refused(e)
+	}
 	settings := j.settings()
 	if !settings.LogAllowed && e.Type == wire.EventExec && e.Decision == policy.Allow.String() {
 		return nil

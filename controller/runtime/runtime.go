@@ -243,6 +243,7 @@ func Run(ctx context.Context, ex sandbox.Executor, r Runtime, in Invocation, emi
 		ID:   in.RunID + "-" + strconv.Itoa(in.Iteration),
 		Argv: c.Argv, Cwd: c.Cwd, Env: c.Env, Run: c.Run,
 		DeadlineMS: max(time.Until(in.Deadline).Milliseconds(), 1),
+		Reasons:    true, // the model reads them in what its tools answer
 	}
 	exit, err := ex.Run(ctx, req, wire.Streams{Stdout: p.Stdout(), Stderr: p.Stderr()})
 	if err != nil {

@@ -99,6 +99,9 @@ type ExecRequest struct {
 	DeadlineMS   int64             `json:"deadline_ms,omitempty"`
 	OnDisconnect string            `json:"on_disconnect,omitempty"` // kill, the default and only value
 	Output       string            `json:"output,omitempty"`        // block (default) or drop_middle
+	// Reasons has the reasons of refusals written to the standard error of the
+	// processes that the command starts.
+	Reasons bool `json:"reasons,omitempty"`
 }
 
 // TTY is a terminal request.

@@ -127,7 +127,9 @@ func TestClaudeIsRefusedAndRecovers(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %+v", code, r.Error)
 	}
-	for n, want := range []string{"/usr/bin/kill: Permission denied", "file\n", "", "", "created successfully"} {
+	for n, want := range []string{
+		"agentsh: denied: kill -9 1 (rule block-kill, ", "(rule block-metadata-service, ", "", "", "created successfully",
+	} {
 		if a := w.answer(n); !strings.Contains(a.Text, want) || a.Failed != (n != 4) {
 			t.Errorf("tool call %d: %+v, want %q", n, a, want)
 		}

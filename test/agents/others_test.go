@@ -231,7 +231,7 @@ func TestOtherProgramsHearRefusals(t *testing.T) {
 			if code != 0 || len(r.Iterations) != 2 || r.Iterations[0].Validation != "failed" || r.Iterations[1].Validation != "passed" {
 				t.Fatalf("exit %d: %s %+v: %+v", code, r.Status, r.Error, r.Iterations)
 			}
-			for n, want := range []string{"pkill: Permission denied", "ci.yml"} {
+			for n, want := range []string{"agentsh: denied: pkill -f FIRST-ATTEMPT (rule block-kill, ", "/.github (rule ci-files, "} {
 				if a := w.answer(n); !strings.Contains(a.Text, want) {
 					t.Errorf("tool call %d: %+v, want %q", n, a, want)
 				}

@@ -1,0 +1,126 @@
+// Package reasons writes why something was refused to the standard error of the
+// tool call that tried it. The agent program reads that output and passes it to its
+// model, whatever program it is.
+//
+// A tool call is a process that the agent program started, with its descendants. Its
+// standard error is that of the outermost descendant of the command's first process
+// whose standard error is another file than the command's own. If there is none, as
+// in an agent that is a shell script, it is the command's own.
+package reasons
+
+import (
+	"sync"
+	"time"
+
+	"agentsh/internal/wire"
+	"agentsh/seccomp/target"
+)
+
+// Bounds for one tool call in a window.
+const (
+	window   = 10 * time.Second
+	maxLines = 8
+	maxCalls = 1024 // tool calls that are remembered
+	maxChain = 256  // ancestors that are examined
+)
+
+// more follows the last refusal that is written in a window.
+const more = "agentsh: more was refused; the result of the run lists it\n"
+
+// Writer writes the refusals of a session. The zero value is ready. It is safe for
+// concurrent use and never waits for a reader.
+type Writer struct {
+	mu       sync.Mutex
+	commands map[string]agent
+	calls    map[target.Process]*call
+}
+
+// agent is the first process of a command, which is the agent program.
+type agent struct {
+	target.Process
+	parent int // the session init
+}
+
+// call is what was written to one tool call in a window.
+type call struct {
+	since time.Time
+	said  map[string]bool
+	full  bool
+}
+
+// Register has the refusals of a command written from now on. pid is its first
+// process.
+func (w *Writer) Register(command string, pid int) error {
+	id, err := target.Identify(pid)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.commands == nil {
+		w.commands = map[string]agent{}
+	}
+	w.commands[command] = agent{id.Process, id.Parent}
+	return nil
+}
+
+// Forget ends what Register began.
+func (w *Writer) Forget(command string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if delete(w.commands, command); len(w.commands) == 0 {
+		w.calls = nil
+	}
+}
+
+// Refused writes the refusal that an event describes. It reports whether it was
+// written, now or as a repeat shortly before. Refusals of the agent program itself
+// have no tool call whose output could have them.
+func (w *Writer) Refused(e wire.Event) bool {
+	if e.Process == nil || e.Process.PID == 0 || e.Count > 0 {
+		return false
+	}
+	w.mu.Lock()
+	first, known := w.commands[e.Command]
+	w.mu.Unlock()
+	if !known {
+		return false
+	}
+	to, ok := first.stderrOf(target.Process{PID: e.Process.PID, Start: e.Process.StartTime})
+	if !ok {
+		return false
+	}
+	defer to.Close()
+	lines := Text(e)
+	send, again := w.admit(to.process, lines)
+	if again || send == "" {
+		return true
+	}
+	return to.write(send)
+}
+
+// admit returns what is written to a tool call now. again reports a repeat.
+func (w *Writer) admit(id target.Process, lines string) (send string, again bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	c := w.calls[id]
+	if c == nil || now.Sub(c.since) > window {
+		if w.calls == nil || len(w.calls) >= maxCalls {
+			w.calls = map[target.Process]*call{}
+		}
+		c = &call{since: now, said: map[string]bool{}}
+		w.calls[id] = c
+	}
+	switch {
+	case c.said[lines]:
+		return "", true
+	case c.full:
+		return "", false
+	case len(c.said) == maxLines:
+		c.full = true
+		return more, false
+	}
+	c.said[lines] = true
+	return lines, false
+}

@@ -1,0 +1,124 @@
+package reasons
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/seccomp/target"
+)
+
+// stderr is the standard error of a process.
+type stderr struct {
+	process target.Process
+	pidfd   int
+}
+
+// Close releases the process.
+func (s stderr) Close() { _ = unix.Close(s.pidfd) }
+
+// file identifies an open file.
+type file struct{ dev, ino uint64 }
+
+// stderrFile returns the file that is the standard error of a process.
+func stderrFile(pid int) (file, bool) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/"+strconv.Itoa(pid)+"/fd/2", &st); err != nil {
+		return file{}, false
+	}
+	return file{st.Dev, st.Ino}, writable(&st)
+}
+
+// writable reports whether a refusal may be written to a file. A file of a file
+// server is left out: the server may wait for the caller.
+func writable(st *unix.Stat_t) bool {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFREG:
+		return true
+	case unix.S_IFCHR:
+		major := unix.Major(st.Rdev)
+		return major >= 136 && major <= 143 // pseudo-terminals: Documentation/admin-guide/devices.txt
+	}
+	return false
+}
+
+// stderrOf finds the standard error of the tool call that a process belongs to.
+func (a agent) stderrOf(p target.Process) (stderr, bool) {
+	if p.PID == a.PID {
+		return stderr{}, false
+	}
+	own, _ := stderrFile(a.PID)
+	var best target.Process
+	inner, found := p, false
+	for n := 0; n < maxChain; n++ {
+		id, err := target.Identify(p.PID)
+		if err != nil || n == 0 && id.Start != p.Start {
+			break
+		}
+		if id.Process == a.Process || id.PID == a.parent {
+			break
+		}
+		if f, ok := stderrFile(id.PID); ok && f != own {
+			best, found = id.Process, true
+		} else if ok && !found {
+			inner = id.Process
+		}
+		if id.Parent <= 1 || id.Parent == a.parent {
+			break
+		}
+		p = target.Process{PID: id.Parent}
+	}
+	if !found {
+		best = inner
+	}
+	fd, err := unix.PidfdOpen(best.PID, 0)
+	if err != nil {
+		return stderr{}, false
+	}
+	if now, err := target.Identify(best.PID); err != nil || now.Process != best {
+		_ = unix.Close(fd)
+		return stderr{}, false
+	}
+	return stderr{best, fd}, true
+}
+
+// fuseMagic is the type of a FUSE file system, see statfs(2).
+const fuseMagic = 0x65735546
+
+// write writes lines unless a reader would have to be waited for. The descriptor
+// that it uses is the process's own, so it reaches nothing that the process could
+// not write to.
+func (s stderr) write(lines string) bool {
+	fd, err := unix.PidfdGetfd(s.pidfd, 2, 0)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), "stderr")
+	defer f.Close()
+	var st unix.Stat_t
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_ACCMODE == unix.O_RDONLY || flags&unix.O_PATH != 0 || unix.Fstat(fd, &st) != nil || !writable(&st) {
+		return false
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFSOCK:
+		return unix.Sendto(fd, []byte(lines), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) == nil
+	case unix.S_IFREG:
+		var fs unix.Statfs_t
+		if unix.Fstatfs(fd, &fs) != nil || fs.Type == fuseMagic {
+			return false
+		}
+		n, err := unix.Write(fd, []byte(lines))
+		return err == nil && n == len(lines)
+	}
+	// A second open file: O_NONBLOCK of the first one belongs to the process as well.
+	again, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(again) }()
+	n, err := unix.Write(again, []byte(lines))
+	return err == nil && n == len(lines)
+}
