@@ -121,12 +121,13 @@ func (l *agentLoop) validate(ctx context.Context, it IterationResult) (Iteration
 		schema := l.harness.Path(loop.Schema)
 		more = append(more, "AGENTSH_OUTPUT_SCHEMA="+schema, "FULLSEND_OUTPUT_SCHEMA="+schema)
 	}
-	res, err := l.scripts.run(ctx, l.harness.Path(loop.Script), more)
+	validator := script{loop.Script.At, l.harness.Path(loop.Script), loop.Timeout, "validation_loop.timeout_seconds"}
+	res, err := l.scripts.run(ctx, validator, more)
 	it.Feedback = runtime.CleanText(string(res.Stdout) + string(res.Stderr))
 	switch {
 	case errors.Is(err, host.ErrTimeout):
 		it.Validation = validationTimeout
-		return it, fail(ExitTimeout, "", fmt.Errorf("%s: validator: %w", loop.Script.At, err))
+		return it, validator.failure(ExitTimeout, "", fmt.Errorf("validator: %w", err))
 	case err != nil:
 		return it, fail(ExitValidationFailed, "", fmt.Errorf("%s: validator: %w", loop.Script.At, err))
 	case res.Err() != nil:

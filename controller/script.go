@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"regexp"
 	"sort"
 	"strings"
@@ -14,8 +16,36 @@ import (
 	"agentsh/controller/sandbox/host"
 )
 
-// scriptTimeout bounds one script of the operator.
+// scriptTimeout bounds one script of the operator unless the harness sets its
+// time.
 const scriptTimeout = 30 * time.Minute
+
+// script is one script of the operator.
+type script struct {
+	at      harness.Origin
+	path    string
+	timeout harness.Value[int] // seconds; 0: scriptTimeout
+	key     string             // that sets timeout
+}
+
+func (s script) limit() time.Duration {
+	if s.timeout.V > 0 {
+		return time.Duration(s.timeout.V) * time.Second
+	}
+	return scriptTimeout
+}
+
+// failure is the failure of the script. After its time limit the hint names the
+// key that raises it.
+func (s script) failure(code int, hint string, err error) error {
+	if errors.Is(err, host.ErrTimeout) {
+		if code != ExitPostScriptFailed {
+			code = ExitTimeout
+		}
+		hint = "raise " + s.key + " in the harness" + strings.TrimSuffix("; "+hint, "; ")
+	}
+	return fail(code, hint, fmt.Errorf("%s: %w", s.at, err))
+}
 
 // scripts runs the operator's scripts in the target repository. Their output is
 // shown line by line; its end is also in the result.
@@ -26,10 +56,10 @@ type scripts struct {
 }
 
 // run runs one script with additional variables.
-func (s scripts) run(ctx context.Context, script string, more []string) (host.Result, error) {
+func (s scripts) run(ctx context.Context, one script, more []string) (host.Result, error) {
 	stdout, stderr := s.lines("stdout"), s.lines("stderr")
 	res, err := host.Run(ctx, host.Command{
-		Argv: []string{script}, Dir: s.dir, Env: mergeEnv(s.env, more), Timeout: scriptTimeout, Stdout: stdout, Stderr: stderr,
+		Argv: []string{one.path}, Dir: s.dir, Env: mergeEnv(s.env, more), Timeout: one.limit(), Stdout: stdout, Stderr: stderr,
 	})
 	stdout.Flush()
 	stderr.Flush()
@@ -37,8 +67,8 @@ func (s scripts) run(ctx context.Context, script string, more []string) (host.Re
 }
 
 // runOK is like run, but an exit status other than 0 is an error.
-func (s scripts) runOK(ctx context.Context, script string, more []string) error {
-	res, err := s.run(ctx, script, more)
+func (s scripts) runOK(ctx context.Context, one script, more []string) error {
+	res, err := s.run(ctx, one, more)
 	if err == nil {
 		err = res.Err()
 	}

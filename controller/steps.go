@@ -178,9 +178,10 @@ func (r *run) scanContext(ctx context.Context) error {
 // preScript runs the operator's script before the sandbox exists. The script
 // may change the repository, so the commit is read again.
 func (r *run) preScript(ctx context.Context) error {
-	script := r.plan.harness.PreScript
-	if err := r.scripts().runOK(ctx, r.plan.harness.Path(script), nil); err != nil {
-		return fail(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", fmt.Errorf("%s: %w", script.At, err))
+	h := r.plan.harness
+	one := script{h.PreScript.At, h.Path(h.PreScript), h.PreTimeout, "pre_script_timeout_seconds"}
+	if err := r.scripts().runOK(ctx, one, nil); err != nil {
+		return one.failure(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", err)
 	}
 	before := r.checkout
 	if err := r.openRepo(ctx, before.git); err != nil {
@@ -220,7 +221,7 @@ func (r *run) createSandbox(ctx context.Context) error {
 		return err
 	}
 	r.box = &box{sandbox: s}
-	r.journal.record.Sandbox = s.ID()
+	r.journal.record.Sandbox, r.journal.record.Workdir = s.ID(), r.checkout.dir
 	return r.journal.write()
 }
 
@@ -385,12 +386,13 @@ func (r *run) publish() error {
 
 // postScript runs the operator's script after the results are published.
 func (r *run) postScript(ctx context.Context) error {
-	script := r.plan.harness.PostScript
-	err := r.scripts().runOK(ctx, r.plan.harness.Path(script), []string{
+	h := r.plan.harness
+	one := script{h.PostScript.At, h.Path(h.PostScript), h.PostTimeout, "post_script_timeout_seconds"}
+	err := r.scripts().runOK(ctx, one, []string{
 		"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName),
 	})
 	if err != nil {
-		return fail(ExitPostScriptFailed, "the results are in "+r.results.out, fmt.Errorf("%s: %w", script.At, err))
+		return one.failure(ExitPostScriptFailed, "the results are in "+r.results.out, err)
 	}
 	return nil
 }

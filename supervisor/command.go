@@ -23,6 +23,7 @@ type command struct {
 	set      env.Inject      // variables of that replacement
 	path     string          // file that the program's path resolves to
 	launch   launch.Command  // without descriptors and limits
+	dropped  []wire.DroppedVar
 	written  *wire.OutputEnd // nil: it was not started
 }
 
@@ -54,7 +55,7 @@ func (p preparation) command(req wire.ExecRequest) (c command, exit *wire.Exit) 
 	}
 	c.limits = p.rules.policy.Limits(c.decision.Rule)
 	var err error
-	if c.launch.Env, err = p.env.build(req, p.rules.policy, c.decision.Rule, c.set); err != nil {
+	if c.launch.Env, c.dropped, err = p.env.build(req, p.rules.policy, c.decision.Rule, c.set); err != nil {
 		return c, spawnFailed(125, err.Error(), "")
 	}
 	return c, nil

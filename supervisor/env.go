@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"agentsh/internal/layout"
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/env"
@@ -21,6 +22,9 @@ import (
 
 // maxEnvFiles bounds the .env files of one directory.
 const maxEnvFiles = 256
+
+// maxDropped bounds the dropped variables that the caller of a command is told.
+const maxDropped = 100
 
 // environments builds the environments of a session's commands.
 type environments struct {
@@ -34,10 +38,13 @@ type environments struct {
 
 // build builds the environment of a command, NAME=value. rule is the rule that
 // allows it, set are variables of a redirect. It is the only place that does.
-func (e *environments) build(req wire.ExecRequest, p *policy.Policy, rule *policy.Rule, set env.Inject) ([]string, error) {
+// dropped are the variables of the request that are not in it.
+func (e *environments) build(
+	req wire.ExecRequest, p *policy.Policy, rule *policy.Rule, set env.Inject,
+) (vars []string, dropped []wire.DroppedVar, err error) {
 	files, err := e.files.get()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	base := e.base
 	if req.TTY != nil {
@@ -57,9 +64,14 @@ func (e *environments) build(req wire.ExecRequest, p *policy.Policy, rule *polic
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("environment: %w", err)
+		return nil, nil, fmt.Errorf("environment: %w", err)
 	}
-	return built.Env, nil
+	for _, d := range built.Dropped {
+		if d.Layer == env.LayerRequest && len(dropped) < maxDropped {
+			dropped = append(dropped, wire.DroppedVar{Name: text.Short(d.Name, 200), Reason: d.Reason})
+		}
+	}
+	return built.Env, dropped, nil
 }
 
 // supervisorVars are the supervisor's own variables: the controller's variables

@@ -95,7 +95,7 @@ func (s *Session) run(ctx context.Context, c *command, caller wire.Streams) (*wi
 		s.journal.reasons.Forget(c.req.ID)
 	})
 	if caller.Started != nil {
-		caller.Started(wire.Started{})
+		caller.Started(wire.Started{Dropped: c.dropped})
 	}
 	p.Start(caller.Stdin)
 	requested := time.Duration(c.req.DeadlineMS) * time.Millisecond

@@ -290,6 +290,25 @@ func TestHowAnAgentEndsDecidesTheExitCode(t *testing.T) {
 	}
 }
 
+func TestAScriptIsEndedByTheTimeOfItsHarness(t *testing.T) {
+	for _, tt := range []struct {
+		more, key string
+		code      int
+	}{
+		{"pre_script: slow.sh\npre_script_timeout_seconds: 1", "pre_script_timeout_seconds", 5},
+		{"validation_loop: {script: slow.sh, timeout_seconds: 1}", "validation_loop.timeout_seconds", 5},
+		{"post_script: slow.sh\npost_script_timeout_seconds: 1", "post_script_timeout_seconds", 7},
+	} {
+		p := newFixture(t, "true", tt.more)
+		p.write("slow.sh", "#!/bin/sh\nsleep 1000 & exec sleep 1000\n", 0o755)
+		r, code := p.run()
+		if code != tt.code || r.Error == nil || !strings.Contains(r.Error.Message, "harness.yaml:8:") ||
+			!strings.Contains(r.Error.Message, "time limit reached (1s)") || !strings.HasPrefix(r.Error.Hint, "raise "+tt.key+" in the harness") {
+			t.Errorf("%s: exit %d: %+v", tt.key, code, r.Error)
+		}
+	}
+}
+
 func TestADeniedAgentIsNamedWithItsRule(t *testing.T) {
 	p := newFixture(t, "true", "")
 	p.write(

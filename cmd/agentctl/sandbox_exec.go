@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"path"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
+	"agentsh/internal/channel"
 	"agentsh/internal/foreground"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -28,12 +31,15 @@ type sandboxExec struct {
 	timeout time.Duration
 }
 
+const cwdUsage = "`DIR` in the sandbox to start in, relative to the repository (default: the repository)"
+
 func newSandboxExecCommand() *cobra.Command {
 	var e sandboxExec
 	cmd := &cobra.Command{
 		Use:   "exec [flags] SANDBOX -- COMMAND [ARG ...]",
 		Short: "Run one command in a sandbox",
-		Long: `Run one command in a sandbox, under the policy of its run.
+		Long: `Run one command in a sandbox, under the policy of its run. It starts in the
+repository. Variables of --env that env_policy drops are named on standard error.
 
 The exit status is the command's own; 124 means the timeout, 125 that agentctl could
 not run it, 126 denied, 127 not found, and 128 and its number that a signal ended it.
@@ -57,7 +63,7 @@ ends them as well, with 125; one whose reader has gone gives the command SIGPIPE
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.BoolVarP(&e.tty, "tty", "t", false, "give the command a terminal, and pass this one's size and keys on")
-	f.StringVar(&e.cwd, "cwd", "", "`DIR` in the sandbox to start in (default: the workspace)")
+	f.StringVar(&e.cwd, "cwd", "", cwdUsage)
 	f.StringArrayVarP(&e.env, "env", "e", nil, "set `NAME=VALUE` for the command, subject to env_policy")
 	f.DurationVar(&e.timeout, "timeout", 0, "end the command after this long")
 	return cmd
@@ -84,7 +90,7 @@ the policy all the same.`,
 		},
 		ValidArgsFunction: completeRuns(hasSandbox),
 	}
-	cmd.Flags().StringVar(&e.cwd, "cwd", "", "`DIR` in the sandbox to start in (default: the workspace)")
+	cmd.Flags().StringVar(&e.cwd, "cwd", "", cwdUsage)
 	return cmd
 }
 
@@ -93,7 +99,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	if e.timeout < 0 {
 		return fmt.Errorf("--timeout %s: a time from now on", e.timeout)
 	}
-	client, _, err := attachTo(context.WithoutCancel(cmd.Context()), name)
+	client, one, err := attachTo(context.WithoutCancel(cmd.Context()), name)
 	if err != nil {
 		var f *failure
 		if errors.As(err, &f) {
@@ -102,7 +108,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		return err
 	}
 	in := cmd.InOrStdin()
-	request := wire.ExecRequest{Argv: argv, Cwd: e.cwd, Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
+	request := wire.ExecRequest{Argv: argv, Cwd: e.dir(cmd.Context(), client, one.Workdir), Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
 	run := foreground.PassSignals(
 		foreground.Connect(client.Run, unread),
 		func(_, early wire.Exit) wire.Exit { return early },
@@ -110,7 +116,9 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	if e.tty {
 		run = foreground.OnTerminal(in, run)
 	}
-	exit, err := run(cmd.Context(), request, wire.Streams{Stdin: in, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()})
+	exit, err := run(cmd.Context(), request, wire.Streams{
+		Stdin: in, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), Dropped: e.reportDropped(cmd.ErrOrStderr()),
+	})
 	foreground.SignalsEnd()
 	err = errors.Join(err, client.Close())
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
@@ -120,6 +128,35 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		return &failure{code: exitAgentctl, err: err}
 	}
 	return sandboxExit(argv[0], exit)
+}
+
+// dir is the directory in which the command starts. The repository is not there
+// before the sandbox is filled: the command then starts in the workspace.
+func (e *sandboxExec) dir(ctx context.Context, client *channel.Client, workdir string) string {
+	switch {
+	case path.IsAbs(e.cwd) || workdir == "":
+		return e.cwd
+	case e.cwd != "":
+		return path.Join(workdir, e.cwd)
+	}
+	if _, err := client.Stat(ctx, workdir); err != nil {
+		return ""
+	}
+	return workdir
+}
+
+// reportDropped returns a function that names the variables of --env that the
+// command did not get. On a terminal in raw mode, a line ends with \r\n.
+func (e *sandboxExec) reportDropped(out io.Writer) func([]wire.DroppedVar) {
+	end := "\n"
+	if e.tty {
+		end = "\r\n"
+	}
+	return func(vars []wire.DroppedVar) {
+		for _, v := range vars {
+			fmt.Fprintf(out, "agentctl: --env %s was dropped: %s%s", text.Visible(v.Name), text.Visible(v.Reason), end)
+		}
+	}
 }
 
 // unread adapts the exit of a command whose output was not read to its end. If

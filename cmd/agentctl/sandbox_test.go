@@ -110,7 +110,9 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 		code        int
 		out, errs   string // errs: a part
 	}{
-		{"a command", "", []string{"exec", id, "--", "sh", "-c", "pwd; echo oops >&2; exit 7"}, 7, "/sandbox\n", "oops\n"},
+		{"a command", "", []string{"exec", id, "--", "sh", "-c", "pwd; echo oops >&2; exit 7"}, 7, repo + "\n", "oops\n"},
+		{"a directory in the repository", "", []string{"exec", "--cwd", "d", id, "--", "pwd"}, 0, repo + "/d\n", ""},
+		{"a directory of the sandbox", "", []string{"exec", "--cwd", "/sandbox", id, "--", "pwd"}, 0, "/sandbox\n", ""},
 		{"its input", "some\ninput", []string{"exec", "latest", "--", "cat"}, 0, "some\ninput", ""},
 		{
 			"a directory, and a variable that env_policy drops",
@@ -118,7 +120,7 @@ func TestAnOperatorWorksInTheSandboxOfARun(t *testing.T) {
 			[]string{"exec", "--cwd", repo, "-e", "X=1", id, "sh", "-c", "echo $X; cat a.txt"},
 			0,
 			"\none\n",
-			"",
+			"agentctl: --env X was dropped: ",
 		},
 		{
 			"the policy holds",

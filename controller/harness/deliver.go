@@ -40,6 +40,7 @@ func (x *Expanded) Files() ([]File, Problems) {
 		}
 	}
 	ps := e.problems()
+	sizes(&ps, x.Runner, x.Sandbox, e.files)
 	if len(x.Sandbox) > 0 {
 		data, err := x.generated()
 		first := x.Sandbox[sortedKeys(x.Sandbox)[0]].At
@@ -159,6 +160,9 @@ func offsetIn(name string, data []byte, offset int) Origin {
 func (e *expander) envFile(name string, data []byte, h HostFile) []byte {
 	vars, ps := e.envVars(name, data, h.Expand.V)
 	e.ps = append(e.ps, ps...)
+	for _, v := range vars {
+		e.files[v.Name] = Text{v.Value, Origin{File: name, Line: lineOf(string(data), v.Name), Column: 1}}
+	}
 	out, err := env.Format(vars)
 	if err != nil {
 		e.ps.errorf(Origin{File: name, Line: 1, Column: 1}, RuleReserved, "%v", err)
@@ -283,6 +287,7 @@ func parseProblems(name string, err error) Problems {
 // references. Reserved names are errors; names that env.sandbox overrides are
 // warnings.
 func (h *Harness) checkEnvFiles(ps *Problems) {
+	h.envFiles = Map{}
 	for _, f := range h.HostFiles {
 		segs, _, err := segments(f.Src.V)
 		if err != nil || len(segs) != 1 || segs[0].name != "" {
@@ -314,6 +319,7 @@ func (h *Harness) checkSource(ps *Problems, f HostFile, src Text) {
 	for _, v := range vars {
 		at := Origin{File: shownName(name), Line: lineOf(string(data), v.Name), Column: 1}
 		h.EnvFileVars = append(h.EnvFileVars, Text{v.Name, at})
+		h.envFiles[v.Name] = Text{v.Value, at}
 		if own, ok := h.Env.Sandbox[v.Name]; ok {
 			ps.warnf(own.At, RuleShadowed, "env.sandbox wins over %s in %s:%d", v.Name, at.File, at.Line)
 			ps.hint("write the variable in one of the two places")

@@ -101,11 +101,12 @@ func (s segment) value(lookup Lookup) (string, bool) {
 type expander struct {
 	lookup Lookup
 	unset  map[string][]Origin
+	files  Map // variables of .env files
 	ps     Problems
 }
 
 func newExpander(lookup Lookup) *expander {
-	return &expander{lookup: lookup, unset: map[string][]Origin{}}
+	return &expander{lookup: lookup, unset: map[string][]Origin{}, files: Map{}}
 }
 
 // text expands one text. Problems get the position of the text.

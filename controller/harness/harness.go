@@ -66,6 +66,8 @@ type Harness struct {
 	Env             Env                 `harness:"env"`
 	PreScript       Text                `harness:"pre_script"`
 	PostScript      Text                `harness:"post_script"`
+	PreTimeout      Value[int]          `harness:"pre_script_timeout_seconds"`
+	PostTimeout     Value[int]          `harness:"post_script_timeout_seconds"`
 	AgentInput      Text                `harness:"agent_input"`
 	ValidationLoop  ValidationLoop      `harness:"validation_loop"`
 	TimeoutMinutes  Value[int]          `harness:"timeout_minutes"`
@@ -85,8 +87,9 @@ type Harness struct {
 	Definitions     map[string]Provider // the providers named by Providers, by name
 	EnvFileVars     Texts               // the variables of those .env files in HostFiles whose content is known, by name
 
-	merged  *tree
-	skipped Problems // blocks that were not merged because their guard cannot be evaluated
+	envFiles Map // EnvFileVars with their values, references empty
+	merged   *tree
+	skipped  Problems // blocks that were not merged because their guard cannot be evaluated
 }
 
 // Env are the variables of a run.
@@ -127,6 +130,7 @@ type ValidationLoop struct {
 	Script         Text       `harness:"script"`
 	Schema         Text       `harness:"schema"`
 	MaxIterations  Value[int] `harness:"max_iterations"`
+	Timeout        Value[int] `harness:"timeout_seconds"`
 	FeedbackMode   Text       `harness:"feedback_mode"`
 	PreflightCheck Text       `harness:"preflight_check"`
 }

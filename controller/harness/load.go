@@ -118,6 +118,7 @@ func (h *Harness) check(ps *Problems) {
 	}
 	h.loadProviders(ps)
 	h.checkEnvFiles(ps)
+	h.checkSizes(ps)
 	h.checkInjected(ps)
 }
 

@@ -208,6 +208,7 @@ const (
 	RuleBase       = "base"           // the chain of bases
 	RuleForge      = "forge"          // forge and overlay blocks
 	RulePath       = "path"           // a path that leaves the root or does not exist
+	RuleSize       = "size"           // more than the kernel passes to a process
 	RuleReserved   = "reserved-name"  // a name reserved for the supervisor
 	RuleName       = "variable-name"  // not a name of a variable
 	RuleUnset      = "unset-variable" // ${NAME} that the host does not set

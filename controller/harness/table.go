@@ -80,6 +80,9 @@ var (
 	noNewline  = regexp.MustCompile(`^[^\n\r]*$`)
 )
 
+// maxScriptTimeout is the longest time of a script, in seconds: a week.
+const maxScriptTimeout = 7 * 24 * 60 * 60
+
 const identText = "letters, digits and _, not starting with a digit"
 
 // envFields are the keys of env. The keys of the maps are checked as names of
@@ -101,6 +104,8 @@ var validationFields = []field{
 	{name: "script", kind: kindText, path: pathFile, doc: "Validator, run on the host; exit 0 passes."},
 	{name: "schema", kind: kindText, path: pathFile, doc: "JSON Schema given to the validator."},
 	{name: "max_iterations", kind: kindInt, limits: limits{max: 100}, doc: "Most runs of the agent in one run."},
+	{name: "timeout_seconds", kind: kindInt, limits: limits{max: maxScriptTimeout},
+		doc: "Seconds one run of the validator may take; 0: 30 minutes."},
 	{name: "feedback_mode", kind: kindText, format: format{values: []string{"append", "none"}},
 		doc: "Whether the validator's text goes back to the agent."},
 	{name: "preflight_check", kind: kindText, doc: "Shell command that must succeed on the host before the run."},
@@ -230,6 +235,10 @@ var fields = []field{
 	{name: "runner_env", kind: kindMap, layered: true, expands: true, doc: "Deprecated: env.runner."},
 	{name: "pre_script", kind: kindText, layered: true, path: pathFile, doc: "Script run on the host before the sandbox exists."},
 	{name: "post_script", kind: kindText, layered: true, path: pathFile, doc: "Script run on the host after the agent."},
+	{name: "pre_script_timeout_seconds", kind: kindInt, layered: true, limits: limits{max: maxScriptTimeout},
+		doc: "Seconds pre_script may take; 0: 30 minutes."},
+	{name: "post_script_timeout_seconds", kind: kindInt, layered: true, limits: limits{max: maxScriptTimeout},
+		doc: "Seconds post_script may take; 0: 30 minutes."},
 	{name: "agent_input", kind: kindText, path: pathDir, doc: "Directory copied to /sandbox/workspace/agent-input."},
 	{name: "preflight_check", kind: kindText, doc: "Shell command that must succeed on the host before the run."},
 	{name: "validation_loop", kind: kindStruct, layered: true, doc: "How output is validated.", fields: validationFields},

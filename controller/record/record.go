@@ -32,7 +32,8 @@ type Record struct {
 	Staging  string         `json:"staging,omitempty"` // directory of the results before they are published
 	Backend  string         `json:"backend"`
 	Sandbox  string         `json:"sandbox,omitempty"`
-	Status   string         `json:"status"` // running, then the status of the result
+	Workdir  string         `json:"workdir,omitempty"` // directory in the sandbox in which the agent starts
+	Status   string         `json:"status"`            // running, then the status of the result
 	Started  time.Time      `json:"started"`
 	Ended    *time.Time     `json:"ended,omitempty"`
 	Steps    []Step         `json:"steps"`

@@ -80,6 +80,13 @@ func (c *Client) Command(ctx context.Context, req wire.ExecRequest) *Cmd {
 func (c *Client) Run(ctx context.Context, req wire.ExecRequest, s wire.Streams) (wire.Exit, error) {
 	cmd := c.Command(ctx, req)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.OnExit = s.Stdin, s.Stdout, s.Stderr, s.Exited
+	if s.Dropped != nil {
+		cmd.OnStarted = func(m wire.Started) {
+			if len(m.Dropped) > 0 {
+				s.Dropped(m.Dropped)
+			}
+		}
+	}
 	if s.Started != nil {
 		s.Started(wire.Started{})
 	}

@@ -8,6 +8,14 @@ import (
 // Started reports that a command's program is about to run.
 type Started struct {
 	PID int `json:"pid"` // inside the sandbox; 0: not known
+	// Dropped are the variables of the request that the command did not get.
+	Dropped []DroppedVar `json:"dropped,omitempty"`
+}
+
+// DroppedVar is a variable of a request that the command did not get.
+type DroppedVar struct {
+	Name   string `json:"name"` // as received; empty if the entry has no name
+	Reason string `json:"reason"`
 }
 
 // OutputEnd is the number of bytes that a command wrote. Bytes from processes
@@ -41,6 +49,9 @@ type Streams struct {
 	// Started is called when the program is about to run. A client calls it, with an
 	// empty message, before it sends the request: signals reach the command from then on.
 	Started func(Started)
+	// Dropped is called with the variables of the request that the command did not
+	// get, if there are any. It may be nil.
+	Dropped func([]DroppedVar)
 	// Exited is called at most once when the program has ended. Its output may still
 	// be unread, and its children may still run.
 	Exited func(Exit)

@@ -7,6 +7,7 @@ import (
 
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
+	"agentsh/policy/env"
 	"agentsh/policy/glob"
 )
 
@@ -109,6 +110,10 @@ func readEnvInject(r *reader, n *strictyaml.Node, d *document) {
 			readObject(r, value, "an env_inject value", injectKeys, &in)
 		} else if s, ok := r.Text(value); ok {
 			in.value = s
+		}
+		if size := len(name.Value) + 1 + len(in.value); size > env.MaxVar {
+			r.Fail(name, "", "%s is %d bytes with its name, the kernel passes at most %d to a process", name.Value, size, env.MaxVar)
+			return
 		}
 		d.inject[name.Value] = policy.Injection{Value: in.value, Nested: in.enforce == 0}
 	})
