@@ -65,7 +65,7 @@ func (o *creator) adopted(parent *tree.Node, rel string, p made, out *gofuse.Ent
 	}
 	n := o.tree.Adopt(parent, p.Name, &st)
 	o.files.created(rel)
-	o.attrs.fillEntry(out, n, &st, o.access.decide(query{policy.OpStat, rel}).dec.Effect == policy.Allow)
+	o.attrs.fillEntry(out, parent, n, &st, o.access.decide(query{policy.OpStat, rel}).dec.Effect == policy.Allow)
 	return n, st, nil
 }
 
@@ -203,7 +203,7 @@ func (o *creator) link(in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gof
 	}
 	_, all := o.tree.Bindings(n)
 	if len(all) == 0 {
-		return gofuse.Status(syscall.ESTALE)
+		return gofuse.Status(o.tree.Host.Missing(n))
 	}
 	asks := []query{{policy.OpLink, rel}, {policy.OpCreate, rel}}
 	for _, old := range all {
@@ -240,6 +240,6 @@ func (o *creator) link(in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gof
 	o.tree.HardLinked(n)
 	linked := o.tree.Adopt(parent, name, &st)
 	o.files.created(rel)
-	o.attrs.fillEntry(out, linked, &st, true)
+	o.attrs.fillEntry(out, parent, linked, &st, true)
 	return gofuse.OK
 }

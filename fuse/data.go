@@ -57,15 +57,15 @@ func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	defer o.tree.Moves.RUnlock()
 	reads := in.Flags&(unix.O_ACCMODE|unix.O_TRUNC|fmodeExec) == unix.O_RDONLY
 	n, at := o.tree.Cached(in.NodeId, policy.OpRead)
-	if reads && at.Allowed && at.Small && o.handles.beginLate(n, in.Flags, out) {
-		return gofuse.OK
-	}
 	if n == nil || o.tree.Stale(n) {
 		return gofuse.Status(syscall.ESTALE)
 	}
+	if reads && at.Allowed && at.Small {
+		return o.openFile(n, in, out, nil)
+	}
 	names, all := o.tree.Bindings(n)
 	if len(all) == 0 {
-		return gofuse.Status(syscall.ESTALE)
+		return gofuse.Status(o.tree.Host.Missing(n))
 	}
 	v := o.access.strictest(in.Pid, product(all, openOps(in.Flags)...)...)
 	if reads && v.dec.Effect == policy.Allow {
@@ -85,35 +85,51 @@ func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 	if writes(in.Flags) && o.repos.guardsNode(names) {
 		return o.repos.openExisting(n, names, in.Flags, out)
 	}
-	if in.Flags&(unix.O_ACCMODE|unix.O_TRUNC) == unix.O_RDONLY && at.Small && o.handles.beginLate(n, in.Flags, out) {
-		return gofuse.OK
+	var save func(fd int) error
+	if soft {
+		save = func(fd int) error { return o.soft.saveContent(in.Pid, v, fd) }
 	}
-	fd, err := o.nodes.open(n, in.Flags)
+	return o.openFile(n, in, out, save)
+}
+
+// openFile opens a file after the rules were evaluated. It first calls save, if not
+// nil. If the file is not as the kernel was told, the kernel drops what it caches of it.
+func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, save func(fd int) error) gofuse.Status {
+	var st unix.Stat_t
+	fd, err := o.nodes.open(n, in.Flags, &st)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	if soft {
-		if err := o.soft.saveContent(in.Pid, v, fd); err != nil {
+	if save != nil {
+		if err := save(fd); err != nil {
 			tree.CloseFD(fd)
 			return gofuse.Status(errno(err))
 		}
 	}
 	h := o.handles.prepare(n, fd, in.Flags)
+	h.before, h.changed = st, o.changed(n, &st)
 	if err := o.prepare(h, in); err != nil {
 		tree.CloseFD(fd)
 		return gofuse.Status(errno(err))
 	}
-	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.guardsNode(names)
+	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.on() && o.repos.guardsNode(o.tree.Paths(n))
 	o.handles.begin(h, &h.before, out)
 	return gofuse.OK
 }
 
-// prepare truncates the file if requested and saves its attributes for a later
-// comparison.
-func (o *data) prepare(h *handle, in *gofuse.OpenIn) error {
-	if err := unix.Fstat(h.fd, &h.before); err != nil {
-		return err
+// changed reports whether a file is not as the kernel was told. The kernel then drops
+// the attributes.
+func (o *data) changed(n *tree.Node, st *unix.Stat_t) bool {
+	if !o.tree.Host.Differs(n, st) {
+		return false
 	}
+	o.tree.Host.Tell(nil, n, st)
+	o.kernel.NotifyAttributes(n.ID())
+	return true
+}
+
+// prepare truncates the file if requested. It saves the previous content.
+func (o *data) prepare(h *handle, in *gofuse.OpenIn) error {
 	if in.Flags&unix.O_ACCMODE == unix.O_RDONLY && in.Flags&unix.O_TRUNC == 0 {
 		return nil
 	}
@@ -159,12 +175,13 @@ func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status
 	if h.stage != nil {
 		return h.stage.read(buf, int64(in.Offset)), gofuse.OK
 	}
-	fd, err := o.nodes.fdOf(h)
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstat(h.fd, &st); err != nil {
 		return 0, gofuse.Status(errno(err))
 	}
+	o.changed(h.node, &st) // then the next read asks for the attributes, and drops the pages that were read before
 	for size < len(buf) {
-		n, err := o.readSome(fd, buf[size:], int64(in.Offset)+int64(size))
+		n, err := o.readSome(h.fd, buf[size:], int64(in.Offset)+int64(size))
 		if err != nil && size == 0 {
 			return 0, gofuse.Status(errno(err))
 		}
@@ -217,15 +234,11 @@ func (o *data) fsync(in *gofuse.FsyncIn) gofuse.Status {
 		return gofuse.EBADF
 	}
 	defer o.handles.put(h)
-	fd, err := o.nodes.fdOf(h)
-	if err != nil {
-		return gofuse.Status(errno(err))
-	}
 	o.kernel.StepAside()
 	if in.FsyncFlags&1 != 0 {
-		return gofuse.Status(errno(unix.Fdatasync(fd)))
+		return gofuse.Status(errno(unix.Fdatasync(h.fd)))
 	}
-	return gofuse.Status(errno(unix.Fsync(fd)))
+	return gofuse.Status(errno(unix.Fsync(h.fd)))
 }
 
 // fallocate reserves or punches space through a handle open for writing.
@@ -251,14 +264,10 @@ func (o *data) lseek(in *gofuse.LseekIn, out *gofuse.LseekOut) gofuse.Status {
 		return gofuse.EBADF
 	}
 	defer o.handles.put(h)
-	fd, err := o.nodes.fdOf(h)
-	if err != nil {
-		return gofuse.Status(errno(err))
-	}
 	if h.stage != nil {
 		return gofuse.Status(unix.EINVAL) // holes are not reported
 	}
-	off, err := unix.Seek(fd, int64(in.Offset), int(in.Whence))
+	off, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
@@ -282,10 +291,6 @@ func (o *data) copyFileRange(in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status)
 	if from.stage != nil || to.stage != nil {
 		return 0, gofuse.Status(unix.EOPNOTSUPP) // the kernel reads and writes instead
 	}
-	source, err := o.nodes.fdOf(from)
-	if err != nil {
-		return 0, gofuse.Status(errno(err))
-	}
 	if err := stripSuid(to.fd); err != nil {
 		return 0, gofuse.Status(errno(err))
 	}
@@ -293,7 +298,7 @@ func (o *data) copyFileRange(in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status)
 	offIn, offOut := int64(in.OffIn), int64(in.OffOut)
 	size := int(min(in.Len, 1<<30))
 	n, err := device.Retry(func() (int, error) {
-		return unix.CopyFileRange(source, &offIn, to.fd, &offOut, size, int(in.Flags))
+		return unix.CopyFileRange(from.fd, &offIn, to.fd, &offOut, size, int(in.Flags))
 	})
 	if err != nil {
 		return 0, gofuse.Status(errno(err))

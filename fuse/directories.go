@@ -17,6 +17,7 @@ type directories struct {
 	tree      *tree.Tree
 	files     *files
 	access    *access
+	nodes     *nodeFiles
 	attrs     attributes
 	handles   *openFiles
 	kernel    *kernel
@@ -145,9 +146,9 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	if o.folding.folds(tree.Entry{DirFD: l.fd, Name: e.Name}, tree.Join(l.rel, e.Name), &st) {
 		return true
 	}
-	n := o.tree.Adopt(l.parent, e.Name, &st)
+	n := o.nodes.adopt(l.parent, e.Name, &st)
 	out.FixMode(st.Mode)
-	o.attrs.fillEntry(entry, n, &st, true)
+	o.attrs.fillEntry(entry, l.parent, n, &st, true)
 	return true
 }
 

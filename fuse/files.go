@@ -48,6 +48,12 @@ func (f *files) openDir(rel string) (tree.Entry, error) {
 	return to.backing.OpenDir(rel)
 }
 
+// openFile opens the file of rel itself.
+func (f *files) openFile(rel string, flags int) (int, error) {
+	to, rel := f.follow(rel)
+	return to.backing.OpenFile(rel, flags)
+}
+
 func (f *files) created(rel string) {
 	to, rel := f.follow(rel)
 	to.record.Created(rel)

@@ -24,13 +24,10 @@ type openFiles struct {
 type handle struct {
 	node  *tree.Node
 	io    *tree.IO
-	fd    int    // -1 until it is needed, if late is set
-	late  bool   // opened in the backing by [nodeFiles.fdOf]
+	fd    int
 	flags uint32 // open(2) flags
 	uses  int    // guarded by openFiles.mu; the descriptor closes at zero
 	id    uint64
-
-	lateMu sync.Mutex // guards fd where late
 
 	dirMu sync.Mutex // directories: position of fd
 
@@ -40,18 +37,9 @@ type handle struct {
 	direct    bool // passthrough
 	cached    bool // never passthrough
 	mayChange bool
+	changed   bool // the file differs from what the kernel was told before this open
 
 	stage *stage // of a guarded file that is being written; nil for all other files
-}
-
-// opened returns the handle's descriptor, or -1 if the descriptor was not needed yet.
-func (h *handle) opened() int {
-	if !h.late {
-		return h.fd
-	}
-	h.lateMu.Lock()
-	defer h.lateMu.Unlock()
-	return h.fd
 }
 
 // handles stores the open handles by slot. The number of a handle consists of its slot
@@ -152,7 +140,7 @@ func (f *openFiles) ofNode(n *tree.Node) *handle {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for h := range f.handles.all {
-		if h.node == n && h.opened() >= 0 {
+		if h.node == n {
 			h.uses++
 			return h
 		}
@@ -169,7 +157,7 @@ func (f *openFiles) put(h *handle) {
 		return
 	}
 	f.tree.Close(h.node)
-	fd := h.opened()
+	fd := h.fd
 	if len(f.handles.spare) < maxUnused {
 		*h = handle{} // no other reference exists
 		f.handles.spare = append(f.handles.spare, h)
@@ -205,6 +193,7 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	defer f.mu.Unlock()
 	out.Fh = f.addLocked(h)
 	io := h.io
+	io.Stale = io.Stale || h.changed
 	writes := h.flags&unix.O_ACCMODE != unix.O_RDONLY
 	switch {
 	case io.Direct > 0: // the kernel refuses any other mode
@@ -222,21 +211,6 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		return
 	}
 	useCache(io, out)
-}
-
-// beginLate registers a handle without opening the file, for reads from the page
-// cache. It reports false if reads of the file must bypass the server.
-func (f *openFiles) beginLate(n *tree.Node, flags uint32, out *gofuse.OpenOut) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.tree.Bypassed(n) {
-		return false
-	}
-	h := f.prepareLocked(n, -1, flags)
-	h.late = true
-	out.Fh = f.addLocked(h)
-	useCache(h.io, out)
-	return true
 }
 
 // registerBacking registers a descriptor with the kernel for passthrough. It fails if

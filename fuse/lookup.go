@@ -45,8 +45,11 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	switch err := p.Stat(&st); {
 	case err == nil:
 	case errors.Is(err, unix.ENOENT):
+		if old := o.tree.Child(parent, name); old != nil {
+			o.nodes.lost(old, tree.Link{Parent: parent, Name: name})
+		}
 		if v.dec.Effect == policy.Allow {
-			out.SetEntryTimeout(o.attrs.cache)
+			out.SetEntryTimeout(o.attrs.age(o.attrs.absences && o.tree.Host.Watched(parent)))
 			return gofuse.OK
 		}
 		return gofuse.ENOENT
@@ -56,8 +59,8 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	if o.folding.folds(p, rel, &st) {
 		return o.access.refuseFolding(h.Pid, rel)
 	}
-	n := o.tree.Adopt(parent, name, &st)
-	o.attrs.fillEntry(out, n, &st, v.dec.Effect == policy.Allow)
+	n := o.nodes.adopt(parent, name, &st)
+	o.attrs.fillEntry(out, parent, n, &st, v.dec.Effect == policy.Allow)
 	return gofuse.OK
 }
 
@@ -69,9 +72,9 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	if n == nil {
 		return gofuse.Status(syscall.ESTALE)
 	}
-	names, all := o.tree.Bindings(n)
+	_, all := o.tree.Bindings(n)
 	if len(all) == 0 {
-		return gofuse.Status(syscall.ESTALE)
+		return gofuse.Status(o.tree.Host.Missing(n))
 	}
 	cache := true
 	if at.Allowed {
@@ -88,13 +91,13 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		o.tree.CacheAllowed(n, policy.OpStat, at.Generation)
 	}
 	var st unix.Stat_t
-	if err := o.nodes.stat(n, names, &st); err != nil {
+	if err := o.nodes.stat(n, &st); err != nil {
 		return gofuse.Status(errno(err))
 	}
-	o.tree.Seen(n, &st)
 	o.attrs.fillAttr(&out.Attr, &st)
+	told := o.attrs.tell(nil, n, &st)
 	if !o.repos.staged(n, &out.Attr) && cache {
-		out.SetTimeout(o.attrs.cache)
+		out.SetTimeout(o.attrs.age(told.Watched))
 	}
 	return gofuse.OK
 }
@@ -109,6 +112,9 @@ func (o *lookups) readlink(h *gofuse.InHeader) ([]byte, gofuse.Status) {
 		return nil, gofuse.Status(syscall.ESTALE)
 	}
 	_, all := o.tree.Bindings(n)
+	if len(all) == 0 {
+		return nil, gofuse.Status(o.tree.Host.Missing(n))
+	}
 	if code := o.access.permitAll(h.Pid, all, policy.OpStat); !code.Ok() {
 		return nil, code
 	}
@@ -142,22 +148,52 @@ func (o *lookups) statFs(_ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Statu
 	return gofuse.OK
 }
 
-// attributes converts attributes of the backing into those of the mount.
+// attributes converts attributes of the backing into those of the mount. It records
+// what the kernel is told.
 type attributes struct {
-	owner Owner
-	cache time.Duration // how long the kernel caches names, attributes and the absence of names
+	owner  Owner
+	tree   *tree.Tree
+	kernel *kernel
+	// How long the kernel caches names, attributes and the absence of names: where
+	// changes of the host are noticed, and elsewhere.
+	watched, unwatched time.Duration
+	absences           bool // the kernel can drop all absences that it caches, see [device.Loop.NotifyEpoch]
 }
 
-// fillEntry answers with a node. Without cache the kernel asks at every use, as an
-// audited stat requires.
-func (a attributes) fillEntry(out *gofuse.EntryOut, n *tree.Node, st *unix.Stat_t, cache bool) {
+// age returns how long the kernel caches an answer.
+func (a attributes) age(watched bool) time.Duration {
+	if watched {
+		return a.watched
+	}
+	return a.unwatched
+}
+
+// fillEntry answers with a node, which is an entry of parent. Without cache the kernel
+// asks at every use, as an audited stat requires.
+func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *unix.Stat_t, cache bool) {
 	out.NodeId = n.ID()
 	out.Generation = 1
 	a.fillAttr(&out.Attr, st)
+	told := a.tell(parent, n, st)
 	if cache {
-		out.SetEntryTimeout(a.cache)
-		out.SetAttrTimeout(a.cache)
+		out.SetEntryTimeout(a.age(told.NameWatched))
+		out.SetAttrTimeout(a.age(told.Watched))
 	}
+}
+
+// tell records the attributes of an answer. The kernel applies answers in the order in
+// which it receives them, but ignores an answer if the attributes changed after it
+// asked. So attributes that differ from those of an earlier answer are preceded by a
+// notice: the kernel asks once more, and never keeps the older ones.
+func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
+	told := a.tree.Host.Tell(parent, n, st)
+	if told.Changed {
+		a.kernel.NotifyAttributes(n.ID())
+		if n.Kind() == unix.S_IFLNK {
+			a.kernel.InodeLater(n.ID()) // the text, if the inode number was used again
+		}
+	}
+	return told
 }
 
 // fillAttr shows the backing's owner as the sandbox's user.
@@ -202,7 +238,7 @@ func dirPath(t *tree.Tree, id uint64) (*tree.Node, string, gofuse.Status) {
 	}
 	paths := t.Paths(n)
 	if len(paths) == 0 {
-		return nil, "", gofuse.ENOENT
+		return nil, "", gofuse.Status(t.Host.Missing(n))
 	}
 	return n, paths[0], gofuse.OK
 }

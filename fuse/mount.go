@@ -17,10 +17,12 @@ import (
 	"agentsh/internal/wire"
 )
 
-// cacheTime is how long the kernel caches names, attributes and the absence of names.
-// Only the supervisor writes to the backing in another way than through the mount. It
-// announces its own writes.
-const cacheTime = 10 * time.Minute
+// How long the kernel caches names, attributes and the absence of names: in a directory
+// in which changes of the host are noticed, and in others.
+const (
+	watchedTime   = 10 * time.Minute
+	unwatchedTime = time.Second
+)
 
 // mount is one governed directory or file, with its parts and the operations on the
 // whole mount. Requests of the kernel go to its [dispatcher].
@@ -73,13 +75,16 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 	}
 	m.access = &access{files: m.files, rules: sh.rules, approvals: sh.approvals, reporter: sh.reporter}
 	m.kernel = &kernel{tree: m.tree}
-	m.attrs = attributes{owner: sh.config.Owner, cache: cacheTime}
+	m.attrs = attributes{
+		owner: sh.config.Owner, tree: m.tree, kernel: m.kernel, watched: watchedTime, unwatched: unwatchedTime,
+		absences: kernelAtLeast(6, 16),
+	}
 	if sh.config.CacheSeconds > 0 {
-		m.attrs.cache = time.Duration(sh.config.CacheSeconds) * time.Second
+		m.attrs.unwatched = time.Duration(sh.config.CacheSeconds) * time.Second
 	}
 	staged := &stages{}
 	m.handles = &openFiles{tree: m.tree, kernel: m.kernel, stages: staged}
-	m.nodes = &nodeFiles{tree: m.tree, files: m.files, handles: m.handles}
+	m.nodes = &nodeFiles{tree: m.tree, files: m.files, handles: m.handles, kernel: m.kernel}
 	m.repos = &repositories{
 		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, handles: m.handles, nodes: m.nodes, stages: staged,
 	}
@@ -108,7 +113,7 @@ func newDispatcher(m *mount) *dispatcher {
 			soft: soft, redirect: redirect,
 		},
 		directories: &directories{
-			tree: m.tree, files: m.files, access: m.access, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,
+			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,
 			noOpenDir: m.noOpenDir,
 		},
 		creator: &creator{

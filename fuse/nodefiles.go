@@ -1,8 +1,6 @@
 package fuse
 
 import (
-	"errors"
-
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/changes"
@@ -10,57 +8,149 @@ import (
 )
 
 // nodeFiles opens the file of a node by one of its names. If the file has no name, it
-// uses a stored descriptor. It checks that the opened file is the node's file.
+// uses a stored descriptor. It checks that a name still leads to the node's file: the
+// host may have changed the backing.
 type nodeFiles struct {
 	tree    *tree.Tree
 	files   *files
 	handles *openFiles
+	kernel  *kernel
 }
 
-// open opens a regular file by one of its names, or by descriptor if it has no name.
-// It checks that the opened file is the node's file.
-func (f *nodeFiles) open(n *tree.Node, flags uint32) (int, error) {
+// open opens a regular file by its names, or by descriptor if it has none, and returns
+// its attributes in st. If a name does not lead to the file any more, open returns
+// ESTALE: the kernel looks the path up again and opens what it leads to.
+func (f *nodeFiles) open(n *tree.Node, flags uint32, st *unix.Stat_t) (fd int, err error) {
 	keep := int(flags & backingFlags)
-	for _, rel := range f.tree.Paths(n) {
-		p, err := f.files.locate(rel)
+	if f.tree.IsRoot(n) {
+		if fd, err = f.files.openFile("", keep|unix.O_NONBLOCK); err == nil {
+			err = unix.Fstat(fd, st)
+		}
+		return fd, err
+	}
+	names := f.tree.Names(n)
+	if len(names) == 0 {
+		return f.openNameless(n, keep, st)
+	}
+	fd, lost := -1, false
+	for _, at := range names {
+		leads := false
+		if fd < 0 {
+			fd, leads, err = f.openName(n, at.Path, keep, st)
+		} else {
+			var other unix.Stat_t
+			leads, err = f.leads(n, at.Path, &other)
+		}
 		if err != nil {
-			continue
+			break
 		}
-		fd, err := p.Open(keep|unix.O_NONBLOCK, 0)
-		p.Close()
-		if err != nil {
-			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) {
-				continue
-			}
-			return -1, err
+		if !leads {
+			f.lost(n, at.Link)
+			lost = true
 		}
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err == nil && f.tree.Same(n, &st) {
-			return fd, nil
-		}
+	}
+	if err == nil && lost {
+		err = unix.ESTALE
+	}
+	if err != nil && fd >= 0 {
 		tree.CloseFD(fd)
 	}
-	fd, err := f.nameless(n)
+	return fd, err
+}
+
+// openName opens the file of n by a name. It reports false if the name leads to
+// another file, or to none.
+func (f *nodeFiles) openName(n *tree.Node, rel string, flags int, st *unix.Stat_t) (fd int, leads bool, err error) {
+	fd, err = f.files.openFile(rel, flags|unix.O_NONBLOCK)
+	if err != nil {
+		if leads, other := f.leads(n, rel, st); !leads {
+			return -1, false, other
+		}
+		return -1, false, err
+	}
+	if err = unix.Fstat(fd, st); err == nil && f.tree.Same(n, st) {
+		return fd, true, nil
+	}
+	tree.CloseFD(fd)
+	return -1, false, err
+}
+
+// openNameless opens a file that has no name.
+func (f *nodeFiles) openNameless(n *tree.Node, flags int, st *unix.Stat_t) (int, error) {
+	if f.tree.Host.Missing(n) == unix.ESTALE {
+		return -1, unix.ESTALE // the path may lead to another file
+	}
+	path, err := f.nameless(n)
 	if err != nil {
 		return -1, err
 	}
-	defer tree.CloseFD(fd)
-	return tree.Reopen(fd, keep)
+	defer tree.CloseFD(path)
+	fd, err := tree.Reopen(path, flags)
+	if err == nil {
+		err = unix.Fstat(fd, st)
+	}
+	return fd, err
 }
 
-// stat returns the attributes of a node by any of its names. For a file without a name
-// it uses the stored descriptor.
-func (f *nodeFiles) stat(n *tree.Node, names []string, st *unix.Stat_t) error {
-	for _, rel := range names {
-		p, err := f.files.locate(rel)
-		if err != nil {
-			continue
-		}
+// leads reports whether a name leads to n, and returns the attributes of n in st.
+func (f *nodeFiles) leads(n *tree.Node, rel string, st *unix.Stat_t) (bool, error) {
+	p, err := f.files.locate(rel)
+	if err == nil {
 		err = p.Stat(st)
 		p.Close()
-		if err == nil && f.tree.Same(n, st) {
-			return nil
+	}
+	if err != nil && !tree.Absent(err) {
+		return false, err
+	}
+	return err == nil && f.tree.Same(n, st), nil
+}
+
+// lost removes a name that does not lead to n any more. The kernel looks up again what
+// it caches about the name.
+func (f *nodeFiles) lost(n *tree.Node, at tree.Link) {
+	id, parent := n.ID(), at.Parent.ID()
+	if !f.tree.Host.Lost(n, at) {
+		return
+	}
+	f.kernel.NotifyAttributes(id)
+	f.kernel.ExpireLater(parent, at.Name, func() { f.tree.Host.Settled(id) })
+}
+
+// adopt returns the node for an entry that was found in the backing. It counts one
+// more reference of the kernel. Names that the host gave to other files are lost.
+func (f *nodeFiles) adopt(parent *tree.Node, name string, st *unix.Stat_t) *tree.Node {
+	at := tree.Link{Parent: parent, Name: name}
+	if old := f.tree.Child(parent, name); old != nil && (!f.tree.Same(old, st) || old.Kind() != st.Mode&unix.S_IFMT) {
+		f.lost(old, at)
+	}
+	n := f.tree.Adopt(parent, name, st)
+	if st.Nlink > 1 || n.Kind() == unix.S_IFDIR || !f.tree.Aliased(n) {
+		return n
+	}
+	for _, other := range f.tree.Names(n) { // renamed on the host
+		var now unix.Stat_t
+		if other.Link == at {
+			continue
 		}
+		if leads, err := f.leads(n, other.Path, &now); err == nil && !leads {
+			f.lost(n, other.Link)
+		}
+	}
+	return n
+}
+
+// stat returns the attributes of a node by its names. For a file without a name it
+// uses a stored descriptor.
+func (f *nodeFiles) stat(n *tree.Node, st *unix.Stat_t) error {
+	if f.tree.IsRoot(n) {
+		return tree.Entry{DirFD: f.files.backing.FD}.Stat(st)
+	}
+	for _, at := range f.tree.Names(n) {
+		leads, err := f.leads(n, at.Path, st)
+		if err != nil || leads {
+			return err
+		}
+		f.lost(n, at.Link)
 	}
 	fd, err := f.nameless(n)
 	if err != nil {
@@ -77,62 +167,51 @@ func (f *nodeFiles) nameless(n *tree.Node) (int, error) {
 	}
 	if h := f.handles.ofNode(n); h != nil {
 		defer f.handles.put(h)
-		return unix.FcntlInt(uintptr(h.opened()), unix.F_DUPFD_CLOEXEC, 3)
+		return unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 3)
 	}
-	return -1, unix.ESTALE
+	return -1, f.tree.Host.Missing(n)
 }
 
-// reach opens the directory of a name that still refers to n.
+// reach opens the directory of a name that still leads to n. If a name does not lead
+// there any more, it returns ESTALE: the kernel looks the path up again.
 func (f *nodeFiles) reach(n *tree.Node) (tree.Entry, error) {
-	for _, rel := range f.tree.Paths(n) {
-		p, err := f.files.locate(rel)
-		if err != nil {
-			continue
-		}
-		var st unix.Stat_t
-		if err := p.Stat(&st); err == nil && f.tree.Same(n, &st) {
+	if f.tree.IsRoot(n) {
+		return f.files.locate("")
+	}
+	names := f.tree.Names(n)
+	if len(names) == 0 {
+		return tree.Entry{}, f.tree.Host.Missing(n)
+	}
+	p, err := f.files.locate(names[0].Path)
+	var st unix.Stat_t
+	if err == nil {
+		if err = p.Stat(&st); err == nil && f.tree.Same(n, &st) {
 			return p, nil
 		}
 		p.Close()
 	}
+	if err != nil && !tree.Absent(err) {
+		return tree.Entry{}, err
+	}
+	f.lost(n, names[0].Link)
 	return tree.Entry{}, unix.ESTALE
 }
 
 // pin returns a descriptor of the node itself and whether the caller must close it.
 func (f *nodeFiles) pin(n *tree.Node, h *handle) (fd int, own bool, err error) {
-	if h != nil && h.opened() >= 0 {
-		return h.opened(), false, nil
+	if h != nil && h.fd >= 0 {
+		return h.fd, false, nil
 	}
 	p, err := f.reach(n)
 	if err != nil {
-		fd, err := f.nameless(n)
+		if err == unix.ENOENT { //nolint:errorlint // reach returns bare numbers
+			fd, err = f.nameless(n)
+		}
 		return fd, true, err
 	}
 	defer p.Close()
 	fd, err = p.Pin()
 	return fd, true, err
-}
-
-// fdOf returns the handle's descriptor. A caller that holds tree.Moves uses
-// [handle.opened].
-func (f *nodeFiles) fdOf(h *handle) (int, error) {
-	if fd := h.opened(); fd >= 0 {
-		return fd, nil
-	}
-	f.tree.Moves.RLock()
-	defer f.tree.Moves.RUnlock()
-	fd, err := f.open(h.node, h.flags)
-	if err != nil {
-		return -1, err
-	}
-	h.lateMu.Lock()
-	defer h.lateMu.Unlock()
-	if h.fd >= 0 { // another request has opened it meanwhile
-		tree.CloseFD(fd)
-		return h.fd, nil
-	}
-	h.fd = fd
-	return fd, nil
 }
 
 // markChanged records a change of a file under its present names.

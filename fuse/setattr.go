@@ -34,7 +34,7 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	}
 	names, all := o.tree.Bindings(n)
 	if len(all) == 0 {
-		return gofuse.Status(syscall.ESTALE)
+		return gofuse.Status(o.tree.Host.Missing(n))
 	}
 	var h *handle
 	if fh, ok := in.GetFh(); ok {
@@ -86,10 +86,10 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	if err := unix.Fstat(fd, &st); err != nil {
 		return gofuse.Status(errno(err))
 	}
-	o.tree.Seen(n, &st)
 	o.attrs.fillAttr(&out.Attr, &st)
+	told := o.tree.Host.Tell(nil, n, &st) // the kernel applies this answer whatever it was told before
 	if !o.repos.staged(n, &out.Attr) {
-		out.SetTimeout(o.attrs.cache)
+		out.SetTimeout(o.attrs.age(told.Watched))
 	}
 	return gofuse.OK
 }

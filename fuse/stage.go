@@ -150,7 +150,8 @@ func (r *repositories) open(n *tree.Node, fd int, flags uint32, data []byte, out
 
 // openExisting is open for a file that exists.
 func (r *repositories) openExisting(n *tree.Node, names []string, flags uint32, out *gofuse.OpenOut) gofuse.Status {
-	fd, err := r.nodes.open(n, unix.O_RDONLY)
+	var st unix.Stat_t
+	fd, err := r.nodes.open(n, unix.O_RDONLY, &st)
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}

@@ -46,6 +46,8 @@ type Loop struct {
 	mu   sync.Mutex
 	free []buffers
 
+	later later // notices that may wait
+
 	ended chan struct{} // closed when no worker reads any more
 	end   sync.Once
 }
@@ -255,30 +257,6 @@ func (l *Loop) drop(w *worker) {
 	}
 	_ = unix.Munmap(w.in) // made by newWorker
 	_ = unix.Munmap(w.out)
-}
-
-// NotifyInode makes the kernel drop the cached attributes of a node, and its cached
-// data or listing. See FUSE_NOTIFY_INVAL_INODE in uapi/linux/fuse.h. The kernel may
-// wait for answers first. So the caller must not hold a lock that a handler needs.
-func (l *Loop) NotifyInode(id uint64) {
-	body := gofuse.NotifyInvalInodeOut{Ino: id}
-	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
-}
-
-// NotifyEntry makes the kernel drop a cached name, or a cached absence of it. See
-// FUSE_NOTIFY_INVAL_ENTRY.
-func (l *Loop) NotifyEntry(parent uint64, name string) {
-	body := gofuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name))}
-	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
-}
-
-// notify sends a message that answers no request. The kernel returns ENOENT if it has
-// nothing cached, which is no error.
-func (l *Loop) notify(code gofuse.Status, body []byte, name string) {
-	head := gofuse.OutHeader{Status: -int32(code)}
-	head.Length = uint32(unsafe.Sizeof(head)) + uint32(len(body)+len(name))
-	message := append(unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)), body...)
-	_, _ = unix.Write(l.fd, append(message, name...))
 }
 
 // Calls of the FUSE device. See FUSE_DEV_IOC_BACKING_OPEN and _CLOSE in

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 
@@ -83,6 +84,26 @@ func (b *Backing) Locate(rel string) (Entry, error) {
 	e, err := b.OpenDir(dir)
 	e.Name = name
 	return e, err
+}
+
+// OpenFile opens the file at rel itself, which must not be a symbolic link.
+func (b *Backing) OpenFile(rel string, flags int) (int, error) {
+	flags |= unix.O_CLOEXEC | unix.O_NOCTTY
+	if rel == "" || len(rel) > pathChunk {
+		p, err := b.Locate(rel)
+		if err != nil {
+			return -1, err
+		}
+		defer p.Close()
+		return p.Open(flags, 0)
+	}
+	return unix.Openat2(b.FD, rel, &unix.OpenHow{Flags: uint64(flags), Resolve: beneath})
+}
+
+// Absent reports whether an error of a system call by path says that the path does not
+// lead to a file: an element is missing, or is a file or a symbolic link.
+func Absent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
 // Stat returns the attributes of the entry itself; it follows no link.

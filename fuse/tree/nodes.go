@@ -34,6 +34,7 @@ type Node struct {
 	flags     nodeFlags
 	allowed   uint16 // operations that the rules allow, in the generation allowedIn
 	allowedIn uint32
+	told      uint64 // see told.go
 }
 
 type nodeFlags uint16
@@ -43,6 +44,8 @@ const (
 	isLinked                         // has got a name by link(2) in this mount: rules for all its names apply during the session
 	isReplaced                       // a copy has replaced it under its name, see [Tree.Replace]
 	isSmall                          // the last result of [smallFile]
+	isWatched                        // see [Host.SetWatched]
+	isLost                           // see [Host.Lost]
 )
 
 const manyLookups = 1<<32 - 1
@@ -269,6 +272,7 @@ func (t *nodes) child(parent *Node, name string) *Node {
 // attach adds a name to n that n does not have yet.
 func (t *nodes) attach(n *Node, l Link) {
 	t.renamed(n)
+	n.flags &^= isLost
 	l.Parent.children++
 	if n.Parent == nil {
 		n.Link = l

@@ -19,6 +19,7 @@ type Tree struct {
 	// Moves is locked shared while a path is evaluated and used, and exclusively by
 	// rename. So a path cannot change its meaning between evaluation and use.
 	Moves sync.RWMutex
+	Host  Host
 
 	mu   sync.Mutex
 	root *Node
@@ -29,6 +30,7 @@ type Tree struct {
 // New returns the tree of a mount whose root has these attributes.
 func New(st *unix.Stat_t) *Tree {
 	t := &Tree{nodes: newNodes()}
+	t.Host = Host{t}
 	t.root = t.add(inodeOf(st), st.Mode&unix.S_IFMT)
 	t.root.lookups = 1
 	return t
@@ -125,7 +127,7 @@ func (t *Tree) Adopt(parent *Node, name string, st *unix.Stat_t) *Node {
 		n = nil
 	}
 	if old := t.child(parent, name); old != nil && old != n {
-		t.dropLink(old, Link{parent, name})
+		t.lose(old, Link{parent, name})
 	}
 	if n == nil {
 		n = t.add(key, uint32(kind))
@@ -447,6 +449,9 @@ func (t *Tree) Same(n *Node, st *unix.Stat_t) bool {
 	return n == t.root || n.key == inodeOf(st)
 }
 
+// Root returns the root of the mount.
+func (t *Tree) Root() *Node { return t.root }
+
 // IsRoot reports whether n is the root of the mount.
 func (t *Tree) IsRoot(n *Node) bool { return n == t.root }
 
@@ -492,7 +497,7 @@ func (t *Tree) Rekey(n *Node, st *unix.Stat_t) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unhash(n)
-	n.key = inodeOf(st)
+	n.key, n.told = inodeOf(st), toldYoung
 	t.hash(n)
 	t.setSmall(n, st)
 }

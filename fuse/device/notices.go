@@ -1,0 +1,127 @@
+package device
+
+import (
+	"sync"
+	"unsafe"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// NotifyInode makes the kernel drop the cached attributes of a node, and its cached
+// data or listing. See FUSE_NOTIFY_INVAL_INODE in uapi/linux/fuse.h. The kernel may
+// wait for answers first. So the caller must not hold a lock that a handler needs.
+func (l *Loop) NotifyInode(id uint64) {
+	body := gofuse.NotifyInvalInodeOut{Ino: id}
+	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
+}
+
+// NotifyAttributes makes the kernel drop the cached attributes of a node. An answer to
+// a request that the kernel has already sent then changes no cached attributes. The
+// kernel does not wait. See fuse_reverse_inval_inode in fs/fuse/inode.c.
+func (l *Loop) NotifyAttributes(id uint64) {
+	body := gofuse.NotifyInvalInodeOut{Ino: id, Off: -1}
+	l.notify(gofuse.NOTIFY_INVAL_INODE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), "")
+}
+
+// NotifyEntry makes the kernel drop a cached name, or a cached absence of it. See
+// FUSE_NOTIFY_INVAL_ENTRY.
+func (l *Loop) NotifyEntry(parent uint64, name string) {
+	l.notifyEntry(parent, name, 0)
+}
+
+func (l *Loop) notifyEntry(parent uint64, name string, flags uint32) {
+	body := gofuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name)), Flags: flags}
+	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
+}
+
+// notify sends a message that answers no request. The kernel returns ENOENT if it has
+// nothing cached, which is no error.
+func (l *Loop) notify(code gofuse.Status, body []byte, name string) {
+	head := gofuse.OutHeader{Status: -int32(code)}
+	head.Length = uint32(unsafe.Sizeof(head)) + uint32(len(body)+len(name))
+	message := append(unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)), body...)
+	_, _ = unix.Write(l.fd, append(message, name...))
+}
+
+// NotifyEpoch makes the kernel look up every cached name and absence again at its next
+// use. It reports false if the kernel cannot do that (before Linux 6.16). See
+// FUSE_NOTIFY_INC_EPOCH.
+func (l *Loop) NotifyEpoch() bool {
+	head := gofuse.OutHeader{Status: -int32(gofuse.NOTIFY_INC_EPOCH)}
+	head.Length = uint32(unsafe.Sizeof(head))
+	_, err := unix.Write(l.fd, unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)))
+	return err == nil
+}
+
+// later holds notices for which the kernel may wait: for a directory's lock, or for
+// pages. Each node with notices has one goroutine, so that no node waits for another.
+type later struct {
+	mu      sync.Mutex
+	pending map[uint64]*notices // by node; present while a goroutine sends
+}
+
+// notices are to be sent about one node.
+type notices struct {
+	names map[string][]func() // what to call after each name has expired
+	inode bool
+}
+
+// ExpireLater makes the kernel look up a name, or its absence, again at its next use.
+// It does not wait: then, if not nil, is called in another goroutine when that is done.
+func (l *Loop) ExpireLater(parent uint64, name string, then func()) {
+	l.queue(parent, func(n *notices) {
+		if n.names == nil {
+			n.names = map[string][]func(){}
+		}
+		n.names[name] = append(n.names[name], then)
+	})
+}
+
+// InodeLater is [Loop.NotifyInode] for a caller that must not wait.
+func (l *Loop) InodeLater(id uint64) {
+	l.queue(id, func(n *notices) { n.inode = true })
+}
+
+func (l *Loop) queue(id uint64, add func(*notices)) {
+	q := &l.later
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, sending := q.pending[id]
+	if !sending {
+		if q.pending == nil {
+			q.pending = map[uint64]*notices{}
+		}
+		n = &notices{}
+		q.pending[id] = n
+		go l.sendLater(id, n) // ends when the kernel has taken every notice about the node, or with the mount
+	}
+	add(n)
+}
+
+// sendLater sends the notices about a node until none is left.
+func (l *Loop) sendLater(id uint64, n *notices) {
+	q := &l.later
+	for {
+		q.mu.Lock()
+		names, inode := n.names, n.inode
+		if len(names) == 0 && !inode {
+			delete(q.pending, id)
+			q.mu.Unlock()
+			return
+		}
+		n.names, n.inode = nil, false
+		q.mu.Unlock()
+		for name, then := range names {
+			l.notifyEntry(id, name, gofuse.EXPIRE_ONLY)
+			for _, do := range then {
+				if do != nil {
+					do()
+				}
+			}
+		}
+		if inode {
+			l.NotifyInode(id)
+		}
+	}
+}
