@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"agentsh/cmd/agentsh/failure"
@@ -78,33 +75,12 @@ func logSize(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// refusedSince reads the denials since the log had a size. The supervisor
-// has written everything about a command when it reports its end; the last
-// line may be of another command and not whole.
+// refusedSince reads the denials since the log had a size. The supervisor has
+// written everything about a command when it reports its end.
 func refusedSince(path string, from int64) (denials, error) {
 	var d denials
-	f, err := os.Open(path)
-	if err != nil {
-		return d, fmt.Errorf("audit log: %w", err)
+	if err := audit.ReadSince(path, from, d.note); err != nil {
+		return d, fmt.Errorf("audit log %s: %w", path, err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return d, fmt.Errorf("audit log: %w", err)
-	}
-	lines := bufio.NewReaderSize(io.NewSectionReader(f, from, info.Size()-from), audit.MaxLine)
-	for {
-		line, err := lines.ReadSlice('\n')
-		if errors.Is(err, io.EOF) {
-			return d, nil
-		}
-		var e wire.Event
-		if err == nil {
-			err = json.Unmarshal(line, &e)
-		}
-		if err != nil {
-			return d, fmt.Errorf("audit log %s: %w", path, err)
-		}
-		d.note(e)
-	}
+	return d, nil
 }

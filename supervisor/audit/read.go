@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,6 +42,56 @@ func OpenReader(path string) (*Reader, error) {
 	}
 	src := &section{file: f}
 	return &Reader{src: src, in: bufio.NewReaderSize(src, 64<<10)}, nil
+}
+
+// ReadSince calls fn with the events that a log got since its file had a size. Other
+// commands may have been writing to it then, so the size can be within a line: the
+// event of that line is read too. A last line that is still being written is not.
+func ReadSince(path string, size int64, fn func(wire.Event)) error {
+	r, err := OpenReader(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }() // opened for reading
+	if r.next, err = lineStart(r.src.file, size); err != nil {
+		return err
+	}
+	r.src.limit = r.next
+	end, err := r.size()
+	if err != nil {
+		return err
+	}
+	for r.next < end { // what is written meanwhile is not waited for
+		at := r.next
+		e, err := r.Next()
+		var line *LineError
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return nil
+		case errors.As(err, &line):
+			return fmt.Errorf("the line at byte %d: %w", at, line.Err)
+		case err != nil:
+			return err
+		}
+		fn(e)
+	}
+	return nil
+}
+
+// lineStart is where the line of a log begins that an offset is in. An
+// offset behind a newline is itself the beginning of a line.
+func lineStart(f *os.File, offset int64) (int64, error) {
+	start := max(0, offset-MaxLine-1)
+	before := make([]byte, offset-start)
+	n, err := f.ReadAt(before, start)
+	if err != nil && !errors.Is(err, io.EOF) { // a failed write is removed again: the file may be shorter now
+		return 0, err
+	}
+	newline := bytes.LastIndexByte(before[:n], '\n')
+	if newline < 0 && start > 0 {
+		return 0, fmt.Errorf("the line before byte %d: longer than %d bytes", offset, MaxLine)
+	}
+	return start + int64(newline) + 1, nil
 }
 
 // Close ends the reader.

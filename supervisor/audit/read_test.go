@@ -1,12 +1,14 @@
 package audit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,4 +149,45 @@ func TestWaitingForALogEndsWithItsContextAndItsFile(t *testing.T) {
 		}
 	}
 	t.Error("a removed log is waited for")
+}
+
+// The size of a log that others write to can be within a line.
+func TestEventsSinceAnySizeBeginWithAWholeLine(t *testing.T) {
+	dir := filled(t, 5)
+	log := read(t, dir)
+	path := filepath.Join(dir, "log")
+	for size := int64(0); size <= int64(len(log)); size++ {
+		var got []uint64
+		if err := ReadSince(path, size, func(e wire.Event) { got = append(got, e.Seq) }); err != nil {
+			t.Fatalf("size %d: %v", size, err)
+		}
+		var want []uint64
+		for seq := uint64(bytes.Count(log[:size], []byte("\n"))) + 1; seq <= 5; seq++ {
+			want = append(want, seq)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("size %d: events %v, want %v", size, got, want)
+		}
+	}
+}
+
+// The last line may be half written, and a failed write is cut off again.
+func TestEventsSinceASizeLeaveOutAnUnfinishedLine(t *testing.T) {
+	dir := filled(t, 3)
+	log := read(t, dir)
+	second := int64(bytes.IndexByte(log, '\n') + 1)
+	rewrite(t, dir, log[:len(log)-10])
+	for _, size := range []int64{second, second + 5, int64(len(log)) + 100} {
+		var got []uint64
+		if err := ReadSince(filepath.Join(dir, "log"), size, func(e wire.Event) { got = append(got, e.Seq) }); err != nil {
+			t.Fatalf("size %d: %v", size, err)
+		}
+		if size < int64(len(log)) && !slices.Equal(got, []uint64{2}) || size > int64(len(log)) && len(got) != 0 {
+			t.Errorf("size %d: events %v", size, got)
+		}
+	}
+	rewrite(t, dir, append([]byte("nothing\n"), log...))
+	if err := ReadSince(filepath.Join(dir, "log"), 3, func(wire.Event) {}); err == nil || !strings.Contains(err.Error(), "at byte 0") {
+		t.Errorf("%v", err)
+	}
 }
