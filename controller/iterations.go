@@ -182,7 +182,11 @@ func addToFailure(err error, reason string) error {
 // agentFailure is the failure of an agent; nil if it exited with status 0.
 func agentFailure(exit wire.Exit, err error, limit time.Duration) error {
 	if err != nil {
-		return fail(ExitSandbox, "", err)
+		return fail(ExitSandbox, exit.Hint, err)
+	}
+	if exit.Cause != "" {
+		lost := fmt.Errorf("the agent was lost: %s", exit.Message)
+		return fail(ExitSandbox, cmp.Or(hintFor(lost), exit.Hint), lost)
 	}
 	switch exit.Kind {
 	case wire.ExitExited:

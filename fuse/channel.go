@@ -19,6 +19,10 @@ const (
 	messageBytes = 4 * wire.MaxMessage
 )
 
+// errMalformed is wrapped by the error of a message that the other side cannot have
+// sent.
+var errMalformed = errors.New("a control message is malformed")
+
 // request is a message of the supervisor.
 type request struct {
 	ID        uint64          `json:"id"`
@@ -138,11 +142,15 @@ func (c *channel) receive(v any) error {
 		}
 		data = append(data, c.in[1:n]...)
 		if len(data) > messageBytes {
-			return errors.New("message is too large")
+			return fmt.Errorf("%w: more than %d bytes", errMalformed, messageBytes)
 		}
-		if c.in[0] == 1 {
-			return json.Unmarshal(data, v)
+		if c.in[0] != 1 {
+			continue
 		}
+		if err := json.Unmarshal(data, v); err != nil {
+			return fmt.Errorf("%w: %w", errMalformed, err)
+		}
+		return nil
 	}
 }
 

@@ -120,6 +120,16 @@ func (c *Control) ask(a *asked) {
 // Done is closed when the server has ended or the socket was closed.
 func (c *Control) Done() <-chan struct{} { return c.done }
 
+// Malformed returns the error of a message that was not one; nil: there was none.
+func (c *Control) Malformed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(c.err, errMalformed) {
+		return c.err
+	}
+	return nil
+}
+
 // Close ends the server and every mount that it serves. It waits for the last event.
 func (c *Control) Close() {
 	c.ch.close()

@@ -154,8 +154,6 @@ func names(environment []string) []string {
 	return out
 }
 
-func lostExit(err error) wire.Exit { return wire.Exit{Kind: wire.ExitLost, Message: err.Error()} }
-
 func ref(e wire.Exit) *wire.Exit { return &e }
 
 func denied(d policy.Diagnostic) *wire.Exit {

@@ -33,6 +33,8 @@ func (s *Session) Exec(ctx context.Context, req wire.ExecRequest, caller wire.St
 	}
 	if err != nil {
 		exit = ref(lostExit(err))
+		s.settle(*exit)
+		exit = ref(s.explained(req.ID, *exit))
 	}
 	err = errors.Join(err, s.journal.emit(c.endEvent(*exit)))
 	last := s.explained(req.ID, *exit)
@@ -108,6 +110,7 @@ func (s *Session) run(ctx context.Context, c *command, caller wire.Streams) (*wi
 		group.remove()
 	})
 	if err == nil {
+		s.settle(*exit)
 		exit = ref(s.explained(c.req.ID, *exit))
 		caller.Exited(*exit) // the rest of its output may take longer
 	}

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -41,12 +40,16 @@ func (j *journal) begin(p *policy.Policy, missing probe.Missing) error {
 	return nil
 }
 
-// end writes the event of a session's end.
-func (j *journal) end() error {
+// end writes the event of a session's end, with its cause.
+func (j *journal) end(why *Ended) error {
 	if !j.begun {
 		return nil
 	}
-	return j.emit(wire.Event{Type: wire.EventSession, Phase: "end"})
+	e := wire.Event{Type: wire.EventSession, Phase: "end", Cause: why.Cause, Message: why.Error()}
+	if why.Cause != wire.CauseClosed {
+		e.Hint = why.Cause.Ending().Hint
+	}
+	return j.emit(e)
 }
 
 // emit writes one event. If it fails, what the event describes must not happen.
@@ -122,25 +125,6 @@ func (j *journal) failure(command string) error {
 	delete(j.failures, command)
 	return err
 }
-
-// explained is the exit of a command that agentsh itself ended: one of its events
-// could not be written (unwritten), or its session ended (ended).
-func explained(exit wire.Exit, unwritten, ended error) wire.Exit {
-	if unwritten == nil && errors.Is(ended, audit.ErrNotWritten) {
-		unwritten = ended
-	}
-	if unwritten != nil {
-		return wire.Exit{Kind: wire.ExitLost, Rusage: exit.Rusage,
-			Message: fmt.Sprintf("the audit log cannot be written, and what it cannot record is refused: %v", unwritten), Hint: AuditHint}
-	}
-	if ended != nil && ended != ErrEnded && exit.Kind == wire.ExitSignaled { //nolint:errorlint // ErrEnded alone: it was closed
-		exit.Kind, exit.Message = wire.ExitLost, ended.Error()
-	}
-	return exit
-}
-
-// AuditHint says how to go on when the audit log cannot be written.
-const AuditHint = "free space on the disk of the audit log and repeat the command, or name a file on another one with --audit"
 
 // redact replaces what a command chose, and what names a file, by digests. It
 // removes messages, which quote both. Left are time, process, kind of program or

@@ -1,23 +1,21 @@
 package supervisor
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"time"
-)
 
-// ErrEnded is in the chain of every error of a session that has ended.
-var ErrEnded = errors.New("session has ended")
+	"agentsh/internal/wire"
+)
 
 // lifetime counts the commands of a session and ends it: when a part fails, when
 // a timeout is over, or when it is closed.
 type lifetime struct {
-	ended func(reason error) // called once, unless the session is closed first
+	ended func(*Ended) // called once, unless the session is closed first
 
 	mu       sync.Mutex
-	cause    error // in whose chain ErrEnded is; nil: the session runs
-	active   int   // commands
+	cause    *Ended // nil: the session runs
+	active   int    // commands
 	since    time.Time
 	idle     *time.Timer // runs while there are no commands; nil: no idle_timeout
 	limit    time.Duration
@@ -32,13 +30,15 @@ func (l *lifetime) start(session, idle time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if session > 0 {
-		l.timeout = time.AfterFunc(session, func() { l.end(fmt.Errorf("session_timeout of %s is over", session)) })
+		l.timeout = time.AfterFunc(session, func() {
+			l.end(wire.CauseSessionTimeout, fmt.Errorf("session_timeout of %s is over", session))
+		})
 	}
 	if idle > 0 {
 		l.since, l.limit = time.Now(), idle
 		l.idle = time.AfterFunc(idle, func() {
 			over := func() bool { return l.active == 0 && time.Since(l.since) >= idle }
-			l.endIf(over, fmt.Errorf("idle_timeout of %s is over", idle))
+			l.endIf(over, newEnded(wire.CauseIdleTimeout, fmt.Errorf("idle_timeout of %s is over", idle)))
 		})
 	}
 }
@@ -76,24 +76,26 @@ func (l *lifetime) count(n int) {
 	}
 }
 
-// end ends the session for a reason that later calls report.
-func (l *lifetime) end(reason error) { l.endIf(func() bool { return true }, reason) }
+// end ends the session for a cause that later calls report. reason has the details.
+func (l *lifetime) end(cause wire.Cause, reason error) {
+	l.endIf(func() bool { return true }, newEnded(cause, reason))
+}
 
 // endIf ends the session if a condition is true, which is called with mu held.
-func (l *lifetime) endIf(condition func() bool, reason error) {
+func (l *lifetime) endIf(condition func() bool, why *Ended) {
 	l.mu.Lock()
 	first := l.cause == nil && condition()
 	if first {
-		l.cause = fmt.Errorf("%w: %w", ErrEnded, reason)
+		l.cause = why
 	}
 	l.mu.Unlock()
 	if first {
-		l.ended(reason)
+		l.ended(why)
 	}
 }
 
 // why is why the session has ended; nil: it runs.
-func (l *lifetime) why() error {
+func (l *lifetime) why() *Ended {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
@@ -104,7 +106,7 @@ func (l *lifetime) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cause == nil {
-		l.cause = ErrEnded
+		l.cause = &Ended{Cause: wire.CauseClosed}
 	}
 	for _, t := range []*time.Timer{l.idle, l.timeout} {
 		if t != nil {

@@ -50,7 +50,7 @@ func startLoop(cfg notify.Config, init *launch.Init, root *os.File, emulated boo
 	go func() {
 		defer close(l.done)
 		if err := l.Run(ctx); err != nil && ctx.Err() == nil {
-			ended(fmt.Errorf("notification loop: %w", err))
+			ended(err)
 		}
 	}()
 	return l, nil

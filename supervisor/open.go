@@ -64,8 +64,8 @@ func newSession(cfg Config, state *state) *Session {
 		Session: s.ID(), Emit: s.journal.emit,
 		Settings: func() approve.Settings { return approvalSettings(s.rules.policy().Approvals(), cfg.Channel) },
 	})
-	s.life.ended = func(reason error) {
-		cfg.Log.Warn("session ended", "session", s.ID(), "reason", reason)
+	s.life.ended = func(why *Ended) {
+		cfg.Log.Warn("session ended", "session", s.ID(), "cause", why.Cause, "reason", why)
 		s.approvals.Close()
 		_ = s.init.Close() // Close reports what could not be ended
 	}
@@ -102,7 +102,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
 		return err
 	}
-	s.network.Serve(s.life.end)
+	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })
 	s.watch()
 	return s.journal.begin(s.cfg.Policy, s.confined.missing)
 }
@@ -233,7 +233,8 @@ func networkFiles(n *netns.Network) (view.Files, error) {
 func (s *Session) fileServerConfig() fileserver.Config {
 	c := fileserver.Config{
 		Session: s.ID(), Policy: s.cfg.Policy, UID: s.confined.user.UID, GID: s.confined.user.GID, CacheSeconds: s.cfg.Files.CacheSeconds,
-		Trash: s.store.trashLimits(), Store: s.store.donations, Emit: s.journal.emit, Ask: s.approvals.Ask, Fail: s.life.end,
+		Trash: s.store.trashLimits(), Store: s.store.donations, Emit: s.journal.emit, Ask: s.approvals.Ask,
+		Fail:    func(err error) { s.life.end(wire.CauseAudit, err) },
 		Command: func(mark uint64) string { return s.loop.command(mark) },
 	}
 	for _, g := range s.confined.plan.Governed {
@@ -258,7 +259,7 @@ func (s *Session) startLoop() error {
 		Rules: first.notify(), Approve: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
 		Unverified: s.confined.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
 		Network: socketCalls(s.cfg.Policy, s.confined.user, s.network), Refusals: s.confined.refusals,
-	}, s.init, root, s.confined.plan.Emulated, s.life.end)
+	}, s.init, root, s.confined.plan.Emulated, func(err error) { s.life.end(wire.CauseNotifications, err) })
 	return err
 }
 
@@ -295,9 +296,8 @@ func (s *Session) watch() {
 	go func() { // ends with the session init at the latest
 		select {
 		case <-s.files.Dead():
-			s.life.end(s.files.Err())
 		case <-s.init.Dead():
-			s.life.end(errors.New("its first process is gone"))
 		}
+		s.partEnded()
 	}()
 }

@@ -47,7 +47,7 @@ func (s *Session) Reload(ctx context.Context, p *policy.Policy) (wire.Reloaded, 
 		return nil
 	}
 	if err := s.loop.Reload(next.notify(), commit); err != nil {
-		s.life.end(fmt.Errorf("policy reload: %w", err)) // which policy the files follow is not known
+		s.life.end(wire.CauseReload, err) // which policy the files follow is not known
 		return done, err
 	}
 	s.network.Recheck()

@@ -184,7 +184,7 @@ func (s *Session) Written(paths []string) {
 			continue // a tmpfs hides nothing from anybody
 		}
 		if err := s.files.Invalidate(context.Background(), p); err != nil {
-			s.life.end(fmt.Errorf("file server: %w", err))
+			s.life.end(wire.CauseFileServer, fmt.Errorf("drop cached content: %w", err))
 			return
 		}
 	}
@@ -211,7 +211,7 @@ func (s *Session) Close() error {
 	errs = append(errs, s.network.Close())
 	if s.loop != nil {
 		s.loop.end()
-		errs = append(errs, s.files.Drain(), s.journal.end(), s.loop.close())
+		errs = append(errs, s.files.Drain(), s.journal.end(s.life.why()), s.loop.close())
 	}
 	var changes func(context.Context) ([]wire.Change, error)
 	if s.files.Running() {

@@ -125,7 +125,7 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		return &failure{code: failed.Code(exit.ExitCode()), err: failed, hint: failed.Hint()}
 	}
 	if err != nil {
-		return &failure{code: exitAgentctl, err: err}
+		return &failure{code: exitAgentctl, err: err, hint: text.Visible(exit.Hint)}
 	}
 	return sandboxExit(argv[0], exit)
 }
@@ -173,6 +173,10 @@ func unread(exit wire.Exit) wire.Exit {
 func sandboxExit(name string, exit wire.Exit) error {
 	code := exit.ExitCode()
 	f := &failure{code: code, hint: text.Visible(exit.Hint)}
+	if exit.Cause != "" {
+		f.err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(exit.Message))
+		return f
+	}
 	switch exit.Kind {
 	case wire.ExitDeadline:
 		f.err = fmt.Errorf("%s: ended by its timeout", text.Short(name, 200))

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 )
 
@@ -33,7 +35,8 @@ that its end is not before the one its anchor names.
 
 The anchor is made with a key that only the owner of the logs can read; --chain-only
 goes without it and cannot see that whole lines at the end are missing, or that
-the log was replaced by another. The exit status is 1 when the log is not good,
+the log was replaced by another. Sessions without an end are named: their
+supervisors were killed or crashed. The exit status is 1 when the log is not good,
 125 when it could not be checked.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,6 +70,7 @@ type checked struct {
 	Last     audit.Head `json:"last"`              // the last event that is good
 	Line     int        `json:"line,omitempty"`    // the first bad one
 	Problem  string     `json:"problem,omitempty"` // why it is not good
+	Killed   []string   `json:"killed,omitempty"`  // sessions without an end: their supervisors were killed or crashed
 
 	failed error // it could not be checked
 	hint   string
@@ -91,7 +95,11 @@ func verifyLog(path, key string, chainOnly bool) checked {
 		k.Close()
 		c.Last, err = audit.VerifyFile(path, key)
 	}
-	c.Good = err == nil
+	if c.Good = err == nil; c.Good {
+		if c.Killed, c.failed = audit.Killed(path); c.failed != nil {
+			return c
+		}
+	}
 	var line *audit.LineError
 	if errors.As(err, &line) {
 		c.Line = line.Line
@@ -122,8 +130,17 @@ func (c checked) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(c)
 	}
-	_, err := fmt.Fprintf(w, "%s: %s\n", c.File, printable(c.sentence()))
+	_, err := fmt.Fprintf(w, "%s: %s\n%s", c.File, printable(c.sentence()), killedLines(c.Killed))
 	return err
+}
+
+// killedLines says which sessions have no end, one a line.
+func killedLines(sessions []string) string {
+	var b strings.Builder
+	for _, s := range sessions {
+		fmt.Fprintf(&b, "session %s: %s (%s): the log has no end of it\n", printable(s), wire.CauseSupervisor.Sentence(""), wire.CauseSupervisor)
+	}
+	return b.String()
 }
 
 func (c checked) failure() error {

@@ -115,6 +115,7 @@ type eventPrinter struct {
 	terminal bool
 	color    bool
 	from     time.Time
+	sessions audit.Unended
 }
 
 // all prints events to the end of the log, or while it grows until ctx ends.
@@ -123,6 +124,7 @@ func (p *eventPrinter) all(ctx context.Context, r *audit.Reader) error {
 		e, err := r.Next()
 		switch {
 		case err == nil:
+			p.sessions.Add(e)
 			if p.wanted(e) {
 				p.print(e, r.Line())
 			}
@@ -137,7 +139,7 @@ func (p *eventPrinter) all(ctx context.Context, r *audit.Reader) error {
 			return err
 		}
 		if !p.follow && errors.Is(err, io.EOF) {
-			return nil
+			return p.killed(r)
 		}
 		if !p.follow {
 			return errors.New("its last line is unfinished")
@@ -146,6 +148,15 @@ func (p *eventPrinter) all(ctx context.Context, r *audit.Reader) error {
 			return err
 		}
 	}
+}
+
+// killed names the sessions that have no end, unless only some events are wanted.
+func (p *eventPrinter) killed(r *audit.Reader) error {
+	if p.json || len(p.types) > 0 || len(p.decisions) > 0 || p.command != "" {
+		return nil
+	}
+	_, err := p.out.WriteString(killedLines(p.sessions.Killed(r)))
+	return errors.Join(err, p.out.Flush())
 }
 
 func (p *eventPrinter) wanted(e wire.Event) bool {
@@ -195,6 +206,9 @@ func (p *eventPrinter) line(e wire.Event) string {
 	}
 	if e.Rule != nil {
 		add(text.Short(fmt.Sprintf("(rule %s, %s)", e.Rule.Name, orDefault(e.Rule.Position(), "the policy's default")), shown))
+	}
+	if e.Cause != "" {
+		add("(" + text.Short(string(e.Cause), 40) + ")")
 	}
 	if e.Message != "" {
 		add("- " + text.Short(e.Message, shown))

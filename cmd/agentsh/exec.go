@@ -178,7 +178,7 @@ func (o *execOptions) runWith(ctx context.Context, w runner, argv []string, std 
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
 		return failure.New(failed.Code(r.exit.ExitCode()), failed, failed.Hint())
 	}
-	if err != nil {
+	if err != nil && r.exit.Cause == "" {
 		return failure.New(failure.Ours, err, auditHint(err))
 	}
 	return exitFailure(argv[0], r.exit)
@@ -214,6 +214,9 @@ func (o *execOptions) request(argv []string, cwd string) (wire.ExecRequest, erro
 // already been printed with the others.
 func exitFailure(name string, exit wire.Exit) error {
 	code := exit.ExitCode()
+	if exit.Cause != "" {
+		return failure.New(code, errors.New(exit.Message), exit.Hint)
+	}
 	switch exit.Kind {
 	case wire.ExitDeadline:
 		return failure.New(code, fmt.Errorf("%s: ended by its timeout", name), "")

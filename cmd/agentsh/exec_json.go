@@ -40,7 +40,7 @@ func (o *execOptions) runJSON(ctx context.Context, argv []string, std stdio) err
 	var stdout, stderr capture
 	r, err := o.captured(ctx, argv, wire.Streams{Stdin: std.in, Stdout: &stdout, Stderr: &stderr})
 	foreground.SignalsEnd()
-	if err != nil {
+	if err != nil && r.exit.Cause == "" {
 		r.exit = oursAsExit(err)
 		r.exit.Hint = orDefault(r.exit.Hint, auditHint(err))
 	}

@@ -86,6 +86,7 @@ func readReport(path, session string) (*auditreport.Report, error) {
 	if session != "" && len(r.Sessions) == 0 {
 		return nil, fmt.Errorf("%s: no session %q", path, session)
 	}
+	r.Killed(c.Killed)
 	r.Finish()
 	return r, nil
 }

@@ -61,6 +61,9 @@ func (a *attached) execute(ctx context.Context, request wire.ExecRequest, stream
 	}
 	request.ID = rand.Text()
 	if r.exit, err = a.client.Run(ctx, request, streams); err != nil {
+		if r.exit.Cause == wire.CauseSupervisor {
+			r.exit = r.exit.Cause.Exit(fmt.Sprintf("process %d of session %s is gone, and all that it ran", a.one.PID, a.one.Name))
+		}
 		return r, errors.Join(err, a.close())
 	}
 	r.refused, err = refusedSince(a.one.Audit, before)

@@ -528,10 +528,7 @@ func TestAKilledSupervisorIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, fd := range parts {
-		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000); n != 1 {
-			t.Errorf("a process outlives the supervisor: %v", err)
-		}
-		_ = unix.Close(fd)
+		endsPidfd(t, fd)
 	}
 	if list := sessions(t, dir); len(list) != 0 {
 		t.Errorf("listed: %+v", list)
@@ -540,6 +537,15 @@ func TestAKilledSupervisorIsForgotten(t *testing.T) {
 		t.Errorf("left %v", left)
 	}
 	session(t, dir, "one")
+}
+
+// endsPidfd waits for the end of a process.
+func endsPidfd(t *testing.T, fd int) {
+	t.Helper()
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000); n != 1 {
+		t.Errorf("a process does not end: %v", err)
+	}
+	_ = unix.Close(fd)
 }
 
 func pidfds(pids []int) ([]int, error) {

@@ -180,6 +180,21 @@ func (c *Client) open(ctx context.Context, kind string, first any) (ssh.Channel,
 	return ch, reqs, nil
 }
 
+// endWait is how long the end of a connection takes after that of its channels.
+const endWait = time.Second
+
+// ended reports whether the connection has ended, after one of its channels has.
+func (c *Client) ended() bool {
+	limit := time.NewTimer(endWait)
+	defer limit.Stop()
+	select {
+	case <-c.done:
+		return true
+	case <-limit.C:
+		return false
+	}
+}
+
 // cause adds the reason for the end of the connection to an error that resulted from
 // it.
 func (c *Client) cause(err error) error {

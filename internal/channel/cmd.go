@@ -169,8 +169,7 @@ func (c *Cmd) Wait() (wire.Exit, error) {
 	c.stop()
 	_ = c.ch.Close() // the server has closed it, or it must be closed here
 	if c.exit == nil || c.end == nil {
-		err := errors.Join(c.client.cause(errors.New("the command's end was not told")), c.bad, c.ctx.Err())
-		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
+		return c.lost()
 	}
 	if c.out.n != c.end.Output.Stdout || c.errOut.n != c.end.Output.Stderr {
 		return *c.exit, fmt.Errorf("output cut off: %d of %d bytes of stdout and %d of %d of stderr arrived",
@@ -180,6 +179,17 @@ func (c *Cmd) Wait() (wire.Exit, error) {
 		return *c.exit, fmt.Errorf("deliver output: %w", err)
 	}
 	return *c.exit, nil
+}
+
+// lost is the result of a command whose end was not reported.
+func (c *Cmd) lost() (wire.Exit, error) {
+	ended := c.client.ended()
+	err := errors.Join(c.client.cause(errors.New("the supervisor did not report the command's end")), c.bad, c.ctx.Err())
+	if !ended || c.ctx.Err() != nil || errors.Is(err, ErrDead) {
+		return wire.Exit{Kind: wire.ExitLost, Message: err.Error()}, err
+	}
+	exit := wire.CauseSupervisor.Exit(err.Error())
+	return exit, errors.New(exit.Message)
 }
 
 // Leftover returns the processes that the supervisor could not end. It is valid after

@@ -59,7 +59,7 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 			streams.Stdin = stdin
 		}
 		exit, tree, err = s.cfg.Handler.Exec(ctx, req, streams)
-		if err != nil {
+		if err != nil && exit.Cause == "" { // else the exit says why the session ended
 			exit = wire.Exit{Kind: wire.ExitLost, Message: err.Error()}
 		}
 	}
@@ -69,7 +69,7 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 	end := execEnd{Output: wire.OutputEnd{Stdout: out.close(), Stderr: errOut.close()}, Tree: tree}
 	exit.Message, exit.Hint = clip(exit.Message), clip(exit.Hint)
 	once.Do(func() { end.Exit = &exit })
-	if exit.Kind == wire.ExitLost && told.Kind != wire.ExitLost {
+	if (exit.Kind == wire.ExitLost || exit.Cause != "") && told.Kind != wire.ExitLost && told.Cause == "" {
 		end.Exit = &exit // the exit was sent before, but this result is the final one
 	}
 	notify(ch, reqEnd, end)

@@ -130,7 +130,8 @@ type Exit struct {
 	Signal  int     `json:"signal,omitempty"`
 	Message string  `json:"message,omitempty"` // one sentence; denied, spawn_failed, oom and deadline have one
 	Hint    string  `json:"hint,omitempty"`
-	Rule    *RuleAt `json:"rule,omitempty"` // denied: the rule
+	Rule    *RuleAt `json:"rule,omitempty"`  // denied: the rule
+	Cause   Cause   `json:"cause,omitempty"` // why the session ended, if that ended the command
 	Rusage  Rusage  `json:"rusage"`
 }
 
@@ -226,6 +227,7 @@ type Event struct {
 	By        string     `json:"by,omitempty"`        // approval: who answered; command: the requester, if it was not the session's owner
 	Mechanism string     `json:"mechanism,omitempty"` // the enforcing mechanism: seccomp, fuse, mount, launch, ...
 	Rule      *RuleAt    `json:"rule,omitempty"`
+	Cause     Cause      `json:"cause,omitempty"` // end of a session: why
 	Message   string     `json:"message,omitempty"`
 	Hint      string     `json:"hint,omitempty"`
 	Count     int        `json:"count,omitempty"` // repeats within a second that this event includes

@@ -40,6 +40,7 @@ func appendEvent(b []byte, e *wire.Event) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	b = appendText(b, "cause", string(e.Cause))
 	b = appendText(b, "message", e.Message)
 	b = appendText(b, "hint", e.Hint)
 	if e.Count != 0 {

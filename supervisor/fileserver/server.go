@@ -78,6 +78,7 @@ type Server struct {
 	process *launch.Server
 	control *fuse.Control
 	hung    atomic.Bool // it was killed because it did not answer
+	closing atomic.Bool // this process closes the control socket
 }
 
 // New opens the backing directories of the governed paths. Start the session
@@ -191,6 +192,7 @@ func (s *Server) start() error {
 		return err
 	}
 	go s.Watch(pingInterval, pingTimeout) // ends with the process
+	go s.endUnheard()                     // ends with the process
 	return nil
 }
 
@@ -253,6 +255,18 @@ func (s *Server) Watch(interval, timeout time.Duration) {
 	}
 }
 
+// endUnheard kills a process that sent a message that is none. It could still decide,
+// but nobody would record it.
+func (s *Server) endUnheard() {
+	select {
+	case <-s.process.Dead():
+	case <-s.control.Done():
+		if !s.closing.Load() && s.control.Malformed() != nil {
+			s.process.Kill()
+		}
+	}
+}
+
 // event records a decision of the server.
 func (s *Server) event(e wire.Event) {
 	e.Command = s.command(e.Process)
@@ -303,6 +317,19 @@ func (s *Server) Dead() <-chan struct{} {
 	return s.process.Dead()
 }
 
+// Cause is the cause of the end of the process, for the end of its session.
+func (s *Server) Cause() wire.Cause {
+	switch {
+	case s == nil || s.control == nil:
+		return wire.CauseFileServer
+	case s.hung.Load():
+		return wire.CauseFileServerHung
+	case s.control.Malformed() != nil:
+		return wire.CauseMessage
+	}
+	return wire.CauseFileServer
+}
+
 // Err returns why the process has ended.
 func (s *Server) Err() error {
 	if s == nil {
@@ -310,6 +337,11 @@ func (s *Server) Err() error {
 	}
 	if s.hung.Load() {
 		return fmt.Errorf("%s did not answer and was killed", ProcessName)
+	}
+	if s.control != nil {
+		if err := s.control.Malformed(); err != nil {
+			return fmt.Errorf("%s: %w", ProcessName, err)
+		}
 	}
 	return s.process.Err()
 }
@@ -330,6 +362,7 @@ func (s *Server) Close() {
 	if s == nil || s.process == nil {
 		return
 	}
+	s.closing.Store(true)
 	if s.control != nil {
 		s.control.Close()
 	}

@@ -172,21 +172,18 @@ func (d *daemon) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	stop := context.AfterFunc(serving, func() { _ = l.Close() })
 	defer stop()
 	connections.Go(func() {
-		select {
-		case <-d.session.Dead():
-			_ = l.Close()
-			d.awaitCallers(ctx)
-			cancel()
-		case <-ctx.Done():
-		}
+		d.awaitEnd(ctx, serving)
+		_ = l.Close()
+		awaitCallers(serving, d.server.Clients)
+		cancel()
 	})
 	if err := d.announce(ctx); err != nil {
 		return errors.Join(err, l.Close())
@@ -197,13 +194,13 @@ func (d *daemon) answer(ctx context.Context) error {
 	for {
 		conn, err := spared.Accept()
 		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				<-ctx.Done() // after the callers know why
+			if serving.Err() != nil || errors.Is(err, net.ErrClosed) {
+				<-serving.Done() // after the callers know why
 				return nil
 			}
 			return fmt.Errorf("take a connection: %w", err)
 		}
-		connections.Go(func() { d.connection(ctx, conn) })
+		connections.Go(func() { d.connection(serving, conn) })
 	}
 }
 
@@ -211,13 +208,28 @@ func (d *daemon) answer(ctx context.Context) error {
 // why.
 const farewell = 2 * time.Second
 
+// awaitEnd waits until the session has ended. It ends the session when ctx ends, and
+// gives up when the session is no longer served.
+func (h *handler) awaitEnd(ctx, serving context.Context) {
+	select {
+	case <-h.session.Dead():
+	case <-serving.Done():
+	case <-ctx.Done():
+		cause := wire.CauseClosed
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cause = wire.CauseLifetime
+		}
+		h.session.End(cause)
+	}
+}
+
 // awaitCallers waits until the callers of a session that has ended know why, for a
 // time that is enough unless they do not listen.
-func (d *daemon) awaitCallers(ctx context.Context) {
+func awaitCallers(ctx context.Context, clients *channel.Clients) {
 	limit := time.NewTimer(farewell)
 	defer limit.Stop()
 	select {
-	case <-d.server.Clients.Reported():
+	case <-clients.Reported():
 	case <-limit.C:
 	case <-ctx.Done():
 	}

@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"agentsh/internal/channel"
@@ -114,7 +115,24 @@ func (h *handler) serve(ctx context.Context, conn net.Conn) error {
 	if err := h.openFiles(); err != nil {
 		return err
 	}
-	return channel.NewServer(conn, h.server()).Serve(ctx)
+	cfg := h.server()
+	cfg.Clients = &channel.Clients{}
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var ending sync.WaitGroup
+	ending.Go(func() {
+		h.awaitEnd(ctx, serving)
+		if ctx.Err() != nil { // else the controller learns it from its commands, and goes on
+			awaitCallers(serving, cfg.Clients)
+			cancel()
+		}
+	})
+	err := channel.NewServer(conn, cfg).Serve(serving)
+	cancel()
+	ending.Wait()
+	if err == nil || errors.Is(err, context.Canceled) {
+		return ctx.Err()
+	}
+	return err
 }
 
 // openFiles opens the directories of the files channel.

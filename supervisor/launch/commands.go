@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"syscall"
 	"time"
 )
@@ -61,14 +62,21 @@ const (
 	exitSize   = 39 // struct exit_msg
 )
 
-// report handles a message about a command.
-func (c *commands) report(m *message) {
+// why is why the init ended; nil: it runs.
+func (c *commands) why() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
+}
+
+// report handles a message about a command. An error is [ErrMalformed].
+func (c *commands) report(m *message) error {
 	least := reportSize
 	if m.kind == msgExit {
 		least = exitSize
 	}
 	if len(m.data) < least {
-		return
+		return fmt.Errorf("%w: %d bytes of kind %q", ErrMalformed, len(m.data), m.kind)
 	}
 	serial := order.Uint64(m.data[7:])
 	c.mu.Lock()
@@ -78,7 +86,7 @@ func (c *commands) report(m *message) {
 	}
 	c.mu.Unlock()
 	if p == nil {
-		return
+		return nil
 	}
 	switch m.kind {
 	case msgMarked:
@@ -90,6 +98,7 @@ func (c *commands) report(m *message) {
 	case msgEmpty:
 		p.reportEmpty()
 	}
+	return nil
 }
 
 // reportExit handles struct exit_msg of init.h, after its first byte.

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentsh/internal/wire"
 )
 
 // Init is the running init of one session. Its methods are safe for concurrent
@@ -340,19 +342,24 @@ func (i *Init) read() {
 	defer close(i.done)
 	for {
 		m, err := receive(i.control)
+		if err == nil {
+			err = i.report(m)
+		}
+		if errors.Is(err, ErrMalformed) {
+			i.commands.fail(err)
+		}
 		if err != nil {
 			i.ended(err)
 			return
 		}
-		i.report(m)
 	}
 }
 
-// report handles one message of a running init.
-func (i *Init) report(m *message) {
+// report handles one message of a running init. An error is [ErrMalformed].
+func (i *Init) report(m *message) error {
 	switch m.kind {
 	case msgMarked, msgExit, msgTree, msgEmpty:
-		i.commands.report(m)
+		return i.commands.report(m)
 	case msgPTY:
 		select {
 		case i.terminals.answers <- m:
@@ -364,7 +371,26 @@ func (i *Init) report(m *message) {
 		i.commands.fail(fmt.Errorf("%s: %w", step, errno))
 	default:
 		m.closeFDs()
+		return fmt.Errorf("%w: its kind is %q", ErrMalformed, m.kind)
 	}
+	return nil
+}
+
+// Err waits for the end of the init and returns its cause.
+func (i *Init) Err() (wire.Cause, error) {
+	<-i.done
+	err := i.commands.why()
+	switch {
+	case errors.Is(err, ErrMalformed), errors.Is(err, unix.EBADMSG):
+		return wire.CauseMessage, err
+	case errors.Is(err, ErrSessionEnded):
+		err = nil
+	}
+	text := "agentsh-init: " + i.child.exitText()
+	if err != nil {
+		return wire.CauseInit, fmt.Errorf("%s: %w", text, err)
+	}
+	return wire.CauseInit, errors.New(text)
 }
 
 // ended ends all commands of an init that has ended.

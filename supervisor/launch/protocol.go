@@ -148,8 +148,13 @@ type message struct {
 	kind byte
 	data []byte // after the kind
 	fds  []*os.File
-	pid  int // sender, when the socket passes credentials
+	pid  int  // sender, when the socket passes credentials
+	cut  bool // this process had no descriptor for one of fds
 }
+
+// ErrMalformed is in the chain of the error of a message that the init cannot have
+// sent.
+var ErrMalformed = errors.New("a message from the session init is malformed")
 
 // closeFDs closes the descriptors of a message that is not used.
 func (m *message) closeFDs() {
@@ -161,6 +166,10 @@ func (m *message) closeFDs() {
 
 // descriptors returns the descriptors when there are exactly n.
 func (m *message) descriptors(n int) ([]*os.File, error) {
+	if m.cut {
+		m.closeFDs()
+		return nil, fmt.Errorf("message %q: its descriptors were not received: %w", m.kind, unix.EMFILE)
+	}
 	if len(m.fds) != n {
 		err := fmt.Errorf("message %q has %d descriptors instead of %d", m.kind, len(m.fds), n)
 		m.closeFDs()
@@ -186,13 +195,13 @@ func receive(c *net.UnixConn) (*message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n == 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return nil, fmt.Errorf("receive from the session init: malformed message")
+	if n == 0 || flags&unix.MSG_TRUNC != 0 {
+		return nil, fmt.Errorf("receive: %w: %d bytes", ErrMalformed, n)
 	}
-	m := &message{kind: buf[0], data: buf[1:n:n]}
+	m := &message{kind: buf[0], data: buf[1:n:n], cut: flags&unix.MSG_CTRUNC != 0}
 	controls, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
-		return nil, fmt.Errorf("receive from the session init: %w", err)
+		return nil, fmt.Errorf("receive: %w: %w", ErrMalformed, err)
 	}
 	for i := range controls {
 		if cred, err := unix.ParseUnixCredentials(&controls[i]); err == nil {

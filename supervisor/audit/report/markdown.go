@@ -135,7 +135,10 @@ func withMessage(message string) string {
 }
 
 func noEnd(s *Session) string {
-	if s.Ended {
+	switch {
+	case s.Why != "":
+		return ", " + Code(s.Why)
+	case s.Ended:
 		return ""
 	}
 	return ", its end is not in the log"

@@ -41,7 +41,8 @@ type Session struct {
 	About    string // the message of its first event
 	Begin    time.Time
 	End      time.Time
-	Ended    bool // its end is in the log
+	Ended    bool   // its end is in the log
+	Why      string // it ended, unless its owner closed it
 	Commands []*Command
 	Refusals []*Refusal // by rule, most frequent first
 	Files    []*Row
@@ -150,6 +151,15 @@ func (r *Report) Add(e wire.Event) {
 	}
 }
 
+// Killed says that the supervisors of sessions were killed or crashed.
+func (r *Report) Killed(sessions []string) {
+	for _, s := range r.Sessions {
+		if slices.Contains(sessions, s.ID) {
+			s.Why = wire.CauseSupervisor.Sentence("")
+		}
+	}
+}
+
 // Finish sorts the report. It is called after the last event.
 func (r *Report) Finish() {
 	for _, s := range r.Sessions {
@@ -178,6 +188,9 @@ func (s *Session) bound(e wire.Event) {
 	switch e.Phase {
 	case "end":
 		s.Ended = true
+		if e.Cause != wire.CauseClosed {
+			s.Why = text.Short(e.Message, textShown)
+		}
 		return
 	case "begin":
 	default:

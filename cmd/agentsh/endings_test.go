@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"agentsh/internal/wire"
+	"agentsh/supervisor/host"
+)
+
+// startReady starts a client whose command prints a line and waits.
+func startReady(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
+	t.Helper()
+	errs := &bytes.Buffer{}
+	cmd.Stderr = errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%q %v %s", line, err, errs)
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	return errs
+}
+
+// lastEvent is the last event of a log.
+func lastEvent(t *testing.T, path string) wire.Event {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
+	var e wire.Event
+	if err := json.Unmarshal(lines[len(lines)-1], &e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// checkEnding checks what the caller of a command is told of the end of its session,
+// and what the log says.
+func checkEnding(t *testing.T, cause wire.Cause, code int, errs, log string) {
+	t.Helper()
+	ending := cause.Ending()
+	if want := cause.Exit("").ExitCode(); code != want {
+		t.Errorf("exit status %d, want %d", code, want)
+	}
+	if !strings.Contains(errs, "agentsh: the session has ended: "+ending.Sentence) || !strings.Contains(errs, "agentsh: hint: "+ending.Hint) {
+		t.Errorf("the caller was told %q", errs)
+	}
+	last := lastEvent(t, log)
+	if cause == wire.CauseSupervisor {
+		if last.Phase == "end" && last.Type == wire.EventSession {
+			t.Errorf("the log has an end: %+v", last)
+		}
+		return
+	}
+	if last.Type != wire.EventSession || last.Phase != "end" || last.Cause != cause || !strings.Contains(last.Message, ending.Sentence) {
+		t.Errorf("the log ends with %+v", last)
+	}
+}
+
+// A session in the background ends in every way that can be brought about from outside.
+func TestTheCallersOfASessionLearnWhyItEnded(t *testing.T) {
+	kill := func(pid func(host.Running) int) func(*testing.T, string, host.Running) {
+		return func(t *testing.T, _ string, one host.Running) {
+			if err := syscall.Kill(pid(one), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for cause, tt := range map[wire.Cause]struct {
+		policy string
+		flags  []string
+		end    func(*testing.T, string, host.Running)
+	}{
+		wire.CauseSupervisor:     {end: kill(func(one host.Running) int { return one.PID })},
+		wire.CauseInit:           {end: kill(func(one host.Running) int { return one.Parts[0] })},
+		wire.CauseFileServer:     {end: kill(func(one host.Running) int { return one.Parts[1] })},
+		wire.CauseLifetime:       {flags: []string{"--timeout", "2s"}},
+		wire.CauseSessionTimeout: {policy: "resource_limits: {session_timeout: 2s}\n"},
+		wire.CauseClosed: {end: func(t *testing.T, dir string, one host.Running) {
+			if out, err := program(t, dir, "session", "destroy", one.Name).CombinedOutput(); err != nil {
+				t.Errorf("%v %s", err, out)
+			}
+		}},
+	} {
+		t.Run(string(cause), func(t *testing.T) {
+			t.Parallel()
+			dir := workDir(t)
+			policy := filepath.Join(dir, "policy.yaml")
+			if err := os.WriteFile(policy, []byte(entryPolicy+tt.policy), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			one := session(t, dir, "one", tt.flags...)
+			processes, err := pidfds([]int{one.PID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			idle := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo ready; exec sleep 1000")
+			// a command that ends by itself when its files are gone, with a status of its own
+			reading := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo x >f; echo ready; while cat f >/dev/null; do :; done; exit 7")
+			said := []*bytes.Buffer{startReady(t, idle), startReady(t, reading)}
+			if tt.end != nil {
+				tt.end(t, dir, one)
+			}
+			codes := []int{exitCode(idle.Wait()), exitCode(reading.Wait())}
+			endsPidfd(t, processes[0])
+			for i, code := range codes {
+				checkEnding(t, cause, code, said[i].String(), one.Audit)
+			}
+			checkKilled(t, dir, one, cause == wire.CauseSupervisor)
+		})
+	}
+}
+
+// checkKilled checks whether readers of the log say that the supervisor was killed.
+func checkKilled(t *testing.T, dir string, one host.Running, want bool) {
+	t.Helper()
+	said := "session " + one.Session + ": the session has ended: " + wire.CauseSupervisor.Ending().Sentence
+	for _, args := range [][]string{{"audit", "verify", one.Audit}, {"events", one.Audit}, {"report", one.Audit}} {
+		out, err := program(t, dir, args...).CombinedOutput()
+		if err != nil || args[0] != "report" && strings.Contains(string(out), said) != want {
+			t.Errorf("%q: %v %s", args, err, out)
+		}
+		if args[0] == "report" && strings.Contains(string(out), wire.CauseSupervisor.Ending().Sentence) != want {
+			t.Errorf("the report: %s", out)
+		}
+	}
+}
+
+// The caller of a session of its own is its supervisor.
+func TestACommandsOwnSessionSaysWhyItEnded(t *testing.T) {
+	for cause, name := range map[wire.Cause]string{wire.CauseInit: "agentsh-init", wire.CauseFileServer: "agentsh-fuse"} {
+		for _, as := range []string{"text", "json"} {
+			t.Run(string(cause)+"/"+as, func(t *testing.T) {
+				dir := workDir(t)
+				log := filepath.Join(dir, "log.jsonl")
+				args := []string{"exec", "-p", "policy.yaml", "-w", "work", "--audit", log, "--"}
+				if as == "json" {
+					args = append([]string{"exec", "--json"}, args[1:]...)
+				}
+				cmd := program(t, dir, append(args, "sh", "-c", "echo ready >f; while cat f; do :; done; exit 7")...)
+				if as == "json" {
+					checkJSONEnding(t, cmd, filepath.Join(dir, "work", "f"), cause, name)
+					return
+				}
+				errs := startReady(t, cmd)
+				killChild(t, cmd.Process.Pid, name)
+				checkEnding(t, cause, exitCode(cmd.Wait()), errs.String(), log)
+			})
+		}
+	}
+}
+
+// checkJSONEnding ends a session once its command has made a file, and reads the object
+// that its client prints.
+func checkJSONEnding(t *testing.T, cmd *exec.Cmd, ready string, cause wire.Cause, name string) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for text := ""; text != "ready\n"; {
+		data, err := os.ReadFile(ready)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		text = string(data)
+	}
+	killChild(t, cmd.Process.Pid, name)
+	code := exitCode(cmd.Wait())
+	var got struct {
+		ExitCode int       `json:"exit_code"`
+		Exit     wire.Exit `json:"exit"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if code != 125 || got.ExitCode != 125 || got.Exit.Cause != cause || got.Exit.Hint == "" {
+		t.Errorf("%d, %+v", code, got)
+	}
+}
+
+// killChild kills the child of a process that has a name.
+func killChild(t *testing.T, parent int, name string) {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(parent) + "/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		children, _ := os.ReadFile(task) // the thread may have ended
+		for _, child := range strings.Fields(string(children)) {
+			line, _ := os.ReadFile("/proc/" + child + "/cmdline")
+			pid, err := strconv.Atoi(child)
+			if err == nil && string(bytes.SplitN(line, []byte{0}, 2)[0]) == name {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+		}
+	}
+	t.Fatalf("process %d has no child %s", parent, name)
+}
+
+// TestTheTableOfEndsIsComplete compares doc/faults.md with the table in the code.
+func TestTheTableOfEndsIsComplete(t *testing.T) {
+	doc, err := os.ReadFile("../../doc/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range wire.Endings() {
+		row := "| `" + string(e.Cause) + "` | " + e.Sentence + " | " + strconv.Itoa(e.Cause.Exit("").ExitCode()) + " | "
+		if !strings.Contains(string(doc), row) {
+			t.Errorf("doc/faults.md has no row %q", row)
+		}
+	}
+}
