@@ -29,6 +29,7 @@ var ranks = map[string]int{
 	"fuse/changes":             1,
 	"fuse/device":              1, // the protocol of /dev/fuse; knows no paths and no rules
 	"fuse/watch":               1, // what others change in directories; knows no mounts and no nodes
+	"fuse/follow":              1, // keeps the nodes of trees under watch
 	"fuse/tree":                1, // names and nodes; knows rules only as cached decisions
 	"fuse":                     2,
 	"internal/channel":         1,
@@ -96,6 +97,7 @@ var beside = map[string][]string{
 	"policy/syntax":     {"policy", "policy/glob", "policy/env", "internal/strictyaml"},
 	"internal/channel":  {"internal/tarfs"},
 	"fuse":              {"internal/trash", "internal/snapshot"},
+	"fuse/follow":       {"fuse/tree", "fuse/watch"},
 	"internal/snapshot": {"internal/trash"},
 	"seccomp/target":    {"seccomp"},
 	"supervisor/netns":  {"supervisor/egress", "supervisor/launch", "supervisor/notify"},

@@ -27,6 +27,9 @@ type Config struct {
 	// CacheSeconds limits, in seconds, how long commands may see outdated data after a
 	// change behind the mount. 0 means 10 minutes.
 	CacheSeconds int `json:"cache_seconds"`
+	// WatchedDirectories limits how many directories are watched for changes of the host.
+	// 0 means the share of one session, a negative number none.
+	WatchedDirectories int `json:"watched_directories"`
 }
 
 // MountConfig is one governed directory or file. The server receives two descriptors

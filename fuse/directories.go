@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/device"
+	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
 	"agentsh/policy"
 )
@@ -20,6 +21,7 @@ type directories struct {
 	nodes     *nodeFiles
 	attrs     attributes
 	handles   *openFiles
+	follow    *follow.Mount
 	kernel    *kernel
 	folding   *folding
 	noOpenDir bool // the kernel lists without handles
@@ -83,6 +85,9 @@ func (o *directories) readDir(in *gofuse.ReadIn, out *gofuse.DirEntryList, plus 
 			return gofuse.Status(errno(err))
 		}
 		defer tree.CloseFD(fd)
+	}
+	if !o.files.redirected(rel) {
+		o.follow.Look(parent, fd)
 	}
 	return gofuse.Status(errno(o.list(listing{parent, rel, fd, plus}, in.Offset, out)))
 }

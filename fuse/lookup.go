@@ -8,6 +8,7 @@ import (
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
 	"agentsh/policy"
 )
@@ -22,6 +23,7 @@ type lookups struct {
 	attrs   attributes
 	folding *folding
 	repos   *repositories
+	follow  *follow.Mount
 }
 
 // lookup finds an entry. See fuse(4) for the meaning of a zero node number.
@@ -41,6 +43,9 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 		return gofuse.Status(errno(err))
 	}
 	defer p.Close()
+	if !o.files.redirected(rel) {
+		o.follow.Look(parent, p.DirFD)
+	}
 	var st unix.Stat_t
 	switch err := p.Stat(&st); {
 	case err == nil:

@@ -109,6 +109,7 @@ type options struct {
 	limits  trash.Limits
 	// how old what is seen of the backing may be; 0: as old as usual
 	cacheSeconds int
+	watched      int                                              // directories that are watched; 0: as many as usual
 	ask          func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
 	plain        bool                                             // the server lacks CAP_SYS_ADMIN: no passthrough
 }
@@ -169,7 +170,7 @@ func start(t testing.TB, o options) *session {
 		Policy:  []wire.PolicySource{{Name: "test.yaml", Data: []byte("version: 1\nname: test\n" + text)}},
 		Owner:   o.owner,
 		Trash:   o.limits,
-		Approve: o.ask != nil, CacheSeconds: o.cacheSeconds,
+		Approve: o.ask != nil, CacheSeconds: o.cacheSeconds, WatchedDirectories: o.watched,
 	}))
 	must(t, s.control.SetInit(t.Context(), os.Getpid()))
 	return s

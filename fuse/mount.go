@@ -12,7 +12,9 @@ import (
 
 	"agentsh/fuse/changes"
 	"agentsh/fuse/device"
+	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
+	"agentsh/fuse/watch"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 )
@@ -37,6 +39,7 @@ type mount struct {
 	repos   *repositories
 	attrs   attributes
 	folding *folding
+	follow  *follow.Mount // nil: its directories are not watched
 	shared  shared
 
 	noOpenDir bool // the kernel lists without handles
@@ -48,6 +51,7 @@ type shared struct {
 	rules     *current
 	reporter  *reporter
 	approvals *approvals
+	follower  *follow.Follower
 	trash     *trash.Trash // nil: no rule needs it
 	mountAt   func(path string) *mount
 }
@@ -88,6 +92,13 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 	m.repos = &repositories{
 		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, handles: m.handles, nodes: m.nodes, stages: staged,
 	}
+	if m.files.backing.Dir {
+		m.follow = sh.follower.Add(follow.MountConfig{
+			Tree: m.tree, Backing: m.files.backing,
+			Changed:    func(dir uint64, e watch.Event) { m.hostChanged(dir, e.Name) },
+			Everything: m.hostChangedEverything,
+		})
+	}
 	m.folding = &folding{access: m.access, repos: m.repos, device: st.Dev, casefold: sh.config.Casefold}
 	return m, nil
 }
@@ -103,6 +114,7 @@ func newDispatcher(m *mount) *dispatcher {
 		asker:         asker{access: m.access, kernel: m.kernel},
 		lookups: &lookups{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, folding: m.folding, repos: m.repos,
+			follow: m.follow,
 		},
 		setattr: &setattr{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, repos: m.repos,
@@ -114,7 +126,7 @@ func newDispatcher(m *mount) *dispatcher {
 		},
 		directories: &directories{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,
-			noOpenDir: m.noOpenDir,
+			follow: m.follow, noOpenDir: m.noOpenDir,
 		},
 		creator: &creator{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, repos: m.repos,

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/follow"
 	"agentsh/internal/snapshot"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -195,6 +196,7 @@ func (s *server) configure(ctx context.Context, c *Config) error {
 	}
 	shared := shared{
 		config: c, rules: s.rules, reporter: s.report, approvals: s.asks, trash: s.trash, mountAt: s.mountOf,
+		follower: follow.New(c.WatchedDirectories),
 	}
 	for _, mc := range c.Mounts {
 		m, err := s.open(mc, shared)

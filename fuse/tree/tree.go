@@ -25,6 +25,8 @@ type Tree struct {
 	root *Node
 	nodes
 	spare []*extra // for reuse
+
+	released func(id uint64, path string, removed bool) // see [Tree.OnRelease]
 }
 
 // New returns the tree of a mount whose root has these attributes.
@@ -265,6 +267,7 @@ func (t *Tree) release(n *Node) {
 	if n.id == 0 || t.needed(n) {
 		return
 	}
+	t.announce(n)
 	if n.more != nil && n.more.gone != 0 {
 		CloseFD(n.more.gone)
 	}

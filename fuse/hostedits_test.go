@@ -1,0 +1,218 @@
+package fuse
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
+)
+
+// hostEdit is one kind of change behind the mount.
+type hostEdit struct {
+	name string
+	edit func(back string) error
+	seen func(dir string) string // what a command sees of it
+}
+
+func content(name string) func(string) string {
+	return func(dir string) string {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		return fmt.Sprintf("%q %v", data, errno(unwrapped(err)))
+	}
+}
+
+func unwrapped(err error) error {
+	if pe, ok := err.(*os.PathError); ok { //nolint:errorlint // os returns it bare
+		return pe.Err
+	}
+	return err
+}
+
+func attributesOf(name string) func(string) string {
+	return func(dir string) string {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil {
+			return fmt.Sprint(errno(unwrapped(err)))
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		return fmt.Sprint(st.Mode, st.Size, st.Mtim.Nano(), st.Nlink, st.Uid)
+	}
+}
+
+func linkOf(name string) func(string) string {
+	return func(dir string) string {
+		text, err := os.Readlink(filepath.Join(dir, name))
+		return fmt.Sprint(text, errno(unwrapped(err)))
+	}
+}
+
+func listOf(name string) func(string) string {
+	return func(dir string) string {
+		entries, err := os.ReadDir(filepath.Join(dir, name))
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return fmt.Sprint(names, errno(unwrapped(err)))
+	}
+}
+
+func write(name, text string, flags int) func(string) error {
+	return func(back string) error {
+		f, err := os.OpenFile(filepath.Join(back, name), os.O_WRONLY|flags, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(text)
+		return firstOf(err, f.Close())
+	}
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func edited(name string, do func(path string) error) func(string) error {
+	return func(back string) error { return do(filepath.Join(back, name)) }
+}
+
+var hostEdits = []hostEdit{
+	{"create", write("new", "text", os.O_CREATE), content("new")},
+	{"list a new file", write("listed", "", os.O_CREATE), listOf("")},
+	{"append", write("sub/file", "more", os.O_APPEND), content("sub/file")},
+	{"fill an empty file", write("empty", "filled", 0), content("empty")},
+	{"overwrite with the same size", write("sub/same", "TEXT", 0), content("sub/same")},
+	{"truncate", edited("sub/shrinks", func(p string) error { return os.Truncate(p, 2) }), content("sub/shrinks")},
+	{"save by rename", func(back string) error {
+		return firstOf(os.WriteFile(back+"/.saved", []byte("saved by rename"), 0o644), os.Rename(back+"/.saved", back+"/saved"))
+	}, content("saved")},
+	{"rename", func(back string) error { return os.Rename(back+"/old", back+"/renamed") }, content("renamed")},
+	{"remove", edited("removed", os.Remove), content("removed")},
+	{"remove and make again", func(back string) error {
+		return firstOf(os.Remove(back+"/again"), os.WriteFile(back+"/again", []byte("second"), 0o600))
+	}, content("again")},
+	{"make a directory", edited("made", func(p string) error { return os.Mkdir(p, 0o755) }), attributesOf("made")},
+	{"remove a directory", edited("gone", os.Remove), attributesOf("gone")},
+	{"rename a directory", func(back string) error { return os.Rename(back+"/dir", back+"/moved") }, content("moved/inside")},
+	{"change the mode", edited("sub/mode", func(p string) error { return os.Chmod(p, 0o600) }), attributesOf("sub/mode")},
+	{"change a time", edited("time", func(p string) error { return os.Chtimes(p, time.Unix(1, 0), time.Unix(2, 0)) }), attributesOf("time")},
+	{"retarget a link", func(back string) error {
+		return firstOf(os.Symlink("two", back+"/.link"), os.Rename(back+"/.link", back+"/link"))
+	}, linkOf("link")},
+	{"make a hard link", func(back string) error { return os.Link(back+"/linked", back+"/link2") }, content("link2")},
+	{"change the mode of a directory", edited("modes", func(p string) error { return os.Chmod(p, 0o700) }), attributesOf("modes")},
+	{"put a tree in place", func(back string) error {
+		return firstOf(os.MkdirAll(back+"/.t/a/b", 0o755), os.WriteFile(back+"/.t/a/b/c", []byte("deep"), 0o644), os.Rename(back+"/.t", back+"/tree"))
+	}, content("tree/a/b/c")},
+}
+
+func seedHostEdits(s *session) {
+	s.seed(map[string]string{
+		"sub/file": "text", "empty": "", "sub/same": "text", "sub/shrinks": "longer", "saved": "old", "old": "x", "removed": "x",
+		"again": "first", "dir/inside": "inside", "sub/mode": "x", "time": "x", "linked": "l",
+	})
+	for _, dir := range []string{"gone", "modes"} {
+		must(s.t, os.Mkdir(s.back(dir), 0o755))
+	}
+	must(s.t, os.Symlink("one", s.back("link")))
+}
+
+// warm makes the kernel cache everything that the edits concern.
+func warm(s *session) {
+	for range 2 {
+		must(s.t, filepath.WalkDir(s.dir, func(_ string, d os.DirEntry, err error) error {
+			if err == nil {
+				_, err = d.Info()
+			}
+			return err
+		}))
+		for _, e := range hostEdits {
+			e.seen(s.dir)
+		}
+	}
+}
+
+// TestHostEditsAreSeen edits files behind an idle mount. The kernel caches what it was
+// told for 10 minutes, so an edit that is seen was noticed.
+func TestHostEditsAreSeen(t *testing.T) {
+	for _, where := range []string{"ext4", "tmpfs", "overlay", "plain server"} {
+		t.Run(where, func(t *testing.T) {
+			s := start(t, options{backing: backingOn(t, where), plain: where == "plain server"})
+			seedHostEdits(s)
+			warm(s)
+			var waits []time.Duration
+			for _, e := range hostEdits {
+				before := e.seen(s.dir)
+				must(t, e.edit(s.backing))
+				began := time.Now()
+				want := e.seen(s.backing)
+				if want == before {
+					t.Fatalf("%s: the edit changes nothing: %s", e.name, want)
+				}
+				for got := before; got != want; got = e.seen(s.dir) {
+					if time.Since(began) > 10*time.Second {
+						t.Fatalf("%s: %s is seen, %s is there", e.name, got, want)
+					}
+					<-time.After(time.Millisecond)
+				}
+				waits = append(waits, time.Since(began))
+			}
+			slices.Sort(waits)
+			t.Logf("seen after %v (median), %v (longest)", waits[len(waits)/2], waits[len(waits)-1])
+			if median := waits[len(waits)/2]; median > 100*time.Millisecond {
+				t.Errorf("seen after %v (median of %d)", median, len(waits))
+			}
+		})
+	}
+}
+
+// backingOn returns a directory on a filesystem.
+func backingOn(t *testing.T, where string) string {
+	t.Helper()
+	dir := t.TempDir()
+	switch where {
+	case "tmpfs":
+		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
+		t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	case "overlay":
+		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
+		t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+		for _, d := range []string{"lower", "upper", "work", "merged"} {
+			must(t, os.Mkdir(filepath.Join(dir, d), 0o755))
+		}
+		merged := filepath.Join(dir, "merged")
+		must(t, unix.Mount("overlay", merged, "overlay", 0, strings.ReplaceAll("lowerdir=D/lower,upperdir=D/upper,workdir=D/work", "D", dir)))
+		t.Cleanup(func() { unix.Unmount(merged, unix.MNT_DETACH) })
+		return merged
+	}
+	return dir
+}
+
+// TestHostEditsAreUnseenUnlessWatched proves that the test above sees nothing by luck.
+func TestHostEditsAreUnseenUnlessWatched(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.FUSE)
+	s := start(t, options{watched: -1, cacheSeconds: 600})
+	seedHostEdits(s)
+	warm(s)
+	must(t, os.Chmod(s.back("sub/mode"), 0o600))
+	must(t, os.WriteFile(s.back("new"), nil, 0o644))
+	if st, err := os.Stat(s.path("sub/mode")); err != nil || st.Mode().Perm() != 0o644 {
+		t.Errorf("the mode of an unwatched file: %v %v", st, err)
+	}
+	if _, err := os.Stat(s.path("new")); err == nil {
+		t.Error("a new name in an unwatched directory is seen")
+	}
+}

@@ -1,0 +1,36 @@
+package tree
+
+import "golang.org/x/sys/unix"
+
+// OnRelease sets the function that is called when the kernel has forgotten a directory.
+// path is its last name, empty if it has none any more; removed says that the session
+// removed it. The function is called under the tree's lock.
+func (t *Tree) OnRelease(f func(id uint64, path string, removed bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.released = f
+}
+
+// announce calls the function of [Tree.OnRelease] for a node that is about to be
+// removed.
+func (t *Tree) announce(n *Node) {
+	if t.released == nil || n.kind != unix.S_IFDIR {
+		return
+	}
+	path := ""
+	if n.Parent != nil {
+		path, _ = t.join(n.Link)
+	}
+	t.released(uint64(n.id), path, n.more != nil && n.more.gone != 0)
+}
+
+// UnwatchAll removes the mark of [Tree.SetWatched] from every directory.
+func (t *Tree) UnwatchAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, chunk := range t.chunks {
+		for i := range chunk {
+			chunk[i].flags &^= isWatched
+		}
+	}
+}
