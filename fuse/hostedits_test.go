@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/testenv"
+	"agentsh/internal/wire"
 )
 
 // hostEdit is one kind of change behind the mount.
@@ -115,7 +117,8 @@ var hostEdits = []hostEdit{
 	{"make a hard link", func(back string) error { return os.Link(back+"/linked", back+"/link2") }, content("link2")},
 	{"change the mode of a directory", edited("modes", func(p string) error { return os.Chmod(p, 0o700) }), attributesOf("modes")},
 	{"put a tree in place", func(back string) error {
-		return firstOf(os.MkdirAll(back+"/.t/a/b", 0o755), os.WriteFile(back+"/.t/a/b/c", []byte("deep"), 0o644), os.Rename(back+"/.t", back+"/tree"))
+		return firstOf(os.MkdirAll(back+"/.t/a/b", 0o755), os.WriteFile(back+"/.t/a/b/c", []byte("deep"), 0o644),
+			os.Rename(back+"/.t", back+"/tree"))
 	}, content("tree/a/b/c")},
 }
 
@@ -215,4 +218,98 @@ func TestHostEditsAreUnseenUnlessWatched(t *testing.T) {
 	if _, err := os.Stat(s.path("new")); err == nil {
 		t.Error("a new name in an unwatched directory is seen")
 	}
+}
+
+// await returns when what a command sees is what is there.
+func await(s *session, what string, seen func(dir string) string) {
+	s.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		got, want := seen(s.dir), seen(s.backing)
+		if got == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: %.200s is seen, %.200s is there", what, got, want)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// TestAnOverflowDropsEverything makes more edits than the queue of events holds, while
+// the server is stopped.
+func TestAnOverflowDropsEverything(t *testing.T) {
+	s := start(t, options{})
+	seedHostEdits(s)
+	must(t, os.Mkdir(s.back("many"), 0o755))
+	warm(s)
+	must(t, s.server.Process.Signal(unix.SIGSTOP))
+	for i := range 20000 {
+		must(t, os.WriteFile(s.back(fmt.Sprint("many/", i)), nil, 0o644))
+	}
+	for _, e := range hostEdits {
+		must(t, e.edit(s.backing))
+	}
+	must(t, s.server.Process.Signal(unix.SIGCONT))
+	for _, e := range hostEdits {
+		await(s, e.name, e.seen)
+	}
+	await(s, "the many files", listOf("many"))
+	must(t, os.WriteFile(s.back("sub/after"), []byte("x"), 0o644))
+	await(s, "after the overflow", content("sub/after"))
+}
+
+// TestManyDirectoriesAreSeenInAShortTime has more directories than are watched.
+func TestManyDirectoriesAreSeenInAShortTime(t *testing.T) {
+	s := start(t, options{watched: 8})
+	for i := range 30 {
+		s.seed(map[string]string{fmt.Sprintf("d%d/file", i): "text"})
+	}
+	look := func() {
+		for i := range 30 {
+			content(fmt.Sprintf("d%d/file", i))(s.dir)
+			content(fmt.Sprintf("d%d/none", i))(s.dir)
+		}
+	}
+	look()
+	for i := range 30 {
+		must(t, os.Rename(s.back(fmt.Sprintf("d%d/file", i)), s.back(fmt.Sprintf("d%d/none", i))))
+	}
+	for i := range 30 {
+		await(s, "the old name", content(fmt.Sprintf("d%d/file", i)))
+		await(s, "the new name", content(fmt.Sprintf("d%d/none", i)))
+	}
+}
+
+// TestAHostEditWaitsForNobody makes an edit in a directory in which a command waits for
+// a person: the kernel keeps that directory locked.
+func TestAHostEditWaitsForNobody(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	s := start(t, options{
+		policy: `
+file_rules:
+  - {name: asked, paths: ["WS/asked/new"], operations: [create], decision: approve, timeout: 60s}
+  - {name: all, paths: ["WS/**"], operations: ["*"], decision: allow}
+`,
+		ask: func(context.Context, wire.Question) wire.Answer {
+			close(asked)
+			<-answer
+			return wire.Answer{Allow: true, By: "test"}
+		},
+	})
+	s.seed(map[string]string{"asked/file": "one", "beside/file": "one"})
+	warmed := listOf("asked")(s.dir) + content("asked/file")(s.dir) + content("beside/file")(s.dir)
+	done := make(chan error, 1)
+	go func() { done <- os.WriteFile(s.path("asked/new"), nil, 0o644) }()
+	<-asked
+	must(t, os.WriteFile(s.back("asked/other"), nil, 0o644))
+	must(t, os.WriteFile(s.back("asked/file"), []byte("two!"), 0o644))
+	must(t, os.Rename(s.back("beside/file"), s.back("beside/renamed")))
+	await(s, "a name beside", content("beside/renamed"))
+	await(s, "a file beside", content("beside/file"))
+	await(s, "the content in the locked directory", content("asked/file"))
+	close(answer)
+	must(t, <-done)
+	await(s, "the locked directory", listOf("asked"))
+	_ = warmed
 }

@@ -90,7 +90,7 @@ func (f *Follower) Add(c MountConfig) *Mount {
 	defer f.mu.Unlock()
 	m := &Mount{follower: f, number: uint64(len(f.mounts)), config: c}
 	f.mounts = append(f.mounts, m)
-	c.Tree.OnRelease(m.release)
+	c.Tree.Host.OnRelease(m.release)
 	return m
 }
 
@@ -106,7 +106,7 @@ func (f *Follower) find(key uint64) (*Mount, uint64) {
 // Look watches a directory if it is not watched yet. fd is open at it. The caller calls
 // it before it reads what it answers about an entry.
 func (m *Mount) Look(n *tree.Node, fd int) {
-	if m == nil || m.config.Tree.Watched(n) {
+	if m == nil || m.config.Tree.Host.Watched(n) {
 		return
 	}
 	f := m.follower
@@ -128,7 +128,7 @@ func (m *Mount) Look(n *tree.Node, fd int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.generation == generation {
-		m.config.Tree.SetWatched(n.ID(), true)
+		m.config.Tree.Host.SetWatched(n.ID(), true)
 	}
 }
 
@@ -168,7 +168,7 @@ func (f *Follower) lost() {
 	f.generation++
 	mounts := f.mounts
 	for _, m := range mounts {
-		m.config.Tree.UnwatchAll()
+		m.config.Tree.Host.UnwatchAll()
 	}
 	f.mu.Unlock()
 	for _, m := range mounts {
@@ -240,7 +240,7 @@ func (f *Follower) evict() {
 				path = paths[0]
 			}
 		}
-		t.SetWatched(id, false)
+		t.Host.SetWatched(id, false)
 		concerned[m] = true
 		if identity := f.watcher.Forget(key, false); identity != "" {
 			f.unmark(release{m, identity, path})

@@ -26,7 +26,7 @@ type Tree struct {
 	nodes
 	spare []*extra // for reuse
 
-	released func(id uint64, path string, removed bool) // see [Tree.OnRelease]
+	released func(id uint64, path string, removed bool) // see [Host.OnRelease]
 }
 
 // New returns the tree of a mount whose root has these attributes.
@@ -267,7 +267,7 @@ func (t *Tree) release(n *Node) {
 	if n.id == 0 || t.needed(n) {
 		return
 	}
-	t.announce(n)
+	t.Host.announce(n)
 	if n.more != nil && n.more.gone != 0 {
 		CloseFD(n.more.gone)
 	}

@@ -5,15 +5,17 @@ import "golang.org/x/sys/unix"
 // OnRelease sets the function that is called when the kernel has forgotten a directory.
 // path is its last name, empty if it has none any more; removed says that the session
 // removed it. The function is called under the tree's lock.
-func (t *Tree) OnRelease(f func(id uint64, path string, removed bool)) {
+func (h Host) OnRelease(f func(id uint64, path string, removed bool)) {
+	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.released = f
 }
 
-// announce calls the function of [Tree.OnRelease] for a node that is about to be
+// announce calls the function of [Host.OnRelease] for a node that is about to be
 // removed.
-func (t *Tree) announce(n *Node) {
+func (h Host) announce(n *Node) {
+	t := h.t
 	if t.released == nil || n.kind != unix.S_IFDIR {
 		return
 	}
@@ -24,8 +26,9 @@ func (t *Tree) announce(n *Node) {
 	t.released(uint64(n.id), path, n.more != nil && n.more.gone != 0)
 }
 
-// UnwatchAll removes the mark of [Tree.SetWatched] from every directory.
-func (t *Tree) UnwatchAll() {
+// UnwatchAll removes the mark of [Host.SetWatched] from every directory.
+func (h Host) UnwatchAll() {
+	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, chunk := range t.chunks {

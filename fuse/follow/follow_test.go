@@ -1,0 +1,194 @@
+package follow
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/tree"
+	"agentsh/fuse/watch"
+)
+
+// site is a tree over a directory with a follower.
+type site struct {
+	t      *testing.T
+	top    string
+	tree   *tree.Tree
+	f      *Follower
+	m      *Mount
+	change chan struct{}
+
+	mu      sync.Mutex
+	changed map[string]int // number of the directory and name
+	drops   int
+}
+
+func newSite(t *testing.T, most int) *site {
+	s := &site{t: t, top: t.TempDir(), change: make(chan struct{}, 1), changed: map[string]int{}}
+	fd, err := unix.Open(s.top, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	var st unix.Stat_t
+	must(t, unix.Fstat(fd, &st))
+	s.tree = tree.New(&st)
+	s.f = New(most)
+	s.f.pause = 0
+	t.Cleanup(s.f.Close)
+	s.m = s.f.Add(MountConfig{
+		Tree: s.tree, Backing: tree.Backing{FD: fd, Dir: true},
+		Changed:    func(dir uint64, e watch.Event) { s.note(func() { s.changed[fmt.Sprint(dir, " ", e.Name)]++ }) },
+		Everything: func() { s.note(func() { s.drops++ }) },
+	})
+	return s
+}
+
+func (s *site) note(change func()) {
+	s.mu.Lock()
+	change()
+	s.mu.Unlock()
+	select {
+	case s.change <- struct{}{}:
+	default:
+	}
+}
+
+func (s *site) wait(what string, ok func() bool) {
+	s.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		s.mu.Lock()
+		done := ok()
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-s.change:
+		case <-deadline:
+			s.t.Fatalf("%s: %v, %d drops, %d directories", what, s.changed, s.drops, s.f.Count())
+		}
+	}
+}
+
+// dir makes a directory and the kernel look it up and look into it.
+func (s *site) dir(parent *tree.Node, path string) *tree.Node {
+	s.t.Helper()
+	full := filepath.Join(s.top, path)
+	must(s.t, os.MkdirAll(full, 0o755))
+	fd, err := unix.Open(full, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(s.t, err)
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	must(s.t, unix.Fstat(fd, &st))
+	n := s.tree.Adopt(parent, filepath.Base(path), &st)
+	s.m.Look(n, fd)
+	return n
+}
+
+func (s *site) touch(path string) {
+	s.t.Helper()
+	// The changes of this process are not reported: another one makes them.
+	proc, err := os.StartProcess("/bin/sh", []string{"sh", "-c", `: >"$1"`, "sh", filepath.Join(s.top, path)}, &os.ProcAttr{})
+	must(s.t, err)
+	state, err := proc.Wait()
+	must(s.t, err)
+	if !state.Success() {
+		s.t.Fatalf("touch %s: %v", path, state)
+	}
+}
+
+func (s *site) seen(n *tree.Node, name string) func() bool {
+	return func() bool { return s.changed[fmt.Sprint(n.ID(), " ", name)] > 0 }
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestADirectoryIsWatchedUntilTheKernelForgetsIt(t *testing.T) {
+	s := newSite(t, 100)
+	a := s.dir(s.tree.Root(), "a")
+	b := s.dir(a, "a/b")
+	if !s.tree.Host.Watched(a) || !s.tree.Host.Watched(b) || s.f.Count() != 2 {
+		t.Fatalf("%d directories are watched", s.f.Count())
+	}
+	if how, used := s.f.Mechanism(); how != watch.Fanotify || !used {
+		t.Errorf("watched by %v", how)
+	}
+	s.touch("a/b/file")
+	s.wait("a file", s.seen(b, "file"))
+	s.tree.Forget(b.ID(), 1)
+	if s.f.Count() != 1 {
+		t.Errorf("%d directories are watched", s.f.Count())
+	}
+	s.touch("a/b/unseen")
+	s.touch("a/end")
+	s.wait("the end", s.seen(a, "end"))
+	if s.seen(b, "unseen")() {
+		t.Error("a forgotten directory is reported")
+	}
+	again := s.dir(a, "a/b")
+	s.touch("a/b/again")
+	s.wait("a directory that came back", s.seen(again, "again"))
+}
+
+func TestTheOldestAreReleasedFirst(t *testing.T) {
+	s := newSite(t, 16)
+	var nodes []*tree.Node
+	for i := range 16 {
+		nodes = append(nodes, s.dir(s.tree.Root(), fmt.Sprint("d", i)))
+	}
+	late := s.dir(s.tree.Root(), "late")
+	if s.tree.Host.Watched(late) {
+		t.Fatal("more directories are watched than allowed")
+	}
+	s.wait("the drop of what was cached", func() bool { return s.drops > 0 })
+	for i, n := range nodes {
+		if got := s.tree.Host.Watched(n); got != (i >= 2) {
+			t.Errorf("directory %d: watched %v", i, got)
+		}
+	}
+	late = s.dir(s.tree.Root(), "late")
+	s.touch("late/file")
+	s.wait("the late directory", s.seen(late, "file"))
+	if s.f.Count() > 16 {
+		t.Errorf("%d directories are watched", s.f.Count())
+	}
+}
+
+// TestLooksAndReleasesAtOnce uses the follower from several goroutines while it loses
+// everything again and again.
+func TestLooksAndReleasesAtOnce(t *testing.T) {
+	s := newSite(t, 40)
+	var workers sync.WaitGroup
+	for w := range 4 {
+		workers.Go(func() {
+			for i := range 50 {
+				n := s.dir(s.tree.Root(), fmt.Sprintf("w%d-%d", w, i%20))
+				if i%3 == 0 {
+					s.tree.Forget(n.ID(), 1)
+				}
+				if i%17 == 0 {
+					s.f.lost()
+				}
+			}
+		})
+	}
+	workers.Wait()
+	for i := range 20 {
+		n := s.dir(s.tree.Root(), fmt.Sprintf("w0-%d", i))
+		if !s.tree.Host.Watched(n) {
+			continue // too many are watched
+		}
+		s.touch(fmt.Sprintf("w0-%d/end", i))
+		s.wait("an entry of a watched directory", s.seen(n, "end"))
+	}
+}
