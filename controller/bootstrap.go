@@ -51,6 +51,9 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 	for _, s := range h.Skills {
 		in.Skills = append(in.Skills, h.Path(s.Path))
 	}
+	if schema := p.schema(); schema != "" {
+		in.Internal = append(in.Internal, bootstrap.File{Dest: layout.OutputSchema, Source: schema, Mode: 0o644})
+	}
 	for _, p := range h.Plugins {
 		in.Plugins = append(in.Plugins, h.Path(p.Path))
 	}
@@ -58,6 +61,9 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 		in.Internal = append(in.Internal, bootstrap.File{Dest: f.Dest, Data: f.Data, Mode: f.Mode, Target: f.Target})
 	}
 	for _, f := range p.files {
+		if f.Script != nil {
+			continue // its variables are written by bootstrap.ReadScripts
+		}
 		file := bootstrap.File{Dest: f.Dest, Source: f.Source, Data: f.Data, Mode: f.Mode}
 		if f.Generated {
 			in.Internal = append(in.Internal, file)

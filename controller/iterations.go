@@ -32,6 +32,7 @@ type agentLoop struct {
 	scripts    scripts
 	extraction extraction
 	progress   progress
+	schema     string // file of the JSON Schema of the output; empty: none
 
 	iterations []IterationResult // iterations that ran
 	work       work              // of the last one that was extracted
@@ -117,8 +118,7 @@ func (l *agentLoop) validate(ctx context.Context, it IterationResult) (Iteration
 		"AGENTSH_ITERATION=" + strconv.Itoa(it.Number), "FULLSEND_ITERATION=" + strconv.Itoa(it.Number),
 		"AGENTSH_FILES_DIR=" + filepath.Join(l.results.dir(), filesName),
 	}
-	if loop.Schema.V != "" {
-		schema := l.harness.Path(loop.Schema)
+	if schema := l.schema; schema != "" {
 		more = append(more, "AGENTSH_OUTPUT_SCHEMA="+schema, "FULLSEND_OUTPUT_SCHEMA="+schema)
 	}
 	validator := script{loop.Script.At, l.harness.Path(loop.Script), loop.Timeout, "validation_loop.timeout_seconds"}

@@ -84,6 +84,15 @@ func expand(h *harness.Harness, lookup harness.Lookup) (plan, error) {
 	return p, nil
 }
 
+// schema is the file of the JSON Schema of the agent's output; empty: none. Older
+// harnesses name it in a variable of their scripts.
+func (p plan) schema() string {
+	if p.values.Schema.V != "" {
+		return p.harness.Path(p.values.Schema)
+	}
+	return p.harness.Path(p.values.Runner["FULLSEND_OUTPUT_SCHEMA"])
+}
+
 // defaultRules is the path of the organisation's AGENTS.md, relative to the
 // root of the harness. The run adds it to a repository without an AGENTS.md, in
 // the sandbox only.

@@ -22,6 +22,7 @@ type program struct {
 	canary     string // hidden in the agent's definition; empty: none
 	trace      string // id that findings share; empty: not enabled in the harness
 	warning    string // empty: none
+	id         runIdentity
 }
 
 // runIdentity identifies a run to other programs.
@@ -51,7 +52,8 @@ func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
 	if err != nil {
 		return program{}, bad(err)
 	}
-	prog := program{runtime: rt, invocation: in}
+	prog := program{runtime: rt, invocation: in, id: id}
+	prog.invocation.Vars = agentVars(p, repoDir, id)
 	if p.harness.Security.Trace.Enabled.Or(false) {
 		prog.trace = findingsTrace(id)
 	}
@@ -66,6 +68,26 @@ func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
 	return prog, nil
 }
 
+// agentVars are variables of the run that agents of other runners read, too.
+func agentVars(p plan, repoDir string, id runIdentity) []string {
+	vars := []string{
+		"FULLSEND_TARGET_REPO_DIR=" + repoDir, "FULLSEND_ROLE=" + p.harness.Role.V, "FULLSEND_TRACE_ID=" + findingsTrace(id),
+	}
+	if id.trace != "" {
+		vars = append(vars, "TRACEPARENT="+id.trace)
+	}
+	if slug := p.harness.Slug.V; slug != "" {
+		vars = append(vars, "FULLSEND_SLUG="+slug)
+	}
+	if p.schema() != "" {
+		vars = append(vars, "FULLSEND_OUTPUT_SCHEMA="+layout.OutputSchema)
+	}
+	if name := p.values.Runner["FULLSEND_OUTPUT_FILE"].V; name != "" {
+		vars = append(vars, "FULLSEND_OUTPUT_FILE="+name)
+	}
+	return vars
+}
+
 // maxDefinition bounds an agent definition, in bytes.
 const maxDefinition = 1 << 20
 
@@ -78,7 +100,7 @@ func newInvocation(h *harness.Harness, repoDir string, id runIdentity) (runtime.
 	in := runtime.Invocation{
 		Agent: h.AgentName(), Definition: path.Join(layout.ConfigDir, "agents", h.AgentName()+".md"), Text: string(text),
 		Model: h.Model.V, Effort: h.Effort.V,
-		RepoDir: repoDir, RunID: id.runID, Trace: id.trace,
+		RepoDir: repoDir, RunID: id.runID,
 	}
 	for _, a := range h.Command {
 		in.Argv = append(in.Argv, a.V)

@@ -11,6 +11,7 @@ import (
 	"agentsh/controller/git"
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
+	"agentsh/controller/runtime"
 	"agentsh/internal/statedir"
 )
 
@@ -71,7 +72,7 @@ func (r *run) scripts() scripts {
 	return scripts{
 		dir: r.checkout.target.Dir, progress: r.progress,
 		env: mergeEnv(r.o.Environ, r.plan.runnerVars(), runVars(r.result.RunID, r.results.outputDir(), r.checkout.target.Dir,
-			r.program.invocation.Trace)),
+			r.program.id.trace)),
 	}
 }
 
@@ -253,7 +254,17 @@ func (r *run) bootstrap(ctx context.Context) error {
 		return err
 	}
 	r.result.Added = p.Added
-	return bootstrap.Apply(ctx, r.box.sandbox, p)
+	if err := bootstrap.Apply(ctx, r.box.sandbox, p); err != nil {
+		return err
+	}
+	said, err := bootstrap.ReadScripts(ctx, r.box.sandbox, r.result.RunID, r.plan.files, r.program.invocation.Vars)
+	for _, line := range said {
+		r.progress.warn(".env: %s", runtime.Clean(line))
+	}
+	if err != nil {
+		return fail(ExitConfiguration, "the agent has not started; allow sh and env in command_rules, or write plain NAME=value lines", err)
+	}
+	return nil
 }
 
 // scanSandbox scans the complete sandbox at the paths that the agent reads.
@@ -276,6 +287,7 @@ func (r *run) iterations(ctx context.Context) error {
 	}
 	loop := &agentLoop{
 		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
+		schema: r.plan.schema(),
 		extraction: extraction{
 			sandbox: r.box.sandbox, checkout: r.checkout, results: r.results, recordDir: r.journal.dir.Path,
 			findings: r.findings, control: r.control, progress: r.progress,

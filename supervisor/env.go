@@ -42,7 +42,7 @@ type environments struct {
 func (e *environments) build(
 	req wire.ExecRequest, p *policy.Policy, rule *policy.Rule, set env.Inject,
 ) (vars []string, dropped []wire.DroppedVar, err error) {
-	files, err := e.files.get()
+	files, err := e.files.get(req.Setup)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -95,10 +95,17 @@ type envFiles struct {
 	files []env.File
 }
 
-// get reads the files once. After an error it reads them again.
-func (f *envFiles) get() ([]env.File, error) {
+// get reads the files once. After an error it reads them again. A command that
+// makes these files gets none of them.
+func (f *envFiles) get(setup bool) ([]env.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if setup && f.done {
+		return nil, errors.New("the .env files are already read, so no command can make them any more")
+	}
+	if setup {
+		return nil, nil
+	}
 	if f.done {
 		return f.files, nil
 	}

@@ -45,7 +45,7 @@ forge:
   gitlab: {env: {runner: {B: gitlab}}}
 `})
 	for forge, want := range map[string]string{"": "A=top B=top / S=top", "github": "A=top B=github / S=github",
-		"gitlab": "A=top B=gitlab / S=top", "jira": "A=top B=top / S=top"} {
+		"gitlab": "A=top B=gitlab / S=top"} {
 		h, _ := loaded(t, dir, "a.yaml", Options{Forge: forge})
 		equalText(t, "env of "+forge, show(h.Env.Runner)+" / "+show(h.Env.Sandbox), want)
 	}

@@ -21,8 +21,30 @@ func (b *builder) at(n *strictyaml.Node) Origin {
 }
 
 // mapping checks the keys of a mapping against a schema and builds each value.
-// Values with problems are left out.
+// Values with problems are left out. A key without a value counts as not
+// written: often only its comments are left.
 func (b *builder) mapping(n *strictyaml.Node, schema []field, where string) *tree {
+	t := b.keys(n, schema, where)
+	if t == nil {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if t.dict[key.Value] == nil || !blank(value) {
+			continue
+		}
+		t = t.without(key.Value)
+		b.ps.warnf(b.at(key), RuleNoEffect, "%s is empty, as if it were not written", join(where, key.Value))
+		b.ps.hint("leave the key out, or write ~ to remove what a base wrote")
+	}
+	return t
+}
+
+// blank reports whether a key has no value at all, not even an explicit null.
+func blank(n *strictyaml.Node) bool { return strictyaml.IsNull(n) && n.Value == "" }
+
+// keys is like mapping, and keeps keys without a value.
+func (b *builder) keys(n *strictyaml.Node, schema []field, where string) *tree {
 	out := newDict(b.at(n))
 	if n.Kind != strictyaml.Mapping {
 		b.ps.errorf(b.at(n), RuleType, "%s is a mapping of keys to values, this is %s", nameOr(where, "the file"), describe(n))
@@ -157,7 +179,7 @@ func (b *builder) dict(n *strictyaml.Node, f *field, where string) *tree {
 
 // entry builds one mapping of a list. All required keys must be present.
 func (b *builder) entry(n *strictyaml.Node, schema []field, where string) *tree {
-	t := b.mapping(n, schema, where)
+	t := b.keys(n, schema, where)
 	if t == nil {
 		return nil
 	}

@@ -24,8 +24,12 @@ type File struct {
 	Mode   fs.FileMode // permission bits
 	At     Origin      // position of the setting
 
-	Generated bool // made from env.sandbox
+	Generated bool    // made from env.sandbox
+	Script    *Script // a .env file that a shell reads in the sandbox; nil: none
 }
+
+// IsEnv reports whether the file holds variables of the agent's commands.
+func (f File) IsEnv() bool { return isEnvFile(f.Dest) }
 
 // Files are the files that the harness delivers into the sandbox: the host
 // files in their order, then generated.env unless env.sandbox is empty. A
@@ -33,6 +37,10 @@ type File struct {
 func (x *Expanded) Files() ([]File, Problems) {
 	var files []File
 	e := newExpander(x.lookup)
+	e.inside = map[string]bool{}
+	for _, v := range x.EnvFileVars {
+		e.inside[v.V] = true
+	}
 	for _, h := range x.Sources {
 		f, ok := x.hostFile(e, h)
 		if ok {
@@ -97,7 +105,7 @@ func (x *Expanded) hostFile(e *expander, h HostFile) (File, bool) {
 	f.Source = ""
 	name := shownName(src)
 	if isEnvFile(h.Dest.V) {
-		f.Data = e.envFile(name, data, h)
+		f.Data, f.Script = e.envFile(name, data, h)
 	} else {
 		f.Data = e.content(name, data)
 	}
@@ -156,9 +164,20 @@ func offsetIn(name string, data []byte, offset int) Origin {
 
 // envFile reads a .env file, rejects reserved names, and writes the file again
 // with its references replaced. References are replaced in the parsed values.
-// So a value with quotes or line breaks cannot become syntax.
-func (e *expander) envFile(name string, data []byte, h HostFile) []byte {
-	vars, ps := e.envVars(name, data, h.Expand.V)
+// So a value with quotes or line breaks cannot become syntax. A file with more
+// than assignments becomes a script.
+func (e *expander) envFile(name string, data []byte, h HostFile) ([]byte, *Script) {
+	plain := newExpander(e.lookup)
+	vars, ps := plain.envVars(name, data, h.Expand.V)
+	if needsShell(ps) {
+		if script, _, ok := e.shellEnv(name, data, h.Expand.V); ok {
+			if script == nil {
+				return nil, nil
+			}
+			return []byte(script.Text), script
+		}
+	}
+	e.add(plain)
 	e.ps = append(e.ps, ps...)
 	for _, v := range vars {
 		e.files[v.Name] = Text{v.Value, Origin{File: name, Line: lineOf(string(data), v.Name), Column: 1}}
@@ -167,7 +186,17 @@ func (e *expander) envFile(name string, data []byte, h HostFile) []byte {
 	if err != nil {
 		e.ps.errorf(Origin{File: name, Line: 1, Column: 1}, RuleReserved, "%v", err)
 	}
-	return out
+	return out, nil
+}
+
+// needsShell reports whether a .env file could not be read as assignments.
+func needsShell(ps Problems) bool {
+	for _, p := range ps {
+		if p.Severity == Error && (p.Rule == RuleSyntax || p.Rule == RuleExpansion) {
+			return true
+		}
+	}
+	return false
 }
 
 // envVars are the variables of a .env file, expanded if expand is set.
@@ -187,18 +216,23 @@ func (e *expander) envVars(name string, data []byte, expand bool) ([]env.Var, Pr
 	if err != nil {
 		return nil, append(ps, parseProblems(name, err)...)
 	}
-	for i, v := range vars {
+	kept := vars[:0]
+	for _, v := range vars {
 		at := Origin{File: name, Line: lineOf(text, v.Name), Column: 1}
-		if strings.Contains(v.Name, mark) {
-			ps.errorf(at, RuleExpansion, "the name of a variable is not expanded")
+		switch why := reservedInSandbox(v.Name); {
+		case strings.Contains(v.Name, mark):
+			ps.errorf(at, RuleName, "the name of a variable is not expanded")
 			continue
-		}
-		if why := reservedInSandbox(v.Name); why != "" {
+		case contains(runNames, v.Name):
+			ps.warnf(at, RuleNoEffect, "%s %s, which wins", v.Name, why)
+			continue
+		case why != "":
 			ps.errorf(at, RuleReserved, "%s %s", v.Name, why)
 		}
-		vars[i].Value = e.unmark(v.Value, mark, refs, at)
+		v.Value = e.unmark(v.Value, mark, refs, at)
+		kept = append(kept, v)
 	}
-	return vars, ps
+	return kept, ps
 }
 
 // marked replaces each reference of a text by a mark that no quoting changes.
@@ -289,12 +323,9 @@ func parseProblems(name string, err error) Problems {
 func (h *Harness) checkEnvFiles(ps *Problems) {
 	h.envFiles = Map{}
 	for _, f := range h.HostFiles {
-		segs, _, err := segments(f.Src.V)
-		if err != nil || len(segs) != 1 || segs[0].name != "" {
-			continue // unknown before the run
+		if src, ok := h.known(f.Src); ok && src.V != "" {
+			h.checkSource(ps, f, src)
 		}
-		src := Text{V: segs[0].literal, At: f.Src.At}
-		h.checkSource(ps, f, src)
 	}
 }
 
@@ -313,16 +344,36 @@ func (h *Harness) checkSource(ps *Problems, f HostFile, src Text) {
 		}
 		return
 	}
-	known := newExpander(func(string) (string, bool) { return "", true })
-	vars, problems := known.envVars(shownName(name), data, f.Expand.V)
-	*ps = append(*ps, problems...)
-	for _, v := range vars {
-		at := Origin{File: shownName(name), Line: lineOf(string(data), v.Name), Column: 1}
-		h.EnvFileVars = append(h.EnvFileVars, Text{v.Name, at})
-		h.envFiles[v.Name] = Text{v.Value, at}
-		if own, ok := h.Env.Sandbox[v.Name]; ok {
-			ps.warnf(own.At, RuleShadowed, "env.sandbox wins over %s in %s:%d", v.Name, at.File, at.Line)
+	for _, v := range h.namesOf(ps, shownName(name), data, f.Expand.V) {
+		h.EnvFileVars = append(h.EnvFileVars, v)
+		if own, ok := h.Env.Sandbox[v.V]; ok {
+			ps.warnf(own.At, RuleShadowed, "env.sandbox wins over %s in %s:%d", v.V, v.At.File, v.At.Line)
 			ps.hint("write the variable in one of the two places")
 		}
 	}
+}
+
+// namesOf are the variables of a .env file, with their positions.
+func (h *Harness) namesOf(ps *Problems, name string, data []byte, expand bool) Texts {
+	all := newExpander(func(string) (string, bool) { return "", true })
+	vars, problems := all.envVars(name, data, expand)
+	var names []string
+	if needsShell(problems) {
+		if script, sets, ok := all.shellEnv(name, data, expand); ok {
+			if script != nil {
+				names = sets
+			}
+			problems = all.ps
+		}
+	}
+	*ps = append(*ps, problems...)
+	for _, v := range vars {
+		names = append(names, v.Name)
+		h.envFiles[v.Name] = Text{v.Value, Origin{File: name, Line: lineOf(string(data), v.Name), Column: 1}}
+	}
+	out := make(Texts, len(names))
+	for i, n := range names {
+		out[i] = Text{n, Origin{File: name, Line: lineOf(string(data), n), Column: 1}}
+	}
+	return out
 }

@@ -109,14 +109,22 @@ func FuzzExpandedEnvFilesHoldOnlyTheirVariables(f *testing.F) {
 		f.Add(v, "A=${X}\nexport B=\"x${X}y\" # c\nC='$X'\n")
 	}
 	f.Add("v", "A=$$X\n")
+	f.Add("v'\"; id", "if [ -n \"$X\" ]; then A='${X}' B=\"a${X:-d}b\"; fi # it's $X\n")
 	f.Add("v", "reference=1\nA=${X}reference0_\n")
 	f.Fuzz(func(t *testing.T, value, text string) {
 		if strings.Contains(value, "\x00") {
 			return
 		}
 		e := newExpander(func(string) (string, bool) { return value, true })
-		data := e.envFile("x.env", []byte(text), HostFile{Expand: Value[bool]{V: true}})
+		data, script := e.envFile("x.env", []byte(text), HostFile{Expand: Value[bool]{V: true}})
 		if e.problems().HasErrors() {
+			return
+		}
+		if script != nil {
+			calm := newExpander(func(string) (string, bool) { return "v", true })
+			if _, same := calm.envFile("x.env", []byte(text), HostFile{Expand: Value[bool]{V: true}}); same == nil || same.Text != script.Text {
+				t.Fatalf("the value %q changes the text of the script", value)
+			}
 			return
 		}
 		got, err := env.Parse("x.env", data)

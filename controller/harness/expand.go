@@ -103,6 +103,7 @@ type expander struct {
 	unset  map[string][]Origin
 	files  Map // variables of .env files
 	ps     Problems
+	inside map[string]bool // variables of .env files, which scripts may read
 }
 
 func newExpander(lookup Lookup) *expander {
@@ -130,6 +131,14 @@ func (e *expander) text(t Text) Text {
 	}
 	t.V = out.String()
 	return t
+}
+
+// add takes over the unset names and problems of another expander.
+func (e *expander) add(other *expander) {
+	for name, at := range other.unset {
+		e.unset[name] = append(e.unset[name], at...)
+	}
+	e.ps = append(e.ps, other.ps...)
 }
 
 func (e *expander) texts(m Map) Map {
@@ -179,6 +188,7 @@ type Expanded struct {
 	Sandbox     Map                 // env.sandbox
 	Sources     []HostFile          // host_files with their sources expanded; optional ones with an unset variable are left out
 	Credentials map[string]Provider // the providers with credentials and config expanded
+	Schema      Text                // validation_loop.schema, expanded
 	lookup      Lookup
 }
 
@@ -186,6 +196,7 @@ type Expanded struct {
 // problem lists all unset names. An optional host file whose source refers to
 // an unset variable is left out.
 func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
+	lookup = h.withRoot(lookup)
 	e := newExpander(lookup)
 	x := &Expanded{Harness: h, Runner: e.texts(h.Env.Runner), Sandbox: e.texts(h.Env.Sandbox), lookup: lookup}
 	for _, f := range h.HostFiles {
@@ -194,10 +205,7 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 		if f.Optional.V && len(try.unset) > 0 && len(try.ps) == 0 {
 			continue
 		}
-		for name, at := range try.unset {
-			e.unset[name] = append(e.unset[name], at...)
-		}
-		e.ps = append(e.ps, try.ps...)
+		e.add(try)
 		f.Src = src
 		x.Sources = append(x.Sources, f)
 	}
@@ -212,10 +220,45 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 		}
 		x.Credentials[name] = p
 	}
+	x.Schema = e.text(h.ValidationLoop.Schema)
+	if len(e.unset) == 0 {
+		h.checkSchema(&e.ps, x.Schema)
+	}
 	if ps := e.problems(); ps.HasErrors() {
 		return nil, ps
 	}
 	return x, nil
+}
+
+// rootName is the variable of the root of a harness in its references.
+const rootName = "FULLSEND_DIR"
+
+// withRoot returns a lookup in which [rootName] is the root of the harness.
+func (h *Harness) withRoot(lookup Lookup) Lookup {
+	return func(name string) (string, bool) {
+		if name == rootName {
+			return h.Root, true
+		}
+		return lookup(name)
+	}
+}
+
+// checkSchema checks that the schema of the validation loop exists.
+func (h *Harness) checkSchema(ps *Problems, schema Text) {
+	if schema.V != "" {
+		h.checkPath(ps, "validation_loop.schema", pathFile, &tree{text: schema.V, at: schema.At})
+	}
+}
+
+// known expands a text if its only variable is [rootName], which lint knows.
+func (h *Harness) known(t Text) (Text, bool) {
+	for _, name := range References(t.V) {
+		if name != rootName {
+			return t, false
+		}
+	}
+	e := newExpander(h.withRoot(func(string) (string, bool) { return "", false }))
+	return e.text(t), true
 }
 
 // References are the names of the variables in a text, in order; none if the

@@ -13,6 +13,8 @@ type guard struct {
 	at   Origin
 	expr expr   // nil: it cannot be parsed
 	why  string // why it cannot be parsed
+
+	readsForge bool // it names runtime.forge
 }
 
 // guardInput are the values that a guard can read.
@@ -32,10 +34,11 @@ func parseGuard(t *tree) guard {
 	if err == nil && p.peek() != "" {
 		err = fmt.Errorf("%s is not expected", quoted(p.peek()))
 	}
+	reads := contains(p.toks, "runtime.forge")
 	if err != nil {
-		return guard{at: t.at, why: fmt.Sprintf("the guard is more than is supported here: %v", err)}
+		return guard{at: t.at, readsForge: reads, why: fmt.Sprintf("the guard is more than is supported here: %v", err)}
 	}
-	return guard{at: t.at, expr: e}
+	return guard{at: t.at, expr: e, readsForge: reads}
 }
 
 // matches evaluates the guard. The second result is the reason if it cannot be

@@ -35,7 +35,8 @@ type file struct {
 	top      *tree // the fields outside of forge and overlay blocks
 	base     *tree // nil: no base
 	forges   map[string]*tree
-	order    []string // the forges in the order of the file
+	order    []string          // the forges in the order of the file
+	removed  map[string]Origin // forges whose blocks in weaker files are removed
 	overlays []overlay
 }
 
@@ -61,7 +62,7 @@ func (l *Loader) read(name string) *file {
 }
 
 func (l *Loader) load(name string) *file {
-	f := &file{name: name, forges: map[string]*tree{}}
+	f := &file{name: name, forges: map[string]*tree{}, removed: map[string]Origin{}}
 	data, err := ReadFile(name)
 	if err != nil {
 		f.problems.errorf(Origin{File: name, Line: 1, Column: 1}, RuleFile, "%v", err)
@@ -87,7 +88,7 @@ func (l *Loader) build(n *strictyaml.Node, f *file, forges []string) {
 	if f.base != nil && f.base.shape == shapeNull {
 		f.base = nil
 	}
-	f.top = b.fold(top.without("base"), "")
+	f.top = b.fold(top.without("base", "forge", "overlays"), "")
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		switch value := n.Content[i+1]; n.Content[i].Value {
 		case "forge":
@@ -101,6 +102,11 @@ func (l *Loader) build(n *strictyaml.Node, f *file, forges []string) {
 // forgeBlocks builds the blocks of forge. An unknown forge is an error.
 func (b *builder) forgeBlocks(n *strictyaml.Node, f *file, known []string) {
 	if strictyaml.IsNull(n) {
+		for _, forge := range known {
+			if !blank(n) {
+				f.removed[forge] = b.at(n)
+			}
+		}
 		return
 	}
 	if n.Kind != strictyaml.Mapping {
@@ -121,6 +127,7 @@ func (b *builder) forgeBlocks(n *strictyaml.Node, f *file, known []string) {
 			continue
 		}
 		if strictyaml.IsNull(value) {
+			b.emptyForge(key, value, f)
 			continue
 		}
 		in := &builder{file: b.file, layer: "forge." + key.Value, ps: b.ps}
@@ -129,6 +136,19 @@ func (b *builder) forgeBlocks(n *strictyaml.Node, f *file, known []string) {
 			f.order = append(f.order, key.Value)
 		}
 	}
+}
+
+// emptyForge builds a block without settings. An explicit null removes the
+// blocks of weaker files.
+func (b *builder) emptyForge(key, value *strictyaml.Node, f *file) {
+	f.order = append(f.order, key.Value)
+	if blank(value) {
+		f.forges[key.Value] = newDict(b.at(key))
+		b.ps.warnf(b.at(key), RuleNoEffect, "forge.%s is empty, and changes nothing", key.Value)
+		b.ps.hint("write ~ to remove what a base wrote for this forge")
+		return
+	}
+	f.removed[key.Value] = b.at(key)
 }
 
 // overlayBlocks builds the overlays with their guards.

@@ -27,6 +27,10 @@ func (l *Loader) Load(name string) (*Harness, Problems) {
 	if ps.HasErrors() || len(files) == 0 {
 		return nil, ps.merged()
 	}
+	if forge := l.options.Forge; forge != "" && !configures(files, forge) {
+		l.noForge(name, forge, &ps)
+		return nil, ps.merged()
+	}
 	h := &Harness{File: name, Root: root, Forge: l.options.Forge}
 	h.merged, h.skipped = l.merge(files, &ps)
 	ps = append(ps, h.skipped...)
@@ -37,6 +41,16 @@ func (l *Loader) Load(name string) (*Harness, Problems) {
 		return nil, ps.merged()
 	}
 	return h, ps.merged()
+}
+
+// noForge reports a forge that no layer configures.
+func (l *Loader) noForge(name, forge string, ps *Problems) {
+	ps.errorf(Origin{File: name, Line: 1, Column: 1}, RuleForge, "no layer configures the forge %s", forge)
+	if known := l.Forges(name); len(known) > 0 {
+		ps.hint("configured are: %s", strings.Join(known, ", "))
+	} else {
+		ps.hint("leave --forge out, or write forge: {%s: {}}", forge)
+	}
 }
 
 func (l *Loader) root(name string) (string, error) {
@@ -113,6 +127,9 @@ func (h *Harness) check(ps *Problems) {
 			h.checkPath(ps, where, f.path, t)
 		}
 	})
+	if schema, ok := h.known(h.ValidationLoop.Schema); ok {
+		h.checkSchema(ps, schema)
+	}
 	for _, f := range h.HostFiles {
 		checkDest(ps, f.Dest)
 	}

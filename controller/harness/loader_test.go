@@ -30,7 +30,7 @@ func TestALoaderServesSeveralGoroutines(t *testing.T) {
 			if got := strings.Join(append(l.Bases(name), l.Forges(name)...), " "); got != dir+"/base.yaml github" {
 				t.Error(got)
 			}
-			if other, _ := l.With("gitlab").Load(name); show(other.Env.Runner) != "A=base" {
+			if other, _ := l.With("").Load(name); show(other.Env.Runner) != "A=base" {
 				t.Error(show(other.Env.Runner))
 			}
 		})

@@ -157,6 +157,8 @@ func (l *Loader) merge(files []*file, ps *Problems) (*tree, Problems) {
 	m := &merger{ps: ps}
 	var skipped Problems
 	out := newDict(files[0].at())
+	forge := l.options.Forge
+	from := m.forgesFrom(files, forge)
 	for i, f := range files {
 		if f.top == nil {
 			continue
@@ -165,11 +167,11 @@ func (l *Loader) merge(files []*file, ps *Problems) (*tree, Problems) {
 			out = inherited(out)
 		}
 		out = m.dict(fields, out, f.top, "")
-		if block := f.forges[l.options.Forge]; block != nil {
+		if block := f.forges[forge]; block != nil && i >= from {
 			out = m.dict(fields, out, block, "")
 		}
 		for _, o := range f.overlays {
-			holds, why := o.when.matches(guardInput{forge: l.options.Forge, event: l.options.Event})
+			holds, why := o.when.matches(guardInput{forge: forge, event: l.options.Event})
 			if why != "" {
 				skipped.warnf(o.when.at, RuleUnsupport, "the overlay is not merged: %s", why)
 			} else if holds {
@@ -178,6 +180,38 @@ func (l *Loader) merge(files []*file, ps *Problems) (*tree, Problems) {
 		}
 	}
 	return normalized(out), skipped
+}
+
+// forgesFrom is the index of the first file whose block of a forge is merged. A
+// null removes the blocks of all weaker files.
+func (m *merger) forgesFrom(files []*file, forge string) int {
+	from, wrote := 0, false
+	for i, f := range files {
+		if at, ok := f.removed[forge]; ok {
+			if !wrote {
+				m.nothing(&tree{at: at}, "forge."+forge)
+			}
+			from, wrote = i, false
+		}
+		wrote = wrote || f.forges[forge] != nil
+	}
+	return from
+}
+
+// configures reports whether one of the files says something about a forge, or
+// has a guard that reads it.
+func configures(files []*file, forge string) bool {
+	for _, f := range files {
+		if _, removed := f.removed[forge]; removed || f.forges[forge] != nil {
+			return true
+		}
+		for _, o := range f.overlays {
+			if o.when.readsForge || o.when.expr == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (f *file) at() Origin { return Origin{File: f.name, Line: 1, Column: 1} }

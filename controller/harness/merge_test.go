@@ -130,9 +130,9 @@ func flat(h *Harness) string {
 }
 
 func TestANullThatRemovesNothingIsReported(t *testing.T) {
-	dir := lay(t, tests{"a.yaml": head + "model:\nenv: {sandbox: {A: ~}}\nforge: {github: {policy: ~}}\n"})
+	dir := lay(t, tests{"a.yaml": head + "model: ~\nenv: {sandbox: {A: ~}}\nforge: {github: {policy: ~}}\n"})
 	_, ps := loaded(t, dir, "a.yaml", Options{Forge: "github"})
-	equalText(t, "problems", short(dir, ps), `a.yaml:3:7: warning: model is empty and removes nothing: no weaker layer writes it
+	equalText(t, "problems", short(dir, ps), `a.yaml:3:8: warning: model is empty and removes nothing: no weaker layer writes it
 a.yaml:4:17: warning: env.sandbox.A is empty and removes nothing: no weaker layer writes it
 a.yaml:5:26: warning: policy is empty and removes nothing: no weaker layer writes it`)
 }
@@ -197,7 +197,7 @@ func TestAGuardThatIsNotUnderstoodRefusesTheRun(t *testing.T) {
 		{strings.Repeat("!", 1000) + "true", "nested deeper"},
 	} {
 		dir := lay(t, tests{"a.yaml": head + "overlays:\n  - when: >-\n      " + c.when + "\n    env: {runner: {A: 1}}\n"})
-		h, ps := loaded(t, dir, "a.yaml", Options{Forge: "github"})
+		h, ps := loaded(t, dir, "a.yaml", Options{})
 		if len(ps) != 1 || ps[0].Rule != RuleUnsupport || ps[0].At.Line != 4 || !strings.Contains(ps[0].Message, c.want) {
 			t.Errorf("%s: %v, want %s", clip(c.when), ps, c.want)
 		}
@@ -249,7 +249,7 @@ forge: {github: {policy: agents/a.md}}
 		t.Fatal(err)
 	}
 	put(t, dir+"/rendered.yaml", text.String())
-	again, ps := loaded(t, dir, "rendered.yaml", Options{Forge: "github"})
+	again, ps := loaded(t, dir, "rendered.yaml", Options{})
 	if !equal(h.merged, again.merged) {
 		t.Errorf("not the same:\n%s\n%v", text.String(), ps)
 	}
@@ -281,4 +281,75 @@ func FuzzAnyTextIsRenderedSoThatItIsReadBack(f *testing.F) {
 			t.Errorf("%q as %s: %v", s, scalarYAML(s), ps)
 		}
 	})
+}
+
+func TestAKeyWithoutAValueIsAsIfItWereNotWritten(t *testing.T) {
+	dir := lay(t, tests{
+		"base.yaml":    head + "model: opus\nskills: [s/x]\nforge: {github: {env: {runner: {A: base}}}}\n",
+		"a.yaml":       "base: base.yaml\nmodel:\nskills:\n  # - s/y\nenv:\n  runner:\nforge:\n  github:\n    # env: none\n",
+		"s/x/SKILL.md": "",
+	})
+	h, ps := loaded(t, dir, "a.yaml", Options{Forge: "github"})
+	equalText(t, "model", h.Model.V, "opus")
+	equalText(t, "skills", skillNames(h), "s/x")
+	equalText(t, "runner", show(h.Env.Runner), "A=base")
+	equalText(t, "problems", short(dir, ps), `a.yaml:2:1: warning: model is empty, as if it were not written
+a.yaml:3:1: warning: skills is empty, as if it were not written
+a.yaml:6:3: warning: env.runner is empty, as if it were not written
+a.yaml:8:3: warning: forge.github is empty, and changes nothing`)
+}
+
+func TestANullOfAForgeRemovesTheBlocksOfItsBases(t *testing.T) {
+	const block = "forge:\n  github: {env: {runner: {A: base}}}\n  gitlab: {env: {runner: {A: base}}}\n"
+	dir := lay(t, tests{
+		"base.yaml":  head + "env: {runner: {A: top}}\n" + block,
+		"one.yaml":   "base: base.yaml\nforge: {github: ~}\n",
+		"all.yaml":   "base: base.yaml\nforge: ~\n",
+		"again.yaml": "base: one.yaml\nforge: {github: {env: {runner: {B: again}}}}\n",
+		"none.yaml":  head + "forge: {github: null}\n",
+	})
+	for _, c := range []struct{ file, forge, want string }{
+		{"one.yaml", "github", "A=top"}, {"one.yaml", "gitlab", "A=base"},
+		{"all.yaml", "github", "A=top"}, {"all.yaml", "gitlab", "A=top"},
+		{"again.yaml", "github", "A=top B=again"}, {"again.yaml", "gitlab", "A=base"},
+	} {
+		h, ps := loaded(t, dir, c.file, Options{Forge: c.forge})
+		equalText(t, c.file+" for "+c.forge, show(h.Env.Runner), c.want)
+		equalText(t, c.file+" for "+c.forge, short(dir, ps), "")
+	}
+	_, ps := loaded(t, dir, "none.yaml", Options{Forge: "github"})
+	equalText(t, "problems", short(dir, ps), "none.yaml:3:9: warning: forge.github is empty and removes nothing: no weaker layer writes it")
+}
+
+func TestAForgeThatNoLayerConfiguresIsRefused(t *testing.T) {
+	dir := lay(t, tests{
+		"a.yaml": head + "forge: {github: {}}\n", "plain.yaml": head,
+		"guard.yaml": head + "overlays: [{when: 'runtime.forge == \"gitlab\"', env: {runner: {A: 1}}}]\n",
+	})
+	for file, want := range map[string]string{
+		"a.yaml":     "a.yaml:1:1: error: no layer configures the forge gitlab",
+		"plain.yaml": "plain.yaml:1:1: error: no layer configures the forge gitlab",
+	} {
+		_, ps := Load(filepath.Join(dir, file), Options{Forge: "gitlab"})
+		equalText(t, "problems", short(dir, ps), want)
+	}
+	h, _ := loaded(t, dir, "guard.yaml", Options{Forge: "gitlab"})
+	equalText(t, "runner", show(h.Env.Runner), "A=1")
+}
+
+func TestAnchorsAndMergeKeysShareSettings(t *testing.T) {
+	dir := lay(t, tests{"a.yaml": head + `env:
+  runner: &shared {A: one, B: two}
+  sandbox: {<<: *shared, B: mine}
+forge:
+  github: &both
+    env: {runner: {FORGE: both}}
+  gitlab: *both
+`})
+	h, _ := loaded(t, dir, "a.yaml", Options{Forge: "gitlab"})
+	equalText(t, "runner", show(h.Env.Runner), "A=one B=two FORGE=both")
+	equalText(t, "sandbox", show(h.Env.Sandbox), "A=one B=mine")
+	if at := h.Env.Sandbox["A"].At; at.Line != 4 {
+		t.Errorf("A comes from line %d, want that of its anchor", at.Line)
+	}
 }

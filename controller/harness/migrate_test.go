@@ -48,7 +48,7 @@ slug: s
 		{"in a forge block", "forge:\n  github:\n    runner_env:\n      A: 1\n  gitlab:\n    runner_env: {B: 2}\n    policy: p\n", "forge:\n  github:\n    env:\n      runner:\n        A: 1\n  gitlab:\n    env:\n      runner: {B: 2}\n    policy: p\n"},
 		{"in an overlay", "overlays:\n- when: 'true'\n  runner_env:\n    A: 1\n- runner_env: {B: 1}\n  when: 'true'\n", "overlays:\n- when: 'true'\n  env:\n    runner:\n      A: 1\n- env:\n    runner: {B: 1}\n  when: 'true'\n"},
 		{"null", "runner_env: ~\nrole: r\n", "env:\n  runner: ~\nrole: r\n"},
-		{"empty beside env", "runner_env:\nenv:\n  sandbox: {A: 1}\n", ""},
+		{"empty beside env", "runner_env: ~\nenv:\n  sandbox: {A: 1}\n", ""},
 		{"only what env.runner has", "runner_env:\n  A: 1\nenv:\n  runner:\n    A: 2\n", "env:\n  runner:\n    A: 2\n"},
 		{"a null inside", "runner_env:\n  A: ~\nenv:\n  runner:\n    B: 2\n", "env:\n  runner:\n    B: 2\n    A: ~\n"},
 		{"windows line ends", "runner_env:\r\n  A: 1\r\nrole: r\r\n", "env:\n  runner:\r\n    A: 1\r\nrole: r\r\n"},

@@ -66,6 +66,8 @@ func (p *Provider) check(ps *Problems) {
 		c := p.Credentials[k]
 		segs, _, err := segments(c.V)
 		switch {
+		case c.V == "":
+			delete(p.Credentials, k) // the provider has none; profiles give its hosts
 		case err != nil:
 			ps.errorf(c.At, RuleExpansion, "credentials.%s: %v", k, err)
 		case len(segs) != 1 || segs[0].name == "" || segs[0].hasDef:

@@ -57,7 +57,7 @@ const maxDepth = 32
 
 // dialect is the subset of YAML that harness and provider files may use.
 var dialect = strictyaml.Dialect{
-	MaxDepth: maxDepth, Controls: true, CoreTags: true,
+	MaxDepth: maxDepth, Controls: true, CoreTags: true, Anchors: true,
 	Texts: strictyaml.Texts{
 		NotUTF8: strictyaml.Text{Message: "not UTF-8"},
 		Control: strictyaml.Text{Message: "a NUL byte"},
@@ -65,8 +65,6 @@ var dialect = strictyaml.Dialect{
 		Tab:     strictyaml.Text{Message: "%s", Hint: "indent with spaces"},
 		Second:  strictyaml.Text{Message: "a second document: one file describes one agent"},
 		TooDeep: strictyaml.Text{Message: "nested deeper than %d levels"},
-		Anchor:  strictyaml.Text{Message: "anchors and aliases are not accepted", Hint: "write the value out, or share it through base"},
-		Merge:   strictyaml.Text{Message: "merge keys are not accepted", Hint: "share settings through base"},
 	},
 }
 

@@ -67,7 +67,11 @@ func TestEveryExampleOfTheReferenceLoads(t *testing.T) {
 				files[k] = v
 			}
 			dir := lay(t, files)
-			for _, forge := range []string{"", "github"} {
+			forges := append([]string{""}, NewLoader(Options{}).Forges(filepath.Join(dir, "harness/example.yaml"))...)
+			if strings.Contains(e.text, "runtime.forge") {
+				forges = append(forges, "github")
+			}
+			for _, forge := range forges {
 				h, ps := Load(filepath.Join(dir, "harness/example.yaml"), Options{Forge: forge})
 				if h == nil {
 					t.Errorf("doc/harness.md:%d: %v", e.line, ps)

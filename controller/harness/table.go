@@ -102,7 +102,7 @@ var hostFileFields = []field{
 
 var validationFields = []field{
 	{name: "script", kind: kindText, path: pathFile, doc: "Validator, run on the host; exit 0 passes."},
-	{name: "schema", kind: kindText, path: pathFile, doc: "JSON Schema given to the validator."},
+	{name: "schema", kind: kindText, path: pathHost, expands: true, doc: "JSON Schema given to the validator; ${NAME} is replaced."},
 	{name: "max_iterations", kind: kindInt, limits: limits{max: 100}, doc: "Most runs of the agent in one run."},
 	{name: "timeout_seconds", kind: kindInt, limits: limits{max: maxScriptTimeout},
 		doc: "Seconds one run of the validator may take; 0: 30 minutes."},

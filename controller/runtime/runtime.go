@@ -105,7 +105,7 @@ type Invocation struct {
 	RunID      string
 	Iteration  int       // from 1
 	Deadline   time.Time // of this iteration
-	Trace      string    // TRACEPARENT
+	Vars       []string  // TRACEPARENT and other variables of the run, NAME=value
 }
 
 // Feedback is the validator's output about the previous iteration.
@@ -269,8 +269,5 @@ func runVars(in Invocation) (run map[string]string, env []string) {
 	for _, name := range []string{"DEADLINE", "RUN_ID", "ITERATION", "OUTPUT_DIR"} {
 		env = append(env, "FULLSEND_"+name+"="+run["AGENTSH_"+name])
 	}
-	if in.Trace != "" {
-		env = append(env, "TRACEPARENT="+in.Trace)
-	}
-	return run, env
+	return run, append(env, in.Vars...)
 }

@@ -31,6 +31,7 @@ const (
 	AgentInput   = Workspace + "/agent-input" // what the harness gives the agent to read
 	Output       = Workspace + "/output"      // what the agent leaves for the harness
 	Feedback     = Workspace + "/feedback"    // messages of validators
+	OutputSchema = Workspace + "/.fullsend/output-schema.json"
 )
 
 // GeneratedName is the file of [EnvDir] that holds env.sandbox of the harness.

@@ -1,15 +1,15 @@
 // Package strictyaml reads the YAML files of both programs.
 //
-// A file is one document of plain values, without anchors, aliases and merge
-// keys. [Parse] checks bytes, size, depth and what a [Dialect] does not accept. A [Reader] reads the
-// values and reports each problem with file, line and column. Unknown keys come
-// with the nearest known one. Reading goes on after a problem, so that people see
-// all of them at once.
+// A file is one document of plain values. [Parse] checks bytes, size, depth and
+// what a [Dialect] does not accept. Where the dialect has anchors, the values
+// stand in place of their aliases. A [Reader] reads the values and reports each
+// problem with file, line and column. Unknown keys come with the nearest known
+// one. Reading goes on after a problem, so that people see all of them at once.
 //
 // Scalars have the types of the core schema of YAML 1.2: yes, on and 0o17 of YAML
 // 1.1 are no booleans and no octal numbers.
 //
-// strictyaml.go calls check.go. reader.go calls scalar.go and nearest.go.
+// strictyaml.go calls anchors.go and check.go. reader.go calls scalar.go and nearest.go.
 package strictyaml
 
 import (
@@ -67,6 +67,7 @@ type Dialect struct {
 	Controls bool // control characters other than tab and line ends are accepted
 	CoreTags bool // the tags of the core schema, as !!str, may be written out
 	Empty    bool // a file without a document is accepted
+	Anchors  bool // anchors, aliases and merge keys are accepted, and replaced by their values
 
 	Texts Texts // empty texts are those of DefaultTexts
 }
@@ -88,8 +89,12 @@ type Texts struct {
 	TooDeep  Text // limit
 	Anchor   Text // an anchor or alias
 	Merge    Text // a merge key
-	Tag      Text // tag
-	TooLong  Text // bytes, limit
+	Bomb     Text // limit; aliases make the file too large
+	Circle   Text // name; an alias within its own anchor
+
+	MergeValue Text // the value of a merge key is no mapping
+	Tag        Text // tag
+	TooLong    Text // bytes, limit
 
 	NotMapping Text // what
 	UnknownKey Text // what, key
@@ -113,6 +118,9 @@ var DefaultTexts = Texts{
 	TooDeep:    Text{Message: "nested more than %d levels deep"},
 	Anchor:     Text{"anchors and aliases are not accepted", "write the value out"},
 	Merge:      Text{Message: "merge keys are not accepted"},
+	Bomb:       Text{"aliases make the file larger than %d entries", "write fewer of them"},
+	Circle:     Text{"the alias %s stands within its own anchor", "write the value out"},
+	MergeValue: Text{Message: "a merge key names a mapping, or a list of mappings"},
 	Tag:        Text{Message: "the tag %s is not accepted"},
 	TooLong:    Text{Message: "value is %d bytes long, the most is %d"},
 	NotMapping: Text{Message: "%s must be a mapping of keys to values"},
@@ -149,6 +157,10 @@ func Parse(file string, data []byte, d *Dialect, report func(Problem)) *Node {
 	case document == nil:
 	case second != nil:
 		r.failText(second, d.Texts.Second.or(DefaultTexts.Second))
+	case d.Anchors:
+		if document = r.withoutAliases(document); document != nil && r.checkNode(document, 0) {
+			return document
+		}
 	case r.checkNode(document, 0):
 		return document
 	}

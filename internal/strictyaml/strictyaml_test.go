@@ -151,3 +151,52 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestAliasesAreReplacedByTheirValues(t *testing.T) {
+	const text = `a: &a {x: 1, y: &y [p, q]}
+b: *a
+c: {<<: *a, x: 2}
+d: {<<: [{x: 3, z: 4}, *a]}
+e: *y
+`
+	n, problems := read(text, &Dialect{Anchors: true, MaxDepth: 4})
+	if problems != nil {
+		t.Fatal(problems)
+	}
+	got, err := Marshal(n)
+	const want = `a: {x: 1, y: [p, q]}
+b: {x: 1, y: [p, q]}
+c: {x: 2, y: [p, q]}
+d: {x: 3, z: 4, y: [p, q]}
+e: [p, q]
+`
+	if err != nil || string(got) != want {
+		t.Errorf("%v\n%s, want\n%s", err, got, want)
+	}
+	if b := Value(n, "b"); b.Line != 1 || b.Column != 4 {
+		t.Errorf("an alias stands at %d:%d, want the place of its anchor", b.Line, b.Column)
+	}
+}
+
+func TestAliasesAreBounded(t *testing.T) {
+	var bomb strings.Builder
+	bomb.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x]\n")
+	for i := '1'; i <= '9'; i++ {
+		bomb.WriteString("a" + string(i) + ": &a" + string(i) + " [" + strings.Repeat("*a"+string(i-1)+", ", 9) + "]\n")
+	}
+	for text, want := range map[string]string{
+		bomb.String():            "aliases make the file larger than 100000 entries (write fewer of them)",
+		"a: &a [*a]\n":           "f.yaml:1:8: the alias a stands within its own anchor (write the value out)",
+		"a: &a {b: {c: *a}}\n":   "f.yaml:1:15: the alias a stands within its own anchor (write the value out)",
+		"a: &a {<<: *a}\n":       "f.yaml:1:12: the alias a stands within its own anchor (write the value out)",
+		"a: &a x\nb: {<<: *a}\n": "f.yaml:1:4: a merge key names a mapping, or a list of mappings",
+		"a: {<<: [{b: c}, d]}\n": "f.yaml:1:18: a merge key names a mapping, or a list of mappings",
+		"a: *b\n":                "unknown anchor 'b' referenced",
+		"a: &a [[[[[[b]]]]]]\nb: [[[[[[*a]]]]]]\n": "nested more than 12 levels deep",
+	} {
+		n, problems := read(text, &Dialect{Anchors: true, MaxDepth: 12})
+		if got := strings.Join(problems, "\n"); n != nil || !strings.Contains(got, want) {
+			t.Errorf("%.40q: %v\n%s, want\n%s", text, n, got, want)
+		}
+	}
+}

@@ -92,13 +92,16 @@ type ExecRequest struct {
 	// Run are the variables of the run. Only the controller sets them. Their names
 	// start with AGENTSH_. They have the precedence of the supervisor's variables:
 	// no file and no filter changes them.
-	Run          map[string]string `json:"run,omitempty"`
-	By           string            `json:"by,omitempty"`    // recorded requester; empty: the run itself
-	Stdin        bool              `json:"stdin,omitempty"` // false: /dev/null
-	TTY          *TTY              `json:"tty,omitempty"`   // nil: pipes
-	DeadlineMS   int64             `json:"deadline_ms,omitempty"`
-	OnDisconnect string            `json:"on_disconnect,omitempty"` // kill, the default and only value
-	Output       string            `json:"output,omitempty"`        // block (default) or drop_middle
+	Run map[string]string `json:"run,omitempty"`
+	// Setup is set for commands that make .env files: they run before the files are
+	// read, without their variables.
+	Setup        bool   `json:"setup,omitempty"`
+	By           string `json:"by,omitempty"`    // recorded requester; empty: the run itself
+	Stdin        bool   `json:"stdin,omitempty"` // false: /dev/null
+	TTY          *TTY   `json:"tty,omitempty"`   // nil: pipes
+	DeadlineMS   int64  `json:"deadline_ms,omitempty"`
+	OnDisconnect string `json:"on_disconnect,omitempty"` // kill, the default and only value
+	Output       string `json:"output,omitempty"`        // block (default) or drop_middle
 	// Reasons has the reasons of refusals written to the standard error of the
 	// processes that the command starts.
 	Reasons bool `json:"reasons,omitempty"`
