@@ -186,17 +186,17 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 	}
 }
 
-// tell records the attributes of an answer. The kernel applies answers in the order in
-// which it receives them, but ignores an answer if the attributes changed after it
-// asked. So attributes that differ from those of an earlier answer are preceded by a
-// notice: the kernel asks once more, and never keeps the older ones.
+// tell records the attributes of an answer. The kernel ignores the attributes of an
+// answer if it got others after it had asked. It may then keep the older ones. So it is
+// told to ask once more after attributes that differ from those of an earlier answer.
 func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
 	told := a.tree.Host.Tell(parent, n, st)
-	if told.Changed {
-		a.kernel.NotifyAttributes(n.ID())
-		if n.Kind() == unix.S_IFLNK {
-			a.kernel.InodeLater(n.ID()) // the text, if the inode number was used again
-		}
+	if !told.Changed {
+		return told
+	}
+	a.kernel.AttributesSoon(n.ID())
+	if n.Kind() == unix.S_IFLNK {
+		a.kernel.InodeLater(n.ID()) // the text, if the inode number was used again
 	}
 	return told
 }

@@ -1,6 +1,8 @@
 package fuse
 
 import (
+	"time"
+
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/changes"
@@ -113,8 +115,14 @@ func (f *nodeFiles) lost(n *tree.Node, at tree.Link) {
 		return
 	}
 	f.kernel.NotifyAttributes(id)
-	f.kernel.ExpireLater(parent, at.Name, func() { f.tree.Host.Settled(id) })
+	f.kernel.ExpireLater(parent, at.Name, func() {
+		time.AfterFunc(settleTime, func() { f.tree.Host.Settled(id) })
+	})
 }
+
+// settleTime is longer than a call takes from the use of a cached name to the last
+// request that follows from it.
+const settleTime = time.Second
 
 // adopt returns the node for an entry that was found in the backing. It counts one
 // more reference of the kernel. Names that the host gave to other files are lost.

@@ -47,6 +47,7 @@ type Loop struct {
 	free []buffers
 
 	later later // notices that may wait
+	soon  soon  // notices that follow answers
 
 	ended chan struct{} // closed when no worker reads any more
 	end   sync.Once

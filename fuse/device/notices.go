@@ -2,6 +2,7 @@ package device
 
 import (
 	"sync"
+	"time"
 	"unsafe"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -52,6 +53,38 @@ func (l *Loop) NotifyEpoch() bool {
 	head.Length = uint32(unsafe.Sizeof(head))
 	_, err := unix.Write(l.fd, unsafe.Slice((*byte)(unsafe.Pointer(&head)), unsafe.Sizeof(head)))
 	return err == nil
+}
+
+// soon holds the nodes whose attributes are dropped soon.
+type soon struct {
+	mu    sync.Mutex
+	nodes map[uint64]struct{} // not nil while the timer runs
+}
+
+// soonTime is longer than a process usually takes from an answer to its use.
+const soonTime = 10 * time.Millisecond
+
+// AttributesSoon is [Loop.NotifyAttributes] after the kernel has used the answers that
+// are now on their way to it. A notice that comes before makes it ignore them.
+func (l *Loop) AttributesSoon(id uint64) {
+	s := &l.soon
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes == nil {
+		s.nodes = map[uint64]struct{}{}
+		time.AfterFunc(soonTime, l.sendSoon)
+	}
+	s.nodes[id] = struct{}{}
+}
+
+func (l *Loop) sendSoon() {
+	l.soon.mu.Lock()
+	nodes := l.soon.nodes
+	l.soon.nodes = nil
+	l.soon.mu.Unlock()
+	for id := range nodes {
+		l.NotifyAttributes(id)
+	}
 }
 
 // later holds notices for which the kernel may wait: for a directory's lock, or for
