@@ -22,11 +22,12 @@ type checkout struct {
 	clone  git.Clone
 	tree   []git.TreeEntry // files of the clone
 	dir    string          // path in the sandbox
+	start  string          // directory in which the agent starts: dir, or a directory below it
 }
 
 // openRepo finds the commit that the agent starts from.
 func openRepo(ctx context.Context, tool git.Tool, dir string) (checkout, error) {
-	const hint = "name the top directory of a git repository with --repo"
+	const hint = "name a directory of a git repository with --repo"
 	t, err := tool.Open(ctx, dir)
 	switch {
 	case errors.Is(err, git.ErrNotRepository):
@@ -38,7 +39,20 @@ func openRepo(ctx context.Context, tool git.Tool, dir string) (checkout, error) 
 	case err != nil:
 		return checkout{}, err
 	}
-	return checkout{git: tool, target: t, dir: path.Join(layout.Workspace, repoName(t.Dir))}, nil
+	c := checkout{git: tool, target: t, dir: path.Join(layout.Workspace, repoName(t.Dir))}
+	c.start = path.Join(c.dir, t.Sub)
+	return c, nil
+}
+
+// submodules are the directories of submodules.
+func (c checkout) submodules() []string {
+	var out []string
+	for _, e := range c.tree {
+		if e.Submodule {
+			out = append(out, e.Path)
+		}
+	}
+	return out
 }
 
 // cloned makes the clone at dest, and lists the tracked files that differ from

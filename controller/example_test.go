@@ -22,7 +22,7 @@ func TestTheClaudeExampleIsReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prog, err := newProgram(plan, "examples/claude/harness.yaml", repoDir, runIdentity{})
+	prog, err := newProgram(plan, "examples/claude/harness.yaml", checkout{dir: repoDir}, runIdentity{})
 	if err != nil {
 		t.Fatal(err)
 	}

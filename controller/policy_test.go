@@ -33,7 +33,7 @@ func claudeRun(t *testing.T, more string) (plan, program, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prog, err := newProgram(p, "h.yaml", testRepoDir, runIdentity{})
+	prog, err := newProgram(p, "h.yaml", checkout{dir: testRepoDir}, runIdentity{})
 	if err != nil {
 		t.Fatal(err)
 	}

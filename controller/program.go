@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"agentsh/controller/harness"
@@ -33,7 +34,7 @@ type runIdentity struct {
 
 // newProgram finds the runtime of a harness and configures it. file is the file
 // of the harness.
-func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
+func newProgram(p plan, file string, c checkout, id runIdentity) (program, error) {
 	at := p.harness.Runtime.At
 	if at.IsZero() {
 		at = harness.Origin{File: file, Line: 1, Column: 1}
@@ -45,7 +46,7 @@ func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
 	if err != nil {
 		return program{}, bad(err)
 	}
-	in, err := newInvocation(p.harness, repoDir, id)
+	in, err := newInvocation(p.harness, c, id)
 	if err == nil {
 		err = rt.Check(in)
 	}
@@ -53,7 +54,7 @@ func newProgram(p plan, file, repoDir string, id runIdentity) (program, error) {
 		return program{}, bad(err)
 	}
 	prog := program{runtime: rt, invocation: in, id: id}
-	prog.invocation.Vars = agentVars(p, repoDir, id)
+	prog.invocation.Vars = agentVars(p, c.dir, id)
 	if p.harness.Security.Trace.Enabled.Or(false) {
 		prog.trace = findingsTrace(id)
 	}
@@ -92,7 +93,7 @@ func agentVars(p plan, repoDir string, id runIdentity) []string {
 const maxDefinition = 1 << 20
 
 // newInvocation makes the part of the invocation that all iterations share.
-func newInvocation(h *harness.Harness, repoDir string, id runIdentity) (runtime.Invocation, error) {
+func newInvocation(h *harness.Harness, c checkout, id runIdentity) (runtime.Invocation, error) {
 	text, err := record.ReadFile(h.Path(h.Agent), maxDefinition)
 	if err != nil {
 		return runtime.Invocation{}, fmt.Errorf("agent definition: %w", err)
@@ -100,7 +101,7 @@ func newInvocation(h *harness.Harness, repoDir string, id runIdentity) (runtime.
 	in := runtime.Invocation{
 		Agent: h.AgentName(), Definition: path.Join(layout.ConfigDir, "agents", h.AgentName()+".md"), Text: string(text),
 		Model: h.Model.V, Effort: h.Effort.V,
-		RepoDir: repoDir, RunID: id.runID,
+		Directories: runtime.Directories{RepoDir: c.dir, Dir: c.start}, RunID: id.runID,
 	}
 	for _, a := range h.Command {
 		in.Argv = append(in.Argv, a.V)
@@ -124,12 +125,22 @@ func findingsTrace(id runIdentity) string {
 }
 
 // hidden are the files of the repository that the agent's program must not
-// read.
+// read. The program looks for them in the directory in which it starts and in
+// those above it, up to the top of the repository.
 func (p program) hidden() []string {
-	if h, hides := p.runtime.(runtime.Hider); hides {
-		return h.Hidden(p.invocation)
+	h, hides := p.runtime.(runtime.Hider)
+	if !hides {
+		return nil
 	}
-	return nil
+	names := h.Hidden(p.invocation)
+	all := slices.Clone(names)
+	top := p.invocation.RepoDir
+	for dir := p.invocation.Start(); dir != top && strings.HasPrefix(dir, top+"/"); dir = path.Dir(dir) {
+		for _, name := range names {
+			all = append(all, path.Join(strings.TrimPrefix(dir, top+"/"), name))
+		}
+	}
+	return all
 }
 
 // hookSettingsFile is the file of the hooks' settings in the sandbox.

@@ -58,16 +58,19 @@ type Result struct {
 	Refused        []Refusal         `json:"refused"`
 	AuditGaps      int               `json:"audit_gaps"`      // missing events
 	Added          []string          `json:"added,omitempty"` // files added to the repository in the sandbox; git ignores them
-	Hooks          Hooks             `json:"hooks"`
-	Trace          string            `json:"trace_id,omitempty"` // id that the findings share, if the harness enables it
-	Findings       []scan.Finding    `json:"findings"`           // of the scans
-	Review         *Review           `json:"review,omitempty"`   // requested because of critical findings
-	Out            string            `json:"out"`
-	Audit          string            `json:"audit,omitempty"`
-	Trashed        int               `json:"trashed,omitempty"` // files in the trash of soft_delete, copied to the results
-	Record         string            `json:"record,omitempty"`
-	Started        time.Time         `json:"started"`
-	Ended          time.Time         `json:"ended"`
+	// EmptySubmodules are the submodules of the repository, whose directories are
+	// empty in the sandbox.
+	EmptySubmodules []string       `json:"empty_submodules,omitempty"`
+	Hooks           Hooks          `json:"hooks"`
+	Trace           string         `json:"trace_id,omitempty"` // id that the findings share, if the harness enables it
+	Findings        []scan.Finding `json:"findings"`           // of the scans
+	Review          *Review        `json:"review,omitempty"`   // requested because of critical findings
+	Out             string         `json:"out"`
+	Audit           string         `json:"audit,omitempty"`
+	Trashed         int            `json:"trashed,omitempty"` // files in the trash of soft_delete, copied to the results
+	Record          string         `json:"record,omitempty"`
+	Started         time.Time      `json:"started"`
+	Ended           time.Time      `json:"ended"`
 }
 
 // ResultError is the reason why a run did not succeed.

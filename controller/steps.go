@@ -107,7 +107,7 @@ func (r *run) preflight(ctx context.Context) error {
 		return err
 	}
 	id := runIdentity{r.result.RunID, traceparent(lookupIn(r.o.Environ))}
-	if r.program, err = newProgram(r.plan, r.o.Harness, r.checkout.dir, id); err != nil {
+	if r.program, err = newProgram(r.plan, r.o.Harness, r.checkout, id); err != nil {
 		return err
 	}
 	r.result.Trace, r.result.Hooks = r.program.trace, r.program.hooks
@@ -157,8 +157,15 @@ func (r *run) openRepo(ctx context.Context, tool git.Tool) (err error) {
 func (r *run) cloneRepo(ctx context.Context) (err error) {
 	var dirty []string
 	r.checkout, dirty, err = r.checkout.cloned(ctx, filepath.Join(r.journal.dir.Work(), "repo"), r.plan.harness.AgentName())
-	if err != nil || len(dirty) == 0 {
+	if err != nil {
 		return err
+	}
+	if r.result.EmptySubmodules = r.checkout.submodules(); len(r.result.EmptySubmodules) > 0 {
+		r.progress.warn("submodules are empty in the sandbox: %s (commit what the agent needs, or deliver it by agent_input)",
+			few(r.result.EmptySubmodules))
+	}
+	if len(dirty) == 0 {
+		return nil
 	}
 	if !r.o.AllowDirty {
 		return badConfig("commit or stash them, or leave them out with --allow-dirty",
@@ -222,7 +229,7 @@ func (r *run) createSandbox(ctx context.Context) error {
 		return err
 	}
 	r.box = &box{sandbox: s}
-	r.journal.record.Sandbox, r.journal.record.Workdir = s.ID(), r.checkout.dir
+	r.journal.record.Sandbox, r.journal.record.Workdir = s.ID(), r.checkout.start
 	return r.journal.write()
 }
 

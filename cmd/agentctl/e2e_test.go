@@ -360,6 +360,51 @@ echo report > "$AGENTSH_OUTPUT_DIR/report.txt"
 	}
 }
 
+// TestEveryKindOfRepositoryWorks runs in repositories that differ from the usual
+// one, and compares what comes out.
+func TestEveryKindOfRepositoryWorks(t *testing.T) {
+	const agent = "pwd; echo two >> a.txt; git add -A; git commit -q -m 'Change it'; echo new > new.txt"
+	tests := []struct {
+		name, setup, repo  string
+		start, path, added string
+		submodules         string
+	}{
+		{"with object ids of SHA-256", "rm -rf .git && git init -q -b main --object-format=sha256 && git add -A && git commit -q -m first",
+			"repo", "", "a.txt", "new.txt", ""},
+		{"from a directory of it", "mkdir -p sub/deep && echo one > sub/deep/a.txt && git add -A && git commit -q -m second",
+			"repo/sub/deep", "/sub/deep", "sub/deep/a.txt", "sub/deep/new.txt", ""},
+		{"with a submodule", `git clone -q . ../lib && git -c protocol.file.allow=always submodule --quiet add ../lib lib &&
+			git commit -q -m second`, "repo", "", "a.txt", "new.txt", "lib"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newFixture(t, agent, "")
+			setup := exec.Command("sh", "-ec", tt.setup)
+			setup.Dir, setup.Env = p.path("repo"), append(os.Environ(), "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com",
+				"GIT_COMMITTER_NAME=t", "GIT_COMMITTER_EMAIL=t@example.com", "GIT_CONFIG_GLOBAL=/dev/null")
+			if out, err := setup.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			r, code := p.run("--repo", tt.repo)
+			if code != 0 || len(r.Commits) != 1 || r.Repo != p.path("repo") || strings.Join(r.EmptySubmodules, " ") != tt.submodules {
+				t.Fatalf("exit %d: %+v", code, r)
+			}
+			if log := p.read("out/agent.log"); log != "/sandbox/workspace/repo"+tt.start+"\n" {
+				t.Errorf("the agent started in %q", log)
+			}
+			if got := p.git("show", r.Branch+":"+tt.path); got != "one\ntwo" {
+				t.Errorf("branch: %q", got)
+			}
+			if got := p.git("diff", "--name-only", r.Base, r.Branch); got != tt.path {
+				t.Errorf("the commit changes %q", got)
+			}
+			if got := p.read("out/files/" + tt.added); got != "new\n" {
+				t.Errorf("%s: %q", tt.added, got)
+			}
+		})
+	}
+}
+
 func TestLinksThatLeadOutAreNotCommittedAsDeleted(t *testing.T) {
 	p := newFixture(t, "git status --porcelain; echo two > a.txt; git add -A; git commit -q -m all", "")
 	for name, to := range map[string]string{"out": "/etc/hostname", "up": "../../x", "in": "a.txt", "odd\nname": "/etc/hostname"} {

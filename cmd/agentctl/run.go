@@ -49,7 +49,8 @@ repository. The output directory gets the changed files, the audit log and
 result.json. The sandbox is always deleted.
 
 The agent starts from the commit that HEAD of the repository points to.
-Uncommitted changes are refused, unless --allow-dirty leaves them out.
+Uncommitted changes are refused, unless --allow-dirty leaves them out. Submodules
+are empty in the sandbox, and the run names them.
 
 The first Ctrl-C stops the agent and delivers the work done so far. The second
 one deletes the sandbox at once.`,
@@ -61,7 +62,7 @@ one deletes the sandbox at once.`,
 		ValidArgsFunction: completeYAML,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.repo, "repo", ".", "git repository the agent works on: its top `DIR`")
+	flags.StringVar(&f.repo, "repo", ".", "git repository the agent works on: its top `DIR`, or one below it in which the agent starts")
 	flags.StringVar(&f.out, "out", "", "`DIR` for the results, made or replaced (default out/NAME-OF-HARNESS)")
 	flags.StringVar(&f.backend, "backend", local.Name, "kind of sandbox: "+local.Name)
 	flags.StringVar(&f.agentsh, "agentsh", "", "`FILE` of the supervisor (default: beside agentctl, then /usr/lib/agentsh, then PATH)")

@@ -45,8 +45,26 @@ func newTestGit(t *testing.T) Tool {
 	return g
 }
 
-func TestOpenRefusesADirectoryThatIsNotTheTopOfARepository(t *testing.T) {
+func TestOpenFindsTheRepositoryOfADirectory(t *testing.T) {
 	repo := newRepo(t)
+	shell(t, repo, "mkdir -p .odd/x 'sub/a b'; touch .odd/x/f 'sub/a b/f'; git add -A; git commit -q -m second; mkdir sub/new")
+	g := newTestGit(t)
+	for _, sub := range []string{"", "sub", ".odd", ".odd/x", "sub/a b"} {
+		r, err := g.Open(context.Background(), filepath.Join(repo, sub))
+		if err != nil || r.Dir != repo || r.Sub != sub {
+			t.Errorf("%q: %+v, %v", sub, r, err)
+		}
+	}
+	inner := filepath.Join(repo, "sub", "inner")
+	shell(t, repo, "git init -q -b main sub/inner && cd sub/inner && touch f && git add -A && git commit -q -m inner")
+	if r, err := g.Open(context.Background(), inner); err != nil || r.Dir != inner || r.Sub != "" {
+		t.Errorf("a repository in another: %+v, %v", r, err)
+	}
+}
+
+func TestOpenRefusesADirectoryThatIsInNoRepository(t *testing.T) {
+	repo := newRepo(t)
+	shell(t, repo, "mkdir new")
 	empty := t.TempDir()
 	unborn := t.TempDir()
 	shell(t, unborn, "git init -q")
@@ -60,7 +78,8 @@ func TestOpenRefusesADirectoryThatIsNotTheTopOfARepository(t *testing.T) {
 		says      string
 	}{
 		{"a directory without .git", empty, ErrNotRepository, "not a git repository"},
-		{"a directory inside a repository", filepath.Join(repo, "sub"), ErrNotRepository, "not a git repository"},
+		{"a directory that HEAD does not have", filepath.Join(repo, "new"), nil, "has no directory new: commit it"},
+		{"a directory inside .git", filepath.Join(repo, ".git", "refs"), nil, "has no directory .git/refs"},
 		{"a directory that is not there", filepath.Join(empty, "x"), os.ErrNotExist, "no such file"},
 		{"a .git that leads nowhere", broken, ErrNotRepository, "not a git repository"},
 		{"a repository without a commit", unborn, nil, "has no commit yet"},

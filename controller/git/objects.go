@@ -26,6 +26,8 @@ type TreeEntry struct {
 	Size   int64       // bytes, of a file
 	ID     string      // object name, of a file
 	Target string      // of a symbolic link
+	// Submodule is true for the directory of a submodule, which is empty.
+	Submodule bool
 }
 
 // Objects opens the output of git cat-file --batch for the given object names,
@@ -75,7 +77,7 @@ func treeEntry(line string) (TreeEntry, error) {
 	e := TreeEntry{Path: name, Kind: KindFile, Mode: 0o644, ID: f[2]}
 	switch {
 	case f[1] != "blob": // a directory, or the commit of a submodule
-		e.Kind, e.Mode, e.ID = KindDir, 0o755, ""
+		e.Kind, e.Mode, e.ID, e.Submodule = KindDir, 0o755, "", f[1] == "commit"
 		return e, nil
 	case f[0] == "120000":
 		e.Kind, e.Mode = KindSymlink, 0o777

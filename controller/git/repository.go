@@ -13,20 +13,23 @@ import (
 	"strings"
 )
 
-// ErrNotRepository reports a directory that is not the top of a git repository.
+// ErrNotRepository reports a directory that is in no git repository.
 var ErrNotRepository = errors.New("not a git repository")
 
 // Repository is the operator's repository. The agent works in a [Clone] of it.
 type Repository struct {
 	Dir    string // absolute, symbolic links resolved
+	Sub    string // the opened directory, relative to Dir, as a slash path; empty: Dir itself
 	Head   string // commit id
+	format string // of object ids: sha1 or sha256
 	branch string // the branch of HEAD; empty: detached
 	index  string // file
 	git    Tool
 }
 
-// Open reads which commit and branch HEAD of the repository at dir names. The
-// error is [ErrNotRepository] if dir is not the top of a repository.
+// Open reads which commit and branch HEAD of a repository names. dir is the top
+// of its working tree, or a directory below it that HEAD contains. The error is
+// [ErrNotRepository] if dir is in no repository.
 func (g Tool) Open(ctx context.Context, dir string) (Repository, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -35,25 +38,54 @@ func (g Tool) Open(ctx context.Context, dir string) (Repository, error) {
 	if abs, err = filepath.EvalSymlinks(abs); err != nil {
 		return Repository{}, err
 	}
-	if _, err := os.Lstat(filepath.Join(abs, ".git")); err != nil {
+	abs, sub, found := topOf(abs)
+	if !found {
 		return Repository{}, fmt.Errorf("%s: %w", dir, ErrNotRepository)
 	}
-	out, err := g.Run(ctx, abs, "rev-parse", "--path-format=absolute", "HEAD^{commit}", "--symbolic-full-name", "HEAD",
+	out, err := g.Run(ctx, abs, "rev-parse", "--path-format=absolute", "--show-object-format", "HEAD^{commit}", "--symbolic-full-name", "HEAD",
 		"--show-toplevel", "--git-path", "index")
 	if err != nil {
 		return Repository{}, g.openError(ctx, dir, abs)
 	}
-	head, rest, _ := strings.Cut(out, "\n")
+	format, rest, _ := strings.Cut(out, "\n")
+	head, rest, _ := strings.Cut(rest, "\n")
 	ref, rest, _ := strings.Cut(rest, "\n")
 	index, ok := strings.CutPrefix(rest, abs+"\n") // the name of the directory may contain line ends
 	if !ok {
 		return Repository{}, fmt.Errorf("%s: %w", dir, ErrNotRepository)
 	}
-	t := Repository{Dir: abs, Head: head, index: index, git: g}
+	t := Repository{Dir: abs, Sub: sub, Head: head, format: format, index: index, git: g}
+	if sub != "" {
+		kind, err := g.Run(ctx, abs, "cat-file", "-t", head+":"+sub)
+		if err != nil || kind != "tree" {
+			return Repository{}, errors.Join(fmt.Errorf("%s: HEAD of the repository %s has no directory %s: commit it", dir, abs, sub), ctx.Err())
+		}
+	}
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
 		t.branch = branch
 	}
 	return t, nil
+}
+
+// topOf finds the nearest directory at or above dir that has a .git. sub is dir
+// relative to it.
+func topOf(dir string) (top, sub string, found bool) {
+	for top = dir; ; top = filepath.Dir(top) {
+		if _, err := os.Lstat(filepath.Join(top, ".git")); err == nil {
+			break
+		}
+		if top == filepath.Dir(top) {
+			return "", "", false
+		}
+	}
+	sub, err := filepath.Rel(top, dir)
+	if err != nil {
+		return "", "", false
+	}
+	if sub == "." {
+		sub = ""
+	}
+	return top, filepath.ToSlash(sub), true
 }
 
 // openError returns the reason why a directory cannot be opened: it is not a
@@ -103,7 +135,8 @@ func (t Repository) Clone(ctx context.Context, dest, author string) (Clone, erro
 		branch = "work"
 	}
 	c := Clone{Dir: dest, Source: t}
-	if _, err := t.git.Run(ctx, filepath.Dir(dest), "init", "--quiet", "--template=", "--initial-branch="+branch, "--", dest); err != nil {
+	if _, err := t.git.Run(ctx, filepath.Dir(dest), "init", "--quiet", "--template=", "--initial-branch="+branch,
+		"--object-format="+t.format, "--", dest); err != nil {
 		return c, err
 	}
 	if err := addSettings(filepath.Join(dest, ".git", "config"), author); err != nil {

@@ -186,7 +186,7 @@ func (c claude) Command(in Invocation) (Command, error) {
 		"DISABLE_AUTOUPDATER=1",
 		"IS_SANDBOX=1", // required to skip permissions as root of a user namespace
 	)
-	return Command{Argv: append(argv, "--", Task(in)), Cwd: in.RepoDir, Env: env, Run: run}, nil
+	return Command{Argv: append(argv, "--", Task(in)), Cwd: in.Start(), Env: env, Run: run}, nil
 }
 
 // State lists the files that the program writes in its configuration directory.

@@ -160,7 +160,7 @@ func FuzzClaudeStream(f *testing.F) {
 
 func TestTheCommandOfClaude(t *testing.T) {
 	in := Invocation{
-		Agent: "fixer", RepoDir: "/sandbox/workspace/app",
+		Agent: "fixer", Directories: Directories{RepoDir: "/sandbox/workspace/app"},
 		Plugins: []string{"/sandbox/claude-config/plugins/lsp"}, Model: "opus", Effort: "high", Argv: []string{"/opt/claude", "--debug"},
 		Feedback: Feedback{File: "/f", Text: "--not an option"}, Iteration: 2,
 		Hooks: []Hook{{Tools: "Bash|Edit", Argv: []string{"/usr/lib/agentsh/agentsh", "hook", "it's"}}, {After: true, Argv: []string{"/h"}}},
@@ -207,7 +207,7 @@ func TestTheCommandOfClaude(t *testing.T) {
 }
 
 func TestTheTaskContainsTheValidatorsOutput(t *testing.T) {
-	in := Invocation{RepoDir: "/r", Iteration: 2}
+	in := Invocation{Directories: Directories{RepoDir: "/r"}, Iteration: 2}
 	if first := Task(in); strings.Contains(first, "attempt") || !strings.Contains(first, "/r") || !strings.Contains(first, "/o") {
 		t.Errorf("%s", first)
 	}

@@ -90,7 +90,7 @@ func (c codex) Command(in Invocation) (Command, error) {
 	run, env := runVars(in)
 	return Command{
 		Argv: withEnv([]string{"-u", "CODEX_HOME"}, append(argv, "--", Task(in))),
-		Cwd:  in.RepoDir, Env: env, Run: run,
+		Cwd:  in.Start(), Env: env, Run: run,
 	}, nil
 }
 

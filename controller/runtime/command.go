@@ -28,7 +28,7 @@ func (command) Check(in Invocation) error {
 
 func (command) Command(in Invocation) (Command, error) {
 	run, env := runVars(in)
-	return Command{Argv: in.Argv, Cwd: in.RepoDir, Env: env, Run: run}, nil
+	return Command{Argv: in.Argv, Cwd: in.Start(), Env: env, Run: run}, nil
 }
 
 func (command) Parser(emit func(Event)) Parser { return newLineParser(emit) }

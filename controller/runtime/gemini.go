@@ -130,7 +130,7 @@ func (g gemini) Command(in Invocation) (Command, error) {
 		Argv: withEnv([]string{
 			"GEMINI_CLI_HOME=" + g.home(), "GEMINI_CLI_NO_RELAUNCH=true", "GEMINI_SYSTEM_MD=" + g.system(), "NO_COLOR=1",
 		}, argv),
-		Cwd: in.RepoDir, Env: env, Run: run,
+		Cwd: in.Start(), Env: env, Run: run,
 	}, nil
 }
 

@@ -55,6 +55,16 @@ func (opencode) Transcripts(in Invocation) []string {
 	return []string{path.Join(data, "log"), path.Join(data, "opencode.db"), path.Join(data, "opencode.db-wal")}
 }
 
+// rules are the AGENTS.md of the repository: at its top, and in the directories
+// down to the one in which the program starts.
+func (in Invocation) rules() []string {
+	var out []string
+	for dir := in.Start(); strings.HasPrefix(dir, in.RepoDir+"/"); dir = path.Dir(dir) {
+		out = append([]string{path.Join(dir, "AGENTS.md")}, out...)
+	}
+	return append([]string{path.Join(in.RepoDir, "AGENTS.md")}, out...)
+}
+
 // config is the configuration of the run. It names the repository's AGENTS.md
 // by its path, because OpenCode does not look for files of a project.
 func (opencode) config(in Invocation) (string, error) {
@@ -70,7 +80,7 @@ func (opencode) config(in Invocation) (string, error) {
 		"agent":        map[string]any{in.Agent: map[string]any{"mode": "primary", "prompt": text}, "title": map[string]any{"disable": true}},
 		"autoupdate":   false,
 		"formatter":    false,
-		"instructions": []string{path.Join(in.RepoDir, "AGENTS.md")},
+		"instructions": in.rules(),
 		"lsp":          false,
 		"permission":   "allow", // nobody answers, and the run has its own sandbox
 		"share":        "disabled",
@@ -109,7 +119,7 @@ func (o opencode) Command(in Invocation) (Command, error) {
 		argv = append(argv, "--model", in.Model)
 	}
 	run, env := runVars(in)
-	return Command{Argv: withEnv(vars, append(argv, "--", Task(in))), Cwd: in.RepoDir, Env: env, Run: run}, nil
+	return Command{Argv: withEnv(vars, append(argv, "--", Task(in))), Cwd: in.Start(), Env: env, Run: run}, nil
 }
 
 // opencodeRecord is one line of "opencode run --format json".

@@ -224,7 +224,7 @@ func invocation() Invocation {
 	return Invocation{
 		Agent: "fixer", Definition: "/sandbox/claude-config/agents/fixer.md", Text: "---\nname: fixer\ndescription: mends\n---\nYou mend \"bugs\".\n",
 		Model: "vendor/model-1", Skills: []string{"lint"},
-		RepoDir: "/sandbox/workspace/repo", RunID: "r1", Iteration: 1, Deadline: time.Unix(0, 0),
+		Directories: Directories{RepoDir: "/sandbox/workspace/repo"}, RunID: "r1", Iteration: 1, Deadline: time.Unix(0, 0),
 	}
 }
 

@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,13 +100,19 @@ type Invocation struct {
 	Effort     string
 	Skills     []string // names of directories below ConfigDir/skills
 	Plugins    []string // directories below ConfigDir
-	RepoDir    string   // working directory
-	Feedback   Feedback // of the validator; empty in the first iteration
-	Hooks      []Hook
-	RunID      string
-	Iteration  int       // from 1
-	Deadline   time.Time // of this iteration
-	Vars       []string  // TRACEPARENT and other variables of the run, NAME=value
+	Directories
+	Feedback  Feedback // of the validator; empty in the first iteration
+	Hooks     []Hook
+	RunID     string
+	Iteration int       // from 1
+	Deadline  time.Time // of this iteration
+	Vars      []string  // TRACEPARENT and other variables of the run, NAME=value
+}
+
+// Directories are those of the repository that the agent works on.
+type Directories struct {
+	RepoDir string // its top
+	Dir     string // in which the program starts; empty: RepoDir
 }
 
 // Feedback is the validator's output about the previous iteration.
@@ -113,6 +120,9 @@ type Feedback struct {
 	File string // in the sandbox; empty: there is none
 	Text string // content of the file
 }
+
+// Start is the directory in which the program starts.
+func (d Directories) Start() string { return cmp.Or(d.Dir, d.RepoDir) }
 
 // program is the program with its first arguments.
 func (in Invocation) program(t Traits) []string {

@@ -18,6 +18,9 @@ const maxObjection = 32 << 10
 func Task(in Invocation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Do the work your instructions describe, in the repository %s.\n", in.RepoDir)
+	if start := in.Start(); start != in.RepoDir {
+		fmt.Fprintf(&b, "Your work is about its directory %s, in which you start.\n", start)
+	}
 	fmt.Fprintf(&b, "Commit changes you want to keep. Results that are no changes of the repository go to files in %s.\n", layout.Output)
 	b.WriteString(
 		"Nobody can answer questions. What the sandbox refuses fails with \"Permission denied\" or \"agentsh: denied\", and that is final: " +
