@@ -19,6 +19,22 @@ type box struct {
 	events   chan struct{}  // closed after the event stream has ended; nil: not started
 	deleted  chan error     // receives the result of the deletion; nil: not started
 	stopping atomic.Bool    // the end of the event stream is expected
+	unforce  func() bool    // cancels endOnForce; nil: it was not called
+}
+
+// forcedStop is the time that a supervisor has to end by itself after a second
+// interruption.
+const forcedStop = time.Second
+
+// endOnForce ends the sandbox when forced ends. Everything that waits for its
+// supervisor then fails.
+func (b *box) endOnForce(forced context.Context) {
+	b.unforce = context.AfterFunc(forced, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), forcedStop)
+		defer cancel()
+		b.stopping.Store(true)
+		_ = b.sandbox.Stop(ctx) // the deletion calls it again and reports the error
+	})
 }
 
 // ready waits until the supervisor answers.
@@ -95,4 +111,10 @@ func (b *box) startDelete(ctx context.Context) {
 	go func() { b.deleted <- b.sandbox.Delete(context.WithoutCancel(ctx)) }()
 }
 
-func (b *box) waitDeleted() error { return <-b.deleted }
+func (b *box) waitDeleted() error {
+	err := <-b.deleted
+	if b.unforce != nil {
+		b.unforce()
+	}
+	return err
+}

@@ -66,7 +66,7 @@ func (x extraction) run(ctx context.Context, before work, iteration int, failed 
 	ctx, cancel := x.control.salvage(ctx, "taking the work out")
 	defer cancel()
 	if failed && x.sandbox.Cause() != nil { // the supervisor is gone
-		before.partial, before.skipped = true, nil
+		before.partial = true
 		return before, nil
 	}
 	w, err := x.repository(ctx, before, iteration)
@@ -226,8 +226,9 @@ var transcriptLimits = tarfs.Limits{Files: 10_000, Bytes: 1 << 30}
 
 // transcripts extracts the agent program's own logs of an iteration. It returns
 // their directory below the results, empty if there are none. They are only for
-// people to read, so an error is only a warning.
-func (x extraction) transcripts(ctx context.Context, files []string, iteration int) string {
+// people to read, so an error is only a warning. skipped are the files that were
+// not taken, each with the reason.
+func (x extraction) transcripts(ctx context.Context, files []string, iteration int) (dir string, skipped []string) {
 	var paths []string
 	for _, name := range files {
 		if rel, below := strings.CutPrefix(name, layout.Sandbox+"/"); below {
@@ -235,14 +236,15 @@ func (x extraction) transcripts(ctx context.Context, files []string, iteration i
 		}
 	}
 	if len(paths) == 0 || x.sandbox.Cause() != nil {
-		return ""
+		return "", nil
 	}
 	ctx, cancel := x.control.salvage(ctx, "taking the transcripts out")
 	defer cancel()
 	name := filepath.Join(transcriptsName, fmt.Sprintf("iteration-%d", iteration))
 	err := os.MkdirAll(filepath.Join(x.results.staging, transcriptsName), 0o755)
+	var m wire.Manifest
 	if err == nil {
-		_, err = x.receive(ctx, wire.CopyOut{Dir: layout.Sandbox, Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
+		m, err = x.receive(ctx, wire.CopyOut{Dir: layout.Sandbox, Paths: paths, Gone: true, SkipGit: true}, name, tarfs.ReceiveOptions{
 			UnpackOptions: tarfs.UnpackOptions{Limits: transcriptLimits, RefuseGit: true}, KeepPartial: true,
 		})
 	}
@@ -251,13 +253,15 @@ func (x extraction) transcripts(ctx context.Context, files []string, iteration i
 		name += tarfs.PartialSuffix
 	}
 	if _, err := os.Lstat(filepath.Join(x.results.staging, name)); err != nil {
-		return ""
+		return "", nil
 	}
-	if err := x.removeUnsafe(ctx, name, &work{}); err != nil {
+	var w work // the transcripts are no part of it, except for what was skipped
+	x.reportSkipped(&w, m.Skipped)
+	if err := x.removeUnsafe(ctx, name, &w); err != nil {
 		x.progress.warn("the transcripts were removed: %v", err)
-		return ""
+		return "", w.skipped
 	}
-	return name
+	return name, w.skipped
 }
 
 // addAudit copies the audit log of the ended sandbox to the results. It counts

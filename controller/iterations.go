@@ -36,6 +36,7 @@ type agentLoop struct {
 
 	iterations []IterationResult // iterations that ran
 	work       work              // of the last one that was extracted
+	skipped    []string          // files of transcripts that were not taken, each with the reason
 }
 
 // run runs the iterations. After a failure, the fields of the loop describe
@@ -81,7 +82,9 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	if failed != nil && ctx.Err() != nil {
 		failed = context.Cause(ctx)
 	}
-	it.Transcripts = l.extraction.transcripts(ctx, rt.Transcripts(*in), n)
+	var skipped []string
+	it.Transcripts, skipped = l.extraction.transcripts(ctx, rt.Transcripts(*in), n)
+	l.skipped = append(l.skipped, skipped...)
 	if l.work, err = l.extraction.run(ctx, l.work, n, failed != nil); err != nil {
 		return it, errors.Join(failed, err)
 	}

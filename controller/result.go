@@ -49,7 +49,8 @@ type Result struct {
 	Bundle         string            `json:"bundle,omitempty"`          // all commits of the agent, if some were refused
 	Changed        []Changed         `json:"changed"`
 	Skipped        []string          `json:"not_taken,omitempty"` // files that cannot leave the sandbox, each with the reason
-	Partial        bool              `json:"partial"`             // the agent was stopped, or part of its work was not extracted
+	Delivered      bool              `json:"delivered"`           // the results are at Out, and the commits in the repository
+	Partial        bool              `json:"partial"`             // delivered, but the agent was stopped or part of its work was not extracted
 	Iterations     []IterationResult `json:"iterations"`
 	Usage          *runtime.Usage    `json:"usage,omitempty"` // of all iterations
 	Commands       int               `json:"commands"`        // programs started

@@ -137,8 +137,10 @@ func (r *run) step(ctx context.Context, s step) error {
 	last := r.journal.end()
 	if err != nil {
 		f := asFailure(ctx, s.name, err)
-		if cause := r.box.gone(); cause != nil && f.Code == ExitSandbox {
-			f.Err = oneLine{cause}
+		if f.Code == ExitSandbox { // any other failure is known, and gone may wait
+			if cause := r.box.gone(); cause != nil {
+				f.Err = oneLine{cause}
+			}
 		}
 		checkFull(f, r.dirs())
 		last.Error = f.Err.Error()
@@ -219,9 +221,10 @@ func (r *run) storeResult() error {
 }
 
 // conclude writes the end of the run, its counts and its findings into the
-// result.
+// result. Results that were not delivered are not called partial.
 func (r *run) conclude(failed error) {
 	r.result.end(failed)
+	r.result.Partial = r.result.Partial && r.result.Delivered
 	r.counts.into(&r.result)
 	r.findings.into(&r.result)
 }

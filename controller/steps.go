@@ -229,6 +229,7 @@ func (r *run) createSandbox(ctx context.Context) error {
 		return err
 	}
 	r.box = &box{sandbox: s}
+	r.box.endOnForce(r.control.forced)
 	r.journal.record.Sandbox, r.journal.record.Workdir = s.ID(), r.checkout.start
 	return r.journal.write()
 }
@@ -307,6 +308,7 @@ func (r *run) iterations(ctx context.Context) error {
 		r.result.addUsage(it.Usage)
 	}
 	r.work.into(&r.result)
+	r.result.Skipped = append(r.result.Skipped, loop.skipped...)
 	return err
 }
 
@@ -389,14 +391,14 @@ func (r *run) deliver(ctx context.Context) error {
 // controller is killed.
 func (r *run) publish() error {
 	before := r.result.Out
-	r.result.Out, r.result.Audit = r.results.out, filepath.Join(r.results.out, auditName)
+	r.result.Out, r.result.Audit, r.result.Delivered = r.results.out, filepath.Join(r.results.out, auditName), true
 	r.conclude(r.failed)
 	err := r.results.writeResult(r.result)
 	if err == nil {
 		err = r.results.publish()
 	}
 	if err != nil {
-		r.result.Out, r.result.Audit = before, ""
+		r.result.Out, r.result.Audit, r.result.Delivered = before, "", false
 		return err
 	}
 	r.journal.record.Staging = ""

@@ -6,7 +6,6 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"syscall"
 
 	"agentsh/internal/foreground"
 )
@@ -18,7 +17,8 @@ var (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), foreground.EndSignals()...)
+	context.AfterFunc(ctx, stop) // a second signal ends this process, unless the command has a handler of its own
 	root := newRoot()
 	code := report(root.ExecuteContext(ctx), foreground.Messages(ctx, os.Stderr))
 	stop()

@@ -170,7 +170,11 @@ func programsText(programs []controller.Program) string {
 // printWork prints the agent's work and its paths.
 func printWork(w io.Writer, r controller.Result) {
 	if len(r.Changed) > 0 {
-		fmt.Fprintf(w, "\nchanged:\n")
+		heading := "changed"
+		if !r.Delivered {
+			heading = "changed, but not delivered"
+		}
+		fmt.Fprintf(w, "\n%s:\n", heading)
 		for _, c := range r.Changed {
 			fmt.Fprintf(w, "  %-8s %s\n", c.Status, text.Visible(string(c.Path)))
 		}
@@ -188,8 +192,17 @@ func printWork(w io.Writer, r controller.Result) {
 		}
 		fmt.Fprintf(w, "  all commits: %s\n", r.Bundle)
 	}
-	if r.Partial {
+	if len(r.Skipped) > 0 {
+		fmt.Fprintf(w, "\nnot taken:\n")
+		for _, name := range r.Skipped {
+			fmt.Fprintf(w, "  %s\n", text.Visible(name))
+		}
+	}
+	switch {
+	case r.Partial:
 		fmt.Fprintln(w, "\nthe results are partial")
+	case !r.Delivered:
+		fmt.Fprintln(w, "\nnothing was delivered")
 	}
 	rows := [][2]string{{"branch", r.Branch}, {"repository", r.Repo}}
 	if r.Audit != "" {

@@ -20,7 +20,7 @@ func newRoot() *cobra.Command {
 
 Exit codes: 0 done, 1 the agent failed, 2 usage or configuration, 3 blocked by
 a scan, 4 sandbox or backend, 5 timeout, 6 validation failed, 7 post_script
-failed, 130 and 143 cancelled.`,
+failed, 129, 130 and 143 cancelled by SIGHUP, SIGINT and SIGTERM.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -16,6 +16,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/sandbox"
 	"agentsh/controller/sandbox/local"
+	"agentsh/internal/foreground"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 )
@@ -53,7 +54,8 @@ Uncommitted changes are refused, unless --allow-dirty leaves them out. Submodule
 are empty in the sandbox, and the run names them.
 
 The first Ctrl-C stops the agent and delivers the work done so far. The second
-one deletes the sandbox at once.`,
+one deletes the sandbox, and agentctl ends within 2 seconds. SIGTERM and SIGHUP
+do the same.`,
 		Example: "  agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -116,7 +118,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	if f.json {
 		progress = newProgress(stderr, stderr, f.quiet)
 	}
-	ctx, force, stop := interruptible(ctx)
+	ctx, force, stop := interruptible(ctx, abandonRun(stderr))
 	defer stop()
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
@@ -169,36 +171,70 @@ func absolute(name string) (string, error) {
 	return filepath.Abs(name)
 }
 
-// interruptible makes two contexts. The first SIGINT or SIGTERM ends the first
-// context, with the signal as its cause. The second signal ends the second
-// context.
-func interruptible(parent context.Context) (first, second context.Context, stop func()) {
+// forcedEnd is the time that a run has to end after the second signal.
+const forcedEnd = 1800 * time.Millisecond
+
+// interruptible makes two contexts. The first signal that ends a program ends the
+// first context, with the signal as its cause. The second signal ends the second
+// context. If stop is not called in time after that, abandon is called. parent is
+// the context of main. If a signal has ended it, the first context has ended, too.
+func interruptible(parent context.Context, abandon func(syscall.Signal)) (first, second context.Context, stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, foreground.EndSignals()...)
+	pipe := make(chan os.Signal, 1) // never read: a reader of the output that has gone does not end the run
+	signal.Notify(pipe, syscall.SIGPIPE)
+	early := parent.Err() != nil
 	parent = context.WithoutCancel(parent)
 	first, cancelFirst := context.WithCancelCause(parent)
 	second, cancelSecond := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	if early {
+		cancelFirst(controller.Interrupted{Signal: syscall.SIGINT})
+	}
 	done := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		var last syscall.Signal
 		for _, cancel := range []context.CancelCauseFunc{cancelFirst, cancelSecond} {
 			select {
 			case s := <-signals:
-				if number, ok := s.(syscall.Signal); ok {
-					cancel(controller.Interrupted{Signal: number})
-				}
+				last, _ = s.(syscall.Signal)
+				cancel(controller.Interrupted{Signal: last})
 			case <-done:
 				return
 			}
 		}
+		select {
+		case <-time.After(forcedEnd):
+			abandon(last)
+		case <-done:
+		}
 	}()
 	return first, second, func() {
 		signal.Stop(signals)
+		signal.Stop(pipe)
 		close(done)
 		<-ended
 		cancelFirst(nil)
 		cancelSecond(nil)
+	}
+}
+
+// abandonRun ends this process although a run has not ended. Its sandbox and its
+// scripts end with it.
+func abandonRun(stderr io.Writer) func(syscall.Signal) {
+	return func(s syscall.Signal) {
+		said := make(chan struct{})
+		go func() { // a terminal may accept nothing
+			defer close(said)
+			fmt.Fprintln(stderr, "agentctl: the run did not end in time after the second signal")
+			fmt.Fprintln(stderr, "agentctl: hint: the next run or 'agentctl gc' removes what it left")
+		}()
+		select {
+		case <-said:
+		case <-time.After(100 * time.Millisecond):
+		}
+		os.Exit(128 + int(s))
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"syscall"
 
+	"agentsh/internal/foreground"
 	"agentsh/internal/shim"
 	"agentsh/supervisor"
 )
@@ -22,7 +22,7 @@ func main() {
 		os.Exit(code)
 	}
 	supervisor.Reexec()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), foreground.EndSignals()...)
 	code := dispatch(ctx)
 	stop()
 	os.Exit(code)

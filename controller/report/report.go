@@ -231,9 +231,25 @@ func (r *Report) setFacts() {
 			add("refused commit", fmt.Sprintf("%.12s of %s: %s", c.Commit, c.Branch, c.Reason))
 		}
 		add("bundle of all commits", x.Bundle)
+		for _, name := range x.Skipped {
+			add("not taken", name)
+		}
 	}
-	add("results", r.Run.Out)
+	add("results", r.results())
 	add("record", r.Run.Path)
+}
+
+// results says where the results are, and if they are complete.
+func (r *Report) results() string {
+	switch x := r.Result; {
+	case x == nil:
+		return r.Run.Out
+	case !x.Delivered && x.Audit == "": // earlier releases wrote only Audit
+		return "nothing was delivered"
+	case x.Partial:
+		return r.Run.Out + " (partial)"
+	}
+	return r.Run.Out
 }
 
 // setTiles sets the numbers at the top.

@@ -57,8 +57,19 @@ func PassSignals[R any](f Execute[R], early func(R, wire.Exit) R) Execute[R] {
 
 // passed returns the signals that are passed to a command.
 func passed() []os.Signal {
+	return taken(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+}
+
+// EndSignals returns the signals that end a program: SIGINT, SIGTERM and SIGHUP. A
+// signal that was ignored when this process started is not among them, see nohup(1).
+func EndSignals() []os.Signal {
+	return taken(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+}
+
+// taken returns the signals that were not ignored when this process started.
+func taken(all ...os.Signal) []os.Signal {
 	var list []os.Signal
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+	for _, s := range all {
 		if !ignored[s] {
 			list = append(list, s)
 		}
