@@ -175,7 +175,7 @@ is not. A sandbox that is kept is given up.`,
 			if err != nil {
 				return err
 			}
-			err = client.StopRun(force)
+			err = client.StopRun(cmd.Context(), force)
 			if err = errors.Join(err, client.Close()); err != nil {
 				return &failure{code: controller.ExitSandbox, err: err}
 			}

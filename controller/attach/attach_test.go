@@ -148,7 +148,7 @@ func TestAClientNeedsTheKeyOfTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.StopRun(true); err != nil || !<-ended {
+	if err := c.StopRun(t.Context(), true); err != nil || !<-ended {
 		t.Errorf("stop: %v", err)
 	}
 	c.Close()

@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -23,6 +24,12 @@ type ArchiveTarget struct {
 	Options tarfs.ReceiveOptions
 }
 
+// maxTrailer is the number of bytes that may follow the manifest of an archive. An
+// archive ends with up to 10 KiB of zeros.
+const maxTrailer = 1 << 20
+
+var errTrailer = fmt.Errorf("more than %d bytes follow the manifest of the archive", maxTrailer)
+
 // ReceiveArchive copies files of a session into a new directory. The directory appears
 // only if the archive arrived complete. If the session and the archive both return an
 // error, ReceiveArchive returns that of the session.
@@ -40,7 +47,11 @@ func ReceiveArchive(ctx context.Context, from ArchiveSource, req wire.CopyOut, t
 	if err != nil {
 		cancel()
 	}
-	_, _ = io.Copy(io.Discard, r) // bytes after the manifest have no meaning
+	// Bytes after the manifest have no meaning, and too many of them end the operation.
+	if _, more := io.CopyN(io.Discard, r, maxTrailer); more == nil {
+		cancel()
+		_ = r.CloseWithError(errTrailer) // never fails
+	}
 	failed := <-sent
 	if err != nil && failed != nil && !errors.Is(failed, context.Canceled) {
 		return m, failed

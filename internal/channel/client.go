@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -34,6 +35,7 @@ type Client struct {
 	cancel  func()
 	wg      sync.WaitGroup
 	freezes freezes
+	gaveUp  atomic.Pointer[error] // reason why this side closed the connection
 
 	done chan struct{} // closed when the connection ended
 	err  error         // reason; set before done is closed
@@ -95,6 +97,9 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	c.wg.Go(func() {
 		err := sc.Wait()
 		cancel()
+		if broken := c.gaveUp.Load(); broken != nil {
+			err = *broken
+		}
 		c.err = errors.Join(<-dead, err)
 		close(c.done)
 	})
@@ -157,29 +162,6 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// open opens a channel with its first message.
-func (c *Client) open(ctx context.Context, kind string, first any) (ssh.Channel, <-chan *ssh.Request, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, nil, err
-	}
-	extra, frame, err := firstMessage(first)
-	if err != nil {
-		return nil, nil, err
-	}
-	ch, reqs, err := c.conn.OpenChannel(kind, extra)
-	if err != nil {
-		return nil, nil, c.cause(err)
-	}
-	if frame != nil {
-		if err := writeRawFrame(ch, frame); err != nil {
-			_ = ch.Close()
-			go ssh.DiscardRequests(reqs) // ends with the channel
-			return nil, nil, c.cause(err)
-		}
-	}
-	return ch, reqs, nil
-}
-
 // endWait is how long the end of a connection takes after that of its channels.
 const endWait = time.Second
 
@@ -209,48 +191,38 @@ func (c *Client) cause(err error) error {
 // Events calls fn with each audit event from a sequence number on. It returns when ctx
 // is done, fn returns an error or the stream ends.
 func (c *Client) Events(ctx context.Context, from uint64, fn func(wire.Event) error) error {
-	ch, reqs, err := c.open(ctx, typeEvents, wire.EventRequest{From: from})
+	var said error // the error that the server sent; complete when the link has ended
+	l, err := c.open(ctx, typeEvents, wire.EventRequest{From: from}, func(r *ssh.Request) {
+		var e wire.Error
+		if r.Type == reqError && json.Unmarshal(r.Payload, &e) == nil {
+			said = &e
+		}
+		if r.WantReply {
+			_ = r.Reply(false, nil)
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
-	defer stop()
-	told := make(chan error, 1)
-	go func() { told <- lastError(reqs) }()
+	defer l.close()
+	defer l.closeAfter(ctx)()
 	for {
 		var e wire.Event
-		if err = readFrame(ch, &e); err != nil {
+		if err = readFrame(l, &e); err != nil {
 			break
 		}
 		if err = fn(e); err != nil {
 			break
 		}
 	}
-	_ = ch.Close()
-	said := <-told
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case !errors.Is(err, io.EOF):
+	if ctx.Err() == nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("events: %w", c.cause(err))
-	case said != nil:
+	}
+	if err := l.waitEnd(ctx); err != nil {
+		return err
+	}
+	if said != nil {
 		return fmt.Errorf("events: %w", said)
 	}
 	return c.cause(nil)
-}
-
-// lastError waits for the end of a channel and returns the error that the server sent
-// on it.
-func lastError(reqs <-chan *ssh.Request) error {
-	var last error
-	for r := range reqs {
-		var e wire.Error
-		if r.Type == reqError && json.Unmarshal(r.Payload, &e) == nil {
-			last = &e
-		}
-		if r.WantReply {
-			_ = r.Reply(false, nil)
-		}
-	}
-	return last
 }

@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,14 +10,19 @@ import (
 	"io/fs"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"agentsh/internal/wire"
 )
 
-// maxListing bounds the memory of a list, a change record or a manifest, in bytes.
-const maxListing = 64 << 20
+// Limits of a directory listing, a change record or a manifest.
+const (
+	maxListing = 64 << 20  // bytes
+	maxEntries = 1_000_000 // of a directory or a change record
+	maxEntry   = 64 << 10  // bytes of one entry of a directory or a change record
+)
 
 // Stat describes one file. It does not follow a symbolic link at the end of the path.
 func (c *Client) Stat(ctx context.Context, name string) (wire.FileInfo, error) {
@@ -29,14 +33,30 @@ func (c *Client) Stat(ctx context.Context, name string) (wire.FileInfo, error) {
 // List describes the entries of a directory, sorted by name.
 func (c *Client) List(ctx context.Context, name string) ([]wire.FileInfo, error) {
 	var list []wire.FileInfo
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: wire.Name(name)}, body{listing: &list})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: wire.Name(name)}, body{listing: entries(&list)})
 	return list, wrap("list", name, err)
 }
 
 // Read writes bytes of a regular file to w and returns a description of the file.
 func (c *Client) Read(ctx context.Context, r wire.ReadRange, w io.Writer) (wire.FileInfo, error) {
+	if r.Length > 0 { // the server may send more than it was asked for
+		w = &atMost{w: w, left: r.Length}
+	}
 	info, err := c.file(ctx, wire.FileRequest{Op: wire.OpRead, Read: &r}, body{out: w})
 	return info, wrap("read", string(r.Path), err)
+}
+
+// atMost fails after a number of bytes.
+type atMost struct {
+	w    io.Writer
+	left int64
+}
+
+func (a *atMost) Write(p []byte) (int, error) {
+	if a.left -= int64(len(p)); a.left < 0 {
+		return 0, &wire.Error{Code: wire.CodeLimit, Message: "the supervisor sent more bytes than it was asked for"}
+	}
+	return a.w.Write(p)
 }
 
 // ReadFile reads a regular file of at most limit bytes.
@@ -84,7 +104,7 @@ func (c *Client) Remove(ctx context.Context, name string, recursive bool) error 
 // early, a goroutine reads archive until its next Read returns.
 func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
 	var m wire.Manifest
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, body{in: archive, listing: &m})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, body{in: archive, listing: value(&m)})
 	return m, wrap("copy into", dest, err)
 }
 
@@ -92,14 +112,14 @@ func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wi
 // archive has no manifest at its end.
 func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
 	var m wire.Manifest
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: &m})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: value(&m)})
 	return m, wrap("copy out of", string(req.Dir), err)
 }
 
 // Changes returns the change record of the governed directories.
 func (c *Client) Changes(ctx context.Context) ([]wire.Change, error) {
 	var list []wire.Change
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpChanges}, body{listing: &list})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpChanges}, body{listing: entries(&list)})
 	return list, wrap("changes", "", err)
 }
 
@@ -133,7 +153,7 @@ func (c *Client) Freeze(ctx context.Context) (ended <-chan struct{}, unfreeze fu
 	var failed error // set before done is closed
 	end := c.freezes.begin()
 	go func() { // ends in unfreeze, or after the error below
-		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRecovery, Recovery: &wire.RecoveryRequest{Freeze: true}}, body{in: in, out: frozen})
+		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRecovery, Recovery: &wire.RecoveryRequest{Freeze: true}}, body{in: in, out: frozen, untimed: true})
 		end()
 		_ = in.CloseWithError(io.ErrClosedPipe) // unfreeze must not wait for a reader
 		failed = wrap("freeze", "", err)
@@ -175,43 +195,95 @@ func wrap(op, name string, err error) error {
 
 // body is the data of one file operation.
 type body struct {
-	in      io.Reader // to the server
-	out     io.Writer // from the server
-	listing any       // from the server, as JSON
+	in      io.Reader             // to the server
+	out     io.Writer             // from the server
+	listing func(io.Reader) error // reads JSON from the server; nil: it is discarded
+	untimed bool                  // the client decides when the operation ends
 }
 
 // file performs one file operation on its own channel.
 func (c *Client) file(ctx context.Context, req wire.FileRequest, b body) (wire.FileInfo, error) {
-	ch, reqs, err := c.open(ctx, typeFiles, req)
+	l, err := c.open(ctx, typeFiles, req, nil)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
-	go ssh.DiscardRequests(reqs)      // ends with the channel
-	defer func() { _ = ch.Close() }() // the server has closed it, or it must be closed here
-	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
-	defer stop()
-	in := &noted{Reader: b.in}
-	if b.in != nil {
-		go send(ch, in) // ends with the channel and b.in
+	defer l.close()
+	defer l.closeAfter(ctx)()
+	pace := &pace{link: l, start: time.Now()}
+	if !b.untimed {
+		defer pace.begin()()
 	}
-	info, err := receive(bufio.NewReader(ch), b)
+	in := &noted{Reader: b.in, moved: &pace.moved}
+	if b.in != nil {
+		go send(l.ch, in) // ends with the channel and b.in
+	}
+	info, err := receive(&countReader{l, &pace.moved}, b)
 	if err == nil {
 		return info, nil
 	}
 	if own := in.err.Load(); own != nil { // explains more than the error of the server
 		return wire.FileInfo{}, *own
 	}
+	if ctx.Err() == nil && pace.late.Load() {
+		err = errLate
+	}
 	return wire.FileInfo{}, c.cause(errors.Join(err, ctx.Err()))
 }
 
-// noted records the error of a reader.
+// Time limits of one file operation.
+const (
+	fileWait = 5 * time.Minute // for an operation that moves nothing
+	fileRate = 1 << 20         // bytes in either direction that are worth one more second
+)
+
+var errLate = fmt.Errorf("the supervisor took longer than %s and one second for each MiB", fileWait)
+
+// pace closes the link of a file operation that takes too long.
+type pace struct {
+	link  *link
+	start time.Time
+	moved atomic.Int64 // bytes
+	late  atomic.Bool
+}
+
+// begin starts the limit. The caller calls stop.
+func (p *pace) begin() (stop func()) {
+	var mu sync.Mutex
+	var timer *time.Timer
+	ended := false
+	var check func()
+	check = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		left := time.Until(p.start.Add(fileWait + time.Duration(p.moved.Load()/fileRate)*time.Second))
+		switch {
+		case ended:
+		case left <= 0:
+			p.late.Store(true)
+			p.link.close()
+		default:
+			timer = time.AfterFunc(left, check)
+		}
+	}
+	check()
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		ended = true
+		timer.Stop()
+	}
+}
+
+// noted records the error of a reader and counts its bytes.
 type noted struct {
 	io.Reader
-	err atomic.Pointer[error]
+	err   atomic.Pointer[error]
+	moved *atomic.Int64
 }
 
 func (n *noted) Read(p []byte) (int, error) {
 	read, err := n.Reader.Read(p)
+	n.moved.Add(int64(read))
 	if err != nil && !errors.Is(err, io.EOF) {
 		n.err.Store(&err)
 	}
@@ -241,12 +313,17 @@ func receive(r io.Reader, b body) (wire.FileInfo, error) {
 	if _, err := copyStream(out, &bodyReader{r: r}); err != nil {
 		return wire.FileInfo{}, err
 	}
-	listing, err := io.ReadAll(io.LimitReader(&bodyReader{r: r}, maxListing+1))
-	if err != nil {
-		return wire.FileInfo{}, err
+	listing := &listing{r: &bodyReader{r: r}, left: maxListing}
+	var missing error // the reply explains why there is no listing
+	if b.listing != nil {
+		if err := b.listing(listing); errors.Is(err, io.EOF) {
+			missing = err
+		} else if err != nil {
+			return wire.FileInfo{}, fmt.Errorf("listing: %w", err)
+		}
 	}
-	if len(listing) > maxListing {
-		return wire.FileInfo{}, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d bytes", maxListing)}
+	if _, err := copyStream(io.Discard, listing); err != nil {
+		return wire.FileInfo{}, err
 	}
 	var reply wire.FileReply
 	if err := readFrame(r, &reply); err != nil {
@@ -255,13 +332,71 @@ func receive(r io.Reader, b body) (wire.FileInfo, error) {
 	if reply.Error != nil {
 		return wire.FileInfo{}, reply.Error
 	}
-	if b.listing != nil {
-		if err := json.Unmarshal(listing, b.listing); err != nil {
-			return wire.FileInfo{}, fmt.Errorf("listing: %w", err)
-		}
+	if missing != nil {
+		return wire.FileInfo{}, fmt.Errorf("listing: %w", missing)
 	}
 	if reply.Info == nil {
 		return wire.FileInfo{}, nil
 	}
 	return *reply.Info, nil
+}
+
+// listing reads a listing up to its limit.
+type listing struct {
+	r    io.Reader
+	left int
+}
+
+func (l *listing) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= n; l.left < 0 {
+		return 0, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d bytes", maxListing)}
+	}
+	return n, err
+}
+
+// value decodes a listing that is one value.
+func value(to any) func(io.Reader) error {
+	return func(r io.Reader) error { return json.NewDecoder(r).Decode(to) }
+}
+
+// entries decodes a listing that is a list, entry by entry. It fails for too many
+// entries and for an entry that is too long.
+func entries[T any](to *[]T) func(io.Reader) error {
+	return func(r io.Reader) error {
+		one := &atMostReader{r: r, left: maxEntry}
+		d := json.NewDecoder(one)
+		if t, err := d.Token(); err != nil || t == nil { // a list without entries may be null
+			return err
+		} else if t != json.Delim('[') {
+			return fmt.Errorf("it begins with %v, not with a list", t)
+		}
+		for d.More() {
+			var e T
+			one.left = maxEntry
+			if err := d.Decode(&e); err != nil {
+				return err
+			}
+			if *to = append(*to, e); len(*to) > maxEntries {
+				return &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d entries", maxEntries)}
+			}
+		}
+		_, err := d.Token()
+		return err
+	}
+}
+
+// atMostReader fails after a number of bytes.
+type atMostReader struct {
+	r    io.Reader
+	left int
+}
+
+func (a *atMostReader) Read(p []byte) (int, error) {
+	if a.left <= 0 {
+		return 0, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("an entry of a listing has more than %d bytes", maxEntry)}
+	}
+	n, err := a.r.Read(p[:min(len(p), a.left)])
+	a.left -= n
+	return n, err
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -39,20 +40,22 @@ type Cmd struct {
 	// processes that it started may still run. It may be nil.
 	OnExit func(wire.Exit)
 
-	client *Client
-	ctx    context.Context
-	ch     ssh.Channel
-	wg     sync.WaitGroup
-	stop   func()
-	kill   sync.Once
-	killed chan struct{} // closed by the first kill
-	ended  chan struct{} // closed when the channel's requests ended
+	client  *Client
+	ctx     context.Context
+	link    *link
+	started chan struct{} // closed when link is set or Start has failed
+	wg      sync.WaitGroup
+	stop    func() bool
+	kill    sync.Once
+	killed  chan struct{} // closed by the first kill
+	out     copied
+	errOut  copied
 
-	exit   *wire.Exit
-	end    *execEnd
-	bad    error // a message that could not be read
-	out    copied
-	errOut copied
+	mu   sync.Mutex
+	over bool // Wait has the result: later messages are dropped
+	exit *wire.Exit
+	end  *execEnd
+	bad  error // a message that could not be read, or a time limit
 }
 
 // copied is the number of received bytes of one stream, and the error of its writer.
@@ -72,7 +75,7 @@ func (c copied) failure() error {
 
 // Command prepares a command. Cancelling ctx kills the command.
 func (c *Client) Command(ctx context.Context, req wire.ExecRequest) *Cmd {
-	return &Cmd{Request: req, client: c, ctx: ctx, killed: make(chan struct{}), ended: make(chan struct{})}
+	return &Cmd{Request: req, client: c, ctx: ctx, killed: make(chan struct{}), started: make(chan struct{})}
 }
 
 // Run runs a command to its end. It forwards signals and terminal sizes from s.Control
@@ -133,27 +136,26 @@ func (c *Cmd) Run() (wire.Exit, error) {
 // Start sends the request. If the supervisor refuses the request, Wait returns the
 // error.
 func (c *Cmd) Start() error {
-	if c.ch != nil {
+	if c.link != nil {
 		return errors.New("command was started before")
 	}
 	if c.Request.ID == "" {
 		c.Request.ID = rand.Text()
 	}
 	c.Request.Stdin = c.Stdin != nil
-	ch, reqs, err := c.client.open(c.ctx, typeExec, c.Request)
+	l, err := c.client.open(c.ctx, typeExec, c.Request, c.message)
+	c.link = l
+	close(c.started)
 	if err != nil {
 		return fmt.Errorf("start command: %w", err)
 	}
-	c.ch = ch
-	c.wg.Go(func() { c.listen(reqs) })
-	c.wg.Go(func() { c.out = drain(c.Stdout, ch, c.closer(1)) })
-	c.wg.Go(func() { c.errOut = drain(c.Stderr, ch.Stderr(), c.closer(2)) })
+	c.wg.Go(func() { c.out = drain(c.Stdout, l.out, c.closer(1)) })
+	c.wg.Go(func() { c.errOut = drain(c.Stderr, l.err, c.closer(2)) })
 	c.wg.Go(c.reap)
 	if c.Stdin != nil {
 		go c.feed() // ends with Stdin or with the channel
 	}
-	afterCancel := context.AfterFunc(c.ctx, func() { _ = c.Kill() })
-	c.stop = func() { afterCancel() }
+	c.stop = context.AfterFunc(c.ctx, func() { _ = c.Kill() })
 	return nil
 }
 
@@ -162,12 +164,15 @@ func (c *Cmd) Start() error {
 // After an error the result has kind lost. If only output is missing, it is the known
 // result.
 func (c *Cmd) Wait() (wire.Exit, error) {
-	if c.ch == nil {
+	if c.link == nil {
 		return wire.Exit{Kind: wire.ExitLost}, errors.New("command was not started")
 	}
 	c.wg.Wait()
 	c.stop()
-	_ = c.ch.Close() // the server has closed it, or it must be closed here
+	c.link.close()
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
 	if c.exit == nil || c.end == nil {
 		return c.lost()
 	}
@@ -202,7 +207,7 @@ func (c *Cmd) Leftover() []int {
 }
 
 // Kill ends the command and all its descendants. If the command does not end within 15
-// seconds, its channel is closed.
+// seconds, its channel is closed and Wait returns.
 func (c *Cmd) Kill() error {
 	c.kill.Do(func() { close(c.killed) })
 	return c.control(wire.Control{Kill: true})
@@ -219,14 +224,14 @@ func (c *Cmd) Resize(rows, cols uint16) error {
 // control sends one control message. If the command has ended, nothing is sent and the
 // error is nil.
 func (c *Cmd) control(m wire.Control) error {
-	if c.ch == nil {
+	if c.link == nil {
 		return errors.New("command was not started")
 	}
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	ok, err := c.ch.SendRequest(reqControl, true, data)
+	ok, err := c.link.request(reqControl, data)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil
@@ -238,40 +243,54 @@ func (c *Cmd) control(m wire.Control) error {
 	return nil
 }
 
-// listen receives the typed messages about the command's end.
-func (c *Cmd) listen(reqs <-chan *ssh.Request) {
-	defer close(c.ended)
-	for r := range reqs {
-		c.message(r)
-		if r.WantReply {
-			_ = r.Reply(false, nil)
-		}
+// message handles one typed message about the command's end.
+func (c *Cmd) message(r *ssh.Request) {
+	if r.WantReply {
+		_ = r.Reply(false, nil)
+	}
+	<-c.started // the functions that are called may use the command
+	if called := c.note(r); called != nil {
+		called()
 	}
 }
 
-func (c *Cmd) message(r *ssh.Request) {
+// note stores a message and returns the function to call, or nil.
+func (c *Cmd) note(r *ssh.Request) (called func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil
+	}
 	var err error
 	switch r.Type {
 	case reqStarted:
 		var m wire.Started
 		if err = json.Unmarshal(r.Payload, &m); err == nil && c.OnStarted != nil {
-			c.OnStarted(m)
+			called = func() { c.OnStarted(m) }
 		}
 	case reqExit:
-		if err = once(r.Payload, &c.exit); err == nil && c.OnExit != nil {
-			c.OnExit(*c.exit)
+		if err = once(r.Payload, &c.exit); err == nil {
+			called = c.exited(*c.exit)
 		}
 	case reqEnd:
 		if err = once(r.Payload, &c.end); err == nil && c.end.Exit != nil {
-			told := c.exit != nil
-			if c.exit = c.end.Exit; c.OnExit != nil && !told {
-				c.OnExit(*c.exit)
+			if c.exit == nil {
+				called = c.exited(*c.end.Exit)
 			}
+			c.exit = c.end.Exit
 		}
 	}
 	if err != nil {
 		c.bad = fmt.Errorf("%s: %w", r.Type, err)
 	}
+	return called
+}
+
+func (c *Cmd) exited(e wire.Exit) func() {
+	if c.OnExit == nil {
+		return nil
+	}
+	return func() { c.OnExit(e) }
 }
 
 // once decodes a message that may arrive only once.
@@ -287,25 +306,40 @@ func once[T any](data []byte, to **T) error {
 	return nil
 }
 
-// reap closes the channel of a killed command that does not end.
+// reap waits for the end of the command. It kills a command that outlives its deadline,
+// which the supervisor enforces, and closes the channel of a killed command that does
+// not end.
 func (c *Cmd) reap() {
+	var late <-chan time.Time
+	if ms := c.Request.DeadlineMS; ms > 0 && ms < math.MaxInt64/int64(2*time.Millisecond) {
+		timer := time.NewTimer(time.Duration(ms)*time.Millisecond + killWait)
+		defer timer.Stop()
+		late = timer.C
+	}
+	why := fmt.Errorf("the supervisor did not end the command within %s of the request: %w", killWait, ErrDead)
 	select {
-	case <-c.ended:
+	case <-c.link.ended:
 		return
 	case <-c.killed:
+	case <-late:
+		why = fmt.Errorf("the supervisor did not end the command within %s of its deadline: %w", killWait, ErrDead)
+		go func() { _ = c.Kill() }() // ends with the channel
 	}
 	timer := time.NewTimer(killWait)
 	defer timer.Stop()
 	select {
-	case <-c.ended:
+	case <-c.link.ended:
 	case <-timer.C:
-		_ = c.ch.Close()
+		c.mu.Lock()
+		c.bad = errors.Join(c.bad, why)
+		c.mu.Unlock()
+		c.link.close()
 	}
 }
 
 // feed sends the command's input and then its length.
 func (c *Cmd) feed() {
-	n, err := copyStream(c.ch, c.Stdin)
+	n, err := copyStream(c.link.ch, c.Stdin)
 	if err != nil {
 		return // no length is sent: the command must not take a truncated input as complete
 	}
@@ -313,8 +347,8 @@ func (c *Cmd) feed() {
 	if err != nil {
 		return
 	}
-	if _, err := c.ch.SendRequest(reqStdinEnd, false, data); err == nil {
-		_ = c.ch.CloseWrite() // fails only with the channel
+	if _, err := c.link.ch.SendRequest(reqStdinEnd, false, data); err == nil {
+		_ = c.link.ch.CloseWrite() // fails only with the channel
 	}
 }
 

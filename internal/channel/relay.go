@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -48,19 +49,34 @@ func (c *Client) Relay(ctx context.Context, conn net.Conn, cfg RelayConfig) erro
 
 // StopRun asks a relay to end the run that it connects to. With force the run ends
 // without extracting results first.
-func (c *Client) StopRun(force bool) error {
+func (c *Client) StopRun(ctx context.Context, force bool) error {
 	data, err := json.Marshal(force)
 	if err != nil {
 		return err
 	}
-	ok, _, err := c.conn.SendRequest(reqStop, true, data)
-	if err != nil {
-		return c.cause(err)
+	type answer struct {
+		ok  bool
+		err error
 	}
-	if !ok {
-		return &wire.Error{Code: wire.CodeUnsupported, Message: "this connection leads to nothing that can be stopped"}
+	done := make(chan answer, 1)
+	go func() { // ends with the peer's answer or with the connection
+		limit := time.AfterFunc(answerWait, func() { c.giveUp("the request to end the run") })
+		defer limit.Stop()
+		ok, _, err := c.conn.SendRequest(reqStop, true, data)
+		done <- answer{ok, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case a := <-done:
+		if a.err != nil {
+			return c.cause(a.err)
+		}
+		if !a.ok {
+			return &wire.Error{Code: wire.CodeUnsupported, Message: "this connection leads to nothing that can be stopped"}
+		}
+		return nil
 	}
-	return nil
 }
 
 // operatorID is the prefix of the request ids of relayed commands.
@@ -84,41 +100,55 @@ func (r *relay) global(req *ssh.Request) bool {
 
 // serve forwards one channel until both sides have closed it.
 func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <-chan *ssh.Request, extra []byte) {
-	up, upReqs, err := r.open(ctx, kind, down, extra)
+	up, err := r.open(ctx, kind, down, extra)
 	if err != nil {
 		go ssh.DiscardRequests(reqs) // ends with the channel, which the caller closes
 		refuse(kind, down, err)
 		return
 	}
+	defer up.closeAfter(ctx)()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := copyStream(up, down); err == nil {
-			_ = up.CloseWrite() // fails only with the channel
+		if _, err := copyStream(up.ch, down); err == nil {
+			_ = up.ch.CloseWrite() // fails only with the channel
 		}
 	})
 	wg.Go(func() {
 		forward(up, reqs)
-		_ = up.Close() // the client has closed the channel, so its command ends
+		up.close() // the client has closed the channel, so its command ends
 	})
 	var out sync.WaitGroup
-	out.Go(func() { drain(down, up, func(error) {}) })
-	out.Go(func() { drain(down.Stderr(), up.Stderr(), func(error) {}) })
-	out.Go(func() { forward(down, upReqs) })
-	stop := context.AfterFunc(ctx, func() { _ = up.Close() })
+	out.Go(func() { drain(down, up.out, func(error) {}) })
+	out.Go(func() { drain(down.Stderr(), up.err, func(error) {}) })
+	out.Go(func() {
+		select {
+		case <-up.ended:
+		case <-up.cut:
+		}
+	})
 	out.Wait()
-	stop()
-	_ = up.Close()
+	up.close()
 	_ = down.Close() // ends the two above
 	wg.Wait()
 }
 
 // forward forwards requests and their answers until the last request.
-func forward(to ssh.Channel, reqs <-chan *ssh.Request) {
+func forward(to *link, reqs <-chan *ssh.Request) {
 	for r := range reqs {
-		ok, err := to.SendRequest(r.Type, r.WantReply, r.Payload)
-		if r.WantReply {
-			_ = r.Reply(ok && err == nil, nil) // a closed channel sends no further requests
+		if !r.WantReply {
+			_, _ = to.ch.SendRequest(r.Type, false, r.Payload) // a closed channel takes no further requests
+			continue
 		}
+		ok, err := to.request(r.Type, r.Payload)
+		_ = r.Reply(ok && err == nil, nil)
+	}
+}
+
+// backward forwards one message of the server. The server waits for no answer.
+func backward(down ssh.Channel, r *ssh.Request) {
+	_, _ = down.SendRequest(r.Type, false, r.Payload)
+	if r.WantReply {
+		_ = r.Reply(false, nil)
 	}
 }
 
@@ -136,44 +166,44 @@ func refuse(kind string, down ssh.Channel, err error) {
 
 // open opens the channel to the server. Before that it checks the request and sets its
 // requester.
-func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
+func (r *relay) open(ctx context.Context, kind string, down ssh.Channel, extra []byte) (*link, error) {
 	var first any
 	var what string
 	switch kind {
 	case typeExec:
 		req := &wire.ExecRequest{}
 		if err := readFirst(extra, down, req); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if len(req.Run) > 0 {
-			return nil, nil, errors.New("the variables of the run are the run's")
+			return nil, errors.New("the variables of the run are the run's")
 		}
 		req.By, req.ID = r.cfg.By, operatorID+rand.Text() // an id that no command of the run can have
 		first, what = req, "exec "+text.Args(req.Argv, 400)
 	case typeFiles:
 		req := &wire.FileRequest{}
 		if err := readFirst(extra, down, req); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		first, what = req, fileWords(req)
 		if req.Op == wire.OpRecovery {
-			return nil, nil, &wire.Error{Code: wire.CodeUnsupported, Message: "what a session keeps is not for this client"}
+			return nil, &wire.Error{Code: wire.CodeUnsupported, Message: "what a session keeps is not for this client"}
 		}
 	case typeEvents:
 		req := &wire.EventRequest{}
 		if err := readFirst(extra, down, req); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		first = req
 	default:
-		return nil, nil, fmt.Errorf("no channel type %.64q", kind)
+		return nil, fmt.Errorf("no channel type %.64q", kind)
 	}
 	if what != "" && r.cfg.Note != nil {
 		if err := r.cfg.Note(what); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return r.to.open(ctx, kind, first)
+	return r.to.open(ctx, kind, first, func(q *ssh.Request) { backward(down, q) })
 }
 
 // fileWords describes a file operation; empty: the operation only reads metadata.

@@ -211,13 +211,13 @@ func TestOnlyARelayWithStopCanBeStopped(t *testing.T) {
 	asked := make(chan bool, 2)
 	_, c := relayed(t, &handler{}, RelayConfig{Stop: func(force bool) { asked <- force }})
 	for _, force := range []bool{false, true} {
-		if err := c.StopRun(force); err != nil || <-asked != force {
+		if err := c.StopRun(t.Context(), force); err != nil || <-asked != force {
 			t.Errorf("stop %v: %v", force, err)
 		}
 	}
 	first, none := relayed(t, &handler{}, RelayConfig{})
 	for name, c := range map[string]*Client{"a relay without": none, "a supervisor": first} {
-		if err := c.StopRun(true); err == nil {
+		if err := c.StopRun(t.Context(), true); err == nil {
 			t.Errorf("%s was stopped", name)
 		}
 	}

@@ -104,15 +104,14 @@ func (c *Client) Reload(ctx context.Context, r wire.Reload) (wire.Reloaded, erro
 // returns when ctx ends, fn returns an error or the session ends. Meanwhile the
 // session has an approver.
 func (c *Client) FollowApprovals(ctx context.Context, fn func([]wire.Pending) error) error {
-	ch, err := c.openSession(ctx, wire.SessionRequest{Op: wire.OpFollow})
+	l, err := c.openSession(ctx, wire.SessionRequest{Op: wire.OpFollow})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = ch.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
-	defer stop()
+	defer l.close()
+	defer l.closeAfter(ctx)()
 	for {
-		reply, err := c.sessionReply(ctx, ch)
+		reply, err := c.sessionReply(ctx, l)
 		if err != nil {
 			return err
 		}
@@ -122,33 +121,34 @@ func (c *Client) FollowApprovals(ctx context.Context, fn func([]wire.Pending) er
 	}
 }
 
-func (c *Client) openSession(ctx context.Context, req wire.SessionRequest) (ssh.Channel, error) {
-	ch, reqs, err := c.open(ctx, typeSession, req)
+func (c *Client) openSession(ctx context.Context, req wire.SessionRequest) (*link, error) {
+	l, err := c.open(ctx, typeSession, req, nil)
 	if err != nil {
 		return nil, fmt.Errorf("session: %w", err)
 	}
-	go ssh.DiscardRequests(reqs) // ends with the channel
-	return ch, nil
+	return l, nil
 }
 
-// session sends one request about the session.
+// session sends one request about the session. The answer has the time of a file
+// operation: a reload reads files.
 func (c *Client) session(ctx context.Context, req wire.SessionRequest) (wire.SessionReply, error) {
-	ch, err := c.openSession(ctx, req)
+	ctx, cancel := context.WithTimeoutCause(ctx, fileWait, fmt.Errorf("session: no answer within %s", fileWait))
+	defer cancel()
+	l, err := c.openSession(ctx, req)
 	if err != nil {
 		return wire.SessionReply{}, err
 	}
-	defer func() { _ = ch.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
-	defer stop()
-	return c.sessionReply(ctx, ch)
+	defer l.close()
+	defer l.closeAfter(ctx)()
+	return c.sessionReply(ctx, l)
 }
 
-func (c *Client) sessionReply(ctx context.Context, ch io.Reader) (wire.SessionReply, error) {
+func (c *Client) sessionReply(ctx context.Context, l *link) (wire.SessionReply, error) {
 	var reply wire.SessionReply
-	err := readFrame(ch, &reply)
+	err := readFrame(l, &reply)
 	switch {
 	case ctx.Err() != nil:
-		return reply, ctx.Err()
+		return reply, context.Cause(ctx)
 	case err != nil:
 		return reply, fmt.Errorf("session: %w", c.cause(err))
 	case reply.Error != nil:
