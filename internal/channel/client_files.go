@@ -153,7 +153,8 @@ func (c *Client) Freeze(ctx context.Context) (ended <-chan struct{}, unfreeze fu
 	var failed error // set before done is closed
 	end := c.freezes.begin()
 	go func() { // ends in unfreeze, or after the error below
-		_, err := c.file(ctx, wire.FileRequest{Op: wire.OpRecovery, Recovery: &wire.RecoveryRequest{Freeze: true}}, body{in: in, out: frozen, untimed: true})
+		freeze := wire.FileRequest{Op: wire.OpRecovery, Recovery: &wire.RecoveryRequest{Freeze: true}}
+		_, err := c.file(ctx, freeze, body{in: in, out: frozen, untimed: true})
 		end()
 		_ = in.CloseWithError(io.ErrClosedPipe) // unfreeze must not wait for a reader
 		failed = wrap("freeze", "", err)
