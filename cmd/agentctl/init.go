@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -17,19 +20,37 @@ import (
 var example embed.FS
 
 func newInitCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "init [DIR]",
+	var runtime, program string
+	cmd := &cobra.Command{
+		Use:   "init [DIR] [--runtime claude|codex|gemini|opencode]",
 		Short: "Write a working harness to start from",
 		Long: `init writes a small harness with its agent, policy and scripts to DIR, by
 default the current directory. A file that is there already is never replaced:
-then nothing is written at all.`,
+then nothing is written at all.
+
+With --runtime the harness is for an agent program: it has the provider of its
+model, a policy that lets the program and its model through, and tests of this
+policy. The harness runs as soon as the program is installed and its key is set.
+Without --runtime the agent is a shell command, which needs no model.`,
+		Example: "  agentctl init --runtime claude agent\n" +
+			"  ANTHROPIC_API_KEY=... agentctl run agent/harness/mender.yaml --repo REPOSITORY",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := "."
 			if len(args) == 1 {
 				dir = args[0]
 			}
-			names, err := writeExample(dir)
+			if runtime == "" && program != "" {
+				return errors.New("--program is for --runtime")
+			}
+			files, err := exampleFiles()
+			if runtime != "" {
+				files, err = starterFiles(runtime, program)
+			}
+			if err != nil {
+				return err
+			}
+			names, err := writeFiles(dir, files)
 			if err != nil {
 				return err
 			}
@@ -40,48 +61,51 @@ then nothing is written at all.`,
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&runtime, "runtime", "", "write a harness for this agent program: "+strings.Join(starterNames(), ", "))
+	cmd.Flags().StringVar(&program, "program", "", "`FILE` of the agent program (default: the one in PATH)")
+	complete(cmd, "runtime", starterNames())
+	return cmd
 }
 
-// writeExample writes the example below dir and returns the names of the files.
-func writeExample(dir string) (names []string, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("write the example: %w", err)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, fmt.Errorf("write the example: %w", err)
-	}
-	defer func() { err = errors.Join(err, root.Close()) }()
-	source, err := fs.Sub(example, "example")
-	if err != nil {
-		return nil, fmt.Errorf("write the example: %w", err)
-	}
-	err = fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
+// exampleFiles are the files of the example.
+func exampleFiles() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	err := fs.WalkDir(example, "example", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-			return errors.Join(fmt.Errorf("%s is there already: nothing is written", filepath.Join(dir, name)), err)
-		}
-		names = append(names, name)
-		return nil
+		files[strings.TrimPrefix(name, "example/")], err = fs.ReadFile(example, name)
+		return err
 	})
+	return files, err
+}
+
+// writeFiles writes files below dir and returns their names. If one of them
+// exists, nothing is written.
+func writeFiles(dir string, files map[string][]byte) (names []string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("write the harness: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("write the harness: %w", err)
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	names = slices.Sorted(maps.Keys(files))
+	for _, name := range names {
+		if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(fmt.Errorf("%s is there already: nothing is written", filepath.Join(dir, name)), err)
+		}
 	}
 	for _, name := range names {
-		if err := writeOne(root, source, name); err != nil {
-			return nil, fmt.Errorf("write the example: %w", err)
+		if err := writeOne(root, name, files[name]); err != nil {
+			return nil, fmt.Errorf("write the harness: %w", err)
 		}
 	}
 	return names, nil
 }
 
-func writeOne(root *os.Root, source fs.FS, name string) error {
-	data, err := fs.ReadFile(source, name)
-	if err != nil {
-		return err
-	}
+func writeOne(root *os.Root, name string, data []byte) error {
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}

@@ -391,19 +391,29 @@ func killBelow(t *testing.T, pid int, suffix string) {
 // serve serves the model's API over TLS and returns who signed for it.
 func (w *world) serve() (ca []byte) {
 	w.t.Helper()
+	return w.serveAt("127.0.0.1:0", modelHost)
+}
+
+// serveAt is like serve, at an address and under a name.
+func (w *world) serveAt(address, name string) (ca []byte) {
+	w.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "model"}, NotAfter: time.Now().Add(24 * time.Hour), IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, DNSNames: []string{modelHost},
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, DNSNames: []string{name},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(w.model)
+	server.Listener.Close()
+	if server.Listener, err = net.Listen("tcp", address); err != nil {
+		w.t.Fatal(err)
+	}
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	server.StartTLS()
 	w.stop = sync.OnceFunc(func() {
