@@ -30,6 +30,7 @@ var ranks = map[string]int{
 	"fuse/device":              1, // the protocol of /dev/fuse; knows no paths and no rules
 	"fuse/watch":               1, // what others change in directories; knows no mounts and no nodes
 	"fuse/follow":              1, // keeps the nodes of trees under watch
+	"fuse/locks":               1, // locks on open files; knows no paths and no rules
 	"fuse/tree":                1, // names and nodes; knows rules only as cached decisions
 	"fuse":                     2,
 	"internal/channel":         1,

@@ -2,12 +2,14 @@ package fuse
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/device"
+	"agentsh/fuse/locks"
 	"agentsh/fuse/tree"
 	"agentsh/policy"
 )
@@ -23,6 +25,7 @@ type data struct {
 	repos    *repositories
 	soft     *softDeletes
 	redirect *redirector
+	locks    *locker
 }
 
 // fmodeExec marks the open of an execve. User space cannot set it. See
@@ -150,14 +153,37 @@ func (o *data) prepare(h *handle, in *gofuse.OpenIn) error {
 	return unix.Fstat(h.fd, &h.before)
 }
 
+// flush handles the close of one descriptor of a handle.
+func (o *data) flush(in *gofuse.FlushIn) gofuse.Status {
+	o.locks.flush(in)
+	return o.commit(in.Fh, in.Pid)
+}
+
+// commit commits writes through a handle if they are staged.
+func (o *data) commit(fh uint64, tid uint32) gofuse.Status {
+	if o.repos.stages.some.Load() == 0 {
+		return gofuse.OK
+	}
+	h := o.handles.get(fh)
+	if h == nil {
+		return gofuse.EBADF
+	}
+	defer o.handles.put(h)
+	if h.stage == nil {
+		return gofuse.OK
+	}
+	return o.repos.commit(tid, h)
+}
+
 // release closes a handle.
 func (o *data) release(in *gofuse.ReleaseIn) {
 	if o.repos.stages.some.Load() > 0 {
-		o.repos.flush(in.Fh, in.Pid) // a failure can only be reported as an event
+		o.commit(in.Fh, in.Pid) // a failure can only be reported as an event
 	}
 	o.tree.Moves.RLock() // the change record is read under this lock: no write may be missed in between
 	defer o.tree.Moves.RUnlock()
 	if h := o.handles.drop(in.Fh); h != nil {
+		o.locks.release(h, in)
 		o.nodes.recordWrites(h)
 		if h.mayChange {
 			o.redirect.invalidateTargets(h.node)
@@ -304,6 +330,131 @@ func (o *data) copyFileRange(in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status)
 		return 0, gofuse.Status(errno(err))
 	}
 	return uint32(n), gofuse.OK
+}
+
+// locker answers requests for locks. A file's rules were evaluated at its open, and the
+// kernel checks that a handle is open for what its lock needs. So no rule is evaluated.
+type locker struct {
+	handles *openFiles
+	nodes   *nodeFiles
+	kernel  *kernel
+	table   *locks.Table
+	stamps  locks.Stamps
+}
+
+func newLocker(m *mount) *locker {
+	report := func(message string) {
+		m.access.reporter.fault(fmt.Sprintf("file server of %s: %s", m.files.path, message))
+	}
+	return &locker{handles: m.handles, nodes: m.nodes, kernel: m.kernel, table: locks.New(report)}
+}
+
+// request converts a request of the kernel. The caller ends the use of the handle.
+func (o *locker) request(in *gofuse.LkIn) (*handle, locks.Request, gofuse.Status) {
+	h := o.handles.get(in.Fh)
+	if h == nil {
+		return nil, locks.Request{}, gofuse.EBADF
+	}
+	fd, err := o.nodes.fdOf(h)
+	if err != nil {
+		o.handles.put(h)
+		return nil, locks.Request{}, gofuse.Status(errno(err))
+	}
+	access := int(h.flags & unix.O_ACCMODE)
+	if h.stage != nil {
+		access = unix.O_RDONLY
+	}
+	return h, locks.Request{
+		File: locks.File{Handle: h.id, FD: fd, Access: access}, Unique: in.Unique, Owner: in.Owner,
+		Type: int16(in.Lk.Typ), Start: int64(in.Lk.Start), End: int64(in.Lk.End), PID: in.Lk.Pid, Flock: in.LkFlags&gofuse.LK_FLOCK != 0,
+	}, gofuse.OK
+}
+
+// get finds a lock that conflicts with the request.
+func (o *locker) get(in *gofuse.LkIn, out *gofuse.LkOut) gofuse.Status {
+	h, r, code := o.request(in)
+	if !code.Ok() {
+		return code
+	}
+	defer o.handles.put(h)
+	found, err := o.table.Get(r)
+	out.Lk = gofuse.FileLock{Start: uint64(found.Start), End: uint64(found.End), Typ: uint32(found.Type), Pid: found.PID}
+	return gofuse.Status(err)
+}
+
+// set takes or releases a lock without waiting.
+func (o *locker) set(in *gofuse.LkIn) gofuse.Status {
+	h, r, code := o.request(in)
+	if !code.Ok() {
+		return code
+	}
+	defer o.handles.put(h)
+	o.handles.markLocked(h)
+	err := o.table.Set(r)
+	if err == 0 {
+		o.granted(h, &r)
+	}
+	return gofuse.Status(err)
+}
+
+// wait takes a lock. If it must wait, the answer comes from another goroutine.
+func (o *locker) wait(in *gofuse.LkIn) gofuse.Status {
+	h, r, code := o.request(in)
+	if !code.Ok() {
+		return code
+	}
+	o.handles.markLocked(h)
+	err, later := o.table.Wait(r, func(err unix.Errno) {
+		if err == 0 {
+			o.granted(h, &r)
+		}
+		o.handles.put(h)
+		o.kernel.Answer(r.Unique, gofuse.Status(err))
+	})
+	if later {
+		return device.Later
+	}
+	defer o.handles.put(h)
+	if err == 0 {
+		o.granted(h, &r)
+	}
+	return gofuse.Status(err)
+}
+
+// granted makes the kernel drop what it caches of a locked file, if another process may
+// have changed the file since the last lock. Programs read such a file again under a
+// lock, and rely on its present content.
+func (o *locker) granted(h *handle, r *locks.Request) {
+	if r.Type == unix.F_UNLCK || !o.stamps.Changed(r.FD) {
+		return
+	}
+	o.kernel.StepAside() // the kernel may first wait for an answer of this server
+	o.kernel.NotifyInode(h.node.ID())
+}
+
+// flush releases the POSIX locks of a process that closed a descriptor of the file.
+func (o *locker) flush(in *gofuse.FlushIn) {
+	if !o.table.InUse() {
+		return
+	}
+	if h := o.handles.get(in.Fh); h != nil {
+		defer o.handles.put(h)
+		if fd := h.opened(); fd >= 0 {
+			o.table.Flush(fd, in.LockOwner)
+		}
+	}
+}
+
+// release ends the locks that were taken through a handle.
+func (o *locker) release(h *handle, in *gofuse.ReleaseIn) {
+	fd := h.opened()
+	if fd < 0 {
+		return
+	}
+	o.table.Release(fd, h.id)
+	if in.ReleaseFlags&gofuse.FUSE_RELEASE_FLOCK_UNLOCK != 0 {
+		_ = unix.Flock(fd, unix.LOCK_UN) // a lock owner may share the open file description
+	}
 }
 
 func truncate(fd int, size int64) error {

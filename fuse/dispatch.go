@@ -186,11 +186,29 @@ func (d *dispatcher) Writev(_ <-chan struct{}, in *gofuse.WriteIn, parts [][]byt
 	return sum, gofuse.OK
 }
 
-// Flush answers close(2). The kernel sends it only for guarded files that were
-// written; all other files have FOPEN_NOFLUSH.
+// Flush answers close(2). The kernel does not send it for handles with FOPEN_NOFLUSH,
+// see [noFlush].
 func (d *dispatcher) Flush(_ <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
-	return d.data.repos.flush(in.Fh, in.Pid)
+	return d.data.flush(in)
 }
+
+// GetLk finds a lock that conflicts with the request.
+func (d *dispatcher) GetLk(_ <-chan struct{}, in *gofuse.LkIn, out *gofuse.LkOut) gofuse.Status {
+	return d.data.locks.get(in, out)
+}
+
+// SetLk takes or releases a lock without waiting.
+func (d *dispatcher) SetLk(_ <-chan struct{}, in *gofuse.LkIn) gofuse.Status {
+	return d.data.locks.set(in)
+}
+
+// SetLkw takes a lock and waits for it. The answer may come later.
+func (d *dispatcher) SetLkw(_ <-chan struct{}, in *gofuse.LkIn) gofuse.Status {
+	return d.data.locks.wait(in)
+}
+
+// Interrupt ends the wait for a lock.
+func (d *dispatcher) Interrupt(unique uint64) { d.data.locks.table.Interrupt(unique) }
 
 // Release closes a handle.
 func (d *dispatcher) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) { d.data.release(in) }

@@ -206,11 +206,11 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		io.Direct++
 		io.Stale = io.Stale || writes
 		io.Mapped = io.Mapped || h.flags&unix.O_ACCMODE == unix.O_RDWR
-		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH | gofuse.FOPEN_NOFLUSH
+		out.OpenFlags = gofuse.FOPEN_PASSTHROUGH | noFlush(h, io)
 		out.BackingID = io.BackingID
 		return
 	}
-	useCache(io, out)
+	useCache(h, out)
 }
 
 // registerBacking registers a descriptor with the kernel for passthrough. It fails if
@@ -249,13 +249,32 @@ func (f *openFiles) end(h *handle) {
 }
 
 // useCache counts a handle that uses the page cache of the mount.
-func useCache(io *tree.IO, out *gofuse.OpenOut) {
+func useCache(h *handle, out *gofuse.OpenOut) {
+	io := h.io
 	io.Cached++
-	out.OpenFlags = gofuse.FOPEN_NOFLUSH
+	out.OpenFlags = noFlush(h, io)
 	if !io.Stale {
 		out.OpenFlags |= gofuse.FOPEN_KEEP_CACHE
 	}
 	io.Stale = false
+}
+
+// noFlush returns the flag that saves the request for each close of a handle. Closes
+// release POSIX locks, so they are reported for files that may get locks: those that a
+// command has locked before, and handles open for writing. A new file that its creator
+// alone may open so (O_EXCL) is not locked in practice.
+func noFlush(h *handle, io *tree.IO) uint32 {
+	if io.Locked || writes(h.flags) && h.flags&(unix.O_EXCL|unix.O_ACCMODE) != unix.O_EXCL|unix.O_WRONLY {
+		return 0
+	}
+	return gofuse.FOPEN_NOFLUSH
+}
+
+// markLocked makes the kernel report each close of the file from its next open on.
+func (f *openFiles) markLocked(h *handle) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h.io.Locked = true
 }
 
 // markStale makes the next open discard the kernel's page cache of the file.

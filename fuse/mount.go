@@ -123,6 +123,7 @@ func newDispatcher(m *mount) *dispatcher {
 		data: &data{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, handles: m.handles, kernel: m.kernel, repos: m.repos,
 			soft: soft, redirect: redirect,
+			locks: newLocker(m),
 		},
 		directories: &directories{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,
@@ -162,6 +163,7 @@ func (m *mount) attach(dev *os.File) error {
 		MaxWrite:             1 << 20,
 		EnableSymlinkCaching: true,
 		MaxStackDepth:        1,
+		EnableLocks:          true,
 		Logger:               log.New(io.Discard, "", 0), // failures are reported as events
 		PanicHandler:         m.panicked,
 		ExtraCapabilities: gofuse.CAP_READDIRPLUS_AUTO | gofuse.CAP_HANDLE_KILLPRIV_V2 |

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/follow"
+	"agentsh/fuse/locks"
 	"agentsh/internal/snapshot"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -47,6 +48,9 @@ func Run(ctx context.Context, control *os.File, donated map[string]*os.File) err
 	defer ch.close()
 	unix.Umask(0) // modes arrive with the caller's umask applied
 	raiseOpenFiles()
+	if err := locks.Prepare(); err != nil {
+		return err
+	}
 	stop := context.AfterFunc(ctx, func() { ch.close() })
 	defer stop()
 	s := &server{ch: ch, donated: donated, people: questions{ch: ch, open: map[uint64]chan wire.Answer{}}}

@@ -200,19 +200,6 @@ func (r *repositories) staged(n *tree.Node, a *gofuse.Attr) bool {
 	return true
 }
 
-// flush commits writes through a handle if they are staged.
-func (r *repositories) flush(fh uint64, tid uint32) gofuse.Status {
-	h := r.handles.get(fh)
-	if h == nil {
-		return gofuse.EBADF
-	}
-	defer r.handles.put(h)
-	if h.stage == nil {
-		return gofuse.OK
-	}
-	return r.commit(tid, h)
-}
-
 // commit checks the content that was written through a handle and installs it.
 // close(2) returns the result.
 func (r *repositories) commit(tid uint32, h *handle) gofuse.Status {

@@ -64,11 +64,14 @@ type worker struct {
 	requests atomic.Uint64 // odd while the worker answers a request
 }
 
-// Handler answers requests. It is a file system of go-fuse with one more method, which
-// reads into a given buffer.
+// Handler answers requests. It is a file system of go-fuse with two more methods.
 type Handler interface {
 	gofuse.RawFileSystem
+	// ReadInto reads into a given buffer.
 	ReadInto(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status)
+	// Interrupt ends the wait of a request, which then answers EINTR. It has no effect
+	// on a request that does not wait for a lock.
+	Interrupt(unique uint64)
 }
 
 // Config has the functions that a loop calls.
@@ -258,6 +261,12 @@ func (l *Loop) drop(w *worker) {
 	}
 	_ = unix.Munmap(w.in) // made by newWorker
 	_ = unix.Munmap(w.out)
+}
+
+// Answer answers a request for which the handler returned [Later].
+func (l *Loop) Answer(unique uint64, code gofuse.Status) {
+	head := gofuse.OutHeader{Length: uint32(outHeader), Status: -int32(code), Unique: unique}
+	_, _ = unix.Write(l.fd, unsafe.Slice((*byte)(unsafe.Pointer(&head)), outHeader)) // ENOENT and ENODEV: nobody waits for it
 }
 
 // Calls of the FUSE device. See FUSE_DEV_IOC_BACKING_OPEN and _CLOSE in

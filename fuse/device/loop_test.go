@@ -30,6 +30,8 @@ func (s *stub) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.Attr
 	return gofuse.OK
 }
 
+func (s *stub) Interrupt(uint64) {}
+
 func (s *stub) ReadInto(*gofuse.ReadIn, []byte) (int, gofuse.Status) { return 0, gofuse.ENOSYS }
 
 // kernelSide plays the kernel: a packet is a request or an answer.

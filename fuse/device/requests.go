@@ -67,6 +67,14 @@ func quickOps(opcode uint32) quickOp {
 		return quickOp{in: int(unsafe.Sizeof(gofuse.ReleaseIn{})), do: quickRelease}
 	case 22: // GETXATTR
 		return quickOp{in: int(unsafe.Sizeof(gofuse.GetXAttrIn{})), do: quickGetXAttr}
+	case 25: // FLUSH
+		return quickOp{in: int(unsafe.Sizeof(gofuse.FlushIn{})), do: quickFlush}
+	case 31: // GETLK
+		return quickOp{in: int(unsafe.Sizeof(gofuse.LkIn{})), out: int(unsafe.Sizeof(gofuse.LkOut{})), do: quickGetLock}
+	case 32: // SETLK
+		return quickOp{in: int(unsafe.Sizeof(gofuse.LkIn{})), do: quickSetLock}
+	case 33: // SETLKW
+		return quickOp{in: int(unsafe.Sizeof(gofuse.LkIn{})), do: quickWaitLock}
 	case 35: // CREATE
 		return quickOp{in: int(unsafe.Sizeof(gofuse.CreateIn{})), out: int(unsafe.Sizeof(gofuse.CreateOut{})), do: quickCreate}
 	case 36: // INTERRUPT
@@ -93,7 +101,7 @@ func (l *Loop) quick(w *worker, n int) (size int, ok bool) {
 	if code == statusSlow {
 		return 0, false
 	}
-	if op.silent {
+	if op.silent || code == Later {
 		return 0, true
 	}
 	size = end + w.msg.size
@@ -189,6 +197,25 @@ func quickRelease(m Handler, r *message) gofuse.Status {
 	return gofuse.OK
 }
 
+func quickFlush(m Handler, r *message) gofuse.Status {
+	return m.Flush(nil, (*gofuse.FlushIn)(r.in))
+}
+
+func quickGetLock(m Handler, r *message) gofuse.Status {
+	return m.GetLk(nil, (*gofuse.LkIn)(r.in), (*gofuse.LkOut)(r.out))
+}
+
+func quickSetLock(m Handler, r *message) gofuse.Status {
+	return m.SetLk(nil, (*gofuse.LkIn)(r.in))
+}
+
+func quickWaitLock(m Handler, r *message) gofuse.Status {
+	return m.SetLkw(nil, (*gofuse.LkIn)(r.in))
+}
+
+// Later is returned by SetLkw of a handler that sends the answer by [Loop.Answer].
+const Later gofuse.Status = -3
+
 // statusSlow leaves a request to go-fuse.
 const statusSlow gofuse.Status = -2
 
@@ -209,10 +236,12 @@ func quickCreate(m Handler, r *message) gofuse.Status {
 	return m.Create(nil, (*gofuse.CreateIn)(r.in), name, (*gofuse.CreateOut)(r.out))
 }
 
-// quickInterrupt does nothing, because no handler can be interrupted. A handler that
-// waits for an approval checks itself whether the caller has ended. Without an answer
-// the kernel sends no further INTERRUPT. See fuse_dev_do_write in fs/fuse/dev.c.
-func quickInterrupt(Handler, *message) gofuse.Status { return gofuse.OK }
+// quickInterrupt passes on the number of the interrupted request. Without an answer the
+// kernel sends no further INTERRUPT. See fuse_dev_do_write in fs/fuse/dev.c.
+func quickInterrupt(m Handler, r *message) gofuse.Status {
+	m.Interrupt((*gofuse.InterruptIn)(r.in).Unique)
+	return gofuse.OK
+}
 
 // ReadCached reads data that is in the page cache. It returns EAGAIN if the data is
 // not there. See preadv2(2).

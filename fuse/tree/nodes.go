@@ -88,6 +88,7 @@ type IO struct {
 	Direct    int32 // handles that bypass the server
 	Cached    int32 // handles that use the page cache of the mount
 	Stale     bool  // written without the page cache of the mount since the last cached open
+	Locked    bool  // a command has locked it: each close is reported from now on
 	Mapped    bool  // may be mapped for writing outside the mount's page cache, also after its handles closed
 }
 
