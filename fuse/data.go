@@ -183,7 +183,7 @@ func (o *data) release(in *gofuse.ReleaseIn) {
 	o.tree.Moves.RLock() // the change record is read under this lock: no write may be missed in between
 	defer o.tree.Moves.RUnlock()
 	if h := o.handles.drop(in.Fh); h != nil {
-		o.locks.release(h, in)
+		o.locks.release(h)
 		o.nodes.recordWrites(h)
 		if h.mayChange {
 			o.redirect.invalidateTargets(h.node)
@@ -446,14 +446,9 @@ func (o *locker) flush(in *gofuse.FlushIn) {
 }
 
 // release ends the locks that were taken through a handle.
-func (o *locker) release(h *handle, in *gofuse.ReleaseIn) {
-	fd := h.opened()
-	if fd < 0 {
-		return
-	}
-	o.table.Release(fd, h.id)
-	if in.ReleaseFlags&gofuse.FUSE_RELEASE_FLOCK_UNLOCK != 0 {
-		_ = unix.Flock(fd, unix.LOCK_UN) // a lock owner may share the open file description
+func (o *locker) release(h *handle) {
+	if fd := h.opened(); fd >= 0 {
+		o.table.Release(fd, h.id)
 	}
 }
 

@@ -198,6 +198,11 @@ func TestAFlockWaits(t *testing.T) {
 	answer = r.wait(lock(g, unix.F_WRLCK))
 	r.want("unlock", r.table.Set(lock(f, unix.F_UNLCK)), 0)
 	r.want("granted", <-answer, 0)
+	r.table.Release(f.FD, f.Handle)
+	r.want("its handle is closed", r.table.Set(lock(f, unix.F_RDLCK)), unix.EAGAIN)
+	r.table.Release(g.FD, g.Handle)
+	r.want("after the other's close", r.table.Set(lock(f, unix.F_RDLCK)), 0)
+	r.table.Release(f.FD, f.Handle)
 	r.empty()
 }
 

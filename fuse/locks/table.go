@@ -3,13 +3,13 @@
 //
 // The kernel of the session passes each lock request on with a lock owner. A process
 // has one owner for its POSIX locks. Each open file description is the owner of its
-// OFD locks. All requests arrive in one process. So every owner gets an open file
-// description of its own on the backing file, and [Table] takes the locks through it
-// with F_OFD_SETLK. The backing's kernel decides on conflicts. The table knows what
+// OFD and flock locks. All requests arrive in one process. So every owner gets an open
+// file description of its own on the backing file, and [Table] takes the locks through
+// it with F_OFD_SETLK and flock(2). The backing's kernel decides on conflicts. The table knows what
 // each owner holds (held.go). It needs that for pids, deadlocks and releases.
 //
 // A lock that has to wait does so in a thread of its own, in the backing's queue
-// (wait.go). A flock lock is taken on the open file description of the handle itself.
+// (wait.go).
 //
 // The package knows no paths and no rules. Rules are evaluated when a file is opened.
 package locks
@@ -80,12 +80,14 @@ type file struct {
 type owner struct {
 	id     uint64
 	file   *file
-	fd     int    // open file description of this owner alone
-	access int    // O_ACCMODE bits of fd
-	source uint64 // handle that shares the open file description; 0: none
-	used   []uint64
+	fd     int      // open file description of this owner alone
+	access int      // O_ACCMODE bits of fd
+	source uint64   // handle that shares the open file description; 0: none
+	used   []uint64 // handles
 	held   held
 	waits  int
+
+	flocked bool
 }
 
 // New returns an empty table.
@@ -96,37 +98,36 @@ func New(fault func(message string)) *Table {
 // Set takes or releases a lock without waiting. It returns EAGAIN if another owner
 // holds a conflicting lock.
 func (t *Table) Set(r Request) unix.Errno {
-	if r.Flock {
-		return flock(r.FD, r.Type, unix.LOCK_NB)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, err := t.set(&r)
-	return err
+	return t.set(&r)
 }
 
-// set is Set with t.mu held. It returns the owner if the owner has locks.
-func (t *Table) set(r *Request) (*owner, unix.Errno) {
+// set is Set with t.mu held.
+func (t *Table) set(r *Request) unix.Errno {
 	o, err := t.ownerOf(r)
-	if o == nil {
-		return nil, err
+	if o == nil || err != 0 {
+		return err
 	}
 	if t.ranges >= maxRanges && r.Type != unix.F_UNLCK {
 		t.dropIdle(o)
-		return nil, t.refuse(fmt.Sprintf("%d ranges are locked", t.ranges))
+		return t.refuse(fmt.Sprintf("%d ranges are locked", t.ranges))
 	}
-	if err := o.apply(unix.F_OFD_SETLK, r); err != 0 {
+	if err := o.apply(r, false); err != 0 {
 		t.dropIdle(o)
-		return nil, err
+		return err
 	}
 	t.record(o, r)
-	return o, 0
+	return 0
 }
 
 // record adds a granted request to what its owner holds.
 func (t *Table) record(o *owner, r *Request) {
+	if o.use(r.Handle); r.Flock {
+		o.flocked = r.Type != unix.F_UNLCK
+		return
+	}
 	t.ranges += o.held.set(span{r.Start, r.End, r.Type, r.PID, r.Handle})
-	o.use(r.Handle)
 }
 
 // ownerOf returns the owner of a request, with a descriptor that allows the lock. For
@@ -160,18 +161,37 @@ func (t *Table) ownerOf(r *Request) (*owner, unix.Errno) {
 	return o, 0
 }
 
-// open gives the owner an open file description of its own. The one of the handle is
-// free if no other owner has it.
+// open gives the owner an open file description of its own: the kernel may keep that of
+// the handle open for passthrough, and its locks with it, after the server has ended. If
+// the file cannot be opened once more, the owner gets the one of the handle, if no other
+// owner has it. An owner that may write gets one for reading too, if the file's mode
+// allows it: it may lock for reading through another handle.
 func (o *owner) open(r *Request) unix.Errno {
-	var err error
-	o.access, o.source = r.Access, 0
-	if !o.file.lent(r.Handle) {
-		o.source = r.Handle
-		o.fd, err = unix.FcntlInt(uintptr(r.FD), unix.F_DUPFD_CLOEXEC, 3)
-		return errno(err)
+	access := r.Access
+	if access == unix.O_WRONLY || o.access != access && len(o.held) > 0 {
+		access = unix.O_RDWR
 	}
-	o.fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", r.FD), r.Access|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	o.source = 0
+	for _, o.access = range []int{access, r.Access} {
+		fd, err := reopen(r.FD, o.access)
+		if err == 0 {
+			o.fd = fd
+			return 0
+		}
+		if err == unix.EMFILE || err == unix.ENFILE || o.access == r.Access && o.file.lent(r.Handle) {
+			return err
+		}
+	}
+	o.source = r.Handle
+	fd, err := unix.FcntlInt(uintptr(r.FD), unix.F_DUPFD_CLOEXEC, 3)
+	o.fd = fd
 	return errno(err)
+}
+
+// reopen opens the file of a descriptor once more. See proc(5), /proc/pid/fd.
+func reopen(fd, access int) (int, unix.Errno) {
+	own, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), access|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	return own, errno(err)
 }
 
 // lent reports whether an owner uses the open file description of a handle.
@@ -188,7 +208,7 @@ func (f *file) lent(handle uint64) bool {
 // descriptor for reading has read locks only, which the new one can take beside it.
 // See fcntl_locking(2), EBADF.
 func (t *Table) widen(o *owner, r *Request) unix.Errno {
-	if allows(o.access, r.Type) {
+	if r.Flock || allows(o.access, r.Type) {
 		return 0
 	}
 	if o.waits > 0 {
@@ -201,14 +221,14 @@ func (t *Table) widen(o *owner, r *Request) unix.Errno {
 	}
 	for _, s := range o.held {
 		moved := Request{Type: s.typ, Start: s.start, End: s.end}
-		if err := o.apply(unix.F_OFD_SETLK, &moved); err != 0 { // write locks move only if nobody can take them meanwhile
+		if err := o.apply(&moved, false); err != 0 { // write locks move only if nobody can take them meanwhile
 			_ = unix.Close(o.fd)
 			*o = old
 			return t.refuse("a file locked for writing only cannot be locked for reading too")
 		}
 	}
 	whole := Request{Type: unix.F_UNLCK, End: ToEnd}
-	_ = old.apply(unix.F_OFD_SETLK, &whole) // the handle may keep the description open; an unlock of a valid range succeeds
+	_ = old.apply(&whole, false) // the handle may keep the description open; an unlock of a valid range succeeds
 	_ = unix.Close(old.fd)
 	return 0
 }
@@ -224,9 +244,17 @@ func allows(access int, typ int16) bool {
 	return true
 }
 
-// apply calls fcntl(2) for a request on the owner's descriptor.
-func (o *owner) apply(cmd int, r *Request) unix.Errno {
-	return fcntl(o.fd, cmd, r)
+// apply carries out a request on the owner's descriptor.
+func (o *owner) apply(r *Request, wait bool) unix.Errno {
+	switch {
+	case r.Flock && wait:
+		return flock(o.fd, r.Type, 0)
+	case r.Flock:
+		return flock(o.fd, r.Type, unix.LOCK_NB)
+	case wait:
+		return fcntl(o.fd, unix.F_OFD_SETLKW, r)
+	}
+	return fcntl(o.fd, unix.F_OFD_SETLK, r)
 }
 
 func (o *owner) use(handle uint64) {
@@ -254,11 +282,10 @@ func (t *Table) Get(r Request) (Request, unix.Errno) {
 		if o := f.owners[r.Owner]; o != nil {
 			fd = o.fd
 		} else if f.lent(r.Handle) { // its locks would not conflict
-			var err error
-			if fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", r.FD), r.Access|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			if fd, err = reopen(r.FD, r.Access); err != 0 {
 				return r, t.refuse("a locked file cannot be opened once more: " + err.Error())
 			}
-			defer unix.Close(fd)
+			defer func() { _ = unix.Close(fd) }() // it has no locks
 		}
 	}
 	found := r
@@ -323,7 +350,7 @@ func (t *Table) Release(fd int, handle uint64) {
 		}
 		for _, s := range o.held.through(handle) {
 			gone := Request{Type: unix.F_UNLCK, Start: s.start, End: s.end}
-			if o.apply(unix.F_OFD_SETLK, &gone) == 0 {
+			if o.apply(&gone, false) == 0 {
 				t.ranges += o.held.set(span{start: s.start, end: s.end, typ: unix.F_UNLCK})
 			}
 		}
@@ -344,7 +371,11 @@ func (o *owner) forget(handle uint64) bool {
 // releaseAll releases every lock of an owner.
 func (t *Table) releaseAll(o *owner) {
 	whole := Request{Type: unix.F_UNLCK, End: ToEnd}
-	_ = o.apply(unix.F_OFD_SETLK, &whole) // an unlock of a valid range succeeds
+	_ = o.apply(&whole, false) // an unlock of a valid range succeeds
+	if o.flocked {
+		_ = flock(o.fd, unix.F_UNLCK, 0) // likewise
+	}
+	o.flocked = false
 	t.ranges -= len(o.held)
 	o.held, o.used = nil, nil
 	t.dropIdle(o)
@@ -352,7 +383,7 @@ func (t *Table) releaseAll(o *owner) {
 
 // dropIdle closes an owner that has no locks, no waiting request and no handle.
 func (t *Table) dropIdle(o *owner) {
-	if len(o.held) > 0 || o.waits > 0 || len(o.used) > 0 {
+	if len(o.held) > 0 || o.flocked || o.waits > 0 || len(o.used) > 0 {
 		return
 	}
 	_ = unix.Close(o.fd) // only locks were taken through it

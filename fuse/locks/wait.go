@@ -16,7 +16,7 @@ import (
 // the order is that of the kernel, and no waiter asks again and again.
 type wait struct {
 	request Request
-	owner   *owner // nil for flock
+	owner   *owner
 	done    chan struct{}
 
 	mu        sync.Mutex
@@ -32,21 +32,14 @@ const resendPeriod = time.Millisecond
 // waits: the result then goes to answer, from another goroutine. Otherwise answer is
 // not called. It returns EDEADLK if the owners wait for each other.
 func (t *Table) Wait(r Request, answer func(unix.Errno)) (err unix.Errno, later bool) {
-	if r.Flock {
-		if err := flock(r.FD, r.Type, unix.LOCK_NB); err != unix.EAGAIN {
-			return err, false
-		}
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := &wait{request: r, done: make(chan struct{})}
-	if !r.Flock {
-		if _, err := t.set(&r); err != unix.EAGAIN {
-			return err, false
-		}
-		if t.deadlock(&r) {
-			return unix.EDEADLK, false
-		}
+	if err := t.set(&r); err != unix.EAGAIN {
+		return err, false
+	}
+	if !r.Flock && t.deadlock(&r) {
+		return unix.EDEADLK, false
 	}
 	if t.early.take(r.Unique) {
 		return unix.EINTR, false
@@ -54,12 +47,10 @@ func (t *Table) Wait(r Request, answer func(unix.Errno)) (err unix.Errno, later 
 	if len(t.waiting) >= maxWaits {
 		return t.refuse(fmt.Sprintf("%d locks are waited for", len(t.waiting))), false
 	}
-	if !r.Flock {
-		if w.owner, err = t.ownerOf(&r); err != 0 {
-			return err, false
-		}
-		w.owner.waits++
+	if w.owner, err = t.ownerOf(&r); err != 0 {
+		return err, false
 	}
+	w.owner.waits++
 	t.waiting[r.Unique] = w
 	go func() { // ends with the lock, an interrupt or the process
 		err := w.run()
@@ -74,9 +65,6 @@ func (t *Table) finish(w *wait, err unix.Errno) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.waiting, w.request.Unique)
-	if w.owner == nil {
-		return
-	}
 	w.owner.waits--
 	if err == 0 {
 		t.record(w.owner, &w.request)
@@ -100,13 +88,7 @@ func (w *wait) run() unix.Errno {
 		if cancelled {
 			return unix.EINTR
 		}
-		var err unix.Errno
-		if w.owner == nil {
-			err = flock(w.request.FD, w.request.Type, 0)
-		} else {
-			err = w.owner.apply(unix.F_OFD_SETLKW, &w.request)
-		}
-		if err != unix.EINTR {
+		if err := w.owner.apply(&w.request, true); err != unix.EINTR {
 			return err
 		}
 	}
@@ -162,7 +144,7 @@ func (t *Table) deadlock(r *Request) bool {
 	}
 	waits := map[uint64][]*wait{}
 	for _, w := range t.waiting {
-		if w.owner != nil {
+		if !w.request.Flock {
 			waits[w.owner.id] = append(waits[w.owner.id], w)
 		}
 	}
