@@ -3,6 +3,7 @@ package fuse
 import (
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -336,7 +337,6 @@ func (o *data) copyFileRange(in *gofuse.CopyFileRangeIn) (uint32, gofuse.Status)
 // kernel checks that a handle is open for what its lock needs. So no rule is evaluated.
 type locker struct {
 	handles *openFiles
-	nodes   *nodeFiles
 	kernel  *kernel
 	table   *locks.Table
 	stamps  locks.Stamps
@@ -346,7 +346,7 @@ func newLocker(m *mount) *locker {
 	report := func(message string) {
 		m.access.reporter.fault(fmt.Sprintf("file server of %s: %s", m.files.path, message))
 	}
-	return &locker{handles: m.handles, nodes: m.nodes, kernel: m.kernel, table: locks.New(report)}
+	return &locker{handles: m.handles, kernel: m.kernel, table: locks.New(report)}
 }
 
 // request converts a request of the kernel. The caller ends the use of the handle.
@@ -355,17 +355,12 @@ func (o *locker) request(in *gofuse.LkIn) (*handle, locks.Request, gofuse.Status
 	if h == nil {
 		return nil, locks.Request{}, gofuse.EBADF
 	}
-	fd, err := o.nodes.fdOf(h)
-	if err != nil {
-		o.handles.put(h)
-		return nil, locks.Request{}, gofuse.Status(errno(err))
-	}
 	access := int(h.flags & unix.O_ACCMODE)
 	if h.stage != nil {
 		access = unix.O_RDONLY
 	}
 	return h, locks.Request{
-		File: locks.File{Handle: h.id, FD: fd, Access: access}, Unique: in.Unique, Owner: in.Owner,
+		File: locks.File{Handle: h.id, FD: h.fd, Access: access}, Unique: in.Unique, Owner: in.Owner,
 		Type: int16(in.Lk.Typ), Start: int64(in.Lk.Start), End: int64(in.Lk.End), PID: in.Lk.Pid, Flock: in.LkFlags&gofuse.LK_FLOCK != 0,
 	}, gofuse.OK
 }
@@ -425,11 +420,24 @@ func (o *locker) wait(in *gofuse.LkIn) gofuse.Status {
 // have changed the file since the last lock. Programs read such a file again under a
 // lock, and rely on its present content.
 func (o *locker) granted(h *handle, r *locks.Request) {
-	if r.Type == unix.F_UNLCK || !o.stamps.Changed(r.FD) {
+	if r.Type == unix.F_UNLCK {
 		return
 	}
-	o.kernel.StepAside() // the kernel may first wait for an answer of this server
-	o.kernel.NotifyInode(h.node.ID())
+	o.stamps.Refresh(h.fd, func(size int64) {
+		o.kernel.StepAside() // the kernel may first wait for an answer of this server
+		o.kernel.NotifyInode(h.node.ID())
+		if h.direct || h.stage != nil || size == 0 {
+			return
+		}
+		// The kernel asks for a new size when a read goes beyond the one it knows, but
+		// ignores the answer if a notice arrives meanwhile. Stored data extends the size.
+		page := int64(os.Getpagesize())
+		off := (size - 1) &^ (page - 1)
+		tail := make([]byte, size-off)
+		if n, err := unix.Pread(h.fd, tail, off); err == nil && n > 0 {
+			o.kernel.NotifyStore(h.node.ID(), off, tail[:n])
+		}
+	})
 }
 
 // flush releases the POSIX locks of a process that closed a descriptor of the file.
@@ -439,17 +447,13 @@ func (o *locker) flush(in *gofuse.FlushIn) {
 	}
 	if h := o.handles.get(in.Fh); h != nil {
 		defer o.handles.put(h)
-		if fd := h.opened(); fd >= 0 {
-			o.table.Flush(fd, in.LockOwner)
-		}
+		o.table.Flush(h.fd, in.LockOwner)
 	}
 }
 
 // release ends the locks that were taken through a handle.
 func (o *locker) release(h *handle) {
-	if fd := h.opened(); fd >= 0 {
-		o.table.Release(fd, h.id)
-	}
+	o.table.Release(h.fd, h.id)
 }
 
 func truncate(fd int, size int64) error {

@@ -36,6 +36,13 @@ func (l *Loop) notifyEntry(parent uint64, name string, flags uint32) {
 	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
 }
 
+// NotifyStore puts data into the kernel's cache of a file, which becomes at least as long
+// as the data reaches. See FUSE_NOTIFY_STORE in uapi/linux/fuse.h.
+func (l *Loop) NotifyStore(id uint64, off int64, data []byte) {
+	body := gofuse.NotifyStoreOut{Nodeid: id, Offset: uint64(off), Size: uint32(len(data))}
+	l.notify(gofuse.NOTIFY_STORE_CACHE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), string(data))
+}
+
 // notify sends a message that answers no request. The kernel returns ENOENT if it has
 // nothing cached, which is no error.
 func (l *Loop) notify(code gofuse.Status, body []byte, name string) {

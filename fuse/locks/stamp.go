@@ -28,22 +28,25 @@ type stamp struct {
 	unsettled    bool // another change may have left the same times
 }
 
-// Changed reports whether the file may have changed since the last call for it. The
-// first call for a file reports true.
-func (s *Stamps) Changed(fd int) bool {
+// Refresh calls drop with the size of a file that may have changed since the last call
+// for it. The first call for a file calls drop. No other call returns before drop has.
+func (s *Stamps) Refresh(fd int, drop func(size int64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return true
+		drop(0)
+		return
 	}
 	key := inode{st.Dev, st.Ino}
 	age := time.Since(time.Unix(st.Ctim.Unix()))
 	now := stamp{st.Size, st.Mtim, st.Ctim, age < settled}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	before, known := s.by[key]
 	if s.by == nil || len(s.by) >= maxStamps {
 		s.by = map[inode]stamp{}
 	}
 	s.by[key] = now
-	return !known || before.unsettled || before != now
+	if !known || before.unsettled || before != now {
+		drop(st.Size)
+	}
 }

@@ -198,14 +198,6 @@ func (t *Tree) Close(n *Node) {
 	t.release(n)
 }
 
-// OpensAtOnce reports whether the file must be opened in the backing by OPEN: because
-// its open handles use passthrough, or because its locks are known by the open file.
-func (t *Tree) OpensAtOnce(n *Node) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return n.more != nil && (n.more.io.Direct > 0 || n.more.io.Mapped || n.more.io.Locked)
-}
-
 // gone returns the descriptor of a file whose last name was removed, or 0. The caller
 // holds t.mu.
 func (t *Tree) gone(n *Node) int {
