@@ -10,7 +10,7 @@ import (
 // for each request, which calls the handler for that request. If a rule requires an
 // approval, the dispatcher requests it and calls the handler again, see [asker].
 type dispatcher struct {
-	gofuse.RawFileSystem // answers ENOSYS to every other request
+	lockRequests
 
 	asker asker
 
@@ -192,24 +192,6 @@ func (d *dispatcher) Flush(_ <-chan struct{}, in *gofuse.FlushIn) gofuse.Status 
 	return d.data.flush(in)
 }
 
-// GetLk finds a lock that conflicts with the request.
-func (d *dispatcher) GetLk(_ <-chan struct{}, in *gofuse.LkIn, out *gofuse.LkOut) gofuse.Status {
-	return d.data.locks.get(in, out)
-}
-
-// SetLk takes or releases a lock without waiting.
-func (d *dispatcher) SetLk(_ <-chan struct{}, in *gofuse.LkIn) gofuse.Status {
-	return d.data.locks.set(in)
-}
-
-// SetLkw takes a lock and waits for it. The answer may come later.
-func (d *dispatcher) SetLkw(_ <-chan struct{}, in *gofuse.LkIn) gofuse.Status {
-	return d.data.locks.wait(in)
-}
-
-// Interrupt ends the wait for a lock.
-func (d *dispatcher) Interrupt(unique uint64) { d.data.locks.table.Interrupt(unique) }
-
 // Release closes a handle.
 func (d *dispatcher) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) { d.data.release(in) }
 
@@ -249,3 +231,28 @@ func (d *dispatcher) Access(<-chan struct{}, *gofuse.AccessIn) gofuse.Status { r
 func (d *dispatcher) Tmpfile(<-chan struct{}, *gofuse.CreateIn, *gofuse.CreateOut) gofuse.Status {
 	return gofuse.ENOSYS
 }
+
+// lockRequests is the part of a dispatcher for requests about locks.
+type lockRequests struct {
+	gofuse.RawFileSystem // answers ENOSYS to every request without a method
+
+	locks *locker
+}
+
+// GetLk finds a lock that conflicts with the request.
+func (d *lockRequests) GetLk(_ <-chan struct{}, in *gofuse.LkIn, out *gofuse.LkOut) gofuse.Status {
+	return d.locks.get(in, out)
+}
+
+// SetLk takes or releases a lock without waiting.
+func (d *lockRequests) SetLk(_ <-chan struct{}, in *gofuse.LkIn) gofuse.Status {
+	return d.locks.set(in)
+}
+
+// SetLkw takes a lock and waits for it. The answer may come later.
+func (d *lockRequests) SetLkw(_ <-chan struct{}, in *gofuse.LkIn) gofuse.Status {
+	return d.locks.wait(in)
+}
+
+// Interrupt ends the wait for a lock.
+func (d *lockRequests) Interrupt(unique uint64) { d.locks.table.Interrupt(unique) }

@@ -109,9 +109,10 @@ func newDispatcher(m *mount) *dispatcher {
 	redirect := &redirector{
 		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, repos: m.repos, mountAt: m.shared.mountAt,
 	}
+	lock := newLocker(m)
 	return &dispatcher{
-		RawFileSystem: gofuse.NewDefaultRawFileSystem(),
-		asker:         asker{access: m.access, kernel: m.kernel},
+		lockRequests: lockRequests{gofuse.NewDefaultRawFileSystem(), lock},
+		asker:        asker{access: m.access, kernel: m.kernel},
 		lookups: &lookups{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, folding: m.folding, repos: m.repos,
 			follow: m.follow,
@@ -123,7 +124,7 @@ func newDispatcher(m *mount) *dispatcher {
 		data: &data{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, handles: m.handles, kernel: m.kernel, repos: m.repos,
 			soft: soft, redirect: redirect,
-			locks: newLocker(m),
+			locks: lock,
 		},
 		directories: &directories{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,

@@ -114,7 +114,8 @@ func TestOwnersExcludeEachOther(t *testing.T) {
 	r.want("another owner through the same handle", r.set(f, 2, unix.F_WRLCK, 9, 9), unix.EAGAIN)
 	r.want("beside it", r.set(f, 2, unix.F_WRLCK, 10, ToEnd), 0)
 	r.want("both read", r.set(f, 3, unix.F_RDLCK, 0, 4), 0)
-	if r.outside(unix.F_WRLCK, 4, 4) || r.outside(unix.F_RDLCK, 9, 9) || !r.outside(unix.F_RDLCK, 0, 4) || r.outside(unix.F_RDLCK, 1<<40, 1<<40) {
+	if r.outside(unix.F_WRLCK, 4, 4) || r.outside(unix.F_RDLCK, 9, 9) ||
+		!r.outside(unix.F_RDLCK, 0, 4) || r.outside(unix.F_RDLCK, 1<<40, 1<<40) {
 		t.Error("the backing has other locks")
 	}
 	got, err := r.table.Get(r.request(f, 4, unix.F_WRLCK, 7, 20))
