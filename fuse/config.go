@@ -24,8 +24,8 @@ type Config struct {
 	// Casefold says that single directories may be case-insensitive, see
 	// [KernelFolds].
 	Casefold bool `json:"casefold"`
-	// CacheSeconds limits, in seconds, how long commands may see outdated data after a
-	// change behind the mount. 0 means 10 minutes.
+	// CacheSeconds limits, in seconds, how long commands may see outdated names and
+	// attributes in directories that cannot be watched. 0 means one second.
 	CacheSeconds int `json:"cache_seconds"`
 	// WatchedDirectories limits how many directories are watched for changes of the host.
 	// 0 means the share of one session, a negative number none.

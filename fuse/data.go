@@ -189,6 +189,11 @@ func (o *data) release(in *gofuse.ReleaseIn) {
 		if h.mayChange {
 			o.redirect.invalidateTargets(h.node)
 		}
+		if h.mayChange && h.direct {
+			for _, rel := range o.tree.Paths(h.node) {
+				o.files.edits.Direct(rel) // its last events may come later
+			}
+		}
 		o.handles.put(h)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/fuse/changes"
+	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
 	"agentsh/internal/snapshot"
 )
@@ -19,7 +20,8 @@ type files struct {
 	redirects redirects
 	record    *changes.Record
 	owner     Owner
-	previous  *previous // nil: the previous content of changed files is not stored
+	edits     *follow.Edits // of processes outside the session; nil: they are not noticed
+	previous  *previous     // nil: the previous content of changed files is not stored
 }
 
 // follow returns the files and the path that rel refers to after redirection.

@@ -1,9 +1,17 @@
 package fuse
 
 import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
 	"golang.org/x/sys/unix"
 
+	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
+	"agentsh/fuse/watch"
+	"agentsh/internal/wire"
 )
 
 // The host may change a backing behind its mount. Whoever notices that calls
@@ -66,4 +74,101 @@ func (m *mount) hostChangedEverything() {
 	for _, known := range m.tree.Below(m.tree.Root()) {
 		m.kernel.NotifyInode(known.ID)
 	}
+}
+
+// hostEdit receives a change that another process made in a watched directory.
+func (m *mount) hostEdit(dir uint64, e watch.Event) {
+	if edit, ok := m.describeEdit(dir, e); ok {
+		m.files.edits.Note(edit)
+	}
+	m.hostChanged(dir, e.Name)
+}
+
+// describeEdit returns what to tell of a change. It reports false for changes of the
+// session, and where it is unknown who made them.
+func (m *mount) describeEdit(dir uint64, e watch.Event) (follow.Edit, bool) {
+	parent := m.tree.Node(dir)
+	if parent == nil || e.By != watch.Fanotify || e.PID != 0 && e.PID == os.Getppid() {
+		return follow.Edit{}, false
+	}
+	paths := m.tree.Paths(parent)
+	if len(paths) == 0 {
+		return follow.Edit{}, false
+	}
+	if e.Name == "" {
+		return follow.Edit{Path: paths[0], Op: e.Op, Existed: true}, paths[0] != ""
+	}
+	child := m.tree.Child(parent, e.Name)
+	unsure := false
+	if e.PID != 0 && e.Op&^(watch.Modified|watch.Attributes) == 0 {
+		mark, known := markOf("/proc/" + strconv.Itoa(e.PID) + "/limits")
+		if unsure = !known; mark != 0 || unsure && child != nil && m.handles.changing(child) {
+			return follow.Edit{}, false // a command writes to the file itself, past the server
+		}
+	}
+	existed := child != nil || e.Op&watch.Created == 0 && e.Op&watch.MovedTo == 0
+	return follow.Edit{Path: tree.Join(paths[0], e.Name), Op: e.Op, Existed: existed, Unsure: unsure}, true
+}
+
+// editsAtOnce bounds the events about edits within a second. Further ones are counted.
+const editsAtOnce = 64
+
+// tellEdits writes the edits of one second into the change record and the event stream.
+func (m *mount) tellEdits(list []follow.Edit, more int) {
+	for i, e := range list {
+		m.files.record.HostChanged(e.Path, e.Existed)
+		if i < editsAtOnce {
+			m.access.reporter.host(wire.Event{Path: shown(m.files.inside(e.Path)), Op: editOps(e.Op), Count: e.Count})
+		}
+	}
+	if rest := max(len(list)-editsAtOnce, 0) + more; rest > 0 {
+		m.access.reporter.host(wire.Event{Path: shown(m.files.path), Count: rest, Message: "(on further paths)"})
+	}
+}
+
+// editOps names what was done, in the words of file rules.
+func editOps(op watch.Op) string {
+	var ops []string
+	for _, o := range [...]struct {
+		op   watch.Op
+		name string
+	}{
+		{watch.Created, "create"}, {watch.Deleted, "delete"}, {watch.MovedFrom | watch.MovedTo, "rename"}, {watch.Modified, "write"},
+		{watch.Attributes, "attributes"},
+	} {
+		if op&o.op != 0 {
+			ops = append(ops, o.name)
+		}
+	}
+	return strings.Join(ops, ",")
+}
+
+// host reports a change that a process outside the session made.
+func (r *reporter) host(e wire.Event) {
+	e.Time, e.Session, e.Type, e.Mechanism = time.Now(), r.session, wire.EventHost, watch.Fanotify.String()
+	r.mu.Lock()
+	begun := r.begun
+	r.mu.Unlock()
+	if !begun {
+		return
+	}
+	select {
+	case r.queue <- &report{event: e}:
+	default:
+		r.mu.Lock()
+		r.lost++
+		r.mu.Unlock()
+	}
+}
+
+// changing reports whether a handle of n may write to its file past the server.
+func (f *openFiles) changing(n *tree.Node) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for h := range f.handles.all {
+		if h.node == n && h.mayChange && h.direct {
+			return true
+		}
+	}
+	return false
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -312,4 +313,106 @@ file_rules:
 	must(t, <-done)
 	await(s, "the locked directory", listOf("asked"))
 	_ = warmed
+}
+
+// outside runs a script as a process that is neither the session nor its supervisor,
+// which in tests is this process.
+func outside(t testing.TB, dir, script string) {
+	t.Helper()
+	cmd := exec.Command("sh", "-ec", script)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}
+
+// inside runs a script as a command of a session, with the mark of its command.
+func inside(s *session, script string) {
+	s.t.Helper()
+	outside(s.t, s.dir, "exec prlimit --rttime=4711:4711 sh -ec '"+script+"'")
+}
+
+func TestHostEditsAreTold(t *testing.T) {
+	s := start(t, options{})
+	s.seed(map[string]string{"d/edited": "one", "d/removed": "x", "d/both": "x", "d/saved": "old", "d/large": strings.Repeat("x", 1<<20)})
+	listOf("d")(s.dir)
+	content("d/saved")(s.dir)
+	outside(t, s.back("d"), "echo two >edited; rm removed; echo y >>both; echo new >.tmp; mv .tmp saved; mkdir made; touch brief; rm brief")
+	want := map[string]wire.ChangedBy{
+		"d/edited": wire.ByHost, "d/removed": wire.ByHost, "d/saved": wire.ByHost, "d/made": wire.ByHost, "d/both": wire.ByBoth,
+		"d/large": "", "d/moved": "", "d/own": "", "d/held": "",
+	}
+	for _, path := range []string{"edited", "removed", "both", "saved", "made"} {
+		e := s.waitEvent(func(e wire.Event) bool { return e.Type == wire.EventHost && e.Path == s.path("d/"+path) })
+		if e.Op == "" || e.Count == 0 || e.Mechanism != "fanotify" || e.Decision != "" {
+			t.Errorf("%+v", e)
+		}
+	}
+	inside(s, `echo z >>d/both; dd if=/dev/zero of=d/large bs=4k count=200 conv=notrunc 2>/dev/null; cp d/large d/copy; mv d/copy d/moved;
+		echo a >d/own; chmod 600 d/own; exec 3>>d/held; for i in 1 2 3 4 5 6 7 8 9; do echo $i >&3; done; rm -f d/none`)
+	list, err := s.control.Changes(t.Context(), "ws")
+	must(t, err)
+	for _, c := range list {
+		by, known := want[string(c.Path)]
+		if !known || by != c.By {
+			t.Errorf("recorded: %+v", c)
+		}
+		delete(want, string(c.Path))
+	}
+	if len(want) > 0 {
+		t.Errorf("not recorded: %v (%+v)", want, list)
+	}
+	must(t, s.control.Drain(t.Context()))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		for _, own := range []string{"large", "moved", "own", "held", "copy"} {
+			if e.Type == wire.EventHost && e.Path == s.path("d/"+own) {
+				t.Errorf("a write of the session: %+v", e)
+			}
+		}
+	}
+}
+
+// TestManyHostEditsAreToldInOneCount makes edits of many paths within a second.
+func TestManyHostEditsAreToldInOneCount(t *testing.T) {
+	s := start(t, options{})
+	must(t, os.Mkdir(s.back("d"), 0o755))
+	listOf("d")(s.dir)
+	outside(t, s.back("d"), "seq 3000 | xargs touch")
+	s.waitEvent(func(e wire.Event) bool { return e.Type == wire.EventHost && e.Count > 500 && e.Path == s.dir })
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		list, err := s.control.Changes(t.Context(), "ws")
+		must(t, err)
+		if len(list) == 3000 && list[0].By == wire.ByHost && list[0].Kind == wire.Created {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d changes, the first %+v", len(list), list[0])
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.events) > 400 {
+		t.Errorf("%d events", len(s.events))
+	}
+}
+
+// TestWhatTheSupervisorWritesIsNotTold writes behind the mount and announces it.
+func TestWhatTheSupervisorWritesIsNotTold(t *testing.T) {
+	s := start(t, options{})
+	s.seed(map[string]string{"d/file": "one"})
+	listOf("d")(s.dir)
+	must(t, os.WriteFile(s.back("d/by-pid"), []byte("two"), 0o644))
+	outside(t, s.back("d"), "echo two >file")
+	must(t, s.control.Invalidate(t.Context(), s.path("d/file")))
+	outside(t, s.back("d"), "echo end >end")
+	s.waitEvent(func(e wire.Event) bool { return e.Type == wire.EventHost && e.Path == s.path("d/end") })
+	list, err := s.control.Changes(t.Context(), "ws")
+	must(t, err)
+	if len(list) != 1 || list[0].Path != "d/end" {
+		t.Errorf("recorded: %+v", list)
+	}
 }

@@ -14,7 +14,6 @@ import (
 	"agentsh/fuse/device"
 	"agentsh/fuse/follow"
 	"agentsh/fuse/tree"
-	"agentsh/fuse/watch"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
 )
@@ -93,9 +92,10 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, handles: m.handles, nodes: m.nodes, stages: staged,
 	}
 	if m.files.backing.Dir {
+		m.files.edits = follow.NewEdits(m.tellEdits)
 		m.follow = sh.follower.Add(follow.MountConfig{
 			Tree: m.tree, Backing: m.files.backing,
-			Changed:    func(dir uint64, e watch.Event) { m.hostChanged(dir, e.Name) },
+			Changed:    m.hostEdit,
 			Everything: m.hostChangedEverything,
 		})
 	}
@@ -221,6 +221,7 @@ func kernelAtLeast(major, minor int) bool {
 // listChanges returns the change record, including writes through handles that are
 // still open.
 func (m *mount) listChanges() ([]wire.Change, error) {
+	m.files.edits.Flush()
 	m.tree.Moves.Lock()
 	defer m.tree.Moves.Unlock()
 	m.nodes.recordOpenWrites()

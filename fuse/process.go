@@ -44,7 +44,7 @@ func (r *resolver) process(tid uint32) *wire.Process {
 	}
 	dir := "/proc/" + strconv.Itoa(p.PID)
 	p.StartTime = startTime(dir + "/stat")
-	p.Mark = markOf(dir + "/limits")
+	p.Mark, _ = markOf(dir + "/limits")
 	return p
 }
 
@@ -64,17 +64,17 @@ func showProcess(p *wire.Process) {
 }
 
 // markOf reads the resource limit that identifies the processes of one command, see
-// seccomp.TagLimit. 0 means none.
-func markOf(file string) uint64 {
+// seccomp.TagLimit. 0 means none. known is false if the process has ended.
+func markOf(file string) (mark uint64, known bool) {
 	limits := strings.Fields(statusField(file, "Max realtime timeout"))
 	if len(limits) < 2 {
-		return 0
+		return 0, false
 	}
 	mark, err := strconv.ParseUint(limits[1], 10, 64)
 	if err != nil {
-		return 0
+		return 0, true // unlimited
 	}
-	return mark
+	return mark, true
 }
 
 // findInside searches the process tree below first for the thread whose id is tid in

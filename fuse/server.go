@@ -306,7 +306,9 @@ func (s *server) invalidate(path string) (forget func(), err error) {
 	if m == nil {
 		return nil, fmt.Errorf("%s is in no governed mount", shown(path))
 	}
-	return func() { m.kernel.invalidate(strings.Trim(path[len(m.files.path):], "/")) }, nil
+	rel := strings.Trim(path[len(m.files.path):], "/")
+	m.files.edits.Wrote(rel)
+	return func() { m.kernel.invalidate(rel) }, nil
 }
 
 // mountOf returns the innermost mount that contains a path inside the sandbox.
@@ -375,5 +377,6 @@ func (m *mount) replay(list []wire.Change) {
 		case wire.Deleted:
 			m.files.deleted(string(c.Path))
 		}
+		m.files.edits.Wrote(string(c.Path))
 	}
 }

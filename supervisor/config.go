@@ -40,8 +40,8 @@ type OperatorConfig struct {
 	Egress netns.Outside
 	// Degraded is what a session may lack where the machine has none.
 	Degraded []probe.Setting
-	// CacheSeconds is how old what commands see of changes that others make in
-	// their workspace may be; 0: 10 minutes.
+	// CacheSeconds is how old names and attributes may be in directories that
+	// cannot be watched; 0: a second.
 	CacheSeconds int
 	// Trash bounds what soft_delete keeps for all sessions of a user together.
 	Trash trash.Limits

@@ -59,8 +59,8 @@ type Files struct {
 	Governed []wire.Governed // directories under file policy; the first is the workspace
 	Store    string          // directory for deleted files and checkpoints; empty: nothing is stored
 	Trash    trash.Limits    // of all sessions of that store together; zero: [trash.DefaultLimits]
-	// CacheSeconds is how long commands may see old content after somebody else
-	// has changed a governed directory; 0: 10 minutes.
+	// CacheSeconds is how long commands may see old names and attributes in
+	// directories that cannot be watched; 0: a second.
 	CacheSeconds int
 }
 

@@ -35,6 +35,8 @@ func newChangesCommand() *cobra.Command {
 		Short: "Show what a session changed in its workspace",
 		Long: `Show what a session changed in its workspace: the net difference since it began. What
 was made and removed again is not listed; what a program only touched is not, either.
+Changes that a process outside the session made are marked with (host), and files that
+both changed with (both).
 
 SESSION is the name of a running session or the id of one that has ended; without it,
 the last one in the current directory. With --diff, the lines of text files of at most
@@ -197,6 +199,9 @@ func (p *changePrinter) print(out io.Writer, list []wire.Change) error {
 		name := text.Visible(string(c.Path))
 		if c.From != "" {
 			name = text.Visible(string(c.From)) + " -> " + name
+		}
+		if c.By != "" {
+			name += " (" + string(c.By) + ")"
 		}
 		fmt.Fprintf(out, "%-8s  %s\n", c.Kind, name)
 		if !p.diff {

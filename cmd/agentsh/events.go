@@ -26,7 +26,7 @@ import (
 // eventTypes are the values of --type.
 var eventTypes = []string{
 	wire.EventSession, wire.EventCommand, wire.EventExec, wire.EventFile, wire.EventNet, wire.EventSignal, wire.EventCall, wire.EventEnv,
-	wire.EventFault, wire.EventApproval,
+	wire.EventHost, wire.EventFault, wire.EventApproval,
 }
 
 // eventOptions are the flags of agentsh events.

@@ -188,6 +188,9 @@ type changed struct {
 func worktree(changes []wire.Change, repo string) changed {
 	s := replay{now: map[string]kind{}, gone: map[string]bool{}}
 	for _, c := range changes {
+		if c.By == wire.ByHost {
+			continue // not the agent's work
+		}
 		name, ok := below(string(c.Path), repo)
 		if from, moved := below(string(c.From), repo); moved && c.Kind == wire.Renamed {
 			s.remove(from)

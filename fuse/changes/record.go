@@ -28,6 +28,7 @@ type Record struct {
 	mu       sync.Mutex
 	entries  map[string]entry    // present paths whose file differs from the file that the baseline had there
 	gone     map[string]struct{} // baseline paths whose file was deleted
+	host     map[string]bool     // paths that processes outside the session changed; true: a file was there before
 	overflow bool
 }
 
@@ -52,14 +53,14 @@ func StampOf(st *unix.Stat_t) Stamp { return Stamp{st.Dev, st.Ino, st.Size, st.M
 
 // New returns an empty record: the present state is the baseline.
 func New() *Record {
-	return &Record{entries: map[string]entry{}, gone: map[string]struct{}{}}
+	return &Record{entries: map[string]entry{}, gone: map[string]struct{}{}, host: map[string]bool{}}
 }
 
 // Reset makes the present state the baseline.
 func (c *Record) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.entries, c.gone, c.overflow = map[string]entry{}, map[string]struct{}{}, false
+	c.entries, c.gone, c.host, c.overflow = map[string]entry{}, map[string]struct{}{}, map[string]bool{}, false
 }
 
 // implied returns the entry of the file now at rel if the record has none for rel
@@ -194,6 +195,7 @@ func (c *Record) Renamed(from, to string, dir, replaced bool) {
 		c.remove(to)
 	}
 	c.attach(to, c.detach(from, dir))
+	c.moveHost(from, to, dir)
 }
 
 // Exchanged records the exchange of two names.
@@ -217,7 +219,10 @@ func (c *Record) List(stat func(rel string, st *unix.Stat_t) error) ([]wire.Chan
 	out := make([]wire.Change, 0, len(c.entries)+len(c.gone))
 	var st unix.Stat_t
 	for rel, e := range c.entries {
+		_, host := c.host[rel]
 		switch {
+		case e.fresh && host && stat(rel, &st) != nil:
+			continue // the host removed it
 		case e.fresh:
 			out = append(out, wire.Change{Path: wire.Name(rel), Kind: wire.Created})
 			continue
@@ -233,6 +238,7 @@ func (c *Record) List(stat func(rel string, st *unix.Stat_t) error) ([]wire.Chan
 			out = append(out, wire.Change{Path: wire.Name(rel), Kind: wire.Deleted})
 		}
 	}
+	out = c.addHost(out, stat)
 	sort.Slice(out, func(i, j int) bool {
 		if out[i].Path != out[j].Path {
 			return out[i].Path < out[j].Path

@@ -136,7 +136,7 @@ func (w *Watcher) parseFanotify(buf []byte) (events []Event, lost bool) {
 			continue
 		}
 		for d := w.byHandle[string(handle)]; d != nil; d = d.same {
-			events = append(events, Event{Dir: d.key, Name: name, Op: opOf(mask), PID: int(pid)})
+			events = append(events, Event{Dir: d.key, Name: name, Op: opOf(mask), PID: int(pid), By: Fanotify})
 		}
 	}
 	return events, lost

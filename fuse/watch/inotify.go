@@ -55,7 +55,7 @@ func (w *Watcher) parseInotify(buf []byte) (events []Event, lost bool) {
 		}
 		if op := opOf(uint64(mask)); op&^OnDir != 0 {
 			for d := w.byWatch[watch]; d != nil; d = d.same {
-				events = append(events, Event{Dir: d.key, Name: name, Op: op})
+				events = append(events, Event{Dir: d.key, Name: name, Op: op, By: Inotify})
 			}
 		}
 	}

@@ -35,7 +35,8 @@ type Event struct {
 	Dir  uint64 // number of the directory
 	Name string // empty: the directory itself
 	Op   Op
-	PID  int // process that made the change; 0: unknown, and with inotify it may be this one
+	PID  int // process that made the change; 0: unknown
+	By   Mechanism
 }
 
 // Mechanism says how a directory is watched.

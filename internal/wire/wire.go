@@ -206,6 +206,7 @@ const (
 	EventSignal  = "signal"
 	EventCall    = "call" // a system call that sessions refuse
 	EventEnv     = "env"
+	EventHost    = "host"  // a change of the workspace that a process outside the session made
 	EventFault   = "fault" // an error of the supervisor; it denied
 	// EventApproval is a question to a person. The begin event is the question, the
 	// end event has the decision and By.
@@ -280,7 +281,18 @@ type Change struct {
 	Path Name       `json:"path"` // relative to the governed directory
 	Kind ChangeKind `json:"kind"`
 	From Name       `json:"from,omitempty"` // only of Renamed
+	// By says who made the change: empty, the session alone.
+	By ChangedBy `json:"by,omitempty"`
 }
+
+// ChangedBy says who changed a file.
+type ChangedBy string
+
+// The values of [Change.By].
+const (
+	ByHost ChangedBy = "host" // a process outside the session
+	ByBoth ChangedBy = "both" // the session and a process outside
+)
 
 // ManifestEntry is one file of an archive.
 type ManifestEntry struct {

@@ -44,7 +44,7 @@ type Config struct {
 	Policy       *policy.Policy
 	Mounts       []Mount // at least one; the first is the workspace
 	UID, GID     int     // of commands, as they see it
-	CacheSeconds int     // how long commands may see old content; 0: 10 minutes
+	CacheSeconds int     // how long commands may see old names where nothing can be watched; 0: a second
 	Trash        trash.Limits
 	// Store opens the directories for previous content and deleted files.
 	Store func() ([]launch.Donation, error)
