@@ -51,6 +51,7 @@ var ranks = map[string]int{
 	"internal/gitguard":        0, // the file server asks it at each name, the controller about results
 	"internal/text":            0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":  1, // knows events only, not how they are stored
+	"controller/openshell":     0, // reads another project's policies
 	"controller/harness":       1,
 	"controller/scan":          1,
 	"controller/hook":          2, // judges by scans; the command is started by agent programs
@@ -104,6 +105,8 @@ var beside = map[string][]string{
 	"supervisor/netns":  {"supervisor/egress", "supervisor/launch", "supervisor/notify"},
 	"cmd/agentctl":      {"controller/report"},
 	"controller/attach": {"controller/record"},
+
+	"controller/openshell": {"internal/strictyaml"},
 }
 
 // owners lists the packages that may import a library.

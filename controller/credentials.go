@@ -17,10 +17,12 @@ const placeholderPrefix = "agentsh-placeholder-"
 // placeholders makes a placeholder for each credential of the harness's
 // providers, and adds it to env.sandbox under the credential's name. Only the
 // supervisor receives the values. It replaces placeholders in requests to the
-// provider's endpoints.
+// provider's endpoints. References of the sandbox to the credential's variable
+// give the placeholder, too.
 func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
 	var out []wire.Credential
 	var ps harness.Problems
+	hidden := map[string]string{}
 	refuse := func(at harness.Origin, format string, args ...any) {
 		ps = append(ps, harness.Problem{At: at, Severity: harness.Error, Rule: harness.RuleProvider, Message: fmt.Sprintf(format, args...)})
 	}
@@ -32,7 +34,9 @@ func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
 		}
 		for name, value := range d.Credentials {
 			at := source.Credentials[name].At
-			_, taken := x.Sandbox[name]
+			from := harness.References(x.Definitions[d.Name].Credentials[name].V)
+			own, taken := x.Sandbox[name]
+			taken = taken && own.V != value
 			switch {
 			case !env.ValidName(name) || env.Reserved(name):
 				refuse(at, "credentials.%s: the sandbox gets it as a variable, and this is not a valid name", name)
@@ -54,7 +58,11 @@ func placeholders(x *harness.Expanded) ([]wire.Credential, harness.Problems) {
 				x.Sandbox = harness.Map{}
 			}
 			x.Sandbox[name] = harness.Text{V: c.Placeholder, At: at}
+			if len(from) == 1 {
+				hidden[from[0]] = c.Placeholder
+			}
 		}
 	}
+	x.Hide(hidden)
 	return out, ps.Sorted()
 }

@@ -32,7 +32,7 @@ type agentLoop struct {
 	scripts    scripts
 	extraction extraction
 	progress   progress
-	schema     string // file of the JSON Schema of the output; empty: none
+	legacy     runDirectory // of scripts of other runners
 
 	iterations []IterationResult // iterations that ran
 	work       work              // of the last one that was extracted
@@ -121,11 +121,16 @@ func (l *agentLoop) validate(ctx context.Context, it IterationResult) (Iteration
 		"AGENTSH_ITERATION=" + strconv.Itoa(it.Number), "FULLSEND_ITERATION=" + strconv.Itoa(it.Number),
 		"AGENTSH_FILES_DIR=" + filepath.Join(l.results.dir(), filesName),
 	}
-	if schema := l.schema; schema != "" {
-		more = append(more, "AGENTSH_OUTPUT_SCHEMA="+schema, "FULLSEND_OUTPUT_SCHEMA="+schema)
+	starter := l.scripts
+	if inRunDirectory(l.harness, loop.Script) {
+		from, vars, err := l.foreign(ctx, it.Number)
+		if err != nil {
+			return it, err
+		}
+		starter, more = from, append(more, vars...)
 	}
 	validator := script{loop.Script.At, l.harness.Path(loop.Script), loop.Timeout, "validation_loop.timeout_seconds"}
-	res, err := l.scripts.run(ctx, validator, more)
+	res, err := starter.run(ctx, validator, more)
 	it.Feedback = runtime.CleanText(string(res.Stdout) + string(res.Stderr))
 	switch {
 	case errors.Is(err, host.ErrTimeout):

@@ -93,6 +93,15 @@ func (p plan) schema() string {
 	return p.harness.Path(p.values.Runner["FULLSEND_OUTPUT_SCHEMA"])
 }
 
+// schemaVars name the schema to scripts.
+func (p plan) schemaVars() []string {
+	schema := p.schema()
+	if schema == "" {
+		return nil
+	}
+	return []string{"AGENTSH_OUTPUT_SCHEMA=" + schema, "FULLSEND_OUTPUT_SCHEMA=" + schema}
+}
+
 // defaultRules is the path of the organisation's AGENTS.md, relative to the
 // root of the harness. The run adds it to a repository without an AGENTS.md, in
 // the sandbox only.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/controller/harness"
+	"agentsh/controller/openshell"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
 	"agentsh/internal/layout"
@@ -29,13 +31,25 @@ func loadPolicy(name string, own runRules, vars map[string]string) (*policy.Poli
 	if err != nil {
 		return nil, badConfig("", "policy: %w", err)
 	}
+	if data, err = translated(name, data); err != nil {
+		return nil, err
+	}
 	main := policy.Source{Name: name, Data: data}
-	if len(own.files)+len(own.commands) > 0 {
+	made := map[string][]byte{name: data}
+	if len(own.profiles) > 0 {
+		made[profilesName] = openshell.TranslateProfiles(own.profiles)
+	}
+	if len(own.files)+len(own.commands)+len(own.profiles) > 0 {
 		main = runPolicy(name, own)
 	}
 	p, err := syntax.Load(main, syntax.Options{
-		Vars:     vars,
-		ReadFile: func(name string) ([]byte, error) { return record.ReadFile(name, maxPolicyFile) },
+		Vars: vars,
+		ReadFile: func(name string) ([]byte, error) {
+			if data, ok := made[name]; ok {
+				return data, nil
+			}
+			return record.ReadFile(name, maxPolicyFile)
+		},
 	})
 	if err != nil {
 		return nil, badConfig("run 'agentsh policy check "+name+"'", "policy:\n%w", err)
@@ -45,6 +59,39 @@ func loadPolicy(name string, own runRules, vars map[string]string) (*policy.Poli
 			"policy %s: exec_from leaves out %s, where hooks and scans of the run are", name, programDir)
 	}
 	return p, nil
+}
+
+// profilesName is the file name in denials by rules of provider profiles.
+const profilesName = "openshell-profiles.yaml"
+
+// translated is the text of a policy. A policy of OpenShell is rendered.
+func translated(name string, data []byte) ([]byte, error) {
+	if !openshell.IsPolicy(data) {
+		return data, nil
+	}
+	p, problems := openshell.ReadPolicy(name, data)
+	if p != nil {
+		return p.Translate(name), nil
+	}
+	var lines []string
+	for _, x := range problems {
+		lines = append(lines, x.String())
+	}
+	return nil, badConfig("", "policy:\n%s", strings.Join(lines, "\n"))
+}
+
+// PolicyText is the policy of a harness with the rules of its provider profiles,
+// in the language of this project: the policy itself, then the profiles.
+func PolicyText(h *harness.Harness) ([]byte, error) {
+	name := shortName(h.Path(h.Policy))
+	data, err := record.ReadFile(name, maxPolicyFile)
+	if err != nil {
+		return nil, err
+	}
+	if data, err = translated(name, data); err != nil || len(h.Profiles) == 0 {
+		return data, err
+	}
+	return slices.Concat(data, []byte("---\n"), openshell.TranslateProfiles(h.Profiles)), nil
 }
 
 // sources are the files of a policy, in the form that a supervisor receives.
@@ -90,11 +137,14 @@ func runsFrom(p *policy.Policy, dir string) bool {
 type runRules struct {
 	commands []commandRule
 	files    []fileRule
+	profiles []openshell.Profile // their rules are evaluated after those of the policy
 }
 
 // newRunRules makes the rules that a run adds to its policy.
 func newRunRules(p plan, prog program, repoDir string) runRules {
-	return runRules{commands: commandRules(p.scans(), prog.invocation.Hooks), files: fileRules(p, prog, repoDir)}
+	return runRules{
+		commands: commandRules(p.scans(), prog.invocation.Hooks), files: fileRules(p, prog, repoDir), profiles: p.harness.Profiles,
+	}
 }
 
 // policyVars are the values of ${NAME} in the policy of a run.
@@ -130,13 +180,17 @@ const runPolicyName = "agentctl-run.yaml"
 // name. So its rules are evaluated first. It is JSON, which is a subset of
 // YAML.
 func runPolicy(name string, own runRules) policy.Source {
+	extends := []string{name}
+	if len(own.profiles) > 0 {
+		extends = append(extends, profilesName)
+	}
 	data, err := json.MarshalIndent(struct {
 		Version  int           `json:"version"`
 		Name     string        `json:"name"`
 		Extends  []string      `json:"extends"`
 		Commands []commandRule `json:"command_rules,omitempty"`
 		Files    []fileRule    `json:"file_rules,omitempty"`
-	}{1, "agentctl-run", []string{name}, own.commands, own.files}, "", "  ")
+	}{1, "agentctl-run", extends, own.commands, own.files}, "", "  ")
 	if err != nil {
 		panic(err) // the values are strings only
 	}

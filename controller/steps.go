@@ -71,8 +71,8 @@ func (r *run) scanners() scanners {
 func (r *run) scripts() scripts {
 	return scripts{
 		dir: r.checkout.target.Dir, progress: r.progress,
-		env: mergeEnv(r.o.Environ, r.plan.runnerVars(), runVars(r.result.RunID, r.results.outputDir(), r.checkout.target.Dir,
-			r.program.id.trace)),
+		env: mergeEnv(r.o.Environ, []string{"FULLSEND_DIR=" + r.plan.harness.Root}, r.plan.runnerVars(), r.plan.schemaVars(),
+			runVars(r.result.RunID, r.results.outputDir(), r.checkout.target.Dir, r.program.id.trace)),
 	}
 }
 
@@ -138,6 +138,9 @@ func (r *run) preflight(ctx context.Context) error {
 		return err
 	}
 	if err := checkBackend(ctx, r.o.Backend, r.plan.spec); err != nil {
+		return err
+	}
+	if err := r.checkHost(ctx); err != nil {
 		return err
 	}
 	return r.cloneRepo(ctx)
@@ -295,7 +298,7 @@ func (r *run) iterations(ctx context.Context) error {
 	}
 	loop := &agentLoop{
 		harness: r.plan.harness, program: r.program, sandbox: r.box.sandbox, results: r.results, scripts: r.scripts(), progress: r.progress,
-		schema: r.plan.schema(),
+		legacy: r.runDirectory(),
 		extraction: extraction{
 			sandbox: r.box.sandbox, checkout: r.checkout, results: r.results, recordDir: r.journal.dir.Path,
 			findings: r.findings, control: r.control, progress: r.progress,
@@ -409,9 +412,16 @@ func (r *run) publish() error {
 func (r *run) postScript(ctx context.Context) error {
 	h := r.plan.harness
 	one := script{h.PostScript.At, h.Path(h.PostScript), h.PostTimeout, "post_script_timeout_seconds"}
-	err := r.scripts().runOK(ctx, one, []string{
-		"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName),
-	})
+	starter := r.scripts()
+	vars := []string{"AGENTSH_BRANCH=" + r.result.Branch, "AGENTSH_RESULT=" + filepath.Join(r.results.out, resultName)}
+	if inRunDirectory(h, h.PostScript) {
+		from, more, err := r.foreignPost(ctx)
+		if err != nil {
+			return one.failure(ExitPostScriptFailed, "the results are in "+r.results.out, err)
+		}
+		starter, vars = from, append(vars, more...)
+	}
+	err := starter.runOK(ctx, one, vars)
 	if err != nil {
 		return one.failure(ExitPostScriptFailed, "the results are in "+r.results.out, err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,6 +51,9 @@ type fixture struct {
 	bin   string
 	dir   string // contains harness.yaml, repo, out and state
 	state string
+
+	harness string   // empty: harness.yaml
+	setenv  []string // more variables of the host
 }
 
 // newFixture creates a fixture. The agent is a script; more is added to the
@@ -140,11 +144,12 @@ func (p *fixture) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(p.bin+"/agentctl", args...)
 	cmd.Dir = p.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "XDG_STATE_HOME=" + p.state, "HOST_TOKEN=value-of-no-use"}
+	cmd.Env = append(cmd.Env, p.setenv...)
 	return cmd
 }
 
 func (p *fixture) runArgs(more ...string) []string {
-	return append([]string{"run", "harness.yaml", "--repo", "repo", "--out", "out"}, more...)
+	return append([]string{"run", cmp.Or(p.harness, "harness.yaml"), "--repo", "repo", "--out", "out"}, more...)
 }
 
 // run runs the harness and returns the result object and the exit code.

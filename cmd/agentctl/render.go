@@ -11,18 +11,28 @@ import (
 
 func newRenderCommand() *cobra.Command {
 	var flags loadFlags
-	var expand bool
+	var expand, policy bool
 	cmd := &cobra.Command{
 		Use:   "render FILE",
 		Short: "Print a harness with its bases and forge block merged",
 		Long: `render prints the merged harness as YAML. Each line ends with the place that
 wrote its value. With --expand the references of env and host_files are
-replaced by the host's variables: the output then holds their values.`,
+replaced by the host's variables: the output then holds their values. With
+--policy the policy of the sandbox is printed instead. Policies and provider
+profiles of OpenShell are rendered in the language of this project.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeYAML,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			h, err := loadFor(cmd, args[0], &flags)
 			if err != nil {
+				return err
+			}
+			if policy {
+				text, err := controller.PolicyText(h)
+				if err != nil {
+					return &failure{code: controller.ExitConfiguration, err: err}
+				}
+				_, err = cmd.OutOrStdout().Write(text)
 				return err
 			}
 			if !expand {
@@ -36,6 +46,7 @@ replaced by the host's variables: the output then holds their values.`,
 		},
 	}
 	flags.add(cmd)
+	cmd.Flags().BoolVar(&policy, "policy", false, "print the policy, with the rules of its provider profiles")
 	cmd.Flags().BoolVar(&expand, "expand", false, "replace references by the host's variables")
 	return cmd
 }

@@ -21,6 +21,7 @@ var Consumers = map[string]string{
 	"runtime":                         "runtime",
 	"command":                         "runtime",
 	"policy":                          "create sandbox",
+	"openshell.profiles":              "create sandbox",
 	"model":                           "runtime",
 	"effort":                          "runtime",
 	"readonly_repo":                   "create sandbox",
@@ -36,6 +37,9 @@ var Consumers = map[string]string{
 	"runner_env":                      "load",
 	"providers":                       "providers",
 	"pre_script":                      "pre_script",
+	"preflight_check":                 "preflight",
+	"script_directory":                "validate",
+	"validation_loop.preflight_check": "preflight",
 	"post_script":                     "post_script",
 	"pre_script_timeout_seconds":      "pre_script",
 	"post_script_timeout_seconds":     "post_script",
@@ -108,21 +112,23 @@ func particular(where string) string {
 // Unsupported gives the reason why no step reads a leaf. An entry also applies
 // to all leaves below its path.
 var Unsupported = map[string]string{
-	"image":                           "no backend here takes an image",
-	"openshell":                       "there is no openshell backend here",
-	"skills.overrides":                "skills are delivered as they are",
-	"plugins.env":                     "plugins get no variables of their own; write env.sandbox",
-	"plugins.pi":                      "no runtime here takes arguments for plugins",
-	"preflight_check":                 "no step runs it; put the check into pre_script",
-	"validation_loop.preflight_check": "no step runs it; put the check into pre_script",
-	"container":                       "the agent always runs in the sandbox of the local backend",
-	"trigger":                         "agentctl does not wait for events",
-	"steer":                           "a running agent takes no updates",
-	"api_servers":                     "no step starts servers on the host",
-	"privilege_levels":                "no step mints tokens",
-	"allowed_remote_resources":        "resources are never fetched",
-	"allow_runtime_fetch":             "resources are never fetched",
-	"max_runtime_fetches":             "resources are never fetched",
+	"skills.overrides":         "skills are delivered as they are",
+	"plugins.env":              "plugins get no variables of their own; write env.sandbox",
+	"plugins.pi":               "no runtime here takes arguments for plugins",
+	"container":                "the agent always runs in the sandbox of the local backend",
+	"steer":                    "a running agent takes no updates",
+	"api_servers":              "no step starts servers on the host",
+	"privilege_levels":         "no step mints tokens",
+	"allowed_remote_resources": "resources are never fetched",
+	"allow_runtime_fetch":      "resources are never fetched",
+	"max_runtime_fetches":      "resources are never fetched",
+}
+
+// Meaningless are leaves that say nothing about a run. They are said once, as
+// notes, and a run ignores them.
+var Meaningless = map[string]string{
+	"image":   "the sandbox has this machine's programs, as far as the policy shows them",
+	"trigger": "agentctl does not wait for events: a run starts when it is called",
 }
 
 // Refusals are the settings of the harness that no step reads, as errors. A run
@@ -172,6 +178,12 @@ func (h *Harness) unsupported(s Severity) Problems {
 			return
 		}
 		if _, ok := Consumers[where]; ok {
+			return
+		}
+		if why, ok := Meaningless[where]; ok {
+			if s == Warning {
+				ps = append(ps, Problem{At: t.at, Severity: Note, Rule: RuleNoEffect, Message: where + " has no meaning here: " + why})
+			}
 			return
 		}
 		ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: " + reason(where)})

@@ -37,10 +37,7 @@ func (f File) IsEnv() bool { return isEnvFile(f.Dest) }
 func (x *Expanded) Files() ([]File, Problems) {
 	var files []File
 	e := newExpander(x.lookup)
-	e.inside = map[string]bool{}
-	for _, v := range x.EnvFileVars {
-		e.inside[v.V] = true
-	}
+	e.inside = x.inside()
 	for _, h := range x.Sources {
 		f, ok := x.hostFile(e, h)
 		if ok {
@@ -169,7 +166,7 @@ func offsetIn(name string, data []byte, offset int) Origin {
 func (e *expander) envFile(name string, data []byte, h HostFile) ([]byte, *Script) {
 	plain := newExpander(e.lookup)
 	vars, ps := plain.envVars(name, data, h.Expand.V)
-	if needsShell(ps) {
+	if needsShell(ps) || e.setInside(plain) {
 		if script, _, ok := e.shellEnv(name, data, h.Expand.V); ok {
 			if script == nil {
 				return nil, nil
@@ -187,6 +184,17 @@ func (e *expander) envFile(name string, data []byte, h HostFile) ([]byte, *Scrip
 		e.ps.errorf(Origin{File: name, Line: 1, Column: 1}, RuleReserved, "%v", err)
 	}
 	return out, nil
+}
+
+// setInside reports whether a file refers to variables that only the sandbox
+// has: those of other .env files and of the run.
+func (e *expander) setInside(file *expander) bool {
+	for name := range file.unset {
+		if e.inside[name] || contains(runNames, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // needsShell reports whether a .env file could not be read as assignments.

@@ -224,10 +224,34 @@ func (h *Harness) Expand(lookup Lookup) (*Expanded, Problems) {
 	if len(e.unset) == 0 {
 		h.checkSchema(&e.ps, x.Schema)
 	}
+	if len(e.unset) > 0 {
+		x.unsetInFiles(e)
+	}
 	if ps := e.problems(); ps.HasErrors() {
 		return nil, ps
 	}
 	return x, nil
+}
+
+// unsetInFiles adds the unset variables of delivered files, so that all of them
+// are listed in one round.
+func (x *Expanded) unsetInFiles(e *expander) {
+	files := newExpander(x.lookup)
+	files.inside = x.inside()
+	for _, h := range x.Sources {
+		x.hostFile(files, h)
+	}
+	files.ps = nil
+	e.add(files)
+}
+
+// inside are the variables that .env files set.
+func (x *Expanded) inside() map[string]bool {
+	names := map[string]bool{}
+	for _, v := range x.EnvFileVars {
+		names[v.V] = true
+	}
+	return names
 }
 
 // rootName is the variable of the root of a harness in its references.
@@ -259,6 +283,26 @@ func (h *Harness) known(t Text) (Text, bool) {
 	}
 	e := newExpander(h.withRoot(func(string) (string, bool) { return "", false }))
 	return e.text(t), true
+}
+
+// Hide gives the sandbox other texts than the values of some variables of the
+// host. Later calls of Files use them, and env.sandbox is expanded again.
+func (x *Expanded) Hide(texts map[string]string) {
+	before := x.lookup
+	x.lookup = func(name string) (string, bool) {
+		if text, ok := texts[name]; ok {
+			return text, true
+		}
+		return before(name)
+	}
+	e := newExpander(x.lookup)
+	for name, v := range x.Env.Sandbox {
+		for _, ref := range References(v.V) {
+			if _, ok := texts[ref]; ok {
+				x.Sandbox[name] = e.text(v)
+			}
+		}
+	}
 }
 
 // References are the names of the variables in a text, in order; none if the

@@ -10,6 +10,8 @@ package harness
 import (
 	"path/filepath"
 	"strings"
+
+	"agentsh/controller/openshell"
 )
 
 // Value is one setting with the position where it is set.
@@ -69,6 +71,7 @@ type Harness struct {
 	PreTimeout      Value[int]          `harness:"pre_script_timeout_seconds"`
 	PostTimeout     Value[int]          `harness:"post_script_timeout_seconds"`
 	AgentInput      Text                `harness:"agent_input"`
+	ScriptDirectory Text                `harness:"script_directory"`
 	ValidationLoop  ValidationLoop      `harness:"validation_loop"`
 	TimeoutMinutes  Value[int]          `harness:"timeout_minutes"`
 	SandboxTimeout  Value[int]          `harness:"sandbox_timeout_seconds"` // seconds
@@ -85,6 +88,7 @@ type Harness struct {
 	MaxFetches      Value[int]          `harness:"max_runtime_fetches"`
 	PreflightCheck  Text                `harness:"preflight_check"`
 	Definitions     map[string]Provider // the providers named by Providers, by name
+	Profiles        []openshell.Profile // the provider profiles of OpenShell.Profiles, and those of the providers' types
 	EnvFileVars     Texts               // the variables of those .env files in HostFiles whose content is known, by name
 
 	envFiles Map // EnvFileVars with their values, references empty
@@ -160,6 +164,9 @@ type HostScanners struct {
 	Secrets          Value[bool] `harness:"secret_redactor"`
 	LLMGuard         LLMGuard    `harness:"llm_guard"`
 }
+
+// InRun is the value of script_directory for the directory of a run.
+const InRun = "run"
 
 // Values of settings in the security block.
 const (

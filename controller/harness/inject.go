@@ -6,6 +6,7 @@ import (
 
 	"agentsh/internal/layout"
 
+	"agentsh/controller/openshell"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 )
@@ -27,6 +28,14 @@ func (h *Harness) checkInjected(ps *Problems) {
 	data, err := ReadFile(name)
 	if err != nil {
 		return // checkPath reports it
+	}
+	if openshell.IsPolicy(data) {
+		foreign, problems := openshell.ReadPolicy(shownName(name), data)
+		ps.openshell(problems, Error)
+		if foreign != nil {
+			ps.openshell(foreign.Notes, Note)
+		}
+		return // it injects nothing
 	}
 	p, err := syntax.Load(policy.Source{Name: shownName(name), Data: data}, syntax.Options{Vars: policyVars, ReadFile: readPolicy})
 	if err != nil {

@@ -22,10 +22,16 @@ t.env:1:1: error: OTHER is set by env_inject of the policy p.yaml`)
 }
 
 func TestAPolicyThatDoesNotLoadIsReported(t *testing.T) {
-	dir := lay(t, tests{"a.yaml": head + "policy: p.yaml\n", "p.yaml": "version: 1\nfilesystem_policy: {}\nx: y\n"})
+	dir := lay(t, tests{"a.yaml": head + "policy: p.yaml\n", "p.yaml": "version: 1\nname: p\nx: y\n"})
 	_, ps := loaded(t, dir, "a.yaml", Options{})
 	if len(ps) != 1 || ps[0].At.Line != 3 || !strings.Contains(ps[0].Message, "policy: p.yaml is no policy that can be enforced here: ") ||
 		!strings.Contains(ps[0].Hint, "agentsh policy check ") {
 		t.Errorf("%v", ps)
 	}
+}
+
+func TestAPolicyOfOpenShellIsCheckedWithItsLines(t *testing.T) {
+	dir := lay(t, tests{"a.yaml": head + "policy: p.yaml\n", "p.yaml": "version: 1\nfilesystem_policy: {}\nx: y\n"})
+	_, ps := Load(filepath.Join(dir, "a.yaml"), Options{})
+	equalText(t, "problems", short(dir, ps), "p.yaml:3:1: error: a policy of OpenShell has no key \"x\"")
 }

@@ -134,6 +134,7 @@ func (h *Harness) check(ps *Problems) {
 		checkDest(ps, f.Dest)
 	}
 	h.loadProviders(ps)
+	h.loadProfiles(ps)
 	h.checkEnvFiles(ps)
 	h.checkSizes(ps)
 	h.checkInjected(ps)

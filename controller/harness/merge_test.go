@@ -87,6 +87,9 @@ func TestEveryFieldMergesByItsRule(t *testing.T) {
 			"plugins.env.A=1 plugins.path=t/x"},
 	} {
 		files := skill("s/x", "s/y", "s/z", "t/x")
+		for _, id := range []string{"a", "b", "c"} {
+			files[id] = "id: " + id + "\n"
+		}
 		files["base.yaml"] = head + c.base + "\n"
 		files["child.yaml"] = "base: base.yaml\n" + c.child + "\n"
 		dir := lay(t, files)

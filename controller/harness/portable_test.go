@@ -1,6 +1,9 @@
 package harness
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -104,6 +107,8 @@ security:
 	"skills/estimate/SKILL.md": "", "skills/labels/github/SKILL.md": "", "scripts/pre.sh": "", "scripts/pre-jira.sh": "",
 	"scripts/post.sh": "", "scripts/validate.sh": "", "schemas/result.json": "{}",
 	"providers/model.yaml": "name: model\ntype: example-model\n", "providers/github.yaml": "name: github\ntype: example-github\n",
+	"profiles/model.yaml":     "id: example-model\nendpoints: [{host: model.example.com, port: 443, access: read-write}]\n",
+	"profiles/github.yaml":    "id: example-github\nendpoints: [{host: api.github.com, port: 443, access: read-only}]\n",
 	"plugins/lsp/plugin.json": "{}", "plugins/ext/index.js": "",
 }
 
@@ -111,21 +116,22 @@ func TestAPortableHarnessLoadsAndUnsupportedKeysAreReported(t *testing.T) {
 	dir := lay(t, portable)
 	h, ps := loaded(t, dir, "harness/triage.yaml", Options{Forge: "github"})
 	for _, p := range ps {
-		if p.Rule != RuleUnsupport || p.Severity != Warning || p.At.IsZero() {
+		if p.Severity == Error || p.At.IsZero() {
 			t.Errorf("not expected: %v", p)
 		}
 	}
 	equalText(t, "problems", short(dir, ps), strings.TrimSpace(`
-harness/triage.yaml:6:8: warning: image is not supported here: no backend here takes an image
-harness/triage.yaml:33:20: warning: validation_loop.preflight_check is not supported here: no step runs it; put the check into pre_script
-harness/triage.yaml:35:10: warning: trigger is not supported here: agentctl does not wait for events
+harness/triage.yaml:6:8: note: image has no meaning here: the sandbox has this machine's programs, as far as the policy shows them
+harness/triage.yaml:35:10: note: trigger has no meaning here: agentctl does not wait for events: a run starts when it is called
 harness/triage.yaml:37:12: warning: steer.enabled is not supported here: a running agent takes no updates
-harness/triage.yaml:38:15: warning: steer.max_steers is not supported here: a running agent takes no updates
-harness/triage.yaml:49:7: warning: openshell.profiles is not supported here: there is no openshell backend here`))
+harness/triage.yaml:38:15: warning: steer.max_steers is not supported here: a running agent takes no updates`))
+	if len(h.Profiles) != 2 || h.Profiles[1].ID != "example-github" {
+		t.Errorf("profiles: %+v", h.Profiles)
+	}
 	equalText(t, "skills", skillNames(h), "skills/estimate skills/labels/github")
 	equalText(t, "providers", list(h.Providers), "providers/model.yaml providers/github.yaml")
 	equalText(t, "sandbox", show(h.Env.Sandbox), "ISSUE=${GITHUB_ISSUE_URL} MAX_TOKENS=100")
-	if r := h.Refusals(); len(r) != len(ps) || len(r.Errors()) != len(r) {
+	if r := h.Refusals(); len(r) != 2 || len(r.Errors()) != len(r) {
 		t.Errorf("a run refuses %v", r)
 	}
 }
@@ -171,5 +177,46 @@ func TestResourcesByURLAreRefused(t *testing.T) {
 	}
 	if r := h.Refusals(); len(r.Errors()) != 3 {
 		t.Errorf("%v", r)
+	}
+}
+
+// The harness of testdata uses what public collections of agents use.
+func TestAWholeCollectionLintsAndRendersToItsValues(t *testing.T) {
+	const name = "testdata/portable/harness/review.yaml"
+	h, ps := Load(name, Options{Forge: "github"})
+	if h == nil {
+		t.Fatal(ps)
+	}
+	host := map[string]string{
+		"REPO_FULL_NAME": "o/r", "API_TOKEN": "value-of-no-use", "CHANGE_URL": "https://example.com/1", "RESULT_KIND": "review",
+	}
+	x, problems := h.Expand(hostEnv(host))
+	if problems != nil {
+		t.Fatal(problems)
+	}
+	var text bytes.Buffer
+	if err := x.Render(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ps {
+		fmt.Fprintln(&text, "#", p)
+	}
+	got := strings.ReplaceAll(text.String(), h.Root, "ROOT")
+	const golden = "testdata/portable.golden"
+	if os.Getenv("UPDATE") != "" {
+		put(t, golden, got)
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equalText(t, "rendered", got, string(want))
+	_, ps = h.Expand(hostEnv(nil))
+	if len(ps) != 1 || !strings.Contains(ps[0].Message, "4 variables are not set on the host: API_TOKEN (") ||
+		!strings.Contains(ps[0].Message, "CHANGE_URL (testdata/portable/env/github/review.env:1)") {
+		t.Errorf("not all missing variables in one round: %v", ps)
+	}
+	if h, ps = Load(name, Options{Forge: "gitlab"}); h == nil || h.Env.Runner["INHERITED"].IsSet() {
+		t.Errorf("the block of the base for gitlab is not removed: %v", ps)
 	}
 }

@@ -25,6 +25,7 @@ type shellFile struct {
 	shell string // sh or bash
 	file  *syntax.File
 	sets  map[string]int // variables that it sets, with their lines
+	after map[string]int // offsets at which they are set
 	edits []edit
 }
 
@@ -40,7 +41,7 @@ func parseShell(name string, data []byte) (*shellFile, error) {
 	if len(data) > maxShellFile {
 		return nil, fmt.Errorf("a file with shell commands has at most %d bytes", maxShellFile)
 	}
-	f := &shellFile{name: name, data: data, shell: "sh", sets: map[string]int{}}
+	f := &shellFile{name: name, data: data, shell: "sh", sets: map[string]int{}, after: map[string]int{}}
 	var err error
 	if f.file, err = syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(string(data)), name); err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func bashOnly(n syntax.Node) bool {
 func (f *shellFile) collect(n syntax.Node) {
 	set := func(name *syntax.Lit) {
 		if name != nil && f.sets[name.Value] == 0 {
-			f.sets[name.Value] = int(name.Pos().Line())
+			f.sets[name.Value], f.after[name.Value] = int(name.Pos().Line()), int(n.End().Offset())
 		}
 	}
 	switch n := n.(type) {
@@ -172,25 +173,24 @@ func (f *shellFile) check(ps *Problems) []string {
 func (f *shellFile) expand(e *expander) []env.Var {
 	values := map[string]string{}
 	f.edits = nil
-	use := func(name string, line uint, hasDefault bool) bool {
-		if f.sets[name] != 0 {
-			return false // the file's own
-		}
+	use := func(name string, at syntax.Pos, hasDefault bool) bool {
 		v, ok := e.lookup(name)
 		switch {
 		case ok:
 			values[hostPrefix+name] = v
-		case e.inside[name] || contains(runNames, name):
+		case f.sets[name] != 0 && int(at.Offset()) >= f.after[name]:
+			return false // the file's own
+		case f.sets[name] == 0 && (e.inside[name] || contains(runNames, name)):
 			return false
 		case !hasDefault:
-			e.unset[name] = append(e.unset[name], Origin{File: f.name, Line: int(line), Column: 1})
+			e.unset[name] = append(e.unset[name], Origin{File: f.name, Line: int(at.Line()), Column: 1})
 		}
 		return true
 	}
 	syntax.Walk(f.file, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.ParamExp:
-			if n.Param != nil && identRE.MatchString(n.Param.Value) && use(n.Param.Value, n.Pos().Line(), n.Exp != nil) {
+			if n.Param != nil && identRE.MatchString(n.Param.Value) && use(n.Param.Value, n.Pos(), n.Exp != nil) {
 				from := int(n.Param.Pos().Offset())
 				f.edits = append(f.edits, edit{from, from, hostPrefix})
 			}
@@ -209,7 +209,7 @@ func (f *shellFile) expand(e *expander) []env.Var {
 }
 
 // quoted replaces references in single quotes, which a shell does not expand.
-func (f *shellFile) quoted(n *syntax.SglQuoted, use func(string, uint, bool) bool) {
+func (f *shellFile) quoted(n *syntax.SglQuoted, use func(string, syntax.Pos, bool) bool) {
 	segs, _, err := segments(n.Value)
 	if err != nil {
 		return // not references
@@ -218,7 +218,7 @@ func (f *shellFile) quoted(n *syntax.SglQuoted, use func(string, uint, bool) boo
 	out.WriteByte('\'')
 	changed := false
 	for _, s := range segs {
-		if s.name != "" && use(s.name, n.Pos().Line(), s.hasDef) {
+		if s.name != "" && use(s.name, n.Pos(), s.hasDef) {
 			def := ""
 			if s.hasDef {
 				def = ":-" + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", "}", `\}`).Replace(s.def)

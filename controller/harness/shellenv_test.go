@@ -60,6 +60,13 @@ func TestAnEnvFileWithShellBecomesAScript(t *testing.T) {
 	}
 }
 
+func TestAScriptDoesNotSetAVariableToItself(t *testing.T) {
+	_, ps := scripted(t, "if true; then export X=\"${X}\"; fi\n", nil)
+	if len(ps) != 1 || !strings.Contains(ps[0].Message, "1 variable is not set on the host: X (") {
+		t.Errorf("%v", ps)
+	}
+}
+
 func TestAllUnsetVariablesOfAScriptAreOneProblem(t *testing.T) {
 	_, ps := scripted(t, "if true; then\n  A=$ONE\nfi\nB='$TWO'\n", nil)
 	if len(ps) != 1 || !strings.Contains(ps[0].Message, "2 variables are not set on the host: ONE") ||

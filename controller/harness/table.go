@@ -239,6 +239,8 @@ var fields = []field{
 		doc: "Seconds pre_script may take; 0: 30 minutes."},
 	{name: "post_script_timeout_seconds", kind: kindInt, layered: true, limits: limits{max: maxScriptTimeout},
 		doc: "Seconds post_script may take; 0: 30 minutes."},
+	{name: "script_directory", kind: kindText, format: format{values: []string{"repository", InRun}},
+		doc: "Where scripts start: the target repository, or a directory with the iterations; found by what they read."},
 	{name: "agent_input", kind: kindText, path: pathDir, doc: "Directory copied to /sandbox/workspace/agent-input."},
 	{name: "preflight_check", kind: kindText, doc: "Shell command that must succeed on the host before the run."},
 	{name: "validation_loop", kind: kindStruct, layered: true, doc: "How output is validated.", fields: validationFields},

@@ -40,9 +40,13 @@ func Secrets(h *harness.Harness) []Secret {
 	add := func(name string, tier Tier, at harness.Origin, why string) {
 		out = append(out, Secret{name, tier, at, why})
 	}
+	hidden := map[string]bool{}
 	for _, p := range h.Definitions {
 		for name, c := range p.Credentials {
 			if len(p.Endpoints) > 0 {
+				for _, ref := range harness.References(c.V) {
+					hidden[ref] = true
+				}
 				add(p.Name.V+"."+name, TierPlaceholder, c.At, "swapped only at "+hosts(p.Endpoints))
 			} else {
 				add(p.Name.V+"."+name, TierToken, c.At, "the provider names no endpoints, so no placeholder can be swapped")
@@ -55,6 +59,9 @@ func Secrets(h *harness.Harness) []Secret {
 		}
 	}
 	for name, v := range h.Env.Sandbox {
+		if refs := harness.References(v.V); len(refs) == 1 && hidden[refs[0]] {
+			continue // the placeholder of the provider
+		}
 		if secretName(name) || secretText(v.V) {
 			add(name, TierToken, v.At, "every command in the sandbox sees env.sandbox")
 		}
