@@ -59,6 +59,7 @@ for section; do
 		go_bench ./supervisor/launch . 100x
 		go_bench ./supervisor/audit Append
 		go_bench ./supervisor Flood 1x
+		bench/kill.py bin/agentsh examples/policies/demo.yaml "$((4 * rounds))" | tail -n 1
 		;;
 	network)
 		go_bench ./supervisor/egress Throughput 11x

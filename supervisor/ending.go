@@ -53,13 +53,20 @@ var shortages = []struct {
 	{syscall.ENOBUFS, wire.CauseMemory},
 }
 
+// shortage is the cause behind an error, if the error is a shortage.
+func shortage(err error) (wire.Cause, bool) {
+	for _, s := range shortages {
+		if errors.Is(err, s.err) {
+			return s.cause, true
+		}
+	}
+	return "", false
+}
+
 // newEnded is the end of a session by a cause, unless the reason is a shortage.
 func newEnded(cause wire.Cause, reason error) *Ended {
-	for _, s := range shortages {
-		if errors.Is(reason, s.err) {
-			cause = s.cause
-			break
-		}
+	if other, short := shortage(reason); short {
+		cause = other
 	}
 	return &Ended{cause, reason}
 }

@@ -72,7 +72,11 @@ func (j *journal) emit(e wire.Event) error {
 // becomes the command's exit: see denial.
 func (j *journal) emitExec(e wire.Event) error {
 	if e.Type == wire.EventExec && e.Decision == policy.Deny.String() {
-		j.denials.Store(e.Command, &wire.Exit{Kind: wire.ExitDenied, Message: e.Message, Hint: e.Hint, Rule: e.Rule})
+		exit := &wire.Exit{Kind: wire.ExitDenied, Message: e.Message, Hint: e.Hint, Rule: e.Rule}
+		if e.Rule == nil { // the supervisor could not judge it
+			exit.Kind, exit.Code = wire.ExitSpawnFailed, 125
+		}
+		j.denials.Store(e.Command, exit)
 	}
 	return j.emit(e)
 }

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -362,5 +363,24 @@ func TestAnIdleSessionEnds(t *testing.T) {
 	_, _, err := b.Exec(context.Background(), wire.ExecRequest{ID: "late", Argv: []string{"true"}}, wire.Streams{})
 	if !errors.Is(err, ErrEnded) || !strings.Contains(err.Error(), "idle_timeout of 300ms is over") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// When memory runs out the kernel ends commands before their supervisor.
+func TestCommandsAreOfferedToTheOOMKillerFirst(t *testing.T) {
+	b := openBox(t, testPolicy)
+	exit, out := b.run(t, "sh", "-c", "cat /proc/self/oom_score_adj; echo 0 2>/dev/null >/proc/self/oom_score_adj; cat /proc/self/oom_score_adj")
+	if exit.Code != 0 || out != "500\n500\n" {
+		t.Errorf("exit %+v, printed %q", exit, out)
+	}
+	want, err := exec.Command("sh", "-c", "echo -800 >/proc/self/oom_score_adj; cat /proc/self/oom_score_adj").Output() // where the machine allows it
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range []int{os.Getpid(), b.files.PID()} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+		if err != nil || string(text) != string(want) {
+			t.Errorf("process %d: %q, %v", pid, text, err)
+		}
 	}
 }

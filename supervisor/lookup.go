@@ -71,8 +71,12 @@ type directoryError struct {
 }
 
 func (e *directoryError) Error() string { return fmt.Sprintf("start in %s: %v", e.dir, e.err) }
+func (e *directoryError) Unwrap() error { return e.err }
 
 func lookupFailed(name string, err error) *wire.Exit {
+	if cause, short := shortage(err); short { // the supervisor's own: nothing was decided
+		return spawnFailed(125, fmt.Sprintf("%s: %v", name, err), cause.Ending().Hint)
+	}
 	var directory *directoryError
 	if errors.As(err, &directory) {
 		return spawnFailed(126, err.Error(), "name a directory that the policy's file_rules allow")

@@ -102,6 +102,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
 		return err
 	}
+	protect(s.files.PID())
 	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })
 	s.watch()
 	return s.journal.begin(s.cfg.Policy, s.confined.missing)

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
 	"agentsh/supervisor/host"
@@ -232,5 +235,146 @@ func TestTheTableOfEndsIsComplete(t *testing.T) {
 		if !strings.Contains(string(doc), row) {
 			t.Errorf("doc/faults.md has no row %q", row)
 		}
+	}
+}
+
+// stoppedSession stops a supervisor for a time while commands in its session start
+// programs, write files and print, then has it go on. Nothing may be lost.
+func stoppedSession(t *testing.T, pause time.Duration) {
+	dir := workDir(t)
+	one := session(t, dir, "one")
+	const lines = 200
+	script := "i=0; echo ready; while [ $i -lt " + strconv.Itoa(lines) + " ]; do echo line $i >>f$0; /bin/echo line $i; i=$((i+1)); done; exit 7"
+	var clients []*exec.Cmd
+	outs, errs := make([]bytes.Buffer, 4), make([]bytes.Buffer, 4)
+	for i := range outs {
+		cmd := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", script, strconv.Itoa(i))
+		cmd.Stdout, cmd.Stderr = &outs[i], &errs[i]
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, cmd)
+	}
+	waitForLine(t, filepath.Join(dir, "work", "f3"))
+	if err := syscall.Kill(one.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	late := program(t, dir, "exec", "-s", "one", "--", "echo", "late")
+	var lateOut bytes.Buffer
+	late.Stdout, late.Stderr = &lateOut, &lateOut
+	if err := late.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(pause) // the fault itself: time in which nobody answers
+	if err := syscall.Kill(one.PID, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	for i := range lines {
+		want.WriteString("line " + strconv.Itoa(i) + "\n")
+	}
+	for i, cmd := range clients {
+		code := exitCode(cmd.Wait())
+		file, err := os.ReadFile(filepath.Join(dir, "work", "f"+strconv.Itoa(i)))
+		if code != 7 || outs[i].String() != "ready\n"+want.String() || string(file) != want.String() || err != nil {
+			t.Errorf("command %d: exit %d, %d bytes printed, %d written, %v: %s", i, code, outs[i].Len(), len(file), err, &errs[i])
+		}
+	}
+	if code := exitCode(late.Wait()); code != 0 || lateOut.String() != "late\n" {
+		t.Errorf("a command meanwhile: exit %d, %s", code, &lateOut)
+	}
+	if out, err := program(t, dir, "audit", "verify", one.Audit).CombinedOutput(); err != nil {
+		t.Errorf("%v %s", err, out)
+	}
+}
+
+// waitForLine waits until a file of a command has a line.
+func waitForLine(t *testing.T, name string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		data, err := os.ReadFile(name)
+		if err == nil && bytes.Contains(data, []byte("\n")) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %q %v", name, data, err)
+		}
+	}
+}
+
+// AGENTSH_PAUSE makes the pause longer, as in "30s".
+func TestAStoppedSupervisorLosesNothing(t *testing.T) {
+	pause := time.Second
+	if text := os.Getenv("AGENTSH_PAUSE"); text != "" {
+		var err error
+		if pause, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stoppedSession(t, pause)
+}
+
+// A supervisor without descriptors refuses what needs one. Commands that run go on, and
+// so does the session.
+func TestWithoutDescriptorsOneCommandIsRefused(t *testing.T) {
+	dir := workDir(t)
+	one := session(t, dir, "one")
+	first := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo ready; read line; echo $line >f; /bin/cat f >g; exit 7")
+	feed, err := first.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	firstErrs := startReady(t, first)
+	held, err := os.ReadDir("/proc/" + strconv.Itoa(one.PID) + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := uint64(len(held)) + 24
+	if err := unix.Prlimit(one.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: limit}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var others []*exec.Cmd
+	errs := make([]bytes.Buffer, 16)
+	for i := range errs {
+		cmd := program(t, dir, "exec", "-s", "one", "--", "sleep", "2")
+		cmd.Stderr = &errs[i]
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, cmd)
+	}
+	refused := 0
+	for i, cmd := range others {
+		switch code := exitCode(cmd.Wait()); {
+		case code == 125 && errs[i].Len() > 0:
+			refused++
+		case code != 0:
+			t.Errorf("exit %d: %s", code, &errs[i])
+		}
+	}
+	if refused == 0 || refused == len(others) {
+		t.Errorf("%d of %d commands were refused: %s", refused, len(others), &errs[0])
+	}
+	if _, err := feed.Write([]byte("on\n")); err != nil {
+		t.Error(err)
+	}
+	if code := exitCode(first.Wait()); code != 7 {
+		t.Errorf("the first command: exit %d: %s", code, firstErrs)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "work", "g")); err != nil || string(data) != "on\n" {
+		t.Errorf("the first command wrote %q, %v", data, err)
+	}
+	if text, err := program(t, dir, "exec", "-s", "one", "--", "echo", "after").CombinedOutput(); err != nil || string(text) != "after\n" {
+		t.Errorf("a command afterwards: %v %s", err, text)
+	}
+	log, err := os.ReadFile(one.Audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(log, []byte("too many open files")) {
+		t.Error("the log does not say what was missing")
+	}
+	if last := lastEvent(t, one.Audit); last.Cause != "" {
+		t.Errorf("the session ended: %+v", last)
 	}
 }

@@ -75,6 +75,13 @@ func (k Keepalive) withDefaults() Keepalive {
 	return d
 }
 
+// SameMachine is for both ends on one machine. There the kernel reports the end of a
+// process at once. One that is silent is stopped or starved, and may go on.
+var SameMachine = Keepalive{Dead: time.Minute}
+
+// handshake is the time for both sides to authenticate.
+func (k Keepalive) handshake() time.Duration { return max(handshakeLimit, k.Dead) }
+
 // ErrDead is wrapped by the errors of a connection whose peer stopped answering.
 var ErrDead = errors.New("peer does not answer")
 
@@ -136,12 +143,14 @@ func sameMajor(peer wire.Version) error {
 
 // keepalive sends requests to the peer until ctx is done or the peer is dead. In the
 // latter case it closes the connection. A peer that answers anything is alive. A peer
-// is also considered alive while silent returns true.
+// is also considered alive while silent returns true, and when this process itself was
+// stopped: it could not see an answer.
 func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bool) error {
 	k = k.withDefaults()
 	tick := time.NewTicker(k.Interval)
 	defer tick.Stop()
 	answers, asking, last := make(chan error, 1), false, time.Now()
+	looked := last
 	for {
 		select {
 		case <-ctx.Done():
@@ -152,9 +161,10 @@ func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bo
 			}
 			asking, last = false, time.Now()
 		case <-tick.C:
-			if silent() {
+			if silent() || time.Since(looked) >= 2*k.Interval {
 				last = time.Now()
 			}
+			looked = time.Now()
 			if asking && time.Since(last) >= k.Dead {
 				_ = conn.Close() // ends the pending request below
 				<-answers

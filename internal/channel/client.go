@@ -61,7 +61,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := conn.SetDeadline(time.Now().Add(handshakeLimit)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(cfg.Keepalive.handshake())); err != nil {
 		return nil, fmt.Errorf("channel deadline: %w", err)
 	}
 	sc, chans, reqs, err := ssh.NewClientConn(conn, "agentsh", &ssh.ClientConfig{

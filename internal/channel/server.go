@@ -162,7 +162,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer func() { _ = s.conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.Close() })
 	defer stop()
-	if err := s.conn.SetDeadline(time.Now().Add(handshakeLimit)); err != nil {
+	if err := s.conn.SetDeadline(time.Now().Add(s.cfg.Keepalive.handshake())); err != nil {
 		return fmt.Errorf("channel deadline: %w", err)
 	}
 	cfg, err := s.sshConfig()

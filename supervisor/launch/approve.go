@@ -6,13 +6,31 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"time"
 )
 
 // approveGrace is the time that a killed program has to close its output.
 const approveGrace = time.Second
+
+// keptScore is the oom_score_adj that this process had before the first session.
+var keptScore atomic.Pointer[int]
+
+// KeepScore sets the oom_score_adj of programs that are no part of a session. The first
+// call counts.
+func KeepScore(score int) { keptScore.CompareAndSwap(nil, &score) }
+
+// unprotect gives a program that was started its own oom_score_adj: it inherited that of
+// a supervisor.
+func unprotect(pid int) {
+	if score := keptScore.Load(); score != nil {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(*score)), 0) // it may have ended
+	}
+}
 
 // Approve runs the operator's approval program outside every session. The program reads
 // question as JSON from its standard input. Exit status 0 approves, another status does
@@ -35,6 +53,7 @@ func Approve(ctx context.Context, argv []string, question any) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("approval program %s: %w", argv[0], err)
 	}
+	unprotect(child.pid)
 	<-child.done
 	var exit *exec.ExitError
 	switch {

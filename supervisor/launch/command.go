@@ -51,8 +51,11 @@ func (e *StartError) Unwrap() error { return e.Errno }
 // ExitCode returns the exit status that a shell would report: 127 if the
 // program does not exist, else 126.
 func (e *StartError) ExitCode() int {
-	if e.Errno == unix.ENOENT || e.Errno == unix.ENOTDIR {
+	switch e.Errno {
+	case unix.ENOENT, unix.ENOTDIR:
 		return 127
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS: // the supervisor had none: nothing was decided
+		return 125
 	}
 	return 126
 }

@@ -209,9 +209,29 @@ static void receive_setup(struct reader *r)
 	close(fd);
 }
 
+/* When memory runs out the kernel ends commands before the supervisor: this process and
+   what it starts have at least this value. Nobody inside can lower it. Raising it needs
+   no privilege. See proc_pid_oom_score_adj(5). */
+#define COMMAND_OOM_SCORE 500
+
+static void offer_memory(void)
+{
+	char text[16] = "";
+	int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return; /* without /proc */
+	if (read(fd, text, sizeof text - 1) > 0 && atoi(text) < COMMAND_OOM_SCORE) {
+		int n = snprintf(text, sizeof text, "%d", COMMAND_OOM_SCORE);
+		ssize_t ignored = write(fd, text, (size_t)n);
+		(void)ignored;
+	}
+	close(fd);
+}
+
 __attribute__((noreturn)) static void init_main(void)
 {
 	reset_signals();
+	offer_memory(); /* while it can be dumped: its files in /proc are its own */
 	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		die(errno, "become undumpable", "");
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)

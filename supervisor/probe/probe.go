@@ -155,6 +155,8 @@ var candidates = []candidate{
 		"a writable cgroup with the memory and pids controllers (systemd: Delegate=yes; in a container: a writable /sys/fs/cgroup)",
 	},
 	{"limits", "resource limits", asIs("limits"), "start agentsh without a hard RLIMIT_RTTIME"},
+	{"oom_score", "protection from the OOM killer", asIs("oom_score"), "only for lack of memory: root, or CAP_SYS_RESOURCE; " +
+		"without it the kernel still ends commands first"},
 	{"pidfd", "process descriptors", asIs("pidfd"), changeKernel},
 	{"pidfd_getfd", "descriptors of another process", asIs("pidfd_getfd"), "in a container a seccomp profile that allows pidfd_getfd"},
 	{"subreaper", "child subreaper", asIs("subreaper"), changeKernel},

@@ -220,7 +220,9 @@ func (b *box) Ready(ctx context.Context) (wire.Hello, error) {
 	if conn == nil {
 		return wire.Hello{}, sandbox.ErrGone
 	}
-	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{Key: b.keys.client, HostKey: b.keys.hostPublic, Build: "agentctl"})
+	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{
+		Key: b.keys.client, HostKey: b.keys.hostPublic, Build: "agentctl", Keepalive: channel.SameMachine,
+	})
 	if err != nil {
 		return wire.Hello{}, b.orCause(err)
 	}

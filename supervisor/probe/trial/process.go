@@ -74,6 +74,9 @@ func probeLimits() error {
 	return nil
 }
 
+// probeOOMScore protects this process as a supervisor protects itself.
+func probeOOMScore() error { return os.WriteFile("/proc/self/oom_score_adj", []byte("-800"), 0) }
+
 // probeVsock makes a socket and asks for the machine's own number. See vsock(7).
 func probeVsock() (string, error) {
 	const localCID = 0x7b9 // IOCTL_VM_SOCKETS_GET_LOCAL_CID

@@ -35,6 +35,7 @@ var trials = map[string]func() (string, error){
 	"pidfd_getfd":      probeGetfd,
 	"subreaper":        bare(probeSubreaper),
 	"limits":           bare(probeLimits),
+	"oom_score":        bare(probeOOMScore),
 	"vsock":            probeVsock,
 }
 
