@@ -193,3 +193,50 @@ func TestTreesDeeperThanAPathMayBeLong(t *testing.T) {
 		t.Errorf("left: %v %v", list, err)
 	}
 }
+
+func TestTheTimeOfBirthIsTold(t *testing.T) {
+	s := start(t, options{})
+	s.seed(map[string]string{"f": "text", "d/g": ""})
+	must(t, os.Symlink("f", s.back("l")))
+	for _, name := range []string{"f", "d", "l", ""} {
+		var want, got unix.Statx_t
+		const flags = unix.AT_SYMLINK_NOFOLLOW
+		must(t, unix.Statx(unix.AT_FDCWD, s.back(name), flags, unix.STATX_BTIME|unix.STATX_BASIC_STATS, &want))
+		for range 2 { // the second answer is the kernel's
+			must(t, unix.Statx(unix.AT_FDCWD, s.path(name), flags, unix.STATX_BTIME|unix.STATX_BASIC_STATS, &got))
+			if want.Mask&unix.STATX_BTIME == 0 {
+				t.Fatal("the backing has no time of birth")
+			}
+			if got.Mask&unix.STATX_BTIME == 0 || got.Btime != want.Btime || got.Size != want.Size || got.Mode != want.Mode || got.Mtime != want.Mtime {
+				t.Errorf("%q: %+v, want %+v", name, got, want)
+			}
+		}
+	}
+}
+
+// TestAccessListsAreRefused holds what doc/files.md says of them.
+func TestAccessListsAreRefused(t *testing.T) {
+	s := start(t, options{})
+	s.seed(map[string]string{"d/f": ""})
+	list := []byte("\x02\x00\x00\x00\x01\x00\x06\x00\xff\xff\xff\xff\x02\x00\x06\x00\xe8\x03\x00\x00" +
+		"\x04\x00\x04\x00\xff\xff\xff\xff\x10\x00\x06\x00\xff\xff\xff\xff\x20\x00\x04\x00\xff\xff\xff\xff")
+	must(t, unix.Setxattr(s.back("d/f"), "system.posix_acl_access", list, 0))
+	for path, names := range map[string][]string{"d/f": {"system.posix_acl_access"}, "d": {"system.posix_acl_access", "system.posix_acl_default"}} {
+		for _, name := range names {
+			if err := unix.Setxattr(s.path(path), name, list, 0); !errors.Is(err, unix.EOPNOTSUPP) {
+				t.Errorf("set %s of %s: %v", name, path, err)
+			}
+			if _, err := unix.Getxattr(s.path(path), name, make([]byte, 100)); !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENODATA) {
+				t.Errorf("get %s of %s: %v", name, path, err)
+			}
+		}
+	}
+	buf := make([]byte, 100)
+	if n, err := unix.Listxattr(s.path("d/f"), buf); err != nil || n != 0 {
+		t.Errorf("list: %q, %v", buf[:max(n, 0)], err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(s.path("d/f"), &st); err != nil || st.Mode&0o777 != 0o664 { // the mask stands for the group
+		t.Errorf("mode %o, %v", st.Mode, err)
+	}
+}

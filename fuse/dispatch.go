@@ -39,6 +39,11 @@ func (d *dispatcher) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofus
 	return d.asker.decidedCached(in.Pid, func() gofuse.Status { return d.lookups.getAttr(in, out) })
 }
 
+// Statx answers stat with a time of birth.
+func (d *dispatcher) Statx(_ <-chan struct{}, in *gofuse.StatxIn, out *gofuse.StatxOut) gofuse.Status {
+	return d.asker.decidedCached(in.Pid, func() gofuse.Status { return d.lookups.statx(in, out) })
+}
+
 // SetAttr answers SETATTR: it changes mode, owner, size or times.
 func (d *dispatcher) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.setattr.setAttr(in, out) })

@@ -107,6 +107,45 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	return gofuse.OK
 }
 
+// statx answers statx(2) for a caller that asks for the time of birth. The kernel then
+// caches that time.
+func (o *lookups) statx(in *gofuse.StatxIn, out *gofuse.StatxOut) gofuse.Status {
+	get := gofuse.GetAttrIn{InHeader: in.InHeader, Flags_: in.GetattrFlags, Fh_: in.Fh}
+	var got gofuse.AttrOut
+	if code := o.getAttr(&get, &got); !code.Ok() {
+		return code
+	}
+	a := &got.Attr
+	out.AttrValid, out.AttrValidNsec = got.AttrValid, got.AttrValidNsec
+	out.Statx = gofuse.Statx{
+		Mask: unix.STATX_BASIC_STATS, Blksize: a.Blksize, Nlink: a.Nlink, Uid: a.Uid, Gid: a.Gid, Mode: uint16(a.Mode),
+		Ino: a.Ino, Size: a.Size, Blocks: a.Blocks,
+		Atime:     gofuse.SxTime{Sec: a.Atime, Nsec: a.Atimensec},
+		Mtime:     gofuse.SxTime{Sec: a.Mtime, Nsec: a.Mtimensec},
+		Ctime:     gofuse.SxTime{Sec: a.Ctime, Nsec: a.Ctimensec},
+		RdevMajor: unix.Major(uint64(a.Rdev)), RdevMinor: unix.Minor(uint64(a.Rdev)),
+	}
+	o.tree.Moves.RLock()
+	defer o.tree.Moves.RUnlock()
+	n := o.tree.Node(in.NodeId)
+	if n == nil {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	fd, own, err := o.nodes.pin(n, nil)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	if own {
+		defer tree.CloseFD(fd)
+	}
+	var st unix.Statx_t
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st) == nil && st.Mask&unix.STATX_BTIME != 0 {
+		out.Mask |= unix.STATX_BTIME
+		out.Btime = gofuse.SxTime{Sec: uint64(st.Btime.Sec), Nsec: st.Btime.Nsec}
+	}
+	return gofuse.OK
+}
+
 // readlink answers with the text of a symbolic link. The kernel follows the link
 // inside the sandbox.
 func (o *lookups) readlink(h *gofuse.InHeader) ([]byte, gofuse.Status) {
