@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx million streams commands cross probes evasions race-probes agents soak
+.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases million streams commands cross probes evasions race-probes agents soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places suites suites-smoke clean
 
 all: build
@@ -58,6 +58,11 @@ fuzz: ## every fuzz target for FUZZTIME (30s): about 20 minutes
 # passthrough: half an hour.
 fsx: deps-check ## one file compared with a model, 8,000,000 operations: half an hour
 	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 FSX_STEPS=1000000 $(GO) test -timeout 3h -v -run TestOneFileHoldsWhatWasWrittenToIt ./fuse
+
+# Processes of two sessions and the host write to a SQLite database, in three ways: with a
+# rollback journal, with a write-ahead log, and without passthrough.
+databases: deps-check ## SQLite shared by sessions and the host, with integrity_check: 15 minutes
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 AGENTSH_SQLITE_SECONDS=300 $(GO) test -timeout 1h -v -run TestADatabaseIsSharedBySessionsAndTheHost ./fuse
 
 # 100,000 streams of all kinds through the proxy, compared byte by byte.
 streams: ## 100,000 streams through the proxy, byte by byte: 20 minutes

@@ -207,7 +207,8 @@ func TestTheTimeOfBirthIsTold(t *testing.T) {
 			if want.Mask&unix.STATX_BTIME == 0 {
 				t.Fatal("the backing has no time of birth")
 			}
-			if got.Mask&unix.STATX_BTIME == 0 || got.Btime != want.Btime || got.Size != want.Size || got.Mode != want.Mode || got.Mtime != want.Mtime {
+			if got.Mask&unix.STATX_BTIME == 0 || got.Btime != want.Btime || got.Size != want.Size ||
+				got.Mode != want.Mode || got.Mtime != want.Mtime {
 				t.Errorf("%q: %+v, want %+v", name, got, want)
 			}
 		}
@@ -221,12 +222,14 @@ func TestAccessListsAreRefused(t *testing.T) {
 	list := []byte("\x02\x00\x00\x00\x01\x00\x06\x00\xff\xff\xff\xff\x02\x00\x06\x00\xe8\x03\x00\x00" +
 		"\x04\x00\x04\x00\xff\xff\xff\xff\x10\x00\x06\x00\xff\xff\xff\xff\x20\x00\x04\x00\xff\xff\xff\xff")
 	must(t, unix.Setxattr(s.back("d/f"), "system.posix_acl_access", list, 0))
-	for path, names := range map[string][]string{"d/f": {"system.posix_acl_access"}, "d": {"system.posix_acl_access", "system.posix_acl_default"}} {
+	const access, preset = "system.posix_acl_access", "system.posix_acl_default"
+	for path, names := range map[string][]string{"d/f": {access}, "d": {access, preset}} {
 		for _, name := range names {
 			if err := unix.Setxattr(s.path(path), name, list, 0); !errors.Is(err, unix.EOPNOTSUPP) {
 				t.Errorf("set %s of %s: %v", name, path, err)
 			}
-			if _, err := unix.Getxattr(s.path(path), name, make([]byte, 100)); !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENODATA) {
+			_, err := unix.Getxattr(s.path(path), name, make([]byte, 100))
+			if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENODATA) {
 				t.Errorf("get %s of %s: %v", name, path, err)
 			}
 		}

@@ -19,8 +19,9 @@
 //	files.go     paths → backing directory and change record
 //	access.go    policy → verdict → event (events.go)
 //
-// Below are the packages fuse/tree (nodes and names), fuse/changes (the change record)
-// and fuse/device (the loop and the protocol); they do not know each other.
+// Below are the packages fuse/tree (nodes and names), fuse/changes (the change record),
+// fuse/locks (locks on the backing) and fuse/device (the loop and the protocol); they do
+// not know each other.
 //
 // Rules for handlers:
 //   - A path is decided on and used under one lock against renames ([tree.Tree.Moves]).

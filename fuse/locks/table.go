@@ -11,6 +11,10 @@
 // A lock that has to wait does so in a thread of its own, in the backing's queue
 // (wait.go).
 //
+// A handle that was open for reading before its file's first lock, or that made a file
+// with O_EXCL for writing only, does not report each close. Its locks end with its last
+// copy. See decision 0024.
+//
 // The package knows no paths and no rules. Rules are evaluated when a file is opened.
 package locks
 
