@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"agentsh/controller/hook"
 	"agentsh/controller/runtime"
 	"agentsh/internal/wire"
 )
@@ -22,7 +23,8 @@ const (
 
 // Refusal is something the policy denied, with the number of times.
 type Refusal struct {
-	Type    string      `json:"type"` // exec, file, net, signal, ...
+	Type    string      `json:"type"` // exec, file, net, signal, hook, ...
+	Hook    string      `json:"hook,omitempty"`
 	What    string      `json:"what"`
 	Rule    wire.RuleAt `json:"rule,omitzero"`
 	Message string      `json:"message,omitempty"`
@@ -51,6 +53,8 @@ type counts struct {
 	commands int // programs started
 	refused  int // all refusals
 	gaps     int // missing sequence numbers
+
+	rewritten []*Rewritten
 
 	operators map[string]bool // commands of operators, which are not counted
 }
@@ -129,12 +133,17 @@ func (c *counts) program(e wire.Event) {
 // refuse counts a refusal. It returns the refusal if it is the first of its
 // kind.
 func (c *counts) refuse(e wire.Event) *Refusal {
-	c.refused++
 	r := Refusal{Type: e.Type, What: what(e), Message: runtime.Clean(e.Message), Hint: runtime.Clean(e.Hint)}
 	if e.Rule != nil {
 		r.Rule = *e.Rule
 		r.Rule.Name, r.Rule.File = runtime.Clean(r.Rule.Name), runtime.Clean(r.Rule.File)
 	}
+	return c.addRefusal(r)
+}
+
+// addRefusal counts a refusal. It returns the refusal if it is the first of its kind.
+func (c *counts) addRefusal(r Refusal) *Refusal {
+	c.refused++
 	if known := c.byKey[r]; known != nil {
 		known.Count++
 		return nil
@@ -147,6 +156,41 @@ func (c *counts) refuse(e wire.Event) *Refusal {
 	c.byKey[r] = &first
 	c.refusals = append(c.refusals, &first)
 	return &first
+}
+
+// hook counts an act of a hook.
+func (c *counts) hook(e hook.Entry) {
+	name, reason := short(e.Hook), short(e.Reason)
+	c.mu.Lock()
+	var first *Refusal
+	if e.Count <= 0 {
+		rule := wire.RuleAt{Name: short(e.Rule)}
+		first = c.addRefusal(Refusal{Type: refusedByHook, Hook: name, What: short(e.Tool), Rule: rule, Message: reason})
+	} else {
+		c.addRewritten(Rewritten{Hook: name, Reason: reason, Count: min(e.Count, maxParts)})
+	}
+	c.mu.Unlock()
+	if first != nil && c.onRefusal != nil {
+		c.onRefusal(*first)
+	}
+}
+
+// refusedByHook is the type of refusals by a hook.
+const refusedByHook = "hook"
+
+// maxParts bounds the count of one entry in the log of the hooks.
+const maxParts = 1_000_000
+
+func (c *counts) addRewritten(x Rewritten) {
+	for _, known := range c.rewritten {
+		if known.Hook == x.Hook && known.Reason == x.Reason {
+			known.Count += x.Count
+			return
+		}
+	}
+	if len(c.rewritten) < maxRefusals {
+		c.rewritten = append(c.rewritten, &x)
+	}
 }
 
 // what describes an event. It cleans names, because the agent chooses them.
@@ -180,6 +224,9 @@ func (c *counts) into(r *Result) {
 	r.Refused, r.Programs = []Refusal{}, []Program{}
 	for _, x := range c.refusals {
 		r.Refused = append(r.Refused, *x)
+	}
+	for _, x := range c.rewritten {
+		r.Hooks.Rewritten = append(r.Hooks.Rewritten, *x)
 	}
 	for _, p := range c.programs {
 		r.Programs = append(r.Programs, *p)

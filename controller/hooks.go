@@ -1,8 +1,12 @@
 package controller
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
+	"io/fs"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -23,6 +27,39 @@ const toolAllowlist = "FULLSEND_TOOL_ALLOWLIST"
 type Hooks struct {
 	Active      []string `json:"active"`
 	Unavailable []string `json:"unavailable,omitempty"` // enabled by default, but the runtime calls no hooks
+
+	Rewritten []Rewritten `json:"rewritten,omitempty"` // what hooks changed in answers of tools
+}
+
+// Rewritten is one kind of change that a hook made in answers of tools. Like
+// refusals of hooks it is what the hooks say, and an agent could pretend to be one.
+type Rewritten struct {
+	Hook   string `json:"hook"`
+	Reason string `json:"reason"`
+	Count  int    `json:"count"` // parts
+}
+
+// maxHookLog bounds the log of the hooks, in bytes.
+const maxHookLog = hook.MaxLog + 1<<10
+
+// readHookLog counts what the hooks did since it was read last. A run without the
+// log goes on: the hooks advise.
+func (l *agentLoop) readHookLog(ctx context.Context) {
+	if len(l.program.hooks.Active) == 0 {
+		return
+	}
+	data, err := l.sandbox.ReadFile(ctx, layout.HookLog, maxHookLog)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			l.progress.warn("the log of the hooks cannot be read: %v", err)
+		}
+		return
+	}
+	entries := hook.ReadLog(data)
+	for _, e := range entries[min(l.hookLog, len(entries)):] {
+		l.counts.hook(e)
+	}
+	l.hookLog = len(entries)
 }
 
 // wantedHooks are the hooks of the harness, in the order they run. Each is
@@ -34,6 +71,7 @@ func wantedHooks(h harness.SandboxHooks) []string {
 		hook.ContextSuppress: h.ContextSuppress.Or(true), hook.CanaryBefore: h.CanaryPre.Or(true), hook.CanaryAfter: h.CanaryPost.Or(true),
 		hook.ToolAllowlist: h.ToolAllowlist.Enabled.Or(false),
 	}
+	on[hook.Refusals] = slices.Contains(slices.Collect(maps.Values(on)), true) // who switches all others off wants none
 	return slices.DeleteFunc(hook.Names(), func(name string) bool { return !on[name] })
 }
 
@@ -42,7 +80,10 @@ const defaultFailOn = "high"
 
 // hookSettings are the settings of the named hooks.
 func hookSettings(p plan, names []string, trace string) (hook.Settings, error) {
-	s := hook.Settings{Version: 1, Trace: trace}
+	s := hook.Settings{
+		Version: 1, Program: p.harness.Runtime.Or(defaultRuntime), Trace: trace,
+		Log: layout.HookLog, Untold: layout.Refusals, Told: layout.HookState,
+	}
 	if err := s.FailOn.UnmarshalText([]byte(p.harness.Security.SandboxHooks.Tirith.FailOn.Or(defaultFailOn))); err != nil {
 		return s, err
 	}
@@ -106,7 +147,7 @@ func allowedTools(p plan) ([]string, error) {
 		return nil, badConfig("name tools, divided by commas", "%s: %s is empty", list.At, toolAllowlist)
 	}
 	for _, t := range tools {
-		if err := hook.CheckTool(t); err != nil {
+		if err := hook.CheckTool(p.harness.Runtime.Or(defaultRuntime), t); err != nil {
 			return nil, badConfig("name tools of the agent program, as Bash or mcp__SERVER__*", "%s: %s: %w", list.At, toolAllowlist, err)
 		}
 	}

@@ -32,11 +32,13 @@ type agentLoop struct {
 	scripts    scripts
 	extraction extraction
 	progress   progress
+	counts     *counts
 	legacy     runDirectory // of scripts of other runners
 
 	iterations []IterationResult // iterations that ran
 	work       work              // of the last one that was extracted
 	skipped    []string          // files of transcripts that were not taken, each with the reason
+	hookLog    int               // entries that were read
 }
 
 // run runs the iterations. After a failure, the fields of the loop describe
@@ -76,6 +78,7 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 	listener := newListener(n, l.results, l.progress)
 	exit, err := runtime.Run(ctx, l.sandbox, rt, *in, listener.add)
 	it := IterationResult{Number: n, Exit: exit, Duration: time.Since(start)}
+	l.readHookLog(ctx)
 	listener.into(&it)
 	l.results.logError = errors.Join(l.results.logError, listener.failed)
 	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends)

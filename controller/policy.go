@@ -224,6 +224,14 @@ func fileRules(p plan, prog program, repoDir string) []fileRule {
 			Name: "own-program", Paths: []string{layout.Program}, Operations: []string{"read", "stat", "execute"}, Decision: "allow",
 		})
 	}
+	if len(prog.invocation.Hooks) > 0 {
+		rules = append(rules, fileRule{
+			Name: "refusals", Paths: []string{layout.Refusals}, Operations: []string{"read", "stat"}, Decision: "allow",
+		}, fileRule{
+			Name: "hook-log", Paths: []string{layout.HookLog, layout.HookState}, Operations: []string{"read", "stat", "write", "create"},
+			Decision: "allow",
+		})
+	}
 	if p.harness.ReadonlyRepo.V {
 		rules = append(rules, fileRule{
 			Name: "readonly-repo", Paths: []string{repoDir, repoDir + "/**"}, Operations: changing, Decision: "deny",

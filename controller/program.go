@@ -155,6 +155,7 @@ func (p *program) addHooks(from plan) error {
 	}
 	p.hooks.Active = []string{}
 	if !p.runtime.Traits().Hooks {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == hook.Refusals }) // no harness asks for it
 		p.hooks.Unavailable = names
 		if p.runtime.Traits().Program != "" && len(names) > 0 {
 			p.warning = fmt.Sprintf("the runtime %s calls no hooks; the policy is enforced all the same", p.runtime.Name())

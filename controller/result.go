@@ -1,8 +1,13 @@
 package controller
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"reflect"
 	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
 
 	"agentsh/controller/extract"
 	"agentsh/controller/harness"
@@ -166,4 +171,38 @@ func (r *Result) addUsage(u *runtime.Usage) {
 		r.Usage = &runtime.Usage{}
 	}
 	r.Usage.Add(*u)
+}
+
+// ResultSchema is the JSON Schema of a [Result] as this version of the program
+// writes it.
+func ResultSchema() ([]byte, error) {
+	text := &jsonschema.Schema{Type: "string"}
+	s, err := jsonschema.For[Result](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[wire.Name](): text,
+		reflect.TypeFor[scan.Severity](): {
+			Type: "string", Enum: []any{scan.Low.String(), scan.Medium.String(), scan.High.String(), scan.Critical.String()},
+		},
+		reflect.TypeFor[harness.Severity](): {
+			Type: "string", Enum: []any{harness.Note.String(), harness.Warning.String(), harness.Error.String()},
+		},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("schema of the result: %w", err)
+	}
+	s.Schema = "https://json-schema.org/draft/2020-12/schema"
+	s.Title = "result.json of agentctl run"
+	s.Properties["version"].Const = jsonschema.Ptr[any](1)
+	statuses := []any{}
+	for _, status := range []string{
+		StatusDone, StatusAgentFailed, StatusTimeout, StatusValidationFailed, StatusPostScriptFailed, StatusBlocked, StatusFailed,
+		StatusCancelled,
+	} {
+		statuses = append(statuses, status)
+	}
+	s.Properties["status"].Enum = statuses
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("schema of the result: %w", err)
+	}
+	return append(data, '\n'), nil
 }

@@ -60,6 +60,9 @@ func newSession(cfg Config, state *state) *Session {
 	s := &Session{cfg: cfg, state: state}
 	s.rules.Store(&rules{policy: cfg.Policy})
 	s.journal = &journal{session: rand.Text()[:12], log: cfg.Audit, settings: func() policy.AuditSettings { return s.rules.policy().Audit() }}
+	if cfg.Program {
+		s.journal.reasons.Untold = view.RefusalsFile(state.dir)
+	}
 	s.approvals = approve.New(approve.Config{
 		Session: s.ID(), Emit: s.journal.emit,
 		Settings: func() approve.Settings { return approvalSettings(s.rules.policy().Approvals(), cfg.Channel) },

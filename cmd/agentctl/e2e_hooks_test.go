@@ -24,7 +24,7 @@ func (p *fixture) withClaude() {
 // the settings with sh, with the call on standard input.
 const hooked = `
 settings=/sandbox/workspace/.claude/settings.json
-hook() { sed -n 's/^ *"command": "\(.*\)".*$/\1/p' $settings | grep "$1" >"$AGENTSH_OUTPUT_DIR/hook.sh"; sh "$AGENTSH_OUTPUT_DIR/hook.sh"; }
+hook() { sed -n 's/^ *"command": "\(.*\)".*$/\1/p' $settings | grep -m 1 "$1" >"$AGENTSH_OUTPUT_DIR/hook.sh"; sh "$AGENTSH_OUTPUT_DIR/hook.sh"; }
 `
 
 func call(tool, input string) string {
@@ -72,7 +72,7 @@ sed -i s/$mark/mark/ $out/*`),
 	if text := p.read("out/output/answer"); strings.Contains(text, "Ignore all") || strings.Contains(text, "Zq81") {
 		t.Error(text)
 	}
-	if len(r.Hooks.Active) != 8 || len(r.Trace) != 32 {
+	if len(r.Hooks.Active) != 9 || len(r.Trace) != 32 {
 		t.Errorf("%+v, trace %q", r.Hooks, r.Trace)
 	}
 }

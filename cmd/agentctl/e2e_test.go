@@ -164,6 +164,7 @@ func (p *fixture) run(more ...string) (controller.Result, int) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		p.t.Fatalf("--json: %v\n%s\n%s", err, out.String(), errs.String())
 	}
+	checkResult(p.t, "--json", out.Bytes())
 	return r, cmd.ProcessState.ExitCode()
 }
 
@@ -171,6 +172,7 @@ func (p *fixture) run(more ...string) (controller.Result, int) {
 // record.
 func (p *fixture) checkClean() {
 	p.t.Helper()
+	checkResults(p.t, p.dir)
 	for _, dir := range []string{"state/agentsh/sandboxes"} {
 		entries, err := os.ReadDir(p.path(dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -86,7 +86,7 @@ func (p *progress) end() {
 
 // refusalText is a refusal on one line: the action, the rule and its position.
 func refusalText(r controller.Refusal) string {
-	text := r.Type + " " + r.What
+	text := strings.Join(strings.Fields(r.Type+" "+r.Hook), " ") + " " + r.What
 	if r.Rule.Name != "" {
 		text += "  [" + strings.TrimSpace(r.Rule.Name+" "+r.Rule.Position()) + "]"
 	}

@@ -5,21 +5,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentsh/controller"
 	"agentsh/controller/harness"
 )
 
 func newSchemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:       "schema harness|provider",
-		Short:     "Print the JSON Schema of a kind of file, for editors",
+		Use:       "schema harness|provider|result",
+		Short:     "Print the JSON Schema of a kind of file",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"harness", "provider"},
+		ValidArgs: []string{"harness", "provider", "result"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			make := harness.Schema
-			if args[0] == "provider" {
-				make = harness.ProviderSchema
+			schemas := map[string]func() ([]byte, error){
+				"harness": harness.Schema, "provider": harness.ProviderSchema, "result": controller.ResultSchema,
 			}
-			text, err := make()
+			text, err := schemas[args[0]]()
 			if err != nil {
 				return fmt.Errorf("make the schema: %w", err)
 			}

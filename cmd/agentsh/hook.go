@@ -76,8 +76,8 @@ func newHookCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hook --settings FILE NAME...",
 		Short: "Judge an agent's use of a tool, as its hook",
-		Long: `hook reads one use of a tool on standard input, as Claude Code tells it to its
-hooks, and judges it. Before a tool is used: ` + listOf(false) + `.
+		Long: `hook reads one use of a tool on standard input, as the agent program that the
+settings name tells it to its hooks, and judges it. Before a tool is used: ` + listOf(false) + `.
 After it: ` + listOf(true) + `.
 
 Exit status 2 refuses the use, with the reason on standard error. What cannot be

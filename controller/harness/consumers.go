@@ -80,10 +80,10 @@ var Consumers = map[string]string{
 // portable; a run rejects them.
 var Runtimes = map[string][]string{
 	"claude":   {"model", "effort", "plugins.path", hooksLeaf},
-	"codex":    {"model", "effort"},
+	"codex":    {"model", "effort", hooksLeaf},
 	"command":  {},
-	"gemini":   {"model"},
-	"opencode": {"model"},
+	"gemini":   {"model", hooksLeaf},
+	"opencode": {"model", hooksLeaf},
 }
 
 // Particular are the leaves that only some runtimes read, with a description of

@@ -6,18 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"strings"
 )
 
 // maxCall limits one call, in bytes. Agent programs send far less.
 const maxCall = 64 << 20
-
-// Events of Claude Code. See https://code.claude.com/docs/en/hooks.
-const (
-	eventBefore = "PreToolUse"
-	eventAfter  = "PostToolUse"
-)
 
 // call is the report of an agent program about one use of a tool.
 type call struct {
@@ -50,15 +45,15 @@ func readCall(in io.Reader) (call, error) {
 
 // check refuses a call of another event and a call of an unknown tool, because
 // the arguments of such a tool are unknown too.
-func (c call) check(after bool) error {
-	event := eventBefore
+func (c call) check(p program, after bool) error {
+	events := []string{p.before}
 	if after {
-		event = eventAfter
+		events = p.after
 	}
-	if c.Event != event {
-		return fmt.Errorf("the event is %.60q, this hook is for %s", c.Event, event)
+	if !slices.Contains(events, c.Event) {
+		return fmt.Errorf("the event is %.60q, this hook is for %s", c.Event, strings.Join(events, ", "))
 	}
-	if !knownTool(c.Tool) {
+	if !p.knows(c.Tool) {
 		return fmt.Errorf("the tool %.60q is not known", c.Tool)
 	}
 	if _, ok := c.Input.(map[string]any); !ok {
@@ -66,34 +61,6 @@ func (c call) check(after bool) error {
 	}
 	return nil
 }
-
-// tools are the tools of Claude Code; true: the tool runs a command. Tools of
-// MCP servers are named mcp__SERVER__TOOL.
-var tools = map[string]bool{
-	"Bash": true, "PowerShell": true, "Monitor": true, "REPL": true,
-	"Agent": false, "AskUserQuestion": false, "BashOutput": false, "Brief": false, "Config": false, "CronCreate": false,
-	"CronDelete": false, "CronList": false,
-	"Edit": false, "EnterPlanMode": false, "EnterWorktree": false, "ExitPlanMode": false, "ExitWorktree": false, "Glob": false,
-	"Grep": false, "KillBash": false,
-	"KillShell": false, "LS": false, "LSP": false, "ListMcpResourcesTool": false, "MultiEdit": false, "NotebookEdit": false,
-	"NotebookRead": false, "Read": false,
-	"ReadMcpResourceTool": false, "SendMessage": false, "SendUserFile": false, "SendUserMessage": false, "Skill": false,
-	"SlashCommand": false, "Sleep": false,
-	"StructuredOutput": false, "SubscribeMcpResourceTool": false, "Task": false, "TaskCreate": false, "TaskGet": false, "TaskList": false,
-	"TaskOutput": false,
-	"TaskStop":   false, "TaskUpdate": false, "TeamCreate": false, "TeamDelete": false, "TodoRead": false, "TodoWrite": false,
-	"ToolSearch": false, "WaitForMcpServers": false,
-	"WebFetch": false, "WebSearch": false, "Workflow": false, "Write": false,
-}
-
-const serverTool = "mcp__"
-
-func knownTool(name string) bool {
-	_, ok := tools[name]
-	return ok || strings.HasPrefix(name, serverTool) && len(name) > len(serverTool) && len(name) <= 256 && strings.Trim(name, toolChars) == ""
-}
-
-const toolChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.: "
 
 // texts calls each for every string of a value, keys included, in a stable
 // order. name is the key above the string.

@@ -382,7 +382,7 @@ func TestSettingsAreReadStrictly(t *testing.T) {
 	}
 	for entry, good := range map[string]bool{"Bash": true, "mcp__a__*": true, "*": false, "Bsh": false, "": false, "Bash(git:*)": false,
 		"Task*": true} {
-		if err := CheckTool(entry); (err == nil) != good {
+		if err := CheckTool("", entry); (err == nil) != good {
 			t.Errorf("%q: %v", entry, err)
 		}
 	}

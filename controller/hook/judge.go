@@ -16,25 +16,29 @@ import (
 type judge struct {
 	settings Settings
 	call     call
+	program  program
 	command  bool // the tool runs commands
 	canaries *scan.Scanner
 }
 
-func newJudge(s Settings, c call) *judge {
-	j := &judge{settings: s, call: c, command: tools[c.Tool] || strings.HasPrefix(c.Tool, serverTool)}
+func newJudge(s Settings, p program, c call) *judge {
+	j := &judge{settings: s, call: c, program: p, command: p.runs(c.Tool)}
 	if s.Canary != "" {
 		j.canaries = scan.New(scan.Options{Canaries: []string{s.Canary}})
 	}
 	return j
 }
 
-// refuse returns the refusal of a call, worded for the agent.
-func (j *judge) refuse(hook, format string, args ...any) error {
+// refuse returns the refusal of a call, worded for the agent. rule is the rule of
+// the scan that found something; empty: the hook has one reason only.
+func (j *judge) refuse(hook, rule, format string, args ...any) error {
 	reason := fmt.Sprintf(format, args...)
+	entry := Entry{Hook: hook, Rule: rule, Tool: j.call.Tool, Reason: reason}
 	if j.settings.Trace != "" {
 		reason += " (run " + j.settings.Trace + ")"
 	}
-	return Refused{Hook: hook, Reason: reason}
+	j.record(entry)
+	return Refused{Hook: hook, Rule: rule, Reason: reason}
 }
 
 // allowlist refuses tools that the list does not name.
@@ -45,13 +49,14 @@ func (j *judge) allowlist() error {
 	}) {
 		return nil
 	}
-	return j.refuse(ToolAllowlist, "the tool %s is not one of this run: use %s", j.call.Tool, strings.Join(j.settings.Allow, ", "))
+	return j.refuse(ToolAllowlist, "", "the tool %s is not one of this run: use %s", j.call.Tool, strings.Join(j.settings.Allow, ", "))
 }
 
 // commandKeys are the argument names under which tools take a command.
 var commandKeys = map[string]bool{
 	"command":  true,
 	"cmd":      true,
+	"chars":    true,
 	"script":   true,
 	"code":     true,
 	"args":     true,
@@ -84,7 +89,7 @@ func (j *judge) commands() error {
 	for _, line := range j.lines() {
 		for _, f := range s.Command(line) {
 			if f.Severity >= j.settings.FailOn {
-				return j.refuse(Tirith, "%s (%s): %s", f.Message, f.Severity, f.Excerpt)
+				return j.refuse(Tirith, f.Rule, "%s (%s): %s", f.Message, f.Severity, f.Excerpt)
 			}
 		}
 	}
@@ -97,7 +102,7 @@ func (j *judge) requests() error {
 	for _, line := range j.lines() {
 		found = append(found, scan.Requests(line)...)
 	}
-	fetches := strings.HasPrefix(j.call.Tool, "Web") || strings.HasPrefix(j.call.Tool, serverTool)
+	fetches := j.program.fetches(j.call.Tool)
 	texts(j.call.Input, "", func(key, s string) {
 		switch {
 		case key == "url" || key == "uri" || key == "urls":
@@ -110,7 +115,7 @@ func (j *judge) requests() error {
 		}
 	})
 	if len(found) > 0 {
-		return j.refuse(SSRF, "%s: %s", found[0].Message, found[0].Excerpt)
+		return j.refuse(SSRF, found[0].Rule, "%s: %s", found[0].Message, found[0].Excerpt)
 	}
 	return nil
 }
@@ -132,6 +137,7 @@ func (j *judge) canary() error {
 		if len(found) > 0 {
 			return j.refuse(
 				CanaryBefore,
+				found[0].Rule,
 				"the input of %s gives away what stands in the agent's own instructions (%s)",
 				j.call.Tool,
 				found[0].Message,
@@ -141,33 +147,39 @@ func (j *judge) canary() error {
 	return nil
 }
 
-// rewrite returns the tool's answer after all hooks have rewritten it.
+// rewrite returns the tool's answer after all hooks have rewritten it, with what
+// the agent is told about it.
 func (j *judge) rewrite(selected []hook) ([]byte, error) {
 	counts := make([]int, len(selected))
 	out, changed := replaced(j.call.Response, func(s string) string {
 		b := []byte(s)
 		for i, h := range selected {
+			if h.after == nil {
+				continue
+			}
 			var n int
 			b, n = h.after(j, b)
 			counts[i] += n
 		}
 		return string(b)
 	})
-	if !changed {
-		return nil, nil
-	}
-	var did []string
+	var did, notes []string
 	for i, h := range selected {
 		if counts[i] > 0 {
 			did = append(did, fmt.Sprintf("%s (%d)", h.did, counts[i]))
+			j.record(Entry{Hook: h.name, Tool: j.call.Tool, Reason: h.did, Count: counts[i]})
+		}
+		if h.name == Refusals {
+			notes = append(notes, untold(j.settings.Untold, j.settings.Told, false)...)
 		}
 	}
-	type specific struct {
-		Event   string `json:"hookEventName"`
-		Output  any    `json:"updatedToolOutput"`
-		Context string `json:"additionalContext"`
+	if len(did) > 0 {
+		notes = append([]string{"agentsh: " + text.Visible(strings.Join(did, "; "))}, notes...)
 	}
-	return marshal(map[string]any{"hookSpecificOutput": specific{eventAfter, out, "agentsh: " + text.Visible(strings.Join(did, "; "))}})
+	if !changed && len(notes) == 0 {
+		return nil, nil
+	}
+	return marshal(j.program.answer(outcome{event: j.call.Event, changed: changed, output: out, notes: strings.Join(notes, "\n")}))
 }
 
 func marshal(v any) ([]byte, error) {

@@ -17,11 +17,15 @@ import (
 // agent can read and the policy lets nobody change.
 type Settings struct {
 	Version int               `json:"version"`           // 1
+	Program string            `json:"program,omitempty"` // agent program; empty: DefaultProgram
 	FailOn  scan.Severity     `json:"fail_on"`           // least severity at which a command is refused
 	Allow   []string          `json:"allow,omitempty"`   // tools; a * at the end matches any rest
 	Canary  string            `json:"canary,omitempty"`  // planted in the agent's context
 	Secrets scan.Fingerprints `json:"secrets,omitempty"` // of the run
 	Trace   string            `json:"trace,omitempty"`   // id of the run, shown with every refusal
+	Log     string            `json:"log,omitempty"`     // file in which the hooks record what they did; empty: none
+	Untold  string            `json:"untold,omitempty"`  // file in which the supervisor lists refusals, see Refusals
+	Told    string            `json:"told,omitempty"`    // file that stores how much of Untold was read
 }
 
 // maxSettings limits the settings file, in bytes.
@@ -67,13 +71,17 @@ func parseSettings(data []byte) (Settings, error) {
 	return s, s.Secrets.Check()
 }
 
-// CheckTool returns an error if an entry cannot name a tool.
-func CheckTool(entry string) error {
+// CheckTool returns an error if an entry cannot name a tool of a program.
+func CheckTool(agent, entry string) error {
+	p, err := Settings{Program: agent}.lookup()
+	if err != nil {
+		return err
+	}
 	name := strings.TrimSuffix(entry, "*")
 	switch {
 	case name == "" || strings.Trim(name, toolChars) != "":
 		return fmt.Errorf("tool %.60q: a name, or the beginning of one and *", entry)
-	case name == entry && !knownTool(name):
+	case name == entry && !p.knows(name):
 		return fmt.Errorf("tool %.60q is not known", entry)
 	}
 	return nil
@@ -91,6 +99,8 @@ func (s Settings) check(names []string) error {
 		return errors.New("settings without a list of tools")
 	case slices.Contains(names, Tirith) && s.FailOn < scan.Medium:
 		return errors.New("settings without fail_on")
+	case slices.Contains(names, Refusals) && (s.Untold == "" || s.Told == ""):
+		return errors.New("settings without the file of refusals")
 	}
 	return nil
 }

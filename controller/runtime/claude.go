@@ -115,18 +115,18 @@ func claudeSettingsOf(in Invocation) ([]byte, error) {
 		if len(h.Argv) == 0 {
 			return nil, errors.New("a hook without a program")
 		}
-		event := "PreToolUse"
+		events := []string{"PreToolUse"}
 		if h.After {
-			event = "PostToolUse"
+			events = []string{"PostToolUse", "PostToolUseFailure"}
 		}
 		matcher := h.Tools
 		if matcher == "" {
 			matcher = "*"
 		}
-		hooks[event] = append(
-			hooks[event],
-			hookGroup{Matcher: matcher, Hooks: []hookCall{{Type: "command", Command: shellWords(h.Argv) + hookElse}}},
-		)
+		group := hookGroup{Matcher: matcher, Hooks: []hookCall{{Type: "command", Command: shellWords(h.Argv) + hookElse}}}
+		for _, event := range events {
+			hooks[event] = append(hooks[event], group)
+		}
 	}
 	data, err := json.MarshalIndent(map[string]any{
 		"disableAllHooks": false,

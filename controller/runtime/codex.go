@@ -19,7 +19,7 @@ func init() { register(codex{}) }
 func (codex) Name() string { return "codex" }
 
 func (codex) Traits() Traits {
-	return Traits{Program: "codex", Model: true, Effort: true, Ends: true}
+	return Traits{Program: "codex", Model: true, Effort: true, Hooks: true, Ends: true}
 }
 
 func (codex) Check(in Invocation) error {
@@ -74,6 +74,11 @@ func (c codex) Command(in Invocation) (Command, error) {
 		settings = append(settings, codexProvider...)
 	}
 	settings = append(settings, "developer_instructions="+tomlString(text))
+	hooks, err := codexHooks(in)
+	if err != nil {
+		return Command{}, err
+	}
+	settings = append(settings, hooks...)
 	if in.Effort != "" {
 		settings = append(settings, "model_reasoning_effort="+tomlString(in.Effort))
 	}
@@ -81,6 +86,9 @@ func (c codex) Command(in Invocation) (Command, error) {
 		"--dangerously-bypass-approvals-and-sandbox", // nobody answers, and the run has its own sandbox
 		"--ignore-user-config", "--ignore-rules", "--disable", "plugins", "--disable", "apps",
 		"--disable", "shell_snapshot") // it uses builtins that BASH_ENV of the policy may disable
+	if len(hooks) > 0 {
+		argv = append(argv, "--dangerously-bypass-hook-trust") // the only hooks are those of these arguments
+	}
 	for _, s := range settings {
 		argv = append(argv, "-c", s)
 	}
@@ -92,6 +100,29 @@ func (c codex) Command(in Invocation) (Command, error) {
 		Argv: withEnv([]string{"-u", "CODEX_HOME"}, append(argv, "--", Task(in))),
 		Cwd:  in.Start(), Env: env, Run: run,
 	}, nil
+}
+
+// codexHooks are the settings of the hooks.
+func codexHooks(in Invocation) ([]string, error) {
+	var out []string
+	for _, after := range []bool{false, true} {
+		event := "PreToolUse"
+		if after {
+			event = "PostToolUse"
+		}
+		commands, err := in.hookCommands(after)
+		if err != nil {
+			return nil, err
+		}
+		var groups []string
+		for _, c := range commands {
+			groups = append(groups, `{hooks=[{type="command", command=`+tomlString(c)+`}]}`)
+		}
+		if len(groups) > 0 {
+			out = append(out, "hooks."+event+"=["+strings.Join(groups, ", ")+"]")
+		}
+	}
+	return out, nil
 }
 
 // mentions reports whether one of the arguments contains a word.

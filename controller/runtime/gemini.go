@@ -3,6 +3,7 @@ package runtime
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"sort"
 	"strings"
@@ -20,7 +21,7 @@ func init() { register(gemini{}) }
 
 func (gemini) Name() string { return "gemini" }
 
-func (gemini) Traits() Traits { return Traits{Program: "gemini", Model: true, Ends: true} }
+func (gemini) Traits() Traits { return Traits{Program: "gemini", Model: true, Hooks: true, Ends: true} }
 
 func (gemini) Check(in Invocation) error {
 	if _, err := in.instructions(); err != nil {
@@ -53,6 +54,30 @@ var geminiSettings = map[string]any{
 	},
 }
 
+// geminiHooks are the settings with the hooks of the run.
+func geminiHooks(in Invocation) (map[string]any, error) {
+	hooks := map[string]any{}
+	for event, after := range map[string]bool{"BeforeTool": false, "AfterTool": true} {
+		commands, err := in.hookCommands(after)
+		if err != nil {
+			return nil, err
+		}
+		var calls []hookCall
+		for _, c := range commands {
+			calls = append(calls, hookCall{Type: "command", Command: c})
+		}
+		if len(calls) > 0 {
+			hooks[event] = []any{map[string]any{"hooks": calls}}
+		}
+	}
+	if len(hooks) == 0 {
+		return geminiSettings, nil
+	}
+	all := maps.Clone(geminiSettings)
+	all["hooksConfig"], all["hooks"] = map[string]any{"enabled": true}, hooks
+	return all, nil
+}
+
 var off = map[string]any{"enabled": false}
 
 // noServer is the name of a tool server that does not exist.
@@ -75,7 +100,11 @@ func (g gemini) Files(in Invocation) ([]File, error) {
 	if !strings.Contains(text, "${AgentSkills}") {
 		text += "\n\n${AgentSkills}" // Gemini CLI replaces this by the list of skills
 	}
-	settings, err := json.MarshalIndent(geminiSettings, "", "  ")
+	all, err := geminiHooks(in)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("settings of gemini: %w", err)
 	}

@@ -37,6 +37,39 @@ func withEnv(changes, argv []string) []string {
 	return append(append([]string{"env"}, changes...), argv...)
 }
 
+// hookCommands are the commands of the hooks before or after a call, for sh. A hook
+// that cannot run says so: the programs go on after a failure without a text.
+func (in Invocation) hookCommands(after bool) ([]string, error) {
+	var out []string
+	for _, h := range in.Hooks {
+		if len(h.Argv) == 0 {
+			return nil, errors.New("a hook without a program")
+		}
+		if h.Tools != "" {
+			return nil, errors.New("a hook for some tools, which this runtime does not offer")
+		}
+		if h.After == after {
+			out = append(out, shellWords(h.Argv)+` || { [ $? = 2 ] || echo 'agentsh: the hook did not run' >&2; exit 2; }`)
+		}
+	}
+	return out, nil
+}
+
+// hookArgv returns the hook before and the hook after a call; nil: none.
+func (in Invocation) hookArgv() (before, after []string, err error) {
+	for _, h := range in.Hooks {
+		to := &before
+		if h.After {
+			to = &after
+		}
+		if *to != nil || h.Tools != "" || len(h.Argv) == 0 {
+			return nil, nil, errors.New("this runtime takes one hook before and one after a call, for all tools")
+		}
+		*to = h.Argv
+	}
+	return before, after, nil
+}
+
 // skillsLink makes the delivered skills available as the user's skills, where
 // Codex, Gemini CLI and OpenCode look for them below home.
 func (in Invocation) skillsLink(home string) File {

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,9 @@ func init() { register(opencode{}) }
 
 func (opencode) Name() string { return "opencode" }
 
-func (opencode) Traits() Traits { return Traits{Program: "opencode", Model: true, Ends: true} }
+func (opencode) Traits() Traits {
+	return Traits{Program: "opencode", Model: true, Hooks: true, Ends: true}
+}
 
 func (o opencode) Check(in Invocation) error {
 	if in.Model != "" && !strings.Contains(in.Model, "/") {
@@ -37,7 +40,36 @@ func (o opencode) Check(in Invocation) error {
 
 func (opencode) Hidden(in Invocation) []string { return in.shadowed() }
 
-func (opencode) Files(in Invocation) ([]File, error) { return []File{in.skillsLink(layout.Home)}, nil }
+func (opencode) Files(in Invocation) ([]File, error) {
+	files := []File{in.skillsLink(layout.Home)}
+	if len(in.Hooks) == 0 {
+		return files, nil
+	}
+	before, after, err := in.hookArgv()
+	if err != nil {
+		return nil, err
+	}
+	script, err := opencodePlugin(before, after)
+	if err != nil {
+		return nil, err
+	}
+	return append(files, File{Dest: opencodePluginFile, Data: script, Mode: 0o644}), nil
+}
+
+// opencodePluginFile is the plugin that calls the hooks.
+const opencodePluginFile = layout.ConfigDir + "/opencode/hooks.js"
+
+//go:embed opencode_hooks.js
+var opencodeHooks string
+
+// opencodePlugin is the plugin with the commands of the hooks; nil: none.
+func opencodePlugin(before, after []string) ([]byte, error) {
+	commands, err := json.Marshal(map[string][]string{"before": before, "after": after})
+	if err != nil {
+		return nil, fmt.Errorf("plugin of opencode: %w", err)
+	}
+	return []byte("const commands = " + string(commands) + ";\n" + opencodeHooks), nil
+}
 
 // opencodeState are the directories of OpenCode below its home.
 var opencodeState = []string{".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".opencode"}
@@ -86,6 +118,9 @@ func (opencode) config(in Invocation) (string, error) {
 		"share":        "disabled",
 		"snapshot":     false,
 	}
+	if len(in.Hooks) > 0 {
+		config["plugin"] = []string{"file://" + opencodePluginFile}
+	}
 	if in.Model != "" {
 		config["model"], config["small_model"] = in.Model, in.Model
 	}
@@ -99,7 +134,7 @@ func (opencode) config(in Invocation) (string, error) {
 // opencodeVars switch off the configuration of a repository, code that is
 // loaded at startup, and downloads that nobody requested.
 var opencodeVars = []string{
-	"OPENCODE_DISABLE_PROJECT_CONFIG=1", "OPENCODE_DISABLE_CLAUDE_CODE=1", "OPENCODE_PURE=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
+	"OPENCODE_DISABLE_PROJECT_CONFIG=1", "OPENCODE_DISABLE_CLAUDE_CODE=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
 	"OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_SHARE=1",
 	"OPENCODE_DISABLE_TERMINAL_TITLE=1",
 }
@@ -114,6 +149,9 @@ func (o opencode) Command(in Invocation) (Command, error) {
 			".local/share"),
 		"XDG_STATE_HOME=" + path.Join(layout.Home, ".local/state"), "XDG_CACHE_HOME=" + path.Join(layout.Home, ".cache"),
 	}, opencodeVars...)
+	if len(in.Hooks) == 0 {
+		vars = append(vars, "OPENCODE_PURE=1") // no plugins
+	}
 	argv := append(in.program(o.Traits()), "run", "--format", "json", "--agent", in.Agent)
 	if in.Model != "" {
 		argv = append(argv, "--model", in.Model)

@@ -15,6 +15,7 @@ const (
 	Program       = Library + "/agentsh"         // the supervisor, also where a sandbox shows it
 	StartupScript = Library + "/bash_startup.sh" // the usual value of BASH_ENV
 	CABundle      = Library + "/ca-bundle.pem"   // inside a session only: the authorities it trusts
+	Refusals      = Library + "/refusals"        // inside a session with Program only: what no tool call was told
 	Config        = "/etc/agentsh/config.yaml"   // the operator's configuration
 )
 
@@ -28,6 +29,8 @@ const (
 	EnvDir       = Workspace + "/.env.d" // read by name, [GeneratedName] last
 	GeneratedEnv = EnvDir + "/" + GeneratedName
 	RuntimeDir   = Workspace + "/.claude"     // settings and hooks of the agent program
+	HookLog      = ConfigDir + "/hooks.log"   // what the hooks did
+	HookState    = ConfigDir + "/hooks.state" // how much of Refusals they have read
 	AgentInput   = Workspace + "/agent-input" // what the harness gives the agent to read
 	Output       = Workspace + "/output"      // what the agent leaves for the harness
 	Feedback     = Workspace + "/feedback"    // messages of validators

@@ -9,6 +9,7 @@
 package reasons
 
 import (
+	"os"
 	"sync"
 	"time"
 
@@ -30,7 +31,12 @@ const more = "agentsh: more was refused; the result of the run lists it\n"
 // Writer writes the refusals of a session. The zero value is ready. It is safe for
 // concurrent use and never waits for a reader.
 type Writer struct {
+	// Untold is a file that gets the refusals that no tool call can read: those of the
+	// agent program itself. Empty: they are not listed. It is set before the first call.
+	Untold string
+
 	mu       sync.Mutex
+	listed   map[string]time.Time // when a refusal was listed last
 	commands map[string]agent
 	calls    map[target.Process]*call
 }
@@ -87,16 +93,50 @@ func (w *Writer) Refused(e wire.Event) bool {
 		return false
 	}
 	to, ok := first.stderrOf(target.Process{PID: e.Process.PID, Start: e.Process.StartTime})
+	lines := Text(e)
 	if !ok {
+		w.list(lines)
 		return false
 	}
 	defer to.Close()
-	lines := Text(e)
 	send, again := w.admit(to.process, lines)
-	if again || send == "" {
+	if again || send == "" || to.write(send) {
 		return true
 	}
-	return to.write(send)
+	w.list(lines)
+	return false
+}
+
+// Bounds of the file of untold refusals.
+const (
+	maxUntold  = 1 << 20 // bytes
+	listWindow = time.Second
+)
+
+// list appends lines to the file of untold refusals. A repeat within a second is left
+// out.
+func (w *Writer) list(lines string) {
+	if w.Untold == "" {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	if last, known := w.listed[lines]; known && now.Sub(last) < listWindow {
+		return
+	}
+	if w.listed == nil || len(w.listed) >= maxCalls {
+		w.listed = map[string]time.Time{}
+	}
+	w.listed[lines] = now
+	f, err := os.OpenFile(w.Untold, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return // the session shows no such file
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() < maxUntold {
+		_, _ = f.WriteString(lines)
+	}
 }
 
 // admit returns what is written to a tool call now. again reports a repeat.

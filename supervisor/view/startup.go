@@ -141,6 +141,10 @@ func (f sessionFiles) startup() ([]launch.Mount, error) {
 // directory.
 func startupFiles(state string) string { return filepath.Join(state, layout.Library) }
 
+// RefusalsFile returns the outside file that a session with [Options.Program] shows
+// at [layout.Refusals].
+func RefusalsFile(state string) string { return filepath.Join(state, layout.Refusals) }
+
 // startupMount shows the script's directory: over the installed one, or by an
 // overlay of its parent if it is not installed.
 func (f sessionFiles) startupMount() launch.Mount {
@@ -176,8 +180,10 @@ func (f sessionFiles) writeStartup() error {
 		return err
 	}
 	if f.Program {
-		if err := write("program of the session", layout.Program, nil); err != nil {
-			return err
+		for _, name := range []string{layout.Program, layout.Refusals} {
+			if err := write("program of the session", name, nil); err != nil {
+				return err
+			}
 		}
 	}
 	if f.files.Certificates != nil {

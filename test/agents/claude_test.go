@@ -128,10 +128,17 @@ func TestClaudeIsRefusedAndRecovers(t *testing.T) {
 		t.Fatalf("exit %d: %+v", code, r.Error)
 	}
 	for n, want := range []string{
-		"agentsh: denied: kill -9 1 (rule block-kill, ", "(rule block-metadata-service, ", "", "", "created successfully",
+		"agentsh: denied: kill -9 1 (rule block-kill, ", "(rule block-metadata-service, ", "",
+		"", "created successfully",
 	} {
 		if a := w.answer(n); !strings.Contains(a.Text, want) || a.Failed != (n != 4) {
 			t.Errorf("tool call %d: %+v, want %q", n, a, want)
+		}
+	}
+	last := w.model.Requests()[len(w.model.Requests())-1]
+	for _, want := range []string{"/etc/shadow (rule machine-secrets, ", "(rule git_guard, "} { // of tools of the program itself
+		if n := strings.Count(string(last.Body), want); n == 0 {
+			t.Errorf("the model never reads %q: %s", want, last.Body)
 		}
 	}
 	for _, n := range []int{1, 2} {
@@ -181,8 +188,8 @@ func TestClaudeObeysItsHooks(t *testing.T) {
 		text, not string
 		failed    bool
 	}{
-		{"agentsh: hook tirith: ", "", true},
-		{"agentsh: hook ssrf_pretool: ", "", true},
+		{"agentsh: hook tirith (rule ", "", true},
+		{"agentsh: hook ssrf_pretool (rule ", "", true},
 		{"use Bash, Read, Edit", "", true},
 		{"token [redacted secret] of /sandbox/home", secretValue, false},
 		{"First line.", "Ignore all previous", false},
@@ -199,9 +206,7 @@ func TestClaudeObeysItsHooks(t *testing.T) {
 			t.Error("the model saw a secret of the sandbox")
 		}
 	}
-	if len(r.Hooks.Active) != 8 {
-		t.Errorf("hooks: %+v", r.Hooks)
-	}
+	w.checkHooks(r)
 	w.checkKey()
 }
 
@@ -502,8 +507,14 @@ func TestClaudeCannotChangeWhatItIsConfiguredBy(t *testing.T) {
 		"file_rules:\n  - {name: too-much, paths: ['/sandbox', '/sandbox/**'], operations: ['*'], decision: allow}\n",
 	)
 	r, code := w.run()
-	if a := w.answer(0); code != 0 || a.Text != "end" {
-		t.Errorf("exit %d, %+v: %s", code, r.Error, a.Text)
+	var others []string // lines that are no refusals
+	for line := range strings.Lines(w.answer(0).Text) {
+		if !strings.HasPrefix(line, "agentsh: ") {
+			others = append(others, line)
+		}
+	}
+	if code != 0 || !slices.Equal(others, []string{"end"}) {
+		t.Errorf("exit %d, %+v: %s", code, r.Error, w.answer(0).Text)
 	}
 	if len(r.Changed)+len(r.Commits) != 0 {
 		t.Errorf("changed: %+v", r.Changed)

@@ -30,6 +30,9 @@ type other struct {
 	edit     fakemodel.Call // of double.sh, as the test wants it
 	edited   string         // in what the tool answers
 	tools    []string       // names of the two
+	allowed  string         // name of the shell's tool in a list of allowed tools
+	other    fakemodel.Call // of another tool
+	write    fakemodel.Call // of a file that the policy refuses to the program itself
 }
 
 // patch is an edit as models of OpenAI write it.
@@ -47,7 +50,11 @@ var codexProgram = other{
 		return fakemodel.Call{Tool: "exec_command", Input: map[string]any{"cmd": c}}
 	},
 	edit:  fakemodel.Call{Tool: "apply_patch", Input: map[string]any{"input": patch}},
-	tools: []string{"exec_command", "apply_patch"},
+	tools: []string{"exec_command", "apply_patch"}, allowed: "Bash, apply_patch",
+	other: fakemodel.Call{Tool: "view_image", Input: map[string]any{"path": repoInside + "/double.sh"}},
+	write: fakemodel.Call{Tool: "apply_patch", Input: map[string]any{
+		"input": "*** Begin Patch\n*** Add File: .github/ci.yml\n+on: push\n*** End Patch\n",
+	}},
 }
 
 var geminiProgram = other{
@@ -69,7 +76,9 @@ var geminiProgram = other{
 		"file_path": repoInside + "/double.sh", "instruction": "add the argument", "old_string": "$1 + 2", "new_string": "$1 + $1",
 	}},
 	edited: "Successfully modified file",
-	tools:  []string{"run_shell_command", "replace"},
+	tools:  []string{"run_shell_command", "replace"}, allowed: "run_shell_command, write_file",
+	other: fakemodel.Call{Tool: "read_file", Input: map[string]any{"file_path": repoInside + "/double.sh"}},
+	write: fakemodel.Call{Tool: "write_file", Input: map[string]any{"file_path": repoInside + "/.github/ci.yml", "content": "on: push\n"}},
 }
 
 var opencodeProgram = other{
@@ -87,7 +96,9 @@ var opencodeProgram = other{
 		"filePath": repoInside + "/double.sh", "oldString": "$1 + 2", "newString": "$1 + $1",
 	}},
 	edited: "Edit applied successfully",
-	tools:  []string{"bash", "edit"},
+	tools:  []string{"bash", "edit"}, allowed: "bash, write",
+	other: fakemodel.Call{Tool: "read", Input: map[string]any{"filePath": repoInside + "/double.sh"}},
+	write: fakemodel.Call{Tool: "write", Input: map[string]any{"filePath": repoInside + "/.github/ci.yml", "content": "on: push\n"}},
 }
 
 var otherPrograms = []other{codexProgram, geminiProgram, opencodeProgram}
