@@ -38,7 +38,14 @@ type Exception struct {
 	// Values are the excepted values of argument 0. If it is set, Self is
 	// empty.
 	Values []uint64
+	// Owner are the numbers of a user and a group. If it is set, the arguments from
+	// First on must be these, or -1.
+	Owner *Owner
+	First uint
 }
+
+// Owner is the user and group of a session's files.
+type Owner struct{ UID, GID int }
 
 // Notice is a set of calls that wait for the supervisor's answer. When works as in
 // [Refusal]. No case may overlap one of Refused for the same call. Reported and Excepted
@@ -94,6 +101,10 @@ type PlanOptions struct {
 	Threads bool
 	Connect bool // notify connect
 	Bind    bool // notify bind, and sendto with an address
+	// Owner is set in a user namespace that knows these ids only. Changing the owner of a
+	// file to another then fails with EPERM, as for every user, and not with EINVAL. It
+	// needs Report.
+	Owner *Owner
 	// SharedNetwork refuses Internet sockets other than TCP, and notifies listen. It is for
 	// a session in the network of the machine.
 	SharedNetwork bool
@@ -117,6 +128,9 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 		p.Reported = append(p.Reported, initRefusals...)
 	}
 	p.Excepted = append(slices.Clone(exceptions), o.Signals.excepted()...)
+	if o.Owner != nil && o.Report {
+		p.Excepted = append(p.Excepted, ownerRefusals(o.Owner)...)
+	}
 	p.Notified = append(p.Notified, o.Signals.notices()...)
 	defer func() {
 		if !o.Report {
@@ -162,6 +176,15 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"listen"}})
 	}
 	return p
+}
+
+// ownerRefusals refuse to give files to another owner.
+func ownerRefusals(owner *Owner) []Exception {
+	const reason = "files in a session belong to its user"
+	return []Exception{
+		{Refusal: Refusal{[]string{"chown", "lchown", "fchown"}, always, unix.EPERM, reason}, Owner: owner, First: 1},
+		{Refusal: Refusal{[]string{"fchownat"}, always, unix.EPERM, reason}, Owner: owner, First: 2},
+	}
 }
 
 // refuseInKernel makes the kernel refuse all calls that the supervisor would

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -180,4 +181,64 @@ func states(tree []*os.File) string {
 		}
 	}
 	return strings.Join(out, ", ")
+}
+
+// TestFilesOfAUserAreAsInAPlainDirectory: what commands of root's and of a user's session
+// see of modes, owners and times is what the user sees without agentsh.
+func TestFilesOfAUserAreAsInAPlainDirectory(t *testing.T) {
+	unprivileged := asBoth(t)
+	const script = `
+import errno, os, sys
+os.chdir(sys.argv[1])
+def told(what, do):
+    try: print(what, do())
+    except OSError as e: print(what, errno.errorcode[e.errno])
+os.makedirs('d/sub'); open('d/a', 'w').close(); open('f', 'w').close()
+for mode in 0o444, 0o400, 0o111, 0o555, 0o333, 0:
+    os.chmod('d', mode)
+    print('mode %o' % mode)
+    told('list', lambda: sorted(os.listdir('d')))
+    told('list kinds', lambda: sorted((e.name, e.is_dir()) for e in os.scandir('d')))
+    told('stat', lambda: os.stat('d/a').st_size)
+    told('chdir', lambda: os.chdir('d') or os.chdir('..'))
+    told('create', lambda: os.close(os.open('d/new', os.O_CREAT | os.O_EXCL | os.O_WRONLY)) or os.unlink('d/new'))
+os.chmod('d', 0o755)
+me, us = os.getuid(), os.getgid()
+for uid, gid in (12345, -1), (-1, 12345), (0, 0), (me, us), (-1, -1), (me, -1), (-1, us), (me, 4711):
+    name = '%s %s' % (('me' if uid == me else uid), ('us' if gid == us else gid))
+    told('chown ' + name, lambda: os.chown('f', uid, gid))
+    told('lchown ' + name, lambda: os.lchown('f', uid, gid))
+    fd = os.open('f', os.O_RDONLY)
+    told('fchown ' + name, lambda: os.fchown(fd, uid, gid))
+    os.close(fd)
+`
+	cfg, log := testConfig(t, opensPolicy)
+	if unprivileged {
+		cfg.User = ""
+	}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	defer s.Close()
+	exit, got := b.run(t, "python3", "-c", script, ".")
+	if exit.Code != 0 {
+		t.Fatalf("%+v: %s", exit, got)
+	}
+	plain := exec.Command("env", "PATH=/usr/bin:/bin", "python3", "-c", script, t.TempDir())
+	if !unprivileged { // as commands of the session: not as root
+		dir := t.TempDir()
+		for _, d := range []string{dir, filepath.Dir(dir)} {
+			if err := os.Chmod(d, 0o777); err != nil {
+				t.Fatal(err)
+			}
+		}
+		plain = exec.Command("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups",
+			"env", "PATH=/usr/bin:/bin", "python3", "-c", script, dir)
+	}
+	out, err := plain.CombinedOutput()
+	if want := string(out); err != nil || got != want {
+		t.Errorf("the session says\n%s\na plain directory, %v\n%s", got, err, want)
+	}
 }

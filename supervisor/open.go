@@ -213,6 +213,9 @@ func filterOptions(c confined, p *policy.Policy, n *netns.Network) seccomp.PlanO
 	sockets := p.Governs(policy.GroupUnixSocket)
 	o := c.Filter(p, n != nil)
 	o.Report, o.Opens, o.NoExecMemfd = true, c.plan.Emulated, len(p.ExecFrom()) > 0
+	if c.user.Mapped {
+		o.Owner = &seccomp.Owner{UID: c.user.UID, GID: c.user.GID}
+	}
 	o.Connect, o.Bind, o.SharedNetwork = sockets || n != nil, sockets, n.Shared()
 	return o
 }

@@ -41,6 +41,10 @@ func (h *refusals) answer(c *call, r *seccomp.RefusedCall) (answer, error) {
 // excepted reports whether a call is an exception of its refusal: its arguments say
 // so, or the processes that they name are the caller itself.
 func excepted(c *call, r *seccomp.RefusedCall) (bool, error) {
+	if o := r.Owner; o != nil {
+		uid, gid := int(int32(c.Args[r.First])), int(int32(c.Args[r.First+1]))
+		return (uid == -1 || uid == o.UID) && (gid == -1 || gid == o.GID), nil
+	}
 	if len(r.Self) == 0 {
 		return slices.Contains(r.Values, uint64(uint32(c.Args[0]))), nil
 	}
