@@ -256,3 +256,43 @@ func TestEveryUseOfAHiddenTreeIsDenied(t *testing.T) {
 		t.Errorf("the tree changed:\n%s\nwas:\n%s", after, before)
 	}
 }
+
+// TestPathsBelowAMountAreLong: a path of 200 KiB is made, listed, moved, reported and
+// removed step by step, as programs do it in a plain directory.
+func TestPathsBelowAMountAreLong(t *testing.T) {
+	s := start(t, options{})
+	name := strings.Repeat("n", 250)
+	const depth = 820
+	dirs := []int{-1}
+	at, err := unix.Open(s.dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	must(t, err)
+	dirs[0] = at
+	for range depth {
+		must(t, unix.Mkdirat(at, name, 0o755))
+		at, err = unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		dirs = append(dirs, at)
+	}
+	fd, err := unix.Openat(at, "deep", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o644)
+	must(t, err)
+	_, err = unix.Write(fd, []byte("text"))
+	must(t, err)
+	closeFD(fd)
+	must(t, unix.Renameat(at, "deep", at, "moved"))
+	must(t, unix.Renameat(at, "moved", dirs[0], "top"))
+	must(t, unix.Renameat(dirs[0], "top", at, "deep"))
+	if out, err := exec.Command("find", s.dir, "-name", "deep", "-printf", "%d %s\n").CombinedOutput(); err != nil ||
+		string(out) != fmt.Sprintf("%d 4\n", depth+1) {
+		t.Errorf("find: %v: %.300s", err, out)
+	}
+	list, err := s.control.Changes(t.Context(), "ws")
+	if err != nil || len(list) != depth+1 || len(list[len(list)-1].Path) < 200<<10 {
+		t.Errorf("%d changes, %v", len(list), err)
+	}
+	for _, dir := range dirs {
+		closeFD(dir)
+	}
+	if out, err := exec.Command("rm", "-r", s.path(name)).CombinedOutput(); err != nil {
+		t.Errorf("rm: %v: %.300s", err, out)
+	}
+}

@@ -10,9 +10,8 @@ import (
 
 // Limits of one mount.
 const (
-	maxFormerNames = 64       // former names kept for a hard linked file
-	maxPathBytes   = 64 << 10 // longest path below a mount
-	pathChunk      = 4000     // longest path for one openat2, below PATH_MAX
+	maxFormerNames = 64   // former names kept for a hard linked file
+	pathChunk      = 4000 // longest path for one openat2, below PATH_MAX
 )
 
 // Backing reaches the files of a governed directory by path. It resolves every path
@@ -46,9 +45,6 @@ const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_N
 func (b *Backing) OpenDir(rel string) (Entry, error) {
 	if rel == "" {
 		return Entry{DirFD: b.FD}, nil
-	}
-	if len(rel) > maxPathBytes {
-		return Entry{}, unix.ENAMETOOLONG
 	}
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath}
 	at, owned := b.FD, false
