@@ -17,6 +17,7 @@ var (
 )
 
 func main() {
+	limitMemory()
 	ctx, stop := signal.NotifyContext(context.Background(), foreground.EndSignals()...)
 	context.AfterFunc(ctx, stop) // a second signal ends this process, unless the command has a handler of its own
 	root := newRoot()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 	"strings"
 
 	"agentsh/internal/layout"
@@ -21,12 +22,7 @@ import (
 // an error.
 func Apply(ctx context.Context, ex sandbox.Executor, p Plan) error {
 	for _, root := range []string{layout.Sandbox, tmp} {
-		var part []Entry
-		for _, e := range p.Entries {
-			if strings.HasPrefix(e.Dest, root+"/") {
-				part = append(part, e)
-			}
-		}
+		part := below(p.Entries, root)
 		if len(part) == 0 {
 			continue
 		}
@@ -35,6 +31,15 @@ func Apply(ctx context.Context, ex sandbox.Executor, p Plan) error {
 		}
 	}
 	return nil
+}
+
+// below returns the entries below a directory. They are one part of the sorted list.
+func below(entries []Entry, dir string) []Entry {
+	least := func(dest string) int {
+		return sort.Search(len(entries), func(i int) bool { return entries[i].Dest >= dest })
+	}
+	const next = string('/' + 1)
+	return entries[least(dir+"/"):least(dir+next)]
 }
 
 // send streams the entries below root and compares what arrived.

@@ -122,6 +122,7 @@ func New(in Input) (Plan, error) {
 		b.hostFile(f)
 	}
 	p := Plan{Skipped: skipped, Added: added, limits: in.Limits, objects: in.Commit.Objects}
+	p.Entries = make([]Entry, 0, len(b.entries))
 	for _, e := range b.entries {
 		p.Entries = append(p.Entries, e)
 	}

@@ -104,7 +104,7 @@ func (c *Client) Remove(ctx context.Context, name string, recursive bool) error 
 // early, a goroutine reads archive until its next Read returns.
 func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
 	var m wire.Manifest
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, body{in: archive, listing: value(&m)})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, body{in: archive, listing: manifest(&m)})
 	return m, wrap("copy into", dest, err)
 }
 
@@ -112,7 +112,7 @@ func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wi
 // archive has no manifest at its end.
 func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
 	var m wire.Manifest
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: value(&m)})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: manifest(&m)})
 	return m, wrap("copy out of", string(req.Dir), err)
 }
 
@@ -366,20 +366,62 @@ func value(to any) func(io.Reader) error {
 func entries[T any](to *[]T) func(io.Reader) error {
 	return func(r io.Reader) error {
 		one := &atMostReader{r: r, left: maxEntry}
-		d := json.NewDecoder(one)
-		if t, err := d.Token(); err != nil || t == nil { // a list without entries may be null
+		return list(json.NewDecoder(one), one, to)
+	}
+}
+
+// list decodes the next list of d, which reads from one.
+func list[T any](d *json.Decoder, one *atMostReader, to *[]T) error {
+	if t, err := d.Token(); err != nil || t == nil { // a list without entries may be null
+		return err
+	} else if t != json.Delim('[') {
+		return fmt.Errorf("it begins with %v, not with a list", t)
+	}
+	for d.More() {
+		var e T
+		one.left = maxEntry
+		if err := d.Decode(&e); err != nil {
 			return err
-		} else if t != json.Delim('[') {
-			return fmt.Errorf("it begins with %v, not with a list", t)
+		}
+		if *to = append(*to, e); len(*to) > maxEntries {
+			return &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d entries", maxEntries)}
+		}
+	}
+	_, err := d.Token()
+	return err
+}
+
+// manifest decodes a manifest as entries does: its text is larger than its entries.
+func manifest(to *wire.Manifest) func(io.Reader) error {
+	return func(r io.Reader) error {
+		one := &atMostReader{r: r, left: maxEntry}
+		d := json.NewDecoder(one)
+		if t, err := d.Token(); err != nil || t != json.Delim('{') {
+			return errors.Join(fmt.Errorf("it begins with %v, not with a manifest", t), err)
 		}
 		for d.More() {
-			var e T
-			one.left = maxEntry
-			if err := d.Decode(&e); err != nil {
+			key, err := d.Token()
+			if err != nil {
 				return err
 			}
-			if *to = append(*to, e); len(*to) > maxEntries {
-				return &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d entries", maxEntries)}
+			switch key {
+			case "entries":
+				err = list(d, one, &to.Entries)
+			case "deleted":
+				var names []wire.Name
+				err = list(d, one, &names)
+				for _, n := range names {
+					to.Deleted = append(to.Deleted, string(n))
+				}
+			case "skipped":
+				err = list(d, one, &to.Skipped)
+			default:
+				var newer json.RawMessage // of a later minor version
+				one.left = maxEntry
+				err = d.Decode(&newer)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		_, err := d.Token()

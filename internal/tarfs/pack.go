@@ -2,6 +2,8 @@ package tarfs
 
 import (
 	"archive/tar"
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -255,16 +257,53 @@ func (p *packer) small(f *os.File, e wire.ManifestEntry) error {
 }
 
 func writeManifest(tw *tar.Writer, m wire.Manifest) error {
-	data, err := json.Marshal(m)
-	if err != nil {
+	var size counter
+	if err := encodeManifest(&size, m); err != nil {
 		return err
 	}
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: manifestName, Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX}
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: manifestName, Mode: 0o600, Size: int64(size), Format: tar.FormatPAX}
 	if err := tw.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = tw.Write(data)
-	return err
+	return encodeManifest(tw, m)
+}
+
+// counter counts what is written.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// encodeManifest writes what json.Marshal returns, entry by entry: the whole text of
+// many entries is larger than they are.
+func encodeManifest(to io.Writer, m wire.Manifest) error {
+	rest := m
+	rest.Entries = []wire.ManifestEntry{}
+	shell, err := json.Marshal(rest)
+	if err != nil {
+		return err
+	}
+	const open = `{"entries":[`
+	after, found := bytes.CutPrefix(shell, []byte(open))
+	if !found {
+		return fmt.Errorf("manifest: it begins with %.20q", shell)
+	}
+	w := bufio.NewWriterSize(to, 64<<10)
+	_, _ = w.WriteString(open) // Flush returns the first error
+	for i := range m.Entries {
+		data, err := json.Marshal(&m.Entries[i])
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			_ = w.WriteByte(',')
+		}
+		_, _ = w.Write(data)
+	}
+	_, _ = w.Write(after)
+	return w.Flush()
 }
 
 // onlyReader hides every method but Read, so that the caller's buffer is used.

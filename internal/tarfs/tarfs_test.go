@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -557,5 +558,28 @@ func TestANonEmptyDirectoryIsNotUnpackedInto(t *testing.T) {
 	if _, err := Unpack(context.Background(), openRoot(t, dst), bytes.NewReader(signed(t, tar.Header{Name: "f"})),
 		UnpackOptions{}); err == nil {
 		t.Error("accepted")
+	}
+}
+
+// A manifest is written entry by entry, with the bytes of json.Marshal.
+func TestAManifestIsWrittenAsTheLibraryWouldWriteIt(t *testing.T) {
+	entries := []wire.ManifestEntry{
+		{Path: "a<b>&\xff\n", Type: typeFile, Mode: 0o644, Size: 1 << 40, SHA256: strings.Repeat("0", 64)},
+		{Path: "d", Type: typeDir, Mode: 0o755}, {Path: "l", Type: typeSymlink, Mode: 0o777, Target: "a\"b"},
+	}
+	for n := range len(entries) + 1 {
+		for _, m := range []wire.Manifest{
+			{Entries: entries[:n]},
+			{Entries: entries[:n], Deleted: wire.Names{"x", "\xfe"}, Skipped: []string{"\"y\": a reason"}},
+		} {
+			want, err := json.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			if err := encodeManifest(&got, m); err != nil || got.String() != string(want) {
+				t.Errorf("%v: got %s, want %s", err, &got, want)
+			}
+		}
 	}
 }
