@@ -51,6 +51,7 @@ var ranks = map[string]int{
 	"internal/gitguard":        0, // the file server asks it at each name, the controller about results
 	"internal/text":            0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":  1, // knows events only, not how they are stored
+	"controller/fetch":         0, // reads files by HTTPS, knows no harness
 	"controller/openshell":     0, // reads another project's policies
 	"controller/harness":       1,
 	"controller/scan":          1,

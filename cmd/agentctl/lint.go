@@ -46,6 +46,9 @@ const maxEvent = 4 << 20
 // options makes the options of a loader.
 func (f *loadFlags) options() (harness.Options, error) {
 	o := harness.Options{Forge: f.forge, Forges: f.forges, Root: f.root}
+	if dir, err := os.UserCacheDir(); err == nil {
+		o.Cache = filepath.Join(dir, "agentctl", "bases")
+	}
 	if f.event == "" {
 		return o, nil
 	}

@@ -177,7 +177,7 @@ func TestABaseStaysBeneathTheRoot(t *testing.T) {
 		t.Errorf("%v", ps)
 	}
 	_, ps := Load(filepath.Join(dir, "harness/url.yaml"), Options{})
-	if len(ps) != 1 || !strings.Contains(ps[0].Message, "the base is a URL, which is not supported here") {
+	if len(ps) != 1 || !strings.Contains(ps[0].Message, "the URL has no #sha256= with 64 digits") {
 		t.Errorf("%v", ps)
 	}
 }

@@ -13,6 +13,7 @@ var Consumers = map[string]string{
 	"schema_version":                  "load",
 	"version":                         "load",
 	"base":                            "load",
+	"allowed_remote_resources":        "load",
 	"agent":                           "bootstrap",
 	"description":                     "record",
 	"doc":                             "record",
@@ -112,16 +113,15 @@ func particular(where string) string {
 // Unsupported gives the reason why no step reads a leaf. An entry also applies
 // to all leaves below its path.
 var Unsupported = map[string]string{
-	"skills.overrides":         "skills are delivered as they are",
-	"plugins.env":              "plugins get no variables of their own; write env.sandbox",
-	"plugins.pi":               "no runtime here takes arguments for plugins",
-	"container":                "the agent always runs in the sandbox of the local backend",
-	"steer":                    "a running agent takes no updates",
-	"api_servers":              "no step starts servers on the host",
-	"privilege_levels":         "no step mints tokens",
-	"allowed_remote_resources": "resources are never fetched",
-	"allow_runtime_fetch":      "resources are never fetched",
-	"max_runtime_fetches":      "resources are never fetched",
+	"skills.overrides":    "skills are delivered as they are",
+	"plugins.env":         "plugins get no variables of their own; write env.sandbox",
+	"plugins.pi":          "no runtime here takes arguments for plugins",
+	"container":           "the agent always runs in the sandbox of the local backend",
+	"steer":               "a running agent takes no updates",
+	"api_servers":         "no step starts servers on the host",
+	"privilege_levels":    "no step mints tokens",
+	"allow_runtime_fetch": "only bases are fetched",
+	"max_runtime_fetches": "only bases are fetched",
 }
 
 // Meaningless are leaves that say nothing about a run. They are said once, as
@@ -196,7 +196,7 @@ func (h *Harness) unsupported(s Severity) Problems {
 					At:       t.at,
 					Severity: s,
 					Rule:     RuleUnsupport,
-					Message:  where + " names a URL, which is not supported here: resources are never fetched",
+					Message:  where + " names a URL, which is not supported here: only a base is fetched",
 				},
 			)
 		}
@@ -210,7 +210,7 @@ func (h *Harness) unsupported(s Severity) Problems {
 					At:       entry.At,
 					Severity: s,
 					Rule:     RuleUnsupport,
-					Message:  "providers names a URL, which is not supported here: resources are never fetched",
+					Message:  "providers names a URL, which is not supported here: only a base is fetched",
 				},
 			)
 		}

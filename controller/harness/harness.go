@@ -268,6 +268,7 @@ type Options struct {
 	// named harness.
 	Root  string
 	Event map[string]any // event in the guards of overlays
+	Cache string         // directory of fetched bases; empty: none is fetched
 }
 
 // Load reads the harness at path with all its layers. If one of the problems is

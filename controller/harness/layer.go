@@ -20,12 +20,13 @@ var knownForges = []string{"github", "gitlab", "forgejo", "jira"}
 type Loader struct {
 	options Options
 	mu      sync.Mutex
-	files   map[string]*file // by name as shown
+	files   map[string]*file  // by name as shown
+	remotes map[string]remote // fetched files
 }
 
 // NewLoader returns a loader with an empty cache.
 func NewLoader(o Options) *Loader {
-	return &Loader{options: o, files: map[string]*file{}}
+	return &Loader{options: o, files: map[string]*file{}, remotes: map[string]remote{}}
 }
 
 // file is one parsed file. It does not change after it is built.
@@ -74,7 +75,18 @@ func (l *Loader) load(name string) *file {
 		return f
 	}
 	l.build(n, f, l.forgeNames())
+	if r, fetched := l.remote(name); fetched && f.top != nil {
+		r.localize(f)
+	}
 	return f
+}
+
+// remote is the origin of a fetched file.
+func (l *Loader) remote(name string) (remote, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, ok := l.remotes[name]
+	return r, ok
 }
 
 // build checks the nodes of a file and builds its layers.
@@ -284,7 +296,7 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 			ps.errorf(at, RuleFile, "%s: %v", name, withoutPath(err))
 			break
 		}
-		if len(files) > 0 && !beneath(root, resolved) {
+		if _, fetched := l.remote(name); len(files) > 0 && !fetched && !beneath(root, resolved) {
 			ps.errorf(at, RuleBase, "the base %s leaves the root %s", name, root)
 			break
 		}
@@ -304,8 +316,14 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 		}
 		at = f.base.at
 		if isURL(f.base.text) {
-			ps.errorf(at, RuleBase, "the base is a URL, which is not supported here")
-			ps.hint("keep a copy of the file beneath the root and name that")
+			var ok bool
+			if name, ok = l.fetchBase(f, root, ps); !ok {
+				break
+			}
+			continue
+		}
+		if _, fetched := l.remote(name); fetched {
+			ps.errorf(at, RuleBase, "the base of a fetched file is a URL with #sha256=")
 			break
 		}
 		next := filepath.Join(filepath.Dir(name), filepath.FromSlash(f.base.text))

@@ -95,12 +95,15 @@ func (l *Loader) known(name string) []*file {
 
 // With is a loader for another forge that shares the files already read.
 func (l *Loader) With(forge string) *Loader {
-	out := &Loader{options: l.options, files: map[string]*file{}}
+	out := &Loader{options: l.options, files: map[string]*file{}, remotes: map[string]remote{}}
 	out.options.Forge = forge
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for k, v := range l.files {
 		out.files[k] = v
+	}
+	for k, v := range l.remotes {
+		out.remotes[k] = v
 	}
 	return out
 }

@@ -1,0 +1,109 @@
+package fetch
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// serve serves files by HTTPS with an authority of its own.
+func serve(t *testing.T, files map[string]string) (url string, requests *atomic.Int32) {
+	t.Helper()
+	requests = &atomic.Int32{}
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		text, ok := files[r.URL.Path]
+		switch {
+		case r.URL.Path == "/moved":
+			http.Redirect(w, r, "/a/harness/b.yaml", http.StatusFound)
+		case !ok:
+			http.NotFound(w, r)
+		default:
+			_, _ = w.Write([]byte(text))
+		}
+	}))
+	before := http.DefaultTransport
+	http.DefaultTransport = s.Client().Transport
+	t.Cleanup(func() { http.DefaultTransport = before; s.Close() })
+	return s.URL, requests
+}
+
+func pinned(t *testing.T, url, content string) Pinned {
+	t.Helper()
+	p, err := ParsePinned(url + "#sha256=" + sum([]byte(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestAPinnedFileIsFetchedOnceAndVerified(t *testing.T) {
+	url, requests := serve(t, map[string]string{"/a/harness/b.yaml": "role: r\n", "/a/s/x.sh": "#!/bin/sh\n"})
+	s, p := Store{t.TempDir()}, pinned(t, url+"/a/harness/b.yaml", "role: r\n")
+	for range 2 {
+		name, err := s.Get(t.Context(), p)
+		if data, _ := os.ReadFile(name); err != nil || string(data) != "role: r\n" {
+			t.Fatalf("%q, %v", data, err)
+		}
+		name, err = s.Companion(t.Context(), p, "s/x.sh", 0o755)
+		info, statErr := os.Stat(name)
+		if err != nil || statErr != nil || info.Mode().Perm() != 0o755 {
+			t.Fatalf("%v %v", err, info)
+		}
+	}
+	if n := requests.Load(); n != 2 {
+		t.Errorf("%d requests, want 2", n)
+	}
+	name, _ := s.Companion(t.Context(), p, "s/x.sh", 0o755)
+	if err := os.WriteFile(name, []byte("changed"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Companion(t.Context(), p, "s/x.sh", 0o755); err == nil || !strings.Contains(err.Error(), "was changed") {
+		t.Errorf("a changed copy is used: %v", err)
+	}
+}
+
+func TestOtherContentIsRefused(t *testing.T) {
+	url, _ := serve(t, map[string]string{"/a/harness/b.yaml": "role: r\n"})
+	s := Store{t.TempDir()}
+	for path, want := range map[string]string{
+		"/a/harness/b.yaml": "the content has the SHA-256 ", "/none.yaml": "404 Not Found", "/moved": "the server redirects to ",
+	} {
+		if name, err := s.Get(t.Context(), pinned(t, url+path, "other")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q, %v", path, name, err)
+		}
+	}
+	p := pinned(t, url+"/a/harness/b.yaml", "role: r\n")
+	for _, rel := range []string{"../x", "/etc/passwd", "a/../../x", "a?b", "a//b", "a#b", "%2e%2e/x"} {
+		if name, err := s.Companion(t.Context(), p, rel, 0o644); err == nil {
+			t.Errorf("%s is fetched as %s", rel, name)
+		}
+	}
+}
+
+func TestURLsThatAreNotPinnedOrNotAllowed(t *testing.T) {
+	digest := strings.Repeat("0", 64)
+	for text, want := range map[string]string{
+		"http://h/x#sha256=" + digest: "only https", "https://h/x": "no #sha256=", "https://h/x#sha256=00": "no #sha256=",
+		"https://u@h/x#sha256=" + digest: "neither a user", "https://h/x?y#sha256=" + digest: "nor a query",
+		"https://h/a/../x#sha256=" + digest: "not clean", "https://h/%2e%2e/x#sha256=" + digest: "not clean",
+	} {
+		if _, err := ParsePinned(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	p, err := ParsePinned("https://h/a/x.yaml#sha256=" + digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for prefix, want := range map[string]bool{
+		"https://h/a/": true, "https://h/": true, "https://h/a": false, "https://h/b/": false, "http://h/": false, "https://h.evil/": false,
+	} {
+		if p.Allowed([]string{prefix}) != want {
+			t.Errorf("%s: %v", prefix, !want)
+		}
+	}
+}
