@@ -35,6 +35,7 @@ type agentLoop struct {
 	counts     *counts
 	legacy     runDirectory // of scripts of other runners
 
+	maxOutput  int64             // bytes that the agent may print in one iteration
 	iterations []IterationResult // iterations that ran
 	work       work              // of the last one that was extracted
 	skipped    []string          // files of transcripts that were not taken, each with the reason
@@ -76,12 +77,16 @@ func (l *agentLoop) iterate(ctx context.Context, n int) (IterationResult, error)
 		return IterationResult{Number: n}, err
 	}
 	listener := newListener(n, l.results, l.progress)
-	exit, err := runtime.Run(ctx, l.sandbox, rt, *in, listener.add)
+	limited := newOutputLimit(l.sandbox, l.maxOutput)
+	exit, err := runtime.Run(ctx, limited, rt, *in, listener.add)
 	it := IterationResult{Number: n, Exit: exit, Duration: time.Since(start)}
 	l.readHookLog(ctx)
 	listener.into(&it)
 	l.results.logError = errors.Join(l.results.logError, listener.failed)
 	failed := listener.end(agentFailure(exit, err, limit), rt.Traits().Ends)
+	if over := limited.failure(); over != nil {
+		failed = over
+	}
 	if failed != nil && ctx.Err() != nil {
 		failed = context.Cause(ctx)
 	}

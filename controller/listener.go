@@ -2,13 +2,18 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentsh/controller/runtime"
+	"agentsh/controller/sandbox"
+	"agentsh/internal/wire"
 )
 
 // Tool is a tool that an agent used.
@@ -183,3 +188,48 @@ func (l *listener) end(exit error, must bool) error {
 
 // oneLineOf shortens a text to one line.
 func oneLineOf(text string) string { return short(strings.TrimSpace(text)) }
+
+// DefaultOutput is the number of bytes that an agent may print in one iteration.
+const DefaultOutput = 1 << 30
+
+// outputLimit is an executor that ends a command that prints too much.
+type outputLimit struct {
+	sandbox.Executor
+	limit int64 // bytes of both outputs together
+	over  atomic.Bool
+}
+
+func newOutputLimit(ex sandbox.Executor, limit int64) *outputLimit {
+	return &outputLimit{Executor: ex, limit: cmp.Or(limit, DefaultOutput)}
+}
+
+// Run implements [sandbox.Executor].
+func (o *outputLimit) Run(ctx context.Context, req wire.ExecRequest, s sandbox.Streams) (wire.Exit, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var printed atomic.Int64
+	count := func(w io.Writer) io.Writer {
+		return writerFunc(func(p []byte) (int, error) {
+			if printed.Add(int64(len(p))) > o.limit {
+				o.over.Store(true)
+				cancel()
+				return len(p), nil // dropped until the command has ended
+			}
+			return w.Write(p)
+		})
+	}
+	s.Stdout, s.Stderr = count(s.Stdout), count(s.Stderr)
+	return o.Executor.Run(ctx, req, s)
+}
+
+// failure is the failure of a command that printed too much; nil: it did not.
+func (o *outputLimit) failure() error {
+	if !o.over.Load() {
+		return nil
+	}
+	return fail(ExitAgentFailed, "raise --max-output", fmt.Errorf("the agent printed more than %d MiB and was ended", o.limit>>20))
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -28,6 +28,7 @@ type Options struct {
 	Environ     []string // the host's environment, NAME=value
 	Progress    func(Update)
 	Force       context.Context // its end stops the extraction after a stopped run; may be nil
+	MaxOutput   int64           // bytes that an agent may print in one iteration; 0: DefaultOutput
 	KeepSandbox time.Duration   // how long the sandbox of a failed agent is retained for operators; 0: deleted at once
 }
 
@@ -137,7 +138,7 @@ func (r *run) step(ctx context.Context, s step) error {
 	last := r.journal.end()
 	if err != nil {
 		f := asFailure(ctx, s.name, err)
-		if f.Code == ExitSandbox { // any other failure is known, and gone may wait
+		if f.Code == ExitSandbox && !errors.Is(f.Err, sandbox.ErrGone) { // other failures are known, and gone may wait
 			if cause := r.box.gone(); cause != nil {
 				f.Err = oneLine{cause}
 			}

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testenv.DefaultSignals()
-	testscript.Main(cleaning{m}, map[string]func(){"agentctl": main})
+	testscript.Main(cleaning{m}, map[string]func(){"agentctl": main, "agentsh": hostileSupervisor})
 }
 
 // cleaning removes the programs that the tests built.

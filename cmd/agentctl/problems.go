@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"golang.org/x/sys/unix"
 
@@ -110,11 +112,45 @@ func jsonProblems(w io.Writer, ps harness.Problems) error {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(printableJSON{w})
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
+
+// printableJSON escapes the characters that JSON allows in a string, but that
+// control a terminal.
+type printableJSON struct{ w io.Writer }
+
+func (p printableJSON) Write(b []byte) (int, error) {
+	if _, err := io.WriteString(p.w, escapeJSON(string(b))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// escapeJSON escapes unprintable characters beyond ASCII, and DEL. In JSON they
+// stand in strings only.
+func escapeJSON(s string) string {
+	if !strings.ContainsFunc(s, unprintableJSON) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case !unprintableJSON(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+func unprintableJSON(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 
 // githubProblems writes workflow commands. Texts are escaped, so that a file
 // cannot add commands.

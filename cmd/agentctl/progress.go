@@ -66,7 +66,7 @@ func (p *progress) update(u controller.Update) {
 		p.step, p.start = u.Step, time.Now()
 		fmt.Fprintf(p.out, "%s %s\n", p.paint("36", u.Step+":"), stepTexts[u.Step])
 	case controller.UpdateWarning:
-		fmt.Fprintf(p.errs, "agentctl: %s %s\n", p.paint("33", "warning:"), u.Text)
+		fmt.Fprintf(p.errs, "agentctl: %s %s\n", p.paint("33", "warning:"), printable(u.Text))
 	case controller.UpdateOutput:
 		if !p.quiet {
 			// The bar prevents a CI system from executing a line as a command.

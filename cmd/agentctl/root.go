@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"agentsh/controller"
 	"agentsh/internal/cli"
+	"agentsh/internal/text"
 )
 
 // newRoot returns the command line of agentctl.
@@ -71,10 +73,27 @@ func report(err error, w io.Writer) int {
 	f := &failure{code: controller.ExitConfiguration, err: err}
 	errors.As(err, &f)
 	if f.err != nil {
-		fmt.Fprintf(w, "agentctl: %v\n", f.err)
+		fmt.Fprintf(w, "agentctl: %s\n", printable(f.err.Error()))
 	}
 	if f.hint != "" {
-		fmt.Fprintf(w, "agentctl: hint: %s\n", f.hint)
+		fmt.Fprintf(w, "agentctl: hint: %s\n", printable(f.hint))
 	}
 	return f.code
+}
+
+// maxPrinted bounds a printed message, in bytes.
+const maxPrinted = 16 << 10
+
+// printable returns a message that may contain text of a sandbox: control
+// characters are escaped. Its further lines begin with a bar, so that none of them
+// looks like a message of its own or like a command of a CI system.
+func printable(message string) string {
+	if len(message) > maxPrinted {
+		message = fmt.Sprintf("%s... (%d bytes)", strings.ToValidUTF8(message[:maxPrinted], ""), len(message))
+	}
+	lines := strings.Split(strings.TrimRight(message, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = text.Line(line)
+	}
+	return strings.Join(lines, "\n  | ")
 }

@@ -33,8 +33,12 @@ type runFlags struct {
 	quiet      bool
 	allowDirty bool
 	keep       time.Duration
+	output     int64 // MiB
 	scanner    string
 }
+
+// maxOutput is the maximum of --max-output, in MiB.
+const maxOutput = 1 << 20
 
 // maxKeep is the maximum of --keep-sandbox.
 const maxKeep = 24 * time.Hour
@@ -77,6 +81,7 @@ do the same.`,
 	flags.BoolVar(&f.json, "json", false, "print one result object on standard output, and nothing else there")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
+	flags.Int64Var(&f.output, "max-output", controller.DefaultOutput>>20, "end an agent that prints more than `MIB` in one iteration")
 	flags.DurationVar(&f.keep, "keep-sandbox", 0, "if the agent fails, keep its sandbox for `DURATION`; see agentctl sandbox")
 	flags.StringVar(
 		&f.scanner,
@@ -90,6 +95,9 @@ do the same.`,
 }
 
 func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Writer) error {
+	if f.output < 1 || f.output > maxOutput {
+		return fmt.Errorf("--max-output %d: 1 to %d MiB", f.output, maxOutput)
+	}
 	if f.keep < 0 || f.keep > maxKeep {
 		return fmt.Errorf("--keep-sandbox %s: at most %s", f.keep, maxKeep)
 	}
@@ -123,7 +131,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
 		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Force: force,
-		KeepSandbox: f.keep,
+		KeepSandbox: f.keep, MaxOutput: f.output << 20,
 	})
 	progress.end()
 	if f.json {

@@ -32,6 +32,8 @@ When DST is a directory, the copy is made in it under the name of SRC; otherwise
 DST, whose directory must exist. A file replaces a file; nothing replaces or merges
 with a directory on this machine.
 
+A copy out has at most 300,000 files and 16 GiB.
+
 Files, directories and links that stay within what is copied travel; devices, sockets,
 fifos and links that lead out do not, and are named. Set-user-id bits and owners never
 travel. What comes out appears whole or not at all. A .git is left out: the agent wrote

@@ -23,12 +23,16 @@ import (
 // exit codes.
 const exitAgentctl = 125
 
+// maxExecOutput is the default of --max-output, in MiB.
+const maxExecOutput = 4096
+
 // sandboxExec are the flags of sandbox exec.
 type sandboxExec struct {
 	tty     bool
 	cwd     string
 	env     []string
 	timeout time.Duration
+	output  int64 // MiB of both outputs; 0: no limit
 }
 
 const cwdUsage = "`DIR` in the sandbox to start in, relative to the repository (default: the repository)"
@@ -44,7 +48,8 @@ repository. Variables of --env that env_policy drops are named on standard error
 The exit status is the command's own; 124 means the timeout, 125 that agentctl could
 not run it, 126 denied, 127 not found, and 128 and its number that a signal ended it.
 Standard input is passed on, and so are SIGINT, SIGTERM, SIGHUP and SIGQUIT; the
-second of a kind ends all that the command started. An output that cannot be written
+second of a kind ends all that the command started, and agentctl ends within 2
+seconds. An output that cannot be written
 ends them as well, with 125; one whose reader has gone gives the command SIGPIPE.`,
 		Example: "  agentctl sandbox exec latest -- git status",
 		Args:    cobra.MinimumNArgs(2),
@@ -65,12 +70,13 @@ ends them as well, with 125; one whose reader has gone gives the command SIGPIPE
 	f.BoolVarP(&e.tty, "tty", "t", false, "give the command a terminal, and pass this one's size and keys on")
 	f.StringVar(&e.cwd, "cwd", "", cwdUsage)
 	f.StringArrayVarP(&e.env, "env", "e", nil, "set `NAME=VALUE` for the command, subject to env_policy")
+	f.Int64Var(&e.output, "max-output", maxExecOutput, "end a command that prints more than `MIB`; 0: no limit")
 	f.DurationVar(&e.timeout, "timeout", 0, "end the command after this long")
 	return cmd
 }
 
 func newSandboxShellCommand() *cobra.Command {
-	e := sandboxExec{tty: true}
+	e := sandboxExec{tty: true, output: maxExecOutput}
 	cmd := &cobra.Command{
 		Use:   "shell SANDBOX",
 		Short: "Work in a bash in a sandbox",
@@ -99,7 +105,10 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	if e.timeout < 0 {
 		return fmt.Errorf("--timeout %s: a time from now on", e.timeout)
 	}
-	client, one, err := attachTo(context.WithoutCancel(cmd.Context()), name)
+	if e.output < 0 {
+		return fmt.Errorf("--max-output %d: a number of MiB", e.output)
+	}
+	client, one, err := attachTo(cmd.Context(), name)
 	if err != nil {
 		var f *failure
 		if errors.As(err, &f) {
@@ -107,7 +116,11 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 		}
 		return err
 	}
-	in := cmd.InOrStdin()
+	in, out, errOut := cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if e.output > 0 {
+		limit := foreground.NewLimit(e.output<<20, "--max-output")
+		out, errOut = limit.Writer(out), limit.Writer(errOut)
+	}
 	request := wire.ExecRequest{Argv: argv, Cwd: e.dir(cmd.Context(), client, one.Workdir), Env: e.env, DeadlineMS: e.timeout.Milliseconds()}
 	run := foreground.PassSignals(
 		foreground.Connect(client.Run, unread),
@@ -116,10 +129,13 @@ func (e *sandboxExec) run(cmd *cobra.Command, name string, argv []string) error 
 	if e.tty {
 		run = foreground.OnTerminal(in, run)
 	}
-	exit, err := run(cmd.Context(), request, wire.Streams{
-		Stdin: in, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), Dropped: e.reportDropped(cmd.ErrOrStderr()),
+	exit, err := foreground.Leave(run)(cmd.Context(), request, wire.Streams{
+		Stdin: in, Stdout: out, Stderr: errOut, Dropped: e.reportDropped(cmd.ErrOrStderr()),
 	})
 	foreground.SignalsEnd()
+	if errors.Is(err, foreground.ErrLeft) {
+		return &failure{code: exitAgentctl, err: err, hint: "what it started ends with its sandbox at the latest"}
+	}
 	err = errors.Join(err, client.Close())
 	if failed := (*foreground.StreamError)(nil); errors.As(err, &failed) {
 		return &failure{code: failed.Code(exit.ExitCode()), err: failed, hint: failed.Hint()}

@@ -109,7 +109,7 @@ func isDone(client *channel.Client) bool {
 
 // printEvents prints the events of the audit log until the sandbox ends.
 func printEvents(ctx context.Context, client *channel.Client, out io.Writer) error {
-	encoder := json.NewEncoder(out)
+	encoder := json.NewEncoder(printableJSON{out})
 	err := client.Events(ctx, 0, func(e wire.Event) error { return encoder.Encode(e) })
 	if isDone(client) {
 		return nil

@@ -19,9 +19,9 @@ import (
 
 // Limits of a directory listing, a change record or a manifest.
 const (
-	maxListing = 64 << 20  // bytes
-	maxEntries = 1_000_000 // of a directory or a change record
-	maxEntry   = 64 << 10  // bytes of one entry of a directory or a change record
+	maxListing = 64 << 20 // bytes
+	maxEntries = 500_000  // of a directory or a change record
+	maxEntry   = 64 << 10 // bytes of one entry of a directory or a change record
 )
 
 // Stat describes one file. It does not follow a symbolic link at the end of the path.

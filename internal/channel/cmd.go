@@ -282,8 +282,16 @@ func (c *Cmd) note(r *ssh.Request) (called func()) {
 	}
 	if err != nil {
 		c.bad = fmt.Errorf("%s: %w", r.Type, err)
+		called = c.giveUp // no other message can replace it
 	}
 	return called
+}
+
+// giveUp closes the channel. The link is missing if the start failed meanwhile.
+func (c *Cmd) giveUp() {
+	if c.link != nil {
+		c.link.close()
+	}
 }
 
 func (c *Cmd) exited(e wire.Exit) func() {

@@ -1,0 +1,495 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"agentsh/internal/tarfs"
+	"agentsh/internal/wire"
+)
+
+// scenario says what a hostile supervisor does wrong. It is in the file that
+// --agentsh-config names, because a supervisor has no other input of the test.
+type scenario struct {
+	At    string `json:"at"`    // the operation: hello, files.OP, exec.agent, exec.git, events
+	Does  string `json:"does"`  // what it does then
+	Ready string `json:"ready"` // a fifo that is opened when it begins
+}
+
+// hostile is the text of messages that control a terminal.
+const hostile = "\x1b]0;title\x07\x1b[2J\u009b31m\r\u202e\x7f\n::error::x\nagentctl: hint: rm -rf /"
+
+// hostileSupervisor is a supervisor that answers keepalives. It does what a run
+// expects, up to one operation.
+func hostileSupervisor() {
+	if err := (&hostilePeer{}).serve(); err != nil {
+		fmt.Fprintln(os.Stderr, "agentsh: hostile supervisor:", err)
+		os.Exit(1)
+	}
+}
+
+type hostilePeer struct {
+	s    scenario
+	once sync.Once
+}
+
+func (h *hostilePeer) serve() error {
+	data, err := os.ReadFile(os.Args[len(os.Args)-1])
+	if err == nil {
+		err = json.Unmarshal(data, &h.s)
+	}
+	if err != nil {
+		return err
+	}
+	var boot wire.Bootstrap
+	if err := json.NewDecoder(os.NewFile(4, "bootstrap")).Decode(&boot); err != nil {
+		return err
+	}
+	conn, err := net.FileConn(os.NewFile(3, "stream"))
+	if err != nil {
+		return err
+	}
+	key, err := ssh.ParsePrivateKey(boot.HostKey)
+	if err != nil {
+		return err
+	}
+	cfg := &ssh.ServerConfig{PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil }}
+	cfg.AddHostKey(key)
+	_, chans, reqs, err := ssh.NewServerConn(conn, cfg)
+	if err != nil {
+		return err
+	}
+	go h.globals(reqs)
+	for n := range chans {
+		go h.channel(n)
+	}
+	return nil
+}
+
+// bad reports whether an operation is the one at which it does wrong.
+func (h *hostilePeer) bad(at string) bool {
+	if !strings.HasPrefix(at, h.s.At) {
+		return false
+	}
+	h.once.Do(func() {
+		if f, err := os.OpenFile(h.s.Ready, os.O_WRONLY, 0); err == nil {
+			f.Close()
+		}
+	})
+	return true
+}
+
+func (h *hostilePeer) globals(reqs <-chan *ssh.Request) {
+	for r := range reqs {
+		hello := wire.Hello{Version: wire.Current, Instance: "hostile", PolicyDigest: "sha256:0"}
+		switch {
+		case r.Type == "keepalive@agentsh":
+			_ = r.Reply(true, nil)
+		case r.Type != "hello@agentsh":
+		case !h.bad("hello"):
+			data, _ := json.Marshal(map[string]any{"hello": hello})
+			_ = r.Reply(true, data)
+		case h.s.Does == "text":
+			hello.PolicyDigest, hello.Build = hostile, hostile
+			data, _ := json.Marshal(map[string]any{"hello": hello, "error": wire.Error{Code: wire.CodeRefused, Message: hostile}})
+			_ = r.Reply(true, data)
+		}
+	}
+}
+
+func (h *hostilePeer) channel(n ssh.NewChannel) {
+	kind, _, _ := strings.Cut(n.ChannelType(), "@")
+	if h.s.Does == "closed" && h.bad(kind) {
+		return
+	}
+	ch, reqs, err := n.Accept()
+	if err != nil {
+		return
+	}
+	go func() {
+		for range reqs { // without an answer
+		}
+	}()
+	extra := n.ExtraData()
+	if len(extra) == 0 {
+		if extra, err = readMessage(ch); err != nil {
+			return
+		}
+	}
+	switch kind {
+	case "exec":
+		h.exec(ch, extra)
+	case "files":
+		h.files(ch, extra)
+	case "events":
+		h.events(ch)
+	}
+}
+
+func (h *hostilePeer) exec(ch ssh.Channel, first []byte) {
+	var req wire.ExecRequest
+	_ = json.Unmarshal(first, &req)
+	what, code := "exec.agent", 0
+	if len(req.Argv) > 0 && req.Argv[0] == "git" {
+		what, code = "exec.git", 1
+	}
+	exit, printed := wire.Exit{Kind: wire.ExitExited, Code: code}, wire.OutputEnd{}
+	if h.bad(what) {
+		switch h.s.Does {
+		case "mute":
+			return
+		case "endless":
+			line := bytes.Repeat([]byte("all work and no play\n"), 1000)
+			for {
+				if _, err := ch.Write(line); err != nil {
+					return
+				}
+			}
+		case "text":
+			_, _ = io.WriteString(ch, hostile+"\n")
+			printed.Stdout = int64(len(hostile) + 1)
+			exit = wire.Exit{Kind: wire.ExitDenied, Message: hostile, Hint: hostile, Rule: &wire.RuleAt{Name: hostile, File: hostile, Line: 1}}
+		case "junk":
+			_, _ = ch.SendRequest("end@agentsh", false, []byte(strings.Repeat("[", 200_000)))
+			return
+		}
+	}
+	end, _ := json.Marshal(map[string]any{"exit": exit, "output": printed, "tree": wire.TreeEmpty{}})
+	_, _ = ch.SendRequest("end@agentsh", false, end)
+	_ = ch.Close()
+}
+
+func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
+	var req wire.FileRequest
+	_ = json.Unmarshal(first, &req)
+	bad := h.bad("files." + req.Op)
+	out, listing := chunks{ch}, []byte("[]")
+	if req.Op == wire.OpCopyIn || req.Op == wire.OpWrite {
+		if bad && h.s.Does == "mute" {
+			return // its window fills
+		}
+		listing = unpack(ch)
+	}
+	if req.Op == wire.OpCopyOut {
+		listing = []byte(`{"entries":[]}`)
+	}
+	if bad {
+		switch h.s.Does {
+		case "mute":
+			return
+		case "endless":
+			if req.Op == wire.OpChanges {
+				out.end()
+			}
+			endlessly(out, req.Op)
+			return
+		case "lies":
+			lie(out)
+		case "trailer":
+			archive := tarfs.NewWriter(out, tarfs.Limits{})
+			_, _ = archive.Close()
+			zeros := make([]byte, 64<<10)
+			for {
+				if _, err := out.Write(zeros); err != nil {
+					return
+				}
+			}
+		case "text":
+			out.end()
+			out.end()
+			reply, _ := json.Marshal(wire.FileReply{Error: &wire.Error{Code: wire.CodeInternal, Message: hostile}})
+			writeMessage(ch, reply)
+			_ = ch.Close()
+			return
+		case "junk":
+			_, _ = ch.Write([]byte{0xff, 0xff, 0xff, 0xf0})
+			return
+		}
+	} else if req.Op == wire.OpCopyOut {
+		_, _ = tarfs.NewWriter(out, tarfs.Limits{}).Close()
+	}
+	out.end()
+	_, _ = out.Write(listing)
+	out.end()
+	writeMessage(ch, []byte("{}"))
+	_ = ch.Close()
+}
+
+// unpack reads an archive and returns its manifest.
+func unpack(ch io.Reader) []byte {
+	dir, err := os.MkdirTemp("", "hostile-")
+	if err != nil {
+		return nil
+	}
+	defer os.RemoveAll(dir)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	r, w := io.Pipe()
+	go func() {
+		for {
+			chunk, err := readMessage(ch)
+			if err != nil || len(chunk) == 0 {
+				w.CloseWithError(err)
+				return
+			}
+			_, _ = w.Write(chunk)
+		}
+	}()
+	m, _ := tarfs.Unpack(context.Background(), root, r, tarfs.UnpackOptions{})
+	_, _ = io.Copy(io.Discard, r)
+	data, _ := json.Marshal(m)
+	return data
+}
+
+// endlessly sends an archive, or a list, without an end.
+func endlessly(w io.Writer, op string) {
+	if op != wire.OpCopyOut {
+		_, err := io.WriteString(w, "[")
+		for some := strings.Repeat(`{"path":"a","kind":"created"},`, 1000); err == nil; {
+			_, err = io.WriteString(w, some)
+		}
+		return
+	}
+	archive := tarfs.NewWriter(w, tarfs.Limits{Files: 1 << 30})
+	for i := 0; ; i++ {
+		if _, err := archive.File(fmt.Sprint("f", i), 0o644, 0, strings.NewReader("")); err != nil {
+			return
+		}
+	}
+}
+
+// lie sends an archive that ends without its manifest.
+func lie(w io.Writer) {
+	var b bytes.Buffer
+	archive := tarfs.NewWriter(&b, tarfs.Limits{})
+	_, _ = archive.File("f", 0o644, 4, strings.NewReader("true"))
+	_, _ = archive.Close()
+	_, _ = w.Write(bytes.Replace(b.Bytes(), []byte("true"), []byte("lies"), 1))
+}
+
+func (h *hostilePeer) events(ch ssh.Channel) {
+	if !h.bad("events") {
+		return
+	}
+	e := wire.Event{Type: wire.EventExec, Decision: "deny", Path: hostile, Message: hostile, Hint: hostile, Argv: wire.Names{hostile}}
+	for e.Seq = 1; ; e.Seq++ {
+		if h.s.Does == "endless" {
+			e.Path, e.Command, e.By = fmt.Sprint(e.Seq), fmt.Sprint(e.Seq), "x"
+		}
+		data, _ := json.Marshal(e)
+		if writeMessage(ch, data) != nil {
+			return
+		}
+		if h.s.Does == "text" {
+			return
+		}
+	}
+}
+
+func readMessage(r io.Reader) ([]byte, error) {
+	var n uint32
+	if err := binary.Read(r, binary.BigEndian, &n); err != nil {
+		return nil, err
+	}
+	if n > 1<<24 {
+		return nil, errors.New("too long")
+	}
+	data := make([]byte, n)
+	_, err := io.ReadFull(r, data)
+	return data, err
+}
+
+func writeMessage(w io.Writer, data []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
+	return err
+}
+
+// chunks is a body of a file operation.
+type chunks struct{ w io.Writer }
+
+func (c chunks) Write(p []byte) (int, error) {
+	total := len(p)
+	for len(p) > 0 {
+		n := min(len(p), 64<<10)
+		if err := writeMessage(c.w, p[:n]); err != nil {
+			return 0, err
+		}
+		p = p[n:]
+	}
+	return total, nil
+}
+
+func (c chunks) end() { _ = writeMessage(c.w, nil) }
+
+// maxMemory is what agentctl may use whatever a supervisor sends, in KiB.
+const maxMemory = 200 << 10
+
+// hostileRun prepares a run with a hostile supervisor. began is closed when the
+// supervisor does what is wrong.
+func (p *fixture) hostileRun(at, does string, more ...string) (cmd *exec.Cmd, said *bytes.Buffer, began <-chan struct{}) {
+	p.t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ready := p.path("ready")
+	if err := syscall.Mkfifo(ready, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	data, _ := json.Marshal(scenario{at, does, ready})
+	p.write("scenario", string(data), 0o644)
+	cmd = p.command(p.runArgs(append([]string{"--agentsh", program, "--agentsh-config", p.path("scenario")}, more...)...)...)
+	said = &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = said, said
+	opened := make(chan struct{})
+	go func() {
+		if f, err := os.Open(ready); err == nil {
+			f.Close()
+			close(opened)
+		}
+	}()
+	p.t.Cleanup(func() { _ = p.command("gc").Run() })
+	return cmd, said, opened
+}
+
+// checkHostile checks an ended agentctl.
+func checkHostile(t *testing.T, cmd *exec.Cmd, said string) {
+	t.Helper()
+	t.Logf("%s\n%.3000s", cmd.ProcessState, said)
+	checkText(t, "the output", said)
+	if used := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss; used > maxMemory {
+		t.Errorf("it used %d KiB", used)
+	}
+}
+
+// start starts a command. ended is closed when it has ended.
+func start(t *testing.T, cmd *exec.Cmd) (ended <-chan struct{}) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(waited)
+	}()
+	return waited
+}
+
+// interrupt sends signals to a process until it has ended. It returns the time
+// that passed since the second one.
+func interrupt(cmd *exec.Cmd, ended <-chan struct{}) time.Duration {
+	_ = cmd.Process.Signal(syscall.SIGINT)
+	tick := time.NewTicker(200 * time.Millisecond) // signals that come together are one
+	defer tick.Stop()
+	second := time.Now()
+	for n := 1; ; n++ {
+		select {
+		case <-ended:
+			return time.Since(second)
+		case <-tick.C:
+			if n == 1 {
+				second = time.Now()
+			}
+			_ = cmd.Process.Signal(syscall.SIGINT)
+		}
+	}
+}
+
+func TestTwoSignalsEndARunWithAMuteSupervisor(t *testing.T) {
+	for _, at := range []string{
+		"hello", "events", "files.copy_in", "exec.agent", "exec.git", "files.changes", "files.copy_out",
+	} {
+		for _, does := range []string{"mute", "closed"} {
+			if at == "hello" && does == "closed" || at == "events" && does == "mute" {
+				continue
+			}
+			t.Run(does+" at "+at, func(t *testing.T) {
+				t.Parallel()
+				p := newFixture(t, "true", "security: {enabled: false}")
+				if does == "closed" {
+					at, _, _ = strings.Cut(at, ".")
+				}
+				cmd, said, began := p.hostileRun(at, does)
+				ended := start(t, cmd)
+				select {
+				case <-began:
+				case <-ended:
+					t.Fatalf("it ended before: %s", said)
+				}
+				if took := interrupt(cmd, ended); took > 2*time.Second {
+					t.Errorf("it took %s after the second signal", took)
+				}
+				checkHostile(t, cmd, said.String())
+				if code := cmd.ProcessState.ExitCode(); code != 130 {
+					t.Errorf("exit code %d", code)
+				}
+			})
+		}
+	}
+}
+
+func TestAHostileSupervisorIsBounded(t *testing.T) {
+	for _, tt := range []struct {
+		at, does, says string
+		code           int
+		more           []string
+	}{
+		{"exec.agent", "endless", "more than 2 MiB", 1, []string{"--max-output", "2"}},
+		{"exec.git", "endless", "wrote more bytes than are taken", 4, nil},
+		{"files.changes", "endless", "listing has more than", 4, nil},
+		{"files.copy_out", "endless", "", 4, nil},
+		{"files.copy_out", "lies", "", 4, nil},
+		{"files.copy_out", "trailer", "", 0, nil},
+		{"files.copy_out", "junk", "", 4, nil},
+		{"files.copy_in", "junk", "", 4, nil},
+		{"exec.agent", "junk", "end@agentsh", 4, nil},
+		{"events", "endless", "", 0, nil},
+		{"hello", "text", "refused by the supervisor", 4, nil},
+		{"events", "text", "refused: exec", 0, nil},
+		{"exec.agent", "text", "", 1, nil},
+		{"files.changes", "text", "", 4, nil},
+		{"files.copy_out", "text", "", 4, nil},
+		{"files.copy_in", "text", "", 4, nil},
+	} {
+		t.Run(tt.does+" at "+tt.at, func(t *testing.T) {
+			t.Parallel()
+			p := newFixture(t, "true", "security: {enabled: false}")
+			cmd, said, began := p.hostileRun(tt.at, tt.does, tt.more...)
+			ended := start(t, cmd)
+			limit := time.AfterFunc(2*time.Minute, func() {
+				t.Error("it did not end")
+				_ = cmd.Process.Kill()
+			})
+			<-ended
+			limit.Stop()
+			select {
+			case <-began:
+			default:
+				t.Error("it ended before the supervisor did wrong")
+			}
+			checkHostile(t, cmd, said.String())
+			if code := cmd.ProcessState.ExitCode(); tt.code != 0 && code != tt.code || !strings.Contains(said.String(), tt.says) {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
