@@ -37,10 +37,11 @@ type request struct {
 	Init      int             `json:"init,omitempty"` // pid of the session's init
 	Freeze    bool            `json:"freeze,omitempty"`
 	Unfreeze  *unfreeze       `json:"unfreeze,omitempty"`
-	Answer    *answered       `json:"answer,omitempty"` // has no reply
-	Seen      uint64          `json:"seen,omitempty"`   // the event of that number is recorded; has no reply
-	Ping      bool            `json:"ping,omitempty"`   // answer
-	Drain     bool            `json:"drain,omitempty"`  // answer when every event so far was sent
+	Answer    *answered       `json:"answer,omitempty"`   // has no reply
+	Seen      uint64          `json:"seen,omitempty"`     // the event of that number is recorded; has no reply
+	Ping      bool            `json:"ping,omitempty"`     // answer
+	Replayer  *uint32         `json:"replayer,omitempty"` // thread id in requests of the supervisor, see replays
+	Drain     bool            `json:"drain,omitempty"`    // answer when every event so far was sent
 }
 
 // asked is an approval request. Without a question it cancels the request with that
@@ -79,6 +80,7 @@ type reply struct {
 	Event   *wire.Event   `json:"event,omitempty"`
 	Number  uint64        `json:"number,omitempty"` // of an event that somebody waits for
 	Ask     *asked        `json:"ask,omitempty"`
+	Replay  *Replay       `json:"replay,omitempty"`
 }
 
 // channel sends and receives JSON messages over a SOCK_SEQPACKET socket. One goroutine

@@ -23,6 +23,7 @@ type Control struct {
 	waiting map[uint64]chan reply
 	cancels map[uint64]context.CancelFunc
 	next    uint64
+	replay  func(Replay)
 	err     error // why the receiver ended
 }
 
@@ -70,6 +71,13 @@ func (c *Control) receive() {
 		}
 		if r.Ask != nil {
 			c.ask(r.Ask)
+			continue
+		}
+		if r.Replay != nil {
+			c.mu.Lock()
+			replay := c.replay
+			c.mu.Unlock()
+			replay(*r.Replay)
 			continue
 		}
 		c.mu.Lock()
@@ -153,6 +161,16 @@ func (c *Control) SetInit(ctx context.Context, pid int) error {
 // hangs, and so is every process that uses its mounts.
 func (c *Control) Ping(ctx context.Context) error {
 	return c.call(ctx, request{Ping: true}, nil)
+}
+
+// Replays makes the server announce changes of the host that the supervisor shall repeat
+// through the mount, so that watchers inside the session see them. tid is the number of
+// the repeating thread in the requests of the kernel. replay must not wait.
+func (c *Control) Replays(ctx context.Context, tid uint32, replay func(Replay)) error {
+	c.mu.Lock()
+	c.replay = replay
+	c.mu.Unlock()
+	return c.call(ctx, request{Replayer: &tid}, nil)
 }
 
 // Drain returns after onEvent was called for every event of completed operations.

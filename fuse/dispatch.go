@@ -12,7 +12,8 @@ import (
 type dispatcher struct {
 	lockRequests
 
-	asker asker
+	asker   asker
+	replays *replays
 
 	lookups     *lookups
 	setattr     *setattr
@@ -31,6 +32,9 @@ func (d *dispatcher) String() string { return "agentsh" }
 
 // Lookup answers LOOKUP: it finds an entry in a directory.
 func (d *dispatcher) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
+	if code, replayed := d.replays.lookup(h, name, out); replayed {
+		return code
+	}
 	return d.asker.decidedCached(h.Pid, func() gofuse.Status { return d.lookups.lookup(h, name, out) })
 }
 
@@ -46,46 +50,73 @@ func (d *dispatcher) Statx(_ <-chan struct{}, in *gofuse.StatxIn, out *gofuse.St
 
 // SetAttr answers SETATTR: it changes mode, owner, size or times.
 func (d *dispatcher) SetAttr(_ <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
+	if d.replays.from(in.Pid) {
+		return d.replays.attributes(&in.InHeader, out)
+	}
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.setattr.setAttr(in, out) })
 }
 
 // Mknod makes a regular file, FIFO or socket.
 func (d *dispatcher) Mknod(_ <-chan struct{}, in *gofuse.MknodIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	if d.replays.from(in.Pid) {
+		return d.replays.create(&in.InHeader, name, out, d.lookups.lookup)
+	}
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.mknod(in, name, out) })
 }
 
 // Mkdir makes a directory.
 func (d *dispatcher) Mkdir(_ <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	if d.replays.from(in.Pid) {
+		return d.replays.create(&in.InHeader, name, out, d.lookups.lookup)
+	}
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.mkdir(in, name, out) })
 }
 
 // Symlink makes a symbolic link.
 func (d *dispatcher) Symlink(_ <-chan struct{}, h *gofuse.InHeader, text, name string, out *gofuse.EntryOut) gofuse.Status {
+	if d.replays.from(h.Pid) {
+		return d.replays.create(h, name, out, d.lookups.lookup)
+	}
 	return d.asker.decided(h.Pid, func() gofuse.Status { return d.creator.symlink(h, text, name, out) })
 }
 
 // Link gives a file a second name.
 func (d *dispatcher) Link(_ <-chan struct{}, in *gofuse.LinkIn, name string, out *gofuse.EntryOut) gofuse.Status {
+	if d.replays.from(in.Pid) {
+		return gofuse.EPERM
+	}
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.link(in, name, out) })
 }
 
 // Create makes a regular file and opens it.
 func (d *dispatcher) Create(_ <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
+	if d.replays.from(in.Pid) {
+		return gofuse.EPERM
+	}
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.creator.create(in, name, out) })
 }
 
 // Rename moves an entry or exchanges two entries.
 func (d *dispatcher) Rename(_ <-chan struct{}, in *gofuse.RenameIn, oldName, newName string) gofuse.Status {
+	if d.replays.from(in.Pid) {
+		return gofuse.EPERM
+	}
 	return d.asker.decided(in.Pid, func() gofuse.Status { return d.renamer.rename(in, oldName, newName) })
 }
 
 // Unlink removes a name.
 func (d *dispatcher) Unlink(_ <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
+	if d.replays.from(h.Pid) {
+		return d.replays.remove(h, name)
+	}
 	return d.asker.decided(h.Pid, func() gofuse.Status { return d.remover.unlink(h, name) })
 }
 
 // Rmdir removes an empty directory.
 func (d *dispatcher) Rmdir(_ <-chan struct{}, h *gofuse.InHeader, name string) gofuse.Status {
+	if d.replays.from(h.Pid) {
+		return d.replays.remove(h, name)
+	}
 	return d.asker.decided(h.Pid, func() gofuse.Status { return d.remover.rmdir(h, name) })
 }
 

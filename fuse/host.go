@@ -78,10 +78,20 @@ func (m *mount) hostChangedEverything() {
 
 // hostEdit receives a change that another process made in a watched directory.
 func (m *mount) hostEdit(dir uint64, e watch.Event) {
-	if edit, ok := m.describeEdit(dir, e); ok {
+	edit, told := m.describeEdit(dir, e)
+	if told {
 		m.files.edits.Note(edit)
 	}
+	var known uint64
+	if parent := m.tree.Node(dir); parent != nil && e.Name != "" {
+		if child := m.tree.Child(parent, e.Name); child != nil {
+			known = child.ID()
+		}
+	}
 	m.hostChanged(dir, e.Name)
+	if told {
+		m.replays.note(dir, known, e)
+	}
 }
 
 // describeEdit returns what to tell of a change. It reports false for changes of the

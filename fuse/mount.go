@@ -39,6 +39,7 @@ type mount struct {
 	attrs   attributes
 	folding *folding
 	follow  *follow.Mount // nil: its directories are not watched
+	replays *replays
 	shared  shared
 
 	noOpenDir bool // the kernel lists without handles
@@ -93,6 +94,7 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 	}
 	if m.files.backing.Dir {
 		m.files.edits = follow.NewEdits(m.tellEdits)
+		m.replays = newReplays(m)
 		m.follow = sh.follower.Add(follow.MountConfig{
 			Tree: m.tree, Backing: m.files.backing,
 			Changed:    m.hostEdit,
@@ -112,6 +114,7 @@ func newDispatcher(m *mount) *dispatcher {
 	lock := newLocker(m)
 	return &dispatcher{
 		lockRequests: lockRequests{gofuse.NewDefaultRawFileSystem(), lock},
+		replays:      m.replays,
 		asker:        asker{access: m.access, kernel: m.kernel},
 		lookups: &lookups{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, folding: m.folding, repos: m.repos,

@@ -154,6 +154,11 @@ func (s *server) handleAtOnce(ctx context.Context, r request) error {
 		return nil
 	case r.Ping:
 		return nil
+	case r.Replayer != nil:
+		for _, m := range s.mounts {
+			m.replays.begin(*r.Replayer, func(step Replay) { _ = s.ch.send(reply{Replay: &step}) }) // a broken socket ends the receiving side
+		}
+		return nil
 	case r.Drain:
 		s.report.drain(ctx)
 		return nil

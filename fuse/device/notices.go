@@ -31,6 +31,13 @@ func (l *Loop) NotifyEntry(parent uint64, name string) {
 	l.notifyEntry(parent, name, 0)
 }
 
+// NotifyDelete tells the kernel that an entry was removed: watchers of the file are told.
+// The kernel waits for the lock of the directory. See FUSE_NOTIFY_DELETE.
+func (l *Loop) NotifyDelete(parent, child uint64, name string) {
+	body := gofuse.NotifyInvalDeleteOut{Parent: parent, Child: child, NameLen: uint32(len(name))}
+	l.notify(gofuse.NOTIFY_DELETE, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
+}
+
 func (l *Loop) notifyEntry(parent uint64, name string, flags uint32) {
 	body := gofuse.NotifyInvalEntryOut{Parent: parent, NameLen: uint32(len(name)), Flags: flags}
 	l.notify(gofuse.NOTIFY_INVAL_ENTRY, unsafe.Slice((*byte)(unsafe.Pointer(&body)), unsafe.Sizeof(body)), name+"\x00")
