@@ -14,10 +14,11 @@
 //	server.go    control socket → mounts (mount.go)
 //	device       /dev/fuse → dispatch.go, one method for each request
 //	approve.go   calls a handler, asks a person, calls it again
-//	handlers     lookup, setattr, data, directories, create, remove, rename, xattr
+//	handlers     lookup, setattr, data, directories, create, rename (and remove), xattr
 //	concerns     redirect, trash, repository (with stage.go) → nodefiles → handles
 //	files.go     paths → backing directory and change record
 //	access.go    policy → verdict → event (events.go)
+//	host.go      changes behind the mounts → kernel, change record, events, replays.go
 //
 // Below are the packages fuse/tree (nodes and names), fuse/changes (the change record),
 // fuse/locks (locks on the backing) and fuse/device (the loop and the protocol); they do

@@ -79,7 +79,7 @@ func (m *mount) hostChangedEverything() {
 // hostEdit receives a change that another process made in a watched directory.
 func (m *mount) hostEdit(dir uint64, e watch.Event) {
 	edit, told := m.describeEdit(dir, e)
-	if told {
+	if told && (e.PID == 0 || e.PID != os.Getppid()) { // the supervisor's own writes are no edits
 		m.files.edits.Note(edit)
 	}
 	var known uint64
@@ -98,7 +98,7 @@ func (m *mount) hostEdit(dir uint64, e watch.Event) {
 // session, and where it is unknown who made them.
 func (m *mount) describeEdit(dir uint64, e watch.Event) (follow.Edit, bool) {
 	parent := m.tree.Node(dir)
-	if parent == nil || e.By != watch.Fanotify || e.PID != 0 && e.PID == os.Getppid() {
+	if parent == nil || e.By != watch.Fanotify {
 		return follow.Edit{}, false
 	}
 	paths := m.tree.Paths(parent)

@@ -94,7 +94,9 @@ type PlanOptions struct {
 	Report bool
 	Opens  bool // notify opens for reading
 	Umask  bool // notify umask
-	Limits bool // notify setrlimit, and prlimit64 that sets a limit
+	// Watches notifies calls that make an inotify instance.
+	Watches bool
+	Limits  bool // notify setrlimit, and prlimit64 that sets a limit
 	// Threads notifies calls that set the scheduling of another thread, and refuses those
 	// about another group. Without it only calls about the session init are refused, by its
 	// numbers in a pid namespace.
@@ -154,6 +156,9 @@ func DefaultPlan(o PlanOptions) (p Plan) {
 			Notice{Syscalls: []string{"open"}, When: []Case{{{1, NoBits, unix.O_ACCMODE | unix.O_PATH}}}},
 			Notice{Syscalls: []string{"openat"}, When: []Case{{{2, NoBits, unix.O_ACCMODE | unix.O_PATH}}}},
 			Notice{Syscalls: []string{"openat2"}})
+	}
+	if o.Watches {
+		p.Notified = append(p.Notified, Notice{Syscalls: []string{"inotify_init", "inotify_init1"}})
 	}
 	if o.Umask {
 		p.Notified = append(p.Notified, Notice{Syscalls: []string{"umask"}})

@@ -26,6 +26,7 @@ func everything() Plan {
 			NoExecMemfd:   true,
 			Signals:       Signals{Evaluated: EverySignal()},
 			Umask:         true,
+			Watches:       true,
 			Limits:        true,
 			Connect:       true,
 			Bind:          true,

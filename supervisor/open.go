@@ -264,6 +264,7 @@ func (s *Session) startLoop() error {
 	tracing := s.confined.Tracing()
 	s.loop, err = startLoop(notify.Config{
 		Rules: first.notify(), Approve: s.approvals.Ask, Emit: s.journal.emitExec, Session: s.ID(), Log: s.cfg.Log,
+		Watches:    s.files.WatchedInside,
 		Unverified: s.confined.missing.Has(probe.ExecVerify), SharedPIDs: tracing.Shared, TraceAs: tracing.As,
 		Network: socketCalls(s.cfg.Policy, s.confined.user, s.network), Refusals: s.confined.refusals,
 	}, s.init, root, s.confined.plan.Emulated, func(err error) { s.life.end(wire.CauseNotifications, err) })

@@ -77,6 +77,7 @@ type Server struct {
 
 	process *launch.Server
 	control *fuse.Control
+	replays *replayer   // nil before Begin
 	hung    atomic.Bool // it was killed because it did not answer
 	closing atomic.Bool // this process closes the control socket
 }
@@ -298,6 +299,7 @@ func (s *Server) Begin(ctx context.Context, init int) error {
 	if s == nil {
 		return nil
 	}
+	s.replays = openReplayer(init, s.cfg.Mounts)
 	return s.control.SetInit(ctx, init)
 }
 
@@ -366,6 +368,7 @@ func (s *Server) Close() {
 	if s.control != nil {
 		s.control.Close()
 	}
+	s.replays.close()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	s.process.Stop(ctx)

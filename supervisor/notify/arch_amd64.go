@@ -5,7 +5,10 @@ import "golang.org/x/sys/unix"
 const nativeArch = 0xc000003e // AUDIT_ARCH_X86_64
 
 // addArch adds the calls that newer architectures do not have.
-func addArch(handlers map[int]handler, h *procFiles) { handlers[unix.SYS_OPEN] = h.openPath }
+func addArch(handlers map[int]handler, h *procFiles) {
+	handlers[unix.SYS_OPEN] = h.openPath
+	handlers[unix.SYS_INOTIFY_INIT] = handlers[unix.SYS_INOTIFY_INIT1]
+}
 
 func init() {
 	pathCalls[unix.SYS_OPEN] = pathCall{kind: callOpen, dir: -1, path: 0, flags: 1}

@@ -73,6 +73,9 @@ type Config struct {
 	// Open opens a file below Emulated for reading, as its caller could without
 	// Landlock. Nil: opens are not notified. See launch.Opener.
 	Open func(path string, flags int) (*os.File, error)
+	// Watches is called when a process makes an inotify instance. The call waits for its
+	// return. Nil: nobody needs to know.
+	Watches func()
 	// Root is the root directory of every process, where the filter keeps them
 	// in it. Nil: it is looked up for each.
 	Root *target.Root
@@ -224,6 +227,12 @@ func New(cfg Config) *Loop {
 		unix.SYS_OPENAT:             files.openat,
 		unix.SYS_OPENAT2:            files.openat2,
 		unix.SYS_MEMFD_CREATE:       l.refusals.memoryFile,
+	}
+	l.handlers[unix.SYS_INOTIFY_INIT1] = func(*call) (answer, error) {
+		if cfg.Watches != nil {
+			cfg.Watches()
+		}
+		return proceed, nil
 	}
 	addArch(l.handlers, files)
 	return l

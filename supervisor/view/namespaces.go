@@ -53,7 +53,7 @@ func (n *namespaces) Launch(p *policy.Policy, plan *Plan, files Files) (launch.C
 func (n *namespaces) SharesNetwork() bool { return n.Network }
 
 func (n *namespaces) Filter(p *policy.Policy, _ bool) seccomp.PlanOptions {
-	return seccomp.PlanOptions{Signals: n.Signals(p)}
+	return seccomp.PlanOptions{Signals: n.Signals(p), Watches: true}
 }
 
 // Signals notifies the signals that the policy does not allow to every process.
