@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +38,29 @@ var supported = map[string]bool{
 	"resource_limits.session_timeout":    true,
 	"resource_limits.idle_timeout":       true,
 	"resource_limits.net_bandwidth_mbps": true,
+}
+
+// checkOpenFiles refuses limits of open files that no command could start with: they
+// are above the hard limit of this process.
+func checkOpenFiles(p *policy.Policy) error {
+	var have unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &have); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	check := func(where string, l policy.Limits) error {
+		if l.OpenFiles <= 0 || uint64(l.OpenFiles) <= have.Max {
+			return nil
+		}
+		return fmt.Errorf("%s: open_files %d is more than the hard limit of agentsh, %d: write less, or raise it with ulimit -Hn",
+			where, l.OpenFiles, have.Max)
+	}
+	errs := []error{check("resource_limits", p.Limits(nil))}
+	for _, rule := range p.Rules(policy.GroupCommand) {
+		if rule.Limits != nil {
+			errs = append(errs, check(rule.Pos.String()+": rule "+rule.Name, *rule.Limits))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // deadline is how long a command may run: the shorter of what is requested and

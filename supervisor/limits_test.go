@@ -384,3 +384,18 @@ func TestCommandsAreOfferedToTheOOMKillerFirst(t *testing.T) {
 		}
 	}
 }
+
+// A limit above that of the supervisor would fail each command.
+func TestALimitOfOpenFilesThatCannotBeGivenIsRefusedAtTheStart(t *testing.T) {
+	var have unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &have); err != nil {
+		t.Fatal(err)
+	}
+	for limit, fits := range map[uint64]bool{have.Max: true, have.Max + 1: false} {
+		cfg, _ := testConfig(t, testPolicy+fmt.Sprintf("resource_limits: {open_files: %d}\n", limit))
+		err := checkOpenFiles(cfg.Policy)
+		if (err == nil) != fits || !fits && !strings.Contains(err.Error(), "ulimit -Hn") {
+			t.Errorf("%d of %d: %v", limit, have.Max, err)
+		}
+	}
+}

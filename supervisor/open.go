@@ -78,7 +78,10 @@ func newSession(cfg Config, state *state) *Session {
 // open makes the parts of a session in the order of their dependencies. Close
 // ends those that were made when one fails.
 func (s *Session) open(ctx context.Context) error {
-	var err error
+	err := checkOpenFiles(s.cfg.Policy)
+	if err != nil {
+		return err
+	}
 	if s.groups, err = openGroups(s.cfg.Policy, s.state, s.confined.missing); err != nil {
 		return err
 	}
