@@ -5,8 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -15,6 +20,7 @@ import (
 	"agentsh/controller/harness"
 	"agentsh/controller/sandbox/host"
 	"agentsh/controller/scan"
+	"agentsh/internal/wire"
 )
 
 // Defaults of a model-based scanner.
@@ -146,10 +152,12 @@ func (m *ModelProgram) stop() {
 	<-m.ended
 }
 
-// modelCommand is the operator's program that scores texts.
+// modelCommand is the model of a run: the operator's program, or the endpoint of
+// the harness.
 type modelCommand struct {
-	program string // absolute path; empty: none
-	environ []string
+	program  string // absolute path; empty: none
+	environ  []string
+	endpoint *scan.Endpoint // nil: none
 }
 
 // wantsModel reports whether the harness enables a model-based scanner.
@@ -157,17 +165,26 @@ func wantsModel(s harness.Security) bool {
 	return s.Enabled.Or(true) && s.HostScanners.LLMGuard.On()
 }
 
-// checkModel rejects a model-based scanner without a program.
+// checkModel rejects a model-based scanner without a program or an endpoint.
 func checkModel(p plan, program string, to progress) error {
 	g := p.harness.Security.HostScanners.LLMGuard
-	switch {
-	case !wantsModel(p.harness.Security):
+	if !wantsModel(p.harness.Security) {
 		if program != "" {
 			to.warn("the scanner %s is not started: the harness does not say security: {host_scanners: {llm_guard: {enabled: true}}}", program)
 		}
 		return nil
+	}
+	endpoint, err := modelEndpoint(p)
+	switch {
+	case err != nil:
+		return err
+	case endpoint != nil && program != "":
+		return badConfig("leave out --scanner, or llm_guard.url",
+			"%s: security.host_scanners.llm_guard.url and --scanner both name a model", g.URL.At)
+	case endpoint != nil:
+		return nil
 	case program == "":
-		return badConfig("name one with --scanner, or write llm_guard: {enabled: false}",
+		return badConfig("name one with --scanner, write url and model, or write llm_guard: {enabled: false}",
 			"%s: security.host_scanners.llm_guard needs a program that scores texts", g.At())
 	}
 	if err := checkProgram(program); err != nil {
@@ -176,11 +193,95 @@ func checkModel(p plan, program string, to progress) error {
 	return nil
 }
 
+// modelEndpoint is the model endpoint of the harness; nil: it names none.
+func modelEndpoint(p plan) (*scan.Endpoint, error) {
+	const guard = "security.host_scanners.llm_guard."
+	g := p.harness.Security.HostScanners.LLMGuard
+	if g.URL.V == "" {
+		for key, at := range map[string]harness.Origin{"model": g.Model.At, "credential": g.Credential.At, "timeout_seconds": g.Timeout.At} {
+			if !at.IsZero() {
+				return nil, badConfig("write url: https://...", "%s: "+guard+"%s has no effect without "+guard+"url", at, key)
+			}
+		}
+		return nil, nil
+	}
+	to, err := url.Parse(g.URL.V)
+	if err != nil || to.Hostname() == "" || to.User != nil || to.RawQuery != "" || to.Fragment != "" {
+		return nil, badConfig("write it as https://api.example.com/v1", "%s: "+guard+"url is not the URL of an API", g.URL.At)
+	}
+	if local := loopback(to.Hostname()); to.Scheme != "https" && (to.Scheme != "http" || !local) {
+		return nil, badConfig("write https, or the address of this machine", "%s: "+guard+"url is not encrypted", g.URL.At)
+	}
+	if g.Model.V == "" {
+		return nil, badConfig("write model: NAME", "%s: "+guard+"url needs "+guard+"model", g.URL.At)
+	}
+	e := &scan.Endpoint{URL: to, Model: g.Model.V, Timeout: modelAnswerTime}
+	if g.Timeout.V > 0 {
+		e.Timeout = time.Duration(g.Timeout.V) * time.Second
+	}
+	if g.Credential.V == "" {
+		return e, nil
+	}
+	i := slices.IndexFunc(p.credentials, func(c wire.Credential) bool { return c.Name == g.Credential.V })
+	if i < 0 {
+		return nil, badConfig("write PROVIDER.NAME, with the provider in providers",
+			"%s: "+guard+"credential: no provider of the harness has %q", g.Credential.At, g.Credential.V)
+	}
+	c := p.credentials[i]
+	if !names(c.Endpoints, to) || c.Path {
+		return nil, badConfig("add the host to the endpoints of the provider, with header or query",
+			"%s: "+guard+"credential: %s may not be used at %s", g.Credential.At, c.Name, to.Host)
+	}
+	e.Authorize = func(r *http.Request) { authorize(r, c) }
+	return e, nil
+}
+
+// loopback reports whether a host is this machine.
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// names reports whether endpoints of a credential include a URL.
+func names(endpoints []string, to *url.URL) bool {
+	port := to.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "http": "80"}[to.Scheme]
+	}
+	host := strings.ToLower(to.Hostname())
+	return slices.ContainsFunc(endpoints, func(e string) bool {
+		name, number, ok := strings.Cut(strings.ToLower(e), ":")
+		if !ok {
+			number = "443"
+		}
+		parent, any := strings.CutPrefix(name, "*")
+		return number == port && (name == host || any && strings.HasSuffix(host, parent) && len(host) > len(parent))
+	})
+}
+
+// authorize adds a credential to a request, where its provider says.
+func authorize(r *http.Request, c wire.Credential) {
+	switch {
+	case c.Query != "":
+		q := r.URL.Query()
+		q.Set(c.Query, c.Value)
+		r.URL.RawQuery = q.Encode()
+	case strings.EqualFold(c.Header, "Authorization") && !strings.Contains(c.Value, " "):
+		r.Header.Set(c.Header, "Bearer "+c.Value)
+	default:
+		r.Header.Set(c.Header, c.Value)
+	}
+}
+
 // withModel calls do with the model-based scanner of the harness, or nil. If the
-// scanner fails, the scan fails: unscored text does not pass.
-func (s scanners) withModel(ctx context.Context, do func(scan.Model) error) error {
+// scanner fails, the scan fails: unscored text does not pass. Only with an endpoint
+// and fail_mode: open the rest passes unscored, with a warning.
+func (s scanners) withModel(ctx context.Context, to progress, do func(scan.Model) error) error {
 	if !wantsModel(s.security) {
 		return do(nil)
+	}
+	if s.model.endpoint != nil {
+		return s.withEndpoint(ctx, to, do)
 	}
 	m, err := StartModel(ctx, s.model.program, s.model.environ)
 	if err != nil {
@@ -195,6 +296,44 @@ func (s scanners) withModel(ctx context.Context, do func(scan.Model) error) erro
 			"run the program by hand: it reads {\"text\": \"...\"} and answers {\"score\": 0.5}, a line each; see doc/scan.md", err)
 	}
 	return err
+}
+
+// withEndpoint is withModel for an endpoint.
+func (s scanners) withEndpoint(ctx context.Context, to progress, do func(scan.Model) error) error {
+	m := &guarded{model: s.model.endpoint, open: s.security.FailMode.V == harness.FailOpen, end: time.Now().Add(scriptTimeout)}
+	err := do(m)
+	switch {
+	case m.failed == nil || ctx.Err() != nil:
+		return err
+	case m.open:
+		to.warn("scan: fail_mode is open: the rest of the texts has no score: %v", m.failed)
+		return err
+	}
+	return fail(ExitScan, "see doc/scan.md; with security: {fail_mode: open} texts pass without a score", m.failed)
+}
+
+// guarded is a model that is not asked again after a failure.
+type guarded struct {
+	model  scan.Model
+	open   bool      // text without a score passes
+	end    time.Time // of all questions
+	failed error
+}
+
+// Score asks the model.
+func (g *guarded) Score(ctx context.Context, text string) (score float64, err error) {
+	if g.failed == nil {
+		ctx, cancel := context.WithDeadlineCause(ctx, g.end, fmt.Errorf("more than %s for all texts", scriptTimeout))
+		defer cancel()
+		if score, err = g.model.Score(ctx, text); err == nil {
+			return score, nil
+		}
+		g.failed = err
+	}
+	if g.open {
+		return 0, nil
+	}
+	return 0, g.failed
 }
 
 // addModel sets the model in a scanner's options; m may be nil.

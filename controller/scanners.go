@@ -27,6 +27,7 @@ type scanners struct {
 }
 
 func newScanners(p plan, canary string, m modelCommand) scanners {
+	m.endpoint, _ = modelEndpoint(p) // checkModel reports the error
 	return scanners{security: p.harness.Security, secrets: p.secrets(), canary: canary, model: m}
 }
 
@@ -77,7 +78,7 @@ func (p plan) secrets() []string {
 // scanContext scans the input of the agent: context files of the repository,
 // the agent's definition, the skills, the host files.
 func scanContext(ctx context.Context, s scanners, p plan, c checkout, to *findings) error {
-	return s.withModel(ctx, func(m scan.Model) error {
+	return s.withModel(ctx, to.progress, func(m scan.Model) error {
 		if err := scanRepo(ctx, s.scanner(m), c, to); err != nil {
 			return err
 		}

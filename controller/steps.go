@@ -64,7 +64,7 @@ func (r *run) scans() bool { return r.plan.scans() }
 
 // scanners are the scanners of the run.
 func (r *run) scanners() scanners {
-	return newScanners(r.plan, r.program.canary, modelCommand{r.o.Scanner, r.o.Environ})
+	return newScanners(r.plan, r.program.canary, modelCommand{program: r.o.Scanner, environ: r.o.Environ})
 }
 
 // scripts runs the operator's scripts.

@@ -61,8 +61,13 @@ var Consumers = map[string]string{
 	"security.host_scanners.llm_guard.enabled":    "scan context",
 	"security.host_scanners.llm_guard.threshold":  "scan context",
 	"security.host_scanners.llm_guard.match_type": "scan context",
-	"security.escalation.on_critical":             "scan context",
-	"security.escalation.review_label":            "scan context",
+
+	"security.host_scanners.llm_guard.url":             "scan context",
+	"security.host_scanners.llm_guard.model":           "scan context",
+	"security.host_scanners.llm_guard.credential":      "scan context",
+	"security.host_scanners.llm_guard.timeout_seconds": "scan context",
+	"security.escalation.on_critical":                  "scan context",
+	"security.escalation.review_label":                 "scan context",
 
 	"security.sandbox_hooks.tirith.enabled":                 "runtime",
 	"security.sandbox_hooks.tirith.fail_on":                 "runtime",

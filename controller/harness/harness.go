@@ -180,20 +180,25 @@ type LLMGuard struct {
 	Enabled   Value[bool]    `harness:"enabled"`
 	Threshold Value[float64] `harness:"threshold"` // 0 to 1
 	MatchType Text           `harness:"match_type"`
+
+	URL        Text       `harness:"url"` // of a model API; empty: the operator's program
+	Model      Text       `harness:"model"`
+	Credential Text       `harness:"credential"` // PROVIDER.NAME; empty: none
+	Timeout    Value[int] `harness:"timeout_seconds"`
 }
 
 // On reports whether the scanner is enabled. Any of its settings enables it,
 // unless enabled is false.
-func (g LLMGuard) On() bool { return g.Enabled.Or(g.Threshold.IsSet() || g.MatchType.IsSet()) }
+func (g LLMGuard) On() bool { return g.Enabled.Or(!g.At().IsZero()) }
 
 // At is the position of the first of its settings.
 func (g LLMGuard) At() Origin {
-	for _, at := range []Origin{g.Enabled.At, g.Threshold.At} {
+	for _, at := range []Origin{g.Enabled.At, g.Threshold.At, g.MatchType.At, g.URL.At, g.Model.At, g.Credential.At} {
 		if !at.IsZero() {
 			return at
 		}
 	}
-	return g.MatchType.At
+	return g.Timeout.At
 }
 
 // SandboxHooks switches the hooks around an agent's tools.

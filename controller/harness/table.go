@@ -131,6 +131,10 @@ var securityFields = []field{
 			{name: "enabled", kind: kindBool, doc: "Use the model-based scanner; on unless written false where llm_guard stands."},
 			{name: "threshold", kind: kindNumber, limits: limits{max: 1}, doc: "Score from which a finding counts, 0 to 1."},
 			{name: "match_type", kind: kindText, format: format{values: []string{MatchSentence, "full"}}, doc: "What is scored at a time."},
+			{name: "url", kind: kindText, doc: "Model API with /chat/completions, as https://api.example.com/v1."},
+			{name: "model", kind: kindText, doc: "Model at url."},
+			{name: "credential", kind: kindText, doc: "PROVIDER.NAME: the provider's credential for url, whose endpoints must name it."},
+			{name: "timeout_seconds", kind: kindInt, limits: limits{max: 600}, doc: "Longest wait for one answer of url; 60."},
 		}},
 	}},
 	{name: "sandbox_hooks", kind: kindStruct, doc: "Hooks around the agent's tools.", fields: []field{

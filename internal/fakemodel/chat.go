@@ -58,6 +58,17 @@ func (chat) read(_ *http.Request, body []byte, into *Request) error {
 }
 
 func (chat) write(w io.Writer, r Request, t Turn) error {
+	var asked struct {
+		Stream *bool `json:"stream"`
+	}
+	if json.Unmarshal(r.Body, &asked) == nil && asked.Stream != nil && !*asked.Stream {
+		return json.NewEncoder(w).Encode(map[string]any{
+			"id": "chatcmpl", "object": "chat.completion", "model": r.Model,
+			"choices": []any{map[string]any{
+				"index": 0, "message": map[string]any{"role": "assistant", "content": t.Say}, "finish_reason": "stop",
+			}},
+		})
+	}
 	send := func(delta map[string]any, finish any) error {
 		return event(w, "", map[string]any{
 			"id": fmt.Sprintf("chatcmpl-%d", len(r.Results)), "object": "chat.completion.chunk", "model": r.Model,
