@@ -207,3 +207,31 @@ func TestADatabaseIsSharedBySessionsAndTheHost(t *testing.T) {
 		})
 	}
 }
+
+// TestTwoSessionsCommitInOneRepository: commands of two sessions and of the host take
+// turns by flock(1), so every commit must succeed and none may be lost.
+func TestTwoSessionsCommitInOneRepository(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.FUSE)
+	a := start(t, options{})
+	b := start(t, options{backing: a.backing})
+	git := func(dir, script string) {
+		cmd := exec.Command("sh", "-ec", script)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", dir, err, out)
+		}
+	}
+	git(a.backing, "git init -q; git commit -q --allow-empty -m first; touch .git/turn")
+	const commits = 10
+	var all sync.WaitGroup
+	for i, dir := range []string{a.dir, b.dir, a.backing} {
+		all.Go(func() {
+			git(dir, fmt.Sprintf(`for i in $(seq %d); do flock .git/turn sh -ec "echo $i >f%d; git add f%d; git commit -qm $i"; done`, commits, i, i))
+		})
+	}
+	all.Wait()
+	for _, dir := range []string{a.dir, b.dir, a.backing} {
+		git(dir, fmt.Sprintf("git fsck --strict; test $(git rev-list --count HEAD) = %d; test -z \"$(git status --porcelain)\"", 3*commits+1))
+	}
+}
