@@ -10,7 +10,7 @@ SANDBOX  := $(GO) build $(STATIC)
 AS_ROOT  := $(shell [ "$$(id -u)" = 0 ] || echo sudo env PATH="$(PATH)" GOCACHE=$(TOOLS)/root-cache GOMODCACHE=$$($(GO) env GOMODCACHE))
 CONTROL  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 
-.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases million streams commands cross probes evasions race-probes agents soak
+.PHONY: all help build demo test check lint tidy deadcode vuln race fuzz report-check fsx databases coherence million streams commands cross probes evasions race-probes agents soak
 .PHONY: bench workloads deps deps-check deps-packages packages package-files release-check reproduce install-test places suites suites-smoke clean
 
 all: build
@@ -73,6 +73,10 @@ COMMANDS ?= git-annex dkms initramfs-tools openssh-server postfix
 commands: ## the part of harmless commands that hooks refuse: a minute
 	test/commands/collect.sh out/commands $(COMMANDS)
 	COMMANDS=$(CURDIR)/out/commands $(GO) test -count=1 -v -run TestCommandsOfPackagesAreNotRefused ./controller/hook
+
+# Saves of editors and commits on the host while a session works.
+coherence: deps-check ## 200 rounds of what the host does to a workspace in use: 20 minutes
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 COHERENCE_ROUNDS=200 $(GO) test -timeout 3h -v -run 'TestSavesOfTheHost|TestTheHostAndASession|TestACommitAfter' ./fuse
 
 # What a file server remembers of a million files.
 million: deps-check ## memory of the file server for a million files

@@ -34,7 +34,8 @@ const (
 // opened.
 type made struct {
 	tree.Entry
-	fd int
+	fd    int
+	found bool // it existed before
 }
 
 func (p made) Stat(st *unix.Stat_t) error {
@@ -62,6 +63,9 @@ func (o *creator) adopted(parent *tree.Node, rel string, p made, out *gofuse.Ent
 		}
 		_ = unix.Unlinkat(p.DirFD, p.Name, flags) // the caller gets the error of the failed step
 		return nil, st, err
+	}
+	if !p.found {
+		o.tree.Host.Made(&st)
 	}
 	n := o.tree.Adopt(parent, p.Name, &st)
 	o.files.created(rel)
@@ -103,7 +107,7 @@ func (o *creator) create(in *gofuse.CreateIn, name string, out *gofuse.CreateOut
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	n, st, err := o.adopted(parent, rel, made{p, fd}, &out.EntryOut)
+	n, st, err := o.adopted(parent, rel, made{p, fd, false}, &out.EntryOut)
 	if err != nil {
 		tree.CloseFD(fd)
 		return gofuse.Status(errno(err))
@@ -146,13 +150,14 @@ func (o *creator) make(in *gofuse.InHeader, name string, mode uint32, out *gofus
 	}
 	defer p.Close()
 	err = do.make(p)
-	if errors.Is(err, unix.EEXIST) && away && mode&unix.S_IFMT == unix.S_IFDIR {
+	found := errors.Is(err, unix.EEXIST) && away && mode&unix.S_IFMT == unix.S_IFDIR
+	if found {
 		err = nil // the target has it already
 	}
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	if _, _, err := o.adopted(parent, rel, made{p, -1}, out); err != nil {
+	if _, _, err := o.adopted(parent, rel, made{p, -1, found}, out); err != nil {
 		return gofuse.Status(errno(err))
 	}
 	return gofuse.OK

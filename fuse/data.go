@@ -118,6 +118,10 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, sa
 	}
 	h.cached = h.before.Size >= tree.DirectMin && !writes(in.Flags) && o.repos.on() && o.repos.guardsNode(o.tree.Paths(n))
 	o.handles.begin(h, &h.before, out)
+	if !o.tree.Same(n, &st) { // the node took another file before it had this handle
+		o.handles.put(o.handles.drop(out.Fh))
+		return gofuse.Status(syscall.ESTALE)
+	}
 	return gofuse.OK
 }
 

@@ -151,7 +151,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	if o.folding.folds(tree.Entry{DirFD: l.fd, Name: e.Name}, tree.Join(l.rel, e.Name), &st) {
 		return true
 	}
-	n := o.nodes.adopt(l.parent, e.Name, &st)
+	n := o.nodes.adopt(tree.NamedPath{Link: tree.Link{Parent: l.parent, Name: e.Name}, Path: tree.Join(l.rel, e.Name)}, &st)
 	out.FixMode(st.Mode)
 	o.attrs.fillEntry(entry, l.parent, n, &st, true)
 	return true

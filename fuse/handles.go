@@ -199,7 +199,7 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 	case io.Direct > 0: // the kernel refuses any other mode
 		h.direct = true
 	case io.Cached > 0 || h.cached || !f.passthrough || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
-	case writes || io.Mapped || st.Size >= tree.DirectMin:
+	case writes || io.Mapped || h.changed || st.Size >= tree.DirectMin: // the kernel may have the size of a changed file wrong
 		h.direct = f.registerBacking(io, h.fd)
 	}
 	if h.direct {

@@ -43,9 +43,10 @@ func (m *mount) hostChanged(dir uint64, name string) {
 		return
 	}
 	m.compare(child)
-	if at := (tree.Link{Parent: parent, Name: name}); m.tree.Child(parent, name) == child {
+	at := tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: tree.Join(paths[0], name)}
+	if m.tree.Child(parent, name) == child {
 		var st unix.Stat_t
-		if leads, err := m.nodes.leads(child, tree.Join(paths[0], name), &st); err == nil && !leads {
+		if leads, err := m.nodes.leads(child, at.Path, &st); err == nil && !leads {
 			m.nodes.lost(child, at)
 		}
 	}
@@ -56,12 +57,9 @@ func (m *mount) hostChanged(dir uint64, name string) {
 func (m *mount) compare(n *tree.Node) {
 	id := n.ID()
 	var st unix.Stat_t
-	if m.nodes.stat(n, &st) != nil || !m.tree.Host.Differs(n, &st) {
-		return
+	if m.nodes.stat(n, &st) == nil && m.tree.Host.Drop(n, &st) {
+		m.kernel.NotifyInode(id) // may wait for pages, which are read without tree.Moves
 	}
-	m.tree.Host.Tell(nil, n, &st)
-	m.kernel.NotifyAttributes(id)
-	m.kernel.InodeLater(id)
 }
 
 // hostChangedEverything makes the kernel drop all that it caches, because it is unknown

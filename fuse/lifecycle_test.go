@@ -167,7 +167,7 @@ func TestABaselineStartsTheRecordAnew(t *testing.T) {
 	must(t, os.WriteFile(s.path("a"), []byte("2"), 0o644))
 	list, err := s.control.Changes(t.Context(), "ws")
 	must(t, err)
-	if fmt.Sprint(list) != "[{a modified } {b modified }]" {
+	if fmt.Sprint(list) != "[{a modified  } {b modified  }]" {
 		t.Errorf("changes %v", list)
 	}
 	if _, err := s.control.Changes(t.Context(), "none"); err == nil {

@@ -3,6 +3,7 @@ package fuse
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -74,8 +75,8 @@ func TestACachedListingDoesNotFollowAMovedDirectory(t *testing.T) {
 
 func TestAServerAfterTheDeathOfOneServesTheSame(t *testing.T) {
 	backing := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(backing, "f"), []byte("kept"), 0o644))
 	first := start(t, options{backing: backing})
-	must(t, os.WriteFile(first.path("f"), []byte("kept"), 0o644))
 	busy, err := os.Open(first.path("f"))
 	must(t, err)
 	defer busy.Close()

@@ -47,11 +47,12 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 		o.follow.Look(parent, p.DirFD)
 	}
 	var st unix.Stat_t
+	at := tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: rel}
 	switch err := p.Stat(&st); {
 	case err == nil:
 	case errors.Is(err, unix.ENOENT):
 		if old := o.tree.Child(parent, name); old != nil {
-			o.nodes.lost(old, tree.Link{Parent: parent, Name: name})
+			o.nodes.lost(old, at)
 		}
 		if v.dec.Effect == policy.Allow {
 			out.SetEntryTimeout(o.attrs.age(o.attrs.absences && o.tree.Host.Watched(parent)))
@@ -64,7 +65,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	if o.folding.folds(p, rel, &st) {
 		return o.access.refuseFolding(h.Pid, rel)
 	}
-	n := o.nodes.adopt(parent, name, &st)
+	n := o.nodes.adopt(at, &st)
 	o.attrs.fillEntry(out, parent, n, &st, v.dec.Effect == policy.Allow)
 	return gofuse.OK
 }
@@ -98,6 +99,9 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	var st unix.Stat_t
 	if err := o.nodes.stat(n, &st); err != nil {
 		return gofuse.Status(errno(err))
+	}
+	if st.Nlink == 0 && o.tree.Host.Missing(n) == unix.ESTALE {
+		st.Nlink = 1 // a link(2) of the name is sent, and looked up again
 	}
 	o.attrs.fillAttr(&out.Attr, &st)
 	told := o.attrs.tell(nil, n, &st)
@@ -233,9 +237,10 @@ func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
 	if !told.Changed {
 		return told
 	}
-	a.kernel.AttributesSoon(n.ID())
+	id := n.ID()
+	a.kernel.AttributesSoon(id, func() { a.tree.Host.Sure(id) })
 	if n.Kind() == unix.S_IFLNK {
-		a.kernel.InodeLater(n.ID()) // the text, if the inode number was used again
+		a.kernel.InodeLater(id) // the text, if the inode number was used again
 	}
 	return told
 }

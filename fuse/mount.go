@@ -159,6 +159,7 @@ func (m *mount) attach(dev *os.File) error {
 		tree.CloseFD(fd)
 		return fmt.Errorf("backing of %s: %w", m.files.path, err)
 	}
+	m.tree.CoarseTimes = !fineTimes(fs.Type)
 	m.noOpenDir = m.files.backing.Dir && stableOffsets(fs.Type) && m.access.listsSilently()
 	opts := &gofuse.MountOptions{
 		Name:                 "agentsh",
@@ -205,6 +206,17 @@ func stableOffsets(magic int64) bool {
 		return true
 	case unix.TMPFS_MAGIC:
 		return kernelAtLeast(6, 6)
+	}
+	return false
+}
+
+// fineTimes reports whether each change of a file that was looked at since the last one
+// gives it another time: multigrain timestamps, see
+// Documentation/filesystems/multigrain-ts.rst.
+func fineTimes(magic int64) bool {
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return kernelAtLeast(6, 13)
 	}
 	return false
 }

@@ -38,7 +38,7 @@ func (f *nodeFiles) open(n *tree.Node, flags uint32, st *unix.Stat_t) (fd int, e
 	for _, at := range names {
 		leads := false
 		if fd < 0 {
-			fd, leads, err = f.openName(n, at.Path, keep, st)
+			fd, leads, err = f.openName(n, at, keep, st)
 		} else {
 			var other unix.Stat_t
 			leads, err = f.leads(n, at.Path, &other)
@@ -47,7 +47,7 @@ func (f *nodeFiles) open(n *tree.Node, flags uint32, st *unix.Stat_t) (fd int, e
 			break
 		}
 		if !leads {
-			f.lost(n, at.Link)
+			f.lost(n, at)
 			lost = true
 		}
 	}
@@ -60,17 +60,17 @@ func (f *nodeFiles) open(n *tree.Node, flags uint32, st *unix.Stat_t) (fd int, e
 	return fd, err
 }
 
-// openName opens the file of n by a name. It reports false if the name leads to
-// another file, or to none.
-func (f *nodeFiles) openName(n *tree.Node, rel string, flags int, st *unix.Stat_t) (fd int, leads bool, err error) {
-	fd, err = f.files.openFile(rel, flags|unix.O_NONBLOCK)
+// openName opens the file of n by a name. It reports false if the name leads to none,
+// or to another file that n cannot represent.
+func (f *nodeFiles) openName(n *tree.Node, at tree.NamedPath, flags int, st *unix.Stat_t) (fd int, leads bool, err error) {
+	fd, err = f.files.openFile(at.Path, flags|unix.O_NONBLOCK)
 	if err != nil {
-		if leads, other := f.leads(n, rel, st); !leads {
+		if leads, other := f.leads(n, at.Path, st); !leads {
 			return -1, false, other
 		}
 		return -1, false, err
 	}
-	if err = unix.Fstat(fd, st); err == nil && f.tree.Same(n, st) {
+	if err = unix.Fstat(fd, st); err == nil && (f.tree.Same(n, st) || f.tree.Host.Take(n, at, st)) {
 		return fd, true, nil
 	}
 	tree.CloseFD(fd)
@@ -109,7 +109,7 @@ func (f *nodeFiles) leads(n *tree.Node, rel string, st *unix.Stat_t) (bool, erro
 
 // lost removes a name that does not lead to n any more. The kernel looks up again what
 // it caches about the name.
-func (f *nodeFiles) lost(n *tree.Node, at tree.Link) {
+func (f *nodeFiles) lost(n *tree.Node, at tree.NamedPath) {
 	id, parent := n.ID(), at.Parent.ID()
 	if !f.tree.Host.Lost(n, at) {
 		return
@@ -126,8 +126,8 @@ const settleTime = time.Second
 
 // adopt returns the node for an entry that was found in the backing. It counts one
 // more reference of the kernel. Names that the host gave to other files are lost.
-func (f *nodeFiles) adopt(parent *tree.Node, name string, st *unix.Stat_t) *tree.Node {
-	at := tree.Link{Parent: parent, Name: name}
+func (f *nodeFiles) adopt(at tree.NamedPath, st *unix.Stat_t) *tree.Node {
+	parent, name := at.Parent, at.Name
 	if old := f.tree.Child(parent, name); old != nil && (!f.tree.Same(old, st) || old.Kind() != st.Mode&unix.S_IFMT) {
 		f.lost(old, at)
 	}
@@ -137,11 +137,11 @@ func (f *nodeFiles) adopt(parent *tree.Node, name string, st *unix.Stat_t) *tree
 	}
 	for _, other := range f.tree.Names(n) { // renamed on the host
 		var now unix.Stat_t
-		if other.Link == at {
+		if other.Link == at.Link {
 			continue
 		}
 		if leads, err := f.leads(n, other.Path, &now); err == nil && !leads {
-			f.lost(n, other.Link)
+			f.lost(n, other)
 		}
 	}
 	return n
@@ -158,7 +158,7 @@ func (f *nodeFiles) stat(n *tree.Node, st *unix.Stat_t) error {
 		if err != nil || leads {
 			return err
 		}
-		f.lost(n, at.Link)
+		f.lost(n, at)
 	}
 	fd, err := f.nameless(n)
 	if err != nil {
@@ -201,7 +201,7 @@ func (f *nodeFiles) reach(n *tree.Node) (tree.Entry, error) {
 	if err != nil && !tree.Absent(err) {
 		return tree.Entry{}, err
 	}
-	f.lost(n, names[0].Link)
+	f.lost(n, names[0])
 	return tree.Entry{}, unix.ESTALE
 }
 

@@ -151,7 +151,7 @@ func prepareTarget(f *files, k *kernel, rel string) error {
 		err = unix.Mkdirat(p.DirFD, p.Name, 0o755)
 		if err == nil {
 			var st unix.Stat_t
-			err = f.giveOwner(made{p, -1}, &st)
+			err = f.giveOwner(made{p, -1, false}, &st)
 			f.record.Created(dir[:at])
 		}
 		p.Close()
@@ -207,7 +207,7 @@ func (r *redirector) copyTo(to target, rel string) error {
 	}
 	err = errors.Join(err, copied.Close())
 	if err == nil {
-		err = to.mount.files.giveOwner(made{p, -1}, &st)
+		err = to.mount.files.giveOwner(made{p, -1, false}, &st)
 	}
 	if err != nil {
 		_ = unix.Unlinkat(p.DirFD, p.Name, 0) // the caller gets the first error
@@ -258,7 +258,7 @@ func (r *redirector) createTarget(rel string) error {
 	defer tree.CloseFD(fd)
 	r.files.created(rel)
 	var st unix.Stat_t
-	return r.files.giveOwner(made{p, -1}, &st)
+	return r.files.giveOwner(made{p, -1, false}, &st)
 }
 
 // make applies a verdict about a new name. If the verdict is a redirect, it redirects

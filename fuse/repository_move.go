@@ -387,7 +387,7 @@ func (r *repositories) install(p tree.Entry, old *unix.Stat_t, data []byte) (uni
 	defer tree.CloseFD(fd)
 	err = writeAll(fd, data)
 	if err == nil {
-		err = r.files.giveOwner(made{fresh, fd}, &st)
+		err = r.files.giveOwner(made{fresh, fd, false}, &st)
 	}
 	if err == nil {
 		err = unix.Renameat2(p.DirFD, fresh.Name, p.DirFD, p.Name, 0)

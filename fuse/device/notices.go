@@ -72,7 +72,7 @@ func (l *Loop) NotifyEpoch() bool {
 // soon holds the nodes whose attributes are dropped soon.
 type soon struct {
 	mu    sync.Mutex
-	nodes map[uint64]struct{} // not nil while the timer runs
+	nodes map[uint64]func() // what to call after the notice; not nil while the timer runs
 }
 
 // soonTime is longer than a process usually takes from an answer to its use.
@@ -80,15 +80,16 @@ const soonTime = 10 * time.Millisecond
 
 // AttributesSoon is [Loop.NotifyAttributes] after the kernel has used the answers that
 // are now on their way to it. A notice that comes before makes it ignore them.
-func (l *Loop) AttributesSoon(id uint64) {
+// Afterwards it calls then.
+func (l *Loop) AttributesSoon(id uint64, then func()) {
 	s := &l.soon
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.nodes == nil {
-		s.nodes = map[uint64]struct{}{}
+		s.nodes = map[uint64]func(){}
 		time.AfterFunc(soonTime, l.sendSoon)
 	}
-	s.nodes[id] = struct{}{}
+	s.nodes[id] = then
 }
 
 func (l *Loop) sendSoon() {
@@ -96,8 +97,9 @@ func (l *Loop) sendSoon() {
 	nodes := l.soon.nodes
 	l.soon.nodes = nil
 	l.soon.mu.Unlock()
-	for id := range nodes {
+	for id, then := range nodes {
 		l.NotifyAttributes(id)
+		then()
 	}
 }
 

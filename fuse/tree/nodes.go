@@ -46,6 +46,9 @@ const (
 	isSmall                          // the last result of [smallFile]
 	isWatched                        // see [Host.SetWatched]
 	isLost                           // see [Host.Lost]
+	isUnsure                         // see [Host.Sure]
+	isDropped                        // see [Host.Drop]
+	isStale                          // [IO.Stale] of a file without handles
 )
 
 const manyLookups = 1<<32 - 1

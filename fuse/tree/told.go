@@ -27,10 +27,17 @@ const youngFor = 20 * time.Millisecond
 
 // fingerprint returns a number that differs, in practice always, if one of the
 // attributes differs that the kernel caches. The access time is not one of them.
-func fingerprint(st *unix.Stat_t) uint64 {
+func (h Host) fingerprint(st *unix.Stat_t) uint64 {
+	if !h.t.CoarseTimes {
+		return hashOf(st)
+	}
 	if age := time.Since(time.Unix(st.Ctim.Unix())); age > -youngFor && age < youngFor {
 		return toldYoung
 	}
+	return hashOf(st)
+}
+
+func hashOf(st *unix.Stat_t) uint64 {
 	h := st.Ino
 	for _, v := range [...]uint64{
 		uint64(st.Size), uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano()), uint64(st.Mode)<<32 | uint64(uint32(st.Nlink)),
@@ -45,7 +52,7 @@ func fingerprint(st *unix.Stat_t) uint64 {
 // Answer says how attributes that the kernel is about to be told relate to what it was
 // told before.
 type Answer struct {
-	Changed     bool // the kernel was told other attributes before, or may have been
+	Changed     bool // the kernel was told other attributes before, or may have been: see [Host.Sure]
 	NameWatched bool // a change of the name is noticed
 	Watched     bool // a change of the attributes is noticed
 }
@@ -54,14 +61,19 @@ type Answer struct {
 // of parent. parent is nil if the answer is about no name.
 func (h Host) Tell(parent, n *Node, st *unix.Stat_t) Answer {
 	t := h.t
-	now := fingerprint(st)
+	now := h.fingerprint(st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := n.told
 	n.told = now
+	n.flags &^= isDropped
 	t.setSmall(n, st)
+	changed := before != toldNothing && (before != now || now == toldYoung)
+	if changed {
+		n.flags |= isUnsure
+	}
 	a := Answer{
-		Changed:     before != toldNothing && (before != now || now == toldYoung),
+		Changed:     changed,
 		NameWatched: parent != nil && parent.flags&isWatched != 0,
 	}
 	switch {
@@ -76,10 +88,53 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t) Answer {
 // Differs reports whether the kernel may have been told other attributes than st.
 func (h Host) Differs(n *Node, st *unix.Stat_t) bool {
 	t := h.t
-	now := fingerprint(st)
+	now := h.fingerprint(st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return n.told != now || now == toldYoung
+	return n.told != now || now == toldYoung || n.flags&(isUnsure|isDropped) != 0
+}
+
+// Drop reports whether the kernel has to drop what it was told of n, because that may
+// differ from st. It reports it once until the kernel asks again.
+func (h Host) Drop(n *Node, st *unix.Stat_t) bool {
+	now := h.fingerprint(st)
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n.flags&isDropped != 0 || n.told == toldNothing || n.told == now && now != toldYoung {
+		return false
+	}
+	n.flags |= isDropped
+	return true
+}
+
+// Sure records that the kernel was told to ask again for attributes that had changed.
+// It may have ignored the answer with the change.
+func (h Host) Sure(id uint64) {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.get(id); n != nil {
+		n.flags &^= isUnsure
+	}
+}
+
+// Made removes every name of a node whose inode number was given to a file that was
+// just made: its own file does not exist any more.
+func (h Host) Made(st *unix.Stat_t) {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.findInode(inodeOf(st))
+	if n == nil || n == t.root {
+		return
+	}
+	t.unhash(n)
+	for _, l := range n.names() {
+		if t.child(l.Parent, l.Name) == n {
+			t.lose(n, l)
+		}
+	}
 }
 
 // SetWatched records whether changes of the host in a directory are noticed: of its
@@ -144,15 +199,18 @@ func (t *Tree) Aliased(n *Node) bool {
 
 // Lost removes a name that does not lead to n in the backing any more. Until
 // [Host.Settled] the kernel may still use the name for n. Lost reports false if n
-// does not have the name.
-func (h Host) Lost(n *Node, l Link) bool {
+// does not have the name, or if the name has another path by now.
+func (h Host) Lost(n *Node, at NamedPath) bool {
 	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n.id == 0 || t.child(l.Parent, l.Name) != n {
+	if n.id == 0 || t.child(at.Parent, at.Name) != n {
 		return false
 	}
-	t.lose(n, l)
+	if path, ok := t.join(at.Link); !ok || path != at.Path {
+		return false
+	}
+	t.lose(n, at.Link)
 	return true
 }
 
@@ -170,6 +228,28 @@ func (t *Tree) lose(n *Node, l Link) {
 		n.flags &^= isWatched
 	}
 	t.dropLink(n, l)
+}
+
+// Take makes a node represent the file with the attributes st, which has replaced its
+// own file under its only name. It reports false if something else still refers to
+// either file. Otherwise every open would first find another file, for as long as the
+// host replaces it again and again.
+func (h Host) Take(n *Node, at NamedPath, st *unix.Stat_t) bool {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	single := n.id != 0 && n.Link == at.Link && (n.more == nil || len(n.more.links)+len(n.more.former)+n.more.handles+n.more.gone == 0)
+	if !single || n.flags&(isLinked|isReplaced|isLost) != 0 || uint32(n.kind) != st.Mode&unix.S_IFMT || n.kind != unix.S_IFREG {
+		return false
+	}
+	if path, ok := t.join(at.Link); !ok || path != at.Path || t.findInode(inodeOf(st)) != nil || st.Nlink != 1 {
+		return false
+	}
+	t.unhash(n)
+	n.key, n.told, n.allowed = inodeOf(st), toldYoung, 0
+	t.hash(n)
+	t.setSmall(n, st)
+	return true
 }
 
 // Settled records that the kernel does not use the lost names of a node any more.

@@ -20,6 +20,9 @@ type Tree struct {
 	// rename. So a path cannot change its meaning between evaluation and use.
 	Moves sync.RWMutex
 	Host  Host
+	// CoarseTimes says that two changes of a file within a timer tick give it the same
+	// time. It is set before the tree is used.
+	CoarseTimes bool
 
 	mu   sync.Mutex
 	root *Node
@@ -180,6 +183,10 @@ func (t *Tree) Open(n *Node) *IO {
 	}
 	x := n.extras()
 	x.handles++
+	if n.flags&isStale != 0 {
+		x.io.Stale = true
+		n.flags &^= isStale
+	}
 	return &x.io
 }
 
@@ -189,6 +196,10 @@ func (t *Tree) Close(n *Node) {
 	defer t.mu.Unlock()
 	x := n.more
 	x.handles--
+	if x.handles == 0 && x.io.Stale {
+		x.io.Stale = false
+		n.flags |= isStale
+	}
 	if x.handles == 0 && x.gone == 0 && len(x.links)+len(x.former) == 0 && x.io == (IO{}) {
 		if n.more = nil; len(t.spare) < maxSpare {
 			*x = extra{}
