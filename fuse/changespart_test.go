@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -59,4 +60,24 @@ func TestAFreezeEndsAfterManyChanges(t *testing.T) {
 	if got, err := s.control.Changes(t.Context(), "ws"); err != nil || len(got) != len(list)+1 {
 		t.Errorf("%d changes, want %d: %v", len(got), len(list)+1, err)
 	}
+}
+
+// A part that is not answered in time must not leave the files frozen.
+func TestAFailedUnfreezeEndsTheFreeze(t *testing.T) {
+	s := start(t, options{})
+	must(t, s.control.Baseline(t.Context()))
+	must(t, s.control.Freeze(t.Context()))
+	var list []wire.Change
+	for i := range 4001 {
+		name := fmt.Sprintf("%s%d", strings.Repeat("\x01", 200), i)
+		must(t, os.WriteFile(s.back(name), nil, 0o644))
+		list = append(list, wire.Change{Path: wire.Name(name), Kind: wire.Created})
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.control.Unfreeze(ended, "ws", list); err == nil {
+		t.Error("it was not reported")
+	}
+	must(t, s.control.Freeze(t.Context()))
+	must(t, s.control.Unfreeze(t.Context(), "ws", nil))
 }

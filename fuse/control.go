@@ -220,7 +220,8 @@ func (c *Control) Freeze(ctx context.Context) error { return c.call(ctx, request
 func (c *Control) Unfreeze(ctx context.Context, tag string, list []wire.Change) error {
 	for n := changesPart(list); n < len(list); n = changesPart(list) {
 		if err := c.call(ctx, request{Unfreeze: &unfreeze{Tag: tag, Changes: list[:n], More: true}}, nil); err != nil {
-			return err
+			// The last part ends the freeze, although some changes are missing.
+			return errors.Join(err, c.call(ctx, request{Unfreeze: &unfreeze{Tag: tag}}, nil))
 		}
 		list = list[n:]
 	}
