@@ -707,7 +707,7 @@ func TestASecondSignalForcesTheEnd(t *testing.T) {
 }
 
 func TestWorkOfAnInterruptedAgentIsExtracted(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			p := newStoppable(t, "| agent at work")
 			adopt(t)
