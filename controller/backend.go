@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"agentsh/controller/git"
 	"agentsh/controller/sandbox"
@@ -14,7 +15,7 @@ import (
 )
 
 // newSpec checks the policy of a run and makes the specification of its sandbox.
-func newSpec(p plan, prog program, repoDir, runID string) (sandbox.Spec, error) {
+func newSpec(p plan, prog program, repoDir, runID string, keep time.Duration) (sandbox.Spec, error) {
 	vars := policyVars(repoDir)
 	rules, err := loadPolicy(p.harness.Path(p.harness.Policy), newRunRules(p, prog, repoDir), vars)
 	if err != nil {
@@ -25,7 +26,7 @@ func newSpec(p plan, prog program, repoDir, runID string) (sandbox.Spec, error) 
 	}
 	return sandbox.Spec{
 		RunID: runID, Policy: sources(rules), Vars: vars, EnvDir: layout.EnvDir, Home: layout.Home,
-		Program: p.scans(), Credentials: p.credentials,
+		Program: p.scans(), Credentials: p.credentials, Keep: keep,
 	}, nil
 }
 

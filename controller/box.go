@@ -104,6 +104,20 @@ func (b *box) stop(ctx context.Context) error {
 	return errors.Join(err, b.attached.Close())
 }
 
+// keep leaves the sandbox to other controllers, and returns the end of its lease.
+func (b *box) keep(ctx context.Context) (time.Time, error) {
+	b.stopping.Store(true)
+	if b.unforce != nil {
+		b.unforce()
+	}
+	b.attached.Stop()
+	until, err := b.sandbox.Keep(ctx)
+	if b.events != nil {
+		<-b.events
+	}
+	return until, errors.Join(err, b.attached.Close())
+}
+
 // startDelete deletes the stopped sandbox in the background; waitDeleted returns
 // its end.
 func (b *box) startDelete(ctx context.Context) {

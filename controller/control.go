@@ -3,8 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -14,14 +12,11 @@ type control struct {
 	interrupt context.CancelCauseFunc // stops the run like a signal does
 	forced    context.Context         // its end stops the extraction of the agent's work
 	force     context.CancelFunc
-	retained  atomic.Bool // the sandbox is retained for operators
-	release   chan struct{}
-	released  sync.Once // closes release
 }
 
 // newControl returns the context of the run. The caller calls close.
 func newControl(ctx, forced context.Context) (context.Context, *control) {
-	c := &control{release: make(chan struct{})}
+	c := &control{}
 	ctx, c.interrupt = context.WithCancelCause(ctx)
 	if forced == nil {
 		forced = context.Background()
@@ -36,28 +31,11 @@ func (c *control) close() {
 }
 
 // stopRun ends the run for an operator. A running run is stopped as by a
-// signal. A sandbox that is retained after its run is released. With force, the
-// extraction of the agent's work is stopped, too.
+// signal. With force, the extraction of the agent's work is stopped, too.
 func (c *control) stopRun(by string, force bool) {
-	c.released.Do(func() { close(c.release) })
-	if !c.retained.Load() {
-		c.interrupt(Interrupted{Signal: operatorSignal, By: by})
-	}
+	c.interrupt(Interrupted{Signal: operatorSignal, By: by})
 	if force {
 		c.force()
-	}
-}
-
-// serveFor waits until the sandbox need not be retained any more: d has passed,
-// an operator ended the run, or the supervisor is gone.
-func (c *control) serveFor(ctx context.Context, d time.Duration, gone <-chan struct{}) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	case <-c.release:
-	case <-gone:
 	}
 }
 

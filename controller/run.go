@@ -16,20 +16,22 @@ import (
 
 // Options are the inputs of [Run].
 type Options struct {
-	Harness     string // file
-	Load        harness.Options
-	Repo        string // the target repository
-	Out         string // directory of the results, created or replaced
-	AllowDirty  bool   // run from HEAD even if tracked files differ from it
-	Backend     sandbox.Backend
-	State       statedir.Dir
-	Scanner     string   // absolute path of the program of llm_guard; empty: none
-	Gateway     string   // directory of the local gateway, see provider.OpenLocal
-	Environ     []string // the host's environment, NAME=value
-	Progress    func(Update)
-	Force       context.Context // its end stops the extraction after a stopped run; may be nil
-	MaxOutput   int64           // bytes that an agent may print in one iteration; 0: DefaultOutput
-	KeepSandbox time.Duration   // how long the sandbox of a failed agent is retained for operators; 0: deleted at once
+	Harness    string // file
+	Load       harness.Options
+	Repo       string // the target repository
+	Out        string // directory of the results, created or replaced
+	AllowDirty bool   // run from HEAD even if tracked files differ from it
+	Backend    sandbox.Backend
+	State      statedir.Dir
+	Scanner    string   // absolute path of the program of llm_guard; empty: none
+	Gateway    string   // directory of the local gateway, see provider.OpenLocal
+	Environ    []string // the host's environment, NAME=value
+	Progress   func(Update)
+	Force      context.Context // its end stops the extraction after a stopped run; may be nil
+	MaxOutput  int64           // bytes that an agent may print in one iteration; 0: DefaultOutput
+	// KeepSandbox is how long the sandbox outlives the controller if the agent fails
+	// or the controller is killed. 0: it is deleted at once.
+	KeepSandbox time.Duration
 }
 
 // run is the state of one run. Its methods are the steps and the code that runs
@@ -55,7 +57,8 @@ type run struct {
 }
 
 // Run runs an agent. The result describes the run up to its end, also if there
-// is an error. The error is a [*Failure]. Run always deletes the sandbox and
+// is an error. The error is a [*Failure]. Run always deletes the sandbox, unless
+// [Options.KeepSandbox] leaves it to operators, and
 // leaves no process. If the controller itself is killed, [Collect] cleans up.
 // To stop the run, cancel ctx with the cause [Interrupted]: Run then stops the
 // agent and extracts its work.
@@ -95,15 +98,8 @@ func (r *run) open(ctx context.Context) (err error) {
 
 // steps runs the steps. It returns the first failure.
 func (r *run) steps(ctx context.Context) error {
-	kept := r.o.KeepSandbox == 0
 	for _, s := range steps {
 		agentRan := len(r.result.Iterations) > 0
-		if s.salvage && r.failed != nil && agentRan && !kept {
-			kept = true
-			if err := r.step(ctx, keepStep); err != nil {
-				r.progress.warn("%v", err)
-			}
-		}
 		if r.failed != nil && (!s.salvage || !agentRan) {
 			continue
 		}
@@ -186,7 +182,11 @@ func (r *run) finish(ctx context.Context, failed error) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New("cleaning up took too long"))
 	defer cancel()
 	if r.box != nil {
-		if err := r.step(ctx, deleteStep); err != nil && failed == nil {
+		last := deleteStep
+		if r.keeps() {
+			last = keepStep
+		}
+		if err := r.step(ctx, last); err != nil && failed == nil {
 			failed = err
 		}
 	}

@@ -42,7 +42,7 @@ var steps = []step{
 	{name: "post_script", do: (*run).postScript, when: func(r *run) bool { return r.plan.harness.PostScript.V != "" }},
 }
 
-// keepStep runs after the failure of an agent and before its work is extracted,
+// keepStep is the last step in the place of deleteStep after the failure of an agent,
 // if the operator set --keep-sandbox.
 var keepStep = step{name: "keep_sandbox", do: (*run).keepSandbox, salvage: true}
 
@@ -124,7 +124,7 @@ func (r *run) preflight(ctx context.Context) error {
 	if !r.plan.harness.Policy.IsSet() {
 		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
 	}
-	if r.plan.spec, err = newSpec(r.plan, r.program, r.checkout.dir, r.result.RunID); err != nil {
+	if r.plan.spec, err = newSpec(r.plan, r.program, r.checkout.dir, r.result.RunID, r.o.KeepSandbox); err != nil {
 		return err
 	}
 	if err := checkScripts(r.plan.harness); err != nil {
@@ -334,22 +334,28 @@ func (r *run) scanOutput(ctx context.Context) error {
 	return nil
 }
 
-// keepSandbox retains the sandbox of a failed agent for operators.
+// keeps reports whether the sandbox outlives this run: the agent failed, nobody
+// stopped the run, and the sandbox was not stopped before.
+func (r *run) keeps() bool {
+	var f *Failure
+	return r.o.KeepSandbox > 0 && errors.As(r.failed, &f) && f.Code < exitSignalBase && len(r.result.Iterations) > 0 &&
+		!r.box.stopping.Load() && r.box.sandbox.Cause() == nil
+}
+
+// keepSandbox leaves the sandbox of a failed agent to operators. Its supervisor
+// goes on until the lease ends.
 func (r *run) keepSandbox(ctx context.Context) error {
-	if ctx.Err() != nil || r.box.attached == nil {
-		return nil
+	if err := r.journal.storeAudit(ctx, r.box.sandbox); err != nil {
+		r.progress.warn("%v", err)
 	}
-	until := time.Now().Add(r.o.KeepSandbox).UTC()
+	until, err := r.box.keep(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("keep the sandbox: %w", err), r.box.sandbox.Delete(ctx))
+	}
 	r.journal.record.KeptUntil = &until
-	if err := r.journal.write(); err != nil {
-		return err
-	}
-	r.control.retained.Store(true)
 	id := r.box.sandbox.ID()
 	r.progress.warn("the sandbox is kept until %s: 'agentctl sandbox shell %s' opens a shell in it, "+
-		"'agentctl sandbox delete %s' or Ctrl-C ends it", until.Local().Format(time.DateTime), id, id)
-	r.control.serveFor(ctx, r.o.KeepSandbox, r.box.sandbox.Gone())
-	r.journal.record.KeptUntil = nil
+		"'agentctl sandbox delete %s' ends it", until.Local().Format(time.DateTime), id, id)
 	return nil
 }
 
@@ -358,8 +364,10 @@ func (r *run) keepSandbox(ctx context.Context) error {
 func (r *run) deliver(ctx context.Context) error {
 	ctx, cancel := r.control.salvage(ctx, "taking the results out")
 	defer cancel()
-	if err := r.box.stop(ctx); err != nil {
-		return err
+	if !r.keeps() {
+		if err := r.box.stop(ctx); err != nil {
+			return err
+		}
 	}
 	if err := addAudit(ctx, r.box.sandbox, r.results, r.counts); err != nil {
 		return err
@@ -368,7 +376,9 @@ func (r *run) deliver(ctx context.Context) error {
 	if r.result.Trashed, err = r.box.sandbox.Trash(ctx, filepath.Join(r.results.staging, trashName)); err != nil {
 		return err
 	}
-	r.startDelete(ctx)
+	if !r.keeps() {
+		r.startDelete(ctx)
+	}
 	name := "agentctl/" + r.result.Agent + "/" + r.result.RunID
 	d, err := deliverCommits(ctx, r.checkout.clone, r.work, name, r.journal.dir.Delivery())
 	r.result.Branch, r.result.Branches = d.branch, d.others

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -40,8 +41,27 @@ type runFlags struct {
 // maxOutput is the maximum of --max-output, in MiB.
 const maxOutput = 1 << 20
 
-// maxKeep is the maximum of --keep-sandbox.
-const maxKeep = 24 * time.Hour
+// defaultKeep is the lease of --keep-sandbox without a duration, maxKeep the
+// longest.
+const (
+	defaultKeep = time.Hour
+	maxKeep     = 24 * time.Hour
+)
+
+// keepFor reads the duration of --keep-sandbox where it is an argument of its
+// own, since the flag also stands without one.
+func (f *runFlags) keepFor(cmd *cobra.Command, args []string) []string {
+	if !cmd.Flags().Changed("keep-sandbox") {
+		return args
+	}
+	for i, arg := range args {
+		if d, err := time.ParseDuration(arg); err == nil {
+			f.keep = d
+			return slices.Delete(slices.Clone(args), i, i+1)
+		}
+	}
+	return args
+}
 
 func newRunCommand() *cobra.Command {
 	var f runFlags
@@ -51,7 +71,8 @@ func newRunCommand() *cobra.Command {
 		Long: `run checks a harness file, creates a sandbox, copies the repository and
 the agent into it and runs the agent. The agent's commits become a branch of the
 repository. The output directory gets the changed files, the audit log and
-result.json. The sandbox is always deleted.
+result.json. The sandbox is deleted, unless --keep-sandbox keeps that of an agent
+that failed.
 
 The agent starts from the commit that HEAD of the repository points to.
 Uncommitted changes are refused, unless --allow-dirty leaves them out. Submodules
@@ -61,8 +82,11 @@ The first Ctrl-C stops the agent and delivers the work done so far. The second
 one deletes the sandbox, and agentctl ends within 2 seconds. SIGTERM and SIGHUP
 do the same.`,
 		Example: "  agentctl run examples/fix-bug/harness.yaml --repo examples/fix-bug/repo --out out/fix-bug",
-		Args:    cobra.ExactArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			return cobra.ExactArgs(1)(cmd, f.keepFor(cmd, args))
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args = f.keepFor(cmd, args)
 			return f.run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 		ValidArgsFunction: completeYAML,
@@ -82,7 +106,9 @@ do the same.`,
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "do not print what the agent prints")
 	flags.BoolVar(&f.allowDirty, "allow-dirty", false, "run from HEAD although files are changed; the agent does not see the changes")
 	flags.Int64Var(&f.output, "max-output", controller.DefaultOutput>>20, "end an agent that prints more than `MIB` in one iteration")
-	flags.DurationVar(&f.keep, "keep-sandbox", 0, "if the agent fails, keep its sandbox for `DURATION`; see agentctl sandbox")
+	flags.DurationVar(&f.keep, "keep-sandbox", 0,
+		"if the agent fails or agentctl is killed, keep the sandbox for `DURATION` (without one: 1h); see agentctl sandbox")
+	flags.Lookup("keep-sandbox").NoOptDefVal = defaultKeep.String()
 	flags.StringVar(
 		&f.scanner,
 		"scanner",

@@ -13,6 +13,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/attach"
 	"agentsh/controller/record"
+	"agentsh/controller/sandbox/local"
 	"agentsh/internal/channel"
 	"agentsh/internal/text"
 )
@@ -23,9 +24,10 @@ func newSandboxCommand() *cobra.Command {
 		Short: "Work in the sandboxes of running runs",
 		Long: `Work in the sandboxes of running runs.
 
-A sandbox exists while its run is running; agentctl run --keep-sandbox keeps the
-sandbox of an agent that failed. It is named as its run is: by its id, by a beginning of
-it that no other sandbox has, or by the word latest.
+A sandbox exists while its run is running. With agentctl run --keep-sandbox it goes
+on after an agent that failed, or an agentctl that was killed, until its lease ends:
+list says when. It is named as its run is: by its id, by a beginning of it that no
+other sandbox has, or by the word latest.
 
 Commands are subject to the policy of the run. The run's record and its audit log
 name them as the operator's.`,
@@ -69,15 +71,40 @@ func attachTo(ctx context.Context, name string) (*channel.Client, record.Run, er
 	if err != nil {
 		return nil, one, err
 	}
-	client, err := attach.Dial(ctx, one, version)
+	client, err := dial(ctx, one)
 	if err != nil {
 		return nil, one, &failure{code: controller.ExitSandbox, err: err}
 	}
 	return client, one, nil
 }
 
-// hasSandbox reports whether a run has a sandbox that accepts connections.
-func hasSandbox(one record.Run) bool { return one.Live && one.Sandbox != "" }
+// dial connects to the sandbox of a run, whether its controller is alive or not.
+func dial(ctx context.Context, one record.Run) (*channel.Client, error) {
+	if one.Live {
+		return attach.Dial(ctx, one, version)
+	}
+	kept, err := keptSandbox(one)
+	if err != nil {
+		return nil, err
+	}
+	return attach.DialKept(ctx, one, kept, version)
+}
+
+// keptSandbox is the sandbox of a run whose controller is gone.
+func keptSandbox(one record.Run) (local.Kept, error) {
+	state, err := runsState()
+	if err != nil {
+		return local.Kept{}, err
+	}
+	kept, ok := local.FindKept(state, one.Sandbox)
+	if !ok {
+		return kept, fmt.Errorf("sandbox %s has ended", one.Sandbox)
+	}
+	return kept, nil
+}
+
+// hasSandbox reports whether a run may have a sandbox that accepts connections.
+func hasSandbox(one record.Run) bool { return one.Sandbox != "" && (one.Live || one.KeptUntil != nil) }
 
 // sandboxJSON is one sandbox of the list.
 type sandboxJSON struct {
@@ -161,6 +188,18 @@ func printSandboxes(out io.Writer, list []sandboxJSON) error {
 	return w.Flush()
 }
 
+// deleteKept deletes the sandbox of a run whose controller is gone.
+func deleteKept(ctx context.Context, one record.Run) error {
+	kept, err := keptSandbox(one)
+	if err == nil {
+		err = kept.Delete(ctx)
+	}
+	if err != nil {
+		return &failure{code: controller.ExitSandbox, err: err}
+	}
+	return nil
+}
+
 func newSandboxDeleteCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
@@ -168,9 +207,16 @@ func newSandboxDeleteCommand() *cobra.Command {
 		Short: "End the run of a sandbox and wait until nothing of it is left",
 		Long: `End the run of a sandbox and wait until the sandbox is deleted. The agent is stopped
 and what it did so far is taken out, as at Ctrl-C of agentctl run; with --force it
-is not. A sandbox that is kept is given up.`,
+is not. A sandbox that is kept after its run is deleted at once.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			one, err := findSandbox(args[0])
+			if err != nil {
+				return err
+			}
+			if !one.Live {
+				return deleteKept(cmd.Context(), one)
+			}
 			client, one, err := attachTo(cmd.Context(), args[0])
 			if err != nil {
 				return err

@@ -68,7 +68,11 @@ func printLog(ctx context.Context, client *channel.Client, one record.Run, out i
 		cancel()
 		<-ended
 	}()
-	log, err := os.Open(filepath.Join(one.Staging, record.AgentLogFile))
+	dir := one.Staging
+	if dir == "" && !one.Live { // the run has ended
+		dir = one.Path
+	}
+	log, err := os.Open(filepath.Join(dir, record.AgentLogFile))
 	if errors.Is(err, os.ErrNotExist) && follow {
 		return errors.New("the agent does not run yet, or its results are being taken out")
 	}

@@ -457,42 +457,109 @@ func TestDeletingASandboxEndsItsRun(t *testing.T) {
 	}
 }
 
+// sandboxes are the sandboxes that sandbox list prints.
+func (p *fixture) sandboxes() []sandboxJSON {
+	p.t.Helper()
+	out, errs, _ := p.try("", "sandbox", "list", "--json")
+	var list []sandboxJSON
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		p.t.Fatalf("list: %v\n%s%s", err, out, errs)
+	}
+	return list
+}
+
+// lookInto works in a kept sandbox with each command.
+func (p *fixture) lookInto(id string) {
+	p.t.Helper()
+	for _, c := range []struct {
+		args      []string
+		code      int
+		out, errs string
+	}{
+		{[]string{"exec", id, "--", "cat", "a.txt"}, 0, "found\n", ""},
+		{[]string{"exec", "latest", "--", "sh", "-c", "echo more > b.txt; pwd; exit 7"}, 7, "/sandbox/workspace/repo\n", ""},
+		{[]string{"exec", id, "--", "kill", "-0", "1"}, 126, "", "rule block-kill"},
+		{[]string{"cp", id + ":/sandbox/workspace/repo/b.txt", "copy.txt"}, 0, "", ""},
+		{[]string{"cp", "copy.txt", id + ":/sandbox/workspace/c.txt"}, 0, "", ""},
+		{[]string{"exec", id, "--", "cat", "/sandbox/workspace/c.txt"}, 0, "more\n", ""},
+		{[]string{"logs", id}, 0, "agent at work\n", ""},
+	} {
+		out, errs, code := p.try("", append([]string{"sandbox"}, c.args...)...)
+		if code != c.code || out != c.out || !strings.Contains(errs, c.errs) {
+			said, _ := os.ReadFile(p.path("state/agentsh/sandboxes/" + id + "/supervisor.log")) // a sandbox that ended has none
+			p.t.Errorf("%q: exit code %d, %q %q\nsupervisor: %s", c.args, code, out, errs, said)
+		}
+	}
+	if out, _, _ := p.try("", "runs", "show", id); !strings.Contains(out, ": exec cat a.txt") {
+		p.t.Errorf("the operator's actions are not recorded:\n%s", out)
+	}
+	if out, errs, code := p.try("", "gc"); code != 0 || strings.Contains(out, "sandbox") {
+		p.t.Errorf("gc before the end of the lease: %q %q", out, errs)
+	}
+}
+
 func TestASandboxIsKeptForALook(t *testing.T) {
-	tests := []struct{ name, lease, end string }{
-		{"until it is deleted", "1h", "delete"},
-		{"until its lease runs out", "1s", ""},
-		{"until the run is interrupted", "1h", "signal"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			p := newFixture(t, "echo found > a.txt; exit 3", "")
-			adopt(t)
-			g := p.start("keep_sandbox:", "--keep-sandbox", tt.lease)
-			if tt.end != "" {
-				if out, errs, _ := p.try("", "sandbox", "exec", "latest", "--", "cat", "/sandbox/workspace/repo/a.txt"); out != "found\n" {
-					t.Errorf("a look: %q %q", out, errs)
-				}
-			}
-			switch tt.end {
-			case "delete":
-				if out, _, _ := p.try("", "sandbox", "list"); !strings.Contains(out, "keep_sandbox") {
-					t.Errorf("list: %s", out)
-				}
-				if _, errs, code := p.try("", "sandbox", "delete", "latest"); code != 0 {
-					t.Errorf("delete: %s", errs)
-				}
-			case "signal":
-				_ = g.cmd.Process.Signal(syscall.SIGINT)
-			}
-			if code := g.wait(); code != controller.ExitAgentFailed || !strings.Contains(g.errs.String(), "the sandbox is kept until") {
-				t.Errorf("exit code %d", code)
-			}
-			waitOrphans(t)
-			if p.read("out/files/a.txt") != "found\n" {
-				t.Error("the work was not taken out")
-			}
-		})
-	}
+	t.Run("until it is deleted", func(t *testing.T) {
+		p := newFixture(t, "echo found > a.txt; echo agent at work; exit 3", "")
+		adopt(t)
+		r, code := p.run("--keep-sandbox")
+		if code != controller.ExitAgentFailed || p.read("out/files/a.txt") != "found\n" {
+			t.Fatalf("exit code %d: %+v", code, r)
+		}
+		list := p.sandboxes()
+		if len(list) != 1 || list[0].Until == nil || time.Until(*list[0].Until) < 50*time.Minute || time.Until(*list[0].Until) > time.Hour {
+			t.Fatalf("list: %+v", list)
+		}
+		p.lookInto(list[0].Sandbox)
+		if out, errs, code := p.try("", "sandbox", "delete", "latest"); code != 0 || out != "" {
+			t.Errorf("delete: %d %q %q", code, out, errs)
+		}
+		waitOrphans(t)
+		if list := p.sandboxes(); len(list) != 0 {
+			t.Errorf("it is listed: %+v", list)
+		}
+		if out, errs, code := p.try("", "runs", "show", "latest"); code != 0 || !strings.Contains(out, "agent failed") {
+			t.Errorf("runs show: %s%s", out, errs)
+		}
+	})
+	t.Run("after its agentctl was killed, until its lease ends", func(t *testing.T) {
+		p := newFixture(t, "echo found > a.txt; echo agent at work; exec sleep 1000", "")
+		adopt(t)
+		g := p.start("agent at work", "--keep-sandbox", "20s")
+		_ = g.cmd.Process.Kill()
+		_ = g.cmd.Wait()
+		var list []sandboxJSON
+		for deadline := time.Now().Add(10 * time.Second); len(list) == 0 && time.Now().Before(deadline); {
+			list = p.sandboxes()
+		}
+		if len(list) != 1 || list[0].Until == nil {
+			t.Fatalf("list: %+v", list)
+		}
+		p.lookInto(list[0].Sandbox)
+		if out, _, code := p.try("", "sandbox", "exec", "latest", "--", "sh", "-c", "grep -lx sleep /proc/[0-9]*/comm"); code == 0 {
+			t.Errorf("the agent goes on: %d %s", code, out)
+		}
+		waitOrphans(t)
+		if late := time.Since(*list[0].Until); late < 0 || late > 30*time.Second {
+			t.Errorf("it ended %s after its lease", late)
+		}
+		if _, errs, code := p.try("", "sandbox", "exec", "latest", "--", "true"); code != 125 || !strings.Contains(errs, "no such sandbox") {
+			t.Errorf("after its lease: %d %s", code, errs)
+		}
+		if out, errs, code := p.try("", "gc"); code != 0 || !strings.Contains(out, "removed sandbox "+list[0].Sandbox) {
+			t.Errorf("gc: %d %q %q", code, out, errs)
+		}
+	})
+	t.Run("not after an interruption", func(t *testing.T) {
+		p := newFixture(t, "echo agent at work; exec sleep 1000", "")
+		adopt(t)
+		g := p.start("agent at work", "--keep-sandbox", "1h")
+		_ = g.cmd.Process.Signal(syscall.SIGINT)
+		if code := g.wait(); code != 130 {
+			t.Errorf("exit code %d", code)
+		}
+		waitOrphans(t)
+	})
 	t.Run("not after an agent that succeeded", func(t *testing.T) {
 		p := newFixture(t, "true", "")
 		if r, code := p.run("--keep-sandbox", "1h"); code != 0 {

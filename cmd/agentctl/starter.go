@@ -220,7 +220,7 @@ func programTrees(argv []string) []string {
 		if before, _, found := strings.Cut(file, "/node_modules/"); found {
 			tree = before + "/node_modules"
 		}
-		if tree == homeDir() || tree == "/" || strings.HasPrefix(layout.Sandbox+"/", tree+"/") {
+		if tree == homeDir() || tree == "/" || tree == layout.Sandbox {
 			tree = file // its directory holds more than the program
 		}
 		if !slices.Contains(out, tree) {

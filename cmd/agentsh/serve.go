@@ -20,7 +20,7 @@ import (
 
 // newServeCommand serves a controller over descriptors that it hands down.
 func newServeCommand() *cobra.Command {
-	var stream, bootstrap int
+	var stream, bootstrap, lease int
 	var config, socket string
 	cmd := &cobra.Command{
 		Use:   "serve {--stream-fd N --bootstrap-fd N | --socket PATH}",
@@ -43,6 +43,9 @@ starts this command, and commands arrive over the socket.`,
 			}
 			syscall.CloseOnExec(stream)
 			syscall.CloseOnExec(bootstrap)
+			if lease > 2 {
+				syscall.CloseOnExec(lease) // locked while it is open: until this process ends
+			}
 			boot, err := readBootstrap(bootstrap)
 			if err != nil {
 				return failure.New(failure.Ours, err, "agentctl starts this command; to run one command use 'agentsh exec'")
@@ -60,6 +63,7 @@ starts this command, and commands arrive over the socket.`,
 	cmd.Flags().StringVar(&socket, "socket", "", "`PATH` of the socket to answer on")
 	cmd.Flags().IntVar(&stream, "stream-fd", 0, "descriptor `N` of the stream to the controller")
 	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
+	cmd.Flags().IntVar(&lease, "lease-fd", 0, "descriptor `N` that stays open until the session ends")
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
 	cmd.MarkFlagsMutuallyExclusive("socket", "stream-fd")
 	cmd.MarkFlagsMutuallyExclusive("socket", "bootstrap-fd")

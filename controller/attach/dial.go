@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"agentsh/controller/record"
+	"agentsh/controller/sandbox/local"
 	"agentsh/internal/channel"
 	"agentsh/internal/statedir"
 )
@@ -41,17 +42,78 @@ func Find(state statedir.Dir, name string) (record.Run, error) {
 	return record.Run{}, fmt.Errorf("%d sandboxes begin with %.64q: %s and %s", len(found), name, found[0].Sandbox, found[1].Sandbox)
 }
 
-// List lists the running runs that have a sandbox, the newest first. The error
-// names records that cannot be read.
+// List lists the runs that have a sandbox, the newest first: those that are
+// running, and those whose sandbox is kept until KeptUntil. The error names
+// records that cannot be read.
 func List(state statedir.Dir) ([]record.Run, error) {
 	all, err := record.List(state)
 	var out []record.Run
 	for _, one := range all {
-		if one.Live && one.Sandbox != "" {
+		if one.Sandbox == "" {
+			continue
+		}
+		kept, isKept := local.FindKept(state, one.Sandbox)
+		if isKept {
+			one.KeptUntil = &kept.Until
+		}
+		if one.Live || isKept {
 			out = append(out, one)
 		}
 	}
 	return out, err
+}
+
+// DialKept connects to the sandbox of a run whose controller is gone. Its actions
+// are recorded as those in a running run are. The caller closes the client.
+func DialKept(ctx context.Context, run record.Run, kept local.Kept, build string) (*channel.Client, error) {
+	direct, err := kept.Dial(ctx, build)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", run.Sandbox, err)
+	}
+	client, err := relayed(ctx, direct, run, build)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("sandbox %s: %w", run.Sandbox, err), direct.Close())
+	}
+	return client, nil
+}
+
+// relayed returns a client of a relay in this process. The relay and its
+// connection end with the client.
+func relayed(ctx context.Context, direct *channel.Client, run record.Run, build string) (*channel.Client, error) {
+	s := &Server{path: run.Path}
+	var k keys
+	var err error
+	if s.hostKey, k.HostKey, err = channel.NewKeyPair(); err != nil {
+		return nil, err
+	}
+	if k.Key, s.clientKey, err = channel.NewKeyPair(); err != nil {
+		return nil, err
+	}
+	if s.actions, err = os.OpenFile(filepath.Join(run.Path, actionsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+		return nil, err
+	}
+	info, err := s.actions.Stat()
+	if err != nil {
+		return nil, errors.Join(err, s.actions.Close())
+	}
+	s.size = info.Size()
+	near, far, err := channel.Pair()
+	if err != nil {
+		return nil, errors.Join(err, s.actions.Close())
+	}
+	server, err := channel.FromFile(far)
+	if err = errors.Join(err, far.Close()); err != nil {
+		return nil, errors.Join(err, near.Close(), s.actions.Close())
+	}
+	by := "operator " + userName(uint32(os.Geteuid()))
+	go func() { // ends with the client
+		_ = direct.Relay(context.WithoutCancel(ctx), server, channel.RelayConfig{ // the client receives the error
+			HostKey: s.hostKey, AuthorizedKey: s.clientKey, By: by, Note: func(what string) error { return s.record(by, what) },
+		})
+		_ = direct.Close()
+		_ = s.actions.Close()
+	}()
+	return channel.NewClient(ctx, near, channel.ClientConfig{Key: k.Key, HostKey: k.HostKey, Build: build})
 }
 
 // Dial connects to the sandbox of a running run. The caller closes the client.

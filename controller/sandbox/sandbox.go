@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"time"
 
 	"agentsh/internal/wire"
 )
@@ -40,6 +41,9 @@ type Spec struct {
 	Home      string            // path in the sandbox
 	Program   bool              // makes the supervisor's program available at [layout.Program]
 	NeedBytes int64             // disk space that must be free
+	// Keep is how long the sandbox outlives its controller, so that other controllers
+	// can work in it. 0: it ends with its controller. [Sandbox.Stop] ends it anyway.
+	Keep time.Duration
 	// Credentials replace their placeholders in requests that leave the sandbox. A
 	// backend that cannot do this rejects them in Check.
 	Credentials []wire.Credential
@@ -65,6 +69,10 @@ type Sandbox interface {
 	// Stop ends every process in the sandbox and the supervisor. The files stay
 	// until Delete. A second call is no error.
 	Stop(ctx context.Context) error
+	// Keep leaves a sandbox with [Spec.Keep] to other controllers, and returns the
+	// end of its lease. The sandbox cannot be used through this value any more: Stop
+	// and Delete do nothing.
+	Keep(ctx context.Context) (until time.Time, err error)
 	// Delete removes the sandbox with all its files, whether it is running or not.
 	// A second call is no error.
 	Delete(ctx context.Context) error

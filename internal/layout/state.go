@@ -45,3 +45,11 @@ func (s State) AuditLogs() string { return filepath.Join(string(s), "audit") }
 
 // AuditKey is the file of the key that signs audit logs.
 func (s State) AuditKey() string { return filepath.Join(string(s), "audit.key") }
+
+// Files in the directory of a sandbox whose supervisor goes on without its
+// controller.
+const (
+	KeptSocket = "socket"    // of the supervisor
+	KeptKeys   = "keys.json" // for its clients
+	KeptFile   = "kept.json" // written when the controller has gone
+)

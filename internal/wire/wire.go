@@ -56,6 +56,18 @@ type Bootstrap struct {
 	Credentials     []Credential      `json:"credentials,omitempty"` // no other message contains their values
 	Degraded        []string          `json:"degraded,omitempty"`    // mechanisms that the session may start without
 	LifetimeSeconds int               `json:"lifetime_seconds"`      // the sandbox ends after this time; 0: when its controller ends
+	Keep            *Keep             `json:"keep,omitempty"`        // nil: the session ends when its controller ends
+}
+
+// Keep has a session go on when its controller ends without ending the session.
+type Keep struct {
+	Dir     string `json:"dir"`     // outside: gets the socket for further controllers, and [Kept]
+	Seconds int    `json:"seconds"` // from the end of the controller on
+}
+
+// Kept describes a session that goes on without its controller.
+type Kept struct {
+	Until time.Time `json:"until"`
 }
 
 // Credential is a secret that commands see as a placeholder. The supervisor's

@@ -38,7 +38,9 @@ type Options struct {
 }
 
 // Serve opens the session that boot describes, answers on conn until the
-// controller closes it or ctx ends, and closes everything.
+// controller closes it or ctx ends, and closes everything. With boot.Keep a
+// controller ends the session by ending ctx: if conn breaks before, further
+// controllers can connect until the lease ends.
 func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, o Options) error {
 	if boot.Version.Major != wire.Current.Major {
 		return fmt.Errorf("bootstrap version %d: this build speaks %d", boot.Version.Major, wire.Current.Major)
@@ -48,12 +50,20 @@ func Serve(ctx context.Context, conn net.Conn, boot wire.Bootstrap, o Options) e
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(boot.LifetimeSeconds)*time.Second)
 		defer cancel()
 	}
-	h, err := openHandler(ctx, boot, o)
+	k, err := newKeeper(ctx, boot.Keep)
 	if err != nil {
 		return err
 	}
+	h, err := openHandler(ctx, boot, o)
+	if err != nil {
+		return errors.Join(err, k.close())
+	}
 	err = h.serve(ctx, conn)
-	return errors.Join(err, h.session.Close(), h.close())
+	if k != nil && ctx.Err() == nil && h.alive() {
+		// The controller did not end the session, so it is gone, whatever broke.
+		err = k.serve(ctx, h)
+	}
+	return errors.Join(err, k.close(), h.session.Close(), h.close())
 }
 
 // openHandler opens the session that boot describes. The caller closes the
@@ -168,6 +178,16 @@ func (h *handler) server() channel.ServerConfig {
 			Version: wire.Current, Build: h.build, BootID: bootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),
 		},
+	}
+}
+
+// alive reports whether the session can run commands.
+func (h *handler) alive() bool {
+	select {
+	case <-h.session.Dead():
+		return false
+	default:
+		return true
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -29,6 +30,7 @@ type box struct {
 	cmd  *exec.Cmd
 	keys keys
 	log  tail // standard error of the supervisor
+	keep time.Duration
 
 	gone  chan struct{} // closed after the supervisor was reaped
 	cause error         // set before gone is closed
@@ -37,6 +39,7 @@ type box struct {
 	conn    net.Conn // nil after Ready or Stop has used it
 	client  *channel.Client
 	stopped bool
+	left    bool // to other controllers: Stop and Delete do nothing
 }
 
 // keys are the keys by which a sandbox and its controller authenticate each
@@ -59,6 +62,7 @@ func newKeys() (k keys, err error) {
 const (
 	streamFD    = 3 // SSH
 	bootstrapFD = 4 // one wire.Bootstrap, then end of file
+	leaseFD     = 5 // the locked lease of a sandbox that outlives its controller
 	stopWait    = 5 * time.Second
 	readWait    = time.Minute // time limit for a supervisor to read its bootstrap
 )
@@ -68,7 +72,7 @@ var supervisorEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr
 
 // start starts the supervisor of a sandbox and sends it its bootstrap.
 func start(ctx context.Context, p *directory, operator, program string, s sandbox.Spec) (*box, error) {
-	b := &box{dir: p, gone: make(chan struct{})}
+	b := &box{dir: p, gone: make(chan struct{}), keep: s.Keep}
 	var err error
 	if b.keys, err = newKeys(); err != nil {
 		return nil, err
@@ -106,7 +110,7 @@ func start(ctx context.Context, p *directory, operator, program string, s sandbo
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 		WaitDelay:   time.Second, // surviving child processes may hold standard error open
 	}
-	if err := b.cmd.Start(); err != nil {
+	if err := b.startProgram(); err != nil {
 		_ = ours.Close()
 		return nil, err
 	}
@@ -115,6 +119,26 @@ func start(ctx context.Context, p *directory, operator, program string, s sandbo
 		return nil, errors.Join(err, b.kill())
 	}
 	return b, nil
+}
+
+// startProgram starts the supervisor. One that is to outlive this process gets
+// the lease, and a file for its messages.
+func (b *box) startProgram() error {
+	if b.keep == 0 {
+		return b.cmd.Start()
+	}
+	if err := b.writeKeys(); err != nil {
+		return err
+	}
+	messages, err := os.OpenFile(b.dir.messages(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer messages.Close()
+	b.cmd.Stdout, b.cmd.Stderr = messages, messages
+	b.cmd.ExtraFiles = append(b.cmd.ExtraFiles, b.dir.lease)
+	b.cmd.Args = append(b.cmd.Args, "--lease-fd", fmt.Sprint(leaseFD))
+	return b.cmd.Start()
 }
 
 // streamPair is a connected pair of stream sockets.
@@ -135,7 +159,12 @@ func streamPair() (net.Conn, *os.File, error) {
 }
 
 func (b *box) bootstrap(s sandbox.Spec) wire.Bootstrap {
+	var keep *wire.Keep
+	if s.Keep > 0 {
+		keep = &wire.Keep{Dir: b.dir.path, Seconds: int(math.Ceil(s.Keep.Seconds()))}
+	}
 	return wire.Bootstrap{
+		Keep:    keep,
 		Version: wire.Current, Policy: s.Policy, Vars: s.Vars, EnvInject: s.EnvInject,
 		Governed: []wire.Governed{{Backing: b.dir.tree(), Path: Root}},
 		EnvDir:   s.EnvDir, Home: s.Home, AuditPath: b.dir.auditLog(), StoreDir: b.dir.storeDir(),
@@ -171,6 +200,9 @@ func (b *box) introduce(ctx context.Context, read, write *os.File, message []byt
 // the supervisor.
 func (b *box) wait() {
 	err := b.cmd.Wait()
+	if b.keep > 0 {
+		b.log.readFile(b.dir.messages())
+	}
 	switch last := b.log.lastMessage(); {
 	case last != "":
 		b.cause = fmt.Errorf("%w: supervisor: %s", sandbox.ErrGone, last)
@@ -253,10 +285,17 @@ func (b *box) Trash(_ context.Context, to string) (int, error) {
 // Stop implements [sandbox.Sandbox].
 func (b *box) Stop(ctx context.Context) error {
 	b.mu.Lock()
+	if b.left {
+		b.mu.Unlock()
+		return nil
+	}
 	b.stopped = true
 	conn, client := b.conn, b.client
 	b.conn, b.client = nil, nil
 	b.mu.Unlock()
+	if b.keep > 0 { // the end of the stream alone does not end it
+		_ = b.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
+	}
 	if client != nil {
 		_ = client.Close() // its error is that of the connection
 	}
@@ -301,6 +340,12 @@ func (b *box) kill() error {
 
 // Delete implements [sandbox.Sandbox].
 func (b *box) Delete(ctx context.Context) error {
+	b.mu.Lock()
+	left := b.left
+	b.mu.Unlock()
+	if left {
+		return nil
+	}
 	if err := b.Stop(ctx); err != nil {
 		return fmt.Errorf("delete sandbox %s: %w", b.ID(), err)
 	}

@@ -4,7 +4,8 @@
 // this machine that the policy allows.
 //
 // The supervisor ends when the controller's end of the socketpair closes, for
-// whatever reason. A lease marks the directory of a live controller: it is a
+// whatever reason. With [sandbox.Spec.Keep] it goes on for that time and holds
+// the lease meanwhile, see keep.go. A lease marks the directory of a live controller: it is a
 // file lock, which the kernel releases when the controller ends. Collect
 // removes the directories without a lease.
 package local
@@ -90,6 +91,7 @@ type directory struct {
 func (d *directory) tree() string     { return filepath.Join(d.path, "tree") }
 func (d *directory) auditLog() string { return filepath.Join(d.path, "audit.jsonl") }
 func (d *directory) storeDir() string { return filepath.Join(d.path, "kept") }
+func (d *directory) messages() string { return filepath.Join(d.path, "supervisor.log") }
 
 // idPattern matches valid run ids.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
@@ -275,7 +277,9 @@ func (b *Backend) orphan(dir string) *directory {
 	}
 	lease, err := statedir.TakeLock(leaseOf(dir), unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil {
-		return nil
+		if lease = overdue(dir); lease == nil {
+			return nil
+		}
 	}
 	p.lease = lease
 	if data, err := os.ReadFile(filepath.Join(dir, "info.json")); err == nil {

@@ -1,6 +1,8 @@
 package local
 
 import (
+	"io"
+	"os"
 	"strings"
 	"sync"
 )
@@ -46,4 +48,17 @@ func (t *tail) lastMessage() string {
 		}
 	}
 	return strings.Join(message, "; ")
+}
+
+// readFile stores the end of a file of messages.
+func (t *tail) readFile(name string) {
+	f, err := os.Open(name)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if _, err := f.Seek(-maxTail, io.SeekEnd); err != nil { // it is shorter
+		_, _ = f.Seek(0, io.SeekStart)
+	}
+	_, _ = io.Copy(t, io.LimitReader(f, maxTail)) // what could be read is the message
 }
