@@ -11,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/watch"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
 	"agentsh/internal/wire"
@@ -29,7 +32,9 @@ import (
 // Open builds a session: namespaces, mounts, file server, filter. It refuses a
 // policy that this build or machine cannot enforce.
 func Open(ctx context.Context, cfg Config) (*Session, error) {
-	requested := probe.Session{Governed: len(cfg.Files.Governed) > 0, SharedNetwork: cfg.Network.Shared}
+	requested := probe.Session{
+		Governed: len(cfg.Files.Governed) > 0, Unwatched: unwatched(cfg.Files.Governed), SharedNetwork: cfg.Network.Shared,
+	}
 	if err := probe.Require(cfg.Require, requested); err != nil {
 		return nil, err
 	}
@@ -53,6 +58,23 @@ func Open(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	returnMemoryWhenQuiet()
 	return s, nil
+}
+
+// unwatched says which governed directory is on a filesystem that is not watched, and why;
+// empty: none is.
+func unwatched(governed []wire.Governed) string {
+	for _, g := range governed {
+		fd, err := unix.Open(g.Backing, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue // the file server reports it
+		}
+		err = watch.Watchable(fd)
+		_ = unix.Close(fd)
+		if err != nil {
+			return fmt.Sprintf("%s: %v", g.Backing, err)
+		}
+	}
+	return ""
 }
 
 // newSession makes a session without processes.

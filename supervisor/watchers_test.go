@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/probe"
 )
 
 // watchScript watches a directory by inotify and writes the events to a file.
@@ -97,5 +99,27 @@ func TestWatchersInsideSeeHostEdits(t *testing.T) {
 	}
 	if exit, out := b.run(t, "sh", "-c", "cat d/new d/edited d/saved; ls d"); out != "a\nx\nb\ns\nedited\nmode\nnew\nsaved\nsub\n" {
 		t.Errorf("%+v %q", exit, out)
+	}
+}
+
+// TestAWorkspaceThatIsNotWatchedIsRefused requires that host edits are seen, in a
+// directory of a filesystem that raises no events.
+func TestAWorkspaceThatIsNotWatchedIsRefused(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+	cfg, _ := testConfig(t, opensPolicy)
+	cfg.Require = []probe.Setting{{Name: "host_edits", At: "c.yaml:1:1"}}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	cfg.Files.Governed[0].Backing = "/proc/sys"
+	if s, err = Open(context.Background(), cfg); err == nil {
+		_ = s.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "c.yaml:1:1: require host_edits: /proc/sys: filesystem of type 0x9fa0") {
+		t.Errorf("%v", err)
 	}
 }

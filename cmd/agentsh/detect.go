@@ -158,6 +158,10 @@ func (d *detected) text() string {
 			fmt.Fprintf(&b, "%-40s refused in a policy: %s\n", "", strings.Join(g.Refused, ", "))
 		}
 	}
+	fmt.Fprintf(&b, "\nWhat others edit in the current directory is seen by %s: %s\n", d.HostEdits.Mechanism, d.HostEdits.How)
+	if d.HostEdits.Why != "" {
+		fmt.Fprintf(&b, "     why:    %s\n", indented(d.HostEdits.Why))
+	}
 	b.WriteString("\n" + d.verdict())
 	return b.String()
 }

@@ -21,7 +21,6 @@ type Follower struct {
 	watcher *watch.Watcher
 	pause   time.Duration // between two releases of the oldest directories
 	most    int
-	seen    [3]atomic.Int64 // directories watched so far by mechanism
 
 	mu         sync.Mutex
 	mounts     []*Mount
@@ -117,14 +116,12 @@ func (m *Mount) Look(n *tree.Node, fd int) {
 	f.mu.Lock()
 	generation := f.generation
 	f.mu.Unlock()
-	how, err := f.watcher.Add(m.key(n.ID()), fd)
-	if err != nil {
+	if _, err := f.watcher.Add(m.key(n.ID()), fd); err != nil {
 		if errors.Is(err, watch.ErrFull) {
 			f.later(func() { f.full = true })
 		}
 		return
 	}
-	f.seen[how].Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.generation == generation {
@@ -249,18 +246,6 @@ func (f *Follower) evict() {
 	for m := range concerned {
 		m.drop()
 	}
-}
-
-// Mechanism returns how changes are noticed, as far as directories were used: the
-// weakest mechanism that was needed. used is false before the first.
-func (f *Follower) Mechanism() (how watch.Mechanism, used bool) {
-	switch {
-	case f.seen[watch.Inotify].Load() > 0:
-		return watch.Inotify, true
-	case f.seen[watch.Fanotify].Load() > 0:
-		return watch.Fanotify, true
-	}
-	return watch.None, false
 }
 
 // Count returns the number of directories that are watched.

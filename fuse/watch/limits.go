@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -29,6 +30,19 @@ func Share() int {
 		}
 	}
 	return least
+}
+
+// Watchable says by an error why the filesystem of the directory that fd is open at is not
+// watched. nil: it is.
+func Watchable(fd int) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return fmt.Errorf("statfs: %w", err)
+	}
+	if !local(fs.Type) {
+		return fmt.Errorf("filesystem of type %#x: others may change it unseen", fs.Type)
+	}
+	return nil
 }
 
 // local reports whether every change of a filesystem of this type goes through this

@@ -8,7 +8,6 @@ package watch
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -147,12 +146,8 @@ var ErrFull = errors.New("the greatest number of directories is watched")
 // key. Changes are reported from the time when Add returns. An error says why the
 // directory cannot be watched.
 func (w *Watcher) Add(key uint64, fd int) (Mechanism, error) {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return None, fmt.Errorf("statfs: %w", err)
-	}
-	if !local(fs.Type) {
-		return None, fmt.Errorf("filesystem of type %#x: others may change it unseen", fs.Type)
+	if err := Watchable(fd); err != nil {
+		return None, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -33,6 +33,8 @@ const (
 	WithoutPtrace     = "ptrace"
 	WithoutListener   = "listener"      // gVisor
 	WithoutSetAttr    = "mount_setattr" // Linux before 5.12
+	WithoutFanotify   = "fanotify"      // Docker's profile, and users before Linux 5.13
+	WithoutInotify    = "inotify"
 )
 
 // Without returns a command that runs without the mechanisms named, for itself
@@ -77,6 +79,10 @@ func seccompFilter(name string) []unix.SockFilter {
 			out = append(out, refuseCall(n, unix.EPERM)...)
 		}
 		return append(out, refuseCall(unix.SYS_CLONE3, unix.ENOSYS)...)
+	case WithoutFanotify:
+		return refuseCall(unix.SYS_FANOTIFY_INIT, unix.EPERM)
+	case WithoutInotify:
+		return append(refuseCall(unix.SYS_INOTIFY_INIT1, unix.EMFILE), refuseCall(unix.SYS_INOTIFY_ADD_WATCH, unix.ENOSPC)...)
 	case WithoutKillable:
 		return refuseBits(unix.SYS_SECCOMP, 1, killable, unix.EINVAL)
 	case WithoutListener:

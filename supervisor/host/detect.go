@@ -24,11 +24,12 @@ type Report struct {
 	Session      Trial             `json:"session"`
 	Shells       []Shell           `json:"shells,omitempty"`
 	Groups       []Group           `json:"groups"`
+	HostEdits    Edits             `json:"host_edits"`
 }
 
 // Detect tries every primitive, each in a process of its own that ends with the
 // trial, and opens a session in a scratch directory. It leaves nothing behind.
-// operator gives the user of commands, their PATH and degraded.
+// operator gives the user of commands, their PATH, degraded and cache_seconds.
 func Detect(ctx context.Context, operator supervisor.OperatorConfig) (*Report, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -50,6 +51,7 @@ func Detect(ctx context.Context, operator supervisor.OperatorConfig) (*Report, e
 		return nil, err
 	}
 	r.Groups = groups(works, r.Session, operator.Degraded)
+	r.HostEdits = hostEdits(r.Primitives, r.Session, operator.CacheSeconds)
 	return r, nil
 }
 

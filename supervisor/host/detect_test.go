@@ -121,7 +121,7 @@ func testTaken(t *testing.T, missing []string) {
 	if r.Session.Opens && !slices.Equal(missing, []string{"user_namespace"}) {
 		t.Error("a session opened all the same")
 	}
-	for _, word := range []string{"exec_verify", "file_governed", "net_namespace"} {
+	for _, word := range []string{"exec_verify", "file_governed", "host_edits", "net_namespace"} {
 		lost := slices.ContainsFunc(probe.Primitives(word), func(n string) bool { return slices.Contains(missing, n) })
 		require := []probe.Setting{{Name: word, At: "c.yaml:1:1"}}
 		if err := probe.Require(require, probe.Session{Governed: true}); (err != nil) != lost {

@@ -31,6 +31,8 @@ type Trial struct {
 	// Checks are the outcomes by name: empty when the rule was enforced, else what
 	// happened instead.
 	Checks map[string]string `json:"checks,omitempty"`
+
+	missing probe.Missing // mechanisms that the session did without
 }
 
 // Shell is a shell of this machine.
@@ -106,12 +108,13 @@ func (r *Report) trySession(ctx context.Context, operator supervisor.OperatorCon
 			}
 			return nil
 		}
+		r.Session.missing = session.Missing()
 		r.Session.Fallbacks = slices.DeleteFunc(probe.Shortest(session.Missing().Names()), func(mechanism string) bool {
 			return probe.Allowed(mechanism, operator.Degraded) || mechanism == probe.Cgroup
 		})
 		return session.Close()
 	}
-	r.Session.Opens, r.Session.Proofs = true, session.Refused()
+	r.Session.Opens, r.Session.Proofs, r.Session.missing = true, session.Refused(), session.Missing()
 	r.runChecks(ctx, session, dir)
 	return session.Close()
 }

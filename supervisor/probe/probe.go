@@ -149,6 +149,19 @@ var candidates = []candidate{
 		"faster files only: root outside user namespaces on Linux 6.9 or newer",
 	},
 	{
+		"fanotify",
+		"fanotify of directories",
+		within("fanotify", 0),
+		"what the host edits is seen all the same by inotify, but not told; for events Linux 5.13 or newer, and in a container a seccomp " +
+			"profile that allows fanotify_init and fanotify_mark",
+	},
+	{
+		"inotify",
+		"inotify",
+		within("inotify", 0),
+		"needed only without fanotify: sysctl fs.inotify.max_user_instances and max_user_watches",
+	},
+	{
 		"cgroup",
 		"control groups",
 		tryCgroup,

@@ -16,8 +16,9 @@ type Setting struct {
 
 // Session is what requirements ask of a session beside primitives.
 type Session struct {
-	Governed      bool // it has a workspace under file policy
-	SharedNetwork bool // it shares the network of this machine
+	Governed      bool   // it has a workspace under file policy
+	Unwatched     string // why changes by others in a workspace cannot be seen; empty: they can
+	SharedNetwork bool   // it shares the network of this machine
 }
 
 // requirement is what a name of require needs.
@@ -32,6 +33,7 @@ var requirements = map[string]requirement{
 	"env_inject_nested": {primitives: []string{"seccomp_notify", "ptrace", "proc_mem"}},
 	"file_governed":     {primitives: []string{"mount_namespace", "fuse"}, check: governsFiles},
 	"fuse_passthrough":  {primitives: []string{"fuse", "fuse_passthrough"}, check: governsFiles},
+	"host_edits":        {primitives: []string{"mount_namespace", "fuse", "fanotify"}, check: watchesFiles},
 	"mount_namespace":   {primitives: []string{"mount_namespace", "mount_api"}},
 	"pid_namespace":     {primitives: []string{"pid_namespace"}},
 	"net_namespace":     {primitives: []string{"net_namespace"}, check: requireNetwork},
@@ -51,6 +53,13 @@ func governsFiles(s Session) error {
 		return errors.New("the session has no workspace under file policy")
 	}
 	return nil
+}
+
+func watchesFiles(s Session) error {
+	if s.Unwatched != "" {
+		return errors.New(s.Unwatched)
+	}
+	return governsFiles(s)
 }
 
 func requireNetwork(s Session) error {

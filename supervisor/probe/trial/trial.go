@@ -31,6 +31,8 @@ var trials = map[string]func() (string, error){
 	"overlayfs":        probeOverlay,
 	"fuse":             probeFUSE,
 	"fuse_passthrough": probePassthrough,
+	"fanotify":         probeFanotify,
+	"inotify":          probeInotify,
 	"pidfd":            probePidfd,
 	"pidfd_getfd":      probeGetfd,
 	"subreaper":        bare(probeSubreaper),
