@@ -70,7 +70,10 @@ for section; do
 		go_bench ./controller/harness Hundred
 		;;
 	scan) bench/scan.sh "$rounds" ;;
-	runs) go_bench ./cmd/agentctl Run 3x ;;
+	runs)
+		go_bench ./cmd/agentctl Run 3x
+		go_bench ./cmd/agentctl ChangeRecord 1x
+		;;
 	channel) go_bench ./internal/channel . ;;
 	files)
 		go_bench ./fuse Mount "${rounds}x"

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -56,16 +57,23 @@ const (
 	maxLeftover    = 1000     // process ids of one tree_empty
 	maxOpen        = 128      // channels of one connection; each may have a window of 2 MiB
 	handshakeLimit = 10 * time.Second
+	remoteDead     = 15 * time.Second // a peer on another machine without an answer
 )
 
 // Keepalive has the times for detecting a dead peer. A zero field means the default.
 type Keepalive struct {
 	Interval time.Duration // between requests; default 5 s
-	Dead     time.Duration // without an answer; default 15 s
+	Dead     time.Duration // without an answer; default 60 s on one machine, else 15 s
 }
 
-func (k Keepalive) withDefaults() Keepalive {
-	d := Keepalive{Interval: 5 * time.Second, Dead: 15 * time.Second}
+// over returns the times for a connection. Both ends of a UNIX socket are on one
+// machine. There the kernel reports the end of a process at once: a peer that is silent
+// is stopped or starved, and may go on.
+func (k Keepalive) over(conn net.Conn) Keepalive {
+	d := Keepalive{Interval: 5 * time.Second, Dead: remoteDead}
+	if _, local := conn.(*net.UnixConn); local {
+		d.Dead = time.Minute
+	}
 	if k.Interval > 0 {
 		d.Interval = k.Interval
 	}
@@ -75,12 +83,13 @@ func (k Keepalive) withDefaults() Keepalive {
 	return d
 }
 
-// SameMachine is for both ends on one machine. There the kernel reports the end of a
-// process at once. One that is silent is stopped or starved, and may go on.
-var SameMachine = Keepalive{Dead: time.Minute}
-
 // handshake is the time for both sides to authenticate.
-func (k Keepalive) handshake() time.Duration { return max(handshakeLimit, k.Dead) }
+func (k Keepalive) handshake() time.Duration {
+	if k.Dead > remoteDead {
+		return k.Dead
+	}
+	return handshakeLimit
+}
 
 // ErrDead is wrapped by the errors of a connection whose peer stopped answering.
 var ErrDead = errors.New("peer does not answer")
@@ -146,7 +155,6 @@ func sameMajor(peer wire.Version) error {
 // is also considered alive while silent returns true, and when this process itself was
 // stopped: it could not see an answer.
 func keepalive(ctx context.Context, conn ssh.Conn, k Keepalive, silent func() bool) error {
-	k = k.withDefaults()
 	tick := time.NewTicker(k.Interval)
 	defer tick.Stop()
 	answers, asking, last := make(chan error, 1), false, time.Now()

@@ -61,6 +61,7 @@ func newClient(ctx context.Context, conn net.Conn, cfg ClientConfig) (*Client, e
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
+	cfg.Keepalive = cfg.Keepalive.over(conn)
 	if err := conn.SetDeadline(time.Now().Add(cfg.Keepalive.handshake())); err != nil {
 		return nil, fmt.Errorf("channel deadline: %w", err)
 	}

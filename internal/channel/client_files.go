@@ -17,11 +17,11 @@ import (
 	"agentsh/internal/wire"
 )
 
-// Limits of a directory listing, a change record or a manifest.
+// Limits of a directory listing, a change record, a manifest or the names of a copy.
 const (
-	maxListing = 64 << 20 // bytes
-	maxEntries = 500_000  // of a directory or a change record
-	maxEntry   = 64 << 10 // bytes of one entry of a directory or a change record
+	maxListing = 256 << 20 // bytes
+	maxEntries = 1 << 20   // as many as a change record has
+	maxEntry   = 64 << 10  // bytes of one entry
 )
 
 // Stat describes one file. It does not follow a symbolic link at the end of the path.
@@ -112,7 +112,12 @@ func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wi
 // archive has no manifest at its end.
 func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
 	var m wire.Manifest
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, body{out: w, listing: manifest(&m)})
+	b := body{out: w, listing: manifest(&m)}
+	if names := newNames(req); names != nil {
+		b.in = names
+		req.Paths, req.Names, req.Deleted, req.Listed = nil, nil, nil, true
+	}
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, b)
 	return m, wrap("copy out of", string(req.Dir), err)
 }
 
@@ -354,11 +359,6 @@ func (l *listing) Read(p []byte) (int, error) {
 		return 0, &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d bytes", maxListing)}
 	}
 	return n, err
-}
-
-// value decodes a listing that is one value.
-func value(to any) func(io.Reader) error {
-	return func(r io.Reader) error { return json.NewDecoder(r).Decode(to) }
 }
 
 // entries decodes a listing that is a list, entry by entry. It fails for too many

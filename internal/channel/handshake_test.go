@@ -387,3 +387,34 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	}
 	again.Close()
 }
+
+// Every connection on one machine has the same patience, whoever makes it.
+func TestAPeerOnThisMachineMayBeSilentForAMinute(t *testing.T) {
+	local, other, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	defer other.Close()
+	remote, far := net.Pipe()
+	defer remote.Close()
+	defer far.Close()
+	for name, tt := range map[string]struct {
+		conn net.Conn
+		set  Keepalive
+		want Keepalive
+	}{
+		"a UNIX socket":            {local, Keepalive{}, Keepalive{5 * time.Second, time.Minute}},
+		"another stream":           {remote, Keepalive{}, Keepalive{5 * time.Second, 15 * time.Second}},
+		"a UNIX socket, times set": {local, Keepalive{time.Second, 2 * time.Second}, Keepalive{time.Second, 2 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.set.over(tt.conn); got != tt.want {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+			if got := NewServer(tt.conn, ServerConfig{Keepalive: tt.set}).cfg.Keepalive; got != tt.want {
+				t.Errorf("the server: %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}

@@ -90,6 +90,11 @@ func (s *Server) file(ctx context.Context, req wire.FileRequest, in io.Reader, o
 		m, err := files.CopyIn(ctx, string(req.Path), in)
 		return nil, m, err
 	case req.Op == wire.OpCopyOut && req.Out != nil:
+		if req.Out.Listed {
+			if err := readNames(in, req.Out); err != nil {
+				return nil, nil, err
+			}
+		}
 		m, err := files.CopyOut(ctx, *req.Out, out)
 		return nil, m, err
 	case req.Op == wire.OpChanges:

@@ -149,7 +149,7 @@ func NewServer(conn net.Conn, cfg ServerConfig) *Server {
 	if cfg.Clients == nil {
 		cfg.Clients = &Clients{}
 	}
-	cfg.Hello.Version = wire.Current
+	cfg.Hello.Version, cfg.Keepalive = wire.Current, cfg.Keepalive.over(conn)
 	return &Server{conn: conn, cfg: cfg, slots: make(chan struct{}, maxOpen)}
 }
 

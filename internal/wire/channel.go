@@ -161,6 +161,16 @@ type CopyOut struct {
 	Gone    bool  `json:"gone,omitempty"`     // a path that does not exist is listed in the manifest's Skipped instead of an error
 	SkipGit bool  `json:"skip_git,omitempty"` // leave out every .git
 	Deleted Names `json:"deleted,omitempty"`  // copied into the manifest
+	// Listed: the three lists are not here but in the data of the request, as a
+	// sequence of [CopyName].
+	Listed bool `json:"listed,omitempty"`
+}
+
+// CopyName is one entry of a list of [CopyOut]. Exactly one field is set.
+type CopyName struct {
+	Path    Name `json:"path,omitempty"`
+	Name    Name `json:"name,omitempty"`
+	Deleted Name `json:"deleted,omitempty"`
 }
 
 // EventRequest opens the events channel.

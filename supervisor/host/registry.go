@@ -240,7 +240,7 @@ func (r *Registry) Attach(ctx context.Context, name, build string) (*channel.Cli
 		return nil, one, fmt.Errorf("session %s: %w", name, err)
 	}
 	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{
-		Key: keys.Key, HostKey: keys.HostKey, Build: build, Server: one.Session, Keepalive: channel.SameMachine,
+		Key: keys.Key, HostKey: keys.HostKey, Build: build, Server: one.Session,
 	})
 	if err != nil {
 		return nil, one, fmt.Errorf("session %s: %w", name, err)

@@ -173,7 +173,6 @@ func (h *handler) mounts() ([]channel.Mount, error) {
 func (h *handler) server() channel.ServerConfig {
 	return channel.ServerConfig{
 		HostKey: h.boot.HostKey, AuthorizedKey: h.boot.AuthorizedKey, Handler: h, Operator: operation{h.session, h.boot.Vars},
-		Keepalive: channel.SameMachine,
 		Hello: wire.Hello{
 			Version: wire.Current, Build: h.build, BootID: bootID(), Instance: h.session.ID(),
 			PolicyDigest: h.session.Config().Policy.Digest(), Capabilities: proven(h.session),

@@ -256,7 +256,7 @@ func (b *box) Ready(ctx context.Context) (wire.Hello, error) {
 		return wire.Hello{}, sandbox.ErrGone
 	}
 	client, err := channel.NewClient(ctx, conn, channel.ClientConfig{
-		Key: b.keys.client, HostKey: b.keys.hostPublic, Build: "agentctl", Keepalive: channel.SameMachine,
+		Key: b.keys.client, HostKey: b.keys.hostPublic, Build: "agentctl",
 	})
 	if err != nil {
 		return wire.Hello{}, b.orCause(err)
