@@ -272,13 +272,27 @@ func TestNoCallFailsAfterAReplacement(t *testing.T) {
 		"through it":  func(n string) error { _, err := os.Stat(filepath.Dir(n) + "/./f"); return err },
 		"create":      func(n string) error { return os.WriteFile(filepath.Dir(n)+"/new", nil, 0o644) },
 		"mkdir":       func(n string) error { return os.Mkdir(filepath.Dir(n)+"/newdir", 0o755) },
-		"list":        func(n string) error { _, err := os.ReadDir(filepath.Dir(n)); return err },
+		"symlink":     func(n string) error { return os.Symlink("x", filepath.Dir(n)+"/newlink") },
+		"mknod":       func(n string) error { return unix.Mknod(filepath.Dir(n)+"/newfifo", unix.S_IFIFO|0o600, 0) },
+		"mkdir again": func(n string) error { return expect(os.Mkdir(n, 0o755), unix.EEXIST) },
+		"mkdir below": func(n string) error { return os.Mkdir(filepath.Dir(n)+"/sub/newdir", 0o755) },
+		"link over":   func(n string) error { return expect(os.Link(n, filepath.Dir(n)+"/sub"), unix.EEXIST) },
+		"absent":      func(n string) error { return expect(unix.Access(n+"9", unix.F_OK), unix.ENOENT) },
+		"open path": func(n string) error {
+			fd, err := unix.Open(n, unix.O_PATH|unix.O_CLOEXEC, 0)
+			if err == nil {
+				defer closeFD(fd)
+				err = unix.Fstat(fd, &unix.Stat_t{})
+			}
+			return err
+		},
+		"list": func(n string) error { _, err := os.ReadDir(filepath.Dir(n)); return err },
 	}
 	for name, call := range calls {
 		for _, what := range []string{"file", "directory", "file that is open"} {
 			t.Run(name+" of a "+what, func(t *testing.T) {
 				s := start(t, options{cacheSeconds: 600})
-				s.seed(map[string]string{"d/f": "#!/bin/sh\n", "other/f": "#!/bin/sh\necho\n"})
+				s.seed(map[string]string{"d/f": "#!/bin/sh\n", "other/f": "#!/bin/sh\necho\n", "d/sub/x": "", "other/sub/x": ""})
 				must(t, os.Chmod(s.back("d/f"), 0o755))
 				must(t, os.Chmod(s.back("other/f"), 0o755))
 				look(t, s.dir)
@@ -318,6 +332,14 @@ func but(err, expected error) error {
 		return nil
 	}
 	return err
+}
+
+// expect returns an error unless err is the expected one.
+func expect(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return fmt.Errorf("%w, want %w", err, expected)
 }
 
 // TestFilesThatAreOpenFollowTheHost: through a handle that was open before, the new

@@ -31,6 +31,9 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
 	parent, rel, code := childPath(o.tree, h.NodeId, name)
+	if code == gofuse.Status(syscall.ESTALE) {
+		return o.lookupMoved(h, name, out)
+	}
 	if !code.Ok() {
 		return code
 	}
@@ -67,6 +70,44 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	}
 	n := o.nodes.adopt(at, &st)
 	o.attrs.fillEntry(out, parent, n, &st, v.dec.Effect == policy.Allow)
+	return gofuse.OK
+}
+
+// lookupMoved finds an entry of a directory that the host has replaced, while the kernel
+// may still use it: it answers with what the path now leads to, and nothing is cached.
+// ESTALE would reach the caller of mkdir(2), link(2), symlink(2) and mknod(2). Those
+// repeat the request that follows, but not the lookup. See filename_create in fs/namei.c.
+func (o *lookups) lookupMoved(h *gofuse.InHeader, name string, out *gofuse.EntryOut) gofuse.Status {
+	n := o.tree.Node(h.NodeId)
+	dir, ok := o.tree.Host.Former(n)
+	if !ok {
+		return gofuse.Status(syscall.ESTALE)
+	}
+	rel := tree.Join(dir, name)
+	v := o.access.decide(query{policy.OpStat, rel})
+	if code := o.access.apply(h.Pid, "", v); !code.Ok() {
+		return code
+	}
+	p, err := o.files.locate(rel)
+	var st unix.Stat_t
+	if err == nil {
+		defer p.Close()
+		err = p.Stat(&st)
+	}
+	switch {
+	case tree.Absent(err):
+		return gofuse.OK // no node: the entry is absent
+	case err != nil:
+		return gofuse.Status(errno(err))
+	case o.folding.folds(p, rel, &st):
+		return o.access.refuseFolding(h.Pid, rel)
+	}
+	parent, err := o.nodes.place(dir)
+	if err != nil {
+		return gofuse.Status(errno(err))
+	}
+	found := o.nodes.adopt(tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: rel}, &st)
+	o.attrs.fillEntry(out, parent, found, &st, false)
 	return gofuse.OK
 }
 

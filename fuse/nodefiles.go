@@ -1,6 +1,7 @@
 package fuse
 
 import (
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,6 +146,37 @@ func (f *nodeFiles) adopt(at tree.NamedPath, st *unix.Stat_t) *tree.Node {
 		}
 	}
 	return n
+}
+
+// place returns the node of the directory at rel as it is now in the backing. The caller
+// adopts an entry of it next.
+func (f *nodeFiles) place(rel string) (*tree.Node, error) {
+	n, path := f.tree.Root(), ""
+	for rest := rel; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		path = tree.Join(path, name)
+		p, err := f.files.locate(path)
+		if err != nil {
+			return nil, err
+		}
+		var st unix.Stat_t
+		err = p.Stat(&st)
+		p.Close()
+		if err != nil {
+			return nil, err
+		}
+		child := f.tree.Child(n, name)
+		if child != nil && !f.tree.Same(child, &st) {
+			f.lost(child, tree.NamedPath{Link: tree.Link{Parent: n, Name: name}, Path: path})
+			child = nil
+		}
+		if child == nil {
+			child = f.tree.Host.Place(n, name, &st)
+		}
+		n = child
+	}
+	return n, nil
 }
 
 // stat returns the attributes of a node by its names. For a file without a name it

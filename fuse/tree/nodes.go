@@ -59,6 +59,7 @@ type extra struct {
 	former  []string // removed names whose rules still apply: all of a linked node, otherwise the last one
 	gone    int      // O_PATH descriptor after the last name was removed; 0: none
 	handles int      // open handles
+	lostAt  string   // path of a directory that has lost its name, while isLost
 	io      IO
 }
 
@@ -276,7 +277,7 @@ func (t *nodes) child(parent *Node, name string) *Node {
 // attach adds a name to n that n does not have yet.
 func (t *nodes) attach(n *Node, l Link) {
 	t.renamed(n)
-	n.flags &^= isLost
+	t.settle(n)
 	l.Parent.children++
 	if n.Parent == nil {
 		n.Link = l

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -216,6 +217,9 @@ func (h Host) Lost(n *Node, at NamedPath) bool {
 
 func (t *Tree) lose(n *Node, l Link) {
 	if len(n.names()) == 1 {
+		if path, ok := t.join(l); ok && n.kind == unix.S_IFDIR {
+			n.extras().lostAt = path
+		}
 		n.flags |= isLost
 		n.told = toldNothing
 		open := n.more != nil && n.more.handles > 0
@@ -258,8 +262,42 @@ func (h Host) Settled(id uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.get(id); n != nil {
-		n.flags &^= isLost
+		t.settle(n)
 	}
+}
+
+func (t *nodes) settle(n *Node) {
+	n.flags &^= isLost
+	if n.more != nil {
+		n.more.lostAt = ""
+	}
+}
+
+// Former returns the path at which the kernel may still use a directory that the host
+// has moved or removed, or that lies below such a directory.
+func (h Host) Former(n *Node) (path string, ok bool) {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ; n != nil && n != t.root; n = n.Parent {
+		if n.Parent == nil {
+			if n.flags&isLost == 0 || n.more == nil || n.more.lostAt == "" {
+				return "", false
+			}
+			return strings.TrimSuffix(Join(n.more.lostAt, path), "/"), true
+		}
+		path = strings.TrimSuffix(Join(n.Name, path), "/")
+	}
+	return "", false
+}
+
+// Place returns the node of a directory that was just found in the backing. It counts
+// no reference of the kernel: the node stays while an entry below it is referred to.
+func (h Host) Place(parent *Node, name string, st *unix.Stat_t) *Node {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.place(parent, name, st)
 }
 
 // Missing returns the error for a node that has no path. ESTALE makes the kernel look

@@ -122,6 +122,15 @@ func (t *Tree) join(l Link) (string, bool) {
 func (t *Tree) Adopt(parent *Node, name string, st *unix.Stat_t) *Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	n := t.place(parent, name, st)
+	if n.lookups < manyLookups {
+		n.lookups++
+	}
+	return n
+}
+
+// place returns the node for an entry of the backing, and gives it the entry's name.
+func (t *Tree) place(parent *Node, name string, st *unix.Stat_t) *Node {
 	key, kind := inodeOf(st), uint16(st.Mode&unix.S_IFMT)
 	n := t.findInode(key)
 	if n != nil && n.kind != kind {
@@ -136,9 +145,6 @@ func (t *Tree) Adopt(parent *Node, name string, st *unix.Stat_t) *Node {
 	}
 	if n == nil {
 		n = t.add(key, uint32(kind))
-	}
-	if n.lookups < manyLookups {
-		n.lookups++
 	}
 	t.setSmall(n, st)
 	t.addLink(n, Link{parent, name})
@@ -200,7 +206,7 @@ func (t *Tree) Close(n *Node) {
 		x.io.Stale = false
 		n.flags |= isStale
 	}
-	if x.handles == 0 && x.gone == 0 && len(x.links)+len(x.former) == 0 && x.io == (IO{}) {
+	if x.handles == 0 && x.gone == 0 && len(x.links)+len(x.former)+len(x.lostAt) == 0 && x.io == (IO{}) {
 		if n.more = nil; len(t.spare) < maxSpare {
 			*x = extra{}
 			t.spare = append(t.spare, x)
