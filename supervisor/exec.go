@@ -101,7 +101,7 @@ func (s *Session) run(ctx context.Context, c *command, caller wire.Streams) (*wi
 	}
 	p.Start(caller.Stdin)
 	requested := time.Duration(c.req.DeadlineMS) * time.Millisecond
-	exit, err := running{process, p, c.launch.TTY, deadline(requested, c.limits.CommandTimeout)}.wait(ctx, caller.Control)
+	exit, err := running{process, p, c.launch.TTY, deadline(requested, c.limits.CommandTimeout), caller.Gone}.wait(ctx, caller.Control)
 	if err == nil {
 		err = group.explainKill(exit)
 	}

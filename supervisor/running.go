@@ -11,7 +11,7 @@ import (
 	"agentsh/supervisor/streams"
 )
 
-// killGrace is how long a command has between TERM and KILL.
+// killGrace is how long a command has between TERM and KILL, while its caller is there.
 const killGrace = 2 * time.Second
 
 // running is a started command.
@@ -20,6 +20,7 @@ type running struct {
 	streams  *streams.Streams
 	tty      bool
 	deadline time.Duration // 0: none
+	gone     <-chan struct{}
 }
 
 // wait follows a running command to its end.
@@ -82,7 +83,7 @@ func (r running) kill() error {
 			return err
 		}
 	}
-	return r.process.Kill(killGrace)
+	return r.process.Kill(killGrace, r.gone)
 }
 
 // ended is how a command's first process ended.

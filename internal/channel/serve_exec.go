@@ -58,6 +58,9 @@ func (s *Server) serveExec(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh
 		if req.Stdin {
 			streams.Stdin = stdin
 		}
+		if !s.cfg.Clients.Shared { // the session ends with its only client
+			streams.Gone = s.gone
+		}
 		exit, tree, err = s.cfg.Handler.Exec(ctx, req, streams)
 		if err != nil && exit.Cause == "" { // else the exit says why the session ended
 			exit = wire.Exit{Kind: wire.ExitLost, Message: err.Error()}

@@ -141,6 +141,7 @@ type Server struct {
 	slots   chan struct{}
 	relay   *relay // not nil: channels are forwarded and the handler is not used
 	freezes freezes
+	gone    chan struct{} // closed when the client has gone
 	wg      sync.WaitGroup
 }
 
@@ -150,7 +151,7 @@ func NewServer(conn net.Conn, cfg ServerConfig) *Server {
 		cfg.Clients = &Clients{}
 	}
 	cfg.Hello.Version, cfg.Keepalive = wire.Current, cfg.Keepalive.over(conn)
-	return &Server{conn: conn, cfg: cfg, slots: make(chan struct{}, maxOpen)}
+	return &Server{conn: conn, cfg: cfg, slots: make(chan struct{}, maxOpen), gone: make(chan struct{})}
 }
 
 // Serve authenticates the client and serves it until it disconnects, stops answering,
@@ -185,6 +186,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	for c := range chans {
 		s.open(ctx, c)
 	}
+	close(s.gone)
 	ended := ctx.Err()
 	cancel() // ends the commands of a disconnected client
 	s.wg.Wait()

@@ -55,6 +55,9 @@ type Streams struct {
 	// Exited is called at most once when the program has ended. Its output may still
 	// be unread, and its children may still run.
 	Exited func(Exit)
+	// Gone is closed when the caller has gone and nobody can take its place. A command
+	// that is being killed then has no grace. nil: it stays.
+	Gone <-chan struct{}
 }
 
 // Codes of [Error].

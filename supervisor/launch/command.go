@@ -138,7 +138,7 @@ func (i *Init) Start(ctx context.Context, c Command) (*Process, error) {
 			return nil, err
 		}
 		// The command may have been started.
-		return nil, errors.Join(ctx.Err(), p.Kill(0))
+		return nil, errors.Join(ctx.Err(), p.Kill(0, nil))
 	}
 	return p, nil
 }
@@ -227,12 +227,12 @@ func (p *Process) follow(c *net.UnixConn, onPID func(int) error) error {
 		return p.startFailed(m)
 	}
 	if m.kind != msgStarted || m.pid <= 0 {
-		return errors.Join(fmt.Errorf("start command: its process id is not visible to the supervisor"), p.Kill(0))
+		return errors.Join(fmt.Errorf("start command: its process id is not visible to the supervisor"), p.Kill(0, nil))
 	}
 	p.pid = m.pid
 	if onPID != nil {
 		if err := onPID(m.pid); err != nil {
-			return errors.Join(fmt.Errorf("start command: %w", err), p.Kill(0))
+			return errors.Join(fmt.Errorf("start command: %w", err), p.Kill(0, nil))
 		}
 	}
 	select {
@@ -312,37 +312,38 @@ func (p *Process) Signal(s syscall.Signal) error { return p.sendKill(s, false) }
 // killTimeout is the time that the processes of a command have to end after SIGKILL.
 const killTimeout = 10 * time.Second
 
-// Kill ends the command's tree: SIGTERM to its group, and after grace SIGKILL to every
-// process. It returns when no process is left. It returns an error when a process does not
+// Kill ends the command's tree: SIGTERM to its group, and SIGKILL to every process after
+// grace, or as soon as force is closed. It returns when no process is left. It returns an error when a process does not
 // end, as in an uninterruptible wait: then only Init.Close remains.
-func (p *Process) Kill(grace time.Duration) error {
+func (p *Process) Kill(grace time.Duration, force <-chan struct{}) error {
 	if grace > 0 {
 		if err := p.sendKill(unix.SIGTERM, false); err != nil {
 			return err
 		}
-		if p.waitEmpty(grace) {
+		if p.waitEmpty(grace, force) {
 			return nil
 		}
 	}
 	if err := p.sendKill(unix.SIGKILL, true); err != nil {
 		return err
 	}
-	if !p.waitEmpty(killTimeout) {
+	if !p.waitEmpty(killTimeout, nil) {
 		return fmt.Errorf("kill command: a process is left after %s", killTimeout)
 	}
 	return nil
 }
 
-// waitEmpty waits until the tree is empty, at most d.
-func (p *Process) waitEmpty(d time.Duration) bool {
+// waitEmpty waits until the tree is empty, at most d and until force is closed.
+func (p *Process) waitEmpty(d time.Duration, force <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-p.empty:
 		return true
+	case <-force:
 	case <-t.C:
-		return false
 	}
+	return false
 }
 
 func (p *Process) sendKill(s syscall.Signal, whole bool) error {

@@ -168,7 +168,7 @@ func TestOnPIDComesBeforeTheProgram(t *testing.T) {
 		if err != nil || string(name) != "sleep\n" || seen != p.PID() {
 			t.Errorf("process %d is %q, %v", seen, name, err)
 		}
-		if err := p.Kill(0); err != nil {
+		if err := p.Kill(0, nil); err != nil {
 			t.Error(err)
 		}
 	})
@@ -338,7 +338,7 @@ func TestSessionsDoNotReachEachOther(t *testing.T) {
 		if !strings.Contains(out, "No such process") || !strings.Contains(out, "cannot access") {
 			t.Errorf("%q", out)
 		}
-		if err := p.Kill(0); err != nil {
+		if err := p.Kill(0, nil); err != nil {
 			t.Error(err)
 		}
 	})
@@ -361,7 +361,7 @@ func TestClosedSessionsLeaveNothing(t *testing.T) {
 				t.Errorf("Wait gave %v", err)
 			}
 			within(t, guard, p.TreeEmpty(), "tree empty")
-			if err := p.Kill(0); err != nil {
+			if err := p.Kill(0, nil); err != nil {
 				t.Errorf("Kill after the end: %v", err)
 			}
 			if _, err := s.Start(context.Background(), launch.Command{Path: "/bin/true", Argv: []string{"true"}, Dir: "/"}); !errors.Is(

@@ -60,7 +60,7 @@ func TestATreeIsKnownAndKilledWhole(t *testing.T) {
 					t.Error("the tree is said to be empty")
 				default:
 				}
-				if err := p.Kill(time.Millisecond); err != nil {
+				if err := p.Kill(time.Millisecond, nil); err != nil {
 					t.Fatal(err)
 				}
 				within(t, 0, p.TreeEmpty(), "tree empty")
@@ -78,7 +78,7 @@ func TestATreeIsKnownAndKilledWhole(t *testing.T) {
 			t.Error("another command was killed")
 		default:
 		}
-		if err := other.Kill(time.Second); err != nil {
+		if err := other.Kill(time.Second, nil); err != nil {
 			t.Error(err)
 		}
 		if status, err := other.Wait(); err != nil || status.Signal() != unix.SIGTERM {
@@ -170,7 +170,7 @@ func TestStartKillAndCloseInAnyOrder(t *testing.T) {
 				return
 			}
 			if n%2 == 0 {
-				if err := p.Kill(time.Second); err != nil {
+				if err := p.Kill(time.Second, nil); err != nil {
 					t.Error(err)
 				}
 			}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentsh/internal/testenv"
+)
+
+// busy is an agent that takes no signal and has children that use the processor.
+const busy = `trap '' TERM INT HUP
+for i in 1 2 3; do (trap '' TERM INT HUP; while :; do :; done) & done
+setsid sh -c "trap '' TERM INT HUP; while :; do sleep 1; done" &
+echo agent at work
+while :; do echo x > busy.txt; cat busy.txt > /dev/null; done`
+
+// watched opens a descriptor for each process, see pidfd_open(2). Each becomes
+// readable when its process has ended.
+func watched(t *testing.T, pids []int) []unix.PollFd {
+	t.Helper()
+	var fds []unix.PollFd
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue // a child that ended meanwhile
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	return fds
+}
+
+// awaitEnds waits until every process has ended. It returns false after limit.
+func awaitEnds(t *testing.T, fds []unix.PollFd, limit time.Duration) bool {
+	t.Helper()
+	for deadline := time.Now().Add(limit); len(fds) > 0; {
+		_, err := unix.Poll(fds[:1], int(max(time.Until(deadline), 0).Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			t.Fatal(err)
+		case fds[0].Revents == 0:
+			return false
+		default:
+			fds = fds[1:]
+		}
+	}
+	return true
+}
+
+// withoutGrace is less than the time that a command has between TERM and KILL.
+const withoutGrace = 1500 * time.Millisecond
+
+func TestAnAgentEndsWithItsAgentctl(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	for name, first := range map[string]syscall.Signal{"at work": 0, "while it is being stopped": syscall.SIGINT} {
+		t.Run(name, func(t *testing.T) {
+			p := newFixture(t, busy, "")
+			adopt(t)
+			g := p.start("agent at work")
+			pids := descendants(g.cmd.Process.Pid)
+			var names []string
+			for _, pid := range pids {
+				name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+				names = append(names, strings.TrimSpace(string(name)))
+			}
+			if !slices.Contains(names, "run.sh") {
+				t.Errorf("the agent is not among %s", names)
+			}
+			fds := watched(t, pids)
+			_ = g.cmd.Process.Signal(first)
+			killed := time.Now()
+			_ = g.cmd.Process.Kill()
+			if !awaitEnds(t, fds, withoutGrace) {
+				t.Errorf("processes are left after %s", withoutGrace)
+			}
+			t.Logf("%d processes ended in %s: %s", len(fds), time.Since(killed), names)
+			_ = g.cmd.Wait()
+			waitOrphans(t)
+			if out, err := p.command("gc").CombinedOutput(); err != nil {
+				t.Errorf("gc: %v\n%s", err, out)
+			}
+		})
+	}
+}
