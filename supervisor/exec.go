@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentsh/internal/wire"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
@@ -139,6 +141,9 @@ func (s *Session) start(ctx context.Context, c *command, p *streams.Streams, gro
 	return s.init.Start(ctx, l)
 }
 
+// processHint says how to go on without processes.
+const processHint = "the limit of processes is reached: end commands, or raise 'ulimit -u' or the pids limit of the container"
+
 // notStarted is the exit of a command that did not start: it was denied at its
 // execve, or the kernel refused it. Any other error is one of the session.
 func notStarted(denial *wire.Exit, err error) (*wire.Exit, error) {
@@ -147,7 +152,11 @@ func notStarted(denial *wire.Exit, err error) (*wire.Exit, error) {
 	}
 	var start *launch.StartError
 	if errors.As(err, &start) {
-		return spawnFailed(start.ExitCode(), start.Error(), ""), nil
+		hint := ""
+		if start.Errno == unix.EAGAIN {
+			hint = processHint
+		}
+		return spawnFailed(start.ExitCode(), start.Error(), hint), nil
 	}
 	return nil, err
 }

@@ -81,6 +81,9 @@ func rlimits(l policy.Limits, groupCounts bool) []launch.Rlimit {
 	if groupCounts {
 		pids = 0
 	}
+	if most, limited, err := launch.MostProcesses(); err == nil && limited { // the init has this hard limit
+		pids = int(min(uint64(pids), most))
+	}
 	for _, r := range []struct {
 		resource, value int
 	}{{unix.RLIMIT_NPROC, pids}, {unix.RLIMIT_NOFILE, l.OpenFiles}} {

@@ -158,6 +158,12 @@ plain yes
 // namespace. It reports whether this is the run of that user.
 func asBoth(t *testing.T) (unprivileged bool) {
 	t.Helper()
+	return asUser(t, "1000")
+}
+
+// asUser runs the test as another user as well, in a new process.
+func asUser(t *testing.T, id string) (unprivileged bool) {
+	t.Helper()
 	testenv.Need(t, testenv.UserNotif, testenv.FUSE, testenv.Landlock, testenv.UserNS)
 	if os.Geteuid() != 0 {
 		return true
@@ -176,9 +182,9 @@ func asBoth(t *testing.T) (unprivileged bool) {
 		"sh",
 		"setpriv",
 		"--reuid",
-		"1000",
+		id,
 		"--regid",
-		"1000",
+		id,
 		"--clear-groups",
 		"/proc/self/fd/3",
 		"-test.run=^"+t.Name()+"$",
@@ -186,7 +192,7 @@ func asBoth(t *testing.T) (unprivileged bool) {
 	)
 	cmd.Dir, cmd.ExtraFiles = "/", []*os.File{self}
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Errorf("as user 1000: %v\n%s", err, out)
+		t.Errorf("as user %s: %v\n%s", id, err, out)
 	}
 	return false
 }

@@ -54,7 +54,7 @@ func (e *StartError) ExitCode() int {
 	switch e.Errno {
 	case unix.ENOENT, unix.ENOTDIR:
 		return 127
-	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS: // the supervisor had none: nothing was decided
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN: // the supervisor had none: nothing was decided
 		return 125
 	}
 	return 126

@@ -123,7 +123,7 @@ func spawnInit(c *Config) (*Init, error) {
 		ExtraFiles:  []*os.File{theirControl, theirStart},
 		SysProcAttr: c.attributes(),
 	}
-	child, err := startChild(cmd)
+	child, err := startLimited(func() (*child, error) { return startChild(cmd) })
 	if err != nil {
 		return nil, errors.Join(err, control.Close(), start.Close())
 	}
