@@ -142,7 +142,7 @@ func read(dir string) (Record, error) {
 }
 
 // maxJSON bounds one JSON file of a run, in bytes.
-const maxJSON = 64 << 20
+const maxJSON = 256 << 20
 
 // ReadFile reads a regular file of at most limit bytes.
 func ReadFile(name string, limit int64) ([]byte, error) {

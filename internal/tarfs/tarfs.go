@@ -67,9 +67,9 @@ func (l Limits) withDefaults() Limits {
 }
 
 // manifestBytes bounds the encoded manifest. The bound follows from the other limits
-// and is at most 64 MiB.
+// and is at most 256 MiB.
 func (l Limits) manifestBytes() int64 {
-	return min(64<<20, int64(l.Files)*int64(2*l.NameBytes+256)+4096)
+	return min(256<<20, int64(l.Files)*int64(2*l.NameBytes+256)+4096)
 }
 
 // ErrLimit is wrapped by every error about an exceeded limit.
