@@ -65,29 +65,68 @@ var commandKeys = map[string]bool{
 	"commands": true,
 }
 
+// line is a command of a call.
+type line struct {
+	text  string
+	shell bool // a shell reads it from its beginning; otherwise all of it may be run
+}
+
+// find judges a line.
+func (l line) find(s *scan.Scanner) []scan.Finding {
+	if l.shell {
+		return s.Command(l.text)
+	}
+	return s.Code(l.text)
+}
+
+// requests judges the requests of a line.
+func (l line) requests() []scan.Finding {
+	if l.shell {
+		return scan.Requests(l.text)
+	}
+	return scan.RequestsOfCode(l.text)
+}
+
 // lines returns the commands of the call. A list of words gives all words
 // joined and each word, because a shell often gets its script as one word.
-func (j *judge) lines() []string {
+func (j *judge) lines() []line {
 	if !j.command {
 		return nil
 	}
-	var out, words []string
+	var words []string
 	texts(j.call.Input, "", func(key, s string) {
 		if commandKeys[key] {
-			out, words = append(out, s), append(words, s)
+			words = append(words, s)
 		}
 	})
+	shell := shellTools[j.call.Tool]
+	if len(words) == 1 {
+		return []line{{words[0], shell}}
+	}
+	if shell && len(words) == 3 && shells[words[0]] && (words[1] == "-c" || words[1] == "-lc") {
+		return []line{{words[2], true}}
+	}
+	var out []line
+	for _, word := range words {
+		out = append(out, line{text: word})
+	}
 	if len(words) > 1 {
-		out = append(out, strings.Join(words, " "))
+		out = append(out, line{text: strings.Join(words, " ")})
 	}
 	return out
+}
+
+// shells are the shells that a list of words may name.
+var shells = map[string]bool{
+	"sh": true, "bash": true, "zsh": true, "/bin/sh": true, "/bin/bash": true, "/bin/zsh": true, "/usr/bin/sh": true, "/usr/bin/bash": true,
+	"/usr/bin/zsh": true,
 }
 
 // commands refuses shell commands that look like an attack.
 func (j *judge) commands() error {
 	s := scan.New(scan.Options{Unicode: true})
 	for _, line := range j.lines() {
-		for _, f := range s.Command(line) {
+		for _, f := range line.find(s) {
 			if f.Severity >= j.settings.FailOn {
 				return j.refuse(Tirith, f.Rule, "%s (%s): %s", f.Message, f.Severity, f.Excerpt)
 			}
@@ -100,7 +139,7 @@ func (j *judge) commands() error {
 func (j *judge) requests() error {
 	var found []scan.Finding
 	for _, line := range j.lines() {
-		found = append(found, scan.Requests(line)...)
+		found = append(found, line.requests()...)
 	}
 	fetches := j.program.fetches(j.call.Tool)
 	texts(j.call.Input, "", func(key, s string) {
@@ -111,7 +150,7 @@ func (j *judge) requests() error {
 			}
 			found = append(found, scan.URL(s)...)
 		case fetches && key != "":
-			found = append(found, scan.Requests(s)...)
+			found = append(found, scan.RequestsOfCode(s)...)
 		}
 	})
 	if len(found) > 0 {

@@ -99,6 +99,11 @@ func names(list string) map[string]bool {
 	return out
 }
 
+// shellTools are the tools whose command a new shell reads.
+var shellTools = map[string]bool{
+	"Bash": true, "Monitor": true, "shell": true, "exec_command": true, "local_shell": true, "run_shell_command": true, "bash": true,
+}
+
 var (
 	claudeTools = names(`Bash PowerShell Monitor REPL |
 		Agent AskUserQuestion BashOutput Brief Config CronCreate CronDelete CronList Edit EnterPlanMode EnterWorktree ExitPlanMode ExitWorktree

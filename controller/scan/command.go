@@ -83,8 +83,14 @@ var attacks = sync.OnceValue(func() []attack {
 // Command judges a shell command before it runs: its effect, its hidden parts
 // and the hosts it names. Quotes do not hide anything. Text that no program runs
 // has no effect.
-func (s *Scanner) Command(command string) []Finding {
-	run := withoutData(command)
+func (s *Scanner) Command(command string) []Finding { return s.parts(command, withoutData(command)) }
+
+// Code judges like [Scanner.Command] what something else than a shell reads, or a
+// shell in the middle of something: nothing in it is left out.
+func (s *Scanner) Code(text string) []Finding { return s.parts(text, text) }
+
+// parts judges a text, and the part of it that programs run, with and without quotes.
+func (s *Scanner) parts(command, run string) []Finding {
 	found := s.commandText(command, run)
 	if plain := unquoted(command); plain != command {
 		for _, f := range s.commandText(plain, unquoted(run)) {
@@ -135,8 +141,10 @@ var fetchers = map[string]bool{
 // Requests judges the hosts that a shell command names: URLs anywhere in it,
 // and operands of programs that fetch. The loopback host under its usual names
 // is not reported, because in a sandbox it is the sandbox.
-func Requests(command string) []Finding {
-	command = withoutData(command)
+func Requests(command string) []Finding { return RequestsOfCode(withoutData(command)) }
+
+// RequestsOfCode judges like [Requests] what something else than a shell reads.
+func RequestsOfCode(command string) []Finding {
 	var found []Finding
 	for _, text := range []string{command, unquoted(command)} {
 		fetch := false

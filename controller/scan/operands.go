@@ -15,17 +15,25 @@ const maxParsed = 64 << 10
 // withoutData returns a command in which spaces replace the text that no
 // program runs: comments, messages of commits, patterns of searches, and what
 // echo prints to the terminal. Substitutions in such text stay. A command that
-// cannot be parsed is returned as it is, and so is one that redefines a name.
+// cannot be parsed is returned as it is, and so is one that redefines a name. One
+// that may run what it stored or printed loses its comments only.
 func withoutData(command string) string {
 	if len(command) > maxParsed || nested(command) > maxNested {
 		return command
 	}
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(strings.NewReader(command), "")
-	if err != nil || redefines(file) {
+	if err != nil || otherwiseRead(command) {
 		return command
 	}
 	m := mask{text: []byte(command)}
-	m.node(file, false)
+	switch trustOf(file) {
+	case trustNothing:
+		return command
+	case trustComments:
+		m.comments(file)
+	case trustData:
+		m.node(file, false)
+	}
 	return string(m.text)
 }
 
@@ -38,25 +46,6 @@ func nested(command string) int {
 		strings.Count(command, "do") + strings.Count(command, "case")
 }
 
-// redefines reports whether a command can give a name another meaning.
-func redefines(file *syntax.File) bool {
-	found := false
-	syntax.Walk(file, func(n syntax.Node) bool {
-		switch n := n.(type) {
-		case *syntax.FuncDecl:
-			found = true
-		case *syntax.Stmt:
-			// exec with a redirection changes where all that follows prints.
-			if call, ok := n.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
-				name := path.Base(call.Args[0].Lit())
-				found = found || name == "alias" || name == "enable" || name == "exec" && len(n.Redirs) > 0
-			}
-		}
-		return !found
-	})
-	return found
-}
-
 // mask replaces parts of a command by spaces.
 type mask struct{ text []byte }
 
@@ -66,6 +55,16 @@ func (m mask) blank(from, to syntax.Pos) {
 			m.text[i] = ' '
 		}
 	}
+}
+
+// comments masks the comments below a node.
+func (m mask) comments(root syntax.Node) {
+	syntax.Walk(root, func(n syntax.Node) bool {
+		if c, ok := n.(*syntax.Comment); ok {
+			m.blank(c.Pos(), c.End())
+		}
+		return true
+	})
 }
 
 // node masks the data below a node. read reports whether something reads the
@@ -96,7 +95,9 @@ func (m mask) node(root syntax.Node, read bool) {
 			}
 		case *syntax.CallExpr:
 			for _, w := range dataWords(n.Args, read) {
-				m.word(w.word, w.skip)
+				if !several(w.word) {
+					m.word(w.word, w.skip)
+				}
 			}
 		}
 		return true
@@ -164,8 +165,8 @@ var searches = map[string]string{
 
 // dataWords are the words of a command that are data to its program.
 func dataWords(args []*syntax.Word, read bool) []dataWord {
-	args = command(args)
-	if len(args) == 0 {
+	args, ok := command(args)
+	if !ok || len(args) == 0 {
 		return nil
 	}
 	name := path.Base(args[0].Lit())
@@ -175,7 +176,10 @@ func dataWords(args []*syntax.Word, read bool) []dataWord {
 	case name == "git":
 		return gitData(args[1:])
 	case name == "gh" || name == "glab":
-		return values(args[1:], "bmt", "body", "title", "notes", "message", "description")
+		if len(args) < 2 || !slices.Contains([]string{"pr", "issue", "release", "mr"}, args[1].Lit()) {
+			return nil
+		}
+		return posts.values(args[1:])
 	case (name == "echo" || name == "printf") && !read:
 		var out []dataWord
 		if len(args) > 1 && strings.HasPrefix(beginning(args[1]), "-v") {
@@ -189,41 +193,88 @@ func dataWords(args []*syntax.Word, read bool) []dataWord {
 	return nil
 }
 
-// carriers are programs that start the command after their options, with the
-// short options that take a value.
-var carriers = map[string]string{
-	"sudo": "ugpCDhRT", "time": "fo", "nice": "n", "command": "", "nohup": "", "env": "uCS", "xargs": "EIJLPnsda",
+// flags are the short options of a program: alone, and with a value in the same
+// word or the next.
+type flags struct{ alone, valued string }
+
+// carriers are programs that start the command after their options.
+var carriers = map[string]flags{
+	"sudo": {"nEHkSb", "ugpCDhRT"}, "time": {"apv", "fo"}, "nice": {"", "n"}, "command": {"p", ""}, "nohup": {}, "env": {"i0", "uC"},
+	"xargs": {"0rtx", "EIJLPnsda"},
 }
 
-// command skips the programs before a command that only start it.
-func command(args []*syntax.Word) []*syntax.Word {
+// command skips the programs before a command that only start it. It reports false
+// if it cannot tell which command they start.
+func command(args []*syntax.Word) ([]*syntax.Word, bool) {
 	for len(args) > 0 {
 		name := path.Base(args[0].Lit())
-		with, carries := carriers[name]
-		if name == "find" {
-			i := slices.IndexFunc(args, func(w *syntax.Word) bool { return slices.Contains([]string{"-exec", "-execdir", "-ok"}, w.Lit()) })
-			if i < 0 {
-				return args
-			}
-			args = args[i+1:]
-			continue
-		}
-		if !carries {
-			return args
+		known, carries := carriers[name]
+		switch {
+		case name == "find":
+			return found(args)
+		case !carries:
+			return args, true
 		}
 		for args = args[1:]; len(args) > 0; args = args[1:] {
 			word := args[0].Lit()
-			assigns := name == "env" && strings.Contains(word, "=")
-			if !assigns && !strings.HasPrefix(word, "-") {
+			if variable, _, assigns := strings.Cut(word, "="); name == "env" && assigns && !strings.HasPrefix(word, "-") {
+				if isSpecial(variable) {
+					return nil, false
+				}
+				continue
+			}
+			if !strings.HasPrefix(beginning(args[0]), "-") {
 				break
 			}
-			if len(word) == 2 && strings.Contains(with, word[1:]) && len(args) > 1 {
+			at := strings.IndexAny(word, known.valued)
+			switch {
+			case len(word) > 1 && strings.Trim(word[1:], known.alone) == "":
+			case at < 1 || strings.Trim(word[1:at], known.alone) != "":
+				return nil, false
+			case at == len(word)-1 && len(args) > 1:
 				args = args[1:]
 			}
 		}
 	}
-	return args
+	return nil, true
 }
+
+// found is the command that find starts. A find that starts none is itself the
+// command. It reports false if there may be several commands.
+func found(args []*syntax.Word) ([]*syntax.Word, bool) {
+	at, end := -1, -1
+	for i, w := range args {
+		text, ok := static(w)
+		switch {
+		case slices.Contains([]string{"-exec", "-execdir", "-ok", "-okdir"}, text):
+			if at >= 0 {
+				return nil, false
+			}
+			at = i
+		case at >= 0 && end < 0 && (text == ";" || text == "+"):
+			end = i
+		case !ok && at >= 0, at < 0 && several(w):
+			return nil, false // an action may begin or end here
+		}
+	}
+	if at < 0 {
+		return args, true
+	}
+	if end < 0 || end+1 < len(args) || strings.HasPrefix(beginning(args[at-1]), "-") && findValue[args[at-1].Lit()] {
+		return nil, false
+	}
+	return command(args[at+1 : end])
+}
+
+// findValue are tests of find that take the next word.
+var findValue = set(`-name -iname -path -ipath -wholename -regex -iregex -lname -ilname -newer -user -group -fstype -samefile -printf -type
+	-perm -size`)
+
+// searchFlags are long options of searches without a value.
+var searchFlags = set(`recursive dereference-recursive ignore-case no-ignore-case smart-case word-regexp line-regexp line-number no-line-number
+	files-with-matches files-without-match fixed-strings extended-regexp perl-regexp basic-regexp invert-match count count-matches quiet silent
+	no-messages only-matching with-filename no-filename hidden no-ignore no-ignore-vcs text null null-data pcre2 multiline follow cached untracked
+	all-match no-index json vimgrep stats heading no-heading break trim color colour`)
 
 // pattern is the pattern of a search. with are the short options with a value.
 func pattern(args []*syntax.Word, with string) []dataWord {
@@ -242,7 +293,7 @@ func pattern(args []*syntax.Word, with string) []dataWord {
 		case strings.HasPrefix(word, "--"):
 			option, _, joined := strings.Cut(word[2:], "=")
 			if option == "" || option != "regexp"[:min(len(option), len("regexp"))] {
-				given = given || strings.HasPrefix(option, "fi")
+				given = given || strings.HasPrefix(option, "fi") && !searchFlags[option] || !joined && !searchFlags[option]
 				continue
 			}
 			given = true
@@ -288,33 +339,66 @@ func beginning(w *syntax.Word) string {
 	return ""
 }
 
+// options are the options of a program whose values are data.
+type options struct {
+	data     string // short options with a value that is data
+	separate string // with another value, in the same word or the next
+	attached string // with a value in the same word only
+	long     []string
+	edits    bool // -e opens an editor, which may be any program
+}
+
+// posts are the options of gh and glab that take text for people.
+var posts = options{data: "bmt", separate: "FBHalpRrTnDdoLiS", long: []string{"body", "title", "notes", "message", "description"}}
+
 // values are the values of options. Short options may stand in a cluster.
-func values(args []*syntax.Word, short string, long ...string) []dataWord {
+func (o options) values(args []*syntax.Word) []dataWord {
 	var out []dataWord
 	for i := 0; i < len(args); i++ {
 		word := beginning(args[i])
-		value, skip := args[i], 0
-		switch option, _, joined := strings.Cut(strings.TrimPrefix(word, "--"), "="); {
-		case word == "--":
+		if word == "--" {
 			return out
-		case strings.HasPrefix(word, "--") && len(option) > 2 && beginsOne(option, long):
+		}
+		option, _, joined := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		long, skip := strings.HasPrefix(word, "--"), 0
+		switch {
+		case o.edits && long && beginsOne(option, []string{"edit"}):
+			return nil
+		case long:
+			if len(option) <= 2 || !beginsOne(option, o.long) {
+				continue
+			}
 			if joined {
 				skip = len(option) + 3
 			}
-		case !strings.HasPrefix(word, "--") && len(word) > 1 && word[0] == '-' && strings.ContainsAny(word, short):
-			if at := strings.IndexAny(word, short); at < len(word)-1 || len(args[i].Parts) > 1 {
+		case len(word) < 2 || word[0] != '-':
+			continue
+		default:
+			at := 1 + strings.IndexAny(word[1:], o.data+o.separate+o.attached)
+			alone := word[1:]
+			if at > 0 {
+				alone = word[1:at]
+			}
+			if o.edits && strings.Contains(alone, "e") {
+				return nil
+			}
+			last := at == len(word)-1 && len(args[i].Parts) == 1
+			if at == 0 || !strings.Contains(o.data, word[at:at+1]) {
+				if at > 0 && last && strings.Contains(o.separate, word[at:at+1]) {
+					i++
+				}
+				continue
+			}
+			if !last {
 				skip = at + 1
 			}
-		default:
-			continue
 		}
 		if skip == 0 {
 			if i++; i == len(args) {
 				break
 			}
-			value = args[i]
 		}
-		out = append(out, dataWord{value, skip})
+		out = append(out, dataWord{args[i], skip})
 	}
 	return out
 }
@@ -324,11 +408,31 @@ func beginsOne(option string, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, option) })
 }
 
-// gitData are the words of a git command that are data: messages and patterns.
+// gitText are the options of git's commands that take messages and patterns.
+var gitText = map[string]options{
+	"commit": {data: "m", separate: "FCct", attached: "Su", long: []string{"message"}, edits: true},
+	"tag":    {data: "m", separate: "uF", attached: "n", long: []string{"message"}, edits: true},
+	"merge":  {data: "m", separate: "FsX", attached: "S", long: []string{"message"}, edits: true},
+	"notes":  {data: "m", separate: "FCc", long: []string{"message"}, edits: true},
+	"stash":  {data: "m", long: []string{"message"}},
+}
+
+// gitPatterns are the options of git's commands that search the history.
+var gitPatterns = options{data: "SG", separate: "OLnl", attached: "CMBUX", long: []string{"grep", "author", "committer"}}
+
+// gitData are the words of a git command that are data: messages and patterns. A
+// setting on the command line may name a program, so then there are none.
 func gitData(args []*syntax.Word) []dataWord {
 	for len(args) > 0 && strings.HasPrefix(beginning(args[0]), "-") {
-		if word := args[0].Lit(); word == "-C" || word == "-c" || word == "--git-dir" || word == "--work-tree" {
+		word := args[0].Lit()
+		option, _, joined := strings.Cut(word, "=")
+		switch {
+		case word == "--no-pager" || word == "-P" || joined && (option == "--git-dir" || option == "--work-tree"):
+		case word == "-C" || word == "--git-dir" || word == "--work-tree",
+			word == "-c" && len(args) > 1 && strings.HasPrefix(beginning(args[1]), "user."):
 			args = args[1:]
+		default:
+			return nil
 		}
 		if len(args) > 0 {
 			args = args[1:]
@@ -337,11 +441,13 @@ func gitData(args []*syntax.Word) []dataWord {
 	if len(args) == 0 {
 		return nil
 	}
-	switch args[0].Lit() {
-	case "commit", "tag", "merge", "notes", "stash":
-		return values(args[1:], "m", "message")
-	case "log", "show", "shortlog", "rev-list", "diff", "blame":
-		return values(args[1:], "SG", "grep", "author", "committer")
+	name := args[0].Lit()
+	if o, ok := gitText[name]; ok {
+		return o.values(args[1:])
+	}
+	switch name {
+	case "log", "show", "shortlog", "rev-list", "diff":
+		return gitPatterns.values(args[1:])
 	case "grep":
 		if slices.ContainsFunc(args, func(w *syntax.Word) bool {
 			word := beginning(w)
