@@ -40,16 +40,17 @@ type Changes struct {
 
 // FileDiff is one path that differs.
 type FileDiff struct {
-	Path    string `json:"path"` // unprintable characters are escaped
-	Status  string `json:"status"`
-	OldMode uint32 `json:"old_mode,omitempty"` // permission bits; 0: the file did not exist
-	NewMode uint32 `json:"new_mode,omitempty"`
-	OldSize int64  `json:"old_size"`
-	NewSize int64  `json:"new_size"`
-	Added   int    `json:"added"` // lines
-	Removed int    `json:"removed"`
-	Why     string `json:"why,omitempty"`  // why Diff is empty
-	Diff    string `json:"diff,omitempty"` // unified diff without the header
+	Path    string         `json:"path"` // unprintable characters are escaped
+	Status  string         `json:"status"`
+	By      wire.ChangedBy `json:"by,omitempty"`       // as in [Changed]
+	OldMode uint32         `json:"old_mode,omitempty"` // permission bits; 0: the file did not exist
+	NewMode uint32         `json:"new_mode,omitempty"`
+	OldSize int64          `json:"old_size"`
+	NewSize int64          `json:"new_size"`
+	Added   int            `json:"added"` // lines
+	Removed int            `json:"removed"`
+	Why     string         `json:"why,omitempty"`  // why Diff is empty
+	Diff    string         `json:"diff,omitempty"` // unified diff without the header
 }
 
 // differ compares extracted files with the base commit. It uses git only to read
@@ -86,6 +87,7 @@ func compare(ctx context.Context, c checkout, extracted extract.Result) (Changes
 		if err != nil {
 			return out, err
 		}
+		f.By = extracted.By[string(e.Path)]
 		out.Files = append(out.Files, f)
 	}
 	return out, nil

@@ -106,7 +106,7 @@ func (x extraction) repository(ctx context.Context, before work, iteration int) 
 	if writeErr := statedir.WriteJSON(filepath.Join(x.results.staging, manifestName), m); writeErr != nil {
 		return w, errors.Join(err, writeErr, x.results.dropFiles()) // without a manifest the files cannot be verified
 	}
-	w.changed = changedPaths(m, c.tree)
+	w.changed = changedPaths(m, c.tree, extracted.By)
 	return w, err
 }
 
@@ -146,8 +146,8 @@ func (x extraction) reportSkipped(w *work, skipped []string) {
 }
 
 // changedPaths lists the changed files, sorted. A file in the base commit is
-// modified; any other file is added.
-func changedPaths(m wire.Manifest, base []git.TreeEntry) []Changed {
+// modified; any other file is added. by has the paths that others changed.
+func changedPaths(m wire.Manifest, base []git.TreeEntry, by map[string]wire.ChangedBy) []Changed {
 	known := make(map[string]bool, len(base))
 	for _, e := range base {
 		known[e.Path] = wire.IsNamePath(e.Path)
@@ -161,10 +161,10 @@ func changedPaths(m wire.Manifest, base []git.TreeEntry) []Changed {
 		if known[string(e.Path)] {
 			status = "modified"
 		}
-		changed = append(changed, Changed{Path: e.Path, Status: status})
+		changed = append(changed, Changed{Path: e.Path, Status: status, By: by[string(e.Path)]})
 	}
 	for _, name := range m.Deleted {
-		changed = append(changed, Changed{Path: wire.Name(name), Status: "deleted"})
+		changed = append(changed, Changed{Path: wire.Name(name), Status: "deleted", By: by[name]})
 	}
 	sort.Slice(changed, func(i, j int) bool { return changed[i].Path < changed[j].Path })
 	return changed

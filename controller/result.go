@@ -102,6 +102,9 @@ type Commit struct {
 type Changed struct {
 	Path   wire.Name `json:"path"`
 	Status string    `json:"status"` // added, modified, deleted, type_changed
+	// By says that a process outside the session changed the path too (both), or made it in
+	// a directory that the agent made (host). Empty: the agent alone.
+	By wire.ChangedBy `json:"by,omitempty"`
 }
 
 // IterationResult describes the end of the agent in one iteration.
@@ -178,7 +181,8 @@ func (r *Result) addUsage(u *runtime.Usage) {
 func ResultSchema() ([]byte, error) {
 	text := &jsonschema.Schema{Type: "string"}
 	s, err := jsonschema.For[Result](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[wire.Name](): text,
+		reflect.TypeFor[wire.Name]():      text,
+		reflect.TypeFor[wire.ChangedBy](): {Type: "string", Enum: []any{string(wire.ByHost), string(wire.ByBoth)}},
 		reflect.TypeFor[scan.Severity](): {
 			Type: "string", Enum: []any{scan.Low.String(), scan.Medium.String(), scan.High.String(), scan.Critical.String()},
 		},

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"agentsh/internal/wire"
 )
 
 // resultSchema is the printed schema, ready to validate.
@@ -81,7 +83,7 @@ func TestTheSchemaHasEveryFieldOfAResult(t *testing.T) {
 	s := resultSchema(t)
 	var r Result
 	fill(reflect.ValueOf(&r).Elem())
-	r.Version, r.Status = 1, StatusDone
+	r.Version, r.Status, r.Changed[0].By = 1, StatusDone, wire.ByBoth
 	full := object(t, r)
 	if err := s.Validate(full); err != nil {
 		t.Errorf("a full result: %v", err)
@@ -97,7 +99,10 @@ func TestTheSchemaHasEveryFieldOfAResult(t *testing.T) {
 		"an unknown property":  func(m map[string]any) { m["more"] = true },
 		"a count that is text": func(m map[string]any) { m["refusals"] = "1" },
 		"a severity":           func(m map[string]any) { m["findings"] = []any{map[string]any{"severity": "fatal"}} },
-		"a list that is none":  func(m map[string]any) { m["refused"] = map[string]any{} },
+		"an unknown author": func(m map[string]any) {
+			m["changed"] = []any{map[string]any{"path": "a", "status": "added", "by": "x"}}
+		},
+		"a list that is none": func(m map[string]any) { m["refused"] = map[string]any{} },
 	} {
 		bad := maps.Clone(full)
 		change(bad)

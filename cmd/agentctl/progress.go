@@ -176,7 +176,7 @@ func printWork(w io.Writer, r controller.Result) {
 		}
 		fmt.Fprintf(w, "\n%s:\n", heading)
 		for _, c := range r.Changed {
-			fmt.Fprintf(w, "  %-8s %s\n", c.Status, text.Visible(string(c.Path)))
+			fmt.Fprintf(w, "  %-8s %s%s\n", c.Status, text.Visible(string(c.Path)), c.By.Mark())
 		}
 	}
 	if len(r.Commits) > 0 {

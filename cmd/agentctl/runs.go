@@ -243,7 +243,7 @@ func printRun(out io.Writer, r *runreport.Report) error {
 	if len(r.Files) > 0 {
 		fmt.Fprintln(w, "\nchanged:")
 		for _, f := range r.Files {
-			fmt.Fprintf(w, "  %-8s %s  +%d -%d\n", f.Status, f.Path, f.Added, f.Removed)
+			fmt.Fprintf(w, "  %-8s %s%s  +%d -%d\n", f.Status, f.Path, f.By.Mark(), f.Added, f.Removed)
 		}
 	}
 	if len(r.Operator) > 0 {

@@ -11,6 +11,9 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/spf13/cobra"
+
+	"agentsh/controller"
+	"agentsh/internal/wire"
 )
 
 // printed is what a command of agentctl prints.
@@ -70,5 +73,18 @@ func TestEverySchemaIsOne(t *testing.T) {
 		} else if _, err := s.Resolve(nil); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
+	}
+}
+
+func TestTheSummarySaysWhoChangedAFile(t *testing.T) {
+	var out bytes.Buffer
+	printWork(&out, controller.Result{Delivered: true, Changed: []controller.Changed{
+		{Path: "a.txt", Status: "modified", By: wire.ByBoth},
+		{Path: "d/b.txt", Status: "added", By: wire.ByHost},
+		{Path: "c.txt", Status: "deleted"},
+	}})
+	const want = "\nchanged:\n  modified a.txt (both)\n  added    d/b.txt (host)\n  deleted  c.txt\n"
+	if !strings.HasPrefix(out.String(), want) {
+		t.Errorf("%q", out.String())
 	}
 }

@@ -200,9 +200,7 @@ func (p *changePrinter) print(out io.Writer, list []wire.Change) error {
 		if c.From != "" {
 			name = text.Visible(string(c.From)) + " -> " + name
 		}
-		if c.By != "" {
-			name += " (" + string(c.By) + ")"
-		}
+		name += c.By.Mark()
 		fmt.Fprintf(out, "%-8s  %s\n", c.Kind, name)
 		if !p.diff {
 			continue

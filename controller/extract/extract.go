@@ -61,6 +61,9 @@ type Result struct {
 	Deleted []string             // relative to the repository: to be removed before Dir is copied over it
 	Skipped []string             // files that cannot be extracted, each with the reason
 	Unsafe  []gitguard.Problem   // removed from Dir, because git would run or read something due to them
+	// By says which changed or deleted paths a process outside the session changed, alone or
+	// too. What it changed alone is among Changed only in a directory that the agent made.
+	By map[string]wire.ChangedBy
 
 	Partial bool // something is missing; the error says what
 }
@@ -112,7 +115,7 @@ func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Resul
 		return fmt.Errorf("changed files: %w", err)
 	}
 	w := worktree(changes, relative(in))
-	res.Deleted = w.deleted
+	res.Deleted, res.By = w.deleted, w.by
 	if len(w.trees)+len(w.names) == 0 {
 		return nil
 	}
@@ -181,17 +184,22 @@ type changed struct {
 	trees   []string // with everything below
 	names   []string // alone
 	deleted []string
+	by      map[string]wire.ChangedBy // changed by a process outside the session, alone or too
 }
 
 // worktree replays a change record. It selects paths below repo that are not in a
 // .git. It ignores a path that cannot occur in a record.
 func worktree(changes []wire.Change, repo string) changed {
 	s := replay{now: map[string]kind{}, gone: map[string]bool{}}
+	w := changed{by: map[string]wire.ChangedBy{}}
 	for _, c := range changes {
+		name, ok := below(string(c.Path), repo)
+		if ok && (c.By == wire.ByHost || c.By == wire.ByBoth) {
+			w.by[name] = c.By
+		}
 		if c.By == wire.ByHost {
 			continue // not the agent's work
 		}
-		name, ok := below(string(c.Path), repo)
 		if from, moved := below(string(c.From), repo); moved && c.Kind == wire.Renamed {
 			s.remove(from)
 		}
@@ -205,7 +213,6 @@ func worktree(changes []wire.Change, repo string) changed {
 			s.now[name] = alone
 		}
 	}
-	var w changed
 	for name := range s.gone {
 		w.deleted = append(w.deleted, name)
 	}

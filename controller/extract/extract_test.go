@@ -2,8 +2,10 @@ package extract
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -516,6 +518,15 @@ func TestAChangeRecordIsReplayed(t *testing.T) {
 			nil,
 			nil,
 		},
+		"what only the host changed does not come": {
+			[]wire.Change{
+				{Kind: "created", Path: "w/h", By: wire.ByHost}, {Kind: "modified", Path: "w/e", By: wire.ByHost},
+				{Kind: "deleted", Path: "w/g", By: wire.ByHost}, {Kind: "modified", Path: "w/b", By: wire.ByBoth},
+			},
+			nil,
+			[]string{"b"},
+			nil,
+		},
 		"nonsense does not come": {
 			[]wire.Change{change("created", "w/../x"), change("created", "/w/x"), change("created", "w/"), change("created", "w")},
 			nil,
@@ -530,6 +541,38 @@ func TestAChangeRecordIsReplayed(t *testing.T) {
 				t.Errorf("%+v", w)
 			}
 		})
+	}
+}
+
+// TestWhatTheHostChangedIsLeft extracts after an editor of the host changed files too.
+func TestWhatTheHostChangedIsLeft(t *testing.T) {
+	p := newFakeSandbox(t)
+	for _, name := range []string{"edit", "hosts", "made/agents", "made/hosts"} {
+		file := filepath.Join(p.repo, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(name), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.replay = []wire.Change{
+		{Path: "workspace/app/edit", Kind: "modified", By: wire.ByBoth},
+		{Path: "workspace/app/hosts", Kind: "created", By: wire.ByHost},
+		{Path: "workspace/app/removed", Kind: "deleted", By: wire.ByHost},
+		{Path: "workspace/app/gone", Kind: "deleted", By: wire.ByBoth},
+		{Path: "workspace/app/made", Kind: "created"},
+		{Path: "workspace/app/made/hosts", Kind: "created", By: wire.ByHost},
+	}
+	res, err := p.collect()
+	if err != nil || !slices.Equal(paths(res.Changed), []string{"made", "made/agents", "made/hosts", "edit"}) ||
+		!slices.Equal(res.Deleted, []string{"gone"}) || len(res.Skipped) != 0 {
+		t.Errorf("%+v %v", res, err)
+	}
+	for name, by := range map[string]wire.ChangedBy{"edit": wire.ByBoth, "gone": wire.ByBoth, "made/hosts": wire.ByHost, "made/agents": ""} {
+		if res.By[name] != by {
+			t.Errorf("%s: by %q", name, res.By[name])
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(res.Dir, "hosts")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file of the host came out: %v", err)
 	}
 }
 

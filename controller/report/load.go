@@ -308,7 +308,7 @@ func (l *loader) changes() error {
 	}
 	l.note("the lines that changed were not kept: only the names of the files are shown")
 	for _, f := range x.Changed {
-		c.Files = append(c.Files, controller.FileDiff{Path: string(f.Path), Status: f.Status, Why: "not kept"})
+		c.Files = append(c.Files, controller.FileDiff{Path: string(f.Path), Status: f.Status, By: f.By, Why: "not kept"})
 	}
 	l.report.setFiles(c)
 	return nil

@@ -131,7 +131,7 @@ func (m *markdown) files(r *Report) {
 	}
 	m.line("\n## Files changed")
 	for _, f := range r.Files {
-		m.line("\n- %s %s %s +%d −%d%s", code(f.Path), f.Status, f.Mode(), f.Added, f.Removed, said(f.Why))
+		m.line("\n- %s %s %s +%d −%d%s", code(f.Path), f.Status+f.By.Mark(), f.Mode(), f.Added, f.Removed, said(f.Why))
 		var b strings.Builder
 		for _, l := range f.Lines {
 			b.WriteString(l.Text + "\n")

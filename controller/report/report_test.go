@@ -82,7 +82,7 @@ func example(t testing.TB, status string) record.Run {
 			Removed: 1,
 			Diff:    "@@ -10,3 +10,3 @@ func merge\n \tfor _, s := range slots {\n-\t\tif s.From < out[last].To {\n+\t\tif s.From <= out[last].To {\n",
 		},
-		{Path: "logo.png", Status: "modified", OldMode: 0o644, NewMode: 0o755, OldSize: 1200, NewSize: 4096, Why: "binary"},
+		{Path: "logo.png", Status: "modified", By: wire.ByBoth, OldMode: 0o644, NewMode: 0o755, OldSize: 1200, NewSize: 4096, Why: "binary"},
 	}}
 	events := []record.AgentEvent{
 		{Time: at(3000), Iteration: 1, Event: runtime.Event{Kind: runtime.EventSaid, Text: "I will look at the test first."}},
@@ -414,7 +414,7 @@ func TestAPageShowsTheRun(t *testing.T) {
 		"fix-bug", "done", "20260102t030405-0a1b2c3d", "I will look at the test first.", "go test ./...", "TestMerge", "a line\nanother",
 		"api.example.com:443", "block-metadata", "1.0 MiB", "2.0 KiB",
 		"slot.go", "s.From &lt;= out[last].To", "mode 644 → 755", "binary", "12\u202f345", "$0.0421", "model-a", "the chain of", "Iteration 2",
-		"asked for by root", "no longer at",
+		"asked for by root", "no longer at", "modified (both)",
 	} {
 		if !strings.Contains(html, want) {
 			t.Errorf("the page does not show %q", want)

@@ -306,6 +306,14 @@ const (
 	ByBoth ChangedBy = "both" // the session and a process outside
 )
 
+// Mark is what a list for people adds to a name; empty: the session alone changed it.
+func (b ChangedBy) Mark() string {
+	if b == "" {
+		return ""
+	}
+	return " (" + string(b) + ")"
+}
+
 // ManifestEntry is one file of an archive.
 type ManifestEntry struct {
 	Path   Name   `json:"path"`
