@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,14 @@ const (
 	maxRefusals = 500
 	maxPrograms = 500
 	maxWhat     = 300 // bytes of one description
+	maxReason   = 4096
+)
+
+// Bounds of the commands of operators. Their list of actions is full before, and
+// agentsh makes no longer ids.
+const (
+	maxOperators = 50_000
+	maxCommandID = 128
 )
 
 // Refusal is something the policy denied, with the number of times.
@@ -65,18 +74,23 @@ func newCounts(onRefusal func(Refusal)) *counts {
 
 // read counts the events of an audit log.
 func (c *counts) read(log io.Reader) error {
-	d := json.NewDecoder(log)
-	for {
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, wire.MaxMessage)
+	for n := 1; lines.Scan(); n++ {
 		var e wire.Event
-		err := d.Decode(&e)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read audit log: %w", err)
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("read audit log: line %d: %w", n, err)
 		}
 		c.add(e)
 	}
+	err := lines.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("a line has more than %d bytes", wire.MaxMessage)
+	}
+	if err != nil {
+		return fmt.Errorf("read audit log: %w", err)
+	}
+	return nil
 }
 
 // add counts one event.
@@ -97,7 +111,7 @@ func (c *counts) count(e wire.Event) *Refusal {
 		c.gaps += int(e.Seq - c.seen - 1)
 	}
 	c.seen = e.Seq
-	if e.Type == wire.EventCommand && e.By != "" {
+	if e.Type == wire.EventCommand && e.By != "" && len(e.Command) <= maxCommandID && len(c.operators) < maxOperators {
 		c.operators[e.Command] = true
 	}
 	if c.operators[e.Command] {
@@ -133,10 +147,10 @@ func (c *counts) program(e wire.Event) {
 // refuse counts a refusal. It returns the refusal if it is the first of its
 // kind.
 func (c *counts) refuse(e wire.Event) *Refusal {
-	r := Refusal{Type: e.Type, What: what(e), Message: runtime.Clean(e.Message), Hint: runtime.Clean(e.Hint)}
+	r := Refusal{Type: e.Type, What: what(e), Message: clean(e.Message), Hint: clean(e.Hint)}
 	if e.Rule != nil {
 		r.Rule = *e.Rule
-		r.Rule.Name, r.Rule.File = runtime.Clean(r.Rule.Name), runtime.Clean(r.Rule.File)
+		r.Rule.Name, r.Rule.File = clean(r.Rule.Name), clean(r.Rule.File)
 	}
 	return c.addRefusal(r)
 }
@@ -209,10 +223,14 @@ func what(e wire.Event) string {
 	return short(strings.Join(parts, " "))
 }
 
-func short(s string) string {
-	s = runtime.Clean(strings.ReplaceAll(s, "\n", " "))
-	if len(s) > maxWhat {
-		s = strings.ToValidUTF8(s[:maxWhat], "") + "..."
+func short(s string) string { return cut(runtime.Clean(strings.ReplaceAll(s, "\n", " ")), maxWhat) }
+
+// clean cleans a reason of the supervisor.
+func clean(s string) string { return cut(runtime.Clean(s), maxReason) }
+
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
 }

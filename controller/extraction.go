@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -264,10 +265,37 @@ func (x extraction) transcripts(ctx context.Context, files []string, iteration i
 	return name, w.skipped
 }
 
+// maxAudit is the largest audit log that is taken, in bytes.
+const maxAudit = 4 << 30
+
+// openAudit opens the audit log of a sandbox. The sandbox may have made it up: a read
+// beyond the limit fails.
+func openAudit(ctx context.Context, s sandbox.Sandbox) (io.ReadCloser, error) {
+	log, err := s.AuditLog(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &bounded{ReadCloser: log, left: maxAudit}, nil
+}
+
+// bounded fails after a number of bytes.
+type bounded struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, fmt.Errorf("it has more than %d bytes", int64(maxAudit))
+	}
+	return n, err
+}
+
 // addAudit copies the audit log of the ended sandbox to the results. It counts
 // the events that were missing in the stream.
 func addAudit(ctx context.Context, s sandbox.Sandbox, to *results, c *counts) error {
-	log, err := s.AuditLog(ctx)
+	log, err := openAudit(ctx, s)
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}

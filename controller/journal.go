@@ -59,7 +59,7 @@ func (j *journal) close(r Result) error {
 
 // storeAudit stores the audit log of an ended sandbox.
 func (j *journal) storeAudit(ctx context.Context, s sandbox.Sandbox) error {
-	log, err := s.AuditLog(ctx)
+	log, err := openAudit(ctx, s)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the supervisor did not start
 	}

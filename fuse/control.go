@@ -212,8 +212,23 @@ func (c *Control) Restore(ctx context.Context, id string, force bool) error {
 
 // Freeze waits for running requests to end. Until Unfreeze nothing can be opened,
 // created, renamed or removed. Open files can be read and written. Every other call
-// except Drain and Ping fails meanwhile.
-func (c *Control) Freeze(ctx context.Context) error { return c.call(ctx, request{Freeze: true}, nil) }
+// except Drain and Ping fails meanwhile. If ctx ends before the answer, the freeze ends
+// as soon as it begins.
+func (c *Control) Freeze(ctx context.Context) error {
+	frozen := make(chan error, 1)
+	go func() { frozen <- c.call(context.WithoutCancel(ctx), request{Freeze: true}, nil) }() // ends with the answer or the server
+	select {
+	case err := <-frozen:
+		return err
+	case <-ctx.Done():
+	}
+	go func() { // ends like the one above
+		if <-frozen == nil {
+			_ = c.Unfreeze(context.WithoutCancel(ctx), "", nil) // fails only with the server
+		}
+	}()
+	return ctx.Err()
+}
 
 // Unfreeze ends a freeze. list contains the changes that were written meanwhile behind
 // the mount of the tag.

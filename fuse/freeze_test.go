@@ -1,8 +1,12 @@
 package fuse
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"agentsh/internal/wire"
 )
@@ -62,4 +66,57 @@ func TestAFrozenOperationWaitsAndSeesNewContent(t *testing.T) {
 			t.Errorf("change %d: %+v, want %+v", i, list[i], want[i])
 		}
 	}
+}
+
+// A caller that does not wait for the answer must not leave the files frozen.
+func TestACancelledFreezeEnds(t *testing.T) {
+	s := start(t, options{})
+	for i := range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		if s.control.Freeze(ctx) == nil {
+			must(t, s.control.Unfreeze(t.Context(), "", nil))
+		}
+		made := make(chan error, 1)
+		go func() { made <- os.WriteFile(s.path(fmt.Sprint(i)), nil, 0o644) }()
+		select {
+		case err := <-made:
+			must(t, err)
+		case <-time.After(30 * time.Second):
+			_ = s.control.Unfreeze(t.Context(), "", nil)
+			<-made
+			t.Fatal("the files stay frozen")
+		}
+	}
+}
+
+// The answer to a freeze may come after its caller has gone.
+func TestAFreezeThatIsAnsweredLateEnds(t *testing.T) {
+	near, far := socketPair(t)
+	c, err := NewControl(near, func(wire.Event) {}, nil)
+	must(t, err)
+	defer c.Close()
+	server, err := newChannel(far)
+	must(t, err)
+	defer server.close()
+	must(t, server.conn.SetDeadline(time.Now().Add(30*time.Second)))
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { failed <- c.Freeze(ctx) }()
+	var freeze request
+	must(t, server.receive(&freeze))
+	if !freeze.Freeze {
+		t.Fatalf("it sent %+v", freeze)
+	}
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller got %v", err)
+	}
+	must(t, server.send(reply{ID: freeze.ID}))
+	var next request
+	must(t, server.receive(&next))
+	if next.Unfreeze == nil {
+		t.Errorf("it sent %+v", next)
+	}
+	must(t, server.send(reply{ID: next.ID}))
 }

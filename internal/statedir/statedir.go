@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"agentsh/internal/layout"
 
@@ -47,12 +50,61 @@ func (s Dir) Runs() string { return s.state.Runs() }
 // Sandboxes returns the directory of the local backend.
 func (s Dir) Sandboxes() string { return s.state.Sandboxes() }
 
+// lockWait is how long Lock waits. Nobody holds the lock that long, unless it was
+// stopped.
+const lockWait = 10 * time.Second
+
 // Lock stops a collector from seeing a run or sandbox between the creation of
-// its directory and its lock. Release it soon.
-func (s Dir) Lock() (unlock func(), err error) {
-	f, err := TakeLock(s.state.Lock(), unix.LOCK_EX)
-	if err != nil {
-		return nil, err
+// its directory and its lock. Release it soon. If another process holds it for
+// 10 seconds, the error names that process.
+func (s Dir) Lock() (unlock func(), err error) { return s.lock(lockWait) }
+
+func (s Dir) lock(wait time.Duration) (unlock func(), err error) {
+	type taken struct {
+		f   *os.File
+		err error
 	}
-	return func() { f.Close() }, nil
+	done := make(chan taken, 1)
+	go func() { // ends when the lock is free
+		f, err := TakeLock(s.state.Lock(), unix.LOCK_EX)
+		done <- taken{f, err}
+	}()
+	limit := time.NewTimer(wait)
+	defer limit.Stop()
+	select {
+	case t := <-done:
+		if t.err != nil {
+			return nil, t.err
+		}
+		s.sign(t.f)
+		return func() { t.f.Close() }, nil
+	case <-limit.C:
+	}
+	go func() { // ends like the one above
+		if t := <-done; t.err == nil {
+			t.f.Close()
+		}
+	}()
+	return nil, fmt.Errorf("%s is locked by %s for more than %s: continue or end that process", s.state.Lock(), s.holder(), wait)
+}
+
+// sign writes the number of this process into the lock file, for others that wait.
+func (s Dir) sign(f *os.File) {
+	if f.Truncate(0) == nil {
+		_, _ = f.WriteString(strconv.Itoa(os.Getpid())) // it only helps to find the process
+	}
+}
+
+// holder describes the process that signed the lock file last.
+func (s Dir) holder() string {
+	data, err := os.ReadFile(s.state.Lock())
+	pid, wrong := strconv.Atoi(string(data))
+	if err != nil || wrong != nil {
+		return "another process"
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return fmt.Sprintf("process %d (%q)", pid, strings.TrimSpace(string(name)))
 }

@@ -2,11 +2,13 @@ package statedir
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"agentsh/internal/layout"
 
@@ -110,4 +112,23 @@ func TestCheckRoomNamesWhatIsMissing(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "MiB are needed") {
 		t.Errorf("err = %v", err)
 	}
+}
+
+func TestALockThatIsNotReleasedNamesItsHolder(t *testing.T) {
+	s, err := Open(layout.State(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := s.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.lock(50 * time.Millisecond); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("by process %d (", os.Getpid())) {
+		t.Errorf("a second lock: %v", err)
+	}
+	unlock()
+	if unlock, err = s.Lock(); err != nil { // what waited before gives it back
+		t.Fatal(err)
+	}
+	unlock()
 }

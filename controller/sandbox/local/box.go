@@ -271,7 +271,21 @@ func (b *box) Ready(ctx context.Context) (wire.Hello, error) {
 }
 
 // AuditLog implements [sandbox.Sandbox].
-func (b *box) AuditLog(context.Context) (io.ReadCloser, error) { return os.Open(b.dir.auditLog()) }
+func (b *box) AuditLog(context.Context) (io.ReadCloser, error) {
+	// The supervisor can put anything there. Opening a fifo or following a link has no end.
+	f, err := os.OpenFile(b.dir.auditLog(), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", f.Name())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
 
 // Trash implements [sandbox.Sandbox].
 func (b *box) Trash(_ context.Context, to string) (int, error) {

@@ -385,3 +385,22 @@ func TestCollectDistinguishesTheSupervisorFromOtherProcesses(t *testing.T) {
 	}
 	empty(t, state.Sandboxes()) // and this process is still alive
 }
+
+func TestAnAuditLogThatIsNoFileIsNotOpened(t *testing.T) {
+	for name, put := range map[string]func(string) error{
+		"a fifo":      func(name string) error { return unix.Mkfifo(name, 0o600) },
+		"a link":      func(name string) error { return os.Symlink("/dev/zero", name) },
+		"a directory": func(name string) error { return os.Mkdir(name, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &box{dir: &directory{path: t.TempDir()}}
+			if err := put(b.dir.auditLog()); err != nil {
+				t.Fatal(err)
+			}
+			if log, err := b.AuditLog(t.Context()); err == nil {
+				log.Close()
+				t.Error("it was opened")
+			}
+		})
+	}
+}
