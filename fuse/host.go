@@ -74,6 +74,18 @@ func (m *mount) hostChangedEverything() {
 	}
 }
 
+// hostWrote is [mount.hostChanged] for a change of a file that leaves its names as they
+// are.
+func (m *mount) hostWrote(dir uint64, name string) {
+	m.tree.Moves.RLock()
+	defer m.tree.Moves.RUnlock()
+	if parent := m.tree.Node(dir); parent != nil {
+		if child := m.tree.Child(parent, name); child != nil {
+			m.compare(child)
+		}
+	}
+}
+
 // hostEdit receives a change that another process made in a watched directory.
 func (m *mount) hostEdit(dir uint64, e watch.Event) {
 	edit, told := m.describeEdit(dir, e)
@@ -86,7 +98,11 @@ func (m *mount) hostEdit(dir uint64, e watch.Event) {
 			known = child.ID()
 		}
 	}
-	m.hostChanged(dir, e.Name)
+	if e.Name != "" && e.Op&^(watch.Modified|watch.Attributes) == 0 {
+		m.hostWrote(dir, e.Name)
+	} else {
+		m.hostChanged(dir, e.Name)
+	}
 	if told {
 		m.replays.note(dir, known, e)
 	}
@@ -109,13 +125,36 @@ func (m *mount) describeEdit(dir uint64, e watch.Event) (follow.Edit, bool) {
 	child := m.tree.Child(parent, e.Name)
 	unsure := false
 	if e.PID != 0 && e.Op&^(watch.Modified|watch.Attributes) == 0 {
-		mark, known := markOf("/proc/" + strconv.Itoa(e.PID) + "/limits")
+		mark, known := m.writer.mark(e.PID)
 		if unsure = !known; mark != 0 || unsure && child != nil && m.handles.changing(child) {
 			return follow.Edit{}, false // a command writes to the file itself, past the server
 		}
 	}
 	existed := child != nil || e.Op&watch.Created == 0 && e.Op&watch.MovedTo == 0
 	return follow.Edit{Path: tree.Join(paths[0], e.Name), Op: e.Op, Existed: existed, Unsure: unsure}, true
+}
+
+// writer is the process that made the last write past the server. The goroutine that
+// receives events uses it.
+type writer struct {
+	pid  int
+	held uint64
+	at   time.Time
+}
+
+// writerAge bounds how long the mark of a process is not read again. Another process
+// cannot get its number so soon.
+const writerAge = 100 * time.Millisecond
+
+// mark returns the mark of a process, see [markOf].
+func (w *writer) mark(pid int) (mark uint64, known bool) {
+	if pid == w.pid && time.Since(w.at) < writerAge {
+		return w.held, true
+	}
+	if mark, known = markOf("/proc/" + strconv.Itoa(pid) + "/limits"); known && mark != 0 {
+		*w = writer{pid, mark, time.Now()}
+	}
+	return mark, known
 }
 
 // editsAtOnce bounds the events about edits within a second. Further ones are counted.

@@ -41,6 +41,7 @@ type mount struct {
 	follow  *follow.Mount // nil: its directories are not watched
 	replays *replays
 	shared  shared
+	writer  writer
 
 	noOpenDir bool // the kernel lists without handles
 }
