@@ -22,6 +22,7 @@ for set in "$@"; do
 		tool jq jq
 		tool git-lfs git-lfs
 		tool strace strace
+		tool inotifywait inotify-tools
 		tool nginx nginx-light
 		tool python3 python3
 		tool node nodejs

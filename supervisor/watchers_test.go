@@ -123,3 +123,121 @@ func TestAWorkspaceThatIsNotWatchedIsRefused(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestProgramsThatFollowFilesSeeHostEdits: inotifywait and tail -F, as root and as user
+// 1000. The followed log is rotated meanwhile.
+func TestProgramsThatFollowFilesSeeHostEdits(t *testing.T) {
+	unprivileged := asBoth(t)
+	testenv.Need(t, testenv.Program("inotifywait"))
+	cfg, log := testConfig(t, opensPolicy)
+	if unprivileged {
+		cfg.User = ""
+	}
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }() // it ends the watchers
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	if exit, out := b.run(t, "sh", "-c", "mkdir d; echo first >d/log; ls d"); exit.Code != 0 {
+		t.Fatalf("%+v %s", exit, out)
+	}
+	for id, script := range map[string]string{
+		"waiting": "exec inotifywait -m -e create,modify,delete --format '%e %f' d >waited 2>waiting",
+		"tailing": "exec tail -F -s 0.1 --max-unchanged-stats=1 d/log >tailed 2>/dev/null",
+	} {
+		go func() { // ends with the session
+			_, _, _ = b.Exec(context.Background(), wire.ExecRequest{ID: id, Argv: []string{"sh", "-c", script}},
+				wire.Streams{Stdout: io.Discard, Stderr: os.Stderr})
+		}()
+	}
+	waitForLine(t, filepath.Join(cfg.Cwd, "waiting"), "Watches established.")
+	waitForLine(t, filepath.Join(cfg.Cwd, "tailed"), "first")
+	host := func(script string) {
+		t.Helper()
+		cmd := exec.Command("sh", "-ec", script)
+		cmd.Dir = filepath.Join(cfg.Cwd, "d")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	host("echo second >>log; echo x >new")
+	for _, line := range []string{"MODIFY log", "CREATE new"} {
+		waitForLine(t, filepath.Join(cfg.Cwd, "waited"), line)
+	}
+	waitForLine(t, filepath.Join(cfg.Cwd, "tailed"), "second")
+	host("mv log log.1; echo third >log; rm new")
+	for _, line := range []string{"CREATE log.1", "CREATE log", "DELETE new"} {
+		waitForLine(t, filepath.Join(cfg.Cwd, "waited"), line)
+	}
+	waitForLine(t, filepath.Join(cfg.Cwd, "tailed"), "third")
+}
+
+// waitForLine waits until a file has a line.
+func waitForLine(t *testing.T, file, line string) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(time.Millisecond) {
+		data, _ := os.ReadFile(file)
+		if strings.Contains("\n"+string(data), "\n"+line+"\n") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has no %q: %q", file, line, data)
+		}
+	}
+}
+
+// TestHostEditsAreSeenByInotifyAlone runs again without fanotify. Names that nobody
+// watched would be 600 s old. Nothing says who made a change, so nothing is told.
+func TestHostEditsAreSeenByInotifyAlone(t *testing.T) {
+	const limitedEnv = "AGENTSH_TEST_INOTIFY"
+	if os.Getenv(limitedEnv) == "" {
+		testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Landlock)
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := testenv.Without(t, []string{testenv.WithoutFanotify}, self, "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), limitedEnv+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "seen by inotify") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	cfg, log := testConfig(t, opensPolicy)
+	cfg.Files.CacheSeconds = 600
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	if exit, out := b.run(t, "sh", "-c", "mkdir d; echo x >d/edited; echo x >d/removed; ls -l d; ! test -e d/new"); exit.Code != 0 {
+		t.Fatalf("%+v %s", exit, out)
+	}
+	host := exec.Command("sh", "-ec", "echo a >new; echo more >>edited; rm removed")
+	host.Dir = filepath.Join(cfg.Cwd, "d")
+	if out, err := host.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const look = "i=0; until test -e d/new && ! test -e d/removed && test $(stat -c %s d/edited) = 7; do " +
+		"i=$((i+1)); test $i -lt 3000 || exit 1; sleep 0.01; done"
+	if exit, out := b.run(t, "sh", "-c", look); exit.Code != 0 {
+		t.Errorf("%+v %s", exit, out)
+	}
+	changes, err := s.Changes(context.Background())
+	if err != nil {
+		t.Error(err)
+	}
+	for _, c := range changes {
+		if c.By != "" {
+			t.Errorf("told: %+v", c)
+		}
+	}
+	if told := b.events(t, func(e wire.Event) bool { return e.Type == wire.EventHost }); len(told) > 0 {
+		t.Errorf("told: %+v", told)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	t.Log("seen by inotify")
+}

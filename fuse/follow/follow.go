@@ -228,7 +228,7 @@ func (f *Follower) unmark(r release) {
 // evict releases an eighth of the directories, those that were watched first.
 func (f *Follower) evict() {
 	concerned := map[*Mount]bool{}
-	for _, key := range f.watcher.Oldest(max(f.most/8, 1)) {
+	for _, key := range f.watcher.Oldest(max(f.watcher.Count()/8, 1)) {
 		m, id := f.find(key)
 		t := m.config.Tree
 		path := ""

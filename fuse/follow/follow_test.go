@@ -3,7 +3,9 @@ package follow
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"agentsh/fuse/tree"
 	"agentsh/fuse/watch"
+	"agentsh/internal/testenv"
 )
 
 // site is a tree over a directory with a follower.
@@ -188,4 +191,40 @@ func TestLooksAndReleasesAtOnce(t *testing.T) {
 		s.touch(fmt.Sprintf("w0-%d/end", i))
 		s.wait("an entry of a watched directory", s.seen(n, "end"))
 	}
+}
+
+// TestAnEighthIsReleasedAtTheKernelsLimit runs again in a user namespace where the kernel
+// marks fewer directories than a session may watch.
+func TestAnEighthIsReleasedAtTheKernelsLimit(t *testing.T) {
+	const limitedEnv = "AGENTSH_TEST_MARKS"
+	if os.Getenv(limitedEnv) == "" {
+		testenv.Need(t, testenv.UserNS)
+		self, err := os.Executable()
+		must(t, err)
+		cmd := exec.Command("unshare", "-U", "-r", "sh", "-ec", `echo 16 >/proc/sys/user/max_fanotify_marks; exec unshare -U -r "$@"`,
+			"sh", self, "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), limitedEnv+"=16")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "room was made") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	s := newSite(t, 1000)
+	var nodes []*tree.Node
+	for i := range 16 {
+		nodes = append(nodes, s.dir(s.tree.Root(), fmt.Sprint("d", i)))
+	}
+	if late := s.dir(s.tree.Root(), "late"); s.tree.Host.Watched(late) {
+		t.Fatal("more directories are watched than the kernel allows")
+	}
+	s.wait("the drop of what was cached", func() bool { return s.drops > 0 })
+	for i, n := range nodes {
+		if got := s.tree.Host.Watched(n); got != (i >= 2) {
+			t.Errorf("directory %d: watched %v", i, got)
+		}
+	}
+	late := s.dir(s.tree.Root(), "late")
+	s.touch("late/file")
+	s.wait("the late directory", s.seen(late, "file"))
+	t.Log("room was made")
 }
