@@ -378,3 +378,36 @@ func TestWithoutDescriptorsOneCommandIsRefused(t *testing.T) {
 		t.Errorf("the session ended: %+v", last)
 	}
 }
+
+// The Go runtime ends a program that gets no memory from the kernel. The caller is told,
+// and nothing of the session goes on.
+func TestASupervisorWithoutMemoryEndsItsSession(t *testing.T) {
+	dir := workDir(t)
+	one := session(t, dir, "one")
+	processes, err := pidfds([]int{one.PID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := program(t, dir, "exec", "-s", "one", "--", "sh", "-c", "echo ready; exec sleep 1000")
+	errs := startReady(t, waits)
+	if err := unix.Prlimit(one.PID, unix.RLIMIT_AS, &unix.Rlimit{Cur: 1, Max: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var wants []*exec.Cmd
+	for range 40 { // each needs memory
+		cmd := program(t, dir, "exec", "-s", "one", "--", "true", strings.Repeat("x", 100<<10))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		wants = append(wants, cmd)
+	}
+	code := exitCode(waits.Wait())
+	for _, cmd := range wants {
+		if code := exitCode(cmd.Wait()); code != 0 && code != 125 {
+			t.Errorf("a command without memory: exit %d", code)
+		}
+	}
+	endsPidfd(t, processes[0])
+	checkEnding(t, wire.CauseSupervisor, code, errs.String(), one.Audit)
+	checkKilled(t, dir, one, true)
+}

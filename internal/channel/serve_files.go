@@ -56,7 +56,7 @@ func finish(w io.Writer, out *bodyWriter, listing any, reply wire.FileReply) err
 		return err
 	}
 	if listing != nil && reply.Error == nil {
-		if err := json.NewEncoder(out).Encode(listing); err != nil {
+		if err := writeListing(out, listing); err != nil {
 			return err
 		}
 	}
@@ -64,6 +64,37 @@ func finish(w io.Writer, out *bodyWriter, listing any, reply wire.FileReply) err
 		return err
 	}
 	return writeFrame(w, reply)
+}
+
+// writeListing writes a listing as JSON. It encodes a list entry by entry: a change
+// record may have many.
+func writeListing(w io.Writer, listing any) error {
+	switch list := listing.(type) {
+	case []wire.Change:
+		return writeList(w, list)
+	case []wire.FileInfo:
+		return writeList(w, list)
+	}
+	return json.NewEncoder(w).Encode(listing)
+}
+
+func writeList[T any](w io.Writer, list []T) error {
+	encoder, mark := json.NewEncoder(w), "["
+	for i := range list {
+		if _, err := io.WriteString(w, mark); err != nil {
+			return err
+		}
+		if err := encoder.Encode(&list[i]); err != nil {
+			return err
+		}
+		mark = ","
+	}
+	if len(list) == 0 {
+		_, err := io.WriteString(w, "[]\n")
+		return err
+	}
+	_, err := io.WriteString(w, "]\n")
+	return err
 }
 
 // file performs one operation. The listing is nil if the operation has none.
