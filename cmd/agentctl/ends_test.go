@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/controller"
 	"agentsh/internal/testenv"
 )
 
@@ -92,5 +95,35 @@ func TestAnAgentEndsWithItsAgentctl(t *testing.T) {
 				t.Errorf("gc: %v\n%s", err, out)
 			}
 		})
+	}
+}
+
+// A reader such as head(1) goes before the run ends.
+func TestAClosedOutputDoesNotEndARun(t *testing.T) {
+	p := newFixture(t, "echo agent at work; until [ -e /sandbox/workspace/go ]; do sleep 0.05; done; seq 100; seq 100 >&2; echo two > a.txt", "")
+	cmd := p.command(p.runArgs()...)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write.Close()
+	lines := bufio.NewScanner(read)
+	for lines.Scan() && !strings.Contains(lines.Text(), "agent at work") {
+	}
+	read.Close()
+	if _, errs, code := p.try("", "sandbox", "exec", "latest", "--", "touch", "/sandbox/workspace/go"); code != 0 {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	_ = cmd.Wait()
+	var r controller.Result
+	if err := json.Unmarshal([]byte(p.read("out/result.json")), &r); err != nil || !r.Delivered || r.Status != controller.StatusDone {
+		t.Errorf("%s: %+v %v", cmd.ProcessState, r.Error, err)
+	}
+	if log := p.read("out/agent.log"); !strings.Contains(log, "100") {
+		t.Errorf("the log has %q", log)
 	}
 }

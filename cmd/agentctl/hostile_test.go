@@ -56,6 +56,15 @@ printf '::warning::plain\n\033[2J\n{"type":"no such\n'
 	if err != nil {
 		t.Error(err)
 	}
+	var stored controller.Result
+	if err := json.Unmarshal([]byte(p.read("out/result.json")), &stored); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"projects/x/fifo", "projects/x/outside"} {
+		if !strings.Contains(strings.Join(stored.Skipped, "\n"), name) {
+			t.Errorf("not_taken lacks %s: %q", name, stored.Skipped)
+		}
+	}
 	for _, name := range []string{"out/agent.log", "out/agent.jsonl", "out/result.json"} {
 		p.checkData(name)
 	}

@@ -31,3 +31,17 @@ func TestTheUsageOfAModelIsPrinted(t *testing.T) {
 		t.Errorf("%s", out.String())
 	}
 }
+
+func TestASummarySaysThatNothingWasDelivered(t *testing.T) {
+	r := controller.Result{Agent: "mender", Changed: []controller.Changed{{Path: "a.txt", Status: "modified"}}}
+	for _, delivered := range []bool{false, true} {
+		var out strings.Builder
+		r.Delivered = delivered
+		printResult(&out, r)
+		for _, text := range []string{"\nnothing was delivered\n", "\nchanged, but not delivered:\n"} {
+			if strings.Contains(out.String(), text) == delivered {
+				t.Errorf("delivered %t: %s", delivered, out.String())
+			}
+		}
+	}
+}
