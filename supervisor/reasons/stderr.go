@@ -84,12 +84,42 @@ func (a agent) stderrOf(p target.Process) (stderr, bool) {
 	return stderr{best, fd}, true
 }
 
-// fuseMagic is the type of a FUSE file system, see statfs(2).
-const fuseMagic = 0x65735546
+// stores reports whether a file system only stores what is written to a file. Files
+// of the kernel act on it, by the rights of the writer, and a file server may wait.
+// See statfs(2).
+func stores(kind int64) bool {
+	switch kind {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC,
+		unix.OVERLAYFS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC, 0x2fc12fc1: // ZFS
+		return true
+	}
+	return false
+}
+
+// private reports whether a socket is one of a pair. A service that is connected by
+// an address may trust the supervisor, whom the kernel names as the sender, more than
+// the command: see SCM_CREDENTIALS in unix(7).
+func private(fd int) bool {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || kind != unix.SOCK_STREAM && kind != unix.SOCK_SEQPACKET {
+		return false
+	}
+	own, err := unix.Getsockname(fd)
+	if err != nil || !unnamed(own) {
+		return false
+	}
+	peer, err := unix.Getpeername(fd)
+	return err == nil && unnamed(peer)
+}
+
+func unnamed(a unix.Sockaddr) bool {
+	u, ok := a.(*unix.SockaddrUnix)
+	return ok && (u.Name == "" || u.Name == "@") // x/sys/unix writes @ for a NUL, and for no name
+}
 
 // write writes lines unless a reader would have to be waited for. The descriptor
-// that it uses is the process's own, so it reaches nothing that the process could
-// not write to.
+// that it uses is the process's own. It writes only to what keeps or passes on text
+// without regard to its writer: ordinary files, pipes, pairs of sockets, terminals.
 func (s stderr) write(lines string) bool {
 	fd, err := unix.PidfdGetfd(s.pidfd, 2, 0)
 	if err != nil {
@@ -104,10 +134,10 @@ func (s stderr) write(lines string) bool {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFSOCK:
-		return unix.Sendto(fd, []byte(lines), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) == nil
+		return private(fd) && unix.Sendto(fd, []byte(lines), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) == nil
 	case unix.S_IFREG:
 		var fs unix.Statfs_t
-		if unix.Fstatfs(fd, &fs) != nil || fs.Type == fuseMagic {
+		if unix.Fstatfs(fd, &fs) != nil || !stores(fs.Type) {
 			return false
 		}
 		n, err := unix.Write(fd, []byte(lines))
