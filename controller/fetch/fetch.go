@@ -80,8 +80,11 @@ func (p Pinned) Root() *url.URL {
 // Store is a directory of fetched files.
 type Store struct{ Dir string }
 
-// Dir is the directory of a pinned file and of those that belong to it.
-func (s Store) dir(p Pinned) string { return filepath.Join(s.Dir, p.Sum) }
+// dir is the directory of a pinned file and of those that belong to it. Its name is
+// made of the URL as well: a copy elsewhere has other files.
+func (s Store) dir(p Pinned) string {
+	return filepath.Join(s.Dir, sum([]byte(p.URL.String()+"#"+p.Sum)))
+}
 
 // Get returns the name of a local copy of a pinned file.
 func (s Store) Get(ctx context.Context, p Pinned) (string, error) {

@@ -107,3 +107,22 @@ func TestURLsThatAreNotPinnedOrNotAllowed(t *testing.T) {
 		}
 	}
 }
+
+// A copy of a known file at another URL must not decide which files belong to the
+// first one.
+func TestFilesBelongToAURLNotToItsContent(t *testing.T) {
+	url, _ := serve(t, map[string]string{
+		"/a/harness/b.yaml": "role: r\n", "/a/s/x.sh": "good", "/evil/harness/b.yaml": "role: r\n", "/evil/s/x.sh": "bad",
+	})
+	s := Store{t.TempDir()}
+	for at, want := range map[string]string{"/evil": "bad", "/a": "good"} {
+		p := pinned(t, url+at+"/harness/b.yaml", "role: r\n")
+		if _, err := s.Get(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		name, err := s.Companion(t.Context(), p, "s/x.sh", 0o755)
+		if data, _ := os.ReadFile(name); err != nil || string(data) != want {
+			t.Errorf("%s: %q, %v", at, data, err)
+		}
+	}
+}
