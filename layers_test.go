@@ -57,6 +57,7 @@ var ranks = map[string]int{
 	"controller/scan":          1,
 	"controller/hook":          2, // judges by scans; the command is started by agent programs
 	"controller/sandbox":       1,
+	"controller/image":         1, // finds root file systems, knows no harness
 	"controller/sandbox/local": 2,
 	"controller/sandbox/host":  1,
 	"controller/git":           2, // runs git of the host
@@ -70,6 +71,7 @@ var ranks = map[string]int{
 	"supervisor/netns":         2, // the network of a session; the proxy serves it
 	"supervisor/notify":        2,
 	"supervisor/audit":         2,
+	"supervisor/imageroot":     2, // makes the root in which the supervisor then starts
 	"supervisor/cgroup":        2,
 	"supervisor/reasons":       2, // knows events and processes, not what decided
 	"supervisor/approve":       2, // who is asked is nothing to those that ask: they know wire.Question only
@@ -118,6 +120,8 @@ var owners = map[string][]string{
 	// The release tool reads another project's format, which has fields it ignores.
 	"gopkg.in/yaml.v3":        {"internal/strictyaml", "packaging/release"},
 	"golang.org/x/crypto/ssh": {"internal/channel"},
+
+	"github.com/google/go-containerregistry": {"controller/image"},
 	"os/exec": {
 		"supervisor/launch",
 		"controller/sandbox/local",
@@ -223,7 +227,7 @@ var callers = map[string][]string{
 	}, // the second answers a call of its own process
 	"os.StartProcess":  {},
 	"syscall.ForkExec": {"controller/sandbox/host/guard.go"}, // the guard of a host command starts it
-	"syscall.Exec":     {},
+	"syscall.Exec":     {"supervisor/imageroot/imageroot.go"}, // the supervisor itself, after it has entered an image
 }
 
 func TestEachVerbHasOneEntryPoint(t *testing.T) {

@@ -1,17 +1,23 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/harness"
+	"agentsh/controller/image"
 	"agentsh/controller/sandbox"
+	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 )
 
@@ -33,10 +39,10 @@ const defaultRuntime = "claude"
 
 // loadHarness reads the harness with its layers and rejects settings that no
 // step reads.
-func loadHarness(file string, o harness.Options, to progress) (*harness.Harness, error) {
+func loadHarness(file string, o harness.Options, images image.Config, to progress) (*harness.Harness, error) {
 	h, ps := harness.Load(file, o)
 	if h != nil {
-		ps = append(ps, h.Refusals()...)
+		ps = imageProblems(append(ps, h.Refusals()...), h, images)
 	}
 	for _, p := range ps {
 		if p.Severity != harness.Error && !isError(ps, p) {
@@ -47,6 +53,51 @@ func loadHarness(file string, o harness.Options, to progress) (*harness.Harness,
 		return nil, problemsFailure(ps)
 	}
 	return h, nil
+}
+
+// imageProblems replaces the note that an image has no meaning. There is none
+// about an image with a path, and an error if the operator requires one.
+func imageProblems(ps harness.Problems, h *harness.Harness, images image.Config) harness.Problems {
+	if !h.Image.IsSet() || h.Image.V == "" {
+		return ps
+	}
+	_, mapped := images.Places[h.Image.V]
+	if mapped || images.Required {
+		ps = slices.DeleteFunc(ps, func(p harness.Problem) bool { return p.Rule == harness.RuleNoEffect && p.At == h.Image.At })
+	}
+	if !mapped && images.Required {
+		ps = append(ps, harness.Problem{
+			At: h.Image.At, Severity: harness.Error, Rule: harness.RuleUnsupport,
+			Message: "image " + h.Image.V + " has no root file system here, which --require-image demands",
+			Hint:    harness.ImageHint(h.Image.V),
+		})
+	}
+	return ps
+}
+
+// openImage finds the root file system of the harness's image. It must have git,
+// which extracts the agent's work, and the program of the runtime.
+func openImage(ctx context.Context, h *harness.Harness, prog program, images image.Config) (image.Root, error) {
+	if _, mapped := images.Places[h.Image.V]; !mapped || h.Image.V == "" {
+		return image.Root{}, nil
+	}
+	root, err := images.Open(ctx, h.Image.V)
+	if err != nil {
+		return root, badConfig("see 'Images' in doc/runs.md", "%s: %w", h.Image.At, err)
+	}
+	needed := []string{"git", prog.runtime.Traits().Program}
+	if len(prog.invocation.Argv) > 0 {
+		needed[1] = prog.invocation.Argv[0]
+	}
+	for _, name := range needed {
+		if name == "" || strings.HasPrefix(name, layout.Sandbox+"/") || strings.Contains(name, "/") && !path.IsAbs(name) {
+			continue // delivered to the sandbox or in the repository
+		}
+		if _, err := root.Find(name); err != nil {
+			return root, badConfig("install it in the image, in a directory of PATH", "%s: image %s (%s): %w", h.Image.At, root.Name, root.Path, err)
+		}
+	}
+	return root, nil
 }
 
 // isError reports whether one of the errors has the same problem as a warning.

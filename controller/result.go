@@ -44,6 +44,7 @@ type Result struct {
 	Doc            string            `json:"doc,omitempty"`
 	Runtime        string            `json:"runtime,omitempty"`
 	Backend        string            `json:"backend"`
+	Image          *ResultImage      `json:"image,omitempty"` // whose files the sandbox had; absent: those of the machine
 	Policy         string            `json:"policy_digest,omitempty"`
 	Repo           string            `json:"repo"`
 	Base           string            `json:"base_commit,omitempty"`
@@ -85,6 +86,13 @@ type ResultError struct {
 	Message  string           `json:"message"`
 	Hint     string           `json:"hint,omitempty"`
 	Problems harness.Problems `json:"problems,omitempty"`
+}
+
+// ResultImage is the image of a sandbox.
+type ResultImage struct {
+	Name   string `json:"name"`             // in the harness
+	Path   string `json:"path"`             // on this machine
+	Digest string `json:"digest,omitempty"` // of the archive, or of the manifest of an OCI layout; absent for a directory
 }
 
 // Review requests that a person reviews a run with critical findings.

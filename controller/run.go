@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"agentsh/controller/harness"
+	"agentsh/controller/image"
 	"agentsh/controller/record"
 	"agentsh/controller/sandbox"
 	"agentsh/internal/statedir"
@@ -32,6 +33,7 @@ type Options struct {
 	// KeepSandbox is how long the sandbox outlives the controller if the agent fails
 	// or the controller is killed. 0: it is deleted at once.
 	KeepSandbox time.Duration
+	Images      image.Config // where images are
 }
 
 // run is the state of one run. Its methods are the steps and the code that runs

@@ -79,7 +79,7 @@ func (r *run) scripts() scripts {
 // load reads the harness with its layers and rejects settings that no step
 // reads.
 func (r *run) load(context.Context) error {
-	h, err := loadHarness(r.o.Harness, r.o.Load, r.progress)
+	h, err := loadHarness(r.o.Harness, r.o.Load, r.o.Images, r.progress)
 	if err != nil {
 		return err
 	}
@@ -127,6 +127,9 @@ func (r *run) preflight(ctx context.Context) error {
 	if r.plan.spec, err = newSpec(r.plan, r.program, r.checkout.dir, r.result.RunID, r.o.KeepSandbox); err != nil {
 		return err
 	}
+	if err := r.openImage(ctx); err != nil {
+		return err
+	}
 	if err := checkScripts(r.plan.harness); err != nil {
 		return err
 	}
@@ -144,6 +147,17 @@ func (r *run) preflight(ctx context.Context) error {
 		return err
 	}
 	return r.cloneRepo(ctx)
+}
+
+// openImage finds the root file system of the sandbox.
+func (r *run) openImage(ctx context.Context) error {
+	root, err := openImage(ctx, r.plan.harness, r.program, r.o.Images)
+	if err != nil || root.Dir == "" {
+		return err
+	}
+	r.plan.spec.Image = root.Dir
+	r.result.Image = &ResultImage{root.Name, root.Path, root.Digest}
+	return nil
 }
 
 // openRepo finds the commit that the agent starts from.

@@ -32,7 +32,8 @@ var programs = sync.OnceValues(func() (string, error) {
 	}
 	programsDir = dir
 	for _, args := range [][]string{
-		{"build", "-tags", "netgo,osusergo", "-o", dir + "/agentsh", "agentsh/cmd/agentsh"},
+		// Static, as it is released: it starts in the roots of images, too.
+		{"build", "-tags", "netgo,osusergo", "-ldflags=-linkmode external -extldflags \"-static\"", "-o", dir + "/agentsh", "agentsh/cmd/agentsh"},
 		{"build", "-o", dir + "/agentctl", "agentsh/cmd/agentctl"},
 	} {
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {

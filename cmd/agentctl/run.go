@@ -36,6 +36,7 @@ type runFlags struct {
 	keep       time.Duration
 	output     int64 // MiB
 	scanner    string
+	images     imageFlags
 }
 
 // maxOutput is the maximum of --max-output, in MiB.
@@ -115,6 +116,7 @@ do the same.`,
 		"",
 		"`FILE` of a program that scores texts, for llm_guard of the harness; see agentctl scan context",
 	)
+	f.images.add(cmd)
 	f.load.add(cmd)
 	complete(cmd, "backend", []string{local.Name})
 	return cmd
@@ -132,6 +134,10 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 		return err
 	}
 	scanner, err := absolute(f.scanner)
+	if err != nil {
+		return err
+	}
+	images, err := f.images.config()
 	if err != nil {
 		return err
 	}
@@ -157,7 +163,7 @@ func (f *runFlags) run(ctx context.Context, file string, stdout, stderr io.Write
 	result, err := controller.Run(ctx, controller.Options{
 		Harness: file, Load: load, Repo: f.repo, Out: out, AllowDirty: f.allowDirty,
 		Backend: backend, State: state, Scanner: scanner, Gateway: gateway, Environ: os.Environ(), Progress: progress.update, Force: force,
-		KeepSandbox: f.keep, MaxOutput: f.output << 20,
+		Images: images, KeepSandbox: f.keep, MaxOutput: f.output << 20,
 	})
 	progress.end()
 	if f.json {

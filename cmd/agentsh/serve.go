@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -16,12 +19,14 @@ import (
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/host"
+	"agentsh/supervisor/imageroot"
 )
 
 // newServeCommand serves a controller over descriptors that it hands down.
 func newServeCommand() *cobra.Command {
 	var stream, bootstrap, lease int
 	var config, socket string
+	var root imageroot.Options
 	cmd := &cobra.Command{
 		Use:   "serve {--stream-fd N --bootstrap-fd N | --socket PATH}",
 		Short: "Serve a session for a controller",
@@ -36,6 +41,12 @@ starts this command, and commands arrive over the socket.`,
 			operator, err := host.ReadConfig(orDefault(config, layout.Config), config == "")
 			if err != nil {
 				return failure.New(failure.Ours, err, "")
+			}
+			if root.Image != "" {
+				root.Files = operator.Egress.RootFiles
+				return enterImage(root, orDefault(config, layout.Config), map[string]int{
+					"--stream-fd": stream, "--bootstrap-fd": bootstrap, "--lease-fd": lease,
+				})
 			}
 			options := host.Options{Operator: operator, Build: version, Confine: true} // this process serves one session
 			if socket != "" {
@@ -65,9 +76,33 @@ starts this command, and commands arrive over the socket.`,
 	cmd.Flags().IntVar(&bootstrap, "bootstrap-fd", 0, "descriptor `N` from which the session is described")
 	cmd.Flags().IntVar(&lease, "lease-fd", 0, "descriptor `N` that stays open until the session ends")
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE` (default "+layout.Config+" where it exists)")
+	cmd.Flags().StringVar(&root.Image, "image-root", "", "serve in the root file system `DIR`; takes a mount namespace of its own")
+	cmd.Flags().StringVar(&root.Dir, "image-sandbox", "", "`DIR` of the sandbox, for the changes to the root file system")
+	cmd.MarkFlagsRequiredTogether("image-root", "image-sandbox")
+	cmd.MarkFlagsMutuallyExclusive("socket", "image-root")
 	cmd.MarkFlagsMutuallyExclusive("socket", "stream-fd")
 	cmd.MarkFlagsMutuallyExclusive("socket", "bootstrap-fd")
 	return cmd
+}
+
+// enterImage starts this command again in the root of an image. The configuration
+// is this machine's, never that of the image.
+func enterImage(o imageroot.Options, config string, descriptors map[string]int) error {
+	args := []string{"agentsh", "serve", "--config", filepath.Join(o.Dir, "config.yaml")}
+	for flag, fd := range descriptors {
+		args = append(args, flag, strconv.Itoa(fd))
+	}
+	data, err := os.ReadFile(config)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // the defaults
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(o.Dir, "config.yaml"), data, 0o600)
+	}
+	if err == nil {
+		err = imageroot.Enter(o, args)
+	}
+	return failure.New(failure.Ours, err, "see 'Images' in doc/runs.md")
 }
 
 // serveSocket serves a session of the registry.

@@ -132,8 +132,13 @@ var Unsupported = map[string]string{
 // Meaningless are leaves that say nothing about a run. They are said once, as
 // notes, and a run ignores them.
 var Meaningless = map[string]string{
-	"image":   "the sandbox has this machine's programs, as far as the policy shows them",
+	"image":   "without a path to it the sandbox has this machine's programs, as far as the policy shows them",
 	"trigger": "agentctl does not wait for events: a run starts when it is called",
+}
+
+// ImageHint says how an image gets a root file system.
+func ImageHint(name string) string {
+	return "run with --image " + name + "=PATH, where PATH is its root file system or an archive of it"
 }
 
 // Refusals are the settings of the harness that no step reads, as errors. A run
@@ -187,7 +192,11 @@ func (h *Harness) unsupported(s Severity) Problems {
 		}
 		if why, ok := Meaningless[where]; ok {
 			if s == Warning {
-				ps = append(ps, Problem{At: t.at, Severity: Note, Rule: RuleNoEffect, Message: where + " has no meaning here: " + why})
+				p := Problem{At: t.at, Severity: Note, Rule: RuleNoEffect, Message: where + " has no meaning here: " + why}
+				if where == "image" && t.text != "" {
+					p.Hint = ImageHint(t.text)
+				}
+				ps = append(ps, p)
 			}
 			return
 		}

@@ -121,7 +121,7 @@ func TestAPortableHarnessLoadsAndUnsupportedKeysAreReported(t *testing.T) {
 		}
 	}
 	equalText(t, "problems", short(dir, ps), strings.TrimSpace(`
-harness/triage.yaml:6:8: note: image has no meaning here: the sandbox has this machine's programs, as far as the policy shows them
+harness/triage.yaml:6:8: note: image has no meaning here: without a path to it the sandbox has this machine's programs, as far as the policy shows them
 harness/triage.yaml:35:10: note: trigger has no meaning here: agentctl does not wait for events: a run starts when it is called
 harness/triage.yaml:37:12: warning: steer.enabled is not supported here: a running agent takes no updates
 harness/triage.yaml:38:15: warning: steer.max_steers is not supported here: a running agent takes no updates`))

@@ -44,6 +44,9 @@ type Spec struct {
 	// Keep is how long the sandbox outlives its controller, so that other controllers
 	// can work in it. 0: it ends with its controller. [Sandbox.Stop] ends it anyway.
 	Keep time.Duration
+	// Image is the directory of the root file system that commands see; empty: that
+	// of this machine. A backend never changes it.
+	Image string
 	// Credentials replace their placeholders in requests that leave the sandbox. A
 	// backend that cannot do this rejects them in Check.
 	Credentials []wire.Credential

@@ -67,7 +67,7 @@ func (r *configReader) configuration(root *strictyaml.Node, c *supervisor.Operat
 		"network": func(n *strictyaml.Node) {
 			r.mapping(n, "network", map[string]func(*strictyaml.Node){
 				"resolvers": r.resolvers(&c.Egress.Resolvers),
-				"ca_files":  r.roots(&c.Egress.Roots),
+				"ca_files":  r.roots(&c.Egress),
 			})
 		},
 		"degraded": r.degraded(&c.Degraded),

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"crypto/x509"
 	"net/netip"
 
 	"agentsh/internal/strictyaml"
@@ -21,12 +20,13 @@ func (r *configReader) resolvers(into *[]netip.AddrPort) func(*strictyaml.Node) 
 }
 
 // roots reads files of authorities that the proxy trusts in addition to the machine's.
-func (r *configReader) roots(into **x509.CertPool) func(*strictyaml.Node) {
+func (r *configReader) roots(into *netns.Outside) func(*strictyaml.Node) {
 	return r.each("network.ca_files", func(n *strictyaml.Node) {
 		var err error
-		if *into, err = netns.AddRoots(*into, n.Value); err != nil {
+		if into.Roots, err = netns.AddRoots(into.Roots, n.Value); err != nil {
 			r.problem(n, "%v", err)
 		}
+		into.RootFiles = append(into.RootFiles, n.Value)
 	})
 }
 

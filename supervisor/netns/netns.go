@@ -49,6 +49,7 @@ var SessionPorts = Ports{TCP: redirectPort, DNS: dnsPort}
 type Outside struct {
 	Resolvers   []netip.AddrPort    // name servers to ask; none: those of the machine
 	Roots       *x509.CertPool      // verify servers of inspected connections; nil: those of the machine
+	RootFiles   []string            // from which Roots was read
 	Credentials []egress.Credential // replace their placeholders in requests
 
 	// NoRedirect emulates connections as on a kernel without nf_tables.

@@ -98,20 +98,28 @@ func start(ctx context.Context, p *directory, operator, program string, s sandbo
 	defer write.Close()
 	b.conn = ours
 	args := []string{"agentsh", "serve", "--stream-fd", fmt.Sprint(streamFD), "--bootstrap-fd", fmt.Sprint(bootstrapFD)}
+	// A session of its own: Ctrl-C reaches only the controller, which stops the
+	// supervisor after the results are extracted.
+	attributes := &syscall.SysProcAttr{Setsid: true}
+	if s.Image != "" {
+		args = append(args, "--image-root", s.Image, "--image-sandbox", p.path)
+		ownMounts(attributes)
+	}
 	if operator != "" {
 		args = append(args, "--config", operator)
 	}
 	b.cmd = &exec.Cmd{
 		Path: program, Args: args,
 		Env: supervisorEnv, Dir: "/", Stdout: &b.log, Stderr: &b.log,
-		ExtraFiles: []*os.File{theirs, read},
-		// A session of its own: Ctrl-C reaches only the controller, which stops the
-		// supervisor after the results are extracted.
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		ExtraFiles:  []*os.File{theirs, read},
+		SysProcAttr: attributes,
 		WaitDelay:   time.Second, // surviving child processes may hold standard error open
 	}
 	if err := b.startProgram(); err != nil {
 		_ = ours.Close()
+		if s.Image != "" && errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: an image takes a mount namespace, and as a user a user namespace; see 'agentsh detect'", err)
+		}
 		return nil, err
 	}
 	go b.wait()

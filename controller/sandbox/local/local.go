@@ -1,7 +1,8 @@
 // Package local makes sandboxes on this machine: a directory for the governed
 // tree, and a supervisor (agentsh serve) that is connected by a socketpair.
-// There is no daemon and no image. The sandbox has access to the programs of
-// this machine that the policy allows.
+// There is no daemon. The sandbox has access to the programs of this machine, or
+// of the root file system of an image, that the policy allows. With an image the
+// supervisor starts in a mount namespace of its own, where it enters the image.
 //
 // The supervisor ends when the controller's end of the socketpair closes, for
 // whatever reason. With [sandbox.Spec.Keep] it goes on for that time and holds
@@ -66,6 +67,9 @@ func (b *Backend) agentsh() (string, error) {
 func (b *Backend) Check(_ context.Context, s sandbox.Spec) error {
 	if _, err := b.agentsh(); err != nil {
 		return fmt.Errorf("find supervisor: %w", err)
+	}
+	if err := b.checkImage(s.Image); err != nil {
+		return err
 	}
 	return statedir.CheckRoom(b.cfg.State.Sandboxes(), s.NeedBytes)
 }
