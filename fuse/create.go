@@ -3,6 +3,7 @@ package fuse
 import (
 	"errors"
 	"syscall"
+	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,8 @@ type creator struct {
 	handles  *openFiles
 	repos    *repositories
 	redirect *redirector
+	lookups  *lookups
+	data     *data
 }
 
 const suidBits = unix.S_ISUID | unix.S_ISGID
@@ -73,52 +76,160 @@ func (o *creator) adopted(parent *tree.Node, rel string, p made, out *gofuse.Ent
 	return n, st, nil
 }
 
-// create makes a regular file and opens it.
+const (
+	createTries = 100              // to make or open a file that others remove and make meanwhile
+	createPause = time.Millisecond // for others to remove what only the kernel can open
+)
+
+// create makes a regular file and opens it. If others made the file after the kernel had
+// looked it up, create opens theirs: the kernel would look it up only once more.
 func (o *creator) create(in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
+	second := o.nodes.retries.end(in.Pid) // the kernel looks the name up no more
+	for range createTries {
+		code, exists := o.createNew(in, name, out)
+		if !exists || in.Flags&unix.O_EXCL != 0 {
+			return code
+		}
+		code, again := o.openExisting(in, name, out)
+		o.nodes.retries.end(in.Pid)
+		if !again && !second {
+			o.nodes.retries.answered(in.Pid, code)
+		}
+		if !again && (!second || code != gofuse.Status(syscall.ESTALE)) {
+			return code
+		}
+		if !again { // the kernel would find it at a third lookup
+			o.nodes.kernel.StepAside()
+			<-time.After(createPause)
+		}
+	}
+	return gofuse.Status(syscall.ESTALE)
+}
+
+// openExisting opens a file that was made after the kernel had looked it up. again says
+// that the file has gone. It returns ESTALE for what the kernel has to look up and judge
+// itself.
+func (o *creator) openExisting(in *gofuse.CreateIn, name string, out *gofuse.CreateOut) (code gofuse.Status, again bool) {
+	o.nodes.retries.begin(in.Pid) // the next lookup keeps the file until it is open
+	if code := o.lookups.lookup(&in.InHeader, name, &out.EntryOut); !code.Ok() || out.NodeId == 0 {
+		return code, code.Ok() || code == gofuse.ENOENT
+	}
+	open := gofuse.OpenIn{InHeader: in.InHeader, Flags: in.Flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOCTTY), Mode: in.OpenFlags}
+	open.NodeId = out.NodeId
+	code, refused := gofuse.Status(syscall.ESTALE), true
+	if out.Mode&unix.S_IFMT == unix.S_IFREG {
+		refused = false
+		code = o.data.openChecked(&open, &out.OpenOut, func(fd int) error {
+			err := o.mayOpen(in, name, fd)
+			refused = err != nil
+			return err
+		})
+	}
+	h := o.handles.get(out.Fh)
+	if !code.Ok() || h == nil {
+		o.tree.Forget(out.NodeId, 1)
+		*out = gofuse.CreateOut{}
+		return code, code == gofuse.Status(syscall.ESTALE) && !refused
+	}
+	defer o.handles.put(h)
+	var st unix.Stat_t
+	if err := unix.Fstat(h.fd, &st); err == nil && h.stage == nil {
+		o.attrs.fillAttr(&out.Attr, &st) // it may have been truncated
+		o.tree.Host.Tell(nil, h.node, &st)
+	}
+	return gofuse.OK, false
+}
+
+// mayOpen checks what the kernel checks before an open, but not after a CREATE: the mode
+// for the caller, and files of others in a directory with the sticky bit. The caller's
+// further groups and capabilities are unknown. If the open depends on them, mayOpen
+// returns ESTALE, so that the kernel decides. See may_open in fs/namei.c.
+func (o *creator) mayOpen(in *gofuse.CreateIn, name string, fd int) error {
+	var st, dir unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	_, rel, code := childPath(o.tree, in.NodeId, name)
+	if !code.Ok() {
+		return syscall.Errno(code)
+	}
+	p, err := o.files.locate(rel)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if err := (tree.Entry{DirFD: p.DirFD}).Stat(&dir); err != nil {
+		return err
+	}
+	owner := shownID(st.Uid, o.files.owner.OutsideUID, o.files.owner.InsideUID) == in.Uid
+	group := shownID(st.Gid, o.files.owner.OutsideGID, o.files.owner.InsideGID) == in.Gid
+	bits := st.Mode >> 3 & st.Mode // of the group and of all others: the caller may be in the group
+	switch {
+	case owner:
+		bits = st.Mode >> 6
+	case group:
+		bits = st.Mode >> 3
+	}
+	need := uint32(6)
+	switch in.Flags & unix.O_ACCMODE {
+	case unix.O_RDONLY:
+		need = 4
+	case unix.O_WRONLY:
+		need = 2
+	}
+	if in.Flags&unix.O_TRUNC != 0 {
+		need |= 2
+	}
+	if bits&need != need || !owner && (dir.Mode&unix.S_ISVTX != 0 || in.Flags&unix.O_NOATIME != 0) {
+		return unix.ESTALE
+	}
+	return nil
+}
+
+// createNew makes a regular file and opens it. It reports whether the name exists
+// already.
+func (o *creator) createNew(in *gofuse.CreateIn, name string, out *gofuse.CreateOut) (code gofuse.Status, exists bool) {
 	alone := o.repos.exclusive(name)
 	o.tree.Lock(alone)
 	defer o.tree.Unlock(alone)
 	parent, rel, code := childPath(o.tree, in.NodeId, name)
 	if !code.Ok() {
-		return code
+		return code, false
 	}
 	making := query{policy.OpCreate, rel}
 	v := o.access.strictest(in.Pid, append([]query{making}, product([]string{rel}, openOps(in.Flags&^unix.O_TRUNC)...)...)...)
 	if v.op != policy.OpWrite || v.dec.Effect != policy.SoftDelete { // a new file has no content to save
 		if _, code := o.redirect.make(in.Pid, v); !code.Ok() {
-			return code
+			return code, false
 		}
 	}
 	if in.Mode&suidBits != 0 {
-		return o.access.refuse(in.Pid, making, suidMessage, "create the file without the bits")
+		return o.access.refuse(in.Pid, making, suidMessage, "create the file without the bits"), false
 	}
 	if code := o.repos.make(in.Pid, making, unix.S_IFREG); !code.Ok() {
-		return code
+		return code, false
 	}
 	p, err := o.files.locate(rel)
 	if err != nil {
-		return gofuse.Status(errno(err))
+		return gofuse.Status(errno(err)), false
 	}
 	defer p.Close()
 	fd, err := p.Open(int(in.Flags&backingFlags)|unix.O_CREAT|unix.O_EXCL, in.Mode&0o1777)
-	if errors.Is(err, unix.EEXIST) && in.Flags&unix.O_EXCL == 0 {
-		return gofuse.Status(syscall.ESTALE) // the supervisor created it: the kernel looks it up again and opens it
-	}
 	if err != nil {
-		return gofuse.Status(errno(err))
+		return gofuse.Status(errno(err)), errors.Is(err, unix.EEXIST)
 	}
 	n, st, err := o.adopted(parent, rel, made{p, fd, false}, &out.EntryOut)
 	if err != nil {
 		tree.CloseFD(fd)
-		return gofuse.Status(errno(err))
+		return gofuse.Status(errno(err)), false
 	}
 	if o.repos.on() && o.repos.guards(rel) {
-		return o.repos.open(n, fd, in.Flags, nil, &out.OpenOut)
+		return o.repos.open(n, fd, in.Flags, nil, &out.OpenOut), false
 	}
 	h := o.handles.prepare(n, fd, in.Flags)
 	h.before, h.mayChange = st, in.Flags&unix.O_ACCMODE != unix.O_RDONLY
 	o.handles.begin(h, &st, &out.OpenOut)
-	return gofuse.OK
+	return gofuse.OK, false
 }
 
 // make evaluates the rules for an entry that is not opened, and creates it.

@@ -57,6 +57,14 @@ func openOps(flags uint32) []policy.FileOp {
 
 // open evaluates the rules on every path that applies to the file and opens the file.
 func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	code := o.openChecked(in, out, nil)
+	o.nodes.retries.answered(in.Pid, code)
+	return code
+}
+
+// openChecked is open with a check, if not nil, of the descriptor before anything is
+// changed. A file that guards a repository is then left to the kernel, by ESTALE.
+func (o *data) openChecked(in *gofuse.OpenIn, out *gofuse.OpenOut, check func(fd int) error) gofuse.Status {
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
 	reads := in.Flags&(unix.O_ACCMODE|unix.O_TRUNC|fmodeExec) == unix.O_RDONLY
@@ -65,10 +73,10 @@ func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 		return gofuse.Status(syscall.ESTALE)
 	}
 	if reads && at.Allowed && at.Small {
-		return o.openFile(n, in, out, nil)
+		return o.openFile(n, in, out, check)
 	}
 	names, all := o.tree.Bindings(n)
-	if len(all) == 0 {
+	if all = o.nodes.retries.paths(in.Pid, n, all); len(all) == 0 {
 		return gofuse.Status(o.tree.Host.Missing(n))
 	}
 	v := o.access.strictest(in.Pid, product(all, openOps(in.Flags)...)...)
@@ -87,25 +95,40 @@ func (o *data) open(in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
 		}
 	}
 	if writes(in.Flags) && o.repos.guardsNode(names) {
+		if check != nil {
+			return gofuse.Status(syscall.ESTALE)
+		}
 		return o.repos.openExisting(n, names, in.Flags, out)
 	}
-	var save func(fd int) error
+	before := check
 	if soft {
-		save = func(fd int) error { return o.soft.saveContent(in.Pid, v, fd) }
+		before = func(fd int) error {
+			if check != nil {
+				if err := check(fd); err != nil {
+					return err
+				}
+			}
+			return o.soft.saveContent(in.Pid, v, fd)
+		}
 	}
-	return o.openFile(n, in, out, save)
+	return o.openFile(n, in, out, before)
 }
 
-// openFile opens a file after the rules were evaluated. It first calls save, if not
+// openFile opens a file after the rules were evaluated. It then calls before, if not
 // nil. If the file is not as the kernel was told, the kernel drops what it caches of it.
-func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, save func(fd int) error) gofuse.Status {
+func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, before func(fd int) error) gofuse.Status {
 	var st unix.Stat_t
+	kept := o.nodes.retries.take(in.Pid, n, true)
+	defer kept.close()
 	fd, err := o.nodes.open(n, in.Flags, &st)
+	if err != nil && kept != nil {
+		fd, err = kept.open(int(in.Flags&backingFlags), &st)
+	}
 	if err != nil {
 		return gofuse.Status(errno(err))
 	}
-	if save != nil {
-		if err := save(fd); err != nil {
+	if before != nil {
+		if err := before(fd); err != nil {
 			tree.CloseFD(fd)
 			return gofuse.Status(errno(err))
 		}
@@ -123,17 +146,6 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, sa
 		return gofuse.Status(syscall.ESTALE)
 	}
 	return gofuse.OK
-}
-
-// changed reports whether a file is not as the kernel was told. The kernel then drops
-// the attributes.
-func (o *data) changed(n *tree.Node, st *unix.Stat_t) bool {
-	if !o.tree.Host.Differs(n, st) {
-		return false
-	}
-	o.tree.Host.Tell(nil, n, st)
-	o.kernel.NotifyAttributes(n.ID())
-	return true
 }
 
 // prepare truncates the file if requested. It saves the previous content.

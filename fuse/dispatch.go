@@ -40,7 +40,9 @@ func (d *dispatcher) Lookup(_ <-chan struct{}, h *gofuse.InHeader, name string, 
 
 // GetAttr answers stat.
 func (d *dispatcher) GetAttr(_ <-chan struct{}, in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Status {
-	return d.asker.decidedCached(in.Pid, func() gofuse.Status { return d.lookups.getAttr(in, out) })
+	code := d.asker.decidedCached(in.Pid, func() gofuse.Status { return d.lookups.getAttr(in, out) })
+	d.data.nodes.retries.permission(in.Pid, code)
+	return code
 }
 
 // Statx answers stat with a time of birth.

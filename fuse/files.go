@@ -130,7 +130,13 @@ func (f *files) giveOwner(p made, st *unix.Stat_t) error {
 	if st.Uid == uid && st.Gid == gid {
 		return nil
 	}
-	if err := unix.Fchownat(p.DirFD, p.Name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	var err error
+	if p.fd >= 0 { // the host may have moved or replaced the name
+		err = unix.Fchown(p.fd, int(uid), int(gid))
+	} else {
+		err = unix.Fchownat(p.DirFD, p.Name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err != nil {
 		return err
 	}
 	return p.Stat(st)

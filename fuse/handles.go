@@ -18,6 +18,7 @@ type openFiles struct {
 	mu          sync.Mutex
 	handles     handles
 	passthrough bool // reads and writes may bypass the server
+	mapsDirect  bool // the kernel maps files that do not use the page cache for reads
 }
 
 // handle is one open file or directory of the kernel.
@@ -211,6 +212,11 @@ func (f *openFiles) begin(h *handle, st *unix.Stat_t, out *gofuse.OpenOut) {
 		return
 	}
 	useCache(h, out)
+	if h.changed && f.mapsDirect && h.flags&(unix.O_ACCMODE|fmodeExec) == unix.O_RDONLY {
+		// A notice on its way makes the kernel ignore the size that it asks for at a read.
+		// Reads past the page cache do not depend on the size.
+		out.OpenFlags |= gofuse.FOPEN_DIRECT_IO
+	}
 }
 
 // registerBacking registers a descriptor with the kernel for passthrough. It fails if

@@ -59,7 +59,23 @@ func (m *mount) compare(n *tree.Node) {
 	var st unix.Stat_t
 	if m.nodes.stat(n, &st) == nil && m.tree.Host.Drop(n, &st) {
 		m.kernel.NotifyInode(id) // may wait for pages, which are read without tree.Moves
+		m.tree.Host.Noticed(id)
 	}
+}
+
+// answerTime is longer than the kernel takes to apply what it is told with an answer.
+const answerTime = 100 * time.Millisecond
+
+// changed reports whether a file is not as the kernel was told, or was not until now. The
+// kernel then drops the attributes.
+func (o *data) changed(n *tree.Node, st *unix.Stat_t) bool {
+	differs, tell := o.tree.Host.Differs(n, st)
+	if tell {
+		id := n.ID()
+		o.kernel.NotifyAttributes(id)
+		time.AfterFunc(answerTime, func() { o.tree.Host.Noticed(id) })
+	}
+	return differs
 }
 
 // hostChangedEverything makes the kernel drop all that it caches, because it is unknown

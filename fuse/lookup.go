@@ -51,7 +51,13 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	}
 	var st unix.Stat_t
 	at := tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: rel}
-	switch err := p.Stat(&st); {
+	fd, err := o.nodes.retries.stat(h.Pid, p, &st)
+	defer func() {
+		if fd >= 0 {
+			tree.CloseFD(fd)
+		}
+	}()
+	switch {
 	case err == nil:
 	case errors.Is(err, unix.ENOENT):
 		if old := o.tree.Child(parent, name); old != nil {
@@ -69,6 +75,8 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 		return o.access.refuseFolding(h.Pid, rel)
 	}
 	n := o.nodes.adopt(at, &st)
+	o.nodes.retries.found(h.Pid, n, rel, fd)
+	fd = -1
 	o.attrs.fillEntry(out, parent, n, &st, v.dec.Effect == policy.Allow)
 	return gofuse.OK
 }
@@ -193,27 +201,39 @@ func (o *lookups) statx(in *gofuse.StatxIn, out *gofuse.StatxOut) gofuse.Status 
 
 // readlink answers with the text of a symbolic link. The kernel follows the link
 // inside the sandbox.
-func (o *lookups) readlink(h *gofuse.InHeader) ([]byte, gofuse.Status) {
+func (o *lookups) readlink(h *gofuse.InHeader) (text []byte, code gofuse.Status) {
+	defer func() { o.nodes.retries.answered(h.Pid, code) }()
 	o.tree.Moves.RLock()
 	defer o.tree.Moves.RUnlock()
 	n := o.tree.Node(h.NodeId)
 	if n == nil {
 		return nil, gofuse.Status(syscall.ESTALE)
 	}
+	kept := o.nodes.retries.take(h.Pid, n, false)
+	defer kept.close()
 	_, all := o.tree.Bindings(n)
-	if len(all) == 0 {
+	if all = kept.paths(all); len(all) == 0 {
 		return nil, gofuse.Status(o.tree.Host.Missing(n))
 	}
 	if code := o.access.permitAll(h.Pid, all, policy.OpStat); !code.Ok() {
 		return nil, code
 	}
 	p, err := o.nodes.reach(n)
+	if err != nil && kept != nil {
+		p, err = tree.Entry{DirFD: kept.fd}, nil
+	}
 	if err != nil {
 		return nil, gofuse.Status(errno(err))
 	}
 	defer p.Close()
 	buf := make([]byte, unix.PathMax)
 	size, err := unix.Readlinkat(p.DirFD, p.Name, buf)
+	if kept != nil && (err == unix.ENOENT || err == unix.EINVAL) { //nolint:errorlint // x/sys returns bare numbers
+		size, err = unix.Readlinkat(kept.fd, "", buf)
+	}
+	if err == unix.ENOENT || err == unix.EINVAL { //nolint:errorlint // likewise; the host has just removed or replaced the link
+		err = unix.ESTALE
+	}
 	if err != nil {
 		return nil, gofuse.Status(errno(err))
 	}

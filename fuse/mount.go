@@ -89,7 +89,7 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 	}
 	staged := &stages{}
 	m.handles = &openFiles{tree: m.tree, kernel: m.kernel, stages: staged}
-	m.nodes = &nodeFiles{tree: m.tree, files: m.files, handles: m.handles, kernel: m.kernel}
+	m.nodes = &nodeFiles{tree: m.tree, files: m.files, handles: m.handles, kernel: m.kernel, retries: &retries{tree: m.tree}}
 	m.repos = &repositories{
 		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, handles: m.handles, nodes: m.nodes, stages: staged,
 	}
@@ -113,30 +113,32 @@ func newDispatcher(m *mount) *dispatcher {
 		tree: m.tree, files: m.files, access: m.access, kernel: m.kernel, repos: m.repos, mountAt: m.shared.mountAt,
 	}
 	lock := newLocker(m)
+	look := &lookups{
+		tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, folding: m.folding, repos: m.repos,
+		follow: m.follow,
+	}
+	content := &data{
+		tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, handles: m.handles, kernel: m.kernel, repos: m.repos,
+		soft: soft, redirect: redirect,
+		locks: lock,
+	}
 	return &dispatcher{
 		lockRequests: lockRequests{gofuse.NewDefaultRawFileSystem(), lock},
 		replays:      m.replays,
 		asker:        asker{access: m.access, kernel: m.kernel},
-		lookups: &lookups{
-			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, folding: m.folding, repos: m.repos,
-			follow: m.follow,
-		},
+		lookups:      look,
 		setattr: &setattr{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, repos: m.repos,
 			soft: soft, redirect: redirect,
 		},
-		data: &data{
-			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, handles: m.handles, kernel: m.kernel, repos: m.repos,
-			soft: soft, redirect: redirect,
-			locks: lock,
-		},
+		data: content,
 		directories: &directories{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, kernel: m.kernel, folding: m.folding,
 			follow: m.follow, noOpenDir: m.noOpenDir,
 		},
 		creator: &creator{
 			tree: m.tree, files: m.files, access: m.access, nodes: m.nodes, attrs: m.attrs, handles: m.handles, repos: m.repos,
-			redirect: redirect,
+			redirect: redirect, lookups: look, data: content,
 		},
 		remover: &remover{tree: m.tree, files: m.files, access: m.access, soft: soft},
 		renamer: &renamer{
@@ -173,7 +175,7 @@ func (m *mount) attach(dev *os.File) error {
 		Logger:               log.New(io.Discard, "", 0), // failures are reported as events
 		PanicHandler:         m.panicked,
 		ExtraCapabilities: gofuse.CAP_READDIRPLUS_AUTO | gofuse.CAP_HANDLE_KILLPRIV_V2 |
-			gofuse.CAP_ATOMIC_O_TRUNC | gofuse.CAP_NO_OPENDIR_SUPPORT,
+			gofuse.CAP_ATOMIC_O_TRUNC | gofuse.CAP_NO_OPENDIR_SUPPORT | gofuse.CAP_DIRECT_IO_ALLOW_MMAP,
 	}
 	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
 		opts.MaxStackDepth = 2
@@ -190,6 +192,7 @@ func (m *mount) attach(dev *os.File) error {
 	}
 	m.kernel.Loop = l
 	m.handles.passthrough = l.Passthrough()
+	m.handles.mapsDirect = l.MapsDirect()
 	return nil
 }
 

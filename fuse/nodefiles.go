@@ -18,6 +18,7 @@ type nodeFiles struct {
 	files   *files
 	handles *openFiles
 	kernel  *kernel
+	retries *retries
 }
 
 // open opens a regular file by its names, or by descriptor if it has none, and returns
@@ -61,14 +62,25 @@ func (f *nodeFiles) open(n *tree.Node, flags uint32, st *unix.Stat_t) (fd int, e
 	return fd, err
 }
 
+// openTries bounds how often a name is opened that first led elsewhere, and then to its
+// file again.
+const openTries = 100
+
 // openName opens the file of n by a name. It reports false if the name leads to none,
 // or to another file that n cannot represent.
 func (f *nodeFiles) openName(n *tree.Node, at tree.NamedPath, flags int, st *unix.Stat_t) (fd int, leads bool, err error) {
-	fd, err = f.files.openFile(at.Path, flags|unix.O_NONBLOCK)
-	if err != nil {
+	for range openTries {
+		if fd, err = f.files.openFile(at.Path, flags|unix.O_NONBLOCK); err == nil {
+			break
+		}
 		if leads, other := f.leads(n, at.Path, st); !leads {
 			return -1, false, other
 		}
+		if !tree.Absent(err) && err != unix.ELOOP { //nolint:errorlint // openFile returns bare numbers
+			break
+		}
+	}
+	if err != nil {
 		return -1, false, err
 	}
 	if err = unix.Fstat(fd, st); err == nil && (f.tree.Same(n, st) || f.tree.Host.Take(n, at, st)) {

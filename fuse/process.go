@@ -3,10 +3,17 @@ package fuse
 import (
 	"bytes"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"agentsh/fuse/tree"
 	"agentsh/internal/wire"
 )
 
@@ -128,4 +135,215 @@ func startTime(file string) uint64 {
 	}
 	n, _ := strconv.ParseUint(string(fields[19]), 10, 64)
 	return n
+}
+
+// retries are the threads whose call gets ESTALE, because the host removed or replaced the
+// file after the kernel had looked it up. The kernel then looks the path up once more. The
+// file that it finds this time is kept open, so that the call succeeds even if the host
+// removes that file too. Without that, a call fails beside a host that often changes a name.
+type retries struct {
+	tree *tree.Tree
+	some atomic.Int32 // length of byThread
+
+	mu       sync.Mutex
+	byThread map[uint32]*kept
+}
+
+// kept is the file that a thread found at its second lookup.
+type kept struct {
+	tree *tree.Tree
+	node *tree.Node // nil: none yet
+	rel  string
+	fd   int // O_PATH
+	at   time.Time
+}
+
+const (
+	maxRetries = 256
+	retryTime  = time.Second // after that a thread uses the path in another call
+)
+
+// answered records the answer to an open or to the reading of a link. After the second
+// ESTALE the call fails: what is kept must not be used for another call, as the path may
+// lead to another file by then.
+func (r *retries) answered(tid uint32, code gofuse.Status) {
+	if code != gofuse.Status(unix.ESTALE) {
+		return
+	}
+	if !r.end(tid) {
+		r.begin(tid)
+	}
+}
+
+// permission records the answer to a request for attributes. If the thread opens a file,
+// the kernel wants them for its check of the mode, and retries the open.
+func (r *retries) permission(tid uint32, code gofuse.Status) {
+	if code == gofuse.Status(unix.ESTALE) && inOpen(tid) {
+		r.answered(tid, code)
+	}
+}
+
+// inOpen reports whether a thread that waits for an answer is in open(2) or a call like it.
+// See proc(5), /proc/pid/syscall. Where Landlock confines the server, that cannot be read,
+// and the answer is no.
+func inOpen(tid uint32) bool {
+	text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/syscall")
+	if err != nil {
+		return false
+	}
+	number, _, _ := strings.Cut(string(text), " ")
+	switch n, err := strconv.Atoi(number); {
+	case err != nil:
+		return false
+	case n == unix.SYS_OPENAT || n == unix.SYS_OPENAT2:
+		return true
+	default:
+		return runtime.GOARCH == "amd64" && (n == 2 || n == 85) // open, creat
+	}
+}
+
+// begin makes the next lookups of a thread keep what they find.
+func (r *retries) begin(tid uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byThread == nil {
+		r.byThread = map[uint32]*kept{}
+	}
+	if len(r.byThread) == 0 {
+		time.AfterFunc(retryTime, r.expire)
+	}
+	if r.byThread[tid] != nil || len(r.byThread) < maxRetries {
+		r.put(tid, &kept{tree: r.tree, at: time.Now()})
+	}
+}
+
+// end forgets what is kept for a thread. It reports whether the thread retried a call.
+func (r *retries) end(tid uint32) bool {
+	if r.some.Load() == 0 {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.byThread[tid]
+	k.close()
+	delete(r.byThread, tid)
+	r.some.Store(int32(len(r.byThread)))
+	return k != nil
+}
+
+// put replaces what is kept for a thread. The caller holds mu.
+func (r *retries) put(tid uint32, k *kept) {
+	r.byThread[tid].close()
+	r.byThread[tid] = k
+	r.some.Store(int32(len(r.byThread)))
+}
+
+// stat returns the attributes of an entry. For a thread that retries it also returns a
+// descriptor of the entry, which the caller closes; otherwise -1.
+func (r *retries) stat(tid uint32, p tree.Entry, st *unix.Stat_t) (fd int, err error) {
+	if r.some.Load() == 0 || !r.retrying(tid) {
+		return -1, p.Stat(st)
+	}
+	if fd, err = p.Pin(); err != nil {
+		return -1, err
+	}
+	return fd, unix.Fstat(fd, st)
+}
+
+func (r *retries) retrying(tid uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byThread[tid] != nil
+}
+
+// found keeps the file that a retrying thread has looked up. It takes fd over if that is
+// not -1.
+func (r *retries) found(tid uint32, n *tree.Node, rel string, fd int) {
+	if fd < 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n.Kind() == unix.S_IFDIR || r.byThread[tid] == nil {
+		tree.CloseFD(fd)
+		return
+	}
+	r.tree.Open(n)
+	r.put(tid, &kept{tree: r.tree, node: n, rel: rel, fd: fd, at: time.Now()})
+}
+
+// take returns the file that was kept for a thread if it is that of n, or nil. The caller
+// closes it. last says that the call needs no further file.
+func (r *retries) take(tid uint32, n *tree.Node, last bool) *kept {
+	if r.some.Load() == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.byThread[tid]
+	if k == nil || k.node != n || time.Since(k.at) > retryTime {
+		return nil
+	}
+	delete(r.byThread, tid)
+	if !last {
+		r.byThread[tid] = &kept{tree: r.tree, at: k.at}
+	}
+	r.some.Store(int32(len(r.byThread)))
+	return k
+}
+
+// paths is [kept.paths] of what was kept for a thread.
+func (r *retries) paths(tid uint32, n *tree.Node, all []string) []string {
+	if len(all) > 0 || r.some.Load() == 0 {
+		return all
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k := r.byThread[tid]; k != nil && k.node == n {
+		return k.paths(all)
+	}
+	return all
+}
+
+// expire forgets threads whose call has ended in another way.
+func (r *retries) expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for tid, k := range r.byThread {
+		if time.Since(k.at) > retryTime {
+			k.close()
+			delete(r.byThread, tid)
+		}
+	}
+	r.some.Store(int32(len(r.byThread)))
+	if len(r.byThread) > 0 {
+		time.AfterFunc(retryTime, r.expire)
+	}
+}
+
+func (k *kept) close() {
+	if k != nil && k.node != nil {
+		k.tree.Close(k.node)
+		tree.CloseFD(k.fd)
+	}
+}
+
+// paths returns the paths whose rules apply: all, or if the file has lost its name that by
+// which it was looked up. k may be nil.
+func (k *kept) paths(all []string) []string {
+	if k != nil && len(all) == 0 {
+		return []string{k.rel}
+	}
+	return all
+}
+
+// open opens the kept file, which may have lost its name.
+func (k *kept) open(flags int, st *unix.Stat_t) (int, error) {
+	if err := unix.Fstat(k.fd, st); err != nil {
+		return -1, err
+	}
+	if !k.tree.Same(k.node, st) {
+		return -1, unix.ESTALE
+	}
+	return tree.Reopen(k.fd, flags)
 }

@@ -303,6 +303,10 @@ func cached(opcode uint32) bool {
 // Passthrough reports whether the kernel supports passthrough.
 func (l *Loop) Passthrough() bool { return l.offered&gofuse.CAP_PASSTHROUGH != 0 }
 
+// MapsDirect reports whether the kernel maps files that were opened with FOPEN_DIRECT_IO
+// (since Linux 6.6).
+func (l *Loop) MapsDirect() bool { return l.offered&gofuse.CAP_DIRECT_IO_ALLOW_MMAP != 0 }
+
 // Retry repeats a system call that a signal interrupted.
 func Retry(f func() (int, error)) (int, error) {
 	for {

@@ -99,7 +99,12 @@ func (l *Loop) sendSoon() {
 	l.soon.mu.Unlock()
 	for id, then := range nodes {
 		l.NotifyAttributes(id)
-		then()
+		l.soon.mu.Lock()
+		_, again := l.soon.nodes[id]
+		l.soon.mu.Unlock()
+		if !again {
+			then()
+		}
 	}
 }
 

@@ -86,17 +86,45 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t) Answer {
 	return a
 }
 
-// Differs reports whether the kernel may have been told other attributes than st.
-func (h Host) Differs(n *Node, st *unix.Stat_t) bool {
+// Differs reports whether the kernel may have been told other attributes than st, or may
+// ignore them because a notice is on its way. tell says that the kernel has to be told now:
+// the caller sends a notice, and later calls [Host.Noticed].
+func (h Host) Differs(n *Node, st *unix.Stat_t) (differs, tell bool) {
 	t := h.t
 	now := h.fingerprint(st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return n.told != now || now == toldYoung || n.flags&(isUnsure|isDropped) != 0
+	if n.told == now && now != toldYoung && n.flags&(isUnsure|isDropped) == 0 {
+		return t.notices[uint64(n.id)] > 0, false
+	}
+	n.told = now
+	n.flags &^= isDropped
+	t.setSmall(n, st)
+	t.notice(n)
+	return true, true
+}
+
+// notice counts a notice that is on its way. The caller holds mu.
+func (t *Tree) notice(n *Node) {
+	if t.notices == nil {
+		t.notices = map[uint64]int{}
+	}
+	t.notices[uint64(n.id)]++
+}
+
+// Noticed records that the kernel has received a notice about a node.
+func (h Host) Noticed(id uint64) {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.notices[id]--; t.notices[id] <= 0 {
+		delete(t.notices, id)
+	}
 }
 
 // Drop reports whether the kernel has to drop what it was told of n, because that may
-// differ from st. It reports it once until the kernel asks again.
+// differ from st. It reports it once until the kernel asks again. The caller calls
+// [Host.Noticed] when the kernel has been told.
 func (h Host) Drop(n *Node, st *unix.Stat_t) bool {
 	now := h.fingerprint(st)
 	t := h.t
@@ -106,6 +134,7 @@ func (h Host) Drop(n *Node, st *unix.Stat_t) bool {
 		return false
 	}
 	n.flags |= isDropped
+	t.notice(n)
 	return true
 }
 
@@ -211,6 +240,10 @@ func (h Host) Lost(n *Node, at NamedPath) bool {
 	if path, ok := t.join(at.Link); !ok || path != at.Path {
 		return false
 	}
+	if t.settling == nil {
+		t.settling = map[uint64]int{}
+	}
+	t.settling[uint64(n.id)]++
 	t.lose(n, at.Link)
 	return true
 }
@@ -256,11 +289,16 @@ func (h Host) Take(n *Node, at NamedPath, st *unix.Stat_t) bool {
 	return true
 }
 
-// Settled records that the kernel does not use the lost names of a node any more.
+// Settled records that the kernel does not use a name of a node any more for which
+// [Host.Lost] returned true. A name that was lost later may still be in use.
 func (h Host) Settled(id uint64) {
 	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.settling[id]--; t.settling[id] > 0 {
+		return
+	}
+	delete(t.settling, id)
 	if n := t.get(id); n != nil {
 		t.settle(n)
 	}

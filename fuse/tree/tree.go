@@ -27,7 +27,10 @@ type Tree struct {
 	mu   sync.Mutex
 	root *Node
 	nodes
-	spare []*extra // for reuse
+	spare   []*extra       // for reuse
+	notices map[uint64]int // on their way to the kernel, by node
+
+	settling map[uint64]int // names that were lost and that the kernel may still use, by node
 
 	released func(id uint64, path string, removed bool) // see [Host.OnRelease]
 }
@@ -456,9 +459,10 @@ func Split(rel string) (dir, name string) {
 	return rel[:i], rel[i+1:]
 }
 
-// Same reports whether n represents the file with these attributes.
+// Same reports whether n represents the file with these attributes. An inode number that
+// was used again for another kind of file is not the same.
 func (t *Tree) Same(n *Node, st *unix.Stat_t) bool {
-	return n == t.root || n.key == inodeOf(st)
+	return n == t.root || n.key == inodeOf(st) && n.kind == uint16(st.Mode&unix.S_IFMT)
 }
 
 // Root returns the root of the mount.
