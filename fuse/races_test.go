@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -191,4 +192,39 @@ func readAlike(name, want string) error {
 		return fmt.Errorf("the size is %d, %w", st.Size(), err)
 	}
 	return nil
+}
+
+// TestLocksDuringAFreeze: what holds a lock and what waits for one survive a freeze, also if
+// the holder ends meanwhile. After the server's death no process hangs and nothing is locked.
+func TestLocksDuringAFreeze(t *testing.T) {
+	for _, kind := range []string{"posix", "ofd", "flock"} {
+		t.Run(kind, func(t *testing.T) {
+			s := start(t, options{})
+			s.seed(map[string]string{"f": "text"})
+			first := holdLock(t, s.path("f"), kind)
+			first.says("has it")
+			second := holdLock(t, s.path("f"), kind)
+			second.sleeps()
+			must(t, s.control.Freeze(t.Context()))
+			if unlocked(t, s.back("f"), kind) {
+				t.Error("a freeze releases the lock")
+			}
+			third := exec.Command("python3", "-c", "import sys; open(sys.argv[1])", s.path("f"))
+			must(t, third.Start())
+			first.end()
+			must(t, s.control.Unfreeze(t.Context(), "ws", nil))
+			second.says("has it")
+			must(t, third.Wait())
+			fourth := holdLock(t, s.path("f"), kind)
+			fourth.sleeps()
+			must(t, s.server.Process.Kill())
+			_, _ = s.server.Process.Wait()
+			if err := fourth.cmd.Wait(); err == nil {
+				t.Error("a lock was granted by a dead server")
+			}
+			if !unlocked(t, s.back("f"), kind) {
+				t.Error("a lock outlives the server")
+			}
+		})
+	}
 }
