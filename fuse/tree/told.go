@@ -100,12 +100,12 @@ func (h Host) Differs(n *Node, st *unix.Stat_t) (differs, tell bool) {
 	n.told = now
 	n.flags &^= isDropped
 	t.setSmall(n, st)
-	t.notice(n)
+	notice(t, n)
 	return true, true
 }
 
 // notice counts a notice that is on its way. The caller holds mu.
-func (t *Tree) notice(n *Node) {
+func notice(t *Tree, n *Node) {
 	if t.notices == nil {
 		t.notices = map[uint64]int{}
 	}
@@ -134,7 +134,7 @@ func (h Host) Drop(n *Node, st *unix.Stat_t) bool {
 		return false
 	}
 	n.flags |= isDropped
-	t.notice(n)
+	notice(t, n)
 	return true
 }
 
