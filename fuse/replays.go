@@ -173,6 +173,9 @@ func (r *replays) replay(c hostChange, dir string) {
 	}
 	step.Type = st.Mode & unix.S_IFMT
 	if op&(watch.Created|watch.MovedTo) != 0 {
+		if r.replaced(c.known, &st) {
+			r.m.kernel.NotifyDelete(c.dir, c.known, c.event.Name)
+		}
 		r.announce(c, step, ReplayCreate)
 	}
 	if op&watch.Modified != 0 {
@@ -183,6 +186,17 @@ func (r *replays) replay(c hostChange, dir string) {
 		step.Kind = ReplayAttributes
 		r.send(step)
 	}
+}
+
+// replaced reports whether the known entry was another file than st.
+func (r *replays) replaced(known uint64, st *unix.Stat_t) bool {
+	if known == 0 {
+		return false
+	}
+	r.m.tree.Moves.RLock()
+	defer r.m.tree.Moves.RUnlock()
+	n := r.m.tree.Node(known)
+	return n != nil && !r.m.tree.Same(n, st)
 }
 
 func (r *replays) stat(rel string, st *unix.Stat_t) error {

@@ -128,12 +128,13 @@ func replayer(t *testing.T, s *session) func(Replay) error {
 
 func TestHostEditsRaiseEventsInside(t *testing.T) {
 	s := start(t, options{})
-	s.seed(map[string]string{"d/known": "x", "d/unknown": "x", "d/edited": "x", "d/mode": "x", "d/saved": "x", "e/x": "x"})
+	s.seed(map[string]string{"d/known": "x", "d/unknown": "x", "d/edited": "x", "d/mode": "x", "d/saved": "x", "d/replaced": "x", "e/x": "x"})
 	must(t, os.Symlink("nowhere", s.back("d/link")))
 	replayer(t, s)
 	w := newWatcher(t)
 	w.add(s.path("d"), "d")
 	w.add(s.path("d/known"), "known")
+	w.add(s.path("d/replaced"), "replaced")
 	listOf("d")(s.dir)
 	for _, c := range []struct {
 		script string
@@ -147,6 +148,7 @@ func TestHostEditsRaiseEventsInside(t *testing.T) {
 		{"mkdir d/sub", []string{"create d/sub"}},
 		{"rmdir d/sub", []string{"delete d/sub"}},
 		{"echo saved >d/.s; mv d/.s d/saved", []string{"create d/saved"}},
+		{"echo new >d/.r; mv d/.r d/replaced", []string{"create d/replaced", "gone replaced"}},
 		{"mv d/mode d/renamed", []string{"delete d/mode", "create d/renamed"}},
 		{"ln -s somewhere d/link2", []string{"create d/link2"}},
 		{"mkfifo d/fifo", []string{"create d/fifo"}},
