@@ -19,10 +19,13 @@ import (
 //go:embed example
 var example embed.FS
 
+// ofExample is the runtime of the example.
+const ofExample = "command"
+
 func newInitCommand() *cobra.Command {
 	var runtime, program string
 	cmd := &cobra.Command{
-		Use:   "init [DIR] [--runtime claude|codex|gemini|opencode]",
+		Use:   "init [DIR] [--runtime command|claude|codex|gemini|opencode]",
 		Short: "Write a working harness to start from",
 		Long: `init writes a small harness with its agent, policy and scripts to DIR, by
 default the current directory. A file that is there already is never replaced:
@@ -31,7 +34,8 @@ then nothing is written at all.
 With --runtime the harness is for an agent program: it has the provider of its
 model, a policy that lets the program and its model through, and tests of this
 policy. The harness runs as soon as the program is installed and its key is set.
-Without --runtime the agent is a shell command, which needs no model.`,
+Without --runtime, or with "command", the agent is a shell command, which needs no
+model.`,
 		Example: "  agentctl init --runtime claude agent\n" +
 			"  ANTHROPIC_API_KEY=... agentctl run agent/harness/mender.yaml --repo REPOSITORY",
 		Args: cobra.MaximumNArgs(1),
@@ -40,11 +44,11 @@ Without --runtime the agent is a shell command, which needs no model.`,
 			if len(args) == 1 {
 				dir = args[0]
 			}
-			if runtime == "" && program != "" {
-				return errors.New("--program is for --runtime")
+			if runtime == ofExample && program != "" {
+				return errors.New("--program names the program of an agent: --runtime " + strings.Join(starterNames(), "|"))
 			}
 			files, err := exampleFiles()
-			if runtime != "" {
+			if runtime != ofExample {
 				files, err = starterFiles(runtime, program)
 			}
 			if err != nil {
@@ -61,9 +65,10 @@ Without --runtime the agent is a shell command, which needs no model.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&runtime, "runtime", "", "write a harness for this agent program: "+strings.Join(starterNames(), ", "))
+	runtimes := append([]string{ofExample}, starterNames()...)
+	cmd.Flags().StringVar(&runtime, "runtime", ofExample, "write a harness for this agent program: "+strings.Join(runtimes, ", "))
 	cmd.Flags().StringVar(&program, "program", "", "`FILE` of the agent program (default: the one in PATH)")
-	complete(cmd, "runtime", starterNames())
+	complete(cmd, "runtime", runtimes)
 	return cmd
 }
 

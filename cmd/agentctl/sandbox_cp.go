@@ -16,6 +16,7 @@ import (
 
 	"agentsh/controller"
 	"agentsh/internal/channel"
+	"agentsh/internal/layout"
 	"agentsh/internal/tarfs"
 	"agentsh/internal/text"
 	"agentsh/internal/wire"
@@ -27,6 +28,8 @@ func newSandboxCpCommand() *cobra.Command {
 		Use:   "cp {SANDBOX:SRC DST | SRC SANDBOX:DST}",
 		Short: "Copy files out of a sandbox or into it",
 		Long: `Copy a file or a directory with all below it out of a sandbox or into it.
+
+Paths in the sandbox are below /sandbox; a relative one starts in the repository.
 
 When DST is a directory, the copy is made in it under the name of SRC; otherwise it is
 DST, whose directory must exist. A file replaces a file; nothing replaces or merges
@@ -40,7 +43,7 @@ travel. What comes out appears whole or not at all. A .git is left out: the agen
 it, and git runs what it names.
 
 What is copied in counts among the agent's changes when its work is taken out.`,
-		Example: "  agentctl sandbox cp latest:/sandbox/workspace/output/report.txt .\n  agentctl sandbox cp fix.patch " +
+		Example: "  agentctl sandbox cp latest:go.mod .\n  agentctl sandbox cp latest:/sandbox/workspace/output/report.txt .\n  agentctl sandbox cp fix.patch " +
 			"latest:/sandbox/workspace/",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,15 +56,15 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 					hint: "a file whose name has a colon is ./NAME",
 				}
 			}
-			client, _, err := attachTo(cmd.Context(), from+to)
+			client, one, err := attachTo(cmd.Context(), from+to)
 			if err != nil {
 				return err
 			}
 			c := &copier{client: client, git: git}
 			if from != "" {
-				err = c.out(cmd.Context(), out, args[1])
+				err = c.out(cmd.Context(), inRepository(one.Workdir, out), args[1])
 			} else {
-				err = c.in(cmd.Context(), args[0], in)
+				err = c.in(cmd.Context(), args[0], inRepository(one.Workdir, in))
 			}
 			for _, s := range c.skipped {
 				fmt.Fprintf(cmd.ErrOrStderr(), "agentctl: left out: %s\n", text.Visible(s))
@@ -70,7 +73,7 @@ What is copied in counts among the agent's changes when its work is taken out.`,
 				err = fmt.Errorf("%d of the files could not travel", len(c.skipped))
 			}
 			if err = errors.Join(err, client.Close()); err != nil {
-				return &failure{code: controller.ExitSandbox, err: err}
+				return &failure{code: controller.ExitSandbox, err: err, hint: hintOfCp(err)}
 			}
 			return nil
 		},
@@ -88,6 +91,27 @@ func splitSandbox(arg string) (sandbox, name string) {
 		return "", arg
 	}
 	return sandbox, name
+}
+
+// inRepository makes a path of a sandbox absolute. A relative one starts in the
+// repository; a slash at its end remains.
+func inRepository(repository, name string) string {
+	if path.IsAbs(name) || repository == "" {
+		return name
+	}
+	abs := path.Join(repository, name)
+	if strings.HasSuffix(name, "/") {
+		abs += "/"
+	}
+	return abs
+}
+
+// hintOfCp says what to do about a path that a sandbox does not copy.
+func hintOfCp(err error) string {
+	if outside := (*wire.Error)(nil); errors.As(err, &outside) && outside.Code == wire.CodeOutside {
+		return "files are copied below " + layout.Sandbox + " only; 'agentctl sandbox exec SANDBOX -- cat FILE' prints others that the policy allows"
+	}
+	return ""
 }
 
 // completeCp completes files, and sandboxes followed by a colon.
@@ -211,7 +235,7 @@ func renameInto(root *os.Root, from, to string) error {
 // in copies a path of this machine to the sandbox.
 func (c *copier) in(ctx context.Context, src, dst string) error {
 	if !path.IsAbs(dst) {
-		return fmt.Errorf("%s: paths in the sandbox are absolute", text.Visible(dst))
+		return fmt.Errorf("%s: the sandbox has no repository yet: write an absolute path", text.Visible(dst))
 	}
 	abs, err := filepath.Abs(src)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"strings"
 	"syscall"
 	"time"
 
@@ -80,9 +81,9 @@ func newSandboxShellCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shell SANDBOX",
 		Short: "Work in a bash in a sandbox",
-		Long: `Work in an interactive bash in a sandbox, under the policy of its run. What bash's
-own builtins do starts no program: the files and connections they reach are held by
-the policy all the same.`,
+		Long: `Work in an interactive bash in a sandbox, under the policy of its run. A builtin of
+bash starts no program, so command_rules do not apply to it. file_rules and
+network_rules apply to the files and hosts that it reaches.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !foreground.IsTerminal(cmd.InOrStdin()) {
@@ -203,7 +204,8 @@ func sandboxExit(name string, exit wire.Exit) error {
 		}
 		f.err = fmt.Errorf("denied: %s: %s%s", text.Short(name, 200), text.Visible(exit.Message), rule)
 	case wire.ExitSpawnFailed, wire.ExitLost, wire.ExitOOM:
-		f.err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(exit.Message))
+		message := strings.TrimPrefix(exit.Message, name+": ") // a program that is not found is named there
+		f.err = fmt.Errorf("%s: %s", text.Short(name, 200), text.Visible(message))
 	default:
 		f.hint = ""
 		if code == controller.ExitDone {

@@ -234,7 +234,9 @@ func (p *fixture) copies(t *testing.T, id, repo string) {
 		{"out, a name that is not UTF-8", id + ":/sandbox/workspace/b\xff", "here/c\xfe", 0, "", "here/c\xfe", "bytes\n"},
 		{"in, to a directory that is not there", "here/keep.txt", id + ":/sandbox/workspace/none/", 4, "does not exist", "", ""},
 		{"in, to the variables of commands", "here/keep.txt", id + ":/sandbox/workspace/.env.d/a.env", 4, "env.sandbox in the harness", "", ""},
-		{"in, to a place of the machine", "here/keep.txt", id + ":/etc/motd", 4, "not beneath a served directory", "", ""},
+		{"in, to a place of the machine", "here/keep.txt", id + ":/etc/motd", 4, "files are copied below /sandbox only", "", ""},
+		{"in, from the repository on", "here/keep.txt", id + ":relative.txt", 0, "", "", ""},
+		{"out, from the repository on", id + ":relative.txt", "here/relative.txt", 0, "", "here/relative.txt", "one\n"},
 	}
 	for _, tt := range tests {
 		out, errs, code := p.try("", "sandbox", "cp", tt.from, tt.to)

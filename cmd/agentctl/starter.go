@@ -64,7 +64,7 @@ type starterInput struct {
 func starterFiles(runtime, file string) (map[string][]byte, error) {
 	i := slices.IndexFunc(starterRuntimes, func(r starterRuntime) bool { return r.Runtime == runtime })
 	if i < 0 {
-		return nil, fmt.Errorf("unknown runtime %q: one of %s", runtime, strings.Join(starterNames(), ", "))
+		return nil, fmt.Errorf("unknown runtime %q: one of %s, %s", runtime, ofExample, strings.Join(starterNames(), ", "))
 	}
 	in := starterInput{starterRuntime: starterRuntimes[i]}
 	argv, err := agentProgram(cmp.Or(file, in.Program))

@@ -167,7 +167,7 @@ func (e *expander) problems() Problems {
 	}
 	out := append(Problems(nil), e.ps...)
 	out.errorf(first, RuleUnset, "%d %s not set on the host: %s", len(names), noun, strings.Join(parts, ", "))
-	out.hint("set them, or write ${NAME:-default}")
+	out.hint("set them, or write ${NAME:-default}; a credential of a provider has no default")
 	return out
 }
 

@@ -1,10 +1,14 @@
 package harness
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 )
+
+// notGiven ends the reason of a guard that names what the event lacks.
+const notGiven = " is not given"
 
 // guard is the condition of an overlay, in a small subset of the Common
 // Expression Language. Names are runtime.forge and event.*. Operators are ==,
@@ -309,7 +313,7 @@ func lookup(name string, in guardInput, check bool) (any, error) {
 		m, _ := v.(map[string]any)
 		next, ok := m[key]
 		if !ok {
-			return nil, fmt.Errorf("%s is not given", name)
+			return nil, errors.New(name + notGiven)
 		}
 		v = next
 	}

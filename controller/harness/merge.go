@@ -1,5 +1,7 @@
 package harness
 
+import "strings"
+
 // merger merges the layers of one harness, weakest first.
 type merger struct {
 	ps *Problems
@@ -174,6 +176,9 @@ func (l *Loader) merge(files []*file, ps *Problems) (*tree, Problems) {
 			holds, why := o.when.matches(guardInput{forge: forge, event: l.options.Event})
 			if why != "" {
 				skipped.warnf(o.when.at, RuleUnsupport, "the overlay is not merged: %s", why)
+				if strings.HasSuffix(why, notGiven) {
+					skipped.hint("name a JSON file with --event, or ask for the key first: has(event.KEY) && ...")
+				}
 			} else if holds {
 				out = m.dict(fields, out, o.block, "")
 			}

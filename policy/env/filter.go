@@ -105,7 +105,7 @@ func (f Filter) allows(name string) (rule, reason string) {
 
 func (f Filter) source() string {
 	if f.Source == "" {
-		return "the filter"
+		return "env_policy"
 	}
 	return f.Source
 }

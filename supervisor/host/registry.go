@@ -236,6 +236,9 @@ func (r *Registry) Attach(ctx context.Context, name, build string) (*channel.Cli
 		return nil, one, fmt.Errorf("session %s: %w", name, err)
 	}
 	conn, err := channel.Dial(ctx, "unix://"+filepath.Join(r.dir, name, registrySocket))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, one, fmt.Errorf("session %s is ending: %w", name, ErrNoSession)
+	}
 	if err != nil {
 		return nil, one, fmt.Errorf("session %s: %w", name, err)
 	}
