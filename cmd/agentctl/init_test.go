@@ -100,7 +100,7 @@ func TestAHarnessOfInitForEachRuntimeIsSound(t *testing.T) {
 	if _, err := starterFiles("claude", "/nonexistent"); err == nil || !strings.Contains(err.Error(), "no executable file /nonexistent") {
 		t.Error(err)
 	}
-	if _, err := starterFiles("x", ""); err == nil || !strings.Contains(err.Error(), "one of claude, codex, gemini, opencode") {
+	if _, err := starterFiles("x", ""); err == nil || !strings.Contains(err.Error(), "one of command, claude, codex, gemini, opencode") {
 		t.Error(err)
 	}
 }
