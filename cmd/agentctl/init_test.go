@@ -38,7 +38,7 @@ func TestTheExampleOfInitRuns(t *testing.T) {
 	}
 	run("git", "init", "-q", "-b", "main", "repo")
 	run("git", "-C", "repo", "commit", "-q", "--allow-empty", "-m", "first")
-	out := run("agentctl", "run", "demo/harness/hello.yaml", "--repo", "repo", "--out", "out", "--forge", "github")
+	out := run(filepath.Join(bin, "agentctl"), "run", "demo/harness/hello.yaml", "--repo", "repo", "--out", "out", "--forge", "github")
 	if !strings.Contains(out, "the agent greeted tester in GREETING") {
 		t.Errorf("post_script did not see env.runner:\n%s", out)
 	}
