@@ -43,7 +43,8 @@ travel. What comes out appears whole or not at all. A .git is left out: the agen
 it, and git runs what it names.
 
 What is copied in counts among the agent's changes when its work is taken out.`,
-		Example: "  agentctl sandbox cp latest:go.mod .\n  agentctl sandbox cp latest:/sandbox/workspace/output/report.txt .\n  agentctl sandbox cp fix.patch " +
+		Example: "  agentctl sandbox cp latest:go.mod .\n" +
+			"  agentctl sandbox cp latest:/sandbox/workspace/output/report.txt .\n  agentctl sandbox cp fix.patch " +
 			"latest:/sandbox/workspace/",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -109,7 +110,7 @@ func inRepository(repository, name string) string {
 // hintOfCp says what to do about a path that a sandbox does not copy.
 func hintOfCp(err error) string {
 	if outside := (*wire.Error)(nil); errors.As(err, &outside) && outside.Code == wire.CodeOutside {
-		return "files are copied below " + layout.Sandbox + " only; 'agentctl sandbox exec SANDBOX -- cat FILE' prints others that the policy allows"
+		return "files are copied below " + layout.Sandbox + " only; 'agentctl sandbox exec SANDBOX -- cat FILE' prints others"
 	}
 	return ""
 }
