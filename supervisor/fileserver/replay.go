@@ -88,8 +88,13 @@ func (r *replayer) run(tid chan<- uint32) {
 		if r.ended.Load() {
 			return
 		}
-		if root != nil {
-			_ = step.Perform(int(root.Fd())) // without it the watchers inside see nothing: the change itself is seen
+		if root == nil {
+			continue
+		}
+		if conn, err := root.SyscallConn(); err == nil {
+			// Control keeps the number from being closed and used again meanwhile. Where a step fails, the
+			// watchers inside see nothing: the change itself is seen.
+			_ = conn.Control(func(fd uintptr) { _ = step.Perform(int(fd)) })
 		}
 	}
 }
