@@ -34,7 +34,7 @@ func (m *mount) hostChanged(dir uint64, name string) {
 		return
 	}
 	paths := m.tree.Paths(parent)
-	if parent.Kind() != unix.S_IFDIR || len(paths) == 0 {
+	if len(paths) == 0 {
 		return
 	}
 	child := m.tree.Child(parent, name)

@@ -462,6 +462,8 @@ func Split(rel string) (dir, name string) {
 // Same reports whether n represents the file with these attributes. An inode number that
 // was used again for another kind of file is not the same.
 func (t *Tree) Same(n *Node, st *unix.Stat_t) bool {
+	t.mu.Lock() // the kernel may forget the node meanwhile
+	defer t.mu.Unlock()
 	return n == t.root || n.key == inodeOf(st) && n.kind == uint16(st.Mode&unix.S_IFMT)
 }
 
