@@ -59,7 +59,7 @@ wait`
 	t.Run("planted", func(t *testing.T) {
 		p, _ := newProviderFixture(t, `export HEX=$(printf %s "$PLANTED" | od -An -tx1 | tr -d ' \n')
 unset PLANTED
-`+work, "env: {sandbox: {PLANTED: \"${HOST_TOKEN}\"}}")
+`+work, "env: {sandbox: {PLANTED: \"${HOST_COPY}\"}}")
 		found := strings.Join(p.search(newSecret()), "\n")
 		for _, want := range []string{"/mem", "/environ", "generated.env"} {
 			if !strings.Contains(found, want) {
@@ -75,7 +75,7 @@ unset PLANTED
 func (p *fixture) search(value secret) (found []string) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs("--agentsh-config", "config.yaml")...)
-	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(value))
+	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(value), "HOST_COPY="+string(value)) // a reference to a provider's own variable gives a placeholder
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	searched := 0
