@@ -60,10 +60,12 @@ func passed() []os.Signal {
 	return taken(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 }
 
-// EndSignals returns the signals that end a program: SIGINT, SIGTERM and SIGHUP. A
-// signal that was ignored when this process started is not among them, see nohup(1).
+// EndSignals returns the signals that end a program: SIGINT, SIGTERM and SIGHUP.
+// SIGHUP is not among them if it was ignored when this process started, see nohup(1).
+// A shell script starts its background commands with SIGINT ignored; they still end
+// when they are sent one.
 func EndSignals() []os.Signal {
-	return taken(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	return append(taken(syscall.SIGHUP), syscall.SIGINT, syscall.SIGTERM)
 }
 
 // taken returns the signals that were not ignored when this process started.
