@@ -22,11 +22,16 @@ type Follower struct {
 	pause   time.Duration // between two releases of the oldest directories
 	most    int
 
+	// mu is taken before the lock of a tree.
 	mu         sync.Mutex
 	mounts     []*Mount
 	generation int // increases when the watcher forgets everything
-	released   []release
-	full       bool
+
+	// pending is taken after the lock of a tree, and nothing is taken after it.
+	pending  sync.Mutex
+	released []release
+	full     bool
+
 	wake       chan struct{}
 	ended      chan struct{}
 	background sync.WaitGroup
@@ -131,9 +136,9 @@ func (m *Mount) Look(n *tree.Node, fd int) {
 
 // later changes what the background goroutine has to do, and wakes it.
 func (f *Follower) later(change func()) {
-	f.mu.Lock()
+	f.pending.Lock()
 	change()
-	f.mu.Unlock()
+	f.pending.Unlock()
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -200,12 +205,12 @@ func (f *Follower) work() {
 		case <-f.ended:
 			return
 		}
-		f.mu.Lock()
+		f.pending.Lock()
 		released := f.released
 		f.released = nil
 		evict := f.full && time.Since(last) >= f.pause
 		f.full = false
-		f.mu.Unlock()
+		f.pending.Unlock()
 		for _, r := range released {
 			f.unmark(r)
 		}
