@@ -103,7 +103,9 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 	up, err := r.open(ctx, kind, down, extra)
 	if err != nil {
 		go ssh.DiscardRequests(reqs) // ends with the channel, which the caller closes
-		refuse(kind, down, err)
+		if ctx.Err() == nil { // else the relay ends, and the server may have begun what was asked
+			refuse(kind, down, err)
+		}
 		return
 	}
 	defer up.closeAfter(ctx)()
