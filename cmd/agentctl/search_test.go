@@ -75,7 +75,8 @@ unset PLANTED
 func (p *fixture) search(value secret) (found []string) {
 	p.t.Helper()
 	cmd := p.command(p.runArgs("--agentsh-config", "config.yaml")...)
-	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(value), "HOST_COPY="+string(value)) // a reference to a provider's own variable gives a placeholder
+	// A reference to a provider's own variable gives a placeholder.
+	cmd.Env = append(cmd.Env, "HOST_TOKEN="+string(value), "HOST_COPY="+string(value))
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	searched := 0

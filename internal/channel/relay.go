@@ -103,7 +103,7 @@ func (r *relay) serve(ctx context.Context, kind string, down ssh.Channel, reqs <
 	up, err := r.open(ctx, kind, down, extra)
 	if err != nil {
 		go ssh.DiscardRequests(reqs) // ends with the channel, which the caller closes
-		if ctx.Err() == nil { // else the relay ends, and the server may have begun what was asked
+		if ctx.Err() == nil {        // else the relay ends, and the server may have begun what was asked
 			refuse(kind, down, err)
 		}
 		return
