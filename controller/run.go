@@ -138,7 +138,7 @@ func (r *run) step(ctx context.Context, s step) error {
 		f := asFailure(ctx, s.name, err)
 		if f.Code == ExitSandbox && !errors.Is(f.Err, sandbox.ErrGone) { // other failures are known, and gone may wait
 			if cause := r.box.gone(); cause != nil {
-				f.Err = oneLine{cause}
+				f.Err = oneLine{sandbox.Explain(cause, f.Err)}
 			}
 		}
 		checkFull(f, r.dirs())

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,15 +14,50 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// alive is a sandbox whose supervisor does not end.
+// alive is a sandbox whose supervisor has not ended while gone is open.
 type alive struct {
 	sandbox.Sandbox
-	gone chan struct{}
+	gone  chan struct{}
+	cause error
 }
 
 func (a alive) Gone() <-chan struct{} { return a.gone }
-func (alive) Cause() error            { return nil }
+func (a alive) Cause() error          { return a.cause }
 func (alive) ID() string              { return "s" }
+
+// A step that fails keeps its reason if nobody knows why the sandbox is gone.
+func TestAnEndWithoutAReasonReplacesNone(t *testing.T) {
+	state, err := statedir.Open(layout.State(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		cause error
+		want  string
+	}{
+		"without a reason": {sandbox.ErrGone, "sandbox is gone: refused by the supervisor"},
+		"with a reason":    {fmt.Errorf("%w: supervisor: killed", sandbox.ErrGone), "sandbox is gone: supervisor: killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := record.Create(state, record.NewRunID(time.Now()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := alive{gone: make(chan struct{}), cause: tt.cause}
+			close(ended.gone)
+			r := &run{journal: &journal{dir: dir}, box: &box{sandbox: ended}}
+			refused := errors.New("refused by the supervisor")
+			got := r.step(t.Context(), step{name: "wait_ready", do: func(*run, context.Context) error { return refused }})
+			f := new(Failure)
+			if !errors.As(got, &f) || f.Err.Error() != tt.want {
+				t.Errorf("%v, want %s", got, tt.want)
+			}
+			if err := dir.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
 
 // A step asks for the end of the supervisor only if its failure may be due to it. The
 // clock of the test advances only when everything waits.

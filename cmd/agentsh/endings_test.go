@@ -34,6 +34,8 @@ func startReady(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // its messages are whole afterwards
 		t.Fatalf("%q %v %s", line, err, errs)
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
@@ -92,11 +94,12 @@ func TestTheCallersOfASessionLearnWhyItEnded(t *testing.T) {
 		flags  []string
 		end    func(*testing.T, string, host.Running)
 	}{
-		wire.CauseSupervisor:     {end: kill(func(one host.Running) int { return one.PID })},
-		wire.CauseInit:           {end: kill(func(one host.Running) int { return one.Parts[0] })},
-		wire.CauseFileServer:     {end: kill(func(one host.Running) int { return one.Parts[1] })},
-		wire.CauseLifetime:       {flags: []string{"--timeout", "2s"}},
-		wire.CauseSessionTimeout: {policy: "resource_limits: {session_timeout: 2s}\n"},
+		wire.CauseSupervisor: {end: kill(func(one host.Running) int { return one.PID })},
+		wire.CauseInit:       {end: kill(func(one host.Running) int { return one.Parts[0] })},
+		wire.CauseFileServer: {end: kill(func(one host.Running) int { return one.Parts[1] })},
+		// the commands of a case must have begun before its time is over
+		wire.CauseLifetime:       {flags: []string{"--timeout", "10s"}},
+		wire.CauseSessionTimeout: {policy: "resource_limits: {session_timeout: 10s}\n"},
 		wire.CauseClosed: {end: func(t *testing.T, dir string, one host.Running) {
 			if out, err := program(t, dir, "session", "destroy", one.Name).CombinedOutput(); err != nil {
 				t.Errorf("%v %s", err, out)

@@ -6,6 +6,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"time"
@@ -122,3 +123,12 @@ type Leftover struct {
 // ErrGone is wrapped by the errors of calls on a sandbox whose supervisor has
 // ended.
 var ErrGone = errors.New("sandbox is gone")
+
+// Explain returns the error that tells why err happened: cause, the reason for which a
+// sandbox is gone. A cause without a reason of its own replaces nothing; then both are told.
+func Explain(cause, err error) error {
+	if cause == ErrGone { //nolint:errorlint // a wrapped one has a reason of its own
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return cause
+}

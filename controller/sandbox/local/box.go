@@ -229,10 +229,7 @@ func (b *box) orCause(err error) error {
 	defer t.Stop()
 	select {
 	case <-b.gone:
-		if b.cause == sandbox.ErrGone { //nolint:errorlint // it has no reason of its own
-			return fmt.Errorf("%w: %w", b.cause, err)
-		}
-		return b.cause
+		return sandbox.Explain(b.cause, err)
 	case <-t.C:
 		return err
 	}
