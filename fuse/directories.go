@@ -145,8 +145,8 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 		return true // the lookup that follows evaluates the rules and reports
 	}
 	var st unix.Stat_t
-	if (tree.Entry{DirFD: l.fd, Name: e.Name}).Stat(&st) != nil {
-		return true
+	if o.files.redirects.has(tree.Join(l.rel, e.Name)) || (tree.Entry{DirFD: l.fd, Name: e.Name}).Stat(&st) != nil {
+		return true // a redirected name leads elsewhere: the lookup that follows finds it
 	}
 	if o.folding.folds(tree.Entry{DirFD: l.fd, Name: e.Name}, tree.Join(l.rel, e.Name), &st) {
 		return true

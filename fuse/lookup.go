@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -64,7 +65,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 			o.nodes.lost(old, at)
 		}
 		if v.dec.Effect == policy.Allow {
-			out.SetEntryTimeout(o.attrs.age(o.attrs.absences && o.tree.Host.Watched(parent)))
+			out.SetEntryTimeout(o.attrs.age(o.attrs.absences && o.tree.Host.Watched(parent) && !o.files.redirected(rel)))
 			return gofuse.OK
 		}
 		return gofuse.ENOENT
@@ -267,6 +268,7 @@ type attributes struct {
 	// changes of the host are noticed, and elsewhere.
 	watched, unwatched time.Duration
 	absences           bool // the kernel can drop all absences that it caches, see [device.Loop.NotifyEpoch]
+	redirects          *redirects
 }
 
 // age returns how long the kernel caches an answer.
@@ -295,6 +297,9 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 // told to ask once more after attributes that differ from those of an earlier answer.
 func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
 	told := a.tree.Host.Tell(parent, n, st)
+	if a.redirects.some.Load() && slices.ContainsFunc(a.tree.Paths(n), a.redirects.has) {
+		told.NameWatched, told.Watched = false, false // a change of the target is noticed under another name, or not at all
+	}
 	if !told.Changed {
 		return told
 	}
