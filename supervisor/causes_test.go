@@ -5,15 +5,12 @@ import (
 	"context"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
-	"agentsh/supervisor/audit"
 )
 
 // ownDescriptors are the open descriptors of this process that match.
@@ -119,38 +116,10 @@ const networkCausePolicy = testPolicy + "network_rules:\n  - {name: one, domains
 
 // A part of a session fails while a command runs. Its caller and the log say which.
 func TestTheCallerLearnsWhichPartOfASessionFailed(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	for cause, fault := range faults {
 		t.Run(string(cause), func(t *testing.T) {
 			before := ownDescriptors(t, func(fd int, link string) bool { return isListener(fd, link) || isNotifier(fd, link) })
-			cfg, log := testConfig(t, networkCausePolicy)
-			s, err := Open(context.Background(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
-			started := make(chan struct{})
-			ended := make(chan wire.Exit, 1)
-			go func() {
-				exit, _, _ := b.Exec(context.Background(), wire.ExecRequest{ID: "waits", Argv: []string{"sleep", "1000"}},
-					wire.Streams{Started: func(wire.Started) { close(started) }})
-				ended <- exit
-			}()
-			<-started
-			fault(t, b, before)
-			exit := <-ended
-			ending := cause.Ending()
-			if exit.Cause != cause || exit.ExitCode() != 125 || !strings.Contains(exit.Message, ending.Sentence) || exit.Hint != ending.Hint {
-				t.Errorf("the command ended with %+v", exit)
-			}
-			_ = s.Close() // it says what the test did
-			var last wire.Event
-			if err := audit.ReadSince(log, 0, func(e wire.Event) { last = e }); err != nil {
-				t.Fatal(err)
-			}
-			if last.Phase != "end" || last.Cause != cause {
-				t.Errorf("the log ends with %+v", last)
-			}
+			endsWith(t, networkCausePolicy, cause, func(b *box) { fault(t, b, before) })
 		})
 	}
 }

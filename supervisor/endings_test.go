@@ -45,9 +45,43 @@ func sendGarbage(t *testing.T, pid int, packet []byte) {
 	t.Fatal("it has no socket that can be written to")
 }
 
+// endsWith has a fault end a session while a command runs. Its caller and the log say
+// the cause.
+func endsWith(t *testing.T, policy string, cause wire.Cause, fault func(*box)) {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
+	cfg, log := testConfig(t, policy)
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
+	started := make(chan struct{})
+	ended := make(chan wire.Exit, 1)
+	go func() {
+		exit, _, _ := b.Exec(context.Background(), wire.ExecRequest{ID: "waits", Argv: []string{"sleep", "1000"}},
+			wire.Streams{Started: func(wire.Started) { close(started) }})
+		ended <- exit
+	}()
+	<-started
+	fault(b)
+	exit := <-ended
+	ending := cause.Ending()
+	if exit.Cause != cause || exit.ExitCode() != 125 || !strings.Contains(exit.Message, ending.Sentence) || exit.Hint != ending.Hint {
+		t.Errorf("the command ended with %+v", exit)
+	}
+	_ = s.Close() // it says what the test did
+	var last wire.Event
+	if err := audit.ReadSince(log, 0, func(e wire.Event) { last = e }); err != nil {
+		t.Fatal(err)
+	}
+	if last.Phase != "end" || last.Cause != cause {
+		t.Errorf("the log ends with %+v", last)
+	}
+}
+
 // A part of a session that says what it cannot say is not trusted any longer.
 func TestAMalformedMessageEndsTheSession(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	for name, tt := range map[string]struct {
 		pid    func(*Session) int
 		packet []byte
@@ -57,32 +91,7 @@ func TestAMalformedMessageEndsTheSession(t *testing.T) {
 		"file server":                  {func(s *Session) int { return s.files.PID() }, []byte("\x01no JSON")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, log := testConfig(t, testPolicy)
-			s, err := Open(context.Background(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b := &box{Session: s, workspace: cfg.Cwd, log: log, audit: cfg.Audit}
-			started := make(chan struct{})
-			ended := make(chan wire.Exit, 1)
-			go func() {
-				exit, _, _ := b.Exec(context.Background(), wire.ExecRequest{ID: "waits", Argv: []string{"sleep", "1000"}},
-					wire.Streams{Started: func(wire.Started) { close(started) }})
-				ended <- exit
-			}()
-			<-started
-			sendGarbage(t, tt.pid(s), tt.packet)
-			if exit := <-ended; exit.Cause != wire.CauseMessage || exit.ExitCode() != 125 {
-				t.Errorf("the command ended with %+v", exit)
-			}
-			_ = s.Close() // it says what the test did
-			var last wire.Event
-			if err := audit.ReadSince(log, 0, func(e wire.Event) { last = e }); err != nil {
-				t.Fatal(err)
-			}
-			if last.Phase != "end" || last.Cause != wire.CauseMessage {
-				t.Errorf("the log ends with %+v", last)
-			}
+			endsWith(t, testPolicy, wire.CauseMessage, func(b *box) { sendGarbage(t, tt.pid(b.Session), tt.packet) })
 		})
 	}
 }

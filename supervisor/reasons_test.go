@@ -2,9 +2,11 @@ package supervisor
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
+	"agentsh/internal/layout"
 	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
 )
@@ -141,6 +143,27 @@ print('none', p.stdout)
 	for _, want := range []string{"full b'on\\n'", "closed b'on\\n'", "rule no-kill, test.yaml:4:5): no signals\nsecond\n", "governed 'second\\n'", "none b''"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
+		}
+	}
+}
+
+// A tool call without a readable standard error leaves its reasons in the file that the
+// hook after the tool reads.
+func TestReasonsWithoutAnOutputAreListed(t *testing.T) {
+	cfg, log := testConfig(t, testPolicy)
+	cfg.Program = true
+	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE, testenv.Program("python3"))
+	b := openConfig(t, cfg, log)
+	_, out := b.request(t, wire.ExecRequest{ID: t.Name(), Reasons: true, Argv: []string{"python3", "-c", `
+import subprocess
+for script in ['/usr/bin/kill 1', 'exec 2>&-; /usr/bin/kill 2', 'exec 2>/dev/null; /usr/bin/kill 3 2>&1']:
+    subprocess.run(['bash', '-c', script + '; true'], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+subprocess.run(['bash', '-c', 'exec 2>/dev/null; /usr/bin/kill 4; true'], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+print(open('` + layout.Refusals + `').read())
+`}})
+	for i := 1; i <= 4; i++ {
+		if n := strings.Count(out, fmt.Sprintf("agentsh: denied: /usr/bin/kill %d (rule no-kill", i)); n != 1 {
+			t.Errorf("refusal %d is listed %d times in %s", i, n, out)
 		}
 	}
 }

@@ -93,6 +93,11 @@ func openBox(t testing.TB, text string) *box {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.UserNotif, testenv.FUSE)
 	cfg, log := testConfig(t, text)
+	return openConfig(t, cfg, log)
+}
+
+func openConfig(t testing.TB, cfg Config, log string) *box {
+	t.Helper()
 	s, err := Open(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)

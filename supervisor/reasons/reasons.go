@@ -36,6 +36,7 @@ type Writer struct {
 	Untold string
 
 	mu       sync.Mutex
+	tools    toolCalls
 	listed   map[string]time.Time // when a refusal was listed last
 	commands map[string]agent
 	calls    map[target.Process]*call
@@ -76,6 +77,7 @@ func (w *Writer) Forget(command string) {
 	defer w.mu.Unlock()
 	if delete(w.commands, command); len(w.commands) == 0 {
 		w.calls = nil
+		w.tools.clear()
 	}
 }
 
@@ -92,19 +94,42 @@ func (w *Writer) Refused(e wire.Event) bool {
 	if !known {
 		return false
 	}
-	to, ok := first.stderrOf(target.Process{PID: e.Process.PID, Start: e.Process.StartTime})
 	lines := Text(e)
-	if !ok {
+	if !w.tell(first, target.Process{PID: e.Process.PID, Start: e.Process.StartTime}, lines) {
 		w.list(lines)
 		return false
 	}
-	defer to.Close()
-	send, again := w.admit(to.process, lines)
-	if again || send == "" || to.write(send) {
-		return true
+	return true
+}
+
+// tell writes lines to the tool call of a process. Once a tool call has its lines, only
+// the numbers of the process and its parent are read.
+func (w *Writer) tell(a agent, p target.Process, lines string) bool {
+	for range 2 { // the second time without what was remembered
+		tool, known := w.tools.of(a, p)
+		if !known {
+			return false
+		}
+		send, again := w.admit(tool, lines)
+		if again || send == "" {
+			return true
+		}
+		to, alive := open(tool)
+		if alive {
+			defer to.Close()
+			return to.write(send)
+		}
+		w.forget(tool)
 	}
-	w.list(lines)
 	return false
+}
+
+// forget forgets a tool call that has ended.
+func (w *Writer) forget(tool target.Process) {
+	w.tools.forget(tool)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.calls, tool)
 }
 
 // Bounds of the file of untold refusals.

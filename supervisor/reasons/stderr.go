@@ -44,44 +44,17 @@ func writable(st *unix.Stat_t) bool {
 	return false
 }
 
-// stderrOf finds the standard error of the tool call that a process belongs to.
-func (a agent) stderrOf(p target.Process) (stderr, bool) {
-	if p.PID == a.PID {
-		return stderr{}, false
-	}
-	own, _ := stderrFile(a.PID)
-	var best target.Process
-	inner, found := p, false
-	for n := 0; n < maxChain; n++ {
-		id, err := target.Identify(p.PID)
-		if err != nil || n == 0 && id.Start != p.Start {
-			break
-		}
-		if id.Process == a.Process || id.PID == a.parent {
-			break
-		}
-		if f, ok := stderrFile(id.PID); ok && f != own {
-			best, found = id.Process, true
-		} else if ok && !found {
-			inner = id.Process
-		}
-		if id.Parent <= 1 || id.Parent == a.parent {
-			break
-		}
-		p = target.Process{PID: id.Parent}
-	}
-	if !found {
-		best = inner
-	}
-	fd, err := unix.PidfdOpen(best.PID, 0)
+// open opens a process. It reports whether the process is alive.
+func open(p target.Process) (stderr, bool) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return stderr{}, false
 	}
-	if now, err := target.Identify(best.PID); err != nil || now.Process != best {
+	if now, err := target.Identify(p.PID); err != nil || now.Process != p {
 		_ = unix.Close(fd)
 		return stderr{}, false
 	}
-	return stderr{best, fd}, true
+	return stderr{p, fd}, true
 }
 
 // stores reports whether a file system only stores what is written to a file. Files

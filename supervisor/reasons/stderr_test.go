@@ -79,7 +79,7 @@ func TestRefusalsGoOnlyWhereOutputGoes(t *testing.T) {
 	}
 }
 
-func must[T any](t *testing.T, v T, err error) T {
+func must[T any](t testing.TB, v T, err error) T {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
