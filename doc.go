@@ -36,13 +36,14 @@
 // # A nested execve
 //
 //  1. The filter (seccomp.DefaultPlan, compiled by libseccomp) stops the thread. A worker
-//     of notify.Loop gets the notification by seccomp.Listener.Receive and passes it to
-//     the handler of execs (supervisor/notify/exec.go).
+//     of notify.Loop gets the call from its engine (notify/engine, notify/listener), here
+//     by seccomp.Listener.Receive, and passes it to the handler of execs
+//     (supervisor/notify/exec.go).
 //  2. target.OpenCall reads path and arguments. Target.Resolve opens the file that the
 //     caller means. Identities.Of recognises copies of denied programs.
 //  3. policy.Policy.Evaluate decides. Deny: EACCES and an event.
-//  4. Allow: the thread is traced and the call continues. Before its first instruction the
-//     new program is compared with the one that was evaluated (execs.accept), and missing
+//  4. Allow: the engine traces the thread and lets the call continue. Before its first instruction
+//     the new program is compared with the one that was evaluated (execs.accept), and missing
 //     variables of env_inject are added. After a mismatch the process is killed.
 //
 // # A connection

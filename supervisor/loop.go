@@ -12,6 +12,7 @@ import (
 	"agentsh/seccomp/target"
 	"agentsh/supervisor/launch"
 	"agentsh/supervisor/notify"
+	"agentsh/supervisor/notify/listener"
 )
 
 // loop answers the notifications of a session's filter. Its methods may be called
@@ -25,24 +26,25 @@ type loop struct {
 }
 
 // startLoop answers the notifications of init from now on. cfg is completed by
-// the listener, the root directory and, if emulated, by the function that opens
+// the engine, the root directory and, if emulated, by the function that opens
 // files below [notify.Emulated]. The loop owns root. ended is called when the
 // loop fails.
 func startLoop(cfg notify.Config, init *launch.Init, root *os.File, emulated bool, ended func(error)) (*loop, error) {
 	l := &loop{root: root, done: make(chan struct{})}
-	var err error
-	if cfg.Listener, err = seccomp.NewListener(init.Listener()); err != nil {
+	stopped, err := seccomp.NewListener(init.Listener())
+	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
+	cfg.Engine = listener.New(stopped)
 	if emulated {
 		if l.opener, err = init.Opener(); err != nil {
-			return nil, errors.Join(err, cfg.Listener.Close(), root.Close())
+			return nil, errors.Join(err, cfg.Engine.Close(), root.Close())
 		}
 		cfg.Open = l.opener.Open
 	}
 	// The filter refuses whatever would give a command another root.
 	if cfg.Root, err = target.NewRoot(root); err != nil {
-		return nil, errors.Join(err, cfg.Listener.Close(), l.opener.Close(), root.Close())
+		return nil, errors.Join(err, cfg.Engine.Close(), l.opener.Close(), root.Close())
 	}
 	l.Loop = notify.New(cfg)
 	ctx, stop := context.WithCancel(context.Background())

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/internal/wire"
-	"agentsh/seccomp"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
 // handler answers one system call. An error denies the call: see [call.fault].
@@ -18,12 +18,11 @@ type handler func(*call) (answer, error)
 
 // call is one system call that was stopped.
 type call struct {
-	seccomp.Notification
-	engine   engine
+	engine.Call
+	engine   engine.Engine
 	record   *recorder
 	rules    Rules
 	start    time.Time // when it was received
-	tracer   *tracer   // of the thread that handles the call
 	answered atomic.Bool
 	// untimed says that the call is answered and its thread now waits for an exec,
 	// which has no deadline.
@@ -32,7 +31,7 @@ type call struct {
 
 // valid reports whether the thread still waits. Only then does memory that was read
 // by its number belong to it.
-func (c *call) valid() bool { return c.engine.valid(c.ID) }
+func (c *call) valid() bool { return c.engine.Valid(c.ID) }
 
 // errGone means that the calling thread has ended and no longer needs an
 // answer.
@@ -43,10 +42,10 @@ func (c *call) claim() bool { return c.answered.CompareAndSwap(false, true) }
 
 // reply answers the call unless it is answered. It reports whether it did.
 func (c *call) reply(a answer) bool {
-	if a.file != nil {
-		defer a.file.file.Close()
+	if a.File != nil {
+		defer a.File.File.Close()
 	}
-	if a.kind == answerNone || !c.claim() {
+	if a.Kind == engine.None || !c.claim() {
 		return false
 	}
 	if a.act != nil {
@@ -54,15 +53,15 @@ func (c *call) reply(a answer) bool {
 			a = deny(errno)
 		}
 	}
-	_ = c.send(a) // it is logged
+	_ = c.send(a.Answer) // it is logged
 	return true
 }
 
 // send passes the answer to the engine. Without an answer the thread stays
 // stopped, which is a denial.
-func (c *call) send(a answer) error {
-	err := c.engine.answer(c.ID, a)
-	if err != nil && !errors.Is(err, seccomp.ErrGone) && !errors.Is(err, os.ErrClosed) {
+func (c *call) send(a engine.Answer) error {
+	err := c.engine.Answer(c.ID, a)
+	if err != nil && !errors.Is(err, engine.ErrGone) && !errors.Is(err, os.ErrClosed) {
 		c.record.log.Error("answer a notification", "error", err)
 	}
 	return err
@@ -87,8 +86,8 @@ func (c *call) fault(err error) {
 	if e := unix.Errno(0); errors.As(err, &e) && e != 0 && !errors.Is(err, target.ErrGone) {
 		errno = e
 	}
-	denied := c.send(deny(errno))
-	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) || errors.Is(denied, seccomp.ErrGone) {
+	denied := c.send(engine.Deny(errno))
+	if errors.Is(err, errGone) || errors.Is(err, target.ErrGone) || errors.Is(denied, engine.ErrGone) {
 		return // the caller ended meanwhile, which is the probable cause
 	}
 	c.record.report(wire.Event{

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"path"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
 // follower traces the system calls of an interpreter or a dynamic loader, from its exec
@@ -34,6 +34,7 @@ type follower struct {
 	relative relativeNames     // the files by their relative names
 	calls    map[int]*followed // by thread: the call that it is stopped in
 	ending   bool              // each thread is detached at its next stop
+	unbind   func() bool       // from the loop's context; nil: not begun
 	next     *attempt          // permitted, and not yet at the exec stop; guarded by follows.mu
 }
 
@@ -60,31 +61,45 @@ func (h *installedFile) answer() (answer, error) {
 	if err != nil {
 		return noAnswer, err
 	}
-	return answer{kind: answerFile, file: &descriptor{file: file, exec: h.flags&unix.O_CLOEXEC == 0, added: &h.number}}, nil
+	return fileAnswer(&engine.Descriptor{File: file, Exec: h.flags&unix.O_CLOEXEC == 0, Added: &h.number}), nil
 }
 
-// follow traces the process that is stopped at its exec. It returns when no thread of it
-// is traced, and takes over a.
-func (h *execs) follow(tr *tracer, a *attempt) {
+// newFollower returns what follows the program of an accepted exec. It takes over a.
+func (h *execs) newFollower(a *attempt) *follower {
 	f := &follower{execs: h, process: a.process.Process, calls: map[int]*followed{}}
 	f.begin(a)
-	defer func() { f.a.close() }()
-	first := tr.stopped
+	a.given = true
+	return f
+}
+
+// Begin begins with the process that is stopped at its exec.
+func (f *follower) Begin(first int) error {
 	f.runToEntry(first)
 	if err := f.options(first); err != nil {
-		tr.kill()
-		return
+		return err
 	}
-	h.follows.add(first, f)
+	f.execs.follows.add(first, f)
 	// When the loop has ended, nobody answers the calls of the process.
-	stop := context.AfterFunc(h.tasks.ctx, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
+	f.unbind = context.AfterFunc(f.execs.tasks.ctx, func() { _ = unix.Kill(f.process.PID, unix.SIGKILL) })
 	f.resume(first, 0)
-	f.serve()
-	stop()
-	tr.traced, tr.stopped = 0, 0
-	if left := h.follows.remove(f); left != nil {
+	return nil
+}
+
+// Done closes what the follower holds.
+func (f *follower) Done() {
+	if f.unbind != nil {
+		f.unbind()
+	}
+	if left := f.execs.follows.remove(f); left != nil {
 		left.close()
 	}
+	f.a.close()
+}
+
+// Ended forgets a thread that has ended.
+func (f *follower) Ended(tid int) {
+	f.execs.follows.removeThread(tid, f)
+	delete(f.calls, tid)
 }
 
 // begin sets the files to look for.
@@ -107,71 +122,32 @@ func (f *follower) begin(a *attempt) {
 	}
 }
 
-// serve answers stops until nothing is traced.
-func (f *follower) serve() {
-	const eventStop, syscallStop = 128, int(unix.SIGTRAP | 0x80)
-	for {
-		var status unix.WaitStatus
-		tid, err := nextStop(&status)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil: // ECHILD
-			return
-		case !status.Stopped():
-			f.execs.follows.removeThread(tid, f)
-			delete(f.calls, tid)
-			continue
-		}
-		if !f.execs.follows.has(tid) && !f.adopt(tid) {
-			continue
-		}
-		event, signal := int(status)>>16, int(status.StopSignal())
-		switch {
-		case signal == syscallStop:
-			if err := f.syscall(tid); err != nil && !errors.Is(err, unix.ESRCH) {
-				_ = unix.Kill(f.process.PID, unix.SIGKILL)
-				f.execs.reportKilled(f.a, fmt.Errorf("follow it to its script: %w", err))
-			}
-			f.resume(tid, 0)
-		case event == unix.PTRACE_EVENT_EXEC:
-			f.executed(tid)
-			f.resume(tid, 0)
-		case f.toEntry && (event != 0 && event != eventStop || signal == int(unix.SIGTRAP)):
-			f.resume(tid, f.atEntry(tid, event, signal))
-		case event == eventStop && stops(signal) && !f.ending:
-			_ = ptrace(unix.PTRACE_LISTEN, tid, 0)
-		case event != 0:
-			f.resume(tid, 0)
-		default:
-			f.resume(tid, signal)
-		}
+// Stopped handles the stop of a thread.
+func (f *follower) Stopped(tid int, status unix.WaitStatus) {
+	const syscallStop = unix.SIGTRAP | 0x80
+	if !f.execs.follows.has(tid) && !f.adopt(tid) {
+		return
 	}
-}
-
-// nextStop waits for a thread to stop or to end. Most often that happens soon. It
-// therefore polls some times before it blocks, because the Go scheduler needs much longer
-// to return from a blocking call.
-func nextStop(status *unix.WaitStatus) (int, error) {
-	const polls = 64
-	for range polls {
-		tid, _, errno := unix.RawSyscall6(
-			unix.SYS_WAIT4,
-			^uintptr(0),
-			uintptr(unsafe.Pointer(status)),
-			unix.WALL|unix.WNOTHREAD|unix.WNOHANG,
-			0,
-			0,
-			0,
-		)
-		if errno != 0 {
-			return 0, errno
+	event, signal := engine.Event(status), status.StopSignal()
+	switch {
+	case signal == syscallStop:
+		if err := f.syscall(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+			_ = unix.Kill(f.process.PID, unix.SIGKILL)
+			f.execs.reportKilled(f.a, fmt.Errorf("follow it to its script: %w", err))
 		}
-		if tid != 0 {
-			return int(tid), nil
-		}
+		f.resume(tid, 0)
+	case event == unix.PTRACE_EVENT_EXEC:
+		f.executed(tid)
+		f.resume(tid, 0)
+	case f.toEntry && (event != 0 && event != engine.EventStop || signal == unix.SIGTRAP):
+		f.resume(tid, f.atEntry(tid, event, int(signal)))
+	case event == engine.EventStop && engine.StopsProcess(signal) && !f.ending:
+		_ = engine.Ptrace(unix.PTRACE_LISTEN, tid, 0)
+	case event != 0:
+		f.resume(tid, 0)
+	default:
+		f.resume(tid, int(signal))
 	}
-	return unix.Wait4(-1, status, unix.WALL|unix.WNOTHREAD, nil)
 }
 
 // adopt starts to follow a new thread. It detaches from a process that only shares
@@ -181,7 +157,7 @@ func (f *follower) adopt(tid int) bool {
 		if f.entry != nil {
 			_ = f.entry.Remove(tid)
 		}
-		_ = ptrace(unix.PTRACE_DETACH, tid, 0)
+		_ = engine.Ptrace(unix.PTRACE_DETACH, tid, 0)
 		return false
 	}
 	f.execs.follows.add(tid, f)
@@ -191,15 +167,6 @@ func (f *follower) adopt(tid int) bool {
 	return true
 }
 
-// stops reports whether a signal stops a process. See signal(7).
-func stops(signal int) bool {
-	switch unix.Signal(signal) {
-	case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
-		return true
-	}
-	return false
-}
-
 // resume continues a thread until its next call, or detaches from it.
 func (f *follower) resume(tid, signal int) {
 	if !f.ending {
@@ -207,7 +174,7 @@ func (f *follower) resume(tid, signal int) {
 		if f.toEntry {
 			request = unix.PTRACE_CONT
 		}
-		_ = ptrace(request, tid, uintptr(signal)) // it may have been killed
+		_ = engine.Ptrace(request, tid, uintptr(signal)) // it may have been killed
 		return
 	}
 	f.execs.follows.detach(tid, signal, f)
@@ -223,7 +190,7 @@ func (f *follower) end() {
 	defer f.execs.follows.mu.Unlock()
 	for tid, by := range f.execs.follows.threads {
 		if by == f {
-			_ = interrupt(tid) // one that is stopped already stays stopped
+			_ = engine.Interrupt(tid) // one that is stopped already stays stopped
 		}
 	}
 }

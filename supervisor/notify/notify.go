@@ -5,9 +5,9 @@
 // A worker thread receives a [call] and passes it to a handler, which returns an
 // [answer]. Each family of system calls has a handler: execs, signals (with scheduling),
 // sockets, procFiles (opens below /proc) and refusals. Handlers know calls and answers, but
-// not the listener: that is the [engine]. All handlers use images (which program a
+// not what stops a call: that is the engine (package engine). All handlers use images (which program a
 // process runs), approver (questions to a person) and recorder (audit events). execs also
-// uses tracer and follower: a follower traces an interpreter to its script.
+// uses follower: it traces an interpreter to its script.
 //
 // Every outcome that the policy does not decide denies: what cannot be read or is not
 // known, a call that is late, too many calls, and a panic.
@@ -28,11 +28,12 @@ import (
 	"agentsh/policy"
 	"agentsh/seccomp"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
 // Loop answers the calls of one session.
 type Loop struct {
-	engine   engine
+	engine   engine.Engine
 	pool     pool
 	tasks    *tasks
 	images   *images
@@ -47,8 +48,8 @@ type Loop struct {
 
 // Config is what a [Loop] works with.
 type Config struct {
-	// Listener is closed when Run ends.
-	Listener *seccomp.Listener
+	// Engine is closed when Run ends.
+	Engine engine.Engine
 	// Rules are the first rules of the loop. See [Loop.Reload].
 	Rules
 	// Session is the id that events carry.
@@ -189,7 +190,7 @@ func New(cfg Config) *Loop {
 	}
 	bounds := cfg.Bounds.withDefaults()
 	l := &Loop{
-		engine: listener{cfg.Listener},
+		engine: cfg.Engine,
 		images: newImages(),
 		record: &recorder{session: cfg.Session, emit: cfg.Emit, log: cfg.Log},
 		tasks:  &tasks{credentials: cfg.TraceAs, most: int64(bounds.Threads)},
@@ -257,13 +258,11 @@ func (l *Loop) Forget(id string) { l.images.forget(id) }
 // empty string. See seccomp.TagLimit.
 func (l *Loop) Marked(mark uint64) string { return l.images.marked(mark) }
 
-// Run answers notifications until ctx ends or no task uses the filter any
-// more. It closes the listener: calls that are notified later fail in their
-// threads with ENOSYS.
+// Run answers calls until ctx ends or no task uses the filter any more. It closes the
+// engine.
 func (l *Loop) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.engine.Close() })
 	l.tasks.ctx = ctx
-	ignoreStops()
 	if runtime.GOMAXPROCS(0) == 1 {
 		// A worker that waits in the kernel has the only processor of the Go runtime. The
 		// runtime would have to watch it all the time to take that away.

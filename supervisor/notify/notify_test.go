@@ -24,6 +24,7 @@ import (
 	"agentsh/policy/syntax"
 	"agentsh/seccomp"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/listener"
 )
 
 // session is a program under a loop.
@@ -97,11 +98,11 @@ func begin(t testing.TB, cfg Config, info CommandInfo, argv ...string) *session 
 func (s *session) start(cfg Config, info CommandInfo, cmd *exec.Cmd, numbers ...int) {
 	s.t.Helper()
 	s.prog = testenv.StartFiltered(s.t, cmd, append(numbers, unix.SYS_EXECVE, unix.SYS_EXECVEAT)...)
-	listener, err := seccomp.NewListener(s.prog.Listener)
+	stopped, err := seccomp.NewListener(s.prog.Listener)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	cfg.Listener = listener
+	cfg.Engine = listener.New(stopped)
 	if cfg.Evaluate == nil {
 		cfg.Evaluate = denying()
 	}

@@ -11,6 +11,7 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
 // Emulated is the directory below which no mount can hide a file, since each process has
@@ -222,7 +223,7 @@ func (h *procFiles) openFile(r *reading) (answer, error) {
 		f.Close()
 		return deny(unix.ENOENT), nil // its process has ended, and the number is another's
 	}
-	return answer{kind: answerFile, file: &descriptor{file: f, exec: r.flags&unix.O_CLOEXEC == 0}}, nil
+	return fileAnswer(&engine.Descriptor{File: f, Exec: r.flags&unix.O_CLOEXEC == 0}), nil
 }
 
 func sameFile(f *os.File, h *target.Handle) bool {

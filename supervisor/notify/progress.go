@@ -14,6 +14,7 @@ import (
 
 	"agentsh/policy"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
 // anyNumberOfOpens says that the number of opens of a script before it runs is not known.
@@ -218,7 +219,7 @@ func (f *follower) options(tid int) error {
 	if f.toEntry {
 		options |= unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK
 	}
-	return ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options))
+	return engine.Ptrace(unix.PTRACE_SETOPTIONS, tid, uintptr(options))
 }
 
 // atEntry handles a stop before the entry point, and returns the signal for the thread.

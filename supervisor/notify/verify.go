@@ -10,31 +10,51 @@ import (
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/seccomp/target"
+	"agentsh/supervisor/notify/engine"
 )
 
-// verify lets the exec go ahead under ptrace, and checks the new program before it runs.
-// The interrupt is requested before the call continues. So exactly one stop follows: at
-// the exec if that succeeds, and with the errno set if it fails. See PTRACE_SEIZE in
-// ptrace(2).
+// verify lets the exec go ahead and has the new program checked before it runs.
 func (h *execs) verify(c *call, a *attempt) (answer, error) {
 	if h.follows.traces(c.TID, a.process.Process) {
 		return h.leaveToFollower(c, a)
 	}
-	if err := c.tracer.seize(c.TID); err != nil {
-		return noAnswer, err
+	return noAnswer, c.engine.Execute(&c.Call, &execution{h, c, a})
+}
+
+// execution is an exec that goes ahead. See [engine.Execution].
+type execution struct {
+	execs *execs
+	call  *call
+	*attempt
+}
+
+// Proceed answers the call. Its thread then waits for the exec, which has no deadline.
+func (x *execution) Proceed() bool {
+	if !x.call.reply(proceed) {
+		return false
 	}
-	err := errGone
-	if c.valid() {
-		err = interrupt(c.TID)
+	x.call.untimed.Store(true)
+	return true
+}
+
+// Fail denies the call.
+func (x *execution) Fail(err error) { x.call.fault(err) }
+
+// Accept checks the new program.
+func (x *execution) Accept(pid int) error {
+	x.execs.follows.removeProcess(x.process.Process)
+	return x.execs.accept(pid, x.attempt)
+}
+
+// Killed writes the event of a program that was not accepted.
+func (x *execution) Killed(err error) { x.execs.reportKilled(x.attempt, err) }
+
+// Follower follows an interpreter to its script.
+func (x *execution) Follower() engine.Follower {
+	if !x.follows() {
+		return nil
 	}
-	if err == nil && c.reply(proceed) {
-		c.untimed.Store(true)
-		h.complete(c.tracer, a)
-		return noAnswer, nil
-	}
-	c.fault(err) // before the release: an unanswered thread does not stop
-	c.tracer.release()
-	return noAnswer, nil
+	return x.execs.newFollower(x.attempt)
 }
 
 // leaveToFollower lets an exec go ahead whose thread is traced by a follower. The follower
@@ -62,25 +82,6 @@ func (h *execs) trust(a *attempt) (answer, error) {
 	program := a.files[len(a.files)-1]
 	h.images.expect(a.process.Process, expected{img, program.Stat.Dev, program.Stat.Ino})
 	return proceed, nil
-}
-
-// complete waits for the result of an exec. It lets the new program run, follows it or
-// kills it.
-func (h *execs) complete(tr *tracer, a *attempt) {
-	if !tr.wait() {
-		return
-	}
-	h.follows.removeProcess(a.process.Process)
-	if err := h.accept(tr.stopped, a); err != nil {
-		tr.kill()
-		h.reportKilled(a, err)
-		return
-	}
-	if a.follows() {
-		h.follow(tr, a)
-		return
-	}
-	tr.detach()
 }
 
 // reportKilled writes the event of a program that was killed before its first
@@ -239,8 +240,4 @@ func completeEnvironment(s *target.Stopped, inject []string) error {
 	return nil
 }
 
-func errnoOf(err error) (unix.Errno, bool) {
-	var errno unix.Errno
-	ok := errors.As(err, &errno)
-	return errno, ok
-}
+func errnoOf(err error) (unix.Errno, bool) { return engine.ErrnoOf(err) }

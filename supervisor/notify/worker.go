@@ -12,14 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentsh/seccomp"
+	"agentsh/supervisor/notify/engine"
 )
 
 // worker is one thread that receives calls and answers them.
 type worker struct {
 	tid     atomic.Int64
 	current atomic.Pointer[call]
-	tracer  tracer
 }
 
 // run serves a worker's thread.
@@ -35,8 +34,8 @@ func (l *Loop) run(w *worker) error {
 func (l *Loop) serve(w *worker) error {
 	for {
 		c := &call{engine: l.engine, record: l.record}
-		err := l.engine.receive(&c.Notification)
-		if errors.Is(err, seccomp.ErrGone) {
+		err := l.engine.Receive(&c.Call)
+		if errors.Is(err, engine.ErrGone) {
 			continue
 		}
 		if err != nil {
@@ -46,7 +45,6 @@ func (l *Loop) serve(w *worker) error {
 			continue
 		}
 		for ; c != nil; c = l.pool.next() {
-			c.tracer = &w.tracer
 			w.current.Store(c)
 			c.rules = l.current()
 			l.handle(c)
@@ -82,7 +80,6 @@ func (c *call) recovered(p any) {
 	}
 	c.record.log.Error("panic while answering a call", "panic", p, "stack", string(debug.Stack()))
 	c.fault(fmt.Errorf("panic: %v", p))
-	c.tracer.abandon()
 }
 
 // tasks answers calls away from the workers: those that wait for a person, and execs
@@ -97,7 +94,6 @@ type tasks struct {
 
 // answer has f answer a call on another goroutine.
 func (t *tasks) answer(c *call, f handler) (answer, error) {
-	c.tracer = &tracer{}
 	t.running.Go(func() {
 		defer func() { c.recovered(recover()) }()
 		c.finish(f(c))
@@ -114,7 +110,6 @@ func (t *tasks) answerOnThread(c *call, f handler, finally func()) (answer, erro
 		finally()
 		return noAnswer, fmt.Errorf("%d scripts of this session are followed or wait for a person: let some end first: %w", t.most, unix.EAGAIN)
 	}
-	c.tracer = &tracer{}
 	t.running.Go(func() {
 		defer t.threads.Add(-1)
 		err := onThread(func() error {

@@ -1,29 +1,14 @@
-package notify
+package listener
 
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
 
-// ignoreStops sets SA_NOCLDSTOP: only the tracing thread then gets the stops of
-// traced threads. Without it each stop is also a SIGCHLD, which wakes another thread of
-// this process. The handler of the Go runtime stays. A failure costs time only. See
-// sigaction(2).
-var ignoreStops = sync.OnceFunc(func() {
-	const noStops = 1        // SA_NOCLDSTOP
-	const maskSize = 8       // bytes of the kernel's signal set
-	var action [3 + 1]uint64 // handler, flags, restorer, mask: struct sigaction of amd64 and arm64
-	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&action)), maskSize, 0,
-		0); errno != 0 {
-		return
-	}
-	action[1] |= noStops
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&action)), 0, maskSize, 0, 0)
-})
+	"agentsh/supervisor/notify/engine"
+)
 
 // tracer traces at most one process from its exec on. Its methods are for one thread
 // only, since the kernel knows tracers by thread.
@@ -35,26 +20,10 @@ type tracer struct {
 // seize attaches to a thread. If the supervisor dies, the kernel kills that thread.
 func (t *tracer) seize(tid int) error {
 	const options = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
-	if err := ptrace(unix.PTRACE_SEIZE, tid, options); err != nil {
+	if err := engine.Ptrace(unix.PTRACE_SEIZE, tid, options); err != nil {
 		return fmt.Errorf("trace the exec of thread %d, which a debugger may hold: %w", tid, err)
 	}
 	t.traced = tid
-	return nil
-}
-
-func interrupt(tid int) error {
-	if err := ptrace(unix.PTRACE_INTERRUPT, tid, 0); err != nil {
-		return fmt.Errorf("interrupt thread %d: %w", tid, err)
-	}
-	return nil
-}
-
-// ptrace makes a request that does not block, so it bypasses the Go scheduler.
-func ptrace(request, tid int, data uintptr) error {
-	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), 0, data, 0, 0)
-	if errno != 0 {
-		return errno
-	}
 	return nil
 }
 
@@ -62,7 +31,6 @@ func ptrace(request, tid int, data uintptr) error {
 // at a successful exec. It returns false if the exec failed or the thread ended; nothing is
 // traced then.
 func (t *tracer) wait() bool {
-	const eventStop = 128 // PTRACE_EVENT_STOP
 	for {
 		var status unix.WaitStatus
 		// Without __WNOTHREAD this would take the stops of other workers.
@@ -74,15 +42,15 @@ func (t *tracer) wait() bool {
 			return false
 		case !status.Stopped():
 			// It ended. If another thread gets its number, more events follow.
-		case int(status)>>16 == unix.PTRACE_EVENT_EXEC:
+		case engine.Event(status) == unix.PTRACE_EVENT_EXEC:
 			t.stopped = pid
 			return true
-		case int(status)>>16 == eventStop:
+		case engine.Event(status) == engine.EventStop:
 			if t.tryDetach(pid) {
 				return false
 			}
 		default: // a signal for the thread
-			_ = ptrace(unix.PTRACE_CONT, pid, uintptr(status.StopSignal()))
+			_ = engine.Ptrace(unix.PTRACE_CONT, pid, uintptr(status.StopSignal()))
 		}
 	}
 }
@@ -90,7 +58,7 @@ func (t *tracer) wait() bool {
 // tryDetach detaches from a stopped thread. It returns false if the thread was killed
 // meanwhile. The thread must then be waited for, or its parent never sees it end.
 func (t *tracer) tryDetach(pid int) bool {
-	if ptrace(unix.PTRACE_DETACH, pid, 0) != nil {
+	if engine.Ptrace(unix.PTRACE_DETACH, pid, 0) != nil {
 		return false
 	}
 	t.traced, t.stopped = 0, 0
@@ -121,7 +89,7 @@ func (t *tracer) drain() {
 // release detaches from a thread that was seized, at its next stop. Its call must have an
 // answer.
 func (t *tracer) release() {
-	_ = interrupt(t.traced)
+	_ = engine.Interrupt(t.traced)
 	t.drain()
 }
 
@@ -134,4 +102,70 @@ func (t *tracer) abandon() {
 	case t.traced != 0:
 		t.release()
 	}
+}
+
+// complete waits for the result of an exec. It lets the new program run, has it followed
+// or kills it.
+func (t *tracer) complete(x engine.Execution) {
+	if !t.wait() {
+		return
+	}
+	if err := x.Accept(t.stopped); err != nil {
+		t.kill()
+		x.Killed(err)
+		return
+	}
+	if f := x.Follower(); f != nil {
+		t.follow(f)
+		return
+	}
+	t.detach()
+}
+
+// follow passes stops to a follower until nothing is traced.
+func (t *tracer) follow(f engine.Follower) {
+	defer f.Done()
+	if err := f.Begin(t.stopped); err != nil {
+		t.kill()
+		return
+	}
+	for {
+		var status unix.WaitStatus
+		tid, err := nextStop(&status)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil: // ECHILD
+			t.traced, t.stopped = 0, 0
+			return
+		case status.Stopped():
+			f.Stopped(tid, status)
+		default:
+			f.Ended(tid)
+		}
+	}
+}
+
+// nextStop waits for a thread to stop or to end. Most often that happens soon. It
+// therefore polls some times before it blocks, because the Go scheduler needs much longer
+// to return from a blocking call.
+func nextStop(status *unix.WaitStatus) (int, error) {
+	const polls = 64
+	for range polls {
+		tid, _, errno := unix.RawSyscall6(
+			unix.SYS_WAIT4,
+			^uintptr(0),
+			uintptr(unsafe.Pointer(status)),
+			unix.WALL|unix.WNOTHREAD|unix.WNOHANG,
+			0,
+			0,
+			0,
+		)
+		if errno != 0 {
+			return 0, errno
+		}
+		if tid != 0 {
+			return int(tid), nil
+		}
+	}
+	return unix.Wait4(-1, status, unix.WALL|unix.WNOTHREAD, nil)
 }
