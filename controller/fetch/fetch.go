@@ -55,15 +55,22 @@ func ParsePinned(text string) (Pinned, error) {
 	return Pinned{u, sum}, nil
 }
 
-// Allowed reports whether a URL is below one of the prefixes, which end with a
-// slash.
-func (p Pinned) Allowed(prefixes []string) bool {
-	for _, prefix := range prefixes {
-		if strings.HasPrefix(prefix, "https://") && strings.HasSuffix(prefix, "/") && strings.HasPrefix(p.URL.String(), prefix) {
+// Allows reports whether a URL is below one of the prefixes of the store.
+func (s Store) Allows(u *url.URL) bool {
+	for _, prefix := range s.Allowed {
+		if strings.HasPrefix(prefix, "https://") && strings.HasSuffix(prefix, "/") && strings.HasPrefix(u.String(), prefix) {
 			return true
 		}
 	}
 	return false
+}
+
+// refuse is the error for a URL that is below none of the prefixes.
+func (s Store) refuse(u *url.URL) error {
+	if s.Allows(u) {
+		return nil
+	}
+	return fmt.Errorf("%s is below no URL of allowed_remote_resources", u)
 }
 
 // Root is the URL to which paths of a fetched harness are relative: its
@@ -78,7 +85,10 @@ func (p Pinned) Root() *url.URL {
 }
 
 // Store is a directory of fetched files.
-type Store struct{ Dir string }
+type Store struct {
+	Dir     string
+	Allowed []string // prefixes of URLs, which end with a slash; nothing else is fetched or used
+}
 
 // dir is the directory of a pinned file and of those that belong to it. Its name is
 // made of the URL as well: a copy elsewhere has other files.
@@ -88,6 +98,9 @@ func (s Store) dir(p Pinned) string {
 
 // Get returns the name of a local copy of a pinned file.
 func (s Store) Get(ctx context.Context, p Pinned) (string, error) {
+	if err := s.refuse(p.URL); err != nil {
+		return "", err
+	}
 	name := filepath.Join(s.dir(p), "harness", path.Base(p.URL.Path))
 	if data, err := os.ReadFile(name); err == nil && sum(data) == p.Sum {
 		return name, nil
@@ -108,24 +121,33 @@ func (s Store) Companion(ctx context.Context, p Pinned, rel string, mode fs.File
 	if !filepath.IsLocal(rel) || path.Clean(rel) != rel || strings.ContainsAny(rel, "\x00?#%\\") {
 		return "", fmt.Errorf("%.100q does not stay beneath the root of the base", rel)
 	}
+	u := p.Root()
+	u.Path = path.Join(u.Path, rel)
+	if err := s.refuse(u); err != nil {
+		return "", err
+	}
 	name := filepath.Join(s.dir(p), filepath.FromSlash(rel))
-	data, err := os.ReadFile(name)
-	want, sumErr := os.ReadFile(name + sumSuffix)
-	if err == nil && sumErr == nil {
+	want, err := os.ReadFile(name + sumSuffix)
+	known := err == nil
+	if data, err := os.ReadFile(name); err == nil && known {
 		if sum(data) != string(want) {
 			return "", fmt.Errorf("the stored copy %s was changed: remove it", name)
 		}
 		return name, os.Chmod(name, mode)
 	}
-	u := p.Root()
-	u.Path = path.Join(u.Path, rel)
-	if data, err = get(ctx, u); err != nil {
+	data, err := get(ctx, u)
+	if err != nil {
 		return "", err
 	}
-	if err := write(name, data, mode); err != nil {
+	if known && sum(data) != string(want) {
+		return "", fmt.Errorf("%s has another content than at first, the SHA-256 %s instead of %s: remove %s to take it",
+			u, sum(data), want, name+sumSuffix)
+	}
+	// The digest first: a copy without one is not used.
+	if err := write(name+sumSuffix, []byte(sum(data)), 0o644); err != nil {
 		return "", err
 	}
-	return name, write(name+sumSuffix, []byte(sum(data)), 0o644)
+	return name, write(name, data, mode)
 }
 
 func sum(data []byte) string {

@@ -42,7 +42,7 @@ func pinned(t *testing.T, url, content string) Pinned {
 
 func TestAPinnedFileIsFetchedOnceAndVerified(t *testing.T) {
 	url, requests := serve(t, map[string]string{"/a/harness/b.yaml": "role: r\n", "/a/s/x.sh": "#!/bin/sh\n"})
-	s, p := Store{t.TempDir()}, pinned(t, url+"/a/harness/b.yaml", "role: r\n")
+	s, p := Store{t.TempDir(), []string{url + "/"}}, pinned(t, url+"/a/harness/b.yaml", "role: r\n")
 	for range 2 {
 		name, err := s.Get(t.Context(), p)
 		if data, _ := os.ReadFile(name); err != nil || string(data) != "role: r\n" {
@@ -68,7 +68,7 @@ func TestAPinnedFileIsFetchedOnceAndVerified(t *testing.T) {
 
 func TestOtherContentIsRefused(t *testing.T) {
 	url, _ := serve(t, map[string]string{"/a/harness/b.yaml": "role: r\n"})
-	s := Store{t.TempDir()}
+	s := Store{t.TempDir(), []string{url + "/"}}
 	for path, want := range map[string]string{
 		"/a/harness/b.yaml": "the content has the SHA-256 ", "/none.yaml": "404 Not Found", "/moved": "the server redirects to ",
 	} {
@@ -102,9 +102,55 @@ func TestURLsThatAreNotPinnedOrNotAllowed(t *testing.T) {
 	for prefix, want := range map[string]bool{
 		"https://h/a/": true, "https://h/": true, "https://h/a": false, "https://h/b/": false, "http://h/": false, "https://h.evil/": false,
 	} {
-		if p.Allowed([]string{prefix}) != want {
+		if (Store{Allowed: []string{prefix}}).Allows(p.URL) != want {
 			t.Errorf("%s: %v", prefix, !want)
 		}
+	}
+}
+
+// The files of a base may lie above its directory, and so outside what is allowed.
+func TestNothingOutsideIsFetchedOrUsed(t *testing.T) {
+	url, requests := serve(t, map[string]string{"/a/harness/b.yaml": "role: r\n", "/a/s/x.sh": "x"})
+	p := pinned(t, url+"/a/harness/b.yaml", "role: r\n")
+	wide := Store{t.TempDir(), []string{url + "/a/"}}
+	narrow := Store{wide.Dir, []string{url + "/a/harness/"}}
+	for range 2 { // also when the wide store has a copy
+		before := requests.Load()
+		name, err := narrow.Companion(t.Context(), p, "s/x.sh", 0o644)
+		if err == nil || !strings.Contains(err.Error(), "/a/s/x.sh is below no URL") {
+			t.Errorf("%q, %v", name, err)
+		}
+		if requests.Load() != before {
+			t.Error("it was asked for")
+		}
+		if _, err := wide.Companion(t.Context(), p, "s/x.sh", 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if name, err := (Store{wide.Dir, nil}).Get(t.Context(), p); err == nil {
+		t.Errorf("%s is used", name)
+	}
+}
+
+// A copy that is gone does not make the server's new content a first one.
+func TestAFileKeepsItsFirstDigest(t *testing.T) {
+	files := map[string]string{"/a/s/x.sh": "first"}
+	url, _ := serve(t, files)
+	s, p := Store{t.TempDir(), []string{url + "/"}}, pinned(t, url+"/a/harness/b.yaml", "role: r\n")
+	name, err := s.Companion(t.Context(), p, "s/x.sh", 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["/a/s/x.sh"] = "second"
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Companion(t.Context(), p, "s/x.sh", 0o644); err == nil || !strings.Contains(err.Error(), "another content than at first") {
+		t.Errorf("%v", err)
+	}
+	files["/a/s/x.sh"] = "first"
+	if _, err := s.Companion(t.Context(), p, "s/x.sh", 0o644); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -114,7 +160,7 @@ func TestFilesBelongToAURLNotToItsContent(t *testing.T) {
 	url, _ := serve(t, map[string]string{
 		"/a/harness/b.yaml": "role: r\n", "/a/s/x.sh": "good", "/evil/harness/b.yaml": "role: r\n", "/evil/s/x.sh": "bad",
 	})
-	s := Store{t.TempDir()}
+	s := Store{t.TempDir(), []string{url + "/"}}
 	for at, want := range map[string]string{"/evil": "bad", "/a": "good"} {
 		p := pinned(t, url+at+"/harness/b.yaml", "role: r\n")
 		if _, err := s.Get(t.Context(), p); err != nil {

@@ -20,13 +20,12 @@ var knownForges = []string{"github", "gitlab", "forgejo", "jira"}
 type Loader struct {
 	options Options
 	mu      sync.Mutex
-	files   map[string]*file  // by name as shown
-	remotes map[string]remote // fetched files
+	files   map[string]*file // by name as shown, and what a fetched file may name
 }
 
 // NewLoader returns a loader with an empty cache.
 func NewLoader(o Options) *Loader {
-	return &Loader{options: o, files: map[string]*file{}, remotes: map[string]remote{}}
+	return &Loader{options: o, files: map[string]*file{}}
 }
 
 // file is one parsed file. It does not change after it is built.
@@ -47,22 +46,26 @@ type overlay struct {
 	block *tree
 }
 
-// read parses and checks one file, once.
-func (l *Loader) read(name string) *file {
+// read parses and checks one file, once. from is the origin of a fetched file.
+func (l *Loader) read(name string, from *remote) *file {
+	key := name
+	if from != nil {
+		key += "\x00" + strings.Join(from.store.Allowed, "\x00")
+	}
 	l.mu.Lock()
-	f, ok := l.files[name]
+	f, ok := l.files[key]
 	l.mu.Unlock()
 	if ok {
 		return f
 	}
-	f = l.load(name)
+	f = l.load(name, from)
 	l.mu.Lock()
-	l.files[name] = f
+	l.files[key] = f
 	l.mu.Unlock()
 	return f
 }
 
-func (l *Loader) load(name string) *file {
+func (l *Loader) load(name string, from *remote) *file {
 	f := &file{name: name, forges: map[string]*tree{}, removed: map[string]Origin{}}
 	data, err := ReadFile(name)
 	if err != nil {
@@ -75,18 +78,10 @@ func (l *Loader) load(name string) *file {
 		return f
 	}
 	l.build(n, f, l.forgeNames())
-	if r, fetched := l.remote(name); fetched && f.top != nil {
-		r.localize(f)
+	if from != nil && f.top != nil {
+		from.localize(f)
 	}
 	return f
-}
-
-// remote is the origin of a fetched file.
-func (l *Loader) remote(name string) (remote, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r, ok := l.remotes[name]
-	return r, ok
 }
 
 // build checks the nodes of a file and builds its layers.
@@ -290,13 +285,14 @@ func (b *builder) deprecated(old, env *tree, where string) {
 func (l *Loader) chain(name, root string, ps *Problems) []*file {
 	var files []*file
 	var names, real []string
+	var from *remote // origin of a fetched file
 	for at := (Origin{File: name, Line: 1, Column: 1}); ; {
 		resolved, err := resolve(name)
 		if err != nil {
 			ps.errorf(at, RuleFile, "%s: %v", name, withoutPath(err))
 			break
 		}
-		if _, fetched := l.remote(name); len(files) > 0 && !fetched && !beneath(root, resolved) {
+		if len(files) > 0 && from == nil && !beneath(root, resolved) {
 			ps.errorf(at, RuleBase, "the base %s leaves the root %s", name, root)
 			break
 		}
@@ -308,7 +304,7 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 			ps.errorf(at, RuleBase, "more than %d bases: %s", maxBases, strings.Join(append(names, name), " -> "))
 			break
 		}
-		f := l.read(name)
+		f := l.read(name, from)
 		*ps = append(*ps, f.problems...)
 		files, names, real = append(files, f), append(names, name), append(real, resolved)
 		if f.base == nil {
@@ -316,13 +312,12 @@ func (l *Loader) chain(name, root string, ps *Problems) []*file {
 		}
 		at = f.base.at
 		if isURL(f.base.text) {
-			var ok bool
-			if name, ok = l.fetchBase(f, root, ps); !ok {
+			if name, from = l.fetchBase(f, root, ps); from == nil {
 				break
 			}
 			continue
 		}
-		if _, fetched := l.remote(name); fetched {
+		if from != nil {
 			ps.errorf(at, RuleBase, "the base of a fetched file is a URL with #sha256=")
 			break
 		}

@@ -16,34 +16,32 @@ type remote struct {
 	pinned fetch.Pinned
 }
 
-// fetchBase fetches the base of a file. It returns the name of the copy.
-func (l *Loader) fetchBase(f *file, root string, ps *Problems) (string, bool) {
+// fetchBase fetches the base of a file. It returns the name of the copy, and nil
+// after a problem.
+func (l *Loader) fetchBase(f *file, root string, ps *Problems) (string, *remote) {
 	at := f.base.at
+	store := fetch.Store{Dir: l.options.Cache, Allowed: append(f.allowed(), configured(root)...)}
 	p, err := fetch.ParsePinned(f.base.text)
 	switch {
 	case err != nil:
 		ps.errorf(at, RuleBase, "the base %s: %v", quoted(f.base.text), err)
 		ps.hint("write https://HOST/PATH#sha256=DIGEST")
-		return "", false
-	case !p.Allowed(append(f.allowed(), configured(root)...)):
+		return "", nil
+	case !store.Allows(p.URL):
 		ps.errorf(at, RuleBase, "the base %s is below no URL of allowed_remote_resources", p.URL)
 		ps.hint("write allowed_remote_resources: [https://%s/...], beside base or in config.yaml of the root", p.URL.Host)
-		return "", false
+		return "", nil
 	case l.options.Cache == "":
 		ps.errorf(at, RuleBase, "the base %s is fetched, and there is no directory for it", p.URL)
 		ps.hint("set HOME or XDG_CACHE_HOME")
-		return "", false
+		return "", nil
 	}
-	store := fetch.Store{Dir: l.options.Cache}
 	name, err := store.Get(context.Background(), p)
 	if err != nil {
 		ps.errorf(at, RuleBase, "the base %s is not fetched: %v", p.URL, err)
-		return "", false
+		return "", nil
 	}
-	l.mu.Lock()
-	l.remotes[name] = remote{store, p}
-	l.mu.Unlock()
-	return name, true
+	return name, &remote{store, p}
 }
 
 // allowed are the prefixes of URLs that a file allows.
@@ -95,6 +93,10 @@ func (r remote) localize(f *file) {
 					if where != "providers" || isPathLike(item.text) {
 						r.replace(&f.problems, where, item, "")
 					}
+				}
+			case where == "skills.overrides":
+				for _, name := range t.keys {
+					r.replace(&f.problems, where, t.dict[name], "")
 				}
 			case where == "skills.path":
 				r.replace(&f.problems, where, t, "SKILL.md")
