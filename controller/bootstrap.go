@@ -49,7 +49,11 @@ func sandboxInput(p plan, prog program, c checkout) bootstrap.Input {
 		AgentsMD: p.rules, Bridge: prog.runtime.Traits().Bridge,
 	}
 	for _, s := range h.Skills {
-		in.Skills = append(in.Skills, h.Path(s.Path))
+		overrides := map[string]string{}
+		for name, source := range s.Overrides {
+			overrides[name] = h.Path(source)
+		}
+		in.Skills = append(in.Skills, bootstrap.Skill{Dir: h.Path(s.Path), Overrides: overrides})
 	}
 	if schema := p.schema(); schema != "" {
 		in.Internal = append(in.Internal, bootstrap.File{Dest: layout.OutputSchema, Source: schema, Mode: 0o644})

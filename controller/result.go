@@ -27,6 +27,7 @@ const (
 	StatusBlocked          = "blocked" // by a scan
 	StatusFailed           = "failed"
 	StatusCancelled        = "cancelled"
+	StatusSkipped          = "skipped" // pre_script asked for it
 )
 
 // Result is the result of a run, written as result.json.
@@ -36,6 +37,7 @@ type Result struct {
 	Status         string            `json:"status"`
 	ExitCode       int               `json:"exit_code"`
 	Error          *ResultError      `json:"error,omitempty"`
+	PreScript      *PreScript        `json:"pre_script,omitempty"` // what it said; absent: nothing
 	Harness        string            `json:"harness"`
 	Agent          string            `json:"agent,omitempty"`
 	Role           string            `json:"role,omitempty"`
@@ -86,6 +88,13 @@ type ResultError struct {
 	Message  string           `json:"message"`
 	Hint     string           `json:"hint,omitempty"`
 	Problems harness.Problems `json:"problems,omitempty"`
+}
+
+// PreScript is what pre_script said about the run.
+type PreScript struct {
+	Skipped bool              `json:"skipped"`
+	Reason  string            `json:"reason,omitempty"`
+	Values  map[string]string `json:"values,omitempty"` // all lines of its output
 }
 
 // ResultImage is the image of a sandbox.
@@ -143,6 +152,9 @@ func newResult(o Options) Result {
 func (r *Result) end(failed error) {
 	r.Ended = time.Now().UTC()
 	r.Status, r.ExitCode = StatusDone, ExitDone
+	if r.PreScript != nil && r.PreScript.Skipped {
+		r.Status = StatusSkipped
+	}
 	if failed != nil {
 		r.fail(failed)
 	}
@@ -207,7 +219,7 @@ func ResultSchema() ([]byte, error) {
 	statuses := []any{}
 	for _, status := range []string{
 		StatusDone, StatusAgentFailed, StatusTimeout, StatusValidationFailed, StatusPostScriptFailed, StatusBlocked, StatusFailed,
-		StatusCancelled,
+		StatusCancelled, StatusSkipped,
 	} {
 		statuses = append(statuses, status)
 	}

@@ -105,7 +105,7 @@ func (r *run) steps(ctx context.Context) error {
 		if r.failed != nil && (!s.salvage || !agentRan) {
 			continue
 		}
-		if s.when != nil && !s.when(r) {
+		if r.skipped() || s.when != nil && !s.when(r) {
 			continue
 		}
 		err := r.step(ctx, s)

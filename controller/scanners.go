@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -135,6 +136,13 @@ func scanHarness(ctx context.Context, s *scan.Scanner, p plan, to *findings) err
 	dirs := []string{h.Path(h.AgentInput)}
 	for _, skill := range h.Skills {
 		dirs = append(dirs, h.Path(skill.Path))
+		for _, name := range slices.Sorted(maps.Keys(skill.Overrides)) {
+			if file := h.Path(skill.Overrides[name]); file != "" {
+				if err := scanFile(ctx, s, file, scan.Instructions, to); err != nil {
+					return err
+				}
+			}
+		}
 	}
 	for _, plugin := range h.Plugins {
 		dirs = append(dirs, h.Path(plugin.Path))

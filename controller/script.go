@@ -6,12 +6,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"agentsh/controller/harness"
+	"agentsh/controller/prescript"
 	"agentsh/controller/runtime"
 	"agentsh/controller/sandbox/host"
 )
@@ -57,7 +60,8 @@ type scripts struct {
 
 // run runs one script with additional variables.
 func (s scripts) run(ctx context.Context, one script, more []string) (host.Result, error) {
-	stdout, stderr := s.lines("stdout"), s.lines("stderr")
+	m := &mask{}
+	stdout, stderr := s.lines("stdout", m), s.lines("stderr", m)
 	res, err := host.Run(ctx, host.Command{
 		Argv: []string{one.path}, Dir: s.dir, Env: mergeEnv(s.env, more), Timeout: one.limit(), Stdout: stdout, Stderr: stderr,
 	})
@@ -75,8 +79,54 @@ func (s scripts) runOK(ctx context.Context, one script, more []string) error {
 	return err
 }
 
-func (s scripts) lines(stream string) *runtime.Lines {
-	return runtime.NewLines(func(line string) { s.progress.output(stream, line) })
+// runPre runs pre_script and reads what it said. dir gets the file of its output.
+func (s scripts) runPre(ctx context.Context, one script, dir string) (prescript.Output, error) {
+	f, err := os.CreateTemp(dir, "prescript-")
+	if err != nil {
+		return prescript.Output{}, err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	if err := f.Close(); err != nil {
+		return prescript.Output{}, err
+	}
+	res, err := s.run(ctx, one, prescript.Variables(f.Name()))
+	switch {
+	case err != nil:
+		return prescript.Output{}, err
+	case res.Signal == 0 && res.Code == prescript.Neutral:
+		return prescript.ParseNeutral(f.Name(), runtime.Clean(lastLine(string(res.Stdout)))), nil
+	case res.Err() != nil:
+		return prescript.Output{}, res.Err()
+	}
+	return prescript.Parse(f.Name())
+}
+
+// maskCommand tells a workflow to hide a value. Clean takes its first colon.
+const maskCommand = ":add-mask::"
+
+// mask hides values in what a script prints on one of its streams or, as far as
+// it was read by then, on the other. It is safe for concurrent use.
+type mask struct {
+	mu     sync.Mutex
+	values []string
+}
+
+// hide hides the values of a line. A value that the script wants hidden is one
+// of them from then on.
+func (m *mask) hide(line string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if value, found := strings.CutPrefix(line, maskCommand); found && value != "" {
+		m.values = append(m.values, value)
+	}
+	for _, value := range m.values {
+		line = strings.ReplaceAll(line, value, "***")
+	}
+	return line
+}
+
+func (s scripts) lines(stream string, m *mask) *runtime.Lines {
+	return runtime.NewLines(func(line string) { s.progress.output(stream, m.hide(line)) })
 }
 
 // runnerVars is env.runner.

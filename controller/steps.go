@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
+	"agentsh/controller/prescript"
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
 	"agentsh/controller/runtime"
@@ -205,8 +207,16 @@ func (r *run) scanContext(ctx context.Context) error {
 func (r *run) preScript(ctx context.Context) error {
 	h := r.plan.harness
 	one := script{h.PreScript.At, h.Path(h.PreScript), h.PreTimeout, "pre_script_timeout_seconds"}
-	if err := r.scripts().runOK(ctx, one, nil); err != nil {
+	said, err := r.scripts().runPre(ctx, one, r.journal.dir.Work())
+	if err != nil {
 		return one.failure(ExitConfiguration, "the script runs before the sandbox exists; nothing was created", err)
+	}
+	if len(said.Values) > 0 {
+		r.result.PreScript = &PreScript{said.Skipped, said.Reason, said.Values}
+	}
+	if r.skipped() {
+		r.progress.output("stdout", "skipped: "+cmp.Or(said.Reason, "pre_script gave no reason"))
+		return r.relay()
 	}
 	before := r.checkout
 	if err := r.openRepo(ctx, before.git); err != nil {
@@ -225,6 +235,22 @@ func (r *run) preScript(ctx context.Context) error {
 	return r.scanContext(ctx)
 }
 
+// skipped reports whether pre_script asked that the run be skipped.
+func (r *run) skipped() bool { return r.result.PreScript != nil && r.result.PreScript.Skipped }
+
+// relay tells the next steps of a workflow whether the run is skipped. A workflow
+// that would decide otherwise fails the run.
+func (r *run) relay() error {
+	var said prescript.Output
+	if p := r.result.PreScript; p != nil {
+		said = prescript.Output{Skipped: p.Skipped, Reason: p.Reason, Values: p.Values}
+	}
+	if err := prescript.Relay(said, lookupIn(r.o.Environ)); err != nil {
+		return fail(ExitConfiguration, "a later step of the workflow would not know whether the run was skipped", err)
+	}
+	return nil
+}
+
 // providers registers the names and digests of the run's providers in the local
 // gateway.
 func (r *run) providers(ctx context.Context) error {
@@ -241,6 +267,9 @@ func (r *run) providers(ctx context.Context) error {
 
 // createSandbox creates the sandbox and starts its supervisor.
 func (r *run) createSandbox(ctx context.Context) error {
+	if err := r.relay(); err != nil {
+		return err
+	}
 	s, err := r.o.Backend.Create(ctx, r.plan.spec)
 	if err != nil {
 		return err

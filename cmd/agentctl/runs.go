@@ -42,7 +42,7 @@ in its --out directory.`,
 // runStatuses are the values of runs list --status.
 var runStatuses = []string{
 	record.StatusRunning, controller.StatusDone, controller.StatusAgentFailed, controller.StatusTimeout, controller.StatusValidationFailed,
-	controller.StatusPostScriptFailed, controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled,
+	controller.StatusPostScriptFailed, controller.StatusBlocked, controller.StatusFailed, controller.StatusCancelled, controller.StatusSkipped,
 	record.StatusAbandoned,
 }
 

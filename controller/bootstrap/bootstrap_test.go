@@ -69,7 +69,7 @@ func input(t *testing.T) Input {
 	)
 	return Input{
 		Agent: "reviewer", Definition: filepath.Join(h, "agents/reviewer.md"),
-		Skills: []string{filepath.Join(h, "skills/code-review")}, Plugins: []string{filepath.Join(h, "plugins/lint")},
+		Skills: []Skill{{Dir: filepath.Join(h, "skills/code-review")}}, Plugins: []string{filepath.Join(h, "plugins/lint")},
 		Repo: repo, RepoName: "app", AgentsMD: []byte("# Rules\n"), Bridge: true,
 		Files: []File{
 			{Dest: layout.EnvDir + "/tool.env", Data: []byte("A='b'\n"), Mode: 0o600},
@@ -192,10 +192,10 @@ func TestAnInputThatWritesOutsideItsDirectoryIsRefused(t *testing.T) {
 		"repository name with a slash":  func(_ *testing.T, in *Input) { in.RepoName = "a/b" },
 		"repository name hidden":        func(_ *testing.T, in *Input) { in.RepoName = ".claude" },
 		"repository named agent-input":  func(_ *testing.T, in *Input) { in.RepoName = "agent-input" },
-		"two skills of one name":        func(_ *testing.T, in *Input) { in.Skills = append(in.Skills, "/x/code-review") },
-		"a skill named dot":             func(_ *testing.T, in *Input) { in.Skills = []string{"/"} },
-		"a skill with a link out":       func(t *testing.T, in *Input) { os.Symlink("/etc/passwd", filepath.Join(in.Skills[0], "l")) },
-		"a skill with a fifo":           func(t *testing.T, in *Input) { syscall.Mkfifo(filepath.Join(in.Skills[0], "p"), 0o600) },
+		"two skills of one name":        func(_ *testing.T, in *Input) { in.Skills = append(in.Skills, Skill{Dir: "/x/code-review"}) },
+		"a skill named dot":             func(_ *testing.T, in *Input) { in.Skills = []Skill{{Dir: "/"}} },
+		"a skill with a link out":       func(t *testing.T, in *Input) { os.Symlink("/etc/passwd", filepath.Join(in.Skills[0].Dir, "l")) },
+		"a skill with a fifo":           func(t *testing.T, in *Input) { syscall.Mkfifo(filepath.Join(in.Skills[0].Dir, "p"), 0o600) },
 		"a missing definition":          func(_ *testing.T, in *Input) { in.Definition = "/nonexistent" },
 		"a definition that is a folder": func(_ *testing.T, in *Input) { in.Definition = "/" },
 		"a missing repository":          func(_ *testing.T, in *Input) { in.Repo = "/nonexistent" },

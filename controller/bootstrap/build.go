@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -53,6 +54,40 @@ func (b *builder) hostFile(f File) {
 		delete(b.entries, f.Dest)
 	}
 	b.file(f)
+}
+
+// skill adds a skill with its replaced files.
+func (b *builder) skill(s Skill) {
+	dest := path.Join(layout.ConfigDir, "skills", filepath.Base(s.Dir))
+	b.operatorTree(dest, s.Dir)
+	for _, name := range slices.Sorted(maps.Keys(s.Overrides)) {
+		if err := b.override(path.Join(dest, name), s.Overrides[name]); err != nil {
+			b.problem(fmt.Errorf("skill %s: %w", s.Dir, err))
+		}
+	}
+}
+
+// override replaces a file by another one of the host. Without one the file or
+// directory is left out.
+func (b *builder) override(dest, source string) error {
+	found := false
+	for at := range b.entries {
+		if at == dest || strings.HasPrefix(at, dest+"/") {
+			found = true
+			delete(b.entries, at)
+		}
+	}
+	if source == "" && !found {
+		return fmt.Errorf("there is no %s to leave out", dest)
+	}
+	if source == "" {
+		return nil
+	}
+	info, err := os.Stat(source)
+	if err == nil {
+		b.file(File{Dest: dest, Source: source, Mode: info.Mode().Perm() & permBits})
+	}
+	return err
 }
 
 // maxDefinition bounds an agent definition to which a note is appended, in

@@ -23,10 +23,10 @@ const tmp = "/tmp"
 
 // Input is the input of a plan. Paths without a comment are paths of the host.
 type Input struct {
-	Agent      string   // name; letters, digits, dash and underscore
-	Definition string   // the agent's markdown file
-	Note       []byte   // appended to the definition
-	Skills     []string // directories; the base name is the skill's
+	Agent      string // name; letters, digits, dash and underscore
+	Definition string // the agent's markdown file
+	Note       []byte // appended to the definition
+	Skills     []Skill
 	Plugins    []string // directories; the base name is the plugin's
 
 	Repo     string   // a clone prepared for the sandbox, its .git included
@@ -41,6 +41,12 @@ type Input struct {
 	Input    string // directory for agent-input; empty: none
 
 	Limits tarfs.Limits
+}
+
+// Skill is a directory whose base name is the skill's.
+type Skill struct {
+	Dir       string
+	Overrides map[string]string // clean local paths with slashes to files of the host; empty: the file or directory is left out
 }
 
 // Commit describes the files of a repository that exist only as objects.
@@ -105,8 +111,8 @@ func New(in Input) (Plan, error) {
 	}
 	b := &builder{entries: map[string]Entry{}}
 	b.definition(in)
-	for _, dir := range in.Skills {
-		b.operatorTree(path.Join(layout.ConfigDir, "skills", filepath.Base(dir)), dir)
+	for _, s := range in.Skills {
+		b.skill(s)
 	}
 	for _, dir := range in.Plugins {
 		b.operatorTree(path.Join(layout.ConfigDir, "plugins", filepath.Base(dir)), dir)
@@ -151,7 +157,11 @@ func (in Input) check() error {
 			),
 		)
 	}
-	for _, list := range [][]string{in.Skills, in.Plugins} {
+	skills := make([]string, len(in.Skills))
+	for i, s := range in.Skills {
+		skills[i] = s.Dir
+	}
+	for _, list := range [][]string{skills, in.Plugins} {
 		seen := map[string]string{}
 		for _, dir := range list {
 			base := filepath.Base(dir)

@@ -28,6 +28,7 @@ var Consumers = map[string]string{
 	"readonly_repo":                   "create sandbox",
 	"plugins.path":                    "bootstrap",
 	"skills.path":                     "bootstrap",
+	"skills.overrides":                "bootstrap",
 	"host_files.src":                  "bootstrap",
 	"host_files.dest":                 "bootstrap",
 	"host_files.expand":               "expand",
@@ -118,15 +119,14 @@ func particular(where string) string {
 // Unsupported gives the reason why no step reads a leaf. An entry also applies
 // to all leaves below its path.
 var Unsupported = map[string]string{
-	"skills.overrides":    "skills are delivered as they are",
 	"plugins.env":         "plugins get no variables of their own; write env.sandbox",
 	"plugins.pi":          "no runtime here takes arguments for plugins",
 	"container":           "the agent always runs in the sandbox of the local backend",
 	"steer":               "a running agent takes no updates",
-	"api_servers":         "no step starts servers on the host",
+	"api_servers":         "a server with credentials of this machine would obey the sandbox; use a provider",
 	"privilege_levels":    "no step mints tokens",
-	"allow_runtime_fetch": "only bases are fetched",
-	"max_runtime_fetches": "only bases are fetched",
+	"allow_runtime_fetch": "the agent would choose instructions that no scan has seen; name them in skills",
+	"max_runtime_fetches": "nothing is fetched while the agent runs",
 }
 
 // Meaningless are leaves that say nothing about a run. They are said once, as
@@ -203,33 +203,31 @@ func (h *Harness) unsupported(s Severity) Problems {
 		ps = append(ps, Problem{At: t.at, Severity: s, Rule: RuleUnsupport, Message: where + " is not supported here: " + reason(where)})
 	})
 	leaves(fields, h.merged, "", func(where string, f *field, t *tree) {
-		if f.path != notPath && f.path != pathHost && isURL(t.text) {
-			ps = append(
-				ps,
-				Problem{
-					At:       t.at,
-					Severity: s,
-					Rule:     RuleUnsupport,
-					Message:  where + " names a URL, which is not supported here: only a base is fetched",
-				},
-			)
+		list := []*tree{t}
+		if where == "skills.overrides" {
+			list = slices.Collect(maps.Values(t.dict))
+		} else if f.path == notPath || f.path == pathHost {
+			return
+		}
+		for _, t := range list {
+			if isURL(t.text) {
+				ps = append(ps, notFetched(s, where, t.at))
+			}
 		}
 	})
 	ps = append(ps, h.Security.contradictions(s)...)
 	for _, entry := range h.Providers {
 		if isURL(entry.V) {
-			ps = append(
-				ps,
-				Problem{
-					At:       entry.At,
-					Severity: s,
-					Rule:     RuleUnsupport,
-					Message:  "providers names a URL, which is not supported here: only a base is fetched",
-				},
-			)
+			ps = append(ps, notFetched(s, "providers", entry.At))
 		}
 	}
 	return ps
+}
+
+// notFetched is the problem of a setting that names a URL.
+func notFetched(s Severity, where string, at Origin) Problem {
+	text := where + " names a URL, which is not supported here: only a base is fetched"
+	return Problem{At: at, Severity: s, Rule: RuleUnsupport, Message: text}
 }
 
 // contradictions reports settings of escalation that have no effect because of

@@ -113,7 +113,7 @@ type HostFile struct {
 // Skill is a directory with a SKILL.md.
 type Skill struct {
 	Path      Text `harness:"path"`
-	Overrides Map  `harness:"overrides"` // path inside the skill, to a local file
+	Overrides Map  `harness:"overrides"` // path inside the skill, to a local file; empty: the file is left out
 }
 
 // Name is the last element of the directory's path.

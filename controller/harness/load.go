@@ -95,15 +95,12 @@ func (l *Loader) known(name string) []*file {
 
 // With is a loader for another forge that shares the files already read.
 func (l *Loader) With(forge string) *Loader {
-	out := &Loader{options: l.options, files: map[string]*file{}, remotes: map[string]remote{}}
+	out := &Loader{options: l.options, files: map[string]*file{}}
 	out.options.Forge = forge
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for k, v := range l.files {
 		out.files[k] = v
-	}
-	for k, v := range l.remotes {
-		out.remotes[k] = v
 	}
 	return out
 }
@@ -130,6 +127,7 @@ func (h *Harness) check(ps *Problems) {
 			h.checkPath(ps, where, f.path, t)
 		}
 	})
+	h.checkOverrides(ps)
 	if schema, ok := h.known(h.ValidationLoop.Schema); ok {
 		h.checkSchema(ps, schema)
 	}
@@ -141,6 +139,36 @@ func (h *Harness) check(ps *Problems) {
 	h.checkEnvFiles(ps)
 	h.checkSizes(ps)
 	h.checkInjected(ps)
+}
+
+// checkOverrides checks the files that replace files of skills.
+func (h *Harness) checkOverrides(ps *Problems) {
+	skills := h.merged.dict["skills"]
+	if skills == nil {
+		return
+	}
+	for _, skill := range skills.items {
+		overrides := skill.get("overrides")
+		if overrides == nil || overrides.shape != shapeDict {
+			continue
+		}
+		for _, name := range overrides.keys {
+			t, where := overrides.dict[name], "skills.overrides: "+clip(name)
+			switch {
+			case !filepath.IsLocal(name) || path.Clean(name) != name || name == ".":
+				ps.errorf(t.at, RulePath, "%s is not a clean path inside the skill", where)
+			case t.shape != shapeNull && t.text == "":
+				ps.errorf(t.at, RulePath, "%s is replaced by nothing", where)
+				ps.hint("write null to leave the file out")
+			case t.shape != shapeNull:
+				h.checkPath(ps, where, pathFile, t)
+			case name == "SKILL.md":
+				ps.errorf(t.at, RulePath, "%s is what makes the directory a skill", where)
+			case !isURL(skill.get("path").text):
+				h.checkPath(ps, where, notPath, &tree{at: t.at, text: filepath.Join(skill.get("path").text, name)})
+			}
+		}
+	}
 }
 
 // checkPath checks that a path exists and has the wanted type.

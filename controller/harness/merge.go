@@ -97,7 +97,7 @@ next:
 		for i, old := range out.items {
 			switch {
 			case f.identity != nil && f.identity(old) == f.identity(t):
-				out.items[i] = t
+				out.items[i] = withOverrides(t, old.get("overrides"))
 				continue next
 			case f.identity == nil && equal(old, t):
 				continue next
@@ -105,6 +105,17 @@ next:
 		}
 		out.items = append(out.items, t)
 	}
+	return out
+}
+
+// withOverrides is an entry with those overrides of the entry that it replaces
+// that it does not set.
+func withOverrides(t, weak *tree) *tree {
+	if weak == nil || t.shape != shapeDict {
+		return t
+	}
+	out := t.without("overrides")
+	out.put("overrides", under(t.get("overrides"), weak))
 	return out
 }
 

@@ -240,11 +240,11 @@ slug: "10"
 timeout_minutes: 0
 host_files: [{src: '${X}', dest: /tmp/a b, optional: true}]
 plugins: [{path: s/x, env: {A: 1}, pi: {args: [--a, -b]}}]
-skills: [{s/y: {f.md: other.md}}]
+skills: [{s/y: {f.md: other.md, gone.md: ~}}]
 steer: {}
 runner_env: {R: $$x}
 forge: {github: {policy: agents/a.md}}
-`, "s/x/SKILL.md": "", "s/y/SKILL.md": ""}
+`, "s/x/SKILL.md": "", "s/y/SKILL.md": "", "s/y/gone.md": "", "other.md": ""}
 	dir := lay(t, files)
 	h, _ := loaded(t, dir, "child.yaml", Options{Forge: "github"})
 	var text bytes.Buffer

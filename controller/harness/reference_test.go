@@ -53,7 +53,8 @@ func TestEveryExampleOfTheReferenceLoads(t *testing.T) {
 	surroundings := tests{
 		"harness/common.yaml": "description: x\n", "agents/hello.md": "", "policies/strict.yaml": "version: 1\nname: strict\n",
 		"env/tool.env": "TOOL=${X}\n", "rules.md": "",
-		"skills/review/SKILL.md": "", "skills/label/SKILL.md": "", "plugins/lsp/x": "", "plugins/search/x": "", "inputs/x": "",
+		"skills/review/SKILL.md": "", "skills/label/SKILL.md": "", "skills/label/old.md": "", "skills/triage/SKILL.md": "",
+		"plugins/lsp/x": "", "plugins/search/x": "", "inputs/x": "",
 		"schemas/result.json": "{}", "profiles/github.yaml": "id: github\nendpoints: [{host: api.github.com, access: read-only}]\n",
 		"scripts/pre.sh": "", "scripts/post.sh": "", "scripts/validate.sh": "", "providers/github.yaml": "name: github\ntype: t\n",
 		"providers/model.yaml": "name: model\ntype: t\n",

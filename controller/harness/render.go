@@ -103,7 +103,10 @@ func (r *renderer) field(f *field, v *tree, indent, where string) {
 		r.line(key, Origin{})
 		for _, k := range sortedKeys(v.dict) {
 			text, ok := r.replace(where, k, v.dict[k])
-			if ok {
+			switch {
+			case v.dict[k].shape == shapeNull:
+				r.line(indent+"  "+scalarYAML(k)+": ~", v.dict[k].at)
+			case ok:
 				r.line(indent+"  "+scalarYAML(k)+": "+scalarYAML(text), v.dict[k].at)
 			}
 		}

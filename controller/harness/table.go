@@ -164,7 +164,7 @@ var securityFields = []field{
 
 var skillFields = []field{
 	{name: "path", kind: kindText, required: true, path: pathDir, doc: "Directory of the skill."},
-	{name: "overrides", kind: kindMap, doc: "Files of the skill replaced by local files."},
+	{name: "overrides", kind: kindMap, doc: "Files of the skill replaced by local files; null leaves one out."},
 }
 
 var pluginFields = []field{

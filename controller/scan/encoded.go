@@ -233,7 +233,8 @@ func (s *span) escapes(mark string, width int, how string, decode func([]byte) s
 	}
 }
 
-// unescape decodes \uXXXX and \xXX and leaves everything else.
+// unescape decodes the escapes of four digits after \u and of two after \x. It
+// leaves everything else.
 func unescape(b []byte) string {
 	var out []byte
 	for i := 0; i < len(b); {

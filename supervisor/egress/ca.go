@@ -115,7 +115,11 @@ var bundles = []string{
 // authorities adds nothing.
 func (p *Proxy) CABundle() ([]byte, error) {
 	out := bytes.Clone(p.ca.pem)
-	for _, name := range bundles {
+	names := bundles
+	if own := os.Getenv("SSL_CERT_FILE"); own != "" { // as crypto/x509 does
+		names = []string{own}
+	}
+	for _, name := range names {
 		data, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -82,6 +82,14 @@ func Enter(o Options, args []string) error {
 func (r root) path(name string) string  { return filepath.Join(r.own, name) }
 func (r root) upper(name string) string { return filepath.Join(r.own, upperName, name) }
 
+// shown is where a file is put that the root has at name. Its /tmp is a mount.
+func (r root) shown(name string) string {
+	if rest, below := strings.CutPrefix(filepath.Clean(name), "/tmp/"); below {
+		return filepath.Join(r.path(tmpName), rest)
+	}
+	return r.upper(name)
+}
+
 // fill makes the directories of the overlay and fills the upper one.
 func (r root) fill() error {
 	dirs := []string{r.own, r.path(upperName), r.path(workName), r.path(rootName), r.path(tmpName)}
@@ -97,7 +105,7 @@ func (r root) fill() error {
 		return err
 	}
 	for _, name := range slices.Concat(machineFiles, r.Files) {
-		if err := copyFile(name, r.upper(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := copyFile(name, r.shown(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
