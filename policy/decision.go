@@ -48,6 +48,7 @@ type Rule struct {
 	Redirect       *RedirectTo   // set when Effect is Redirect
 	Env            *env.Filter   // command rules: env_allow, env_deny, env_max_*; nil when not given
 	Limits         *Limits       // command rules: limits and timeout; nil when not given
+	Accepted       []string      // codes of the warnings about the rule that its author accepts
 
 	// Conditions of the rule. Only the field of the rule's group is set.
 	Command *CommandSelector

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -205,3 +206,6 @@ func (m *SignalSelector) matches(q *SignalRequest) bool {
 		return slices.Contains(targetsOf[m.Target], q.Target)
 	}
 }
+
+// SignalTargets returns what a target of a [SignalRequest] can be to the sender.
+func SignalTargets() []string { return slices.Sorted(maps.Keys(targetsOf)) }

@@ -105,7 +105,8 @@ func TestAMethodIsATokenInCapitals(t *testing.T) {
 		fixture.Expect(t, p, toPath("a.test", method, "/"), want)
 	}
 	for text, want := range map[string]string{
-		"post": "write POST", "Propfind": "write PROPFIND", "'GET POST'": "is no HTTP method", "''": "is no HTTP method", "'*'": "",
+		"post": "write POST", "Propfind": "write PROPFIND", "'GET POST'": "write [GET, POST]", "''": "is no HTTP method",
+		"'*'":   "leave methods out",
 		"MKCOL": "", "VERSION-CONTROL": "",
 	} {
 		_, err := syntax.Load(

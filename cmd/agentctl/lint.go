@@ -14,6 +14,7 @@ import (
 	"agentsh/controller"
 	"agentsh/controller/harness"
 	"agentsh/controller/provider"
+	"agentsh/internal/text"
 )
 
 // loadFlags are the common flags of the commands that load a harness.
@@ -106,11 +107,7 @@ Exit code 2 when a problem is an error.`,
 				return &failure{code: controller.ExitConfiguration}
 			}
 			if output == formatText && len(ps) == 0 {
-				noun := "files"
-				if files == 1 {
-					noun = "file"
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%d %s: no problems\n", files, noun)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: no problems\n", text.Count(files, "file"))
 			}
 			return nil
 		},

@@ -106,10 +106,10 @@ func printResult(w io.Writer, r controller.Result) {
 		fmt.Fprintf(w, "\nagent: %s%s\n", usageText(*r.Usage), toolsText(r.Iterations))
 	}
 	if r.Commands > 0 {
-		fmt.Fprintf(w, "\nran %d programs: %s\n", r.Commands, programsText(r.Programs))
+		fmt.Fprintf(w, "\nran %s: %s\n", text.Count(r.Commands, "program"), programsText(r.Programs))
 	}
 	if r.Refusals > 0 {
-		fmt.Fprintf(w, "\nrefused %d times:\n", r.Refusals)
+		fmt.Fprintf(w, "\nrefused %s:\n", text.Count(r.Refusals, "time"))
 		for _, x := range r.Refused {
 			count := ""
 			if x.Count > 1 {
@@ -123,11 +123,11 @@ func printResult(w io.Writer, r controller.Result) {
 
 // usageText is the usage of a model on one line.
 func usageText(u runtime.Usage) string {
-	text := fmt.Sprintf("%d turns, %d tokens in, %d cached, %d out", u.Turns, u.Input, u.CacheRead, u.Output)
+	line := fmt.Sprintf("%s, %s in, %d cached, %d out", text.Count(u.Turns, "turn"), text.Count(u.Input, "token"), u.CacheRead, u.Output)
 	if u.CostUSD > 0 {
-		text += fmt.Sprintf(", $%.4f", u.CostUSD)
+		line += fmt.Sprintf(", $%.4f", u.CostUSD)
 	}
-	return text
+	return line
 }
 
 // toolsText lists the used tools, the most used first.
@@ -155,7 +155,7 @@ func programsText(programs []controller.Program) string {
 	var parts []string
 	for i, p := range programs {
 		if i == few {
-			parts = append(parts, fmt.Sprintf("and %d others", len(programs)-few))
+			parts = append(parts, "and "+text.Count(len(programs)-few, "other"))
 			break
 		}
 		if p.Count > 1 {

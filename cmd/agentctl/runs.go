@@ -280,7 +280,7 @@ func printRefusals(w io.Writer, x *controller.Result) {
 	if x == nil || x.Refusals == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nrefused %d times:\n", x.Refusals)
+	fmt.Fprintf(w, "\nrefused %s:\n", text.Count(x.Refusals, "time"))
 	for _, r := range x.Refused {
 		count := ""
 		if r.Count > 1 {

@@ -292,11 +292,7 @@ func (f *scanFlags) print(w io.Writer, found []scan.Finding, files int) error {
 				return err
 			}
 		}
-		noun := cmp.Or(f.noun, "file")
-		if files != 1 {
-			noun += "s"
-		}
-		_, err := fmt.Fprintf(w, "%d %s, %d findings\n", files, noun, len(found))
+		_, err := fmt.Fprintf(w, "%s, %s\n", text.Count(files, cmp.Or(f.noun, "file")), text.Count(len(found), "finding"))
 		return err
 	}
 	return printProblems(w, findingProblems(found), f.output)

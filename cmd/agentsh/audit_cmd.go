@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/text"
 	"agentsh/internal/wire"
 	"agentsh/supervisor/audit"
 )
@@ -118,9 +119,9 @@ func (c checked) sentence() string {
 	case !c.Good:
 		return fmt.Sprintf("NOT good: %s; good up to event %d", c.Problem, c.Last.Seq)
 	case !c.Anchored:
-		return fmt.Sprintf("the chain of %d events is whole; its anchor was not checked", c.Last.Seq)
+		return fmt.Sprintf("the chain of %s is whole; its anchor was not checked", text.Count(c.Last.Seq, "event"))
 	}
-	return fmt.Sprintf("%d events, whole and anchored", c.Last.Seq)
+	return text.Count(c.Last.Seq, "event") + ", whole and anchored"
 }
 
 func (c checked) print(w io.Writer, asJSON bool) error {

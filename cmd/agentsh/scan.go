@@ -15,6 +15,7 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/controller/scan"
 	"agentsh/internal/rootfs"
+	"agentsh/internal/text"
 )
 
 // scanAll at the end of a path asks for every file below it.
@@ -146,6 +147,6 @@ func (p *scanPrinter) end() error {
 	if p.json {
 		return json.NewEncoder(p.out).Encode(scan.Line{Files: p.files, Done: true})
 	}
-	_, err := fmt.Fprintf(p.out, "%d files\n", p.files)
+	_, err := fmt.Fprintf(p.out, "%s\n", text.Count(p.files, "file"))
 	return err
 }

@@ -74,7 +74,7 @@ func (l *Loader) load(name string, from *remote) *file {
 	}
 	n, ps := parse(name, data)
 	f.problems = ps
-	if n == nil {
+	if n == nil || f.otherKind(n) {
 		return f
 	}
 	l.build(n, f, l.forgeNames())
@@ -82,6 +82,15 @@ func (l *Loader) load(name string, from *remote) *file {
 		from.localize(f)
 	}
 	return f
+}
+
+// otherKind reports a file that is no harness.
+func (f *file) otherKind(n *strictyaml.Node) bool {
+	r := strictyaml.NewReader(f.name, &dialect, func(p strictyaml.Problem) {
+		f.problems.errorf(Origin{File: p.File, Line: p.Line, Column: p.Column}, RuleSyntax, "%s", p.Message)
+		f.problems.hint("%s", p.Hint)
+	})
+	return r.OtherKind(n, strictyaml.Harness)
 }
 
 // build checks the nodes of a file and builds its layers.

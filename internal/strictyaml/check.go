@@ -4,6 +4,8 @@ import (
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"agentsh/internal/mistake"
 )
 
 // checkBytes refuses what no file contains and what would cost the library too
@@ -75,6 +77,10 @@ func (r *Reader) checkNode(n *Node, depth int) bool {
 		return false
 	case n.Style&yaml.TaggedStyle != 0 && (!d.CoreTags || !coreTags[n.ShortTag()]):
 		r.failText(n, d.Texts.Tag.or(DefaultTexts.Tag), n.Tag)
+		ok = false
+	case !d.Quotes && n.Kind == Scalar && n.Style == 0 && mistake.Wrapped(n.Value):
+		f := mistake.Around(n.Value)
+		r.Fail(n, f.Hint, "%s", f.Message)
 		ok = false
 	case d.MaxText > 0 && len(n.Value) > d.MaxText:
 		r.failText(n, d.Texts.TooLong.or(DefaultTexts.TooLong), len(n.Value), d.MaxText)

@@ -185,7 +185,11 @@ func (r *Reader) Duration(n *Node) (time.Duration, bool) {
 // Items calls each for every item of a list.
 func (r *Reader) Items(n *Node, each func(item *Node)) bool {
 	if n.Kind != List {
-		r.failText(n, r.dialect.Texts.NotList.or(DefaultTexts.NotList))
+		text := r.dialect.Texts.NotList.or(DefaultTexts.NotList)
+		if n.Kind == Scalar && TypeOf(n) != Null && !strings.Contains(n.Value, "\n") {
+			text.Hint = "write [" + Shorten(n.Value) + "]"
+		}
+		r.failText(n, text)
 		return false
 	}
 	for _, item := range n.Content {

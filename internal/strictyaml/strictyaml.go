@@ -67,6 +67,7 @@ type Dialect struct {
 	Controls bool // control characters other than tab and line ends are accepted
 	CoreTags bool // the tags of the core schema, as !!str, may be written out
 	Empty    bool // a file without a document is accepted
+	Quotes   bool // plain texts may stand in typographic quotation marks
 	Anchors  bool // anchors, aliases and merge keys are accepted, and replaced by their values
 
 	Texts Texts // empty texts are those of DefaultTexts
@@ -195,6 +196,8 @@ func decode(data []byte) (document, second *Node, err error) {
 	return first.Content[0], nil, nil
 }
 
+var unknownAlias = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+
 var libraryLine = regexp.MustCompile(`line (\d+): `)
 
 // notYAML reports an error of the library, which gives a line and no column.
@@ -208,7 +211,15 @@ func (r *Reader) notYAML(data []byte, err error) {
 		r.failText(tab, r.dialect.Texts.Tab.or(DefaultTexts.Tab), text)
 		return
 	}
-	r.failText(at, r.dialect.Texts.NotYAML.or(DefaultTexts.NotYAML), text)
+	message := r.dialect.Texts.NotYAML.or(DefaultTexts.NotYAML)
+	alias := ""
+	if m := unknownAlias.FindStringSubmatch(text); m != nil {
+		alias = m[1]
+	}
+	if value, near := unquoted(data, at.Line, alias); near != nil {
+		message.Hint, at = "in YAML "+mark(value)+": write "+strconv.Quote(value), near
+	}
+	r.failText(at, message, text)
 }
 
 // indentedByTab returns the position of the first line that is indented with a

@@ -93,3 +93,14 @@ func argument(s string, limit int) string {
 	}
 	return short + rest
 }
+
+// Count returns a number with its noun: "1 file", "2 files", "3 entries".
+func Count[N int | int64 | uint64](n N, noun string) string {
+	if n != 1 {
+		if stem, ok := strings.CutSuffix(noun, "y"); ok {
+			noun = stem + "ie"
+		}
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}

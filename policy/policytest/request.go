@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
@@ -25,9 +26,9 @@ func (r *suiteReader) commandReaders(readers map[string]func(*strictyaml.Node), 
 			read(v)
 		}
 	}
-	add("path", func(v *strictyaml.Node) { c.path = r.text(v) })
-	add("cwd", func(v *strictyaml.Node) { c.cwd = r.text(v) })
-	add("parent", func(v *strictyaml.Node) { c.parent = r.text(v) })
+	add("path", func(v *strictyaml.Node) { c.path = r.checked(v, mistake.Path) })
+	add("cwd", func(v *strictyaml.Node) { c.cwd = r.checked(v, mistake.Path) })
+	add("parent", func(v *strictyaml.Node) { c.parent = r.checked(v, mistake.Path) })
 	add("ancestors", func(v *strictyaml.Node) { c.ancestors = r.texts(v) })
 	add("same", func(v *strictyaml.Node) { c.same = r.texts(v) })
 	add("depth", func(v *strictyaml.Node) { c.depth = r.number(v) })
@@ -82,11 +83,14 @@ func Command(argv []string) *policy.CommandRequest {
 }
 
 func (r *suiteReader) fileRequest(n *strictyaml.Node) policy.Request {
-	f := &policy.FileRequest{}
+	f, before := &policy.FileRequest{}, len(r.problems)
 	r.Fields(n, "file", map[string]func(*strictyaml.Node){
-		"path":      func(v *strictyaml.Node) { f.Path = r.text(v) },
+		"path":      func(v *strictyaml.Node) { f.Path = r.checked(v, mistake.Path) },
 		"operation": func(v *strictyaml.Node) { f.Op = r.operation(v) },
 	})
+	if len(r.problems) > before {
+		return f
+	}
 	if !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path {
 		r.fail(n, "path %q is not a clean absolute path", f.Path)
 	}
@@ -99,13 +103,13 @@ func (r *suiteReader) fileRequest(n *strictyaml.Node) policy.Request {
 func (r *suiteReader) networkRequest(n *strictyaml.Node) policy.Request {
 	q := &policy.NetworkRequest{Protocol: "tcp"}
 	r.Fields(n, "network", map[string]func(*strictyaml.Node){
-		"domain":   func(v *strictyaml.Node) { q.Domain = r.text(v) },
+		"domain":   func(v *strictyaml.Node) { q.Domain = r.checked(v, mistake.Host) },
 		"address":  func(v *strictyaml.Node) { q.Addr = r.address(v) },
 		"port":     func(v *strictyaml.Node) { q.Port = r.number(v) },
 		"protocol": func(v *strictyaml.Node) { q.Protocol = r.text(v) },
-		"method":   func(v *strictyaml.Node) { q.Method = r.text(v) },
+		"method":   func(v *strictyaml.Node) { q.Method = r.checked(v, mistake.Method) },
 		"path":     func(v *strictyaml.Node) { q.Path = r.text(v) },
-		"binary":   func(v *strictyaml.Node) { q.Binary = r.text(v) },
+		"binary":   func(v *strictyaml.Node) { q.Binary = r.checked(v, mistake.Path) },
 	})
 	if q.Host() == "" {
 		r.fail(n, "network has neither domain nor address")
@@ -117,6 +121,10 @@ func (r *suiteReader) networkRequest(n *strictyaml.Node) policy.Request {
 func (r *suiteReader) address(n *strictyaml.Node) netip.Addr {
 	text := r.text(n)
 	a, ok := policy.ParseAddress(text)
+	if f := mistake.Network(text); !ok && f.Found() {
+		r.mistaken(n, f.One())
+		return a
+	}
 	if !ok && text != "" {
 		r.fail(n, "address %q is not an IP address", text)
 	}
@@ -126,8 +134,8 @@ func (r *suiteReader) address(n *strictyaml.Node) netip.Addr {
 func (r *suiteReader) unixRequest(n *strictyaml.Node) policy.Request {
 	q := &policy.UnixSocketRequest{Op: "connect"}
 	r.Fields(n, "unix_socket", map[string]func(*strictyaml.Node){
-		"path":      func(v *strictyaml.Node) { q.Path = r.text(v) },
-		"operation": func(v *strictyaml.Node) { q.Op = r.text(v) },
+		"path":      func(v *strictyaml.Node) { q.Path = r.checked(v, mistake.Socket) },
+		"operation": func(v *strictyaml.Node) { q.Op = r.socketOp(v) },
 	})
 	if q.Path == "" {
 		r.fail(n, "unix_socket has no path")
@@ -140,11 +148,14 @@ func (r *suiteReader) signalRequest(n *strictyaml.Node) policy.Request {
 	found := false
 	r.Fields(n, "signal", map[string]func(*strictyaml.Node){
 		"signal": func(v *strictyaml.Node) {
-			if q.Signal, found = policy.ParseSignal(r.raw(v)); !found {
+			if q.Signal, found = policy.ParseSignal(r.raw(v)); !found && r.mistaken(v, mistake.Signal(v.Value)) {
+				return
+			}
+			if !found {
 				r.fail(v, "unknown signal %q", v.Value)
 			}
 		},
-		"target":    func(v *strictyaml.Node) { q.Target = r.text(v) },
+		"target":    func(v *strictyaml.Node) { q.Target = r.signalTarget(v) },
 		"pid":       func(v *strictyaml.Node) { q.PID = r.number(v) },
 		"name":      func(v *strictyaml.Node) { q.Name = r.text(v) },
 		"same_user": func(v *strictyaml.Node) { q.SameUser = r.flag(v) },
@@ -153,4 +164,52 @@ func (r *suiteReader) signalRequest(n *strictyaml.Node) policy.Request {
 		r.fail(n, "signal has no target")
 	}
 	return q
+}
+
+// checked reads a text of which mistakes are known.
+func (r *suiteReader) checked(n *strictyaml.Node, known func(string) mistake.Finding) string {
+	text := r.text(n)
+	r.mistaken(n, known(text))
+	return text
+}
+
+// mistaken reports a known mistake, if there is one.
+func (r *suiteReader) mistaken(n *strictyaml.Node, f mistake.Finding) bool {
+	if f.Found() {
+		r.Fail(n, f.Hint, "%s", f.Message)
+	}
+	return f.Found()
+}
+
+func (r *suiteReader) socketOp(n *strictyaml.Node) string {
+	if i, ok := r.Word(n, "operation", policy.SocketOps); ok {
+		return policy.SocketOps[i]
+	}
+	return ""
+}
+
+// argv reads a command as a list of words.
+func (r *suiteReader) argv(n *strictyaml.Node) []string {
+	if words := strings.Fields(n.Value); n.Kind == strictyaml.Scalar && len(words) > 0 {
+		r.Fail(n, "write "+wordList(words), "a command is a list of words")
+		return words
+	}
+	argv := r.texts(n)
+	if len(argv) > 0 && strings.ContainsAny(argv[0], " \t") {
+		if f := mistake.Program(argv[0], false); f.Found() {
+			r.Fail(n.Content[0], "write "+wordList(append(strings.Fields(argv[0]), argv[1:]...)), "%s", f.Message)
+		}
+	}
+	return argv
+}
+
+func wordList(words []string) string { return "[" + strings.Join(words, ", ") + "]" }
+
+// signalTarget reads what the target of a signal is to its sender.
+func (r *suiteReader) signalTarget(n *strictyaml.Node) string {
+	words := policy.SignalTargets()
+	if i, ok := r.Word(n, "target", words); ok {
+		return words[i]
+	}
+	return ""
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"agentsh/internal/gitguard"
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 )
@@ -113,6 +114,9 @@ func (r *suiteReader) fail(n *strictyaml.Node, format string, args ...any) {
 }
 
 func (r *suiteReader) root(n *strictyaml.Node) {
+	if r.OtherKind(n, strictyaml.Tests) {
+		return
+	}
 	var tests *strictyaml.Node
 	r.Fields(n, "a test file", map[string]func(*strictyaml.Node){
 		"policy": func(v *strictyaml.Node) { r.suite.Policy = r.raw(v) },
@@ -204,13 +208,13 @@ func (r *suiteReader) kase(n *strictyaml.Node) Case {
 	}
 	readers := map[string]func(*strictyaml.Node){
 		"name":        func(v *strictyaml.Node) { c.Name = r.raw(v) },
-		"command":     one("command", func(v *strictyaml.Node) { command.argv = r.texts(v) }),
+		"command":     one("command", func(v *strictyaml.Node) { command.argv = r.argv(v) }),
 		"file":        one("file", func(v *strictyaml.Node) { c.Request = r.fileRequest(v) }),
 		"network":     one("network", func(v *strictyaml.Node) { c.Request = r.networkRequest(v) }),
 		"unix_socket": one("unix_socket", func(v *strictyaml.Node) { c.Request = r.unixRequest(v) }),
 		"signal":      one("signal", func(v *strictyaml.Node) { c.Request = r.signalRequest(v) }),
 		"repository":  one("repository", func(v *strictyaml.Node) { c.Repository = r.repository(v) }),
-		"variable":    func(v *strictyaml.Node) { c.Variable = &Variable{Name: r.raw(v)} },
+		"variable":    func(v *strictyaml.Node) { c.Variable = &Variable{Name: r.checked(v, mistake.Variable)} },
 		"expect":      func(v *strictyaml.Node) { expected = true; c.Want = r.want(v) },
 	}
 	r.commandReaders(readers, command)

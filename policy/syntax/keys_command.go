@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/env"
@@ -16,7 +17,7 @@ var identityWords = []string{"content", "name"}
 func commandKeys() []key[draft] {
 	return append(commonKeys(policy.Allow, policy.Deny, policy.Audit, policy.Approve, policy.Redirect), []key[draft]{
 		{field{name: "commands", doc: "Base names, or with a slash paths, of programs; globs in both.", shape: listOf(shape{}), required: true},
-			func(r *reader, n *strictyaml.Node, d *draft) { d.rule.Command.Programs = r.names(r.texts(n)) }},
+			func(r *reader, n *strictyaml.Node, d *draft) { d.rule.Command.Programs = r.names(r.texts(n), true) }},
 		{
 			field{
 				name:  "args_patterns",
@@ -166,6 +167,9 @@ func readArgs(r *reader, n *strictyaml.Node, d *draft) {
 		return
 	}
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.Word(l.text)) {
+			continue
+		}
 		w, err := r.wordPattern(l)
 		if err != nil {
 			r.Fail(l.node, "", "word %q: %v", strictyaml.Shorten(l.text), err)
@@ -220,11 +224,15 @@ func readContext(r *reader, n *strictyaml.Node, d *draft) {
 var whenKeys = []key[policy.CommandSelector]{
 	{
 		field{name: "parent", doc: "Names or paths of the program that starts this one.", shape: oneOrList(shape{})},
-		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) { c.Parents = r.names(r.oneOrMore(n)) },
+		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) {
+			c.Parents = r.names(r.oneOrMore(n), false)
+		},
 	},
 	{
 		field{name: "ancestor", doc: "Names or paths of any program above this one.", shape: oneOrList(shape{})},
-		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) { c.Ancestors = r.names(r.oneOrMore(n)) },
+		func(r *reader, n *strictyaml.Node, c *policy.CommandSelector) {
+			c.Ancestors = r.names(r.oneOrMore(n), false)
+		},
 	},
 	{
 		field{name: "cwd", doc: "Path globs of the working directory.", shape: oneOrList(shape{})},
@@ -253,6 +261,13 @@ var redirectKeys = []key[policy.RedirectTo]{
 		field{name: "command", doc: "The program to run: a name on the sandbox's PATH or an absolute path.", required: true},
 		func(r *reader, n *strictyaml.Node, t *policy.RedirectTo) {
 			s, ok := r.expanded(n)
+			if words := strings.Fields(s); len(words) > 1 && !strings.Contains(s, "/") {
+				r.Fail(n, "write command: "+words[0]+" and the rest in args", "redirect_to.command is one program, not a command line")
+				return
+			}
+			if ok && r.mistaken(n, mistake.Around(s)) {
+				return
+			}
 			if ok && (s == "" || strings.Contains(s, "/") && !strings.HasPrefix(s, "/")) {
 				r.Fail(n, "", "redirect_to.command is a name or an absolute path")
 			}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
@@ -45,7 +46,7 @@ func networkKeys() []key[draft] {
 			field{name: "binaries", doc: "Names or paths of the programs that connect.", shape: listOf(shape{})},
 			func(r *reader, n *strictyaml.Node, d *draft) {
 				d.selected = true
-				d.rule.Network.Binaries = r.names(r.texts(n))
+				d.rule.Network.Binaries = r.names(r.texts(n), false)
 			},
 		},
 	}...)
@@ -54,6 +55,9 @@ func networkKeys() []key[draft] {
 func readMethods(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.Method(l.text)) {
+			continue
+		}
 		if upper := strings.ToUpper(l.text); !policy.ValidMethod(upper) {
 			r.Fail(l.node, "write one as GET or PROPFIND", "%q is no HTTP method", strictyaml.Shorten(l.text))
 		} else if upper != l.text {
@@ -68,6 +72,9 @@ func readMethods(r *reader, n *strictyaml.Node, d *draft) {
 func readWebPaths(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.WebPath(l.text)) {
+			continue
+		}
 		if !strings.HasPrefix(l.text, "/") && !strings.HasPrefix(l.text, "**") {
 			r.Fail(l.node, "begin it with / or **/", "pattern %q matches no path of a URL", strictyaml.Shorten(l.text))
 			continue
@@ -115,6 +122,11 @@ func foldedPatterns(pattern string) ([]*glob.Glob, error) {
 func readProtocols(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
+		if f := mistake.Port(l.text); f.Found() {
+			hint := "write protocols: [tcp], and in ports " + strings.TrimPrefix(f.Hint, "write ")
+			r.Fail(l.node, hint, "unknown protocol %q", strictyaml.Shorten(l.text))
+			continue
+		}
 		i, ok := r.Word(l.node, "protocol", protocolWords)
 		if !ok {
 			continue
@@ -149,6 +161,9 @@ func readDomains(r *reader, n *strictyaml.Node, d *draft) {
 		text, err := expand(l.text, r.vars, glob.Quote)
 		if err != nil {
 			r.Fail(l.node, "", "domain %q: %v", strictyaml.Shorten(l.text), err)
+			continue
+		}
+		if r.mistaken(l.node, mistake.Domain(text)) {
 			continue
 		}
 		if address, ok := policy.ParseAddress(text); ok {
@@ -196,6 +211,9 @@ func readCIDRs(r *reader, n *strictyaml.Node, d *draft) {
 		p, err := netip.ParsePrefix(l.text)
 		if err != nil {
 			a, err := netip.ParseAddr(l.text)
+			if err != nil && r.mistaken(l.node, mistake.Network(l.text)) {
+				continue
+			}
 			if err != nil {
 				r.Fail(l.node, "write it as 10.0.0.0/8 or fd00::/8", "%q is not an address or a network", strictyaml.Shorten(l.text))
 				continue
@@ -213,6 +231,9 @@ func readCIDRs(r *reader, n *strictyaml.Node, d *draft) {
 func readPorts(r *reader, n *strictyaml.Node, d *draft) {
 	d.selected = true
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.Port(l.text)) {
+			continue
+		}
 		low, high, isRange := strings.Cut(l.text, "-")
 		if !isRange {
 			high = low

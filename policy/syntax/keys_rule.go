@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
@@ -51,6 +52,20 @@ func commonKeys(effects ...policy.Effect) []key[draft] {
 			func(r *reader, n *strictyaml.Node, d *draft) {
 				d.timeout = n
 				d.wait, _ = r.Duration(n)
+			},
+		},
+		{
+			field{
+				name:  "accept_warnings",
+				doc:   "Codes of warnings of policy check that are known and accepted; they are not printed.",
+				shape: listOf(shape{words: warningCodes}),
+			},
+			func(r *reader, n *strictyaml.Node, d *draft) {
+				for _, l := range r.texts(n) {
+					if i, ok := r.Word(l.node, "code of a warning", warningCodes); ok {
+						d.rule.Accepted = append(d.rule.Accepted, warningCodes[i])
+					}
+				}
 			},
 		},
 	}
@@ -135,8 +150,7 @@ func finishRule(r *reader, n *strictyaml.Node, d *draft) {
 
 // pattern expands and compiles one glob.
 func (r *reader) pattern(n *strictyaml.Node, kind glob.Kind, text string) *glob.Glob {
-	if (kind == glob.Path) && strings.HasPrefix(text, "~") {
-		r.Fail(n, "write ${HOME}"+text[1:], "~ is not expanded")
+	if kind == glob.Path && r.mistaken(n, mistake.Path(text)) {
 		return nil
 	}
 	expanded, err := expand(text, r.vars, glob.Quote)
@@ -163,8 +177,17 @@ func (r *reader) paths(n *strictyaml.Node) []*glob.Glob {
 	return out
 }
 
+// mistaken reports a known mistake, if there is one.
+func (r *reader) mistaken(n *strictyaml.Node, f mistake.Finding) bool {
+	if f.Found() {
+		r.Fail(n, f.Hint, "%s", f.Message)
+	}
+	return f.Found()
+}
+
 // names parses a list of entries that are base names or, with a slash, paths.
-func (r *reader) names(list []located) []policy.ProgramName {
+// line says that args stand beside them.
+func (r *reader) names(list []located, line bool) []policy.ProgramName {
 	out := make([]policy.ProgramName, 0, len(list))
 	for _, l := range list {
 		kind := glob.Text
@@ -180,6 +203,9 @@ func (r *reader) names(list []located) []policy.ProgramName {
 			continue
 		case "**":
 			r.Fail(l.node, `write "*"`, "** is for paths")
+			continue
+		}
+		if r.mistaken(l.node, mistake.Program(l.text, line)) {
 			continue
 		}
 		text := l.text

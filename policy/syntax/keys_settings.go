@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/env"
@@ -58,6 +59,9 @@ func (r *reader) variables(n *strictyaml.Node) ([]string, []*glob.Glob) {
 	var texts []string
 	var globs []*glob.Glob
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.Variable(l.text)) {
+			continue
+		}
 		if strings.Contains(l.text, "=") || l.text == "" {
 			r.Fail(l.node, "", "%q is not the name of a variable", strictyaml.Shorten(l.text))
 			continue
@@ -316,6 +320,9 @@ var transparentKeys = []key[document]{
 func (r *reader) bareNames(n *strictyaml.Node) []string {
 	var out []string
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.Program(l.text, false)) {
+			continue
+		}
 		if l.text == "" || strings.ContainsAny(l.text, "/*?[{") {
 			r.Fail(l.node, "write the base name", "%q is not the name of a program", strictyaml.Shorten(l.text))
 			continue
@@ -327,6 +334,9 @@ func (r *reader) bareNames(n *strictyaml.Node) []string {
 
 func readExecFrom(r *reader, n *strictyaml.Node, d *document) {
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.Path(l.text)) {
+			continue
+		}
 		g := r.pattern(l.node, glob.Path, strings.TrimSuffix(l.text, "/**")+"/**")
 		if g == nil {
 			continue

@@ -1,6 +1,7 @@
 package syntax
 
 import (
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
@@ -50,6 +51,9 @@ func signalKeys() []key[draft] {
 				return
 			}
 			number, ok := policy.ParseSignal(s)
+			if !ok && r.mistaken(n, mistake.Signal(s)) {
+				return
+			}
 			if !ok {
 				r.Fail(n, strictyaml.DidYouMean(s, policy.SignalWords()), "unknown signal %q", strictyaml.Shorten(s))
 			}
@@ -88,6 +92,9 @@ var readSignalRules = func(r *reader, n *strictyaml.Node, doc *document) {
 func readSignals(r *reader, n *strictyaml.Node, d *draft) {
 	for _, l := range r.texts(n) {
 		set, ok := policy.ParseSignals(l.text)
+		if !ok && r.mistaken(l.node, mistake.Signal(l.text)) {
+			continue
+		}
 		if !ok {
 			r.Fail(l.node, strictyaml.DidYouMean(l.text, policy.SignalWords()), "unknown signal %q", strictyaml.Shorten(l.text))
 		}

@@ -3,6 +3,7 @@ package syntax
 import (
 	"strings"
 
+	"agentsh/internal/mistake"
 	"agentsh/internal/strictyaml"
 	"agentsh/policy"
 	"agentsh/policy/glob"
@@ -47,6 +48,9 @@ func socketKeys() []key[draft] {
 func readSocketPaths(r *reader, n *strictyaml.Node, d *draft) {
 	s := d.rule.Socket
 	for _, l := range r.texts(n) {
+		if r.mistaken(l.node, mistake.Socket(l.text)) {
+			continue
+		}
 		if strings.HasPrefix(l.text, "@") {
 			if g := r.pattern(l.node, glob.Text, l.text); g != nil {
 				s.Abstract = append(s.Abstract, g)

@@ -43,7 +43,20 @@ func Lint(p *policy.Policy) []policy.Problem {
 	return l.problems.Sorted()
 }
 
+// warningCodes are the codes of warnings about single rules.
+var warningCodes = []string{
+	"allow-before-deny", "anchored-option", "args-hidden", "bundled-options", "by-name", "case", "env-narrows", "guarded", "nobody-asked",
+	"one-argument", "open-directory", "operation-alias", "reachable", "same-name", "shadowed", "unanchored", "wide-domain",
+}
+
+// warn adds a warning about a rule, unless the rule accepts it.
 func (l *linter) warn(rule *policy.Rule, code, hint, format string, args ...any) {
+	if !slices.Contains(warningCodes, code) {
+		panic("policy: warning " + code + " has no place in warningCodes")
+	}
+	if slices.Contains(rule.Accepted, code) {
+		return
+	}
 	l.problems = append(l.problems, policy.Problem{
 		Pos: rule.Pos, Severity: policy.SeverityWarning, Code: code, Hint: hint,
 		Message: "rule " + rule.Name + ": " + fmt.Sprintf(format, args...),
@@ -65,7 +78,7 @@ func (l *linter) names(g policy.Group) {
 
 // order warns about rules that can never match because of an earlier rule. It
 // also warns about a deny rule if an earlier allow rule matches some of its
-// requests.
+// requests. An allow rule that matches nothing else is an exception that was meant.
 func (l *linter) order(g policy.Group) {
 	rules := l.p.Rules(g)
 	if len(rules) > maxLinted {
@@ -77,7 +90,8 @@ func (l *linter) order(g policy.Group) {
 				l.warn(rule, "shadowed", "move it up or remove it", "never reached, since rule %s (%s) matches all it does", earlier.Name, earlier.Pos)
 				break
 			}
-			if rule.Effect == policy.Deny && earlier.Effect.Permits() && overlaps(earlier, rule) && !wholeGroup(rule) {
+			if rule.Effect == policy.Deny && earlier.Effect.Permits() && overlaps(earlier, rule) && !wholeGroup(rule) &&
+				!covers(rule, earlier) {
 				l.warn(
 					rule,
 					"allow-before-deny",

@@ -2,6 +2,7 @@ package syntax
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -147,6 +148,7 @@ func (l *linter) meaning() {
 			break
 		}
 	}
+	l.spelling()
 	for _, rule := range l.p.Rules(policy.GroupCommand) {
 		for _, e := range rule.Command.Programs {
 			if text := e.Glob.String(); text != strings.ToLower(text) {
@@ -155,6 +157,38 @@ func (l *linter) meaning() {
 		}
 		if rule.Command.Env.HasAllow && l.p.EnvSettings().HasAllow {
 			l.warn(rule, "env-narrows", "list them in env_policy.allow too", "env_allow narrows env_policy.allow, it adds nothing to it")
+		}
+	}
+}
+
+// twoLabels matches a pattern such as *example.com, which also matches the names
+// of strangers.
+var twoLabels = regexp.MustCompile(`^\*([A-Za-z0-9][A-Za-z0-9-]*\.[A-Za-z]+)$`)
+
+// spelling warns about values that match something else than they seem to.
+func (l *linter) spelling() {
+	for _, rule := range l.p.Rules(policy.GroupNetwork) {
+		for _, g := range rule.Network.Domains {
+			if m := twoLabels.FindStringSubmatch(g.String()); m != nil {
+				l.warn(
+					rule,
+					"wide-domain",
+					"write "+m[1]+` and "*.`+m[1]+`"`,
+					"%q also matches names such as not%s, and no name below %s",
+					g.String(),
+					m[1],
+					m[1],
+				)
+			}
+		}
+	}
+	for _, rule := range l.p.Rules(policy.GroupCommand) {
+		for i, w := range rule.Command.Args {
+			words := strings.Fields(w.Text)
+			text := i > 0 && strings.HasPrefix(rule.Command.Args[i-1].Text, "-") // the value of an option
+			if len(words) > 1 && !w.Option && !text && !strings.ContainsAny(w.Text, `*?[{\`) {
+				l.warn(rule, "one-argument", "write ["+strings.Join(words, ", ")+"]", "%q is one argument with a blank in it", w.Text)
+			}
 		}
 	}
 }

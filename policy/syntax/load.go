@@ -96,6 +96,9 @@ func (l *loader) file(src policy.Source) {
 		return
 	}
 	d := &document{}
+	if r.OtherKind(root, strictyaml.Policy) {
+		return
+	}
 	readObject(r, root, "the policy", policyKeys, d)
 	l.documents = append(l.documents, d)
 	for _, e := range d.extends {
@@ -124,10 +127,21 @@ func (l *loader) extend(r *reader, e located) {
 	}
 	data, err := l.opts.ReadFile(name)
 	if err != nil {
-		r.Fail(e.node, "", "extends: %v", err)
+		r.Fail(e.node, extendsHint(e.text), "extends: %v", err)
 		return
 	}
 	l.file(policy.Source{Name: name, Data: data})
+}
+
+// extendsHint says what extends names: files.
+func extendsHint(name string) string {
+	switch {
+	case strings.Contains(name, "://"):
+		return "extends names files of this machine: fetch it first"
+	case !strings.Contains(path.Base(name), "."):
+		return "extends names files: write " + path.Join("/etc/agentsh/policies", path.Base(name)+".yaml") + " for a policy of the package"
+	}
+	return ""
 }
 
 // compile merges the documents into one policy. It returns nil if there are

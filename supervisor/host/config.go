@@ -48,7 +48,7 @@ func parseConfig(name string, data []byte) (supervisor.OperatorConfig, error) {
 	if root == nil && len(r.problems) == 0 {
 		return c, nil
 	}
-	if root != nil {
+	if root != nil && !r.OtherKind(root, strictyaml.Configuration) {
 		r.configuration(root, &c)
 	}
 	if len(r.problems) > 0 {

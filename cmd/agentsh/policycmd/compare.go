@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentsh/cmd/agentsh/failure"
+	"agentsh/internal/text"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 )
@@ -126,10 +127,10 @@ func replay(out io.Writer, p *policy.Policy, file string, every bool) error {
 	}
 	fmt.Fprintf(
 		w,
-		"%d requests evaluated, %d decided otherwise, %d events lack data to be evaluated\n",
-		count.Judged,
+		"%s evaluated, %d decided otherwise, %s without the data to be evaluated\n",
+		text.Count(count.Judged, "request"),
 		count.Changed,
-		count.Skipped,
+		text.Count(count.Skipped, "event"),
 	)
 	if err := w.Flush(); err != nil {
 		return err

@@ -46,6 +46,41 @@ func TestPacksAreTestedOneByOne(t *testing.T) {
 	}
 }
 
+// TestPacksHaveNoWarnings: each warning that a pack accepts would else be there.
+func TestPacksHaveNoWarnings(t *testing.T) {
+	files, err := filepath.Glob(packs + "/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.yaml") {
+			continue
+		}
+		p, err := loadPolicy(name, policytest.Vars())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range syntax.Lint(p) {
+			t.Errorf("%s", w)
+		}
+		accepted := map[string]bool{}
+		for _, g := range ruleGroups {
+			for _, rule := range p.Rules(g) {
+				for _, code := range rule.Accepted {
+					accepted[code] = true
+				}
+				rule.Accepted = nil
+			}
+		}
+		for _, w := range syntax.Lint(p) {
+			delete(accepted, w.Code)
+		}
+		if len(accepted) > 0 {
+			t.Errorf("%s accepts %v, which no rule has", name, accepted)
+		}
+	}
+}
+
 // TestPoliciesProtectTheDirectoriesTheyNameFilesIn: a rule on .vscode/tasks.json
 // is gone around by a link named .vscode.
 func TestPoliciesProtectTheDirectoriesTheyNameFilesIn(t *testing.T) {

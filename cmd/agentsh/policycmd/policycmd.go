@@ -19,6 +19,7 @@ import (
 
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/layout"
+	"agentsh/internal/text"
 	"agentsh/policy"
 	"agentsh/policy/syntax"
 	"agentsh/supervisor/host"
@@ -156,16 +157,16 @@ func check(out io.Writer, files []string, vars map[string]string, strict bool) e
 		}
 		warnings := syntax.Lint(p)
 		for _, w := range warnings {
-			fmt.Fprintf(out, "%s: %s: %s\n", w.Pos, w.Severity, withHint(w))
+			fmt.Fprintf(out, "%s: %s: %s [%s]\n", w.Pos, w.Severity, withHint(w), w.Code)
 		}
 		if strict && len(warnings) > 0 {
 			bad++
 			continue
 		}
-		fmt.Fprintf(out, "%s: ok, %d rules, %d warnings\n", file, countRules(p), len(warnings))
+		fmt.Fprintf(out, "%s: ok, %s, %s\n", file, text.Count(countRules(p), "rule"), text.Count(len(warnings), "warning"))
 	}
 	if bad > 0 {
-		return failure.New(failure.Found, fmt.Errorf("%d of %d files are not good", bad, len(files)), "")
+		return failure.New(failure.Found, fmt.Errorf("%d of %s not good", bad, text.Count(len(files), "file")), "")
 	}
 	return nil
 }

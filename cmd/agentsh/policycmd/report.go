@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"agentsh/internal/text"
 	"agentsh/policy/policytest"
 )
 
@@ -96,14 +97,14 @@ func printText(out io.Writer, all []*tested, o testOptions) error {
 			}
 		}
 		if m := t.mutation; m != nil {
-			fmt.Fprintf(out, "%s: %d mutants, %d noticed, %d that change no decision, %d survivors\n",
-				name, m.Mutants, m.Mutants-m.Equivalent-len(m.Survivors), m.Equivalent, len(m.Survivors))
+			fmt.Fprintf(out, "%s: %s, %d noticed, %d that change no decision, %s\n",
+				name, text.Count(m.Mutants, "mutant"), m.Mutants-m.Equivalent-len(m.Survivors), m.Equivalent, text.Count(len(m.Survivors), "survivor"))
 			for _, s := range m.Survivors {
 				fmt.Fprintln(out, survivor(s))
 			}
 		}
 	}
-	_, err := fmt.Fprintf(out, "%d tests, %d failed\n", len(list), failed)
+	_, err := fmt.Fprintf(out, "%s, %d failed\n", text.Count(len(list), "test"), failed)
 	return err
 }
 

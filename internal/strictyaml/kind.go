@@ -1,0 +1,59 @@
+package strictyaml
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// Kinds of files of the project.
+const (
+	Policy        = "a policy"
+	Tests         = "a file of tests"
+	Harness       = "a harness"
+	Provider      = "a provider"
+	Configuration = "a configuration"
+)
+
+// kindOf recognises a file by the keys that only its kind has. It is empty where
+// none of them stands in the file.
+func kindOf(n *Node) string {
+	kind := ""
+	for key := range Pairs(n) {
+		switch name := key.Value; {
+		case name == "tests":
+			return Tests
+		case name == "agent":
+			return Harness
+		case strings.HasSuffix(name, "_rules") || name == "extends" || name == "env_policy" || name == "resource_limits":
+			kind = Policy
+		case kind == "" && (name == "credentials" || name == "endpoints"):
+			kind = Provider
+		case kind == "" && (name == "degraded" || name == "sandbox" || name == "trash"):
+			kind = Configuration
+		}
+	}
+	return kind
+}
+
+// OtherKind reports a file of another kind than the wanted one: one problem instead
+// of one for each of its keys.
+func (r *Reader) OtherKind(n *Node, want string) bool {
+	kind := kindOf(n)
+	if kind == "" || kind == want {
+		return false
+	}
+	base := filepath.Base(r.File)
+	hint := map[string]string{
+		Policy:        "check it with 'agentsh policy check " + base + "'",
+		Tests:         "run it with 'agentsh policy test " + base + "'",
+		Harness:       "check it with 'agentctl lint " + base + "'",
+		Provider:      "name it in providers of a harness",
+		Configuration: "try it with 'agentsh detect'",
+	}[kind]
+	if kind == Policy && want == Tests {
+		stem := strings.TrimSuffix(base, filepath.Ext(base))
+		hint = "write its tests in " + stem + "_test.yaml, which begins with 'policy: " + base + "'"
+	}
+	r.Fail(n, hint, "this is %s, not %s", kind, want)
+	return true
+}
