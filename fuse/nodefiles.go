@@ -144,20 +144,35 @@ func (f *nodeFiles) adopt(at tree.NamedPath, st *unix.Stat_t) *tree.Node {
 	if old := f.tree.Child(parent, name); old != nil && (!f.tree.Same(old, st) || old.Kind() != st.Mode&unix.S_IFMT) {
 		f.lost(old, at)
 	}
-	n := f.tree.Adopt(parent, name, st)
-	if st.Nlink > 1 || n.Kind() == unix.S_IFDIR || !f.tree.Aliased(n) {
-		return n
+	f.loseFormer(at, st)
+	return f.tree.Adopt(parent, name, st)
+}
+
+// loseFormer removes the names of the node with the inode number of st that lead elsewhere:
+// the host has renamed the file, or the number was used again for another one. The kernel
+// may use such a name for a while. So the node gets no other name before: an open would
+// open that file.
+func (f *nodeFiles) loseFormer(at tree.NamedPath, st *unix.Stat_t) {
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return
 	}
-	for _, other := range f.tree.Names(n) { // renamed on the host
-		var now unix.Stat_t
-		if other.Link == at.Link {
+	n := f.tree.Host.Elsewhere(at.Link, st)
+	if n == nil {
+		return
+	}
+	for _, other := range f.tree.Names(n) {
+		if other.Link == at.Link || f.files.redirected(other.Path) { // the rules of a redirected name stay with the file
 			continue
 		}
-		if leads, err := f.leads(n, other.Path, &now); err == nil && !leads {
+		var now unix.Stat_t
+		leads, err := f.leads(n, other.Path, &now)
+		if err == nil && !leads {
 			f.lost(n, other)
 		}
+		if leads && st.Nlink > 1 {
+			return // the node has the file; a file can have many names
+		}
 	}
-	return n
 }
 
 // place returns the node of the directory at rel as it is now in the backing. The caller

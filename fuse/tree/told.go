@@ -220,13 +220,6 @@ func (t *Tree) Names(n *Node) []NamedPath {
 	return out
 }
 
-// Aliased reports whether n has more than one known name.
-func (t *Tree) Aliased(n *Node) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return n.more != nil && len(n.more.links) > 0
-}
-
 // Lost removes a name that does not lead to n in the backing any more. Until
 // [Host.Settled] the kernel may still use the name for n. Lost reports false if n
 // does not have the name, or if the name has another path by now.

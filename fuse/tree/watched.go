@@ -37,3 +37,16 @@ func (h Host) UnwatchAll() {
 		}
 	}
 }
+
+// Elsewhere returns the node that has the inode number of st, if it has another name than
+// l. Otherwise it returns nil.
+func (h Host) Elsewhere(l Link, st *unix.Stat_t) *Node {
+	t := h.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.findInode(inodeOf(st))
+	if n == nil || n == t.root || n.Link == l && (n.more == nil || len(n.more.links) == 0) {
+		return nil
+	}
+	return n
+}
