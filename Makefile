@@ -76,7 +76,7 @@ commands: ## the part of harmless commands that hooks refuse: a minute
 
 # Saves of editors and commits on the host while a session works.
 coherence: deps-check ## 200 rounds of what the host does to a workspace in use: 20 minutes
-	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 COHERENCE_ROUNDS=200 $(GO) test -timeout 3h -v -run 'TestSavesOfTheHost|TestTheHostAndASession|TestACommitAfter' ./fuse
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 COHERENCE_ROUNDS=200 $(GO) test -timeout 3h -v -run 'TestSavesOfTheHost|TestTheHostAndASession|TestACommitAfter|TestManyRanges' ./fuse
 
 # What a file server remembers of a million files.
 million: deps-check ## memory of the file server for a million files

@@ -367,7 +367,7 @@ func newLocker(m *mount) *locker {
 	report := func(message string) {
 		m.access.reporter.fault(fmt.Sprintf("file server of %s: %s", m.files.path, message))
 	}
-	return &locker{handles: m.handles, kernel: m.kernel, table: locks.New(report)}
+	return &locker{handles: m.handles, kernel: m.kernel, table: locks.New(m.shared.lockWaits, report)}
 }
 
 // request converts a request of the kernel. The caller ends the use of the handle.

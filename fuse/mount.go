@@ -13,6 +13,7 @@ import (
 	"agentsh/fuse/changes"
 	"agentsh/fuse/device"
 	"agentsh/fuse/follow"
+	"agentsh/fuse/locks"
 	"agentsh/fuse/tree"
 	"agentsh/internal/trash"
 	"agentsh/internal/wire"
@@ -53,6 +54,7 @@ type shared struct {
 	reporter  *reporter
 	approvals *approvals
 	follower  *follow.Follower
+	lockWaits *locks.Waits
 	trash     *trash.Trash // nil: no rule needs it
 	mountAt   func(path string) *mount
 }

@@ -73,3 +73,42 @@ func TestWithoutProcessesOneCommandIsRefused(t *testing.T) {
 	<-ended
 	b.answers(t)
 }
+
+// Commands wait for more locks than the file server may have threads. It refuses some of
+// them and goes on: the Go runtime ends a program that gets no thread.
+func TestWaitsForLocksLeaveThreadsToTheFileServer(t *testing.T) {
+	if !asUser(t, "54018") {
+		return // root has no limit
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 400, Max: 400}); err != nil {
+		t.Fatal(err)
+	}
+	b := openEither(t, true, opensPolicy, nil)
+	var out, errs bytes.Buffer
+	exit, _, err := b.Exec(context.Background(), wire.ExecRequest{Argv: []string{"python3", "-c", `
+import errno, fcntl, os, queue, threading
+open("locked", "w").close()
+held, done = open("locked"), queue.Queue()
+fcntl.flock(held, fcntl.LOCK_EX)
+def wait():
+    with open("locked") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            done.put("granted")
+        except OSError as e:
+            done.put(errno.errorcode[e.errno])
+threading.stack_size(1 << 16)
+for _ in range(200): threading.Thread(target=wait, daemon=True).start()
+results = [done.get(timeout=60) for _ in range(150)]
+fcntl.flock(held, fcntl.LOCK_UN)
+results += [done.get(timeout=60) for _ in range(50)]
+print(sorted((r, results.count(r)) for r in set(results)))
+`}}, wire.Streams{Stdout: &out, Stderr: &errs})
+	if err != nil || exit.ExitCode() != 0 || out.String() != "[('ENOLCK', 150), ('granted', 50)]\n" {
+		t.Errorf("%+v %v: %s%s", exit, err, &out, &errs)
+	}
+	if told := b.events(t, func(e wire.Event) bool { return strings.Contains(e.Message, "50 locks are waited for") }); len(told) == 0 {
+		t.Error("no event tells of it")
+	}
+	b.answers(t)
+}

@@ -33,7 +33,7 @@ type room struct {
 func newRoom(t *testing.T) *room {
 	r := &room{t: t, path: filepath.Join(t.TempDir(), "f")}
 	must(t, os.WriteFile(r.path, nil, 0o644))
-	r.table = New(func(string) { r.faults.Add(1) })
+	r.table = New(NewWaits(), func(string) { r.faults.Add(1) })
 	return r
 }
 
@@ -232,19 +232,27 @@ func TestTooManyWaitsAreRefused(t *testing.T) {
 	r := newRoom(t)
 	f := r.open(unix.O_RDWR)
 	r.want("hold", r.set(f, 1, unix.F_WRLCK, 0, ToEnd), 0)
-	answers := make(chan unix.Errno, maxWaits)
-	for o := range uint64(maxWaits) {
+	most := r.table.waits.most
+	answers := make(chan unix.Errno, most)
+	for o := range uint64(most) {
 		q := r.request(f, o+2, unix.F_RDLCK, 0, 0)
 		if err, later := r.table.Wait(q, func(err unix.Errno) { answers <- err }); !later {
 			t.Fatalf("wait %d: %v", o, err)
 		}
 	}
 	r.want("one more", <-r.wait(r.request(f, 1<<40, unix.F_RDLCK, 0, 0)), unix.ENOLCK)
+	beside := newRoom(t)
+	beside.table.waits = r.table.waits
+	g := beside.open(unix.O_RDWR)
+	beside.want("hold beside", beside.set(g, 1, unix.F_WRLCK, 0, ToEnd), 0)
+	beside.want("one more, of another mount", <-beside.wait(beside.request(g, 2, unix.F_RDLCK, 0, 0)), unix.ENOLCK)
+	beside.table.Flush(g.FD, 1)
+	beside.empty()
 	if r.faults.Load() != 1 {
 		t.Errorf("%d faults", r.faults.Load())
 	}
 	r.table.Flush(f.FD, 1)
-	for range maxWaits {
+	for range most {
 		r.want("granted", <-answers, 0)
 	}
 	r.table.Release(f.FD, f.Handle)

@@ -28,11 +28,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of one table. Beyond them a lock fails with ENOLCK.
-const (
-	maxWaits  = 512     // locks that wait at one time, each in a thread
-	maxRanges = 1 << 20 // locked ranges
-)
+// maxRanges is the greatest number of locked ranges of one table. Beyond it, and beyond
+// the limit of [Waits], a lock fails with ENOLCK.
+const maxRanges = 1 << 20
 
 // ToEnd is the last byte of a range without end. See OFFSET_MAX in the kernel.
 const ToEnd = math.MaxInt64
@@ -60,6 +58,7 @@ type Table struct {
 	// Fault reports a lock that was refused because of a limit.
 	Fault func(message string)
 
+	waits *Waits
 	inUse atomic.Int64 // owners of any file
 
 	mu       sync.Mutex
@@ -94,9 +93,9 @@ type owner struct {
 	flocked bool
 }
 
-// New returns an empty table.
-func New(fault func(message string)) *Table {
-	return &Table{Fault: fault, files: map[inode]*file{}, waiting: map[uint64]*wait{}}
+// New returns an empty table. Its waits count for those of the server.
+func New(waits *Waits, fault func(message string)) *Table {
+	return &Table{Fault: fault, waits: waits, files: map[inode]*file{}, waiting: map[uint64]*wait{}}
 }
 
 // Set takes or releases a lock without waiting. It returns EAGAIN if another owner

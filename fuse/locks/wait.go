@@ -3,8 +3,10 @@ package locks
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -23,6 +25,41 @@ type wait struct {
 	thread    int // of the system call; 0: not yet begun
 	cancelled bool
 }
+
+// Waits bounds the locks of all tables that wait at one time. Each waits in a thread, and
+// the Go runtime ends a program that gets no thread.
+type Waits struct {
+	most int64
+	now  atomic.Int64
+}
+
+// Greatest numbers of waits. Of the threads that an ordinary user may have, 256 are left
+// to the server and the supervisor, or a quarter if there are few. See decision 0024.
+const (
+	maxWaits     = 512
+	maxUserWaits = 128 // of an ordinary user, if the user's processes are limited
+	shareOfLimit = 8   // and at most this part of the limit
+)
+
+// NewWaits returns the limit for this process.
+func NewWaits() *Waits {
+	var l unix.Rlimit
+	if os.Geteuid() == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &l) == nil && l.Cur == unix.RLIM_INFINITY {
+		return &Waits{most: maxWaits}
+	}
+	return &Waits{most: min(maxUserWaits, int64(l.Cur/shareOfLimit))}
+}
+
+// begin counts one more wait. It reports false if there are too many.
+func (w *Waits) begin() bool {
+	if w.now.Add(1) <= w.most {
+		return true
+	}
+	w.end()
+	return false
+}
+
+func (w *Waits) end() { w.now.Add(-1) }
 
 // resendPeriod is the time after which a signal is sent again. A thread that gets it
 // just before its system call does not notice it.
@@ -44,16 +81,18 @@ func (t *Table) Wait(r Request, answer func(unix.Errno)) (err unix.Errno, later 
 	if t.early.take(r.Unique) {
 		return unix.EINTR, false
 	}
-	if len(t.waiting) >= maxWaits {
-		return t.refuse(fmt.Sprintf("%d locks are waited for", len(t.waiting))), false
+	if !t.waits.begin() {
+		return t.refuse(fmt.Sprintf("%d locks are waited for", t.waits.most)), false
 	}
 	if w.owner, err = t.ownerOf(&r); err != 0 {
+		t.waits.end()
 		return err, false
 	}
 	w.owner.waits++
 	t.waiting[r.Unique] = w
 	go func() { // ends with the lock, an interrupt or the process
 		err := w.run()
+		t.waits.end()
 		t.finish(w, err)
 		answer(err)
 	}()
