@@ -14,6 +14,9 @@ type control struct {
 	force     context.CancelFunc
 }
 
+// errForced is the cause of the end of work that a second interruption stopped.
+var errForced = errors.New("stopped by a second signal, or by an operator with --force")
+
 // newControl returns the context of the run. The caller calls close.
 func newControl(ctx, forced context.Context) (context.Context, *control) {
 	c := &control{}
@@ -45,10 +48,12 @@ const cleanupTime = 2 * time.Minute
 // salvage returns a context for work after the end of the run's context. A
 // second interruption ends it.
 func (c *control) salvage(ctx context.Context, what string) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New(what+" took too long"))
-	stop := context.AfterFunc(c.forced, cancel)
+	ctx, end := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, errors.New(what+" took too long"))
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.forced, func() { cancel(errForced) })
 	return ctx, func() {
 		stop()
-		cancel()
+		cancel(nil)
+		end()
 	}
 }

@@ -24,8 +24,8 @@ import (
 	"agentsh/internal/wire"
 )
 
-// resultLimits bound the extracted work of an agent.
-var resultLimits = tarfs.Limits{Files: 100_000, Bytes: 4 << 30}
+// resultLimits bound the extracted work of an agent. The names are held in memory.
+var resultLimits = tarfs.Limits{Files: 100_000, Bytes: 4 << 30, AllNames: 24 << 20}
 
 // branchPrefix is the prefix of the clone's branches with the agent's commits.
 // The number of the iteration follows.
@@ -79,6 +79,9 @@ func (x extraction) run(ctx context.Context, before work, iteration int, failed 
 	w.partial = true
 	if !failed {
 		return w, fail(ExitSandbox, "", err)
+	}
+	if ctx.Err() != nil { // each part says that it was stopped
+		err = context.Cause(ctx)
 	}
 	x.progress.warn("the work of the agent is not complete: %v", err)
 	return w, nil

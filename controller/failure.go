@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"agentsh/controller/harness"
+	"agentsh/internal/text"
 )
 
 // Exit codes of a run.
@@ -70,7 +71,7 @@ func badConfig(hint, format string, args ...any) error {
 // problemsFailure makes a failure of the problems of harness files.
 func problemsFailure(ps harness.Problems) error {
 	errs := ps.Errors()
-	return &Failure{Code: ExitConfiguration, Problems: errs, Err: fmt.Errorf("%d problem(s) in the harness", len(errs))}
+	return &Failure{Code: ExitConfiguration, Problems: errs, Err: fmt.Errorf("%s in the harness", text.Count(len(errs), "problem"))}
 }
 
 // asFailure makes a failure of err, with the name of its step and default

@@ -182,13 +182,17 @@ func (c *Control) Drain(ctx context.Context) error {
 // They are sorted by path.
 func (c *Control) Changes(ctx context.Context, tag string) ([]wire.Change, error) {
 	var out []wire.Change
-	err := c.call(ctx, request{Changes: tag}, func(r reply) {
-		out = append(out, r.Changes...)
-	})
+	err := c.ChangeParts(ctx, tag, func(part []wire.Change) { out = append(out, part...) })
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+// ChangeParts calls fn with each part of the net changes of a mount. While the server
+// works on a large record, it calls fn with an empty part every second.
+func (c *Control) ChangeParts(ctx context.Context, tag string, fn func([]wire.Change)) error {
+	return c.call(ctx, request{Changes: tag}, func(r reply) { fn(r.Changes) })
 }
 
 // Baseline makes the present state the start of the change record. A later write

@@ -240,13 +240,14 @@ func kernelAtLeast(major, minor int) bool {
 }
 
 // listChanges returns the change record, including writes through handles that are
-// still open.
-func (m *mount) listChanges() ([]wire.Change, error) {
+// still open. It calls working before it looks at a file.
+func (m *mount) listChanges(working func()) ([]wire.Change, error) {
 	m.files.edits.Flush()
 	m.tree.Moves.Lock()
 	defer m.tree.Moves.Unlock()
 	m.nodes.recordOpenWrites()
 	return m.files.record.List(func(rel string, st *unix.Stat_t) error {
+		working()
 		p, err := m.files.locate(rel)
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -282,12 +283,22 @@ func changesPart(list []wire.Change) int {
 	return len(list)
 }
 
+// workInterval is the time between two messages that the server still works.
+const workInterval = time.Second
+
+// changes sends the change record of a mount in parts.
 func (s *server) changes(id uint64, tag string) error {
 	for _, m := range s.mounts {
 		if m.tag != tag {
 			continue
 		}
-		list, err := m.listChanges()
+		said := time.Now()
+		list, err := m.listChanges(func() {
+			if time.Since(said) >= workInterval {
+				said = time.Now()
+				_ = s.ch.send(reply{ID: id, More: true}) // a broken socket fails below
+			}
+		})
 		if err != nil {
 			return err
 		}

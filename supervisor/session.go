@@ -213,9 +213,9 @@ func (s *Session) Close() error {
 		s.loop.end()
 		errs = append(errs, s.files.Drain(), s.journal.end(s.life.why()), s.loop.close())
 	}
-	var changes func(context.Context) ([]wire.Change, error)
+	var changes changeParts
 	if s.files.Running() {
-		changes = s.files.Changes
+		changes = s.files.ChangeParts
 	}
 	errs = append(errs, s.store.close(changes, s.cfg.Log.With("session", s.ID())))
 	s.files.Close()

@@ -116,21 +116,40 @@ func (st *store) donations() ([]launch.Donation, error) {
 	return append(out, launch.Donation{Name: fuse.TrashName, File: dir}), nil
 }
 
-// saveTimeout bounds the transfer of the change record at the end of a session.
+// saveTimeout bounds the wait for the next part of the change record at the end of a
+// session.
 const saveTimeout = 5 * time.Second
+
+// changeParts calls a function with each part of a change record.
+type changeParts func(context.Context, func([]wire.Change)) error
+
+// read reads a change record of any size. It fails if no part comes for saveTimeout.
+func (c changeParts) read() ([]wire.Change, error) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	limit := time.AfterFunc(saveTimeout, func() { cancel(fmt.Errorf("the file server sent nothing for %s", saveTimeout)) })
+	defer limit.Stop()
+	var list []wire.Change
+	err := c(ctx, func(part []wire.Change) {
+		limit.Reset(saveTimeout)
+		list = append(list, part...)
+	})
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return list, err
+}
 
 // close saves the change record and marks the session as ended. The record is
 // lost with a file server that died.
-func (st *store) close(changes func(context.Context) ([]wire.Change, error), log *slog.Logger) error {
+func (st *store) close(changes changeParts, log *slog.Logger) error {
 	if st == nil {
 		return nil
 	}
 	if changes == nil {
 		return st.Close()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), saveTimeout)
-	defer cancel()
-	list, err := changes(ctx)
+	list, err := changes.read()
 	switch {
 	case err == nil:
 		err = st.SaveChanges(list)

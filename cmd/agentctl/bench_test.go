@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,14 +32,19 @@ func benchRun(b *testing.B, files int) {
 	)
 	p.fillRepo(files)
 	sums := map[string]time.Duration{}
-	rss := int64(0)
+	memory := int64(0) // KiB
 	for b.Loop() {
 		cmd := p.command(p.runArgs("--quiet")...)
-		start := time.Now()
-		if out, err := cmd.CombinedOutput(); err != nil {
-			b.Fatalf("%v\n%s", err, out)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		began := time.Now()
+		ended, used := start(b, cmd)
+		<-ended
+		took := time.Since(began)
+		if !cmd.ProcessState.Success() {
+			b.Fatalf("%v\n%s", cmd.ProcessState, &out)
 		}
-		took := time.Since(start)
+		memory = max(memory, used.Load())
 		var r controller.Result
 		p.readJSON("out/result.json", &r)
 		var record record.Record
@@ -54,14 +59,11 @@ func benchRun(b *testing.B, files int) {
 			sums[s.Name] += d
 		}
 		sums["cpu"] += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-		if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-			rss = max(rss, usage.Maxrss)
-		}
 	}
 	for name, sum := range sums {
 		b.ReportMetric(float64(sum.Microseconds())/1000/float64(b.N), name+"-ms")
 	}
-	b.ReportMetric(float64(rss)/1024, "most-MiB")
+	b.ReportMetric(float64(memory)/1024, "most-MiB")
 }
 
 func (p *fixture) readJSON(name string, v any) {

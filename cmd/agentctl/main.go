@@ -4,9 +4,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
+	"syscall"
 
+	"agentsh/controller"
 	"agentsh/internal/foreground"
 )
 
@@ -18,10 +21,32 @@ var (
 
 func main() {
 	limitMemory()
-	ctx, stop := signal.NotifyContext(context.Background(), foreground.EndSignals()...)
-	context.AfterFunc(ctx, stop) // a second signal ends this process, unless the command has a handler of its own
-	root := newRoot()
-	code := report(root.ExecuteContext(ctx), foreground.Messages(ctx, os.Stderr))
-	stop()
-	os.Exit(code)
+	ctx := interrupted()
+	err := newRoot().ExecuteContext(ctx)
+	os.Exit(report(ended(ctx, err), foreground.Messages(ctx, os.Stderr)))
+}
+
+// interrupted is a context that the first signal ends, with the signal as its cause. A
+// second signal ends this process, unless the command has a handler of its own.
+func interrupted() context.Context {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, foreground.EndSignals()...)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() { // ends with a signal, or with the process
+		s, _ := (<-signals).(syscall.Signal)
+		signal.Stop(signals)
+		cancel(controller.Interrupted{Signal: s})
+	}()
+	return ctx
+}
+
+// ended replaces the error of a command that a signal ended by the signal. A run says
+// itself how it ended.
+func ended(ctx context.Context, err error) error {
+	var of *controller.Failure
+	var by controller.Interrupted
+	if !errors.Is(err, context.Canceled) || errors.As(err, &of) || !errors.As(context.Cause(ctx), &by) {
+		return err
+	}
+	return &failure{code: 128 + int(by.Signal), err: by}
 }

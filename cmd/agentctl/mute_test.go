@@ -30,6 +30,12 @@ type scenario struct {
 	At    string `json:"at"`    // the operation: hello, files.OP, exec.agent, exec.git, events
 	Does  string `json:"does"`  // what it does then
 	Ready string `json:"ready"` // a fifo that is opened when it begins
+
+	// Operator is what it does to operators, which come once the agent was started. It
+	// then also stays when its stream has ended. Empty: nothing.
+	Operator   string `json:"operator"`
+	OperatorAt string `json:"operator_at"` // at this operation; empty: at all
+	Reached    string `json:"reached"`     // a fifo that is opened when an operator begins it
 }
 
 // hostile is the text of messages that control a terminal.
@@ -45,8 +51,9 @@ func hostileSupervisor() {
 }
 
 type hostilePeer struct {
-	s    scenario
-	once sync.Once
+	s      scenario
+	once   sync.Once
+	atWork atomic.Bool // the agent was started, and others are operators
 }
 
 func (h *hostilePeer) serve() error {
@@ -79,11 +86,23 @@ func (h *hostilePeer) serve() error {
 	for n := range chans {
 		go h.channel(n)
 	}
+	if h.s.Operator != "" {
+		select {}
+	}
 	return nil
 }
 
 // bad reports whether an operation is the one at which it does wrong.
 func (h *hostilePeer) bad(at string) bool {
+	if h.atWork.Load() {
+		if !strings.HasPrefix(at, h.s.OperatorAt) {
+			return false
+		}
+		if f, err := os.OpenFile(h.s.Reached, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // else nobody waits
+			f.Close()
+		}
+		return true
+	}
 	if !strings.HasPrefix(at, h.s.At) {
 		return false
 	}
@@ -115,7 +134,7 @@ func (h *hostilePeer) globals(reqs <-chan *ssh.Request) {
 
 func (h *hostilePeer) channel(n ssh.NewChannel) {
 	kind, _, _ := strings.Cut(n.ChannelType(), "@")
-	if h.s.Does == "closed" && h.bad(kind) {
+	if h.does() == "closed" && h.s.OperatorAt == "" && h.bad(kind) {
 		return
 	}
 	ch, reqs, err := n.Accept()
@@ -151,7 +170,11 @@ func (h *hostilePeer) exec(ch ssh.Channel, first []byte) {
 	}
 	exit, printed := wire.Exit{Kind: wire.ExitExited, Code: code}, wire.OutputEnd{}
 	if h.bad(what) {
-		switch h.s.Does {
+		does := h.does()
+		if h.s.Operator != "" {
+			h.atWork.Store(true)
+		}
+		switch does {
 		case "mute":
 			return
 		case "endless":
@@ -179,9 +202,15 @@ func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
 	var req wire.FileRequest
 	_ = json.Unmarshal(first, &req)
 	bad := h.bad("files." + req.Op)
-	out, listing := chunks{ch}, []byte("[]")
+	out, listing, reply := chunks{ch}, []byte(nil), wire.FileReply{}
+	switch req.Op {
+	case wire.OpChanges, wire.OpList:
+		listing = []byte("[]")
+	case wire.OpStat:
+		reply.Info = &wire.FileInfo{Name: "a", Type: "dir"}
+	}
 	if req.Op == wire.OpCopyIn || req.Op == wire.OpWrite {
-		if bad && h.s.Does == "mute" {
+		if bad && h.does() == "mute" {
 			return // its window fills
 		}
 		listing = unpack(ch)
@@ -190,7 +219,7 @@ func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
 		listing = []byte(`{"entries":[]}`)
 	}
 	if bad {
-		switch h.s.Does {
+		switch h.does() {
 		case "mute":
 			return
 		case "endless":
@@ -198,6 +227,12 @@ func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
 				out.end()
 			}
 			endlessly(out, req.Op)
+			return
+		case "names":
+			if req.Op == wire.OpChanges {
+				out.end()
+			}
+			manyNames(out, req.Op)
 			return
 		case "lies":
 			lie(out)
@@ -227,7 +262,8 @@ func (h *hostilePeer) files(ch ssh.Channel, first []byte) {
 	out.end()
 	_, _ = out.Write(listing)
 	out.end()
-	writeMessage(ch, []byte("{}"))
+	data, _ := json.Marshal(reply)
+	writeMessage(ch, data)
 	_ = ch.Close()
 }
 
@@ -277,6 +313,28 @@ func endlessly(w io.Writer, op string) {
 	}
 }
 
+// manyNames sends an archive, or a list, of long names without an end.
+func manyNames(w io.Writer, op string) {
+	dir, base := strings.Repeat(strings.Repeat("d", 250)+"/", 14), strings.Repeat("n", 200)
+	archive := tarfs.NewWriter(w, tarfs.Limits{Files: 1 << 30})
+	_, err := io.WriteString(w, strings.Repeat("[", btoi(op == wire.OpChanges)))
+	for i := 0; err == nil; i++ {
+		name := fmt.Sprintf("%x%s%d%s", i%16, dir, i, base)
+		if op == wire.OpChanges {
+			_, err = fmt.Fprintf(w, `{"path":"workspace/repo/%s","kind":"deleted"},`, name)
+		} else {
+			err = archive.Symlink(name, name)
+		}
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // lie sends an archive that ends without its manifest.
 func lie(w io.Writer) {
 	var b bytes.Buffer
@@ -287,22 +345,30 @@ func lie(w io.Writer) {
 }
 
 func (h *hostilePeer) events(ch ssh.Channel) {
-	if !h.bad("events") {
+	if !h.bad("events") || h.does() == "mute" {
 		return
 	}
 	e := wire.Event{Type: wire.EventExec, Decision: "deny", Path: hostile, Message: hostile, Hint: hostile, Argv: wire.Names{hostile}}
 	for e.Seq = 1; ; e.Seq++ {
-		if h.s.Does == "endless" {
+		if h.does() == "endless" {
 			e.Path, e.Command, e.By = fmt.Sprint(e.Seq), fmt.Sprint(e.Seq), "x"
 		}
 		data, _ := json.Marshal(e)
 		if writeMessage(ch, data) != nil {
 			return
 		}
-		if h.s.Does == "text" {
+		if h.does() == "text" {
 			return
 		}
 	}
+}
+
+// does says what it does wrong now.
+func (h *hostilePeer) does() string {
+	if h.atWork.Load() {
+		return h.s.Operator
+	}
+	return h.s.Does
 }
 
 func readMessage(r io.Reader) ([]byte, error) {
@@ -341,11 +407,17 @@ func (c chunks) Write(p []byte) (int, error) {
 func (c chunks) end() { _ = writeMessage(c.w, nil) }
 
 // maxMemory is what agentctl may use whatever a supervisor sends, in KiB.
-const maxMemory = 200 << 10
+const maxMemory = 100_000_000 >> 10
 
 // hostileRun prepares a run with a hostile supervisor. began is closed when the
 // supervisor does what is wrong.
 func (p *fixture) hostileRun(at, does string, more ...string) (cmd *exec.Cmd, said *bytes.Buffer, began <-chan struct{}) {
+	p.t.Helper()
+	return p.hostileTo(scenario{At: at, Does: does}, more...)
+}
+
+// hostileTo is hostileRun for a scenario.
+func (p *fixture) hostileTo(s scenario, more ...string) (cmd *exec.Cmd, said *bytes.Buffer, began <-chan struct{}) {
 	p.t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -355,7 +427,8 @@ func (p *fixture) hostileRun(at, does string, more ...string) (cmd *exec.Cmd, sa
 	if err := syscall.Mkfifo(ready, 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	data, _ := json.Marshal(scenario{at, does, ready})
+	s.Ready = ready
+	data, _ := json.Marshal(s)
 	p.write("scenario", string(data), 0o644)
 	cmd = p.command(p.runArgs(append([]string{"--agentsh", program, "--agentsh-config", p.path("scenario")}, more...)...)...)
 	said = &bytes.Buffer{}
@@ -385,12 +458,13 @@ func checkHostile(t *testing.T, cmd *exec.Cmd, said string, used int64) {
 // memory in KiB until then, read every 10 ms: the maximum that wait4(2) reports
 // includes the memory of this process, whose memory the command shared before its
 // execve.
-func start(t *testing.T, cmd *exec.Cmd) (ended <-chan struct{}, used *atomic.Int64) {
+func start(t testing.TB, cmd *exec.Cmd) (ended <-chan struct{}, used *atomic.Int64) {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	waited, used := make(chan struct{}), &atomic.Int64{}
+	used.Store(peakMemory(cmd.Process.Pid)) // it may end before the first tick
 	go func() {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
@@ -463,6 +537,9 @@ func TestTwoSignalsEndARunWithAMuteSupervisor(t *testing.T) {
 					t.Errorf("it took %s after the second signal", took)
 				}
 				checkHostile(t, cmd, said.String(), used.Load())
+				if strings.Contains(said.String(), "context canceled") {
+					t.Error("it speaks of a context")
+				}
 				if code := cmd.ProcessState.ExitCode(); code != 130 {
 					t.Errorf("exit code %d", code)
 				}
@@ -481,6 +558,8 @@ func TestAHostileSupervisorIsBounded(t *testing.T) {
 		{"exec.git", "endless", "wrote more bytes than are taken", 4, nil},
 		{"files.changes", "endless", "listing has more than", 4, nil},
 		{"files.copy_out", "endless", "", 4, nil},
+		{"files.copy_out", "names", "brings the names of the archive to", 4, nil},
+		{"files.changes", "names", "the names of the changed files take more than", 4, nil},
 		{"files.copy_out", "lies", "", 4, nil},
 		{"files.copy_out", "trailer", "", 0, nil},
 		{"files.copy_out", "junk", "", 4, nil},

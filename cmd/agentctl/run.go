@@ -223,12 +223,12 @@ func interruptible(parent context.Context, abandon func(syscall.Signal)) (first,
 	signal.Notify(signals, foreground.EndSignals()...)
 	pipe := make(chan os.Signal, 1) // never read: a reader of the output that has gone does not end the run
 	signal.Notify(pipe, syscall.SIGPIPE)
-	early := parent.Err() != nil
+	early := context.Cause(parent)
 	parent = context.WithoutCancel(parent)
 	first, cancelFirst := context.WithCancelCause(parent)
 	second, cancelSecond := context.WithCancelCause(parent)
-	if early {
-		cancelFirst(controller.Interrupted{Signal: syscall.SIGINT})
+	if early != nil {
+		cancelFirst(early)
 	}
 	done := make(chan struct{})
 	ended := make(chan struct{})

@@ -35,7 +35,7 @@ When DST is a directory, the copy is made in it under the name of SRC; otherwise
 DST, whose directory must exist. A file replaces a file; nothing replaces or merges
 with a directory on this machine.
 
-A copy out has at most 300,000 files and 16 GiB.
+A copy out has at most 200,000 files, 24 MiB of names and 16 GiB.
 
 Files, directories and links that stay within what is copied travel; devices, sockets,
 fifos and links that lead out do not, and are named. Set-user-id bits and owners never
@@ -145,6 +145,9 @@ func inGit(name string) bool {
 	return false
 }
 
+// copyLimits bound a copy out of a sandbox. The names are held in memory.
+var copyLimits = tarfs.Limits{Files: 200_000, AllNames: 24 << 20}
+
 // out copies a path of the sandbox to this machine.
 func (c *copier) out(ctx context.Context, src, dst string) error {
 	src = path.Clean(src)
@@ -173,7 +176,7 @@ func (c *copier) out(ctx context.Context, src, dst string) error {
 	}
 	staging := ".agentctl-cp-" + rand.Text()
 	m, err := channel.ReceiveArchive(ctx, c.client, request, channel.ArchiveTarget{
-		Parent: root, Name: staging, Options: tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: !c.git}},
+		Parent: root, Name: staging, Options: tarfs.ReceiveOptions{UnpackOptions: tarfs.UnpackOptions{RefuseGit: !c.git, Limits: copyLimits}},
 	})
 	c.skipped = m.Skipped
 	if err != nil {
@@ -309,7 +312,7 @@ func (c *copier) send(ctx context.Context, dest string, pack func(io.Writer) err
 		_ = write.CloseWithError(err) // never fails; without an error it is the end
 		packed <- err
 	}()
-	_, err := c.client.CopyIn(ctx, dest, read)
+	err := c.client.CopyIn(ctx, dest, read, func(wire.ManifestEntry) error { return nil })
 	_ = read.CloseWithError(io.ErrClosedPipe) // ends a packer whose output is not read any more
 	if failed := <-packed; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
 		return failed

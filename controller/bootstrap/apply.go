@@ -9,11 +9,13 @@ import (
 	"io"
 	"sort"
 	"strings"
+	"sync"
 
 	"agentsh/internal/layout"
 
 	"agentsh/controller/sandbox"
 	"agentsh/internal/tarfs"
+	"agentsh/internal/wire"
 )
 
 // Apply sends a plan into a sandbox: one archive for /sandbox, and one for /tmp
@@ -46,18 +48,29 @@ func below(entries []Entry, dir string) []Entry {
 func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
-	var sums []string // SHA-256 of each sent file, in the order of entries
+	var sums sums
 	go func() {
 		// Headers and padding are small writes. The receiver accepts large ones.
 		coalesced := bufio.NewWriterSize(w, 256<<10)
 		var err error
-		if sums, err = p.write(ctx, root, coalesced); err == nil {
+		if err = p.write(ctx, root, coalesced, &sums); err == nil {
 			err = coalesced.Flush()
 		}
 		_ = w.CloseWithError(err) // never fails; without an error it is the end
 		packed <- err
 	}()
-	m, err := ex.CopyIn(ctx, root, r)
+	arrived := 0
+	err := ex.CopyIn(ctx, root, r, func(got wire.ManifestEntry) error {
+		arrived++
+		if arrived > len(p.Entries) {
+			return fmt.Errorf("more than %d entries arrived", len(p.Entries))
+		}
+		e := p.Entries[arrived-1]
+		if root+"/"+string(got.Path) != e.Dest || got.Type != e.Kind || got.SHA256 != sums.of(arrived-1) {
+			return fmt.Errorf("%s arrived as %.200q %s %s", e.Dest, got.Path, got.Type, got.SHA256)
+		}
+		return nil
+	})
 	_ = r.CloseWithError(io.ErrClosedPipe) // ends the writer if the sandbox stopped reading
 	if local := <-packed; local != nil && !errors.Is(local, io.ErrClosedPipe) {
 		return local // the error of the sandbox is only a consequence
@@ -65,33 +78,47 @@ func send(ctx context.Context, ex sandbox.Executor, root string, p Plan) error {
 	if err != nil {
 		return err
 	}
-	if len(m.Entries) != len(p.Entries) {
-		return fmt.Errorf("%d of %d entries arrived", len(m.Entries), len(p.Entries))
-	}
-	for i, e := range p.Entries {
-		got := m.Entries[i]
-		if root+"/"+string(got.Path) != e.Dest || got.Type != e.Kind || got.SHA256 != sums[i] {
-			return fmt.Errorf("%s arrived as %.200q %s %s", e.Dest, got.Path, got.Type, got.SHA256)
-		}
+	if arrived != len(p.Entries) {
+		return fmt.Errorf("%d of %d entries arrived", arrived, len(p.Entries))
 	}
 	return nil
 }
 
-// write packs the entries with names relative to root. It returns the SHA-256
-// of each entry that is a file.
-func (p Plan) write(ctx context.Context, root string, to io.Writer) (sums []string, err error) {
+// sums are the SHA-256 of each entry that was packed; of a file only.
+type sums struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (s *sums) add(sum string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, sum)
+}
+
+// of returns the sum of an entry, or a text that is none if it was not packed yet.
+func (s *sums) of(i int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i >= len(s.list) {
+		return "not sent yet"
+	}
+	return s.list[i]
+}
+
+// write packs the entries with names relative to root, and adds their sums.
+func (p Plan) write(ctx context.Context, root string, to io.Writer, sums *sums) error {
 	blobs, err := p.openBlobs(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = blobs.Close() }() // an error after the last object does not matter
 	w := tarfs.NewWriter(to, p.limits)
-	sums = make([]string, len(p.Entries))
-	for i, e := range p.Entries {
+	for _, e := range p.Entries {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return err
 		}
-		name := strings.TrimPrefix(e.Dest, root+"/")
+		name, sum := strings.TrimPrefix(e.Dest, root+"/"), ""
 		var err error
 		switch {
 		case e.Kind == KindDir:
@@ -99,16 +126,17 @@ func (p Plan) write(ctx context.Context, root string, to io.Writer) (sums []stri
 		case e.Kind == KindSymlink:
 			err = w.Symlink(name, e.Target)
 		case e.blob != "":
-			sums[i], err = blobs.write(w, name, e)
+			sum, err = blobs.write(w, name, e)
 		default:
-			sums[i], err = e.SHA256, writeFile(w, name, e)
+			sum, err = e.SHA256, writeFile(w, name, e)
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
+		sums.add(sum)
 	}
 	_, err = w.Close()
-	return sums, err
+	return err
 }
 
 // blobs are the objects of a plan in the order of its entries.

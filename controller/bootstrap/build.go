@@ -28,8 +28,29 @@ const permBits fs.FileMode = 0o775
 
 // builder collects entries and problems.
 type builder struct {
-	entries  map[string]Entry
+	entries  []Entry        // without a destination: removed
+	at       map[string]int // destination to index
 	problems []error
+}
+
+// newBuilder makes a builder for about n entries. A list and an index take half the
+// memory of a map of entries.
+func newBuilder(n int) *builder {
+	return &builder{entries: make([]Entry, 0, n), at: make(map[string]int, n)}
+}
+
+// entry returns the entry of a destination; nil: there is none.
+func (b *builder) entry(dest string) *Entry {
+	if i, ok := b.at[dest]; ok {
+		return &b.entries[i]
+	}
+	return nil
+}
+
+// remove removes the entry of a destination.
+func (b *builder) remove(dest string) {
+	*b.entry(dest) = Entry{}
+	delete(b.at, dest)
 }
 
 func (b *builder) problem(err error) { b.problems = append(b.problems, err) }
@@ -37,11 +58,16 @@ func (b *builder) problem(err error) { b.problems = append(b.problems, err) }
 // add adds an entry. Two entries with the same path are a problem, unless both
 // are directories.
 func (b *builder) add(e Entry) {
-	if old, used := b.entries[e.Dest]; used && (old.Kind != KindDir || e.Kind != KindDir) {
+	old := b.entry(e.Dest)
+	switch {
+	case old == nil:
+		b.at[e.Dest] = len(b.entries)
+		b.entries = append(b.entries, e)
+	case old.Kind == KindDir && e.Kind == KindDir:
+		*old = e
+	default:
 		b.problem(fmt.Errorf("%s is delivered twice", e.Dest))
-		return
 	}
-	b.entries[e.Dest] = e
 }
 
 // hostFile adds a file of the harness. It may replace one of the repository.
@@ -50,8 +76,8 @@ func (b *builder) hostFile(f File) {
 		b.problem(err)
 		return
 	}
-	if old, used := b.entries[f.Dest]; used && old.tree != "" && old.Kind != KindDir {
-		delete(b.entries, f.Dest)
+	if old := b.entry(f.Dest); old != nil && old.tree != "" && old.Kind != KindDir {
+		b.remove(f.Dest)
 	}
 	b.file(f)
 }
@@ -348,12 +374,12 @@ func hidden(f git.TreeEntry, names []string) bool {
 
 // exclude lists the added files in .git/info/exclude.
 func (b *builder) exclude(gitDir string, added []string) {
-	if d, ok := b.entries[gitDir]; len(added) == 0 || !ok || d.Kind != KindDir {
+	if d := b.entry(gitDir); len(added) == 0 || d == nil || d.Kind != KindDir {
 		return
 	}
 	dest := path.Join(gitDir, "info", "exclude")
 	var text bytes.Buffer
-	if old, ok := b.entries[dest]; ok {
+	if old := b.entry(dest); old != nil {
 		if old.Kind != KindFile {
 			b.problem(fmt.Errorf("%s is a %s", old.Source(), old.Kind))
 			return
@@ -369,7 +395,7 @@ func (b *builder) exclude(gitDir string, added []string) {
 			b.problem(err)
 			return
 		}
-		delete(b.entries, dest)
+		b.remove(dest)
 	}
 	if text.Len() > 0 && !bytes.HasSuffix(text.Bytes(), []byte("\n")) {
 		text.WriteByte('\n')

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -20,6 +21,9 @@ import (
 )
 
 const tmp = "/tmp"
+
+// spare is the number of files that a plan usually has besides those of the commit.
+const spare = 1000
 
 // Input is the input of a plan. Paths without a comment are paths of the host.
 type Input struct {
@@ -109,7 +113,7 @@ func New(in Input) (Plan, error) {
 	if err := in.check(); err != nil {
 		return Plan{}, fmt.Errorf("plan sandbox: %w", err)
 	}
-	b := &builder{entries: map[string]Entry{}}
+	b := newBuilder(len(in.Commit.Tree) + spare)
 	b.definition(in)
 	for _, s := range in.Skills {
 		b.skill(s)
@@ -128,12 +132,9 @@ func New(in Input) (Plan, error) {
 		b.hostFile(f)
 	}
 	p := Plan{Skipped: skipped, Added: added, limits: in.Limits, objects: in.Commit.Objects}
-	p.Entries = make([]Entry, 0, len(b.entries))
-	for _, e := range b.entries {
-		p.Entries = append(p.Entries, e)
-	}
+	b.checkParents()
+	p.Entries = slices.DeleteFunc(b.entries, func(e Entry) bool { return e.Dest == "" })
 	sort.Slice(p.Entries, func(i, j int) bool { return p.Entries[i].Dest < p.Entries[j].Dest })
-	b.checkParents(p.Entries)
 	if err := errors.Join(b.problems...); err != nil {
 		return Plan{}, fmt.Errorf("plan sandbox: %w", err)
 	}
@@ -200,10 +201,10 @@ func checkDest(dest string) error {
 }
 
 // checkParents rejects an entry below an entry that is not a directory.
-func (b *builder) checkParents(entries []Entry) {
-	for _, e := range entries {
-		for dir := path.Dir(e.Dest); dir != "/"; dir = path.Dir(dir) {
-			if above, ok := b.entries[dir]; ok && above.Kind != KindDir {
+func (b *builder) checkParents() {
+	for _, e := range b.entries {
+		for dir := path.Dir(e.Dest); len(dir) > 1; dir = path.Dir(dir) {
+			if above := b.entry(dir); above != nil && above.Kind != KindDir {
 				b.problem(fmt.Errorf("%s is a %s, %s cannot be below it", dir, above.Kind, e.Dest))
 			}
 		}

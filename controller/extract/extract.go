@@ -110,11 +110,11 @@ func (in *Input) check() error {
 
 // collectFiles receives the changed files of the working tree.
 func collectFiles(ctx context.Context, ex sandbox.Executor, in Input, res *Result) error {
-	changes, err := ex.Changes(ctx)
-	if err != nil {
+	record := newReplay(relative(in))
+	if err := ex.EachChange(ctx, record.add); err != nil {
 		return fmt.Errorf("changed files: %w", err)
 	}
-	w := worktree(changes, relative(in))
+	w := record.net()
 	res.Deleted, res.By = w.deleted, w.by
 	if len(w.trees)+len(w.names) == 0 {
 		return nil
@@ -187,32 +187,95 @@ type changed struct {
 	by      map[string]wire.ChangedBy // changed by a process outside the session, alone or too
 }
 
-// worktree replays a change record. It selects paths below repo that are not in a
-// .git. It ignores a path that cannot occur in a record.
-func worktree(changes []wire.Change, repo string) changed {
-	s := replay{now: map[string]kind{}, gone: map[string]bool{}}
-	w := changed{by: map[string]wire.ChangedBy{}}
-	for _, c := range changes {
-		name, ok := below(string(c.Path), repo)
-		if ok && (c.By == wire.ByHost || c.By == wire.ByBoth) {
-			w.by[name] = c.By
-		}
-		if c.By == wire.ByHost {
-			continue // not the agent's work
-		}
-		if from, moved := below(string(c.From), repo); moved && c.Kind == wire.Renamed {
-			s.remove(from)
-		}
-		switch {
-		case !ok:
-		case c.Kind == wire.Deleted:
-			s.remove(name)
-		case c.Kind == wire.Created || c.Kind == wire.Renamed:
-			s.now[name] = tree
-		case s.now[name] != tree:
-			s.now[name] = alone
+// kind says how a present path has changed.
+type kind int
+
+const (
+	alone kind = iota + 1 // its content or mode changed
+	tree                  // it is new, with everything below it
+)
+
+// replay is the state of a working tree while its change record is read. It selects
+// paths below a repository that are not in a .git, and ignores a path that cannot occur
+// in a record.
+type replay struct {
+	repo string // relative to the governed directory
+	now  map[string]kind
+	gone map[string]bool // was removed at some time and may have been created again
+	by   map[string]wire.ChangedBy
+	size int // bytes of the names
+}
+
+func newReplay(repo string) *replay {
+	return &replay{repo: repo, now: map[string]kind{}, gone: map[string]bool{}, by: map[string]wire.ChangedBy{}}
+}
+
+// add replays one change.
+func (s *replay) add(c wire.Change) error {
+	name, ok := below(string(c.Path), s.repo)
+	if ok && (c.By == wire.ByHost || c.By == wire.ByBoth) {
+		s.by[name] = c.By
+		s.size += len(name) + nameCost
+	}
+	if c.By == wire.ByHost {
+		return s.room() // not the agent's work
+	}
+	if from, moved := below(string(c.From), s.repo); moved && c.Kind == wire.Renamed {
+		s.remove(from)
+	}
+	switch {
+	case !ok:
+	case c.Kind == wire.Deleted:
+		s.remove(name)
+	case (c.Kind == wire.Created || c.Kind == wire.Modified) && s.now[name] == 0 && s.inTree(name):
+		// It comes with its directory.
+	case c.Kind == wire.Created || c.Kind == wire.Renamed:
+		s.set(name, tree)
+	case s.now[name] != tree:
+		s.set(name, alone)
+	}
+	return s.room()
+}
+
+func (s *replay) set(name string, k kind) {
+	s.now[name] = k
+	s.size += len(name) + nameCost
+}
+
+func (s *replay) remove(name string) {
+	delete(s.now, name)
+	s.gone[name] = true
+	s.size += len(name) + nameCost
+}
+
+// A replay holds names up to maxNames. nameCost is what one takes besides its bytes.
+const (
+	maxNames = 32 << 20 // bytes
+	nameCost = 64
+)
+
+// room returns an error if the names are too many.
+func (s *replay) room() error {
+	if s.size > maxNames {
+		return &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf(
+			"the names of the changed files take more than %d MiB: have the agent pack them into an archive", maxNames>>20)}
+	}
+	return nil
+}
+
+// inTree reports whether a directory above name is new and is copied as a whole.
+func (s *replay) inTree(name string) bool {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if s.now[dir] == tree {
+			return true
 		}
 	}
+	return false
+}
+
+// net returns the net result of the record.
+func (s *replay) net() changed {
+	w := changed{by: s.by}
 	for name := range s.gone {
 		w.deleted = append(w.deleted, name)
 	}
@@ -229,25 +292,6 @@ func worktree(changes []wire.Change, repo string) changed {
 	sort.Strings(w.names)
 	sort.Strings(w.deleted)
 	return w
-}
-
-// kind says how a present path has changed.
-type kind int
-
-const (
-	alone kind = iota + 1 // its content or mode changed
-	tree                  // it is new, with everything below it
-)
-
-// replay is the state of a working tree while its record is read.
-type replay struct {
-	now  map[string]kind
-	gone map[string]bool // was removed at some time and may have been created again
-}
-
-func (s *replay) remove(name string) {
-	delete(s.now, name)
-	s.gone[name] = true
 }
 
 // covered reports whether name needs no entry: a directory above it is copied as a

@@ -536,7 +536,13 @@ func TestAChangeRecordIsReplayed(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := worktree(tt.changes, "w")
+			r := newReplay("w")
+			for _, c := range tt.changes {
+				if err := r.add(c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := r.net()
 			if !slices.Equal(w.trees, tt.trees) || !slices.Equal(w.names, tt.names) || !slices.Equal(w.deleted, tt.deleted) {
 				t.Errorf("%+v", w)
 			}

@@ -169,9 +169,9 @@ func (m *markdown) rest(r *Report) {
 		m.line("\n## Tokens and cost\n")
 		for _, u := range r.Usage {
 			m.line(
-				"- %s: %d turns, %s in, %s cached, %s out, $%.4f",
+				"- %s: %s, %s in, %s cached, %s out, $%.4f",
 				code(u.Model),
-				u.Turns,
+				text.Count(u.Turns, "turn"),
 				count(u.Input),
 				count(u.CacheRead),
 				count(u.Output),

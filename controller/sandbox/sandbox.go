@@ -98,13 +98,15 @@ type Executor interface {
 	// Remove removes a file, or a directory with everything below it.
 	Remove(ctx context.Context, name string, recursive bool) error
 	// CopyIn unpacks an archive of package tarfs below dest, which is created if it
-	// is missing. Nothing changes unless the archive is complete.
-	CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error)
+	// is missing. Nothing changes unless the archive is complete. arrived is called with
+	// each entry that was unpacked.
+	CopyIn(ctx context.Context, dest string, archive io.Reader, arrived func(wire.ManifestEntry) error) error
 	// CopyOut writes such an archive to w. After an error, the archive has no
 	// manifest at its end.
-	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error)
-	// Changes is the change record of the governed tree since bootstrap.
-	Changes(ctx context.Context) ([]wire.Change, error)
+	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) error
+	// EachChange calls fn with each entry of the change record of the governed tree
+	// since bootstrap, sorted by path.
+	EachChange(ctx context.Context, fn func(wire.Change) error) error
 	// Events calls fn with each audit event, beginning with sequence number from.
 	// It returns when ctx ends, fn returns an error or the supervisor is gone.
 	Events(ctx context.Context, from uint64, fn func(wire.Event) error) error

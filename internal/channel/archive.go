@@ -14,7 +14,7 @@ import (
 // ArchiveSource is a session that sends files as an archive of package tarfs, see
 // [Client.CopyOut].
 type ArchiveSource interface {
-	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error)
+	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) error
 }
 
 // ArchiveTarget says where [ReceiveArchive] unpacks an archive.
@@ -39,7 +39,7 @@ func ReceiveArchive(ctx context.Context, from ArchiveSource, req wire.CopyOut, t
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		_, err := from.CopyOut(ctx, req, w)
+		err := from.CopyOut(ctx, req, w)
 		_ = w.CloseWithError(err) // never fails; with a nil error it ends the stream
 		sent <- err
 	}()

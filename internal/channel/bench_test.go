@@ -111,7 +111,7 @@ func BenchmarkCopyIn(b *testing.B) {
 			_, err := tarfs.Pack(context.Background(), root, tarfs.PackOptions{}, w)
 			w.CloseWithError(err)
 		}()
-		if _, err := c.CopyIn(context.Background(), fmt.Sprintf("/sandbox/%d", n), r); err != nil {
+		if err := c.CopyIn(context.Background(), fmt.Sprintf("/sandbox/%d", n), r, none); err != nil {
 			b.Fatal(err)
 		}
 	}

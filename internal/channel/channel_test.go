@@ -493,8 +493,8 @@ var _ interface {
 	List(ctx context.Context, name string) ([]wire.FileInfo, error)
 	ReadFile(ctx context.Context, name string, limit int64) ([]byte, error)
 	WriteFile(ctx context.Context, name string, data []byte, mode fs.FileMode) error
-	CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error)
-	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error)
-	Changes(ctx context.Context) ([]wire.Change, error)
+	CopyIn(ctx context.Context, dest string, archive io.Reader, arrived func(wire.ManifestEntry) error) error
+	CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) error
+	EachChange(ctx context.Context, fn func(wire.Change) error) error
 	Events(ctx context.Context, from uint64, fn func(wire.Event) error) error
 } = (*Client)(nil)

@@ -22,6 +22,7 @@ const (
 	maxListing = 256 << 20 // bytes
 	maxEntries = 1 << 20   // as many as a change record has
 	maxEntry   = 64 << 10  // bytes of one entry
+	maxPadding = 1 << 10   // bytes after a list, which ends with a newline
 )
 
 // Stat describes one file. It does not follow a symbolic link at the end of the path.
@@ -33,7 +34,7 @@ func (c *Client) Stat(ctx context.Context, name string) (wire.FileInfo, error) {
 // List describes the entries of a directory, sorted by name.
 func (c *Client) List(ctx context.Context, name string) ([]wire.FileInfo, error) {
 	var list []wire.FileInfo
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: wire.Name(name)}, body{listing: entries(&list)})
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpList, Path: wire.Name(name)}, body{listing: entries(collect(&list))})
 	return list, wrap("list", name, err)
 }
 
@@ -46,7 +47,7 @@ func (c *Client) Read(ctx context.Context, r wire.ReadRange, w io.Writer) (wire.
 	return info, wrap("read", string(r.Path), err)
 }
 
-// atMost fails after a number of bytes.
+// atMost fails after a number of bytes. Without w, these are dropped.
 type atMost struct {
 	w    io.Writer
 	left int64
@@ -55,6 +56,9 @@ type atMost struct {
 func (a *atMost) Write(p []byte) (int, error) {
 	if a.left -= int64(len(p)); a.left < 0 {
 		return 0, &wire.Error{Code: wire.CodeLimit, Message: "the supervisor sent more bytes than it was asked for"}
+	}
+	if a.w == nil {
+		return len(p), nil
 	}
 	return a.w.Write(p)
 }
@@ -100,32 +104,38 @@ func (c *Client) Remove(ctx context.Context, name string, recursive bool) error 
 }
 
 // CopyIn unpacks an archive of package tarfs below dest, and creates dest if
-// necessary. Nothing changes unless the archive is complete. If the server refuses
+// necessary. Nothing changes unless the archive is complete. arrived is called with
+// each entry that was unpacked, in the order of the archive. If the server refuses
 // early, a goroutine reads archive until its next Read returns.
-func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader) (wire.Manifest, error) {
-	var m wire.Manifest
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, body{in: archive, listing: manifest(&m)})
-	return m, wrap("copy into", dest, err)
+func (c *Client) CopyIn(ctx context.Context, dest string, archive io.Reader, arrived func(wire.ManifestEntry) error) error {
+	b := body{in: archive, listing: manifest(arrived)}
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyIn, Path: wire.Name(dest)}, b)
+	return wrap("copy into", dest, err)
 }
 
 // CopyOut writes an archive of package tarfs to w. If it returns an error, the written
 // archive has no manifest at its end.
-func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) (wire.Manifest, error) {
-	var m wire.Manifest
-	b := body{out: w, listing: manifest(&m)}
+func (c *Client) CopyOut(ctx context.Context, req wire.CopyOut, w io.Writer) error {
+	b := body{out: w, listing: drop} // the archive has the same manifest
 	if names := newNames(req); names != nil {
 		b.in = names
 		req.Paths, req.Names, req.Deleted, req.Listed = nil, nil, nil, true
 	}
 	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpCopyOut, Out: &req}, b)
-	return m, wrap("copy out of", string(req.Dir), err)
+	return wrap("copy out of", string(req.Dir), err)
 }
 
 // Changes returns the change record of the governed directories.
 func (c *Client) Changes(ctx context.Context) ([]wire.Change, error) {
 	var list []wire.Change
-	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpChanges}, body{listing: entries(&list)})
-	return list, wrap("changes", "", err)
+	err := c.EachChange(ctx, collect(&list))
+	return list, err
+}
+
+// EachChange calls fn with each entry of the change record, sorted by path.
+func (c *Client) EachChange(ctx context.Context, fn func(wire.Change) error) error {
+	_, err := c.file(ctx, wire.FileRequest{Op: wire.OpChanges}, body{listing: entries(fn)})
+	return wrap("changes", "", err)
 }
 
 // Recover restores or purges files of the session's trash, or announces paths that were
@@ -227,13 +237,15 @@ func (c *Client) file(ctx context.Context, req wire.FileRequest, b body) (wire.F
 	if err == nil {
 		return info, nil
 	}
-	if own := in.err.Load(); own != nil { // explains more than the error of the server
+	switch own := in.err.Load(); {
+	case own != nil: // explains more than the error of the server
 		return wire.FileInfo{}, *own
-	}
-	if ctx.Err() == nil && pace.late.Load() {
+	case ctx.Err() != nil: // its end has closed the link
+		return wire.FileInfo{}, ctx.Err()
+	case pace.late.Load():
 		err = errLate
 	}
-	return wire.FileInfo{}, c.cause(errors.Join(err, ctx.Err()))
+	return wire.FileInfo{}, c.cause(err)
 }
 
 // Time limits of one file operation.
@@ -314,7 +326,7 @@ func send(ch ssh.Channel, in *noted) {
 func receive(r io.Reader, b body) (wire.FileInfo, error) {
 	out := b.out
 	if out == nil {
-		out = io.Discard
+		out = &atMost{}
 	}
 	if _, err := copyStream(out, &bodyReader{r: r}); err != nil {
 		return wire.FileInfo{}, err
@@ -328,7 +340,7 @@ func receive(r io.Reader, b body) (wire.FileInfo, error) {
 			return wire.FileInfo{}, fmt.Errorf("listing: %w", err)
 		}
 	}
-	if _, err := copyStream(io.Discard, listing); err != nil {
+	if _, err := copyStream(&atMost{left: maxPadding}, listing); err != nil {
 		return wire.FileInfo{}, err
 	}
 	var reply wire.FileReply
@@ -361,38 +373,56 @@ func (l *listing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// entries decodes a listing that is a list, entry by entry. It fails for too many
-// entries and for an entry that is too long.
-func entries[T any](to *[]T) func(io.Reader) error {
+// drop reads a listing that nobody needs.
+func drop(r io.Reader) error {
+	_, err := copyStream(io.Discard, r)
+	return err
+}
+
+// collect returns a function that appends its argument to a list.
+func collect[T any](to *[]T) func(T) error {
+	return func(e T) error {
+		*to = append(*to, e)
+		return nil
+	}
+}
+
+// entries decodes a listing that is a list, and calls fn with each entry. It fails for
+// too many entries and for an entry that is too long.
+func entries[T any](fn func(T) error) func(io.Reader) error {
 	return func(r io.Reader) error {
 		one := &atMostReader{r: r, left: maxEntry}
-		return list(json.NewDecoder(one), one, to)
+		return list(json.NewDecoder(one), one, fn)
 	}
 }
 
 // list decodes the next list of d, which reads from one.
-func list[T any](d *json.Decoder, one *atMostReader, to *[]T) error {
+func list[T any](d *json.Decoder, one *atMostReader, fn func(T) error) error {
 	if t, err := d.Token(); err != nil || t == nil { // a list without entries may be null
 		return err
 	} else if t != json.Delim('[') {
 		return fmt.Errorf("it begins with %v, not with a list", t)
 	}
-	for d.More() {
+	for n := 0; d.More(); n++ {
+		if n == maxEntries {
+			return &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d entries", maxEntries)}
+		}
 		var e T
 		one.left = maxEntry
 		if err := d.Decode(&e); err != nil {
 			return err
 		}
-		if *to = append(*to, e); len(*to) > maxEntries {
-			return &wire.Error{Code: wire.CodeLimit, Message: fmt.Sprintf("listing has more than %d entries", maxEntries)}
+		if err := fn(e); err != nil {
+			return err
 		}
 	}
 	_, err := d.Token()
 	return err
 }
 
-// manifest decodes a manifest as entries does: its text is larger than its entries.
-func manifest(to *wire.Manifest) func(io.Reader) error {
+// manifest decodes a manifest as entries does, and calls fn with each entry. It drops
+// the other lists.
+func manifest(fn func(wire.ManifestEntry) error) func(io.Reader) error {
 	return func(r io.Reader) error {
 		one := &atMostReader{r: r, left: maxEntry}
 		d := json.NewDecoder(one)
@@ -400,21 +430,16 @@ func manifest(to *wire.Manifest) func(io.Reader) error {
 			return errors.Join(fmt.Errorf("it begins with %v, not with a manifest", t), err)
 		}
 		for d.More() {
+			one.left = maxEntry
 			key, err := d.Token()
 			if err != nil {
 				return err
 			}
 			switch key {
 			case "entries":
-				err = list(d, one, &to.Entries)
-			case "deleted":
-				var names []wire.Name
-				err = list(d, one, &names)
-				for _, n := range names {
-					to.Deleted = append(to.Deleted, string(n))
-				}
-			case "skipped":
-				err = list(d, one, &to.Skipped)
+				err = list(d, one, fn)
+			case "deleted", "skipped":
+				err = list(d, one, func(json.RawMessage) error { return nil })
 			default:
 				var newer json.RawMessage // of a later minor version
 				one.left = maxEntry

@@ -130,6 +130,9 @@ func TestAWriteReplacesAsAWhole(t *testing.T) {
 
 type errReader struct{}
 
+// none ignores an entry.
+func none(wire.ManifestEntry) error { return nil }
+
 func (errReader) Read([]byte) (int, error) { return 0, errors.New("reader broke") }
 
 func TestNothingBeyondTheRootIsReached(t *testing.T) {
@@ -156,7 +159,7 @@ func TestNothingBeyondTheRootIsReached(t *testing.T) {
 			if err := c.Mkdir(ctx, name, 0o700); err == nil {
 				t.Errorf("made %q", name)
 			}
-			if _, err := c.CopyIn(ctx, name, strings.NewReader("")); err == nil {
+			if err := c.CopyIn(ctx, name, strings.NewReader(""), none); err == nil {
 				t.Errorf("copied into %q", name)
 			}
 		}
@@ -187,29 +190,30 @@ func TestATreeGoesInAndComesOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := c.CopyIn(ctx, "/sandbox/work/tree", bytes.NewReader(stream.Bytes()))
-	if err != nil || !slices.Equal(got.Entries, sent.Entries) {
-		t.Fatalf("%d entries, %v", len(got.Entries), err)
+	var got []wire.ManifestEntry
+	err = c.CopyIn(ctx, "/sandbox/work/tree", bytes.NewReader(stream.Bytes()), collect(&got))
+	if err != nil || !slices.Equal(got, sent.Entries) {
+		t.Fatalf("%d entries, %v", len(got), err)
 	}
 	if len(*changed) != len(sent.Entries)+1 || (*changed)[0] != "/sandbox/work/tree" {
 		t.Errorf("told of %d", len(*changed))
 	}
 	var out bytes.Buffer
-	back, err := c.CopyOut(ctx, wire.CopyOut{Dir: "/sandbox/work/tree"}, &out)
-	if err != nil || !slices.Equal(back.Entries, sent.Entries) || !bytes.Equal(out.Bytes(), stream.Bytes()) {
-		t.Errorf("%d entries, %d of %d bytes, %v", len(back.Entries), out.Len(), stream.Len(), err)
+	err = c.CopyOut(ctx, wire.CopyOut{Dir: "/sandbox/work/tree"}, &out)
+	if err != nil || !bytes.Equal(out.Bytes(), stream.Bytes()) {
+		t.Errorf("%d of %d bytes, %v", out.Len(), stream.Len(), err)
 	}
-	if _, err := c.CopyIn(ctx, "/sandbox/cut", bytes.NewReader(stream.Bytes()[:stream.Len()/2])); err == nil {
+	if err := c.CopyIn(ctx, "/sandbox/cut", bytes.NewReader(stream.Bytes()[:stream.Len()/2]), none); err == nil {
 		t.Error("half a tree was taken")
 	}
 	if names, _ := os.ReadDir(filepath.Join(dir, "cut")); len(names) != 0 {
 		t.Errorf("half a tree left %v", names)
 	}
-	if _, err := c.CopyIn(ctx, "/sandbox/cut", io.MultiReader(bytes.NewReader(stream.Bytes()[:2000]), errReader{})); err == nil ||
+	if err := c.CopyIn(ctx, "/sandbox/cut", io.MultiReader(bytes.NewReader(stream.Bytes()[:2000]), errReader{}), none); err == nil ||
 		!strings.Contains(err.Error(), "reader broke") {
 		t.Errorf("broken reader: %v", err)
 	}
-	if _, err := c.CopyOut(ctx, wire.CopyOut{Dir: "/sandbox/none"}, io.Discard); !errors.Is(err, fs.ErrNotExist) {
+	if err := c.CopyOut(ctx, wire.CopyOut{Dir: "/sandbox/none"}, io.Discard); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing directory: %v", err)
 	}
 }
@@ -217,7 +221,7 @@ func TestATreeGoesInAndComesOut(t *testing.T) {
 func TestARefusedArchiveStopsAtOnce(t *testing.T) {
 	c, _, _ := served(t)
 	// An endless stream of nonsense: the refusal must not wait for its end.
-	if _, err := c.CopyIn(context.Background(), "/sandbox/x", endless{}); err == nil {
+	if err := c.CopyIn(context.Background(), "/sandbox/x", endless{}, none); err == nil {
 		t.Error("nonsense was taken")
 	}
 }

@@ -69,12 +69,10 @@ var operations = map[string]func(context.Context, *Client) error{
 		return c.Remove(ctx, strings.Repeat("x", 2*maxInline), true)
 	},
 	"copy in": func(ctx context.Context, c *Client) error {
-		_, err := c.CopyIn(ctx, "/x", io.LimitReader(endless{}, 4<<20))
-		return err
+		return c.CopyIn(ctx, "/x", io.LimitReader(endless{}, 4<<20), nil)
 	},
 	"copy out": func(ctx context.Context, c *Client) error {
-		_, err := c.CopyOut(ctx, wire.CopyOut{Dir: "/x"}, io.Discard)
-		return err
+		return c.CopyOut(ctx, wire.CopyOut{Dir: "/x"}, io.Discard)
 	},
 	"changes": func(ctx context.Context, c *Client) error { _, err := c.Changes(ctx); return err },
 	"events": func(ctx context.Context, c *Client) error {

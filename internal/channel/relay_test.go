@@ -134,12 +134,13 @@ func TestARelayPassesArchivesAndEventsOn(t *testing.T) {
 	}}
 	_, c := relayed(t, h, RelayConfig{})
 	var out bytes.Buffer
-	if _, err := c.CopyOut(context.Background(), wire.CopyOut{Dir: "/x"}, &out); err != nil || !bytes.Equal(out.Bytes(), big) {
+	if err := c.CopyOut(context.Background(), wire.CopyOut{Dir: "/x"}, &out); err != nil || !bytes.Equal(out.Bytes(), big) {
 		t.Errorf("%d bytes came out, %v", out.Len(), err)
 	}
-	if m, err := c.CopyIn(context.Background(), "/x", bytes.NewReader(big)); err != nil || len(m.Entries) != 1 ||
-		m.Entries[0].Size != int64(len(big)) {
-		t.Errorf("copy in: %+v, %v", m, err)
+	var arrived []wire.ManifestEntry
+	if err := c.CopyIn(context.Background(), "/x", bytes.NewReader(big), collect(&arrived)); err != nil || len(arrived) != 1 ||
+		arrived[0].Size != int64(len(big)) {
+		t.Errorf("copy in: %+v, %v", arrived, err)
 	}
 	n := 0
 	err := c.Events(context.Background(), 5, func(e wire.Event) error {

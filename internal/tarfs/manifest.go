@@ -13,11 +13,13 @@ import (
 func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifest, error) {
 	m := wire.Manifest{Entries: got}
 	listed, seen := 0, map[string]bool{}
-	d := json.NewDecoder(r)
+	one := &element{r: r, left: maxElement}
+	d := json.NewDecoder(one)
 	if err := expect(d, json.Delim('{')); err != nil {
 		return m, err
 	}
 	for d.More() {
+		one.left = maxElement
 		key, err := d.Token()
 		if err != nil {
 			return m, err
@@ -29,7 +31,7 @@ func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifes
 		seen[name] = true
 		switch name {
 		case "entries":
-			err = eachElement(d, func() error {
+			err = eachElement(d, one, func() error {
 				var e wire.ManifestEntry
 				if err := d.Decode(&e); err != nil {
 					return err
@@ -41,9 +43,9 @@ func readManifest(r io.Reader, got []wire.ManifestEntry, t *tally) (wire.Manifes
 				return sameEntry(listed, got[listed-1], e)
 			})
 		case "deleted":
-			m.Deleted, err = names(d, t, t.checkName)
+			m.Deleted, err = names(d, one, t, t.checkName)
 		case "skipped":
-			m.Skipped, err = names(d, t, nil)
+			m.Skipped, err = names(d, one, t, nil)
 		default:
 			err = fmt.Errorf("unknown key %q", name)
 		}
@@ -74,15 +76,18 @@ func describe(e wire.ManifestEntry) string {
 
 // names reads an array of strings. It has at most as many elements as the archive may
 // have entries.
-func names(d *json.Decoder, t *tally, check func(string) error) ([]string, error) {
+func names(d *json.Decoder, one *element, t *tally, check func(string) error) ([]string, error) {
 	var all []string
-	err := eachElement(d, func() error {
+	err := eachElement(d, one, func() error {
 		var s string
 		if err := d.Decode(&s); err != nil {
 			return err
 		}
 		if len(all) >= t.limits.Files {
 			return fmt.Errorf("more than %d names: %w", t.limits.Files, ErrLimit)
+		}
+		if err := t.name(s); err != nil {
+			return err
 		}
 		all = append(all, s)
 		if check == nil {
@@ -93,9 +98,28 @@ func names(d *json.Decoder, t *tally, check func(string) error) ([]string, error
 	return all, err
 }
 
-// eachElement calls one for each element of the next array; null counts as an empty
-// array.
-func eachElement(d *json.Decoder, one func() error) error {
+// maxElement bounds one element of a manifest, in bytes.
+const maxElement = 64 << 10
+
+// element fails after a number of bytes, which is set for each element. So one of them
+// cannot use more memory.
+type element struct {
+	r    io.Reader
+	left int
+}
+
+func (e *element) Read(p []byte) (int, error) {
+	if e.left <= 0 {
+		return 0, fmt.Errorf("an element of more than %d bytes: %w", maxElement, ErrLimit)
+	}
+	n, err := e.r.Read(p[:min(len(p), e.left)])
+	e.left -= n
+	return n, err
+}
+
+// eachElement calls fn for each element of the next array of d, which reads from one.
+// null counts as an empty array.
+func eachElement(d *json.Decoder, one *element, fn func() error) error {
 	t, err := d.Token()
 	if err != nil || t == nil {
 		return err
@@ -104,7 +128,8 @@ func eachElement(d *json.Decoder, one func() error) error {
 		return fmt.Errorf("found %v where an array belongs", t)
 	}
 	for d.More() {
-		if err := one(); err != nil {
+		one.left = maxElement
+		if err := fn(); err != nil {
 			return err
 		}
 	}

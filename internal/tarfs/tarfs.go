@@ -42,11 +42,12 @@ type Limits struct {
 	FileBytes int64 // content of one file; default Bytes
 	Depth     int   // components of one path; default 64
 	NameBytes int   // length of one path; default 4096
+	AllNames  int   // sum of all paths, targets and names of a manifest; default 256 MiB
 }
 
 // withDefaults returns l with every zero field replaced by its default.
 func (l Limits) withDefaults() Limits {
-	d := Limits{Files: 300_000, Bytes: 16 << 30, Depth: 64, NameBytes: 4096}
+	d := Limits{Files: 300_000, Bytes: 16 << 30, Depth: 64, NameBytes: 4096, AllNames: 256 << 20}
 	if l.Files > 0 {
 		d.Files = l.Files
 	}
@@ -62,6 +63,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.NameBytes > 0 {
 		d.NameBytes = l.NameBytes
+	}
+	if l.AllNames > 0 {
+		d.AllNames = l.AllNames
 	}
 	return d
 }
@@ -87,10 +91,23 @@ type tally struct {
 	limits Limits
 	files  int
 	bytes  int64
+	names  int // bytes
+}
+
+// name counts a name that is kept.
+func (t *tally) name(name string) error {
+	t.names += len(name)
+	if t.names > t.limits.AllNames {
+		return fmt.Errorf("%.64q... brings the names of the archive to %d bytes, at most %d: %w", name, t.names, t.limits.AllNames, ErrLimit)
+	}
+	return nil
 }
 
 // entry counts one entry of size bytes.
 func (t *tally) entry(name string, size int64) error {
+	if err := t.name(name); err != nil {
+		return err
+	}
 	t.files++
 	if t.files > t.limits.Files {
 		return fmt.Errorf("%q is entry %d of at most %d: %w", name, t.files, t.limits.Files, ErrLimit)

@@ -158,7 +158,7 @@ func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
 	if err := u.tally.checkName(string(e.Path)); err != nil {
 		return err
 	}
-	if err := u.tally.entry(string(e.Path), e.Size); err != nil {
+	if err := errors.Join(u.tally.entry(string(e.Path), e.Size), u.tally.name(string(e.Target))); err != nil {
 		return err
 	}
 	if u.opts.RefuseGit && hasGitDir(string(e.Path)) {

@@ -41,6 +41,12 @@ func (s *Server) Changes(ctx context.Context) ([]wire.Change, error) {
 	return s.control.Changes(ctx, s.cfg.Mounts[0].Path)
 }
 
+// ChangeParts calls fn with each part of the change record of the workspace, and with
+// an empty part every second while the record is made.
+func (s *Server) ChangeParts(ctx context.Context, fn func([]wire.Change)) error {
+	return s.control.ChangeParts(ctx, s.cfg.Mounts[0].Path, fn)
+}
+
 // Invalidate drops the kernel's cached content of a governed path. Commands
 // then see what was written to the backing directory.
 func (s *Server) Invalidate(ctx context.Context, path string) error {

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// operatorCommands are the commands that ask the supervisor of a run for something, and
+// the operation in which it does wrong.
+var operatorCommands = []struct {
+	at   string
+	args []string
+}{
+	{"files.stat", []string{"exec", "--max-output", "1", "latest", "--", "true"}},
+	{"exec.agent", []string{"exec", "--max-output", "1", "latest", "--", "true"}},
+	{"files.stat", []string{"cp", "latest:/sandbox/workspace/a", "copy"}},
+	{"files.copy_out", []string{"cp", "latest:/sandbox/workspace/a", "copy"}},
+	{"files.stat", []string{"cp", "harness.yaml", "latest:/sandbox/workspace/a"}},
+	{"files.copy_in", []string{"cp", "harness.yaml", "latest:/sandbox/workspace/a"}},
+	{"events", []string{"logs", "--events", "latest"}},
+	{"files", []string{"logs", "latest"}}, // asks for nothing
+}
+
+// hostileToOperators starts a run whose agent does not end. Its supervisor does wrong
+// to operators.
+func hostileToOperators(t *testing.T, at, does string) (*fixture, *exec.Cmd, <-chan struct{}) {
+	t.Helper()
+	p := newFixture(t, "true", "security: {enabled: false}")
+	if err := syscall.Mkfifo(p.path("reached"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd, said, began := p.hostileTo(scenario{At: "exec.agent", Does: "mute", Operator: does, OperatorAt: at, Reached: p.path("reached")})
+	ended, _ := start(t, cmd)
+	select {
+	case <-began:
+	case <-ended:
+		t.Fatalf("it ended before: %s", said)
+	}
+	return p, cmd, ended
+}
+
+// reached is closed when the supervisor begins to do wrong to an operator.
+func (p *fixture) reached() <-chan struct{} {
+	reached := make(chan struct{})
+	go func() { // ends when the supervisor opens the other end
+		if f, err := os.Open(p.path("reached")); err == nil {
+			f.Close()
+			close(reached)
+		}
+	}()
+	return reached
+}
+
+func TestTwoSignalsEndAnOperatorsCommand(t *testing.T) {
+	for _, does := range []string{"mute", "endless", "names"} {
+		for _, c := range operatorCommands {
+			if does != "mute" && (c.at == "files.copy_out" || c.at == "files.copy_in" || c.at == "files" || c.at == "exec.agent") {
+				continue // it ends without a signal
+			}
+			t.Run(does+" at "+c.at+" of "+c.args[0], func(t *testing.T) {
+				t.Parallel()
+				p, run, ended := hostileToOperators(t, c.at, does)
+				reached := p.reached()
+				cmd := p.command(append([]string{"sandbox"}, c.args...)...)
+				var out, errs bytes.Buffer
+				cmd.Stdout, cmd.Stderr = &out, &errs
+				if c.at == "events" {
+					cmd.Stdout = nil // what is printed is not stored
+				}
+				over, used := start(t, cmd)
+				select {
+				case <-reached:
+				case <-over:
+					if c.at != "files" && does == "mute" {
+						t.Errorf("ended before: %s", &errs)
+					}
+				}
+				if took := interrupt(cmd, over); took > 2*time.Second {
+					t.Errorf("it took %s after the second signal", took)
+				}
+				checkHostile(t, cmd, out.String()+errs.String(), used.Load())
+				if n := strings.Count(errs.String(), "context canceled"); n > 0 {
+					t.Errorf("it says %d times that a context was canceled", n)
+				}
+				if took := interrupt(run, ended); took > 2*time.Second {
+					t.Errorf("the run took %s after the second signal", took)
+				}
+			})
+		}
+	}
+}
+
+func TestASupervisorThatIsHostileToOperatorsIsBounded(t *testing.T) {
+	for _, does := range []string{"endless", "names", "text", "junk", "lies"} {
+		for _, c := range operatorCommands {
+			says := map[string]string{
+				"endless at exec.agent": "more than 1 MiB", "endless at files.stat": "", "names at files.copy_out": "names of the archive",
+			}[does+" at "+c.at]
+			switch {
+			case c.at == "files", c.at == "events", // these end with a signal, as they do in a sound sandbox
+				c.at == "exec.agent" && (does == "names" || does == "lies"),
+				c.at == "files.copy_in" && does != "junk":
+				continue
+			}
+			t.Run(does+" at "+c.at+" of "+c.args[0], func(t *testing.T) {
+				t.Parallel()
+				p, run, ended := hostileToOperators(t, c.at, does)
+				cmd := p.command(append([]string{"sandbox"}, c.args...)...)
+				var out, errs bytes.Buffer
+				cmd.Stdout, cmd.Stderr = &out, &errs
+				over, used := start(t, cmd)
+				limit := time.AfterFunc(2*time.Minute, func() {
+					t.Error("it did not end")
+					_ = cmd.Process.Kill()
+				})
+				<-over
+				limit.Stop()
+				text := errs.String()
+				if c.args[0] != "exec" { // its output is passed on as it is
+					text += out.String()
+				}
+				checkHostile(t, cmd, text, used.Load())
+				sound := c.at == "files.stat" && c.args[0] == "exec" // it starts where it can
+				if cmd.ProcessState.Success() != sound || !strings.Contains(text, says) {
+					t.Errorf("it does not say %q", says)
+				}
+				if took := interrupt(run, ended); took > 2*time.Second {
+					t.Errorf("the run took %s after the second signal", took)
+				}
+			})
+		}
+	}
+}
+
+// The supervisor stays when agentctl was killed, and answers nothing.
+func TestASupervisorThatStaysIsRemoved(t *testing.T) {
+	p, run, ended := hostileToOperators(t, "", "mute")
+	adopt(t)
+	fds := watched(t, descendants(run.Process.Pid))
+	_ = run.Process.Kill()
+	<-ended
+	if out, errs, code := p.try("", "gc"); code != 0 || !strings.Contains(out, "removed sandbox") {
+		t.Errorf("gc: exit code %d, %s%s", code, out, errs)
+	}
+	if !awaitEnds(t, fds, time.Minute) {
+		t.Error("the supervisor is left")
+	}
+	waitOrphans(t)
+}
