@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -396,6 +397,41 @@ func TestALimitOfOpenFilesThatCannotBeGivenIsRefusedAtTheStart(t *testing.T) {
 		err := checkOpenFiles(cfg.Policy)
 		if (err == nil) != fits || !fits && !strings.Contains(err.Error(), "ulimit -Hn") {
 			t.Errorf("%d of %d: %v", limit, have.Max, err)
+		}
+	}
+}
+
+// A supervisor gets a processor before its commands, which have the nice value that it
+// was started with, whichever thread starts them.
+func TestCommandsHaveTheNiceValueOfTheCallerNotOfTheSupervisor(t *testing.T) {
+	b := openBox(t, testPolicy)
+	own, err := ownScheduling()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inherited := fmt.Sprintln(own.Nice)
+	for range 2 { // later threads, later commands
+		exit, out := b.run(t, "sh", "-c", "nice; sh -c 'nice; true'; chrt -p $$ | head -1")
+		if exit.Code != 0 || !strings.HasPrefix(out, inherited+inherited) || !strings.HasSuffix(out, "SCHED_OTHER\n") {
+			t.Errorf("exit %+v, printed %q", exit, out)
+		}
+	}
+	want := []byte(inherited)
+	if own.Nice == 0 { // preferred where the machine allows it
+		if want, err = exec.Command("sh", "-c", fmt.Sprintf("renice -n %d -p $$ >/dev/null 2>&1; nice", preferredNice)).Output(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, pid := range map[string]int{"supervisor": os.Getpid(), "file server": b.files.PID(), "session init": b.init.PID()} {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatal(what, err)
+		}
+		for _, thread := range threads {
+			tid, _ := strconv.Atoi(filepath.Base(thread))
+			if value, err := unix.Getpriority(unix.PRIO_PROCESS, tid); err == nil && strconv.Itoa(20-value) != strings.TrimSpace(string(want)) {
+				t.Errorf("%s, thread %d: nice value %d", what, tid, 20-value)
+			}
 		}
 	}
 }

@@ -131,6 +131,7 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	protect(s.files.PID())
+	prefer(s.files.PID(), s.init.PID())
 	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })
 	s.watch()
 	return s.journal.begin(s.cfg.Policy, s.confined.missing)

@@ -12,23 +12,32 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // approveGrace is the time that a killed program has to close its output.
 const approveGrace = time.Second
 
-// keptScore is the oom_score_adj that this process had before the first session.
-var keptScore atomic.Pointer[int]
+// kept is what programs that are no part of a session have instead of what they would
+// inherit from a supervisor: oom_score_adj and nice value; nil: they inherit it.
+var kept struct{ score, nice atomic.Pointer[int] }
 
 // KeepScore sets the oom_score_adj of programs that are no part of a session. The first
 // call counts.
-func KeepScore(score int) { keptScore.CompareAndSwap(nil, &score) }
+func KeepScore(score int) { kept.score.CompareAndSwap(nil, &score) }
 
-// unprotect gives a program that was started its own oom_score_adj: it inherited that of
-// a supervisor.
+// KeepNice sets the nice value of programs that are no part of a session. The first call
+// counts.
+func KeepNice(nice int) { kept.nice.CompareAndSwap(nil, &nice) }
+
+// unprotect gives a program that was started the values of its own. It may have ended.
 func unprotect(pid int) {
-	if score := keptScore.Load(); score != nil {
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(*score)), 0) // it may have ended
+	if score := kept.score.Load(); score != nil {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(*score)), 0)
+	}
+	if nice := kept.nice.Load(); nice != nil {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, pid, *nice)
 	}
 }
 
