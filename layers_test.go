@@ -50,6 +50,7 @@ var ranks = map[string]int{
 	"internal/cli":               1, // the commands that both programs have
 	"internal/fakemodel":         0, // tests of agents talk to it
 	"internal/gitguard":          0, // the file server asks it at each name, the controller about results
+	"internal/threads":           0, // every program that has sessions, or serves their files
 	"internal/text":              0, // both commands and the supervisor show text of agents
 	"supervisor/audit/report":    1, // knows events only, not how they are stored
 	"controller/fetch":           0, // reads files by HTTPS, knows no harness

@@ -16,6 +16,7 @@ import (
 	"agentsh/fuse/watch"
 	"agentsh/internal/layout"
 	"agentsh/internal/statedir"
+	"agentsh/internal/threads"
 	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/env"
@@ -130,6 +131,7 @@ func (s *Session) open(ctx context.Context) error {
 	if err := s.files.Begin(ctx, s.init.PID()); err != nil { // the loop knows the commands of its events
 		return err
 	}
+	threads.Reserve(reservedThreads)
 	protect(s.files.PID())
 	prefer(s.files.PID(), s.init.PID())
 	s.network.Serve(func(err error) { s.life.end(wire.CauseNetwork, err) })

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"agentsh/internal/threads"
 	"agentsh/supervisor/fileserver"
 	"agentsh/supervisor/probe"
 )
@@ -28,8 +29,13 @@ func Reexec() {
 	os.Exit(0)
 }
 
+// reservedThreads are threads that a supervisor and a file server have from the start.
+// Commands can leave no process for later ones.
+const reservedThreads = 16
+
 // serveFiles is the file server's process.
 func serveFiles() error {
 	returnMemoryWhenQuiet()
+	threads.Reserve(reservedThreads)
 	return fileserver.Serve()
 }

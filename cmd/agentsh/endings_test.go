@@ -16,7 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/testenv"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/cgroup"
 	"agentsh/supervisor/host"
 )
 
@@ -379,6 +381,75 @@ func TestWithoutDescriptorsOneCommandIsRefused(t *testing.T) {
 	}
 	if last := lastEvent(t, one.Audit); last.Cause != "" {
 		t.Errorf("the session ended: %+v", last)
+	}
+}
+
+// The processes of a session and its supervisor use up the control group of their
+// container. Commands are refused or, if the supervisor needs a thread and gets none, the
+// session ends and says so. The supervisor does not die.
+func TestWithoutProcessesTheSupervisorLives(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	container, unheld := cgroup.New("agentsh-test-processes", []cgroup.Kind{cgroup.Pids})
+	testenv.Need(t, testenv.That("a pids control group", func() error { return unheld[cgroup.Pids] }))
+	group, err := container.Command("all", cgroup.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := workDir(t)
+	one := session(t, dir, "one")
+	for _, pid := range append([]int{one.PID}, one.Parts...) {
+		if err := group.Add(pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	execs := program(t, dir, "exec", "-s", "one", "--", "bash", "-c", // they need no process for their execve
+		"for i in {1..100}; do while read -r line <go; do exec /bin/true; done & done; echo ready; wait; exit 7")
+	if err := unix.Mkfifo(filepath.Join(dir, "work", "go"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	said := startReady(t, execs)
+	if err := container.Limit(cgroup.Limits{Pids: 1})[cgroup.Pids]; err != nil { // those that there are stay
+		t.Fatal(err)
+	}
+	var others []*exec.Cmd
+	for range 40 {
+		cmd := program(t, dir, "exec", "-s", "one", "--", "true")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, cmd)
+	}
+	feed, err := os.OpenFile(filepath.Join(dir, "work", "go"), os.O_RDWR, 0)
+	if err == nil {
+		_, err = feed.WriteString(strings.Repeat("on\n", 100))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	for _, cmd := range others {
+		if code := exitCode(cmd.Wait()); code != 125 {
+			t.Errorf("a command without processes: exit %d", code)
+		}
+	}
+	last := lastEvent(t, one.Audit)
+	if last.Type == wire.EventSession && last.Phase == "end" {
+		checkEnding(t, wire.CauseThreads, exitCode(execs.Wait()), said.String(), one.Audit)
+	} else if err := container.Limit(cgroup.Limits{Pids: 1000})[cgroup.Pids]; err != nil {
+		t.Error(err)
+	} else {
+		text, err := program(t, dir, "exec", "-s", "one", "--", "echo", "after").CombinedOutput()
+		if err != nil || string(text) != "after\n" {
+			t.Errorf("a command afterwards: %v %s", err, text)
+		}
+	}
+	_ = feed.Close()
+	if out, err := program(t, dir, "session", "destroy", "one").CombinedOutput(); err != nil && last.Phase != "end" {
+		t.Errorf("%v %s", err, out)
+	}
+	checkKilled(t, dir, one, false)
+	container.Release(group)
+	if err := container.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

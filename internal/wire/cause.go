@@ -20,6 +20,7 @@ const (
 	CauseAudit          Cause = "audit_not_written"
 	CauseDescriptors    Cause = "no_descriptors"
 	CauseMemory         Cause = "no_memory"
+	CauseThreads        Cause = "no_threads"
 	CauseNotifications  Cause = "notifications_failed"
 	CauseNetwork        Cause = "network_failed"
 	CauseReload         Cause = "reload_failed"
@@ -52,6 +53,7 @@ func Endings() []Ending {
 			"free space on the disk of the audit log and repeat the command, or name a file on another one with --audit", ExitLost},
 		{CauseDescriptors, "its supervisor had no descriptor left", "raise the limit with 'ulimit -n', and LimitNOFILE of a service", ExitLost},
 		{CauseMemory, "its supervisor had no memory left", "give the machine or the control group of the supervisor more memory", ExitLost},
+		{CauseThreads, "its supervisor could start no thread", "raise the limit of processes: 'ulimit -u', or pids of the container", ExitLost},
 		{CauseNotifications, "the calls of its commands could not be answered any more", again, ExitLost},
 		{CauseNetwork, "its proxy or its name server failed", again, ExitLost},
 		{CauseReload, "a reload of its policy failed when the files had a part of it", again, ExitLost},

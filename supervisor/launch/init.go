@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/threads"
 	"agentsh/internal/wire"
 )
 
@@ -29,6 +30,7 @@ type Init struct {
 	start     *net.UnixConn
 	starting  sync.Mutex // one message on start at a time
 	child     *child
+	guard     *threads.Guard // ends the session when no thread can be started
 	setup     setupResult
 	tagBase   uint64        // of a session without namespaces; 0: the kernel ends its processes
 	done      chan struct{} // closed when the reader of control has ended
@@ -96,6 +98,10 @@ func NewInit(ctx context.Context, c Config, onFUSE func(tag string, fd *os.File)
 		if ctx.Err() != nil {
 			err = errors.Join(ctx.Err(), err)
 		}
+		i.abandon()
+		return nil, fmt.Errorf("set up session: %w", err)
+	}
+	if i.guard, err = threads.NewGuard(i.control); err != nil {
 		i.abandon()
 		return nil, fmt.Errorf("set up session: %w", err)
 	}
@@ -316,6 +322,7 @@ func (i *Init) Close() error {
 	i.stop()
 	<-i.done
 	i.dropPTY()
+	_ = i.guard.Close() // Err reports it
 	return nil
 }
 
@@ -380,7 +387,10 @@ func (i *Init) report(m *message) error {
 func (i *Init) Err() (wire.Cause, error) {
 	<-i.done
 	err := i.commands.why()
+	none := i.guard.Close()
 	switch {
+	case none != nil:
+		return wire.CauseThreads, none
 	case errors.Is(err, ErrMalformed), errors.Is(err, unix.EBADMSG):
 		return wire.CauseMessage, err
 	case errors.Is(err, ErrSessionEnded):

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"agentsh/internal/threads"
 )
 
 // A call waits in the queue when every worker but one is busy. That worker goes on
@@ -48,9 +50,10 @@ func (p *pool) admit(c *call) bool {
 	return false
 }
 
-// grow adds a worker if there may be one more. It is called with mu held.
+// grow adds a worker if there may be one more, and a thread can be had for it. It is
+// called with mu held.
 func (p *pool) grow() bool {
-	if len(p.workers) >= p.bounds.Workers {
+	if len(p.workers) >= p.bounds.Workers || len(p.workers) >= 2 && threads.Short() {
 		return false
 	}
 	p.idle++

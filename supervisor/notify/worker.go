@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentsh/internal/threads"
 	"agentsh/supervisor/notify/engine"
 )
 
