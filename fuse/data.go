@@ -134,8 +134,11 @@ func (o *data) openFile(n *tree.Node, in *gofuse.OpenIn, out *gofuse.OpenOut, be
 		}
 	}
 	h := o.handles.prepare(n, fd, in.Flags)
-	h.before, h.changed = st, o.changed(n, &st)
-	if err := o.prepare(h, in); err != nil {
+	if h.changed, err = o.changed(h, &st, true); err == nil {
+		h.before = st
+		err = o.prepare(h, in)
+	}
+	if err != nil {
 		tree.CloseFD(fd)
 		return gofuse.Status(errno(err))
 	}
@@ -224,10 +227,10 @@ func (o *data) read(in *gofuse.ReadIn, buf []byte) (size int, code gofuse.Status
 		return h.stage.read(buf, int64(in.Offset)), gofuse.OK
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(h.fd, &st); err != nil {
+	// If the file has changed, the next read asks for the attributes, and drops the pages that were read before.
+	if _, err := o.changed(h, &st, false); err != nil {
 		return 0, gofuse.Status(errno(err))
 	}
-	o.changed(h.node, &st) // then the next read asks for the attributes, and drops the pages that were read before
 	for size < len(buf) {
 		n, err := o.readSome(h.fd, buf[size:], int64(in.Offset)+int64(size))
 		if err != nil && size == 0 {

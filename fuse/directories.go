@@ -144,6 +144,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	if v.dec.Effect != policy.Allow {
 		return true // the lookup that follows evaluates the rules and reports
 	}
+	attrs := o.attrs.since()
 	var st unix.Stat_t
 	if o.files.redirects.has(tree.Join(l.rel, e.Name)) || (tree.Entry{DirFD: l.fd, Name: e.Name}).Stat(&st) != nil {
 		return true // a redirected name leads elsewhere: the lookup that follows finds it
@@ -153,7 +154,7 @@ func (o *directories) listEntry(l listing, e gofuse.DirEntry, out *gofuse.DirEnt
 	}
 	n := o.nodes.adopt(tree.NamedPath{Link: tree.Link{Parent: l.parent, Name: e.Name}, Path: tree.Join(l.rel, e.Name)}, &st)
 	out.FixMode(st.Mode)
-	o.attrs.fillEntry(entry, l.parent, n, &st, true)
+	attrs.fillEntry(entry, l.parent, n, &st, true)
 	return true
 }
 

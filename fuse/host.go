@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func (m *mount) hostChanged(dir uint64, name string) {
 	if parent == nil {
 		return
 	}
-	m.compare(parent)
+	m.compare(parent, dir)
 	if name == "" {
 		return
 	}
@@ -37,12 +38,12 @@ func (m *mount) hostChanged(dir uint64, name string) {
 	if len(paths) == 0 {
 		return
 	}
-	child := m.tree.Child(parent, name)
+	child, id := m.tree.ChildID(parent, name)
 	if child == nil {
 		m.kernel.ExpireLater(dir, name, nil) // the kernel may cache its absence
 		return
 	}
-	m.compare(child)
+	m.compare(child, id)
 	at := tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: tree.Join(paths[0], name)}
 	if m.tree.Child(parent, name) == child {
 		var st unix.Stat_t
@@ -52,30 +53,123 @@ func (m *mount) hostChanged(dir uint64, name string) {
 	}
 }
 
-// compare makes the kernel drop the attributes, pages or listing of a node if they
-// differ from the backing. A name that does not lead to the node is lost.
-func (m *mount) compare(n *tree.Node) {
-	id := n.ID()
-	var st unix.Stat_t
-	if m.nodes.stat(n, &st) == nil && m.tree.Host.Drop(n, &st) {
-		m.kernel.NotifyInode(id) // may wait for pages, which are read without tree.Moves
-		m.tree.Host.Noticed(id)
+// compareTries bounds how often attributes are read again because the kernel was told
+// newer ones meanwhile.
+const compareTries = 10
+
+// compare makes the kernel drop the attributes, pages or listing of the node with a
+// number if they differ from the backing. A name that does not lead to the node is lost.
+func (m *mount) compare(n *tree.Node, id uint64) {
+	m.kernel.drops.begin(id)
+	defer m.kernel.drops.end(id)
+	for range compareTries {
+		at := m.tree.Host.Now()
+		var st unix.Stat_t
+		if m.nodes.stat(n, &st) != nil {
+			return
+		}
+		d := m.tree.Host.Drop(n, &st, at)
+		switch {
+		case d.Outdated:
+			continue
+		case d.Tell:
+			m.kernel.NotifyInode(id) // may wait for pages, which are read without tree.Moves
+			m.tree.Host.Noticed(id)
+		case d.Differs:
+			time.AfterFunc(tree.Settling, func() { m.compareLater(n, id) })
+		}
+		return
 	}
+}
+
+func (m *mount) compareLater(n *tree.Node, id uint64) {
+	m.tree.Moves.RLock()
+	defer m.tree.Moves.RUnlock()
+	m.compare(n, id)
 }
 
 // answerTime is longer than the kernel takes to apply what it is told with an answer.
 const answerTime = 100 * time.Millisecond
 
-// changed reports whether a file is not as the kernel was told, or was not until now. The
-// kernel then drops the attributes.
-func (o *data) changed(n *tree.Node, st *unix.Stat_t) bool {
-	differs, tell := o.tree.Host.Differs(n, st)
-	if tell {
-		id := n.ID()
-		o.kernel.NotifyAttributes(id)
-		time.AfterFunc(answerTime, func() { o.tree.Host.Noticed(id) })
+// changed reports whether the file of a handle is not as the kernel was told, or was not
+// until now. The kernel then drops the attributes. st receives the present ones. When an
+// open is answered, no notice about the file is under way: the kernel would ignore the
+// size that it asks for at a read.
+func (o *data) changed(h *handle, st *unix.Stat_t, opens bool) (bool, error) {
+	differs, err := o.compare(h, st, opens)
+	if done := o.kernel.drops.under(h.node.ID()); opens && done != nil {
+		o.kernel.StepAside() // the kernel may first wait for an answer of this server
+		select {
+		case <-done:
+		case <-time.After(answerTime):
+		}
 	}
-	return differs
+	return differs, err
+}
+
+func (o *data) compare(h *handle, st *unix.Stat_t, opens bool) (bool, error) {
+	id := h.node.ID()
+	o.kernel.noticing.Lock()
+	defer o.kernel.noticing.Unlock()
+	for range compareTries {
+		at := o.tree.Host.Now()
+		if err := unix.Fstat(h.fd, st); err != nil {
+			return false, err
+		}
+		d := o.tree.Host.Differs(h.node, st, at, opens)
+		if d.Tell {
+			o.kernel.NotifyAttributes(id)
+			time.AfterFunc(answerTime, func() { o.tree.Host.Noticed(id) })
+		}
+		if !d.Outdated {
+			return d.Differs, nil
+		}
+	}
+	return true, nil
+}
+
+// drops are the notices under way that drop the pages of a node. The kernel may take
+// them late, because it waits for pages.
+type drops struct {
+	mu     sync.Mutex
+	byNode map[uint64]*drop
+}
+
+type drop struct {
+	count int
+	done  chan struct{}
+}
+
+func (d *drops) begin(id uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byNode == nil {
+		d.byNode = map[uint64]*drop{}
+	}
+	if d.byNode[id] == nil {
+		d.byNode[id] = &drop{done: make(chan struct{})}
+	}
+	d.byNode[id].count++
+}
+
+func (d *drops) end(id uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	under := d.byNode[id]
+	if under.count--; under.count == 0 {
+		close(under.done)
+		delete(d.byNode, id)
+	}
+}
+
+// under returns what is closed at the end of the notices about a node, or nil.
+func (d *drops) under(id uint64) <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if under := d.byNode[id]; under != nil {
+		return under.done
+	}
+	return nil
 }
 
 // hostChangedEverything makes the kernel drop all that it caches, because it is unknown
@@ -96,8 +190,8 @@ func (m *mount) hostWrote(dir uint64, name string) {
 	m.tree.Moves.RLock()
 	defer m.tree.Moves.RUnlock()
 	if parent := m.tree.Node(dir); parent != nil {
-		if child := m.tree.Child(parent, name); child != nil {
-			m.compare(child)
+		if child, id := m.tree.ChildID(parent, name); child != nil {
+			m.compare(child, id)
 		}
 	}
 }
@@ -110,9 +204,7 @@ func (m *mount) hostEdit(dir uint64, e watch.Event) {
 	}
 	var known uint64
 	if parent := m.tree.Node(dir); parent != nil && e.Name != "" {
-		if child := m.tree.Child(parent, e.Name); child != nil {
-			known = child.ID()
-		}
+		_, known = m.tree.ChildID(parent, e.Name)
 	}
 	if e.Name != "" && e.Op&^(watch.Modified|watch.Attributes) == 0 {
 		m.hostWrote(dir, e.Name)

@@ -50,6 +50,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	if !o.files.redirected(rel) {
 		o.follow.Look(parent, p.DirFD)
 	}
+	attrs := o.attrs.since()
 	var st unix.Stat_t
 	at := tree.NamedPath{Link: tree.Link{Parent: parent, Name: name}, Path: rel}
 	fd, err := o.nodes.retries.stat(h.Pid, p, &st)
@@ -78,7 +79,7 @@ func (o *lookups) lookup(h *gofuse.InHeader, name string, out *gofuse.EntryOut) 
 	n := o.nodes.adopt(at, &st)
 	o.nodes.retries.found(h.Pid, n, rel, fd)
 	fd = -1
-	o.attrs.fillEntry(out, parent, n, &st, v.dec.Effect == policy.Allow)
+	attrs.fillEntry(out, parent, n, &st, v.dec.Effect == policy.Allow)
 	return gofuse.OK
 }
 
@@ -146,6 +147,7 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	if cache && !at.Allowed {
 		o.tree.CacheAllowed(n, policy.OpStat, at.Generation)
 	}
+	attrs := o.attrs.since()
 	var st unix.Stat_t
 	if err := o.nodes.stat(n, &st); err != nil {
 		return gofuse.Status(errno(err))
@@ -153,9 +155,9 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	if st.Nlink == 0 && o.tree.Host.Missing(n) == unix.ESTALE {
 		st.Nlink = 1 // a link(2) of the name is sent, and looked up again
 	}
-	o.attrs.fillAttr(&out.Attr, &st)
-	told := o.attrs.tell(nil, n, &st)
-	if !o.repos.staged(n, &out.Attr) && cache {
+	attrs.fillAttr(&out.Attr, &st)
+	told := attrs.tell(nil, n, &st)
+	if !o.repos.staged(n, &out.Attr) && cache && !told.Outdated {
 		out.SetTimeout(o.attrs.age(told.Watched))
 	}
 	return gofuse.OK
@@ -267,6 +269,7 @@ type attributes struct {
 	// How long the kernel caches names, attributes and the absence of names: where
 	// changes of the host are noticed, and elsewhere.
 	watched, unwatched time.Duration
+	at                 tree.Moment
 	absences           bool // the kernel can drop all absences that it caches, see [device.Loop.NotifyEpoch]
 	redirects          *redirects
 }
@@ -279,6 +282,13 @@ func (a attributes) age(watched bool) time.Duration {
 	return a.unwatched
 }
 
+// since returns a for attributes that are read from now on. The kernel does not keep
+// them if it is told newer ones meanwhile.
+func (a attributes) since() attributes {
+	a.at = a.tree.Host.Now()
+	return a
+}
+
 // fillEntry answers with a node, which is an entry of parent. Without cache the kernel
 // asks at every use, as an audited stat requires.
 func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *unix.Stat_t, cache bool) {
@@ -288,6 +298,8 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 	told := a.tell(parent, n, st)
 	if cache {
 		out.SetEntryTimeout(a.age(told.NameWatched))
+	}
+	if cache && !told.Outdated {
 		out.SetAttrTimeout(a.age(told.Watched))
 	}
 }
@@ -296,7 +308,7 @@ func (a attributes) fillEntry(out *gofuse.EntryOut, parent, n *tree.Node, st *un
 // answer if it got others after it had asked. It may then keep the older ones. So it is
 // told to ask once more after attributes that differ from those of an earlier answer.
 func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
-	told := a.tree.Host.Tell(parent, n, st)
+	told := a.tree.Host.Tell(parent, n, st, a.at)
 	if a.redirects.some.Load() && slices.ContainsFunc(a.tree.Paths(n), a.redirects.has) {
 		told.NameWatched, told.Watched = false, false // a change of the target is noticed under another name, or not at all
 	}
@@ -304,11 +316,20 @@ func (a attributes) tell(parent, n *tree.Node, st *unix.Stat_t) tree.Answer {
 		return told
 	}
 	id := n.ID()
-	a.kernel.AttributesSoon(id, func() { a.tree.Host.Sure(id) })
+	a.kernel.Soon(id, func() { a.kernel.askAgain(id) })
 	if n.Kind() == unix.S_IFLNK {
 		a.kernel.InodeLater(id) // the text, if the inode number was used again
 	}
 	return told
+}
+
+// askAgain makes the kernel ask for attributes whose answer it may have ignored.
+func (k *kernel) askAgain(id uint64) {
+	k.noticing.Lock()
+	defer k.noticing.Unlock()
+	if k.tree.Host.Sure(id) {
+		k.NotifyAttributes(id)
+	}
 }
 
 // fillAttr shows the backing's owner as the sandbox's user.

@@ -68,6 +68,8 @@ func runInside() int {
 // serveForTest is the file server: descriptor 3 is the control socket, then two
 // for each tag.
 func serveForTest(tags []string) int {
+	_, older.noDirectReads = os.LookupEnv("TEST_NO_DIRECT_READS")
+	_, older.coarseTimes = os.LookupEnv("TEST_COARSE_TIMES")
 	donated := map[string]*os.File{}
 	for i, tag := range tags {
 		if tag == TrashName || tag == PreviousName {
@@ -112,6 +114,8 @@ type options struct {
 	watched      int                                              // directories that are watched; 0: as many as usual
 	ask          func(context.Context, wire.Question) wire.Answer // nil: nobody can be asked
 	plain        bool                                             // the server lacks CAP_SYS_ADMIN: no passthrough
+	// as on kernels before 6.6 and 6.13
+	noDirectReads, coarseTimes bool
 }
 
 const allowAll = `
@@ -144,6 +148,12 @@ func start(t testing.TB, o options) *session {
 	s.server = exec.Command("/proc/self/exe", "ws")
 	s.server.Args[0] = serverName
 	s.server.Stderr = os.Stderr
+	s.server.Env = os.Environ()
+	for name, set := range map[string]bool{"TEST_NO_DIRECT_READS": o.noDirectReads, "TEST_COARSE_TIMES": o.coarseTimes} {
+		if set {
+			s.server.Env = append(s.server.Env, name+"=1")
+		}
+	}
 	s.server.ExtraFiles = []*os.File{theirs, dev, back}
 	for name, path := range map[string]string{TrashName: o.trash, PreviousName: o.before} {
 		if path != "" {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"sync"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -84,7 +85,7 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 	m.kernel = &kernel{tree: m.tree}
 	m.attrs = attributes{
 		owner: sh.config.Owner, tree: m.tree, kernel: m.kernel, watched: watchedTime, unwatched: unwatchedTime,
-		absences: kernelAtLeast(6, 16), redirects: &m.files.redirects,
+		absences: kernelAtLeast(6, 16), redirects: &m.files.redirects, at: tree.Latest,
 	}
 	if sh.config.CacheSeconds > 0 {
 		m.attrs.unwatched = time.Duration(sh.config.CacheSeconds) * time.Second
@@ -164,7 +165,7 @@ func (m *mount) attach(dev *os.File) error {
 		tree.CloseFD(fd)
 		return fmt.Errorf("backing of %s: %w", m.files.path, err)
 	}
-	m.tree.CoarseTimes = !fineTimes(fs.Type)
+	m.tree.CoarseTimes = older.coarseTimes || !fineTimes(fs.Type)
 	m.noOpenDir = m.files.backing.Dir && stableOffsets(fs.Type) && m.access.listsSilently()
 	opts := &gofuse.MountOptions{
 		Name:                 "agentsh",
@@ -194,9 +195,12 @@ func (m *mount) attach(dev *os.File) error {
 	}
 	m.kernel.Loop = l
 	m.handles.passthrough = l.Passthrough()
-	m.handles.mapsDirect = l.MapsDirect()
+	m.handles.mapsDirect = l.MapsDirect() && !older.noDirectReads
 	return nil
 }
+
+// older says what tests do without, as on older kernels.
+var older struct{ noDirectReads, coarseTimes bool }
 
 // panicked denies an operation that panicked in the server.
 func (m *mount) panicked(cause any) gofuse.Status {
@@ -270,6 +274,9 @@ func (m *mount) baseline() {
 type kernel struct {
 	*device.Loop
 	tree *tree.Tree
+
+	noticing sync.Mutex // held from the decision to send a notice about attributes until it is sent
+	drops    drops
 }
 
 // invalidate makes the kernel drop what it caches at a path. The caller must not hold

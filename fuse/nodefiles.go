@@ -123,8 +123,8 @@ func (f *nodeFiles) leads(n *tree.Node, rel string, st *unix.Stat_t) (bool, erro
 // lost removes a name that does not lead to n any more. The kernel looks up again what
 // it caches about the name.
 func (f *nodeFiles) lost(n *tree.Node, at tree.NamedPath) {
-	id, parent := n.ID(), at.Parent.ID()
-	if !f.tree.Host.Lost(n, at) {
+	id, parent, ok := f.tree.Host.Lost(n, at)
+	if !ok {
 		return
 	}
 	f.kernel.NotifyAttributes(id)

@@ -140,9 +140,12 @@ func TestACreateOpensNoFileOfOthers(t *testing.T) {
 // TestSizesAreRightOnceTheHostIsDone: after the host has changed a file in place, each
 // open sees its size and all of its data, while others open and look at it too.
 func TestSizesAreRightOnceTheHostIsDone(t *testing.T) {
-	for _, plain := range []bool{false, true} {
-		t.Run(fmt.Sprintf("plain %v", plain), func(t *testing.T) {
-			s := start(t, options{plain: plain})
+	for name, o := range map[string]options{
+		"": {}, "without passthrough": {plain: true}, "without passthrough and direct reads": {plain: true, noDirectReads: true},
+		"with coarse times": {plain: true, coarseTimes: true, noDirectReads: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, o)
 			s.seed(map[string]string{"f": "first"})
 			old, err := os.Open(s.path("f")) // so that later opens cannot bypass the page cache
 			must(t, err)
@@ -161,9 +164,9 @@ func TestSizesAreRightOnceTheHostIsDone(t *testing.T) {
 				_, err := host.WriteAt([]byte(text), 0)
 				must(t, errors.Join(err, host.Truncate(int64(len(text)))))
 				var readers sync.WaitGroup
-				for range 3 {
+				for reader := range 3 {
 					readers.Go(func() {
-						if err := readAlike(s.path("f"), text); err != nil {
+						if err := readAlike(s.path("f"), text, reader == 0); err != nil {
 							t.Errorf("round %d, %d bytes: %v", round, len(text), err)
 						}
 					})
@@ -175,13 +178,26 @@ func TestSizesAreRightOnceTheHostIsDone(t *testing.T) {
 	}
 }
 
-// readAlike opens a file and compares what it reads.
-func readAlike(name, want string) error {
+// readAlike opens a file and compares what it reads, and its size after it or also
+// before.
+func readAlike(name, want string, before bool) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	sizeIs := func() error {
+		st, err := f.Stat()
+		if err != nil || st.Size() != int64(len(want)) {
+			return fmt.Errorf("the size is %d, %w", st.Size(), err)
+		}
+		return nil
+	}
+	if before {
+		if err := sizeIs(); err != nil {
+			return err
+		}
+	}
 	got, err := io.ReadAll(f)
 	if err != nil {
 		return err
@@ -189,11 +205,7 @@ func readAlike(name, want string) error {
 	if string(got) != want {
 		return fmt.Errorf("%d bytes are read, %.3q", len(got), got)
 	}
-	st, err := f.Stat()
-	if err != nil || st.Size() != int64(len(want)) {
-		return fmt.Errorf("the size is %d, %w", st.Size(), err)
-	}
-	return nil
+	return sizeIs()
 }
 
 // TestLocksDuringAFreeze: what holds a lock and what waits for one survive a freeze, also if

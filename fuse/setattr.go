@@ -87,7 +87,7 @@ func (o *setattr) setAttr(in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		return gofuse.Status(errno(err))
 	}
 	o.attrs.fillAttr(&out.Attr, &st)
-	told := o.tree.Host.Tell(nil, n, &st) // the kernel applies this answer whatever it was told before
+	told := o.tree.Host.Tell(nil, n, &st, tree.Latest) // the kernel applies this answer whatever it was told before
 	if !o.repos.staged(n, &out.Attr) {
 		out.SetTimeout(o.attrs.age(told.Watched))
 	}

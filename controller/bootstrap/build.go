@@ -97,10 +97,10 @@ func (b *builder) skill(s Skill) {
 // directory is left out.
 func (b *builder) override(dest, source string) error {
 	found := false
-	for at := range b.entries {
-		if at == dest || strings.HasPrefix(at, dest+"/") {
+	for _, e := range b.entries {
+		if e.Dest == dest || strings.HasPrefix(e.Dest, dest+"/") {
 			found = true
-			delete(b.entries, at)
+			b.remove(e.Dest)
 		}
 	}
 	if source == "" && !found {

@@ -69,42 +69,36 @@ func (l *Loop) NotifyEpoch() bool {
 	return err == nil
 }
 
-// soon holds the nodes whose attributes are dropped soon.
+// soon holds what is called soon.
 type soon struct {
 	mu    sync.Mutex
-	nodes map[uint64]func() // what to call after the notice; not nil while the timer runs
+	calls map[uint64]func() // by node; not nil while the timer runs
 }
 
 // soonTime is longer than a process usually takes from an answer to its use.
 const soonTime = 10 * time.Millisecond
 
-// AttributesSoon is [Loop.NotifyAttributes] after the kernel has used the answers that
-// are now on their way to it. A notice that comes before makes it ignore them.
-// Afterwards it calls then.
-func (l *Loop) AttributesSoon(id uint64, then func()) {
+// Soon calls do after the kernel has used the answers about a node that are now on their
+// way to it. A notice that comes before makes it ignore them. Only the last of several
+// functions for a node is called.
+func (l *Loop) Soon(id uint64, do func()) {
 	s := &l.soon
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.nodes == nil {
-		s.nodes = map[uint64]func(){}
-		time.AfterFunc(soonTime, l.sendSoon)
+	if s.calls == nil {
+		s.calls = map[uint64]func(){}
+		time.AfterFunc(soonTime, l.callSoon)
 	}
-	s.nodes[id] = then
+	s.calls[id] = do
 }
 
-func (l *Loop) sendSoon() {
+func (l *Loop) callSoon() {
 	l.soon.mu.Lock()
-	nodes := l.soon.nodes
-	l.soon.nodes = nil
+	calls := l.soon.calls
+	l.soon.calls = nil
 	l.soon.mu.Unlock()
-	for id, then := range nodes {
-		l.NotifyAttributes(id)
-		l.soon.mu.Lock()
-		_, again := l.soon.nodes[id]
-		l.soon.mu.Unlock()
-		if !again {
-			then()
-		}
+	for _, do := range calls {
+		do()
 	}
 }
 

@@ -49,6 +49,7 @@ const (
 	isUnsure                         // see [Host.Sure]
 	isDropped                        // see [Host.Drop]
 	isStale                          // [IO.Stale] of a file without handles
+	isYoung                          // its pages may be older than its attributes, see [Host.Differs]
 )
 
 const manyLookups = 1<<32 - 1

@@ -19,26 +19,29 @@ type Host struct{ t *Tree }
 // Fingerprints that are not computed from attributes.
 const (
 	toldNothing = 0
-	toldYoung   = 1 // the file changed so recently that its next change may have the same time
+	toldUnknown = 1 // the node has got another file
 )
 
 // youngFor is longer than the granularity of file times. Kernels before 6.13 set them
 // by the timer tick.
 const youngFor = 20 * time.Millisecond
 
-// fingerprint returns a number that differs, in practice always, if one of the
-// attributes differs that the kernel caches. The access time is not one of them.
-func (h Host) fingerprint(st *unix.Stat_t) uint64 {
+// Settling is the time after which the last change of a file can be told from the next.
+const Settling = 2 * youngFor
+
+// young reports whether a file changed so recently that its next change may have the
+// same time.
+func (h Host) young(st *unix.Stat_t) bool {
 	if !h.t.CoarseTimes {
-		return hashOf(st)
+		return false
 	}
-	if age := time.Since(time.Unix(st.Ctim.Unix())); age > -youngFor && age < youngFor {
-		return toldYoung
-	}
-	return hashOf(st)
+	age := time.Since(time.Unix(st.Ctim.Unix()))
+	return age > -youngFor && age < youngFor
 }
 
-func hashOf(st *unix.Stat_t) uint64 {
+// fingerprint returns a number that differs, in practice always, if one of the
+// attributes differs that the kernel caches. The access time is not one of them.
+func fingerprint(st *unix.Stat_t) uint64 {
 	h := st.Ino
 	for _, v := range [...]uint64{
 		uint64(st.Size), uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano()), uint64(st.Mode)<<32 | uint64(uint32(st.Nlink)),
@@ -47,34 +50,53 @@ func hashOf(st *unix.Stat_t) uint64 {
 		h = (h ^ v) * 0x9e3779b97f4a7c15
 		h ^= h >> 29
 	}
-	return max(h, toldYoung+1)
+	return max(h, toldUnknown+1)
+}
+
+// Moment is a time in the sequence of changes that a tree has recorded. A caller takes
+// it before it reads attributes. So the tree detects that they are older than those
+// that another caller has recorded meanwhile.
+type Moment uint64
+
+// Latest is the moment for attributes that count as the newest.
+const Latest Moment = 1<<64 - 1
+
+// Now returns the present moment.
+func (h Host) Now() Moment { return Moment(h.t.changes.Load()) }
+
+// outdated reports whether attributes that were read after a moment, and differ from
+// those that are recorded, may be the older ones. The caller holds mu.
+func (t *Tree) outdated(at Moment) bool { return at != Latest && Moment(t.changes.Load()) != at }
+
+// record stores what the kernel is told. The caller holds mu.
+func (t *Tree) record(n *Node, now uint64, st *unix.Stat_t) {
+	if n.told != now && n.told != toldNothing {
+		t.changes.Add(1)
+	}
+	n.told = now
+	n.flags &^= isDropped
+	t.setSmall(n, st)
 }
 
 // Answer says how attributes that the kernel is about to be told relate to what it was
 // told before.
 type Answer struct {
-	Changed     bool // the kernel was told other attributes before, or may have been: see [Host.Sure]
+	Changed     bool // the kernel was told other attributes before: see [Host.Sure]
+	Outdated    bool // the kernel was told newer attributes meanwhile: it must not keep these
 	NameWatched bool // a change of the name is noticed
 	Watched     bool // a change of the attributes is noticed
 }
 
 // Tell records that the kernel is about to be told the attributes st of n, as an entry
-// of parent. parent is nil if the answer is about no name.
-func (h Host) Tell(parent, n *Node, st *unix.Stat_t) Answer {
+// of parent. They were read after the moment at. parent is nil if the answer is about no
+// name.
+func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment) Answer {
 	t := h.t
-	now := h.fingerprint(st)
+	now, young := fingerprint(st), h.young(st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := n.told
-	n.told = now
-	n.flags &^= isDropped
-	t.setSmall(n, st)
-	changed := before != toldNothing && (before != now || now == toldYoung)
-	if changed {
-		n.flags |= isUnsure
-	}
 	a := Answer{
-		Changed:     changed,
+		Changed:     n.told != toldNothing && n.told != now,
 		NameWatched: parent != nil && parent.flags&isWatched != 0,
 	}
 	switch {
@@ -83,25 +105,57 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t) Answer {
 	case st.Nlink == 1 && n.Parent != nil: // a second name can be outside the watched directories
 		a.Watched = n.Parent.flags&isWatched != 0
 	}
+	if a.Changed && t.outdated(at) {
+		a.Changed, a.Outdated = false, true
+		return a
+	}
+	t.record(n, now, st)
+	if young {
+		n.flags |= isYoung
+	}
+	if a.Changed {
+		n.flags |= isUnsure
+	}
 	return a
 }
 
-// Differs reports whether the kernel may have been told other attributes than st, or may
-// ignore them because a notice is on its way. tell says that the kernel has to be told now:
-// the caller sends a notice, and later calls [Host.Noticed].
-func (h Host) Differs(n *Node, st *unix.Stat_t) (differs, tell bool) {
+// Difference says how a file relates to what the kernel was told of it.
+type Difference struct {
+	// Differs: the kernel may cache other attributes or pages, or may ignore attributes
+	// because a notice is on its way.
+	Differs bool
+	// Tell: the kernel has to be told now. The caller sends a notice, and later calls
+	// [Host.Noticed].
+	Tell bool
+	// Outdated: the kernel was told newer attributes meanwhile. The caller reads them again.
+	Outdated bool
+}
+
+// Differs compares the attributes st of a file, which were read after the moment at, with
+// what the kernel was told. opens says that the kernel drops the file's pages if they
+// differ. Until a notice is sent, the caller lets nobody else call Differs or Sure.
+func (h Host) Differs(n *Node, st *unix.Stat_t, at Moment, opens bool) Difference {
 	t := h.t
-	now := h.fingerprint(st)
+	now, young := fingerprint(st), h.young(st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n.told == now && now != toldYoung && n.flags&(isUnsure|isDropped) == 0 {
-		return t.notices[uint64(n.id)] > 0, false
+	if n.told != now && t.outdated(at) {
+		return Difference{Outdated: true}
 	}
-	n.told = now
-	n.flags &^= isDropped
-	t.setSmall(n, st)
+	d := Difference{Differs: young || n.flags&isYoung != 0 || t.notices[uint64(n.id)] > 0}
+	switch {
+	case young:
+		n.flags |= isYoung
+	case opens:
+		n.flags &^= isYoung
+	}
+	if n.told == now && n.flags&(isUnsure|isDropped) == 0 {
+		return d
+	}
+	t.record(n, now, st)
+	n.flags &^= isUnsure // the kernel ignores all answers that are on their way
 	notice(t, n)
-	return true, true
+	return Difference{Differs: true, Tell: true}
 }
 
 // notice counts a notice that is on its way. The caller holds mu.
@@ -122,31 +176,47 @@ func (h Host) Noticed(id uint64) {
 	}
 }
 
-// Drop reports whether the kernel has to drop what it was told of n, because that may
-// differ from st. It reports it once until the kernel asks again. The caller calls
-// [Host.Noticed] when the kernel has been told.
-func (h Host) Drop(n *Node, st *unix.Stat_t) bool {
-	now := h.fingerprint(st)
+// Drop is [Host.Differs] for a caller that makes the kernel drop a node's attributes and
+// pages, and that answers no request. It says so once until the kernel asks again.
+// Differs without Tell means that the pages alone may be outdated, and that the
+// attributes are too young to know it: the caller compares again after [Settling].
+func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment) Difference {
+	now, young := fingerprint(st), h.young(st)
 	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n.flags&isDropped != 0 || n.told == toldNothing || n.told == now && now != toldYoung {
-		return false
+	switch {
+	case n.flags&isDropped != 0 || n.told == toldNothing:
+		return Difference{}
+	case n.told != now && t.outdated(at):
+		return Difference{Outdated: true}
+	case n.told == now && young:
+		return Difference{Differs: true}
+	case n.told == now && n.flags&isYoung == 0:
+		return Difference{}
+	}
+	n.flags &^= isYoung
+	if young {
+		n.flags |= isYoung
 	}
 	n.flags |= isDropped
 	notice(t, n)
-	return true
+	return Difference{Differs: true, Tell: true}
 }
 
-// Sure records that the kernel was told to ask again for attributes that had changed.
-// It may have ignored the answer with the change.
-func (h Host) Sure(id uint64) {
+// Sure reports whether the kernel may have ignored an answer with changed attributes. The
+// caller then tells it to ask again. Until that is sent, the caller lets nobody else call
+// Differs or Sure.
+func (h Host) Sure(id uint64) (ask bool) {
 	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.get(id); n != nil {
-		n.flags &^= isUnsure
+	n := t.get(id)
+	if n == nil || n.flags&isUnsure == 0 {
+		return false
 	}
+	n.flags &^= isUnsure
+	return true
 }
 
 // Made removes every name of a node whose inode number was given to a file that was
@@ -196,9 +266,20 @@ func (h Host) Watched(n *Node) bool {
 
 // Child returns the known node of an entry, or nil.
 func (t *Tree) Child(parent *Node, name string) *Node {
+	n, _ := t.ChildID(parent, name)
+	return n
+}
+
+// ChildID returns the known node of an entry and its number, or nil. The number is for
+// callers that answer no request: the kernel may forget the node meanwhile.
+func (t *Tree) ChildID(parent *Node, name string) (*Node, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.child(parent, name)
+	n := t.child(parent, name)
+	if n == nil {
+		return nil, 0
+	}
+	return n, uint64(n.id)
 }
 
 // NamedPath is a name of a node with its path relative to the mount.
@@ -221,24 +302,26 @@ func (t *Tree) Names(n *Node) []NamedPath {
 }
 
 // Lost removes a name that does not lead to n in the backing any more. Until
-// [Host.Settled] the kernel may still use the name for n. Lost reports false if n
-// does not have the name, or if the name has another path by now.
-func (h Host) Lost(n *Node, at NamedPath) bool {
+// [Host.Settled] the kernel may still use the name for n. Lost returns the numbers of the
+// node and of the name's directory. It reports false if n does not have the name, or if
+// the name has another path by now.
+func (h Host) Lost(n *Node, at NamedPath) (id, parent uint64, ok bool) {
 	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n.id == 0 || t.child(at.Parent, at.Name) != n {
-		return false
+		return 0, 0, false
 	}
 	if path, ok := t.join(at.Link); !ok || path != at.Path {
-		return false
+		return 0, 0, false
 	}
 	if t.settling == nil {
 		t.settling = map[uint64]int{}
 	}
-	t.settling[uint64(n.id)]++
+	id, parent = uint64(n.id), uint64(at.Parent.id)
+	t.settling[id]++
 	t.lose(n, at.Link)
-	return true
+	return id, parent, true
 }
 
 func (t *Tree) lose(n *Node, l Link) {
@@ -276,7 +359,8 @@ func (h Host) Take(n *Node, at NamedPath, st *unix.Stat_t) bool {
 		return false
 	}
 	t.unhash(n)
-	n.key, n.told, n.allowed = inodeOf(st), toldYoung, 0
+	n.key, n.told, n.allowed = inodeOf(st), toldUnknown, 0
+	t.changes.Add(1)
 	t.hash(n)
 	t.setSmall(n, st)
 	return true

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,6 +30,7 @@ type Tree struct {
 	nodes
 	spare   []*extra       // for reuse
 	notices map[uint64]int // on their way to the kernel, by node
+	changes atomic.Uint64  // of what the kernel is told, see [Moment]
 
 	settling map[uint64]int // names that were lost and that the kernel may still use, by node
 
@@ -459,14 +461,6 @@ func Split(rel string) (dir, name string) {
 	return rel[:i], rel[i+1:]
 }
 
-// Same reports whether n represents the file with these attributes. An inode number that
-// was used again for another kind of file is not the same.
-func (t *Tree) Same(n *Node, st *unix.Stat_t) bool {
-	t.mu.Lock() // the kernel may forget the node meanwhile
-	defer t.mu.Unlock()
-	return n == t.root || n.key == inodeOf(st) && n.kind == uint16(st.Mode&unix.S_IFMT)
-}
-
 // Root returns the root of the mount.
 func (t *Tree) Root() *Node { return t.root }
 
@@ -490,32 +484,4 @@ func (t *Tree) Unlock(alone bool) {
 		return
 	}
 	t.Moves.RUnlock()
-}
-
-// Replace removes the name of a file that a copy has replaced. gone is an O_PATH
-// descriptor of the file, which the tree takes over.
-func (t *Tree) Replace(parent *Node, name string, gone int) {
-	t.mu.Lock()
-	if n := t.child(parent, name); n != nil {
-		n.flags |= isReplaced
-	}
-	t.mu.Unlock()
-	t.Unlink(parent, name, gone)
-}
-
-// Stale reports whether a copy has replaced a file under its name.
-func (t *Tree) Stale(n *Node) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return n.flags&isReplaced != 0
-}
-
-// Rekey makes a node represent the file that replaced its own.
-func (t *Tree) Rekey(n *Node, st *unix.Stat_t) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.unhash(n)
-	n.key, n.told = inodeOf(st), toldYoung
-	t.hash(n)
-	t.setSmall(n, st)
 }

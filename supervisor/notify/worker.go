@@ -106,6 +106,10 @@ func (t *tasks) answer(c *call, f handler) (answer, error) {
 // that add a descriptor, need one. finally runs after f, and also when there are too
 // many threads: then the call is denied.
 func (t *tasks) answerOnThread(c *call, f handler, finally func()) (answer, error) {
+	if threads.Short() {
+		finally()
+		return noAnswer, fmt.Errorf("follow a script: %w: %w", threads.ErrNone, unix.EAGAIN)
+	}
 	if t.threads.Add(1) > t.most {
 		t.threads.Add(-1)
 		finally()

@@ -1,0 +1,114 @@
+package tree
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sized is a file of a size that changed at a time.
+func sized(size int64, at time.Time) *unix.Stat_t {
+	st := fileAt(7)
+	st.Size = size
+	st.Mtim, st.Ctim = unix.NsecToTimespec(at.UnixNano()), unix.NsecToTimespec(at.UnixNano())
+	return st
+}
+
+// TestOlderAttributesReplaceNoNewerOnes: attributes that were read before a change of the
+// host, and arrive after an open has compared the file, are not recorded. The kernel is
+// sent no notice after the open for them, and keeps them in no case.
+func TestOlderAttributesReplaceNoNewerOnes(t *testing.T) {
+	before, after := sized(10, time.Unix(100, 0)), sized(20, time.Unix(200, 0))
+	for late, tell := range map[string]func(h Host, n *Node, at Moment) (outdated, tells bool){
+		"an answer": func(h Host, n *Node, at Moment) (bool, bool) {
+			a := h.Tell(nil, n, before, at)
+			return a.Outdated, a.Changed
+		},
+		"a comparison at a read": func(h Host, n *Node, at Moment) (bool, bool) {
+			d := h.Differs(n, before, at, false)
+			return d.Outdated, d.Tell
+		},
+		"a comparison after an event": func(h Host, n *Node, at Moment) (bool, bool) {
+			d := h.Drop(n, before, at)
+			return d.Outdated, d.Tell
+		},
+	} {
+		t.Run(late, func(t *testing.T) {
+			tr := New(dirAt(1))
+			n := tr.Adopt(tr.root, "f", before)
+			tr.Host.Tell(tr.root, n, before, tr.Host.Now())
+			at := tr.Host.Now() // the host then changes the file, and a command opens it
+			if d := tr.Host.Differs(n, after, tr.Host.Now(), true); !d.Tell {
+				t.Fatalf("the open tells the kernel nothing: %+v", d)
+			}
+			if outdated, tells := tell(tr.Host, n, at); !outdated || tells {
+				t.Errorf("outdated %v, tells the kernel %v", outdated, tells)
+			}
+			tr.Host.Noticed(n.ID())
+			if d := tr.Host.Differs(n, after, tr.Host.Now(), true); d != (Difference{}) {
+				t.Errorf("the next open: %+v", d)
+			}
+			if d := tr.Host.Drop(n, after, tr.Host.Now()); d != (Difference{}) {
+				t.Errorf("the next event: %+v", d)
+			}
+		})
+	}
+}
+
+// TestTheKernelAsksAgainAfterChangedAttributes: once, unless an open tells it before, or
+// further attributes have changed.
+func TestTheKernelAsksAgainAfterChangedAttributes(t *testing.T) {
+	tr := New(dirAt(1))
+	h := tr.Host
+	n := tr.Adopt(tr.root, "f", sized(1, time.Unix(1, 0)))
+	told := func(size int64) bool {
+		return h.Tell(nil, n, sized(size, time.Unix(size, 0)), h.Now()).Changed
+	}
+	if told(1) || h.Sure(n.ID()) {
+		t.Error("the kernel asks again after the first attributes")
+	}
+	if !told(2) || !h.Sure(n.ID()) || h.Sure(n.ID()) {
+		t.Error("the kernel does not ask again once")
+	}
+	if !told(3) || !h.Differs(n, sized(3, time.Unix(3, 0)), h.Now(), true).Tell || h.Sure(n.ID()) {
+		t.Error("the kernel asks again after the notice of an open")
+	}
+	if !told(4) || !h.Sure(n.ID()) || !told(5) || !h.Sure(n.ID()) {
+		t.Error("attributes that change after a notice are not asked for again")
+	}
+}
+
+// TestPagesOfAYoungFileAreDroppedWithoutANotice: where two changes may have the same
+// time, pages are dropped at each open until the time has passed, but unchanged
+// attributes are not.
+func TestPagesOfAYoungFileAreDroppedWithoutANotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := New(dirAt(1))
+		tr.CoarseTimes = true
+		h := tr.Host
+		n := tr.Adopt(tr.root, "f", sized(1, time.Unix(1, 0)))
+		h.Tell(nil, n, sized(1, time.Unix(1, 0)), h.Now())
+		young := sized(1, time.Now())
+		h.Tell(nil, n, young, h.Now())
+		h.Sure(n.ID())
+		for range 2 {
+			if d := h.Differs(n, young, h.Now(), true); d != (Difference{Differs: true}) {
+				t.Errorf("an open of a young file: %+v", d)
+			}
+		}
+		if d := h.Drop(n, young, h.Now()); d != (Difference{Differs: true}) {
+			t.Errorf("an event of a young file: %+v", d)
+		}
+		<-time.After(Settling)
+		if d := h.Drop(n, young, h.Now()); !d.Tell {
+			t.Errorf("an event of a file that was young: %+v", d)
+		}
+		h.Noticed(n.ID())
+		h.Tell(nil, n, young, h.Now())
+		if d := h.Differs(n, young, h.Now(), true); d != (Difference{}) {
+			t.Errorf("an open of an old file: %+v", d)
+		}
+	})
+}
