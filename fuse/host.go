@@ -38,7 +38,7 @@ func (m *mount) hostChanged(dir uint64, name string) {
 	if len(paths) == 0 {
 		return
 	}
-	child, id := m.tree.ChildID(parent, name)
+	child, id := m.tree.Host.Child(parent, name)
 	if child == nil {
 		m.kernel.ExpireLater(dir, name, nil) // the kernel may cache its absence
 		return
@@ -190,7 +190,7 @@ func (m *mount) hostWrote(dir uint64, name string) {
 	m.tree.Moves.RLock()
 	defer m.tree.Moves.RUnlock()
 	if parent := m.tree.Node(dir); parent != nil {
-		if child, id := m.tree.ChildID(parent, name); child != nil {
+		if child, id := m.tree.Host.Child(parent, name); child != nil {
 			m.compare(child, id)
 		}
 	}
@@ -204,7 +204,7 @@ func (m *mount) hostEdit(dir uint64, e watch.Event) {
 	}
 	var known uint64
 	if parent := m.tree.Node(dir); parent != nil && e.Name != "" {
-		_, known = m.tree.ChildID(parent, e.Name)
+		_, known = m.tree.Host.Child(parent, e.Name)
 	}
 	if e.Name != "" && e.Op&^(watch.Modified|watch.Attributes) == 0 {
 		m.hostWrote(dir, e.Name)

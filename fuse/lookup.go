@@ -130,7 +130,7 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 		return gofuse.Status(syscall.ESTALE)
 	}
 	_, all := o.tree.Bindings(n)
-	if len(all) == 0 {
+	if all = o.nodes.retries.paths(in.Pid, n, all); len(all) == 0 {
 		return gofuse.Status(o.tree.Host.Missing(n))
 	}
 	cache := true
@@ -149,7 +149,7 @@ func (o *lookups) getAttr(in *gofuse.GetAttrIn, out *gofuse.AttrOut) gofuse.Stat
 	}
 	attrs := o.attrs.since()
 	var st unix.Stat_t
-	if err := o.nodes.stat(n, &st); err != nil {
+	if err := o.nodes.stat(n, &st); err != nil && !o.nodes.retries.attributes(in.Pid, n, &st) {
 		return gofuse.Status(errno(err))
 	}
 	if st.Nlink == 0 && o.tree.Host.Missing(n) == unix.ESTALE {

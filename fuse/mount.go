@@ -85,7 +85,7 @@ func newMount(c MountConfig, sh shared, backing *os.File) (*mount, error) {
 	m.kernel = &kernel{tree: m.tree}
 	m.attrs = attributes{
 		owner: sh.config.Owner, tree: m.tree, kernel: m.kernel, watched: watchedTime, unwatched: unwatchedTime,
-		absences: kernelAtLeast(6, 16), redirects: &m.files.redirects, at: tree.Latest,
+		absences: kernelAtLeast(6, 16), at: tree.Latest, redirects: &m.files.redirects,
 	}
 	if sh.config.CacheSeconds > 0 {
 		m.attrs.unwatched = time.Duration(sh.config.CacheSeconds) * time.Second

@@ -305,6 +305,18 @@ func (r *retries) paths(tid uint32, n *tree.Node, all []string) []string {
 	return all
 }
 
+// attributes returns in st the attributes of the file that is kept for a thread, if it is
+// that of n. The kernel asks for them when it checks the mode at an open.
+func (r *retries) attributes(tid uint32, n *tree.Node, st *unix.Stat_t) bool {
+	if r.some.Load() == 0 {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.byThread[tid]
+	return k != nil && k.node == n && unix.Fstat(k.fd, st) == nil && r.tree.Same(n, st)
+}
+
 // expire forgets threads whose call has ended in another way.
 func (r *retries) expire() {
 	r.mu.Lock()

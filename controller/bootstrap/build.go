@@ -97,10 +97,10 @@ func (b *builder) skill(s Skill) {
 // directory is left out.
 func (b *builder) override(dest, source string) error {
 	found := false
-	for _, e := range b.entries {
-		if e.Dest == dest || strings.HasPrefix(e.Dest, dest+"/") {
+	for i := range b.entries {
+		if at := b.entries[i].Dest; at == dest || strings.HasPrefix(at, dest+"/") {
 			found = true
-			b.remove(e.Dest)
+			b.remove(at)
 		}
 	}
 	if source == "" && !found {

@@ -66,10 +66,10 @@ func (h Host) Now() Moment { return Moment(h.t.changes.Load()) }
 
 // outdated reports whether attributes that were read after a moment, and differ from
 // those that are recorded, may be the older ones. The caller holds mu.
-func (t *Tree) outdated(at Moment) bool { return at != Latest && Moment(t.changes.Load()) != at }
+func outdated(t *Tree, at Moment) bool { return at != Latest && Moment(t.changes.Load()) != at }
 
 // record stores what the kernel is told. The caller holds mu.
-func (t *Tree) record(n *Node, now uint64, st *unix.Stat_t) {
+func record(t *Tree, n *Node, now uint64, st *unix.Stat_t) {
 	if n.told != now && n.told != toldNothing {
 		t.changes.Add(1)
 	}
@@ -105,11 +105,11 @@ func (h Host) Tell(parent, n *Node, st *unix.Stat_t, at Moment) Answer {
 	case st.Nlink == 1 && n.Parent != nil: // a second name can be outside the watched directories
 		a.Watched = n.Parent.flags&isWatched != 0
 	}
-	if a.Changed && t.outdated(at) {
+	if a.Changed && outdated(t, at) {
 		a.Changed, a.Outdated = false, true
 		return a
 	}
-	t.record(n, now, st)
+	record(t, n, now, st)
 	if young {
 		n.flags |= isYoung
 	}
@@ -139,7 +139,7 @@ func (h Host) Differs(n *Node, st *unix.Stat_t, at Moment, opens bool) Differenc
 	now, young := fingerprint(st), h.young(st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n.told != now && t.outdated(at) {
+	if n.told != now && outdated(t, at) {
 		return Difference{Outdated: true}
 	}
 	d := Difference{Differs: young || n.flags&isYoung != 0 || t.notices[uint64(n.id)] > 0}
@@ -152,7 +152,7 @@ func (h Host) Differs(n *Node, st *unix.Stat_t, at Moment, opens bool) Differenc
 	if n.told == now && n.flags&(isUnsure|isDropped) == 0 {
 		return d
 	}
-	t.record(n, now, st)
+	record(t, n, now, st)
 	n.flags &^= isUnsure // the kernel ignores all answers that are on their way
 	notice(t, n)
 	return Difference{Differs: true, Tell: true}
@@ -188,7 +188,7 @@ func (h Host) Drop(n *Node, st *unix.Stat_t, at Moment) Difference {
 	switch {
 	case n.flags&isDropped != 0 || n.told == toldNothing:
 		return Difference{}
-	case n.told != now && t.outdated(at):
+	case n.told != now && outdated(t, at):
 		return Difference{Outdated: true}
 	case n.told == now && young:
 		return Difference{Differs: true}
@@ -266,13 +266,15 @@ func (h Host) Watched(n *Node) bool {
 
 // Child returns the known node of an entry, or nil.
 func (t *Tree) Child(parent *Node, name string) *Node {
-	n, _ := t.ChildID(parent, name)
-	return n
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.child(parent, name)
 }
 
-// ChildID returns the known node of an entry and its number, or nil. The number is for
+// Child returns the known node of an entry and its number, or nil. The number is for
 // callers that answer no request: the kernel may forget the node meanwhile.
-func (t *Tree) ChildID(parent *Node, name string) (*Node, uint64) {
+func (h Host) Child(parent *Node, name string) (*Node, uint64) {
+	t := h.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.child(parent, name)
