@@ -74,9 +74,11 @@ commands: ## the part of harmless commands that hooks refuse: a minute
 	test/commands/collect.sh out/commands $(COMMANDS)
 	COMMANDS=$(CURDIR)/out/commands $(GO) test -count=1 -v -run TestCommandsOfPackagesAreNotRefused ./controller/hook
 
-# Saves of editors and commits on the host while a session works.
+# Saves of editors, installs, builds and commits on the host while a session works.
 coherence: deps-check ## 200 rounds of what the host does to a workspace in use: 20 minutes
-	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 COHERENCE_ROUNDS=200 $(GO) test -timeout 3h -v -run 'TestSavesOfTheHost|TestTheHostAndASession|TestACommitAfter|TestManyRanges' ./fuse
+	packaging/deps.sh coherence
+	$(AS_ROOT) env AGENTSH_TEST_STRICT=1 COHERENCE_ROUNDS=200 $(GO) test -timeout 3h -v \
+		-run 'TestSavesOfTheHost|TestTheHost|TestACommitAfter|TestManyRanges|TestToolsOfTheHost|TestTwoSessionsCommitWithout' ./fuse
 
 # What a file server remembers of a million files.
 million: deps-check ## memory of the file server for a million files

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a set of make targets needs: build, check, packages, bench,
-# places, places-arm64, browser, suites.
+# places, places-arm64, browser, coherence, suites.
 # Does nothing, and needs no network, when they are all there.
 set -eu
 
@@ -27,6 +27,9 @@ for set in "$@"; do
 		tool python3 python3
 		tool node nodejs
 		tool npm npm
+		tool vim vim
+		tool patch patch
+		tool rsync rsync
 		;;
 	packages) for p in mmdebstrap rpm pacman-package-manager zstd musl musl-tools busybox-static qemu-user-static systemd man-db; do want "$p"; done ;;
 	bench)
@@ -37,6 +40,7 @@ for set in "$@"; do
 		for p in mmdebstrap gcc libc6-dev musl busybox-static qemu-system-x86 docker.io podman runc iptables nftables cpio kmod e2fsprogs xz-utils zstd util-linux iproute2 debian-archive-keyring; do want "$p"; done
 		;;
 	places-arm64) want qemu-system-arm ;;
+	coherence) tool cargo cargo ;;
 	browser)
 		tool chromium chromium
 		want fonts-dejavu-core
@@ -47,7 +51,7 @@ for set in "$@"; do
 		tool chromium chromium
 		;;
 	*)
-		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser or suites" >&2
+		echo "deps.sh: unknown set $set: use build, check, packages, bench, places, places-arm64, browser, coherence or suites" >&2
 		exit 2
 		;;
 	esac

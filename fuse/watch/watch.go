@@ -242,6 +242,9 @@ func (w *Watcher) drop(d *directory) {
 		return
 	}
 	delete(w.byWatch, d.watch)
+	if w.ino.file == nil {
+		return // closed, and the watch with it
+	}
 	_, _ = unix.InotifyRmWatch(w.ino.fd, uint32(d.watch)) // fails if the directory was removed
 }
 
@@ -293,5 +296,7 @@ func (w *Watcher) reset() {
 		w.drop(w.oldest)
 	}
 	w.stray = 0
-	go w.config.Lost() // the caller of Release may hold locks that Lost needs
+	if !w.ended {
+		w.readers.Go(w.config.Lost) // the caller of Release may hold locks that Lost needs
+	}
 }
