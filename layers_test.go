@@ -56,6 +56,7 @@ var ranks = map[string]int{
 	"controller/fetch":           0, // reads files by HTTPS, knows no harness
 	"controller/openshell":       0, // reads another project's policies
 	"controller/harness":         1,
+	"controller/outside":         3, // requests of the controller, through the proxy of sessions
 	"controller/prescript":       0, // reads what a script says, knows no run
 	"controller/scan":            1,
 	"controller/hook":            2, // judges by scans; the command is started by agent programs

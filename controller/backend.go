@@ -14,20 +14,23 @@ import (
 	"agentsh/internal/statedir"
 )
 
-// newSpec checks the policy of a run and makes the specification of its sandbox.
-func newSpec(p plan, prog program, repoDir, runID string, keep time.Duration) (sandbox.Spec, error) {
+// withSpec checks the policy of a run and adds it and the specification of the
+// sandbox to the plan.
+func (p plan) withSpec(prog program, repoDir, runID string, keep time.Duration) (plan, error) {
 	vars := policyVars(repoDir)
 	rules, err := loadPolicy(p.harness.Path(p.harness.Policy), newRunRules(p, prog, repoDir), vars)
 	if err != nil {
-		return sandbox.Spec{}, err
+		return p, err
 	}
 	if err := checkEnv(prog, rules, p.harness.Path(p.harness.Policy)); err != nil {
-		return sandbox.Spec{}, err
+		return p, err
 	}
-	return sandbox.Spec{
+	p.policy = rules
+	p.spec = sandbox.Spec{
 		RunID: runID, Policy: sources(rules), Vars: vars, EnvDir: layout.EnvDir, Home: layout.Home,
 		Program: p.scans(), Credentials: p.credentials, Keep: keep,
-	}, nil
+	}
+	return p, nil
 }
 
 // needBytes is the disk space that a run needs besides the repository, in

@@ -18,9 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentsh/controller/harness"
+	"agentsh/controller/outside"
 	"agentsh/controller/sandbox/host"
 	"agentsh/controller/scan"
 	"agentsh/internal/wire"
+	"agentsh/supervisor/egress"
 )
 
 // Defaults of a model-based scanner.
@@ -157,7 +159,8 @@ func (m *ModelProgram) stop() {
 type modelCommand struct {
 	program  string // absolute path; empty: none
 	environ  []string
-	endpoint *scan.Endpoint // nil: none
+	endpoint *scan.Endpoint  // nil: none
+	outside  outside.Options // how the endpoint is reached
 }
 
 // wantsModel reports whether the harness enables a model-based scanner.
@@ -228,7 +231,10 @@ func modelEndpoint(p plan) (*scan.Endpoint, error) {
 			"%s: "+guard+"credential: no provider of the harness has %q", g.Credential.At, g.Credential.V)
 	}
 	c := p.credentials[i]
-	if !names(c.Endpoints, to) || c.Path {
+	if to.Scheme != "https" {
+		return nil, badConfig("write https, or leave credential out", "%s: "+guard+"credential: %s goes over TLS only", g.Credential.At, c.Name)
+	}
+	if c.Path || !egress.Credential(c).May(to.Host) {
 		return nil, badConfig("add the host to the endpoints of the provider, with header or query",
 			"%s: "+guard+"credential: %s may not be used at %s", g.Credential.At, c.Name, to.Host)
 	}
@@ -242,34 +248,18 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// names reports whether endpoints of a credential include a URL.
-func names(endpoints []string, to *url.URL) bool {
-	port := to.Port()
-	if port == "" {
-		port = map[string]string{"https": "443", "http": "80"}[to.Scheme]
-	}
-	host := strings.ToLower(to.Hostname())
-	return slices.ContainsFunc(endpoints, func(e string) bool {
-		name, number, ok := strings.Cut(strings.ToLower(e), ":")
-		if !ok {
-			number = "443"
-		}
-		parent, any := strings.CutPrefix(name, "*")
-		return number == port && (name == host || any && strings.HasSuffix(host, parent) && len(host) > len(parent))
-	})
-}
-
-// authorize adds a credential to a request, where its provider says.
+// authorize puts the placeholder of a credential into a request. The proxy
+// replaces it.
 func authorize(r *http.Request, c wire.Credential) {
 	switch {
 	case c.Query != "":
 		q := r.URL.Query()
-		q.Set(c.Query, c.Value)
+		q.Set(c.Query, c.Placeholder)
 		r.URL.RawQuery = q.Encode()
 	case strings.EqualFold(c.Header, "Authorization") && !strings.Contains(c.Value, " "):
-		r.Header.Set(c.Header, "Bearer "+c.Value)
+		r.Header.Set(c.Header, "Bearer "+c.Placeholder)
 	default:
-		r.Header.Set(c.Header, c.Value)
+		r.Header.Set(c.Header, c.Placeholder)
 	}
 }
 
@@ -300,11 +290,25 @@ func (s scanners) withModel(ctx context.Context, to progress, do func(scan.Model
 
 // withEndpoint is withModel for an endpoint.
 func (s scanners) withEndpoint(ctx context.Context, to progress, do func(scan.Model) error) error {
+	client, err := outside.Open(s.model.outside)
+	if err != nil {
+		return err
+	}
+	s.model.endpoint.Transport = client
+	defer func() {
+		if err := client.Close(); err != nil {
+			to.warn("%v", err)
+		}
+	}()
 	m := &guarded{model: s.model.endpoint, open: s.security.FailMode.V == harness.FailOpen, end: time.Now().Add(scriptTimeout)}
-	err := do(m)
+	err = do(m)
+	var denied *outside.Denied
 	switch {
 	case m.failed == nil || ctx.Err() != nil:
 		return err
+	case errors.As(m.failed, &denied):
+		return badConfig("allow it in network_rules of the policy, as for the agent; binaries: [agentctl] allows it to the scan alone",
+			"%s: security.host_scanners.llm_guard.url: %w", s.security.HostScanners.LLMGuard.URL.At, m.failed)
 	case m.open:
 		to.warn("scan: fail_mode is open: the rest of the texts has no score: %v", m.failed)
 		return err

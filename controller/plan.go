@@ -19,6 +19,7 @@ import (
 	"agentsh/controller/sandbox"
 	"agentsh/internal/layout"
 	"agentsh/internal/wire"
+	"agentsh/policy"
 )
 
 // plan is the expanded harness of a run.
@@ -29,6 +30,7 @@ type plan struct {
 	credentials []wire.Credential // of the providers, with their values
 	rules       []byte            // AGENTS.md for a repository without one; nil: none
 	spec        sandbox.Spec
+	policy      *policy.Policy // that of spec
 }
 
 // scans reports whether the run has scans. They are enabled by default.

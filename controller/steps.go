@@ -10,6 +10,7 @@ import (
 
 	"agentsh/controller/bootstrap"
 	"agentsh/controller/git"
+	"agentsh/controller/outside"
 	"agentsh/controller/prescript"
 	"agentsh/controller/provider"
 	"agentsh/controller/record"
@@ -66,7 +67,12 @@ func (r *run) scans() bool { return r.plan.scans() }
 
 // scanners are the scanners of the run.
 func (r *run) scanners() scanners {
-	return newScanners(r.plan, r.program.canary, modelCommand{program: r.o.Scanner, environ: r.o.Environ})
+	return newScanners(r.plan, r.program.canary, modelCommand{
+		program: r.o.Scanner, environ: r.o.Environ,
+		outside: outside.Options{
+			Policy: r.plan.policy, Credentials: r.plan.credentials, Events: filepath.Join(r.journal.dir.Path, "guard.jsonl"), OnEvent: r.counts.add,
+		},
+	})
 }
 
 // scripts runs the operator's scripts.
@@ -126,7 +132,7 @@ func (r *run) preflight(ctx context.Context) error {
 	if !r.plan.harness.Policy.IsSet() {
 		return badConfig("name one: policy: FILE", "%s: the harness has no policy", r.o.Harness)
 	}
-	if r.plan.spec, err = newSpec(r.plan, r.program, r.checkout.dir, r.result.RunID, r.o.KeepSandbox); err != nil {
+	if r.plan, err = r.plan.withSpec(r.program, r.checkout.dir, r.result.RunID, r.o.KeepSandbox); err != nil {
 		return err
 	}
 	if err := r.openImage(ctx); err != nil {

@@ -6,12 +6,15 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"agentsh/controller"
 	"agentsh/controller/scan"
 	"agentsh/internal/fakemodel"
+	"agentsh/supervisor/audit"
 )
 
 // runWithAuthorities is run with the certificate of a server as the only authority.
@@ -34,6 +37,9 @@ func (p *fixture) runWithAuthorities(server *httptest.Server) (controller.Result
 // guarded is a harness whose llm_guard is a server, with the credential of a provider.
 func guarded(p *fixture, server *httptest.Server, more string) {
 	host := strings.TrimPrefix(server.URL, "https://")
+	_, port, _ := strings.Cut(host, ":")
+	p.write("policy.yaml", p.read("policy.yaml")+"network_rules:\n  - {name: guard, cidrs: [127.0.0.1/32], ports: ["+port+
+		"], binaries: [agentctl], decision: allow}\n", 0o644)
 	p.write("providers/guard.yaml", "name: guard\ntype: t\nendpoints: ['"+host+"']\nheader: Authorization\ncredentials: {GUARD_KEY: '${HOST_TOKEN}'}\n", 0o644)
 	p.write("harness.yaml", p.read("harness.yaml")+"providers: [guard]\nsecurity: {host_scanners: {llm_guard: {threshold: 0.6, url: '"+server.URL+
 		"/v1', model: judge, credential: guard.GUARD_KEY"+more+"\n", 0o644)
@@ -70,11 +76,56 @@ func TestAModelEndpointJudgesWhatTheAgentTakesIn(t *testing.T) {
 					t.Errorf("asked %s with %q", q.Model, q.Key)
 				}
 			}
+			p.checkGuardEvents(r)
 			if code == 0 {
 				env := p.read("out/output/env")
 				if strings.Contains(env, "value-of-no-use") || !strings.Contains(env, "GUARD_KEY=agentsh-placeholder-") {
 					t.Errorf("in the sandbox: %s", env)
 				}
+			}
+		})
+	}
+}
+
+// checkGuardEvents checks that each request is an event without the credential.
+func (p *fixture) checkGuardEvents(r controller.Result) {
+	p.t.Helper()
+	log, err := os.ReadFile(filepath.Join(r.Record, "guard.jsonl"))
+	if err != nil || !bytes.Contains(log, []byte(`"type":"net"`)) || !bytes.Contains(log, []byte(`POST`)) {
+		p.t.Errorf("%v: %s", err, log)
+	}
+	if bytes.Contains(log, []byte("value-of-no-use")) {
+		p.t.Error("the credential is in an event")
+	}
+	head, err := audit.VerifyFile(filepath.Join(r.Record, "guard.jsonl"), filepath.Join(r.Record, "guard.jsonl.key"))
+	if err != nil || head.Seq == 0 {
+		p.t.Errorf("%+v, %v", head, err)
+	}
+}
+
+// The policy of the run judges the scan's requests as it does the agent's.
+func TestThePolicyRefusesAModelEndpoint(t *testing.T) {
+	for name, tt := range map[string]struct{ old, new, want string }{
+		"no rule":         {"decision: allow}", "decision: deny}", "(rule guard "},
+		"another program": {"binaries: [agentctl]", "binaries: [curl]", "denied: "},
+		"not the path":    {"binaries: [agentctl]", "binaries: [agentctl], paths: [/v2/**]", "denied: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			model := fakemodel.New(func(fakemodel.Request) fakemodel.Turn { return fakemodel.Turn{Say: `{"score": 0}`} })
+			server := httptest.NewTLSServer(model)
+			defer server.Close()
+			p := newFixture(t, "true", "")
+			guarded(p, server, "}}, fail_mode: open}")
+			before := p.read("policy.yaml")
+			at := strings.LastIndex(before, "network_rules:")
+			p.write("policy.yaml", before[:at]+strings.Replace(before[at:], tt.old, tt.new, 1), 0o644)
+			r, code, _ := p.runWithAuthorities(server)
+			if code != controller.ExitConfiguration || r.Error == nil || r.Error.Step != "scan_context" ||
+				!strings.Contains(r.Error.Message, "llm_guard.url: ") || !strings.Contains(r.Error.Message, tt.want) {
+				t.Errorf("exit %d: %+v", code, r.Error)
+			}
+			if n := len(model.Requests()); n != 0 || len(r.Refused) != 1 {
+				t.Errorf("%d requests, refused %+v", n, r.Refused)
 			}
 		})
 	}
@@ -129,6 +180,7 @@ func TestAModelEndpointThatFailsBlocksARun(t *testing.T) {
 func TestAModelEndpointIsCheckedFirst(t *testing.T) {
 	for guard, want := range map[string]string{
 		"url: 'http://api.example.com/v1', model: m":                                    "is not encrypted",
+		"url: 'http://127.0.0.1/v1', model: m, credential: guard.GUARD_KEY":             "guard.GUARD_KEY goes over TLS only",
 		"url: 'https://u:p@api.example.com/v1', model: m":                               "is not the URL of an API",
 		"url: 'https://api.example.com/v1'":                                             "url needs security.host_scanners.llm_guard.model",
 		"model: m":                                                                      "model has no effect without",

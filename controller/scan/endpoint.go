@@ -22,6 +22,7 @@ type Endpoint struct {
 	Timeout time.Duration // of one answer
 	// Authorize adds the credential to a request; nil: there is none.
 	Authorize func(*http.Request)
+	Transport http.RoundTripper // sends the requests; nil: [http.DefaultTransport]
 
 	asked  int
 	client *http.Client
@@ -51,6 +52,7 @@ func (e *Endpoint) Score(ctx context.Context, text string) (float64, error) {
 	}
 	if e.client == nil {
 		e.client = &http.Client{
+			Transport:     e.Transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the credential stays there
 		}
 	}

@@ -144,6 +144,16 @@ func (s *secret) at(host policy.Host, port uint16) bool {
 	return false
 }
 
+// May reports whether the value may be sent to host:port. Without a port it is 443.
+func (c Credential) May(address string) bool {
+	s, err := newSecret(c)
+	if err != nil {
+		return false
+	}
+	to, err := parseDestination(address, "443")
+	return err == nil && s.at(to.host, to.port)
+}
+
 // endpoint reports whether a credential may be sent to a destination.
 func (s *secrets) endpoint(to destination) bool {
 	for _, one := range s.list {
