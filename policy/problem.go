@@ -23,6 +23,9 @@ func (s Severity) String() string {
 	return "error"
 }
 
+// MarshalText returns the word for JSON.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // Problem is one error or warning about a policy file.
 type Problem struct {
 	Pos      Position `json:"pos"`

@@ -141,8 +141,8 @@ func TestACriticalFindingAsksForAReview(t *testing.T) {
 				t.Errorf("exit %d, label %q: %+v", code, label, r.Error)
 			}
 			shown, _ := p.command("runs", "show", r.RunID).CombinedOutput()
-			report, _ := p.command("runs", "report", r.RunID, "--format", "markdown").CombinedOutput()
-			html, _ := p.command("runs", "report", r.RunID, "--format", "html").CombinedOutput()
+			report, _ := p.command("runs", "report", r.RunID, "--output", "markdown").CombinedOutput()
+			html, _ := p.command("runs", "report", r.RunID, "--output", "html").CombinedOutput()
 			for _, page := range []string{string(shown), string(report), string(html)} {
 				if strings.Contains(page, "review this run: ") != (tt.label != "") || !strings.Contains(page, tt.label) {
 					t.Errorf("label %q is not told: %s", tt.label, page)

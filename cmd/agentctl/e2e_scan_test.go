@@ -102,7 +102,7 @@ func TestASecretDoesNotLeaveWithTheResults(t *testing.T) {
 			if code != want || r.Branch != "" || r.Delivered || r.Partial {
 				t.Errorf("exit %d, branch %q: %+v", code, r.Branch, r.Error)
 			}
-			if page, errs, _ := p.try("", "runs", "report", "latest", "--format", "markdown"); !strings.Contains(page, "nothing was delivered") {
+			if page, errs, _ := p.try("", "runs", "report", "latest", "--output", "markdown"); !strings.Contains(page, "nothing was delivered") {
 				t.Errorf("the page does not say it: %s%s", page, errs)
 			}
 			for _, left := range []string{"out", "post-ran"} {

@@ -75,7 +75,9 @@ func newLintCommand() *cobra.Command {
 	var output string
 	var strict bool
 	cmd := &cobra.Command{
-		Use:   "lint [FILE|DIR]...",
+		Use: "lint [FILE|DIR]...",
+		Example: "  agentctl lint\n" +
+			"  agentctl lint --strict --output sarif harness/fix.yaml",
 		Short: "Check harness files",
 		Long: `lint checks harness files with their bases and reports every problem with its
 place. A directory stands for the harness files in it or in its directory

@@ -14,8 +14,9 @@ import (
 func newMigrateCommand() *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
-		Use:   "migrate FILE",
-		Short: "Rewrite deprecated settings of a harness in place",
+		Use:     "migrate FILE",
+		Example: "  agentctl migrate harness/fix.yaml",
+		Short:   "Rewrite deprecated settings of a harness in place",
 		Long: `migrate moves runner_env to env.runner, also in forge and overlay blocks. It
 keeps comments and spelling, and writes nothing unless the new text means what
 the old one meant. Keys that env.runner has as well are dropped, since there

@@ -53,10 +53,11 @@ type providerJSON struct {
 func newProvidersListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "list [DIR]",
-		Short: "List the provider files of a directory",
-		Long:  "list prints the providers defined in DIR/providers; DIR is the current directory by default.",
-		Args:  cobra.MaximumNArgs(1),
+		Use:     "list [DIR]",
+		Example: "  agentctl providers list --output json",
+		Short:   "List the provider files of a directory",
+		Long:    "list prints the providers defined in DIR/providers; DIR is the current directory by default.",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := "providers"
 			if len(args) == 1 {
@@ -118,8 +119,9 @@ func newProvidersPlanCommand() *cobra.Command {
 	var flags loadFlags
 	var output, state string
 	cmd := &cobra.Command{
-		Use:   "plan FILE",
-		Short: "Print what a run of a harness would change on the gateway",
+		Use:     "plan FILE",
+		Example: "  agentctl providers plan harness/fix.yaml",
+		Short:   "Print what a run of a harness would change on the gateway",
 		Long: `plan compares the providers a harness wants with those the local gateway has
 and prints create, update or keep for each. Nothing is changed.`,
 		Args:              cobra.ExactArgs(1),

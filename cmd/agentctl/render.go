@@ -13,8 +13,9 @@ func newRenderCommand() *cobra.Command {
 	var flags loadFlags
 	var expand, policy bool
 	cmd := &cobra.Command{
-		Use:   "render FILE",
-		Short: "Print a harness with its bases and forge block merged",
+		Use:     "render FILE",
+		Example: "  agentctl render --forge github harness/fix.yaml",
+		Short:   "Print a harness with its bases and forge block merged",
 		Long: `render prints the merged harness as YAML. Each line ends with the place that
 wrote its value. With --expand the references of env and host_files are
 replaced by the host's variables: the output then holds their values. With

@@ -44,6 +44,7 @@ failed, 129, 130 and 143 cancelled by SIGHUP, SIGINT and SIGTERM.`,
 		cli.NewMan("agentctl"),
 		newScanCommand(),
 	)
+	cli.AddCompletion(root)
 	return root
 }
 

@@ -175,9 +175,10 @@ func tookText(r record.Run) string {
 func newRunsShowCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "show RUN",
-		Short: "Show the result of a run",
-		Args:  cobra.ExactArgs(1),
+		Use:     "show RUN",
+		Example: "  agentctl runs show latest --json",
+		Short:   "Show the result of a run",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one, err := findRun(args[0])
 			if err != nil {
@@ -316,7 +317,7 @@ is missing.`,
 				}
 			}
 			if format != formatHTML && format != formatMarkdown {
-				return fmt.Errorf("--format %s: use %s or %s", format, formatHTML, formatMarkdown)
+				return fmt.Errorf("--output %s: use %s or %s", format, formatHTML, formatMarkdown)
 			}
 			one, err := findRun(args[0])
 			if err != nil {
@@ -337,9 +338,9 @@ is missing.`,
 		},
 		ValidArgsFunction: completeRuns(anyRun),
 	}
-	cmd.Flags().StringVarP(&out, "out", "o", "", "write the page into `FILE`")
-	cmd.Flags().StringVar(&format, "format", "", "`FORMAT` of the page: html or markdown (default html, or what the name of FILE says)")
-	complete(cmd, "format", []string{formatHTML, formatMarkdown})
+	cmd.Flags().StringVar(&out, "out", "", "write the page into `FILE`")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "`FORMAT` of the page: html or markdown (default html, or what the name of FILE says)")
+	complete(cmd, "output", []string{formatHTML, formatMarkdown})
 	return cmd
 }
 

@@ -121,9 +121,10 @@ type sandboxJSON struct {
 func newSandboxListCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List sandboxes, the newest first",
-		Args:  cobra.NoArgs,
+		Use:     "list",
+		Example: "  agentctl sandbox list --json",
+		Short:   "List sandboxes, the newest first",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			state, err := runsState()
 			if err != nil {
@@ -203,8 +204,9 @@ func deleteKept(ctx context.Context, one record.Run) error {
 func newSandboxDeleteCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "delete SANDBOX [--force]",
-		Short: "End the run of a sandbox and wait until nothing of it is left",
+		Use:     "delete SANDBOX [--force]",
+		Example: "  agentctl sandbox delete 20260102-fix",
+		Short:   "End the run of a sandbox and wait until nothing of it is left",
 		Long: `End the run of a sandbox and wait until the sandbox is deleted. The agent is stopped
 and what it did so far is taken out, as at Ctrl-C of agentctl run; with --force it
 is not. A sandbox that is kept after its run is deleted at once.`,
@@ -232,6 +234,6 @@ is not. A sandbox that is kept after its run is deleted at once.`,
 		},
 		ValidArgsFunction: completeRuns(hasSandbox),
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "take nothing out")
+	cmd.Flags().BoolVar(&force, "force", false, "take nothing out")
 	return cmd
 }

@@ -79,8 +79,9 @@ ends them as well, with 125; one whose reader has gone gives the command SIGPIPE
 func newSandboxShellCommand() *cobra.Command {
 	e := sandboxExec{tty: true, output: maxExecOutput}
 	cmd := &cobra.Command{
-		Use:   "shell SANDBOX",
-		Short: "Work in a bash in a sandbox",
+		Use:     "shell SANDBOX",
+		Example: "  agentctl sandbox shell 20260102-fix",
+		Short:   "Work in a bash in a sandbox",
 		Long: `Work in an interactive bash in a sandbox, under the policy of its run. A builtin of
 bash starts no program, so command_rules do not apply to it. file_rules and
 network_rules apply to the files and hosts that it reaches.`,

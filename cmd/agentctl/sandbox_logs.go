@@ -20,8 +20,9 @@ import (
 func newSandboxLogsCommand() *cobra.Command {
 	var follow, events bool
 	cmd := &cobra.Command{
-		Use:   "logs SANDBOX [--follow]",
-		Short: "Print what the agent in a sandbox printed",
+		Use:     "logs SANDBOX [--follow]",
+		Example: "  agentctl sandbox logs --follow 20260102-fix",
+		Short:   "Print what the agent in a sandbox printed",
 		Long: `Print what the agent in a sandbox printed so far. With --events, the events of the
 audit log are printed instead, one JSON object a line, from the first one on until the
 sandbox ends.`,
@@ -46,7 +47,7 @@ sandbox ends.`,
 		},
 		ValidArgsFunction: completeRuns(hasSandbox),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "F", false, "continue until the sandbox ends")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the sandbox ends")
 	cmd.Flags().BoolVar(&events, "events", false, "print audit events, as they come")
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 func newSchemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:       "schema harness|provider|result",
+		Example:   "  agentctl schema harness > harness.schema.json",
 		Short:     "Print the JSON Schema of a kind of file",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"harness", "provider", "result"},

@@ -29,7 +29,9 @@ func newAuditVerifyCommand() *cobra.Command {
 	var key string
 	var chainOnly, asJSON bool
 	cmd := &cobra.Command{
-		Use:   "verify [FILE]",
+		Use: "verify [FILE]",
+		Example: "  agentsh audit verify\n" +
+			"  agentsh audit verify --json audit.jsonl",
 		Short: "Check that nothing in an audit log was changed",
 		Long: `Check that nothing in an audit log was changed, removed, added or moved, and
 that its end is not before the one its anchor names.

@@ -211,9 +211,10 @@ func refuseOthers(dir string, asked map[string]bool) error {
 
 func newCheckpointListCommand(o *checkpointOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the checkpoints of the workspace",
-		Args:  cobra.NoArgs,
+		Use:     "list",
+		Example: "  agentsh checkpoint list --workspace ~/src/app",
+		Short:   "List the checkpoints of the workspace",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			c, _, err := o.open()
 			if err != nil {
@@ -318,9 +319,10 @@ the old ones.`,
 
 func newCheckpointDeleteCommand(o *checkpointOptions) *cobra.Command {
 	return &cobra.Command{
-		Use:   "delete ID ...",
-		Short: "Forget checkpoints and remove content that no other needs",
-		Args:  cobra.MinimumNArgs(1),
+		Use:     "delete ID ...",
+		Example: "  agentsh checkpoint delete 1 2",
+		Short:   "Forget checkpoints and remove content that no other needs",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, ids []string) (err error) {
 			c, _, err := o.open()
 			if err != nil {

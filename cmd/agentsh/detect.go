@@ -30,7 +30,9 @@ type detectOptions struct {
 func newDetectCommand() *cobra.Command {
 	var o detectOptions
 	cmd := &cobra.Command{
-		Use:   "detect [--json] [--policy FILE]",
+		Use: "detect [--json] [--policy FILE]",
+		Example: "  agentsh detect\n" +
+			"  agentsh detect --policy strict.yaml --json",
 		Short: "Report what enforces the rules on this machine",
 		Long: `Report what enforces the rules on this machine.
 

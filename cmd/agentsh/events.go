@@ -36,6 +36,7 @@ type eventOptions struct {
 	types     []string
 	decisions []string
 	command   string
+	rules     []string
 	since     time.Duration
 }
 
@@ -47,12 +48,16 @@ func newEventsCommand() *cobra.Command {
 		Long: `Show the events of an audit log, one line each.
 
 FILE is by default the audit log that was written to last. --follow goes on until
-it is interrupted. --json prints the lines as they are in the log.`,
+it is interrupted. Without FILE it also shows the sessions that begin meanwhile.
+--json prints the lines as they are in the log.`,
 		Example: "  agentsh events --decision deny --since 1h\n  agentsh events --follow --type exec,file",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.check(); err != nil {
 				return err
+			}
+			if dir, all := logsToFollow(args); o.follow && all {
+				return o.followAll(cmd.Context(), dir, cmd.OutOrStdout())
 			}
 			path, err := logFile(args)
 			if err != nil {
@@ -66,6 +71,7 @@ it is interrupted. --json prints the lines as they are in the log.`,
 	f.BoolVar(&o.json, "json", false, "print JSON lines")
 	f.StringSliceVar(&o.types, "type", nil, "only events of these `TYPES`: "+strings.Join(eventTypes, ", "))
 	f.StringSliceVar(&o.decisions, "decision", nil, "only events with these `DECISIONS`: deny, allow, audit, ...")
+	f.StringSliceVar(&o.rules, "rule", nil, "only events that these `RULES` decided")
 	f.StringVar(&o.command, "command", "", "only events of the command with this `ID`")
 	f.DurationVar(&o.since, "since", 0, "only events of the last `DURATION`")
 	return cmd
@@ -99,13 +105,17 @@ func (o *eventOptions) run(ctx context.Context, path string, w io.Writer) error 
 		return failure.New(failure.Ours, err, "")
 	}
 	defer func() { _ = r.Close() }() // opened for reading
-	out := &eventPrinter{eventOptions: o, out: bufio.NewWriter(w), terminal: terminal(w), from: time.Now().Add(-o.since)}
-	out.color = out.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	err = out.all(ctx, r)
+	err = o.printer(w).all(ctx, r)
 	if err == nil || errors.Is(err, context.Canceled) && o.follow {
 		return nil
 	}
 	return failure.New(failure.Ours, fmt.Errorf("%s: %w", path, err), "")
+}
+
+func (o *eventOptions) printer(w io.Writer) *eventPrinter {
+	p := &eventPrinter{eventOptions: o, out: bufio.NewWriter(w), terminal: terminal(w), from: time.Now().Add(-o.since)}
+	p.color = p.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return p
 }
 
 // eventPrinter prints the events that its options ask for.
@@ -152,7 +162,7 @@ func (p *eventPrinter) all(ctx context.Context, r *audit.Reader) error {
 
 // killed names the sessions that have no end, unless only some events are wanted.
 func (p *eventPrinter) killed(r *audit.Reader) error {
-	if p.json || len(p.types) > 0 || len(p.decisions) > 0 || p.command != "" {
+	if p.json || len(p.types) > 0 || len(p.rules) > 0 || len(p.decisions) > 0 || p.command != "" {
 		return nil
 	}
 	_, err := p.out.WriteString(killedLines(p.sessions.Killed(r)))
@@ -163,6 +173,7 @@ func (p *eventPrinter) wanted(e wire.Event) bool {
 	return (len(p.types) == 0 || slices.Contains(p.types, e.Type)) &&
 		(len(p.decisions) == 0 || slices.Contains(p.decisions, e.Decision)) &&
 		(p.command == "" || e.Command == p.command) &&
+		(len(p.rules) == 0 || e.Rule != nil && slices.Contains(p.rules, e.Rule.Name)) &&
 		(p.since == 0 || !e.Time.Before(p.from))
 }
 

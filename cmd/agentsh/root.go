@@ -43,7 +43,7 @@ func newRoot() *cobra.Command {
 		newShellCommand(),
 		newSessionCommand(),
 		newServeCommand(),
-		policycmd.New(),
+		policycmd.New(logFile),
 		policycmd.NewEnv(),
 		newDetectCommand(),
 		newShimCommand(),
@@ -63,5 +63,7 @@ func newRoot() *cobra.Command {
 		cli.NewVersion(cli.Build{Program: "agentsh", Version: version, Commit: commit, Libseccomp: seccomp.LibraryVersion()}),
 		cli.NewMan("agentsh"),
 	)
+	cli.AddCompletion(root)
+	completions(root)
 	return root
 }

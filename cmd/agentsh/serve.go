@@ -28,8 +28,9 @@ func newServeCommand() *cobra.Command {
 	var config, socket string
 	var root imageroot.Options
 	cmd := &cobra.Command{
-		Use:   "serve {--stream-fd N --bootstrap-fd N | --socket PATH}",
-		Short: "Serve a session for a controller",
+		Use:     "serve {--stream-fd N --bootstrap-fd N | --socket PATH}",
+		Example: "  agentsh serve --socket /run/agentsh/work.sock",
+		Short:   "Serve a session for a controller",
 		Long: `Serve a session for the controller that started this program.
 
 The controller describes the session on one descriptor and sends commands over the

@@ -108,9 +108,10 @@ func (o *execOptions) bootstrap(p *plan) (wire.Bootstrap, error) {
 func newSessionListCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List running sessions",
-		Args:  cobra.NoArgs,
+		Use:     "list",
+		Example: "  agentsh session list --json",
+		Short:   "List running sessions",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			registry, err := host.OpenRegistry()
 			if err != nil {
@@ -150,9 +151,10 @@ func printSessions(out io.Writer, list []host.Running, now time.Time) error {
 
 func newSessionDestroyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "destroy NAME ...",
-		Short: "End sessions and wait until nothing of them is left",
-		Args:  cobra.MinimumNArgs(1),
+		Use:     "destroy NAME ...",
+		Example: "  agentsh session destroy work",
+		Short:   "End sessions and wait until nothing of them is left",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			registry, err := host.OpenRegistry()
 			if err != nil {

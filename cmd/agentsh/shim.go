@@ -74,6 +74,8 @@ shells are themselves.`,
 	cmd.PersistentFlags().StringVar(&root, "root", "/", "`DIR` of the image")
 	install := &cobra.Command{
 		Use: "install [--root DIR] [--policy FILE]", Short: "Replace /bin/sh and /bin/bash", Args: cobra.NoArgs,
+		Example: "  agentsh shim install\n" +
+			"  agentsh shim install --root /srv/image --policy /etc/agentsh/policies/ci-strict.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return installShim(cmd.OutOrStdout(), root, policyFile)
 		},
@@ -87,6 +89,7 @@ shells are themselves.`,
 	)
 	status := &cobra.Command{
 		Use: "status [--root DIR] [--json]", Short: "Tell what is in place, by digests", Args: cobra.NoArgs,
+		Example: "  agentsh shim status --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			states, err := shim.Status(root)
 			if err != nil {
@@ -98,6 +101,7 @@ shells are themselves.`,
 	status.Flags().BoolVar(&asJSON, "json", false, "print a JSON list")
 	uninstall := &cobra.Command{
 		Use: "uninstall [--root DIR]", Short: "Put the shells back", Args: cobra.NoArgs,
+		Example: "  agentsh shim uninstall --root /srv/image",
 		RunE: func(*cobra.Command, []string) error {
 			if err := shim.Uninstall(root); err != nil {
 				return failure.New(failure.Ours, err, "")

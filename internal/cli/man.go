@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,11 +18,12 @@ func NewMan(program string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "man [--dir DIR] [COMMAND ...]",
 		Short: "Print the manual page of a command",
-		Long: `Print the manual page of a command, in the language of man(7).
+		Long: `Print the manual page of a command. A terminal shows it in a pager, by man(1).
+Elsewhere it is printed in the language of man(7).
 
 With --dir the pages of all commands are written as files into a directory, as
 ` + program + `.1 and ` + program + `-COMMAND.1. The pages say what --help says.`,
-		Example: "  " + program + " man | man -l -\n  " + program + " man --dir /usr/local/share/man/man1",
+		Example: "  " + program + " man\n  " + program + " man --dir /usr/local/share/man/man1",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
@@ -38,8 +38,7 @@ With --dir the pages of all commands are written as files into a directory, as
 			if err != nil || len(rest) > 0 {
 				return fmt.Errorf("no command %q", strings.Join(args, " "))
 			}
-			_, err = io.WriteString(cmd.OutOrStdout(), page(of))
-			return err
+			return show(cmd.OutOrStdout(), page(of))
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "write the pages of all commands into `DIR`")

@@ -196,17 +196,24 @@ type FileWatch struct{ file, notify *os.File }
 
 // WatchFile begins to watch f, which the caller keeps open. What was written
 // before is not reported. See inotify(7).
-func WatchFile(f *os.File) (*FileWatch, error) {
+func WatchFile(f *os.File) (*FileWatch, error) { return watch(f, unix.IN_MODIFY|unix.IN_ATTRIB) }
+
+func watch(f *os.File, mask uint32) (*FileWatch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
 	notify := os.NewFile(uintptr(fd), "inotify")
 	self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
-	if _, err := unix.InotifyAddWatch(fd, self, unix.IN_MODIFY|unix.IN_ATTRIB); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, self, mask); err != nil {
 		return nil, errors.Join(err, notify.Close())
 	}
 	return &FileWatch{f, notify}, nil
+}
+
+// WatchDirectory begins to watch an open directory for names that are added.
+func WatchDirectory(dir *os.File) (*FileWatch, error) {
+	return watch(dir, unix.IN_CREATE|unix.IN_MOVED_TO)
 }
 
 // Close ends the watch.

@@ -17,8 +17,9 @@ import (
 func newDiffCommand() *cobra.Command {
 	var at variables
 	cmd := &cobra.Command{
-		Use:   "diff A B",
-		Short: "Say what policy B allows or denies otherwise than policy A",
+		Use:     "diff A B",
+		Example: "  agentsh policy diff before.yaml after.yaml",
+		Short:   "Say what policy B allows or denies otherwise than policy A",
 		Long: "Say what policy B allows or denies otherwise than policy A. Requests are made from the\n" +
 			"patterns of both, and decided by both. The exit code is 1 when they differ.",
 		Args: cobra.ExactArgs(2),
@@ -82,8 +83,9 @@ func newReplayCommand() *cobra.Command {
 	var file string
 	var every bool
 	cmd := &cobra.Command{
-		Use:   "replay -p FILE LOG",
-		Short: "Judge a recorded session by another policy",
+		Use:     "replay -p FILE LOG",
+		Example: "  agentsh policy replay -p strict.yaml audit.jsonl",
+		Short:   "Judge a recorded session by another policy",
 		Long: "Judge a recorded session by another policy and print what it decides otherwise.\nThe exit code is 1 when it decides anything " +
 			"otherwise.",
 		Args: cobra.ExactArgs(1),
@@ -152,26 +154,34 @@ func openLog(file string) (io.ReadCloser, error) {
 	return log, nil
 }
 
-func newLearnCommand() *cobra.Command {
+func newLearnCommand(logFile func(args []string) (string, error)) *cobra.Command {
 	var at variables
 	var name string
 	cmd := &cobra.Command{
-		Use:   "learn LOG",
+		Use: "learn [LOG]",
+		Example: "  agentsh policy learn > .agentsh/policy.yaml\n" +
+			"  agentsh policy learn --name build audit.jsonl",
 		Short: "Write a policy that allows what a recorded session did",
-		Args:  cobra.ExactArgs(1),
+		Long: "Write a policy that allows what a recorded session did, and nothing else. LOG is by default\n" +
+			"the audit log that was written to last.",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := logFile(args)
+			if err != nil {
+				return err
+			}
 			vars, err := at.values()
 			if err != nil {
 				return err
 			}
-			log, err := openLog(args[0])
+			log, err := openLog(file)
 			if err != nil {
 				return err
 			}
 			defer log.Close()
 			text, widened, err := policytest.Learn(log, name, vars)
 			if err != nil {
-				return failure.New(failure.Found, fmt.Errorf("%s: %w", args[0], err), "")
+				return failure.New(failure.Found, fmt.Errorf("%s: %w", file, err), "")
 			}
 			for _, q := range widened {
 				fmt.Fprintf(cmd.ErrOrStderr(), "agentsh: was denied and is allowed by the written policy: %s\n", policytest.Describe(q))

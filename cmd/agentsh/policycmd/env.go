@@ -45,8 +45,9 @@ type envOptions struct {
 func newEnvExplainCommand() *cobra.Command {
 	var o envOptions
 	cmd := &cobra.Command{
-		Use:   "explain [-p FILE] [-- COMMAND [ARG...]]",
-		Short: "Print each variable with what set it, and each dropped one with the reason",
+		Use:     "explain [-p FILE] [-- COMMAND [ARG...]]",
+		Example: "  agentsh env explain -p strict.yaml --env TERM -- make test",
+		Short:   "Print each variable with what set it, and each dropped one with the reason",
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			return o.explain(cmd.OutOrStdout(), argv)
 		},

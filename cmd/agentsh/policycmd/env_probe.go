@@ -50,8 +50,9 @@ func newEnvProbeCommand() *cobra.Command {
 	var at variables
 	var file string
 	cmd := &cobra.Command{
-		Use:   "probe -p FILE",
-		Short: "Start every shell in a scratch sandbox and say where the startup script acts",
+		Use:     "probe -p FILE",
+		Example: "  agentsh env probe -p strict.yaml",
+		Short:   "Start every shell in a scratch sandbox and say where the startup script acts",
 		Long: "Start every shell that is present in a scratch sandbox and say in which the injected\n" +
 			"startup script acts, found by whether kill is still a builtin. The exit code is 1 when it\n" +
 			"does not act in a bash that reads BASH_ENV.",

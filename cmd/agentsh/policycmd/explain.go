@@ -2,6 +2,7 @@ package policycmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +19,8 @@ import (
 	"agentsh/cmd/agentsh/failure"
 	"agentsh/internal/gitguard"
 	"agentsh/internal/layout"
+	"agentsh/internal/mistake"
+	"agentsh/internal/wire"
 	"agentsh/policy"
 	"agentsh/policy/policytest"
 	"agentsh/supervisor/host"
@@ -41,6 +44,7 @@ type question struct {
 	interactive bool
 	parent      string
 	here        bool
+	json        bool
 }
 
 func newExplainCommand() *cobra.Command {
@@ -66,7 +70,7 @@ func newExplainCommand() *cobra.Command {
 					return failure.New(failure.Ours, err, "")
 				}
 			}
-			return explain(cmd.OutOrStdout(), p, request, by)
+			return explain(cmd.OutOrStdout(), p, request, by, q.json)
 		},
 	}
 	q.at.flags(cmd)
@@ -85,6 +89,7 @@ func newExplainCommand() *cobra.Command {
 	f.IntVar(&q.depth, "depth", 0, "how many programs stand between the operator and the command")
 	f.StringVar(&q.parent, "parent", "", "the program that starts the command")
 	f.BoolVar(&q.interactive, "interactive", false, "the command has a terminal")
+	f.BoolVar(&q.json, "json", false, "print one JSON object")
 	f.BoolVar(&q.here, "here", false, "try what enforces the decision on this machine")
 	return cmd
 }
@@ -147,9 +152,13 @@ func (q *question) fileRequest() (policy.Request, error) {
 func networkRequest(destination, protocol string) (*policy.NetworkRequest, error) {
 	host, port, err := net.SplitHostPort(destination)
 	if err != nil {
-		return nil, failure.Usagef("--net %s is not HOST:PORT", destination)
+		f := mistake.Destination(destination)
+		return nil, failure.New(failure.Usage, fmt.Errorf("--net %s is not HOST:PORT", destination), f.Hint)
 	}
 	number, err := strconv.Atoi(port)
+	if f := mistake.Destination(destination); f.Found() {
+		return nil, failure.New(failure.Usage, errors.New("--net "+destination+" is not HOST:PORT"), f.Hint)
+	}
 	if err != nil {
 		return nil, failure.Usagef("--net %s: the port is not a number", destination)
 	}
@@ -252,53 +261,103 @@ func enforcedHere(ctx context.Context, p *policy.Policy, request policy.Request)
 	return "", fmt.Errorf("nothing is known of what enforces %s", name)
 }
 
+// explanation is one decision, and why it was made.
+type explanation struct {
+	Request  string         `json:"request"`
+	Decision string         `json:"decision"`
+	Rule     *wire.RuleAt   `json:"rule"` // null: the default of the group
+	Message  string         `json:"message,omitempty"`
+	Hint     string         `json:"hint,omitempty"`
+	Instead  string         `json:"instead,omitempty"` // of a redirected request
+	GitGuard string         `json:"git_guard,omitempty"`
+	Enforced string         `json:"enforced"`
+	Inside   []insideOfText `json:"inside,omitempty"` // the commands of a shell's -c
+	Unread   string         `json:"unread,omitempty"` // why that text could not be read
+
+	group policy.Group
+}
+
+type insideOfText struct {
+	Request  string `json:"request"`
+	Decision string `json:"decision"`
+	Rule     string `json:"rule"`
+}
+
 // explain prints one decision. The exit code distinguishes a denial.
-func explain(out io.Writer, p *policy.Policy, request policy.Request, by string) error {
-	d, diagnostic := p.Evaluate(request)
-	fmt.Fprintf(out, "request:  %s\n", policytest.Describe(request))
-	fmt.Fprintf(out, "decision: %s\n", d.Effect)
-	if d.Rule != nil {
-		fmt.Fprintf(out, "rule:     %s at %s\n", d.Rule.Name, d.Rule.Pos)
+func explain(out io.Writer, p *policy.Policy, request policy.Request, by string, asJSON bool) error {
+	x := explainRequest(p, request, by)
+	inner := x.text(p, request)
+	if asJSON {
+		if err := indentJSON(out, x); err != nil {
+			return err
+		}
 	} else {
-		fmt.Fprintf(out, "rule:     none, the default of the %s group\n", policytest.GroupOf(request))
+		x.print(out)
 	}
-	if diagnostic.Message != "" {
-		fmt.Fprintf(out, "because:  %s\n", diagnostic.Message)
-	}
-	if diagnostic.Hint != "" {
-		fmt.Fprintf(out, "hint:     %s\n", diagnostic.Hint)
-	}
-	if d.Effect == policy.Redirect && d.Rule != nil && d.Rule.Redirect != nil {
-		to := d.Rule.Redirect
-		fmt.Fprintf(out, "instead:  %s\n", strings.TrimSpace(strings.Join(append([]string{to.Command, to.Path}, to.Args...), " ")))
-	}
-	explainGuard(out, p, request)
-	fmt.Fprintf(out, "enforced: %s\n", by)
-	inner := explainText(out, p, request)
-	if d.Permits() && inner {
+	if x.permits() && inner {
 		return nil
 	}
 	return failure.New(failure.Found, nil, "")
 }
 
-// explainGuard says where git_guard decides too, by content that no request has.
-func explainGuard(out io.Writer, p *policy.Policy, request policy.Request) {
+func (x *explanation) permits() bool {
+	return x.Decision == policy.Allow.String() || x.Decision == policy.Audit.String()
+}
+
+func explainRequest(p *policy.Policy, request policy.Request, by string) *explanation {
+	d, diagnostic := p.Evaluate(request)
+	x := &explanation{
+		Request: policytest.Describe(request), Decision: d.Effect.String(), Message: diagnostic.Message, Hint: diagnostic.Hint,
+		GitGuard: guardAt(p, request), Enforced: by, group: policytest.GroupOf(request),
+	}
+	if d.Rule != nil {
+		x.Rule = &wire.RuleAt{Name: d.Rule.Name, File: d.Rule.Pos.File, Line: d.Rule.Pos.Line, Column: d.Rule.Pos.Column}
+	}
+	if d.Effect == policy.Redirect && d.Rule != nil && d.Rule.Redirect != nil {
+		to := d.Rule.Redirect
+		x.Instead = strings.TrimSpace(strings.Join(append([]string{to.Command, to.Path}, to.Args...), " "))
+	}
+	return x
+}
+
+func (x *explanation) print(out io.Writer) {
+	rule := fmt.Sprintf("none, the default of the %s group", x.group)
+	if x.Rule != nil {
+		rule = fmt.Sprintf("%s at %s", x.Rule.Name, x.Rule.Position())
+	}
+	lines := []struct{ name, text string }{
+		{"request:", x.Request}, {"decision:", x.Decision}, {"rule:", rule}, {"because:", x.Message}, {"hint:", x.Hint}, {"instead:", x.Instead},
+		{"also:", x.GitGuard}, {"enforced:", x.Enforced}, {"inside:", x.Unread},
+	}
+	for _, l := range lines {
+		if l.text != "" {
+			fmt.Fprintf(out, "%-9s %s\n", l.name, l.text)
+		}
+	}
+	for _, i := range x.Inside {
+		fmt.Fprintf(out, "inside:   %s: %s by rule %s\n", i.Request, i.Decision, i.Rule)
+	}
+}
+
+// guardAt says where git_guard decides too, by content that no request has.
+func guardAt(p *policy.Policy, request policy.Request) string {
 	const changes = policy.OpWrite | policy.OpCreate | policy.OpRename | policy.OpLink | policy.OpSymlink | policy.OpMkdir | policy.OpMknod
 	on, at := p.GitGuard()
 	f, ok := request.(*policy.FileRequest)
 	if !on || !ok || f.Op&changes == 0 {
-		return
+		return ""
 	}
 	name := path.Base(f.Path)
 	if name == ".git" || gitguard.Completes(name) || gitguard.MayBeGuarded(path.Base(path.Dir(f.Path)), name) {
-		fmt.Fprintf(out, "also:     git_guard at %s: in a repository git reads this name, so its content or its target is evaluated\n", at)
+		return fmt.Sprintf("git_guard at %s: in a repository git reads this name, so its content or its target is evaluated", at)
 	}
+	return ""
 }
 
-// explainText prints the decision on each command that the text of a
-// shell's -c names, and whether all are allowed. The words a shell would have
-// to compute are taken as they are written.
-func explainText(out io.Writer, p *policy.Policy, request policy.Request) bool {
+// text adds the decision on each command that the text of a shell's -c names, and
+// reports whether all are allowed. The words that a shell would compute are taken
+// as they are written.
+func (x *explanation) text(p *policy.Policy, request policy.Request) bool {
 	q, ok := request.(*policy.CommandRequest)
 	if !ok || !isShell(q.Argv[0]) {
 		return true
@@ -309,7 +368,7 @@ func explainText(out io.Writer, p *policy.Policy, request policy.Request) bool {
 	}
 	commands, err := policy.ShellCommands(q.Argv[at+1])
 	if err != nil {
-		fmt.Fprintf(out, "inside:   %v\n", err)
+		x.Unread = err.Error()
 		return true
 	}
 	allowed := true
@@ -321,7 +380,7 @@ func explainText(out io.Writer, p *policy.Policy, request policy.Request) bool {
 		inner.Cwd, inner.Depth, inner.Parent, inner.Ancestors = q.Cwd, q.Depth+1, q.Path, []string{q.Path}
 		d, diagnostic := p.Evaluate(inner)
 		allowed = allowed && d.Permits()
-		fmt.Fprintf(out, "inside:   %s: %s by rule %s\n", policytest.Describe(policytest.Command(c.Argv)), d.Effect, diagnostic.Rule)
+		x.Inside = append(x.Inside, insideOfText{policytest.Describe(policytest.Command(c.Argv)), d.Effect.String(), diagnostic.Rule})
 	}
 	return allowed
 }

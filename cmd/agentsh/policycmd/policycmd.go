@@ -8,6 +8,7 @@
 package policycmd
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,8 +26,8 @@ import (
 	"agentsh/supervisor/host"
 )
 
-// New is the command policy.
-func New() *cobra.Command {
+// New is the command policy. logFile finds the audit log that a command line means.
+func New(logFile func(args []string) (string, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Check, explain, test and compare policies",
@@ -35,7 +36,7 @@ func New() *cobra.Command {
 	}
 	cmd.AddCommand(
 		newCheckCommand(), newExplainCommand(), newTestCommand(), newProbeCommand(), newDiffCommand(),
-		newReplayCommand(), newLearnCommand(), newSchemaCommand(),
+		newReplayCommand(), newLearnCommand(logFile), newSchemaCommand(),
 	)
 	return cmd
 }
@@ -125,9 +126,11 @@ func readBounded(name string) ([]byte, error) {
 
 func newCheckCommand() *cobra.Command {
 	var at variables
-	var strict bool
+	var o checkOptions
 	cmd := &cobra.Command{
-		Use:   "check FILE...",
+		Use: "check FILE...",
+		Example: "  agentsh policy check strict.yaml\n" +
+			"  agentsh policy check --strict --json *.yaml",
 		Short: "Load policies and name their errors and weak places",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
@@ -135,35 +138,58 @@ func newCheckCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return check(cmd.OutOrStdout(), files, vars, strict)
+			return check(cmd.OutOrStdout(), files, vars, o)
 		},
 	}
 	at.flags(cmd)
-	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings as well")
+	cmd.Flags().BoolVar(&o.strict, "strict", false, "fail on warnings as well")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON list: file, ok, rules, problems")
 	return cmd
 }
 
+// checkOptions are the flags of policy check.
+type checkOptions struct{ strict, json bool }
+
+// checked is one file in the output of check --json.
+type checked struct {
+	File     string          `json:"file"`
+	OK       bool            `json:"ok"`
+	Rules    int             `json:"rules"`
+	Problems policy.Problems `json:"problems"`
+}
+
+// checkFile loads and lints a file.
+func checkFile(file string, vars map[string]string, strict bool) checked {
+	p, err := loadPolicy(file, vars)
+	if err == nil {
+		warnings := append(policy.Problems{}, syntax.Lint(p)...)
+		return checked{File: file, OK: !strict || len(warnings) == 0, Rules: countRules(p), Problems: warnings}
+	}
+	c := checked{File: file}
+	if !errors.As(err, &c.Problems) {
+		c.Problems = policy.Problems{{Pos: policy.Position{File: file, Line: 1, Column: 1}, Message: err.Error()}}
+	}
+	return c
+}
+
 // check prints every problem of every file, then one line for each good file.
-func check(out io.Writer, files []string, vars map[string]string, strict bool) error {
+func check(out io.Writer, files []string, vars map[string]string, o checkOptions) error {
 	bad := 0
+	var all []checked
 	for _, file := range files {
-		p, err := loadPolicy(file, vars)
-		if err != nil {
+		c := checkFile(file, vars, o.strict)
+		all = append(all, c)
+		if !c.OK {
 			bad++
-			if !printProblems(out, err) {
-				fmt.Fprintf(out, "%s: error: %v\n", file, err)
-			}
-			continue
 		}
-		warnings := syntax.Lint(p)
-		for _, w := range warnings {
-			fmt.Fprintf(out, "%s: %s: %s [%s]\n", w.Pos, w.Severity, withHint(w), w.Code)
+		if !o.json {
+			c.print(out)
 		}
-		if strict && len(warnings) > 0 {
-			bad++
-			continue
+	}
+	if o.json {
+		if err := indentJSON(out, all); err != nil {
+			return err
 		}
-		fmt.Fprintf(out, "%s: ok, %s, %s\n", file, text.Count(countRules(p), "rule"), text.Count(len(warnings), "warning"))
 	}
 	if bad > 0 {
 		return failure.New(failure.Found, fmt.Errorf("%d of %s not good", bad, text.Count(len(files), "file")), "")
@@ -171,16 +197,26 @@ func check(out io.Writer, files []string, vars map[string]string, strict bool) e
 	return nil
 }
 
-// printProblems prints the problems of an error, if it has any.
-func printProblems(out io.Writer, err error) bool {
-	var problems policy.Problems
-	if !errors.As(err, &problems) {
-		return false
+// print prints the problems of a file, and that it is good.
+func (c checked) print(out io.Writer) {
+	for _, p := range c.Problems {
+		code := ""
+		if p.Code != "" {
+			code = " [" + p.Code + "]"
+		}
+		fmt.Fprintf(out, "%s: %s: %s%s\n", p.Pos, p.Severity, withHint(p), code)
 	}
-	for _, p := range problems {
-		fmt.Fprintf(out, "%s: %s: %s\n", p.Pos, p.Severity, withHint(p))
+	if c.OK {
+		fmt.Fprintf(out, "%s: ok, %s, %s\n", c.File, text.Count(c.Rules, "rule"), text.Count(len(c.Problems), "warning"))
 	}
-	return true
+}
+
+// indentJSON prints an indented value.
+func indentJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 func withHint(p policy.Problem) string {
@@ -204,9 +240,10 @@ func countRules(p *policy.Policy) int {
 
 func newSchemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON Schema of policy files, for editors",
-		Args:  cobra.NoArgs,
+		Use:     "schema",
+		Example: "  agentsh policy schema > policy.schema.json",
+		Short:   "Print the JSON Schema of policy files, for editors",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			schema, err := syntax.Schema()
 			if err != nil {

@@ -59,7 +59,7 @@ func agentsh(t *testing.T, dir string, args ...string) (out string, code int) {
 	t.Chdir(dir)
 	var stdout, stderr bytes.Buffer
 	root := &cobra.Command{Use: "agentsh", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(New(), NewEnv())
+	root.AddCommand(New(func(args []string) (string, error) { return args[0], nil }), NewEnv())
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
 	root.SetArgs(args)
@@ -123,6 +123,15 @@ func TestPolicyCommandLines(t *testing.T) {
 		},
 		{"warnings", "policy check weak.yaml", 0, []string{"weak.yaml:5:5: warning: ", "weak.yaml: ok, 2 rules, 1 warning\n"}},
 		{"warnings that fail", "policy check --strict weak.yaml", 1, []string{"1 of 1 file not good"}},
+		{
+			"what an editor reads", "policy check --json weak.yaml broken.yaml", 1,
+			[]string{`"code": "shadowed"`, `"severity": "warning"`, `"ok": false`, `"line": 3`},
+		},
+		{
+			"why a command is denied, for programs", "policy explain --json -p p.yaml -- kill -9 1", 1,
+			[]string{`"decision": "deny"`, `"name": "block-kill"`, `"line": 4`, `"message": "no killing"`},
+		},
+		{"a URL instead of a destination", "policy explain -p p.yaml --net https://example.com/x", 2, []string{"hint: write example.com:443"}},
 		{"the schema", "policy schema", 0, []string{`"$schema"`, `"command_rules"`}},
 		{"nothing to explain", "policy explain -p p.yaml", 2, []string{"ask about one of"}},
 		{"two things to explain", "policy explain -p p.yaml --file /a --net a:1", 2, []string{"ask about one of"}},

@@ -67,8 +67,9 @@ func newProbeCommand() *cobra.Command {
 	var at variables
 	var verbose bool
 	cmd := &cobra.Command{
-		Use:   "probe FILE",
-		Short: "Try known evasions of everything a policy denies, in a scratch sandbox",
+		Use:     "probe FILE",
+		Example: "  agentsh policy probe --verbose strict.yaml",
+		Short:   "Try known evasions of everything a policy denies, in a scratch sandbox",
 		Long: "Try known evasions of every command, file and host that a policy denies, in a scratch\n" +
 			"sandbox, and report which get through. The exit code is 1 when one does. Commands are\n" +
 			"those denied whatever their arguments, and present on this machine.",

@@ -32,7 +32,9 @@ type testOptions struct {
 func newTestCommand() *cobra.Command {
 	var o testOptions
 	cmd := &cobra.Command{
-		Use:   "test DIR|FILE...",
+		Use: "test DIR|FILE...",
+		Example: "  agentsh policy test strict.yaml\n" +
+			"  agentsh policy test --coverage --output junit policies",
 		Short: "Run the *_test.yaml files beside policies",
 		Long: "Run the tests of policies. FILE is a policy with its tests beside it in NAME_test.yaml, or\n" +
 			"a file of tests. Of a directory all *_test.yaml files below it are run.",
